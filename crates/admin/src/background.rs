@@ -42,7 +42,7 @@ pub(crate) trait Background: Send {
     /// The loop's name in metrics, log lines and the node's report.
     const NAME: &'static str;
     /// What a tick does, such as "claim fires"; log lines about failed ticks contain it.
-    const WORK: &'static str;
+    const ACTION: &'static str;
     /// Whether the loop logs its failed ticks itself, with more detail than the error's text.
     const REPORTS_FAILURE: bool = false;
 
@@ -80,40 +80,40 @@ pub(crate) async fn drive<B: Background>(
     holds_lease: impl Fn() -> bool + Send,
     stop: CancellationToken,
 ) {
-    let mut next = Some(Instant::now() + background.first_wait());
+    let mut next_tick_at = Some(Instant::now() + background.first_wait());
     let mut failed_count = 0_u32;
     loop {
         let retry = background.retry_wait(failed_count).filter(|_| failed_count > 0);
         tokio::select! {
             biased;
             () = stop.cancelled() => return background.finish_work().await,
-            () = sleep_until_or_pend(next) => {}
+            () = sleep_until_or_pend(next_tick_at) => {}
             () = sleep_or_pend(retry) => {}
             () = background.wait_until_woken() => {}
         }
-        let (began, had_lease) = (Instant::now(), holds_lease());
-        let done = background.tick(&stop).await;
+        let (tick_start, had_lease) = (Instant::now(), holds_lease());
+        let result = background.tick(&stop).await;
         // A tick that did nothing because the node has no lease does not show that a failure is over.
-        let is_idle = !had_lease && done == Ok(0);
-        failed_count = match done {
+        let is_idle = !had_lease && result == Ok(0);
+        failed_count = match result {
             Ok(_) if is_idle => failed_count,
             Ok(_) => 0,
             Err(_) => failed_count.saturating_add(1),
         };
-        let change = board.record_tick(B::NAME, &done, is_idle, (clock.now(), began.elapsed()));
+        let change = board.record_tick(B::NAME, &result, is_idle, (clock.now(), tick_start.elapsed()));
         if !B::REPORTS_FAILURE {
-            match (change, done) {
+            match (change, result) {
                 (TickChange::Failing, Err(TickError(error))) => {
-                    tracing::warn!(task = B::NAME, error, "cannot {}; trying again", B::WORK);
+                    tracing::warn!(task = B::NAME, error, "cannot {}; trying again", B::ACTION);
                 }
                 (TickChange::Recovered { failed_count }, _) => {
-                    tracing::info!(task = B::NAME, failed_count, "can {} again", B::WORK);
+                    tracing::info!(task = B::NAME, failed_count, "can {} again", B::ACTION);
                 }
                 _ => {}
             }
         }
         // From the first tick on, the period replaces the first wait. Ticks missed during a long tick are not caught up.
-        next = background.period().map(|period| (began + period).max(Instant::now()));
+        next_tick_at = background.period().map(|period| (tick_start + period).max(Instant::now()));
     }
 }
 
@@ -143,7 +143,7 @@ enum TickChange {
     },
 }
 
-/// The report of each loop, by the loop's name.
+/// The report of each loop, keyed by the loop's name.
 #[derive(Debug, Default)]
 pub(crate) struct LoopBoard(Mutex<BTreeMap<&'static str, LoopReport>>);
 
@@ -152,16 +152,16 @@ impl LoopBoard {
     fn record_tick(
         &self,
         name: &'static str,
-        done: &Result<u64, TickError>,
+        result: &Result<u64, TickError>,
         is_idle: bool,
-        (now, took): (Timestamp, Duration),
+        (now, tick_length): (Timestamp, Duration),
     ) -> TickChange {
         let mut reports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let report = reports.entry(name).or_insert_with(|| LoopReport { name: name.to_owned(), ..Default::default() });
         report.ticked_at = Some(now);
-        report.took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        report.took_ms = u64::try_from(tick_length.as_millis()).unwrap_or(u64::MAX);
         report.tick_count += 1;
-        match done {
+        match result {
             Ok(_) if is_idle => TickChange::Unchanged,
             Ok(count) => {
                 report.done_count = report.done_count.saturating_add(*count);

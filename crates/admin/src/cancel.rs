@@ -17,45 +17,47 @@ const BATCH_COUNT_MAX: u32 = 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CancelledRuns {
     /// For how many runs a cancellation was requested; a broadcast counts once, whatever its number of shards.
-    pub asked: u64,
+    pub asked_count: u64,
     /// Whether more runs are open. If true, the caller should repeat the request.
     pub has_more: bool,
 }
 
-/// Requests that a run be cancelled, and for a broadcast all of its shards. `by` names the caller and the cause.
+/// Requests that a run be cancelled, and for a broadcast all of its shards. `actor` names the caller and the cause.
 ///
 /// # Errors
 /// The store's.
-pub(crate) async fn cancel_run(node: &Node, run: RunId, by: &str) -> Result<CancelOutcome, StoreError> {
-    let asked = node.store().ask_cancel(run, CancelRequest::requested(by), node.now()).await?;
-    if let CancelOutcome::Requested(run) = &asked {
+pub(crate) async fn cancel_run(node: &Node, run: RunId, actor: &str) -> Result<CancelOutcome, StoreError> {
+    let request_result = node.store().ask_cancel(run, CancelRequest::requested(actor), node.now()).await?;
+    if let CancelOutcome::Requested(run) = &request_result {
         let shards: Vec<RunId> = node.shared().open_shards(run).await?.iter().map(|shard| shard.id).collect();
-        node.store().ask_cancels(&shards, CancelRequest::requested(by), node.now()).await?;
+        node.store().ask_cancels(&shards, CancelRequest::requested(actor), node.now()).await?;
         node.poke_cancels(run);
     }
-    Ok(asked)
+    Ok(request_result)
 }
 
 /// Requests that all open runs of a job be cancelled, or only those of the fire at `fire_at`. Runs of future fires are not included: to
 /// prevent those, pause the job. With `app`, only runs of that app are cancelled, since a job that moved to another app may still have open
-/// runs in its former app. `by` is used as in [`cancel_run`].
+/// runs in its former app. `actor` is used as in [`cancel_run`].
 ///
-/// # Errors The store's. The cancellation of some runs may already have been requested.
+/// # Errors
+///
+/// The store's. The cancellation of some runs may already have been requested.
 pub(crate) async fn cancel_runs(
     node: &Node,
     record: &JobRecord,
     fire_at: Option<Timestamp>,
-    by: &str,
+    actor: &str,
     app: Option<AppId>,
 ) -> Result<CancelledRuns, StoreError> {
     let mut cancelled = CancelledRuns::default();
     for _ in 0..BATCH_COUNT_MAX {
-        let open = node.store().open_runs(record.id, fire_at, app, BATCH).await?;
-        let ids: Vec<RunId> = open.iter().map(|run| run.id).collect();
-        node.store().ask_cancels(&ids, CancelRequest::requested(by), node.now()).await?;
-        let whole = |run: &&Run| run.is_root() || run.shard_total.is_some_and(|total| total <= 1);
-        cancelled.asked += u64::try_from(open.iter().filter(whole).count()).unwrap_or(0);
-        if let Some(run) = open.first() {
+        let open_runs = node.store().open_runs(record.id, fire_at, app, BATCH).await?;
+        let ids: Vec<RunId> = open_runs.iter().map(|run| run.id).collect();
+        node.store().ask_cancels(&ids, CancelRequest::requested(actor), node.now()).await?;
+        let is_whole_run = |run: &&Run| run.is_root() || run.shard_total.is_some_and(|total| total <= 1);
+        cancelled.asked_count += u64::try_from(open_runs.iter().filter(is_whole_run).count()).unwrap_or(0);
+        if let Some(run) = open_runs.first() {
             node.poke_cancels(run);
         }
         if ids.len() < usize::try_from(BATCH).unwrap_or(usize::MAX) {

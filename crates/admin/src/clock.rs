@@ -127,18 +127,18 @@ impl Clock {
         }
     }
 
-    /// Adds a reading that was requested at `sent` and arrived at `received`, both by the boot-time clock in microseconds. Returns by how
+    /// Adds a reading that was requested at `sent_at` and arrived at `received_at`, both by the boot-time clock in microseconds. Returns by how
     /// many milliseconds the clock stepped back, if it did.
-    pub fn observe(&self, database_now: Timestamp, sent: i64, received: i64) -> Option<i64> {
+    pub fn observe(&self, database_now: Timestamp, sent_at: i64, received_at: i64) -> Option<i64> {
         let reading = database_now.as_millis().saturating_mul(1000);
-        let (lowest, highest) = (reading - received, reading - sent);
+        let (lowest, highest) = (reading - received_at, reading - sent_at);
         let mut lowest_offsets = self.lowest_offsets.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let best = lowest_offsets.iter().copied().max();
+        let best_offset = lowest_offsets.iter().copied().max();
         // Before the first reading, a step ahead cannot be ruled out.
-        if best.is_none_or(|best| lowest > best + STEP_AHEAD_MICROS) {
-            self.ahead_at.store(received, Ordering::Relaxed);
+        if best_offset.is_none_or(|best| lowest > best + STEP_AHEAD_MICROS) {
+            self.ahead_at.store(received_at, Ordering::Relaxed);
         }
-        let stepped_back = best.filter(|best| *best > highest + SLACK_MICROS).map(|best| (best - lowest) / 1000);
+        let stepped_back = best_offset.filter(|best| *best > highest + SLACK_MICROS).map(|best| (best - lowest) / 1000);
         if stepped_back.is_some() {
             lowest_offsets.clear();
         }
@@ -146,8 +146,8 @@ impl Clock {
             lowest_offsets.pop_front();
         }
         lowest_offsets.push_back(lowest);
-        let best = lowest_offsets.iter().copied().max().unwrap_or(lowest);
-        self.offset_micros.store(best, Ordering::Relaxed);
+        let best_offset = lowest_offsets.iter().copied().max().unwrap_or(lowest);
+        self.offset_micros.store(best_offset, Ordering::Relaxed);
         stepped_back
     }
 
@@ -155,9 +155,9 @@ impl Clock {
     /// than the time that has passed between them. The start of this process counts as a step, since the process cannot know of earlier steps.
     #[must_use]
     pub fn may_have_stepped_ahead_within(&self, length: Duration) -> bool {
-        let at = self.ahead_at.load(Ordering::Relaxed);
+        let stepped_at = self.ahead_at.load(Ordering::Relaxed);
         let length = i64::try_from(length.as_micros()).unwrap_or(i64::MAX);
-        at > 0 && self.boot_micros().saturating_sub(at) < length
+        stepped_at > 0 && self.boot_micros().saturating_sub(stepped_at) < length
     }
 
     /// The time until `at` in microseconds; 0 if `at` has passed.
@@ -169,12 +169,12 @@ impl Clock {
     /// Waits until `at`. Wakes late by at most the timer's resolution, never early.
     pub async fn sleep_until(&self, at: Timestamp) {
         loop {
-            let left = at.since(self.now());
-            if left.is_zero() {
+            let remaining = at.since(self.now());
+            if remaining.is_zero() {
                 return;
             }
             // The wait is bounded, so that a step of the database's clock is noticed during a long wait.
-            tokio::time::sleep(left.min(Duration::from_secs(1))).await;
+            tokio::time::sleep(remaining.min(Duration::from_secs(1))).await;
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::node::Node;
 /// Names looked up per query.
 const BATCH: usize = 500;
 
-/// Removes from these runs the names of jobs that the caller may not see. The caller may see the jobs of the apps in `within`; with `None`,
+/// Removes from these runs the names of jobs that the caller may not see. The caller may see the jobs of the apps in `visible_apps`; with `None`,
 /// all jobs.
 ///
 /// # Errors
@@ -19,24 +19,24 @@ const BATCH: usize = 500;
 pub(crate) async fn conceal(
     node: &Node,
     namespace: NamespaceId,
-    within: Option<&[AppId]>,
+    visible_apps: Option<&[AppId]>,
     runs: &mut [Run],
 ) -> Result<(), StoreError> {
-    let Some(within) = within else { return Ok(()) };
-    let named = named_jobs(runs);
+    let Some(visible_apps) = visible_apps else { return Ok(()) };
+    let named_jobs = named_jobs(runs);
     // Text that cannot be a name is not looked up, since messages may contain arbitrary text of handlers.
     let names: Vec<&str> =
-        named.iter().map(String::as_str).filter(|name| rondel_core::name::check(name).is_ok()).collect();
-    let (mut seen, mut hidden) = (BTreeSet::new(), BTreeSet::new());
+        named_jobs.iter().map(String::as_str).filter(|name| rondel_core::name::check(name).is_ok()).collect();
+    let (mut visible_jobs, mut hidden_jobs) = (BTreeSet::new(), BTreeSet::new());
     for batch in names.chunks(BATCH) {
         for job in node.store().jobs_named(namespace, batch).await? {
-            if within.contains(&job.app) {
-                seen.insert(job.spec.name)
+            if visible_apps.contains(&job.app) {
+                visible_jobs.insert(job.spec.name)
             } else {
-                hidden.insert(job.spec.name)
+                hidden_jobs.insert(job.spec.name)
             };
         }
     }
-    runs.iter_mut().for_each(|run| visibility::conceal(run, &seen, &hidden));
+    runs.iter_mut().for_each(|run| visibility::conceal(run, &visible_jobs, &hidden_jobs));
     Ok(())
 }

@@ -36,13 +36,13 @@ pub struct EngineConfig {
     /// Maximum number of jobs of the backlog that one scan claims. The scan claims the jobs that are due soon, and those that became due
     /// lately, before them.
     pub backlog_budget: u32,
-    /// Due jobs read per statement.
+    /// Maximum number of due jobs that one statement reads.
     pub claim_page: u32,
     /// Maximum number of jobs claimed in one transaction.
     pub claim_jobs: usize,
     /// A transaction claims no more jobs once it has this many runs.
     pub claim_runs: usize,
-    /// Waiting runs taken per statement.
+    /// Maximum number of waiting runs that one statement takes.
     pub waiting_page: u32,
     /// An instant is dense if at least this many jobs fire next at it: its fires are claimed earlier.
     pub dense_from: u32,
@@ -71,7 +71,7 @@ pub struct EngineConfig {
     pub whole_backlog_within: Duration,
     /// Some runs stay in the store because memory has no room for them. One look checks at most this many of their jobs for room.
     pub take_up_looks: usize,
-    /// Maximum number of jobs with room of which one look takes up runs.
+    /// Maximum number of jobs whose runs one look takes up, among the jobs that have room.
     pub take_up_jobs: usize,
     /// Maximum number of runs of one job that one look takes up.
     pub take_up_page: u32,
@@ -99,8 +99,8 @@ pub struct EngineConfig {
     /// grace.
     pub lost_after: Duration,
     /// Some runs continue while their executor hears no server. Such a run keeps its place in its job's order until its executor has been
-    /// silent for this long; at least [`lost_after`](Self::lost_after). The executor itself stops the run earlier: `lost_after` minus
-    /// `silence` before that.
+    /// silent for this long; at least [`lost_after`](Self::lost_after). The executor itself stops the run earlier, by `lost_after` minus
+    /// `silence`.
     pub continue_max: Duration,
     /// The delay between the deadline of a run and the request to its executor to stop it. Must be longer than a handler's grace plus the
     /// transfer of a result.
@@ -118,7 +118,7 @@ pub struct EngineConfig {
     pub end_request_page: u32,
     /// How long runs are kept after their verdict, with their attempts and logs.
     pub retention: Duration,
-    /// How many versions of a script are kept in addition to those that jobs name.
+    /// How many versions of a script are kept in addition to those that jobs use.
     pub script_versions: u32,
     /// How often alert rules that are due are evaluated.
     pub alert_rules_period: Duration,
@@ -156,7 +156,7 @@ pub struct EngineConfig {
     pub watchdog_period: Duration,
     /// The disks and the certificate that the server measures on its host.
     pub host: WatchedHost,
-    /// The version that is shown and stored.
+    /// The version of this server, as it is shown and stored.
     pub server_version: String,
     /// The clock by which the node measures its lease.
     pub boot: BootClock,
@@ -250,7 +250,7 @@ impl Default for EngineConfig {
 /// Which certificate an executor must present in addition to its token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Certificates {
-    /// None.
+    /// Certificates are not checked.
     #[default]
     Ignored,
     /// A certificate signed by the configured authority.

@@ -54,18 +54,18 @@ impl Count {
 pub struct Counters([AtomicU64; Count::ALL.len()]);
 
 impl Counters {
-    /// Adds `more` to a count.
-    pub(crate) fn add(&self, what: Count, more: usize) {
-        self.0[what as usize].fetch_add(u64::try_from(more).unwrap_or(u64::MAX), Ordering::Relaxed);
+    /// Adds `count` to a count.
+    pub(crate) fn add(&self, counter: Count, count: usize) {
+        self.0[counter as usize].fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// The current count.
     #[must_use]
-    pub fn get(&self, what: Count) -> u64 {
-        self.0[what as usize].load(Ordering::Relaxed)
+    pub fn get(&self, counter: Count) -> u64 {
+        self.0[counter as usize].load(Ordering::Relaxed)
     }
 
-    /// All counts, by name.
+    /// All counts, each with its name.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Count::ALL.into_iter().map(|what| (what.name(), self.get(what)))
     }

@@ -11,13 +11,12 @@ use rondel_store::{Store, StoreError};
 
 use crate::metrics::{JobSeries, JobSeriesTable, LabelledCounts, LabelledRuns, NamespaceCounts, Namespaces};
 
-/// Maximum entries of the young half; the whole cache holds up to twice as many.
+/// Maximum number of entries of the young generation; the whole cache holds up to twice as many.
 const YOUNG_COUNT_MAX: usize = 50_000;
 
 /// A job and the version of its definition.
 pub(crate) type DefinitionKey = (JobId, i64);
 
-/// Definitions by their keys.
 pub(crate) type CompiledDefinitions = HashMap<DefinitionKey, Arc<CompiledDefinition>>;
 
 /// A definition, ready for the engine.
@@ -34,9 +33,9 @@ pub(crate) struct CompiledDefinition {
     /// The counters of the job's namespace, which count the job's fires and runs.
     pub(crate) counts: Arc<NamespaceCounts>,
     /// The job's own series of metrics, if it has any.
-    pub(crate) series: Option<Arc<JobSeries>>,
+    pub(crate) job_series: Option<Arc<JobSeries>>,
     /// The counters of its runs by its label values, if any label key is configured.
-    pub(crate) labelled: Option<Arc<LabelledCounts>>,
+    pub(crate) labelled_counts: Option<Arc<LabelledCounts>>,
 }
 
 impl CompiledDefinition {
@@ -46,19 +45,19 @@ impl CompiledDefinition {
     }
 }
 
-/// A bounded cache in two halves. An entry that is used moves to the young half. When the young half is full, it becomes the old half, and
-/// the previous old half is dropped.
+/// A bounded cache of two generations. An entry that is used moves to the young one. When the young one is full, it becomes the old one, and
+/// the previous old one is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Definitions {
-    halves: Mutex<Halves>,
+    generations: Mutex<Generations>,
     calendars: Mutex<HashMap<String, Vec<Weak<Calendar>>>>,
     pub(crate) namespaces: Namespaces,
-    pub(crate) jobs: JobSeriesTable,
-    pub(crate) labelled: LabelledRuns,
+    pub(crate) job_series: JobSeriesTable,
+    pub(crate) labelled_runs: LabelledRuns,
 }
 
 #[derive(Debug, Default)]
-struct Halves {
+struct Generations {
     young: CompiledDefinitions,
     old: CompiledDefinitions,
 }
@@ -66,7 +65,11 @@ struct Halves {
 impl Definitions {
     /// An empty cache; up to `series_count_max` jobs get their own series, and runs are counted by the labels with these keys.
     pub(crate) fn new(series_count_max: usize, label_keys: Vec<String>) -> Self {
-        Self { jobs: JobSeriesTable::new(series_count_max), labelled: LabelledRuns::new(label_keys), ..Self::default() }
+        Self {
+            job_series: JobSeriesTable::new(series_count_max),
+            labelled_runs: LabelledRuns::new(label_keys),
+            ..Self::default()
+        }
     }
 
     /// The definitions with these keys; those that do not exist or cannot be read are omitted.
@@ -75,13 +78,13 @@ impl Definitions {
         store: &dyn Store,
         keys: impl IntoIterator<Item = DefinitionKey>,
     ) -> Result<CompiledDefinitions, StoreError> {
-        let (mut found, missing) = self.cached(keys);
-        let read = self.read(store, &missing).await?;
-        for (key, compiled) in &read {
+        let (mut definitions, missing_keys) = self.cached_definitions(keys);
+        let read_definitions = self.read(store, &missing_keys).await?;
+        for (key, compiled) in &read_definitions {
             self.put(*key, Arc::clone(compiled));
         }
-        found.extend(read);
-        Ok(found)
+        definitions.extend(read_definitions);
+        Ok(definitions)
     }
 
     /// Like [`load`](Self::load), but does not add definitions to the cache.
@@ -90,60 +93,63 @@ impl Definitions {
         store: &dyn Store,
         keys: impl IntoIterator<Item = DefinitionKey>,
     ) -> Result<CompiledDefinitions, StoreError> {
-        let (mut found, missing) = self.cached(keys);
-        found.extend(self.read(store, &missing).await?);
-        Ok(found)
+        let (mut definitions, missing_keys) = self.cached_definitions(keys);
+        definitions.extend(self.read(store, &missing_keys).await?);
+        Ok(definitions)
     }
 
     /// The cached definitions, and the keys of the others.
-    fn cached(&self, keys: impl IntoIterator<Item = DefinitionKey>) -> (CompiledDefinitions, Vec<DefinitionKey>) {
-        let (mut found, mut missing) = (HashMap::new(), Vec::new());
+    fn cached_definitions(
+        &self,
+        keys: impl IntoIterator<Item = DefinitionKey>,
+    ) -> (CompiledDefinitions, Vec<DefinitionKey>) {
+        let (mut definitions, mut missing_keys) = (HashMap::new(), Vec::new());
         for key in keys {
-            if found.contains_key(&key) {
+            if definitions.contains_key(&key) {
                 continue;
             }
             match self.get(key) {
-                Some(compiled) => drop(found.insert(key, compiled)),
-                None => missing.push(key),
+                Some(compiled) => drop(definitions.insert(key, compiled)),
+                None => missing_keys.push(key),
             }
         }
-        missing.sort_unstable();
-        missing.dedup();
-        (found, missing)
+        missing_keys.sort_unstable();
+        missing_keys.dedup();
+        (definitions, missing_keys)
     }
 
     async fn read(
         &self,
         store: &dyn Store,
-        missing: &[DefinitionKey],
+        missing_keys: &[DefinitionKey],
     ) -> Result<Vec<(DefinitionKey, Arc<CompiledDefinition>)>, StoreError> {
-        let mut found = Vec::with_capacity(missing.len());
-        for chunk in missing.chunks(500) {
+        let mut definitions = Vec::with_capacity(missing_keys.len());
+        for chunk in missing_keys.chunks(500) {
             for definition in store.definitions(chunk).await? {
                 if let Some(compiled) = self.compile(definition) {
-                    found.push(((compiled.id, compiled.version), compiled));
+                    definitions.push(((compiled.id, compiled.version), compiled));
                 }
             }
         }
-        Ok(found)
+        Ok(definitions)
     }
 
     fn get(&self, key: DefinitionKey) -> Option<Arc<CompiledDefinition>> {
-        let mut halves = self.halves.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(compiled) = halves.young.get(&key) {
+        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(compiled) = generations.young.get(&key) {
             return Some(Arc::clone(compiled));
         }
-        let compiled = halves.old.remove(&key)?;
-        halves.young.insert(key, Arc::clone(&compiled));
+        let compiled = generations.old.remove(&key)?;
+        generations.young.insert(key, Arc::clone(&compiled));
         Some(compiled)
     }
 
     fn put(&self, key: DefinitionKey, compiled: Arc<CompiledDefinition>) {
-        let mut halves = self.halves.lock().unwrap_or_else(PoisonError::into_inner);
-        if halves.young.len() >= YOUNG_COUNT_MAX {
-            halves.old = std::mem::take(&mut halves.young);
+        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+        if generations.young.len() >= YOUNG_COUNT_MAX {
+            generations.old = std::mem::take(&mut generations.young);
         }
-        halves.young.insert(key, compiled);
+        generations.young.insert(key, compiled);
     }
 
     fn compile(&self, definition: Definition) -> Option<Arc<CompiledDefinition>> {
@@ -154,8 +160,8 @@ impl Definitions {
                     id: definition.job,
                     version: definition.version,
                     counts: self.namespaces.of(namespace.0, namespace.1),
-                    series: self.jobs.of(definition.job, namespace.1),
-                    labelled: self.labelled.of(namespace.1, &job.app, &definition.spec.labels),
+                    job_series: self.job_series.of(definition.job, namespace.1),
+                    labelled_counts: self.labelled_runs.of(namespace.1, &job.app, &definition.spec.labels),
                     namespace: definition.namespace,
                     namespace_name: definition.namespace_name,
                     app: definition.app,
@@ -193,13 +199,13 @@ impl Definitions {
         if !calendars.contains_key(calendar.name()) {
             calendars.retain(|_, copies| copies.iter().any(|copy| copy.strong_count() > 0));
         }
-        let copies = calendars.entry(calendar.name().to_owned()).or_default();
-        copies.retain(|copy| copy.strong_count() > 0);
-        if let Some(same) = copies.iter().filter_map(Weak::upgrade).find(|copy| **copy == calendar) {
+        let same_named = calendars.entry(calendar.name().to_owned()).or_default();
+        same_named.retain(|copy| copy.strong_count() > 0);
+        if let Some(same) = same_named.iter().filter_map(Weak::upgrade).find(|copy| **copy == calendar) {
             return same;
         }
         let calendar = Arc::new(calendar);
-        copies.push(Arc::downgrade(&calendar));
+        same_named.push(Arc::downgrade(&calendar));
         calendar
     }
 }

@@ -71,7 +71,7 @@ impl LoopStarter<'_> {
         };
         let board = (Arc::clone(&self.shared.loops), Arc::clone(&self.shared.clock));
         let shared = Arc::clone(self.shared);
-        let holds_lease = move || shared.membership.holds();
+        let holds_lease = move || shared.membership.holds_lease();
         self.lifecycle.spawn(B::NAME, until, drive(background, board, holds_lease, stop.clone()));
     }
 
@@ -165,20 +165,21 @@ impl Engine {
             adoption_begun: AtomicBool::new(false),
             all_adopted_epoch: AtomicI64::new(0),
         });
-        let hard = &lifecycle.hard;
+        let hard_stop = &lifecycle.hard;
         let starter = LoopStarter { lifecycle, shared: &shared };
         starter.start_background(Until::Hard, BeatLoop::new(Arc::clone(&shared)));
         let dispatch = DispatchLoop::new(Arc::clone(&shared), event_queue, steps);
-        lifecycle.spawn("dispatch", Until::Hard, dispatch.run(hard.clone()));
+        lifecycle.spawn("dispatch", Until::Hard, dispatch.run(hard_stop.clone()));
         let step_loop = StepLoop::new(Arc::clone(&shared), step_queue, events.clone());
-        lifecycle.spawn("steps", Until::Hard, step_loop.run(hard.clone()));
-        lifecycle.spawn("foreign results", Until::Hard, ForeignLoop::new(Arc::clone(&shared)).run(hard.clone()));
+        lifecycle.spawn("steps", Until::Hard, step_loop.run(hard_stop.clone()));
+        let foreign_loop = ForeignLoop::new(Arc::clone(&shared), events.clone());
+        lifecycle.spawn("foreign results", Until::Hard, foreign_loop.run(hard_stop.clone()));
         for lane in lanes {
             let result_loop = ResultLoop::new(Arc::clone(&shared), lane, events.clone());
-            lifecycle.spawn("results", Until::Hard, result_loop.run(hard.clone()));
+            lifecycle.spawn("results", Until::Hard, result_loop.run(hard_stop.clone()));
         }
         let log_loop = LogLoop::new(Arc::clone(&shared), Arc::clone(&logs));
-        lifecycle.spawn("logs", Until::Hard, log_loop.run(hard.clone()));
+        lifecycle.spawn("logs", Until::Hard, log_loop.run(hard_stop.clone()));
         starter.start_background(Until::Soft, TickLoop::new(Arc::clone(&shared), commands, events.clone()));
         starter.start_background(Until::Soft, ScanLoop::new(Arc::clone(&shared)));
         starter.start_background(Until::Soft, AdoptLoop::new(Arc::clone(&shared)));
@@ -208,7 +209,7 @@ impl Engine {
         &self.node
     }
 
-    /// The outcome of each fire of a job in a range, and the position from which the next call continues. `within` lists the apps whose
+    /// The outcome of each fire of a job in a range, and the position from which the next call continues. `visible_apps` lists the apps whose
     /// runs and definitions the caller may see; `None` means all.
     ///
     /// # Errors
@@ -217,25 +218,35 @@ impl Engine {
         &self,
         record: &JobRecord,
         range: Range,
-        within: Option<&[AppId]>,
+        visible_apps: Option<&[AppId]>,
     ) -> Result<FireHistory, StoreError> {
-        fires::fires(&self.node, record, range, within).await
+        fires::fires(&self.node, record, range, visible_apps).await
     }
 
     /// Why a job ran or did not run at an instant.
     ///
     /// # Errors
     /// The store's.
-    pub async fn why(&self, record: &JobRecord, at: Timestamp, within: Option<&[AppId]>) -> Result<Why, StoreError> {
-        fires::why(&self.node, record, at, within).await
+    pub async fn why(
+        &self,
+        record: &JobRecord,
+        at: Timestamp,
+        visible_apps: Option<&[AppId]>,
+    ) -> Result<Why, StoreError> {
+        fires::why(&self.node, record, at, visible_apps).await
     }
 
     /// Why a run of a job has its status, whatever triggered it.
     ///
     /// # Errors
     /// The store's.
-    pub async fn why_run(&self, record: &JobRecord, run: &Run, within: Option<&[AppId]>) -> Result<Why, StoreError> {
-        fires::why_run(&self.node, record, run, within).await
+    pub async fn why_run(
+        &self,
+        record: &JobRecord,
+        run: &Run,
+        visible_apps: Option<&[AppId]>,
+    ) -> Result<Why, StoreError> {
+        fires::why_run(&self.node, record, run, visible_apps).await
     }
 
     /// Why a job is in its present state. Explains the job's newest run that is due and open. If there is none, explains the job's last fire,
@@ -243,32 +254,34 @@ impl Engine {
     ///
     /// # Errors
     /// The store's.
-    pub async fn why_now(&self, record: &JobRecord, within: Option<&[AppId]>) -> Result<Why, StoreError> {
-        fires::why_now(&self.node, record, within).await
+    pub async fn why_now(&self, record: &JobRecord, visible_apps: Option<&[AppId]>) -> Result<Why, StoreError> {
+        fires::why_now(&self.node, record, visible_apps).await
     }
 
-    /// Requests that a run be cancelled, and for a broadcast all of its shards. `by` names the caller and the cause.
+    /// Requests that a run be cancelled, and for a broadcast all of its shards. `actor` names the caller and the cause.
     ///
     /// # Errors
     /// The store's.
-    pub async fn cancel_run(&self, run: RunId, by: &str) -> Result<CancelOutcome, StoreError> {
-        cancel::cancel_run(&self.node, run, by).await
+    pub async fn cancel_run(&self, run: RunId, actor: &str) -> Result<CancelOutcome, StoreError> {
+        cancel::cancel_run(&self.node, run, actor).await
     }
 
     /// Requests that all open runs of a job be cancelled, or only those of the fire at `fire_at`; with `app`, only runs of that app.
     ///
-    /// # Errors The store's. The cancellation of some runs may already have been requested.
+    /// # Errors
+    ///
+    /// The store's. The cancellation of some runs may already have been requested.
     pub async fn cancel_runs(
         &self,
         record: &JobRecord,
         fire_at: Option<Timestamp>,
-        by: &str,
+        actor: &str,
         app: Option<AppId>,
     ) -> Result<CancelledRuns, StoreError> {
-        cancel::cancel_runs(&self.node, record, fire_at, by, app).await
+        cancel::cancel_runs(&self.node, record, fire_at, actor, app).await
     }
 
-    /// Removes from these runs the names of jobs that the caller may not see. The caller may see the jobs of the apps in `within`; with
+    /// Removes from these runs the names of jobs that the caller may not see. The caller may see the jobs of the apps in `visible_apps`; with
     /// `None`, all jobs.
     ///
     /// # Errors
@@ -276,10 +289,10 @@ impl Engine {
     pub async fn conceal(
         &self,
         namespace: NamespaceId,
-        within: Option<&[AppId]>,
+        visible_apps: Option<&[AppId]>,
         runs: &mut [Run],
     ) -> Result<(), StoreError> {
-        conceal::conceal(&self.node, namespace, within, runs).await
+        conceal::conceal(&self.node, namespace, visible_apps, runs).await
     }
 
     /// Sets the webhook to which failed runs of a namespace are reported.

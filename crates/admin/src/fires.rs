@@ -19,13 +19,12 @@ mod context;
 /// Definitions read for one history; each may have a calendar of thousands of days.
 const VERSION_COUNT_MAX: u32 = 50;
 /// The range around an instant in which definitions are read to find the fires next to it.
-const DEFINITION_RADIUS: std::time::Duration = fires::RANGE_MAX;
+const DEFINITIONS_WITHIN: std::time::Duration = fires::RANGE_MAX;
 
 /// Number of newest runs that are read to find the run that an answer is about; some of them may be shards.
 const NEWEST_COUNT: u32 = 100;
 const OPEN_STATUSES: [RunStatus; 3] = [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running];
 
-/// The input of a history.
 struct HistoryInput {
     record: JobRecord,
     definitions: Vec<Definition>,
@@ -63,15 +62,17 @@ enum WhyStep {
 
 fn answer_now(input: &HistoryInput, is_open: bool) -> WhyStep {
     let facts = input.facts();
-    let done = |run: &Run, about| WhyStep::Done(fires::why_run(&facts, run).with_subject(about, &facts));
+    let verdict_step = |run: &Run, about| WhyStep::Done(fires::why_run(&facts, run).with_subject(about, &facts));
     if let Some(run) = input.rows.first().filter(|_| is_open) {
-        return done(run, AnswerSubject::OpenRun);
+        return verdict_step(run, AnswerSubject::OpenRun);
     }
-    let (before, after) = fires::nearest_fires(&facts);
-    match (input.rows.first(), before, after) {
-        (Some(run), planned, _) if planned.is_none_or(|at| at < run.fire_at) => done(run, AnswerSubject::LastFire),
+    let (earlier_fire, later_fire) = fires::nearest_fires(&facts);
+    match (input.rows.first(), earlier_fire, later_fire) {
+        (Some(run), planned, _) if planned.is_none_or(|at| at < run.fire_at) => {
+            verdict_step(run, AnswerSubject::LastFire)
+        }
         // A run that a caller triggered does not belong to the history.
-        (Some(run), Some(at), _) if at == run.fire_at && run.cause != 0 => done(run, AnswerSubject::LastFire),
+        (Some(run), Some(at), _) if at == run.fire_at && run.cause != 0 => verdict_step(run, AnswerSubject::LastFire),
         (_, Some(at), _) => WhyStep::At(at, AnswerSubject::LastFire),
         (_, None, Some(at)) => WhyStep::At(at, AnswerSubject::NextFire),
         (_, None, None) => WhyStep::Done(fires::why_never(&facts)),
@@ -89,26 +90,26 @@ pub(crate) async fn fires(
     range: Range,
     visible_apps: Option<&[AppId]>,
 ) -> Result<FireHistory, StoreError> {
-    let mut to = range.to;
-    let mut versions = read_versions(node, record, range.from, to).await?;
+    let mut range_end = range.to;
+    let mut versions = read_versions(node, record, range.from, range_end).await?;
     // If there are too many definitions, only the newest are read and the history ends earlier.
-    while is_cut(&versions, range.from) && to > range.from {
-        to = Timestamp::from_millis(range.from.as_millis().midpoint(to.as_millis()));
-        versions = read_versions(node, record, range.from, to).await?;
+    while is_cut(&versions, range.from) && range_end > range.from {
+        range_end = Timestamp::from_millis(range.from.as_millis().midpoint(range_end.as_millis()));
+        versions = read_versions(node, record, range.from, range_end).await?;
     }
     let limit = range.limit.min(fires::ENTRY_COUNT_MAX);
     let row_count = u32::try_from(limit).unwrap_or(u32::MAX).saturating_add(1);
-    let rows = node.store().planned_rows(record.id, range.from, to, row_count).await?;
+    let rows = node.store().planned_rows(record.id, range.from, range_end, row_count).await?;
     if rows.len() > limit
-        && let Some(last) = rows.last()
+        && let Some(last_row) = rows.last()
     {
-        to = to.min(last.fire_at.max(range.from));
+        range_end = range_end.min(last_row.fire_at.max(range.from));
     }
     let input = read_facts(node, record, versions, rows, visible_apps).await?;
-    let part = Range { from: range.from, to, limit };
+    let part = Range { from: range.from, to: range_end, limit };
     let mut history = compute(move || fires::fire_history(&input.facts(), part)).await;
-    if to < range.to && history.next.is_none() {
-        history.next = Some(Timestamp::from_millis(to.as_millis() + 1));
+    if range_end < range.to && history.next.is_none() {
+        history.next = Some(Timestamp::from_millis(range_end.as_millis() + 1));
     }
     Ok(history)
 }
@@ -201,14 +202,15 @@ pub(crate) async fn why_now(
     visible_apps: Option<&[AppId]>,
 ) -> Result<Why, StoreError> {
     let now = node.now();
-    let open = newest_run(node, record, &OPEN_STATUSES, visible_apps).await?;
-    let last = match open {
+    let open_run = newest_run(node, record, &OPEN_STATUSES, visible_apps).await?;
+    let newest_run = match open_run {
         Some(_) => None,
         None => newest_run(node, record, &[], visible_apps).await?,
     };
-    let about_run = open.is_some();
-    let versions = read_versions(node, record, now - DEFINITION_RADIUS, now + DEFINITION_RADIUS).await?;
-    let input = read_facts(node, record, versions, open.into_iter().chain(last).collect(), visible_apps).await?;
+    let about_run = open_run.is_some();
+    let versions = read_versions(node, record, now - DEFINITIONS_WITHIN, now + DEFINITIONS_WITHIN).await?;
+    let input =
+        read_facts(node, record, versions, open_run.into_iter().chain(newest_run).collect(), visible_apps).await?;
     let input = with_context(node, input, visible_apps).await?;
     let (answer, input) = compute(move || (answer_now(&input, about_run), input)).await;
     match answer {
@@ -240,10 +242,10 @@ async fn newest_run(
 async fn newest_runs(
     node: &Node,
     record: &JobRecord,
-    (until, statuses): (Timestamp, &[RunStatus]),
+    (fire_until, statuses): (Timestamp, &[RunStatus]),
     visible_apps: Option<&[AppId]>,
 ) -> Result<Vec<Run>, StoreError> {
-    let (until, statuses, visible_apps) = (Some(until), statuses.to_vec(), visible_apps.map(<[AppId]>::to_vec));
+    let (until, statuses, visible_apps) = (Some(fire_until), statuses.to_vec(), visible_apps.map(<[AppId]>::to_vec));
     let query = RunQuery {
         job: Some(record.id),
         until,
@@ -258,12 +260,13 @@ async fn newest_runs(
 /// These runs, the newest first, with shards replaced by the run above them. That run is read from the store if `runs` has only its shards:
 /// there may be hundreds of those.
 async fn whole_runs(node: &Node, runs: Vec<Run>) -> Result<Vec<Run>, StoreError> {
-    let (mut whole, shards): (Vec<Run>, Vec<Run>) = runs.into_iter().partition(is_whole);
+    let (mut fire_runs, shards): (Vec<Run>, Vec<Run>) = runs.into_iter().partition(is_whole);
     let roots: BTreeSet<RunId> = shards.iter().filter_map(|shard| shard.parent).collect();
-    let missing: Vec<RunId> = roots.into_iter().filter(|root| whole.iter().all(|run| run.id != *root)).collect();
-    whole.append(&mut node.store().runs(&missing).await?);
-    whole.sort_by_key(|run| Reverse((run.fire_at, run.cause, run.shard_index)));
-    Ok(whole)
+    let missing_ids: Vec<RunId> =
+        roots.into_iter().filter(|root| fire_runs.iter().all(|run| run.id != *root)).collect();
+    fire_runs.append(&mut node.store().runs(&missing_ids).await?);
+    fire_runs.sort_by_key(|run| Reverse((run.fire_at, run.cause, run.shard_index)));
+    Ok(fire_runs)
 }
 
 fn is_full(runs: &[Run]) -> bool {
@@ -272,7 +275,7 @@ fn is_full(runs: &[Run]) -> bool {
 
 /// The definitions from which the history around an instant is computed.
 async fn versions_around(node: &Node, record: &JobRecord, at: Timestamp) -> Result<Vec<VersionRecord>, StoreError> {
-    let mut versions = read_versions(node, record, at - DEFINITION_RADIUS, at + DEFINITION_RADIUS).await?;
+    let mut versions = read_versions(node, record, at - DEFINITIONS_WITHIN, at + DEFINITIONS_WITHIN).await?;
     if is_cut(&versions, at) {
         versions.extend(node.store().versions(record.id, at, at, 2).await?);
     }

@@ -17,13 +17,13 @@ pub const COMING_JOB_COUNT_MAX: u32 = 10_000;
 /// Maximum number of fires of one job that are counted one by one in a forecast.
 const FIRES_PER_JOB_MAX: usize = 1_500;
 /// If a job has more fires than this and its schedule can count them, they are counted bucket by bucket instead of one by one.
-const ENUMERATED_MAX: u64 = 150;
+const ENUMERATED_FIRES_MAX: u64 = 150;
 /// Maximum number of fires counted one by one in a forecast.
 const FIRE_COUNT_MAX: usize = 200_000;
 /// Maximum number of fires that are compared to find the peak, of the jobs whose fires are counted bucket by bucket.
 const PEAK_FIRE_COUNT_MAX: usize = 200_000;
 /// Maximum number of instants of each kind in a lane's plan.
-const PLANNED_MAX: usize = 300;
+const PLANNED_INSTANTS_MAX: usize = 300;
 
 /// Range and granularity of a forecast.
 #[derive(Clone, Copy, Debug)]
@@ -38,12 +38,9 @@ pub struct ForecastRange {
     pub limit: usize,
 }
 
-/// A coming fire.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ComingFire {
-    /// The planned instant.
     pub at: Timestamp,
-    /// The job.
     pub job: JobId,
     /// The job's name.
     pub name: String,
@@ -54,7 +51,7 @@ pub struct ComingFire {
 /// The coming fires of a namespace.
 #[derive(Clone, Debug, Default)]
 pub struct Forecast {
-    /// The first fires, in order.
+    /// The first fires, the earliest first.
     pub fires: Vec<ComingFire>,
     /// The number of fires in each bucket, by its start; empty buckets are omitted.
     pub density: BTreeMap<Timestamp, u64>,
@@ -64,24 +61,24 @@ pub struct Forecast {
     pub is_cut: bool,
 }
 
-/// Forecasts the fires of the jobs of a namespace; with `within`, only of jobs of these apps.
+/// Forecasts the fires of the jobs of a namespace; with `visible_apps`, only of jobs of these apps.
 ///
 /// # Errors
 /// The store's.
 pub async fn forecast(
     node: &Node,
     namespace: NamespaceId,
-    within: Option<&[AppId]>,
+    visible_apps: Option<&[AppId]>,
     range: ForecastRange,
 ) -> Result<Forecast, StoreError> {
     let mut jobs = node.store().coming_jobs(namespace, range.to, COMING_JOB_COUNT_MAX).await?;
     let is_cut = jobs.len() >= usize::try_from(COMING_JOB_COUNT_MAX).unwrap_or(usize::MAX);
-    jobs.retain(|job| within.is_none_or(|apps| apps.contains(&job.app)));
-    let known = node.definitions(jobs.iter().map(|job| (job.job, job.version))).await?;
+    jobs.retain(|job| visible_apps.is_none_or(|apps| apps.contains(&job.app)));
+    let definitions = node.definitions(jobs.iter().map(|job| (job.job, job.version))).await?;
     let compute_all = move || {
         let mut builder = ForecastBuilder { range, is_cut, ..ForecastBuilder::default() };
         for job in &jobs {
-            if let Some(compiled) = known.get(&(job.job, job.version)) {
+            if let Some(compiled) = definitions.get(&(job.job, job.version)) {
                 builder.add(compiled, job.next_fire_at);
             }
         }
@@ -100,9 +97,9 @@ impl Default for ForecastRange {
 #[derive(Default)]
 struct ForecastBuilder {
     range: ForecastRange,
-    /// The first fires; the latest of them on top.
+    /// The first fires. The latest of them is on top of the heap.
     earliest_fires: BinaryHeap<(Timestamp, JobId, String, String)>,
-    /// The number of fires by bucket, of jobs with many fires.
+    /// Of jobs with many fires: how many fires each bucket has.
     density: BTreeMap<Timestamp, u64>,
     /// The fires of the jobs with many fires, unsorted. It is filled as long as there are few enough to find the peak.
     dense_instants: Vec<Timestamp>,
@@ -119,7 +116,9 @@ impl ForecastBuilder {
         if table.delay().is_some() {
             return self.add_fire(compiled, next_fire_at);
         }
-        if let Some(count) = table.count_between(compiled.anchor, from, to).filter(|count| *count > ENUMERATED_MAX) {
+        if let Some(count) =
+            table.count_between(compiled.anchor, from, to).filter(|count| *count > ENUMERATED_FIRES_MAX)
+        {
             return self.add_dense(compiled, count);
         }
         for (found, fire) in table.fires(compiled.anchor, from, to).enumerate() {
@@ -143,15 +142,15 @@ impl ForecastBuilder {
             self.dense_instants.extend(table.fires(compiled.anchor, from, to).map(|fire| fire.at));
         }
         // Each range excludes its start and includes its end, which is the last instant of a bucket.
-        let mut begin = from;
-        while begin < to {
-            let bucket = self.bucket(begin + Duration::from_millis(1));
-            let end = (bucket + self.range.step - Duration::from_millis(1)).min(to);
-            let count = table.count_between(compiled.anchor, begin, end).unwrap_or(0);
+        let mut begin_at = from;
+        while begin_at < to {
+            let bucket = self.bucket(begin_at + Duration::from_millis(1));
+            let bucket_end = (bucket + self.range.step - Duration::from_millis(1)).min(to);
+            let count = table.count_between(compiled.anchor, begin_at, bucket_end).unwrap_or(0);
             if count > 0 {
                 *self.density.entry(bucket).or_default() += count;
             }
-            begin = end;
+            begin_at = bucket_end;
         }
     }
 
@@ -181,12 +180,12 @@ impl ForecastBuilder {
             *self.density.entry(self.bucket(*at)).or_default() += 1;
         }
         instants.append(&mut self.dense_instants);
-        let peak = if self.is_peak_unknown { None } else { peak(instants) };
+        let peak_fires = if self.is_peak_unknown { None } else { peak(instants) };
         let fires = self.earliest_fires.into_sorted_vec();
         Forecast {
             fires: fires.into_iter().map(|(at, job, name, app)| ComingFire { at, job, name, app }).collect(),
             density: self.density,
-            peak,
+            peak: peak_fires,
             is_cut: self.is_cut,
         }
     }
@@ -200,7 +199,6 @@ fn peak(mut instants: Vec<Timestamp>) -> Option<(Timestamp, u64)> {
     instants.chunk_by(|a, b| a == b).filter_map(count).rev().max_by_key(|(_, count)| *count)
 }
 
-/// The planned instants of a job's newest definition in a range of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LanePlan {
     /// The job's name.
@@ -231,9 +229,10 @@ pub async fn lane_plans(
     (from, to): (Timestamp, Timestamp),
     now: Timestamp,
 ) -> Result<BTreeMap<JobId, LanePlan>, StoreError> {
-    let known = node.definitions(jobs.iter().copied()).await?;
-    let plans = move || known.values().map(|compiled| (compiled.id, plan(compiled, (from, to), now))).collect();
-    Ok(compute(plans).await)
+    let definitions = node.definitions(jobs.iter().copied()).await?;
+    let compute_plans =
+        move || definitions.values().map(|compiled| (compiled.id, plan(compiled, (from, to), now))).collect();
+    Ok(compute(compute_plans).await)
 }
 
 /// The next fires of a job after one instant and up to another, at most `count`; empty if the job is disabled or its definition unreadable.
@@ -243,13 +242,13 @@ pub async fn lane_plans(
 pub async fn next_fires(
     node: &Node,
     job: (JobId, i64),
-    (after, to): (Timestamp, Timestamp),
+    (after_at, to): (Timestamp, Timestamp),
     count: usize,
 ) -> Result<Vec<Timestamp>, StoreError> {
-    let known = node.definitions([job]).await?;
+    let definitions = node.definitions([job]).await?;
     let fires = move || -> Option<Vec<Timestamp>> {
-        let compiled = known.get(&job).filter(|compiled| compiled.job.enabled)?;
-        let fires = compiled.job.timetable.fires(compiled.anchor, after, to);
+        let compiled = definitions.get(&job).filter(|compiled| compiled.job.enabled)?;
+        let fires = compiled.job.timetable.fires(compiled.anchor, after_at, to);
         Some(fires.map(|fire| fire.at).take(count).collect())
     };
     Ok(compute(fires).await.unwrap_or_default())
@@ -259,16 +258,16 @@ fn plan(compiled: &CompiledDefinition, (from, to): (Timestamp, Timestamp), now: 
     let (job, anchor) = (&compiled.job, compiled.anchor);
     let table = &job.timetable;
     let (mut fires, mut is_cut) = (Vec::new(), false);
-    let (first, mut after) = (now.max(from), now.max(from));
-    let stride = to.since(first) / u32::try_from(PLANNED_MAX).unwrap_or(u32::MAX);
-    while job.enabled && fires.len() < PLANNED_MAX {
-        let Some(fire) = table.next_until(anchor, after, to) else { break };
+    let (first_at, mut after_at) = (now.max(from), now.max(from));
+    let stride = to.since(first_at) / u32::try_from(PLANNED_INSTANTS_MAX).unwrap_or(u32::MAX);
+    while job.enabled && fires.len() < PLANNED_INSTANTS_MAX {
+        let Some(fire) = table.next_until(anchor, after_at, to) else { break };
         // If there are many, only the first fire of each stride is taken.
         let strides = u32::try_from(fires.len() + 1).unwrap_or(u32::MAX);
-        let next = first + stride * strides;
-        is_cut |= table.next_until(anchor, fire.at, to).is_some_and(|following| following.at < next);
+        let next_at = first_at + stride * strides;
+        is_cut |= table.next_until(anchor, fire.at, to).is_some_and(|following| following.at < next_at);
         fires.push(fire.at);
-        after = fire.at.max(next);
+        after_at = fire.at.max(next_at);
     }
     let changes = table.schedules.iter().flat_map(|schedule| match &schedule.kind {
         Kind::Cron { expr, dst } => expr.clock_changes(schedule.zone, *dst, from, to),
@@ -283,7 +282,7 @@ fn plan(compiled: &CompiledDefinition, (from, to): (Timestamp, Timestamp), now: 
         handler: job.handler.clone(),
         enabled: job.enabled,
         fires,
-        removed: table.removed_fires(anchor, from, to).map(|fire| fire.at).take(PLANNED_MAX).collect(),
+        removed: table.removed_fires(anchor, from, to).map(|fire| fire.at).take(PLANNED_INSTANTS_MAX).collect(),
         clock_changes,
         is_cut,
     }

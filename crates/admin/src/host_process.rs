@@ -23,7 +23,6 @@ struct Host {
     pid_namespace: u64,
 }
 
-/// The state of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProcessState {
     Alive,
@@ -33,13 +32,13 @@ enum ProcessState {
 }
 
 /// The process that a hello names, if it is alive on this host.
-pub(crate) fn find_living(named: Option<&v1::HostProcess>) -> Option<HostProcess> {
-    let named = named?;
+pub(crate) fn find_living(process: Option<&v1::HostProcess>) -> Option<HostProcess> {
+    let process = process?;
     let process = HostProcess {
-        boot_id: parse_boot_id(&named.boot_id)?,
-        pid_namespace: named.pid_namespace,
-        pid: named.pid,
-        started_ticks: named.started_ticks,
+        boot_id: parse_boot_id(&process.boot_id)?,
+        pid_namespace: process.pid_namespace,
+        pid: process.pid,
+        started_ticks: process.started_ticks,
     };
     (is_on_this_host(process) && process_state(process) == ProcessState::Alive).then_some(process)
 }
@@ -52,22 +51,22 @@ pub(crate) fn is_gone(process: HostProcess) -> bool {
 /// Checks a process of this host for up to [`CHECK_FOR`]. True once the process is gone; false if it is still alive after that time, or if its
 /// state cannot be read.
 pub(crate) async fn is_gone_soon(process: HostProcess) -> bool {
-    let mut left = CHECK_FOR;
+    let mut checks_left = CHECK_FOR;
     loop {
         match process_state(process) {
             ProcessState::Gone => return true,
             ProcessState::Unknown => return false,
-            ProcessState::Alive if left.is_zero() => return false,
+            ProcessState::Alive if checks_left.is_zero() => return false,
             ProcessState::Alive => sleep(CHECK_PERIOD).await,
         }
-        left = left.saturating_sub(CHECK_PERIOD);
+        checks_left = checks_left.saturating_sub(CHECK_PERIOD);
     }
 }
 
 fn is_on_this_host(process: HostProcess) -> bool {
     static HOST: OnceLock<Option<Host>> = OnceLock::new();
-    let here = Host { boot_id: process.boot_id, pid_namespace: process.pid_namespace };
-    HOST.get_or_init(Host::read).as_ref() == Some(&here)
+    let own_host = Host { boot_id: process.boot_id, pid_namespace: process.pid_namespace };
+    HOST.get_or_init(Host::read).as_ref() == Some(&own_host)
 }
 
 fn process_state(process: HostProcess) -> ProcessState {

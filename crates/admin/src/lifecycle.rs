@@ -62,14 +62,14 @@ impl Lifecycle {
     /// true: a server without one of its tasks is worse than no server.
     pub fn spawn(&self, name: &'static str, until: Until, task: impl Future<Output = ()> + Send + 'static) {
         let guard = Guard { name, until, lifecycle: self.clone() };
-        let guarded = async move {
+        let guarded_task = async move {
             let guard = guard;
             task.await;
             drop(guard);
         };
         match &self.wrap {
-            None => drop(self.tracker.spawn(guarded)),
-            Some(Wrap(wrap)) => drop(self.tracker.spawn(wrap(Box::pin(guarded)))),
+            None => drop(self.tracker.spawn(guarded_task)),
+            Some(Wrap(wrap)) => drop(self.tracker.spawn(wrap(Box::pin(guarded_task)))),
         }
     }
 

@@ -27,16 +27,16 @@ impl LogLimit {
     /// suppressed for this client.
     pub(crate) fn count(&self, kind: &'static str, client: i64) -> Option<u64> {
         let now = Instant::now();
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cases_by_client = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_silent = |cases: &Cases| now.saturating_duration_since(cases.logged_at) < PERIOD;
-        if known.len() >= COUNT_MAX && !known.contains_key(&(kind, client)) {
-            known.retain(|_, cases| is_silent(cases));
-            if known.len() >= COUNT_MAX {
+        if cases_by_client.len() >= COUNT_MAX && !cases_by_client.contains_key(&(kind, client)) {
+            cases_by_client.retain(|_, cases| is_silent(cases));
+            if cases_by_client.len() >= COUNT_MAX {
                 return None;
             }
         }
-        let Some(cases) = known.get_mut(&(kind, client)) else {
-            known.insert((kind, client), Cases { logged_at: now, unlogged_count: 0 });
+        let Some(cases) = cases_by_client.get_mut(&(kind, client)) else {
+            cases_by_client.insert((kind, client), Cases { logged_at: now, unlogged_count: 0 });
             return Some(1);
         };
         cases.unlogged_count += 1;

@@ -156,8 +156,8 @@ impl Shared {
     /// The instant at which the servers took up a run that is in memory; the misfire policy judges how late the run was at that instant.
     /// Time without the lease counts as an outage, so the result is never before the start of the present lease.
     pub(crate) fn taken_up_at(&self, run: RunId) -> Timestamp {
-        let as_of = self.in_memory.judged_as_of(run).unwrap_or_else(|| self.clock.boot_micros());
-        self.clock.timestamp_at(as_of.max(self.membership.held_since()))
+        let judged_as_of = self.in_memory.judged_as_of(run).unwrap_or_else(|| self.clock.boot_micros());
+        self.clock.timestamp_at(judged_as_of.max(self.membership.held_since()))
     }
 
     /// Like [`put`](Self::put), but ignores runs of other homes, which find these runs themselves.
@@ -211,20 +211,19 @@ impl Shared {
 
     /// The latest due instant of any run that may have been sent: [`latest_time`](Self::latest_time), or later if a run was sent ahead.
     pub(crate) fn sent_until(&self) -> Timestamp {
-        let sent = Timestamp::from_millis(self.sent_until_ms.load(Ordering::Relaxed));
-        if mutant::on(Mutant::EndBeforeAhead) { self.latest_time() } else { self.latest_time().max(sent) }
+        let noted_until = Timestamp::from_millis(self.sent_until_ms.load(Ordering::Relaxed));
+        if mutant::on(Mutant::EndBeforeAhead) { self.latest_time() } else { self.latest_time().max(noted_until) }
     }
 
     pub(crate) fn quiet_until(&self) -> Option<Timestamp> {
-        let until = Timestamp::from_millis(self.quiet_until_ms.load(Ordering::Relaxed));
-        (until > self.clock.now()).then_some(until)
+        let noted_until = Timestamp::from_millis(self.quiet_until_ms.load(Ordering::Relaxed));
+        (noted_until > self.clock.now()).then_some(noted_until)
     }
 }
 
-/// Whether a node can do its work, and why not.
+/// Whether a node can do its work, and the facts that decide it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readiness {
-    /// Whether its lease holds.
     pub lease_held: bool,
     /// Whether all open runs of ended leases have been adopted.
     pub knows_open_runs: bool,
@@ -234,7 +233,6 @@ pub struct Readiness {
     pub database: Option<DatabaseTrouble>,
     /// The loss of writes of this node by the database, if it happened within the last day.
     pub lost_history: Option<LostHistory>,
-    /// The node's switch.
     pub switch: Switch,
     /// No job fires until then, because the database's clock stepped back.
     pub quiet_until: Option<Timestamp>,
@@ -249,7 +247,6 @@ impl Node {
         Self(shared)
     }
 
-    /// The store.
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         self.0.store.as_ref()
@@ -261,19 +258,17 @@ impl Node {
         Arc::clone(&self.0.store)
     }
 
-    /// The present, by the database's clock.
+    /// The current time, by the database's clock.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.0.clock.now()
     }
 
-    /// A fresh id.
     #[must_use]
     pub fn new_id(&self) -> i64 {
         self.0.membership.latest().ids.next(self.now())
     }
 
-    /// The lease that this node holds.
     #[must_use]
     pub fn token(&self) -> LeaseToken {
         self.0.membership.token()
@@ -283,7 +278,7 @@ impl Node {
     #[must_use]
     pub fn holds(&self, lease: LeaseToken) -> bool {
         // In this order, because a new lease stores its token before it is held.
-        self.0.membership.holds() && self.0.membership.token() == lease
+        self.0.membership.holds_lease() && self.0.membership.token() == lease
     }
 
     /// Whether this node knows that it will never hold this lease again.
@@ -292,13 +287,12 @@ impl Node {
         !self.0.membership.is_under(lease)
     }
 
-    /// This node's name.
     #[must_use]
     pub fn node_name(&self) -> &str {
         &self.0.config.node_name
     }
 
-    /// Executors with a stream to this node, by app and name.
+    /// Executors with a stream to this node, sorted by app and name.
     #[must_use]
     pub fn online_executors(&self) -> Vec<OnlineExecutor> {
         self.0.registry.all()
@@ -307,7 +301,7 @@ impl Node {
     /// The names of the executors with a stream to this node.
     #[must_use]
     pub fn online_names(&self) -> Vec<OnlineName> {
-        self.0.registry.names()
+        self.0.registry.online_names()
     }
 
     /// A connected executor, with everything that its hello declared.
@@ -364,8 +358,8 @@ impl Node {
     }
 
     /// Counts an answered request.
-    pub fn note_request(&self, status: u16, took: Duration) {
-        self.0.metrics.answered(status, took);
+    pub fn note_request(&self, status: u16, length: Duration) {
+        self.0.metrics.count_answer(status, length);
     }
 
     /// Records that the port turned a client away or disconnected it: counted each time, logged at most once a minute for each limit.
@@ -382,7 +376,7 @@ impl Node {
     #[must_use]
     pub fn readiness(&self) -> Readiness {
         Readiness {
-            lease_held: self.0.membership.holds(),
+            lease_held: self.0.membership.holds_lease(),
             knows_open_runs: self.0.has_begun_adoption() && !self.0.is_adopting(),
             draining: self.0.is_leaving(),
             database: self.0.database.trouble(),
@@ -463,8 +457,8 @@ impl Node {
     /// Puts durable open runs into the ring, so that they need not wait for the query for stray runs. Runs of other homes are ignored.
     pub fn try_put_own(&self, runs: Vec<Run>) {
         let token = self.token();
-        let own = runs.into_iter().filter(|run| run.node == token.node && run.node_epoch == token.epoch).collect();
-        let new_runs = self.0.in_memory.admit_as_of(own, self.0.clock.boot_micros(), self.now());
+        let own_runs = runs.into_iter().filter(|run| run.node == token.node && run.node_epoch == token.epoch).collect();
+        let new_runs = self.0.in_memory.admit_as_of(own_runs, self.0.clock.boot_micros(), self.now());
         if new_runs.is_empty() {
             return;
         }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rondel_core::{ExecutorId, Run, RunId};
 
-/// Maximum number of runs in the young half. The whole board holds up to twice as many; the oldest are dropped first.
+/// Maximum number of runs in the young generation. The whole board holds up to twice as many; the oldest are dropped first.
 const YOUNG_COUNT_MAX: usize = 10_000;
 
 /// The progress of an attempt.
@@ -29,13 +29,13 @@ impl Progress {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct ProgressBoard(Mutex<Halves>);
+pub(crate) struct ProgressBoard(Mutex<Generations>);
 
 /// A run, and the executor that reported on it: reports by executors that do not have the run are kept separately, and never shown.
 type Key = (ExecutorId, RunId);
 
 #[derive(Debug, Default)]
-struct Halves {
+struct Generations {
     /// The newest report of each run, with its attempt.
     young: HashMap<Key, (i32, Progress)>,
     old: HashMap<Key, (i32, Progress)>,
@@ -44,19 +44,19 @@ struct Halves {
 impl ProgressBoard {
     /// Stores the newest report of an executor on an attempt.
     pub(crate) fn report(&self, executor: ExecutorId, run: RunId, attempt: i32, progress: Progress) {
-        let mut halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if halves.young.len() >= YOUNG_COUNT_MAX {
-            halves.old = std::mem::take(&mut halves.young);
+        let mut generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if generations.young.len() >= YOUNG_COUNT_MAX {
+            generations.old = std::mem::take(&mut generations.young);
         }
-        halves.old.remove(&(executor, run));
-        halves.young.insert((executor, run), (attempt, progress));
+        generations.old.remove(&(executor, run));
+        generations.young.insert((executor, run), (attempt, progress));
     }
 
     /// Removes the report, once the executor has reported the end of the run.
     pub(crate) fn forget(&self, executor: ExecutorId, run: RunId) {
-        let mut halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if halves.young.remove(&(executor, run)).is_none() && !halves.old.is_empty() {
-            halves.old.remove(&(executor, run));
+        let mut generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if generations.young.remove(&(executor, run)).is_none() && !generations.old.is_empty() {
+            generations.old.remove(&(executor, run));
         }
     }
 
@@ -67,9 +67,9 @@ impl ProgressBoard {
             return None;
         }
         let key = (run.executor_id?, run.id);
-        let halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = halves.young.get(&key).or_else(|| halves.old.get(&key));
-        found.filter(|(attempt, _)| *attempt == run.attempt).map(|(_, progress)| *progress)
+        let generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = generations.young.get(&key).or_else(|| generations.old.get(&key));
+        entry.filter(|(attempt, _)| *attempt == run.attempt).map(|(_, progress)| *progress)
     }
 }
 

@@ -47,7 +47,6 @@ pub enum ScriptError {
     Store(#[from] StoreError),
 }
 
-/// A script that was saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedScript {
     /// The script as it is now.
@@ -79,15 +78,15 @@ pub async fn save(
         return Err(ScriptError::Invalid(errors));
     }
     let hash = hash(&spec.source);
-    let before = node.store().script(namespace, script_name).await?;
-    if before.is_none() {
-        let all = node.store().scripts(namespace, None, SCRIPT_COUNT_MAX).await?;
-        if u32::try_from(all.len()).is_ok_and(|count| count >= SCRIPT_COUNT_MAX) {
+    let stored_script = node.store().script(namespace, script_name).await?;
+    if stored_script.is_none() {
+        let all_scripts = node.store().scripts(namespace, None, SCRIPT_COUNT_MAX).await?;
+        if u32::try_from(all_scripts.len()).is_ok_and(|count| count >= SCRIPT_COUNT_MAX) {
             return Err(ScriptError::TooMany);
         }
     }
-    let signature = signature(spec, before.as_ref(), &hash);
-    if let Some(record) = before.filter(|record| is_same(record, spec, &hash))
+    let signature = signature(spec, stored_script.as_ref(), &hash);
+    if let Some(record) = stored_script.filter(|record| is_same(record, spec, &hash))
         && expected_version.is_none_or(|version| version == record.newest.version)
     {
         return Ok(SavedScript { record, is_new: false });
@@ -116,16 +115,16 @@ pub async fn save(
 }
 
 /// The signature of a version. If none is given and the source and language are those of the newest version, its signature is kept.
-fn signature(spec: &ScriptSpec, newest: Option<&ScriptRecord>, hash: &str) -> Option<String> {
-    let of_source = newest.filter(|record| record.language == spec.language && record.newest.hash == hash);
-    spec.signature.clone().or_else(|| of_source?.newest.signature.clone())
+fn signature(spec: &ScriptSpec, stored_script: Option<&ScriptRecord>, hash: &str) -> Option<String> {
+    let same_script = stored_script.filter(|record| record.language == spec.language && record.newest.hash == hash);
+    spec.signature.clone().or_else(|| same_script?.newest.signature.clone())
 }
 
 fn is_same(record: &ScriptRecord, spec: &ScriptSpec, hash: &str) -> bool {
-    let ScriptVersion { hash: newest, note, signature, .. } = &record.newest;
+    let ScriptVersion { hash: newest_hash, note, signature, .. } = &record.newest;
     let is_signed_as_before = spec.signature.is_none() || spec.signature == *signature;
     record.language == spec.language
-        && newest == hash
+        && newest_hash == hash
         && is_signed_as_before
         && (spec.note.is_empty() || spec.note == *note)
 }
@@ -141,9 +140,9 @@ pub async fn restore(
     expected_version: Option<i64>,
     author: &str,
 ) -> Result<SavedScript, ScriptError> {
-    let (old, source) = version_of(node, record, version).await?;
+    let (old_version, source) = version_of(node, record, version).await?;
     let note = note.unwrap_or_else(|| format!("version {version} restored"));
-    let spec = ScriptSpec { language: record.language.clone(), source, note, signature: old.signature };
+    let spec = ScriptSpec { language: record.language.clone(), source, note, signature: old_version.signature };
     save(node, (record.namespace, &record.name), &spec, expected_version, author).await
 }
 

@@ -28,17 +28,16 @@ const COMPARED_FROM_AGE: Duration = Duration::from_secs(2);
 /// A request for a report.
 #[derive(Clone, Debug)]
 pub struct ShadowRequest<'a> {
-    /// The namespace.
     pub namespace: NamespaceId,
     /// The scheduler whose fires are compared with Rondel's.
     pub source: &'a str,
     /// The range, and the limits for late fires.
     pub range: Range,
-    /// Only jobs of these apps: what the caller may see.
-    pub within: Option<Vec<AppId>>,
+    /// Only jobs of these apps, which the caller may view.
+    pub visible_apps: Option<Vec<AppId>>,
     /// Only this job.
     pub job: Option<JobRecord>,
-    /// The names of all jobs that [`has_shadow_fires`] admits, in order, if they are known; otherwise all jobs are read.
+    /// The names of all jobs that [`has_shadow_fires`] admits, sorted, if they are known; otherwise all jobs are read.
     pub shadow_names: Option<Vec<String>>,
     /// Only jobs whose name comes after this one.
     pub after_name: Option<String>,
@@ -49,9 +48,8 @@ pub struct ShadowRequest<'a> {
 /// A job on one day in UTC.
 #[derive(Clone, Debug)]
 pub struct ShadowRow {
-    /// The job.
+    /// The name of the job.
     pub name: String,
-    /// Its app.
     pub app: String,
     /// The start of the day.
     pub day: Timestamp,
@@ -66,7 +64,7 @@ pub struct ShadowRow {
 pub struct ShadowReport {
     /// The range that was observed; `None` if nothing was observed.
     pub span: Option<ShadowSpan>,
-    /// Rows by job and day.
+    /// Rows sorted by job and day.
     pub rows: Vec<ShadowRow>,
     /// The last job of this page, if another page follows.
     pub next: Option<String>,
@@ -82,7 +80,7 @@ pub async fn report(engine: &Node, request: &ShadowRequest<'_>) -> Result<Shadow
     let mut report = ShadowReport { span, rows: Vec::new(), next: None };
     let Some(span) = span else { return Ok(report) };
     // Fires after the last observed one may not have been read from the other scheduler yet.
-    let observed =
+    let observed_span =
         Range { from: request.range.from.max(span.first_at), to: request.range.to.min(span.last_at), ..request.range };
     let (mut after, mut fire_count, mut job_count) = (request.after_name.clone(), 0, 0);
     loop {
@@ -93,10 +91,10 @@ pub async fn report(engine: &Node, request: &ShadowRequest<'_>) -> Result<Shadow
                 return Ok(report);
             }
             job_count += 1;
-            fire_count += add_rows(engine, request, job, observed, &mut report.rows).await?;
+            fire_count += add_rows(engine, request, job, observed_span, &mut report.rows).await?;
             after = Some(job.spec.name.clone());
         }
-        after = page.next;
+        after = page.next_name;
         if after.is_none() {
             return Ok(report);
         }
@@ -107,26 +105,26 @@ pub async fn report(engine: &Node, request: &ShadowRequest<'_>) -> Result<Shadow
 struct JobPage {
     jobs: Vec<JobRecord>,
     /// The last name of this page, if there are more.
-    next: Option<String>,
+    next_name: Option<String>,
 }
 
 async fn read_page(engine: &Node, request: &ShadowRequest<'_>, after: Option<&str>) -> Result<JobPage, StoreError> {
     let (store, page_len) = (engine.store(), usize::try_from(JOB_PAGE).unwrap_or(usize::MAX));
     match (&request.job, &request.shadow_names) {
-        (Some(job), _) => Ok(JobPage { jobs: vec![job.clone()], next: None }),
+        (Some(job), _) => Ok(JobPage { jobs: vec![job.clone()], next_name: None }),
         (None, Some(names)) => {
-            let begin = names.partition_point(|name| after.is_some_and(|after| name.as_str() <= after));
-            let names: Vec<&str> = names[begin..].iter().map(String::as_str).take(page_len).collect();
+            let begin_index = names.partition_point(|name| after.is_some_and(|after| name.as_str() <= after));
+            let names: Vec<&str> = names[begin_index..].iter().map(String::as_str).take(page_len).collect();
             let jobs = if names.is_empty() { Vec::new() } else { store.jobs_named(request.namespace, &names).await? };
-            let next = names.last().filter(|_| names.len() == page_len).map(|name| (*name).to_owned());
-            Ok(JobPage { jobs, next })
+            let next_name = names.last().filter(|_| names.len() == page_len).map(|name| (*name).to_owned());
+            Ok(JobPage { jobs, next_name })
         }
         (None, None) => {
-            let (within, after_name) = (request.within.clone(), after.map(str::to_owned));
+            let (within, after_name) = (request.visible_apps.clone(), after.map(str::to_owned));
             let query = JobQuery { within, after_name, limit: JOB_PAGE, ..JobQuery::default() };
             let jobs = store.jobs(request.namespace, &query).await?;
-            let next = jobs.last().filter(|_| jobs.len() == page_len).map(|job| job.spec.name.clone());
-            Ok(JobPage { jobs, next })
+            let next_name = jobs.last().filter(|_| jobs.len() == page_len).map(|job| job.spec.name.clone());
+            Ok(JobPage { jobs, next_name })
         }
     }
 }
@@ -142,26 +140,26 @@ async fn add_rows(
     engine: &Node,
     request: &ShadowRequest<'_>,
     job: &JobRecord,
-    observed: Range,
+    observed_range: Range,
     rows: &mut Vec<ShadowRow>,
 ) -> Result<usize, StoreError> {
     let promoted_at = job.spec.mode_from.as_deref().and_then(|at| at.parse::<Timestamp>().ok());
-    let range = shadow_range(job.created_at, (job.spec.mode, promoted_at), observed);
+    let range = shadow_range(job.created_at, (job.spec.mode, promoted_at), observed_range);
     let mut fire_count = 0;
     let mut day = Step::Day.floor(range.from);
     while day < range.to {
-        let next = day + Duration::from_secs(24 * 3_600);
-        let part = Range { from: range.from.max(day), to: range.to.min(next), ..range };
+        let next_day = day + Duration::from_secs(24 * 3_600);
+        let part = Range { from: range.from.max(day), to: range.to.min(next_day), ..range };
         let fires = read_fires(engine, request, job, part).await?;
         let is_cut = fires.is_cut;
-        fire_count += fires.planned.len() + fires.others.len() + fires.others_at_skips.len();
-        let only_old = compare(Vec::new(), fires.others_at_skips, part);
-        let comparison = with_only_old(compare(fires.planned, fires.others, part), only_old);
+        fire_count += fires.rondel_fires.len() + fires.old_fires.len() + fires.old_fires_at_skips.len();
+        let old_only = compare(Vec::new(), fires.old_fires_at_skips, part);
+        let comparison = with_only_old(compare(fires.rondel_fires, fires.old_fires, part), old_only);
         if comparison != Comparison::default() {
             let (name, app) = (job.spec.name.clone(), job.spec.app.clone());
             rows.push(ShadowRow { name, app, day, comparison, is_cut });
         }
-        day = next;
+        day = next_day;
     }
     Ok(fire_count)
 }
@@ -177,23 +175,25 @@ fn shadow_range(created_at: Timestamp, (mode, promoted_at): (Mode, Option<Timest
 }
 
 /// Adds the fires of a comparison in which Rondel has none.
-fn with_only_old(mut comparison: Comparison, only_old: Comparison) -> Comparison {
-    comparison.only_old += only_old.only_old;
-    comparison.differences.extend(only_old.differences);
-    comparison.differences.sort_by_key(|one| (one.kind == DifferenceKind::OtherExecutor, one.at, one.source_id));
-    let more = comparison.differences.len().saturating_sub(DIFFERENCE_COUNT_MAX);
+fn with_only_old(mut comparison: Comparison, old_only: Comparison) -> Comparison {
+    comparison.only_old += old_only.only_old;
+    comparison.differences.extend(old_only.differences);
+    comparison.differences.sort_by_key(|difference| {
+        (difference.kind == DifferenceKind::OtherExecutor, difference.at, difference.source_id)
+    });
+    let dropped_count = comparison.differences.len().saturating_sub(DIFFERENCE_COUNT_MAX);
     comparison.differences.truncate(DIFFERENCE_COUNT_MAX);
-    comparison.differences_more += only_old.differences_more + u64::try_from(more).unwrap_or(u64::MAX);
+    comparison.differences_more += old_only.differences_more + u64::try_from(dropped_count).unwrap_or(u64::MAX);
     comparison
 }
 
 /// The fires of a job in a range.
 struct Fires {
-    planned: Vec<RondelFire>,
-    /// Those of the other scheduler.
-    others: Vec<OldFire>,
-    /// Those of the other scheduler at instants that Rondel skipped for a reason of its own.
-    others_at_skips: Vec<OldFire>,
+    rondel_fires: Vec<RondelFire>,
+    /// The fires of the other scheduler.
+    old_fires: Vec<OldFire>,
+    /// The fires of the other scheduler at instants that Rondel skipped for a reason of its own.
+    old_fires_at_skips: Vec<OldFire>,
     /// Whether the range has more fires.
     is_cut: bool,
 }
@@ -205,38 +205,40 @@ async fn read_fires(
     range: Range,
 ) -> Result<Fires, StoreError> {
     let (store, (from, to)) = (engine.store(), range.with_edges());
-    let planned = store.planned_rows(job.id, from, to, FIRE_COUNT_MAX).await?;
+    let planned_rows = store.planned_rows(job.id, from, to, FIRE_COUNT_MAX).await?;
     // Fires are queried by the instant at which they were sent, and compared by their due instant.
-    let sent = (from - DUE_DISTANCE_MAX, to + DUE_DISTANCE_MAX);
-    let mut others = store.shadow_fires((request.namespace, request.source), job.id, sent, FIRE_COUNT_MAX).await?;
-    others.retain(|fire| (from..to).contains(&fire.at()));
-    for fire in &mut others {
+    let sent_range = (from - DUE_DISTANCE_MAX, to + DUE_DISTANCE_MAX);
+    let mut foreign_fires =
+        store.shadow_fires((request.namespace, request.source), job.id, sent_range, FIRE_COUNT_MAX).await?;
+    foreign_fires.retain(|fire| (from..to).contains(&fire.at()));
+    for fire in &mut foreign_fires {
         // Executors of XXL-JOB are compared by the names that Rondel gives to their addresses.
         if let Ok(address) = Address::parse(&fire.executor) {
             fire.executor = address.name();
         }
     }
-    let is_cut = planned.len().max(others.len()) >= FIRE_COUNT_MAX as usize;
-    let (others_at_skips, others) =
-        others.into_iter().partition(|fire| is_at_skip(&planned, fire.at(), range.tolerance));
-    let planned = planned.iter().filter(|run| is_fire(run)).map(rondel_fire).collect();
-    Ok(Fires { planned, others, others_at_skips, is_cut })
+    let is_cut = planned_rows.len().max(foreign_fires.len()) >= FIRE_COUNT_MAX as usize;
+    let (old_fires_at_skips, old_fires) =
+        foreign_fires.into_iter().partition(|fire| is_at_skip(&planned_rows, fire.at(), range.tolerance));
+    let planned = planned_rows.iter().filter(|run| is_fire(run)).map(rondel_fire).collect();
+    Ok(Fires { rondel_fires: planned, old_fires, old_fires_at_skips, is_cut })
 }
 
-/// Whether an observed fire belongs to an instant that Rondel planned and skipped for a reason of its own, such as an outage. The other
-/// scheduler alone had such a fire: it is no repetition of the fire before it. `planned` is in order.
-fn is_at_skip(planned: &[Run], at: Timestamp, tolerance: Duration) -> bool {
-    let next = planned.partition_point(|run| run.fire_at <= at);
-    let before = next.checked_sub(1).and_then(|place| planned.get(place));
-    let end = |run: &Run| run.span_end_at.unwrap_or(run.fire_at);
+/// Whether an observed fire belongs to an instant that Rondel planned and skipped for a reason of its own, such as an
+/// outage. The other scheduler alone had such a fire: it is no repetition of the fire before it. `planned_runs` is sorted by
+/// instant.
+fn is_at_skip(planned_runs: &[Run], at: Timestamp, tolerance: Duration) -> bool {
+    let next_index = planned_runs.partition_point(|run| run.fire_at <= at);
+    let earlier_run = next_index.checked_sub(1).and_then(|place| planned_runs.get(place));
+    let span_end = |run: &Run| run.span_end_at.unwrap_or(run.fire_at);
     // The clock of the other scheduler may be a little behind: its fire then belongs to the instant that follows.
     let is_near = |run: &&Run| {
-        let ahead = run.fire_at.since(at);
-        ahead <= SAME_FIRE_WITHIN && before.is_none_or(|before| ahead < at.since(end(before)))
+        let distance = run.fire_at.since(at);
+        distance <= SAME_FIRE_WITHIN && earlier_run.is_none_or(|before| distance < at.since(span_end(before)))
     };
-    planned.get(next).filter(is_near).or(before).is_some_and(|run| {
+    planned_runs.get(next_index).filter(is_near).or(earlier_run).is_some_and(|run| {
         let is_skip = run.status == RunStatus::Skipped && run.reason != Some(Reason::Shadow);
-        is_skip && at.since(end(run)) <= tolerance
+        is_skip && at.since(span_end(run)) <= tolerance
     })
 }
 
@@ -248,8 +250,8 @@ fn is_fire(run: &Run) -> bool {
 }
 
 fn rondel_fire(run: &Run) -> RondelFire {
-    let would_have = run.detail.as_deref().and_then(|detail| detail.executor.clone());
-    RondelFire { run: run.id, fire_at: run.fire_at, sent_at: run.finished_at, executor: would_have }
+    let chosen_executor = run.detail.as_deref().and_then(|detail| detail.executor.clone());
+    RondelFire { run: run.id, fire_at: run.fire_at, sent_at: run.finished_at, executor: chosen_executor }
 }
 
 #[cfg(test)]

@@ -16,12 +16,12 @@ pub(crate) async fn store_once<T, S>(store: impl Fn() -> S) -> Result<T, StoreEr
 where
     S: Future<Output = Result<T, StoreError>>,
 {
-    let stored = store().await;
+    let result = store().await;
     // The rare path is on the heap: the futures of requests would grow by it otherwise.
-    if stored.as_ref().is_err_and(StoreError::is_outcome_unknown) {
+    if result.as_ref().is_err_and(StoreError::is_outcome_unknown) {
         Box::pin(repeat_until_known(store)).await
     } else {
-        stored
+        result
     }
 }
 
@@ -29,12 +29,12 @@ async fn repeat_until_known<T, S>(store: impl Fn() -> S) -> Result<T, StoreError
 where
     S: Future<Output = Result<T, StoreError>>,
 {
-    let until = Instant::now() + RETRY_LIMIT;
+    let deadline = Instant::now() + RETRY_LIMIT;
     loop {
         tokio::time::sleep(RETRY_DELAY).await;
-        let stored = store().await;
-        if !stored.as_ref().is_err_and(StoreError::is_transient) || Instant::now() >= until {
-            return stored;
+        let result = store().await;
+        if !result.as_ref().is_err_and(StoreError::is_transient) || Instant::now() >= deadline {
+            return result;
         }
     }
 }

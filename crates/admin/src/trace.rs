@@ -39,7 +39,7 @@ pub fn context_of(parent: TraceParent) -> Context {
     Context::new().with_remote_span_context(parent)
 }
 
-/// The parent of this span's children; `None` if the span context is not valid.
+/// The span as the parent of other spans; `None` if the span context is not valid.
 #[must_use]
 pub fn parent_of(span: &SpanContext) -> Option<TraceParent> {
     let trace_id = u128::from_be_bytes(span.trace_id().to_bytes());

@@ -73,15 +73,15 @@ impl<T> TurnQueue<T> {
         let deadline = tokio::time::Instant::now() + limit;
         let mut item = item;
         loop {
-            let taken = self.room_freed.notified();
-            tokio::pin!(taken);
+            let room_freed = self.room_freed.notified();
+            tokio::pin!(room_freed);
             // The notification is enabled before the check, so that a take between the check and the wait is not missed.
-            taken.as_mut().enable();
+            room_freed.as_mut().enable();
             match self.offer(source, weight, item) {
                 Ok(()) => return Ok(()),
                 Err(back) => item = back,
             }
-            if tokio::time::timeout_at(deadline, taken).await.is_err() {
+            if tokio::time::timeout_at(deadline, room_freed).await.is_err() {
                 return Err(item);
             }
         }
@@ -90,10 +90,10 @@ impl<T> TurnQueue<T> {
     /// Waits for items, and takes them in turns until their weight reaches `weight_max`.
     pub(crate) async fn take(&self, weight_max: usize) -> Vec<T> {
         loop {
-            let taken = self.lock().take(weight_max);
-            if !taken.is_empty() {
+            let taken_items = self.lock().take(weight_max);
+            if !taken_items.is_empty() {
                 self.room_freed.notify_waiters();
-                return taken;
+                return taken_items;
             }
             self.item_added.notified().await;
         }
@@ -134,13 +134,13 @@ impl<T> State<T> {
     }
 
     fn take(&mut self, weight_max: usize) -> Vec<T> {
-        let (mut taken, mut weight) = (Vec::new(), 0);
+        let (mut taken_items, mut weight) = (Vec::new(), 0);
         while weight < weight_max {
             let Some((item_weight, item)) = self.next() else { break };
             weight += item_weight.max(1);
-            taken.push(item);
+            taken_items.push(item);
         }
-        taken
+        taken_items
     }
 
     fn next(&mut self) -> Option<(usize, T)> {

@@ -11,9 +11,9 @@ pub(crate) fn micros() -> i64 {
     now.tv_sec.saturating_mul(1_000_000).saturating_add(now.tv_nsec / 1_000)
 }
 
-/// The time since `planned`, in microseconds; negative before that instant.
-pub(crate) fn micros_after(planned: Timestamp) -> i64 {
-    micros().saturating_sub(planned.as_millis().saturating_mul(1_000))
+/// The time since `planned_at`, in microseconds; negative before that instant.
+pub(crate) fn micros_after(planned_at: Timestamp) -> i64 {
+    micros().saturating_sub(planned_at.as_millis().saturating_mul(1_000))
 }
 
 /// The current time, in whole milliseconds.
@@ -23,12 +23,12 @@ pub(crate) fn now() -> Timestamp {
 
 /// Waits until this instant.
 pub(crate) async fn sleep_until(at: Timestamp) {
-    let left = u64::try_from(-micros_after(at)).unwrap_or(0);
-    tokio::time::sleep(Duration::from_micros(left)).await;
+    let remaining_micros = u64::try_from(-micros_after(at)).unwrap_or(0);
+    tokio::time::sleep(Duration::from_micros(remaining_micros)).await;
 }
 
 /// The processor time that this process has used.
 pub(crate) fn cpu() -> Duration {
-    let used = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(u64::try_from(used.tv_sec).unwrap_or(0), u32::try_from(used.tv_nsec).unwrap_or(0))
+    let cpu_time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(u64::try_from(cpu_time.tv_sec).unwrap_or(0), u32::try_from(cpu_time.tv_nsec).unwrap_or(0))
 }

@@ -35,10 +35,10 @@ pub enum BenchError {
         source: std::io::Error,
     },
     /// A flag cannot be used.
-    #[error("{what}")]
+    #[error("{message}")]
     Refused {
         /// The flag, and why it cannot be used.
-        what: String,
+        message: String,
     },
     /// The peer does not answer.
     #[error("--peer-url: cannot reach {url}")]
@@ -50,19 +50,19 @@ pub enum BenchError {
         source: reqwest::Error,
     },
     /// The peer refused the user, the password or the token.
-    #[error("{what}")]
+    #[error("{message}")]
     Auth {
         /// The flag, and what was answered.
-        what: String,
+        message: String,
     },
     /// The measurement was stopped before its end.
     #[error("stopped before the end")]
     Stopped,
     /// A part of the measurement failed, so that the figures would be useless.
-    #[error("{what}")]
+    #[error("{message}")]
     Failed {
         /// The part, and what it did.
-        what: String,
+        message: String,
     },
 }
 
@@ -71,11 +71,11 @@ impl BenchError {
         move |source| Self::System { doing, source }
     }
 
-    pub(crate) fn refused(what: impl Into<String>) -> Self {
-        Self::Refused { what: what.into() }
+    pub(crate) fn refused(message: impl Into<String>) -> Self {
+        Self::Refused { message: message.into() }
     }
 
-    pub(crate) fn failed(what: impl Into<String>) -> Self {
-        Self::Failed { what: what.into() }
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
+        Self::Failed { message: message.into() }
     }
 }

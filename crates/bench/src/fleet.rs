@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::BenchError;
 use crate::load::APP;
 use crate::plan::Plan;
-use crate::recorder::{HANDLER, Observations, Recorder, Window, nothing};
+use crate::recorder::{HANDLER, Observations, Recorder, Window, record_start};
 use crate::test_server::TestServer;
 use crate::usage::{self, Usage};
 
@@ -31,7 +31,7 @@ pub struct ExecutorPlan {
     /// How many runs it takes at the same time.
     pub slots: u32,
     /// Whether it also has the agent's handlers.
-    pub agent: bool,
+    pub has_agent_handlers: bool,
 }
 
 /// A message on an executor's standard input.
@@ -51,7 +51,7 @@ pub async fn run_executor(plan: ExecutorPlan) -> Result<String, BenchError> {
     let InputMessages { token, stop } = InputMessages::listen(&recorder)?;
     let token = token.await.map_err(|_| BenchError::failed("only `rondel bench` can start this command"))?;
     let servers: Vec<&str> = plan.servers.iter().map(String::as_str).collect();
-    let executor = build((&servers, &token), plan.name, (plan.slots, plan.agent), &recorder)?;
+    let executor = build((&servers, &token), plan.name, (plan.slots, plan.has_agent_handlers), &recorder)?;
     executor.run_until(stop.cancelled()).await?;
     serde_json::to_string(&recorder.observations()).map_err(|error| BenchError::failed(error.to_string()))
 }
@@ -70,9 +70,9 @@ impl InputMessages {
     pub(crate) fn listen(recorder: &Recorder) -> Result<Self, BenchError> {
         let stop = CancellationToken::new();
         let (token_sender, token) = tokio::sync::oneshot::channel();
-        let (measured, stopped) = (recorder.clone(), stop.clone());
+        let (listener_recorder, listener_stop) = (recorder.clone(), stop.clone());
         let listener = std::thread::Builder::new().name("words".to_owned());
-        let listener = listener.spawn(move || listen(token_sender, &measured, &stopped));
+        let listener = listener.spawn(move || listen(token_sender, &listener_recorder, &listener_stop));
         drop(listener.map_err(BenchError::system("read standard input"))?);
         Ok(Self { token, stop })
     }
@@ -93,13 +93,13 @@ fn listen(token_sender: tokio::sync::oneshot::Sender<String>, recorder: &Recorde
 fn build(
     (servers, token): (&[&str], &str),
     name: String,
-    (slots, agent): (u32, bool),
+    (slots, has_agent_handlers): (u32, bool),
     recorder: &Recorder,
 ) -> Result<Executor, BenchError> {
     let builder = Executor::builder(APP).token(token).name(name).slots(slots);
     let builder = servers.iter().fold(builder, |builder, server| builder.server(*server));
-    let builder = builder.state(recorder.clone()).handler(HANDLER, nothing);
-    let builder = if agent { add_handlers(builder, &AgentConfig::default())? } else { builder };
+    let builder = builder.state(recorder.clone()).handler(HANDLER, record_start);
+    let builder = if has_agent_handlers { add_handlers(builder, &AgentConfig::default())? } else { builder };
     Ok(builder.build()?)
 }
 
@@ -161,8 +161,11 @@ impl Fleet {
 
     /// The usage of executors with their own processes; `None` for executors in this process.
     pub(crate) fn usage(&self) -> Option<Usage> {
-        let used = |sum: Usage, one: Usage| Usage { cpu: sum.cpu + one.cpu, written: sum.written + one.written };
-        self.pids().map(|pids| pids.map(usage::of).fold(Usage::default(), used))
+        let add = |total: Usage, process_usage: Usage| Usage {
+            cpu: total.cpu + process_usage.cpu,
+            written_bytes: total.written_bytes + process_usage.written_bytes,
+        };
+        self.pids().map(|pids| pids.map(usage::of).fold(Usage::default(), add))
     }
 
     /// The memory of the largest executor process in bytes, now and at its peak.
@@ -182,8 +185,8 @@ impl Fleet {
         match self {
             Self::InProcess { recorder, stop, mut tasks } => {
                 stop.cancel();
-                while let Some(ended) = tasks.join_next().await {
-                    ended.map_err(|error| BenchError::failed(format!("an executor failed: {error}")))??;
+                while let Some(result) = tasks.join_next().await {
+                    result.map_err(|error| BenchError::failed(format!("an executor failed: {error}")))??;
                 }
                 Ok(recorder.observations())
             }

@@ -30,8 +30,8 @@ impl Histogram {
         if self.buckets.len() < other.buckets.len() {
             self.buckets.resize(other.buckets.len(), 0);
         }
-        for (here, there) in self.buckets.iter_mut().zip(&other.buckets) {
-            *here += there;
+        for (own_count, other_count) in self.buckets.iter_mut().zip(&other.buckets) {
+            *own_count += other_count;
         }
         self.count += other.count;
         self.max = self.max.max(other.max);
@@ -48,12 +48,12 @@ impl Histogram {
     /// The duration that at least `permille` thousandths of the values do not exceed, rounded up to the end of its
     /// bucket.
     pub(crate) fn quantile(&self, permille: u64) -> u64 {
-        let wanted = (self.count * permille).div_ceil(1_000).max(1);
-        let mut seen = 0;
+        let wanted_count = (self.count * permille).div_ceil(1_000).max(1);
+        let mut seen_count = 0;
         for (bucket, count) in self.buckets.iter().enumerate() {
-            seen += count;
-            if seen >= wanted {
-                return last_of(bucket).min(self.max);
+            seen_count += count;
+            if seen_count >= wanted_count {
+                return highest_value(bucket).min(self.max);
             }
         }
         self.max
@@ -67,11 +67,11 @@ fn bucket(micros: u64) -> usize {
     usize::try_from(bucket).unwrap_or(usize::MAX)
 }
 
-fn last_of(bucket: usize) -> u64 {
+fn highest_value(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     let shift = (bucket >> FINE_BITS).saturating_sub(1);
-    let head = bucket - (shift << FINE_BITS);
-    ((head + 1) << shift) - 1
+    let leading_bits = bucket - (shift << FINE_BITS);
+    ((leading_bits + 1) << shift) - 1
 }
 
 #[cfg(test)]
@@ -83,9 +83,9 @@ mod tests {
         let mut before = 0;
         for micros in (0..5_000).chain([1 << 20, (1 << 20) + 1, 77_777_777, 1 << 40]) {
             let this = bucket(micros);
-            assert!(this >= before && last_of(this) >= micros, "{micros}");
-            assert!(this == 0 || last_of(this - 1) < micros, "{micros}");
-            assert!(last_of(this) - micros <= micros / 64, "{micros}");
+            assert!(this >= before && highest_value(this) >= micros, "{micros}");
+            assert!(this == 0 || highest_value(this - 1) < micros, "{micros}");
+            assert!(highest_value(this) - micros <= micros / 64, "{micros}");
             before = this;
         }
     }

@@ -68,7 +68,7 @@ pub(crate) async fn create(
         let mut jobs = Vec::with_capacity(usize::try_from(end - number).unwrap_or(0));
         for number in number..end {
             let now = clock::now();
-            let (spec, at) = definition(prefix, number, fires)?;
+            let (spec, fire_at) = definition(prefix, number, fires)?;
             jobs.push(NewJob {
                 delay: None,
                 calendar: None,
@@ -77,8 +77,8 @@ pub(crate) async fn create(
                 namespace,
                 app,
                 spec,
-                anchor: at.unwrap_or(now),
-                next_fire_at: at,
+                anchor: fire_at.unwrap_or(now),
+                next_fire_at: fire_at,
                 author: "rondel bench".to_owned(),
                 now,
             });
@@ -101,11 +101,12 @@ pub(crate) async fn create_flood(
     length: Duration,
 ) -> Result<JobId, BenchError> {
     let (namespace, app) = ensure_bench_app(store, ids).await?;
-    let sink = match flood {
+    let redirect = match flood {
         Flood::Log => "",
         Flood::Null => ">/dev/null",
     };
-    let script = format!("while :; do yes 'all work and no play makes a dull job' | head -c 1073741824 {sink}; done");
+    let script =
+        format!("while :; do yes 'all work and no play makes a dull job' | head -c 1073741824 {redirect}; done");
     let name = format!("bench-flood-{}", clock::now().as_millis());
     let document = json!({"name": name, "app": APP, "handler": "shell", "schedule": {"at": at},
         "params": {"argv": ["sh", "-c", script]}, "timeout": format!("{}s", length.as_secs())});
@@ -129,9 +130,9 @@ pub(crate) async fn create_flood(
     Ok(id)
 }
 
-fn check_created(created: &[JobCreated]) -> Result<(), BenchError> {
-    let is_created = |created: &JobCreated| matches!(created, JobCreated::Saved(_));
-    if created.iter().all(is_created) {
+fn check_created(outcomes: &[JobCreated]) -> Result<(), BenchError> {
+    let is_created = |outcome: &JobCreated| matches!(outcome, JobCreated::Saved(_));
+    if outcomes.iter().all(is_created) {
         Ok(())
     } else {
         Err(BenchError::failed("a job could not be created".to_owned()))
@@ -139,20 +140,22 @@ fn check_created(created: &[JobCreated]) -> Result<(), BenchError> {
 }
 
 fn definition(prefix: &str, number: u32, fires: FireTimes) -> Result<(JobSpec, Option<Timestamp>), BenchError> {
-    let (schedule, at) = match fires {
+    let (schedule, fire_at) = match fires {
         FireTimes::EachSecond { from, last: None } => (json!({"every": "1s"}), Some(from)),
-        FireTimes::EachSecond { from, last: Some(last) } => (json!({"every": "1s", "end_at": last}), Some(from)),
-        FireTimes::Once(at) => (json!({"at": at}), Some(at)),
+        FireTimes::EachSecond { from, last: Some(last_fire) } => {
+            (json!({"every": "1s", "end_at": last_fire}), Some(from))
+        }
+        FireTimes::Once(fire_at) => (json!({"at": fire_at}), Some(fire_at)),
         FireTimes::OneByOne(from) => {
-            let at = Timestamp::from_secs(from.second() + i64::from(number));
-            (json!({"at": at}), Some(at))
+            let fire_at = Timestamp::from_secs(from.second() + i64::from(number));
+            (json!({"at": fire_at}), Some(fire_at))
         }
     };
     let name = format!("bench-{prefix}-{number:07}");
     let document = json!({"name": name, "app": APP, "handler": HANDLER, "schedule": schedule});
     let spec = serde_json::from_value(document);
     let spec = spec.map_err(|error| BenchError::failed(format!("the definition of {name} is wrong: {error}")))?;
-    Ok((spec, at))
+    Ok((spec, fire_at))
 }
 
 #[cfg(test)]

@@ -60,17 +60,17 @@ pub struct Bounds {
 pub async fn find_max(plan: &Plan, bounds: Bounds, mut on_round: impl FnMut(&Round)) -> Result<MaxReport, BenchError> {
     let load_before = usage::load();
     let store = open(plan).await?;
-    let before = probe_unless_idle(&store, plan).await?;
+    let lanes_before = probe_unless_idle(&store, plan).await?;
     let late_max_ms = bounds.late_max.as_secs_f64() * 1_000.0;
     let (mut search, mut rounds, mut stopped) = (Search::new(plan.jobs, bounds.jobs_max), Vec::new(), None);
-    while let Some(jobs) = search.next {
+    while let Some(jobs) = search.next_rate {
         let plan = Plan { jobs, jobs_end: true, ..plan.clone() };
         let report = match measure(&store, &plan, load_before.clone()).await {
             Ok(report) => report,
             // The earlier rounds remain valid. There are no further rounds, because work that is left in the database
             // would disturb them.
-            Err(BenchError::Failed { what }) if !rounds.is_empty() => {
-                stopped = Some(format!("{jobs} runs per second: {what}"));
+            Err(BenchError::Failed { message }) if !rounds.is_empty() => {
+                stopped = Some(format!("{jobs} runs per second: {message}"));
                 break;
             }
             Err(error) => return Err(error),
@@ -80,16 +80,16 @@ pub async fn find_max(plan: &Plan, bounds: Bounds, mut on_round: impl FnMut(&Rou
         search.record(jobs, round.failure.is_none());
         rounds.push(round);
     }
-    let mut after = Vec::new();
+    let mut lanes_after = Vec::new();
     // After a round that could not be measured, its servers still use the database and would slow the probe down.
     if stopped.is_none() {
-        after = probe_unless_idle(&store, plan).await?;
+        lanes_after = probe_unless_idle(&store, plan).await?;
         store.close().await;
     }
-    let sustained = rounds.iter().filter(|round| round.failure.is_none()).max_by_key(|round| round.jobs);
-    let mut highest = sustained.map(|round| round.report.clone());
+    let best_round = rounds.iter().filter(|round| round.failure.is_none()).max_by_key(|round| round.jobs);
+    let mut highest = best_round.map(|round| round.report.clone());
     if let Some(highest) = &mut highest {
-        highest.add_probe(before, after);
+        highest.add_probe(lanes_before, lanes_after);
     }
     Ok(MaxReport { late_max_ms, rounds, highest, stopped })
 }
@@ -98,51 +98,56 @@ pub async fn find_max(plan: &Plan, bounds: Bounds, mut on_round: impl FnMut(&Rou
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Search {
     /// The highest rate that was sustained.
-    sustained: u32,
+    highest_sustained: u32,
     /// The lowest rate that was not sustained.
-    failed: Option<u32>,
+    lowest_failed: Option<u32>,
     /// The highest rate that is tried.
-    max: u32,
+    max_rate: u32,
     /// The rate to try next; `None` once the search has ended.
-    next: Option<u32>,
+    next_rate: Option<u32>,
 }
 
 impl Search {
-    fn new(jobs: u32, max: u32) -> Self {
-        Self { sustained: 0, failed: None, max, next: Some(jobs.min(max)) }
+    fn new(jobs: u32, max_rate: u32) -> Self {
+        Self { highest_sustained: 0, lowest_failed: None, max_rate, next_rate: Some(jobs.min(max_rate)) }
     }
 
     fn record(&mut self, jobs: u32, is_sustained: bool) {
         match is_sustained {
-            true => self.sustained = self.sustained.max(jobs),
-            false => self.failed = Some(self.failed.map_or(jobs, |failed| failed.min(jobs))),
+            true => self.highest_sustained = self.highest_sustained.max(jobs),
+            false => {
+                self.lowest_failed = Some(self.lowest_failed.map_or(jobs, |lowest_failed| lowest_failed.min(jobs)))
+            }
         }
-        let next = match self.failed {
-            None => self.sustained.saturating_mul(2).min(self.max),
-            Some(failed) => self.sustained.midpoint(failed),
+        let next_rate = match self.lowest_failed {
+            None => self.highest_sustained.saturating_mul(2).min(self.max_rate),
+            Some(lowest_failed) => self.highest_sustained.midpoint(lowest_failed),
         };
-        let step = next.saturating_sub(self.sustained);
-        self.next = (step > 0 && step >= self.sustained / STEP_PART).then_some(next);
+        let step = next_rate.saturating_sub(self.highest_sustained);
+        self.next_rate = (step > 0 && step >= self.highest_sustained / STEP_PART).then_some(next_rate);
     }
 }
 
 /// Why a rate was not sustained.
 fn failure(report: &Report, late_max_ms: f64) -> Option<String> {
     let counts = &report.counts;
-    let missing = counts.planned.saturating_sub(counts.durable);
-    if missing > 0 {
-        return Some(format!("{missing} of {} fires had no durable verdict in time", counts.planned));
+    let missing_count = counts.planned.saturating_sub(counts.durable);
+    if missing_count > 0 {
+        return Some(format!("{missing_count} of {} fires had no durable verdict in time", counts.planned));
     }
-    let odd = counts.repeated + counts.early + counts.other_answers;
-    if odd > 0 || counts.started != counts.planned {
-        return Some(format!("{} of {} fires started, {odd} repeated, early or odd", counts.started, counts.planned));
+    let unexpected_count = counts.repeated + counts.early + counts.other_answers;
+    if unexpected_count > 0 || counts.started != counts.planned {
+        return Some(format!(
+            "{} of {} fires started, {unexpected_count} repeated, early or odd",
+            counts.started, counts.planned
+        ));
     }
     let p99 = report.start_lateness.p99_ms;
     if p99 > late_max_ms {
         return Some(format!("p99 of the start is {p99:.1} ms late"));
     }
-    let durable = 100.0 * report.runs_per_second / f64::from(report.jobs.max(1));
-    (durable < DURABLE_PERCENT).then(|| format!("{durable:.0} % of the rate became durable"))
+    let durable_percent = 100.0 * report.runs_per_second / f64::from(report.jobs.max(1));
+    (durable_percent < DURABLE_PERCENT).then(|| format!("{durable_percent:.0} % of the rate became durable"))
 }
 
 impl MaxReport {
@@ -159,13 +164,13 @@ impl MaxReport {
     /// What was found, as lines of names and values.
     #[must_use]
     pub fn lines(&self) -> Vec<(String, String)> {
-        let bound = format!("p99 of the start at most {} ms late", self.late_max_ms);
+        let bound_text = format!("p99 of the start at most {} ms late", self.late_max_ms);
         let rate = match &self.highest {
-            Some(highest) => format!("{} runs per second, {bound}", highest.jobs),
-            None => format!("none: no round was sustained, {bound}"),
+            Some(highest) => format!("{} runs per second, {bound_text}", highest.jobs),
+            None => format!("none: no round was sustained, {bound_text}"),
         };
         let mut lines = vec![("highest rate".to_owned(), rate)];
-        lines.extend(self.stopped.iter().map(|why| ("ended early".to_owned(), why.clone())));
+        lines.extend(self.stopped.iter().map(|reason| ("ended early".to_owned(), reason.clone())));
         lines.extend(self.highest.iter().flat_map(Report::lines));
         lines
     }
@@ -175,8 +180,9 @@ impl Round {
     /// The round as a sentence.
     #[must_use]
     pub fn sentence(&self) -> String {
-        let sustained = || format!("sustained, p99 of the start is {:.1} ms late", self.report.start_lateness.p99_ms);
-        let result = self.failure.as_deref().map_or_else(sustained, |failure| format!("not sustained, {failure}"));
+        let sustained_text =
+            || format!("sustained, p99 of the start is {:.1} ms late", self.report.start_lateness.p99_ms);
+        let result = self.failure.as_deref().map_or_else(sustained_text, |failure| format!("not sustained, {failure}"));
         format!("{} runs per second: {result}", self.jobs)
     }
 
@@ -201,12 +207,12 @@ mod tests {
     /// The rates that a search tries on a system that keeps at most `capacity`, and what it finds.
     fn tried(from: u32, capacity: u32) -> (Vec<u32>, u32) {
         let (mut search, mut tried) = (Search::new(from, 1_000_000), Vec::new());
-        while let Some(jobs) = search.next {
+        while let Some(jobs) = search.next_rate {
             tried.push(jobs);
             assert!(tried.len() < 40, "{tried:?}");
             search.record(jobs, jobs <= capacity);
         }
-        (tried, search.sustained)
+        (tried, search.highest_sustained)
     }
 
     #[test]

@@ -29,11 +29,11 @@ pub(crate) struct Timing {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fires {
     /// Runs that were claimed for this instant.
-    pub(crate) claimed: u64,
+    pub(crate) claimed_count: u64,
     /// Runs whose verdict became durable.
-    pub(crate) durable: u64,
+    pub(crate) durable_count: u64,
     /// How long after the instant the last verdict became durable, in microseconds.
-    pub(crate) last_durable: u64,
+    pub(crate) last_durable_micros: u64,
 }
 
 /// The observations. [`MeteredStore::begin`] clears only the timings of the calls.
@@ -96,44 +96,44 @@ impl MeteredStore {
 
     async fn time<T>(&self, name: &'static str, rows: usize, call: impl Future<Output = Result<T>>) -> Result<T> {
         let start = Instant::now();
-        let done = call.await;
-        let took = start.elapsed();
+        let result = call.await;
+        let duration = start.elapsed();
         let mut metrics = self.lock();
         let timing = metrics.calls.entry(name).or_default();
         timing.calls += 1;
         timing.rows += rows as u64;
-        timing.total += took;
-        timing.max = timing.max.max(took);
-        done
+        timing.total += duration;
+        timing.max = timing.max.max(duration);
+        result
     }
 
     fn inner(&self) -> &SqlStore {
         &self.inner
     }
 
-    async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
-        self.time(name, 0, effect).await
+    async fn call<T: Send>(&self, name: &'static str, call: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        self.time(name, 0, call).await
     }
 
-    fn note_claimed(&self, jobs: &[ClaimJob], claimed: &ClaimResult) {
+    fn note_claimed(&self, jobs: &[ClaimJob], result: &ClaimResult) {
         let mut metrics = self.lock();
-        let won: HashMap<JobId, i64> = claimed.jobs.iter().copied().collect();
+        let won_jobs: HashMap<JobId, i64> = result.jobs.iter().copied().collect();
         let ignored_job = metrics.ignored_job;
-        let counts =
-            |job: &&ClaimJob| won.contains_key(&job.expected_row.job) && Some(job.expected_row.job) != ignored_job;
-        for run in jobs.iter().filter(counts).flat_map(|job| &job.runs) {
-            if !run.status.is_terminal() && !claimed.existing.contains(&run.id) {
+        let is_counted =
+            |job: &&ClaimJob| won_jobs.contains_key(&job.expected_row.job) && Some(job.expected_row.job) != ignored_job;
+        for run in jobs.iter().filter(is_counted).flat_map(|job| &job.runs) {
+            if !run.status.is_terminal() && !result.existing.contains(&run.id) {
                 metrics.open_runs.insert(run.id, run.fire_at);
-                metrics.fires.entry(run.fire_at).or_default().claimed += 1;
+                metrics.fires.entry(run.fire_at).or_default().claimed_count += 1;
             }
         }
     }
 
-    fn note_finished(&self, batch: &[AttemptEnd], finished: &[EndOutcome]) {
+    fn note_finished(&self, batch: &[AttemptEnd], outcomes: &[EndOutcome]) {
         let now = clock::now();
         let mut metrics = self.lock();
-        let in_window = metrics.window.is_some_and(|window| window.contains(now));
-        for (finish, answer) in batch.iter().zip(finished) {
+        let is_in_window = metrics.window.is_some_and(|window| window.contains(now));
+        for (finish, answer) in batch.iter().zip(outcomes) {
             if Some(finish.job) == metrics.ignored_job {
                 continue;
             }
@@ -142,12 +142,12 @@ impl MeteredStore {
                 continue;
             }
             metrics.stored_count += 1;
-            metrics.stored_in_window += u64::from(in_window);
+            metrics.stored_in_window += u64::from(is_in_window);
             if let Some(fire_at) = metrics.open_runs.remove(&finish.run) {
                 let fires = metrics.fires.entry(fire_at).or_default();
-                fires.durable += 1;
-                let late = u64::try_from(clock::micros_after(fire_at)).unwrap_or(0);
-                fires.last_durable = fires.last_durable.max(late);
+                fires.durable_count += 1;
+                let lateness_micros = u64::try_from(clock::micros_after(fire_at)).unwrap_or(0);
+                fires.last_durable_micros = fires.last_durable_micros.max(lateness_micros);
             }
         }
     }
@@ -156,9 +156,9 @@ impl MeteredStore {
 rondel_store::delegate_store!(MeteredStore {
     Claim {
         async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<ClaimResult> {
-            let claimed = self.time("claim", jobs.len(), self.inner.claim(token, jobs)).await?;
-            self.note_claimed(jobs, &claimed);
-            Ok(claimed)
+            let result = self.time("claim", jobs.len(), self.inner.claim(token, jobs)).await?;
+            self.note_claimed(jobs, &result);
+            Ok(result)
         }
     }
     Finish {

@@ -33,10 +33,10 @@ pub enum Flood {
 pub struct Plan {
     /// The kind of measurement.
     pub mode: Mode,
-    /// The database: an empty one, unless `reuse` is set.
+    /// The database: an empty one, unless `may_have_data` is set.
     pub database: DatabaseUrl,
     /// Whether the database may already have jobs and runs.
-    pub reuse: bool,
+    pub may_have_data: bool,
     /// The number of jobs.
     pub jobs: u32,
     /// How long the measurement takes, in seconds.

@@ -30,16 +30,16 @@ struct Lane {
     store: Arc<SqlStore>,
     ids: Arc<IdGen>,
     token: LeaseToken,
-    due: Vec<DueJob>,
+    due_jobs: Vec<DueJob>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct LaneTotals {
-    batches: u32,
+    batch_count: u32,
     /// Total duration of the claims.
-    claim: Duration,
+    claim_time: Duration,
     /// Total duration of storing the results.
-    finish: Duration,
+    finish_time: Duration,
 }
 
 /// Probes with one lane, and then with two.
@@ -49,7 +49,7 @@ pub(crate) async fn probe(store: &Arc<SqlStore>, plan: &Plan) -> Result<Vec<Prob
         lease: Duration::from_secs(3_600),
         advertise_url: None,
         server_version: env!("CARGO_PKG_VERSION").to_owned(),
-        take_over: true,
+        may_take_over: true,
         held: None,
     };
     let Join::Joined { token, ordinal } = store.join(&request).await? else {
@@ -72,14 +72,14 @@ async fn with_lanes(
     count: u32,
 ) -> Result<ProbeLane, BenchError> {
     let (namespace, app) = load::ensure_bench_app(store, ids).await?;
-    let first = (clock::now() + FAR_AHEAD).ceil_second();
+    let first_fire = (clock::now() + FAR_AHEAD).ceil_second();
     let prefix = format!("probe-{}", clock::now().as_millis());
-    let jobs = load::create(store, ids, &prefix, count * BATCH, FireTimes::Once(first)).await?;
-    let due: Vec<DueJob> = jobs
+    let jobs = load::create(store, ids, &prefix, count * BATCH, FireTimes::Once(first_fire)).await?;
+    let due_jobs: Vec<DueJob> = jobs
         .into_iter()
         .map(|job| DueJob {
             job,
-            next_fire_at: first,
+            next_fire_at: first_fire,
             held_from: None,
             version: 1,
             home: NodeId::new(0),
@@ -88,83 +88,85 @@ async fn with_lanes(
         })
         .collect();
     let template = template(namespace, app, token);
-    let database = plan.database_pid.map(usage::of_tree);
+    let database_usage = plan.database_pid.map(usage::of_tree);
     let (cpu, start) = (clock::cpu(), Instant::now());
     let mut tasks = JoinSet::new();
-    for due in due.chunks(usize::try_from(BATCH).unwrap_or(1)) {
-        let lane = Lane { store: Arc::clone(store), ids: Arc::clone(ids), token, due: due.to_vec() };
+    for due_jobs in due_jobs.chunks(usize::try_from(BATCH).unwrap_or(1)) {
+        let lane = Lane { store: Arc::clone(store), ids: Arc::clone(ids), token, due_jobs: due_jobs.to_vec() };
         tasks.spawn(run_lane(lane, template.clone(), start + plan.probe));
     }
-    let mut sum = LaneTotals::default();
-    while let Some(ended) = tasks.join_next().await {
-        let done = ended.map_err(|error| BenchError::failed(format!("the probe failed: {error}")))??;
-        sum.batches += done.batches;
-        sum.claim += done.claim;
-        sum.finish += done.finish;
+    let mut totals = LaneTotals::default();
+    while let Some(result) = tasks.join_next().await {
+        let lane_totals = result.map_err(|error| BenchError::failed(format!("the probe failed: {error}")))??;
+        totals.batch_count += lane_totals.batch_count;
+        totals.claim_time += lane_totals.claim_time;
+        totals.finish_time += lane_totals.finish_time;
     }
-    let runs = f64::from(sum.batches * BATCH);
+    let runs = f64::from(totals.batch_count * BATCH);
     let cpu = (clock::cpu() - cpu).as_secs_f64();
-    let database = database.zip(plan.database_pid).map(|(before, pid)| usage::of_tree(pid).since(before));
-    let each = |total: Duration| (total / sum.batches.max(1)).as_secs_f64() * 1_000.0;
+    let database_usage =
+        database_usage.zip(plan.database_pid).map(|(usage_before, pid)| usage::of_tree(pid).since(usage_before));
+    let batch_ms = |total: Duration| (total / totals.batch_count.max(1)).as_secs_f64() * 1_000.0;
     Ok(ProbeLane {
         lanes: count,
         runs_per_second: runs / start.elapsed().as_secs_f64(),
-        claim_ms: each(sum.claim),
-        finish_ms: each(sum.finish),
+        claim_ms: batch_ms(totals.claim_time),
+        finish_ms: batch_ms(totals.finish_time),
         client_cpu_s_per_1000: cpu * 1_000.0 / runs.max(1.0),
-        database_cpu_s_per_1000: database.map(|used| used.cpu.as_secs_f64() * 1_000.0 / runs.max(1.0)),
-        database_bytes_per_run: database.map(|used| used.written as f64 / runs.max(1.0)),
+        database_cpu_s_per_1000: database_usage.map(|usage| usage.cpu.as_secs_f64() * 1_000.0 / runs.max(1.0)),
+        database_bytes_per_run: database_usage.map(|usage| usage.written_bytes as f64 / runs.max(1.0)),
     })
 }
 
 /// Runs batch after batch until the time is up; the last batch leaves the jobs without a next fire.
-async fn run_lane(mut lane: Lane, template: Run, until: Instant) -> Result<LaneTotals, BenchError> {
-    let mut done = LaneTotals::default();
+async fn run_lane(mut lane: Lane, template: Run, deadline: Instant) -> Result<LaneTotals, BenchError> {
+    let mut totals = LaneTotals::default();
     let ids = IdGen::new(0);
     loop {
-        let is_last = Instant::now() >= until;
-        let claims: Vec<ClaimJob> = lane.due.iter().map(|due| lane.claim(*due, &template, is_last)).collect();
+        let is_last = Instant::now() >= deadline;
+        let claims: Vec<ClaimJob> =
+            lane.due_jobs.iter().map(|due_job| lane.claim(*due_job, &template, is_last)).collect();
         let start = Instant::now();
-        let claimed = lane.store.claim(lane.token, &claims).await?;
-        done.claim += start.elapsed();
-        if claimed.jobs.len() != claims.len() || !claimed.existing.is_empty() {
+        let claim_result = lane.store.claim(lane.token, &claims).await?;
+        totals.claim_time += start.elapsed();
+        if claim_result.jobs.len() != claims.len() || !claim_result.existing.is_empty() {
             return Err(BenchError::failed("another server claims the probe's jobs"));
         }
-        for (due, claim) in lane.due.iter_mut().zip(&claims) {
-            *due = DueJob { next_fire_at: due.next_fire_at + Duration::from_secs(1), ..*due };
-            due.home = lane.token.node;
-            due.term = claim.expected_row.term;
+        for (due_job, claim) in lane.due_jobs.iter_mut().zip(&claims) {
+            *due_job = DueJob { next_fire_at: due_job.next_fire_at + Duration::from_secs(1), ..*due_job };
+            due_job.home = lane.token.node;
+            due_job.term = claim.expected_row.term;
         }
-        let terms: std::collections::HashMap<_, _> = claimed.jobs.into_iter().collect();
-        for due in &mut lane.due {
-            due.term = terms.get(&due.job).copied().unwrap_or(due.term);
+        let terms: std::collections::HashMap<_, _> = claim_result.jobs.into_iter().collect();
+        for due_job in &mut lane.due_jobs {
+            due_job.term = terms.get(&due_job.job).copied().unwrap_or(due_job.term);
         }
-        let results: Vec<AttemptEnd> = claims.iter().flat_map(|claim| &claim.runs).map(finish).collect();
+        let results: Vec<AttemptEnd> = claims.iter().flat_map(|claim| &claim.runs).map(attempt_end).collect();
         let start = Instant::now();
         lane.store.finish(Finisher { token: lane.token, ids: &ids }, &results).await?;
-        done.finish += start.elapsed();
-        done.batches += 1;
+        totals.finish_time += start.elapsed();
+        totals.batch_count += 1;
         if is_last {
-            return Ok(done);
+            return Ok(totals);
         }
     }
 }
 
 impl Lane {
-    fn claim(&self, due: DueJob, template: &Run, is_last: bool) -> ClaimJob {
+    fn claim(&self, due_job: DueJob, template: &Run, is_last: bool) -> ClaimJob {
         let run = Run {
             id: RunId::new(self.ids.next(clock::now())),
-            job: due.job,
-            fire_at: due.next_fire_at,
-            due_at: due.next_fire_at,
+            job: due_job.job,
+            fire_at: due_job.next_fire_at,
+            due_at: due_job.next_fire_at,
             ..template.clone()
         };
-        let next = (!is_last).then(|| due.next_fire_at + Duration::from_secs(1));
+        let next_fire = (!is_last).then(|| due_job.next_fire_at + Duration::from_secs(1));
         ClaimJob {
-            recent_fires: due.recent_fires,
-            expected_row: due,
+            recent_fires: due_job.recent_fires,
+            expected_row: due_job,
             held_from: None,
-            next_fire_at: next,
+            next_fire_at: next_fire,
             runs: vec![run],
             awaited_run: None,
         }
@@ -172,12 +174,12 @@ impl Lane {
 }
 
 fn template(namespace: rondel_core::NamespaceId, app: rondel_core::AppId, token: LeaseToken) -> Run {
-    let of = RunJob { namespace, job: rondel_core::JobId::new(0), job_version: 1, app };
-    Run::new(RunId::new(0), of, Timestamp::EPOCH, Trigger::Once, (token.node, token.epoch))
+    let run_job = RunJob { namespace, job: rondel_core::JobId::new(0), job_version: 1, app };
+    Run::new(RunId::new(0), run_job, Timestamp::EPOCH, Trigger::Once, (token.node, token.epoch))
 }
 
-fn finish(run: &Run) -> AttemptEnd {
-    let later = |millis| run.due_at + Duration::from_millis(millis);
+fn attempt_end(run: &Run) -> AttemptEnd {
+    let after_due = |millis| run.due_at + Duration::from_millis(millis);
     AttemptEnd {
         run: run.id,
         job: run.job,
@@ -193,14 +195,14 @@ fn finish(run: &Run) -> AttemptEnd {
             is_pump: false,
         },
         executor: Some((ExecutorId::new(7), "bench-0".to_owned())),
-        started_at: Some(later(3)),
-        finished_at: later(9),
+        started_at: Some(after_due(3)),
+        finished_at: after_due(9),
         message: None,
         result: None,
         trace: None,
         detail: None,
         jitter: 0.5,
         owner: None,
-        unfinished: false,
+        is_unfinished: false,
     }
 }

@@ -75,13 +75,13 @@ impl Recorder {
         self.note(fire_at, if is_repeated { 2 } else { 1 }, clock::micros_after(fire_at));
     }
 
-    fn note(&self, fire_at: Timestamp, attempt: i32, late: i64) {
+    fn note(&self, fire_at: Timestamp, attempt: i32, lateness_micros: i64) {
         let mut inner = self.lock();
         inner.observations.started += 1;
         inner.observations.repeated += u64::from(attempt > 1);
-        inner.observations.early += u64::from(late < 0);
+        inner.observations.early += u64::from(lateness_micros < 0);
         if inner.window.is_some_and(|window| window.contains(fire_at)) {
-            inner.observations.lateness.record(u64::try_from(late).unwrap_or(0));
+            inner.observations.lateness.record(u64::try_from(lateness_micros).unwrap_or(0));
         }
     }
 
@@ -91,7 +91,7 @@ impl Recorder {
 }
 
 /// The handler of all jobs: records how late its run is.
-pub(crate) async fn nothing(run: RunContext, State(recorder): State<Recorder>) {
-    let late = clock::micros_after(run.fire_at());
-    recorder.note(run.fire_at(), run.attempt(), late);
+pub(crate) async fn record_start(run: RunContext, State(recorder): State<Recorder>) {
+    let lateness_micros = clock::micros_after(run.fire_at());
+    recorder.note(run.fire_at(), run.attempt(), lateness_micros);
 }

@@ -186,14 +186,14 @@ pub struct ProbeLane {
 }
 
 impl From<&Histogram> for Lateness {
-    fn from(seen: &Histogram) -> Self {
+    fn from(histogram: &Histogram) -> Self {
         let ms = |micros: u64| micros as f64 / 1_000.0;
         Self {
-            count: seen.count(),
-            p50_ms: ms(seen.quantile(500)),
-            p99_ms: ms(seen.quantile(990)),
-            p999_ms: ms(seen.quantile(999)),
-            max_ms: ms(seen.max()),
+            count: histogram.count(),
+            p50_ms: ms(histogram.quantile(500)),
+            p99_ms: ms(histogram.quantile(990)),
+            p999_ms: ms(histogram.quantile(999)),
+            max_ms: ms(histogram.max()),
         }
     }
 }
@@ -216,16 +216,19 @@ impl Report {
     #[must_use]
     pub fn lines(&self) -> Vec<(String, String)> {
         let mut lines = Lines::default();
-        let apart = if self.separate { "each a process" } else { "in the server's process" };
+        let placement = if self.separate { "each a process" } else { "in the server's process" };
         lines.row("database", &self.database);
         lines.row("load before", &self.load_before);
         lines.row("jobs", format!("{}, created in {:.1} s", self.jobs, self.create_s));
         if self.nodes > 1 {
-            let lost = 100.0 * self.claims_lost as f64 / self.claims_tried.max(1) as f64;
-            let text = format!("{}; {} claims, {} lost ({lost:.2} %)", self.nodes, self.claims_tried, self.claims_lost);
+            let lost_percent = 100.0 * self.claims_lost as f64 / self.claims_tried.max(1) as f64;
+            let text = format!(
+                "{}; {} claims, {} lost ({lost_percent:.2} %)",
+                self.nodes, self.claims_tried, self.claims_lost
+            );
             lines.row("servers", text);
         }
-        lines.row("executors", format!("{} with {} slots, {apart}", self.executors, self.slots));
+        lines.row("executors", format!("{} with {} slots, {placement}", self.executors, self.slots));
         match self.flood {
             Some(Flood::Log) => lines.row("beside them", "a run that prints into its log without end"),
             Some(Flood::Null) => lines.row("beside them", "a run that prints to /dev/null without end"),
@@ -256,16 +259,20 @@ impl Report {
         lines.row("last result durable", format!("p50 {:.1} ms, max {:.1} ms", durability.p50_ms, durability.max_ms));
         let Counts { planned, claimed, started, durable, .. } = counts;
         lines.row("fires", format!("{planned} planned, {claimed} claimed, {started} started, {durable} durable"));
-        let (in_all, stored) = (counts.started_in_all, counts.durable_in_all);
-        let odd = format!("{} repeated, {} early, {} odd", counts.repeated, counts.early, counts.other_answers);
-        lines.row("with warm-up and end", format!("{in_all} started, {stored} durable, {odd}"));
+        let (started_in_all, durable_in_all) = (counts.started_in_all, counts.durable_in_all);
+        let unexpected_text =
+            format!("{} repeated, {} early, {} odd", counts.repeated, counts.early, counts.other_answers);
+        lines.row(
+            "with warm-up and end",
+            format!("{started_in_all} started, {durable_in_all} durable, {unexpected_text}"),
+        );
     }
 
     fn add_cost_lines(&self, lines: &mut Lines) {
         let cpu = &self.cpu;
         let mut text = format!("server {:.2} s", cpu.server_s);
-        let more = [("executors", cpu.executors_s), ("database", cpu.database_s)];
-        for (name, seconds) in more.into_iter().filter_map(|(name, seconds)| Some((name, seconds?))) {
+        let optional_values = [("executors", cpu.executors_s), ("database", cpu.database_s)];
+        for (name, seconds) in optional_values.into_iter().filter_map(|(name, seconds)| Some((name, seconds?))) {
             write!(text, ", {name} {seconds:.2} s").ok();
         }
         if self.mode != Mode::Idle {
@@ -274,8 +281,8 @@ impl Report {
         lines.row("processor", text);
         let memory = &self.memory;
         let mut text = format!("server {:.1} MB, peak {:.1} MB", memory.server_mb, memory.server_peak_mb);
-        let more = [("largest executor", memory.executor_peak_mb), ("database", memory.database_mb)];
-        for (name, size) in more.into_iter().filter_map(|(name, size)| Some((name, size?))) {
+        let optional_values = [("largest executor", memory.executor_peak_mb), ("database", memory.database_mb)];
+        for (name, size) in optional_values.into_iter().filter_map(|(name, size)| Some((name, size?))) {
             write!(text, ", {name} {size:.1} MB").ok();
         }
         lines.row("memory", text);
@@ -289,7 +296,7 @@ impl Report {
 
 impl Probe {
     fn row(&self, lines: &mut Lines) {
-        for (when, lanes) in [("before", &self.before), ("after", &self.after)] {
+        for (moment, lanes) in [("before", &self.before), ("after", &self.after)] {
             for lane in lanes {
                 let mut text = format!(
                     "{:.0} runs/s; claim {:.1} ms, finish {:.1} ms; client {:.3} s",
@@ -299,7 +306,7 @@ impl Probe {
                     write!(text, ", database {seconds:.3} s").ok();
                 }
                 text.push_str(" for 1000 runs");
-                lines.row(&format!("probe {when}, lanes {}", lane.lanes), text);
+                lines.row(&format!("probe {moment}, lanes {}", lane.lanes), text);
             }
         }
         if let Some(ratio) = self.ratio {

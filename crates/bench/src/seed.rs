@@ -68,12 +68,12 @@ struct Seed {
     /// Determines all properties of the job.
     number: u64,
     period: Duration,
-    next: Timestamp,
+    next_fire: Timestamp,
     /// The parent, a job of the same app, if the job has no schedule of its own.
     parent: Option<usize>,
     shards: u32,
     /// Whether its own schedule fires.
-    fires: bool,
+    has_fires: bool,
     term: i64,
     home: NodeId,
 }
@@ -93,7 +93,7 @@ pub async fn seed(plan: &SeedPlan) -> Result<SeedReport, BenchError> {
         lease: LEASE,
         advertise_url: None,
         server_version: env!("CARGO_PKG_VERSION").to_owned(),
-        take_over: true,
+        may_take_over: true,
         held: None,
     };
     let Join::Joined { token, ordinal } = store.join(&request).await? else {
@@ -115,21 +115,21 @@ pub async fn seed(plan: &SeedPlan) -> Result<SeedReport, BenchError> {
     Ok(SeedReport { jobs: seeds.len(), runs, counted })
 }
 
-/// Spreads numbers; the same number always gives the same result.
+/// Mixes the bits of a number, so that the result serves as a random one; the same number always gives the same result.
 const fn mix(number: u64) -> u64 {
-    let mut x = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
+    let mut bits = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    bits ^ (bits >> 31)
 }
 
 fn period(number: u64) -> u64 {
-    let mut place = mix(number) % 20;
+    let mut remaining = mix(number) % 20;
     for (minutes, count) in PERIODS {
-        if place < count {
+        if remaining < count {
             return minutes;
         }
-        place -= count;
+        remaining -= count;
     }
     1_440
 }
@@ -137,22 +137,22 @@ fn period(number: u64) -> u64 {
 /// The factor by which periods are stretched, so that the history has about the wanted number of runs.
 fn period_factor(plan: &SeedPlan) -> u64 {
     let per_day = |number: u64| 1_440 / period(number);
-    let all: u64 = (0..u64::from(plan.jobs)).map(per_day).sum::<u64>() * HISTORY_DAYS;
-    all.div_ceil(u64::from(plan.history.max(1))).max(1)
+    let run_count: u64 = (0..u64::from(plan.jobs)).map(per_day).sum::<u64>() * HISTORY_DAYS;
+    run_count.div_ceil(u64::from(plan.history.max(1))).max(1)
 }
 
 async fn create(store: &SqlStore, ids: &IdGen, plan: &SeedPlan, now: Timestamp) -> Result<Vec<Seed>, BenchError> {
-    let mut places = Vec::new();
+    let mut app_places = Vec::new();
     for name in NAMESPACES {
         if store.namespace(name).await?.is_none() {
             let namespace = Namespace { id: NamespaceId::new(ids.next(now)), name: name.to_owned() };
             store.create_namespace(&namespace, now).await?;
         }
-        let found = store.namespace(name).await?;
-        let namespace = found.ok_or_else(|| BenchError::failed("a namespace could not be created"))?.id;
+        let stored_namespace = store.namespace(name).await?;
+        let namespace = stored_namespace.ok_or_else(|| BenchError::failed("a namespace could not be created"))?.id;
         for app in APPS {
             let id = store.ensure_app(AppId::new(ids.next(now)), namespace, app, now).await?.id;
-            places.push((namespace, app, id));
+            app_places.push((namespace, app, id));
         }
     }
     let period_factor = period_factor(plan);
@@ -161,13 +161,13 @@ async fn create(store: &SqlStore, ids: &IdGen, plan: &SeedPlan, now: Timestamp) 
         // Two thirds are in the first namespace.
         let namespace = [0, 0, 0, 0, 1, 2][usize::try_from(number % 6).unwrap_or(0)];
         let app = usize::try_from(mix(number ^ 77) % 6).unwrap_or(0);
-        let (namespace, app_name, app) = places[namespace * APPS.len() + app];
+        let (namespace, app_name, app) = app_places[namespace * APPS.len() + app];
         let parent = seeds.iter().rposition(|seed| seed.app == app && seed.parent.is_none());
         let parent = parent.filter(|_| number % 17 == 16);
         let minutes = period(number) * period_factor;
-        let next =
+        let next_fire =
             Timestamp::from_millis(Step::Minute.floor(now).as_millis() + 60_000 * i64::try_from(minutes).unwrap_or(1));
-        let parent_name = parent.and_then(|place| jobs.get(place)).map(|job: &NewJob| job.spec.name.clone());
+        let parent_name = parent.and_then(|index| jobs.get(index)).map(|job: &NewJob| job.spec.name.clone());
         let spec = definition((number, app_name), minutes, parent_name)?;
         let job = JobId::new(ids.next(now));
         let created_at = now - Duration::from_secs((HISTORY_DAYS + 30) * 86_400);
@@ -178,10 +178,10 @@ async fn create(store: &SqlStore, ids: &IdGen, plan: &SeedPlan, now: Timestamp) 
             app_name,
             number,
             period: Duration::from_secs(minutes * 60),
-            next,
+            next_fire,
             parent,
             shards: if spec.is_sharded() { 4 } else { 1 },
-            fires: parent.is_none() && spec.enabled,
+            has_fires: parent.is_none() && spec.enabled,
             term: 0,
             home: NodeId::new(0),
         });
@@ -193,16 +193,16 @@ async fn create(store: &SqlStore, ids: &IdGen, plan: &SeedPlan, now: Timestamp) 
             namespace,
             app,
             spec,
-            anchor: next,
+            anchor: next_fire,
             // A claim needs an instant; jobs without a schedule lose it at the end.
-            next_fire_at: Some(next),
+            next_fire_at: Some(next_fire),
             author: "rondel bench".to_owned(),
             now: created_at,
         });
     }
     for chunk in jobs.chunks(CREATE_JOB_COUNT) {
-        let created = store.create_jobs(chunk).await?;
-        if !created.iter().all(|created| matches!(created, JobCreated::Saved(_))) {
+        let outcomes = store.create_jobs(chunk).await?;
+        if !outcomes.iter().all(|outcome| matches!(outcome, JobCreated::Saved(_))) {
             return Err(BenchError::failed("a job could not be created"));
         }
     }
@@ -210,15 +210,15 @@ async fn create(store: &SqlStore, ids: &IdGen, plan: &SeedPlan, now: Timestamp) 
 }
 
 fn definition((number, app): (u64, &str), minutes: u64, parent: Option<String>) -> Result<JobSpec, BenchError> {
-    let work = WORK_NAMES[usize::try_from(mix(number ^ 5) % 10).unwrap_or(0)];
-    let name = format!("{app}.{work}-{number:04}");
+    let work_name = WORK_NAMES[usize::try_from(mix(number ^ 5) % 10).unwrap_or(0)];
+    let name = format!("{app}.{work_name}-{number:04}");
     let schedule = match (parent, minutes) {
         (Some(parent), _) => json!({"after": [parent]}),
         (None, 1_440) if number.is_multiple_of(2) => json!({"cron": "0 0 0 * * ?", "time_zone": "Europe/Berlin"}),
         (None, minutes) => json!({"every": format!("{minutes}m")}),
     };
     let mut document = json!({"name": name, "app": app, "handler": "shell", "schedule": schedule,
-        "description": format!("{work} of {app}"), "params": {"argv": ["sleep", "1"]}, "enabled": number % 29 != 28});
+        "description": format!("{work_name} of {app}"), "params": {"argv": ["sleep", "1"]}, "enabled": number % 29 != 28});
     if number % 13 == 12 {
         document["shards"] = json!(4);
     }
@@ -236,53 +236,53 @@ async fn history(
     seeds: &mut [Seed],
     now: Timestamp,
 ) -> Result<usize, BenchError> {
-    let from = now - Duration::from_secs(HISTORY_DAYS * 86_400);
+    let oldest_fire = now - Duration::from_secs(HISTORY_DAYS * 86_400);
     let mut fires: Vec<(Timestamp, usize)> = Vec::new();
-    for (place, seed) in seeds.iter().enumerate().filter(|(_, seed)| seed.parent.is_none()) {
-        let mut at = seed.next;
-        while at > from {
-            at = at - seed.period;
-            if at < now && at > from {
-                fires.push((at, place));
+    for (seed_index, seed) in seeds.iter().enumerate().filter(|(_, seed)| seed.parent.is_none()) {
+        let mut fire_at = seed.next_fire;
+        while fire_at > oldest_fire {
+            fire_at = fire_at - seed.period;
+            if fire_at < now && fire_at > oldest_fire {
+                fires.push((fire_at, seed_index));
             }
         }
     }
     fires.sort_unstable();
     let mut children: HashMap<usize, Vec<usize>> = HashMap::new();
-    for (place, seed) in seeds.iter().enumerate() {
+    for (seed_index, seed) in seeds.iter().enumerate() {
         if let Some(parent) = seed.parent {
-            children.entry(parent).or_default().push(place);
+            children.entry(parent).or_default().push(seed_index);
         }
     }
-    let (mut batch, mut total): (Vec<(usize, Run)>, usize) = (Vec::new(), 0);
-    for (at, place) in fires {
-        let age = now.since(at);
-        let fire = Fire { ids, token, at, age };
-        let rows = fire.rows(&seeds[place], None);
+    let (mut batch, mut run_count): (Vec<(usize, Run)>, usize) = (Vec::new(), 0);
+    for (fire_at, seed_index) in fires {
+        let age = now.since(fire_at);
+        let fire = Fire { ids, token, at: fire_at, age };
+        let rows = fire.rows(&seeds[seed_index], None);
         let root = rows.first().cloned();
-        batch.extend(rows.into_iter().map(|run| (place, run)));
-        for child in children.get(&place).into_iter().flatten() {
+        batch.extend(rows.into_iter().map(|run| (seed_index, run)));
+        for child in children.get(&seed_index).into_iter().flatten() {
             let rows = fire.rows(&seeds[*child], root.as_ref());
             batch.extend(rows.into_iter().map(|run| (*child, run)));
         }
         if batch.len() >= CLAIM_RUN_COUNT {
-            total += write(store, token, seeds, std::mem::take(&mut batch)).await?;
+            run_count += write(store, token, seeds, std::mem::take(&mut batch)).await?;
         }
     }
-    total += write(store, token, seeds, batch).await?;
-    let idle: Vec<ClaimJob> =
-        seeds.iter().filter(|seed| !seed.fires).map(|seed| seed.claim(None, Vec::new())).collect();
-    for chunk in idle.chunks(CLAIM_RUN_COUNT) {
+    run_count += write(store, token, seeds, batch).await?;
+    let idle_claims: Vec<ClaimJob> =
+        seeds.iter().filter(|seed| !seed.has_fires).map(|seed| seed.claim(None, Vec::new())).collect();
+    for chunk in idle_claims.chunks(CLAIM_RUN_COUNT) {
         store.claim(token, chunk).await?;
     }
-    Ok(total)
+    Ok(run_count)
 }
 
 impl Seed {
     fn claim(&self, next_fire_at: Option<Timestamp>, runs: Vec<Run>) -> ClaimJob {
-        let seen = DueJob {
+        let due_job = DueJob {
             job: self.job,
-            next_fire_at: self.next,
+            next_fire_at: self.next_fire,
             held_from: None,
             version: 1,
             home: self.home,
@@ -290,8 +290,8 @@ impl Seed {
             recent_fires: RecentFires::default(),
         };
         ClaimJob {
-            recent_fires: seen.recent_fires,
-            expected_row: seen,
+            recent_fires: due_job.recent_fires,
+            expected_row: due_job,
             held_from: None,
             next_fire_at,
             runs,
@@ -308,20 +308,20 @@ async fn write(
 ) -> Result<usize, BenchError> {
     let count = batch.len();
     let mut by_job: HashMap<usize, Vec<Run>> = HashMap::new();
-    batch.into_iter().for_each(|(place, run)| by_job.entry(place).or_default().push(run));
-    let mut places: Vec<usize> = by_job.keys().copied().collect();
-    places.sort_unstable();
-    let mut claims = Vec::with_capacity(places.len());
-    for place in &places {
-        let seed = &seeds[*place];
-        let runs = by_job.remove(place).unwrap_or_default();
-        claims.push(seed.claim(Some(seed.next), runs));
+    batch.into_iter().for_each(|(seed_index, run)| by_job.entry(seed_index).or_default().push(run));
+    let mut seed_indexes: Vec<usize> = by_job.keys().copied().collect();
+    seed_indexes.sort_unstable();
+    let mut claims = Vec::with_capacity(seed_indexes.len());
+    for seed_index in &seed_indexes {
+        let seed = &seeds[*seed_index];
+        let runs = by_job.remove(seed_index).unwrap_or_default();
+        claims.push(seed.claim(Some(seed.next_fire), runs));
     }
-    let claimed = store.claim(token, &claims).await?;
-    let terms: HashMap<JobId, i64> = claimed.jobs.into_iter().collect();
-    for place in places {
-        if let Some(term) = terms.get(&seeds[place].job) {
-            (seeds[place].term, seeds[place].home) = (*term, token.node);
+    let claim_result = store.claim(token, &claims).await?;
+    let terms: HashMap<JobId, i64> = claim_result.jobs.into_iter().collect();
+    for seed_index in seed_indexes {
+        if let Some(term) = terms.get(&seeds[seed_index].job) {
+            (seeds[seed_index].term, seeds[seed_index].home) = (*term, token.node);
         }
     }
     Ok(count)
@@ -338,31 +338,35 @@ struct Fire<'a> {
 
 impl Fire<'_> {
     fn rows(&self, seed: &Seed, parent: Option<&Run>) -> Vec<Run> {
-        let dice = mix(seed.number.wrapping_mul(1_000_003) ^ self.at.as_millis().unsigned_abs());
-        let status = status(seed, self.age, dice);
-        let whole = self.run(seed, parent, (status, dice));
+        let random = mix(seed.number.wrapping_mul(1_000_003) ^ self.at.as_millis().unsigned_abs());
+        let status = status(seed, self.age, random);
+        let run = self.run(seed, parent, (status, random));
         if seed.shards <= 1 || status == RunStatus::Skipped {
-            return vec![whole];
+            return vec![run];
         }
-        let total = i32::try_from(seed.shards).unwrap_or(1);
-        let root = Run { shard_index: rondel_core::run::ROOT_SHARD, shard_total: Some(total), executor: None, ..whole };
+        let shard_total = i32::try_from(seed.shards).unwrap_or(1);
+        let root =
+            Run { shard_index: rondel_core::run::ROOT_SHARD, shard_total: Some(shard_total), executor: None, ..run };
         let shard = |index: i32| {
-            let dice = mix(dice ^ u64::try_from(index).unwrap_or(0));
+            let random = mix(random ^ u64::try_from(index).unwrap_or(0));
             let status = if index == 0 { root.status } else { RunStatus::Succeeded };
-            let run = self.run(seed, None, (status, dice));
-            Run { shard_index: index, shard_total: Some(total), parent: Some(root.id), cause: root.cause, ..run }
+            let run = self.run(seed, None, (status, random));
+            Run { shard_index: index, shard_total: Some(shard_total), parent: Some(root.id), cause: root.cause, ..run }
         };
-        let shards: Vec<Run> = (0..total).map(shard).collect();
+        let shards: Vec<Run> = (0..shard_total).map(shard).collect();
         std::iter::once(root).chain(shards).collect()
     }
 
-    fn run(&self, seed: &Seed, parent: Option<&Run>, (status, dice): (RunStatus, u64)) -> Run {
-        let base = 200 << (mix(seed.number ^ 3) % 9);
-        let late = Duration::from_millis(4 + dice % 40 + if dice.is_multiple_of(97) { 900 } else { 0 });
-        let took =
-            Duration::from_millis(base + base * (dice % 100) / 60 + if dice.is_multiple_of(61) { base * 4 } else { 0 });
-        let started_at = self.at + late;
-        let ran = status != RunStatus::Skipped;
+    fn run(&self, seed: &Seed, parent: Option<&Run>, (status, random): (RunStatus, u64)) -> Run {
+        let duration_base = 200 << (mix(seed.number ^ 3) % 9);
+        let lateness = Duration::from_millis(4 + random % 40 + if random.is_multiple_of(97) { 900 } else { 0 });
+        let duration = Duration::from_millis(
+            duration_base
+                + duration_base * (random % 100) / 60
+                + if random.is_multiple_of(61) { duration_base * 4 } else { 0 },
+        );
+        let started_at = self.at + lateness;
+        let has_run = status != RunStatus::Skipped;
         Run {
             id: RunId::new(self.ids.next(self.at)),
             namespace: seed.namespace,
@@ -386,14 +390,14 @@ impl Fire<'_> {
             node: self.token.node,
             node_epoch: self.token.epoch,
             params: None,
-            executor: ran.then(|| format!("{}-w{}", seed.app_name, 1 + dice % 3)),
+            executor: has_run.then(|| format!("{}-w{}", seed.app_name, 1 + random % 3)),
             executor_id: None,
             only_executor: None,
             trigger_key: None,
             marked_at: None,
-            started_at: ran.then_some(started_at),
-            finished_at: Some(if ran { started_at + took } else { self.at + Duration::from_secs(60) }),
-            message: message(status, dice),
+            started_at: has_run.then_some(started_at),
+            finished_at: Some(if has_run { started_at + duration } else { self.at + Duration::from_secs(60) }),
+            message: message(status, random),
             result: None,
             lost_count: 0,
             open_shards: None,
@@ -408,28 +412,28 @@ impl Fire<'_> {
     }
 }
 
-fn status(seed: &Seed, age: Duration, dice: u64) -> RunStatus {
-    let roll = dice % 1_000;
+fn status(seed: &Seed, age: Duration, random: u64) -> RunStatus {
+    let permille = random % 1_000;
     match seed.number {
         7 => RunStatus::Skipped,
         number if number % 41 == 3 && age < Duration::from_secs(7 * 3_600) => RunStatus::Failed,
         number if number % 67 == 5 => RunStatus::Failed,
-        number if number % 23 == 4 && roll < 90 => RunStatus::Failed,
-        number if number % 31 == 6 && roll < 60 => RunStatus::TimedOut,
-        _ if roll < 8 => RunStatus::Failed,
-        _ if roll < 12 => RunStatus::TimedOut,
-        _ if roll < 22 => RunStatus::Skipped,
-        _ if roll < 24 => RunStatus::Cancelled,
+        number if number % 23 == 4 && permille < 90 => RunStatus::Failed,
+        number if number % 31 == 6 && permille < 60 => RunStatus::TimedOut,
+        _ if permille < 8 => RunStatus::Failed,
+        _ if permille < 12 => RunStatus::TimedOut,
+        _ if permille < 22 => RunStatus::Skipped,
+        _ if permille < 24 => RunStatus::Cancelled,
         _ => RunStatus::Succeeded,
     }
 }
 
-fn message(status: RunStatus, dice: u64) -> Option<String> {
+fn message(status: RunStatus, random: u64) -> Option<String> {
     let failures = ["connection refused", "HTTP 502 from upstream", "exit code 1", "no such table: invoices_2026"];
-    let failure = failures[usize::try_from(dice / 7 % 4).unwrap_or(0)];
+    let failure = failures[usize::try_from(random / 7 % 4).unwrap_or(0)];
     match status {
         RunStatus::Failed => Some(failure.to_owned()),
-        RunStatus::Succeeded => Some(format!("{} rows", dice % 5_000)),
+        RunStatus::Succeeded => Some(format!("{} rows", random % 5_000)),
         _ => None,
     }
 }

@@ -46,11 +46,11 @@ pub async fn run(plan: &Plan) -> Result<Report, BenchError> {
     // The load is read first, because the probe itself adds load.
     let load_before = usage::load();
     let store = open(plan).await?;
-    let before = probe_unless_idle(&store, plan).await?;
+    let lanes_before = probe_unless_idle(&store, plan).await?;
     let mut report = measure(&store, plan, load_before).await?;
-    let after = probe_unless_idle(&store, plan).await?;
+    let lanes_after = probe_unless_idle(&store, plan).await?;
     store.close().await;
-    report.add_probe(before, after);
+    report.add_probe(lanes_before, lanes_after);
     Ok(report)
 }
 
@@ -60,7 +60,7 @@ pub(crate) async fn open(plan: &Plan) -> Result<Arc<SqlStore>, BenchError> {
     let pool_size = defaults.pool_size * plan.nodes.max(1);
     let config = StoreConfig { url: plan.database.clone(), pool_size, ..defaults };
     let store = Arc::new(SqlStore::open(&config).await?);
-    if !plan.reuse {
+    if !plan.may_have_data {
         load::check_empty(&store).await?;
     }
     Ok(store)
@@ -68,8 +68,8 @@ pub(crate) async fn open(plan: &Plan) -> Result<Arc<SqlStore>, BenchError> {
 
 /// Probes the database, unless the plan is idle or has no probe.
 pub(crate) async fn probe_unless_idle(store: &Arc<SqlStore>, plan: &Plan) -> Result<Vec<ProbeLane>, BenchError> {
-    let probes = plan.mode != Mode::Idle && !plan.probe.is_zero();
-    if probes { probe(store, plan).await } else { Ok(Vec::new()) }
+    let has_probe = plan.mode != Mode::Idle && !plan.probe.is_zero();
+    if has_probe { probe(store, plan).await } else { Ok(Vec::new()) }
 }
 
 /// The observations of the window.
@@ -77,7 +77,7 @@ pub(crate) async fn probe_unless_idle(store: &Arc<SqlStore>, plan: &Plan) -> Res
 struct Outcome {
     window: Window,
     /// How long the creation of the jobs took.
-    create: Duration,
+    creation_time: Duration,
     /// The length of the window; for a burst, until its last result was durable.
     duration: Duration,
     observations: Observations,
@@ -102,11 +102,11 @@ impl Cost {
     }
 
     fn since(self, earlier: Self) -> Self {
-        let between = |now: Option<Usage>, then: Option<Usage>| Some(now?.since(then?));
+        let difference = |now: Option<Usage>, earlier_usage: Option<Usage>| Some(now?.since(earlier_usage?));
         Self {
             server: self.server.since(earlier.server),
-            executors: between(self.executors, earlier.executors),
-            database: between(self.database, earlier.database),
+            executors: difference(self.executors, earlier.executors),
+            database: difference(self.database, earlier.database),
         }
     }
 }
@@ -117,24 +117,24 @@ pub(crate) async fn measure(store: &Arc<SqlStore>, plan: &Plan, load_before: Str
 }
 
 async fn observe(store: &Arc<SqlStore>, plan: &Plan) -> Result<Outcome, BenchError> {
-    let metered = Arc::new(MeteredStore::new(Arc::clone(store)));
+    let metered_store = Arc::new(MeteredStore::new(Arc::clone(store)));
     let ids = IdGen::new(ORDINAL);
     // Executors are refused as long as the app does not exist.
     load::ensure_bench_app(store, &ids).await?;
-    let mut create = Duration::ZERO;
+    let mut creation_time = Duration::ZERO;
     if plan.mode == Mode::Idle {
-        let from = (clock::now() + IDLE_FROM).ceil_second();
-        create = create_jobs(store, &ids, plan, FireTimes::OneByOne(from)).await?;
+        let first_fire = (clock::now() + IDLE_FROM).ceil_second();
+        creation_time = create_jobs(store, &ids, plan, FireTimes::OneByOne(first_fire)).await?;
     }
-    let test_server = TestServer::start(&metered, plan.nodes).await?;
-    let measured = drive(store, &ids, plan, &metered, &test_server).await;
+    let test_server = TestServer::start(&metered_store, plan.nodes).await?;
+    let drive_result = drive(store, &ids, plan, &metered_store, &test_server).await;
     let claims = test_server.claims().await?;
     test_server.drain().await;
-    let (outcome, fleet) = measured?;
+    let (outcome, fleet) = drive_result?;
     let observations = fleet.end().await?;
     test_server.close().await?;
-    let create = outcome.create.max(create);
-    Ok(Outcome { create, observations, claims, metrics: metered.read(Clone::clone), ..outcome })
+    let creation_time = outcome.creation_time.max(creation_time);
+    Ok(Outcome { creation_time, observations, claims, metrics: metered_store.read(Clone::clone), ..outcome })
 }
 
 /// Starts the executors, creates the jobs that are to fire, and watches.
@@ -142,36 +142,36 @@ async fn drive(
     store: &SqlStore,
     ids: &IdGen,
     plan: &Plan,
-    metered: &MeteredStore,
+    metered_store: &MeteredStore,
     test_server: &TestServer,
 ) -> Result<(Outcome, Fleet), BenchError> {
     let mut fleet = Fleet::start(plan, test_server).await?;
     let time_to_create = Duration::from_secs((plan.jobs / CREATED_PER_SECOND).into());
-    let first = (clock::now() + HEAD_START + time_to_create).ceil_second();
+    let first_fire = (clock::now() + HEAD_START + time_to_create).ceil_second();
     let (fires, window) = match plan.mode {
         Mode::Idle => (None, window(clock::now().ceil_second(), plan.warm_up, plan.seconds)),
-        Mode::Burst => (Some(FireTimes::Once(first)), window(first, 0, 1)),
+        Mode::Burst => (Some(FireTimes::Once(first_fire)), window(first_fire, 0, 1)),
         Mode::Steady => {
-            let window = window(first, plan.warm_up, plan.seconds);
-            (Some(FireTimes::EachSecond { from: first, last: last_fire(plan, window) }), window)
+            let window = window(first_fire, plan.warm_up, plan.seconds);
+            (Some(FireTimes::EachSecond { from: first_fire, last: last_fire(plan, window) }), window)
         }
     };
     if let Some(flood) = plan.flood {
-        let begins_at = first - Duration::from_secs(1);
+        let begins_at = first_fire - Duration::from_secs(1);
         let length = Duration::from_secs((plan.warm_up + plan.seconds + 2).into());
-        metered.ignore_job(load::create_flood(store, ids, flood, begins_at, length).await?);
+        metered_store.ignore_job(load::create_flood(store, ids, flood, begins_at, length).await?);
     }
-    let create = match fires {
+    let creation_time = match fires {
         Some(fires) => create_jobs(store, ids, plan, fires).await?,
         None => Duration::ZERO,
     };
     fleet.measure(window).await?;
-    let outcome = watch(plan, metered, &mut fleet, window).await?;
-    if let Some(last) = last_fire(plan, window) {
-        clock::sleep_until(last).await;
-        wait_until_settled(metered).await?;
+    let outcome = watch(plan, metered_store, &mut fleet, window).await?;
+    if let Some(last_fire_at) = last_fire(plan, window) {
+        clock::sleep_until(last_fire_at).await;
+        wait_until_settled(metered_store).await?;
     }
-    Ok((Outcome { create, ..outcome }, fleet))
+    Ok((Outcome { creation_time, ..outcome }, fleet))
 }
 
 /// The last instant at which the jobs fire; `None` if they do not end.
@@ -180,7 +180,7 @@ fn last_fire(plan: &Plan, window: Window) -> Option<Timestamp> {
 }
 
 /// Waits until every run has a verdict, and none is claimed any more.
-async fn wait_until_settled(metered: &MeteredStore) -> Result<(), BenchError> {
+async fn wait_until_settled(metered_store: &MeteredStore) -> Result<(), BenchError> {
     let start = Instant::now();
     let mut quiet_since = start;
     while quiet_since.elapsed() < QUIET_TIME {
@@ -189,15 +189,15 @@ async fn wait_until_settled(metered: &MeteredStore) -> Result<(), BenchError> {
             return Err(BenchError::failed(message));
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
-        if !metered.read(Metrics::is_settled) {
+        if !metered_store.read(Metrics::is_settled) {
             quiet_since = Instant::now();
         }
     }
     Ok(())
 }
 
-fn window(first: Timestamp, warm_up: u32, seconds: u32) -> Window {
-    let from = first + Duration::from_secs(warm_up.into());
+fn window(first_fire: Timestamp, warm_up: u32, seconds: u32) -> Window {
+    let from = first_fire + Duration::from_secs(warm_up.into());
     Window::new(from, from + Duration::from_secs(seconds.into()))
 }
 
@@ -209,7 +209,12 @@ async fn create_jobs(store: &SqlStore, ids: &IdGen, plan: &Plan, fires: FireTime
 }
 
 /// Watches the window; a burst is watched until its last result is durable.
-async fn watch(plan: &Plan, metered: &MeteredStore, fleet: &mut Fleet, window: Window) -> Result<Outcome, BenchError> {
+async fn watch(
+    plan: &Plan,
+    metered_store: &MeteredStore,
+    fleet: &mut Fleet,
+    window: Window,
+) -> Result<Outcome, BenchError> {
     let (from, to) = (Timestamp::from_millis(window.from_ms), Timestamp::from_millis(window.to_ms));
     if clock::micros_after(from) > 0 {
         return Err(BenchError::failed("creating the jobs took too long: they were due before they were created"));
@@ -217,34 +222,41 @@ async fn watch(plan: &Plan, metered: &MeteredStore, fleet: &mut Fleet, window: W
     clock::sleep_until(from).await;
     let witness = Witness::start()?;
     usage::reset_peak();
-    metered.begin(window);
-    let (before, start) = (Cost::now(plan, fleet), Instant::now());
+    metered_store.begin(window);
+    let (cost_before, start) = (Cost::now(plan, fleet), Instant::now());
     let planned = planned(plan);
     match plan.mode {
         Mode::Steady | Mode::Idle => clock::sleep_until(to).await,
-        Mode::Burst => wait_until_durable(metered, window, planned).await,
+        Mode::Burst => wait_until_durable(metered_store, window, planned).await,
     }
-    let (cost, duration) = (Cost::now(plan, fleet).since(before), start.elapsed());
+    let (cost, duration) = (Cost::now(plan, fleet).since(cost_before), start.elapsed());
     let memory = memory(plan, fleet);
     let witness = witness.end();
     if plan.mode == Mode::Steady {
-        wait_until_durable(metered, window, planned).await;
+        wait_until_durable(metered_store, window, planned).await;
     }
-    let (create, observations, metrics) = Default::default();
+    let (creation_time, observations, metrics) = Default::default();
     let claims = Claims::default();
-    Ok(Outcome { window, create, duration, observations, witness, metrics, cost, memory, claims })
+    Ok(Outcome { window, creation_time, duration, observations, witness, metrics, cost, memory, claims })
 }
 
 /// Waits until all fires of the window have a durable verdict, up to a limit.
-async fn wait_until_durable(metered: &MeteredStore, window: Window, planned: u64) {
+async fn wait_until_durable(metered_store: &MeteredStore, window: Window, planned_count: u64) {
     let start = Instant::now();
-    while durable_count(metered, window) < planned && start.elapsed() < DURABLE_TIMEOUT {
+    while durable_count(metered_store, window) < planned_count && start.elapsed() < DURABLE_TIMEOUT {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-fn durable_count(metered: &MeteredStore, window: Window) -> u64 {
-    metered.read(|metrics| metrics.fires.iter().filter(|(at, _)| window.contains(**at)).map(|(_, f)| f.durable).sum())
+fn durable_count(metered_store: &MeteredStore, window: Window) -> u64 {
+    metered_store.read(|metrics| {
+        metrics
+            .fires
+            .iter()
+            .filter(|(fire_at, _)| window.contains(**fire_at))
+            .map(|(_, fires)| fires.durable_count)
+            .sum()
+    })
 }
 
 fn planned(plan: &Plan) -> u64 {
@@ -270,7 +282,7 @@ impl Outcome {
     fn report(self, plan: &Plan, load_before: String) -> Report {
         let counts = self.counts(plan);
         let seconds = self.duration.as_secs_f64();
-        let durable = match plan.mode {
+        let durable_count = match plan.mode {
             Mode::Burst => counts.durable,
             Mode::Steady | Mode::Idle => self.metrics.stored_in_window,
         };
@@ -281,20 +293,20 @@ impl Outcome {
             jobs: plan.jobs,
             seconds,
             nodes: plan.nodes,
-            claims_tried: self.claims.tried,
-            claims_lost: self.claims.lost,
+            claims_tried: self.claims.tried_count,
+            claims_lost: self.claims.lost_count,
             executors: plan.executors,
             slots: plan.slots,
             separate: plan.executor_program.is_some(),
             flood: plan.flood,
-            create_s: self.create.as_secs_f64(),
+            create_s: self.creation_time.as_secs_f64(),
             load_before,
-            runs_per_second: durable as f64 / seconds,
+            runs_per_second: durable_count as f64 / seconds,
             start_lateness: Lateness::from(&self.observations.lateness),
             durability: self.durability(),
             witness: Lateness::from(&self.witness),
             counts,
-            cpu: self.cpu(durable),
+            cpu: self.cpu(durable_count),
             memory: self.memory,
             calls: self.calls(),
             probe: None,
@@ -302,8 +314,10 @@ impl Outcome {
     }
 
     fn counts(&self, plan: &Plan) -> Counts {
-        let fires = self.metrics.fires.iter().filter(|(at, _)| self.window.contains(**at)).map(|(_, fires)| fires);
-        let (claimed, durable) = fires.fold((0, 0), |sum, one| (sum.0 + one.claimed, sum.1 + one.durable));
+        let fires =
+            self.metrics.fires.iter().filter(|(fire_at, _)| self.window.contains(**fire_at)).map(|(_, fires)| fires);
+        let (claimed, durable) =
+            fires.fold((0, 0), |sums, fire| (sums.0 + fire.claimed_count, sums.1 + fire.durable_count));
         Counts {
             planned: planned(plan),
             claimed,
@@ -318,26 +332,26 @@ impl Outcome {
     }
 
     fn durability(&self) -> Durability {
-        let fires = self.metrics.fires.iter().filter(|(at, _)| self.window.contains(**at));
-        let mut last: Vec<u64> = fires.map(|(_, fires)| fires.last_durable).collect();
-        last.sort_unstable();
+        let fires = self.metrics.fires.iter().filter(|(fire_at, _)| self.window.contains(**fire_at));
+        let mut last_durable: Vec<u64> = fires.map(|(_, fires)| fires.last_durable_micros).collect();
+        last_durable.sort_unstable();
         let ms = |micros: Option<&u64>| *micros.unwrap_or(&0) as f64 / 1_000.0;
-        Durability { p50_ms: ms(last.get(last.len() / 2)), max_ms: ms(last.last()) }
+        Durability { p50_ms: ms(last_durable.get(last_durable.len() / 2)), max_ms: ms(last_durable.last()) }
     }
 
     fn cpu(&self, runs: u64) -> Cpu {
         let Cost { server, executors, database } = self.cost;
         let seconds = |usage: Option<Usage>| usage.map(|usage| usage.cpu.as_secs_f64());
         let (server_s, executors_s, database_s) = (server.cpu.as_secs_f64(), seconds(executors), seconds(database));
-        let all = server_s + executors_s.unwrap_or_default() + database_s.unwrap_or_default();
+        let total_seconds = server_s + executors_s.unwrap_or_default() + database_s.unwrap_or_default();
         let per_run = |amount: f64| if runs == 0 { 0.0 } else { amount / runs as f64 };
         Cpu {
             server_s,
             executors_s,
             database_s,
-            per_1000_runs_s: per_run(all) * 1_000.0,
-            server_bytes_per_run: per_run(server.written as f64),
-            database_bytes_per_run: database.map(|usage| per_run(usage.written as f64)),
+            per_1000_runs_s: per_run(total_seconds) * 1_000.0,
+            server_bytes_per_run: per_run(server.written_bytes as f64),
+            database_bytes_per_run: database.map(|usage| per_run(usage.written_bytes as f64)),
         }
     }
 

@@ -40,8 +40,8 @@ struct Node {
 /// How often nodes tried to claim a job, and how often another node already had it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Claims {
-    pub(crate) tried: u64,
-    pub(crate) lost: u64,
+    pub(crate) tried_count: u64,
+    pub(crate) lost_count: u64,
 }
 
 impl TestServer {
@@ -91,8 +91,11 @@ impl TestServer {
     /// The sums of what the nodes reported with their last beats.
     pub(crate) async fn claims(&self) -> Result<Claims, BenchError> {
         let nodes = self.nodes[0].engine.store().nodes().await?;
-        let sum = |count: fn(&NodeReport) -> u64| nodes.iter().map(|node| count(&node.report)).sum();
-        Ok(Claims { tried: sum(|report| report.claims_tried), lost: sum(|report| report.claims_lost) })
+        let node_sum = |count: fn(&NodeReport) -> u64| nodes.iter().map(|node| count(&node.report)).sum();
+        Ok(Claims {
+            tried_count: node_sum(|report| report.claims_tried),
+            lost_count: node_sum(|report| report.claims_lost),
+        })
     }
 
     /// Waits until this many executors have a stream to each server.

@@ -11,26 +11,30 @@ use rustix::param::clock_ticks_per_second;
 pub(crate) struct Usage {
     pub(crate) cpu: Duration,
     /// Bytes that went to disk, or would have if the file had not been deleted first.
-    pub(crate) written: u64,
+    pub(crate) written_bytes: u64,
 }
 
 impl Usage {
     pub(crate) fn since(self, earlier: Self) -> Self {
-        Self { cpu: self.cpu.saturating_sub(earlier.cpu), written: self.written.saturating_sub(earlier.written) }
+        Self {
+            cpu: self.cpu.saturating_sub(earlier.cpu),
+            written_bytes: self.written_bytes.saturating_sub(earlier.written_bytes),
+        }
     }
 }
 
 /// The usage of one process, including the children that it has waited for.
 pub(crate) fn of(pid: u32) -> Usage {
-    read_stat(pid).map(|stat| Usage { cpu: stat.cpu, written: written_bytes(pid) }).unwrap_or_default()
+    read_stat(pid).map(|stat| Usage { cpu: stat.cpu, written_bytes: written_bytes(pid) }).unwrap_or_default()
 }
 
 /// The usage of a process and all its descendants, such as a database server.
 pub(crate) fn of_tree(root: u32) -> Usage {
     let tree = process_tree(root);
-    tree.iter()
-        .map(|pid| of(*pid))
-        .fold(Usage::default(), |sum, one| Usage { cpu: sum.cpu + one.cpu, written: sum.written + one.written })
+    tree.iter().map(|pid| of(*pid)).fold(Usage::default(), |total, usage| Usage {
+        cpu: total.cpu + usage.cpu,
+        written_bytes: total.written_bytes + usage.written_bytes,
+    })
 }
 
 /// The memory of a process and all its descendants, in bytes; shared pages are divided among their users.
@@ -83,8 +87,8 @@ struct Stat {
 fn read_stat(pid: u32) -> Option<Stat> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name is in parentheses and may contain anything.
-    let (_, rest) = text.rsplit_once(") ")?;
-    let fields: Vec<&str> = rest.split(' ').collect();
+    let (_, after_name) = text.rsplit_once(") ")?;
+    let fields: Vec<&str> = after_name.split(' ').collect();
     let ticks: u64 = fields.get(11..15)?.iter().filter_map(|field| field.parse::<u64>().ok()).sum();
     let cpu = Duration::from_millis(ticks * 1_000 / clock_ticks_per_second().max(1));
     Some(Stat { parent: fields.get(1)?.parse().ok()?, cpu })
@@ -98,14 +102,14 @@ fn process_tree(root: u32) -> BTreeSet<u32> {
             children.entry(stat.parent).or_default().push(pid);
         }
     }
-    let mut found = BTreeSet::new();
-    let mut open = vec![root];
-    while let Some(pid) = open.pop() {
-        if found.insert(pid) {
-            open.extend(children.get(&pid).into_iter().flatten());
+    let mut known_pids = BTreeSet::new();
+    let mut unread_pids = vec![root];
+    while let Some(pid) = unread_pids.pop() {
+        if known_pids.insert(pid) {
+            unread_pids.extend(children.get(&pid).into_iter().flatten());
         }
     }
-    found
+    known_pids
 }
 
 #[cfg(test)]

@@ -24,9 +24,9 @@ pub(crate) struct Witness {
 impl Witness {
     pub(crate) fn start() -> Result<Self, BenchError> {
         let stop = Arc::new(AtomicBool::new(false));
-        let stopping = Arc::clone(&stop);
+        let thread_stop = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("witness".to_owned());
-        let thread = thread.spawn(move || watch(&stopping)).map_err(BenchError::system("start the witness"))?;
+        let thread = thread.spawn(move || watch(&thread_stop)).map_err(BenchError::system("start the witness"))?;
         Ok(Self { stop, thread })
     }
 
@@ -38,13 +38,13 @@ impl Witness {
 }
 
 fn watch(stop: &AtomicBool) -> Histogram {
-    let mut seen = Histogram::default();
+    let mut delays = Histogram::default();
     while !stop.load(Ordering::Relaxed) {
-        let next = (clock::micros() / PERIOD_MICROS + 1) * PERIOD_MICROS;
-        let at = Timespec { tv_sec: next / 1_000_000, tv_nsec: next % 1_000_000 * 1_000 };
-        if clock_nanosleep_absolute(ClockId::Realtime, &at).is_ok() {
-            seen.record(u64::try_from(clock::micros() - next).unwrap_or(0));
+        let wake_micros = (clock::micros() / PERIOD_MICROS + 1) * PERIOD_MICROS;
+        let wake_at = Timespec { tv_sec: wake_micros / 1_000_000, tv_nsec: wake_micros % 1_000_000 * 1_000 };
+        if clock_nanosleep_absolute(ClockId::Realtime, &wake_at).is_ok() {
+            delays.record(u64::try_from(clock::micros() - wake_micros).unwrap_or(0));
         }
     }
-    seen
+    delays
 }

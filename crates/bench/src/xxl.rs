@@ -52,7 +52,7 @@ pub(crate) const TOKEN_HEADER: &str = "XXL-JOB-ACCESS-TOKEN";
 #[derive(Clone)]
 pub(crate) struct Target {
     /// The URLs below which `api/registry` and `api/callback` lie.
-    pub(crate) bases: Vec<String>,
+    pub(crate) base_urls: Vec<String>,
     pub(crate) app: String,
     pub(crate) token: String,
 }
@@ -65,7 +65,7 @@ struct Shared {
     client: Client,
     on_start: OnStart,
     /// Results that a server accepted.
-    acknowledged: AtomicU64,
+    acknowledged_count: AtomicU64,
 }
 
 /// One executor.
@@ -73,7 +73,7 @@ struct Shared {
 struct StubExecutor {
     shared: Arc<Shared>,
     /// Receives the runs that have ended and must be reported.
-    ended: mpsc::Sender<RunRequest>,
+    end_sender: mpsc::Sender<RunRequest>,
 }
 
 /// A request to start a run.
@@ -115,10 +115,11 @@ pub async fn run_xxl_executors(plan: XxlPlan) -> Result<String, BenchError> {
     let messages = InputMessages::listen(&recorder)?;
     let (token, stop) =
         (messages.token.await.map_err(|_| BenchError::failed("the first message must be a token"))?, messages.stop);
-    let bases = plan.servers.into_iter().map(|server| format!("{server}/xxl-job-admin")).collect();
-    let target = Target { bases, app: APP.to_owned(), token };
-    let (noted, newest) = (recorder.clone(), Mutex::new(HashMap::new()));
-    let mut executors = XxlExecutors::start(target, plan.count, move |run| note(&noted, &newest, run)).await?;
+    let base_urls = plan.servers.into_iter().map(|server| format!("{server}/xxl-job-admin")).collect();
+    let target = Target { base_urls, app: APP.to_owned(), token };
+    let (start_recorder, newest_seconds) = (recorder.clone(), Mutex::new(HashMap::new()));
+    let mut executors =
+        XxlExecutors::start(target, plan.count, move |run| note(&start_recorder, &newest_seconds, run)).await?;
     stop.cancelled().await;
     executors.end().await;
     let Observations { started, repeated, early, lateness } = recorder.observations();
@@ -126,12 +127,12 @@ pub async fn run_xxl_executors(plan: XxlPlan) -> Result<String, BenchError> {
     serde_json::to_string(&summary).map_err(|error| BenchError::failed(error.to_string()))
 }
 
-/// Records a start; `newest` is the newest planned second of each job that was started.
-fn note(recorder: &Recorder, newest: &Mutex<HashMap<i64, i64>>, run: RunRequest) {
+/// Records a start; `newest_seconds` has the newest planned second of each job that was started.
+fn note(recorder: &Recorder, newest_seconds: &Mutex<HashMap<i64, i64>>, run: RunRequest) {
     let is_repeated = {
-        let mut newest = newest.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = newest.insert(run.job_id, run.second());
-        before.is_some_and(|before| before >= run.second())
+        let mut newest_seconds = newest_seconds.lock().unwrap_or_else(PoisonError::into_inner);
+        let previous_second = newest_seconds.insert(run.job_id, run.second());
+        previous_second.is_some_and(|previous_second| previous_second >= run.second())
     };
     recorder.note_now(Timestamp::from_secs(run.second()), is_repeated);
 }
@@ -154,7 +155,7 @@ impl XxlExecutors {
         rustls::crypto::ring::default_provider().install_default().ok();
         let client = Client::builder().no_proxy().timeout(TIMEOUT).build();
         let client = client.map_err(|error| BenchError::failed(error.to_string()))?;
-        let shared = Shared { target, client, on_start: Box::new(on_start), acknowledged: AtomicU64::new(0) };
+        let shared = Shared { target, client, on_start: Box::new(on_start), acknowledged_count: AtomicU64::new(0) };
         let (stop, tasks) = (CancellationToken::new(), JoinSet::new());
         let mut executors = Self { shared: Arc::new(shared), addresses: Vec::new(), stop, tasks };
         for _ in 0..count {
@@ -171,7 +172,7 @@ impl XxlExecutors {
 
     /// How many results a server has accepted so far.
     pub(crate) fn acknowledged(&self) -> u64 {
-        self.shared.acknowledged.load(Ordering::Relaxed)
+        self.shared.acknowledged_count.load(Ordering::Relaxed)
     }
 
     /// Ends the executors immediately. Their registrations are left to expire.
@@ -186,8 +187,8 @@ async fn start(shared: &Arc<Shared>, stop: &CancellationToken, tasks: &mut JoinS
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(BenchError::system("listen"))?;
     let address = listener.local_addr().map_err(BenchError::system("listen"))?;
     let address = format!("http://{address}/");
-    let (ended, ends) = mpsc::channel(WAITING_MAX);
-    let stub = StubExecutor { shared: Arc::clone(shared), ended };
+    let (end_sender, ends) = mpsc::channel(WAITING_MAX);
+    let stub = StubExecutor { shared: Arc::clone(shared), end_sender };
     let app = Router::new()
         .route("/run", post(run))
         .route("/beat", post(answer_ok))
@@ -195,8 +196,8 @@ async fn start(shared: &Arc<Shared>, stop: &CancellationToken, tasks: &mut JoinS
         .route("/kill", post(answer_ok))
         .route("/log", post(log))
         .with_state(stub);
-    let stopped = stop.clone().cancelled_owned();
-    tasks.spawn(async move { drop(axum::serve(listener, app).with_graceful_shutdown(stopped).await) });
+    let stop_requested = stop.clone().cancelled_owned();
+    tasks.spawn(async move { drop(axum::serve(listener, app).with_graceful_shutdown(stop_requested).await) });
     tasks.spawn(register(Arc::clone(shared), address.clone()));
     tasks.spawn(report(Arc::clone(shared), ends));
     Ok(address)
@@ -221,7 +222,7 @@ async fn log() -> axum::Json<Value> {
 /// Accepts a run, which ends immediately.
 async fn run(State(stub): State<StubExecutor>, axum::Json(request): axum::Json<RunRequest>) -> axum::Json<Value> {
     (stub.shared.on_start)(request);
-    if stub.ended.send(request).await.is_err() {
+    if stub.end_sender.send(request).await.is_err() {
         tracing::warn!("a run arrived after the end");
     }
     answer_ok().await
@@ -232,8 +233,8 @@ impl Shared {
     /// the answer itself was good.
     async fn send(&self, path: &str, body: &Value) -> bool {
         loop {
-            for base in &self.target.bases {
-                match self.post(base, path, body).await {
+            for base_url in &self.target.base_urls {
+                match self.post(base_url, path, body).await {
                     Ok((status, answer)) if status.is_success() => {
                         let is_accepted = is_accepted(&answer);
                         if !is_accepted {
@@ -249,8 +250,8 @@ impl Shared {
         }
     }
 
-    async fn post(&self, base: &str, path: &str, body: &Value) -> reqwest::Result<(StatusCode, String)> {
-        let request = self.client.post(format!("{base}/api/{path}")).header(TOKEN_HEADER, &self.target.token);
+    async fn post(&self, base_url: &str, path: &str, body: &Value) -> reqwest::Result<(StatusCode, String)> {
+        let request = self.client.post(format!("{base_url}/api/{path}")).header(TOKEN_HEADER, &self.target.token);
         let answer = request.json(body).send().await?;
         Ok((answer.status(), answer.text().await?))
     }
@@ -284,7 +285,7 @@ async fn report(shared: Arc<Shared>, mut ends: mpsc::Receiver<RunRequest>) {
         );
         let callbacks: Vec<Value> = callbacks.collect();
         if shared.send("callback", &Value::Array(callbacks)).await {
-            shared.acknowledged.fetch_add(count, Ordering::Relaxed);
+            shared.acknowledged_count.fetch_add(count, Ordering::Relaxed);
         }
     }
 }
@@ -311,13 +312,13 @@ mod tests {
             answer_ok()
         };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let bases = vec![format!("http://{}", listener.local_addr().unwrap())];
+        let base_urls = vec![format!("http://{}", listener.local_addr().unwrap())];
         let app = Router::new().route("/api/callback", post(take));
         let mut server = JoinSet::new();
         server.spawn(async move { drop(axum::serve(listener, app).await) });
-        let target = Target { bases, app: "demo".to_owned(), token: "token".to_owned() };
+        let target = Target { base_urls, app: "demo".to_owned(), token: "token".to_owned() };
         let client = Client::builder().no_proxy().build().unwrap();
-        let shared = Shared { target, client, on_start: Box::new(|_| ()), acknowledged: AtomicU64::new(0) };
+        let shared = Shared { target, client, on_start: Box::new(|_| ()), acknowledged_count: AtomicU64::new(0) };
         let (shared, (ended, ends)) = (Arc::new(shared), mpsc::channel(WAITING_MAX));
         for log_id in 0..3_000 {
             ended.try_send(RunRequest { job_id: 1, log_id, log_date_time: 0 }).unwrap();
@@ -325,7 +326,7 @@ mod tests {
         drop(ended);
         report(Arc::clone(&shared), ends).await;
         assert_eq!(*counts.lock().unwrap(), [3_000_usize]);
-        assert_eq!(shared.acknowledged.load(Ordering::Relaxed), 3_000);
+        assert_eq!(shared.acknowledged_count.load(Ordering::Relaxed), 3_000);
     }
 
     #[test]

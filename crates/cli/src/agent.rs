@@ -62,8 +62,8 @@ impl AgentArgs {
     pub(crate) fn run(self) -> Result<Exit, Failure> {
         match self.command {
             Some(AgentCommand::CleanUpAfter { folder }) => {
-                let done = agent::clean_up_after(&folder);
-                return done.map(|()| Exit::Success).map_err(|error| Failure::of("cannot clean up", &error));
+                let result = agent::clean_up_after(&folder);
+                return result.map(|()| Exit::Success).map_err(|error| Failure::of("cannot clean up", &error));
             }
             Some(AgentCommand::ExecAs(exec)) => return Err(exec.run()),
             Some(AgentCommand::ProbeAs(probe)) => return probe.run().map(|()| Exit::Success),
@@ -80,9 +80,9 @@ impl AgentArgs {
         runtime::serve(|stop| async move {
             let telemetry = telemetry::start_with_runs(config.telemetry())?;
             handover::deny_other_processes();
-            let served = serve(config, &handover, stop).await;
+            let serve_result = serve(config, &handover, stop).await;
             telemetry.end().await;
-            served
+            serve_result
         })
     }
 }
@@ -136,8 +136,8 @@ async fn serve(config: AgentConfig, handover: &Handover, stop: CancellationToken
     };
     let handlers = handler_config(&config, handover)?;
     let executor = agent::add_handlers(builder, &handlers)?.build()?;
-    let offered = agent::handlers(&handlers).join(", ");
-    tracing::info!(app = config.app, name = executor.name(), servers = ?config.servers, handlers = offered, "agent starts");
+    let handler_names = agent::handlers(&handlers).join(", ");
+    tracing::info!(app = config.app, name = executor.name(), servers = ?config.servers, handlers = handler_names, "agent starts");
     if std::process::id() == 1 {
         tracing::warn!(
             "this agent is process 1 of its container and does not reap the processes that its runs leave behind: start the \

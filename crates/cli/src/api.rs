@@ -85,22 +85,22 @@ impl ApiArgs {
 /// Decodes the percent escapes of a path segment, because the client escapes the segment again.
 fn decode_segment(segment: &str) -> String {
     let bytes = segment.as_bytes();
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let hex = segment.get(at + 1..at + 3).filter(|_| bytes[at] == b'%');
+    let mut decoded_bytes = Vec::with_capacity(bytes.len());
+    let mut position = 0;
+    while position < bytes.len() {
+        let hex = segment.get(position + 1..position + 3).filter(|_| bytes[position] == b'%');
         match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
             Some(byte) => {
-                decoded.push(byte);
-                at += 3;
+                decoded_bytes.push(byte);
+                position += 3;
             }
             None => {
-                decoded.push(bytes[at]);
-                at += 1;
+                decoded_bytes.push(bytes[position]);
+                position += 1;
             }
         }
     }
-    String::from_utf8_lossy(&decoded).into_owned()
+    String::from_utf8_lossy(&decoded_bytes).into_owned()
 }
 
 #[cfg(test)]

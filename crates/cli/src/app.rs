@@ -99,10 +99,10 @@ enum AddressCommand {
 
 const VIEW: View = View { name: "name", headers: &["NAME", "STATE", "EXECUTORS"], row };
 
-const ADDRESSES: View =
+const ADDRESS_VIEW: View =
     View { name: "address", headers: &["ADDRESS", "EXECUTOR", "STATUS", "ADDED"], row: address_row };
 
-const HANDLERS: View = View { name: "name", headers: &["NAME", "EXECUTORS", "PARAMS"], row: handler_row };
+const HANDLER_VIEW: View = View { name: "name", headers: &["NAME", "EXECUTORS", "PARAMS"], row: handler_row };
 
 impl AppArgs {
     pub(crate) async fn run(self) -> Result<(), Failure> {
@@ -110,7 +110,7 @@ impl AppArgs {
         match self.command {
             AppCommand::List => VIEW.print_list(&client.get(&["apps"], &[]).await?, self.format),
             AppCommand::Handlers { name } => {
-                HANDLERS.print_list(&client.get(&["apps", &name, "handlers"], &[]).await?, self.format)
+                HANDLER_VIEW.print_list(&client.get(&["apps", &name, "handlers"], &[]).await?, self.format)
             }
             AppCommand::Drain { name } => set_state(&client, &name, "draining", self.format).await,
             AppCommand::Activate { name } => set_state(&client, &name, "active", self.format).await,
@@ -126,11 +126,13 @@ impl AppArgs {
 impl AddressCommand {
     async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
         match self {
-            Self::List { name } => ADDRESSES.print_list(&client.get(&["apps", &name, "addresses"], &[]).await?, format),
+            Self::List { name } => {
+                ADDRESS_VIEW.print_list(&client.get(&["apps", &name, "addresses"], &[]).await?, format)
+            }
             Self::Add { name, address, executor_token_file } => {
                 let token = token_file::read_existing(&executor_token_file)?;
                 let body = json!({ "address": address, "token": token.reveal() }).to_string();
-                ADDRESSES.print_row(&client.post(&["apps", &name, "addresses"], &body).await?, format)
+                ADDRESS_VIEW.print_row(&client.post(&["apps", &name, "addresses"], &body).await?, format)
             }
             Self::Remove { name, address } => {
                 let sentence = format!("removed {address}; it gets no more runs, unless it registers itself");
@@ -169,10 +171,14 @@ fn params_text(schema: &Value) -> String {
     let Some(fields) = schema["properties"].as_object() else {
         return schema["type"].as_str().unwrap_or_default().to_owned();
     };
-    let required = |name: &str| schema["required"].as_array().is_some_and(|all| all.iter().any(|one| one == name));
-    let (must, may): (Vec<&String>, Vec<&String>) = fields.keys().partition(|name| required(name));
-    let may = may.into_iter().map(|name| format!("[{name}]"));
-    harmless_text(&must.into_iter().cloned().chain(may).collect::<Vec<_>>().join(" ")).into_owned()
+    let is_required = |name: &str| {
+        schema["required"].as_array().is_some_and(|names| names.iter().any(|required_name| required_name == name))
+    };
+    let (required_fields, optional_fields): (Vec<&String>, Vec<&String>) =
+        fields.keys().partition(|name| is_required(name));
+    let optional_fields = optional_fields.into_iter().map(|name| format!("[{name}]"));
+    harmless_text(&required_fields.into_iter().cloned().chain(optional_fields).collect::<Vec<_>>().join(" "))
+        .into_owned()
 }
 
 #[cfg(test)]

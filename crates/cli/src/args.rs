@@ -188,8 +188,8 @@ impl Command {
     }
 }
 
-fn ok_exit(ended: Result<(), Failure>) -> Result<Exit, Failure> {
-    ended.map(|()| Exit::Success)
+fn ok_exit(result: Result<(), Failure>) -> Result<Exit, Failure> {
+    result.map(|()| Exit::Success)
 }
 
 #[cfg(test)]

@@ -105,21 +105,22 @@ struct SeedArgs {
 fn seed(args: SeedArgs, format: FormatArgs) -> Result<Exit, Failure> {
     let plan = SeedPlan { database: args.database.0, jobs: args.jobs, history: args.history };
     runtime::serve(|stop| async move {
-        let seeded = tokio::select! {
-            seeded = rondel_bench::seed(&plan) => seeded,
+        let result = tokio::select! {
+            result = rondel_bench::seed(&plan) => result,
             () = stop.cancelled() => return Err(Failure::silent(Exit::Interrupted)),
         };
-        let seeded = seeded.map_err(|error| match error {
+        let summary = result.map_err(|error| match error {
             BenchError::NotEmpty { .. } => Failure::refused(error.to_string()),
             error => Failure::of("the database is filled in part", &error),
         })?;
         match format.format {
             Format::Json | Format::Jsonl | Format::Yaml => {
-                output::print_document(&serde_json::to_string(&seeded)?, format.format)
+                output::print_document(&serde_json::to_string(&summary)?, format.format)
             }
-            Format::Table | Format::Wide | Format::Name => {
-                output::print_lines(&format!("{} jobs, {} runs, {} counted", seeded.jobs, seeded.runs, seeded.counted))
-            }
+            Format::Table | Format::Wide | Format::Name => output::print_lines(&format!(
+                "{} jobs, {} runs, {} counted",
+                summary.jobs, summary.runs, summary.counted
+            )),
         }
     })
 }
@@ -127,11 +128,11 @@ fn seed(args: SeedArgs, format: FormatArgs) -> Result<Exit, Failure> {
 /// Finds the highest rate at which runs start in time.
 fn find_max(plan: &Plan, bounds: Bounds, format: FormatArgs) -> Result<Exit, Failure> {
     runtime::serve(|stop| async move {
-        let measured = tokio::select! {
-            measured = rondel_bench::find_max(plan, bounds, |round| output::print_message(&round.sentence())) => measured,
+        let result = tokio::select! {
+            result = rondel_bench::find_max(plan, bounds, |round| output::print_message(&round.sentence())) => result,
             () = stop.cancelled() => return Err(Failure::silent(Exit::Interrupted)),
         };
-        let report = measured.map_err(measurement_failure)?;
+        let report = result.map_err(measurement_failure)?;
         match format.format {
             Format::Json | Format::Jsonl | Format::Yaml => {
                 output::print_document(&serde_json::to_string(&report)?, format.format)
@@ -152,7 +153,6 @@ fn measurement_failure(error: BenchError) -> Failure {
     }
 }
 
-/// Names and values as lines.
 fn name_value_lines(lines: Vec<(String, String)>) -> String {
     let mut table = Table::new(&["", ""]);
     lines.into_iter().for_each(|(name, value)| table.add(vec![name, value]));
@@ -211,8 +211,12 @@ impl BenchArgs {
         let format = self.format;
         match self.command {
             Some(BenchCommand::Executor(args)) => {
-                let plan =
-                    ExecutorPlan { servers: args.servers, name: args.name, slots: args.slots, agent: args.agent };
+                let plan = ExecutorPlan {
+                    servers: args.servers,
+                    name: args.name,
+                    slots: args.slots,
+                    has_agent_handlers: args.agent,
+                };
                 return runtime::serve(|_| async { output::print_lines(&rondel_bench::run_executor(plan).await?) });
             }
             Some(BenchCommand::XxlExecutors(args)) => {
@@ -234,11 +238,11 @@ impl BenchArgs {
             return find_max(&plan, bounds, format);
         }
         runtime::serve(|stop| async move {
-            let measured = tokio::select! {
-                measured = rondel_bench::run(&plan) => measured,
+            let result = tokio::select! {
+                result = rondel_bench::run(&plan) => result,
                 () = stop.cancelled() => return Err(Failure::silent(Exit::Interrupted)),
             };
-            let report = measured.map_err(measurement_failure)?;
+            let report = result.map_err(measurement_failure)?;
             match format.format {
                 Format::Json | Format::Jsonl | Format::Yaml => {
                     output::print_document(&serde_json::to_string(&report)?, format.format)
@@ -279,7 +283,7 @@ impl BenchArgs {
                 Mode::Idle => rondel_bench::Mode::Idle,
             },
             database: database.0,
-            reuse: self.reuse,
+            may_have_data: self.reuse,
             jobs: self.jobs,
             seconds: self.seconds,
             warm_up: self.warm_up,

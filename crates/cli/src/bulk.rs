@@ -58,12 +58,12 @@ pub(crate) struct Bulk<'a> {
 impl Bulk<'_> {
     /// Applies the action to the job or run with this id.
     pub(crate) async fn apply_to_one(&self, client: &Client, id: &str, format: FormatArgs) -> Result<(), Failure> {
-        let done = post(client, self, &json!({ "ids": [id] })).await?;
-        let found = done.value()?;
-        if found["matched"] == 0 && found["left_out"] == 0 {
+        let answer = post(client, self, &json!({ "ids": [id] })).await?;
+        let counts = answer.value()?;
+        if counts["matched"] == 0 && counts["left_out"] == 0 {
             return Err(Failure::new(Exit::NotFound, format!("there is no {} {}", self.noun, harmless_text(id))));
         }
-        report(&done, self, false, format)
+        report(&answer, self, false, format)
     }
 }
 
@@ -81,33 +81,33 @@ impl BulkArgs {
                 format!("--filter is empty, which every {noun} passes; with --yes, write 'app:*' for all {noun}s");
             return Err(Failure::refused(message));
         }
-        let counted_first = post(client, bulk, &json!({"q": filter, "after": self.after, "dry_run": true})).await?;
-        let search = counted_first.value()?;
-        let matched = search["matched"].as_u64().unwrap_or_default();
+        let count_answer = post(client, bulk, &json!({"q": filter, "after": self.after, "dry_run": true})).await?;
+        let search = count_answer.value()?;
+        let matched_count = search["matched"].as_u64().unwrap_or_default();
         // A search that found no match may have stopped at its limit before the end. The report then names the place to
         // continue from.
-        if self.dry_run || (matched == 0 && search["has_more"] == true) {
-            return report(&counted_first, bulk, true, format);
+        if self.dry_run || (matched_count == 0 && search["has_more"] == true) {
+            return report(&count_answer, bulk, true, format);
         }
-        if matched == 0 {
+        if matched_count == 0 {
             output::print_message(&format!("no {} passes the filter; nothing was done", bulk.noun));
             return match format.format {
                 Format::Json | Format::Jsonl | Format::Yaml => {
-                    output::print_document(counted_first.text(), format.format)
+                    output::print_document(count_answer.text(), format.format)
                 }
                 Format::Name | Format::Table | Format::Wide => Ok(()),
             };
         }
         if !self.yes {
-            ask_for_consent(bulk, &search, matched)?;
+            ask_for_consent(bulk, &search, matched_count)?;
             if let Some(selection) = selection_by_names(&search) {
-                let done = post(client, bulk, &selection).await?;
-                return report(&with_continuation(&done, &search)?, bulk, false, format);
+                let answer = post(client, bulk, &selection).await?;
+                return report(&with_continuation(&answer, &search)?, bulk, false, format);
             }
         }
-        let selection = json!({"q": filter, "after": self.after, "expected_count": matched});
-        let done = post(client, bulk, &selection).await?;
-        report(&done, bulk, false, format)
+        let selection = json!({"q": filter, "after": self.after, "expected_count": matched_count});
+        let answer = post(client, bulk, &selection).await?;
+        report(&answer, bulk, false, format)
     }
 }
 
@@ -119,8 +119,8 @@ fn selection_by_names(search: &Value) -> Option<Value> {
 }
 
 /// Copies `has_more` and `after` from the preceding search into the answer: an action on names does not report them.
-fn with_continuation(done: &Body, search: &Value) -> Result<Body, Failure> {
-    let mut answer = done.value()?;
+fn with_continuation(body: &Body, search: &Value) -> Result<Body, Failure> {
+    let mut answer = body.value()?;
     for field in ["has_more", "after"] {
         answer[field] = search[field].clone();
     }
@@ -138,20 +138,21 @@ async fn post(client: &Client, bulk: &Bulk<'_>, selection: &Value) -> Result<Bod
 }
 
 /// Asks for consent, and refuses if there is no terminal.
-fn ask_for_consent(bulk: &Bulk<'_>, search: &Value, matched: u64) -> Result<(), Failure> {
-    let count = counted(matched, bulk.noun);
+fn ask_for_consent(bulk: &Bulk<'_>, search: &Value, matched_count: u64) -> Result<(), Failure> {
+    let count = counted(matched_count, bulk.noun);
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         let message = format!("{count} would be {}, and there is no terminal to ask for consent", bulk.participle);
         return Err(Failure::refused(format!("{message}: add --yes, or look first with --dry-run; nothing was done")));
     }
     let names: Vec<String> = affected_names(search).into_iter().take(NAMES_MAX).collect();
-    let more = if names.is_empty() { String::new() } else { format!(": {}", harmless_text(&names.join(", "))) };
-    let rest = matched.saturating_sub(u64::try_from(names.len()).unwrap_or(0));
-    let rest = if names.is_empty() || rest == 0 { String::new() } else { format!(" and {rest} more") };
-    write!(std::io::stderr(), "{}: {count}{more}{rest}? [y/N] ", bulk.action).ok();
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line)?;
-    match line.trim() {
+    let names_text = if names.is_empty() { String::new() } else { format!(": {}", harmless_text(&names.join(", "))) };
+    let unnamed_count = matched_count.saturating_sub(u64::try_from(names.len()).unwrap_or(0));
+    let unnamed_text =
+        if names.is_empty() || unnamed_count == 0 { String::new() } else { format!(" and {unnamed_count} more") };
+    write!(std::io::stderr(), "{}: {count}{names_text}{unnamed_text}? [y/N] ", bulk.action).ok();
+    let mut reply = String::new();
+    std::io::stdin().read_line(&mut reply)?;
+    match reply.trim() {
         "y" | "Y" | "yes" => Ok(()),
         _ => Err(Failure::from_text("nothing was done")),
     }
@@ -159,8 +160,8 @@ fn ask_for_consent(bulk: &Bulk<'_>, search: &Value, matched: u64) -> Result<(), 
 
 /// The names of the jobs or runs that were changed; of retried runs, the ids of the new ones.
 fn affected_names(answer: &Value) -> Vec<String> {
-    let lists = ["jobs", "made"].into_iter().filter_map(|key| answer[key].as_array());
-    lists.flatten().map(text_of).collect()
+    let name_lists = ["jobs", "made"].into_iter().filter_map(|key| answer[key].as_array());
+    name_lists.flatten().map(text_of).collect()
 }
 
 fn report(answer: &Body, bulk: &Bulk<'_>, is_dry_run: bool, format: FormatArgs) -> Result<(), Failure> {
@@ -175,9 +176,9 @@ fn report(answer: &Body, bulk: &Bulk<'_>, is_dry_run: bool, format: FormatArgs) 
     };
     let problems: Vec<&Value> = value["problems"].as_array().into_iter().flatten().collect();
     for problem in problems.iter().take(PROBLEMS_MAX) {
-        let which = ["job", "id"].into_iter().find_map(|key| problem[key].as_str()).unwrap_or_default();
-        let why = problem["message"].as_str().unwrap_or_default();
-        output::print_message(&format!("{}: {}", harmless_text(which), harmless_text(why)));
+        let subject = ["job", "id"].into_iter().find_map(|key| problem[key].as_str()).unwrap_or_default();
+        let message = problem["message"].as_str().unwrap_or_default();
+        output::print_message(&format!("{}: {}", harmless_text(subject), harmless_text(message)));
     }
     let verdict = match problems.len() {
         0 => Ok(()),
@@ -188,23 +189,25 @@ fn report(answer: &Body, bulk: &Bulk<'_>, is_dry_run: bool, format: FormatArgs) 
 
 /// Describes what was done or, in a dry run, would be.
 fn sentence(answer: &Value, bulk: &Bulk<'_>, is_dry_run: bool) -> String {
-    let matched = answer["matched"].as_u64().unwrap_or_default();
-    let more = match (answer["has_more"] == true, answer["after"].as_str()) {
+    let matched_count = answer["matched"].as_u64().unwrap_or_default();
+    let continuation_text = match (answer["has_more"] == true, answer["after"].as_str()) {
         (false, _) => String::new(),
         (true, None) => "; more pass the filter than one request takes".to_owned(),
-        (true, Some(place)) => {
-            format!("; more pass the filter than one request takes, continue with --after {}", harmless_text(place))
+        (true, Some(cursor)) => {
+            format!("; more pass the filter than one request takes, continue with --after {}", harmless_text(cursor))
         }
     };
     if is_dry_run {
-        return format!("{} would be {}{more}", counted(matched, bulk.noun), bulk.participle);
+        return format!("{} would be {}{continuation_text}", counted(matched_count, bulk.noun), bulk.participle);
     }
     let problem_count = answer["problems"].as_array().map_or(0, Vec::len);
-    let unchanged = answer["unchanged"].as_u64().unwrap_or_default();
-    let failed = u64::try_from(problem_count).unwrap_or(u64::MAX);
-    let done = answer["done"].as_u64().unwrap_or_else(|| matched.saturating_sub(unchanged).saturating_sub(failed));
-    let stood = if unchanged > 0 { format!(", {unchanged} unchanged") } else { String::new() };
-    format!("{} {}{stood}{more}", counted(done, bulk.noun), bulk.participle)
+    let unchanged_count = answer["unchanged"].as_u64().unwrap_or_default();
+    let failed_count = u64::try_from(problem_count).unwrap_or(u64::MAX);
+    let done_count = answer["done"]
+        .as_u64()
+        .unwrap_or_else(|| matched_count.saturating_sub(unchanged_count).saturating_sub(failed_count));
+    let unchanged_text = if unchanged_count > 0 { format!(", {unchanged_count} unchanged") } else { String::new() };
+    format!("{} {}{unchanged_text}{continuation_text}", counted(done_count, bulk.noun), bulk.participle)
 }
 
 #[cfg(test)]

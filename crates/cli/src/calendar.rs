@@ -111,7 +111,7 @@ enum As {
 const ANSWER_FIELDS: [&str; 4] = ["namespace", "version", "created_at", "updated_at"];
 
 const VIEW: View = View { name: "name", headers: &["NAME", "DESCRIPTION", "VERSION", "UPDATED"], row };
-const USERS: View = View { name: "name", headers: &["KIND", "NAME"], row: user_row };
+const USER_VIEW: View = View { name: "name", headers: &["KIND", "NAME"], row: user_row };
 
 impl CalendarArgs {
     pub(crate) async fn run(self) -> Result<(), Failure> {
@@ -127,7 +127,7 @@ impl CalendarArgs {
             CalendarCommand::Import(args) => args.run(&client, format).await,
             CalendarCommand::Users(args) => {
                 let path = ["calendars", &args.name, "users"];
-                USERS.print_list(&list::read_at(&client, &path, &[], &args.bounds).await?, format)
+                USER_VIEW.print_list(&list::read_at(&client, &path, &[], &args.bounds).await?, format)
             }
             CalendarCommand::Delete(args) => {
                 delete(&client, &["calendars", &args.name], &[], &format!("deleted {}", args.name), format).await
@@ -151,9 +151,10 @@ fn definition<'t>(document: &Value, text: &'t str) -> Cow<'t, str> {
     if !ANSWER_FIELDS.iter().any(|name| fields.contains_key(*name)) {
         return Cow::Borrowed(text);
     }
-    let own = fields.iter().filter(|(name, _)| !ANSWER_FIELDS.contains(&name.as_str()));
-    let own: Map<String, Value> = own.map(|(name, value)| (name.clone(), value.clone())).collect();
-    Cow::Owned(Value::Object(own).to_string())
+    let definition_fields = fields.iter().filter(|(name, _)| !ANSWER_FIELDS.contains(&name.as_str()));
+    let definition_fields: Map<String, Value> =
+        definition_fields.map(|(name, value)| (name.clone(), value.clone())).collect();
+    Cow::Owned(Value::Object(definition_fields).to_string())
 }
 
 impl ImportArgs {
@@ -162,11 +163,11 @@ impl ImportArgs {
             Kind::Ics => "ics",
             Kind::Csv => "csv",
         };
-        let wanted = match self.wanted {
+        let day_kind = match self.wanted {
             As::Days => "days",
             As::Workdays => "workdays",
         };
-        let mut query = vec![("format", kind), ("as", wanted)];
+        let mut query = vec![("format", kind), ("as", day_kind)];
         query.extend(self.years.as_deref().map(|years| ("years", years)));
         if self.dry_run {
             query.push(("dry_run", "true"));

@@ -20,20 +20,23 @@ pub(crate) fn set_display_in_utc(is_utc: bool) {
 
 /// An instant for display, in the zone that [`set_display_in_utc`] has chosen and with the zone's offset.
 pub(crate) fn local_text(at: Timestamp) -> String {
-    let local = at.to_utc().filter(|_| !SHOWS_UTC.load(Ordering::Relaxed)).map(|utc| utc.with_timezone(&chrono::Local));
-    match local {
-        Some(local) if local.offset().local_minus_utc() != 0 => local.to_rfc3339_opts(SecondsFormat::AutoSi, false),
+    let local_time =
+        at.to_utc().filter(|_| !SHOWS_UTC.load(Ordering::Relaxed)).map(|utc| utc.with_timezone(&chrono::Local));
+    match local_time {
+        Some(local_time) if local_time.offset().local_minus_utc() != 0 => {
+            local_time.to_rfc3339_opts(SecondsFormat::AutoSi, false)
+        }
         _ => at.to_string(),
     }
 }
 
 /// The distance of an instant from now: `in 12s`, `3m ago`, `now`.
 pub(crate) fn relative_text(at: Timestamp, now: Timestamp) -> String {
-    let (ahead, behind) = (at.since(now), now.since(at));
-    if ahead >= Duration::from_secs(1) {
-        format!("in {}", rough_text(ahead))
-    } else if behind >= Duration::from_secs(1) {
-        format!("{} ago", rough_text(behind))
+    let (remaining, elapsed) = (at.since(now), now.since(at));
+    if remaining >= Duration::from_secs(1) {
+        format!("in {}", rough_text(remaining))
+    } else if elapsed >= Duration::from_secs(1) {
+        format!("{} ago", rough_text(elapsed))
     } else {
         "now".to_owned()
     }
@@ -43,11 +46,11 @@ pub(crate) fn relative_text(at: Timestamp, now: Timestamp) -> String {
 pub(crate) fn rough_text(length: Duration) -> String {
     let seconds = length.as_secs();
     let units = [("d", seconds / 86_400), ("h", seconds / 3600 % 24), ("m", seconds / 60 % 60), ("s", seconds % 60)];
-    let Some(largest) = units.iter().position(|(_, count)| *count > 0) else {
+    let Some(largest_index) = units.iter().position(|(_, count)| *count > 0) else {
         return format!("{}ms", length.subsec_millis());
     };
-    let shown = units.iter().skip(largest).take(2).filter(|(_, count)| *count > 0);
-    shown.map(|(unit, count)| format!("{count}{unit}")).collect()
+    let shown_units = units.iter().skip(largest_index).take(2).filter(|(_, count)| *count > 0);
+    shown_units.map(|(unit, count)| format!("{count}{unit}")).collect()
 }
 
 #[cfg(test)]

@@ -108,9 +108,9 @@ impl ContextArgs {
     }
 }
 
-/// The environment variable that overrides the context `chosen`, if there is one.
-fn deciding_variable(chosen: &str) -> Option<&'static str> {
-    let is_other_context = token_file::env_variable("RONDEL_CONTEXT").is_some_and(|name| name != chosen);
+/// The environment variable that overrides the context `context_name`, if there is one.
+fn deciding_variable(context_name: &str) -> Option<&'static str> {
+    let is_other_context = token_file::env_variable("RONDEL_CONTEXT").is_some_and(|name| name != context_name);
     let is_server_set = token_file::env_variable("RONDEL_SERVER").is_some();
     if is_server_set { Some("RONDEL_SERVER") } else { is_other_context.then_some("RONDEL_CONTEXT") }
 }
@@ -183,7 +183,7 @@ impl LoginArgs {
         let context = contexts.get(&name)?.clone();
         self.client.check_sign_in(&context)?;
         let token = read_token(&context.server).await?;
-        let credential = Credential { token: token.clone(), from: "that was read".to_owned() };
+        let credential = Credential { token: token.clone(), source: "that was read".to_owned() };
         let client = self.client.for_sign_in_to(&context).client_with_token(Some(credential))?;
         client.get(&["jobs"], &[("limit", "1")]).await?;
         contexts.store_token(&name, &token)?;
@@ -200,8 +200,8 @@ impl LogoutArgs {
             return Err(Failure::from_text("no context is in use"));
         };
         contexts.get(&name)?;
-        let was_there = contexts.delete_token(&name)?;
-        output::print_message(&if was_there {
+        let was_stored = contexts.delete_token(&name)?;
+        output::print_message(&if was_stored {
             format!("signed out of {name}")
         } else {
             format!("{name} has no token")
@@ -212,7 +212,7 @@ impl LogoutArgs {
 
 /// Reads a token from a line of standard input, without echo on a terminal. Ctrl-C still ends the command.
 async fn read_token(server: &str) -> Result<Token, Failure> {
-    let hidden = if std::io::stdin().is_terminal() {
+    let hidden_echo = if std::io::stdin().is_terminal() {
         write!(std::io::stderr(), "token for {server}: ").ok();
         HiddenInput::begin()
     } else {
@@ -223,11 +223,11 @@ async fn read_token(server: &str) -> Result<Token, Failure> {
     // shutdown.
     std::thread::Builder::new().name("token".to_owned()).spawn(move || {
         let mut line = String::new();
-        let read = std::io::stdin().lock().read_line(&mut line);
-        sender.send(read.map(|_| line)).ok();
+        let result = std::io::stdin().lock().read_line(&mut line);
+        sender.send(result.map(|_| line)).ok();
     })?;
     let line = line.await;
-    drop(hidden);
+    drop(hidden_echo);
     token_file::parse_token(&line??).ok_or_else(|| {
         Failure::refused("the input is not a token: expected one line of at least 16 visible characters")
     })
@@ -238,11 +238,11 @@ struct HiddenInput(Termios);
 
 impl HiddenInput {
     fn begin() -> Option<Self> {
-        let before = tcgetattr(std::io::stdin()).ok()?;
-        let mut modes = before.clone();
-        modes.local_modes.remove(LocalModes::ECHO);
-        tcsetattr(std::io::stdin(), OptionalActions::Now, &modes).ok()?;
-        Some(Self(before))
+        let original_modes = tcgetattr(std::io::stdin()).ok()?;
+        let mut silent_modes = original_modes.clone();
+        silent_modes.local_modes.remove(LocalModes::ECHO);
+        tcsetattr(std::io::stdin(), OptionalActions::Now, &silent_modes).ok()?;
+        Some(Self(original_modes))
     }
 }
 

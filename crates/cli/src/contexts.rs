@@ -62,7 +62,7 @@ impl Contexts {
         Ok(Self { folder, file })
     }
 
-    /// The names and contexts, by name.
+    /// The contexts with their names, sorted by name.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&String, &Context)> {
         self.file.contexts.iter()
     }
@@ -75,10 +75,16 @@ impl Contexts {
     /// The context with this name; an error if there is none.
     pub(crate) fn get(&self, name: &str) -> Result<&Context, Failure> {
         self.file.contexts.get(name).ok_or_else(|| {
-            let known: Vec<&str> = self.file.contexts.keys().map(String::as_str).collect();
-            let known =
-                if known.is_empty() { "there are none".to_owned() } else { format!("there are {}", known.join(", ")) };
-            Failure::new(Exit::NotFound, format!("there is no context {name:?}; {known}; rondel context add makes one"))
+            let known_names: Vec<&str> = self.file.contexts.keys().map(String::as_str).collect();
+            let names_text = if known_names.is_empty() {
+                "there are none".to_owned()
+            } else {
+                format!("there are {}", known_names.join(", "))
+            };
+            Failure::new(
+                Exit::NotFound,
+                format!("there is no context {name:?}; {names_text}; rondel context add makes one"),
+            )
         })
     }
 
@@ -87,9 +93,9 @@ impl Contexts {
     /// Without a new namespace, the previous one remains if the server is the same.
     pub(crate) fn put(&mut self, name: &str, mut context: Context) -> Result<bool, Failure> {
         name::check(name).map_err(Failure::refused)?;
-        let before = self.file.contexts.get(name).filter(|before| before.server == context.server);
-        let is_same_server = before.is_some();
-        context.namespace = context.namespace.or_else(|| before?.namespace.clone());
+        let same_context = self.file.contexts.get(name).filter(|same_context| same_context.server == context.server);
+        let is_same_server = same_context.is_some();
+        context.namespace = context.namespace.or_else(|| same_context?.namespace.clone());
         let is_forgotten = !is_same_server && self.delete_token(name)?;
         self.file.contexts.insert(name.to_owned(), context);
         self.file.current.get_or_insert_with(|| name.to_owned());
@@ -124,7 +130,6 @@ impl Contexts {
         self.folder.join("tokens").join(name)
     }
 
-    /// Stores a token for a context.
     pub(crate) fn store_token(&self, name: &str, token: &Token) -> Result<(), Failure> {
         write_secret(&self.token_path(name), &format!("{}\n", token.reveal()))
     }
@@ -147,10 +152,10 @@ impl Contexts {
 
 /// Rondel's folder in the user's configuration.
 fn folder() -> PathBuf {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let config = set("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
-    let config = config.or_else(|| Some(set("HOME")?.join(".config")));
-    config.unwrap_or_else(|| PathBuf::from(".config")).join("rondel")
+    let nonempty_variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let config_folder = nonempty_variable("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
+    let config_folder = config_folder.or_else(|| Some(nonempty_variable("HOME")?.join(".config")));
+    config_folder.unwrap_or_else(|| PathBuf::from(".config")).join("rondel")
 }
 
 /// Writes a file that only this user can read, and replaces the previous one atomically.

@@ -201,7 +201,7 @@ fn explain(args: &ExplainArgs) -> Result<(), Failure> {
                 at: warning.at,
                 message: warning.sentence(report.lang),
             });
-            let explained = Explanation {
+            let explanation = Explanation {
                 expression: report.expression.source(),
                 time_zone: report.zone.name(),
                 dialect: report.expression.dialect(),
@@ -209,7 +209,7 @@ fn explain(args: &ExplainArgs) -> Result<(), Failure> {
                 next_fire_at: report.fires().next(),
                 warnings: warnings.collect(),
             };
-            output::print_document(&serde_json::to_string(&explained)?, args.format.format)?;
+            output::print_document(&serde_json::to_string(&explanation)?, args.format.format)?;
         }
         Format::Name => output::print_lines(&report.sentence)?,
         Format::Table | Format::Wide => {
@@ -223,8 +223,8 @@ fn explain(args: &ExplainArgs) -> Result<(), Failure> {
 /// An instant on the clock of the zone, with the zone's abbreviation: `2026-03-08T03:00:00+08:00 CST`.
 fn zone_time_text(at: Timestamp, zone: Tz) -> String {
     let Some(utc) = at.to_utc() else { return at.to_string() };
-    let local = zone.from_utc_datetime(&utc.naive_utc());
-    format!("{} {}", local.to_rfc3339_opts(SecondsFormat::Secs, false), local.format("%Z"))
+    let local_time = zone.from_utc_datetime(&utc.naive_utc());
+    format!("{} {}", local_time.to_rfc3339_opts(SecondsFormat::Secs, false), local_time.format("%Z"))
 }
 
 #[cfg(test)]

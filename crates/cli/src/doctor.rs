@@ -93,12 +93,12 @@ impl DoctorArgs {
         if self.file.is_given() {
             checks.extend(check_config(&self.file).await);
         }
-        let written = print(&checks, self.format);
+        let print_result = print(&checks, self.format);
         let verdict = match checks.iter().filter(|check| check.verdict == Verdict::Wrong).count() {
             0 => Ok(()),
             count => Err(Failure::new(Exit::Failed, format!("{count} of {} checks failed", checks.len()))),
         };
-        output_or_verdict(written, verdict)
+        output_or_verdict(print_result, verdict)
     }
 }
 
@@ -115,22 +115,22 @@ fn check_contexts() -> Check {
 }
 
 async fn check_server(client: &Client) -> Vec<Check> {
-    let place = client.server_url();
+    let server_url = client.server_url();
     let mut checks = Vec::new();
-    let ready = match client.get_outside_api("readyz?verbose").await {
+    let readiness = match client.get_outside_api("readyz?verbose").await {
         Ok(answer) => answer,
         Err(failure) => {
             return vec![check_of_failure("server", &failure, "start it, or name another one with --server")];
         }
     };
-    checks.push(passed_check("server", format!("{place} answers")));
-    checks.push(if ready.status.is_success() {
+    checks.push(passed_check("server", format!("{server_url} answers")));
+    checks.push(if readiness.status.is_success() {
         passed_check("readiness", "ready")
     } else {
-        unready_check(&ready.text)
+        unready_check(&readiness.text)
     });
-    checks.extend(check_history(&ready.text));
-    checks.extend(ready.date.map(check_skew));
+    checks.extend(check_history(&readiness.text));
+    checks.extend(readiness.date.map(check_skew));
     let call = Call { method: Method::GET, path: &["nodes"], query: &[], body: None, headers: &[] };
     match client.call(call).await {
         Ok(Ok(body)) => {
@@ -148,15 +148,15 @@ async fn check_server(client: &Client) -> Vec<Check> {
 
 /// The checks of the server that failed; without them, its whole answer, such as that of a proxy.
 fn unready_check(answer: &str) -> Check {
-    let ready: Value = serde_json::from_str(answer).unwrap_or_default();
-    let details = ready["details"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let readiness: Value = serde_json::from_str(answer).unwrap_or_default();
+    let details = readiness["details"].as_array().map(Vec::as_slice).unwrap_or_default();
     let is_failed = |detail: &&Value| detail["ok"] == false && detail["check"] != "history";
-    let words = |detail: &Value| {
+    let detail_text = |detail: &Value| {
         let [check, message] = ["check", "message"].map(|field| detail[field].as_str().unwrap_or_default().to_owned());
         format!("{check}: {message}")
     };
-    let failed: Vec<String> = details.iter().filter(is_failed).map(words).collect();
-    let finding = if failed.is_empty() { answer.trim().to_owned() } else { failed.join("; ") };
+    let failed_texts: Vec<String> = details.iter().filter(is_failed).map(detail_text).collect();
+    let finding = if failed_texts.is_empty() { answer.trim().to_owned() } else { failed_texts.join("; ") };
     failed_check(
         "readiness",
         finding,
@@ -165,9 +165,9 @@ fn unready_check(answer: &str) -> Check {
 }
 
 /// A warning if the server reports that its database went back in time.
-fn check_history(ready: &str) -> Option<Check> {
-    let ready: Value = serde_json::from_str(ready).ok()?;
-    let details = ready["details"].as_array()?;
+fn check_history(readiness: &str) -> Option<Check> {
+    let readiness: Value = serde_json::from_str(readiness).ok()?;
+    let details = readiness["details"].as_array()?;
     let detail = details.iter().find(|detail| detail["check"] == "history" && detail["ok"] == false)?;
     let message = detail["message"].as_str().unwrap_or_default();
     Some(warning("history", message, "compare the ledger with what your handlers wrote"))
@@ -186,16 +186,18 @@ fn check_skew(server: Timestamp) -> Check {
 }
 
 fn check_versions(nodes: &Value) -> Check {
-    let own = env!("CARGO_PKG_VERSION");
+    let own_version = env!("CARGO_PKG_VERSION");
     let items = nodes["items"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let mut others: Vec<&str> = items.iter().filter_map(|node| node["server_version"].as_str()).collect();
-    others.sort_unstable();
-    others.dedup();
-    match others.as_slice() {
-        [one] if *one == own => passed_check("versions", format!("{own} here and there")),
+    let mut server_versions: Vec<&str> = items.iter().filter_map(|node| node["server_version"].as_str()).collect();
+    server_versions.sort_unstable();
+    server_versions.dedup();
+    match server_versions.as_slice() {
+        [server_version] if *server_version == own_version => {
+            passed_check("versions", format!("{own_version} here and there"))
+        }
         [] => warning("versions", "the server names no nodes", "is its lease held? see readiness"),
         several => {
-            let finding = format!("{own} here, {} there", several.join(" and "));
+            let finding = format!("{own_version} here, {} there", several.join(" and "));
             warning("versions", finding, "use the same version on both sides")
         }
     }
@@ -224,7 +226,6 @@ fn server_config(file: &ConfigFileArgs) -> Result<ServerConfig, Failure> {
     config::checked_server(file.server(settings)?, file.oidc(oidc)?, file.http(http)?)
 }
 
-/// The settings that the environment has.
 fn settings_of_environment() -> Result<(ServerSettings, OidcSettings, HttpSettings), clap::Error> {
     let command = Command::new("server").no_binary_name(true);
     let command = HttpSettings::augment_args(OidcSettings::augment_args(ServerSettings::augment_args(command)));
@@ -271,9 +272,9 @@ async fn check_database(config: &ServerConfig) -> Check {
             ),
         };
     }
-    let place = host_and_port(&url);
+    let address = host_and_port(&url);
     let remedy = "check host, port and firewall of server.database, and whether the database runs";
-    match tokio::time::timeout(DATABASE_TIMEOUT, tokio::net::TcpStream::connect(place)).await {
+    match tokio::time::timeout(DATABASE_TIMEOUT, tokio::net::TcpStream::connect(address)).await {
         Ok(Ok(_)) => passed_check("database", format!("a server listens at {database_text}")),
         Ok(Err(error)) => failed_check("database", format!("{database_text}: {error}"), remedy),
         Err(_) => {
@@ -284,33 +285,33 @@ async fn check_database(config: &ServerConfig) -> Check {
 
 /// The local socket that a URL names in place of a host: MySQL's socket file, or the folder with PostgreSQL's socket.
 fn socket_path(url: &reqwest::Url) -> Option<String> {
-    let named = url.query_pairs().find(|(key, _)| matches!(&**key, "host" | "socket"));
-    let named = named.map(|(_, value)| value.into_owned());
+    let socket_parameter = url.query_pairs().find(|(key, _)| matches!(&**key, "host" | "socket"));
+    let socket_parameter = socket_parameter.map(|(_, value)| value.into_owned());
     let encoded = || Some(url.host_str()?.replace("%2F", "/").replace("%2f", "/"));
-    named.or_else(encoded).filter(|path| path.starts_with('/'))
+    socket_parameter.or_else(encoded).filter(|path| path.starts_with('/'))
 }
 
 /// The host and the port of a database server.
 fn host_and_port(url: &reqwest::Url) -> (String, u16) {
     let is_postgres = url.scheme().starts_with("postgres");
-    // The query of a PostgreSQL URL can set host and port.
-    let named = |name: &str| {
+    // The parameters after the ? of a PostgreSQL URL can set host and port.
+    let query_value = |name: &str| {
         let mut pairs = url.query_pairs().filter(|_| is_postgres);
         pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
     };
-    let port = named("port").and_then(|port| port.parse().ok()).or(url.port());
+    let port = query_value("port").and_then(|port| port.parse().ok()).or(url.port());
     // A URL has an IPv6 address in brackets.
     let in_url = || url.host_str().unwrap_or("localhost").trim_matches(['[', ']']).to_owned();
-    (named("host").unwrap_or_else(in_url), port.unwrap_or(if is_postgres { 5432 } else { 3306 }))
+    (query_value("host").unwrap_or_else(in_url), port.unwrap_or(if is_postgres { 5432 } else { 3306 }))
 }
 
 fn check_disk(folder: &Path) -> Check {
     let existing_folder = folder.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("."));
     match rustix::fs::statvfs(existing_folder) {
         Ok(stats) => {
-            let free = stats.f_bavail.saturating_mul(stats.f_frsize);
-            let finding = format!("{} MiB free at {}", free / 1024 / 1024, existing_folder.display());
-            if free >= DISK_MIN {
+            let free_bytes = stats.f_bavail.saturating_mul(stats.f_frsize);
+            let finding = format!("{} MiB free at {}", free_bytes / 1024 / 1024, existing_folder.display());
+            if free_bytes >= DISK_MIN {
                 passed_check("disk", finding)
             } else {
                 warning("disk", finding, "make room, or move server.data_dir")
@@ -323,13 +324,13 @@ fn check_disk(folder: &Path) -> Check {
 }
 
 fn print(checks: &[Check], format: FormatArgs) -> Result<(), Failure> {
-    let word = |verdict| match verdict {
+    let verdict_word = |verdict| match verdict {
         Verdict::Good => "ok",
         Verdict::Warning => "warning",
         Verdict::Wrong => "failed",
     };
     let values = checks.iter().map(|check| {
-        json!({ "name": check.name, "verdict": word(check.verdict), "found": check.finding, "remedy": check.remedy })
+        json!({ "name": check.name, "verdict": verdict_word(check.verdict), "found": check.finding, "remedy": check.remedy })
     });
     match format.format {
         Format::Json | Format::Yaml => {
@@ -337,18 +338,18 @@ fn print(checks: &[Check], format: FormatArgs) -> Result<(), Failure> {
         }
         Format::Jsonl => output::print_lines(&values.map(|value| value.to_string()).collect::<Vec<_>>().join("\n")),
         Format::Name => {
-            let named = checks.iter().filter(|check| check.verdict != Verdict::Good);
-            output::print_names(named.map(|check| check.name))
+            let failed_checks = checks.iter().filter(|check| check.verdict != Verdict::Good);
+            output::print_names(failed_checks.map(|check| check.name))
         }
         Format::Table | Format::Wide => {
             let paint = Paint::of_stdout();
-            let line = |check: &Check| {
+            let check_line = |check: &Check| {
                 let ink = match check.verdict {
                     Verdict::Good => Ink::Green,
                     Verdict::Warning => Ink::Yellow,
                     Verdict::Wrong => Ink::Red,
                 };
-                let verdict = paint.ink(ink, &format!("{:<8}", word(check.verdict)));
+                let verdict = paint.ink(ink, &format!("{:<8}", verdict_word(check.verdict)));
                 let remedy = if check.remedy.is_empty() {
                     String::new()
                 } else {
@@ -356,7 +357,7 @@ fn print(checks: &[Check], format: FormatArgs) -> Result<(), Failure> {
                 };
                 format!("{verdict} {:<12} {}{remedy}", check.name, harmless_text(&check.finding))
             };
-            output::print_lines(&checks.iter().map(line).collect::<Vec<_>>().join("\n"))
+            output::print_lines(&checks.iter().map(check_line).collect::<Vec<_>>().join("\n"))
         }
     }
 }

@@ -81,9 +81,12 @@ impl EventsArgs {
                 "token_over" => {
                     return Err(Failure::new(Exit::Auth, "the token has ended, or may no longer view events"));
                 }
-                other => {
-                    let other = harmless_text(other);
-                    return Err(Failure::new(Exit::Unreachable, format!("the server ended the stream: {other}")));
+                unknown_reason => {
+                    let unknown_reason = harmless_text(unknown_reason);
+                    return Err(Failure::new(
+                        Exit::Unreachable,
+                        format!("the server ended the stream: {unknown_reason}"),
+                    ));
                 }
             }
         }
@@ -91,9 +94,9 @@ impl EventsArgs {
 
     /// Opens the stream after the event with this id.
     async fn open(&self, client: &Client, after: Option<&str>) -> Result<Lines, Failure> {
-        let given = [("kind", self.kind.as_deref()), ("job", self.job.as_deref()), ("app", self.app.as_deref())];
-        let given = given.into_iter().chain([("after", after)]);
-        let query: Vec<(&str, &str)> = given.filter_map(|(key, value)| Some((key, value?))).collect();
+        let parameters = [("kind", self.kind.as_deref()), ("job", self.job.as_deref()), ("app", self.app.as_deref())];
+        let parameters = parameters.into_iter().chain([("after", after)]);
+        let query: Vec<(&str, &str)> = parameters.filter_map(|(key, value)| Some((key, value?))).collect();
         client.follow(&["events"], &query).await
     }
 

@@ -73,10 +73,11 @@ async fn set_state(client: &Client, switch: &SwitchArgs, state: &str, format: Fo
 }
 
 fn row(executor: &Value, now: Timestamp) -> Vec<String> {
-    let handlers = executor["handlers"].as_array().map(|all| all.iter().map(text_of).collect::<Vec<_>>().join(","));
-    let labels = executor["labels"]
-        .as_object()
-        .map(|all| all.iter().map(|(key, value)| format!("{key}={}", text_of(value))).collect::<Vec<_>>().join(","));
+    let handlers =
+        executor["handlers"].as_array().map(|values| values.iter().map(text_of).collect::<Vec<_>>().join(","));
+    let labels = executor["labels"].as_object().map(|values| {
+        values.iter().map(|(key, value)| format!("{key}={}", text_of(value))).collect::<Vec<_>>().join(",")
+    });
     vec![
         text_of(&executor["name"]),
         text_of(&executor["app"]),

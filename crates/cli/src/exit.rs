@@ -115,8 +115,11 @@ impl<E: Error + 'static> From<E> for Failure {
 
 /// The result of a command that has written its output. A failed write takes precedence over the verdict. A closed pipe
 /// is an exception: its exit code is 0, which must not turn a failed verdict into a success.
-pub(crate) fn output_or_verdict(written: Result<(), Failure>, verdict: Result<(), Failure>) -> Result<(), Failure> {
-    match written {
+pub(crate) fn output_or_verdict(
+    print_result: Result<(), Failure>,
+    verdict: Result<(), Failure>,
+) -> Result<(), Failure> {
+    match print_result {
         Err(failure) if failure.exit() != Exit::Success => Err(failure),
         Ok(()) | Err(_) => verdict,
     }

@@ -15,8 +15,8 @@ pub(crate) struct Failpoints {
 impl Failpoints {
     /// Arms all failpoints that the flags name.
     pub(crate) fn arm(&self) -> Result<(), Failure> {
-        for place in &self.places {
-            rondel_failpoint::arm(place).map_err(|refused| Failure::refused(format!("--failpoint: {refused}")))?;
+        for failpoint in &self.places {
+            rondel_failpoint::arm(failpoint).map_err(|message| Failure::refused(format!("--failpoint: {message}")))?;
         }
         Ok(())
     }

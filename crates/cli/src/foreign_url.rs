@@ -9,8 +9,8 @@ use crate::exit::Failure;
 /// # Errors
 /// The URL without its password, and how to encode it.
 pub(crate) fn check(url: &str) -> Result<(), Failure> {
-    let plain = url.strip_prefix("jdbc:").unwrap_or(url);
-    match plain.parse::<DatabaseUrl>() {
+    let url = url.strip_prefix("jdbc:").unwrap_or(url);
+    match url.parse::<DatabaseUrl>() {
         Err(error @ OpenError::Unencoded { .. }) => Err(Failure::refused(error.to_string())),
         // The connection reports all other errors.
         Ok(_) | Err(_) => Ok(()),

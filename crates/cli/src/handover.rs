@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::exit::Failure;
 use crate::token_file;
 
-const TOKEN: &str = "RONDEL_TOKEN";
+const TOKEN_VARIABLE: &str = "RONDEL_TOKEN";
 const SECRET_PREFIX: &str = "RONDEL_SECRET_";
 /// Set when standard input holds the token and the secrets.
 pub(crate) const HANDOVER_VARIABLE: &str = "RONDEL_AGENT_HANDOVER";
@@ -27,7 +27,7 @@ pub(crate) const HANDOVER_VARIABLE: &str = "RONDEL_AGENT_HANDOVER";
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Handover {
     token: Option<String>,
-    /// By name, without the prefix.
+    /// The value of each secret, by its name without `RONDEL_SECRET_`.
     secrets: BTreeMap<String, String>,
 }
 
@@ -44,11 +44,11 @@ impl Handover {
         if std::env::var_os(HANDOVER_VARIABLE).is_some() {
             return receive_from_stdin();
         }
-        let found = Self::read_environment()?;
-        if found.token.is_none() && found.secrets.is_empty() {
-            return Ok(found);
+        let handover = Self::read_environment()?;
+        if handover.token.is_none() && handover.secrets.is_empty() {
+            return Ok(handover);
         }
-        Err(found.restart())
+        Err(handover.restart())
     }
 
     fn read_environment() -> Result<Self, Failure> {
@@ -66,7 +66,7 @@ impl Handover {
 
     /// Replaces this process with the same program and arguments, without the variables; returns only if that fails.
     fn restart(&self) -> Failure {
-        let failed = |error: &dyn std::fmt::Display| {
+        let failure = |error: &dyn std::fmt::Display| {
             Failure::from_text(format!(
                 "cannot take the token and the secrets out of the environment, where the programs that this agent starts could \
                  read them ({error}): give --token-file and --secrets-dir in their place"
@@ -74,18 +74,23 @@ impl Handover {
         };
         let file = match self.write() {
             Ok(file) => file,
-            Err(error) => return failed(&error),
+            Err(error) => return failure(&error),
         };
         let mut arguments = std::env::args_os();
-        let called = arguments.next().unwrap_or_else(|| "rondel".into());
+        let program_name = arguments.next().unwrap_or_else(|| "rondel".into());
         // If the program's file was replaced or removed since its start, `/proc/self/exe` still is the running program.
         let program = std::env::current_exe().ok().filter(|path| path.is_file());
         let mut command = Command::new(program.unwrap_or_else(|| PathBuf::from("/proc/self/exe")));
-        command.arg0(called).args(arguments).env(HANDOVER_VARIABLE, "1").env_remove(TOKEN).stdin(Stdio::from(file));
+        command
+            .arg0(program_name)
+            .args(arguments)
+            .env(HANDOVER_VARIABLE, "1")
+            .env_remove(TOKEN_VARIABLE)
+            .stdin(Stdio::from(file));
         for name in self.secrets.keys() {
             command.env_remove(format!("{SECRET_PREFIX}{name}"));
         }
-        failed(&command.exec())
+        failure(&command.exec())
     }
 
     fn write(&self) -> std::io::Result<File> {
@@ -102,13 +107,13 @@ impl Handover {
 
     /// The secrets that were in `RONDEL_SECRET_…`.
     pub(crate) fn secrets(&self) -> rondel::Secrets {
-        let none = rondel::Secrets::from_env();
-        self.secrets.iter().fold(none, |secrets, (name, value)| secrets.value(name, value))
+        let empty_secrets = rondel::Secrets::from_env();
+        self.secrets.iter().fold(empty_secrets, |secrets, (name, value)| secrets.value(name, value))
     }
 }
 
 fn receive_from_stdin() -> Result<Handover, Failure> {
-    let failed = |error: &(dyn std::error::Error + 'static)| {
+    let failure = |error: &(dyn std::error::Error + 'static)| {
         Failure::of(
             format!("cannot read standard input, which {HANDOVER_VARIABLE} announces; unset that variable"),
             error,
@@ -116,12 +121,12 @@ fn receive_from_stdin() -> Result<Handover, Failure> {
     };
     let mut text = Vec::new();
     let mut stdin = std::io::stdin().lock();
-    stdin.read_to_end(&mut text).map_err(|error| failed(&error))?;
-    let handover = serde_json::from_slice(&text).map_err(|error| failed(&error))?;
+    stdin.read_to_end(&mut text).map_err(|error| failure(&error))?;
+    let handover = serde_json::from_slice(&text).map_err(|error| failure(&error))?;
     // Root can open this process's standard input, so it is emptied and then replaced.
-    rustix::fs::ftruncate(&stdin, 0).map_err(|error| failed(&error))?;
-    let nothing = File::open("/dev/null").map_err(|error| failed(&error))?;
-    rustix::stdio::dup2_stdin(&nothing).map_err(|error| failed(&error))?;
+    rustix::fs::ftruncate(&stdin, 0).map_err(|error| failure(&error))?;
+    let null_file = File::open("/dev/null").map_err(|error| failure(&error))?;
+    rustix::stdio::dup2_stdin(&null_file).map_err(|error| failure(&error))?;
     Ok(handover)
 }
 

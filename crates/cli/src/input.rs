@@ -41,12 +41,12 @@ pub(crate) fn read_document(path: &Path) -> Result<String, Failure> {
 /// Reads a file unchanged; `-` is stdin.
 pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
     let mut text = String::new();
-    let read = if path.as_os_str() == "-" {
+    let result = if path.as_os_str() == "-" {
         std::io::stdin().lock().read_to_string(&mut text)
     } else {
         std::fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text))
     };
-    read.map_err(|error| Failure::refused(format!("cannot read {}: {error}", path.display())))?;
+    result.map_err(|error| Failure::refused(format!("cannot read {}: {error}", path.display())))?;
     Ok(text)
 }
 

@@ -15,7 +15,7 @@ pub(crate) const OVERVIEW_PAGES_MAX: usize = 10;
 
 const LIMIT_DEFAULT: u32 = 50;
 /// Lists that begin with the newest item. No note is printed for older items that were left out.
-const BY_TIME: [&str; 3] = ["runs", "audit", "incidents"];
+const COLLECTIONS_BY_TIME: [&str; 3] = ["runs", "audit", "incidents"];
 
 /// How much of a list.
 #[derive(Debug, Args)]
@@ -41,7 +41,7 @@ impl BoundArgs {
 }
 
 /// Reads a list. If one page is enough, the server's answer is returned unchanged. If the default limit cuts a list that is not in
-/// `BY_TIME`, a note on stderr states this, because the user may take the other items for missing.
+/// `COLLECTIONS_BY_TIME`, a note on stderr states this, because the user may take the other items for missing.
 pub(crate) async fn read(
     client: &Client,
     collection: &str,
@@ -50,7 +50,7 @@ pub(crate) async fn read(
 ) -> Result<Body, Failure> {
     let body = read_at(client, &[collection], query, bounds).await?;
     let is_by_default = !bounds.all && bounds.limit == LIMIT_DEFAULT;
-    if is_by_default && !BY_TIME.contains(&collection) && body.page()?.next_cursor.is_some() {
+    if is_by_default && !COLLECTIONS_BY_TIME.contains(&collection) && body.page()?.next_cursor.is_some() {
         output::print_message(&format!("the first {LIMIT_DEFAULT} are shown; --all shows the others too"));
     }
     Ok(body)
@@ -74,19 +74,19 @@ pub(crate) async fn read_in_pages(
     (bounds, page_len_max): (&BoundArgs, usize),
 ) -> Result<Body, Failure> {
     let max = bounds.count_max();
-    let first = request_page(client, path, query, (max.min(page_len_max), None)).await?;
-    let (mut items, mut next) = parse_page(&first)?;
+    let first_page = request_page(client, path, query, (max.min(page_len_max), None)).await?;
+    let (mut items, mut next) = parse_page(&first_page)?;
     let first_count = items.len();
     while items.len() < max {
         let Some(cursor) = &next else { break };
         let count = (max - items.len()).min(page_len_max);
         let body = request_page(client, path, query, (count, Some(cursor))).await?;
-        let (more, following) = parse_page(&body)?;
-        items.extend(more);
-        next = following;
+        let (page_items, next_of_page) = parse_page(&body)?;
+        items.extend(page_items);
+        next = next_of_page;
     }
     if items.len() == first_count {
-        return Ok(first);
+        return Ok(first_page);
     }
     let items: Vec<_> = items.iter().map(|item| item.get()).collect();
     let next = serde_json::to_string(&next)?;
@@ -100,8 +100,8 @@ pub(crate) async fn items(client: &Client, path: &[&str], query: &[(&str, &str)]
         let mut query = query.to_vec();
         query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
         let mut page = client.get(path, &query).await?.value()?;
-        if let Some(Value::Array(more)) = page.get_mut("items").map(Value::take) {
-            items.extend(more);
+        if let Some(Value::Array(page_items)) = page.get_mut("items").map(Value::take) {
+            items.extend(page_items);
         }
         cursor = page["next_cursor"].as_str().map(str::to_owned);
         if cursor.is_none() {

@@ -19,11 +19,11 @@ pub(crate) struct ManArgs {
 impl ManArgs {
     /// Writes the pages.
     pub(crate) fn run(&self, command: Command) -> Result<(), Failure> {
-        let place = self.folder.display().to_string();
-        let wrong = |error: std::io::Error| Failure::of(format!("cannot write manual pages to {place}"), &error);
-        std::fs::create_dir_all(&self.folder).map_err(wrong)?;
-        clap_mangen::generate_to(command, &self.folder).map_err(wrong)?;
-        output::print_message(&format!("wrote the manual pages to {place}"));
+        let folder = self.folder.display().to_string();
+        let failure = |error: std::io::Error| Failure::of(format!("cannot write manual pages to {folder}"), &error);
+        std::fs::create_dir_all(&self.folder).map_err(failure)?;
+        clap_mangen::generate_to(command, &self.folder).map_err(failure)?;
+        output::print_message(&format!("wrote the manual pages to {folder}"));
         Ok(())
     }
 }

@@ -77,11 +77,11 @@ fn signed_ms(value: &Value) -> String {
 
 /// The failing loops of a server: "scan, heal fail"; "ok" if there are none.
 fn loops_text(loops: &Value) -> String {
-    let failing = loops.as_array().into_iter().flatten().filter(|one| one["status"] == "failing");
-    let names: Vec<String> = failing.map(|one| text_of(&one["name"])).collect();
+    let failing_loops = loops.as_array().into_iter().flatten().filter(|loop_status| loop_status["status"] == "failing");
+    let names: Vec<String> = failing_loops.map(|loop_status| text_of(&loop_status["name"])).collect();
     match names.as_slice() {
         [] => "ok".to_owned(),
-        [one] => format!("{one} fails"),
+        [loop_status] => format!("{loop_status} fails"),
         several => format!("{} fail", several.join(", ")),
     }
 }

@@ -4,7 +4,7 @@ use rondel_web::HttpLimits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Files reserved for the database, its connections, logs and other reads.
-const RESERVE: usize = 128;
+const RESERVED_FILE_COUNT: usize = 128;
 
 /// Raises the soft limit to the hard limit. Systemd and most shells start programs with a soft limit of 1,024, for the
 /// sake of programs that use `select`. Returns how many files may be open now.
@@ -21,16 +21,16 @@ pub(crate) fn raise_to_hard_limit() -> usize {
 pub(crate) fn raise_to_count(file_count: usize) -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let file_count = u64::try_from(file_count).unwrap_or(u64::MAX);
-    if let Some(raised) = limit_to_set((current, maximum), file_count) {
-        set_limit(Rlimit { current: Some(raised), maximum });
+    if let Some(new_limit) = limit_to_set((current, maximum), file_count) {
+        set_limit(Rlimit { current: Some(new_limit), maximum });
     }
     open_files_limit()
 }
 
 /// The soft limit to set; `None` if the current one is high enough, or cannot be raised.
-fn limit_to_set((current, maximum): (Option<u64>, Option<u64>), wanted: u64) -> Option<u64> {
-    let raised = maximum.map_or(wanted, |maximum| maximum.min(wanted));
-    current.filter(|current| *current < raised).map(|_| raised)
+fn limit_to_set((current, maximum): (Option<u64>, Option<u64>), wanted_limit: u64) -> Option<u64> {
+    let new_limit = maximum.map_or(wanted_limit, |maximum| maximum.min(wanted_limit));
+    current.filter(|current| *current < new_limit).map(|_| new_limit)
 }
 
 fn set_limit(limit: Rlimit) {
@@ -49,20 +49,20 @@ pub(crate) fn open_files_limit() -> usize {
 /// The limits on connections that this many open files allow. If the files are too few for `http.connections`, one
 /// address or one caller gets at most a quarter of the connections.
 pub(crate) fn limits_that_fit(limits: HttpLimits, open_files_limit: usize) -> HttpLimits {
-    let room = open_files_limit.saturating_sub(RESERVE).max(open_files_limit / 2).max(4);
-    if limits.connections <= room {
+    let connection_room = open_files_limit.saturating_sub(RESERVED_FILE_COUNT).max(open_files_limit / 2).max(4);
+    if limits.connections <= connection_room {
         return limits;
     }
     tracing::warn!(
         open_files_max = open_files_limit,
-        connections = room,
+        connections = connection_room,
         "the limit of open files leaves room for fewer connections than http.connections = {}; raise it (LimitNOFILE, ulimit -n)",
         limits.connections
     );
     HttpLimits {
-        connections: room,
-        connections_per_address: limits.connections_per_address.min(room / 4),
-        connections_per_caller: limits.connections_per_caller.min(room / 4),
+        connections: connection_room,
+        connections_per_address: limits.connections_per_address.min(connection_room / 4),
+        connections_per_caller: limits.connections_per_caller.min(connection_room / 4),
         ..limits
     }
 }

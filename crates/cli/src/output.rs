@@ -15,12 +15,12 @@ use crate::terminal::{harmless_lines, harmless_text, is_harmful};
 /// otherwise the system's error.
 pub(crate) fn print_lines(lines: &str) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
-    let end = if lines.ends_with('\n') || lines.is_empty() { "" } else { "\n" };
-    let written = stdout
+    let line_end = if lines.ends_with('\n') || lines.is_empty() { "" } else { "\n" };
+    let write_result = stdout
         .write_all(lines.as_bytes())
-        .and_then(|()| stdout.write_all(end.as_bytes()))
+        .and_then(|()| stdout.write_all(line_end.as_bytes()))
         .and_then(|()| stdout.flush());
-    written.map_err(|error| match error.kind() {
+    write_result.map_err(|error| match error.kind() {
         ErrorKind::BrokenPipe => Failure::silent(Exit::Success),
         _ => Failure::of("cannot write to stdout", &error),
     })
@@ -45,9 +45,9 @@ pub(crate) fn print_document(json: &str, format: Format) -> Result<(), Failure> 
 /// As [`print_lines`].
 pub(crate) fn print_raw(text: &str) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
-    let shown = if stdout.is_terminal() { harmless_lines(text) } else { text.to_owned() };
-    let written = stdout.write_all(shown.as_bytes()).and_then(|()| stdout.flush());
-    written.map_err(|error| match error.kind() {
+    let shown_text = if stdout.is_terminal() { harmless_lines(text) } else { text.to_owned() };
+    let write_result = stdout.write_all(shown_text.as_bytes()).and_then(|()| stdout.flush());
+    write_result.map_err(|error| match error.kind() {
         ErrorKind::BrokenPipe => Failure::silent(Exit::Success),
         _ => Failure::of("cannot write to stdout", &error),
     })
@@ -89,15 +89,15 @@ pub(crate) fn print_names<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> 
 /// DEL, C1 controls and invisible characters. They only occur in the strings of a JSON text, where an escape has the
 /// same meaning.
 fn escaped_json(json: &str) -> Cow<'_, str> {
-    let is_obeyed = |c: char| c == '\u{7f}' || (!c.is_ascii() && is_harmful(c));
-    if !json.contains(is_obeyed) {
+    let needs_escape = |c: char| c == '\u{7f}' || (!c.is_ascii() && is_harmful(c));
+    if !json.contains(needs_escape) {
         return Cow::Borrowed(json);
     }
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
-        if is_obeyed(c) {
+        if needs_escape(c) {
             let mut units = [0; 2];
-            text.extend(c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")));
+            text.extend(c.encode_utf16(&mut units).iter().map(|code_unit| format!("\\u{code_unit:04x}")));
         } else {
             text.push(c);
         }

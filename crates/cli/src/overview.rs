@@ -85,8 +85,8 @@ impl FiresArgs {
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let client: Client = self.client.client()?;
         let limit = self.limit.to_string();
-        let to = self.to.as_deref().map(|to| ("to", to));
-        let query: Vec<(&str, &str)> = [("limit", limit.as_str())].into_iter().chain(to).collect();
+        let to_parameter = self.to.as_deref().map(|to_parameter| ("to", to_parameter));
+        let query: Vec<(&str, &str)> = [("limit", limit.as_str())].into_iter().chain(to_parameter).collect();
         let body = client.get(&["fires"], &query).await?.value()?;
         clock::set_display_in_utc(self.format.utc);
         match self.format.format {
@@ -113,17 +113,17 @@ fn stats_table(body: &Value, no_headers: bool) -> String {
     table.render(no_headers)
 }
 
-fn bucket_row(bucket: &Value, at: String, name: String) -> Vec<String> {
-    let count = |word: &str| bucket["counts"][word].as_u64().unwrap_or(0);
-    let runs = bucket["run_count"].as_u64().unwrap_or(0);
-    let (succeeded, failed) = (count("succeeded"), count("failed"));
-    let other = runs.saturating_sub(succeeded + failed);
+fn bucket_row(bucket: &Value, start_text: String, name: String) -> Vec<String> {
+    let count = |count_name: &str| bucket["counts"][count_name].as_u64().unwrap_or(0);
+    let run_count = bucket["run_count"].as_u64().unwrap_or(0);
+    let (succeeded_count, failed_count) = (count("succeeded"), count("failed"));
+    let other_count = run_count.saturating_sub(succeeded_count + failed_count);
     let length =
         |value: &Value| value.as_u64().map_or_else(|| "-".to_owned(), |ms| quantile_text(Duration::from_millis(ms)));
-    let (took, late) = (&bucket["duration_ms"], &bucket["lateness_ms"]);
-    let counts = [runs, succeeded, failed, other].map(|count| count.to_string());
-    let lengths = [length(&took["p50"]), length(&took["p95"]), length(&late["p99"])];
-    [at, name].into_iter().chain(counts).chain(lengths).collect()
+    let (durations, latenesses) = (&bucket["duration_ms"], &bucket["lateness_ms"]);
+    let counts = [run_count, succeeded_count, failed_count, other_count].map(|count| count.to_string());
+    let lengths = [length(&durations["p50"]), length(&durations["p95"]), length(&latenesses["p99"])];
+    [start_text, name].into_iter().chain(counts).chain(lengths).collect()
 }
 
 /// A quantile of durations: `850ms`, `6.9s`, `3m5s`.
@@ -137,18 +137,20 @@ fn quantile_text(length: Duration) -> String {
 fn fires_table(body: &Value, no_headers: bool) -> String {
     let mut table = Table::new(&["AT", "JOB", "APP"]);
     for fire in items(&body["items"]) {
-        let plain = |value: &Value| harmless_text(&text_of(value)).into_owned();
-        let (job, app) = (plain(&fire["job"]), plain(&fire["app"]));
+        let plain_text = |value: &Value| harmless_text(&text_of(value)).into_owned();
+        let (job, app) = (plain_text(&fire["job"]), plain_text(&fire["app"]));
         table.add(vec![time_text(&fire["at"], clock::now()), job, app]);
     }
     let count = body["count"].as_u64().unwrap_or(0);
     let peak = match body["peak"]["count"].as_u64() {
-        Some(most) if most > 1 => format!("; {most} at once at {}", time_text(&body["peak"]["at"], clock::now())),
+        Some(most_at_once) if most_at_once > 1 => {
+            format!("; {most_at_once} at once at {}", time_text(&body["peak"]["at"], clock::now()))
+        }
         _ => String::new(),
     };
     let noun = if count == 1 { "fire" } else { "fires" };
-    let cut = if body["is_cut"].as_bool().unwrap_or(false) { " or more" } else { "" };
-    format!("{}\n{count}{cut} {noun}{peak}", table.render(no_headers).trim_end())
+    let cut_text = if body["is_cut"].as_bool().unwrap_or(false) { " or more" } else { "" };
+    format!("{}\n{count}{cut_text} {noun}{peak}", table.render(no_headers).trim_end())
 }
 
 #[cfg(test)]

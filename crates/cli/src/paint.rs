@@ -30,9 +30,9 @@ impl Paint {
 
     /// Paints if stdout is a terminal with colours, and `NO_COLOR` is not set.
     pub(crate) fn of_stdout() -> Self {
-        let is_set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        let is_dumb = is_set("TERM").is_none_or(|term| term == "dumb");
-        Self { is_on: std::io::stdout().is_terminal() && is_set("NO_COLOR").is_none() && !is_dumb }
+        let nonempty_variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let is_dumb = nonempty_variable("TERM").is_none_or(|term| term == "dumb");
+        Self { is_on: std::io::stdout().is_terminal() && nonempty_variable("NO_COLOR").is_none() && !is_dumb }
     }
 
     /// The text in this ink. It must already be harmless.

@@ -128,10 +128,10 @@ const VIEW: View = View {
     ],
     row,
 };
-const SCHEDULE: View =
+const SCHEDULE_VIEW: View =
     View { name: "channel", headers: &["WEEKDAY", "TIME", "ZONE", "CHANNEL", "NEXT", "SENT"], row: schedule_row };
 
-const SENT: View = View { name: "channel", headers: &["SENT TO"], row: |sent, _| vec![text_of(&sent["channel"])] };
+const SENT_VIEW: View = View { name: "channel", headers: &["SENT TO"], row: |sent, _| vec![text_of(&sent["channel"])] };
 
 fn parse_month(text: &str) -> Result<NaiveDate, String> {
     NaiveDate::parse_from_str(&format!("{text}-01"), "%Y-%m-%d")
@@ -163,17 +163,17 @@ impl ShowArgs {
     }
 
     fn query(&self, now: Timestamp) -> Vec<(&'static str, String)> {
-        let by = match (&self.job, &self.label) {
+        let grouping = match (&self.job, &self.label) {
             (Some(_), _) => "job",
             (None, Some(_)) => "label",
             (None, None) => &self.by,
         };
-        let mut query = vec![("by", by.to_owned())];
+        let mut query = vec![("by", grouping.to_owned())];
         let (mut from, mut to) = (self.from.clone(), self.to.clone());
         if let Some(days) = self.days {
             let today = now.to_utc().map(|now| now.date_naive()).unwrap_or_default();
-            let first = today.checked_sub_days(chrono::Days::new(u64::from(days) - 1));
-            from = first.map(midnight);
+            let first_day = today.checked_sub_days(chrono::Days::new(u64::from(days) - 1));
+            from = first_day.map(midnight);
         }
         if let Some(month) = self.month {
             let end = month.checked_add_months(Months::new(1)).map(midnight);
@@ -203,9 +203,9 @@ fn midnight(day: NaiveDate) -> String {
 fn show(body: &Body, format: FormatArgs) -> Result<(), Failure> {
     let report = body.value()?;
     let mut items: Vec<Value> = report["items"].as_array().cloned().unwrap_or_default();
-    let mut total = report["total"].clone();
-    total["name"] = json!("(total)");
-    items.push(total);
+    let mut total_row = report["total"].clone();
+    total_row["name"] = json!("(total)");
+    items.push(total_row);
     VIEW.print_items(&items, format)?;
     let failures = report["failures"].as_array().map(Vec::as_slice).unwrap_or_default();
     if !failures.is_empty() {
@@ -233,14 +233,14 @@ impl ScheduleArgs {
     async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
         let path = ["reports", "schedule"];
         match self.command {
-            ScheduleCommand::Show => SCHEDULE.print_object(&client.get(&path, &[]).await?, format),
+            ScheduleCommand::Show => SCHEDULE_VIEW.print_object(&client.get(&path, &[]).await?, format),
             ScheduleCommand::Set { weekday, time, zone, channel } => {
                 let body = json!({"weekday": weekday, "time": time, "zone": zone, "channel": channel});
-                SCHEDULE.print_row(&client.put(&path, &body.to_string()).await?, format)
+                SCHEDULE_VIEW.print_row(&client.put(&path, &body.to_string()).await?, format)
             }
             ScheduleCommand::Send => {
-                let sent = client.post(&["reports", "schedule", "send"], "{}").await?;
-                SENT.print_row(&sent, format)
+                let answer = client.post(&["reports", "schedule", "send"], "{}").await?;
+                SENT_VIEW.print_row(&answer, format)
             }
             ScheduleCommand::Delete => delete(client, &path, &[], "no weekly report is sent any more", format).await,
         }

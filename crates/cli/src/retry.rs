@@ -19,19 +19,19 @@ pub(crate) async fn retry_while_unreachable<T>(
     deadline: Option<Instant>,
     mut call: impl AsyncFnMut() -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let end = Instant::now() + UNREACHABLE_MAX;
-    let end = deadline.map_or(end, |deadline| deadline.min(end));
+    let give_up_at = Instant::now() + UNREACHABLE_MAX;
+    let give_up_at = deadline.map_or(give_up_at, |deadline| deadline.min(give_up_at));
     let (mut pause, mut is_reported) = (PAUSE_MIN, false);
     loop {
         let failure = match call().await {
-            Err(failure) if failure.is_temporary() && Instant::now() < end => failure,
-            ended => return ended,
+            Err(failure) if failure.is_temporary() && Instant::now() < give_up_at => failure,
+            result => return result,
         };
         if !is_reported {
             output::print_message(&format!("{}; trying again", failure.message()));
             is_reported = true;
         }
-        tokio::time::sleep_until(end.min(Instant::now() + pause)).await;
+        tokio::time::sleep_until(give_up_at.min(Instant::now() + pause)).await;
         pause = (pause * 2).min(PAUSE_MAX);
     }
 }

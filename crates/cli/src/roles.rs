@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use crate::exit::Failure;
 
 /// The roles in the form that the API takes.
-pub(crate) fn parse_roles(words: &[String]) -> Result<Value, Failure> {
-    words.iter().map(|word| parse_role(word)).collect::<Result<Vec<_>, _>>().map(Value::from)
+pub(crate) fn parse_roles(role_words: &[String]) -> Result<Value, Failure> {
+    role_words.iter().map(|word| parse_role(word)).collect::<Result<Vec<_>, _>>().map(Value::from)
 }
 
 fn parse_role(word: &str) -> Result<Value, Failure> {
@@ -14,9 +14,9 @@ fn parse_role(word: &str) -> Result<Value, Failure> {
         Some((role, place)) => (role, Some(place)),
         None => (word, None),
     };
-    let known = ["viewer", "operator", "editor", "admin", "executor"];
-    if !known.contains(&role) {
-        return Err(Failure::refused(format!("--role: {role:?} is none of {}", known.join(", "))));
+    let role_names = ["viewer", "operator", "editor", "admin", "executor"];
+    if !role_names.contains(&role) {
+        return Err(Failure::refused(format!("--role: {role:?} is none of {}", role_names.join(", "))));
     }
     let (namespace, app) = match place.map(|place| place.split_once('/').ok_or(place)) {
         None => (None, None),
@@ -25,20 +25,21 @@ fn parse_role(word: &str) -> Result<Value, Failure> {
     };
     // An unset variable in a script gives an empty place, which must not grant the role everywhere.
     if namespace == Some("") || app == Some("") {
-        let forms = "ROLE, ROLE:NAMESPACE or ROLE:NAMESPACE/APP";
-        return Err(Failure::refused(format!("--role: {word:?} names no place; give {forms}")));
+        let forms_text = "ROLE, ROLE:NAMESPACE or ROLE:NAMESPACE/APP";
+        return Err(Failure::refused(format!("--role: {word:?} names no place; give {forms_text}")));
     }
     Ok(json!({"role": role, "namespace": namespace, "app": app}))
 }
 
 /// Adds a hint if a role names an app in place of a namespace.
-pub(crate) fn with_place_hint(failure: Failure, words: &[String]) -> Failure {
-    let of_namespace = |word: &String| {
+pub(crate) fn with_place_hint(failure: Failure, role_words: &[String]) -> Failure {
+    let app_hint = |word: &String| {
         let (role, place) = word.split_once(':')?;
-        let is_it = !place.contains('/') && failure.message().contains(&format!("there is no namespace \"{place}\""));
-        is_it.then(|| format!("; for an app of that name: {role}:default/{place}"))
+        let is_cause =
+            !place.contains('/') && failure.message().contains(&format!("there is no namespace \"{place}\""));
+        is_cause.then(|| format!("; for an app of that name: {role}:default/{place}"))
     };
-    let hint = words.iter().find_map(of_namespace).unwrap_or_default();
+    let hint = role_words.iter().find_map(app_hint).unwrap_or_default();
     failure.with_hint(&hint)
 }
 

@@ -54,21 +54,21 @@ pub(crate) struct ProbeAs {
 
 /// The user with this name, and the commands that start programs as that user.
 pub(crate) fn find_user(name: &str, config: &AgentConfig) -> Result<RunAs, Failure> {
-    let refused = |sentence: String| Failure::refused(format!("agent.run_as: {sentence}"));
-    let own = uzers::get_effective_uid();
-    if own != 0 {
-        return Err(refused(format!(
-            "only root can start programs as {name:?}, and this agent runs as user {own}: start it as root, or as {name} \
+    let refusal = |sentence: String| Failure::refused(format!("agent.run_as: {sentence}"));
+    let own_uid = uzers::get_effective_uid();
+    if own_uid != 0 {
+        return Err(refusal(format!(
+            "only root can start programs as {name:?}, and this agent runs as user {own_uid}: start it as root, or as {name} \
              without --run-as"
         )));
     }
     let user =
-        uzers::get_user_by_name(name).ok_or_else(|| refused(format!("there is no user {name:?} on this host")))?;
+        uzers::get_user_by_name(name).ok_or_else(|| refusal(format!("there is no user {name:?} on this host")))?;
     let (uid, gid) = (user.uid(), user.primary_group_id());
     if uid == 0 {
-        return Err(refused(format!("{name:?} is root: name a user who may do less than the agent")));
+        return Err(refusal(format!("{name:?} is root: name a user who may do less than the agent")));
     }
-    let mut groups = groups_of(name, &user).ok_or_else(|| refused(format!("cannot look the groups of {name:?} up")))?;
+    let mut groups = groups_of(name, &user).ok_or_else(|| refusal(format!("cannot look the groups of {name:?} up")))?;
     // The primary group belongs to the user's groups even if the host has no entry for it.
     if !groups.contains(&gid) {
         groups.push(gid);
@@ -106,13 +106,13 @@ fn groups_of(_: &str, _: &User) -> Option<Vec<u32>> {
 
 /// The files that belong to the agent alone: its token, its key, its secrets, and the results in its data folder.
 fn own_files(config: &AgentConfig) -> Vec<PathBuf> {
-    let named = [&config.settings.token_file, &config.settings.data_dir].into_iter().flatten().cloned();
+    let configured_files = [&config.settings.token_file, &config.settings.data_dir].into_iter().flatten().cloned();
     let key = config.certificate.iter().map(|(_, key)| key.clone());
     let secrets = config.settings.secrets_dir.iter().flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten());
     let secrets = secrets.flatten().map(|entry| entry.path()).filter(|path| path.is_file());
-    let all = named.chain(key).chain(secrets);
+    let paths = configured_files.chain(key).chain(secrets);
     // Absolute paths, because the probe is started in another folder.
-    all.map(|path| std::path::absolute(&path).unwrap_or(path)).collect()
+    paths.map(|path| std::path::absolute(&path).unwrap_or(path)).collect()
 }
 
 impl Ids {
@@ -121,12 +121,12 @@ impl Ids {
     fn become_user(&self) -> Result<(), Failure> {
         use rustix::fs::{Gid, Uid};
 
-        let failed = |error: rustix::io::Errno| Failure::of(format!("cannot become user {}", self.uid), &error);
+        let failure = |error: rustix::io::Errno| Failure::of(format!("cannot become user {}", self.uid), &error);
         let groups: Vec<Gid> = self.groups.iter().map(|group| Gid::from_raw(*group)).collect();
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
-        rustix::thread::set_thread_groups(&groups).map_err(failed)?;
-        rustix::thread::set_thread_res_gid(gid, gid, gid).map_err(failed)?;
-        rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(failed)?;
+        rustix::thread::set_thread_groups(&groups).map_err(failure)?;
+        rustix::thread::set_thread_res_gid(gid, gid, gid).map_err(failure)?;
+        rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(failure)?;
         if rustix::thread::set_thread_uid(Uid::ROOT).is_ok() {
             return Err(Failure::from_text(format!("user {} can become root again", self.uid)));
         }

@@ -21,13 +21,13 @@ where
     F: Future<Output = Result<(), Failure>>,
 {
     let runtime = Builder::new_multi_thread().enable_all().build()?;
-    let ended = runtime.block_on(async {
+    let result = runtime.block_on(async {
         let mut signals = Signals::listen()?;
         let stop = CancellationToken::new();
         let mut program = pin!(program(stop.clone()));
         loop {
             tokio::select! {
-                ended = &mut program => return ended.map(|()| Exit::Success),
+                result = &mut program => return result.map(|()| Exit::Success),
                 exit = signals.next() => {
                     if stop.is_cancelled() {
                         return Err(Failure::silent(exit));
@@ -39,7 +39,7 @@ where
         }
     });
     runtime.shutdown_timeout(DROP_TIMEOUT);
-    ended
+    result
 }
 
 /// Runs a client command. SIGINT ends it immediately, also while it blocks in a read from stdin.
@@ -48,7 +48,7 @@ pub(crate) fn run(command: impl Future<Output = Result<(), Failure>>) -> Result<
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         tokio::select! {
-            ended = command => ended,
+            result = command => result,
             wait_for_interrupt = wait_for_interrupt() => {
                 wait_for_interrupt?;
                 Err(Failure::silent(Exit::Interrupted))

@@ -12,7 +12,7 @@ use crate::config::ServerConfig;
 use crate::exit::Failure;
 use crate::startup_files::StartupFiles;
 
-const FILE: &str = "secret.key";
+const FILE_NAME: &str = "secret.key";
 /// Maximum number of bytes read from a file with keys.
 const LEN_MAX: u64 = 64 * 1024;
 
@@ -33,31 +33,31 @@ pub(crate) fn read_or_make(
         return Ok(None);
     }
     startup_files.make_folder(&config.settings.data_dir)?;
-    let path = config.settings.data_dir.join(FILE);
+    let path = config.settings.data_dir.join(FILE_NAME);
     if let Some(text) = read(&path)? {
         return parse(&path, &text).map(Some);
     }
-    let made = SecretKeys::generate().ok_or_else(|| Failure::from_text("the system has no random numbers"))?;
-    startup_files.write_secret_file(&path, &format!("{made}\n"))?;
-    parse(&path, &made).map(Some)
+    let new_keys = SecretKeys::generate().ok_or_else(|| Failure::from_text("the system has no random numbers"))?;
+    startup_files.write_secret_file(&path, &format!("{new_keys}\n"))?;
+    parse(&path, &new_keys).map(Some)
 }
 
 /// The text of a file with keys; `None` if there is no such file. A file that other users can read is refused, as files
 /// with tokens are: with the key they could read all stored secrets.
 fn read(path: &Path) -> Result<Option<String>, Failure> {
-    let place = path.display();
+    let path_text = path.display();
     let mut text = String::new();
-    let read = std::fs::File::open(path).and_then(|file| {
+    let result = std::fs::File::open(path).and_then(|file| {
         let meta = file.metadata()?;
         file.take(LEN_MAX).read_to_string(&mut text).map(|_| meta)
     });
-    let meta = match read {
+    let meta = match result {
         Ok(meta) => meta,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
-        Err(error) => return Err(Failure::of(format!("cannot read {place}"), &error)),
+        Err(error) => return Err(Failure::of(format!("cannot read {path_text}"), &error)),
     };
     match exposure(meta.mode(), meta.uid()).filter(|_| meta.is_file()) {
-        Some(fault) => Err(Failure::refused(format!("the key file {place} {fault}"))),
+        Some(fault) => Err(Failure::refused(format!("the key file {path_text} {fault}"))),
         None => Ok(Some(text)),
     }
 }
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_key_that_others_can_read_is_refused() {
         let root = tempfile::tempdir().unwrap();
-        let path = root.path().join(FILE);
+        let path = root.path().join(FILE_NAME);
         assert!(read(&path).unwrap().is_none());
         std::fs::write(&path, SecretKeys::generate().unwrap()).unwrap();
         let read_as = |mode: u32| {

@@ -18,9 +18,9 @@ pub(crate) struct StartupFiles {
 impl StartupFiles {
     /// Makes a folder that only this user can enter, with its parents, unless it exists.
     pub(crate) fn make_folder(&mut self, path: &Path) -> Result<(), Failure> {
-        let above = path.ancestors().filter(|path| !path.as_os_str().is_empty());
-        let missing: Vec<_> = above.take_while(|path| std::fs::symlink_metadata(path).is_err()).collect();
-        for folder in missing.into_iter().rev() {
+        let ancestors = path.ancestors().filter(|path| !path.as_os_str().is_empty());
+        let missing_folders: Vec<_> = ancestors.take_while(|path| std::fs::symlink_metadata(path).is_err()).collect();
+        for folder in missing_folders.into_iter().rev() {
             match DirBuilder::new().mode(0o700).create(folder) {
                 Ok(()) => self.created_paths.push(folder.to_owned()),
                 // Another process created it first.

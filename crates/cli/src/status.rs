@@ -82,12 +82,12 @@ impl StatusArgs {
             Format::Name => output::print_names(data.nodes.iter().map(|node| text_of(&node["name"]))),
             form @ (Format::Json | Format::Jsonl | Format::Yaml) => {
                 let StatusData { nodes, executors, running, waiting, overdue, failed, skipped, .. } = data;
-                let whole = json!({
+                let document = json!({
                     "server": client.server_url(), "nodes": nodes, "executors": executors, "running": running,
                     "waiting": waiting, "overdue": overdue, "failed": failed,
                     "skipped": skipped,
                 });
-                output::print_document(&whole.to_string(), form)
+                output::print_document(&document.to_string(), form)
             }
         }
     }
@@ -115,10 +115,10 @@ pub(crate) fn is_overdue(run: &Value, now: Timestamp) -> bool {
 
 /// Whether the run was skipped recently although its job wanted it to run.
 fn is_recent_skip(run: &Value, now: Timestamp) -> bool {
-    let is_listed = run["reason"].as_str().is_some_and(|reason| SKIPPED_REASONS.contains(&reason));
+    let has_listed_reason = run["reason"].as_str().is_some_and(|reason| SKIPPED_REASONS.contains(&reason));
     // The overlap policy let the run wait behind an earlier one, which did not end within the queue timeout.
-    let has_waited_behind = run["reason"] == "overlap" && run["detail"]["waits_for"] == "run";
-    (is_listed || has_waited_behind) && has_recently_ended(run, now)
+    let has_waited_for_run = run["reason"] == "overlap" && run["detail"]["waits_for"] == "run";
+    (has_listed_reason || has_waited_for_run) && has_recently_ended(run, now)
 }
 
 fn has_recently_ended(run: &Value, now: Timestamp) -> bool {
@@ -128,7 +128,7 @@ fn has_recently_ended(run: &Value, now: Timestamp) -> bool {
 
 /// Whether these runs, newest first, may lack older ones that also ended recently.
 fn is_cut(runs: &[Value], now: Timestamp) -> bool {
-    runs.len() >= COUNT_MAX && runs.last().is_some_and(|oldest| has_recently_ended(oldest, now))
+    runs.len() >= COUNT_MAX && runs.last().is_some_and(|oldest_run| has_recently_ended(oldest_run, now))
 }
 
 /// How many fires these runs stand for: one row may stand for several.
@@ -139,9 +139,9 @@ fn fire_count(runs: &[Value]) -> u64 {
 impl StatusData {
     fn screen(&self, client: &Client, paint: Paint) -> String {
         let title = |text: &str| paint.ink(Ink::Bold, text);
-        let mut parts = vec![format!("{} {}", title("Server"), client.server_url())];
-        parts.push(format!("{}\n{}", title("Nodes"), self.node_lines()));
-        parts.push(format!("{}\n{}", title("Executors"), self.executor_lines()));
+        let mut sections = vec![format!("{} {}", title("Server"), client.server_url())];
+        sections.push(format!("{}\n{}", title("Nodes"), self.node_lines()));
+        sections.push(format!("{}\n{}", title("Executors"), self.executor_lines()));
         let count = |runs: &[Value]| match runs.len() {
             COUNT_MAX.. => format!("{COUNT_MAX} or more"),
             count => count.to_string(),
@@ -151,31 +151,31 @@ impl StatusData {
             0 => "0 overdue".to_owned(),
             _ => paint.ink(Ink::Red, &format!("{} overdue; see rondel doctor", count(&self.overdue))),
         };
-        parts.push(format!("{} {running} running, {waiting} waiting, {overdue}", title("Runs")));
-        parts.push(if self.failed.is_empty() {
+        sections.push(format!("{} {running} running, {waiting} waiting, {overdue}", title("Runs")));
+        sections.push(if self.failed.is_empty() {
             format!("{} none", title("Failed lately"))
         } else {
             format!("{}\n{}", title("Failed lately"), self.failed_lines())
         });
-        let among =
+        let count_text =
             if self.is_skipped_cut { format!("among the newest {COUNT_MAX} skipped runs") } else { String::new() };
-        parts.push(match fire_count(&self.skipped) {
-            0 => format!("{} none {among}", title("Skipped lately")).trim_end().to_owned(),
+        sections.push(match fire_count(&self.skipped) {
+            0 => format!("{} none {count_text}", title("Skipped lately")).trim_end().to_owned(),
             count => {
-                let span = if self.is_skipped_cut { among.as_str() } else { "in the last 24 h" };
-                let count = paint.ink(Ink::Red, &format!("{count} {span}"));
+                let span_text = if self.is_skipped_cut { count_text.as_str() } else { "in the last 24 h" };
+                let count = paint.ink(Ink::Red, &format!("{count} {span_text}"));
                 format!("{} {count}\n{}", title("Skipped lately"), self.skipped_lines())
             }
         });
-        parts.join("\n\n")
+        sections.join("\n\n")
     }
 
     fn node_lines(&self) -> String {
         let mut table = Table::new(&["  NAME", "STATUS", "VERSION", "STARTED"]);
         for node in &self.nodes {
-            let started = time_text(&node["started_at"], clock::now());
+            let started_text = time_text(&node["started_at"], clock::now());
             let name = format!("  {}", harmless_text(&text_of(&node["name"])));
-            table.add(vec![name, status_text(node), text_of(&node["server_version"]), started]);
+            table.add(vec![name, status_text(node), text_of(&node["server_version"]), started_text]);
         }
         table.render(false)
     }
@@ -188,20 +188,25 @@ impl StatusData {
         let mut apps: BTreeMap<String, [u64; 5]> = BTreeMap::new();
         for executor in &self.executors {
             let counts = apps.entry(text_of(&executor["app"])).or_default();
-            let place = match executor["status"].as_str() {
+            let status_index = match executor["status"].as_str() {
                 Some("online") => 0,
                 Some("draining") => 1,
                 _ => 2,
             };
-            counts[place] += 1;
-            if place < 2 {
+            counts[status_index] += 1;
+            if status_index < 2 {
                 counts[3] += executor["running"].as_u64().unwrap_or_default();
                 counts[4] += executor["slots"].as_u64().unwrap_or_default();
             }
         }
         let mut table = Table::new(&["  APP", "ONLINE", "DRAINING", "OFFLINE", "BUSY"]);
-        for (app, [online, draining, offline, busy, slots]) in apps {
-            let cells = [online.to_string(), draining.to_string(), offline.to_string(), format!("{busy} of {slots}")];
+        for (app, [online_count, draining_count, offline_count, busy_slots, slots]) in apps {
+            let cells = [
+                online_count.to_string(),
+                draining_count.to_string(),
+                offline_count.to_string(),
+                format!("{busy_slots} of {slots}"),
+            ];
             table.add(std::iter::once(format!("  {}", harmless_text(&app))).chain(cells).collect());
         }
         table.render(false)
@@ -210,9 +215,9 @@ impl StatusData {
     fn failed_lines(&self) -> String {
         let mut table = Table::new(&["  RUN", "JOB", "STATUS", "FINISHED", "MESSAGE"]);
         for run in self.failed.iter().take(SHOWN_RUNS_MAX) {
-            let finished = time_text(&run["finished_at"], clock::now());
+            let finished_text = time_text(&run["finished_at"], clock::now());
             let id = format!("  {}", text_of(&run["id"]));
-            table.add(vec![id, text_of(&run["job"]), text_of(&run["status"]), finished, cells::message_text(run)]);
+            table.add(vec![id, text_of(&run["job"]), text_of(&run["status"]), finished_text, cells::message_text(run)]);
         }
         table.render(false)
     }

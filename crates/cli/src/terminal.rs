@@ -11,17 +11,17 @@ pub(crate) fn harmless_text(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_harmful) {
         return Cow::Borrowed(text);
     }
-    let mut escaped = String::with_capacity(text.len() + 16);
+    let mut escaped_text = String::with_capacity(text.len() + 16);
     for c in text.chars() {
         match c {
-            '\n' => escaped.push_str("\\n"),
-            '\r' => escaped.push_str("\\r"),
-            c if !is_harmful(c) => escaped.push(c),
-            c if c.is_ascii() => write!(escaped, "\\x{:02x}", u32::from(c)).unwrap_or_default(),
-            c => write!(escaped, "\\u{{{:x}}}", u32::from(c)).unwrap_or_default(),
+            '\n' => escaped_text.push_str("\\n"),
+            '\r' => escaped_text.push_str("\\r"),
+            c if !is_harmful(c) => escaped_text.push(c),
+            c if c.is_ascii() => write!(escaped_text, "\\x{:02x}", u32::from(c)).unwrap_or_default(),
+            c => write!(escaped_text, "\\u{{{:x}}}", u32::from(c)).unwrap_or_default(),
         }
     }
-    Cow::Owned(escaped)
+    Cow::Owned(escaped_text)
 }
 
 /// Each line of a text made harmless.

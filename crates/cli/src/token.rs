@@ -105,24 +105,24 @@ impl TokenArgs {
         match self.command {
             TokenCommand::List { everybody, bounds } => {
                 let query: &[(&str, &str)] = if everybody { &[("all", "true")] } else { &[] };
-                let found = list::read(&client, "tokens", query, &bounds).await?;
-                VIEW.print_list(&found, format)?;
-                if !everybody && found.page()?.items.is_empty() {
+                let tokens = list::read(&client, "tokens", query, &bounds).await?;
+                VIEW.print_list(&tokens, format)?;
+                if !everybody && tokens.page()?.items.is_empty() {
                     output::print_message(
                         "no token belongs to your account; those of others and of no account: rondel token list --everybody",
                     );
                 }
                 Ok(())
             }
-            TokenCommand::Create { name, kind, roles: wanted, expires_in, declares, no_declares: _ } => {
-                check_kind(kind, &wanted)?;
-                let new_apps = missing_apps(&client, &wanted).await;
+            TokenCommand::Create { name, kind, roles: role_words, expires_in, declares, no_declares: _ } => {
+                check_kind(kind, &role_words)?;
+                let new_apps = missing_apps(&client, &role_words).await;
                 let body = json!({
-                    "kind": kind.as_str(), "name": name, "grants": parse_roles(&wanted)?, "expires_in": expires_in,
+                    "kind": kind.as_str(), "name": name, "grants": parse_roles(&role_words)?, "expires_in": expires_in,
                     "declares": declares,
                 });
                 let token = client.post(&["tokens"], &body.to_string()).await;
-                let token = token.map_err(|failure| with_place_hint(failure, &wanted))?;
+                let token = token.map_err(|failure| with_place_hint(failure, &role_words))?;
                 for app in new_apps {
                     output::print_message(&format!(
                         "note: app {app} was not there and was made; if the name is misspelt, no job will find its executors"
@@ -146,41 +146,41 @@ impl TokenArgs {
 }
 
 /// The id of the requested token, which may be given by its name.
-async fn token_id(client: &Client, wanted: &str) -> Result<String, Failure> {
-    if wanted.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Ok(wanted.to_owned());
+async fn token_id(client: &Client, id_or_name: &str) -> Result<String, Failure> {
+    if id_or_name.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Ok(id_or_name.to_owned());
     }
-    let found = list::read(client, "tokens", &[("all", "true")], &list::BoundArgs::unlimited()).await?.value()?;
-    let all = found["items"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let named: Vec<String> = all
+    let token_list = list::read(client, "tokens", &[("all", "true")], &list::BoundArgs::unlimited()).await?.value()?;
+    let tokens = token_list["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let matching_ids: Vec<String> = tokens
         .iter()
-        .filter(|token| token["name"] == wanted && token["revoked_at"].is_null())
+        .filter(|token| token["name"] == id_or_name && token["revoked_at"].is_null())
         .map(|token| text_of(&token["id"]))
         .collect();
-    match named.as_slice() {
+    match matching_ids.as_slice() {
         [id] => Ok(id.clone()),
         [] => Err(Failure::new(
             Exit::NotFound,
             format!(
-                "there is no token {wanted:?} that is not revoked; rondel token list --everybody shows ids and names"
+                "there is no token {id_or_name:?} that is not revoked; rondel token list --everybody shows ids and names"
             ),
         )),
         several => Err(Failure::refused(format!(
-            "several tokens are called {wanted:?}; give one of their ids: {}",
+            "several tokens are called {id_or_name:?}; give one of their ids: {}",
             several.join(", ")
         ))),
     }
 }
 
 /// Checks that a token for executors has only the role executor, and that a token for the API does not have it.
-fn check_kind(kind: Kind, wanted: &[String]) -> Result<(), Failure> {
+fn check_kind(kind: Kind, role_words: &[String]) -> Result<(), Failure> {
     let is_executor = |word: &&String| word.split(':').next() == Some("executor");
     match kind {
-        Kind::Api => match wanted.iter().find(is_executor) {
+        Kind::Api => match role_words.iter().find(is_executor) {
             Some(word) => Err(Failure::refused(format!("--role {word} is for executors: add --kind executor"))),
             None => Ok(()),
         },
-        Kind::Executor | Kind::Xxl => match wanted.iter().find(|word| !is_executor(word)) {
+        Kind::Executor | Kind::Xxl => match role_words.iter().find(|word| !is_executor(word)) {
             Some(word) => Err(Failure::refused(format!(
                 "--role {word} is none for executors: leave out --kind {}, or give --role executor:NAMESPACE/APP",
                 kind.as_str()
@@ -191,15 +191,16 @@ fn check_kind(kind: Kind, wanted: &[String]) -> Result<(), Failure> {
 }
 
 /// The apps of these roles that do not exist yet, as far as the caller can see.
-async fn missing_apps(client: &Client, wanted: &[String]) -> Vec<String> {
+async fn missing_apps(client: &Client, role_words: &[String]) -> Vec<String> {
     let mut missing_apps = Vec::new();
-    for place in wanted.iter().filter_map(|word| word.strip_prefix("executor:")) {
-        let Some((namespace, app)) = place.split_once('/') else { continue };
-        let known = client.in_namespace(namespace).get(&["apps"], &[]).await.and_then(|body| body.value());
-        let is_new = known
-            .is_ok_and(|known| known["items"].as_array().is_some_and(|all| all.iter().all(|one| one["name"] != app)));
+    for app_place in role_words.iter().filter_map(|word| word.strip_prefix("executor:")) {
+        let Some((namespace, app)) = app_place.split_once('/') else { continue };
+        let stored_apps = client.in_namespace(namespace).get(&["apps"], &[]).await.and_then(|body| body.value());
+        let is_new = stored_apps.is_ok_and(|stored_apps| {
+            stored_apps["items"].as_array().is_some_and(|all| all.iter().all(|app_object| app_object["name"] != app))
+        });
         if is_new {
-            missing_apps.push(place.to_owned());
+            missing_apps.push(app_place.to_owned());
         }
     }
     missing_apps

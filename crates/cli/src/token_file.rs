@@ -26,37 +26,37 @@ pub(crate) fn read(path: &Path) -> Result<Option<Token>, Failure> {
     }
     let mut text = String::new();
     let limit = LEN_MAX as u64 + 2;
-    let read = std::fs::File::open(path).and_then(|file| {
+    let result = std::fs::File::open(path).and_then(|file| {
         let meta = file.metadata()?;
         file.take(limit).read_to_string(&mut text).map(|_| meta)
     });
-    let meta = match read {
+    let meta = match result {
         Ok(meta) => meta,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
         Err(error) => return Err(Failure::of(format!("cannot read the token file {}", path.display()), &error)),
     };
-    let place = path.display();
+    let path_text = path.display();
     if text.trim().is_empty() {
         return Err(Failure::from_text(format!(
-            "the token file {place} holds no token: the file is empty; write a token into it, one line of {LEN_MIN} to \
+            "the token file {path_text} holds no token: the file is empty; write a token into it, one line of {LEN_MIN} to \
              {LEN_MAX} visible characters"
         )));
     }
     let token = parse_token(&text).ok_or_else(|| {
         Failure::from_text(format!(
-            "the token file {place} holds no token: it must be one line of {LEN_MIN} to {LEN_MAX} visible characters"
+            "the token file {path_text} holds no token: it must be one line of {LEN_MIN} to {LEN_MAX} visible characters"
         ))
     })?;
     match exposure(meta.mode(), meta.uid()).filter(|_| meta.is_file()) {
-        Some(fault) => Err(Failure::refused(format!("the token file {place} {fault}"))),
+        Some(fault) => Err(Failure::refused(format!("the token file {path_text} {fault}"))),
         None => Ok(Some(token)),
     }
 }
 
 /// Reads the token in a file that must exist.
 pub(crate) fn read_existing(path: &Path) -> Result<Token, Failure> {
-    let missing = || Failure::from_text(format!("there is no token file {}", path.display()));
-    read(path)?.ok_or_else(missing)
+    let missing_failure = || Failure::from_text(format!("there is no token file {}", path.display()));
+    read(path)?.ok_or_else(missing_failure)
 }
 
 /// Reads the token in a file. Without the file, generates a token and writes it.

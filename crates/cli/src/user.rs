@@ -40,7 +40,7 @@ enum UserCommand {
         /// The displayed name
         #[arg(long, value_name = "TEXT")]
         display_name: Option<String>,
-        /// A role and where: viewer, operator:NAMESPACE, editor:NAMESPACE/APP; once per role
+        /// A role and where: viewer, operator:NAMESPACE, editor:NAMESPACE/APP; may be repeated
         #[arg(long = "role", value_name = "ROLE[:PLACE]")]
         roles: Vec<String>,
     },
@@ -49,7 +49,7 @@ enum UserCommand {
         /// The user's name
         #[arg(value_name = "USER")]
         name: String,
-        /// The new roles, which replace the present ones; once per role
+        /// The new roles, which replace the present ones; may be repeated
         #[arg(long = "role", value_name = "ROLE[:PLACE]")]
         roles: Vec<String>,
         /// Lock the user out
@@ -99,18 +99,18 @@ impl UserArgs {
         match self.command {
             UserCommand::List(bounds) => VIEW.print_list(&list::read(&client, "users", &[], &bounds).await?, format),
             UserCommand::Get(args) => VIEW.print_object(&client.get(&["users", &args.name], &[]).await?, format),
-            UserCommand::Create { name, display_name, roles: wanted } => {
-                let body = json!({"name": name, "display_name": display_name, "grants": parse_roles(&wanted)?});
+            UserCommand::Create { name, display_name, roles: role_words } => {
+                let body = json!({"name": name, "display_name": display_name, "grants": parse_roles(&role_words)?});
                 let user = client.post(&["users"], &body.to_string()).await;
-                VIEW.print_row(&user.map_err(|failure| with_place_hint(failure, &wanted))?, format)?;
+                VIEW.print_row(&user.map_err(|failure| with_place_hint(failure, &role_words))?, format)?;
                 output::print_message(&format!("first sign-in, once, within 15 minutes: {}", link(&name).await?));
                 output::print_message(&format!("too late? rondel user link {name} prints another"));
                 Ok(())
             }
-            UserCommand::Change { name, roles: wanted, disable, enable, provider_sign_in } => {
+            UserCommand::Change { name, roles: role_words, disable, enable, provider_sign_in } => {
                 let mut body = Map::new();
-                if !wanted.is_empty() {
-                    body.insert("grants".to_owned(), parse_roles(&wanted)?);
+                if !role_words.is_empty() {
+                    body.insert("grants".to_owned(), parse_roles(&role_words)?);
                 }
                 if disable || enable {
                     body.insert("disabled".to_owned(), Value::from(disable));
@@ -151,13 +151,13 @@ fn read_password(name: &str) -> Result<String, Failure> {
     if stdin.is_terminal() {
         output::print_message(&format!("new password of {name}, which is shown as it is typed:"));
     }
-    let mut line = String::new();
+    let mut typed_line = String::new();
     stdin
         .lock()
         .take(PASSWORD_LEN_MAX)
-        .read_line(&mut line)
+        .read_line(&mut typed_line)
         .map_err(|error| Failure::refused(format!("cannot read stdin: {error}")))?;
-    let password = line.trim_end_matches(['\r', '\n']);
+    let password = typed_line.trim_end_matches(['\r', '\n']);
     if password.is_empty() {
         return Err(Failure::refused("no password on stdin: give it as its first line"));
     }

@@ -52,16 +52,16 @@ impl View {
         self.print_object_with(body, format, |_, _| None)
     }
 
-    /// Prints one object with all its fields. A field of an inner object has its path as its name, which `--columns`
-    /// takes too. `value_text` replaces some of the values.
+    /// Prints one object with all its fields. A field of an inner object is named by its path, also in `--columns`.
+    /// `value_text` replaces some of the values.
     pub(crate) fn print_object_with(
         &self,
         body: &Body,
         format: FormatArgs,
         value_text: impl Fn(&str, &Value) -> Option<String>,
     ) -> Result<(), Failure> {
-        let is_whole = matches!(format.format, Format::Table | Format::Wide) && format.columns.is_none();
-        if !is_whole {
+        let shows_all_fields = matches!(format.format, Format::Table | Format::Wide) && format.columns.is_none();
+        if !shows_all_fields {
             return self.print_row(body, format);
         }
         clock::set_display_in_utc(format.utc);
@@ -111,27 +111,28 @@ impl View {
     }
 
     fn column(&self, name: &str, items: &[Value]) -> Result<Column, Failure> {
-        let folded = name.replace('_', " ");
-        if let Some(index) = self.headers.iter().position(|header| header.eq_ignore_ascii_case(&folded)) {
+        let spaced_name = name.replace('_', " ");
+        if let Some(index) = self.headers.iter().position(|header| header.eq_ignore_ascii_case(&spaced_name)) {
             return Ok(Column::Cell(index, self.headers[index]));
         }
         if items.iter().any(|item| item.pointer(&json_pointer(name)).is_some()) {
             return Ok(Column::Field(name.to_owned()));
         }
-        let mut known: Vec<String> =
+        let mut column_names: Vec<String> =
             self.headers.iter().map(|header| header.replace(' ', "_").to_lowercase()).collect();
-        known.extend(self.further_fields(items));
-        Err(Failure::refused(format!("--columns: there is no {name:?}; there are {}", known.join(", "))))
+        column_names.extend(self.further_fields(items));
+        Err(Failure::refused(format!("--columns: there is no {name:?}; there are {}", column_names.join(", "))))
     }
 
     /// The fields of the items that no column of the view shows, and that fit into a cell.
     fn further_fields(&self, items: &[Value]) -> impl Iterator<Item = String> {
         let mut names: Vec<&String> = Vec::new();
         for (name, _) in items.iter().filter_map(Value::as_object).flatten() {
-            let whole = name.replace('_', " ");
-            let plain = whole.strip_suffix(" at").unwrap_or(&whole);
-            let is_header =
-                [plain, &whole].iter().any(|text| self.headers.iter().any(|it| it.eq_ignore_ascii_case(text)));
+            let full_name = name.replace('_', " ");
+            let short_name = full_name.strip_suffix(" at").unwrap_or(&full_name);
+            let is_header = [short_name, &full_name]
+                .iter()
+                .any(|text| self.headers.iter().any(|header| header.eq_ignore_ascii_case(text)));
             let is_large = |item: &Value| item[name].is_object() || item[name].is_array();
             if !is_header && *name != self.name && !names.contains(&name) && !items.iter().any(is_large) {
                 names.push(name);
@@ -142,12 +143,12 @@ impl View {
 }
 
 /// Fields that hold a user's own JSON, which is shown as it is.
-const USER_JSON: [&str; 2] = ["params", "result"];
+const JSON_FIELDS: [&str; 2] = ["params", "result"];
 
 /// The lines for a field, each a name and a text. An object has a line for each of its fields.
 fn field_lines(key: String, value: &Value, now: Timestamp) -> Vec<(String, String)> {
     match value {
-        Value::Object(fields) if !fields.is_empty() && !USER_JSON.contains(&key.as_str()) => {
+        Value::Object(fields) if !fields.is_empty() && !JSON_FIELDS.contains(&key.as_str()) => {
             fields.iter().flat_map(|(name, value)| field_lines(format!("{key}.{name}"), value, now)).collect()
         }
         Value::Array(items) if !items.iter().any(|item| item.is_object() || item.is_array()) => {

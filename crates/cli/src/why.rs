@@ -39,20 +39,20 @@ pub(crate) struct WhyArgs {
 impl WhyArgs {
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let client = self.client.client()?;
-        let about_run = match job_of_run(&client, &self.subject).await? {
+        let job_and_run = match job_of_run(&client, &self.subject).await? {
             Some(_) if self.at.is_some() => {
                 return Err(Failure::refused(format!(
                     "--at is for a job: run {} is that of its own instant",
                     self.subject
                 )));
             }
-            about_run => about_run,
+            job_and_run => job_and_run,
         };
         let at = match &self.at {
             Some(text) => Some(requested_instant(&client, &self.subject, text).await?),
             None => None,
         };
-        let (job, instant_or_run) = match (&about_run, at.as_deref()) {
+        let (job, instant_or_run) = match (&job_and_run, at.as_deref()) {
             (Some(job), _) => (job.as_str(), Some(("run", self.subject.as_str()))),
             (None, at) => (self.subject.as_str(), at.map(|at| ("at", at))),
         };
@@ -87,8 +87,8 @@ async fn requested_instant(client: &Client, job: &str, text: &str) -> Result<Str
 /// The time zone of a job's first schedule, or else UTC, as in the console.
 fn job_zone(job: &Value) -> Tz {
     let schedule = &job["schedule"];
-    let first = schedule.get(0).unwrap_or(schedule);
-    first["time_zone"].as_str().and_then(|zone| zone.parse().ok()).unwrap_or(Tz::UTC)
+    let first_schedule = schedule.get(0).unwrap_or(schedule);
+    first_schedule["time_zone"].as_str().and_then(|zone| zone.parse().ok()).unwrap_or(Tz::UTC)
 }
 
 /// The instant that the text means, or why it does not mean exactly one.
@@ -96,7 +96,9 @@ fn parse_on_clock(zone: Tz, text: &str, now: Timestamp) -> Result<Timestamp, Str
     match asked_instants(zone, text, now).as_deref() {
         Some([at]) => Ok(*at),
         Some([]) => Err(format!("the clock of {zone} skips {text}")),
-        Some([first, .., last]) => Err(format!("the clock of {zone} shows {text} twice: at {first} and at {last}")),
+        Some([first_at, .., last_at]) => {
+            Err(format!("the clock of {zone} shows {text} twice: at {first_at} and at {last_at}"))
+        }
         None => Err(format!(
             "{text:?} is not an instant such as 2026-03-08T02:30:00Z, 2026-03-08 02:30, 02:30, \"yesterday 02:30\" or \"3h ago\""
         )),

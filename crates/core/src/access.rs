@@ -52,8 +52,8 @@ pub fn token_beginning(token: &str) -> &str {
 /// ```
 #[must_use]
 pub fn is_token(text: &str) -> bool {
-    let Some(rest) = text.strip_prefix(TOKEN_PREFIX) else { return false };
-    let secret = rest.rsplit('_').next().unwrap_or_default();
+    let Some(random_part) = text.strip_prefix(TOKEN_PREFIX) else { return false };
+    let secret = random_part.rsplit('_').next().unwrap_or_default();
     secret.len() >= 16 && secret.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
@@ -77,7 +77,7 @@ pub fn is_reserved_token_name(name: &str) -> bool {
 pub enum Permission {
     /// To be signed in: enough for the caller's own account.
     SignedIn,
-    /// To view.
+    /// To view what belongs to a namespace or app.
     View,
     /// To view everywhere: needed for answers that cover all namespaces.
     ViewEverywhere,
@@ -121,7 +121,6 @@ impl Role {
 /// A role at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Grant {
-    /// The role.
     pub role: Role,
     /// The namespace; `None` for every namespace.
     pub namespace: Option<NamespaceId>,
@@ -130,7 +129,6 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// A role everywhere.
     #[must_use]
     pub const fn everywhere(role: Role) -> Self {
         Self { role, namespace: None, app: None }
@@ -141,8 +139,8 @@ impl Grant {
     }
 
     fn holds_at(&self, namespace: NamespaceId, app: Option<AppId>) -> bool {
-        let here = self.namespace.is_none_or(|own| own == namespace);
-        here && self.app.is_none_or(|own| app == Some(own))
+        let is_in_namespace = self.namespace.is_none_or(|own_namespace| own_namespace == namespace);
+        is_in_namespace && self.app.is_none_or(|own_app| app == Some(own_app))
     }
 }
 
@@ -211,8 +209,8 @@ impl Rights {
         Self { limit: Some(limit), ..self }
     }
 
-    fn each_list_permits(&self, mut holds: impl FnMut(&[Grant]) -> bool) -> bool {
-        holds(&self.grants) && self.limit.as_deref().is_none_or(holds)
+    fn each_list_permits(&self, mut has_grant: impl FnMut(&[Grant]) -> bool) -> bool {
+        has_grant(&self.grants) && self.limit.as_deref().is_none_or(has_grant)
     }
 
     /// Whether this is permitted for an app of a namespace or, without an app, for what belongs to the namespace itself. A caller who
@@ -225,8 +223,8 @@ impl Rights {
         let is_namespace_view = app.is_none() && permission == Permission::View;
         self.each_list_permits(|grants| {
             grants.iter().any(|grant| {
-                let place = if is_namespace_view { grant.app } else { app };
-                grant.role.permits(permission) && grant.holds_at(namespace, place)
+                let app_to_check = if is_namespace_view { grant.app } else { app };
+                grant.role.permits(permission) && grant.holds_at(namespace, app_to_check)
             })
         })
     }
@@ -248,10 +246,11 @@ impl Rights {
     #[must_use]
     pub fn permitted_apps(&self, permission: Permission, namespace: NamespaceId) -> PermittedApps {
         let apps_of = |grants: &[Grant]| {
-            let here =
-                |grant: &&Grant| grant.role.permits(permission) && grant.namespace.is_none_or(|own| own == namespace);
+            let applies_here = |grant: &&Grant| {
+                grant.role.permits(permission) && grant.namespace.is_none_or(|own_namespace| own_namespace == namespace)
+            };
             let mut apps = BTreeSet::new();
-            for grant in grants.iter().filter(here) {
+            for grant in grants.iter().filter(applies_here) {
                 match grant.app {
                     None => return PermittedApps::All,
                     Some(app) => apps.insert(app),
@@ -259,10 +258,10 @@ impl Rights {
             }
             PermittedApps::Apps(apps)
         };
-        let own = apps_of(&self.grants);
+        let own_apps = apps_of(&self.grants);
         match &self.limit {
-            None => own,
-            Some(limit) => own.intersect(apps_of(limit)),
+            None => own_apps,
+            Some(limit) => own_apps.intersect(apps_of(limit)),
         }
     }
 
@@ -279,9 +278,11 @@ impl Rights {
     #[must_use]
     pub fn cover(&self, wanted: &Grant) -> bool {
         self.each_list_permits(|grants| {
-            grants.iter().any(|own| {
-                let place = own.namespace.is_none() || own.namespace == wanted.namespace;
-                own.role.covers(wanted.role) && place && (own.app.is_none() || own.app == wanted.app)
+            grants.iter().any(|own_grant| {
+                let covers_namespace = own_grant.namespace.is_none() || own_grant.namespace == wanted.namespace;
+                own_grant.role.covers(wanted.role)
+                    && covers_namespace
+                    && (own_grant.app.is_none() || own_grant.app == wanted.app)
             })
         })
     }

@@ -40,18 +40,18 @@ pub fn params_schema(handler: &str) -> Option<Value> {
 /// schema to check against.
 #[must_use]
 pub fn missing_param(handler: &str, params: &Value) -> Option<FieldError> {
-    let (_, needed) = HANDLERS.iter().find(|(name, _)| *name == handler)?;
-    let is_there = |name: &&str| params.get(*name).is_some_and(|value| !value.is_null());
-    if needed.iter().any(is_there) {
+    let (_, param_names) = HANDLERS.iter().find(|(name, _)| *name == handler)?;
+    let is_given = |name: &&str| params.get(*name).is_some_and(|value| !value.is_null());
+    if param_names.iter().any(is_given) {
         return None;
     }
-    match needed {
-        [only] if params.is_object() || params.is_null() => Some(FieldError::new(
-            format!("/params/{only}"),
+    match param_names {
+        [only_name] if params.is_object() || params.is_null() => Some(FieldError::new(
+            format!("/params/{only_name}"),
             format!("is missing: the handler {handler} cannot do without it"),
         )),
-        needed => {
-            let message = format!("{} is missing: the handler {handler} cannot do without", needed.join(" or "));
+        param_names => {
+            let message = format!("{} is missing: the handler {handler} cannot do without", param_names.join(" or "));
             Some(FieldError::new("/params", message))
         }
     }

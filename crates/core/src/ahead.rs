@@ -11,7 +11,6 @@ pub const STEPS_MAX: u32 = 10_000;
 /// A definition, and the instant that its fixed rates count from.
 #[derive(Clone, Copy, Debug)]
 pub struct AnchoredJob<'a> {
-    /// The definition.
     pub job: &'a Job,
     /// The instant that its fixed rates count from.
     pub anchor: Timestamp,
@@ -87,21 +86,21 @@ pub fn fire_changes(
         anchored_job.job.timetable.next_until(anchored_job.anchor, cursor, to).map(|fire| fire.at)
     };
     let mut steps_left = STEPS_MAX.min(*steps);
-    let (mut old, mut new) = (next(before, from), next(after, from));
+    let (mut old_at, mut new_at) = (next(before, from), next(after, from));
     let mut cursor = from;
-    while let Some(at) = old.into_iter().chain(new).min() {
+    while let Some(at) = old_at.into_iter().chain(new_at).min() {
         if steps_left == 0 {
             (changes.to, changes.is_whole) = (cursor, false);
             break;
         }
-        let (is_old, is_new) = (old == Some(at), new == Some(at));
+        let (is_old, is_new) = (old_at == Some(at), new_at == Some(at));
         match (is_old, is_new) {
             (true, false) => changes.vanishing.add(at),
             (false, true) => changes.appearing.add(at),
             _ => {}
         }
-        old = if is_old { next(before, at) } else { old };
-        new = if is_new { next(after, at) } else { new };
+        old_at = if is_old { next(before, at) } else { old_at };
+        new_at = if is_new { next(after, at) } else { new_at };
         cursor = at;
         steps_left -= 1;
         *steps -= 1;

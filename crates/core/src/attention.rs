@@ -46,10 +46,8 @@ pub struct JobWithoutExecutor {
     pub count: u64,
 }
 
-/// A run that is under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunUnderWay {
-    /// The run.
     pub run: RunId,
     /// The name of its job.
     pub job: String,
@@ -64,15 +62,13 @@ pub struct RunUnderWay {
 pub struct AttentionFacts {
     /// Jobs whose newest runs failed.
     pub failing: Vec<FailingJob>,
-    /// Jobs without an executor.
     pub without_executor: Vec<JobWithoutExecutor>,
-    /// Runs under way.
     pub under_way: Vec<RunUnderWay>,
     /// The 99th percentile of the lateness of the runs of the last minutes.
     pub lateness: Option<Duration>,
-    /// Paused jobs by name, each with the instant from which it is paused.
+    /// The names of paused jobs, each with the instant from which the job is paused.
     pub paused: Vec<(String, Timestamp)>,
-    /// Tokens by name, each with the instant at which it expires.
+    /// The names of tokens, each with the instant at which the token expires.
     pub tokens: Vec<(String, Timestamp)>,
     /// Servers whose lease ended although they did not leave, each with the instant at which it ended.
     pub lost_nodes: Vec<(String, Timestamp)>,
@@ -98,7 +94,6 @@ pub enum Finding {
     NodeLost(String, Timestamp),
     /// A loop of a server fails: the server, the loop, and since when.
     LoopFails(String, String, Timestamp),
-    /// A job fails.
     Fails(FailingJob),
     /// No executor offers the handler of a job, or those that offer it are not allowed to take its runs.
     NoExecutor(JobWithoutExecutor),
@@ -113,13 +108,12 @@ pub enum Finding {
 }
 
 impl Finding {
-    /// The severity of the finding.
     #[must_use]
     pub const fn severity(&self) -> FindingSeverity {
         match self {
             Self::NodeLost(..) | Self::LoopFails(..) | Self::NoExecutor(_) => FindingSeverity::Critical,
             // One failure may be chance.
-            Self::Fails(failing) if failing.streak > 1 => FindingSeverity::Critical,
+            Self::Fails(failing_job) if failing_job.streak > 1 => FindingSeverity::Critical,
             Self::Fails(_) | Self::Late(_) | Self::Long(_) | Self::TokenEnds(..) => FindingSeverity::Warning,
             Self::Paused(..) => FindingSeverity::Note,
         }
@@ -131,8 +125,8 @@ impl Finding {
             Self::NodeLost(..) => u64::MAX,
             Self::LoopFails(..) => u64::MAX - 1,
             Self::NoExecutor(without_executor) => without_executor.count,
-            Self::Fails(failing) if failing.succeeded_at.is_none() => failing.streak.saturating_mul(2),
-            Self::Fails(failing) => failing.streak,
+            Self::Fails(failing_job) if failing_job.succeeded_at.is_none() => failing_job.streak.saturating_mul(2),
+            Self::Fails(failing_job) => failing_job.streak,
             Self::Late(_) => u64::MAX,
             Self::TokenEnds(..) | Self::Long(_) | Self::Paused(..) => 0,
         }
@@ -151,20 +145,20 @@ impl Finding {
 /// ```
 #[must_use]
 pub fn list_findings(facts: AttentionFacts, now: Timestamp) -> Vec<Finding> {
-    let is_long = |run: &RunUnderWay| {
-        let took = now.since(run.since);
-        run.usual.is_some_and(|usual| took > LONG_MIN && took > usual.saturating_mul(LONG_FACTOR))
+    let is_long_run = |run: &RunUnderWay| {
+        let elapsed = now.since(run.since);
+        run.usual.is_some_and(|usual| elapsed > LONG_MIN && elapsed > usual.saturating_mul(LONG_FACTOR))
     };
-    let is_soon = |(_, ends_at): &(String, Timestamp)| *ends_at < now + TOKEN_ENDS_WITHIN;
+    let ends_soon = |(_, ends_at): &(String, Timestamp)| *ends_at < now + TOKEN_ENDS_WITHIN;
     let is_forgotten = |(_, since): &(String, Timestamp)| *since < now - PAUSED_FOR;
     let mut findings: Vec<Finding> = Vec::new();
     findings.extend(facts.lost_nodes.into_iter().map(|(name, at)| Finding::NodeLost(name, at)));
     findings.extend(facts.failing_loops.into_iter().map(|(node, name, since)| Finding::LoopFails(node, name, since)));
-    findings.extend(facts.failing.into_iter().filter(|failing| failing.streak > 0).map(Finding::Fails));
+    findings.extend(facts.failing.into_iter().filter(|failing_job| failing_job.streak > 0).map(Finding::Fails));
     findings.extend(facts.without_executor.into_iter().map(Finding::NoExecutor));
     findings.extend(facts.lateness.filter(|lateness| *lateness > LATENESS_OBJECTIVE).map(Finding::Late));
-    findings.extend(facts.under_way.into_iter().filter(is_long).map(Finding::Long));
-    findings.extend(facts.tokens.into_iter().filter(is_soon).map(|(name, at)| Finding::TokenEnds(name, at)));
+    findings.extend(facts.under_way.into_iter().filter(is_long_run).map(Finding::Long));
+    findings.extend(facts.tokens.into_iter().filter(ends_soon).map(|(name, at)| Finding::TokenEnds(name, at)));
     findings.extend(facts.paused.into_iter().filter(is_forgotten).map(|(name, at)| Finding::Paused(name, at)));
     findings.sort_by_key(|finding| (finding.severity(), std::cmp::Reverse(finding.weight())));
     findings

@@ -23,7 +23,6 @@ pub struct TokenTarget<'a> {
     pub owner: Option<AccountId>,
     /// Whether it is for executors.
     pub is_executor: bool,
-    /// Its grants.
     pub grants: &'a [Grant],
 }
 
@@ -49,8 +48,8 @@ impl Actor<'_> {
     pub fn may_manage_token(&self, target: TokenTarget<'_>) -> bool {
         if target.owner.is_some() && target.owner == self.account {
             // Both tokens are limited by the grants of the same account, so the comparison leaves out those grants.
-            let own = Rights::new(self.rights.grants().to_vec());
-            return !self.is_token || target.grants.iter().all(|grant| own.cover(grant));
+            let own_rights = Rights::new(self.rights.grants().to_vec());
+            return !self.is_token || target.grants.iter().all(|grant| own_rights.cover(grant));
         }
         let is_of_executors = target.is_executor && target.owner.is_none() && !target.grants.is_empty();
         self.rights.allow_somewhere(Permission::Cluster) || (is_of_executors && self.covers(target.grants))

@@ -135,13 +135,22 @@ enum CompiledRule {
 }
 
 impl Calendar {
-    /// Checks a calendar, and replaces the calendars that it names by their rules. `find` returns them by name.
+    /// Checks a calendar, and replaces the calendars that it names by their rules. `find_calendar` returns them by name.
     ///
     /// # Errors
     /// Every error, with a pointer into the document.
-    pub fn compile(spec: &CalendarSpec, find: impl Fn(&str) -> Option<CalendarSpec>) -> Result<Self, Vec<FieldError>> {
-        let mut compiler =
-            Compiler { find: &find, path: vec![spec.name.clone()], days: 0, rules: 0, times: 0, errors: Vec::new() };
+    pub fn compile(
+        spec: &CalendarSpec,
+        find_calendar: impl Fn(&str) -> Option<CalendarSpec>,
+    ) -> Result<Self, Vec<FieldError>> {
+        let mut compiler = Compiler {
+            find_calendar: &find_calendar,
+            path: vec![spec.name.clone()],
+            day_count: 0,
+            rule_count: 0,
+            time_count: 0,
+            errors: Vec::new(),
+        };
         if let Err(message) = name::check(&spec.name) {
             compiler.errors.push(FieldError::new("/name", message));
         }
@@ -154,7 +163,7 @@ impl Calendar {
             return Err(compiler.errors);
         }
         let mut edges = vec![0];
-        rule.edges(&mut edges);
+        rule.collect_edges(&mut edges);
         edges.sort_unstable();
         edges.dedup();
         Ok(Self { name: spec.name.clone(), has_times: rule.has_times(), lookup_cost: rule.lookup_cost(), rule, edges })
@@ -170,7 +179,6 @@ impl Calendar {
         Self::compile(&spec, |_| None)
     }
 
-    /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -222,10 +230,10 @@ impl Calendar {
     #[must_use]
     pub fn next_edge(&self, local: NaiveDateTime) -> NaiveDateTime {
         let minute = local.hour() * 60 + local.minute();
-        let at = |day: NaiveDate, minute: u32| {
+        let local_time = |day: NaiveDate, minute: u32| {
             NaiveTime::from_hms_opt(minute / 60, minute % 60, 0).map(|time| day.and_time(time))
         };
-        let next = self.edges.iter().find(|edge| **edge > minute).and_then(|edge| at(local.date(), *edge));
+        let next = self.edges.iter().find(|edge| **edge > minute).and_then(|edge| local_time(local.date(), *edge));
         let midnight = local.date().succ_opt().unwrap_or(NaiveDate::MAX).and_time(NaiveTime::MIN);
         next.unwrap_or(midnight)
     }
@@ -235,36 +243,35 @@ impl CalendarSpec {
     /// Its rule, in which the calendars that it names are replaced by their rules. [`Calendar::compile`] must accept this
     /// calendar.
     #[must_use]
-    pub fn expanded(&self, find: impl Fn(&str) -> Option<CalendarSpec>) -> Rule {
-        fn expand(rule: &Rule, find: &dyn Fn(&str) -> Option<CalendarSpec>, depth: usize) -> Rule {
-            let all = |rules: &[Rule]| rules.iter().map(|rule| expand(rule, find, depth + 1)).collect();
+    pub fn expanded(&self, find_calendar: impl Fn(&str) -> Option<CalendarSpec>) -> Rule {
+        fn expand(rule: &Rule, find_calendar: &dyn Fn(&str) -> Option<CalendarSpec>, depth: usize) -> Rule {
+            let expand_all = |rules: &[Rule]| rules.iter().map(|rule| expand(rule, find_calendar, depth + 1)).collect();
             match rule {
                 _ if depth > DEPTH_MAX => Rule::Any(Vec::new()),
-                Rule::Calendar(name) => {
-                    find(name).map_or(Rule::Any(Vec::new()), |part| expand(&part.rule, find, depth + 1))
-                }
-                Rule::All(rules) => Rule::All(all(rules)),
-                Rule::Any(rules) => Rule::Any(all(rules)),
-                Rule::Not(rule) => Rule::Not(Box::new(expand(rule, find, depth + 1))),
+                Rule::Calendar(name) => find_calendar(name)
+                    .map_or(Rule::Any(Vec::new()), |part| expand(&part.rule, find_calendar, depth + 1)),
+                Rule::All(rules) => Rule::All(expand_all(rules)),
+                Rule::Any(rules) => Rule::Any(expand_all(rules)),
+                Rule::Not(rule) => Rule::Not(Box::new(expand(rule, find_calendar, depth + 1))),
                 Rule::Days(_) | Rule::Weekdays(_) | Rule::Times(_) => rule.clone(),
             }
         }
-        expand(&self.rule, &find, 1)
+        expand(&self.rule, &find_calendar, 1)
     }
 
     /// The calendars that its rules name.
     #[must_use]
     pub fn named_calendars(&self) -> Vec<&str> {
-        fn collect<'a>(rule: &'a Rule, parts: &mut Vec<&'a str>) {
+        fn collect_names<'a>(rule: &'a Rule, parts: &mut Vec<&'a str>) {
             match rule {
                 Rule::Calendar(name) => parts.push(name),
-                Rule::All(rules) | Rule::Any(rules) => rules.iter().for_each(|rule| collect(rule, parts)),
-                Rule::Not(rule) => collect(rule, parts),
+                Rule::All(rules) | Rule::Any(rules) => rules.iter().for_each(|rule| collect_names(rule, parts)),
+                Rule::Not(rule) => collect_names(rule, parts),
                 Rule::Days(_) | Rule::Weekdays(_) | Rule::Times(_) => {}
             }
         }
         let mut parts = Vec::new();
-        collect(&self.rule, &mut parts);
+        collect_names(&self.rule, &mut parts);
         parts.sort_unstable();
         parts.dedup();
         parts
@@ -272,12 +279,12 @@ impl CalendarSpec {
 }
 
 struct Compiler<'f> {
-    find: &'f dyn Fn(&str) -> Option<CalendarSpec>,
+    find_calendar: &'f dyn Fn(&str) -> Option<CalendarSpec>,
     /// The chain of calendars that are being inserted, to detect cycles.
     path: Vec<String>,
-    days: usize,
-    rules: usize,
-    times: usize,
+    day_count: usize,
+    rule_count: usize,
+    time_count: usize,
     errors: Vec<FieldError>,
 }
 
@@ -288,17 +295,17 @@ impl Compiler<'_> {
     }
 
     fn compile_rule(&mut self, rule: &Rule, pointer: &str, depth: usize) -> CompiledRule {
-        self.rules += 1;
+        self.rule_count += 1;
         if depth > DEPTH_MAX {
             return self.refuse(pointer, format!("is nested more than {DEPTH_MAX} deep"));
         }
-        if self.rules > RULE_COUNT_MAX {
+        if self.rule_count > RULE_COUNT_MAX {
             return self.refuse(pointer, format!("is one of more than {RULE_COUNT_MAX} rules"));
         }
         match rule {
-            Rule::Days(days) => self.days(days, pointer),
+            Rule::Days(days) => self.compile_days(days, pointer),
             Rule::Weekdays(days) => CompiledRule::Weekdays(days.iter().fold(0, |bits, day| bits | 1 << *day as u8)),
-            Rule::Times(times) => self.times(times, pointer),
+            Rule::Times(times) => self.compile_times(times, pointer),
             Rule::Calendar(name) => self.compile_named(name, pointer, depth),
             Rule::All(rules) => CompiledRule::All(self.compile_rules(rules, &format!("{pointer}/all"), depth)),
             Rule::Any(rules) => CompiledRule::Any(self.compile_rules(rules, &format!("{pointer}/any"), depth)),
@@ -322,20 +329,20 @@ impl Compiler<'_> {
             let path = format!("{} -> {name}", self.path.join(" -> "));
             return self.refuse(pointer, format!("makes a cycle: {path}"));
         }
-        let Some(part) = (self.find)(name) else {
+        let Some(part) = (self.find_calendar)(name) else {
             return self.refuse(pointer, format!("there is no calendar {name:?} in this namespace"));
         };
         self.path.push(name.to_owned());
-        let before = self.errors.len();
+        let error_count_before = self.errors.len();
         let compiled = self.compile_rule(&part.rule, &pointer, depth + 1);
-        for error in &mut self.errors[before..] {
+        for error in &mut self.errors[error_count_before..] {
             error.pointer.clone_from(&pointer);
         }
         self.path.pop();
         compiled
     }
 
-    fn days(&mut self, days: &[Day], pointer: &str) -> CompiledRule {
+    fn compile_days(&mut self, days: &[Day], pointer: &str) -> CompiledRule {
         let mut set = BTreeMap::new();
         for (index, day) in days.iter().enumerate() {
             let (date, name) = match day {
@@ -352,8 +359,8 @@ impl Compiler<'_> {
                 return self.refuse(pointer, message);
             };
             for day in first.iter_days().take_while(|day| *day <= last) {
-                self.days += 1;
-                if self.days > DAY_COUNT_MAX {
+                self.day_count += 1;
+                if self.day_count > DAY_COUNT_MAX {
                     return self.refuse(pointer, format!("more than {DAY_COUNT_MAX} days are listed"));
                 }
                 set.insert(day, name.cloned());
@@ -362,12 +369,12 @@ impl Compiler<'_> {
         CompiledRule::Days(set)
     }
 
-    fn times(&mut self, times: &[String], pointer: &str) -> CompiledRule {
+    fn compile_times(&mut self, times: &[String], pointer: &str) -> CompiledRule {
         let mut spans = Vec::new();
         for (index, text) in times.iter().enumerate() {
             let pointer = format!("{pointer}/times/{index}");
-            self.times += 1;
-            if self.times > TIME_COUNT_MAX {
+            self.time_count += 1;
+            if self.time_count > TIME_COUNT_MAX {
                 return self.refuse(pointer, format!("more than {TIME_COUNT_MAX} times of day are listed"));
             }
             let span = text.split_once('-').and_then(|(from, to)| Some((minute_of(from)?, minute_of(to)?)));
@@ -458,11 +465,11 @@ impl CompiledRule {
         }
     }
 
-    fn edges(&self, edges: &mut Vec<u32>) {
+    fn collect_edges(&self, edges: &mut Vec<u32>) {
         match self {
             Self::Times(spans) => edges.extend(spans.iter().flat_map(|(from, to)| [*from, *to % 1440])),
-            Self::All(rules) | Self::Any(rules) => rules.iter().for_each(|rule| rule.edges(edges)),
-            Self::Not(rule) => rule.edges(edges),
+            Self::All(rules) | Self::Any(rules) => rules.iter().for_each(|rule| rule.collect_edges(edges)),
+            Self::Not(rule) => rule.collect_edges(edges),
             Self::Days(_) | Self::Weekdays(_) => {}
         }
     }

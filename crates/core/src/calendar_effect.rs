@@ -33,8 +33,9 @@ pub(crate) fn calendar_effect(
         CalendarRule::Previous => day.pred_opt(),
         CalendarRule::Only | CalendarRule::Except => None,
     };
-    let open = std::iter::successors(step(&local.date()), step).take(SHIFT_DAYS_MAX).find(|day| calendar.has_day(*day));
-    let moved_to = open.map(|day| local::instant(schedule.zone, day.and_time(local.time())));
+    let open_day =
+        std::iter::successors(step(&local.date()), step).take(SHIFT_DAYS_MAX).find(|day| calendar.has_day(*day));
+    let moved_to = open_day.map(|day| local::instant(schedule.zone, day.and_time(local.time())));
     let is_within =
         |at: &Timestamp| schedule.start.is_none_or(|start| start <= *at) && schedule.end.is_none_or(|end| *at <= end);
     CalendarEffect { day, moved_to: moved_to.filter(is_within) }

@@ -25,7 +25,7 @@ pub struct DeclaredJobs {
     pub first_seen_at: Timestamp,
     /// When this set was last seen with a living executor.
     pub last_seen_at: Timestamp,
-    /// Its jobs: the text of each definition, by name.
+    /// The text of each job's definition, keyed by the job's name.
     pub jobs: BTreeMap<String, String>,
 }
 
@@ -58,25 +58,26 @@ pub fn effective_declarations(sets: &[DeclaredJobs], living_since: Timestamp) ->
     let mut first_seen: BTreeMap<(&str, &str), Timestamp> = BTreeMap::new();
     for set in sets {
         for (name, text) in &set.jobs {
-            let first = first_seen.entry((name, text)).or_insert(set.first_seen_at);
-            *first = (*first).min(set.first_seen_at);
+            let first_seen_at = first_seen.entry((name, text)).or_insert(set.first_seen_at);
+            *first_seen_at = (*first_seen_at).min(set.first_seen_at);
         }
     }
-    let living: Vec<&DeclaredJobs> = sets.iter().filter(|set| set.last_seen_at >= living_since).collect();
-    if living.is_empty() {
+    let living_sets: Vec<&DeclaredJobs> = sets.iter().filter(|set| set.last_seen_at >= living_since).collect();
+    if living_sets.is_empty() {
         return EffectiveDeclarations::default();
     }
-    let mut youngest: BTreeMap<&str, (Timestamp, &str)> = BTreeMap::new();
-    for (name, text) in living.iter().flat_map(|set| &set.jobs) {
+    let mut youngest_marks: BTreeMap<&str, (Timestamp, &str)> = BTreeMap::new();
+    for (name, text) in living_sets.iter().flat_map(|set| &set.jobs) {
         // Of two declarations with the same age, every node must choose the same one: the greater text.
-        let mark = (first_seen[&(name.as_str(), text.as_str())], text.as_str());
-        let best = youngest.entry(name).or_insert(mark);
-        *best = (*best).max(mark);
+        let age_and_text = (first_seen[&(name.as_str(), text.as_str())], text.as_str());
+        let youngest_mark = youngest_marks.entry(name).or_insert(age_and_text);
+        *youngest_mark = (*youngest_mark).max(age_and_text);
     }
-    let gone = sets.iter().flat_map(|set| set.jobs.keys()).filter(|name| !youngest.contains_key(name.as_str()));
+    let gone_names =
+        sets.iter().flat_map(|set| set.jobs.keys()).filter(|name| !youngest_marks.contains_key(name.as_str()));
     EffectiveDeclarations {
-        gone: gone.cloned().collect(),
-        jobs: youngest.into_iter().map(|(name, (_, text))| (name.to_owned(), text.to_owned())).collect(),
+        gone: gone_names.cloned().collect(),
+        jobs: youngest_marks.into_iter().map(|(name, (_, text))| (name.to_owned(), text.to_owned())).collect(),
     }
 }
 
@@ -111,9 +112,9 @@ pub fn declaration_step(current: &JobSpec, before: Option<&JobSpec>, declared: &
 /// The fields in which a definition differs from what code declares.
 #[must_use]
 pub fn drift(current: &JobSpec, declared: &JobSpec) -> Vec<String> {
-    let (current, declared) = (fields(current), fields(declared));
-    let names: BTreeSet<&String> = current.keys().chain(declared.keys()).collect();
-    names.into_iter().filter(|name| current.get(*name) != declared.get(*name)).cloned().collect()
+    let (current_fields, declared_fields) = (fields(current), fields(declared));
+    let names: BTreeSet<&String> = current_fields.keys().chain(declared_fields.keys()).collect();
+    names.into_iter().filter(|name| current_fields.get(*name) != declared_fields.get(*name)).cloned().collect()
 }
 
 fn fields(spec: &JobSpec) -> serde_json::Map<String, Value> {
@@ -128,38 +129,40 @@ fn fields(spec: &JobSpec) -> serde_json::Map<String, Value> {
 /// order of their names.
 #[must_use]
 pub fn parents_first(specs: Vec<JobSpec>) -> Vec<JobSpec> {
-    let mut waiting: BTreeMap<String, JobSpec> = specs.into_iter().map(|spec| (spec.name.clone(), spec)).collect();
-    let order = names_in_order(&waiting);
-    let mut ordered: Vec<JobSpec> = order.iter().filter_map(|name| waiting.remove(name)).collect();
-    ordered.extend(waiting.into_values());
-    ordered
+    let mut specs_by_name: BTreeMap<String, JobSpec> =
+        specs.into_iter().map(|spec| (spec.name.clone(), spec)).collect();
+    let ordered_names = names_in_order(&specs_by_name);
+    let mut ordered_specs: Vec<JobSpec> = ordered_names.iter().filter_map(|name| specs_by_name.remove(name)).collect();
+    ordered_specs.extend(specs_by_name.into_values());
+    ordered_specs
 }
 
 /// The names of jobs, each after its parents. The jobs of a cycle and all jobs that follow from it are left out. Each edge is
 /// visited twice, however long the chains are.
 fn names_in_order(specs: &BTreeMap<String, JobSpec>) -> Vec<String> {
-    let mut open: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut open_parent_counts: BTreeMap<&str, usize> = BTreeMap::new();
     let mut children: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (name, spec) in specs {
-        let own: BTreeSet<&str> =
+        let parent_names: BTreeSet<&str> =
             parents(spec).map(String::as_str).filter(|parent| specs.contains_key(*parent)).collect();
-        open.insert(name, own.len());
-        for parent in own {
+        open_parent_counts.insert(name, parent_names.len());
+        for parent in parent_names {
             children.entry(parent).or_default().push(name);
         }
     }
     let mut ordered_names = Vec::with_capacity(specs.len());
-    let mut free_names: BTreeSet<&str> = open.iter().filter(|(_, count)| **count == 0).map(|(name, _)| *name).collect();
+    let mut free_names: BTreeSet<&str> =
+        open_parent_counts.iter().filter(|(_, count)| **count == 0).map(|(name, _)| *name).collect();
     while !free_names.is_empty() {
-        let level = std::mem::take(&mut free_names);
-        for child in level.iter().flat_map(|name| children.get(name).into_iter().flatten()) {
-            let Some(count) = open.get_mut(child) else { continue };
+        let next_names = std::mem::take(&mut free_names);
+        for child in next_names.iter().flat_map(|name| children.get(name).into_iter().flatten()) {
+            let Some(count) = open_parent_counts.get_mut(child) else { continue };
             *count -= 1;
             if *count == 0 {
                 free_names.insert(child);
             }
         }
-        ordered_names.extend(level.into_iter().map(str::to_owned));
+        ordered_names.extend(next_names.into_iter().map(str::to_owned));
     }
     ordered_names
 }

@@ -8,7 +8,6 @@ use crate::time::Timestamp;
 /// A future instant that is the next fire of many jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DenseInstant {
-    /// The instant.
     pub at: Timestamp,
     /// How many of its fires are not claimed yet.
     pub job_count: u64,
@@ -28,17 +27,17 @@ pub struct ClaimPace {
 #[must_use]
 pub fn instants_to_claim(instants: &[DenseInstant], pace: ClaimPace, now: Timestamp) -> Vec<Timestamp> {
     let mut job_count = 0_u64;
-    let mut last = None;
+    let mut last_index = None;
     for (index, instant) in instants.iter().enumerate() {
         job_count = job_count.saturating_add(instant.job_count);
         let millis = job_count.saturating_mul(1_000) / u64::from(pace.jobs_per_second.max(1));
         let begins_at = instant.at - pace.lead - Duration::from_millis(millis);
         if begins_at <= now {
-            last = Some(index);
+            last_index = Some(index);
         }
     }
     // If a later instant cannot wait, those before it cannot either.
-    instants.iter().take(last.map_or(0, |last| last + 1)).map(|instant| instant.at).collect()
+    instants.iter().take(last_index.map_or(0, |last| last + 1)).map(|instant| instant.at).collect()
 }
 
 #[cfg(test)]

@@ -35,20 +35,20 @@ pub struct Change {
 /// ```
 #[must_use]
 pub fn changes(from: &Value, to: &Value) -> Vec<Change> {
-    let mut found = Vec::new();
-    add_changes(String::new(), Some(from), Some(to), &mut found);
-    found.sort_by(|a, b| a.pointer.cmp(&b.pointer));
-    found
+    let mut changes = Vec::new();
+    add_changes(String::new(), Some(from), Some(to), &mut changes);
+    changes.sort_by(|a, b| a.pointer.cmp(&b.pointer));
+    changes
 }
 
-fn add_changes(pointer: String, from: Option<&Value>, to: Option<&Value>, found: &mut Vec<Change>) {
-    if let (Some(Value::Object(before)), Some(Value::Object(after))) = (from, to) {
-        let removed = before.keys().filter(|key| !after.contains_key(*key));
-        for key in removed.chain(after.keys()) {
-            add_changes(child_pointer(&pointer, key), before.get(key), after.get(key), found);
+fn add_changes(pointer: String, from: Option<&Value>, to: Option<&Value>, changes: &mut Vec<Change>) {
+    if let (Some(Value::Object(fields_before)), Some(Value::Object(fields_after))) = (from, to) {
+        let removed_keys = fields_before.keys().filter(|key| !fields_after.contains_key(*key));
+        for key in removed_keys.chain(fields_after.keys()) {
+            add_changes(child_pointer(&pointer, key), fields_before.get(key), fields_after.get(key), changes);
         }
     } else if from != to {
-        found.push(Change { pointer, from: from.cloned(), to: to.cloned() });
+        changes.push(Change { pointer, from: from.cloned(), to: to.cloned() });
     }
 }
 
@@ -65,19 +65,20 @@ fn add_changes(pointer: String, from: Option<&Value>, to: Option<&Value>, found:
 /// ```
 #[must_use]
 pub fn merge(base: &Value, mine: &Value, theirs: &Value) -> Value {
-    let (Value::Object(before), Value::Object(wanted), Value::Object(now)) = (base, mine, theirs) else {
+    let (Value::Object(base_fields), Value::Object(my_fields), Value::Object(their_fields)) = (base, mine, theirs)
+    else {
         return if mine == base { theirs.clone() } else { mine.clone() };
     };
-    let keys = wanted.keys().chain(now.keys().filter(|key| !wanted.contains_key(*key)));
-    let merged = keys.filter_map(|key| {
-        let value = match (before.get(key), wanted.get(key), now.get(key)) {
-            (Some(before), Some(wanted), Some(now)) => Some(merge(before, wanted, now)),
-            (before, wanted, now) if before == wanted => now.cloned(),
-            (_, wanted, _) => wanted.cloned(),
+    let keys = my_fields.keys().chain(their_fields.keys().filter(|key| !my_fields.contains_key(*key)));
+    let merged_fields = keys.filter_map(|key| {
+        let value = match (base_fields.get(key), my_fields.get(key), their_fields.get(key)) {
+            (Some(base), Some(mine), Some(theirs)) => Some(merge(base, mine, theirs)),
+            (base, mine, theirs) if base == mine => theirs.cloned(),
+            (_, mine, _) => mine.cloned(),
         };
         Some((key.clone(), value?))
     });
-    Value::Object(merged.collect())
+    Value::Object(merged_fields.collect())
 }
 
 /// The changes as text: `-` before old values, `+` before new ones. Texts of several lines are compared by line.
@@ -92,25 +93,25 @@ pub fn merge(base: &Value, mine: &Value, theirs: &Value) -> Value {
 /// ```
 #[must_use]
 pub fn changes_text(changes: &[Change]) -> String {
-    let mut shown = String::new();
+    let mut text = String::new();
     for Change { pointer, from, to } in changes {
-        shown.extend([if pointer.is_empty() { "/" } else { pointer }, "\n"]);
+        text.extend([if pointer.is_empty() { "/" } else { pointer }, "\n"]);
         match (from, to) {
             (Some(Value::String(from)), Some(Value::String(to))) if from.contains('\n') || to.contains('\n') => {
-                add_lines(&mut shown, from, to);
+                add_lines(&mut text, from, to);
             }
             _ => {
                 // A definition without this field is enabled.
-                let unwritten = (pointer == "/enabled").then_some(Value::Bool(true));
-                let sides =
-                    [("- ", from), ("+ ", to)].map(|(sign, value)| (sign, value.as_ref().or(unwritten.as_ref())));
-                for (sign, value) in sides.into_iter().filter_map(|(sign, value)| Some((sign, value?))) {
-                    shown.extend([sign, &value.to_string(), "\n"]);
+                let default_value = (pointer == "/enabled").then_some(Value::Bool(true));
+                let signed_values =
+                    [("- ", from), ("+ ", to)].map(|(sign, value)| (sign, value.as_ref().or(default_value.as_ref())));
+                for (sign, value) in signed_values.into_iter().filter_map(|(sign, value)| Some((sign, value?))) {
+                    text.extend([sign, &value.to_string(), "\n"]);
                 }
             }
         }
     }
-    shown
+    text
 }
 
 /// A line of a comparison: in both texts, or only in the old or the new one.
@@ -121,11 +122,11 @@ enum Line<'a> {
     Added(&'a str),
 }
 
-fn add_lines(shown: &mut String, from: &str, to: &str) {
+fn add_lines(output: &mut String, from: &str, to: &str) {
     let lines = compare_lines(&from.lines().collect::<Vec<_>>(), &to.lines().collect::<Vec<_>>());
     let is_near = |index: usize| {
-        let around = index.saturating_sub(CONTEXT)..lines.len().min(index + CONTEXT + 1);
-        lines[around].iter().any(|line| !matches!(line, Line::Unchanged(_)))
+        let context_lines = index.saturating_sub(CONTEXT)..lines.len().min(index + CONTEXT + 1);
+        lines[context_lines].iter().any(|line| !matches!(line, Line::Unchanged(_)))
     };
     let mut has_skipped = false;
     for (index, line) in lines.iter().enumerate() {
@@ -139,52 +140,56 @@ fn add_lines(shown: &mut String, from: &str, to: &str) {
             Line::Added(text) => ("+ ", text),
         };
         if std::mem::take(&mut has_skipped) {
-            shown.push_str("  …\n");
+            output.push_str("  …\n");
         }
-        shown.extend([sign, text, "\n"]);
+        output.extend([sign, text, "\n"]);
     }
 }
 
 /// The shortest edit from the old lines to the new ones. If finding it is too much work, everything between their common
 /// beginning and their common end is one block.
 fn compare_lines<'a>(from: &[&'a str], to: &[&'a str]) -> Vec<Line<'a>> {
-    let head = from.iter().zip(to).take_while(|(a, b)| a == b).count();
-    let (from_rest, to_rest) = (&from[head..], &to[head..]);
-    let tail = from_rest.iter().rev().zip(to_rest.iter().rev()).take_while(|(a, b)| a == b).count();
-    let (old, new) = (&from_rest[..from_rest.len() - tail], &to_rest[..to_rest.len() - tail]);
-    let mut lines: Vec<Line<'a>> = from[..head].iter().map(|line| Line::Unchanged(line)).collect();
-    if old.len().saturating_mul(new.len()) > PAIRS_MAX {
-        lines.extend(old.iter().map(|line| Line::Removed(line)).chain(new.iter().map(|line| Line::Added(line))));
+    let head_len = from.iter().zip(to).take_while(|(a, b)| a == b).count();
+    let (from_rest, to_rest) = (&from[head_len..], &to[head_len..]);
+    let tail_len = from_rest.iter().rev().zip(to_rest.iter().rev()).take_while(|(a, b)| a == b).count();
+    let (old_middle, new_middle) = (&from_rest[..from_rest.len() - tail_len], &to_rest[..to_rest.len() - tail_len]);
+    let mut lines: Vec<Line<'a>> = from[..head_len].iter().map(|line| Line::Unchanged(line)).collect();
+    if old_middle.len().saturating_mul(new_middle.len()) > PAIRS_MAX {
+        lines.extend(
+            old_middle.iter().map(|line| Line::Removed(line)).chain(new_middle.iter().map(|line| Line::Added(line))),
+        );
     } else {
-        add_edits(old, new, &mut lines);
+        add_edits(old_middle, new_middle, &mut lines);
     }
-    lines.extend(from_rest[old.len()..].iter().map(|line| Line::Unchanged(line)));
+    lines.extend(from_rest[old_middle.len()..].iter().map(|line| Line::Unchanged(line)));
     lines
 }
 
-fn add_edits<'a>(old: &[&'a str], new: &[&'a str], lines: &mut Vec<Line<'a>>) {
+fn add_edits<'a>(old_lines: &[&'a str], new_lines: &[&'a str], lines: &mut Vec<Line<'a>>) {
     // common[i][j]: the length of the longest common subsequence of `old[i..]` and `new[j..]`.
-    let width = new.len() + 1;
-    let mut common = vec![0_u32; (old.len() + 1) * width];
-    for i in (0..old.len()).rev() {
-        for j in (0..new.len()).rev() {
-            common[i * width + j] = if old[i] == new[j] {
-                common[(i + 1) * width + j + 1] + 1
+    let width = new_lines.len() + 1;
+    let mut common_lengths = vec![0_u32; (old_lines.len() + 1) * width];
+    for i in (0..old_lines.len()).rev() {
+        for j in (0..new_lines.len()).rev() {
+            common_lengths[i * width + j] = if old_lines[i] == new_lines[j] {
+                common_lengths[(i + 1) * width + j + 1] + 1
             } else {
-                common[(i + 1) * width + j].max(common[i * width + j + 1])
+                common_lengths[(i + 1) * width + j].max(common_lengths[i * width + j + 1])
             };
         }
     }
     let (mut i, mut j) = (0, 0);
-    while i < old.len() || j < new.len() {
-        if i < old.len() && j < new.len() && old[i] == new[j] {
-            lines.push(Line::Unchanged(old[i]));
+    while i < old_lines.len() || j < new_lines.len() {
+        if i < old_lines.len() && j < new_lines.len() && old_lines[i] == new_lines[j] {
+            lines.push(Line::Unchanged(old_lines[i]));
             (i, j) = (i + 1, j + 1);
-        } else if j == new.len() || (i < old.len() && common[(i + 1) * width + j] >= common[i * width + j + 1]) {
-            lines.push(Line::Removed(old[i]));
+        } else if j == new_lines.len()
+            || (i < old_lines.len() && common_lengths[(i + 1) * width + j] >= common_lengths[i * width + j + 1])
+        {
+            lines.push(Line::Removed(old_lines[i]));
             i += 1;
         } else {
-            lines.push(Line::Added(new[j]));
+            lines.push(Line::Added(new_lines[j]));
             j += 1;
         }
     }

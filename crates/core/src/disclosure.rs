@@ -207,7 +207,7 @@ const SHOWN_SETTINGS: &[&str] = &["from", "host", "port", "security", "to", "use
 /// ```
 #[must_use]
 pub fn for_audit(document: Value) -> Value {
-    bounded::cut(hide_unlisted(document), bounded::LEN_MAX)
+    bounded::cut_document(hide_unlisted(document), bounded::LEN_MAX)
 }
 
 fn hide_unlisted(document: Value) -> Value {
@@ -220,15 +220,18 @@ fn hide_unlisted(document: Value) -> Value {
             Value::Object(fields.collect())
         }
         Value::Array(items) => Value::Array(items.into_iter().map(hide_unlisted).collect()),
-        plain => plain,
+        other => other,
     }
 }
 
-/// As [`for_audit`], for several documents, keyed by the names of their objects. `more` is how many documents the caller has
+/// As [`for_audit`], for several documents, keyed by the names of their objects. `left_out_count` is how many documents the caller has
 /// already left out.
 #[must_use]
-pub fn for_audit_by_name(documents: Map<String, Value>, more: usize) -> Value {
-    bounded::cut_by_name(documents.into_iter().map(|(name, document)| (name, hide_unlisted(document))).collect(), more)
+pub fn for_audit_by_name(documents: Map<String, Value>, left_out_count: usize) -> Value {
+    bounded::cut_by_name(
+        documents.into_iter().map(|(name, document)| (name, hide_unlisted(document))).collect(),
+        left_out_count,
+    )
 }
 
 /// Whether the audit log shows the values of a field as they are.
@@ -239,15 +242,15 @@ pub fn is_shown(field: &str) -> bool {
 
 fn hide_unlisted_field(key: &str, value: Value) -> Value {
     let mut fields = pointer_fields(key);
-    let last = fields.next_back().unwrap_or_default();
+    let last_field = fields.next_back().unwrap_or_default();
     // Fields below `labels` are shown although they are not on the list: their names are chosen by the author.
     if key.starts_with('/') && pointer_fields(key).any(|field| field == LABELS) {
         return value;
     }
-    if !is_shown(last) || !fields.all(is_shown) {
+    if !is_shown(last_field) || !fields.all(is_shown) {
         return hide_values(value);
     }
-    match (last, value) {
+    match (last_field, value) {
         (SETTINGS, Value::Object(settings)) => Value::Object(settings.into_iter().map(hide_unlisted_setting).collect()),
         (URL, Value::String(url)) => Value::String(hide_path(&url)),
         (LABELS, value) => value,
@@ -282,9 +285,9 @@ fn hide_values(value: Value) -> Value {
 }
 
 fn hide_path(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return HIDDEN.to_owned() };
-    let end = rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len());
-    let (authority, path) = rest.split_at(end);
+    let Some((scheme, after_scheme)) = url.split_once("://") else { return HIDDEN.to_owned() };
+    let end = after_scheme.find(['/', '?', '#', '\\']).unwrap_or(after_scheme.len());
+    let (authority, path) = after_scheme.split_at(end);
     let host = authority.rsplit('@').next().unwrap_or_default();
     if path.is_empty() || path == "/" {
         format!("{scheme}://{host}{path}")
@@ -300,8 +303,8 @@ pub fn for_viewer(mut definition: Value) -> Value {
         *params = without_secrets(params.take());
     }
     // Items of a pump job and shards have parameters too.
-    for place in ["/pump/items", "/shards"] {
-        if let Some(items) = definition.pointer_mut(place) {
+    for pointer in ["/pump/items", "/shards"] {
+        if let Some(items) = definition.pointer_mut(pointer) {
             *items = without_secrets(items.take());
         }
     }
@@ -318,11 +321,11 @@ pub fn params_for_viewer(params: Value) -> Value {
 #[must_use]
 pub fn changes_for_viewer(before: &Value, after: &Value) -> Vec<Change> {
     let [shown_before, shown_after] = [before, after].map(|definition| for_viewer(definition.clone()));
-    let show = |Change { pointer, .. }: Change| {
+    let shown_change = |Change { pointer, .. }: Change| {
         let [from, to] = [&shown_before, &shown_after].map(|definition| definition.pointer(&pointer).cloned());
         Change { pointer, from, to }
     };
-    diff::changes(before, after).into_iter().map(show).collect()
+    diff::changes(before, after).into_iter().map(shown_change).collect()
 }
 
 #[cfg(test)]

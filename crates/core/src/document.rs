@@ -41,7 +41,7 @@ const ORDER: [&str; 29] = [
 /// The fields of a definition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
-    /// Names and values, in order.
+    /// Names and values, in the order in which they are written.
     pub fields: Vec<(&'static str, Value)>,
 }
 
@@ -63,15 +63,16 @@ impl JobSpec {
     #[must_use]
     pub fn document(&self) -> Document {
         let mut document = serde_json::to_value(self).unwrap_or_default();
-        let plain = json!({"name": self.name, "app": self.app, "handler": self.handler});
-        let plain: Option<Self> = serde_json::from_value(plain).ok();
-        let plain = plain.and_then(|plain| serde_json::to_value(plain).ok()).unwrap_or_default();
+        let minimal_json = json!({"name": self.name, "app": self.app, "handler": self.handler});
+        let minimal_spec: Option<Self> = serde_json::from_value(minimal_json).ok();
+        let default_json = minimal_spec.and_then(|spec| serde_json::to_value(spec).ok()).unwrap_or_default();
         if let Some(pump) = document.get_mut("pump").filter(|pump| pump.is_object()) {
             leave_out_defaults(pump);
         }
         let field = |name: &'static str| {
             let mut value = document.get_mut(name).map(Value::take)?;
-            let is_written = matches!(name, "name" | "app" | "handler") || !is_default(&mut value, plain.get(name));
+            let is_written =
+                matches!(name, "name" | "app" | "handler") || !is_default(&mut value, default_json.get(name));
             is_written.then_some((name, value))
         };
         Document { fields: ORDER.into_iter().filter_map(field).collect() }
@@ -80,11 +81,11 @@ impl JobSpec {
 
 /// Removes default values from a pump; a pump as a whole has no default.
 fn leave_out_defaults(pump: &mut Value) {
-    let least = json!({"items": pump["items"], "groups": pump["groups"]});
-    let plain =
-        serde_json::from_value::<PumpSpec>(least.clone()).ok().and_then(|plain| serde_json::to_value(plain).ok());
-    if let (Value::Object(fields), Some(defaults)) = (pump, plain) {
-        fields.retain(|name, value| least.get(name).is_some() || defaults.get(name) != Some(value));
+    let minimal_json = json!({"items": pump["items"], "groups": pump["groups"]});
+    let default_json =
+        serde_json::from_value::<PumpSpec>(minimal_json.clone()).ok().and_then(|spec| serde_json::to_value(spec).ok());
+    if let (Value::Object(fields), Some(defaults)) = (pump, default_json) {
+        fields.retain(|name, value| minimal_json.get(name).is_some() || defaults.get(name) != Some(value));
     }
 }
 

@@ -30,11 +30,10 @@ const COMPARED_MAX: usize = 10_000;
 /// future.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FutureRow {
-    /// The run.
     pub id: RunId,
-    /// Its instant.
+    /// The planned instant.
     pub fire_at: Timestamp,
-    /// When it may start: its instant, or later by jitter.
+    /// When it may start: its planned instant, or later by jitter.
     pub due_at: Timestamp,
     /// `pending` or `waiting` if it is open, `skipped` if an earlier edit settled it.
     pub status: RunStatus,
@@ -43,7 +42,6 @@ pub struct FutureRow {
 /// The state of a job when it is edited.
 #[derive(Clone, Copy, Debug)]
 pub struct EditContext<'a> {
-    /// The job.
     pub job: JobId,
     /// The instant that its fixed rates count from.
     pub anchor: Timestamp,
@@ -68,7 +66,6 @@ pub struct EditContext<'a> {
 /// A row that runs under the new definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MovedRow {
-    /// The run.
     pub id: RunId,
     /// When it may start, by the new definition.
     pub due_at: Timestamp,
@@ -114,9 +111,9 @@ pub fn plan_edit(job: Option<&Job>, context: EditContext<'_>) -> EditPlan {
         Some(job) if job.timetable.delay().is_some() => plan_delay(&mut plan, job, context),
         enabled => plan_clock(&mut plan, enabled, context),
     }
-    let overdue = context.next_fire_at.filter(|at| *at <= context.now && plan.next_fire_at != Some(*at));
-    if let (Some(overdue), Some(before)) = (overdue, context.before.filter(|before| before.enabled)) {
-        plan.skipped_span = span_between(before, context.anchor, overdue, context.now);
+    let overdue_at = context.next_fire_at.filter(|at| *at <= context.now && plan.next_fire_at != Some(*at));
+    if let (Some(overdue_at), Some(before)) = (overdue_at, context.before.filter(|before| before.enabled)) {
+        plan.skipped_span = span_between(before, context.anchor, overdue_at, context.now);
     }
     plan
 }
@@ -131,15 +128,15 @@ pub fn look_back_period(before: Option<&Job>, after: Option<&Job>) -> Duration {
 fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, context: EditContext<'_>) {
     let EditContext { anchor, now, checked_at, rows, .. } = context;
     for row in rows {
-        let moved = due_at_under(job, row, context)
+        let moved_row = due_at_under(job, row, context)
             .map(|due_at| MovedRow { id: row.id, due_at: due_at.max(earliest_start(row, context)) });
-        match (row.status.is_terminal(), moved) {
+        match (row.status.is_terminal(), moved_row) {
             // The run may have been read under the definition before: its row must not show another version, start or number of shards.
             (false, _) if may_be_sent(row, context) => {}
-            (false, Some(moved)) => plan.kept_rows.push(moved),
+            (false, Some(moved_row)) => plan.kept_rows.push(moved_row),
             (false, None) => plan.skipped_rows.push(row.id),
             // The jitter of the new definition may put the start of the row into the past. Then the row stays settled.
-            (true, Some(moved)) if moved.due_at > now => plan.reopened_rows.push(moved),
+            (true, Some(moved_row)) if moved_row.due_at > now => plan.reopened_rows.push(moved_row),
             (true, _) => {}
         }
     }
@@ -151,25 +148,25 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, context: EditContext<'_>) 
     // If the schedule stays the same, the fires before its next one have their verdicts. A maintenance window skips fires up to
     // `REPLAN_WITHIN` ahead of their instants, and one row stands for all of them. The next fire is further ahead than that only if
     // the clock stepped back.
-    let soon = context.next_fire_at.filter(|at| *at > now && *at <= now + REPLAN_WITHIN * 2);
-    if let (Some(next), Some((old, new))) = (soon, context.before.zip(job))
-        && old.enabled
-        && has_same_fires(old, new, anchor, (now, next))
+    let soon_at = context.next_fire_at.filter(|at| *at > now && *at <= now + REPLAN_WITHIN * 2);
+    if let (Some(next), Some((old_job, new_job))) = (soon_at, context.before.zip(job))
+        && old_job.enabled
+        && has_same_fires(old_job, new_job, anchor, (now, next))
     {
         plan.next_fire_at = plan.next_fire_at.map(|at| at.max(next));
     }
     // A one-time fire whose instant passed between the check and now still fires: it becomes the next fire, and the scan finds it. If
     // that fire has a row already, the scan inserts no second row, because rows of one fire have the same unique key.
-    let once = job.and_then(|job| job.timetable.once_within(checked_at, now));
-    plan.next_fire_at = once.or(plan.next_fire_at);
+    let once_fire = job.and_then(|job| job.timetable.once_within(checked_at, now));
+    plan.next_fire_at = once_fire.or(plan.next_fire_at);
     // If the schedule stays the same, past fires without a row (their home node has just died, or a maintenance window holds them
     // back) are left to the scan: it runs them or records why not.
-    let overdue = context.next_fire_at.filter(|at| *at <= now);
-    if let (Some(overdue), Some((old, new))) = (overdue, context.before.zip(job))
-        && old.enabled
-        && has_same_fires(old, new, anchor, (overdue, now))
+    let overdue_at = context.next_fire_at.filter(|at| *at <= now);
+    if let (Some(overdue_at), Some((old_job, new_job))) = (overdue_at, context.before.zip(job))
+        && old_job.enabled
+        && has_same_fires(old_job, new_job, anchor, (overdue_at, now))
     {
-        plan.next_fire_at = Some(overdue);
+        plan.next_fire_at = Some(overdue_at);
     }
     // A run that is settled here triggers nothing when it ends, so the next fire must not wait for it.
     plan.awaited_run = plan.awaited_run.filter(|run| !plan.skipped_rows.contains(run));
@@ -177,19 +174,19 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, context: EditContext<'_>) 
 
 /// Whether the new definition fires at the same instants of this span, both ends included, as the old one: it has the same
 /// schedules, and its version of their calendar moves or removes no other fires.
-fn has_same_fires(old: &Job, new: &Job, anchor: Timestamp, (from, through): (Timestamp, Timestamp)) -> bool {
+fn has_same_fires(old_job: &Job, new_job: &Job, anchor: Timestamp, (from, through): (Timestamp, Timestamp)) -> bool {
     let fires = |job: &Job| -> Vec<Timestamp> {
         let fires = job.timetable.fires(anchor, just_before(from), through);
         fires.map(|fire| fire.at).take(COMPARED_MAX).collect()
     };
-    if old.timetable == new.timetable {
+    if old_job.timetable == new_job.timetable {
         return true;
     }
-    let is_alike = || {
-        let before = fires(old);
-        before.len() < COMPARED_MAX && before == fires(new)
+    let has_equal_fires = || {
+        let old_fires = fires(old_job);
+        old_fires.len() < COMPARED_MAX && old_fires == fires(new_job)
     };
-    old.timetable.schedules == new.timetable.schedules && is_alike()
+    old_job.timetable.schedules == new_job.timetable.schedules && has_equal_fires()
 }
 
 /// When a row may start under a definition; `None` if that definition does not fire at the row's instant.
@@ -212,13 +209,13 @@ fn may_be_sent(row: &FutureRow, context: EditContext<'_>) -> bool {
 /// Plans an edit of a job with a fixed delay, which has at most one future fire. If the delay is unchanged, that fire stays as
 /// it is.
 fn plan_delay(plan: &mut EditPlan, job: &Job, context: EditContext<'_>) {
-    let is_same =
+    let is_same_schedule =
         context.before.is_some_and(|before| before.enabled && before.timetable.schedules == job.timetable.schedules);
     for row in context.rows.iter().filter(|row| !row.status.is_terminal()) {
         if may_be_sent(row, context) {
             continue;
         }
-        if is_same {
+        if is_same_schedule {
             plan.kept_rows.push(MovedRow { id: row.id, due_at: row.due_at });
         } else {
             plan.skipped_rows.push(row.id);
@@ -227,7 +224,7 @@ fn plan_delay(plan: &mut EditPlan, job: &Job, context: EditContext<'_>) {
     plan.awaited_run = plan.awaited_run.filter(|run| !plan.skipped_rows.contains(run));
     plan.next_fire_at = match (plan.awaited_run, context.next_fire_at) {
         (Some(_), _) => None,
-        (None, Some(next)) if is_same => Some(next),
+        (None, Some(next)) if is_same_schedule => Some(next),
         (None, _) => job.timetable.first_delayed(context.now),
     };
     // If an earlier edit ended the row of that instant as skipped, the row is opened again.

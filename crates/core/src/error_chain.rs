@@ -27,14 +27,14 @@ pub fn chain_in_one_line(error: &dyn Error) -> String {
 
 fn chain_of(error: &dyn Error, text_of: impl Fn(&dyn Error) -> String) -> String {
     let mut chain_text = text_of(error);
-    let mut next = error.source();
-    while let Some(cause) = next {
+    let mut next_cause = error.source();
+    while let Some(cause) = next_cause {
         let text = text_of(cause);
         if !chain_text.ends_with(&text) {
             chain_text.push_str(": ");
             chain_text.push_str(&text);
         }
-        next = cause.source();
+        next_cause = cause.source();
     }
     chain_text
 }

@@ -57,15 +57,15 @@ impl TrustedProxies {
     }
 
     fn last_hop(&self, peer: IpAddr, lines: &[&str], read: fn(&str) -> Option<IpAddr>) -> IpAddr {
-        let mut last = peer;
+        let mut last_hop = peer;
         for entry in lines.iter().rev().flat_map(|line| line.rsplit(',')).take(HOP_COUNT_MAX) {
-            let Some(address) = read(entry) else { return last };
-            last = address;
+            let Some(address) = read(entry) else { return last_hop };
+            last_hop = address;
             if !self.contains(address) {
                 return address;
             }
         }
-        last
+        last_hop
     }
 }
 

@@ -42,7 +42,6 @@ pub enum BadGraph {
 }
 
 impl Graph {
-    /// The graph with these edges.
     #[must_use]
     pub fn new(edges: impl IntoIterator<Item = Edge>) -> Self {
         let mut graph = Self::default();
@@ -50,7 +49,6 @@ impl Graph {
         graph
     }
 
-    /// Adds an edge.
     pub fn add(&mut self, edge: Edge) {
         self.parents.entry(edge.child).or_default().insert(edge.parent, edge.on);
         self.children.entry(edge.parent).or_default().insert(edge.child);
@@ -81,7 +79,7 @@ impl Graph {
             }
         }
         parents.iter().for_each(|&(parent, on)| self.add(Edge { child: job, parent, on }));
-        let chain = Chains::of(self, &self.topological_order().sorted).longest_chain_through(job);
+        let chain = Chains::of(self, &self.topological_order().sorted_jobs).longest_chain_through(job);
         if chain.len() > DEPTH_MAX { Err(BadGraph::TooDeep(chain)) } else { Ok(()) }
     }
 
@@ -92,14 +90,14 @@ impl Graph {
     /// # Errors
     /// [`BadGraph`], with the path.
     pub fn check(&self, jobs: &[JobId]) -> Result<(), BadGraph> {
-        let TopologicalOrder { sorted, unsorted, .. } = self.topological_order();
-        if !unsorted.is_empty() {
-            return Err(BadGraph::Cycle(self.find_cycle(&unsorted, jobs)));
+        let TopologicalOrder { sorted_jobs, unsorted_jobs, .. } = self.topological_order();
+        if !unsorted_jobs.is_empty() {
+            return Err(BadGraph::Cycle(self.find_cycle(&unsorted_jobs, jobs)));
         }
-        let chains = Chains::of(self, &sorted);
-        let complete = jobs.iter().find(|job| chains.chain_len_above(**job) > DEPTH_MAX);
+        let chains = Chains::of(self, &sorted_jobs);
+        let too_deep_job = jobs.iter().find(|job| chains.chain_len_above(**job) > DEPTH_MAX);
         let part = || jobs.iter().rev().find(|job| chains.chain_len_through(**job) > DEPTH_MAX);
-        match (complete, complete.is_none().then(part).flatten()) {
+        match (too_deep_job, too_deep_job.is_none().then(part).flatten()) {
             (Some(job), _) => Err(BadGraph::TooDeep(chains.longest_chain_to(*job))),
             (None, Some(job)) => Err(BadGraph::TooDeep(chains.longest_chain_through(*job))),
             (None, None) => Ok(()),
@@ -110,14 +108,14 @@ impl Graph {
     #[must_use]
     pub fn with_followers(&self, root: JobId) -> BTreeSet<JobId> {
         let mut reached = BTreeSet::from([root]);
-        let mut open = vec![root];
-        while let Some(job) = open.pop() {
-            open.extend(self.children_of(job).filter(|child| reached.insert(*child)));
+        let mut jobs_to_visit = vec![root];
+        while let Some(job) = jobs_to_visit.pop() {
+            jobs_to_visit.extend(self.children_of(job).filter(|child| reached.insert(*child)));
         }
         reached
     }
 
-    /// The jobs that follow from a job directly, by id.
+    /// The jobs that follow directly from a job, in the order of their ids.
     pub fn children_of(&self, job: JobId) -> impl Iterator<Item = JobId> {
         self.children.get(&job).into_iter().flatten().copied()
     }
@@ -129,21 +127,21 @@ impl Graph {
     /// The shortest path down from one job to another.
     fn shortest_path(&self, from: JobId, to: JobId) -> Option<Vec<JobId>> {
         let mut came_from = BTreeMap::from([(from, from)]);
-        let mut open = VecDeque::from([from]);
-        while let Some(job) = open.pop_front() {
+        let mut jobs_to_visit = VecDeque::from([from]);
+        while let Some(job) = jobs_to_visit.pop_front() {
             if job == to {
                 let mut path = vec![to];
-                while let Some(before) =
+                while let Some(job_before) =
                     path.last().and_then(|last| came_from.get(last)).filter(|_| path.last() != Some(&from))
                 {
-                    path.push(*before);
+                    path.push(*job_before);
                 }
                 path.reverse();
                 return Some(path);
             }
             for child in self.children_of(job) {
                 came_from.entry(child).or_insert_with(|| {
-                    open.push_back(child);
+                    jobs_to_visit.push_back(child);
                     job
                 });
             }
@@ -153,49 +151,54 @@ impl Graph {
 
     /// Sorts every job after all of its parents. Jobs of a cycle, and those that follow from one, stay unsorted.
     fn topological_order(&self) -> TopologicalOrder {
-        let mut open: BTreeMap<JobId, usize> =
-            self.parents.iter().filter(|(_, own)| !own.is_empty()).map(|(job, own)| (*job, own.len())).collect();
-        let mut sorted_jobs: Vec<JobId> = self.children.keys().filter(|job| !open.contains_key(job)).copied().collect();
+        let mut open_parent_counts: BTreeMap<JobId, usize> = self
+            .parents
+            .iter()
+            .filter(|(_, parents)| !parents.is_empty())
+            .map(|(job, parents)| (*job, parents.len()))
+            .collect();
+        let mut sorted_jobs: Vec<JobId> =
+            self.children.keys().filter(|job| !open_parent_counts.contains_key(job)).copied().collect();
         let (mut next, mut step_count) = (0, 0);
         while let Some(job) = sorted_jobs.get(next).copied() {
             next += 1;
             for child in self.children_of(job) {
                 step_count += 1;
-                let Some(count) = open.get_mut(&child) else { continue };
+                let Some(count) = open_parent_counts.get_mut(&child) else { continue };
                 *count -= 1;
                 if *count == 0 {
-                    open.remove(&child);
+                    open_parent_counts.remove(&child);
                     sorted_jobs.push(child);
                 }
             }
         }
-        TopologicalOrder { sorted: sorted_jobs, unsorted: open.into_keys().collect(), step_count }
+        TopologicalOrder { sorted_jobs, unsorted_jobs: open_parent_counts.into_keys().collect(), step_count }
     }
 
     /// A cycle among these jobs, each of which has a parent among them. The path begins and ends with the parent of the job that comes last
-    /// in `order`.
-    fn find_cycle(&self, among: &BTreeSet<JobId>, order: &[JobId]) -> Vec<JobId> {
-        let mut visited = BTreeSet::new();
-        let mut upwards: Vec<JobId> = Vec::new();
-        let mut job = among.first().copied();
-        while let Some(current) = job.filter(|job| visited.insert(*job)) {
-            upwards.push(current);
-            job = self.parents_of(current).find(|parent| among.contains(parent));
+    /// in `job_order`.
+    fn find_cycle(&self, unsorted_jobs: &BTreeSet<JobId>, job_order: &[JobId]) -> Vec<JobId> {
+        let mut visited_jobs = BTreeSet::new();
+        let mut path_up: Vec<JobId> = Vec::new();
+        let mut job = unsorted_jobs.first().copied();
+        while let Some(current_job) = job.filter(|job| visited_jobs.insert(*job)) {
+            path_up.push(current_job);
+            job = self.parents_of(current_job).find(|parent| unsorted_jobs.contains(parent));
         }
-        let start = upwards.iter().position(|known| Some(*known) == job).unwrap_or_default();
-        let mut circle = upwards.split_off(start);
-        circle.reverse();
-        let rank: BTreeMap<JobId, usize> = order.iter().enumerate().map(|(rank, job)| (*job, rank + 1)).collect();
-        let last = (0..circle.len()).max_by_key(|at| circle.get(*at).and_then(|job| rank.get(job)));
-        circle.rotate_left(last.unwrap_or_default());
-        circle.last().copied().into_iter().chain(circle).collect()
+        let start = path_up.iter().position(|visited_job| Some(*visited_job) == job).unwrap_or_default();
+        let mut cycle = path_up.split_off(start);
+        cycle.reverse();
+        let rank: BTreeMap<JobId, usize> = job_order.iter().enumerate().map(|(rank, job)| (*job, rank + 1)).collect();
+        let last_sorted = (0..cycle.len()).max_by_key(|at| cycle.get(*at).and_then(|job| rank.get(job)));
+        cycle.rotate_left(last_sorted.unwrap_or_default());
+        cycle.last().copied().into_iter().chain(cycle).collect()
     }
 }
 
 /// The jobs of a graph, sorted so that each comes after its parents.
 struct TopologicalOrder {
-    sorted: Vec<JobId>,
-    unsorted: BTreeSet<JobId>,
+    sorted_jobs: Vec<JobId>,
+    unsorted_jobs: BTreeSet<JobId>,
     /// How many edges were visited.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests hold the number of steps"))]
     step_count: usize,
@@ -203,48 +206,48 @@ struct TopologicalOrder {
 
 /// The longest chains above and below each job: the number of jobs, the job itself included, and the next job of the chain.
 struct Chains {
-    above: BTreeMap<JobId, (usize, Option<JobId>)>,
-    below: BTreeMap<JobId, (usize, Option<JobId>)>,
+    chains_above: BTreeMap<JobId, (usize, Option<JobId>)>,
+    chains_below: BTreeMap<JobId, (usize, Option<JobId>)>,
     /// How many edges were visited.
     step_count: usize,
 }
 
 impl Chains {
-    fn of(graph: &Graph, sorted: &[JobId]) -> Self {
-        let mut chains = Self { above: BTreeMap::new(), below: BTreeMap::new(), step_count: 0 };
+    fn of(graph: &Graph, sorted_jobs: &[JobId]) -> Self {
+        let mut chains = Self { chains_above: BTreeMap::new(), chains_below: BTreeMap::new(), step_count: 0 };
         let longest_chain = |ends: &BTreeMap<JobId, (usize, Option<JobId>)>, next: &mut dyn Iterator<Item = JobId>| {
-            let lengths = next.map(|other| (ends.get(&other).map_or(1, |(len, _)| *len), other));
-            let (mut best, mut count) = ((0, None), 0);
-            for (len, other) in lengths {
+            let lengths_and_jobs = next.map(|other| (ends.get(&other).map_or(1, |(len, _)| *len), other));
+            let (mut longest, mut count) = ((0, None), 0);
+            for (len, other) in lengths_and_jobs {
                 count += 1;
-                best = if len >= best.0 { (len, Some(other)) } else { best };
+                longest = if len >= longest.0 { (len, Some(other)) } else { longest };
             }
-            ((best.0 + 1, best.1), count)
+            ((longest.0 + 1, longest.1), count)
         };
-        for job in sorted {
-            let (end, count) = longest_chain(&chains.above, &mut graph.parents_of(*job));
-            chains.above.insert(*job, end);
+        for job in sorted_jobs {
+            let (end, count) = longest_chain(&chains.chains_above, &mut graph.parents_of(*job));
+            chains.chains_above.insert(*job, end);
             chains.step_count += count;
         }
-        for job in sorted.iter().rev() {
-            let (end, count) = longest_chain(&chains.below, &mut graph.children_of(*job));
-            chains.below.insert(*job, end);
+        for job in sorted_jobs.iter().rev() {
+            let (end, count) = longest_chain(&chains.chains_below, &mut graph.children_of(*job));
+            chains.chains_below.insert(*job, end);
             chains.step_count += count;
         }
         chains
     }
 
     fn chain_len_above(&self, job: JobId) -> usize {
-        self.above.get(&job).map_or(1, |(len, _)| *len)
+        self.chains_above.get(&job).map_or(1, |(len, _)| *len)
     }
 
     fn chain_len_through(&self, job: JobId) -> usize {
-        self.chain_len_above(job) + self.below.get(&job).map_or(1, |(len, _)| *len) - 1
+        self.chain_len_above(job) + self.chains_below.get(&job).map_or(1, |(len, _)| *len) - 1
     }
 
     /// The longest chain that ends with a job.
     fn longest_chain_to(&self, job: JobId) -> Vec<JobId> {
-        let mut chain = follow_chain(&self.above, job);
+        let mut chain = follow_chain(&self.chains_above, job);
         chain.reverse();
         chain
     }
@@ -252,7 +255,7 @@ impl Chains {
     /// The longest chain that a job is part of.
     fn longest_chain_through(&self, job: JobId) -> Vec<JobId> {
         let mut chain = self.longest_chain_to(job);
-        chain.extend(follow_chain(&self.below, job).into_iter().skip(1));
+        chain.extend(follow_chain(&self.chains_below, job).into_iter().skip(1));
         chain
     }
 }
@@ -273,7 +276,6 @@ pub struct JobInFire {
 /// What becomes of a job in a fire once all of its parents have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChildStart {
-    /// It runs.
     Runs,
     /// It is skipped because this parent did not end as required.
     Refused(JobId),
@@ -313,22 +315,22 @@ impl<'g> FireGraph<'g> {
     /// The jobs that have no run yet although all of their parents have ended, each with what becomes of it, in the order of their ids.
     #[must_use]
     pub fn ready_children(&self) -> Vec<(JobId, ChildStart)> {
-        let waiting = self.members.iter().filter(|job| !self.states.contains_key(job));
-        waiting.filter_map(|job| Some((*job, self.child_start(*job)?))).collect()
+        let jobs_without_run = self.members.iter().filter(|job| !self.states.contains_key(job));
+        jobs_without_run.filter_map(|job| Some((*job, self.child_start(*job)?))).collect()
     }
 
     fn child_start(&self, job: JobId) -> Option<ChildStart> {
-        let wanted = self.graph.parents.get(&job)?;
-        let mut refused = None;
+        let parents = self.graph.parents.get(&job)?;
+        let mut refusing_parent = None;
         let mut count = 0;
-        for (parent, on) in wanted.iter().filter(|(parent, _)| self.members.contains(parent)) {
-            let ended = self.state_of(*parent)?.end_status?;
+        for (parent, on) in parents.iter().filter(|(parent, _)| self.members.contains(parent)) {
+            let end_status = self.state_of(*parent)?.end_status?;
             count += 1;
-            if !satisfies(*on, ended) {
-                refused = refused.or(Some(*parent));
+            if !satisfies(*on, end_status) {
+                refusing_parent = refusing_parent.or(Some(*parent));
             }
         }
-        (count > 0).then(|| refused.map_or(ChildStart::Runs, ChildStart::Refused))
+        (count > 0).then(|| refusing_parent.map_or(ChildStart::Runs, ChildStart::Refused))
     }
 
     /// How many of a job's children have no verdict yet.
@@ -356,13 +358,13 @@ impl<'g> FireGraph<'g> {
 
 /// Whether a parent's end lets a child run.
 #[must_use]
-pub const fn satisfies(on: AfterWhat, ended: RunStatus) -> bool {
-    let failed = matches!(ended, RunStatus::Failed | RunStatus::TimedOut | RunStatus::Unknown);
-    let succeeded = matches!(ended, RunStatus::Succeeded);
+pub const fn satisfies(on: AfterWhat, end_status: RunStatus) -> bool {
+    let has_failed = matches!(end_status, RunStatus::Failed | RunStatus::TimedOut | RunStatus::Unknown);
+    let has_succeeded = matches!(end_status, RunStatus::Succeeded);
     match on {
-        AfterWhat::Success => succeeded,
-        AfterWhat::Failure => failed,
-        AfterWhat::Either => succeeded || failed,
+        AfterWhat::Success => has_succeeded,
+        AfterWhat::Failure => has_failed,
+        AfterWhat::Either => has_succeeded || has_failed,
     }
 }
 

@@ -83,19 +83,19 @@ impl ClaimStrategy {
         }
     }
 
-    /// The jobs of `this` that belong to another node, each with that node. `least_count` moves only as many jobs as are needed
+    /// The jobs of `own_node` that belong to another node, each with that node. `least_count` moves only as many jobs as are needed
     /// to level the loads, and ignores small differences. Because no node falls below the average by giving jobs or rises above
     /// it by taking them, no job moves back.
     #[must_use]
-    pub fn misplaced(self, this: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<(JobId, NodeId)> {
+    pub fn misplaced(self, own_node: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<(JobId, NodeId)> {
         match self {
             Self::Default => Vec::new(),
             Self::IdHash | Self::Weight => {
                 let owners = self.deal(jobs, nodes);
-                let elsewhere = jobs.iter().zip(owners).filter_map(|(job, owner)| Some((job.job, owner?)));
-                elsewhere.filter(|(_, owner)| *owner != this).collect()
+                let moves = jobs.iter().zip(owners).filter_map(|(job, owner)| Some((job.job, owner?)));
+                moves.filter(|(_, owner)| *owner != own_node).collect()
             }
-            Self::LeastCount => jobs_to_give_away(this, jobs, nodes),
+            Self::LeastCount => jobs_to_give_away(own_node, jobs, nodes),
         }
     }
 }
@@ -109,23 +109,23 @@ fn home_by_hash(job: JobId, nodes: &[NodeShare], weight: impl Fn(&NodeShare) -> 
         let weight = if all_zero { 1 } else { weight(share) };
         // −weight / ln(u) for u uniform in (0, 1): each node wins jobs in proportion to its weight.
         let number = mix(mix(job.get().unsigned_abs()) ^ share.node.get().unsigned_abs());
-        let uniform = (f64::from(u32::try_from(number >> 32).unwrap_or(0)) + 0.5) / 4_294_967_296.0;
-        (weight > 0).then(|| -f64::from(weight) / uniform.ln())
+        let uniform_number = (f64::from(u32::try_from(number >> 32).unwrap_or(0)) + 0.5) / 4_294_967_296.0;
+        (weight > 0).then(|| -f64::from(weight) / uniform_number.ln())
     };
-    let drawn = nodes.iter().filter_map(|share| Some((draw(share)?, share.node)));
-    drawn.max_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))).map(|(_, node)| node)
+    let draws = nodes.iter().filter_map(|share| Some((draw(share)?, share.node)));
+    draws.max_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))).map(|(_, node)| node)
 }
 
 /// Gives each job to the node with the least load so far, beginning with the job that has the most recent fires.
 fn homes_by_load(jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<Option<NodeId>> {
     let mut loads: Vec<(u64, NodeId)> = nodes.iter().map(|share| (share.load(), share.node)).collect();
-    let mut order: Vec<usize> = (0..jobs.len()).collect();
-    order.sort_by_key(|index| (std::cmp::Reverse(jobs[*index].load()), tie_order(&jobs[*index])));
+    let mut job_order: Vec<usize> = (0..jobs.len()).collect();
+    job_order.sort_by_key(|index| (std::cmp::Reverse(jobs[*index].load()), tie_order(&jobs[*index])));
     let mut homes = vec![None; jobs.len()];
-    for index in order {
-        if let Some(least) = loads.iter_mut().min() {
-            homes[index] = Some(least.1);
-            least.0 = least.0.saturating_add(jobs[index].load());
+    for index in job_order {
+        if let Some(lightest) = loads.iter_mut().min() {
+            homes[index] = Some(lightest.1);
+            lightest.0 = lightest.0.saturating_add(jobs[index].load());
         }
     }
     homes
@@ -141,29 +141,31 @@ const SLACK_PART: u64 = 20;
 /// Differences of up to the load of this many idle jobs are ignored too.
 const SLACK_COUNT: u64 = 2;
 
-/// The jobs that `this` gives away under `least_count`, each with the node that gets it.
-fn jobs_to_give_away(this: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<(JobId, NodeId)> {
-    let Some(own) = nodes.iter().find(|share| share.node == this) else { return Vec::new() };
+/// The jobs that `own_node` gives away under `least_count`, each with the node that gets it.
+fn jobs_to_give_away(own_node: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<(JobId, NodeId)> {
+    let Some(own_share) = nodes.iter().find(|share| share.node == own_node) else { return Vec::new() };
     let count = u64::try_from(nodes.len()).unwrap_or(1).max(1);
-    let level = nodes.iter().map(NodeShare::load).fold(0, u64::saturating_add) / count;
-    let slack = (level / SLACK_PART).max(SLACK_COUNT * JobShare { job: JobId::new(0), recent_fires: 0 }.load());
-    if own.load() <= level.saturating_add(slack) {
+    let mean_load = nodes.iter().map(NodeShare::load).fold(0, u64::saturating_add) / count;
+    let slack = (mean_load / SLACK_PART).max(SLACK_COUNT * JobShare { job: JobId::new(0), recent_fires: 0 }.load());
+    if own_share.load() <= mean_load.saturating_add(slack) {
         return Vec::new();
     }
-    let mut surplus = own.load() - level;
-    let mut rooms: Vec<(u64, NodeId)> =
-        nodes.iter().map(|share| (level.saturating_sub(share.load()), share.node)).collect();
+    let mut surplus = own_share.load() - mean_load;
+    let mut rooms_by_node: Vec<(u64, NodeId)> =
+        nodes.iter().map(|share| (mean_load.saturating_sub(share.load()), share.node)).collect();
     // Jobs are given away in the order of their hashes. If the heaviest went first, the surplus could be a single heavy job,
     // and a job that always has runs cannot be moved.
-    let mut order: Vec<&JobShare> = jobs.iter().collect();
-    order.sort_by_key(|job| tie_order(job));
+    let mut ordered_jobs: Vec<&JobShare> = jobs.iter().collect();
+    ordered_jobs.sort_by_key(|job| tie_order(job));
     let mut moves = Vec::new();
-    for job in order {
+    for job in ordered_jobs {
         let load = job.load();
-        let Some(most) = rooms.iter_mut().max().filter(|most| load <= most.0 && load <= surplus) else { continue };
-        most.0 -= load;
+        let Some(widest) = rooms_by_node.iter_mut().max().filter(|widest| load <= widest.0 && load <= surplus) else {
+            continue;
+        };
+        widest.0 -= load;
         surplus -= load;
-        moves.push((job.job, most.1));
+        moves.push((job.job, widest.1));
     }
     moves
 }

@@ -93,13 +93,12 @@ ids! {
     OutboxId,
     /// A channel that alerts are sent to.
     ChannelId,
-    /// A rule of alerts that holds for one subject, from firing to resolved.
+    /// An alert rule that holds for one subject, from firing to resolved.
     IncidentId,
     /// A message about an incident to one channel.
     MessageId,
     /// One try to deliver a message.
     DeliveryId,
-    /// A rule of alerts.
     AlertRuleId,
     /// A silence of alerts.
     SilenceId,
@@ -115,8 +114,8 @@ impl JobId {
     #[must_use]
     pub fn lane(self, count: usize) -> usize {
         // Ids of one node differ mostly in their time bits, so they are mixed before the remainder is taken.
-        let mixed = self.0.unsigned_abs().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-        usize::try_from(mixed).unwrap_or(0) % count.max(1)
+        let hash = self.0.unsigned_abs().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        usize::try_from(hash).unwrap_or(0) % count.max(1)
     }
 }
 
@@ -165,8 +164,8 @@ impl IdGen {
     /// A generator with the given ordinal that continues from this one: its ids are greater, whatever the clock shows.
     #[must_use]
     pub fn continued_as(&self, ordinal: i64) -> Self {
-        let last = self.last.load(std::sync::atomic::Ordering::Relaxed);
-        Self { last: std::sync::atomic::AtomicI64::new(last), ..Self::new(ordinal) }
+        let last_id = self.last.load(std::sync::atomic::Ordering::Relaxed);
+        Self { last: std::sync::atomic::AtomicI64::new(last_id), ..Self::new(ordinal) }
     }
 
     /// The least id that any generator makes at `at` or later; ids that were made before are smaller.
@@ -176,16 +175,15 @@ impl IdGen {
             << (SEQUENCE_BITS + ORDINAL_BITS)
     }
 
-    /// The next id.
     #[must_use]
     pub fn next(&self, now: Timestamp) -> i64 {
         use std::sync::atomic::Ordering::Relaxed;
         // (milliseconds, sequence) as one rising number; the ordinal is put between them only in the id that is returned.
-        let floor = (now.as_millis() - ID_EPOCH_MS).max(0) << SEQUENCE_BITS;
-        let step = |last: i64| Some(floor.max(last + 1));
-        let last = self.last.fetch_update(Relaxed, Relaxed, step).unwrap_or_default();
-        let ticket = floor.max(last + 1);
-        let (millis, sequence) = (ticket >> SEQUENCE_BITS, ticket & ((1 << SEQUENCE_BITS) - 1));
+        let id_min = (now.as_millis() - ID_EPOCH_MS).max(0) << SEQUENCE_BITS;
+        let step = |last_id: i64| Some(id_min.max(last_id + 1));
+        let last_id = self.last.fetch_update(Relaxed, Relaxed, step).unwrap_or_default();
+        let sequence_id = id_min.max(last_id + 1);
+        let (millis, sequence) = (sequence_id >> SEQUENCE_BITS, sequence_id & ((1 << SEQUENCE_BITS) - 1));
         (millis << (SEQUENCE_BITS + ORDINAL_BITS)) | (self.ordinal << SEQUENCE_BITS) | sequence
     }
 }

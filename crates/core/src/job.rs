@@ -87,7 +87,6 @@ pub struct Job {
     pub queue_timeout: Duration,
     /// What follows the end of an attempt.
     pub next_step_policy: NextStepPolicy,
-    /// Its expectations.
     pub expect: Option<Arc<Expectations>>,
     /// Whether its schedules fire.
     pub enabled: bool,
@@ -185,10 +184,10 @@ impl Job {
         self.named_shards.get(usize::try_from(index).ok()?)
     }
 
-    /// The parameters of a shard's run, as JSON text: those of its fire (`own`, else the job's), with those of the shard merged in.
+    /// The parameters of a shard's run, as JSON text: those of its fire (`run_params`, else the job's), with those of the shard merged in.
     #[must_use]
-    pub fn params_of(&self, own: Option<&str>, shard: i32) -> String {
-        let of_fire = own.unwrap_or(&self.params);
+    pub fn params_of(&self, run_params: Option<&str>, shard: i32) -> String {
+        let of_fire = run_params.unwrap_or(&self.params);
         match self.shard(shard).map(|shard| &shard.params).filter(|params| !params.is_null()) {
             Some(of_shard) => {
                 // Parameters that cannot be parsed were never checked, and count as none.
@@ -237,12 +236,12 @@ fn params_too_long(len: usize) -> String {
 }
 
 fn depth(value: &serde_json::Value) -> usize {
-    let deepest = match value {
+    let depth_below = match value {
         serde_json::Value::Array(items) => items.iter().map(depth).max(),
         serde_json::Value::Object(fields) => fields.values().map(depth).max(),
         _ => return 0,
     };
-    1 + deepest.unwrap_or_default()
+    1 + depth_below.unwrap_or_default()
 }
 
 fn check_names(spec: &JobSpec, errors: &mut Vec<FieldError>) {
@@ -278,8 +277,9 @@ fn compile_schedules(spec: &JobSpec, errors: &mut Vec<FieldError>) -> Vec<Schedu
         errors.push(FieldError::new(pointer.clone(), message));
         return Vec::new();
     }
-    let compile =
-        |(pointer, spec): (String, _)| Schedule::compile(&pointer, spec).map_err(|found| errors.extend(found)).ok();
+    let compile = |(pointer, spec): (String, _)| {
+        Schedule::compile(&pointer, spec).map_err(|schedule_errors| errors.extend(schedule_errors)).ok()
+    };
     specs.into_iter().filter_map(compile).collect()
 }
 
@@ -288,8 +288,8 @@ fn apply_calendar(
     calendar: Option<Arc<Calendar>>,
     errors: &mut Vec<FieldError>,
 ) -> Option<AppliedCalendar> {
-    let used = spec.calendar.as_ref()?;
-    if let Err(message) = name::check(&used.name) {
+    let calendar_use = spec.calendar.as_ref()?;
+    if let Err(message) = name::check(&calendar_use.name) {
         errors.push(FieldError::new("/calendar/name", message));
     }
     let follows_runs = |spec: &ScheduleSpec| spec.delay.is_some() || spec.after.is_some();
@@ -298,16 +298,16 @@ fn apply_calendar(
         errors.push(FieldError::new("/calendar", "applies only to a job with cron, every or at"));
     }
     let calendar = calendar?;
-    if calendar.has_times() && matches!(used.rule, CalendarRule::Next | CalendarRule::Previous) {
+    if calendar.has_times() && matches!(calendar_use.rule, CalendarRule::Next | CalendarRule::Previous) {
         let message = format!(
             "{:?} moves fires by whole days, and the calendar {:?} has times of day; use only or except, or a calendar \
              of days",
-            used.rule.as_str(),
-            used.name
+            calendar_use.rule.as_str(),
+            calendar_use.name
         );
         errors.push(FieldError::new("/calendar/rule", message));
     }
-    Some(AppliedCalendar { calendar, rule: used.rule })
+    Some(AppliedCalendar { calendar, rule: calendar_use.rule })
 }
 
 fn check_limits(spec: &JobSpec, errors: &mut Vec<FieldError>) {
@@ -360,8 +360,8 @@ fn check_policies(spec: &JobSpec, errors: &mut Vec<FieldError>) {
     }
     for (index, reason) in spec.notify.skipped.iter().enumerate() {
         if !NotifySpec::SKIPPED_ALL.contains(reason) {
-            let known: Vec<&str> = NotifySpec::SKIPPED_ALL.iter().map(|reason| reason.as_str()).collect();
-            let message = format!("{reason} is not reported; choose among {}", known.join(", "));
+            let reason_words: Vec<&str> = NotifySpec::SKIPPED_ALL.iter().map(|reason| reason.as_str()).collect();
+            let message = format!("{reason} is not reported; choose among {}", reason_words.join(", "));
             errors.push(FieldError::new(format!("/notify/skipped/{index}"), message));
         }
     }

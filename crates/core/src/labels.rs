@@ -18,7 +18,7 @@ pub const XXL_ADDRESS: &str = "xxl-address";
 /// Pattern of valid keys.
 pub(crate) const LABEL_KEY_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$";
 
-/// Labels by their keys.
+/// The values of labels, keyed by the labels' keys.
 pub type Labels = BTreeMap<String, String>;
 
 /// Checks the key of a label.
@@ -27,8 +27,8 @@ pub type Labels = BTreeMap<String, String>;
 /// A sentence with what is allowed.
 pub fn check_key(key: &str) -> Result<(), String> {
     let is_first = key.starts_with(|c: char| c.is_ascii_alphanumeric());
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '/' | '-');
-    if is_first && key.len() <= LABEL_KEY_LEN_MAX && key.chars().all(is_plain) {
+    let is_allowed_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '/' | '-');
+    if is_first && key.len() <= LABEL_KEY_LEN_MAX && key.chars().all(is_allowed_char) {
         return Ok(());
     }
     Err(format!(

@@ -44,9 +44,11 @@ impl LineSeverity {
             "info" => Self::Info,
             "debug" | "trace" => Self::Debug,
             _ => {
-                let head = line_start(text);
-                let named = named_severity(&head).or_else(|| stack_trace_severity(&head));
-                named.or_else(|| (level == "stderr").then(|| stderr_severity(&head)).flatten()).unwrap_or(Self::Info)
+                let start_text = line_start(text);
+                let severity = named_severity(&start_text).or_else(|| stack_trace_severity(&start_text));
+                severity
+                    .or_else(|| (level == "stderr").then(|| stderr_severity(&start_text)).flatten())
+                    .unwrap_or(Self::Info)
             }
         }
     }
@@ -54,10 +56,10 @@ impl LineSeverity {
 
 /// The beginning of a line, without colours.
 fn line_start(text: &str) -> String {
-    let mut head = String::new();
+    let mut start_text = String::new();
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
-        if head.len() >= READ_BYTES_MAX {
+        if start_text.len() >= READ_BYTES_MAX {
             break;
         }
         if c == '\u{1b}' {
@@ -65,23 +67,23 @@ fn line_start(text: &str) -> String {
             let _end = chars.find(char::is_ascii_alphabetic);
             continue;
         }
-        head.push(c);
+        start_text.push(c);
     }
-    head
+    start_text
 }
 
 /// A level named near the beginning: as a word in capitals, in brackets, before a colon, or as a field `level`.
-fn named_severity(head: &str) -> Option<LineSeverity> {
+fn named_severity(start_text: &str) -> Option<LineSeverity> {
     let mut count = 0;
     let mut was_level = false;
-    let mut rest = head;
+    let mut rest = start_text;
     while let Some(start) = rest.find(|c: char| c.is_ascii_alphabetic()) {
-        let before = rest[..start].chars().next_back();
+        let char_before = rest[..start].chars().next_back();
         let len = rest[start..].find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len() - start);
         let (word, tail) = rest[start..].split_at(len);
         let after = tail.chars().next();
         let is_marked = word.chars().all(|c| c.is_ascii_uppercase())
-            || matches!((before, after), (Some('['), Some(']')) | (Some('<'), Some('>')) | (Some('('), Some(')')))
+            || matches!((char_before, after), (Some('['), Some(']')) | (Some('<'), Some('>')) | (Some('('), Some(')')))
             || (matches!(after, Some(':' | '[')) && count < 3)
             || was_level;
         if let Some(severity) = severity_of_word(word).filter(|_| is_marked) {
@@ -109,22 +111,22 @@ fn severity_of_word(word: &str) -> Option<LineSeverity> {
 }
 
 /// `Error` if the line is the first one of a stack trace, in a form that programming languages print.
-fn stack_trace_severity(head: &str) -> Option<LineSeverity> {
+fn stack_trace_severity(start_text: &str) -> Option<LineSeverity> {
     let is_start =
         ["Traceback (most recent call last)", "Exception in thread", "Caused by:", "panic:", "Unhandled exception"]
             .iter()
-            .any(|start| head.starts_with(start));
-    let is_panic = head.starts_with("thread '") && head.contains("panicked at");
-    let name = head.split([':', ' ']).next().unwrap_or_default();
+            .any(|start| start_text.starts_with(start));
+    let is_panic = start_text.starts_with("thread '") && start_text.contains("panicked at");
+    let name = start_text.split([':', ' ']).next().unwrap_or_default();
     let is_named = (name.ends_with("Error") || name.ends_with("Exception"))
-        && name.len() < head.len()
+        && name.len() < start_text.len()
         && name.starts_with(|c: char| c.is_ascii_alphabetic());
     (is_start || is_panic || is_named).then_some(LineSeverity::Error)
 }
 
 /// The severity of a line on stderr, by the words in it; `None` if they name no error and no warning.
-fn stderr_severity(head: &str) -> Option<LineSeverity> {
-    let head = head.to_ascii_lowercase();
+fn stderr_severity(start_text: &str) -> Option<LineSeverity> {
+    let start_text = start_text.to_ascii_lowercase();
     let words = [
         "error",
         "failed",
@@ -137,10 +139,10 @@ fn stderr_severity(head: &str) -> Option<LineSeverity> {
         "denied",
         "refused",
     ];
-    if words.iter().any(|word| head.contains(word)) {
+    if words.iter().any(|word| start_text.contains(word)) {
         return Some(LineSeverity::Error);
     }
-    (head.contains("warning") || head.contains("deprecated")).then_some(LineSeverity::Warn)
+    (start_text.contains("warning") || start_text.contains("deprecated")).then_some(LineSeverity::Warn)
 }
 
 /// How much of a log is missing, according to a line that Rondel wrote in place of the missing ones.
@@ -148,7 +150,6 @@ fn stderr_severity(head: &str) -> Option<LineSeverity> {
 pub enum MissingLines {
     /// All of it: the retention removed it.
     Removed,
-    /// A part of it.
     Part,
 }
 
@@ -215,8 +216,8 @@ pub fn translate(level: &str, text: &str, lang: Lang) -> Option<String> {
 
 /// Why the rest of a log of an XXL-JOB executor is missing, in Chinese.
 fn rest_of_xxl_log(rest: &str) -> Option<String> {
-    if let Some(more) = rest.strip_prefix("is too long to be read: it is on the executor.") {
-        return Some(format!("… 日志的其余部分太长，无法读取，仍在执行器上。{}", more.trim_start()));
+    if let Some(rest_after_sentence) = rest.strip_prefix("is too long to be read: it is on the executor.") {
+        return Some(format!("… 日志的其余部分太长，无法读取，仍在执行器上。{}", rest_after_sentence.trim_start()));
     }
     if let Some(reason) = rest.strip_prefix("could not be read after the end of the run: ") {
         return Some(format!("… 运行结束后无法读取日志的其余部分：{reason}"));

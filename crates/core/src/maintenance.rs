@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::id::{AppId, JobId, MaintenanceId, NamespaceId};
 use crate::job::Job;
-use crate::misfire::{catch_up_limit, keep_in_all, skip_missed};
+use crate::misfire::{catch_up_limit, limit_late_fires, skip_missed};
 use crate::plan::{LookAhead, Plan, PlannedFire, missed_before, plan_before};
 use crate::schedule::just_before;
 use crate::spec::MisfireKeep;
@@ -35,9 +35,7 @@ word_enum! {
 /// A time in which the jobs of a namespace, or of an app, do not fire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MaintenanceWindow {
-    /// Its id.
     pub id: MaintenanceId,
-    /// Its namespace.
     pub namespace: NamespaceId,
     /// The app; `None` for all jobs of the namespace.
     pub app: Option<AppId>,
@@ -53,7 +51,7 @@ impl MaintenanceWindow {
     /// Whether it applies to the jobs of an app.
     #[must_use]
     pub fn covers(&self, namespace: NamespaceId, app: AppId) -> bool {
-        self.namespace == namespace && self.app.is_none_or(|its| its == app)
+        self.namespace == namespace && self.app.is_none_or(|own_app| own_app == app)
     }
 
     /// Whether an instant is inside.
@@ -83,30 +81,31 @@ pub fn plan_within(
     look_ahead: LookAhead,
     windows: &[MaintenanceWindow],
 ) -> Plan {
-    let all = windows;
+    let all_windows = windows;
     // A hold window that has ended does not count: the misfire policy decides about its fires anyway.
-    let counts = |one: &&MaintenanceWindow| one.fires == FiresInside::Skip || one.ends_at > look_ahead.now;
-    let in_effect: Vec<&MaintenanceWindow> = all.iter().filter(counts).collect();
-    let inside = |at: Timestamp| in_effect.iter().filter(move |one| one.has(at));
-    let next = cursor.next_fire_at;
-    if let Some(end) = inside(next).map(|one| one.ends_at).max() {
-        let end = end.min(look_ahead.now.max(next) + REPLAN_WITHIN);
+    let counts = |window: &&MaintenanceWindow| window.fires == FiresInside::Skip || window.ends_at > look_ahead.now;
+    let in_effect: Vec<&MaintenanceWindow> = all_windows.iter().filter(counts).collect();
+    let windows_at = |at: Timestamp| in_effect.iter().filter(move |window| window.has(at));
+    let next_fire_at = cursor.next_fire_at;
+    if let Some(end) = windows_at(next_fire_at).map(|window| window.ends_at).max() {
+        let end = end.min(look_ahead.now.max(next_fire_at) + REPLAN_WITHIN);
         if job.timetable.delay().is_some() {
             // A fixed delay waits until the window ends.
             return Plan { next: Some(end), ..Plan::default() };
         }
-        if cursor.held_from.is_some() || inside(next).any(|one| one.fires == FiresInside::Hold) {
+        if cursor.held_from.is_some() || windows_at(next_fire_at).any(|window| window.fires == FiresInside::Hold) {
             return hold_until(cursor, end);
         }
-        let holds = in_effect.iter().filter(|one| one.fires == FiresInside::Hold).map(|one| one.starts_at);
-        let end = holds.filter(|starts_at| *starts_at > next).fold(end, std::cmp::min);
-        return skip_until(job, anchor, (next, end));
+        let hold_starts =
+            in_effect.iter().filter(|window| window.fires == FiresInside::Hold).map(|window| window.starts_at);
+        let end = hold_starts.filter(|starts_at| *starts_at > next_fire_at).fold(end, std::cmp::min);
+        return skip_until(job, anchor, (next_fire_at, end));
     }
     if let Some(held_from) = cursor.held_from {
-        return decide_held_fires(job, anchor, (held_from, next), all);
+        return decide_held_fires(job, anchor, (held_from, next_fire_at), all_windows);
     }
-    let present = inside(look_ahead.now).map(|one| one.ends_at).max();
-    if let Some(end) = present.filter(|_| next < missed_before(job, look_ahead)) {
+    let present_end = windows_at(look_ahead.now).map(|window| window.ends_at).max();
+    if let Some(end) = present_end.filter(|_| next_fire_at < missed_before(job, look_ahead)) {
         // The fire was missed before the window began; a server finds it only now, inside the window.
         let end = end.min(look_ahead.now + REPLAN_WITHIN);
         return match job.timetable.delay() {
@@ -114,29 +113,35 @@ pub fn plan_within(
             None => hold_until(cursor, end),
         };
     }
-    let begins = in_effect.iter().map(|one| one.starts_at).filter(|starts_at| *starts_at > next).min();
-    plan_before(job, (id, anchor), next, look_ahead, begins)
+    let next_begin =
+        in_effect.iter().map(|window| window.starts_at).filter(|starts_at| *starts_at > next_fire_at).min();
+    plan_before(job, (id, anchor), next_fire_at, look_ahead, next_begin)
 }
 
 /// The first instant from `from` on at which fires are skipped rather than held. Fires missed before a window are held until its end; when
 /// they are decided, the fires inside a skipping window must still be skipped.
 fn first_skipped(windows: &[MaintenanceWindow], from: Timestamp) -> Option<Timestamp> {
-    let (skips, holds): (Vec<_>, Vec<_>) = windows.iter().partition(|one| one.fires == FiresInside::Skip);
-    let after_holds = |mut at: Timestamp| {
-        while let Some(hold) = holds.iter().find(|hold| hold.has(at)) {
+    let (skipping_windows, holding_windows): (Vec<_>, Vec<_>) =
+        windows.iter().partition(|window| window.fires == FiresInside::Skip);
+    let end_of_holds = |mut at: Timestamp| {
+        while let Some(hold) = holding_windows.iter().find(|hold| hold.has(at)) {
             at = hold.ends_at;
         }
         at
     };
-    let first = |one: &&MaintenanceWindow| Some(after_holds(one.starts_at.max(from))).filter(|at| one.has(*at));
-    skips.iter().filter_map(first).min()
+    let first =
+        |window: &&MaintenanceWindow| Some(end_of_holds(window.starts_at.max(from))).filter(|at| window.has(*at));
+    skipping_windows.iter().filter_map(first).min()
 }
 
 /// The instant until which fires are skipped by the window in effect at `at`: a skipping window ends, or a holding one begins.
 fn skipped_until(windows: &[MaintenanceWindow], at: Timestamp) -> Timestamp {
-    let ends = windows.iter().filter(|one| one.fires == FiresInside::Skip && one.has(at)).map(|one| one.ends_at);
-    let holds = windows.iter().filter(|one| one.fires == FiresInside::Hold).map(|one| one.starts_at);
-    ends.chain(holds.filter(|starts_at| *starts_at > at)).min().unwrap_or(at + REPLAN_WITHIN)
+    let skip_ends = windows
+        .iter()
+        .filter(|window| window.fires == FiresInside::Skip && window.has(at))
+        .map(|window| window.ends_at);
+    let hold_starts = windows.iter().filter(|window| window.fires == FiresInside::Hold).map(|window| window.starts_at);
+    skip_ends.chain(hold_starts.filter(|starts_at| *starts_at > at)).min().unwrap_or(at + REPLAN_WITHIN)
 }
 
 /// Holds back the fires from the cursor to `end`; the misfire policy decides about them later.
@@ -146,9 +151,9 @@ fn hold_until(cursor: Cursor, end: Timestamp) -> Plan {
 
 /// Skips every fire from `from` to just before `end`.
 fn skip_until(job: &Job, anchor: Timestamp, (from, end): (Timestamp, Timestamp)) -> Plan {
-    let all = skip_missed(&job.timetable, anchor, from, end, (0, MisfireKeep::Newest));
-    let next = all.more.or_else(|| job.timetable.next_scan_after(anchor, just_before(end)));
-    Plan { skipped_in_window: all.span.into_iter().collect(), next, ..Plan::default() }
+    let skipped_plan = skip_missed(&job.timetable, anchor, from, end, (0, MisfireKeep::Newest));
+    let next = skipped_plan.next_missed.or_else(|| job.timetable.next_scan_after(anchor, just_before(end)));
+    Plan { skipped_in_window: skipped_plan.span.into_iter().collect(), next, ..Plan::default() }
 }
 
 /// Applies the misfire policy to the fires held back until `end`. The fires that the policy keeps run from `end` on, in order. Fires inside
@@ -160,22 +165,23 @@ fn decide_held_fires(
     windows: &[MaintenanceWindow],
 ) -> Plan {
     let policy = catch_up_limit(job);
-    let (mut parts, mut from, mut more, mut is_open) = (Vec::new(), from, None, false);
-    while from < end && more.is_none() {
-        let (to, kept) = match first_skipped(windows, from) {
+    let (mut parts, mut from, mut next_unskipped, mut is_open) = (Vec::new(), from, None, false);
+    while from < end && next_unskipped.is_none() {
+        let (to, catch_up_limit) = match first_skipped(windows, from) {
             Some(at) if at == from => (skipped_until(windows, from).min(end), (0, MisfireKeep::Newest)),
             next => (next.map_or(end, |at| at.min(end)), policy),
         };
-        let part = skip_missed(&job.timetable, anchor, from, to, kept);
-        (from, more, is_open) = (to, part.more, part.more.is_some() && kept == policy);
+        let part = skip_missed(&job.timetable, anchor, from, to, catch_up_limit);
+        (from, next_unskipped, is_open) =
+            (to, part.next_missed, part.next_missed.is_some() && catch_up_limit == policy);
         parts.push(part);
     }
     // The policy is applied to all held fires together, even if a skipping window lies between them. If more held fires are
     // left to the next plan and the policy keeps the newest, no fire of this plan is among the newest.
     let (count, keep) = policy;
     let count = if is_open && keep == MisfireKeep::Newest { 0 } else { count };
-    keep_in_all(&mut parts, (count, keep));
-    let next = more.or_else(|| job.timetable.next_scan_after(anchor, just_before(end)));
+    limit_late_fires(&mut parts, (count, keep));
+    let next = next_unskipped.or_else(|| job.timetable.next_scan_after(anchor, just_before(end)));
     let mut plan = Plan { next, ..Plan::default() };
     for part in parts {
         for fire in part.catch_up {

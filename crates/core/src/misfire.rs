@@ -26,7 +26,6 @@ pub const MISSED_COUNT_MAX: usize = 100_000;
 pub struct MissedSpan {
     /// The first of them, the row's key.
     pub first: Timestamp,
-    /// The last of them.
     pub last: Timestamp,
     /// How many fires there are.
     pub count: i64,
@@ -38,14 +37,22 @@ impl MissedSpan {
     /// The span's row of the ledger, skipped for `reason`. `owner` is the node that writes it, with its epoch.
     #[must_use]
     #[expect(clippy::too_many_arguments, reason = "a row is made of all of these")]
-    pub fn row(self, id: RunId, of: RunJob, job: &Job, reason: Reason, owner: (NodeId, i64), now: Timestamp) -> Run {
+    pub fn row(
+        self,
+        id: RunId,
+        run_job: RunJob,
+        job: &Job,
+        reason: Reason,
+        owner: (NodeId, i64),
+        now: Timestamp,
+    ) -> Run {
         let run = Run {
             status: RunStatus::Skipped,
             reason: Some(reason),
             finished_at: Some(now),
             span_end_at: (self.count > 1).then_some(self.last),
             span_count: self.count,
-            ..Run::new(id, of, self.first, self.trigger, owner)
+            ..Run::new(id, run_job, self.first, self.trigger, owner)
         };
         if job.is_sharded() { run.for_all_shards() } else { run }
     }
@@ -60,7 +67,7 @@ pub(crate) struct MissedPlan {
     /// Every fire up to this instant is decided.
     pub(crate) through: Timestamp,
     /// The first missed fire that is left to the next plan, if there are more than [`MISSED_COUNT_MAX`].
-    pub(crate) more: Option<Timestamp>,
+    pub(crate) next_missed: Option<Timestamp>,
 }
 
 /// Decides the missed fires of a timetable from `from` to just before `before`: at most `count` of them run late, the oldest or the newest
@@ -73,14 +80,16 @@ pub(crate) fn skip_missed(
     (count, keep): (usize, MisfireKeep),
 ) -> MissedPlan {
     let through = just_before(from);
-    let first = table.next_until(anchor, through, just_before(before));
-    let Some(first) = first else { return MissedPlan { catch_up: Vec::new(), span: None, through, more: None } };
+    let first_missed = table.next_until(anchor, through, just_before(before));
+    let Some(first_missed) = first_missed else {
+        return MissedPlan { catch_up: Vec::new(), span: None, through, next_missed: None };
+    };
     if let Some(schedule) = table.only_schedule()
         && let Some(last) = schedule.prev_before(anchor, before)
     {
-        return skip_missed_plain(schedule, anchor, (first.at, last), (count, keep));
+        return skip_missed_plain(schedule, anchor, (first_missed.at, last), (count, keep));
     }
-    skip_missed_walking(table, anchor, first, before, (count, keep))
+    skip_missed_walking(table, anchor, first_missed, before, (count, keep))
 }
 
 /// How many missed fires run late, and whether these are the newest or the oldest.
@@ -98,30 +107,30 @@ fn skip_missed_plain(
     (first, last): (Timestamp, Timestamp),
     (count, keep): (usize, MisfireKeep),
 ) -> MissedPlan {
-    let total = schedule.count_between(anchor, first, last);
+    let missed_count = schedule.count_between(anchor, first, last);
     let fire = |at| Fire { at, trigger: schedule.trigger(), jitter: schedule.jitter };
     // This takes one fire more than the number that runs late. The extra one is skipped: it is the last fire of the
     // span if the newest fires run late, and the first one if the oldest do.
-    let mut kept: Vec<Timestamp> = match keep {
+    let mut instants: Vec<Timestamp> = match keep {
         MisfireKeep::Newest => {
-            let earlier = |at: &Timestamp| schedule.prev_before(anchor, *at).filter(|at| *at >= first);
-            std::iter::successors(Some(last), earlier).take(count.saturating_add(1)).collect()
+            let previous_fire = |at: &Timestamp| schedule.prev_before(anchor, *at).filter(|at| *at >= first);
+            std::iter::successors(Some(last), previous_fire).take(count.saturating_add(1)).collect()
         }
         MisfireKeep::Oldest => {
-            let later = |at: &Timestamp| schedule.next_after(anchor, *at).filter(|at| *at <= last);
-            std::iter::successors(Some(first), later).take(count.saturating_add(1)).collect()
+            let next_fire = |at: &Timestamp| schedule.next_after(anchor, *at).filter(|at| *at <= last);
+            std::iter::successors(Some(first), next_fire).take(count.saturating_add(1)).collect()
         }
     };
-    let edge = if kept.len() > count { kept.pop() } else { None };
+    let edge = if instants.len() > count { instants.pop() } else { None };
     if keep == MisfireKeep::Newest {
-        kept.reverse();
+        instants.reverse();
     }
-    let passed = total.saturating_sub(u64::try_from(kept.len()).unwrap_or(u64::MAX));
+    let skipped_count = missed_count.saturating_sub(u64::try_from(instants.len()).unwrap_or(u64::MAX));
     let span = edge.map(|edge| {
         let (first, last) = if keep == MisfireKeep::Newest { (first, edge) } else { (edge, last) };
-        MissedSpan { first, last, count: i64::try_from(passed).unwrap_or(i64::MAX), trigger: schedule.trigger() }
+        MissedSpan { first, last, count: i64::try_from(skipped_count).unwrap_or(i64::MAX), trigger: schedule.trigger() }
     });
-    MissedPlan { catch_up: kept.into_iter().map(fire).collect(), span, through: last, more: None }
+    MissedPlan { catch_up: instants.into_iter().map(fire).collect(), span, through: last, next_missed: None }
 }
 
 fn skip_missed_walking(
@@ -131,37 +140,37 @@ fn skip_missed_walking(
     before: Timestamp,
     (count, keep): (usize, MisfireKeep),
 ) -> MissedPlan {
-    let later = table.fires(anchor, first.at, just_before(before));
-    let mut walk = std::iter::once(first).chain(later);
-    let mut missed: Vec<Fire> = walk.by_ref().take(MISSED_COUNT_MAX).collect();
-    let mut more = walk.next().map(|fire| fire.at);
-    let last = missed.last().map_or(first.at, |fire| fire.at);
+    let fires_after_first = table.fires(anchor, first.at, just_before(before));
+    let mut walk = std::iter::once(first).chain(fires_after_first);
+    let mut missed_fires: Vec<Fire> = walk.by_ref().take(MISSED_COUNT_MAX).collect();
+    let mut next_missed = walk.next().map(|fire| fire.at);
+    let last_read = missed_fires.last().map_or(first.at, |fire| fire.at);
     let mut catch_up = match keep {
-        MisfireKeep::Newest => missed.split_off(missed.len().saturating_sub(count)),
+        MisfireKeep::Newest => missed_fires.split_off(missed_fires.len().saturating_sub(count)),
         MisfireKeep::Oldest => {
-            let passed = missed.split_off(count.min(missed.len()));
-            std::mem::replace(&mut missed, passed)
+            let later_fires = missed_fires.split_off(count.min(missed_fires.len()));
+            std::mem::replace(&mut missed_fires, later_fires)
         }
     };
-    if keep == MisfireKeep::Newest && more.is_some() {
+    if keep == MisfireKeep::Newest && next_missed.is_some() {
         // More missed fires follow, so the newest are not known yet. The fires kept so far are left to the next plan, which
         // begins at the first of them. They are fewer than the fires of this plan, so each plan makes progress.
-        more = catch_up.first().map(|fire| fire.at).or(more);
+        next_missed = catch_up.first().map(|fire| fire.at).or(next_missed);
         catch_up.clear();
     }
-    MissedPlan { catch_up, span: span(&missed), through: more.map_or(last, just_before), more }
+    MissedPlan { catch_up, span: span(&missed_fires), through: next_missed.map_or(last_read, just_before), next_missed }
 }
 
 /// Lets at most `count` fires of all these plans together run late, and skips the others. The plans are in the order of time.
-pub(crate) fn keep_in_all(plans: &mut [MissedPlan], (count, keep): (usize, MisfireKeep)) {
-    let mut left = count;
+pub(crate) fn limit_late_fires(plans: &mut [MissedPlan], (count, keep): (usize, MisfireKeep)) {
+    let mut count_left = count;
     let bound = |plan: &mut MissedPlan| {
-        let kept_count = plan.catch_up.len().min(left);
-        left -= kept_count;
+        let kept_count = plan.catch_up.len().min(count_left);
+        count_left -= kept_count;
         let dropped_fires = match keep {
             MisfireKeep::Newest => {
-                let kept = plan.catch_up.split_off(plan.catch_up.len() - kept_count);
-                std::mem::replace(&mut plan.catch_up, kept)
+                let kept_fires = plan.catch_up.split_off(plan.catch_up.len() - kept_count);
+                std::mem::replace(&mut plan.catch_up, kept_fires)
             }
             MisfireKeep::Oldest => plan.catch_up.split_off(kept_count),
         };
@@ -174,18 +183,18 @@ pub(crate) fn keep_in_all(plans: &mut [MissedPlan], (count, keep): (usize, Misfi
 }
 
 /// One span for all fires of two spans that follow each other, given in either order.
-fn join_spans(one: Option<MissedSpan>, other: Option<MissedSpan>) -> Option<MissedSpan> {
-    let (Some(one), Some(other)) = (one, other) else { return one.or(other) };
-    let (earlier, later) = if one.first <= other.first { (one, other) } else { (other, one) };
-    Some(MissedSpan { last: later.last, count: earlier.count + later.count, ..earlier })
+fn join_spans(a: Option<MissedSpan>, b: Option<MissedSpan>) -> Option<MissedSpan> {
+    let (Some(a), Some(b)) = (a, b) else { return a.or(b) };
+    let (earlier_span, later_span) = if a.first <= b.first { (a, b) } else { (b, a) };
+    Some(MissedSpan { last: later_span.last, count: earlier_span.count + later_span.count, ..earlier_span })
 }
 
-fn span(missed: &[Fire]) -> Option<MissedSpan> {
-    let (first, last) = (missed.first()?, missed.last()?);
+fn span(missed_fires: &[Fire]) -> Option<MissedSpan> {
+    let (first, last) = (missed_fires.first()?, missed_fires.last()?);
     Some(MissedSpan {
         first: first.at,
         last: last.at,
-        count: i64::try_from(missed.len()).unwrap_or(i64::MAX),
+        count: i64::try_from(missed_fires.len()).unwrap_or(i64::MAX),
         trigger: first.trigger,
     })
 }
@@ -229,7 +238,6 @@ word_enum! {
 /// How late a server was ready to start a run, and why. Waits for executors, limits and earlier runs come after that, and are not included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lateness {
-    /// Why.
     pub because: LateBecause,
     /// The delay between the time when the run was due and the time when a server was ready to start it.
     pub by: Duration,

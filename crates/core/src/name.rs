@@ -77,7 +77,7 @@ pub const ANY_HANDLER: &str = "*";
 /// assert!(!takes_handler(["a"], "b"));
 /// ```
 pub fn takes_handler<'a>(handlers: impl IntoIterator<Item = &'a str>, wanted: &str) -> bool {
-    handlers.into_iter().any(|one| one == wanted || one == ANY_HANDLER)
+    handlers.into_iter().any(|handler| handler == wanted || handler == ANY_HANDLER)
 }
 
 #[cfg(test)]

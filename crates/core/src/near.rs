@@ -16,14 +16,14 @@ use strsim::osa_distance;
 pub fn near_misses<'n>(wanted: &str, names: impl IntoIterator<Item = &'n str>, max: usize) -> Vec<&'n str> {
     let lower = wanted.to_lowercase();
     let distance_max = (lower.chars().count() / 4).max(1);
-    let rank = |name: &'n str| {
+    let ranked = |name: &'n str| {
         let other = name.to_lowercase();
         let distance = osa_distance(&lower, &other);
         let is_part = lower.len() >= 2 && (other.contains(&lower) || lower.contains(&other));
         (distance <= distance_max || is_part).then_some((distance > distance_max, distance, name))
     };
-    let mut found: Vec<_> = names.into_iter().filter(|name| *name != wanted).filter_map(rank).collect();
-    found.sort_unstable();
-    found.dedup();
-    found.into_iter().take(max).map(|(_, _, name)| name).collect()
+    let mut ranked_names: Vec<_> = names.into_iter().filter(|name| *name != wanted).filter_map(ranked).collect();
+    ranked_names.sort_unstable();
+    ranked_names.dedup();
+    ranked_names.into_iter().take(max).map(|(_, _, name)| name).collect()
 }

@@ -70,16 +70,13 @@ word_enum! {
 /// The subject of an alert.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subject {
-    /// What it is.
     pub kind: NoticeSubject,
-    /// Its name.
     pub name: String,
 }
 
 /// A run that an alert shows as an example.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunSample {
-    /// The run.
     pub run: RunId,
     /// Its job's name.
     pub job: String,

@@ -24,17 +24,17 @@ pub struct CancelRequest<'a> {
 }
 
 impl<'a> CancelRequest<'a> {
-    /// A later run of the job takes the run's place.
+    /// The request that is made when a later run of the job takes the run's place.
     pub const LATER_RUN: CancelRequest<'static> =
         CancelRequest { by: "a later run of the job", reason: Reason::Covered };
 
-    /// A user or a program asks.
+    /// The request of a user or a program.
     #[must_use]
     pub const fn requested(by: &'a str) -> Self {
         Self { by, reason: Reason::Requested }
     }
 
-    /// Whether it replaces an earlier request, which was made for the reason `asked` (`None` if there was none). In general the
+    /// Whether it replaces an earlier request, which was made for the reason `earlier_reason` (`None` if there was none). In general the
     /// first request counts. A user's request replaces the planned end of a pump, because it also keeps the pump from beginning
     /// again.
     ///
@@ -48,8 +48,8 @@ impl<'a> CancelRequest<'a> {
     /// assert!(!CancelRequest::LATER_RUN.replaces(Some(Reason::Changed)));
     /// ```
     #[must_use]
-    pub fn replaces(self, asked: Option<Reason>) -> bool {
-        asked.is_none_or(|asked| self.reason == Reason::Requested && asked.ends_pump())
+    pub fn replaces(self, earlier_reason: Option<Reason>) -> bool {
+        earlier_reason.is_none_or(|earlier_reason| self.reason == Reason::Requested && earlier_reason.ends_pump())
     }
 }
 
@@ -176,7 +176,7 @@ pub enum NextStep {
 #[must_use]
 pub fn decide_next(
     policy: NextStepPolicy,
-    ended: AttemptFacts,
+    facts: AttemptFacts,
     outcome: Outcome,
     now: Timestamp,
     jitter: f64,
@@ -186,43 +186,43 @@ pub fn decide_next(
         Outcome::Succeeded => verdict(RunStatus::Succeeded, None),
         // No group of the pump was ever created, so the pump did not succeed.
         Outcome::Cancelled
-            if policy.is_pump && ended.is_unexpanded && ended.cancel_request_reason.is_some_and(Reason::ends_pump) =>
+            if policy.is_pump && facts.is_unexpanded && facts.cancel_request_reason.is_some_and(Reason::ends_pump) =>
         {
-            verdict(RunStatus::Skipped, ended.cancel_request_reason)
+            verdict(RunStatus::Skipped, facts.cancel_request_reason)
         }
         // The groups have processed their rows: the run ended as planned, except for rows that failed for good.
         Outcome::Cancelled | Outcome::Yielded
-            if policy.is_pump && ended.cancel_request_reason.is_some_and(Reason::ends_pump) =>
+            if policy.is_pump && facts.cancel_request_reason.is_some_and(Reason::ends_pump) =>
         {
             // After a pause or an edit a group does not count as failed: the next run continues with the rows that are left.
-            let has_failed = ended.is_unfinished && ended.cancel_request_reason.is_some_and(Reason::ends_window);
-            verdict(if has_failed { RunStatus::Failed } else { RunStatus::Succeeded }, ended.cancel_request_reason)
+            let has_failed = facts.is_unfinished && facts.cancel_request_reason.is_some_and(Reason::ends_window);
+            verdict(if has_failed { RunStatus::Failed } else { RunStatus::Succeeded }, facts.cancel_request_reason)
         }
-        Outcome::Yielded if ended.cancel_request_reason.is_none() && policy.is_pump => {
-            NextStep::Retry { due_at: now, reason: Reason::Moved, lost_count: ended.lost_count.saturating_add(1) }
+        Outcome::Yielded if facts.cancel_request_reason.is_none() && policy.is_pump => {
+            NextStep::Retry { due_at: now, reason: Reason::Moved, lost_count: facts.lost_count.saturating_add(1) }
         }
         Outcome::Cancelled | Outcome::Yielded => {
-            verdict(RunStatus::Cancelled, ended.cancel_request_reason.or(Some(Reason::Requested)))
+            verdict(RunStatus::Cancelled, facts.cancel_request_reason.or(Some(Reason::Requested)))
         }
         // The job was paused while the only group of a pump was waiting for its next attempt. An earlier attempt has
         // worked, so the run succeeded.
-        Outcome::Skipped(reason) if policy.is_pump && ended.may_have_begun && reason.ends_pump() => {
+        Outcome::Skipped(reason) if policy.is_pump && facts.may_have_begun && reason.ends_pump() => {
             verdict(RunStatus::Succeeded, Some(reason))
         }
         // A run counts as skipped only if no attempt of it began. Only the handler itself may skip a later attempt.
-        Outcome::Skipped(reason) if ended.may_have_begun && reason != Reason::Handler => {
+        Outcome::Skipped(reason) if facts.may_have_begun && reason != Reason::Handler => {
             verdict(RunStatus::Failed, Some(reason))
         }
         Outcome::Skipped(reason) => verdict(RunStatus::Skipped, Some(reason)),
         Outcome::Failed { retryable } => {
-            next_retry(policy, ended, retryable, now, jitter).unwrap_or_else(|| verdict(RunStatus::Failed, None))
+            next_retry(policy, facts, retryable, now, jitter).unwrap_or_else(|| verdict(RunStatus::Failed, None))
         }
         Outcome::TimedOut => {
-            next_retry(policy, ended, true, now, jitter).unwrap_or_else(|| verdict(RunStatus::TimedOut, None))
+            next_retry(policy, facts, true, now, jitter).unwrap_or_else(|| verdict(RunStatus::TimedOut, None))
         }
-        Outcome::Lost(reason) => decide_after_loss(policy, ended, reason, now),
-        Outcome::Silenced { has_begun } => decide_after_silence(policy, ended, has_begun, now, jitter),
-        Outcome::Unreported => match ended.cancel_request_reason {
+        Outcome::Lost(reason) => decide_after_loss(policy, facts, reason, now),
+        Outcome::Silenced { has_begun } => decide_after_silence(policy, facts, has_begun, now, jitter),
+        Outcome::Unreported => match facts.cancel_request_reason {
             Some(_) => verdict(RunStatus::Cancelled, Some(Reason::ExecutorLost)),
             None => verdict(RunStatus::Unknown, None),
         },
@@ -231,56 +231,56 @@ pub fn decide_next(
 
 fn next_retry(
     policy: NextStepPolicy,
-    ended: AttemptFacts,
+    facts: AttemptFacts,
     retryable: bool,
     now: Timestamp,
     jitter: f64,
 ) -> Option<NextStep> {
     // Attempts whose executor was lost, or that no executor received, do not count against the job's own retries.
-    let uncounted = ended.lost_count.saturating_add(ended.unreceived_count);
-    let failed_count = u32::try_from(ended.attempt.saturating_sub(uncounted)).unwrap_or(0).max(1);
+    let uncounted_attempts = facts.lost_count.saturating_add(facts.unreceived_count);
+    let failed_count = u32::try_from(facts.attempt.saturating_sub(uncounted_attempts)).unwrap_or(0).max(1);
     let is_over = !policy.is_pump && (!retryable || failed_count > policy.retry_max);
-    if is_over || ended.cancel_request_reason.is_some() {
+    if is_over || facts.cancel_request_reason.is_some() {
         return None;
     }
     let wait = multiply(backoff(policy.backoff, policy.backoff_max, failed_count), 0.9 + 0.2 * jitter.clamp(0.0, 1.0));
-    Some(NextStep::Retry { due_at: now + wait, reason: Reason::Retry, lost_count: ended.lost_count })
+    Some(NextStep::Retry { due_at: now + wait, reason: Reason::Retry, lost_count: facts.lost_count })
 }
 
 /// What follows when an executor stopped an attempt because no server answered. That is not the run's fault: where the delivery policy
 /// allows it, the run is sent again without being counted as a retry.
 fn decide_after_silence(
     policy: NextStepPolicy,
-    ended: AttemptFacts,
+    facts: AttemptFacts,
     has_begun: bool,
     now: Timestamp,
     jitter: f64,
 ) -> NextStep {
     if !has_begun {
         // The executor itself reports that the handler never began, so neither the mark nor the delivery policy forbids another send.
-        return decide_after_loss(policy, AttemptFacts { is_marked: false, ..ended }, Reason::NotReceived, now);
+        return decide_after_loss(policy, AttemptFacts { is_marked: false, ..facts }, Reason::NotReceived, now);
     }
-    match ended.cancel_request_reason {
-        Some(asked) => NextStep::Verdict { status: RunStatus::Cancelled, reason: Some(asked) },
-        None if policy.at_least_once => decide_after_loss(policy, ended, Reason::ExecutorLost, now),
+    match facts.cancel_request_reason {
+        Some(cancel_reason) => NextStep::Verdict { status: RunStatus::Cancelled, reason: Some(cancel_reason) },
+        None if policy.at_least_once => decide_after_loss(policy, facts, Reason::ExecutorLost, now),
         // The handler began, and must not begin again unless the job's own retries allow that.
-        None => next_retry(policy, ended, true, now, jitter)
+        None => next_retry(policy, facts, true, now, jitter)
             .unwrap_or(NextStep::Verdict { status: RunStatus::Failed, reason: None }),
     }
 }
 
-fn decide_after_loss(policy: NextStepPolicy, ended: AttemptFacts, reason: Reason, now: Timestamp) -> NextStep {
-    if let Some(asked) = ended.cancel_request_reason {
+fn decide_after_loss(policy: NextStepPolicy, facts: AttemptFacts, reason: Reason, now: Timestamp) -> NextStep {
+    if let Some(cancel_reason) = facts.cancel_request_reason {
         // A run that no executor received is cancelled for certain. A handler on a lost executor may have succeeded.
-        let reason = if reason == Reason::NotReceived { asked } else { reason };
+        let reason = if reason == Reason::NotReceived { cancel_reason } else { reason };
         return NextStep::Verdict { status: RunStatus::Cancelled, reason: Some(reason) };
     }
-    if !policy.at_least_once && ended.is_marked {
+    if !policy.at_least_once && facts.is_marked {
         return NextStep::Verdict { status: RunStatus::Unknown, reason: Some(reason) };
     }
     // A run that no executor received cannot have crashed one: it is sent again without being counted.
-    let died_count = ended.lost_count.saturating_add(i32::from(reason != Reason::NotReceived));
-    if !policy.is_pump && (died_count > LOST_RETRY_MAX || ended.attempt >= UNRECEIVED_ATTEMPT_MAX) {
+    let died_count = facts.lost_count.saturating_add(i32::from(reason != Reason::NotReceived));
+    if !policy.is_pump && (died_count > LOST_RETRY_MAX || facts.attempt >= UNRECEIVED_ATTEMPT_MAX) {
         return NextStep::Verdict { status: RunStatus::Failed, reason: Some(reason) };
     }
     NextStep::Retry { due_at: now, reason, lost_count: died_count }

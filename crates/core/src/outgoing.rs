@@ -133,9 +133,9 @@ pub fn kind(address: IpAddr) -> AddressKind {
         IpAddr::V6(Ipv6Addr::LOCALHOST) => AddressKind::Loopback,
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => AddressKind::Unspecified,
         IpAddr::V6(v6) => {
-            let special = SPECIAL_V6.iter().find(|(network, _)| network.contains(&v6)).map(|(_, kind)| *kind);
+            let special_kind = SPECIAL_V6.iter().find(|(network, _)| network.contains(&v6)).map(|(_, kind)| *kind);
             let other = if GLOBAL_V6.contains(&v6) { AddressKind::Public } else { AddressKind::Reserved };
-            special.unwrap_or(other)
+            special_kind.unwrap_or(other)
         }
     }
 }
@@ -147,9 +147,7 @@ pub const XXL_SETTING: &str = "xxl_networks";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{address} is {kind}, which the setting {setting} does not name")]
 pub struct AddressRefused {
-    /// The address.
     pub address: IpAddr,
-    /// Its purpose.
     pub kind: AddressKind,
     /// The setting that would allow it.
     pub setting: &'static str,
@@ -223,10 +221,10 @@ impl AllowedAddresses {
 
 /// A network such as `10.1.0.0/16`, or a single address.
 pub(crate) fn parse_network(text: &str) -> Result<IpNet, String> {
-    let wrong = || format!("{text:?} is neither a network such as 10.1.0.0/16 nor an address");
+    let network_error = || format!("{text:?} is neither a network such as 10.1.0.0/16 nor an address");
     let network = match IpAddr::from_str(text) {
         Ok(address) => IpNet::from(address),
-        Err(_) => IpNet::from_str(text).map_err(|_| wrong())?,
+        Err(_) => IpNet::from_str(text).map_err(|_| network_error())?,
     };
     if network.addr() != network.network() {
         return Err(format!("{text:?} names an address in a network; the network is {}", network.trunc()));

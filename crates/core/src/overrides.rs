@@ -41,11 +41,9 @@ const SECRET_CLOSE: &str = "}}";
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Overrides {
-    /// None of them.
     None,
     /// The parameters at or below these JSON pointers.
     Only(Vec<String>),
-    /// All of them.
     All,
 }
 
@@ -68,7 +66,7 @@ impl Overrides {
     pub fn covers(&self, pointer: &str) -> bool {
         match self {
             Self::None => false,
-            Self::Only(allowed) => allowed.iter().any(|above| is_at_or_below(pointer, above)),
+            Self::Only(pointers) => pointers.iter().any(|allowed_pointer| is_at_or_below(pointer, allowed_pointer)),
             Self::All => true,
         }
     }
@@ -92,15 +90,15 @@ impl Overrides {
             return self.reaches_below(pointer).then(|| value.clone());
         }
         let fields = value.as_object()?.iter();
-        let kept = fields.filter_map(|(name, field)| {
+        let replaceable_fields = fields.filter_map(|(name, field)| {
             Some((name.clone(), self.replaceable_part_at(&child_pointer(pointer, name), field)?))
         });
-        let kept: Map<String, Value> = kept.collect();
-        (!kept.is_empty()).then_some(Value::Object(kept))
+        let replaceable_fields: Map<String, Value> = replaceable_fields.collect();
+        (!replaceable_fields.is_empty()).then_some(Value::Object(replaceable_fields))
     }
 
     fn reaches_below(&self, pointer: &str) -> bool {
-        matches!(self, Self::Only(allowed) if allowed.iter().any(|one| is_at_or_below(one, pointer)))
+        matches!(self, Self::Only(allowed) if allowed.iter().any(|inner| is_at_or_below(inner, pointer)))
     }
 
     /// The parameters of one run: those of the job, with the caller's values for the parameters that may be replaced. The caller can leave
@@ -109,15 +107,16 @@ impl Overrides {
     /// # Errors
     /// An error for each parameter that differs from the job's although it may not be replaced, and for each secret that the job's own
     /// parameters do not name.
-    pub fn apply(&self, handler: &str, job_params: &Value, given: &Value) -> Result<Value, Vec<FieldError>> {
-        let mut refused = Vec::new();
+    pub fn apply(&self, handler: &str, job_params: &Value, given_params: &Value) -> Result<Value, Vec<FieldError>> {
+        let mut refused_pointers = Vec::new();
         let merged_params = match self {
-            Self::All => given.clone(),
+            Self::All => given_params.clone(),
             Self::None | Self::Only(_) => {
-                self.merge_at("", Some(job_params), Some(given), &mut refused).unwrap_or(Value::Null)
+                self.merge_at("", Some(job_params), Some(given_params), &mut refused_pointers).unwrap_or(Value::Null)
             }
         };
-        let mut errors: Vec<FieldError> = refused.iter().map(|pointer| self.refusal_error(handler, pointer)).collect();
+        let mut errors: Vec<FieldError> =
+            refused_pointers.iter().map(|pointer| self.refusal_error(handler, pointer)).collect();
         errors.extend(foreign_secrets(job_params, &merged_params));
         if errors.is_empty() { Ok(merged_params) } else { Err(errors) }
     }
@@ -126,21 +125,21 @@ impl Overrides {
         &self,
         pointer: &str,
         job_params: Option<&Value>,
-        given: Option<&Value>,
+        given_params: Option<&Value>,
         refused: &mut Vec<String>,
     ) -> Option<Value> {
         if self.covers(pointer) {
-            return given.cloned();
+            return given_params.cloned();
         }
-        match (job_params, given) {
-            (Some(Value::Array(job_params)), Some(Value::Array(given))) if job_params.len() == given.len() => {
-                let pairs = job_params.iter().zip(given).enumerate();
-                let element = |(index, (job_params, given)): (usize, (&Value, &Value))| {
-                    self.merge_at(&format!("{pointer}/{index}"), Some(job_params), Some(given), refused)
+        match (job_params, given_params) {
+            (Some(Value::Array(job_items)), Some(Value::Array(items))) if job_items.len() == items.len() => {
+                let item_pairs = job_items.iter().zip(items).enumerate();
+                let element = |(index, (job_params, given_params)): (usize, (&Value, &Value))| {
+                    self.merge_at(&format!("{pointer}/{index}"), Some(job_params), Some(given_params), refused)
                 };
-                Some(Value::Array(pairs.filter_map(element).collect()))
+                Some(Value::Array(item_pairs.filter_map(element).collect()))
             }
-            (job_params, given) if job_params == given => job_params.cloned(),
+            (job_params, given_params) if job_params == given_params => job_params.cloned(),
             (Some(Value::Object(_)) | Some(Value::Null) | None, Some(Value::Object(fields))) if !fields.is_empty() => {
                 self.merge_fields(pointer, job_params, Some(fields), refused)
             }
@@ -159,15 +158,16 @@ impl Overrides {
         &self,
         pointer: &str,
         job_params: Option<&Value>,
-        given: Option<&Map<String, Value>>,
+        given_fields: Option<&Map<String, Value>>,
         refused: &mut Vec<String>,
     ) -> Option<Value> {
         let job_fields = job_params.and_then(Value::as_object);
-        let names: BTreeSet<&String> = job_fields.into_iter().chain(given).flat_map(Map::keys).collect();
+        let names: BTreeSet<&String> = job_fields.into_iter().chain(given_fields).flat_map(Map::keys).collect();
         let mut merged_fields = Map::new();
         for name in names {
-            let (job_params, given) = (job_fields.and_then(|all| all.get(name)), given.and_then(|all| all.get(name)));
-            if let Some(value) = self.merge_at(&child_pointer(pointer, name), job_params, given, refused) {
+            let (job_params, given_params) =
+                (job_fields.and_then(|fields| fields.get(name)), given_fields.and_then(|fields| fields.get(name)));
+            if let Some(value) = self.merge_at(&child_pointer(pointer, name), job_params, given_params, refused) {
                 merged_fields.insert(name.clone(), value);
             }
         }
@@ -183,7 +183,7 @@ impl Overrides {
             Self::None if *self == Self::default_for(handler) => {
                 format!("the job's overrides are \"none\", the default for the handler {handler}")
             }
-            Self::Only(allowed) => format!("the job's overrides are {}", allowed.join(", ")),
+            Self::Only(pointers) => format!("the job's overrides are {}", pointers.join(", ")),
             Self::None | Self::All => "the job's overrides are \"none\"".to_owned(),
         };
         let hint = match pointer {
@@ -222,8 +222,8 @@ impl JobSpec {
     }
 }
 
-fn is_at_or_below(pointer: &str, above: &str) -> bool {
-    pointer.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+fn is_at_or_below(pointer: &str, upper_pointer: &str) -> bool {
+    pointer.strip_prefix(upper_pointer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 fn has_bad_escape(pointer: &str) -> bool {
@@ -233,36 +233,37 @@ fn has_bad_escape(pointer: &str) -> bool {
 /// Refuses secrets that the run's parameters (`merged`) name and the job's own do not, because the executor would resolve
 /// them for any caller.
 fn foreign_secrets(job_params: &Value, merged: &Value) -> Vec<FieldError> {
-    let known: BTreeSet<&str> =
+    let job_secret_names: BTreeSet<&str> =
         strings_with_pointers(job_params).iter().flat_map(|(_, text)| secret_names(text)).collect();
-    let found = strings_with_pointers(merged);
-    let foreign = found.iter().flat_map(|(pointer, text)| secret_names(text).map(move |name| (pointer, name)));
+    let merged_strings = strings_with_pointers(merged);
+    let uses = merged_strings.iter().flat_map(|(pointer, text)| secret_names(text).map(move |name| (pointer, name)));
     let refuse = |(pointer, name): (&String, &str)| {
         let message = format!(
             "names the secret {name:?}, which the job's own parameters do not name: parameters of one run bring no secrets"
         );
         FieldError::new(format!("/params{pointer}"), message)
     };
-    foreign.filter(|(_, name)| !known.contains(name)).map(refuse).collect()
+    uses.filter(|(_, name)| !job_secret_names.contains(name)).map(refuse).collect()
 }
 
 /// Every string with its pointer.
 fn strings_with_pointers(value: &Value) -> Vec<(String, &str)> {
-    let mut found = Vec::new();
-    let mut open = VecDeque::from([(String::new(), value)]);
-    while let Some((pointer, value)) = open.pop_front() {
+    let mut strings = Vec::new();
+    let mut values_to_visit = VecDeque::from([(String::new(), value)]);
+    while let Some((pointer, value)) = values_to_visit.pop_front() {
         match value {
-            Value::String(text) => found.push((pointer, text.as_str())),
+            Value::String(text) => strings.push((pointer, text.as_str())),
             Value::Array(items) => {
-                open.extend(items.iter().enumerate().map(|(index, item)| (format!("{pointer}/{index}"), item)));
+                values_to_visit
+                    .extend(items.iter().enumerate().map(|(index, item)| (format!("{pointer}/{index}"), item)));
             }
             Value::Object(fields) => {
-                open.extend(fields.iter().map(|(name, field)| (child_pointer(&pointer, name), field)));
+                values_to_visit.extend(fields.iter().map(|(name, field)| (child_pointer(&pointer, name), field)));
             }
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }
-    found
+    strings
 }
 
 fn secret_names(text: &str) -> impl Iterator<Item = &str> {
@@ -275,9 +276,9 @@ impl Serialize for Overrides {
             Self::None => serializer.serialize_str("none"),
             Self::All => serializer.serialize_str("all"),
             Self::Only(pointers) => {
-                let mut list = serializer.serialize_seq(Some(pointers.len()))?;
-                pointers.iter().try_for_each(|pointer| list.serialize_element(pointer))?;
-                list.end()
+                let mut sequence = serializer.serialize_seq(Some(pointers.len()))?;
+                pointers.iter().try_for_each(|pointer| sequence.serialize_element(pointer))?;
+                sequence.end()
             }
         }
     }

@@ -18,7 +18,6 @@ pub const FIRE_COUNT_MAX: usize = 100;
 /// The instants that a plan depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct LookAhead {
-    /// The present.
     pub now: Timestamp,
     /// When the servers last had no due fire left to claim: a fire that became late after that is late, not missed.
     pub caught_up_at: Timestamp,
@@ -48,7 +47,7 @@ pub struct PlannedFire {
 /// What a scan does about one job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Runs to insert, in order.
+    /// Runs to insert, sorted by planned instant.
     pub fires: Vec<PlannedFire>,
     /// The missed fires that are skipped.
     pub missed: Option<MissedSpan>,
@@ -84,19 +83,19 @@ pub(crate) fn plan_before(
         return plan_delay(job, id, next_fire_at, look_ahead.now + delay, look_ahead);
     }
     let missed_before = before.into_iter().fold(missed_before(job, look_ahead), std::cmp::min);
-    let missed = skip_missed(&job.timetable, anchor, next_fire_at, missed_before, catch_up_limit(job));
-    let late = missed.catch_up.into_iter();
+    let missed_plan = skip_missed(&job.timetable, anchor, next_fire_at, missed_before, catch_up_limit(job));
+    let late_fires = missed_plan.catch_up.into_iter();
     let mut fires: Vec<PlannedFire> =
-        late.map(|fire| PlannedFire { fire_at: fire.at, due_at: fire.at, trigger: Trigger::Misfire }).collect();
-    if missed.more.is_some() {
-        return Plan { fires, missed: missed.span, next: missed.more, ..Plan::default() };
+        late_fires.map(|fire| PlannedFire { fire_at: fire.at, due_at: fire.at, trigger: Trigger::Misfire }).collect();
+    if missed_plan.next_missed.is_some() {
+        return Plan { fires, missed: missed_plan.span, next: missed_plan.next_missed, ..Plan::default() };
     }
-    let mut cursor = missed.through;
-    for fire in job.timetable.fires(anchor, missed.through, look_ahead.end).take(FIRE_COUNT_MAX) {
+    let mut cursor = missed_plan.through;
+    for fire in job.timetable.fires(anchor, missed_plan.through, look_ahead.end).take(FIRE_COUNT_MAX) {
         fires.push(PlannedFire { fire_at: fire.at, due_at: fire.due_at(id), trigger: fire.trigger });
         cursor = fire.at;
     }
-    Plan { fires, missed: missed.span, next: job.timetable.next_scan_after(anchor, cursor), ..Plan::default() }
+    Plan { fires, missed: missed_plan.span, next: job.timetable.next_scan_after(anchor, cursor), ..Plan::default() }
 }
 
 /// Fires before this instant are missed.
@@ -130,18 +129,20 @@ pub fn span_between(job: &Job, anchor: Timestamp, from: Timestamp, through: Time
     if job.timetable.delay().is_some() {
         return Some(MissedSpan { first: from, last: from, count: 1, trigger: Trigger::Interval });
     }
-    let mut whole: Option<MissedSpan> = None;
-    let mut begin = Some(from);
-    while let Some(from) = begin {
-        let before = Timestamp::from_millis(through.as_millis() + 1);
-        let part = skip_missed(&job.timetable, anchor, from, before, (0, MisfireKeep::Newest));
-        whole = match (whole, part.span) {
-            (Some(whole), Some(part)) => Some(MissedSpan { last: part.last, count: whole.count + part.count, ..whole }),
-            (whole, part) => whole.or(part),
+    let mut total_span: Option<MissedSpan> = None;
+    let mut next_from = Some(from);
+    while let Some(from) = next_from {
+        let after_through = Timestamp::from_millis(through.as_millis() + 1);
+        let part = skip_missed(&job.timetable, anchor, from, after_through, (0, MisfireKeep::Newest));
+        total_span = match (total_span, part.span) {
+            (Some(total_span), Some(part)) => {
+                Some(MissedSpan { last: part.last, count: total_span.count + part.count, ..total_span })
+            }
+            (total_span, part) => total_span.or(part),
         };
-        begin = part.more;
+        next_from = part.next_missed;
     }
-    whole
+    total_span
 }
 
 #[cfg(test)]

@@ -49,14 +49,12 @@ pub struct Preview {
     pub zone: Tz,
     /// The next fires; none for a fixed delay or a job that follows others, because their instants depend on runs.
     pub fires: Vec<PreviewFire>,
-    /// Warnings.
     pub warnings: Vec<Warning>,
 }
 
 /// A future fire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreviewFire {
-    /// The instant.
     pub at: Timestamp,
     /// The local time in the zone, with its offset from UTC: `2026-11-21T02:30:00+08:00`.
     pub local: String,
@@ -166,12 +164,12 @@ fn never_warning(zone: Tz, request: &PreviewRequest<'_>) -> Warning {
 }
 
 fn frequency_warning(request: &PreviewRequest<'_>) -> Option<Warning> {
-    let of_one = |schedule: &Schedule| match &schedule.kind {
+    let times_per_day = |schedule: &Schedule| match &schedule.kind {
         Kind::Cron { expr, .. } => expr.fields().times_per_day(),
         Kind::Every(period) => 86_400 / period.as_secs().max(1),
         Kind::At(_) | Kind::Delay(_) | Kind::After(_) => 0,
     };
-    let per_day: u64 = request.timetable.schedules.iter().map(of_one).sum();
+    let per_day: u64 = request.timetable.schedules.iter().map(times_per_day).sum();
     (per_day > request.per_day_max).then(|| Warning {
         code: WarningCode::FiresOften,
         at: None,
@@ -195,12 +193,12 @@ fn clock_warnings(request: &PreviewRequest<'_>) -> Vec<Warning> {
 }
 
 fn clock_warning(zone: Tz, ClockChange { at, local, effect }: ClockChange) -> Warning {
-    let (date, time, then) = (local.date(), time_text(local), time_text(local::time_at(zone, at)));
+    let (date, time, time_after) = (local.date(), time_text(local), time_text(local::time_at(zone, at)));
     let (code, en, zh) = match effect {
         ClockEffect::OnceAfter => (
             WarningCode::ClockSkips,
-            format!("it fires once at {then}, at the end of the skipped time"),
-            format!("跳过结束后在 {then} 补触发一次"),
+            format!("it fires once at {time_after}, at the end of the skipped time"),
+            format!("跳过结束后在 {time_after} 补触发一次"),
         ),
         ClockEffect::Skipped => {
             (WarningCode::ClockSkips, "it does not fire then".to_owned(), "那一刻不触发".to_owned())
@@ -237,10 +235,11 @@ fn calendar_warnings(request: &PreviewRequest<'_>) -> Vec<Warning> {
     let until = request.after + CALENDAR_AHEAD;
     let (mut warnings, mut cursor) = (Vec::new(), request.after);
     for _ in 0..CALENDAR_STEPS_MAX {
-        let raw = request.timetable.uncalendared_after(request.anchor, cursor).filter(|(at, _)| *at <= until);
-        let Some((at, schedule)) = raw.filter(|_| warnings.len() < CALENDAR_COUNT_MAX) else { break };
+        let uncalendared_fire =
+            request.timetable.next_without_calendar(request.anchor, cursor).filter(|(at, _)| *at <= until);
+        let Some((at, schedule)) = uncalendared_fire.filter(|_| warnings.len() < CALENDAR_COUNT_MAX) else { break };
         let local = local::time_at(schedule.zone, at);
-        cursor = if is_kept(applied, local) {
+        cursor = if keeps_fire_at(applied, local) {
             local::last_before(schedule.zone, at, applied.calendar.next_edge(local))
         } else {
             warnings.push(calendar_warning(schedule.zone, applied, at, calendar_effect(schedule, applied, at)));
@@ -251,7 +250,7 @@ fn calendar_warnings(request: &PreviewRequest<'_>) -> Vec<Warning> {
     warnings
 }
 
-fn is_kept(AppliedCalendar { calendar, rule }: &AppliedCalendar, local: NaiveDateTime) -> bool {
+fn keeps_fire_at(AppliedCalendar { calendar, rule }: &AppliedCalendar, local: NaiveDateTime) -> bool {
     match rule {
         CalendarRule::Only => calendar.has(local),
         CalendarRule::Except => !calendar.has(local),

@@ -50,9 +50,10 @@ fn utc() -> String {
 }
 
 impl ReportSchedule {
-    /// Checks it.
+    /// Checks the schedule.
     ///
     /// # Errors
+    ///
     /// Each wrong field with what would be right.
     pub fn check(&self) -> Result<(), Vec<FieldError>> {
         let mut errors = Vec::new();
@@ -113,8 +114,8 @@ impl PerMilleShares {
 }
 
 /// The share in per mille, rounded down, so that 1,000 means all of them.
-fn per_mille(part: u64, whole: u64) -> Option<u32> {
-    let share = (u128::from(part) * 1_000).checked_div(u128::from(whole))?;
+fn per_mille(part: u64, total: u64) -> Option<u32> {
+    let share = (u128::from(part) * 1_000).checked_div(u128::from(total))?;
     u32::try_from(share).ok()
 }
 
@@ -129,16 +130,16 @@ fn per_mille(part: u64, whole: u64) -> Option<u32> {
 /// ```
 #[must_use]
 pub fn fold(message: &str) -> String {
-    let mut out = String::with_capacity(message.len().min(FOLDED_BYTES_MAX * 2));
+    let mut folded = String::with_capacity(message.len().min(FOLDED_BYTES_MAX * 2));
     let message = &message[..message.floor_char_boundary(READ_BYTES_MAX)];
     let words = message.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
     for (index, word) in words.enumerate() {
         if index > 0 {
-            out.push(' ');
+            folded.push(' ');
         }
-        fold_word(word, &mut out);
+        fold_word(word, &mut folded);
     }
-    cut(&out, FOLDED_BYTES_MAX)
+    cut(&folded, FOLDED_BYTES_MAX)
 }
 
 /// The key of a folded message: the same on all servers, and never [`REST_KEY`].
@@ -151,23 +152,23 @@ pub fn fold_key(folded: &str) -> i64 {
     i64::try_from(hash >> 1).unwrap_or(1).max(1)
 }
 
-fn fold_word(word: &str, out: &mut String) {
+fn fold_word(word: &str, folded: &mut String) {
     if !word.bytes().any(|byte| byte.is_ascii_digit()) {
-        out.push_str(word);
+        folded.push_str(word);
         return;
     }
     let mut rest = word;
     let mut after_value = false;
-    while let Some(first) = rest.chars().next() {
+    while let Some(first_char) = rest.chars().next() {
         let length = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
         if length == 0 {
             // A character that joins two numbers (of a date, a time, an address or an id) belongs to them.
-            let joins = after_value && matches!(first, '-' | ':' | '.' | '+' | ',');
-            let (_, tail) = rest.split_at(first.len_utf8());
-            let next = tail.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(tail.len());
-            let next = &tail[..next];
-            if !(joins && (is_value(next) || next.starts_with(|c: char| c.is_ascii_digit()))) {
-                out.push(first);
+            let is_joiner = after_value && matches!(first_char, '-' | ':' | '.' | '+' | ',');
+            let (_, tail) = rest.split_at(first_char.len_utf8());
+            let token_end = tail.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(tail.len());
+            let next_token = &tail[..token_end];
+            if !(is_joiner && (is_value(next_token) || next_token.starts_with(|c: char| c.is_ascii_digit()))) {
+                folded.push(first_char);
                 after_value = false;
             }
             rest = tail;
@@ -176,11 +177,11 @@ fn fold_word(word: &str, out: &mut String) {
         let (token, tail) = rest.split_at(length);
         if is_value(token) {
             if !after_value {
-                out.push(PLACEHOLDER);
+                folded.push(PLACEHOLDER);
             }
             after_value = true;
         } else {
-            fold_digits(token, out);
+            fold_digits(token, folded);
             // A value ends with its unit, as `3.5s` does.
             after_value = false;
         }
@@ -199,14 +200,14 @@ fn is_value(token: &str) -> bool {
 }
 
 /// Replaces the digits within a word: `node7` becomes `node#`.
-fn fold_digits(token: &str, out: &mut String) {
+fn fold_digits(token: &str, folded: &mut String) {
     let mut was_digit = false;
     for c in token.chars() {
         let is_digit = c.is_ascii_digit();
         if !is_digit {
-            out.push(c);
-        } else if !was_digit && !out.ends_with(PLACEHOLDER) {
-            out.push(PLACEHOLDER);
+            folded.push(c);
+        } else if !was_digit && !folded.ends_with(PLACEHOLDER) {
+            folded.push(PLACEHOLDER);
         }
         was_digit = is_digit;
     }

@@ -37,8 +37,8 @@ pub fn check_key(key: &str) -> Result<(), String> {
     if !key.is_empty() && key.len() <= KEY_LEN_MAX && key.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Ok(());
     }
-    let cut: String = key.chars().take(KEY_LEN_MAX).collect();
-    Err(format!("{cut:?} is not a key: 1 to {KEY_LEN_MAX} visible ASCII characters without spaces"))
+    let truncated_key: String = key.chars().take(KEY_LEN_MAX).collect();
+    Err(format!("{truncated_key:?} is not a key: 1 to {KEY_LEN_MAX} visible ASCII characters without spaces"))
 }
 
 /// The instant of a run that a caller plans: `2026-03-08T07:00:00Z`, or `+10m` from now on.
@@ -57,21 +57,22 @@ pub fn check_key(key: &str) -> Result<(), String> {
 /// assert!(planned_at("+400d", now).is_err() && planned_at("10m", now).is_err());
 /// ```
 pub fn planned_at(text: &str, now: Timestamp) -> Result<Timestamp, String> {
-    let cut: String = text.chars().take(60).collect();
-    let malformed =
-        || format!("{cut:?} is not an instant such as 2026-03-08T07:00:00Z, nor a time from now such as +10m");
+    let truncated_text: String = text.chars().take(60).collect();
+    let format_error = || {
+        format!("{truncated_text:?} is not an instant such as 2026-03-08T07:00:00Z, nor a time from now such as +10m")
+    };
     let at = match text.strip_prefix('+') {
         Some(length) => {
-            let length = parse_duration(length).map_err(|_| malformed())?;
+            let length = parse_duration(length).map_err(|_| format_error())?;
             now + length.min(AHEAD_MAX + Duration::from_secs(1))
         }
-        None => text.parse().map_err(|_| malformed())?,
+        None => text.parse().map_err(|_| format_error())?,
     };
     if at < now {
         return Err(format!("{at} has passed: it is {now} now; leave it out to run immediately"));
     }
     if at > now + AHEAD_MAX {
-        return Err(format!("{cut:?} is more than {} ahead", format_duration(AHEAD_MAX)));
+        return Err(format!("{truncated_text:?} is more than {} ahead", format_duration(AHEAD_MAX)));
     }
     Ok(at)
 }

@@ -14,9 +14,7 @@ pub const ROOT_SHARD: i32 = -1;
 pub struct Run {
     /// Assigned by the node that claimed it; rises with time.
     pub id: RunId,
-    /// Its namespace.
     pub namespace: NamespaceId,
-    /// The job.
     pub job: JobId,
     /// The version of the definition that it runs under.
     pub job_version: i64,
@@ -32,7 +30,6 @@ pub struct Run {
     pub shard_total: Option<i32>,
     /// Why it exists.
     pub trigger: Trigger,
-    /// Its status.
     pub status: RunStatus,
     /// The reason for its status.
     pub reason: Option<Reason>,
@@ -91,9 +88,7 @@ pub struct Run {
 /// The job of a run, with its definition and app.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunJob {
-    /// The job's namespace.
     pub namespace: NamespaceId,
-    /// The job.
     pub job: JobId,
     /// The version of the definition that the run runs under.
     pub job_version: i64,
@@ -116,13 +111,13 @@ impl Run {
     /// assert!(asked_for.for_all_shards().is_root());
     /// ```
     #[must_use]
-    pub const fn new(id: RunId, of: RunJob, fire_at: Timestamp, trigger: Trigger, owner: (NodeId, i64)) -> Self {
+    pub const fn new(id: RunId, run_job: RunJob, fire_at: Timestamp, trigger: Trigger, owner: (NodeId, i64)) -> Self {
         Self {
             id,
-            namespace: of.namespace,
-            job: of.job,
-            job_version: of.job_version,
-            app: of.app,
+            namespace: run_job.namespace,
+            job: run_job.job,
+            job_version: run_job.job_version,
+            app: run_job.app,
             fire_at,
             cause: 0,
             shard_index: 0,
@@ -182,7 +177,8 @@ impl Run {
         self.executor.as_deref().filter(|_| self.executor_id.is_some())
     }
 
-    /// The run as a reader sees it: without the executor of its previous attempt, and as running only if that is known.
+    /// The run as a reader sees it: without an executor if only an earlier attempt had one, and with the status of
+    /// [`shown_status`](Self::shown_status).
     #[must_use]
     pub fn for_reader(self) -> Self {
         let (executor, status) = (self.present_executor().map(str::to_owned), self.shown_status());

@@ -35,7 +35,6 @@ pub struct Schedule {
 pub enum Kind {
     /// At the instants whose wall-clock time matches.
     Cron {
-        /// The expression.
         expr: Box<CronExpr>,
         /// What happens at the zone's clock changes.
         dst: DstRule,
@@ -44,7 +43,7 @@ pub enum Kind {
     Every(Duration),
     /// This long after the end of the previous run.
     Delay(Duration),
-    /// Once.
+    /// Once, at this instant.
     At(Timestamp),
     /// When other jobs have ended.
     After(After),
@@ -75,9 +74,9 @@ impl Jitter {
             JitterBy::Job => 0,
             JitterBy::Fire => fire_at.as_millis().unsigned_abs(),
         };
-        let mixed = mix(mix(job.get().unsigned_abs()) ^ salt);
+        let hash = mix(mix(job.get().unsigned_abs()) ^ salt);
         let max = u64::try_from(self.max.as_millis()).unwrap_or(u64::MAX);
-        Duration::from_millis(mixed % (max + 1))
+        Duration::from_millis(hash % (max + 1))
     }
 
     /// The longest delay that it can add.
@@ -114,24 +113,30 @@ impl Schedule {
         .collect();
         if given_kinds.len() != 1 {
             let message = match given_kinds.join(", ") {
-                none if none.is_empty() => "needs exactly one of cron, every, delay, at and after".to_owned(),
+                given_kinds if given_kinds.is_empty() => {
+                    "needs exactly one of cron, every, delay, at and after".to_owned()
+                }
                 given_kinds => {
                     format!("has {given_kinds} together: needs exactly one of cron, every, delay, at and after")
                 }
             };
             return Err(vec![FieldError::new(pointer, message)]);
         }
-        let mut errors = misplaced(pointer, spec);
-        let mut keep = |error| errors.push(error);
-        let zone = compile_zone(pointer, spec).map_err(&mut keep).ok();
-        let start = compile_instant(pointer, "start_at", spec.start_at.as_deref()).map_err(&mut keep).ok().flatten();
-        let end = compile_instant(pointer, "end_at", spec.end_at.as_deref()).map_err(&mut keep).ok().flatten();
-        let jitter = compile_jitter(pointer, spec).map_err(&mut keep).ok().flatten();
-        let kind = compile_kind(pointer, spec).map_err(&mut keep).ok();
+        let mut errors = misplaced_fields(pointer, spec);
+        let mut push_error = |error| errors.push(error);
+        let zone = compile_zone(pointer, spec).map_err(&mut push_error).ok();
+        let start =
+            compile_instant(pointer, "start_at", spec.start_at.as_deref()).map_err(&mut push_error).ok().flatten();
+        let end = compile_instant(pointer, "end_at", spec.end_at.as_deref()).map_err(&mut push_error).ok().flatten();
+        let jitter = compile_jitter(pointer, spec).map_err(&mut push_error).ok().flatten();
+        let kind = compile_kind(pointer, spec).map_err(&mut push_error).ok();
         if let (Some(start), Some(end)) = (start, end)
             && end < start
         {
-            keep(FieldError::new(format!("{pointer}/end_at"), format!("{end} is before start_at, which is {start}")));
+            push_error(FieldError::new(
+                format!("{pointer}/end_at"),
+                format!("{end} is before start_at, which is {start}"),
+            ));
         }
         match (kind, zone) {
             (Some(kind), Some(zone)) if errors.is_empty() => Ok(Self { kind, zone, start, end, jitter }),
@@ -159,17 +164,17 @@ impl Schedule {
     /// The last instant before `before` at which this schedule fires, not before its start or the anchor of its period.
     #[must_use]
     pub fn prev_before(&self, anchor: Timestamp, before: Timestamp) -> Option<Timestamp> {
-        let before = match self.end {
+        let search_before = match self.end {
             Some(end) => before.min(end + Duration::from_millis(1)),
             None => before,
         };
-        let prev = match &self.kind {
-            Kind::Cron { expr, dst } => expr.prev_before(self.zone, *dst, before)?,
-            Kind::Every(period) => prev_of_period(self.start.unwrap_or(anchor), millis(*period), before)?,
-            Kind::At(at) => Some(*at).filter(|at| *at < before)?,
+        let previous_at = match &self.kind {
+            Kind::Cron { expr, dst } => expr.prev_before(self.zone, *dst, search_before)?,
+            Kind::Every(period) => prev_of_period(self.start.unwrap_or(anchor), millis(*period), search_before)?,
+            Kind::At(at) => Some(*at).filter(|at| *at < search_before)?,
             Kind::Delay(_) | Kind::After(_) => return None,
         };
-        self.start.is_none_or(|start| prev >= start).then_some(prev)
+        self.start.is_none_or(|start| previous_at >= start).then_some(previous_at)
     }
 
     /// How many times it fires from `first` to `last`, both of which are fires.
@@ -205,20 +210,20 @@ pub(crate) fn just_before(at: Timestamp) -> Timestamp {
 }
 
 /// Errors for fields that do not belong to the chosen kind of schedule.
-fn misplaced(pointer: &str, spec: &ScheduleSpec) -> Vec<FieldError> {
-    let zoned = spec.cron.is_some() || spec.every.is_some() || spec.at.is_some();
-    let bounded = spec.cron.is_some() || spec.every.is_some() || spec.delay.is_some();
+fn misplaced_fields(pointer: &str, spec: &ScheduleSpec) -> Vec<FieldError> {
+    let has_zone = spec.cron.is_some() || spec.every.is_some() || spec.at.is_some();
+    let has_bounds = spec.cron.is_some() || spec.every.is_some() || spec.delay.is_some();
     let checks = [
-        ("time_zone", spec.time_zone.is_some() && !zoned, "applies only to cron, every and at"),
+        ("time_zone", spec.time_zone.is_some() && !has_zone, "applies only to cron, every and at"),
         ("dst", spec.dst.is_some() && spec.cron.is_none(), "applies only to cron; the others count in UTC"),
         ("if_past", spec.if_past.is_some() && spec.at.is_none(), "applies only to at"),
         ("on", spec.on.is_some() && spec.after.is_none(), "applies only to after"),
-        ("start_at", spec.start_at.is_some() && !bounded, "applies only to cron, every and delay"),
-        ("end_at", spec.end_at.is_some() && !bounded, "applies only to cron, every and delay"),
+        ("start_at", spec.start_at.is_some() && !has_bounds, "applies only to cron, every and delay"),
+        ("end_at", spec.end_at.is_some() && !has_bounds, "applies only to cron, every and delay"),
         ("jitter", spec.jitter.is_some() && spec.after.is_some(), "does not apply to after"),
     ];
-    let wrong = checks.into_iter().filter(|(_, wrong, _)| *wrong);
-    wrong.map(|(field, _, message)| FieldError::new(format!("{pointer}/{field}"), message)).collect()
+    let failed_checks = checks.into_iter().filter(|(_, has_failed, _)| *has_failed);
+    failed_checks.map(|(field, _, message)| FieldError::new(format!("{pointer}/{field}"), message)).collect()
 }
 
 fn compile_kind(pointer: &str, spec: &ScheduleSpec) -> Result<Kind, FieldError> {
@@ -298,17 +303,17 @@ fn compile_after(pointer: &str, parents: &[String], on: AfterWhat) -> Result<Kin
 
 /// The first `anchor + n · period` after `after`, for n from 0.
 fn next_of_period(anchor: Timestamp, period_ms: i64, after: Timestamp) -> Timestamp {
-    let passed = after.as_millis().saturating_sub(anchor.as_millis());
-    if passed < 0 {
+    let elapsed_ms = after.as_millis().saturating_sub(anchor.as_millis());
+    if elapsed_ms < 0 {
         return anchor;
     }
-    Timestamp::from_millis(anchor.as_millis().saturating_add((passed / period_ms + 1).saturating_mul(period_ms)))
+    Timestamp::from_millis(anchor.as_millis().saturating_add((elapsed_ms / period_ms + 1).saturating_mul(period_ms)))
 }
 
 /// The last `anchor + n · period` before `before`, for n from 0.
 fn prev_of_period(anchor: Timestamp, period_ms: i64, before: Timestamp) -> Option<Timestamp> {
-    let passed = before.as_millis().saturating_sub(anchor.as_millis());
-    (passed > 0).then(|| Timestamp::from_millis(anchor.as_millis() + (passed - 1) / period_ms * period_ms))
+    let elapsed_ms = before.as_millis().saturating_sub(anchor.as_millis());
+    (elapsed_ms > 0).then(|| Timestamp::from_millis(anchor.as_millis() + (elapsed_ms - 1) / period_ms * period_ms))
 }
 
 #[cfg(test)]

@@ -61,17 +61,17 @@ impl JsonSchema for crate::Timestamp {
     }
 }
 
-/// The schema of an id.
 pub(crate) fn id() -> Schema {
     json_schema!({"type": "string", "pattern": ID_PATTERN})
 }
 
 /// The schema of an enum of words, each described by the lines of its doc comment.
-pub(crate) fn words(about: &[&str], words: &[(&str, &[&str])]) -> Schema {
+pub(crate) fn words(description: &[&str], words: &[(&str, &[&str])]) -> Schema {
     let text = |lines: &[&str]| lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
-    let list: String = words.iter().map(|(word, about)| format!("\n- `{word}`: {}", text(about))).collect();
+    let lines: String =
+        words.iter().map(|(word, description)| format!("\n- `{word}`: {}", text(description))).collect();
     let values: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-    json_schema!({"type": "string", "enum": values, "description": format!("{}\n{list}", text(about))})
+    json_schema!({"type": "string", "enum": values, "description": format!("{}\n{lines}", text(description))})
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ pub struct ScriptSpec {
 }
 
 impl ScriptSpec {
-    /// Every error in it.
+    /// All errors of the version.
     ///
     /// ```
     /// let spec = rondel_core::script::ScriptSpec {
@@ -64,8 +64,8 @@ impl ScriptSpec {
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         if !LANGUAGES.contains(&self.language.as_str()) {
-            let known = LANGUAGES.join(", ");
-            let message = format!("{:?} is not a language of scripts: one of {known}", shorten(&self.language));
+            let languages = LANGUAGES.join(", ");
+            let message = format!("{:?} is not a language of scripts: one of {languages}", shorten(&self.language));
             errors.push(FieldError::new("/language", message));
         }
         if self.source.is_empty() {
@@ -98,7 +98,7 @@ fn shorten(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
-/// A script as the parameters of a job name it.
+/// How a job's parameters refer to a stored script.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "KeptScript")]
@@ -140,8 +140,8 @@ pub fn script_ref(handler: &str, params: &Value) -> Option<ScriptRef> {
     }
     let script = params.get("script").filter(|script| script.is_object())?;
     let script: ScriptRef = serde_json::from_value(script.clone()).ok()?;
-    let is_right = name::check(&script.name).is_ok() && script.version.is_none_or(|version| version > 0);
-    is_right.then_some(script)
+    let is_valid = name::check(&script.name).is_ok() && script.version.is_none_or(|version| version > 0);
+    is_valid.then_some(script)
 }
 
 /// The text that is signed: the script's namespace, name and language, and the hash of its source, so that a signed source runs under no

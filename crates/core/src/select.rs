@@ -81,8 +81,8 @@ impl Select {
         if !self.executors.is_empty() && !self.executors.iter().any(|name| name == executor) {
             return Some(UnmetCondition::Name);
         }
-        let unmet = self.labels.iter().find(|condition| !condition.holds(labels))?;
-        Some(UnmetCondition::Label(unmet.to_string()))
+        let unmet_condition = self.labels.iter().find(|condition| !condition.holds(labels))?;
+        Some(UnmetCondition::Label(unmet_condition.to_string()))
     }
 
     /// Whether every executor of the app may get the job's runs.
@@ -117,7 +117,7 @@ impl Condition {
     fn holds(&self, labels: &BTreeMap<String, String>) -> bool {
         let value = labels.get(&self.key);
         match &self.test {
-            ConditionTest::Is(wanted) => value == Some(wanted),
+            ConditionTest::Is(expected) => value == Some(expected),
             ConditionTest::IsNot(unwanted) => value != Some(unwanted),
             ConditionTest::Has => value.is_some(),
             ConditionTest::HasNot => value.is_none(),
@@ -128,8 +128,8 @@ impl Condition {
 fn condition(text: &str) -> Option<Condition> {
     let part = |text: &str| {
         let body = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
-        let fits = !text.is_empty() && text.len() <= PART_LEN_MAX && text.chars().all(body);
-        fits.then(|| text.to_owned())
+        let is_valid = !text.is_empty() && text.len() <= PART_LEN_MAX && text.chars().all(body);
+        is_valid.then(|| text.to_owned())
     };
     if let Some((key, value)) = text.split_once("!=") {
         return Some(Condition { key: part(key)?, test: ConditionTest::IsNot(part(value)?) });

@@ -27,7 +27,6 @@ impl Default for Mode {
 /// A job's mode, and the planned instant from which it applies. Fires before that instant have the other mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModeFrom {
-    /// The mode.
     pub mode: Mode,
     /// The first planned instant with this mode; `None` if every instant has it.
     pub from: Option<Timestamp>,

@@ -12,16 +12,16 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         number.checked_mul(1 << shift)
     });
     parsed.ok_or_else(|| {
-        let shown: String = text.chars().take(40).collect();
-        format!("{shown:?} is not a size such as 64KiB, 10MiB or 5GiB")
+        let shown_text: String = text.chars().take(40).collect();
+        format!("{shown_text:?} is not a size such as 64KiB, 10MiB or 5GiB")
     })
 }
 
 /// The shortest text that gives the same size.
 #[must_use]
 pub fn format_size(bytes: u64) -> String {
-    let fits = |shift: u32| bytes >= 1 << shift && bytes.is_multiple_of(1 << shift);
-    let (unit, shift) = UNITS.iter().find(|(_, shift)| fits(*shift)).unwrap_or(&("B", 0));
+    let is_whole_number = |shift: u32| bytes >= 1 << shift && bytes.is_multiple_of(1 << shift);
+    let (unit, shift) = UNITS.iter().find(|(_, shift)| is_whole_number(*shift)).unwrap_or(&("B", 0));
     format!("{}{unit}", bytes >> shift)
 }
 

@@ -40,11 +40,11 @@ impl Sketch {
 
     /// Adds to the count of a bucket whose place is at `index` or after it; returns its index.
     fn count_from(&mut self, mut index: usize, bucket: u32, count: u64) -> usize {
-        while self.counts.get(index).is_some_and(|(own, _)| *own < bucket) {
+        while self.counts.get(index).is_some_and(|(counted_bucket, _)| *counted_bucket < bucket) {
             index += 1;
         }
         match self.counts.get_mut(index) {
-            Some((own, sum)) if *own == bucket => *sum = sum.saturating_add(count),
+            Some((counted_bucket, sum)) if *counted_bucket == bucket => *sum = sum.saturating_add(count),
             _ => self.counts.insert(index, (bucket, count)),
         }
         index
@@ -59,8 +59,8 @@ impl Sketch {
     /// How many lengths it has counted that do not exceed this one, within the width of a bucket.
     #[must_use]
     pub fn count_within(&self, length: Duration) -> u64 {
-        let last = bucket(u64::try_from(millis(length)).unwrap_or(0));
-        self.counts.iter().take_while(|(bucket, _)| *bucket <= last).map(|(_, count)| count).sum()
+        let last_bucket = bucket(u64::try_from(millis(length)).unwrap_or(0));
+        self.counts.iter().take_while(|(bucket, _)| *bucket <= last_bucket).map(|(_, count)| count).sum()
     }
 
     /// The quantile at `per_mille` (500 is the median), within the width of a bucket; `None` if nothing is counted.
@@ -69,10 +69,10 @@ impl Sketch {
         let count = self.count();
         // The rank of the value that is looked for, counted from 1.
         let rank = (u128::from(count) * u128::from(per_mille.min(1_000))).div_ceil(1_000).max(1);
-        let mut seen = 0_u128;
+        let mut cumulative_count = 0_u128;
         for (bucket, count) in &self.counts {
-            seen += u128::from(*count);
-            if seen >= rank {
+            cumulative_count += u128::from(*count);
+            if cumulative_count >= rank {
                 return Some(Duration::from_millis(bucket_middle(*bucket)));
             }
         }
@@ -103,13 +103,13 @@ impl FromStr for Sketch {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut counts: Vec<(u32, u64)> = Vec::new();
         for pair in text.split_ascii_whitespace() {
-            let wrong = || format!("{pair:?} is not a bucket with its count, in ascending order");
-            let (bucket, count) = pair.split_once(':').ok_or_else(wrong)?;
-            let bucket = bucket.parse().map_err(|_| wrong())?;
+            let bucket_error = || format!("{pair:?} is not a bucket with its count, in ascending order");
+            let (bucket, count) = pair.split_once(':').ok_or_else(bucket_error)?;
+            let bucket = bucket.parse().map_err(|_| bucket_error())?;
             if counts.last().is_some_and(|(last, _)| *last >= bucket) {
-                return Err(wrong());
+                return Err(bucket_error());
             }
-            counts.push((bucket, count.parse().map_err(|_| wrong())?));
+            counts.push((bucket, count.parse().map_err(|_| bucket_error())?));
         }
         Ok(Self { counts })
     }
@@ -139,11 +139,9 @@ fn bucket_middle(bucket: u32) -> u64 {
 crate::plain_word_enum! {
     /// The length of a bucket of time in which runs are counted together. The shortest comes first.
     pub Step {
-        /// 1 minute.
         Minute = "1m",
         /// 15 minutes.
         Quarter = "15m",
-        /// 1 hour.
         Hour = "1h",
         /// 1 day, in UTC.
         Day = "1d",
@@ -151,7 +149,6 @@ crate::plain_word_enum! {
 }
 
 impl Step {
-    /// Its length.
     #[must_use]
     pub const fn length(self) -> Duration {
         Duration::from_secs(match self {

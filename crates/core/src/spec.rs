@@ -184,7 +184,6 @@ const fn default_queue_timeout() -> Duration {
 pub struct ParentSpec<'s> {
     /// Where it is named: `/schedule/after/0`.
     pub pointer: String,
-    /// Its name.
     pub name: &'s str,
     /// How it must have ended.
     pub on: AfterWhat,
@@ -247,9 +246,9 @@ impl JobSpec {
     pub(crate) fn schedules(&self) -> Vec<(String, &ScheduleSpec)> {
         match &self.schedule {
             None => Vec::new(),
-            Some(OneOrMany::One(one)) => vec![("/schedule".to_owned(), one.as_ref())],
-            Some(OneOrMany::Many(many)) => {
-                many.iter().enumerate().map(|(index, spec)| (format!("/schedule/{index}"), spec)).collect()
+            Some(OneOrMany::One(schedule)) => vec![("/schedule".to_owned(), schedule.as_ref())],
+            Some(OneOrMany::Many(schedules)) => {
+                schedules.iter().enumerate().map(|(index, spec)| (format!("/schedule/{index}"), spec)).collect()
             }
         }
     }
@@ -257,8 +256,8 @@ impl JobSpec {
     fn schedules_mut(&mut self) -> &mut [ScheduleSpec] {
         match &mut self.schedule {
             None => &mut [],
-            Some(OneOrMany::One(one)) => std::slice::from_mut(one.as_mut()),
-            Some(OneOrMany::Many(many)) => many.as_mut_slice(),
+            Some(OneOrMany::One(schedule)) => std::slice::from_mut(schedule.as_mut()),
+            Some(OneOrMany::Many(schedules)) => schedules.as_mut_slice(),
         }
     }
 
@@ -298,9 +297,9 @@ impl JobSpec {
 
     /// The time zone of its expectations.
     pub(crate) fn expect_zone(&self) -> &str {
-        let given = self.expect.as_ref().and_then(|expect| expect.success_by.as_ref()?.zone.as_deref());
+        let own_zone = self.expect.as_ref().and_then(|expect| expect.success_by.as_ref()?.zone.as_deref());
         let of_cron = || self.schedules().into_iter().find_map(|(_, schedule)| schedule.time_zone.as_deref());
-        given.or_else(of_cron).unwrap_or("UTC")
+        own_zone.or_else(of_cron).unwrap_or("UTC")
     }
 
     /// The instants of its `at` schedules, each with its pointer. Only the server can compare them with the present.
@@ -324,10 +323,10 @@ impl JobSpec {
     /// Sets each `at` in the past to `now` if its `if_past` is `run`. An `at` that is also in `before`, the replaced definition, is left as
     /// it is, because it has run already.
     pub fn replace_past_instants(&mut self, now: Timestamp, before: Option<&Self>) {
-        let known = before.map(Self::once_instants).unwrap_or_default();
+        let instants_before = before.map(Self::once_instants).unwrap_or_default();
         for schedule in self.schedules_mut().iter_mut().filter(|schedule| schedule.if_past == Some(IfPast::Run)) {
             let at = schedule.at.as_deref().and_then(|at| at.parse::<Timestamp>().ok());
-            if at.is_some_and(|at| at < now && !known.iter().any(|(_, before)| *before == at)) {
+            if at.is_some_and(|at| at < now && !instants_before.iter().any(|(_, before)| *before == at)) {
                 schedule.at = Some(now.to_string());
             }
         }
@@ -339,21 +338,22 @@ impl JobSpec {
     /// ([`IfPast::Run`]), so that a document that is applied again does not run them again. Each instant is kept for one schedule, whatever
     /// its position in the list.
     pub fn keep_run_instants(&mut self, before: &Self, now: Timestamp) {
-        let of_before = before.schedules().into_iter().filter_map(|(_, known)| Some((run_instant(known)?, known)));
+        let of_before =
+            before.schedules().into_iter().filter_map(|(_, schedule)| Some((run_instant(schedule)?, schedule)));
         let mut known_instants: Vec<(Timestamp, &ScheduleSpec)> = of_before.filter(|(at, _)| *at <= now).collect();
         let mut moved_instants: Vec<(Timestamp, &mut ScheduleSpec)> = Vec::new();
         for schedule in self.schedules_mut() {
-            let Some(wanted) = run_instant(schedule) else { continue };
+            let Some(instant) = run_instant(schedule) else { continue };
             // A schedule that already has an instant of `before` uses up that instant. The remaining instants are for the other schedules.
-            match known_instants.iter().position(|(at, _)| *at == wanted) {
+            match known_instants.iter().position(|(at, _)| *at == instant) {
                 Some(position) => {
                     known_instants.remove(position);
                 }
-                None => moved_instants.push((wanted, schedule)),
+                None => moved_instants.push((instant, schedule)),
             }
         }
-        for (wanted, schedule) in moved_instants {
-            if let Some(position) = known_instants.iter().position(|(at, _)| wanted < *at) {
+        for (instant, schedule) in moved_instants {
+            if let Some(position) = known_instants.iter().position(|(at, _)| instant < *at) {
                 schedule.at.clone_from(&known_instants.remove(position).1.at);
             }
         }

@@ -214,13 +214,17 @@ fn duration_parts(text: &str) -> impl Iterator<Item = &str> {
 pub fn format_duration(length: Duration) -> String {
     const DAY: u64 = 24 * 3600;
     let days = length.as_secs() / DAY;
-    let rest = length - Duration::from_secs(days * DAY);
-    let whole = match days {
-        0 => return humantime::format_duration(rest).to_string().replace(' ', ""),
+    let within_day = length - Duration::from_secs(days * DAY);
+    let days_text = match days {
+        0 => return humantime::format_duration(within_day).to_string().replace(' ', ""),
         1 => "1day".to_owned(),
         _ => format!("{days}days"),
     };
-    if rest.is_zero() { whole } else { whole + &humantime::format_duration(rest).to_string().replace(' ', "") }
+    if within_day.is_zero() {
+        days_text
+    } else {
+        days_text + &humantime::format_duration(within_day).to_string().replace(' ', "")
+    }
 }
 
 /// `#[serde(with = "…")]` for durations written as text.

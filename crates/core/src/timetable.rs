@@ -26,7 +26,6 @@ pub struct Timetable {
 /// A calendar, and what it does to fires.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AppliedCalendar {
-    /// The calendar.
     pub calendar: Arc<Calendar>,
     /// What it does to fires.
     pub rule: CalendarRule,
@@ -90,8 +89,8 @@ impl Timetable {
     pub fn once_within(&self, from_exclusive: Timestamp, to_inclusive: Timestamp) -> Option<Timestamp> {
         let is_once = |schedule: &&Schedule| matches!(schedule.kind, Kind::At(_));
         let schedules = self.schedules.iter().filter(is_once).cloned().collect();
-        let once = Self { schedules, calendar: self.calendar.clone() };
-        once.next_until(from_exclusive, from_exclusive, to_inclusive).map(|fire| fire.at)
+        let once_table = Self { schedules, calendar: self.calendar.clone() };
+        once_table.next_until(from_exclusive, from_exclusive, to_inclusive).map(|fire| fire.at)
     }
 
     /// The fires after `from_exclusive` and up to `to_inclusive`, oldest first. The iterator ends early if a calendar makes the
@@ -121,17 +120,17 @@ impl Timetable {
         from_exclusive: Timestamp,
         to_inclusive: Timestamp,
     ) -> impl Iterator<Item = Fire> + '_ {
-        let raw = move |after| {
-            let next = |schedule: &Schedule| schedule.next_after(anchor, after).map(|at| fire(schedule, at));
-            let first = self.schedules.iter().filter_map(next).min_by_key(|fire| fire.at);
-            first.filter(|fire| fire.at <= to_inclusive && self.calendar.is_some())
+        let without_calendar = move |after| {
+            let next_fire = |schedule: &Schedule| schedule.next_after(anchor, after).map(|at| fire(schedule, at));
+            let first_fire = self.schedules.iter().filter_map(next_fire).min_by_key(|fire| fire.at);
+            first_fire.filter(|fire| fire.at <= to_inclusive && self.calendar.is_some())
         };
-        std::iter::successors(raw(from_exclusive), move |fire| raw(fire.at))
+        std::iter::successors(without_calendar(from_exclusive), move |fire| without_calendar(fire.at))
             .filter(move |fire| self.fire_at(anchor, fire.at).is_none())
     }
 
     /// The first instant after `after` at which the schedules alone would fire, with the schedule that does.
-    pub(crate) fn uncalendared_after(&self, anchor: Timestamp, after: Timestamp) -> Option<(Timestamp, &Schedule)> {
+    pub(crate) fn next_without_calendar(&self, anchor: Timestamp, after: Timestamp) -> Option<(Timestamp, &Schedule)> {
         let next = |schedule| Schedule::next_after(schedule, anchor, after).map(|at| (at, schedule));
         self.schedules.iter().filter_map(next).min_by_key(|(at, _)| *at)
     }
@@ -149,8 +148,8 @@ impl Timetable {
     #[must_use]
     pub fn first_delayed(&self, now: Timestamp) -> Option<Timestamp> {
         let schedule = self.schedules.iter().find(|schedule| matches!(schedule.kind, Kind::Delay(_)))?;
-        let first = (now + self.delay()?).max(schedule.start.unwrap_or(now));
-        schedule.end.is_none_or(|end| first <= end).then_some(first)
+        let first_end = (now + self.delay()?).max(schedule.start.unwrap_or(now));
+        schedule.end.is_none_or(|end| first_end <= end).then_some(first_end)
     }
 
     /// The jobs that this one follows: it runs when they end.
@@ -174,15 +173,15 @@ impl Timetable {
     pub fn count_between(&self, anchor: Timestamp, from_exclusive: Timestamp, to_inclusive: Timestamp) -> Option<u64> {
         let schedule = self.only_schedule()?;
         let to_exclusive = Timestamp::from_millis(to_inclusive.as_millis().saturating_add(1));
-        let first = schedule.next_after(anchor, from_exclusive).filter(|first| *first <= to_inclusive);
-        let last = schedule.prev_before(anchor, to_exclusive).filter(|last| *last > from_exclusive);
-        Some(first.zip(last).map_or(0, |(first, last)| schedule.count_between(anchor, first, last)))
+        let first_fire = schedule.next_after(anchor, from_exclusive).filter(|first_fire| *first_fire <= to_inclusive);
+        let last_fire = schedule.prev_before(anchor, to_exclusive).filter(|last_fire| *last_fire > from_exclusive);
+        Some(first_fire.zip(last_fire).map_or(0, |(first, last)| schedule.count_between(anchor, first, last)))
     }
 
     /// The only schedule of a job without a calendar: its fires can be counted without walking.
     pub(crate) fn only_schedule(&self) -> Option<&Schedule> {
         match self.schedules.as_slice() {
-            [one] if self.calendar.is_none() => Some(one),
+            [schedule] if self.calendar.is_none() => Some(schedule),
             _ => None,
         }
     }

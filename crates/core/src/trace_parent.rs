@@ -39,13 +39,11 @@ impl TraceParent {
         Some(Self { trace_id, span_id, flags })
     }
 
-    /// The id of the trace.
     #[must_use]
     pub const fn trace_id(self) -> u128 {
         self.trace_id
     }
 
-    /// The span.
     #[must_use]
     pub const fn span_id(self) -> u64 {
         self.span_id
@@ -90,10 +88,10 @@ impl FromStr for TraceParent {
 /// every shard and every run that follows from it is in one trace, whichever node sends it.
 #[must_use]
 pub fn trace_id(run: &Run) -> u128 {
-    let first = first_of_fire(run);
+    let first_run = first_of_fire(run);
     let mut hash = Md5::new();
     hash.update(b"rondel.fire");
-    hash.update(first.get().to_be_bytes());
+    hash.update(first_run.get().to_be_bytes());
     // Never 0, which would be no trace.
     u128::from_be_bytes(hash.finalize().into()) | 1
 }

@@ -27,10 +27,9 @@ word_enum! {
     }
 }
 
-/// A run in its place in the tree.
+/// A run with its place in the tree.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunInTree {
-    /// The run.
     pub run: Run,
     /// How far below the root it is; 0 for the root.
     pub depth: usize,
@@ -48,7 +47,7 @@ impl Run {
         match self.parent {
             Some(_) if self.trigger == Trigger::Parent => RunId::new(self.cause),
             // A shard has the cause of the row that stands for all shards; a run that was requested is its own cause.
-            Some(whole) if !self.is_root() && self.cause != self.id.get() => whole,
+            Some(broadcast) if !self.is_root() && self.cause != self.id.get() => broadcast,
             _ => self.id,
         }
     }
@@ -74,31 +73,31 @@ impl Run {
     }
 }
 
-/// The root and the runs of `found` below it, each after the run that it follows from.
+/// The root and `runs_below`, each after the run that it follows from.
 #[must_use]
-pub fn arrange(root: Run, found: Vec<Run>) -> Vec<RunInTree> {
-    let mut below: BTreeMap<RunId, Vec<Run>> = BTreeMap::new();
-    for run in found {
+pub fn arrange(root: Run, runs_below: Vec<Run>) -> Vec<RunInTree> {
+    let mut runs_by_parent: BTreeMap<RunId, Vec<Run>> = BTreeMap::new();
+    for run in runs_below {
         if let Some(parent) = run.parent.filter(|_| run.id != root.id) {
-            below.entry(parent).or_default().push(run);
+            runs_by_parent.entry(parent).or_default().push(run);
         }
     }
     let mut tree = Vec::new();
-    let mut open = vec![RunInTree { run: root, depth: 0, link: None, after: Vec::new() }];
-    while let Some(branch) = open.pop() {
-        let mut next = below.remove(&branch.run.id).unwrap_or_default();
-        next.sort_by_key(|run| std::cmp::Reverse(run.place_below(&branch.run)));
-        let mut next: Vec<RunInTree> = next.into_iter().map(|run| branch_below(run, &branch)).collect();
-        open.append(&mut next);
+    let mut runs_to_place = vec![RunInTree { run: root, depth: 0, link: None, after: Vec::new() }];
+    while let Some(branch) = runs_to_place.pop() {
+        let mut runs_below = runs_by_parent.remove(&branch.run.id).unwrap_or_default();
+        runs_below.sort_by_key(|run| std::cmp::Reverse(run.place_below(&branch.run)));
+        let mut branches: Vec<RunInTree> = runs_below.into_iter().map(|run| branch_below(run, &branch)).collect();
+        runs_to_place.append(&mut branches);
         tree.push(branch);
     }
     tree
 }
 
-fn branch_below(run: Run, above: &RunInTree) -> RunInTree {
-    let link = run.link_to(&above.run);
+fn branch_below(run: Run, parent: &RunInTree) -> RunInTree {
+    let link = run.link_to(&parent.run);
     let after = if link == Link::Child { joined_parents(&run) } else { Vec::new() };
-    RunInTree { depth: above.depth + 1, link: Some(link), after, run }
+    RunInTree { depth: parent.depth + 1, link: Some(link), after, run }
 }
 
 /// The parent jobs whose results a run received, if there are several.

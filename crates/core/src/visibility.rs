@@ -33,14 +33,15 @@ const END_WORDS: [(RunStatus, &str); 6] = [
 /// ```
 #[must_use]
 pub fn child_ended(name: Option<&str>, status: RunStatus) -> String {
-    let end = END_WORDS.iter().find(|(one, _)| *one == status).map_or("has not ended", |(_, end)| end);
+    let end =
+        END_WORDS.iter().find(|(listed_status, _)| *listed_status == status).map_or("has not ended", |(_, end)| end);
     format!("{} {end}", name.unwrap_or(A_CHILD))
 }
 
 /// The job that a message of [`child_ended`] names, and the rest of the message.
 fn child_named_in(message: &str) -> Option<(&str, &str)> {
     let (name, end) = message.split_once(' ')?;
-    END_WORDS.iter().any(|(_, one)| *one == end).then_some((name, end))
+    END_WORDS.iter().any(|(_, words)| *words == end).then_some((name, end))
 }
 
 /// The job that a message about a parent names.
@@ -64,13 +65,13 @@ pub fn job_in(message: &str) -> Option<&str> {
     parent_in(message).or_else(|| child_named_in(message).map(|(name, _)| name))
 }
 
-/// The jobs of a namespace for a caller who may not view all of them, by name.
+/// The names of a namespace's jobs, for a caller who may not view all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VisibleJobs {
     /// Those that the caller may view.
-    pub seen: BTreeSet<String>,
+    pub visible_names: BTreeSet<String>,
     /// The others.
-    pub hidden: BTreeSet<String>,
+    pub hidden_names: BTreeSet<String>,
 }
 
 impl VisibleJobs {
@@ -79,10 +80,10 @@ impl VisibleJobs {
     #[must_use]
     pub fn conceal_message(&self, message: &str) -> Option<String> {
         if let Some(parent) = parent_in(message) {
-            let is_seen = self.seen.contains(parent);
-            return (!is_seen).then(|| reason_text(Reason::Parent, &ReasonDetail::default(), Lang::En));
+            let is_visible = self.visible_names.contains(parent);
+            return (!is_visible).then(|| reason_text(Reason::Parent, &ReasonDetail::default(), Lang::En));
         }
-        let (_, end) = child_named_in(message).filter(|(name, _)| self.hidden.contains(*name))?;
+        let (_, end) = child_named_in(message).filter(|(name, _)| self.hidden_names.contains(*name))?;
         Some(format!("{A_CHILD} {end}"))
     }
 }
@@ -95,21 +96,23 @@ pub fn named_jobs(runs: &[Run]) -> BTreeSet<String> {
     parents.chain(children).map(str::to_owned).collect()
 }
 
-/// Removes from a run the names of jobs that the caller may not view. `seen` are the jobs that the caller may view, `hidden` those that the
-/// caller may not. A parent's name stays only if it is in `seen`, since a parent that no longer exists is in neither. In the message only
-/// names in `hidden` are removed, since a handler's message can look like one about a child.
-pub fn conceal(run: &mut Run, seen: &BTreeSet<String>, hidden: &BTreeSet<String>) {
+/// Removes from a run the names of jobs that the caller may not view. `visible_names` are the jobs that the caller may view,
+/// `hidden_names` those that the caller may not. A parent's name stays only if it is in `visible_names`, since a parent that no longer
+/// exists is in neither. In the message only names in `hidden_names` are removed, since a handler's message can look like one about a
+/// child.
+pub fn conceal(run: &mut Run, visible_names: &BTreeSet<String>, hidden_names: &BTreeSet<String>) {
     let mut texts = None;
-    if let Some(detail) = run.detail.as_mut().filter(|one| one.parent.as_ref().is_some_and(|name| !seen.contains(name)))
+    if let Some(detail) =
+        run.detail.as_mut().filter(|detail| detail.parent.as_ref().is_some_and(|name| !visible_names.contains(name)))
     {
-        let before = run.reason.map(|reason| reason_text(reason, detail, Lang::En));
+        let text_before = run.reason.map(|reason| reason_text(reason, detail, Lang::En));
         detail.parent = None;
-        texts = before.zip(run.reason.map(|reason| reason_text(reason, detail, Lang::En)));
+        texts = text_before.zip(run.reason.map(|reason| reason_text(reason, detail, Lang::En)));
     }
     if let Some((_, after)) = texts.filter(|(before, _)| run.message.as_ref() == Some(before)) {
         run.message = Some(after);
     }
-    let child = run.message.as_deref().and_then(child_named_in).filter(|(name, _)| hidden.contains(*name));
+    let child = run.message.as_deref().and_then(child_named_in).filter(|(name, _)| hidden_names.contains(*name));
     if let Some(message) = child.map(|(_, end)| format!("{A_CHILD} {end}")) {
         run.message = Some(message);
     }
@@ -131,7 +134,7 @@ mod tests {
     #[test]
     fn names_of_hidden_jobs_are_not_shown() {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
-        let (seen, hidden) = (names(&["open"]), names(&["vault"]));
+        let (visible_names, hidden_names) = (names(&["open"]), names(&["vault"]));
         let by = |parent: &str| ReasonDetail {
             parent: Some(parent.to_owned()),
             parent_status: Some(RunStatus::Failed),
@@ -148,9 +151,9 @@ mod tests {
         ] {
             let mut run = run(detail, message);
             assert!(named_jobs(std::slice::from_ref(&run)).len() <= 1);
-            conceal(&mut run, &seen, &hidden);
+            conceal(&mut run, &visible_names, &hidden_names);
             assert_eq!(run.message.as_deref(), Some(expected));
-            let visible_jobs = VisibleJobs { seen: seen.clone(), hidden: hidden.clone() };
+            let visible_jobs = VisibleJobs { visible_names: visible_names.clone(), hidden_names: hidden_names.clone() };
             assert_eq!(visible_jobs.conceal_message(message).as_deref().unwrap_or(message), expected);
             assert_eq!(visible_jobs.conceal_message(expected), None);
             assert!(run.detail.is_none_or(|detail| detail.parent.is_none_or(|name| name == "open")));

@@ -43,8 +43,8 @@ macro_rules! word_enum {
             type Err = String;
             fn from_str(word: &str) -> Result<Self, String> {
                 Self::ALL.iter().copied().find(|value| value.as_str() == word).ok_or_else(|| {
-                    let known: Vec<&str> = Self::ALL.iter().map(|value| value.as_str()).collect();
-                    format!("{word:?} is none of {}", known.join(", "))
+                    let words: Vec<&str> = Self::ALL.iter().map(|value| value.as_str()).collect();
+                    format!("{word:?} is none of {}", words.join(", "))
                 })
             }
         }
@@ -56,11 +56,11 @@ pub(crate) use word_enum;
 ///
 /// ```
 /// rondel_core::plain_word_enum! {
-///     /// How a door stands.
+///     /// The state of a door.
 ///     pub Door {
-///         /// Nothing passes.
+///         /// It is closed.
 ///         Closed = "closed",
-///         /// All pass.
+///         /// It is open.
 ///         Open = "open",
 ///     }
 /// }

@@ -11,11 +11,9 @@ pub enum DayPart {
     Whole,
     /// Some of its times.
     Some,
-    /// Nothing of it.
     Nothing,
 }
 
-/// A day of a year.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct YearDay {
     /// Which month, from 1.
@@ -45,8 +43,8 @@ pub struct YearDay {
 /// ```
 #[must_use]
 pub fn year(calendar: &Calendar, year: i32) -> Vec<YearDay> {
-    let first = NaiveDate::from_ymd_opt(year, 1, 1);
-    let days = first.into_iter().flat_map(|first| first.iter_days().take_while(|day| day.year() == year));
+    let first_day = NaiveDate::from_ymd_opt(year, 1, 1);
+    let days = first_day.into_iter().flat_map(|first_day| first_day.iter_days().take_while(|day| day.year() == year));
     days.map(|day| YearDay {
         month: day.month(),
         day: day.day(),

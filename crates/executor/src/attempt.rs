@@ -9,7 +9,6 @@ use crate::handler::JobHandler;
 use crate::run::{RunContext, StopCause, panic_message, run_in_scope};
 use crate::template::{self, ResolvedParams};
 
-/// An attempt that has ended.
 pub(crate) struct EndedAttempt {
     pub(crate) ending: Ending,
     /// [`Timestamp::EPOCH`] if its handler never began.
@@ -40,21 +39,21 @@ async fn supervise(run: &RunContext, handler: JobHandler) -> Ending {
     }
     let mut body = Box::pin(run_in_scope(run.clone(), resolve_and_run(run.clone(), handler)));
     // The body is polled first, so that a handler that returns at its first poll costs neither a timer nor a waker.
-    let ended = tokio::select! {
+    let outcome = tokio::select! {
         biased;
-        ended = &mut body => Some(ended),
+        outcome = &mut body => Some(outcome),
         () = wait_for_stop(run) => match tokio::time::timeout(run.stop_grace(), &mut body).await {
-            Ok(ended) => Some(ended),
+            Ok(outcome) => Some(outcome),
             // A blocking handler cannot be aborted, and keeps its slot until it returns. If that takes too long, the
             // sweep reports the run's verdict first.
             Err(_) if run.is_on_blocking_thread() && run.is_swept() => Some((&mut body).await),
             Err(_) => None,
         },
     };
-    if ended.is_none() {
+    if outcome.is_none() {
         abort(run, body);
     }
-    decide_ending(run, ended)
+    decide_ending(run, outcome)
 }
 
 /// Resolves the secrets, then runs the handler.
@@ -84,8 +83,8 @@ async fn wait_for_stop(run: &RunContext) {
 
 /// Drops the handler's future at its current `await`. A destructor in it may panic; the run ends either way.
 fn abort(run: &RunContext, body: impl Sized) {
-    let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(body)));
-    if let Err(payload) = dropped {
+    let drop_result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(body)));
+    if let Err(payload) = drop_result {
         run.log_line("error", &panic_message(payload.as_ref()));
     }
 }
@@ -94,11 +93,11 @@ fn abort(run: &RunContext, body: impl Sized) {
 /// pump job keeps its ending, which already takes the cause into account. Any other handler keeps its ending if the
 /// executor itself requested the stop (not a user or the timeout), the handler had not read that request, and the
 /// ending is a success, a skip, or a failure that is not retried.
-fn decide_ending(run: &RunContext, ended: Option<Result<Ending, String>>) -> Ending {
-    if let Some(Err(panic)) = &ended {
+fn decide_ending(run: &RunContext, outcome: Option<Result<Ending, String>>) -> Ending {
+    if let Some(Err(panic)) = &outcome {
         run.log_line("error", panic);
     }
-    match (run.stop_cause(), ended) {
+    match (run.stop_cause(), outcome) {
         (Some(cause), None) if run.is_on_blocking_thread() => cause.stuck_ending(true),
         (Some(cause), None) => stopped_ending(run, cause, Some(run.stop_grace())),
         (Some(_), Some(Ok(ending))) if run.order_mailbox().is_some() => ending,

@@ -81,7 +81,7 @@ pub struct Builder {
     secrets: Option<Secrets>,
     states: States,
     handlers: Vec<(String, JobHandler)>,
-    declared: Vec<Declaration>,
+    declarations: Vec<Declaration>,
     installs_subscriber: bool,
 }
 
@@ -106,7 +106,7 @@ impl Builder {
             secrets: None,
             states: States::default(),
             handlers: Vec::new(),
-            declared: Vec::new(),
+            declarations: Vec::new(),
             installs_subscriber: true,
         }
     }
@@ -304,7 +304,7 @@ impl Builder {
     /// Declares a job whose handler is in this executor or in another one of the app: only the definition is
     /// registered.
     pub fn declare(mut self, declaration: Declaration) -> Self {
-        self.declared.push(declaration);
+        self.declarations.push(declaration);
         self
     }
 }
@@ -318,7 +318,7 @@ impl Builder {
         self.check()?;
         let blocking_threads = self.blocking_thread_count();
         let handlers = collect_handlers(self.handlers)?;
-        let declared = collect_declared(self.declared, &self.app)?;
+        let declared_jobs = collect_declared(self.declarations, &self.app)?;
         let servers = open_servers(&self.servers, self.token, self.tls_files)?;
         let mut setup = Setup::new(self.states, self.timing);
         setup.secrets = self.secrets;
@@ -338,16 +338,16 @@ impl Builder {
             weight: self.weight,
             slots: self.slots,
         };
-        let engine = Engine::new(Arc::new(setup), Catalog { handlers, declared }, identity, servers, journal);
+        let engine = Engine::new(Arc::new(setup), Catalog { handlers, declared_jobs }, identity, servers, journal);
         Ok(Executor { engine, drain_grace: self.drain_grace, installs_subscriber: self.installs_subscriber })
     }
 
-    /// Builds the executor, runs it until `until` resolves, and drains it: see [`Executor::run_until`].
+    /// Builds the executor, runs it until `stop_signal` resolves, and drains it: see [`Executor::run_until`].
     ///
     /// # Errors
     /// Those of [`build`](Self::build) and of [`Executor::run_until`].
-    pub async fn run_until(self, until: impl Future) -> Result<(), ExecutorError> {
-        self.build()?.run_until(until).await
+    pub async fn run_until(self, stop_signal: impl Future) -> Result<(), ExecutorError> {
+        self.build()?.run_until(stop_signal).await
     }
 
     fn blocking_thread_count(&self) -> usize {
@@ -356,13 +356,15 @@ impl Builder {
     }
 
     fn check(&self) -> Result<(), ExecutorError> {
-        let named = [("namespace", Some(&self.namespace)), ("app", Some(&self.app)), ("executor", self.name.as_ref())];
-        for (what, name) in named {
-            let checked = name.map_or(Ok(()), |name| name::check(name));
-            checked.map_err(|reason| ExecutorError::Name { what, reason })?;
+        let names = [("namespace", Some(&self.namespace)), ("app", Some(&self.app)), ("executor", self.name.as_ref())];
+        for (field, name) in names {
+            let result = name.map_or(Ok(()), |name| name::check(name));
+            result.map_err(|reason| ExecutorError::Name { what: field, reason })?;
         }
         let counts = [("slots", self.slots == 0), ("blocking_threads", self.blocking_threads == Some(0))];
-        counts.into_iter().try_for_each(|(what, zero)| if zero { Err(ExecutorError::Zero { what }) } else { Ok(()) })
+        counts
+            .into_iter()
+            .try_for_each(|(field, is_zero)| if is_zero { Err(ExecutorError::Zero { what: field }) } else { Ok(()) })
     }
 }
 
@@ -378,10 +380,10 @@ fn collect_handlers(handlers: Vec<(String, JobHandler)>) -> Result<BTreeMap<Stri
     Ok(by_name)
 }
 
-fn collect_declared(declared: Vec<Declaration>, app: &str) -> Result<Vec<v1::DeclaredJob>, ExecutorError> {
+fn collect_declared(declarations: Vec<Declaration>, app: &str) -> Result<Vec<v1::DeclaredJob>, ExecutorError> {
     let mut names = BTreeSet::new();
-    let mut jobs = Vec::with_capacity(declared.len());
-    for declaration in declared {
+    let mut jobs = Vec::with_capacity(declarations.len());
+    for declaration in declarations {
         if !names.insert(declaration.name().to_owned()) {
             return Err(ExecutorError::DuplicateJob(declaration.name().to_owned()));
         }
@@ -424,9 +426,13 @@ fn open_data_dir(
         let process = ProcessIdentity { name, secret: identity::Secret::new(), predecessor: Predecessor::default() };
         return Ok((process, None));
     };
-    let opened = Journal::open(&dir, name.as_deref(), incarnation)?;
-    let process = ProcessIdentity { name: opened.name, secret: opened.secret, predecessor: opened.predecessor };
-    Ok((process, Some((opened.journal, opened.results))))
+    let opened_journal = Journal::open(&dir, name.as_deref(), incarnation)?;
+    let process = ProcessIdentity {
+        name: opened_journal.name,
+        secret: opened_journal.secret,
+        predecessor: opened_journal.predecessor,
+    };
+    Ok((process, Some((opened_journal.journal, opened_journal.results))))
 }
 
 impl std::fmt::Debug for Builder {

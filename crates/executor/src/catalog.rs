@@ -11,7 +11,7 @@ const SCHEMA_BYTES_MAX: usize = 64 * 1024;
 
 pub(crate) struct Catalog {
     pub(crate) handlers: BTreeMap<String, JobHandler>,
-    pub(crate) declared: Vec<v1::DeclaredJob>,
+    pub(crate) declared_jobs: Vec<v1::DeclaredJob>,
 }
 
 impl Catalog {

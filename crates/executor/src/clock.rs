@@ -22,13 +22,13 @@ const LAG_MAX: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(crate) struct ServerClock {
-    base: Instant,
+    created_at: Instant,
     state: Mutex<Samples>,
 }
 
 #[derive(Debug)]
 struct Samples {
-    /// Server time minus the time since `base`, in milliseconds.
+    /// Server time minus the time since `created_at`, in milliseconds.
     offsets: VecDeque<i64>,
     /// The highest of `offsets`; before the first sample, the offset of the host's clock.
     offset: i64,
@@ -38,18 +38,18 @@ impl ServerClock {
     /// A clock that shows the host's time until a server has sent its own.
     pub(crate) fn new() -> Self {
         let offset = host_now().as_millis();
-        Self { base: Instant::now(), state: Mutex::new(Samples { offsets: VecDeque::new(), offset }) }
+        Self { created_at: Instant::now(), state: Mutex::new(Samples { offsets: VecDeque::new(), offset }) }
     }
 
     /// Adjusts the clock to the time of a server.
     pub(crate) fn observe(&self, server_now: Timestamp) {
-        let sample = server_now.as_millis() - self.elapsed_ms();
+        let offset = server_now.as_millis() - self.elapsed_ms();
         let mut state = lock(&self.state);
         if state.offsets.len() == SAMPLES_MAX {
             state.offsets.pop_front();
         }
-        state.offsets.push_back(sample);
-        state.offset = state.offsets.iter().copied().max().unwrap_or(sample);
+        state.offsets.push_back(offset);
+        state.offset = state.offsets.iter().copied().max().unwrap_or(offset);
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -57,15 +57,15 @@ impl ServerClock {
         Timestamp::from_millis(offset.saturating_add(self.elapsed_ms()))
     }
 
-    /// The current time, for an event that cannot happen before `due`. If the estimate is before `due` by no more than
-    /// its assumed lag, this returns `due`.
-    pub(crate) fn now_not_before(&self, due: Timestamp) -> Timestamp {
+    /// The current time, for an event that cannot happen before `due_at`. If the estimate is before `due_at` by no more than
+    /// its assumed lag, this returns `due_at`.
+    pub(crate) fn now_not_before(&self, due_at: Timestamp) -> Timestamp {
         let now = self.now();
-        if now < due && due.since(now) <= LAG_MAX { due } else { now }
+        if now < due_at && due_at.since(now) <= LAG_MAX { due_at } else { now }
     }
 
     fn elapsed_ms(&self) -> i64 {
-        rondel_core::time::millis(self.base.elapsed())
+        rondel_core::time::millis(self.created_at.elapsed())
     }
 }
 

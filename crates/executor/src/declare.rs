@@ -176,8 +176,8 @@ impl Declaration {
 
     /// Fires this long after the end of the previous run: `"5m"`.
     #[must_use]
-    pub fn delay(self, length: impl Into<String>) -> Self {
-        self.set_in("schedule", "delay", length.into())
+    pub fn delay(self, duration: impl Into<String>) -> Self {
+        self.set_in("schedule", "delay", duration.into())
     }
 
     /// Fires once: `"2027-01-01T00:00:00Z"`.
@@ -195,26 +195,26 @@ impl Declaration {
 
     /// How the jobs of [`after`](Self::after) must have ended: `success`, `failure` or `either`.
     #[must_use]
-    pub fn on(self, what: impl Into<String>) -> Self {
-        self.set_in("schedule", "on", what.into())
+    pub fn on(self, condition: impl Into<String>) -> Self {
+        self.set_in("schedule", "on", condition.into())
     }
 
     /// The maximum number of attempts beyond the first.
     #[must_use]
-    pub fn retry(self, max: u32) -> Self {
-        self.set_in("retry", "max", max)
+    pub fn retry(self, count_max: u32) -> Self {
+        self.set_in("retry", "max", count_max)
     }
 
     /// The wait before the second attempt, doubled for each further one: `"10s"`, or `"10s..5m"` with a cap.
     #[must_use]
-    pub fn backoff(self, wait: impl Into<String>) -> Self {
-        self.set_in("retry", "backoff", wait.into())
+    pub fn backoff(self, delay: impl Into<String>) -> Self {
+        self.set_in("retry", "backoff", delay.into())
     }
 
     /// How long one attempt may take: `"30m"`.
     #[must_use]
-    pub fn timeout(self, length: impl Into<String>) -> Self {
-        self.option("timeout", length.into())
+    pub fn timeout(self, duration: impl Into<String>) -> Self {
+        self.option("timeout", duration.into())
     }
 
     /// What happens to missed fires: `skip`, `once` or `all`.
@@ -231,8 +231,8 @@ impl Declaration {
 
     /// What an executor does with a run while no server answers: `continue` or `stop`.
     #[must_use]
-    pub fn on_silence(self, what: impl Into<String>) -> Self {
-        self.option("on_silence", what.into())
+    pub fn on_silence(self, action: impl Into<String>) -> Self {
+        self.option("on_silence", action.into())
     }
 
     /// Which executor gets a run: `round`, `broadcast`, …
@@ -257,39 +257,39 @@ impl Declaration {
     /// ```
     #[must_use]
     pub fn success_by(self, time: impl Into<String>) -> Self {
-        self.expected_by("time", time.into())
+        self.set_success_by("time", time.into())
     }
 
     /// The zone of [`success_by`](Self::success_by).
     #[must_use]
     pub fn success_by_zone(self, zone: impl Into<String>) -> Self {
-        self.expected_by("zone", zone.into())
+        self.set_success_by("zone", zone.into())
     }
 
-    fn expected_by(self, field: &str, value: String) -> Self {
-        let mut by = self.document.get("expect").and_then(|expect| expect.get("success_by")).cloned();
-        let by = by.get_or_insert_with(|| json!({}));
-        by[field] = Value::from(value);
-        let by = by.take();
-        self.set_in("expect", "success_by", by)
+    fn set_success_by(self, field: &str, value: String) -> Self {
+        let mut success_by = self.document.get("expect").and_then(|expect| expect.get("success_by")).cloned();
+        let success_by = success_by.get_or_insert_with(|| json!({}));
+        success_by[field] = Value::from(value);
+        let success_by = success_by.take();
+        self.set_in("expect", "success_by", success_by)
     }
 
     /// Reports an incident if no run has succeeded for this long: `"26h"`.
     #[must_use]
-    pub fn no_success_for(self, length: impl Into<String>) -> Self {
-        self.set_in("expect", "no_success_for", length.into())
+    pub fn no_success_for(self, duration: impl Into<String>) -> Self {
+        self.set_in("expect", "no_success_for", duration.into())
     }
 
     /// Reports an incident if a run takes longer than this. The run continues.
     #[must_use]
-    pub fn longer_than(self, length: impl Into<String>) -> Self {
-        self.set_in("expect", "longer_than", length.into())
+    pub fn longer_than(self, duration: impl Into<String>) -> Self {
+        self.set_in("expect", "longer_than", duration.into())
     }
 
     /// Reports an incident if a run has not started this long after its planned instant.
     #[must_use]
-    pub fn late(self, length: impl Into<String>) -> Self {
-        self.set_in("expect", "late", length.into())
+    pub fn late(self, duration: impl Into<String>) -> Self {
+        self.set_in("expect", "late", duration.into())
     }
 
     /// The names of the channels that receive the incidents of this job's expectations; by default only the channel
@@ -319,12 +319,12 @@ impl Declaration {
     }
 
     fn set_in(mut self, object: &str, field: &str, value: impl Into<Value>) -> Self {
-        let place = self.document.entry(object).or_insert_with(|| json!({}));
-        if let Value::Object(fields) = place {
+        let object_value = self.document.entry(object).or_insert_with(|| json!({}));
+        if let Value::Object(fields) = object_value {
             fields.insert(field.to_owned(), value.into());
         } else {
             // The program has set a list of schedules by `option`. The field that is set now replaces the list.
-            *place = json!({ field: value.into() });
+            *object_value = json!({ field: value.into() });
         }
         self
     }
@@ -340,19 +340,19 @@ impl Declaration {
         self.document.insert("app".to_owned(), json!(app));
         self.document.insert("handler".to_owned(), json!(handler));
         let document = Value::Object(self.document);
-        let wrong =
+        let declaration_error =
             |pointer: String, message: String| ExecutorError::Declaration { job: job.clone(), pointer, message };
         let spec: JobSpec = shape::read(document.clone().into()).map_err(|shape_errors| {
-            let first = shape_errors.errors.into_iter().next().map(|error| (error.pointer, error.message));
-            let (pointer, message) = first.unwrap_or_default();
-            wrong(pointer, message)
+            let first_error = shape_errors.errors.into_iter().next().map(|error| (error.pointer, error.message));
+            let (pointer, message) = first_error.unwrap_or_default();
+            declaration_error(pointer, message)
         })?;
         match spec.compile() {
             Ok(_) => Ok(document.to_string()),
             Err(errors) => {
-                let first = errors.into_iter().next().map(|error| (error.pointer, error.message));
-                let (pointer, message) = first.unwrap_or_default();
-                Err(wrong(pointer, message))
+                let first_error = errors.into_iter().next().map(|error| (error.pointer, error.message));
+                let (pointer, message) = first_error.unwrap_or_default();
+                Err(declaration_error(pointer, message))
             }
         }
     }

@@ -120,13 +120,13 @@ impl<T: Serialize, E: Into<JobError>> IntoEnding for Result<T, E> {
 
 fn with_result(value: &impl Serialize) -> Ending {
     match serde_json::to_string(value) {
-        Ok(json) if json == "null" => Ending::succeeded(),
-        Ok(json) if json.len() > RESULT_BYTES_MAX => JobError::terminal(format_args!(
+        Ok(result_json) if result_json == "null" => Ending::succeeded(),
+        Ok(result_json) if result_json.len() > RESULT_BYTES_MAX => JobError::terminal(format_args!(
             "the result is {} bytes of JSON; a run may return at most {RESULT_BYTES_MAX}",
-            json.len()
+            result_json.len()
         ))
         .into(),
-        Ok(json) => Ending { result: Some(json), ..Ending::succeeded() },
+        Ok(result_json) => Ending { result: Some(result_json), ..Ending::succeeded() },
         Err(error) => JobError::terminal(format_args!("the result cannot be written as JSON: {error}")).into(),
     }
 }

@@ -16,7 +16,7 @@ pub enum ExecutorError {
     /// The name of a namespace, app, executor or handler is not valid.
     #[error("{what}: {reason}")]
     Name {
-        /// The kind of thing that has the name.
+        /// What is named: `namespace`, `app`, `executor` or `handler`.
         what: &'static str,
         /// Why the name is not valid.
         reason: String,
@@ -66,7 +66,7 @@ pub enum ExecutorError {
     /// A file with a token or a certificate cannot be read.
     #[error("cannot read {}", path.display())]
     File {
-        /// The file.
+        /// The file that cannot be read.
         path: PathBuf,
         /// The error of the read.
         #[source]
@@ -75,7 +75,7 @@ pub enum ExecutorError {
     /// Another living process uses the data directory.
     #[error("the data directory {} is used by another executor", path.display())]
     DataDirInUse {
-        /// The directory.
+        /// The path of the data directory.
         path: PathBuf,
     },
     /// The data directory cannot be used.
@@ -92,7 +92,7 @@ pub enum ExecutorError {
     /// The directory for the working directories of the agent's runs cannot be made.
     #[error("make working directories in {}", path.display())]
     WorkDir {
-        /// The directory.
+        /// The directory that cannot be made.
         path: PathBuf,
         /// The operating system's error.
         #[source]

@@ -56,7 +56,7 @@ impl Executor {
         &self.engine.identity.name
     }
 
-    /// Runs until `until` resolves, whatever its output, and then drains: it takes no new runs, lets the running ones
+    /// Runs until `stop_signal` resolves, whatever its output, and then drains: it takes no new runs, lets the running ones
     /// finish within the drain grace, and waits until a server has acknowledged the last results. If a server cannot
     /// be reached or refuses the executor, the error is logged, and the server is dialled again.
     ///
@@ -66,7 +66,7 @@ impl Executor {
     /// # Errors
     /// [`ExecutorError::Thread`] if the system cannot start the thread that talks to the servers. [`Builder::build`]
     /// reports everything else that can be wrong.
-    pub async fn run_until(self, until: impl Future) -> Result<(), ExecutorError> {
+    pub async fn run_until(self, stop_signal: impl Future) -> Result<(), ExecutorError> {
         let Self { engine, drain_grace, installs_subscriber } = self;
         if installs_subscriber {
             log::install_if_missing();
@@ -74,7 +74,7 @@ impl Executor {
         let _stop_all = engine.setup.lifecycle.guard();
         engine.run_handlers_here();
         thread::start(&engine).map_err(ExecutorError::Thread)?;
-        until.await;
+        stop_signal.await;
         tracing::info!("the executor drains");
         engine.drain(drain_grace).await;
         Ok(())

@@ -134,17 +134,17 @@ fn read_without_parents<T: DeserializeOwned>(text: &str, error: &serde_json::Err
             _ => read_with_place(&mut serde_json::Deserializer::from_str(text)),
         };
     }
-    let own = read_with_place(&params);
-    if own.is_ok() {
-        return own;
+    let result = read_with_place(&params);
+    if result.is_ok() {
+        return result;
     }
     let fields: Vec<(&String, &Value)> = params.as_object().into_iter().flatten().collect();
     match fields.as_slice() {
         // Without the parents, this job has no parameters and would get `null`.
-        [] => read_with_place(Value::Null).or(own),
+        [] => read_with_place(Value::Null).or(result),
         // The job's own parameters are not an object, so the server has wrapped them in this field.
         [(name, value)] if *name == WRAPPER_FIELD && !value.is_object() && !value.is_null() => read_with_place(*value),
-        _ => own,
+        _ => result,
     }
 }
 
@@ -270,8 +270,8 @@ pub struct Progress {
 
 impl Progress {
     /// Sets how much is done, and the total. A total of 0 means that it is unknown.
-    pub fn set(&self, done: u64, total: u64) {
-        self.run.set_progress(done, total);
+    pub fn set(&self, done_count: u64, total_count: u64) {
+        self.run.set_progress(done_count, total_count);
     }
 }
 

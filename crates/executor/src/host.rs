@@ -30,8 +30,8 @@ pub(crate) fn process() -> Option<HostProcess> {
 
 /// Load average of the last minute, per processor.
 pub(crate) fn cpu_load() -> f32 {
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let one_minute: f32 = load.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0.0);
+    let load_text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let one_minute: f32 = load_text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0.0);
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
     one_minute / f32::from(u16::try_from(processors).unwrap_or(u16::MAX))
 }
@@ -40,7 +40,7 @@ pub(crate) fn cpu_load() -> f32 {
 pub(crate) fn memory_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib: u64 = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0);
+    let kib: u64 = line.and_then(|rss_text| rss_text.split_whitespace().next()?.parse().ok()).unwrap_or(0);
     kib * 1024
 }
 

@@ -41,13 +41,13 @@ pub(crate) fn default_name() -> String {
 
 /// Replaces every character that a name cannot contain.
 fn as_name(text: &str) -> String {
-    let mapped = text.chars().map(|c| match c.to_ascii_lowercase() {
+    let mapped_chars = text.chars().map(|c| match c.to_ascii_lowercase() {
         c if c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_') => c,
         _ => '-',
     });
-    let cut: String = mapped.take(name::NAME_LEN_MAX - 10).collect();
-    let trimmed = cut.trim_matches(|c: char| !c.is_ascii_alphanumeric());
-    if trimmed.is_empty() { "executor".to_owned() } else { trimmed.to_owned() }
+    let truncated: String = mapped_chars.take(name::NAME_LEN_MAX - 10).collect();
+    let trimmed_name = truncated.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+    if trimmed_name.is_empty() { "executor".to_owned() } else { trimmed_name.to_owned() }
 }
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ impl JobError {
         Self::new(JobErrorKind::Skip, reason)
     }
 
-    /// The message.
+    /// The text that the run shows as its message.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message

@@ -35,7 +35,7 @@ pub(crate) struct Journal {
     /// Whether the last write failed, perhaps in the middle of a line.
     is_torn: AtomicBool,
     /// Whether a server has welcomed this incarnation, and this is not on disk yet.
-    welcome_pending: AtomicBool,
+    is_welcome_pending: AtomicBool,
     /// Keeps the directory locked until the process ends.
     _lock: File,
 }
@@ -77,20 +77,20 @@ struct State {
 impl Journal {
     /// Opens and locks the directory for an executor with this incarnation. `name` replaces the stored name.
     pub(crate) fn open(dir: &Path, name: Option<&str>, incarnation: i64) -> Result<OpenedJournal, ExecutorError> {
-        let failed = |operation, path: &Path| {
+        let dir_error = |operation, path: &Path| {
             let path = path.to_owned();
             move |source| ExecutorError::DataDir { operation, path, source }
         };
-        create_dir(dir).map_err(failed("create", dir))?;
+        create_dir(dir).map_err(dir_error("create", dir))?;
         let lock_file = lock_dir(dir)?;
         let state_path = dir.join("state.json");
-        let before = read_state(&state_path).map_err(failed("read", &state_path))?;
+        let stored_state = read_state(&state_path).map_err(dir_error("read", &state_path))?;
         // If no server ever welcomed the last process, the predecessor of that process still counts.
-        let predecessor = match before.welcomed {
-            true => Predecessor { incarnation: before.incarnation, secret: before.secret },
-            false => Predecessor { incarnation: before.predecessor, secret: before.predecessor_secret },
+        let predecessor = match stored_state.welcomed {
+            true => Predecessor { incarnation: stored_state.incarnation, secret: stored_state.secret },
+            false => Predecessor { incarnation: stored_state.predecessor, secret: stored_state.predecessor_secret },
         };
-        let name = name.map(str::to_owned).or_else(|| (!before.name.is_empty()).then_some(before.name));
+        let name = name.map(str::to_owned).or_else(|| (!stored_state.name.is_empty()).then_some(stored_state.name));
         let name = name.unwrap_or_else(crate::identity::default_name);
         let secret = Secret::new();
         let state = State {
@@ -101,21 +101,21 @@ impl Journal {
             secret: secret.clone(),
             predecessor_secret: predecessor.secret.clone(),
         };
-        write_state(dir, &state).map_err(failed("write", &state_path))?;
+        write_state(dir, &state).map_err(dir_error("write", &state_path))?;
         let results_path = dir.join("results.jsonl");
-        let results = read_results(&results_path).map_err(failed("read", &results_path))?;
-        let file = append_to(&results_path).map_err(failed("open", &results_path))?;
+        let results = read_results(&results_path).map_err(dir_error("read", &results_path))?;
+        let file = append_to(&results_path).map_err(dir_error("open", &results_path))?;
         let journal = Self {
             dir: dir.to_owned(),
             state: Mutex::new(state),
             results: Mutex::new(file),
             bytes: AtomicUsize::new(0),
             is_torn: AtomicBool::new(false),
-            welcome_pending: AtomicBool::new(false),
+            is_welcome_pending: AtomicBool::new(false),
             _lock: lock_file,
         };
         // A half-written line that a crash left at the end must not be joined with the next one.
-        journal.rewrite(&results).map_err(failed("write", &results_path))?;
+        journal.rewrite(&results).map_err(dir_error("write", &results_path))?;
         Ok(OpenedJournal { journal, name, secret, predecessor, results })
     }
 
@@ -129,16 +129,16 @@ impl Journal {
             self.bytes.fetch_add(1, Ordering::Relaxed);
             self.is_torn.store(false, Ordering::Relaxed);
         }
-        let written = file.write_all(&text).and_then(|()| file.sync_data());
-        self.is_torn.store(written.is_err(), Ordering::Relaxed);
+        let write_result = file.write_all(&text).and_then(|()| file.sync_data());
+        self.is_torn.store(write_result.is_err(), Ordering::Relaxed);
         self.bytes.fetch_add(text.len(), Ordering::Relaxed);
-        written
+        write_result
     }
 
-    /// Whether the journal should be rewritten, because few of its lines are still needed. `needed` is their number.
-    pub(crate) fn wants_shrinking(&self, needed: usize) -> bool {
+    /// Whether the journal should be rewritten, because few of its lines are still needed. `needed_count` is their number.
+    pub(crate) fn needs_shrinking(&self, needed_count: usize) -> bool {
         let bytes = self.bytes.load(Ordering::Relaxed);
-        bytes > 0 && (needed == 0 || (bytes > REWRITE_BYTES && needed * LINE_BYTES < bytes / 2))
+        bytes > 0 && (needed_count == 0 || (bytes > REWRITE_BYTES && needed_count * LINE_BYTES < bytes / 2))
     }
 
     /// Replaces all lines by these results.
@@ -161,22 +161,22 @@ impl Journal {
     /// predecessor. [`Self::store_welcome`] writes this to disk.
     pub(crate) fn record_welcome(&self) {
         if !lock(&self.state).welcomed {
-            self.welcome_pending.store(true, Ordering::Relaxed);
+            self.is_welcome_pending.store(true, Ordering::Relaxed);
         }
     }
 
     /// Whether the welcome is still to be written to disk.
     pub(crate) fn is_welcome_pending(&self) -> bool {
-        self.welcome_pending.load(Ordering::Relaxed)
+        self.is_welcome_pending.load(Ordering::Relaxed)
     }
 
     /// Writes to disk that a server has welcomed this incarnation.
     pub(crate) fn store_welcome(&self) -> io::Result<()> {
-        let known = lock(&self.state).clone();
-        let state = State { welcomed: true, predecessor: 0, predecessor_secret: Secret::default(), ..known };
+        let old_state = lock(&self.state).clone();
+        let state = State { welcomed: true, predecessor: 0, predecessor_secret: Secret::default(), ..old_state };
         write_state(&self.dir, &state)?;
         *lock(&self.state) = state;
-        self.welcome_pending.store(false, Ordering::Relaxed);
+        self.is_welcome_pending.store(false, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -192,12 +192,12 @@ fn create_dir(dir: &Path) -> io::Result<()> {
 
 fn lock_dir(dir: &Path) -> Result<File, ExecutorError> {
     let path = dir.join("lock");
-    let failed = |source| ExecutorError::DataDir { operation: "lock", path: path.clone(), source };
-    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+    let lock_error = |source| ExecutorError::DataDir { operation: "lock", path: path.clone(), source };
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(lock_error)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(std::fs::TryLockError::WouldBlock) => Err(ExecutorError::DataDirInUse { path: dir.to_owned() }),
-        Err(std::fs::TryLockError::Error(source)) => Err(failed(source)),
+        Err(std::fs::TryLockError::Error(source)) => Err(lock_error(source)),
     }
 }
 
@@ -216,11 +216,11 @@ fn write_state(dir: &Path, state: &State) -> io::Result<()> {
 
 /// Replaces a file atomically: a crash leaves the old one or the new one.
 fn replace(dir: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
-    let fresh = path.with_extension("new");
-    let mut file = owner_only().write(true).create(true).truncate(true).open(&fresh)?;
+    let temp_path = path.with_extension("new");
+    let mut file = owner_only().write(true).create(true).truncate(true).open(&temp_path)?;
     file.write_all(text)?;
     file.sync_all()?;
-    std::fs::rename(&fresh, path)?;
+    std::fs::rename(&temp_path, path)?;
     File::open(dir)?.sync_all()
 }
 
@@ -242,18 +242,21 @@ fn read_results(path: &Path) -> io::Result<Vec<v1::Result>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let (mut results, mut unreadable) = (Vec::new(), 0);
+    let (mut results, mut unreadable_count) = (Vec::new(), 0);
     for line in BufReader::new(file).split(b'\n') {
         let line = line?;
         match serde_json::from_slice::<Line>(&line) {
             Ok(line) => results.push(line.into()),
             Err(_) if line.is_empty() => {}
-            Err(_) => unreadable += 1,
+            Err(_) => unreadable_count += 1,
         }
     }
-    if unreadable > 0 {
-        let (path, read) = (path.display(), results.len());
-        tracing::warn!(%path, unreadable, read, "the journal has lines that were only partly written; the other lines are kept");
+    if unreadable_count > 0 {
+        let (path, result_count) = (path.display(), results.len());
+        tracing::warn!(
+            %path, unreadable = unreadable_count, read = result_count,
+            "the journal has lines that were only partly written; the other lines are kept"
+        );
     }
     Ok(results)
 }
@@ -356,7 +359,7 @@ mod tests {
         assert_eq!((&second.predecessor, &second.name), (&before, &first.name));
         assert!(second.secret != before.secret && before.secret.bytes().len() == 32);
         assert_eq!(second.results, [result(1), result(2)]);
-        assert!(!second.journal.wants_shrinking(2) && second.journal.wants_shrinking(0));
+        assert!(!second.journal.needs_shrinking(2) && second.journal.needs_shrinking(0));
         second.journal.rewrite(&[]).unwrap();
         second.journal.append(&[result(3)]).unwrap();
         drop(second.journal);

@@ -23,18 +23,19 @@ const ENCODED_BYTES_MAX: usize = 8 * 1024;
 /// The shortest encoded form that is searched for.
 const FORM_BYTES_MIN: usize = 6;
 /// Line lengths of `base64`, and of tools that write PEM.
-const WRAPS: [usize; 2] = [76, 64];
+const WRAP_LENGTHS: [usize; 2] = [76, 64];
 
 /// Characters that a strict encoder escapes in a component of a URL.
-const COMPONENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+const COMPONENT_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 /// Characters that Python's `quote` escapes.
-const PATH_ESCAPES: &AsciiSet = &COMPONENT.remove(b'/');
+const PATH_ESCAPES: &AsciiSet = &COMPONENT_ESCAPES.remove(b'/');
 /// Characters that JavaScript's `encodeURIComponent` escapes.
-const SCRIPT_COMPONENT: &AsciiSet = &COMPONENT.remove(b'!').remove(b'*').remove(b'\'').remove(b'(').remove(b')');
+const JS_COMPONENT_ESCAPES: &AsciiSet =
+    &COMPONENT_ESCAPES.remove(b'!').remove(b'*').remove(b'\'').remove(b'(').remove(b')');
 /// Characters that are escaped in the data of HTML forms.
 const FORM_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'*');
 /// Characters that are escaped in a whole URL.
-const WHOLE_URL: &AsciiSet = &SCRIPT_COMPONENT
+const URL_ESCAPES: &AsciiSet = &JS_COMPONENT_ESCAPES
     .remove(b':')
     .remove(b'/')
     .remove(b'?')
@@ -89,12 +90,12 @@ impl Masks {
         if !finder.is_match(text) {
             return Cow::Borrowed(text);
         }
-        let mut masked = String::with_capacity(text.len());
-        finder.replace_all_with(text, &mut masked, |_, _, masked| {
-            masked.push_str(MASK);
+        let mut masked_text = String::with_capacity(text.len());
+        finder.replace_all_with(text, &mut masked_text, |_, _, masked_text| {
+            masked_text.push_str(MASK);
             true
         });
-        Cow::Owned(masked)
+        Cow::Owned(masked_text)
     }
 
     /// Masks only the strings of a JSON text, keys included. A secret may look like a number, and a masked number would not be JSON.
@@ -104,20 +105,20 @@ impl Masks {
         }
         match serde_json::from_str(json) {
             Ok(mut value) => {
-                self.hide_in(&mut value);
+                self.hide_in_value(&mut value);
                 Cow::Owned(value.to_string())
             }
             Err(_) => self.apply(json),
         }
     }
 
-    fn hide_in(&self, value: &mut Value) {
+    fn hide_in_value(&self, value: &mut Value) {
         match value {
             Value::String(text) => *text = self.apply(text).into_owned(),
-            Value::Array(items) => items.iter_mut().for_each(|item| self.hide_in(item)),
+            Value::Array(items) => items.iter_mut().for_each(|item| self.hide_in_value(item)),
             Value::Object(fields) => {
                 for (key, mut field) in std::mem::take(fields) {
-                    self.hide_in(&mut field);
+                    self.hide_in_value(&mut field);
                     let mut key = self.apply(&key).into_owned();
                     // Two keys may be the same once they are masked; the second one gets a suffix, so that neither value is lost.
                     while fields.contains_key(&key) {
@@ -136,13 +137,14 @@ fn encoded_forms(secret: &str) -> Vec<String> {
     let mut forms = Vec::new();
     let hex: String = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
     forms.extend([hex.to_ascii_uppercase(), hex]);
-    let percent: String = secret.bytes().map(|byte| format!("%{byte:02X}")).collect();
-    let sets = [COMPONENT, SCRIPT_COMPONENT, FORM_ESCAPES, WHOLE_URL, PATH_ESCAPES];
-    let mut escaped: Vec<String> = sets.iter().map(|set| utf8_percent_encode(secret, set).to_string()).collect();
-    escaped.extend([0, 2].map(|set| escaped[set].replace("%20", "+")));
-    escaped.push(percent);
-    forms.extend(escaped.iter().map(|text| in_lower_case(text)));
-    forms.extend(escaped);
+    let percent_encoded: String = secret.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    let escape_sets = [COMPONENT_ESCAPES, JS_COMPONENT_ESCAPES, FORM_ESCAPES, URL_ESCAPES, PATH_ESCAPES];
+    let mut escaped_forms: Vec<String> =
+        escape_sets.iter().map(|set| utf8_percent_encode(secret, set).to_string()).collect();
+    escaped_forms.extend([0, 2].map(|index| escaped_forms[index].replace("%20", "+")));
+    escaped_forms.push(percent_encoded);
+    forms.extend(escaped_forms.iter().map(|text| in_lower_case(text)));
+    forms.extend(escaped_forms);
     forms.extend(json_forms(secret));
     forms.extend(base64_forms(secret.as_bytes()));
     forms
@@ -152,37 +154,37 @@ fn encoded_forms(secret: &str) -> Vec<String> {
 /// in either case); with the special characters of HTML escaped (Go); and with `/` escaped (PHP).
 fn json_forms(secret: &str) -> Vec<String> {
     let json = Value::from(secret).to_string();
-    let plain = json[1..json.len() - 1].to_owned();
+    let json_text = json[1..json.len() - 1].to_owned();
     let is_html = |c: char| matches!(c, '<' | '>' | '&' | '\u{2028}' | '\u{2029}');
-    let beyond = [false, true].map(|is_upper| with_unicode_escapes(&plain, is_upper, |c| !c.is_ascii()));
-    let slashed = [&plain, &beyond[0]].map(|text| text.replace('/', "\\/"));
-    let html = with_unicode_escapes(&plain, false, is_html);
-    let both = with_unicode_escapes(&plain, false, |c| is_html(c) || !c.is_ascii());
-    [plain, html, both].into_iter().chain(beyond).chain(slashed).collect()
+    let with_ascii_only = [false, true].map(|is_upper| with_unicode_escapes(&json_text, is_upper, |c| !c.is_ascii()));
+    let with_escaped_slashes = [&json_text, &with_ascii_only[0]].map(|text| text.replace('/', "\\/"));
+    let html_escaped = with_unicode_escapes(&json_text, false, is_html);
+    let html_ascii_only = with_unicode_escapes(&json_text, false, |c| is_html(c) || !c.is_ascii());
+    [json_text, html_escaped, html_ascii_only].into_iter().chain(with_ascii_only).chain(with_escaped_slashes).collect()
 }
 
 /// Escapes the characters for which `is_escaped` is true: as `\u` and hex digits, once per UTF-16 unit.
 fn with_unicode_escapes(text: &str, is_upper: bool, is_escaped: impl Fn(char) -> bool) -> String {
-    let mut escaped = String::with_capacity(text.len());
+    let mut escaped_text = String::with_capacity(text.len());
     for c in text.chars() {
         if !is_escaped(c) {
-            escaped.push(c);
+            escaped_text.push(c);
             continue;
         }
         for unit in c.encode_utf16(&mut [0; 2]) {
-            escaped.push_str(&if is_upper { format!("\\u{unit:04X}") } else { format!("\\u{unit:04x}") });
+            escaped_text.push_str(&if is_upper { format!("\\u{unit:04X}") } else { format!("\\u{unit:04x}") });
         }
     }
-    escaped
+    escaped_text
 }
 
 /// Puts the hex digits of the percent escapes in lower case.
-fn in_lower_case(escaped: &str) -> String {
-    let mut parts = escaped.split('%');
-    let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |text, part| {
-        let (escape, rest) = part.split_at_checked(2).unwrap_or((part, ""));
-        text + "%" + &escape.to_ascii_lowercase() + rest
+fn in_lower_case(escaped_text: &str) -> String {
+    let mut parts = escaped_text.split('%');
+    let first_part = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first_part, |text, text_part| {
+        let (escape, tail) = text_part.split_at_checked(2).unwrap_or((text_part, ""));
+        text + "%" + &escape.to_ascii_lowercase() + tail
     })
 }
 
@@ -194,18 +196,23 @@ fn base64_forms(secret: &[u8]) -> Vec<String> {
     for shift in 0..3 {
         let bytes = [&[0; 2][..shift], secret].concat();
         let (start, end) = ((8 * shift).div_ceil(6), 8 * bytes.len() / 6);
-        for whole in [STANDARD_NO_PAD.encode(&bytes), URL_SAFE_NO_PAD.encode(&bytes)] {
-            forms.extend([whole[start..end].to_owned(), whole[start..].to_owned()]);
+        for encoded in [STANDARD_NO_PAD.encode(&bytes), URL_SAFE_NO_PAD.encode(&bytes)] {
+            forms.extend([encoded[start..end].to_owned(), encoded[start..].to_owned()]);
             if shift == 0 {
-                forms.extend(WRAPS.into_iter().filter(|wrap| whole.len() > *wrap).flat_map(|wrap| lines(&whole, wrap)));
+                forms.extend(
+                    WRAP_LENGTHS
+                        .into_iter()
+                        .filter(|wrap| encoded.len() > *wrap)
+                        .flat_map(|wrap| wrapped_lines(&encoded, wrap)),
+                );
             }
         }
-        forms.extend([STANDARD.encode(&bytes), URL_SAFE.encode(&bytes)].map(|whole| whole[start..].to_owned()));
+        forms.extend([STANDARD.encode(&bytes), URL_SAFE.encode(&bytes)].map(|encoded| encoded[start..].to_owned()));
     }
     forms
 }
 
-fn lines(text: &str, len: usize) -> impl Iterator<Item = String> {
+fn wrapped_lines(text: &str, len: usize) -> impl Iterator<Item = String> {
     let line = move |index: usize| text[index * len..text.len().min((index + 1) * len)].to_owned();
     (0..text.len().div_ceil(len)).map(line).filter(|line| line.len() >= LINE_BYTES_MIN)
 }
@@ -292,8 +299,8 @@ mod tests {
         let secret = "0123456789abcdefghijklmnopqrstuvwxyz".repeat(5);
         let masks = masks(&[&secret]);
         let whole = STANDARD.encode(&secret);
-        for wrap in WRAPS {
-            for line in lines(&whole, wrap) {
+        for wrap in WRAP_LENGTHS {
+            for line in wrapped_lines(&whole, wrap) {
                 assert_eq!(masks.apply(&line), MASK, "{wrap}: {line}");
             }
         }

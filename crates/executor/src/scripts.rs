@@ -21,8 +21,8 @@ const ASK_COUNT: u32 = 15;
 /// The script requests of an executor.
 #[derive(Debug, Default)]
 pub(crate) struct ScriptRequests {
-    pending: Mutex<HashMap<RunKey, PendingRequest>>,
-    unsent: Mutex<Vec<ScriptRequest>>,
+    pending_requests: Mutex<HashMap<RunKey, PendingRequest>>,
+    unsent_requests: Mutex<Vec<ScriptRequest>>,
     wake: Notify,
     /// Rises with each request, so that the next one goes to the next server.
     next_turn: AtomicUsize,
@@ -39,12 +39,12 @@ impl ScriptRequests {
     pub(crate) async fn ask(&self, key: RunKey, with_source: bool) -> Option<ScriptReply> {
         let _guard = PendingGuard { requests: self, key };
         for _ in 0..ASK_COUNT {
-            let (answer, answered) = oneshot::channel();
-            lock(&self.pending).insert(key, PendingRequest { with_source, answer });
+            let (answer, receiver) = oneshot::channel();
+            lock(&self.pending_requests).insert(key, PendingRequest { with_source, answer });
             let request = ScriptRequest { run_id: key.run.get(), attempt: key.attempt, with_source };
-            lock(&self.unsent).push(request);
+            lock(&self.unsent_requests).push(request);
             self.wake.notify_one();
-            if let Ok(Ok(reply)) = timeout(REPLY_TIMEOUT, answered).await {
+            if let Ok(Ok(reply)) = timeout(REPLY_TIMEOUT, receiver).await {
                 return Some(reply);
             }
         }
@@ -54,9 +54,9 @@ impl ScriptRequests {
     /// Passes a reply to the run that waits for it.
     pub(crate) fn answer(&self, reply: ScriptReply) {
         let key = RunKey::new(reply.run_id, reply.attempt);
-        let mut pending = lock(&self.pending);
-        if pending.get(&key).is_some_and(|request| request.with_source == reply.with_source)
-            && let Some(request) = pending.remove(&key)
+        let mut pending_requests = lock(&self.pending_requests);
+        if pending_requests.get(&key).is_some_and(|request| request.with_source == reply.with_source)
+            && let Some(request) = pending_requests.remove(&key)
         {
             // The run may have ended meanwhile.
             request.answer.send(reply).ok();
@@ -65,19 +65,19 @@ impl ScriptRequests {
 
     /// Resolves when there are requests to send.
     pub(crate) async fn wait_until_ready(&self) {
-        while lock(&self.unsent).is_empty() {
+        while lock(&self.unsent_requests).is_empty() {
             self.wake.notified().await;
         }
     }
 
     /// The requests to send, each with the turn that selects its server.
     pub(crate) fn take_unsent(&self) -> Vec<(usize, ScriptRequest)> {
-        let unsent = std::mem::take(&mut *lock(&self.unsent));
-        unsent.into_iter().map(|request| (self.next_turn.fetch_add(1, Ordering::Relaxed), request)).collect()
+        let unsent_requests = std::mem::take(&mut *lock(&self.unsent_requests));
+        unsent_requests.into_iter().map(|request| (self.next_turn.fetch_add(1, Ordering::Relaxed), request)).collect()
     }
 }
 
-/// Removes a waiting run when it ends.
+/// Removes the pending request of a run that stops waiting for it.
 struct PendingGuard<'a> {
     requests: &'a ScriptRequests,
     key: RunKey,
@@ -85,7 +85,7 @@ struct PendingGuard<'a> {
 
 impl Drop for PendingGuard<'_> {
     fn drop(&mut self) {
-        lock(&self.requests.pending).remove(&self.key);
+        lock(&self.requests.pending_requests).remove(&self.key);
     }
 }
 
@@ -112,13 +112,13 @@ mod tests {
         };
         let (found, ()) = tokio::join!(requests.ask(RunKey::new(7, 1), true), server);
         assert_eq!(found.map(|reply| reply.version), Some(3));
-        assert!(lock(&requests.pending).is_empty());
+        assert!(lock(&requests.pending_requests).is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn without_an_answer_it_ends() {
         let requests = ScriptRequests::default();
         assert_eq!(requests.ask(RunKey::new(7, 1), false).await, None);
-        assert!(lock(&requests.pending).is_empty());
+        assert!(lock(&requests.pending_requests).is_empty());
     }
 }

@@ -66,26 +66,27 @@ impl Secrets {
         if let Some(secret) = self.read_file(name).await? {
             return Ok(secret);
         }
-        let own = self.values.get(name).cloned();
-        own.or_else(|| from_variable(name))
+        let own_value = self.values.get(name).cloned();
+        own_value
+            .or_else(|| from_variable(name))
             .ok_or_else(|| JobError::terminal(format_args!("secret {name:?} is not known to this executor")))
     }
 
     async fn read_file(&self, name: &str) -> Result<Option<String>, JobError> {
         let Some(dir) = &self.dir else { return Ok(None) };
-        let unreadable =
+        let unreadable_error =
             |error: &dyn fmt::Display| JobError::terminal(format_args!("secret {name:?} cannot be read: {error}"));
         let path = dir.join(name);
         match tokio::fs::metadata(&path).await {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(unreadable(&error)),
-            Ok(meta) if !meta.is_file() => return Err(unreadable(&"not a file")),
-            Ok(meta) if meta.len() > SECRET_BYTES_MAX => return Err(unreadable(&"larger than 64 KiB")),
+            Err(error) => return Err(unreadable_error(&error)),
+            Ok(metadata) if !metadata.is_file() => return Err(unreadable_error(&"not a file")),
+            Ok(metadata) if metadata.len() > SECRET_BYTES_MAX => return Err(unreadable_error(&"larger than 64 KiB")),
             Ok(_) => {}
         }
-        let text = tokio::fs::read_to_string(&path).await.map_err(|error| unreadable(&error))?;
-        let trimmed = text.strip_suffix('\n').unwrap_or(&text);
-        Ok(Some(trimmed.strip_suffix('\r').unwrap_or(trimmed).to_owned()))
+        let text = tokio::fs::read_to_string(&path).await.map_err(|error| unreadable_error(&error))?;
+        let trimmed_text = text.strip_suffix('\n').unwrap_or(&text);
+        Ok(Some(trimmed_text.strip_suffix('\r').unwrap_or(trimmed_text).to_owned()))
     }
 }
 

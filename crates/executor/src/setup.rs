@@ -60,15 +60,15 @@ const PERIOD_MIN: Duration = Duration::from_millis(1);
 impl Timing {
     /// Limits each period to the range that the executor's loops can handle.
     fn bounded(self) -> Self {
-        let repeated = |period: Duration| period.clamp(PERIOD_MIN, PERIOD_MAX);
+        let clamp_period = |period: Duration| period.clamp(PERIOD_MIN, PERIOD_MAX);
         Self {
             cancel_grace: self.cancel_grace.min(PERIOD_MAX),
-            silence_max: self.silence_max.map(|longest| longest.min(PERIOD_MAX)),
-            resend_after: repeated(self.resend_after),
-            report_start_after: repeated(self.report_start_after),
-            sweep_period: repeated(self.sweep_period),
-            reconnect_min: repeated(self.reconnect_min),
-            reconnect_max: repeated(self.reconnect_max),
+            silence_max: self.silence_max.map(|silence_max| silence_max.min(PERIOD_MAX)),
+            resend_after: clamp_period(self.resend_after),
+            report_start_after: clamp_period(self.report_start_after),
+            sweep_period: clamp_period(self.sweep_period),
+            reconnect_min: clamp_period(self.reconnect_min),
+            reconnect_max: clamp_period(self.reconnect_max),
             connect_timeout: self.connect_timeout.min(PERIOD_MAX),
             ack_grace: self.ack_grace.min(PERIOD_MAX),
         }
@@ -133,7 +133,7 @@ impl Setup {
     /// Drops the logs that wait to be sent: they and their list refer to each other, and would leak.
     pub(crate) fn forget_logs(&self) {
         if let Some(shipping) = &self.shipping {
-            drop(shipping.take_marked());
+            drop(shipping.take_marked_logs());
         }
     }
 }

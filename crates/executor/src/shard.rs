@@ -39,8 +39,8 @@ impl Shard {
         item % self.total as u64 == self.index as u64
     }
 
-    pub(crate) fn from_wire(index: i32, total: i32) -> Self {
-        Self { index: u32::try_from(index).unwrap_or(0), total: u32::try_from(total).unwrap_or(0).max(1) }
+    pub(crate) fn from_wire(index: i32, shard_total: i32) -> Self {
+        Self { index: u32::try_from(index).unwrap_or(0), total: u32::try_from(shard_total).unwrap_or(0).max(1) }
     }
 }
 
@@ -102,8 +102,8 @@ pub fn name() -> Option<String> {
 /// # Errors
 /// The parameters do not fit `T`.
 pub fn params<T: DeserializeOwned>() -> Result<T, JobError> {
-    let own = run::with_current(|run| own_params(run.shard_params(), run.params())).unwrap_or_default();
-    read_with_place(own).map_err(|error| JobError::terminal(format_args!("the shard's params: {error}")))
+    let own_params = run::with_current(|run| own_params(run.shard_params(), run.params())).unwrap_or_default();
+    read_with_place(own_params).map_err(|error| JobError::terminal(format_args!("the shard's params: {error}")))
 }
 
 /// The shard's own parameters. Their values are taken from the run's parameters, in which secrets are already resolved.
@@ -111,12 +111,12 @@ fn own_params(shard_params: &str, run_params: &str) -> Value {
     let run_params = serde_json::from_str(run_params).unwrap_or_default();
     match (serde_json::from_str(shard_params).unwrap_or_default(), run_params) {
         (Value::Null, _) => Value::Null,
-        (Value::Object(own), Value::Object(mut run_fields)) => {
+        (Value::Object(own_fields), Value::Object(mut run_fields)) => {
             let field = |(key, value): (String, Value)| {
-                let resolved = run_fields.remove(&key);
-                (key, resolved.unwrap_or(value))
+                let resolved_value = run_fields.remove(&key);
+                (key, resolved_value.unwrap_or(value))
             };
-            Value::Object(own.into_iter().map(field).collect::<Map<_, _>>())
+            Value::Object(own_fields.into_iter().map(field).collect::<Map<_, _>>())
         }
         (_, run_params) => run_params,
     }

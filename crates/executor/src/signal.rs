@@ -27,8 +27,8 @@ pub async fn terminate() {
     warn_if_failed(interrupt.await);
 }
 
-fn warn_if_failed(listened: std::io::Result<()>) {
-    if let Err(error) = listened {
+fn warn_if_failed(result: std::io::Result<()>) {
+    if let Err(error) = result {
         tracing::warn!(%error, "cannot listen for ctrl-c; the executor stops");
     }
 }

@@ -24,16 +24,16 @@ pub(crate) async fn resolve(params: &str, secrets: &Secrets) -> Result<Option<Re
     let mut value: Value = serde_json::from_str(params).map_err(JobError::terminal)?;
     // Results of other runs are data: a secret's name in them must not fetch the secret.
     let parents = parents::take(&mut value);
-    let mut found = Vec::new();
+    let mut secret_values = Vec::new();
     let mut texts = Vec::new();
     collect_texts(&mut value, &mut texts);
     for text in texts {
-        *text = fill_secrets(text, secrets, &mut found).await?;
+        *text = fill_secrets(text, secrets, &mut secret_values).await?;
     }
     if let (Some(fields), Some(parents)) = (value.as_object_mut(), parents) {
         fields.insert(PARENTS.to_owned(), Value::Object(parents));
     }
-    Ok(Some(ResolvedParams { params: value.to_string(), masks: Masks::new(found) }))
+    Ok(Some(ResolvedParams { params: value.to_string(), masks: Masks::new(secret_values) }))
 }
 
 /// Collects every string value that names a secret, in document order. The keys of objects are not searched.
@@ -46,20 +46,20 @@ fn collect_texts<'a>(value: &'a mut Value, into: &mut Vec<&'a mut String>) {
     }
 }
 
-async fn fill_secrets(text: &str, secrets: &Secrets, found: &mut Vec<String>) -> Result<String, JobError> {
-    let mut filled = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(start) = rest.find(PLACEHOLDER_START) {
-        let (before, after) = (&rest[..start], &rest[start + PLACEHOLDER_START.len()..]);
-        let Some(end) = after.find(PLACEHOLDER_END) else { break };
-        let secret = secrets.get(after[..end].trim()).await?;
-        filled.push_str(before);
-        filled.push_str(&secret);
-        found.push(secret);
-        rest = &after[end + PLACEHOLDER_END.len()..];
+async fn fill_secrets(text: &str, secrets: &Secrets, secret_values: &mut Vec<String>) -> Result<String, JobError> {
+    let mut output = String::with_capacity(text.len());
+    let mut remaining = text;
+    while let Some(start) = remaining.find(PLACEHOLDER_START) {
+        let (text_before, text_after) = (&remaining[..start], &remaining[start + PLACEHOLDER_START.len()..]);
+        let Some(end) = text_after.find(PLACEHOLDER_END) else { break };
+        let secret = secrets.get(text_after[..end].trim()).await?;
+        output.push_str(text_before);
+        output.push_str(&secret);
+        secret_values.push(secret);
+        remaining = &text_after[end + PLACEHOLDER_END.len()..];
     }
-    filled.push_str(rest);
-    Ok(filled)
+    output.push_str(remaining);
+    Ok(output)
 }
 
 #[cfg(test)]

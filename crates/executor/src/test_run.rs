@@ -128,7 +128,7 @@ impl TestRun {
         self
     }
 
-    /// The job's name.
+    /// The name that [`RunContext::job`](crate::RunContext::job) returns.
     pub fn job(mut self, name: impl Into<String>) -> Self {
         self.trigger.job = name.into();
         self
@@ -171,13 +171,13 @@ impl TestRun {
         self
     }
 
-    /// Runs the test.
+    /// Runs the handler, and returns the outcome.
     pub async fn run(self) -> TestOutcome {
         let mut setup = Setup::new(self.states, self.timing);
         setup.secrets = self.secrets;
         let run = RunContext::new(&Arc::new(setup), self.trigger, 0);
         let subscriber = tracing_subscriber::registry().with(log_layer());
-        let execute = attempt::execute(&run, self.handler).with_subscriber(subscriber);
+        let execution = attempt::execute(&run, self.handler).with_subscriber(subscriber);
         let cancel = async {
             match self.cancel_after {
                 Some(delay) => tokio::time::sleep(delay).await,
@@ -186,12 +186,12 @@ impl TestRun {
             run.stop(StopCause::Cancelled { by: "the test".to_owned() });
             std::future::pending::<Infallible>().await
         };
-        let ended = tokio::select! {
-            ended = execute => ended,
+        let ended_attempt = tokio::select! {
+            ended_attempt = execution => ended_attempt,
             never = cancel => match never {},
         };
         run.setup().forget_logs();
-        TestOutcome::new(&run, ended.ending)
+        TestOutcome::new(&run, ended_attempt.ending)
     }
 }
 

@@ -62,8 +62,8 @@ mod otel {
         span.set_attribute("rondel.scheduled_time", run.fire_at().to_string());
         span.set_attribute("rondel.shard.index", i64::from(shard.index));
         span.set_attribute("rondel.shard.total", i64::from(shard.total));
-        if let Some(own) = parent_of(span.context().span().span_context()) {
-            run.set_exported(own);
+        if let Some(exported_parent) = parent_of(span.context().span().span_context()) {
+            run.set_exported(exported_parent);
         }
     }
 

@@ -16,7 +16,7 @@ static ARMED: Mutex<Vec<Armed>> = Mutex::new(Vec::new());
 struct Armed {
     name: String,
     /// How often the failpoint must still be reached until it acts.
-    left: u32,
+    remaining_count: u32,
     action: Action,
 }
 
@@ -36,25 +36,26 @@ pub(crate) fn arm(text: &str) -> Result<(), ArmError> {
 }
 
 fn parse(text: &str) -> Result<Armed, ArmError> {
-    let (place, action) = text.split_once('=').unwrap_or((text, "abort"));
-    let (name, count) = place.split_once('@').unwrap_or((place, "1"));
+    let (name_and_count, action) = text.split_once('=').unwrap_or((text, "abort"));
+    let (name, count) = name_and_count.split_once('@').unwrap_or((name_and_count, "1"));
     if !points::server().chain(points::executor()).any(|point| point == name) {
         return Err(ArmError::Unknown(name.to_owned()));
     }
-    let left = count.parse().ok().filter(|count| *count > 0).ok_or_else(|| ArmError::Count(count.to_owned()))?;
+    let remaining_count =
+        count.parse().ok().filter(|count| *count > 0).ok_or_else(|| ArmError::Count(count.to_owned()))?;
     let ends_transaction = || {
-        points::TRANSACTIONS.iter().any(|operation| name.split_once('.').map(|both| both.0) == Some(operation))
+        points::TRANSACTIONS.iter().any(|operation| name.split_once('.').map(|parts| parts.0) == Some(operation))
             && (name.ends_with(".written") || name.ends_with(".committed"))
     };
-    let refused = || ArmError::Action(action.to_owned());
+    let refusal = || ArmError::Action(action.to_owned());
     let action = match action.split_once(':') {
         None if action == "abort" => Action::Abort,
         None if action == "stop" => Action::Stop,
         None if action == "error" && ends_transaction() => Action::Error,
-        Some(("pause", millis)) => Action::Pause(Duration::from_millis(millis.parse().map_err(|_| refused())?)),
-        _ => return Err(refused()),
+        Some(("pause", millis)) => Action::Pause(Duration::from_millis(millis.parse().map_err(|_| refusal())?)),
+        _ => return Err(refusal()),
     };
-    Ok(Armed { name: name.to_owned(), left, action })
+    Ok(Armed { name: name.to_owned(), remaining_count, action })
 }
 
 pub(crate) fn pass(name: &str) {
@@ -77,18 +78,18 @@ pub(crate) fn try_pass(operation: &str, step: &str) -> Result<(), Injected> {
 /// The action that is due when this failpoint is reached.
 fn take_due_action(is_match: impl Fn(&str) -> bool) -> Option<Action> {
     let mut armed = ARMED.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut due = None;
+    let mut due_action = None;
     armed.retain_mut(|armed| {
         if !is_match(&armed.name) {
             return true;
         }
-        armed.left -= 1;
-        if armed.left == 0 {
-            due.get_or_insert(armed.action);
+        armed.remaining_count -= 1;
+        if armed.remaining_count == 0 {
+            due_action.get_or_insert(armed.action);
         }
-        armed.left > 0
+        armed.remaining_count > 0
     });
-    due
+    due_action
 }
 
 fn perform_action(name: &str, action: Action) -> Result<(), Injected> {
@@ -98,8 +99,8 @@ fn perform_action(name: &str, action: Action) -> Result<(), Injected> {
         Action::Abort => std::process::abort(),
         Action::Stop => {
             let id = std::process::id().to_string();
-            let kill = Command::new("kill").args(["-STOP", &id]).stdin(Stdio::null()).status();
-            debug_assert!(kill.is_ok(), "kill is not installed");
+            let result = Command::new("kill").args(["-STOP", &id]).stdin(Stdio::null()).status();
+            debug_assert!(result.is_ok(), "kill is not installed");
             // The signal may reach another thread first. This thread sleeps, so that it does not pass the failpoint in the
             // meantime. It need not know how long the stop lasts.
             pause(Duration::from_secs(1));
@@ -121,7 +122,7 @@ mod tests {
 
     #[test]
     fn an_armed_failpoint_is_read_whole_or_refused() {
-        let armed = |name: &str, left, action| Ok(Armed { name: name.to_owned(), left, action });
+        let armed = |name: &str, left, action| Ok(Armed { name: name.to_owned(), remaining_count: left, action });
         for (text, expected) in [
             ("claim.moved", armed("claim.moved", 1, Action::Abort)),
             ("claim.moved@3", armed("claim.moved", 3, Action::Abort)),

@@ -13,10 +13,9 @@ macro_rules! mutants {
         pub enum Mutant { $($(#[$doc])* $variant),+ }
 
         impl Mutant {
-            /// Every one, with its name.
+            /// All mutants, each with its name.
             pub const ALL: &'static [(&'static str, Self)] = &[$(($name, Self::$variant)),+];
 
-            /// Its name.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }

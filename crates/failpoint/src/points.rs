@@ -122,9 +122,9 @@ pub struct Point {
 
 /// All failpoints of a server.
 pub fn server() -> impl Iterator<Item = String> {
-    let written = TRANSACTIONS.iter().map(|operation| format!("{operation}.written"));
-    let committed = TRANSACTIONS.iter().map(|operation| format!("{operation}.committed"));
-    SERVER.iter().map(|point| point.name.to_owned()).chain(written).chain(committed)
+    let written_names = TRANSACTIONS.iter().map(|operation| format!("{operation}.written"));
+    let committed_names = TRANSACTIONS.iter().map(|operation| format!("{operation}.committed"));
+    SERVER.iter().map(|point| point.name.to_owned()).chain(written_names).chain(committed_names)
 }
 
 /// All failpoints of an executor.

@@ -104,14 +104,14 @@ impl Parse for Args {
                 input.parse::<Token![,]>()?;
             }
         }
-        for given in Punctuated::<NamedArg, Token![,]>::parse_terminated(input)? {
-            let arg = Arg::new(kind(&given.name)?, given.value)?;
-            if let Some(other) = args.iter().find(|other| other.kind.path == arg.kind.path) {
-                let message = match other.kind.name {
+        for named_arg in Punctuated::<NamedArg, Token![,]>::parse_terminated(input)? {
+            let arg = Arg::new(kind(&named_arg.name)?, named_arg.value)?;
+            if let Some(same_arg) = args.iter().find(|same_arg| same_arg.kind.path == arg.kind.path) {
+                let message = match same_arg.kind.name {
                     name if name == arg.kind.name => format!("`{name}` is given twice"),
                     name => format!("`{}` means the same as `{name}`; give one of them", arg.kind.name),
                 };
-                return Err(syn::Error::new(given.name.span(), message));
+                return Err(syn::Error::new(named_arg.name.span(), message));
             }
             args.push(arg);
         }
@@ -134,8 +134,11 @@ impl Parse for NamedArg {
 
 fn kind(name: &Ident) -> syn::Result<&'static ArgKind> {
     ARG_KINDS.iter().find(|kind| name == kind.name).ok_or_else(|| {
-        let known: Vec<String> = ARG_KINDS.iter().map(|kind| format!("`{}`", kind.name)).collect();
-        syn::Error::new(name.span(), format!("`{name}` is not an argument of a job; there are {}", known.join(", ")))
+        let known_names: Vec<String> = ARG_KINDS.iter().map(|kind| format!("`{}`", kind.name)).collect();
+        syn::Error::new(
+            name.span(),
+            format!("`{name}` is not an argument of a job; there are {}", known_names.join(", ")),
+        )
     })
 }
 
@@ -163,12 +166,14 @@ fn parse_value(value_type: ArgType, expr: &Expr) -> Option<Value> {
             Some(json!(text.value()))
         }
         (ArgType::Texts, Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => Some(json!([text.value()])),
-        (ArgType::Texts | ArgType::WordOrTexts, Expr::Array(ExprArray { elems, .. })) => {
-            elems.iter().map(|one| parse_value(ArgType::Text, one)).collect::<Option<Vec<_>>>().map(Value::Array)
-        }
+        (ArgType::Texts | ArgType::WordOrTexts, Expr::Array(ExprArray { elems, .. })) => elems
+            .iter()
+            .map(|element| parse_value(ArgType::Text, element))
+            .collect::<Option<Vec<_>>>()
+            .map(Value::Array),
         (ArgType::Pairs, Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => parse_pairs([text.value()].into_iter()),
         (ArgType::Pairs, Expr::Array(ExprArray { elems, .. })) => {
-            let texts = elems.iter().map(|one| parse_value(ArgType::Text, one)?.as_str().map(str::to_owned));
+            let texts = elems.iter().map(|element| parse_value(ArgType::Text, element)?.as_str().map(str::to_owned));
             parse_pairs(texts.collect::<Option<Vec<_>>>()?.into_iter())
         }
         (ArgType::Number, Expr::Lit(ExprLit { lit: Lit::Int(number), .. })) => {

@@ -31,8 +31,8 @@ pub(crate) fn check(args: &Args, name: &str, function: Span) -> syn::Result<()> 
 /// `success_by` may have a zone, but must have a time.
 fn with_its_field<'a>(arg: &'a Arg, args: &'a Args) -> impl Iterator<Item = &'a Arg> {
     let field = &arg.kind.path[..arg.kind.path.len() - 1];
-    let is_of_field = move |other: &&Arg| field.len() > 1 && other.kind.path.starts_with(field);
-    args.0.iter().filter(move |other| std::ptr::eq(*other, arg) || is_of_field(other))
+    let is_of_field = move |other_arg: &&Arg| field.len() > 1 && other_arg.kind.path.starts_with(field);
+    args.0.iter().filter(move |other_arg| std::ptr::eq(*other_arg, arg) || is_of_field(other_arg))
 }
 
 /// Reads a document. Its schedule is read separately first: the field may be one schedule or a list, and for such a
@@ -61,8 +61,10 @@ impl ErrorList {
 fn span_of(pointer: &str, args: &Args, function: Span) -> Span {
     let pointer = if pointer == "/handler" { "/name" } else { pointer };
     let is_at_pointer = |arg: &&Arg| {
-        let own = arg.kind.path.iter().map(|step| format!("/{step}")).collect::<String>();
-        pointer == own || own.starts_with(&format!("{pointer}/")) || pointer.starts_with(&format!("{own}/"))
+        let own_pointer = arg.kind.path.iter().map(|step| format!("/{step}")).collect::<String>();
+        pointer == own_pointer
+            || own_pointer.starts_with(&format!("{pointer}/"))
+            || pointer.starts_with(&format!("{own_pointer}/"))
     };
     args.0.iter().find(is_at_pointer).map_or(function, |arg| arg.span)
 }
@@ -71,11 +73,11 @@ fn document<'a>(args: impl IntoIterator<Item = &'a Arg>, name: &str) -> Value {
     // The executor sets the app, which is unknown here.
     let mut document = json!({"name": name, "app": "app", "handler": name});
     for arg in args {
-        let mut place = &mut document;
+        let mut value = &mut document;
         for step in arg.kind.path {
-            place = &mut place[*step];
+            value = &mut value[*step];
         }
-        *place = arg.value.clone();
+        *value = arg.value.clone();
     }
     document
 }

@@ -22,8 +22,8 @@ pub(crate) fn expand(args: TokenStream, item: TokenStream) -> syn::Result<TokenS
 }
 
 fn job_name(args: &Args, function: &Ident) -> String {
-    let given = args.0.iter().find(|arg| arg.kind.name == "name").and_then(|arg| arg.value.as_str());
-    given.map_or_else(|| function.unraw().to_string(), str::to_owned)
+    let given_name = args.0.iter().find(|arg| arg.kind.name == "name").and_then(|arg| arg.value.as_str());
+    given_name.map_or_else(|| function.unraw().to_string(), str::to_owned)
 }
 
 fn emit(args: &Args, name: &str, mut function: ItemFn) -> TokenStream {
@@ -68,7 +68,7 @@ fn method_call(arg: &Arg) -> Option<TokenStream> {
     }
     let method = format_ident!("{}", arg.kind.method);
     let value = match (&arg.tokens, arg.value.is_array() || arg.value.is_object()) {
-        (one @ Expr::Lit(_), true) => quote!([#one]),
+        (literal @ Expr::Lit(_), true) => quote!([#literal]),
         (other, _) => other.to_token_stream(),
     };
     Some(quote!(.#method(#value)))
@@ -94,7 +94,7 @@ fn description(docs: &[Attribute]) -> Option<String> {
 fn plain_line(index: usize, line: &str) -> &str {
     let line = line.trim();
     match line.strip_prefix('*').filter(|_| index > 0) {
-        Some(rest) if rest.is_empty() || rest.starts_with(' ') => rest.trim_start(),
+        Some(line_text) if line_text.is_empty() || line_text.starts_with(' ') => line_text.trim_start(),
         _ => line,
     }
 }

@@ -8,7 +8,8 @@ pub(crate) fn expand(args: TokenStream, item: TokenStream) -> syn::Result<TokenS
     let name: LitStr = syn::parse2(args)?;
     rondel_core::name::check_handler(&name.value()).map_err(|reason| syn::Error::new(name.span(), reason))?;
     let block: ItemImpl = syn::parse2(item)?;
-    let is_pump = |(path, _): &(syn::Path, _)| path.segments.last().is_some_and(|last| last.ident == "Pump");
+    let is_pump =
+        |(path, _): &(syn::Path, _)| path.segments.last().is_some_and(|last_segment| last_segment.ident == "Pump");
     if !block.trait_.as_ref().is_some_and(is_pump) {
         return Err(syn::Error::new_spanned(&block.self_ty, "the attribute goes on an `impl Pump for …`"));
     }

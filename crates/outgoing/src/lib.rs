@@ -113,8 +113,8 @@ pub fn check_host(url: &Url, allowed: &AllowedAddresses) -> Result<(), AddressRe
 pub fn refusal(error: &RequestError) -> Option<AddressRefused> {
     let mut cause = error.source();
     while let Some(error) = cause {
-        if let Some(refused) = error.downcast_ref::<AddressRefused>() {
-            return Some(*refused);
+        if let Some(refusal) = error.downcast_ref::<AddressRefused>() {
+            return Some(*refusal);
         }
         cause = error.source();
     }
@@ -135,8 +135,8 @@ pub fn failure_text(error: RequestError) -> String {
 /// The innermost error of the chain.
 fn root_cause(error: &(dyn Error + 'static)) -> String {
     let mut cause = error;
-    while let Some(next) = cause.source() {
-        cause = next;
+    while let Some(inner_cause) = cause.source() {
+        cause = inner_cause;
     }
     cause.to_string()
 }
@@ -151,7 +151,7 @@ fn redirect_policy(count_max: usize, allowed: AllowedAddresses) -> Policy {
         }
         match check_host(attempt.url(), &allowed) {
             Ok(()) => attempt.follow(),
-            Err(refused) => attempt.error(refused),
+            Err(refusal) => attempt.error(refusal),
         }
     })
 }

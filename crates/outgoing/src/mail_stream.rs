@@ -27,7 +27,7 @@ struct Bounded<S> {
     stream: S,
     peer: SocketAddr,
     /// The number of bytes that may still be read.
-    left: usize,
+    bytes_left: usize,
 }
 
 /// Connects to the first of these addresses that answers. `limit` is the time that the caller allows. With `tls_host`, the connection uses
@@ -38,12 +38,12 @@ pub(crate) async fn connect(
     tls_host: Option<&str>,
 ) -> io::Result<Box<dyn AsyncTokioStream>> {
     let stream = first_answer(addresses, limit, TcpStream::connect::<SocketAddr>).await?;
-    let (peer, left) = (stream.peer_addr()?, ANSWERS_LEN_MAX);
-    let Some(host) = tls_host else { return Ok(Box::new(Bounded { stream, peer, left })) };
+    let (peer, bytes_left) = (stream.peer_addr()?, ANSWERS_LEN_MAX);
+    let Some(host) = tls_host else { return Ok(Box::new(Bounded { stream, peer, bytes_left })) };
     let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
     let connector = TlsConnector::from(Arc::new(client_config().map_err(io::Error::other)?));
     let stream = connector.connect(name, stream).await?;
-    Ok(Box::new(Bounded { stream, peer, left }))
+    Ok(Box::new(Bounded { stream, peer, bytes_left }))
 }
 
 /// Tries the addresses one after another. Each address but the last gets an equal part of the time: an address that never answers leaves
@@ -51,25 +51,27 @@ pub(crate) async fn connect(
 async fn first_answer<T, F: Future<Output = io::Result<T>>>(
     addresses: &[SocketAddr],
     limit: Duration,
-    open: impl Fn(SocketAddr) -> F,
+    connect: impl Fn(SocketAddr) -> F,
 ) -> io::Result<T> {
-    let Some((last, others)) = addresses.split_last() else { return Err(io::Error::other("no address")) };
+    let Some((last_address, other_addresses)) = addresses.split_last() else {
+        return Err(io::Error::other("no address"));
+    };
     let part = u32::try_from(addresses.len()).ok().and_then(|count| limit.checked_div(count)).unwrap_or(limit);
-    for address in others {
-        if let Ok(Ok(opened)) = timeout(part, open(*address)).await {
-            return Ok(opened);
+    for address in other_addresses {
+        if let Ok(Ok(stream)) = timeout(part, connect(*address)).await {
+            return Ok(stream);
         }
     }
-    open(*last).await
+    connect(*last_address).await
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
+        let len_before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
-        let count = buffer.filled().len() - before;
+        let count = buffer.filled().len() - len_before;
         let too_many = || io::Error::other(format!("the server's answers have more than {ANSWERS_LEN_MAX} bytes"));
-        self.left = self.left.checked_sub(count).ok_or_else(too_many)?;
+        self.bytes_left = self.bytes_left.checked_sub(count).ok_or_else(too_many)?;
         Poll::Ready(Ok(()))
     }
 }

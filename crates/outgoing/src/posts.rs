@@ -44,8 +44,8 @@ type Connecting = <Https as Service<Uri>>::Future;
 
 fn with_timeout(connecting: Connecting) -> Connecting {
     Box::pin(async {
-        let late = |_| Err(io::Error::new(io::ErrorKind::TimedOut, "not established in time").into());
-        tokio::time::timeout(CONNECT_TIMEOUT, connecting).await.unwrap_or_else(late)
+        let timeout_error = |_| Err(io::Error::new(io::ErrorKind::TimedOut, "not established in time").into());
+        tokio::time::timeout(CONNECT_TIMEOUT, connecting).await.unwrap_or_else(timeout_error)
     })
 }
 
@@ -61,9 +61,7 @@ pub struct Target {
 /// The answer to a request.
 #[derive(Debug)]
 pub struct PostResponse {
-    /// The status.
     pub status: StatusCode,
-    /// The body.
     pub body: Bytes,
 }
 
@@ -121,7 +119,7 @@ impl PostClient {
     /// # Errors
     /// A message, if the URL contains an address that is not allowed, or if its scheme is not HTTP or HTTPS.
     pub fn target(&self, url: &Url) -> Result<Target, String> {
-        check_host(url, &self.allowed).map_err(|refused| refused.to_string())?;
+        check_host(url, &self.allowed).map_err(|refusal| refusal.to_string())?;
         let uri = Uri::from_str(url.as_str()).map_err(|error| error.to_string())?;
         let path = uri.path().trim_end_matches('/').to_owned();
         match (uri.scheme(), uri.authority()) {
@@ -163,8 +161,8 @@ impl PostClient {
             })?;
             Ok(PostResponse { status: head.status, body: body.to_bytes() })
         };
-        let late = |_| Err(PostError::Unclear("no answer in time".to_owned()));
-        tokio::time::timeout(limits.timeout, answer).await.unwrap_or_else(late)
+        let timeout_error = |_| Err(PostError::Unclear("no answer in time".to_owned()));
+        tokio::time::timeout(limits.timeout, answer).await.unwrap_or_else(timeout_error)
     }
 }
 

@@ -15,8 +15,8 @@ impl Resolve for SystemResolver {
     fn resolve(&self, name: Name) -> Resolving {
         Box::pin(async move {
             // The client sets the port after the name is resolved.
-            let found: Vec<_> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
-            Ok(Box::new(found.into_iter()) as Addrs)
+            let addresses: Vec<_> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            Ok(Box::new(addresses.into_iter()) as Addrs)
         })
     }
 }
@@ -69,20 +69,24 @@ pub(crate) async fn resolve_allowed(
     port: u16,
     allowed: &AllowedAddresses,
 ) -> Result<Vec<SocketAddr>, ResolveError> {
-    let found = tokio::net::lookup_host((host, port)).await;
-    let found =
-        found.map_err(|error| ResolveError { is_final: false, reason: format!("no address for {host:?}: {error}") })?;
+    let addresses = tokio::net::lookup_host((host, port)).await;
+    let addresses = addresses
+        .map_err(|error| ResolveError { is_final: false, reason: format!("no address for {host:?}: {error}") })?;
     let mut refused = None;
-    let mut left = Vec::new();
-    for address in found {
+    let mut allowed_addresses = Vec::new();
+    for address in addresses {
         match allowed.check(address.ip()) {
-            Ok(()) => left.push(address),
+            Ok(()) => allowed_addresses.push(address),
             Err(refusal) => refused = Some(refusal),
         }
     }
     match refused {
-        Some(refusal) if left.is_empty() => Err(ResolveError { is_final: true, reason: refusal.to_string() }),
-        _ if left.is_empty() => Err(ResolveError { is_final: false, reason: format!("no address for {host:?}") }),
-        _ => Ok(left),
+        Some(refusal) if allowed_addresses.is_empty() => {
+            Err(ResolveError { is_final: true, reason: refusal.to_string() })
+        }
+        _ if allowed_addresses.is_empty() => {
+            Err(ResolveError { is_final: false, reason: format!("no address for {host:?}") })
+        }
+        _ => Ok(allowed_addresses),
     }
 }

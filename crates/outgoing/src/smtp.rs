@@ -28,12 +28,10 @@ pub enum Security {
     None,
 }
 
-/// The mail server.
 #[derive(Clone)]
 pub struct MailServer {
     /// Its name or address. With TLS, its certificate must be valid for it.
     pub host: String,
-    /// Its port.
     pub port: u16,
     /// How the connection is encrypted.
     pub security: Security,
@@ -54,16 +52,13 @@ impl std::fmt::Debug for MailServer {
     }
 }
 
-/// A mail.
 #[derive(Clone, Debug)]
 pub struct Mail {
     /// The sender's address.
     pub from: String,
     /// The recipients' addresses.
     pub to: Vec<String>,
-    /// The subject.
     pub subject: String,
-    /// The text.
     pub text: String,
     /// The text as HTML.
     pub html: String,
@@ -109,14 +104,15 @@ pub async fn send_mail(
     let (envelope, message) = build(mail)?;
     let delivery = deliver(server, &envelope, &message, allowed);
     match timeout(server.timeout, delivery).await {
-        Ok(done) => done,
+        Ok(result) => result,
         Err(_) => Err(MailError::new(false, format!("no answer within {} s", server.timeout.as_secs()))),
     }
 }
 
 fn build(mail: &Mail) -> Result<(Envelope, Vec<u8>), MailError> {
-    let wrong = |text: String| MailError::new(true, text);
-    let address = |text: &str| text.parse::<Address>().map_err(|error| wrong(format!("address {text:?}: {error}")));
+    let final_error = |text: String| MailError::new(true, text);
+    let address =
+        |text: &str| text.parse::<Address>().map_err(|error| final_error(format!("address {text:?}: {error}")));
     let from = address(&mail.from)?;
     let mut builder = Message::builder()
         .message_id(Some(format!("<{}@{}>", mail.id, from.domain())))
@@ -126,7 +122,7 @@ fn build(mail: &Mail) -> Result<(Envelope, Vec<u8>), MailError> {
         builder = builder.to(Mailbox::new(None, address(recipient)?));
     }
     let parts = MultiPart::alternative_plain_html(mail.text.clone(), mail.html.clone());
-    let message = builder.multipart(parts).map_err(|error| wrong(chain_in_one_line(&error)))?;
+    let message = builder.multipart(parts).map_err(|error| final_error(chain_in_one_line(&error)))?;
     Ok((message.envelope().clone(), message.formatted()))
 }
 
@@ -143,8 +139,8 @@ async fn deliver(
     let stream = connect(&addresses, server.timeout, tls_host).await;
     let stream = stream.map_err(|error| MailError::new(false, chain_in_one_line(&error)))?;
     let hello = envelope.from().map_or_else(ClientId::default, |from| ClientId::Domain(from.domain().to_owned()));
-    let connected = AsyncSmtpConnection::connect_with_transport(stream, &hello).await;
-    let mut connection = connected.map_err(|error| mail_error(&error))?;
+    let connect_result = AsyncSmtpConnection::connect_with_transport(stream, &hello).await;
+    let mut connection = connect_result.map_err(|error| mail_error(&error))?;
     let sent = async {
         if server.security == Security::Starttls {
             if !connection.server_info().supports_feature(Extension::StartTls) {
@@ -155,13 +151,13 @@ async fn deliver(
         }
         if let Some((user, password)) = &server.credentials {
             let credentials = Credentials::new(user.clone(), password.clone());
-            let ways = [Mechanism::Plain, Mechanism::Login];
-            if connection.server_info().get_auth_mechanism(&ways).is_none() {
+            let mechanisms = [Mechanism::Plain, Mechanism::Login];
+            if connection.server_info().get_auth_mechanism(&mechanisms).is_none() {
                 let text = "the mail server offers neither AUTH PLAIN nor AUTH LOGIN on this connection; many offer them only with TLS \
                             (security starttls or tls)";
                 return Err(MailError::new(true, text));
             }
-            connection.auth(&ways, &credentials).await.map_err(|error| mail_error(&error))?;
+            connection.auth(&mechanisms, &credentials).await.map_err(|error| mail_error(&error))?;
         }
         send_message(&mut connection, envelope, message).await
     };
@@ -177,8 +173,8 @@ async fn send_message(
     envelope: &Envelope,
     message: &[u8],
 ) -> Result<AcceptedMail, MailError> {
-    let begin = commands::Mail::new(envelope.from().cloned(), mail_parameters(connection, envelope, message)?);
-    connection.command(begin).await.map_err(|error| mail_error(&error))?;
+    let mail_command = commands::Mail::new(envelope.from().cloned(), mail_parameters(connection, envelope, message)?);
+    connection.command(mail_command).await.map_err(|error| mail_error(&error))?;
     let mut refusals: Vec<(String, MailError)> = Vec::new();
     for recipient in envelope.to() {
         match connection.command(commands::Rcpt::new(recipient.clone(), Vec::new())).await {
@@ -190,19 +186,19 @@ async fn send_message(
     }
     if refusals.len() == envelope.to().len() {
         // A temporary refusal is returned first: another try may succeed.
-        let temporary = refusals.iter().find(|(_, refusal)| !refusal.is_final);
-        if let Some((_, refusal)) = temporary.or_else(|| refusals.first()) {
+        let temporary_refusal = refusals.iter().find(|(_, refusal)| !refusal.is_final);
+        if let Some((_, refusal)) = temporary_refusal.or_else(|| refusals.first()) {
             return Err(refusal.clone());
         }
     }
     connection.command(commands::Data).await.map_err(|error| mail_error(&error))?;
     let response = connection.message(message).await.map_err(|error| mail_error(&error))?;
-    let refused = refusals.into_iter().map(|(recipient, refusal)| {
+    let refusal_texts = refusals.into_iter().map(|(recipient, refusal)| {
         // The other recipients have the mail: it counts as sent.
-        let rest = if refusal.is_final { "" } else { " (not tried again: other recipients have the mail)" };
-        format!("{recipient}: {}{rest}", refusal.text)
+        let retry_note = if refusal.is_final { "" } else { " (not tried again: other recipients have the mail)" };
+        format!("{recipient}: {}{retry_note}", refusal.text)
     });
-    Ok(AcceptedMail { status: i32::from(u16::from(response.code())), refused: refused.collect() })
+    Ok(AcceptedMail { status: i32::from(u16::from(response.code())), refused: refusal_texts.collect() })
 }
 
 /// The extensions of SMTP that a message needs.
@@ -211,20 +207,21 @@ fn mail_parameters(
     envelope: &Envelope,
     message: &[u8],
 ) -> Result<Vec<MailParameter>, MailError> {
-    let missing =
-        |what: &str| MailError::new(true, format!("the server does not support {what}, which the mail needs"));
-    let has = |extension| connection.server_info().supports_feature(extension);
+    let missing_extension = |extension: &str| {
+        MailError::new(true, format!("the server does not support {extension}, which the mail needs"))
+    };
+    let has_extension = |extension| connection.server_info().supports_feature(extension);
     let mut parameters = Vec::new();
     let mut addresses = envelope.from().into_iter().chain(envelope.to());
     if addresses.any(|address| !address.to_string().is_ascii()) {
-        if !has(Extension::SmtpUtfEight) {
-            return Err(missing("SMTPUTF8"));
+        if !has_extension(Extension::SmtpUtfEight) {
+            return Err(missing_extension("SMTPUTF8"));
         }
         parameters.push(MailParameter::SmtpUtfEight);
     }
     if !message.is_ascii() {
-        if !has(Extension::EightBitMime) {
-            return Err(missing("8BITMIME"));
+        if !has_extension(Extension::EightBitMime) {
+            return Err(missing_extension("8BITMIME"));
         }
         parameters.push(MailParameter::Body(MailBodyParameter::EightBitMime));
     }

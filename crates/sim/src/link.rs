@@ -88,7 +88,7 @@ pub(crate) struct HeldRun {
     /// The highest fenced epoch of that node when the run arrived.
     pub(crate) fenced: Option<i64>,
     /// The id of the [`Link`] on which it arrived.
-    link: u64,
+    link_id: u64,
     /// When its handler began.
     pub(crate) started_at: OnceLock<Timestamp>,
     stop: Mutex<Option<StopCause>>,
@@ -133,8 +133,8 @@ impl TableRun for RunHandle {
         self.trigger.fence_n
     }
 
-    fn link(&self) -> u64 {
-        self.link
+    fn link_id(&self) -> u64 {
+        self.link_id
     }
 
     fn log(&self) -> &Arc<NoLog> {
@@ -159,7 +159,7 @@ impl TableRun for RunHandle {
 pub(crate) struct NoLog;
 
 impl TableLog for NoLog {
-    fn link(&self) -> u64 {
+    fn link_id(&self) -> u64 {
         0
     }
 
@@ -195,12 +195,12 @@ impl Intake for Arrival {
         true
     }
 
-    fn make_run(&self, trigger: v1::Trigger, link: u64) -> RunHandle {
+    fn make_run(&self, trigger: v1::Trigger, link_id: u64) -> RunHandle {
         RunHandle(Arc::new(HeldRun {
             trigger,
             origin: self.origin,
             fenced: self.fenced,
-            link,
+            link_id,
             started_at: OnceLock::new(),
             stop: Mutex::default(),
             stopping: CancellationToken::new(),

@@ -31,20 +31,15 @@ pub const MAINTENANCE_TOTAL_MAX: u32 = 10_000;
 /// Maximum number of rows that one call reads.
 pub const PAGE_MAX: u32 = 500;
 
-/// A stored rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleRecord {
-    /// Its id.
     pub id: AlertRuleId,
-    /// Its namespace.
     pub namespace: NamespaceId,
     /// The number of its definition, from 1. A save whose `If-Match` names another number is refused.
     pub version: i64,
-    /// The definition.
     pub spec: RuleSpec,
     /// Name of the caller that saved it.
     pub author: String,
-    /// When it was created.
     pub created_at: Timestamp,
     /// When it was last saved.
     pub updated_at: Timestamp,
@@ -70,7 +65,6 @@ pub struct RuleProgress {
 pub struct RuleChange<'a> {
     /// The id to use if the rule does not exist yet.
     pub id: AlertRuleId,
-    /// Its namespace.
     pub namespace: NamespaceId,
     /// The version that the author saw, 0 for none; `None` to overwrite any version.
     pub expected_version: Option<i64>,
@@ -80,7 +74,6 @@ pub struct RuleChange<'a> {
     pub author: &'a str,
     /// When it is evaluated next. Ignored if an evaluation is due and the rule still watches the same things: that evaluation stays due.
     pub check_at: Option<Timestamp>,
-    /// The current time.
     pub now: Timestamp,
 }
 
@@ -92,8 +85,8 @@ pub(crate) fn next_evaluation(
     change: &RuleChange<'_>,
 ) -> (Option<Timestamp>, Option<RuleProgress>) {
     let is_due = |rule: &&RuleRecord| {
-        let is_on = rule.spec.enabled && change.spec.enabled && judge::watches_same(&rule.spec, change.spec);
-        is_on && rule.check_at.is_some_and(|at| at <= change.now)
+        let is_still_watched = rule.spec.enabled && change.spec.enabled && judge::watches_same(&rule.spec, change.spec);
+        is_still_watched && rule.check_at.is_some_and(|at| at <= change.now)
     };
     match before.filter(is_due) {
         Some(rule) => (rule.check_at, rule.progress.clone()),
@@ -112,14 +105,13 @@ pub enum RuleSaved {
     Conflict(i64),
     /// The namespace has [`RULE_COUNT_MAX`] rules.
     Full,
-    /// It names this channel, which does not exist.
+    /// The rule names this channel, which does not exist.
     NoChannel(String),
 }
 
 /// Outcome of deleting a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleDeleted {
-    /// The rule is deleted.
     Deleted,
     /// Another caller changed it first; its current version.
     Conflict(i64),
@@ -130,11 +122,8 @@ pub enum RuleDeleted {
 /// A run that failed or was skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AlertEvent {
-    /// The run.
     pub run: RunId,
-    /// Its app.
     pub app: AppId,
-    /// Its job.
     pub job: JobId,
     /// Its verdict.
     pub status: RunStatus,
@@ -147,9 +136,7 @@ pub struct AlertEvent {
 /// An incident with its rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IncidentRecord {
-    /// The incident.
     pub incident: Incident,
-    /// The rule's id.
     pub rule: AlertRuleId,
     /// The rule as it was when the incident last changed. It is stored as disabled if the rule no longer watched the subject when the
     /// incident ended.
@@ -166,7 +153,6 @@ impl IncidentRecord {
 /// Selects incidents, the newest first.
 #[derive(Clone, Copy, Debug)]
 pub struct IncidentQuery<'a> {
-    /// Their namespace.
     pub namespace: NamespaceId,
     /// Only open ones, or only resolved ones.
     pub is_open: Option<bool>,
@@ -174,18 +160,15 @@ pub struct IncidentQuery<'a> {
     pub job: Option<JobId>,
     /// Only those with lower ids than this one.
     pub before: Option<IncidentId>,
-    /// Only incidents about these apps, by name, or about jobs of these apps: the apps that the caller may see.
+    /// Only incidents about the apps with these names, or about jobs of these apps: the apps that the caller may see.
     pub within: Option<&'a [String]>,
     /// Maximum number of incidents.
     pub limit: u32,
 }
 
-/// A silence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SilenceRecord {
-    /// Its id.
     pub id: SilenceId,
-    /// Its namespace.
     pub namespace: NamespaceId,
     /// The incidents that it matches.
     pub spec: SilenceSpec,
@@ -193,16 +176,13 @@ pub struct SilenceRecord {
     pub author: String,
     /// The reason that the author gave.
     pub reason: String,
-    /// When it was created.
     pub created_at: Timestamp,
-    /// Its end.
     pub ends_at: Timestamp,
 }
 
 /// The decisions of one evaluation of a namespace's rules.
 #[derive(Clone, Debug)]
 pub struct AlertWrite<'a> {
-    /// The namespace.
     pub namespace: NamespaceId,
     /// The version of the namespace's alerts that the decisions are based on.
     pub version: i64,
@@ -223,18 +203,16 @@ pub struct AlertWrite<'a> {
 /// When an expectation of a job is checked next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpectCheck {
-    /// The job.
     pub job: JobId,
-    /// The kind of expectation.
     pub kind: ExpectKind,
-    /// The instant. `None` for never, and for a kind that is checked on open runs: all such kinds share one [`OpenRunsCheck`].
+    /// `None` for never, and for a kind that is checked on open runs: all such kinds share one [`OpenRunsCheck`].
     pub at: Option<Timestamp>,
 }
 
 /// When open runs are next compared with the expectations of their jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenRunsCheck {
-    /// The instant; `None` if no job expects anything of open runs.
+    /// `None` if no job expects anything of open runs.
     pub at: Option<Timestamp>,
 }
 
@@ -254,23 +232,24 @@ pub(crate) fn first_checks(
     (before, spec): (Option<(&JobSpec, &[ExpectCheck])>, &JobSpec),
     now: Timestamp,
 ) -> Vec<ExpectCheck> {
-    let Some(expected) = spec.expectations() else { return Vec::new() };
-    let old = before.and_then(|(spec, expect_checks)| Some((spec.expectations()?, expect_checks)));
+    let Some(expectations) = spec.expectations() else { return Vec::new() };
+    let old_expectations = before.and_then(|(spec, expect_checks)| Some((spec.expectations()?, expect_checks)));
     // A check that is due stays due if its condition is unchanged, because no evaluation has judged the passed deadline yet.
     let due = |kind: ExpectKind| {
-        let (_, expect_checks) = old.as_ref().filter(|(old, _)| old.condition(kind) == expected.condition(kind))?;
+        let (_, expect_checks) = old_expectations
+            .as_ref()
+            .filter(|(old_expectations, _)| old_expectations.condition(kind) == expectations.condition(kind))?;
         expect_checks.iter().find(|check| check.kind == kind)?.at.filter(|at| *at <= now)
     };
-    let at = |kind: ExpectKind| due(kind).or_else(|| expected.first_check_at(kind, now, before.is_none()));
-    expected.kinds().map(|kind| ExpectCheck { job, kind, at: at(kind) }).collect()
+    let at = |kind: ExpectKind| due(kind).or_else(|| expectations.first_check_at(kind, now, before.is_none()));
+    expectations.kinds().map(|kind| ExpectCheck { job, kind, at: at(kind) }).collect()
 }
 
 /// When a rule is evaluated next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleCheck {
-    /// The rule.
     pub rule: AlertRuleId,
-    /// The instant; `None` for never.
+    /// `None` for never.
     pub at: Option<Timestamp>,
     /// How far the current evaluation has come.
     pub progress: Option<RuleProgress>,
@@ -279,17 +258,11 @@ pub struct RuleCheck {
 /// A job as rules see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchedJob {
-    /// The job.
     pub id: JobId,
-    /// Its name.
     pub name: String,
-    /// Its app.
     pub app: AppId,
-    /// The name of its app.
     pub app_name: String,
-    /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// When it was created.
     pub created_at: Timestamp,
     /// The planned instant of the newest run that is known to have succeeded. A later success is perhaps not counted yet.
     pub succeeded_at: Option<Timestamp>,
@@ -297,25 +270,21 @@ pub struct WatchedJob {
     pub expect: Option<Expectations>,
 }
 
-/// A stored maintenance window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MaintenanceRecord {
-    /// The window.
     pub window: MaintenanceWindow,
-    /// The name of its app.
     pub app_name: Option<String>,
     /// The reason that the author gave.
     pub reason: String,
     /// Name of the caller that planned it.
     pub author: String,
-    /// When it was created.
     pub created_at: Timestamp,
 }
 
 /// Rules, incidents, silences, maintenance windows, and the data that rules evaluate.
 #[async_trait]
 pub trait Alerts {
-    /// Every rule of a namespace, by name.
+    /// Every rule of a namespace, sorted by name.
     async fn alert_rules(&self, namespace: NamespaceId) -> Result<Vec<RuleRecord>>;
 
     /// Saves a rule. If the rule now watches something else, its open incidents become due, so that the next evaluation resolves them.
@@ -351,7 +320,6 @@ pub trait Alerts {
     /// Expectations of jobs that are due, the longest due first, at most `limit`.
     async fn due_expectations(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectCheck>>;
 
-    /// The expectations of these jobs.
     async fn expectations_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>>;
 
     /// The expectations that jobs of a namespace have of open runs.
@@ -369,7 +337,6 @@ pub trait Alerts {
     /// The incidents that a group reports, the newest first, at most `limit`.
     async fn incidents_of_group(&self, group: IncidentId, limit: u32) -> Result<Vec<IncidentRecord>>;
 
-    /// An incident.
     async fn incident(&self, namespace: NamespaceId, id: IncidentId) -> Result<Option<IncidentRecord>>;
 
     /// Acknowledges an open incident; `false` if it is not open, or is acknowledged already.
@@ -381,20 +348,21 @@ pub trait Alerts {
         now: Timestamp,
     ) -> Result<bool>;
 
-    /// Silences of a namespace that end after an instant, the first end first.
+    /// Silences of a namespace that end after an instant, sorted by their end.
     async fn silences(&self, namespace: NamespaceId, after: Timestamp) -> Result<Vec<SilenceRecord>>;
 
-    /// Adds a silence, once if it is called again; `false` if the namespace has [`SILENCE_COUNT_MAX`] that have not ended.
+    /// Adds a silence; a repeated call adds no second one. `false` if the namespace has [`SILENCE_COUNT_MAX`] that have
+    /// not ended.
     async fn add_silence(&self, silence: &SilenceRecord) -> Result<bool>;
 
     /// Ends a silence now; `false` if there is none, or it has ended.
     async fn end_silence(&self, namespace: NamespaceId, id: SilenceId, now: Timestamp) -> Result<bool>;
 
-    /// The maintenance windows of one namespace, or of all, that end after an instant, the first end first.
+    /// The maintenance windows of one namespace, or of all, that end after an instant, sorted by their end.
     async fn maintenance(&self, namespace: Option<NamespaceId>, after: Timestamp) -> Result<Vec<MaintenanceRecord>>;
 
-    /// Adds a maintenance window, once if it is called again; `false` if the namespace has [`MAINTENANCE_COUNT_MAX`] that have not ended, or
-    /// all namespaces together have [`MAINTENANCE_TOTAL_MAX`].
+    /// Adds a maintenance window; a repeated call adds no second one. `false` if the namespace has
+    /// [`MAINTENANCE_COUNT_MAX`] that have not ended, or all namespaces together have [`MAINTENANCE_TOTAL_MAX`].
     async fn add_maintenance(&self, record: &MaintenanceRecord) -> Result<bool>;
 
     /// Ends a maintenance window now. A window that has not begun becomes empty; a window that has ended stays unchanged. `false` if there
@@ -405,7 +373,7 @@ pub trait Alerts {
     /// Returns how many were removed.
     async fn forget_incidents(&self, before: Timestamp, limit: u32) -> Result<u64>;
 
-    /// A page of the jobs of a namespace or an app, by name, after `after_name`, at most `limit`.
+    /// The jobs of a namespace or an app, sorted by name, after `after_name`, at most `limit`.
     async fn watched_jobs(
         &self,
         namespace: NamespaceId,
@@ -432,8 +400,8 @@ impl IncidentQuery<'_> {
     /// Whether it selects this incident. Checks only the state and the app, not the namespace, the job, the ids or the limit.
     pub(crate) fn admits(&self, record: &IncidentRecord) -> bool {
         let (subject, is_open) = (&record.incident.subject, record.incident.state == IncidentState::Firing);
-        let own = (subject.kind == SubjectKind::App).then_some(&subject.name);
-        let app = subject.app.as_ref().or(own);
+        let own_app = (subject.kind == SubjectKind::App).then_some(&subject.name);
+        let app = subject.app.as_ref().or(own_app);
         self.is_open.is_none_or(|wanted| wanted == is_open)
             && self.within.is_none_or(|apps| app.is_some_and(|app| apps.contains(app)))
     }

@@ -18,9 +18,7 @@ pub const CALENDAR_JOB_COUNT_SHOWN: u32 = 10;
 /// A calendar with its newest version.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CalendarRecord {
-    /// Its id.
     pub id: CalendarId,
-    /// Its namespace.
     pub namespace: NamespaceId,
     /// The number of this version, from 1. A save whose `If-Match` names another number is refused.
     pub version: i64,
@@ -39,7 +37,6 @@ pub struct CalendarRecord {
 pub struct CalendarChange<'a> {
     /// The id to use if the calendar does not exist yet.
     pub id: CalendarId,
-    /// Its namespace.
     pub namespace: NamespaceId,
     /// The version that the author saw, 0 for none; `None` to overwrite any version.
     pub expected_version: Option<i64>,
@@ -49,7 +46,6 @@ pub struct CalendarChange<'a> {
     pub expanded_rule: &'a Rule,
     /// Name of the caller that saves it.
     pub author: &'a str,
-    /// The current time.
     pub now: Timestamp,
 }
 
@@ -67,7 +63,6 @@ pub enum CalendarSaved {
 /// Outcome of deleting a calendar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CalendarDeleted {
-    /// The calendar is deleted.
     Deleted,
     /// These jobs use it: the first [`CALENDAR_JOB_COUNT_SHOWN`] by name, and their number.
     Used(Vec<String>, u64),
@@ -77,13 +72,11 @@ pub enum CalendarDeleted {
     NotFound,
 }
 
-/// Calendars.
 #[async_trait]
 pub trait Calendars {
-    /// A calendar by its name.
     async fn calendar(&self, namespace: NamespaceId, name: &str) -> Result<Option<CalendarRecord>>;
 
-    /// Calendars of a namespace by name, after `after_name`, at most `limit`.
+    /// Calendars of a namespace, sorted by name, after `after_name`, at most `limit`.
     async fn calendars(
         &self,
         namespace: NamespaceId,
@@ -100,7 +93,8 @@ pub trait Calendars {
     /// Jobs, of any namespace, whose newest definition is planned by an outdated version of its calendar.
     async fn jobs_with_outdated_calendar(&self, limit: u32) -> Result<Vec<JobRecord>>;
 
-    /// Names of jobs that use a calendar, in order, after `after_name`, at most `limit`; `within` limits them to the jobs of these apps.
+    /// Names of jobs that use a calendar, sorted, after `after_name`, at most `limit`; `within` limits them to the jobs
+    /// of these apps.
     async fn jobs_with_calendar(
         &self,
         id: CalendarId,

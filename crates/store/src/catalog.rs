@@ -14,35 +14,26 @@ use crate::error::Result;
 /// A namespace: a tenant, or an environment such as a test system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
-    /// Its id.
     pub id: NamespaceId,
-    /// Its name.
     pub name: String,
 }
 
 /// A group of executors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct App {
-    /// Its id.
     pub id: AppId,
-    /// Its namespace.
     pub namespace: NamespaceId,
-    /// Its name.
     pub name: String,
 }
 
 /// A job with its newest definition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobRecord {
-    /// Its id.
     pub id: JobId,
-    /// Its namespace.
     pub namespace: NamespaceId,
-    /// Its app.
     pub app: AppId,
     /// The number of its definition, from 1. A save whose `If-Match` names another number is refused.
     pub version: i64,
-    /// The definition.
     pub spec: JobSpec,
     /// The instant that fixed rates count from.
     pub anchor: Timestamp,
@@ -61,9 +52,7 @@ pub struct JobRecord {
 /// The version of a calendar by which a definition is planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PinnedCalendar {
-    /// The calendar.
     pub id: CalendarId,
-    /// Its version.
     pub version: i64,
 }
 
@@ -96,17 +85,11 @@ pub struct VersionRecord {
 /// A version of a job's definition as the engine needs it. The job may be a deleted one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Definition {
-    /// The job.
     pub job: JobId,
-    /// The version of the definition.
     pub version: i64,
-    /// Its namespace.
     pub namespace: NamespaceId,
-    /// Name of its namespace.
     pub namespace_name: String,
-    /// Its app.
     pub app: AppId,
-    /// The definition.
     pub spec: JobSpec,
     /// The instant that fixed rates count from.
     pub anchor: Timestamp,
@@ -117,9 +100,7 @@ pub struct Definition {
 /// A job to be created.
 #[derive(Clone, Debug)]
 pub struct NewJob {
-    /// Its id.
     pub id: JobId,
-    /// Its namespace.
     pub namespace: NamespaceId,
     /// Its app, which exists.
     pub app: AppId,
@@ -137,14 +118,12 @@ pub struct NewJob {
     pub declared: Option<JobSpec>,
     /// Name of the caller that creates it.
     pub author: String,
-    /// The current time.
     pub now: Timestamp,
 }
 
 /// A change of a job's definition.
 #[derive(Clone, Debug)]
 pub struct JobChange<'a> {
-    /// The job.
     pub id: JobId,
     /// The version that the author saw; `None` to change any version.
     pub expected_version: Option<i64>,
@@ -162,7 +141,6 @@ pub struct JobChange<'a> {
     pub author: &'a str,
     /// Id for the row that records the past fires that the change skips. Most changes skip none and do not use it.
     pub skipped_row_id: RunId,
-    /// The current time.
     pub now: Timestamp,
     /// When the definition was validated. A one-time fire (`at`) after this instant fires even if it has passed by now, because it was in
     /// the future when it was validated.
@@ -188,7 +166,6 @@ pub struct QueuedDrops<'a> {
 /// A job to be deleted.
 #[derive(Clone, Copy, Debug)]
 pub struct JobDeletion<'a> {
-    /// The job.
     pub id: JobId,
     /// The version that the author saw; `None` to delete any version.
     pub expected_version: Option<i64>,
@@ -196,7 +173,6 @@ pub struct JobDeletion<'a> {
     pub before: Option<&'a Job>,
     /// Id for the row that records the past fires that the deletion skips. Most deletions skip none and do not use it.
     pub skipped_row_id: RunId,
-    /// The current time.
     pub now: Timestamp,
     /// The greatest time that the database's clock has shown so far; later than `now` if the clock has stepped back.
     pub reached: Timestamp,
@@ -262,15 +238,13 @@ pub enum JobDeleted {
 /// A job that was deleted. Its runs are kept as long as those of other jobs, so they can still be listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeletedJob {
-    /// Its id.
     pub id: JobId,
     /// Its last app.
     pub app: AppId,
-    /// When it was deleted.
     pub deleted_at: Timestamp,
 }
 
-/// A page of jobs by name.
+/// Selects a page of jobs, sorted by name.
 #[derive(Clone, Debug, Default)]
 pub struct JobQuery {
     /// Only jobs of this app.
@@ -296,13 +270,12 @@ pub enum NamespaceDeleted {
     Used,
 }
 
-/// Namespaces and apps.
 #[async_trait]
 pub trait Namespaces {
     /// A namespace by its name. `default` exists from the start.
     async fn namespace(&self, name: &str) -> Result<Option<Namespace>>;
 
-    /// Every namespace, by name.
+    /// Every namespace, sorted by name.
     async fn namespaces(&self) -> Result<Vec<Namespace>>;
 
     /// Creates a namespace; `false` if the name is taken.
@@ -311,10 +284,9 @@ pub trait Namespaces {
     /// Removes a namespace without jobs, calendars and scripts.
     async fn delete_namespace(&self, id: NamespaceId) -> Result<NamespaceDeleted>;
 
-    /// An app by its name.
     async fn app(&self, namespace: NamespaceId, name: &str) -> Result<Option<App>>;
 
-    /// Every app of a namespace, by name.
+    /// Every app of a namespace, sorted by name.
     async fn apps(&self, namespace: NamespaceId) -> Result<Vec<App>>;
 
     /// The app with this name, created with this id if there is none yet.
@@ -324,16 +296,14 @@ pub trait Namespaces {
 /// Reads jobs and their definitions.
 #[async_trait]
 pub trait Catalog {
-    /// A job by its name.
     async fn job(&self, namespace: NamespaceId, name: &str) -> Result<Option<JobRecord>>;
 
     /// The job with this name that was deleted last.
     async fn deleted_job(&self, namespace: NamespaceId, name: &str) -> Result<Option<DeletedJob>>;
 
-    /// A page of jobs, by name.
     async fn jobs(&self, namespace: NamespaceId, query: &JobQuery) -> Result<Vec<JobRecord>>;
 
-    /// The jobs with these names, by name; names without a job are left out.
+    /// The jobs with these names, sorted by name; names without a job are left out.
     async fn jobs_named(&self, namespace: NamespaceId, names: &[&str]) -> Result<Vec<JobRecord>>;
 
     /// The jobs with these ids, without deleted ones, in the order of their ids.
@@ -351,11 +321,10 @@ pub trait Catalog {
     /// The edges between the jobs of a namespace.
     async fn edges(&self, namespace: NamespaceId) -> Result<Vec<Edge>>;
 
-    /// The names of the jobs that follow from a job directly, in order, at most a hundred.
+    /// The names of the jobs that follow directly from a job, sorted, at most a hundred.
     async fn child_names(&self, job: JobId) -> Result<Vec<String>>;
 }
 
-/// Creates jobs.
 #[async_trait]
 pub trait CreateJobs {
     /// Creates a job with version 1.

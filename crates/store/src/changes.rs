@@ -10,19 +10,13 @@ use crate::error::Result;
 /// The state of a run, as far as live views need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunSnapshot {
-    /// The run.
     pub id: RunId,
-    /// Its namespace.
     pub namespace: NamespaceId,
-    /// Its app.
     pub app: AppId,
-    /// Its job.
     pub job: JobId,
     /// Its planned instant.
     pub fire_at: Timestamp,
-    /// Its shard.
     pub shard_index: i32,
-    /// Its status.
     pub status: RunStatus,
     /// The reason of that status.
     pub reason: Option<Reason>,
@@ -55,13 +49,9 @@ impl From<&Run> for RunSnapshot {
 /// A job that was saved, or deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedJob {
-    /// The job.
     pub id: JobId,
-    /// Its namespace.
     pub namespace: NamespaceId,
-    /// Its app.
     pub app: AppId,
-    /// Its name.
     pub name: String,
     /// The version of its newest definition.
     pub version: i64,

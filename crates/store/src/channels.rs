@@ -28,12 +28,10 @@ pub const INCIDENT_MESSAGE_COUNT_MAX: u32 = 100;
 /// Maximum number of deliveries on one page.
 pub const DELIVERY_COUNT_MAX: u32 = 500;
 
-/// A channel.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Channel {
     /// Its id. Saving a channel under a name that exists keeps the existing id.
     pub id: ChannelId,
-    /// Its namespace.
     pub namespace: NamespaceId,
     /// Unique in its namespace.
     pub name: String,
@@ -47,7 +45,6 @@ pub struct Channel {
     pub lang: Lang,
     /// Whether messages are sent. Messages for a disabled channel are given up.
     pub is_enabled: bool,
-    /// When it was created.
     pub created_at: Timestamp,
     /// When it was last saved.
     pub updated_at: Timestamp,
@@ -66,7 +63,7 @@ pub enum ChannelSaved {
     Created(ChannelId),
     /// It existed, with this id.
     Changed(ChannelId),
-    /// Another caller saved or deleted it first; when it was last saved, [`Timestamp::EPOCH`] if there is none.
+    /// Another caller saved or deleted it first. The instant is that of the last save, [`Timestamp::EPOCH`] after a deletion.
     Conflict(Timestamp),
     /// The namespace has [`CHANNEL_COUNT_MAX`] channels, or was deleted.
     Full,
@@ -86,7 +83,6 @@ pub enum ChannelUse {
 /// Outcome of deleting a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChannelDeleted {
-    /// The channel is deleted.
     Deleted,
     /// Another caller saved it first; when it was last saved.
     Conflict(Timestamp),
@@ -101,7 +97,6 @@ pub enum ChannelDeleted {
 pub struct NewMessage {
     /// Its id: receivers get it with each try.
     pub id: MessageId,
-    /// The namespace.
     pub namespace: NamespaceId,
     /// The channel. A message to a channel that was deleted is not written.
     pub channel: ChannelId,
@@ -118,9 +113,7 @@ pub struct NewMessage {
 /// A message that waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingMessage {
-    /// Its id.
     pub id: MessageId,
-    /// The incident.
     pub incident: IncidentId,
     /// Its content.
     pub notice: Notice,
@@ -137,7 +130,6 @@ pub struct LeaseChannels<'a> {
     pub node: NodeId,
     /// Channels to leave out, because the server sends to them at the moment. At most [`LEASE_COUNT_MAX`].
     pub excluded_channels: &'a [ChannelId],
-    /// The current time.
     pub now: Timestamp,
     /// Maximum number of channels, at most [`LEASE_COUNT_MAX`].
     pub channel_max: u32,
@@ -150,7 +142,6 @@ pub struct LeaseChannels<'a> {
 /// A channel that the caller has leased, with its messages that are due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeasedChannel {
-    /// The channel.
     pub channel: Channel,
     /// The end of the lease.
     pub held_until: Timestamp,
@@ -184,11 +175,8 @@ impl AfterTry {
 /// One try to deliver a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// Its id.
     pub id: DeliveryId,
-    /// The channel.
     pub channel: ChannelId,
-    /// The message.
     pub message: MessageId,
     /// The incident; none for a test.
     pub incident: Option<IncidentId>,
@@ -211,7 +199,6 @@ pub struct Delivery {
 /// A message about an incident, and the state of its delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IncidentMessage {
-    /// Its id.
     pub id: MessageId,
     /// The name of its channel.
     pub channel: String,
@@ -229,13 +216,11 @@ pub struct IncidentMessage {
     pub error: Option<String>,
 }
 
-/// Channels and their messages.
 #[async_trait]
 pub trait Channels {
-    /// A channel by its name.
     async fn channel(&self, namespace: NamespaceId, name: &str) -> Result<Option<Channel>>;
 
-    /// All channels of a namespace, by name.
+    /// All channels of a namespace, sorted by name.
     async fn channels(&self, namespace: NamespaceId) -> Result<Vec<Channel>>;
 
     /// Saves a channel under its name. `expected` is when it was last saved, [`Timestamp::EPOCH`] for a new channel; `None` means any.

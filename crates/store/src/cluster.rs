@@ -27,7 +27,6 @@ pub(crate) fn newest_of_each(mut sessions: Vec<Session>) -> Vec<Session> {
 pub struct Node {
     /// Its identity across restarts.
     pub id: NodeId,
-    /// Its name.
     pub name: String,
     /// Its newest epoch.
     pub epoch: i64,
@@ -48,7 +47,7 @@ pub struct Node {
 /// The report of a node, sent with each beat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeReport {
-    /// Its process is shutting down: it takes no new work, and adopts nothing.
+    /// The process is shutting down: it takes no new work, and adopts nothing.
     pub is_leaving: bool,
     /// How it distributes the jobs that have no living home.
     pub claim_strategy: ClaimStrategy,
@@ -68,7 +67,6 @@ pub struct NodeReport {
     pub refused_count: u64,
     /// 99th percentile of the lateness of the fires of the last minutes, in milliseconds; `None` if there was no fire.
     pub lateness_p99_ms: Option<u64>,
-    /// The reports of its loops.
     pub loops: Vec<LoopReport>,
 }
 
@@ -94,7 +92,7 @@ pub struct LoopReport {
     pub failed_in_a_row: u64,
     /// Since when every tick has failed; `None` if the last one succeeded.
     pub failing_since: Option<Timestamp>,
-    /// The error of the last tick that failed.
+    /// The error of the last failed tick.
     pub error: Option<String>,
     /// The measurements of the loop `host`; `None` for the others.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -122,7 +120,6 @@ impl Default for NodeReport {
 /// A move of a job to another home, with its open runs, none of which was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HomeMove {
-    /// The job.
     pub job: JobId,
     /// All open runs of the job that its home knows. If the store has another open run of the job, the job stays.
     pub runs: Vec<RunId>,
@@ -165,15 +162,12 @@ impl Node {
 pub struct ExecutorRecord {
     /// The incarnation.
     pub id: ExecutorId,
-    /// Its namespace.
     pub namespace: NamespaceId,
-    /// Its app.
     pub app: AppId,
     /// Its stable name.
     pub name: String,
     /// The previous incarnation, if it proved one.
     pub predecessor: Option<ExecutorId>,
-    /// Version of its SDK.
     pub sdk_version: String,
     /// Its labels, as a JSON object.
     pub labels: String,
@@ -185,16 +179,14 @@ pub struct ExecutorRecord {
     pub handlers: String,
     /// SHA-256 of its secret, in hex; `None` if it has none.
     pub secret_hash: Option<String>,
-    /// When it was first seen.
     pub first_seen_at: Timestamp,
-    /// When any node last heard of it.
+    /// When any node last heard it.
     pub last_seen_at: Timestamp,
 }
 
 /// The credentials of an executor: a later hello must match them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecutorProof {
-    /// Its app.
     pub app: AppId,
     /// SHA-256 of its secret, in hex; `None` if it has none.
     pub secret_hash: Option<String>,
@@ -207,29 +199,26 @@ pub struct ExecutorProof {
 pub struct SeenExecutor {
     /// The incarnation.
     pub id: ExecutorId,
-    /// Its app.
     pub app: AppId,
-    /// Its stable name.
     pub name: String,
-    /// When any node last heard of it.
+    /// When any node last heard it.
     pub last_seen_at: Timestamp,
 }
 
 /// A stream between a node and an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// The node's end.
+    /// The lease of the node at the one end of the stream.
     pub token: LeaseToken,
-    /// The executor's end.
+    /// The executor at the other end.
     pub executor: ExecutorId,
-    /// The app of the executor.
     pub app: AppId,
     /// When the node last heard the executor on this stream.
     pub last_seen_at: Timestamp,
     /// When the stream ended; if that was not reported, when the lease under which it was open ended. `None` while it is open, as far as is
     /// known.
     pub ended_at: Option<Timestamp>,
-    /// Whether the executor shut down cleanly: it holds no run and takes no more.
+    /// Whether the executor shut down cleanly: it has no run and takes none.
     pub has_left: bool,
     /// The executor's process, if the node saw it on its own host.
     pub process: Option<HostProcess>,
@@ -259,15 +248,15 @@ impl FromStr for HostProcess {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let wrong = || format!("{text:?} is not a process: expected four numbers");
+        let process_error = || format!("{text:?} is not a process: expected four numbers");
         let [boot_id, pid_namespace, pid, started_ticks] = text.split(' ').collect::<Vec<_>>()[..] else {
-            return Err(wrong());
+            return Err(process_error());
         };
         Ok(Self {
-            boot_id: boot_id.parse().map_err(|_| wrong())?,
-            pid_namespace: pid_namespace.parse().map_err(|_| wrong())?,
-            pid: pid.parse().map_err(|_| wrong())?,
-            started_ticks: started_ticks.parse().map_err(|_| wrong())?,
+            boot_id: boot_id.parse().map_err(|_| process_error())?,
+            pid_namespace: pid_namespace.parse().map_err(|_| process_error())?,
+            pid: pid.parse().map_err(|_| process_error())?,
+            started_ticks: started_ticks.parse().map_err(|_| process_error())?,
         })
     }
 }
@@ -275,9 +264,8 @@ impl FromStr for HostProcess {
 /// Numbers of connections to the database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Connections {
-    /// In use.
     pub busy: u32,
-    /// Open and free.
+    /// Open, but not in use.
     pub idle: u32,
 }
 
@@ -313,7 +301,7 @@ pub trait Cluster {
     /// been sent. Does nothing if the epoch is no longer current.
     async fn release(&self, token: LeaseToken, reached: Timestamp) -> Result<()>;
 
-    /// Every node, by id.
+    /// Every node, sorted by id.
     async fn nodes(&self) -> Result<Vec<Node>>;
 
     /// Stores the report of the node. Does nothing if the epoch is no longer current.
@@ -358,7 +346,7 @@ pub trait Executors {
     /// later.
     async fn close_session(&self, token: LeaseToken, executor: ExecutorId, end: StreamEnd) -> Result<()>;
 
-    /// Records that the executor shut down cleanly and holds no run, so that no node waits for it any more.
+    /// Records that the executor shut down cleanly and has no run, so that no node waits for it any more.
     async fn leave_sessions(&self, executor: ExecutorId) -> Result<()>;
 
     /// Every session, open or closed, on which a node has heard the executor since `since`.
@@ -369,7 +357,7 @@ pub trait Executors {
     /// the lease, because the last recorded beat can look older than what was sent if the database's clock has stepped ahead.
     async fn sessions_that_may_have_carried(&self, since: Timestamp) -> Result<Vec<Session>>;
 
-    /// The executors of a namespace seen since `since`, by app and name.
+    /// The executors of a namespace seen since `since`, sorted by app and name.
     async fn executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<ExecutorRecord>>;
 
     /// The credentials that the hello of this incarnation, or of its successor, must match; `None` if this incarnation was never seen.
@@ -381,7 +369,7 @@ pub trait Executors {
     /// The executors of a namespace seen since `since`, without their details: lists page through these.
     async fn seen_executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<SeenExecutor>>;
 
-    /// The executors with these ids that were seen since `since`, by app and name.
+    /// The executors with these ids that were seen since `since`, sorted by app and name.
     async fn executors_by_id(&self, ids: &[ExecutorId], since: Timestamp) -> Result<Vec<ExecutorRecord>>;
 
     /// Removes sessions and executors that no node has heard since `seen_before`, at most `limit` of each. Returns how many rows were

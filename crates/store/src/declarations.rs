@@ -18,7 +18,6 @@ pub struct DeclaredSet {
 /// A set without its definitions: its identity, and when it was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeclaredSetHeader {
-    /// The app.
     pub app: AppId,
     /// SHA-256 of the definitions, in hex.
     pub hash: String,
@@ -28,7 +27,6 @@ pub struct DeclaredSetHeader {
     pub last_seen_at: Timestamp,
 }
 
-/// The sets of jobs that executors' code declares.
 #[async_trait]
 pub trait Declarations {
     /// Stores a job's declaration in code, in place of its earlier declaration. The job's definition stays unchanged. `false` if there is
@@ -42,7 +40,7 @@ pub trait Declarations {
     /// Records that a set was seen at `now`, and stores it if it is new.
     async fn record_declared_set(&self, app: AppId, hash: &str, specs: &str, now: Timestamp) -> Result<()>;
 
-    /// The headers of the sets that were seen since `since`, by app and hash.
+    /// The headers of the sets that were seen since `since`, sorted by app and hash.
     async fn declared_set_headers(&self, since: Timestamp) -> Result<Vec<DeclaredSetHeader>>;
 
     /// Every set of an app, the most recently seen first.

@@ -171,7 +171,7 @@ macro_rules! delegate_store {
                 fn accounts(after_name: Option<&str>, limit: u32) -> Vec<Account>;
                 fn has_admin_account() -> bool;
                 fn change_account(id: AccountId, change: &AccountChange) -> AccountChanged;
-                fn set_password(id: AccountId, password: &PasswordHash, keep: KeptAccess, now: Timestamp) -> bool;
+                fn set_password(id: AccountId, password: &PasswordHash, kept_access: KeptAccess, now: Timestamp) -> bool;
                 fn delete_account(id: AccountId) -> AccountChanged;
             } also {});
             $crate::delegate_store!(@$wrapper, SignIns {
@@ -199,7 +199,7 @@ macro_rules! delegate_store {
                 fn forget_tokens(before: Timestamp, limit: u32) -> u64;
                 fn touch_token(id: TokenId, now: Timestamp) -> ();
                 fn revoke_token(id: TokenId, now: Timestamp) -> bool;
-                fn rotate_token(old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> bool;
+                fn rotate_token(old_token: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> bool;
             } also {});
             $crate::delegate_store!(@$wrapper, AuditLog {
                 fn add_audit(entry: &AuditEntry) -> ();
@@ -223,9 +223,9 @@ macro_rules! delegate_store {
                 fn expand(token: LeaseToken, run: RunId, shards: &[Run]) -> bool;
             } also { $($own_dispatch)* });
             $crate::delegate_store!(@$wrapper, Adopt {
-                fn orphaned_jobs(token: LeaseToken, dead: &[NodeId], limit: u32) -> OrphanedJobs;
+                fn orphaned_jobs(token: LeaseToken, dead_nodes: &[NodeId], limit: u32) -> OrphanedJobs;
                 fn left_open(token: LeaseToken, jobs: &[JobId]) -> Vec<JobId>;
-                fn adopt(token: LeaseToken, dead: &[NodeId], jobs: &[JobId]) -> Adoption;
+                fn adopt(token: LeaseToken, dead_nodes: &[NodeId], jobs: &[JobId]) -> Adoption;
             } also {});
             $crate::delegate_store!(@$wrapper, Finish {
             } also { $($own_finish)* });
@@ -256,7 +256,7 @@ macro_rules! delegate_store {
                 fn jobs_at(home: NodeId, after: JobId, limit: u32) -> Vec<JobAtHome>;
                 fn homes_of(jobs: &[JobId]) -> Vec<(JobId, NodeId)>;
                 fn home_loads(homes: &[NodeId], now: Timestamp) -> Vec<HomeLoad>;
-                fn free_jobs(token: LeaseToken, dead: NodeId, limit: u32) -> u64;
+                fn free_jobs(token: LeaseToken, dead_node: NodeId, limit: u32) -> u64;
             } also {});
             $crate::delegate_store!(@$wrapper, Runs {
                 fn open_keys(token: LeaseToken, page: OpenPage) -> Vec<(Timestamp, RunId)>;

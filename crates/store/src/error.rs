@@ -13,29 +13,22 @@ pub enum StoreError {
     /// The database did not answer, or answered that it cannot serve the call now. The same call may succeed later.
     #[error("the database is not available ({operation})")]
     Unavailable {
-        /// The operation that failed.
         operation: &'static str,
-        /// The driver's error.
         #[source]
         source: sqlx::Error,
     },
     /// The database rejected the statement itself; a retry is of no use.
     #[error("query {operation} failed")]
     Query {
-        /// The operation that failed.
         operation: &'static str,
-        /// The driver's error.
         #[source]
         source: sqlx::Error,
     },
     /// A row contains something that no version of this program writes.
     #[error("row {id} of table {table} has an unreadable {column}: {message}")]
     Corrupt {
-        /// The table.
         table: &'static str,
-        /// The column.
         column: &'static str,
-        /// The row.
         id: i64,
         /// What is wrong with it.
         message: String,
@@ -43,7 +36,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// The error of a database that does not answer, for stores that simulate a database.
+    /// The error of a call that the database did not answer, for stores that simulate a database.
     #[must_use]
     pub const fn no_answer(operation: &'static str) -> Self {
         Self::Unavailable { operation, source: sqlx::Error::PoolTimedOut }
@@ -55,7 +48,6 @@ impl StoreError {
         Self::Unavailable { operation, source: sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into()) }
     }
 
-    /// Whether the same call may succeed later.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
         matches!(self, Self::Unavailable { .. })
@@ -95,9 +87,8 @@ rondel_core::plain_word_enum! {
         Unreachable = "unreachable",
         /// It answers too late.
         Slow = "slow",
-        /// It is read-only.
         ReadOnly = "read_only",
-        /// It has no room on its disk.
+        /// Its disk is full.
         Full = "full",
         /// It accepts no more connections, or all of this server's are in use.
         Connections = "connections",
@@ -167,12 +158,12 @@ pub enum OpenError {
         source: std::io::Error,
     },
     /// A newer server has changed the schema beyond what this one understands.
-    #[error("the database needs rondel {min_server} or newer, this is {this}")]
+    #[error("the database needs rondel {min_server} or newer, this is {this_server}")]
     TooNew {
         /// The oldest server version that can use the schema.
         min_server: String,
         /// The version of this server.
-        this: String,
+        this_server: String,
     },
     /// Another server has been migrating the database for longer than this one waits.
     #[error(
@@ -195,7 +186,7 @@ pub enum OpenError {
     /// The database was migrated by a program whose migration of this number differs.
     #[error("the database was migrated with a different migration {version}: use the build that created the database")]
     OtherMigration {
-        /// Its number.
+        /// The number of the migration.
         version: i64,
     },
     /// Stored secrets are sealed with a key that this server does not have.

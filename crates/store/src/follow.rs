@@ -112,27 +112,26 @@ pub(crate) struct FirePlan {
 pub(crate) struct FireFacts<'f> {
     pub(crate) root: &'f Root,
     pub(crate) graph: &'f Graph,
-    /// When the jobs were created.
-    pub(crate) created: &'f BTreeMap<JobId, Timestamp>,
-    /// The runs of the fire so far, by job.
+    pub(crate) created_at_by_job: &'f BTreeMap<JobId, Timestamp>,
+    /// The runs of the fire so far, keyed by their jobs.
     pub(crate) members: BTreeMap<JobId, Member>,
     /// The runs of the fire that have just ended.
-    pub(crate) ended: Vec<EndedRun>,
+    pub(crate) ended_runs: Vec<EndedRun>,
 }
 
 /// The ended runs whose jobs no longer follow from the jobs of their roots, because an edit or a deletion removed a job from the chain
 /// while the fire was in progress. Runs further up in the fire may still await them.
-pub(crate) fn detached(graph: &Graph, roots: &[Root], ended: &[EndedRun]) -> Vec<RunId> {
-    let below: BTreeMap<RunId, BTreeSet<JobId>> =
+pub(crate) fn detached(graph: &Graph, roots: &[Root], ended_runs: &[EndedRun]) -> Vec<RunId> {
+    let jobs_by_root: BTreeMap<RunId, BTreeSet<JobId>> =
         roots.iter().map(|root| (root.run, graph.with_followers(root.job))).collect();
-    let is_detached = |ended: &&EndedRun| below.get(&ended.root()).is_some_and(|jobs| !jobs.contains(&ended.job));
-    ended.iter().filter(is_detached).map(|ended| ended.run).collect()
+    let is_detached = |run: &&EndedRun| jobs_by_root.get(&run.root()).is_some_and(|jobs| !jobs.contains(&run.job));
+    ended_runs.iter().filter(is_detached).map(|ended_run| ended_run.run).collect()
 }
 
-/// The jobs that can have runs in a fire with this root. `detached` are jobs that have a run in it but no longer follow from the root's
+/// The jobs that can have runs in a fire with this root. `detached_jobs` are jobs that have a run in it but no longer follow from the root's
 /// job.
-pub(crate) fn jobs_below(graph: &Graph, root: JobId, detached: &BTreeSet<JobId>) -> BTreeSet<JobId> {
-    std::iter::once(root).chain(detached.iter().copied()).flat_map(|job| graph.with_followers(job)).collect()
+pub(crate) fn jobs_below(graph: &Graph, root: JobId, detached_jobs: &BTreeSet<JobId>) -> BTreeSet<JobId> {
+    std::iter::once(root).chain(detached_jobs.iter().copied()).flat_map(|job| graph.with_followers(job)).collect()
 }
 
 impl FireFacts<'_> {
@@ -140,25 +139,30 @@ impl FireFacts<'_> {
     /// now: a run that had ended before the job was created must not start it. A job with a run in the fire stays in it, even after an
     /// edit.
     pub(crate) fn jobs(&self) -> BTreeSet<JobId> {
-        let is_old = |job: &JobId| self.created.get(job).is_none_or(|created| *created <= self.root.due_at);
+        let is_older_than_fire =
+            |job: &JobId| self.created_at_by_job.get(job).is_none_or(|created| *created <= self.root.due_at);
         let mut jobs = self.graph.with_followers(self.root.job);
-        jobs.retain(|job| is_old(job) || self.members.contains_key(job));
+        jobs.retain(|job| is_older_than_fire(job) || self.members.contains_key(job));
         jobs.extend(self.members.keys());
-        for child in self.ended.iter().flat_map(|ended| self.graph.children_of(ended.job)) {
+        for child in self.ended_runs.iter().flat_map(|ended_run| self.graph.children_of(ended_run.job)) {
             jobs.extend(self.graph.with_followers(child));
         }
         jobs
     }
 
     fn job_states(&self) -> BTreeMap<JobId, JobInFire> {
-        let awaiting: BTreeSet<RunId> =
-            self.ended.iter().filter(|ended| ended.awaits_children).map(|ended| ended.run).collect();
+        let awaiting_runs: BTreeSet<RunId> = self
+            .ended_runs
+            .iter()
+            .filter(|ended_run| ended_run.awaits_children)
+            .map(|ended_run| ended_run.run)
+            .collect();
         let state = |member: &Member| {
-            let awaits = match member.status {
-                RunStatus::Succeeded => awaiting.contains(&member.run),
+            let awaits_children = match member.status {
+                RunStatus::Succeeded => awaiting_runs.contains(&member.run),
                 status => status == RunStatus::Running && member.open_children.is_some(),
             };
-            match awaits {
+            match awaits_children {
                 true => JobInFire { end_status: Some(RunStatus::Succeeded), verdict: None },
                 false => {
                     let verdict = member.status.is_terminal().then_some((member.status, member.reason));
@@ -172,57 +176,60 @@ impl FireFacts<'_> {
     /// The plan. `children` are the jobs that have no run in this fire yet.
     pub(crate) fn plan(&self, children: &BTreeMap<JobId, Child>, ids: &IdGen, now: Timestamp) -> FirePlan {
         let jobs: BTreeSet<JobId> = self.jobs();
-        let known = jobs.into_iter().filter(|job| self.members.contains_key(job) || children.contains_key(job));
-        let mut fire = FireGraph::new(self.graph, known.collect(), self.job_states());
-        let mut made: BTreeMap<JobId, Follower> = BTreeMap::new();
+        let stored_jobs = jobs.into_iter().filter(|job| self.members.contains_key(job) || children.contains_key(job));
+        let mut fire = FireGraph::new(self.graph, stored_jobs.collect(), self.job_states());
+        let mut followers_by_job: BTreeMap<JobId, Follower> = BTreeMap::new();
         loop {
-            let ready = fire.ready_children();
-            if ready.is_empty() {
+            let ready_children = fire.ready_children();
+            if ready_children.is_empty() {
                 break;
             }
-            for (job, start) in ready {
+            for (job, start) in ready_children {
                 let Some(child) = children.get(&job) else { continue };
                 let run = self.run(job, child, RunId::new(ids.next(now)), now);
                 let run = match start {
                     ChildStart::Runs if child.spec.enabled => run,
-                    ChildStart::Runs => skipped(run, Reason::Paused, ReasonDetail::default(), now),
+                    ChildStart::Runs => skipped_run(run, Reason::Paused, ReasonDetail::default(), now),
                     ChildStart::Refused(parent) => {
                         let detail = self.refusal(parent, &fire, children);
-                        skipped(run, refusal_reason(&fire, parent), detail, now)
+                        skipped_run(run, refusal_reason(&fire, parent), detail, now)
                     }
                 };
                 let verdict = run.status.is_terminal().then_some((run.status, run.reason));
                 let parents: Vec<RunId> =
-                    fire.parents_of(job).filter_map(|parent| self.run_of(parent, &made)).collect();
+                    fire.parents_of(job).filter_map(|parent| self.run_of(parent, &followers_by_job)).collect();
                 fire.set(job, JobInFire { end_status: verdict.map(|(status, _)| status), verdict });
                 let run = Run { parent: parents.first().copied(), ..run };
-                made.insert(job, Follower { run, parents });
+                followers_by_job.insert(job, Follower { run, parents });
             }
         }
-        FirePlan { parent_updates: self.parent_updates(&mut fire, children), followers: made.into_values().collect() }
+        FirePlan {
+            parent_updates: self.parent_updates(&mut fire, children),
+            followers: followers_by_job.into_values().collect(),
+        }
     }
 
-    fn run_of(&self, job: JobId, made: &BTreeMap<JobId, Follower>) -> Option<RunId> {
-        let stored = self.members.get(&job).map(|member| member.run);
-        stored.or_else(|| made.get(&job).map(|follower| follower.run.id))
+    fn run_of(&self, job: JobId, followers: &BTreeMap<JobId, Follower>) -> Option<RunId> {
+        let stored_run = self.members.get(&job).map(|member| member.run);
+        stored_run.or_else(|| followers.get(&job).map(|follower| follower.run.id))
     }
 
     fn refusal(&self, parent: JobId, fire: &FireGraph<'_>, children: &BTreeMap<JobId, Child>) -> ReasonDetail {
-        let stored = self.members.get(&parent).map(|member| member.name.as_str());
-        let name = stored.or_else(|| children.get(&parent).map(|child| child.spec.name.as_str()));
+        let stored_name = self.members.get(&parent).map(|member| member.name.as_str());
+        let name = stored_name.or_else(|| children.get(&parent).map(|child| child.spec.name.as_str()));
         let parent_status = fire.state_of(parent).and_then(|state| state.end_status);
         ReasonDetail { parent: name.map(str::to_owned), parent_status, ..ReasonDetail::default() }
     }
 
     fn run(&self, job: JobId, child: &Child, id: RunId, now: Timestamp) -> Run {
-        let of = RunJob { namespace: child.namespace, job, job_version: child.version, app: child.app };
+        let run_job = RunJob { namespace: child.namespace, job, job_version: child.version, app: child.app };
         let owner = (child.owner.node, child.owner.epoch);
         let run = Run {
             cause: self.root.run.get(),
             // The parent may have its verdict before the instant of the fire, if it is an at-most-once run and the server that marked it
             // died.
             due_at: now.max(self.root.fire_at),
-            ..Run::new(id, of, self.root.fire_at, Trigger::Parent, owner)
+            ..Run::new(id, run_job, self.root.fire_at, Trigger::Parent, owner)
         };
         if child.spec.is_sharded() { run.for_all_shards() } else { run }
     }
@@ -239,7 +246,7 @@ impl FireFacts<'_> {
                 if !fire.state_of(*job).is_some_and(is_awaiting) {
                     continue;
                 }
-                let mut fold = ParentUpdate {
+                let mut update = ParentUpdate {
                     job: *job,
                     run: member.run,
                     status: RunStatus::Running,
@@ -247,28 +254,28 @@ impl FireFacts<'_> {
                     message: None,
                     is_new: member.status.is_terminal(),
                 };
-                if fold.open_children == 0 {
+                if update.open_children == 0 {
                     has_changed = true;
-                    fold.status = RunStatus::Succeeded;
+                    update.status = RunStatus::Succeeded;
                     if let Some((child, status)) = fire.failing_child(*job) {
-                        let stored = self.members.get(&child).map(|member| member.name.as_str());
-                        let name = stored.or_else(|| children.get(&child).map(|child| child.spec.name.as_str()));
-                        fold.status = RunStatus::Failed;
-                        fold.message = Some(child_ended(name, status));
+                        let stored_name = self.members.get(&child).map(|member| member.name.as_str());
+                        let name = stored_name.or_else(|| children.get(&child).map(|child| child.spec.name.as_str()));
+                        update.status = RunStatus::Failed;
+                        update.message = Some(child_ended(name, status));
                     }
-                    let verdict = Some((fold.status, None));
+                    let verdict = Some((update.status, None));
                     fire.set(*job, JobInFire { end_status: Some(RunStatus::Succeeded), verdict });
                 }
-                updates.insert(*job, fold);
+                updates.insert(*job, update);
             }
             if !has_changed {
-                let is_news = |fold: &ParentUpdate| {
-                    let before = self.members.get(&fold.job).and_then(|member| member.open_children);
+                let is_new_state = |update: &ParentUpdate| {
+                    let count_before = self.members.get(&update.job).and_then(|member| member.open_children);
                     // A run that has no children to await keeps the verdict that it just got.
-                    let is_plain = fold.is_new && fold.status == RunStatus::Succeeded;
-                    !is_plain && (fold.is_new || before != Some(fold.open_children))
+                    let keeps_verdict = update.is_new && update.status == RunStatus::Succeeded;
+                    !keeps_verdict && (update.is_new || count_before != Some(update.open_children))
                 };
-                return updates.into_values().filter(is_news).collect();
+                return updates.into_values().filter(is_new_state).collect();
             }
         }
     }
@@ -282,7 +289,7 @@ fn refusal_reason(fire: &FireGraph<'_>, parent: JobId) -> Reason {
     if is_shadow { Reason::Shadow } else { Reason::Parent }
 }
 
-fn skipped(run: Run, reason: Reason, detail: ReasonDetail, now: Timestamp) -> Run {
+fn skipped_run(run: Run, reason: Reason, detail: ReasonDetail, now: Timestamp) -> Run {
     let message = Some(reason_text(reason, &detail, Lang::En));
     let detail = (detail != ReasonDetail::default()).then(|| Box::new(detail));
     Run { status: RunStatus::Skipped, reason: Some(reason), detail, message, finished_at: Some(now), ..run }
@@ -313,30 +320,30 @@ pub(crate) fn params(job_params: &Value, mut parents: Vec<ParentResult>) -> Stri
     };
     parents.sort_by(|a, b| a.job_name.cmp(&b.job_name));
     let (mut results_left, mut params_left) = (PARENT_RESULTS_LEN_MAX, PARENT_RESULTS_LEN_MAX);
-    let mut passed = Map::new();
+    let mut parent_entries = Map::new();
     for parent in parents {
         let result = json_within(parent.run, parent.result.as_deref().unwrap_or("null"), &mut results_left);
-        let given = params_without_parents(&parent).to_string();
-        let given = json_within(parent.run, &given, &mut params_left);
+        let params_text = params_without_parents(&parent).to_string();
+        let params_value = json_within(parent.run, &params_text, &mut params_left);
         let entry = json!({
             "run_id": parent.run.to_string(),
             "status": parent.status.as_str(),
             "result": result,
-            "params": given,
+            "params": params_value,
         });
-        passed.insert(parent.job_name, entry);
+        parent_entries.insert(parent.job_name, entry);
     }
-    params.insert("parents".to_owned(), Value::Object(passed));
+    params.insert("parents".to_owned(), Value::Object(parent_entries));
     Value::Object(params).to_string()
 }
 
 /// The parameters of a parent without those that it got from its own parents. With those, the parameters would grow along a chain.
 fn params_without_parents(parent: &ParentResult) -> Value {
-    let own = parent.params.as_deref().and_then(|text| serde_json::from_str(text).ok());
-    match own.unwrap_or_else(|| parent.job_params.clone()) {
-        Value::Object(mut given) if parent.is_follower => {
-            given.remove("parents");
-            Value::Object(given)
+    let params = parent.params.as_deref().and_then(|text| serde_json::from_str(text).ok());
+    match params.unwrap_or_else(|| parent.job_params.clone()) {
+        Value::Object(mut params) if parent.is_follower => {
+            params.remove("parents");
+            Value::Object(params)
         }
         other => other,
     }

@@ -25,7 +25,7 @@ pub enum ForeignError {
     /// It has no such table, or none with these columns.
     #[error("the database has no table {0} with the columns {1}")]
     NoTable(String, String),
-    /// The account may not read the table. Contains the statement that would permit it.
+    /// The account may not read the table. The second text is the statement that would permit it.
     #[error("the account may not read the table {0}; to allow it, run: {1}")]
     Unreadable(String, String),
     /// The table is larger than an import expects.
@@ -35,10 +35,9 @@ pub enum ForeignError {
     /// stopped at a known instant.
     #[error("the table xxl_job_lock has no row schedule_lock: XXL-JOB's servers do not exclude each other")]
     NoLock,
-    /// The account may not change the tables of XXL-JOB. Contains the statements that would permit it.
+    /// The account may not change the tables of XXL-JOB. The text is the statements that would permit it.
     #[error("the account may not change XXL-JOB's tables; to allow it, run: {0}")]
     Denied(String),
-    /// The database refused a query.
     #[error("the database refused a query")]
     Database(#[from] sqlx::Error),
 }
@@ -55,9 +54,7 @@ pub type ForeignRow = BTreeMap<String, String>;
 /// A connection to a database of another product. It only reads; the changes to XXL-JOB's database are in [`xxl_job`].
 #[derive(Debug)]
 pub enum Database {
-    /// MySQL or MariaDB.
     MySql(MySqlConnection),
-    /// PostgreSQL.
     Postgres(PgConnection),
 }
 
@@ -88,8 +85,8 @@ impl Database {
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
         let has_user = url.split('?').next().is_some_and(|address| address.contains('@'));
         if jdbc.is_some() && !has_user && matches!(scheme, "mysql" | "mariadb" | "postgresql") {
-            let shown = format!("jdbc:{} without a user", shown_address(scheme));
-            return Err(ForeignError::Address(shown, if scheme == "postgresql" { POSTGRES } else { MYSQL }));
+            let shown_url = format!("jdbc:{} without a user", shown_address(scheme));
+            return Err(ForeignError::Address(shown_url, if scheme == "postgresql" { POSTGRES } else { MYSQL }));
         }
         match scheme {
             "mysql" | "mariadb" => Ok(Self::MySql(url.parse::<MySqlConnectOptions>()?.connect().await?)),
@@ -97,14 +94,14 @@ impl Database {
                 Ok(Self::Postgres(url.parse::<PgConnectOptions>()?.connect().await?))
             }
             _ if takes_postgres => {
-                let expected = "mysql://USER:PASSWORD@HOST/NAME or postgres://USER:PASSWORD@HOST/NAME";
-                Err(ForeignError::Address(shown_address(scheme), expected))
+                let expected_form = "mysql://USER:PASSWORD@HOST/NAME or postgres://USER:PASSWORD@HOST/NAME";
+                Err(ForeignError::Address(shown_address(scheme), expected_form))
             }
             _ => Err(ForeignError::Address(shown_address(scheme), MYSQL)),
         }
     }
 
-    /// All rows of a table as text, in the order of `key`: all columns except those in `without`, and the columns in `bytes` as hexadecimal
+    /// All rows of a table as text, in the order of `key`: all columns except `excluded_columns`, and the columns in `bytes` as hexadecimal
     /// digits. MySQL uses the name of the table as given. PostgreSQL uses it in lower case, and looks for it in the schemas of the search
     /// path.
     ///
@@ -114,31 +111,34 @@ impl Database {
         &mut self,
         table: &str,
         key: &[&str],
-        without: &[&str],
+        excluded_columns: &[&str],
         bytes: &[&str],
     ) -> Result<Vec<ForeignRow>, ForeignError> {
-        let there = self.columns(table).await?;
-        let find = |wanted: &str| there.iter().find(|name| name.eq_ignore_ascii_case(wanted));
+        let table_columns = self.columns(table).await?;
+        let find = |wanted: &str| table_columns.iter().find(|name| name.eq_ignore_ascii_case(wanted));
         let Some(key) = key.iter().map(|column| find(column).cloned()).collect::<Option<Vec<String>>>() else {
             return Err(self.why_missing(table, &key.join(", ")).await?);
         };
-        let known_columns: Vec<&String> =
-            there.iter().filter(|name| !without.iter().any(|one| name.eq_ignore_ascii_case(one))).collect();
+        let known_columns: Vec<&String> = table_columns
+            .iter()
+            .filter(|name| !excluded_columns.iter().any(|left_out| name.eq_ignore_ascii_case(left_out)))
+            .collect();
         let table_name = if matches!(self, Self::Postgres(_)) { table.to_ascii_lowercase() } else { table.to_owned() };
-        let list = |columns: &mut dyn Iterator<Item = String>| columns.collect::<Vec<_>>().join(", ");
-        let selected = list(
-            &mut known_columns
-                .iter()
-                .map(|name| self.text(name, bytes.iter().any(|one| name.eq_ignore_ascii_case(one)))),
-        );
-        let order = list(&mut key.iter().map(|name| self.quoted(name)));
+        let comma_separated = |columns: &mut dyn Iterator<Item = String>| columns.collect::<Vec<_>>().join(", ");
+        let selected_columns =
+            comma_separated(&mut known_columns.iter().map(|name| {
+                self.text(name, bytes.iter().any(|binary_column| name.eq_ignore_ascii_case(binary_column)))
+            }));
+        let order_columns = comma_separated(&mut key.iter().map(|name| self.quoted(name)));
         let from = self.quoted(&table_name);
         let mut rows: Vec<ForeignRow> = Vec::new();
         // The tables of definitions are small, so OFFSET is fast enough. It also needs no comparison of keys.
         loop {
             let offset = rows.len();
             // These names come from the database itself or are constants of this program, and they are quoted.
-            let text = format!("SELECT {selected} FROM {from} ORDER BY {order} LIMIT {PAGE_LEN} OFFSET {offset}");
+            let text = format!(
+                "SELECT {selected_columns} FROM {from} ORDER BY {order_columns} LIMIT {PAGE_LEN} OFFSET {offset}"
+            );
             let page = self.page(&text, known_columns.len()).await?;
             let is_last = page.len() < PAGE_LEN;
             for values in page {
@@ -156,16 +156,16 @@ impl Database {
 
     /// Why the columns of a table were not found: MySQL does not list the columns of a table that the account may not read.
     async fn why_missing(&mut self, table: &str, key: &str) -> Result<ForeignError, ForeignError> {
-        let missing = ForeignError::NoTable(table.to_owned(), key.to_owned());
+        let missing_table = ForeignError::NoTable(table.to_owned(), key.to_owned());
         let text = format!("SELECT 1 FROM {} LIMIT 0", self.quoted(table));
-        let Self::MySql(connection) = self else { return Ok(missing) };
+        let Self::MySql(connection) = self else { return Ok(missing_table) };
         match sqlx::query(AssertSqlSafe(text)).execute(&mut *connection).await {
             Err(error) if is_denied(&error) => {
                 let (schema, account) = account(connection).await?;
                 let grant = format!("GRANT SELECT ON {schema}.{table} TO {account}");
                 Ok(ForeignError::Unreadable(table.to_owned(), grant))
             }
-            _ => Ok(missing),
+            _ => Ok(missing_table),
         }
     }
 
@@ -224,8 +224,8 @@ impl Database {
 const DENIED: [u16; 2] = [1142, 1143];
 
 fn is_denied(error: &sqlx::Error) -> bool {
-    let own = error.as_database_error().and_then(|error| error.try_downcast_ref::<MySqlDatabaseError>());
-    own.is_some_and(|error| DENIED.contains(&error.number()))
+    let mysql_error = error.as_database_error().and_then(|error| error.try_downcast_ref::<MySqlDatabaseError>());
+    mysql_error.is_some_and(|error| DENIED.contains(&error.number()))
 }
 
 /// The name of the database, and the account in the form that a GRANT statement needs.

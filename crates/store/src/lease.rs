@@ -9,7 +9,6 @@ use rondel_failpoint::mutant::{self, Mutant};
 /// The lease that a node acts under; lost when its epoch is no longer the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseToken {
-    /// The node.
     pub node: NodeId,
     /// Rises each time the node takes a new lease.
     pub epoch: i64,
@@ -24,10 +23,9 @@ pub struct JoinRequest {
     pub lease: Duration,
     /// Where executors reach the node, if that is configured.
     pub advertise_url: Option<String>,
-    /// Version of the program.
     pub server_version: String,
     /// Whether to take the lease even from a node that seems alive: the caller holds SQLite's file lock, so no other server runs.
-    pub take_over: bool,
+    pub may_take_over: bool,
     /// The lease of this name that the caller has held until now. The caller may take the next lease before this one has ended.
     pub held: Option<LeaseToken>,
 }
@@ -46,16 +44,17 @@ pub struct Renewal {
 impl JoinRequest {
     /// The next epoch: higher than the stored epoch and than the one that the caller has held. If the database lost its last transactions,
     /// the caller's epoch is no longer stored, but executors still know it.
-    pub(crate) fn epoch_after(&self, stored: LeaseToken) -> i64 {
-        let held = self.held.filter(|held| held.node == stored.node).map_or(0, |held| held.epoch);
-        stored.epoch.max(held) + 1
+    pub(crate) fn epoch_after(&self, stored_lease: LeaseToken) -> i64 {
+        let own_epoch =
+            self.held.filter(|own_lease| own_lease.node == stored_lease.node).map_or(0, |own_lease| own_lease.epoch);
+        stored_lease.epoch.max(own_epoch) + 1
     }
 
     /// The id for a node without a row: the id of the lease that the caller has held, unless another node has that id; otherwise the next
     /// id.
-    pub(crate) fn new_id(&self, newest: i64, is_taken: impl Fn(NodeId) -> bool) -> NodeId {
-        let held = self.held.map(|held| held.node).filter(|node| !is_taken(*node));
-        held.unwrap_or_else(|| NodeId::new(newest + 1))
+    pub(crate) fn new_id(&self, newest_id: i64, is_taken: impl Fn(NodeId) -> bool) -> NodeId {
+        let own_id = self.held.map(|own_lease| own_lease.node).filter(|node| !is_taken(*node));
+        own_id.unwrap_or_else(|| NodeId::new(newest_id + 1))
     }
 
     /// The latest end of the lease `before` and of all leases before it. `last` is the end of `before`. `prior` is the latest end of the
@@ -77,7 +76,7 @@ impl JoinRequest {
         // The lease was renewed at `last` less its length, so the clock has stepped back since if it is not there yet.
         let has_stepped_back = now < last - self.lease;
         let ended_at = if is_own || has_stepped_back { last } else { last.min(now + sent_ahead) };
-        (is_own || last <= now || self.take_over).then(|| ended_at.max(prior))
+        (is_own || last <= now || self.may_take_over).then(|| ended_at.max(prior))
     }
 
     /// Whether a node waits for the node that has fenced its last lease, which ended at `last`, to take over the open runs of that lease.
@@ -108,9 +107,10 @@ pub(crate) fn next_ordinal(lease_count: i64, is_taken: impl Fn(i64) -> bool) -> 
 /// Number of leases that these nodes have taken, plus one for each removed node. Ids are consecutive and the newest node is never removed,
 /// so the highest id is the number of all nodes that ever existed.
 pub(crate) fn lease_count(nodes: impl Iterator<Item = LeaseToken>) -> i64 {
-    let (newest, again) =
-        nodes.fold((0, 0), |(newest, again), token| (token.node.get().max(newest), again + token.epoch - 1));
-    newest + again
+    let (newest_id, repeated_count) = nodes.fold((0, 0), |(newest_id, repeated_count), token| {
+        (token.node.get().max(newest_id), repeated_count + token.epoch - 1)
+    });
+    newest_id + repeated_count
 }
 
 /// The answer to a [`JoinRequest`].
@@ -151,7 +151,7 @@ mod tests {
             lease,
             advertise_url: None,
             server_version: String::new(),
-            take_over: true,
+            may_take_over: true,
             held: None,
         };
         let now = Timestamp::from_millis(1_000);
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(latest_end(stepped_back), stepped_back, "the clock was later when the lease was renewed");
         assert_eq!(request.lease_until(now, now + lease), now + lease - Duration::from_millis(1));
         assert_eq!(request.lease_until(now, now), now + lease);
-        assert_eq!(JoinRequest { take_over: false, ..request }.latest_end(before, (now + lease, now), now), None);
+        assert_eq!(JoinRequest { may_take_over: false, ..request }.latest_end(before, (now + lease, now), now), None);
     }
 
     #[test]

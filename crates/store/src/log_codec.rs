@@ -1,4 +1,4 @@
-//! Lines of a log as bytes: one JSON array per line. Large chunks are compressed.
+//! Encodes the lines of a log as bytes: one JSON array per line. Large chunks are compressed.
 
 use std::io::{Read, Write};
 
@@ -19,37 +19,37 @@ const DEFLATE: &str = "deflate";
 
 /// Encodes lines. Returns the name of the codec and the bytes.
 pub(crate) fn encode(lines: &[LogLine]) -> std::io::Result<(&'static str, Vec<u8>)> {
-    let mut plain = Vec::new();
+    let mut plain_bytes = Vec::new();
     for line in lines {
-        serde_json::to_writer(&mut plain, &(line.at.as_millis(), &line.level, &line.text))?;
-        plain.push(b'\n');
+        serde_json::to_writer(&mut plain_bytes, &(line.at.as_millis(), &line.level, &line.text))?;
+        plain_bytes.push(b'\n');
     }
-    if plain.len() < COMPRESS_FROM {
-        return Ok((PLAIN, plain));
+    if plain_bytes.len() < COMPRESS_FROM {
+        return Ok((PLAIN, plain_bytes));
     }
-    let mut encoder = DeflateEncoder::new(Vec::with_capacity(plain.len() / 4), Compression::fast());
-    encoder.write_all(&plain)?;
+    let mut encoder = DeflateEncoder::new(Vec::with_capacity(plain_bytes.len() / 4), Compression::fast());
+    encoder.write_all(&plain_bytes)?;
     Ok((DEFLATE, encoder.finish()?))
 }
 
 /// Decodes what [`encode`] wrote. A chunk that is too large yields its first lines, and a line that reports the cut.
 pub(crate) fn decode(codec: &str, data: &[u8]) -> std::io::Result<Vec<LogLine>> {
-    let (mut plain, max) = (Vec::new(), PLAIN_BYTES_MAX as u64 + 1);
+    let (mut plain_bytes, max) = (Vec::new(), PLAIN_BYTES_MAX as u64 + 1);
     match codec {
-        PLAIN => data.take(max).read_to_end(&mut plain)?,
-        DEFLATE => DeflateDecoder::new(data).take(max).read_to_end(&mut plain)?,
+        PLAIN => data.take(max).read_to_end(&mut plain_bytes)?,
+        DEFLATE => DeflateDecoder::new(data).take(max).read_to_end(&mut plain_bytes)?,
         other => return Err(std::io::Error::other(format!("{other:?} is not a codec"))),
     };
-    let is_cut = plain.len() > PLAIN_BYTES_MAX;
+    let is_cut = plain_bytes.len() > PLAIN_BYTES_MAX;
     if is_cut {
-        let end = plain.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
-        plain.truncate(end);
+        let end = plain_bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
+        plain_bytes.truncate(end);
     }
     let line = |line: &[u8]| {
         let (at, level, text): (i64, String, String) = serde_json::from_slice(line)?;
         Ok(LogLine { at: Timestamp::from_millis(at), level, text })
     };
-    let lines = plain.split(|byte| *byte == b'\n').filter(|part| !part.is_empty()).map(line);
+    let lines = plain_bytes.split(|byte| *byte == b'\n').filter(|part| !part.is_empty()).map(line);
     let mut lines: Vec<LogLine> = lines.collect::<std::io::Result<_>>()?;
     if is_cut {
         let at = lines.last().map_or(Timestamp::EPOCH, |line| line.at);

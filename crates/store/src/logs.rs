@@ -45,20 +45,16 @@ pub struct LogLine {
 /// Some lines of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogChunk {
-    /// The run.
     pub run: RunId,
-    /// Its attempt.
     pub attempt: i32,
     /// Counts the chunks of the attempt from 0, or names its first line: see [`NUMBERED_BY_LINE`].
     pub sequence: i64,
-    /// The lines.
     pub lines: Vec<LogLine>,
 }
 
 /// A chunk without its lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkSize {
-    /// The number of the chunk.
     pub sequence: i64,
     /// How many lines it holds.
     pub line_count: u64,
@@ -89,18 +85,17 @@ pub(crate) fn removed_line(count: i64, at: Timestamp) -> LogLine {
     LogLine { at, level: "warn".to_owned(), text: format!("… {count} lines were removed by the log retention") }
 }
 
-/// Logs of runs.
 #[async_trait]
 pub trait Logs {
     /// Stores these chunks; existing ones stay unchanged. Chunks of runs that do not exist are dropped.
     async fn append_logs(&self, chunks: &[LogChunk]) -> Result<()>;
 
-    /// Chunks of an attempt after `after_sequence` (−1 for all), in order, at most `limit`, and fewer if they are large. Empty only if
-    /// there are none.
+    /// Chunks of an attempt after `after_sequence` (−1 for all), sorted by sequence, at most `limit`, and fewer if they
+    /// are large. Empty only if there are none.
     async fn log_chunks(&self, run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Result<Vec<LogChunk>>;
 
-    /// The sizes of an attempt's chunks after `after_sequence` (−1 for all), in order, at most `limit`. Their lines are not read; a reader
-    /// uses the sizes to find a line by its number.
+    /// The sizes of an attempt's chunks after `after_sequence` (−1 for all), sorted by sequence, at most `limit`. Their
+    /// lines are not read; a reader uses the sizes to find a line by its number.
     async fn log_sizes(&self, run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Result<Vec<ChunkSize>>;
 
     /// The newest run whose log does not fit into `bytes` (the stored size) together with all newer logs of the namespace; `None` if all

@@ -29,9 +29,7 @@ pub struct FailureWebhook {
     pub url: String,
     /// The secret that messages are signed with.
     pub secret: String,
-    /// When it was created.
     pub created_at: Timestamp,
-    /// When its URL was last set.
     pub updated_at: Timestamp,
 }
 
@@ -46,11 +44,8 @@ impl fmt::Debug for FailureWebhook {
 pub struct OutboxItem {
     /// Its id: the same at each try.
     pub id: OutboxId,
-    /// The namespace.
     pub namespace: NamespaceId,
-    /// Its kind, such as [`RUN_FAILED`].
     pub kind: String,
-    /// The run that it is about.
     pub run: Option<RunId>,
     /// The body, as JSON.
     pub payload: String,
@@ -80,24 +75,22 @@ pub const TAKE_NAMESPACE_MAX: u32 = 500;
 /// Maximum number of messages of one namespace that one call takes.
 pub const TAKE_MESSAGES_PER_NAMESPACE_MAX: u32 = 500;
 
-/// Webhooks, and messages that have not been delivered.
 #[async_trait]
 pub trait Outbox {
-    /// The webhook to which failed runs of a namespace are reported.
     async fn failure_webhook(&self, namespace: NamespaceId) -> Result<Option<FailureWebhook>>;
 
     /// Stores the webhook to which failed runs are reported. An existing one gets the new URL and keeps its secret; `true` if this one is
     /// new.
     async fn put_failure_webhook(&self, namespace: NamespaceId, webhook: &FailureWebhook) -> Result<bool>;
 
-    /// Removes the webhook to which failed runs are reported; `false` if there was none.
+    /// Removes the webhook; `false` if there was none.
     async fn delete_failure_webhook(&self, namespace: NamespaceId) -> Result<bool>;
 
     /// Takes messages that are due at `now`. Namespaces whose messages have been due longest come first, and likewise the messages within a
     /// namespace. No other server takes them for `take.hold`.
     async fn take_outbox(&self, now: Timestamp, take: TakeOutbox<'_>) -> Result<Vec<OutboxItem>>;
 
-    /// Removes messages that were sent, or given up.
+    /// Removes messages that were sent or given up.
     async fn drop_outbox(&self, ids: &[OutboxId]) -> Result<()>;
 
     /// Postpones a message to `due_at`. Does nothing if another server has taken the message since.
@@ -176,8 +169,8 @@ impl RunMessage {
             "executor": self.executor,
             "message": self.message,
         });
-        if let Some((last, count)) = self.span {
-            (data["last_fire_at"], data["count"]) = (json!(last), json!(count));
+        if let Some((last_at, count)) = self.span {
+            (data["last_fire_at"], data["count"]) = (json!(last_at), json!(count));
         }
         json!({"type": self.kind(), "timestamp": now, "data": data}).to_string()
     }

@@ -6,7 +6,6 @@ use rondel_core::graph::{BadGraph, DEPTH_MAX, Edge, Graph};
 use rondel_core::spec::AfterWhat;
 use rondel_core::{FieldError, JobId, JobSpec};
 
-/// Why a definition's parents are refused.
 #[derive(Debug)]
 pub(crate) enum ParentError {
     /// Some do not exist.
@@ -17,16 +16,16 @@ pub(crate) enum ParentError {
 
 /// Whether a definition names the same parents as `before`, the definition that it replaces. Then the job keeps its edges: a parent that was
 /// deleted meanwhile does not prevent a pause, and another job that has its name by now does not become a parent.
-pub(crate) fn are_same(spec: &JobSpec, before: &JobSpec) -> bool {
-    named(spec) == named(before)
+pub(crate) fn have_same_parents(spec: &JobSpec, before: &JobSpec) -> bool {
+    parent_names(spec) == parent_names(before)
 }
 
-fn named(spec: &JobSpec) -> BTreeSet<(&str, &'static str)> {
+fn parent_names(spec: &JobSpec) -> BTreeSet<(&str, &'static str)> {
     spec.parents().into_iter().map(|parent| (parent.name, parent.on.as_str())).collect()
 }
 
-/// Resolves and checks the parents of a job. `ids` are the ids of the namespace's jobs by name, `edges` are all edges of the namespace. The
-/// job itself need not exist yet.
+/// Resolves and checks the parents of a job. `ids` are the ids of the namespace's jobs, keyed by their names, `edges` are all
+/// edges of the namespace. The job itself need not exist yet.
 pub(crate) fn check(
     job: JobId,
     spec: &JobSpec,
@@ -59,18 +58,18 @@ pub(crate) fn check_all<'a>(
 
 fn resolve(job: JobId, spec: &JobSpec, ids: &HashMap<String, JobId>) -> Result<Vec<(JobId, AfterWhat)>, ParentError> {
     let mut parents: Vec<(JobId, AfterWhat)> = Vec::new();
-    let mut missing = Vec::new();
+    let mut missing_errors = Vec::new();
     for parent in spec.parents() {
-        let own = (parent.name == spec.name).then_some(job);
-        match own.or_else(|| ids.get(parent.name).copied().filter(|id| *id != job)) {
+        let own_id = (parent.name == spec.name).then_some(job);
+        match own_id.or_else(|| ids.get(parent.name).copied().filter(|id| *id != job)) {
             Some(id) => parents.push((id, parent.on)),
             None => {
                 let message = format!("there is no job {:?} in this namespace; create it first", parent.name);
-                missing.push(FieldError::new(parent.pointer, message));
+                missing_errors.push(FieldError::new(parent.pointer, message));
             }
         }
     }
-    if missing.is_empty() { Ok(parents) } else { Err(ParentError::Missing(missing)) }
+    if missing_errors.is_empty() { Ok(parents) } else { Err(ParentError::Missing(missing_errors)) }
 }
 
 impl ParentError {
@@ -88,8 +87,8 @@ impl ParentError {
         let path = self.path().iter().map(|id| name(id).unwrap_or("?")).collect::<Vec<_>>();
         let jobs = || path.iter().map(|name| (*name).to_owned()).collect();
         let pointer = |parent: Option<&str>| {
-            let found = spec.parents().into_iter().find(|known| Some(known.name) == parent);
-            found.map_or_else(|| "/schedule".to_owned(), |known| known.pointer)
+            let parent_spec = spec.parents().into_iter().find(|parent_spec| Some(parent_spec.name) == parent);
+            parent_spec.map_or_else(|| "/schedule".to_owned(), |parent_spec| parent_spec.pointer)
         };
         match self {
             Self::Missing(errors) => errors.clone(),
@@ -98,13 +97,13 @@ impl ParentError {
                 vec![error.with_jobs(jobs())]
             }
             Self::Graph(BadGraph::TooDeep(_)) => {
-                let at = path.iter().position(|known| *known == spec.name);
-                let before = at.and_then(|at| path.get(at.checked_sub(1)?));
+                let at = path.iter().position(|name| *name == spec.name);
+                let parent = at.and_then(|at| path.get(at.checked_sub(1)?));
                 let message = format!(
                     "makes a chain of {} jobs, of which at most {DEPTH_MAX} may follow from each other",
                     path.len()
                 );
-                vec![FieldError::new(pointer(before.copied()), message).with_jobs(jobs())]
+                vec![FieldError::new(pointer(parent.copied()), message).with_jobs(jobs())]
             }
         }
     }

@@ -16,7 +16,6 @@ pub const CHECKPOINT_LEN_MAX: usize = 4 * 1024;
 /// A job that is a pump job, or was one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PumpJob {
-    /// The job.
     pub job: JobId,
     /// The version of its newest definition.
     pub version: i64,
@@ -30,7 +29,6 @@ pub struct PumpJob {
     pub is_deleted: bool,
 }
 
-/// Outcome of changes of items.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangedItems {
     /// Number of changes that were made.
@@ -39,21 +37,20 @@ pub struct ChangedItems {
     pub is_refused: bool,
 }
 
-/// Pump jobs, and the owners of their items.
 #[async_trait]
 pub trait Pumps {
-    /// All jobs that are or were pump jobs, except those that [`forget_pump`](Self::forget_pump) removed, by id.
+    /// All jobs that are or were pump jobs, except those that [`forget_pump`](Self::forget_pump) removed, sorted by id.
     async fn pump_jobs(&self) -> Result<Vec<PumpJob>>;
 
     /// The root rows of a job's fires that count as present or past at `now` (see [`has_come`]); a root row stands for all groups of its
     /// fire. Returns the newest ones, at most `limit`, and all that are open. The latest planned instant comes first.
     async fn pump_roots(&self, job: JobId, now: Timestamp, limit: u32) -> Result<Vec<Run>>;
 
-    /// The items of a job, by name.
+    /// The items of a job, sorted by name.
     async fn pump_items(&self, job: JobId) -> Result<Vec<Item>>;
 
-    /// Makes changes of the items of a job, in this order. A change that expects another state of its item is left out. Only the home of
-    /// the job makes changes, and only under a valid lease.
+    /// Changes items of a job, in the order of `changes`. A change that expects another state of its item is left out.
+    /// Only the home of the job makes changes, and only under a valid lease.
     async fn change_items(
         &self,
         token: LeaseToken,
@@ -89,11 +86,11 @@ pub fn apply_change(items: &mut BTreeMap<String, Item>, name: &str, change: &Ite
             apply(items, name, &ItemChange::Report(progress), now)
         }
         ItemChange::Deal { .. } if mutant::on(Mutant::DealKeepsEpoch) => {
-            let is_made = apply(items, name, change, now);
-            if let Some(item) = items.get_mut(name).filter(|item| is_made && item.epoch > 1) {
+            let is_applied = apply(items, name, change, now);
+            if let Some(item) = items.get_mut(name).filter(|item| is_applied && item.epoch > 1) {
                 item.epoch -= 1;
             }
-            is_made
+            is_applied
         }
         _ => apply(items, name, change, now),
     }

@@ -31,11 +31,10 @@ pub struct FailureMessage {
     pub message: String,
     /// How many runs failed, timed out, or ended unknown with it.
     pub count: u64,
-    /// Number of jobs of these runs.
+    /// Number of different jobs among these runs.
     pub job_count: u64,
     /// The jobs with the most such runs, at most [`MESSAGE_JOB_COUNT_MAX`], each with its number of runs.
     pub jobs: Vec<(JobId, u64)>,
-    /// The newest of these runs.
     pub newest: RunId,
 }
 
@@ -58,7 +57,7 @@ impl FailureMessage {
 
 /// Sorts the most frequent first, and keeps at most `limit`.
 pub(crate) fn most_frequent(mut messages: Vec<FailureMessage>, limit: u32) -> Vec<FailureMessage> {
-    messages.sort_by_key(|one| (std::cmp::Reverse(one.count), one.key));
+    messages.sort_by_key(|message| (std::cmp::Reverse(message.count), message.key));
     messages.truncate(usize::try_from(limit.min(MESSAGE_COUNT_MAX)).unwrap_or(usize::MAX));
     messages
 }
@@ -66,7 +65,6 @@ pub(crate) fn most_frequent(mut messages: Vec<FailureMessage>, limit: u32) -> Ve
 /// Selects failures by message.
 #[derive(Clone, Copy, Debug)]
 pub struct FailureQuery<'a> {
-    /// Their namespace.
     pub namespace: NamespaceId,
     /// Only those of these jobs.
     pub jobs: Option<&'a [JobId]>,
@@ -84,11 +82,9 @@ pub struct FailureQuery<'a> {
 /// The stored report schedule of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduledReport {
-    /// The namespace.
     pub namespace: NamespaceId,
     /// The number of its definition, from 1.
     pub version: i64,
-    /// The definition.
     pub spec: ReportSchedule,
     /// Name of the caller that saved it.
     pub author: String,
@@ -103,7 +99,6 @@ pub struct ScheduledReport {
 /// A schedule to be saved, new or changed.
 #[derive(Clone, Copy, Debug)]
 pub struct ReportChange<'a> {
-    /// The namespace.
     pub namespace: NamespaceId,
     /// The definition to save, validated.
     pub spec: &'a ReportSchedule,
@@ -113,7 +108,6 @@ pub struct ReportChange<'a> {
     pub expected_version: Option<i64>,
     /// When the first report is due. A report that is already due and not written yet stays due.
     pub next_at: Option<Timestamp>,
-    /// The current time.
     pub now: Timestamp,
 }
 
@@ -148,13 +142,11 @@ pub struct ReportWrite<'a> {
     pub schedule: &'a ScheduledReport,
     /// When the next one is due.
     pub next_at: Option<Timestamp>,
-    /// The current time.
     pub now: Timestamp,
     /// The message; `None` if the channel was deleted.
     pub message: Option<&'a NewMessage>,
 }
 
-/// Failures by message, and schedules of reports.
 #[async_trait]
 pub trait Reports {
     /// Failures by message, the most frequent first.
@@ -164,10 +156,8 @@ pub trait Reports {
     /// Returns how many rows were removed.
     async fn forget_failure_stats(&self, before: Timestamp, limit: u32) -> Result<u64>;
 
-    /// The report schedule of a namespace, if it has one.
     async fn report_schedule(&self, namespace: NamespaceId) -> Result<Option<ScheduledReport>>;
 
-    /// Saves the report schedule of a namespace.
     async fn save_report_schedule(&self, change: ReportChange<'_>) -> Result<ReportSaved>;
 
     /// Deletes the report schedule of a namespace if it has the expected version; `None` means any.
@@ -212,7 +202,7 @@ pub(crate) fn is_new_failure(run: &CountedRun, before: Option<RunStatus>) -> boo
 }
 
 impl FailureGains {
-    /// Counts a failure by its message. A failure without a message is counted by its reason, and one without a reason by its verdict.
+    /// Counts a failure by its message. Without a message its reason counts instead, and without a reason its verdict.
     pub(crate) fn add(&mut self, run: &CountedRun, message: Option<&str>) {
         let reason = || run.reason.map_or(run.status.as_str(), |reason| reason.as_str());
         let folded = fold(message.filter(|message| !message.trim().is_empty()).unwrap_or_else(reason));
@@ -230,27 +220,27 @@ impl FailureGains {
 
     /// These additions, with at most [`FOLDED_COUNT_MAX`] messages per job and day. All other messages of a job and day are counted
     /// together.
-    pub(crate) fn bounded(self, known: &BTreeSet<FailureKey>) -> Self {
+    pub(crate) fn bounded(self, known_keys: &BTreeSet<FailureKey>) -> Self {
         let mut counts: BTreeMap<(JobId, Timestamp), usize> = BTreeMap::new();
-        for (job, day, _) in known.iter().filter(|(.., key)| *key != REST_KEY) {
+        for (job, day, _) in known_keys.iter().filter(|(.., key)| *key != REST_KEY) {
             *counts.entry((*job, *day)).or_default() += 1;
         }
         let mut gains: BTreeMap<FailureKey, FailureGain> = BTreeMap::new();
         for ((job, day, key), gain) in self.gains {
             let count = counts.entry((job, day)).or_default();
-            let is_known = known.contains(&(job, day, key));
+            let is_known = known_keys.contains(&(job, day, key));
             if is_known || *count < FOLDED_COUNT_MAX {
                 *count += usize::from(!is_known);
                 gains.insert((job, day, key), gain);
                 continue;
             }
-            let rest = gains.entry((job, day, REST_KEY)).or_insert(FailureGain {
+            let rest_gain = gains.entry((job, day, REST_KEY)).or_insert(FailureGain {
                 message: String::new(),
                 count: 0,
                 ..gain.clone()
             });
-            rest.count += gain.count;
-            rest.newest = rest.newest.max(gain.newest);
+            rest_gain.count += gain.count;
+            rest_gain.newest = rest_gain.newest.max(gain.newest);
         }
         Self { gains }
     }

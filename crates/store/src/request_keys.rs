@@ -5,7 +5,6 @@ use rondel_core::Timestamp;
 
 use crate::error::Result;
 
-/// A call with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyedCall<'a> {
     /// The owner of the key: SHA-256 of the caller's credential, in hex.
@@ -16,14 +15,11 @@ pub struct KeyedCall<'a> {
     pub fingerprint: &'a str,
 }
 
-/// A stored answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredAnswer {
-    /// Its status.
     pub status: u16,
     /// Its headers, as a JSON object.
     pub headers: String,
-    /// Its body.
     pub body: String,
 }
 
@@ -36,16 +32,15 @@ pub enum CallState {
     Answered(StoredAnswer),
     /// The call is in progress.
     InFlight,
-    /// A different call has this key.
+    /// Another call, with another fingerprint, has this key.
     KeyReused,
 }
 
-/// Calls with keys.
 #[async_trait]
 pub trait RequestKeys {
-    /// Begins a call. If the call has no answer and was last begun or renewed before `given_up`, it begins again, because its server is
+    /// Begins a call. If the call has no answer and was last begun or renewed before `given_up_before`, it begins again, because its server is
     /// presumed dead.
-    async fn begin_call(&self, call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> Result<CallState>;
+    async fn begin_call(&self, call: KeyedCall<'_>, now: Timestamp, given_up_before: Timestamp) -> Result<CallState>;
 
     /// Records that a call without an answer is still in progress: from now on it counts as begun at `now`.
     async fn renew_call(&self, call: KeyedCall<'_>, now: Timestamp) -> Result<()>;

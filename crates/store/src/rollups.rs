@@ -51,22 +51,17 @@ impl PointKind {
 /// Numbers of runs by verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdicts {
-    /// Runs that succeeded.
     pub succeeded: u64,
-    /// Runs that failed.
     pub failed: u64,
     /// Runs that exceeded their timeout.
     pub timed_out: u64,
-    /// Runs that were cancelled.
     pub cancelled: u64,
     /// Runs whose end is not known.
     pub unknown: u64,
-    /// Fires that were skipped.
     pub skipped: u64,
 }
 
 impl Verdicts {
-    /// The number of all runs.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.succeeded + self.cancelled + self.skipped + self.failure_count()
@@ -78,7 +73,6 @@ impl Verdicts {
         self.failed + self.timed_out + self.unknown
     }
 
-    /// The sum of both.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -95,7 +89,7 @@ impl Verdicts {
 /// The outcomes of the runs of one owner that were planned in one bucket of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatPoint {
-    /// The namespace, app or job.
+    /// The id of the namespace, app or job.
     pub owner: i64,
     /// When the bucket begins.
     pub at: Timestamp,
@@ -120,10 +114,8 @@ pub enum PointDetail {
     VerdictsPer(Duration),
 }
 
-/// Selects points.
 #[derive(Clone, Copy, Debug)]
 pub struct PointQuery<'a> {
-    /// The kind of the owners.
     pub kind: PointKind,
     /// The ids of the namespaces, apps or jobs.
     pub owners: &'a [i64],
@@ -133,18 +125,16 @@ pub struct PointQuery<'a> {
     pub from: Timestamp,
     /// Only buckets that begin before this instant.
     pub to: Timestamp,
-    /// Maximum number of points per 512 owners, in the order of owner and time.
+    /// Maximum number of points that one statement returns. A statement reads at most 512 owners, and returns points in
+    /// the order of owner and time.
     pub limit: u32,
-    /// How much of each point to read.
     pub detail: PointDetail,
 }
 
 /// How the newest counted runs of a job ended, in the order of their planned instants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewestOutcomes {
-    /// The job.
     pub job: JobId,
-    /// Its namespace.
     pub namespace: NamespaceId,
     /// The app of its newest counted run.
     pub app: AppId,
@@ -186,8 +176,8 @@ impl NewestOutcomes {
                 self.failed_at = self.failed_at.max(Some(run.fire_at));
                 if self.succeeded_at.is_none_or(|succeeded_at| succeeded_at <= run.fire_at) {
                     let since = self.failing_since.map_or(run.fire_at, |since| since.min(run.fire_at));
-                    let more = u64::from(!is_counted);
-                    (self.failing_since, self.streak) = (Some(since), self.streak.saturating_add(more));
+                    let increment = u64::from(!is_counted);
+                    (self.failing_since, self.streak) = (Some(since), self.streak.saturating_add(increment));
                 }
             }
             RunStatus::Pending
@@ -208,7 +198,6 @@ impl NewestOutcomes {
 /// The facts about a job's runs and its schedule from which the state of the job follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobActivity {
-    /// The job.
     pub job: JobId,
     /// Whether its newest verdict is a failure; cancelled and skipped runs do not count.
     pub is_failing: bool,
@@ -218,7 +207,7 @@ pub struct JobActivity {
     pub is_over: bool,
 }
 
-/// Whether a job with this newest verdict is failing; `None` if the verdict does not decide that.
+/// Whether a job with this newest verdict is failing; `None` if the verdict does not show that.
 #[must_use]
 pub(crate) const fn decides_failing(status: RunStatus) -> Option<bool> {
     match status {
@@ -233,7 +222,6 @@ pub(crate) const fn decides_failing(status: RunStatus) -> Option<bool> {
 /// How often a job's runs ended with one status other than success, among the newest rows of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnsuccessfulRuns {
-    /// The job.
     pub job: JobId,
     /// How they ended.
     pub status: RunStatus,
@@ -241,22 +229,17 @@ pub struct UnsuccessfulRuns {
     pub had_no_executor: bool,
     /// Number of rows.
     pub count: u64,
-    /// The newest of them.
     pub newest: RunId,
 }
 
 /// A run as a chart shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChartRun {
-    /// The run.
     pub id: RunId,
-    /// The job.
     pub job: JobId,
-    /// Its app.
     pub app: AppId,
     /// The planned instant.
     pub fire_at: Timestamp,
-    /// Its status.
     pub status: RunStatus,
     /// When the handler began.
     pub started_at: Option<Timestamp>,
@@ -268,7 +251,7 @@ pub struct ChartRun {
     pub span_count: i64,
     /// The last of those fires.
     pub span_end_at: Option<Timestamp>,
-    /// The row of its shards, or the run that it follows from.
+    /// The broadcast of which it is a shard, or the run that it follows from.
     pub parent: Option<RunId>,
 }
 
@@ -293,9 +276,8 @@ impl From<&Run> for ChartRun {
 /// Open runs of one job that are late, or that take a long time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenJob {
-    /// The job.
     pub job: JobId,
-    /// The first of them, by id.
+    /// The first of these runs in the order of their ids.
     pub run: RunId,
     /// The earliest planned instant of these runs. A run that follows from others, belongs to a backfill or makes up for a missed fire counts
     /// by the instant at which it was due.
@@ -307,9 +289,7 @@ pub struct OpenJob {
 /// Selects open runs.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenQuery {
-    /// Their namespace.
     pub namespace: NamespaceId,
-    /// Their status.
     pub status: RunStatus,
     /// Only runs that are due no later than this instant.
     pub due_by: Timestamp,
@@ -324,11 +304,9 @@ pub struct OpenQuery {
 /// A job whose next fire is in a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ComingJob {
-    /// The job.
     pub job: JobId,
     /// The version of its newest definition.
     pub version: i64,
-    /// Its app.
     pub app: AppId,
     /// Its first fire that has no row.
     pub next_fire_at: Timestamp,
@@ -337,7 +315,7 @@ pub struct ComingJob {
 /// Reads what charts and overviews show.
 #[async_trait]
 pub trait Rollups {
-    /// Points of these owners, by owner and time. Buckets without runs are left out.
+    /// Points of these owners, sorted by owner and time. Buckets without runs are left out.
     async fn points(&self, query: &PointQuery<'_>) -> Result<Vec<StatPoint>>;
 
     /// Removes points of buckets that began before `before`; at most `limit`. Returns how many were removed.
@@ -372,7 +350,7 @@ pub trait Rollups {
         limit: u32,
     ) -> Result<Vec<ChartRun>>;
 
-    /// Open runs of a namespace with this status, by their nodes and jobs, at most `limit`; shards are left out.
+    /// Open runs of a namespace with this status, node by node and job by job, at most `limit`; shards are left out.
     async fn open_chart_runs(&self, namespace: NamespaceId, status: RunStatus, limit: u32) -> Result<Vec<ChartRun>>;
 
     /// The jobs that have the selected open runs, the earliest planned instant first; shards are left out.
@@ -407,18 +385,18 @@ pub(crate) struct Gain {
 
 impl Gain {
     /// The verdicts of a point after this gain.
-    pub(crate) fn onto(&self, before: Verdicts) -> Verdicts {
+    pub(crate) fn added_to(&self, before: Verdicts) -> Verdicts {
         let counts =
             [before.succeeded, before.failed, before.timed_out, before.cancelled, before.unknown, before.skipped];
         let mut sums = counts.into_iter().zip(self.verdicts).map(|(count, gain)| count.saturating_add_signed(gain));
-        let mut next = || sums.next().unwrap_or(0);
+        let mut next_sum = || sums.next().unwrap_or(0);
         Verdicts {
-            succeeded: next(),
-            failed: next(),
-            timed_out: next(),
-            cancelled: next(),
-            unknown: next(),
-            skipped: next(),
+            succeeded: next_sum(),
+            failed: next_sum(),
+            timed_out: next_sum(),
+            cancelled: next_sum(),
+            unknown: next_sum(),
+            skipped: next_sum(),
         }
     }
 }

@@ -8,7 +8,6 @@ use crate::error::Result;
 /// Maximum number of filters of an owner, over all lists.
 pub const SAVED_FILTER_COUNT_MAX: usize = 50;
 
-/// The owner of filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilterOwner {
     /// A user.
@@ -28,7 +27,6 @@ impl FilterOwner {
 }
 
 rondel_core::plain_word_enum! {
-    /// The list that a filter is for.
     pub FilteredList {
         /// The list of jobs.
         Jobs = "jobs",
@@ -40,7 +38,6 @@ rondel_core::plain_word_enum! {
 /// A filter with its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedFilter {
-    /// The list.
     pub list: FilteredList,
     /// Unique per owner and list.
     pub name: String,
@@ -48,10 +45,9 @@ pub struct SavedFilter {
     pub filter: String,
 }
 
-/// Saved filters.
 #[async_trait]
 pub trait SavedFilters {
-    /// All filters of an owner, by list and name.
+    /// All filters of an owner, sorted by list and name.
     async fn saved_filters(&self, owner: FilterOwner) -> Result<Vec<SavedFilter>>;
 
     /// Saves a filter, or replaces the one with its name. `false` if the owner already has [`SAVED_FILTER_COUNT_MAX`] filters.

@@ -15,11 +15,8 @@ pub const SCRIPT_JOB_COUNT_SHOWN: u32 = 10;
 /// A script with its newest version, without the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptRecord {
-    /// Its id.
     pub id: ScriptId,
-    /// Its namespace.
     pub namespace: NamespaceId,
-    /// Its name.
     pub name: String,
     /// Its language: the handler that runs it.
     pub language: String,
@@ -53,9 +50,7 @@ pub struct ScriptVersion {
 pub struct ScriptChange<'a> {
     /// The id to use if the script does not exist yet.
     pub id: ScriptId,
-    /// Its namespace.
     pub namespace: NamespaceId,
-    /// Its name.
     pub name: &'a str,
     /// The version that the author saw, 0 for none; `None` to overwrite any version.
     pub expected_version: Option<i64>,
@@ -63,11 +58,10 @@ pub struct ScriptChange<'a> {
     pub spec: &'a ScriptSpec,
     /// SHA-256 of its source, in hex.
     pub hash: &'a str,
-    /// Number of versions to keep, in addition to the versions that jobs name.
+    /// Number of versions to keep, in addition to the versions that jobs use.
     pub kept_count: u32,
     /// Name of the caller that saves it.
     pub author: &'a str,
-    /// The current time.
     pub now: Timestamp,
 }
 
@@ -97,13 +91,11 @@ pub enum ScriptDeleted {
     NotFound,
 }
 
-/// Scripts.
 #[async_trait]
 pub trait Scripts {
-    /// A script by its name.
     async fn script(&self, namespace: NamespaceId, name: &str) -> Result<Option<ScriptRecord>>;
 
-    /// Scripts of a namespace by name, after `after_name`, at most `limit`.
+    /// Scripts of a namespace, sorted by name, after `after_name`, at most `limit`.
     async fn scripts(&self, namespace: NamespaceId, after_name: Option<&str>, limit: u32) -> Result<Vec<ScriptRecord>>;
 
     /// A kept version of a script, with its source.
@@ -112,7 +104,7 @@ pub trait Scripts {
     /// The versions of a script that are kept, the newest first, before `before`, at most `limit`.
     async fn script_versions(&self, id: ScriptId, before: Option<i64>, limit: u32) -> Result<Vec<ScriptVersion>>;
 
-    /// Saves a version of a script, and removes the versions beyond `kept_count` that no job names.
+    /// Saves a version of a script, and removes the versions beyond `kept_count` that no job uses.
     async fn save_script(&self, change: ScriptChange<'_>) -> Result<ScriptSaved>;
 
     /// Deletes a script that no job uses.
@@ -123,7 +115,8 @@ pub trait Scripts {
         expected_version: Option<i64>,
     ) -> Result<ScriptDeleted>;
 
-    /// Names of jobs that use a script, in order, after `after_name`, at most `limit`; `within` limits them to the jobs of these apps.
+    /// Sorted names of jobs that use a script, after `after_name`, at most `limit`; `within` limits them to the jobs of
+    /// these apps.
     async fn jobs_with_script(
         &self,
         namespace: NamespaceId,

@@ -54,7 +54,7 @@ impl FromStr for SecretKeys {
 }
 
 fn read_key(number: usize, line: &str) -> Result<(String, LessSafeKey), String> {
-    let wrong = || {
+    let key_error = || {
         format!(
             "key {number} must be {} hexadecimal digits, for example the output of openssl rand -hex 32",
             KEY_LEN * 2
@@ -64,16 +64,16 @@ fn read_key(number: usize, line: &str) -> Result<(String, LessSafeKey), String> 
         .chars()
         .map(|digit| digit.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
         .collect::<Option<_>>()
-        .ok_or_else(wrong)?;
+        .ok_or_else(key_error)?;
     let key: Vec<u8> =
         digits.chunks_exact(2).map(|pair| pair.iter().fold(0, |byte, digit| (byte << 4) | digit)).collect();
     if digits.len() != KEY_LEN * 2 {
-        return Err(wrong());
+        return Err(key_error());
     }
-    let unbound = UnboundKey::new(&CHACHA20_POLY1305, &key).map_err(|_| wrong())?;
+    let unbound_key = UnboundKey::new(&CHACHA20_POLY1305, &key).map_err(|_| key_error())?;
     let mut id = hex(&Sha256::digest([b"rondel key id".as_slice(), &key].concat()));
     id.truncate(KEY_ID_LEN);
-    Ok((id, LessSafeKey::new(unbound)))
+    Ok((id, LessSafeKey::new(unbound_key)))
 }
 
 impl fmt::Debug for SecretKeys {
@@ -94,40 +94,41 @@ impl Sealer {
     /// The text in its stored form. `context` names where it is stored, such as the table and the key of the row.
     pub(crate) fn seal(&self, context: &str, text: &str) -> Result<String, String> {
         let Some((id, key)) = self.0.as_ref().and_then(|keys| keys.keys.first()) else { return Ok(text.to_owned()) };
-        let failed = |_| "the system has no random numbers".to_owned();
+        let no_random_error = |_| "the system has no random numbers".to_owned();
         let mut nonce = [0; NONCE_LEN];
-        SystemRandom::new().fill(&mut nonce).map_err(failed)?;
-        let mut sealed = text.as_bytes().to_vec();
+        SystemRandom::new().fill(&mut nonce).map_err(no_random_error)?;
+        let mut sealed_bytes = text.as_bytes().to_vec();
         let context = Aad::from(context.as_bytes());
-        key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), context, &mut sealed).map_err(failed)?;
-        let bytes = [nonce.as_slice(), &sealed].concat();
+        key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), context, &mut sealed_bytes)
+            .map_err(no_random_error)?;
+        let bytes = [nonce.as_slice(), &sealed_bytes].concat();
         Ok(format!("{PREFIX}{id}:{}", BASE64_STANDARD_NO_PAD.encode(bytes)))
     }
 
     /// The plain text of a stored text. Fails if it was sealed with another context.
-    pub(crate) fn open(&self, context: &str, stored: &str) -> Result<String, String> {
-        let Some(sealed) = stored.strip_prefix(PREFIX) else { return Ok(stored.to_owned()) };
-        let (id, bytes) = sealed.split_once(':').unwrap_or_default();
+    pub(crate) fn open(&self, context: &str, sealed_text: &str) -> Result<String, String> {
+        let Some(sealed_part) = sealed_text.strip_prefix(PREFIX) else { return Ok(sealed_text.to_owned()) };
+        let (id, bytes) = sealed_part.split_once(':').unwrap_or_default();
         let Some(keys) = &self.0 else {
             return Err(format!("it is sealed with key {id}, and this server has no key: set secret_key_file"));
         };
-        let Some((_, key)) = keys.keys.iter().find(|(known, _)| known == id) else {
+        let Some((_, key)) = keys.keys.iter().find(|(key_id, _)| key_id == id) else {
             return Err(format!(
                 "it is sealed with key {id}, and this server has {keys:?}: set secret_key_file to a file with that key"
             ));
         };
-        let damaged = || format!("it is sealed with key {id} and was changed or moved");
-        let mut bytes = BASE64_STANDARD_NO_PAD.decode(bytes).map_err(|_| damaged())?;
-        let (nonce, sealed) = bytes.split_at_mut_checked(NONCE_LEN).ok_or_else(damaged)?;
-        let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| damaged())?;
-        let text = key.open_in_place(nonce, Aad::from(context.as_bytes()), sealed).map_err(|_| damaged())?;
-        String::from_utf8(text.to_vec()).map_err(|_| damaged())
+        let damage_error = || format!("it is sealed with key {id} and was changed or moved");
+        let mut bytes = BASE64_STANDARD_NO_PAD.decode(bytes).map_err(|_| damage_error())?;
+        let (nonce, sealed_bytes) = bytes.split_at_mut_checked(NONCE_LEN).ok_or_else(damage_error)?;
+        let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| damage_error())?;
+        let text = key.open_in_place(nonce, Aad::from(context.as_bytes()), sealed_bytes).map_err(|_| damage_error())?;
+        String::from_utf8(text.to_vec()).map_err(|_| damage_error())
     }
 
     /// Whether a stored text must be sealed again, because it is plain or not sealed with the first key.
-    pub(crate) fn is_stale(&self, stored: &str) -> bool {
-        let first = self.0.as_ref().and_then(|keys| keys.keys.first());
-        first.is_some_and(|(id, _)| !stored.starts_with(&format!("{PREFIX}{id}:")))
+    pub(crate) fn is_stale(&self, sealed_text: &str) -> bool {
+        let first_key = self.0.as_ref().and_then(|keys| keys.keys.first());
+        first_key.is_some_and(|(id, _)| !sealed_text.starts_with(&format!("{PREFIX}{id}:")))
     }
 }
 

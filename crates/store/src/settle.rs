@@ -34,8 +34,8 @@ pub(crate) fn skipped_row(
     now: Timestamp,
 ) -> Option<Run> {
     let (span, job) = plan.skipped_span.zip(before)?;
-    let of = RunJob { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
-    Some(span.row(id, of, job, plan.reason, (NodeId::new(0), 0), now))
+    let run_job = RunJob { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
+    Some(span.row(id, run_job, job, plan.reason, (NodeId::new(0), 0), now))
 }
 
 /// The fields of a run's row that the effect of a result depends on.
@@ -119,23 +119,23 @@ pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
     if is_over || (row.awaits_children && finish.outcome != Outcome::Cancelled) {
         return Judgement::Duplicate;
     }
-    let ended = AttemptFacts {
+    let facts = AttemptFacts {
         attempt: row.attempt,
         lost_count: row.lost_count,
         unreceived_count: row.unreceived_count,
         is_marked: row.is_marked,
         may_have_begun: row.may_have_begun,
         cancel_request_reason: row.cancel_request_reason,
-        is_unfinished: finish.unfinished && !mutant::on(Mutant::UnfinishedSucceeds),
+        is_unfinished: finish.is_unfinished && !mutant::on(Mutant::UnfinishedSucceeds),
         is_unexpanded: row.is_unexpanded,
     };
-    let mut then = decide_next(finish.policy, ended, finish.outcome, finish.finished_at, finish.jitter);
-    if let NextStep::Retry { due_at, .. } = &mut then {
+    let mut next_step = decide_next(finish.policy, facts, finish.outcome, finish.finished_at, finish.jitter);
+    if let NextStep::Retry { due_at, .. } = &mut next_step {
         // The next attempt starts no earlier than the due instant of this one. If the clock has stepped back, an attempt can be lost before
         // it is due. A run that a maintenance window held back is due when the window has ended.
         *due_at = row.due_at.max(*due_at);
     }
-    Judgement::Ends(then)
+    Judgement::Ends(next_step)
 }
 
 /// Whether the executor's report of the same attempt replaces the verdict in the row.
@@ -187,10 +187,10 @@ pub(crate) struct BroadcastOutcome {
 /// The outcome of a broadcast, from the verdicts of its shards; `cancel_by` is the caller of a request to cancel the broadcast.
 pub(crate) fn fold_broadcast(shards: &[(RunStatus, Option<Reason>)], cancel_by: Option<&str>) -> BroadcastOutcome {
     let status = fold_shards(shards.iter().map(|(status, _)| *status));
-    let mut alike = shards.iter().filter(|shard| shard.0 == status).map(|(_, reason)| *reason);
-    let count = alike.clone().count();
-    let reason = alike.next().flatten().filter(|first| alike.all(|reason| reason == Some(*first)));
-    let what = match status {
+    let mut reasons = shards.iter().filter(|shard| shard.0 == status).map(|(_, reason)| *reason);
+    let count = reasons.clone().count();
+    let reason = reasons.next().flatten().filter(|first| reasons.all(|reason| reason == Some(*first)));
+    let end_words = match status {
         RunStatus::Failed => "failed",
         RunStatus::TimedOut => "timed out",
         RunStatus::Cancelled => "were cancelled",
@@ -202,7 +202,7 @@ pub(crate) fn fold_broadcast(shards: &[(RunStatus, Option<Reason>)], cancel_by: 
         }
     };
     let by = cancel_by.filter(|_| status == RunStatus::Cancelled).map(|by| format!(" by {by}")).unwrap_or_default();
-    BroadcastOutcome { status, reason, message: Some(format!("{count} of {} shards {what}{by}", shards.len())) }
+    BroadcastOutcome { status, reason, message: Some(format!("{count} of {} shards {end_words}{by}", shards.len())) }
 }
 
 /// The shard index and the number of shards that an unsent row has under this definition.
@@ -236,15 +236,16 @@ pub(crate) fn note_unsent(run: &mut Run, now: Timestamp) {
     }
 }
 
-/// Which queued runs of a job must end because the job is paused or deleted (`reason`), by id. `open` are the open runs of the job.
-pub(crate) fn queued_to_drop(mut open: Vec<Run>, reason: Reason, drops: QueuedDrops<'_>) -> Vec<RunId> {
-    open.sort_by_key(|run| run.id);
-    open.truncate(usize::try_from(drops.limit).unwrap_or(usize::MAX));
+/// The queued runs of a job that must end because the job is paused or deleted (`reason`), sorted by id. `open_runs` are the
+/// open runs of the job.
+pub(crate) fn queued_to_drop(mut open_runs: Vec<Run>, reason: Reason, drops: QueuedDrops<'_>) -> Vec<RunId> {
+    open_runs.sort_by_key(|run| run.id);
+    open_runs.truncate(usize::try_from(drops.limit).unwrap_or(usize::MAX));
     let is_dropped = |run: &&Run| is_queued(run) && QueuedRunsPolicy::drops(drops.choice, reason, run.trigger);
-    open.iter().filter(is_dropped).map(|run| run.id).collect()
+    open_runs.iter().filter(is_dropped).map(|run| run.id).collect()
 }
 
-/// A result whose texts every database can store.
+/// An end of an attempt whose texts every database can store.
 #[derive(Clone, Debug)]
 pub(crate) struct CleanFinish<'f> {
     pub(crate) finish: &'f AttemptEnd,
@@ -272,13 +273,13 @@ impl<'f> CleanFinish<'f> {
         }
     }
 
-    /// Whether it has a message or a result. Without these it fits into the smallest packet that a database accepts.
+    /// Whether it has a message or a result. Without them it fits into the smallest packet that a database accepts.
     pub(crate) fn has_texts(&self) -> bool {
         self.message.is_some() || self.result.is_some()
     }
 }
 
-/// The text without NUL, which PostgreSQL refuses, cut to `len_max` bytes. A mark shows that it was cut.
+/// The text without NUL, which PostgreSQL refuses, cut to `len_max` bytes. A text that was cut ends with a mark.
 pub(crate) fn clean_text(text: &str, len_max: usize) -> Cow<'_, str> {
     const CUT: char = '…';
     let text = without_nul(text);
@@ -349,7 +350,7 @@ mod tests {
             detail: None,
             jitter: 0.5,
             owner: None,
-            unfinished: false,
+            is_unfinished: false,
         };
         let failed = Outcome::Failed { retryable: true };
         for (status, outcome, began, expected) in [

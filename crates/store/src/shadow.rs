@@ -13,7 +13,6 @@ pub const SHADOW_SOURCE_LEN_MAX: usize = 64;
 /// Maximum length of an executor's name in the other scheduler, in characters. Longer names are cut.
 pub const SHADOW_EXECUTOR_LEN_MAX: usize = 255;
 
-/// An observed fire of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShadowFire {
     /// The job in Rondel.
@@ -40,10 +39,10 @@ pub trait ShadowFires {
     /// new.
     async fn add_shadow_fires(&self, namespace: NamespaceId, source: &str, fires: &[ShadowFire]) -> Result<u64>;
 
-    /// The fires of a job in a source that were sent in a range, in order, at most `limit`.
+    /// The fires of a job in a source that were sent in a range, sorted by that instant, at most `limit`.
     async fn shadow_fires(
         &self,
-        of: (NamespaceId, &str),
+        namespace_and_source: (NamespaceId, &str),
         job: JobId,
         range: (Timestamp, Timestamp),
         limit: u32,

@@ -40,14 +40,14 @@ pub(crate) struct LastSessions(BTreeMap<AppId, Session>);
 impl LastSessions {
     pub(crate) fn of(sessions: impl IntoIterator<Item = Session>) -> Self {
         let end = |session: &Session| session.ended_at.unwrap_or(Timestamp::MAX);
-        let mut last: BTreeMap<AppId, Session> = BTreeMap::new();
+        let mut last_sessions: BTreeMap<AppId, Session> = BTreeMap::new();
         for session in sessions {
-            let known = last.entry(session.app).or_insert(session);
-            if end(&session) > end(known) {
-                *known = session;
+            let newest = last_sessions.entry(session.app).or_insert(session);
+            if end(&session) > end(newest) {
+                *newest = session;
             }
         }
-        Self(last)
+        Self(last_sessions)
     }
 
     /// Whether any executor of the app may have received a run that was due at `due_at`.
@@ -61,7 +61,6 @@ impl LastSessions {
     }
 }
 
-/// The end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamEnd {
     /// When its session was opened. The end of an older stream of the executor must not end a newer one.

@@ -1,40 +1,31 @@
-//! The switches of apps and executors.
-
 use rondel_core::homes::Switch;
 use rondel_core::{AppId, Timestamp};
 
-/// The switch of an executor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecutorSwitch {
-    /// Its app.
     pub app: AppId,
-    /// Its stable name.
     pub name: String,
-    /// Its position.
     pub switch: Switch,
-    /// When it was set.
     pub set_at: Timestamp,
 }
 
 /// The switches of apps and executors, of all namespaces, that are not at [`Switch::Active`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Switches {
-    /// Apps, by id.
     pub apps: Vec<(AppId, Switch)>,
     /// Executors, by app and name.
     pub executors: Vec<ExecutorSwitch>,
 }
 
 impl Switches {
-    /// The switch of an app.
     #[must_use]
     pub fn of_app(&self, app: AppId) -> Switch {
         self.apps.iter().find(|(id, _)| *id == app).map_or(Switch::Active, |(_, switch)| *switch)
     }
 
-    /// The switch of an executor; `None` if it is active.
+    /// `None` if the switch of the executor is active.
     #[must_use]
     pub fn of_executor(&self, app: AppId, name: &str) -> Option<&ExecutorSwitch> {
-        self.executors.iter().find(|one| one.app == app && one.name == name)
+        self.executors.iter().find(|switch| switch.app == app && switch.name == name)
     }
 }

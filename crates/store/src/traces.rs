@@ -1,11 +1,9 @@
-//! Trace contexts of requested runs.
-
 use async_trait::async_trait;
 use rondel_core::{RunId, Timestamp, TraceParent};
 
 use crate::error::Result;
 
-/// Traces of requested runs. Scheduled runs have no stored trace.
+/// Trace contexts of requested runs. Scheduled runs have none.
 #[async_trait]
 pub trait Traces {
     /// Stores the span of the request for a run before the run exists, so that the node that sends the run finds it.

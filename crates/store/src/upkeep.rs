@@ -14,7 +14,6 @@ use crate::error::Result;
 /// A job whose next fire should be set but is not, or that waits for the end of a run that has ended or was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StuckJob {
-    /// The job.
     pub job: JobId,
     /// The version of its definition.
     pub version: i64,
@@ -27,7 +26,6 @@ pub struct StuckJob {
 pub struct JobStat {
     /// When the hour begins.
     pub hour: Timestamp,
-    /// Their verdict.
     pub status: RunStatus,
     /// Number of runs. A row for a span of missed fires counts each fire, and a sharded fire counts once.
     pub run_count: u64,
@@ -35,7 +33,6 @@ pub struct JobStat {
     pub duration: Duration,
 }
 
-/// Removal of old runs.
 #[async_trait]
 pub trait Upkeep {
     /// Begins a pass of a housekeeping task that one node performs once per period. `false` if any node began a pass less than seven tenths
@@ -57,7 +54,7 @@ pub trait Heal {
 
     /// Sets the next fire of a stuck job if the job is still as it was seen. `next_fire_at` is `None` if the job correctly has no next
     /// fire, or if the end of the run that it waits for will set one.
-    async fn heal_job(&self, seen: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool>;
+    async fn heal_job(&self, stuck_job: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool>;
 
     /// Removes the home of jobs whose home is a node that was removed, so that the scans of all nodes see these jobs; at most `limit`.
     /// Returns how many changed. A node can be removed while it is the home of a job without a next fire, and such a job can get a next
@@ -65,7 +62,6 @@ pub trait Heal {
     async fn free_homeless(&self, limit: u32) -> Result<u64>;
 }
 
-/// Counts of runs by job, hour and verdict.
 #[async_trait]
 pub trait Stats {
     /// Adds runs whose ids were made before `before` to the statistics, each once. A call takes the next `limit` runs by id, and examines a
@@ -86,7 +82,6 @@ pub trait Stats {
 /// If a late result replaces the verdict of a run that is at most this old, the statistics count the run again.
 pub(crate) const RECOUNT_FOR: Duration = Duration::from_secs(24 * 3600);
 
-/// The data of a run that the statistics need.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CountedRun {
     pub(crate) id: RunId,

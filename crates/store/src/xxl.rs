@@ -23,11 +23,8 @@ pub const XXL_STOPPED: i32 = -1;
 /// A registered executor.
 #[derive(Clone, PartialEq, Eq)]
 pub struct XxlExecutor {
-    /// Its incarnation.
     pub id: ExecutorId,
-    /// The namespace of its app.
     pub namespace: NamespaceId,
-    /// Its app.
     pub app: AppId,
     /// Where servers reach it, without a slash at the end.
     pub address: String,
@@ -54,15 +51,10 @@ impl std::fmt::Debug for XxlExecutor {
 /// An attempt that is about to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewXxlRun {
-    /// The run.
     pub run: RunId,
-    /// Its attempt.
     pub attempt: i32,
-    /// Its job.
     pub job: JobId,
-    /// The executor.
     pub executor: ExecutorId,
-    /// Its app.
     pub app: AppId,
 }
 
@@ -101,17 +93,12 @@ impl XxlRunState {
 pub struct XxlRun {
     /// The number by which the executor knows it.
     pub log_id: i64,
-    /// The run.
     pub run: RunId,
-    /// Its attempt.
     pub attempt: i32,
-    /// Its job.
     pub job: JobId,
     /// The number by which the executor knows the job.
     pub number: i32,
-    /// The executor.
     pub executor: ExecutorId,
-    /// Its app.
     pub app: AppId,
     /// The node that it was sent from.
     pub node: NodeId,
@@ -121,7 +108,6 @@ pub struct XxlRun {
     pub state: XxlRunState,
     /// The code of the end: the executor's (0 or more), [`XXL_STOPPED`], or one below it if the server assumed the end.
     pub code: Option<i32>,
-    /// The message of the end.
     pub message: Option<String>,
     /// When the end was known.
     pub reported_at: Option<Timestamp>,
@@ -175,13 +161,11 @@ pub(crate) fn apply_reports(
 pub struct XxlReport {
     /// The number by which the executor knows the attempt.
     pub log_id: i64,
-    /// The code of the end: the executor's, [`XXL_STOPPED`], or a lower one if the server assumes the end.
+    /// The code of the end: the executor's, [`XXL_STOPPED`], or one below it if the server assumes the end.
     pub code: i32,
-    /// The message.
     pub message: Option<String>,
 }
 
-/// Outcome of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XxlReportOutcome {
     /// It is the end of its attempt.
@@ -203,7 +187,6 @@ pub struct XxlReportResults {
     pub outcomes: Vec<XxlReportOutcome>,
 }
 
-/// Executors that speak XXL-JOB's protocol.
 #[async_trait]
 pub trait XxlExecutors {
     /// Registers an executor, or records that it registered again; it then keeps its first id. Returns its id.

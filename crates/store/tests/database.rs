@@ -333,7 +333,7 @@ async fn join(store: &SqlStore, name: &str, lease: Duration) -> LeaseToken {
         lease,
         advertise_url: None,
         server_version: "0.1.0".to_owned(),
-        take_over: true,
+        may_take_over: true,
         held: None,
     };
     let Join::Joined { token, .. } = store.join(&request).await.unwrap() else { unreachable!() };
@@ -425,7 +425,7 @@ async fn a_result_that_cannot_be_written_stands_alone() {
             detail: None,
             jitter: 0.0,
             owner: None,
-            unfinished: false,
+            is_unfinished: false,
         };
         let batch: Vec<AttemptEnd> = runs.iter().map(finish).collect();
         let ids = IdGen::new(1023);

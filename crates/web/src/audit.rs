@@ -66,7 +66,8 @@ impl AuditNote {
         self.fields().after = serde_json::to_value(document).ok().map(for_audit);
     }
 
-    /// Records several documents before and after the change, by name. `omitted_count` is the number of documents that are left out.
+    /// Records several documents as they are before and after the change, keyed by their names. `omitted_count` is the
+    /// number of documents that are left out.
     pub(crate) fn record_documents(&self, before: Map<String, Value>, after: Map<String, Value>, omitted_count: usize) {
         let mut fields = self.fields();
         (fields.before, fields.after) =

@@ -312,7 +312,6 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Call<Q> {
     }
 }
 
-/// The namespace with this name.
 pub(crate) async fn namespace_by_name(engine: &Engine, wanted: &str) -> Result<Namespace, Problem> {
     // An invalid name is not looked up: the database never gets unchecked text from a caller.
     let found = if name::check(wanted).is_ok() { engine.store().namespace(wanted).await? } else { None };

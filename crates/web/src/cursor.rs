@@ -11,7 +11,7 @@ use crate::query::{FromQuery, Reader};
 
 const CURSOR_LEN_MAX: usize = 1024;
 
-/// The query of a page of the console that shows a list.
+/// The URL's parameter of a console page that shows a list: its cursor.
 #[derive(Debug)]
 pub(crate) struct CursorQuery(pub(crate) Option<String>);
 

@@ -14,7 +14,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 /// Maximum length of an unread rest that is read and dropped, in bytes.
 const REST_LEN_MAX: u64 = 64 * 1024;
-/// Timeout for reading the rest.
+/// Timeout for reading an unread rest.
 const REST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A request body. If it is dropped before its end, it passes its unread rest to [`UnreadBody`].

@@ -108,7 +108,7 @@ pub(crate) fn check_covered(caller: &Caller, grants: &[Grant]) -> Result<(), Pro
     }
 }
 
-/// The names of namespaces and apps, by id.
+/// The names of namespaces and apps, keyed by their ids.
 #[derive(Debug)]
 pub(crate) struct GrantNames {
     namespaces: HashMap<NamespaceId, String>,

@@ -24,7 +24,8 @@ pub(crate) struct IncidentRef {
     pub(crate) standing: IncidentState,
 }
 
-/// The newest incident of the job to which a run belongs. `None` if the run succeeded or was cancelled.
+/// The newest of the incidents about a run's job to which the run belongs. `None` if the run succeeded or was
+/// cancelled.
 pub(crate) async fn incident_of_run<Q>(call: &Call<Q>, run: &Run) -> Result<Option<IncidentRef>, Problem> {
     match run.status {
         RunStatus::Succeeded | RunStatus::Cancelled => Ok(None),

@@ -23,7 +23,7 @@ use crate::job_states;
 
 /// How many namespaces can have a board at the same time.
 const BOARD_COUNT_MAX: usize = 16;
-/// Maximum number of jobs on a board: those whose names come first in order.
+/// Maximum number of jobs on a board. If a namespace has more, those whose names sort first are on the board.
 const JOB_COUNT_MAX: usize = 50_000;
 /// A board that does not hold all jobs is read again after this many of its jobs were deleted.
 const REFILL_COUNT: usize = 500;
@@ -247,7 +247,7 @@ pub(crate) enum JobOrder {
 pub(crate) struct OfferedHandlers<'e> {
     engine: &'e Engine,
     namespace: NamespaceId,
-    /// The answers so far, by app and handler.
+    /// The answers so far, keyed by app and handler.
     by_handler: HashMap<(String, String), bool>,
 }
 
@@ -311,7 +311,7 @@ impl Board {
         self.has_all_jobs
     }
 
-    /// The names of the jobs that a shadow report can contain, in order; `None` if the board does not hold all jobs.
+    /// The names of the jobs that a shadow report can contain, sorted; `None` if the board does not hold all jobs.
     pub(crate) fn shadow_names(&self, visible: Option<&[AppId]>) -> Option<Vec<String>> {
         let shadows = self.entries.values().filter(|entry| entry.has_shadows);
         let shadows = shadows.filter(|entry| visible.is_none_or(|visible| visible.contains(&entry.app)));
@@ -364,7 +364,7 @@ impl Board {
     pub(crate) fn visible_jobs(&self, visible: &[AppId]) -> VisibleJobs {
         let mut sight = VisibleJobs::default();
         for entry in self.entries.values() {
-            let names = if visible.contains(&entry.app) { &mut sight.seen } else { &mut sight.hidden };
+            let names = if visible.contains(&entry.app) { &mut sight.visible_names } else { &mut sight.hidden_names };
             names.insert(entry.name.clone());
         }
         sight

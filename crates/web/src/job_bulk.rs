@@ -197,13 +197,13 @@ pub(crate) struct JobsDone {
     pub(crate) problems: Vec<JobProblem>,
 }
 
-/// How long one request applies an action to jobs or runs. At the timeout for all requests its answer, which names what it has done, would
-/// be lost.
+/// How long one request applies an action to jobs or runs. It stops before the timeout that all requests have: with
+/// that, the answer would be lost, which lists what was done.
 pub(crate) fn action_timeout<Q>(call: &Call<Q>) -> Duration {
     call.web.config.request_timeout * 2 / 3
 }
 
-/// The problem of a job or run that a request for many did not reach in time.
+/// The problem reported for each job or run that a bulk request had no time left for.
 pub(crate) fn not_reached_problem() -> Problem {
     Problem::new(
         Code::TimedOut,
@@ -211,8 +211,8 @@ pub(crate) fn not_reached_problem() -> Problem {
     )
 }
 
-/// Awaits the action on one job or run until shortly before the timeout for all requests. A call whose answer the database has lost is
-/// repeated for long.
+/// Awaits the action on one job or run until shortly before the timeout that all requests have. A call whose answer the
+/// database has lost is repeated for long.
 pub(crate) async fn within_timeout<Q, T>(
     call: &Call<Q>,
     began: Instant,

@@ -107,7 +107,6 @@ pub(crate) enum CallerKey {
     Token(TokenId),
     /// A sign-in without an account or a token.
     Session(SessionId),
-    /// An executor's token.
     Executor(TokenId),
 }
 

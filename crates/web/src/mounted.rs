@@ -13,9 +13,7 @@ use rondel_admin::gateway::OnAuthenticated;
 pub struct MountedCall {
     /// The last part of the path.
     pub name: String,
-    /// The method.
     pub method: Method,
-    /// The headers.
     pub headers: HeaderMap,
     /// The address of the sender.
     pub client: Option<IpAddr>,
@@ -68,6 +66,5 @@ pub trait Mounted: Debug + Send + Sync {
     /// The answer to a request for a path that begins like a mounted one but has no endpoint.
     fn not_served(&self, path: &str) -> MountedAnswer;
 
-    /// Answers a call.
     fn call(&self, call: MountedCall) -> Pin<Box<dyn Future<Output = MountedAnswer> + Send + '_>>;
 }

@@ -37,13 +37,13 @@ async fn visible_jobs<Q>(call: &Call<Q>, names: &BTreeSet<String>) -> Result<Vis
     // Messages can contain any text of handlers. Text that cannot be a name is not looked up.
     let whole: Vec<&str> = names.iter().map(String::as_str).filter(|name| name::check(name).is_ok()).collect();
     for job in call.engine().store().jobs_named(call.namespace.id, &whole).await? {
-        let side = if call.may_view(job.app) { &mut sight.seen } else { &mut sight.hidden };
+        let side = if call.may_view(job.app) { &mut sight.visible_names } else { &mut sight.hidden_names };
         side.insert(job.spec.name);
     }
     if names.iter().any(|name| name.contains(FOLDED)) {
         let board = call.web.boards.board(call.engine(), call.namespace.id).await?;
         for entry in board.entries_named(|name| names.contains(&fold(name)), None) {
-            let side = if call.may_view(entry.app) { &mut sight.seen } else { &mut sight.hidden };
+            let side = if call.may_view(entry.app) { &mut sight.visible_names } else { &mut sight.hidden_names };
             side.insert(fold(&entry.name));
         }
     }

@@ -1,5 +1,6 @@
-//! Checks that a request for a change comes from our own pages, and not from another site. Browsers send `Sec-Fetch-Site`, or at least
-//! `Origin`. A client that sends neither is not a browser, so no site can make it send our cookie.
+//! Checks that a request for a change comes from the pages of this server, and not from another site. Browsers send
+//! `Sec-Fetch-Site`, or at least `Origin`. A client that sends neither is not a browser, so no site can make it send the
+//! cookie of a sign-in.
 //!
 //! `Origin` is compared with the URL that the server advertises. If the server advertises none, it is compared with the address of the
 //! request: the one in the headers of a trusted proxy, else `Host`.
@@ -79,7 +80,7 @@ pub(crate) struct PublicEndpoint<'a> {
 }
 
 impl PublicEndpoint<'_> {
-    /// The origin of our own pages, if it can be determined.
+    /// The origin of the pages of this server, if it can be determined.
     fn origin(self, headers: &HeaderMap, uri: &Uri, extensions: &Extensions) -> Option<Origin> {
         if let Some(url) = self.advertised {
             return Origin::of_url(url);
@@ -93,7 +94,7 @@ impl PublicEndpoint<'_> {
         Some(Origin::new(scheme, named.or_else(direct)?))
     }
 
-    /// Whether the request comes from our own pages, or from a client that is not a browser.
+    /// Whether the request comes from the pages of this server, or from a client that is not a browser.
     pub(crate) fn is_same(self, headers: &HeaderMap, uri: &Uri, extensions: &Extensions) -> bool {
         let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
         if let Some(site) = text("sec-fetch-site") {

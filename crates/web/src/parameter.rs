@@ -72,7 +72,6 @@ impl Parameter {
         Self::new(name, Kind::Number { from: *range.start(), to: *range.end(), default: None })
     }
 
-    /// One of these words.
     pub(crate) const fn word(name: &'static str, words: &'static [&'static str]) -> Self {
         Self::new(name, Kind::Word(words))
     }
@@ -112,7 +111,6 @@ impl Parameter {
         matches!(self.kind, Kind::Cursor)
     }
 
-    /// The schema of its value.
     pub(crate) fn schema(&self) -> Value {
         match self.kind {
             Kind::Text => json!({"type": "string"}),

@@ -39,7 +39,7 @@ struct ConnectionTable {
     number: u64,
     /// How many connections are open.
     count: usize,
-    /// By address, then by age (the oldest first).
+    /// Keyed by address and then by number: of one address, the oldest connection comes first.
     unauthenticated: BTreeMap<IpAddr, BTreeMap<u64, Connection>>,
 }
 

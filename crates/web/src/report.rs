@@ -1,4 +1,4 @@
-//! The query of a report, and the report itself, for the API, its CSV files, and the page.
+//! The parameters of a report, and the report itself, for the API, its CSV files, and the page.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -54,7 +54,6 @@ rondel_core::plain_word_enum! {
     }
 }
 
-/// The query for a report.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReportQuery {
     pub(crate) by: GroupBy,

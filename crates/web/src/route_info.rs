@@ -19,7 +19,6 @@ pub enum Access {
 
 #[derive(Clone, Debug)]
 pub struct RouteInfo {
-    /// The method.
     pub method: Method,
     /// The path, with its parameters in braces.
     pub path: &'static str,

@@ -13,7 +13,6 @@ use crate::job_board::{Board, BoardEntry};
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 
-/// The parameter for a filter.
 pub(crate) const FILTER: Parameter = Parameter::text("q").about(
     "A filter, such as `status:failed app:orders since:8h duration:>5m \"refused\"`. Keys of runs: `status`, `app`, `job`, `since`, \
      `until`, `executor`, `trigger`, `duration`, `late`, `label`, `is` (`dead`). Days and times without a zone are in UTC. Other words are searched in \
@@ -23,7 +22,6 @@ pub(crate) const FILTER: Parameter = Parameter::text("q").about(
 /// The words for the orders of runs.
 pub(crate) const ORDERS: &[&str] = &["newest", "longest", "latest"];
 
-/// The order with this word.
 pub(crate) fn parse_order(word: &str) -> Result<RunOrder, String> {
     match word {
         "" | "newest" => Ok(RunOrder::Newest),
@@ -87,7 +85,6 @@ impl RunPosition {
     }
 }
 
-/// One page of a search.
 #[derive(Debug)]
 pub(crate) struct SearchedPage {
     pub(crate) runs: Vec<Run>,

@@ -56,7 +56,7 @@ const ACCEPT_DELAY: Duration = Duration::from_millis(100);
 const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// How the port treats its clients.
+/// The settings of a port: its TLS, its limits, and the proxies that it trusts.
 #[derive(Clone, Debug, Default)]
 pub struct Port {
     /// With certificates, the port accepts only TLS.

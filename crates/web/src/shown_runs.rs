@@ -23,7 +23,6 @@ const SHARD_COUNT_MAX: usize = 1000;
 /// How many shards are read at a time.
 const PAGE_LEN: u32 = 200;
 
-/// Runs with the names of their jobs.
 pub(crate) async fn with_job_names<Q>(call: &Call<Q>, mut runs: Vec<Run>) -> Result<Vec<(String, Run)>, Problem> {
     call.conceal(&mut runs).await?;
     let names = job_names(call, &runs).await?;
@@ -42,7 +41,7 @@ async fn job_names<Q>(call: &Call<Q>, runs: &[Run]) -> Result<HashMap<JobId, Str
     Ok(call.engine().store().job_names(&ids).await?.into_iter().collect())
 }
 
-/// The attempts of a run in order, the current one last.
+/// The attempts of a run, sorted by number: the current one is the last.
 pub(crate) async fn read_attempts<Q>(call: &Call<Q>, run: &Run) -> Result<Vec<Attempt>, Problem> {
     let mut attempts = call.engine().store().attempts(run.id).await?;
     attempts.push(Attempt {
@@ -140,7 +139,7 @@ pub(crate) async fn rows_of_groups<Q>(call: &Call<Q>, groups: &[Run]) -> Result<
     Ok(total)
 }
 
-/// The shards of a broadcast, in order.
+/// The shards of a broadcast, sorted by index.
 pub(crate) async fn shard_runs<Q>(call: &Call<Q>, whole: &Run) -> Result<Vec<Run>, Problem> {
     let mut shards = Vec::new();
     let mut query = RunQuery { parent: Some(whole.id), limit: PAGE_LEN, ..RunQuery::default() };

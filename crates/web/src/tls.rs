@@ -36,24 +36,16 @@ pub enum TlsError {
     /// A file could not be read.
     #[error("cannot read {path}")]
     Read {
-        /// The file.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: pem::Error,
     },
     /// A file contains no certificate.
     #[error("{path} contains no certificate in PEM")]
-    Empty {
-        /// The file.
-        path: PathBuf,
-    },
+    Empty { path: PathBuf },
     /// A file contains no private key, or an encrypted one.
     #[error("{path} contains no private key in PEM; an encrypted one cannot be used")]
-    NoKey {
-        /// The file.
-        path: PathBuf,
-    },
+    NoKey { path: PathBuf },
     /// The key is that of another certificate.
     #[error("the key in {key} does not belong to the certificate in {cert}")]
     OtherKey {
@@ -65,20 +57,13 @@ pub enum TlsError {
     /// The certificates cannot be used.
     #[error("the certificate in {path} cannot be used")]
     Unusable {
-        /// The file.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: rustls::Error,
     },
     /// The file has nothing with which the certificates of clients could be checked.
     #[error("{path} contains no certificates to verify clients with: {message}")]
-    ClientCa {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        message: String,
-    },
+    ClientCa { path: PathBuf, message: String },
 }
 
 /// The certificates in use.

@@ -36,7 +36,7 @@ pub type BodyReader = Box<dyn FnOnce(usize) -> BodyRead + Send>;
 /// A body that is being read.
 pub type BodyRead = Pin<Box<dyn Future<Output = Option<Bytes>> + Send>>;
 
-/// A call of an executor.
+/// A call by an executor.
 pub struct ApiCall {
     /// `registry`, `registryRemove` or `callback`.
     pub method: String,
@@ -44,13 +44,12 @@ pub struct ApiCall {
     pub is_post: bool,
     /// The header `XXL-JOB-ACCESS-TOKEN`.
     pub token: Option<String>,
-    /// The sender.
+    /// The address of the sender.
     pub client: Option<IpAddr>,
     /// The length of the body, if the sender declares it.
     pub len: Option<u64>,
     /// Called once the token has been found valid.
     pub on_authenticated: OnAuthenticated,
-    /// Reads the body.
     pub body: BodyReader,
 }
 
@@ -65,7 +64,6 @@ impl std::fmt::Debug for ApiCall {
 pub struct ApiAnswer {
     /// The HTTP status: 503 if the database is unavailable, 410 for a call that is not served, otherwise 200.
     pub status: u16,
-    /// The body.
     pub body: Vec<u8>,
 }
 
@@ -84,7 +82,7 @@ impl ApiAnswer {
     }
 }
 
-/// Handles the calls by executors.
+// Handles the calls by executors.
 impl Bridge {
     /// Answers a call to XXL-JOB's console by naming the call to use here instead. `path` is without the prefix.
     #[must_use]
@@ -113,24 +111,25 @@ impl Bridge {
     }
 
     async fn serve(&self, kind: XxlCall, call: ApiCall) -> Result<ApiAnswer, Refusal> {
-        let unknown = |sentence: String| Err(Refusal::Rejected(XxlOutcome::UnknownCall, sentence));
+        let unknown_call = |sentence: String| Err(Refusal::Rejected(XxlOutcome::UnknownCall, sentence));
         if !call.is_post {
-            return unknown("invalid request, HttpMethod not support.".to_owned());
+            return unknown_call("invalid request, HttpMethod not support.".to_owned());
         }
         if kind == XxlCall::Other {
-            let shown: String = call.method.chars().take(50).collect();
-            return unknown(format!("invalid request, uri-mapping({shown}) not found."));
+            let shown_method: String = call.method.chars().take(50).collect();
+            return unknown_call(format!("invalid request, uri-mapping({shown_method}) not found."));
         }
         let app = self.app_of(call.token.as_deref(), call.client).await?;
         call.on_authenticated.0(app.token);
-        let kib = call.len.map_or(BODY_KIB_MAX, |len| u32::try_from(len / 1024 + 1).unwrap_or(u32::MAX));
+        let body_kib = call.len.map_or(BODY_KIB_MAX, |len| u32::try_from(len / 1024 + 1).unwrap_or(u32::MAX));
         let too_long = || Refusal::Rejected(XxlOutcome::TooLong, format!("the body has more than {BODY_KIB_MAX} KiB"));
-        if kib > BODY_KIB_MAX {
+        if body_kib > BODY_KIB_MAX {
             return Err(too_long());
         }
-        let room = tokio::time::timeout(STORE_TIMEOUT, Arc::clone(&self.0.body_room).acquire_many_owned(kib)).await;
-        let Ok(Ok(_room)) = room else { return Err(Refusal::Busy(None)) };
-        let len_max = usize::try_from(kib).unwrap_or(usize::MAX).saturating_mul(1024);
+        let body_permits =
+            tokio::time::timeout(STORE_TIMEOUT, Arc::clone(&self.0.body_room).acquire_many_owned(body_kib)).await;
+        let Ok(Ok(_room)) = body_permits else { return Err(Refusal::Busy(None)) };
+        let len_max = usize::try_from(body_kib).unwrap_or(usize::MAX).saturating_mul(1024);
         let body = (call.body)(len_max).await.ok_or_else(too_long)?;
         if body.is_empty() {
             return Err("invalid request, requestBody empty.".to_owned().into());
@@ -166,17 +165,18 @@ impl Bridge {
     /// Whether callbacks of the app's executors with this token would be refused. False if the database is unavailable.
     pub(crate) async fn refuses_callbacks(&self, app: AppId, token: &str) -> bool {
         match self.app_of(Some(token), None).await {
-            Ok(found) => found.id != app,
+            Ok(token_app) => token_app.id != app,
             Err(refusal) => matches!(refusal, Refusal::Rejected(..)),
         }
     }
 
     /// The app of a token, which must have the kind for XXL-JOB executors.
     async fn app_of(&self, token: Option<&str>, client: Option<IpAddr>) -> Result<App, Refusal> {
-        let wrong = |more: &str| Refusal::Rejected(XxlOutcome::WrongToken, format!("The access token is wrong.{more}"));
-        let Some(text) = token.map(str::trim).filter(|text| !text.is_empty()) else { return Err(wrong("")) };
+        let wrong_token =
+            |detail: &str| Refusal::Rejected(XxlOutcome::WrongToken, format!("The access token is wrong.{detail}"));
+        let Some(text) = token.map(str::trim).filter(|text| !text.is_empty()) else { return Err(wrong_token("")) };
         let hash = Token::from_text(text).hash();
-        let look_up = async { self.app_of_token(text, client).await?.map_err(|more| wrong(&more)) };
+        let look_up = async { self.app_of_token(text, client).await?.map_err(|detail| wrong_token(&detail)) };
         self.0.tokens.app(hash, look_up).await
     }
 
@@ -184,20 +184,21 @@ impl Bridge {
     /// is for other uses, else it is empty.
     async fn app_of_token(&self, text: &str, client: Option<IpAddr>) -> Result<Result<App, String>, Refusal> {
         let engine = &self.0.shared.engine;
-        let found = engine.bearer(Some(&format!("Bearer {text}")), client).await.map_err(|_| Refusal::Busy(None))?;
-        let Some(principal) = found else { return Ok(Err(String::new())) };
+        let principal =
+            engine.bearer(Some(&format!("Bearer {text}")), client).await.map_err(|_| Refusal::Busy(None))?;
+        let Some(principal) = principal else { return Ok(Err(String::new())) };
         if principal.token.kind == TokenKind::Executor {
-            let more =
+            let detail =
                 " It is of kind executor: create one with rondel token create --kind xxl --role executor:NAMESPACE/APP";
-            return Ok(Err(more.to_owned()));
+            return Ok(Err(detail.to_owned()));
         }
-        let place = match principal.rights.grants() {
+        let granted_app = match principal.rights.grants() {
             [grant] if grant.role == Role::Executor && principal.token.kind == TokenKind::Xxl => {
                 grant.namespace.zip(grant.app)
             }
             _ => None,
         };
-        let Some((namespace, id)) = place else { return Ok(Err(String::new())) };
+        let Some((namespace, id)) = granted_app else { return Ok(Err(String::new())) };
         let app = engine.store().apps(namespace).await?.into_iter().find(|app| app.id == id);
         let token = principal.token.id;
         Ok(app.map(|app| App { id, name: app.name, namespace, token }).ok_or_else(String::new))
@@ -211,7 +212,7 @@ enum Refusal {
     Busy(Option<StoreError>),
 }
 
-/// The sentence describes an error in the body.
+// The sentence describes an error in the body.
 impl From<String> for Refusal {
     fn from(sentence: String) -> Self {
         Self::Rejected(XxlOutcome::Unreadable, sentence)
@@ -258,7 +259,7 @@ impl Bridge {
         };
         let id = engine.store().register_xxl(&executor).await?;
         if !self.links().contains_key(&id) {
-            self.0.poke.notify_one();
+            self.0.refresh_requested.notify_one();
         }
         Ok(())
     }
@@ -267,7 +268,7 @@ impl Bridge {
         let address = self.checked_address(app, body)?;
         let engine = &self.0.shared.engine;
         if engine.store().unregister_xxl(app.id, address.as_str(), engine.now()).await? {
-            self.0.poke.notify_one();
+            self.0.refresh_requested.notify_one();
         }
         Ok(())
     }
@@ -277,29 +278,33 @@ impl Bridge {
     fn checked_address(&self, app: &App, body: &[u8]) -> Result<Address, Refusal> {
         let registration = wire::registration(body)?;
         if registration.app.to_lowercase() != app.name {
-            let shown: String = registration.app.chars().take(100).collect();
-            let sentence = format!("registryKey: {shown:?} is not the app of the token, {:?}", app.name);
+            let shown_app: String = registration.app.chars().take(100).collect();
+            let sentence = format!("registryKey: {shown_app:?} is not the app of the token, {:?}", app.name);
             return Err(Refusal::Rejected(XxlOutcome::WrongApp, sentence));
         }
-        let forbidden =
+        let forbidden_answer =
             |sentence: String| Refusal::Rejected(XxlOutcome::ForbiddenAddress, format!("registryValue: {sentence}"));
-        allowed_address(&registration.address, &self.0.shared.config.networks).map_err(forbidden)
+        allowed_address(&registration.address, &self.0.shared.config.networks).map_err(forbidden_answer)
     }
 
     /// Stores the ends of attempts, and returns once they are durable. Unknown and repeated callbacks get the same answer as new
     /// ones, because executors treat any other answer as a failure of the run, or exit.
     async fn callback(&self, app: &App, body: &[u8], client: Option<IpAddr>) -> Result<(), Refusal> {
         let callbacks = wire::callbacks(body)?;
-        let report = |one: wire::Callback| XxlReport { log_id: one.log_id, code: one.code, message: one.message };
-        let reports: Vec<XxlReport> = callbacks.into_iter().map(report).collect();
+        let to_report = |callback: wire::Callback| XxlReport {
+            log_id: callback.log_id,
+            code: callback.code,
+            message: callback.message,
+        };
+        let reports: Vec<XxlReport> = callbacks.into_iter().map(to_report).collect();
         if reports.is_empty() {
             self.0.shared.engine.count_xxl(XxlCall::Callback, XxlOutcome::Accepted, 1);
             return Ok(());
         }
-        let found = self.store_reports(app, reports).await?;
-        self.count_outcomes(app, &found.outcomes, client);
+        let results = self.store_reports(app, reports).await?;
+        self.count_outcomes(app, &results.outcomes, client);
         let mut by_executor: BTreeMap<ExecutorId, Vec<XxlRun>> = BTreeMap::new();
-        for row in found.runs {
+        for row in results.runs {
             by_executor.entry(row.executor).or_default().push(row);
         }
         let links = self.links();
@@ -313,28 +318,32 @@ impl Bridge {
     }
 
     fn count_outcomes(&self, app: &App, outcomes: &[XxlReportOutcome], client: Option<IpAddr>) {
-        let count = |one: XxlReportOutcome| {
-            u64::try_from(outcomes.iter().filter(|other| **other == one).count()).unwrap_or(u64::MAX)
+        let count_of = |outcome_kind: XxlReportOutcome| {
+            u64::try_from(outcomes.iter().filter(|outcome| **outcome == outcome_kind).count()).unwrap_or(u64::MAX)
         };
         let call = XxlCall::Callback;
-        self.0.shared.engine.count_xxl(call, XxlOutcome::Accepted, count(XxlReportOutcome::Accepted));
-        for (one, outcome, words) in [
+        self.0.shared.engine.count_xxl(call, XxlOutcome::Accepted, count_of(XxlReportOutcome::Accepted));
+        for (outcome_kind, outcome, description) in [
             (XxlReportOutcome::Duplicate, XxlOutcome::Repeated, "the end of the run was already known"),
             (XxlReportOutcome::OfOtherApp, XxlOutcome::ForeignRun, "the run belongs to another app"),
             (XxlReportOutcome::Unknown, XxlOutcome::UnknownRun, "no run has this logId, or its record was removed"),
         ] {
-            if count(one) > 0 {
-                self.count((call, outcome, count(one)), client, &format!("app {}: {words}", app.name));
+            if count_of(outcome_kind) > 0 {
+                self.count(
+                    (call, outcome, count_of(outcome_kind)),
+                    client,
+                    &format!("app {}: {description}", app.name),
+                );
             }
         }
     }
 
     async fn store_reports(&self, app: &App, reports: Vec<XxlReport>) -> Result<XxlReportResults, Refusal> {
-        let until = Instant::now() + STORE_TIMEOUT;
+        let deadline = Instant::now() + STORE_TIMEOUT;
         loop {
             match self.0.shared.writes.report(app.id, reports.clone()).await {
-                Some(found) => return Ok(found),
-                None if Instant::now() < until => tokio::time::sleep(STORE_PERIOD).await,
+                Some(results) => return Ok(results),
+                None if Instant::now() < deadline => tokio::time::sleep(STORE_PERIOD).await,
                 None => return Err(Refusal::Busy(None)),
             }
         }

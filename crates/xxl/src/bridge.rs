@@ -52,7 +52,7 @@ pub(crate) struct Shared {
     pub(crate) log_limit: Arc<LineLimit>,
     pub(crate) writes: Writes,
     /// The nodes that hold their leases, sorted by id.
-    living: Mutex<Vec<NodeId>>,
+    living_nodes: Mutex<Vec<NodeId>>,
     lifecycle: Lifecycle,
 }
 
@@ -69,16 +69,18 @@ impl Shared {
     /// Whether this node asks the executor about an attempt and reads its log. The responsible node is the sender of the attempt or, if
     /// that is gone, the living node with the lowest id.
     pub(crate) fn is_responsible_for(&self, run: &XxlRun) -> bool {
-        let own = self.engine.token().node;
-        let living = self.living.lock().unwrap_or_else(PoisonError::into_inner);
-        run.node == own || !living.contains(&run.node) && living.first().is_none_or(|first| own <= *first)
+        let own_node = self.engine.token().node;
+        let living_nodes = self.living_nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        run.node == own_node
+            || !living_nodes.contains(&run.node)
+                && living_nodes.first().is_none_or(|first_node| own_node <= *first_node)
     }
 
     /// Whether another server sent the attempt and lives. That server reports the end of the attempt, because later runs of the job
     /// may be waiting there for that end.
     pub(crate) fn is_of_another_server(&self, run: &XxlRun) -> bool {
-        let living = self.living.lock().unwrap_or_else(PoisonError::into_inner);
-        run.node != self.engine.token().node && living.contains(&run.node)
+        let living_nodes = self.living_nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        run.node != self.engine.token().node && living_nodes.contains(&run.node)
     }
 
     /// Waits until this server holds this lease; false if it has lost it. Executors cannot refuse the requests of a server that stood still
@@ -96,13 +98,13 @@ impl Shared {
     async fn refresh_living_nodes(&self) -> Result<(), StoreError> {
         let now = self.engine.now();
         let nodes = self.engine.store().nodes().await?;
-        let living = nodes.into_iter().filter(|node| node.lease_until > now).map(|node| node.id).collect();
-        *self.living.lock().unwrap_or_else(PoisonError::into_inner) = living;
+        let living_nodes = nodes.into_iter().filter(|node| node.lease_until > now).map(|node| node.id).collect();
+        *self.living_nodes.lock().unwrap_or_else(PoisonError::into_inner) = living_nodes;
         Ok(())
     }
 
-    pub(crate) fn log_store_failure(&self, what: &'static str, error: &StoreError) {
-        self.log_limit.log_store_failure(what, error);
+    pub(crate) fn log_store_failure(&self, operation: &'static str, error: &StoreError) {
+        self.log_limit.log_store_failure(operation, error);
     }
 }
 
@@ -112,7 +114,6 @@ pub(crate) struct App {
     pub(crate) id: AppId,
     pub(crate) name: String,
     pub(crate) namespace: NamespaceId,
-    /// The token.
     pub(crate) token: TokenId,
 }
 
@@ -127,7 +128,7 @@ pub(crate) struct Inner {
     pub(crate) tokens: Tokens<App>,
     pub(crate) registrations: Registrations,
     pub(crate) body_room: Arc<Semaphore>,
-    pub(crate) poke: Notify,
+    pub(crate) refresh_requested: Notify,
     /// The last answers of executors registered by hand.
     beats: Mutex<Beats>,
 }
@@ -148,16 +149,17 @@ impl Bridge {
             client,
             log_limit,
             writes,
-            living: Mutex::default(),
+            living_nodes: Mutex::default(),
             lifecycle: lifecycle.clone(),
         });
         let body_room = Arc::new(Semaphore::new(BODIES_KIB_MAX));
-        let (links, tokens, poke) = (Mutex::default(), Tokens::default(), Notify::new());
+        let (links, tokens, refresh_requested) = (Mutex::default(), Tokens::default(), Notify::new());
         let (registrations, beats) = (Registrations::default(), Mutex::default());
-        let bridge = Self(Arc::new(Inner { shared, links, tokens, registrations, body_room, poke, beats }));
-        let (registering, stop) = (bridge.clone(), lifecycle.hard.clone());
+        let bridge =
+            Self(Arc::new(Inner { shared, links, tokens, registrations, body_room, refresh_requested, beats }));
+        let (loop_bridge, stop) = (bridge.clone(), lifecycle.hard.clone());
         lifecycle.spawn("xxl", Until::Hard, async move {
-            stop.run_until_cancelled(registering.registration_loop()).await;
+            stop.run_until_cancelled(loop_bridge.registration_loop()).await;
         });
         let (engine, lines) = (bridge.0.shared.engine.clone(), Arc::clone(&bridge.0.shared.log_limit));
         let stop = lifecycle.hard.clone();
@@ -174,13 +176,13 @@ impl Bridge {
     }
 
     async fn registration_loop(&self) {
-        let mut period = interval(REFRESH_PERIOD);
-        period.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticker = interval(REFRESH_PERIOD);
+        ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut state = RefreshState::default();
         loop {
             tokio::select! {
-                _ = period.tick() => {}
-                () = self.0.poke.notified() => {}
+                _ = ticker.tick() => {}
+                () = self.0.refresh_requested.notified() => {}
             }
             if let Err(error) = self.refresh_and_expect(&mut state).await {
                 state.note_failure(Instant::now());
@@ -201,69 +203,74 @@ impl Bridge {
     /// The executors that have runs and whose registration has ended, or ends before the next one is due: they may have had no server to
     /// register with. Empty if another server has run for long enough to receive the registrations of all executors.
     async fn executors_with_runs(&self) -> Result<Vec<XxlExecutor>, StoreError> {
-        let mut found = Vec::new();
+        let mut executors = Vec::new();
         let engine = &self.0.shared.engine;
-        let (own, now) = (engine.token().node, engine.now());
-        let since = now - REGISTERED_FOR;
+        let (own_node, now) = (engine.token().node, engine.now());
+        let registered_since = now - REGISTERED_FOR;
         let nodes = engine.store().nodes().await?;
-        if nodes.iter().any(|node| node.id != own && node.lease_until > now && node.started_at < since) {
-            return Ok(found);
+        if nodes.iter().any(|node| node.id != own_node && node.lease_until > now && node.started_at < registered_since)
+        {
+            return Ok(executors);
         }
-        let known = engine.store().xxl_executors(since - EXPECTED_WITHIN, EXECUTOR_COUNT_MAX).await?;
-        for executor in known.into_iter().filter(|one| one.last_seen_at < since + REGISTERED_FOR / 3) {
-            let mut open = engine.store().unsettled_xxl(executor.id, ATTEMPT_COUNT_MAX).await?;
-            open.retain(|row| row.state == XxlRunState::Open);
-            if open.is_empty() {
+        let known_executors =
+            engine.store().xxl_executors(registered_since - EXPECTED_WITHIN, EXECUTOR_COUNT_MAX).await?;
+        for executor in
+            known_executors.into_iter().filter(|executor| executor.last_seen_at < registered_since + REGISTERED_FOR / 3)
+        {
+            let mut open_rows = engine.store().unsettled_xxl(executor.id, ATTEMPT_COUNT_MAX).await?;
+            open_rows.retain(|row| row.state == XxlRunState::Open);
+            if open_rows.is_empty() {
                 continue;
             }
-            let ids: Vec<RunId> = open.iter().map(|row| row.run).collect();
-            let runs = engine.store().runs(&ids).await?;
+            let run_ids: Vec<RunId> = open_rows.iter().map(|row| row.run).collect();
+            let runs = engine.store().runs(&run_ids).await?;
             // The row of an attempt stays open if its executor was lost, so the run's status decides.
-            let goes_on = |row: &XxlRun| {
-                let is_its = |run: &Run| run.id == row.run && run.attempt == row.attempt;
-                runs.iter().any(|run| is_its(run) && !run.status.is_terminal())
+            let is_running = |row: &XxlRun| {
+                let is_same_attempt = |run: &Run| run.id == row.run && run.attempt == row.attempt;
+                runs.iter().any(|run| is_same_attempt(run) && !run.status.is_terminal())
             };
-            if open.iter().any(goes_on) {
-                found.push(executor);
+            if open_rows.iter().any(is_running) {
+                executors.push(executor);
             }
         }
-        Ok(found)
+        Ok(executors)
     }
 
     /// Opens links to executors that have registered, and ends links to executors that have not registered for too long.
     async fn refresh_links(&self, state: &mut RefreshState) -> Result<(), StoreError> {
         self.0.shared.refresh_living_nodes().await?;
         let engine = &self.0.shared.engine;
-        let since = engine.now() - REGISTERED_FOR;
-        let registered = engine.store().xxl_executors(since, EXECUTOR_COUNT_MAX).await?;
-        let found = self.with_registered_by_hand(state, registered).await?;
+        let registered_since = engine.now() - REGISTERED_FOR;
+        let registered_executors = engine.store().xxl_executors(registered_since, EXECUTOR_COUNT_MAX).await?;
+        let executors = self.with_registered_by_hand(state, registered_executors).await?;
         if state.is_reporting_read_due(Instant::now()) {
-            let reported = engine.store().xxl_reported_executors(since, EXECUTOR_COUNT_MAX).await?;
-            state.note_reporting_executors(reported, Instant::now());
+            let reporting_executors =
+                engine.store().xxl_reported_executors(registered_since, EXECUTOR_COUNT_MAX).await?;
+            state.note_reporting_executors(reporting_executors, Instant::now());
         }
-        let found = state.with_expected_executors(state.with_reporting_executors(found), Instant::now());
+        let executors = state.with_expected_executors(state.with_reporting_executors(executors), Instant::now());
         let may_expire = state.may_expire(Instant::now());
-        let mut missing = Vec::new();
+        let mut unlinked_executors = Vec::new();
         let client = &self.0.shared.client;
         {
-            let registered: HashSet<ExecutorId> = found.iter().map(|one| one.id).collect();
+            let registered_ids: HashSet<ExecutorId> = executors.iter().map(|executor| executor.id).collect();
             let mut links = self.links();
             links.retain(|_, handle| !handle.events.is_closed());
-            let is_gone = |id: &ExecutorId| may_expire && !registered.contains(id);
+            let is_gone = |id: &ExecutorId| may_expire && !registered_ids.contains(id);
             for handle in links.iter().filter(|(id, _)| is_gone(id)).map(|(_, handle)| handle) {
                 handle
                     .presence
                     .send_if_modified(|presence| std::mem::replace(presence, Presence::Gone) != Presence::Gone);
             }
-            for executor in found {
+            for executor in executors {
                 let Some(handle) = links.get(&executor.id) else {
-                    missing.push(executor);
+                    unlinked_executors.push(executor);
                     continue;
                 };
-                let wanted = if executor.left_at.is_some() { Presence::Leaving } else { Presence::Here };
+                let new_presence = if executor.left_at.is_some() { Presence::Leaving } else { Presence::Here };
                 // A link that is ending is not revived: it is replaced once it has ended.
                 let set_if_changed = |presence: &mut Presence| {
-                    *presence != Presence::Gone && std::mem::replace(presence, wanted) != wanted
+                    *presence != Presence::Gone && std::mem::replace(presence, new_presence) != new_presence
                 };
                 handle.presence.send_if_modified(set_if_changed);
                 handle.peer.send_if_modified(|peer| {
@@ -275,18 +282,20 @@ impl Bridge {
                 });
             }
         }
-        if missing.is_empty() {
+        if unlinked_executors.is_empty() {
             return Ok(());
         }
         let namespaces = engine.store().namespaces().await?;
         let mut apps: HashMap<NamespaceId, Vec<rondel_store::catalog::App>> = HashMap::new();
-        for executor in missing {
-            let Some(namespace) = namespaces.iter().find(|one| one.id == executor.namespace) else { continue };
-            let known = match apps.entry(namespace.id) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(place) => place.insert(engine.store().apps(namespace.id).await?),
+        for executor in unlinked_executors {
+            let Some(namespace) = namespaces.iter().find(|namespace| namespace.id == executor.namespace) else {
+                continue;
             };
-            let app = known.iter().find(|app| app.id == executor.app);
+            let known_apps = match apps.entry(namespace.id) {
+                Entry::Occupied(known_apps) => known_apps.into_mut(),
+                Entry::Vacant(vacant_entry) => vacant_entry.insert(engine.store().apps(namespace.id).await?),
+            };
+            let app = known_apps.iter().find(|app| app.id == executor.app);
             if let Some(app) = app {
                 self.open(&executor, &namespace.name, &app.name);
             }
@@ -299,41 +308,42 @@ impl Bridge {
     async fn with_registered_by_hand(
         &self,
         state: &mut RefreshState,
-        mut found: Vec<XxlExecutor>,
+        mut executors: Vec<XxlExecutor>,
     ) -> Result<Vec<XxlExecutor>, StoreError> {
         let engine = &self.0.shared.engine;
-        let by_hand = engine.store().xxl_registered_by_hand(None, EXECUTOR_COUNT_MAX).await?;
-        let (by_hand, busy) = {
+        let executors_by_hand = engine.store().xxl_registered_by_hand(None, EXECUTOR_COUNT_MAX).await?;
+        let (executors_by_hand, busy_ids) = {
             let links = self.links();
             let has_attempts = |id: ExecutorId| links.get(&id).is_some_and(LinkHandle::has_attempts);
-            let by_hand = state.by_hand_with_removed(by_hand, engine.now(), has_attempts);
-            let busy: HashSet<ExecutorId> = by_hand.iter().map(|one| one.id).filter(|id| has_attempts(*id)).collect();
-            (by_hand, busy)
+            let executors_by_hand = state.by_hand_with_removed(executors_by_hand, engine.now(), has_attempts);
+            let busy_ids: HashSet<ExecutorId> =
+                executors_by_hand.iter().map(|executor| executor.id).filter(|id| has_attempts(*id)).collect();
+            (executors_by_hand, busy_ids)
         };
         let now = Instant::now();
-        let places: HashMap<ExecutorId, usize> = (found.iter().map(|one| one.id)).zip(0..).collect();
-        let due = {
+        let positions: HashMap<ExecutorId, usize> = (executors.iter().map(|executor| executor.id)).zip(0..).collect();
+        let due_executors = {
             let mut beats = self.beats();
-            let due = beats.take_due(&by_hand, now);
-            for mut executor in by_hand {
-                if beats.is_leaving(executor.id, now) && busy.contains(&executor.id) {
+            let due_executors = beats.take_due(&executors_by_hand, now);
+            for mut executor in executors_by_hand {
+                if beats.is_leaving(executor.id, now) && busy_ids.contains(&executor.id) {
                     executor.left_at = executor.left_at.or(Some(engine.now()));
                 } else if !beats.has_valid_answer(executor.id, now) {
                     continue;
                 }
-                match places.get(&executor.id) {
-                    Some(place) if executor.left_at.is_none() => found[*place].left_at = None,
+                match positions.get(&executor.id) {
+                    Some(position) if executor.left_at.is_none() => executors[*position].left_at = None,
                     // A user removed the executor, but it has registered itself, too.
                     Some(_) => {}
-                    None => found.push(executor),
+                    None => executors.push(executor),
                 }
             }
-            due
+            due_executors
         };
-        for executor in due {
+        for executor in due_executors {
             self.call_by_hand(executor);
         }
-        Ok(found)
+        Ok(executors)
     }
 
     /// Checks whether an executor registered by hand answers.
@@ -348,7 +358,7 @@ impl Bridge {
                 Err(reason) => (BeatOutcome::NoAnswer, Some(reason)),
             };
             if bridge.beats().note_answer(id, outcome, Instant::now()) {
-                bridge.0.poke.notify_one();
+                bridge.0.refresh_requested.notify_one();
             }
             if let Some(reason) = reason
                 && let Some(count) = bridge.0.shared.log_limit.count(&format!("by hand {id}"))
@@ -365,7 +375,7 @@ impl Bridge {
         let address = allowed_address(&executor.address, &shared.config.networks)?;
         let peer = shared.client.peer(&address, &executor.token);
         let answer =
-            shared.client.ask(&peer, "beat", wire::empty()).await.map_err(|error| error.message().to_owned())?;
+            shared.client.ask(&peer, "beat", wire::empty_body()).await.map_err(|error| error.message().to_owned())?;
         if answer.is_success() { Ok(()) } else { Err(format!("{}: {}", executor.address, answer.message_or_code())) }
     }
 

@@ -41,8 +41,8 @@ impl ExecutorBeat {
     }
 
     fn is_leaving(&self, now: Instant) -> bool {
-        let answers = self.token_ended_at.is_some_and(|at| now.duration_since(at) < BEAT_VALID_FOR);
-        answers && !self.is_available(now)
+        let has_ended_token = self.token_ended_at.is_some_and(|at| now.duration_since(at) < BEAT_VALID_FOR);
+        has_ended_token && !self.is_available(now)
     }
 }
 
@@ -51,18 +51,18 @@ impl ExecutorBeat {
 pub(crate) struct Beats(BTreeMap<ExecutorId, ExecutorBeat>);
 
 impl Beats {
-    /// The executors that are due for a call; `all` are the registered ones. The caller must record each answer with [`Self::note_answer`].
-    pub(crate) fn take_due(&mut self, all: &[XxlExecutor], now: Instant) -> Vec<XxlExecutor> {
-        self.0.retain(|id, _| all.iter().any(|one| one.id == *id));
-        let mut due = Vec::new();
-        for executor in all {
+    /// The executors that are due for a call; `executors` are the registered ones. The caller must record each answer with [`Self::note_answer`].
+    pub(crate) fn take_due(&mut self, executors: &[XxlExecutor], now: Instant) -> Vec<XxlExecutor> {
+        self.0.retain(|id, _| executors.iter().any(|executor| executor.id == *id));
+        let mut due_executors = Vec::new();
+        for executor in executors {
             let beat = self.0.entry(executor.id).or_default();
             if beat.is_due(now) {
                 (beat.is_asking, beat.asked_at) = (true, Some(now));
-                due.push(executor.clone());
+                due_executors.push(executor.clone());
             }
         }
-        due
+        due_executors
     }
 
     /// Whether its last answer is still valid.

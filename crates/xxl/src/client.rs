@@ -77,42 +77,42 @@ impl Client {
     /// Asks an executor to run an attempt, unless the time in which it may begin has passed.
     pub(crate) async fn run(
         &self,
-        to: &Peer,
+        peer: &Peer,
         body: Vec<u8>,
         begin_until: Option<Instant>,
     ) -> Result<Answer, CallError> {
-        self.call(to, "run", body, (RUN_TIMEOUT, begin_until)).await
+        self.call(peer, "run", body, (RUN_TIMEOUT, begin_until)).await
     }
 
     /// Makes another call, which must be safe to repeat.
-    pub(crate) async fn ask(&self, to: &Peer, method: &str, body: Vec<u8>) -> Result<Answer, CallError> {
-        self.call(to, method, body, (CALL_TIMEOUT, None)).await
+    pub(crate) async fn ask(&self, peer: &Peer, method: &str, body: Vec<u8>) -> Result<Answer, CallError> {
+        self.call(peer, method, body, (CALL_TIMEOUT, None)).await
     }
 
-    /// Waits for a permit and makes a call, unless `until` passes first.
+    /// Waits for a permit and makes a call, unless `deadline` passes first.
     async fn call(
         &self,
-        to: &Peer,
+        peer: &Peer,
         method: &str,
         body: Vec<u8>,
-        (timeout, until): (Duration, Option<Instant>),
+        (timeout, deadline): (Duration, Option<Instant>),
     ) -> Result<Answer, CallError> {
-        let not_sent = |message: &str| CallError::NotSent(format!("POST {method} to {}: {message}", to.address));
-        let unclear = |message: &str| CallError::Unclear(format!("POST {method} to {}: {message}", to.address));
-        let (target, token) = to.target.as_ref().map_err(|message| not_sent(message))?;
+        let not_sent = |message: &str| CallError::NotSent(format!("POST {method} to {}: {message}", peer.address));
+        let unclear_error = |message: &str| CallError::Unclear(format!("POST {method} to {}: {message}", peer.address));
+        let (target, token) = peer.target.as_ref().map_err(|message| not_sent(message))?;
         let Ok(_permit) = self.permits.acquire().await else { return Err(not_sent("the server is stopping")) };
-        if until.is_some_and(|until| until <= Instant::now()) {
-            let message = format!("POST {method} to {}: the time in which the run may begin has passed", to.address);
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            let message = format!("POST {method} to {}: the time in which the run may begin has passed", peer.address);
             return Err(CallError::TooLate(message));
         }
         let limits = Limits { timeout, len_max: ANSWER_LEN_MAX };
         let answer = self.posts.send(target, method, (TOKEN_HEADER, token.clone()), body, limits).await;
         let answer = answer.map_err(|error| match &error {
             PostError::NotSent(message) => not_sent(message),
-            PostError::Unclear(message) => unclear(message),
-            PostError::TooLong(_) => CallError::TooLong(format!("POST {method} to {}: {error}", to.address)),
+            PostError::Unclear(message) => unclear_error(message),
+            PostError::TooLong(_) => CallError::TooLong(format!("POST {method} to {}: {error}", peer.address)),
         })?;
-        let refuses = matches!(
+        let is_refusal = matches!(
             answer.status,
             StatusCode::BAD_REQUEST
                 | StatusCode::UNAUTHORIZED
@@ -122,13 +122,16 @@ impl Client {
                 | StatusCode::PAYLOAD_TOO_LARGE
                 | StatusCode::UNSUPPORTED_MEDIA_TYPE
         );
-        if refuses {
-            return Err(CallError::Refused(format!("POST {method} to {}: it answered {}", to.address, answer.status)));
+        if is_refusal {
+            return Err(CallError::Refused(format!(
+                "POST {method} to {}: it answered {}",
+                peer.address, answer.status
+            )));
         }
         if !answer.status.is_success() {
-            return Err(unclear(&format!("it answered {}", answer.status)));
+            return Err(unclear_error(&format!("it answered {}", answer.status)));
         }
-        wire::executor_answer(&answer.body).map_err(|message| unclear(&message))
+        wire::executor_answer(&answer.body).map_err(|message| unclear_error(&message))
     }
 }
 
@@ -163,7 +166,7 @@ mod tests {
         let peer = client.peer(&Address::parse("http://127.0.0.1:1").expect("an address"), "token");
         let now = Instant::now();
         for (begin_until, is_too_late) in [(Some(now), true), (Some(now + RUN_TIMEOUT), false), (None, false)] {
-            let answer = client.run(&peer, wire::empty(), begin_until).await;
+            let answer = client.run(&peer, wire::empty_body(), begin_until).await;
             assert_eq!(matches!(answer, Err(CallError::TooLate(_))), is_too_late, "{answer:?}");
             assert_eq!(matches!(answer, Err(CallError::NotSent(_))), !is_too_late, "{answer:?}");
         }

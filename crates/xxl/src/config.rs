@@ -1,10 +1,9 @@
-//! Settings.
+//! The settings for serving XXL-JOB executors.
 
 use std::time::Duration;
 
 use rondel_core::outgoing::AllowedAddresses;
 
-/// Settings for serving executors.
 #[derive(Clone, Debug)]
 pub struct XxlConfig {
     /// The networks in which executors may be.
@@ -21,8 +20,8 @@ const USUAL_PREFIX: &str = "/xxl-job-admin";
 impl XxlConfig {
     /// All prefixes before `/api`.
     pub(crate) fn prefixes(&self) -> Vec<&str> {
-        let own = self.prefix.as_deref().map(|prefix| prefix.trim_end_matches('/'));
-        let mut prefixes: Vec<&str> = ["", USUAL_PREFIX].into_iter().chain(own).collect();
+        let own_prefix = self.prefix.as_deref().map(|prefix| prefix.trim_end_matches('/'));
+        let mut prefixes: Vec<&str> = ["", USUAL_PREFIX].into_iter().chain(own_prefix).collect();
         prefixes.sort_unstable();
         prefixes.dedup();
         prefixes

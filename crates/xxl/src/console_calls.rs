@@ -27,19 +27,21 @@ const EQUIVALENTS: [(&str, &str, &str); 20] = [
     ("chartInfo", "counts of runs", "GET /api/v1/reports"),
 ];
 
-/// How to find the name of a job by its id in XXL-JOB, which the calls there have.
+/// How to find the name of a job by its id in XXL-JOB, which the calls to XXL-JOB's console contain.
 const NAME_OF_JOB: &str =
     "; GET /api/v1/jobs?q=label:xxl-job-id=17 finds the name of the job that has the id 17 in XXL-JOB";
 
 /// The answer to a call to XXL-JOB's console: it names the call to use instead.
 pub(crate) fn answer(path: &str) -> ApiAnswer {
     let path = path.trim_matches('/');
-    let is_it = |known: &str| path == known || path.strip_prefix(known).is_some_and(|rest| rest.starts_with('/'));
-    let found = EQUIVALENTS.iter().find(|(known, ..)| is_it(known));
-    let sentence = match found {
-        Some((known, what, ours)) => {
-            let hint = if ours.contains("{name}") { NAME_OF_JOB } else { "" };
-            format!("Rondel does not serve /{known} of XXL-JOB ({what}): call {ours}{hint}")
+    let is_path_of = |known_path: &str| {
+        path == known_path || path.strip_prefix(known_path).is_some_and(|path_end| path_end.starts_with('/'))
+    };
+    let equivalent = EQUIVALENTS.iter().find(|(known_path, ..)| is_path_of(known_path));
+    let sentence = match equivalent {
+        Some((known_path, purpose, new_call)) => {
+            let hint = if new_call.contains("{name}") { NAME_OF_JOB } else { "" };
+            format!("Rondel does not serve /{known_path} of XXL-JOB ({purpose}): call {new_call}{hint}")
         }
         None => "Rondel serves only /api/registry, /api/registryRemove and /api/callback of XXL-JOB: call /api/v1 \
                  (its document is /api/v1/openapi.json)"

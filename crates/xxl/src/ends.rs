@@ -49,9 +49,9 @@ pub(crate) fn is_failure(row: &XxlRun) -> bool {
 }
 
 /// Returns the attempt as open if its failure was reported after this instant, else as it is.
-pub(crate) fn without_new_failure(row: XxlRun, since: Timestamp) -> XxlRun {
+pub(crate) fn without_new_failure(row: XxlRun, new_since: Timestamp) -> XxlRun {
     match row.reported_at {
-        Some(at) if at > since && is_failure(&row) => {
+        Some(at) if at > new_since && is_failure(&row) => {
             XxlRun { state: XxlRunState::Open, code: None, message: None, reported_at: None, ..row }
         }
         _ => row,
@@ -59,9 +59,9 @@ pub(crate) fn without_new_failure(row: XxlRun, since: Timestamp) -> XxlRun {
 }
 
 /// Returns the attempt as open if its success was reported after this instant, else as it is.
-pub(crate) fn without_new_success(row: XxlRun, since: Timestamp) -> XxlRun {
+pub(crate) fn without_new_success(row: XxlRun, new_since: Timestamp) -> XxlRun {
     match row.reported_at {
-        Some(at) if at > since && row.state == XxlRunState::Reported && row.code == Some(CODE_SUCCESS) => {
+        Some(at) if at > new_since && row.state == XxlRunState::Reported && row.code == Some(CODE_SUCCESS) => {
             XxlRun { state: XxlRunState::Open, code: None, message: None, reported_at: None, ..row }
         }
         _ => row,
@@ -75,12 +75,12 @@ const CAUSED_BY: &str = "Caused by: ";
 /// The first line of the message, shortened; of a Java stack trace also its root cause. The log has the whole text.
 fn message(code: i32, text: &str) -> String {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let first = lines.next().unwrap_or_default();
+    let first_line = lines.next().unwrap_or_default();
     let mut causes = lines.filter_map(|line| line.strip_prefix(CAUSED_BY));
-    let first = if first == WRAPPER { causes.next().unwrap_or(first) } else { first };
+    let first_line = if first_line == WRAPPER { causes.next().unwrap_or(first_line) } else { first_line };
     let line = match causes.next_back() {
-        Some(root) => format!("{first}; caused by {root}"),
-        None => first.to_owned(),
+        Some(root_cause) => format!("{first_line}; caused by {root_cause}"),
+        None => first_line.to_owned(),
     };
     let line: String = line.chars().take(MESSAGE_LEN_MAX).collect();
     match code {

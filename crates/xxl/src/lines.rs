@@ -18,9 +18,9 @@ pub(crate) struct LineLimit(Mutex<HashMap<String, (Instant, u64)>>);
 
 impl LineLimit {
     /// Logs that a write to the store, or a read, failed.
-    pub(crate) fn log_store_failure(&self, what: &'static str, error: &StoreError) {
-        if let Some(count) = self.count(what) {
-            tracing::warn!(error = %chain(error), count, "cannot {what} of executors of XXL-JOB");
+    pub(crate) fn log_store_failure(&self, action: &'static str, error: &StoreError) {
+        if let Some(count) = self.count(action) {
+            tracing::warn!(error = %chain(error), count, "cannot {action} of executors of XXL-JOB");
         }
     }
 

@@ -75,7 +75,6 @@ fn address_labels(address: &str) -> HashMap<String, String> {
     if address.len() > LABEL_VALUE_LEN_MAX { HashMap::new() } else { [(XXL_ADDRESS.to_owned(), address)].into() }
 }
 
-/// The identity of the executor.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) id: ExecutorId,
@@ -109,12 +108,12 @@ pub(crate) enum Event {
 pub(crate) struct PulledPage {
     pub(crate) log_id: i64,
     /// The number of the first line.
-    pub(crate) from: i64,
+    pub(crate) first_line: i64,
     pub(crate) page: LogPage,
     /// The number of the first line that was not stored when the read began, if the store was asked.
     pub(crate) stored_until: Option<i64>,
     /// Whether the attempt had ended before the read began.
-    pub(crate) was_over: bool,
+    pub(crate) had_ended: bool,
     /// How the read has ended; `None` while it continues.
     pub(crate) end: Option<ReadEnd>,
 }
@@ -174,9 +173,9 @@ enum SessionEnd {
 
 /// A session in progress.
 struct Session {
-    up: mpsc::Sender<Result<v1::ExecutorMessage, Status>>,
+    to_engine: mpsc::Sender<Result<v1::ExecutorMessage, Status>>,
     /// Stops the heartbeats when the session ends.
-    _beats: tokio_util::sync::DropGuard,
+    _heartbeats: tokio_util::sync::DropGuard,
     run_count: Arc<AtomicU32>,
     is_draining: bool,
 }
@@ -184,12 +183,11 @@ struct Session {
 impl Session {
     /// Sends a message; false if the stream has ended.
     async fn send(&self, body: Body) -> bool {
-        self.up.send(Ok(v1::ExecutorMessage { body: Some(body) })).await.is_ok()
+        self.to_engine.send(Ok(v1::ExecutorMessage { body: Some(body) })).await.is_ok()
     }
 }
 
 impl Link {
-    /// A link, and its handle.
     pub(crate) fn new(shared: &Arc<Shared>, identity: Identity, peer: Arc<Peer>) -> (Self, LinkHandle) {
         let (sender, events) = mpsc::channel(EVENT_CAPACITY);
         let (presence_sender, presence) = watch::channel(Presence::Here);
@@ -224,7 +222,7 @@ impl Link {
                     SessionEnd::Reopen => tokio::time::sleep(RETRY_AFTER).await,
                     SessionEnd::Left => {
                         self.note_attempts();
-                        self.wait_until_back().await;
+                        self.wait_for_return().await;
                     }
                     SessionEnd::Gone => break,
                 }
@@ -237,7 +235,7 @@ impl Link {
     }
 
     /// Waits until an executor that signed off registers again, reports a late end, or is gone.
-    async fn wait_until_back(&mut self) {
+    async fn wait_for_return(&mut self) {
         while *self.presence.borrow() == Presence::Leaving {
             tokio::select! {
                 changed = self.presence.changed() => if changed.is_err() { return },
@@ -262,15 +260,15 @@ impl Link {
         };
         self.table.take_back_unstored();
         self.merge_stored_attempts(rows);
-        let (up, messages) = mpsc::channel(MESSAGE_CAPACITY);
+        let (to_engine, messages) = mpsc::channel(MESSAGE_CAPACITY);
         let hello = v1::ExecutorMessage { body: Some(Body::Hello(self.hello())) };
-        if up.send(Ok(hello)).await.is_err() {
+        if to_engine.send(Ok(hello)).await.is_err() {
             return SessionEnd::Reopen;
         }
         let peer = self.calls.address();
-        let opened = self.shared.engine.open_session_of_any_handler(ReceiverStream::new(messages), &peer).await;
-        let mut down = match opened {
-            Ok(down) => down,
+        let session_result = self.shared.engine.open_session_of_any_handler(ReceiverStream::new(messages), &peer).await;
+        let mut from_engine = match session_result {
+            Ok(from_engine) => from_engine,
             Err(status) => {
                 if !std::mem::replace(&mut self.was_refused, true) {
                     tracing::warn!(
@@ -283,31 +281,37 @@ impl Link {
             }
         };
         self.was_refused = false;
-        let welcome = timeout(WELCOME_TIMEOUT, down.recv()).await;
+        let welcome = timeout(WELCOME_TIMEOUT, from_engine.recv()).await;
         let Ok(Some(v1::ServerMessage { body: Some(Down::Welcome(welcome)) })) = welcome else {
             return SessionEnd::Reopen;
         };
         welcome.fences.iter().for_each(|fence| self.table.fence(fence));
         let run_count = Arc::new(AtomicU32::new(0));
-        let beats = self.spawn_heartbeats(&up, &run_count, Duration::from_millis(welcome.heartbeat_ms.max(100).into()));
-        let mut session = Session { up, _beats: beats, run_count, is_draining: false };
-        let reported: Vec<i64> = self.table.entries().filter(|one| !one.is_open()).map(|one| one.row.log_id).collect();
-        if !self.deliver(&session, &reported).await {
+        let heartbeats =
+            self.spawn_heartbeats(&to_engine, &run_count, Duration::from_millis(welcome.heartbeat_ms.max(100).into()));
+        let mut session = Session { to_engine, _heartbeats: heartbeats, run_count, is_draining: false };
+        let ended_ids: Vec<i64> =
+            self.table.entries().filter(|entry| !entry.is_open()).map(|entry| entry.row.log_id).collect();
+        if !self.deliver(&session, &ended_ids).await {
             return SessionEnd::Reopen;
         }
-        self.serve(&mut session, &mut down).await
+        self.serve(&mut session, &mut from_engine).await
     }
 
-    async fn serve(&mut self, session: &mut Session, down: &mut mpsc::Receiver<v1::ServerMessage>) -> SessionEnd {
+    async fn serve(
+        &mut self,
+        session: &mut Session,
+        from_engine: &mut mpsc::Receiver<v1::ServerMessage>,
+    ) -> SessionEnd {
         let mut tick = interval(TICK_PERIOD);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let is_up = tokio::select! {
-                message = down.recv() => match message.and_then(|message| message.body) {
+            let is_connected = tokio::select! {
+                message = from_engine.recv() => match message.and_then(|message| message.body) {
                     Some(body) => {
-                        let is_up = self.handle_message(session, body).await;
+                        let is_connected = self.handle_message(session, body).await;
                         self.note_load(session);
-                        is_up
+                        is_connected
                     }
                     None => false,
                 },
@@ -320,7 +324,7 @@ impl Link {
                     self.tick(session).await
                 }
             };
-            if !is_up {
+            if !is_connected {
                 return SessionEnd::Reopen;
             }
             let presence = *self.presence.borrow();
@@ -383,22 +387,22 @@ impl Link {
     /// Sends heartbeats from a separate task, so that a slow database does not end the stream.
     fn spawn_heartbeats(
         &self,
-        up: &mpsc::Sender<Result<v1::ExecutorMessage, Status>>,
+        to_engine: &mpsc::Sender<Result<v1::ExecutorMessage, Status>>,
         run_count: &Arc<AtomicU32>,
         period: Duration,
     ) -> tokio_util::sync::DropGuard {
         let stop = CancellationToken::new();
-        let (stopped, up, run_count) = (stop.clone(), up.downgrade(), Arc::clone(run_count));
+        let (heartbeat_stop, to_engine, run_count) = (stop.clone(), to_engine.downgrade(), Arc::clone(run_count));
         self.shared.spawn(async move {
-            let mut beat = interval(period);
-            beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut ticker = interval(period);
+            ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
             let mut sequence = 0;
-            while stopped.run_until_cancelled(beat.tick()).await.is_some() {
+            while heartbeat_stop.run_until_cancelled(ticker.tick()).await.is_some() {
                 sequence += 1;
-                let running = run_count.load(Ordering::Relaxed);
-                let message = v1::Heartbeat { running, sequence, ..v1::Heartbeat::default() };
-                let Some(up) = up.upgrade() else { break };
-                if up.send(Ok(v1::ExecutorMessage { body: Some(Body::Heartbeat(message)) })).await.is_err() {
+                let running_count = run_count.load(Ordering::Relaxed);
+                let message = v1::Heartbeat { running: running_count, sequence, ..v1::Heartbeat::default() };
+                let Some(to_engine) = to_engine.upgrade() else { break };
+                if to_engine.send(Ok(v1::ExecutorMessage { body: Some(Body::Heartbeat(message)) })).await.is_err() {
                     break;
                 }
             }
@@ -422,7 +426,8 @@ impl Link {
             }
             Down::Fence(fence) => self.answer_fence(session, &fence).await,
             Down::Probes(probes) => {
-                let numbers = probes.job_ids.iter().map(|job| (*job, self.table.number_of(JobId::new(*job)))).collect();
+                let numbers =
+                    probes.job_ids.iter().map(|job_id| (*job_id, self.table.number_of(JobId::new(*job_id)))).collect();
                 if !self.is_unreachable {
                     self.calls.probe(probes.probe_id, numbers);
                 }
@@ -436,23 +441,23 @@ impl Link {
     }
 
     /// Handles an event and those that are already waiting, so that attempts that began at the same time are reported in one message.
-    async fn handle_events(&mut self, session: &Session, first: Event) -> bool {
-        let mut next = Some(first);
+    async fn handle_events(&mut self, session: &Session, first_event: Event) -> bool {
+        let mut next_event = Some(first_event);
         for _ in 0..EVENT_CAPACITY {
-            let Some(event) = next else { break };
+            let Some(event) = next_event else { break };
             if !self.handle_event(session, event).await {
                 return false;
             }
-            next = self.events.try_recv().ok();
+            next_event = self.events.try_recv().ok();
         }
         self.send_started(session).await
     }
 
     /// Sends started attempts before any results: an attempt must begin before it ends.
     async fn send_started(&mut self, session: &Session) -> bool {
-        let started = std::mem::take(&mut self.unreported_starts);
-        for part in started.chunks(ITEM_COUNT_MAX) {
-            if !session.send(Body::Replies(v1::Replies { replies: part.to_vec() })).await {
+        let starts = std::mem::take(&mut self.unreported_starts);
+        for batch in starts.chunks(ITEM_COUNT_MAX) {
+            if !session.send(Body::Replies(v1::Replies { replies: batch.to_vec() })).await {
                 return false;
             }
         }
@@ -462,19 +467,19 @@ impl Link {
     async fn handle_event(&mut self, session: &Session, event: Event) -> bool {
         match event {
             Event::Reported(rows) => {
-                let own = self.shared.engine.token().node;
-                self.is_called_elsewhere &= !rows.iter().any(|row| row.node == own);
+                let own_node = self.shared.engine.token().node;
+                self.is_called_elsewhere &= !rows.iter().any(|row| row.node == own_node);
                 self.on_reported(session, rows).await
             }
             Event::Sent(log_id, lease, answer) => self.on_sent(session, (log_id, lease), answer).await,
             Event::Killed(log_id, answer) => self.on_killed(session, log_id, answer).await,
             Event::Idle(number, asked_at, answer) => self.on_idle(number, asked_at, answer),
-            Event::Pulled(pulled) => self.on_pulled(session, pulled).await,
+            Event::Pulled(pulled_page) => self.on_pulled(session, pulled_page).await,
             Event::Probed(probe_id, free_job_ids) => {
                 session.send(Body::ProbeReplies(v1::ProbeReplies { probe_id, free_job_ids })).await
             }
-            Event::Beat(is_there) => {
-                (self.is_unreachable, self.is_beat_pending) = (!is_there, false);
+            Event::Beat(has_answered) => {
+                (self.is_unreachable, self.is_beat_pending) = (!has_answered, false);
                 true
             }
         }

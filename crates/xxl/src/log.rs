@@ -40,24 +40,24 @@ pub(crate) enum ReadEnd {
     Failed(String),
 }
 
-/// Parses the answer to a request for the lines from `from` on. Returns the page, and how the read ends if this is
+/// Parses the answer to a request for the lines from `first_line` on. Returns the page, and how the read ends if this is
 /// its last page.
-pub(crate) fn parse_page(answer: Result<Answer, CallError>, from: i64) -> (LogPage, Option<ReadEnd>) {
-    let nothing = LogPage { lines: Vec::new(), next_line: from };
+pub(crate) fn parse_page(answer: Result<Answer, CallError>, first_line: i64) -> (LogPage, Option<ReadEnd>) {
+    let empty_page = LogPage { lines: Vec::new(), next_line: first_line };
     match answer {
         Ok(answer) => {
-            let page = wire::log_page(&answer, from);
-            let end = (page.next_line <= from).then_some(ReadEnd::Whole);
+            let page = wire::log_page(&answer, first_line);
+            let end = (page.next_line <= first_line).then_some(ReadEnd::Whole);
             (page, end)
         }
         Err(CallError::TooLong(message)) => {
             let message = format!("{REST_LINE_START} is too long to be read: it is on the executor. {message}");
-            (LogPage { lines: vec![message], next_line: from + 1 }, Some(ReadEnd::Cut))
+            (LogPage { lines: vec![message], next_line: first_line + 1 }, Some(ReadEnd::Cut))
         }
         // An executor that refuses the request has no logs to read.
-        Err(CallError::Refused(_)) => (nothing, Some(ReadEnd::Whole)),
+        Err(CallError::Refused(_)) => (empty_page, Some(ReadEnd::Whole)),
         Err(CallError::NotSent(message) | CallError::TooLate(message) | CallError::Unclear(message)) => {
-            (nothing, Some(ReadEnd::Failed(message)))
+            (empty_page, Some(ReadEnd::Failed(message)))
         }
     }
 }
@@ -70,11 +70,11 @@ pub(crate) fn unread_rest_line(reason: Option<&str>) -> String {
     }
 }
 
-/// Packs lines, the first of which has the number `first`, into chunks. The sequence number of a chunk is that of its first line, so that a
+/// Packs lines, the first of which has the number `first_line`, into chunks. The sequence number of a chunk is that of its first line, so that a
 /// chunk that is sent twice is stored once.
-pub(crate) fn chunks(row: &XxlRun, first: i64, lines: Vec<String>, at_ms: i64) -> Vec<LogChunk> {
+pub(crate) fn chunks(row: &XxlRun, first_line: i64, lines: Vec<String>, at_ms: i64) -> Vec<LogChunk> {
     let lines = lines.into_iter().map(|line| if line.contains(BREAK) { line.replace(BREAK, " ") } else { line });
-    pack(row, (NUMBERED_BY_LINE + first, OUTPUT_LEVEL), lines.collect(), at_ms)
+    pack(row, (NUMBERED_BY_LINE + first_line, OUTPUT_LEVEL), lines.collect(), at_ms)
 }
 
 /// The number of the line that follows the stored ones of an attempt's log.
@@ -84,8 +84,8 @@ pub(crate) async fn stored_until(store: &dyn Store, run: RunId, attempt: i32) ->
 
 /// The number of the line that follows the stored ones; `sizes` are those of the stored chunks.
 fn next_line(sizes: &[ChunkSize]) -> i64 {
-    let last = sizes.iter().rfind(|size| (NUMBERED_BY_LINE..END_MESSAGE_SEQUENCE).contains(&size.sequence));
-    last.map_or(1, |size| size.sequence - NUMBERED_BY_LINE + i64::try_from(size.line_count).unwrap_or_default())
+    let last_size = sizes.iter().rfind(|size| (NUMBERED_BY_LINE..END_MESSAGE_SEQUENCE).contains(&size.sequence));
+    last_size.map_or(1, |size| size.sequence - NUMBERED_BY_LINE + i64::try_from(size.line_count).unwrap_or_default())
 }
 
 /// Packs the lines of a message that does not fit into a result into chunks. They are errors unless the run succeeded.
@@ -94,10 +94,10 @@ pub(crate) fn message_chunks(row: &XxlRun, lines: Vec<String>, at_ms: i64) -> Ve
     pack(row, (END_MESSAGE_SEQUENCE, level), lines, at_ms)
 }
 
-fn pack(row: &XxlRun, (first, level): (i64, &str), lines: Vec<String>, at_ms: i64) -> Vec<LogChunk> {
+fn pack(row: &XxlRun, (first_sequence, level): (i64, &str), lines: Vec<String>, at_ms: i64) -> Vec<LogChunk> {
     let mut chunks: Vec<LogChunk> = Vec::new();
     let mut len = 0;
-    for (sequence, mut text) in (first..).zip(lines) {
+    for (sequence, mut text) in (first_sequence..).zip(lines) {
         if text.len() > LINE_LEN_MAX {
             text.truncate(text.floor_char_boundary(LINE_LEN_MAX));
             text.push('…');

@@ -17,12 +17,12 @@ const BATCH: u32 = 500;
 
 /// Repeatedly removes rows that are too old.
 pub(crate) async fn pruning_loop(engine: &Engine, lines: &LineLimit) {
-    let mut period = interval(PERIOD);
-    period.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticker = interval(PERIOD);
+    ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        period.tick().await;
-        let before = engine.now() - KEPT_FOR;
-        if let Err(error) = repeat_while_full(|| engine.store().forget_xxl(before, BATCH)).await {
+        ticker.tick().await;
+        let delete_before = engine.now() - KEPT_FOR;
+        if let Err(error) = repeat_while_full(|| engine.store().forget_xxl(delete_before, BATCH)).await {
             lines.log_store_failure("forget attempts", &error);
         }
     }
@@ -33,8 +33,8 @@ async fn repeat_while_full<F>(mut remove: impl FnMut() -> F) -> Result<(), Store
 where
     F: Future<Output = Result<u64, StoreError>>,
 {
-    let began = Instant::now();
-    while remove().await? >= u64::from(BATCH) && began.elapsed() < ROUND_MAX {}
+    let started_at = Instant::now();
+    while remove().await? >= u64::from(BATCH) && started_at.elapsed() < ROUND_MAX {}
     Ok(())
 }
 

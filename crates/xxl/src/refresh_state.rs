@@ -17,15 +17,15 @@ const REPORTED_PERIOD: Duration = Duration::from_secs(10);
 pub(crate) struct RefreshState {
     failed_at: Option<Instant>,
     /// The executors registered by hand, with those that were removed and still have attempts.
-    by_hand: Vec<XxlExecutor>,
+    registered_by_hand: Vec<XxlExecutor>,
     /// The executors that are no longer registered but have ends to report.
     reporting_executors: Vec<XxlExecutor>,
     /// When `reporting_executors` was read from the store.
-    reported_at: Option<Instant>,
+    reporting_read_at: Option<Instant>,
     /// The executors that had runs at the first refresh.
     expected_executors: Vec<XxlExecutor>,
     /// When the first refresh was.
-    began_at: Option<Instant>,
+    first_refresh_at: Option<Instant>,
 }
 
 impl RefreshState {
@@ -48,55 +48,60 @@ impl RefreshState {
         now: Timestamp,
         has_attempts: impl Fn(ExecutorId) -> bool,
     ) -> Vec<XxlExecutor> {
-        let known: HashSet<ExecutorId> = by_hand.iter().map(|one| one.id).collect();
-        let before = std::mem::take(&mut self.by_hand).into_iter();
-        let removed = before.filter(|one| !known.contains(&one.id) && has_attempts(one.id));
-        let removed = removed.map(|one| XxlExecutor { left_at: one.left_at.or(Some(now)), ..one });
-        let by_hand = by_hand.into_iter().map(|one| XxlExecutor { left_at: None, ..one });
-        self.by_hand = by_hand.chain(removed).collect();
-        self.by_hand.clone()
+        let known_ids: HashSet<ExecutorId> = by_hand.iter().map(|executor| executor.id).collect();
+        let previous_executors = std::mem::take(&mut self.registered_by_hand).into_iter();
+        let removed_executors =
+            previous_executors.filter(|executor| !known_ids.contains(&executor.id) && has_attempts(executor.id));
+        let removed_executors =
+            removed_executors.map(|executor| XxlExecutor { left_at: executor.left_at.or(Some(now)), ..executor });
+        let by_hand = by_hand.into_iter().map(|executor| XxlExecutor { left_at: None, ..executor });
+        self.registered_by_hand = by_hand.chain(removed_executors).collect();
+        self.registered_by_hand.clone()
     }
 
     /// Whether the store is to be read again for ends that no link has reported.
     pub(crate) fn is_reporting_read_due(&self, now: Instant) -> bool {
-        self.reported_at.is_none_or(|at| now.duration_since(at) >= REPORTED_PERIOD)
+        self.reporting_read_at.is_none_or(|at| now.duration_since(at) >= REPORTED_PERIOD)
     }
 
     /// Records the executors that are no longer registered but have ends to report.
-    pub(crate) fn note_reporting_executors(&mut self, reported: Vec<XxlExecutor>, now: Instant) {
-        (self.reporting_executors, self.reported_at) = (reported, Some(now));
+    pub(crate) fn note_reporting_executors(&mut self, reporting_executors: Vec<XxlExecutor>, now: Instant) {
+        (self.reporting_executors, self.reporting_read_at) = (reporting_executors, Some(now));
     }
 
     /// Adds the executors that are no longer registered but have ends to report. They get no runs: they have signed
     /// off, or were last seen too long ago.
-    pub(crate) fn with_reporting_executors(&self, found: Vec<XxlExecutor>) -> Vec<XxlExecutor> {
-        with_leaving(found, &self.reporting_executors)
+    pub(crate) fn with_reporting_executors(&self, executors: Vec<XxlExecutor>) -> Vec<XxlExecutor> {
+        with_leaving(executors, &self.reporting_executors)
     }
 
     /// Whether the executors that are expected back have not been determined yet.
     pub(crate) const fn is_first(&self) -> bool {
-        self.began_at.is_none()
+        self.first_refresh_at.is_none()
     }
 
     /// Records the executors that are expected back: they have runs, and their registrations end before the next ones are due.
-    pub(crate) fn note_expected_executors(&mut self, expected: Vec<XxlExecutor>, now: Instant) {
-        (self.expected_executors, self.began_at) = (expected, Some(now));
+    pub(crate) fn note_expected_executors(&mut self, expected_executors: Vec<XxlExecutor>, now: Instant) {
+        (self.expected_executors, self.first_refresh_at) = (expected_executors, Some(now));
     }
 
     /// Adds the executors that are expected back, for a while and without giving them runs. Before the first refresh, there may have been
     /// no server to receive their registrations, so each executor gets the time for a new one.
-    pub(crate) fn with_expected_executors(&self, found: Vec<XxlExecutor>, now: Instant) -> Vec<XxlExecutor> {
-        let is_soon = self.began_at.is_some_and(|at| now.duration_since(at) < REGISTERED_FOR);
-        if is_soon { with_leaving(found, &self.expected_executors) } else { found }
+    pub(crate) fn with_expected_executors(&self, executors: Vec<XxlExecutor>, now: Instant) -> Vec<XxlExecutor> {
+        let is_expecting = self.first_refresh_at.is_some_and(|at| now.duration_since(at) < REGISTERED_FOR);
+        if is_expecting { with_leaving(executors, &self.expected_executors) } else { executors }
     }
 }
 
 /// Adds executors that are not among the registered ones, as leaving.
-fn with_leaving(mut found: Vec<XxlExecutor>, more: &[XxlExecutor]) -> Vec<XxlExecutor> {
-    let known: HashSet<ExecutorId> = found.iter().map(|one| one.id).collect();
-    let left = |one: &XxlExecutor| XxlExecutor { left_at: one.left_at.or(Some(one.last_seen_at)), ..one.clone() };
-    found.extend(more.iter().filter(|one| !known.contains(&one.id)).map(left));
-    found
+fn with_leaving(mut executors: Vec<XxlExecutor>, leaving_executors: &[XxlExecutor]) -> Vec<XxlExecutor> {
+    let known_ids: HashSet<ExecutorId> = executors.iter().map(|executor| executor.id).collect();
+    let to_leaving = |executor: &XxlExecutor| XxlExecutor {
+        left_at: executor.left_at.or(Some(executor.last_seen_at)),
+        ..executor.clone()
+    };
+    executors.extend(leaving_executors.iter().filter(|executor| !known_ids.contains(&executor.id)).map(to_leaving));
+    executors
 }
 
 #[cfg(test)]

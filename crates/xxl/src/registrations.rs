@@ -21,14 +21,14 @@ impl Registrations {
     /// Counts a registration; `false` if the app already has its maximum of other addresses.
     pub(crate) fn admit(&self, app: AppId, address: &str, now: Instant) -> bool {
         let mut apps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = apps.entry(app).or_default();
-        if !known.contains_key(address) && known.len() >= APP_COUNT_MAX {
-            known.retain(|_, at| now.duration_since(*at) < REGISTERED_FOR);
-            if known.len() >= APP_COUNT_MAX {
+        let registered_addresses = apps.entry(app).or_default();
+        if !registered_addresses.contains_key(address) && registered_addresses.len() >= APP_COUNT_MAX {
+            registered_addresses.retain(|_, at| now.duration_since(*at) < REGISTERED_FOR);
+            if registered_addresses.len() >= APP_COUNT_MAX {
                 return false;
             }
         }
-        known.insert(address.to_owned(), now);
+        registered_addresses.insert(address.to_owned(), now);
         true
     }
 }

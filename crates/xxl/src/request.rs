@@ -23,8 +23,8 @@ pub(crate) const fn block_strategy(overlap: Overlap) -> &'static str {
 /// The request for an attempt; `Err` with a sentence if its parameters cannot be used.
 pub(crate) fn request(trigger: &Trigger, row: &XxlRun) -> Result<RunRequest, String> {
     let params: Value = serde_json::from_str(&trigger.params).unwrap_or(Value::Null);
-    let follows = trigger.trigger == rondel_core::Trigger::Parent.as_str() || has_parents(&params);
-    let params = if follows { own_params(params) } else { params };
+    let follows_parents = trigger.trigger == rondel_core::Trigger::Parent.as_str() || has_parents(&params);
+    let params = if follows_parents { own_params(params) } else { params };
     let script = glue::HANDLERS.into_iter().find(|kind| *kind == trigger.handler);
     let (glue_type, handler, params, source) = match script {
         Some(kind) => {
@@ -52,9 +52,9 @@ pub(crate) fn request(trigger: &Trigger, row: &XxlRun) -> Result<RunRequest, Str
 /// Whether the parameters have the field `parents` as a server writes it: a run id and a status for each parent. A run that is
 /// repeated by hand has this field, too.
 fn has_parents(params: &Value) -> bool {
-    let is_run = |parent: &Value| parent["run_id"].is_string() && parent["status"].is_string();
+    let is_parent_status = |parent: &Value| parent["run_id"].is_string() && parent["status"].is_string();
     let parents = params.get("parents").and_then(Value::as_object);
-    parents.is_some_and(|parents| !parents.is_empty() && parents.values().all(is_run))
+    parents.is_some_and(|parents| !parents.is_empty() && parents.values().all(is_parent_status))
 }
 
 /// The job's own parameters, without the field `parents` (the runs that this one follows): handlers written for XXL-JOB do not know it.
@@ -64,7 +64,7 @@ fn own_params(params: Value) -> Value {
     match fields.remove("params") {
         // The server put parameters that are not an object into the field `params`, next to `parents`: they are unwrapped
         // here.
-        Some(own) if fields.is_empty() => own,
+        Some(own_value) if fields.is_empty() => own_value,
         Some(field) => {
             fields.insert("params".to_owned(), field);
             Value::Object(fields)
@@ -88,7 +88,7 @@ fn text_of(params: &Value) -> String {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
         Value::Object(fields) if fields.is_empty() => String::new(),
-        other => other.to_string(),
+        value => value.to_string(),
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) enum Kill {
     Failed,
 }
 
-/// An attempt.
+/// An attempt that was sent to the executor, with what the link knows of it.
 #[derive(Clone, Debug)]
 pub(crate) struct AttemptEntry {
     pub(crate) row: XxlRun,
@@ -47,7 +47,7 @@ pub(crate) struct AttemptEntry {
     pub(crate) is_sending: bool,
     pub(crate) kill: Option<Kill>,
     /// Whether this server has logged that the executor did not stop it.
-    pub(crate) was_not_killed: bool,
+    pub(crate) has_logged_failed_kill: bool,
     /// Since when the executor has had no run of its job.
     pub(crate) idle_since: Option<Instant>,
     /// When the executor was last asked whether it is idle for the job.
@@ -61,7 +61,7 @@ pub(crate) struct AttemptEntry {
     /// Whether its row states how much of the log is stored: no other server stored lines, or the store was asked.
     pub(crate) is_log_found: bool,
     /// The chunks of its log that are not known to be stored: the number of each, and that of the line after it.
-    unstored: VecDeque<(i64, i64)>,
+    unstored_chunks: VecDeque<(i64, i64)>,
     pub(crate) result_sent_at: Option<Instant>,
     pub(crate) acked_at: Option<Instant>,
 }
@@ -79,11 +79,11 @@ impl AttemptEntry {
     /// Records that the executor is asked to stop the attempt, and returns true. Returns false if no stop is wanted, or if the executor
     /// must not be asked now: the request to stop an attempt must not arrive before the request to run it.
     pub(crate) fn begin_kill(&mut self) -> bool {
-        let Some(Kill::Wanted(by)) = &self.kill else { return false };
+        let Some(Kill::Wanted(canceller)) = &self.kill else { return false };
         if self.is_sending || !self.is_open() {
             return false;
         }
-        self.kill = Some(Kill::Requested(by.clone()));
+        self.kill = Some(Kill::Requested(canceller.clone()));
         true
     }
 
@@ -98,38 +98,38 @@ impl AttemptEntry {
         self.is_open() && !self.is_sending && self.answerable_since <= asked_at
     }
 
-    /// Whether its log is whole after a read that ended like this. `was_over` is whether the attempt had ended before the read began,
+    /// Whether its log is whole after a read that ended like this. `had_ended` is whether the attempt had ended before the read began,
     /// so that no line was added later.
-    pub(crate) fn is_whole_after(&self, end: &ReadEnd, was_over: bool) -> bool {
-        !self.is_open() && (*end == ReadEnd::Cut || *end == ReadEnd::Whole && was_over)
+    pub(crate) fn is_whole_after(&self, end: &ReadEnd, had_ended: bool) -> bool {
+        !self.is_open() && (*end == ReadEnd::Cut || *end == ReadEnd::Whole && had_ended)
     }
 
     /// Records how a read of its log ended; true if the next read must follow immediately. After a failure the log is read
     /// again later.
-    pub(crate) fn end_read(&mut self, end: ReadEnd, was_over: bool) -> bool {
-        let is_over = !self.is_open();
-        self.has_whole_log |= self.is_whole_after(&end, was_over);
+    pub(crate) fn end_read(&mut self, end: ReadEnd, had_ended: bool) -> bool {
+        let has_ended = !self.is_open();
+        self.has_whole_log |= self.is_whole_after(&end, had_ended);
         self.is_log_cut |= end == ReadEnd::Cut;
         self.log_error = match end {
-            ReadEnd::Failed(reason) if is_over => Some(reason),
+            ReadEnd::Failed(reason) if has_ended => Some(reason),
             _ => None,
         };
-        self.is_pulling = is_over && !self.has_whole_log && self.log_error.is_none();
+        self.is_pulling = has_ended && !self.has_whole_log && self.log_error.is_none();
         self.is_pulling
     }
 
     /// Records that these chunks, which end before the line `next_line`, are on their way into the store.
     pub(crate) fn note_sent(&mut self, chunks: &[LogChunk], next_line: i64) {
-        let followers = chunks.iter().skip(1).map(|chunk| chunk.sequence - NUMBERED_BY_LINE).chain([next_line]);
-        self.unstored.extend(chunks.iter().map(|chunk| chunk.sequence).zip(followers));
+        let following_lines = chunks.iter().skip(1).map(|chunk| chunk.sequence - NUMBERED_BY_LINE).chain([next_line]);
+        self.unstored_chunks.extend(chunks.iter().map(|chunk| chunk.sequence).zip(following_lines));
     }
 
     /// Records that all chunks up to this one are stored. Returns the number of the first line that is not stored, or
     /// `None` if nothing changed.
     pub(crate) fn stored_until(&mut self, sequence: i64) -> Option<i64> {
         let mut next_line = None;
-        while let Some((_, next)) = self.unstored.pop_front_if(|(sent, _)| *sent <= sequence) {
-            next_line = Some(next);
+        while let Some((_, line)) = self.unstored_chunks.pop_front_if(|(last, _)| *last <= sequence) {
+            next_line = Some(line);
         }
         next_line
     }
@@ -160,10 +160,10 @@ impl AttemptEntry {
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     entries: BTreeMap<i64, AttemptEntry>,
-    keys: HashMap<(RunId, i32), i64>,
+    log_ids: HashMap<(RunId, i32), i64>,
     /// Per node, the highest epoch whose triggers are refused.
     fences: BTreeMap<i64, i64>,
-    numbers: HashMap<JobId, i32>,
+    job_numbers: HashMap<JobId, i32>,
     /// Ended attempts whose logs another node reads, kept in case that node is gone.
     unread_attempts: VecDeque<(Instant, XxlRun)>,
 }
@@ -172,11 +172,11 @@ impl Table {
     /// Merges the stored attempts, at the start and periodically: other servers also send attempts to the executor and receive their ends.
     /// Returns the attempts that got their verdicts from another server.
     pub(crate) fn reconcile(&mut self, rows: Vec<XxlRun>, now: Instant) -> Vec<AttemptEntry> {
-        let known: BTreeMap<i64, ()> = rows.iter().map(|row| (row.log_id, ())).collect();
-        let has_verdict = |entry: &AttemptEntry| entry.acked_at.is_none() && !known.contains_key(&entry.row.log_id);
-        let over: Vec<i64> =
+        let ids: BTreeMap<i64, ()> = rows.iter().map(|row| (row.log_id, ())).collect();
+        let has_verdict = |entry: &AttemptEntry| entry.acked_at.is_none() && !ids.contains_key(&entry.row.log_id);
+        let ended_ids: Vec<i64> =
             self.entries.values().filter(|entry| has_verdict(entry)).map(|entry| entry.row.log_id).collect();
-        let over: Vec<AttemptEntry> = over.into_iter().filter_map(|log_id| self.remove(log_id)).collect();
+        let ended_entries: Vec<AttemptEntry> = ended_ids.into_iter().filter_map(|log_id| self.remove(log_id)).collect();
         for row in rows {
             match self.entries.get_mut(&row.log_id) {
                 Some(entry) => {
@@ -190,22 +190,22 @@ impl Table {
                 None => self.insert(row, 0, now),
             }
         }
-        over
+        ended_entries
     }
 
     /// Takes back the lines that an ended session may have lost: they are read again, from where the stored log ends.
     pub(crate) fn take_back_unstored(&mut self) {
         for entry in self.entries.values_mut() {
-            let Some((first, _)) = entry.unstored.front().copied() else { continue };
-            entry.unstored.clear();
-            entry.row.log_line = entry.row.log_line.min(first - NUMBERED_BY_LINE);
+            let Some((first_sequence, _)) = entry.unstored_chunks.front().copied() else { continue };
+            entry.unstored_chunks.clear();
+            entry.row.log_line = entry.row.log_line.min(first_sequence - NUMBERED_BY_LINE);
             (entry.is_log_found, entry.has_whole_log, entry.is_log_cut) = (false, false, false);
         }
     }
 
     pub(crate) fn insert(&mut self, row: XxlRun, fence_n: i64, now: Instant) {
-        self.numbers.insert(row.job, row.number);
-        self.keys.insert((row.run, row.attempt), row.log_id);
+        self.job_numbers.insert(row.job, row.number);
+        self.log_ids.insert((row.run, row.attempt), row.log_id);
         let started_at_ms = row.sent_at.as_millis();
         let entry = AttemptEntry {
             row,
@@ -215,7 +215,7 @@ impl Table {
             answerable_since: now,
             is_sending: false,
             kill: None,
-            was_not_killed: false,
+            has_logged_failed_kill: false,
             idle_since: None,
             asked_at: None,
             pulled_at: None,
@@ -224,7 +224,7 @@ impl Table {
             is_log_cut: false,
             log_error: None,
             is_log_found: fence_n != 0,
-            unstored: VecDeque::new(),
+            unstored_chunks: VecDeque::new(),
             result_sent_at: None,
             acked_at: None,
         };
@@ -243,9 +243,9 @@ impl Table {
 
     pub(crate) fn remove(&mut self, log_id: i64) -> Option<AttemptEntry> {
         let entry = self.entries.remove(&log_id)?;
-        let key = (entry.row.run, entry.row.attempt);
-        if self.keys.get(&key) == Some(&log_id) {
-            self.keys.remove(&key);
+        let attempt_key = (entry.row.run, entry.row.attempt);
+        if self.log_ids.get(&attempt_key) == Some(&log_id) {
+            self.log_ids.remove(&attempt_key);
         }
         Some(entry)
     }
@@ -254,8 +254,8 @@ impl Table {
         self.entries.get_mut(&log_id)
     }
 
-    pub(crate) fn of_attempt(&mut self, run: RunId, attempt: i32) -> Option<&mut AttemptEntry> {
-        self.keys.get(&(run, attempt)).and_then(|log_id| self.entries.get_mut(log_id))
+    pub(crate) fn attempt_mut(&mut self, run: RunId, attempt: i32) -> Option<&mut AttemptEntry> {
+        self.log_ids.get(&(run, attempt)).and_then(|log_id| self.entries.get_mut(log_id))
     }
 
     pub(crate) fn entries(&self) -> impl Iterator<Item = &AttemptEntry> {
@@ -272,31 +272,31 @@ impl Table {
 
     /// The attempts that a hello, or the answer to a fence, lists: those without an end, and those with an end but no verdict.
     pub(crate) fn inventory(&self) -> (Vec<RunRef>, Vec<RunRef>) {
-        let unacked = self.entries.values().filter(|entry| entry.acked_at.is_none());
-        let (held, finished): (Vec<&AttemptEntry>, Vec<&AttemptEntry>) = unacked.partition(|entry| entry.is_open());
-        let refs = |entries: Vec<&AttemptEntry>| entries.into_iter().map(AttemptEntry::run_ref).collect();
-        (refs(held), refs(finished))
+        let entries = self.entries.values().filter(|entry| entry.acked_at.is_none());
+        let (held, finished): (Vec<&AttemptEntry>, Vec<&AttemptEntry>) = entries.partition(|entry| entry.is_open());
+        let to_refs = |entries: Vec<&AttemptEntry>| entries.into_iter().map(AttemptEntry::run_ref).collect();
+        (to_refs(held), to_refs(finished))
     }
 
     pub(crate) fn fence(&mut self, fence: &Fence) {
-        let fenced = self.fences.entry(fence.node_id).or_insert(fence.node_epoch);
-        *fenced = (*fenced).max(fence.node_epoch);
+        let fenced_epoch = self.fences.entry(fence.node_id).or_insert(fence.node_epoch);
+        *fenced_epoch = (*fenced_epoch).max(fence.node_epoch);
     }
 
     pub(crate) fn is_fenced(&self, (node, epoch): (i64, i64)) -> bool {
-        self.fences.get(&node).is_some_and(|fenced| epoch <= *fenced)
+        self.fences.get(&node).is_some_and(|fenced_epoch| epoch <= *fenced_epoch)
     }
 
     /// The number of a job, if this table ever had an attempt of it.
     pub(crate) fn number_of(&self, job: JobId) -> Option<i32> {
-        self.numbers.get(&job).copied()
+        self.job_numbers.get(&job).copied()
     }
 
     /// The ends that no server has acknowledged in time.
     pub(crate) fn unacknowledged_ends(&self, now: Instant) -> Vec<i64> {
         let is_late = |entry: &&AttemptEntry| {
-            let waited = entry.result_sent_at.is_none_or(|at| now.duration_since(at) >= RESEND_AFTER);
-            !entry.is_open() && entry.acked_at.is_none() && waited
+            let is_resend_due = entry.result_sent_at.is_none_or(|at| now.duration_since(at) >= RESEND_AFTER);
+            !entry.is_open() && entry.acked_at.is_none() && is_resend_due
         };
         self.entries.values().filter(is_late).map(|entry| entry.row.log_id).collect()
     }
@@ -315,23 +315,23 @@ impl Table {
         while self.unread_attempts.front().is_some_and(|(since, _)| now.duration_since(*since) >= LOG_TIMEOUT) {
             self.unread_attempts.pop_front();
         }
-        let (mut own, mut others) = (Vec::new(), VecDeque::new());
+        let (mut own_rows, mut other_rows) = (Vec::new(), VecDeque::new());
         for (since, row) in self.unread_attempts.drain(..) {
-            if own.len() < READ_AT_ONCE_MAX && is_own(&row) {
-                own.push(row);
+            if own_rows.len() < READ_AT_ONCE_MAX && is_own(&row) {
+                own_rows.push(row);
             } else {
-                others.push_back((since, row));
+                other_rows.push_back((since, row));
             }
         }
-        self.unread_attempts = others;
-        own
+        self.unread_attempts = other_rows;
+        own_rows
     }
 
     /// Removes the attempts that have their verdicts and their logs.
     pub(crate) fn forget(&mut self) {
-        let done: Vec<i64> =
+        let done_ids: Vec<i64> =
             self.entries.values().filter(|entry| entry.is_done()).map(|entry| entry.row.log_id).collect();
-        for log_id in done {
+        for log_id in done_ids {
             self.remove(log_id);
         }
     }
@@ -345,9 +345,9 @@ impl Table {
 
     /// Removes and returns the attempts that waited too long for their logs.
     pub(crate) fn give_up_logs(&mut self, now: Instant) -> Vec<AttemptEntry> {
-        let late: Vec<i64> =
+        let late_ids: Vec<i64> =
             self.entries.values().filter(|entry| entry.is_log_late(now)).map(|entry| entry.row.log_id).collect();
-        late.into_iter().filter_map(|log_id| self.remove(log_id)).collect()
+        late_ids.into_iter().filter_map(|log_id| self.remove(log_id)).collect()
     }
 }
 
@@ -394,7 +394,7 @@ mod tests {
         assert_eq!(table.get_mut(1).map(|entry| entry.row.log_line), Some(27), "another server has read so far");
         let (held, finished) = table.inventory();
         assert_eq!((ids(&held), ids(&finished)), (vec![30], vec![10]));
-        assert!(table.of_attempt(RunId::new(20), 1).is_none());
+        assert!(table.attempt_mut(RunId::new(20), 1).is_none());
         assert_eq!((table.open_count(), table.unacknowledged_ends(now)), (1, vec![1]));
         table.get_mut(1).unwrap().acked_at = Some(now);
         table.forget();

@@ -12,7 +12,6 @@ const PERIOD: Duration = Duration::from_secs(5);
 /// Maximum number of tokens that are cached or being looked up. Beyond that, each call looks up its own.
 const COUNT_MAX: usize = 1_000;
 
-/// Tokens by their hashes.
 #[derive(Debug)]
 pub(crate) struct Tokens<A>(Mutex<HashMap<String, Arc<CacheEntry<A>>>>);
 
@@ -20,7 +19,7 @@ pub(crate) struct Tokens<A>(Mutex<HashMap<String, Arc<CacheEntry<A>>>>);
 #[derive(Debug)]
 struct CacheEntry<A> {
     /// When its lookup began.
-    since: Instant,
+    lookup_began_at: Instant,
     app: OnceCell<A>,
 }
 
@@ -35,16 +34,16 @@ impl<A: Clone> Tokens<A> {
     /// again.
     pub(crate) async fn app<E>(&self, hash: String, look_up: impl Future<Output = Result<A, E>>) -> Result<A, E> {
         let entry = self.entry(&hash);
-        let found = entry.app.get_or_try_init(|| look_up).await.cloned();
-        if found.is_err() {
+        let result = entry.app.get_or_try_init(|| look_up).await.cloned();
+        if result.is_err() {
             self.remove_unfilled(&hash, &entry);
         }
-        found
+        result
     }
 
     fn entry(&self, hash: &str) -> Arc<CacheEntry<A>> {
         let now = Instant::now();
-        let is_new = |entry: &CacheEntry<A>| now.duration_since(entry.since) < PERIOD;
+        let is_new = |entry: &CacheEntry<A>| now.duration_since(entry.lookup_began_at) < PERIOD;
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = entries.get(hash).filter(|entry| is_new(entry)) {
             return Arc::clone(entry);
@@ -52,7 +51,7 @@ impl<A: Clone> Tokens<A> {
         if entries.len() >= COUNT_MAX {
             entries.retain(|_, entry| is_new(entry));
         }
-        let entry = Arc::new(CacheEntry { since: now, app: OnceCell::new() });
+        let entry = Arc::new(CacheEntry { lookup_began_at: now, app: OnceCell::new() });
         if entries.len() < COUNT_MAX {
             entries.insert(hash.to_owned(), Arc::clone(&entry));
         }
@@ -62,7 +61,10 @@ impl<A: Clone> Tokens<A> {
     /// Removes the entry of a token whose look-up failed, so that invented tokens take no room from valid ones.
     fn remove_unfilled(&self, hash: &str, entry: &Arc<CacheEntry<A>>) {
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if entries.get(hash).is_some_and(|kept| Arc::ptr_eq(kept, entry) && !kept.app.initialized()) {
+        if entries
+            .get(hash)
+            .is_some_and(|cached_entry| Arc::ptr_eq(cached_entry, entry) && !cached_entry.app.initialized())
+        {
             entries.remove(hash);
         }
     }

@@ -24,11 +24,10 @@ const CALLBACK_COUNT_MAX: usize = 10_000;
 pub(crate) struct Registration {
     /// The name of its app.
     pub(crate) app: String,
-    /// Its address.
     pub(crate) address: String,
 }
 
-/// The end of an attempt.
+/// The end of an attempt, as a callback reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Callback {
     pub(crate) log_id: i64,
@@ -56,7 +55,7 @@ pub(crate) fn registration(body: &[u8]) -> Result<Registration, String> {
     let document = object(body)?;
     let field = |name: &str| match document.get(name) {
         Some(Value::String(text)) if !text.trim().is_empty() => Ok(text.trim().to_owned()),
-        Some(other) if !other.is_null() && !other.is_string() => Err(format!("{name}: {other} is not a text")),
+        Some(value) if !value.is_null() && !value.is_string() => Err(format!("{name}: {value} is not a text")),
         _ => Err(format!("Illegal Argument. {name} is missing")),
     };
     field("registryGroup")?;
@@ -82,7 +81,7 @@ pub(crate) fn callbacks(body: &[u8]) -> Result<Vec<Callback>, String> {
     items
         .iter()
         .enumerate()
-        .map(|(index, item)| callback(item).map_err(|why| format!("callback {index}: {why}")))
+        .map(|(index, item)| callback(item).map_err(|message| format!("callback {index}: {message}")))
         .collect()
 }
 
@@ -91,8 +90,8 @@ fn callback(item: &Value) -> Result<Callback, String> {
     let log_id = item.get("logId").and_then(integer).ok_or("logId is not a number")?;
     let result = item.get("executeResult").and_then(Value::as_object);
     // A callback without any code counts as failed, like one with an unknown code.
-    let own = item.get("handleCode").and_then(integer);
-    let (code, message) = match own {
+    let own_code = item.get("handleCode").and_then(integer);
+    let (code, message) = match own_code {
         Some(code) => (Some(code), text(item, "handleMsg")),
         None => (
             result.and_then(|result| result.get("code")).and_then(integer),
@@ -135,19 +134,19 @@ impl RunRequest {
 }
 
 /// The body of `/idleBeat` and `/kill`.
-pub(crate) fn of_job(number: i32) -> Vec<u8> {
+pub(crate) fn job_body(number: i32) -> Vec<u8> {
     json!({"jobId": number}).to_string().into_bytes()
 }
 
 /// The body of `/beat`: some executors require one.
-pub(crate) fn empty() -> Vec<u8> {
+pub(crate) fn empty_body() -> Vec<u8> {
     b"{}".to_vec()
 }
 
 /// The body of `/log`.
 pub(crate) fn log_request(log_id: i64, sent_at_ms: i64, from_line: i64) -> Vec<u8> {
-    let times = format!(r#""logDateTim":{sent_at_ms},"logDateTime":{sent_at_ms}"#);
-    format!(r#"{{{times},"logId":{log_id},"fromLineNum":{from_line}}}"#).into_bytes()
+    let time_fields = format!(r#""logDateTim":{sent_at_ms},"logDateTime":{sent_at_ms}"#);
+    format!(r#"{{{time_fields},"logId":{log_id},"fromLineNum":{from_line}}}"#).into_bytes()
 }
 
 /// The answer of an executor.
@@ -204,15 +203,15 @@ pub(crate) struct LogPage {
 /// Parses the answer to `/log`. An executor without new lines may answer in several ways: a page without lines, an earlier last line, or a
 /// sentence about a missing file.
 pub(crate) fn log_page(answer: &Answer, from_line: i64) -> LogPage {
-    let nothing = LogPage { lines: Vec::new(), next_line: from_line };
+    let empty_page = LogPage { lines: Vec::new(), next_line: from_line };
     let Some(page) = answer.payload.as_ref().and_then(Value::as_object).filter(|_| answer.is_success()) else {
-        return nothing;
+        return empty_page;
     };
     let content = page.get("logContent").and_then(Value::as_str).unwrap_or_default();
     let to_line = page.get("toLineNum").and_then(integer).unwrap_or_default();
     let content = content.strip_suffix('\n').unwrap_or(content);
     if to_line < from_line || content.is_empty() || content == NO_LOG {
-        return nothing;
+        return empty_page;
     }
     let lines: Vec<String> = content.split('\n').map(|line| line.trim_end_matches('\r').to_owned()).collect();
     LogPage { lines, next_line: to_line.saturating_add(1) }

@@ -95,7 +95,7 @@ fn a_request_has_the_twelve_fields_in_their_order() {
     };
     let expected = r#"{"jobId":5,"executorHandler":"demoJobHandler","executorParams":"hello","executorBlockStrategy":"SERIAL_EXECUTION","executorTimeout":0,"logId":1,"logDateTime":1795277978308,"glueType":"BEAN","glueSource":"","glueUpdatetime":1795277978000,"broadcastIndex":0,"broadcastTotal":1}"#;
     assert_eq!(String::from_utf8(request.body()).unwrap(), expected);
-    assert_eq!(of_job(9), br#"{"jobId":9}"#);
+    assert_eq!(job_body(9), br#"{"jobId":9}"#);
     let log = log_request(1, 1_795_277_978_000, 1);
     let log: Value = serde_json::from_slice(&log).unwrap();
     assert_eq!((&log["logDateTim"], &log["fromLineNum"]), (&json!(1_795_277_978_000_i64), &json!(1)));

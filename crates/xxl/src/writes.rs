@@ -34,23 +34,24 @@ type PendingSettle = PendingWrite<Vec<i64>, ()>;
 pub(crate) struct Writes {
     sends: mpsc::Sender<PendingSend>,
     reports: mpsc::Sender<PendingReport>,
-    settles: mpsc::Sender<PendingSettle>,
+    settlements: mpsc::Sender<PendingSettle>,
 }
 
 /// The receivers of the queues of writes, for the loops that write.
 pub(crate) struct WriteReceivers {
     sends: mpsc::Receiver<PendingSend>,
     reports: mpsc::Receiver<PendingReport>,
-    settles: mpsc::Receiver<PendingSettle>,
+    settlements: mpsc::Receiver<PendingSettle>,
 }
 
 impl Writes {
     pub(crate) fn new() -> (Self, WriteReceivers) {
         let (sends, waiting_sends) = mpsc::channel(WAITING_MAX);
         let (reports, waiting_reports) = mpsc::channel(WAITING_MAX);
-        let (settles, waiting_settles) = mpsc::channel(WAITING_MAX);
-        let receivers = WriteReceivers { sends: waiting_sends, reports: waiting_reports, settles: waiting_settles };
-        (Self { sends, reports, settles }, receivers)
+        let (settlements, waiting_settlements) = mpsc::channel(WAITING_MAX);
+        let receivers =
+            WriteReceivers { sends: waiting_sends, reports: waiting_reports, settlements: waiting_settlements };
+        (Self { sends, reports, settlements }, receivers)
     }
 
     /// Assigns numbers to attempts: see [`rondel_store::XxlExecutors::send_xxl`]. Returns no rows if the lease does not hold.
@@ -68,26 +69,26 @@ impl Writes {
     /// Records that attempts have their verdicts, or never began; false if the store failed.
     pub(crate) async fn settle(&self, log_ids: Vec<i64>) -> bool {
         let len = log_ids.len();
-        len == 0 || submit(&self.settles, log_ids, len).await.is_some()
+        len == 0 || submit(&self.settlements, log_ids, len).await.is_some()
     }
 }
 
-async fn submit<I, O>(to: &mpsc::Sender<PendingWrite<I, O>>, input: I, len: usize) -> Option<O> {
-    let (answer, answered) = oneshot::channel();
-    to.send(PendingWrite { input, len, answer }).await.ok()?;
-    answered.await.ok().flatten()
+async fn submit<I, O>(queue: &mpsc::Sender<PendingWrite<I, O>>, input: I, len: usize) -> Option<O> {
+    let (answer, receiver) = oneshot::channel();
+    queue.send(PendingWrite { input, len, answer }).await.ok()?;
+    receiver.await.ok().flatten()
 }
 
 /// The waiting writes, the oldest first, up to the size of one transaction; `None` if no sender is left.
-async fn gather<I, O>(waiting: &mut mpsc::Receiver<PendingWrite<I, O>>) -> Option<Vec<PendingWrite<I, O>>> {
-    let first = waiting.recv().await?;
-    let mut len = first.len;
-    let mut batch = vec![first];
+async fn gather<I, O>(receiver: &mut mpsc::Receiver<PendingWrite<I, O>>) -> Option<Vec<PendingWrite<I, O>>> {
+    let first_write = receiver.recv().await?;
+    let mut len = first_write.len;
+    let mut batch = vec![first_write];
     while len < XXL_BATCH_MAX
-        && let Ok(next) = waiting.try_recv()
+        && let Ok(next_write) = receiver.try_recv()
     {
-        len += next.len;
-        batch.push(next);
+        len += next_write.len;
+        batch.push(next_write);
     }
     Some(batch)
 }
@@ -96,7 +97,7 @@ async fn gather<I, O>(waiting: &mut mpsc::Receiver<PendingWrite<I, O>>) -> Optio
 struct KeyedBatch<K, T, O> {
     key: K,
     rows: Vec<T>,
-    pending: Vec<PendingWrite<(), O>>,
+    pending_writes: Vec<PendingWrite<(), O>>,
 }
 
 /// Groups a batch by key, keeping the order.
@@ -104,12 +105,12 @@ fn group_by_key<K: PartialEq, T, O>(batch: Vec<PendingWrite<(K, Vec<T>), O>>) ->
     let mut batches: Vec<KeyedBatch<K, T, O>> = Vec::new();
     for PendingWrite { input: (key, rows), len, answer } in batch {
         let write = PendingWrite { input: (), len, answer };
-        match batches.iter_mut().find(|batch_of_key| batch_of_key.key == key) {
-            Some(batch_of_key) => {
-                batch_of_key.rows.extend(rows);
-                batch_of_key.pending.push(write);
+        match batches.iter_mut().find(|keyed_batch| keyed_batch.key == key) {
+            Some(keyed_batch) => {
+                keyed_batch.rows.extend(rows);
+                keyed_batch.pending_writes.push(write);
             }
-            None => batches.push(KeyedBatch { key, rows, pending: vec![write] }),
+            None => batches.push(KeyedBatch { key, rows, pending_writes: vec![write] }),
         }
     }
     batches
@@ -118,7 +119,7 @@ fn group_by_key<K: PartialEq, T, O>(batch: Vec<PendingWrite<(K, Vec<T>), O>>) ->
 impl WriteReceivers {
     /// Starts the loops; they end with the process.
     pub(crate) fn start(self, engine: &Engine, lines: &Arc<LineLimit>, lifecycle: &Lifecycle) {
-        let Self { sends, reports, settles } = self;
+        let Self { sends, reports, settlements } = self;
         let writer = || Writer { engine: engine.clone(), lines: Arc::clone(lines) };
         let spawn = |task: Pin<Box<dyn Future<Output = ()> + Send>>| {
             let stop = lifecycle.hard.clone();
@@ -128,7 +129,7 @@ impl WriteReceivers {
         };
         spawn(Box::pin(writer().send_all(sends)));
         spawn(Box::pin(writer().report_all(reports)));
-        spawn(Box::pin(writer().settle_all(settles)));
+        spawn(Box::pin(writer().settle_all(settlements)));
     }
 }
 
@@ -139,48 +140,49 @@ struct Writer {
 }
 
 impl Writer {
-    async fn send_all(self, mut waiting: mpsc::Receiver<PendingSend>) {
-        while let Some(batch) = gather(&mut waiting).await {
-            for KeyedBatch { key: token, rows: runs, pending } in group_by_key(batch) {
-                let sent = self.engine.store().send_xxl(token, &runs, self.engine.now()).await;
-                let rows = sent.inspect_err(|error| self.lines.log_store_failure("number attempts", error)).ok();
+    async fn send_all(self, mut receiver: mpsc::Receiver<PendingSend>) {
+        while let Some(batch) = gather(&mut receiver).await {
+            for KeyedBatch { key: token, rows: runs, pending_writes } in group_by_key(batch) {
+                let send_result = self.engine.store().send_xxl(token, &runs, self.engine.now()).await;
+                let rows = send_result.inspect_err(|error| self.lines.log_store_failure("number attempts", error)).ok();
                 let mut rows = rows.map(|rows| rows.unwrap_or_default().into_iter());
-                for write in pending {
+                for write in pending_writes {
                     write.answer.send(rows.as_mut().map(|rows| rows.by_ref().take(write.len).collect())).ok();
                 }
             }
         }
     }
 
-    async fn report_all(self, mut waiting: mpsc::Receiver<PendingReport>) {
-        while let Some(batch) = gather(&mut waiting).await {
-            for KeyedBatch { key: app, rows: reports, pending } in group_by_key(batch) {
-                let found = self.engine.store().report_xxl(app, &reports, self.engine.now()).await;
-                let found =
-                    found.inspect_err(|error| self.lines.log_store_failure("store ends of attempts", error)).ok();
+    async fn report_all(self, mut receiver: mpsc::Receiver<PendingReport>) {
+        while let Some(batch) = gather(&mut receiver).await {
+            for KeyedBatch { key: app, rows: reports, pending_writes } in group_by_key(batch) {
+                let results = self.engine.store().report_xxl(app, &reports, self.engine.now()).await;
+                let results =
+                    results.inspect_err(|error| self.lines.log_store_failure("store ends of attempts", error)).ok();
                 let runs: HashMap<i64, &XxlRun> =
-                    found.iter().flat_map(|found| &found.runs).map(|run| (run.log_id, run)).collect();
-                let mut first = 0;
-                for write in pending {
-                    let range = first..first + write.len;
-                    first = range.end;
-                    let results = found.as_ref().map(|found| XxlReportResults {
+                    results.iter().flat_map(|results| &results.runs).map(|run| (run.log_id, run)).collect();
+                let mut first_row = 0;
+                for write in pending_writes {
+                    let range = first_row..first_row + write.len;
+                    first_row = range.end;
+                    let write_results = results.as_ref().map(|results| XxlReportResults {
                         runs: runs_of(&reports[range.clone()], &runs),
-                        outcomes: found.outcomes[range].to_vec(),
+                        outcomes: results.outcomes[range].to_vec(),
                     });
-                    write.answer.send(results).ok();
+                    write.answer.send(write_results).ok();
                 }
             }
         }
     }
 
-    async fn settle_all(self, mut waiting: mpsc::Receiver<PendingSettle>) {
-        while let Some(batch) = gather(&mut waiting).await {
+    async fn settle_all(self, mut receiver: mpsc::Receiver<PendingSettle>) {
+        while let Some(batch) = gather(&mut receiver).await {
             let log_ids: Vec<i64> = batch.iter().flat_map(|write| write.input.iter().copied()).collect();
-            let settled = self.engine.store().settle_xxl(&log_ids, self.engine.now()).await;
-            let settled = settled.inspect_err(|error| self.lines.log_store_failure("settle attempts", error)).ok();
+            let settle_result = self.engine.store().settle_xxl(&log_ids, self.engine.now()).await;
+            let settle_result =
+                settle_result.inspect_err(|error| self.lines.log_store_failure("settle attempts", error)).ok();
             for write in batch {
-                write.answer.send(settled).ok();
+                write.answer.send(settle_result).ok();
             }
         }
     }

@@ -14,10 +14,9 @@ use crate::node::Node;
 /// Maximum number of rounds of [`expand_until_settled`]. The healing loop finishes calendars that still change after the last round.
 const ROUND_COUNT: usize = 5;
 
-/// Calendars by name.
 pub(super) type NamedCalendars = BTreeMap<String, CalendarSpec>;
 
-/// The calendars of a namespace by name, each with the names of the calendars in its rule.
+/// The calendars of a namespace, keyed by their names, each with the names of the calendars in its rule.
 #[derive(Debug, Default)]
 pub(crate) struct Composition(BTreeMap<String, Vec<String>>);
 
@@ -30,43 +29,45 @@ impl Composition {
         self.0.contains_key(name)
     }
 
-    /// Calendars that name this one directly, not only through other calendars.
+    /// The names of the calendars whose rules refer to this one directly, not only through other calendars.
     pub(super) fn direct_dependents(&self, name: &str) -> Vec<String> {
         let names = |parts: &Vec<String>| parts.iter().any(|part| part == name);
         self.0.iter().filter(|(_, parts)| names(parts)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Calendars that depend on this one, directly or through others.
+    /// The names of the calendars that depend on this one, directly or through others.
     pub(super) fn all_dependents(&self, name: &str) -> Vec<String> {
-        let mut found = BTreeSet::new();
-        let mut next = vec![name.to_owned()];
-        while let Some(part) = next.pop() {
-            next.extend(self.direct_dependents(&part).into_iter().filter(|composed| found.insert(composed.clone())));
+        let mut dependents = BTreeSet::new();
+        let mut names_to_read = vec![name.to_owned()];
+        while let Some(part) = names_to_read.pop() {
+            names_to_read.extend(
+                self.direct_dependents(&part).into_iter().filter(|composed| dependents.insert(composed.clone())),
+            );
         }
-        found.into_iter().collect()
+        dependents.into_iter().collect()
     }
 
-    /// Calendars whose rules name others.
-    pub(crate) fn composed(&self) -> Vec<String> {
+    /// The names of the calendars whose rules refer to other calendars.
+    pub(crate) fn composed_calendars(&self) -> Vec<String> {
         self.0.iter().filter(|(_, parts)| !parts.is_empty()).map(|(name, _)| name.clone()).collect()
     }
 }
 
 pub(crate) async fn composition(node: &Node, namespace: NamespaceId) -> Result<Composition, StoreError> {
-    let mut found = BTreeMap::new();
-    let mut after: Option<String> = None;
+    let mut records = BTreeMap::new();
+    let mut after_name: Option<String> = None;
     // Concurrent saves may have exceeded the limit, so up to twice as many are read.
-    while found.len() < 2 * CALENDAR_COUNT_MAX {
-        let page = node.store().calendars(namespace, after.as_deref(), PAGE).await?;
-        let Some(last) = page.last() else { break };
-        after = Some(last.spec.name.clone());
+    while records.len() < 2 * CALENDAR_COUNT_MAX {
+        let page = node.store().calendars(namespace, after_name.as_deref(), PAGE).await?;
+        let Some(last_record) = page.last() else { break };
+        after_name = Some(last_record.spec.name.clone());
         let parts = |spec: &CalendarSpec| spec.named_calendars().into_iter().map(str::to_owned).collect();
-        found.extend(page.iter().map(|record| (record.spec.name.clone(), parts(&record.spec))));
+        records.extend(page.iter().map(|record| (record.spec.name.clone(), parts(&record.spec))));
     }
-    Ok(Composition(found))
+    Ok(Composition(records))
 }
 
-/// The calendars that the spec depends on, by name; `replacement` replaces the saved calendar with the same name.
+/// The calendars that the spec depends on, keyed by their names; `replacement` replaces the saved calendar with the same name.
 pub(super) async fn read_dependencies(
     node: &Node,
     namespace: NamespaceId,
@@ -74,20 +75,22 @@ pub(super) async fn read_dependencies(
     replacement: Option<&CalendarSpec>,
 ) -> Result<NamedCalendars, CalendarError> {
     let mut parts = NamedCalendars::new();
-    let mut next: Vec<String> = spec.named_calendars().into_iter().map(str::to_owned).collect();
-    let mut seen: BTreeSet<String> = next.iter().cloned().collect();
-    while let Some(wanted) = next.pop() {
-        if seen.len() > RULE_COUNT_MAX {
+    let mut names_to_read: Vec<String> = spec.named_calendars().into_iter().map(str::to_owned).collect();
+    let mut seen_names: BTreeSet<String> = names_to_read.iter().cloned().collect();
+    while let Some(part_name) = names_to_read.pop() {
+        if seen_names.len() > RULE_COUNT_MAX {
             let message = format!("is made of more than {RULE_COUNT_MAX} calendars");
             return Err(CalendarError::Invalid(vec![FieldError::new("/rule", message)]));
         }
-        let found = match replacement.filter(|replacement| replacement.name == wanted) {
+        let record = match replacement.filter(|replacement| replacement.name == part_name) {
             Some(replacement) => Some(replacement.clone()),
-            None => calendars::find(node, namespace, &wanted).await?.map(|record| record.spec),
+            None => calendars::find(node, namespace, &part_name).await?.map(|record| record.spec),
         };
-        let Some(found) = found else { continue };
-        next.extend(found.named_calendars().into_iter().map(str::to_owned).filter(|part| seen.insert(part.clone())));
-        parts.insert(wanted, found);
+        let Some(record) = record else { continue };
+        names_to_read.extend(
+            record.named_calendars().into_iter().map(str::to_owned).filter(|part| seen_names.insert(part.clone())),
+        );
+        parts.insert(part_name, record);
     }
     Ok(parts)
 }
@@ -119,15 +122,15 @@ pub(crate) async fn expand_until_settled(
 async fn expand_one(node: &Node, namespace: NamespaceId, name: &str) -> Result<ExpandResult, CalendarError> {
     let Some(record) = calendars::find(node, namespace, name).await? else { return Ok(ExpandResult::Unchanged) };
     let parts = read_dependencies(node, namespace, &record.spec, None).await?;
-    let find = |name: &str| parts.get(name).cloned();
-    if let Err(errors) = Calendar::compile(&record.spec, find) {
+    let part_rule = |name: &str| parts.get(name).cloned();
+    if let Err(errors) = Calendar::compile(&record.spec, part_rule) {
         // A part was deleted, or made circular, while this calendar was being saved.
         let error = errors.first().map(ToString::to_string).unwrap_or_default();
         tracing::warn!(calendar = name, error, "the calendar is not changed: its parts no longer fit together");
         return Ok(ExpandResult::Unchanged);
     }
-    let expanded = record.spec.expanded(find);
-    if expanded == record.expanded_rule {
+    let expansion = record.spec.expanded(part_rule);
+    if expansion == record.expanded_rule {
         return Ok(ExpandResult::Unchanged);
     }
     let change = CalendarChange {
@@ -135,7 +138,7 @@ async fn expand_one(node: &Node, namespace: NamespaceId, name: &str) -> Result<E
         namespace,
         expected_version: Some(record.version),
         spec: &record.spec,
-        expanded_rule: &expanded,
+        expanded_rule: &expansion,
         author: "calendar",
         now: node.now(),
     };
@@ -170,7 +173,7 @@ mod tests {
         ]));
         assert_eq!(composition.direct_dependents("work"), ["night"]);
         assert_eq!(composition.all_dependents("days"), ["night", "work"]);
-        assert_eq!(composition.composed(), ["night", "work"]);
+        assert_eq!(composition.composed_calendars(), ["night", "work"]);
         assert!(composition.all_dependents("other").is_empty());
     }
 }

@@ -38,18 +38,18 @@ pub(super) async fn check_jobs(
     let Some(record) = calendars::find(node, namespace, name).await?.filter(|_| calendar.has_times()) else {
         return Ok(());
     };
-    let mut after: Option<String> = None;
+    let mut after_name: Option<String> = None;
     loop {
-        let users = node.store().jobs_with_calendar(record.id, None, after.as_deref(), PAGE).await?;
-        let Some(last) = users.last() else { return Ok(()) };
-        after = Some(last.clone());
+        let users = node.store().jobs_with_calendar(record.id, None, after_name.as_deref(), PAGE).await?;
+        let Some(last_user) = users.last() else { return Ok(()) };
+        after_name = Some(last_user.clone());
         for user in &users {
             let job = node.store().job(namespace, user).await?;
-            let used = job.and_then(|job| job.spec.calendar);
-            if let Some(used) = used.filter(|used| is_shift(used.rule)) {
+            let calendar_use = job.and_then(|job| job.spec.calendar);
+            if let Some(calendar_use) = calendar_use.filter(|used| is_shift(used.rule)) {
                 let message = format!(
                     "has times of day, and the job {user:?} moves its fires by whole days ({}) by the calendar {name:?}",
-                    used.rule
+                    calendar_use.rule
                 );
                 return Err(CalendarError::Invalid(vec![FieldError::new("/rule", message)]));
             }
@@ -60,31 +60,31 @@ pub(super) async fn check_jobs(
 /// Moves every job that is planned by an earlier version of its calendar to the newest version, in the same way as an edit of the job.
 /// Returns the number of jobs moved. A job that cannot be moved keeps its version, and a log line reports it.
 pub(crate) async fn replan_jobs_of_calendars(node: &Node) -> Result<u64, StoreError> {
-    let mut tries: BTreeMap<JobId, u32> = BTreeMap::new();
-    let mut moved = BTreeSet::new();
+    let mut tries_by_job: BTreeMap<JobId, u32> = BTreeMap::new();
+    let mut replanned_jobs = BTreeSet::new();
     loop {
         // Each query also returns the jobs that could not be moved so far, so the limit grows by their number.
-        let left: BTreeSet<JobId> =
-            tries.iter().filter(|(_, tries)| **tries >= TRY_COUNT).map(|(job, _)| *job).collect();
-        let limit = JOB_PAGE.saturating_add(u32::try_from(left.len()).unwrap_or(u32::MAX));
-        let mut behind = node.store().jobs_with_outdated_calendar(limit).await?;
-        behind.retain(|record| !left.contains(&record.id));
-        if behind.is_empty() {
-            return Ok(u64::try_from(moved.len()).unwrap_or(u64::MAX));
+        let left_jobs: BTreeSet<JobId> =
+            tries_by_job.iter().filter(|(_, tries)| **tries >= TRY_COUNT).map(|(job, _)| *job).collect();
+        let limit = JOB_PAGE.saturating_add(u32::try_from(left_jobs.len()).unwrap_or(u32::MAX));
+        let mut outdated_jobs = node.store().jobs_with_outdated_calendar(limit).await?;
+        outdated_jobs.retain(|record| !left_jobs.contains(&record.id));
+        if outdated_jobs.is_empty() {
+            return Ok(u64::try_from(replanned_jobs.len()).unwrap_or(u64::MAX));
         }
-        let calendars = calendars_of(node, &behind).await?;
-        for group in behind.chunks(PARALLEL_COUNT) {
-            let moves: Vec<_> = group.iter().map(|record| replan(node, record, &calendars).boxed()).collect();
-            for (record, result) in group.iter().zip(join_all(moves).await) {
-                *tries.entry(record.id).or_default() += 1;
+        let calendars = calendars_of(node, &outdated_jobs).await?;
+        for group in outdated_jobs.chunks(PARALLEL_COUNT) {
+            let replannings: Vec<_> = group.iter().map(|record| replan(node, record, &calendars).boxed()).collect();
+            for (record, result) in group.iter().zip(join_all(replannings).await) {
+                *tries_by_job.entry(record.id).or_default() += 1;
                 match result {
-                    Ok(true) => drop(moved.insert(record.id)),
+                    Ok(true) => drop(replanned_jobs.insert(record.id)),
                     Ok(false) => {}
                     Err(JobError::Store(error)) if error.is_transient() => return Err(error),
                     Err(error) => {
                         let (job, error) = (&record.spec.name, chain(&error));
                         tracing::error!(job, job_id = %record.id, error, "job cannot follow its calendar");
-                        tries.insert(record.id, TRY_COUNT);
+                        tries_by_job.insert(record.id, TRY_COUNT);
                     }
                 }
             }
@@ -99,10 +99,10 @@ async fn calendars_of(
 ) -> Result<BTreeMap<(NamespaceId, String), CurrentCalendar>, StoreError> {
     let mut calendars = BTreeMap::new();
     for record in records {
-        let Some(used) = &record.spec.calendar else { continue };
-        let key = (record.namespace, used.name.clone());
+        let Some(calendar_use) = &record.spec.calendar else { continue };
+        let key = (record.namespace, calendar_use.name.clone());
         if let std::collections::btree_map::Entry::Vacant(entry) = calendars.entry(key) {
-            entry.insert(jobs::calendar(node, record.namespace, &used.name).await?);
+            entry.insert(jobs::calendar(node, record.namespace, &calendar_use.name).await?);
         }
     }
     Ok(calendars)
@@ -115,8 +115,8 @@ async fn replan(
     calendars: &BTreeMap<(NamespaceId, String), CurrentCalendar>,
 ) -> Result<bool, JobError> {
     let name = record.spec.calendar.as_ref().map(|used| used.name.clone()).unwrap_or_default();
-    let found = calendars.get(&(record.namespace, name.clone())).cloned().flatten();
-    match jobs::follow_calendar(node, record, found, &format!("calendar {name}")).await {
+    let calendar = calendars.get(&(record.namespace, name.clone())).cloned().flatten();
+    match jobs::follow_calendar(node, record, calendar, &format!("calendar {name}")).await {
         Ok(()) => Ok(true),
         Err(JobError::Conflict { .. } | JobError::NotFound) => Ok(false),
         Err(error) => Err(error),

@@ -28,7 +28,7 @@ const PAGE: u32 = 50;
 /// Why a change of a calendar was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum CalendarError {
-    /// The document is invalid, or would invalidate a calendar that names it or a job that uses it.
+    /// The document is invalid, or would invalidate a calendar that refers to it or a job that uses it.
     #[error("the calendar has {}, the first is {}", counted(.0.len(), "error"), .0.first().map_or_else(String::new, ToString::to_string))]
     Invalid(Vec<FieldError>),
     /// Another caller changed it first.
@@ -40,7 +40,7 @@ pub enum CalendarError {
     /// The calendar is in use and cannot be deleted.
     #[error("the calendar is used by {} and {}", counted(.calendars.len(), "calendar"), counted(*.job_count, "job"))]
     Used {
-        /// The calendars that name it.
+        /// The calendars that refer to it.
         calendars: Vec<String>,
         /// Some of the jobs that use it.
         jobs: Vec<String>,
@@ -58,7 +58,6 @@ pub enum CalendarError {
     Store(#[from] StoreError),
 }
 
-/// A calendar that was saved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SavedCalendar {
     /// The calendar as it is now.
@@ -70,9 +69,9 @@ pub struct SavedCalendar {
 /// A calendar or a job that uses a calendar.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CalendarDependent {
-    /// Another calendar, by name.
+    /// The name of another calendar.
     Calendar(String),
-    /// A job, by name.
+    /// The name of a job.
     Job(String),
 }
 
@@ -97,11 +96,12 @@ pub async fn save(
     author: &str,
 ) -> Result<SavedCalendar, CalendarError> {
     let parts = check_with_dependents(node, namespace, spec).await?;
-    let expanded = spec.expanded(|name| parts.get(name).cloned());
-    let before = find(node, namespace, &spec.name).await?;
+    let expansion = spec.expanded(|name| parts.get(name).cloned());
+    let stored_calendar = find(node, namespace, &spec.name).await?;
     let is_seen = |record: &CalendarRecord| expected_version.is_none_or(|version| version == record.version);
-    let is_same = |record: &CalendarRecord| record.spec == *spec && record.expanded_rule == expanded && is_seen(record);
-    let is_new = if before.is_some_and(|record| is_same(&record)) {
+    let is_same =
+        |record: &CalendarRecord| record.spec == *spec && record.expanded_rule == expansion && is_seen(record);
+    let is_new = if stored_calendar.is_some_and(|record| is_same(&record)) {
         false
     } else {
         let change = CalendarChange {
@@ -109,7 +109,7 @@ pub async fn save(
             namespace,
             expected_version,
             spec,
-            expanded_rule: &expanded,
+            expanded_rule: &expansion,
             author,
             now: node.now(),
         };
@@ -122,9 +122,9 @@ pub async fn save(
     // Reads the composition again, after the write. If two callers save related calendars concurrently, at least one of them sees the
     // other's change, since both write before they read.
     let composition = composition(node, namespace).await?;
-    let mut affected = composition.all_dependents(&spec.name);
-    affected.insert(0, spec.name.clone());
-    expand_until_settled(node, namespace, &affected).await?;
+    let mut affected_calendars = composition.all_dependents(&spec.name);
+    affected_calendars.insert(0, spec.name.clone());
+    expand_until_settled(node, namespace, &affected_calendars).await?;
     replan_jobs_of_calendars(node).await?;
     let record = node.store().calendar(namespace, &spec.name).await?;
     record.map(|record| SavedCalendar { record, is_new }).ok_or(CalendarError::Conflict { version: 0 })
@@ -137,11 +137,11 @@ pub async fn save(
 pub async fn delete(
     node: &Node,
     namespace: NamespaceId,
-    wanted: &str,
+    name: &str,
     expected_version: Option<i64>,
 ) -> Result<(), CalendarError> {
-    let record = find(node, namespace, wanted).await?.ok_or(CalendarError::NotFound)?;
-    let calendars = composition(node, namespace).await?.direct_dependents(wanted);
+    let record = find(node, namespace, name).await?.ok_or(CalendarError::NotFound)?;
+    let calendars = composition(node, namespace).await?.direct_dependents(name);
     if !calendars.is_empty() {
         return Err(CalendarError::Used { calendars, jobs: Vec::new(), job_count: 0 });
     }
@@ -153,31 +153,32 @@ pub async fn delete(
     }
 }
 
-/// The users of a calendar, calendars before jobs, each sorted by name, starting after `after`, at most `limit`. `within` restricts the
-/// jobs to those of these apps.
+/// The calendars and jobs that use a calendar: calendars before jobs, each sorted by name, starting after `after_name`, at
+/// most `limit`. `visible_apps` restricts the jobs to those of these apps.
 ///
 /// # Errors
+///
 /// The store's.
 pub async fn dependents(
     node: &Node,
     record: &CalendarRecord,
-    within: Option<&[AppId]>,
-    after: Option<&CalendarDependent>,
+    visible_apps: Option<&[AppId]>,
+    after_name: Option<&CalendarDependent>,
     limit: usize,
 ) -> Result<Vec<CalendarDependent>, StoreError> {
     let mut users = Vec::new();
-    if !matches!(after, Some(CalendarDependent::Job(_))) {
+    if !matches!(after_name, Some(CalendarDependent::Job(_))) {
         let calendars = composition(node, record.namespace).await?.direct_dependents(&record.spec.name);
-        users.extend(calendars.into_iter().map(CalendarDependent::Calendar).filter(|user| after < Some(user)));
+        users.extend(calendars.into_iter().map(CalendarDependent::Calendar).filter(|user| after_name < Some(user)));
         users.truncate(limit);
     }
-    let left = u32::try_from(limit - users.len()).unwrap_or(u32::MAX);
-    if left > 0 {
-        let after = match after {
+    let remaining_count = u32::try_from(limit - users.len()).unwrap_or(u32::MAX);
+    if remaining_count > 0 {
+        let after_name = match after_name {
             Some(CalendarDependent::Job(name)) => Some(name.as_str()),
             Some(CalendarDependent::Calendar(_)) | None => None,
         };
-        let jobs = node.store().jobs_with_calendar(record.id, within, after, left).await?;
+        let jobs = node.store().jobs_with_calendar(record.id, visible_apps, after_name, remaining_count).await?;
         users.extend(jobs.into_iter().map(CalendarDependent::Job));
     }
     Ok(users)
@@ -187,9 +188,9 @@ pub async fn dependents(
 ///
 /// # Errors
 /// The store's.
-pub async fn find(node: &Node, namespace: NamespaceId, wanted: &str) -> Result<Option<CalendarRecord>, StoreError> {
+pub async fn find(node: &Node, namespace: NamespaceId, name: &str) -> Result<Option<CalendarRecord>, StoreError> {
     // Text that cannot be a name is not looked up, so that unchecked text of a caller never reaches the database.
-    if name::check(wanted).is_ok() { node.store().calendar(namespace, wanted).await } else { Ok(None) }
+    if name::check(name).is_ok() { node.store().calendar(namespace, name).await } else { Ok(None) }
 }
 
 /// Checks a calendar and all calendars that depend on it; returns the calendars that it depends on.
@@ -220,8 +221,8 @@ async fn check_dependents(
         let Some(record) = node.store().calendar(namespace, composed).await? else { continue };
         let parts = composition::read_dependencies(node, namespace, &record.spec, Some(spec)).await?;
         let calendar = Calendar::compile(&record.spec, |name| parts.get(name).cloned()).map_err(|errors| {
-            let first = errors.first().map(|error| error.message.clone()).unwrap_or_default();
-            let message = format!("the calendar {composed:?} names this one and would not be right: {first}");
+            let first_message = errors.first().map(|error| error.message.clone()).unwrap_or_default();
+            let message = format!("the calendar {composed:?} names this one and would not be right: {first_message}");
             CalendarError::Invalid(vec![FieldError::new("/rule", message)])
         })?;
         followers::check_jobs(node, namespace, composed, &calendar).await?;

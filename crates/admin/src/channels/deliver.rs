@@ -40,7 +40,7 @@ pub(super) struct Acceptance {
     /// The status of the service's answer.
     pub(super) status: i32,
     /// The recipients of a mail that the server refused, with the reasons.
-    pub(super) refused: Option<String>,
+    pub(super) refusals: Option<String>,
 }
 
 /// Parses the stored settings or secrets of a channel.
@@ -54,12 +54,12 @@ pub(super) async fn deliver(
     config: &EngineConfig,
     attempt: DeliveryAttempt<'_>,
 ) -> Result<Acceptance, DeliveryError> {
-    let final_error = |text: String| DeliveryError { is_final: true, status: 0, text, wait: None };
+    let final_error = |text: String| DeliveryError { is_final: true, status: 0, text, retry_wait: None };
     let channel = attempt.channel;
     let settings = read_values(&channel.settings).map_err(final_error)?;
     let secrets = read_values(&channel.secret).map_err(final_error)?;
     // Not final, since the operator may create the secret's file later.
-    let temporary_error = |text: String| DeliveryError { is_final: false, status: 0, text, wait: None };
+    let temporary_error = |text: String| DeliveryError { is_final: false, status: 0, text, retry_wait: None };
     let sources: &SecretSources = &config.alert_secrets;
     let secrets = sources.resolve(&secrets).await.map_err(temporary_error)?;
     let texts = texts(&attempt, &settings, config.advertise_url.as_deref());
@@ -69,36 +69,33 @@ pub(super) async fn deliver(
     if channel.kind == ChannelKind::Email {
         let (server, mail) = mail(&input).map_err(final_error)?;
         return match send_mail(&server, &mail, &config.outgoing_allow).await {
-            Ok(AcceptedMail { status, refused }) => {
-                let refused = (!refused.is_empty()).then(|| refused.join("; "));
-                if let Some(refused) = &refused {
-                    tracing::warn!(channel = channel.name, refused, "a mail server refused some recipients");
+            Ok(AcceptedMail { status, refused: refusals }) => {
+                let refusals = (!refusals.is_empty()).then(|| refusals.join("; "));
+                if let Some(refusals) = &refusals {
+                    tracing::warn!(channel = channel.name, refused = refusals, "a mail server refused some recipients");
                 }
-                Ok(Acceptance { status, refused })
+                Ok(Acceptance { status, refusals })
             }
-            Err(MailError { is_final, status, text }) => Err(DeliveryError { is_final, status, text, wait: None }),
+            Err(MailError { is_final, status, text }) => {
+                Err(DeliveryError { is_final, status, text, retry_wait: None })
+            }
         };
     }
     let request = request(channel.kind, &input).map_err(final_error)?;
     let status = send(client, channel.kind, request, now).await?;
-    Ok(Acceptance { status, refused: None })
+    Ok(Acceptance { status, refusals: None })
 }
 
 /// The channel's own texts, or the default texts if a template fails although it was valid when it was saved.
-fn texts(attempt: &DeliveryAttempt<'_>, settings: &Values, base: Option<&str>) -> Texts {
-    let place = (attempt.channel.lang, base);
-    let own = Texts::new(attempt.notice, settings, place);
-    own.or_else(|error| {
-        tracing::warn!(channel = attempt.channel.name, error, "the default texts are sent: a template failed");
-        Texts::new(attempt.notice, &Values::new(), place)
-    })
-    .unwrap_or_else(|body| Texts {
-        title: String::new(),
-        body,
-        facts: Vec::new(),
-        samples: Vec::new(),
-        link: None,
-    })
+fn texts(attempt: &DeliveryAttempt<'_>, settings: &Values, console_url: Option<&str>) -> Texts {
+    let place = (attempt.channel.lang, console_url);
+    let texts = Texts::new(attempt.notice, settings, place);
+    texts
+        .or_else(|error| {
+            tracing::warn!(channel = attempt.channel.name, error, "the default texts are sent: a template failed");
+            Texts::new(attempt.notice, &Values::new(), place)
+        })
+        .unwrap_or_else(|body| Texts { title: String::new(), body, facts: Vec::new(), samples: Vec::new(), link: None })
 }
 
 async fn send(
@@ -107,18 +104,18 @@ async fn send(
     request: ChannelRequest,
     now: Timestamp,
 ) -> Result<i32, DeliveryError> {
-    let failed = |is_final, text| DeliveryError { is_final, status: 0, text, wait: None };
+    let failure = |is_final, text| DeliveryError { is_final, status: 0, text, retry_wait: None };
     let ChannelRequest { url, headers, body } = request;
     let mut builder =
-        client.request(Method::POST, url).map_err(|refused| failed(true, refused.to_string()))?.timeout(TIMEOUT);
+        client.request(Method::POST, url).map_err(|refused| failure(true, refused.to_string()))?.timeout(TIMEOUT);
     for (name, value) in headers {
         builder = builder.header(name, value);
     }
     // The URL may contain a secret, so it is neither logged nor recorded.
     let response = builder.body(body).send().await.map_err(|error| match refusal(&error) {
-        Some(refused) => failed(true, refused.to_string()),
-        None if error.is_builder() => failed(true, chain(&error.without_url())),
-        None => failed(false, failure_text(error)),
+        Some(refused) => failure(true, refused.to_string()),
+        None if error.is_builder() => failure(true, chain(&error.without_url())),
+        None => failure(false, failure_text(error)),
     })?;
     let status = response.status().as_u16();
     let retry_after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());

@@ -22,10 +22,9 @@ pub(super) struct DeliveryError {
     pub(super) is_final: bool,
     /// The status of the service's answer; 0 if there was no answer.
     pub(super) status: i32,
-    /// The reason.
     pub(super) text: String,
     /// How long the service asks to wait before the next try.
-    pub(super) wait: Option<Duration>,
+    pub(super) retry_wait: Option<Duration>,
 }
 
 /// An HTTP answer, with its body truncated.
@@ -40,26 +39,26 @@ pub(super) struct Answer<'a> {
 /// Decides whether the service accepted the message.
 pub(super) fn judge(kind: ChannelKind, answer: Answer<'_>) -> Result<(), DeliveryError> {
     let Answer { status, body, .. } = answer;
-    let wait = answer.retry_after.and_then(|text| read_wait(text, answer.now));
-    let refuse = |is_final, text: String| Err(DeliveryError { is_final, status: status.into(), text, wait });
+    let retry_wait = answer.retry_after.and_then(|text| read_wait(text, answer.now));
+    let error = |is_final, text: String| Err(DeliveryError { is_final, status: status.into(), text, retry_wait });
     if !(200..300).contains(&status) {
         let is_final = !delivery::is_temporary(status);
         let reason = one_line_excerpt(body);
         let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
-        return refuse(is_final, format!("it answered with status {status}{reason}"));
+        return error(is_final, format!("it answered with status {status}{reason}"));
     }
     match kind {
         ChannelKind::Dingtalk | ChannelKind::Wecom | ChannelKind::Feishu => match read_code(body) {
             Some((0, _)) => Ok(()),
-            Some((code, message)) => refuse(
+            Some((code, message)) => error(
                 !is_temporary(kind, code),
                 format!("it answered with code {code}: {}", one_line_excerpt(&message)),
             ),
-            None => refuse(false, format!("it answered with an unexpected body: {}", one_line_excerpt(body))),
+            None => error(false, format!("it answered with an unexpected body: {}", one_line_excerpt(body))),
         },
         // The connector answers 200 even if Teams refused the card.
         ChannelKind::Teams if body.contains("failed with error") => {
-            refuse(!body.contains("429"), one_line_excerpt(body))
+            error(!body.contains("429"), one_line_excerpt(body))
         }
         _ => Ok(()),
     }
@@ -69,8 +68,8 @@ pub(super) fn judge(kind: ChannelKind, answer: Answer<'_>) -> Result<(), Deliver
 fn read_code(body: &str) -> Option<(i64, String)> {
     let answer: Value = serde_json::from_str(body).ok()?;
     let code = ["errcode", "code", "StatusCode"].iter().find_map(|name| answer.get(name)?.as_i64())?;
-    let words = ["errmsg", "msg", "StatusMessage"].iter().find_map(|name| answer.get(name)?.as_str());
-    Some((code, words.unwrap_or_default().to_owned()))
+    let message = ["errmsg", "msg", "StatusMessage"].iter().find_map(|name| answer.get(name)?.as_str());
+    Some((code, message.unwrap_or_default().to_owned()))
 }
 
 /// Codes of temporary errors: too many messages, or the service is busy.
@@ -87,18 +86,18 @@ const fn is_temporary(kind: ChannelKind, code: i64) -> bool {
 fn read_wait(text: &str, now: Timestamp) -> Option<Duration> {
     let text = text.trim();
     let seconds = text.parse::<u64>().ok().map(Duration::from_secs);
-    let until = || {
-        let at = DateTime::parse_from_rfc2822(text).ok()?;
-        let at = Timestamp::from_millis(at.timestamp_millis());
-        Some(if at > now { at.since(now) } else { Duration::ZERO })
+    let wait_until_date = || {
+        let retry_at = DateTime::parse_from_rfc2822(text).ok()?;
+        let retry_at = Timestamp::from_millis(retry_at.timestamp_millis());
+        Some(if retry_at > now { retry_at.since(now) } else { Duration::ZERO })
     };
-    seconds.or_else(until).map(|wait| wait.min(WAIT_MAX))
+    seconds.or_else(wait_until_date).map(|wait| wait.min(WAIT_MAX))
 }
 
 /// The beginning of an answer, as one line without control characters.
 fn one_line_excerpt(body: &str) -> String {
-    let line: String = body.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    cut(&line.split_whitespace().collect::<Vec<_>>().join(" "), REASON_BYTES_MAX)
+    let one_line: String = body.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    cut(&one_line.split_whitespace().collect::<Vec<_>>().join(" "), REASON_BYTES_MAX)
 }
 
 #[cfg(test)]
@@ -165,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_pause_is_read_and_bounded() {
-        let wait = |text| judged(ChannelKind::Slack, 429, "", Some(text)).unwrap_err().wait;
+        let wait = |text| judged(ChannelKind::Slack, 429, "", Some(text)).unwrap_err().retry_wait;
         assert_eq!(wait("30"), Some(Duration::from_secs(30)));
         assert_eq!(wait("999999999"), Some(WAIT_MAX));
         assert_eq!(wait("Sun, 08 Mar 2026 07:01:00 GMT"), Some(Duration::from_secs(60)));

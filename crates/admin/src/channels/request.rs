@@ -34,7 +34,6 @@ pub(super) struct ChannelRequest {
     pub(super) body: String,
 }
 
-/// Input of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestInput<'a> {
     pub(super) settings: &'a Values,
@@ -114,15 +113,15 @@ fn cut_chars(text: &str, count_max: usize) -> String {
 /// Blocks of plain text, so that no name or message is read as markup.
 fn slack(input: &RequestInput<'_>) -> Value {
     let texts = input.texts;
-    let plain = |text: &str, max| json!({"type": "plain_text", "text": cut_chars(text, max), "emoji": false});
-    let mut blocks = vec![json!({"type": "header", "text": plain(&texts.title, SLACK_HEADER_MAX)})];
+    let plain_text = |text: &str, max| json!({"type": "plain_text", "text": cut_chars(text, max), "emoji": false});
+    let mut blocks = vec![json!({"type": "header", "text": plain_text(&texts.title, SLACK_HEADER_MAX)})];
     if !texts.body.trim().is_empty() {
-        blocks.push(json!({"type": "section", "text": plain(&texts.body, SLACK_SECTION_MAX)}));
+        blocks.push(json!({"type": "section", "text": plain_text(&texts.body, SLACK_SECTION_MAX)}));
     }
     let lines = texts.facts.iter().map(|(label, value)| format!("{label}: {value}"));
     let lines: Vec<String> = lines.chain(texts.samples.iter().map(|sample| format!("- {sample}"))).collect();
     if !lines.is_empty() {
-        blocks.push(json!({"type": "section", "text": plain(&lines.join("\n"), SLACK_SECTION_MAX)}));
+        blocks.push(json!({"type": "section", "text": plain_text(&lines.join("\n"), SLACK_SECTION_MAX)}));
     }
     if let Some((words, url)) = &texts.link {
         let escaped = url.replace('&', "&amp;").replace('<', "%3C").replace('>', "%3E").replace('|', "%7C");
@@ -228,11 +227,11 @@ fn ntfy(input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
         (_, Severity::Critical) => "rotating_light",
         (_, Severity::Warning) => "warning",
     };
-    let plain = Texts { link: None, ..texts.clone() }.plain(NTFY_MESSAGE_BYTES_MAX);
+    let message = Texts { link: None, ..texts.clone() }.plain(NTFY_MESSAGE_BYTES_MAX);
     let mut message = json!({
         "topic": input.required("topic")?,
         "title": cut(&texts.title, NTFY_TITLE_BYTES_MAX),
-        "message": plain,
+        "message": message,
         "priority": priority,
         "tags": [tag],
     });

@@ -22,8 +22,8 @@ pub(super) fn dingtalk(input: &RequestInput<'_>) -> Result<ChannelRequest, Strin
     let mut url = input.url()?;
     if let Some(key) = input.value("signing_key") {
         let timestamp = input.now.as_millis();
-        let sign = dingtalk_signature(key, timestamp).ok_or("the message cannot be signed")?;
-        url.query_pairs_mut().append_pair("timestamp", &timestamp.to_string()).append_pair("sign", &sign);
+        let signature = dingtalk_signature(key, timestamp).ok_or("the message cannot be signed")?;
+        url.query_pairs_mut().append_pair("timestamp", &timestamp.to_string()).append_pair("sign", &signature);
     }
     Ok(json_request(url, &body))
 }
@@ -31,21 +31,21 @@ pub(super) fn dingtalk(input: &RequestInput<'_>) -> Result<ChannelRequest, Strin
 /// Markdown, in which markup characters of names and messages are replaced by their full-width forms.
 pub(super) fn wecom(input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
     let texts = input.texts;
-    let head = format!("**{}**\n", without_markup(&texts.title));
-    let end = texts.link.as_ref().map(|(words, url)| format!("\n[{words}]({})", url.replace([')', '('], "")));
-    let end = end.unwrap_or_default();
+    let heading = format!("**{}**\n", without_markup(&texts.title));
+    let link_text = texts.link.as_ref().map(|(words, url)| format!("\n[{words}]({})", url.replace([')', '('], "")));
+    let link_text = link_text.unwrap_or_default();
     let mut lines = vec![without_markup(&texts.body)];
     lines.extend(texts.facts.iter().map(|(label, value)| format!("> {label}: {}", without_markup(value))));
     lines.extend(texts.samples.iter().map(|sample| format!("> {}", without_markup(sample))));
-    let room = WECOM_BYTES_MAX.saturating_sub(head.len() + end.len());
-    let content = format!("{head}{}{end}", cut(&lines.join("\n"), room));
+    let bytes_left = WECOM_BYTES_MAX.saturating_sub(heading.len() + link_text.len());
+    let content = format!("{heading}{}{link_text}", cut(&lines.join("\n"), bytes_left));
     let body = json!({"msgtype": "markdown", "markdown": {"content": content}});
     Ok(json_request(input.url()?, &body))
 }
 
 /// `WeCom` has no escapes, so markup characters are replaced by their full-width forms.
 fn without_markup(text: &str) -> String {
-    let sign = |c| match c {
+    let without_mark = |c| match c {
         '<' => '＜',
         '>' => '＞',
         '[' => '［',
@@ -55,15 +55,15 @@ fn without_markup(text: &str) -> String {
         '#' => '＃',
         c => c,
     };
-    text.chars().map(sign).collect()
+    text.chars().map(without_mark).collect()
 }
 
 /// A post of text elements, so that nothing is read as markup. With a signing key, the body carries a signature.
 pub(super) fn feishu(input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
     let texts = input.texts;
     let mut lines: Vec<Vec<serde_json::Value>> = Vec::new();
-    let plain = super::texts::Texts { link: None, ..texts.clone() }.plain(FEISHU_BYTES_MAX);
-    lines.extend(plain.lines().map(|line| vec![json!({"tag": "text", "text": line})]));
+    let message = super::texts::Texts { link: None, ..texts.clone() }.plain(FEISHU_BYTES_MAX);
+    lines.extend(message.lines().map(|line| vec![json!({"tag": "text", "text": line})]));
     if let Some((words, url)) = &texts.link {
         lines.push(vec![json!({"tag": "a", "text": words, "href": url})]);
     }

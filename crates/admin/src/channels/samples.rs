@@ -6,7 +6,7 @@ use rondel_core::{IncidentId, RunId, Timestamp};
 /// When the sample incidents began: an instant in the past.
 const STARTED_AT: Timestamp = Timestamp::from_secs(1_772_953_200);
 /// Delay between the start of a sample incident and its notice.
-const LATER: std::time::Duration = std::time::Duration::from_secs(900);
+const NOTICE_DELAY: std::time::Duration = std::time::Duration::from_secs(900);
 
 /// One notice of each kind; the first one has runs, the last one has no optional part.
 pub(super) fn notices() -> Vec<Notice> {
@@ -33,7 +33,7 @@ fn notice(kind: NoticeKind) -> Notice {
         summary_zh: "nightly-close 在 06:00（Europe/Berlin）前没有成功。".to_owned(),
         description: String::new(),
         started_at: STARTED_AT,
-        at: STARTED_AT + LATER,
+        at: STARTED_AT + NOTICE_DELAY,
         count: 3,
         samples: if is_test { Vec::new() } else { vec![sample(7_399_999_999_001), sample(7_399_999_999_002)] },
         path: "/alerts".to_owned(),

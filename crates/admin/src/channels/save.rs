@@ -28,7 +28,6 @@ const TRY_COUNT: usize = 4;
 /// The values of a channel to be saved.
 #[derive(Clone, Debug)]
 pub struct NewChannel {
-    /// Its name.
     pub name: String,
     /// The service.
     pub kind: ChannelKind,
@@ -41,13 +40,12 @@ pub struct NewChannel {
     /// Whether messages are sent.
     pub is_enabled: bool,
     /// When the version on which the change is based was saved, [`Timestamp::EPOCH`] for a new channel; `None` means any.
-    pub expected: Option<Timestamp>,
+    pub expected_saved_at: Option<Timestamp>,
 }
 
 /// Result of saving a channel.
 #[derive(Clone, Debug)]
 pub struct SavedChannel {
-    /// The channel.
     pub channel: Channel,
     /// Whether it is new.
     pub is_new: bool,
@@ -78,7 +76,6 @@ pub enum ChannelError {
 /// A channel with the values of its secrets hidden.
 #[derive(Clone, Debug)]
 pub struct ChannelView {
-    /// Its settings.
     pub settings: Values,
     /// Each secret that is set: its reference, or `set`.
     pub secrets: Values,
@@ -101,49 +98,55 @@ pub fn view(channel: &Channel) -> ChannelView {
 ///
 /// # Errors
 /// The store's.
-pub async fn find(node: &Node, namespace: NamespaceId, wanted: &str) -> Result<Option<Channel>, StoreError> {
+pub async fn find(node: &Node, namespace: NamespaceId, name: &str) -> Result<Option<Channel>, StoreError> {
     // Text that cannot be a name is not looked up, so that unchecked text of a caller never reaches the database.
-    if name::check(wanted).is_ok() { node.store().channel(namespace, wanted).await } else { Ok(None) }
+    if name::check(name).is_ok() { node.store().channel(namespace, name).await } else { Ok(None) }
 }
 
 /// Saves a channel under its name.
 ///
 /// # Errors
 /// [`ChannelError`].
-pub async fn save(node: &Node, namespace: &Namespace, new: &NewChannel) -> Result<SavedChannel, ChannelError> {
+pub async fn save(node: &Node, namespace: &Namespace, request: &NewChannel) -> Result<SavedChannel, ChannelError> {
     // Secrets that are left out come from the version that is replaced, so any other version has to be read first.
     let mut try_number = 1;
     loop {
-        match save_on_current(node, namespace, new).await {
-            Err(ChannelError::Conflict { .. }) if new.expected.is_none() && try_number < TRY_COUNT => try_number += 1,
-            done => return done,
+        match save_on_current(node, namespace, request).await {
+            Err(ChannelError::Conflict { .. }) if request.expected_saved_at.is_none() && try_number < TRY_COUNT => {
+                try_number += 1;
+            }
+            result => return result,
         }
     }
 }
 
 /// Saves a channel in place of its current version; refused if another caller saves it first.
-async fn save_on_current(node: &Node, namespace: &Namespace, new: &NewChannel) -> Result<SavedChannel, ChannelError> {
-    let existing = find(node, namespace.id, &new.name).await?;
+async fn save_on_current(
+    node: &Node,
+    namespace: &Namespace,
+    request: &NewChannel,
+) -> Result<SavedChannel, ChannelError> {
+    let existing = find(node, namespace.id, &request.name).await?;
     let saved_at = existing.as_ref().map_or(Timestamp::EPOCH, |existing| existing.updated_at);
-    if new.expected.is_some_and(|expected| expected != saved_at) {
+    if request.expected_saved_at.is_some_and(|expected| expected != saved_at) {
         return Err(ChannelError::Conflict { saved_at });
     }
-    let mut secrets = match existing.as_ref().filter(|existing| existing.kind == new.kind) {
+    let mut secrets = match existing.as_ref().filter(|existing| existing.kind == request.kind) {
         Some(existing) => read_values(&existing.secret).unwrap_or_default(),
         None => Values::new(),
     };
-    secrets.extend(new.secrets.iter().map(|(name, value)| (name.clone(), value.trim().to_owned())));
+    secrets.extend(request.secrets.iter().map(|(name, value)| (name.clone(), value.trim().to_owned())));
     secrets.retain(|_, value| !value.is_empty());
-    let mut settings = new.settings.clone();
+    let mut settings = request.settings.clone();
     settings.retain(|_, value| !value.trim().is_empty());
     let mut signing_key = None;
-    if new.kind == ChannelKind::Webhook && !secrets.contains_key("signing_key") {
+    if request.kind == ChannelKind::Webhook && !secrets.contains_key("signing_key") {
         let key = generate_secret();
         secrets.insert("signing_key".to_owned(), key.clone());
         signing_key = Some(key);
     }
-    let mut errors = find_errors(node, new, &settings, &secrets);
-    errors.extend(existing.iter().flat_map(|existing| find_moved_secrets(existing, new, &settings)));
+    let mut errors = find_errors(node, request, &settings, &secrets);
+    errors.extend(existing.iter().flat_map(|existing| find_moved_secrets(existing, request, &settings)));
     if !errors.is_empty() {
         return Err(ChannelError::Invalid(errors));
     }
@@ -152,12 +155,12 @@ async fn save_on_current(node: &Node, namespace: &Namespace, new: &NewChannel) -
     let mut channel = Channel {
         id: ChannelId::new(node.new_id()),
         namespace: namespace.id,
-        name: new.name.clone(),
-        kind: new.kind,
+        name: request.name.clone(),
+        kind: request.kind,
         settings: text(&settings),
         secret: text(&secrets),
-        lang: new.lang,
-        is_enabled: new.is_enabled,
+        lang: request.lang,
+        is_enabled: request.is_enabled,
         created_at: existing.as_ref().map_or(now, |existing| existing.created_at),
         // Each save has another instant, which serves as the version of the channel.
         updated_at: now.max(saved_at + Duration::from_millis(1)),
@@ -176,49 +179,50 @@ async fn save_on_current(node: &Node, namespace: &Namespace, new: &NewChannel) -
     Ok(SavedChannel { channel, is_new, signing_key })
 }
 
-fn find_errors(node: &Node, new: &NewChannel, settings: &Values, secrets: &Values) -> Vec<FieldError> {
-    let mut errors = check(new.kind, settings, secrets);
-    if let Err(sentence) = name::check(&new.name) {
+fn find_errors(node: &Node, request: &NewChannel, settings: &Values, secrets: &Values) -> Vec<FieldError> {
+    let mut errors = check(request.kind, settings, secrets);
+    if let Err(sentence) = name::check(&request.name) {
         errors.push(FieldError::new("/name", sentence));
     }
-    let allowed = &node.shared().config.outgoing_allow;
+    let allowed_addresses = &node.shared().config.outgoing_allow;
     for (part, values) in [("settings", settings), ("secrets", secrets)] {
-        for field in fields(new.kind).iter().filter(|field| field.form == FieldForm::Url) {
+        for field in fields(request.kind).iter().filter(|field| field.form == FieldForm::Url) {
             let Some(value) = values.get(field.name).filter(|value| parse_reference(value).is_none()) else { continue };
-            if let Err(sentence) = check_url(new.kind, value, allowed) {
+            if let Err(sentence) = check_url(request.kind, value, allowed_addresses) {
                 errors.push(FieldError::new(format!("/{part}/{}", field.name), sentence));
             }
         }
     }
     let key =
-        secrets.get("signing_key").filter(|key| new.kind == ChannelKind::Webhook && parse_reference(key).is_none());
+        secrets.get("signing_key").filter(|key| request.kind == ChannelKind::Webhook && parse_reference(key).is_none());
     if key.is_some_and(|key| standard_signature(key, "", 0, "").is_none()) {
         errors.push(FieldError::new("/secrets/signing_key", "is not a key: it is whsec_ and the key in base64"));
     }
-    errors.extend(find_template_error(settings, new.lang));
+    errors.extend(find_template_error(settings, request.lang));
     errors
 }
 
 /// Returns an error for each stored secret that would be sent to a different address than the one it was saved for, or with another
 /// encryption. A caller may save a channel without knowing its secrets. Without this check, such a caller could change the address to one of
 /// their own and receive the secrets, or read them on the network. References are not checked, since they are not secret.
-fn find_moved_secrets(existing: &Channel, new: &NewChannel, settings: &Values) -> Vec<FieldError> {
-    if existing.kind != new.kind {
+fn find_moved_secrets(existing: &Channel, request: &NewChannel, settings: &Values) -> Vec<FieldError> {
+    if existing.kind != request.kind {
         return Vec::new();
     }
-    let before = read_values(&existing.settings).unwrap_or_default();
+    let stored_settings = read_values(&existing.settings).unwrap_or_default();
     let default =
-        |name: &str| fields(new.kind).iter().find(|field| field.name == name).map_or("", |field| field.default);
+        |name: &str| fields(request.kind).iter().find(|field| field.name == name).map_or("", |field| field.default);
     let value = |values: &Values, name: &str| {
-        let given = values.get(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
-        given.unwrap_or_else(|| default(name).to_owned())
+        let entered_value = values.get(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
+        entered_value.unwrap_or_else(|| default(name).to_owned())
     };
     let fields_of_address = ["host", "port", "security", "url"];
-    let changed_field = fields_of_address.into_iter().find(|name| value(&before, name) != value(settings, name));
+    let changed_field =
+        fields_of_address.into_iter().find(|name| value(&stored_settings, name) != value(settings, name));
     let Some(changed_field) = changed_field else { return Vec::new() };
     let unchanged_secrets = read_values(&existing.secret).unwrap_or_default().into_iter();
-    let unchanged_secrets =
-        unchanged_secrets.filter(|(name, value)| parse_reference(value).is_none() && !new.secrets.contains_key(name));
+    let unchanged_secrets = unchanged_secrets
+        .filter(|(name, value)| parse_reference(value).is_none() && !request.secrets.contains_key(name));
     let error = |(name, _): (String, String)| {
         let sentence = format!("enter it again: with another {changed_field} it would be sent elsewhere");
         FieldError::new(format!("/secrets/{name}"), sentence)
@@ -228,10 +232,10 @@ fn find_moved_secrets(existing: &Channel, new: &NewChannel, settings: &Values) -
 
 /// Tries the templates on sample notices of all kinds.
 fn find_template_error(settings: &Values, lang: Lang) -> Option<FieldError> {
-    let mut rendered =
+    let mut rendered_texts =
         notices().into_iter().map(|notice| Texts::new(&notice, settings, (lang, Some("https://rondel.example"))));
-    let refused = rendered.find_map(Result::err)?;
-    let (field, sentence) = refused.split_once(": ").unwrap_or(("body_template", &refused));
+    let refusal = rendered_texts.find_map(Result::err)?;
+    let (field, sentence) = refusal.split_once(": ").unwrap_or(("body_template", &refusal));
     Some(FieldError::new(format!("/settings/{field}"), sentence))
 }
 
@@ -239,9 +243,9 @@ fn find_template_error(settings: &Values, lang: Lang) -> Option<FieldError> {
 ///
 /// # Errors
 /// The store's.
-pub async fn test(node: &Node, namespace: &Namespace, channel: &Channel, by: &str) -> Result<Delivery, StoreError> {
+pub async fn test(node: &Node, namespace: &Namespace, channel: &Channel, author: &str) -> Result<Delivery, StoreError> {
     let shared = node.shared();
-    let (at, began) = (node.now(), Instant::now());
+    let (at, send_start) = (node.now(), Instant::now());
     let notice = Notice {
         kind: NoticeKind::Test,
         incident: None,
@@ -250,8 +254,8 @@ pub async fn test(node: &Node, namespace: &Namespace, channel: &Channel, by: &st
         namespace: namespace.name.clone(),
         subject: Subject { kind: NoticeSubject::Namespace, name: channel.name.clone() },
         severity: Severity::Warning,
-        summary_en: format!("This is a test of the channel {}, sent by {by}. Nothing is wrong.", channel.name),
-        summary_zh: format!("这是 {by} 发送的测试消息，用于检查通知渠道 {}。一切正常。", channel.name),
+        summary_en: format!("This is a test of the channel {}, sent by {author}. Nothing is wrong.", channel.name),
+        summary_zh: format!("这是 {author} 发送的测试消息，用于检查通知渠道 {}。一切正常。", channel.name),
         description: String::new(),
         started_at: at,
         at,
@@ -262,11 +266,11 @@ pub async fn test(node: &Node, namespace: &Namespace, channel: &Channel, by: &st
     let message = MessageId::new(node.new_id());
     let id = message_id(message);
     let attempt = DeliveryAttempt { channel, notice: &notice.bounded(), id: &id, now: at };
-    let done = match build_client(&shared.config.outgoing_allow) {
+    let result = match build_client(&shared.config.outgoing_allow) {
         Ok(client) => deliver(&client, &shared.config, attempt).await,
-        Err(text) => Err(DeliveryError { is_final: true, status: 0, text, wait: None }),
+        Err(text) => Err(DeliveryError { is_final: true, status: 0, text, retry_wait: None }),
     };
-    let delivery = delivery(shared, (channel, message), (at, began), &done);
+    let delivery = delivery(shared, (channel, message), (at, send_start), &result);
     node.store().record_test(&delivery).await?;
     Ok(delivery)
 }
@@ -308,7 +312,7 @@ mod tests {
             secrets: Values::new(),
             lang: Lang::En,
             is_enabled: true,
-            expected: None,
+            expected_saved_at: None,
         };
         let errors = find_moved_secrets(&existing, &new, &new.settings);
         let found: Vec<&str> = errors.iter().map(|error| error.pointer.as_str()).collect();

@@ -43,12 +43,12 @@ impl SecretSources {
     }
 
     fn variable(&self, name: &str) -> Result<String, String> {
-        let missing = || {
+        let missing_error = || {
             format!(
                 "the server has no variable {name}, or its name does not begin with the setting alert_secrets_env_prefix"
             )
         };
-        self.variables.get(name).map(|value| value.trim().to_owned()).ok_or_else(missing)
+        self.variables.get(name).map(|value| value.trim().to_owned()).ok_or_else(missing_error)
     }
 
     async fn file(&self, name: &str) -> Result<String, String> {
@@ -56,10 +56,10 @@ impl SecretSources {
         if name.contains(['/', '\\']) || name.starts_with('.') {
             return Err(format!("{name:?} is not the name of a file in alert_secrets_dir"));
         }
-        let unreadable = |error: std::io::Error| format!("file {name} of alert_secrets_dir: {error}");
-        let file = tokio::fs::File::open(folder.join(name)).await.map_err(unreadable)?;
+        let read_error = |error: std::io::Error| format!("file {name} of alert_secrets_dir: {error}");
+        let file = tokio::fs::File::open(folder.join(name)).await.map_err(read_error)?;
         let mut text = String::new();
-        file.take(FILE_BYTES_MAX).read_to_string(&mut text).await.map_err(unreadable)?;
+        file.take(FILE_BYTES_MAX).read_to_string(&mut text).await.map_err(read_error)?;
         Ok(text.trim().to_owned())
     }
 }

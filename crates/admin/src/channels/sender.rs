@@ -24,10 +24,10 @@ use crate::node::Shared;
 
 /// Maximum number of messages of one channel that are taken together.
 const MESSAGES_PER_CHANNEL_MAX: u32 = 64;
-/// How long a channel is leased: longer than the sum of [`BUDGET`] and the time of one try.
-const LEASE: Duration = Duration::from_secs(35);
+/// How long a channel is leased: longer than the sum of [`START_WITHIN`] and the time of one try.
+const CHANNEL_LEASE: Duration = Duration::from_secs(35);
 /// Time within which the messages of one lease must be started; the last one may finish later.
-const BUDGET: Duration = Duration::from_secs(10);
+const START_WITHIN: Duration = Duration::from_secs(10);
 /// Longest pause of a channel after a failed try. Also the pause of a channel whose due messages all wait for an earlier message.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Longest pause of a channel whose service answers that it receives too many requests.
@@ -45,7 +45,7 @@ pub(crate) struct ChannelLoop {
 
 impl Background for ChannelLoop {
     const NAME: &'static str = "alert_send";
-    const WORK: &'static str = "send alert messages";
+    const ACTION: &'static str = "send alert messages";
 
     fn period(&self) -> Option<Duration> {
         Some(self.shared.config.alert_period)
@@ -72,26 +72,26 @@ impl ChannelLoop {
 
     /// Takes the due messages of free channels, and starts sending them. Returns how many were taken.
     async fn send_due(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
-        let free = self.shared.config.alert_concurrency.saturating_sub(self.senders.count());
-        if free == 0 || !self.shared.membership.holds() {
+        let free_count = self.shared.config.alert_concurrency.saturating_sub(self.senders.count());
+        if free_count == 0 || !self.shared.membership.holds_lease() {
             return Ok(0);
         }
-        let without = self.senders.receivers();
+        let busy_channels = self.senders.receivers();
         let lease = LeaseChannels {
             node: self.shared.membership.token().node,
-            excluded_channels: &without,
+            excluded_channels: &busy_channels,
             now: self.shared.clock.now(),
-            channel_max: u32::try_from(free).unwrap_or(u32::MAX),
+            channel_max: u32::try_from(free_count).unwrap_or(u32::MAX),
             messages_per_channel_max: MESSAGES_PER_CHANNEL_MAX,
-            hold: LEASE,
+            hold: CHANNEL_LEASE,
         };
-        let leased = self.shared.store.lease_channels(lease).await?;
-        let count: usize = leased.iter().map(|leased| leased.messages.len()).sum();
-        for leased in leased {
+        let leased_channels = self.shared.store.lease_channels(lease).await?;
+        let count: usize = leased_channels.iter().map(|leased| leased.messages.len()).sum();
+        for leased_channel in leased_channels {
             let client = self.senders.client(&self.shared.config.outgoing_allow)?;
             let sender = Sender { shared: Arc::clone(&self.shared), client, stop: stop.clone() };
-            let id = leased.channel.id;
-            self.senders.start(id, async move { sender.send_all(leased).await });
+            let id = leased_channel.channel.id;
+            self.senders.start(id, async move { sender.send_all(leased_channel).await });
         }
         Ok(u64::try_from(count).unwrap_or(u64::MAX))
     }
@@ -105,21 +105,21 @@ struct Sender {
 
 impl Sender {
     /// Sends the messages of one channel, one after the other, and ends its lease.
-    async fn send_all(&self, leased: LeasedChannel) -> Result<(), StoreError> {
-        let LeasedChannel { channel, held_until, messages } = leased;
+    async fn send_all(&self, leased_channel: LeasedChannel) -> Result<(), StoreError> {
+        let LeasedChannel { channel, held_until, messages } = leased_channel;
         let store = &self.shared.store;
-        let end = Instant::now() + BUDGET;
+        let deadline = Instant::now() + START_WITHIN;
         let mut pause = if messages.is_empty() { Some(PAUSE_MAX) } else { None };
         for message in &messages {
-            if self.stop.is_cancelled() || Instant::now() >= end || pause.is_some() {
+            if self.stop.is_cancelled() || Instant::now() >= deadline || pause.is_some() {
                 break;
             }
             let Some(delivered) = self.try_once(&channel, message).await else { break };
             rondel_failpoint::pass("alert_send.sent");
-            let (delivery, after) = delivered;
-            store.record_try(&delivery, after).await?;
+            let (delivery, outcome) = delivered;
+            store.record_try(&delivery, outcome).await?;
             rondel_failpoint::pass("alert_send.recorded");
-            pause = match after {
+            pause = match outcome {
                 AfterTry::Retry(at) => Some(channel_pause(at, delivery.status, self.shared.clock.now())),
                 AfterTry::Sent => pause_between_messages(channel.kind),
                 AfterTry::GivenUp => None,
@@ -131,52 +131,52 @@ impl Sender {
 
     /// Makes one attempt; `None` if the server stops before the service has answered.
     async fn try_once(&self, channel: &Channel, message: &WaitingMessage) -> Option<(Delivery, AfterTry)> {
-        let (at, began) = (self.shared.clock.now(), Instant::now());
-        let done = if channel.is_enabled {
+        let (at, send_start) = (self.shared.clock.now(), Instant::now());
+        let result = if channel.is_enabled {
             let id = message_id(message.id);
             let attempt = DeliveryAttempt { channel, notice: &message.notice, id: &id, now: at };
-            let stopping = async {
+            let stop_in_send = async {
                 self.stop.cancelled().await;
                 sleep(STOP_GRACE).await;
             };
             tokio::select! {
                 biased;
                 done = deliver(&self.client, &self.shared.config, attempt) => done,
-                () = stopping => return None,
+                () = stop_in_send => return None,
             }
         } else {
             let text = "the channel is disabled".to_owned();
-            Err(DeliveryError { is_final: true, status: 0, text, wait: None })
+            Err(DeliveryError { is_final: true, status: 0, text, retry_wait: None })
         };
         let try_number = message.try_count.saturating_add(1);
-        let after = self.record_outcome(channel, message, &done);
+        let outcome = self.record_outcome(channel, message, &result);
         let delivery = Delivery {
             incident: Some(message.incident).filter(|_| message.notice.kind != NoticeKind::Report),
             kind: message.notice.kind,
             try_number,
-            verdict: after.as_str().to_owned(),
-            ..delivery(&self.shared, (channel, message.id), (at, began), &done)
+            verdict: outcome.as_str().to_owned(),
+            ..delivery(&self.shared, (channel, message.id), (at, send_start), &result)
         };
-        Some((delivery, after))
+        Some((delivery, outcome))
     }
 
     fn record_outcome(
         &self,
         channel: &Channel,
         message: &WaitingMessage,
-        done: &Result<Acceptance, DeliveryError>,
+        result: &Result<Acceptance, DeliveryError>,
     ) -> AfterTry {
         let metrics = &self.shared.metrics;
-        let Err(refused) = done else {
+        let Err(refusal) = result else {
             add(&metrics.alerts_delivered, 1);
             return AfterTry::Sent;
         };
         let (now, try_count) = (self.shared.clock.now(), message.try_count.saturating_add(1));
-        let next = next_try(try_count, message.created_at, now, rand::random());
-        let (error, channel, message_id) = (&refused.text, &channel.name, message.id.get());
-        match next.filter(|_| !refused.is_final) {
+        let next_try_at = next_try(try_count, message.created_at, now, rand::random());
+        let (error, channel, message_id) = (&refusal.text, &channel.name, message.id.get());
+        match next_try_at.filter(|_| !refusal.is_final) {
             Some(due_at) => {
-                let due_at = due_at.max(now + refused.wait.unwrap_or_default());
+                let due_at = due_at.max(now + refusal.retry_wait.unwrap_or_default());
                 add(&metrics.alerts_refused, 1);
                 tracing::warn!(message_id, channel, try_count, error, next = %due_at, "a message could not be delivered to a channel");
                 AfterTry::Retry(due_at)
@@ -199,12 +199,12 @@ pub(super) fn message_id(id: MessageId) -> String {
 pub(super) fn delivery(
     shared: &Shared,
     (channel, message): (&Channel, MessageId),
-    (at, began): (Timestamp, Instant),
-    done: &Result<Acceptance, DeliveryError>,
+    (at, send_start): (Timestamp, Instant),
+    result: &Result<Acceptance, DeliveryError>,
 ) -> Delivery {
     let id = shared.membership.latest().ids.next(shared.clock.now());
-    let (status, error) = match done {
-        Ok(accepted) => (accepted.status, accepted.refused.as_deref()),
+    let (status, error) = match result {
+        Ok(accepted) => (accepted.status, accepted.refusals.as_deref()),
         Err(refused) => (refused.status, Some(refused.text.as_str())),
     };
     Delivery {
@@ -215,8 +215,8 @@ pub(super) fn delivery(
         kind: NoticeKind::Test,
         try_number: 1,
         at,
-        latency_ms: i64::try_from(began.elapsed().as_millis()).unwrap_or(i64::MAX),
-        verdict: if done.is_ok() { AfterTry::Sent } else { AfterTry::GivenUp }.as_str().to_owned(),
+        latency_ms: i64::try_from(send_start.elapsed().as_millis()).unwrap_or(i64::MAX),
+        verdict: if result.is_ok() { AfterTry::Sent } else { AfterTry::GivenUp }.as_str().to_owned(),
         status,
         error: error.map(|text| cut(text, ERROR_BYTES_MAX)),
     }

@@ -16,13 +16,12 @@ const OUTPUT_BYTES_MAX: usize = 16 * 1024;
 /// Maximum number of steps of one rendering.
 const FUEL: u64 = 20_000;
 const DEPTH_MAX: usize = 16;
-/// The values of [`context`], for errors.
+/// The names of the values that [`context`] gives, for errors.
 const VALUE_NAMES: &str = "kind, severity, rule, condition, namespace, subject.kind, subject.name, summary, summary_en, summary_zh, \
                       description, started_at, at, count, samples and url";
 /// The tags that a template may use.
-const TAGS: [&str; 6] = ["if", "elif", "else", "endif", "for", "endfor"];
+const ALLOWED_TAGS: [&str; 6] = ["if", "elif", "else", "endif", "for", "endfor"];
 
-/// Renders a template for a notice.
 pub(super) fn render(template: &str, notice: &Notice, url: Option<&str>) -> Result<String, String> {
     check_constructs(template)?;
     let mut environment = Environment::empty();
@@ -58,9 +57,9 @@ pub(super) fn render(template: &str, notice: &Notice, url: Option<&str>) -> Resu
 
 /// The expression of an error. Of `a.b.c` the range has `.b.c` alone, so the name before it is added.
 fn expression_at(template: &str, range: Range<usize>) -> Option<&str> {
-    let before = template.get(..range.start)?;
-    let begin = before.trim_end_matches(|c: char| c.is_alphanumeric() || "_.[]".contains(c)).len();
-    template.get(begin..range.end)
+    let text_before = template.get(..range.start)?;
+    let begin_index = text_before.trim_end_matches(|c: char| c.is_alphanumeric() || "_.[]".contains(c)).len();
+    template.get(begin_index..range.end)
 }
 
 /// The values that a template can read.
@@ -98,32 +97,34 @@ fn context(notice: &Notice, url: Option<&str>) -> Value {
 
 /// Refuses constructs that could make a text grow: tags that define something, recursive loops, and multiplication.
 fn check_constructs(template: &str) -> Result<(), String> {
-    let mut rest = template;
-    while let Some(begin) = rest.find("{%").into_iter().chain(rest.find("{{")).chain(rest.find("{#")).min() {
-        let (mark, after) = rest[begin..].split_at(2);
+    let mut unread_text = template;
+    while let Some(begin_index) =
+        unread_text.find("{%").into_iter().chain(unread_text.find("{{")).chain(unread_text.find("{#")).min()
+    {
+        let (mark, after_mark) = unread_text[begin_index..].split_at(2);
         if mark == "{#" {
-            rest = after.split_once("#}").map_or("", |(_, rest)| rest);
+            unread_text = after_mark.split_once("#}").map_or("", |(_, rest)| rest);
             continue;
         }
-        let (inside, after_tag) = split_at_end(after, if mark == "{%" { "%}" } else { "}}" });
-        let words = without_texts(inside);
-        let first = words.trim_start_matches(['-', '+']).split_whitespace().next().unwrap_or_default();
-        if mark == "{%" && !TAGS.contains(&first) {
-            return Err(format!("{{% {first} %}} cannot be used here; the tags are {}", TAGS.join(", ")));
+        let (inside, after_tag) = split_at_end(after_mark, if mark == "{%" { "%}" } else { "}}" });
+        let code = without_texts(inside);
+        let first_word = code.trim_start_matches(['-', '+']).split_whitespace().next().unwrap_or_default();
+        if mark == "{%" && !ALLOWED_TAGS.contains(&first_word) {
+            return Err(format!("{{% {first_word} %}} cannot be used here; the tags are {}", ALLOWED_TAGS.join(", ")));
         }
-        if words.contains('*') {
+        if code.contains('*') {
             return Err("multiplication cannot be used here".to_owned());
         }
-        if words.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "recursive") {
+        if code.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "recursive") {
             return Err("recursive loops cannot be used here".to_owned());
         }
-        rest = after_tag;
+        unread_text = after_tag;
     }
     Ok(())
 }
 
 /// Splits the text at the end mark, ignoring end marks in quoted texts; returns the parts before and after it.
-fn split_at_end<'t>(text: &'t str, end: &str) -> (&'t str, &'t str) {
+fn split_at_end<'t>(text: &'t str, end_mark: &str) -> (&'t str, &'t str) {
     let mut quote = None;
     let mut is_escaped = false;
     for (at, c) in text.char_indices() {
@@ -133,7 +134,7 @@ fn split_at_end<'t>(text: &'t str, end: &str) -> (&'t str, &'t str) {
             (Some(open), c) if c == open => quote = None,
             (Some(_), _) => {}
             (None, '"' | '\'') => quote = Some(c),
-            (None, _) if text[at..].starts_with(end) => return (&text[..at], &text[at + end.len()..]),
+            (None, _) if text[at..].starts_with(end_mark) => return (&text[..at], &text[at + end_mark.len()..]),
             (None, _) => {}
         }
     }
@@ -142,7 +143,7 @@ fn split_at_end<'t>(text: &'t str, end: &str) -> (&'t str, &'t str) {
 
 /// Removes the contents of quoted texts.
 fn without_texts(inside: &str) -> String {
-    let mut words = String::with_capacity(inside.len());
+    let mut code = String::with_capacity(inside.len());
     let mut quote = None;
     let mut is_escaped = false;
     for c in inside.chars() {
@@ -152,10 +153,10 @@ fn without_texts(inside: &str) -> String {
             (Some(open), c) if c == open => quote = None,
             (Some(_), _) => {}
             (None, '"' | '\'') => quote = Some(c),
-            (None, c) => words.push(c),
+            (None, c) => code.push(c),
         }
     }
-    words
+    code
 }
 
 /// A writer that accepts up to [`OUTPUT_BYTES_MAX`] bytes, and then fails.
@@ -163,13 +164,13 @@ struct BoundedWriter(Vec<u8>);
 
 impl Write for BoundedWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let room = OUTPUT_BYTES_MAX.saturating_sub(self.0.len());
-        if room == 0 && !bytes.is_empty() {
+        let bytes_left = OUTPUT_BYTES_MAX.saturating_sub(self.0.len());
+        if bytes_left == 0 && !bytes.is_empty() {
             return Err(io::ErrorKind::WriteZero.into());
         }
-        let taken = bytes.len().min(room);
-        self.0.extend_from_slice(&bytes[..taken]);
-        Ok(taken)
+        let written_len = bytes.len().min(bytes_left);
+        self.0.extend_from_slice(&bytes[..written_len]);
+        Ok(written_len)
     }
 
     fn flush(&mut self) -> io::Result<()> {

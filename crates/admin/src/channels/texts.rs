@@ -10,7 +10,6 @@ use super::template;
 /// Maximum length of a title, in bytes.
 const TITLE_BYTES_MAX: usize = 400;
 
-/// The texts of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Texts {
     /// One line.
@@ -26,22 +25,26 @@ pub(super) struct Texts {
 }
 
 impl Texts {
-    /// The default texts, or those of the channel's own templates. `base` is the server's address.
-    pub(super) fn new(notice: &Notice, settings: &Values, (lang, base): (Lang, Option<&str>)) -> Result<Self, String> {
-        let url = base.map(|base| page_url(base, notice));
-        let own = |name: &str| settings.get(name).filter(|template| !template.trim().is_empty());
+    /// The default texts, or those of the channel's own templates. `console_url` is the server's address.
+    pub(super) fn new(
+        notice: &Notice,
+        settings: &Values,
+        (lang, console_url): (Lang, Option<&str>),
+    ) -> Result<Self, String> {
+        let url = console_url.map(|base| page_url(base, notice));
+        let own_template = |name: &str| settings.get(name).filter(|template| !template.trim().is_empty());
         let render = |name: &str, template: &String| {
             template::render(template, notice, url.as_deref()).map_err(|sentence| format!("{name}: {sentence}"))
         };
         // A template that renders nothing counts as none: services refuse messages without a title or a text.
-        let rendered = |name: &str| -> Result<Option<String>, String> {
-            let text = own(name).map(|own| render(name, own)).transpose()?;
+        let render_own = |name: &str| -> Result<Option<String>, String> {
+            let text = own_template(name).map(|own| render(name, own)).transpose()?;
             Ok(text.filter(|text| !text.trim().is_empty()))
         };
         // A title is one line.
-        let title = rendered("title_template")?.map(|own| own.split_whitespace().collect::<Vec<_>>().join(" "));
+        let title = render_own("title_template")?.map(|own| own.split_whitespace().collect::<Vec<_>>().join(" "));
         let title = title.unwrap_or_else(|| default_title(notice, lang));
-        let body = rendered("body_template")?;
+        let body = render_own("body_template")?;
         let is_own = body.is_some();
         let default_body = || {
             let summary = match lang {
@@ -73,9 +76,9 @@ impl Texts {
             lines.push(String::new());
         }
         lines.extend(self.samples.iter().map(|sample| format!("- {sample}")));
-        let end = self.link.as_ref().map(|(words, url)| format!("\n\n{words}: {url}")).unwrap_or_default();
-        let text = cut(&lines.join("\n"), bytes_max.saturating_sub(end.len()));
-        text + &end
+        let link_text = self.link.as_ref().map(|(words, url)| format!("\n\n{words}: {url}")).unwrap_or_default();
+        let text = cut(&lines.join("\n"), bytes_max.saturating_sub(link_text.len()));
+        text + &link_text
     }
 }
 
@@ -86,8 +89,8 @@ const fn lang_text(lang: Lang, en: &'static str, zh: &'static str) -> &'static s
     }
 }
 
-fn page_url(base: &str, notice: &Notice) -> String {
-    format!("{}/n/{}{}", base.trim_end_matches('/'), notice.namespace, notice.path)
+fn page_url(console_url: &str, notice: &Notice) -> String {
+    format!("{}/n/{}{}", console_url.trim_end_matches('/'), notice.namespace, notice.path)
 }
 
 fn default_title(notice: &Notice, lang: Lang) -> String {

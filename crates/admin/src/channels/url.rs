@@ -21,19 +21,19 @@ pub(super) fn read_url(text: &str) -> Result<Url, String> {
 
 /// Checks whether messages of this kind can be sent to the URL. It checks only the text of the URL; the addresses of a host name are
 /// checked at each delivery.
-pub(super) fn check_url(kind: ChannelKind, text: &str, allowed: &AllowedAddresses) -> Result<(), String> {
+pub(super) fn check_url(kind: ChannelKind, text: &str, allowed_addresses: &AllowedAddresses) -> Result<(), String> {
     let url = read_url(text)?;
-    check_host(&url, allowed).map_err(|refused| refused.to_string())?;
-    let has = |name: &str| url.query_pairs().any(|(key, value)| key == name && !value.is_empty());
+    check_host(&url, allowed_addresses).map_err(|refused| refused.to_string())?;
+    let has_query = |name: &str| url.query_pairs().any(|(key, value)| key == name && !value.is_empty());
     let is_local = url.host_str().is_some_and(is_address);
     if url.scheme() == "http" && !is_local && !matches!(kind, ChannelKind::Webhook | ChannelKind::Ntfy) {
         return Err("must begin with https://: the URL is a secret".to_owned());
     }
     match kind {
-        ChannelKind::Dingtalk if !has("access_token") => {
+        ChannelKind::Dingtalk if !has_query("access_token") => {
             Err("has no access_token: copy the whole URL that DingTalk shows for the robot".to_owned())
         }
-        ChannelKind::Wecom if !has("key") => {
+        ChannelKind::Wecom if !has_query("key") => {
             Err("has no key: copy the whole URL that WeCom shows for the robot".to_owned())
         }
         ChannelKind::Feishu if !url.path().contains("/hook/") => {

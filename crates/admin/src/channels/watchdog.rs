@@ -29,7 +29,7 @@ pub(crate) struct WatchdogLoop {
 
 impl Background for WatchdogLoop {
     const NAME: &'static str = "watchdog";
-    const WORK: &'static str = "call the watchdog";
+    const ACTION: &'static str = "call the watchdog";
 
     fn period(&self) -> Option<Duration> {
         Some(self.shared.config.watchdog_period)
@@ -38,7 +38,7 @@ impl Background for WatchdogLoop {
     async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
         let shared = &self.shared;
         let is_leaving = shared.draining.load(std::sync::atomic::Ordering::Relaxed);
-        let state = (shared.membership.holds(), is_leaving);
+        let state = (shared.membership.holds_lease(), is_leaving);
         check_scheduling(state, &shared.loops.reports(), shared.clock.now()).map_err(TickError::new)?;
         self.call().await.map_err(TickError::new)?;
         Ok(1)
@@ -67,8 +67,12 @@ impl WatchdogLoop {
 }
 
 /// Checks that this server fires jobs: it holds its lease, is not leaving, and the loops that fire have succeeded recently.
-fn check_scheduling((holds, is_leaving): (bool, bool), reports: &[LoopReport], now: Timestamp) -> Result<(), String> {
-    if !holds {
+fn check_scheduling(
+    (holds_lease, is_leaving): (bool, bool),
+    reports: &[LoopReport],
+    now: Timestamp,
+) -> Result<(), String> {
+    if !holds_lease {
         return Err("this server does not hold its lease".to_owned());
     }
     if is_leaving {

@@ -60,12 +60,12 @@ struct OwedRollCall {
     lease: LeaseToken,
     runs: Vec<Run>,
     /// The lease under which a run may have been sent, if that lease is known.
-    from: HashMap<RunId, LeaseToken>,
+    lease_by_run: HashMap<RunId, LeaseToken>,
 }
 
 impl Background for AdoptLoop {
     const NAME: &'static str = "adopt";
-    const WORK: &'static str = "look for runs to adopt";
+    const ACTION: &'static str = "look for runs to adopt";
 
     fn period(&self) -> Option<Duration> {
         Some(PERIOD)
@@ -107,55 +107,55 @@ impl AdoptLoop {
         }
     }
 
-    /// One round. Returns how many runs were adopted.
+    /// Runs one round. Returns how many runs were adopted.
     async fn run_round(&mut self) -> Result<u64, StoreError> {
-        let Some(held) = self.shared.membership.held() else { return Ok(0) };
-        self.start_owed_roll_calls(&held).await?;
-        let Some(taken_over) = self.adopt(&held).await? else { return Ok(0) };
-        self.free_ended_awaiting(&held).await?;
+        let Some(lease) = self.shared.membership.held_lease() else { return Ok(0) };
+        self.start_owed_roll_calls(&lease).await?;
+        let Some(taken_over) = self.adopt(&lease).await? else { return Ok(0) };
+        self.free_ended_awaiting(&lease).await?;
         self.round_count = self.round_count.wrapping_add(1);
         if self.round_count.is_multiple_of(ROUNDS_BETWEEN_SEARCHES) || self.is_interrupted || self.strays.is_sweeping()
         {
             if self.lacks_places {
-                self.restore_missing_places(&held).await?;
+                self.restore_missing_places(&lease).await?;
                 self.lacks_places = false;
             }
             if self.is_interrupted {
                 // Runs that the sweep found before the interruption may not have got their places, so the sweep starts over.
                 self.strays.restart_sweep();
             }
-            self.call_roll_for_missing(&held).await?;
+            self.call_roll_for_missing(&lease).await?;
             while self.is_interrupted && self.strays.is_sweeping() {
-                self.call_roll_for_missing(&held).await?;
+                self.call_roll_for_missing(&lease).await?;
             }
             self.is_interrupted = false;
         }
         // Runs that were held back and are to end must not start first.
-        end_requests::forward(&self.shared, &held).await?;
+        end_requests::forward(&self.shared, &lease).await?;
         // All open runs are known now, including those of jobs whose adoption was interrupted.
-        if self.adopted_under.replace(held.token) != Some(held.token) || std::mem::take(&mut self.has_announced) {
-            self.shared.note_all_adopted(held.token);
-            drop(self.shared.events.send(Event::AllAdopted(held.token)).await);
-            // Jobs that may be claimed from now on may be due already.
+        if self.adopted_under.replace(lease.token) != Some(lease.token) || std::mem::take(&mut self.has_announced) {
+            self.shared.note_all_adopted(lease.token);
+            drop(self.shared.events.send(Event::AllAdopted(lease.token)).await);
+            // Jobs that can be claimed from now on are perhaps due already.
             self.shared.scan_poke.notify_one();
         }
-        self.take_strays(&held).await?;
-        self.relay_fences(&held).await?;
+        self.take_strays(&lease).await?;
+        self.relay_fences(&lease).await?;
         Ok(taken_over)
     }
 
     /// Reads the fences that other servers cannot send themselves, and the answers to the fences that this server asked others to send.
-    async fn relay_fences(&self, held: &HeldLease) -> Result<(), StoreError> {
+    async fn relay_fences(&self, lease: &HeldLease) -> Result<(), StoreError> {
         let shared = &self.shared;
         if shared.store.is_single_server() {
             return Ok(());
         }
-        let since = shared.clock.now() - FENCE_REQUEST_AGE_MAX;
-        let requests = shared.store.fences_to_relay(held.token, since, FENCE_PAGE).await?;
+        let asked_since = shared.clock.now() - FENCE_REQUEST_AGE_MAX;
+        let requests = shared.store.fences_to_relay(lease.token, asked_since, FENCE_PAGE).await?;
         if !requests.is_empty() {
             drop(shared.events.send(Event::FencesAsked(requests)).await);
         }
-        let answers = shared.store.fence_answers(held.token.node, since, FENCE_PAGE).await?;
+        let answers = shared.store.fence_answers(lease.token.node, asked_since, FENCE_PAGE).await?;
         if !answers.is_empty() {
             drop(shared.events.send(Event::FencesRelayed(answers)).await);
         }
@@ -169,20 +169,20 @@ impl AdoptLoop {
     ///
     /// Returns `None` if this node's lease has ended by the database's clock, which may have stepped ahead. The open runs are then unknown,
     /// and the next round tries again.
-    async fn adopt(&mut self, held: &HeldLease) -> Result<Option<u64>, StoreError> {
+    async fn adopt(&mut self, lease: &HeldLease) -> Result<Option<u64>, StoreError> {
         let now = self.shared.clock.now();
-        let ended = self.shared.membership.leases_to_adopt(now, self.shared.config.lease);
-        let dead: Vec<NodeId> = ended.iter().map(|(node, _)| *node).collect();
-        if !self.shared.membership.has_adopted(&ended) {
-            // The fence makes this node the home of their limits, even if its answer is lost. Their open runs may have places under these limits.
+        let ended_leases = self.shared.membership.leases_to_adopt(now, self.shared.config.lease);
+        let dead_nodes: Vec<NodeId> = ended_leases.iter().map(|(node, _)| *node).collect();
+        if !self.shared.membership.has_adopted(&ended_leases) {
+            // The fence makes this node the home of their limits, even if its answer is lost. Their open runs may have places under them.
             self.has_announced = true;
             drop(self.shared.events.send(Event::Adopting(Vec::new())).await);
         }
         let limit = self.shared.config.adopt_jobs_max.max(1);
         let (mut is_first, mut taken_over) = (true, 0);
         loop {
-            let orphaned = self.shared.store.orphaned_jobs(held.token, &dead, limit).await?;
-            let OrphanedJobs { jobs, fenced, is_refused } = orphaned;
+            let orphaned_jobs = self.shared.store.orphaned_jobs(lease.token, &dead_nodes, limit).await?;
+            let OrphanedJobs { jobs, fenced: fenced_leases, is_refused } = orphaned_jobs;
             if is_refused {
                 return Ok(None);
             }
@@ -194,14 +194,15 @@ impl AdoptLoop {
             }
             if std::mem::take(&mut is_first) {
                 // A node that still lives by the database's clock was not fenced, so it does not count as adopted.
-                let fenced: Vec<EndedLease> = ended.iter().filter(|(node, _)| fenced.contains(node)).copied().collect();
-                self.shared.membership.note_adopted(&fenced);
-                self.let_runs_start(held).await;
+                let fenced_leases: Vec<EndedLease> =
+                    ended_leases.iter().filter(|(node, _)| fenced_leases.contains(node)).copied().collect();
+                self.shared.membership.note_adopted(&fenced_leases);
+                self.let_runs_start(lease).await;
             }
             let mut count = 0;
             for batch in batch_jobs(&jobs, self.shared.config.adopt_page) {
-                let Some(adopted) = self.adopt_jobs(held, (&dead, &batch)).await? else { return Ok(None) };
-                count += adopted;
+                let Some(adopted_count) = self.adopt_jobs(lease, (&dead_nodes, &batch)).await? else { return Ok(None) };
+                count += adopted_count;
             }
             taken_over += count;
             let may_have_more = u32::try_from(jobs.len()).is_ok_and(|found| found >= limit);
@@ -209,16 +210,16 @@ impl AdoptLoop {
                 break;
             }
         }
-        self.free_jobs(held, &dead).await?;
+        self.free_jobs(lease, &dead_nodes).await?;
         Ok(Some(taken_over))
     }
 
     /// Lets runs start. The first page of the jobs that have runs under ended leases has been announced; nearly always this page has all of
     /// them. The tick holds back the runs of the remaining jobs until these jobs are announced, too.
-    async fn let_runs_start(&mut self, held: &HeldLease) {
+    async fn let_runs_start(&mut self, lease: &HeldLease) {
         self.shared.note_adoption_begun();
-        if self.adopted_under != Some(held.token) {
-            drop(self.shared.events.send(Event::LeaseBegun(held.token)).await);
+        if self.adopted_under != Some(lease.token) {
+            drop(self.shared.events.send(Event::LeaseBegun(lease.token)).await);
             self.shared.scan_poke.notify_one();
         }
     }
@@ -226,48 +227,48 @@ impl AdoptLoop {
     /// Takes over the open runs of announced jobs, and lets the jobs continue. `None` if the lease has ended.
     async fn adopt_jobs(
         &mut self,
-        held: &HeldLease,
-        (dead, jobs): (&[NodeId], &[JobId]),
+        lease: &HeldLease,
+        (dead_nodes, jobs): (&[NodeId], &[JobId]),
     ) -> Result<Option<u64>, StoreError> {
         let shared = Arc::clone(&self.shared);
         // The flags stay set if anything below fails, because the answer to a commit may then be lost.
         let was_interrupted = std::mem::replace(&mut self.is_interrupted, true);
         let lacked_places = std::mem::replace(&mut self.lacks_places, true);
-        let last = shared.departing.last_handover();
-        let Adoption { runs: adopted, is_refused } = shared.store.adopt(held.token, dead, jobs).await?;
+        let last_handover = shared.departing.last_handover();
+        let Adoption { runs: adopted_runs, is_refused } = shared.store.adopt(lease.token, dead_nodes, jobs).await?;
         if is_refused {
             return Ok(None);
         }
-        let count = u64::try_from(adopted.len()).unwrap_or(u64::MAX);
+        let count = u64::try_from(adopted_runs.len()).unwrap_or(u64::MAX);
         tracing::info!(count, jobs = jobs.len(), "took over open runs of leases that have ended");
         // This node may have handed these runs over to the dead node. They may start here again, except those that are still in this node's
         // memory from before the handover.
-        let returned = shared.in_memory.missing(adopted.iter().map(|adopted| adopted.run.id));
-        shared.departing.note_returned(returned, last);
-        let (awaiting, adopted): (Vec<_>, Vec<_>) =
-            adopted.into_iter().partition(|adopted| adopted.run.awaits_children());
-        self.place_awaiting(awaiting.into_iter().map(|adopted| adopted.run).collect()).await?;
-        self.restore_places(adopted.iter().map(|adopted| &adopted.run)).await?;
-        let (unsent, maybe_sent) = split_by_sent(adopted);
-        let from = maybe_sent.iter().map(|adopted| (adopted.run.id, adopted.from)).collect();
+        let returned_runs = shared.in_memory.missing_runs(adopted_runs.iter().map(|adopted| adopted.run.id));
+        shared.departing.note_returned(returned_runs, last_handover);
+        let (awaiting_runs, adopted_runs): (Vec<_>, Vec<_>) =
+            adopted_runs.into_iter().partition(|adopted| adopted.run.awaits_children());
+        self.place_awaiting(awaiting_runs.into_iter().map(|adopted| adopted.run).collect()).await?;
+        self.restore_places(adopted_runs.iter().map(|adopted| &adopted.run)).await?;
+        let (unsent_runs, maybe_sent_runs) = split_by_sent(adopted_runs);
+        let lease_by_run = maybe_sent_runs.iter().map(|adopted| (adopted.run.id, adopted.from)).collect();
         // Runs that may be at an executor get their places in the job's order before the runs after them.
-        self.call_roll(held, maybe_sent.into_iter().map(|adopted| adopted.run).collect(), from).await?;
+        self.call_roll(lease, maybe_sent_runs.into_iter().map(|adopted| adopted.run).collect(), lease_by_run).await?;
         (self.is_interrupted, self.lacks_places) = (was_interrupted, lacked_places);
         drop(shared.events.send(Event::AdoptedJobs(jobs.to_vec())).await);
-        shared.put(unsent).await;
+        shared.put(unsent_runs).await;
         Ok(Some(count))
     }
 
     /// If the claim strategy rebalances, those jobs of the dead nodes that have no open run lose their home, so that every node can claim
     /// them. Otherwise this node claims these jobs as they come due.
-    async fn free_jobs(&self, held: &HeldLease, dead: &[NodeId]) -> Result<(), StoreError> {
+    async fn free_jobs(&self, lease: &HeldLease, dead_nodes: &[NodeId]) -> Result<(), StoreError> {
         if !self.shared.config.claim_strategy.rebalances() {
             return Ok(());
         }
-        for node in dead {
+        for node in dead_nodes {
             for _ in 0..FREE_BATCH_COUNT_MAX {
-                let freed = self.shared.store.free_jobs(held.token, *node, FREE_BATCH).await?;
-                if freed < u64::from(FREE_BATCH) {
+                let freed_count = self.shared.store.free_jobs(lease.token, *node, FREE_BATCH).await?;
+                if freed_count < u64::from(FREE_BATCH) {
                     break;
                 }
             }
@@ -277,18 +278,18 @@ impl AdoptLoop {
 
     /// Gives places at their job's gate to runs that have begun although no executor has them: retries, and shards of a broadcast in progress.
     /// The event also has other runs with a parent; the gate ignores these.
-    async fn restore_places(&self, adopted: impl Iterator<Item = &Run>) -> Result<(), StoreError> {
+    async fn restore_places(&self, adopted_runs: impl Iterator<Item = &Run>) -> Result<(), StoreError> {
         let shared = &self.shared;
         let has_begun = |run: &&Run| {
             run.status != RunStatus::Running && !run.is_root() && (run.attempt > 1 || run.parent.is_some())
         };
-        let begun: Vec<Run> = adopted.filter(has_begun).cloned().collect();
-        if begun.is_empty() {
+        let begun_runs: Vec<Run> = adopted_runs.filter(has_begun).cloned().collect();
+        if begun_runs.is_empty() {
             return Ok(());
         }
-        let keys = begun.iter().map(|run| (run.job, run.job_version));
+        let keys = begun_runs.iter().map(|run| (run.job, run.job_version));
         let definitions = shared.definitions.load(shared.store.as_ref(), keys).await?;
-        let ready = begun.into_iter().filter_map(|run| {
+        let ready = begun_runs.into_iter().filter_map(|run| {
             let definition = Arc::clone(definitions.get(&(run.job, run.job_version))?);
             Some(ReadyRun::new(run, definition))
         });
@@ -296,13 +297,13 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Like [`restore_places`](Self::restore_places), for all runs of this node that are not in its memory. Among them are those of an interrupted
-    /// adoption: they are this node's by now, so no adoption returns them again.
-    async fn restore_missing_places(&self, held: &HeldLease) -> Result<(), StoreError> {
+    /// Like [`restore_places`](Self::restore_places), for all runs of this node that are not in its memory. Among them are those of an
+    /// interrupted adoption: they are this node's by now, so no adoption returns them again.
+    async fn restore_missing_places(&self, lease: &HeldLease) -> Result<(), StoreError> {
         for mut sweep in [Sweep::new(RunStatus::Waiting), Sweep::new(RunStatus::Pending)] {
             loop {
-                let unsent = sweep.missing_rows(&self.shared, held.token).await?;
-                self.restore_places(unsent.iter()).await?;
+                let unsent_runs = sweep.missing_rows(&self.shared, lease.token).await?;
+                self.restore_places(unsent_runs.iter()).await?;
                 if sweep.is_at_start() {
                     break;
                 }
@@ -312,12 +313,12 @@ impl AdoptLoop {
     }
 
     /// Begins a roll call for running runs of this node that are not in its memory, because the answer to their adoption was lost.
-    async fn call_roll_for_missing(&mut self, held: &HeldLease) -> Result<(), StoreError> {
-        let running = self.strays.running(&self.shared, held.token).await?;
-        let (awaiting, missing): (Vec<Run>, Vec<Run>) = running.into_iter().partition(Run::awaits_children);
-        let awaiting = self.shared.awaiting.admit_new(awaiting);
-        let admitted: Vec<(JobId, RunId)> = awaiting.iter().map(|run| (run.job, run.id)).collect();
-        if let Err(error) = self.place_awaiting(awaiting).await {
+    async fn call_roll_for_missing(&mut self, lease: &HeldLease) -> Result<(), StoreError> {
+        let running_runs = self.strays.running_runs(&self.shared, lease.token).await?;
+        let (awaiting_runs, missing): (Vec<Run>, Vec<Run>) = running_runs.into_iter().partition(Run::awaits_children);
+        let awaiting_runs = self.shared.awaiting.admit_new(awaiting_runs);
+        let admitted: Vec<(JobId, RunId)> = awaiting_runs.iter().map(|run| (run.job, run.id)).collect();
+        if let Err(error) = self.place_awaiting(awaiting_runs).await {
             // The next sweep finds them again.
             self.shared.awaiting.forget(admitted);
             self.is_interrupted = true;
@@ -326,9 +327,9 @@ impl AdoptLoop {
         if !missing.is_empty() {
             tracing::warn!(count = missing.len(), "running runs are not in memory; asking the executors");
         }
-        let called = self.call_roll(held, missing, HashMap::new()).await;
-        self.is_interrupted |= called.is_err();
-        called
+        let result = self.call_roll(lease, missing, HashMap::new()).await;
+        self.is_interrupted |= result.is_err();
+        result
     }
 
     /// Gives runs that await their children a place at the gate of their job; nothing else has to be restored for them.
@@ -349,67 +350,67 @@ impl AdoptLoop {
 
     /// Makes the gates free the places of runs that awaited their children and have ended. Such a run ends with its last child, which may
     /// have ended on another node.
-    async fn free_ended_awaiting(&self, held: &HeldLease) -> Result<(), StoreError> {
-        let awaiting = self.shared.awaiting.all();
-        if awaiting.is_empty() {
+    async fn free_ended_awaiting(&self, lease: &HeldLease) -> Result<(), StoreError> {
+        let awaiting_runs = self.shared.awaiting.all();
+        if awaiting_runs.is_empty() {
             return Ok(());
         }
-        let ids: Vec<RunId> = awaiting.iter().map(|(_, run)| *run).collect();
+        let ids: Vec<RunId> = awaiting_runs.iter().map(|(_, run)| *run).collect();
         let checks = self.shared.store.check_runs(&ids).await?;
-        let open: HashSet<RunId> = checks
+        let open_ids: HashSet<RunId> = checks
             .iter()
-            .filter(|check| check.status == RunStatus::Running && check.owner == held.token)
+            .filter(|check| check.status == RunStatus::Running && check.owner == lease.token)
             .map(|check| check.id)
             .collect();
-        let ended: Vec<_> = awaiting.into_iter().filter(|(_, run)| !open.contains(run)).collect();
-        if !ended.is_empty() {
-            drop(self.shared.events.send(Event::AwaitingEnded(ended)).await);
+        let ended_runs: Vec<_> = awaiting_runs.into_iter().filter(|(_, run)| !open_ids.contains(run)).collect();
+        if !ended_runs.is_empty() {
+            drop(self.shared.events.send(Event::AwaitingEnded(ended_runs)).await);
         }
         Ok(())
     }
 
     /// Starts the roll call, in which executors are asked for runs that may have been sent to them. From here on, the runs are in memory, so
-    /// the search for strays does not return them. `from` has the lease under which a run may have been sent, if that lease is known.
+    /// the search for strays does not return them. `lease_by_run` has the lease under which a run may have been sent, if that lease is known.
     async fn call_roll(
         &mut self,
-        held: &HeldLease,
+        lease: &HeldLease,
         maybe_sent: Vec<Run>,
-        from: HashMap<RunId, LeaseToken>,
+        lease_by_run: HashMap<RunId, LeaseToken>,
     ) -> Result<(), StoreError> {
         let runs = self.shared.in_memory.admit(maybe_sent);
-        self.owed_roll_calls.push(OwedRollCall { lease: held.token, runs, from });
-        self.start_owed_roll_calls(held).await
+        self.owed_roll_calls.push(OwedRollCall { lease: lease.token, runs, lease_by_run });
+        self.start_owed_roll_calls(lease).await
     }
 
     /// Starts the roll calls that are owed. Each stays owed until the database has answered.
-    async fn start_owed_roll_calls(&mut self, held: &HeldLease) -> Result<(), StoreError> {
-        while let Some(OwedRollCall { lease, runs, from }) = self.owed_roll_calls.pop() {
-            if lease != held.token {
+    async fn start_owed_roll_calls(&mut self, own_lease: &HeldLease) -> Result<(), StoreError> {
+        while let Some(OwedRollCall { lease, runs, lease_by_run }) = self.owed_roll_calls.pop() {
+            if lease != own_lease.token {
                 let runs = runs.iter().map(|run| run.id).collect();
                 drop(self.shared.events.send(Event::RollCallDropped(lease, runs)).await);
                 continue;
             }
             // A result may have arrived since the first try. The dispatcher then keeps the run's place for its next attempt.
             let Some(oldest) = runs.iter().map(|run| run.due_at).min() else { continue };
-            let (definitions, witnesses, ended) = match self.prepare_roll_call(&runs, oldest).await {
+            let (definitions, witnesses, leases) = match self.prepare_roll_call(&runs, oldest).await {
                 Ok(prepared) => prepared,
                 Err(error) => {
-                    self.owed_roll_calls.push(OwedRollCall { lease, runs, from });
+                    self.owed_roll_calls.push(OwedRollCall { lease, runs, lease_by_run });
                     return Err(error);
                 }
             };
-            let called = runs.into_iter().filter_map(|run| {
+            let roll_call_runs = runs.into_iter().filter_map(|run| {
                 let definition = Arc::clone(definitions.get(&(run.job, run.job_version))?);
-                let from = from.get(&run.id).copied();
-                Some(RollCallRun { ready: ReadyRun::new(run, definition), from })
+                let sent_under = lease_by_run.get(&run.id).copied();
+                Some(RollCallRun { ready: ReadyRun::new(run, definition), sent_under })
             });
-            drop(self.shared.events.send(Event::RollCall(called.collect(), witnesses, ended)).await);
+            drop(self.shared.events.send(Event::RollCall(roll_call_runs.collect(), witnesses, leases)).await);
         }
         Ok(())
     }
 
-    /// What a roll call of these runs needs: their definitions, the streams that may have carried triggers since the oldest of them was due, and
-    /// the ended leases under which triggers may have been sent since then.
+    /// What a roll call of these runs needs: their definitions, the streams that may have carried triggers since the oldest of them was due,
+    /// and the ended leases under which triggers may have been sent since then.
     async fn prepare_roll_call(
         &self,
         runs: &[Run],
@@ -429,30 +430,30 @@ impl AdoptLoop {
             session.has_left |= session.process.is_some_and(host_process::is_gone);
         }
         // The nodes are read after the adoption, because the adoption raised the epochs of the dead nodes: their earlier epochs are fenced.
-        let ended = leases_that_sent(shared.store.nodes().await?, &witnesses, oldest);
-        Ok((definitions, witnesses, ended))
+        let leases = leases_that_sent(shared.store.nodes().await?, &witnesses, oldest);
+        Ok((definitions, witnesses, leases))
     }
 
     /// Takes up own runs that are overdue and not in memory: the answer to their claim was lost, or they were dropped with a lease.
-    async fn take_strays(&mut self, held: &HeldLease) -> Result<(), StoreError> {
+    async fn take_strays(&mut self, lease: &HeldLease) -> Result<(), StoreError> {
         if mutant::on(Mutant::NoStrays) {
             return Ok(());
         }
-        let mut overdue = self.strays.overdue(&self.shared, held.token).await?;
+        let mut overdue_runs = self.strays.overdue_runs(&self.shared, lease.token).await?;
         // A run that this node has sent under the present lease is in memory until the run ends. So these runs were not sent, even if they are
         // marked.
-        let marked: Vec<(RunId, i32)> =
-            overdue.iter().filter(|run| run.marked_at.is_some()).map(|run| (run.id, run.attempt)).collect();
-        if !marked.is_empty() {
-            self.shared.store.unmark(held.token, &marked).await?;
-            for run in &mut overdue {
+        let marked_runs: Vec<(RunId, i32)> =
+            overdue_runs.iter().filter(|run| run.marked_at.is_some()).map(|run| (run.id, run.attempt)).collect();
+        if !marked_runs.is_empty() {
+            self.shared.store.unmark(lease.token, &marked_runs).await?;
+            for run in &mut overdue_runs {
                 (run.marked_at, run.executor, run.executor_id) = match run.marked_at {
                     Some(_) => (None, None, None),
                     None => (None, run.executor.take(), run.executor_id),
                 };
             }
         }
-        self.shared.put(overdue).await;
+        self.shared.put(overdue_runs).await;
         Ok(())
     }
 }
@@ -469,29 +470,30 @@ fn leases_that_sent(mut nodes: Vec<Node>, sessions: &[Session], due_at: Timestam
 
 /// Divides jobs into batches of at most `page` runs; a job with more runs gets its own batch. Each batch is taken over in one transaction.
 fn batch_jobs(jobs: &[OrphanedJob], page: u32) -> Vec<Vec<JobId>> {
-    let (mut batches, mut room) = (Vec::<Vec<JobId>>::new(), 0);
+    let (mut batches, mut room_left) = (Vec::<Vec<JobId>>::new(), 0);
     for job in jobs {
-        match batches.last_mut().filter(|_| job.run_count <= room) {
+        match batches.last_mut().filter(|_| job.run_count <= room_left) {
             Some(batch) => batch.push(job.id),
             None => {
                 batches.push(vec![job.id]);
-                room = u64::from(page);
+                room_left = u64::from(page);
             }
         }
-        room = room.saturating_sub(job.run_count);
+        room_left = room_left.saturating_sub(job.run_count);
     }
     batches
 }
 
 /// Splits adopted runs into those that cannot have been sent and those that may have been. Leaves out waiting runs, which the scan finds,
 /// and the rows of broadcasts in progress, whose shards are listed instead.
-fn split_by_sent(adopted: Vec<Adopted>) -> (Vec<Run>, Vec<Adopted>) {
-    let open = adopted.into_iter().filter(|adopted| match adopted.run.status {
+fn split_by_sent(adopted_runs: Vec<Adopted>) -> (Vec<Run>, Vec<Adopted>) {
+    let open_runs = adopted_runs.into_iter().filter(|adopted| match adopted.run.status {
         RunStatus::Pending => true,
         status => status == RunStatus::Running && !adopted.run.is_root(),
     });
-    let (unsent, maybe_sent): (Vec<_>, Vec<_>) = open.partition(|adopted| adopted.run.status == RunStatus::Pending);
-    (unsent.into_iter().map(|adopted| adopted.run).collect(), maybe_sent)
+    let (unsent_runs, maybe_sent_runs): (Vec<_>, Vec<_>) =
+        open_runs.partition(|adopted| adopted.run.status == RunStatus::Pending);
+    (unsent_runs.into_iter().map(|adopted| adopted.run).collect(), maybe_sent_runs)
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ struct OtherLease {
 
 impl Background for BeatLoop {
     const NAME: &'static str = "beat";
-    const WORK: &'static str = "renew the lease";
+    const ACTION: &'static str = "renew the lease";
     const REPORTS_FAILURE: bool = true;
 
     fn period(&self) -> Option<Duration> {
@@ -98,31 +98,31 @@ impl BeatLoop {
         }
     }
 
-    /// One beat. Logs once that the database does not answer, and once that it answers again.
+    /// Runs one beat. Logs once that the database does not answer, and once that it answers again.
     async fn beat(&mut self) -> Result<(), TickError> {
         let shared = Arc::clone(&self.shared);
-        let before = self.other_lease;
-        let failed = match tokio::time::timeout(ANSWER_TIMEOUT, self.renew()).await {
+        let previous_lease = self.other_lease;
+        let failure = match tokio::time::timeout(ANSWER_TIMEOUT, self.renew()).await {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some((shared.store.diagnose(&error).await, chain(&error))),
             Err(_) => Some((self.late_answer_cause().await, format!("no answer within {ANSWER_TIMEOUT:?}"))),
         };
-        let Some((trouble, message)) = failed else {
-            if let Some(before) = shared.database.recovered() {
-                let outage = shared.clock.now().since(before.since);
-                tracing::info!(trouble = %before.trouble, outage = ?outage, "the database answers again");
+        let Some((trouble, message)) = failure else {
+            if let Some(ended_trouble) = shared.database.take_ended_trouble() {
+                let outage = shared.clock.now().since(ended_trouble.since);
+                tracing::info!(trouble = %ended_trouble.trouble, outage = ?outage, "the database answers again");
                 // Runs that came due meanwhile are taken up at once, not only at the next scan.
                 shared.scan_poke.notify_one();
                 shared.adopt_poke.notify_one();
             }
             let Some(other) = self.other_lease else { return Ok(()) };
             let message = other.describe(&shared.config.node_name);
-            if before.is_none_or(|before| before.is_renewed != other.is_renewed) {
+            if previous_lease.is_none_or(|before| before.is_renewed != other.is_renewed) {
                 tracing::error!(error = message, "cannot join under a new epoch; trying again");
             }
             return Err(TickError::new(message));
         };
-        if shared.database.failed(trouble, &message, shared.clock.now()) {
+        if shared.database.record_failure(trouble, &message, shared.clock.now()) {
             tracing::warn!(%trouble, error = message, "cannot renew the lease; trying again");
         }
         Err(TickError::new(message))
@@ -132,7 +132,7 @@ impl BeatLoop {
     async fn late_answer_cause(&self) -> DatabaseTroubleKind {
         use DatabaseTroubleKind::{Full, ReadOnly, Slow, Unreachable};
         let (shared, error) = (&self.shared, StoreError::no_answer("renew"));
-        match within_lease(shared.membership.remaining(), shared.store.diagnose(&error)).await {
+        match within_lease(shared.membership.remaining_lease(), shared.store.diagnose(&error)).await {
             Some(cause @ (Unreachable | ReadOnly | Full)) => cause,
             _ => Slow,
         }
@@ -141,18 +141,18 @@ impl BeatLoop {
     async fn renew(&mut self) -> Result<(), StoreError> {
         let shared = Arc::clone(&self.shared);
         let Some(renewal_in_progress) = shared.membership.begin_renewal().await else { return Ok(()) };
-        let sent = shared.clock.boot_micros();
+        let sent_at = shared.clock.boot_micros();
         // A lease that is to be replaced is not extended. If this node cannot take a new lease, another node adopts the runs.
-        let renewed = match self.must_rejoin {
+        let renewal = match self.must_rejoin {
             true => None,
             false => shared.store.renew(shared.membership.token(), shared.config.lease).await?,
         };
-        match renewed {
+        match renewal {
             Some(renewal) if self.has_lost_history(&renewal) => self.rejoin().await?,
             Some(renewal) => {
-                self.observe(renewal.now, sent);
-                let sent = if mutant::on(Mutant::LeaseFromTheAnswer) { shared.clock.boot_micros() } else { sent };
-                shared.membership.renewed(sent, shared.config.lease);
+                self.observe(renewal.now, sent_at);
+                let sent_at = if mutant::on(Mutant::LeaseFromTheAnswer) { shared.clock.boot_micros() } else { sent_at };
+                shared.membership.record_renewal(sent_at, shared.config.lease);
                 self.other_lease = None;
             }
             None if self.must_rejoin => self.rejoin().await?,
@@ -172,18 +172,19 @@ impl BeatLoop {
         }
         self.forward_stops();
         shared.maintenance.read(shared.store.as_ref(), &shared.clock).await?;
-        let heard = shared.registry.heard_since(shared.clock.now() - shared.config.beat.saturating_mul(3));
-        shared.store.beat_sessions(shared.membership.token(), &heard).await
+        let heard_executors = shared.registry.heard_since(shared.clock.now() - shared.config.beat.saturating_mul(3));
+        shared.store.beat_sessions(shared.membership.token(), &heard_executors).await
     }
 
     /// Whether the database has lost the last write of this node: the stored lease ends earlier than this node had written. A difference of up
     /// to a tenth of the lease does not count: a renewal that is stored late, after a newer one, moves the end back by up to that much.
     fn has_lost_history(&mut self, renewal: &Renewal) -> bool {
         let shared = &self.shared;
-        let written = self.written_until.replace(renewal.until);
-        let lost = written.filter(|written| renewal.previous_until + shared.config.lease / 10 < *written);
-        let Some(written) = lost.filter(|_| !shared.is_leaving()) else { return false };
-        self.note_lost_history(Some(written.since(renewal.previous_until)));
+        let written_until = self.written_until.replace(renewal.until);
+        let shortened_until =
+            written_until.filter(|written| renewal.previous_until + shared.config.lease / 10 < *written);
+        let Some(written_until) = shortened_until.filter(|_| !shared.is_leaving()) else { return false };
+        self.note_lost_history(Some(written_until.since(renewal.previous_until)));
         self.must_rejoin = true;
         true
     }
@@ -210,17 +211,18 @@ impl BeatLoop {
             shared.claims.reset_gained();
         }
         self.beat_count = self.beat_count.wrapping_add(1);
-        let ((tried, lost), (gained, gained_fires)) = (shared.claims.read(), shared.claims.gained());
-        let counted = self.home_load.map_or((0, 0), |load| (load.job_count, load.recent_fires));
+        let ((tried_count, lost_count), (gained_count, gained_fires)) =
+            (shared.claims.tried_and_lost(), shared.claims.gained_counts());
+        let home_counts = self.home_load.map_or((0, 0), |load| (load.job_count, load.recent_fires));
         let report = NodeReport {
             is_leaving: shared.is_leaving(),
             claim_strategy: shared.config.claim_strategy,
             weight: shared.config.node_weight,
-            job_count: counted.0 + gained,
-            recent_fires: counted.1 + gained_fires,
+            job_count: home_counts.0 + gained_count,
+            recent_fires: home_counts.1 + gained_fires,
             skew_ms: shared.clock.skew_ms(),
-            claims_tried: tried,
-            claims_lost: lost,
+            claims_tried: tried_count,
+            claims_lost: lost_count,
             refused_count: shared.counters.get(Count::StatementsRefused),
             lateness_p99_ms: self.lateness.p99_ms(&shared.metrics.fire_lateness, shared.clock.now()),
             loops: shared.loops.reports(),
@@ -230,23 +232,23 @@ impl BeatLoop {
 
     /// Logs once if another node has a different claim strategy: nodes with different strategies only obstruct each other.
     fn warn_of_other_strategies(&mut self, nodes: &[Node]) {
-        let own = self.shared.config.claim_strategy;
+        let own_strategy = self.shared.config.claim_strategy;
         let now = self.shared.clock.now();
-        let is_other = |node: &&Node| node.is_living(now) && node.report.claim_strategy != own;
-        let other = nodes.iter().find(is_other);
-        if let Some(other) = other.filter(|_| !self.has_warned) {
-            let (name, theirs) = (&other.name, other.report.claim_strategy);
-            tracing::warn!(%own, node = name, %theirs, "nodes have different claim strategies; set the same on all");
+        let has_other_strategy = |node: &&Node| node.is_living(now) && node.report.claim_strategy != own_strategy;
+        let other_node = nodes.iter().find(has_other_strategy);
+        if let Some(other_node) = other_node.filter(|_| !self.has_warned) {
+            let (name, other_strategy) = (&other_node.name, other_node.report.claim_strategy);
+            tracing::warn!(own = %own_strategy, node = name, theirs = %other_strategy, "nodes have different claim strategies; set the same on all");
         }
-        self.has_warned = other.is_some();
+        self.has_warned = other_node.is_some();
     }
 
     /// Reports to the dispatcher, with each beat, which apps operators have stopped, and whether this node is stopped or is to keep no jobs.
     /// If the dispatcher's queue is full, the report follows with the next beat: the renewal of the lease must not wait for the dispatcher.
     fn forward_stops(&self) {
-        let stopped = self.shared.switches.stopped_apps();
-        if !stopped.is_empty() {
-            self.shared.events.try_send(Event::StopApps(stopped)).ok();
+        let stopped_apps = self.shared.switches.stopped_apps();
+        if !stopped_apps.is_empty() {
+            self.shared.events.try_send(Event::StopApps(stopped_apps)).ok();
         }
         let switch = self.shared.membership.switch();
         if switch == Switch::Stopped {
@@ -257,11 +259,11 @@ impl BeatLoop {
         }
     }
 
-    fn observe(&self, database_now: Timestamp, sent: i64) {
-        if let Some(back_ms) = self.shared.clock.observe(database_now, sent, self.shared.clock.boot_micros()) {
-            let until = self.shared.clock.now() + Duration::from_millis(u64::try_from(back_ms).unwrap_or(0));
-            self.shared.note_quiet(until);
-            tracing::warn!(back_ms, %until, "the database's clock stepped back; no job fires until it has caught up");
+    fn observe(&self, database_now: Timestamp, sent_at: i64) {
+        if let Some(back_ms) = self.shared.clock.observe(database_now, sent_at, self.shared.clock.boot_micros()) {
+            let back_at = self.shared.clock.now() + Duration::from_millis(u64::try_from(back_ms).unwrap_or(0));
+            self.shared.note_quiet(back_at);
+            tracing::warn!(back_ms, until = %back_at, "the database's clock stepped back; no job fires until it has caught up");
         }
     }
 
@@ -279,17 +281,17 @@ impl BeatLoop {
         }
         drop(shared.tick.send(TickCommand::Clear).await);
         drop(shared.events.send(Event::LeaseLost).await);
-        let sent = shared.clock.boot_micros();
+        let sent_at = shared.clock.boot_micros();
         let request = request(&shared.config, shared.store.as_ref());
-        let stored = shared.store.nodes().await?.into_iter().find(|node| node.id == previous_lease.node);
+        let stored_node = shared.store.nodes().await?.into_iter().find(|node| node.id == previous_lease.node);
         // An earlier try that timed out or failed midway may have taken a lease already.
-        let held = Some(self.joined_under.unwrap_or(previous_lease));
+        let own_lease = Some(self.joined_under.unwrap_or(previous_lease));
         // If no answer comes, this process itself may have taken the lease that the next try finds.
-        let before = self.other_lease.take();
-        let (token, ordinal) = match shared.store.join(&JoinRequest { held, ..request }).await? {
+        let previous_other = self.other_lease.take();
+        let (token, ordinal) = match shared.store.join(&JoinRequest { held: own_lease, ..request }).await? {
             Join::Joined { token, ordinal } => (token, ordinal),
             Join::Living { lease_until: until, .. } => {
-                let is_renewed = before.is_some_and(|before| before.is_renewed || before.until < until);
+                let is_renewed = previous_other.is_some_and(|before| before.is_renewed || before.until < until);
                 self.other_lease = Some(OtherLease { until, is_renewed });
                 return Ok(());
             }
@@ -297,23 +299,23 @@ impl BeatLoop {
             Join::BeingTakenOver => return Ok(()),
         };
         self.joined_under = Some(token);
-        let written = self.written_until.take();
+        let written_until = self.written_until.take();
         self.must_rejoin = false;
-        let is_lost = match stored {
+        let is_lost = match stored_node {
             Some(node) => node.epoch < previous_lease.epoch,
-            None => written.is_some_and(|until| shared.clock.now() < until + ROW_KEPT_FOR),
+            None => written_until.is_some_and(|until| shared.clock.now() < until + ROW_KEPT_FOR),
         };
         if is_lost {
             self.note_lost_history(None);
         }
         // Streams outlive a lease, but the session rows of the streams end with it. The rows are opened again before anything is sent, so that
         // an adopter sees them open.
-        let online = shared.registry.heard_since(Timestamp::EPOCH);
-        shared.store.beat_sessions(token, &online).await?;
-        shared.membership.rejoined(token, ordinal, sent, shared.config.lease);
+        let heard_executors = shared.registry.heard_since(Timestamp::EPOCH);
+        shared.store.beat_sessions(token, &heard_executors).await?;
+        shared.membership.record_new_lease(token, ordinal, sent_at, shared.config.lease);
         self.joined_under = None;
         tracing::info!(epoch = token.epoch, "joined");
-        self.observe(shared.store.now().await?, sent);
+        self.observe(shared.store.now().await?, sent_at);
         Ok(())
     }
 }
@@ -342,7 +344,7 @@ fn request(config: &EngineConfig, store: &dyn Store) -> JoinRequest {
         lease: config.lease,
         advertise_url: config.advertise_url.clone(),
         server_version: config.server_version.clone(),
-        take_over: store.is_single_server(),
+        may_take_over: store.is_single_server(),
         held: None,
     }
 }
@@ -352,10 +354,7 @@ fn request(config: &EngineConfig, store: &dyn Store) -> JoinRequest {
 pub enum StartError {
     /// A living node has this node's name.
     #[error("another server is running as node {name:?}; give each its own --node-name")]
-    NameTaken {
-        /// The name.
-        name: String,
-    },
+    NameTaken { name: String },
     /// The database did not answer.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -368,15 +367,14 @@ pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Mem
     let mut seen_until: Option<Timestamp> = None;
     let mut is_being_taken_over = false;
     loop {
-        let sent = config.boot.micros();
+        let sent_at = config.boot.micros();
         match store.join(&request).await? {
             Join::Joined { token, ordinal } => {
                 // An executor that gets no answer from any server stops its runs long before it counts as lost. Session rows that are
                 // outdated by this much therefore do no harm.
-                let spare = config.lost_after.saturating_sub(config.silence) / 4;
-                return Ok(
-                    Membership::new(token, ordinal, sent, config.lease, config.boot.clone()).cut_off_after(spare)
-                );
+                let spare_time = config.lost_after.saturating_sub(config.silence) / 4;
+                return Ok(Membership::new(token, ordinal, sent_at, config.lease, config.boot.clone())
+                    .cut_off_after(spare_time));
             }
             Join::Living { lease_until, .. } => {
                 if seen_until.is_some_and(|before| before < lease_until) {

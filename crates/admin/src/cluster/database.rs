@@ -9,7 +9,6 @@ use rondel_store::DatabaseTroubleKind;
 /// The database is not working.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatabaseTrouble {
-    /// The kind of trouble.
     pub trouble: DatabaseTroubleKind,
     /// When it began, by the engine's clock.
     pub since: Timestamp,
@@ -37,16 +36,16 @@ pub(crate) struct DatabaseWatch {
 
 impl DatabaseWatch {
     /// Records a failed call. Returns whether the trouble is new.
-    pub(crate) fn failed(&self, trouble: DatabaseTroubleKind, message: &str, now: Timestamp) -> bool {
-        let mut known = self.trouble.write().unwrap_or_else(PoisonError::into_inner);
-        let since = known.as_ref().map_or(now, |known| known.since);
-        let is_news = known.as_ref().is_none_or(|known| known.trouble != trouble);
-        *known = Some(DatabaseTrouble { trouble, since, message: message.to_owned() });
+    pub(crate) fn record_failure(&self, trouble: DatabaseTroubleKind, message: &str, now: Timestamp) -> bool {
+        let mut last_trouble = self.trouble.write().unwrap_or_else(PoisonError::into_inner);
+        let since = last_trouble.as_ref().map_or(now, |known| known.since);
+        let is_news = last_trouble.as_ref().is_none_or(|known| known.trouble != trouble);
+        *last_trouble = Some(DatabaseTrouble { trouble, since, message: message.to_owned() });
         is_news
     }
 
     /// Records a successful call. Returns the trouble that has ended with it.
-    pub(crate) fn recovered(&self) -> Option<DatabaseTrouble> {
+    pub(crate) fn take_ended_trouble(&self) -> Option<DatabaseTrouble> {
         self.trouble.write().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -56,8 +55,8 @@ impl DatabaseWatch {
 
     /// The last loss of history, if it was found within the last day.
     pub(crate) fn lost_history(&self, now: Timestamp) -> Option<LostHistory> {
-        let known = *self.lost_history.read().unwrap_or_else(PoisonError::into_inner);
-        known.filter(|known| known.found_at + LOST_HISTORY_SHOWN_FOR > now)
+        let lost_history = *self.lost_history.read().unwrap_or_else(PoisonError::into_inner);
+        lost_history.filter(|known| known.found_at + LOST_HISTORY_SHOWN_FOR > now)
     }
 
     pub(crate) fn trouble(&self) -> Option<DatabaseTrouble> {
@@ -73,12 +72,12 @@ mod tests {
     fn database_trouble_is_reported_once_and_keeps_its_beginning() {
         let at = Timestamp::from_secs;
         let watch = DatabaseWatch::default();
-        assert!(watch.failed(DatabaseTroubleKind::Unreachable, "refused", at(10)));
-        assert!(!watch.failed(DatabaseTroubleKind::Unreachable, "reset", at(11)));
-        assert!(watch.failed(DatabaseTroubleKind::Connections, "too many", at(12)), "another trouble is news");
+        assert!(watch.record_failure(DatabaseTroubleKind::Unreachable, "refused", at(10)));
+        assert!(!watch.record_failure(DatabaseTroubleKind::Unreachable, "reset", at(11)));
+        assert!(watch.record_failure(DatabaseTroubleKind::Connections, "too many", at(12)), "another trouble is news");
         let trouble = watch.trouble().unwrap();
         assert_eq!((trouble.since, trouble.message.as_str()), (at(10), "too many"));
-        assert_eq!(watch.recovered(), Some(trouble));
-        assert_eq!((watch.recovered(), watch.trouble()), (None, None));
+        assert_eq!(watch.take_ended_trouble(), Some(trouble));
+        assert_eq!((watch.take_ended_trouble(), watch.trouble()), (None, None));
     }
 }

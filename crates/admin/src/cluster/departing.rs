@@ -19,7 +19,7 @@ pub(crate) struct DepartureBoard(Mutex<DepartingRuns>);
 struct DepartingRuns {
     /// The instant at which each run is due, and its handover; `None` for a run that does not come back.
     runs: HashMap<RunId, (Timestamp, Option<HandoverNumber>)>,
-    last: HandoverNumber,
+    last_handover: HandoverNumber,
 }
 
 /// The number of a handover of runs; a later handover has a greater one.
@@ -29,12 +29,12 @@ pub(crate) struct HandoverNumber(u64);
 impl DepartureBoard {
     /// Adds runs that are being handed over, each with the instant at which it is due.
     pub(crate) fn begin_handover(&self, runs: impl IntoIterator<Item = (RunId, Timestamp)>) {
-        let mut known = self.lock();
-        known.last.0 += 1;
-        let handover = known.last;
+        let mut departing = self.lock();
+        departing.last_handover.0 += 1;
+        let handover = departing.last_handover;
         for (run, due_at) in runs {
-            let (due, with) = known.runs.entry(run).or_insert((due_at, Some(handover)));
-            (*due, *with) = (due_at, with.map(|_| handover));
+            let (known_due_at, known_handover) = departing.runs.entry(run).or_insert((due_at, Some(handover)));
+            (*known_due_at, *known_handover) = (due_at, known_handover.map(|_| handover));
         }
     }
 
@@ -46,23 +46,27 @@ impl DepartureBoard {
 
     /// Removes runs that stay after all.
     pub(crate) fn cancel_handover(&self, runs: impl IntoIterator<Item = RunId>) {
-        let mut known = self.lock();
+        let mut departing = self.lock();
         for run in runs {
-            known.runs.remove(&run);
+            departing.runs.remove(&run);
         }
     }
 
     /// The last handover so far.
     pub(crate) fn last_handover(&self) -> HandoverNumber {
-        self.lock().last
+        self.lock().last_handover
     }
 
-    /// Removes runs that this node has taken over from other nodes, except those that a handover later than `last` includes.
-    pub(crate) fn note_returned(&self, runs: impl IntoIterator<Item = RunId>, last: HandoverNumber) {
-        let mut known = self.lock();
+    /// Removes runs that this node has taken over from other nodes, except those that a handover later than `last_handover` includes.
+    pub(crate) fn note_returned(&self, runs: impl IntoIterator<Item = RunId>, last_handover: HandoverNumber) {
+        let mut departing = self.lock();
         for run in runs {
-            if known.runs.get(&run).is_some_and(|(_, handover)| handover.is_some_and(|handover| handover <= last)) {
-                known.runs.remove(&run);
+            if departing
+                .runs
+                .get(&run)
+                .is_some_and(|(_, handover)| handover.is_some_and(|handover| handover <= last_handover))
+            {
+                departing.runs.remove(&run);
             }
         }
     }

@@ -9,47 +9,47 @@ use crate::dispatch::Event;
 use crate::node::Shared;
 
 /// Reads all requests, and gives them to the dispatcher.
-pub(super) async fn forward(shared: &Shared, held: &HeldLease) -> Result<(), StoreError> {
-    let cancels = shared.store.cancels(held.token).await?;
+pub(super) async fn forward(shared: &Shared, lease: &HeldLease) -> Result<(), StoreError> {
+    let cancels = shared.store.cancels(lease.token).await?;
     if !cancels.is_empty() {
         drop(shared.events.send(Event::Cancels(cancels)).await);
     }
-    forward_cancels_elsewhere(shared, held).await?;
-    forward_drops(shared, held).await
+    forward_cancels_elsewhere(shared, lease).await?;
+    forward_drops(shared, lease).await
 }
 
 /// Reads, page by page, cancel requests that the run's owner cannot deliver, because only other nodes hear the executor. All pages are read,
 /// because this node may hear none of the executors of one page.
-async fn forward_cancels_elsewhere(shared: &Shared, held: &HeldLease) -> Result<(), StoreError> {
+async fn forward_cancels_elsewhere(shared: &Shared, lease: &HeldLease) -> Result<(), StoreError> {
     if shared.store.is_single_server() {
         return Ok(());
     }
     let limit = shared.config.end_request_page.max(1);
-    let mut after = RunId::new(0);
+    let mut after_run = RunId::new(0);
     loop {
-        let cancels = shared.store.cancels_elsewhere(held.token, after, limit).await?;
-        let Some(last) = cancels.last().map(|cancel| cancel.run) else { return Ok(()) };
+        let cancels = shared.store.cancels_elsewhere(lease.token, after_run, limit).await?;
+        let Some(last_run) = cancels.last().map(|cancel| cancel.run) else { return Ok(()) };
         let is_last = u32::try_from(cancels.len()).is_ok_and(|count| count < limit);
         drop(shared.events.send(Event::CancelsElsewhere(cancels)).await);
         if is_last {
             return Ok(());
         }
-        after = last;
+        after_run = last_run;
     }
 }
 
 /// Reads, page by page, the runs that are to end unless an executor has them, because their job was paused or deleted.
-async fn forward_drops(shared: &Shared, held: &HeldLease) -> Result<(), StoreError> {
+async fn forward_drops(shared: &Shared, lease: &HeldLease) -> Result<(), StoreError> {
     let limit = shared.config.end_request_page.max(1);
-    let mut after = RunId::new(0);
+    let mut after_run = RunId::new(0);
     loop {
-        let drops = shared.store.drops(held.token, after, limit).await?;
-        let Some((last, _)) = drops.last().copied() else { return Ok(()) };
-        let is_last = u32::try_from(drops.len()).is_ok_and(|count| count < limit);
-        drop(shared.events.send(Event::Drops(drops)).await);
+        let drop_requests = shared.store.drops(lease.token, after_run, limit).await?;
+        let Some((last_run, _)) = drop_requests.last().copied() else { return Ok(()) };
+        let is_last = u32::try_from(drop_requests.len()).is_ok_and(|count| count < limit);
+        drop(shared.events.send(Event::Drops(drop_requests)).await);
         if is_last {
             return Ok(());
         }
-        after = last;
+        after_run = last_run;
     }
 }

@@ -38,12 +38,14 @@ pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Du
         hand_over_while_working(shared).await;
     }
     lifecycle.soft.cancel();
-    let (done, drained) = oneshot::channel();
+    let (drained_sender, drained_receiver) = oneshot::channel();
     // Sending fails if the grace has ended, because the receiver is dropped then.
-    let done = Responder::new(|()| {
-        done.send(()).ok();
+    let drained_responder = Responder::new(|()| {
+        drained_sender.send(()).ok();
     });
-    if shared.events.send(Event::Drain(done, grace)).await.is_ok() && !wait_for_runs(shared, drained, grace).await {
+    if shared.events.send(Event::Drain(drained_responder, grace)).await.is_ok()
+        && !wait_for_runs(shared, drained_receiver, grace).await
+    {
         tracing::warn!("executors still have runs; they keep their results for the next server");
     }
     shelve(shared).await;
@@ -57,9 +59,11 @@ pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Du
 
 /// Records in the store that the unsent runs were never sent. Then their next owner asks no executors for them and counts no lost attempt.
 async fn shelve(shared: &Arc<Shared>) {
-    let Some(held) = shared.membership.held().filter(|_| !mutant::on(Mutant::LeaveAsPerhapsSent)) else { return };
-    let Some(in_hand) = runs_in_hand(shared).await else { return };
-    match shared.store.shelve(held.token, &in_hand).await {
+    let Some(lease) = shared.membership.held_lease().filter(|_| !mutant::on(Mutant::LeaveAsPerhapsSent)) else {
+        return;
+    };
+    let Some(runs_in_hand) = runs_in_hand(shared).await else { return };
+    match shared.store.shelve(lease.token, &runs_in_hand).await {
         Ok(0) => {}
         Ok(count) => tracing::info!(count, "leaving unsent runs to the next server"),
         Err(error) => {
@@ -70,18 +74,18 @@ async fn shelve(shared: &Arc<Shared>) {
 
 /// The runs that executors have, or are about to get.
 async fn runs_in_hand(shared: &Arc<Shared>) -> Option<Vec<RunId>> {
-    let (sender, listed) = oneshot::channel();
+    let (sender, run_list) = oneshot::channel();
     let answer = Responder::new(|runs| drop(sender.send(runs)));
     shared.events.send(Event::ListInHand(answer)).await.ok()?;
-    listed.await.ok()
+    run_list.await.ok()
 }
 
 /// Hands over jobs between their fires, until none is left or the time is up.
 async fn hand_over_while_working(shared: &Arc<Shared>) {
-    let end = Instant::now() + HAND_OVER_LIMIT;
-    while moves::has_other_taker(shared) && Instant::now() < end {
-        let Some(held) = shared.membership.held() else { return };
-        match moves::hand_over_movable_jobs(shared, &held, MovableRuns::NotYetDue).await {
+    let deadline = Instant::now() + HAND_OVER_LIMIT;
+    while moves::has_other_taker(shared) && Instant::now() < deadline {
+        let Some(lease) = shared.membership.held_lease() else { return };
+        match moves::hand_over_movable_jobs(shared, &lease, MovableRuns::NotYetDue).await {
             Ok(0) => return,
             Ok(_) => tokio::time::sleep(HAND_OVER_PAUSE).await,
             Err(error) => {
@@ -94,8 +98,8 @@ async fn hand_over_while_working(shared: &Arc<Shared>) {
 
 /// Waits until no executor has a run. Meanwhile it hands over jobs that become free, and forwards requests to end runs. Returns whether all
 /// runs ended in time.
-async fn wait_for_runs(shared: &Arc<Shared>, mut drained: oneshot::Receiver<()>, grace: Duration) -> bool {
-    let end = Instant::now() + grace;
+async fn wait_for_runs(shared: &Arc<Shared>, mut drained_receiver: oneshot::Receiver<()>, grace: Duration) -> bool {
+    let deadline = Instant::now() + grace;
     let mut has_warned = false;
     let mut requests_at = Instant::now();
     loop {
@@ -110,14 +114,14 @@ async fn wait_for_runs(shared: &Arc<Shared>, mut drained: oneshot::Receiver<()>,
         {
             tracing::warn!(error = %chain(&error), "cannot hand over jobs to other nodes; they will be taken over later");
         }
-        let wake = (Instant::now() + RUN_WAIT_PAUSE).min(end);
-        match tokio::time::timeout_at(wake, &mut drained).await {
+        let wake_at = (Instant::now() + RUN_WAIT_PAUSE).min(deadline);
+        match tokio::time::timeout_at(wake_at, &mut drained_receiver).await {
             Ok(_) => {
                 // Some jobs may become free only when the last run ends.
                 hand_over_rest(shared).await.ok();
                 return true;
             }
-            Err(_) if Instant::now() >= end => return false,
+            Err(_) if Instant::now() >= deadline => return false,
             Err(_) => {}
         }
     }
@@ -125,13 +129,13 @@ async fn wait_for_runs(shared: &Arc<Shared>, mut drained: oneshot::Receiver<()>,
 
 /// Forwards requests to end runs, because the loop that normally does this has ended by now.
 async fn forward_end_requests(shared: &Shared) -> Result<(), rondel_store::StoreError> {
-    let Some(held) = shared.membership.held() else { return Ok(()) };
-    end_requests::forward(shared, &held).await
+    let Some(lease) = shared.membership.held_lease() else { return Ok(()) };
+    end_requests::forward(shared, &lease).await
 }
 
 async fn hand_over_rest(shared: &Arc<Shared>) -> Result<(), rondel_store::StoreError> {
-    let Some(held) = shared.membership.held().filter(|_| moves::has_other_taker(shared)) else { return Ok(()) };
-    let Some(in_hand) = runs_in_hand(shared).await else { return Ok(()) };
-    let in_hand: HashSet<RunId> = in_hand.into_iter().collect();
-    moves::hand_over_movable_jobs(shared, &held, MovableRuns::AllBut(&in_hand)).await.map(drop)
+    let Some(lease) = shared.membership.held_lease().filter(|_| moves::has_other_taker(shared)) else { return Ok(()) };
+    let Some(runs_in_hand) = runs_in_hand(shared).await else { return Ok(()) };
+    let runs_in_hand: HashSet<RunId> = runs_in_hand.into_iter().collect();
+    moves::hand_over_movable_jobs(shared, &lease, MovableRuns::AllBut(&runs_in_hand)).await.map(drop)
 }

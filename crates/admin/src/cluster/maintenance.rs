@@ -67,16 +67,16 @@ impl MaintenanceBoard {
         windows
     }
 
-    /// The windows of a namespace that are open at an instant, or begin within `ahead`.
+    /// The windows of a namespace that are open at an instant, or begin within `look_ahead`.
     pub(crate) fn current_and_upcoming(
         &self,
         namespace: NamespaceId,
         now: Timestamp,
-        ahead: Duration,
+        look_ahead: Duration,
     ) -> Vec<MaintenanceRecord> {
         let is_near = |record: &&MaintenanceRecord| {
             let window = &record.window;
-            window.namespace == namespace && window.starts_at <= now + ahead && now < window.ends_at
+            window.namespace == namespace && window.starts_at <= now + look_ahead && now < window.ends_at
         };
         self.reading().records.iter().filter(is_near).cloned().collect()
     }

@@ -17,7 +17,7 @@ use crate::clock::BootClock;
 /// any more.
 const FENCED_FOR: Duration = Duration::from_secs(3600);
 /// Maximum number of fences in one welcome.
-const FENCE_MAX: usize = 1_000;
+const FENCE_COUNT_MAX: usize = 1_000;
 
 /// A lease that holds right now.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct HeldLease {
 #[derive(Debug)]
 pub(crate) struct Membership {
     boot: BootClock,
-    current: RwLock<HeldLease>,
+    current_lease: RwLock<HeldLease>,
     /// The end of the lease, by the boot-time clock, in microseconds.
     lease_until: AtomicI64,
     /// Whether the node has given its lease back: the answer to a renewal in flight must not revive it.
@@ -38,7 +38,7 @@ pub(crate) struct Membership {
     renewal_lock: Mutex<()>,
     nodes: RwLock<Arc<Vec<Node>>>,
     /// Ended leases of which this node has taken over all open runs.
-    adopted: RwLock<Vec<EndedLease>>,
+    adopted_leases: RwLock<Vec<EndedLease>>,
     /// Since when the lease holds without a gap, by the boot-time clock in microseconds.
     held_since: AtomicI64,
     /// Whether the lease has had a gap since the node's start.
@@ -64,12 +64,12 @@ impl Membership {
     pub(crate) fn new(token: LeaseToken, ordinal: i64, sent_at: i64, lease: Duration, boot: BootClock) -> Self {
         let membership = Self {
             boot,
-            current: RwLock::new(HeldLease { token, ids: Arc::new(IdGen::new(ordinal)) }),
+            current_lease: RwLock::new(HeldLease { token, ids: Arc::new(IdGen::new(ordinal)) }),
             lease_until: AtomicI64::new(0),
             is_given_back: AtomicBool::new(false),
             renewal_lock: Mutex::default(),
             nodes: RwLock::default(),
-            adopted: RwLock::default(),
+            adopted_leases: RwLock::default(),
             held_since: AtomicI64::new(sent_at),
             had_gap: AtomicBool::new(false),
             cut_off_after: micros(lease / 2),
@@ -77,7 +77,7 @@ impl Membership {
             cut_off_until: AtomicI64::new(0),
             takers: RwLock::new((Timestamp::EPOCH, Vec::new())),
         };
-        membership.renewed(sent_at, lease);
+        membership.record_renewal(sent_at, lease);
         membership
     }
 
@@ -87,9 +87,9 @@ impl Membership {
     }
 
     /// Records that the lease was renewed by a call that was sent at `sent_at`. The last tenth of the lease is a safety margin.
-    pub(crate) fn renewed(&self, sent_at: i64, lease: Duration) {
-        let until = self.lease_until.load(Ordering::Acquire);
-        if until > 0 && sent_at > until {
+    pub(crate) fn record_renewal(&self, sent_at: i64, lease: Duration) {
+        let held_until = self.lease_until.load(Ordering::Acquire);
+        if held_until > 0 && sent_at > held_until {
             self.held_since.store(sent_at, Ordering::Release);
             self.had_gap.store(true, Ordering::Release);
         }
@@ -105,14 +105,14 @@ impl Membership {
     }
 
     /// Records that a new lease was taken. The one before has ended, perhaps long ago: that counts as a gap.
-    pub(crate) fn rejoined(&self, token: LeaseToken, ordinal: i64, sent_at: i64, lease: Duration) {
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        let ids = Arc::new(current.ids.continued_as(ordinal));
-        *current = HeldLease { token, ids };
-        drop(current);
+    pub(crate) fn record_new_lease(&self, token: LeaseToken, ordinal: i64, sent_at: i64, lease: Duration) {
+        let mut current_lease = self.current_lease.write().unwrap_or_else(PoisonError::into_inner);
+        let ids = Arc::new(current_lease.ids.continued_as(ordinal));
+        *current_lease = HeldLease { token, ids };
+        drop(current_lease);
         self.held_since.store(sent_at, Ordering::Release);
         self.had_gap.store(true, Ordering::Release);
-        self.renewed(sent_at, lease);
+        self.record_renewal(sent_at, lease);
     }
 
     /// Whether this is the lease of the node, and the node has not noticed its end.
@@ -140,7 +140,7 @@ impl Membership {
         self.end();
     }
 
-    pub(crate) fn holds(&self) -> bool {
+    pub(crate) fn holds_lease(&self) -> bool {
         if mutant::on(Mutant::LeaseWithoutEnd) {
             return true;
         }
@@ -148,7 +148,7 @@ impl Membership {
     }
 
     /// How long the lease still holds if it is not renewed.
-    pub(crate) fn remaining(&self) -> Duration {
+    pub(crate) fn remaining_lease(&self) -> Duration {
         let micros = self.lease_until.load(Ordering::Acquire).saturating_sub(self.boot.micros());
         Duration::from_micros(u64::try_from(micros).unwrap_or(0))
     }
@@ -172,13 +172,13 @@ impl Membership {
     }
 
     /// The lease under which this node may act now; `None` if the lease has ended.
-    pub(crate) fn held(&self) -> Option<HeldLease> {
-        self.holds().then(|| self.latest())
+    pub(crate) fn held_lease(&self) -> Option<HeldLease> {
+        self.holds_lease().then(|| self.latest())
     }
 
     /// The newest lease, whether or not it still holds.
     pub(crate) fn latest(&self) -> HeldLease {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.current_lease.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn token(&self) -> LeaseToken {
@@ -190,46 +190,47 @@ impl Membership {
     }
 
     /// Records that the open runs of these leases are known here: the jobs of their nodes may be claimed.
-    pub(crate) fn note_adopted(&self, ended: &[EndedLease]) {
-        let mut adopted = self.adopted.write().unwrap_or_else(PoisonError::into_inner);
-        ended.clone_into(&mut adopted);
+    pub(crate) fn note_adopted(&self, ended_leases: &[EndedLease]) {
+        let mut adopted_leases = self.adopted_leases.write().unwrap_or_else(PoisonError::into_inner);
+        ended_leases.clone_into(&mut adopted_leases);
     }
 
     /// Whether all of these leases are among the [adopted](Self::note_adopted) ones.
-    pub(crate) fn has_adopted(&self, ended: &[EndedLease]) -> bool {
-        let adopted = self.adopted.read().unwrap_or_else(PoisonError::into_inner);
-        ended.iter().all(|ended| adopted.contains(ended))
+    pub(crate) fn has_adopted(&self, ended_leases: &[EndedLease]) -> bool {
+        let adopted_leases = self.adopted_leases.read().unwrap_or_else(PoisonError::into_inner);
+        ended_leases.iter().all(|ended| adopted_leases.contains(ended))
     }
 
     /// Stores the list of nodes, and records a change of the nodes that take jobs.
     pub(crate) fn set_nodes(&self, nodes: Vec<Node>, now: Timestamp) {
         let takers: Vec<NodeId> = nodes.iter().filter(|node| node.takes_jobs(now)).map(|node| node.id).collect();
-        let mut known = self.takers.write().unwrap_or_else(PoisonError::into_inner);
-        if known.1 != takers {
-            *known = (now, takers);
+        let mut recorded_takers = self.takers.write().unwrap_or_else(PoisonError::into_inner);
+        if recorded_takers.1 != takers {
+            *recorded_takers = (now, takers);
         }
-        drop(known);
+        drop(recorded_takers);
         *self.nodes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(nodes);
     }
 
     /// The other homes whose jobs this node may claim if the strategy assigns the jobs to it: the empty home, and dead nodes whose open
     /// runs are known here. A job that is claimed before its open runs are taken over could run twice at the same time.
     pub(crate) fn claimable_homes(&self, now: Timestamp) -> Vec<NodeId> {
-        let (this, nodes) = (self.token().node, self.nodes());
-        if !nodes.iter().any(|node| node.id == this && node.takes_jobs(now)) {
+        let (own_node, nodes) = (self.token().node, self.nodes());
+        if !nodes.iter().any(|node| node.id == own_node && node.takes_jobs(now)) {
             return Vec::new();
         }
-        let adopted = self.adopted.read().unwrap_or_else(PoisonError::into_inner);
-        let is_adopted =
-            |node: &&Node| node.id != this && !node.is_living(now) && adopted.contains(&(node.id, node.lease_until));
-        let dead = nodes.iter().filter(is_adopted).map(|node| node.id);
-        std::iter::once(NodeId::new(0)).chain(dead).collect()
+        let adopted_leases = self.adopted_leases.read().unwrap_or_else(PoisonError::into_inner);
+        let is_adopted = |node: &&Node| {
+            node.id != own_node && !node.is_living(now) && adopted_leases.contains(&(node.id, node.lease_until))
+        };
+        let dead_nodes = nodes.iter().filter(is_adopted).map(|node| node.id);
+        std::iter::once(NodeId::new(0)).chain(dead_nodes).collect()
     }
 
     /// When the next lease of another node ends, as far as is known here.
     pub(crate) fn next_lease_end(&self, now: Timestamp) -> Option<Timestamp> {
-        let this = self.token().node;
-        self.nodes().iter().filter(|node| node.id != this && node.is_living(now)).map(|node| node.lease_until).min()
+        let own_node = self.token().node;
+        self.nodes().iter().filter(|node| node.id != own_node && node.is_living(now)).map(|node| node.lease_until).min()
     }
 
     /// The nodes among which jobs are distributed, with their weights and loads.
@@ -255,8 +256,8 @@ impl Membership {
 
     /// This node's switch, as the last beat saw it.
     pub(crate) fn switch(&self) -> Switch {
-        let this = self.token().node;
-        self.nodes().iter().find(|node| node.id == this).map_or(Switch::Active, |node| node.switch)
+        let own_node = self.token().node;
+        self.nodes().iter().find(|node| node.id == own_node).map_or(Switch::Active, |node| node.switch)
     }
 
     /// Dead nodes whose runs this node takes over now: the nodes for which this node is the next living one by id, and all nodes that have
@@ -267,12 +268,12 @@ impl Membership {
         let held_for = self.boot.micros().saturating_sub(self.held_since.load(Ordering::Acquire));
         let had_gap = self.had_gap.load(Ordering::Acquire);
         if had_gap && held_for < i64::try_from(lease.as_micros()).unwrap_or(i64::MAX) {
-            let released = nodes.iter().filter(|node| node.report.is_leaving && !node.is_living(now));
-            let released: Vec<NodeId> = released.map(|node| node.id).collect();
-            let adopted = self.adopted.read().unwrap_or_else(PoisonError::into_inner);
+            let released_nodes = nodes.iter().filter(|node| node.report.is_leaving && !node.is_living(now));
+            let released_nodes: Vec<NodeId> = released_nodes.map(|node| node.id).collect();
+            let adopted_leases = self.adopted_leases.read().unwrap_or_else(PoisonError::into_inner);
             return dead_nodes_to_adopt(&nodes, self.token().node, now, lease)
                 .into_iter()
-                .filter(|ended| released.contains(&ended.0) || adopted.contains(ended))
+                .filter(|ended| released_nodes.contains(&ended.0) || adopted_leases.contains(ended))
                 .collect();
         }
         dead_nodes_to_adopt(&nodes, self.token().node, now, lease)
@@ -285,9 +286,9 @@ fn micros(length: Duration) -> i64 {
 
 /// The newest ended lease of each node that was alive recently: executors refuse its triggers.
 pub(crate) fn fences(nodes: &[Node], now: Timestamp) -> Vec<LeaseToken> {
-    let recent: Vec<Node> =
-        nodes.iter().filter(|node| node.lease_until + FENCED_FOR > now).take(FENCE_MAX).cloned().collect();
-    ended_leases(&recent)
+    let recent_nodes: Vec<Node> =
+        nodes.iter().filter(|node| node.lease_until + FENCED_FOR > now).take(FENCE_COUNT_MAX).cloned().collect();
+    ended_leases(&recent_nodes)
 }
 
 /// The newest ended lease of each node: the node has taken another lease since, or an adopter of its runs has fenced it.
@@ -296,22 +297,22 @@ pub(crate) fn ended_leases(nodes: &[Node]) -> Vec<LeaseToken> {
     nodes.iter().filter(is_second).map(|node| LeaseToken { node: node.id, epoch: node.epoch - 1 }).collect()
 }
 
-/// The dead nodes whose runs `this` takes over, with the ends of their leases. A node that is leaving or switched off takes over runs only
+/// The dead nodes whose runs `own_node` takes over, with the ends of their leases. A node that is leaving or switched off takes over runs only
 /// if no other node can.
-fn dead_nodes_to_adopt(nodes: &[Node], this: NodeId, now: Timestamp, lease: Duration) -> Vec<EndedLease> {
+fn dead_nodes_to_adopt(nodes: &[Node], own_node: NodeId, now: Timestamp, lease: Duration) -> Vec<EndedLease> {
     let ids = |may: &dyn Fn(&Node) -> bool| -> Vec<NodeId> {
         nodes.iter().filter(|node| may(node)).map(|node| node.id).collect()
     };
     let takers = ids(&|node| node.takes_jobs(now));
-    let living = if takers.is_empty() { ids(&|node| node.is_living(now)) } else { takers };
-    if !living.contains(&this) {
+    let adopters = if takers.is_empty() { ids(&|node| node.is_living(now)) } else { takers };
+    if !adopters.contains(&own_node) {
         return Vec::new();
     }
-    let adopter = |dead: NodeId| living.iter().copied().find(|id| *id > dead).or(living.first().copied());
+    let adopter = |dead: NodeId| adopters.iter().copied().find(|id| *id > dead).or(adopters.first().copied());
     let adopts_here = |node: &&Node| {
-        node.id != this
+        node.id != own_node
             && !node.is_living(now)
-            && (adopter(node.id) == Some(this) || now > node.lease_until + lease.saturating_mul(2))
+            && (adopter(node.id) == Some(own_node) || now > node.lease_until + lease.saturating_mul(2))
     };
     nodes.iter().filter(adopts_here).map(|node| (node.id, node.lease_until)).collect()
 }
@@ -374,7 +375,7 @@ mod tests {
         membership.set_nodes(vec![node(1, 100), node(2, 10)], now);
         let over = [(NodeId::new(2), Timestamp::from_secs(10))];
         assert_eq!(membership.leases_to_adopt(now, lease), over);
-        membership.renewed(boot_micros(), lease);
+        membership.record_renewal(boot_micros(), lease);
         assert_eq!(membership.leases_to_adopt(now, lease), []);
         let mut left = node(2, 10);
         left.report.is_leaving = true;
@@ -384,7 +385,7 @@ mod tests {
         let membership = Membership::new(token, 1, long_ago, lease, BootClock::Host);
         membership.set_nodes(vec![node(1, 100), node(2, 10)], now);
         membership.end();
-        membership.rejoined(LeaseToken { epoch: 2, ..token }, 1, boot_micros(), lease);
+        membership.record_new_lease(LeaseToken { epoch: 2, ..token }, 1, boot_micros(), lease);
         assert_eq!(membership.leases_to_adopt(now, lease), [], "it has another lease");
         assert!(membership.has_adopted(&[]) && !membership.has_adopted(&over));
         membership.note_adopted(&over);
@@ -410,19 +411,19 @@ mod tests {
             membership.was_cut_off_within(Duration::from_secs(30))
         };
         assert!(!cut_off(62), "the next answer may be under way");
-        membership.renewed(62_000_000, lease);
+        membership.record_renewal(62_000_000, lease);
         assert!(!cut_off(64));
         assert!(cut_off(65), "as long as no answer comes");
-        membership.renewed(70_000_000, lease);
+        membership.record_renewal(70_000_000, lease);
         assert!(cut_off(71), "no server has had the time to store whom it hears");
         membership.set_nodes(vec![node(1, 1_000)], Timestamp::EPOCH);
         assert!(!cut_off(71), "no other node hears executors");
         membership.set_nodes(vec![node(1, 1_000), node(2, 1_000)], Timestamp::EPOCH);
         for renewed in 36..50 {
-            membership.renewed(renewed * 2_000_000, lease);
+            membership.record_renewal(renewed * 2_000_000, lease);
         }
         assert!(cut_off(99));
-        membership.renewed(100_000_000, lease);
+        membership.record_renewal(100_000_000, lease);
         assert!(!cut_off(100));
     }
 
@@ -466,20 +467,22 @@ mod tests {
         let lease = Duration::from_secs(5);
         let membership = Membership::new(token, 1, boot_micros(), lease, BootClock::Host);
         membership.end();
-        membership.renewed(boot_micros(), lease);
-        assert!(membership.holds());
+        membership.record_renewal(boot_micros(), lease);
+        assert!(membership.holds_lease());
         membership.give_back().await;
         assert!(membership.begin_renewal().await.is_none());
-        membership.renewed(boot_micros(), lease);
-        membership.rejoined(LeaseToken { epoch: 2, ..token }, 1, boot_micros(), lease);
-        assert!(!membership.holds());
+        membership.record_renewal(boot_micros(), lease);
+        membership.record_new_lease(LeaseToken { epoch: 2, ..token }, 1, boot_micros(), lease);
+        assert!(!membership.holds_lease());
     }
 
     #[test]
     fn a_lease_ends_by_itself() {
         let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
         let long_ago = BootClock::Host.micros() - 4_600_000;
-        assert!(!Membership::new(token, 1, long_ago, Duration::from_secs(5), BootClock::Host).holds());
-        assert!(Membership::new(token, 1, BootClock::Host.micros(), Duration::from_secs(5), BootClock::Host).holds());
+        assert!(!Membership::new(token, 1, long_ago, Duration::from_secs(5), BootClock::Host).holds_lease());
+        assert!(
+            Membership::new(token, 1, BootClock::Host.micros(), Duration::from_secs(5), BootClock::Host).holds_lease()
+        );
     }
 }

@@ -47,41 +47,40 @@ pub(crate) struct MoveLoop {
     rounds_to_skip: u32,
     /// How many rounds are skipped after the next round that could move no job.
     next_rounds_to_skip: u32,
-    pass: PassProgress,
+    pass_progress: PassProgress,
     /// The last pass that left no job misplaced: the nodes among which it distributed the jobs, and the instant of its end.
     last_settled: (Vec<NodeId>, Timestamp),
 }
 
-/// The outcome of a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct RoundOutcome {
-    moved: usize,
+    moved_count: usize,
     /// How many jobs should move and did not.
-    unmoved: usize,
-    /// The last job that it looked at, if the node has more.
+    unmoved_count: usize,
+    /// The last job that the round examined, if the node has more jobs.
     next_after: Option<JobId>,
 }
 
 /// The rounds that look at all jobs of the node, up to [`ROUND_JOB_COUNT`] in each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct PassProgress {
-    moved: usize,
-    unmoved: usize,
+    moved_count: usize,
+    unmoved_count: usize,
     /// The job after which the next round begins.
-    after: Option<JobId>,
+    after_job: Option<JobId>,
 }
 
 impl PassProgress {
     /// Adds a round, and returns the pass once it has examined all jobs. If some jobs moved and others did not, the next round examines the
     /// same jobs again.
     fn add(&mut self, round: RoundOutcome) -> Option<Self> {
-        if round.moved > 0 && round.unmoved > 0 {
+        if round.moved_count > 0 && round.unmoved_count > 0 {
             return None;
         }
-        self.moved += round.moved;
-        self.unmoved += round.unmoved;
-        self.after = round.next_after;
-        self.after.is_none().then(|| std::mem::take(self))
+        self.moved_count += round.moved_count;
+        self.unmoved_count += round.unmoved_count;
+        self.after_job = round.next_after;
+        self.after_job.is_none().then(|| std::mem::take(self))
     }
 }
 
@@ -90,7 +89,7 @@ impl PassProgress {
 enum MoveReason {
     /// The claim strategy assigns some of them to other nodes.
     Shares,
-    /// The node is to keep none.
+    /// The node should keep no jobs.
     Leaves,
 }
 
@@ -105,7 +104,7 @@ pub(crate) enum MovableRuns<'a> {
 
 impl Background for MoveLoop {
     const NAME: &'static str = "moves";
-    const WORK: &'static str = "move jobs to other nodes";
+    const ACTION: &'static str = "move jobs to other nodes";
 
     fn period(&self) -> Option<Duration> {
         None
@@ -123,39 +122,46 @@ impl Background for MoveLoop {
 
 impl MoveLoop {
     pub(crate) const fn new(shared: Arc<Shared>) -> Self {
-        let pass = PassProgress { moved: 0, unmoved: 0, after: None };
-        Self { shared, rounds_to_skip: 0, next_rounds_to_skip: 1, pass, last_settled: (Vec::new(), Timestamp::EPOCH) }
+        let pass_progress = PassProgress { moved_count: 0, unmoved_count: 0, after_job: None };
+        Self {
+            shared,
+            rounds_to_skip: 0,
+            next_rounds_to_skip: 1,
+            pass_progress,
+            last_settled: (Vec::new(), Timestamp::EPOCH),
+        }
     }
 
-    /// One round. Returns how many jobs moved.
+    /// Runs one round. Returns how many jobs moved.
     async fn run_round(&mut self) -> Result<u64, StoreError> {
         let shared = &self.shared;
         let now = shared.clock.now();
         shared.departing.forget(now);
-        let Some(held) = shared.membership.held() else { return Ok(0) };
+        let Some(lease) = shared.membership.held_lease() else { return Ok(0) };
         let Some(reason) = self.move_reason(now) else {
-            (self.rounds_to_skip, self.next_rounds_to_skip, self.pass) = (0, 1, PassProgress::default());
+            (self.rounds_to_skip, self.next_rounds_to_skip, self.pass_progress) = (0, 1, PassProgress::default());
             return Ok(0);
         };
-        if let Some(left) = self.rounds_to_skip.checked_sub(1) {
-            self.rounds_to_skip = left;
+        if let Some(rounds_left) = self.rounds_to_skip.checked_sub(1) {
+            self.rounds_to_skip = rounds_left;
             return Ok(0);
         }
-        let round = move_next_jobs(shared, &held, (reason, self.pass.after), MovableRuns::NotYetDue).await?;
-        let pass = self.pass.add(round);
-        if pass.is_some_and(|pass| pass.unmoved == 0) {
+        let round =
+            move_next_jobs(shared, &lease, (reason, self.pass_progress.after_job), MovableRuns::NotYetDue).await?;
+        let finished_pass = self.pass_progress.add(round);
+        if finished_pass.is_some_and(|pass| pass.unmoved_count == 0) {
             self.last_settled = (takers(&shared.membership.node_shares(now)), now);
         }
         // Jobs that are never idle need not be examined each second, so rounds are skipped if no job could move.
-        match pass {
-            Some(PassProgress { moved: 0, unmoved: 1.., .. }) => {
+        match finished_pass {
+            Some(PassProgress { moved_count: 0, unmoved_count: 1.., .. }) => {
                 self.rounds_to_skip = self.next_rounds_to_skip;
                 self.next_rounds_to_skip = (self.next_rounds_to_skip * 2).min(SKIPPED_ROUND_COUNT_MAX);
             }
-            None if round.moved == 0 => {}
+            None if round.moved_count == 0 => {}
             Some(_) | None => self.next_rounds_to_skip = 1,
         }
-        Ok(u64::try_from(round.moved).unwrap_or(u64::MAX))
+        Ok(u64::try_from(round.moved_count).unwrap_or(u64::MAX))
     }
 
     /// The reason for moving jobs now; `None` if no job is to move. Jobs are redistributed only once the nodes have been the same for two
@@ -167,16 +173,16 @@ impl MoveLoop {
             return Some(MoveReason::Leaves);
         }
         let is_stable = membership.takers_unchanged_for(now) >= self.shared.config.lease * 2;
-        let (strategy, (among, at)) = (self.shared.config.claim_strategy, &self.last_settled);
-        let is_new =
-            takers(&membership.node_shares(now)) != *among || strategy.depends_on_load() && now.since(*at) >= HALF_LIFE;
+        let (strategy, (movers, at)) = (self.shared.config.claim_strategy, &self.last_settled);
+        let is_new = takers(&membership.node_shares(now)) != *movers
+            || strategy.depends_on_load() && now.since(*at) >= HALF_LIFE;
         (strategy.rebalances() && is_stable && is_new).then_some(MoveReason::Shares)
     }
 }
 
 fn next_move_at(now: Timestamp) -> Timestamp {
-    let next = |moment: Duration| Timestamp::from_secs((now - moment).second() + 1) + moment;
-    MOVE_OFFSETS.into_iter().map(next).fold(Timestamp::MAX, Timestamp::min)
+    let next_at = |offset: Duration| Timestamp::from_secs((now - offset).second() + 1) + offset;
+    MOVE_OFFSETS.into_iter().map(next_at).fold(Timestamp::MAX, Timestamp::min)
 }
 
 fn takers(node_shares: &[NodeShare]) -> Vec<NodeId> {
@@ -186,24 +192,24 @@ fn takers(node_shares: &[NodeShare]) -> Vec<NodeId> {
 /// Hands over all jobs that may move now. Returns the number of jobs that should move and did not.
 pub(crate) async fn hand_over_movable_jobs(
     shared: &Shared,
-    held: &HeldLease,
+    lease: &HeldLease,
     movable: MovableRuns<'_>,
 ) -> Result<usize, StoreError> {
-    let (mut after, mut left) = (None, 0);
+    let (mut after_job, mut left_count) = (None, 0);
     loop {
-        let round = move_next_jobs(shared, held, (MoveReason::Leaves, after), movable).await?;
-        left += round.unmoved;
+        let round = move_next_jobs(shared, lease, (MoveReason::Leaves, after_job), movable).await?;
+        left_count += round.unmoved_count;
         if round.next_after.is_none() {
-            return Ok(left);
+            return Ok(left_count);
         }
-        after = round.next_after;
+        after_job = round.next_after;
     }
 }
 
 /// Whether another node could get this node's jobs.
 pub(crate) fn has_other_taker(shared: &Shared) -> bool {
-    let this = shared.membership.token().node;
-    shared.membership.node_shares(shared.clock.now()).iter().any(|node_share| node_share.node != this)
+    let own_node = shared.membership.token().node;
+    shared.membership.node_shares(shared.clock.now()).iter().any(|node_share| node_share.node != own_node)
 }
 
 /// How long before its instant a run may have been marked or sent.
@@ -211,18 +217,18 @@ fn start_lead_max(shared: &Shared) -> Duration {
     MARK_LEAD_MAX.max(shared.config.send_ahead + SENT_AHEAD_MARGIN)
 }
 
-/// Examines the next jobs after `after`, and hands over those that may move now.
+/// Examines the next jobs after `after_job`, and hands over those that may move now.
 async fn move_next_jobs(
     shared: &Shared,
-    held: &HeldLease,
-    (reason, after): (MoveReason, Option<JobId>),
+    lease: &HeldLease,
+    (reason, after_job): (MoveReason, Option<JobId>),
     movable: MovableRuns<'_>,
 ) -> Result<RoundOutcome, StoreError> {
     let now = shared.clock.now();
-    let (this, strategy) = (held.token.node, shared.config.claim_strategy);
+    let (own_node, strategy) = (lease.token.node, shared.config.claim_strategy);
     let mut node_shares = shared.membership.node_shares(now);
     if reason == MoveReason::Leaves {
-        node_shares.retain(|node_share| node_share.node != this);
+        node_shares.retain(|node_share| node_share.node != own_node);
     }
     if node_shares.is_empty() {
         return Ok(RoundOutcome::default());
@@ -230,11 +236,11 @@ async fn move_next_jobs(
     if strategy.depends_on_load() || strategy == ClaimStrategy::Default {
         count_loads(shared, &mut node_shares, now).await?;
     }
-    let share = |one: JobAtHome| JobShare { job: one.job, recent_fires: one.recent_fires.thousandths_at(now) };
-    let (jobs, next_after) = read_jobs_at_home(shared, this, after).await?;
+    let share = |job: JobAtHome| JobShare { job: job.job, recent_fires: job.recent_fires.thousandths_at(now) };
+    let (jobs, next_after) = read_jobs_at_home(shared, own_node, after_job).await?;
     let jobs: Vec<JobShare> = jobs.into_iter().map(share).collect();
     let misplaced_jobs: Vec<(JobId, NodeId)> = match reason {
-        MoveReason::Shares => strategy.misplaced(this, &jobs, &node_shares),
+        MoveReason::Shares => strategy.misplaced(own_node, &jobs, &node_shares),
         MoveReason::Leaves => {
             let homes = strategy.deal_on_leave(&jobs, &node_shares);
             jobs.iter().zip(homes).filter_map(|(job, home)| Some((job.job, home?))).collect()
@@ -243,36 +249,40 @@ async fn move_next_jobs(
     if misplaced_jobs.is_empty() {
         return Ok(RoundOutcome { next_after, ..RoundOutcome::default() });
     }
-    let mut unsent = read_unsent_by_job(shared, held, movable, now).await?;
-    let mut moved = 0;
+    let mut unsent_runs = read_unsent_by_job(shared, lease, movable, now).await?;
+    let mut moved_count = 0;
     for batch in misplaced_jobs.chunks(BATCH_JOB_COUNT) {
-        moved += hand_over_jobs(shared, held, batch, &mut unsent, movable).await?;
+        moved_count += hand_over_jobs(shared, lease, batch, &mut unsent_runs, movable).await?;
         if matches!(movable, MovableRuns::NotYetDue) && shared.clock.now() > now + ROUND_LENGTH_MAX {
             // Runs that were not due yet may be by now: the other jobs go in the next round.
             break;
         }
     }
-    if moved > 0 {
-        tracing::info!(count = moved, left = misplaced_jobs.len() - moved, "handed over jobs to other nodes");
+    if moved_count > 0 {
+        tracing::info!(
+            count = moved_count,
+            left = misplaced_jobs.len() - moved_count,
+            "handed over jobs to other nodes"
+        );
     }
-    Ok(RoundOutcome { moved, unmoved: misplaced_jobs.len() - moved, next_after })
+    Ok(RoundOutcome { moved_count, unmoved_count: misplaced_jobs.len() - moved_count, next_after })
 }
 
 /// Hands over a batch of jobs in one transaction. Returns the number of jobs handed over.
 async fn hand_over_jobs(
     shared: &Shared,
-    held: &HeldLease,
+    lease: &HeldLease,
     batch: &[(JobId, NodeId)],
-    unsent: &mut HashMap<JobId, Vec<UnsentRun>>,
+    unsent_runs: &mut HashMap<JobId, Vec<UnsentRun>>,
     movable: MovableRuns<'_>,
 ) -> Result<usize, StoreError> {
     let mut runs = Vec::new();
-    let moves: Vec<HomeMove> = batch
+    let home_moves: Vec<HomeMove> = batch
         .iter()
         .map(|(job, to)| {
-            let of_job = unsent.remove(job).unwrap_or_default();
-            runs.extend(of_job.iter().map(|run| (run.run, run.due_at)));
-            HomeMove { job: *job, runs: of_job.iter().map(|run| run.run).collect(), to: *to }
+            let runs_of_job = unsent_runs.remove(job).unwrap_or_default();
+            runs.extend(runs_of_job.iter().map(|run| (run.run, run.due_at)));
+            HomeMove { job: *job, runs: runs_of_job.iter().map(|run| run.run).collect(), to: *to }
         })
         .collect();
     shared.departing.begin_handover(runs.iter().copied());
@@ -281,12 +291,12 @@ async fn hand_over_jobs(
         MovableRuns::NotYetDue => shared.clock.now() + start_lead_max(shared),
         MovableRuns::AllBut(_) => Timestamp::EPOCH,
     };
-    let moved = shared.store.move_jobs(held.token, &moves, not_before).await;
+    let move_result = shared.store.move_jobs(lease.token, &home_moves, not_before).await;
     // If the answer was lost, it is not known which jobs moved: runs that stayed are found as strays.
-    let moved = moved?;
-    let moved_runs: HashSet<RunId> = moved.runs.iter().copied().collect();
+    let move_result = move_result?;
+    let moved_runs: HashSet<RunId> = move_result.runs.iter().copied().collect();
     shared.departing.cancel_handover(runs.into_iter().map(|(run, _)| run).filter(|run| !moved_runs.contains(run)));
-    Ok(moved.jobs.len())
+    Ok(move_result.jobs.len())
 }
 
 /// Reads the loads from the store: the nodes' reports are some seconds old, and lack the jobs that were handed over since.
@@ -300,46 +310,46 @@ async fn count_loads(shared: &Shared, node_shares: &mut [NodeShare], now: Timest
     Ok(())
 }
 
-/// The jobs of a home after `after`, in the order of their ids, and the last of them if there may be more.
+/// The jobs of a home after `after_job`, in the order of their ids, and the last of them if there may be more.
 async fn read_jobs_at_home(
     shared: &Shared,
     home: NodeId,
-    after: Option<JobId>,
+    after_job: Option<JobId>,
 ) -> Result<(Vec<JobAtHome>, Option<JobId>), StoreError> {
-    let (mut jobs, mut after) = (Vec::new(), after.unwrap_or(JobId::new(0)));
+    let (mut jobs, mut after_job) = (Vec::new(), after_job.unwrap_or(JobId::new(0)));
     loop {
-        let page = shared.store.jobs_at(home, after, PAGE_LEN).await?;
+        let page = shared.store.jobs_at(home, after_job, PAGE_LEN).await?;
         let is_last = page.len() < usize::try_from(PAGE_LEN).unwrap_or(usize::MAX);
-        after = page.last().map_or(after, |one| one.job);
+        after_job = page.last().map_or(after_job, |job| job.job);
         jobs.extend(page);
         if is_last || jobs.len() >= ROUND_JOB_COUNT {
-            return Ok((jobs, Some(after).filter(|_| !is_last)));
+            return Ok((jobs, Some(after_job).filter(|_| !is_last)));
         }
     }
 }
 
 async fn read_unsent_by_job(
     shared: &Shared,
-    held: &HeldLease,
+    lease: &HeldLease,
     movable: MovableRuns<'_>,
     now: Timestamp,
 ) -> Result<HashMap<JobId, Vec<UnsentRun>>, StoreError> {
-    let mut by_job: HashMap<JobId, Vec<UnsentRun>> = HashMap::new();
-    let (mut after, mut count) = (RunId::new(0), 0);
+    let mut runs_by_job: HashMap<JobId, Vec<UnsentRun>> = HashMap::new();
+    let (mut after_run, mut count) = (RunId::new(0), 0);
     loop {
-        let page = shared.store.unsent_runs(held.token, after, PAGE_LEN).await?;
+        let page = shared.store.unsent_runs(lease.token, after_run, PAGE_LEN).await?;
         count += page.len();
         let is_last = page.len() < usize::try_from(PAGE_LEN).unwrap_or(usize::MAX) || count >= ROUND_RUN_COUNT;
-        after = page.last().map_or(after, |run| run.run);
-        let may_move = |run: &UnsentRun| match movable {
+        after_run = page.last().map_or(after_run, |run| run.run);
+        let is_movable = |run: &UnsentRun| match movable {
             MovableRuns::NotYetDue => run.due_at >= now + DUE_LEAD_MIN,
             MovableRuns::AllBut(in_hand) => !in_hand.contains(&run.run),
         };
-        for run in page.into_iter().filter(may_move) {
-            by_job.entry(run.job).or_default().push(run);
+        for run in page.into_iter().filter(is_movable) {
+            runs_by_job.entry(run.job).or_default().push(run);
         }
         if is_last {
-            return Ok(by_job);
+            return Ok(runs_by_job);
         }
     }
 }
@@ -350,15 +360,21 @@ mod tests {
 
     #[test]
     fn a_pass_ends_once_all_jobs_were_looked_at() {
-        let round =
-            |moved, unmoved, after: Option<i64>| RoundOutcome { moved, unmoved, next_after: after.map(JobId::new) };
+        let round = |moved, unmoved, after: Option<i64>| RoundOutcome {
+            moved_count: moved,
+            unmoved_count: unmoved,
+            next_after: after.map(JobId::new),
+        };
         let mut pass = PassProgress::default();
         assert_eq!(pass.add(round(0, 0, Some(5))), None, "the jobs behind it are still to be looked at");
-        assert_eq!(pass.after, Some(JobId::new(5)));
+        assert_eq!(pass.after_job, Some(JobId::new(5)));
         assert_eq!(pass.add(round(200, 3, Some(9))), None);
-        assert_eq!(pass.after, Some(JobId::new(5)), "more of the same jobs may go");
+        assert_eq!(pass.after_job, Some(JobId::new(5)), "more of the same jobs may go");
         assert_eq!(pass.add(round(0, 3, Some(9))), None);
-        assert_eq!(pass.add(round(2, 0, None)), Some(PassProgress { moved: 2, unmoved: 3, after: None }));
+        assert_eq!(
+            pass.add(round(2, 0, None)),
+            Some(PassProgress { moved_count: 2, unmoved_count: 3, after_job: None })
+        );
         assert_eq!(pass, PassProgress::default());
     }
 

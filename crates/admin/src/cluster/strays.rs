@@ -23,43 +23,43 @@ const SWEEP_START: SweepPosition = (Timestamp::EPOCH, RunId::new(0));
 #[derive(Debug)]
 pub(super) struct Sweep {
     status: RunStatus,
-    after: SweepPosition,
+    position: SweepPosition,
 }
 
 impl Sweep {
     pub(super) const fn new(status: RunStatus) -> Self {
-        Self { status, after: SWEEP_START }
+        Self { status, position: SWEEP_START }
     }
 
     /// Whether the next look begins at the start.
     pub(super) fn is_at_start(&self) -> bool {
-        self.after == SWEEP_START
+        self.position == SWEEP_START
     }
 
-    /// The runs of the next pages that are not in memory. Runs that were due before `from` are left out.
-    async fn missing(
+    /// The runs of the next pages that are not in memory. Runs that were due before `due_from` are left out.
+    async fn missing_runs(
         &mut self,
         shared: &Shared,
         token: LeaseToken,
-        (from, before): (Timestamp, Timestamp),
+        (due_from, due_before): (Timestamp, Timestamp),
     ) -> Result<Vec<RunId>, StoreError> {
         let limit = shared.config.stray_page;
-        let enough = usize::try_from(limit).unwrap_or(usize::MAX);
+        let page_len = usize::try_from(limit).unwrap_or(usize::MAX);
         if mutant::on(Mutant::SweepFromTheStart) {
-            self.after = SWEEP_START;
+            self.position = SWEEP_START;
         }
-        self.after = self.after.max((from, RunId::new(0)));
+        self.position = self.position.max((due_from, RunId::new(0)));
         let mut missing = Vec::new();
         for _ in 0..shared.config.stray_pages {
-            let page = OpenPage { status: self.status, before, after: self.after, limit };
+            let page = OpenPage { status: self.status, before: due_before, after: self.position, limit };
             let keys = shared.store.open_keys(token, page).await?;
-            missing.extend(shared.in_memory.missing(keys.iter().map(|(_, run)| *run)));
-            let Some(last) = keys.last().filter(|_| keys.len() == enough) else {
-                self.after = SWEEP_START;
+            missing.extend(shared.in_memory.missing_runs(keys.iter().map(|(_, run)| *run)));
+            let Some(last_key) = keys.last().filter(|_| keys.len() == page_len) else {
+                self.position = SWEEP_START;
                 break;
             };
-            self.after = *last;
-            if missing.len() >= enough {
+            self.position = *last_key;
+            if missing.len() >= page_len {
                 break;
             }
         }
@@ -68,7 +68,7 @@ impl Sweep {
 
     /// The rows of the next of these runs that are not in memory.
     pub(super) async fn missing_rows(&mut self, shared: &Shared, token: LeaseToken) -> Result<Vec<Run>, StoreError> {
-        let missing = self.missing(shared, token, (Timestamp::EPOCH, Timestamp::MAX)).await?;
+        let missing = self.missing_runs(shared, token, (Timestamp::EPOCH, Timestamp::MAX)).await?;
         let mut runs = shared.store.runs(&missing).await?;
         runs.retain(|run| run.status == self.status && (run.node, run.node_epoch) == (token.node, token.epoch));
         Ok(runs)
@@ -78,59 +78,59 @@ impl Sweep {
 #[derive(Debug)]
 pub(super) struct Strays {
     /// Runs that came due recently; runs that another server has just stored are among them.
-    recent: Sweep,
+    recent_sweep: Sweep,
     /// All overdue runs, read over many looks.
-    overdue: Sweep,
+    overdue_sweep: Sweep,
     /// All running runs, read over many looks.
-    running: Sweep,
+    running_sweep: Sweep,
 }
 
 impl Strays {
     pub(super) const fn new() -> Self {
         Self {
-            recent: Sweep::new(RunStatus::Pending),
-            overdue: Sweep::new(RunStatus::Pending),
-            running: Sweep::new(RunStatus::Running),
+            recent_sweep: Sweep::new(RunStatus::Pending),
+            overdue_sweep: Sweep::new(RunStatus::Pending),
+            running_sweep: Sweep::new(RunStatus::Running),
         }
     }
 
     /// Own pending runs that are overdue and not in memory.
-    pub(super) async fn overdue(&mut self, shared: &Shared, token: LeaseToken) -> Result<Vec<Run>, StoreError> {
-        let before = shared.clock.now() - STRAY_AFTER;
-        let recent = (before - shared.config.stray_recent, before);
-        let mut missing = self.recent.missing(shared, token, recent).await?;
-        missing.extend(self.overdue.missing(shared, token, (Timestamp::EPOCH, before)).await?);
+    pub(super) async fn overdue_runs(&mut self, shared: &Shared, token: LeaseToken) -> Result<Vec<Run>, StoreError> {
+        let due_before = shared.clock.now() - STRAY_AFTER;
+        let recent_range = (due_before - shared.config.stray_recent, due_before);
+        let mut missing = self.recent_sweep.missing_runs(shared, token, recent_range).await?;
+        missing.extend(self.overdue_sweep.missing_runs(shared, token, (Timestamp::EPOCH, due_before)).await?);
         missing.sort_unstable();
         missing.dedup();
-        let mut overdue = shared.store.runs(&missing).await?;
+        let mut overdue_runs = shared.store.runs(&missing).await?;
         let is_own = |run: &Run| (run.node, run.node_epoch) == (token.node, token.epoch);
-        overdue.retain(|run| run.status == RunStatus::Pending && is_own(run));
+        overdue_runs.retain(|run| run.status == RunStatus::Pending && is_own(run));
         // Memory is read after the rows: a run that came into memory meanwhile may have been marked and sent since.
-        let missing = shared.in_memory.missing(overdue.iter().map(|run| run.id));
-        overdue.retain(|run| missing.contains(&run.id));
-        Ok(overdue)
+        let missing = shared.in_memory.missing_runs(overdue_runs.iter().map(|run| run.id));
+        overdue_runs.retain(|run| missing.contains(&run.id));
+        Ok(overdue_runs)
     }
 
     /// Starts the next sweep of the running runs at the beginning.
     pub(super) const fn restart_sweep(&mut self) {
-        self.running.after = SWEEP_START;
+        self.running_sweep.position = SWEEP_START;
     }
 
     /// Whether a sweep of the running runs is in progress.
     pub(super) fn is_sweeping(&self) -> bool {
-        !self.running.is_at_start()
+        !self.running_sweep.is_at_start()
     }
 
     /// Own running runs that are not in memory. If a run has ended since its key was read, it left the memory only after its end was durable,
     /// so its row shows the end.
-    pub(super) async fn running(&mut self, shared: &Shared, token: LeaseToken) -> Result<Vec<Run>, StoreError> {
+    pub(super) async fn running_runs(&mut self, shared: &Shared, token: LeaseToken) -> Result<Vec<Run>, StoreError> {
         let range = (Timestamp::EPOCH, Timestamp::MAX);
-        let missing = shared.awaiting.missing(self.running.missing(shared, token, range).await?);
-        let mut running = shared.store.runs(&missing).await?;
+        let missing = shared.awaiting.missing_runs(self.running_sweep.missing_runs(shared, token, range).await?);
+        let mut running_runs = shared.store.runs(&missing).await?;
         let is_own = |run: &Run| (run.node, run.node_epoch) == (token.node, token.epoch);
         // A broadcast in progress is in no node's memory; only its shards are.
-        running.retain(|run| run.status == RunStatus::Running && is_own(run) && !run.is_root());
-        Ok(running)
+        running_runs.retain(|run| run.status == RunStatus::Running && is_own(run) && !run.is_root());
+        Ok(running_runs)
     }
 }
 

@@ -18,10 +18,10 @@ pub(crate) struct SwitchBoard {
 impl SwitchBoard {
     /// Stores the switches that were read. Returns whether they differ from the previous ones, or are the first ones.
     pub(crate) fn set(&self, switches: Switches) -> bool {
-        let mut known = self.switches.write().unwrap_or_else(PoisonError::into_inner);
-        let is_new = *known != switches || !self.is_known();
+        let mut current_switches = self.switches.write().unwrap_or_else(PoisonError::into_inner);
+        let is_new = *current_switches != switches || !self.is_known();
         if is_new {
-            *known = switches;
+            *current_switches = switches;
             self.revision.fetch_add(1, Ordering::Release);
         }
         is_new
@@ -41,18 +41,18 @@ impl SwitchBoard {
     }
 
     pub(crate) fn of_executor(&self, app: AppId, name: &str) -> Switch {
-        let known = self.switches.read().unwrap_or_else(PoisonError::into_inner);
-        known.of_executor(app, name).map_or(Switch::Active, |one| one.switch)
+        let switches = self.switches.read().unwrap_or_else(PoisonError::into_inner);
+        switches.of_executor(app, name).map_or(Switch::Active, |executor| executor.switch)
     }
 
     /// The executors whose switch is not active.
     pub(crate) fn executors(&self) -> BTreeMap<(AppId, String), Switch> {
-        let known = self.switches.read().unwrap_or_else(PoisonError::into_inner);
-        known.executors.iter().map(|one| ((one.app, one.name.clone()), one.switch)).collect()
+        let switches = self.switches.read().unwrap_or_else(PoisonError::into_inner);
+        switches.executors.iter().map(|executor| ((executor.app, executor.name.clone()), executor.switch)).collect()
     }
 
     pub(crate) fn stopped_apps(&self) -> Vec<AppId> {
-        let known = self.switches.read().unwrap_or_else(PoisonError::into_inner);
-        known.apps.iter().filter(|(_, switch)| *switch == Switch::Stopped).map(|(app, _)| *app).collect()
+        let switches = self.switches.read().unwrap_or_else(PoisonError::into_inner);
+        switches.apps.iter().filter(|(_, switch)| *switch == Switch::Stopped).map(|(app, _)| *app).collect()
     }
 }

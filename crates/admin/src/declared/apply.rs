@@ -39,7 +39,7 @@ pub(super) async fn reconcile_app(
     let mut problems = Vec::new();
     let declared_jobs: Vec<DeclaredJobs> =
         sets.iter().map(|set| jobs_of_set(set, living_since, &mut problems)).collect();
-    let EffectiveDeclarations { jobs, gone } = effective_declarations(&declared_jobs, living_since);
+    let EffectiveDeclarations { jobs, gone: missing_jobs } = effective_declarations(&declared_jobs, living_since);
     let mut specs = Vec::with_capacity(jobs.len());
     for (name, text) in jobs {
         match parse_spec(&text, &app.name) {
@@ -57,13 +57,14 @@ pub(super) async fn reconcile_app(
             Err(error) => problems.extend(problems_of(&name, error)),
         }
     }
-    undeclare(node, app, gone.iter()).await?;
+    undeclare(node, app, missing_jobs.iter()).await?;
     problems.sort();
     problems.dedup();
     Ok(problems)
 }
 
-/// The jobs of a set, by name. A job without a valid name adds a problem if an executor has declared the set since `living_since`.
+/// The jobs of a set, keyed by their names. A job without a valid name adds a problem if an executor has declared the
+/// set since `living_since`.
 fn jobs_of_set(set: &DeclaredSet, living_since: Timestamp, problems: &mut Vec<DeclarationProblem>) -> DeclaredJobs {
     let specs: Vec<Value> = serde_json::from_str(&set.specs).unwrap_or_default();
     let mut jobs = BTreeMap::new();
@@ -110,26 +111,26 @@ fn parse_spec(text: &str, app: &str) -> Result<JobSpec, Vec<FieldError>> {
     shape::read(document.into()).map_err(errors)
 }
 
-fn other_app_message(named: &Value, app: &str) -> String {
-    let named: String = named.to_string().chars().take(APP_NAME_LEN_MAX).collect();
+fn other_app_message(named_app: &Value, app: &str) -> String {
+    let named_app: String = named_app.to_string().chars().take(APP_NAME_LEN_MAX).collect();
     format!(
-        "the definition names app {named}, and the executor that declares it belongs to app {app:?}; leave the app out, or \
+        "the definition names app {named_app}, and the executor that declares it belongs to app {app:?}; leave the app out, or \
          declare the job from an executor of the app that it names"
     )
 }
 
 async fn register(node: &Node, app: &App, spec: JobSpec) -> Result<(), JobError> {
     check_parents(node, app, &spec).await?;
-    let mut left = TRY_COUNT;
+    let mut tries_left = TRY_COUNT;
     loop {
-        left -= 1;
-        let done = match node.store().job(app.namespace, &spec.name).await? {
+        tries_left -= 1;
+        let result = match node.store().job(app.namespace, &spec.name).await? {
             None => create(node, app, &spec).await,
             Some(record) => reconcile_job(node, app, &record, &spec).await,
         };
-        match done {
-            Err(JobError::Conflict { .. } | JobError::NameTaken | JobError::NotFound) if left > 0 => {}
-            done => return done,
+        match result {
+            Err(JobError::Conflict { .. } | JobError::NameTaken | JobError::NotFound) if tries_left > 0 => {}
+            result => return result,
         }
     }
 }
@@ -138,11 +139,11 @@ async fn register(node: &Node, app: &App, spec: JobSpec) -> Result<(), JobError>
 /// receive the results of their jobs.
 async fn check_parents(node: &Node, app: &App, spec: &JobSpec) -> Result<(), JobError> {
     for parent in spec.parents() {
-        let known = match rondel_core::name::check(parent.name) {
+        let parent_job = match rondel_core::name::check(parent.name) {
             Ok(()) => node.store().job(app.namespace, parent.name).await?,
             Err(_) => None,
         };
-        if known.is_none_or(|known| known.app != app.id) {
+        if parent_job.is_none_or(|known| known.app != app.id) {
             // The message is the same for a job that does not exist and for a job of another app, so that it does not reveal the other
             // app's jobs.
             let message = format!(
@@ -157,32 +158,33 @@ async fn check_parents(node: &Node, app: &App, spec: &JobSpec) -> Result<(), Job
 
 async fn create(node: &Node, app: &App, spec: &JobSpec) -> Result<(), JobError> {
     let entry = audit::begin(node, app, "job.create", &spec.name).await?;
-    let created = jobs::create(node, app.namespace, spec.clone(), &author(app)).await;
-    let after = created.as_ref().ok().map(|record| json!({"version": record.version}));
-    audit::end(node, entry, after).await;
-    let record = created?;
+    let creation_result = jobs::create(node, app.namespace, spec.clone(), &author(app)).await;
+    let audit_values = creation_result.as_ref().ok().map(|record| json!({"version": record.version}));
+    audit::end(node, entry, audit_values).await;
+    let record = creation_result?;
     tracing::info!(job = spec.name, app = app.name, "created a declared job");
     store_declaration(node, &record, spec).await
 }
 
 async fn reconcile_job(node: &Node, app: &App, record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
     let spec = &with_run_instants(node, record, spec);
-    let before = record.declared.as_ref();
+    let stored_declaration = record.declared.as_ref();
     // Refused even if the job belonged to this app before: the user who moved it to another app withdrew it from this app's code.
     if record.app != app.id {
         let message = "a job of another app has this name".to_owned();
         return Err(JobError::Invalid(vec![FieldError::new("/name", message)]));
     }
-    match declaration_step(&record.spec, before.map(|before| &before.spec), spec) {
-        DeclarationStep::Nothing if before.is_some_and(|before| before.undeclared_at.is_none()) => Ok(()),
+    match declaration_step(&record.spec, stored_declaration.map(|before| &before.spec), spec) {
+        DeclarationStep::Nothing if stored_declaration.is_some_and(|before| before.undeclared_at.is_none()) => Ok(()),
         DeclarationStep::Nothing | DeclarationStep::Remember => store_declaration(node, record, spec).await,
         DeclarationStep::Change(changed) => {
             let fields = changed_fields(&record.spec, &changed);
             let entry = audit::begin(node, app, "job.change", &spec.name).await?;
-            let saved = jobs::change(node, record, *changed, Some(record.version), &author(app)).await;
-            let after = saved.as_ref().ok().map(|saved| json!({"version": saved.version, "changed": fields}));
-            audit::end(node, entry, after).await;
-            let record = saved?;
+            let change_result = jobs::change(node, record, *changed, Some(record.version), &author(app)).await;
+            let audit_values =
+                change_result.as_ref().ok().map(|saved| json!({"version": saved.version, "changed": fields}));
+            audit::end(node, entry, audit_values).await;
+            let record = change_result?;
             tracing::info!(job = spec.name, app = app.name, version = record.version, "changed a declared job");
             store_declaration(node, &record, spec).await
         }
@@ -201,8 +203,8 @@ fn with_run_instants(node: &Node, record: &JobRecord, spec: &JobSpec) -> JobSpec
 /// declaration then.
 async fn store_declaration(node: &Node, record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
     let spec = with_run_instants(node, record, spec);
-    let known = record.declared.as_ref().filter(|declared| declared.spec == spec);
-    let declared_at = known.map_or_else(|| node.now(), |declared| declared.declared_at);
+    let same_declaration = record.declared.as_ref().filter(|declared| declared.spec == spec);
+    let declared_at = same_declaration.map_or_else(|| node.now(), |declared| declared.declared_at);
     let declared = Declared { spec, declared_at, undeclared_at: None };
     node.store().declare_job(record.id, &declared).await?;
     Ok(())
@@ -225,14 +227,15 @@ async fn undeclare(node: &Node, app: &App, missing_jobs: impl Iterator<Item = &S
 }
 
 /// The names of the fields that differ, without their values, which may be secret.
-fn changed_fields(before: &JobSpec, after: &JobSpec) -> Vec<String> {
+fn changed_fields(old_spec: &JobSpec, new_spec: &JobSpec) -> Vec<String> {
     let fields = |spec: &JobSpec| serde_json::to_value(spec).unwrap_or_default();
-    let (before, after) = (fields(before), fields(after));
-    let names = [&before, &after].into_iter().filter_map(Value::as_object).flat_map(serde_json::Map::keys);
-    let mut changed: Vec<String> = names.filter(|name| before.get(name) != after.get(name)).cloned().collect();
-    changed.sort();
-    changed.dedup();
-    changed
+    let (old_spec, new_spec) = (fields(old_spec), fields(new_spec));
+    let names = [&old_spec, &new_spec].into_iter().filter_map(Value::as_object).flat_map(serde_json::Map::keys);
+    let mut changed_names: Vec<String> =
+        names.filter(|name| old_spec.get(name) != new_spec.get(name)).cloned().collect();
+    changed_names.sort();
+    changed_names.dedup();
+    changed_names
 }
 
 fn problems_of(job: &str, error: JobError) -> Vec<DeclarationProblem> {

@@ -34,7 +34,10 @@ pub(super) async fn begin(node: &Node, app: &App, action: &str, job: &str) -> Re
         request_id: None,
         action: action.to_owned(),
         object: job.to_owned(),
-        namespace: namespaces.into_iter().find(|one| one.id == app.namespace).map(|one| one.name),
+        namespace: namespaces
+            .into_iter()
+            .find(|namespace| namespace.id == app.namespace)
+            .map(|namespace| namespace.name),
         verdict: Verdict::Allowed,
         before: None,
         after: Some(INCOMPLETE.to_owned()),
@@ -43,10 +46,10 @@ pub(super) async fn begin(node: &Node, app: &App, action: &str, job: &str) -> Re
     Ok(entry)
 }
 
-/// Completes the entry with the result; `after` is `None` if nothing was changed.
-pub(super) async fn end(node: &Node, entry: AuditEntry, after: Option<Value>) {
-    let verdict = if after.is_some() { Verdict::Allowed } else { Verdict::Failed };
-    let entry = AuditEntry { verdict, after: after.map(|after| after.to_string()), ..entry };
+/// Completes the entry with the result; `new_values` is `None` if nothing was changed.
+pub(super) async fn end(node: &Node, entry: AuditEntry, new_values: Option<Value>) {
+    let verdict = if new_values.is_some() { Verdict::Allowed } else { Verdict::Failed };
+    let entry = AuditEntry { verdict, after: new_values.map(|after| after.to_string()), ..entry };
     if let Err(error) = node.store().complete_audit(&entry).await {
         let (action, object) = (entry.action, entry.object);
         tracing::error!(action, object, error = %chain(&error), "cannot record the result of a change in the audit log");

@@ -54,11 +54,11 @@ impl DeclaredSet {
                 declared.len()
             ))
         });
-        let taken = if is_too_much { &[] } else { declared };
-        let read = |job: &v1::DeclaredJob| {
+        let read_jobs = if is_too_much { &[] } else { declared };
+        let parse = |job: &v1::DeclaredJob| {
             serde_json::from_str(&job.spec_json).unwrap_or_else(|_| serde_json::Value::String(job.spec_json.clone()))
         };
-        let specs: Vec<serde_json::Value> = taken.iter().map(read).collect();
+        let specs: Vec<serde_json::Value> = read_jobs.iter().map(parse).collect();
         let names = specs.iter().enumerate().map(|(index, spec)| job_label(index, spec)).collect();
         let specs = serde_json::Value::Array(specs).to_string();
         let hash = Sha256::digest(specs.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -90,17 +90,17 @@ pub(crate) struct DeclaringExecutor {
 
 #[derive(Debug, Default)]
 pub(crate) struct DeclarationBoard {
-    inner: Mutex<Inner>,
+    state: Mutex<BoardState>,
     pub(super) poke: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct BoardState {
     executors: HashMap<ExecutorId, DeclaringExecutor>,
     problems: HashMap<AppId, Vec<DeclarationProblem>>,
 }
 
-impl Inner {
+impl BoardState {
     /// The declared set of an executor, shared with the executors of its app that declare the same. It is refused if the different sets of the
     /// app would exceed their limit.
     fn bounded_set(&self, executor: &DeclaringExecutor) -> Arc<DeclaredSet> {
@@ -129,36 +129,36 @@ impl Inner {
 }
 
 impl DeclarationBoard {
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BoardState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds an executor that came online.
     pub(crate) fn join(&self, mut executor: DeclaringExecutor) {
-        let mut inner = self.inner();
-        let known = inner.executors.get(&executor.session.executor);
-        if known.is_none_or(|known| executor.session.is_newer_than(&known.session)) {
-            executor.declared_set = inner.bounded_set(&executor);
-            inner.executors.insert(executor.session.executor, executor);
+        let mut state = self.lock();
+        let known_executor = state.executors.get(&executor.session.executor);
+        if known_executor.is_none_or(|known| executor.session.is_newer_than(&known.session)) {
+            executor.declared_set = state.bounded_set(&executor);
+            state.executors.insert(executor.session.executor, executor);
         }
-        drop(inner);
+        drop(state);
         self.poke.notify_one();
     }
 
     /// Removes an executor whose stream has ended, unless it has a newer one.
     pub(crate) fn leave(&self, executor: ExecutorId, session_number: u64) {
-        let mut inner = self.inner();
-        if inner.executors.get(&executor).is_some_and(|known| known.session.number == session_number) {
-            inner.executors.remove(&executor);
+        let mut state = self.lock();
+        if state.executors.get(&executor).is_some_and(|known| known.session.number == session_number) {
+            state.executors.remove(&executor);
         }
     }
 
-    /// The connected executors, by app.
+    /// The connected executors, keyed by their apps.
     pub(super) fn by_app(&self) -> BTreeMap<AppId, Vec<DeclaringExecutor>> {
         let mut apps: BTreeMap<AppId, Vec<DeclaringExecutor>> = BTreeMap::new();
-        let mut online: Vec<DeclaringExecutor> = self.inner().executors.values().cloned().collect();
-        online.sort_by_key(|executor| executor.session.executor);
-        for executor in online {
+        let mut declaring_executors: Vec<DeclaringExecutor> = self.lock().executors.values().cloned().collect();
+        declaring_executors.sort_by_key(|executor| executor.session.executor);
+        for executor in declaring_executors {
             apps.entry(executor.app).or_default().push(executor);
         }
         apps
@@ -166,22 +166,22 @@ impl DeclarationBoard {
 
     /// The problems of the jobs that an app's code declares.
     pub(crate) fn problems(&self, app: AppId) -> Vec<DeclarationProblem> {
-        self.inner().problems.get(&app).cloned().unwrap_or_default()
+        self.lock().problems.get(&app).cloned().unwrap_or_default()
     }
 
     /// Keeps the problems of these apps only: no executor of another app is connected here any more.
     pub(super) fn keep_problems_of(&self, is_kept: impl Fn(AppId) -> bool) {
-        self.inner().problems.retain(|app, _| is_kept(*app));
+        self.lock().problems.retain(|app, _| is_kept(*app));
     }
 
     /// Stores the problems; returns whether they have changed.
     pub(super) fn set_problems(&self, app: AppId, problems: &[DeclarationProblem]) -> bool {
-        let mut inner = self.inner();
-        let is_news = inner.problems.get(&app).map_or(!problems.is_empty(), |known| known != problems);
+        let mut state = self.lock();
+        let is_news = state.problems.get(&app).map_or(!problems.is_empty(), |known| known != problems);
         if problems.is_empty() {
-            inner.problems.remove(&app);
+            state.problems.remove(&app);
         } else {
-            inner.problems.insert(app, problems.to_vec());
+            state.problems.insert(app, problems.to_vec());
         }
         is_news
     }

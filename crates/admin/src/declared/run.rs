@@ -17,7 +17,7 @@ use crate::node::Node;
 /// How often the living sets are recorded, and apps with problems are tried again.
 const PERIOD: Duration = Duration::from_secs(5);
 /// Delay after an executor connects, so that executors that connect together are handled together.
-const PAUSE: Duration = Duration::from_millis(200);
+const GATHER_TIME: Duration = Duration::from_millis(200);
 
 /// Keeps declared jobs in line with the declarations.
 pub(crate) struct DeclareLoop {
@@ -30,14 +30,14 @@ pub(crate) struct DeclareLoop {
 #[derive(Debug, PartialEq, Eq)]
 struct AppState {
     /// The hashes of the declared sets of living executors.
-    living: Vec<String>,
+    living_hashes: Vec<String>,
     /// The connected executors, each with the number of its stream.
-    online: Vec<(ExecutorId, u64)>,
+    online_sessions: Vec<(ExecutorId, u64)>,
 }
 
 impl Background for DeclareLoop {
     const NAME: &'static str = "declare";
-    const WORK: &'static str = "apply declared jobs";
+    const ACTION: &'static str = "apply declared jobs";
 
     fn period(&self) -> Option<Duration> {
         Some(PERIOD)
@@ -49,7 +49,7 @@ impl Background for DeclareLoop {
 
     async fn wait_until_woken(&mut self) {
         self.node.declared().poke.notified().await;
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(GATHER_TIME).await;
     }
 
     async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
@@ -71,8 +71,10 @@ impl DeclareLoop {
         let now = self.node.now();
         for (app, online) in &apps {
             // Executors of one build declare the same set, which is recorded once.
-            let declared_set: BTreeMap<&str, &str> =
-                online.iter().map(|one| (one.declared_set.hash.as_str(), one.declared_set.specs.as_str())).collect();
+            let declared_set: BTreeMap<&str, &str> = online
+                .iter()
+                .map(|executor| (executor.declared_set.hash.as_str(), executor.declared_set.specs.as_str()))
+                .collect();
             for (hash, specs) in declared_set {
                 self.node.store().record_declared_set(*app, hash, specs, now).await?;
             }
@@ -95,21 +97,27 @@ impl DeclareLoop {
     async fn apply_if_changed(
         &mut self,
         id: AppId,
-        online: &[DeclaringExecutor],
+        declaring_executors: &[DeclaringExecutor],
         headers: &[DeclaredSetHeader],
         living_since: Timestamp,
     ) -> Result<bool, StoreError> {
-        let Some(first) = online.first() else { return Ok(false) };
-        let living = headers.iter().filter(|header| header.app == id).map(|header| header.hash.clone()).collect();
-        let state =
-            AppState { living, online: online.iter().map(|one| (one.session.executor, one.session.number)).collect() };
+        let Some(any_executor) = declaring_executors.first() else { return Ok(false) };
+        let living_hashes =
+            headers.iter().filter(|header| header.app == id).map(|header| header.hash.clone()).collect();
+        let state = AppState {
+            living_hashes,
+            online_sessions: declaring_executors
+                .iter()
+                .map(|executor| (executor.session.executor, executor.session.number))
+                .collect(),
+        };
         let has_problems = !self.node.declared().problems(id).is_empty();
         if self.applied_states.get(&id) == Some(&state) && !has_problems {
             return Ok(false);
         }
-        let app = App { id, namespace: first.namespace, name: first.app_name.clone() };
+        let app = App { id, namespace: any_executor.namespace, name: any_executor.app_name.clone() };
         let mut problems = Box::pin(reconcile_app(&self.node, &app, living_since)).await?;
-        problems.extend(online.iter().filter_map(|one| one.declared_set.refusal.clone()));
+        problems.extend(declaring_executors.iter().filter_map(|executor| executor.declared_set.refusal.clone()));
         problems.sort();
         problems.dedup();
         let is_news = self.node.declared().set_problems(id, &problems);
@@ -117,16 +125,18 @@ impl DeclareLoop {
             let (job, pointer, message) = (&problem.job, &problem.pointer, &problem.message);
             tracing::warn!(app = app.name, job, pointer, message, "cannot apply a declared job");
         }
-        let before = self.applied_states.insert(id, state);
-        let was_connected = |one: &DeclaringExecutor| {
-            before.as_ref().is_some_and(|known| known.online.contains(&(one.session.executor, one.session.number)))
+        let previous_state = self.applied_states.insert(id, state);
+        let was_connected = |executor: &DeclaringExecutor| {
+            previous_state.as_ref().is_some_and(|known| {
+                known.online_sessions.contains(&(executor.session.executor, executor.session.number))
+            })
         };
         // An executor that was already connected is notified of changes only, a new one of all its problems.
-        for one in online.iter().filter(|one| one.declared_set.has_content()) {
-            let own = one.declared_set.problems_of_executor(&problems);
-            let has_news = if was_connected(one) { is_news } else { !own.is_empty() };
+        for executor in declaring_executors.iter().filter(|executor| executor.declared_set.has_content()) {
+            let own_problems = executor.declared_set.problems_of_executor(&problems);
+            let has_news = if was_connected(executor) { is_news } else { !own_problems.is_empty() };
             if has_news {
-                board::send(&one.session, &own);
+                board::send(&executor.session, &own_problems);
             }
         }
         Ok(true)

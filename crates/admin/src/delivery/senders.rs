@@ -17,7 +17,7 @@ use crate::background::TickError;
 /// messages would only wait here.
 pub(crate) struct Senders<K> {
     /// The senders in progress: each resolves to its receiver and the result.
-    under_way: FuturesUnordered<BoxFuture<'static, (K, Result<(), StoreError>)>>,
+    sends_in_progress: FuturesUnordered<BoxFuture<'static, (K, Result<(), StoreError>)>>,
     receivers: BTreeSet<K>,
     /// The store error of the last sender that failed, until a tick reports it.
     unreported_error: Option<TickError>,
@@ -26,7 +26,12 @@ pub(crate) struct Senders<K> {
 
 impl<K: Ord + Copy + Send + 'static> Senders<K> {
     pub(crate) fn new() -> Self {
-        Self { under_way: FuturesUnordered::new(), receivers: BTreeSet::new(), unreported_error: None, client: None }
+        Self {
+            sends_in_progress: FuturesUnordered::new(),
+            receivers: BTreeSet::new(),
+            unreported_error: None,
+            client: None,
+        }
     }
 
     /// The receivers to which messages are being sent.
@@ -39,29 +44,33 @@ impl<K: Ord + Copy + Send + 'static> Senders<K> {
     }
 
     /// Starts to send to a receiver.
-    pub(crate) fn start(&mut self, to: K, send: impl Future<Output = Result<(), StoreError>> + Send + 'static) {
-        self.receivers.insert(to);
-        self.under_way.push(Box::pin(async move { (to, send.await) }));
+    pub(crate) fn start(
+        &mut self,
+        destination: K,
+        send: impl Future<Output = Result<(), StoreError>> + Send + 'static,
+    ) {
+        self.receivers.insert(destination);
+        self.sends_in_progress.push(Box::pin(async move { (destination, send.await) }));
     }
 
     /// Waits until a sender ends. Never resolves if there is none.
     pub(crate) async fn wait_for_one(&mut self) {
-        match self.under_way.next().await {
-            Some(ended) => self.ended(ended),
+        match self.sends_in_progress.next().await {
+            Some(ended) => self.finish_send(ended),
             None => pending().await,
         }
     }
 
     /// Waits until all senders have ended.
     pub(crate) async fn wait_for_all(&mut self) {
-        while let Some(ended) = self.under_way.next().await {
-            self.ended(ended);
+        while let Some(result) = self.sends_in_progress.next().await {
+            self.finish_send(result);
         }
     }
 
-    fn ended(&mut self, (to, sent): (K, Result<(), StoreError>)) {
-        self.receivers.remove(&to);
-        if let Err(error) = sent {
+    fn finish_send(&mut self, (destination, result): (K, Result<(), StoreError>)) {
+        self.receivers.remove(&destination);
+        if let Err(error) = result {
             self.unreported_error = Some(error.into());
         }
     }
@@ -71,11 +80,11 @@ impl<K: Ord + Copy + Send + 'static> Senders<K> {
         self.unreported_error.take().map_or(Ok(()), Err)
     }
 
-    pub(crate) fn client(&mut self, allowed: &AllowedAddresses) -> Result<Outgoing, TickError> {
+    pub(crate) fn client(&mut self, allowed_addresses: &AllowedAddresses) -> Result<Outgoing, TickError> {
         if let Some(client) = &self.client {
             return Ok(client.clone());
         }
-        let client = build_client(allowed).map_err(TickError::new)?;
+        let client = build_client(allowed_addresses).map_err(TickError::new)?;
         Ok(self.client.insert(client).clone())
     }
 }

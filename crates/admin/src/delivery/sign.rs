@@ -16,7 +16,7 @@ pub(crate) fn generate_secret() -> String {
     format!("{PREFIX}{}", BASE64_STANDARD.encode(key))
 }
 
-/// The value of `webhook-signature`; `None` if the secret does not have our format.
+/// The value of `webhook-signature`; `None` if the secret does not have the format of [`generate_secret`].
 pub(crate) fn signature(secret: &str, id: &str, timestamp: i64, body: &str) -> Option<String> {
     let key = BASE64_STANDARD.decode(secret.strip_prefix(PREFIX)?).ok()?;
     let mut mac = Hmac::<Sha256>::new_from_slice(&key).ok()?;

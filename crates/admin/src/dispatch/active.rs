@@ -22,7 +22,7 @@ pub(crate) struct ActiveRun {
     /// The number of the trigger that was sent last.
     pub(crate) trigger_number: i64,
     /// When this server last looked at the run's row.
-    pub(crate) looked_at: Timestamp,
+    pub(crate) row_checked_at: Timestamp,
     pub(crate) phase: Phase,
     /// When its handler began; `None` if no start has been reported.
     pub(crate) began_at: Option<Timestamp>,
@@ -32,7 +32,7 @@ pub(crate) struct ActiveRun {
     pub(crate) beats_at_send: Option<u64>,
     /// Why the server gave the run up; `None` if it did not. If the result lane has no room for the end that follows, the next round gives
     /// the run up again for this reason. Cleared when the executor lists the run again.
-    pub(crate) lost_for: Option<Reason>,
+    pub(crate) lost_reason: Option<Reason>,
     /// The span of the dispatch, until the executor answers; `None` if traces are not exported.
     pub(crate) span: Option<DispatchSpan>,
 }
@@ -51,12 +51,12 @@ impl ActiveRun {
             executor_name,
             sent_or_chosen_at: now,
             trigger_number: 0,
-            looked_at: now,
+            row_checked_at: now,
             phase,
             began_at: None,
             row_names_executor: false,
             beats_at_send: None,
-            lost_for: None,
+            lost_reason: None,
             span: None,
         }
     }
@@ -80,7 +80,7 @@ impl ActiveRun {
     /// Handles a step back of the clock to `now`: it was sent, and its row was read, now at the latest.
     pub(crate) fn step_back(&mut self, now: Timestamp) {
         self.sent_or_chosen_at = now.min(self.sent_or_chosen_at);
-        self.looked_at = now.min(self.looked_at);
+        self.row_checked_at = now.min(self.row_checked_at);
     }
 
     /// Records that the executor has answered about this attempt.

@@ -28,11 +28,16 @@ pub(super) fn flush_questions(d: &mut Decision<'_>) {
     }
 }
 
-/// Handles an executor's answer to question `number`; `free` lists the jobs whose runs it would take.
-pub(super) fn on_probe_answered(d: &mut Decision<'_>, executor: ExecutorId, number: i64, free: &BTreeSet<JobId>) {
+/// Handles an executor's answer to question `question_number`; `free_jobs` lists the jobs whose runs it would take.
+pub(super) fn on_probe_answered(
+    d: &mut Decision<'_>,
+    executor: ExecutorId,
+    question_number: i64,
+    free_jobs: &BTreeSet<JobId>,
+) {
     let now = d.now;
     d.state.executors.record_heard(executor, now);
-    for job in d.state.probes.record_answer(executor, number, free, &mut d.state.runs) {
+    for job in d.state.probes.record_answer(executor, question_number, free_jobs, &mut d.state.runs) {
         route_probed(d, job);
     }
 }
@@ -40,35 +45,35 @@ pub(super) fn on_probe_answered(d: &mut Decision<'_>, executor: ExecutorId, numb
 /// Routes the runs whose deadline for answers has passed, by the answers that have arrived.
 pub(super) fn route_overdue_probes(d: &mut Decision<'_>) {
     let now = d.now;
-    for job in d.state.probes.take_ended(now) {
+    for job in d.state.probes.take_expired_jobs(now) {
         route_probed(d, job);
     }
 }
 
 fn route_probed(d: &mut Decision<'_>, job: JobId) {
     let now = d.now;
-    let (mut taken, mut waiting) = (Vec::new(), Vec::new());
+    let (mut chosen_executors, mut waiting_probes) = (Vec::new(), Vec::new());
     for mut probe in d.state.probes.take(job, &mut d.state.runs) {
         // An executor that got a run of the job just now is not free for the next one.
-        taken.iter().for_each(|executor| probe.answers.record_taken(*executor));
+        chosen_executors.iter().for_each(|executor| probe.answers.record_taken(*executor));
         match choose(d, &probe, probe.answers.answer_deadline <= now) {
             RouteDecision::Executor(id, name, trace) => {
                 if question(probe.ready.definition.job.route) == Some(Question::Idle) {
-                    taken.push(id);
+                    chosen_executors.push(id);
                 }
                 assign_with_trace(d, probe.ready, id, name, trace);
                 flow::offer_freed_places(d);
             }
-            RouteDecision::Wait(_) => waiting.push(probe),
+            RouteDecision::Wait(_) => waiting_probes.push(probe),
             RouteDecision::NoExecutor => {
                 d.state.probes.pause(job, now);
-                let since = probe.ready.tried_at.unwrap_or(now);
-                d.state.parked.push(WaitingRun { ready: probe.ready, since }, &mut d.state.runs);
+                let tried_since = probe.ready.tried_at.unwrap_or(now);
+                d.state.parked.push(WaitingRun { ready: probe.ready, since: tried_since }, &mut d.state.runs);
             }
         }
     }
-    for mut probe in waiting {
-        taken.iter().for_each(|executor| probe.answers.record_taken(*executor));
+    for mut probe in waiting_probes {
+        chosen_executors.iter().for_each(|executor| probe.answers.record_taken(*executor));
         d.state.probes.put_back(probe, &mut d.state.runs);
     }
 }

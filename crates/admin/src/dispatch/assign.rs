@@ -21,10 +21,10 @@ pub(super) fn assign(d: &mut Decision<'_>, ready: ReadyRun, executor: ExecutorId
     if let Some(online) = d.state.executors.get_mut(executor) {
         online.in_flight += 1;
     }
-    let marking = ready.is_marked_first();
-    let phase = if marking { Phase::Marking } else { Phase::Placed };
+    let is_marked_first = ready.is_marked_first();
+    let phase = if is_marked_first { Phase::Marking } else { Phase::Placed };
     let active = ActiveRun::new(ready, executor, executor_name, now, phase);
-    if marking {
+    if is_marked_first {
         d.state.outbox.marks.push(active.run_at_executor(active.sent_or_chosen_at));
     } else if may_be_sent(d, executor, &active.ready) {
         d.state.outbox.triggers.entry(executor).or_default().push(active.ready.run.id);

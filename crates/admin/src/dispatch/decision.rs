@@ -100,12 +100,12 @@ impl<'a> Decision<'a> {
         self.effects.push(Effect::Store(step));
     }
 
-    pub(super) fn finish(&mut self, end: Submission) {
-        self.effects.push(Effect::Finish(Box::new(end)));
+    pub(super) fn finish(&mut self, submission: Submission) {
+        self.effects.push(Effect::Finish(Box::new(submission)));
     }
 
-    pub(super) fn count(&mut self, what: Count, count: usize) {
-        self.effects.push(Effect::Count(what, count));
+    pub(super) fn count(&mut self, counter: Count, count: usize) {
+        self.effects.push(Effect::Count(counter, count));
     }
 
     pub(super) fn forget(&mut self, runs: impl IntoIterator<Item = RunId>) {

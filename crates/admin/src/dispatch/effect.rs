@@ -50,7 +50,6 @@ pub(crate) enum Effect {
     EndLease,
     /// Show an executor as online, under this name.
     ShowOnline(Box<OnlineExecutor>),
-    /// Show an executor as offline.
     ShowOffline(ExecutorId),
     /// Show that an executor leaves triggers unanswered; `None` if it answers again.
     ShowUnanswered(ExecutorId, Option<UnansweredTriggers>),
@@ -83,7 +82,7 @@ impl Effect {
 #[derive(Debug)]
 pub(crate) struct Submission {
     pub(crate) attempt_end: AttemptEnd,
-    pub(crate) counted: CountedRun,
+    pub(crate) counted_run: CountedRun,
     /// The stream of the executor that reported it; `None` if the server decided the end.
     pub(crate) reply_to: Option<SessionHandle>,
     /// The phase to restore if the lane is full; `None` if no executor has the run.

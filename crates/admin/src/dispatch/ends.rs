@@ -47,16 +47,16 @@ pub(super) fn end_unsent(d: &mut Decision<'_>, ready: &ReadyRun, outcome: Outcom
 
 /// Stores the end of a run that no executor has. If the result lane is full, the run is forgotten. Its row is still open, so the periodic
 /// queries find the run, and the dispatcher decides about it again.
-pub(super) fn submit(d: &mut Decision<'_>, attempt_end: AttemptEnd, counted: CountedRun) {
+pub(super) fn submit(d: &mut Decision<'_>, attempt_end: AttemptEnd, counted_run: CountedRun) {
     debug_assert!(attempt_end.owner.is_some(), "the end of {} names no lease to forget it of", attempt_end.run);
-    d.finish(Submission { attempt_end, counted, reply_to: None, phase_before: None });
+    d.finish(Submission { attempt_end, counted_run, reply_to: None, phase_before: None });
 }
 
 /// Stores an end that the executor did not report. If the result lane is full, the run's phase is restored.
 pub(super) fn give_up(d: &mut Decision<'_>, run: RunId, attempt_end: AttemptEnd) {
     let Some(active) = d.state.runs.active_mut(run) else { return };
-    let (executor, counted) = (active.executor, CountedRun::of_ready(&active.ready));
+    let (executor, counted_run) = (active.executor, CountedRun::of_ready(&active.ready));
     let phase_before = Some(std::mem::replace(&mut active.phase, Phase::Ending));
     free_slot(d, executor);
-    d.finish(Submission { attempt_end, counted, reply_to: None, phase_before });
+    d.finish(Submission { attempt_end, counted_run, reply_to: None, phase_before });
 }

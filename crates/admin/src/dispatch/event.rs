@@ -39,7 +39,7 @@ pub(crate) struct SessionHandle {
     /// Rises with each stream that is opened to this process.
     pub(crate) number: u64,
     /// The number of the stream's hello among all that its executor has sent; 0 if the executor does not count them.
-    pub(crate) hello: u64,
+    pub(crate) hello_number: u64,
     pub(crate) stream: Arc<dyn ExecutorStream>,
 }
 
@@ -53,7 +53,7 @@ impl SessionHandle {
     /// Whether this stream is newer than another one of the same executor. Only the executor knows the order in which it opened its streams: a
     /// server that was suspended may accept them in any order.
     pub(crate) fn is_newer_than(&self, other: &Self) -> bool {
-        (self.hello, self.number) > (other.hello, other.number)
+        (self.hello_number, self.number) > (other.hello_number, other.number)
     }
 }
 
@@ -79,8 +79,8 @@ impl<T> fmt::Debug for Responder<T> {
 /// The attempts that an executor reported when it opened its stream: those that it holds, and those whose results it still has.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
-    pub(crate) held: HashSet<(RunId, i32)>,
-    pub(crate) finished: HashSet<(RunId, i32)>,
+    pub(crate) held_runs: HashSet<(RunId, i32)>,
+    pub(crate) finished_runs: HashSet<(RunId, i32)>,
     /// Which of the held attempts have begun.
     pub(crate) starts: StartReports,
     /// The executor's previous process, as its hello proves; `None` if the hello proves none.
@@ -95,9 +95,9 @@ pub(crate) struct FenceAnswer {
     /// The newest of the node's leases whose triggers the executor refuses.
     pub(crate) lease: LeaseToken,
     /// All attempts that the executor had when it answered, from any node.
-    pub(crate) held: HashSet<(RunId, i32)>,
+    pub(crate) held_runs: HashSet<(RunId, i32)>,
     /// Attempts whose results no server had acknowledged by then.
-    pub(crate) finished: HashSet<(RunId, i32)>,
+    pub(crate) finished_runs: HashSet<(RunId, i32)>,
     /// Which of the held attempts had begun then.
     pub(crate) starts: StartReports,
 }
@@ -118,7 +118,7 @@ pub(crate) struct IncomingResult {
     /// For how long no server had answered the executor, if it stopped the run for that reason.
     pub(crate) silent_ms: Option<u64>,
     /// Whether a group of a pump left rows that failed for good, or its last select failed.
-    pub(crate) unfinished: bool,
+    pub(crate) is_unfinished: bool,
     /// The memory reserved for all results of its message, until their lanes count that memory.
     pub(crate) memory: Option<Arc<dyn fmt::Debug + Send + Sync>>,
 }
@@ -152,7 +152,7 @@ impl IncomingResult {
             detail,
             jitter: jitter(self.run, self.attempt),
             owner: None,
-            unfinished: self.unfinished,
+            is_unfinished: self.is_unfinished,
         }
     }
 }
@@ -178,6 +178,8 @@ pub(crate) enum Event {
     Ready(Vec<ReadyRun>),
     /// An executor opened a stream.
     Joined(SessionHandle, OnlineExecutor, Report),
+    /// The executor of this stream may also report runs of processes that were stored after its hello was read: its whole lineage.
+    LineageGrew(SessionHandle, Arc<[ExecutorId]>),
     /// A stream ended. Once this is answered, nothing is sent on it.
     StreamEnded(ExecutorId, u64, Responder<()>),
     /// An executor has shut down in order: it has no runs.
@@ -284,16 +286,16 @@ pub(crate) enum Event {
 pub(crate) struct RollCallRun {
     pub(crate) ready: ReadyRun,
     /// The lease under which it may have been sent; `None` if that is no longer known.
-    pub(crate) from: Option<LeaseToken>,
+    pub(crate) sent_under: Option<LeaseToken>,
 }
 
 /// The outcome of storing a broadcast's shards.
 #[derive(Debug)]
 pub(crate) struct Shards {
     /// The shards that were to be written.
-    pub(crate) asked: Vec<Run>,
+    pub(crate) requested_shards: Vec<Run>,
     /// The open shards that belong to this node; `None` if the database did not answer: it may have stored the shards.
-    pub(crate) open: Option<Vec<Run>>,
+    pub(crate) open_shards: Option<Vec<Run>>,
 }
 
 /// The end of an attempt that is durable now.
@@ -303,5 +305,5 @@ pub(crate) struct SettledAttempt {
     pub(crate) attempt: i32,
     /// The lease of the server that decided the end; `None` if an executor reported it.
     pub(crate) owner: Option<LeaseToken>,
-    pub(crate) finished: EndOutcome,
+    pub(crate) end_outcome: EndOutcome,
 }

@@ -29,12 +29,12 @@ pub(crate) struct ConnectedExecutor {
     /// The name that it gave itself.
     given_name: String,
     /// Its name and its points on the hash ring, for routers.
-    points: HashPoints,
+    hash_points: HashPoints,
     labels: BTreeMap<String, String>,
     weight: u32,
     handlers: HashSet<String>,
     /// Whether it takes any handler.
-    takes_any: bool,
+    takes_any_handler: bool,
     slots: usize,
     /// How many runs of this node it may have at once: a little more than its slots.
     run_count_max: usize,
@@ -55,22 +55,22 @@ pub(crate) struct ConnectedExecutor {
     pub(crate) full_until: Option<Timestamp>,
     pub(crate) report: Report,
     /// For each node, the newest epoch whose triggers it refuses, as it reported on this stream.
-    fenced: BTreeMap<NodeId, i64>,
+    fenced_epochs: BTreeMap<NodeId, i64>,
     /// The attempts that it had, or whose results it had, when it last answered a fence.
-    held: HashSet<(RunId, i32)>,
-    /// Which of the attempts in `held` had begun.
+    fenced_runs: HashSet<(RunId, i32)>,
+    /// Which of the attempts in `fenced_runs` had begun.
     starts: StartReports,
 }
 
 impl ConnectedExecutor {
     /// Whether it has reported that it takes no triggers of this lease any more.
     pub(crate) fn has_fenced(&self, lease: LeaseToken) -> bool {
-        self.fenced.get(&lease.node).is_some_and(|epoch| *epoch >= lease.epoch)
+        self.fenced_epochs.get(&lease.node).is_some_and(|epoch| *epoch >= lease.epoch)
     }
 
     /// The attempts that it had, or whose results it had, when it last answered a fence.
-    pub(crate) fn held(&self) -> impl Iterator<Item = &(RunId, i32)> {
-        self.held.iter()
+    pub(crate) fn held_runs(&self) -> impl Iterator<Item = &(RunId, i32)> {
+        self.fenced_runs.iter()
     }
 
     /// Whether this run had begun when the executor last answered a fence.
@@ -86,13 +86,13 @@ impl ConnectedExecutor {
 
     /// Whether the run's caller named this executor, or none.
     pub(crate) fn is_allowed_for(&self, run: &Run) -> bool {
-        let only = run.only_executor.as_deref();
-        only.is_none_or(|only| only == self.given_name) || mutant::on(Mutant::ChosenIsIgnored)
+        let only_executor = run.only_executor.as_deref();
+        only_executor.is_none_or(|only| only == self.given_name) || mutant::on(Mutant::ChosenIsIgnored)
     }
 
     /// An executor that takes any handler, as those of XXL-JOB do, takes no pump jobs.
     fn has_handler(&self, job: &Job) -> bool {
-        (self.takes_any && job.pump.is_none()) || self.handlers.contains(&job.handler)
+        (self.takes_any_handler && job.pump.is_none()) || self.handlers.contains(&job.handler)
     }
 
     /// Whether it gets new runs once it has room: it is not shutting down, and its switch is active.
@@ -107,8 +107,8 @@ impl ConnectedExecutor {
 
     /// Why it takes no run of the job now.
     fn obstacle(&self, job: &Job, now: Timestamp) -> Option<Obstacle> {
-        let unmet = job.select.unmet_condition(&self.given_name, &self.labels);
-        let (kind, condition) = match (self.has_handler(job), unmet, self.refusal(now)) {
+        let unmet_condition = job.select.unmet_condition(&self.given_name, &self.labels);
+        let (kind, condition) = match (self.has_handler(job), unmet_condition, self.refusal(now)) {
             (false, ..) => (ObstacleKind::Handler, None),
             (true, Some(UnmetCondition::Name), _) => (ObstacleKind::NotSelected, None),
             (true, Some(UnmetCondition::Label(condition)), _) => (ObstacleKind::Label, Some(condition)),
@@ -138,8 +138,8 @@ impl ConnectedExecutor {
 
     /// Whether it takes a run now and has spare slots: more than a quarter of its slots are free, and more than one.
     pub(crate) fn has_spare_slots(&self, now: Timestamp) -> bool {
-        let free = self.slots.saturating_sub(self.in_flight + self.runs_of_other_nodes);
-        free > (self.slots / 4).max(1) && self.refusal(now).is_none()
+        let free_slots = self.slots.saturating_sub(self.in_flight + self.runs_of_other_nodes);
+        free_slots > (self.slots / 4).max(1) && self.refusal(now).is_none()
     }
 
     /// Whether a run that it gets now begins at once.
@@ -149,12 +149,12 @@ impl ConnectedExecutor {
 
     pub(crate) fn candidate(&self, answer: Answer, now: Timestamp) -> Candidate<'_> {
         let active = self.in_flight + self.runs_of_other_nodes;
-        Candidate { hashed_name: &self.points, weight: self.weight, active, refusal: self.refusal(now), answer }
+        Candidate { hashed_name: &self.hash_points, weight: self.weight, active, refusal: self.refusal(now), answer }
     }
 }
 
 /// Separates a shared name from its distinguishing suffix; no name contains it.
-const SUFFIX: char = '~';
+const NAME_SEPARATOR: char = '~';
 
 /// Whether an executor with this obstacle is fit for the run but cannot take it now.
 pub(crate) const fn is_fit_despite(kind: ObstacleKind) -> bool {
@@ -164,14 +164,14 @@ pub(crate) const fn is_fit_despite(kind: ObstacleKind) -> bool {
 /// The name that an executor gave itself, from the name that is unique within its app.
 #[must_use]
 pub fn given_name(name: &str) -> &str {
-    name.split_once(SUFFIX).map_or(name, |(given, _)| given)
+    name.split_once(NAME_SEPARATOR).map_or(name, |(given, _)| given)
 }
 
 /// An executor that no node has heard for too long.
 #[derive(Clone, Copy, Debug)]
 struct LostExecutor {
     /// When the loss was found.
-    at: Timestamp,
+    lost_at: Timestamp,
     /// When it was last heard; [`Timestamp::MAX`] if its process has ended, because no node hears it again then.
     heard_at: Timestamp,
     /// Whether none of its runs continues: its process has ended, or it has stopped even the runs that may continue in silence, without a
@@ -184,13 +184,13 @@ const LOST_KEPT_FOR: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Default)]
 pub(crate) struct Executors {
-    online: BTreeMap<ExecutorId, ConnectedExecutor>,
+    online_executors: BTreeMap<ExecutorId, ConnectedExecutor>,
     /// The executors of each app, in the order in which routers see them: by name. The id distinguishes two processes with one name.
     by_app: HashMap<AppId, BTreeMap<(String, ExecutorId), ()>>,
     /// Executors that are not connected here, and when a node last heard them.
-    disconnected: BTreeMap<ExecutorId, Timestamp>,
+    last_heard_at: BTreeMap<ExecutorId, Timestamp>,
     /// Executors that no node has heard for too long.
-    lost: BTreeMap<ExecutorId, LostExecutor>,
+    lost_executors: BTreeMap<ExecutorId, LostExecutor>,
     /// The number of the newest hello of each of these executors, also after its stream has ended.
     newest_hellos: BTreeMap<ExecutorId, u64>,
     pub(crate) silences: Silences,
@@ -202,7 +202,7 @@ impl Executors {
     /// Sets the switch of each executor. A switch belongs to the name that executors give themselves: executors that share the name share
     /// the switch.
     pub(crate) fn set_switches(&mut self, switches: &BTreeMap<(AppId, String), Switch>) {
-        for online in self.online.values_mut() {
+        for online in self.online_executors.values_mut() {
             let key = (online.app, online.given_name.clone());
             online.switch = switches.get(&key).copied().unwrap_or(Switch::Active);
         }
@@ -210,11 +210,11 @@ impl Executors {
 
     pub(crate) fn join(&mut self, session: SessionHandle, executor: &OnlineExecutor, report: Report) {
         let id = executor.id;
-        self.disconnected.remove(&id);
-        self.lost.remove(&id);
-        self.newest_hellos.insert(id, session.hello);
-        if let Some(earlier) = self.online.remove(&id) {
-            self.unlist(&earlier);
+        self.last_heard_at.remove(&id);
+        self.lost_executors.remove(&id);
+        self.newest_hellos.insert(id, session.hello_number);
+        if let Some(earlier_session) = self.online_executors.remove(&id) {
+            self.unlist(&earlier_session);
         }
         self.by_app.entry(executor.app).or_default().insert((executor.name.clone(), id), ());
         let slots = usize::try_from(executor.slots).unwrap_or(usize::MAX);
@@ -223,14 +223,14 @@ impl Executors {
             app: executor.app,
             name: executor.name.clone(),
             given_name: given_name(&executor.name).to_owned(),
-            points: match executor.labels.get(labels::XXL_ADDRESS) {
+            hash_points: match executor.labels.get(labels::XXL_ADDRESS) {
                 Some(address) => HashPoints::at(&executor.name, address),
                 None => HashPoints::new(&executor.name),
             },
             labels: executor.labels.clone(),
             weight: executor.weight,
             handlers: executor.handlers.iter().cloned().collect(),
-            takes_any: executor.handlers.iter().any(|handler| handler == ANY_HANDLER),
+            takes_any_handler: executor.handlers.iter().any(|handler| handler == ANY_HANDLER),
             // A little more than the slots, so that the next run is there when one ends.
             run_count_max: slots + 4.max(slots / 4),
             slots,
@@ -239,176 +239,181 @@ impl Executors {
             runs_of_other_nodes: 0,
             heard_at: executor.last_seen_at,
             beat_count: 0,
-            is_draining: executor.draining,
+            is_draining: executor.is_draining,
             switch: Switch::Active,
             full_until: None,
             report,
-            fenced: BTreeMap::new(),
-            held: HashSet::new(),
+            fenced_epochs: BTreeMap::new(),
+            fenced_runs: HashSet::new(),
             starts: StartReports::default(),
         };
-        self.online.insert(id, online);
+        self.online_executors.insert(id, online);
     }
 
     /// Whether the executor has sent a newer hello since. A server that was suspended reads the hellos of several streams in any order, and an
     /// outdated hello does not list the runs that the executor has received on a newer stream.
     pub(crate) fn is_outdated(&self, session: &SessionHandle) -> bool {
-        self.newest_hellos.get(&session.executor).is_some_and(|newest| *newest > session.hello)
+        self.newest_hellos.get(&session.executor).is_some_and(|newest| *newest > session.hello_number)
     }
 
     /// The name of this executor on this node. Two executors with one name get distinct names, unless the journal in a data directory proves
     /// that one is the other's successor, or that both took over the directory of the same third executor.
     pub(crate) fn distinct_name(&self, executor: &OnlineExecutor, predecessor: Option<ExecutorId>) -> String {
-        let is_other = |online: &ConnectedExecutor| {
+        let is_other_executor = |online: &ConnectedExecutor| {
             let id = online.session.executor;
             let is_before = predecessor.is_some() && [Some(id), online.report.predecessor].contains(&predecessor);
             id != executor.id && !is_before && online.name == executor.name
         };
-        match self.in_app(executor.app).any(is_other) {
-            true => format!("{}{SUFFIX}{:06x}", executor.name, executor.id.get() & 0xff_ffff),
+        match self.executors_in_app(executor.app).any(is_other_executor) {
+            true => format!("{}{NAME_SEPARATOR}{:06x}", executor.name, executor.id.get() & 0xff_ffff),
             false => executor.name.clone(),
         }
     }
 
     /// Removes an executor whose stream ended; `None` if a newer stream is open.
-    pub(crate) fn leave(&mut self, id: ExecutorId, number: u64, now: Timestamp) -> Option<ConnectedExecutor> {
-        if self.online.get(&id)?.session.number != number {
+    pub(crate) fn leave(&mut self, id: ExecutorId, session_number: u64, now: Timestamp) -> Option<ConnectedExecutor> {
+        if self.online_executors.get(&id)?.session.number != session_number {
             return None;
         }
-        let online = self.online.remove(&id)?;
+        let online = self.online_executors.remove(&id)?;
         self.unlist(&online);
-        self.disconnected.insert(id, now);
+        self.last_heard_at.insert(id, now);
         Some(online)
     }
 
     /// Removes an executor from the list of its app. Its next stream may give it another name.
     fn unlist(&mut self, online: &ConnectedExecutor) {
-        if let Some(named) = self.by_app.get_mut(&online.app) {
-            named.remove(&(online.name.clone(), online.session.executor));
+        if let Some(ids_by_name) = self.by_app.get_mut(&online.app) {
+            ids_by_name.remove(&(online.name.clone(), online.session.executor));
         }
     }
 
     pub(crate) fn get(&self, id: ExecutorId) -> Option<&ConnectedExecutor> {
-        self.online.get(&id)
+        self.online_executors.get(&id)
     }
 
     pub(crate) fn get_mut(&mut self, id: ExecutorId) -> Option<&mut ConnectedExecutor> {
-        self.online.get_mut(&id)
+        self.online_executors.get_mut(&id)
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = &ConnectedExecutor> {
-        self.online.values()
+        self.online_executors.values()
     }
 
     /// The connected executor of the app that proved that `id` is its predecessor.
     pub(crate) fn successor(&self, app: AppId, id: ExecutorId) -> Option<&ConnectedExecutor> {
-        self.in_app(app).find(|online| online.report.predecessor == Some(id))
+        self.executors_in_app(app).find(|online| online.report.predecessor == Some(id))
     }
 
     /// Watches an executor that another node heard at `at`, until it connects here or is lost. If it counts as lost, and was heard since then,
     /// it is not lost any more.
     pub(crate) fn watch(&mut self, id: ExecutorId, at: Timestamp) {
-        if self.lost.get(&id).is_some_and(|lost| lost.heard_at < at) {
-            self.lost.remove(&id);
+        if self.lost_executors.get(&id).is_some_and(|lost| lost.heard_at < at) {
+            self.lost_executors.remove(&id);
         }
-        if !self.online.contains_key(&id) && !self.lost.contains_key(&id) {
-            let heard_at = self.disconnected.entry(id).or_insert(at);
+        if !self.online_executors.contains_key(&id) && !self.lost_executors.contains_key(&id) {
+            let heard_at = self.last_heard_at.entry(id).or_insert(at);
             *heard_at = at.max(*heard_at);
         }
     }
 
-    /// Executors without a stream here that were last heard earlier than `before`: another node may have heard them since.
-    pub(crate) fn suspects(&self, before: Timestamp) -> Vec<ExecutorId> {
-        self.disconnected.iter().filter(|(_, at)| **at < before).map(|(id, _)| *id).collect()
+    /// Executors without a stream here that were last heard earlier than `heard_before`: another node may have heard them since.
+    pub(crate) fn suspects(&self, heard_before: Timestamp) -> Vec<ExecutorId> {
+        self.last_heard_at.iter().filter(|(_, at)| **at < heard_before).map(|(id, _)| *id).collect()
     }
 
-    /// Whether it has no stream here and was last heard earlier than `before`.
-    pub(crate) fn is_suspect(&self, id: ExecutorId, before: Timestamp) -> bool {
-        self.disconnected.get(&id).is_some_and(|at| *at < before)
+    /// Whether it has no stream here and was last heard earlier than `heard_before`.
+    pub(crate) fn is_suspect(&self, id: ExecutorId, heard_before: Timestamp) -> bool {
+        self.last_heard_at.get(&id).is_some_and(|at| *at < heard_before)
     }
 
     /// Records that no node has heard the executor for too long. If it was last heard earlier than `stopped_before`, it has stopped even the
     /// runs that continue in silence. False if the executor has connected meanwhile.
     pub(crate) fn record_loss(&mut self, id: ExecutorId, now: Timestamp, stopped_before: Timestamp) -> bool {
-        self.lost.retain(|_, lost| lost.at + LOST_KEPT_FOR > now);
-        let Some(heard_at) = self.disconnected.remove(&id) else { return false };
+        self.lost_executors.retain(|_, lost| lost.lost_at + LOST_KEPT_FOR > now);
+        let Some(heard_at) = self.last_heard_at.remove(&id) else { return false };
         self.silences.end(id);
-        self.lost.insert(id, LostExecutor { at: now, heard_at, has_stopped_all: heard_at < stopped_before });
-        let Self { online, disconnected, lost, .. } = self;
-        self.newest_hellos
-            .retain(|id, _| online.contains_key(id) || disconnected.contains_key(id) || lost.contains_key(id));
+        self.lost_executors
+            .insert(id, LostExecutor { lost_at: now, heard_at, has_stopped_all: heard_at < stopped_before });
+        let Self { online_executors, last_heard_at, lost_executors, .. } = self;
+        self.newest_hellos.retain(|id, _| {
+            online_executors.contains_key(id) || last_heard_at.contains_key(id) || lost_executors.contains_key(id)
+        });
         true
     }
 
     /// Records that its process has ended. False if that is known already, or if it is connected.
     pub(crate) fn record_process_end(&mut self, id: ExecutorId, now: Timestamp) -> bool {
         let is_news = self.record_loss(id, now, Timestamp::MAX)
-            || self.lost.get_mut(&id).is_some_and(|lost| !std::mem::replace(&mut lost.has_stopped_all, true));
-        if let Some(lost) = self.lost.get_mut(&id) {
-            lost.heard_at = Timestamp::MAX;
+            || self.lost_executors.get_mut(&id).is_some_and(|lost| !std::mem::replace(&mut lost.has_stopped_all, true));
+        if let Some(lost_executor) = self.lost_executors.get_mut(&id) {
+            lost_executor.heard_at = Timestamp::MAX;
         }
         is_news
     }
 
-    /// Watches a lost executor again if it was last heard earlier than `before`. By now it must have stopped even the runs that continue in
-    /// silence, unless a node has heard it since.
-    pub(crate) fn suspect_again(&mut self, id: ExecutorId, before: Timestamp) {
-        if let Some(lost) = self.lost.get(&id).copied().filter(|lost| !lost.has_stopped_all && lost.heard_at < before) {
-            self.lost.remove(&id);
-            self.disconnected.insert(id, lost.heard_at);
+    /// Watches a lost executor again if it was last heard earlier than `heard_before`. By now it must have stopped even the runs that continue
+    /// in silence, unless a node has heard it since.
+    pub(crate) fn suspect_again(&mut self, id: ExecutorId, heard_before: Timestamp) {
+        if let Some(lost_executor) =
+            self.lost_executors.get(&id).copied().filter(|lost| !lost.has_stopped_all && lost.heard_at < heard_before)
+        {
+            self.lost_executors.remove(&id);
+            self.last_heard_at.insert(id, lost_executor.heard_at);
         }
     }
 
     /// Whether none of its runs continues, not even those that may continue in silence.
     pub(crate) fn has_stopped_all(&self, id: ExecutorId) -> bool {
-        self.lost.get(&id).is_some_and(|lost| lost.has_stopped_all)
+        self.lost_executors.get(&id).is_some_and(|lost| lost.has_stopped_all)
     }
 
     pub(crate) fn is_lost(&self, id: ExecutorId) -> bool {
-        self.lost.contains_key(&id)
+        self.lost_executors.contains_key(&id)
     }
 
     /// Ends the pauses of executors that reported themselves full.
     pub(crate) fn forget_pauses(&mut self) {
-        self.online.values_mut().for_each(|online| online.full_until = None);
+        self.online_executors.values_mut().for_each(|online| online.full_until = None);
     }
 
     /// The connected executor whose hello lists this attempt.
     pub(crate) fn reporter_of(&self, run: &Run) -> Option<ExecutorId> {
-        let is_listed = |online: &&ConnectedExecutor| online.report.held.contains(&(run.id, run.attempt));
-        self.in_app(run.app).find(is_listed).map(|online| online.session.executor)
+        let is_listed = |online: &&ConnectedExecutor| online.report.held_runs.contains(&(run.id, run.attempt));
+        self.executors_in_app(run.app).find(is_listed).map(|online| online.session.executor)
     }
 
     /// Records an executor's answer to a fence; false if the answer came on a stream that is not the newest.
-    pub(crate) fn record_fence_answer(&mut self, id: ExecutorId, number: u64, answer: FenceAnswer) -> bool {
-        let Some(online) = self.online.get_mut(&id).filter(|online| online.session.number == number) else {
+    pub(crate) fn record_fence_answer(&mut self, id: ExecutorId, session_number: u64, answer: FenceAnswer) -> bool {
+        let Some(online) = self.online_executors.get_mut(&id).filter(|online| online.session.number == session_number)
+        else {
             return false;
         };
-        let epoch = online.fenced.entry(answer.lease.node).or_insert(answer.lease.epoch);
+        let epoch = online.fenced_epochs.entry(answer.lease.node).or_insert(answer.lease.epoch);
         *epoch = answer.lease.epoch.max(*epoch);
-        (online.held, online.starts) = (answer.held, answer.starts);
-        online.held.extend(answer.finished);
+        (online.fenced_runs, online.starts) = (answer.held_runs, answer.starts);
+        online.fenced_runs.extend(answer.finished_runs);
         true
     }
 
     /// Discards the answers of executors about the leases of these nodes, so that the executors are asked again.
     pub(crate) fn discard_fence_answers(&mut self, nodes: &BTreeSet<NodeId>) {
-        for online in self.online.values_mut() {
-            online.fenced.retain(|node, _| !nodes.contains(node));
+        for online in self.online_executors.values_mut() {
+            online.fenced_epochs.retain(|node, _| !nodes.contains(node));
         }
     }
 
-    /// The executors that a router may choose from, by name: those of the run's app that have the handler, meet the job's conditions, and
-    /// bear the name that the caller gave, if any.
-    pub(crate) fn fit(&self, ready: &ReadyRun) -> Vec<&ConnectedExecutor> {
-        self.in_app(ready.run.app).filter(|online| online.is_fit(ready)).collect()
+    /// The executors that a router may choose from, sorted by name: those of the run's app that have the handler, meet the
+    /// job's conditions, and have the name that the caller gave, if any.
+    pub(crate) fn fit_executors(&self, ready: &ReadyRun) -> Vec<&ConnectedExecutor> {
+        self.executors_in_app(ready.run.app).filter(|online| online.is_fit(ready)).collect()
     }
 
-    /// Whether there are executors that a router may choose for the run, and `holds` is true of each of them.
-    pub(crate) fn all_fit_satisfy(&self, ready: &ReadyRun, holds: impl Fn(&ConnectedExecutor) -> bool) -> bool {
-        let mut in_app = self.in_app(ready.run.app);
-        in_app.all(|online| holds(online) || !online.is_fit(ready))
-            && self.in_app(ready.run.app).any(|online| online.is_fit(ready))
+    /// Whether there are executors that a router may choose for the run, and `condition` is true of each of them.
+    pub(crate) fn all_fit_satisfy(&self, ready: &ReadyRun, condition: impl Fn(&ConnectedExecutor) -> bool) -> bool {
+        let mut executors = self.executors_in_app(ready.run.app);
+        executors.all(|online| condition(online) || !online.is_fit(ready))
+            && self.executors_in_app(ready.run.app).any(|online| online.is_fit(ready))
     }
 
     /// Why each online executor of the run's app does not take the run now; executors that are fit for the run come first. If the caller named
@@ -416,23 +421,25 @@ impl Executors {
     pub(crate) fn obstacles(&self, ready: &ReadyRun, now: Timestamp) -> Vec<Obstacle> {
         let obstacle = |online: &ConnectedExecutor| {
             let is_silent = self.is_silent(online) && online.is_fit(ready) && online.takes_new();
-            let silent = || Obstacle { executor: online.name.clone(), kind: ObstacleKind::Silent, condition: None };
-            if is_silent { Some(silent()) } else { online.obstacle(&ready.definition.job, now) }
+            let silent_obstacle =
+                || Obstacle { executor: online.name.clone(), kind: ObstacleKind::Silent, condition: None };
+            if is_silent { Some(silent_obstacle()) } else { online.obstacle(&ready.definition.job, now) }
         };
-        let allowed = || self.in_app(ready.run.app).filter(|online| online.is_allowed_for(&ready.run));
-        let mut obstacles: Vec<Obstacle> = allowed().filter_map(obstacle).collect();
-        if let Some(only) = &ready.run.only_executor
-            && allowed().next().is_none()
+        let allowed_executors =
+            || self.executors_in_app(ready.run.app).filter(|online| online.is_allowed_for(&ready.run));
+        let mut obstacles: Vec<Obstacle> = allowed_executors().filter_map(obstacle).collect();
+        if let Some(named_executor) = &ready.run.only_executor
+            && allowed_executors().next().is_none()
         {
-            obstacles.push(Obstacle { executor: only.clone(), kind: ObstacleKind::Offline, condition: None });
+            obstacles.push(Obstacle { executor: named_executor.clone(), kind: ObstacleKind::Offline, condition: None });
         }
         obstacles.sort_by_key(|obstacle| !is_fit_despite(obstacle.kind));
         obstacles
     }
 
     /// The fit executors that take new runs, whether or not they have room now. A broadcast goes to all of them.
-    pub(crate) fn eligible(&self, ready: &ReadyRun) -> Vec<&ConnectedExecutor> {
-        self.in_app(ready.run.app).filter(|online| online.is_fit(ready) && online.takes_new()).collect()
+    pub(crate) fn eligible_executors(&self, ready: &ReadyRun) -> Vec<&ConnectedExecutor> {
+        self.executors_in_app(ready.run.app).filter(|online| online.is_fit(ready) && online.takes_new()).collect()
     }
 
     /// Whether it has left its last triggers unanswered.
@@ -442,7 +449,7 @@ impl Executors {
 
     /// A heartbeat of an executor: how many runs it has, from all nodes.
     pub(crate) fn record_beat(&mut self, id: ExecutorId, active: usize, now: Timestamp) {
-        if let Some(online) = self.online.get_mut(&id) {
+        if let Some(online) = self.online_executors.get_mut(&id) {
             online.runs_of_other_nodes = active.saturating_sub(online.in_flight);
             online.heard_at = now;
             online.beat_count += 1;
@@ -450,29 +457,29 @@ impl Executors {
     }
 
     pub(crate) fn record_heard(&mut self, id: ExecutorId, now: Timestamp) {
-        if let Some(online) = self.online.get_mut(&id) {
+        if let Some(online) = self.online_executors.get_mut(&id) {
             online.heard_at = now;
         }
     }
 
     pub(crate) fn has_room_in(&self, app: AppId, now: Timestamp) -> bool {
-        self.in_app(app).any(|online| online.refusal(now).is_none())
+        self.executors_in_app(app).any(|online| online.refusal(now).is_none())
     }
 
     /// Whether an executor of the app takes triggers ahead of their instants.
     pub(crate) fn any_takes_ahead(&self, app: AppId) -> bool {
-        self.in_app(app).any(|online| !online.ahead_max.is_zero())
+        self.executors_in_app(app).any(|online| !online.ahead_max.is_zero())
     }
 
     pub(crate) fn forget_handler(&mut self, id: ExecutorId, handler: &str) {
-        if let Some(online) = self.online.get_mut(&id) {
+        if let Some(online) = self.online_executors.get_mut(&id) {
             online.handlers.remove(handler);
         }
     }
 
-    fn in_app(&self, app: AppId) -> impl Iterator<Item = &ConnectedExecutor> {
-        let named = self.by_app.get(&app);
-        named.into_iter().flat_map(BTreeMap::keys).filter_map(|(_, id)| self.online.get(id))
+    fn executors_in_app(&self, app: AppId) -> impl Iterator<Item = &ConnectedExecutor> {
+        let ids_by_name = self.by_app.get(&app);
+        ids_by_name.into_iter().flat_map(BTreeMap::keys).filter_map(|(_, id)| self.online_executors.get(id))
     }
 }
 

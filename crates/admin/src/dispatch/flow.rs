@@ -62,18 +62,19 @@ fn timer_fired(d: &mut Decision<'_>, ready: ReadyRun, timer: Timer) {
 
 /// If an edit has given the job a gate, gives places at it to the job's earlier runs that executors still have.
 fn place_ungated_runs(d: &mut Decision<'_>, ready: &ReadyRun) {
-    let State { ungated, runs, gates, .. } = &mut *d.state;
+    let State { ungated_jobs, runs, gates, .. } = &mut *d.state;
     let (run, job, definition) = (ready.run.id, ready.run.job, &ready.definition.job);
     if definition.concurrency_max().is_none() {
-        if ungated.len() >= UNGATED_COUNT_MAX {
-            ungated.clear();
+        if ungated_jobs.len() >= UNGATED_COUNT_MAX {
+            ungated_jobs.clear();
         }
-        ungated.insert(job);
-    } else if definition.pump.is_none() && ungated.remove(&job) {
+        ungated_jobs.insert(job);
+    } else if definition.pump.is_none() && ungated_jobs.remove(&job) {
         let active = runs.actives().map(|active| (&active.ready, Some(active.executor)));
-        let called = runs.all_in_roll_call().map(|ready| (ready, ready.run.executor_id));
-        let earlier = active.chain(called).filter(|(earlier, _)| earlier.run.job == job && earlier.run.id != run);
-        earlier.for_each(|(earlier, executor)| gates.open_place_before(earlier, executor, ready));
+        let roll_call_runs = runs.all_in_roll_call().map(|ready| (ready, ready.run.executor_id));
+        let earlier_runs =
+            active.chain(roll_call_runs).filter(|(earlier, _)| earlier.run.job == job && earlier.run.id != run);
+        earlier_runs.for_each(|(earlier, executor)| gates.open_place_before(earlier, executor, ready));
     }
 }
 
@@ -121,14 +122,14 @@ pub(super) fn start(d: &mut Decision<'_>, ready: ReadyRun) {
     offer_freed_places(d);
 }
 
-/// Offers freed places to waiting runs, in order. Only event handlers call this function: the functions that it calls add to `d.state.work`
-/// instead.
+/// Offers freed places to waiting runs, in the order of the work list. Only event handlers call this function: the
+/// functions that it calls add to `d.state.work` instead.
 pub(super) fn offer_freed_places(d: &mut Decision<'_>) {
-    while let Some(work) = d.state.work.pop_front() {
+    while let Some(work) = d.state.work_queue.pop_front() {
         match work {
             Work::Start((run, executor)) => {
-                if let Some(admitted) = d.state.runs.take(run) {
-                    start_next(d, admitted.ready, executor);
+                if let Some(admitted_runs) = d.state.runs.take(run) {
+                    start_next(d, admitted_runs.ready, executor);
                 }
             }
             Work::Offer(key) => offer_limit(d, &key),
@@ -140,14 +141,14 @@ pub(super) fn offer_freed_places(d: &mut Decision<'_>) {
 fn start_next(d: &mut Decision<'_>, ready: ReadyRun, executor: Option<ExecutorId>) {
     let Some(ready) = unless_too_late(d, ready) else { return };
     // A job that is moving, or whose app is switched off, starts nothing: its runs wait as if no executor had room.
-    let is_moving = d.state.pending.jobs_in_handover.contains(&ready.run.job);
+    let is_moving = d.state.pending_steps.jobs_in_handover.contains(&ready.run.job);
     let may_start = !is_moving && switches::switch_wait(d, &ready).is_none();
     let online = executor.and_then(|id| d.state.executors.get(id)).filter(|online| may_start && online.takes_new());
     if let Some((id, name)) = online.map(|online| (online.session.executor, online.name.clone())) {
         assign::assign(d, ready, id, name);
     } else {
-        let passed = d.state.gates.leave_executor(ready.run.id, &mut d.state.runs);
-        turns::queue_starts(d, passed);
+        let admitted_runs = d.state.gates.leave_executor(ready.run.id, &mut d.state.runs);
+        turns::queue_starts(d, admitted_runs);
         place::place_or_park(d, ready);
     }
 }
@@ -159,12 +160,12 @@ fn unless_too_late(d: &mut Decision<'_>, ready: ReadyRun) -> Option<ReadyRun> {
     if !ready.is_expired(now) {
         return Some(ready);
     }
-    let is_served = !d.state.executors.eligible(&ready).is_empty();
+    let is_served = !d.state.executors.eligible_executors(&ready).is_empty();
     if is_served && ready.is_catch_up() {
         return Some(ReadyRun { queued_at: Some(now), ..ready });
     }
-    let ahead = d.state.gates.ahead_of(ready.run.id);
-    expire_in_order(d, ready, ahead);
+    let run_ahead = d.state.gates.ahead_of(ready.run.id);
+    expire_in_order(d, ready, run_ahead);
     None
 }
 
@@ -179,7 +180,7 @@ pub(super) fn wake_limits(d: &mut Decision<'_>) {
         }
     }
     for key in d.state.limits.limits_to_wake(now) {
-        d.state.work.push_back(Work::Offer(key.clone()));
+        d.state.work_queue.push_back(Work::Offer(key.clone()));
         offer_freed_places(d);
         d.state.limits.schedule_wake(&key, now, &d.state.runs);
     }
@@ -187,7 +188,7 @@ pub(super) fn wake_limits(d: &mut Decision<'_>) {
 
 fn offer_limit(d: &mut Decision<'_>, key: &LimitKey) {
     let now = d.now;
-    while let Some(WaitingRun { ready, since }) = d.state.limits.next(key, now, &mut d.state.runs) {
+    while let Some(WaitingRun { ready, since: waiting_since }) = d.state.limits.next(key, now, &mut d.state.runs) {
         let run = ready.run.id;
         if ready.is_expired(now) {
             let waited_ms = Some(waited_ms(&ready, now));
@@ -195,46 +196,47 @@ fn offer_limit(d: &mut Decision<'_>, key: &LimitKey) {
             continue;
         }
         if let Some(ready) = place::place(d, ready) {
-            d.state.parked.push(WaitingRun { ready, since }, &mut d.state.runs);
+            d.state.parked.push(WaitingRun { ready, since: waiting_since }, &mut d.state.runs);
         }
-        d.state.limits.set_waiting_since(run, since, &mut d.state.runs);
+        d.state.limits.set_waiting_since(run, waiting_since, &mut d.state.runs);
     }
 }
 
-/// Ends a run whose queue timeout passed while it waited for earlier runs of its job; `ahead` is the first of those runs. A catch-up fire
+/// Ends a run whose queue timeout passed while it waited for earlier runs of its job; `run_ahead` is the first of those runs. A catch-up fire
 /// enters the gate again instead. The reason is `overlap` if an executor could have taken the run.
-pub(super) fn expire_in_order(d: &mut Decision<'_>, ready: ReadyRun, ahead: Option<RunId>) {
+pub(super) fn expire_in_order(d: &mut Decision<'_>, ready: ReadyRun, run_ahead: Option<RunId>) {
     let now = d.now;
-    let is_served = !d.state.executors.eligible(&ready).is_empty();
+    let is_served = !d.state.executors.eligible_executors(&ready).is_empty();
     if !is_served || switches::switch_wait(d, &ready).is_some() {
         place::expire(d, ready);
     } else if ready.is_catch_up() {
         // Missed fires before this one still run, so its queue time starts with its turn.
         let run = ready.run.id;
         let entry = d.state.gates.enter(ReadyRun { queued_at: Some(now), ..ready }, &mut d.state.runs);
-        let entered = turns::apply_gate_decision(d, run, entry);
-        entered.into_iter().for_each(|ready| place::place_or_park(d, ready));
+        let ready_run = turns::apply_gate_decision(d, run, entry);
+        ready_run.into_iter().for_each(|ready| place::place_or_park(d, ready));
     } else {
         let waited_ms = Some(waited_ms(&ready, now));
-        let detail = ReasonDetail { waits_for: Some(WaitFor::Run), run: ahead, waited_ms, ..ReasonDetail::default() };
+        let detail =
+            ReasonDetail { waits_for: Some(WaitFor::Run), run: run_ahead, waited_ms, ..ReasonDetail::default() };
         waits::skip(d, &ready, Reason::Overlap, detail);
     }
 }
 
-/// Offers the free executors of an app to its parked runs, in order.
+/// Offers the free executors of an app to its parked runs, in the order of their turns.
 pub(super) fn unpark(d: &mut Decision<'_>, app: AppId) {
     let now = d.now;
     if !d.state.executors.has_room_in(app, now) {
         return;
     }
     let mut offer = Offer::new(d.facts.settings.refused_kinds_max);
-    while let Some(WaitingRun { ready, since }) = d.state.parked.next(app, &offer, &mut d.state.runs) {
+    while let Some(WaitingRun { ready, since: waiting_since }) = d.state.parked.next(app, &offer, &mut d.state.runs) {
         let run = ready.run.id;
-        let refused = place::place(d, ready);
+        let returned_run = place::place(d, ready);
         offer_freed_places(d);
-        d.state.limits.set_waiting_since(run, since, &mut d.state.runs);
-        if let Some(ready) = refused {
-            d.state.parked.refuse(WaitingRun { ready, since }, &mut offer, &mut d.state.runs);
+        d.state.limits.set_waiting_since(run, waiting_since, &mut d.state.runs);
+        if let Some(ready) = returned_run {
+            d.state.parked.refuse(WaitingRun { ready, since: waiting_since }, &mut offer, &mut d.state.runs);
         }
     }
 }

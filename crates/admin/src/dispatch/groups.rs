@@ -23,6 +23,8 @@ pub(super) fn busy_with_groups(d: &Decision<'_>, ready: &ReadyRun) -> Vec<Obstac
         let has_room = online.candidate(Answer::Missing, d.now).refusal.is_none() && !executors.is_silent(online);
         has_room && group_count(d, online.session.executor, ready.run.job) >= groups_max
     };
-    let busy = executors.eligible(ready).into_iter().filter(is_busy);
-    busy.map(|one| Obstacle { executor: one.name.clone(), kind: ObstacleKind::Busy, condition: None }).collect()
+    let busy_executors = executors.eligible_executors(ready).into_iter().filter(is_busy);
+    busy_executors
+        .map(|online| Obstacle { executor: online.name.clone(), kind: ObstacleKind::Busy, condition: None })
+        .collect()
 }

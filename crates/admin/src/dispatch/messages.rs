@@ -32,10 +32,10 @@ fn fence_term(ready: &ReadyRun) -> i64 {
     ready.term.saturating_mul(1 << EPOCH_BITS).saturating_add(epoch)
 }
 
-/// The trigger of a run. `number` rises with each start of the job's runs within a term.
+/// The trigger of a run. `trigger_number` rises with each start of the job's runs within a term.
 pub(crate) fn trigger(
     ready: &ReadyRun,
-    number: i64,
+    trigger_number: i64,
     parent: Option<TraceParent>,
     (now, silence_max): (Timestamp, Duration),
 ) -> v1::Trigger {
@@ -56,7 +56,7 @@ pub(crate) fn trigger(
         shard_total: run.shard_total.unwrap_or(1).max(1),
         timeout_ms: definition.job.timeout.map_or(0, millis),
         fence_term: fence_term(ready),
-        fence_n: number,
+        fence_n: trigger_number,
         at_most_once: definition.job.delivery == Delivery::AtMostOnce,
         serial: definition.job.overlap.policy != OverlapPolicy::Allow,
         trigger: run.trigger.as_str().to_owned(),
@@ -112,8 +112,8 @@ pub(crate) fn triggers(token: LeaseToken, triggers: Vec<v1::Trigger>) -> v1::ser
     v1::server_message::Body::Triggers(v1::Triggers { node_id: token.node.get(), node_epoch: token.epoch, triggers })
 }
 
-pub(crate) fn cancel(run: RunId, attempt: i32, by: &str) -> v1::server_message::Body {
-    let cancel = v1::Cancel { run_id: run.get(), attempt, by: by.to_owned() };
+pub(crate) fn cancel(run: RunId, attempt: i32, actor: &str) -> v1::server_message::Body {
+    let cancel = v1::Cancel { run_id: run.get(), attempt, by: actor.to_owned() };
     v1::server_message::Body::Cancels(v1::Cancels { cancels: vec![cancel] })
 }
 
@@ -153,7 +153,7 @@ pub(crate) fn incoming_result(result: v1::Result, now: Timestamp) -> IncomingRes
         finished_at: reported_instant(result.finished_at_ms, now).unwrap_or(now),
         received_at: now,
         silent_ms: u64::try_from(result.silent_ms).ok().filter(|silent| *silent > 0),
-        unfinished: result.unfinished,
+        is_unfinished: result.unfinished,
         memory: None,
     }
 }
@@ -186,9 +186,9 @@ fn depth(json: &str) -> usize {
 }
 
 /// The answer to a result.
-pub(crate) fn ack(run: RunId, attempt: i32, finished: &EndOutcome) -> v1::ResultAck {
+pub(crate) fn ack(run: RunId, attempt: i32, end_outcome: &EndOutcome) -> v1::ResultAck {
     use v1::result_ack::Kind;
-    let kind = match finished {
+    let kind = match end_outcome {
         EndOutcome::Stored(..) | EndOutcome::Unwritable => Kind::Stored,
         EndOutcome::Duplicate => Kind::Duplicate,
         EndOutcome::Superseded => Kind::Superseded,

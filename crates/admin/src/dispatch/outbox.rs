@@ -43,21 +43,21 @@ pub(super) fn sendable(d: &mut Decision<'_>, executor: ExecutorId, runs: &[RunId
     if state.terms.len() > TERM_COUNT_MAX {
         state.terms.clear();
     }
-    let (mut sendable, mut unsent) = (Vec::with_capacity(runs.len()), Vec::new());
+    let (mut sendable, mut unsent_runs) = (Vec::with_capacity(runs.len()), Vec::new());
     for run in runs {
         let is_placed = |active: &&mut ActiveRun| active.executor == executor && active.phase == Phase::Placed;
         let Some(active) = state.runs.active_mut(*run).filter(is_placed) else { continue };
         if active.ready.token() == token && may_be_sent(active, now) {
             // A run that has waited here may carry an older term than a later run of its job that was sent before it.
-            let newest = state.terms.entry(active.ready.run.job).or_default();
-            *newest = active.ready.term.max(*newest);
-            active.ready.term = *newest;
+            let newest_term = state.terms.entry(active.ready.run.job).or_default();
+            *newest_term = active.ready.term.max(*newest_term);
+            active.ready.term = *newest_term;
             sendable.push(*run);
         } else {
-            unsent.push(*run);
+            unsent_runs.push(*run);
         }
     }
-    (sendable, unsent)
+    (sendable, unsent_runs)
 }
 
 /// Whether the run may still be sent. An at-most-once run must not be sent once its mark is older than a second: other nodes may already treat
@@ -68,31 +68,32 @@ fn may_be_sent(active: &ActiveRun, now: Timestamp) -> bool {
 
 /// Records that these runs were put on the stream of this executor, and that its answers are awaited.
 pub(super) fn on_sent(d: &mut Decision<'_>, executor: ExecutorId, runs: &[(RunId, i64)]) {
-    let beats = d.state.executors.get(executor).map_or(0, |online| online.beat_count);
+    let beats_at_send = d.state.executors.get(executor).map_or(0, |online| online.beat_count);
     for (run, number) in runs {
         let Some(active) = d.state.runs.active_mut(*run) else { continue };
         active.ready.was_sent = true;
         (active.phase, active.sent_or_chosen_at, active.trigger_number) = (Phase::Sent, d.now, *number);
-        active.beats_at_send = Some(beats);
+        active.beats_at_send = Some(beats_at_send);
     }
 }
 
 /// Sends the runs that the store has marked: immediately, or at their instants if these have not come. The other runs are forgotten.
-pub(super) fn on_marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]) {
+pub(super) fn on_marked(d: &mut Decision<'_>, asked_runs: &[(RunId, i32)], won_runs: &[RunId]) {
     let now = d.now;
-    let won: BTreeSet<RunId> = won.iter().copied().collect();
-    let (mut unwanted, mut gone) = (Vec::new(), Vec::new());
-    for (run, attempt) in asked {
-        let is_this = |active: &&mut ActiveRun| active.phase == Phase::Marking && active.ready.run.attempt == *attempt;
-        let Some(active) = d.state.runs.active_mut(*run).filter(is_this) else {
+    let won_runs: BTreeSet<RunId> = won_runs.iter().copied().collect();
+    let (mut unwanted_marks, mut changed_runs) = (Vec::new(), Vec::new());
+    for (run, attempt) in asked_runs {
+        let is_marked_attempt =
+            |active: &&mut ActiveRun| active.phase == Phase::Marking && active.ready.run.attempt == *attempt;
+        let Some(active) = d.state.runs.active_mut(*run).filter(is_marked_attempt) else {
             // The run was dropped meanwhile. If it was marked, its mark is removed again.
-            unwanted.extend(won.get(run).map(|run| (*run, *attempt)));
+            unwanted_marks.extend(won_runs.get(run).map(|run| (*run, *attempt)));
             continue;
         };
         let (executor, due_at) = (active.executor, active.ready.run.due_at);
-        if !won.contains(run) {
+        if !won_runs.contains(run) {
             // The run belongs to another node or is settled, or the database did not answer. The periodic queries find it if it is still open.
-            gone.extend(ends::remove_from_executor(d, *run).map(|active| active.ready));
+            changed_runs.extend(ends::remove_from_executor(d, *run).map(|active| active.ready));
             continue;
         }
         active.phase = Phase::Placed;
@@ -102,23 +103,23 @@ pub(super) fn on_marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[Run
             d.state.outbox.triggers.entry(executor).or_default().push(*run);
         }
     }
-    place::forget_and_check_rows(d, &gone);
+    place::forget_and_check_rows(d, &changed_runs);
     flow::offer_freed_places(d);
-    unmark(d, unwanted);
+    unmark(d, unwanted_marks);
 }
 
 /// Takes back runs that the executor is known not to have received. They wait for an executor again.
 pub(super) fn take_back_unsent(d: &mut Decision<'_>, runs: &[RunId]) {
     let now = d.now;
     let token = d.facts.token;
-    let (mut marks, mut gone) = (Vec::new(), Vec::new());
+    let (mut marks_to_remove, mut returned_runs) = (Vec::new(), Vec::new());
     for run in runs {
         let Some(mut active) = ends::take_back(d, *run) else { continue };
         // Another server takes a result only from the executor that the row names, and the run may go to a different one next. The run is
         // marked before it is sent there, so that the row never names the executor that handed the run back, whenever this server dies.
         let is_named = active.row_names_executor && !active.ready.is_for_one_executor();
         if active.ready.is_marked_first() || is_named {
-            marks.push((*run, active.ready.run.attempt));
+            marks_to_remove.push((*run, active.ready.run.attempt));
         }
         active.ready.was_named |= is_named;
         // A server that is leaving does not retry a run that it gets back: the run goes to another server with its job.
@@ -130,18 +131,18 @@ pub(super) fn take_back_unsent(d: &mut Decision<'_>, runs: &[RunId]) {
                 d.state.parked.push(WaitingRun::new(active.ready, now), &mut d.state.runs);
             }
         } else {
-            gone.push(active.ready);
+            returned_runs.push(active.ready);
         }
     }
-    place::forget_and_check_rows(d, &gone);
+    place::forget_and_check_rows(d, &returned_runs);
     flow::offer_freed_places(d);
-    unmark(d, marks);
+    unmark(d, marks_to_remove);
 }
 
 /// A mark means that a run may have been sent. It is removed if it is known that the run was not received.
 fn unmark(d: &mut Decision<'_>, runs: Vec<(RunId, i32)>) {
     if !runs.is_empty() {
-        d.state.pending.unmarking_count += 1;
+        d.state.pending_steps.unmarking_count += 1;
         d.step(Step::Unmark(runs));
     }
 }
@@ -152,15 +153,16 @@ pub(super) fn drop_placed(d: &mut Decision<'_>) {
     d.state.outbox.marks.clear();
     d.state.outbox.not_yet_due.clear();
     let is_unsent = |active: &&ActiveRun| matches!(active.phase, Phase::Marking | Phase::Placed);
-    let mut unsent: Vec<RunId> = d.state.runs.actives().filter(is_unsent).map(|active| active.ready.run.id).collect();
-    unsent.sort_unstable();
-    let mut marks = Vec::new();
-    for run in unsent {
+    let mut unsent_runs: Vec<RunId> =
+        d.state.runs.actives().filter(is_unsent).map(|active| active.ready.run.id).collect();
+    unsent_runs.sort_unstable();
+    let mut marks_to_remove = Vec::new();
+    for run in unsent_runs {
         let Some(active) = ends::remove_from_executor(d, run) else { continue };
         if active.phase == Phase::Placed && active.ready.is_marked_first() {
-            marks.push((run, active.ready.run.attempt));
+            marks_to_remove.push((run, active.ready.run.attempt));
         }
         d.forget_under_lease([(run, active.ready.token())]);
     }
-    unmark(d, marks);
+    unmark(d, marks_to_remove);
 }

@@ -39,7 +39,7 @@ pub(super) fn place(d: &mut Decision<'_>, ready: ReadyRun) -> Option<ReadyRun> {
         expire(d, ready);
         return None;
     }
-    if d.state.pending.jobs_in_handover.contains(&ready.run.job) {
+    if d.state.pending_steps.jobs_in_handover.contains(&ready.run.job) {
         return Some(ready);
     }
     let ready = match switches::unless_switched_off(d, ready) {
@@ -62,14 +62,14 @@ pub(super) fn place(d: &mut Decision<'_>, ready: ReadyRun) -> Option<ReadyRun> {
 
 /// Forgets runs that belong to another node, are settled, or will be found again by the periodic queries. They keep their places in their
 /// jobs' order until their rows show which of these is the case.
-pub(super) fn forget_and_check_rows(d: &mut Decision<'_>, gone: &[ReadyRun]) {
-    for ready in gone {
+pub(super) fn forget_and_check_rows(d: &mut Decision<'_>, runs: &[ReadyRun]) {
+    for ready in runs {
         forget_unsent(d, ready);
-        let passed = d.state.gates.make_reserved(ready.run.id, &mut d.state.runs);
-        turns::queue_starts(d, passed);
+        let admitted_runs = d.state.gates.make_reserved(ready.run.id, &mut d.state.runs);
+        turns::queue_starts(d, admitted_runs);
     }
-    if !gone.is_empty() {
-        d.step(Step::CheckRows(gone.iter().map(|ready| ready.run.id).collect()));
+    if !runs.is_empty() {
+        d.step(Step::CheckRows(runs.iter().map(|ready| ready.run.id).collect()));
     }
 }
 
@@ -90,15 +90,15 @@ pub(super) fn expire(d: &mut Decision<'_>, mut ready: ReadyRun) {
 /// Chooses the shards of a fire: one for each executor that is online now, or as many as the job defines. Returns the run if no executor is
 /// online, or if there is no room in memory for the shards.
 fn expand(d: &mut Decision<'_>, root: ReadyRun) -> Option<ReadyRun> {
-    let fit = d.state.executors.eligible(&root);
+    let eligible_executors = d.state.executors.eligible_executors(&root);
     // Without room in memory for its shards, the run waits as it would for an executor.
-    if fit.is_empty() || !d.facts.in_memory.may_expand(&root.run) {
+    if eligible_executors.is_empty() || !d.facts.in_memory.may_expand(&root.run) {
         return Some(root);
     }
     // A shard of a broadcast belongs to one executor; shards of a fixed number get theirs when they are routed.
     let executors = match root.definition.job.shards {
         Some(count) => vec![None; usize::try_from(count).unwrap_or(usize::MAX)],
-        None => fit.iter().map(|online| Some(online.name.clone())).collect(),
+        None => eligible_executors.iter().map(|online| Some(online.name.clone())).collect(),
     };
     d.effects.push(Effect::Expand(Box::new(root.run.clone()), executors));
     d.state.runs.put(root, Stage::Expanding);

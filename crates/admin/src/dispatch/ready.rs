@@ -28,13 +28,13 @@ pub(crate) struct ReadyRun {
     /// a server had queued in time.
     pub(crate) taken_up_at: Option<Timestamp>,
     /// How late this server took it up.
-    pub(crate) late: Option<Lateness>,
+    pub(crate) lateness: Option<Lateness>,
     /// When its queue time began, once this server has taken it up.
     pub(crate) queued_at: Option<Timestamp>,
     /// Whether this attempt was put on a stream before.
     pub(crate) was_sent: bool,
     /// Whether its wait is stored in its row, or about to be.
-    pub(crate) wait_noted: bool,
+    pub(crate) has_noted_wait: bool,
     /// Whether its row names an executor that has handed it back, or did until a queued step removes the name.
     pub(crate) was_named: bool,
     /// The trace parent of its fire, if the request for the fire was traced.
@@ -50,10 +50,10 @@ impl ReadyRun {
             definition,
             tried_at: None,
             taken_up_at: None,
-            late: None,
+            lateness: None,
             queued_at: None,
             was_sent: false,
-            wait_noted: false,
+            has_noted_wait: false,
             was_named: false,
             trace: None,
             term: 0,
@@ -81,11 +81,11 @@ impl ReadyRun {
         let is_late = self.run.due_at + LATE_AFTER < now && !self.is_queued_in_time(now);
         let from = if is_late { now } else { self.run.due_at }.saturating_sub(self.queued_before());
         let queued_at = self.queued_at.unwrap_or(from);
-        let of_fire = is_late && self.run.attempt == 1 && self.run.parent.is_none();
-        let late = self
-            .late
-            .or_else(|| of_fire.then(|| lateness(self.run.due_at, self.taken_up_at.unwrap_or(now), now)).flatten());
-        Self { queued_at: Some(queued_at), late, ..self }
+        let is_first_of_fire = is_late && self.run.attempt == 1 && self.run.parent.is_none();
+        let lateness = self.lateness.or_else(|| {
+            is_first_of_fire.then(|| lateness(self.run.due_at, self.taken_up_at.unwrap_or(now), now)).flatten()
+        });
+        Self { queued_at: Some(queued_at), lateness, ..self }
     }
 
     /// How long it was queued in earlier attempts that no executor received.
@@ -110,7 +110,7 @@ impl ReadyRun {
     /// executor, the next lease holder asks only that executor.
     pub(crate) fn is_marked_first(&self) -> bool {
         let is_shard = self.run.shard_total.is_some_and(|total| total > 1);
-        let is_noted = self.run.is_noted_to_wait() || self.wait_noted && !is_shard;
+        let is_noted = self.run.is_noted_to_wait() || self.has_noted_wait && !is_shard;
         self.definition.job.delivery == Delivery::AtMostOnce
             || (is_noted || self.was_named) && !self.is_for_one_executor()
     }
@@ -170,15 +170,15 @@ pub(crate) fn end_of_unsent(
         detail: None,
         jitter: jitter(run.id, run.attempt),
         owner: Some(LeaseToken { node: run.node, epoch: run.node_epoch }),
-        unfinished: false,
+        is_unfinished: false,
     }
 }
 
 /// A number from 0 to 1 that differs between runs and attempts and needs no random source.
 pub(crate) fn jitter(run: RunId, attempt: i32) -> f64 {
-    let mixed =
+    let mixed_bits =
         run.get().unsigned_abs().wrapping_add(u64::from(attempt.unsigned_abs())).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    f64::from(u16::try_from(mixed >> 48).unwrap_or(0)) / f64::from(u16::MAX)
+    f64::from(u16::try_from(mixed_bits >> 48).unwrap_or(0)) / f64::from(u16::MAX)
 }
 
 /// How long a run has been queued.

@@ -16,7 +16,7 @@ use super::{expand, flow, place, switches};
 /// Maximum number of runs that are noted as running in one request.
 const NOTE_BATCH: usize = 500;
 
-pub(super) fn round(d: &mut Decision<'_>, ended: &[LeaseToken]) {
+pub(super) fn round(d: &mut Decision<'_>, ended_leases: &[LeaseToken]) {
     let now = d.now;
     measure_runs(d);
     switches::stop_executors(d);
@@ -37,7 +37,7 @@ pub(super) fn round(d: &mut Decision<'_>, ended: &[LeaseToken]) {
         flow::expire_in_order(d, ready, ahead);
         flow::offer_freed_places(d);
     }
-    ended.iter().for_each(|lease| fences::announce(d, *lease));
+    ended_leases.iter().for_each(|lease| fences::announce(d, *lease));
     silence::watch_silent_executors(d);
     look::look_for_lost(d);
     look::look_at_rows(d);
@@ -55,16 +55,16 @@ pub(super) fn round(d: &mut Decision<'_>, ended: &[LeaseToken]) {
 
 /// Measures how many runs executors have, and how many due runs wait.
 fn measure_runs(d: &mut Decision<'_>) {
-    let waiting = d.state.parked.len() + d.state.gates.queued_count() + d.state.limits.waiting_count();
-    let measure = Measure::Runs { active: d.state.runs.active_count(), queued: waiting };
+    let waiting_count = d.state.parked.len() + d.state.gates.queued_count() + d.state.limits.waiting_count();
+    let measure = Measure::Runs { active: d.state.runs.active_count(), queued: waiting_count };
     d.effects.push(Effect::Measure(measure));
-    let held = Measure::Held {
+    let held_runs = Measure::Held {
         gates: d.state.gates.queued_count(),
         limits: d.state.limits.waiting_count(),
         parked: d.state.parked.len(),
         roll_call: d.state.recovery.rollcall.len(),
     };
-    d.effects.push(Effect::Measure(held));
+    d.effects.push(Effect::Measure(held_runs));
 }
 
 fn note_running(d: &mut Decision<'_>) {
@@ -75,7 +75,7 @@ fn note_running(d: &mut Decision<'_>) {
         (active.phase, active.row_names_executor) = (Phase::Noted, true);
         Some(active.run_at_executor(began_at))
     };
-    let mut noted: Vec<RunAtExecutor> = d.state.runs.actives_mut().filter_map(note).collect();
-    noted.sort_unstable_by_key(|in_hand| in_hand.run);
-    d.effects.extend(noted.chunks(NOTE_BATCH).map(|batch| Effect::Store(Step::NoteRunning(batch.to_vec()))));
+    let mut started_runs: Vec<RunAtExecutor> = d.state.runs.actives_mut().filter_map(note).collect();
+    started_runs.sort_unstable_by_key(|in_hand| in_hand.run);
+    d.effects.extend(started_runs.chunks(NOTE_BATCH).map(|batch| Effect::Store(Step::NoteRunning(batch.to_vec()))));
 }

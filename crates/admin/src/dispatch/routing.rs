@@ -16,7 +16,7 @@ use super::ready::ReadyRun;
 use super::shadow;
 
 /// An executor that was heard this recently need not be asked whether it is there.
-const RECENTLY_HEARD: Duration = Duration::from_secs(1);
+const RECENTLY_HEARD_WITHIN: Duration = Duration::from_secs(1);
 
 /// What a router chose for a run.
 pub(super) enum RouteDecision {
@@ -53,18 +53,18 @@ pub(super) fn route(d: &mut Decision<'_>, mut ready: ReadyRun) -> Option<ReadyRu
 pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_past_deadline: bool) -> RouteDecision {
     let now = d.now;
     let (run, job) = (&probe.ready.run, &probe.ready.definition.job);
-    let online = d.state.executors.fit(&probe.ready);
+    let fit_executors = d.state.executors.fit_executors(&probe.ready);
     if run.only_executor.is_some() {
-        return choose_named(&probe.ready, &online, now);
+        return choose_named(&probe.ready, &fit_executors, now);
     }
     if let Some(pump) = &job.pump {
-        return choose_for_group(d, &probe.ready, &online, pump.per_executor);
+        return choose_for_group(d, &probe.ready, &fit_executors, pump.per_executor);
     }
     let mut candidates: Vec<Candidate<'_>> =
-        online.iter().copied().map(|online| online.candidate(answer(online, probe, job, now), now)).collect();
+        fit_executors.iter().copied().map(|online| online.candidate(answer(online, probe, job, now), now)).collect();
     // A broadcast goes to all.
     if job.route != Route::Broadcast {
-        avoid_silent(d, &online, &mut candidates);
+        avoid_silent(d, &fit_executors, &mut candidates);
     }
     match d
         .state
@@ -72,23 +72,24 @@ pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_past_deadline: bool
         .pick(job.route, &route_request((run, job.hash_key.as_deref()), &candidates, is_past_deadline, now))
     {
         Choice::Take(index) => {
-            let (id, name) = (online[index].session.executor, online[index].name.clone());
+            let (id, name) = (fit_executors[index].session.executor, fit_executors[index].name.clone());
             RouteDecision::Executor(id, name, trace_of(&probe.ready, candidates, Some(index), now))
         }
         Choice::Wait => {
-            let open = online.iter().zip(&candidates);
-            let silent = open.filter(|(_, one)| one.refusal.is_none() && one.answer == Answer::Missing);
-            RouteDecision::Wait(silent.map(|(online, _)| online.session.executor).collect())
+            let executor_candidates = fit_executors.iter().zip(&candidates);
+            let silent_executors = executor_candidates
+                .filter(|(_, candidate)| candidate.refusal.is_none() && candidate.answer == Answer::Missing);
+            RouteDecision::Wait(silent_executors.map(|(online, _)| online.session.executor).collect())
         }
         Choice::NoExecutor => RouteDecision::NoExecutor,
     }
 }
 
 /// Skips executors that left triggers unanswered lately, if another one is available.
-fn avoid_silent(d: &Decision<'_>, online: &[&ConnectedExecutor], candidates: &mut [Candidate<'_>]) {
+fn avoid_silent(d: &Decision<'_>, executors: &[&ConnectedExecutor], candidates: &mut [Candidate<'_>]) {
     let is_avoided = |online: &ConnectedExecutor| d.state.executors.silences.is_avoided(online.session.executor, d.now);
-    if online.iter().any(|one| one.takes_new() && !is_avoided(one)) {
-        for (candidate, _) in candidates.iter_mut().zip(online).filter(|(_, one)| is_avoided(one)) {
+    if executors.iter().any(|online| online.takes_new() && !is_avoided(online)) {
+        for (candidate, _) in candidates.iter_mut().zip(executors).filter(|(_, online)| is_avoided(online)) {
             candidate.refusal = candidate.refusal.or(Some(Refusal::Silent));
         }
     }
@@ -101,11 +102,12 @@ fn question_for(ready: &ReadyRun) -> Option<Question> {
 
 /// Chooses the executor that the caller of the run named, without a router. If several executors share the name, the first one that takes
 /// the run now is chosen.
-fn choose_named(ready: &ReadyRun, online: &[&ConnectedExecutor], now: Timestamp) -> RouteDecision {
-    let candidates: Vec<Candidate<'_>> = online.iter().map(|online| online.candidate(Answer::Missing, now)).collect();
+fn choose_named(ready: &ReadyRun, executors: &[&ConnectedExecutor], now: Timestamp) -> RouteDecision {
+    let candidates: Vec<Candidate<'_>> =
+        executors.iter().map(|online| online.candidate(Answer::Missing, now)).collect();
     match candidates.iter().position(|candidate| candidate.refusal.is_none()) {
         Some(index) => {
-            let (id, name) = (online[index].session.executor, online[index].name.clone());
+            let (id, name) = (executors[index].session.executor, executors[index].name.clone());
             RouteDecision::Executor(id, name, trace_of(ready, candidates, Some(index), now))
         }
         None => RouteDecision::NoExecutor,
@@ -117,29 +119,30 @@ fn choose_named(ready: &ReadyRun, online: &[&ConnectedExecutor], now: Timestamp)
 fn choose_for_group(
     d: &Decision<'_>,
     ready: &ReadyRun,
-    online: &[&ConnectedExecutor],
+    executors: &[&ConnectedExecutor],
     per_executor: Option<u32>,
 ) -> RouteDecision {
     let now = d.now;
     let mut candidates: Vec<Candidate<'_>> =
-        online.iter().map(|online| online.candidate(Answer::Missing, now)).collect();
-    avoid_silent(d, online, &mut candidates);
+        executors.iter().map(|online| online.candidate(Answer::Missing, now)).collect();
+    avoid_silent(d, executors, &mut candidates);
     let loads = |may_queue: bool| -> Vec<Load> {
         let load = |(online, candidate): (&&ConnectedExecutor, &Candidate<'_>)| {
-            let is_open = candidate.refusal.is_none() && (may_queue || online.has_free_slot());
-            let room = if is_open { Room::Open } else { Room::Full };
+            let has_room = candidate.refusal.is_none() && (may_queue || online.has_free_slot());
+            let room = if has_room { Room::Open } else { Room::Full };
             Load { groups: group_count(d, online.session.executor, ready.run.job), room }
         };
-        online.iter().zip(&candidates).map(load).collect()
+        executors.iter().zip(&candidates).map(load).collect()
     };
     // A group that moves has left its executor for one that had a free slot a moment ago. It must not come back because short runs
     // are on their way there.
-    let is_open = |name: &str| online.iter().zip(&candidates).any(|(one, to)| one.name == name && to.refusal.is_none());
-    let is_moving = ready.run.reason == Some(Reason::Moved) && ready.run.executor.as_deref().is_none_or(is_open);
-    let with_slot = if is_moving { None } else { least_loaded(&loads(false), per_executor) };
-    match with_slot.or_else(|| least_loaded(&loads(true), per_executor)) {
+    let has_room =
+        |name: &str| executors.iter().zip(&candidates).any(|(online, to)| online.name == name && to.refusal.is_none());
+    let is_moving = ready.run.reason == Some(Reason::Moved) && ready.run.executor.as_deref().is_none_or(has_room);
+    let executor_with_slot = if is_moving { None } else { least_loaded(&loads(false), per_executor) };
+    match executor_with_slot.or_else(|| least_loaded(&loads(true), per_executor)) {
         Some(index) => {
-            let (id, name) = (online[index].session.executor, online[index].name.clone());
+            let (id, name) = (executors[index].session.executor, executors[index].name.clone());
             RouteDecision::Executor(id, name, trace_of(ready, candidates, Some(index), now))
         }
         None => RouteDecision::NoExecutor,
@@ -161,9 +164,9 @@ pub(super) fn assign_with_trace(
 /// The trace of a run that no executor took.
 pub(super) fn trace_of_none(d: &Decision<'_>, ready: &ReadyRun) -> String {
     let now = d.now;
-    let online = d.state.executors.fit(ready);
+    let fit_executors = d.state.executors.fit_executors(ready);
     let answer = if question_for(ready).is_some() { Answer::No } else { Answer::Missing };
-    let candidates = online.iter().map(|online| online.candidate(answer, now)).collect();
+    let candidates = fit_executors.iter().map(|online| online.candidate(answer, now)).collect();
     trace_of(ready, candidates, None, now)
 }
 
@@ -172,7 +175,7 @@ fn answer(online: &ConnectedExecutor, probe: &Probe, job: &Job, now: Timestamp) 
     if shadow::is_shadow(&probe.ready) {
         return Answer::Yes;
     }
-    if question(job.route) == Some(Question::Online) && online.heard_at + RECENTLY_HEARD > now {
+    if question(job.route) == Some(Question::Online) && online.heard_at + RECENTLY_HEARD_WITHIN > now {
         return Answer::Yes;
     }
     probe.answers.answer(online.session.executor)
@@ -207,19 +210,24 @@ fn pseudo_random(run: &Run) -> u32 {
 }
 
 fn mix_bits(run: RunId) -> u32 {
-    let mixed = run.get().unsigned_abs().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-    u32::try_from(mixed).unwrap_or(0)
+    let mixed_bits = run.get().unsigned_abs().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+    u32::try_from(mixed_bits).unwrap_or(0)
 }
 
 /// The stored trace of a choice, which users read.
-fn trace_of(ready: &ReadyRun, mut candidates: Vec<Candidate<'_>>, taken: Option<usize>, now: Timestamp) -> String {
+fn trace_of(
+    ready: &ReadyRun,
+    mut candidates: Vec<Candidate<'_>>,
+    chosen_index: Option<usize>,
+    now: Timestamp,
+) -> String {
     let (run, route) = (&ready.run, ready.definition.job.route);
-    let before_taken = taken.unwrap_or(usize::MAX);
-    for (index, candidate) in candidates.iter_mut().enumerate().filter(|(index, _)| Some(*index) != taken) {
+    let chosen_or_last = chosen_index.unwrap_or(usize::MAX);
+    for (index, candidate) in candidates.iter_mut().enumerate().filter(|(index, _)| Some(*index) != chosen_index) {
         let had_it_before = run.attempt > 1 && route != Route::Broadcast && run.only_executor.is_none();
         let refusal = match candidate.answer {
             Answer::No => Some(Refusal::Busy),
-            Answer::Missing if question_for(ready).is_some() && index < before_taken => Some(Refusal::Silent),
+            Answer::Missing if question_for(ready).is_some() && index < chosen_or_last => Some(Refusal::Silent),
             Answer::Missing | Answer::Yes
                 if had_it_before && run.executor.as_deref() == Some(candidate.hashed_name.name()) =>
             {
@@ -229,12 +237,12 @@ fn trace_of(ready: &ReadyRun, mut candidates: Vec<Candidate<'_>>, taken: Option<
         };
         candidate.refusal = candidate.refusal.or(refusal);
     }
-    let tried_at = ready.tried_at.unwrap_or(now);
-    let behind = ready.late.map_or(Duration::ZERO, |late| late.by);
-    let turn = tried_at.since(run.due_at).saturating_sub(behind);
-    let waited = WaitTimes { server: ready.late, turn, executor: now.since(tried_at) };
-    let by = if run.only_executor.is_some() { trace::CHOSEN } else { route.as_str() };
-    trace::text(by, &candidates, waited)
+    let tried_since = ready.tried_at.unwrap_or(now);
+    let lateness = ready.lateness.map_or(Duration::ZERO, |late| late.by);
+    let turn = tried_since.since(run.due_at).saturating_sub(lateness);
+    let wait_times = WaitTimes { server: ready.lateness, turn, executor: now.since(tried_since) };
+    let router = if run.only_executor.is_some() { trace::CHOSEN } else { route.as_str() };
+    trace::text(router, &candidates, wait_times)
 }
 
 #[cfg(test)]

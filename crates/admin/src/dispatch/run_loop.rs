@@ -23,7 +23,7 @@ use super::state::State;
 use super::step::{DecidedStep, Step};
 use super::transition;
 use crate::cluster::fences;
-use crate::metrics::{FireOutcome, size};
+use crate::metrics::{FireOutcome, to_u64};
 use crate::node::Shared;
 use crate::trace::FireTracer;
 
@@ -39,11 +39,11 @@ pub(crate) struct DispatchLoop {
     tracer: FireTracer,
     state: State,
     settings: Settings,
-    began: Instant,
+    started_at: Instant,
     /// When the next round begins, even if no event arrives.
     next_round_at: Timestamp,
     /// The request to drain the dispatcher, answered once it is drained.
-    drained: Option<Responder<()>>,
+    drained_responder: Option<Responder<()>>,
 }
 
 impl DispatchLoop {
@@ -64,16 +64,16 @@ impl DispatchLoop {
         };
         let tracer = FireTracer::new(config.traces);
         let state = State::new(settings.is_single_server, now);
-        let began = Instant::now();
-        Self { shared, events, steps, tracer, state, settings, began, next_round_at: now, drained: None }
+        let started_at = Instant::now();
+        Self { shared, events, steps, tracer, state, settings, started_at, next_round_at: now, drained_responder: None }
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
             // As in `Decision::knows_open_runs`: while no run is allowed to start, runs must not wake the loop.
-            let may_start = self.shared.membership.holds() && self.shared.switches.is_known();
-            let held = may_start.then(|| self.shared.membership.token());
-            let wake = self.state.next_instant(held).min(self.next_round_at);
+            let may_start = self.shared.membership.holds_lease() && self.shared.switches.is_known();
+            let lease = may_start.then(|| self.shared.membership.token());
+            let wake_at = self.state.next_instant(lease).min(self.next_round_at);
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
@@ -81,7 +81,7 @@ impl DispatchLoop {
                     Some(event) => self.handle_burst(event),
                     None => return,
                 },
-                () = self.shared.clock.sleep_until(wake) => {}
+                () = self.shared.clock.sleep_until(wake_at) => {}
             }
             let now = self.shared.clock.now();
             self.handle(Event::Wake, now);
@@ -91,22 +91,22 @@ impl DispatchLoop {
             }
             self.handle(Event::Flush, now);
             if self.state.is_drained()
-                && let Some(drained) = self.drained.take()
+                && let Some(responder) = self.drained_responder.take()
             {
-                drained.respond(());
+                responder.respond(());
             }
         }
     }
 
-    fn handle_burst(&mut self, first: Event) {
-        let mut next = Some(first);
+    fn handle_burst(&mut self, first_event: Event) {
+        let mut next_event = Some(first_event);
         for _ in 0..EVENT_BURST {
-            let Some(event) = next else { return };
+            let Some(event) = next_event else { return };
             let now = self.shared.clock.now();
             self.receive(event, now);
-            next = self.events.try_recv().ok();
+            next_event = self.events.try_recv().ok();
         }
-        if let Some(event) = next {
+        if let Some(event) = next_event {
             let now = self.shared.clock.now();
             self.receive(event, now);
         }
@@ -115,7 +115,9 @@ impl DispatchLoop {
     /// Handles an event. Its items are handled one by one if the decision about one item reads state that the effects of another one change.
     fn receive(&mut self, event: Event, now: Timestamp) {
         match event {
-            Event::Settled(all) => all.into_iter().for_each(|one| self.handle(Event::Settled(vec![one]), now)),
+            Event::Settled(all) => {
+                all.into_iter().for_each(|settled_attempt| self.handle(Event::Settled(vec![settled_attempt]), now))
+            }
             Event::RowsChecked(asked, checks) => {
                 let rows: HashMap<RunId, RunCheck> = checks.into_iter().map(|check| (check.id, check)).collect();
                 for run in asked {
@@ -124,8 +126,8 @@ impl DispatchLoop {
                 }
             }
             Event::AwaitingEnded(runs) => {
-                let known = self.shared.awaiting.forget(runs);
-                self.handle(Event::AwaitingEnded(known), now);
+                let awaiting_runs = self.shared.awaiting.forget(runs);
+                self.handle(Event::AwaitingEnded(awaiting_runs), now);
             }
             Event::Results(session, results) => {
                 if self.state.executors.get(session.executor).is_some() {
@@ -142,7 +144,7 @@ impl DispatchLoop {
     }
 
     fn handle(&mut self, event: Event, now: Timestamp) {
-        let facts = facts(&self.shared, &self.settings, self.began, now);
+        let facts = facts(&self.shared, &self.settings, self.started_at, now);
         let token = facts.token;
         let effects = transition::on(&mut self.state, event, facts);
         self.shared.in_memory.note_in_hand(self.state.runs.take_hand_changes());
@@ -173,9 +175,9 @@ impl DispatchLoop {
             Effect::ForgetUnderLease(runs) => shared.in_memory.forget_under_lease(runs),
             Effect::Await(runs) => shared.awaiting.admit(runs),
             Effect::ForgetAwaiting => {
-                let mut dropped = shared.awaiting.all();
-                dropped.retain(|(_, run)| self.state.runs.active(*run).is_none());
-                shared.awaiting.forget(dropped);
+                let mut dropped_runs = shared.awaiting.all();
+                dropped_runs.retain(|(_, run)| self.state.runs.active(*run).is_none());
+                shared.awaiting.forget(dropped_runs);
             }
             Effect::EndLease => {
                 shared.membership.end();
@@ -189,7 +191,7 @@ impl DispatchLoop {
             Effect::EndSpan(span, why) => span.end(why, now),
             Effect::AnswerStreamEnded(answer) => answer.respond(()),
             Effect::ListInHand(answer, runs) => answer.respond(runs),
-            Effect::AnswerWhenDrained(answer) => self.drained = Some(answer),
+            Effect::AnswerWhenDrained(answer) => self.drained_responder = Some(answer),
         }
     }
 
@@ -203,11 +205,11 @@ impl DispatchLoop {
 
     fn expand(&mut self, root: Box<Run>, executors: Vec<Option<String>>, token: LeaseToken, now: Timestamp) {
         let ids = self.shared.membership.latest().ids;
-        let total = i32::try_from(executors.len()).unwrap_or(i32::MAX);
-        let shards = (0..total).zip(executors).map(|(index, executor)| Run {
+        let shard_total = i32::try_from(executors.len()).unwrap_or(i32::MAX);
+        let shards = (0..shard_total).zip(executors).map(|(index, executor)| Run {
             id: RunId::new(ids.next(now)),
             shard_index: index,
-            shard_total: Some(total),
+            shard_total: Some(shard_total),
             parent: Some(root.id),
             executor,
             ..(*root).clone()
@@ -218,10 +220,10 @@ impl DispatchLoop {
         self.store(Step::Expand(root, shards), token, now);
     }
 
-    fn finish(&mut self, end: Submission, now: Timestamp) {
-        let Submission { attempt_end, counted, reply_to, phase_before } = end;
+    fn finish(&mut self, submission: Submission, now: Timestamp) {
+        let Submission { attempt_end, counted_run, reply_to, phase_before } = submission;
         let (run, attempt, owner) = (attempt_end.run, attempt_end.attempt, attempt_end.owner);
-        if self.shared.results.try_submit(attempt_end, counted, reply_to) {
+        if self.shared.results.try_submit(attempt_end, counted_run, reply_to) {
             return;
         }
         match phase_before {
@@ -232,10 +234,11 @@ impl DispatchLoop {
 
     /// Puts triggers on an executor's stream, each under the lease that its run was taken under.
     fn send_triggers(&mut self, executor: ExecutorId, runs: &[RunId], now: Timestamp) {
-        let facts = facts(&self.shared, &self.settings, self.began, now);
-        let (sendable, mut unsent) = outbox::sendable(&mut Decision::new(&mut self.state, facts), executor, runs);
+        let facts = facts(&self.shared, &self.settings, self.started_at, now);
+        let (sendable, mut unsent_runs) = outbox::sendable(&mut Decision::new(&mut self.state, facts), executor, runs);
         let ids = self.shared.membership.latest().ids;
-        let (mut batch, mut sent) = (Vec::with_capacity(sendable.len()), Vec::with_capacity(sendable.len()));
+        let (mut messages, mut sent_triggers) =
+            (Vec::with_capacity(sendable.len()), Vec::with_capacity(sendable.len()));
         for run in sendable {
             let Some(active) = self.state.runs.active_mut(run) else { continue };
             let (parent, span) = self.tracer.start_dispatch(&active.ready, &active.executor_name, now);
@@ -246,30 +249,30 @@ impl DispatchLoop {
                 trace_id = parent.map(|parent| format!("{:032x}", parent.trace_id())),
                 "a run goes to an executor"
             );
-            let number = ids.next(now);
+            let trigger_number = ids.next(now);
             // Noted before the trigger is sent: the executor may send log lines of the run immediately.
             self.shared.sent_runs.record(run, active.ready.run.attempt, executor);
             let start_in_us = self.shared.clock.micros_until(active.ready.run.due_at);
             self.shared.note_sent(active.ready.run.due_at);
-            let trigger = trigger(&active.ready, number, parent, (now, self.settings.silence_max));
-            batch.push(v1::Trigger { start_in_us, ..trigger });
-            sent.push((run, number));
+            let trigger = trigger(&active.ready, trigger_number, parent, (now, self.settings.silence_max));
+            messages.push(v1::Trigger { start_in_us, ..trigger });
+            sent_triggers.push((run, trigger_number));
         }
-        if !batch.is_empty() {
+        if !messages.is_empty() {
             let session = self.state.executors.get(executor).map(|online| online.session.clone());
             rondel_failpoint::pass("send.checked");
-            if session.is_some_and(|session| session.send(triggers(facts.token, batch))) {
-                for active in sent.iter().filter_map(|(run, _)| self.state.runs.active(*run)) {
-                    self.shared.metrics.sent(&active.ready, now);
+            if session.is_some_and(|session| session.send(triggers(facts.token, messages))) {
+                for active in sent_triggers.iter().filter_map(|(run, _)| self.state.runs.active(*run)) {
+                    self.shared.metrics.count_sent(&active.ready, now);
                 }
-                self.handle(Event::Sent(executor, sent), now);
+                self.handle(Event::Sent(executor, sent_triggers), now);
             } else {
-                unsent.extend(sent.into_iter().map(|(run, _)| run));
+                unsent_runs.extend(sent_triggers.into_iter().map(|(run, _)| run));
             }
             rondel_failpoint::pass("send.written");
         }
-        if !unsent.is_empty() {
-            self.handle(Event::NotSent(unsent), now);
+        if !unsent_runs.is_empty() {
+            self.handle(Event::NotSent(unsent_runs), now);
         }
     }
 
@@ -279,12 +282,13 @@ impl DispatchLoop {
             Measure::FireLateness(late) => metrics.fire_lateness.observe(late),
             Measure::Accepted(waited) => metrics.accept_delay.observe(waited),
             Measure::Refused(waited) => metrics.refuse_delay.observe(waited),
-            Measure::Runs { active, queued } => metrics.show_runs(size(active), size(queued)),
+            Measure::Runs { active, queued } => metrics.show_runs(to_u64(active), to_u64(queued)),
             Measure::Held { gates, limits, parked, roll_call } => {
-                let held = [(&metrics.held.gates, gates), (&metrics.held.limits, limits)];
-                let held =
-                    held.into_iter().chain([(&metrics.held.parked, parked), (&metrics.held.roll_call, roll_call)]);
-                held.for_each(|(gauge, count)| gauge.store(size(count), Ordering::Relaxed));
+                let held_counts = [(&metrics.held.gates, gates), (&metrics.held.limits, limits)];
+                let held_counts = held_counts
+                    .into_iter()
+                    .chain([(&metrics.held.parked, parked), (&metrics.held.roll_call, roll_call)]);
+                held_counts.for_each(|(gauge, count)| gauge.store(to_u64(count), Ordering::Relaxed));
             }
             Measure::Dispatched(definition, trigger) => {
                 definition.counts.count_fires(trigger, FireOutcome::Dispatched, 1)
@@ -293,7 +297,7 @@ impl DispatchLoop {
     }
 }
 
-fn facts<'a>(shared: &'a Shared, settings: &'a Settings, began: Instant, now: Timestamp) -> Facts<'a> {
+fn facts<'a>(shared: &'a Shared, settings: &'a Settings, started_at: Instant, now: Timestamp) -> Facts<'a> {
     let rows_may_be_old = |length| {
         let membership = &shared.membership;
         shared.clock.may_have_stepped_ahead_within(length) || membership.was_cut_off_within(length)
@@ -302,12 +306,12 @@ fn facts<'a>(shared: &'a Shared, settings: &'a Settings, began: Instant, now: Ti
         now,
         boot_micros: shared.clock.boot_micros(),
         boot_micros_at_epoch: shared.clock.boot_micros_at(Timestamp::EPOCH),
-        uptime: began.elapsed(),
+        uptime: started_at.elapsed(),
         rows_may_be_old: rows_may_be_old(settings.lost_after),
         rows_may_be_old_in_silence: rows_may_be_old(settings.continue_max),
         token: shared.membership.token(),
-        lease_holds: shared.membership.holds(),
-        lease_until: now + shared.membership.remaining(),
+        lease_holds: shared.membership.holds_lease(),
+        lease_until: now + shared.membership.remaining_lease(),
         in_memory: &shared.in_memory,
         departing: &shared.departing,
         switches: &shared.switches,

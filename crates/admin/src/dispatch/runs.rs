@@ -46,7 +46,6 @@ pub(crate) enum Stage {
     Unconfirmed(Vec<Run>),
 }
 
-/// The timer of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timer {
     /// The run's instant, or a little before it if the run is marked first or may be sent ahead.
@@ -56,11 +55,11 @@ pub(crate) struct Timer {
 }
 
 impl Timer {
-    /// The timer of a run that is not marked goes off `lead` before the run's instant.
-    pub(crate) fn new(ready: &ReadyRun, lead: Duration, uptime: Duration) -> Self {
+    /// The timer of a run that is not marked goes off `send_lead` before the run's instant.
+    pub(crate) fn new(ready: &ReadyRun, send_lead: Duration, uptime: Duration) -> Self {
         let is_marked = ready.definition.job.delivery == Delivery::AtMostOnce && !ready.run.is_root();
-        let lead = if is_marked { MARK_LEAD } else { lead };
-        Self { at: ready.run.due_at - lead, armed_at: uptime }
+        let send_lead = if is_marked { MARK_LEAD } else { send_lead };
+        Self { at: ready.run.due_at - send_lead, armed_at: uptime }
     }
 
     /// This timer, set to `at`.
@@ -71,8 +70,8 @@ impl Timer {
     /// Whether the run has waited here for longer than the database's clock allows. If so, the clock must have stepped back since the run
     /// was read: by that clock the run's instant may have been far ahead again, and an edit may have settled the run.
     pub(crate) fn is_outdated(&self, due_at: Timestamp, now: Timestamp, uptime: Duration) -> bool {
-        let overdue = if now > due_at { now.since(due_at) } else { Duration::ZERO };
-        uptime.saturating_sub(self.armed_at) > overdue + READ_AHEAD_MAX
+        let overdue_for = if now > due_at { now.since(due_at) } else { Duration::ZERO };
+        uptime.saturating_sub(self.armed_at) > overdue_for + READ_AHEAD_MAX
     }
 }
 
@@ -154,7 +153,6 @@ enum Entry {
     Deciding,
 }
 
-/// An attempt in hand.
 #[derive(Debug)]
 enum AttemptInHand {
     /// An executor has it, or is about to get it.
@@ -177,7 +175,7 @@ pub(crate) struct OpenRuns {
     /// Attempts that wait.
     runs: HashMap<RunId, Entry>,
     /// Runs that have been taken out since ended runs were last [removed](Self::remove_ended).
-    taken_out: Vec<RunId>,
+    taken_runs: Vec<RunId>,
     /// Attempts that executors have or may have.
     in_hand: HashMap<RunId, AttemptInHand>,
     /// The attempts that executors have, by executor.
@@ -185,29 +183,29 @@ pub(crate) struct OpenRuns {
     active_count: usize,
     /// Runs that came into hand, or left it, since the last call of [`take_hand_changes`](Self::take_hand_changes).
     hand_changes: Vec<RunId>,
-    /// Scheduled runs, by timer and then by planned instant.
-    scheduled: BTreeSet<(Timestamp, Timestamp, RunId)>,
+    /// Scheduled runs, sorted by timer and then by planned instant.
+    scheduled_runs: BTreeSet<(Timestamp, Timestamp, RunId)>,
     /// Runs whose instant has come, and that wait because open runs of their jobs may still be adopted.
-    held_back: Vec<RunId>,
+    held_back_runs: Vec<RunId>,
     /// Broadcasts whose shards may not have been stored: the store did not answer.
-    unconfirmed: Vec<RunId>,
+    unconfirmed_runs: Vec<RunId>,
 }
 
-/// Runs that wait for nothing but an instant, or for an answer.
+// Runs that wait for nothing but an instant, or for an answer.
 impl OpenRuns {
     pub(crate) fn schedule(&mut self, ready: ReadyRun, timer: Timer) {
-        self.scheduled.insert((timer.at, ready.run.fire_at, ready.run.id));
+        self.scheduled_runs.insert((timer.at, ready.run.fire_at, ready.run.id));
         self.put(ready, Stage::Scheduled(timer));
     }
 
     /// When the first timer goes off.
     pub(crate) fn next_timer_at(&self) -> Option<Timestamp> {
-        self.scheduled.first().map(|(at, ..)| *at)
+        self.scheduled_runs.first().map(|(at, ..)| *at)
     }
 
     /// Takes out the first run whose timer has gone off by now.
     pub(crate) fn take_due(&mut self, now: Timestamp) -> Option<(ReadyRun, Timer)> {
-        let (_, _, run) = self.scheduled.first().filter(|(at, ..)| *at <= now).copied()?;
+        let (_, _, run) = self.scheduled_runs.first().filter(|(at, ..)| *at <= now).copied()?;
         self.take_scheduled(run)
     }
 
@@ -216,19 +214,19 @@ impl OpenRuns {
         let Stage::Scheduled(timer) = self.stage(run)? else { return None };
         let timer = *timer;
         let ready = self.take(run)?.ready;
-        self.scheduled.remove(&(timer.at, ready.run.fire_at, run));
+        self.scheduled_runs.remove(&(timer.at, ready.run.fire_at, run));
         Some((ready, timer))
     }
 
     /// Holds a run back, because the open runs of its job may not be known yet.
     pub(crate) fn hold_back(&mut self, ready: ReadyRun, timer: Timer) {
-        self.held_back.push(ready.run.id);
+        self.held_back_runs.push(ready.run.id);
         self.put(ready, Stage::HeldBack(timer));
     }
 
     /// Schedules the held-back runs again: the open runs of their jobs may be known now.
     pub(crate) fn stop_holding_back(&mut self) {
-        for run in std::mem::take(&mut self.held_back) {
+        for run in std::mem::take(&mut self.held_back_runs) {
             if let Some(OpenRun { ready, stage: Stage::HeldBack(timer) }) = self.take(run) {
                 self.schedule(ready, timer);
             }
@@ -237,36 +235,37 @@ impl OpenRuns {
 
     /// Takes out a broadcast whose shards are being stored under this lease.
     pub(crate) fn take_expanding(&mut self, root: &Run) -> Option<ReadyRun> {
-        let open = self.get(root.id)?;
-        let is_this = matches!(open.stage, Stage::Expanding) && open.ready.run.node_epoch == root.node_epoch;
-        if is_this { self.take(root.id).map(|open| open.ready) } else { None }
+        let open_run = self.get(root.id)?;
+        let is_expanding_root =
+            matches!(open_run.stage, Stage::Expanding) && open_run.ready.run.node_epoch == root.node_epoch;
+        if is_expanding_root { self.take(root.id).map(|open| open.ready) } else { None }
     }
 
     /// Keeps a broadcast until the database confirms whether these shards of it are stored.
     pub(crate) fn wait_for_expansion(&mut self, root: ReadyRun, shards: Vec<Run>) {
-        self.unconfirmed.push(root.run.id);
+        self.unconfirmed_runs.push(root.run.id);
         self.put(root, Stage::Unconfirmed(shards));
     }
 
     /// Takes all broadcasts whose shards are unconfirmed; the caller stores the shards again.
     pub(crate) fn expand_again(&mut self) -> Vec<(Run, Vec<Run>)> {
-        let mut again = Vec::new();
-        for root in std::mem::take(&mut self.unconfirmed) {
-            let Some(open) = self.get_mut(root) else { continue };
-            if let Stage::Unconfirmed(shards) = std::mem::replace(&mut open.stage, Stage::Expanding) {
-                again.push((open.ready.run.clone(), shards));
+        let mut roots_to_expand = Vec::new();
+        for root in std::mem::take(&mut self.unconfirmed_runs) {
+            let Some(open_run) = self.get_mut(root) else { continue };
+            if let Stage::Unconfirmed(shards) = std::mem::replace(&mut open_run.stage, Stage::Expanding) {
+                roots_to_expand.push((open_run.ready.run.clone(), shards));
             }
         }
-        again
+        roots_to_expand
     }
 
     /// Takes out a run that is in none of the other queues.
     pub(crate) fn withdraw(&mut self, run: RunId) -> Option<OpenRun> {
-        let open = self.take(run)?;
-        match &open.stage {
-            Stage::Scheduled(timer) => drop(self.scheduled.remove(&(timer.at, open.ready.run.fire_at, run))),
-            Stage::HeldBack(_) => self.held_back.retain(|held| *held != run),
-            Stage::Unconfirmed(_) => self.unconfirmed.retain(|root| *root != run),
+        let open_run = self.take(run)?;
+        match &open_run.stage {
+            Stage::Scheduled(timer) => drop(self.scheduled_runs.remove(&(timer.at, open_run.ready.run.fire_at, run))),
+            Stage::HeldBack(_) => self.held_back_runs.retain(|held| *held != run),
+            Stage::Unconfirmed(_) => self.unconfirmed_runs.retain(|root| *root != run),
             Stage::Queued
             | Stage::Admitted
             | Stage::Limited(_)
@@ -274,7 +273,7 @@ impl OpenRuns {
             | Stage::Probing(_)
             | Stage::Expanding => {}
         }
-        Some(open)
+        Some(open_run)
     }
 }
 
@@ -282,26 +281,26 @@ impl OpenRuns {
     /// Adds a run. The caller has taken out any earlier entry of the run.
     pub(crate) fn put(&mut self, ready: ReadyRun, stage: Stage) {
         let run = ready.run.id;
-        let before = self.runs.insert(run, Entry::Open(Box::new(OpenRun { ready, stage })));
-        debug_assert!(!matches!(before, Some(Entry::Open(_))), "run {run} has two owners");
+        let replaced_entry = self.runs.insert(run, Entry::Open(Box::new(OpenRun { ready, stage })));
+        debug_assert!(!matches!(replaced_entry, Some(Entry::Open(_))), "run {run} has two owners");
     }
 
     pub(crate) fn take(&mut self, run: RunId) -> Option<OpenRun> {
         let entry = self.runs.get_mut(&run)?;
-        let Entry::Open(open) = std::mem::replace(entry, Entry::Deciding) else { return None };
-        self.taken_out.push(run);
-        Some(*open)
+        let Entry::Open(open_run) = std::mem::replace(entry, Entry::Deciding) else { return None };
+        self.taken_runs.push(run);
+        Some(*open_run)
     }
 
     /// Removes the runs that were taken out since the last call, and neither put back nor given to an executor: they have
     /// ended. Returns them.
     pub(crate) fn remove_ended(&mut self) -> Vec<RunId> {
-        let mut taken = std::mem::take(&mut self.taken_out);
-        taken.retain(|run| {
+        let mut taken_runs = std::mem::take(&mut self.taken_runs);
+        taken_runs.retain(|run| {
             let is_left = matches!(self.runs.get(run), Some(Entry::Deciding));
             is_left && self.runs.remove(run).is_some()
         });
-        taken
+        taken_runs
     }
 
     /// Like [`take`](Self::take), for a run in a queue that counts how long it waits.
@@ -311,14 +310,14 @@ impl OpenRuns {
 
     pub(crate) fn get(&self, run: RunId) -> Option<&OpenRun> {
         match self.runs.get(&run)? {
-            Entry::Open(open) => Some(open),
+            Entry::Open(open_run) => Some(open_run),
             Entry::Deciding => None,
         }
     }
 
     pub(crate) fn get_mut(&mut self, run: RunId) -> Option<&mut OpenRun> {
         match self.runs.get_mut(&run)? {
-            Entry::Open(open) => Some(open),
+            Entry::Open(open_run) => Some(open_run),
             Entry::Deciding => None,
         }
     }
@@ -333,9 +332,9 @@ impl OpenRuns {
 
     /// How a run from the ring relates to the run already in the table. A run that is past its timer is not started again.
     pub(crate) fn arrival(&self, ready: &ReadyRun) -> Arrival {
-        let Some(here) = self.get(ready.run.id) else { return Arrival::New };
-        let has_timer = matches!(here.stage, Stage::Scheduled(_) | Stage::HeldBack(_));
-        match epoch_and_attempt(ready).cmp(&here.epoch_and_attempt()) {
+        let Some(present_run) = self.get(ready.run.id) else { return Arrival::New };
+        let has_timer = matches!(present_run.stage, Stage::Scheduled(_) | Stage::HeldBack(_));
+        match epoch_and_attempt(ready).cmp(&present_run.epoch_and_attempt()) {
             std::cmp::Ordering::Greater => Arrival::Replaces,
             std::cmp::Ordering::Equal if has_timer => Arrival::Replaces,
             std::cmp::Ordering::Equal | std::cmp::Ordering::Less => Arrival::Known,
@@ -344,22 +343,22 @@ impl OpenRuns {
 
     /// Takes out all waiting runs, except broadcasts whose shards are being stored: the store has not answered yet.
     pub(crate) fn drain_waiting(&mut self) -> Vec<OpenRun> {
-        self.scheduled.clear();
-        self.held_back.clear();
-        self.unconfirmed.clear();
-        let may_go = |entry: &Entry| matches!(entry, Entry::Open(open) if !matches!(open.stage, Stage::Expanding));
-        let drained = self.runs.extract_if(|_, entry| may_go(entry));
-        let open = |entry| match entry {
-            Entry::Open(open) => Some(*open),
+        self.scheduled_runs.clear();
+        self.held_back_runs.clear();
+        self.unconfirmed_runs.clear();
+        let is_waiting = |entry: &Entry| matches!(entry, Entry::Open(open) if !matches!(open.stage, Stage::Expanding));
+        let drained_entries = self.runs.extract_if(|_, entry| is_waiting(entry));
+        let open_run = |entry| match entry {
+            Entry::Open(open_run) => Some(*open_run),
             Entry::Deciding => None,
         };
-        drained.filter_map(|(_, entry)| open(entry)).collect()
+        drained_entries.filter_map(|(_, entry)| open_run(entry)).collect()
     }
 }
 
-/// Runs that executors have, or may have.
+// Runs that executors have, or may have.
 impl OpenRuns {
-    /// Puts an attempt in hand that an executor has or is about to get. It replaces an earlier attempt in the roll call, which has ended.
+    /// Records in `in_hand` an attempt that an executor has or is about to get. It replaces an earlier attempt in the roll call, which has ended.
     pub(crate) fn put_active(&mut self, active: ActiveRun) {
         if matches!(self.runs.get(&active.ready.run.id), Some(Entry::Deciding)) {
             self.runs.remove(&active.ready.run.id);
@@ -367,29 +366,29 @@ impl OpenRuns {
         self.put_hand(active.ready.run.id, AttemptInHand::Active(Box::new(active)));
     }
 
-    /// Puts an attempt in hand that an executor may have, until the roll call finds out. False if a later attempt is in hand.
+    /// Records in `in_hand` an attempt that an executor may have, until the roll call finds out. False if a later attempt is there.
     pub(crate) fn put_in_roll_call(&mut self, ready: ReadyRun) -> bool {
         self.put_hand(ready.run.id, AttemptInHand::InRollCall(Box::new(ready)))
     }
 
-    fn put_hand(&mut self, run: RunId, hand: AttemptInHand) -> bool {
-        let is_later = self.in_hand.get(&run).is_none_or(|here| here.attempt() <= hand.attempt());
+    fn put_hand(&mut self, run: RunId, attempt: AttemptInHand) -> bool {
+        let is_later = self.in_hand.get(&run).is_none_or(|here| here.attempt() <= attempt.attempt());
         if is_later {
             self.take_hand(run);
-            if let AttemptInHand::Active(active) = &hand {
+            if let AttemptInHand::Active(active) = &attempt {
                 self.by_executor.entry(active.executor).or_default().insert(run);
                 self.active_count += 1;
             }
-            self.in_hand.insert(run, hand);
+            self.in_hand.insert(run, attempt);
             self.hand_changes.push(run);
         }
         is_later
     }
 
     fn take_hand(&mut self, run: RunId) -> Option<AttemptInHand> {
-        let hand = self.in_hand.remove(&run)?;
+        let attempt = self.in_hand.remove(&run)?;
         self.hand_changes.push(run);
-        if let AttemptInHand::Active(active) = &hand {
+        if let AttemptInHand::Active(active) = &attempt {
             self.active_count -= 1;
             if let Some(its) = self.by_executor.get_mut(&active.executor) {
                 its.remove(&run);
@@ -398,7 +397,7 @@ impl OpenRuns {
                 }
             }
         }
-        Some(hand)
+        Some(attempt)
     }
 
     /// Moves a run to the successor of the executor that it was sent to.
@@ -409,7 +408,7 @@ impl OpenRuns {
         }
     }
 
-    /// The runs that this executor has, by id.
+    /// The runs that this executor has, sorted by id.
     pub(crate) fn of_executor(&self, executor: ExecutorId) -> impl Iterator<Item = &ActiveRun> {
         self.by_executor.get(&executor).into_iter().flatten().filter_map(|run| self.active(*run))
     }
@@ -461,7 +460,6 @@ impl OpenRuns {
         }
     }
 
-    /// The runs in the roll call.
     pub(crate) fn all_in_roll_call(&self) -> impl Iterator<Item = &ReadyRun> {
         self.in_hand.values().filter_map(|hand| match hand {
             AttemptInHand::InRollCall(ready) => Some(&**ready),
@@ -479,19 +477,19 @@ impl OpenRuns {
 
     /// Runs that came into hand, or left it, since the last call, each with whether an attempt is in hand now.
     pub(crate) fn take_hand_changes(&mut self) -> Vec<(RunId, bool)> {
-        let moved = std::mem::take(&mut self.hand_changes);
-        moved.into_iter().map(|run| (run, self.in_hand.contains_key(&run))).collect()
+        let hand_changes = std::mem::take(&mut self.hand_changes);
+        hand_changes.into_iter().map(|run| (run, self.in_hand.contains_key(&run))).collect()
     }
 
     pub(crate) fn drain_roll_call(&mut self) -> Vec<ReadyRun> {
-        let called = self.in_hand.extract_if(|_, hand| matches!(hand, AttemptInHand::InRollCall(_)));
+        let entries = self.in_hand.extract_if(|_, hand| matches!(hand, AttemptInHand::InRollCall(_)));
         let ready = |hand| match hand {
             AttemptInHand::InRollCall(ready) => Some(*ready),
             AttemptInHand::Active(_) => None,
         };
-        let called: Vec<ReadyRun> = called.filter_map(|(_, hand)| ready(hand)).collect();
-        self.hand_changes.extend(called.iter().map(|ready| ready.run.id));
-        called
+        let roll_call_runs: Vec<ReadyRun> = entries.filter_map(|(_, hand)| ready(hand)).collect();
+        self.hand_changes.extend(roll_call_runs.iter().map(|ready| ready.run.id));
+        roll_call_runs
     }
 }
 

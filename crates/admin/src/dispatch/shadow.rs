@@ -49,15 +49,15 @@ const fn is_unexpanded_root(run: &Run) -> bool {
 
 /// The executors that would have got the shards.
 fn names_of_eligible(d: &Decision<'_>, ready: &ReadyRun) -> Option<String> {
-    let executors = d.state.executors.eligible(ready);
+    let executors = d.state.executors.eligible_executors(ready);
     let names: Vec<&str> = executors.iter().map(|online| online.name.as_str()).collect();
     name_all(&names)
 }
 
 /// The choice of the job's router, with its trace.
 fn choose_executor(d: &mut Decision<'_>, ready: ReadyRun) -> (ReadyRun, Option<String>) {
-    let tried_at = Some(ready.tried_at.unwrap_or(d.now));
-    let mut probe = Probe::new(ReadyRun { tried_at, ..ready }, d.now);
+    let tried_since = Some(ready.tried_at.unwrap_or(d.now));
+    let mut probe = Probe::new(ReadyRun { tried_at: tried_since, ..ready }, d.now);
     let (executor, trace) = match routing::choose(d, &probe, true) {
         RouteDecision::Executor(_, name, trace) => (Some(name), trace),
         RouteDecision::Wait(_) | RouteDecision::NoExecutor => (None, routing::trace_of_none(d, &probe.ready)),

@@ -32,9 +32,9 @@ impl Silences {
         since: Timestamp,
         now: Timestamp,
     ) -> UnansweredTriggers {
-        let before = self.0.get(&executor).map(|silence| silence.triggers);
-        let before = before.unwrap_or(UnansweredTriggers { count: 0, since });
-        let triggers = UnansweredTriggers { count: before.count.saturating_add(1), ..before };
+        let earlier_triggers = self.0.get(&executor).map(|silence| silence.triggers);
+        let earlier_triggers = earlier_triggers.unwrap_or(UnansweredTriggers { count: 0, since });
+        let triggers = UnansweredTriggers { count: earlier_triggers.count.saturating_add(1), ..earlier_triggers };
         let avoided_until = now + backoff(PAUSE_MIN, PAUSE_MAX, triggers.count);
         self.0.insert(executor, Silence { triggers, avoided_until });
         triggers

@@ -31,12 +31,12 @@ pub(crate) enum StartReport {
 pub(crate) struct StartReports(HashMap<(RunId, i32), StartReport>);
 
 impl StartReports {
-    pub(crate) fn of(held: &[v1::RunRef], now: Timestamp) -> Self {
+    pub(crate) fn of(held_runs: &[v1::RunRef], now: Timestamp) -> Self {
         let report = |run: &v1::RunRef| match run.not_begun {
             true => StartReport::NotStarted,
             false => StartReport::Started(reported_instant(run.started_at_ms, now)),
         };
-        Self(held.iter().map(|run| ((RunId::new(run.run_id), run.attempt), report(run))).collect())
+        Self(held_runs.iter().map(|run| ((RunId::new(run.run_id), run.attempt), report(run))).collect())
     }
 
     /// A run without a report counts as begun, which is the safe assumption.
@@ -49,7 +49,7 @@ impl StartReports {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start {
     /// The instant, by the server's clock; `None` from executors that do not report it.
-    pub(crate) at: Option<Timestamp>,
+    pub(crate) started_at: Option<Timestamp>,
     /// The delay between the arrival of the trigger and the start.
     pub(crate) start_delay: Duration,
 }
@@ -77,8 +77,9 @@ pub(crate) fn unstarted_wait(
         false => (WaitFor::Answer, ObstacleKind::Offline),
     };
     // The row of a broadcast's shard names its executor from its creation, and keeps that name.
-    let hand = (!active.ready.is_for_one_executor()).then(|| active.run_at_executor(active.sent_or_chosen_at));
-    let place = WaitPlace::Executor(hand);
+    let run_at_executor =
+        (!active.ready.is_for_one_executor()).then(|| active.run_at_executor(active.sent_or_chosen_at));
+    let place = WaitPlace::Executor(run_at_executor);
     let obstacle = Obstacle { executor: active.executor_name.clone(), kind, condition: None };
     Some((ReasonDetail { waits_for: Some(waits_for), ..ReasonDetail::default() }.with_obstacles([obstacle]), place))
 }

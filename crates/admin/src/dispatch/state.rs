@@ -31,9 +31,9 @@ pub(crate) struct State {
     /// Runs that wait for answers of executors.
     pub(super) probes: Probes,
     /// Freed places that are still to be offered to the runs that wait for them.
-    pub(super) work: VecDeque<Work>,
+    pub(super) work_queue: VecDeque<Work>,
     pub(super) outbox: Outbox,
-    pub(super) pending: Pending,
+    pub(super) pending_steps: Pending,
     pub(super) recovery: Recovery,
     pub(super) executors: Executors,
     /// What routers remember.
@@ -42,9 +42,9 @@ pub(crate) struct State {
     /// For each job, the newest term under which one of its runs was sent.
     pub(super) terms: HashMap<JobId, i64>,
     /// Jobs of which executors may have runs that passed no gate, because the job had none.
-    pub(super) ungated: HashSet<JobId>,
+    pub(super) ungated_jobs: HashSet<JobId>,
     /// The waits of runs, as stored in their rows.
-    pub(super) waits: NotedWaits,
+    pub(super) noted_waits: NotedWaits,
     /// When the last event was handled, by the database's clock.
     pub(super) last_now: Timestamp,
     /// Whether the server is shutting down: then nothing is sent any more.
@@ -54,7 +54,7 @@ pub(crate) struct State {
 /// Runs with an executor that are about to be sent.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    /// Runs that are sent with the next flush, by executor.
+    /// Runs that are sent with the next flush, keyed by their executors.
     pub(super) triggers: BTreeMap<ExecutorId, Vec<RunId>>,
     /// Runs that are marked with the next flush: at-most-once runs, and runs with a noted wait.
     pub(super) marks: Vec<RunAtExecutor>,
@@ -68,13 +68,13 @@ pub(crate) struct Pending {
     /// Jobs that are being handed over to another node: none of their runs is started.
     pub(super) jobs_in_handover: BTreeSet<JobId>,
     /// Runs that are asked to end because a later one takes their place.
-    pub(super) covering: BTreeSet<RunId>,
+    pub(super) covered_runs: BTreeSet<RunId>,
     /// How many requests to remove marks are unanswered.
     pub(super) unmarking_count: usize,
     pub(super) is_looking_for_lost: bool,
 }
 
-/// The state of the recovery of ended leases.
+/// How far this node has come in taking over runs of ended leases.
 #[derive(Debug)]
 pub(crate) struct Recovery {
     /// The lease of this node under which runs may start, if the open runs of their jobs are known.
@@ -91,7 +91,7 @@ pub(crate) struct Recovery {
     /// When rows of runs are read next.
     pub(super) next_look_at: Timestamp,
     /// The last runs whose rows were read: the first field is one of the runs that hold up others, the second one is in the roll call.
-    pub(super) last_looked: (RunId, RunId),
+    pub(super) last_looked_runs: (RunId, RunId),
     /// When executors at other nodes are sought next.
     pub(super) next_seek_at: Timestamp,
     /// The last job for which executors were sought at other nodes.
@@ -106,9 +106,9 @@ impl State {
             limits: Limits::new(!is_single_server),
             parked: ParkedRuns::default(),
             probes: Probes::default(),
-            work: VecDeque::new(),
+            work_queue: VecDeque::new(),
             outbox: Outbox::default(),
-            pending: Pending::default(),
+            pending_steps: Pending::default(),
             recovery: Recovery {
                 begun_lease: None,
                 is_adopting: false,
@@ -117,7 +117,7 @@ impl State {
                 fences: BTreeMap::new(),
                 relays: Relays::default(),
                 next_look_at: now,
-                last_looked: (RunId::new(0), RunId::new(0)),
+                last_looked_runs: (RunId::new(0), RunId::new(0)),
                 next_seek_at: now,
                 last_sought: None,
             },
@@ -125,8 +125,8 @@ impl State {
             memories: Memories::default(),
             deadlines: Deadlines::default(),
             terms: HashMap::new(),
-            ungated: HashSet::new(),
-            waits: NotedWaits::default(),
+            ungated_jobs: HashSet::new(),
+            noted_waits: NotedWaits::default(),
             last_now: now,
             is_draining: false,
         }
@@ -134,19 +134,19 @@ impl State {
 
     /// When the loop must wake for a run. The instants of scheduled runs count only if `lease` is the lease under which runs may start.
     pub(crate) fn next_instant(&self, lease: Option<LeaseToken>) -> Timestamp {
-        let mut next = self.limits.wake_at().min(self.probes.wake_at());
+        let mut earliest = self.limits.wake_at().min(self.probes.wake_at());
         if lease.is_some() && self.recovery.begun_lease == lease {
-            next = self.runs.next_timer_at().unwrap_or(Timestamp::MAX).min(next);
-            next = self.outbox.not_yet_due.first().map_or(Timestamp::MAX, |(at, _)| *at).min(next);
+            earliest = self.runs.next_timer_at().unwrap_or(Timestamp::MAX).min(earliest);
+            earliest = self.outbox.not_yet_due.first().map_or(Timestamp::MAX, |(at, _)| *at).min(earliest);
         }
-        next
+        earliest
     }
 
     /// Whether no executor has a run other than a pump's group, and no mark is being removed.
     pub(crate) fn is_drained(&self) -> bool {
         // Groups of pump jobs run without an end, so the drain does not wait for them: the next server takes them over.
-        let waits_for = |active: &ActiveRun| active.ready.definition.job.pump.is_none();
-        self.pending.unmarking_count == 0 && !self.runs.actives().any(waits_for)
+        let must_end = |active: &ActiveRun| active.ready.definition.job.pump.is_none();
+        self.pending_steps.unmarking_count == 0 && !self.runs.actives().any(must_end)
     }
 }
 

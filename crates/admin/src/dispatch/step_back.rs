@@ -11,8 +11,8 @@ const STEP_MIN: Duration = Duration::from_secs(1);
 /// Ends such waits if the clock has stepped back since the last event.
 pub(super) fn end_waits(d: &mut Decision<'_>) {
     let (now, state) = (d.now, &mut *d.state);
-    let before = std::mem::replace(&mut state.last_now, now);
-    if before <= now + STEP_MIN {
+    let previous_now = std::mem::replace(&mut state.last_now, now);
+    if previous_now <= now + STEP_MIN {
         return;
     }
     (state.recovery.next_look_at, state.recovery.next_seek_at) = (now, now);

@@ -1,5 +1,6 @@
 //! Executors connect, disconnect, and answer triggers: the consequences for their runs.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::{ExecutorId, Reason, RunId};
@@ -50,18 +51,27 @@ pub(super) fn on_joined(d: &mut Decision<'_>, session: SessionHandle, executor: 
     // The end of the previous stream may have removed the executor from the online executors after the hello had added it.
     let silences = &d.state.executors.silences;
     let (unanswered, avoided_until) = (silences.of(id), silences.avoided_until(id));
-    let shown = OnlineExecutor { unanswered, avoided_until, ..executor.clone() };
-    d.effects.push(Effect::ShowOnline(Box::new(shown)));
+    let shown_executor = OnlineExecutor { unanswered, avoided_until, ..executor.clone() };
+    d.effects.push(Effect::ShowOnline(Box::new(shown_executor)));
     d.state.executors.join(session, &executor, report);
     let is_open = |active: &&ActiveRun| !matches!(active.phase, Phase::Ending | Phase::Settling);
-    let in_flight = d.state.runs.of_executor(id).filter(is_open).count();
+    let open_count = d.state.runs.of_executor(id).filter(is_open).count();
     let switch = d.facts.switches.of_executor(executor.app, given_name(&executor.name));
     if let Some(online) = d.state.executors.get_mut(id) {
-        (online.in_flight, online.switch) = (in_flight, switch);
+        (online.in_flight, online.switch) = (open_count, switch);
     }
     roll::resolve(d);
     fences::ask_witnesses(d);
     flow::unpark(d, executor.app);
+}
+
+/// The executor's siblings were found after its hello: it may have the results of runs that are attributed to them.
+pub(super) fn on_lineage_grown(d: &mut Decision<'_>, session: &SessionHandle, lineage: Arc<[ExecutorId]>) {
+    let Some(online) = d.state.executors.get_mut(session.executor) else { return };
+    if online.session.number == session.number {
+        online.report.lineage = lineage;
+        roll::resolve(d);
+    }
 }
 
 /// An incarnation has connected again: triggers of runs that it does not report were lost in the network.
@@ -69,11 +79,11 @@ fn reconcile(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
     if mutant::on(Mutant::NoReconcile) {
         return;
     }
-    let unknown = lose::sent_to(d, id, |active| {
-        let this = (active.ready.run.id, active.ready.run.attempt);
-        !report.held.contains(&this) && !report.finished.contains(&this)
+    let unknown_runs = lose::sent_to(d, id, |active| {
+        let attempt_key = (active.ready.run.id, active.ready.run.attempt);
+        !report.held_runs.contains(&attempt_key) && !report.finished_runs.contains(&attempt_key)
     });
-    for run in unknown {
+    for run in unknown_runs {
         lose::lose(d, run, Reason::NotReceived);
     }
 }
@@ -81,7 +91,9 @@ fn reconcile(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
 /// Records the starts that an executor's hello reports for the runs that it has.
 fn record_starts(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
     let now = d.now;
-    for run in lose::sent_to(d, id, |active| report.held.contains(&(active.ready.run.id, active.ready.run.attempt))) {
+    for run in
+        lose::sent_to(d, id, |active| report.held_runs.contains(&(active.ready.run.id, active.ready.run.attempt)))
+    {
         let Some(active) = d.state.runs.active_mut(run) else { continue };
         let StartReport::Started(at) = report.starts.get(run, active.ready.run.attempt) else { continue };
         active.record_start(at.unwrap_or(active.sent_or_chosen_at), now);
@@ -96,7 +108,7 @@ fn record_starts(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
 fn inherit_runs(d: &mut Decision<'_>, predecessor: ExecutorId, executor: &OnlineExecutor, report: &Report) {
     for run in lose::sent_to(d, predecessor, |active| active.ready.run.app == executor.app) {
         let Some(active) = d.state.runs.active(run) else { continue };
-        if report.finished.contains(&(run, active.ready.run.attempt)) {
+        if report.finished_runs.contains(&(run, active.ready.run.attempt)) {
             d.state.runs.move_active(run, executor.id);
         } else {
             lose::lose(d, run, Reason::ExecutorLost);
@@ -104,10 +116,9 @@ fn inherit_runs(d: &mut Decision<'_>, predecessor: ExecutorId, executor: &Online
     }
 }
 
-/// The executor's stream has ended.
-pub(super) fn on_stream_ended(d: &mut Decision<'_>, id: ExecutorId, number: u64) {
+pub(super) fn on_stream_ended(d: &mut Decision<'_>, id: ExecutorId, session_number: u64) {
     let now = d.now;
-    if d.state.executors.leave(id, number, now).is_none() {
+    if d.state.executors.leave(id, session_number, now).is_none() {
         return;
     }
     unanswered::await_no_answers(d, id);
@@ -132,35 +143,35 @@ pub(super) fn on_replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Ve
             d.count(Count::TriggersFenced, 1);
         }
         // A stream that is registered late may report the refusal of an earlier trigger, after the run was sent to the same executor again.
-        let is_its = |active: &&mut ActiveRun| {
+        let is_replied_attempt = |active: &&mut ActiveRun| {
             let is_earlier = matches!(reply, Reply::Refused(_, Some(number)) if number != active.trigger_number);
             active.executor == executor && active.ready.run.attempt == attempt && !is_earlier
         };
-        let Some(active) = d.state.runs.active_mut(run).filter(is_its) else { continue };
+        let Some(active) = d.state.runs.active_mut(run).filter(is_replied_attempt) else { continue };
         if active.phase == Phase::Ending && matches!(reply, Reply::Refused(..)) {
             // The run was given up, and its next attempt follows. If the lane has no room for that end, the run is given up again.
-            active.lost_for = Some(Reason::NotReceived);
+            active.lost_reason = Some(Reason::NotReceived);
             continue;
         }
         active.record_answer();
-        let waited = now.since(active.sent_or_chosen_at);
+        let answer_time = now.since(active.sent_or_chosen_at);
         if let Some(span) = active.span.take() {
-            let why = matches!(reply, Reply::Refused(..)).then_some("the executor refused it");
-            d.effects.push(Effect::EndSpan(span, why));
+            let refusal = matches!(reply, Reply::Refused(..)).then_some("the executor refused it");
+            d.effects.push(Effect::EndSpan(span, refusal));
         }
         match reply {
-            Reply::Accepted => d.effects.push(Effect::Measure(Measure::Accepted(waited))),
-            Reply::Refused(..) => d.effects.push(Effect::Measure(Measure::Refused(waited))),
+            Reply::Accepted => d.effects.push(Effect::Measure(Measure::Accepted(answer_time))),
+            Reply::Refused(..) => d.effects.push(Effect::Measure(Measure::Refused(answer_time))),
             Reply::Started(start) => {
-                active.record_start(start.at.unwrap_or(active.sent_or_chosen_at + start.start_delay), now);
+                active.record_start(start.started_at.unwrap_or(active.sent_or_chosen_at + start.start_delay), now);
                 d.state.deadlines.record_start(&active.ready, d.facts.boot_micros);
             }
         }
-        if let Reply::Refused(why, _) = reply {
+        if let Reply::Refused(refusal, _) = reply {
             let handler = active.ready.definition.job.handler.clone();
             app_of_refused = Some(active.ready.run.app);
             // What the run held is offered to other runs as it is taken back: by then the executor must count as one that takes none.
-            apply_refusal(d, executor, &handler, why);
+            apply_refusal(d, executor, &handler, refusal);
             outbox::take_back_unsent(d, &[run]);
         }
     }
@@ -170,9 +181,9 @@ pub(super) fn on_replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Ve
     }
 }
 
-fn apply_refusal(d: &mut Decision<'_>, executor: ExecutorId, handler: &str, why: v1::RefusedWhy) {
+fn apply_refusal(d: &mut Decision<'_>, executor: ExecutorId, handler: &str, refusal: v1::RefusedWhy) {
     let now = d.now;
-    match why {
+    match refusal {
         v1::RefusedWhy::NoHandler => d.state.executors.forget_handler(executor, handler),
         v1::RefusedWhy::Draining => {
             if let Some(online) = d.state.executors.get_mut(executor) {

@@ -85,8 +85,8 @@ pub(super) fn stop_executors(d: &mut Decision<'_>) {
     };
     let is_sent = |active: &&ActiveRun| matches!(active.phase, Phase::Sent | Phase::Noted);
     let is_pump = |active: &&ActiveRun| active.ready.definition.job.pump.is_some();
-    let stopped = d.state.runs.actives().filter(is_sent).filter(is_stopped).filter(|active| !is_pump(active));
-    let mut runs: Vec<RunId> = stopped.map(|active| active.ready.run.id).collect();
+    let runs_to_stop = d.state.runs.actives().filter(is_sent).filter(is_stopped).filter(|active| !is_pump(active));
+    let mut runs: Vec<RunId> = runs_to_stop.map(|active| active.ready.run.id).collect();
     runs.sort_unstable();
     if !runs.is_empty() {
         d.step(Step::Stop(runs, EXECUTOR_STOPPED));

@@ -21,7 +21,7 @@ pub(crate) fn run_due_at(due_at: Timestamp) -> Run {
     Run::new(RunId::new(due_at.as_millis()), of, due_at, Trigger::Cron, (NodeId::new(1), 1))
 }
 
-/// A definition of job 1: the smallest valid document, with these overrides.
+/// A definition of job 1: the smallest valid definition, in which these fields are replaced.
 pub(crate) fn definition(overrides: &serde_json::Value) -> Arc<CompiledDefinition> {
     let mut spec = serde_json::json!({"name": "j", "app": "a", "handler": "h"});
     for (key, value) in overrides.as_object().expect("an object") {
@@ -36,8 +36,8 @@ pub(crate) fn definition(overrides: &serde_json::Value) -> Arc<CompiledDefinitio
         app: AppId::new(1),
         anchor: Timestamp::EPOCH,
         counts: Arc::new(NamespaceCounts::new("default")),
-        series: None,
-        labelled: None,
+        job_series: None,
+        labelled_counts: None,
         job: spec.compile().expect("a valid definition"),
     })
 }
@@ -67,11 +67,11 @@ pub(crate) fn executor(id: i64, number: u64) -> (SessionHandle, OnlineExecutor, 
         sdk_version: String::new(),
         connected_at: Timestamp::EPOCH,
         last_seen_at: Timestamp::EPOCH,
-        draining: false,
+        is_draining: false,
         unanswered: None,
         avoided_until: None,
-        hello: 0,
+        hello_number: 0,
     };
     let stream = Arc::new(OutgoingStream::new(sender));
-    (SessionHandle { executor: id, number, hello: 0, stream }, online, receiver)
+    (SessionHandle { executor: id, number, hello_number: 0, stream }, online, receiver)
 }

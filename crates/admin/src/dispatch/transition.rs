@@ -54,6 +54,7 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         Event::StepRefused(step) => on_step_refused(d, step),
         Event::EndRefused(run, attempt, phase) => verdicts::on_end_refused(d, run, attempt, phase),
         Event::Joined(session, executor, report) => streams::on_joined(d, session, executor, report),
+        Event::LineageGrew(session, lineage) => streams::on_lineage_grown(d, &session, lineage),
         Event::StreamEnded(executor, number, answer) => {
             streams::on_stream_ended(d, executor, number);
             d.effects.push(Effect::AnswerStreamEnded(answer));
@@ -77,7 +78,9 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         Event::Settled(settled) => settled.into_iter().for_each(|settled| verdicts::on_settled(d, &settled)),
         Event::Expanded(root, shards) => expand::on_expanded(d, &root, shards),
         Event::Marked(asked, won) => outbox::on_marked(d, &asked, &won),
-        Event::Unmarked => d.state.pending.unmarking_count = d.state.pending.unmarking_count.saturating_sub(1),
+        Event::Unmarked => {
+            d.state.pending_steps.unmarking_count = d.state.pending_steps.unmarking_count.saturating_sub(1)
+        }
         Event::Cancels(cancels) => verdicts::cancel_runs(d, cancels),
         Event::Drops(drops) => verdicts::drop_queued(d, drops),
         Event::CancelsElsewhere(cancels) => look::cancel_elsewhere(d, cancels),
@@ -107,9 +110,9 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         Event::Drain(answer, grace) => {
             waits::note_all_waits(d);
             // Until this process ends, it still counts the runs at executors for its limits.
-            let counted = d.state.limits.take_limits_at_home();
+            let limits_at_home = d.state.limits.take_limits_at_home();
             drop_unsent(d);
-            counted.into_iter().for_each(|name| d.state.limits.count_here(name));
+            limits_at_home.into_iter().for_each(|name| d.state.limits.count_here(name));
             let grace_ms = u32::try_from(grace.as_millis()).unwrap_or(u32::MAX);
             d.send_all(&Body::Drain(v1::Drain { grace_ms }));
             d.state.is_draining = true;
@@ -123,11 +126,11 @@ fn handle_open_runs(d: &mut Decision<'_>, event: Event) {
     let state = &mut *d.state;
     match event {
         Event::Awaiting(runs) => {
-            let held = runs
+            let held_runs = runs
                 .into_iter()
                 .filter(|(job, run)| state.gates.keep_for_children(*job, *run, &mut state.runs))
                 .collect();
-            d.effects.push(Effect::Await(held));
+            d.effects.push(Effect::Await(held_runs));
         }
         Event::AdoptedAwaiting(runs) => {
             runs.iter().for_each(|ready| state.gates.open_place(ready));
@@ -135,8 +138,8 @@ fn handle_open_runs(d: &mut Decision<'_>, event: Event) {
         }
         Event::AwaitingEnded(runs) => {
             for (_, run) in runs {
-                let passed = d.state.gates.leave_with_children(run, &mut d.state.runs);
-                turns::queue_starts(d, passed);
+                let admitted_runs = d.state.gates.leave_with_children(run, &mut d.state.runs);
+                turns::queue_starts(d, admitted_runs);
                 flow::offer_freed_places(d);
             }
         }
@@ -167,10 +170,12 @@ fn handle_open_runs(d: &mut Decision<'_>, event: Event) {
 fn on_step_refused(d: &mut Decision<'_>, step: Step) {
     match step {
         Step::Mark(marks) => {
-            let asked: Vec<(RunId, i32)> = marks.iter().map(|mark| (mark.run, mark.attempt)).collect();
-            outbox::on_marked(d, &asked, &[]);
+            let asked_runs: Vec<(RunId, i32)> = marks.iter().map(|mark| (mark.run, mark.attempt)).collect();
+            outbox::on_marked(d, &asked_runs, &[]);
         }
-        Step::Unmark(_) => d.state.pending.unmarking_count = d.state.pending.unmarking_count.saturating_sub(1),
+        Step::Unmark(_) => {
+            d.state.pending_steps.unmarking_count = d.state.pending_steps.unmarking_count.saturating_sub(1)
+        }
         Step::Expand(root, shards) => {
             if let Some(root) = d.state.runs.take_expanding(&root) {
                 d.state.runs.wait_for_expansion(root, shards);
@@ -183,7 +188,7 @@ fn on_step_refused(d: &mut Decision<'_>, step: Step) {
                 }
             }
         }
-        Step::LastHeard(_) => d.state.pending.is_looking_for_lost = false,
+        Step::LastHeard(_) => d.state.pending_steps.is_looking_for_lost = false,
         Step::HandOver(jobs, _) => seek::open_jobs(d, &jobs),
         Step::GiveLimits(limits, _) => limits.into_iter().for_each(|name| d.state.limits.count_here(name)),
         Step::Seek(stranded) => seek::open_jobs(d, &stranded.iter().map(|ready| ready.run.job).collect()),
@@ -212,16 +217,16 @@ fn drop_unsent(d: &mut Decision<'_>) {
     let is_expanding = |run| matches!(state.runs.stage(run), Some(Stage::Expanding));
     state.gates.retain(|run| is_active(run) || is_expanding(run));
     state.limits.retain(is_active);
-    state.pending.covering.clear();
+    state.pending_steps.covered_runs.clear();
     state.recovery.rollcall.clear();
-    let mut dropped = state.runs.drain_roll_call();
-    for open in state.runs.drain_waiting() {
-        if let Stage::Unconfirmed(shards) = open.stage {
+    let mut dropped_runs = state.runs.drain_roll_call();
+    for waiting_run in state.runs.drain_waiting() {
+        if let Stage::Unconfirmed(shards) = waiting_run.stage {
             d.effects.push(Effect::ForgetUnderLease(shards.iter().map(|shard| (shard.id, lease_of(shard))).collect()));
         }
-        dropped.push(open.ready);
+        dropped_runs.push(waiting_run.ready);
     }
-    d.forget_under_lease(dropped.iter().map(|ready| (ready.run.id, ready.token())));
+    d.forget_under_lease(dropped_runs.iter().map(|ready| (ready.run.id, ready.token())));
 }
 
 #[cfg(test)]

@@ -54,11 +54,11 @@ const fn skip_reason(waits_for: Option<WaitFor>) -> Reason {
 /// missed: it waited too long, and that wait is the reason.
 pub(crate) fn end_of_missed(ready: &ReadyRun, now: Timestamp) -> AttemptEnd {
     let is_wait = |what| what != WaitFor::RollCall;
-    let noted = ready.run.detail.as_deref().filter(|detail| detail.waits_for.is_some_and(is_wait));
-    let (reason, detail) = match noted {
-        Some(noted) => {
+    let noted_detail = ready.run.detail.as_deref().filter(|detail| detail.waits_for.is_some_and(is_wait));
+    let (reason, detail) = match noted_detail {
+        Some(noted_detail) => {
             let waited_ms = Some(milliseconds(now.since(ready.run.due_at)));
-            (skip_reason(noted.waits_for), ReasonDetail { waited_ms, ..noted.clone() })
+            (skip_reason(noted_detail.waits_for), ReasonDetail { waited_ms, ..noted_detail.clone() })
         }
         None => (Reason::Misfire, ReasonDetail::default()),
     };
@@ -78,8 +78,9 @@ pub(super) fn unserved_reason(d: &Decision<'_>, ready: &ReadyRun) -> (Reason, Re
     let mut wait = wait_for_executor(d, ready);
     if wait.waits_for == Some(WaitFor::Slot) && wait.obstacles.is_empty() {
         // An executor has room by now, so the noted wait is the reason why the run waited.
-        let noted = d.state.waits.noted.get(&ready.run.id).filter(|noted| noted.attempt == ready.run.attempt);
-        wait = noted.map_or(wait, |noted| (*noted.detail).clone());
+        let noted_wait =
+            d.state.noted_waits.by_run.get(&ready.run.id).filter(|noted| noted.attempt == ready.run.attempt);
+        wait = noted_wait.map_or(wait, |noted| (*noted.detail).clone());
     }
     let detail = ReasonDetail { waited_ms: Some(waited_ms(ready, now)), ..wait };
     (skip_reason(detail.waits_for), detail)
@@ -101,10 +102,11 @@ fn wait_for_executor(d: &Decision<'_>, ready: &ReadyRun) -> ReasonDetail {
             obstacles.push(Obstacle { executor, kind, condition: None });
         }
     }
-    let eligible = d.state.executors.eligible(ready);
-    let are_silent = !eligible.is_empty() && eligible.iter().all(|online| d.state.executors.is_silent(online));
+    let eligible_executors = d.state.executors.eligible_executors(ready);
+    let are_silent =
+        !eligible_executors.is_empty() && eligible_executors.iter().all(|online| d.state.executors.is_silent(online));
     let is_fit = obstacles.iter().any(|obstacle| is_fit_despite(obstacle.kind))
-        || !eligible.is_empty() && executor_of_shard(&ready.run).is_none();
+        || !eligible_executors.is_empty() && executor_of_shard(&ready.run).is_none();
     let is_fit = is_fit && !are_silent;
     let waits_for = Some(if is_fit { WaitFor::Slot } else { WaitFor::Executor });
     let (app, handler) = (Some(job.app.clone()), Some(job.handler.clone()));
@@ -118,53 +120,53 @@ pub(super) fn note_all_waits(d: &mut Decision<'_>) {
     let mut notes = Vec::new();
     for (ready, wait) in waiting_runs(d, now, now, usize::MAX) {
         let (run, attempt) = (ready.run.id, ready.run.attempt);
-        if d.state.waits.noted.contains_key(&run) {
+        if d.state.noted_waits.by_run.contains_key(&run) {
             continue;
         }
         let (detail, place) = describe_wait(d, ready, wait);
-        let before = ready.run.detail.as_deref().cloned().unwrap_or_default();
-        notes.push(NotedWait { run, attempt, detail: Box::new(before.with_wait(*detail)), place });
+        let detail_so_far = ready.run.detail.as_deref().cloned().unwrap_or_default();
+        notes.push(NotedWait { run, attempt, detail: Box::new(detail_so_far.with_wait(*detail)), place });
     }
     require_marks(d, &notes);
     while !notes.is_empty() {
-        let rest = notes.split_off(notes.len().min(NOTE_COUNT_MAX));
-        d.step(Step::NoteWaits(std::mem::replace(&mut notes, rest)));
+        let later_notes = notes.split_off(notes.len().min(NOTE_COUNT_MAX));
+        d.step(Step::NoteWaits(std::mem::replace(&mut notes, later_notes)));
     }
 }
 
 /// Stores the waits that have lasted longer than a second, if they are new or have changed.
 pub(super) fn note_waits(d: &mut Decision<'_>) {
     let now = d.now;
-    let mut known = std::mem::take(&mut d.state.waits.noted);
-    let (mut still_noted, mut changed) = (HashMap::with_capacity(known.len()), Vec::new());
+    let mut noted_waits = std::mem::take(&mut d.state.noted_waits.by_run);
+    let (mut waits_to_keep, mut changed_notes) = (HashMap::with_capacity(noted_waits.len()), Vec::new());
     for (ready, wait) in waiting_runs(d, now, now - NOTE_AFTER_WAITING, RUNS_PER_WAIT_MAX) {
         let (run, attempt, token) = (ready.run.id, ready.run.attempt, ready.token());
-        let noted = known.remove(&run).filter(|noted| (noted.attempt, noted.token) == (attempt, token));
-        let is_fresh = noted.as_ref().is_some_and(|noted| noted.at + NOTE_AGAIN_AFTER > now);
-        if is_fresh || changed.len() >= NOTE_COUNT_MAX {
-            still_noted.extend(noted.map(|noted| (run, noted)));
+        let noted_wait = noted_waits.remove(&run).filter(|noted| (noted.attempt, noted.token) == (attempt, token));
+        let is_fresh = noted_wait.as_ref().is_some_and(|noted| noted.stored_at + NOTE_AGAIN_AFTER > now);
+        if is_fresh || changed_notes.len() >= NOTE_COUNT_MAX {
+            waits_to_keep.extend(noted_wait.map(|noted| (run, noted)));
             continue;
         }
         let (detail, place) = describe_wait(d, ready, wait);
-        if noted.is_none_or(|noted| noted.detail != detail || noted.place != place) {
-            let before = ready.run.detail.as_deref().cloned().unwrap_or_default();
-            let stored = Box::new(before.with_wait((*detail).clone()));
-            changed.push(NotedWait { run, attempt, detail: stored, place: place.clone() });
+        if noted_wait.is_none_or(|noted| noted.detail != detail || noted.place != place) {
+            let detail_so_far = ready.run.detail.as_deref().cloned().unwrap_or_default();
+            let stored_detail = Box::new(detail_so_far.with_wait((*detail).clone()));
+            changed_notes.push(NotedWait { run, attempt, detail: stored_detail, place: place.clone() });
         }
-        still_noted.insert(run, StoredWait { attempt, token, at: now, detail, place });
+        waits_to_keep.insert(run, StoredWait { attempt, token, stored_at: now, detail, place });
     }
-    d.state.waits.noted = still_noted;
-    require_marks(d, &changed);
-    if !changed.is_empty() {
-        d.step(Step::NoteWaits(changed));
+    d.state.noted_waits.by_run = waits_to_keep;
+    require_marks(d, &changed_notes);
+    if !changed_notes.is_empty() {
+        d.step(Step::NoteWaits(changed_notes));
     }
 }
 
 /// Handles waits that were not stored, because the queue had no room or the database failed: the next look stores them.
 pub(super) fn on_wait_notes_refused(d: &mut Decision<'_>, notes: &[NotedWait]) {
     for note in notes {
-        if d.state.waits.noted.get(&note.run).is_some_and(|noted| noted.attempt == note.attempt) {
-            d.state.waits.noted.remove(&note.run);
+        if d.state.noted_waits.by_run.get(&note.run).is_some_and(|noted| noted.attempt == note.attempt) {
+            d.state.noted_waits.by_run.remove(&note.run);
         }
     }
 }
@@ -173,39 +175,47 @@ pub(super) fn on_wait_notes_refused(d: &mut Decision<'_>, notes: &[NotedWait]) {
 /// executor has accepted a run, the row of the run names that executor instead.
 fn require_marks(d: &mut Decision<'_>, notes: &[NotedWait]) {
     for note in notes {
-        if let Some(open) = d.state.runs.get_mut(note.run).filter(|open| open.ready.run.attempt == note.attempt) {
-            open.ready.wait_noted = true;
+        if let Some(open_run) = d.state.runs.get_mut(note.run).filter(|open| open.ready.run.attempt == note.attempt) {
+            open_run.ready.has_noted_wait = true;
         }
-        if let Some(active) = d.state.runs.active_mut(note.run).filter(|one| one.ready.run.attempt == note.attempt) {
-            active.ready.wait_noted = true;
+        if let Some(active) =
+            d.state.runs.active_mut(note.run).filter(|active| active.ready.run.attempt == note.attempt)
+        {
+            active.ready.has_noted_wait = true;
             active.row_names_executor |= matches!(note.place, WaitPlace::Executor(Some(_)));
         }
     }
 }
 
-/// Runs of this lease that have waited since `before` or longer: the first `count` of each kind of wait. Runs that remain in memory from an
-/// earlier lease are left out: another node may have taken them over, and then their rows show more than this node knows.
-fn waiting_runs<'d>(d: &'d Decision<'_>, now: Timestamp, before: Timestamp, count: usize) -> Vec<(&'d ReadyRun, Wait)> {
-    let is_old = |since: Timestamp| since <= before;
+/// Runs of this lease that have waited since `waiting_since` or longer: the first `count` of each kind of wait. Runs that remain in memory
+/// from an earlier lease are left out: another node may have taken them over, and then their rows show more than this node knows.
+fn waiting_runs<'d>(
+    d: &'d Decision<'_>,
+    now: Timestamp,
+    waiting_since: Timestamp,
+    count: usize,
+) -> Vec<(&'d ReadyRun, Wait)> {
+    let is_old = |since: Timestamp| since <= waiting_since;
     let is_chosen = |ready: &ReadyRun| ready.token() == d.facts.token && is_old(ready.run.due_at);
-    let queued = d.state.gates.some_queued(is_chosen, count, &d.state.runs);
-    let queued = queued.into_iter().map(|(ready, ahead)| {
+    let queued_waits = d.state.gates.first_queued_runs(is_chosen, count, &d.state.runs);
+    let queued_waits = queued_waits.into_iter().map(|(ready, ahead)| {
         let detail = ReasonDetail { waits_for: Some(WaitFor::Run), run: ahead, ..ReasonDetail::default() };
         (ready, Wait::Known(Box::new(detail)))
     });
-    let limited = d.state.limits.some_waiting(is_chosen, count, &d.state.runs);
-    let limited = limited.into_iter().map(|(key, ready)| (ready, Wait::Known(Box::new(wait_detail(key, ready)))));
-    let parked = d.state.parked.waiting(|open| is_old(open.since()), count, &d.state.runs);
-    let parked = parked.into_iter().map(|ready| (ready, Wait::Executor));
-    let unanswered = d.state.runs.actives().filter_map(|active| Some((&active.ready, answer_wait(active, now)?)));
-    let unanswered = unanswered.map(|(ready, detail)| (ready, Wait::Known(Box::new(detail))));
-    let accepted = d.state.runs.actives().filter_map(|active| {
+    let limited_waits = d.state.limits.first_waiting_runs(is_chosen, count, &d.state.runs);
+    let limited_waits =
+        limited_waits.into_iter().map(|(key, ready)| (ready, Wait::Known(Box::new(wait_detail(key, ready)))));
+    let parked_waits = d.state.parked.first_waiting_runs(|open| is_old(open.since()), count, &d.state.runs);
+    let parked_waits = parked_waits.into_iter().map(|ready| (ready, Wait::Executor));
+    let unanswered_waits = d.state.runs.actives().filter_map(|active| Some((&active.ready, answer_wait(active, now)?)));
+    let unanswered_waits = unanswered_waits.map(|(ready, detail)| (ready, Wait::Known(Box::new(detail))));
+    let begin_waits = d.state.runs.actives().filter_map(|active| {
         let is_connected = d.state.executors.get(active.executor).is_some();
         Some((&active.ready, Wait::Begin(Box::new(unstarted_wait(active, is_connected, now)?))))
     });
-    let in_hand = unanswered.take(DESCRIBED_COUNT_MAX).chain(accepted.take(count));
-    let all = queued.chain(limited).chain(parked).chain(in_hand);
-    all.filter(|(ready, _)| is_chosen(ready)).collect()
+    let waits_in_hand = unanswered_waits.take(DESCRIBED_COUNT_MAX).chain(begin_waits.take(count));
+    let all_waiting = queued_waits.chain(limited_waits).chain(parked_waits).chain(waits_in_hand);
+    all_waiting.filter(|(ready, _)| is_chosen(ready)).collect()
 }
 
 /// The wait of a run: already known, or to be derived from the executors that are online.

@@ -21,7 +21,7 @@ const REREAD_PERIOD: Duration = Duration::from_secs(10);
 /// The rows that one look read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Snapshot {
-    /// Runs, each at most once.
+    /// Each run at most once.
     pub(super) runs: Vec<RunSnapshot>,
     /// Runs that were read by their ids; those that are not in `runs` were deleted.
     pub(super) reread: Vec<RunId>,
@@ -41,7 +41,7 @@ pub(super) struct HeardExecutor {
     pub(super) app: AppId,
 }
 
-/// A change, before names are added.
+/// A change, before the names of its objects are added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Run(RunSnapshot),
@@ -88,8 +88,8 @@ pub(super) struct LastSnapshot {
 impl LastSnapshot {
     /// Runs with ids above this are to be read.
     pub(super) fn runs_after(&self, now: Timestamp) -> RunId {
-        let from = self.seen_at.map_or(now, |seen_at| seen_at.min(now));
-        RunId::new(IdGen::first_at(from - COMMIT_DELAY_MAX))
+        let last_look_at = self.seen_at.map_or(now, |seen_at| seen_at.min(now));
+        RunId::new(IdGen::first_at(last_look_at - COMMIT_DELAY_MAX))
     }
 
     /// Jobs saved at or after this instant are to be read.
@@ -99,10 +99,11 @@ impl LastSnapshot {
 
     /// Open runs that [`runs_after`](Self::runs_after) does not cover and that are to be read again; those read longest ago come first.
     pub(super) fn runs_to_reread(&self, now: Timestamp) -> Vec<RunId> {
-        let after = self.runs_after(now);
+        let max_recent_id = self.runs_after(now);
         let is_due = |known: &TrackedRun| known.due_at <= now || known.read_at + REREAD_PERIOD <= now;
-        let open = self.runs.range(..=after).filter(|(_, known)| !known.state.status.is_terminal() && is_due(known));
-        let mut ids: Vec<(Timestamp, RunId)> = open.map(|(id, known)| (known.read_at, *id)).collect();
+        let due_runs =
+            self.runs.range(..=max_recent_id).filter(|(_, known)| !known.state.status.is_terminal() && is_due(known));
+        let mut ids: Vec<(Timestamp, RunId)> = due_runs.map(|(id, known)| (known.read_at, *id)).collect();
         ids.sort_unstable();
         ids.truncate(REREAD_COUNT_MAX);
         ids.into_iter().map(|(_, id)| id).collect()
@@ -118,29 +119,29 @@ impl LastSnapshot {
     }
 
     /// The changes since the last look. At the first look there are none.
-    pub(super) fn compare(&self, seen: &Snapshot) -> Vec<Change> {
+    pub(super) fn compare(&self, snapshot: &Snapshot) -> Vec<Change> {
         if self.seen_at.is_none() {
             return Vec::new();
         }
         let mut changes = Vec::new();
         let is_full = self.runs.len() >= RUN_COUNT_MAX;
-        if seen.is_cut || is_full {
+        if snapshot.is_cut || is_full {
             changes.push(Change::Gap);
         }
-        for (id, (name, status)) in &seen.nodes {
+        for (id, (name, status)) in &snapshot.nodes {
             if self.nodes.get(id).is_none_or(|(_, before)| before != status) {
                 changes.push(Change::Node(name.clone(), status));
             }
         }
-        let removed_nodes = self.nodes.iter().filter(|(id, _)| !seen.nodes.contains_key(id));
+        let removed_nodes = self.nodes.iter().filter(|(id, _)| !snapshot.nodes.contains_key(id));
         changes.extend(removed_nodes.map(|(_, (name, _))| Change::Node(name.clone(), "gone")));
-        let disconnected = self.executors.iter().filter(|(id, _)| !seen.executors.contains_key(id));
-        changes.extend(disconnected.map(|(id, heard)| Change::Executor(*id, heard.clone(), false)));
-        let connected = seen.executors.iter().filter(|(id, _)| !self.executors.contains_key(id));
-        changes.extend(connected.map(|(id, heard)| Change::Executor(*id, heard.clone(), true)));
+        let gone_executors = self.executors.iter().filter(|(id, _)| !snapshot.executors.contains_key(id));
+        changes.extend(gone_executors.map(|(id, heard)| Change::Executor(*id, heard.clone(), false)));
+        let new_executors = snapshot.executors.iter().filter(|(id, _)| !self.executors.contains_key(id));
+        changes.extend(new_executors.map(|(id, heard)| Change::Executor(*id, heard.clone(), true)));
         let is_new = |job: &&SavedJob| self.jobs.get(&job.id) != Some(&(job.at, job.version, job.is_deleted));
-        changes.extend(seen.jobs.iter().filter(is_new).cloned().map(Change::Job));
-        let mut runs: Vec<&RunSnapshot> = seen.runs.iter().collect();
+        changes.extend(snapshot.jobs.iter().filter(is_new).cloned().map(Change::Job));
+        let mut runs: Vec<&RunSnapshot> = snapshot.runs.iter().collect();
         runs.sort_by_key(|run| run.id);
         let is_new = |run: &&RunSnapshot| match self.runs.get(&run.id) {
             Some(known) => known.state != RowState::from(*run),
@@ -151,23 +152,23 @@ impl LastSnapshot {
     }
 
     /// Stores the new state.
-    pub(super) fn apply(&mut self, seen: Snapshot, now: Timestamp) {
-        for id in &seen.reread {
+    pub(super) fn apply(&mut self, snapshot: Snapshot, now: Timestamp) {
+        for id in &snapshot.reread {
             self.runs.remove(id);
         }
-        for run in &seen.runs {
-            let known = TrackedRun { state: RowState::from(run), due_at: run.due_at, read_at: now };
+        for run in &snapshot.runs {
+            let tracked_run = TrackedRun { state: RowState::from(run), due_at: run.due_at, read_at: now };
             if self.runs.len() < RUN_COUNT_MAX || self.runs.contains_key(&run.id) {
-                self.runs.insert(run.id, known);
+                self.runs.insert(run.id, tracked_run);
             }
         }
         self.seen_at = Some(self.seen_at.map_or(now, |seen_at| seen_at.max(now)));
-        let after = self.runs_after(now);
-        self.runs.retain(|id, known| *id > after || !known.state.status.is_terminal());
+        let max_recent_id = self.runs_after(now);
+        self.runs.retain(|id, known| *id > max_recent_id || !known.state.status.is_terminal());
         let since = self.jobs_since(now);
         self.jobs.retain(|_, (at, ..)| *at >= since);
-        self.jobs.extend(seen.jobs.into_iter().map(|job| (job.id, (job.at, job.version, job.is_deleted))));
-        (self.executors, self.nodes) = (seen.executors, seen.nodes);
+        self.jobs.extend(snapshot.jobs.into_iter().map(|job| (job.id, (job.at, job.version, job.is_deleted))));
+        (self.executors, self.nodes) = (snapshot.executors, snapshot.nodes);
     }
 }
 

@@ -13,7 +13,6 @@ use rondel_store::changes::{RunSnapshot, SavedJob};
 pub use cursor::Cursor;
 pub use watch::{Events, ListenResult, Listener};
 
-/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     /// Its number on this node.
@@ -40,20 +39,15 @@ pub enum EventKind {
     Job(SavedJob),
     /// An executor connected or disconnected.
     Executor {
-        /// Its id.
         id: ExecutorId,
-        /// Its name.
         name: String,
-        /// Its namespace.
         namespace: NamespaceId,
-        /// Its app.
         app: AppId,
         /// Whether it is connected now.
         is_online: bool,
     },
     /// The status of a node changed.
     Node {
-        /// Its name.
         name: String,
         /// Its status, as in the list of nodes; `gone` if the node was removed.
         status: &'static str,
@@ -63,7 +57,6 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// The name of the kind.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -75,7 +68,7 @@ impl EventKind {
         }
     }
 
-    /// The namespace and app that it concerns; `None` for events of the cluster.
+    /// The namespace and app of the event; `None` for events of the cluster.
     #[must_use]
     pub const fn place(&self) -> Option<(NamespaceId, AppId)> {
         match self {

@@ -23,7 +23,8 @@ use rondel_core::error_chain::chain;
 const PERIOD: Duration = Duration::from_secs(1);
 /// How often the open runs of every lease are read, to find runs that the other queries do not return.
 const SWEEP_PERIOD: Duration = Duration::from_secs(10);
-/// Maximum time between two looks: after a longer time, listeners get a gap instead of the changes made meanwhile.
+/// Maximum time between two looks. After a longer time, listeners get the event `gap` instead of the changes made
+/// meanwhile.
 const LOOK_GAP_MAX: Duration = Duration::from_secs(60);
 /// How many events are kept for listeners that are slow or reconnect.
 const KEPT_EVENT_COUNT: usize = 10_000;
@@ -108,9 +109,9 @@ impl Events {
 impl Listener {
     /// Returns the next events; if there are none, waits until the next look is due and tries once more.
     pub async fn next(&mut self, store: &dyn Store, now: impl Fn() -> Timestamp) -> ListenResult {
-        let next = self.take_events(store, now()).await;
-        if next != ListenResult::Nothing {
-            return next;
+        let result = self.take_events(store, now()).await;
+        if result != ListenResult::Nothing {
+            return result;
         }
         sleep(self.events.until_due().await).await;
         self.take_events(store, now()).await
@@ -122,23 +123,23 @@ impl Listener {
         if state.looked_at.is_none_or(|at| at.elapsed() >= PERIOD) {
             state.look(store, now).await;
         }
-        let Some(last) = self.last_delivered else {
+        let Some(last_number) = self.last_delivered else {
             // Before the store has been read once, there is no position to start from.
             if state.last_snapshot.seen_at.is_none() {
                 return ListenResult::Nothing;
             }
-            let (number, is_gap) = match self.cursor.map(|cursor| state.last_received(id, cursor)) {
-                Some(Some(number)) => (number, false),
+            let (start_number, is_gap) = match self.cursor.map(|cursor| state.last_received(id, cursor)) {
+                Some(Some(start_number)) => (start_number, false),
                 Some(None) => (state.last_number, true),
                 None => (state.last_number, false),
             };
-            self.last_delivered = Some(number);
-            return ListenResult::Begun { cursor: state.cursor(id, number), is_gap };
+            self.last_delivered = Some(start_number);
+            return ListenResult::Begun { cursor: state.cursor(id, start_number), is_gap };
         };
-        let Some(events) = state.newer_than(last) else { return ListenResult::TooSlow };
-        let Some(last) = events.last() else { return ListenResult::Nothing };
-        self.last_delivered = Some(last.number);
-        let cursor = Cursor { watch: id, number: last.number, at: last.at };
+        let Some(events) = state.newer_than(last_number) else { return ListenResult::TooSlow };
+        let Some(last_event) = events.last() else { return ListenResult::Nothing };
+        self.last_delivered = Some(last_event.number);
+        let cursor = Cursor { watch: id, number: last_event.number, at: last_event.at };
         ListenResult::Events(events, cursor)
     }
 }
@@ -152,46 +153,46 @@ impl Events {
 }
 
 impl State {
-    fn cursor(&self, watch: i64, number: u64) -> Cursor {
-        Cursor { watch, number, at: self.last_snapshot.seen_at.unwrap_or(Timestamp::EPOCH) }
+    fn cursor(&self, watch: i64, event_number: u64) -> Cursor {
+        Cursor { watch, number: event_number, at: self.last_snapshot.seen_at.unwrap_or(Timestamp::EPOCH) }
     }
 
     /// The number of the last event that the cursor's client received; `None` if it cannot be determined.
     fn last_received(&self, watch: i64, cursor: Cursor) -> Option<u64> {
-        let first = self.recent_events.front().map_or(self.last_number + 1, |event| event.number);
+        let first_number = self.recent_events.front().map_or(self.last_number + 1, |event| event.number);
         if cursor.watch == watch {
-            return (cursor.number <= self.last_number && cursor.number + 1 >= first).then_some(cursor.number);
+            return (cursor.number <= self.last_number && cursor.number + 1 >= first_number).then_some(cursor.number);
         }
         // A cursor of another node: events that this node saw around that time may be sent twice.
-        let from = cursor.at - NODE_SKEW_MAX;
-        self.since.filter(|since| *since <= from)?;
-        let later = self.recent_events.iter().find(|event| event.at >= from);
-        Some(later.map_or(self.last_number, |event| event.number - 1))
+        let earliest_since = cursor.at - NODE_SKEW_MAX;
+        self.since.filter(|since| *since <= earliest_since)?;
+        let later_event = self.recent_events.iter().find(|event| event.at >= earliest_since);
+        Some(later_event.map_or(self.last_number, |event| event.number - 1))
     }
 
     /// The next events after a number; `None` if they are no longer kept.
-    fn newer_than(&self, number: u64) -> Option<Vec<Arc<Event>>> {
-        let first = self.recent_events.front().map_or(self.last_number + 1, |event| event.number);
-        let skipped = usize::try_from((number + 1).checked_sub(first)?).ok()?;
-        Some(self.recent_events.iter().skip(skipped).take(BATCH).cloned().collect())
+    fn newer_than(&self, last_number: u64) -> Option<Vec<Arc<Event>>> {
+        let first_number = self.recent_events.front().map_or(self.last_number + 1, |event| event.number);
+        let skipped_count = usize::try_from((last_number + 1).checked_sub(first_number)?).ok()?;
+        Some(self.recent_events.iter().skip(skipped_count).take(BATCH).cloned().collect())
     }
 
-    /// Performs a look. If the store does not answer, listeners wait.
+    /// Reads the store, and adds the changes to the recent events. If the store does not answer, listeners wait.
     async fn look(&mut self, store: &dyn Store, now: Timestamp) {
         let is_stale = self.last_snapshot.seen_at.is_some_and(|seen_at| seen_at + LOOK_GAP_MAX < now);
-        let fresh = LastSnapshot::default();
+        let empty_snapshot = LastSnapshot::default();
         let is_due = self.swept_at.is_none_or(|at| at.elapsed() >= SWEEP_PERIOD);
-        let last_snapshot = if is_stale { &fresh } else { &self.last_snapshot };
+        let last_snapshot = if is_stale { &empty_snapshot } else { &self.last_snapshot };
         let sweeps = is_due || last_snapshot.seen_at.is_none();
-        let read = async {
-            let seen = read(store, last_snapshot, now, sweeps).await?;
-            let changes = last_snapshot.compare(&seen);
-            let named = ChangeNames::read(store, &changes, &self.apps).await?;
-            Ok::<_, StoreError>((seen, changes, named))
+        let read_all = async {
+            let snapshot = read(store, last_snapshot, now, sweeps).await?;
+            let changes = last_snapshot.compare(&snapshot);
+            let names = ChangeNames::read(store, &changes, &self.apps).await?;
+            Ok::<_, StoreError>((snapshot, changes, names))
         };
-        let read = read.await;
+        let read = read_all.await;
         self.looked_at = Some(Instant::now());
-        let (seen, changes, named) = match read {
+        let (snapshot, changes, names) = match read {
             Ok(read) => read,
             Err(error) => {
                 if !std::mem::replace(&mut self.has_logged_failure, true) {
@@ -204,21 +205,21 @@ impl State {
             }
         };
         self.has_logged_failure = false;
-        self.apps.extend(named.apps);
+        self.apps.extend(names.app_names);
         if sweeps {
             self.swept_at = self.looked_at;
         }
         if is_stale {
-            self.last_snapshot = fresh;
+            self.last_snapshot = empty_snapshot;
             self.since = None;
             self.record(now, None, EventKind::Gap);
         }
         self.since = self.since.or(Some(now));
-        self.last_snapshot.apply(seen, now);
-        for one in changes {
-            let kind = match one {
+        self.last_snapshot.apply(snapshot, now);
+        for change in changes {
+            let kind = match change {
                 Change::Run(snapshot) => {
-                    let job = named.jobs.get(&snapshot.job).cloned().unwrap_or_default();
+                    let job = names.job_names.get(&snapshot.job).cloned().unwrap_or_default();
                     EventKind::Run { snapshot, job }
                 }
                 Change::Job(job) => EventKind::Job(job),
@@ -256,18 +257,18 @@ async fn read(
     let mut is_cut = false;
     if sweeps {
         for node in &nodes {
-            let open = store.snapshots_of_lease(node.token(), SWEEP_LIMIT).await?;
-            is_cut |= may_be_cut(&open, SWEEP_LIMIT);
-            runs.extend(by_id(open));
+            let open_runs = store.snapshots_of_lease(node.token(), SWEEP_LIMIT).await?;
+            is_cut |= may_be_cut(&open_runs, SWEEP_LIMIT);
+            runs.extend(keyed_by_id(open_runs));
         }
     }
     let reread = last_snapshot.runs_to_reread(now);
     if !reread.is_empty() {
-        runs.extend(by_id(store.current_snapshots(&reread).await?));
+        runs.extend(keyed_by_id(store.current_snapshots(&reread).await?));
     }
-    let fresh = store.snapshots_after(last_snapshot.runs_after(now), RUN_LIMIT).await?;
-    is_cut |= fresh.len() >= RUN_LIMIT as usize;
-    runs.extend(by_id(fresh));
+    let recent_runs = store.snapshots_after(last_snapshot.runs_after(now), RUN_LIMIT).await?;
+    is_cut |= recent_runs.len() >= RUN_LIMIT as usize;
+    runs.extend(keyed_by_id(recent_runs));
     let jobs = store.jobs_saved(last_snapshot.jobs_since(now), JOB_LIMIT).await?;
     is_cut |= jobs.len() >= JOB_LIMIT as usize;
     let sessions = store.sessions(now - ONLINE_WITHIN).await?;
@@ -277,12 +278,12 @@ async fn read(
 }
 
 /// Whether open runs may be missing because at most `limit` of each status were read.
-fn may_be_cut(open: &[RunSnapshot], limit: u32) -> bool {
-    let is_full = |status| open.iter().filter(|run| run.status == status).count() >= limit as usize;
+fn may_be_cut(open_runs: &[RunSnapshot], limit: u32) -> bool {
+    let is_full = |status| open_runs.iter().filter(|run| run.status == status).count() >= limit as usize;
     [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running].into_iter().any(is_full)
 }
 
-fn by_id(runs: Vec<RunSnapshot>) -> impl Iterator<Item = (RunId, RunSnapshot)> {
+fn keyed_by_id(runs: Vec<RunSnapshot>) -> impl Iterator<Item = (RunId, RunSnapshot)> {
     runs.into_iter().map(|run| (run.id, run))
 }
 
@@ -292,34 +293,38 @@ async fn heard_executors(
     last_snapshot: &LastSnapshot,
     sessions: &[Session],
 ) -> Result<BTreeMap<rondel_core::ExecutorId, HeardExecutor>, StoreError> {
-    let open = || sessions.iter().filter(|session| session.is_open());
-    let unknown_executors = last_snapshot.unknown_executors(open().map(|session| &session.executor));
-    let named =
+    let open_sessions = || sessions.iter().filter(|session| session.is_open());
+    let unknown_executors = last_snapshot.unknown_executors(open_sessions().map(|session| &session.executor));
+    let names =
         if unknown_executors.is_empty() { Vec::new() } else { store.executor_names(&unknown_executors).await? };
-    let named: HashMap<_, _> = named.into_iter().map(|(id, namespace, name)| (id, (namespace, name))).collect();
+    let names_by_id: HashMap<_, _> = names.into_iter().map(|(id, namespace, name)| (id, (namespace, name))).collect();
     let heard = |session: &Session| {
-        let known = last_snapshot.executor(session.executor).cloned();
-        let heard = known.or_else(|| {
-            let (namespace, name) = named.get(&session.executor)?.clone();
+        let known_executor = last_snapshot.executor(session.executor).cloned();
+        let executor = known_executor.or_else(|| {
+            let (namespace, name) = names_by_id.get(&session.executor)?.clone();
             Some(HeardExecutor { name, namespace, app: session.app })
         });
-        Some((session.executor, heard?))
+        Some((session.executor, executor?))
     };
-    Ok(open().filter_map(heard).collect())
+    Ok(open_sessions().filter_map(heard).collect())
 }
 
 /// The names that are sent with changes.
 struct ChangeNames {
-    jobs: HashMap<JobId, String>,
-    apps: HashMap<AppId, String>,
+    job_names: HashMap<JobId, String>,
+    app_names: HashMap<AppId, String>,
 }
 
 impl ChangeNames {
-    async fn read(store: &dyn Store, changes: &[Change], known: &HashMap<AppId, String>) -> Result<Self, StoreError> {
+    async fn read(
+        store: &dyn Store,
+        changes: &[Change],
+        app_names: &HashMap<AppId, String>,
+    ) -> Result<Self, StoreError> {
         let mut jobs: Vec<JobId> = Vec::new();
         let mut places: Vec<(NamespaceId, AppId)> = Vec::new();
-        for one in changes {
-            match one {
+        for change in changes {
+            match change {
                 Change::Run(run) => {
                     jobs.push(run.job);
                     places.push((run.namespace, run.app));
@@ -332,15 +337,18 @@ impl ChangeNames {
         jobs.sort_unstable();
         jobs.dedup();
         let jobs = if jobs.is_empty() { Vec::new() } else { store.job_names(&jobs).await? };
-        let mut namespaces: Vec<NamespaceId> =
-            places.into_iter().filter(|(_, app)| !known.contains_key(app)).map(|(namespace, _)| namespace).collect();
+        let mut namespaces: Vec<NamespaceId> = places
+            .into_iter()
+            .filter(|(_, app)| !app_names.contains_key(app))
+            .map(|(namespace, _)| namespace)
+            .collect();
         namespaces.sort_unstable();
         namespaces.dedup();
         let mut apps = HashMap::new();
         for namespace in namespaces {
             apps.extend(store.apps(namespace).await?.into_iter().map(|app| (app.id, app.name)));
         }
-        Ok(Self { jobs: jobs.into_iter().collect(), apps })
+        Ok(Self { job_names: jobs.into_iter().collect(), app_names: apps })
     }
 }
 
@@ -366,7 +374,7 @@ mod tests {
             lease: Duration::from_secs(1_000_000),
             advertise_url: None,
             server_version: String::new(),
-            take_over: false,
+            may_take_over: false,
             held: None,
         };
         assert!(matches!(store.join(&request).await.unwrap(), Join::Joined { .. }));

@@ -82,8 +82,8 @@ impl Family {
         Self { name, help, kind: MetricType::Histogram, samples: samples.collect() }
     }
 
-    pub(crate) fn histogram(name: &'static str, help: &'static str, observed: HistogramSnapshot) -> Self {
-        Self::histograms(name, help, [(Vec::new(), observed)])
+    pub(crate) fn histogram(name: &'static str, help: &'static str, snapshot: HistogramSnapshot) -> Self {
+        Self::histograms(name, help, [(Vec::new(), snapshot)])
     }
 }
 

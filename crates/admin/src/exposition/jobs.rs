@@ -18,11 +18,12 @@ const LOOKUP_BATCH: usize = 500;
 /// Timeout of the lookup. A scrape must be answered within the scraper's timeout, even while the database does not answer.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A job with its series.
+/// A job whose metrics are shown.
 struct ShownJob {
     state: JobSnapshot,
     record: JobRecord,
-    /// Whether no other node is the job's home. Only the home sees all runs of a job, so only the home knows its newest verdict.
+    /// Whether the job's home is this node, or no node. Only the home sees all runs of a job, so only the home knows
+    /// its newest verdict.
     is_here: bool,
 }
 
@@ -34,28 +35,29 @@ impl ShownJob {
 
 /// The series of single jobs; empty if the database does not answer.
 pub(super) async fn families(shared: &Shared, now: Timestamp) -> Vec<Family> {
-    let shown = match timeout(TIMEOUT, shown_jobs(shared)).await {
-        Ok(Ok(shown)) => shown,
+    let shown_jobs = match timeout(TIMEOUT, shown_jobs(shared)).await {
+        Ok(Ok(shown_jobs)) => shown_jobs,
         Ok(Err(_)) | Err(_) => Vec::new(),
     };
     let instants = |read: fn(&ShownJob) -> Option<Timestamp>| {
-        let known = shown.iter().filter_map(move |job| Some((job.labels(), seconds(read(job)?))));
-        known.collect::<Vec<_>>()
+        let samples = shown_jobs.iter().filter_map(move |job| Some((job.labels(), seconds(read(job)?))));
+        samples.collect::<Vec<_>>()
     };
-    let info = shown.iter().map(|job| {
+    let info = shown_jobs.iter().map(|job| {
         let spec = &job.record.spec;
         let (app, handler) = (label("app", &spec.app), label("handler", &spec.handler));
-        let more = [app, handler, label("enabled", spec.enabled.to_string())];
-        (job.labels().into_iter().chain(more).collect(), 1.0)
+        let own_labels = [app, handler, label("enabled", spec.enabled.to_string())];
+        (job.labels().into_iter().chain(own_labels).collect(), 1.0)
     });
-    let here = || shown.iter().filter(|job| job.is_here);
-    let statuses = here().filter_map(|job| {
+    let jobs_at_home = || shown_jobs.iter().filter(|job| job.is_here);
+    let statuses = jobs_at_home().filter_map(|job| {
         let status = label("status", job.state.last_status?.as_str());
         Some((job.labels().into_iter().chain([status]).collect(), 1.0))
     });
     let totals = shared.pumps.totals();
-    let pumps = shown.iter().filter_map(|job| Some((job.labels(), *totals.get(&job.state.job)?))).collect::<Vec<_>>();
-    let of_jobs = vec![
+    let pumps =
+        shown_jobs.iter().filter_map(|job| Some((job.labels(), *totals.get(&job.state.job)?))).collect::<Vec<_>>();
+    let families = vec![
         Family::gauges("rondel_job_info", "Jobs with series of their own; always 1", info),
         Family::gauges(
             "rondel_job_next_fire_timestamp_seconds",
@@ -75,10 +77,10 @@ pub(super) async fn families(shared: &Shared, now: Timestamp) -> Vec<Family> {
         Family::gauges(
             "rondel_job_consecutive_failures",
             "Runs of a job that failed since the last one that succeeded, by its home",
-            here().map(|job| (job.labels(), to_f64(job.state.failures))),
+            jobs_at_home().map(|job| (job.labels(), to_f64(job.state.failures))),
         ),
     ];
-    of_jobs.into_iter().chain(pumps::families(&pumps, now)).collect()
+    families.into_iter().chain(pumps::families(&pumps, now)).collect()
 }
 
 /// Reads the jobs that have series. Discards the series of jobs that this or another server has deleted. If another node has become a job's
@@ -87,10 +89,10 @@ async fn shown_jobs(shared: &Shared) -> Result<Vec<ShownJob>, StoreError> {
     if shared.database.trouble().is_some() {
         return Ok(Vec::new());
     }
-    let (series, own) = (&shared.definitions.jobs, shared.membership.token().node);
-    let known = series.all();
-    let mut shown = Vec::with_capacity(known.len());
-    for chunk in known.chunks(LOOKUP_BATCH) {
+    let (series, own_node) = (&shared.definitions.job_series, shared.membership.token().node);
+    let known_jobs = series.all();
+    let mut shown_jobs = Vec::with_capacity(known_jobs.len());
+    for chunk in known_jobs.chunks(LOOKUP_BATCH) {
         let ids: Vec<JobId> = chunk.iter().map(|state| state.job).collect();
         let records = shared.store.jobs_by_id(&ids).await?;
         let mut records: HashMap<JobId, JobRecord> = records.into_iter().map(|record| (record.id, record)).collect();
@@ -100,14 +102,14 @@ async fn shown_jobs(shared: &Shared) -> Result<Vec<ShownJob>, StoreError> {
                 series.forget(state.job);
                 continue;
             };
-            let is_here = homes.get(&state.job).is_none_or(|home| *home == own || *home == NodeId::new(0));
+            let is_here = homes.get(&state.job).is_none_or(|home| *home == own_node || *home == NodeId::new(0));
             if !is_here {
                 series.reset_order_dependent(state.job);
             }
-            shown.push(ShownJob { state: state.clone(), record, is_here });
+            shown_jobs.push(ShownJob { state: state.clone(), record, is_here });
         }
     }
-    Ok(shown)
+    Ok(shown_jobs)
 }
 
 #[cfg(test)]
@@ -146,7 +148,7 @@ mod tests {
         let record = jobs::create(engine, NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
         let key = (record.id, record.version);
         let definition = engine.definitions([key]).await.unwrap().remove(&key).unwrap();
-        definition.series.as_ref().unwrap().ended(RunStatus::Failed, engine.now());
+        definition.job_series.as_ref().unwrap().record_verdict(RunStatus::Failed, engine.now());
         record
     }
 
@@ -156,7 +158,7 @@ mod tests {
             lease: Duration::from_secs(1_000),
             advertise_url: None,
             server_version: String::new(),
-            take_over: false,
+            may_take_over: false,
             held: None,
         };
         match store.join(&request).await.unwrap() {
@@ -187,7 +189,7 @@ mod tests {
         assert_eq!(engine.store().claim(other, &[claim]).await.unwrap().jobs.len(), 1);
         let shown = engine.metrics().await.unwrap();
         assert!(shown.contains(INFO) && !shown.contains(FAILURES), "{shown}");
-        let series = || engine.shared().definitions.jobs.all();
+        let series = || engine.shared().definitions.job_series.all();
         let failures = || series().into_iter().map(|state| state.failures).collect::<Vec<_>>();
         assert_eq!(failures(), [0], "what failed here is old if the job comes back");
 
@@ -214,7 +216,7 @@ mod tests {
         let lifecycle = Lifecycle::new();
         let engine = started(&lifecycle).await;
         failed_job(&engine).await;
-        engine.shared().database.failed(DatabaseTroubleKind::Unreachable, "no answer", engine.now());
+        engine.shared().database.record_failure(DatabaseTroubleKind::Unreachable, "no answer", engine.now());
         let shown = engine.metrics().await.unwrap();
         assert!(shown.contains("rondel_db_up 0.0\n") && !shown.contains(INFO), "{shown}");
         lifecycle.soft.cancel();

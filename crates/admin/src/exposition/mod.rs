@@ -11,7 +11,7 @@ use rondel_store::cluster::Node;
 
 use self::family::{Family, Label, encode_text, label};
 use crate::counters::Count;
-use crate::metrics::{FireOutcome, NamespaceCounts, label_name, size};
+use crate::metrics::{FireOutcome, NamespaceCounts, label_name, to_u64};
 use crate::node::Shared;
 
 mod family;
@@ -69,7 +69,7 @@ fn fires(shared: &Shared) -> Vec<Family> {
             (labels, count)
         })
     });
-    let missed = namespaces.iter().flat_map(|counts| {
+    let missed_counts = namespaces.iter().flat_map(|counts| {
         let reasons = FireOutcome::ALL.into_iter().filter(|outcome| outcome.is_missed());
         reasons.map(|reason| (namespace_labels(counts, "reason", reason.as_str()), missed_count(counts, reason)))
     });
@@ -78,13 +78,13 @@ fn fires(shared: &Shared) -> Vec<Family> {
         verdicts.map(|(status, count)| (namespace_labels(counts, "status", status.as_str()), count))
     });
     let retries = namespaces.iter().flat_map(|counts| {
-        let counted = counts.read_retries().filter(|(_, count)| *count > 0);
-        counted.map(|(why, count)| (namespace_labels(counts, "reason", why.as_str()), count))
+        let retry_counts = counts.read_retries().filter(|(_, count)| *count > 0);
+        retry_counts.map(|(why, count)| (namespace_labels(counts, "reason", why.as_str()), count))
     });
     let metrics = &shared.metrics;
     vec![
         Family::counters("rondel_fires", "Fires by outcome, as this node decided it", fires),
-        Family::counters("rondel_missed_fires", "Fires that did not run although they were due", missed),
+        Family::counters("rondel_missed_fires", "Fires that did not run although they were due", missed_counts),
         Family::histogram(
             "rondel_fire_lateness_seconds",
             "From the instant at which a fire of a schedule was due to its release",
@@ -113,16 +113,16 @@ fn fires(shared: &Shared) -> Vec<Family> {
 
 /// Counts of verdicts by the job labels that the setting names.
 fn labelled_runs(shared: &Shared) -> Family {
-    let labelled = &shared.definitions.labelled;
-    let names: Vec<String> = labelled.keys().iter().map(|key| label_name(key)).collect();
+    let label_groups = &shared.definitions.labelled_runs;
+    let names: Vec<String> = label_groups.keys().iter().map(|key| label_name(key)).collect();
     let mut samples = Vec::new();
-    for counts in labelled.all() {
-        let of_jobs = names.iter().zip(counts.values()).map(|(name, value)| label(name.clone(), value));
-        let of_jobs: Vec<Label> = of_jobs.collect();
+    for counts in label_groups.all() {
+        let labels = names.iter().zip(counts.values()).map(|(name, value)| label(name.clone(), value));
+        let labels: Vec<Label> = labels.collect();
         for (status, count) in counts.read() {
-            let own =
+            let key_labels =
                 [label("namespace", counts.namespace()), label("app", counts.app()), label("status", status.as_str())];
-            samples.push((own.into_iter().chain(of_jobs.iter().cloned()).collect(), count));
+            samples.push((key_labels.into_iter().chain(labels.iter().cloned()).collect(), count));
         }
     }
     Family::counters("rondel_labelled_runs", "Runs that got their verdict, by labels of their jobs", samples)
@@ -130,14 +130,14 @@ fn labelled_runs(shared: &Shared) -> Family {
 
 /// The number of open runs in memory, in total and in each place that holds some, and their maximum.
 fn memory(shared: &Shared) -> Vec<Family> {
-    let held = &shared.metrics.held;
+    let held_runs = &shared.metrics.held;
     let places = [
-        ("in_memory", size(shared.in_memory.len())),
-        ("ring", get(&held.ring)),
-        ("gates", get(&held.gates)),
-        ("limits", get(&held.limits)),
-        ("parked", get(&held.parked)),
-        ("roll_call", get(&held.roll_call)),
+        ("in_memory", to_u64(shared.in_memory.len())),
+        ("ring", get(&held_runs.ring)),
+        ("gates", get(&held_runs.gates)),
+        ("limits", get(&held_runs.limits)),
+        ("parked", get(&held_runs.parked)),
+        ("roll_call", get(&held_runs.roll_call)),
     ];
     let places = places.map(|(place, count)| (vec![label("place", place)], to_f64(count)));
     vec![
@@ -145,12 +145,12 @@ fn memory(shared: &Shared) -> Vec<Family> {
         Family::gauge(
             "rondel_open_runs_max",
             "Approximate maximum of open runs in memory, and in each place that holds some of them",
-            to_f64(size(shared.config.open_runs_max)),
+            to_f64(to_u64(shared.config.open_runs_max)),
         ),
         Family::gauge(
             "rondel_left_jobs",
             "Jobs of which runs are left in the database until there is room in memory",
-            to_f64(size(shared.in_memory.left_count())),
+            to_f64(to_u64(shared.in_memory.left_count())),
         ),
     ]
 }
@@ -187,17 +187,20 @@ fn engine_steps(shared: &Shared, now: Timestamp) -> Vec<Family> {
 /// The results of each loop's ticks.
 fn loops(shared: &Shared, now: Timestamp) -> Vec<Family> {
     let reports = shared.loops.reports();
-    let of = |name: &str| vec![label("loop", name)];
-    let ages = reports.iter().filter_map(|one| Some((of(&one.name), now.since(one.ticked_at?).as_secs_f64())));
-    let ages: Vec<_> = ages.collect();
-    let took = reports.iter().map(|one| (of(&one.name), to_f64(one.took_ms) / 1_000.0));
-    let failing = reports.iter().map(|one| (of(&one.name), f64::from(u8::from(one.failing_since.is_some()))));
-    let failed = reports.iter().map(|one| (of(&one.name), one.failed_count));
+    let loop_label = |name: &str| vec![label("loop", name)];
+    let tick_ages = reports
+        .iter()
+        .filter_map(|report| Some((loop_label(&report.name), now.since(report.ticked_at?).as_secs_f64())));
+    let tick_ages: Vec<_> = tick_ages.collect();
+    let durations = reports.iter().map(|report| (loop_label(&report.name), to_f64(report.took_ms) / 1_000.0));
+    let failing =
+        reports.iter().map(|report| (loop_label(&report.name), f64::from(u8::from(report.failing_since.is_some()))));
+    let failed_counts = reports.iter().map(|report| (loop_label(&report.name), report.failed_count));
     vec![
-        Family::gauges("rondel_loop_last_tick_age_seconds", "Since the last tick of a loop ended", ages),
-        Family::gauges("rondel_loop_last_tick_seconds", "How long the last tick of a loop took", took),
+        Family::gauges("rondel_loop_last_tick_age_seconds", "Since the last tick of a loop ended", tick_ages),
+        Family::gauges("rondel_loop_last_tick_seconds", "How long the last tick of a loop took", durations),
         Family::gauges("rondel_loop_failing", "1 while the ticks of a loop fail", failing),
-        Family::counters("rondel_loop_failures", "Ticks of a loop that failed", failed),
+        Family::counters("rondel_loop_failures", "Ticks of a loop that failed", failed_counts),
     ]
 }
 
@@ -231,7 +234,7 @@ fn requests_logs_and_alerts(shared: &Shared) -> Vec<Family> {
         Family::gauge(
             "rondel_log_followers",
             "Readers who follow a run's log",
-            to_f64(size(shared.log_readers.count())),
+            to_f64(to_u64(shared.log_readers.count())),
         ),
         Family::counter("rondel_log_bytes", "Text of runs' logs that was stored", get(&metrics.log_bytes)),
         Family::counter(
@@ -253,24 +256,24 @@ fn requests_logs_and_alerts(shared: &Shared) -> Vec<Family> {
 }
 
 fn executors(shared: &Shared) -> Vec<Family> {
-    let names: BTreeMap<NamespaceId, String> = shared.definitions.namespaces.names().into_iter().collect();
+    let names: BTreeMap<NamespaceId, String> = shared.definitions.namespaces.namespace_names().into_iter().collect();
     let mut counts: BTreeMap<(String, String, &str), u64> = BTreeMap::new();
     let mut slots: BTreeMap<(String, String, &str), u64> = BTreeMap::new();
-    for one in shared.registry.all() {
-        let namespace = names.get(&one.namespace).cloned().unwrap_or_else(|| one.namespace.to_string());
-        let key = |state| (namespace.clone(), one.app_name.clone(), state);
-        *counts.entry(key(if one.draining { "draining" } else { "online" })).or_default() += 1;
-        *slots.entry(key("busy")).or_default() += u64::from(one.running.min(one.slots));
-        *slots.entry(key("free")).or_default() += u64::from(one.slots.saturating_sub(one.running));
+    for executor in shared.registry.all() {
+        let namespace = names.get(&executor.namespace).cloned().unwrap_or_else(|| executor.namespace.to_string());
+        let key = |state| (namespace.clone(), executor.app_name.clone(), state);
+        *counts.entry(key(if executor.is_draining { "draining" } else { "online" })).or_default() += 1;
+        *slots.entry(key("busy")).or_default() += u64::from(executor.running.min(executor.slots));
+        *slots.entry(key("free")).or_default() += u64::from(executor.slots.saturating_sub(executor.running));
     }
-    let labelled = |counts: BTreeMap<(String, String, &'static str), u64>| {
+    let with_labels = |counts: BTreeMap<(String, String, &'static str), u64>| {
         counts.into_iter().map(|((namespace, app, state), count)| {
             (vec![label("namespace", namespace), label("app", app), label("state", state)], to_f64(count))
         })
     };
     vec![
-        Family::gauges("rondel_executors", "Executors that are connected to this node", labelled(counts)),
-        Family::gauges("rondel_executor_slots", "Their slots, by their last heartbeats", labelled(slots)),
+        Family::gauges("rondel_executors", "Executors that are connected to this node", with_labels(counts)),
+        Family::gauges("rondel_executor_slots", "Their slots, by their last heartbeats", with_labels(slots)),
     ]
 }
 
@@ -306,7 +309,7 @@ fn cluster(shared: &Shared, now: Timestamp) -> Vec<Family> {
         Family::gauge(
             "rondel_node_lease_held",
             "1 while this node may act",
-            f64::from(u8::from(shared.membership.holds())),
+            f64::from(u8::from(shared.membership.holds_lease())),
         ),
         Family::gauge("rondel_clock_skew_seconds", "How far this host's clock is ahead of the database's", skew),
         Family::gauges("rondel_db_pool_connections", "Connections to the database", connections),
@@ -321,9 +324,9 @@ fn cluster(shared: &Shared, now: Timestamp) -> Vec<Family> {
 /// How long ago each node renewed its lease. A node that has left the cluster is omitted: it sends no more heartbeats, and that is no
 /// fault.
 fn heartbeat_ages(nodes: &[Node], lease: Duration, now: Timestamp) -> Vec<(Vec<Label>, f64)> {
-    let stays = nodes.iter().filter(|node| !node.report.is_leaving || node.is_living(now));
+    let expected_nodes = nodes.iter().filter(|node| !node.report.is_leaving || node.is_living(now));
     let age = |node: &Node| now.since(node.lease_until - lease).as_secs_f64();
-    stays.map(|node| (vec![label("node", &node.name)], age(node))).collect()
+    expected_nodes.map(|node| (vec![label("node", &node.name)], age(node))).collect()
 }
 
 /// Counters that are 0 in a quiet cluster.

@@ -4,7 +4,7 @@ use std::fs;
 
 use super::family::Family;
 
-/// The values that could be read; empty without `/proc`.
+/// The metrics whose values could be read; none without `/proc`.
 pub(crate) fn families() -> Vec<Family> {
     let mut families = Vec::new();
     if let Some(usage) = fs::read_to_string("/proc/self/stat").ok().as_deref().and_then(Usage::parse) {
@@ -21,8 +21,8 @@ pub(crate) fn families() -> Vec<Family> {
             families.push(Family::gauge("process_start_time_seconds", "When the process started", at));
         }
     }
-    if let Ok(open) = fs::read_dir("/proc/self/fd") {
-        let count = f64::from(u32::try_from(open.count()).unwrap_or(u32::MAX));
+    if let Ok(open_files) = fs::read_dir("/proc/self/fd") {
+        let count = f64::from(u32::try_from(open_files.count()).unwrap_or(u32::MAX));
         families.push(Family::gauge("process_open_fds", "Open files and connections", count));
     }
     families
@@ -45,8 +45,12 @@ impl Usage {
     /// field 20 is the start, field 22 the memory.
     fn parse(stat: &str) -> Option<Self> {
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-        let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
-        Some(Self { cpu_ticks: number(11)? + number(12)?, start_ticks: number(19)?, resident_pages: number(21)? })
+        let field_value = |index: usize| fields.get(index)?.parse::<u64>().ok();
+        Some(Self {
+            cpu_ticks: field_value(11)? + field_value(12)?,
+            start_ticks: field_value(19)?,
+            resident_pages: field_value(21)?,
+        })
     }
 }
 

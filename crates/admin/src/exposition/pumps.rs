@@ -8,7 +8,7 @@ use super::to_f64;
 
 /// The totals of each job's items, with the labels of the job.
 pub(super) fn families(pumps: &[(Vec<Label>, Totals)], now: Timestamp) -> Vec<Family> {
-    let with = |labels: &[Label], name: &'static str, value: &str| {
+    let with_label = |labels: &[Label], name: &'static str, value: &str| {
         labels.iter().cloned().chain([label(name, value)]).collect::<Vec<_>>()
     };
     let items = pumps.iter().flat_map(|(labels, totals)| {
@@ -17,11 +17,11 @@ pub(super) fn families(pumps: &[(Vec<Label>, Totals)], now: Timestamp) -> Vec<Fa
             (ItemState::Dealt, totals.dealt),
             (ItemState::Releasing, totals.releasing),
         ];
-        states.map(|(state, count)| (with(labels, "state", state.as_str()), f64::from(count)))
+        states.map(|(state, count)| (with_label(labels, "state", state.as_str()), f64::from(count)))
     });
     let rows = pumps.iter().flat_map(|(labels, totals)| {
         let results = [("done", totals.counts.done), ("failed", totals.counts.failed)];
-        results.map(|(result, count)| (with(labels, "result", result), u64::try_from(count).unwrap_or(0)))
+        results.map(|(result, count)| (with_label(labels, "result", result), u64::try_from(count).unwrap_or(0)))
     });
     let oldest = pumps.iter().filter_map(|(labels, totals)| {
         let age = now.since(totals.oldest_at?);

@@ -20,10 +20,10 @@ use crate::node::Shared;
 const PERIOD: Duration = Duration::from_secs(1);
 /// Maximum number of messages of one namespace that are taken together.
 const MESSAGES_PER_NAMESPACE_MAX: u32 = 64;
-/// How long a taken message is reserved for its node: longer than the sum of [`BUDGET`] and the timeout of one request.
-const LEASE: Duration = Duration::from_secs(60);
+/// How long a taken message is reserved for its node: longer than the sum of [`START_WITHIN`] and the timeout of one request.
+const MESSAGE_LEASE: Duration = Duration::from_secs(60);
 /// Time within which the messages of one namespace must be started; the last one may finish later.
-const BUDGET: Duration = Duration::from_secs(20);
+const START_WITHIN: Duration = Duration::from_secs(20);
 /// Maximum number of namespaces whose messages are sent concurrently.
 const CONCURRENT_MAX: usize = 32;
 /// How long the other messages of a namespace wait when its receiver is unreachable; this does not count as a try.
@@ -38,7 +38,7 @@ pub(crate) struct WebhookLoop {
 
 impl Background for WebhookLoop {
     const NAME: &'static str = "alert";
-    const WORK: &'static str = "send messages to webhooks";
+    const ACTION: &'static str = "send messages to webhooks";
 
     fn period(&self) -> Option<Duration> {
         Some(PERIOD)
@@ -66,30 +66,30 @@ impl WebhookLoop {
 
     /// Takes the due messages of each namespace for which no message is being sent, and starts sending them. Returns how many were taken.
     async fn send_due(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
-        let free = CONCURRENT_MAX.saturating_sub(self.senders.count());
-        if free == 0 || !self.shared.membership.holds() {
+        let free_count = CONCURRENT_MAX.saturating_sub(self.senders.count());
+        if free_count == 0 || !self.shared.membership.holds_lease() {
             return Ok(0);
         }
-        let without = self.senders.receivers();
-        let namespace_max = u32::try_from(free).unwrap_or(u32::MAX);
-        let take = TakeOutbox {
-            excluded_namespaces: &without,
+        let busy_namespaces = self.senders.receivers();
+        let namespace_max = u32::try_from(free_count).unwrap_or(u32::MAX);
+        let take_count = TakeOutbox {
+            excluded_namespaces: &busy_namespaces,
             namespace_max,
             messages_per_namespace_max: MESSAGES_PER_NAMESPACE_MAX,
-            hold: LEASE,
+            hold: MESSAGE_LEASE,
         };
         let now = self.shared.clock.now();
-        let taken = self.shared.store.take_outbox(now, take).await?;
-        if taken.is_empty() {
+        let due_entries = self.shared.store.take_outbox(now, take_count).await?;
+        if due_entries.is_empty() {
             return Ok(0);
         }
-        let count = u64::try_from(taken.len()).unwrap_or(u64::MAX);
+        let count = u64::try_from(due_entries.len()).unwrap_or(u64::MAX);
         let client = self.senders.client(&self.shared.config.outgoing_allow)?;
-        let mut by_namespace: BTreeMap<NamespaceId, Vec<OutboxItem>> = BTreeMap::new();
-        for item in taken {
-            by_namespace.entry(item.namespace).or_default().push(item);
+        let mut items_by_namespace: BTreeMap<NamespaceId, Vec<OutboxItem>> = BTreeMap::new();
+        for item in due_entries {
+            items_by_namespace.entry(item.namespace).or_default().push(item);
         }
-        for (namespace, items) in by_namespace {
+        for (namespace, items) in items_by_namespace {
             let sender = Sender { shared: Arc::clone(&self.shared), client: client.clone(), stop: stop.clone() };
             self.senders.start(namespace, async move { sender.send_all(namespace, items).await });
         }
@@ -119,10 +119,10 @@ impl Sender {
             let ids: Vec<_> = items.iter().map(|item| item.id).collect();
             return store.drop_outbox(&ids).await;
         };
-        let end = Instant::now() + BUDGET;
+        let deadline = Instant::now() + START_WITHIN;
         let mut put_back_at = None;
         for item in items {
-            if put_back_at.is_none() && (self.stop.is_cancelled() || Instant::now() >= end) {
+            if put_back_at.is_none() && (self.stop.is_cancelled() || Instant::now() >= deadline) {
                 put_back_at = Some(self.shared.clock.now());
             }
             if let Some(due_at) = put_back_at {
@@ -151,9 +151,9 @@ impl Sender {
     }
 
     async fn send(&self, webhook: &FailureWebhook, item: &OutboxItem) -> SendOutcome {
-        let base = self.shared.config.advertise_url.as_deref();
-        let item = OutboxItem { payload: with_link(&item.payload, base, item.run), ..item.clone() };
-        let stopping = async {
+        let console_url = self.shared.config.advertise_url.as_deref();
+        let item = OutboxItem { payload: with_link(&item.payload, console_url, item.run), ..item.clone() };
+        let stop_in_send = async {
             self.stop.cancelled().await;
             sleep(STOP_GRACE).await;
         };
@@ -163,7 +163,7 @@ impl Sender {
                 Ok(()) => SendOutcome::Accepted,
                 Err(refusal) => SendOutcome::Refused(refusal),
             },
-            () = stopping => SendOutcome::Interrupted,
+            () = stop_in_send => SendOutcome::Interrupted,
         }
     }
 
@@ -193,13 +193,13 @@ impl Sender {
 }
 
 /// Adds the address of the run's page to the payload, if this server knows its own address.
-fn with_link(payload: &str, base: Option<&str>, run: Option<RunId>) -> String {
-    let Some((base, run)) = base.zip(run) else { return payload.to_owned() };
+fn with_link(payload: &str, console_url: Option<&str>, run: Option<RunId>) -> String {
+    let Some((console_url, run)) = console_url.zip(run) else { return payload.to_owned() };
     let Ok(mut message) = serde_json::from_str::<serde_json::Value>(payload) else { return payload.to_owned() };
     if let Some(data) = message.get_mut("data").and_then(serde_json::Value::as_object_mut)
         && let Some(namespace) = data.get("namespace").and_then(serde_json::Value::as_str)
     {
-        let link = format!("{}/n/{namespace}/runs/{run}", base.trim_end_matches('/'));
+        let link = format!("{}/n/{namespace}/runs/{run}", console_url.trim_end_matches('/'));
         data.insert("link".to_owned(), link.into());
     }
     message.to_string()

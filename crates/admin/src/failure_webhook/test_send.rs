@@ -51,13 +51,13 @@ pub(crate) async fn test_failure_webhook(
         created_at: now,
         held_until: now,
     };
-    let began = Instant::now();
-    let sent = match build_client(&node.shared().config.outgoing_allow) {
+    let send_start = Instant::now();
+    let result = match build_client(&node.shared().config.outgoing_allow) {
         Ok(client) => client::post(&client, &webhook, &item, now).await,
-        Err(error) => return Ok(Some(TestSend { status: None, took: began.elapsed(), error: Some(error) })),
+        Err(error) => return Ok(Some(TestSend { status: None, took: send_start.elapsed(), error: Some(error) })),
     };
-    let took = began.elapsed();
-    let (status, error) = match sent {
+    let took = send_start.elapsed();
+    let (status, error) = match result {
         Ok(status) => (Some(status.as_u16()), client::judge_status(status).err()),
         Err(refusal) => (None, Some(refusal)),
     };

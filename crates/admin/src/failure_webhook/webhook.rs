@@ -14,7 +14,7 @@ const URL_LEN_MAX: usize = 2_000;
 /// Why a webhook was not set.
 #[derive(Debug, thiserror::Error)]
 pub enum WebhookError {
-    /// Messages cannot be sent to the URL, for this reason.
+    /// The URL is refused, for this reason.
     #[error("{0}")]
     Url(String),
     /// The store failed.
@@ -50,8 +50,8 @@ pub(crate) async fn put_failure_webhook(
 
 /// Checks whether messages can be sent to the URL. It checks only the text of the URL; the addresses of a host name are checked at each
 /// delivery.
-fn check_url(text: &str, allowed: &AllowedAddresses) -> Result<(), String> {
-    check_host(&read_url(text)?, allowed).map_err(|refused| refused.to_string())
+fn check_url(text: &str, allowed_addresses: &AllowedAddresses) -> Result<(), String> {
+    check_host(&read_url(text)?, allowed_addresses).map_err(|refused| refused.to_string())
 }
 
 /// Parses the URL, and checks that messages can be sent to it.

@@ -61,8 +61,8 @@ impl ContextReader<'_> {
             return Ok(context);
         }
         self.add_server(&mut context, run).await?;
-        let only = (run.status == RunStatus::Running).then_some(run.executor_id);
-        self.add_executors(&mut context, run.app, only).await?;
+        let executor_of_run = (run.status == RunStatus::Running).then_some(run.executor_id);
+        self.add_executors(&mut context, run.app, executor_of_run).await?;
         if run.status != RunStatus::Running {
             self.add_holders(&mut context, run, visible_apps).await?;
         }
@@ -72,8 +72,11 @@ impl ContextReader<'_> {
     /// The context of a fire without a run.
     pub(super) async fn of_fire(&self) -> Result<AnswerContext, StoreError> {
         let (now, nodes) = (self.0.now(), self.0.store().nodes().await?);
-        let last = nodes.into_iter().max_by_key(|node| node.lease_until).filter(|node| !node.is_living(now));
-        Ok(AnswerContext { lease_ended: last.map(|node| (node.name, node.lease_until)), ..AnswerContext::default() })
+        let last_home = nodes.into_iter().max_by_key(|node| node.lease_until).filter(|node| !node.is_living(now));
+        Ok(AnswerContext {
+            lease_ended: last_home.map(|node| (node.name, node.lease_until)),
+            ..AnswerContext::default()
+        })
     }
 
     async fn add_server(&self, context: &mut AnswerContext, run: &Run) -> Result<(), StoreError> {
@@ -95,29 +98,29 @@ impl ContextReader<'_> {
         &self,
         context: &mut AnswerContext,
         app: AppId,
-        only: Option<Option<ExecutorId>>,
+        executor_of_run: Option<Option<ExecutorId>>,
     ) -> Result<(), StoreError> {
         let states = self.states(app).await?;
         context.has_taker = states.values().any(|(state, _)| *state == State::Taking);
         let lost_after = self.0.lost_after();
-        let mut not_taking: Vec<ExecutorState> = Vec::new();
+        let mut other_executors: Vec<ExecutorState> = Vec::new();
         // If one executor of a name takes work, the others of that name are earlier incarnations: they are not listed.
-        let taking: BTreeSet<&String> =
+        let taking_names: BTreeSet<&String> =
             states.values().filter(|(state, _)| *state == State::Taking).map(|(_, name)| name).collect();
         for (id, (state, name)) in &states {
-            let is_wanted = only.map_or_else(|| !taking.contains(name), |only| only == Some(*id));
-            let silent = match state {
+            let is_wanted = executor_of_run.map_or_else(|| !taking_names.contains(name), |only| only == Some(*id));
+            let silent_since = match state {
                 State::Taking => continue,
                 State::Draining => None,
                 State::Silent(since) => Some((*since, *since + lost_after)),
             };
             if is_wanted {
                 let switch = self.0.executor_switch(app, name);
-                not_taking.push(ExecutorState { name: name.clone(), silent, switch });
+                other_executors.push(ExecutorState { name: name.clone(), silent: silent_since, switch });
             }
         }
-        not_taking.sort_by(|a, b| a.name.cmp(&b.name));
-        context.executors = not_taking;
+        other_executors.sort_by(|a, b| a.name.cmp(&b.name));
+        context.executors = other_executors;
         Ok(())
     }
 
@@ -125,35 +128,43 @@ impl ContextReader<'_> {
     async fn states(&self, app: AppId) -> Result<BTreeMap<ExecutorId, (State, String)>, StoreError> {
         let now = self.0.now();
         let silent_before = now - self.0.heartbeat().saturating_mul(SILENT_HEARTBEATS);
-        let state = |seen: Timestamp, otherwise| if seen < silent_before { State::Silent(seen) } else { otherwise };
+        let state_or_silent =
+            |seen: Timestamp, otherwise| if seen < silent_before { State::Silent(seen) } else { otherwise };
         let mut states = BTreeMap::new();
-        for one in self.0.online_names().into_iter().filter(|one| one.app == app) {
-            if let Some(executor) = self.0.online_executor(one.id) {
+        for online_name in self.0.online_names().into_iter().filter(|online_executor| online_executor.app == app) {
+            if let Some(executor) = self.0.online_executor(online_name.id) {
                 let is_active = self.0.executor_switch(app, &executor.name) == Switch::Active;
-                let kind = if executor.draining || !is_active { State::Draining } else { State::Taking };
-                states.insert(one.id, (state(executor.last_seen_at, kind), executor.name));
+                let kind = if executor.is_draining || !is_active { State::Draining } else { State::Taking };
+                states.insert(online_name.id, (state_or_silent(executor.last_seen_at, kind), executor.name));
             }
         }
-        let mut elsewhere: BTreeMap<ExecutorId, State> = BTreeMap::new();
+        let mut states_elsewhere: BTreeMap<ExecutorId, State> = BTreeMap::new();
         let mut sessions = self.0.store().sessions(now - self.0.lost_after()).await?;
         sessions.retain(|session| session.app == app && !states.contains_key(&session.executor));
-        let left: BTreeSet<ExecutorId> =
+        let left_executors: BTreeSet<ExecutorId> =
             sessions.iter().filter(|session| session.has_left).map(|session| session.executor).collect();
-        for session in sessions.iter().filter(|session| !left.contains(&session.executor)) {
-            let seen = session.last_seen_at;
-            let new = if session.is_open() { state(seen, State::Taking) } else { State::Silent(seen) };
-            elsewhere.entry(session.executor).and_modify(|known| *known = known.combine(new)).or_insert(new);
+        for session in sessions.iter().filter(|session| !left_executors.contains(&session.executor)) {
+            let last_seen_at = session.last_seen_at;
+            let heard_state = if session.is_open() {
+                state_or_silent(last_seen_at, State::Taking)
+            } else {
+                State::Silent(last_seen_at)
+            };
+            states_elsewhere
+                .entry(session.executor)
+                .and_modify(|known| *known = known.combine(heard_state))
+                .or_insert(heard_state);
         }
-        let ids: Vec<ExecutorId> = elsewhere.keys().copied().collect();
+        let ids: Vec<ExecutorId> = states_elsewhere.keys().copied().collect();
         let records = self.0.store().executors_by_id(&ids, Timestamp::EPOCH).await?;
-        let named = records.into_iter().filter_map(|one| {
-            let state = match (*elsewhere.get(&one.id)?, self.0.executor_switch(app, &one.name)) {
+        let named_states = records.into_iter().filter_map(|record| {
+            let state = match (*states_elsewhere.get(&record.id)?, self.0.executor_switch(app, &record.name)) {
                 (State::Taking, Switch::Draining | Switch::Stopped) => State::Draining,
                 (state, _) => state,
             };
-            Some((one.id, (state, one.name)))
+            Some((record.id, (state, record.name)))
         });
-        states.extend(named);
+        states.extend(named_states);
         Ok(states)
     }
 
@@ -165,13 +176,13 @@ impl ContextReader<'_> {
         run: &Run,
         visible_apps: Option<&[AppId]>,
     ) -> Result<(), StoreError> {
-        let none = ReasonDetail::default();
-        let detail = run.detail.as_deref().unwrap_or(&none);
-        let ahead = match detail.run {
+        let no_detail = ReasonDetail::default();
+        let detail = run.detail.as_deref().unwrap_or(&no_detail);
+        let runs_ahead = match detail.run {
             Some(id) => self.0.store().runs(&[id]).await?.pop(),
             None => None,
         };
-        let key = limit_of(detail).or_else(|| limit_of(ahead.as_ref()?.detail.as_deref()?));
+        let key = limit_of(detail).or_else(|| limit_of(runs_ahead.as_ref()?.detail.as_deref()?));
         if let Some(key) = key {
             let mut holders = self.holders(run, &key).await?;
             holders.retain(|holder| holder.id != run.id);
@@ -180,8 +191,8 @@ impl ContextReader<'_> {
             context.holders = self.with_job_names(holders, visible_apps).await?;
             context.limit = Some(key);
         }
-        let ahead: Vec<Run> = ahead.into_iter().collect();
-        context.ahead = self.with_job_names(ahead, visible_apps).await?.pop();
+        let runs_ahead: Vec<Run> = runs_ahead.into_iter().collect();
+        context.ahead = self.with_job_names(runs_ahead, visible_apps).await?.pop();
         Ok(())
     }
 
@@ -194,9 +205,9 @@ impl ContextReader<'_> {
             let mut page = self.0.store().list_runs(run.namespace, &query).await?;
             let is_last = page.len() < usize::try_from(RUNNING_PAGE_LEN).unwrap_or(usize::MAX);
             query.after = page.last().map(|run| run.id);
-            let counted = self.counted_definitions(&page, key).await?;
+            let definitions_in_limit = self.counted_definitions(&page, key).await?;
             page.retain(|run| {
-                !run.is_root() && !run.awaits_children() && counted.contains(&(run.job, run.job_version))
+                !run.is_root() && !run.awaits_children() && definitions_in_limit.contains(&(run.job, run.job_version))
             });
             holders.extend(page.into_iter().map(|run| Run { params: None, ..run }));
             if is_last {
@@ -212,8 +223,9 @@ impl ContextReader<'_> {
         let definitions: BTreeSet<(JobId, i64)> = runs.iter().map(|run| (run.job, run.job_version)).collect();
         let definitions = self.0.store().definitions(&definitions.into_iter().collect::<Vec<_>>()).await?;
         let is_counted = |limit: &ConcurrencySpec| limit.key == key;
-        let counted = definitions.into_iter().filter(|one| one.spec.concurrency.as_ref().is_some_and(is_counted));
-        Ok(counted.map(|one| (one.job, one.version)).collect())
+        let definitions_in_limit =
+            definitions.into_iter().filter(|definition| definition.spec.concurrency.as_ref().is_some_and(is_counted));
+        Ok(definitions_in_limit.map(|definition| (definition.job, definition.version)).collect())
     }
 
     /// Some shards of a broadcast that have the same verdict as the broadcast, sorted by shard index.
@@ -228,15 +240,15 @@ impl ContextReader<'_> {
     /// The runs that led to the end of this one, nearest first. The list ends before the first run that the caller may not see.
     async fn causes(&self, run: &Run, visible_apps: Option<&[AppId]>) -> Result<Vec<OtherRun>, StoreError> {
         let mut causes: Vec<OtherRun> = Vec::new();
-        let mut last = run.clone();
-        while causes.len() < CAUSE_STEP_COUNT_MAX && last.reason == Some(Reason::Parent) {
-            let Some(parent) = self.refusing_parent(&last).await? else { break };
+        let mut last_run = run.clone();
+        while causes.len() < CAUSE_STEP_COUNT_MAX && last_run.reason == Some(Reason::Parent) {
+            let Some(parent) = self.refusing_parent(&last_run).await? else { break };
             let is_seen = super::is_within(&parent, visible_apps);
             let is_known = |id: RunId| id == run.id || causes.iter().any(|cause| cause.run.id == id);
             if !is_seen || is_known(parent.id) {
                 break;
             }
-            last = parent.clone();
+            last_run = parent.clone();
             causes.extend(self.with_job_names(vec![parent], visible_apps).await?);
         }
         Ok(causes)
@@ -244,15 +256,15 @@ impl ContextReader<'_> {
 
     /// The run of the parent job that prevented this one from starting: with several parents it need not be the first.
     async fn refusing_parent(&self, run: &Run) -> Result<Option<Run>, StoreError> {
-        let first = match run.parent {
+        let first_run = match run.parent {
             Some(parent) => self.0.store().runs(&[parent]).await?.pop(),
             None => None,
         };
-        let Some(name) = run.detail.as_ref().and_then(|detail| detail.parent.as_deref()) else { return Ok(first) };
-        if let Some(first) = &first
-            && self.0.store().job_names(&[first.job]).await?.iter().any(|(_, one)| one == name)
+        let Some(name) = run.detail.as_ref().and_then(|detail| detail.parent.as_deref()) else { return Ok(first_run) };
+        if let Some(first_run) = &first_run
+            && self.0.store().job_names(&[first_run.job]).await?.iter().any(|(_, job_name)| job_name == name)
         {
-            return Ok(Some(first.clone()));
+            return Ok(Some(first_run.clone()));
         }
         let Some(job) = self.0.store().job(run.namespace, name).await? else { return Ok(None) };
         let query =
@@ -274,11 +286,11 @@ impl ContextReader<'_> {
         if let Some(namespace) = runs.first().map(|run| run.namespace) {
             conceal::conceal(self.0, namespace, visible_apps, &mut runs).await?;
         }
-        let named = |run: Run| {
+        let named_run = |run: Run| {
             let job = super::is_within(&run, visible_apps).then(|| names.get(&run.job).cloned()).flatten();
             OtherRun { run, job }
         };
-        Ok(runs.into_iter().map(named).collect())
+        Ok(runs.into_iter().map(named_run).collect())
     }
 }
 

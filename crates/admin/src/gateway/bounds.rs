@@ -20,7 +20,7 @@ const SECRET_LEN_MAX: usize = 256;
 const VERSION_LEN_MAX: usize = 100;
 /// Maximum total size of the handlers and labels of one executor, in bytes.
 const ROW_BYTES_MAX: usize = 64 * 1024;
-/// Maximum total size of the rows of one app's executors with one token, in bytes.
+/// Maximum total size of the rows of those executors of an app that use the same token, in bytes.
 const APP_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Size of a row without its handlers and labels, in bytes.
 const ROW_OVERHEAD: usize = 256;
@@ -81,8 +81,8 @@ fn check_len(field: &str, value: &str, len_max: usize) -> Result<(), Status> {
     if value.len() <= len_max {
         return Ok(());
     }
-    let shown = truncate(value, EXCERPT_LEN_MAX);
-    Err(field_error(field, &format!("{shown:?} has {} bytes; at most {len_max} are accepted", value.len())))
+    let excerpt = truncate(value, EXCERPT_LEN_MAX);
+    Err(field_error(field, &format!("{excerpt:?} has {} bytes; at most {len_max} are accepted", value.len())))
 }
 
 /// Rejects text that a terminal would interpret, or that imitates another text.
@@ -90,8 +90,8 @@ fn check_visible(field: &str, value: &str) -> Result<(), Status> {
     if !value.contains(plain::is_control_or_invisible) {
         return Ok(());
     }
-    let shown = truncate(value, EXCERPT_LEN_MAX);
-    Err(field_error(field, &format!("{shown:?} has control or invisible characters; remove them")))
+    let excerpt = truncate(value, EXCERPT_LEN_MAX);
+    Err(field_error(field, &format!("{excerpt:?} has control or invisible characters; remove them")))
 }
 
 fn field_error(field: &str, message: &str) -> Status {
@@ -131,9 +131,9 @@ impl HelloRates {
         if !rates.contains_key(&token) {
             rates.retain(|_, (began, _)| is_in_this_second(*began));
         }
-        let (began, count) = rates.entry(token).or_insert((now, 0));
-        if !is_in_this_second(*began) {
-            (*began, *count) = (now, 0);
+        let (window_start, count) = rates.entry(token).or_insert((now, 0));
+        if !is_in_this_second(*window_start) {
+            (*window_start, *count) = (now, 0);
         }
         *count += 1;
         if *count > HELLO_RATE_MAX {
@@ -174,8 +174,8 @@ impl AppRows {
         let rows = apps.entry((app, token)).or_default();
         let row = CountedRow { bytes: row_bytes(hello) + ROW_OVERHEAD, hello_at: now };
         let is_too_much = |rows: &HashMap<ExecutorId, CountedRow>| {
-            let others = rows.iter().filter(|(id, _)| **id != executor).map(|(_, row)| row.bytes);
-            others.sum::<usize>() + row.bytes > APP_BYTES_MAX
+            let other_bytes = rows.iter().filter(|(id, _)| **id != executor).map(|(_, row)| row.bytes);
+            other_bytes.sum::<usize>() + row.bytes > APP_BYTES_MAX
         };
         if is_too_much(rows) {
             rows.retain(|id, row| row.hello_at + ROW_COUNTS_FOR > now || is_online(*id));

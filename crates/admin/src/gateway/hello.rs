@@ -22,29 +22,27 @@ use crate::registry::OnlineExecutor;
 
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// An executor that was admitted.
 #[derive(Debug)]
 pub(super) struct AdmittedExecutor {
-    pub(super) online: OnlineExecutor,
+    pub(super) online_executor: OnlineExecutor,
     pub(super) record: ExecutorRecord,
     pub(super) report: Report,
     /// The jobs that its code declares.
     pub(super) declared_set: DeclaredSet,
     /// Its process, if it runs on this host.
     pub(super) process: Option<HostProcess>,
-    /// The number of its hello.
     pub(super) hello_number: u64,
 }
 
 pub(super) async fn receive(
     messages: &mut (impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Unpin),
 ) -> Result<v1::Hello, Status> {
-    let first = tokio::time::timeout(HELLO_TIMEOUT, messages.next())
+    let first_message = tokio::time::timeout(HELLO_TIMEOUT, messages.next())
         .await
         .map_err(|_| Status::deadline_exceeded("no hello came"))?
         .transpose()
         .map_err(|status| message_bounds::undecodable_status(&status).unwrap_or(status))?;
-    match first.and_then(|message| message.body) {
+    match first_message.and_then(|message| message.body) {
         Some(Body::Hello(hello)) => Ok(hello),
         _ => Err(Status::invalid_argument("the first message must be a hello")),
     }
@@ -57,7 +55,7 @@ pub(super) async fn check(
 ) -> Result<AdmittedExecutor, Status> {
     check_protocol(hello.protocol)?;
     bounds::check(&hello)?;
-    if access.any_handler {
+    if access.may_take_any_handler {
         hello.handlers = vec![name::ANY_HANDLER.to_owned()];
     }
     if shared.membership.switch() == Switch::Stopped {
@@ -65,47 +63,47 @@ pub(super) async fn check(
             "this server is stopped by its switch; connect to another server of the cluster",
         ));
     }
-    if !hello.declared.is_empty() && !access.declares {
+    if !hello.declared.is_empty() && !access.may_declare {
         return Err(Status::permission_denied(
             "this token does not let executors declare jobs: create one with rondel token create --declares",
         ));
     }
-    if let Some(names) = &access.names {
+    if let Some(names) = &access.allowed_names {
         check_certificate(names, &hello)?;
     }
-    let denied = || {
+    let denied_status = || {
         let message =
             format!("this token does not admit executors of app {:?} in namespace {:?}", hello.app, hello.namespace);
         Status::permission_denied(message)
     };
-    let unavailable = |error: rondel_store::StoreError| {
+    let unavailable_status = |error: rondel_store::StoreError| {
         tracing::warn!(error = %rondel_core::error_chain::chain(&error), "cannot look up an executor's app");
         Status::unavailable("the server cannot reach its database now")
     };
-    let namespace = shared.store.namespace(&hello.namespace).await.map_err(unavailable)?;
+    let namespace = shared.store.namespace(&hello.namespace).await.map_err(unavailable_status)?;
     let Some(namespace) = namespace else {
         // A token that is limited to a namespace must not reveal which other namespaces exist.
         if !access.rights.allow_executor(NamespaceId::new(0), None) {
-            return Err(denied());
+            return Err(denied_status());
         }
         return Err(Status::failed_precondition(format!("there is no namespace {:?}", hello.namespace)));
     };
-    let known = shared.store.app(namespace.id, &hello.app).await.map_err(unavailable)?;
-    if !access.rights.allow_executor(namespace.id, known.as_ref().map(|app| app.id)) {
-        return Err(denied());
+    let app_record = shared.store.app(namespace.id, &hello.app).await.map_err(unavailable_status)?;
+    if !access.rights.allow_executor(namespace.id, app_record.as_ref().map(|app| app.id)) {
+        return Err(denied_status());
     }
-    let app = match known {
+    let app = match app_record {
         None if !hello.declared.is_empty() => {
             // An app is created with the first job that its executors declare, as with one that a user creates.
             let now = shared.clock.now();
             let id = AppId::new(shared.membership.latest().ids.next(now));
-            let made = apps::ensure(shared.store.as_ref(), id, (namespace.id, &hello.app), now).await;
-            Some(made.map_err(|error| match error {
+            let result = apps::ensure(shared.store.as_ref(), id, (namespace.id, &hello.app), now).await;
+            Some(result.map_err(|error| match error {
                 AppError::TooMany => Status::failed_precondition(format!("app: {error}")),
-                AppError::Store(error) => unavailable(error),
+                AppError::Store(error) => unavailable_status(error),
             })?)
         }
-        known => known,
+        app_record => app_record,
     };
     let Some(app) = app else {
         let message =
@@ -118,7 +116,7 @@ pub(super) async fn check(
     check_incarnation(shared, id, &hello)?;
     let now = shared.clock.now();
     shared.registry.rows.admit((app.id, access.token, id), &hello, now, |id| shared.registry.is_online(id))?;
-    let lineage = proof::lineage(shared, app.id, &hello).await.map_err(unavailable)?;
+    let lineage = proof::lineage(shared, app.id, &hello).await.map_err(unavailable_status)?;
     let predecessor = lineage.first().copied();
     let declared_set = DeclaredSet::new(&hello.declared);
     let process = host_process::find_living(hello.process.as_ref());
@@ -141,7 +139,7 @@ pub(super) async fn check(
         first_seen_at: now,
         last_seen_at: now,
     };
-    let online = OnlineExecutor {
+    let online_executor = OnlineExecutor {
         id,
         namespace: namespace.id,
         app: app.id,
@@ -157,43 +155,43 @@ pub(super) async fn check(
         sdk_version: hello.sdk_version,
         connected_at: now,
         last_seen_at: now,
-        draining: false,
+        is_draining: false,
         unanswered: None,
         avoided_until: None,
-        hello: hello.hello_number,
+        hello_number: hello.hello_number,
     };
     let refs = |refs: Vec<v1::RunRef>| refs.into_iter().map(|r| (RunId::new(r.run_id), r.attempt)).collect();
     let starts = StartReports::of(&hello.held, now);
-    let (held, finished, hello_number) = (refs(hello.held), refs(hello.finished), hello.hello_number);
-    let report = Report { held, finished, starts, predecessor, lineage: lineage.into() };
-    Ok(AdmittedExecutor { online, record, report, declared_set, process, hello_number })
+    let (held_runs, finished_runs, hello_number) = (refs(hello.held), refs(hello.finished), hello.hello_number);
+    let report = Report { held_runs, finished_runs, starts, predecessor, lineage: lineage.into() };
+    Ok(AdmittedExecutor { online_executor, record, report, declared_set, process, hello_number })
 }
 
 /// Refuses an executor whose certificate does not name its app and itself. The certificate names both in one DNS name, `NAME.APP.NAMESPACE`
 /// or `*.APP.NAMESPACE` for any executor of the app, or in two, `APP` or `APP.NAMESPACE` together with `NAME`.
 fn check_certificate(names: &[String], hello: &v1::Hello) -> Result<(), Status> {
     let v1::Hello { namespace, app, name, .. } = hello;
-    let has = |wanted: &str| names.iter().any(|name| name == wanted);
+    let has_name = |wanted: &str| names.iter().any(|name| name == wanted);
     let place = format!("{app}.{namespace}");
-    let has_app = has(&place) || (has(app) && app != name);
-    if has(&format!("{name}.{place}")) || has(&format!("*.{place}")) || (has_app && has(name)) {
+    let has_app = has_name(&place) || (has_name(app) && app != name);
+    if has_name(&format!("{name}.{place}")) || has_name(&format!("*.{place}")) || (has_app && has_name(name)) {
         return Ok(());
     }
-    let shown: String = format!("{names:?}").chars().take(500).collect();
+    let names_text: String = format!("{names:?}").chars().take(500).collect();
     Err(Status::permission_denied(format!(
-        "the client certificate is made out to {shown}, and not to executor {name:?} of app {app:?}: it needs the DNS name \
+        "the client certificate is made out to {names_text}, and not to executor {name:?} of app {app:?}: it needs the DNS name \
          {name}.{place} or *.{place}, or both {place} and {name}"
     )))
 }
 
 /// Refuses other protocol versions: an executor that does not answer fences would block recovery until it is declared lost.
 fn check_protocol(spoken: u32) -> Result<(), Status> {
-    let what = match spoken.cmp(&PROTOCOL) {
+    let advice = match spoken.cmp(&PROTOCOL) {
         Ordering::Equal => return Ok(()),
         Ordering::Less => "older than this server's; update the executor's SDK",
         Ordering::Greater => "newer than this server's; update the server first",
     };
-    Err(Status::failed_precondition(format!("protocol: this executor speaks version {spoken}, {what} ({PROTOCOL})")))
+    Err(Status::failed_precondition(format!("protocol: this executor speaks version {spoken}, {advice} ({PROTOCOL})")))
 }
 
 /// Refuses an incarnation that is online: two live processes with one incarnation id would settle each other's runs. A stream with a recent

@@ -20,9 +20,9 @@ pub(super) fn bounded_line(line: v1::LogLine, now: Timestamp) -> LogLine {
     let level = LEVELS.into_iter().find(|level| *level == line.level).unwrap_or(LEVEL_DEFAULT);
     let mut text = line.text;
     if text.len() > TEXT_BYTES_MAX {
-        let cut = text.len() - TEXT_BYTES_MAX;
+        let excess_len = text.len() - TEXT_BYTES_MAX;
         text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
-        text.push_str(&format!(" … ({cut} bytes more were dropped)"));
+        text.push_str(&format!(" … ({excess_len} bytes more were dropped)"));
         text.shrink_to_fit();
     }
     LogLine { at: line_instant(line.at_ms, now), level: level.to_owned(), text }

@@ -25,29 +25,34 @@ const CACHED_COUNT_MAX: usize = 50_000;
 /// An attempt and the executor that claims to hold it.
 pub(super) type HeldAttempt = (RunId, i32, ExecutorId);
 
-/// The executor to which this node last sent each run. Bounded: the older half is dropped.
+/// The executor to which this node last sent each run. Bounded: the older generation is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct SentRuns(Mutex<[HashMap<RunId, (i32, ExecutorId)>; 2]>);
 
 impl SentRuns {
     pub(crate) fn record(&self, run: RunId, attempt: i32, executor: ExecutorId) {
-        let mut halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if halves[0].len() >= CACHED_COUNT_MAX {
-            halves.swap(0, 1);
-            halves[0].clear();
+        let mut generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if generations[0].len() >= CACHED_COUNT_MAX {
+            generations.swap(0, 1);
+            generations[0].clear();
         }
-        halves[0].insert(run, (attempt, executor));
+        generations[0].insert(run, (attempt, executor));
     }
 
     pub(crate) fn get(&self, run: RunId) -> Option<(i32, ExecutorId)> {
-        let halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        halves.iter().find_map(|half| half.get(&run)).copied()
+        let generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        generations.iter().find_map(|generation| generation.get(&run)).copied()
     }
 
     /// The attempt of a run that this node sent, and the executor that it was sent to. `None` if that proves nothing about `executor`: another
     /// node that owns the run may have sent the attempt to `executor` after the executor of this node had refused it.
-    pub(super) fn sent_attempt_for(&self, run: &Run, executor: ExecutorId, this: NodeId) -> Option<(i32, ExecutorId)> {
-        self.get(run.id).filter(|(_, sent_to)| run.node == this || *sent_to == executor)
+    pub(super) fn sent_attempt_for(
+        &self,
+        run: &Run,
+        executor: ExecutorId,
+        own_node: NodeId,
+    ) -> Option<(i32, ExecutorId)> {
+        self.get(run.id).filter(|(_, sent_to)| run.node == own_node || *sent_to == executor)
     }
 }
 
@@ -69,8 +74,9 @@ impl RunFacts<'_> {
             return false;
         }
         if attempt < run.attempt {
-            let ended_attempt = self.attempts.iter().find(|one| one.attempt == attempt);
-            return ended_attempt.is_some_and(|one| one.executor_id == Some(executor) && !is_late(one.finished_at));
+            let ended_attempt = self.attempts.iter().find(|ended| ended.attempt == attempt);
+            return ended_attempt
+                .is_some_and(|ended| ended.executor_id == Some(executor) && !is_late(ended.finished_at));
         }
         let sent_to = self.sent_attempt.filter(|(sent, _)| *sent == attempt).map(|(_, executor)| executor);
         match (run.executor_id, sent_to) {
@@ -87,7 +93,7 @@ impl RunFacts<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChunkDecision {
     Whole,
-    /// The run's log is full: one line reports this in place of the chunk.
+    /// The run's log is full: one line in place of the chunk reports this.
     FullNotice,
     Dropped,
 }
@@ -96,9 +102,9 @@ pub(super) enum ChunkDecision {
 #[derive(Debug, Default)]
 pub(super) struct LogRights {
     /// When each of these attempts was last found to be allowed.
-    allowed: HashMap<HeldAttempt, Timestamp>,
+    allowed_until: HashMap<HeldAttempt, Timestamp>,
     /// The number of bytes that each run has logged through this node.
-    bytes: HashMap<RunId, usize>,
+    bytes_by_run: HashMap<RunId, usize>,
 }
 
 impl LogRights {
@@ -109,47 +115,47 @@ impl LogRights {
         attempts: impl Iterator<Item = &'a HeldAttempt>,
         now: Timestamp,
     ) -> Vec<HeldAttempt> {
-        if self.allowed.len() >= CACHED_COUNT_MAX {
-            self.allowed.retain(|_, at| *at + ALLOWED_FOR > now);
+        if self.allowed_until.len() >= CACHED_COUNT_MAX {
+            self.allowed_until.retain(|_, at| *at + ALLOWED_FOR > now);
         }
-        if self.allowed.len() >= CACHED_COUNT_MAX {
-            self.allowed.clear();
+        if self.allowed_until.len() >= CACHED_COUNT_MAX {
+            self.allowed_until.clear();
         }
-        let is_known = |held: &HeldAttempt| self.allowed.get(held).is_some_and(|at| *at + ALLOWED_FOR > now);
-        let mut unknown: Vec<HeldAttempt> = attempts.filter(|held| !is_known(held)).copied().collect();
-        unknown.sort_unstable();
-        unknown.dedup();
-        unknown
+        let is_known = |held: &HeldAttempt| self.allowed_until.get(held).is_some_and(|at| *at + ALLOWED_FOR > now);
+        let mut unchecked: Vec<HeldAttempt> = attempts.filter(|held| !is_known(held)).copied().collect();
+        unchecked.sort_unstable();
+        unchecked.dedup();
+        unchecked
     }
 
     /// Decides whether lines of this attempt are accepted, and caches the decision.
     pub(super) fn check_and_cache(
         &mut self,
         app: AppId,
-        held: HeldAttempt,
+        attempt: HeldAttempt,
         facts: Option<&RunFacts<'_>>,
         now: Timestamp,
     ) -> bool {
-        if facts.is_some_and(|facts| facts.may_log(app, held, now)) {
-            self.allowed.insert(held, now);
+        if facts.is_some_and(|facts| facts.may_log(app, attempt, now)) {
+            self.allowed_until.insert(attempt, now);
             return true;
         }
-        self.allowed.remove(&held);
+        self.allowed_until.remove(&attempt);
         false
     }
 
     /// Whether a chunk of this many bytes is accepted.
-    pub(super) fn decide(&mut self, held: &HeldAttempt, bytes: usize) -> ChunkDecision {
-        if !self.allowed.contains_key(held) {
+    pub(super) fn decide(&mut self, held_attempt: &HeldAttempt, bytes: usize) -> ChunkDecision {
+        if !self.allowed_until.contains_key(held_attempt) {
             return ChunkDecision::Dropped;
         }
-        if self.bytes.len() >= CACHED_COUNT_MAX && !self.bytes.contains_key(&held.0) {
-            self.bytes.clear();
+        if self.bytes_by_run.len() >= CACHED_COUNT_MAX && !self.bytes_by_run.contains_key(&held_attempt.0) {
+            self.bytes_by_run.clear();
         }
-        let logged = self.bytes.entry(held.0).or_default();
-        let before = *logged;
-        *logged = before.saturating_add(bytes);
-        match (before > RUN_BYTES_MAX, *logged > RUN_BYTES_MAX) {
+        let logged_bytes = self.bytes_by_run.entry(held_attempt.0).or_default();
+        let bytes_before = *logged_bytes;
+        *logged_bytes = bytes_before.saturating_add(bytes);
+        match (bytes_before > RUN_BYTES_MAX, *logged_bytes > RUN_BYTES_MAX) {
             (_, false) => ChunkDecision::Whole,
             (false, true) => ChunkDecision::FullNotice,
             (true, _) => ChunkDecision::Dropped,
@@ -250,7 +256,7 @@ mod tests {
             assert!(rights.check_and_cache(APP, held, Some(&facts), NOW));
         }
         assert_eq!(attempts.map(|held| rights.decide(&held, 1)), [ChunkDecision::Whole; 2]);
-        assert!(rights.allowed.len() < CACHED_COUNT_MAX);
+        assert!(rights.allowed_until.len() < CACHED_COUNT_MAX);
     }
 
     /// Executor 8 refused the run, which then moved to another node: that node sent it to executor 7.

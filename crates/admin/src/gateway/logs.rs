@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::log_rights::{ChunkDecision, HeldAttempt, LogRights, RUN_BYTES_MAX, RunFacts};
 use crate::dispatch::SessionHandle;
-use crate::metrics::{add, size};
+use crate::metrics::{add, to_u64};
 use crate::node::Shared;
 use crate::turn_queue::{Bounds, Source, TurnQueue};
 use rondel_core::error_chain::chain;
@@ -32,11 +32,11 @@ const CHUNK_OVERHEAD: usize = 256;
 /// Maximum number of runs of one batch whose earlier attempts are read.
 const EARLIER_COUNT_MAX: usize = 500;
 /// How many chunks are stored, and how many runs are read, in one call of the store.
-const PART_MAX: usize = 500;
+const PART_CHUNKS_MAX: usize = 500;
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
 
-/// The content of one message.
+/// The log chunks of one message.
 #[derive(Debug)]
 pub(crate) struct LogItem {
     pub(crate) chunks: Vec<LogChunk>,
@@ -44,7 +44,7 @@ pub(crate) struct LogItem {
     pub(crate) kib: u32,
     pub(crate) app: AppId,
     pub(crate) session: SessionHandle,
-    pub(crate) pending: PendingGuard,
+    pub(crate) pending_guard: PendingGuard,
 }
 
 /// Counts the log messages of one stream that are not durable yet.
@@ -132,7 +132,7 @@ struct Batch {
     /// The accepted chunks that are not stored yet.
     chunks: Vec<LogChunk>,
     /// The messages count as pending until these are dropped.
-    pending: Vec<PendingGuard>,
+    pending_guards: Vec<PendingGuard>,
     /// The acknowledgements for each session, sent when everything is stored.
     acks: BTreeMap<u64, (SessionHandle, Vec<v1::LogAck>)>,
 }
@@ -140,7 +140,7 @@ struct Batch {
 impl Batch {
     /// Lets the results behind these logs continue, and acknowledges the chunks: one message for each session.
     fn acknowledge(self) {
-        drop(self.pending);
+        drop(self.pending_guards);
         for (session, acks) in self.acks.into_values() {
             session.send(server_message::Body::LogAcks(v1::LogAcks { acks }));
         }
@@ -168,8 +168,8 @@ impl LogLoop {
                 if failed_count == 1 {
                     tracing::warn!(error = %chain(&error), "logs wait for the database");
                 }
-                let wait = backoff(RETRY_DELAY_MIN, RETRY_DELAY_MAX, failed_count);
-                if stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
+                let delay = backoff(RETRY_DELAY_MIN, RETRY_DELAY_MAX, failed_count);
+                if stop.run_until_cancelled(tokio::time::sleep(delay)).await.is_none() {
                     return;
                 }
             }
@@ -183,7 +183,7 @@ impl LogLoop {
         for item in std::mem::take(&mut batch.items) {
             self.judge(item, batch);
         }
-        while let Some(part) = batch.chunks.chunks(PART_MAX).next() {
+        while let Some(part) = batch.chunks.chunks(PART_CHUNKS_MAX).next() {
             self.append(part).await?;
             let count = part.len();
             batch.chunks.drain(..count);
@@ -193,7 +193,7 @@ impl LogLoop {
 
     /// Decides which chunks of a message are stored. Rejected ones are acknowledged as well, so that the executor stops sending them.
     fn judge(&mut self, item: LogItem, batch: &mut Batch) {
-        let LogItem { chunks, session, pending, .. } = item;
+        let LogItem { chunks, session, pending_guard: pending, .. } = item;
         let (_, acks) = batch.acks.entry(session.number).or_insert_with(|| (session.clone(), Vec::new()));
         for chunk in chunks {
             acks.push(log_ack(&chunk));
@@ -201,10 +201,10 @@ impl LogLoop {
             match self.rights.decide(&held_attempt(&session, &chunk), lines + CHUNK_OVERHEAD) {
                 ChunkDecision::Whole => batch.chunks.push(chunk),
                 ChunkDecision::FullNotice => batch.chunks.push(full_notice(&chunk)),
-                ChunkDecision::Dropped => add(&self.shared.metrics.log_lines_dropped, size(chunk.lines.len())),
+                ChunkDecision::Dropped => add(&self.shared.metrics.log_lines_dropped, to_u64(chunk.lines.len())),
             }
         }
-        batch.pending.push(pending);
+        batch.pending_guards.push(pending);
     }
 
     /// Stores chunks. If the database refuses them because of the content of one chunk, each chunk is stored separately.
@@ -228,7 +228,7 @@ impl LogLoop {
             Err(error) if error.is_transient() => return Err(error),
             Err(error) => {
                 let (run, attempt, lines) = (chunk.run, chunk.attempt, chunk.lines.len());
-                add(&self.shared.metrics.log_lines_dropped, size(lines));
+                add(&self.shared.metrics.log_lines_dropped, to_u64(lines));
                 if let Some(count) = self.shared.log_limit.count("refused logs", 0) {
                     tracing::error!(run_id = %run, attempt, lines, count, error = %chain(&error), "the database refuses a part of a log; its lines are dropped");
                 }
@@ -239,7 +239,7 @@ impl LogLoop {
 
     fn note_stored(&self, chunks: &[LogChunk]) {
         let lines = chunks.iter().flat_map(|chunk| &chunk.lines);
-        add(&self.shared.metrics.log_bytes, lines.map(|line| size(line.text.len())).sum());
+        add(&self.shared.metrics.log_bytes, lines.map(|line| to_u64(line.text.len())).sum());
         self.shared.log_readers.poke(chunks.iter().map(|chunk| chunk.run));
     }
 
@@ -250,28 +250,28 @@ impl LogLoop {
             .iter()
             .flat_map(|item| item.chunks.iter().map(|chunk| (held_attempt(&item.session, chunk), item.app)));
         let apps: HashMap<HeldAttempt, AppId> = items.collect();
-        let unknown = self.rights.attempts_to_check(apps.keys(), now);
-        let mut ids: Vec<RunId> = unknown.iter().map(|(run, ..)| *run).collect();
+        let unchecked = self.rights.attempts_to_check(apps.keys(), now);
+        let mut ids: Vec<RunId> = unchecked.iter().map(|(run, ..)| *run).collect();
         ids.dedup();
         let mut runs = HashMap::new();
-        for part in ids.chunks(PART_MAX) {
-            let found = empty_if_refused(self.shared.store.runs(part).await)?;
-            runs.extend(found.into_iter().map(|run| (run.id, run)));
+        for part in ids.chunks(PART_CHUNKS_MAX) {
+            let rows = empty_if_refused(self.shared.store.runs(part).await)?;
+            runs.extend(rows.into_iter().map(|run| (run.id, run)));
         }
-        let mut left = EARLIER_COUNT_MAX;
-        for held in unknown {
+        let mut runs_left = EARLIER_COUNT_MAX;
+        for held in unchecked {
             let Some(app) = apps.get(&held) else { continue };
             let run = runs.get(&held.0);
-            let attempts = match run.filter(|run| run.app == *app && held.1 < run.attempt && left > 0) {
+            let attempts = match run.filter(|run| run.app == *app && held.1 < run.attempt && runs_left > 0) {
                 Some(run) => {
-                    left -= 1;
+                    runs_left -= 1;
                     empty_if_refused(self.shared.store.attempts(run.id).await)?
                 }
                 None => Vec::new(),
             };
-            let this = self.shared.membership.token().node;
-            let sent = |run| self.shared.sent_runs.sent_attempt_for(run, held.2, this);
-            let facts = run.map(|run| RunFacts { run, attempts: &attempts, sent_attempt: sent(run) });
+            let own_node = self.shared.membership.token().node;
+            let sent_attempt = |run| self.shared.sent_runs.sent_attempt_for(run, held.2, own_node);
+            let facts = run.map(|run| RunFacts { run, attempts: &attempts, sent_attempt: sent_attempt(run) });
             if !self.rights.check_and_cache(*app, held, facts.as_ref(), now)
                 && let Some(count) = self.shared.log_limit.count("foreign logs", held.2.get())
             {
@@ -284,13 +284,13 @@ impl LogLoop {
 }
 
 /// The rows that were read; none if the database refuses the read, because a retry would be refused again.
-fn empty_if_refused<T>(read: Result<Vec<T>, StoreError>) -> Result<Vec<T>, StoreError> {
-    match read {
+fn empty_if_refused<T>(result: Result<Vec<T>, StoreError>) -> Result<Vec<T>, StoreError> {
+    match result {
         Err(error) if !error.is_transient() => {
             tracing::error!(error = %chain(&error), "cannot read the runs of logs; their lines are dropped");
             Ok(Vec::new())
         }
-        read => read,
+        result => result,
     }
 }
 

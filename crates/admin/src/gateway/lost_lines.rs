@@ -9,7 +9,7 @@ use rondel_store::logs::{LogChunk, LogLine};
 
 /// Maximum number of attempts that get a mark: more than an executor runs at once.
 const ATTEMPT_COUNT_MAX: usize = 5_000;
-const LEVEL: &str = "warn";
+const NOTICE_LEVEL: &str = "warn";
 
 /// The lines that an attempt has lost since its last mark.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,14 +29,14 @@ impl LostLines {
 
     /// Counts the lines of a chunk; false if there is no room for a mark that replaces them.
     pub(super) fn add(&self, chunk: &LogChunk) -> bool {
-        let mut lost = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts_by_attempt = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let attempt = (chunk.run, chunk.attempt);
-        if lost.len() >= ATTEMPT_COUNT_MAX && !lost.contains_key(&attempt) {
+        if counts_by_attempt.len() >= ATTEMPT_COUNT_MAX && !counts_by_attempt.contains_key(&attempt) {
             return false;
         }
-        let of_attempt = lost.entry(attempt).or_default();
-        of_attempt.line_count += chunk.lines.len();
-        of_attempt.sequence = of_attempt.sequence.max(chunk.sequence);
+        let lost_count = counts_by_attempt.entry(attempt).or_default();
+        lost_count.line_count += chunk.lines.len();
+        lost_count.sequence = lost_count.sequence.max(chunk.sequence);
         true
     }
 
@@ -45,7 +45,7 @@ impl LostLines {
         let mark = |((run, attempt), lost): (&(RunId, i32), &LostCount)| {
             let text =
                 format!("… {} lines were dropped here: the server could not store them in time", lost.line_count);
-            let lines = vec![LogLine { at: now, level: LEVEL.to_owned(), text }];
+            let lines = vec![LogLine { at: now, level: NOTICE_LEVEL.to_owned(), text }];
             LogChunk { run: *run, attempt: *attempt, sequence: lost.sequence, lines }
         };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(mark).collect()

@@ -27,8 +27,8 @@ pub(super) fn check(body: &Body) -> Result<(), Status> {
 }
 
 /// Rejects a list of attempts that is too long.
-pub(super) fn check_attempts(held: &[v1::RunRef], finished: &[v1::RunRef]) -> Result<(), Status> {
-    check_item_count("held and finished", held.len() + finished.len(), ATTEMPT_COUNT_MAX)
+pub(super) fn check_attempts(held_runs: &[v1::RunRef], finished_runs: &[v1::RunRef]) -> Result<(), Status> {
+    check_item_count("held and finished", held_runs.len() + finished_runs.len(), ATTEMPT_COUNT_MAX)
 }
 
 fn check_logs(logs: &v1::Logs) -> Result<(), Status> {
@@ -55,8 +55,8 @@ fn refusal(message: &str) -> Status {
 
 /// The status sent to the executor for a message that could not be decoded; `None` if its stream broke.
 pub(super) fn undecodable_status(status: &Status) -> Option<Status> {
-    let found = status.message().trim_start_matches("Error, ");
-    (status.code() == Code::OutOfRange).then(|| refusal(&format!("message: {found}")))
+    let cause = status.message().trim_start_matches("Error, ");
+    (status.code() == Code::OutOfRange).then(|| refusal(&format!("message: {cause}")))
 }
 
 /// Memory that a message takes until it is processed, in KiB: its bytes, and the overhead of each part.

@@ -90,11 +90,11 @@ impl std::fmt::Display for Peer {
 /// Accepts the streams of executors.
 #[derive(Clone, Debug)]
 pub struct GatewayService {
-    inner: Arc<Inner>,
+    gateway: Arc<GatewayState>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct GatewayState {
     shared: Arc<Shared>,
     events: mpsc::Sender<Event>,
     logs: LogQueue,
@@ -114,7 +114,7 @@ impl GatewayService {
     pub(crate) fn new(shared: Arc<Shared>, events: mpsc::Sender<Event>, logs: LogQueue, lifecycle: Lifecycle) -> Self {
         let report_memory = Arc::new(Semaphore::new(REPORT_KIB_MAX));
         let (session_number, refusals) = (AtomicU64::new(0), Mutex::default());
-        let inner = Inner {
+        let gateway = GatewayState {
             shared,
             events,
             logs,
@@ -127,7 +127,7 @@ impl GatewayService {
             session_rows: Arc::default(),
             script_reads: Arc::new(Semaphore::new(scripts::READ_COUNT_MAX)),
         };
-        Self { inner: Arc::new(inner) }
+        Self { gateway: Arc::new(gateway) }
     }
 
     /// The service with its limits.
@@ -142,14 +142,14 @@ impl GatewayService {
 pub(crate) struct ExecutorAccess {
     rights: Rights,
     /// Whether the executor may declare jobs.
-    declares: bool,
+    may_declare: bool,
     /// The executor must have one of these names; `None` admits any.
-    names: Option<Vec<String>>,
+    allowed_names: Option<Vec<String>>,
     /// The credential of the stream, checked again while it is open; `None` if no check is needed.
     authorization: Option<String>,
     token: Option<TokenId>,
     /// Whether executors with this access announce no handlers and accept runs of any handler.
-    any_handler: bool,
+    may_take_any_handler: bool,
 }
 
 impl ExecutorAccess {
@@ -157,17 +157,17 @@ impl ExecutorAccess {
     pub(crate) fn everywhere() -> Self {
         Self {
             rights: Rights::new(vec![Grant::everywhere(Role::Executor)]),
-            declares: true,
-            names: None,
+            may_declare: true,
+            allowed_names: None,
             authorization: None,
             token: None,
-            any_handler: false,
+            may_take_any_handler: false,
         }
     }
 
     /// Admits executors that do not announce handlers: the caller has verified their identity.
     pub(crate) fn any_handler() -> Self {
-        Self { declares: false, any_handler: true, ..Self::everywhere() }
+        Self { may_declare: false, may_take_any_handler: true, ..Self::everywhere() }
     }
 }
 
@@ -183,7 +183,14 @@ impl ExecutorAccess {
         }
         let names = peer_names.filter(|_| certificates == Certificates::Named).map(|PeerNames(names)| names.clone());
         let (rights, declares) = (principal.rights.clone(), principal.token.declares);
-        Ok(Self { rights, declares, names, authorization: None, token: Some(principal.token.id), any_handler: false })
+        Ok(Self {
+            rights,
+            may_declare: declares,
+            allowed_names: names,
+            authorization: None,
+            token: Some(principal.token.id),
+            may_take_any_handler: false,
+        })
     }
 }
 
@@ -196,28 +203,28 @@ impl GatewayService {
         (peer, place): (&str, Option<StreamPlace>),
         access: &ExecutorAccess,
     ) -> Result<(mpsc::Receiver<v1::ServerMessage>, oneshot::Receiver<Status>), Status> {
-        let inner = &self.inner;
+        let gateway = &self.gateway;
         // Streams are numbered on arrival: the later one of an executor's streams wins, even if its session is stored first.
-        let number = inner.session_number.fetch_add(1, Ordering::Relaxed) + 1;
+        let session_number = gateway.session_number.fetch_add(1, Ordering::Relaxed) + 1;
         let hello = hello::receive(&mut messages).await.map_err(|status| match status.code() {
-            Code::InvalidArgument => inner.refuse(peer, status),
+            Code::InvalidArgument => gateway.refuse(peer, status),
             _ => status,
         })?;
         let label = bounds::executor_label(&hello, peer);
         let admitted =
-            hello::check(&inner.shared, hello, access).await.map_err(|status| inner.refuse(&label, status))?;
+            hello::check(&gateway.shared, hello, access).await.map_err(|status| gateway.refuse(&label, status))?;
         let (sender, outgoing) = mpsc::channel(OUTGOING_CAPACITY);
-        let session = session::Session::open(inner, admitted, sender, (number, access)).await?;
-        let (refuse, refused) = oneshot::channel();
-        let hard = inner.lifecycle.hard.clone();
-        inner.lifecycle.spawn("session", Until::Done, async move {
-            session.run(messages, (refuse, place), hard).await;
+        let session = session::Session::open(gateway, admitted, sender, (session_number, access)).await?;
+        let (refusal_sender, refusal_receiver) = oneshot::channel();
+        let hard_stop = gateway.lifecycle.hard.clone();
+        gateway.lifecycle.spawn("session", Until::Done, async move {
+            session.run(messages, (refusal_sender, place), hard_stop).await;
         });
-        Ok((outgoing, refused))
+        Ok((outgoing, refusal_receiver))
     }
 }
 
-impl Inner {
+impl GatewayState {
     /// Counts a stream of an executor, or rejects it.
     fn admit_stream(&self, principal: &tokens::Principal, peer: Option<Peer>) -> Result<StreamPlace, Status> {
         let (token, address) = (&principal.token, peer.map(|Peer(address)| address));
@@ -252,44 +259,44 @@ impl Gateway for GatewayService {
         &self,
         request: Request<Streaming<v1::ExecutorMessage>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        let inner = &self.inner;
+        let gateway = &self.gateway;
         let peer = request.extensions().get::<Peer>().map_or_else(|| "unknown address".to_owned(), ToString::to_string);
         if request.metadata().get_all("authorization").iter().count() > 1 {
             return Err(
-                inner.refuse(&peer, Status::invalid_argument("authorization was sent more than once; send it once"))
+                gateway.refuse(&peer, Status::invalid_argument("authorization was sent more than once; send it once"))
             );
         }
         let header = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
-        let now = inner.shared.clock.now();
+        let now = gateway.shared.clock.now();
         let client = request.extensions().get::<Peer>().map(|Peer(address)| *address);
-        let store = inner.shared.store.as_ref();
-        let token = inner.shared.lookups.bearer(store, (header, client), now).await.map_err(|error| {
-            if let Some(count) = inner.shared.log_limit.count("token check", 0) {
+        let store = gateway.shared.store.as_ref();
+        let token = gateway.shared.lookups.bearer(store, (header, client), now).await.map_err(|error| {
+            if let Some(count) = gateway.shared.log_limit.count("token check", 0) {
                 tracing::warn!(error = %rondel_core::error_chain::chain(&error), count, "cannot check an executor's token");
             }
             Status::unavailable("the server cannot check tokens now")
         })?;
         let Some(principal) = token else {
             return Err(
-                inner.refuse(&peer, Refusal::Token.status("no token, or one that is unknown, expired or revoked"))
+                gateway.refuse(&peer, Refusal::Token.status("no token, or one that is unknown, expired or revoked"))
             );
         };
         if principal.token.kind == TokenKind::Xxl {
             let words =
                 "this token is only for executors of XXL-JOB: create one with rondel token create --kind executor";
-            return Err(inner.refuse(&peer, Status::permission_denied(words)));
+            return Err(gateway.refuse(&peer, Status::permission_denied(words)));
         }
-        inner.hello_rates.admit(principal.token.id, now)?;
-        let place = inner.admit_stream(&principal, request.extensions().get::<Peer>().copied())?;
-        let found = request.extensions().get::<PeerNames>();
-        let access = ExecutorAccess::new(&principal, inner.shared.config.executor_certificates, found);
-        let access = access.map_err(|status| inner.refuse(&peer, status))?;
+        gateway.hello_rates.admit(principal.token.id, now)?;
+        let place = gateway.admit_stream(&principal, request.extensions().get::<Peer>().copied())?;
+        let peer_names = request.extensions().get::<PeerNames>();
+        let access = ExecutorAccess::new(&principal, gateway.shared.config.executor_certificates, peer_names);
+        let access = access.map_err(|status| gateway.refuse(&peer, status))?;
         if let Some(OnAuthenticated(report)) = request.extensions().get::<OnAuthenticated>() {
             report(principal.token.id);
         }
         let access = ExecutorAccess { authorization: header.map(str::to_owned), ..access };
-        let (outgoing, refused) = self.open(request.into_inner(), (&peer, Some(place)), &access).await?;
-        let refused = stream::once(refused).filter_map(async |refused| refused.ok().map(Err));
-        Ok(Response::new(Box::pin(ReceiverStream::new(outgoing).map(Ok).chain(refused))))
+        let (outgoing, refusal_receiver) = self.open(request.into_inner(), (&peer, Some(place)), &access).await?;
+        let refusal_receiver = stream::once(refusal_receiver).filter_map(async |refused| refused.ok().map(Err));
+        Ok(Response::new(Box::pin(ReceiverStream::new(outgoing).map(Ok).chain(refusal_receiver))))
     }
 }

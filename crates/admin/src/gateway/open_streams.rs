@@ -23,7 +23,7 @@ pub(super) struct OpenStreams(Mutex<HashMap<StreamOwner, usize>>);
 /// A counted stream; it counts until it is dropped.
 #[derive(Debug)]
 pub(crate) struct StreamPlace {
-    open: Arc<OpenStreams>,
+    open_streams: Arc<OpenStreams>,
     owners: Vec<StreamOwner>,
 }
 
@@ -37,11 +37,11 @@ pub(super) struct TooManyStreams {
 impl TooManyStreams {
     pub(super) fn status(&self) -> Status {
         let (max, setting) = (self.max, self.limit.as_str());
-        let whose = match self.limit {
+        let owner_text = match self.limit {
             Limit::ExecutorStreamsPerToken => "with this token",
             _ => "at this address",
         };
-        Status::resource_exhausted(format!("executors {whose} have {max} streams open; {setting} allows no more"))
+        Status::resource_exhausted(format!("executors {owner_text} have {max} streams open; {setting} allows no more"))
     }
 }
 
@@ -53,13 +53,14 @@ impl OpenStreams {
         address: Option<IpAddr>,
         config: &EngineConfig,
     ) -> Result<StreamPlace, TooManyStreams> {
-        let of_token = (StreamOwner::Token(token), config.executor_streams_per_token, Limit::ExecutorStreamsPerToken);
-        let of_address = address.map(|address| {
+        let token_bound =
+            (StreamOwner::Token(token), config.executor_streams_per_token, Limit::ExecutorStreamsPerToken);
+        let address_bound = address.map(|address| {
             (StreamOwner::Address(address), config.executor_streams_per_address, Limit::ExecutorStreamsPerAddress)
         });
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut owners = Vec::new();
-        for (owner, max, limit) in [Some(of_token), of_address].into_iter().flatten() {
+        for (owner, max, limit) in [Some(token_bound), address_bound].into_iter().flatten() {
             if counts.get(&owner).copied().unwrap_or_default() >= max {
                 return Err(TooManyStreams { limit, max });
             }
@@ -69,13 +70,13 @@ impl OpenStreams {
             *counts.entry(*owner).or_default() += 1;
         }
         drop(counts);
-        Ok(StreamPlace { open: Arc::clone(self), owners })
+        Ok(StreamPlace { open_streams: Arc::clone(self), owners })
     }
 }
 
 impl Drop for StreamPlace {
     fn drop(&mut self) {
-        let mut counts = self.open.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.open_streams.0.lock().unwrap_or_else(PoisonError::into_inner);
         for owner in &self.owners {
             if let Some(count) = counts.get_mut(owner) {
                 *count -= 1;

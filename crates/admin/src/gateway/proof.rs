@@ -15,7 +15,7 @@ const LIVING_HEARTBEATS: u32 = 5;
 
 /// How many earlier processes an executor answers for.
 const LINEAGE_LEN_MAX: usize = 16;
-/// How many processes with the same predecessor it answers for.
+/// How many processes with the same predecessor an executor answers for.
 const SIBLING_COUNT_MAX: u32 = 16;
 
 /// The stored digest of an executor's secret; `None` if it has no secret.
@@ -31,11 +31,11 @@ pub(super) fn secret_hash(secret: &[u8]) -> Option<String> {
 /// it. The killed process had proved the same predecessor with the same secret, so it is found as another successor of that predecessor.
 pub(super) async fn lineage(shared: &Shared, app: AppId, hello: &v1::Hello) -> Result<Vec<ExecutorId>, StoreError> {
     let mut lineage = Vec::new();
-    let mut next = proven_predecessor(shared, app, hello).await?;
-    while let Some(id) = next.filter(|id| lineage.len() < LINEAGE_LEN_MAX && !lineage.contains(id)) {
+    let mut next_ancestor = proven_predecessor(shared, app, hello).await?;
+    while let Some(id) = next_ancestor.filter(|id| lineage.len() < LINEAGE_LEN_MAX && !lineage.contains(id)) {
         lineage.push(id);
         let row = shared.store.executor_proof(id).await?.filter(|row| row.app == app);
-        next = row.and_then(|row| row.predecessor);
+        next_ancestor = row.and_then(|row| row.predecessor);
     }
     for id in lineage.clone() {
         for sibling in shared.store.executor_successors(id, SIBLING_COUNT_MAX).await? {
@@ -52,8 +52,8 @@ async fn proven_predecessor(shared: &Shared, app: AppId, hello: &v1::Hello) -> R
         return Ok(None);
     }
     let id = ExecutorId::new(hello.predecessor);
-    let known = shared.store.executor_proof(id).await?;
-    let is_proven = match check_proof(app, known.as_ref(), &hello.predecessor_secret) {
+    let proof = shared.store.executor_proof(id).await?;
+    let is_proven = match check_proof(app, proof.as_ref(), &hello.predecessor_secret) {
         ProofResult::Proven => true,
         ProofResult::UnlessLiving => !is_living(shared, id).await?,
         ProofResult::Unproven => false,
@@ -77,11 +77,11 @@ enum ProofResult {
     Unproven,
 }
 
-fn check_proof(app: AppId, known: Option<&ExecutorProof>, shown: &[u8]) -> ProofResult {
-    match known {
-        Some(known) if known.app == app => match &known.secret_hash {
+fn check_proof(app: AppId, stored_proof: Option<&ExecutorProof>, shown_secret: &[u8]) -> ProofResult {
+    match stored_proof {
+        Some(stored_proof) if stored_proof.app == app => match &stored_proof.secret_hash {
             None => ProofResult::UnlessLiving,
-            Some(wanted) if secret_hash(shown).as_ref() == Some(wanted) => ProofResult::Proven,
+            Some(wanted) if secret_hash(shown_secret).as_ref() == Some(wanted) => ProofResult::Proven,
             Some(_) => ProofResult::Unproven,
         },
         _ => ProofResult::Unproven,

@@ -7,7 +7,7 @@ use rondel_core::ExecutorId;
 use crate::node::Shared;
 use crate::registry::OnlineExecutor;
 
-/// A stream that the registry counts until this is dropped.
+/// A stream that the registry counts until this value is dropped.
 #[derive(Debug)]
 pub(super) struct RegisteredStream {
     shared: Arc<Shared>,
@@ -18,11 +18,11 @@ pub(super) struct RegisteredStream {
 
 impl RegisteredStream {
     /// Registers a stream that is being opened; `None` if an earlier hello of the executor has just opened another one.
-    pub(super) fn open(shared: &Arc<Shared>, online: OnlineExecutor, number: u64) -> Option<Self> {
+    pub(super) fn open(shared: &Arc<Shared>, online: OnlineExecutor, stream_number: u64) -> Option<Self> {
         let executor = online.id;
         let silent_since = shared.clock.now() - shared.config.heartbeat.saturating_mul(2);
-        let is_open = shared.registry.open(online, number, silent_since);
-        is_open.then(|| Self { shared: Arc::clone(shared), executor, number })
+        let is_open = shared.registry.open(online, stream_number, silent_since);
+        is_open.then(|| Self { shared: Arc::clone(shared), executor, number: stream_number })
     }
 }
 

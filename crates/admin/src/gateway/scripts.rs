@@ -1,7 +1,7 @@
-//! Sends the scripts that runs name to the executors that have the runs.
+//! Sends executors the scripts of the runs that they have.
 //!
-//! An executor asks for "the script of this run", never for a name, and the server looks up which script that is. This way an executor's
-//! token can read only the scripts that jobs of its app run.
+//! An executor asks for "the script of this run", never for a name, and the server looks up which script that is. This
+//! way an executor's token can read only the scripts that jobs of its app run.
 
 use std::sync::Arc;
 
@@ -32,13 +32,13 @@ pub(super) struct ScriptReader {
     pub(super) shared: Arc<Shared>,
     pub(super) app: AppId,
     pub(super) session: SessionHandle,
-    pub(super) reads: Arc<Semaphore>,
+    pub(super) permits: Arc<Semaphore>,
 }
 
 impl ScriptReader {
     /// Answers a request. If the store fails, there is no answer: the executor asks again, or asks another server.
     pub(super) async fn answer(&self, request: v1::ScriptRequest) {
-        let Ok(_permit) = self.reads.acquire().await else { return };
+        let Ok(_permit) = self.permits.acquire().await else { return };
         match self.read(&request).await {
             Ok(found) => {
                 let reply = found.unwrap_or_else(|error| v1::ScriptReply { error, ..v1::ScriptReply::default() });
@@ -64,24 +64,24 @@ impl ScriptReader {
             return Err(StoreError::Corrupt { table, column, id, message: "this server cannot read it".to_owned() });
         };
         let handler = &definition.spec.handler;
-        let Some(wanted) = script_ref(handler, &params_of(&run, &definition.spec)) else {
+        let Some(script_ref) = script_ref(handler, &params_of(&run, &definition.spec)) else {
             return Ok(Err("the run names no script".to_owned()));
         };
-        let Some(script) = store.script(definition.namespace, &wanted.name).await? else {
-            return Ok(Err(format!("there is no script {:?}", wanted.name)));
+        let Some(script) = store.script(definition.namespace, &script_ref.name).await? else {
+            return Ok(Err(format!("there is no script {:?}", script_ref.name)));
         };
         if script.language != *handler {
             return Ok(Err(format!(
                 "the script {:?} is written in {}, not in {handler}",
-                wanted.name, script.language
+                script_ref.name, script.language
             )));
         }
-        let number = wanted.version.unwrap_or(script.newest.version);
-        let (version, source) = if request.with_source || number != script.newest.version {
-            let Some(found) = store.script_version(script.id, number).await? else {
-                return Ok(Err(format!("version {number} of the script {:?} is not kept", wanted.name)));
+        let version_number = script_ref.version.unwrap_or(script.newest.version);
+        let (version, source) = if request.with_source || version_number != script.newest.version {
+            let Some(version) = store.script_version(script.id, version_number).await? else {
+                return Ok(Err(format!("version {version_number} of the script {:?} is not kept", script_ref.name)));
             };
-            found
+            version
         } else {
             (script.newest, String::new())
         };
@@ -98,21 +98,21 @@ impl ScriptReader {
 
     /// Whether the executor of this stream has this attempt of a run, and may still be running it.
     fn has_attempt(&self, run: &Run, attempt: i32) -> bool {
-        let this = self.shared.membership.token().node;
-        let sent_attempt = self.shared.sent_runs.sent_attempt_for(run, self.session.executor, this);
+        let own_node = self.shared.membership.token().node;
+        let sent_attempt = self.shared.sent_runs.sent_attempt_for(run, self.session.executor, own_node);
         let facts = RunFacts { run, attempts: &[], sent_attempt };
-        let held = (run.id, attempt, self.session.executor);
-        attempt == run.attempt && facts.may_log(self.app, held, self.shared.clock.now())
+        let attempt_key = (run.id, attempt, self.session.executor);
+        attempt == run.attempt && facts.may_log(self.app, attempt_key, self.shared.clock.now())
     }
 }
 
 /// The parameters that the run was sent with: the parameters of its fire, overridden by those of its shard.
 fn params_of(run: &Run, spec: &JobSpec) -> Value {
-    let own = run.params.as_deref().and_then(|params| serde_json::from_str(params).ok());
-    let of_fire = own.unwrap_or_else(|| spec.params.clone());
+    let own_params = run.params.as_deref().and_then(|params| serde_json::from_str(params).ok());
+    let fire_params = own_params.unwrap_or_else(|| spec.params.clone());
     match spec.shard(run.shard_index) {
-        Some(shard) => with_params_of_shard(of_fire, &shard.params),
-        None => of_fire,
+        Some(shard) => with_params_of_shard(fire_params, &shard.params),
+        None => fire_params,
     }
 }
 

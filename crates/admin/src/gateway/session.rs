@@ -28,7 +28,7 @@ use super::outgoing_stream::OutgoingStream;
 use super::registered_stream::RegisteredStream;
 use super::scripts::ScriptReader;
 use super::session_rows::RowShare;
-use super::{ExecutorAccess, Inner, LogItem, log_line, session_end};
+use super::{ExecutorAccess, GatewayState, LogItem, log_line, session_end};
 use crate::cluster::fences;
 use crate::declared::DeclaringExecutor;
 use crate::dispatch::{
@@ -38,7 +38,7 @@ use crate::dispatch::{
 use crate::host_process;
 use crate::identity::tokens;
 use crate::lifecycle::Until;
-use crate::metrics::{add, size};
+use crate::metrics::{add, to_u64};
 use crate::node::Shared;
 use crate::progress::Progress;
 use rondel_core::error_chain::chain;
@@ -52,7 +52,7 @@ const LOG_PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) struct Session {
     shared: Arc<Shared>,
-    inner: Arc<Inner>,
+    gateway: Arc<GatewayState>,
     handle: SessionHandle,
     stream: OutgoingStream,
     namespace: rondel_core::NamespaceId,
@@ -78,14 +78,14 @@ impl Session {
     /// adopts runs asks the executors whose sessions are stored by then. An executor whose session is stored later receives the fence in
     /// its welcome, even the fence of this node's own lease.
     pub(super) async fn open(
-        inner: &Arc<Inner>,
+        gateway: &Arc<GatewayState>,
         mut admitted: AdmittedExecutor,
         sender: mpsc::Sender<v1::ServerMessage>,
-        (number, access): (u64, &ExecutorAccess),
+        (session_number, access): (u64, &ExecutorAccess),
     ) -> Result<Self, Status> {
-        let shared = &inner.shared;
+        let shared = &gateway.shared;
         let token = shared.membership.token();
-        let row = inner.session_rows.share(admitted.online.id);
+        let row = gateway.session_rows.share(admitted.online_executor.id);
         let opened_at =
             shared.store.open_session(token, &admitted.record, admitted.process).await.map_err(|error| {
                 tracing::warn!(error = %chain(&error), "cannot note an executor's session");
@@ -97,8 +97,8 @@ impl Session {
         row.record_opened(opened_at);
         let nodes = read_nodes(shared).await?;
         // Its hello may have been read long ago, if the database was slow since.
-        admitted.online.last_seen_at = shared.clock.now();
-        let Some(registered) = RegisteredStream::open(shared, admitted.online.clone(), number) else {
+        admitted.online_executor.last_seen_at = shared.clock.now();
+        let Some(registered) = RegisteredStream::open(shared, admitted.online_executor.clone(), session_number) else {
             return Err(Status::unavailable(
                 "the executor has just opened another stream to this server; connect again",
             ));
@@ -109,29 +109,30 @@ impl Session {
             return Err(Status::unavailable("the server is taking a new lease; connect again"));
         }
         let stream = OutgoingStream::new(sender);
-        let (executor, hello) = (admitted.online.id, admitted.hello_number);
-        let handle = SessionHandle { executor, number, hello, stream: Arc::new(stream.clone()) };
+        let (executor, hello) = (admitted.online_executor.id, admitted.hello_number);
+        let handle =
+            SessionHandle { executor, number: session_number, hello_number: hello, stream: Arc::new(stream.clone()) };
         handle.send(server_message::Body::Welcome(welcome(shared, &nodes)));
         tracing::info!(
-            executor = admitted.online.name,
-            app = admitted.online.app_name,
-            executor_id = %admitted.online.id,
-            slots = admitted.online.slots,
+            executor = admitted.online_executor.name,
+            app = admitted.online_executor.app_name,
+            executor_id = %admitted.online_executor.id,
+            slots = admitted.online_executor.slots,
             "an executor came online"
         );
-        let (namespace, app) = (admitted.online.namespace, admitted.online.app);
+        let (namespace, app) = (admitted.online_executor.namespace, admitted.online_executor.app);
         shared.pumps.join(handle.clone());
         shared.declared.join(DeclaringExecutor {
             session: handle.clone(),
-            namespace: admitted.online.namespace,
+            namespace: admitted.online_executor.namespace,
             app,
-            app_name: admitted.online.app_name.clone(),
+            app_name: admitted.online_executor.app_name.clone(),
             declared_set: Arc::new(admitted.declared_set),
         });
-        drop(inner.events.send(Event::Joined(handle.clone(), admitted.online, admitted.report)).await);
+        drop(gateway.events.send(Event::Joined(handle.clone(), admitted.online_executor, admitted.report)).await);
         Ok(Self {
             shared: Arc::clone(shared),
-            inner: Arc::clone(inner),
+            gateway: Arc::clone(gateway),
             handle,
             stream,
             namespace,
@@ -150,7 +151,7 @@ impl Session {
     pub(super) async fn run(
         self,
         mut messages: impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Unpin,
-        (refuse, place): (oneshot::Sender<Status>, Option<StreamPlace>),
+        (refusal_sender, place): (oneshot::Sender<Status>, Option<StreamPlace>),
         stop: CancellationToken,
     ) {
         let mut refusal = None;
@@ -161,7 +162,7 @@ impl Session {
             interval_at(Instant::now() + self.shared.config.token_recheck, self.shared.config.token_recheck);
         recheck.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let next = tokio::select! {
+            let message = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
                 () = self.stream.wait_until_ended() => break,
@@ -174,7 +175,7 @@ impl Session {
                 }
                 next = tokio::time::timeout(self.shared.config.heartbeat, messages.next()) => next,
             };
-            match next {
+            match message {
                 Ok(Some(Ok(message))) => {
                     silent_heartbeats = 0;
                     let is_idle =
@@ -209,16 +210,16 @@ impl Session {
             let (executor_id, reason) = (self.handle.executor, status.message());
             tracing::warn!(%executor_id, reason, "refused a message of an executor; ending its stream");
             // The receiver is gone if the connection is.
-            refuse.send(status).ok();
+            refusal_sender.send(status).ok();
         } else {
             // The stream ends on the executor's side only once this is dropped too. What follows may take long.
-            drop(refuse);
+            drop(refusal_sender);
         }
         self.queue_marks().await;
         self.close(got_goodbye, (messages, place), &stop).await;
     }
 
-    /// Whether its token would still be accepted. If the database does not answer, the executor stays.
+    /// Whether the token of the stream would still be accepted. If the database does not answer, the executor stays.
     async fn is_still_authorized(&self) -> bool {
         let Some(authorization) = self.authorization.as_deref() else { return true };
         let (store, now) = (self.shared.store.as_ref(), self.shared.clock.now());
@@ -228,39 +229,39 @@ impl Session {
         }
     }
 
-    /// Ends the session. `held` is what the stream takes until it has ended.
-    async fn close<H>(self, got_goodbye: bool, held: H, stop: &CancellationToken) {
-        let Self { shared, inner, handle, stream, process, row, registered, .. } = self;
+    /// Ends the session. `stream_resources` is what the stream takes until it has ended.
+    async fn close<H>(self, got_goodbye: bool, stream_resources: H, stop: &CancellationToken) {
+        let Self { shared, gateway, handle, stream, process, row, registered, .. } = self;
         let id = handle.executor;
         tracing::info!(executor_id = %id, "an executor's stream ended");
         shared.declared.leave(id, handle.number);
         shared.pumps.leave(id, handle.number);
-        let (done, is_dropped) = oneshot::channel();
+        let (closed_sender, is_dropped) = oneshot::channel();
         // The receiver waits below.
         let answer = Responder::new(|()| {
-            done.send(()).ok();
+            closed_sender.send(()).ok();
         });
-        drop(inner.events.send(Event::StreamEnded(id, handle.number, answer)).await);
+        drop(gateway.events.send(Event::StreamEnded(id, handle.number, answer)).await);
         // An adopter concludes from a session's end that nothing was sent later: the dispatcher drops the stream before the end is stored.
         let is_dropped = is_dropped.await.is_ok();
         drop(registered);
-        let mut unstored = None;
+        let mut unstored_end = None;
         if let Some(opened_at) = row.end().filter(|_| is_dropped) {
-            let end = StreamEnd { opened_at, reached: shared.sent_until() };
-            unstored = (!session_end::store_end(&shared, id, end).await).then_some(end);
+            let stream_end = StreamEnd { opened_at, reached: shared.sent_until() };
+            unstored_end = (!session_end::store_end(&shared, id, stream_end).await).then_some(stream_end);
         }
         // Dropping the last sender ends the stream on the executor's side too. The executor may open the next one while this task waits.
-        drop((handle, stream, held));
+        drop((handle, stream, stream_resources));
         if got_goodbye {
-            drop(inner.events.send(Event::ExecutorShutDown(id)).await);
+            drop(gateway.events.send(Event::ExecutorShutDown(id)).await);
         } else if let Some(process) = process
             && let Some(true) = stop.run_until_cancelled(host_process::is_gone_soon(process)).await
         {
             tracing::info!(executor_id = %id, "the process of an executor on this host has died");
-            drop(inner.events.send(Event::Died(id)).await);
+            drop(gateway.events.send(Event::Died(id)).await);
         }
-        if let Some(end) = unstored {
-            session_end::retry_store_end(&shared, id, end, stop).await;
+        if let Some(stream_end) = unstored_end {
+            session_end::retry_store_end(&shared, id, stream_end, stop).await;
         }
     }
 
@@ -279,7 +280,7 @@ impl Session {
             Body::Replies(replies) => {
                 self.shared.registry.record_heard(id, now, None);
                 replies.replies.iter().for_each(|reply| self.note_progress(reply));
-                let replies: Vec<_> = replies.replies.iter().filter_map(|one| reply(one, now)).collect();
+                let replies: Vec<_> = replies.replies.iter().filter_map(|one_reply| reply(one_reply, now)).collect();
                 if !replies.is_empty() {
                     self.notify(Event::Replies(id, replies)).await;
                 }
@@ -295,8 +296,8 @@ impl Session {
             }
             Body::ProbeReplies(replies) => {
                 self.shared.registry.record_heard(id, now, None);
-                let free = replies.free_job_ids.into_iter().map(rondel_core::JobId::new).collect();
-                self.notify(Event::Probed(id, replies.probe_id, free)).await;
+                let free_jobs = replies.free_job_ids.into_iter().map(rondel_core::JobId::new).collect();
+                self.notify(Event::Probed(id, replies.probe_id, free_jobs)).await;
             }
             Body::FenceReply(reply) => {
                 self.shared.registry.record_heard(id, now, None);
@@ -315,7 +316,7 @@ impl Session {
     /// Passes results to the dispatcher. Results beyond the memory limit are not acknowledged, so that the executor sends them again.
     async fn take_results(&self, results: v1::Results, now: Timestamp) {
         let charge = charge_kib(encoded_len(&results), results.results.len());
-        let Ok(memory) = Arc::clone(&self.inner.report_memory).try_acquire_many_owned(charge) else {
+        let Ok(memory) = Arc::clone(&self.gateway.report_memory).try_acquire_many_owned(charge) else {
             tracing::debug!(executor_id = %self.handle.executor, charge, "no room for results; they will come again");
             return;
         };
@@ -364,12 +365,12 @@ impl Session {
     /// Queues chunks for the store, behind marks for the lines that were dropped before. Returns false if there is no room; the caller then
     /// drops the chunks.
     async fn queue_logs(&self, chunks: Vec<LogChunk>, kib: u32, patience: Duration) -> bool {
-        let mut marked = self.lost_lines.notices(self.shared.clock.now());
-        let mark_count = marked.len();
-        marked.extend(chunks);
+        let mut chunks_with_marks = self.lost_lines.notices(self.shared.clock.now());
+        let mark_count = chunks_with_marks.len();
+        chunks_with_marks.extend(chunks);
         let (session, pending) = (self.handle.clone(), self.pending_logs.begin());
-        let item = LogItem { chunks: marked, kib, app: self.app, session, pending };
-        match item.enqueue(&self.inner.logs, patience).await {
+        let item = LogItem { chunks: chunks_with_marks, kib, app: self.app, session, pending_guard: pending };
+        match item.enqueue(&self.gateway.logs, patience).await {
             Ok(()) => {
                 self.lost_lines.clear();
                 true
@@ -389,7 +390,7 @@ impl Session {
         }
         let executor = self.handle.executor;
         let lines: usize = chunks.iter().map(|chunk| chunk.lines.len()).sum();
-        add(&self.shared.metrics.log_lines_dropped, size(lines));
+        add(&self.shared.metrics.log_lines_dropped, to_u64(lines));
         if let Some(count) = self.shared.log_limit.count("logs", executor.get()) {
             tracing::warn!(executor_id = %executor, lines, count, "an executor logs more than its share while the store is behind; lines are dropped");
         }
@@ -407,27 +408,28 @@ impl Session {
             shared: Arc::clone(&self.shared),
             app: self.app,
             session: self.handle.clone(),
-            reads: Arc::clone(&self.inner.script_reads),
+            permits: Arc::clone(&self.gateway.script_reads),
         };
         let answer = async move {
             reader.answer(request).await;
             drop(place);
         };
-        self.inner.lifecycle.spawn("script", Until::Done, answer);
+        self.gateway.lifecycle.spawn("script", Until::Done, answer);
     }
 
     fn note_progress(&self, reply: &v1::Reply) {
         // If this node sent the attempt, it knows the executor.
-        let sent = self.shared.sent_runs.get(RunId::new(reply.run_id)).filter(|(attempt, _)| *attempt == reply.attempt);
-        let is_its = sent.is_none_or(|(_, executor)| executor == self.handle.executor);
-        if reply.kind() == v1::reply::Kind::Progress && is_its {
+        let sent_attempt =
+            self.shared.sent_runs.get(RunId::new(reply.run_id)).filter(|(attempt, _)| *attempt == reply.attempt);
+        let is_own_attempt = sent_attempt.is_none_or(|(_, executor)| executor == self.handle.executor);
+        if reply.kind() == v1::reply::Kind::Progress && is_own_attempt {
             let progress = Progress::bounded(reply.done, reply.total);
             self.shared.progress.report(self.handle.executor, RunId::new(reply.run_id), reply.attempt, progress);
         }
     }
 
     async fn notify(&self, event: Event) {
-        drop(self.inner.events.send(event).await);
+        drop(self.gateway.events.send(event).await);
     }
 }
 
@@ -465,7 +467,7 @@ fn welcome(shared: &Shared, nodes: &[Node]) -> v1::Welcome {
 
 fn reply(reply: &v1::Reply, now: Timestamp) -> Option<(RunId, i32, Reply)> {
     use v1::reply::Kind;
-    let what = match reply.kind() {
+    let outcome = match reply.kind() {
         Kind::Accepted => Reply::Accepted,
         Kind::Started => {
             let start_delay = Duration::from_millis(u64::try_from(reply.started_after_ms).unwrap_or(0));
@@ -474,14 +476,14 @@ fn reply(reply: &v1::Reply, now: Timestamp) -> Option<(RunId, i32, Reply)> {
         Kind::Refused => Reply::Refused(reply.refused(), Some(reply.fence_n).filter(|number| *number != 0)),
         Kind::Progress | Kind::Unspecified => return None,
     };
-    Some((RunId::new(reply.run_id), reply.attempt, what))
+    Some((RunId::new(reply.run_id), reply.attempt, outcome))
 }
 
 fn fence_answer(reply: v1::FenceReply, now: Timestamp) -> FenceAnswer {
     let refs = |refs: Vec<v1::RunRef>| refs.into_iter().map(|r| (RunId::new(r.run_id), r.attempt)).collect();
     let lease = LeaseToken { node: NodeId::new(reply.node_id), epoch: reply.node_epoch };
     let starts = StartReports::of(&reply.held, now);
-    FenceAnswer { lease, held: refs(reply.held), finished: refs(reply.finished), starts }
+    FenceAnswer { lease, held_runs: refs(reply.held), finished_runs: refs(reply.finished), starts }
 }
 
 fn chunk(chunk: v1::LogChunk, now: Timestamp) -> LogChunk {

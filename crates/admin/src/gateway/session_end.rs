@@ -16,9 +16,9 @@ const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
 
 /// Stores the end; false if it has to be stored again: the database did not answer, or the server is taking its next lease. A server that
 /// does moves the sessions of its executors to that lease, as open ones, also that of an executor that it has just lost.
-pub(super) async fn store_end(shared: &Shared, executor: ExecutorId, end: StreamEnd) -> bool {
+pub(super) async fn store_end(shared: &Shared, executor: ExecutorId, stream_end: StreamEnd) -> bool {
     let token = shared.membership.token();
-    match shared.store.close_session(token, executor, end).await {
+    match shared.store.close_session(token, executor, stream_end).await {
         Ok(()) => shared.is_leaving() || shared.membership.is_under(token),
         Err(error) => {
             tracing::debug!(error = %chain(&error), "cannot note the end of a session");
@@ -28,11 +28,16 @@ pub(super) async fn store_end(shared: &Shared, executor: ExecutorId, end: Stream
 }
 
 /// Tries until the end is stored, after a first try. A session that the executor has opened since does not end.
-pub(super) async fn retry_store_end(shared: &Shared, executor: ExecutorId, end: StreamEnd, stop: &CancellationToken) {
+pub(super) async fn retry_store_end(
+    shared: &Shared,
+    executor: ExecutorId,
+    stream_end: StreamEnd,
+    stop: &CancellationToken,
+) {
     let mut failed_count = 1;
     loop {
         let wait = tokio::time::sleep(backoff(RETRY_DELAY_MIN, RETRY_DELAY_MAX, failed_count));
-        if stop.run_until_cancelled(wait).await.is_none() || store_end(shared, executor, end).await {
+        if stop.run_until_cancelled(wait).await.is_none() || store_end(shared, executor, stream_end).await {
             return;
         }
         failed_count = failed_count.saturating_add(1);

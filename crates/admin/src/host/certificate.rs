@@ -6,22 +6,22 @@ use rondel_core::Timestamp;
 
 /// The earliest expiry of these DER certificates, since a chain is valid only as long as all of its certificates are.
 pub(super) fn earliest_expiry<'c>(chain: impl IntoIterator<Item = &'c [u8]>) -> Result<Timestamp, String> {
-    let mut first: Option<Timestamp> = None;
+    let mut earliest: Option<Timestamp> = None;
     for certificate in chain {
-        let end = not_after(certificate).map_err(|error| format!("a certificate that is not X.509: {error}"))?;
-        first = Some(first.map_or(end, |first| first.min(end)));
+        let expiry = not_after(certificate).map_err(|error| format!("a certificate that is not X.509: {error}"))?;
+        earliest = Some(earliest.map_or(expiry, |first| first.min(expiry)));
     }
-    first.ok_or_else(|| "no certificate".to_owned())
+    earliest.ok_or_else(|| "no certificate".to_owned())
 }
 
 /// Reads `notAfter` (RFC 5280, section 4.1). `Certificate` begins with `TBSCertificate`, whose fields are version (if it is not 1), serial
 /// number, signature, issuer, validity …
 fn not_after(certificate: &[u8]) -> Result<Timestamp, Error> {
-    let mut outer = SliceReader::new(certificate)?;
-    let certificate = AnyRef::decode(&mut outer)?;
-    let mut inner = SliceReader::new(certificate.value())?;
-    let signed = AnyRef::decode(&mut inner)?;
-    let mut fields = SliceReader::new(signed.value())?;
+    let mut certificate_reader = SliceReader::new(certificate)?;
+    let certificate = AnyRef::decode(&mut certificate_reader)?;
+    let mut body_reader = SliceReader::new(certificate.value())?;
+    let signed_body = AnyRef::decode(&mut body_reader)?;
+    let mut fields = SliceReader::new(signed_body.value())?;
     if fields.peek_byte().is_some_and(|tag| tag == 0xa0) {
         AnyRef::decode(&mut fields)?;
     }
@@ -31,10 +31,10 @@ fn not_after(certificate: &[u8]) -> Result<Timestamp, Error> {
     let validity = AnyRef::decode(&mut fields)?;
     let mut validity = SliceReader::new(validity.value())?;
     let _not_before = AnyRef::decode(&mut validity)?;
-    let end = AnyRef::decode(&mut validity)?;
-    let since_epoch = match end.tag() {
-        Tag::UtcTime => end.decode_as::<UtcTime>()?.to_unix_duration(),
-        _ => end.decode_as::<GeneralizedTime>()?.to_unix_duration(),
+    let not_after = AnyRef::decode(&mut validity)?;
+    let since_epoch = match not_after.tag() {
+        Tag::UtcTime => not_after.decode_as::<UtcTime>()?.to_unix_duration(),
+        _ => not_after.decode_as::<GeneralizedTime>()?.to_unix_duration(),
     };
     Ok(Timestamp::from_secs(i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX)))
 }

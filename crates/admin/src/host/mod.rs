@@ -41,7 +41,7 @@ impl HostLoop {
 
 impl Background for HostLoop {
     const NAME: &'static str = "host";
-    const WORK: &'static str = "read the free space of the disks and the end of the certificate";
+    const ACTION: &'static str = "read the free space of the disks and the end of the certificate";
 
     fn period(&self) -> Option<Duration> {
         // A server that evaluates alert rules more often than usual, as in tests, also measures more often.
@@ -51,11 +51,11 @@ impl Background for HostLoop {
     async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
         let host = self.shared.config.host.clone();
         let measurement = self.measurement.get_or_insert_with(|| tokio::task::spawn_blocking(move || measure(&host)));
-        let Ok(measured) = tokio::time::timeout(TIMEOUT, measurement).await else {
+        let Ok(measurement) = tokio::time::timeout(TIMEOUT, measurement).await else {
             return Err(TickError::new(format!("a disk has not answered for {} s", TIMEOUT.as_secs())));
         };
         self.measurement = None;
-        let (report, result) = measured?;
+        let (report, result) = measurement?;
         self.shared.loops.put_host(Self::NAME, report);
         result.map(|()| 0).map_err(TickError::new)
     }
@@ -80,12 +80,12 @@ fn measure(host: &WatchedHost) -> Measurement {
 }
 
 fn measure_disk(folder: &Path) -> io::Result<DiskReport> {
-    let found = statvfs(folder)?;
-    let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+    let statistics = statvfs(folder)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(statistics.f_frsize);
     Ok(DiskReport {
         folder: folder.display().to_string(),
-        free_bytes: bytes(found.f_bavail),
-        size_bytes: bytes(found.f_blocks),
+        free_bytes: bytes(statistics.f_bavail),
+        size_bytes: bytes(statistics.f_blocks),
     })
 }
 

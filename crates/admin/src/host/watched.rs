@@ -1,5 +1,3 @@
-//! The resources that a server measures on its host.
-
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 

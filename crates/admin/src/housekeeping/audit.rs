@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 
 use crate::node::Shared;
 
-/// Writes an entry for `removed` rows up to `up_to`.
+/// Writes an entry for `removed` rows up to `extent`.
 pub(super) async fn write(
     shared: &Shared,
     action: &str,
     namespace: Option<&str>,
-    up_to: &Value,
+    extent: &Value,
     removed: u64,
 ) -> Result<(), StoreError> {
     let now = shared.clock.now();
@@ -28,7 +28,7 @@ pub(super) async fn write(
         object: "retention".to_owned(),
         namespace: namespace.map(str::to_owned),
         verdict: Verdict::Allowed,
-        before: Some(up_to.to_string()),
+        before: Some(extent.to_string()),
         after: Some(json!({"removed": removed}).to_string()),
     };
     shared.store.add_audit(&entry).await

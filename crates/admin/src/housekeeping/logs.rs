@@ -15,39 +15,43 @@ use crate::node::Shared;
 /// Runs whose logs one transaction removes: each can have megabytes.
 const BATCH_MAX: u32 = 50;
 
-/// Goes through the namespaces until no logs are left to remove, or until `end`. Returns the number of runs whose logs were removed.
-pub(super) async fn remove_logs(shared: &Shared, stop: &CancellationToken, end: Instant) -> Result<u64, StoreError> {
+/// Goes through the namespaces until no logs are left to remove, or until `deadline`. Returns the number of runs whose logs were removed.
+pub(super) async fn remove_logs(
+    shared: &Shared,
+    stop: &CancellationToken,
+    deadline: Instant,
+) -> Result<u64, StoreError> {
     // Ids increase with time: this is the id that the first run of that instant would have.
-    let before = IdGen::first_at(shared.clock.now() - shared.config.log_retention);
-    let too_old = RunId::new(before.saturating_sub(1));
-    let (mut all, mut failed) = (0, None);
+    let first_kept = IdGen::first_at(shared.clock.now() - shared.config.log_retention);
+    let too_old = RunId::new(first_kept.saturating_sub(1));
+    let (mut removed_count, mut first_error) = (0, None);
     for namespace in shared.store.namespaces().await? {
-        match remove_logs_of_namespace(shared, &namespace, too_old, (stop, end)).await {
-            Ok(removed) => all += removed,
+        match remove_logs_of_namespace(shared, &namespace, too_old, (stop, deadline)).await {
+            Ok(removed) => removed_count += removed,
             // The other namespaces are processed before the error is returned.
-            Err(error) => failed = failed.or(Some(error)),
+            Err(error) => first_error = first_error.or(Some(error)),
         }
     }
-    failed.map_or(Ok(all), Err)
+    first_error.map_or(Ok(removed_count), Err)
 }
 
 async fn remove_logs_of_namespace(
     shared: &Shared,
     namespace: &Namespace,
     too_old: RunId,
-    (stop, end): (&CancellationToken, Instant),
+    (stop, deadline): (&CancellationToken, Instant),
 ) -> Result<u64, StoreError> {
-    let cut = match shared.config.log_size_max {
+    let size_cut = match shared.config.log_size_max {
         0 => None,
         bytes => shared.store.log_cut(namespace.id, bytes).await?,
     };
-    let up_to = cut.map_or(too_old, |cut| cut.max(too_old));
-    let removed = remove_logs_up_to(shared, namespace.id, up_to, (stop, end)).await?;
+    let max_run = size_cut.map_or(too_old, |cut| cut.max(too_old));
+    let removed = remove_logs_up_to(shared, namespace.id, max_run, (stop, deadline)).await?;
     if removed > 0 {
         tracing::info!(namespace = namespace.name, count = removed, "removed logs by age or size");
         let retention = format_duration(shared.config.log_retention);
         let size_max = shared.config.log_size_max;
-        let up_to = json!({"run": up_to, "log_retention": retention, "log_size_max": size_max});
+        let up_to = json!({"run": max_run, "log_retention": retention, "log_size_max": size_max});
         super::audit::write(shared, "log.remove", Some(&namespace.name), &up_to, removed).await?;
     }
     Ok(removed)
@@ -56,18 +60,18 @@ async fn remove_logs_of_namespace(
 async fn remove_logs_up_to(
     shared: &Shared,
     namespace: NamespaceId,
-    up_to: RunId,
-    (stop, end): (&CancellationToken, Instant),
+    max_run: RunId,
+    (stop, deadline): (&CancellationToken, Instant),
 ) -> Result<u64, StoreError> {
-    let mut range = LogRange { after: RunId::new(0), up_to, now: shared.clock.now() };
+    let mut range = LogRange { after: RunId::new(0), up_to: max_run, now: shared.clock.now() };
     let mut removed = 0;
-    while !stop.is_cancelled() && Instant::now() < end {
-        let began = Instant::now();
-        let done = shared.store.remove_logs(namespace, range, BATCH_MAX).await?;
-        removed += done.runs;
-        let Some(last) = done.last else { break };
-        range.after = last;
-        pause_after_batch(began.elapsed(), stop).await;
+    while !stop.is_cancelled() && Instant::now() < deadline {
+        let batch_start = Instant::now();
+        let removal = shared.store.remove_logs(namespace, range, BATCH_MAX).await?;
+        removed += removal.runs;
+        let Some(last_removed) = removal.last else { break };
+        range.after = last_removed;
+        pause_after_batch(batch_start.elapsed(), stop).await;
     }
     Ok(removed)
 }

@@ -50,7 +50,7 @@ pub(crate) trait DutyType: Send {
     /// Its name in the loops' reports, and in the table of the last passes.
     const NAME: &'static str;
     /// What the duty does, for the log lines of its failures.
-    const WORK: &'static str;
+    const ACTION: &'static str;
 }
 
 macro_rules! duties {
@@ -66,7 +66,7 @@ macro_rules! duties {
             impl DutyType for $duty {
                 const DUTY: Duty = Duty::$duty;
                 const NAME: &'static str = $name;
-                const WORK: &'static str = $work;
+                const ACTION: &'static str = $work;
             }
         )*
     };
@@ -97,7 +97,7 @@ pub(crate) struct HousekeepingLoop<T> {
 
 impl<T: DutyType> Background for HousekeepingLoop<T> {
     const NAME: &'static str = T::NAME;
-    const WORK: &'static str = T::WORK;
+    const ACTION: &'static str = T::ACTION;
 
     fn period(&self) -> Option<Duration> {
         // Every duty checks this often: another node may have made the last pass, so this node does not know when the next one is due.
@@ -109,7 +109,7 @@ impl<T: DutyType> Background for HousekeepingLoop<T> {
     }
 
     async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
-        if !self.shared.membership.holds() {
+        if !self.shared.membership.holds_lease() {
             return Ok(0);
         }
         Ok(self.perform(stop).await?)
@@ -154,8 +154,8 @@ impl<T: DutyType> HousekeepingLoop<T> {
             }
             Duty::Nodes => {
                 // By then the runs of a dead node are deleted as well.
-                let dead_for = FORGET_NODE_AFTER.max(retention.saturating_add(NODE_MARGIN));
-                store.forget_nodes(now - dead_for, BATCH_MAX).await
+                let dead_longer_than = FORGET_NODE_AFTER.max(retention.saturating_add(NODE_MARGIN));
+                store.forget_nodes(now - dead_longer_than, BATCH_MAX).await
             }
         }
     }
@@ -163,27 +163,27 @@ impl<T: DutyType> HousekeepingLoop<T> {
     /// Removes batch after batch until nothing old is left, or the pass has lasted a period.
     async fn purge(&mut self, stop: &CancellationToken) -> Result<u64, StoreError> {
         let retention = self.shared.config.retention;
-        let before = self.shared.clock.now() - retention;
+        let kept_from = self.shared.clock.now() - retention;
         let mut removed = 0;
-        let done = self.purge_before(before, &mut removed, stop).await;
+        let result = self.purge_before(kept_from, &mut removed, stop).await;
         if removed > 0 {
             tracing::debug!(count = removed, "removed runs that are older than the retention");
-            let up_to = json!({"finished_before": before, "retention": format_duration(retention)});
-            audit::write(&self.shared, "run.purge", None, &up_to, removed).await?;
+            let extent = json!({"finished_before": kept_from, "retention": format_duration(retention)});
+            audit::write(&self.shared, "run.purge", None, &extent, removed).await?;
         }
-        done.map(|()| removed)
+        result.map(|()| removed)
     }
 
     async fn purge_before(
         &mut self,
-        before: Timestamp,
+        kept_from: Timestamp,
         removed: &mut u64,
         stop: &CancellationToken,
     ) -> Result<(), StoreError> {
-        let end = Instant::now() + self.purge_period;
-        while !stop.is_cancelled() && Instant::now() < end {
-            let began = Instant::now();
-            let count = match self.shared.store.purge(before, self.batch).await {
+        let deadline = Instant::now() + self.purge_period;
+        while !stop.is_cancelled() && Instant::now() < deadline {
+            let batch_start = Instant::now();
+            let count = match self.shared.store.purge(kept_from, self.batch).await {
                 Ok(count) => count,
                 Err(error) => {
                     self.batch = (self.batch / 4).max(BATCH_MIN);
@@ -195,7 +195,7 @@ impl<T: DutyType> HousekeepingLoop<T> {
                 break;
             }
             *removed += count;
-            pause_after_batch(began.elapsed(), stop).await;
+            pause_after_batch(batch_start.elapsed(), stop).await;
         }
         Ok(())
     }
@@ -208,13 +208,13 @@ async fn remove_in_batches<F: Future<Output = Result<u64, StoreError>> + Send>(
 ) -> Result<u64, StoreError> {
     let mut removed = 0;
     while !stop.is_cancelled() {
-        let began = Instant::now();
+        let batch_start = Instant::now();
         let count = remove().await?;
         if count == 0 {
             break;
         }
         removed += count;
-        pause_after_batch(began.elapsed(), stop).await;
+        pause_after_batch(batch_start.elapsed(), stop).await;
     }
     Ok(removed)
 }

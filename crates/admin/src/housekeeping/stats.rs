@@ -10,22 +10,22 @@ use tokio_util::sync::CancellationToken;
 use super::{pause_after_batch, remove_in_batches};
 use crate::node::Shared;
 
-/// Rows read per transaction.
+/// Runs counted per transaction.
 const BATCH: u32 = 1_000;
 /// How far counting lags behind the present, since a transaction with an earlier id may still commit within this time.
-const LAG: Duration = Duration::from_secs(30);
+const COUNT_DELAY: Duration = Duration::from_secs(30);
 /// How long counts are kept.
 const KEPT_FOR: Duration = Duration::from_secs(400 * 24 * 3600);
 
-/// Counts batch after batch until everything is counted, or until `end`.
-pub(super) async fn roll_up(shared: &Shared, stop: &CancellationToken, end: Instant) -> Result<(), StoreError> {
-    let before = shared.clock.now() - LAG;
-    while !stop.is_cancelled() && Instant::now() < end {
-        let began = Instant::now();
-        if shared.store.roll_up(before, BATCH).await? == 0 {
+/// Counts batch after batch until everything is counted, or until `deadline`.
+pub(super) async fn roll_up(shared: &Shared, stop: &CancellationToken, deadline: Instant) -> Result<(), StoreError> {
+    let complete_until = shared.clock.now() - COUNT_DELAY;
+    while !stop.is_cancelled() && Instant::now() < deadline {
+        let batch_start = Instant::now();
+        if shared.store.roll_up(complete_until, BATCH).await? == 0 {
             break;
         }
-        pause_after_batch(began.elapsed(), stop).await;
+        pause_after_batch(batch_start.elapsed(), stop).await;
     }
     Ok(())
 }
@@ -36,8 +36,8 @@ pub(super) async fn forget_old(shared: &Shared, stop: &CancellationToken) -> Res
     let mut count = remove_in_batches(stop, || store.forget_stats(now - KEPT_FOR, BATCH)).await?;
     for kind in [PointKind::Namespace, PointKind::App, PointKind::Job] {
         for step in kind.steps() {
-            let before = now - kind.kept_for(*step);
-            count += remove_in_batches(stop, || store.forget_points(kind, *step, before, BATCH)).await?;
+            let kept_from = now - kind.kept_for(*step);
+            count += remove_in_batches(stop, || store.forget_points(kind, *step, kept_from, BATCH)).await?;
         }
     }
     count += remove_in_batches(stop, || store.forget_failure_stats(now - KEPT_FOR, BATCH)).await?;

@@ -21,9 +21,7 @@ const HIGHEST_BUCKET: i64 = -1_000_000_000;
 /// Result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PasswordCheck {
-    /// The password is right.
     Right,
-    /// The password is wrong.
     Wrong,
     /// There were too many attempts; the next is allowed at this instant.
     Blocked(Timestamp),
@@ -41,8 +39,9 @@ pub async fn check(
     now: Timestamp,
 ) -> Result<PasswordCheck, SignInError> {
     let bucket = HIGHEST_BUCKET - Buckets::of(store, now).await?.bucket(&session.to_string(), BUCKET_COUNT);
-    if let AttemptDecision::Blocked(until) = store.count_attempt(bucket, ATTEMPT_COUNT_MAX, WINDOW, now).await? {
-        return Ok(PasswordCheck::Blocked(until));
+    if let AttemptDecision::Blocked(blocked_until) = store.count_attempt(bucket, ATTEMPT_COUNT_MAX, WINDOW, now).await?
+    {
+        return Ok(PasswordCheck::Blocked(blocked_until));
     }
     if !passwords.verify(password, account.password.as_ref()).await? {
         return Ok(PasswordCheck::Wrong);

@@ -14,10 +14,10 @@ pub const CHAIN_LEN_MAX: usize = 17;
 /// # Errors
 /// The store's.
 pub async fn ancestors(store: &dyn Store, token: TokenId) -> Result<Vec<TokenRecord>, StoreError> {
-    let (mut chain, mut next) = (Vec::new(), Some(token));
-    while let Some(id) = next.filter(|_| chain.len() < CHAIN_LEN_MAX) {
+    let (mut chain, mut next_token) = (Vec::new(), Some(token));
+    while let Some(id) = next_token.filter(|_| chain.len() < CHAIN_LEN_MAX) {
         let Some(token) = store.token_by_id(id).await? else { break };
-        next = token.minted_by;
+        next_token = token.minted_by;
         chain.push(token);
     }
     Ok(chain)
@@ -45,10 +45,10 @@ pub enum Descent {
     TooLong,
 }
 
-/// Decides the parent of the token that replaces `old`. `caller` is the token that requests this, or `None` if an account does.
-/// - If the caller belongs to the series of `old`, the replacement continues that series: revoking one of its tokens ends the replacement
+/// Decides the parent of the token that replaces `replaced_token`. `caller` is the token that requests this, or `None` if an account does.
+/// - If the caller belongs to the series of `replaced_token`, the replacement continues that series: revoking one of its tokens ends the replacement
 ///   too.
-/// - If the caller is an account, or a token from which `old` descends, the replacement keeps the parent of `old`. Ancestors that have
+/// - If the caller is an account, or a token from which `replaced_token` descends, the replacement keeps the parent of `replaced_token`. Ancestors that have
 ///   ended are skipped.
 /// - Any other caller becomes the parent: the replacement ends with it.
 ///
@@ -56,25 +56,25 @@ pub enum Descent {
 /// The store's.
 pub async fn of_replacement(
     store: &dyn Store,
-    old: &TokenRecord,
+    replaced_token: &TokenRecord,
     caller: Option<TokenId>,
     now: Timestamp,
 ) -> Result<Descent, StoreError> {
-    let of_old = ancestors(store, old.id).await?;
+    let replaced_ancestors = ancestors(store, replaced_token.id).await?;
     // An ancestor may have ended because it rotated itself under an older server. Its successor is the nearest valid ancestor.
-    let maker = of_old.iter().skip(1).find(|token| token.is_valid(now)).map(|token| token.id);
+    let maker = replaced_ancestors.iter().skip(1).find(|token| token.is_valid(now)).map(|token| token.id);
     let Some(caller) = caller else { return Ok(Descent::From(maker)) };
-    let of_caller = ancestors(store, caller).await?;
-    let series_of_caller = of_caller.first().map(|token| token.series);
-    if series_of_caller == Some(old.series) {
+    let caller_ancestors = ancestors(store, caller).await?;
+    let series_of_caller = caller_ancestors.first().map(|token| token.series);
+    if series_of_caller == Some(replaced_token.series) {
         return Ok(Descent::SameSeries);
     }
-    let has = |line: &[TokenRecord], series| line.iter().any(|token| Some(token.series) == series);
-    Ok(if has(&of_caller, Some(old.series)) {
+    let has_series = |line: &[TokenRecord], series| line.iter().any(|token| Some(token.series) == series);
+    Ok(if has_series(&caller_ancestors, Some(replaced_token.series)) {
         Descent::Reversed
-    } else if has(&of_old, series_of_caller) {
+    } else if has_series(&replaced_ancestors, series_of_caller) {
         Descent::From(maker)
-    } else if of_caller.len() >= CHAIN_LEN_MAX || of_old.len() >= CHAIN_LEN_MAX {
+    } else if caller_ancestors.len() >= CHAIN_LEN_MAX || replaced_ancestors.len() >= CHAIN_LEN_MAX {
         Descent::TooLong
     } else {
         Descent::From(Some(caller))

@@ -41,15 +41,15 @@ pub enum LookupError {
 /// The permits of look-ups, and the tokens known not to exist.
 #[derive(Debug)]
 pub(crate) struct Lookups {
-    all: Arc<Semaphore>,
-    by_address: Mutex<BTreeMap<Option<IpAddr>, Weak<Semaphore>>>,
-    unknown: Mutex<UnknownTokens>,
+    total_permits: Arc<Semaphore>,
+    permits_by_address: Mutex<BTreeMap<Option<IpAddr>, Weak<Semaphore>>>,
+    unknown_tokens: Mutex<UnknownTokens>,
 }
 
 /// Hashes of tokens that do not exist; `order` has the oldest first.
 #[derive(Debug, Default)]
 struct UnknownTokens {
-    until: HashMap<String, Instant>,
+    until_by_hash: HashMap<String, Instant>,
     order: VecDeque<String>,
 }
 
@@ -58,8 +58,8 @@ type LookupPermits = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 impl Default for Lookups {
     fn default() -> Self {
-        let all = Arc::new(Semaphore::new(CONCURRENT_MAX));
-        Self { all, by_address: Mutex::default(), unknown: Mutex::default() }
+        let total_permits = Arc::new(Semaphore::new(CONCURRENT_MAX));
+        Self { total_permits, permits_by_address: Mutex::default(), unknown_tokens: Mutex::default() }
     }
 }
 
@@ -96,42 +96,42 @@ impl Lookups {
 
     /// Waits for the permit of the address first, so that one address has few requests waiting for the shared permits.
     async fn acquire(&self, client: Option<IpAddr>) -> Result<LookupPermits, LookupError> {
-        let end = Instant::now() + PERMIT_TIMEOUT;
-        let own = timeout_at(end, self.permits_of(client.map(network_of)).acquire_owned()).await;
-        let own = own.ok().and_then(Result::ok).ok_or(LookupError::Busy)?;
-        let all = timeout_at(end, Arc::clone(&self.all).acquire_owned()).await;
-        Ok((own, all.ok().and_then(Result::ok).ok_or(LookupError::Busy)?))
+        let deadline = Instant::now() + PERMIT_TIMEOUT;
+        let address_permit = timeout_at(deadline, self.permits_of(client.map(network_of)).acquire_owned()).await;
+        let address_permit = address_permit.ok().and_then(Result::ok).ok_or(LookupError::Busy)?;
+        let total_permit = timeout_at(deadline, Arc::clone(&self.total_permits).acquire_owned()).await;
+        Ok((address_permit, total_permit.ok().and_then(Result::ok).ok_or(LookupError::Busy)?))
     }
 
     fn permits_of(&self, network: Option<IpAddr>) -> Arc<Semaphore> {
-        let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = by_address.get(&network).and_then(Weak::upgrade) {
-            return known;
+        let mut by_address = self.permits_by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(permits) = by_address.get(&network).and_then(Weak::upgrade) {
+            return permits;
         }
         if by_address.len() >= ADDRESS_COUNT_MAX {
             by_address.retain(|_, known| known.strong_count() > 0);
         }
-        let new = Arc::new(Semaphore::new(CONCURRENT_PER_ADDRESS_MAX));
-        by_address.insert(network, Arc::downgrade(&new));
-        new
+        let new_permits = Arc::new(Semaphore::new(CONCURRENT_PER_ADDRESS_MAX));
+        by_address.insert(network, Arc::downgrade(&new_permits));
+        new_permits
     }
 
     fn is_unknown(&self, hash: &str) -> bool {
-        let unknown = self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
-        unknown.until.get(hash).is_some_and(|until| *until > Instant::now())
+        let unknown_tokens = self.unknown_tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        unknown_tokens.until_by_hash.get(hash).is_some_and(|until| *until > Instant::now())
     }
 
     fn note_unknown(&self, hash: String) {
-        let until = Instant::now() + UNKNOWN_PERIOD;
-        let mut unknown = self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
-        let UnknownTokens { until: known, order } = &mut *unknown;
-        if known.insert(hash.clone(), until).is_none() {
+        let known_until = Instant::now() + UNKNOWN_PERIOD;
+        let mut unknown_tokens = self.unknown_tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let UnknownTokens { until_by_hash, order } = &mut *unknown_tokens;
+        if until_by_hash.insert(hash.clone(), known_until).is_none() {
             order.push_back(hash);
         }
         if order.len() > UNKNOWN_COUNT_MAX
             && let Some(oldest) = order.pop_front()
         {
-            known.remove(&oldest);
+            until_by_hash.remove(&oldest);
         }
     }
 }
@@ -171,11 +171,11 @@ mod tests {
         for number in 0..5_000_u32 {
             drop(lookups.acquire(Some(Ipv4Addr::from(number).into())).await.unwrap());
         }
-        assert!(lookups.by_address.lock().unwrap().len() <= ADDRESS_COUNT_MAX);
+        assert!(lookups.permits_by_address.lock().unwrap().len() <= ADDRESS_COUNT_MAX);
         for number in 0..2 * UNKNOWN_COUNT_MAX {
             lookups.note_unknown(number.to_string());
         }
-        assert!(lookups.unknown.lock().unwrap().until.len() <= UNKNOWN_COUNT_MAX);
+        assert!(lookups.unknown_tokens.lock().unwrap().until_by_hash.len() <= UNKNOWN_COUNT_MAX);
         assert!(!lookups.is_unknown("0") && lookups.is_unknown(&(UNKNOWN_COUNT_MAX + 1).to_string()));
         tokio::time::advance(UNKNOWN_PERIOD).await;
         assert!(!lookups.is_unknown(&(UNKNOWN_COUNT_MAX + 1).to_string()), "then it is looked up again");

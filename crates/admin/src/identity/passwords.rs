@@ -13,14 +13,14 @@ pub const PASSWORD_LEN_MAX: usize = 256;
 
 /// Memory of one hash computation, in KiB, and the number of its iterations: 20 to 60 ms on one current core.
 const MEMORY_KIB: u32 = 19 * 1024;
-const PASSES: u32 = 2;
+const HASH_PASSES: u32 = 2;
 /// Minimum allocation for a hash computation, in KiB, although the computation uses less. Allocators return memory to the system
 /// immediately only if it was allocated in a large piece (glibc from 32 MiB on). Otherwise they would keep 19 MiB for each thread that ever
 /// computed a hash.
 const ALLOCATED_KIB: usize = 33 * 1024;
 const SALT_BYTES: usize = 16;
 /// Maximum number of concurrent hash computations: they take memory, and the cores are needed for jobs.
-const COUNT_MAX: usize = 2;
+const CONCURRENT_MAX: usize = 2;
 
 /// Why a password could not be hashed.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +37,7 @@ pub struct Passwords {
 
 impl Default for Passwords {
     fn default() -> Self {
-        Self { permits: Semaphore::new(COUNT_MAX), decoy: OnceCell::new() }
+        Self { permits: Semaphore::new(CONCURRENT_MAX), decoy: OnceCell::new() }
     }
 }
 
@@ -52,8 +52,8 @@ pub fn check(password: &str, account: &str) -> Result<(), String> {
     if password.len() > PASSWORD_LEN_MAX {
         return Err(format!("a password has at most {PASSWORD_LEN_MAX} bytes"));
     }
-    let first = password.chars().next();
-    if password.eq_ignore_ascii_case(account) || password.chars().all(|one| Some(one) == first) {
+    let first_char = password.chars().next();
+    if password.eq_ignore_ascii_case(account) || password.chars().all(|letter| Some(letter) == first_char) {
         return Err("this password is easy to guess; choose another one".to_owned());
     }
     Ok(())
@@ -75,41 +75,41 @@ impl Passwords {
     ///
     /// # Errors
     /// As those of [`Self::hash`].
-    pub async fn verify(&self, password: &str, stored: Option<&PasswordHash>) -> Result<bool, PasswordError> {
+    pub async fn verify(&self, password: &str, stored_hash: Option<&PasswordHash>) -> Result<bool, PasswordError> {
         let decoy = self.decoy.get_or_try_init(|| self.hash("the password of no account")).await?;
-        let (has_stored_hash, stored) = (stored.is_some(), stored.unwrap_or(decoy).clone());
+        let (has_stored_hash, stored_hash) = (stored_hash.is_some(), stored_hash.unwrap_or(decoy).clone());
         // Text that is too long for a password is refused without a hash computation, both for known and for unknown accounts.
         if password.len() > PASSWORD_LEN_MAX {
             return Ok(false);
         }
         let _permit = self.permits.acquire().await;
         let password = password.to_owned();
-        let right = tokio::task::spawn_blocking(move || verify(&password, &stored)).await;
-        Ok(right.map_err(|error| PasswordError(error.to_string()))? && has_stored_hash)
+        let is_right = tokio::task::spawn_blocking(move || verify(&password, &stored_hash)).await;
+        Ok(is_right.map_err(|error| PasswordError(error.to_string()))? && has_stored_hash)
     }
 }
 
 fn hash(password: &str) -> Result<PasswordHash, PasswordError> {
     let salt: [u8; SALT_BYTES] = rand::rng().random();
-    let params = Params::new(MEMORY_KIB, PASSES, 1, None).map_err(password_error)?;
+    let params = Params::new(MEMORY_KIB, HASH_PASSES, 1, None).map_err(password_error)?;
     let hashed = derive(password, phc::Salt::new(&salt).map_err(password_error)?, params)?;
     Ok(PasswordHash::new(hashed.to_string()))
 }
 
-fn verify(password: &str, stored: &PasswordHash) -> bool {
-    let Ok(stored) = phc::PasswordHash::new(stored.reveal()) else { return false };
-    let (Some(salt), Ok(params)) = (stored.salt, Params::try_from(&stored)) else { return false };
-    let Ok(found) = derive(password, salt, params) else { return false };
-    let is_same_way = (found.algorithm, found.version) == (stored.algorithm, stored.version);
+fn verify(password: &str, stored_hash: &PasswordHash) -> bool {
+    let Ok(stored_hash) = phc::PasswordHash::new(stored_hash.reveal()) else { return false };
+    let (Some(salt), Ok(params)) = (stored_hash.salt, Params::try_from(&stored_hash)) else { return false };
+    let Ok(derived_hash) = derive(password, salt, params) else { return false };
+    let is_same_way = (derived_hash.algorithm, derived_hash.version) == (stored_hash.algorithm, stored_hash.version);
     // Outputs are compared in constant time.
-    is_same_way && found.hash.is_some() && found.hash == stored.hash
+    is_same_way && derived_hash.hash.is_some() && derived_hash.hash == stored_hash.hash
 }
 
 fn derive(password: &str, salt: phc::Salt, params: Params) -> Result<phc::PasswordHash, PasswordError> {
     let mut memory: Vec<Block> = Vec::with_capacity(params.block_count().max(ALLOCATED_KIB * 1024 / Block::SIZE));
     memory.resize(params.block_count(), Block::new());
     let mut output = [0; Params::DEFAULT_OUTPUT_LEN];
-    let shown = phc::ParamsString::try_from(&params).map_err(password_error)?;
+    let params_text = phc::ParamsString::try_from(&params).map_err(password_error)?;
     let (algorithm, version) = (Algorithm::Argon2id, Version::V0x13);
     let argon2 = Argon2::new(algorithm, version, params);
     argon2
@@ -118,7 +118,7 @@ fn derive(password: &str, salt: phc::Salt, params: Params) -> Result<phc::Passwo
     Ok(phc::PasswordHash {
         algorithm: algorithm.ident(),
         version: Some(version.into()),
-        params: shown,
+        params: params_text,
         salt: Some(salt),
         hash: Some(phc::Output::new(&output).map_err(password_error)?),
     })

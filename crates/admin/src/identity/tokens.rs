@@ -93,9 +93,8 @@ impl std::fmt::Debug for Token {
 /// A caller with a valid token.
 #[derive(Clone, Debug)]
 pub struct Principal {
-    /// The token.
     pub token: TokenRecord,
-    /// The account that it belongs to.
+    /// The account that the token belongs to.
     pub owner: Option<Account>,
     /// Its rights, limited to those of its owner.
     pub rights: Rights,
@@ -181,8 +180,8 @@ pub fn signature(token: &TokenRecord, owner: Option<&Account>) -> String {
 ///
 /// # Errors
 /// The store's.
-pub async fn add(store: &dyn Store, new: &TokenRecord) -> Result<bool, StoreError> {
-    store_once(|| store.add_token(new)).await
+pub async fn add(store: &dyn Store, new_token: &TokenRecord) -> Result<bool, StoreError> {
+    store_once(|| store.add_token(new_token)).await
 }
 
 /// Replaces a token by a new one; the old one stays valid until `old_ends_at` at the latest. `false` if it has ended.
@@ -191,13 +190,13 @@ pub async fn add(store: &dyn Store, new: &TokenRecord) -> Result<bool, StoreErro
 /// The store's.
 pub async fn rotate(
     store: &dyn Store,
-    old: TokenId,
+    replaced_token: TokenId,
     old_ends_at: Timestamp,
-    new: &TokenRecord,
+    new_token: &TokenRecord,
 ) -> Result<bool, StoreError> {
-    let is_done = store_once(|| store.rotate_token(old, old_ends_at, new)).await?;
+    let is_rotated = store_once(|| store.rotate_token(replaced_token, old_ends_at, new_token)).await?;
     // An earlier try may have replaced the token and ended the old one, but its answer was lost.
-    Ok(is_done || store.token_by_id(new.id).await?.is_some())
+    Ok(is_rotated || store.token_by_id(new_token.id).await?.is_some())
 }
 
 /// Stores a token that has all rights and belongs to the server.

@@ -1,5 +1,5 @@
-//! Checks of a definition that only the server can make: of its instants against the present, and of the calendar, channels and scripts
-//! that it names.
+//! Checks of a definition that only the server can make: of its instants against the present, and of the calendar,
+//! channels and scripts that it uses.
 
 use crate::jobs::overrides;
 use crate::jobs::params;
@@ -34,9 +34,9 @@ pub(super) struct CheckedDefinition {
 impl CheckedDefinition {
     /// The definition as saved at `now`. A past `at` that is to run immediately is moved to `now`. The instant of the check would be too
     /// early, because saving a long list can take longer than a fire may be late.
-    pub(super) fn with_save_time(self, now: Timestamp, before: Option<&JobSpec>) -> Self {
+    pub(super) fn with_save_time(self, now: Timestamp, stored_spec: Option<&JobSpec>) -> Self {
         let mut spec = self.spec.clone();
-        spec.replace_past_instants(instant_after(now), before);
+        spec.replace_past_instants(instant_after(now), stored_spec);
         if spec == self.spec {
             return self;
         }
@@ -60,12 +60,12 @@ pub(super) fn instant_after(now: Timestamp) -> Timestamp {
 /// A calendar, with its current version.
 pub(super) type FoundCalendar = (PinnedCalendar, Arc<Calendar>);
 
-/// The calendars that a definition names; `None` for one that it does not name or that does not exist.
+/// The calendars that a definition uses; `None` for one that it does not use or that does not exist.
 pub(super) struct FoundCalendars {
     /// The calendar that removes or moves its fires.
-    pub(super) applied: Option<FoundCalendar>,
+    pub(super) applied_calendar: Option<FoundCalendar>,
     /// The calendar with the days of its `success_by`.
-    pub(super) expected: Option<FoundCalendar>,
+    pub(super) expected_calendar: Option<FoundCalendar>,
 }
 
 /// The current version of a calendar; `None` if it does not exist.
@@ -75,13 +75,13 @@ pub(super) struct FoundCalendars {
 pub async fn calendar(
     node: &Node,
     namespace: NamespaceId,
-    wanted: &str,
+    name: &str,
 ) -> Result<Option<(PinnedCalendar, Arc<Calendar>)>, StoreError> {
     // Text that cannot be a name is not looked up, so that unchecked text of a caller never reaches the database.
-    let is_name = name::check(wanted).is_ok();
-    let found = if is_name { node.store().calendar(namespace, wanted).await? } else { None };
-    let Some(record) = found else { return Ok(None) };
-    let calendar = Calendar::of_rule(wanted, &record.expanded_rule).map_err(|errors| StoreError::Corrupt {
+    let is_name = name::check(name).is_ok();
+    let record = if is_name { node.store().calendar(namespace, name).await? } else { None };
+    let Some(record) = record else { return Ok(None) };
+    let calendar = Calendar::of_rule(name, &record.expanded_rule).map_err(|errors| StoreError::Corrupt {
         table: "calendar_version",
         column: "expanded",
         id: record.id.get(),
@@ -90,25 +90,32 @@ pub async fn calendar(
     Ok(Some((PinnedCalendar { id: record.id, version: record.version }, Arc::new(calendar))))
 }
 
-/// Checks a definition that is to replace `before`.
+/// Checks a definition that is to replace `stored_spec`.
 pub(super) async fn check(
     node: &Node,
     namespace: NamespaceId,
     spec: JobSpec,
     now: Timestamp,
-    before: Option<&JobSpec>,
+    stored_spec: Option<&JobSpec>,
 ) -> Result<CheckedDefinition, JobError> {
-    let applied = match &spec.calendar {
+    let applied_calendar = match &spec.calendar {
         Some(used) => calendar(node, namespace, &used.name).await?,
         None => None,
     };
-    let expected = match expected_calendar(&spec) {
+    let expected_calendar = match expected_calendar(&spec) {
         Some(name) => calendar(node, namespace, name).await?,
         None => None,
     };
     let channels = channels_named(node, namespace, std::slice::from_ref(&spec)).await?;
     let scripts = scripts::find_named(node, namespace, std::slice::from_ref(&spec)).await?;
-    check_with(node, namespace, spec, now, before, (FoundCalendars { applied, expected }, &channels, &scripts))
+    check_with(
+        node,
+        namespace,
+        spec,
+        now,
+        stored_spec,
+        (FoundCalendars { applied_calendar, expected_calendar }, &channels, &scripts),
+    )
 }
 
 /// The name of the calendar with the days of a definition's `success_by`.
@@ -116,7 +123,7 @@ pub(super) fn expected_calendar(spec: &JobSpec) -> Option<&str> {
     spec.expect.as_deref()?.success_by.as_ref()?.calendar.as_deref()
 }
 
-/// The channels of the namespace; empty if no definition names any.
+/// The channels of the namespace; empty if no definition uses any.
 pub(super) async fn channels_named(
     node: &Node,
     namespace: NamespaceId,
@@ -134,37 +141,39 @@ pub(super) fn check_with(
     namespace: NamespaceId,
     mut spec: JobSpec,
     now: Timestamp,
-    before: Option<&JobSpec>,
+    stored_spec: Option<&JobSpec>,
     (calendars, channels, scripts): (FoundCalendars, &BTreeSet<String>, &FoundScripts),
 ) -> Result<CheckedDefinition, JobError> {
-    let FoundCalendars { applied: found, expected } = calendars;
-    let expected = expected.map(|(_, calendar)| calendar);
-    spec.replace_past_instants(instant_after(now), before);
-    let compiled = spec.compile_with(found.as_ref().map(|(_, calendar)| Arc::clone(calendar)));
+    let FoundCalendars { applied_calendar, expected_calendar } = calendars;
+    let expected_calendar = expected_calendar.map(|(_, calendar)| calendar);
+    spec.replace_past_instants(instant_after(now), stored_spec);
+    let compiled = spec.compile_with(applied_calendar.as_ref().map(|(_, calendar)| Arc::clone(calendar)));
     let mut errors = compiled.as_ref().err().cloned().unwrap_or_default();
-    if let Some(used) = spec.calendar.as_ref().filter(|_| found.is_none())
+    if let Some(calendar_use) = spec.calendar.as_ref().filter(|_| applied_calendar.is_none())
         && !errors.iter().any(|error| error.pointer == "/calendar/name")
     {
-        errors.push(missing_calendar_error(&used.name));
+        errors.push(missing_calendar_error(&calendar_use.name));
     }
-    errors.extend(expected_calendar_error(&spec, before, expected.as_deref()));
-    let expected_before = before.and_then(|before| before.expect.as_deref());
-    let named = spec.expect.iter().flat_map(|expect| expect.new_channels(expected_before));
-    for (index, name) in named.filter(|(_, name)| !channels.contains(*name) && name::check(name).is_ok()) {
+    errors.extend(expected_calendar_error(&spec, stored_spec, expected_calendar.as_deref()));
+    let expected_before = stored_spec.and_then(|before| before.expect.as_deref());
+    let new_channels = spec.expect.iter().flat_map(|expect| expect.new_channels(expected_before));
+    for (index, name) in new_channels.filter(|(_, name)| !channels.contains(*name) && name::check(name).is_ok()) {
         errors.push(missing_channel_error(
             format!("/expect/channels/{index}"),
             name,
             channels.iter().map(String::as_str),
         ));
     }
-    errors.extend(scripts::script_errors(&spec, before, scripts));
-    errors.extend(past_instant_errors(&spec, now, before));
-    errors.extend(hand_over_error(&spec, before, node.shared().config.silence));
-    errors.extend(queue_timeout_error(&spec, before));
-    errors.extend(params::param_errors(node, namespace, &spec, before));
-    errors.extend(overrides::override_errors(node, namespace, &spec, before));
+    errors.extend(scripts::script_errors(&spec, stored_spec, scripts));
+    errors.extend(past_instant_errors(&spec, now, stored_spec));
+    errors.extend(hand_over_error(&spec, stored_spec, node.shared().config.silence));
+    errors.extend(queue_timeout_error(&spec, stored_spec));
+    errors.extend(params::param_errors(node, namespace, &spec, stored_spec));
+    errors.extend(overrides::override_errors(node, namespace, &spec, stored_spec));
     match compiled {
-        Ok(job) if errors.is_empty() => Ok(CheckedDefinition { spec, job, calendar: found, checked_at: now }),
+        Ok(job) if errors.is_empty() => {
+            Ok(CheckedDefinition { spec, job, calendar: applied_calendar, checked_at: now })
+        }
         _ => Err(JobError::Invalid(errors)),
     }
 }
@@ -172,8 +181,8 @@ pub(super) fn check_with(
 /// Compiles a job's newest definition; without its calendar if that cannot be read, so that the definition can still be corrected.
 pub(super) async fn compile_newest(node: &Node, record: &JobRecord) -> Result<Job, JobError> {
     let key = (record.id, record.version);
-    let found = node.definitions_once(vec![key]).await?;
-    match found.get(&key) {
+    let definitions = node.definitions_once(vec![key]).await?;
+    match definitions.get(&key) {
         Some(definition) => Ok(definition.job.clone()),
         None => record.spec.compile().map_err(JobError::Invalid),
     }
@@ -185,16 +194,20 @@ pub(super) fn missing_calendar_error(name: &str) -> FieldError {
 }
 
 /// The error for a calendar of `success_by` that does not exist or has times of day: a deadline applies to whole days. A calendar that
-/// `before` already names is accepted, so that the job can still be paused.
-fn expected_calendar_error(spec: &JobSpec, before: Option<&JobSpec>, found: Option<&Calendar>) -> Option<FieldError> {
-    let wanted = expected_calendar(spec).filter(|wanted| name::check(wanted).is_ok())?;
-    if before.and_then(expected_calendar) == Some(wanted) {
+/// `stored_spec` already names is accepted, so that the job can still be paused.
+fn expected_calendar_error(
+    spec: &JobSpec,
+    stored_spec: Option<&JobSpec>,
+    calendar: Option<&Calendar>,
+) -> Option<FieldError> {
+    let calendar_name = expected_calendar(spec).filter(|wanted| name::check(wanted).is_ok())?;
+    if stored_spec.and_then(expected_calendar) == Some(calendar_name) {
         return None;
     }
-    let message = match found {
-        None => format!("there is no calendar {wanted:?} in this namespace"),
+    let message = match calendar {
+        None => format!("there is no calendar {calendar_name:?} in this namespace"),
         Some(calendar) if calendar.has_times() => {
-            format!("the calendar {wanted:?} has times of day, and success_by needs a calendar of days")
+            format!("the calendar {calendar_name:?} has times of day, and success_by needs a calendar of days")
         }
         Some(_) => return None,
     };
@@ -205,16 +218,20 @@ fn expected_calendar_error(spec: &JobSpec, before: Option<&JobSpec>, found: Opti
 pub(crate) fn missing_channel_error<'n>(
     pointer: String,
     name: &str,
-    known: impl Iterator<Item = &'n str>,
+    channel_names: impl Iterator<Item = &'n str>,
 ) -> FieldError {
-    let known: Vec<&str> = known.collect();
-    let there = if known.is_empty() { "there is none".to_owned() } else { format!("there are {}", known.join(", ")) };
-    FieldError::new(pointer, format!("there is no channel {name:?}; {there}"))
+    let channel_names: Vec<&str> = channel_names.collect();
+    let existing_channels = if channel_names.is_empty() {
+        "there is none".to_owned()
+    } else {
+        format!("there are {}", channel_names.join(", "))
+    };
+    FieldError::new(pointer, format!("there is no channel {name:?}; {existing_channels}"))
 }
 
 /// The error for a channel that was deleted while the definition was checked.
 pub(super) fn deleted_channel_error(expect: Option<&ExpectSpec>, name: &str) -> FieldError {
-    let index = expect.and_then(|expect| expect.channels.iter().position(|one| one == name));
+    let index = expect.and_then(|expect| expect.channels.iter().position(|channel| channel == name));
     FieldError::new(
         format!("/expect/channels/{}", index.unwrap_or_default()),
         format!("there is no channel {name:?}: it was deleted meanwhile"),
@@ -222,16 +239,16 @@ pub(super) fn deleted_channel_error(expect: Option<&ExpectSpec>, name: &str) -> 
 }
 
 /// The error for a `hand_over` that is too short. A group that hears no server stops after `silence`, and has ended after the executor's
-/// additional grace. If an item moved to another group earlier, two groups would execute its rows. A value that `before` already has is
+/// additional grace. If an item moved to another group earlier, two groups would execute its rows. A value that `stored_spec` already has is
 /// accepted, so that the job can still be paused.
-fn hand_over_error(spec: &JobSpec, before: Option<&JobSpec>, silence: Duration) -> Option<FieldError> {
-    let of = |spec: &JobSpec| spec.pump.as_ref().map(|pump| pump.hand_over);
-    let (given, stops_within) = (of(spec)?, silence + EXECUTOR_GRACE);
-    let is_wrong = given <= stops_within && before.and_then(of) != Some(given);
+fn hand_over_error(spec: &JobSpec, stored_spec: Option<&JobSpec>, silence: Duration) -> Option<FieldError> {
+    let hand_over_of = |spec: &JobSpec| spec.pump.as_ref().map(|pump| pump.hand_over);
+    let (hand_over, stops_within) = (hand_over_of(spec)?, silence + EXECUTOR_GRACE);
+    let is_wrong = hand_over <= stops_within && stored_spec.and_then(hand_over_of) != Some(hand_over);
     let message = || {
         format!(
             "{} must be longer than {}: a group that hears no server may execute rows for that long ({} of silence, {} to end)",
-            format_duration(given),
+            format_duration(hand_over),
             format_duration(stops_within),
             format_duration(silence),
             format_duration(EXECUTOR_GRACE)
@@ -240,27 +257,35 @@ fn hand_over_error(spec: &JobSpec, before: Option<&JobSpec>, silence: Duration) 
     is_wrong.then(|| FieldError::new("/pump/hand_over", message()))
 }
 
-/// The error for a `queue_timeout` of a pump job, which has no effect there. One that `before` already has is accepted, so that the job can
-/// still be paused.
-fn queue_timeout_error(spec: &JobSpec, before: Option<&JobSpec>) -> Option<FieldError> {
-    let of = |spec: &JobSpec| spec.pump.is_some().then_some(spec.queue_timeout);
-    let given = of(spec).filter(|given| *given != QUEUE_TIMEOUT_DEFAULT && before.and_then(of) != Some(*given));
-    given.map(|_| {
+/// The error for a `queue_timeout` of a pump job, which has no effect there. One that `stored_spec` already has is accepted, so that the job
+/// can still be paused.
+fn queue_timeout_error(spec: &JobSpec, stored_spec: Option<&JobSpec>) -> Option<FieldError> {
+    let timeout_of = |spec: &JobSpec| spec.pump.is_some().then_some(spec.queue_timeout);
+    let timeout = timeout_of(spec)
+        .filter(|timeout| *timeout != QUEUE_TIMEOUT_DEFAULT && stored_spec.and_then(timeout_of) != Some(*timeout));
+    timeout.map(|_| {
         FieldError::new("/queue_timeout", "a pump job waits for executors while its window is open; leave it out")
     })
 }
 
-/// Errors for instants that are in the past when they are set. Instants that `before` already has are accepted.
-fn past_instant_errors(spec: &JobSpec, now: Timestamp, before: Option<&JobSpec>) -> impl Iterator<Item = FieldError> {
-    let once = before.map(JobSpec::once_instants).unwrap_or_default();
-    let ends = before.map(JobSpec::end_instants).unwrap_or_default();
+/// Errors for instants that are in the past when they are set. Instants that `stored_spec` already has are accepted.
+fn past_instant_errors(
+    spec: &JobSpec,
+    now: Timestamp,
+    stored_spec: Option<&JobSpec>,
+) -> impl Iterator<Item = FieldError> {
+    let stored_instants = stored_spec.map(JobSpec::once_instants).unwrap_or_default();
+    let ends = stored_spec.map(JobSpec::end_instants).unwrap_or_default();
     let is_new = move |known: &[(String, Timestamp)], at| at <= now && !known.iter().any(|(_, before)| *before == at);
-    let at = spec.once_instants().into_iter().filter(move |(_, at)| is_new(&once, *at)).map(|(pointer, at)| {
-        let hint = "trigger the job to run it now, or let if_past be run";
-        FieldError::new(pointer, format!("{at} is in the past; {hint}"))
-    });
-    let end = spec.end_instants().into_iter().filter(move |(_, end)| is_new(&ends, *end));
-    at.chain(end.map(|(pointer, end)| FieldError::new(pointer, format!("{end} is in the past: it would never fire"))))
+    let once_errors =
+        spec.once_instants().into_iter().filter(move |(_, at)| is_new(&stored_instants, *at)).map(|(pointer, at)| {
+            let hint = "trigger the job to run it now, or let if_past be run";
+            FieldError::new(pointer, format!("{at} is in the past; {hint}"))
+        });
+    let end_errors = spec.end_instants().into_iter().filter(move |(_, end)| is_new(&ends, *end));
+    once_errors.chain(
+        end_errors.map(|(pointer, end)| FieldError::new(pointer, format!("{end} is in the past: it would never fire"))),
+    )
 }
 
 #[cfg(test)]

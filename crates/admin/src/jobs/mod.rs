@@ -62,7 +62,7 @@ pub enum JobError {
     /// There is no such job.
     #[error("there is no such job")]
     NotFound,
-    /// No code ever declared the job.
+    /// No code has ever declared the job.
     #[error("no code declares this job: there is no declaration to restore")]
     NotDeclared,
     /// An open run of the job has the key of the request.
@@ -73,12 +73,11 @@ pub enum JobError {
     Store(#[from] StoreError),
 }
 
-/// A request for a run.
 #[derive(Clone, Debug)]
 pub struct RunRequest {
     /// Parameters of this run only.
     pub params: Option<RunParams>,
-    /// Who requests it: a user or a program.
+    /// Whether a user or a program requests the run.
     pub trigger: Trigger,
     /// The run that this one repeats.
     pub parent: Option<RunId>,
@@ -105,28 +104,28 @@ impl RunRequest {
 /// # Errors
 /// [`JobError::Invalid`], [`JobError::NameTaken`], the store's.
 pub async fn create(node: &Node, namespace: NamespaceId, spec: JobSpec, author: &str) -> Result<JobRecord, JobError> {
-    let checked = checks::check(node, namespace, spec, node.now(), None).await?;
-    if node.store().job(namespace, &checked.spec.name).await?.is_some() {
+    let definition = checks::check(node, namespace, spec, node.now(), None).await?;
+    if node.store().job(namespace, &definition.spec.name).await?.is_some() {
         return Err(JobError::NameTaken);
     }
-    let app = app_of(node, namespace, &checked.spec, checked.checked_at).await?;
+    let app = app_of(node, namespace, &definition.spec, definition.checked_at).await?;
     let now = node.now();
-    let new = new_job(node, (namespace, app), checked.with_save_time(now, None), author, now);
-    let (wanted, expect) = (missing_calendar_error(&new.spec), new.spec.expect.clone());
-    match store_once(|| node.store().create_job(new.clone())).await? {
+    let new_job = new_job(node, (namespace, app), definition.with_save_time(now, None), author, now);
+    let (calendar_error, expect) = (missing_calendar_error(&new_job.spec), new_job.spec.expect.clone());
+    match store_once(|| node.store().create_job(new_job.clone())).await? {
         JobCreated::Saved(record) => {
             node.poke_scan();
             Ok(catch_up_new(node, *record).await)
         }
-        JobCreated::NameTaken => match node.store().job(namespace, &new.spec.name).await? {
+        JobCreated::NameTaken => match node.store().job(namespace, &new_job.spec.name).await? {
             // An earlier try created it, but its answer was lost.
-            Some(record) if record.id == new.id => {
+            Some(record) if record.id == new_job.id => {
                 node.poke_scan();
                 Ok(catch_up_new(node, record).await)
             }
             Some(_) | None => Err(JobError::NameTaken),
         },
-        JobCreated::NoCalendar => Err(JobError::Invalid(vec![wanted])),
+        JobCreated::NoCalendar => Err(JobError::Invalid(vec![calendar_error])),
         JobCreated::NoChannel(name) => {
             Err(JobError::Invalid(vec![checks::deleted_channel_error(expect.as_deref(), &name)]))
         }
@@ -138,19 +137,19 @@ pub async fn create(node: &Node, namespace: NamespaceId, spec: JobSpec, author: 
 fn new_job(
     node: &Node,
     (namespace, app): (NamespaceId, AppId),
-    checked: CheckedDefinition,
+    definition: CheckedDefinition,
     author: &str,
     now: Timestamp,
 ) -> NewJob {
-    let (calendar, checked_at) = (checked.pinned_calendar(), checked.checked_at);
-    let CheckedDefinition { spec, job, .. } = checked;
+    let (calendar, checked_at) = (definition.pinned_calendar(), definition.checked_at);
+    let CheckedDefinition { spec, job, .. } = definition;
     let anchor = now.ceil_second();
-    let once = job.timetable.once_within(checked_at, now).filter(|_| job.enabled);
+    let immediate_instant = job.timetable.once_within(checked_at, now).filter(|_| job.enabled);
     NewJob {
         id: JobId::new(node.new_id()),
         namespace,
         app,
-        next_fire_at: once.or_else(|| first_fire(&job, anchor, now)),
+        next_fire_at: immediate_instant.or_else(|| first_fire(&job, anchor, now)),
         delay: job.timetable.delay().filter(|_| job.enabled),
         calendar,
         declared: None,
@@ -161,11 +160,11 @@ fn new_job(
     }
 }
 
-/// Some schedules of `before` may have had an instant in the past, and have run immediately when they were saved. Keeps the instants that
+/// Some schedules of `stored_spec` may have had an instant in the past, and have run immediately when they were saved. Keeps the instants that
 /// they were given then ([`JobSpec::keep_run_instants`]), so that a definition that is sent again does not run them again. The caller has
-/// read `before` already, so the clock, which is read here, is later than every such instant in `before`.
-pub fn keep_run_instants(node: &Node, spec: &mut JobSpec, before: &JobSpec) {
-    spec.keep_run_instants(before, checks::instant_after(node.now()));
+/// read `stored_spec` already, so the clock, which is read here, is later than every such instant in `stored_spec`.
+pub fn keep_run_instants(node: &Node, spec: &mut JobSpec, stored_spec: &JobSpec) {
+    spec.keep_run_instants(stored_spec, checks::instant_after(node.now()));
 }
 
 /// Changes the definition of a job. If that pauses it, runs of its schedule that no executor has are skipped.
@@ -179,9 +178,9 @@ pub async fn change(
     expected_version: Option<i64>,
     author: &str,
 ) -> Result<JobRecord, JobError> {
-    let saved = change_definition(node, record, spec, expected_version, (None, author)).await?;
-    settle_if_paused(node, record, &saved, author).await?;
-    Ok(saved)
+    let saved_record = change_definition(node, record, spec, expected_version, (None, author)).await?;
+    settle_if_paused(node, record, &saved_record, author).await?;
+    Ok(saved_record)
 }
 
 /// Like [`change`], but does not wait for the ends of queued runs: their owners end them within about a second.
@@ -199,8 +198,13 @@ pub async fn change_without_wait(
 }
 
 /// If a change has paused the job, skips the runs of its schedule that no executor has.
-async fn settle_if_paused(node: &Node, before: &JobRecord, saved: &JobRecord, author: &str) -> Result<(), StoreError> {
-    if before.spec.enabled { end_queued_of_paused(node, saved, author).await } else { Ok(()) }
+async fn settle_if_paused(
+    node: &Node,
+    old_record: &JobRecord,
+    saved_record: &JobRecord,
+    author: &str,
+) -> Result<(), StoreError> {
+    if old_record.spec.enabled { end_queued_of_paused(node, saved_record, author).await } else { Ok(()) }
 }
 
 /// If a job is paused, skips the runs of its schedule that no executor has. A repeated pause also skips runs that were queued since, or
@@ -223,9 +227,9 @@ pub async fn end_queued_of_paused(node: &Node, record: &JobRecord, author: &str)
 pub async fn end_queued_of_deleted(
     node: &Node,
     job: JobId,
-    (queued, author): (Option<QueuedRunsPolicy>, &str),
+    (queued_policy, author): (Option<QueuedRunsPolicy>, &str),
 ) -> Result<QueuedRuns, StoreError> {
-    queued::end_queued(node, job, (Reason::Deleted, queued), author, Vec::new()).await
+    queued::end_queued(node, job, (Reason::Deleted, queued_policy), author, Vec::new()).await
 }
 
 /// Changes the definition of a job. If that pauses the job, its transaction also stores the requests to end queued runs.
@@ -234,12 +238,12 @@ async fn change_definition(
     record: &JobRecord,
     spec: JobSpec,
     expected_version: Option<i64>,
-    by: (Option<QueuedRunsPolicy>, &str),
+    choice_and_author: (Option<QueuedRunsPolicy>, &str),
 ) -> Result<JobRecord, JobError> {
     check_name(record, &spec)?;
-    let checked = checks::check(node, record.namespace, spec, node.now(), Some(&record.spec)).await?;
-    let saved = save(node, record, checked, expected_version, by).await?;
-    catch_up_with_calendar(node, saved).await
+    let definition = checks::check(node, record.namespace, spec, node.now(), Some(&record.spec)).await?;
+    let saved_record = save(node, record, definition, expected_version, choice_and_author).await?;
+    catch_up_with_calendar(node, saved_record).await
 }
 
 /// Moves a job to the newest version of its calendar, which the caller has read, without any other change.
@@ -249,44 +253,44 @@ pub(crate) async fn follow_calendar(
     calendar: Option<(PinnedCalendar, Arc<Calendar>)>,
     author: &str,
 ) -> Result<(), JobError> {
-    let found = calendar.as_ref().map(|(_, calendar)| Arc::clone(calendar));
-    let checked = CheckedDefinition {
+    let calendar_rule = calendar.as_ref().map(|(_, calendar)| Arc::clone(calendar));
+    let definition = CheckedDefinition {
         spec: record.spec.clone(),
-        job: record.spec.compile_with(found).map_err(JobError::Invalid)?,
+        job: record.spec.compile_with(calendar_rule).map_err(JobError::Invalid)?,
         calendar,
         checked_at: node.now(),
     };
-    if record.spec.calendar.is_some() && checked.calendar.is_none() {
+    if record.spec.calendar.is_some() && definition.calendar.is_none() {
         return Err(JobError::Invalid(vec![missing_calendar_error(&record.spec)]));
     }
-    save(node, record, checked, Some(record.version), (None, author)).await.map(drop)
+    save(node, record, definition, Some(record.version), (None, author)).await.map(drop)
 }
 
 async fn save(
     node: &Node,
     record: &JobRecord,
-    checked: CheckedDefinition,
+    definition: CheckedDefinition,
     expected_version: Option<i64>,
-    (queued, author): (Option<QueuedRunsPolicy>, &str),
+    (queued_policy, author): (Option<QueuedRunsPolicy>, &str),
 ) -> Result<JobRecord, JobError> {
-    let app = app_of(node, record.namespace, &checked.spec, checked.checked_at).await?;
-    let before = checks::compile_newest(node, record).await?;
+    let app = app_of(node, record.namespace, &definition.spec, definition.checked_at).await?;
+    let compiled_before = checks::compile_newest(node, record).await?;
     let now = node.now();
-    let checked = checked.with_save_time(now, Some(&record.spec));
+    let definition = definition.with_save_time(now, Some(&record.spec));
     let change = JobChange {
         id: record.id,
         expected_version,
-        spec: &checked.spec,
-        job: &checked.job,
-        before: &before,
-        calendar: checked.pinned_calendar(),
+        spec: &definition.spec,
+        job: &definition.job,
+        before: &compiled_before,
+        calendar: definition.pinned_calendar(),
         app,
         author,
         skipped_row_id: RunId::new(node.new_id()),
         now,
-        checked_at: checked.checked_at,
+        checked_at: definition.checked_at,
         reached: node.shared().latest_time(),
-        drops: Some(queued_drops(node, queued, author)),
+        drops: Some(queued_drops(node, queued_policy, author)),
     };
     match node.store().change_job(change).await? {
         JobSaved::Saved(record, reopened) => {
@@ -296,9 +300,9 @@ async fn save(
         }
         JobSaved::Conflict(version) => Err(JobError::Conflict { version }),
         JobSaved::NameTaken => Err(JobError::NameTaken),
-        JobSaved::NoCalendar => Err(JobError::Invalid(vec![missing_calendar_error(&checked.spec)])),
+        JobSaved::NoCalendar => Err(JobError::Invalid(vec![missing_calendar_error(&definition.spec)])),
         JobSaved::NoChannel(name) => {
-            Err(JobError::Invalid(vec![checks::deleted_channel_error(checked.spec.expect.as_deref(), &name)]))
+            Err(JobError::Invalid(vec![checks::deleted_channel_error(definition.spec.expect.as_deref(), &name)]))
         }
         JobSaved::NoScript(script) => Err(JobError::Invalid(vec![scripts::deleted_script_error(&script)])),
         JobSaved::BadParents(errors) => Err(JobError::Invalid(errors)),
@@ -307,8 +311,8 @@ async fn save(
     }
 }
 
-fn queued_drops<'a>(node: &Node, choice: Option<QueuedRunsPolicy>, by: &'a str) -> QueuedDrops<'a> {
-    QueuedDrops { choice, by, limit: node.shared().config.end_queued_max }
+fn queued_drops<'a>(node: &Node, queued_policy: Option<QueuedRunsPolicy>, author: &'a str) -> QueuedDrops<'a> {
+    QueuedDrops { choice: queued_policy, by: author, limit: node.shared().config.end_queued_max }
 }
 
 /// [`catch_up_with_calendar`] for a job that was created just now. An error would make the caller create the job again, so the job stays as it
@@ -322,12 +326,12 @@ async fn catch_up_new(node: &Node, record: JobRecord) -> JobRecord {
 
 /// Moves a saved job to the newest version of its calendar, if the calendar was saved concurrently and that save did not see the job.
 async fn catch_up_with_calendar(node: &Node, record: JobRecord) -> Result<JobRecord, JobError> {
-    let (Some(pin), Some(used)) = (record.calendar, &record.spec.calendar) else { return Ok(record) };
-    let found = calendar(node, record.namespace, &used.name).await?;
-    if found.as_ref().is_none_or(|(newest, _)| *newest == pin) {
+    let (Some(pin), Some(calendar_use)) = (record.calendar, &record.spec.calendar) else { return Ok(record) };
+    let used_calendar = calendar(node, record.namespace, &calendar_use.name).await?;
+    if used_calendar.as_ref().is_none_or(|(newest, _)| *newest == pin) {
         return Ok(record);
     }
-    match follow_calendar(node, &record, found, &format!("calendar {}", used.name)).await {
+    match follow_calendar(node, &record, used_calendar, &format!("calendar {}", calendar_use.name)).await {
         // Another caller changed the job meanwhile, and that call moves the job to the newest version of the calendar.
         Ok(()) | Err(JobError::Conflict { .. }) => {}
         Err(error) => return Err(error),
@@ -357,15 +361,15 @@ pub async fn pause(
     node: &Node,
     record: &JobRecord,
     author: &str,
-    queued: Option<QueuedRunsPolicy>,
+    queued_policy: Option<QueuedRunsPolicy>,
 ) -> Result<(JobRecord, QueuedRuns), JobError> {
     let spec = JobSpec { enabled: false, ..record.spec.clone() };
-    let before = queued::open_runs(node, record.id).await?;
+    let open_before = queued::open_runs(node, record.id).await?;
     let paused = match record.spec.enabled {
-        true => change_definition(node, record, spec, Some(record.version), (queued, author)).await?,
+        true => change_definition(node, record, spec, Some(record.version), (queued_policy, author)).await?,
         false => record.clone(),
     };
-    let runs = queued::end_queued(node, paused.id, (Reason::Paused, queued), author, before).await?;
+    let runs = queued::end_queued(node, paused.id, (Reason::Paused, queued_policy), author, open_before).await?;
     Ok((paused, runs))
 }
 
@@ -379,11 +383,13 @@ pub async fn delete(
     record: &JobRecord,
     expected_version: Option<i64>,
     detaches_followers: bool,
-    (queued, author): (Option<QueuedRunsPolicy>, &str),
+    (queued_policy, author): (Option<QueuedRunsPolicy>, &str),
 ) -> Result<Option<QueuedRuns>, JobError> {
-    let open = queued::open_runs(node, record.id).await?;
-    match delete_without_wait(node, record, expected_version, detaches_followers, (queued, author)).await? {
-        true => Ok(Some(queued::end_queued(node, record.id, (Reason::Deleted, queued), author, open).await?)),
+    let open_runs = queued::open_runs(node, record.id).await?;
+    match delete_without_wait(node, record, expected_version, detaches_followers, (queued_policy, author)).await? {
+        true => {
+            Ok(Some(queued::end_queued(node, record.id, (Reason::Deleted, queued_policy), author, open_runs).await?))
+        }
         false => Ok(None),
     }
 }
@@ -398,17 +404,26 @@ pub async fn delete_without_wait(
     record: &JobRecord,
     expected_version: Option<i64>,
     detaches_followers: bool,
-    (queued, author): (Option<QueuedRunsPolicy>, &str),
+    (queued_policy, author): (Option<QueuedRunsPolicy>, &str),
 ) -> Result<bool, JobError> {
     let (now, skipped_row_id) = (node.now(), RunId::new(node.new_id()));
-    let before = checks::compile_newest(node, record).await.ok();
-    let reached = node.shared().latest_time();
-    let (id, before, drops) = (record.id, before.as_ref(), Some(queued_drops(node, queued, author)));
-    let deletion =
-        JobDeletion { id, expected_version, before, skipped_row_id, now, reached, detaches_followers, drops };
+    let last_definition = checks::compile_newest(node, record).await.ok();
+    let deleted_at = node.shared().latest_time();
+    let (id, last_definition, queued_drops) =
+        (record.id, last_definition.as_ref(), Some(queued_drops(node, queued_policy, author)));
+    let deletion = JobDeletion {
+        id,
+        expected_version,
+        before: last_definition,
+        skipped_row_id,
+        now,
+        reached: deleted_at,
+        detaches_followers,
+        drops: queued_drops,
+    };
     match node.store().delete_job(deletion).await? {
         JobDeleted::Done => {
-            node.shared().definitions.jobs.forget(record.id);
+            node.shared().definitions.job_series.forget(record.id);
             Ok(true)
         }
         JobDeleted::NotFound => Ok(false),
@@ -423,16 +438,16 @@ pub async fn delete_without_wait(
 /// # Errors
 /// The store's.
 pub async fn next_fires(node: &Node, records: &[JobRecord]) -> Result<Vec<Option<Timestamp>>, StoreError> {
-    let found = node.definitions(records.iter().map(|record| (record.id, record.version))).await?;
+    let definitions = node.definitions(records.iter().map(|record| (record.id, record.version))).await?;
     let now = node.now();
-    let next = |record: &JobRecord| {
-        let job = &found.get(&(record.id, record.version))?.job;
+    let next_fire_at = |record: &JobRecord| {
+        let job = &definitions.get(&(record.id, record.version))?.job;
         match job.timetable.delay() {
             Some(_) => record.next_fire_at,
             None => first_fire(job, record.anchor, now),
         }
     };
-    Ok(records.iter().map(next).collect())
+    Ok(records.iter().map(next_fire_at).collect())
 }
 
 async fn app_of(node: &Node, namespace: NamespaceId, spec: &JobSpec, now: Timestamp) -> Result<AppId, JobError> {

@@ -32,12 +32,12 @@ impl RunParams {
 ///
 /// # Errors
 /// [`JobError::Invalid`] with an error for each parameter that may not be replaced or that the handler would refuse.
-pub fn run_params(node: &Node, record: &JobRecord, given: &Value) -> Result<Option<RunParams>, JobError> {
-    if let Err(message) = check_params_size(given) {
+pub fn run_params(node: &Node, record: &JobRecord, overrides: &Value) -> Result<Option<RunParams>, JobError> {
+    if let Err(message) = check_params_size(overrides) {
         return Err(JobError::Invalid(vec![FieldError::new("/params", message)]));
     }
     let spec = &record.spec;
-    let params = apply_overrides(spec, &spec.params, given)?;
+    let params = apply_overrides(spec, &spec.params, overrides)?;
     if params == spec.params {
         return Ok(None);
     }
@@ -57,13 +57,13 @@ pub async fn params_of_repetition(node: &Node, record: &JobRecord, run: &Run) ->
     if run.params.is_none() && is_current {
         return Ok(None);
     }
-    let Some(before) = spec_of(node, record, run).await? else { return Ok(None) };
+    let Some(run_spec) = spec_of(node, record, run).await? else { return Ok(None) };
     let spec = &record.spec;
-    let is_same_code = (&before.app, &before.handler) == (&spec.app, &spec.handler);
-    let base = if is_same_code { before.params.clone() } else { spec.params.clone() };
+    let is_same_code = (&run_spec.app, &run_spec.handler) == (&spec.app, &spec.handler);
+    let base_params = if is_same_code { run_spec.params.clone() } else { spec.params.clone() };
     let params = match run.params.as_deref() {
-        Some(given) => repeated_params(spec, base, serde_json::from_str(given).unwrap_or_default())?,
-        None => apply_overrides(spec, &base, &before.params)?,
+        Some(run_params) => repeated_params(spec, base_params, serde_json::from_str(run_params).unwrap_or_default())?,
+        None => apply_overrides(spec, &base_params, &run_spec.params)?,
     };
     Ok(Some(RunParams(params.to_string())))
 }
@@ -81,11 +81,11 @@ pub(super) fn override_errors(
     node: &Node,
     namespace: NamespaceId,
     spec: &JobSpec,
-    before: Option<&JobSpec>,
+    stored_spec: Option<&JobSpec>,
 ) -> Vec<FieldError> {
     let check_inputs = |spec: &JobSpec| (spec.app.clone(), spec.handler.clone(), spec.overrides.clone());
     let Some(Overrides::Only(pointers)) = &spec.overrides else { return Vec::new() };
-    if before.is_some_and(|before| check_inputs(before) == check_inputs(spec)) {
+    if stored_spec.is_some_and(|before| check_inputs(before) == check_inputs(spec)) {
         return Vec::new();
     }
     match jobs::params_schema(node, namespace, &spec.app, &spec.handler) {
@@ -94,19 +94,19 @@ pub(super) fn override_errors(
     }
 }
 
-fn apply_overrides(spec: &JobSpec, base: &Value, given: &Value) -> Result<Value, JobError> {
-    spec.effective_overrides().apply(&spec.handler, base, given).map_err(JobError::Invalid)
+fn apply_overrides(spec: &JobSpec, base_params: &Value, overrides: &Value) -> Result<Value, JobError> {
+    spec.effective_overrides().apply(&spec.handler, base_params, overrides).map_err(JobError::Invalid)
 }
 
 /// The parameters of a repeated run. The field [`PARENTS_FIELD`], which the server had added, is not checked against the job.
-fn repeated_params(spec: &JobSpec, base: Value, mut given: Value) -> Result<Value, JobError> {
-    let parents = given.as_object_mut().and_then(|fields| fields.remove(PARENTS_FIELD));
-    let base = match base {
+fn repeated_params(spec: &JobSpec, base_params: Value, mut overrides: Value) -> Result<Value, JobError> {
+    let parents = overrides.as_object_mut().and_then(|fields| fields.remove(PARENTS_FIELD));
+    let base = match base_params {
         base @ (Value::Object(_) | Value::Null) => base,
         other if parents.is_some() => Value::Object(Map::from_iter([(WRAPPER_FIELD.to_owned(), other)])),
         other => other,
     };
-    let mut params = apply_overrides(spec, &base, &given)?;
+    let mut params = apply_overrides(spec, &base, &overrides)?;
     if let Some(parents) = parents {
         if params.is_null() {
             params = Value::Object(Map::new());
@@ -121,14 +121,14 @@ fn repeated_params(spec: &JobSpec, base: Value, mut given: Value) -> Result<Valu
 /// Errors for pointers whose first part is not a field of the schema, if the schema allows no other fields.
 fn unknown_pointers(schema: &Value, pointers: &[String]) -> Vec<FieldError> {
     let is_closed = schema["additionalProperties"] == false && schema.get("patternProperties").is_none();
-    let Some(known) = schema["properties"].as_object().filter(|_| is_closed) else { return Vec::new() };
-    let first = |pointer: &String| {
+    let Some(properties) = schema["properties"].as_object().filter(|_| is_closed) else { return Vec::new() };
+    let first_step = |pointer: &String| {
         let name = pointer.trim_start_matches('/').split('/').next().unwrap_or_default();
         name.replace("~1", "/").replace("~0", "~")
     };
-    let unknown = pointers.iter().enumerate().filter(|(_, pointer)| !known.contains_key(&first(pointer)));
+    let unknown = pointers.iter().enumerate().filter(|(_, pointer)| !properties.contains_key(&first_step(pointer)));
     let error = |(index, pointer): (usize, &String)| {
-        let names: Vec<&str> = known.keys().map(String::as_str).collect();
+        let names: Vec<&str> = properties.keys().map(String::as_str).collect();
         let message = format!("{pointer:?} is not a parameter of the handler; it has {}", names.join(", "));
         FieldError::new(format!("/overrides/{index}"), message)
     };

@@ -17,12 +17,7 @@ use crate::registry::{Handler, ParamsSchema};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobWarning {
     /// No executor connected to this node has the handler: runs wait, and are skipped after the job's `queue_timeout`.
-    NoHandler {
-        /// The app.
-        app: String,
-        /// The handler.
-        handler: String,
-    },
+    NoHandler { app: String, handler: String },
     /// The job is in shadow mode: its fires are planned, and nothing is sent.
     Shadow,
     /// The definition was in shadow mode and no longer is: the other scheduler may still fire it.
@@ -37,10 +32,7 @@ pub enum JobWarning {
     /// The job has cron expressions alone, and none of them has an instant ahead.
     NeverFires,
     /// The calendar of the job removes all fires of its schedule, such as one whose days have all passed.
-    CalendarRemovesAll {
-        /// The calendar.
-        calendar: String,
-    },
+    CalendarRemovesAll { calendar: String },
 }
 
 impl std::fmt::Display for JobWarning {
@@ -82,8 +74,8 @@ pub fn params_schema(node: &Node, namespace: NamespaceId, app: &str, handler: &s
 
 /// The errors that the handler of a job would find in these parameters.
 pub(super) fn check_params(node: &Node, namespace: NamespaceId, spec: &JobSpec, params: &Value) -> Vec<FieldError> {
-    if let Some(missing) = glue::missing_script(&spec.handler, params) {
-        return vec![missing];
+    if let Some(missing_script) = glue::missing_script(&spec.handler, params) {
+        return vec![missing_script];
     }
     let of_agent = agent_handlers::params_schema(&spec.handler);
     let schema = match node.shared().registry.params_schema(namespace, &spec.app, &spec.handler) {
@@ -140,16 +132,16 @@ pub fn is_offered(node: &Node, namespace: NamespaceId, app: &str, handler: &str)
     node.shared().registry.params_schema(namespace, app, handler).is_some()
 }
 
-/// The errors in the parameters of a definition that replaces `before`. Parameters that were already saved are accepted: a job whose
+/// The errors in the parameters of a definition that replaces `stored_spec`. Parameters that were already saved are accepted: a job whose
 /// handler has since changed its parameters can still be paused.
 pub(super) fn param_errors(
     node: &Node,
     namespace: NamespaceId,
     spec: &JobSpec,
-    before: Option<&JobSpec>,
+    stored_spec: Option<&JobSpec>,
 ) -> Vec<FieldError> {
-    let has_changed = match before {
-        Some(before) => check_inputs(before) != check_inputs(spec),
+    let has_changed = match stored_spec {
+        Some(stored_spec) => check_inputs(stored_spec) != check_inputs(spec),
         None => true,
     };
     // A job without a schedule may get its parameters when it is triggered.
@@ -161,29 +153,30 @@ pub(super) fn param_errors(
     if let Err(message) = check_params_size(&spec.params) {
         return vec![FieldError::new("/params", message)];
     }
-    let named = spec.shards.as_ref().map_or(&[][..], ItemsSpec::named);
-    if named.iter().all(|shard| shard.params.is_null()) {
+    let named_shards = spec.shards.as_ref().map_or(&[][..], ItemsSpec::named);
+    if named_shards.iter().all(|shard| shard.params.is_null()) {
         return param_errors_in(node, namespace, spec, &spec.params);
     }
     // Checks the parameters that the handler receives for each shard, since a shard may add parameters that the job omits. Only the first
     // wrong shard is reported.
-    let of_shard = |(index, shard): (usize, &ItemSpec)| {
+    let shard_errors = |(index, shard): (usize, &ItemSpec)| {
         let params = with_params_of_shard(spec.params.clone(), &shard.params);
         let errors = match check_params_size(&params) {
             Err(message) => vec![FieldError::new("/params", message)],
             Ok(()) => param_errors_in(node, namespace, spec, &params),
         };
-        let below = |error: FieldError| FieldError { pointer: format!("/shards/{index}{}", error.pointer), ..error };
-        errors.into_iter().map(below).collect::<Vec<_>>()
+        let under_shard =
+            |error: FieldError| FieldError { pointer: format!("/shards/{index}{}", error.pointer), ..error };
+        errors.into_iter().map(under_shard).collect::<Vec<_>>()
     };
-    named.iter().enumerate().map(of_shard).find(|errors| !errors.is_empty()).unwrap_or_default()
+    named_shards.iter().enumerate().map(shard_errors).find(|errors| !errors.is_empty()).unwrap_or_default()
 }
 
 fn param_errors_in(node: &Node, namespace: NamespaceId, spec: &JobSpec, params: &Value) -> Vec<FieldError> {
     if node.shared().registry.params_schema(namespace, &spec.app, &spec.handler).is_none()
-        && let Some(missing) = agent_handlers::missing_param(&spec.handler, params)
+        && let Some(missing_param) = agent_handlers::missing_param(&spec.handler, params)
     {
-        return vec![missing];
+        return vec![missing_param];
     }
     check_params(node, namespace, spec, params)
 }

@@ -21,11 +21,11 @@ const FIRST_LOOK_DELAY: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueuedRuns {
     /// Queued runs that are skipped.
-    pub dropped: u64,
+    pub dropped_count: u64,
     /// Queued runs that are kept, and run in their turn.
-    pub kept: u64,
+    pub kept_count: u64,
     /// Runs that executors have, and that continue.
-    pub running: u64,
+    pub running_count: u64,
 }
 
 /// The open runs of a job, up to the configured bound.
@@ -34,51 +34,53 @@ pub(super) async fn open_runs(node: &Node, job: JobId) -> Result<Vec<Run>, Store
 }
 
 /// Skips the queued runs of a job that are not to be kept, and waits until their owners have ended them, at most for the configured time. If
-/// an owner is down, the owner or its successor ends the runs later. `before` has the runs that were open before the pause or deletion. If it
-/// has ended some of them already, the counts include these.
+/// an owner is down, the owner or its successor ends the runs later. `open_before` has the runs that were open before the pause or deletion.
+/// If it has ended some of them already, the counts include these.
 pub(super) async fn end_queued(
     node: &Node,
     job: JobId,
-    (reason, queued): (Reason, Option<QueuedRunsPolicy>),
-    by: &str,
-    before: Vec<Run>,
+    (reason, queued_policy): (Reason, Option<QueuedRunsPolicy>),
+    author: &str,
+    open_before: Vec<Run>,
 ) -> Result<QueuedRuns, StoreError> {
     let (config, asked_at) = (&node.shared().config, node.now());
-    let mut open = open_runs(node, job).await?;
-    let known: HashSet<RunId> = open.iter().map(|run| run.id).collect();
+    let mut open_runs = open_runs(node, job).await?;
+    let known_ids: HashSet<RunId> = open_runs.iter().map(|run| run.id).collect();
     // Runs of future fires were already settled when the definition was saved.
     let was_queued = |run: &Run| is_queued(run) && !is_fire_ahead(run, asked_at);
-    let was_dropped = |run: &Run| was_queued(run) && QueuedRunsPolicy::drops(queued, reason, run.trigger);
-    open.extend(before.into_iter().filter(|run| !known.contains(&run.id) && was_dropped(run)));
+    let was_dropped = |run: &Run| was_queued(run) && QueuedRunsPolicy::drops(queued_policy, reason, run.trigger);
+    open_runs.extend(open_before.into_iter().filter(|run| !known_ids.contains(&run.id) && was_dropped(run)));
     let is_whole = |run: &&Run| run.is_root() || run.shard_total.is_none_or(|total| total <= 1);
-    let (waiting, running): (Vec<&Run>, Vec<&Run>) = open.iter().filter(is_whole).partition(|run| is_queued(run));
-    let (dropped, kept): (Vec<&Run>, Vec<&Run>) =
-        waiting.into_iter().partition(|run| QueuedRunsPolicy::drops(queued, reason, run.trigger));
+    let (queued_runs, running_runs): (Vec<&Run>, Vec<&Run>) =
+        open_runs.iter().filter(is_whole).partition(|run| is_queued(run));
+    let (dropped_runs, kept_runs): (Vec<&Run>, Vec<&Run>) =
+        queued_runs.into_iter().partition(|run| QueuedRunsPolicy::drops(queued_policy, reason, run.trigger));
     let count = |runs: usize| u64::try_from(runs).unwrap_or(u64::MAX);
-    let mut runs = QueuedRuns { dropped: 0, kept: count(kept.len()), running: count(running.len()) };
-    let mut ids: Vec<RunId> = dropped.iter().map(|run| run.id).collect();
+    let mut runs =
+        QueuedRuns { dropped_count: 0, kept_count: count(kept_runs.len()), running_count: count(running_runs.len()) };
+    let mut ids: Vec<RunId> = dropped_runs.iter().map(|run| run.id).collect();
     if ids.is_empty() {
         return Ok(runs);
     }
-    node.store().ask_drops(&ids, CancelRequest { by, reason }, asked_at).await?;
-    dropped.iter().for_each(|run| node.poke_cancels(run));
-    let (until, mut pause, mut ended) = (Instant::now() + config.end_queued_wait, FIRST_LOOK_DELAY, 0);
+    node.store().ask_drops(&ids, CancelRequest { by: author, reason }, asked_at).await?;
+    dropped_runs.iter().for_each(|run| node.poke_cancels(run));
+    let (deadline, mut pause, mut ended_count) = (Instant::now() + config.end_queued_wait, FIRST_LOOK_DELAY, 0);
     loop {
-        let now = node.store().runs(&ids).await?;
+        let rows = node.store().runs(&ids).await?;
         let is_taken = |run: &&Run| run.status == RunStatus::Running || run.executor_id.is_some();
         // Runs of future fires are not waited for.
         let is_waited_for = |run: &&Run| !run.status.is_terminal() && !is_fire_ahead(run, asked_at);
-        ended += now.iter().filter(|run| run.status.is_terminal() && run.reason == Some(reason)).count();
-        let open: Vec<&Run> = now.iter().filter(is_waited_for).collect();
-        let taken = open.iter().copied().filter(is_taken).count();
-        if open.len() <= taken || Instant::now() >= until {
+        ended_count += rows.iter().filter(|run| run.status.is_terminal() && run.reason == Some(reason)).count();
+        let remaining_runs: Vec<&Run> = rows.iter().filter(is_waited_for).collect();
+        let taken_count = remaining_runs.iter().copied().filter(is_taken).count();
+        if remaining_runs.len() <= taken_count || Instant::now() >= deadline {
             // Runs that an executor got meanwhile count as running; those that their owners have not ended yet count as dropped.
-            runs.running += count(taken);
-            runs.dropped = count(ended + open.len() - taken);
+            runs.running_count += count(taken_count);
+            runs.dropped_count = count(ended_count + remaining_runs.len() - taken_count);
             return Ok(runs);
         }
-        ids = open.iter().map(|run| run.id).collect();
-        tokio::time::sleep_until((Instant::now() + pause).min(until)).await;
+        ids = remaining_runs.iter().map(|run| run.id).collect();
+        tokio::time::sleep_until((Instant::now() + pause).min(deadline)).await;
         pause *= 2;
     }
 }
@@ -159,14 +161,14 @@ mod tests {
             let pair = pair(open_runs_max).await;
             let engine = &pair.servers[server];
             let (paused, runs) = pause(engine, &pair.record, "li", None).await.unwrap();
-            assert!(!paused.spec.enabled && runs.dropped >= 5, "{runs:?} by {server}");
-            assert_eq!((runs.kept, runs.running), (1, 0), "{runs:?} by {server}");
+            assert!(!paused.spec.enabled && runs.dropped_count >= 5, "{runs:?} by {server}");
+            assert_eq!((runs.kept_count, runs.running_count), (1, 0), "{runs:?} by {server}");
             tokio::time::sleep(Duration::from_secs(3)).await;
             assert_eq!(open(&pair).await, [Trigger::Manual]);
             let (_, runs) = pause(engine, &paused, "li", Some(QueuedRunsPolicy::Run)).await.unwrap();
-            assert_eq!((runs.dropped, runs.kept), (0, 1));
+            assert_eq!((runs.dropped_count, runs.kept_count), (0, 1));
             let (_, runs) = pause(engine, &paused, "li", Some(QueuedRunsPolicy::Drop)).await.unwrap();
-            assert_eq!((runs.dropped, runs.kept), (1, 0));
+            assert_eq!((runs.dropped_count, runs.kept_count), (1, 0));
             assert_eq!(open(&pair).await, []);
         }
     }
@@ -196,7 +198,7 @@ mod tests {
         pair.store.delete_job(deletion).await.unwrap();
         assert_eq!(open(&pair).await, [Trigger::Manual]);
         let runs = jobs::end_queued_of_deleted(engine, paused.id, (None, "li")).await.unwrap();
-        assert_eq!(runs.dropped, 1);
+        assert_eq!(runs.dropped_count, 1);
         tokio::time::sleep(Duration::from_secs(3)).await;
         assert_eq!(open(&pair).await, []);
     }
@@ -209,12 +211,12 @@ mod tests {
                 jobs::delete(&pair.servers[server], &pair.record, None, false, (queued, "li")).await.unwrap().unwrap()
             };
             let runs = delete(&dropping, None).await;
-            assert!(runs.dropped >= 6 && runs.kept == 0, "{runs:?}");
+            assert!(runs.dropped_count >= 6 && runs.kept_count == 0, "{runs:?}");
             tokio::time::sleep(Duration::from_secs(3)).await;
             assert_eq!(open(&dropping).await, []);
             let keeping = pair(1_000).await;
             let runs = delete(&keeping, Some(QueuedRunsPolicy::Run)).await;
-            assert!(runs.kept >= 6 && runs.dropped == 0, "{runs:?}");
+            assert!(runs.kept_count >= 6 && runs.dropped_count == 0, "{runs:?}");
             assert!(open(&keeping).await.len() >= 6);
         }
     }

@@ -40,8 +40,8 @@ pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -
     let run = match key {
         None => store_once(|| node.store().request_run(node.token(), run.clone())).await?,
         Some((name, if_open)) => {
-            let keyed = Run { trigger_key: Some(name), ..run };
-            let store = || node.store().request_keyed_run(node.token(), keyed.clone(), if_open, node.now());
+            let keyed_run = Run { trigger_key: Some(name), ..run };
+            let store = || node.store().request_keyed_run(node.token(), keyed_run.clone(), if_open, node.now());
             match store_once(store).await? {
                 KeyedRun::Created(run) => run,
                 KeyedRun::Replaced(run, _) => {
@@ -63,23 +63,23 @@ pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -
 /// Acknowledges the failed run that this run repeats, since its failure needs no more attention. An error is only logged: the new run is
 /// stored, and a caller who gets an error requests another one.
 pub(super) async fn acknowledge_repeated(node: &Node, run: &Run) {
-    let Some(failed) = run.parent else { return };
-    if let Err(error) = node.store().acknowledge_dead_letters(run.namespace, &[failed]).await {
-        tracing::warn!(run = %failed, error = %chain(&error), "cannot acknowledge a failed run that was run again");
+    let Some(failed_run) = run.parent else { return };
+    if let Err(error) = node.store().acknowledge_dead_letters(run.namespace, &[failed_run]).await {
+        tracing::warn!(run = %failed_run, error = %chain(&error), "cannot acknowledge a failed run that was run again");
     }
 }
 
 fn new_requested_run(node: &Node, record: &JobRecord, request: RunRequest) -> Run {
     let (now, id, token) = (node.now(), node.new_id(), node.token());
     let fire_at: Timestamp = request.at.map_or(now, |at| at.max(now));
-    let of = RunJob { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
+    let run_job = RunJob { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
     let run = Run {
         cause: id,
         status: if fire_at > now + RING_AHEAD_MAX { RunStatus::Waiting } else { RunStatus::Pending },
         params: request.params.map(RunParams::into_text),
         parent: request.parent,
         only_executor: request.executor,
-        ..Run::new(RunId::new(id), of, fire_at, request.trigger, (token.node, token.epoch))
+        ..Run::new(RunId::new(id), run_job, fire_at, request.trigger, (token.node, token.epoch))
     };
     if record.spec.is_sharded() { run.for_all_shards() } else { run }
 }
@@ -175,11 +175,11 @@ mod tests {
         let plan = || RunRequest { at: Some(engine.now() + Duration::from_secs(600)), ..RunRequest::by(Trigger::Api) };
         let planned = request_run(&engine, &record, plan()).await.unwrap();
         let (paused, runs) = jobs::pause(&engine, &record, "li", Some(QueuedRunsPolicy::Drop)).await.unwrap();
-        assert_eq!((runs.dropped, runs.kept), (1, 0));
+        assert_eq!((runs.dropped_count, runs.kept_count), (1, 0));
         assert_eq!(world.status(planned.id).await, RunStatus::Skipped);
         let planned = request_run(&engine, &paused, plan()).await.unwrap();
         let runs = jobs::delete(&engine, &paused, None, false, (None, "li")).await.unwrap().unwrap();
-        assert_eq!(runs.dropped, 1);
+        assert_eq!(runs.dropped_count, 1);
         let ended = world.store.runs(&[planned.id]).await.unwrap().remove(0);
         assert_eq!((ended.status, ended.reason), (RunStatus::Skipped, Some(Reason::Deleted)));
         lifecycle.hard.cancel();

@@ -1,4 +1,4 @@
-//! The server's scripts that definitions refer to.
+//! Finds the server's scripts to which definitions refer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,75 +10,77 @@ use serde_json::Value;
 
 use crate::node::Node;
 
-const POINTER: &str = "/params/script";
+const SCRIPT_POINTER: &str = "/params/script";
 
-/// The language of each script that exists, by reference.
+/// The language of each script that exists, keyed by the reference.
 pub(super) type FoundScripts = BTreeMap<ScriptRef, String>;
 
-/// The scripts that the definitions name, as far as they exist.
+/// The scripts to which the definitions refer, as far as they exist.
 pub(super) async fn find_named(
     node: &Node,
     namespace: NamespaceId,
     specs: &[JobSpec],
 ) -> Result<FoundScripts, StoreError> {
-    let mut found = FoundScripts::new();
-    let wanted: BTreeSet<ScriptRef> = specs.iter().flat_map(scripts_named_in).collect();
-    for named in wanted {
+    let mut scripts = FoundScripts::new();
+    let script_refs: BTreeSet<ScriptRef> = specs.iter().flat_map(scripts_named_in).collect();
+    for named in script_refs {
         let Some(script) = node.store().script(namespace, &named.name).await? else { continue };
-        let is_there = match named.version {
+        let has_version = match named.version {
             None => true,
             Some(version) if version == script.newest.version => true,
             Some(version) => node.store().script_version(script.id, version).await?.is_some(),
         };
-        if is_there {
-            found.insert(named, script.language);
+        if has_version {
+            scripts.insert(named, script.language);
         }
     }
-    Ok(found)
+    Ok(scripts)
 }
 
 /// The parameters of the job and of its named shards, each with its pointer: a run takes its script from one of them.
 fn params_of_runs(spec: &JobSpec) -> Vec<(String, &Value)> {
     let shards = spec.shards.as_ref().map_or(&[][..], ItemsSpec::named);
-    let of_shards = shards.iter().enumerate();
-    let of_shards = of_shards.map(|(index, shard)| (format!("/shards/{index}/params"), &shard.params));
-    std::iter::once(("/params".to_owned(), &spec.params)).chain(of_shards).collect()
+    let shard_params = shards.iter().enumerate();
+    let shard_params = shard_params.map(|(index, shard)| (format!("/shards/{index}/params"), &shard.params));
+    std::iter::once(("/params".to_owned(), &spec.params)).chain(shard_params).collect()
 }
 
 fn scripts_named_in(spec: &JobSpec) -> Vec<ScriptRef> {
     params_of_runs(spec).into_iter().filter_map(|(_, params)| script_ref(&spec.handler, params)).collect()
 }
 
-/// The errors of the scripts that a definition names. A script that `before` already named is accepted.
-pub(super) fn script_errors(spec: &JobSpec, before: Option<&JobSpec>, found: &FoundScripts) -> Vec<FieldError> {
-    let before = before.filter(|before| before.handler == spec.handler).map(params_of_runs).unwrap_or_default();
-    let accepted: Vec<&Value> = before.into_iter().filter_map(|(_, params)| params.get("script")).collect();
-    let named = params_of_runs(spec).into_iter().filter_map(|(pointer, params)| {
-        let script = params.get("script").filter(|script| !accepted.contains(script))?;
-        let message = script_error(&spec.handler, params, script, found)?;
+/// The errors of the scripts to which a definition refers. A script to which `stored_spec` already referred is accepted.
+pub(super) fn script_errors(spec: &JobSpec, stored_spec: Option<&JobSpec>, scripts: &FoundScripts) -> Vec<FieldError> {
+    let stored_params =
+        stored_spec.filter(|before| before.handler == spec.handler).map(params_of_runs).unwrap_or_default();
+    let stored_scripts: Vec<&Value> =
+        stored_params.into_iter().filter_map(|(_, params)| params.get("script")).collect();
+    let script_params = params_of_runs(spec).into_iter().filter_map(|(pointer, params)| {
+        let script = params.get("script").filter(|script| !stored_scripts.contains(script))?;
+        let message = script_error(&spec.handler, params, script, scripts)?;
         Some(FieldError::new(format!("{pointer}/script"), message))
     });
-    named.collect()
+    script_params.collect()
 }
 
-fn script_error(handler: &str, params: &Value, script: &Value, found: &FoundScripts) -> Option<String> {
-    let Some(named) = script_ref(handler, params) else {
+fn script_error(handler: &str, params: &Value, script: &Value, scripts: &FoundScripts) -> Option<String> {
+    let Some(script_ref) = script_ref(handler, params) else {
         let is_meant = script::LANGUAGES.contains(&handler) && script.is_object();
         let message = "names no script: use {\"name\": \"close-orders\"} for the newest version of a script, and add \"version\" for another version";
         return is_meant.then(|| message.to_owned());
     };
-    match found.get(&named) {
-        None => Some(format!("there is no script {named} in this namespace")),
+    match scripts.get(&script_ref) {
+        None => Some(format!("there is no script {script_ref} in this namespace")),
         Some(language) if *language != handler => {
-            Some(format!("the script {:?} is written in {language}: the handler {language} runs it", named.name))
+            Some(format!("the script {:?} is written in {language}: the handler {language} runs it", script_ref.name))
         }
         Some(_) => None,
     }
 }
 
 /// The error for a script that was deleted while the definition was checked.
-pub(super) fn deleted_script_error(named: &ScriptRef) -> FieldError {
-    FieldError::new(POINTER, format!("there is no script {named}: it was deleted meanwhile"))
+pub(super) fn deleted_script_error(script_ref: &ScriptRef) -> FieldError {
+    FieldError::new(SCRIPT_POINTER, format!("there is no script {script_ref}: it was deleted meanwhile"))
 }
 
 #[cfg(test)]

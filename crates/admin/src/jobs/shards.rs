@@ -30,17 +30,14 @@ pub enum ShardsError {
         "the job names {now} shards, and this fire had {then}: the index of a shard would mean another one; run it again as a whole"
     )]
     OtherShards {
-        /// How many the definition names.
+        /// How many shards the definition names.
         now: usize,
-        /// How many the fire had.
+        /// How many shards the fire had.
         then: i32,
     },
     /// The shard with this index has another name in the definition than in the fire.
     #[error("the job's shard {index} has another name than in this fire; run it again as a whole")]
-    RenamedShard {
-        /// The index.
-        index: i32,
-    },
+    RenamedShard { index: i32 },
     /// The job is a pump job: its groups have no work that could be repeated separately.
     #[error("a pump job can be run again only as a whole: its items are dealt to its present groups")]
     IsPump,
@@ -59,17 +56,17 @@ pub fn is_unsuccessful(shard: &Run) -> bool {
     shard.status.is_terminal() && !is_good
 }
 
-/// The unsuccessful shards of a run, by index.
-async fn unsuccessful_shards(node: &Node, whole: &Run) -> Result<Vec<Run>, StoreError> {
-    let mut query = RunQuery { parent: Some(whole.id), limit: PAGE_LEN, ..RunQuery::default() };
+/// The unsuccessful shards of a run, sorted by index.
+async fn unsuccessful_shards(node: &Node, fire_run: &Run) -> Result<Vec<Run>, StoreError> {
+    let mut query = RunQuery { parent: Some(fire_run.id), limit: PAGE_LEN, ..RunQuery::default() };
     let (mut shards, mut read_count) = (Vec::new(), 0);
     while read_count < SHARD_COUNT_MAX {
-        let page = node.store().list_runs(whole.namespace, &query).await?;
+        let page = node.store().list_runs(fire_run.namespace, &query).await?;
         let is_last = page.len() < usize::try_from(PAGE_LEN).unwrap_or(usize::MAX);
         read_count += page.len();
         query.after = page.last().map(|run| run.id);
         // Repetitions of the whole run have the same parent, but another cause.
-        shards.extend(page.into_iter().filter(|shard| shard.cause == whole.cause && is_unsuccessful(shard)));
+        shards.extend(page.into_iter().filter(|shard| shard.cause == fire_run.cause && is_unsuccessful(shard)));
         if is_last {
             break;
         }
@@ -85,10 +82,10 @@ async fn unsuccessful_shards(node: &Node, whole: &Run) -> Result<Vec<Run>, Store
 /// [`ShardsError`].
 pub async fn request_failed_shards(
     node: &Node,
-    (record, whole): (&JobRecord, &Run),
+    (record, fire_run): (&JobRecord, &Run),
     request: RunRequest,
 ) -> Result<Run, ShardsError> {
-    if !whole.is_root() || whole.shard_total.is_none() {
+    if !fire_run.is_root() || fire_run.shard_total.is_none() {
         return Err(ShardsError::NoShards);
     }
     if !record.spec.is_sharded() {
@@ -97,72 +94,74 @@ pub async fn request_failed_shards(
     if record.spec.pump.is_some() {
         return Err(ShardsError::IsPump);
     }
-    let failed = unsuccessful_shards(node, whole).await?;
-    if failed.is_empty() {
+    let failed_shards = unsuccessful_shards(node, fire_run).await?;
+    if failed_shards.is_empty() {
         return Err(ShardsError::NoneFailed);
     }
-    let named = record.spec.shards.as_ref().map_or(0, |shards| shards.named().len());
-    let is_other =
-        |shard: &&Run| named > 0 && shard.shard_total.and_then(|total| usize::try_from(total).ok()) != Some(named);
-    if let Some(other) = failed.iter().find(is_other) {
-        return Err(ShardsError::OtherShards { now: named, then: other.shard_total.unwrap_or(0) });
+    let shard_count = record.spec.shards.as_ref().map_or(0, |shards| shards.named().len());
+    let is_of_other_definition = |shard: &&Run| {
+        shard_count > 0 && shard.shard_total.and_then(|total| usize::try_from(total).ok()) != Some(shard_count)
+    };
+    if let Some(other_shard) = failed_shards.iter().find(is_of_other_definition) {
+        return Err(ShardsError::OtherShards { now: shard_count, then: other_shard.shard_total.unwrap_or(0) });
     }
-    if let Some(index) = renamed_shard(node, record, &failed).await? {
+    if let Some(index) = renamed_shard(node, record, &failed_shards).await? {
         return Err(ShardsError::RenamedShard { index });
     }
-    let (again, shards) = fire_of(node, (record, &failed), &request);
+    let (new_fire, shards) = fire_of(node, (record, &failed_shards), &request);
     if let Some(trace) = request.trace {
-        node.store().note_trace(again.id, trace).await?;
+        node.store().note_trace(new_fire.id, trace).await?;
     }
-    let store = || node.store().request_shards(node.token(), again.clone(), shards.clone());
+    let store = || node.store().request_shards(node.token(), new_fire.clone(), shards.clone());
     let mut rows = store_once(store).await?;
-    let again = if rows.is_empty() { again } else { rows.remove(0) };
+    let new_fire = if rows.is_empty() { new_fire } else { rows.remove(0) };
     node.try_put_own(rows);
-    acknowledge_repeated(node, &again).await;
-    Ok(again)
+    acknowledge_repeated(node, &new_fire).await;
+    Ok(new_fire)
 }
 
 /// The first index of these shards that now belongs to a shard with another name in the definition. The repeated shard would get the
 /// parameters of that other shard.
-async fn renamed_shard(node: &Node, record: &JobRecord, failed: &[Run]) -> Result<Option<i32>, StoreError> {
-    let Some(version) = failed.first().map(|shard| shard.job_version).filter(|version| *version != record.version)
+async fn renamed_shard(node: &Node, record: &JobRecord, failed_shards: &[Run]) -> Result<Option<i32>, StoreError> {
+    let Some(version) =
+        failed_shards.first().map(|shard| shard.job_version).filter(|version| *version != record.version)
     else {
         return Ok(None);
     };
-    let Some(before) = node.store().definitions(&[(record.id, version)]).await?.pop() else { return Ok(None) };
+    let Some(run_definition) = node.store().definitions(&[(record.id, version)]).await?.pop() else { return Ok(None) };
     let name = |spec: &JobSpec, index| spec.shard(index).map(|shard| shard.name.clone());
-    let is_renamed = |index: &i32| name(&before.spec, *index) != name(&record.spec, *index);
-    Ok(failed.iter().map(|shard| shard.shard_index).find(is_renamed))
+    let is_renamed = |index: &i32| name(&run_definition.spec, *index) != name(&record.spec, *index);
+    Ok(failed_shards.iter().map(|shard| shard.shard_index).find(is_renamed))
 }
 
-fn fire_of(node: &Node, (record, failed): (&JobRecord, &[Run]), request: &RunRequest) -> (Run, Vec<Run>) {
+fn fire_of(node: &Node, (record, failed_shards): (&JobRecord, &[Run]), request: &RunRequest) -> (Run, Vec<Run>) {
     let (now, id, token) = (node.now(), node.new_id(), node.token());
-    let of = RunJob { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
-    let fresh = Run {
+    let run_job = RunJob { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
+    let new_fire = Run {
         cause: id,
         params: request.params.clone().map(super::RunParams::into_text),
         only_executor: request.executor.clone(),
-        ..Run::new(RunId::new(id), of, now, request.trigger, (token.node, token.epoch))
+        ..Run::new(RunId::new(id), run_job, now, request.trigger, (token.node, token.epoch))
     };
-    let count = i32::try_from(failed.len()).unwrap_or(i32::MAX);
-    let whole = Run {
+    let count = i32::try_from(failed_shards.len()).unwrap_or(i32::MAX);
+    let fire_row = Run {
         shard_index: ROOT_SHARD,
         shard_total: Some(count),
         open_shards: Some(count),
         status: RunStatus::Running,
         started_at: Some(now),
         parent: request.parent,
-        ..fresh.clone()
+        ..new_fire.clone()
     };
     let is_broadcast = record.spec.route == Route::Broadcast;
     let shard = |of: &Run| Run {
         id: RunId::new(node.new_id()),
         shard_index: of.shard_index,
         shard_total: of.shard_total,
-        parent: Some(whole.id),
+        parent: Some(fire_row.id),
         executor: of.executor.clone().filter(|_| is_broadcast),
-        ..fresh.clone()
+        ..new_fire.clone()
     };
-    let shards = failed.iter().map(shard).collect();
-    (whole, shards)
+    let shards = failed_shards.iter().map(shard).collect();
+    (fire_row, shards)
 }

@@ -23,7 +23,6 @@ pub(crate) struct Histogram {
     sum_us: AtomicU64,
 }
 
-/// A snapshot of a histogram.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct HistogramSnapshot {
     /// Upper ends in seconds, with the number in each bucket alone (not cumulative); the last end is infinite.
@@ -39,10 +38,10 @@ impl Histogram {
     }
 
     pub(crate) fn observe(&self, length: Duration) {
-        let us = u64::try_from(length.as_micros()).unwrap_or(u64::MAX);
-        let bucket = self.ends_ms.partition_point(|end| end.saturating_mul(1_000) < us);
+        let micros = u64::try_from(length.as_micros()).unwrap_or(u64::MAX);
+        let bucket = self.ends_ms.partition_point(|end| end.saturating_mul(1_000) < micros);
         self.counts[bucket].fetch_add(1, Ordering::Relaxed);
-        self.sum_us.fetch_add(us, Ordering::Relaxed);
+        self.sum_us.fetch_add(micros, Ordering::Relaxed);
     }
 
     /// The upper ends of the buckets, except the last, which has none.
@@ -50,15 +49,16 @@ impl Histogram {
         self.ends_ms
     }
 
-    /// The number in each bucket.
+    /// The number of durations in each bucket.
     pub(crate) fn counts(&self) -> Vec<u64> {
-        self.counts.iter().map(|one| one.load(Ordering::Relaxed)).collect()
+        self.counts.iter().map(|count| count.load(Ordering::Relaxed)).collect()
     }
 
     pub(crate) fn read(&self) -> HistogramSnapshot {
         let ends = self.ends_ms.iter().map(|end| Duration::from_millis(*end).as_secs_f64());
         let ends = ends.chain(std::iter::once(f64::INFINITY));
-        let buckets: Vec<(f64, u64)> = ends.zip(self.counts.iter().map(|one| one.load(Ordering::Relaxed))).collect();
+        let buckets: Vec<(f64, u64)> =
+            ends.zip(self.counts.iter().map(|count| count.load(Ordering::Relaxed))).collect();
         let count = buckets.iter().map(|(_, count)| count).sum();
         let sum_seconds = Duration::from_micros(self.sum_us.load(Ordering::Relaxed)).as_secs_f64();
         HistogramSnapshot { buckets, sum_seconds, count }

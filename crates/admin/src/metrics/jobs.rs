@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rondel_core::{JobId, RunStatus, Timestamp};
 
 /// Stored for an unknown instant.
-const NEVER: i64 = i64::MIN;
+const NEVER_SUCCEEDED: i64 = i64::MIN;
 /// Stored for an unknown status.
-const NONE: u8 = u8::MAX;
+const NO_STATUS: u8 = u8::MAX;
 
 /// The results of a job's runs, as far as this node has seen them.
 #[derive(Debug)]
@@ -36,14 +36,14 @@ impl JobSeries {
     fn new(namespace_name: &str) -> Self {
         Self {
             namespace_name: namespace_name.to_owned(),
-            succeeded_at_ms: AtomicI64::new(NEVER),
-            last_status: AtomicU8::new(NONE),
+            succeeded_at_ms: AtomicI64::new(NEVER_SUCCEEDED),
+            last_status: AtomicU8::new(NO_STATUS),
             failures: AtomicU64::new(0),
         }
     }
 
     /// Records the verdict of a run of the job.
-    pub(crate) fn ended(&self, status: RunStatus, at: Timestamp) {
+    pub(crate) fn record_verdict(&self, status: RunStatus, at: Timestamp) {
         self.last_status.store(status as u8, Ordering::Relaxed);
         match status {
             RunStatus::Succeeded => {
@@ -64,7 +64,7 @@ impl JobSeries {
     /// Discards the values that depend on the order of the runs. While the job belongs to another node, this node does not see all of its
     /// runs.
     fn reset_order_dependent(&self) {
-        self.last_status.store(NONE, Ordering::Relaxed);
+        self.last_status.store(NO_STATUS, Ordering::Relaxed);
         self.failures.store(0, Ordering::Relaxed);
     }
 
@@ -73,7 +73,7 @@ impl JobSeries {
         JobSnapshot {
             job,
             namespace_name: self.namespace_name.clone(),
-            succeeded_at: (succeeded_at_ms != NEVER).then(|| Timestamp::from_millis(succeeded_at_ms)),
+            succeeded_at: (succeeded_at_ms != NEVER_SUCCEEDED).then(|| Timestamp::from_millis(succeeded_at_ms)),
             last_status: RunStatus::ALL.get(usize::from(self.last_status.load(Ordering::Relaxed))).copied(),
             failures: self.failures.load(Ordering::Relaxed),
         }
@@ -97,21 +97,21 @@ impl JobSeriesTable {
         if self.count_max == 0 {
             return None;
         }
-        let mut known = self.series.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(series) = known.get(&job) {
+        let mut series_by_job = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(series) = series_by_job.get(&job) {
             return Some(Arc::clone(series));
         }
-        if known.len() >= self.count_max {
+        if series_by_job.len() >= self.count_max {
             return None;
         }
         let series = Arc::new(JobSeries::new(namespace_name));
-        known.insert(job, Arc::clone(&series));
+        series_by_job.insert(job, Arc::clone(&series));
         Some(series)
     }
 
     pub(crate) fn all(&self) -> Vec<JobSnapshot> {
-        let known = self.series.lock().unwrap_or_else(PoisonError::into_inner);
-        known.iter().map(|(job, series)| series.read(*job)).collect()
+        let series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        series.iter().map(|(job, series)| series.read(*job)).collect()
     }
 
     /// Discards the newest verdicts of a job that belongs to another node now.
@@ -153,17 +153,17 @@ mod tests {
         let at = Timestamp::from_secs;
         let read = || series.read(JobId::new(1));
         assert_eq!((read().last_status, read().succeeded_at, read().failures), (None, None, 0));
-        series.ended(RunStatus::Succeeded, at(5));
-        series.ended(RunStatus::Failed, at(6));
-        series.ended(RunStatus::Skipped, at(7));
-        series.ended(RunStatus::TimedOut, at(8));
+        series.record_verdict(RunStatus::Succeeded, at(5));
+        series.record_verdict(RunStatus::Failed, at(6));
+        series.record_verdict(RunStatus::Skipped, at(7));
+        series.record_verdict(RunStatus::TimedOut, at(8));
         assert_eq!(
             (read().last_status, read().succeeded_at, read().failures),
             (Some(RunStatus::TimedOut), Some(at(5)), 2)
         );
-        series.ended(RunStatus::Succeeded, at(9));
+        series.record_verdict(RunStatus::Succeeded, at(9));
         assert_eq!((read().succeeded_at, read().failures), (Some(at(9)), 0));
-        series.ended(RunStatus::Failed, at(10));
+        series.record_verdict(RunStatus::Failed, at(10));
         series.reset_order_dependent();
         assert_eq!((read().last_status, read().succeeded_at, read().failures), (None, Some(at(9)), 0));
     }

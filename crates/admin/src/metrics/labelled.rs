@@ -56,14 +56,14 @@ impl LabelledCounts {
 
     /// The verdicts that occurred, each with its count.
     pub(crate) fn read(&self) -> impl Iterator<Item = (RunStatus, u64)> {
-        let counted = RunStatus::ALL.iter().zip(&self.runs);
-        counted.map(|(status, count)| (*status, count.load(Ordering::Relaxed))).filter(|(_, count)| *count > 0)
+        let run_counts = RunStatus::ALL.iter().zip(&self.runs);
+        run_counts.map(|(status, count)| (*status, count.load(Ordering::Relaxed))).filter(|(_, count)| *count > 0)
     }
 }
 
 #[derive(Debug, Default)]
 struct LabelGroups {
-    /// The values seen of each key.
+    /// The values of each key that were seen so far.
     values: Vec<BTreeSet<String>>,
     groups: BTreeMap<Group, Arc<LabelledCounts>>,
 }
@@ -77,8 +77,8 @@ pub(crate) struct LabelledRuns {
 
 impl LabelledRuns {
     pub(crate) fn new(keys: Vec<String>) -> Self {
-        let known = LabelGroups { values: vec![BTreeSet::new(); keys.len()], groups: BTreeMap::new() };
-        Self { keys, groups: Mutex::new(known) }
+        let groups = LabelGroups { values: vec![BTreeSet::new(); keys.len()], groups: BTreeMap::new() };
+        Self { keys, groups: Mutex::new(groups) }
     }
 
     pub(crate) fn keys(&self) -> &[String] {
@@ -90,8 +90,8 @@ impl LabelledRuns {
         if self.keys.is_empty() {
             return None;
         }
-        let mut known = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        let values = self.keys.iter().zip(&mut known.values).map(|(key, seen)| match labels.get(key) {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let values = self.keys.iter().zip(&mut groups.values).map(|(key, seen)| match labels.get(key) {
             None => String::new(),
             Some(value) if seen.contains(value) => value.clone(),
             Some(value) if seen.len() < VALUE_COUNT_MAX => {
@@ -101,11 +101,12 @@ impl LabelledRuns {
             Some(_) => OTHER_NAMESPACES.to_owned(),
         });
         let mut group = Group { values: values.collect(), namespace: namespace.to_owned(), app: app.to_owned() };
-        if known.groups.len() >= GROUP_COUNT_MAX && !known.groups.contains_key(&group) {
-            let others = || OTHER_NAMESPACES.to_owned();
-            group = Group { namespace: others(), app: others(), values: vec![others(); self.keys.len()] };
+        if groups.groups.len() >= GROUP_COUNT_MAX && !groups.groups.contains_key(&group) {
+            let other = || OTHER_NAMESPACES.to_owned();
+            group = Group { namespace: other(), app: other(), values: vec![other(); self.keys.len()] };
         }
-        let counts = known.groups.entry(group).or_insert_with_key(|group| Arc::new(LabelledCounts::new(group.clone())));
+        let counts =
+            groups.groups.entry(group).or_insert_with_key(|group| Arc::new(LabelledCounts::new(group.clone())));
         Some(Arc::clone(counts))
     }
 
@@ -117,8 +118,8 @@ impl LabelledRuns {
 /// The name of a metric's label for a job label key: characters that Prometheus does not allow become `_`.
 #[must_use]
 pub fn label_name(key: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
-    format!("label_{}", key.chars().map(plain).collect::<String>())
+    let allowed_char = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    format!("label_{}", key.chars().map(allowed_char).collect::<String>())
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@ use rondel_core::Timestamp;
 use super::Histogram;
 
 /// Maximum age of the fires that count.
-const SPAN: Duration = Duration::from_secs(5 * 60);
+const AGE_MAX: Duration = Duration::from_secs(5 * 60);
 /// How often the counts are stored for comparison.
-const STEP: Duration = Duration::from_secs(15);
+const SNAPSHOT_PERIOD: Duration = Duration::from_secs(15);
 
 /// Counts of a histogram at instants in the last minutes, the oldest first.
 #[derive(Debug, Default)]
@@ -21,25 +21,26 @@ impl RecentLateness {
     /// the percentile lies beyond the last bucket end, the result is that end plus one.
     pub(crate) fn p99_ms(&mut self, histogram: &Histogram, now: Timestamp) -> Option<u64> {
         let counts = histogram.counts();
-        let Self(kept) = self;
+        let Self(snapshots) = self;
         // After the clock was set back, the stored instants are meaningless.
-        if kept.back().is_some_and(|(at, _)| *at > now) {
-            kept.clear();
+        if snapshots.back().is_some_and(|(at, _)| *at > now) {
+            snapshots.clear();
         }
-        if kept.back().is_none_or(|(at, _)| now.since(*at) >= STEP) {
-            kept.push_back((now, counts.clone()));
+        if snapshots.back().is_none_or(|(at, _)| now.since(*at) >= SNAPSHOT_PERIOD) {
+            snapshots.push_back((now, counts.clone()));
         }
-        while kept.len() > 1 && kept.get(1).is_some_and(|(at, _)| now.since(*at) >= SPAN) {
-            kept.pop_front();
+        while snapshots.len() > 1 && snapshots.get(1).is_some_and(|(at, _)| now.since(*at) >= AGE_MAX) {
+            snapshots.pop_front();
         }
-        let (_, before) = kept.front()?;
-        let gained: Vec<u64> = counts.iter().zip(before).map(|(now, before)| now.saturating_sub(*before)).collect();
-        let total: u64 = gained.iter().sum();
+        let (_, older_counts) = snapshots.front()?;
+        let count_by_bucket: Vec<u64> =
+            counts.iter().zip(older_counts).map(|(now, before)| now.saturating_sub(*before)).collect();
+        let total: u64 = count_by_bucket.iter().sum();
         let rank = (total * 99).div_ceil(100);
-        let mut sum = 0;
-        let bucket = gained.iter().position(|count| {
-            sum += count;
-            sum >= rank && sum > 0
+        let mut running_total = 0;
+        let bucket = count_by_bucket.iter().position(|count| {
+            running_total += count;
+            running_total >= rank && running_total > 0
         })?;
         let ends = histogram.ends_ms();
         ends.get(bucket).copied().or_else(|| ends.last().map(|last| last + 1))

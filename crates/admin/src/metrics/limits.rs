@@ -21,7 +21,6 @@ rondel_core::plain_word_enum! {
         Requests = "requests",
         /// Unauthenticated requests of one address.
         RequestsPerAddress = "requests_per_address",
-        /// Requests of one caller.
         RequestsPerCaller = "requests_per_caller",
         /// Unauthenticated requests of one address whose bodies have not arrived yet.
         BodiesPerAddress = "bodies_per_address",
@@ -33,7 +32,6 @@ rondel_core::plain_word_enum! {
         ReadsPerCaller = "reads_per_caller",
         /// Exports of the whole server.
         Exports = "exports",
-        /// Exports of one caller.
         ExportsPerCaller = "exports_per_caller",
         /// Lists of jobs being applied in the whole server.
         Applies = "applies",
@@ -43,15 +41,13 @@ rondel_core::plain_word_enum! {
         LiveStreams = "live_streams",
         /// Event or log streams of one caller.
         LiveStreamsPerCaller = "live_streams_per_caller",
-        /// Streams of executors with one token.
         ExecutorStreamsPerToken = "executor_streams_per_token",
-        /// Streams of executors at one address.
         ExecutorStreamsPerAddress = "executor_streams_per_address",
         /// Requests per second of one caller.
         ApiRate = "api_rate",
         /// Time for a TLS handshake or the head of a request.
         HeaderTimeout = "header_timeout",
-        /// Time for a body.
+        /// Time for the body of a request.
         BodyTimeout = "body_timeout",
         /// Time for a client to accept more of an answer.
         WriteTimeout = "write_timeout",
@@ -63,7 +59,7 @@ rondel_core::plain_word_enum! {
 pub(crate) struct Limits {
     counts: [AtomicU64; Limit::ALL.len()],
     /// When each limit was last logged, and its count at that time.
-    logged: Mutex<[Option<(Instant, u64)>; Limit::ALL.len()]>,
+    last_logged: Mutex<[Option<(Instant, u64)>; Limit::ALL.len()]>,
 }
 
 impl Limits {
@@ -85,15 +81,15 @@ impl Limits {
     /// The number of cases since the last line, if a line is to be written now; `None` while lines about the limit are suppressed.
     fn cases_to_log(&self, index: usize, total: u64) -> Option<u64> {
         let now = Instant::now();
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = logged.get_mut(index)?;
-        let before = match *entry {
+        let mut last_logged = self.last_logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = last_logged.get_mut(index)?;
+        let logged_count = match *entry {
             Some((at, _)) if now.saturating_duration_since(at) < LOG_PERIOD => return None,
-            Some((_, before)) => before,
+            Some((_, logged_count)) => logged_count,
             None => 0,
         };
         *entry = Some((now, total));
-        Some(total.saturating_sub(before))
+        Some(total.saturating_sub(logged_count))
     }
 
     pub(crate) fn read(&self) -> impl Iterator<Item = (Limit, u64)> + '_ {

@@ -117,8 +117,8 @@ impl Metrics {
     }
 }
 
-/// Converts a count.
-pub(crate) fn size(count: usize) -> u64 {
+/// The count, in the type of the counters.
+pub(crate) fn to_u64(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
@@ -147,17 +147,17 @@ impl CountedRun {
         Self { definition: Arc::clone(definition), is_unsent_fire, trigger, fire_at, is_whole_fire }
     }
 
-    /// The job and the planned instant of a fire that succeeded, if the job has expectations. A run among those `awaiting` their children
+    /// The job and the planned instant of a fire that succeeded, if the job has expectations. A run among those `awaiting_runs` their children
     /// has not succeeded yet.
     pub(crate) fn expected_success(
         &self,
-        finished: &EndOutcome,
-        awaiting: &[(JobId, RunId)],
+        end_outcome: &EndOutcome,
+        awaiting_runs: &[(JobId, RunId)],
     ) -> Option<(NamespaceId, JobId, Timestamp)> {
         let definition = &self.definition;
         let has_ended =
-            matches!(finished, EndOutcome::Stored(NextStep::Verdict { status: RunStatus::Succeeded, .. }, _));
-        let has_succeeded = has_ended && !awaiting.iter().any(|(job, _)| *job == definition.id);
+            matches!(end_outcome, EndOutcome::Stored(NextStep::Verdict { status: RunStatus::Succeeded, .. }, _));
+        let has_succeeded = has_ended && !awaiting_runs.iter().any(|(job, _)| *job == definition.id);
         let is_expected = definition.job.expect.is_some() && self.is_whole_fire;
         (has_succeeded && is_expected).then_some((definition.namespace, definition.id, self.fire_at))
     }
@@ -168,8 +168,8 @@ impl CountedRun {
     }
 
     pub(crate) fn of_ready(ready: &ReadyRun) -> Self {
-        let counted = Self::of(&ready.run, &ready.definition);
-        Self { is_unsent_fire: counted.is_unsent_fire && !ready.was_sent, ..counted }
+        let counted_run = Self::of(&ready.run, &ready.definition);
+        Self { is_unsent_fire: counted_run.is_unsent_fire && !ready.was_sent, ..counted_run }
     }
 }
 
@@ -188,7 +188,7 @@ impl Metrics {
     }
 
     /// Records a scan that could claim fires.
-    pub(crate) fn scanned(&self, now: Timestamp) {
+    pub(crate) fn record_scan(&self, now: Timestamp) {
         self.scanned_at_ms.store(now.as_millis(), Ordering::Relaxed);
     }
 
@@ -196,15 +196,15 @@ impl Metrics {
         Timestamp::from_millis(self.scanned_at_ms.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn answered(&self, status: u16, took: Duration) {
+    pub(crate) fn count_answer(&self, status: u16, length: Duration) {
         if let Some(count) = self.requests.get(usize::from(status / 100).saturating_sub(1)) {
             add(count, 1);
         }
-        self.request_duration.observe(took);
+        self.request_duration.observe(length);
     }
 
     /// Counts a run that is sent to an executor.
-    pub(crate) fn sent(&self, ready: &ReadyRun, now: Timestamp) {
+    pub(crate) fn count_sent(&self, ready: &ReadyRun, now: Timestamp) {
         let run = &ready.run;
         self.run_queue.observe(now.since(run.due_at));
         if run.attempt == 1 && !ready.was_sent && is_whole(run, &ready.definition) {
@@ -213,26 +213,26 @@ impl Metrics {
     }
 
     /// Counts the end of an attempt, if it was stored.
-    pub(crate) fn ended(&self, attempt_end: &AttemptEnd, counted: &CountedRun, finished: &EndOutcome) {
-        let EndOutcome::Stored(next_step, _) = finished else { return };
-        let counts = &counted.definition.counts;
+    pub(crate) fn count_end(&self, attempt_end: &AttemptEnd, counted_run: &CountedRun, end_outcome: &EndOutcome) {
+        let EndOutcome::Stored(next_step, _) = end_outcome else { return };
+        let counts = &counted_run.definition.counts;
         match next_step {
             NextStep::Retry { reason, .. } => counts.count_retry(*reason),
             NextStep::Verdict { status, .. } => {
                 counts.count_run(*status);
-                if let Some(labelled) = &counted.definition.labelled {
-                    labelled.count_run(*status);
+                if let Some(label_counts) = &counted_run.definition.labelled_counts {
+                    label_counts.count_run(*status);
                 }
-                if let Some(series) = &counted.definition.series {
-                    series.ended(*status, attempt_end.finished_at);
+                if let Some(series) = &counted_run.definition.job_series {
+                    series.record_verdict(*status, attempt_end.finished_at);
                 }
             }
         }
         if attempt_end.executor.is_none()
-            && counted.is_unsent_fire
+            && counted_run.is_unsent_fire
             && let Some(outcome) = FireOutcome::of_unsent(attempt_end.outcome)
         {
-            counts.count_fires(counted.trigger, outcome, 1);
+            counts.count_fires(counted_run.trigger, outcome, 1);
         }
         // The real end of a lost run is unknown, so its duration is not observed.
         if let Some(started_at) = attempt_end.started_at.filter(|_| !matches!(attempt_end.outcome, Outcome::Lost(_))) {
@@ -256,7 +256,7 @@ mod tests {
             let definition = definition(&spec);
             let mut sent = ready(5, &definition);
             (sent.run.shard_index, sent.run.shard_total) = (0, Some(1));
-            metrics.sent(&sent, Timestamp::from_secs(6));
+            metrics.count_sent(&sent, Timestamp::from_secs(6));
             let count: u64 = definition.counts.read_fires().map(|(.., count)| count).sum();
             assert_eq!((count, CountedRun::of_ready(&sent).is_unsent_fire), (expected, expected == 1), "{spec}");
         }

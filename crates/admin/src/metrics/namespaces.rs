@@ -76,7 +76,6 @@ impl FireOutcome {
 
 type Fires = [[AtomicU64; FireOutcome::ALL.len()]; Trigger::ALL.len()];
 
-/// The counts of one namespace.
 #[derive(Debug)]
 pub(crate) struct NamespaceCounts {
     pub(crate) name: String,
@@ -95,8 +94,8 @@ impl NamespaceCounts {
         }
     }
 
-    pub(crate) fn count_fires(&self, trigger: Trigger, outcome: FireOutcome, more: u64) {
-        self.fires[trigger as usize][outcome as usize].fetch_add(more, Ordering::Relaxed);
+    pub(crate) fn count_fires(&self, trigger: Trigger, outcome: FireOutcome, count: u64) {
+        self.fires[trigger as usize][outcome as usize].fetch_add(count, Ordering::Relaxed);
     }
 
     pub(crate) fn count_run(&self, status: RunStatus) {
@@ -111,19 +110,19 @@ impl NamespaceCounts {
     pub(crate) fn read_fires(&self) -> impl Iterator<Item = (Trigger, FireOutcome, u64)> {
         let triggers = Trigger::ALL.iter().zip(&self.fires);
         triggers.flat_map(|(trigger, outcomes)| {
-            let counted = FireOutcome::ALL.into_iter().zip(outcomes);
-            counted.map(|(outcome, count)| (*trigger, outcome, count.load(Ordering::Relaxed)))
+            let outcome_counts = FireOutcome::ALL.into_iter().zip(outcomes);
+            outcome_counts.map(|(outcome, count)| (*trigger, outcome, count.load(Ordering::Relaxed)))
         })
     }
 
     pub(crate) fn read_runs(&self) -> impl Iterator<Item = (RunStatus, u64)> {
-        let counted = RunStatus::ALL.iter().zip(&self.runs);
-        counted.map(|(status, count)| (*status, count.load(Ordering::Relaxed)))
+        let status_counts = RunStatus::ALL.iter().zip(&self.runs);
+        status_counts.map(|(status, count)| (*status, count.load(Ordering::Relaxed)))
     }
 
     pub(crate) fn read_retries(&self) -> impl Iterator<Item = (Reason, u64)> {
-        let counted = Reason::ALL.iter().zip(&self.retries);
-        counted.map(|(why, count)| (*why, count.load(Ordering::Relaxed)))
+        let reason_counts = Reason::ALL.iter().zip(&self.retries);
+        reason_counts.map(|(why, count)| (*why, count.load(Ordering::Relaxed)))
     }
 }
 
@@ -133,19 +132,19 @@ pub(crate) struct Namespaces(Mutex<BTreeMap<NamespaceId, Arc<NamespaceCounts>>>)
 
 impl Namespaces {
     pub(crate) fn of(&self, id: NamespaceId, name: &str) -> Arc<NamespaceCounts> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(counts) = known.get(&id) {
+        let mut namespaces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(counts) = namespaces.get(&id) {
             return Arc::clone(counts);
         }
         let (id, name) =
-            if known.len() < NAMESPACE_COUNT_MAX { (id, name) } else { (NamespaceId::new(0), OTHER_NAMESPACES) };
-        Arc::clone(known.entry(id).or_insert_with(|| Arc::new(NamespaceCounts::new(name))))
+            if namespaces.len() < NAMESPACE_COUNT_MAX { (id, name) } else { (NamespaceId::new(0), OTHER_NAMESPACES) };
+        Arc::clone(namespaces.entry(id).or_insert_with(|| Arc::new(NamespaceCounts::new(name))))
     }
 
     /// The ids and names of the namespaces with counts.
-    pub(crate) fn names(&self) -> Vec<(NamespaceId, String)> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.iter().map(|(id, counts)| (*id, counts.name.clone())).collect()
+    pub(crate) fn namespace_names(&self) -> Vec<(NamespaceId, String)> {
+        let namespaces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        namespaces.iter().map(|(id, counts)| (*id, counts.name.clone())).collect()
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<NamespaceCounts>> {

@@ -1,9 +1,9 @@
-//! Counts calls of XXL-JOB executors by their outcome.
+//! Counts the calls by XXL-JOB executors by their outcome.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 rondel_core::plain_word_enum! {
-    /// A call of an XXL-JOB executor.
+    /// A call by an XXL-JOB executor.
     pub XxlCall {
         /// The executor registers.
         Registry = "registry",
@@ -11,7 +11,7 @@ rondel_core::plain_word_enum! {
         RegistryRemove = "registry_remove",
         /// The executor reports the ends of runs, each of which is counted.
         Callback = "callback",
-        /// An unknown call.
+        /// A call of any other name.
         Other = "other",
     }
 }
@@ -57,11 +57,11 @@ impl XxlCalls {
 
     /// The counts that are not 0.
     pub(crate) fn read(&self) -> impl Iterator<Item = (XxlCall, XxlOutcome, u64)> + '_ {
-        let of_call = |(call, counts): (XxlCall, &'_ [AtomicU64; XxlOutcome::ALL.len()])| {
+        let counts_of_call = |(call, counts): (XxlCall, &'_ [AtomicU64; XxlOutcome::ALL.len()])| {
             let counts: Vec<u64> = counts.iter().map(|count| count.load(Ordering::Relaxed)).collect();
             XxlOutcome::ALL.into_iter().zip(counts).map(move |(outcome, count)| (call, outcome, count))
         };
-        XxlCall::ALL.into_iter().zip(&self.0).flat_map(of_call).filter(|(.., count)| *count > 0)
+        XxlCall::ALL.into_iter().zip(&self.0).flat_map(counts_of_call).filter(|(.., count)| *count > 0)
     }
 }
 

@@ -25,11 +25,11 @@ pub(super) struct Report {
     /// The app of the executor.
     app: AppId,
     /// The term and the number of the last order that the group has taken.
-    pub(super) taken: (i64, i64),
-    /// Its items, by name.
+    pub(super) taken_order: (i64, i64),
+    /// Its items, keyed by their names.
     pub(super) items: BTreeMap<String, v1::PumpProgress>,
     /// Whether a look took the report before it knew the group.
-    pub(super) waited: bool,
+    pub(super) has_waited: bool,
     /// Its size.
     bytes: usize,
 }
@@ -44,13 +44,13 @@ impl Report {
         let items: BTreeMap<String, v1::PumpProgress> =
             report.items.into_iter().map(|item| (item.name.clone(), item)).collect();
         let bytes = PART_OVERHEAD + items.values().map(item_bytes).sum::<usize>();
-        Self { app, taken: (report.term, report.number), items, waited: false, bytes }
+        Self { app, taken_order: (report.term, report.number), items, has_waited: false, bytes }
     }
 
     /// Merges another report of the group, newer or older.
     fn add(&mut self, other: Self) {
-        self.taken = self.taken.max(other.taken);
-        self.waited |= other.waited;
+        self.taken_order = self.taken_order.max(other.taken_order);
+        self.has_waited |= other.has_waited;
         for (name, item) in other.items {
             let is_older = |known: &v1::PumpProgress| (known.epoch, known.sequence) > (item.epoch, item.sequence);
             if !self.items.get(&name).is_some_and(is_older) {
@@ -64,7 +64,7 @@ impl Report {
     /// The report, if it may wait for one more look because this look did not know its group; `None` if it has waited before.
     pub(super) fn keep_for_next_look(group: ((ExecutorId, Owner), Self)) -> Option<((ExecutorId, Owner), Self)> {
         let (group, report) = group;
-        (!report.waited).then_some((group, Self { waited: true, ..report }))
+        (!report.has_waited).then_some((group, Self { has_waited: true, ..report }))
     }
 }
 
@@ -77,7 +77,7 @@ struct Inbox {
     /// The size of the reports of each app's executors.
     bytes: BTreeMap<AppId, usize>,
     /// Jobs of which an attempt has ended.
-    ended: BTreeSet<JobId>,
+    jobs_with_ends: BTreeSet<JobId>,
 }
 
 impl Inbox {
@@ -126,16 +126,16 @@ impl PumpBoard {
     /// Adds a stream of an executor.
     pub(crate) fn join(&self, session: SessionHandle) {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        let newest = streams.entry(session.executor).or_insert_with(|| session.clone());
-        if session.is_newer_than(newest) {
-            *newest = session;
+        let stream = streams.entry(session.executor).or_insert_with(|| session.clone());
+        if session.is_newer_than(stream) {
+            *stream = session;
         }
     }
 
     /// Removes an executor's stream that has ended.
-    pub(crate) fn leave(&self, executor: ExecutorId, number: u64) {
+    pub(crate) fn leave(&self, executor: ExecutorId, stream_number: u64) {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        if streams.get(&executor).is_some_and(|session| session.number == number) {
+        if streams.get(&executor).is_some_and(|session| session.number == stream_number) {
             streams.remove(&executor);
         }
     }
@@ -161,15 +161,15 @@ impl PumpBoard {
 
     /// Notes that the end of an attempt of a group, or of a root run, is stored.
     pub(crate) fn note_ended(&self, job: JobId) {
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).ended.insert(job);
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).jobs_with_ends.insert(job);
         self.news.notify_one();
     }
 
     /// All reports since the last call, and the jobs of which an attempt has ended since.
     pub(super) fn take_news(&self) -> (Reports, BTreeSet<JobId>) {
-        let Inbox { reports, ended, .. } =
+        let Inbox { reports, jobs_with_ends, .. } =
             std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner));
-        (reports, ended)
+        (reports, jobs_with_ends)
     }
 
     /// The reports of a job since the last call.
@@ -206,30 +206,30 @@ impl PumpBoard {
 
     /// Shows these totals. The counts of removed items are added to them, because a counter must not fall when an item is removed.
     pub(super) fn show(&self, mut totals: BTreeMap<JobId, Totals>) {
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shown_totals = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         for (job, its) in &mut totals {
-            let (last, removed) = shown.last_and_removed.entry(*job).or_default();
-            *removed = removed.plus(decrease(*last, its.counts));
-            *last = its.counts;
-            its.counts = its.counts.plus(*removed);
+            let (last_counts, removed_counts) = shown_totals.last_and_removed.entry(*job).or_default();
+            *removed_counts = removed_counts.plus(decrease(*last_counts, its.counts));
+            *last_counts = its.counts;
+            its.counts = its.counts.plus(*removed_counts);
         }
-        shown.totals = totals;
+        shown_totals.totals = totals;
     }
 
     /// Resolves when something was reported, or an attempt has ended.
-    pub(super) fn news(&self) -> impl Future<Output = ()> + '_ {
+    pub(super) fn wait_for_news(&self) -> impl Future<Output = ()> + '_ {
         self.news.notified()
     }
 }
 
 /// By how much counts have fallen.
-fn decrease(before: Counts, after: Counts) -> Counts {
-    let decrease = |before: i64, after: i64| before.saturating_sub(after).max(0);
+fn decrease(old_counts: Counts, new_counts: Counts) -> Counts {
+    let difference = |before: i64, after: i64| before.saturating_sub(after).max(0);
     Counts {
-        fetches: decrease(before.fetches, after.fetches),
-        rows: decrease(before.rows, after.rows),
-        done: decrease(before.done, after.done),
-        failed: decrease(before.failed, after.failed),
+        fetches: difference(old_counts.fetches, new_counts.fetches),
+        rows: difference(old_counts.rows, new_counts.rows),
+        done: difference(old_counts.done, new_counts.done),
+        failed: difference(old_counts.failed, new_counts.failed),
     }
 }
 
@@ -275,7 +275,7 @@ mod tests {
         let reports = board.take_news().0;
         let found: Vec<_> = reports.values().flat_map(BTreeMap::values).collect();
         assert_eq!(found.len(), 1);
-        assert_eq!((found[0].taken, found[0].items["a"].done, found[0].items.len()), ((1, 5), 50, 2));
+        assert_eq!((found[0].taken_order, found[0].items["a"].done, found[0].items.len()), ((1, 5), 50, 2));
         assert!(board.take_news().0.is_empty());
         assert_eq!(waiting_bytes(&board), 0);
     }

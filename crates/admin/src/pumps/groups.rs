@@ -10,7 +10,7 @@ use rondel_store::StoreError;
 
 use super::board::Report;
 use super::orders::{OrderContent, SentOrder, message, next_number};
-use super::{Look, progress};
+use super::{PumpSnapshot, progress};
 use crate::dispatch::given_name;
 use crate::node::Shared;
 use crate::registry::OnlineExecutor;
@@ -28,11 +28,11 @@ struct GroupState {
     /// The instant of the last look that found the group's run open.
     seen_at: Timestamp,
     /// Whether it is to leave its executor for another one.
-    leaves: bool,
+    is_leaving: bool,
     /// The last order that was sent to the group.
     last_order: Option<SentOrder>,
     /// The term and the number of the last order that the group has taken.
-    taken: (i64, i64),
+    taken_order: (i64, i64),
 }
 
 #[derive(Debug, Default)]
@@ -57,8 +57,8 @@ impl Groups {
         let Some(groups) = self.by_job.get_mut(&job) else { return Vec::new() };
         let mut changes = Vec::new();
         for ((executor, owner), report) in reports {
-            let Some(seen) = groups.get_mut(owner).filter(|seen| seen.executor == *executor) else { continue };
-            seen.taken = seen.taken.max(report.taken);
+            let Some(group_state) = groups.get_mut(owner).filter(|seen| seen.executor == *executor) else { continue };
+            group_state.taken_order = group_state.taken_order.max(report.taken_order);
             changes.extend(report.items.values().map(|item| progress::change(*owner, item)));
         }
         changes
@@ -70,15 +70,15 @@ impl Groups {
         job: JobId,
         reports: BTreeMap<(ExecutorId, Owner), Report>,
     ) -> BTreeMap<(ExecutorId, Owner), Report> {
-        let known = self.by_job.get(&job);
-        let is_unknown = |owner: &Owner| known.is_none_or(|groups| !groups.contains_key(owner));
+        let groups = self.by_job.get(&job);
+        let is_unknown = |owner: &Owner| groups.is_none_or(|groups| !groups.contains_key(owner));
         reports.into_iter().filter(|((_, owner), _)| is_unknown(owner)).collect()
     }
 
     /// Whether this was a group of the root run when it was seen last.
     pub(super) fn is_of_root(&self, job: JobId, owner: Owner, root: RunId) -> bool {
-        let seen = self.by_job.get(&job).and_then(|groups| groups.get(&owner));
-        seen.is_some_and(|seen| seen.root == Some(root))
+        let group_state = self.by_job.get(&job).and_then(|groups| groups.get(&owner));
+        group_state.is_some_and(|seen| seen.root == Some(root))
     }
 
     /// The groups of a job that this look has seen.
@@ -89,37 +89,39 @@ impl Groups {
         groups
     }
 
-    /// Reads where the groups of open root runs are, and decides which of them leaves its executor.
+    /// Reads which executors have the groups of open root runs, and decides which groups leave their executors.
     pub(super) async fn read_groups(
         &mut self,
         shared: &Shared,
-        look: &Look<'_>,
+        snapshot: &PumpSnapshot<'_>,
         pump: &Pump,
         roots: &[&Run],
     ) -> Result<(), StoreError> {
-        let expanded: Vec<_> = roots.iter().filter(|root| root.shard_total.is_some()).map(|root| root.id).collect();
-        let ending: BTreeSet<_> = roots.iter().filter(|root| root.cancel_by.is_some()).map(|root| root.id).collect();
-        let runs = match expanded.is_empty() {
+        let expanded_roots: Vec<_> =
+            roots.iter().filter(|root| root.shard_total.is_some()).map(|root| root.id).collect();
+        let ending_roots: BTreeSet<_> =
+            roots.iter().filter(|root| root.cancel_by.is_some()).map(|root| root.id).collect();
+        let runs = match expanded_roots.is_empty() {
             true => Vec::new(),
-            false => shared.store.runs_below(&expanded, rondel_core::job::SHARD_COUNT_MAX).await?,
+            false => shared.store.runs_below(&expanded_roots, rondel_core::job::SHARD_COUNT_MAX).await?,
         };
-        let groups = self.by_job.entry(look.record.job).or_default();
+        let groups = self.by_job.entry(snapshot.record.job).or_default();
         for run in runs.iter().filter(|run| run.status == RunStatus::Running && run.started_at.is_some()) {
             let Some(executor) = run.executor_id else { continue };
             let owner = Owner { run: run.id, attempt: run.attempt };
-            let seen = groups.entry(owner).or_insert_with(|| GroupState {
+            let group_state = groups.entry(owner).or_insert_with(|| GroupState {
                 root: run.parent,
                 executor,
                 mode: GroupMode::Takes,
-                seen_at: look.now,
-                leaves: false,
+                seen_at: snapshot.now,
+                is_leaving: false,
                 last_order: None,
-                taken: (0, 0),
+                taken_order: (0, 0),
             });
-            (seen.executor, seen.seen_at) = (executor, look.now);
+            (group_state.executor, group_state.seen_at) = (executor, snapshot.now);
             // A group that was queued when the job was paused, and began anyway, has no cancel request, but its root run has one.
-            let ends = run.cancel_by.is_some() || run.parent.is_some_and(|root| ending.contains(&root));
-            seen.mode = if ends || seen.leaves {
+            let ends = run.cancel_by.is_some() || run.parent.is_some_and(|root| ending_roots.contains(&root));
+            group_state.mode = if ends || group_state.is_leaving {
                 GroupMode::Leaves
             } else if shared.pumps.stream(executor).is_some() {
                 GroupMode::Takes
@@ -127,36 +129,42 @@ impl Groups {
                 GroupMode::Keeps
             };
         }
-        groups.retain(|_, seen| seen.seen_at + KEPT_FOR > look.now);
-        choose_leaving(groups, shared, look, pump);
+        groups.retain(|_, seen| seen.seen_at + KEPT_FOR > snapshot.now);
+        choose_leaving(groups, shared, snapshot, pump);
         Ok(())
     }
 
     /// Whether exactly `count` groups of a job work, none of them is about to leave, and each has taken its last order.
     pub(super) fn are_settled(&self, job: JobId, count: usize, now: Timestamp) -> bool {
         let groups = self.by_job.get(&job).into_iter().flat_map(BTreeMap::values);
-        let seen: Vec<&GroupState> = groups.filter(|seen| seen.seen_at == now).collect();
+        let groups_in_look: Vec<&GroupState> = groups.filter(|seen| seen.seen_at == now).collect();
         let is_settled = |seen: &&GroupState| {
-            let is_taken = seen.last_order.as_ref().is_some_and(|order| order.is_taken(seen.taken));
-            is_taken && !seen.leaves && seen.mode == GroupMode::Takes
+            let is_taken = seen.last_order.as_ref().is_some_and(|order| order.is_taken(seen.taken_order));
+            is_taken && !seen.is_leaving && seen.mode == GroupMode::Takes
         };
-        seen.len() == count && seen.iter().all(is_settled)
+        groups_in_look.len() == count && groups_in_look.iter().all(is_settled)
     }
 
     /// Sends each group its order, if that is new or may have been lost.
-    pub(super) fn order(&mut self, shared: &Shared, look: &Look<'_>, pump: &Pump, items: &BTreeMap<String, Item>) {
-        let now = look.now;
-        let Some(groups) = self.by_job.get_mut(&look.record.job) else { return };
+    pub(super) fn order(
+        &mut self,
+        shared: &Shared,
+        snapshot: &PumpSnapshot<'_>,
+        pump: &Pump,
+        items: &BTreeMap<String, Item>,
+    ) {
+        let now = snapshot.now;
+        let Some(groups) = self.by_job.get_mut(&snapshot.record.job) else { return };
         let mut orders: BTreeMap<ExecutorId, Vec<_>> = BTreeMap::new();
         for (owner, seen) in groups.iter_mut().filter(|(_, seen)| seen.seen_at == now) {
-            let content = OrderContent::of(*owner, items, seen.leaves);
-            if seen.last_order.as_ref().is_some_and(|sent| sent.makes_redundant(&content, seen.taken, now)) {
+            let content = OrderContent::of(*owner, items, seen.is_leaving);
+            if seen.last_order.as_ref().is_some_and(|sent| sent.makes_redundant(&content, seen.taken_order, now)) {
                 continue;
             }
-            self.number = next_number(look.record.term, self.number, seen.taken, now);
-            let number = (look.record.term, self.number);
-            orders.entry(seen.executor).or_default().push(content.order(*owner, number, pump, items));
-            seen.last_order = Some(SentOrder::new(content, number, now));
+            self.number = next_number(snapshot.record.term, self.number, seen.taken_order, now);
+            let order_number = (snapshot.record.term, self.number);
+            orders.entry(seen.executor).or_default().push(content.order(*owner, order_number, pump, items));
+            seen.last_order = Some(SentOrder::new(content, order_number, now));
         }
         for (executor, orders) in orders {
             if let Some(stream) = shared.pumps.stream(executor) {
@@ -169,65 +177,76 @@ impl Groups {
 
 /// Makes groups leave executors that no longer take groups. Also makes one group at a time leave an executor that has at least two groups
 /// more than another one.
-fn choose_leaving(groups: &mut BTreeMap<Owner, GroupState>, shared: &Shared, look: &Look<'_>, pump: &Pump) {
-    let now = look.now;
-    let online = online(shared, look);
+fn choose_leaving(groups: &mut BTreeMap<Owner, GroupState>, shared: &Shared, snapshot: &PumpSnapshot<'_>, pump: &Pump) {
+    let now = snapshot.now;
+    let executors = online(shared, snapshot);
     let count = |groups: &BTreeMap<Owner, GroupState>, id, leaves| {
-        let is_there = |seen: &&GroupState| seen.seen_at == now && seen.executor == id && seen.leaves == leaves;
-        u32::try_from(groups.values().filter(is_there).count()).unwrap_or(u32::MAX)
+        let is_of_executor = |group_state: &&GroupState| {
+            group_state.seen_at == now && group_state.executor == id && group_state.is_leaving == leaves
+        };
+        u32::try_from(groups.values().filter(is_of_executor).count()).unwrap_or(u32::MAX)
     };
-    let mut loads: Vec<Load> =
-        online.iter().map(|(one, room)| Load { groups: count(groups, one.id, false), room: *room }).collect();
-    for (executor, _) in online.iter().filter(|(one, _)| is_stopped(shared, look, one)) {
+    let mut loads: Vec<Load> = executors
+        .iter()
+        .map(|(executor, room)| Load { groups: count(groups, executor.id, false), room: *room })
+        .collect();
+    for (executor, _) in executors.iter().filter(|(executor, _)| is_stopped(shared, snapshot, executor)) {
         // Its groups leave whether or not another executor takes them.
-        for seen in groups.values_mut().filter(|seen| seen.seen_at == now && seen.executor == executor.id) {
-            (seen.leaves, seen.mode) = (true, GroupMode::Leaves);
+        for group_state in
+            groups.values_mut().filter(|group_state| group_state.seen_at == now && group_state.executor == executor.id)
+        {
+            (group_state.is_leaving, group_state.mode) = (true, GroupMode::Leaves);
         }
     }
     // Whether a group is already leaving. If so, only executors that take no groups lose further groups.
-    let mut is_moving = groups.values().any(|seen| seen.seen_at == now && seen.leaves);
+    let mut is_moving = groups.values().any(|group_state| group_state.seen_at == now && group_state.is_leaving);
     while let Some(from) = executor_to_unload(&loads, pump.per_executor) {
         if is_moving && loads[from].room != Room::Off {
             return;
         }
-        let stays = |(_, seen): &(&Owner, &mut GroupState)| {
-            seen.seen_at == now && seen.executor == online[from].0.id && seen.mode == GroupMode::Takes
+        let is_staying = |(_, group_state): &(&Owner, &mut GroupState)| {
+            group_state.seen_at == now
+                && group_state.executor == executors[from].0.id
+                && group_state.mode == GroupMode::Takes
         };
-        let Some((owner, seen)) = groups.iter_mut().filter(stays).max_by_key(|(owner, _)| **owner) else { return };
-        tracing::info!(run = %owner.run, executor = online[from].0.name, "a group of a pump leaves its executor");
-        (seen.leaves, seen.mode) = (true, GroupMode::Leaves);
+        let Some((owner, group_state)) = groups.iter_mut().filter(is_staying).max_by_key(|(owner, _)| **owner) else {
+            return;
+        };
+        tracing::info!(run = %owner.run, executor = executors[from].0.name, "a group of a pump leaves its executor");
+        (group_state.is_leaving, group_state.mode) = (true, GroupMode::Leaves);
         loads[from].groups -= 1;
         is_moving = true;
     }
 }
 
-/// The executors that have the job's handler, by id: their room, whether they are stopped, and the number of their stream.
-pub(super) fn executors(shared: &Shared, look: &Look<'_>) -> Vec<(ExecutorId, Room, bool, Option<u64>)> {
-    let one = |(one, room): (OnlineExecutor, Room)| {
-        let stream = shared.pumps.stream(one.id).map(|stream| stream.number);
-        (one.id, room, is_stopped(shared, look, &one), stream)
+/// The executors that have the job's handler, sorted by id: their room, whether they are stopped, and the number of
+/// their stream.
+pub(super) fn executors(shared: &Shared, snapshot: &PumpSnapshot<'_>) -> Vec<(ExecutorId, Room, bool, Option<u64>)> {
+    let executor_row = |(executor, room): (OnlineExecutor, Room)| {
+        let stream = shared.pumps.stream(executor.id).map(|stream| stream.number);
+        (executor.id, room, is_stopped(shared, snapshot, &executor), stream)
     };
-    let mut executors: Vec<_> = online(shared, look).into_iter().map(one).collect();
+    let mut executors: Vec<_> = online(shared, snapshot).into_iter().map(executor_row).collect();
     executors.sort_by_key(|(id, ..)| *id);
     executors
 }
 
-fn is_stopped(shared: &Shared, look: &Look<'_>, executor: &OnlineExecutor) -> bool {
-    shared.switches.of_executor(look.compiled.app, given_name(&executor.name)) == Switch::Stopped
+fn is_stopped(shared: &Shared, snapshot: &PumpSnapshot<'_>, executor: &OnlineExecutor) -> bool {
+    shared.switches.of_executor(snapshot.compiled.app, given_name(&executor.name)) == Switch::Stopped
 }
 
-/// The executors that have the job's handler, by name, and whether they take groups.
-fn online(shared: &Shared, look: &Look<'_>) -> Vec<(OnlineExecutor, Room)> {
-    let (job, app) = (look.job(), look.compiled.app);
-    let is_app_on = shared.switches.of_app(app) == Switch::Active;
-    let room = |one: &OnlineExecutor| {
-        let name = given_name(&one.name);
-        let is_on = is_app_on && shared.switches.of_executor(app, name) == Switch::Active;
-        if one.draining || !is_on || !job.select.admits(name, &one.labels) {
+/// The executors that have the job's handler, sorted by name, and whether they take groups.
+fn online(shared: &Shared, snapshot: &PumpSnapshot<'_>) -> Vec<(OnlineExecutor, Room)> {
+    let (job, app) = (snapshot.job(), snapshot.compiled.app);
+    let is_app_switched_on = shared.switches.of_app(app) == Switch::Active;
+    let room = |executor: &OnlineExecutor| {
+        let name = given_name(&executor.name);
+        let is_switched_on = is_app_switched_on && shared.switches.of_executor(app, name) == Switch::Active;
+        if executor.is_draining || !is_switched_on || !job.select.admits(name, &executor.labels) {
             return Room::Off;
         }
-        if one.running < one.slots && !one.is_avoided(look.now) { Room::Open } else { Room::Full }
+        if executor.running < executor.slots && !executor.is_avoided(snapshot.now) { Room::Open } else { Room::Full }
     };
-    let has_handler = |one: &OnlineExecutor| one.app == app && one.handlers.contains(&job.handler);
-    shared.registry.all().into_iter().filter(has_handler).map(|one| (one.clone(), room(&one))).collect()
+    let has_handler = |executor: &OnlineExecutor| executor.app == app && executor.handlers.contains(&job.handler);
+    shared.registry.all().into_iter().filter(has_handler).map(|executor| (executor.clone(), room(&executor))).collect()
 }

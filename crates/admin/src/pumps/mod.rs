@@ -28,14 +28,14 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::board::PumpBoard;
 use self::board::Report;
 use self::groups::Groups;
-use self::rest::{Noticed, Rest, Rests};
+use self::rest::{PumpInputs, Rest, Rests};
 use crate::background::{Background, TickError};
 use crate::definitions::CompiledDefinition;
 use crate::node::Node;
 
 const PERIOD: Duration = Duration::from_secs(1);
 /// How long reports are gathered, to be written together.
-const GATHER_FOR: Duration = Duration::from_millis(200);
+const GATHER_TIME: Duration = Duration::from_millis(200);
 /// How many root runs of a job are looked at: an open one, one that waits behind it, and some that have ended.
 const ROOT_COUNT: u32 = 8;
 
@@ -47,11 +47,11 @@ pub(crate) struct PumpLoop {
     totals: BTreeMap<JobId, Totals>,
 }
 
-/// The definitions of a job's root runs, by version.
+/// The definitions of a job's root runs, keyed by their versions.
 type RootDefinitions = BTreeMap<i64, Arc<CompiledDefinition>>;
 
 /// A pump job in one look.
-struct Look<'a> {
+struct PumpSnapshot<'a> {
     record: PumpJob,
     compiled: &'a Arc<CompiledDefinition>,
     /// Whether a maintenance window of the job is under way. Also true while the windows are not known.
@@ -59,33 +59,33 @@ struct Look<'a> {
     now: Timestamp,
 }
 
-impl Look<'_> {
+impl PumpSnapshot<'_> {
     fn job(&self) -> &Job {
         &self.compiled.job
     }
 
-    fn next_step(&self, pump: &Pump, newest: Option<Root>, is_dry: bool) -> RootStep {
+    fn next_step(&self, pump: &Pump, newest_root: Option<Root>, is_dry: bool) -> RootStep {
         let state = PumpJobState {
             version: self.record.version,
             saved_at: self.record.saved_at,
             anchor: self.compiled.anchor,
             is_in_maintenance: self.is_in_maintenance,
         };
-        next_step((self.job(), pump), state, newest, is_dry, self.now)
+        next_step((self.job(), pump), state, newest_root, is_dry, self.now)
     }
 }
 
 impl Background for PumpLoop {
     const NAME: &'static str = "pumps";
-    const WORK: &'static str = "deal the items of pump jobs";
+    const ACTION: &'static str = "deal the items of pump jobs";
 
     fn period(&self) -> Option<Duration> {
         Some(PERIOD)
     }
 
     async fn wait_until_woken(&mut self) {
-        self.node.shared().pumps.news().await;
-        tokio::time::sleep(GATHER_FOR).await;
+        self.node.shared().pumps.wait_for_news().await;
+        tokio::time::sleep(GATHER_TIME).await;
     }
 
     async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
@@ -101,7 +101,7 @@ impl PumpLoop {
     /// Looks at all pump jobs, and returns how many changes were made. If one job fails, the others are still handled.
     async fn look(&mut self) -> Result<u64, StoreError> {
         let shared = Arc::clone(self.node.shared());
-        if !shared.membership.holds() || !shared.has_begun_adoption() {
+        if !shared.membership.holds_lease() || !shared.has_begun_adoption() {
             // Groups report a change once: what they report now waits for the next lease.
             return Ok(0);
         }
@@ -119,110 +119,110 @@ impl PumpLoop {
         let now = shared.clock.now();
         let living = records.iter().filter(|record| !record.is_deleted);
         let definitions = self.node.definitions(living.map(|record| (record.job, record.version))).await?;
-        let (mut reports, ended) = shared.pumps.take_news();
-        ended.iter().for_each(|job| self.rests.end(*job));
-        let (own, claimable) = (self.node.token().node, shared.membership.claimable_homes(now));
+        let (mut reports, jobs_with_ends) = shared.pumps.take_news();
+        jobs_with_ends.iter().for_each(|job| self.rests.end(*job));
+        let (own_node, claimable_nodes) = (self.node.token().node, shared.membership.claimable_homes(now));
         let is_in_maintenance = |compiled: &CompiledDefinition| match &windows {
             Some(windows) => windows.of(compiled.namespace, compiled.app, now).iter().any(|window| window.has(now)),
             None => true,
         };
-        let (mut count, mut failed) = (0, None);
+        let (mut count, mut first_error) = (0, None);
         for record in records {
-            let done = match definitions.get(&(record.job, record.version)) {
+            let result = match definitions.get(&(record.job, record.version)) {
                 _ if record.is_deleted => self.end_deleted(record).await,
-                Some(compiled) if record.home == own => {
+                Some(compiled) if record.home == own_node => {
                     let is_in_maintenance = is_in_maintenance(compiled);
-                    let look = Look { record, compiled, is_in_maintenance, now };
-                    let noticed = self.notice(&look);
+                    let snapshot = PumpSnapshot { record, compiled, is_in_maintenance, now };
+                    let inputs = self.read_inputs(&snapshot);
                     match reports.remove(&record.job) {
-                        None if self.rests(&look, &noticed) => Ok(0),
-                        reports => self.work(&look, noticed, reports.unwrap_or_default()).await,
+                        None if self.continues_to_rest(&snapshot, &inputs) => Ok(0),
+                        reports => self.handle_job(&snapshot, inputs, reports.unwrap_or_default()).await,
                     }
                 }
-                Some(compiled) if claimable.contains(&record.home) => {
+                Some(compiled) if claimable_nodes.contains(&record.home) => {
                     let is_in_maintenance = is_in_maintenance(compiled);
-                    self.begin_first(&Look { record, compiled, is_in_maintenance, now }).await
+                    self.begin_first(&PumpSnapshot { record, compiled, is_in_maintenance, now }).await
                 }
                 _ => Ok(0),
             };
-            match done {
-                Ok(done) => count += done,
-                Err(error) => failed = Some(error),
+            match result {
+                Ok(change_count) => count += change_count,
+                Err(error) => first_error = Some(error),
             }
         }
         shared.pumps.show(std::mem::take(&mut self.totals));
-        failed.map_or(Ok(count), Err)
+        first_error.map_or(Ok(count), Err)
     }
 
-    fn notice(&self, look: &Look<'_>) -> Noticed {
-        let executors = groups::executors(self.node.shared(), look);
-        Noticed { record: look.record, lease: self.node.token(), executors }
+    fn read_inputs(&self, snapshot: &PumpSnapshot<'_>) -> PumpInputs {
+        let executors = groups::executors(self.node.shared(), snapshot);
+        PumpInputs { record: snapshot.record, lease: self.node.token(), executors }
     }
 
     /// Whether a job continues to rest.
-    fn rests(&mut self, look: &Look<'_>, noticed: &Noticed) -> bool {
-        let Some(pump) = &look.job().pump else { return false };
+    fn continues_to_rest(&mut self, snapshot: &PumpSnapshot<'_>, inputs: &PumpInputs) -> bool {
+        let Some(pump) = &snapshot.job().pump else { return false };
         // A pump is dry if its groups find no more rows. This need not be checked here: either the pump was dry when its rest began, or the
         // report that it is dry ends the rest.
-        let step = |root| look.next_step(pump, root, false);
-        let Some(totals) = self.rests.continue_rest(noticed, look.now, step) else { return false };
-        self.totals.insert(look.record.job, totals);
+        let step = |root| snapshot.next_step(pump, root, false);
+        let Some(totals) = self.rests.continue_rest(inputs, snapshot.now, step) else { return false };
+        self.totals.insert(snapshot.record.job, totals);
         true
     }
 
     /// Handles a job whose home is this node.
-    async fn work(
+    async fn handle_job(
         &mut self,
-        look: &Look<'_>,
-        noticed: Noticed,
+        snapshot: &PumpSnapshot<'_>,
+        inputs: PumpInputs,
         reports: BTreeMap<(ExecutorId, Owner), Report>,
     ) -> Result<u64, StoreError> {
         let shared = Arc::clone(self.node.shared());
-        let job = look.record.job;
+        let job = snapshot.record.job;
         self.rests.end(job);
-        let (mut items, mut count) = match self.write_reports(look, &reports).await {
+        let (mut items, mut count) = match self.write_reports(snapshot, &reports).await {
             Ok(written) => written,
             Err(error) => {
                 shared.pumps.put_back(BTreeMap::from([(job, reports)]));
                 return Err(error);
             }
         };
-        let unknown = self.groups.unknown_reports(job, reports);
-        shared.pumps.put_back(BTreeMap::from([(job, unknown)]));
-        let Some(pump) = look.job().pump.clone() else {
-            return Ok(count + self.end_as_no_pump(look, items.len()).await?);
+        let unknown_reports = self.groups.unknown_reports(job, reports);
+        shared.pumps.put_back(BTreeMap::from([(job, unknown_reports)]));
+        let Some(pump) = snapshot.job().pump.clone() else {
+            return Ok(count + self.end_as_no_pump(snapshot, items.len()).await?);
         };
-        let roots = shared.store.pump_roots(job, look.now, ROOT_COUNT).await?;
+        let roots = shared.store.pump_roots(job, snapshot.now, ROOT_COUNT).await?;
         let definitions = self.root_definitions(&roots).await?;
-        count += self.step_roots(look, &pump, &roots, (&items, &definitions)).await?;
-        let of_pump: Vec<&Run> = roots.iter().filter(|run| is_of_pump(run, &definitions)).collect();
-        let open: Vec<&Run> = of_pump.iter().copied().filter(|run| !run.status.is_terminal()).collect();
+        count += self.step_roots(snapshot, &pump, &roots, (&items, &definitions)).await?;
+        let pump_roots: Vec<&Run> = roots.iter().filter(|run| is_of_pump(run, &definitions)).collect();
+        let open_roots: Vec<&Run> = pump_roots.iter().copied().filter(|run| !run.status.is_terminal()).collect();
         // The groups of a root run work under its definition until they end.
-        let working = open.iter().rev().find(|run| run.shard_total.is_some());
-        let compiled = working.and_then(|run| definitions.get(&run.job_version)).unwrap_or(look.compiled);
+        let working_root = open_roots.iter().rev().find(|run| run.shard_total.is_some());
+        let compiled = working_root.and_then(|run| definitions.get(&run.job_version)).unwrap_or(snapshot.compiled);
         let working_pump = compiled.job.pump.clone().unwrap_or_else(|| Arc::clone(&pump));
-        let (record, is_in_maintenance, now) = (look.record, look.is_in_maintenance, look.now);
-        let working_look = Look { record, compiled, is_in_maintenance, now };
-        self.groups.read_groups(&shared, &working_look, &working_pump, &open).await?;
-        count += self.write_late_reports(look, &mut items).await?;
-        let wanted = DealSettings {
+        let (record, is_in_maintenance, now) = (snapshot.record, snapshot.is_in_maintenance, snapshot.now);
+        let working_snapshot = PumpSnapshot { record, compiled, is_in_maintenance, now };
+        self.groups.read_groups(&shared, &working_snapshot, &working_pump, &open_roots).await?;
+        count += self.write_late_reports(snapshot, &mut items).await?;
+        let deal_settings = DealSettings {
             names: &working_pump.items,
             per_group: working_pump.items_per_group,
             hand_over: working_pump.limits.hand_over,
-            saved_at: look.record.saved_at,
+            saved_at: snapshot.record.saved_at,
         };
-        let changes = deal(&items, &self.groups.of(job, look.now), wanted, look.now);
+        let changes = deal(&items, &self.groups.of(job, snapshot.now), deal_settings, snapshot.now);
         let changes = apply_mutants(changes, &items);
         let is_dealt = changes.is_empty() && items.values().all(|item| item.asked_at.is_none());
-        count += self.change(look, &mut items, changes).await?;
-        self.groups.order(&shared, look, &working_pump, &items);
+        count += self.change(snapshot, &mut items, changes).await?;
+        self.groups.order(&shared, snapshot, &working_pump, &items);
         let is_shown = |item: &&Item| item.owner.is_some() || pump.items.contains_key(&item.name);
         // Counters must not fall when an item is removed from the definition.
         let totals = Totals::of(items.values().filter(is_shown)).with_counts_of(items.values());
         self.totals.insert(job, totals);
-        if is_dealt && works_alike(compiled, look.compiled) && self.are_settled(job, &open, look.now) {
-            let root = open.first().or(of_pump.first()).copied().map(roots::root);
-            self.rests.begin(Rest { since: look.now, noticed, root, totals });
+        if is_dealt && works_alike(compiled, snapshot.compiled) && self.are_settled(job, &open_roots, snapshot.now) {
+            let root = open_roots.first().or(pump_roots.first()).copied().map(roots::root);
+            self.rests.begin(Rest { since: snapshot.now, inputs, root, totals });
         }
         Ok(count)
     }
@@ -231,13 +231,13 @@ impl PumpLoop {
     /// that is no pump job goes on after each edit.
     async fn root_definitions(&self, roots: &[Run]) -> Result<RootDefinitions, StoreError> {
         let keys: BTreeSet<(JobId, i64)> = roots.iter().map(|run| (run.job, run.job_version)).collect();
-        let found = self.node.definitions(keys).await?;
-        Ok(found.into_values().map(|compiled| (compiled.version, compiled)).collect())
+        let definitions = self.node.definitions(keys).await?;
+        Ok(definitions.into_values().map(|compiled| (compiled.version, compiled)).collect())
     }
 
     /// Whether the open root run, if there is one, has all of its groups, and nothing is about to change.
-    fn are_settled(&self, job: JobId, open: &[&Run], now: Timestamp) -> bool {
-        let count = match open {
+    fn are_settled(&self, job: JobId, open_roots: &[&Run], now: Timestamp) -> bool {
+        let count = match open_roots {
             [] => Some(0),
             [root] if root.cancel_by.is_none() => root.shard_total.and_then(|total| usize::try_from(total).ok()),
             _ => None,
@@ -248,13 +248,13 @@ impl PumpLoop {
     /// Writes what groups have reported about the items of a job, and returns the items.
     async fn write_reports(
         &mut self,
-        look: &Look<'_>,
+        snapshot: &PumpSnapshot<'_>,
         reports: &BTreeMap<(ExecutorId, Owner), Report>,
     ) -> Result<(BTreeMap<String, Item>, u64), StoreError> {
-        let items = self.node.store().pump_items(look.record.job).await?;
+        let items = self.node.store().pump_items(snapshot.record.job).await?;
         let mut items: BTreeMap<String, Item> = items.into_iter().map(|item| (item.name.clone(), item)).collect();
-        let reported = self.groups.reported_changes(look.record.job, reports);
-        let count = self.change(look, &mut items, reported).await?;
+        let reported_changes = self.groups.reported_changes(snapshot.record.job, reports);
+        let count = self.change(snapshot, &mut items, reported_changes).await?;
         Ok((items, count))
     }
 
@@ -262,48 +262,48 @@ impl PumpLoop {
     /// written before the group's items are dealt to other groups, because they would be refused after that.
     async fn write_late_reports(
         &mut self,
-        look: &Look<'_>,
+        snapshot: &PumpSnapshot<'_>,
         items: &mut BTreeMap<String, Item>,
     ) -> Result<u64, StoreError> {
-        let job = look.record.job;
+        let job = snapshot.record.job;
         let shared = Arc::clone(self.node.shared());
         let reports = shared.pumps.take_of(job);
-        let reported = self.groups.reported_changes(job, &reports);
-        let written = self.change(look, items, reported).await;
-        let left = match written {
+        let reported_changes = self.groups.reported_changes(job, &reports);
+        let result = self.change(snapshot, items, reported_changes).await;
+        let unwritten = match result {
             // An executor that connects may report before its groups are read: reports of unknown groups wait for one more look.
             Ok(_) => {
                 self.groups.unknown_reports(job, reports).into_iter().filter_map(Report::keep_for_next_look).collect()
             }
             Err(_) => reports,
         };
-        shared.pumps.put_back(BTreeMap::from([(job, left)]));
-        written
+        shared.pumps.put_back(BTreeMap::from([(job, unwritten)]));
+        result
     }
 
     /// Writes changes of items, and applies those that were made to `items` as well.
     async fn change(
         &self,
-        look: &Look<'_>,
+        snapshot: &PumpSnapshot<'_>,
         items: &mut BTreeMap<String, Item>,
         changes: Vec<(String, ItemChange)>,
     ) -> Result<u64, StoreError> {
         let mut after = items.clone();
         // Reports repeat, so a change without effect is not written.
         let changes: Vec<_> =
-            changes.into_iter().filter(|(name, change)| apply_change(&mut after, name, change, look.now)).collect();
+            changes.into_iter().filter(|(name, change)| apply_change(&mut after, name, change, snapshot.now)).collect();
         if changes.is_empty() {
             return Ok(0);
         }
         let (store, token) = (self.node.store(), self.node.token());
-        let changed = store.change_items(token, look.record.job, &changes, look.now).await?;
+        let changed = store.change_items(token, snapshot.record.job, &changes, snapshot.now).await?;
         let is_all =
             !changed.is_refused && usize::try_from(changed.applied_count).is_ok_and(|made| made == changes.len());
         *items = if is_all {
             after
         } else {
             // Another writer was faster: the rows have the current state.
-            let items = store.pump_items(look.record.job).await?;
+            let items = store.pump_items(snapshot.record.job).await?;
             items.into_iter().map(|item| (item.name.clone(), item)).collect()
         };
         Ok(changed.applied_count)
@@ -317,15 +317,15 @@ fn is_of_pump(root: &Run, definitions: &RootDefinitions) -> bool {
 }
 
 /// Whether groups work alike under two definitions of a job. A rest knows the newest one only.
-fn works_alike(one: &CompiledDefinition, other: &CompiledDefinition) -> bool {
-    let (job, other_job) = (&one.job, &other.job);
+fn works_alike(earlier: &CompiledDefinition, later: &CompiledDefinition) -> bool {
+    let (job, other_job) = (&earlier.job, &later.job);
     let is_alike = || job.handler == other_job.handler && job.select == other_job.select && job.pump == other_job.pump;
-    one.version == other.version || (one.app == other.app && is_alike())
+    earlier.version == later.version || (earlier.app == later.app && is_alike())
 }
 
 /// Returns the changes unchanged, unless a mutant removes one of their safeguards.
 fn apply_mutants(changes: Vec<(String, ItemChange)>, items: &BTreeMap<String, Item>) -> Vec<(String, ItemChange)> {
-    let weaken = |(name, change): (String, ItemChange)| match change {
+    let weakened = |(name, change): (String, ItemChange)| match change {
         ItemChange::Free { .. } if mutant::on(Mutant::EndedAttemptsKeepItems) => None,
         ItemChange::AskToRelease { .. } if mutant::on(Mutant::DealtBeforeReleased) => {
             let owner = items.get(&name).and_then(|item| item.owner)?;
@@ -333,13 +333,13 @@ fn apply_mutants(changes: Vec<(String, ItemChange)>, items: &BTreeMap<String, It
         }
         change => Some((name, change)),
     };
-    changes.into_iter().filter_map(weaken).collect()
+    changes.into_iter().filter_map(weakened).collect()
 }
 
 /// Whether each item of the definition is owned by a group of this root run, and that group has found no rows for it. The owner is checked
 /// because an item may still be dry from the previous root run, and owned by one of its groups.
 fn is_dry(pump: &Pump, items: &BTreeMap<String, Item>, is_of_root: impl Fn(Owner) -> bool) -> bool {
     let has_owner = |item: &Item| item.owner.is_some_and(&is_of_root) || mutant::on(Mutant::DryWithoutOwner);
-    let is_dry = |item: &Item| has_owner(item) && item.asked_at.is_none() && item.dry;
+    let is_dry = |item: &Item| has_owner(item) && item.asked_at.is_none() && item.is_dry;
     pump.items.keys().all(|name| items.get(name).is_some_and(is_dry))
 }

@@ -10,7 +10,7 @@ use rondel_proto::v1;
 use rondel_store::LeaseToken;
 
 /// How long an order waits for the group to take it before it is sent again.
-const AGAIN_AFTER: Duration = Duration::from_secs(2);
+const RESEND_AFTER: Duration = Duration::from_secs(2);
 
 /// The content of an order: another order with the same content need not be sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,8 +23,9 @@ pub(super) struct OrderContent {
 
 impl OrderContent {
     pub(super) fn of(owner: Owner, items: &BTreeMap<String, Item>, leaves: bool) -> Self {
-        let owned = items.values().filter(|item| item.owner == Some(owner));
-        let items = owned.map(|item| (item.name.clone(), item.epoch, item.asked_at.is_some() || leaves)).collect();
+        let owned_items = items.values().filter(|item| item.owner == Some(owner));
+        let items =
+            owned_items.map(|item| (item.name.clone(), item.epoch, item.asked_at.is_some() || leaves)).collect();
         Self { items, leaves }
     }
 
@@ -62,29 +63,29 @@ pub(super) struct SentOrder {
 }
 
 impl SentOrder {
-    pub(super) const fn new(content: OrderContent, number: (i64, i64), sent_at: Timestamp) -> Self {
-        Self { content, number, sent_at }
+    pub(super) const fn new(content: OrderContent, order_number: (i64, i64), sent_at: Timestamp) -> Self {
+        Self { content, number: order_number, sent_at }
     }
 
     /// Whether the group has taken exactly this order.
-    pub(super) fn is_taken(&self, taken: (i64, i64)) -> bool {
-        taken == self.number
+    pub(super) fn is_taken(&self, taken_order: (i64, i64)) -> bool {
+        taken_order == self.number
     }
 
     /// Whether an order with this content need not be sent: it equals the order sent last, and the group has taken that order or may be about
     /// to take it. If the group has taken a higher number, that number belongs to an earlier order, from a time when the clock was ahead.
-    pub(super) fn makes_redundant(&self, content: &OrderContent, taken: (i64, i64), now: Timestamp) -> bool {
-        let is_taken = self.is_taken(taken) || mutant::on(Mutant::OrderOnce);
-        self.content == *content && (is_taken || now < self.sent_at + AGAIN_AFTER)
+    pub(super) fn makes_redundant(&self, content: &OrderContent, taken_order: (i64, i64), now: Timestamp) -> bool {
+        let is_taken = self.is_taken(taken_order) || mutant::on(Mutant::OrderOnce);
+        self.content == *content && (is_taken || now < self.sent_at + RESEND_AFTER)
     }
 }
 
-/// The number of the next order to a group. It is above `last`, the last number of this server. It is also above the number that the group has
-/// taken under this term, which may come from before a restart, when the clock was ahead. It is never behind the clock, so that numbers keep
-/// rising after a restart. `taken` has the term and the number of the last order that the group has taken.
-pub(super) fn next_number(term: i64, last: i64, taken: (i64, i64), now: Timestamp) -> i64 {
-    let known = if taken.0 == term { last.max(taken.1) } else { last };
-    now.as_millis().max(known + 1)
+/// The number of the next order to a group. It is above `last_number`, the last number of this server. It is also above the number that the
+/// group has taken under this term, which may come from before a restart, when the clock was ahead. It is never behind the clock, so that
+/// numbers keep rising after a restart. `taken_order` has the term and the number of the last order that the group has taken.
+pub(super) fn next_number(term: i64, last_number: i64, taken_order: (i64, i64), now: Timestamp) -> i64 {
+    let last_known = if taken_order.0 == term { last_number.max(taken_order.1) } else { last_number };
+    now.as_millis().max(last_known + 1)
 }
 
 /// One message for all orders to an executor.

@@ -23,7 +23,7 @@ const REST_LENGTH: Duration = Duration::from_secs(10);
 
 /// The part of a job's state that a look knows without reading its rows.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Noticed {
+pub(super) struct PumpInputs {
     pub(super) record: PumpJob,
     pub(super) lease: LeaseToken,
     /// Executors with the job's handler: whether they take groups, whether they are stopped, and the number of their stream.
@@ -35,17 +35,17 @@ pub(super) struct Noticed {
 pub(super) struct Rest {
     /// When the rest began.
     pub(super) since: Timestamp,
-    pub(super) noticed: Noticed,
+    pub(super) inputs: PumpInputs,
     /// The open root run, or else the newest one.
     pub(super) root: Option<Root>,
     pub(super) totals: Totals,
 }
 
 impl Rest {
-    fn continues(&self, noticed: &Noticed, now: Timestamp, step: impl FnOnce(Option<Root>) -> RootStep) -> bool {
+    fn still_rests(&self, inputs: &PumpInputs, now: Timestamp, step: impl FnOnce(Option<Root>) -> RootStep) -> bool {
         // A clock that was set back makes no rest longer.
         let is_over = now < self.since || now >= self.since + REST_LENGTH;
-        let is_calm = !is_over && self.noticed == *noticed && step(self.root) == RootStep::Stay;
+        let is_calm = !is_over && self.inputs == *inputs && step(self.root) == RootStep::Stay;
         is_calm || mutant::on(Mutant::DeafRest)
     }
 }
@@ -62,12 +62,12 @@ impl Rests {
     /// The totals of the items of a job that continues to rest; `None` if its rest is over, so that a look must handle it.
     pub(super) fn continue_rest(
         &mut self,
-        noticed: &Noticed,
+        inputs: &PumpInputs,
         now: Timestamp,
         step: impl FnOnce(Option<Root>) -> RootStep,
     ) -> Option<Totals> {
-        let job = noticed.record.job;
-        if self.0.get(&job)?.continues(noticed, now, step) {
+        let job = inputs.record.job;
+        if self.0.get(&job)?.still_rests(inputs, now, step) {
             return self.0.get(&job).map(|rest| rest.totals);
         }
         self.end(job);
@@ -75,7 +75,7 @@ impl Rests {
     }
 
     pub(super) fn begin(&mut self, rest: Rest) {
-        self.0.insert(rest.noticed.record.job, rest);
+        self.0.insert(rest.inputs.record.job, rest);
     }
 
     pub(super) fn end(&mut self, job: JobId) {
@@ -95,29 +95,29 @@ mod tests {
         Timestamp::from_secs(seconds)
     }
 
-    fn noticed() -> Noticed {
+    fn noticed() -> PumpInputs {
         let record =
             PumpJob { job: JOB, version: 3, saved_at: at(1), home: NodeId::new(1), term: 2, is_deleted: false };
         let lease = LeaseToken { node: NodeId::new(1), epoch: 4 };
-        Noticed { record, lease, executors: vec![(ExecutorId::new(5), Room::Open, false, Some(1))] }
+        PumpInputs { record, lease, executors: vec![(ExecutorId::new(5), Room::Open, false, Some(1))] }
     }
 
     fn rests() -> Rests {
         let mut rests = Rests::default();
         let totals = Totals { dealt: 4, ..Totals::default() };
-        rests.begin(Rest { since: at(100), noticed: noticed(), root: None, totals });
+        rests.begin(Rest { since: at(100), inputs: noticed(), root: None, totals });
         rests
     }
 
     #[test]
     fn a_job_rests_until_something_is_noticed() {
-        let with = |change: fn(&mut Noticed)| {
+        let with = |change: fn(&mut PumpInputs)| {
             let mut other = noticed();
             change(&mut other);
             other
         };
         let stay = RootStep::Stay;
-        for (what, noticed, now, step, still_rests) in [
+        for (what, inputs, now, step, still_rests) in [
             ("nothing", noticed(), 109, stay, true),
             ("it rested for long", noticed(), 110, stay, false),
             ("the clock was set back", noticed(), 99, stay, false),
@@ -132,10 +132,10 @@ mod tests {
             ("an executor connected anew", with(|other| other.executors[0].3 = Some(2)), 105, stay, false),
         ] {
             let mut rests = rests();
-            let totals = rests.continue_rest(&noticed, at(now), |_| step);
+            let totals = rests.continue_rest(&inputs, at(now), |_| step);
             assert_eq!(totals.map(|totals| totals.dealt), still_rests.then_some(4), "{what}");
             assert_eq!(
-                rests.continue_rest(&noticed, at(now), |_| stay).is_some(),
+                rests.continue_rest(&inputs, at(now), |_| stay).is_some(),
                 still_rests,
                 "{what}: it is over once"
             );

@@ -9,7 +9,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::StoreError;
 use rondel_store::pumps::{PumpJob, has_come};
 
-use super::{Look, PumpLoop, ROOT_COUNT, RootDefinitions, is_dry, is_of_pump};
+use super::{PumpLoop, PumpSnapshot, ROOT_COUNT, RootDefinitions, is_dry, is_of_pump};
 use crate::jobs::{self, JobError, RunParams};
 
 /// The requester that ends a root run.
@@ -20,37 +20,38 @@ impl PumpLoop {
     /// touched: the pump begins once they have ended.
     pub(super) async fn step_roots(
         &self,
-        look: &Look<'_>,
+        snapshot: &PumpSnapshot<'_>,
         pump: &Pump,
         roots: &[Run],
         (items, definitions): (&BTreeMap<String, Item>, &RootDefinitions),
     ) -> Result<u64, StoreError> {
-        let (of_pump, others): (Vec<&Run>, Vec<&Run>) = roots.iter().partition(|run| is_of_pump(run, definitions));
-        let open: Vec<&Run> = of_pump.iter().copied().filter(|run| !run.status.is_terminal()).collect();
-        if open.is_empty() {
-            if others.iter().any(|run| !run.status.is_terminal()) {
+        let (pump_roots, other_roots): (Vec<&Run>, Vec<&Run>) =
+            roots.iter().partition(|run| is_of_pump(run, definitions));
+        let open_roots: Vec<&Run> = pump_roots.iter().copied().filter(|run| !run.status.is_terminal()).collect();
+        if open_roots.is_empty() {
+            if other_roots.iter().any(|run| !run.status.is_terminal()) {
                 return Ok(0);
             }
-            let newest = of_pump.first().copied();
-            return match look.next_step(pump, newest.map(root), false) {
-                RootStep::Begin(fire_at) => self.begin(look, fire_at, (None, None)).await,
+            let newest_run = pump_roots.first().copied();
+            return match snapshot.next_step(pump, newest_run.map(root), false) {
+                RootStep::Begin(fire_at) => self.begin(snapshot, fire_at, (None, None)).await,
                 RootStep::Continue(fire_at) => {
-                    let params = self.continued_params(look, newest).await?;
-                    let newest: Vec<Root> = of_pump.iter().map(|run| root(run)).collect();
-                    let trigger = trigger_of_continued(pump, &newest, look.now);
-                    self.begin(look, fire_at, (params, trigger)).await
+                    let params = self.continued_params(snapshot, newest_run).await?;
+                    let newest_roots: Vec<Root> = pump_roots.iter().map(|run| root(run)).collect();
+                    let trigger = trigger_of_continued(pump, &newest_roots, snapshot.now);
+                    self.begin(snapshot, fire_at, (params, trigger)).await
                 }
                 RootStep::Stay | RootStep::End(_) => Ok(0),
             };
         }
         let mut count = 0;
-        for run in open {
-            let own = definitions.get(&run.job_version).and_then(|compiled| compiled.job.pump.as_deref());
-            let pump = own.unwrap_or(pump);
+        for run in open_roots {
+            let own_pump = definitions.get(&run.job_version).and_then(|compiled| compiled.job.pump.as_deref());
+            let pump = own_pump.unwrap_or(pump);
             // A root run that waits behind another has no items yet.
-            let is_dry = is_dry(pump, items, |owner| self.groups.is_of_root(look.record.job, owner, run.id))
+            let is_dry = is_dry(pump, items, |owner| self.groups.is_of_root(snapshot.record.job, owner, run.id))
                 && run.shard_total.is_some();
-            if let RootStep::End(reason) = look.next_step(pump, Some(root(run)), is_dry) {
+            if let RootStep::End(reason) = snapshot.next_step(pump, Some(root(run)), is_dry) {
                 count += self.end(run, reason).await?;
             }
         }
@@ -58,10 +59,16 @@ impl PumpLoop {
     }
 
     /// The parameters that were set for the run that the next one continues, as far as the newest definition lets a run set them.
-    async fn continued_params(&self, look: &Look<'_>, newest: Option<&Run>) -> Result<Option<String>, StoreError> {
+    async fn continued_params(
+        &self,
+        snapshot: &PumpSnapshot<'_>,
+        newest_run: Option<&Run>,
+    ) -> Result<Option<String>, StoreError> {
         // A run without groups never began.
-        let Some(run) = newest.filter(|run| run.shard_total.is_some() && run.params.is_some()) else { return Ok(None) };
-        let Some(record) = self.node.store().jobs_by_id(&[look.record.job]).await?.pop() else { return Ok(None) };
+        let Some(run) = newest_run.filter(|run| run.shard_total.is_some() && run.params.is_some()) else {
+            return Ok(None);
+        };
+        let Some(record) = self.node.store().jobs_by_id(&[snapshot.record.job]).await?.pop() else { return Ok(None) };
         match jobs::params_of_repetition(&self.node, &record, run).await {
             Ok(params) => Ok(params.map(RunParams::into_text)),
             Err(JobError::Store(error)) => Err(error),
@@ -73,47 +80,49 @@ impl PumpLoop {
     }
 
     /// Begins a root run of a job that has no living home. This node then becomes the job's home.
-    pub(super) async fn begin_first(&self, look: &Look<'_>) -> Result<u64, StoreError> {
-        let Some(pump) = look.job().pump.clone() else { return Ok(0) };
-        let mut roots = self.node.store().pump_roots(look.record.job, Timestamp::MAX, ROOT_COUNT).await?;
+    pub(super) async fn begin_first(&self, snapshot: &PumpSnapshot<'_>) -> Result<u64, StoreError> {
+        let Some(pump) = snapshot.job().pump.clone() else { return Ok(0) };
+        let mut roots = self.node.store().pump_roots(snapshot.record.job, Timestamp::MAX, ROOT_COUNT).await?;
         if roots.iter().any(|run| !run.status.is_terminal()) {
             // The job is taken over with its open root run, planned or under way.
             return Ok(0);
         }
-        roots.retain(|root| has_come(root, look.now));
+        roots.retain(|root| has_come(root, snapshot.now));
         let definitions = self.root_definitions(&roots).await?;
-        self.step_roots(look, &pump, &roots, (&BTreeMap::new(), &definitions)).await
+        self.step_roots(snapshot, &pump, &roots, (&BTreeMap::new(), &definitions)).await
     }
 
     /// Begins a root run, with the parameters and the trigger of the one that it continues. If a run from before the job was a pump job has the
     /// planned instant, the root run is planned for now.
     async fn begin(
         &self,
-        look: &Look<'_>,
+        snapshot: &PumpSnapshot<'_>,
         fire_at: Timestamp,
         (params, continued): (Option<String>, Option<Trigger>),
     ) -> Result<u64, StoreError> {
-        let trigger = match look.job().timetable.schedules.is_empty() {
+        let trigger = match snapshot.job().timetable.schedules.is_empty() {
             true => Trigger::Once,
             false => continued.unwrap_or(Trigger::Misfire),
         };
         let (store, token) = (self.node.store(), self.node.token());
-        let planned_for = |fire_at: Timestamp| {
+        let planned_run = |fire_at: Timestamp| {
             let id = RunId::new(self.node.new_id());
-            let run = Run::new(id, look.compiled.run_job(), fire_at, trigger, (token.node, token.epoch));
-            Run { due_at: look.now.max(fire_at), params: params.clone(), ..run }.for_all_shards()
+            let run = Run::new(id, snapshot.compiled.run_job(), fire_at, trigger, (token.node, token.epoch));
+            Run { due_at: snapshot.now.max(fire_at), params: params.clone(), ..run }.for_all_shards()
         };
-        let run = planned_for(fire_at);
+        let run = planned_run(fire_at);
         let mut id = run.id;
-        let mut stored = store.request_run(token, run).await?;
+        let mut stored_run = store.request_run(token, run).await?;
         // That run need not be among the newest ones, which were looked at.
-        if stored.id != id && !is_of_pump(&stored, &self.root_definitions(std::slice::from_ref(&stored)).await?) {
-            let run = planned_for(look.now);
+        if stored_run.id != id
+            && !is_of_pump(&stored_run, &self.root_definitions(std::slice::from_ref(&stored_run)).await?)
+        {
+            let run = planned_run(snapshot.now);
             id = run.id;
-            stored = store.request_run(token, run).await?;
+            stored_run = store.request_run(token, run).await?;
         }
-        let is_new = stored.id == id;
-        self.node.shared().put_own(vec![stored]).await;
+        let is_new = stored_run.id == id;
+        self.node.shared().put_own(vec![stored_run]).await;
         Ok(u64::from(is_new))
     }
 
@@ -143,8 +152,12 @@ impl PumpLoop {
     }
 
     /// Ends the open root runs of a job that is no longer a pump job, and forgets that it was one.
-    pub(super) async fn end_as_no_pump(&self, look: &Look<'_>, item_count: usize) -> Result<u64, StoreError> {
-        let PumpJob { job, version, .. } = look.record;
+    pub(super) async fn end_as_no_pump(
+        &self,
+        snapshot: &PumpSnapshot<'_>,
+        item_count: usize,
+    ) -> Result<u64, StoreError> {
+        let PumpJob { job, version, .. } = snapshot.record;
         let mut roots = self.node.store().pump_roots(job, Timestamp::MAX, ROOT_COUNT).await?;
         // Other versions of the job may have shards too: their runs stay.
         let definitions = self.root_definitions(&roots).await?;
@@ -170,13 +183,13 @@ impl PumpLoop {
 
 pub(super) fn root(run: &Run) -> Root {
     let reason = run.cancel_reason.or(run.reason);
-    let forgets = mutant::on(Mutant::CancelledPumpBeginsAgain) && reason == Some(Reason::Requested);
+    let forgets_cancel = mutant::on(Mutant::CancelledPumpBeginsAgain) && reason == Some(Reason::Requested);
     Root {
         fire_at: run.fire_at,
         version: run.job_version,
         trigger: run.trigger,
         status: run.status,
-        reason: if forgets { Some(Reason::Changed) } else { reason },
+        reason: if forgets_cancel { Some(Reason::Changed) } else { reason },
         finished_at: run.finished_at,
         is_asked_to_end: run.cancel_by.is_some(),
     }

@@ -19,17 +19,13 @@ pub(crate) use schemas::{SchemaPool, Schemas, common_schema};
 /// An executor with a stream to this node.
 #[derive(Clone, Debug)]
 pub struct OnlineExecutor {
-    /// Its incarnation.
+    /// Its incarnation: a new id at each start.
     pub id: ExecutorId,
-    /// Its namespace.
     pub namespace: NamespaceId,
-    /// Its app.
     pub app: AppId,
-    /// The app's name.
     pub app_name: String,
     /// Its stable name.
     pub name: String,
-    /// Its labels.
     pub labels: BTreeMap<String, String>,
     /// Its weight, for the weight router.
     pub weight: u32,
@@ -39,24 +35,23 @@ pub struct OnlineExecutor {
     pub(crate) ahead_max: Duration,
     /// How many runs it has, by its last heartbeat.
     pub running: u32,
-    /// The handlers that it has.
     pub handlers: Vec<String>,
     /// The schemas that its handlers declare for their parameters.
     pub(crate) params_schemas: Schemas,
-    /// Version of its SDK.
     pub sdk_version: String,
     /// When this stream was opened.
     pub connected_at: Timestamp,
     /// When it was last heard.
     pub last_seen_at: Timestamp,
     /// Whether it takes no more runs.
-    pub draining: bool,
+    pub is_draining: bool,
     /// The triggers that it left unanswered; `None` after it has answered one.
     pub unanswered: Option<UnansweredTriggers>,
-    /// Until when runs go to other executors first, because it left triggers unanswered. It may have answered one since.
+    /// Until when runs go to other executors first, because it left triggers unanswered. It may have answered a trigger
+    /// since.
     pub(crate) avoided_until: Option<Timestamp>,
-    /// The number of the hello that declared this; 0 if the executor does not count its hellos.
-    pub(crate) hello: u64,
+    /// The number of the hello that declared all this; 0 if the executor does not count its hellos.
+    pub(crate) hello_number: u64,
 }
 
 /// Triggers that an executor left unanswered while it kept sending heartbeats.
@@ -71,20 +66,18 @@ pub struct UnansweredTriggers {
 /// The names of an online executor.
 #[derive(Clone, Debug)]
 pub struct OnlineName {
-    /// Its incarnation.
+    /// Its incarnation: a new id at each start.
     pub id: ExecutorId,
-    /// Its namespace.
     pub namespace: NamespaceId,
-    /// Its app.
     pub app: AppId,
-    /// The app's name.
     pub app_name: String,
     /// Its stable name.
     pub name: String,
 }
 
 impl OnlineExecutor {
-    /// Whether it has this handler: by name, or because it announces none and takes all, as executors of XXL-JOB do.
+    /// Whether it has this handler: it announces the handler, or it announces none and takes all, as executors of
+    /// XXL-JOB do.
     #[must_use]
     pub fn has_handler(&self, handler: &str) -> bool {
         takes_handler(self.handlers.iter().map(String::as_str), handler)
@@ -97,14 +90,13 @@ impl OnlineExecutor {
 
     /// Whether runs of this handler may go to it.
     pub(crate) fn takes(&self, handler: &str) -> bool {
-        !self.draining && self.has_handler(handler)
+        !self.is_draining && self.has_handler(handler)
     }
 }
 
 /// A handler of executors that are online.
 #[derive(Clone, Debug)]
 pub struct Handler {
-    /// Its name.
     pub name: String,
     /// The names of the executors that have it.
     pub executors: Vec<String>,
@@ -124,9 +116,9 @@ pub(crate) struct Registry {
 impl Registry {
     /// Adds an executor, unless a newer hello of it is here: a server that was suspended reads the hellos of several streams in any order.
     pub(crate) fn insert(&self, executor: OnlineExecutor) {
-        let mut online = self.online.write().unwrap_or_else(PoisonError::into_inner);
-        if online.get(&executor.id).is_none_or(|known| known.hello <= executor.hello) {
-            online.insert(executor.id, executor);
+        let mut online_by_id = self.online.write().unwrap_or_else(PoisonError::into_inner);
+        if online_by_id.get(&executor.id).is_none_or(|known| known.hello_number <= executor.hello_number) {
+            online_by_id.insert(executor.id, executor);
         }
     }
 
@@ -137,22 +129,23 @@ impl Registry {
     /// Adds an executor that is opening the stream with this number. Returns false if an earlier hello has opened a stream that was heard after
     /// `silent_since`: the executor may have made the later hello before it got the welcome of that stream. The later hello would not list
     /// the runs that have come on that stream, and they would count as not received.
-    pub(crate) fn open(&self, executor: OnlineExecutor, number: u64, silent_since: Timestamp) -> bool {
+    pub(crate) fn open(&self, executor: OnlineExecutor, stream_number: u64, silent_since: Timestamp) -> bool {
         let mut streams = self.streams();
-        let is_in_use = |known: &OnlineExecutor| known.hello <= executor.hello && known.last_seen_at > silent_since;
+        let is_in_use =
+            |known: &OnlineExecutor| known.hello_number <= executor.hello_number && known.last_seen_at > silent_since;
         if self.online.read().unwrap_or_else(PoisonError::into_inner).get(&executor.id).is_some_and(is_in_use) {
             return false;
         }
-        streams.entry(executor.id).or_default().insert(number);
+        streams.entry(executor.id).or_default().insert(stream_number);
         self.insert(executor);
         true
     }
 
     /// Removes a stream, and its executor if it has no other stream to this node and is opening none.
-    pub(crate) fn close(&self, id: ExecutorId, number: u64) {
+    pub(crate) fn close(&self, id: ExecutorId, stream_number: u64) {
         let mut streams = self.streams();
         let Some(numbers) = streams.get_mut(&id) else { return };
-        numbers.remove(&number);
+        numbers.remove(&stream_number);
         if numbers.is_empty() {
             streams.remove(&id);
             self.online.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
@@ -185,7 +178,7 @@ impl Registry {
 
     pub(crate) fn set_draining(&self, id: ExecutorId) {
         if let Some(executor) = self.online.write().unwrap_or_else(PoisonError::into_inner).get_mut(&id) {
-            executor.draining = true;
+            executor.is_draining = true;
         }
     }
 
@@ -196,11 +189,14 @@ impl Registry {
     }
 
     pub(crate) fn heard_since(&self, since: Timestamp) -> Vec<ExecutorId> {
-        let online = self.online.read().unwrap_or_else(PoisonError::into_inner);
-        let mut heard: Vec<_> =
-            online.values().filter(|executor| executor.last_seen_at >= since).map(|executor| executor.id).collect();
-        heard.sort_unstable();
-        heard
+        let online_by_id = self.online.read().unwrap_or_else(PoisonError::into_inner);
+        let mut heard_executors: Vec<_> = online_by_id
+            .values()
+            .filter(|executor| executor.last_seen_at >= since)
+            .map(|executor| executor.id)
+            .collect();
+        heard_executors.sort_unstable();
+        heard_executors
     }
 
     /// The schema of a handler's parameters, if all executors of the app that have the handler and take runs declare the same. The outer
@@ -211,52 +207,54 @@ impl Registry {
         app: &str,
         handler: &str,
     ) -> Option<Option<Arc<ParamsSchema>>> {
-        let online = self.online.read().unwrap_or_else(PoisonError::into_inner);
-        let is_of_app = |one: &&OnlineExecutor| one.namespace == namespace && one.app_name == app;
-        let mut takers = online.values().filter(is_of_app).filter(|one| one.takes(handler)).peekable();
-        takers.peek()?;
-        Some(common_schema(takers.map(|one| one.params_schemas.get(handler))))
+        let online_by_id = self.online.read().unwrap_or_else(PoisonError::into_inner);
+        let is_of_app = |executor: &&OnlineExecutor| executor.namespace == namespace && executor.app_name == app;
+        let mut capable_executors =
+            online_by_id.values().filter(is_of_app).filter(|executor| executor.takes(handler)).peekable();
+        capable_executors.peek()?;
+        Some(common_schema(capable_executors.map(|executor| executor.params_schemas.get(handler))))
     }
 
-    /// The handlers of an app, by name, with [`rondel_core::name::ANY_HANDLER`] for executors that announce none and take all. Executors
-    /// may have very many handlers, so each of their lists is read once.
+    /// The handlers of an app, sorted by name, with [`rondel_core::name::ANY_HANDLER`] for executors that announce none
+    /// and take all. Executors may have very many handlers, so each of their lists is read once.
     pub(crate) fn handlers(&self, app: AppId) -> Vec<Handler> {
-        let online = self.online.read().unwrap_or_else(PoisonError::into_inner);
-        let mut takers: Vec<_> = online.values().filter(|one| one.app == app && !one.draining).collect();
-        takers.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
+        let online_by_id = self.online.read().unwrap_or_else(PoisonError::into_inner);
+        let mut capable_executors: Vec<_> =
+            online_by_id.values().filter(|executor| executor.app == app && !executor.is_draining).collect();
+        capable_executors.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
         let mut by_handler: BTreeMap<&String, Vec<&OnlineExecutor>> = BTreeMap::new();
-        for taker in takers {
+        for taker in capable_executors {
             for name in taker.handlers.iter().collect::<BTreeSet<_>>() {
                 by_handler.entry(name).or_default().push(taker);
             }
         }
         let handler = |(name, takers): (&String, Vec<&OnlineExecutor>)| Handler {
             name: name.clone(),
-            executors: takers.iter().map(|one| one.name.clone()).collect(),
-            params_schema: common_schema(takers.iter().map(|one| one.params_schemas.get(name))),
+            executors: takers.iter().map(|executor| executor.name.clone()).collect(),
+            params_schema: common_schema(takers.iter().map(|executor| executor.params_schemas.get(name))),
         };
         by_handler.into_iter().map(handler).collect()
     }
 
     /// The names of all online executors, without the rest of their hellos.
-    pub(crate) fn names(&self) -> Vec<OnlineName> {
-        let online = self.online.read().unwrap_or_else(PoisonError::into_inner);
-        let name = |one: &OnlineExecutor| OnlineName {
-            id: one.id,
-            namespace: one.namespace,
-            app: one.app,
-            app_name: one.app_name.clone(),
-            name: one.name.clone(),
+    pub(crate) fn online_names(&self) -> Vec<OnlineName> {
+        let online_by_id = self.online.read().unwrap_or_else(PoisonError::into_inner);
+        let name = |executor: &OnlineExecutor| OnlineName {
+            id: executor.id,
+            namespace: executor.namespace,
+            app: executor.app,
+            app_name: executor.app_name.clone(),
+            name: executor.name.clone(),
         };
-        online.values().map(name).collect()
+        online_by_id.values().map(name).collect()
     }
 
-    /// All online executors, by app and name.
+    /// All online executors, sorted by app and name.
     pub(crate) fn all(&self) -> Vec<OnlineExecutor> {
-        let online = self.online.read().unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<_> = online.values().cloned().collect();
-        all.sort_by(|a, b| (&a.app_name, &a.name, a.id).cmp(&(&b.app_name, &b.name, b.id)));
-        all
+        let online_by_id = self.online.read().unwrap_or_else(PoisonError::into_inner);
+        let mut executors: Vec<_> = online_by_id.values().cloned().collect();
+        executors.sort_by(|a, b| (&a.app_name, &a.name, a.id).cmp(&(&b.app_name, &b.name, b.id)));
+        executors
     }
 }
 
@@ -291,7 +289,7 @@ mod tests {
         let (_, online, _stream) = executor(1, 1);
         let at = |hello, second| {
             let last_seen_at = Timestamp::from_secs(second);
-            OnlineExecutor { hello, last_seen_at, ..online.clone() }
+            OnlineExecutor { hello_number: hello, last_seen_at, ..online.clone() }
         };
         let (registry, silent_since) = (Registry::default(), Timestamp::from_secs(6));
         assert!(registry.open(at(2, 10), 1, silent_since));

@@ -23,7 +23,7 @@ pub(super) enum CheckBudget {
     AllErrors,
     /// Only deciding whether the parameters fit.
     ValidityOnly,
-    /// Nothing.
+    /// No check at all.
     NoCheck,
 }
 
@@ -40,8 +40,8 @@ pub(super) fn check_budget(schema: &Value, params: &Value) -> CheckBudget {
 /// Why a schema cannot be used although it may be valid: its cost could not be counted.
 pub(super) fn unsupported_reason(schema: &Value) -> Option<String> {
     let is_draft_4 = schema["$schema"].as_str().is_some_and(|draft| draft.contains("draft-04"));
-    let mut left = vec![(schema, 0)];
-    while let Some((value, depth)) = left.pop() {
+    let mut schemas_to_check = vec![(schema, 0)];
+    while let Some((value, depth)) = schemas_to_check.pop() {
         if depth > SCHEMA_DEPTH_MAX {
             return Some(format!("it nests more than {SCHEMA_DEPTH_MAX} levels deep"));
         }
@@ -59,7 +59,7 @@ pub(super) fn unsupported_reason(schema: &Value) -> Option<String> {
                 }
             }
         }
-        left.extend(children(value).map(|child| (child, depth + 1)));
+        schemas_to_check.extend(children(value).map(|child| (child, depth + 1)));
     }
     None
 }
@@ -161,9 +161,9 @@ impl<'a> Walk<'a> {
                 "allOf" => found.extend(children(value).map(|schema| (schema, false))),
                 "not" | "if" | "then" | "else" => found.push((value, false)),
                 "dependentSchemas" | "dependencies" => {
-                    let is_there = |field: &&String| instance.get(field.as_str()).is_some();
+                    let is_present = |field: &&String| instance.get(field.as_str()).is_some();
                     let schemas = value.as_object().into_iter().flatten();
-                    found.extend(schemas.filter(|(field, _)| is_there(field)).map(|(_, schema)| (schema, false)));
+                    found.extend(schemas.filter(|(field, _)| is_present(field)).map(|(_, schema)| (schema, false)));
                 }
                 _ => {}
             }
@@ -177,9 +177,9 @@ impl<'a> Walk<'a> {
         fields: &Map<String, Value>,
         place: Place,
     ) -> Result<(), Exceeded> {
-        let named = keywords.get("properties").and_then(Value::as_object);
+        let properties = keywords.get("properties").and_then(Value::as_object);
         for (name, child) in fields {
-            if let Some(schema) = named.and_then(|named| named.get(name)) {
+            if let Some(schema) = properties.and_then(|named| named.get(name)) {
                 self.visit(schema, child, place)?;
             } else if let Some(schema) = keywords.get("additionalProperties") {
                 self.visit(schema, child, place)?;
@@ -207,8 +207,10 @@ impl<'a> Walk<'a> {
         for (schema, item) in list("prefixItems").zip(items).chain(list("items").zip(items)) {
             self.visit(schema, item, place)?;
         }
-        let each = ["items", "additionalItems", "contains", "unevaluatedItems"];
-        for schema in each.into_iter().filter_map(|keyword| keywords.get(keyword)).filter(|schema| !schema.is_array()) {
+        let item_keywords = ["items", "additionalItems", "contains", "unevaluatedItems"];
+        for schema in
+            item_keywords.into_iter().filter_map(|keyword| keywords.get(keyword)).filter(|schema| !schema.is_array())
+        {
             for item in items {
                 self.visit(schema, item, place)?;
             }
@@ -222,16 +224,16 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// How many comparisons a schema makes without its subschemas.
+/// How many comparisons a schema makes, not counting its subschemas.
 fn weight(keywords: &Map<String, Value>) -> usize {
-    let of_keyword = |(keyword, value): (&String, &Value)| match (keyword.as_str(), value) {
+    let keyword_weight = |(keyword, value): (&String, &Value)| match (keyword.as_str(), value) {
         ("$defs" | "definitions", _) => 0,
         ("enum" | "const", value) => size(value),
         (_, Value::Array(items)) => 1 + items.len(),
         (_, Value::Object(fields)) => 1 + fields.len(),
         _ => 1,
     };
-    1 + keywords.iter().map(of_keyword).sum::<usize>()
+    1 + keywords.iter().map(keyword_weight).sum::<usize>()
 }
 
 /// The cost of a value: 1 for each value in it, and 1 for each [`TEXT_PER_STEP`] bytes of a text, or of the keys of an object.

@@ -32,7 +32,7 @@ const SECRET_REFERENCE_START: &str = "{{secret.";
 /// The field that the server adds to the parameters of a run that follows from others.
 const PARENTS_FIELD: &str = "parents";
 
-/// The schemas of an executor's handlers, by handler.
+/// The schemas of an executor's handlers, keyed by the handlers' names.
 pub(crate) type Schemas = Arc<BTreeMap<String, Arc<ParamsSchema>>>;
 
 /// The JSON schema that a handler declares for its parameters.
@@ -61,15 +61,16 @@ impl ParamsSchema {
     /// The errors in `params`; none if the schema itself is wrong. `is_follower` is set for a job that follows others: it receives the
     /// field `parents` from them, so its definition does not have that field.
     pub(crate) fn errors(&self, params: &Value, is_follower: bool) -> Vec<FieldError> {
-        let made;
+        let compiled;
         let validator = if self.pattern_count == 0 {
             self.validator.get_or_init(|| self.compile())
         } else {
-            made = self.compile();
-            &made
+            compiled = self.compile();
+            &compiled
         };
         let Some(validator) = validator else { return Vec::new() };
-        // If the parameters of a follower are not an object, the server wraps them in one. A handler that does not fit it gets them as they are.
+        // If the parameters of a follower are not an object, the server wraps them in one. A handler that does not fit it gets them as they
+        // are.
         if is_follower && !(params.is_object() || params.is_null()) {
             let is_good_in_object = self.errors(&serde_json::json!({"params": params}), true).is_empty();
             return if is_good_in_object { Vec::new() } else { self.errors(params, false) };
@@ -85,7 +86,7 @@ impl ParamsSchema {
             allowed = check_budget(&self.document, &params);
         }
         match allowed {
-            CheckBudget::AllErrors => self.details(validator, &params, is_follower),
+            CheckBudget::AllErrors => self.errors_in_detail(validator, &params, is_follower),
             // Without the errors it is not known whether the result depends on values that are filled in later.
             CheckBudget::ValidityOnly if is_follower || has_secret(&params) || validator.is_valid(&params) => {
                 Vec::new()
@@ -102,7 +103,7 @@ impl ParamsSchema {
         }
     }
 
-    fn details(&self, validator: &Validator, params: &Value, is_follower: bool) -> Vec<FieldError> {
+    fn errors_in_detail(&self, validator: &Validator, params: &Value, is_follower: bool) -> Vec<FieldError> {
         if validator.is_valid(params) {
             return Vec::new();
         }
@@ -121,11 +122,12 @@ impl ParamsSchema {
         // A pattern is matched in linear time, and nothing is fetched from elsewhere.
         let bytes_max = PATTERN_BYTES_MAX / self.pattern_count.max(1);
         let patterns = PatternOptions::regex().size_limit(bytes_max).dfa_size_limit(bytes_max);
-        let made = jsonschema::options().with_pattern_options(patterns).build(&self.document);
-        made.inspect_err(|error| {
-            tracing::warn!(%error, "a handler's params schema cannot be used; its params are not checked");
-        })
-        .ok()
+        let validator = jsonschema::options().with_pattern_options(patterns).build(&self.document);
+        validator
+            .inspect_err(|error| {
+                tracing::warn!(%error, "a handler's params schema cannot be used; its params are not checked");
+            })
+            .ok()
     }
 
     fn field_errors(&self, error: &ValidationError<'_>) -> Vec<FieldError> {
@@ -136,10 +138,10 @@ impl ParamsSchema {
                 vec![FieldError::new(child_pointer(&place, field), "is missing: the handler cannot do without it")]
             }
             Kind::AdditionalProperties { unexpected } | Kind::UnevaluatedProperties { unexpected } => {
-                let known = self.siblings(error);
-                let refuse =
-                    |field: &String| FieldError::new(child_pointer(&place, field), format!("is unknown{known}"));
-                unexpected.iter().map(refuse).collect()
+                let siblings = self.siblings(error);
+                let error_at =
+                    |field: &String| FieldError::new(child_pointer(&place, field), format!("is unknown{siblings}"));
+                unexpected.iter().map(error_at).collect()
             }
             Kind::AnyOf { context } | Kind::OneOfNotValid { context } => self.choice_errors(error, &place, context),
             _ => vec![FieldError::new(place, sentence(error))],
@@ -158,21 +160,22 @@ impl ParamsSchema {
             let is_null = |kind: &Kind| matches!(kind, Kind::Type { kind: TypeKind::Single(JsonType::Null) });
             matches!(branch.as_slice(), [only] if is_null(only.kind()) && only.instance_path() == error.instance_path())
         };
-        let meant: Vec<_> = context.iter().filter(|branch| !is_other_type(branch)).collect();
-        if let [only] = meant.as_slice() {
+        let fitting_branches: Vec<_> = context.iter().filter(|branch| !is_other_type(branch)).collect();
+        if let [only] = fitting_branches.as_slice() {
             return only.iter().flat_map(|error| self.field_errors(error)).collect();
         }
-        let branches = meant.iter().filter_map(|branch| branch.first()).flat_map(|error| self.field_errors(error));
-        let relative = |one: FieldError| {
-            let deeper = one.pointer.strip_prefix(place).unwrap_or_default();
-            if deeper.is_empty() { one.message } else { format!("{deeper} {}", one.message) }
+        let branches =
+            fitting_branches.iter().filter_map(|branch| branch.first()).flat_map(|error| self.field_errors(error));
+        let relative = |error: FieldError| {
+            let rest_of_pointer = error.pointer.strip_prefix(place).unwrap_or_default();
+            if rest_of_pointer.is_empty() { error.message } else { format!("{rest_of_pointer} {}", error.message) }
         };
         let choices: Vec<_> = branches.take(ERROR_COUNT_MAX).map(relative).collect();
         let message = format!("{} fits none of its choices: {}", value_text(error.instance()), choices.join("; "));
         vec![FieldError::new(place, truncate(&message, MESSAGE_LEN_MAX))]
     }
 
-    /// The known fields next to an unknown one, for an error.
+    /// The end of the error about an unknown field: the names that the schema has at its place.
     fn siblings(&self, error: &ValidationError<'_>) -> String {
         let keyword = error.schema_path().as_str();
         let schema = keyword.rsplit_once('/').and_then(|(schema, _)| self.document.pointer(schema));
@@ -190,7 +193,7 @@ impl ParamsSchema {
 #[derive(Debug, Default)]
 pub(crate) struct SchemaPool(Mutex<HashMap<AppId, Pool>>);
 
-/// The schemas of one app, by text.
+/// The schemas of one app, keyed by their texts.
 type Pool = HashMap<String, Weak<ParamsSchema>>;
 
 impl SchemaPool {
@@ -201,23 +204,24 @@ impl SchemaPool {
         executor: &str,
         infos: impl IntoIterator<Item = (String, String)>,
     ) -> Schemas {
-        let mut left = SCHEMAS_LEN_MAX;
-        let mut kept = BTreeMap::new();
-        let mut pools = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        pools.values_mut().for_each(|pool| pool.retain(|_, schema| schema.strong_count() > 0));
-        pools.retain(|_, pool| !pool.is_empty());
-        let pool = pools.entry(app).or_default();
+        let mut bytes_left = SCHEMAS_LEN_MAX;
+        let mut schemas_by_handler = BTreeMap::new();
+        let mut pools_by_app = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        pools_by_app.values_mut().for_each(|pool| pool.retain(|_, schema| schema.strong_count() > 0));
+        pools_by_app.retain(|_, pool| !pool.is_empty());
+        let pool = pools_by_app.entry(app).or_default();
         let mut app_left = APP_LEN_MAX.saturating_sub(pool.keys().map(String::len).sum());
         for (handler, text) in infos.into_iter().filter(|(_, text)| !text.is_empty()) {
-            let known = pool.get(&text).and_then(Weak::upgrade);
-            let len_max = SCHEMA_LEN_MAX.min(left).min(if known.is_some() { usize::MAX } else { app_left });
+            let shared_schema = pool.get(&text).and_then(Weak::upgrade);
+            let len_max =
+                SCHEMA_LEN_MAX.min(bytes_left).min(if shared_schema.is_some() { usize::MAX } else { app_left });
             if text.len() > len_max {
                 let len = text.len();
                 tracing::warn!(executor, handler, len, len_max, "a handler's params schema is too long and ignored");
                 continue;
             }
-            let is_new = known.is_none();
-            let schema = match known.map_or_else(|| read(&text), Ok) {
+            let is_new = shared_schema.is_none();
+            let schema = match shared_schema.map_or_else(|| read(&text), Ok) {
                 Ok(schema) => schema,
                 Err(reason) => {
                     tracing::warn!(
@@ -229,12 +233,12 @@ impl SchemaPool {
                     continue;
                 }
             };
-            left -= text.len();
+            bytes_left -= text.len();
             app_left -= if is_new { text.len() } else { 0 };
             pool.insert(text, Arc::downgrade(&schema));
-            kept.insert(handler, schema);
+            schemas_by_handler.insert(handler, schema);
         }
-        Arc::new(kept)
+        Arc::new(schemas_by_handler)
     }
 }
 
@@ -242,9 +246,9 @@ fn pattern_count(document: &Value) -> usize {
     match document {
         Value::Array(items) => items.iter().map(pattern_count).sum(),
         Value::Object(fields) => {
-            let own = usize::from(fields.get("pattern").is_some_and(Value::is_string));
-            let named = fields.get("patternProperties").and_then(Value::as_object).map_or(0, Map::len);
-            own + named + fields.values().map(pattern_count).sum::<usize>()
+            let own_count = usize::from(fields.get("pattern").is_some_and(Value::is_string));
+            let named_count = fields.get("patternProperties").and_then(Value::as_object).map_or(0, Map::len);
+            own_count + named_count + fields.values().map(pattern_count).sum::<usize>()
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
     }
@@ -262,16 +266,17 @@ fn read(text: &str) -> Result<Arc<ParamsSchema>, String> {
 pub(crate) fn common_schema<'a>(
     mut schemas: impl Iterator<Item = Option<&'a Arc<ParamsSchema>>>,
 ) -> Option<Arc<ParamsSchema>> {
-    let first = schemas.next()??;
-    let is_same = |other: &Arc<ParamsSchema>| Arc::ptr_eq(other, first) || other.document == first.document;
-    schemas.all(|schema| schema.is_some_and(is_same)).then(|| Arc::clone(first))
+    let first_schema = schemas.next()??;
+    let is_same =
+        |other: &Arc<ParamsSchema>| Arc::ptr_eq(other, first_schema) || other.document == first_schema.document;
+    schemas.all(|schema| schema.is_some_and(is_same)).then(|| Arc::clone(first_schema))
 }
 
 /// Whether the error depends on a text that the executor fills in.
 fn depends_on_secrets(error: &ValidationError<'_>) -> bool {
     let instance: &Value = error.instance();
     match error.kind() {
-        // These depend only on a value's type, and on the names and the number of its fields.
+        // These errors depend only on a value's type, and on the names and the number of its fields.
         Kind::Required { .. }
         | Kind::AdditionalProperties { .. }
         | Kind::AdditionalItems { .. }

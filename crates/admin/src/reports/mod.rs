@@ -26,7 +26,7 @@ pub const LENGTH_MAX: Duration = Duration::from_secs(400 * 24 * 3600);
 /// Maximum number of counts that one report sums. The caller must ask for fewer groups if there would be more.
 pub const POINT_COUNT_MAX: u64 = 200_000;
 /// Maximum number of counts per read of the store.
-const READ_COUNT: u32 = 200_000;
+const READ_COUNT_MAX: u32 = 200_000;
 /// Maximum number of owners (namespaces, apps or jobs) per read of the store; fewer if a read cannot return all of their counts.
 const OWNER_COUNT: usize = 50;
 
@@ -56,18 +56,16 @@ impl Period {
 }
 
 fn month_of(at: Timestamp) -> Timestamp {
-    let first = at.to_utc().and_then(|at| NaiveDate::from_ymd_opt(at.year(), at.month(), 1));
-    first.map_or(at, |day| Timestamp::from(day.and_time(chrono::NaiveTime::MIN).and_utc()))
+    let first_day = at.to_utc().and_then(|at| NaiveDate::from_ymd_opt(at.year(), at.month(), 1));
+    first_day.map_or(at, |day| Timestamp::from(day.and_time(chrono::NaiveTime::MIN).and_utc()))
 }
 
 /// The range of a report, and how it is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReportRange {
-    /// Its beginning.
     pub from: Timestamp,
-    /// Its end.
     pub to: Timestamp,
-    /// How it is divided.
+    /// How the range is divided.
     pub period: Period,
     /// A fire that starts at most this late is on time.
     pub on_time_within: Duration,
@@ -96,7 +94,7 @@ pub struct Group {
 /// The results of a group's runs in one period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The group.
+    /// The name of the group.
     pub name: String,
     /// The app of a job.
     pub app: Option<String>,
@@ -141,23 +139,23 @@ impl Row {
     /// How many of the skipped fires did not begin. A run that its handler skipped has begun, and has a duration: these are at least the
     /// durations that exceed the runs with other verdicts.
     fn not_begun(&self) -> u64 {
-        let others = self.verdicts.total().saturating_sub(self.verdicts.skipped);
-        self.verdicts.skipped.saturating_sub(self.durations.count().saturating_sub(others))
+        let not_skipped = self.verdicts.total().saturating_sub(self.verdicts.skipped);
+        self.verdicts.skipped.saturating_sub(self.durations.count().saturating_sub(not_skipped))
     }
 }
 
 /// A message of failed runs, with its counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failure {
-    /// The message, with numbers, ids and instants replaced by `#`; empty for the messages that are counted together.
+    /// The message, with numbers, ids and instants replaced by `#`; empty for the messages that are counted together
+    /// because a job had too many different ones in a day.
     pub message: String,
-    /// The number of runs.
+    /// The number of runs that failed with the message.
     pub count: u64,
-    /// The number of jobs.
+    /// The number of jobs of these runs.
     pub job_count: u64,
     /// The jobs with the most of these runs.
     pub jobs: Vec<String>,
-    /// The newest of the runs.
     pub newest: Option<RunId>,
 }
 
@@ -169,24 +167,25 @@ const fn step(kind: PointKind) -> Step {
     }
 }
 
-/// The rows of these groups, by group and time. Empty periods are omitted, but a total has a row for each group.
+/// The rows of these groups, sorted by group and time. Empty periods are omitted, but a total has a row for each group.
 ///
 /// # Errors
+///
 /// The store's.
 pub async fn rows(node: &Node, kind: PointKind, groups: &[Group], range: ReportRange) -> Result<Vec<Row>, StoreError> {
     let step = step(kind);
-    let mut made: BTreeMap<(usize, Timestamp), Row> = BTreeMap::new();
-    let mut of_owner: BTreeMap<i64, Vec<(usize, Timestamp)>> = BTreeMap::new();
+    let mut row_by_key: BTreeMap<(usize, Timestamp), Row> = BTreeMap::new();
+    let mut groups_by_owner: BTreeMap<i64, Vec<(usize, Timestamp)>> = BTreeMap::new();
     for (index, group) in groups.iter().enumerate() {
         for (owner, from) in &group.owners {
-            of_owner.entry(*owner).or_default().push((index, *from));
+            groups_by_owner.entry(*owner).or_default().push((index, *from));
         }
         if range.period == Period::Total {
-            made.insert((index, range.from), Row::new(group, range.from));
+            row_by_key.insert((index, range.from), Row::new(group, range.from));
         }
     }
-    let owners: Vec<i64> = of_owner.keys().copied().collect();
-    let owner_count = u64::from(READ_COUNT) / range.point_count(kind).max(1);
+    let owners: Vec<i64> = groups_by_owner.keys().copied().collect();
+    let owner_count = u64::from(READ_COUNT_MAX) / range.point_count(kind).max(1);
     let owner_count = usize::try_from(owner_count).unwrap_or(usize::MAX).clamp(1, OWNER_COUNT);
     for owners in owners.chunks(owner_count) {
         let query = PointQuery {
@@ -195,18 +194,18 @@ pub async fn rows(node: &Node, kind: PointKind, groups: &[Group], range: ReportR
             step,
             from: step.floor(range.from),
             to: range.to,
-            limit: READ_COUNT,
+            limit: READ_COUNT_MAX,
             detail: PointDetail::Whole,
         };
         for point in node.store().points(&query).await? {
             let at = range.period.floor(point.at, range.from);
-            for (index, from) in of_owner.get(&point.owner).into_iter().flatten() {
+            for (index, from) in groups_by_owner.get(&point.owner).into_iter().flatten() {
                 let Some(group) = groups.get(*index).filter(|_| point.at >= step.floor(*from)) else { continue };
-                made.entry((*index, at)).or_insert_with(|| Row::new(group, at)).add(&point);
+                row_by_key.entry((*index, at)).or_insert_with(|| Row::new(group, at)).add(&point);
             }
         }
     }
-    Ok(made.into_values().map(|row| row.finish(range.on_time_within)).collect())
+    Ok(row_by_key.into_values().map(|row| row.finish(range.on_time_within)).collect())
 }
 
 /// The most frequent messages of failed runs; equal messages of several jobs are joined.
@@ -214,18 +213,18 @@ pub async fn rows(node: &Node, kind: PointKind, groups: &[Group], range: ReportR
 /// # Errors
 /// The store's.
 pub async fn failures(node: &Node, query: FailureQuery<'_>) -> Result<Vec<Failure>, StoreError> {
-    let found = node.store().failure_messages(&FailureQuery { from: Step::Day.floor(query.from), ..query }).await?;
-    let ids: BTreeSet<_> = found.iter().flat_map(|one| &one.jobs).map(|(job, _)| *job).collect();
+    let messages = node.store().failure_messages(&FailureQuery { from: Step::Day.floor(query.from), ..query }).await?;
+    let ids: BTreeSet<_> = messages.iter().flat_map(|message| &message.jobs).map(|(job, _)| *job).collect();
     let ids: Vec<_> = ids.into_iter().collect();
     let names: HashMap<_, _> = node.store().job_names(&ids).await?.into_iter().collect();
-    let named = |one: FailureMessage| Failure {
-        message: one.message,
-        count: one.count,
-        job_count: one.job_count,
-        jobs: one.jobs.iter().filter_map(|(job, _)| names.get(job).cloned()).collect(),
-        newest: Some(one.newest),
+    let failure = |message: FailureMessage| Failure {
+        message: message.message,
+        count: message.count,
+        job_count: message.job_count,
+        jobs: message.jobs.iter().filter_map(|(job, _)| names.get(job).cloned()).collect(),
+        newest: Some(message.newest),
     };
-    Ok(found.into_iter().map(named).collect())
+    Ok(messages.into_iter().map(failure).collect())
 }
 
 #[cfg(test)]

@@ -8,16 +8,16 @@ use super::{Failure, Row};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Week<'a> {
     /// The seven days of the report.
-    pub(super) this: Option<&'a Row>,
+    pub(super) this_week: Option<&'a Row>,
     /// The seven days before.
-    pub(super) before: Option<&'a Row>,
+    pub(super) previous_week: Option<&'a Row>,
     /// The most frequent failures.
     pub(super) failures: &'a [Failure],
 }
 
 /// A few lines: the number of runs, the shares that succeeded and that started on time, and the same for the week before.
 pub(super) fn sentence(week: &Week<'_>, lang: Lang) -> String {
-    let ran = week.this.filter(|row| row.verdicts.total() > 0);
+    let ran = week.this_week.filter(|row| row.verdicts.total() > 0);
     let Some(row) = ran else {
         return match lang {
             Lang::En => "No run was planned in this week.".to_owned(),
@@ -25,8 +25,8 @@ pub(super) fn sentence(week: &Week<'_>, lang: Lang) -> String {
         };
     };
     let mut lines = vec![counts(row, lang), shares(row, lang)];
-    if let Some(before) = week.before.filter(|row| row.verdicts.total() > 0) {
-        let (runs, succeeded) = (before.verdicts.total(), percent(before.shares.succeeded));
+    if let Some(previous_row) = week.previous_week.filter(|row| row.verdicts.total() > 0) {
+        let (runs, succeeded) = (previous_row.verdicts.total(), percent(previous_row.shares.succeeded));
         lines.push(match lang {
             Lang::En => format!("The week before: {runs} runs, {succeeded} succeeded."),
             Lang::Zh => format!("上一周：运行 {runs} 次，成功率 {succeeded}。"),
@@ -42,10 +42,11 @@ pub(super) fn sentence(week: &Week<'_>, lang: Lang) -> String {
 }
 
 fn counts(row: &Row, lang: Lang) -> String {
-    let (runs, failed, skipped) = (row.verdicts.total(), row.verdicts.failure_count(), row.verdicts.skipped);
+    let (run_count, failed_count, skipped_count) =
+        (row.verdicts.total(), row.verdicts.failure_count(), row.verdicts.skipped);
     match lang {
-        Lang::En => format!("Runs: {runs}. Failed: {failed}. Skipped: {skipped}."),
-        Lang::Zh => format!("运行 {runs} 次，失败 {failed} 次，跳过 {skipped} 次。"),
+        Lang::En => format!("Runs: {run_count}. Failed: {failed_count}. Skipped: {skipped_count}."),
+        Lang::Zh => format!("运行 {run_count} 次，失败 {failed_count} 次，跳过 {skipped_count} 次。"),
     }
 }
 
@@ -87,15 +88,15 @@ mod tests {
     fn a_week_is_a_few_lines_in_both_languages() {
         let (this, before, none) = (row(995, 5), row(10, 0), row(0, 0));
         let failures = [Failure { message: "exit status #".to_owned(), count: 5, ..Failure::default() }];
-        let week = Week { this: Some(&this), before: Some(&before), failures: &failures };
+        let week = Week { this_week: Some(&this), previous_week: Some(&before), failures: &failures };
         assert_eq!(
             sentence(&week, Lang::En),
             "Runs: 1000. Failed: 5. Skipped: 0.\nSucceeded: 99.5 %. On time: –.\nThe week before: 10 runs, 99.5 % succeeded."
         );
         assert!(sentence(&week, Lang::Zh).contains("成功率 99.5 %"));
-        let quiet = Week { this: Some(&none), before: None, failures: &[] };
+        let quiet = Week { this_week: Some(&none), previous_week: None, failures: &[] };
         assert_eq!(sentence(&quiet, Lang::En), "No run was planned in this week.");
-        let well = Week { this: Some(&before), before: Some(&none), failures: &[] };
+        let well = Week { this_week: Some(&before), previous_week: Some(&none), failures: &[] };
         assert!(sentence(&well, Lang::En).ends_with("No run failed."));
     }
 }

@@ -60,9 +60,13 @@ pub async fn save_schedule(
     spec.check().map_err(ScheduleError::Invalid)?;
     let store = node.store();
     if store.channel(namespace, &spec.channel).await?.is_none() {
-        let known = store.channels(namespace).await?;
-        let known = known.iter().map(|one| one.name.as_str());
-        return Err(ScheduleError::Invalid(vec![missing_channel_error("/channel".to_owned(), &spec.channel, known)]));
+        let channels = store.channels(namespace).await?;
+        let channel_names = channels.iter().map(|channel| channel.name.as_str());
+        return Err(ScheduleError::Invalid(vec![missing_channel_error(
+            "/channel".to_owned(),
+            &spec.channel,
+            channel_names,
+        )]));
     }
     let now = node.now();
     let next_at = spec.next_after(now);
@@ -76,9 +80,9 @@ pub async fn save_schedule(
             return Err(ScheduleError::Invalid(vec![FieldError::new("/channel", message)]));
         }
     };
-    let saved = store.report_schedule(namespace).await?;
+    let saved_schedule = store.report_schedule(namespace).await?;
     // If another caller deleted the schedule meanwhile, it is returned as it was saved.
-    let made = ScheduledReport {
+    let new_schedule = ScheduledReport {
         namespace,
         version: 1,
         spec: spec.clone(),
@@ -87,7 +91,7 @@ pub async fn save_schedule(
         next_at,
         sent_at: None,
     };
-    Ok((saved.unwrap_or(made), is_new))
+    Ok((saved_schedule.unwrap_or(new_schedule), is_new))
 }
 
 /// Result of sending the report now.
@@ -130,7 +134,7 @@ impl ReportLoop {
 
 impl Background for ReportLoop {
     const NAME: &'static str = "weekly_reports";
-    const WORK: &'static str = "write weekly reports";
+    const ACTION: &'static str = "write weekly reports";
 
     fn period(&self) -> Option<Duration> {
         // A server that evaluates alert rules more often than usual, as in tests, also looks more often here.
@@ -142,23 +146,23 @@ impl Background for ReportLoop {
     }
 
     async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
-        let (mut count, mut failed) = (0, None);
-        if !self.node.shared().membership.holds() {
+        let (mut count, mut first_error) = (0, None);
+        if !self.node.shared().membership.holds_lease() {
             return Ok(count);
         }
         let now = self.node.now();
         for schedule in self.node.store().due_reports(now, DUE_COUNT).await? {
-            if stop.is_cancelled() || !self.node.shared().membership.holds() {
+            if stop.is_cancelled() || !self.node.shared().membership.holds_lease() {
                 break;
             }
             match send(&self.node, &schedule, now).await {
                 Ok(is_written) => count += u64::from(is_written),
                 Err(error) if error.is_transient() => return Err(error.into()),
                 // A report that cannot be written delays no other.
-                Err(error) => failed = failed.or(Some(error)),
+                Err(error) => first_error = first_error.or(Some(error)),
             }
         }
-        failed.map_or(Ok(count), |error| Err(error.into()))
+        first_error.map_or(Ok(count), |error| Err(error.into()))
     }
 }
 
@@ -180,7 +184,7 @@ async fn message(
 ) -> Result<Option<NewMessage>, StoreError> {
     let (store, namespace) = (node.store(), schedule.namespace);
     let channel = store.channel(namespace, &schedule.spec.channel).await?;
-    let name = store.namespaces().await?.into_iter().find(|one| one.id == namespace).map(|one| one.name);
+    let name = store.namespaces().await?.into_iter().find(|record| record.id == namespace).map(|record| record.name);
     let Some((channel, name)) = channel.zip(name) else { return Ok(None) };
     Ok(Some(NewMessage {
         id: MessageId::new(node.new_id()),
@@ -205,16 +209,16 @@ fn weeks_before(spec: &ReportSchedule, at: Timestamp) -> [Timestamp; 3] {
 async fn notice(
     node: &Node,
     (namespace, name): (NamespaceId, &str),
-    [earlier, from, to]: [Timestamp; 3],
+    [before_from, from, to]: [Timestamp; 3],
 ) -> Result<Notice, StoreError> {
     let group = Group { name: name.to_owned(), app: None, owners: vec![(namespace.get(), Timestamp::EPOCH)] };
     let groups = [group];
     let range = |from, to| ReportRange { from, to, period: Period::Total, on_time_within: ON_TIME_DEFAULT };
-    let this = rows(node, PointKind::Namespace, &groups, range(from, to)).await?;
-    let before = rows(node, PointKind::Namespace, &groups, range(earlier, from)).await?;
+    let rows_of_week = rows(node, PointKind::Namespace, &groups, range(from, to)).await?;
+    let rows_before = rows(node, PointKind::Namespace, &groups, range(before_from, from)).await?;
     let query = FailureQuery { namespace, jobs: None, apps: None, from: first_day(from), to, limit: NAMED_COUNT };
-    let failed = failures(node, query).await?;
-    let week = Week { this: this.first(), before: before.first(), failures: &failed };
+    let failures = failures(node, query).await?;
+    let week = Week { this_week: rows_of_week.first(), previous_week: rows_before.first(), failures: &failures };
     let notice = Notice {
         kind: NoticeKind::Report,
         incident: None,
@@ -228,8 +232,8 @@ async fn notice(
         description: String::new(),
         started_at: from,
         at: to,
-        count: this.first().map_or(0, |row: &Row| row.verdicts.total()),
-        samples: samples(node, &failed).await?,
+        count: rows_of_week.first().map_or(0, |row: &Row| row.verdicts.total()),
+        samples: samples(node, &failures).await?,
         path: format!("/reports?from={from}&to={to}"),
     };
     Ok(notice.bounded())
@@ -241,15 +245,20 @@ fn first_day(from: Timestamp) -> Timestamp {
 }
 
 /// The newest run of each of these failures, if it is still kept.
-async fn samples(node: &Node, failed: &[Failure]) -> Result<Vec<RunSample>, StoreError> {
-    let ids: Vec<_> = failed.iter().filter_map(|one| one.newest).collect();
+async fn samples(node: &Node, failures: &[Failure]) -> Result<Vec<RunSample>, StoreError> {
+    let ids: Vec<_> = failures.iter().filter_map(|failure| failure.newest).collect();
     let runs = node.store().runs(&ids).await?;
-    let sample = |one: &Failure| {
-        let run = runs.iter().find(|run| Some(run.id) == one.newest)?;
-        let job = one.jobs.first()?.clone();
-        Some(RunSample { run: run.id, job, fire_at: run.fire_at, message: format!("{} × {}", one.count, one.message) })
+    let sample = |failure: &Failure| {
+        let run = runs.iter().find(|run| Some(run.id) == failure.newest)?;
+        let job = failure.jobs.first()?.clone();
+        Some(RunSample {
+            run: run.id,
+            job,
+            fire_at: run.fire_at,
+            message: format!("{} × {}", failure.count, failure.message),
+        })
     };
-    Ok(failed.iter().filter(|one| !one.message.is_empty()).filter_map(sample).collect())
+    Ok(failures.iter().filter(|failure| !failure.message.is_empty()).filter_map(sample).collect())
 }
 
 #[cfg(test)]

@@ -21,54 +21,55 @@ use crate::node::Node;
 /// Number of runs read in addition to the longest streak, so that a later success that has ended the streak is found.
 const BEYOND_STREAK: u32 = 50;
 /// Maximum number of sample runs for one job in a message.
-const SAMPLES_EACH: usize = 3;
+const SAMPLES_PER_JOB_MAX: usize = 3;
 /// Maximum number of sample runs in one look.
 const SAMPLES_MAX: usize = 60;
-/// How far ahead runs are read: future fires have no row yet, but a run that was requested for a later instant has one.
-const AHEAD: Duration = Duration::from_secs(24 * 3600);
+/// How far into the future runs are read: future fires have no row yet, but a run that was requested for a later
+/// instant has one.
+const READ_AHEAD: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of deadlines skipped because they passed while no server ran: only the last one counts.
-const PASSED_MAX: u32 = 1_000;
+const PASSED_DEADLINES_MAX: u32 = 1_000;
 
 /// Data about the jobs with events, and about jobs with incidents that are due for a check.
 pub(super) struct JobFacts<'a> {
     node: &'a Node,
     jobs: BTreeMap<JobId, WatchedJob>,
-    ended: HashMap<JobId, NewestEnds>,
+    ends_by_job: HashMap<JobId, NewestEnds>,
     samples: HashMap<RunId, RunSample>,
 }
 
 impl<'a> JobFacts<'a> {
     pub(super) async fn read(
         node: &'a Node,
-        (events, due): (&[AlertEvent], impl Iterator<Item = &IncidentRecord>),
+        (events, due_incidents): (&[AlertEvent], impl Iterator<Item = &IncidentRecord>),
     ) -> Result<Self, StoreError> {
         let (store, now) = (node.store(), node.now());
-        let rechecked = due.filter(|record| record.incident.subject.kind == SubjectKind::Job);
+        let rechecked = due_incidents.filter(|record| record.incident.subject.kind == SubjectKind::Job);
         let mut ids: BTreeSet<JobId> = rechecked.map(|record| JobId::new(record.incident.subject.id)).collect();
         ids.extend(events.iter().map(|event| event.job));
         let ids: Vec<JobId> = ids.into_iter().collect();
         let jobs: BTreeMap<JobId, WatchedJob> =
             store.watched_jobs_by_id(&ids).await?.into_iter().map(|job| (job.id, job)).collect();
-        let mut ended = HashMap::new();
+        let mut ends_by_job = HashMap::new();
         for job in jobs.keys() {
-            ended.insert(*job, newest_ends(node, *job, now).await?);
+            ends_by_job.insert(*job, newest_ends(node, *job, now).await?);
         }
-        let mut facts = Self { node, jobs, ended, samples: HashMap::new() };
+        let mut facts = Self { node, jobs, ends_by_job, samples: HashMap::new() };
         facts.read_samples(events).await?;
         Ok(facts)
     }
 
     async fn read_samples(&mut self, events: &[AlertEvent]) -> Result<(), StoreError> {
-        let mut of_job: HashMap<JobId, usize> = HashMap::new();
-        let mut wanted: Vec<RunId> = Vec::new();
+        let mut counts_by_job: HashMap<JobId, usize> = HashMap::new();
+        let mut sample_runs: Vec<RunId> = Vec::new();
         for event in events.iter().rev() {
-            let count = of_job.entry(event.job).or_default();
-            if *count < SAMPLES_EACH && wanted.len() < SAMPLES_MAX {
+            let count = counts_by_job.entry(event.job).or_default();
+            if *count < SAMPLES_PER_JOB_MAX && sample_runs.len() < SAMPLES_MAX {
                 *count += 1;
-                wanted.push(event.run);
+                sample_runs.push(event.run);
             }
         }
-        for run in self.node.store().runs(&wanted).await? {
+        for run in self.node.store().runs(&sample_runs).await? {
             let Some(job) = self.jobs.get(&run.job) else { continue };
             let reason = run.reason.map(|reason| reason.as_str().to_owned());
             let message = run.message.clone().or(reason).unwrap_or_else(|| run.status.as_str().to_owned());
@@ -78,7 +79,7 @@ impl<'a> JobFacts<'a> {
         Ok(())
     }
 
-    /// A job with events, or with an incident that is due for a check.
+    /// The job with this id, if it is one of these.
     pub(super) fn job(&self, id: JobId) -> Option<&WatchedJob> {
         self.jobs.get(&id)
     }
@@ -88,23 +89,23 @@ impl<'a> JobFacts<'a> {
         &self,
         rule: &RuleRecord,
         events: &[AlertEvent],
-        due: &[IncidentRecord],
+        due_incidents: &[IncidentRecord],
     ) -> Vec<Observation> {
         let mut events_by_job: BTreeMap<JobId, Vec<&AlertEvent>> = BTreeMap::new();
         for event in events.iter().filter(|event| is_wanted(&rule.spec.condition, event)) {
             events_by_job.entry(event.job).or_default().push(event);
         }
-        for record in due.iter().filter(|record| record.incident.subject.kind == SubjectKind::Job) {
+        for record in due_incidents.iter().filter(|record| record.incident.subject.kind == SubjectKind::Job) {
             events_by_job.entry(JobId::new(record.incident.subject.id)).or_default();
         }
-        let none = NewestEnds::default();
-        let mut seen = Vec::new();
+        let no_ends = NewestEnds::default();
+        let mut observations = Vec::new();
         for (id, events) in events_by_job {
             let Some(job) = self.jobs.get(&id).filter(|job| is_in_scope(&rule.spec.scope, job)) else {
                 // The job was deleted, or the rule no longer watches it.
-                let record = due.iter().find(|record| record.incident.subject.id == id.get());
+                let record = due_incidents.iter().find(|record| record.incident.subject.id == id.get());
                 let subject = record.map(|record| record.incident.subject.clone());
-                seen.extend(subject.map(|subject| Observation {
+                observations.extend(subject.map(|subject| Observation {
                     subject,
                     state: ConditionState::Unwatched,
                     samples: Vec::new(),
@@ -112,48 +113,50 @@ impl<'a> JobFacts<'a> {
                 continue;
             };
             let runs: Vec<RunId> = events.iter().map(|event| event.run).collect();
-            let ended = self.ended.get(&id).unwrap_or(&none);
-            let newest = with_older(&ended.runs, &events);
-            let state = match judge_runs(&rule.spec.condition, &newest, &runs) {
-                ConditionState::Clear if !ended.show_end(&rule.spec.condition) => ConditionState::Unknown,
+            let newest_ends = self.ends_by_job.get(&id).unwrap_or(&no_ends);
+            let newest_runs = with_older(&newest_ends.runs, &events);
+            let state = match judge_runs(&rule.spec.condition, &newest_runs, &runs) {
+                ConditionState::Clear if !newest_ends.show_end(&rule.spec.condition) => ConditionState::Unknown,
                 // The runs that showed the condition were removed, which does not count as a recovery.
-                ConditionState::Clear if !ended.has_end(&rule.spec.condition) => ConditionState::Unwatched,
+                ConditionState::Clear if !newest_ends.has_end(&rule.spec.condition) => ConditionState::Unwatched,
                 state => state,
             };
-            let samples = events.iter().rev().filter_map(|event| self.samples.get(&event.run)).take(SAMPLES_EACH);
-            seen.push(Observation { subject: subject(job), state, samples: samples.cloned().collect() });
+            let samples =
+                events.iter().rev().filter_map(|event| self.samples.get(&event.run)).take(SAMPLES_PER_JOB_MAX);
+            observations.push(Observation { subject: job_subject(job), state, samples: samples.cloned().collect() });
         }
-        seen
+        observations
     }
 
     /// Checks whether the open incidents of a rule about instants still hold.
     pub(super) async fn recheck_instants(
         &self,
         rule: &RuleRecord,
-        due: &[IncidentRecord],
+        due_incidents: &[IncidentRecord],
         now: Timestamp,
     ) -> Result<Vec<Observation>, StoreError> {
-        let mut seen = Vec::new();
-        for record in due.iter().filter(|record| record.incident.subject.kind == SubjectKind::Job) {
+        let mut observations = Vec::new();
+        for record in due_incidents.iter().filter(|record| record.incident.subject.kind == SubjectKind::Job) {
             let incident = &record.incident;
             let job = self.jobs.get(&JobId::new(incident.subject.id)).filter(|job| is_in_scope(&rule.spec.scope, job));
             let state = match (job, &rule.spec.condition) {
                 (Some(job), Condition::NotSucceededBy { time, zone, weekdays, .. }) => {
-                    let from = Deadline::parse(time, zone, weekdays).map(|one| one.counts_from(incident.started_at));
-                    let from = from.unwrap_or(incident.started_at);
-                    let newest = self.node.store().newest_successes_since(&[job.id], from).await?;
-                    judge::missed_deadline(incident.started_at, from, newest.first().map(|(_, at)| *at))
+                    let counts_from =
+                        Deadline::parse(time, zone, weekdays).map(|deadline| deadline.counts_from(incident.started_at));
+                    let counts_from = counts_from.unwrap_or(incident.started_at);
+                    let successes = self.node.store().newest_successes_since(&[job.id], counts_from).await?;
+                    judge::missed_deadline(incident.started_at, counts_from, successes.first().map(|(_, at)| *at))
                 }
                 (Some(job), Condition::NoSuccessFor { length }) => {
-                    let newest = self.node.store().newest_successes_since(&[job.id], now - *length).await?;
-                    let known = newest.first().map(|(_, at)| *at).max(job.succeeded_at);
-                    judge::overdue(Some(known.unwrap_or(job.created_at)), *length, now)
+                    let successes = self.node.store().newest_successes_since(&[job.id], now - *length).await?;
+                    let newest_success = successes.first().map(|(_, at)| *at).max(job.succeeded_at);
+                    judge::overdue(Some(newest_success.unwrap_or(job.created_at)), *length, now)
                 }
                 _ => ConditionState::Unwatched,
             };
-            seen.push(Observation { subject: incident.subject.clone(), state, samples: Vec::new() });
+            observations.push(Observation { subject: incident.subject.clone(), state, samples: Vec::new() });
         }
-        Ok(seen)
+        Ok(observations)
     }
 }
 
@@ -168,25 +171,25 @@ fn is_wanted(condition: &Condition, event: &AlertEvent) -> bool {
 }
 
 /// Whether the newest runs of a job fulfil the condition; `events` are the runs that the rule has not seen yet.
-pub(super) fn judge_runs(condition: &Condition, newest: &[EndedRun], events: &[RunId]) -> ConditionState {
+pub(super) fn judge_runs(condition: &Condition, newest_runs: &[EndedRun], events: &[RunId]) -> ConditionState {
     match condition {
-        Condition::FailuresInRow { count } => judge::failures_in_row(*count, newest, events),
-        Condition::Skipped { .. } => judge::skipped(newest, events),
-        _ => judge::failures_in_row(1, newest, events),
+        Condition::FailuresInRow { count } => judge::failures_in_row(*count, newest_runs, events),
+        Condition::Skipped { .. } => judge::skipped(newest_runs, events),
+        _ => judge::failures_in_row(1, newest_runs, events),
     }
 }
 
 /// The newest runs of a job, followed by older ones from its events. In a flood of failures, a look takes more events than it reads runs,
 /// and each event must count.
-fn with_older(newest: &[EndedRun], events: &[&AlertEvent]) -> Vec<EndedRun> {
-    let known: BTreeSet<RunId> = newest.iter().map(|run| run.run).collect();
-    let mut older: Vec<EndedRun> = events
+fn with_older(newest_runs: &[EndedRun], events: &[&AlertEvent]) -> Vec<EndedRun> {
+    let known_runs: BTreeSet<RunId> = newest_runs.iter().map(|run| run.run).collect();
+    let mut older_runs: Vec<EndedRun> = events
         .iter()
-        .filter(|event| !known.contains(&event.run))
+        .filter(|event| !known_runs.contains(&event.run))
         .map(|event| EndedRun { run: event.run, job: event.job, fire_at: event.fire_at, status: event.status })
         .collect();
-    older.sort_by_key(|run| std::cmp::Reverse((run.fire_at, run.run)));
-    [newest, &older].concat()
+    older_runs.sort_by_key(|run| std::cmp::Reverse((run.fire_at, run.run)));
+    [newest_runs, &older_runs].concat()
 }
 
 /// Whether there may be more rows than were read.
@@ -221,7 +224,7 @@ impl NewestEnds {
 
 pub(super) async fn newest_ends(node: &Node, job: JobId, now: Timestamp) -> Result<NewestEnds, StoreError> {
     let limit = STREAK_MAX + BEYOND_STREAK;
-    let runs = node.store().chart_runs(&[job], Timestamp::EPOCH, now + AHEAD, limit).await?;
+    let runs = node.store().chart_runs(&[job], Timestamp::EPOCH, now + READ_AHEAD, limit).await?;
     Ok(NewestEnds { runs: ended_runs(&runs), has_older: is_full(runs.len(), limit) })
 }
 
@@ -229,9 +232,10 @@ pub(super) async fn newest_ends(node: &Node, job: JobId, now: Timestamp) -> Resu
 fn ended_runs(runs: &[ChartRun]) -> Vec<EndedRun> {
     let fires: BTreeSet<(RunId, Timestamp)> = runs.iter().map(|run| (run.id, run.fire_at)).collect();
     let is_shard = |run: &ChartRun| run.parent.is_some_and(|parent| fires.contains(&(parent, run.fire_at)));
-    let ended = runs.iter().filter(|run| run.status.is_terminal() && !is_shard(run));
-    let ended = ended.map(|run| EndedRun { run: run.id, job: run.job, fire_at: run.fire_at, status: run.status });
-    ended.collect()
+    let ended_runs = runs.iter().filter(|run| run.status.is_terminal() && !is_shard(run));
+    let ended_runs =
+        ended_runs.map(|run| EndedRun { run: run.id, job: run.job, fire_at: run.fire_at, status: run.status });
+    ended_runs.collect()
 }
 
 pub(super) fn is_in_scope(scope: &Scope, job: &WatchedJob) -> bool {
@@ -245,12 +249,12 @@ pub(super) fn is_in_scope(scope: &Scope, job: &WatchedJob) -> bool {
     }
 }
 
-pub(super) fn subject(job: &WatchedJob) -> Subject {
+pub(super) fn job_subject(job: &WatchedJob) -> Subject {
     Subject { kind: SubjectKind::Job, id: job.id.get(), name: job.name.clone(), app: Some(job.app_name.clone()) }
 }
 
 /// A page of the jobs that a rule watches, with the name of the last job read; `None` instead of a name on the last page.
-pub(super) async fn page(
+pub(super) async fn watched_page(
     node: &Node,
     namespace: NamespaceId,
     scope: &Scope,
@@ -271,52 +275,51 @@ pub(super) async fn page(
     };
     let mut jobs = store.watched_jobs(namespace, app, after, PAGE_MAX).await?;
     let is_full = jobs.len() >= usize::try_from(PAGE_MAX).unwrap_or(usize::MAX);
-    let last = jobs.last().filter(|_| is_full).map(|job| job.name.clone());
+    let last_name = jobs.last().filter(|_| is_full).map(|job| job.name.clone());
     jobs.retain(|job| is_in_scope(scope, job));
-    Ok((jobs, last))
+    Ok((jobs, last_name))
 }
 
 /// Result for a page of jobs.
 pub(super) struct SweepResult {
-    pub(super) seen: Vec<Observation>,
-    pub(super) check: RuleCheck,
+    pub(super) observations: Vec<Observation>,
+    pub(super) rule_check: RuleCheck,
     pub(super) has_more: bool,
 }
 
-/// Evaluates the next page of jobs of a due rule about instants.
-pub(super) async fn sweep(node: &Node, rule: &RuleRecord, now: Timestamp) -> Result<SweepResult, StoreError> {
+pub(super) async fn sweep_page(node: &Node, rule: &RuleRecord, now: Timestamp) -> Result<SweepResult, StoreError> {
     let is_day = day_filter(node, rule.namespace, &rule.spec).await?;
-    let from = rule.check_at.unwrap_or(now);
-    let begun = |at| RuleProgress { at, after: String::new(), next: None };
-    let sweep = rule.progress.clone().or_else(|| last_deadline(&rule.spec, from, now, &is_day).map(begun));
+    let due_at = rule.check_at.unwrap_or(now);
+    let new_progress = |at| RuleProgress { at, after: String::new(), next: None };
+    let sweep = rule.progress.clone().or_else(|| last_deadline(&rule.spec, due_at, now, &is_day).map(new_progress));
     let Some(mut sweep) = sweep else {
         let check = RuleCheck { rule: rule.id, at: next_check(&rule.spec, now, None), progress: None };
-        return Ok(SweepResult { seen: Vec::new(), check, has_more: false });
+        return Ok(SweepResult { observations: Vec::new(), rule_check: check, has_more: false });
     };
-    let (jobs, last) = page(node, rule.namespace, &rule.spec.scope, &sweep.after).await?;
-    let (seen, next) = observe_page(node, &rule.spec, &jobs, (sweep.at, now)).await?;
-    sweep.next = earlier_of(sweep.next, next);
-    let check = match last {
+    let (jobs, last_name) = watched_page(node, rule.namespace, &rule.spec.scope, &sweep.after).await?;
+    let (observations, next_check_at) = observe_page(node, &rule.spec, &jobs, (sweep.at, now)).await?;
+    sweep.next = earlier_of(sweep.next, next_check_at);
+    let check = match last_name {
         Some(after) => RuleCheck { rule: rule.id, at: Some(now), progress: Some(RuleProgress { after, ..sweep }) },
         None => RuleCheck { rule: rule.id, at: next_check(&rule.spec, now, sweep.next), progress: None },
     };
-    Ok(SweepResult { seen, has_more: check.progress.is_some(), check })
+    Ok(SweepResult { observations, has_more: check.progress.is_some(), rule_check: check })
 }
 
 /// When a rule about instants is next due. The rule is due at every deadline, even on a day that is not in its calendar, because the
 /// calendar's days may change until then. The calendar is read when the rule is due.
-fn next_check(spec: &RuleSpec, now: Timestamp, next: Option<Timestamp>) -> Option<Timestamp> {
+fn next_check(spec: &RuleSpec, now: Timestamp, next_at: Option<Timestamp>) -> Option<Timestamp> {
     match &spec.condition {
         Condition::NotSucceededBy { time, zone, weekdays, .. } => {
             Deadline::parse(time, zone, weekdays).ok()?.next_after(now, |_| true)
         }
         // A job created later cannot be overdue before this instant.
-        Condition::NoSuccessFor { length } => Some(next.map_or(now + *length, |next| next.min(now + *length))),
+        Condition::NoSuccessFor { length } => Some(next_at.map_or(now + *length, |next| next.min(now + *length))),
         _ => None,
     }
 }
 
-/// When a rule that is saved now is first due.
+/// When a rule that is saved now becomes due for the first time.
 pub(super) fn first_check(spec: &RuleSpec, now: Timestamp) -> Option<Timestamp> {
     match (spec.condition.kind(), &spec.condition) {
         _ if !spec.enabled => None,
@@ -326,24 +329,24 @@ pub(super) fn first_check(spec: &RuleSpec, now: Timestamp) -> Option<Timestamp> 
     }
 }
 
-/// The instant that a check due at `from` evaluates: the last deadline since `from` on a day of the calendar; `None` if there is none. For
+/// The instant that a check due at `due_at` evaluates: the last deadline since `due_at` on a day of the calendar; `None` if there is none. For
 /// a condition without a deadline, it is the present.
 fn last_deadline(
     spec: &RuleSpec,
-    from: Timestamp,
+    due_at: Timestamp,
     now: Timestamp,
     is_day: &impl Fn(chrono::NaiveDate) -> bool,
 ) -> Option<Timestamp> {
     let Condition::NotSucceededBy { time, zone, weekdays, .. } = &spec.condition else { return Some(now) };
     let deadline = Deadline::parse(time, zone, weekdays).ok()?;
-    let (mut last, mut after) = (None, from - Duration::from_millis(1));
-    for _ in 0..PASSED_MAX {
-        match deadline.next_after(after, is_day) {
-            Some(next) if next <= now => (last, after) = (Some(next), next),
+    let (mut last_deadline, mut search_after) = (None, due_at - Duration::from_millis(1));
+    for _ in 0..PASSED_DEADLINES_MAX {
+        match deadline.next_after(search_after, is_day) {
+            Some(next) if next <= now => (last_deadline, search_after) = (Some(next), next),
             _ => break,
         }
     }
-    last
+    last_deadline
 }
 
 pub(super) async fn day_filter(
@@ -370,7 +373,7 @@ pub(super) async fn observe_page(
     jobs: &[WatchedJob],
     (at, now): (Timestamp, Timestamp),
 ) -> Result<(Vec<Observation>, Option<Timestamp>), StoreError> {
-    let (from, length) = match &spec.condition {
+    let (counts_from, length) = match &spec.condition {
         Condition::NotSucceededBy { time, zone, weekdays, .. } => {
             let deadline = Deadline::parse(time, zone, weekdays);
             (deadline.map_or(at, |deadline| deadline.counts_from(at)), None)
@@ -379,25 +382,25 @@ pub(super) async fn observe_page(
         _ => return Ok((Vec::new(), None)),
     };
     // A success that is already counted need not be looked up in the ledger.
-    let doubtful: Vec<JobId> =
-        jobs.iter().filter(|job| job.succeeded_at.is_none_or(|done| done < from)).map(|job| job.id).collect();
-    let newest: HashMap<JobId, Timestamp> =
-        node.store().newest_successes_since(&doubtful, from).await?.into_iter().collect();
-    let (mut seen, mut next) = (Vec::with_capacity(jobs.len()), None);
+    let doubtful_jobs: Vec<JobId> =
+        jobs.iter().filter(|job| job.succeeded_at.is_none_or(|done| done < counts_from)).map(|job| job.id).collect();
+    let newest_successes: HashMap<JobId, Timestamp> =
+        node.store().newest_successes_since(&doubtful_jobs, counts_from).await?.into_iter().collect();
+    let (mut observations, mut next_check_at) = (Vec::with_capacity(jobs.len()), None);
     for job in jobs {
-        let succeeded = newest.get(&job.id).copied().max(job.succeeded_at);
+        let newest_success = newest_successes.get(&job.id).copied().max(job.succeeded_at);
         let state = match length {
-            None => judge::missed_deadline(at, from, succeeded),
+            None => judge::missed_deadline(at, counts_from, newest_success),
             Some(length) => {
-                let base = succeeded.unwrap_or(job.created_at);
-                let state = judge::overdue(Some(base), length, now);
-                next = earlier_of(next, state.is_clear().then_some(base + length));
+                let counted_since = newest_success.unwrap_or(job.created_at);
+                let state = judge::overdue(Some(counted_since), length, now);
+                next_check_at = earlier_of(next_check_at, state.is_clear().then_some(counted_since + length));
                 state
             }
         };
-        seen.push(Observation { subject: subject(job), state, samples: Vec::new() });
+        observations.push(Observation { subject: job_subject(job), state, samples: Vec::new() });
     }
-    Ok((seen, next))
+    Ok((observations, next_check_at))
 }
 
 #[cfg(test)]

@@ -32,40 +32,45 @@ pub(super) async fn no_executor(
 ) -> Result<Option<Vec<Observation>>, StoreError> {
     let store = node.store();
     let since = now - node.lost_after();
-    let open = with_handler(node, present_executors(&store.sessions(since).await?), handler).await?;
-    let online: BTreeSet<AppId> = open.into_iter().map(|(app, _)| app).collect();
-    let (mut absent, mut jobless) = (Vec::new(), Vec::new());
+    let executors = with_handler(node, present_executors(&store.sessions(since).await?), handler).await?;
+    let apps_with_executor: BTreeSet<AppId> = executors.into_iter().map(|(app, _)| app).collect();
+    let (mut absent_apps, mut apps_without_jobs) = (Vec::new(), Vec::new());
     for app in store.apps(namespace).await? {
         let is_in_scope = match scope {
             Scope::App(name) => app.name == *name,
             Scope::All | Scope::Label(_) | Scope::Job(_) => true,
         };
-        if !is_in_scope || online.contains(&app.id) {
+        if !is_in_scope || apps_with_executor.contains(&app.id) {
             continue;
         }
         // An app without jobs needs no executor.
         let has_jobs = !store.watched_jobs(namespace, Some(app.id), "", 1).await?.is_empty();
-        if has_jobs { absent.push(app) } else { jobless.push(app) }
+        if has_jobs { absent_apps.push(app) } else { apps_without_jobs.push(app) }
     }
-    if !absent.is_empty() && node.serves_since() > since {
-        let expected =
+    if !absent_apps.is_empty() && node.serves_since() > since {
+        let expected_executors =
             with_handler(node, present_executors(&store.sessions(now - EXPECTED_WITHIN).await?), handler).await?;
-        if absent.iter().any(|app| expected.iter().any(|(expected, _)| *expected == app.id)) {
+        if absent_apps.iter().any(|app| expected_executors.iter().any(|(expected, _)| *expected == app.id)) {
             return Ok(None);
         }
     }
-    let holds = ConditionState::Holds { since: now, new_count: 0 };
-    let seen = absent.iter().map(|app| (app, holds)).chain(jobless.iter().map(|app| (app, ConditionState::Unwatched)));
-    let seen = seen.map(|(app, state)| Observation { subject: app_subject(app), state, samples: Vec::new() });
-    Ok(Some(seen.collect()))
+    let holding_state = ConditionState::Holds { since: now, new_count: 0 };
+    let observations = absent_apps
+        .iter()
+        .map(|app| (app, holding_state))
+        .chain(apps_without_jobs.iter().map(|app| (app, ConditionState::Unwatched)));
+    let observations =
+        observations.map(|(app, state)| Observation { subject: app_subject(app), state, samples: Vec::new() });
+    Ok(Some(observations.collect()))
 }
 
 /// The executors that have not signed off. An executor whose stream has ended still counts, since a server that restarts ends all its
 /// streams.
 fn present_executors(sessions: &[Session]) -> BTreeSet<(AppId, ExecutorId)> {
-    let left: HashSet<ExecutorId> = sessions.iter().filter(|one| one.has_left).map(|one| one.executor).collect();
-    let present = sessions.iter().filter(|one| !left.contains(&one.executor));
-    present.map(|one| (one.app, one.executor)).collect()
+    let left_executors: HashSet<ExecutorId> =
+        sessions.iter().filter(|session| session.has_left).map(|session| session.executor).collect();
+    let present_sessions = sessions.iter().filter(|session| !left_executors.contains(&session.executor));
+    present_sessions.map(|session| (session.app, session.executor)).collect()
 }
 
 /// Those of the executors that have the handler; all of them if no handler is given.
@@ -76,12 +81,12 @@ async fn with_handler(
 ) -> Result<BTreeSet<(AppId, ExecutorId)>, StoreError> {
     let Some(handler) = handler else { return Ok(executors) };
     let ids: Vec<ExecutorId> = executors.into_iter().map(|(_, executor)| executor).collect();
-    let has = |handlers: &str| {
+    let has_handler = |handlers: &str| {
         let handlers = serde_json::from_str::<Vec<String>>(handlers).unwrap_or_default();
         takes_handler(handlers.iter().map(String::as_str), handler)
     };
     let records = node.store().executors_by_id(&ids, Timestamp::EPOCH).await?;
-    Ok(records.iter().filter(|record| has(&record.handlers)).map(|record| (record.app, record.id)).collect())
+    Ok(records.iter().filter(|record| has_handler(&record.handlers)).map(|record| (record.app, record.id)).collect())
 }
 
 fn node_subject(node: &cluster::Node) -> Subject {
@@ -90,13 +95,13 @@ fn node_subject(node: &cluster::Node) -> Subject {
 
 pub(super) async fn node_lost(node: &Node, now: Timestamp) -> Result<Vec<Observation>, StoreError> {
     let nodes = node.store().nodes().await?;
-    let lost = nodes.iter().filter(|one| !one.is_living(now) && !one.report.is_leaving);
-    let seen = lost.map(|one| Observation {
-        subject: node_subject(one),
-        state: ConditionState::Holds { since: one.lease_until, new_count: 0 },
+    let lost_nodes = nodes.iter().filter(|server| !server.is_living(now) && !server.report.is_leaving);
+    let observations = lost_nodes.map(|server| Observation {
+        subject: node_subject(server),
+        state: ConditionState::Holds { since: server.lease_until, new_count: 0 },
         samples: Vec::new(),
     });
-    Ok(seen.collect())
+    Ok(observations.collect())
 }
 
 pub(super) async fn loop_failing(
@@ -105,7 +110,7 @@ pub(super) async fn loop_failing(
     now: Timestamp,
 ) -> Result<Vec<Observation>, StoreError> {
     let nodes = node.store().nodes().await?;
-    Ok(nodes.iter().map(|one| observe_node(one, judge_loops(one, length, now))).collect())
+    Ok(nodes.iter().map(|server| observe_node(server, judge_loops(server, length, now))).collect())
 }
 
 /// Whether a loop of a server has been failing; unknown if the server is dead, or has not reported yet.
@@ -120,19 +125,21 @@ fn judge_loops(node: &cluster::Node, length: Duration, now: Timestamp) -> Condit
 /// The servers with a disk whose free space is below the bound.
 pub(super) async fn disk_low(
     node: &Node,
-    bound: (Option<u32>, Option<u64>),
-    open: &[Incident],
+    limits: (Option<u32>, Option<u64>),
+    open_incidents: &[Incident],
     now: Timestamp,
 ) -> Result<Vec<Observation>, StoreError> {
-    let is_open = |id: i64| open.iter().any(|one| (one.subject.kind, one.subject.id) == (SubjectKind::Node, id));
+    let is_open = |id: i64| {
+        open_incidents.iter().any(|incident| (incident.subject.kind, incident.subject.id) == (SubjectKind::Node, id))
+    };
     let nodes = node.store().nodes().await?;
-    let seen = nodes.iter().map(|one| {
-        let is_open = is_open(one.id.get());
-        let is_low = |disk: &DiskReport| judge::is_disk_low(bound, (disk.free_bytes, disk.size_bytes), is_open);
+    let observations = nodes.iter().map(|server| {
+        let is_open = is_open(server.id.get());
+        let is_low = |disk: &DiskReport| judge::is_disk_low(limits, (disk.free_bytes, disk.size_bytes), is_open);
         let has_low = |host: &HostReport| (!host.disks.is_empty()).then(|| host.disks.iter().any(is_low));
-        observe_node(one, judge_host(one, has_low, now))
+        observe_node(server, judge_host(server, has_low, now))
     });
-    Ok(seen.collect())
+    Ok(observations.collect())
 }
 
 /// The servers whose TLS certificate expires soon, or has expired.
@@ -143,7 +150,7 @@ pub(super) async fn certificate_expiring(
 ) -> Result<Vec<Observation>, StoreError> {
     let ends = |host: &HostReport| host.certificate_ends_at.map(|end| end <= now + within);
     let nodes = node.store().nodes().await?;
-    Ok(nodes.iter().map(|one| observe_node(one, judge_host(one, ends, now))).collect())
+    Ok(nodes.iter().map(|server| observe_node(server, judge_host(server, ends, now))).collect())
 }
 
 fn observe_node(node: &cluster::Node, state: ConditionState) -> Observation {
@@ -158,8 +165,8 @@ fn judge_host(
     now: Timestamp,
 ) -> ConditionState {
     let mut reports = node.report.loops.iter().filter(|_| node.is_living(now));
-    let measured = reports.find_map(|report| Some((report.host.as_ref()?, report.failing_since)));
-    let Some((host, failing_since)) = measured else { return ConditionState::Unknown };
+    let measurement = reports.find_map(|report| Some((report.host.as_ref()?, report.failing_since)));
+    let Some((host, failing_since)) = measurement else { return ConditionState::Unknown };
     match (meets_condition(host), failing_since) {
         (Some(true), _) => ConditionState::Holds { since: now, new_count: 0 },
         (_, Some(_)) => ConditionState::Unknown,
@@ -173,13 +180,16 @@ fn judge_host(
 pub(super) async fn token_expiring(
     node: &Node,
     (namespace, name): (NamespaceId, &str),
-    (within, open): (Duration, &[Incident]),
+    (within, open_incidents): (Duration, &[Incident]),
     now: Timestamp,
 ) -> Result<Vec<Observation>, StoreError> {
     let mut tokens: Vec<TokenRecord> = Vec::new();
     loop {
-        let after = tokens.last().map(|token| token.id);
-        let page = node.store().tokens(&TokenQuery { after, limit: TOKEN_COUNT, ..TokenQuery::default() }).await?;
+        let after_token = tokens.last().map(|token| token.id);
+        let page = node
+            .store()
+            .tokens(&TokenQuery { after: after_token, limit: TOKEN_COUNT, ..TokenQuery::default() })
+            .await?;
         let is_last = !is_full(page.len(), TOKEN_COUNT);
         tokens.extend(page);
         if is_last {
@@ -188,20 +198,20 @@ pub(super) async fn token_expiring(
     }
     let is_open = |id: TokenId| {
         let subject = (SubjectKind::Token, id.get());
-        open.iter().any(|one| (one.subject.kind, one.subject.id) == subject)
+        open_incidents.iter().any(|incident| (incident.subject.kind, incident.subject.id) == subject)
     };
-    let ending = tokens.iter().filter(|token| {
+    let ending_tokens = tokens.iter().filter(|token| {
         let ends = token.expires_at.is_some_and(|end| end <= now + within && (end > now || is_open(token.id)));
         ends && token.revoked_at.is_none()
             && is_token_of_namespace(token, (namespace, name))
             && !is_replaced(token, &tokens)
     });
-    let seen = ending.map(|token| Observation {
+    let observations = ending_tokens.map(|token| Observation {
         subject: Subject { kind: SubjectKind::Token, id: token.id.get(), name: token.name.clone(), app: None },
         state: ConditionState::Holds { since: now, new_count: 0 },
         samples: Vec::new(),
     });
-    Ok(seen.collect())
+    Ok(observations.collect())
 }
 
 /// Whether a token belongs to a namespace: it has a role there, or it has a role everywhere and its requests go to this namespace by
@@ -212,8 +222,8 @@ fn is_token_of_namespace(token: &TokenRecord, (namespace, name): (NamespaceId, &
 }
 
 /// Whether there is a newer token with the same name, owner and roles that ends no earlier, as a rotation creates one.
-fn is_replaced(token: &TokenRecord, all: &[TokenRecord]) -> bool {
-    all.iter().any(|newer| {
+fn is_replaced(token: &TokenRecord, all_tokens: &[TokenRecord]) -> bool {
+    all_tokens.iter().any(|newer| {
         newer.id > token.id
             && (newer.kind, newer.owner, &newer.name) == (token.kind, token.owner, &token.name)
             && newer.grants == token.grants

@@ -22,9 +22,8 @@ pub(super) const EVENT_COUNT: u32 = 500;
 /// Maximum number of due incidents per look.
 const DUE_COUNT: u32 = 200;
 /// Maximum number of open incidents that a look compares with the current state.
-const OPEN_COUNT: u32 = 2_000;
+const OPEN_INCIDENTS_MAX: u32 = 2_000;
 
-/// Result of a look.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LookResult {
     /// Its decisions are stored.
@@ -44,8 +43,8 @@ pub(super) struct Findings {
     incidents: Vec<IncidentRecord>,
     messages: Vec<NewMessage>,
     checks: Vec<RuleCheck>,
-    pub(super) looks: Vec<ExpectCheck>,
-    pub(super) open_look: Option<OpenRunsCheck>,
+    pub(super) expect_checks: Vec<ExpectCheck>,
+    pub(super) open_runs_check: Option<OpenRunsCheck>,
     pub(super) has_more: bool,
 }
 
@@ -54,11 +53,11 @@ pub(super) struct LookContext<'a> {
     pub(super) node: &'a Node,
     pub(super) facts: JobFacts<'a>,
     pub(super) namespace: NamespaceId,
-    name: String,
+    namespace_name: String,
     channels: HashMap<String, ChannelId>,
     silences: Vec<Silence>,
     events: Vec<AlertEvent>,
-    pub(super) due: BTreeMap<AlertRuleId, Vec<IncidentRecord>>,
+    pub(super) due_incidents: BTreeMap<AlertRuleId, Vec<IncidentRecord>>,
     pub(super) now: Timestamp,
 }
 
@@ -75,18 +74,18 @@ pub(super) async fn evaluate_due(node: &Node, namespace: NamespaceId) -> Result<
         context.look_at(rule, &mut findings).await?;
     }
     context.look_at_expects(&mut findings).await?;
-    let done: Vec<RunId> = context.events.iter().map(|event| event.run).collect();
-    let due_count = context.due.values().map(Vec::len).sum::<usize>();
-    let has_more = findings.has_more || is_full(done.len(), EVENT_COUNT) || is_full(due_count, DUE_COUNT);
+    let evaluated_runs: Vec<RunId> = context.events.iter().map(|event| event.run).collect();
+    let due_count = context.due_incidents.values().map(Vec::len).sum::<usize>();
+    let has_more = findings.has_more || is_full(evaluated_runs.len(), EVENT_COUNT) || is_full(due_count, DUE_COUNT);
     let write = AlertWrite {
         namespace,
         version,
         incidents: &findings.incidents,
         messages: &findings.messages,
-        evaluated_events: &done,
+        evaluated_events: &evaluated_runs,
         checks: &findings.checks,
-        expect_checks: &findings.looks,
-        open_runs_check: findings.open_look,
+        expect_checks: &findings.expect_checks,
+        open_runs_check: findings.open_runs_check,
     };
     if !store.write_alerts(&write).await? {
         return Ok(LookResult::Lost);
@@ -98,54 +97,58 @@ impl<'a> LookContext<'a> {
     async fn read(node: &'a Node, namespace: NamespaceId) -> Result<Self, StoreError> {
         let (store, now) = (node.store(), node.now());
         let events = store.alert_events(namespace, EVENT_COUNT).await?;
-        let mut due: BTreeMap<AlertRuleId, Vec<IncidentRecord>> = BTreeMap::new();
+        let mut due_incidents: BTreeMap<AlertRuleId, Vec<IncidentRecord>> = BTreeMap::new();
         for record in store.due_incidents(namespace, now, DUE_COUNT).await? {
-            due.entry(record.rule).or_default().push(record);
+            due_incidents.entry(record.rule).or_default().push(record);
         }
-        let (name, channels) = names(node, namespace).await?;
+        let (name, channels) = name_and_channels(node, namespace).await?;
         Ok(Self {
             node,
-            facts: JobFacts::read(node, (&events, due.values().flatten())).await?,
+            facts: JobFacts::read(node, (&events, due_incidents.values().flatten())).await?,
             namespace,
-            name,
+            namespace_name: name,
             channels,
             silences: silences(node, namespace, now).await?,
             events,
-            due,
+            due_incidents,
             now,
         })
     }
 
     async fn look_at(&self, rule: &RuleRecord, findings: &mut Findings) -> Result<(), StoreError> {
-        let no_due = Vec::new();
-        let due = self.due.get(&rule.id).unwrap_or(&no_due);
-        let (outdated, current): (Vec<_>, Vec<_>) = due.iter().cloned().partition(|one| is_outdated(&rule.spec, one));
+        let no_incidents = Vec::new();
+        let due_incidents = self.due_incidents.get(&rule.id).unwrap_or(&no_incidents);
+        let (outdated_incidents, current_incidents): (Vec<_>, Vec<_>) =
+            due_incidents.iter().cloned().partition(|record| is_outdated(&rule.spec, record));
         // The rule is checked only after the incidents of its previous definition have ended. Otherwise the rule would report their end as a
         // recovery.
-        let is_checked = rule.check_at.is_some_and(|at| at <= self.now) && outdated.is_empty();
-        let mut seen: Vec<Observation> =
-            outdated.iter().map(|record| unwatched_observation(&record.incident)).collect();
-        findings.has_more |= !seen.is_empty();
+        let is_checked = rule.check_at.is_some_and(|at| at <= self.now) && outdated_incidents.is_empty();
+        let mut observations: Vec<Observation> =
+            outdated_incidents.iter().map(|record| unwatched_observation(&record.incident)).collect();
+        findings.has_more |= !observations.is_empty();
         let mut check = None;
         if !rule.spec.enabled {
-            seen.extend(current.iter().map(|record| unwatched_observation(&record.incident)));
+            observations.extend(current_incidents.iter().map(|record| unwatched_observation(&record.incident)));
             check = rule.check_at.map(|_| RuleCheck { rule: rule.id, at: None, progress: None });
         } else {
             match rule.spec.condition.kind() {
-                ConditionKind::Events => seen.extend(self.facts.observe_events(rule, &self.events, &current)),
+                ConditionKind::Events => {
+                    observations.extend(self.facts.observe_events(rule, &self.events, &current_incidents))
+                }
                 ConditionKind::Instant if is_checked => {
-                    let swept = facts::sweep(self.node, rule, self.now).await?;
-                    (seen, check) = (swept.seen, Some(swept.check));
-                    findings.has_more |= swept.has_more;
+                    let sweep_result = facts::sweep_page(self.node, rule, self.now).await?;
+                    (observations, check) = (sweep_result.observations, Some(sweep_result.rule_check));
+                    findings.has_more |= sweep_result.has_more;
                 }
                 ConditionKind::Polled if is_checked => {
-                    let namespace = (self.namespace, self.name.as_str());
-                    let open = self.node.store().open_incidents_of(rule.id, OPEN_COUNT).await?;
+                    let namespace = (self.namespace, self.namespace_name.as_str());
+                    let open_incidents = self.node.store().open_incidents_of(rule.id, OPEN_INCIDENTS_MAX).await?;
                     // A state that is not known yet neither opens nor closes an incident.
-                    if let Some(observed) = states::observe(self.node, namespace, (&rule.spec, &open), self.now).await?
+                    if let Some(polled) =
+                        states::observe(self.node, namespace, (&rule.spec, &open_incidents), self.now).await?
                     {
-                        seen = observed;
-                        self.observe_rest(rule, &open, &mut seen).await?;
+                        observations = polled;
+                        self.observe_rest(rule, &open_incidents, &mut observations).await?;
                     }
                     let at = Some(
                         self.now + states::period(&rule.spec.condition, self.node.shared().config.alert_rules_period),
@@ -155,72 +158,85 @@ impl<'a> LookContext<'a> {
                 ConditionKind::Instant | ConditionKind::Polled => {}
             }
             if rule.spec.condition.kind() == ConditionKind::Instant {
-                let known: BTreeSet<i64> = seen.iter().map(|one| one.subject.id).collect();
-                let rest = self.facts.recheck_instants(rule, &current, self.now).await?;
-                seen.extend(rest.into_iter().filter(|one| !known.contains(&one.subject.id)));
+                let observed_ids: BTreeSet<i64> =
+                    observations.iter().map(|observation| observation.subject.id).collect();
+                let recheck_observations = self.facts.recheck_instants(rule, &current_incidents, self.now).await?;
+                observations.extend(
+                    recheck_observations
+                        .into_iter()
+                        .filter(|observation| !observed_ids.contains(&observation.subject.id)),
+                );
             }
         }
         findings.checks.extend(check);
-        if seen.is_empty() && due.is_empty() {
+        if observations.is_empty() && due_incidents.is_empty() {
             return Ok(());
         }
-        self.decide(rule, (seen, due), findings).await
+        self.decide(rule, (observations, due_incidents), findings).await
     }
 
-    /// Adds an observation for each open incident that `seen` lacks: such an incident has ended. Its end does not count as a recovery if
-    /// the rule no longer watches the job, or if the server is gone.
+    /// Adds an observation for each open incident that `observations` lacks: such an incident has ended. Its end does not count as a recovery
+    /// if the rule no longer watches the job, or if the server is gone.
     async fn observe_rest(
         &self,
         rule: &RuleRecord,
-        open: &[Incident],
-        seen: &mut Vec<Observation>,
+        open_incidents: &[Incident],
+        observations: &mut Vec<Observation>,
     ) -> Result<(), StoreError> {
-        let subject = |one: &Subject| (one.kind, one.id);
-        let known: BTreeSet<(SubjectKind, i64)> = seen.iter().map(|one| subject(&one.subject)).collect();
-        let rest: Vec<&Incident> = open.iter().filter(|one| !known.contains(&subject(&one.subject))).collect();
-        let of_jobs = rest.iter().filter(|one| one.subject.kind == SubjectKind::Job);
-        let ids: Vec<JobId> = of_jobs.map(|one| JobId::new(one.subject.id)).collect();
+        let subject = |subject_ref: &Subject| (subject_ref.kind, subject_ref.id);
+        let observed_subjects: BTreeSet<(SubjectKind, i64)> =
+            observations.iter().map(|observation| subject(&observation.subject)).collect();
+        let unobserved_incidents: Vec<&Incident> =
+            open_incidents.iter().filter(|incident| !observed_subjects.contains(&subject(&incident.subject))).collect();
+        let job_incidents = unobserved_incidents.iter().filter(|incident| incident.subject.kind == SubjectKind::Job);
+        let ids: Vec<JobId> = job_incidents.map(|incident| JobId::new(incident.subject.id)).collect();
         let jobs = self.node.store().watched_jobs_by_id(&ids).await?;
-        let in_scope = jobs.iter().filter(|job| facts::is_in_scope(&rule.spec.scope, job));
-        let watched: BTreeSet<i64> = in_scope.map(|job| job.id.get()).collect();
-        let is_watched = |one: &Incident| match one.subject.kind {
-            SubjectKind::Job => watched.contains(&one.subject.id),
+        let jobs_in_scope = jobs.iter().filter(|job| facts::is_in_scope(&rule.spec.scope, job));
+        let watched_jobs: BTreeSet<i64> = jobs_in_scope.map(|job| job.id.get()).collect();
+        let is_watched = |incident: &Incident| match incident.subject.kind {
+            SubjectKind::Job => watched_jobs.contains(&incident.subject.id),
             SubjectKind::Node => matches!(rule.spec.condition, Condition::NodeLost {}),
             SubjectKind::App | SubjectKind::Namespace | SubjectKind::Token | SubjectKind::Group => true,
         };
-        seen.extend(
-            rest.into_iter()
-                .map(|one| if is_watched(one) { cleared_observation(one) } else { unwatched_observation(one) }),
-        );
+        observations.extend(unobserved_incidents.into_iter().map(|incident| {
+            if is_watched(incident) { cleared_observation(incident) } else { unwatched_observation(incident) }
+        }));
         Ok(())
     }
 
     pub(super) async fn decide(
         &self,
         rule: &RuleRecord,
-        (seen, due): (Vec<Observation>, &[IncidentRecord]),
+        (observations, due_incidents): (Vec<Observation>, &[IncidentRecord]),
         findings: &mut Findings,
     ) -> Result<(), StoreError> {
-        let subjects: Vec<(SubjectKind, i64)> = seen.iter().map(|one| (one.subject.kind, one.subject.id)).collect();
-        let mut open: OpenIncidents = self.node.store().open_incidents(rule.id, &subjects).await?;
+        let subjects: Vec<(SubjectKind, i64)> =
+            observations.iter().map(|observation| (observation.subject.kind, observation.subject.id)).collect();
+        let mut open_incidents: OpenIncidents = self.node.store().open_incidents(rule.id, &subjects).await?;
         let is_group = |incident: &Incident| incident.subject.kind == SubjectKind::Group;
-        for record in due.iter().filter(|record| !is_group(&record.incident)) {
-            if !open.incidents.iter().any(|incident| incident.id == record.incident.id) {
-                open.incidents.push(record.incident.clone());
+        for record in due_incidents.iter().filter(|record| !is_group(&record.incident)) {
+            if !open_incidents.incidents.iter().any(|incident| incident.id == record.incident.id) {
+                open_incidents.incidents.push(record.incident.clone());
             }
         }
-        let before: BTreeMap<IncidentId, Incident> =
-            open.incidents.iter().chain(&open.group).map(|incident| (incident.id, incident.clone())).collect();
-        let has_open = !before.is_empty();
-        let holds = seen.iter().any(|one| !one.state.is_clear());
-        if !has_open && !holds {
+        let incidents_before: BTreeMap<IncidentId, Incident> = open_incidents
+            .incidents
+            .iter()
+            .chain(&open_incidents.group)
+            .map(|incident| (incident.id, incident.clone()))
+            .collect();
+        let has_open = !incidents_before.is_empty();
+        let has_condition = observations.iter().any(|observation| !observation.state.is_clear());
+        if !has_open && !has_condition {
             return Ok(());
         }
-        let missing = missing_channels(&rule.spec, &self.channels);
-        let view = RuleView { spec: &rule.spec, namespace: &self.name, missing_channels: &missing };
+        let missing_channels = missing_channels(&rule.spec, &self.channels);
+        let rule_view =
+            RuleView { spec: &rule.spec, namespace: &self.namespace_name, missing_channels: &missing_channels };
         let mut next_id = || IncidentId::new(self.node.new_id());
-        let decision = decide(view, open, &seen, &self.silences, (self.now, &mut next_id));
-        let changed = decision.incidents.into_iter().filter(|incident| before.get(&incident.id) != Some(incident));
+        let decision = decide(rule_view, open_incidents, &observations, &self.silences, (self.now, &mut next_id));
+        let changed =
+            decision.incidents.into_iter().filter(|incident| incidents_before.get(&incident.id) != Some(incident));
         // If the rule no longer watches the subject, the record gets a disabled copy of the rule: the incident ended without a recovery.
         let record = |incident: Incident| {
             let enabled = rule.spec.enabled && !decision.unwatched.contains(&incident.id);
@@ -228,7 +244,7 @@ impl<'a> LookContext<'a> {
         };
         findings.incidents.extend(changed.map(record));
         let mut drafts = decision.messages;
-        self.add_former_channels(rule, &before, &mut drafts).await?;
+        self.add_former_channels(rule, &incidents_before, &mut drafts).await?;
         let place = (self.namespace, &self.channels);
         findings.messages.extend(address_messages(self.node, place, drafts, self.now));
         Ok(())
@@ -240,22 +256,25 @@ impl<'a> LookContext<'a> {
     async fn add_former_channels(
         &self,
         rule: &RuleRecord,
-        before: &BTreeMap<IncidentId, Incident>,
+        incidents_before: &BTreeMap<IncidentId, Incident>,
         drafts: &mut Vec<MessageDraft>,
     ) -> Result<(), StoreError> {
-        let is_edited = |id: &IncidentId| before.get(id).is_some_and(|one| one.started_at <= rule.updated_at);
-        let ends = drafts.iter().filter(|draft| draft.notice.kind == NoticeKind::Resolved);
-        let ends: BTreeMap<IncidentId, MessageDraft> =
-            ends.filter(|draft| is_edited(&draft.incident)).map(|draft| (draft.incident, draft.clone())).collect();
-        for (id, end) in ends.into_iter().filter(|_| !is_expectation(rule.id)) {
+        let is_edited =
+            |id: &IncidentId| incidents_before.get(id).is_some_and(|incident| incident.started_at <= rule.updated_at);
+        let resolved_drafts = drafts.iter().filter(|draft| draft.notice.kind == NoticeKind::Resolved);
+        let end_by_incident: BTreeMap<IncidentId, MessageDraft> = resolved_drafts
+            .filter(|draft| is_edited(&draft.incident))
+            .map(|draft| (draft.incident, draft.clone()))
+            .collect();
+        for (id, end_draft) in end_by_incident.into_iter().filter(|_| !is_expectation(rule.id)) {
             let messages = self.node.store().incident_messages(id, INCIDENT_MESSAGE_COUNT_MAX).await?;
-            let mut former: BTreeSet<String> = messages.into_iter().map(|message| message.channel).collect();
+            let mut former_channels: BTreeSet<String> = messages.into_iter().map(|message| message.channel).collect();
             let gets_end = |channel: &String| {
-                let mut ends = drafts.iter().filter(|draft| draft.notice.kind == NoticeKind::Resolved);
-                ends.any(|draft| draft.incident == id && draft.channel == *channel)
+                let mut end_drafts = drafts.iter().filter(|draft| draft.notice.kind == NoticeKind::Resolved);
+                end_drafts.any(|draft| draft.incident == id && draft.channel == *channel)
             };
-            former.retain(|channel| !gets_end(channel));
-            drafts.extend(former.into_iter().map(|channel| MessageDraft { channel, ..end.clone() }));
+            former_channels.retain(|channel| !gets_end(channel));
+            drafts.extend(former_channels.into_iter().map(|channel| MessageDraft { channel, ..end_draft.clone() }));
         }
         Ok(())
     }
@@ -266,7 +285,7 @@ pub(super) async fn acknowledge_once(
     node: &Node,
     namespace: NamespaceId,
     id: IncidentId,
-    by: &str,
+    author: &str,
 ) -> Result<bool, StoreError> {
     let (store, now) = (node.store(), node.now());
     let Some(version) = store.alert_version(namespace).await? else { return Ok(true) };
@@ -274,11 +293,11 @@ pub(super) async fn acknowledge_once(
     if record.incident.state == IncidentState::Resolved || record.incident.acknowledged_at.is_some() {
         return Ok(true);
     }
-    let (name, channels) = names(node, namespace).await?;
+    let (name, channels) = name_and_channels(node, namespace).await?;
     let silences = silences(node, namespace, now).await?;
-    let missing = missing_channels(&record.spec, &channels);
-    let view = RuleView { spec: &record.spec, namespace: &name, missing_channels: &missing };
-    let drafts = acknowledge(view, (&mut record.incident, by), &silences, now);
+    let missing_channels = missing_channels(&record.spec, &channels);
+    let rule_view = RuleView { spec: &record.spec, namespace: &name, missing_channels: &missing_channels };
+    let drafts = acknowledge(rule_view, (&mut record.incident, author), &silences, now);
     let messages = address_messages(node, (namespace, &channels), drafts, now);
     let write = AlertWrite {
         namespace,
@@ -293,10 +312,12 @@ pub(super) async fn acknowledge_once(
     store.write_alerts(&write).await
 }
 
-/// The name of a namespace, and its channels.
-async fn names(node: &Node, namespace: NamespaceId) -> Result<(String, HashMap<String, ChannelId>), StoreError> {
+async fn name_and_channels(
+    node: &Node,
+    namespace: NamespaceId,
+) -> Result<(String, HashMap<String, ChannelId>), StoreError> {
     let store = node.store();
-    let name = store.namespaces().await?.into_iter().find(|one| one.id == namespace).map(|one| one.name);
+    let name = store.namespaces().await?.into_iter().find(|record| record.id == namespace).map(|record| record.name);
     let channels = store.channels(namespace).await?.into_iter().map(|channel| (channel.name, channel.id));
     Ok((name.unwrap_or_default(), channels.collect()))
 }
@@ -330,19 +351,21 @@ fn address_messages(
 /// Everything that suppresses messages: silences, and maintenance windows in progress.
 async fn silences(node: &Node, namespace: NamespaceId, now: Timestamp) -> Result<Vec<Silence>, StoreError> {
     let store = node.store();
-    let all = store.silences(namespace, now).await?.into_iter();
-    let mut all: Vec<Silence> =
-        all.map(|one| Silence { spec: one.spec, ends_at: one.ends_at, is_maintenance: false }).collect();
+    let user_silences = store.silences(namespace, now).await?.into_iter();
+    let mut silences: Vec<Silence> = user_silences
+        .map(|record| Silence { spec: record.spec, ends_at: record.ends_at, is_maintenance: false })
+        .collect();
     let windows = store.maintenance(Some(namespace), now).await?;
-    let open = windows.into_iter().filter(|one| one.window.has(now));
+    let open_windows = windows.into_iter().filter(|window_record| window_record.window.has(now));
     // If its app was deleted, a window covers no jobs.
-    let open = open.filter(|one| one.window.app.is_none() || one.app_name.is_some());
-    all.extend(open.map(|one| Silence {
-        spec: SilenceSpec { app: one.app_name, ..SilenceSpec::default() },
-        ends_at: one.window.ends_at,
+    let windows_in_force =
+        open_windows.filter(|window_record| window_record.window.app.is_none() || window_record.app_name.is_some());
+    silences.extend(windows_in_force.map(|window_record| Silence {
+        spec: SilenceSpec { app: window_record.app_name, ..SilenceSpec::default() },
+        ends_at: window_record.window.ends_at,
         is_maintenance: true,
     }));
-    Ok(all)
+    Ok(silences)
 }
 
 /// Whether an incident began under another condition or scope than its rule has now. The incident of a group never counts as outdated: it ends

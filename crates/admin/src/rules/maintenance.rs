@@ -19,7 +19,6 @@ const AHEAD_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// If saving a window takes longer than this, its start is checked again. Less than the 10 s that [`maintenance_lead`] allows for saving.
 const SAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// When a window ends.
 #[derive(Clone, Copy, Debug)]
 pub enum WindowEnd {
     /// At an instant.
@@ -28,22 +27,21 @@ pub enum WindowEnd {
     After(Duration),
 }
 
-/// A request for a window.
+/// A request for a maintenance window.
 #[derive(Clone, Debug)]
 pub struct MaintenanceRequest {
     /// The app with its name; `None` for all jobs of the namespace.
     pub app: Option<(AppId, String)>,
     /// Its begin; `None` for as soon as possible.
     pub starts_at: Option<Timestamp>,
-    /// Its end.
     pub end: WindowEnd,
     /// What happens to the fires inside.
     pub fires: FiresInside,
-    /// Why.
+    /// The user's reason, shown with the window.
     pub reason: String,
 }
 
-/// Minimum time from now to the start of a window: fires are claimed ahead, and a claimed fire is not withdrawn.
+/// Minimum time from now to the start of a new window: fires are claimed ahead, and a claimed fire is not withdrawn.
 #[must_use]
 pub fn maintenance_lead(node: &Node) -> Duration {
     node.shared().config.maintenance_lead()
@@ -54,9 +52,9 @@ fn check(request: &MaintenanceRequest, now: Timestamp, lead: Duration) -> Result
     let earliest = (now + lead).ceil_second();
     let starts_at = request.starts_at.unwrap_or(earliest);
     if starts_at < earliest {
-        let lead = format_duration(lead);
+        let lead_text = format_duration(lead);
         let message = format!(
-            "{starts_at} is too early: fires are claimed up to {lead} ahead; {earliest} or later is possible, or leave it out to begin as soon as possible"
+            "{starts_at} is too early: fires are claimed up to {lead_text} ahead; {earliest} or later is possible, or leave it out to begin as soon as possible"
         );
         errors.push(FieldError::new("/starts_at", message));
     }
@@ -93,7 +91,7 @@ pub async fn add_maintenance(
     request: MaintenanceRequest,
     author: &str,
 ) -> Result<MaintenanceRecord, RuleError> {
-    let (began, now) = (node.shared().clock.boot_micros(), node.now());
+    let (began_micros, now) = (node.shared().clock.boot_micros(), node.now());
     let (starts_at, ends_at) = check(&request, now, maintenance_lead(node))?;
     let MaintenanceRequest { app, fires, reason, .. } = request;
     let id = MaintenanceId::new(node.new_id());
@@ -103,8 +101,10 @@ pub async fn add_maintenance(
     if !store_once(|| node.store().add_maintenance(&record)).await? {
         return Err(RuleError::TooMany { what: "maintenance windows", count: MAINTENANCE_COUNT_MAX });
     }
-    let took = node.shared().clock.boot_micros().saturating_sub(began);
-    if u128::from(took.unsigned_abs()) > SAVE_TIMEOUT.as_micros() && starts_at <= node.now() + maintenance_lead(node) {
+    let elapsed_micros = node.shared().clock.boot_micros().saturating_sub(began_micros);
+    if u128::from(elapsed_micros.unsigned_abs()) > SAVE_TIMEOUT.as_micros()
+        && starts_at <= node.now() + maintenance_lead(node)
+    {
         // Fires inside the window may already be claimed.
         node.store().end_maintenance(namespace, id, node.now()).await?;
         return Err(StoreError::no_answer("add_maintenance").into());

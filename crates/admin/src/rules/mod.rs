@@ -43,9 +43,9 @@ const MOVE_COUNT: usize = 500;
 /// Maximum number of looks at one namespace per tick.
 const LOOK_COUNT_MAX: u32 = 20;
 /// Maximum number of lost looks ([`look::LookResult::Lost`]) per namespace and tick.
-const LOST_MAX: u32 = 3;
+const LOST_LOOKS_MAX: u32 = 3;
 /// The name of the pass, for [`rondel_store::Upkeep::begin_pass`].
-const PASS: &str = "alert_rules";
+const LOOK_PASS: &str = "alert_rules";
 const FORGET_PASS: &str = "forget_incidents";
 
 /// The loop that evaluates the rules of all namespaces.
@@ -53,12 +53,12 @@ const FORGET_PASS: &str = "forget_incidents";
 pub(crate) struct RuleLoop {
     node: Node,
     /// The namespace that was looked at last.
-    last: Option<NamespaceId>,
+    last_namespace: Option<NamespaceId>,
 }
 
 impl RuleLoop {
     pub(crate) const fn new(node: Node) -> Self {
-        Self { node, last: None }
+        Self { node, last_namespace: None }
     }
 
     fn period_length(&self) -> Duration {
@@ -69,33 +69,36 @@ impl RuleLoop {
     /// others: the error is returned after the others had their turns. Returns the number of incidents changed.
     async fn look_until_done(
         &mut self,
-        mut due: Vec<NamespaceId>,
+        mut due_namespaces: Vec<NamespaceId>,
         stop: &CancellationToken,
-        end: Instant,
+        deadline: Instant,
     ) -> Result<u64, StoreError> {
         // If the time does not suffice for all, the next pass begins with the namespaces that had no turn.
-        let had_turn = due.partition_point(|namespace| self.last.is_some_and(|last| *namespace <= last));
-        due.rotate_left(had_turn);
-        let mut turns: Vec<(NamespaceId, u32)> = due.into_iter().map(|namespace| (namespace, 0)).collect();
-        let (mut changed, mut failed) = (0, None);
+        let had_turn =
+            due_namespaces.partition_point(|namespace| self.last_namespace.is_some_and(|last| *namespace <= last));
+        due_namespaces.rotate_left(had_turn);
+        let mut turns: Vec<(NamespaceId, u32)> = due_namespaces.into_iter().map(|namespace| (namespace, 0)).collect();
+        let (mut change_count, mut first_error) = (0, None);
         for _ in 0..LOOK_COUNT_MAX {
             for (namespace, lost) in std::mem::take(&mut turns) {
-                if stop.is_cancelled() || Instant::now() >= end || !self.node.shared().membership.holds() {
-                    return failed.map_or(Ok(changed), Err);
+                if stop.is_cancelled() || Instant::now() >= deadline || !self.node.shared().membership.holds_lease() {
+                    return first_error.map_or(Ok(change_count), Err);
                 }
-                self.last = Some(namespace);
+                self.last_namespace = Some(namespace);
                 match look::evaluate_due(&self.node, namespace).await {
                     Ok(look::LookResult::Done { count, has_more }) => {
-                        changed += count;
+                        change_count += count;
                         turns.extend(has_more.then_some((namespace, lost)));
                     }
-                    Ok(look::LookResult::Lost) => turns.extend((lost < LOST_MAX).then_some((namespace, lost + 1))),
+                    Ok(look::LookResult::Lost) => {
+                        turns.extend((lost < LOST_LOOKS_MAX).then_some((namespace, lost + 1)))
+                    }
                     Err(error) if error.is_transient() => return Err(error),
-                    Err(error) => failed = failed.or(Some(error)),
+                    Err(error) => first_error = first_error.or(Some(error)),
                 }
             }
         }
-        failed.map_or(Ok(changed), Err)
+        first_error.map_or(Ok(change_count), Err)
     }
 
     /// Postpones the looks at expectations of jobs that have succeeded here.
@@ -119,7 +122,7 @@ impl RuleLoop {
 
 impl Background for RuleLoop {
     const NAME: &'static str = "alert_rules";
-    const WORK: &'static str = "evaluate alert rules";
+    const ACTION: &'static str = "evaluate alert rules";
 
     fn period(&self) -> Option<Duration> {
         Some(self.period_length())
@@ -130,21 +133,21 @@ impl Background for RuleLoop {
     }
 
     async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
-        if !self.node.shared().membership.holds() {
+        if !self.node.shared().membership.holds_lease() {
             return Ok(0);
         }
         let (store, now) = (self.node.store_arc(), self.node.now());
         // If a look cannot be postponed, it takes place too early, which does no harm. The error prevents no other look.
-        let postponed = self.postpone_checks().await;
-        let due = store.namespaces_with_due_alerts(now).await?;
-        if due.is_empty() || !store.begin_pass(PASS, self.period_length()).await? {
-            postponed?;
+        let result = self.postpone_checks().await;
+        let due_namespaces = store.namespaces_with_due_alerts(now).await?;
+        if due_namespaces.is_empty() || !store.begin_pass(LOOK_PASS, self.period_length()).await? {
+            result?;
             return Ok(0);
         }
-        let end = Instant::now() + self.period_length().max(Duration::from_secs(1)) * 5;
-        let forgotten = self.forget(now).await?;
-        let changed = self.look_until_done(due, stop, end).await?;
-        postponed?;
-        Ok(forgotten + changed)
+        let deadline = Instant::now() + self.period_length().max(Duration::from_secs(1)) * 5;
+        let forgotten_count = self.forget(now).await?;
+        let change_count = self.look_until_done(due_namespaces, stop, deadline).await?;
+        result?;
+        Ok(forgotten_count + change_count)
     }
 }

@@ -14,20 +14,20 @@ pub(crate) struct NotedSuccesses(Mutex<HashMap<JobId, (NamespaceId, Timestamp)>>
 
 impl NotedSuccesses {
     pub(crate) fn add(&self, namespace: NamespaceId, job: JobId, fire_at: Timestamp) {
-        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if noted.len() < JOB_COUNT_MAX || noted.contains_key(&job) {
-            let newest = noted.entry(job).or_insert((namespace, fire_at));
-            newest.1 = newest.1.max(fire_at);
+        let mut newest_by_job = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if newest_by_job.len() < JOB_COUNT_MAX || newest_by_job.contains_key(&job) {
+            let newest_success = newest_by_job.entry(job).or_insert((namespace, fire_at));
+            newest_success.1 = newest_success.1.max(fire_at);
         }
     }
 
-    /// Takes out all noted successes, by namespace.
+    /// Takes out all noted successes, keyed by their namespaces.
     pub(super) fn take(&self) -> BTreeMap<NamespaceId, Vec<(JobId, Timestamp)>> {
-        let noted = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let newest_by_job = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let mut by_namespace: BTreeMap<NamespaceId, Vec<(JobId, Timestamp)>> = BTreeMap::new();
-        let mut all: Vec<_> = noted.into_iter().collect();
-        all.sort_unstable();
-        for (job, (namespace, fire_at)) in all {
+        let mut jobs_by_namespace: Vec<_> = newest_by_job.into_iter().collect();
+        jobs_by_namespace.sort_unstable();
+        for (job, (namespace, fire_at)) in jobs_by_namespace {
             by_namespace.entry(namespace).or_default().push((job, fire_at));
         }
         by_namespace

@@ -28,11 +28,11 @@ const REASON_LEN_MAX: usize = 1_000;
 /// is stored first.
 const ACKNOWLEDGE_TRIES: u32 = 5;
 /// Number of pages of jobs that a dry run checks.
-const DRY_PAGES: u32 = 4;
+const DRY_RUN_PAGES_MAX: u32 = 4;
 /// Maximum number of jobs with failed or skipped runs that a dry run evaluates.
-const DRY_JOBS: u32 = 100;
+const DRY_RUN_JOBS_MAX: u32 = 100;
 /// Maximum number of subjects that a dry run names.
-const DRY_NAMED: usize = 20;
+const NAMED_SUBJECTS_MAX: usize = 20;
 /// A dry run finds the jobs with failed or skipped runs by the runs of this last period.
 const UNSUCCESSFUL_WITHIN: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of failed or skipped runs that a dry run reads.
@@ -66,7 +66,6 @@ pub enum RuleError {
     Store(#[from] StoreError),
 }
 
-/// A rule that was saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedRule {
     /// The rule as it is now.
@@ -77,14 +76,12 @@ pub struct SavedRule {
     pub warnings: Vec<String>,
 }
 
-/// A request for a silence.
 #[derive(Clone, Debug)]
 pub struct SilenceRequest {
-    /// What it matches.
+    /// The incidents that the silence matches.
     pub spec: SilenceSpec,
-    /// Why.
+    /// The user's reason, shown with the silence.
     pub reason: String,
-    /// Its end.
     pub ends_at: Timestamp,
 }
 
@@ -101,14 +98,13 @@ pub struct DryRun {
     pub at: Timestamp,
     /// The deadline, for a rule with a time of day.
     pub deadline: Option<ResolvedDeadline>,
-    /// Why the rule may observe nothing.
+    /// Why the rule perhaps observes nothing.
     pub warnings: Vec<String>,
 }
 
 /// The deadline of a rule with a time of day, at an instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedDeadline {
-    /// The zone of the time.
     pub zone: String,
     /// Runs planned at or after this instant count.
     pub counts_from: Timestamp,
@@ -152,12 +148,13 @@ async fn check(node: &Node, namespace: NamespaceId, spec: &RuleSpec) -> Result<(
     spec.check().map_err(RuleError::Invalid)?;
     let mut errors = Vec::new();
     let channels = node.store().channels(namespace).await?;
-    let known: Vec<&str> = channels.iter().map(|channel| channel.name.as_str()).collect();
-    let unknown = |pointer: String, name: &str| missing_channel_error(pointer, name, known.iter().copied());
-    for (index, channel) in spec.channels.iter().enumerate().filter(|(_, name)| !known.contains(&name.as_str())) {
+    let channel_names: Vec<&str> = channels.iter().map(|channel| channel.name.as_str()).collect();
+    let unknown = |pointer: String, name: &str| missing_channel_error(pointer, name, channel_names.iter().copied());
+    for (index, channel) in spec.channels.iter().enumerate().filter(|(_, name)| !channel_names.contains(&name.as_str()))
+    {
         errors.push(unknown(format!("/channels/{index}"), channel));
     }
-    if let Some(to) = spec.escalate.as_ref().filter(|to| !known.contains(&to.channel.as_str())) {
+    if let Some(to) = spec.escalate.as_ref().filter(|to| !channel_names.contains(&to.channel.as_str())) {
         errors.push(unknown("/escalate/channel".to_owned(), &to.channel));
     }
     if let Condition::NotSucceededBy { calendar: Some(calendar), .. } = &spec.condition
@@ -170,7 +167,7 @@ async fn check(node: &Node, namespace: NamespaceId, spec: &RuleSpec) -> Result<(
 
 /// The error for a channel that was deleted while the rule was checked.
 fn deleted_channel_error(spec: &RuleSpec, name: &str) -> FieldError {
-    let pointer = match spec.channels.iter().position(|one| one == name) {
+    let pointer = match spec.channels.iter().position(|channel| channel == name) {
         Some(index) => format!("/channels/{index}"),
         None => "/escalate/channel".to_owned(),
     };
@@ -199,13 +196,18 @@ pub async fn delete_rule(
 ///
 /// # Errors
 /// [`RuleError::NotFound`], or the store's.
-pub async fn acknowledge(node: &Node, namespace: NamespaceId, id: IncidentId, by: &str) -> Result<Incident, RuleError> {
+pub async fn acknowledge(
+    node: &Node,
+    namespace: NamespaceId,
+    id: IncidentId,
+    author: &str,
+) -> Result<Incident, RuleError> {
     let mut is_stored = false;
     for _ in 0..ACKNOWLEDGE_TRIES {
-        is_stored = is_stored || look::acknowledge_once(node, namespace, id, by).await?;
+        is_stored = is_stored || look::acknowledge_once(node, namespace, id, author).await?;
     }
     if !is_stored {
-        node.store().acknowledge_incident(namespace, id, by, node.now()).await?;
+        node.store().acknowledge_incident(namespace, id, author, node.now()).await?;
     }
     let record = node.store().incident(namespace, id).await?;
     record.map(|record| record.incident).ok_or(RuleError::NotFound("incident"))
@@ -274,13 +276,14 @@ pub async fn end_silence(node: &Node, namespace: NamespaceId, id: SilenceId) -> 
 pub async fn dry_run(node: &Node, namespace: (NamespaceId, &str), spec: &RuleSpec) -> Result<DryRun, RuleError> {
     spec.check().map_err(RuleError::Invalid)?;
     let now = node.now();
-    let (seen, looked_at) = match spec.condition.kind() {
+    let (observations, looked_at) = match spec.condition.kind() {
         ConditionKind::Polled => (states::observe(node, namespace, (spec, &[]), now).await?.unwrap_or_default(), None),
         ConditionKind::Instant => observe_scope(node, namespace.0, spec, now).await?,
         ConditionKind::Events => (observe_unsuccessful(node, namespace.0, spec, now).await?, None),
     };
-    let holds = |one: &&Observation| matches!(one.state, ConditionState::Holds { .. });
-    let subjects: Vec<Subject> = seen.iter().filter(holds).map(|one| one.subject.clone()).collect();
+    let is_holding = |observation: &&Observation| matches!(observation.state, ConditionState::Holds { .. });
+    let subjects: Vec<Subject> =
+        observations.iter().filter(is_holding).map(|observation| observation.subject.clone()).collect();
     let count = u64::try_from(subjects.len()).unwrap_or(u64::MAX);
     let deadline = match &spec.condition {
         Condition::NotSucceededBy { time, zone, weekdays, .. } => match Deadline::parse(time, zone, weekdays) {
@@ -294,7 +297,7 @@ pub async fn dry_run(node: &Node, namespace: (NamespaceId, &str), spec: &RuleSpe
         _ => None,
     };
     Ok(DryRun {
-        subjects: subjects.into_iter().take(DRY_NAMED).collect(),
+        subjects: subjects.into_iter().take(NAMED_SUBJECTS_MAX).collect(),
         count,
         looked_at,
         at: now,
@@ -309,17 +312,17 @@ async fn observe_scope(
     spec: &RuleSpec,
     now: Timestamp,
 ) -> Result<(Vec<Observation>, Option<u64>), StoreError> {
-    let (mut seen, mut after) = (Vec::new(), String::new());
-    for _ in 0..DRY_PAGES {
-        let (jobs, last) = facts::page(node, namespace, &spec.scope, &after).await?;
-        seen.extend(facts::observe_page(node, spec, &jobs, (now, now)).await?.0);
-        match last {
-            Some(last) => after = last,
-            None => return Ok((seen, None)),
+    let (mut observations, mut after_name) = (Vec::new(), String::new());
+    for _ in 0..DRY_RUN_PAGES_MAX {
+        let (jobs, last_name) = facts::watched_page(node, namespace, &spec.scope, &after_name).await?;
+        observations.extend(facts::observe_page(node, spec, &jobs, (now, now)).await?.0);
+        match last_name {
+            Some(last_name) => after_name = last_name,
+            None => return Ok((observations, None)),
         }
     }
-    let count = u64::try_from(seen.len()).unwrap_or(u64::MAX);
-    Ok((seen, Some(count)))
+    let count = u64::try_from(observations.len()).unwrap_or(u64::MAX);
+    Ok((observations, Some(count)))
 }
 
 /// The observations for jobs that currently fail or are skipped.
@@ -330,22 +333,22 @@ async fn observe_unsuccessful(
     now: Timestamp,
 ) -> Result<Vec<Observation>, StoreError> {
     let store = node.store();
-    let since = RunId::new(IdGen::first_at(now - UNSUCCESSFUL_WITHIN));
+    let first_id = RunId::new(IdGen::first_at(now - UNSUCCESSFUL_WITHIN));
     let mut jobs: Vec<_> = store
-        .unsuccessful_runs(namespace, since, UNSUCCESSFUL_ROWS_MAX)
+        .unsuccessful_runs(namespace, first_id, UNSUCCESSFUL_ROWS_MAX)
         .await?
         .into_iter()
         .map(|runs| runs.job)
         .collect();
-    jobs.extend(store.failing_jobs(namespace, None, DRY_JOBS).await?.into_iter().map(|pulse| pulse.job));
+    jobs.extend(store.failing_jobs(namespace, None, DRY_RUN_JOBS_MAX).await?.into_iter().map(|pulse| pulse.job));
     jobs.sort_unstable();
     jobs.dedup();
-    jobs.truncate(usize::try_from(DRY_JOBS).unwrap_or(usize::MAX));
-    let mut seen = Vec::new();
+    jobs.truncate(usize::try_from(DRY_RUN_JOBS_MAX).unwrap_or(usize::MAX));
+    let mut observations = Vec::new();
     for job in store.watched_jobs_by_id(&jobs).await?.iter().filter(|job| facts::is_in_scope(&spec.scope, job)) {
-        let newest = facts::newest_ends(node, job.id, now).await?;
-        let state = facts::judge_runs(&spec.condition, &newest.runs, &[]);
-        seen.push(Observation { subject: facts::subject(job), state, samples: Vec::new() });
+        let newest_ends = facts::newest_ends(node, job.id, now).await?;
+        let state = facts::judge_runs(&spec.condition, &newest_ends.runs, &[]);
+        observations.push(Observation { subject: facts::job_subject(job), state, samples: Vec::new() });
     }
-    Ok(seen)
+    Ok(observations)
 }

@@ -14,12 +14,12 @@ use rondel_store::alerts::WatchedJob;
 use rondel_store::catalog::App;
 use rondel_store::rollups::{OpenJob, OpenQuery, PointDetail, PointKind, PointQuery, Verdicts};
 
-use super::facts::{is_in_scope, subject};
+use super::facts::{is_in_scope, job_subject};
 use super::fleet;
 use crate::node::Node;
 
 /// Maximum number of jobs with open runs that one look takes per server: those whose runs have waited longest.
-const OPEN_COUNT: u32 = 5_000;
+const OPEN_JOBS_MAX: u32 = 5_000;
 /// Maximum number of jobs for which a sample run is read: more jobs are reported as a group.
 const SAMPLE_COUNT: usize = 100;
 /// Maximum number of points (counts of one period) that one query reads.
@@ -41,7 +41,7 @@ pub(super) const FAST_PERIOD: Duration = Duration::from_secs(5);
 
 /// How often a rule with this condition is checked; `period` is that of the loop.
 pub(super) fn period(condition: &Condition, period: Duration) -> Duration {
-    let usual = match condition {
+    let usual_period = match condition {
         Condition::FailureRate { .. }
         | Condition::LedgerGrowth { .. }
         | Condition::CertificateExpiring { .. }
@@ -50,7 +50,7 @@ pub(super) fn period(condition: &Condition, period: Duration) -> Duration {
         _ => FAST_PERIOD,
     };
     // A server that looks more often than usual, as in tests, also checks these more often.
-    usual.min(period * 5)
+    usual_period.min(period * 5)
 }
 
 /// The current observations of a rule with these open incidents. Subjects not listed do not fulfil the condition; `None` if the state is
@@ -58,10 +58,10 @@ pub(super) fn period(condition: &Condition, period: Duration) -> Duration {
 pub(super) async fn observe(
     node: &Node,
     (namespace, name): (NamespaceId, &str),
-    (spec, open): (&RuleSpec, &[Incident]),
+    (spec, open_incidents): (&RuleSpec, &[Incident]),
     now: Timestamp,
 ) -> Result<Option<Vec<Observation>>, StoreError> {
-    let seen = match &spec.condition {
+    let observations = match &spec.condition {
         Condition::Late { by } => {
             let bound = |job: &WatchedJob| is_in_scope(&spec.scope, job).then_some(*by);
             without_jobs(late_jobs(node, namespace, (*by, bound), now).await?)
@@ -74,16 +74,16 @@ pub(super) async fn observe(
             without_jobs(running_unusually(node, (namespace, &spec.scope), *times_p95, now).await?)
         }
         Condition::FailureRate { percent, window, min_runs } => {
-            let counted = sum_verdicts(node, (namespace, name, &spec.scope), *window, now).await?;
+            let subject_and_verdicts = sum_verdicts(node, (namespace, name, &spec.scope), *window, now).await?;
             let state = |verdicts: &Verdicts| {
                 let counts = (verdicts.failure_count(), verdicts.failure_count() + verdicts.succeeded);
                 judge::failure_rate(*percent, *min_runs, counts, now)
             };
-            observe_counts(counted, state)
+            observe_counts(subject_and_verdicts, state)
         }
         Condition::LedgerGrowth { runs, window } => {
-            let counted = sum_verdicts(node, (namespace, name, &spec.scope), *window, now).await?;
-            observe_counts(counted, |verdicts| judge::ledger_growth(*runs, verdicts.total(), now))
+            let subject_and_verdicts = sum_verdicts(node, (namespace, name, &spec.scope), *window, now).await?;
+            observe_counts(subject_and_verdicts, |verdicts| judge::ledger_growth(*runs, verdicts.total(), now))
         }
         Condition::NoExecutor { handler } => {
             return fleet::no_executor(node, (namespace, &spec.scope), handler.as_deref(), now).await;
@@ -91,55 +91,57 @@ pub(super) async fn observe(
         Condition::NodeLost {} => fleet::node_lost(node, now).await?,
         Condition::LoopFailing { length } => fleet::loop_failing(node, *length, now).await?,
         Condition::TokenExpiring { within } => {
-            fleet::token_expiring(node, (namespace, name), (*within, open), now).await?
+            fleet::token_expiring(node, (namespace, name), (*within, open_incidents), now).await?
         }
         Condition::CertificateExpiring { within } => fleet::certificate_expiring(node, *within, now).await?,
-        Condition::DiskLow { free_percent, free } => fleet::disk_low(node, (*free_percent, *free), open, now).await?,
+        Condition::DiskLow { free_percent, free } => {
+            fleet::disk_low(node, (*free_percent, *free), open_incidents, now).await?
+        }
         Condition::Failed {}
         | Condition::FailuresInRow { .. }
         | Condition::Skipped { .. }
         | Condition::NotSucceededBy { .. }
         | Condition::NoSuccessFor { .. } => Vec::new(),
     };
-    Ok(Some(seen))
+    Ok(Some(observations))
 }
 
 /// The jobs of these runs.
-async fn jobs_of(node: &Node, open: &[OpenJob]) -> Result<BTreeMap<JobId, WatchedJob>, StoreError> {
-    let ids: Vec<JobId> = open.iter().map(|open| open.job).collect();
+async fn jobs_of(node: &Node, open_jobs: &[OpenJob]) -> Result<BTreeMap<JobId, WatchedJob>, StoreError> {
+    let ids: Vec<JobId> = open_jobs.iter().map(|open| open.job).collect();
     Ok(node.store().watched_jobs_by_id(&ids).await?.into_iter().map(|job| (job.id, job)).collect())
 }
 
-fn without_jobs(found: Vec<(WatchedJob, Observation)>) -> Vec<Observation> {
-    found.into_iter().map(|(_, observation)| observation).collect()
+fn without_jobs(jobs_and_observations: Vec<(WatchedJob, Observation)>) -> Vec<Observation> {
+    jobs_and_observations.into_iter().map(|(_, observation)| observation).collect()
 }
 
 /// One observation per job, which holds since the earliest of the job's instants; the first jobs get a sample run.
 async fn observe_jobs(
     node: &Node,
-    found: Vec<(Timestamp, OpenJob)>,
+    instants_and_jobs: Vec<(Timestamp, OpenJob)>,
     jobs: &BTreeMap<JobId, WatchedJob>,
 ) -> Result<Vec<(WatchedJob, Observation)>, StoreError> {
-    let ids: Vec<_> = found.iter().take(SAMPLE_COUNT).map(|(_, open)| open.run).collect();
+    let ids: Vec<_> = instants_and_jobs.iter().take(SAMPLE_COUNT).map(|(_, open)| open.run).collect();
     let runs = node.store().runs(&ids).await?;
     let sample = |open: &OpenJob, job: &WatchedJob| {
         let run = runs.iter().find(|run| run.id == open.run)?;
         let message = run.executor.clone().unwrap_or_else(|| run.status.as_str().to_owned());
         Some(RunSample { run: run.id, job: job.name.clone(), fire_at: run.fire_at, message })
     };
-    let mut of_job: BTreeMap<JobId, (WatchedJob, Observation)> = BTreeMap::new();
-    for (at, open) in found {
-        let Some(job) = jobs.get(&open.job) else { continue };
-        let (_, seen) = of_job.entry(job.id).or_insert_with(|| {
+    let mut observations_by_job: BTreeMap<JobId, (WatchedJob, Observation)> = BTreeMap::new();
+    for (at, open_job) in instants_and_jobs {
+        let Some(job) = jobs.get(&open_job.job) else { continue };
+        let (_, observation) = observations_by_job.entry(job.id).or_insert_with(|| {
             let state = ConditionState::Holds { since: at, new_count: 0 };
-            (job.clone(), Observation { subject: subject(job), state, samples: Vec::new() })
+            (job.clone(), Observation { subject: job_subject(job), state, samples: Vec::new() })
         });
-        if let ConditionState::Holds { since, .. } = &mut seen.state {
+        if let ConditionState::Holds { since, .. } = &mut observation.state {
             *since = at.min(*since);
         }
-        seen.samples.extend(sample(&open, job));
+        observation.samples.extend(sample(&open_job, job));
     }
-    Ok(of_job.into_values().collect())
+    Ok(observations_by_job.into_values().collect())
 }
 
 /// The jobs with a run that has not started in time, with a bound per job; no bound is shorter than `shortest`.
@@ -149,20 +151,20 @@ pub(super) async fn late_jobs(
     (shortest, bound): (Duration, impl Fn(&WatchedJob) -> Option<Duration> + Send + Sync),
     now: Timestamp,
 ) -> Result<Vec<(WatchedJob, Observation)>, StoreError> {
-    let mut open = Vec::new();
+    let mut open_jobs = Vec::new();
     for status in [RunStatus::Pending, RunStatus::Waiting] {
         // A run that waits for its next attempt did start in time.
         let begun_by = now - shortest;
         let query =
-            OpenQuery { namespace, status, due_by: now, begun_by, first_attempts_only: true, limit: OPEN_COUNT };
-        open.extend(node.store().open_jobs(query).await?);
+            OpenQuery { namespace, status, due_by: now, begun_by, first_attempts_only: true, limit: OPEN_JOBS_MAX };
+        open_jobs.extend(node.store().open_jobs(query).await?);
     }
-    let jobs = jobs_of(node, &open).await?;
-    let found = open.into_iter().filter_map(|open| {
+    let jobs = jobs_of(node, &open_jobs).await?;
+    let late_jobs = open_jobs.into_iter().filter_map(|open| {
         let late_at = open.fire_at + bound(jobs.get(&open.job)?)?;
         (late_at <= now).then_some((late_at, open))
     });
-    observe_jobs(node, found.collect(), &jobs).await
+    observe_jobs(node, late_jobs.collect(), &jobs).await
 }
 
 /// The jobs with a run that has been running for longer than the job's bound; no bound is shorter than `shortest`.
@@ -172,9 +174,9 @@ pub(super) async fn running_longer(
     (shortest, bound): (Duration, impl Fn(&WatchedJob) -> Option<Duration> + Send + Sync),
     now: Timestamp,
 ) -> Result<Vec<(WatchedJob, Observation)>, StoreError> {
-    let open = jobs_running_since(node, namespace, now - shortest).await?;
-    let jobs = jobs_of(node, &open).await?;
-    observe_jobs(node, jobs_exceeding(open, &jobs, bound, now), &jobs).await
+    let open_jobs = jobs_running_since(node, namespace, now - shortest).await?;
+    let jobs = jobs_of(node, &open_jobs).await?;
+    observe_jobs(node, jobs_exceeding(open_jobs, &jobs, bound, now), &jobs).await
 }
 
 /// Like [`running_longer`], but the bound is a multiple of the usual duration.
@@ -185,12 +187,12 @@ async fn running_unusually(
     now: Timestamp,
 ) -> Result<Vec<(WatchedJob, Observation)>, StoreError> {
     // The bound depends on the job, so every job with a running run is checked.
-    let open = jobs_running_since(node, namespace, now).await?;
-    let mut jobs = jobs_of(node, &open).await?;
+    let open_jobs = jobs_running_since(node, namespace, now).await?;
+    let mut jobs = jobs_of(node, &open_jobs).await?;
     jobs.retain(|_, job| is_in_scope(scope, job));
-    let usual = usual_durations(node, jobs.keys(), now).await?;
-    let bound = |job: &WatchedJob| judge::longest_allowed(None, times_p95, usual.get(&job.id).copied());
-    observe_jobs(node, jobs_exceeding(open, &jobs, bound, now), &jobs).await
+    let usual_durations = usual_durations(node, jobs.keys(), now).await?;
+    let bound = |job: &WatchedJob| judge::longest_allowed(None, times_p95, usual_durations.get(&job.id).copied());
+    observe_jobs(node, jobs_exceeding(open_jobs, &jobs, bound, now), &jobs).await
 }
 
 /// The jobs with a run that is running now and began at `begun_by` or earlier.
@@ -201,21 +203,21 @@ async fn jobs_running_since(
 ) -> Result<Vec<OpenJob>, StoreError> {
     let status = RunStatus::Running;
     let query =
-        OpenQuery { namespace, status, due_by: begun_by, begun_by, first_attempts_only: false, limit: OPEN_COUNT };
+        OpenQuery { namespace, status, due_by: begun_by, begun_by, first_attempts_only: false, limit: OPEN_JOBS_MAX };
     node.store().open_jobs(query).await
 }
 
 fn jobs_exceeding(
-    open: Vec<OpenJob>,
+    open_jobs: Vec<OpenJob>,
     jobs: &BTreeMap<JobId, WatchedJob>,
     bound: impl Fn(&WatchedJob) -> Option<Duration>,
     now: Timestamp,
 ) -> Vec<(Timestamp, OpenJob)> {
-    let over = open.into_iter().filter_map(|open| {
+    let jobs_over_bound = open_jobs.into_iter().filter_map(|open| {
         let over_at = open.started_at? + bound(jobs.get(&open.job)?)?;
         (over_at <= now).then_some((over_at, open))
     });
-    over.collect()
+    jobs_over_bound.collect()
 }
 
 /// The 95th percentile of the duration of these jobs' runs, for jobs with enough counted runs.
@@ -226,15 +228,15 @@ async fn usual_durations(
 ) -> Result<HashMap<JobId, Duration>, StoreError> {
     let owners: Vec<i64> = jobs.map(|job| job.get()).collect();
     let mut sketches = durations(node, &owners, (Step::Hour, USUAL_WITHIN), now).await?;
-    let rare = rare_jobs(&owners, &sketches);
-    sketches.extend(durations(node, &rare, (Step::Day, USUAL_WITHIN_RARE), now).await?);
+    let rare_owners = rare_jobs(&owners, &sketches);
+    sketches.extend(durations(node, &rare_owners, (Step::Day, USUAL_WITHIN_RARE), now).await?);
     sketches.retain(|_, sketch| sketch.count() >= judge::USUAL_MIN_RUNS);
     Ok(sketches.into_iter().filter_map(|(job, sketch)| Some((job, sketch.quantile(950)?))).collect())
 }
 
 /// The jobs with fewer counted runs than a usual duration needs.
-fn rare_jobs(owners: &[i64], counted: &HashMap<JobId, Sketch>) -> Vec<i64> {
-    let count = |owner: i64| counted.get(&JobId::new(owner)).map_or(0, Sketch::count);
+fn rare_jobs(owners: &[i64], sketches: &HashMap<JobId, Sketch>) -> Vec<i64> {
+    let count = |owner: i64| sketches.get(&JobId::new(owner)).map_or(0, Sketch::count);
     owners.iter().copied().filter(|owner| count(*owner) < judge::USUAL_MIN_RUNS).collect()
 }
 
@@ -242,10 +244,10 @@ fn rare_jobs(owners: &[i64], counted: &HashMap<JobId, Sketch>) -> Vec<i64> {
 async fn durations(
     node: &Node,
     owners: &[i64],
-    (step, within): (Step, Duration),
+    (step, window): (Step, Duration),
     now: Timestamp,
 ) -> Result<HashMap<JobId, Sketch>, StoreError> {
-    let (from, to) = (now - within, now + step.length());
+    let (from, to) = (now - window, now + step.length());
     let mut sketches: HashMap<JobId, Sketch> = HashMap::new();
     for owners in owners.chunks(USUAL_OWNER_COUNT) {
         let query =
@@ -295,19 +297,19 @@ async fn sum_verdicts(
     let detail = PointDetail::Verdicts;
     let points =
         store.points(&PointQuery { kind, owners: &owners, step, from, to, limit: POINT_COUNT, detail }).await?;
-    let sum = points.iter().fold(Verdicts::default(), |sum, point| sum.plus(point.verdicts));
-    Ok(Some((subject, sum)))
+    let total = points.iter().fold(Verdicts::default(), |sum, point| sum.plus(point.verdicts));
+    Ok(Some((subject, total)))
 }
 
 fn observe_counts(
-    counted: Option<(Subject, Verdicts)>,
+    subject_and_verdicts: Option<(Subject, Verdicts)>,
     state: impl Fn(&Verdicts) -> ConditionState,
 ) -> Vec<Observation> {
-    let seen = counted.map(|(subject, verdicts)| {
+    let observations = subject_and_verdicts.map(|(subject, verdicts)| {
         let state = state(&verdicts);
         Observation { subject, state, samples: Vec::new() }
     });
-    seen.into_iter().collect()
+    observations.into_iter().collect()
 }
 
 pub(super) fn app_subject(app: &App) -> Subject {

@@ -36,12 +36,12 @@ pub(super) async fn scope_warning(
     spec: &RuleSpec,
 ) -> Result<Option<String>, StoreError> {
     let store = node.store();
-    let missing = match &spec.scope {
+    let missing_name = match &spec.scope {
         Scope::Job(job) if store.job(namespace, job).await?.is_none() => format!("job {job:?}"),
         Scope::App(app) if store.app(namespace, app).await?.is_none() => format!("app {app:?}"),
         Scope::All | Scope::Label(_) | Scope::Job(_) | Scope::App(_) => return Ok(None),
     };
-    Ok(Some(format!("there is no {missing}: nothing can be observed until there is one")))
+    Ok(Some(format!("there is no {missing_name}: nothing can be observed until there is one")))
 }
 
 /// The warnings for the authors of silences, per silence.
@@ -54,29 +54,29 @@ pub async fn silence_warnings(
     silences: &[SilenceSpec],
 ) -> Result<Vec<Vec<String>>, StoreError> {
     let store = node.store();
-    let named = |part: fn(&SilenceSpec) -> Option<&String>| -> BTreeSet<&str> {
+    let names = |part: fn(&SilenceSpec) -> Option<&String>| -> BTreeSet<&str> {
         let names = silences.iter().filter_map(part).map(String::as_str);
         // Text that cannot be a name is not looked up.
-        names.filter(|one| name::check(one).is_ok()).collect()
+        names.filter(|name| name::check(name).is_ok()).collect()
     };
-    let (wanted, mut jobs) = (named(|spec| spec.job.as_ref()).into_iter().collect::<Vec<_>>(), BTreeSet::new());
-    for chunk in wanted.chunks(usize::try_from(PAGE_MAX).unwrap_or(1)) {
+    let (wanted_jobs, mut jobs) = (names(|spec| spec.job.as_ref()).into_iter().collect::<Vec<_>>(), BTreeSet::new());
+    for chunk in wanted_jobs.chunks(usize::try_from(PAGE_MAX).unwrap_or(1)) {
         jobs.extend(store.jobs_named(namespace, chunk).await?.into_iter().map(|record| record.spec.name));
     }
     let mut apps = BTreeSet::new();
-    if !named(|spec| spec.app.as_ref()).is_empty() {
+    if !names(|spec| spec.app.as_ref()).is_empty() {
         apps.extend(store.apps(namespace).await?.into_iter().map(|app| app.name));
     }
     let mut rules = BTreeSet::new();
-    if !named(|spec| spec.rule.as_ref()).is_empty() {
+    if !names(|spec| spec.rule.as_ref()).is_empty() {
         rules.extend(store.alert_rules(namespace).await?.into_iter().map(|record| record.spec.name));
     }
     let warnings = |spec: &SilenceSpec| {
         let rule = spec.rule.as_ref().filter(|rule| !expect::is_rule_name(rule));
         let parts = [("job", spec.job.as_ref(), &jobs), ("app", spec.app.as_ref(), &apps), ("rule", rule, &rules)];
-        let missing = parts.into_iter().filter_map(|(word, given, known)| Some((word, given?, known)));
-        let missing = missing.filter(|(_, given, known)| !known.contains(*given));
-        missing
+        let missing_names = parts.into_iter().filter_map(|(word, given, known)| Some((word, given?, known)));
+        let missing_names = missing_names.filter(|(_, given, known)| !known.contains(*given));
+        missing_names
             .map(|(word, given, _)| {
                 format!("there is no {word} {given:?}: the silence matches nothing until there is one")
             })

@@ -22,9 +22,9 @@ impl CaughtUp {
         if mutant::on(Mutant::LateIsMissed) { now } else { self.at }
     }
 
-    /// Records that the scan that began at `began` has claimed everything.
-    pub(crate) fn complete(&mut self, began: i64) {
-        self.at = self.at.max(began);
+    /// Records that the scan that began at `began_micros` has claimed everything.
+    pub(crate) fn complete(&mut self, began_micros: i64) {
+        self.at = self.at.max(began_micros);
     }
 }
 

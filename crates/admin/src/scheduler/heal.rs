@@ -25,9 +25,9 @@ const HOMELESS_PAGE: u32 = 1_000;
 const HOMELESS_PAGE_COUNT_MAX: u32 = 100;
 
 /// The name of the pass that heals jobs.
-const HEAL: &str = "heal";
+const HEAL_PASS: &str = "heal";
 /// The name of the pass that heals calendars.
-const CALENDARS: &str = "heal_calendars";
+const CALENDARS_PASS: &str = "heal_calendars";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HealCounts {
@@ -47,7 +47,7 @@ pub(crate) struct HealLoop {
 
 impl Background for HealLoop {
     const NAME: &'static str = "heal";
-    const WORK: &'static str = "look for jobs and runs to heal";
+    const ACTION: &'static str = "look for jobs and runs to heal";
 
     fn period(&self) -> Option<Duration> {
         Some(PERIOD)
@@ -58,12 +58,12 @@ impl Background for HealLoop {
     }
 
     async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
-        let healed = self.heal_all().await?;
-        if healed != HealCounts::default() {
-            let HealCounts { stuck, homeless, calendars, behind } = healed;
+        let counts = self.heal_all().await?;
+        if counts != HealCounts::default() {
+            let HealCounts { stuck, homeless, calendars, behind } = counts;
             tracing::warn!(stuck, homeless, calendars, behind, "healed what no other loop found");
         }
-        Ok(healed.stuck + healed.homeless + healed.calendars + healed.behind)
+        Ok(counts.stuck + counts.homeless + counts.calendars + counts.behind)
     }
 }
 
@@ -73,43 +73,44 @@ impl HealLoop {
     }
 
     async fn heal_all(&self) -> Result<HealCounts, StoreError> {
-        let mut healed = HealCounts::default();
-        if !self.node.readiness().lease_held || !self.node.store().begin_pass(HEAL, PERIOD).await? {
-            return Ok(healed);
+        let mut counts = HealCounts::default();
+        if !self.node.readiness().lease_held || !self.node.store().begin_pass(HEAL_PASS, PERIOD).await? {
+            return Ok(counts);
         }
-        healed.stuck = self.heal_stuck().await?;
-        healed.homeless = self.free_homeless().await?;
-        if self.node.store().begin_pass(CALENDARS, CALENDAR_PERIOD).await? {
-            healed.calendars = self.expand_calendars().await?;
+        counts.stuck = self.heal_stuck().await?;
+        counts.homeless = self.free_homeless().await?;
+        if self.node.store().begin_pass(CALENDARS_PASS, CALENDAR_PERIOD).await? {
+            counts.calendars = self.expand_calendars().await?;
         }
-        healed.behind = calendars::replan_jobs_of_calendars(&self.node).await?;
-        if healed.stuck + healed.homeless > 0 {
+        counts.behind = calendars::replan_jobs_of_calendars(&self.node).await?;
+        if counts.stuck + counts.homeless > 0 {
             self.node.poke_scan();
         }
-        Ok(healed)
+        Ok(counts)
     }
 
     async fn heal_stuck(&self) -> Result<u64, StoreError> {
         let store = self.node.store();
-        let stuck = store.stuck_jobs(STUCK_COUNT_MAX).await?;
-        let definitions = self.node.definitions(stuck.iter().map(|stuck| (stuck.job, stuck.version))).await?;
+        let stuck_jobs = store.stuck_jobs(STUCK_COUNT_MAX).await?;
+        let definitions = self.node.definitions(stuck_jobs.iter().map(|stuck| (stuck.job, stuck.version))).await?;
         let mut count = 0;
-        for seen in stuck {
+        for stuck_job in stuck_jobs {
             // If a run is open, its end sets the next fire. An unreadable definition was logged when it was loaded.
-            let Some(definition) = definitions.get(&(seen.job, seen.version)).filter(|_| seen.awaited_run.is_none())
+            let Some(definition) =
+                definitions.get(&(stuck_job.job, stuck_job.version)).filter(|_| stuck_job.awaited_run.is_none())
             else {
                 continue;
             };
             let job = &definition.job;
-            let next = if !job.enabled {
+            let next_fire_at = if !job.enabled {
                 None
             } else if job.timetable.delay().is_some() {
                 job.timetable.first_delayed(self.node.now())
             } else {
-                let after = self.accounted_until(seen, definition.namespace).await?;
+                let after = self.accounted_until(stuck_job, definition.namespace).await?;
                 job.timetable.next_scan_after(definition.anchor, after)
             };
-            count += u64::from(store.heal_job(seen, next).await?);
+            count += u64::from(store.heal_job(stuck_job, next_fire_at).await?);
         }
         Ok(count)
     }
@@ -118,23 +119,24 @@ impl HealLoop {
     /// to fires that were due since then.
     async fn accounted_until(
         &self,
-        seen: StuckJob,
+        stuck_job: StuckJob,
         namespace: rondel_core::NamespaceId,
     ) -> Result<Timestamp, StoreError> {
         let (store, now) = (self.node.store(), self.node.now());
-        let edited_at = store.versions(seen.job, now, now, 1).await?.first().map_or(now, |version| version.created_at);
-        let query = rondel_store::ledger::RunQuery { job: Some(seen.job), limit: 100, ..Default::default() };
+        let edited_at =
+            store.versions(stuck_job.job, now, now, 1).await?.first().map_or(now, |version| version.created_at);
+        let query = rondel_store::ledger::RunQuery { job: Some(stuck_job.job), limit: 100, ..Default::default() };
         let rows = store.list_runs(namespace, &query).await?;
-        let planned = rows.iter().filter(|run| run.cause == 0).map(|run| run.span_end_at.unwrap_or(run.fire_at));
-        Ok(planned.max().unwrap_or(edited_at).max(edited_at))
+        let planned_ends = rows.iter().filter(|run| run.cause == 0).map(|run| run.span_end_at.unwrap_or(run.fire_at));
+        Ok(planned_ends.max().unwrap_or(edited_at).max(edited_at))
     }
 
     async fn free_homeless(&self) -> Result<u64, StoreError> {
         let mut count = 0;
         for _ in 0..HOMELESS_PAGE_COUNT_MAX {
-            let freed = self.node.store().free_homeless(HOMELESS_PAGE).await?;
-            count += freed;
-            if freed < u64::from(HOMELESS_PAGE) {
+            let freed_count = self.node.store().free_homeless(HOMELESS_PAGE).await?;
+            count += freed_count;
+            if freed_count < u64::from(HOMELESS_PAGE) {
                 break;
             }
         }
@@ -144,8 +146,8 @@ impl HealLoop {
     async fn expand_calendars(&self) -> Result<u64, StoreError> {
         let mut count = 0;
         for namespace in self.node.store().namespaces().await? {
-            let composed = calendars::composition(&self.node, namespace.id).await?.composed();
-            match calendars::expand_until_settled(&self.node, namespace.id, &composed).await {
+            let calendar_names = calendars::composition(&self.node, namespace.id).await?.composed_calendars();
+            match calendars::expand_until_settled(&self.node, namespace.id, &calendar_names).await {
                 Ok(expanded) => count += expanded,
                 Err(CalendarError::Store(error)) => return Err(error),
                 Err(error) => {
@@ -243,7 +245,7 @@ mod tests {
         };
         node.store().claim(node.token(), &[claim]).await.unwrap();
         // The test takes the pass of this period, so the loop does not look until the next one.
-        node.store().begin_pass(HEAL, PERIOD).await.unwrap();
+        node.store().begin_pass(HEAL_PASS, PERIOD).await.unwrap();
 
         let until = Instant::now() + Duration::from_secs(8);
         let has_next = async || {

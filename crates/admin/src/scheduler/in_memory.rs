@@ -70,16 +70,16 @@ impl Contents {
     fn insert(&mut self, run: &Run, judged_as_of: i64, queued_from: Option<Timestamp>) {
         let owner = RunOwner::of(run);
         let (attempt, epoch, is_in_hand) = (run.attempt, run.node_epoch, false);
-        let open = OpenRun { attempt, epoch, judged_as_of, queued_from, owner, is_in_hand };
-        if let Some(replaced) = self.runs.insert(run.id, open) {
-            self.shares.remove(replaced.owner, replaced.is_in_hand);
+        let open_run = OpenRun { attempt, epoch, judged_as_of, queued_from, owner, is_in_hand };
+        if let Some(replaced_run) = self.runs.insert(run.id, open_run) {
+            self.shares.remove(replaced_run.owner, replaced_run.is_in_hand);
         }
         self.shares.add(owner);
     }
 
     fn remove(&mut self, run: RunId) {
-        if let Some(open) = self.runs.remove(&run) {
-            self.shares.remove(open.owner, open.is_in_hand);
+        if let Some(open_run) = self.runs.remove(&run) {
+            self.shares.remove(open_run.owner, open_run.is_in_hand);
         }
     }
 
@@ -99,32 +99,32 @@ pub(crate) struct AwaitingRuns(Mutex<BTreeMap<RunId, JobId>>);
 
 impl AwaitingRuns {
     pub(crate) fn admit(&self, runs: impl IntoIterator<Item = (JobId, RunId)>) {
-        let mut awaiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        awaiting.extend(runs.into_iter().map(|(job, run)| (run, job)));
+        let mut awaiting_jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        awaiting_jobs.extend(runs.into_iter().map(|(job, run)| (run, job)));
     }
 
     /// Adds these runs, and returns those that were not among them before.
     pub(crate) fn admit_new(&self, runs: Vec<Run>) -> Vec<Run> {
-        let mut awaiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.into_iter().filter(|run| awaiting.insert(run.id, run.job).is_none()).collect()
+        let mut awaiting_jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.into_iter().filter(|run| awaiting_jobs.insert(run.id, run.job).is_none()).collect()
     }
 
     /// The runs among these that are not known to await their children.
-    pub(crate) fn missing(&self, mut runs: Vec<RunId>) -> Vec<RunId> {
-        let awaiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.retain(|run| !awaiting.contains_key(run));
+    pub(crate) fn missing_runs(&self, mut runs: Vec<RunId>) -> Vec<RunId> {
+        let awaiting_jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.retain(|run| !awaiting_jobs.contains_key(run));
         runs
     }
 
     pub(crate) fn all(&self) -> Vec<(JobId, RunId)> {
-        let awaiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        awaiting.iter().map(|(run, job)| (*job, *run)).collect()
+        let awaiting_jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        awaiting_jobs.iter().map(|(run, job)| (*job, *run)).collect()
     }
 
     /// Removes runs that have ended, and returns those that were here.
     pub(crate) fn forget(&self, runs: Vec<(JobId, RunId)>) -> Vec<(JobId, RunId)> {
-        let mut awaiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.into_iter().filter(|(_, run)| awaiting.remove(run).is_some()).collect()
+        let mut awaiting_jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.into_iter().filter(|(_, run)| awaiting_jobs.remove(run).is_some()).collect()
     }
 }
 
@@ -169,10 +169,10 @@ impl InMemory {
             if may_be_left(run) && (is_behind || !contents.shares.has_room(RunOwner::of(run), self.run_count_max)) {
                 let place = UnsentPlace::before(run);
                 let (owner, ends_at) = (RunOwner::of(run), Timestamp::EPOCH);
-                let left =
+                let left_in_store =
                     contents.left_in_store.entry(run.job).or_insert(LeftInStore { place, since: now, owner, ends_at });
-                if place < left.place {
-                    (left.place, left.ends_at) = (place, ends_at);
+                if place < left_in_store.place {
+                    (left_in_store.place, left_in_store.ends_at) = (place, ends_at);
                 }
                 return false;
             }
@@ -183,34 +183,35 @@ impl InMemory {
     }
 
     /// Records for each of these runs whether an executor has it now.
-    pub(crate) fn note_in_hand(&self, moved: Vec<(RunId, bool)>) {
-        if moved.is_empty() {
+    pub(crate) fn note_in_hand(&self, changes: Vec<(RunId, bool)>) {
+        if changes.is_empty() {
             return;
         }
         let mut contents = self.lock();
         let Contents { runs, shares, .. } = &mut *contents;
-        for (run, is_in_hand) in moved {
-            if let Some(open) = runs.get_mut(&run).filter(|open| open.is_in_hand != is_in_hand) {
-                open.is_in_hand = is_in_hand;
-                shares.set_in_hand(open.owner, is_in_hand);
+        for (run, is_in_hand) in changes {
+            if let Some(open_run) = runs.get_mut(&run).filter(|open| open.is_in_hand != is_in_hand) {
+                open_run.is_in_hand = is_in_hand;
+                shares.set_in_hand(open_run.owner, is_in_hand);
             }
         }
     }
 
     /// Jobs whose runs in the store have room now, or include a run whose queue timeout has passed. Starts with the job that follows
-    /// `after`, and wraps around; also returns the last job that it examined.
+    /// `after_job`, and wraps around; also returns the last job that it examined.
     pub(crate) fn jobs_with_rows_left(
         &self,
-        after: Option<JobId>,
+        after_job: Option<JobId>,
         bounds: LookBounds,
         now: Timestamp,
     ) -> (Vec<JobId>, Option<JobId>) {
         let contents = self.lock();
-        let rest = contents.left_in_store.range((after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
-        let before = after.map(|after| contents.left_in_store.range(..=after)).into_iter().flatten();
-        let (mut jobs, mut last) = (Vec::new(), after);
-        for (job, left) in rest.chain(before).take(bounds.examined_max.max(1)) {
-            last = Some(*job);
+        let later_jobs =
+            contents.left_in_store.range((after_job.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
+        let earlier_jobs = after_job.map(|after| contents.left_in_store.range(..=after)).into_iter().flatten();
+        let (mut jobs, mut last_examined) = (Vec::new(), after_job);
+        for (job, left) in later_jobs.chain(earlier_jobs).take(bounds.examined_max.max(1)) {
+            last_examined = Some(*job);
             if left.ends_at <= now || contents.shares.has_room(left.owner, self.run_count_max) {
                 jobs.push(*job);
                 if jobs.len() >= bounds.returned_max {
@@ -218,7 +219,7 @@ impl InMemory {
                 }
             }
         }
-        (jobs, last)
+        (jobs, last_examined)
     }
 
     /// The place before the first of this job's runs that are left in the store.
@@ -237,9 +238,9 @@ impl InMemory {
         is_last: bool,
     ) -> (Vec<Run>, bool) {
         let mut contents = self.lock();
-        let Some(left) = contents.left_in_store.get(&job).copied() else { return (Vec::new(), true) };
-        let last = page.last().map(UnsentPlace::of);
-        let (mut taken, mut first_blocked, mut first_end) = (Vec::new(), None, Timestamp::MAX);
+        let Some(left_before) = contents.left_in_store.get(&job).copied() else { return (Vec::new(), true) };
+        let last_place = page.last().map(UnsentPlace::of);
+        let (mut taken_up, mut first_blocked, mut first_blocked_end) = (Vec::new(), None, Timestamp::MAX);
         for run in page {
             if !contents.is_new(&run) || !may_be_left(&run) {
                 continue;
@@ -248,28 +249,28 @@ impl InMemory {
             let has_room = has_room && !mutant::on(Mutant::LeftForEver);
             // A fire that was missed and runs late, or a backfilled one, waits without a time limit.
             let is_catch_up = matches!(run.trigger, Trigger::Misfire | Trigger::Backfill);
-            let queued_from = (!is_catch_up).then_some(run.due_at.max(left.since));
+            let queued_from = (!is_catch_up).then_some(run.due_at.max(left_before.since));
             let run_ends_at = queued_from.map_or(Timestamp::MAX, |from| ends_at(&run, from));
             let has_timed_out = run_ends_at <= now && contents.shares.may_end_one(self.run_count_max);
             let has_timed_out = has_timed_out && !mutant::on(Mutant::LeftForEver);
             if has_room || has_timed_out {
                 contents.insert(&run, 0, queued_from);
-                taken.push(run);
+                taken_up.push(run);
             } else {
-                first_end = first_end.min(run_ends_at);
+                first_blocked_end = first_blocked_end.min(run_ends_at);
                 first_blocked.get_or_insert(UnsentPlace::before(&run));
             }
         }
-        let next = match (first_blocked, last.filter(|_| !is_last)) {
-            (Some(place), _) => Some(LeftInStore { place, ends_at: first_end, ..left }),
-            (None, Some(place)) => Some(LeftInStore { place, ends_at: Timestamp::EPOCH, ..left }),
+        let left_after = match (first_blocked, last_place.filter(|_| !is_last)) {
+            (Some(place), _) => Some(LeftInStore { place, ends_at: first_blocked_end, ..left_before }),
+            (None, Some(place)) => Some(LeftInStore { place, ends_at: Timestamp::EPOCH, ..left_before }),
             (None, None) => None,
         };
-        match next {
-            Some(left) => drop(contents.left_in_store.insert(job, left)),
+        match left_after {
+            Some(left_before) => drop(contents.left_in_store.insert(job, left_before)),
             None => drop(contents.left_in_store.remove(&job)),
         }
-        (taken, first_blocked.is_none())
+        (taken_up, first_blocked.is_none())
     }
 
     /// Adds the runs that only the store has (waiting runs, and runs left there), so that they can end, up to the limit for such runs. Returns
@@ -316,7 +317,7 @@ impl InMemory {
     }
 
     /// The runs among these that are not in memory.
-    pub(crate) fn missing(&self, runs: impl IntoIterator<Item = RunId>) -> Vec<RunId> {
+    pub(crate) fn missing_runs(&self, runs: impl IntoIterator<Item = RunId>) -> Vec<RunId> {
         let contents = self.lock();
         runs.into_iter().filter(|run| !contents.runs.contains_key(run)).collect()
     }

@@ -33,9 +33,9 @@ impl LowWater {
         self.mark.as_ref().filter(|mark| now < mark.until).map_or(Timestamp::EPOCH, |mark| mark.from)
     }
 
-    /// Sets the mark after a reading of the whole range that found nothing below `from`. The whole range is read again after `wait`.
-    pub(crate) fn raise(&mut self, from: Timestamp, now: Instant, wait: Duration) {
-        self.mark = Some(Mark { from, until: now + wait });
+    /// Sets the mark after a reading of the whole range that found nothing below `caught_up_to`. The whole range is read again after `read_pause`.
+    pub(crate) fn raise(&mut self, caught_up_to: Timestamp, now: Instant, read_pause: Duration) {
+        self.mark = Some(Mark { from: caught_up_to, until: now + read_pause });
     }
 
     /// Makes the next read cover the whole range.

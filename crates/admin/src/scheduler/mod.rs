@@ -1,4 +1,4 @@
-//! From a job's next fire to a run that is due: scan, ring, tick.
+//! The way of a run from its job's next fire until it is due: scan, ring, tick.
 
 pub(crate) mod caught_up;
 pub(crate) mod command;

@@ -5,7 +5,7 @@ use rondel_core::{Run, Timestamp};
 
 const SLOT_COUNT: i64 = 60;
 
-/// The ring. What it holds is durable in the store; losing a ring loses nothing.
+/// The slots of the ring. Their runs are durable in the store; losing a ring loses nothing.
 #[derive(Debug)]
 pub(crate) struct Ring {
     slots: Vec<Vec<Run>>,
@@ -30,17 +30,17 @@ impl Ring {
 
     /// Takes every run that is due in `second` or earlier, the earliest first. Slots that were missed are taken too.
     pub(crate) fn take_through(&mut self, second: i64) -> Vec<Run> {
-        let mut due = Vec::new();
-        let first = (self.taken_through + 1).max(second - SLOT_COUNT + 1);
-        for index in (first..=second).map(slot) {
-            let (taken, left): (Vec<Run>, Vec<Run>) =
+        let mut due_runs = Vec::new();
+        let first_second = (self.taken_through + 1).max(second - SLOT_COUNT + 1);
+        for index in (first_second..=second).map(slot) {
+            let (slot_runs, later_runs): (Vec<Run>, Vec<Run>) =
                 std::mem::take(&mut self.slots[index]).into_iter().partition(|run| run.due_at.second() <= second);
-            due.extend(taken);
-            self.slots[index] = left;
+            due_runs.extend(slot_runs);
+            self.slots[index] = later_runs;
         }
         self.taken_through = self.taken_through.max(second);
-        due.sort_by_key(|run| (run.due_at, run.fire_at, run.id));
-        due
+        due_runs.sort_by_key(|run| (run.due_at, run.fire_at, run.id));
+        due_runs
     }
 
     /// Empties the ring and returns its runs.

@@ -41,7 +41,7 @@ pub(crate) struct ScanLoop {
     shared: Arc<Shared>,
     /// Whether too many runs were open at the last check.
     was_full: bool,
-    left: LeftToOthers,
+    left_to_others: LeftToOthers,
     caught_up: CaughtUp,
     /// The instant as of which this scan judges how late fires are, by the boot-time clock in microseconds.
     judged_as_of: i64,
@@ -68,7 +68,7 @@ struct ClaimOutcome {
 impl ClaimOutcome {
     const NOTHING: Self = Self { job_count: 0, is_exhausted: true };
 
-    const fn with(self, other: Self) -> Self {
+    const fn plus(self, other: Self) -> Self {
         Self { job_count: self.job_count + other.job_count, is_exhausted: self.is_exhausted && other.is_exhausted }
     }
 }
@@ -84,7 +84,7 @@ enum ClaimScope<'a> {
 
 impl Background for ScanLoop {
     const NAME: &'static str = "scan";
-    const WORK: &'static str = "claim fires";
+    const ACTION: &'static str = "claim fires";
 
     fn period(&self) -> Option<Duration> {
         Some(self.shared.config.scan_period)
@@ -101,11 +101,11 @@ impl Background for ScanLoop {
     }
 
     async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
-        let began = Instant::now();
-        let claimed = self.scan().await;
-        self.shared.metrics.scan.observe(began.elapsed());
-        let Some(claimed) = claimed? else { return Ok(0) };
-        self.shared.metrics.scanned(self.shared.clock.now());
+        let tick_start = Instant::now();
+        let result = self.scan().await;
+        self.shared.metrics.scan.observe(tick_start.elapsed());
+        let Some(claimed) = result? else { return Ok(0) };
+        self.shared.metrics.record_scan(self.shared.clock.now());
         Ok(claimed)
     }
 }
@@ -115,7 +115,7 @@ impl ScanLoop {
         Self {
             shared,
             was_full: false,
-            left: LeftToOthers::default(),
+            left_to_others: LeftToOthers::default(),
             caught_up: CaughtUp::default(),
             judged_as_of: 0,
             next_dense_look_at: Timestamp::EPOCH,
@@ -137,60 +137,60 @@ impl ScanLoop {
         }
     }
 
-    /// One scan. Returns the number of jobs whose fires were claimed; `None` if this node may claim none now.
+    /// Runs one scan. Returns the number of jobs whose fires were claimed; `None` if this node may claim none now.
     async fn scan(&mut self) -> Result<Option<u64>, StoreError> {
-        let Some(held) = self.shared.membership.held() else { return Ok(None) };
+        let Some(lease) = self.shared.membership.held_lease() else { return Ok(None) };
         if !self.shared.has_begun_adoption() {
             return Ok(None);
         }
-        let began = self.shared.clock.boot_micros();
-        self.judged_as_of = self.caught_up.begin(held.token, self.shared.membership.held_since(), began);
-        let is_taken_up = self.take_up.take_up(&self.shared, &held).await?;
+        let began_at = self.shared.clock.boot_micros();
+        self.judged_as_of = self.caught_up.begin(lease.token, self.shared.membership.held_since(), began_at);
+        let is_taken_up = self.take_up.take_up(&self.shared, &lease).await?;
         if self.is_full() {
             return Ok(None);
         }
         let now = self.shared.clock.now();
         let homes = self.shared.membership.claimable_homes(now);
-        let taken = self.claim_due(&held, &homes, now).await?;
-        self.left.forget_jobs_of_others(now);
+        let outcome = self.claim_due(&lease, &homes, now).await?;
+        self.left_to_others.forget_jobs_of_others(now);
         // A scan that read only a part of the backlog may have missed fires below the low-water mark, so it does not count as complete.
-        if taken.is_exhausted && self.is_backlog_whole {
-            self.caught_up.complete(began);
+        if outcome.is_exhausted && self.is_backlog_whole {
+            self.caught_up.complete(began_at);
         }
         // If fires are left over, the next scan follows immediately.
-        if !(self.is_full() || taken.is_exhausted && is_taken_up) {
+        if !(self.is_full() || outcome.is_exhausted && is_taken_up) {
             self.shared.scan_poke.notify_one();
         }
-        Ok(Some(u64::try_from(taken.job_count).unwrap_or(u64::MAX)))
+        Ok(Some(u64::try_from(outcome.job_count).unwrap_or(u64::MAX)))
     }
 
     /// Claims the jobs that are due soon before the late ones: however many jobs are late, the others stay on time.
     async fn claim_due(
         &mut self,
-        held: &HeldLease,
+        lease: &HeldLease,
         homes: &[NodeId],
         now: Timestamp,
     ) -> Result<ClaimOutcome, StoreError> {
         let claim_budget = self.shared.config.claim_budget;
-        let (near, overdue_before) = (now + self.shared.config.claim_ahead, now - self.shared.config.look_ahead);
+        let (claim_until, overdue_before) = (now + self.shared.config.claim_ahead, now - self.shared.config.look_ahead);
         if mutant::on(Mutant::LateFirst) {
-            let late = self.claim_between(held, homes, (overdue_before, just_before(now)), claim_budget).await?;
+            let late = self.claim_between(lease, homes, (overdue_before, just_before(now)), claim_budget).await?;
             if !late.is_exhausted {
                 return Ok(late);
             }
         }
-        let soon = self.claim_between(held, homes, (now, near), claim_budget).await?;
-        let late = self.claim_between(held, homes, (overdue_before, just_before(now)), claim_budget).await?;
-        let waiting = self.take_waiting(held, near, claim_budget).await?;
-        let overdue = self.claim_backlog(held, homes, overdue_before).await?;
-        let dense = self.claim_dense(held, homes, now).await?;
-        Ok(soon.with(late).with(waiting).with(overdue).with(dense))
+        let soon = self.claim_between(lease, homes, (now, claim_until), claim_budget).await?;
+        let late = self.claim_between(lease, homes, (overdue_before, just_before(now)), claim_budget).await?;
+        let waiting = self.take_waiting(lease, claim_until, claim_budget).await?;
+        let overdue = self.claim_backlog(lease, homes, overdue_before).await?;
+        let dense = self.claim_dense(lease, homes, now).await?;
+        Ok(soon.plus(late).plus(waiting).plus(overdue).plus(dense))
     }
 
     /// Claims the fires that have been due for longer than `look_ahead`.
     async fn claim_backlog(
         &mut self,
-        held: &HeldLease,
+        lease: &HeldLease,
         homes: &[NodeId],
         overdue_before: Timestamp,
     ) -> Result<ClaimOutcome, StoreError> {
@@ -205,34 +205,34 @@ impl ScanLoop {
         if self.shared.must_read_whole_backlog.swap(false, Ordering::AcqRel) {
             self.low_water.forget();
         }
-        let began = Instant::now();
-        let from = self.low_water.reading_start(began);
-        (self.due_count, self.is_backlog_whole) = (0, from == Timestamp::EPOCH);
-        let taken = self.claim_between(held, homes, (from, just_before(overdue_before)), budget).await?;
-        if self.due_count > 0 || !taken.is_exhausted {
+        let began_at = Instant::now();
+        let due_from = self.low_water.reading_start(began_at);
+        (self.due_count, self.is_backlog_whole) = (0, due_from == Timestamp::EPOCH);
+        let outcome = self.claim_between(lease, homes, (due_from, just_before(overdue_before)), budget).await?;
+        if self.due_count > 0 || !outcome.is_exhausted {
             self.low_water.forget();
         } else if self.is_backlog_whole {
-            self.low_water.raise(overdue_before, Instant::now(), (began.elapsed() * wait_factor).min(within));
+            self.low_water.raise(overdue_before, Instant::now(), (began_at.elapsed() * wait_factor).min(within));
         }
-        Ok(taken)
+        Ok(outcome)
     }
 
     async fn claim_between(
         &mut self,
-        held: &HeldLease,
+        lease: &HeldLease,
         homes: &[NodeId],
         (from, to): (Timestamp, Timestamp),
         budget: u32,
     ) -> Result<ClaimOutcome, StoreError> {
         let range = DueRange { from, to, limit: self.shared.config.claim_page.min(budget).max(1) };
-        let own = self.claim_range(held, ClaimScope::Own, range, budget).await?;
-        Ok(own.with(self.claim_range(held, ClaimScope::Orphaned(homes), range, budget).await?))
+        let own_outcome = self.claim_range(lease, ClaimScope::Own, range, budget).await?;
+        Ok(own_outcome.plus(self.claim_range(lease, ClaimScope::Orphaned(homes), range, budget).await?))
     }
 
     /// Claims the fires of dense instants early, if there are so many that they would be late otherwise.
     async fn claim_dense(
         &mut self,
-        held: &HeldLease,
+        lease: &HeldLease,
         homes: &[NodeId],
         now: Timestamp,
     ) -> Result<ClaimOutcome, StoreError> {
@@ -242,20 +242,20 @@ impl ScanLoop {
             return Ok(ClaimOutcome::NOTHING);
         }
         let (from, to) = (now + config.claim_ahead + Duration::from_millis(1), now + config.dense_look_ahead);
-        let all_homes: Vec<NodeId> = std::iter::once(held.token.node).chain(homes.iter().copied()).collect();
+        let all_homes: Vec<NodeId> = std::iter::once(lease.token.node).chain(homes.iter().copied()).collect();
         let pace = ClaimPace { lead: config.claim_ahead, jobs_per_second: config.claim_pace };
         let (budget, dense_from, next_look_at) = (config.claim_budget, config.dense_from, now + config.dense_period);
         let range = DueRange { from, to, limit: DENSE_COUNT_MAX };
-        let dense = self.shared.store.dense_instants(&all_homes, range, dense_from).await?;
-        let mut taken = ClaimOutcome::NOTHING;
-        for at in instants_to_claim(&dense, pace, now) {
-            taken = taken.with(self.claim_between(held, homes, (at, at), budget).await?);
-            if !taken.is_exhausted {
+        let dense_instants = self.shared.store.dense_instants(&all_homes, range, dense_from).await?;
+        let mut outcome = ClaimOutcome::NOTHING;
+        for at in instants_to_claim(&dense_instants, pace, now) {
+            outcome = outcome.plus(self.claim_between(lease, homes, (at, at), budget).await?);
+            if !outcome.is_exhausted {
                 break;
             }
         }
-        self.next_dense_look_at = if taken.is_exhausted { next_look_at } else { now };
-        Ok(taken)
+        self.next_dense_look_at = if outcome.is_exhausted { next_look_at } else { now };
+        Ok(outcome)
     }
 
     /// The number of open runs in memory above which this node claims nothing, because it cannot handle more. Claimed runs go to memory only if
@@ -266,76 +266,76 @@ impl ScanLoop {
 
     /// Whether as many runs are open as this node can handle. Logged once each time that this begins.
     fn is_full(&mut self) -> bool {
-        let open = self.shared.in_memory.len();
-        let full = open > self.open_runs_limit();
-        if full && !self.was_full {
-            tracing::warn!(open, "too many open runs: claiming nothing until some have ended");
+        let open_count = self.shared.in_memory.len();
+        let is_full = open_count > self.open_runs_limit();
+        if is_full && !self.was_full {
+            tracing::warn!(open = open_count, "too many open runs: claiming nothing until some have ended");
         }
-        self.was_full = full;
-        full
+        self.was_full = is_full;
+        is_full
     }
 
     /// Claims page after page until the range is empty, the budget is used up, or none of a page's jobs can be claimed.
     async fn claim_range(
         &mut self,
-        held: &HeldLease,
+        lease: &HeldLease,
         scope: ClaimScope<'_>,
         mut range: DueRange,
         budget: u32,
     ) -> Result<ClaimOutcome, StoreError> {
-        let own = [held.token.node];
-        let (mut left, mut all_won) = (budget, 0);
-        while left > 0 && self.shared.in_memory.len() <= self.open_runs_limit() {
+        let own_homes = [lease.token.node];
+        let (mut budget_left, mut total_won) = (budget, 0);
+        while budget_left > 0 && self.shared.in_memory.len() <= self.open_runs_limit() {
             let homes = match scope {
-                ClaimScope::Own => &own[..],
+                ClaimScope::Own => &own_homes[..],
                 ClaimScope::Orphaned(homes) => homes,
             };
             if homes.is_empty() {
                 return Ok(ClaimOutcome::NOTHING);
             }
-            let due = self.shared.store.due_jobs(homes, range).await?;
-            let count = u32::try_from(due.len()).unwrap_or(u32::MAX);
-            self.due_count += due.len();
-            let last = due.last().map(|due| due.next_fire_at);
-            let mine = self.claimable_jobs(held, scope, due);
-            let all_mine = u32::try_from(mine.len()).is_ok_and(|mine| mine == count);
-            let won = self.claim(held, mine).await?;
-            all_won += won;
-            if count < range.limit || (all_mine && won == 0) {
-                return Ok(ClaimOutcome { job_count: all_won, is_exhausted: true });
+            let due_jobs = self.shared.store.due_jobs(homes, range).await?;
+            let due_count = u32::try_from(due_jobs.len()).unwrap_or(u32::MAX);
+            self.due_count += due_jobs.len();
+            let last_fire_at = due_jobs.last().map(|due| due.next_fire_at);
+            let own_jobs = self.claimable_jobs(lease, scope, due_jobs);
+            let are_all_own = u32::try_from(own_jobs.len()).is_ok_and(|mine| mine == due_count);
+            let won_count = self.claim(lease, own_jobs).await?;
+            total_won += won_count;
+            if due_count < range.limit || (are_all_own && won_count == 0) {
+                return Ok(ClaimOutcome { job_count: total_won, is_exhausted: true });
             }
             // Jobs that are left to other nodes stay in the range and would be read again, so the next page starts at the last instant of
             // this one.
-            if let Some(last) = last.filter(|_| !all_mine) {
-                if last == range.from {
-                    return Ok(ClaimOutcome { job_count: all_won, is_exhausted: true });
+            if let Some(last_fire_at) = last_fire_at.filter(|_| !are_all_own) {
+                if last_fire_at == range.from {
+                    return Ok(ClaimOutcome { job_count: total_won, is_exhausted: true });
                 }
-                range.from = last;
+                range.from = last_fire_at;
             }
-            left = left.saturating_sub(count);
+            budget_left = budget_left.saturating_sub(due_count);
         }
-        Ok(ClaimOutcome { job_count: all_won, is_exhausted: false })
+        Ok(ClaimOutcome { job_count: total_won, is_exhausted: false })
     }
 
     /// The due jobs that this node may take.
-    fn claimable_jobs(&mut self, held: &HeldLease, scope: ClaimScope<'_>, due: Vec<DueJob>) -> Vec<DueJob> {
+    fn claimable_jobs(&mut self, lease: &HeldLease, scope: ClaimScope<'_>, due_jobs: Vec<DueJob>) -> Vec<DueJob> {
         match scope {
-            ClaimScope::Own => due,
+            ClaimScope::Own => due_jobs,
             ClaimScope::Orphaned(_) => {
                 let now = self.shared.clock.now();
                 let node_shares = self.shared.membership.node_shares(now);
                 let strategy = self.shared.config.claim_strategy;
-                self.left.pick_takeable(due, strategy, (held.token.node, &node_shares), now)
+                self.left_to_others.pick_takeable(due_jobs, strategy, (lease.token.node, &node_shares), now)
             }
         }
     }
 
-    /// Plans and claims these jobs, in all lanes at the same time. Returns how many were won.
-    async fn claim(&self, held: &HeldLease, due: Vec<DueJob>) -> Result<usize, StoreError> {
-        if due.is_empty() {
+    /// Plans and claims the fires of these jobs, in all lanes at the same time. Returns how many jobs were claimed.
+    async fn claim(&self, lease: &HeldLease, due_jobs: Vec<DueJob>) -> Result<usize, StoreError> {
+        if due_jobs.is_empty() {
             return Ok(0);
         }
-        let keys = due.iter().map(|due| (due.job, due.version));
+        let keys = due_jobs.iter().map(|due| (due.job, due.version));
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
         let shared = &self.shared;
         // Fires are claimed only with maintenance windows that were read recently.
@@ -348,56 +348,56 @@ impl ScanLoop {
             end: now + self.shared.config.look_ahead,
         };
         let mut lanes: Vec<Vec<ClaimJob>> = (0..self.shared.lane_count()).map(|_| Vec::new()).collect();
-        for seen in due {
+        for due_job in due_jobs {
             // An unreadable definition was logged when it was loaded.
-            let Some(definition) = definitions.get(&(seen.job, seen.version)) else { continue };
+            let Some(definition) = definitions.get(&(due_job.job, due_job.version)) else { continue };
             // A fire of a dense instant may be beyond the look-ahead. It is claimed without the fires after it.
-            let look_ahead = LookAhead { end: look_ahead.end.max(seen.next_fire_at), ..look_ahead };
-            let closed = match mutant::on(Mutant::WindowsUnheeded) {
+            let look_ahead = LookAhead { end: look_ahead.end.max(due_job.next_fire_at), ..look_ahead };
+            let closed_spans = match mutant::on(Mutant::WindowsUnheeded) {
                 true => Vec::new(),
                 false => windows.of(definition.namespace, definition.app, now),
             };
-            let cursor = Cursor { next_fire_at: seen.next_fire_at, held_from: seen.held_from };
+            let cursor = Cursor { next_fire_at: due_job.next_fire_at, held_from: due_job.held_from };
             let job = (definition.id, definition.anchor);
-            let planned = plan_within(&definition.job, job, cursor, look_ahead, &closed);
-            let lane = seen.job.lane(lanes.len());
-            lanes[lane].push(claim_job(held, seen, definition, &planned, look_ahead));
+            let plan = plan_within(&definition.job, job, cursor, look_ahead, &closed_spans);
+            let lane = due_job.job.lane(lanes.len());
+            lanes[lane].push(claim_job(lease, due_job, definition, &plan, look_ahead));
         }
-        let claims = lanes.into_iter().map(|jobs| self.claim_lane(held, jobs, &definitions));
+        let claims = lanes.into_iter().map(|jobs| self.claim_lane(lease, jobs, &definitions));
         join_all(claims).await.into_iter().sum()
     }
 
     async fn claim_lane(
         &self,
-        held: &HeldLease,
+        lease: &HeldLease,
         jobs: Vec<ClaimJob>,
         definitions: &CompiledDefinitions,
     ) -> Result<usize, StoreError> {
-        let mut won = 0;
+        let mut won_count = 0;
         for batch in batches(jobs, (self.shared.config.claim_jobs, self.shared.config.claim_runs)) {
-            let claimed = self.shared.store.claim(held.token, &batch).await?;
-            won += claimed.jobs.len();
-            self.shared.counters.add(Count::StatementsRefused, usize::from(claimed.is_refused));
-            if self.shared.membership.holds() {
-                let is_new = |job: &&ClaimJob| job.expected_row.home != held.token.node;
+            let claim_result = self.shared.store.claim(lease.token, &batch).await?;
+            won_count += claim_result.jobs.len();
+            self.shared.counters.add(Count::StatementsRefused, usize::from(claim_result.is_refused));
+            if self.shared.membership.holds_lease() {
+                let is_new = |job: &&ClaimJob| job.expected_row.home != lease.token.node;
                 let share =
                     |job: &ClaimJob| JobShare { job: job.expected_row.job, recent_fires: job.recent_fires.thousandths };
-                let gained: Vec<JobShare> = batch.iter().filter(is_new).map(share).collect();
-                self.shared.claims.add(batch.len(), claimed.jobs.len(), &gained);
+                let gained_jobs: Vec<JobShare> = batch.iter().filter(is_new).map(share).collect();
+                self.shared.claims.add(batch.len(), claim_result.jobs.len(), &gained_jobs);
             }
-            let had_fire = |job: &&ClaimJob| job.awaited_run.is_some_and(|run| claimed.existing.contains(&run));
+            let had_fire = |job: &&ClaimJob| job.awaited_run.is_some_and(|run| claim_result.existing.contains(&run));
             let to_plan_again: Vec<DueJob> = batch.iter().filter(had_fire).map(|job| job.expected_row).collect();
-            let is_won = |job: &ClaimJob| claimed.jobs.iter().any(|(id, _)| *id == job.expected_row.job);
-            let all_won = claimed.jobs.len() == batch.len();
+            let is_won = |job: &ClaimJob| claim_result.jobs.iter().any(|(id, _)| *id == job.expected_row.job);
+            let all_won = claim_result.jobs.len() == batch.len();
             let runs: Vec<Run> =
                 batch.into_iter().filter(|job| all_won || is_won(job)).flat_map(|job| job.runs).collect();
-            count_missed(definitions, &runs, &claimed.existing);
+            count_missed(definitions, &runs, &claim_result.existing);
             // Runs that wait for their jitter are found again when they come due.
-            let is_next = |run: &Run| run.status == RunStatus::Pending && !claimed.existing.contains(&run.id);
+            let is_next = |run: &Run| run.status == RunStatus::Pending && !claim_result.existing.contains(&run.id);
             self.shared.put_as_of(runs.into_iter().filter(is_next).collect(), self.judged_as_of).await;
             self.plan_delays_again(&to_plan_again, definitions).await?;
         }
-        Ok(won)
+        Ok(won_count)
     }
 
     /// Plans the next fire again for jobs with a fixed delay whose planned instant already had a fire: a pause inside a maintenance window
@@ -405,24 +405,24 @@ impl ScanLoop {
     async fn plan_delays_again(&self, jobs: &[DueJob], definitions: &CompiledDefinitions) -> Result<(), StoreError> {
         for seen in jobs {
             let Some(definition) = definitions.get(&(seen.job, seen.version)) else { continue };
-            let stuck = StuckJob { job: seen.job, version: seen.version, awaited_run: None };
-            let next = definition.job.timetable.first_delayed(self.shared.clock.now());
-            self.shared.store.heal_job(stuck, next).await?;
+            let stuck_job = StuckJob { job: seen.job, version: seen.version, awaited_run: None };
+            let next_fire_at = definition.job.timetable.first_delayed(self.shared.clock.now());
+            self.shared.store.heal_job(stuck_job, next_fire_at).await?;
         }
         Ok(())
     }
 
-    async fn take_waiting(&self, held: &HeldLease, until: Timestamp, budget: u32) -> Result<ClaimOutcome, StoreError> {
+    async fn take_waiting(&self, lease: &HeldLease, until: Timestamp, budget: u32) -> Result<ClaimOutcome, StoreError> {
         let page = self.shared.config.waiting_page.max(1);
-        let mut left = budget;
-        while left > 0 {
-            let runs = self.shared.store.take_waiting(held.token, until, page).await?;
+        let mut budget_left = budget;
+        while budget_left > 0 {
+            let runs = self.shared.store.take_waiting(lease.token, until, page).await?;
             let is_last = runs.len() < usize::try_from(page).unwrap_or(usize::MAX);
             self.shared.put_as_of(runs, self.judged_as_of).await;
             if is_last {
                 return Ok(ClaimOutcome::NOTHING);
             }
-            left = left.saturating_sub(page);
+            budget_left = budget_left.saturating_sub(page);
         }
         Ok(ClaimOutcome { job_count: 0, is_exhausted: false })
     }
@@ -465,36 +465,36 @@ fn batches(jobs: Vec<ClaimJob>, (jobs_max, runs_max): (usize, usize)) -> Vec<Vec
 }
 
 fn claim_job(
-    held: &HeldLease,
-    seen: DueJob,
+    lease: &HeldLease,
+    due_job: DueJob,
     definition: &CompiledDefinition,
-    planned: &Plan,
+    plan: &Plan,
     look_ahead: LookAhead,
 ) -> ClaimJob {
-    let owner = (held.token.node, held.token.epoch);
-    let closed = planned.skipped_in_window.iter().map(|span| (*span, Reason::Maintenance));
-    let skipped = planned.missed.map(|span| (span, Reason::Misfire)).into_iter().chain(closed);
-    let skipped = skipped.map(|(span, reason)| {
-        let id = RunId::new(held.ids.next(look_ahead.now));
+    let owner = (lease.token.node, lease.token.epoch);
+    let closed_spans = plan.skipped_in_window.iter().map(|span| (*span, Reason::Maintenance));
+    let skipped_spans = plan.missed.map(|span| (span, Reason::Misfire)).into_iter().chain(closed_spans);
+    let skipped_rows = skipped_spans.map(|(span, reason)| {
+        let id = RunId::new(lease.ids.next(look_ahead.now));
         span.row(id, definition.run_job(), &definition.job, reason, owner, look_ahead.now)
     });
-    let fires = planned.fires.iter().map(|fire| fire_row(held, definition, fire, look_ahead));
-    let runs: Vec<Run> = skipped.chain(fires).collect();
-    let open = runs.iter().find(|run| !run.status.is_terminal()).map(|run| run.id);
-    let awaited_run = open.filter(|_| definition.job.timetable.delay().is_some());
-    let held_from = planned.held_from.filter(|_| !mutant::on(Mutant::HeldIsForgotten));
-    let fire_count = u64::try_from(planned.fires.len()).unwrap_or(u64::MAX);
-    let recent_fires = seen.recent_fires.with_fires(fire_count, look_ahead.now);
-    ClaimJob { expected_row: seen, held_from, recent_fires, next_fire_at: planned.next, runs, awaited_run }
+    let fires = plan.fires.iter().map(|fire| fire_row(lease, definition, fire, look_ahead));
+    let runs: Vec<Run> = skipped_rows.chain(fires).collect();
+    let open_run = runs.iter().find(|run| !run.status.is_terminal()).map(|run| run.id);
+    let awaited_run = open_run.filter(|_| definition.job.timetable.delay().is_some());
+    let held_from = plan.held_from.filter(|_| !mutant::on(Mutant::HeldIsForgotten));
+    let fire_count = u64::try_from(plan.fires.len()).unwrap_or(u64::MAX);
+    let recent_fires = due_job.recent_fires.with_fires(fire_count, look_ahead.now);
+    ClaimJob { expected_row: due_job, held_from, recent_fires, next_fire_at: plan.next, runs, awaited_run }
 }
 
-fn fire_row(held: &HeldLease, definition: &CompiledDefinition, fire: &PlannedFire, look_ahead: LookAhead) -> Run {
-    let owner = (held.token.node, held.token.epoch);
+fn fire_row(lease: &HeldLease, definition: &CompiledDefinition, fire: &PlannedFire, look_ahead: LookAhead) -> Run {
+    let owner = (lease.token.node, lease.token.epoch);
     let run = Run {
         // The ring covers only the look-ahead. A run that starts later, because of its jitter, waits in the store.
         status: if fire.due_at > look_ahead.end { RunStatus::Waiting } else { RunStatus::Pending },
         due_at: fire.due_at,
-        ..Run::new(RunId::new(held.ids.next(look_ahead.now)), definition.run_job(), fire.fire_at, fire.trigger, owner)
+        ..Run::new(RunId::new(lease.ids.next(look_ahead.now)), definition.run_job(), fire.fire_at, fire.trigger, owner)
     };
     if definition.job.is_sharded() { run.for_all_shards() } else { run }
 }

@@ -14,45 +14,46 @@ const LEFT_TO_OTHERS_FOR: Duration = Duration::from_secs(2);
 /// A job that was not seen for this long was taken, or is not due any more.
 const FORGET_AFTER: Duration = Duration::from_secs(10);
 /// Maximum number of jobs that are remembered; further jobs are left to other nodes until there is room.
-const REMEMBERED_MAX: usize = 200_000;
+const REMEMBERED_JOBS_MAX: usize = 200_000;
 
 /// The jobs that were left to other nodes, each with the instants at which it was first and last seen.
 #[derive(Debug, Default)]
 pub(crate) struct LeftToOthers(HashMap<JobId, (Timestamp, Timestamp)>);
 
 impl LeftToOthers {
-    /// Picks the jobs that the node `this` may take now from due jobs without a living home.
+    /// Picks the jobs that the node `own_node` may take now from due jobs without a living home.
     pub(crate) fn pick_takeable(
         &mut self,
-        due: Vec<DueJob>,
+        due_jobs: Vec<DueJob>,
         strategy: ClaimStrategy,
-        (this, node_shares): (NodeId, &[NodeShare]),
+        (own_node, node_shares): (NodeId, &[NodeShare]),
         now: Timestamp,
     ) -> Vec<DueJob> {
         if strategy == ClaimStrategy::Default {
-            return due;
+            return due_jobs;
         }
         let share = |due: &DueJob| JobShare { job: due.job, recent_fires: due.recent_fires.thousandths_at(now) };
-        let jobs: Vec<JobShare> = due.iter().map(share).collect();
+        let jobs: Vec<JobShare> = due_jobs.iter().map(share).collect();
         let homes = strategy.deal(&jobs, node_shares);
-        due.into_iter()
+        due_jobs
+            .into_iter()
             .zip(homes)
-            .filter(|(due, home)| self.may_take(due.job, *home, this, now))
+            .filter(|(due, home)| self.may_take(due.job, *home, own_node, now))
             .map(|(due, _)| due)
             .collect()
     }
 
-    fn may_take(&mut self, job: JobId, home: Option<NodeId>, this: NodeId, now: Timestamp) -> bool {
-        if home.is_none_or(|home| home == this) {
+    fn may_take(&mut self, job: JobId, current_home: Option<NodeId>, own_node: NodeId, now: Timestamp) -> bool {
+        if current_home.is_none_or(|home| home == own_node) {
             self.0.remove(&job);
             return true;
         }
-        if self.0.len() >= REMEMBERED_MAX && !self.0.contains_key(&job) {
+        if self.0.len() >= REMEMBERED_JOBS_MAX && !self.0.contains_key(&job) {
             return false;
         }
-        let (first, last) = self.0.entry(job).or_insert((now, now));
-        *last = now;
-        now.since(*first) >= LEFT_TO_OTHERS_FOR
+        let (first_seen_at, last_seen_at) = self.0.entry(job).or_insert((now, now));
+        *last_seen_at = now;
+        now.since(*first_seen_at) >= LEFT_TO_OTHERS_FOR
     }
 
     /// Forgets jobs that others have taken.
@@ -64,10 +65,10 @@ impl LeftToOthers {
 /// How often this node tried to claim a job, and how often another node was first.
 #[derive(Debug, Default)]
 pub(crate) struct ClaimCounts {
-    tried: AtomicU64,
-    lost: AtomicU64,
+    tried_count: AtomicU64,
+    lost_count: AtomicU64,
     /// How many jobs this node has become the home of since its jobs were last counted.
-    gained: AtomicU64,
+    gained_count: AtomicU64,
     /// The recent fires of these jobs, in thousandths.
     gained_fires: AtomicU64,
 }
@@ -75,26 +76,26 @@ pub(crate) struct ClaimCounts {
 impl ClaimCounts {
     pub(crate) fn add(&self, tried: usize, won: usize, gained: &[JobShare]) {
         let add = |to: &AtomicU64, count: usize| to.fetch_add(u64::try_from(count).unwrap_or(0), Ordering::Relaxed);
-        add(&self.tried, tried);
-        add(&self.lost, tried.saturating_sub(won));
-        add(&self.gained, gained.len());
+        add(&self.tried_count, tried);
+        add(&self.lost_count, tried.saturating_sub(won));
+        add(&self.gained_count, gained.len());
         self.gained_fires.fetch_add(gained.iter().map(|job| job.recent_fires).sum(), Ordering::Relaxed);
     }
 
     /// Resets the gains, because this node's jobs were counted.
     pub(crate) fn reset_gained(&self) {
-        self.gained.store(0, Ordering::Relaxed);
+        self.gained_count.store(0, Ordering::Relaxed);
         self.gained_fires.store(0, Ordering::Relaxed);
     }
 
     /// How many claims were tried, and how many were lost.
-    pub(crate) fn read(&self) -> (u64, u64) {
-        (self.tried.load(Ordering::Relaxed), self.lost.load(Ordering::Relaxed))
+    pub(crate) fn tried_and_lost(&self) -> (u64, u64) {
+        (self.tried_count.load(Ordering::Relaxed), self.lost_count.load(Ordering::Relaxed))
     }
 
     /// The jobs gained since the last count, and the thousandths of their recent fires.
-    pub(crate) fn gained(&self) -> (u64, u64) {
-        (self.gained.load(Ordering::Relaxed), self.gained_fires.load(Ordering::Relaxed))
+    pub(crate) fn gained_counts(&self) -> (u64, u64) {
+        (self.gained_count.load(Ordering::Relaxed), self.gained_fires.load(Ordering::Relaxed))
     }
 }
 

@@ -25,16 +25,16 @@ const NAMESPACE_FACTOR: usize = 16;
 const OPEN_FACTOR: usize = 4;
 
 /// Runs whose queue timeout has passed have additional memory: the memory for open runs, divided by this.
-const ENDING_PART: usize = 8;
+const EXPIRED_RUNS_DIVISOR: usize = 8;
 
 /// The reserve for jobs with few waiting runs is the memory for open runs, divided by this.
-const RESERVE_PART: usize = 4;
+const RESERVE_DIVISOR: usize = 4;
 /// The second reserve, for jobs without waiting runs, is the memory for open runs, divided by this.
-const LAST_RESERVE_PART: usize = 8;
+const LAST_RESERVE_DIVISOR: usize = 8;
 
 /// The number of waiting runs that the reserve grants to a job is the job's share of the room left in the reserve, divided by this, and at
 /// most the memory for open runs, divided by this.
-const FEW_PART: usize = 16;
+const FEW_RUNS_DIVISOR: usize = 16;
 
 /// The job, app and namespace of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,8 +104,8 @@ impl Shares {
             return;
         }
         self.change(owner, |count| {
-            let in_hand = if is_in_hand { count.in_hand.saturating_add(1) } else { count.in_hand.saturating_sub(1) };
-            count.in_hand = in_hand;
+            let new_count = if is_in_hand { count.in_hand.saturating_add(1) } else { count.in_hand.saturating_sub(1) };
+            count.in_hand = new_count;
         });
     }
 
@@ -125,32 +125,32 @@ impl Shares {
         if mutant::on(Mutant::NoBound) {
             return true;
         }
-        let free = max.saturating_sub(self.total);
+        let room_left = max.saturating_sub(self.total);
         if mutant::on(Mutant::NoShares) {
-            return free > 0;
+            return room_left > 0;
         }
         let (job, app) = (count(&self.jobs, &owner.job), count(&self.apps, &owner.app));
         let namespace = count(&self.namespaces, &owner.namespace);
         // How much of the free room the app and the namespace leave to the job.
         let share = |free: usize| {
-            let of_app = free.saturating_mul(APP_FACTOR).saturating_sub(app.waiting());
-            let of_namespace = free.saturating_mul(NAMESPACE_FACTOR).saturating_sub(namespace.waiting());
-            free.min(of_app).min(of_namespace)
+            let app_limit = free.saturating_mul(APP_FACTOR).saturating_sub(app.waiting());
+            let namespace_limit = free.saturating_mul(NAMESPACE_FACTOR).saturating_sub(namespace.waiting());
+            free.min(app_limit).min(namespace_limit)
         };
-        let with_reserve = max.saturating_add(max / RESERVE_PART);
-        let reserve = with_reserve.saturating_sub(self.total);
-        let last = with_reserve.saturating_add(max / LAST_RESERVE_PART).saturating_sub(self.total);
-        let of_reserve = share(reserve).div_ceil(FEW_PART).min((max / FEW_PART).max(1));
-        let waiting = job.waiting().saturating_sub(own_waiting);
+        let room_and_reserve = max.saturating_add(max / RESERVE_DIVISOR);
+        let reserve = room_and_reserve.saturating_sub(self.total);
+        let last_reserve = room_and_reserve.saturating_add(max / LAST_RESERVE_DIVISOR).saturating_sub(self.total);
+        let reserve_limit = share(reserve).div_ceil(FEW_RUNS_DIVISOR).min((max / FEW_RUNS_DIVISOR).max(1));
+        let waiting_count = job.waiting().saturating_sub(own_waiting);
         let leaves_room = |free: usize| job.runs < free.saturating_mul(OPEN_FACTOR);
         app.runs == 0
-            || waiting == 0 && leaves_room(last)
-            || waiting < share(free).max(of_reserve) && leaves_room(reserve)
+            || waiting_count == 0 && leaves_room(last_reserve)
+            || waiting_count < share(room_left).max(reserve_limit) && leaves_room(reserve)
     }
 
     /// Whether one more run may be in memory only to end, beyond the room for open runs.
     pub(crate) const fn may_end_one(&self, max: usize) -> bool {
-        self.total <= max.saturating_add(max / ENDING_PART)
+        self.total <= max.saturating_add(max / EXPIRED_RUNS_DIVISOR)
     }
 
     /// Whether a waiting fire of this owner may be expanded into its shards. An app without shards in memory may always have one expanded.

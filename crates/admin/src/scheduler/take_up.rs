@@ -14,45 +14,45 @@ use crate::scheduler::in_memory::LookBounds;
 /// The period of the check for room for a run that was left in the store.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// Takes up runs that were left in the store; `after` is the job at which the last look ended.
+/// Takes up runs that were left in the store; `after_job` is the job at which the last look ended.
 #[derive(Debug, Default)]
 pub(crate) struct TakeUp {
-    after: Option<JobId>,
+    after_job: Option<JobId>,
 }
 
 impl TakeUp {
     /// Waits until there is room for a run that was left in the store.
     pub(crate) async fn wait_for_room(&self, shared: &Shared) {
-        let mut after = self.after;
+        let mut after_job = self.after_job;
         loop {
             tokio::time::sleep(PERIOD).await;
             let bounds = LookBounds { examined_max: shared.config.take_up_looks, returned_max: 1 };
-            let (jobs, last) = shared.in_memory.jobs_with_rows_left(after, bounds, shared.clock.now());
+            let (jobs, last_job) = shared.in_memory.jobs_with_rows_left(after_job, bounds, shared.clock.now());
             if !jobs.is_empty() {
                 return;
             }
-            after = last;
+            after_job = last_job;
         }
     }
 
     /// Takes up runs of some jobs, as far as there is room. Returns whether none had room.
-    pub(crate) async fn take_up(&mut self, shared: &Shared, held: &HeldLease) -> Result<bool, StoreError> {
+    pub(crate) async fn take_up(&mut self, shared: &Shared, lease: &HeldLease) -> Result<bool, StoreError> {
         let bounds = LookBounds { examined_max: shared.config.take_up_looks, returned_max: shared.config.take_up_jobs };
-        let (jobs, after) = shared.in_memory.jobs_with_rows_left(self.after, bounds, shared.clock.now());
-        self.after = after;
+        let (jobs, after_job) = shared.in_memory.jobs_with_rows_left(self.after_job, bounds, shared.clock.now());
+        self.after_job = after_job;
         let mut has_taken = false;
         for job in jobs {
-            has_taken |= take_up_page(shared, held, job).await?;
+            has_taken |= take_up_page(shared, lease, job).await?;
         }
         Ok(!has_taken)
     }
 }
 
 /// Takes up a page of one job's runs. Returns whether there was room for some of them.
-async fn take_up_page(shared: &Shared, held: &HeldLease, job: JobId) -> Result<bool, StoreError> {
+async fn take_up_page(shared: &Shared, lease: &HeldLease, job: JobId) -> Result<bool, StoreError> {
     let limit = shared.config.take_up_page.max(1);
     let Some(place) = shared.in_memory.unsent_place_of(job) else { return Ok(false) };
-    let page = shared.store.unsent_runs_of_job(held.token, job, place, limit).await?;
+    let page = shared.store.unsent_runs_of_job(lease.token, job, place, limit).await?;
     let is_last = u32::try_from(page.len()).is_ok_and(|len| len < limit);
     let keys = page.iter().map(|run| (run.job, run.job_version));
     let definitions = shared.definitions.load(shared.store.as_ref(), keys).await?;
@@ -60,11 +60,11 @@ async fn take_up_page(shared: &Shared, held: &HeldLease, job: JobId) -> Result<b
         let definition = definitions.get(&(run.job, run.job_version));
         definition.map_or(Timestamp::MAX, |definition| from + definition.job.queue_timeout)
     };
-    let (taken, is_all) = shared.in_memory.take_up(job, page, (shared.clock.now(), ends_at), is_last);
-    let has_taken = !taken.is_empty() || is_all && !is_last;
-    if !taken.is_empty() {
+    let (taken_up, is_whole_page) = shared.in_memory.take_up(job, page, (shared.clock.now(), ends_at), is_last);
+    let has_taken = !taken_up.is_empty() || is_whole_page && !is_last;
+    if !taken_up.is_empty() {
         // Sending fails only if the process is ending. The runs are durable.
-        drop(shared.tick.send(TickCommand::Put(taken)).await);
+        drop(shared.tick.send(TickCommand::Put(taken_up)).await);
     }
     Ok(has_taken)
 }

@@ -20,15 +20,15 @@ use tokio_util::sync::CancellationToken;
 use crate::background::{Background, TickError};
 use crate::dispatch::waits::end_of_missed;
 use crate::dispatch::{Event, ReadyRun, end_of_unsent};
-use crate::metrics::{CountedRun, size};
+use crate::metrics::{CountedRun, to_u64};
 use crate::node::Shared;
 use crate::scheduler::command::TickCommand;
 use crate::scheduler::ring::Ring;
 
 /// How long before a whole second its slot is taken: enough to read the rows, and less than the second that editors are promised.
-const LEAD: Duration = Duration::from_millis(500);
+const SLOT_LEAD: Duration = Duration::from_millis(500);
 /// A run is read at most this long before its instant. A run that is due late in its second is therefore read later than the others.
-const AHEAD_MAX: Duration = Duration::from_millis(900);
+const READ_AHEAD_MAX: Duration = Duration::from_millis(900);
 /// The delay before a failed read is tried again.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 const CHECK_BATCH: usize = 500;
@@ -55,24 +55,24 @@ pub(crate) struct TickLoop {
     events: mpsc::Sender<Event>,
     ring: Ring,
     /// Runs that were taken from the ring and not read yet; normally none.
-    unread: Vec<Run>,
+    unread_runs: Vec<Run>,
     /// Runs that were taken from the ring and are due later in their second.
-    later: Vec<Run>,
+    later_runs: Vec<Run>,
     /// Runs that wait because other runs of their jobs, under earlier leases, are still to be taken over.
-    held_back: Vec<Run>,
+    held_back_runs: Vec<Run>,
 }
 
 impl Background for TickLoop {
     const NAME: &'static str = "tick";
-    const WORK: &'static str = "read due runs";
+    const ACTION: &'static str = "read due runs";
 
     fn period(&self) -> Option<Duration> {
         None
     }
 
     async fn wait_until_woken(&mut self) {
-        // Runs that could not be read wait in `unread`.
-        if !self.unread.is_empty() {
+        // Runs that could not be read wait in `unread_runs`.
+        if !self.unread_runs.is_empty() {
             return tokio::time::sleep(RETRY_DELAY).await;
         }
         let wake = self.next_wake();
@@ -88,35 +88,43 @@ impl Background for TickLoop {
     }
 
     async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
-        let began = Instant::now();
-        let handed = self.hand_over_due().await;
-        self.shared.metrics.tick.observe(began.elapsed());
-        let held = self.ring.len() + self.later.len() + self.unread.len();
-        self.shared.metrics.held.ring.store(size(held), Ordering::Relaxed);
-        Ok(handed?)
+        let tick_start = Instant::now();
+        let handed_count = self.hand_over_due().await;
+        self.shared.metrics.tick.observe(tick_start.elapsed());
+        let held_count = self.ring.len() + self.later_runs.len() + self.unread_runs.len();
+        self.shared.metrics.held.ring.store(to_u64(held_count), Ordering::Relaxed);
+        Ok(handed_count?)
     }
 }
 
 impl TickLoop {
     pub(crate) fn new(shared: Arc<Shared>, commands: mpsc::Receiver<TickCommand>, events: mpsc::Sender<Event>) -> Self {
         let ring = Ring::new(shared.clock.now());
-        Self { shared, commands, events, ring, unread: Vec::new(), later: Vec::new(), held_back: Vec::new() }
+        Self {
+            shared,
+            commands,
+            events,
+            ring,
+            unread_runs: Vec::new(),
+            later_runs: Vec::new(),
+            held_back_runs: Vec::new(),
+        }
     }
 
     /// Takes the runs that have come due and hands over those that may run. Returns how many it handed over.
     async fn hand_over_due(&mut self) -> Result<u64, StoreError> {
         let mut count = 0;
         let now = self.shared.clock.now();
-        self.later.extend(self.ring.take_through((now + LEAD).second()));
-        self.unread.append(&mut self.held_back);
-        self.unread.extend(self.later.extract_if(.., |run| run.due_at <= now + AHEAD_MAX));
-        while !self.unread.is_empty() {
-            let batch: Vec<Run> = self.unread.iter().take(CHECK_BATCH).cloned().collect();
+        self.later_runs.extend(self.ring.take_through((now + SLOT_LEAD).second()));
+        self.unread_runs.append(&mut self.held_back_runs);
+        self.unread_runs.extend(self.later_runs.extract_if(.., |run| run.due_at <= now + READ_AHEAD_MAX));
+        while !self.unread_runs.is_empty() {
+            let batch: Vec<Run> = self.unread_runs.iter().take(CHECK_BATCH).cloned().collect();
             let (batch, held_back) = self.hold_back(batch).await?;
             let ready = self.check(batch).await?;
             rondel_failpoint::pass("tick.checked");
-            self.unread.drain(..CHECK_BATCH.min(self.unread.len()));
-            self.held_back.extend(held_back);
+            self.unread_runs.drain(..CHECK_BATCH.min(self.unread_runs.len()));
+            self.held_back_runs.extend(held_back);
             count += u64::try_from(ready.len()).unwrap_or(u64::MAX);
             if !ready.is_empty() && self.events.send(Event::Ready(ready)).await.is_err() {
                 break;
@@ -135,34 +143,35 @@ impl TickLoop {
         let mut jobs: Vec<JobId> = batch.iter().map(|run| run.job).collect();
         jobs.sort_unstable();
         jobs.dedup();
-        let open = self.shared.store.left_open(token, &jobs).await?;
-        Ok(batch.into_iter().partition(|run| !open.contains(&run.job)))
+        let left_runs = self.shared.store.left_open(token, &jobs).await?;
+        Ok(batch.into_iter().partition(|run| !left_runs.contains(&run.job)))
     }
 
     fn next_wake(&self) -> Timestamp {
         let now = self.shared.clock.now();
-        let slot = Timestamp::from_secs((now + LEAD).second() + 1) - LEAD;
-        let later = self.later.iter().map(|run| run.due_at - LEAD).min();
-        later.map_or(slot, |later| later.min(slot))
+        let slot_at = Timestamp::from_secs((now + SLOT_LEAD).second() + 1) - SLOT_LEAD;
+        let later_at = self.later_runs.iter().map(|run| run.due_at - SLOT_LEAD).min();
+        later_at.map_or(slot_at, |later| later.min(slot_at))
     }
 
-    fn take_commands(&mut self, first: TickCommand) {
-        let mut next = Some(first);
-        while let Some(command) = next {
+    fn take_commands(&mut self, first_command: TickCommand) {
+        let mut next_command = Some(first_command);
+        while let Some(command) = next_command {
             match command {
                 TickCommand::Put(runs) => {
-                    let due = runs.into_iter().filter_map(|run| self.ring.put(run));
-                    self.later.extend(due);
+                    let due_runs = runs.into_iter().filter_map(|run| self.ring.put(run));
+                    self.later_runs.extend(due_runs);
                     rondel_failpoint::pass("ring.put");
                 }
                 TickCommand::Clear => {
-                    let taken =
-                        [&mut self.unread, &mut self.later, &mut self.held_back].into_iter().flat_map(std::mem::take);
-                    let dropped = self.ring.clear().into_iter().chain(taken);
+                    let dropped_runs = [&mut self.unread_runs, &mut self.later_runs, &mut self.held_back_runs]
+                        .into_iter()
+                        .flat_map(std::mem::take);
+                    let dropped = self.ring.clear().into_iter().chain(dropped_runs);
                     self.shared.in_memory.forget_under_lease(dropped.map(|run| run_and_lease(&run)));
                 }
             }
-            next = self.commands.try_recv().ok();
+            next_command = self.commands.try_recv().ok();
         }
     }
 
@@ -177,7 +186,7 @@ impl TickLoop {
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
         let traces = self.traces(&batch).await?;
         let now = self.shared.clock.now();
-        let (mut ready, mut ended, mut dropped) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut ready, mut ended_runs, mut dropped_runs) = (Vec::new(), Vec::new(), Vec::new());
         for (lease, run) in leases.into_iter().zip(batch) {
             // A run that is left over from an earlier lease arrives here again if this lease has taken it over.
             let is_still_its = run_and_lease(&run) == lease;
@@ -188,11 +197,11 @@ impl TickLoop {
             match (check, definition, drop_reason) {
                 (Some(RunCheck { cancel_by: Some(by), .. }), Some(definition), _) => {
                     let attempt_end = end_of_unsent(&run, definition, Outcome::Cancelled, now, Some(cancelled_by(by)));
-                    ended.push((attempt_end, CountedRun::of(&run, definition)));
+                    ended_runs.push((attempt_end, CountedRun::of(&run, definition)));
                 }
                 (Some(_), Some(definition), Some(reason)) => {
                     let attempt_end = end_of_unsent(&run, definition, Outcome::Skipped(reason), now, None);
-                    ended.push((attempt_end, CountedRun::of(&run, definition)));
+                    ended_runs.push((attempt_end, CountedRun::of(&run, definition)));
                 }
                 (Some(check), Some(definition), None) => {
                     let taken_up_at = self.shared.taken_up_at(run.id);
@@ -202,29 +211,29 @@ impl TickLoop {
                     let run = ReadyRun { term: check.term, trace, queued_at, ..run };
                     // The misfire policy also applies to a fire that was claimed in time and never sent, because its node died or slept.
                     if run.is_missed(now) {
-                        ended.push((end_of_missed(&run, now), CountedRun::of(&run.run, definition)));
+                        ended_runs.push((end_of_missed(&run, now), CountedRun::of(&run.run, definition)));
                     } else {
                         ready.push(run);
                     }
                 }
-                _ => dropped.push(lease),
+                _ => dropped_runs.push(lease),
             }
         }
-        self.shared.in_memory.forget_under_lease(dropped);
-        self.shared.results.submit_unsent(ended).await;
+        self.shared.in_memory.forget_under_lease(dropped_runs);
+        self.shared.results.submit_unsent(ended_runs).await;
         Ok(ready)
     }
 
     /// The trace parents of requested fires, by the run that a fire began with. Fires of schedules cost no statement.
     async fn traces(&self, batch: &[Run]) -> Result<HashMap<RunId, TraceParent>, StoreError> {
-        let mut first: Vec<RunId> =
+        let mut first_shards: Vec<RunId> =
             batch.iter().filter(|run| run.cause != 0).map(|run| RunId::new(run.cause)).collect();
-        first.sort_unstable();
-        first.dedup();
-        if first.is_empty() {
+        first_shards.sort_unstable();
+        first_shards.dedup();
+        if first_shards.is_empty() {
             return Ok(HashMap::new());
         }
-        Ok(self.shared.store.traces(&first).await?.into_iter().collect())
+        Ok(self.shared.store.traces(&first_shards).await?.into_iter().collect())
     }
 
     fn is_ours(&self, check: &RunCheck) -> bool {
@@ -234,15 +243,16 @@ impl TickLoop {
     /// Reads again the runs that have moved to another version or attempt.
     async fn refresh(&self, batch: Vec<Run>, checks: &HashMap<RunId, RunCheck>) -> Result<Vec<Run>, StoreError> {
         let is_stale = |run: &Run| checks.get(&run.id).is_some_and(|check| is_outdated(run, check));
-        let stale: Vec<RunId> = batch.iter().filter(|run| is_stale(run)).map(|run| run.id).collect();
-        if stale.is_empty() {
+        let stale_ids: Vec<RunId> = batch.iter().filter(|run| is_stale(run)).map(|run| run.id).collect();
+        if stale_ids.is_empty() {
             return Ok(batch);
         }
-        let mut fresh: HashMap<RunId, Run> =
-            self.shared.store.runs(&stale).await?.into_iter().map(|run| (run.id, run)).collect();
-        self.shared.in_memory.update_attempts(fresh.values());
-        let renewed = |run: Run| if is_stale(&run) { fresh.remove(&run.id).unwrap_or(run) } else { run };
-        Ok(batch.into_iter().map(renewed).collect())
+        let mut current_rows: HashMap<RunId, Run> =
+            self.shared.store.runs(&stale_ids).await?.into_iter().map(|run| (run.id, run)).collect();
+        self.shared.in_memory.update_attempts(current_rows.values());
+        let with_current_row =
+            |run: Run| if is_stale(&run) { current_rows.remove(&run.id).unwrap_or(run) } else { run };
+        Ok(batch.into_iter().map(with_current_row).collect())
     }
 }
 

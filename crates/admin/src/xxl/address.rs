@@ -9,7 +9,7 @@ const LEN_MAX: usize = 255;
 /// Number of hash bytes that keep names distinct.
 const HASH_BYTES: usize = 4;
 
-/// Where an executor listens.
+/// The address at which an executor listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// Without a slash at the end.
@@ -24,17 +24,17 @@ impl Address {
     /// A sentence with the text and the expected form.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim().trim_end_matches('/');
-        let shown: String = text.chars().take(100).collect();
-        let wrong = |why: &str| Err(format!("{shown:?} {why}; write it as http://10.0.0.5:9999/"));
+        let excerpt: String = text.chars().take(100).collect();
+        let error = |why: &str| Err(format!("{excerpt:?} {why}; write it as http://10.0.0.5:9999/"));
         if text.len() > LEN_MAX {
-            return wrong(&format!("has more than {LEN_MAX} bytes"));
+            return error(&format!("has more than {LEN_MAX} bytes"));
         }
-        let Ok(url) = Url::parse(text) else { return wrong("is not an address") };
+        let Ok(url) = Url::parse(text) else { return error("is not an address") };
         if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) {
-            return wrong("is not an address of HTTP");
+            return error("is not an address of HTTP");
         }
         if !url.username().is_empty() || url.password().is_some() || url.query().is_some() || url.fragment().is_some() {
-            return wrong("has more than a host, a port and a path");
+            return error("has more than a host, a port and a path");
         }
         Ok(Self { text: text.to_owned(), url })
     }
@@ -45,7 +45,6 @@ impl Address {
         &self.text
     }
 
-    /// The address as a URL.
     #[must_use]
     pub const fn url(&self) -> &Url {
         &self.url
@@ -56,16 +55,16 @@ impl Address {
     pub fn name(&self) -> String {
         let host = self.url.host_str().unwrap_or_default().trim_matches(['[', ']']);
         let port = self.url.port_or_known_default().unwrap_or_default();
-        let plain = format!("{host}-{port}");
+        let host_and_port = format!("{host}-{port}");
         let is_kept = |sign: char| sign.is_ascii_lowercase() || sign.is_ascii_digit() || matches!(sign, '.' | '-');
-        let is_whole = self.text == format!("http://{host}:{port}") && plain.chars().all(is_kept);
-        if is_whole && name::check(&plain).is_ok() {
-            return plain;
+        let is_whole = self.text == format!("http://{host}:{port}") && host_and_port.chars().all(is_kept);
+        if is_whole && name::check(&host_and_port).is_ok() {
+            return host_and_port;
         }
         let digest = Sha256::digest(self.text.as_bytes());
         let hash: String = digest.iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect();
-        let readable: String = plain.chars().map(|sign| if is_kept(sign) { sign } else { '-' }).take(60).collect();
-        format!("x-{readable}-{hash}")
+        let name: String = host_and_port.chars().map(|sign| if is_kept(sign) { sign } else { '-' }).take(60).collect();
+        format!("x-{name}-{hash}")
     }
 }
 

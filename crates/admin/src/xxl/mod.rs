@@ -70,9 +70,9 @@ pub async fn add_by_hand(node: &Node, app: &App, address: &str, token: &str) -> 
         );
         return Err(ByHandError::Token(sentence));
     }
-    let known = store.xxl_registered_by_hand(Some(app.id), BY_HAND_COUNT_MAX).await?;
-    let is_new = !known.iter().any(|one| one.address == address.as_str());
-    if is_new && known.len() >= usize::try_from(BY_HAND_COUNT_MAX).unwrap_or(usize::MAX) {
+    let known_addresses = store.xxl_registered_by_hand(Some(app.id), BY_HAND_COUNT_MAX).await?;
+    let is_new = !known_addresses.iter().any(|known| known.address == address.as_str());
+    if is_new && known_addresses.len() >= usize::try_from(BY_HAND_COUNT_MAX).unwrap_or(usize::MAX) {
         return Err(ByHandError::TooMany);
     }
     let mut executor = XxlExecutor {
@@ -103,8 +103,8 @@ async fn is_token_of(node: &Node, app: &App, token: &str) -> Result<bool, StoreE
     let (store, now) = (node.store(), node.now());
     let Some(record) = store.token(&Token::from_text(token).hash()).await? else { return Ok(false) };
     let Some(principal) = principal_of(store, record, now).await? else { return Ok(false) };
-    let is_its = |grant: &rondel_core::access::Grant| {
+    let is_executor_grant = |grant: &rondel_core::access::Grant| {
         grant.role == Role::Executor && grant.namespace == Some(app.namespace) && grant.app == Some(app.id)
     };
-    Ok(principal.token.kind == TokenKind::Xxl && principal.rights.grants().iter().all(is_its))
+    Ok(principal.token.kind == TokenKind::Xxl && principal.rights.grants().iter().all(is_executor_grant))
 }

@@ -170,7 +170,7 @@ async fn other_jobs_run_while_open_runs_are_taken_over() {
         lease,
         advertise_url: None,
         server_version: String::new(),
-        take_over: false,
+        may_take_over: false,
         held: None,
     };
     let Join::Joined { token: dead, .. } = slow.inner.join(&request).await.unwrap() else { unreachable!() };

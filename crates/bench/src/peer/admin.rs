@@ -30,7 +30,7 @@ impl Admin {
         };
         match version {
             Some(version) => Ok(Self::Ratch(RatchAdmin::sign_in(session, urls, version, user).await?)),
-            None => Ok(Self::Xxl(XxlAdmin::sign_in(session, &urls.base, user).await?)),
+            None => Ok(Self::Xxl(XxlAdmin::sign_in(session, &urls.base_url, user).await?)),
         }
     }
 
@@ -100,15 +100,15 @@ impl Admin {
 /// The part of the server that executors call.
 pub(crate) struct Registry {
     session: Session,
-    base: String,
+    base_url: String,
     token: String,
     app: String,
 }
 
 impl Registry {
     pub(crate) fn new(urls: &PeerUrls, token: &str, app: &str) -> Result<Self, BenchError> {
-        let (base, token, app) = (urls.base.clone(), token.to_owned(), app.to_owned());
-        Ok(Self { session: Session::new()?, base, token, app })
+        let (base_url, token, app) = (urls.base_url.clone(), token.to_owned(), app.to_owned());
+        Ok(Self { session: Session::new()?, base_url, token, app })
     }
 
     /// Registers executors, which also checks whether the server accepts their token.
@@ -122,7 +122,7 @@ impl Registry {
     }
 
     async fn call(&self, path: &str, addresses: &[String]) -> Result<(), BenchError> {
-        let url = format!("{}/api/{path}", self.base);
+        let url = format!("{}/api/{path}", self.base_url);
         for address in addresses {
             let body = registration(&self.app, address);
             let answer = self.session.post_json_with(&url, (TOKEN_HEADER, self.token.as_str()), &body).await?;
@@ -130,7 +130,9 @@ impl Registry {
             match code {
                 Some(200) => {}
                 // Registrations have no other reason to be refused.
-                Some(_) => return Err(BenchError::Auth { what: format!("--peer-token-file: {}", answer.describe()) }),
+                Some(_) => {
+                    return Err(BenchError::Auth { message: format!("--peer-token-file: {}", answer.describe()) });
+                }
                 None => return Err(answer.unexpected()),
             }
         }

@@ -13,55 +13,55 @@ struct Process {
     pid: u32,
     name: String,
     /// The usage at the beginning of the window.
-    before: Usage,
+    usage_before: Usage,
     /// The largest memory so far, in bytes.
-    peak: u64,
+    peak_memory: u64,
 }
 
 impl Processes {
     /// Finds the processes; refuses a pid without a process.
     pub(crate) fn find(pids: &[u32]) -> Result<Self, BenchError> {
-        let mut found: Vec<Process> = Vec::new();
+        let mut processes: Vec<Process> = Vec::new();
         for pid in pids {
-            if found.iter().any(|process| process.pid == *pid) {
+            if processes.iter().any(|process| process.pid == *pid) {
                 continue;
             }
-            let missing = || BenchError::refused(format!("--peer-pid: there is no process {pid}"));
-            let name = usage::name(*pid).ok_or_else(missing)?;
-            found.push(Process { pid: *pid, name, before: Usage::default(), peak: 0 });
+            let refusal = || BenchError::refused(format!("--peer-pid: there is no process {pid}"));
+            let name = usage::name(*pid).ok_or_else(refusal)?;
+            processes.push(Process { pid: *pid, name, usage_before: Usage::default(), peak_memory: 0 });
         }
-        Ok(Self(found))
+        Ok(Self(processes))
     }
 
     /// Starts to count: earlier usage is left out.
     pub(crate) fn begin(&mut self) {
         for process in &mut self.0 {
-            process.before = usage::of_tree(process.pid);
+            process.usage_before = usage::of_tree(process.pid);
         }
     }
 
     /// Reads the memory of the processes, and keeps the largest value of each.
     pub(crate) fn sample(&mut self) {
         for process in &mut self.0 {
-            let of_tree = usage::memory_of_tree(process.pid);
+            let tree_memory = usage::memory_of_tree(process.pid);
             // The kernel may hide the shares of another user's process in shared pages, but it shows the resident size.
-            let now = if of_tree == 0 { usage::memory(process.pid).0 } else { of_tree };
-            process.peak = process.peak.max(now);
+            let current_memory = if tree_memory == 0 { usage::memory(process.pid).0 } else { tree_memory };
+            process.peak_memory = process.peak_memory.max(current_memory);
         }
     }
 
     /// What the processes used since [`Self::begin`].
     pub(crate) fn end(self) -> Result<Vec<PeerProcess>, BenchError> {
-        let mut used = Vec::new();
-        for Process { pid, name, before, peak } in self.0 {
+        let mut process_costs = Vec::new();
+        for Process { pid, name, usage_before, peak_memory } in self.0 {
             if usage::name(pid).is_none() {
-                let what = format!("--peer-pid: the process {pid} ({name}) ended during the measurement");
-                return Err(BenchError::failed(what));
+                let message = format!("--peer-pid: the process {pid} ({name}) ended during the measurement");
+                return Err(BenchError::failed(message));
             }
-            let cpu_s = usage::of_tree(pid).since(before).cpu.as_secs_f64();
-            used.push(PeerProcess { pid, name, cpu_s, peak_mb: peak as f64 / 1e6 });
+            let cpu_s = usage::of_tree(pid).since(usage_before).cpu.as_secs_f64();
+            process_costs.push(PeerProcess { pid, name, cpu_s, peak_mb: peak_memory as f64 / 1e6 });
         }
-        Ok(used)
+        Ok(process_costs)
     }
 }
 

@@ -34,8 +34,8 @@ impl Session {
     }
 
     pub(crate) async fn get(&self, url: &str, fields: &[(&str, &str)]) -> Result<Answer, BenchError> {
-        let full = if fields.is_empty() { url.to_owned() } else { format!("{url}?{}", form(fields)) };
-        self.send(url, self.client.get(full)).await
+        let full_url = if fields.is_empty() { url.to_owned() } else { format!("{url}?{}", form(fields)) };
+        self.send(url, self.client.get(full_url)).await
     }
 
     pub(crate) async fn post_form(&self, url: &str, fields: &[(&str, &str)]) -> Result<Answer, BenchError> {
@@ -58,12 +58,12 @@ impl Session {
     }
 
     async fn send(&self, url: &str, request: RequestBuilder) -> Result<Answer, BenchError> {
-        let unreachable =
+        let unreachable_error =
             |source: reqwest::Error| BenchError::Unreachable { url: url.to_owned(), source: source.without_url() };
         let request = if self.cookie.is_empty() { request } else { request.header(COOKIE, &self.cookie) };
-        let response = request.send().await.map_err(unreachable)?;
+        let response = request.send().await.map_err(unreachable_error)?;
         let (status, cookie) = (response.status(), cookies(response.headers()));
-        let text = response.text().await.map_err(unreachable)?;
+        let text = response.text().await.map_err(unreachable_error)?;
         Ok(Answer { url: url.to_owned(), status, cookie, text })
     }
 }
@@ -88,8 +88,8 @@ impl Answer {
     pub(crate) fn describe(&self) -> String {
         let text = self.text.split_whitespace().collect::<Vec<_>>().join(" ");
         let quote: String = text.chars().take(QUOTE_LEN).collect();
-        let more = if quote.len() < text.len() { "…" } else { "" };
-        let body = if quote.is_empty() { "an empty body".to_owned() } else { format!("{quote}{more}") };
+        let ellipsis = if quote.len() < text.len() { "…" } else { "" };
+        let body = if quote.is_empty() { "an empty body".to_owned() } else { format!("{quote}{ellipsis}") };
         format!("{} answered {} with {body}", self.url, self.status.as_u16())
     }
 
@@ -106,11 +106,11 @@ fn form(fields: &[(&str, &str)]) -> String {
 }
 
 fn cookies(headers: &HeaderMap) -> String {
-    let set = headers.get_all(SET_COOKIE).iter().filter_map(|value| value.to_str().ok());
-    let pairs = set.filter_map(|text| text.split(';').next()).map(str::trim);
+    let set_cookies = headers.get_all(SET_COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let pairs = set_cookies.filter_map(|text| text.split(';').next()).map(str::trim);
     // A server deletes a cookie by setting an empty value.
-    let kept = pairs.filter(|pair| pair.split_once('=').is_some_and(|(_, value)| !matches!(value, "" | "\"\"")));
-    kept.collect::<Vec<_>>().join("; ")
+    let set_pairs = pairs.filter(|pair| pair.split_once('=').is_some_and(|(_, value)| !matches!(value, "" | "\"\"")));
+    set_pairs.collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ pub async fn run_peer(plan: &PeerPlan, stop: &CancellationToken) -> Result<PeerR
     let app = format!("rondel-bench-{}", clock::now().as_millis());
     let registry = Registry::new(&urls, plan.token.reveal(), &app)?;
     let mut admin = Admin::sign_in(plan, &urls).await?;
-    let created = admin.create_app(&app).await;
+    let create_result = admin.create_app(&app).await;
     let mut round = Round {
         plan,
         admin: Arc::new(admin),
@@ -73,15 +73,15 @@ pub async fn run_peer(plan: &PeerPlan, stop: &CancellationToken) -> Result<PeerR
         executors: None,
         recorder: StartRecorder::default(),
     };
-    let measured = match created {
+    let result = match create_result {
         Ok(()) => round.measure(&urls, processes).await,
         Err(error) => Err(error),
     };
     let left_behind = round.clean_up().await;
-    if let (Err(_), Some(left)) = (&measured, &left_behind) {
-        tracing::warn!("left behind: {left}");
+    if let (Err(_), Some(left_behind)) = (&result, &left_behind) {
+        tracing::warn!("left behind: {left_behind}");
     }
-    Ok(PeerReport { left_behind, load_before, url: urls.base, ..measured? })
+    Ok(PeerReport { left_behind, load_before, url: urls.base_url, ..result? })
 }
 
 /// One measurement.
@@ -98,40 +98,43 @@ struct Round<'a> {
 impl Round<'_> {
     async fn measure(&mut self, urls: &PeerUrls, mut processes: Processes) -> Result<PeerReport, BenchError> {
         let plan = self.plan;
-        let target =
-            Target { bases: vec![urls.base.clone()], app: self.app.clone(), token: plan.token.reveal().to_owned() };
+        let target = Target {
+            base_urls: vec![urls.base_url.clone()],
+            app: self.app.clone(),
+            token: plan.token.reveal().to_owned(),
+        };
         let recorder = self.recorder.clone();
         let executors = XxlExecutors::start(target, plan.executors, move |run| recorder.note(run)).await?;
         let executors = self.executors.insert(executors);
         self.registry.register(executors.addresses()).await?;
         wait_until_known(&self.admin, &self.app, executors.addresses(), self.stop).await?;
 
-        let creation = Instant::now();
+        let creation_start = Instant::now();
         let jobs = create_jobs(&self.admin, &self.app, plan.jobs, self.stop).await?;
         change_jobs(&self.admin, &jobs, JobChange::Start, Some(self.stop)).await?;
-        let create = creation.elapsed();
+        let creation_time = creation_start.elapsed();
 
         let warm_up = Duration::from_secs(plan.warm_up.into());
-        let from = (clock::now() + self.admin.head_start()).ceil_second() + warm_up;
-        let window = from.second()..from.second() + i64::from(plan.seconds);
-        let lead = i64::from(LEAD_SECONDS.min(plan.warm_up));
-        self.recorder.open(window.start - lead..window.end + GRACE_SECONDS);
-        sleep_until(from, self.stop).await?;
+        let window_start = (clock::now() + self.admin.head_start()).ceil_second() + warm_up;
+        let window = window_start.second()..window_start.second() + i64::from(plan.seconds);
+        let lead_seconds = i64::from(LEAD_SECONDS.min(plan.warm_up));
+        self.recorder.open(window.start - lead_seconds..window.end + GRACE_SECONDS);
+        sleep_until(window_start, self.stop).await?;
 
         let witness = Witness::start()?;
         processes.begin();
         let (cpu, acknowledged, start) = (clock::cpu(), executors.acknowledged(), Instant::now());
-        let watched = watch(&mut processes, &window, self.stop).await;
-        let (took, cpu) = (start.elapsed().as_secs_f64(), clock::cpu().saturating_sub(cpu).as_secs_f64());
+        let watch_result = watch(&mut processes, &window, self.stop).await;
+        let (elapsed_seconds, cpu) = (start.elapsed().as_secs_f64(), clock::cpu().saturating_sub(cpu).as_secs_f64());
         let acknowledged = executors.acknowledged() - acknowledged;
         // The witness is ended before the errors are returned, so that its thread ends in any case.
         let witness = witness.end();
-        watched?;
+        watch_result?;
         let processes = processes.end()?;
         wait_for_last_starts(&self.recorder, plan.planned(), &window, self.stop).await?;
 
         let (started_in_all, starts) = self.recorder.take();
-        let fires = attribute_starts(starts, &jobs, &window, lead);
+        let fires = attribute_starts(starts, &jobs, &window, lead_seconds);
         let counts = PeerCounts {
             planned: plan.planned(),
             started: fires.started,
@@ -147,11 +150,11 @@ impl Round<'_> {
             url: String::new(),
             version: env!("CARGO_PKG_VERSION"),
             jobs: plan.jobs,
-            seconds: took,
+            seconds: elapsed_seconds,
             executors: plan.executors,
-            create_s: create.as_secs_f64(),
+            create_s: creation_time.as_secs_f64(),
             load_before: String::new(),
-            runs_per_second: acknowledged as f64 / took,
+            runs_per_second: acknowledged as f64 / elapsed_seconds,
             start_lateness: Lateness::from(&fires.lateness),
             witness: Lateness::from(&witness),
             counts,
@@ -164,9 +167,9 @@ impl Round<'_> {
     /// Removes jobs, registrations and app. Returns what could not be removed, and why.
     async fn clean_up(mut self) -> Option<String> {
         let app = self.app.clone();
-        let removed = tokio::time::timeout(CLEAN_UP_TIMEOUT, self.remove()).await;
-        let removed = removed.unwrap_or_else(|_| Err(BenchError::failed("the server took too long")));
-        removed.err().map(|error| format!("the app {app} and perhaps some of its jobs: {}", chain_in_one_line(&error)))
+        let result = tokio::time::timeout(CLEAN_UP_TIMEOUT, self.remove()).await;
+        let result = result.unwrap_or_else(|_| Err(BenchError::failed("the server took too long")));
+        result.err().map(|error| format!("the app {app} and perhaps some of its jobs: {}", chain_in_one_line(&error)))
     }
 
     async fn remove(&mut self) -> Result<(), BenchError> {
@@ -197,8 +200,8 @@ async fn wait_until_known(
     while !admin.has_executors(app, addresses).await? {
         if start.elapsed() > EXECUTORS_KNOWN_TIMEOUT {
             let count = addresses.len();
-            let what = format!("the server did not list all of the {count} executors that registered as {app}");
-            return Err(BenchError::failed(what));
+            let message = format!("the server did not list all of the {count} executors that registered as {app}");
+            return Err(BenchError::failed(message));
         }
         sleep_until(clock::now() + ASK_PERIOD, stop).await?;
     }
@@ -217,19 +220,19 @@ async fn create_jobs(
         let names = (0..count).skip(lane).step_by(LANES).map(|number| format!("{app}-{number:05}"));
         let (names, admin, stop): (Vec<String>, _, _) = (names.collect(), Arc::clone(admin), stop.clone());
         lanes.spawn(async move {
-            let mut created = Vec::new();
+            let mut job_ids = Vec::new();
             for name in names {
                 check_not_stopped(&stop)?;
-                created.push(admin.create_job(&name).await?);
+                job_ids.push(admin.create_job(&name).await?);
             }
-            Ok::<_, BenchError>(created)
+            Ok::<_, BenchError>(job_ids)
         });
     }
-    let mut created = Vec::new();
+    let mut job_ids = Vec::new();
     while let Some(lane) = lanes.join_next().await {
-        created.extend(lane.map_err(|error| BenchError::failed(format!("a lane failed: {error}")))??);
+        job_ids.extend(lane.map_err(|error| BenchError::failed(format!("a lane failed: {error}")))??);
     }
-    Ok(created)
+    Ok(job_ids)
 }
 
 /// Changes jobs one by one, in several lanes.
@@ -259,18 +262,18 @@ async fn change_jobs(
 
 /// Stops and removes all jobs that the server lists for the app, including jobs whose creation was not answered.
 async fn remove_jobs(admin: &Arc<Admin>, app: &str) -> Result<(), BenchError> {
-    let mut before = Vec::new();
+    let mut previous_jobs = Vec::new();
     loop {
         let jobs = admin.jobs(app).await?;
         if jobs.is_empty() {
             return Ok(());
         }
-        if jobs == before {
+        if jobs == previous_jobs {
             return Err(BenchError::failed("the server reported success, but removed no job"));
         }
         change_jobs(admin, &jobs, JobChange::Stop, None).await?;
         change_jobs(admin, &jobs, JobChange::Remove, None).await?;
-        before = jobs;
+        previous_jobs = jobs;
     }
 }
 
@@ -286,12 +289,12 @@ async fn watch(processes: &mut Processes, window: &Range<i64>, stop: &Cancellati
 /// Waits until all runs of the window have started, up to a limit.
 async fn wait_for_last_starts(
     recorder: &StartRecorder,
-    planned: u64,
+    planned_count: u64,
     window: &Range<i64>,
     stop: &CancellationToken,
 ) -> Result<(), BenchError> {
-    let until = Timestamp::from_secs(window.end + GRACE_SECONDS);
-    while (recorder.fires(window) as u64) < planned && clock::micros_after(until) < 0 {
+    let deadline = Timestamp::from_secs(window.end + GRACE_SECONDS);
+    while (recorder.fires(window) as u64) < planned_count && clock::micros_after(deadline) < 0 {
         sleep_until(clock::now() + Duration::from_millis(200), stop).await?;
     }
     Ok(())

@@ -81,8 +81,8 @@ impl PeerPlan {
             return Err(BenchError::refused("--jobs, --executors and --seconds: at least one of each"));
         }
         if self.planned() > FIRES_MAX {
-            let what = format!("--jobs times --seconds: at most {FIRES_MAX} fires can be measured");
-            return Err(BenchError::refused(what));
+            let message = format!("--jobs times --seconds: at most {FIRES_MAX} fires can be measured");
+            return Err(BenchError::refused(message));
         }
         Ok(())
     }
@@ -92,7 +92,7 @@ impl PeerPlan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PeerUrls {
     /// The URL that executors are configured with.
-    pub(crate) base: String,
+    pub(crate) base_url: String,
     /// Its scheme, host and port.
     pub(crate) origin: String,
     /// The scheme, host and port of ratch-job's console.
@@ -101,21 +101,21 @@ pub(crate) struct PeerUrls {
 
 impl PeerUrls {
     pub(crate) fn of(plan: &PeerPlan) -> Result<Self, BenchError> {
-        let base = parse("--peer-url", &plan.url)?;
+        let base_url = parse("--peer-url", &plan.url)?;
         let console = match &plan.console {
             Some(text) => parse("--peer-console", text)?,
             None => {
-                let mut console = base.clone();
-                let port = base.port_or_known_default().and_then(|port| port.checked_add(CONSOLE_PORT_STEP));
+                let mut console = base_url.clone();
+                let port = base_url.port_or_known_default().and_then(|port| port.checked_add(CONSOLE_PORT_STEP));
                 // If the port would be too high, the URL has none. XXL-JOB does not need it: its console is at the
-                // base.
+                // base URL.
                 console.set_port(port).ok();
                 console
             }
         };
         Ok(Self {
-            base: base.as_str().trim_end_matches('/').to_owned(),
-            origin: base.origin().ascii_serialization(),
+            base_url: base_url.as_str().trim_end_matches('/').to_owned(),
+            origin: base_url.origin().ascii_serialization(),
             console: console.origin().ascii_serialization(),
         })
     }
@@ -129,8 +129,8 @@ fn parse(flag: &str, text: &str) -> Result<Url, BenchError> {
         )));
     }
     if !url.username().is_empty() || url.password().is_some() {
-        let what = format!("{flag}: the URL holds a user or a password; use --peer-user and --peer-password-file");
-        return Err(BenchError::refused(what));
+        let message = format!("{flag}: the URL holds a user or a password; use --peer-user and --peer-password-file");
+        return Err(BenchError::refused(message));
     }
     if url.query().is_some() || url.fragment().is_some() {
         return Err(BenchError::refused(format!("{flag}: {text:?} has a query or a fragment")));
@@ -161,12 +161,12 @@ mod tests {
     #[test]
     fn all_urls_follow_from_the_url_of_executors() {
         let urls = PeerUrls::of(&plan("http://127.0.0.1:8725/xxl-job-admin/")).unwrap();
-        let [base, origin, console] =
+        let [base_url, origin, console] =
             ["http://127.0.0.1:8725/xxl-job-admin", "http://127.0.0.1:8725", "http://127.0.0.1:8825"]
                 .map(str::to_owned);
-        assert_eq!(urls, PeerUrls { base, origin, console });
+        assert_eq!(urls, PeerUrls { base_url, origin, console });
         assert_eq!(PeerUrls::of(&plan("https://peer")).unwrap().console, "https://peer:543");
-        assert_eq!(PeerUrls::of(&plan("http://peer:65535/")).unwrap().base, "http://peer:65535");
+        assert_eq!(PeerUrls::of(&plan("http://peer:65535/")).unwrap().base_url, "http://peer:65535");
 
         let console = Some("http://other:1/ratchjob/".to_owned());
         let urls = PeerUrls::of(&PeerPlan { console, ..plan("http://peer:9") }).unwrap();

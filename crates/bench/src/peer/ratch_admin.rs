@@ -38,7 +38,7 @@ impl RatchAdmin {
         version: String,
         (user, password): (&str, &str),
     ) -> Result<Self, BenchError> {
-        let url = api(urls, "login/login");
+        let url = api_url(urls, "login/login");
         let password = BASE64_STANDARD.encode(password);
         let fields = [("username", user), ("password", password.as_str())];
         let answer = session.post_form(&url, &fields).await.map_err(|error| match error {
@@ -54,18 +54,18 @@ impl RatchAdmin {
                 Ok(Self { urls, session: session.with_cookie(answer.cookie), version, app })
             }
             Some(Outcome::Failed(code)) if code == "CAPTCHA_CHECK_ERROR" => {
-                let what = format!(
+                let message = format!(
                     "--peer-user: the console requires a captcha: start ratch-job with RATCH_CONSOLE_ENABLE_CAPTCHA=false; {}",
                     answer.describe()
                 );
-                Err(BenchError::Auth { what })
+                Err(BenchError::Auth { message })
             }
             Some(Outcome::Failed(_)) => {
-                Err(BenchError::Auth { what: format!("--peer-user or its password: {}", answer.describe()) })
+                Err(BenchError::Auth { message: format!("--peer-user or its password: {}", answer.describe()) })
             }
             Some(Outcome::Done(_)) | None => {
-                let what = format!("--peer-console: found no console of ratch-job: {}", answer.describe());
-                Err(BenchError::failed(what))
+                let message = format!("--peer-console: found no console of ratch-job: {}", answer.describe());
+                Err(BenchError::failed(message))
             }
         }
     }
@@ -84,9 +84,10 @@ impl RatchAdmin {
     pub(crate) async fn has_executors(&self, app: &str, addresses: &[String]) -> Result<bool, BenchError> {
         let url = format!("{}/ratch/v1/app/instance/addrs", self.urls.origin);
         let answer = self.session.get(&url, &[("namespace", NAMESPACE), ("appName", app)]).await?;
-        let known = done(&answer)?;
-        let known: Vec<&str> = known.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        Ok(addresses.iter().all(|address| known.contains(&address.as_str())))
+        let known_addresses = payload_of(&answer)?;
+        let known_addresses: Vec<&str> =
+            known_addresses.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        Ok(addresses.iter().all(|address| known_addresses.contains(&address.as_str())))
     }
 
     /// Creates a stopped job; returns its id.
@@ -108,8 +109,8 @@ impl RatchAdmin {
             "tryTimes": 0,
         });
         let job = self.post("job/create", &body).await?;
-        let without_id = || BenchError::failed(format!("--peer-console: a created job has no id: {job}"));
-        job["id"].as_i64().ok_or_else(without_id)
+        let missing_id = || BenchError::failed(format!("--peer-console: a created job has no id: {job}"));
+        job["id"].as_i64().ok_or_else(missing_id)
     }
 
     pub(crate) async fn change_job(&self, id: i64, change: JobChange) -> Result<(), BenchError> {
@@ -125,12 +126,12 @@ impl RatchAdmin {
     /// The first page of the app's jobs.
     pub(crate) async fn jobs(&self, app: &str) -> Result<Vec<i64>, BenchError> {
         let fields = [("namespace", NAMESPACE), ("appName", app), ("pageNo", "1"), ("pageSize", PAGE_SIZE)];
-        let answer = self.session.get(&api(&self.urls, "job/list"), &fields).await?;
-        let page = done(&answer)?;
+        let answer = self.session.get(&api_url(&self.urls, "job/list"), &fields).await?;
+        let page = payload_of(&answer)?;
         let rows = page["list"].as_array().ok_or_else(|| answer.unexpected())?;
         // If the server ignored the filter, jobs of other apps would be removed.
-        let own = rows.iter().filter(|row| row["appName"] == app);
-        Ok(own.filter_map(|row| row["id"].as_i64()).collect())
+        let own_rows = rows.iter().filter(|row| row["appName"] == app);
+        Ok(own_rows.filter_map(|row| row["id"].as_i64()).collect())
     }
 
     pub(crate) async fn remove_app(&self, app: &str) -> Result<(), BenchError> {
@@ -138,11 +139,11 @@ impl RatchAdmin {
     }
 
     async fn post(&self, path: &str, body: &Value) -> Result<Value, BenchError> {
-        done(&self.session.post_json(&api(&self.urls, path), body).await?)
+        payload_of(&self.session.post_json(&api_url(&self.urls, path), body).await?)
     }
 }
 
-fn api(urls: &PeerUrls, path: &str) -> String {
+fn api_url(urls: &PeerUrls, path: &str) -> String {
     format!("{}/ratchjob/api/console/v1/{path}", urls.console)
 }
 
@@ -169,7 +170,7 @@ fn outcome_of(mut value: Value) -> Option<Outcome> {
 }
 
 /// The payload of a success.
-fn done(answer: &Answer) -> Result<Value, BenchError> {
+fn payload_of(answer: &Answer) -> Result<Value, BenchError> {
     match outcome(answer) {
         Some(Outcome::Done(payload)) => Ok(payload),
         Some(Outcome::Failed(_)) | None => Err(answer.unexpected()),

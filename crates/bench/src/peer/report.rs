@@ -123,22 +123,28 @@ impl PeerReport {
         lines.row("with warm-up and end", format!("{} started", self.counts.started_in_all));
         lines.row("witness late", lateness_text(&self.witness));
         self.add_cost_lines(&mut lines);
-        if let Some(left) = &self.left_behind {
-            lines.row("left behind", left);
+        if let Some(left_behind) = &self.left_behind {
+            lines.row("left behind", left_behind);
         }
         lines.0
     }
 
     fn add_cost_lines(&self, lines: &mut Lines) {
         let cpu = &self.cpu;
-        let mut parts: Vec<String> =
-            self.processes.iter().map(|one| format!("{} {} {:.2} s", one.name, one.pid, one.cpu_s)).collect();
+        let mut parts: Vec<String> = self
+            .processes
+            .iter()
+            .map(|process| format!("{} {} {:.2} s", process.name, process.pid, process.cpu_s))
+            .collect();
         parts.push(format!("executors {:.2} s", cpu.executors_s));
         let peer = cpu.peer_per_1000_runs_s.map(|seconds| format!("peer {seconds:.3} s, ")).unwrap_or_default();
         let per_1000 = format!("{peer}executors {:.3} s for 1000 runs", cpu.executors_per_1000_runs_s);
         lines.row("processor", format!("{}; {per_1000}", parts.join(", ")));
         if !self.processes.is_empty() {
-            let peaks = self.processes.iter().map(|one| format!("{} {} peak {:.1} MB", one.name, one.pid, one.peak_mb));
+            let peaks = self
+                .processes
+                .iter()
+                .map(|process| format!("{} {} peak {:.1} MB", process.name, process.pid, process.peak_mb));
             lines.row("memory", peaks.collect::<Vec<_>>().join(", "));
         }
     }

@@ -92,8 +92,8 @@ pub(crate) fn attribute_starts(mut starts: Vec<Start>, jobs: &[i64], window: &Ra
     starts.sort_unstable();
     let mut by_job: BTreeMap<i64, Vec<Start>> = jobs.iter().map(|job| (*job, Vec::new())).collect();
     for start in starts {
-        if let Some(of_job) = by_job.get_mut(&start.job) {
-            of_job.push(start);
+        if let Some(job_starts) = by_job.get_mut(&start.job) {
+            job_starts.push(start);
         }
     }
     let mut fires = FireCounts::default();
@@ -107,31 +107,32 @@ impl FireCounts {
     /// Adds the fires of one job, whose starts are sorted.
     fn add_job(&mut self, starts: &[Start], window: &Range<i64>, lead: i64) {
         let end = starts.last().map_or(window.end, |start| window.end.max(start.second + 1));
-        let (mut left, mut runs) = (starts, HashSet::new());
+        let (mut later_starts, mut known_runs) = (starts, HashSet::new());
         // Seconds without a start so far, in ascending order.
-        let mut open: Vec<i64> = Vec::new();
+        let mut open_seconds: Vec<i64> = Vec::new();
         for second in window.start - lead..end {
-            let skipped = left.iter().take_while(|start| start.second < second).count();
-            let count = left[skipped..].iter().take_while(|start| start.second == second).count();
-            let (of_second, rest) = left[skipped..].split_at(count);
-            left = rest;
+            let skipped_count = later_starts.iter().take_while(|start| start.second < second).count();
+            let count = later_starts[skipped_count..].iter().take_while(|start| start.second == second).count();
+            let (second_starts, remaining_starts) = later_starts[skipped_count..].split_at(count);
+            later_starts = remaining_starts;
             // If a run was sent twice, its second start always counts as a repetition.
-            let fresh: Vec<Start> = of_second.iter().copied().filter(|start| runs.insert(start.log_id)).collect();
-            let again = of_second.len() - fresh.len();
-            let Some(more) = fresh.len().checked_sub(1) else {
-                self.note_repeated(second, again, window);
-                open.push(second);
+            let new_runs: Vec<Start> =
+                second_starts.iter().copied().filter(|start| known_runs.insert(start.log_id)).collect();
+            let repeated_count = second_starts.len() - new_runs.len();
+            let Some(extra_count) = new_runs.len().checked_sub(1) else {
+                self.note_repeated(second, repeated_count, window);
+                open_seconds.push(second);
                 continue;
             };
-            let late = open.split_off(open.len() - more.min(open.len()));
-            for (planned, start) in late.iter().zip(&fresh) {
-                self.started_late += u64::from(window.contains(planned));
-                self.note(*planned, *start, window);
+            let late_seconds = open_seconds.split_off(open_seconds.len() - extra_count.min(open_seconds.len()));
+            for (planned_second, start) in late_seconds.iter().zip(&new_runs) {
+                self.started_late += u64::from(window.contains(planned_second));
+                self.note(*planned_second, *start, window);
             }
-            self.note(second, fresh[late.len()], window);
-            self.note_repeated(second, again + more - late.len(), window);
+            self.note(second, new_runs[late_seconds.len()], window);
+            self.note_repeated(second, repeated_count + extra_count - late_seconds.len(), window);
         }
-        self.missing += open.iter().filter(|second| window.contains(second)).count() as u64;
+        self.missing += open_seconds.iter().filter(|second| window.contains(second)).count() as u64;
     }
 
     fn note_repeated(&mut self, second: i64, count: usize, window: &Range<i64>) {
@@ -140,14 +141,14 @@ impl FireCounts {
         }
     }
 
-    fn note(&mut self, planned: i64, start: Start, window: &Range<i64>) {
-        if !window.contains(&planned) {
+    fn note(&mut self, planned_second: i64, start: Start, window: &Range<i64>) {
+        if !window.contains(&planned_second) {
             return;
         }
-        let late = start.at_us - planned * 1_000_000;
+        let lateness_micros = start.at_us - planned_second * 1_000_000;
         self.started += 1;
-        self.early += u64::from(late < 0);
-        self.lateness.record(u64::try_from(late).unwrap_or(0));
+        self.early += u64::from(lateness_micros < 0);
+        self.lateness.record(u64::try_from(lateness_micros).unwrap_or(0));
     }
 }
 

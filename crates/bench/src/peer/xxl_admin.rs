@@ -38,7 +38,7 @@ static BEFORE_3_3: AdminPaths = AdminPaths {
 /// An XXL-JOB admin with a signed-in user.
 pub(crate) struct XxlAdmin {
     /// The URL of the admin, without a slash at its end.
-    base: String,
+    base_url: String,
     session: Session,
     paths: &'static AdminPaths,
     /// The id of the job group, once the group is created.
@@ -48,29 +48,29 @@ pub(crate) struct XxlAdmin {
 impl XxlAdmin {
     pub(crate) async fn sign_in(
         session: Session,
-        base: &str,
+        base_url: &str,
         (user, password): (&str, &str),
     ) -> Result<Self, BenchError> {
         let fields = [("userName", user), ("password", password)];
-        let mut unexpected = None;
+        let mut unexpected_answer = None;
         for path in SIGN_IN_PATHS {
-            let answer = session.post_form(&format!("{base}/{path}"), &fields).await?;
+            let answer = session.post_form(&format!("{base_url}/{path}"), &fields).await?;
             let Some(envelope) = envelope(&answer) else {
-                unexpected = Some(answer);
+                unexpected_answer = Some(answer);
                 continue;
             };
             if !envelope.is_success() {
-                let what = format!("--peer-user or its password: {}", answer.describe());
-                return Err(BenchError::Auth { what });
+                let message = format!("--peer-user or its password: {}", answer.describe());
+                return Err(BenchError::Auth { message });
             }
             if answer.cookie.is_empty() {
                 return Err(BenchError::failed(format!("--peer-url: {}, without a cookie", answer.describe())));
             }
             let session = session.with_cookie(answer.cookie);
-            return Ok(Self { base: base.to_owned(), session, paths: &SINCE_3_3, group: None });
+            return Ok(Self { base_url: base_url.to_owned(), session, paths: &SINCE_3_3, group: None });
         }
-        let found = unexpected.map(|answer| answer.describe()).unwrap_or_default();
-        Err(BenchError::failed(format!("--peer-url: found neither XXL-JOB's admin nor ratch-job: {found}")))
+        let found_text = unexpected_answer.map(|answer| answer.describe()).unwrap_or_default();
+        Err(BenchError::failed(format!("--peer-url: found neither XXL-JOB's admin nor ratch-job: {found_text}")))
     }
 
     pub(crate) fn name(&self) -> &'static str {
@@ -80,11 +80,11 @@ impl XxlAdmin {
     /// Creates the group. The path that works shows which paths this version has.
     pub(crate) async fn create_app(&mut self, app: &str) -> Result<(), BenchError> {
         let fields = [("appname", app), ("title", TITLE), ("name", TITLE), ("addressType", "0"), ("addressList", "")];
-        let mut unexpected = None;
+        let mut unexpected_answer = None;
         for paths in [&SINCE_3_3, &BEFORE_3_3] {
             let answer = self.post(paths.create_group, &fields).await?;
             let Some(envelope) = envelope(&answer) else {
-                unexpected.get_or_insert(answer);
+                unexpected_answer.get_or_insert(answer);
                 continue;
             };
             envelope.check(&answer)?;
@@ -97,7 +97,7 @@ impl XxlAdmin {
                 }
             };
         }
-        Err(unexpected.map_or_else(|| BenchError::failed("no answer"), |answer| answer.unexpected()))
+        Err(unexpected_answer.map_or_else(|| BenchError::failed("no answer"), |answer| answer.unexpected()))
     }
 
     /// Whether triggers go to all of these executors.
@@ -114,8 +114,8 @@ impl XxlAdmin {
         ];
         self.post_and_check("jobgroup/update", &fields).await?;
         let row = self.find_group(app).await?.unwrap_or_default();
-        let known = row["addressList"].as_str().unwrap_or_default();
-        Ok(addresses.iter().all(|address| known.split(',').any(|one| one.trim() == address)))
+        let address_list = row["addressList"].as_str().unwrap_or_default();
+        Ok(addresses.iter().all(|address| address_list.split(',').any(|known_address| known_address.trim() == address)))
     }
 
     /// Creates a stopped job; returns its id.
@@ -204,7 +204,7 @@ impl XxlAdmin {
     }
 
     async fn post(&self, path: &str, fields: &[(&str, &str)]) -> Result<Answer, BenchError> {
-        self.session.post_form(&format!("{}/{path}", self.base), fields).await
+        self.session.post_form(&format!("{}/{path}", self.base_url), fields).await
     }
 
     async fn post_and_check(&self, path: &str, fields: &[(&str, &str)]) -> Result<(), BenchError> {

@@ -97,7 +97,7 @@ fn parse_pair(text: &str) -> Result<(String, String), String> {
 
 const VIEW: View =
     View { name: "name", headers: &["NAME", "KIND", "HOST", "LANG", "ENABLED", "LAST RESULT", "AT"], row };
-const DELIVERIES: View = View {
+const DELIVERY_VIEW: View = View {
     name: "id",
     headers: &["AT", "KIND", "SUBJECT", "INCIDENT", "TRY", "RESULT", "STATUS", "MS", "ERROR"],
     row: delivery_row,
@@ -115,7 +115,7 @@ impl ChannelArgs {
             ChannelCommand::Test(args) => test(client, &args.name, format).await,
             ChannelCommand::Deliveries(args) => {
                 let path = ["channels", &args.name, "deliveries"];
-                DELIVERIES.print_list(&list::read_at(client, &path, &[], &args.bounds).await?, format)
+                DELIVERY_VIEW.print_list(&list::read_at(client, &path, &[], &args.bounds).await?, format)
             }
         }
     }
@@ -123,45 +123,47 @@ impl ChannelArgs {
 
 async fn test(client: &Client, name: &str, format: FormatArgs) -> Result<(), Failure> {
     let body = client.post(&["channels", name, "test"], "{}").await?;
-    let written = DELIVERIES.print_row(&body, format);
+    let print_result = DELIVERY_VIEW.print_row(&body, format);
     let delivery = body.value()?;
     if delivery["verdict"] == "sent" {
-        return written;
+        return print_result;
     }
     let sentence = format!("the test was not delivered: {}", text_of(&delivery["error"]));
-    output_or_verdict(written, Err(Failure::from_text(sentence)))
+    output_or_verdict(print_result, Err(Failure::from_text(sentence)))
 }
 
 impl SetArgs {
     async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
-        let stored = client.get(&["channels"], &[]).await?.value()?;
-        let stored = stored["items"].as_array().and_then(|items| items.iter().find(|item| item["name"] == self.name));
-        let document = self.document(stored)?;
+        let stored_channel = client.get(&["channels"], &[]).await?.value()?;
+        let stored_channel =
+            stored_channel["items"].as_array().and_then(|items| items.iter().find(|item| item["name"] == self.name));
+        let document = self.document(stored_channel)?;
         // What another caller saved meanwhile is not undone.
-        let version = stored.and_then(|stored| stored["version"].as_i64());
-        let saved = client.put_if_version(&["channels", &self.name], version, &document.to_string()).await?;
+        let version = stored_channel.and_then(|stored_channel| stored_channel["version"].as_i64());
+        let answer = client.put_if_version(&["channels", &self.name], version, &document.to_string()).await?;
         // Only this answer contains a generated signing key, so all fields are printed.
-        if saved.value()?["signing_key"].is_string() {
-            VIEW.print_object(&saved, format)
+        if answer.value()?["signing_key"].is_string() {
+            VIEW.print_object(&answer, format)
         } else {
-            VIEW.print_row(&saved, format)
+            VIEW.print_row(&answer, format)
         }
     }
 
     /// The channel to save: the stored one with the given flags applied.
-    fn document(&self, stored: Option<&Value>) -> Result<Value, Failure> {
-        let stored_text = |field: &str| stored.and_then(|stored| stored[field].as_str());
+    fn document(&self, stored_channel: Option<&Value>) -> Result<Value, Failure> {
+        let stored_text = |field: &str| stored_channel.and_then(|stored_channel| stored_channel[field].as_str());
         let kind =
             self.kind.as_deref().or_else(|| stored_text("kind")).ok_or_else(|| {
                 Failure::refused(format!("there is no channel {}: give --kind for a new one", self.name))
             })?;
         let is_same_kind = stored_text("kind") == Some(kind);
-        let settings = stored.filter(|_| is_same_kind).and_then(|stored| stored["settings"].as_object());
+        let settings =
+            stored_channel.filter(|_| is_same_kind).and_then(|stored_channel| stored_channel["settings"].as_object());
         let mut settings = settings.cloned().unwrap_or_default();
         for (field, value) in &self.settings {
             settings.insert(field.clone(), json!(value));
         }
-        let is_enabled = stored.and_then(|stored| stored["enabled"].as_bool()).unwrap_or(true);
+        let is_enabled = stored_channel.and_then(|stored_channel| stored_channel["enabled"].as_bool()).unwrap_or(true);
         Ok(json!({
             "kind": kind,
             "lang": self.lang.as_deref().or_else(|| stored_text("lang")).unwrap_or("en"),
@@ -190,15 +192,15 @@ impl SetArgs {
 }
 
 fn row(channel: &Value, now: Timestamp) -> Vec<String> {
-    let last = &channel["last_delivery"];
+    let last_delivery = &channel["last_delivery"];
     vec![
         text_of(&channel["name"]),
         text_of(&channel["kind"]),
         text_of(&channel["host"]),
         text_of(&channel["lang"]),
         text_of(&channel["enabled"]),
-        text_of(&last["verdict"]),
-        time_text(&last["at"], now),
+        text_of(&last_delivery["verdict"]),
+        time_text(&last_delivery["at"], now),
     ]
 }
 
@@ -228,9 +230,13 @@ mod tests {
         args: SetArgs,
     }
 
-    fn document(arguments: &[&str], stored: Option<&Value>) -> Result<Value, String> {
+    fn document(arguments: &[&str], stored_channel: Option<&Value>) -> Result<Value, String> {
         let parsed = Set::try_parse_from([["set", "ops"].as_slice(), arguments].concat());
-        parsed.map_err(|error| error.to_string())?.args.document(stored).map_err(|failure| format!("{failure:?}"))
+        parsed
+            .map_err(|error| error.to_string())?
+            .args
+            .document(stored_channel)
+            .map_err(|failure| format!("{failure:?}"))
     }
 
     #[test]

@@ -81,12 +81,12 @@ pub(super) struct ConditionArgs {
 }
 
 impl ConditionArgs {
-    /// The condition of the given flags. Fields without a flag keep the values of `stored`, if that is a condition of the same kind.
-    pub(super) fn document(&self, stored: &Value) -> Option<Value> {
+    /// The condition of the given flags. Fields without a flag keep the values of `stored_condition`, if that is a condition of the same kind.
+    pub(super) fn document(&self, stored_condition: &Value) -> Option<Value> {
         let mut condition = self.given_condition()?;
         for kind in ["failure_rate", "ledger_growth", "skipped", "not_succeeded_by", "no_executor"] {
             let Some(fields) = condition.get_mut(kind).and_then(Value::as_object_mut) else { continue };
-            for (field, value) in stored[kind].as_object().into_iter().flatten() {
+            for (field, value) in stored_condition[kind].as_object().into_iter().flatten() {
                 fields.entry(field.as_str()).or_insert_with(|| value.clone());
             }
             if matches!(kind, "failure_rate" | "ledger_growth") {
@@ -97,10 +97,10 @@ impl ConditionArgs {
     }
 
     fn given_condition(&self) -> Option<Value> {
-        let length = |word: &str, field: &str, length: &Option<String>| {
-            length.as_ref().map(|length| json!({ word: { field: length } }))
+        let length = |condition_name: &str, field: &str, length: &Option<String>| {
+            length.as_ref().map(|length| json!({ condition_name: { field: length } }))
         };
-        let flag = |word: &str, is_set: bool| is_set.then(|| json!({ word: {} }));
+        let flag = |condition_name: &str, is_set: bool| is_set.then(|| json!({ condition_name: {} }));
         flag("failed", self.failed)
             .or_else(|| self.failures_in_row.map(|count| json!({"failures_in_row": {"count": count}})))
             .or_else(|| {
@@ -131,7 +131,7 @@ impl ConditionArgs {
     /// given condition conflicts with the required one.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let has_deadline = self.not_succeeded_by.is_some();
-        let parts = [
+        let flag_owners = [
             ("--time-zone", self.zone.is_some(), "--not-succeeded-by", has_deadline),
             ("--weekdays", !self.weekdays.is_empty(), "--not-succeeded-by", has_deadline),
             ("--calendar", self.calendar.is_some(), "--not-succeeded-by", has_deadline),
@@ -139,7 +139,7 @@ impl ConditionArgs {
             ("--reason", !self.reasons.is_empty(), "--skipped", self.skipped),
             ("--handler", self.handler.is_some(), "--no-executor", self.no_executor),
         ];
-        match parts.iter().find(|(_, is_given, _, has_owner)| *is_given && !has_owner) {
+        match flag_owners.iter().find(|(_, is_given, _, has_owner)| *is_given && !has_owner) {
             Some((flag, _, owner, _)) => Err(Failure::refused(format!("{flag} goes with {owner} only; leave it out"))),
             None => Ok(()),
         }
@@ -165,8 +165,8 @@ fn flag_value(value: &Option<String>) -> Option<Value> {
 
 /// The values of a flag, if it is given; an empty value is an empty list.
 fn flag_values(values: &[String]) -> Option<Value> {
-    let named: Vec<&String> = values.iter().filter(|value| !value.is_empty()).collect();
-    (!values.is_empty()).then(|| json!(named))
+    let nonempty_values: Vec<&String> = values.iter().filter(|value| !value.is_empty()).collect();
+    (!values.is_empty()).then(|| json!(nonempty_values))
 }
 
 #[cfg(test)]

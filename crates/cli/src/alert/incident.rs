@@ -69,11 +69,11 @@ impl IncidentArgs {
 /// When the incident was first reported, or why it was not.
 fn reported_text(incident: &Value, now: Timestamp) -> String {
     let count = |field: &str| incident[field].as_array().map_or(0, Vec::len);
-    let (channels, missing) = (count("channels"), count("missing_channels"));
+    let (channel_count, missing_count) = (count("channels"), count("missing_channels"));
     match incident["fired_at"].is_string() {
-        _ if channels == 0 => "console only".to_owned(),
+        _ if channel_count == 0 => "console only".to_owned(),
         true => time_text(&incident["fired_at"], now),
-        false if channels == missing => "no channel".to_owned(),
+        false if channel_count == missing_count => "no channel".to_owned(),
         false if incident["group"].is_string() => "by its group".to_owned(),
         false => "not yet".to_owned(),
     }

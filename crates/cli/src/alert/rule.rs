@@ -79,7 +79,7 @@ struct SetArgs {
     /// How urgent it is
     #[arg(long, value_enum, value_name = "SEVERITY")]
     severity: Option<Severity>,
-    /// A channel to report to; once per channel
+    /// A channel to report to; may be repeated
     #[arg(long = "channel", value_name = "CHANNEL")]
     channels: Vec<String>,
     /// How often an open incident is reported again until it is acknowledged; the word never turns this off
@@ -112,7 +112,7 @@ struct SetArgs {
 }
 
 const VIEW: View = View { name: "name", headers: &["NAME", "WHEN", "CHANNELS", "SEVERITY", "ENABLED"], row };
-const SUBJECTS: View = View { name: "name", headers: &["KIND", "NAME", "APP"], row: subject_row };
+const SUBJECT_VIEW: View = View { name: "name", headers: &["KIND", "NAME", "APP"], row: subject_row };
 
 impl RuleArgs {
     pub(crate) async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
@@ -147,17 +147,17 @@ impl SetArgs {
         if self.dry_run {
             document["name"] = json!(self.name);
             let path = ["alert-rules", "preview"];
-            let tried = self.call(client, (Method::POST, &path, &[]), document_text(&document)).await?.value()?;
-            let items: Vec<Value> = tried["subjects"].as_array().cloned().unwrap_or_default();
-            crate::output::print_message(&dry_run_text(&tried));
-            return SUBJECTS.print_items(&items, format);
+            let dry_run = self.call(client, (Method::POST, &path, &[]), document_text(&document)).await?.value()?;
+            let items: Vec<Value> = dry_run["subjects"].as_array().cloned().unwrap_or_default();
+            crate::output::print_message(&dry_run_text(&dry_run));
+            return SUBJECT_VIEW.print_items(&items, format);
         }
         let path = ["alert-rules", self.name.as_str()];
         // With `if-match`, the server refuses the change if another user has changed the rule since it was read.
         let headers: Vec<(&str, &str)> = tag.as_deref().map(|tag| ("if-match", tag)).into_iter().collect();
-        let saved = self.call(client, (Method::PUT, &path, &headers), document_text(&document)).await?;
-        VIEW.print_row(&saved, format)?;
-        print_warnings(&saved.value()?);
+        let answer = self.call(client, (Method::PUT, &path, &headers), document_text(&document)).await?;
+        VIEW.print_row(&answer, format)?;
+        print_warnings(&answer.value()?);
         Ok(())
     }
 
@@ -223,21 +223,22 @@ impl SetArgs {
 async fn stored_rule(client: &Client, name: &str) -> Result<Option<(Value, Option<String>)>, Failure> {
     let path = ["alert-rules", name];
     let call = Call { method: Method::GET, path: &path, query: &[], body: None, headers: &[] };
-    let found = match client.call(call).await? {
+    let rule = match client.call(call).await? {
         Ok(body) => body.value()?,
         Err(refusal) if refusal.status == StatusCode::NOT_FOUND => return Ok(None),
         Err(refusal) => return Err(client.failure(&refusal)),
     };
-    let tag = found["version"].as_i64().map(|version| format!("\"v{version}\""));
-    Ok(Some((definition(found), tag)))
+    let tag = rule["version"].as_i64().map(|version| format!("\"v{version}\""));
+    Ok(Some((definition(rule), tag)))
 }
 
 /// A rule without the fields that the server adds.
 fn definition(mut rule: Value) -> Value {
     if let Some(fields) = rule.as_object_mut() {
-        for added in ["namespace", "version", "sentence", "author", "created_at", "updated_at", "check_at", "warnings"]
+        for server_field in
+            ["namespace", "version", "sentence", "author", "created_at", "updated_at", "check_at", "warnings"]
         {
-            fields.remove(added);
+            fields.remove(server_field);
         }
     }
     rule

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use crate::client::text_of;
 
 /// Prints the warnings about a rule that was saved.
-pub(super) fn print_warnings(saved: &Value) {
-    for warning in saved["warnings"].as_array().into_iter().flatten() {
+pub(super) fn print_warnings(rule: &Value) {
+    for warning in rule["warnings"].as_array().into_iter().flatten() {
         crate::output::print_message(&format!("warning: {}", text_of(warning)));
     }
 }
@@ -20,22 +20,22 @@ pub(super) fn dry_run_text(dry_run: &Value) -> String {
         true => format!("{}: would hold for {}", text_of(&dry_run["sentence"]), text_of(&dry_run["count"])),
         false => format!("{}: {}", text_of(&dry_run["sentence"]), warnings.join("; ")),
     }];
-    let meant = &dry_run["deadline"];
-    let zone = meant["zone"].as_str().unwrap_or("UTC");
-    let at = |value: &Value| {
-        let at = value.as_str().and_then(|text| text.parse::<Timestamp>().ok());
-        at.and_then(|at| deadline::minute_text(zone, at)).unwrap_or_default()
+    let deadline_fields = &dry_run["deadline"];
+    let zone = deadline_fields["zone"].as_str().unwrap_or("UTC");
+    let minute_text_of = |value: &Value| {
+        let instant = value.as_str().and_then(|text| text.parse::<Timestamp>().ok());
+        instant.and_then(|instant| deadline::minute_text(zone, instant)).unwrap_or_default()
     };
-    let evaluated = format!("evaluated at {} {zone}", at(&dry_run["evaluated_at"]));
-    lines.push(match meant.is_object() {
+    let evaluated_text = format!("evaluated at {} {zone}", minute_text_of(&dry_run["evaluated_at"]));
+    lines.push(match deadline_fields.is_object() {
         true => format!(
-            "{evaluated} as if that were the deadline: a success of a run planned from {} on counts",
-            at(&meant["counts_from"])
+            "{evaluated_text} as if that were the deadline: a success of a run planned from {} on counts",
+            minute_text_of(&deadline_fields["counts_from"])
         ),
-        false => evaluated,
+        false => evaluated_text,
     });
-    if meant["next"].is_string() {
-        lines.push(format!("the next deadline is {} {zone}", at(&meant["next"])));
+    if deadline_fields["next"].is_string() {
+        lines.push(format!("the next deadline is {} {zone}", minute_text_of(&deadline_fields["next"])));
     }
     lines.join("\n")
 }
@@ -54,8 +54,8 @@ pub(super) fn with_flags(problem: &str) -> String {
 
 /// The flag that sets a field of the document.
 fn flag(pointer: &str) -> Option<&'static str> {
-    let parts: Vec<&str> = pointer.trim_start_matches('/').split('/').collect();
-    Some(match parts.as_slice() {
+    let path_parts: Vec<&str> = pointer.trim_start_matches('/').split('/').collect();
+    Some(match path_parts.as_slice() {
         ["name"] => "NAME",
         ["description"] => "--description",
         ["scope", "job"] => "--job",

@@ -71,9 +71,9 @@ impl SilenceArgs {
                     (None, until) => until.unwrap_or_default(),
                 };
                 let body = json!({"rule": rule, "job": job, "app": app, "ends_at": ends_at, "reason": reason.unwrap_or_default()});
-                let added = client.post(&["silences"], &body.to_string()).await?;
-                VIEW.print_row(&added, format)?;
-                super::rule_words::print_warnings(&added.value()?);
+                let answer = client.post(&["silences"], &body.to_string()).await?;
+                VIEW.print_row(&answer, format)?;
+                super::rule_words::print_warnings(&answer.value()?);
                 Ok(())
             }
             SilenceCommand::End { id } => {

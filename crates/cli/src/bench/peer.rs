@@ -88,9 +88,9 @@ impl PeerArgs {
         };
         let password = secret("--peer-password-file", self.peer_password_file.as_deref(), PASSWORD_VARIABLE)?;
         let Some(password) = password else {
-            let missing =
+            let message =
                 format!("--peer-password-file is missing: name a file with the password, or set {PASSWORD_VARIABLE}");
-            return Err(Failure::refused(missing));
+            return Err(Failure::refused(message));
         };
         let token = secret("--peer-token-file", self.peer_token_file.as_deref(), TOKEN_VARIABLE)?;
         Ok(Some(PeerPlan {
@@ -148,8 +148,8 @@ pub(super) fn measure(plan: &PeerPlan, format: FormatArgs) -> Result<Exit, Failu
 
 fn measurement_failure(error: BenchError) -> Failure {
     match error {
-        BenchError::Refused { what } => Failure::refused(what),
-        BenchError::Auth { what } => Failure::new(Exit::Auth, what),
+        BenchError::Refused { message } => Failure::refused(message),
+        BenchError::Auth { message } => Failure::new(Exit::Auth, message),
         BenchError::Stopped => Failure::silent(Exit::Interrupted),
         error @ BenchError::Unreachable { .. } => Failure::new(Exit::Unreachable, chain_in_one_line(&error)),
         error => Failure::of("nothing was measured", &error),

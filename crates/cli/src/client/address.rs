@@ -22,8 +22,8 @@ pub(crate) fn check_server(flag: &str, server: &str) -> Result<Url, Failure> {
 }
 
 /// Whether two URLs name the same server, with or without a slash at the end.
-pub(super) fn is_same_server(one: &str, other: &str) -> bool {
-    one.trim_end_matches('/') == other.trim_end_matches('/')
+pub(super) fn is_same_server(first_url: &str, second_url: &str) -> bool {
+    first_url.trim_end_matches('/') == second_url.trim_end_matches('/')
 }
 
 /// Whether a server is on this machine.

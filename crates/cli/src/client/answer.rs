@@ -56,9 +56,9 @@ pub(crate) fn failure(status: StatusCode, body: &str, token_from: Option<&str>) 
         (StatusCode::UNAUTHORIZED, None) => {
             "; no token was sent: rondel login keeps one, or give --token-file or RONDEL_TOKEN".to_owned()
         }
-        (StatusCode::UNAUTHORIZED, Some(from)) => {
+        (StatusCode::UNAUTHORIZED, Some(source)) => {
             format!(
-                "; the token {from} is unknown or has ended: give another by --token-file, RONDEL_TOKEN or rondel login"
+                "; the token {source} is unknown or has ended: give another by --token-file, RONDEL_TOKEN or rondel login"
             )
         }
         (StatusCode::TOO_MANY_REQUESTS, _) => "; wait a little and try again".to_owned(),
@@ -105,7 +105,7 @@ fn problem_sentence(problem: &Problem) -> String {
         [] => harmless_text(&problem.detail).into_owned(),
         [only] => error(only),
         several => {
-            let lines: Vec<_> = several.iter().map(|one| format!("  {}", error(one))).collect();
+            let lines: Vec<_> = several.iter().map(|problem_error| format!("  {}", error(problem_error))).collect();
             format!("{}:\n{}", harmless_text(&problem.title), lines.join("\n"))
         }
     }

@@ -77,8 +77,8 @@ pub(crate) fn object_fields(text: &str) -> Result<Vec<(String, Value)>, Failure>
         }
     }
 
-    let read = serde_json::from_str::<Fields>(text);
-    read.map(|fields| fields.0).map_err(|error| Failure::of("the server's answer is not understood", &error))
+    let result = serde_json::from_str::<Fields>(text);
+    result.map(|fields| fields.0).map_err(|error| Failure::of("the server's answer is not understood", &error))
 }
 
 /// A value as a cell of a table: text without quotes, and an empty cell for null.

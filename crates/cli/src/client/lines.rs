@@ -17,27 +17,27 @@ const LINE_LEN_MAX: usize = 4 * 1024 * 1024;
 #[derive(Debug)]
 pub(crate) struct Lines {
     response: Response,
-    rest: Vec<u8>,
+    unread_bytes: Vec<u8>,
 }
 
 impl Lines {
     pub(super) const fn new(response: Response) -> Self {
-        Self { response, rest: Vec::new() }
+        Self { response, unread_bytes: Vec::new() }
     }
 
     /// The next line that is not empty; `None` at the end of the answer.
     pub(crate) async fn next(&mut self) -> Result<Option<String>, Failure> {
         loop {
-            while let Some(line) = cut_line(&mut self.rest) {
+            while let Some(line) = cut_line(&mut self.unread_bytes) {
                 if !line.is_empty() {
                     return Ok(Some(line));
                 }
             }
-            if self.rest.len() > LINE_LEN_MAX {
+            if self.unread_bytes.len() > LINE_LEN_MAX {
                 return Err(Failure::from_text("the server sends a line without an end"));
             }
             match tokio::time::timeout(SILENCE_TIMEOUT, self.response.chunk()).await {
-                Ok(Ok(Some(bytes))) => self.rest.extend_from_slice(&bytes),
+                Ok(Ok(Some(bytes))) => self.unread_bytes.extend_from_slice(&bytes),
                 Ok(Ok(None)) => return Ok(None),
                 Ok(Err(error)) => {
                     let cause = chain_in_one_line(&error.without_url());
@@ -53,8 +53,8 @@ impl Lines {
 /// Takes the first whole line out of `bytes`, without its end.
 fn cut_line(bytes: &mut Vec<u8>) -> Option<String> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
-    let rest = bytes.split_off(end + 1);
-    let line = std::mem::replace(bytes, rest);
+    let remaining = bytes.split_off(end + 1);
+    let line = std::mem::replace(bytes, remaining);
     Some(String::from_utf8_lossy(&line[..end]).trim_end_matches('\r').to_owned())
 }
 

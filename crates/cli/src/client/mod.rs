@@ -63,13 +63,13 @@ pub(crate) struct ClientArgs {
 #[derive(Clone, Debug)]
 pub(crate) struct Credential {
     pub(crate) token: Token,
-    pub(crate) from: String,
+    pub(crate) source: String,
 }
 
 /// A server's API, called with one token.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
-    base: Url,
+    base_url: Url,
     token: Option<Credential>,
     namespace: Option<String>,
     http: reqwest::Client,
@@ -116,15 +116,14 @@ impl ClientArgs {
         let name = self.context.as_deref().or(variables.context.as_deref()).or(contexts.current());
         let context = name.map(|name| contexts.get(name)).transpose()?;
         let context_url = context.map(|context| context.server.as_str());
-        let named = context_url.filter(|_| is_named);
-        let server =
-            self.server.as_deref().or(named).or(variables.server.as_deref()).or(context_url).unwrap_or(SERVER_DEFAULT);
-        let base = check_server("--server", server)?;
+        let named_url = self.server.as_deref().or(context_url.filter(|_| is_named));
+        let server = named_url.or(variables.server.as_deref()).or(context_url).unwrap_or(SERVER_DEFAULT);
+        let base_url = check_server("--server", server)?;
         // A context's token and namespace are only for that context's server.
         let context = context.filter(|context| is_same_server(&context.server, server));
-        let stored = name.filter(|_| context.is_some()).map(|name| contexts.token(name)).transpose()?.flatten();
-        let stored = stored.map(|token| Credential { token, from: "stored by rondel login".to_owned() });
-        let token = self.token(&base, stored)?;
+        let stored_token = name.filter(|_| context.is_some()).map(|name| contexts.token(name)).transpose()?.flatten();
+        let stored_token = stored_token.map(|token| Credential { token, source: "stored by rondel login".to_owned() });
+        let token = self.token(&base_url, stored_token)?;
         let own_namespace = context.and_then(|context| context.namespace.clone());
         let namespace = self
             .namespace
@@ -159,12 +158,12 @@ impl ClientArgs {
     /// named.
     pub(crate) fn check_sign_in(&self, context: &Context) -> Result<(), Failure> {
         let is_other_server = self.server.as_deref().is_some_and(|server| !is_same_server(server, &context.server));
-        let given = [
+        let given_flags = [
             ("--server", is_other_server),
             ("--namespace", self.namespace.is_some() && self.namespace != context.namespace),
             ("--token-file", self.token_file.is_some()),
         ];
-        let Some((flag, _)) = given.into_iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
+        let Some((flag, _)) = given_flags.into_iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
         Err(Failure::refused(format!(
             "{flag} is not for signing in: the server and the namespace are those of the context (rondel context add), and \
              the token is read from standard input"
@@ -173,20 +172,20 @@ impl ClientArgs {
 
     /// The name of the context to use: from the flag, else from the environment, else the current one.
     pub(crate) fn context_name(&self, contexts: &Contexts) -> Option<String> {
-        let named = self.context.clone().or_else(|| Self::from_environment().context);
-        named.or_else(|| contexts.current().map(str::to_owned))
+        let given_name = self.context.clone().or_else(|| Self::from_environment().context);
+        given_name.or_else(|| contexts.current().map(str::to_owned))
     }
 
     /// A client with this token for `self.server`. Contexts and the environment are not consulted.
     pub(crate) fn client_with_token(&self, token: Option<Credential>) -> Result<Client, Failure> {
-        let base = check_server("--server", self.server.as_deref().unwrap_or(SERVER_DEFAULT))?;
+        let base_url = check_server("--server", self.server.as_deref().unwrap_or(SERVER_DEFAULT))?;
         // Fails if a provider is already installed. That one serves as well.
         rustls::crypto::ring::default_provider().install_default().ok();
         // A redirect would turn a POST into a GET, and the success of the GET would be taken for that of the POST.
         let builder = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).redirect(Policy::none());
         let builder = builder.user_agent(concat!("rondel/", env!("CARGO_PKG_VERSION")));
         // A proxy cannot reach a server on this machine.
-        let builder = if is_loopback(&base) { builder.no_proxy() } else { builder };
+        let builder = if is_loopback(&base_url) { builder.no_proxy() } else { builder };
         let builder = match &self.ca_file {
             None => builder,
             Some(path) => {
@@ -202,37 +201,37 @@ impl ClientArgs {
             }
         };
         let http = builder.build().map_err(|error| Failure::of("cannot make an HTTP client", &error))?;
-        Ok(Client { token, base, namespace: self.namespace.clone(), http })
+        Ok(Client { token, base_url, namespace: self.namespace.clone(), http })
     }
 
-    /// The token to send; `stored` is the one that is stored for the context's server.
-    fn token(&self, base: &Url, stored: Option<Credential>) -> Result<Option<Credential>, Failure> {
-        let of_file = |path: &Path, variable: &str| {
-            let from = format!("of {variable} {}", path.display());
-            token_file::read_existing(path).map(|token| Some(Credential { token, from }))
+    /// The token to send; `stored_token` is the one that is stored for the context's server.
+    fn token(&self, base_url: &Url, stored_token: Option<Credential>) -> Result<Option<Credential>, Failure> {
+        let file_credential = |path: &Path, variable: &str| {
+            let source = format!("of {variable} {}", path.display());
+            token_file::read_existing(path).map(|token| Some(Credential { token, source }))
         };
         if let Some(path) = &self.token_file {
-            return of_file(path, "--token-file");
+            return file_credential(path, "--token-file");
         }
-        if self.context.is_some() && stored.is_some() {
-            return Ok(stored);
+        if self.context.is_some() && stored_token.is_some() {
+            return Ok(stored_token);
         }
         if let Some(token) = token_file::from_environment()? {
-            return Ok(Some(Credential { token, from: "of RONDEL_TOKEN".to_owned() }));
+            return Ok(Some(Credential { token, source: "of RONDEL_TOKEN".to_owned() }));
         }
         if let Some(path) = token_file::path_from_environment() {
-            return of_file(&path, "RONDEL_TOKEN_FILE");
+            return file_credential(&path, "RONDEL_TOKEN_FILE");
         }
-        if stored.is_some() {
-            return Ok(stored);
+        if stored_token.is_some() {
+            return Ok(stored_token);
         }
         // The token of `rondel dev` must not be sent to other machines.
-        if !is_loopback(base) {
+        if !is_loopback(base_url) {
             return Ok(None);
         }
         let path = Path::new(DATA_DIR).join("admin.token");
-        let from = format!("of {}", path.display());
-        Ok(token_file::read(&path)?.map(|token| Credential { token, from }))
+        let source = format!("of {}", path.display());
+        Ok(token_file::read(&path)?.map(|token| Credential { token, source }))
     }
 }
 
@@ -327,17 +326,17 @@ impl Client {
         if refusal.status != StatusCode::NOT_FOUND || !refusal.text.contains("\"job_not_found\"") {
             return String::new();
         }
-        let part: String = name.chars().take(2).collect();
-        let query = [("q", part.as_str()), ("limit", "200")];
+        let name_start: String = name.chars().take(2).collect();
+        let query = [("q", name_start.as_str()), ("limit", "200")];
         let call = Call { method: Method::GET, path: &["jobs"], query: &query, body: None, headers: &[] };
-        let found = match self.call(call).await {
+        let jobs = match self.call(call).await {
             Ok(Ok(body)) => body.value().unwrap_or_default(),
             Ok(Err(_)) | Err(_) => return String::new(),
         };
-        let names = found["items"].as_array().into_iter().flatten().filter_map(|job| job["name"].as_str());
+        let names = jobs["items"].as_array().into_iter().flatten().filter_map(|job| job["name"].as_str());
         match near::similar(name, names).as_slice() {
             [] => String::new(),
-            near => format!("; did you mean {}?", near.join(" or ")),
+            similar_names => format!("; did you mean {}?", similar_names.join(" or ")),
         }
     }
 
@@ -345,7 +344,7 @@ impl Client {
     pub(crate) async fn call(&self, call: Call<'_>) -> Result<Result<Body, Refusal>, Failure> {
         let headers = call.headers;
         // The server reads the first value of a header, so a default must not precede the caller's value.
-        let is_given = |wanted: &str| headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(wanted));
+        let is_given = |header_name: &str| headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(header_name));
         let mut request = self.request(call.method, call.path, call.query)?.timeout(ANSWER_TIMEOUT);
         if !is_given("accept") {
             request = request.header("accept", "application/json, application/yaml;q=0.9");
@@ -379,9 +378,9 @@ impl Client {
 
     async fn send_for_lines(&self, request: RequestBuilder) -> Result<Result<Lines, Refusal>, Failure> {
         let sentence = || format!("the server {} does not answer", self.server_url());
-        let silent = || Failure::new(Exit::Unreachable, sentence()).temporary();
-        let answered = tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await.map_err(|_| silent())?;
-        let response = answered.map_err(|error| self.unreachable(error))?;
+        let silence_failure = || Failure::new(Exit::Unreachable, sentence()).temporary();
+        let result = tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await.map_err(|_| silence_failure())?;
+        let response = result.map_err(|error| self.unreachable(error))?;
         self.check_origin(&response)?;
         if response.status().is_success() {
             return Ok(Ok(Lines::new(response)));
@@ -392,7 +391,7 @@ impl Client {
 
     /// The command's failure for a refusal.
     pub(crate) fn failure(&self, refusal: &Refusal) -> Failure {
-        answer::failure(refusal.status, &refusal.text, self.token.as_ref().map(|token| token.from.as_str()))
+        answer::failure(refusal.status, &refusal.text, self.token.as_ref().map(|token| token.source.as_str()))
     }
 
     fn request(&self, method: Method, path: &[&str], query: &[(&str, &str)]) -> Result<RequestBuilder, Failure> {
@@ -405,7 +404,7 @@ impl Client {
     }
 
     fn url(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Url, Failure> {
-        let mut url = self.base.clone();
+        let mut url = self.base_url.clone();
         // "." and ".." would vanish from a URL.
         if let Some(name) = path.iter().find(|name| matches!(**name, "" | "." | "..")) {
             return Err(Failure::refused(format!("{name:?} is not a name")));
@@ -423,7 +422,7 @@ impl Client {
 
     /// GET of a path outside the API, without a token.
     pub(crate) async fn get_outside_api(&self, path: &str) -> Result<PlainAnswer, Failure> {
-        let mut url = self.base.clone();
+        let mut url = self.base_url.clone();
         let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().push(path);
@@ -441,7 +440,7 @@ impl Client {
 
     /// The server's URL, without a slash at its end.
     pub(crate) fn server_url(&self) -> &str {
-        self.base.as_str().trim_end_matches('/')
+        self.base_url.as_str().trim_end_matches('/')
     }
 
     fn unreachable(&self, error: reqwest::Error) -> Failure {

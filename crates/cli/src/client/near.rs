@@ -7,12 +7,12 @@ const DISTANCE_MAX: usize = 2;
 /// Maximum number of names to suggest.
 const COUNT_MAX: usize = 3;
 
-/// The names that are close to `wanted`, the nearest first.
-pub(super) fn similar<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+/// The names that are close to `unknown_name`, the nearest first.
+pub(super) fn similar<'a>(unknown_name: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut distances: Vec<(usize, &str)> = names
-        .filter(|name| *name != wanted)
-        .map(|name| (if name.starts_with(wanted) { 1 } else { osa_distance(wanted, name) }, name))
-        .filter(|(distance, _)| *distance <= DISTANCE_MAX.min(wanted.chars().count() / 2))
+        .filter(|name| *name != unknown_name)
+        .map(|name| (if name.starts_with(unknown_name) { 1 } else { osa_distance(unknown_name, name) }, name))
+        .filter(|(distance, _)| *distance <= DISTANCE_MAX.min(unknown_name.chars().count() / 2))
         .collect();
     distances.sort_unstable();
     distances.into_iter().take(COUNT_MAX).map(|(_, name)| name).collect()
@@ -25,7 +25,7 @@ mod tests {
     #[test]
     fn similar_names_are_found() {
         let names = ["report", "report.daily", "import", "repair", "x"];
-        let near = |wanted| similar(wanted, names.into_iter());
+        let near = |unknown_name| similar(unknown_name, names.into_iter());
         assert_eq!(near("reprot"), ["report"]);
         assert_eq!(near("report.dail"), ["report.daily"]);
         assert_eq!(near("repor"), ["report", "report.daily", "repair"]);

@@ -21,7 +21,7 @@ const LOG_SIZE_MIN: usize = 64 * 1024;
 settings! {
     /// One layer of settings, or several merged layers.
     "agent", AgentSettings => AgentValues {
-        /// A server's URL; once per server, one of them is enough to find the others
+        /// A server's URL; several may be given, but one is enough to find the others
         #[arg(long = "server", global = true, value_name = "URL", env = "RONDEL_AGENT_SERVERS", value_delimiter = ',')]
         servers: Vec<String>, example "[\"http://rondel-1.example.com:8080\", \"http://rondel-2.example.com:8080\"]";
         /// The app whose jobs this agent runs
@@ -51,7 +51,7 @@ settings! {
         /// Maximum number of concurrent runs; each of them may be a process
         #[arg(long, global = true, value_name = "N", env = "RONDEL_AGENT_SLOTS", value_parser = clap::value_parser!(u32).range(1..=10_000))]
         slots: u32 = 16;
-        /// A label that jobs can ask for; once per label
+        /// A label that jobs can ask for; several may be given
         #[arg(long = "label", global = true, value_name = "KEY=VALUE", env = "RONDEL_AGENT_LABELS", value_delimiter = ',')]
         labels: Vec<String>, example "[\"zone=cn-east-1\", \"disk=ssd\"]";
         /// This agent's weight where runs are distributed by weight
@@ -60,7 +60,7 @@ settings! {
         /// Run script text that comes with a job, not only programs named by it
         #[arg(long, global = true, env = "RONDEL_AGENT_ALLOW_SCRIPTS", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
         allow_scripts: bool = false;
-        /// A file with a public key, as rondel script key makes it: only scripts that one of these keys has signed are run; once per file
+        /// A file with a public key made by rondel script key; several may be given. Only scripts signed with one of these keys are run
         #[arg(long = "script-key", global = true, value_name = "FILE", env = "RONDEL_AGENT_SCRIPT_KEYS", value_delimiter = ',')]
         script_keys: Vec<PathBuf> = Vec::new();
         /// The folder with one file per secret, for `{{secret.NAME}}` in parameters
@@ -69,7 +69,7 @@ settings! {
         /// The folder for the working directories of runs; by default work in the data folder, or a folder in the host's temporary folder
         #[arg(long, global = true, value_name = "DIR", env = "RONDEL_AGENT_WORK_DIR")]
         work_dir: PathBuf, example "\"/var/tmp/rondel-agent\"";
-        /// A script language that this agent does not offer, even if this host has its interpreter: python, node, php or powershell; once per language
+        /// A script language that this agent does not offer, even if this host has its interpreter: python, node, php or powershell; several may be given
         #[arg(
             long = "without-language",
             global = true,
@@ -78,10 +78,10 @@ settings! {
             value_delimiter = ','
         )]
         without_languages: Vec<String> = Vec::new();
-        /// An environment variable of the agent that runs get too, in addition to PATH, HOME, LANG and similar ones; once per variable
+        /// An environment variable of the agent that runs get too, in addition to PATH, HOME, LANG and similar ones; several may be given
         #[arg(long = "pass-env", global = true, value_name = "NAME", env = "RONDEL_AGENT_PASS_ENV", value_delimiter = ',')]
         pass_env: Vec<String> = Vec::new();
-        /// The absolute path of a program, or of an interpreter of scripts, that may be started; once per program; by default all programs may be started
+        /// The absolute path of a program, or of an interpreter of scripts, that may be started; several may be given. By default all programs may be started
         #[arg(
             long = "allow-program",
             global = true,
@@ -99,7 +99,7 @@ settings! {
             value_name = "NETWORK",
             env = "RONDEL_AGENT_OUTGOING_ALLOW",
             value_delimiter = ',',
-            help = "A network that the handler http may call, in addition to the public internet, such as 10.1.0.0/16; once per network"
+            help = "A network that the handler http may call, in addition to the public internet, such as 10.1.0.0/16; several may be given"
         )]
         outgoing_allow: Vec<String> = Vec::new();
         /// Maximum size of one attempt's log; of a longer log, the beginning and the end are kept
@@ -120,7 +120,7 @@ settings! {
         /// Where traces go: the URL of a collector that takes OTLP over gRPC; without it there are none
         #[arg(long, global = true, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
         otlp_endpoint: String, example "\"http://127.0.0.1:4317\"";
-        /// The share of traces that begin here to export, from 0 to 1; for other traces, their origin decides
+        /// The share of the traces begun here that are exported, from 0 to 1; for other traces, their origin decides
         #[arg(long, global = true, value_name = "SHARE", env = "RONDEL_AGENT_TRACE_RATIO")]
         trace_ratio: f64 = RATIO_DEFAULT;
     }
@@ -207,11 +207,11 @@ impl AgentConfig {
         }
         let is_known = |name: &String| agent::languages().any(|language| language == name);
         if let Some(name) = self.settings.without_languages.iter().find(|name| !is_known(name)) {
-            let known = agent::languages().collect::<Vec<_>>().join(", ");
-            return Err(bad_setting(SECTION, "without_languages", format!("{name:?} is none of {known}")));
+            let language_names = agent::languages().collect::<Vec<_>>().join(", ");
+            return Err(bad_setting(SECTION, "without_languages", format!("{name:?} is none of {language_names}")));
         }
         let is_repeated = |(index, (key, value)): &(usize, &(String, String))| {
-            self.labels[..*index].iter().any(|(earlier, other)| earlier == key && other != value)
+            self.labels[..*index].iter().any(|(earlier_key, other_value)| earlier_key == key && other_value != value)
         };
         if let Some((_, (key, value))) = self.labels.iter().enumerate().find(is_repeated) {
             let sentence = format!("\"{key}={value}\" is a second value of {key:?}; a label has one");

@@ -31,7 +31,7 @@ pub(super) fn check_range(
 /// Refuses a text that is not an http or https URL with a host.
 pub(super) fn check_url(section: &str, key: &str, url: &str) -> Result<(), Failure> {
     match reqwest::Url::parse(url) {
-        Ok(parsed) if matches!(parsed.scheme(), "http" | "https") && parsed.has_host() => Ok(()),
+        Ok(parsed_url) if matches!(parsed_url.scheme(), "http" | "https") && parsed_url.has_host() => Ok(()),
         _ => Err(bad_setting(section, key, format!("{url:?} is not a URL such as http://rondel.example.com:8080"))),
     }
 }
@@ -40,7 +40,7 @@ pub(super) fn check_url(section: &str, key: &str, url: &str) -> Result<(), Failu
 pub(super) fn check_address(section: &str, key: &str, text: &str) -> Result<(), Failure> {
     check_url(section, key, text)?;
     match reqwest::Url::parse(text) {
-        Ok(parsed) if parsed.path() != "/" || parsed.query().is_some() => {
+        Ok(parsed_url) if parsed_url.path() != "/" || parsed_url.query().is_some() => {
             Err(bad_setting(section, key, format!("{text:?} has a path; give scheme, host and port alone")))
         }
         _ => Ok(()),
@@ -51,7 +51,7 @@ pub(super) fn check_address(section: &str, key: &str, text: &str) -> Result<(), 
 /// forms from that origin.
 pub(super) fn check_scheme(section: &str, key: &str, text: &str, is_tls: bool) -> Result<(), Failure> {
     match reqwest::Url::parse(text) {
-        Ok(parsed) if is_tls && parsed.scheme() == "http" => Err(bad_setting(
+        Ok(parsed_url) if is_tls && parsed_url.scheme() == "http" => Err(bad_setting(
             section,
             key,
             format!("{text:?} is plain HTTP, and with tls_cert the port speaks TLS alone: https"),

@@ -92,13 +92,13 @@ pub(crate) fn checked_server(
 }
 
 fn read(path: &Path) -> Result<ConfigFile, Failure> {
-    let place = path.display();
+    let path_text = path.display();
     let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::refused(format!("cannot read the config file {place}: {error}")))?;
+        .map_err(|error| Failure::refused(format!("cannot read the config file {path_text}: {error}")))?;
     toml::from_str(&text).map_err(|error| {
         // TOML's own message quotes the file over several lines; a line number is enough.
         let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-        Failure::refused(format!("the config file {place}, line {line}: {}", error.message().replace('\n', ", ")))
+        Failure::refused(format!("the config file {path_text}, line {line}: {}", error.message().replace('\n', ", ")))
     })
 }
 
@@ -123,9 +123,9 @@ pub(crate) fn print_agent(settings: AgentSettings) -> Result<(), Failure> {
 /// The URL with its password hidden. The database's URL hides its own.
 fn without_password(url: &str) -> String {
     match reqwest::Url::parse(url) {
-        Ok(mut parsed) if parsed.password().is_some() => {
-            parsed.set_password(Some("***")).ok();
-            parsed.to_string()
+        Ok(mut parsed_url) if parsed_url.password().is_some() => {
+            parsed_url.set_password(Some("***")).ok();
+            parsed_url.to_string()
         }
         _ => url.to_owned(),
     }

@@ -26,7 +26,7 @@ const ANSWER_SIZE_MIN: u64 = 32 * 1024 * 1024;
 settings! {
     /// One layer of settings, or several merged layers.
     "http", HttpSettings => HttpValues {
-        /// The network of a proxy that is believed when it names its client in Forwarded or X-Forwarded-For; once per network
+        /// The network of a proxy that is believed when it names its client in Forwarded or X-Forwarded-For; several may be given
         #[arg(long = "http-trusted-proxy", global = true, value_name = "NETWORK", env = "RONDEL_HTTP_TRUSTED_PROXIES")]
         #[arg(value_delimiter = ',')]
         trusted_proxies: Vec<String> = Vec::new();

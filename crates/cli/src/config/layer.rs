@@ -17,7 +17,7 @@ pub(super) trait Layer: Args + Default + Serialize {
     fn defaults() -> Self;
 
     /// These settings; each one that is not set gets the value of the lower layer.
-    fn with_fallback(self, lower: Self) -> Self;
+    fn with_fallback(self, lower_layer: Self) -> Self;
 
     /// The effective settings: each setting that is not set gets its default, if it has one.
     fn values(self) -> Self::Values;
@@ -59,8 +59,8 @@ macro_rules! settings {
                 Self { $($key: settings!(@default $($default)?),)+ }
             }
 
-            fn with_fallback(self, lower: Self) -> Self {
-                Self { $($key: self.$key.or(lower.$key),)+ }
+            fn with_fallback(self, lower_layer: Self) -> Self {
+                Self { $($key: self.$key.or(lower_layer.$key),)+ }
             }
 
             fn values(self) -> $values {

@@ -31,7 +31,7 @@ settings! {
         /// The URL to which the provider redirects browsers, as registered there: this server's URL with /sign-in/oidc/callback
         #[arg(long = "oidc-redirect-url", global = true, value_name = "URL", env = "RONDEL_OIDC_REDIRECT_URL")]
         redirect_url: String, example "\"https://rondel.example.com/sign-in/oidc/callback\"";
-        /// The scopes to request from the provider, in addition to openid; once per scope
+        /// The scopes to request from the provider, in addition to openid; several may be given
         #[arg(long = "oidc-scope", global = true, value_name = "SCOPE", env = "RONDEL_OIDC_SCOPES", value_delimiter = ',')]
         scopes: Vec<String> = vec!["email".to_owned(), "profile".to_owned()];
         /// The claim of the provider's token that lists groups
@@ -43,7 +43,7 @@ settings! {
             value_name = "GROUP=ROLE[:PLACE]",
             env = "RONDEL_OIDC_GROUP_ROLES",
             value_delimiter = ',',
-            help = "A role that a group gives: GROUP=ROLE, GROUP=ROLE:NAMESPACE or GROUP=ROLE:NAMESPACE/APP; once per role. \
+            help = "A role that a group gives: GROUP=ROLE, GROUP=ROLE:NAMESPACE or GROUP=ROLE:NAMESPACE/APP; several may be given. \
                     If there is any, users of the provider have the roles of their groups, and no others"
         )]
         group_roles: Vec<GroupRoleText> = Vec::new();
@@ -70,12 +70,12 @@ impl OidcSettings {
                 None => Ok(None),
             };
         };
-        let missing = |key: &str| bad_setting(SECTION, key, "is missing; issuer requires it");
+        let missing_setting = |key: &str| bad_setting(SECTION, key, "is missing; issuer requires it");
         let config = OidcConfig {
             issuer,
-            client_id: settings.client_id.ok_or_else(|| missing("client_id"))?,
+            client_id: settings.client_id.ok_or_else(|| missing_setting("client_id"))?,
             client_secret_file: settings.client_secret_file,
-            redirect_url: settings.redirect_url.ok_or_else(|| missing("redirect_url"))?,
+            redirect_url: settings.redirect_url.ok_or_else(|| missing_setting("redirect_url"))?,
             scopes: settings.scopes,
             groups_claim: settings.groups_claim,
             group_roles: settings.group_roles.into_iter().map(|text| text.0).collect(),

@@ -56,7 +56,7 @@ fn add_defaults<S: Layer>(command: Command) -> Command {
     command.mut_args(|arg| {
         let text = match table.get(arg.get_id().as_str()) {
             Some(toml::Value::String(text)) => text.clone(),
-            Some(value) if value.as_array().is_none_or(|all| !all.is_empty()) => value.to_string(),
+            Some(value) if value.as_array().is_none_or(|values| !values.is_empty()) => value.to_string(),
             Some(_) | None => return arg,
         };
         let help = arg.get_help().map(ToString::to_string).unwrap_or_default();

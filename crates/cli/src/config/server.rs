@@ -154,7 +154,7 @@ settings! {
             value_name = "NETWORK",
             env = "RONDEL_SERVER_OUTGOING_ALLOW",
             value_delimiter = ',',
-            help = "A non-public network that webhooks may call, such as 10.1.0.0/16; once per network"
+            help = "A non-public network that webhooks may call, such as 10.1.0.0/16; several may be given"
         )]
         outgoing_allow: Vec<String> = Vec::new();
         #[arg(
@@ -163,7 +163,7 @@ settings! {
             value_name = "NETWORK",
             env = "RONDEL_SERVER_XXL_NETWORKS",
             value_delimiter = ',',
-            help = "A network with executors of XXL-JOB, such as 10.1.0.0/16, which this server may call; once per network. \
+            help = "A network with executors of XXL-JOB, such as 10.1.0.0/16, which this server may call; several may be given. \
                     Without one such executors are not served"
         )]
         xxl_networks: Vec<String> = Vec::new();
@@ -200,7 +200,7 @@ settings! {
             value_name = "KEY",
             env = "RONDEL_SERVER_METRICS_LABELS",
             value_delimiter = ',',
-            help = "A key of jobs' labels by which runs are counted apart in the metrics, such as team; once per key, at most 8"
+            help = "A key of jobs' labels by which runs are counted apart in the metrics, such as team; up to 8 may be given"
         )]
         metrics_labels: Vec<String> = Vec::new();
         /// The file with a secret for reading GET /metrics; it is checked without the database, so that metrics can be read while the database is unreachable
@@ -224,7 +224,7 @@ settings! {
         /// Where traces go: the URL of a collector that takes OTLP over gRPC; without it there are none
         #[arg(long, global = true, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
         otlp_endpoint: String, example "\"http://127.0.0.1:4317\"";
-        /// The share of traces that begin here to export, from 0 to 1; for other traces, their origin decides
+        /// The share of the traces begun here that are exported, from 0 to 1; for other traces, their origin decides
         #[arg(long, global = true, value_name = "SHARE", env = "RONDEL_SERVER_TRACE_RATIO")]
         trace_ratio: f64 = RATIO_DEFAULT;
     }
@@ -362,8 +362,8 @@ impl ServerConfig {
         self.check_executors()?;
         for (key, length) in [("retention", self.settings.retention), ("log_retention", self.settings.log_retention)] {
             if length.0 < RETENTION_MIN {
-                let least = DurationText(RETENTION_MIN);
-                return Err(bad_setting(SECTION, key, format!("{length} is too short, the minimum is {least}")));
+                let min_text = DurationText(RETENTION_MIN);
+                return Err(bad_setting(SECTION, key, format!("{length} is too short, the minimum is {min_text}")));
             }
         }
         check::check_range(SECTION, "script_versions", self.settings.script_versions, (KEPT_VERSIONS_MIN, 10_000))?;
@@ -371,8 +371,8 @@ impl ServerConfig {
         self.check_alerts()?;
         let period = self.settings.alert_rules_period;
         if !(RULES_PERIOD_MIN..=RULES_PERIOD_MAX).contains(&period.0) {
-            let (least, most) = (DurationText(RULES_PERIOD_MIN), DurationText(RULES_PERIOD_MAX));
-            return Err(bad_setting(SECTION, "alert_rules_period", format!("{period} is not from {least} to {most}")));
+            let (min, max) = (DurationText(RULES_PERIOD_MIN), DurationText(RULES_PERIOD_MAX));
+            return Err(bad_setting(SECTION, "alert_rules_period", format!("{period} is not from {min} to {max}")));
         }
         if self.settings.metrics_job_max > METRICS_JOB_MAX {
             let sentence =
@@ -385,18 +385,18 @@ impl ServerConfig {
 
     fn check_metrics_labels(&self) -> Result<(), Failure> {
         let keys = &self.settings.metrics_labels;
-        let refuse = |sentence| Err(bad_setting(SECTION, "metrics_labels", sentence));
+        let refusal = |sentence| Err(bad_setting(SECTION, "metrics_labels", sentence));
         if keys.len() > METRICS_LABEL_COUNT_MAX {
-            return refuse(format!("{} keys, the most is {METRICS_LABEL_COUNT_MAX}", keys.len()));
+            return refusal(format!("{} keys, the most is {METRICS_LABEL_COUNT_MAX}", keys.len()));
         }
         let mut names = BTreeMap::new();
         for key in keys {
             if let Err(sentence) = labels::check_key(key) {
-                return refuse(sentence);
+                return refusal(sentence);
             }
-            if let Some(other) = names.insert(label_name(key), key) {
-                return refuse(format!(
-                    "{other:?} and {key:?} would be the same label {:?} of the metric",
+            if let Some(other_key) = names.insert(label_name(key), key) {
+                return refusal(format!(
+                    "{other_key:?} and {key:?} would be the same label {:?} of the metric",
                     label_name(key)
                 ));
             }
@@ -407,8 +407,8 @@ impl ServerConfig {
     fn check_alerts(&self) -> Result<(), Failure> {
         let period = self.settings.alert_period;
         if period.0 < ALERT_PERIOD_MIN || period.0 > ALERT_PERIOD_MAX {
-            let (least, most) = (DurationText(ALERT_PERIOD_MIN), DurationText(ALERT_PERIOD_MAX));
-            let sentence = format!("{period} is not a period from {least} to {most}");
+            let (min_text, max_text) = (DurationText(ALERT_PERIOD_MIN), DurationText(ALERT_PERIOD_MAX));
+            let sentence = format!("{period} is not a period from {min_text} to {max_text}");
             return Err(bad_setting(SECTION, "alert_period", sentence));
         }
         if let Some(folder) = self.settings.alert_secrets_dir.as_ref().filter(|folder| !folder.is_dir()) {
@@ -419,8 +419,8 @@ impl ServerConfig {
         }
         let period = self.settings.watchdog_period;
         if period.0 < WATCHDOG_PERIOD_MIN {
-            let least = DurationText(WATCHDOG_PERIOD_MIN);
-            let sentence = format!("{period} is too short, the minimum is {least}");
+            let min_text = DurationText(WATCHDOG_PERIOD_MIN);
+            let sentence = format!("{period} is too short, the minimum is {min_text}");
             return Err(bad_setting(SECTION, "watchdog_period", sentence));
         }
         // With an empty prefix, a channel could send any variable of the server anywhere.
@@ -437,8 +437,8 @@ impl ServerConfig {
     fn check_lease(&self) -> Result<(), Failure> {
         let (lease, beat) = (self.settings.lease, self.settings.beat);
         if beat.0 < BEAT_MIN {
-            let least = DurationText(BEAT_MIN);
-            return Err(bad_setting(SECTION, "beat", format!("{beat} is too short, the minimum is {least}")));
+            let min_text = DurationText(BEAT_MIN);
+            return Err(bad_setting(SECTION, "beat", format!("{beat} is too short, the minimum is {min_text}")));
         }
         if lease.0 < beat.0.saturating_mul(4) {
             return Err(bad_setting(
@@ -448,8 +448,8 @@ impl ServerConfig {
             ));
         }
         if lease.0 > LEASE_MAX {
-            let most = DurationText(LEASE_MAX);
-            return Err(bad_setting(SECTION, "lease", format!("{lease} is too long, the longest is {most}")));
+            let max_text = DurationText(LEASE_MAX);
+            return Err(bad_setting(SECTION, "lease", format!("{lease} is too long, the longest is {max_text}")));
         }
         if self.settings.node_weight > WEIGHT_MAX {
             let weight = self.settings.node_weight;
@@ -461,9 +461,9 @@ impl ServerConfig {
     /// Checks that an executor without a server stops its runs before they are given to another one.
     fn check_executors(&self) -> Result<(), Failure> {
         let ServerValues { heartbeat, silence, lost_after, continue_max, .. } = self.settings;
-        let too_short = |key, length: DurationText, least: Duration, what: &str| {
-            let least = DurationText(least);
-            Err(bad_setting(SECTION, key, format!("{length} is too short, it must be at least {least}: {what}")))
+        let too_short = |key, length: DurationText, min: Duration, reason: &str| {
+            let min = DurationText(min);
+            Err(bad_setting(SECTION, key, format!("{length} is too short, it must be at least {min}: {reason}")))
         };
         if heartbeat.0 < HEARTBEAT_MIN {
             return too_short("heartbeat", heartbeat, HEARTBEAT_MIN, "more often is only noise");
@@ -474,19 +474,19 @@ impl ServerConfig {
         }
         let lost_after_min = silence.0.saturating_add(KILL_GRACE);
         if lost_after.0 < lost_after_min {
-            let what = format!("the silence of {silence} and {} for what runs to end", DurationText(KILL_GRACE));
-            return too_short("lost_after", lost_after, lost_after_min, &what);
+            let reason = format!("the silence of {silence} and {} for what runs to end", DurationText(KILL_GRACE));
+            return too_short("lost_after", lost_after, lost_after_min, &reason);
         }
         if continue_max.0 < lost_after.0 {
-            let what = format!("the {lost_after} after which an executor is lost");
-            return too_short("continue_max", continue_max, lost_after.0, &what);
+            let reason = format!("the {lost_after} after which an executor is lost");
+            return too_short("continue_max", continue_max, lost_after.0, &reason);
         }
         if continue_max.0 > CONTINUE_MAX {
-            let most = DurationText(CONTINUE_MAX);
+            let max_text = DurationText(CONTINUE_MAX);
             return Err(bad_setting(
                 SECTION,
                 "continue_max",
-                format!("{continue_max} is too long, it must be at most {most}"),
+                format!("{continue_max} is too long, it must be at most {max_text}"),
             ));
         }
         Ok(())

@@ -82,11 +82,11 @@ pub(crate) struct Listen(pub(crate) SocketAddr);
 impl FromStr for Listen {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let numeric = match text.strip_prefix("localhost:") {
+        let numeric_text = match text.strip_prefix("localhost:") {
             Some(port) => format!("127.0.0.1:{port}"),
             None => text.to_owned(),
         };
-        let address = numeric.parse();
+        let address = numeric_text.parse();
         address.map(Self).map_err(|_| format!("{text:?} is not an address such as 127.0.0.1:8080 or [::]:8080"))
     }
 }
@@ -138,8 +138,8 @@ impl TypedValueParser for DatabaseParser {
         _: Option<&clap::Arg>,
         value: &OsStr,
     ) -> Result<Database, clap::Error> {
-        let parsed = value.to_str().ok_or_else(|| "it is not UTF-8".to_owned()).and_then(str::parse);
-        parsed.map_err(|sentence| {
+        let result = value.to_str().ok_or_else(|| "it is not UTF-8".to_owned()).and_then(str::parse);
+        result.map_err(|sentence| {
             let message = format!("the database's URL (--database or its variable): {sentence}");
             command.clone().error(ErrorKind::ValueValidation, message)
         })
@@ -157,8 +157,8 @@ pub(crate) enum ExecutorCertificates {
 }
 
 impl From<ExecutorCertificates> for Certificates {
-    fn from(wanted: ExecutorCertificates) -> Self {
-        match wanted {
+    fn from(certificates: ExecutorCertificates) -> Self {
+        match certificates {
             ExecutorCertificates::Required => Self::Required,
             ExecutorCertificates::Named => Self::Named,
         }

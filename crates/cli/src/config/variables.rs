@@ -46,11 +46,11 @@ fn unknown_settings_among(names: impl Iterator<Item = String>) -> Vec<String> {
     ];
     let is_known =
         |name: &String| known_names.iter().any(|section| section.contains(name)) || name == handover::HANDOVER_VARIABLE;
-    let is_like_one = |name: &String| PREFIXES.iter().any(|prefix| name.starts_with(prefix));
-    let mut unknown: Vec<String> =
-        names.filter(|name| is_like_one(name) && !is_known(name) && !is_kubernetes_service(name)).collect();
-    unknown.sort();
-    unknown
+    let has_prefix = |name: &String| PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    let mut unknown_names: Vec<String> =
+        names.filter(|name| has_prefix(name) && !is_known(name) && !is_kubernetes_service(name)).collect();
+    unknown_names.sort();
+    unknown_names
 }
 
 fn variables_of_section<S: Args>() -> BTreeSet<String> {

@@ -19,25 +19,30 @@ const XXL_CALLBACK_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// The settings for serving executors of XXL-JOB; `None` if no network is named.
 pub(super) fn xxl_config(settings: &ServerValues) -> Result<Option<XxlConfig>, Failure> {
-    let refuse = |key, sentence: String| Err(bad_setting(SECTION, key, sentence));
+    let refusal = |key, sentence: String| Err(bad_setting(SECTION, key, sentence));
     let networks = AllowedAddresses::parse(settings.xxl_networks.clone());
     let networks = networks.map_err(|sentence| bad_setting(SECTION, XXL_SETTING, sentence))?;
     let timeout = settings.xxl_callback_timeout;
     if !(XXL_CALLBACK_MIN..=XXL_CALLBACK_MAX).contains(&timeout.0) {
-        let (least, most) = (DurationText(XXL_CALLBACK_MIN), DurationText(XXL_CALLBACK_MAX));
-        return refuse("xxl_callback_timeout", format!("{timeout} is not from {least} to {most}"));
+        let (min_text, max_text) = (DurationText(XXL_CALLBACK_MIN), DurationText(XXL_CALLBACK_MAX));
+        return refusal("xxl_callback_timeout", format!("{timeout} is not from {min_text} to {max_text}"));
     }
     if let Some(prefix) = &settings.xxl_prefix {
-        let is_path = |part: &str| {
-            !part.is_empty() && part.chars().all(|sign| sign.is_ascii_alphanumeric() || matches!(sign, '-' | '_' | '.'))
+        let is_path = |path_part: &str| {
+            !path_part.is_empty()
+                && path_part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
         };
-        let parts = prefix.strip_prefix('/').map(|rest| rest.trim_end_matches('/').split('/').collect::<Vec<_>>());
-        let is_own = |first: &&str| matches!(*first, "api" | "n" | "static" | "sign-in" | "rondel.v1.Gateway");
-        if !parts.is_some_and(|parts| parts.iter().all(|part| is_path(part)) && !parts.first().is_some_and(is_own)) {
-            return refuse("xxl_prefix", format!("{prefix:?} is not a path of its own; write it as /scheduler"));
+        let path_parts = prefix.strip_prefix('/').map(|path| path.trim_end_matches('/').split('/').collect::<Vec<_>>());
+        let is_own = |first_path_part: &&str| {
+            matches!(*first_path_part, "api" | "n" | "static" | "sign-in" | "rondel.v1.Gateway")
+        };
+        if !path_parts.is_some_and(|path_parts| {
+            path_parts.iter().all(|path_part| is_path(path_part)) && !path_parts.first().is_some_and(is_own)
+        }) {
+            return refusal("xxl_prefix", format!("{prefix:?} is not a path of its own; write it as /scheduler"));
         }
         if networks.is_empty() {
-            return refuse("xxl_prefix", "has no effect without xxl_networks: no such executor is served".to_owned());
+            return refusal("xxl_prefix", "has no effect without xxl_networks: no such executor is served".to_owned());
         }
     }
     let (prefix, callback_timeout) = (settings.xxl_prefix.clone(), timeout.0);

@@ -4,7 +4,7 @@ use rondel::{JobError, Params, Progress, RunContext};
 use serde::{Deserialize, Serialize};
 
 /// The name of the handler.
-pub(super) const HELLO: &str = "demo.hello";
+pub(super) const HELLO_JOB: &str = "demo.hello";
 
 /// Parameters of the handler demo.hello.
 #[derive(Debug, Deserialize, rondel::schemars::JsonSchema)]
@@ -33,8 +33,8 @@ pub(super) async fn hello(
 ) -> Result<Summary, JobError> {
     tracing::info!("hello, {}", greeting.name);
     let letters = greeting.name.chars().count();
-    for done in 1..=letters {
-        progress.set(done as u64, letters as u64);
+    for done_count in 1..=letters {
+        progress.set(done_count as u64, letters as u64);
         tokio::task::yield_now().await;
     }
     tracing::info!(attempt = run.attempt(), letters, "this was planned for {}", run.fire_at());

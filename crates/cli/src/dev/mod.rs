@@ -27,7 +27,7 @@ const SLOTS: u32 = 16;
 const DRAIN_GRACE: Duration = Duration::from_secs(10);
 /// Maximum number of open connections. It fits the limit of 1,024 open files that most shells set. That limit is not raised, because
 /// the processes of runs would inherit it.
-const CONNECTIONS: usize = 800;
+const CONNECTION_COUNT: usize = 800;
 /// The default of `--log-level`.
 const LOG_LEVEL: &str = "warn";
 
@@ -67,37 +67,37 @@ impl DevArgs {
 
     fn config(&self) -> Result<ServerConfig, Failure> {
         let mut config = ServerConfig::for_dev(&self.data_dir, self.listen, self.insecure_http)?;
-        config.http.limits.connections = CONNECTIONS;
+        config.http.limits.connections = CONNECTION_COUNT;
         Ok(config)
     }
 
     async fn serve(self, config: ServerConfig, stop: CancellationToken) -> Result<(), Failure> {
         let mut startup_files = StartupFiles::default();
         let node = Node::start(&config, &mut startup_files).await?;
-        let started = self.seeded_executor(&node, &mut startup_files).await;
-        let started = match started {
+        let start_result = self.seeded_executor(&node, &mut startup_files).await;
+        let start_result = match start_result {
             Ok(executor) => node.sign_in_line().await.map(|line| (executor, line)),
-            Err(failure) => Err(failure),
+            Err(failure_token) => Err(failure_token),
         };
-        let (executor, sign_in) = match started {
-            Ok(started) => started,
-            Err(failure) => {
+        let (executor, sign_in) = match start_result {
+            Ok(executor_and_line) => executor_and_line,
+            Err(failure_token) => {
                 node.abandon().await;
-                return Err(failure);
+                return Err(failure_token);
             }
         };
         startup_files.commit();
         node.announce(&welcome::lines(&node, sign_in, &self.data_dir, self.listen));
-        let failure = node.failure_token();
+        let failure_token = node.failure_token();
         let stop_requested = async move {
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = failure.cancelled() => {}
+                () = failure_token.cancelled() => {}
             }
         };
-        let ran = executor.run_until(stop_requested).await;
+        let result = executor.run_until(stop_requested).await;
         node.drain(DRAIN_GRACE).await?;
-        Ok(ran?)
+        Ok(result?)
     }
 
     async fn seeded_executor(&self, node: &Node, startup_files: &mut StartupFiles) -> Result<Executor, Failure> {
@@ -111,7 +111,7 @@ impl DevArgs {
             .slots(SLOTS)
             .data_dir(folder)
             .drain_grace(DRAIN_GRACE)
-            .handler(demo::HELLO, demo::hello);
+            .handler(demo::HELLO_JOB, demo::hello);
         let handlers = AgentConfig {
             allow_scripts: self.allow_scripts,
             work_dir: Some(self.data_dir.join("work")),

@@ -33,8 +33,8 @@ async fn create_or_update(node: &Node, namespace: NamespaceId, spec: JobSpec) ->
     };
     let follows_port = spec.name == HTTP_JOB && record.spec.params != spec.params && is_seeded(&record.spec.params);
     if follows_port {
-        let moved = JobSpec { params: spec.params, ..record.spec.clone() };
-        jobs::change(&node.engine, &record, moved, Some(record.version), AUTHOR).await?;
+        let new_spec = JobSpec { params: spec.params, ..record.spec.clone() };
+        jobs::change(&node.engine, &record, new_spec, Some(record.version), AUTHOR).await?;
     }
     Ok(())
 }
@@ -54,7 +54,7 @@ fn documents(server: &str) -> [Value; 3] {
         json!({
             "name": "demo-hello",
             "app": APP,
-            "handler": demo::HELLO,
+            "handler": demo::HELLO_JOB,
             "description": "A handler written in Rust",
             "params": {"name": "world"},
             "schedule": {"every": "5s"},

@@ -13,12 +13,12 @@ pub(super) fn lines(node: &Node, sign_in: String, data_dir: &Path, listen: Liste
         std::env::args_os().next().map_or_else(|| "rondel".to_owned(), |name| name.to_string_lossy().into_owned());
     let flags = connection_flags(&node.url(), data_dir);
     let loopback = if listen.0.ip().is_loopback() { "" } else { " (on this machine)" };
-    let token = data_dir.join("admin.token");
+    let token_path = data_dir.join("admin.token");
     vec![
         sign_in,
         String::new(),
         format!("  API        {}/api/v1{loopback}", node.url()),
-        format!("  API token  {}", token.display()),
+        format!("  API token  {}", token_path.display()),
         "  Demo jobs  demo-hello, demo-shell, demo-http".to_owned(),
         String::new(),
         "Try in another terminal:".to_owned(),

@@ -39,7 +39,8 @@ impl Alerts {
         Some(Self { channels, rules, report })
     }
 
-    pub(super) fn checks(&self, jobs: &BTreeMap<String, Vec<Value>>) -> Vec<Finding> {
+    /// The rules, expectations and reports that name channels which do not exist.
+    pub(super) fn missing_channels(&self, jobs: &BTreeMap<String, Vec<Value>>) -> Vec<Finding> {
         let channel_names: BTreeSet<&str> =
             self.channels.iter().filter_map(|channel| channel["name"].as_str()).collect();
         let remedy = |channel: &str| {
@@ -47,45 +48,46 @@ impl Alerts {
                 "set it up with rondel alert channel set {channel} --kind KIND, or name one of rondel alert channel list"
             )
         };
-        let mut checks = Vec::new();
+        let mut findings = Vec::new();
         for rule in self.rules.iter().filter(|rule| rule["enabled"] == true) {
             let escalation = rule["escalate"].get("channel");
-            let named = rule["channels"].as_array().into_iter().flatten().chain(escalation).filter_map(Value::as_str);
-            for channel in named.filter(|channel| !channel_names.contains(channel)) {
+            let rule_channels =
+                rule["channels"].as_array().into_iter().flatten().chain(escalation).filter_map(Value::as_str);
+            for channel in rule_channels.filter(|channel| !channel_names.contains(channel)) {
                 let finding =
                     format!("alert rule {} reports to channel {channel}, which does not exist", text_of(&rule["name"]));
-                checks.push(Finding { finding, remedy: remedy(channel) });
+                findings.push(Finding { finding, remedy: remedy(channel) });
             }
         }
-        let mut expecting: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        let mut jobs_by_channel: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for job in jobs.values().flatten().filter(|job| job["expect"].is_object()) {
             let channels = job["expect"]["channels"].as_array().map(Vec::as_slice).unwrap_or_default();
-            let named: Vec<&str> = channels.iter().filter_map(Value::as_str).collect();
-            let named = if named.is_empty() { vec![EXPECT_CHANNEL] } else { named };
-            for channel in named.into_iter().filter(|channel| !channel_names.contains(channel)) {
-                expecting.entry(channel).or_default().push(job["name"].as_str().unwrap_or_default());
+            let expected_channels: Vec<&str> = channels.iter().filter_map(Value::as_str).collect();
+            let expected_channels = if expected_channels.is_empty() { vec![EXPECT_CHANNEL] } else { expected_channels };
+            for channel in expected_channels.into_iter().filter(|channel| !channel_names.contains(channel)) {
+                jobs_by_channel.entry(channel).or_default().push(job["name"].as_str().unwrap_or_default());
             }
         }
-        for (channel, names) in expecting {
+        for (channel, names) in jobs_by_channel {
             let noun = if names.len() == 1 { "job" } else { "jobs" };
             let finding = format!(
                 "the expectations of {noun} {} are reported to channel {channel}, which does not exist",
                 first_names(&names)
             );
-            checks.push(Finding { finding, remedy: remedy(channel) });
+            findings.push(Finding { finding, remedy: remedy(channel) });
         }
         let report = self.report.as_ref().and_then(|report| report["channel"].as_str());
         if let Some(channel) = report.filter(|channel| !channel_names.contains(channel)) {
             let finding = format!("the weekly report is sent to channel {channel}, which does not exist");
-            checks.push(Finding { finding, remedy: remedy(channel) });
+            findings.push(Finding { finding, remedy: remedy(channel) });
         }
-        checks
+        findings
     }
 
     /// The disabled channels that a rule, the expectations of a job or the weekly report names.
     pub(super) fn disabled_channels(&self, jobs: &BTreeMap<String, Vec<Value>>) -> Vec<Finding> {
         let rules = self.rules.iter().filter(|rule| rule["enabled"] == true);
-        let expecting = jobs.values().flatten().map(|job| &job["expect"]).filter(|expect| expect.is_object());
+        let expectations = jobs.values().flatten().map(|job| &job["expect"]).filter(|expect| expect.is_object());
         let is_used = |channel: &str| {
             let names = |document: &Value| {
                 let escalation = document["escalate"]["channel"].as_str();
@@ -94,16 +96,18 @@ impl Alerts {
             };
             let is_default = |expect: &Value| expect["channels"].as_array().is_none_or(Vec::is_empty);
             rules.clone().any(names)
-                || expecting.clone().any(|expect| names(expect) || is_default(expect) && channel == EXPECT_CHANNEL)
+                || expectations.clone().any(|expect| names(expect) || is_default(expect) && channel == EXPECT_CHANNEL)
                 || self.report.as_ref().is_some_and(|report| report["channel"] == channel)
         };
-        let disabled = self.channels.iter().filter(|channel| channel["enabled"] == false);
-        let used = disabled.filter_map(|channel| channel["name"].as_str()).filter(|channel| is_used(channel));
-        used.map(|channel| Finding {
-            finding: format!("channel {channel} is disabled: the messages of alerts for it are dropped"),
-            remedy: format!("rondel alert channel set {channel} --enable"),
-        })
-        .collect()
+        let disabled_channels = self.channels.iter().filter(|channel| channel["enabled"] == false);
+        let used_names =
+            disabled_channels.filter_map(|channel| channel["name"].as_str()).filter(|channel| is_used(channel));
+        used_names
+            .map(|channel| Finding {
+                finding: format!("channel {channel} is disabled: the messages of alerts for it are dropped"),
+                remedy: format!("rondel alert channel set {channel} --enable"),
+            })
+            .collect()
     }
 }
 
@@ -132,7 +136,7 @@ mod tests {
             job("c", json!({"late": "1m"})),
             job("d", Value::Null),
         ];
-        let checks = alerts.checks(&BTreeMap::from([("billing".to_owned(), jobs)]));
+        let checks = alerts.missing_channels(&BTreeMap::from([("billing".to_owned(), jobs)]));
         let findings: Vec<&str> = checks.iter().map(|check| check.finding.as_str()).collect();
         assert_eq!(
             findings,
@@ -145,7 +149,7 @@ mod tests {
         );
         assert!(checks[0].remedy.contains("rondel alert channel set gone"), "{checks:#?}");
         assert_eq!(alerts.disabled_channels(&BTreeMap::new()).len(), 0);
-        assert_eq!(Alerts::default().checks(&BTreeMap::new()).len(), 0);
+        assert_eq!(Alerts::default().missing_channels(&BTreeMap::new()).len(), 0);
     }
 
     #[test]

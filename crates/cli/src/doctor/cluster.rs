@@ -24,12 +24,12 @@ struct ClusterState {
     executors: Vec<Value>,
     apps: Vec<Value>,
     /// Runs that wait to be sent.
-    pending: Vec<Value>,
-    /// The jobs by app.
+    pending_runs: Vec<Value>,
+    /// The jobs, keyed by the names of their apps.
     jobs: BTreeMap<String, Vec<Value>>,
-    /// The problems with the jobs that an app's code declares, by app.
+    /// The problems with the jobs that an app's code declares, keyed by the app's name.
     problems: BTreeMap<String, Vec<Value>>,
-    /// The channels, and what names them; `None` if the caller is not allowed to see the channels.
+    /// The channels, and what refers to them; `None` if the caller is not allowed to see the channels.
     alerts: Option<Alerts>,
 }
 
@@ -48,7 +48,7 @@ impl ClusterState {
             executors: items(client, &["executors"], &[("limit", "200")]).await?,
             apps: items(client, &["apps"], &[]).await?,
             alerts: Alerts::read(client).await,
-            pending: pending_runs_until(client, clock::now()).await?,
+            pending_runs: pending_runs_until(client, clock::now()).await?,
             ..Self::default()
         };
         let names: Vec<String> = cluster.apps.iter().map(|app| text_of(&app["name"])).collect();
@@ -68,12 +68,14 @@ impl ClusterState {
         checks.push(self.check_executors());
         checks.extend(self.executors.iter().filter_map(|executor| silent_executor(executor, now)));
         checks.extend(self.check_switched_apps());
-        checks.extend(Jobs { executors: &self.executors, jobs: &self.jobs, pending: &self.pending }.checks(now));
+        checks.extend(
+            Jobs { executors: &self.executors, jobs: &self.jobs, pending_runs: &self.pending_runs }.checks(now),
+        );
         checks.extend(self.check_declarations());
-        let alerts = self.alerts.iter().flat_map(|alerts| alerts.checks(&self.jobs));
-        checks.extend(alerts.map(|problem| failed_check("alerts", problem.finding, problem.remedy)));
-        let disabled = self.alerts.iter().flat_map(|alerts| alerts.disabled_channels(&self.jobs));
-        checks.extend(disabled.map(|problem| warning("alerts", problem.finding, problem.remedy)));
+        let missing_channels = self.alerts.iter().flat_map(|alerts| alerts.missing_channels(&self.jobs));
+        checks.extend(missing_channels.map(|problem| failed_check("alerts", problem.finding, problem.remedy)));
+        let disabled_channels = self.alerts.iter().flat_map(|alerts| alerts.disabled_channels(&self.jobs));
+        checks.extend(disabled_channels.map(|problem| warning("alerts", problem.finding, problem.remedy)));
         if self.apps.len() > APP_COUNT_MAX {
             let finding = format!("{APP_COUNT_MAX} of {} apps were checked", self.apps.len());
             checks.push(warning("apps", finding, "rondel status shows the executors of all"));
@@ -113,9 +115,9 @@ impl ClusterState {
                 "none is online",
                 "start one: rondel agent --server URL --app NAME, or from the SDK",
             ),
-            (online, 0) => passed_check("executors", format!("{online} online")),
-            (online, draining) => {
-                let finding = format!("{online} online, {draining} draining");
+            (online_count, 0) => passed_check("executors", format!("{online_count} online")),
+            (online_count, draining_count) => {
+                let finding = format!("{online_count} online, {draining_count} draining");
                 warning("executors", finding, "draining executors take no new runs; they end when theirs have ended")
             }
         }
@@ -125,10 +127,10 @@ impl ClusterState {
         let switched_apps = self.apps.iter().filter(|app| app["state"].as_str().is_some_and(|state| state != "active"));
         let check = |app: &Value| {
             let (name, state) = (text_of(&app["name"]), text_of(&app["state"]));
-            let effect =
+            let effect_text =
                 if state == "stopped" { "due runs are skipped" } else { "nothing new is sent to its executors" };
             let remedy = format!("rondel app activate {name}, once it may run again");
-            warning("apps", format!("app {name} is {state}: {effect}"), remedy)
+            warning("apps", format!("app {name} is {state}: {effect_text}"), remedy)
         };
         switched_apps.map(check).collect()
     }
@@ -139,7 +141,8 @@ impl ClusterState {
     }
 
     fn check_declarations(&self) -> Vec<Check> {
-        let problems = self.problems.iter().flat_map(|(app, problems)| problems.iter().map(move |one| (app, one)));
+        let problems =
+            self.problems.iter().flat_map(|(app, problems)| problems.iter().map(move |problem| (app, problem)));
         let check = |(app, problem): (&String, &Value)| {
             let (job, pointer, message) =
                 (text_of(&problem["job"]), text_of(&problem["pointer"]), text_of(&problem["message"]));
@@ -157,26 +160,28 @@ impl ClusterState {
 
 /// An executor that sends heartbeats but answers no trigger.
 fn silent_executor(executor: &Value, now: Timestamp) -> Option<Check> {
-    let silent = executor.get("unanswered_triggers").filter(|silent| silent.is_object())?;
+    let unanswered_triggers =
+        executor.get("unanswered_triggers").filter(|unanswered_triggers| unanswered_triggers.is_object())?;
     let (name, app) = (text_of(&executor["name"]), text_of(&executor["app"]));
-    let since = silent["since"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
-    let since = since.map(|at| format!(" since {}", clock::relative_text(at, now))).unwrap_or_default();
-    let count = text_of(&silent["count"]);
-    let finding = format!("{name} of app {app} is connected and does not answer triggers: {count} in a row{since}");
+    let since = unanswered_triggers["since"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
+    let since_text = since.map(|at| format!(" since {}", clock::relative_text(at, now))).unwrap_or_default();
+    let count = text_of(&unanswered_triggers["count"]);
+    let finding =
+        format!("{name} of app {app} is connected and does not answer triggers: {count} in a row{since_text}");
     let remedy = "look at its log and restart it; until it answers, runs go to the other executors of its app first";
     Some(warning("executors", finding, remedy))
 }
 
 /// A server without a lease. If it is the one that answers, it is alive and cannot renew its lease.
 fn dead_node(name: &str, node: &Value, now: Timestamp) -> Vec<Check> {
-    let until = node["lease_until"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
-    let since = until.map(|at| format!(" since {}", clock::relative_text(at, now))).unwrap_or_default();
+    let lease_until = node["lease_until"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
+    let since_text = lease_until.map(|at| format!(" since {}", clock::relative_text(at, now))).unwrap_or_default();
     if node["is_this"] != true {
         let remedy = "start it again, or look at its log; its jobs run on the other nodes";
-        return vec![warning("nodes", format!("{name} is dead{since}"), remedy)];
+        return vec![warning("nodes", format!("{name} is dead{since_text}"), remedy)];
     }
     let finding =
-        format!("{name} answers, and has had no lease{since}: it cannot write to its database, and runs nothing");
+        format!("{name} answers, and has had no lease{since_text}: it cannot write to its database, and runs nothing");
     let remedy = "look at its database (locked, full, read-only or away) and at its log";
     let mut checks = vec![failed_check("nodes", finding, remedy)];
     checks.extend(failing_loops(name, &node["loops"], now));
@@ -185,15 +190,15 @@ fn dead_node(name: &str, node: &Value, now: Timestamp) -> Vec<Check> {
 
 /// The loops of a server that no longer do their work.
 fn failing_loops(node: &str, loops: &Value, now: Timestamp) -> Vec<Check> {
-    let failing = loops.as_array().into_iter().flatten().filter(|one| one["status"] == "failing");
-    let check = |one: &Value| {
-        let (name, error) = (text_of(&one["name"]), text_of(&one["last_error"]));
-        let since = one["failing_since"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
-        let since = since.map(|at| format!(" since {}", clock::relative_text(at, now))).unwrap_or_default();
-        let finding = format!("{node}: the loop {name} fails{since}: {error}");
+    let loop_statuses = loops.as_array().into_iter().flatten().filter(|loop_status| loop_status["status"] == "failing");
+    let to_check = |loop_status: &Value| {
+        let (name, error) = (text_of(&loop_status["name"]), text_of(&loop_status["last_error"]));
+        let since = loop_status["failing_since"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
+        let since_text = since.map(|at| format!(" since {}", clock::relative_text(at, now))).unwrap_or_default();
+        let finding = format!("{node}: the loop {name} fails{since_text}: {error}");
         failed_check("nodes", finding, "look at the log of that server, and at its database")
     };
-    failing.map(check).collect()
+    loop_statuses.map(to_check).collect()
 }
 
 #[cfg(test)]
@@ -264,7 +269,7 @@ mod tests {
             ],
             apps: vec![json!({"name": "a", "state": "stopped"})],
             jobs: BTreeMap::from([("b".to_owned(), vec![job("b1")]), ("c".to_owned(), vec![job("c1"), job("c2")])]),
-            pending: vec![
+            pending_runs: vec![
                 json!({"job": "c1", "due_at": "2026-01-01T00:00:00Z"}),
                 json!({"job": "c1", "due_at": "2026-01-01T00:20:00Z"}),
             ],

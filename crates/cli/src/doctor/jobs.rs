@@ -20,13 +20,13 @@ use crate::status::is_overdue;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Jobs<'a> {
     pub(super) executors: &'a [Value],
-    /// The jobs by app.
+    /// The jobs, keyed by the names of their apps.
     pub(super) jobs: &'a BTreeMap<String, Vec<Value>>,
     /// Runs that wait to be sent.
-    pub(super) pending: &'a [Value],
+    pub(super) pending_runs: &'a [Value],
 }
 
-/// Overdue runs by the name of their job.
+/// Overdue runs, keyed by the names of their jobs.
 type Overdue<'a> = BTreeMap<&'a str, Vec<&'a Value>>;
 
 /// Why no executor can run a job, and the remedy.
@@ -35,16 +35,16 @@ type Obstacle = (String, String);
 impl<'a> Jobs<'a> {
     pub(super) fn checks(&self, now: Timestamp) -> Vec<Check> {
         let mut overdue = Overdue::new();
-        for run in self.pending.iter().filter(|run| is_overdue(run, now)) {
+        for run in self.pending_runs.iter().filter(|run| is_overdue(run, now)) {
             overdue.entry(run["job"].as_str().unwrap_or_default()).or_default().push(run);
         }
         let mut checks = Vec::new();
-        let mut explained = BTreeSet::new();
+        let mut explained_jobs = BTreeSet::new();
         for (app, jobs) in self.jobs {
-            let online: Vec<&Value> = self.online_executors(app).collect();
-            if online.is_empty() {
+            let online_executors: Vec<&Value> = self.online_executors(app).collect();
+            if online_executors.is_empty() {
                 checks.extend(check_unserved_app(app, jobs, &overdue));
-                explained.extend(jobs.iter().filter_map(job_name));
+                explained_jobs.extend(jobs.iter().filter_map(job_name));
                 continue;
             }
             let mut obstacles: BTreeMap<Obstacle, Vec<&str>> = BTreeMap::new();
@@ -52,16 +52,16 @@ impl<'a> Jobs<'a> {
                 let Some(name) = job_name(job).filter(|name| is_scheduled(job) || overdue.contains_key(name)) else {
                     continue;
                 };
-                if let Some(obstacle) = obstacle(app, job, &online) {
+                if let Some(obstacle) = obstacle(app, job, &online_executors) {
                     obstacles.entry(obstacle).or_default().push(name);
-                    explained.insert(name);
+                    explained_jobs.insert(name);
                 }
             }
             checks.extend(
                 obstacles.into_iter().map(|(obstacle, names)| check_of_obstacle(app, &names, obstacle, &overdue)),
             );
         }
-        overdue.retain(|job, _| !explained.contains(job));
+        overdue.retain(|job, _| !explained_jobs.contains(job));
         checks.extend(check_overdue(&overdue, now));
         checks
     }
@@ -107,13 +107,13 @@ fn check_unserved_app(app: &str, jobs: &[Value], overdue: &Overdue<'_>) -> Optio
 }
 
 /// Why no online executor can run the job; `None` if one can.
-fn obstacle(app: &str, job: &Value, online: &[&Value]) -> Option<Obstacle> {
+fn obstacle(app: &str, job: &Value, online_executors: &[&Value]) -> Option<Obstacle> {
     let handler = job["handler"].as_str().unwrap_or_default();
     let has_handler = |executor: &&Value| {
         let handlers = executor["handlers"].as_array().into_iter().flatten().filter_map(Value::as_str);
         takes_handler(handlers, handler)
     };
-    let executors_with_handler: Vec<&Value> = online.iter().copied().filter(has_handler).collect();
+    let executors_with_handler: Vec<&Value> = online_executors.iter().copied().filter(has_handler).collect();
     if executors_with_handler.is_empty() {
         let remedy = format!(
             "start an executor with this handler, or correct the job; rondel app handlers {app} lists the handlers online"
@@ -126,13 +126,13 @@ fn obstacle(app: &str, job: &Value, online: &[&Value]) -> Option<Obstacle> {
         let labels = BTreeMap::deserialize(&executor["labels"]).unwrap_or_default();
         select.admits(given_name(executor["name"].as_str().unwrap_or_default()), &labels)
     };
-    let admitted: Vec<&Value> = executors_with_handler.into_iter().filter(is_admitted).collect();
+    let admitted_executors: Vec<&Value> = executors_with_handler.into_iter().filter(is_admitted).collect();
     let is_switched_off = |executor: &&Value| executor["state"].as_str().is_some_and(|state| state != "active");
-    if !admitted.is_empty() {
-        let names: Vec<&str> = admitted.iter().copied().filter_map(job_name).collect();
+    if !admitted_executors.is_empty() {
+        let names: Vec<&str> = admitted_executors.iter().copied().filter_map(job_name).collect();
         let finding = format!("the executors online that may take it are switched off: {}", first_names(&names));
         let remedy = format!("rondel executor activate NAME --app {app}, once they may run again");
-        return admitted.iter().all(is_switched_off).then_some((finding, remedy));
+        return admitted_executors.iter().all(is_switched_off).then_some((finding, remedy));
     }
     let mut criteria = Vec::new();
     if !spec.labels.is_empty() {
@@ -158,17 +158,19 @@ fn check_of_obstacle(app: &str, jobs: &[&str], (obstacle, remedy): Obstacle, ove
 /// Runs that are overdue although an executor could take them.
 fn check_overdue(overdue: &Overdue<'_>, now: Timestamp) -> Vec<Check> {
     let check = |(job, runs): (&&str, &Vec<&Value>)| {
-        let due = runs.iter().filter_map(|run| run["due_at"].as_str()?.parse::<Timestamp>().ok()).min();
-        let due = due.map(|due| format!(", the oldest due {}", clock::relative_text(due, now))).unwrap_or_default();
-        let finding = format!("job {job} has {}{due}", counted(runs.len(), "overdue run"));
+        let oldest_due = runs.iter().filter_map(|run| run["due_at"].as_str()?.parse::<Timestamp>().ok()).min();
+        let due_text = oldest_due
+            .map(|oldest_due| format!(", the oldest due {}", clock::relative_text(oldest_due, now)))
+            .unwrap_or_default();
+        let finding = format!("job {job} has {}{due_text}", counted(runs.len(), "overdue run"));
         warning("runs", finding, format!("rondel why {job} explains what the run waits for"))
     };
     let mut checks: Vec<Check> = overdue.iter().take(NAME_COUNT_MAX).map(check).collect();
     let other_jobs: Vec<&str> = overdue.keys().skip(NAME_COUNT_MAX).copied().collect();
     if !other_jobs.is_empty() {
-        let have = if other_jobs.len() == 1 { "has" } else { "have" };
+        let verb = if other_jobs.len() == 1 { "has" } else { "have" };
         let finding = format!(
-            "{} {have} {}",
+            "{} {verb} {}",
             counted(other_jobs.len(), "more job"),
             counted(run_count(&other_jobs, overdue), "overdue run")
         );
@@ -189,9 +191,9 @@ mod tests {
 
     const NOW: &str = "2026-01-01T00:10:00Z";
 
-    fn findings(executors: &[Value], jobs: Vec<Value>, pending: &[Value]) -> Vec<(String, String)> {
+    fn findings(executors: &[Value], jobs: Vec<Value>, pending_runs: &[Value]) -> Vec<(String, String)> {
         let jobs = BTreeMap::from([("billing".to_owned(), jobs)]);
-        let checks = Jobs { executors, jobs: &jobs, pending }.checks(NOW.parse().unwrap());
+        let checks = Jobs { executors, jobs: &jobs, pending_runs }.checks(NOW.parse().unwrap());
         checks.into_iter().map(|check| (format!("{}: {}", check.name, check.finding), check.remedy)).collect()
     }
 

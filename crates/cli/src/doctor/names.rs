@@ -4,6 +4,6 @@
 pub(super) const NAME_COUNT_MAX: usize = 5;
 
 pub(super) fn first_names(names: &[&str]) -> String {
-    let more = if names.len() > NAME_COUNT_MAX { ", …" } else { "" };
-    format!("{}{more}", names.iter().take(NAME_COUNT_MAX).copied().collect::<Vec<_>>().join(", "))
+    let ellipsis = if names.len() > NAME_COUNT_MAX { ", …" } else { "" };
+    format!("{}{ellipsis}", names.iter().take(NAME_COUNT_MAX).copied().collect::<Vec<_>>().join(", "))
 }

@@ -8,18 +8,18 @@ use std::io::{BufRead, ErrorKind};
 /// Maximum length of a statement for one of the tables, in bytes: MySQL's own limit is 1 GiB, its default 64 MiB.
 const STATEMENT_LEN_MAX: usize = 64 << 20;
 /// The first bytes of a file that gzip has compressed.
-const GZIP: [u8; 2] = [0x1f, 0x8b];
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// Maximum number of rows read from a table.
 const ROW_COUNT_MAX: usize = 200_000;
 /// Maximum number of columns of a table: MySQL's own limit.
 const COLUMN_COUNT_MAX: usize = 4_096;
 
-/// A row by its columns; NULL is left out.
+/// A row, keyed by its columns; NULL is left out.
 pub(super) use rondel_store::foreign::ForeignRow as Row;
 
 /// Reads the rows of these tables.
 pub(super) fn read(source: &mut dyn BufRead, tables: &[&str]) -> Result<BTreeMap<String, Vec<Row>>, String> {
-    if source.fill_buf().is_ok_and(|begin| begin.starts_with(&GZIP)) {
+    if source.fill_buf().is_ok_and(|first_bytes| first_bytes.starts_with(&GZIP_MAGIC)) {
         return Err(
             "is compressed: unpack it first, such as with gunzip -c FILE | rondel import xxl-job --dump -".to_owned()
         );
@@ -28,14 +28,14 @@ pub(super) fn read(source: &mut dyn BufRead, tables: &[&str]) -> Result<BTreeMap
     let mut columns: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut statements = Statements { source, line: 1, tables };
     while let Some((line, text)) = statements.next()? {
-        let line_error = |why: String| format!("line {line}: {why}");
+        let line_error = |message: String| format!("line {line}: {message}");
         match Statement::read(&text).map_err(line_error)? {
             Statement::Create(table, names) => {
                 columns.insert(table.clone(), names);
                 rows_by_table.entry(table).or_default();
             }
-            Statement::Insert(table, named, rows) => {
-                let names = if named.is_empty() { columns.get(&table) } else { Some(&named) };
+            Statement::Insert(table, named_columns, rows) => {
+                let names = if named_columns.is_empty() { columns.get(&table) } else { Some(&named_columns) };
                 let Some(names) = names else {
                     return Err(line_error(format!(
                         "rows of {table} without the names of its columns, and no CREATE TABLE before them: dump with \
@@ -45,8 +45,8 @@ pub(super) fn read(source: &mut dyn BufRead, tables: &[&str]) -> Result<BTreeMap
                 let table_rows = rows_by_table.entry(table.clone()).or_default();
                 for values in rows {
                     if values.len() != names.len() {
-                        let counts = format!("{} values for {} columns", values.len(), names.len());
-                        return Err(line_error(format!("a row of {table} has {counts}")));
+                        let counts_text = format!("{} values for {} columns", values.len(), names.len());
+                        return Err(line_error(format!("a row of {table} has {counts_text}")));
                     }
                     let pairs = names.iter().cloned().zip(values);
                     table_rows.push(pairs.filter_map(|(name, value)| Some((name, value?))).collect());
@@ -85,8 +85,8 @@ impl Statements<'_> {
     fn next(&mut self) -> Result<Option<(u64, String)>, String> {
         let mut text: Vec<u8> = Vec::new();
         let (mut state, mut line, mut is_stored) = (ScanState::Statement, self.line, true);
-        while let Some(byte) = self.byte()? {
-            let before = text.last().copied();
+        while let Some(byte) = self.read_byte()? {
+            let last_byte = text.last().copied();
             match state {
                 ScanState::Statement => match byte {
                     b';' => {
@@ -102,12 +102,12 @@ impl Statements<'_> {
                     }
                     b'\'' | b'"' | b'`' => state = ScanState::Quoted(byte),
                     b'#' => state = ScanState::LineComment,
-                    b'-' if before == Some(b'-') && !text.iter().rev().skip(1).any(|b| !b.is_ascii_whitespace()) => {
+                    b'-' if last_byte == Some(b'-') && !text.iter().rev().skip(1).any(|b| !b.is_ascii_whitespace()) => {
                         text.clear();
                         state = ScanState::LineComment;
                         continue;
                     }
-                    b'*' if before == Some(b'/') => {
+                    b'*' if last_byte == Some(b'/') => {
                         text.pop();
                         state = ScanState::Comment { star: false };
                         continue;
@@ -119,9 +119,9 @@ impl Statements<'_> {
                     _ => {}
                 },
                 ScanState::Quoted(quote) if byte == b'\\' && quote != b'`' => {
-                    push(&mut text, byte, is_stored);
-                    if let Some(next) = self.byte()? {
-                        push(&mut text, next, is_stored);
+                    push_if_stored(&mut text, byte, is_stored);
+                    if let Some(next_byte) = self.read_byte()? {
+                        push_if_stored(&mut text, next_byte, is_stored);
                     }
                     continue;
                 }
@@ -144,7 +144,7 @@ impl Statements<'_> {
             if state == ScanState::LineComment {
                 continue;
             }
-            push(&mut text, byte, is_stored);
+            push_if_stored(&mut text, byte, is_stored);
             if is_stored && text.len() == PREFIX_LEN && !self.is_wanted(&text) {
                 is_stored = false;
             }
@@ -164,7 +164,7 @@ impl Statements<'_> {
         }
     }
 
-    fn byte(&mut self) -> Result<Option<u8>, String> {
+    fn read_byte(&mut self) -> Result<Option<u8>, String> {
         loop {
             match self.source.fill_buf() {
                 Ok([]) => return Ok(None),
@@ -182,10 +182,10 @@ impl Statements<'_> {
 
     /// Whether the text begins like a statement for one of the tables.
     fn is_wanted(&self, text: &[u8]) -> bool {
-        let begin = String::from_utf8_lossy(&text[..text.len().min(PREFIX_LEN)]).to_ascii_lowercase();
+        let statement_start = String::from_utf8_lossy(&text[..text.len().min(PREFIX_LEN)]).to_ascii_lowercase();
         // The table's name comes before the columns and the values.
-        let begin = begin.split(['(', '\'', '"']).next().unwrap_or_default();
-        let mut words = begin.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.')));
+        let statement_start = statement_start.split(['(', '\'', '"']).next().unwrap_or_default();
+        let mut words = statement_start.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.')));
         let is_statement = matches!(words.next(), Some("insert" | "replace" | "create"));
         is_statement && words.any(|word| self.tables.contains(&word.rsplit('.').next().unwrap_or(word)))
     }
@@ -195,11 +195,11 @@ impl Statements<'_> {
 const PREFIX_LEN: usize = 200;
 
 /// Appends a byte. If `is_stored` is false, the statement is skipped: only its beginning and its last byte are kept.
-fn push(text: &mut Vec<u8>, byte: u8, is_stored: bool) {
+fn push_if_stored(text: &mut Vec<u8>, byte: u8, is_stored: bool) {
     if is_stored || text.len() < PREFIX_LEN {
         text.push(byte);
-    } else if let Some(last) = text.last_mut() {
-        *last = byte;
+    } else if let Some(last_byte) = text.last_mut() {
+        *last_byte = byte;
     }
 }
 
@@ -221,7 +221,7 @@ enum Token {
 
 impl Statement {
     fn read(text: &str) -> Result<Self, String> {
-        let mut tokens = Tokens { rest: text.chars().peekable(), peeked: None };
+        let mut tokens = Tokens { unread_chars: text.chars().peekable(), peeked_token: None };
         let verb = tokens.read_word()?;
         match verb.as_str() {
             "insert" | "replace" => Self::parse_insert(&mut tokens),
@@ -244,9 +244,9 @@ impl Statement {
                 match tokens.next()? {
                     Some(Token::Sign(',')) if names.len() < COLUMN_COUNT_MAX => {}
                     Some(Token::Sign(')')) => break,
-                    other => {
+                    unexpected => {
                         return Err(unexpected_token_text(
-                            other.as_ref(),
+                            unexpected.as_ref(),
                             "a comma or a bracket behind the name of a column",
                         ));
                     }
@@ -256,7 +256,7 @@ impl Statement {
         }
         match token {
             Some(Token::Word(word)) if word.eq_ignore_ascii_case("values") => {}
-            other => return Err(unexpected_token_text(other.as_ref(), "VALUES")),
+            unexpected => return Err(unexpected_token_text(unexpected.as_ref(), "VALUES")),
         }
         let mut rows = Vec::new();
         loop {
@@ -264,7 +264,9 @@ impl Statement {
             match tokens.next()? {
                 Some(Token::Sign(',')) => {}
                 None => return Ok(Self::Insert(table, names, rows)),
-                other => return Err(unexpected_token_text(other.as_ref(), "a comma or the end behind a row")),
+                unexpected => {
+                    return Err(unexpected_token_text(unexpected.as_ref(), "a comma or the end behind a row"));
+                }
             }
         }
     }
@@ -312,24 +314,24 @@ fn is_key(word: &str) -> bool {
 }
 
 struct Tokens<'a> {
-    rest: std::iter::Peekable<std::str::Chars<'a>>,
-    peeked: Option<Token>,
+    unread_chars: std::iter::Peekable<std::str::Chars<'a>>,
+    peeked_token: Option<Token>,
 }
 
 impl Tokens<'_> {
     fn next(&mut self) -> Result<Option<Token>, String> {
-        if let Some(token) = self.peeked.take() {
+        if let Some(token) = self.peeked_token.take() {
             return Ok(Some(token));
         }
-        while self.rest.next_if(|c| c.is_whitespace()).is_some() {}
-        let Some(first) = self.rest.next() else { return Ok(None) };
-        Ok(Some(match first {
-            '\'' | '"' => Token::Text(self.read_quoted(first, true)?),
+        while self.unread_chars.next_if(|c| c.is_whitespace()).is_some() {}
+        let Some(first_char) = self.unread_chars.next() else { return Ok(None) };
+        Ok(Some(match first_char {
+            '\'' | '"' => Token::Text(self.read_quoted(first_char, true)?),
             '`' => Token::Name(self.read_quoted('`', false)?),
             c if is_word_char(c) => {
                 let mut word = String::from(c);
-                while let Some(next) = self.rest.next_if(|c| is_word_char(*c)) {
-                    word.push(next);
+                while let Some(next_char) = self.unread_chars.next_if(|c| is_word_char(*c)) {
+                    word.push(next_char);
                 }
                 Token::Word(word)
             }
@@ -340,22 +342,22 @@ impl Tokens<'_> {
     fn read_quoted(&mut self, quote: char, has_escapes: bool) -> Result<String, String> {
         let mut text = String::new();
         loop {
-            match self.rest.next() {
+            match self.unread_chars.next() {
                 None => return Err("ends within a text".to_owned()),
                 Some(c) if c == quote => {
-                    if self.rest.next_if_eq(&quote).is_none() {
+                    if self.unread_chars.next_if_eq(&quote).is_none() {
                         return Ok(text);
                     }
                     text.push(quote);
                 }
-                Some('\\') if has_escapes => match self.rest.next() {
+                Some('\\') if has_escapes => match self.unread_chars.next() {
                     Some('n') => text.push('\n'),
                     Some('r') => text.push('\r'),
                     Some('t') => text.push('\t'),
                     Some('0') => text.push('\0'),
                     Some('b') => text.push('\u{8}'),
                     Some('Z') => text.push('\u{1a}'),
-                    Some(other) => text.push(other),
+                    Some(escaped) => text.push(escaped),
                     None => return Err("ends within a text".to_owned()),
                 },
                 Some(c) => text.push(c),
@@ -367,18 +369,18 @@ impl Tokens<'_> {
     fn read_word(&mut self) -> Result<String, String> {
         match self.next()? {
             Some(Token::Word(word) | Token::Name(word)) => Ok(word.to_ascii_lowercase()),
-            other => Err(unexpected_token_text(other.as_ref(), "a name")),
+            unexpected => Err(unexpected_token_text(unexpected.as_ref(), "a name")),
         }
     }
 
     /// The name of the table, without that of its database.
-    fn read_table_name(&mut self, first: String) -> Result<String, String> {
-        let mut name = first;
+    fn read_table_name(&mut self, first_part: String) -> Result<String, String> {
+        let mut name = first_part;
         loop {
             match self.next()? {
                 Some(Token::Sign('.')) => name = self.read_word()?,
-                other => {
-                    self.peeked = other;
+                token => {
+                    self.peeked_token = token;
                     return Ok(name.rsplit('.').next().unwrap_or_default().to_owned());
                 }
             }
@@ -389,7 +391,7 @@ impl Tokens<'_> {
         let mut values = Vec::new();
         match self.next()? {
             Some(Token::Sign('(')) => {}
-            other => return Err(unexpected_token_text(other.as_ref(), "a bracket before a row")),
+            unexpected => return Err(unexpected_token_text(unexpected.as_ref(), "a bracket before a row")),
         }
         loop {
             let mut token = self.next()?;
@@ -402,18 +404,20 @@ impl Tokens<'_> {
                 // A character set before a text, such as _utf8mb4.
                 Some(Token::Word(word)) if word.starts_with('_') => match self.next()? {
                     Some(Token::Text(text)) => Some(text),
-                    other => return Err(unexpected_token_text(other.as_ref(), "a text")),
+                    unexpected => return Err(unexpected_token_text(unexpected.as_ref(), "a text")),
                 },
                 Some(Token::Word(word)) if word.starts_with(|c: char| c.is_ascii_digit()) => {
                     Some(format!("{sign}{word}"))
                 }
                 Some(Token::Text(text)) => Some(text),
-                other => return Err(unexpected_token_text(other.as_ref(), "NULL, a number or a text")),
+                unexpected => return Err(unexpected_token_text(unexpected.as_ref(), "NULL, a number or a text")),
             });
             match self.next()? {
                 Some(Token::Sign(',')) if values.len() < COLUMN_COUNT_MAX => {}
                 Some(Token::Sign(')')) => return Ok(values),
-                other => return Err(unexpected_token_text(other.as_ref(), "a comma or a bracket behind a value")),
+                unexpected => {
+                    return Err(unexpected_token_text(unexpected.as_ref(), "a comma or a bracket behind a value"));
+                }
             }
         }
     }

@@ -28,32 +28,32 @@ pub(super) fn read(text: &str, file: &str, app: &str, result: &mut ImportResult)
     }
     let namespaces: BTreeSet<Option<&str>> =
         cron_jobs.iter().map(|item| item.pointer("/metadata/namespace").and_then(Value::as_str)).collect();
-    cron_jobs.iter().for_each(|item| read_one(item, namespaces.len() > 1, app, result));
+    cron_jobs.iter().for_each(|item| read_object(item, namespaces.len() > 1, app, result));
     Ok(())
 }
 
 /// Reads a cron job. If the cron jobs are of several namespaces, the name of the job includes its namespace.
-fn read_one(object: &Value, is_of_several: bool, app: &str, result: &mut ImportResult) {
+fn read_object(object: &Value, is_of_several: bool, app: &str, result: &mut ImportResult) {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (name, namespace) = (text("/metadata/name"), text("/metadata/namespace"));
     let title = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
     let mut entry = Entry::new(format!("CronJob {title}"), name);
     let spec = &object["spec"];
-    if let Some(why) = zone_in_schedule(spec) {
-        return result.leave_out(entry, why);
+    if let Some(reason) = zone_in_schedule(spec) {
+        return result.leave_out(entry, reason);
     }
     let job_spec = &spec["jobTemplate"]["spec"];
     let pod = &job_spec["template"]["spec"];
     let containers = pod["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
     let [container] = containers else {
-        let why = format!("has {} containers: a run is one program", containers.len());
-        return result.leave_out(entry, why);
+        let reason = format!("has {} containers: a run is one program", containers.len());
+        return result.leave_out(entry, reason);
     };
-    let words = |field: &str| container[field].as_array().cloned().unwrap_or_default();
-    let argv: Vec<Value> = words("command").into_iter().chain(words("args")).collect();
+    let word_list = |field: &str| container[field].as_array().cloned().unwrap_or_default();
+    let argv: Vec<Value> = word_list("command").into_iter().chain(word_list("args")).collect();
     let env = environment(container, &mut entry);
     let argv: Vec<Value> = argv.into_iter().map(|word| expand_variables(&word, &env, &mut entry)).collect();
-    if words("command").is_empty() {
+    if word_list("command").is_empty() {
         return result
             .leave_out(entry, "has no command: what its image starts by itself is not known here; give it one");
     }
@@ -69,37 +69,37 @@ fn read_one(object: &Value, is_of_several: bool, app: &str, result: &mut ImportR
     entry.note_change(format!(
         "ran in {image}: it runs where the agent is, which must have its programs (an agent in that image has)"
     ));
-    let mut set = |field: &str, value: Value| drop(job.insert(field.to_owned(), value));
+    let mut set_field = |field: &str, value: Value| drop(job.insert(field.to_owned(), value));
     let slug = if is_of_several { title.replace('/', "-") } else { name.to_owned() };
-    set("name", result.names.unique_name(&slug, &[&title]).into());
-    set("app", app.into());
-    set("handler", "shell".into());
-    set("description", format!("From the CronJob {title} of Kubernetes.").into());
-    set("labels", origin_labels(&[("kubernetes-namespace", namespace), ("kubernetes-name", name)]).into());
-    set("params", params);
+    set_field("name", result.names.unique_name(&slug, &[&title]).into());
+    set_field("app", app.into());
+    set_field("handler", "shell".into());
+    set_field("description", format!("From the CronJob {title} of Kubernetes.").into());
+    set_field("labels", origin_labels(&[("kubernetes-namespace", namespace), ("kubernetes-name", name)]).into());
+    set_field("params", params);
     let zone = spec["timeZone"].as_str().unwrap_or("UTC");
     if spec["timeZone"].is_null() {
         entry.note_change(
             "names no timeZone: it is read in UTC, as most clusters do; the controller's own zone may differ",
         );
     }
-    set("schedule", json!({"cron": cron_schedule(spec), "time_zone": zone}));
-    set("overlap", json!({"policy": overlap_policy(spec["concurrencyPolicy"].as_str())}));
+    set_field("schedule", json!({"cron": cron_schedule(spec), "time_zone": zone}));
+    set_field("overlap", json!({"policy": overlap_policy(spec["concurrencyPolicy"].as_str())}));
     if spec["concurrencyPolicy"] == "Forbid" {
         entry.note_change(
             "concurrencyPolicy Forbid made up for a start that fell into a run once that run had ended: here it is skipped, and with \
              overlap.policy serial it waits",
         );
     }
-    set("misfire", misfire_policy(spec, &mut entry));
-    set("enabled", (spec["suspend"] != true).into());
-    set("retry", json!({"max": retry_count(job_spec, &mut entry), "backoff": "10s..6m"}));
+    set_field("misfire", misfire_policy(spec, &mut entry));
+    set_field("enabled", (spec["suspend"] != true).into());
+    set_field("retry", json!({"max": retry_count(job_spec, &mut entry), "backoff": "10s..6m"}));
     if let Some(seconds) = job_spec["activeDeadlineSeconds"].as_u64() {
-        set("timeout", format!("{seconds}s").into());
+        set_field("timeout", format!("{seconds}s").into());
         entry.note_change("activeDeadlineSeconds held for all attempts together: timeout is that of one");
     }
     if let Some(shards) = shard_count(job_spec, &mut entry) {
-        set("shards", shards.into());
+        set_field("shards", shards.into());
     }
     note_volumes(pod, &mut entry);
     note_bounds(pod, container, &mut entry);
@@ -111,46 +111,46 @@ fn read_one(object: &Value, is_of_several: bool, app: &str, result: &mut ImportR
 /// `$(`.
 fn expand_variables(word: &Value, env: &Map<String, Value>, entry: &mut Entry) -> Value {
     let Some(text) = word.as_str() else { return word.clone() };
-    let (mut rest, mut whole) = (text, String::new());
-    while let Some(place) = rest.find('$') {
-        whole.push_str(&rest[..place]);
-        let after = &rest[place + 1..];
-        let name = after.strip_prefix('(').and_then(|after| Some(after.split_once(')')?.0));
-        rest = match name {
-            _ if after.starts_with('$') => {
-                whole.push('$');
-                &after[1..]
+    let (mut remaining, mut expanded) = (text, String::new());
+    while let Some(dollar_position) = remaining.find('$') {
+        expanded.push_str(&remaining[..dollar_position]);
+        let text_after = &remaining[dollar_position + 1..];
+        let name = text_after.strip_prefix('(').and_then(|text_after| Some(text_after.split_once(')')?.0));
+        remaining = match name {
+            _ if text_after.starts_with('$') => {
+                expanded.push('$');
+                &text_after[1..]
             }
             Some(name) => {
                 match env.get(name).and_then(Value::as_str) {
-                    Some(value) => whole.push_str(value),
+                    Some(value) => expanded.push_str(value),
                     None => {
                         entry.note_unsupported(format!("$({name}) is not in env, and stays as it is: write its value"));
-                        write!(whole, "$({name})").ok();
+                        write!(expanded, "$({name})").ok();
                     }
                 }
-                &after[name.len() + 2..]
+                &text_after[name.len() + 2..]
             }
             None => {
-                whole.push('$');
-                after
+                expanded.push('$');
+                text_after
             }
         };
     }
-    whole.push_str(rest);
-    whole.into()
+    expanded.push_str(remaining);
+    expanded.into()
 }
 
 fn note_containers(pod: &Value, job_spec: &Value, entry: &mut Entry) {
     let names = |field: &str| -> Vec<&str> {
-        pod[field].as_array().into_iter().flatten().map(|one| one["name"].as_str().unwrap_or("?")).collect()
+        pod[field].as_array().into_iter().flatten().map(|object| object["name"].as_str().unwrap_or("?")).collect()
     };
-    let first = names("initContainers");
-    if !first.is_empty() {
+    let init_names = names("initContainers");
+    if !init_names.is_empty() {
         entry.note_unsupported(format!(
             "initContainers ({}): they ran before the command, or beside it as sidecars: let the command do their work, or make a job of \
              each that this one follows from",
-            first.join(", ")
+            init_names.join(", ")
         ));
     }
     if job_spec["podFailurePolicy"].is_object() {
@@ -174,8 +174,8 @@ fn zone_in_schedule(spec: &Value) -> Option<String> {
 /// fields if one begins with `*`. Therefore a `*` before a step is replaced by a range.
 fn cron_schedule(spec: &Value) -> Value {
     let Some(text) = spec["schedule"].as_str() else { return spec["schedule"].clone() };
-    let plain = |field: &str| if field == "?" { "*".to_owned() } else { field.to_owned() };
-    let mut fields: Vec<String> = text.split_whitespace().map(plain).collect();
+    let plain_field = |field: &str| if field == "?" { "*".to_owned() } else { field.to_owned() };
+    let mut fields: Vec<String> = text.split_whitespace().map(plain_field).collect();
     if let [_, _, day, _, weekday] = fields.as_mut_slice()
         && !is_any_day(day)
         && !is_any_day(weekday)
@@ -183,8 +183,8 @@ fn cron_schedule(spec: &Value) -> Value {
         *day = with_range(day, "1-31");
         *weekday = with_range(weekday, "0-6");
     }
-    let is_same = fields.iter().map(String::as_str).eq(text.split_whitespace());
-    if is_same { text.into() } else { fields.join(" ").into() }
+    let is_unchanged = fields.iter().map(String::as_str).eq(text.split_whitespace());
+    if is_unchanged { text.into() } else { fields.join(" ").into() }
 }
 
 /// Whether a day field matches every day, so that the other one decides.
@@ -209,15 +209,15 @@ fn retry_count(job_spec: &Value, entry: &mut Entry) -> u64 {
 /// Notes the container's security context and limits, which are not imported: a run has the user, rights and memory of
 /// its agent.
 fn note_bounds(pod: &Value, container: &Value, entry: &mut Entry) {
-    if [pod, container].iter().any(|it| it["securityContext"].as_object().is_some_and(|it| !it.is_empty())) {
+    if [pod, container].iter().any(|spec| spec["securityContext"].as_object().is_some_and(|map| !map.is_empty())) {
         entry.note_unsupported("securityContext: runs have the agent's user and rights (its --run-as)");
     }
     let limits = container.pointer("/resources/limits").and_then(Value::as_object);
-    let words = |(name, value): (&String, &Value)| match value.as_str() {
+    let limit_text = |(name, value): (&String, &Value)| match value.as_str() {
         Some(text) => format!("{name} {text}"),
         None => format!("{name} {value}"),
     };
-    let limits: Vec<String> = limits.into_iter().flatten().map(words).collect();
+    let limits: Vec<String> = limits.into_iter().flatten().map(limit_text).collect();
     if !limits.is_empty() {
         entry.note_unsupported(format!(
             "resources.limits ({}): a run may use what the agent may; bound the agent where it is started",
@@ -261,9 +261,9 @@ fn environment(container: &Value, entry: &mut Entry) -> Map<String, Value> {
                 secret["name"].as_str().unwrap_or_default(),
                 secret["key"].as_str().unwrap_or_default()
             );
-            let known = place.replace(|c: char| !c.is_ascii_alphanumeric(), "_").to_uppercase();
-            env.insert(name.to_owned(), format!("{{{{secret.{known}}}}}").into());
-            entry.note_change(format!("{name} comes from the secret {place}: give the agent the secret {known}"));
+            let secret_name = place.replace(|c: char| !c.is_ascii_alphanumeric(), "_").to_uppercase();
+            env.insert(name.to_owned(), format!("{{{{secret.{secret_name}}}}}").into());
+            entry.note_change(format!("{name} comes from the secret {place}: give the agent the secret {secret_name}"));
         } else if variable["valueFrom"].is_null() {
             env.insert(name.to_owned(), "".into());
         } else {

@@ -217,8 +217,8 @@ impl CrontabArgs {
         self.executor.as_deref().map_or(Ok(()), |executor| check_name("--executor", executor))?;
         self.time_zone.as_deref().map_or(Ok(()), check_zone)?;
         let (app, zone, executor) = (self.app.as_str(), self.time_zone.as_deref(), self.executor.as_deref());
-        let from = source_name(&self.file);
-        let file = Some(from.as_str()).filter(|_| self.file.as_os_str() != "-");
+        let source_text = source_name(&self.file);
+        let file = Some(source_text.as_str()).filter(|_| self.file.as_os_str() != "-");
         let source = crontab::CrontabSource {
             app,
             zone,
@@ -229,7 +229,7 @@ impl CrontabArgs {
         };
         let mut result = crontab::read(&read_text(&self.file)?, &source).map_err(Failure::refused)?;
         self.initial_state.apply(&mut result, "cron");
-        finish(&result, &from, &self.report)
+        finish(&result, &source_text, &self.report)
     }
 }
 
@@ -241,15 +241,16 @@ impl KubernetesArgs {
             let name = source_name(file);
             kubernetes::read(&read_text(file)?, &name, &self.app, &mut result).map_err(Failure::refused)?;
         }
-        let from: Vec<String> = self.files.iter().map(|file| source_name(file)).collect();
-        let from = from.join(", ");
+        let source_names: Vec<String> = self.files.iter().map(|file| source_name(file)).collect();
+        let source_text = source_names.join(", ");
         if result.entries.is_empty() {
-            let detail =
-                format!("{from}: no CronJob of Kubernetes is in it; give what kubectl get cronjobs -A -o yaml prints");
+            let detail = format!(
+                "{source_text}: no CronJob of Kubernetes is in it; give what kubectl get cronjobs -A -o yaml prints"
+            );
             return Err(Failure::refused(detail));
         }
         self.initial_state.apply(&mut result, "Kubernetes");
-        finish(&result, &from, &self.report)
+        finish(&result, &source_text, &self.report)
     }
 }
 
@@ -341,13 +342,13 @@ fn check_zone(value: &str) -> Result<(), Failure> {
     parse_zone(value).map(drop).map_err(|error| Failure::refused(format!("--time-zone: {error}")))
 }
 
-fn finish(result: &ImportResult, from: &str, to: &ReportArgs) -> Result<(), Failure> {
-    for path in &to.report {
+fn finish(result: &ImportResult, source: &str, report_args: &ReportArgs) -> Result<(), Failure> {
+    for path in &report_args.report {
         let is_page = path.extension().is_some_and(|extension| extension == "html" || extension == "htm");
-        let report = if is_page { result.page(from) } else { result.json() };
+        let report = if is_page { result.page(source) } else { result.json() };
         std::fs::write(path, report).map_err(|error| write_failure(path, &error))?;
     }
     output::print_lines(&result.yaml())?;
-    output::print_message(&result.text(from));
+    output::print_message(&result.text(source));
     Ok(())
 }

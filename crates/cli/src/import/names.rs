@@ -23,9 +23,9 @@ pub(super) struct Names {
 /// # Errors
 /// A sentence with what is allowed.
 pub(super) fn check_prefix(prefix: &str) -> Result<(), String> {
-    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
-    let starts_well = prefix.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
-    if starts_well && prefix.len() <= PREFIX_LEN_MAX && prefix.chars().all(is_plain) {
+    let is_name_char = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
+    let has_valid_start = prefix.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
+    if has_valid_start && prefix.len() <= PREFIX_LEN_MAX && prefix.chars().all(is_name_char) {
         return Ok(());
     }
     Err(format!(
@@ -44,23 +44,25 @@ impl Names {
     /// appended, so that the name does not depend on other jobs. If another job has the same first identity, the hash
     /// of the next one is used. A number is appended only if all of these are taken.
     pub(super) fn unique_name(&mut self, text: &str, identities: &[&str]) -> String {
-        let room = self.free_len();
-        let stem = format!("{}{}", self.prefix, cut(&slug(text), room));
-        let hashed: Vec<String> = identities.iter().map(|identity| format!("{stem}-{:08x}", hash(identity))).collect();
+        let free_len = self.free_len();
+        let stem = format!("{}{}", self.prefix, cut_slug(&slug(text), free_len));
+        let hashed_names: Vec<String> =
+            identities.iter().map(|identity| format!("{stem}-{:08x}", hash(identity))).collect();
         let is_known = identities.first().is_some_and(|identity| !self.named_identities.insert((*identity).to_owned()));
-        let skipped = usize::from(is_known && identities.len() > 1);
-        let last = hashed.last().unwrap_or(&stem).clone();
-        let is_whole = text.trim().chars().count() <= room;
-        let plain = is_whole.then_some(stem);
-        let numbered = (2_u32..).map(|number| format!("{last}-{number}"));
-        let mut candidates = plain.into_iter().chain(hashed.into_iter().skip(skipped)).chain(numbered);
+        let skipped_count = usize::from(is_known && identities.len() > 1);
+        let last_hashed_name = hashed_names.last().unwrap_or(&stem).clone();
+        let is_whole = text.trim().chars().count() <= free_len;
+        let plain_name = is_whole.then_some(stem);
+        let numbered_names = (2_u32..).map(|number| format!("{last_hashed_name}-{number}"));
+        let mut candidates =
+            plain_name.into_iter().chain(hashed_names.into_iter().skip(skipped_count)).chain(numbered_names);
         candidates.find(|name| self.used_names.insert(name.clone())).unwrap_or_default()
     }
 
     /// The name of a job that has its own id: the text, cut if it is long, and the id.
     pub(super) fn unique_name_with_id(&mut self, text: &str, id: &str) -> String {
-        let room = self.free_len().saturating_sub(id.len() + 1);
-        self.unique_name(&format!("{}-{id}", cut(&slug(text), room)), &[id])
+        let free_len = self.free_len().saturating_sub(id.len() + 1);
+        self.unique_name(&format!("{}-{id}", cut_slug(&slug(text), free_len)), &[id])
     }
 
     const fn free_len(&self) -> usize {
@@ -78,13 +80,13 @@ pub(super) fn slug(text: &str) -> String {
             _ => slug.push('-'),
         }
     }
-    let slug = cut(slug.trim_matches(['-', '.', '_']), STEM_LEN_MAX);
+    let slug = cut_slug(slug.trim_matches(['-', '.', '_']), STEM_LEN_MAX);
     if slug.is_empty() { "job".to_owned() } else { slug }
 }
 
-fn cut(slug: &str, len: usize) -> String {
-    let part: String = slug.chars().take(len).collect();
-    part.trim_end_matches(['-', '.', '_']).to_owned()
+fn cut_slug(slug: &str, len: usize) -> String {
+    let slug_start: String = slug.chars().take(len).collect();
+    slug_start.trim_end_matches(['-', '.', '_']).to_owned()
 }
 
 /// FNV-1a: a text has the same hash in each import.

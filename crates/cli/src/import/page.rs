@@ -20,8 +20,8 @@ details{border-bottom:1px solid var(--line);padding:.4rem 0}summary{cursor:point
 ul{margin:.3rem 0 .3rem 1.2rem;padding:0}";
 
 impl ImportResult {
-    /// The page; `from` names the source.
-    pub(super) fn page(&self, from: &str) -> String {
+    /// The report as a page; `source` is where the jobs come from.
+    pub(super) fn page(&self, source: &str) -> String {
         let mut page = String::from(
             "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
@@ -30,7 +30,7 @@ impl ImportResult {
         write!(
             page,
             "<title>Import from {0}</title><style>{STYLE}</style></head><body>\n<h1>Import from {0}</h1>\n",
-            escape(from)
+            escape(source)
         )
         .ok();
         writeln!(page, "<p>{}.</p>", escape(&self.counts_text())).ok();
@@ -108,18 +108,18 @@ fn write_entry(page: &mut String, entry: &Entry) {
 
 /// Escapes a text, so that nothing in it is markup.
 fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
+    let mut escaped_text = String::with_capacity(text.len());
     for c in harmless_text(text).chars() {
         match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            c => escaped.push(c),
+            '&' => escaped_text.push_str("&amp;"),
+            '<' => escaped_text.push_str("&lt;"),
+            '>' => escaped_text.push_str("&gt;"),
+            '"' => escaped_text.push_str("&quot;"),
+            '\'' => escaped_text.push_str("&#39;"),
+            c => escaped_text.push(c),
         }
     }
-    escaped
+    escaped_text
 }
 
 fn escape_lines(text: &str) -> String {

@@ -13,7 +13,7 @@ const SAME_NOTE_MAX: usize = 3;
 /// Maximum number of jobs that the line of such a note names.
 const NAME_COUNT_MAX: usize = 3;
 
-/// The names of the jobs with each note, by the kind and the text of the note.
+/// The names of the jobs with each note, keyed by the kind and the text of the note.
 type Notes<'a> = BTreeMap<(&'static str, &'a str), Vec<&'a str>>;
 
 impl ImportResult {
@@ -26,39 +26,39 @@ impl ImportResult {
     pub(super) fn counts_text(&self) -> String {
         let jobs = || self.entries.iter().filter(|entry| entry.is_job());
         let left_out = jobs().filter(|entry| entry.is_left_out()).count();
-        let noted = jobs().filter(|entry| !entry.is_left_out() && !entry.notes.is_empty()).count();
-        let plain = jobs().count() - left_out - noted;
-        let mut sums = format!(
-            "{}: {plain} as they were, {noted} with notes, {left_out} left out",
+        let noted_count = jobs().filter(|entry| !entry.is_left_out() && !entry.notes.is_empty()).count();
+        let plain_count = jobs().count() - left_out - noted_count;
+        let mut text = format!(
+            "{}: {plain_count} as they were, {noted_count} with notes, {left_out} left out",
             counted(jobs().count(), "job")
         );
-        for (subject, word) in [(Subject::Group, "group"), (Subject::User, "user")] {
+        for (subject, noun) in [(Subject::Group, "group"), (Subject::User, "user")] {
             let count = self.entries.iter().filter(|entry| entry.subject == subject).count();
             if count > 0 {
-                write!(sums, "; {}", counted(count, word)).ok();
+                write!(text, "; {}", counted(count, noun)).ok();
             }
         }
-        sums
+        text
     }
 
     /// The report as text: the sums, the remarks, a line for each note and, at the end, one line for each note that many
     /// jobs have.
-    pub(super) fn text(&self, from: &str) -> String {
-        let mut text = self.counts_text().replacen(':', &format!(" from {}:", harmless_text(from)), 1) + "\n";
+    pub(super) fn text(&self, source: &str) -> String {
+        let mut text = self.counts_text().replacen(':', &format!(" from {}:", harmless_text(source)), 1) + "\n";
         for remark in &self.remarks {
             writeln!(text, "  {}", harmless_text(remark)).ok();
         }
-        let shared = self.shared_notes();
+        let shared_notes = self.shared_notes();
         for entry in &self.entries {
             for note in &entry.notes {
                 let (_, word) = entry.class_and_word(note);
-                if !shared.contains_key(&(word, &note.text)) {
-                    let (name, from) = (harmless_text(entry.name()), harmless_text(&entry.from));
-                    writeln!(text, "  {name} ({from}): {word}: {}", harmless_text(&note.text)).ok();
+                if !shared_notes.contains_key(&(word, &note.text)) {
+                    let (name, entry_source) = (harmless_text(entry.name()), harmless_text(&entry.from));
+                    writeln!(text, "  {name} ({entry_source}): {word}: {}", harmless_text(&note.text)).ok();
                 }
             }
         }
-        for ((word, note), jobs) in shared {
+        for ((word, note), jobs) in shared_notes {
             writeln!(
                 text,
                 "  {} ({}): {word}: {}",
@@ -94,9 +94,9 @@ impl ImportResult {
 
 /// The first names of a list.
 fn first_names(names: &[&str]) -> String {
-    let more = if names.len() > NAME_COUNT_MAX { ", …" } else { "" };
-    let first: Vec<_> = names.iter().take(NAME_COUNT_MAX).map(|name| harmless_text(name)).collect();
-    first.join(", ") + more
+    let ellipsis = if names.len() > NAME_COUNT_MAX { ", …" } else { "" };
+    let shown_names: Vec<_> = names.iter().take(NAME_COUNT_MAX).map(|name| harmless_text(name)).collect();
+    shown_names.join(", ") + ellipsis
 }
 
 #[cfg(test)]

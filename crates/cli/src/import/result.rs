@@ -205,8 +205,8 @@ impl ImportResult {
     }
 
     /// Adds an entry without a definition.
-    pub(super) fn leave_out(&mut self, mut entry: Entry, why: impl Into<String>) {
-        entry.replace_notes(vec![why.into()]);
+    pub(super) fn leave_out(&mut self, mut entry: Entry, reason: impl Into<String>) {
+        entry.replace_notes(vec![reason.into()]);
         self.entries.push(entry);
     }
 
@@ -284,12 +284,14 @@ const FIELDS: [&str; 19] = [
 
 /// The errors of a definition, as the server would report them.
 pub(super) fn definition_errors(job: &Value) -> Vec<String> {
-    let line = |pointer: &str, message: &str| format!("{pointer}: {message}");
+    let error_line = |pointer: &str, message: &str| format!("{pointer}: {message}");
     match shape::read::<JobSpec>(job.clone().into()) {
-        Err(shape_errors) => shape_errors.errors.iter().map(|error| line(&error.pointer, &error.message)).collect(),
+        Err(shape_errors) => {
+            shape_errors.errors.iter().map(|error| error_line(&error.pointer, &error.message)).collect()
+        }
         Ok(spec) => {
             let errors: Vec<FieldError> = spec.compile().err().unwrap_or_default();
-            errors.iter().map(|error| line(&error.pointer, &error.message)).collect()
+            errors.iter().map(|error| error_line(&error.pointer, &error.message)).collect()
         }
     }
 }
@@ -304,14 +306,14 @@ fn never_fires(job: &Value) -> bool {
 
 /// Labels that name a job's origin. A value that no label can have is left out.
 pub(super) fn origin_labels(pairs: &[(&str, &str)]) -> Map<String, Value> {
-    let valid = pairs.iter().filter(|(_, value)| check_value(value).is_ok());
-    valid.map(|(key, value)| ((*key).to_owned(), Value::from(*value))).collect()
+    let valid_pairs = pairs.iter().filter(|(_, value)| check_value(value).is_ok());
+    valid_pairs.map(|(key, value)| ((*key).to_owned(), Value::from(*value))).collect()
 }
 
 /// Quotes any text as one word of a shell.
 pub(super) fn shell_quoted(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
-    if !text.is_empty() && text.chars().all(is_plain) {
+    let needs_no_quotes = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
+    if !text.is_empty() && text.chars().all(needs_no_quotes) {
         return text.to_owned();
     }
     format!("'{}'", harmless_text(text).replace('\'', "'\\''"))

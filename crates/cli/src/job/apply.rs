@@ -19,7 +19,7 @@ use crate::progress::Progress;
 use crate::terminal::harmless_text;
 use crate::{clock, output};
 
-const PATH: [&str; 2] = ["jobs", "apply"];
+const APPLY_PATH: [&str; 2] = ["jobs", "apply"];
 /// How many errors are listed.
 const FINDINGS_MAX: usize = 20;
 /// How many other jobs with the same error are named.
@@ -95,7 +95,8 @@ impl FileArgs {
         let mut query = self.query();
         query.push(("dry_run", "true"));
         let body = Some(("application/json", request_body(entries)));
-        let answer = client.call(Call { method: Method::POST, path: &PATH, query: &query, body, headers: &[] }).await?;
+        let answer =
+            client.call(Call { method: Method::POST, path: &APPLY_PATH, query: &query, body, headers: &[] }).await?;
         answer.map_err(|refusal| refusal_failure(client, entries, &refusal))
     }
 }
@@ -128,11 +129,11 @@ fn finding_line(entries: &[Entry], finding: &Finding) -> String {
     let Some((place, pointer)) = locate(entries, &finding.pointer) else { return message.clone() };
     let mut line = format!("{place}: {pointer}{}{message}", if pointer.is_empty() { "" } else { ": " });
     if finding.count > 1 {
-        let others = finding.indexes.iter().skip(1).take(OTHER_JOBS_MAX);
-        let names = others.filter_map(|index| Some(entries.get(*index)?.label(*index))).collect::<Vec<_>>();
-        let more = if finding.count > names.len() + 1 { ", …" } else { "" };
+        let other_indexes = finding.indexes.iter().skip(1).take(OTHER_JOBS_MAX);
+        let names = other_indexes.filter_map(|index| Some(entries.get(*index)?.label(*index))).collect::<Vec<_>>();
+        let more_text = if finding.count > names.len() + 1 { ", …" } else { "" };
         line.push_str(&format!(
-            "; the same in {}: {}{more}",
+            "; the same in {}: {}{more_text}",
             counted(finding.count - 1, "other job"),
             harmless_text(&names.join(", "))
         ));
@@ -142,10 +143,10 @@ fn finding_line(entries: &[Entry], finding: &Finding) -> String {
 
 /// Resolves `/3/schedule/cron` to a place in a file, and to the pointer below the job.
 fn locate<'a>(entries: &[Entry], pointer: &'a str) -> Option<(String, &'a str)> {
-    let rest = pointer.strip_prefix('/')?;
-    let end = rest.find('/').unwrap_or(rest.len());
-    let entry = entries.get(rest[..end].parse::<usize>().ok()?)?;
-    Some((entry.place(&rest[end..]), &rest[end..]))
+    let index_and_path = pointer.strip_prefix('/')?;
+    let index_len = index_and_path.find('/').unwrap_or(index_and_path.len());
+    let entry = entries.get(index_and_path[..index_len].parse::<usize>().ok()?)?;
+    Some((entry.place(&index_and_path[index_len..]), &index_and_path[index_len..]))
 }
 
 impl PlanArgs {
@@ -153,7 +154,7 @@ impl PlanArgs {
         let entries = read_all(&self.files.files)?;
         let body = self.files.plan(client, &entries).await?;
         let answer: ApplyReport = parse_answer(body.text())?;
-        let written = print(&body, &answer, format);
+        let print_result = print(&body, &answer, format);
         if matches!(format.format, Format::Table | Format::Wide) {
             match answer.summary {
                 summary if summary.has_no_changes() => {
@@ -163,7 +164,7 @@ impl PlanArgs {
             }
         }
         let has_changes = self.exit_code && !answer.summary.has_no_changes();
-        output_or_verdict(written, if has_changes { Err(Failure::silent(Exit::Changes)) } else { Ok(()) })
+        output_or_verdict(print_result, if has_changes { Err(Failure::silent(Exit::Changes)) } else { Ok(()) })
     }
 }
 
@@ -179,8 +180,8 @@ fn print(body: &Body, answer: &ApplyReport, format: FormatArgs) -> Result<(), Fa
             output::print_json(&page.items.iter().map(|item| item.get()).collect::<Vec<_>>().join("\n"))
         }
         Format::Name => {
-            let moved = answer.items.iter().filter(|item| item.action != "unchanged");
-            output::print_names(moved.map(|item| &item.name))
+            let changed_items = answer.items.iter().filter(|item| item.action != "unchanged");
+            output::print_names(changed_items.map(|item| &item.name))
         }
         Format::Table | Format::Wide => {
             let (paint, now) = (Paint::of_stdout(), clock::now());
@@ -201,7 +202,7 @@ fn print_warnings<'a>(items: impl Iterator<Item = &'a Item>) {
     let count = jobs_by_warning.len();
     for (warning, jobs) in jobs_by_warning.into_iter().take(WARNINGS_MAX) {
         let jobs = match jobs.as_slice() {
-            [one] => (*one).to_owned(),
+            [single_job] => (*single_job).to_owned(),
             several => format!("{} jobs", several.len()),
         };
         output::print_message(&format!("warning: {}: {}", harmless_text(&jobs), harmless_text(warning)));
@@ -220,13 +221,13 @@ impl ApplyArgs {
         if matches!(format.format, Format::Json | Format::Yaml) {
             return self.apply_at_once(client, &entries, format).await;
         }
-        let answer = client.post_for_lines(&PATH, &self.files.query(), request_body(&entries)).await?;
+        let answer = client.post_for_lines(&APPLY_PATH, &self.files.query(), request_body(&entries)).await?;
         let mut answer = answer.map_err(|refusal| refusal_failure(client, &entries, &refusal))?;
         let progress = Progress::new(entries.len(), "applying");
         let (mut items, mut summary) = (Vec::new(), None);
         while let Some(text) = answer.next().await? {
             match parse_answer(&text)? {
-                Line::End { summary: sent } => summary = Some(sent),
+                Line::End { summary: sent_summary } => summary = Some(sent_summary),
                 Line::Ended { ended } => {
                     drop(progress);
                     return Err(Failure::new(Exit::Failed, harmless_text(&ended.message).to_string()));
@@ -243,7 +244,7 @@ impl ApplyArgs {
             return Err(Failure::new(Exit::Unreachable, message));
         };
         items.sort_by_key(|(item, _)| item.index.unwrap_or(usize::MAX));
-        let written = report_items(&items, format);
+        let print_result = report_items(&items, format);
         if matches!(format.format, Format::Table | Format::Wide) {
             output::print_message(&if summary.has_no_changes() {
                 format!("nothing changed: {}", summary.words())
@@ -251,16 +252,17 @@ impl ApplyArgs {
                 summary.words()
             });
         }
-        output_or_verdict(written, check_failures(items.iter().map(|(item, _)| item)))
+        output_or_verdict(print_result, check_failures(items.iter().map(|(item, _)| item)))
     }
 
     /// Applies all jobs, and prints the server's answer unchanged.
     async fn apply_at_once(&self, client: &Client, entries: &[Entry], format: FormatArgs) -> Result<(), Failure> {
         let (query, body) = (self.files.query(), Some(("application/json", request_body(entries))));
-        let answer = client.call(Call { method: Method::POST, path: &PATH, query: &query, body, headers: &[] }).await?;
+        let answer =
+            client.call(Call { method: Method::POST, path: &APPLY_PATH, query: &query, body, headers: &[] }).await?;
         let body = answer.map_err(|refusal| refusal_failure(client, entries, &refusal))?;
-        let written = output::print_document(body.text(), format.format);
-        output_or_verdict(written, check_failures(parse_answer::<ApplyReport>(body.text())?.items.iter()))
+        let print_result = output::print_document(body.text(), format.format);
+        output_or_verdict(print_result, check_failures(parse_answer::<ApplyReport>(body.text())?.items.iter()))
     }
 
     /// Shows which jobs would be removed, and asks for consent; refuses if there is no terminal.
@@ -281,9 +283,9 @@ impl ApplyArgs {
         }
         write!(std::io::stderr(), "remove {}: {}? [y/N] ", counted(removed_jobs.len(), "job"), removed_jobs.join(", "))
             .ok();
-        let mut line = String::new();
-        std::io::stdin().read_line(&mut line)?;
-        match line.trim() {
+        let mut reply = String::new();
+        std::io::stdin().read_line(&mut reply)?;
+        match reply.trim() {
             "y" | "Y" | "yes" => Ok(()),
             _ => Err(Failure::from_text("nothing was saved")),
         }
@@ -297,8 +299,8 @@ fn report_items(items: &[(Item, String)], format: FormatArgs) -> Result<(), Fail
             output::print_json(&items.iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>().join("\n"))
         }
         Format::Name => {
-            let moved = items.iter().filter(|(item, _)| item.action != "unchanged");
-            output::print_names(moved.map(|(item, _)| &item.name))
+            let changed_items = items.iter().filter(|(item, _)| item.action != "unchanged");
+            output::print_names(changed_items.map(|(item, _)| &item.name))
         }
         Format::Table | Format::Wide => {
             print_warnings(items.iter().map(|(item, _)| item));
@@ -309,15 +311,16 @@ fn report_items(items: &[(Item, String)], format: FormatArgs) -> Result<(), Fail
 
 /// Fails if a job failed, with the exit code for the first such job.
 fn check_failures<'a>(items: impl Iterator<Item = &'a Item>) -> Result<(), Failure> {
-    let failed: Vec<_> = items.filter_map(|item| Some((item, item.error.as_ref()?))).collect();
-    let Some((item, error)) = failed.first() else { return Ok(()) };
+    let failed_items: Vec<_> = items.filter_map(|item| Some((item, item.error.as_ref()?))).collect();
+    let Some((item, error)) = failed_items.first() else { return Ok(()) };
     let exit = match error.code.as_str() {
         "version_mismatch" | "job_exists" | "job_is_parent" | "job_not_found" => Exit::Conflict,
         _ => Exit::Failed,
     };
-    let more = if failed.len() > 1 { format!(" (the first of {})", failed.len()) } else { String::new() };
+    let count_text =
+        if failed_items.len() > 1 { format!(" (the first of {})", failed_items.len()) } else { String::new() };
     let (name, message) = (harmless_text(&item.name), harmless_text(&error.message));
-    Err(Failure::new(exit, format!("{name} was not saved{more}: {message}; the others were: apply again")))
+    Err(Failure::new(exit, format!("{name} was not saved{count_text}: {message}; the others were: apply again")))
 }
 
 #[cfg(test)]

@@ -122,7 +122,9 @@ impl DefinitionArgs {
         }
         match self.overrides.as_slice() {
             [] => {}
-            [word] if !word.starts_with('/') => drop(document.insert("overrides".to_owned(), json!(word))),
+            [override_text] if !override_text.starts_with('/') => {
+                drop(document.insert("overrides".to_owned(), json!(override_text)))
+            }
             pointers => drop(document.insert("overrides".to_owned(), json!(pointers))),
         }
         if let Some(policy) = &self.overlap {
@@ -143,11 +145,11 @@ impl DefinitionArgs {
     fn expectations(&self) -> Option<Value> {
         let mut expect = Map::new();
         if let Some(time) = &self.success_by {
-            let by = match &self.success_by_zone {
+            let success_by = match &self.success_by_zone {
                 Some(zone) => json!({ "time": time, "zone": zone }),
                 None => json!({ "time": time }),
             };
-            expect.insert("success_by".to_owned(), by);
+            expect.insert("success_by".to_owned(), success_by);
         }
         let lengths =
             [("no_success_for", &self.no_success_for), ("longer_than", &self.longer_than), ("late", &self.late)];

@@ -35,29 +35,29 @@ impl EditArgs {
         let folder = private_folder()?;
         let file = folder.path().join(format!("{}.yaml", self.name));
         let mut remarks = vec![format!("Job {}. What is left out has its default; see docs/API.md.", self.name)];
-        let original = export.text().to_owned();
-        let mut text = original.clone();
+        let original_text = export.text().to_owned();
+        let mut text = original_text.clone();
         loop {
             write_private(&file, &with_remarks(&remarks, &text))?;
             if let Err(failure) = edit(&file).await {
-                return Err(if text == original { failure } else { with_kept_file(failure, folder, &file) });
+                return Err(if text == original_text { failure } else { with_kept_file(failure, folder, &file) });
             }
-            let edited = match std::fs::read_to_string(&file) {
-                Ok(edited) => without_remarks(&edited),
+            let edited_text = match std::fs::read_to_string(&file) {
+                Ok(edited_text) => without_remarks(&edited_text),
                 Err(error) => {
                     let failure = Failure::of("cannot read the edited file", &error);
                     return Err(with_kept_file(failure, folder, &file));
                 }
             };
-            if edited == original {
+            if edited_text == original_text {
                 output::print_message("nothing changed");
                 return Ok(());
             }
-            if edited == text {
+            if edited_text == text {
                 let failure = Failure::refused(format!("left as it was; nothing was saved: {}", remarks.join("; ")));
                 return Err(with_kept_file(failure, folder, &file));
             }
-            let errors = match entries_of_yaml(&edited, "the file") {
+            let errors = match entries_of_yaml(&edited_text, "the file") {
                 Err(failure) => vec![failure.message().to_owned()],
                 Ok(entries) => match self.put(client, &entries, &tag).await {
                     Ok(Ok(job)) => return print_saved(&job, format),
@@ -65,7 +65,7 @@ impl EditArgs {
                     Err(failure) => return Err(with_kept_file(failure, folder, &file)),
                 },
             };
-            (remarks, text) = (errors, edited);
+            (remarks, text) = (errors, edited_text);
         }
     }
 
@@ -79,8 +79,8 @@ impl EditArgs {
         match answer {
             Ok(job) => Ok(Ok(job)),
             Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
-                let line = |finding: Finding| format!("{}: {}", finding.pointer, finding.message);
-                Ok(Err(findings(&refusal.text).into_iter().map(line).collect()))
+                let finding_line = |finding: Finding| format!("{}: {}", finding.pointer, finding.message);
+                Ok(Err(findings(&refusal.text).into_iter().map(finding_line).collect()))
             }
             Err(refusal) => Err(client.failure(&refusal)),
         }
@@ -115,14 +115,14 @@ fn without_remarks(text: &str) -> String {
 
 /// Opens the editor and waits for it. `VISUAL` and `EDITOR` may hold a command with arguments, so the shell parses it.
 async fn edit(file: &Path) -> Result<(), Failure> {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let editor = set("VISUAL").or_else(|| set("EDITOR")).unwrap_or_else(|| "vi".into());
+    let nonempty_variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let editor = nonempty_variable("VISUAL").or_else(|| nonempty_variable("EDITOR")).unwrap_or_else(|| "vi".into());
     let editor_text = editor.to_string_lossy().into_owned();
     let mut script = editor;
     script.push(" \"$@\"");
-    let lent = LentTerminal::lend();
+    let lent_terminal = LentTerminal::lend();
     let status = tokio::process::Command::new("sh").arg("-c").arg(script).arg("sh").arg(file).status().await;
-    drop(lent);
+    drop(lent_terminal);
     match status {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => {

@@ -23,15 +23,15 @@ pub(super) struct ExportArgs {
 impl ExportArgs {
     /// Prints YAML, or JSON with `-o json`.
     pub(super) async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
-        let form = match format.format {
+        let format_name = match format.format {
             Format::Json => "json",
             Format::Table | Format::Wide | Format::Yaml => "yaml",
             Format::Jsonl | Format::Name => {
                 return Err(Failure::refused("-o: an export is YAML, or with -o json JSON"));
             }
         };
-        let given = [("name", self.name.as_deref()), ("app", self.app.as_deref()), ("format", Some(form))];
-        let query: Vec<_> = given.iter().filter_map(|(name, value)| Some((*name, (*value)?))).collect();
+        let parameters = [("name", self.name.as_deref()), ("app", self.app.as_deref()), ("format", Some(format_name))];
+        let query: Vec<_> = parameters.iter().filter_map(|(name, value)| Some((*name, (*value)?))).collect();
         output::print_answer(client.get(&["jobs", "export"], &query).await?.text())
     }
 }

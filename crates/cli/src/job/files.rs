@@ -49,14 +49,14 @@ impl Entry {
     }
 }
 
-/// The jobs in these files, in order.
+/// The jobs in these files, in the order of `paths`.
 pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Entry>, Failure> {
     let mut files = Vec::new();
     for path in paths {
         if path.as_os_str() != "-" && path.is_dir() {
-            let before = files.len();
+            let count_before = files.len();
             collect_files(path, 0, &mut files)?;
-            if files.len() == before {
+            if files.len() == count_before {
                 let message = format!("{}: contains no .yaml, .yml or .json file", path.display());
                 return Err(Failure::refused(message));
             }
@@ -73,8 +73,8 @@ pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Entry>, Failure> {
         return Err(Failure::refused(format!("{}: contains no job", names.join(", "))));
     }
     let is_wrapped = |entry: &&Entry| entry.value.get("jobs").is_some() && entry.value.get("name").is_none();
-    if let Some(wrapped) = entries.iter().find(is_wrapped) {
-        let place = wrapped.place("/jobs");
+    if let Some(wrapped_list) = entries.iter().find(is_wrapped) {
+        let place = wrapped_list.place("/jobs");
         return Err(Failure::refused(format!(
             "{place}: a file holds one job or a list of jobs, without `jobs` around it"
         )));
@@ -82,12 +82,12 @@ pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Entry>, Failure> {
     Ok(entries)
 }
 
-/// The files of a folder and of its subfolders, by name; hidden ones are skipped.
+/// The files of a folder and of its subfolders, sorted by name; hidden ones are skipped.
 fn collect_files(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
-    let wrong = |error: std::io::Error| Failure::refused(format!("cannot read {}: {error}", folder.display()));
+    let failure = |error: std::io::Error| Failure::refused(format!("cannot read {}: {error}", folder.display()));
     let mut entries = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(wrong)? {
-        entries.push(entry.map_err(wrong)?.path());
+    for entry in std::fs::read_dir(folder).map_err(failure)? {
+        entries.push(entry.map_err(failure)?.path());
     }
     entries.sort();
     for path in entries {
@@ -123,8 +123,8 @@ fn file_kind(path: &Path) -> Option<Kind> {
 fn read(path: &Path) -> Result<Vec<Entry>, Failure> {
     let text = read_document(path)?;
     let file = if path.as_os_str() == "-" { "stdin".to_owned() } else { path.display().to_string() };
-    let begins = text.trim_start().starts_with(['{', '[']);
-    if file_kind(path) == Some(Kind::Json) || (begins && file_kind(path).is_none()) {
+    let is_like_json = text.trim_start().starts_with(['{', '[']);
+    if file_kind(path) == Some(Kind::Json) || (is_like_json && file_kind(path).is_none()) {
         return entries_of_json(&text, &file);
     }
     entries_of_yaml(&text, &file)
@@ -134,9 +134,9 @@ fn entries_of_json(text: &str, file: &str) -> Result<Vec<Entry>, Failure> {
     let value: Value = serde_json::from_str(text).map_err(|error| {
         Failure::refused(format!("{file}:{}:{}: is not JSON: {}", error.line(), error.column(), reason_text(&error)))
     })?;
-    let whole: Rc<str> = text.into();
+    let shared_text: Rc<str> = text.into();
     let entry = |value: Value, text: &str, root: String| {
-        let source = Source::Json(JsonText { text: Rc::clone(&whole), root });
+        let source = Source::Json(JsonText { text: Rc::clone(&shared_text), root });
         Entry { value, text: text.into(), file: file.to_owned(), source }
     };
     Ok(match value {
@@ -145,7 +145,7 @@ fn entries_of_json(text: &str, file: &str) -> Result<Vec<Entry>, Failure> {
             let items = items.into_iter().zip(texts).enumerate();
             items.map(|(index, (value, text))| entry(value, text.get(), format!("/{index}"))).collect()
         }
-        one => vec![entry(one, text, String::new())],
+        job => vec![entry(job, text, String::new())],
     })
 }
 
@@ -157,14 +157,14 @@ fn reason_text(error: &serde_json::Error) -> String {
 
 /// The jobs of a YAML text; `file` is its name in errors.
 pub(super) fn entries_of_yaml(text: &str, file: &str) -> Result<Vec<Entry>, Failure> {
-    let found = documents(text)
+    let yaml_documents = documents(text)
         .map_err(|error| Failure::refused(format!("{file}:{}:{}: {}", error.line, error.column, error.message)))?;
     let entry = |node: Node| {
         let value = node.value();
         let text = value.to_string().into();
         Entry { value, text, file: file.to_owned(), source: Source::Yaml(node) }
     };
-    Ok(found.into_iter().flat_map(Node::items).map(entry).collect())
+    Ok(yaml_documents.into_iter().flat_map(Node::items).map(entry).collect())
 }
 
 #[cfg(test)]

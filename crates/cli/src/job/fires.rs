@@ -35,9 +35,9 @@ const VIEW: View = View { name: "fire_at", headers: &["FIRE", "COUNT", "VERDICT"
 
 impl FiresArgs {
     pub(super) async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
-        let from = self.from.as_deref().map(|from| ("from", from));
-        let to = self.to.as_deref().map(|to| ("to", to));
-        let query: Vec<_> = from.into_iter().chain(to).collect();
+        let from_parameter = self.from.as_deref().map(|from_parameter| ("from", from_parameter));
+        let to_parameter = self.to.as_deref().map(|to_parameter| ("to", to_parameter));
+        let query: Vec<_> = from_parameter.into_iter().chain(to_parameter).collect();
         VIEW.print_list(&list::read_at(client, &["jobs", &self.name, "fires"], &query, &self.bounds).await?, format)
     }
 }
@@ -56,8 +56,8 @@ fn fire_reason_text(fire: &Value) -> String {
 }
 
 fn row(fire: &Value, now: Timestamp) -> Vec<String> {
-    let first = time_text(&fire["fire_at"], now);
-    let last = fire["last_fire_at"].as_str().map(|last| format!(" .. {last}")).unwrap_or_default();
+    let first_text = time_text(&fire["fire_at"], now);
+    let last_text = fire["last_fire_at"].as_str().map(|last_text| format!(" .. {last_text}")).unwrap_or_default();
     let calendar = &fire["calendar"];
     let reason = match (&calendar["day"], &calendar["moved_to"]) {
         _ if calendar.is_null() => fire_reason_text(fire),
@@ -65,7 +65,13 @@ fn row(fire: &Value, now: Timestamp) -> Vec<String> {
         (day, Value::Null) => format!("{}: {}", text_of(&calendar["name"]), text_of(day)),
         (_, moved_to) => format!("{}: moved to {}", text_of(&calendar["name"]), text_of(moved_to)),
     };
-    vec![format!("{first}{last}"), text_of(&fire["count"]), text_of(&fire["verdict"]), reason, text_of(&fire["run"])]
+    vec![
+        format!("{first_text}{last_text}"),
+        text_of(&fire["count"]),
+        text_of(&fire["verdict"]),
+        reason,
+        text_of(&fire["run"]),
+    ]
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use crate::view::View;
 use crate::{clock, output};
 
 /// Clears the terminal, and moves the cursor to its upper left.
-const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
+const CLEAR_SCREEN: &str = "\u{1b}[H\u{1b}[2J";
 const PERIOD_DEFAULT: Duration = Duration::from_secs(2);
 const PERIOD_MIN: Duration = Duration::from_millis(500);
 
@@ -73,9 +73,9 @@ impl ItemsArgs {
         }
         let period = self.every.as_ref().map_or(PERIOD_DEFAULT, |DurationText(period)| (*period).max(PERIOD_MIN));
         clock::set_display_in_utc(format.utc);
-        let mut previous = None;
+        let mut previous_snapshot = None;
         loop {
-            let body = match previous {
+            let body = match previous_snapshot {
                 None => self.read(client).await?,
                 Some(_) => retry_while_unreachable(None, async || self.read(client).await).await?,
             };
@@ -84,23 +84,23 @@ impl ItemsArgs {
             }
             let snapshot = Snapshot { view: body.value()?, at: Instant::now() };
             if self.watch && std::io::stdout().is_terminal() {
-                output::print_lines(CLEAR)?;
+                output::print_lines(CLEAR_SCREEN)?;
             }
-            snapshot.print_snapshot(previous.as_ref(), format)?;
+            snapshot.print_snapshot(previous_snapshot.as_ref(), format)?;
             if !self.watch {
                 return Ok(());
             }
-            previous = Some(snapshot);
+            previous_snapshot = Some(snapshot);
             tokio::time::sleep(period).await;
         }
     }
 
     /// The first page as the server sent it. If the caller wants more items, those of further pages are added.
     async fn read(&self, client: &Client) -> Result<Body, Failure> {
-        let first = self.request_page(client, (0, None)).await?;
-        let mut document = first.value()?;
+        let first_page = self.request_page(client, (0, None)).await?;
+        let mut document = first_page.value()?;
         if self.bounds.count_max() <= PAGE_LEN_MAX || document["next_cursor"].is_null() {
-            return Ok(first);
+            return Ok(first_page);
         }
         let mut items = document["items"].take().as_array().cloned().unwrap_or_default();
         while let Some(cursor) = document["next_cursor"].as_str().filter(|_| items.len() < self.bounds.count_max()) {
@@ -132,18 +132,17 @@ struct Snapshot {
 }
 
 impl Snapshot {
-    fn print_snapshot(&self, previous: Option<&Self>, format: FormatArgs) -> Result<(), Failure> {
+    fn print_snapshot(&self, previous_snapshot: Option<&Self>, format: FormatArgs) -> Result<(), Failure> {
         if format.columns.is_none() && !format.no_headers {
-            output::print_lines(&format!("{}\n\n", self.summary_lines(previous, Paint::of_stdout())))?;
+            output::print_lines(&format!("{}\n\n", self.summary_lines(previous_snapshot, Paint::of_stdout())))?;
             if self.view["groups"].as_array().is_some_and(|groups| !groups.is_empty()) {
                 output::print_lines(&format!("{}\n\n", self.groups_text()))?;
             }
         }
         let items = self.view["items"].as_array().cloned().unwrap_or_default();
-        match previous {
-            Some(previous) => {
-                View { row: watch_row, headers: WATCH_HEADERS, ..VIEW }.print_items(&self.with_rates(previous), format)
-            }
+        match previous_snapshot {
+            Some(previous_snapshot) => View { row: watch_row, headers: WATCH_HEADERS, ..VIEW }
+                .print_items(&self.with_rates(previous_snapshot), format),
             None => VIEW.print_items(&items, format),
         }?;
         if self.view["next_cursor"].is_string() {
@@ -153,17 +152,20 @@ impl Snapshot {
     }
 
     /// A summary of the run, the items and the rows in three lines.
-    fn summary_lines(&self, previous: Option<&Self>, paint: Paint) -> String {
+    fn summary_lines(&self, previous_snapshot: Option<&Self>, paint: Paint) -> String {
         let totals = &self.view["totals"];
         let count = |key: &str| totals[key].as_u64().unwrap_or_default();
-        let rate = match previous.and_then(|previous| self.rate_text(&previous.view["totals"], totals, previous.at)) {
+        let rate = match previous_snapshot.and_then(|previous_snapshot| {
+            self.rate_text(&previous_snapshot.view["totals"], totals, previous_snapshot.at)
+        }) {
             Some(rate) => format!("{rate} a second"),
             None => format!("{} in the last minute", count("per_minute")),
         };
-        let oldest = totals["oldest_age_ms"].as_u64().map(|age| format!(", the oldest in work for {}", age_text(age)));
-        let failed = match count("failed") {
+        let oldest_text =
+            totals["oldest_age_ms"].as_u64().map(|age| format!(", the oldest in work for {}", age_text(age)));
+        let failed_text = match count("failed") {
             0 => "0 failed".to_owned(),
-            failed => paint.ink(Ink::Red, &format!("{failed} failed")),
+            failed_text => paint.ink(Ink::Red, &format!("{failed_text} failed")),
         };
         let title = |text: &str| paint.ink(Ink::Bold, text);
         [
@@ -176,7 +178,12 @@ impl Snapshot {
                 count("free"),
                 count("dry")
             ),
-            format!("{}  {} done, {failed}; {rate}{}", title("Rows"), count("done"), oldest.unwrap_or_default()),
+            format!(
+                "{}  {} done, {failed_text}; {rate}{}",
+                title("Rows"),
+                count("done"),
+                oldest_text.unwrap_or_default()
+            ),
         ]
         .join("\n")
     }
@@ -187,14 +194,14 @@ impl Snapshot {
             return "none yet".to_owned();
         }
         let reason = root["reason"].as_str().map(|reason| format!(": {reason}")).unwrap_or_default();
-        let ending = if root["is_ending"] == true { ", ending" } else { "" };
-        let ends = match &root["ends_at"] {
+        let ending_text = if root["is_ending"] == true { ", ending" } else { "" };
+        let end_text = match &root["ends_at"] {
             Value::Null => String::new(),
             at => format!(", ends {}", time_text(at, now)),
         };
         let (run, status) = (text_of(&root["run"]), text_of(&root["status"]));
         harmless_text(&format!(
-            "{run} {status}{ending}{reason}, planned for {}{ends}",
+            "{run} {status}{ending_text}{reason}, planned for {}{end_text}",
             time_text(&root["fire_at"], now)
         ))
         .into_owned()
@@ -214,27 +221,29 @@ impl Snapshot {
     }
 
     /// The items with their rows per second since the previous answer.
-    fn with_rates(&self, previous: &Self) -> Vec<Value> {
+    fn with_rates(&self, previous_snapshot: &Self) -> Vec<Value> {
         let items = |view: &Value| view["items"].as_array().cloned().unwrap_or_default();
-        let known: HashMap<String, Value> =
-            items(&previous.view).into_iter().map(|item| (text_of(&item["name"]), item)).collect();
+        let previous_items: HashMap<String, Value> =
+            items(&previous_snapshot.view).into_iter().map(|item| (text_of(&item["name"]), item)).collect();
         let mut items = items(&self.view);
         for item in &mut items {
-            let rate = known.get(&text_of(&item["name"])).and_then(|known| self.rate_text(known, item, previous.at));
+            let rate = previous_items
+                .get(&text_of(&item["name"]))
+                .and_then(|previous_items| self.rate_text(previous_items, item, previous_snapshot.at));
             item["rows_per_second"] = rate.into();
         }
         items
     }
 
     /// Rows done per second between two answers, with one decimal.
-    fn rate_text(&self, earlier: &Value, later: &Value, since: Instant) -> Option<String> {
-        rate_text(earlier["done"].as_u64()?, later["done"].as_u64()?, self.at.duration_since(since))
+    fn rate_text(&self, earlier_item: &Value, later_item: &Value, earlier_at: Instant) -> Option<String> {
+        rate_text(earlier_item["done"].as_u64()?, later_item["done"].as_u64()?, self.at.duration_since(earlier_at))
     }
 }
 
-fn rate_text(earlier: u64, later: u64, interval: Duration) -> Option<String> {
+fn rate_text(earlier_count: u64, later_count: u64, interval: Duration) -> Option<String> {
     let millis = u64::try_from(interval.as_millis()).ok().filter(|millis| *millis > 0)?;
-    let tenths = later.saturating_sub(earlier).saturating_mul(10_000) / millis;
+    let tenths = later_count.saturating_sub(earlier_count).saturating_mul(10_000) / millis;
     Some(format!("{}.{}", tenths / 10, tenths % 10))
 }
 

@@ -17,24 +17,24 @@ impl JsonText {
     /// The line and column, counted from 1, of the part that a pointer below the value names. If the part does not
     /// exist, returns those of the innermost value around it.
     pub(super) fn place(&self, pointer: &str) -> (usize, usize) {
-        let mut place = self.text.trim_start();
+        let mut value = self.text.trim_start();
         let path = self.root.split('/').skip(1).chain(pointer.split('/').skip(1));
-        for part in path {
-            let Some(next) = child(place, &part.replace("~1", "/").replace("~0", "~")) else { break };
-            place = next;
+        for path_part in path {
+            let Some(child_value) = child(value, &path_part.replace("~1", "/").replace("~0", "~")) else { break };
+            value = child_value;
         }
-        // `place` is a slice of the text, so its offset is the difference of the addresses.
-        let before = &self.text[..place.as_ptr().addr() - self.text.as_ptr().addr()];
-        let line = before.rsplit('\n').next().unwrap_or_default();
-        (before.matches('\n').count() + 1, line.chars().count() + 1)
+        // `value` is a slice of the text, so its offset is the difference of the addresses.
+        let text_before = &self.text[..value.as_ptr().addr() - self.text.as_ptr().addr()];
+        let line = text_before.rsplit('\n').next().unwrap_or_default();
+        (text_before.matches('\n').count() + 1, line.chars().count() + 1)
     }
 }
 
 /// An item or a field of a JSON value, as a slice of the text.
-fn child<'t>(value: &'t str, part: &str) -> Option<&'t str> {
+fn child<'t>(value: &'t str, path_part: &str) -> Option<&'t str> {
     let child = match value.as_bytes().first()? {
-        b'[' => serde_json::from_str::<Vec<&RawValue>>(value).ok()?.get(part.parse::<usize>().ok()?).copied(),
-        b'{' => serde_json::from_str::<HashMap<String, &RawValue>>(value).ok()?.get(part).copied(),
+        b'[' => serde_json::from_str::<Vec<&RawValue>>(value).ok()?.get(path_part.parse::<usize>().ok()?).copied(),
+        b'{' => serde_json::from_str::<HashMap<String, &RawValue>>(value).ok()?.get(path_part).copied(),
         _ => None,
     };
     child.map(RawValue::get)

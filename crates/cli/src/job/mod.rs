@@ -161,11 +161,11 @@ impl OneOrManyArgs {
     async fn name_or_run_bulk(
         &self,
         client: &Client,
-        (action, done): (&str, &str),
+        (action, participle): (&str, &str),
         format: FormatArgs,
     ) -> Result<Option<&str>, Failure> {
         let Some(name) = &self.name else {
-            run_bulk(&self.bulk, client, (action, done, Value::Null), format).await?;
+            run_bulk(&self.bulk, client, (action, participle, Value::Null), format).await?;
             return Ok(None);
         };
         Ok(Some(name))
@@ -176,13 +176,13 @@ impl OneOrManyArgs {
 async fn run_bulk(
     bulk: &BulkArgs,
     client: &Client,
-    (action, done, extra_fields): (&str, &str, Value),
+    (action, participle, extra_fields): (&str, &str, Value),
     format: FormatArgs,
 ) -> Result<(), Failure> {
     if bulk.filter.is_none() {
-        return Err(Failure::refused(format!("which jobs are to be {done}? name them by --filter 'app:orders'")));
+        return Err(Failure::refused(format!("which jobs are to be {participle}? name them by --filter 'app:orders'")));
     }
-    bulk.run(client, &Bulk { collection: "jobs", noun: "job", action, participle: done, extra_fields }, format).await
+    bulk.run(client, &Bulk { collection: "jobs", noun: "job", action, participle, extra_fields }, format).await
 }
 
 #[derive(Debug, Args)]
@@ -252,11 +252,11 @@ impl JobArgs {
         match self.command {
             JobCommand::Create(args) => {
                 let document = args.document()?;
-                let created = client
+                let answer = client
                     .post(&["jobs"], &document)
                     .await
                     .map_err(|failure| with_existing_job_hint(failure, &document))?;
-                print_saved(&created, format)
+                print_saved(&answer, format)
             }
             JobCommand::Plan(args) => args.run(&client, format).await,
             JobCommand::Apply(args) => args.run(&client, format).await,
@@ -295,7 +295,7 @@ impl JobArgs {
                     return Ok(());
                 };
                 let mut query: Vec<(&str, &str)> =
-                    args.queued.as_deref().map(|what| ("queued", what)).into_iter().collect();
+                    args.queued.as_deref().map(|handling| ("queued", handling)).into_iter().collect();
                 query.extend(args.force.then_some(("force", "true")));
                 delete(&client, &["jobs", name], &query, &format!("deleted {name}"), format).await
             }
@@ -307,8 +307,8 @@ impl JobArgs {
 
 impl LabelArgs {
     async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
-        let (action, done, label) = label_change(&self.label);
-        run_bulk(&self.bulk, client, (action, done, serde_json::json!({ "label": label })), format).await
+        let (action, participle, label) = label_change(&self.label);
+        run_bulk(&self.bulk, client, (action, participle, serde_json::json!({ "label": label })), format).await
     }
 }
 
@@ -322,7 +322,7 @@ fn label_change(label: &str) -> (&str, &str, &str) {
 }
 
 async fn pause(client: &Client, name: &str, queued: Option<&str>, format: FormatArgs) -> Result<(), Failure> {
-    let query: Vec<(&str, &str)> = queued.map(|what| ("queued", what)).into_iter().collect();
+    let query: Vec<(&str, &str)> = queued.map(|handling| ("queued", handling)).into_iter().collect();
     let job = client.post_with_query(&["jobs", name, "pause"], &query, "{}").await?;
     let queued = &job.value()?["queued"];
     if let Some(sentence) = queued_sentence(queued) {
@@ -333,14 +333,14 @@ async fn pause(client: &Client, name: &str, queued: Option<&str>, format: Format
 
 /// What became of the open runs of a paused or deleted job; `None` if none was open.
 pub(crate) fn queued_sentence(queued: &Value) -> Option<String> {
-    let count = |what: &str| queued[what].as_u64().unwrap_or_default();
-    let counts = [("dropped", "skipped"), ("kept", "still queued"), ("running", "still running")];
-    let parts: Vec<String> = counts
+    let count = |field: &str| queued[field].as_u64().unwrap_or_default();
+    let field_texts = [("dropped", "skipped"), ("kept", "still queued"), ("running", "still running")];
+    let count_texts: Vec<String> = field_texts
         .into_iter()
-        .filter(|(what, _)| count(what) > 0)
-        .map(|(what, words)| format!("{} {words}", counted(count(what), "run")))
+        .filter(|(field, _)| count(field) > 0)
+        .map(|(field, words)| format!("{} {words}", counted(count(field), "run")))
         .collect();
-    (!parts.is_empty()).then(|| parts.join(", "))
+    (!count_texts.is_empty()).then(|| count_texts.join(", "))
 }
 
 /// Prints a saved job, with the warnings for its author.
@@ -366,8 +366,9 @@ async fn trigger(client: &Client, args: &TriggerArgs, format: FormatArgs) -> Res
     if let Some(text) = &args.params {
         body.insert("params".to_owned(), input::parse_json_flag("--params", text)?);
     }
-    let given = [("executor", &args.executor), ("at", &args.at), ("key", &args.key), ("if_open", &args.if_open)];
-    for (name, value) in given {
+    let optional_fields =
+        [("executor", &args.executor), ("at", &args.at), ("key", &args.key), ("if_open", &args.if_open)];
+    for (name, value) in optional_fields {
         if let Some(value) = value {
             body.insert(name.to_owned(), value.as_str().into());
         }
@@ -384,9 +385,9 @@ async fn cancel(client: &Client, args: &CancelArgs, format: FormatArgs) -> Resul
         Format::Name => output::print_lines(&args.name),
         Format::Table | Format::Wide => {
             let answer = cancel_result.value()?;
-            let more = if answer["has_more"] == true { "; more are open: repeat the command" } else { "" };
+            let more_text = if answer["has_more"] == true { "; more are open: repeat the command" } else { "" };
             let asked_count = answer["asked"].as_u64().unwrap_or_default();
-            output::print_message(&format!("asked {} of {} to end{more}", counted(asked_count, "run"), args.name));
+            output::print_message(&format!("asked {} of {} to end{more_text}", counted(asked_count, "run"), args.name));
             Ok(())
         }
     }
@@ -412,7 +413,7 @@ fn enabled_text(job: &Value) -> String {
 
 /// A schedule in short form: `0/10 * * * * ? Asia/Shanghai`, `every 5s`.
 fn schedule_text(value: &Value) -> String {
-    let one = |schedule: &Value| {
+    let single_text = |schedule: &Value| {
         let text = |value: &Value| match value {
             Value::Array(names) => names.iter().map(text_of).collect::<Vec<_>>().join(", "),
             other => text_of(other),
@@ -422,14 +423,15 @@ fn schedule_text(value: &Value) -> String {
             (Some(cron), Some(zone)) => format!("{cron} {zone}"),
             (Some(cron), None) => cron,
             (None, _) => {
-                let other = ["every", "delay", "at", "after"].into_iter().find_map(|key| Some((key, with_key(key)?)));
-                other.map(|(key, value)| format!("{key} {value}")).unwrap_or_default()
+                let interval =
+                    ["every", "delay", "at", "after"].into_iter().find_map(|key| Some((key, with_key(key)?)));
+                interval.map(|(key, value)| format!("{key} {value}")).unwrap_or_default()
             }
         }
     };
     match value {
-        Value::Array(several) => several.iter().map(one).collect::<Vec<_>>().join(", "),
-        other => one(other),
+        Value::Array(several) => several.iter().map(single_text).collect::<Vec<_>>().join(", "),
+        other => single_text(other),
     }
 }
 

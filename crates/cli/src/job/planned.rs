@@ -81,16 +81,16 @@ impl Summary {
 
     /// The counts as text: `1 created, 2 changed, 3 unchanged`.
     pub(super) fn words(self) -> String {
-        let parts = [
+        let count_words = [
             (self.created, "created"),
             (self.changed, "changed"),
             (self.removed, "removed"),
             (self.failed, "failed"),
             (self.unchanged, "unchanged"),
         ];
-        let counts: Vec<_> =
-            parts.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}")).collect();
-        counts.join(", ")
+        let texts: Vec<_> =
+            count_words.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}")).collect();
+        texts.join(", ")
     }
 }
 
@@ -111,7 +111,7 @@ pub(super) fn lines_of_item(item: &Item, paint: Paint, now: Timestamp) -> String
     let changes: Vec<Change> = item
         .changes
         .iter()
-        .map(|it| Change { pointer: it.pointer.clone(), from: it.from.clone(), to: it.to.clone() })
+        .map(|change| Change { pointer: change.pointer.clone(), from: change.from.clone(), to: change.to.clone() })
         .collect();
     for line in changes_text(&changes).lines() {
         let ink = match line.as_bytes().first() {
@@ -130,12 +130,13 @@ pub(super) fn lines_of_item(item: &Item, paint: Paint, now: Timestamp) -> String
 
 impl Fires {
     fn lines(&self, paint: Paint, now: Timestamp) -> String {
-        let until = if self.is_whole {
+        let range_text = if self.is_whole {
             "in the next week".to_owned()
         } else {
             format!("up to {} (there are too many to look further)", self.to)
         };
-        let mut text = format!("    fires {until}: {} vanish, {} appear\n", self.vanishing.count, self.appearing.count);
+        let mut text =
+            format!("    fires {range_text}: {} vanish, {} appear\n", self.vanishing.count, self.appearing.count);
         for (sign, ink, kind) in [("-", Ink::Red, &self.vanishing), ("+", Ink::Green, &self.appearing)] {
             for at in kind.first.iter().take(SHOWN_FIRES_MAX) {
                 let line = paint.ink(ink, &format!("{sign} {at}"));

@@ -58,8 +58,8 @@ pub(super) async fn list(client: &Client, args: &VersionsArgs, format: FormatArg
 /// Prints what changed.
 pub(super) async fn diff(client: &Client, args: &DiffArgs, format: FormatArgs) -> Result<(), Failure> {
     let (from, to) = (args.from.map(|from| from.to_string()), args.to.map(|to| to.to_string()));
-    let given = [("from", from.as_deref()), ("to", to.as_deref())];
-    let query: Vec<_> = given.iter().filter_map(|(name, value)| Some((*name, (*value)?))).collect();
+    let parameters = [("from", from.as_deref()), ("to", to.as_deref())];
+    let query: Vec<_> = parameters.iter().filter_map(|(name, value)| Some((*name, (*value)?))).collect();
     let body = client.get(&["jobs", &args.name, "versions", "diff"], &query).await?;
     match format.format {
         Format::Json | Format::Jsonl | Format::Yaml => output::print_document(body.text(), format.format),

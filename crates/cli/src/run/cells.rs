@@ -17,9 +17,9 @@ pub(super) const MESSAGE_LEN_MAX: usize = 60;
 /// How long a run or attempt took, or has taken so far; empty if it has not begun.
 pub(super) fn duration_text(run: &Value, now: Timestamp) -> String {
     let instant = |key: &str| run[key].as_str().and_then(|text| text.parse::<Timestamp>().ok());
-    let Some(started) = instant("started_at") else { return String::new() };
-    let took: Duration = instant("finished_at").unwrap_or(now).since(started);
-    if took < Duration::from_secs(1) { format!("{}ms", took.as_millis()) } else { clock::rough_text(took) }
+    let Some(started_at) = instant("started_at") else { return String::new() };
+    let duration: Duration = instant("finished_at").unwrap_or(now).since(started_at);
+    if duration < Duration::from_secs(1) { format!("{}ms", duration.as_millis()) } else { clock::rough_text(duration) }
 }
 
 /// The message of a run or attempt, or its reason in words if it has no message, cut to the width of a cell.

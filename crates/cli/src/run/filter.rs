@@ -39,7 +39,7 @@ pub(super) struct FilterArgs {
 
 impl FilterArgs {
     /// The filter as text; `None` if nothing is given.
-    pub(super) fn text(&self, more: Option<(&str, &str)>) -> Option<String> {
+    pub(super) fn text(&self, extra_condition: Option<(&str, &str)>) -> Option<String> {
         let flags = [
             ("app", &self.app),
             ("since", &self.since),
@@ -49,9 +49,10 @@ impl FilterArgs {
             ("duration", &self.duration),
             ("late", &self.late),
         ];
-        let given = flags.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?)));
-        let given = given.chain(self.label.iter().map(|label| ("label", label.as_str()))).chain(more);
-        let mut terms: Vec<String> = given.map(|(key, value)| format!("{key}:{}", quoted_values(value))).collect();
+        let conditions = flags.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?)));
+        let conditions =
+            conditions.chain(self.label.iter().map(|label| ("label", label.as_str()))).chain(extra_condition);
+        let mut terms: Vec<String> = conditions.map(|(key, value)| format!("{key}:{}", quoted_values(value))).collect();
         terms.extend(self.text.as_deref().map(in_quotes));
         terms.extend(self.filter.clone());
         (!terms.is_empty()).then(|| terms.join(" "))
@@ -60,8 +61,8 @@ impl FilterArgs {
 
 /// Values separated by commas, each in quotes if it has blanks.
 fn quoted_values(text: &str) -> String {
-    let one = |value: &str| if value.contains(char::is_whitespace) { in_quotes(value) } else { value.to_owned() };
-    text.split(',').map(one).collect::<Vec<_>>().join(",")
+    let to_quoted = |value: &str| if value.contains(char::is_whitespace) { in_quotes(value) } else { value.to_owned() };
+    text.split(',').map(to_quoted).collect::<Vec<_>>().join(",")
 }
 
 fn in_quotes(text: &str) -> String {

@@ -77,7 +77,6 @@ struct End {
     next_cursor: Option<String>,
 }
 
-/// Prints a log.
 pub(super) async fn print(client: &Client, args: &LogsArgs, format: FormatArgs) -> Result<(), Failure> {
     if format.format == Format::Name {
         return Err(Failure::refused("a log has no names: use -o table, json or jsonl"));
@@ -88,9 +87,9 @@ pub(super) async fn print(client: &Client, args: &LogsArgs, format: FormatArgs) 
         (None, None) => return Err(Failure::refused("name a run, or a job with --job")),
     };
     let attempt = args.attempt.map(|attempt| attempt.to_string());
-    let given =
+    let parameters =
         [("attempt", &attempt), ("level", &args.level), ("contains", &args.contains), ("severity", &args.severity)];
-    let query: Vec<_> = given.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))).collect();
+    let query: Vec<_> = parameters.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))).collect();
     let start = match (args.tail, args.from_line) {
         (Some(count), _) => Some(("tail", count.to_string())),
         (_, line) => line.map(|line| ("from_line", line.to_string())),
@@ -126,13 +125,13 @@ async fn newest_begun_run(client: &Client, job: &str) -> Result<String, Failure>
         query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
         let page = client.get(&["runs"], &query).await?.value()?;
         let mut runs = page["items"].as_array().into_iter().flatten();
-        if let Some(begun) = runs.find(|run| !run["started_at"].is_null()) {
-            return Ok(text_of(&begun["id"]));
+        if let Some(begun_run) = runs.find(|run| !run["started_at"].is_null()) {
+            return Ok(text_of(&begun_run["id"]));
         }
-        let Some(next) = page["next_cursor"].as_str() else {
+        let Some(next_cursor) = page["next_cursor"].as_str() else {
             return Err(Failure::new(Exit::NotFound, format!("no run of job {job} has begun yet")));
         };
-        cursor = Some(next.to_owned());
+        cursor = Some(next_cursor.to_owned());
     }
 }
 
@@ -149,14 +148,14 @@ impl Log<'_> {
     /// Prints the lines written so far.
     async fn print_pages(&self) -> Result<(), Failure> {
         let mut body = self.request_page(None).await?;
-        let mut asked = None;
+        let mut asked_cursor = None;
         if !self.is_search() && self.format == Format::Json && !has_more(&body)? {
             return output::print_json(body.text());
         }
         let mut items = Vec::new();
         loop {
             let page: Page<'_> = parse_json(body.text())?;
-            let (count, next) = (page.items.len(), page.next_cursor);
+            let (count, next_cursor) = (page.items.len(), page.next_cursor);
             for item in page.items {
                 match self.format {
                     Format::Json => items.push(item.get().to_owned()),
@@ -165,14 +164,14 @@ impl Log<'_> {
                     }
                 }
             }
-            match next {
+            match next_cursor {
                 // A page of a search may be empty although more lines follow. The search then continues, but only if
                 // the cursor is a new one.
-                Some(cursor) if count > 0 || (self.is_search() && asked.as_ref() != Some(&cursor)) => {
+                Some(cursor) if count > 0 || (self.is_search() && asked_cursor.as_ref() != Some(&cursor)) => {
                     body = self.request_page(Some(&cursor)).await?;
-                    asked = Some(cursor);
+                    asked_cursor = Some(cursor);
                 }
-                next => return self.write_document(&items, next.as_deref()),
+                next_cursor => return self.write_document(&items, next_cursor.as_deref()),
             }
         }
     }
@@ -211,24 +210,24 @@ impl Log<'_> {
     }
 
     /// Opens the stream, after this cursor.
-    async fn open(&self, after: Option<&str>) -> Result<Lines, Failure> {
+    async fn open(&self, after_cursor: Option<&str>) -> Result<Lines, Failure> {
         let mut query = self.query.clone();
         query.push(("follow", "true"));
-        query.extend(self.start_param(after));
+        query.extend(self.start_param(after_cursor));
         self.client.follow(&self.path, &query).await
     }
 
-    async fn request_page(&self, after: Option<&str>) -> Result<Body, Failure> {
+    async fn request_page(&self, after_cursor: Option<&str>) -> Result<Body, Failure> {
         let mut query = self.query.clone();
         query.push(("limit", PAGE_LEN));
-        query.extend(self.start_param(after));
+        query.extend(self.start_param(after_cursor));
         self.client.get(&self.path, &query).await
     }
 
     /// The query parameter for where a page begins: after this cursor, or else at the start of the first page.
-    fn start_param<'s>(&'s self, after: Option<&'s str>) -> Option<(&'s str, &'s str)> {
-        let first = || self.start.as_ref().map(|(name, value)| (*name, value.as_str()));
-        after.map(|after| ("after", after)).or_else(first)
+    fn start_param<'s>(&'s self, after_cursor: Option<&'s str>) -> Option<(&'s str, &'s str)> {
+        let start = || self.start.as_ref().map(|(name, value)| (*name, value.as_str()));
+        after_cursor.map(|after_cursor| ("after", after_cursor)).or_else(start)
     }
 
     fn print_line(&self, json: &str) -> Result<(), Failure> {
@@ -239,7 +238,7 @@ impl Log<'_> {
     }
 
     /// Writes the items of several pages as one document.
-    fn write_document(&self, items: &[String], next: Option<&str>) -> Result<(), Failure> {
+    fn write_document(&self, items: &[String], next_cursor: Option<&str>) -> Result<(), Failure> {
         if self.format != Format::Json {
             return Ok(());
         }

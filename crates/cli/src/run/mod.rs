@@ -200,8 +200,8 @@ impl RunArgs {
                     return args.bulk.run(&client, &bulk, format).await;
                 };
                 let body = if args.failed_shards { r#"{"only": "failed"}"# } else { "{}" };
-                let made = client.post(&["runs", id, "retry"], body).await?;
-                print_or_wait(&client, made, &args.wait, format).await
+                let answer = client.post(&["runs", id, "retry"], body).await?;
+                print_or_wait(&client, answer, &args.wait, format).await
             }
         }
     }
@@ -209,10 +209,10 @@ impl RunArgs {
 
 /// Reports on stderr that the job whose runs were listed is deleted.
 fn report_deleted_job(runs: &Body) -> Result<(), Failure> {
-    let Some(first) = runs.page()?.items.into_iter().next() else { return Ok(()) };
-    let first: Value = serde_json::from_str(first.get())?;
-    if let Some(at) = first["job_deleted_at"].as_str() {
-        let job = text_of(&first["job"]);
+    let Some(first_run) = runs.page()?.items.into_iter().next() else { return Ok(()) };
+    let first_run: Value = serde_json::from_str(first_run.get())?;
+    if let Some(at) = first_run["job_deleted_at"].as_str() {
+        let job = text_of(&first_run["job"]);
         output::print_message(&format!(
             "job {} was deleted at {at}; its runs are kept until their retention ends",
             harmless_text(&job)
@@ -231,7 +231,7 @@ fn value_text(key: &str, value: &Value) -> Option<String> {
             let count = |key: &str| value[key].as_i64().unwrap_or(0);
             Some(format!("{} fetched, {} done, {} failed", count("fetched"), count("done"), count("failed")))
         }
-        "attempts" | "children" | "shards" => value.as_array().map(|all| all.len().to_string()),
+        "attempts" | "children" | "shards" => value.as_array().map(|items| items.len().to_string()),
         _ => None,
     }
 }
@@ -261,12 +261,12 @@ fn status_text(run: &Value) -> String {
 /// The shard or the part of a run, counted from 1 as on the pages of the console: `1 of 2`, `all 2`, `group 1 of 2`, `root of 2`; empty
 /// if the fire has only one run.
 fn shard_text(run: &Value) -> String {
-    let part = run["part"].as_str().filter(|part| ["root", "group"].contains(part));
+    let kind = run["part"].as_str().filter(|kind| ["root", "group"].contains(kind));
     match (run["shard_index"].as_i64(), run["shard_total"].as_i64()) {
-        (_, total) if part == Some("root") => {
+        (_, total) if kind == Some("root") => {
             format!("root{}", total.map(|total| format!(" of {total}")).unwrap_or_default())
         }
-        (Some(index), Some(total)) if part == Some("group") => format!("group {} of {total}", index + 1),
+        (Some(index), Some(total)) if kind == Some("group") => format!("group {} of {total}", index + 1),
         (Some(index), Some(total)) if total > 1 && index >= 0 => format!("{} of {total}", index + 1),
         (Some(index), Some(total)) if index < 0 => format!("all {total}"),
         _ => String::new(),

@@ -22,18 +22,18 @@ pub(super) async fn print(client: &Client, run: &str, format: FormatArgs, now: T
     if items.len() < 2 {
         return Ok(());
     }
-    let mut drawn = vec![String::new()];
-    drawn.append(&mut lines(items, run, now));
+    let mut drawn_lines = vec![String::new()];
+    drawn_lines.append(&mut lines(items, run, now));
     if tree["has_more"] == true {
-        drawn.push("… and more".to_owned());
+        drawn_lines.push("… and more".to_owned());
     }
-    output::print_lines(&drawn.join("\n"))
+    output::print_lines(&drawn_lines.join("\n"))
 }
 
 /// A line for each run, with its branches in front; the requested run has a mark.
-fn lines(items: &[Value], shown: &str, now: Timestamp) -> Vec<String> {
+fn lines(items: &[Value], shown_run: &str, now: Timestamp) -> Vec<String> {
     let depths: Vec<usize> = items.iter().map(depth).collect();
-    let line = |(place, item): (usize, &Value)| {
+    let tree_line = |(index, item): (usize, &Value)| {
         let cells = [
             text_of(&item["id"]),
             text_of(&item["job"]),
@@ -43,10 +43,10 @@ fn lines(items: &[Value], shown: &str, now: Timestamp) -> Vec<String> {
         ];
         let cells: Vec<String> =
             cells.iter().filter(|cell| !cell.is_empty()).map(|cell| harmless_text(cell).into_owned()).collect();
-        let mark = if item["id"] == shown { "  ←" } else { "" };
-        format!("{}{}{mark}", branches(&depths, place), cells.join("  "))
+        let shown_mark = if item["id"] == shown_run { "  ←" } else { "" };
+        format!("{}{}{shown_mark}", branches(&depths, index), cells.join("  "))
     };
-    items.iter().enumerate().map(line).collect()
+    items.iter().enumerate().map(tree_line).collect()
 }
 
 fn depth(item: &Value) -> usize {
@@ -55,28 +55,28 @@ fn depth(item: &Value) -> usize {
 
 /// The status, and how the run belongs to the tree: `succeeded, shard 1 of 2`, `pending, after b, c`.
 fn tree_status_text(item: &Value) -> String {
-    let after: Vec<String> = item["after"].as_array().into_iter().flatten().map(text_of).collect();
-    let mut words = vec![status_text(item)];
+    let parent_names: Vec<String> = item["after"].as_array().into_iter().flatten().map(text_of).collect();
+    let mut texts = vec![status_text(item)];
     match (item["kind"].as_str(), shard_text(item)) {
-        (Some("shard"), group) if group.starts_with("group ") => words.push(group),
-        (Some("shard"), shard) if !shard.is_empty() => words.push(format!("shard {shard}")),
-        (Some("retry"), _) => words.push("run again".to_owned()),
+        (Some("shard"), group) if group.starts_with("group ") => texts.push(group),
+        (Some("shard"), shard) if !shard.is_empty() => texts.push(format!("shard {shard}")),
+        (Some("retry"), _) => texts.push("run again".to_owned()),
         _ => {}
     }
-    if !after.is_empty() {
-        words.push(format!("after {}", after.join(", ")));
+    if !parent_names.is_empty() {
+        texts.push(format!("after {}", parent_names.join(", ")));
     }
-    words.join(", ")
+    texts.join(", ")
 }
 
 /// `│  └─ `: the branches in front of a line, from its depth and the depths of the lines after it.
-fn branches(depths: &[usize], place: usize) -> String {
-    let own = depths[place];
+fn branches(depths: &[usize], index: usize) -> String {
+    let own_depth = depths[index];
     let mut text = String::new();
-    for level in 1..=own {
+    for level in 1..=own_depth {
         // The branch of this level continues if the next line that is not deeper is exactly on this level.
-        let goes_on = depths[place + 1..].iter().find(|depth| **depth <= level) == Some(&level);
-        text.push_str(match (level == own, goes_on) {
+        let has_later_sibling = depths[index + 1..].iter().find(|depth| **depth <= level) == Some(&level);
+        text.push_str(match (level == own_depth, has_later_sibling) {
             (true, true) => "├─ ",
             (true, false) => "└─ ",
             (false, true) => "│  ",

@@ -75,34 +75,37 @@ impl WaitForArgs {
 /// Prints a run that was just made; with `--wait`, once its verdict is known.
 pub(crate) async fn print_or_wait(
     client: &Client,
-    created: Body,
+    created_run: Body,
     args: &WaitArgs,
     format: FormatArgs,
 ) -> Result<(), Failure> {
     if !args.is_given() {
-        return VIEW.print_row(&created, format);
+        return VIEW.print_row(&created_run, format);
     }
-    let id = text_of(&created.value()?["id"]);
+    let id = text_of(&created_run.value()?["id"]);
     let deadline = args.wait_timeout.and_then(|DurationText(timeout)| Instant::now().checked_add(timeout));
-    let mut body = created;
+    let mut body = created_run;
     let mut period = POLL_MIN;
-    let mut shown = String::new();
+    let mut shown_text = String::new();
     let mut not_running_since = Some(Instant::now());
     loop {
         let status = status_of(&body)?;
         let now = progress_text(&body.value()?);
-        if args.watch && now != shown {
+        if args.watch && now != shown_text {
             output::print_message(&now);
-            shown = now;
+            shown_text = now;
             period = POLL_MIN;
         }
         if status.is_terminal() {
-            let written = VIEW.print_row(&body, format);
+            let print_result = VIEW.print_row(&body, format);
             if let Some(message) = uncut_message(&body.value()?, format.format) {
                 output::print_message(&message);
             }
             let succeeded = status == RunStatus::Succeeded;
-            return output_or_verdict(written, if succeeded { Ok(()) } else { Err(Failure::silent(Exit::RunFailed)) });
+            return output_or_verdict(
+                print_result,
+                if succeeded { Ok(()) } else { Err(Failure::silent(Exit::RunFailed)) },
+            );
         }
         if status == RunStatus::Running {
             not_running_since = None;
@@ -115,15 +118,15 @@ pub(crate) async fn print_or_wait(
         }
         tokio::time::sleep(deadline.map_or(period, |end| period.min(end - Instant::now()))).await;
         period = (period * 2).min(POLL_MAX);
-        let look = retry_while_unreachable(deadline, async || client.get(&["runs", &id], &[]).await);
-        let looked = match deadline.and_then(|deadline| deadline.checked_add(LAST_REQUEST_TIMEOUT)) {
-            Some(end) => tokio::time::timeout_at(end, look).await.unwrap_or_else(|_| {
+        let request = retry_while_unreachable(deadline, async || client.get(&["runs", &id], &[]).await);
+        let look_result = match deadline.and_then(|deadline| deadline.checked_add(LAST_REQUEST_TIMEOUT)) {
+            Some(end) => tokio::time::timeout_at(end, request).await.unwrap_or_else(|_| {
                 let sentence = format!("run {id} was still {status}, and the server does not answer");
                 Err(Failure::new(Exit::TimedOut, sentence))
             }),
-            None => look.await,
+            None => request.await,
         };
-        body = looked.map_err(|failure| {
+        body = look_result.map_err(|failure| {
             let is_over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
             let failure = match failure.is_temporary() && is_over {
                 true => Failure::new(Exit::TimedOut, format!("run {id} was still {status}: {}", failure.message())),
@@ -162,18 +165,23 @@ async fn app_without_executors(client: &Client, job: &str) -> Option<String> {
 
 /// The progress of a run: `running on executor-1, attempt 2, 30 of 100`.
 fn progress_text(run: &Value) -> String {
-    let mut words = text_of(&run["status"]);
+    let mut text = text_of(&run["status"]);
     let executor = text_of(&run["executor"]);
     if !executor.is_empty() {
-        words.push_str(&format!(" on {executor}"));
+        text.push_str(&format!(" on {executor}"));
     }
     if let Some(attempt) = run["attempt"].as_i64().filter(|attempt| *attempt > 1) {
-        words.push_str(&format!(", attempt {attempt}"));
+        text.push_str(&format!(", attempt {attempt}"));
     }
-    if let (Some(done), Some(total)) = (run["progress"]["done"].as_u64(), run["progress"]["total"].as_u64()) {
-        words.push_str(&if total > 0 { format!(", {done} of {total}") } else { format!(", {done}") });
+    if let (Some(done_count), Some(total_count)) = (run["progress"]["done"].as_u64(), run["progress"]["total"].as_u64())
+    {
+        text.push_str(&if total_count > 0 {
+            format!(", {done_count} of {total_count}")
+        } else {
+            format!(", {done_count}")
+        });
     }
-    harmless_text(&words).into_owned()
+    harmless_text(&text).into_owned()
 }
 
 /// The status of a run in an answer.

@@ -14,8 +14,8 @@ use crate::input::read_text;
 use crate::output;
 use crate::startup_files::StartupFiles;
 
-const SECRET: &str = "PRIVATE KEY";
-const PUBLIC: &str = "PUBLIC KEY";
+const SECRET_LABEL: &str = "PRIVATE KEY";
+const PUBLIC_LABEL: &str = "PUBLIC KEY";
 /// The bytes before the 32 bytes of a public key in its DER form (RFC 8410).
 const PUBLIC_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 /// The bytes before the 32 bytes of a secret key in its DER form without a public part, as OpenSSL writes it.
@@ -27,12 +27,12 @@ pub(super) struct SigningKey(Ed25519KeyPair);
 
 impl SigningKey {
     pub(super) fn read(path: &Path) -> Result<Self, Failure> {
-        let wrong = |message: &str| Failure::refused(format!("{}: {message}", path.display()));
+        let refusal = |message: &str| Failure::refused(format!("{}: {message}", path.display()));
         let text = read_text(path)?;
-        let der =
-            from_pem(SECRET, &text).ok_or_else(|| wrong("is not a secret key in PEM; rondel script key makes one"))?;
-        let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(&der);
-        pair.map(Self).map_err(|_| wrong("is a secret key, but none of Ed25519; rondel script key makes one"))
+        let der = from_pem(SECRET_LABEL, &text)
+            .ok_or_else(|| refusal("is not a secret key in PEM; rondel script key makes one"))?;
+        let key_pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(&der);
+        key_pair.map(Self).map_err(|_| refusal("is a secret key, but none of Ed25519; rondel script key makes one"))
     }
 
     pub(super) fn sign(&self, namespace: &str, name: &str, language: &str, source: &str) -> Result<String, Failure> {
@@ -45,9 +45,9 @@ impl SigningKey {
 /// Makes a pair of keys, and prints the public one and its path.
 pub(super) fn make_key_pair(path: &Path) -> Result<(), Failure> {
     let key_pair_der = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new());
-    let failed = |_| Failure::from_text("the host gave no random numbers");
-    let key_pair_der = key_pair_der.map_err(failed)?;
-    let pair = Ed25519KeyPair::from_pkcs8(key_pair_der.as_ref())
+    let failure = |_| Failure::from_text("the host gave no random numbers");
+    let key_pair_der = key_pair_der.map_err(failure)?;
+    let key_pair = Ed25519KeyPair::from_pkcs8(key_pair_der.as_ref())
         .map_err(|_| Failure::from_text("the new key cannot be read"))?;
     // Writes only the seed: older programs cannot read a file that also has the public part.
     let seed = key_pair_der.as_ref().get(SECRET_PREFIX.len()..SECRET_PREFIX.len() + 32).unwrap_or_default();
@@ -55,12 +55,12 @@ pub(super) fn make_key_pair(path: &Path) -> Result<(), Failure> {
     public_path.push(".pub");
     let public_path = Path::new(&public_path);
     let mut files = StartupFiles::default();
-    files.write_secret_file(path, &pem(SECRET, &[&SECRET_PREFIX, seed].concat()))?;
-    let public = pem(PUBLIC, &[&PUBLIC_PREFIX, pair.public_key().as_ref()].concat());
-    files.write_secret_file(public_path, &public)?;
+    files.write_secret_file(path, &pem(SECRET_LABEL, &[&SECRET_PREFIX, seed].concat()))?;
+    let public_pem = pem(PUBLIC_LABEL, &[&PUBLIC_PREFIX, key_pair.public_key().as_ref()].concat());
+    files.write_secret_file(public_path, &public_pem)?;
     files.commit();
     output::print_message(&format!("for agents: --script-key {}", public_path.display()));
-    output::print_lines(public.trim_end())
+    output::print_lines(public_pem.trim_end())
 }
 
 fn pem(kind: &str, der: &[u8]) -> String {
@@ -68,9 +68,9 @@ fn pem(kind: &str, der: &[u8]) -> String {
 }
 
 fn from_pem(kind: &str, text: &str) -> Option<Vec<u8>> {
-    let (begin, end) = (format!("-----BEGIN {kind}-----"), format!("-----END {kind}-----"));
-    let inner = text.trim().strip_prefix(&begin)?.strip_suffix(&end)?;
-    STANDARD.decode(inner.split_whitespace().collect::<String>()).ok()
+    let (first_line, last_line) = (format!("-----BEGIN {kind}-----"), format!("-----END {kind}-----"));
+    let base64 = text.trim().strip_prefix(&first_line)?.strip_suffix(&last_line)?;
+    STANDARD.decode(base64.split_whitespace().collect::<String>()).ok()
 }
 
 #[cfg(test)]

@@ -120,9 +120,9 @@ struct KeyArgs {
 }
 
 const VIEW: View = View { name: "name", headers: &["NAME", "LANGUAGE", "VERSION", "SAVED", "AUTHOR", "NOTE"], row };
-const VERSIONS: View =
+const VERSION_VIEW: View =
     View { name: "version", headers: &["VERSION", "SAVED", "AUTHOR", "SIGNED", "NOTE"], row: version_row };
-const JOBS: View = View { name: "name", headers: &["NAME"], row: |job, _| vec![text_of(&job["name"])] };
+const JOB_VIEW: View = View { name: "name", headers: &["NAME"], row: |job, _| vec![text_of(&job["name"])] };
 
 impl ScriptArgs {
     pub(crate) async fn run(self) -> Result<(), Failure> {
@@ -138,7 +138,7 @@ impl ScriptArgs {
             ScriptCommand::Push(args) => VIEW.print_row(&args.run(&client).await?, format),
             ScriptCommand::Versions(args) => {
                 let path = ["scripts", &args.name, "versions"];
-                VERSIONS.print_list(&list::read_at(&client, &path, &[], &args.bounds).await?, format)
+                VERSION_VIEW.print_list(&list::read_at(&client, &path, &[], &args.bounds).await?, format)
             }
             ScriptCommand::Diff(args) => args.run(&client, format).await,
             ScriptCommand::Restore(args) => {
@@ -150,7 +150,7 @@ impl ScriptArgs {
             }
             ScriptCommand::Jobs(args) => {
                 let path = ["scripts", &args.name, "jobs"];
-                JOBS.print_list(&list::read_at(&client, &path, &[], &args.bounds).await?, format)
+                JOB_VIEW.print_list(&list::read_at(&client, &path, &[], &args.bounds).await?, format)
             }
             ScriptCommand::Delete(args) => {
                 delete(&client, &["scripts", &args.name], &[], &format!("deleted {}", args.name), format).await
@@ -178,8 +178,8 @@ impl ShowArgs {
 impl DiffArgs {
     async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
         let (from, to) = (self.from.map(|from| from.to_string()), self.to.map(|to| to.to_string()));
-        let given = [("from", from.as_deref()), ("to", to.as_deref())];
-        let query: Vec<_> = given.iter().filter_map(|(name, value)| Some((*name, (*value)?))).collect();
+        let parameters = [("from", from.as_deref()), ("to", to.as_deref())];
+        let query: Vec<_> = parameters.iter().filter_map(|(name, value)| Some((*name, (*value)?))).collect();
         let body = client.get(&["scripts", &self.name, "diff"], &query).await?;
         if let Format::Json | Format::Jsonl | Format::Yaml = format.format {
             return output::print_document(body.text(), format.format);

@@ -14,7 +14,7 @@ use crate::input::read_text;
 use crate::output;
 
 /// The languages by the extension of the file's name.
-const ENDINGS: [(&str, &str); 7] = [
+const EXTENSION_LANGUAGES: [(&str, &str); 7] = [
     ("sh", "shell"),
     ("bash", "shell"),
     ("py", "python"),
@@ -72,11 +72,14 @@ struct FileArgs {
 
 impl FileArgs {
     fn language(&self) -> Result<String, Failure> {
-        let by_ending = || {
+        let language_of_extension = || {
             let extension = self.file.extension()?.to_str()?.to_ascii_lowercase();
-            ENDINGS.iter().find(|(ending, _)| *ending == extension).map(|(_, language)| (*language).to_owned())
+            EXTENSION_LANGUAGES
+                .iter()
+                .find(|(known_extension, _)| *known_extension == extension)
+                .map(|(_, language)| (*language).to_owned())
         };
-        self.language.clone().or_else(by_ending).ok_or_else(|| {
+        self.language.clone().or_else(language_of_extension).ok_or_else(|| {
             let message = format!("{}: the name does not state the language; set --language", self.file.display());
             Failure::refused(message)
         })
@@ -118,8 +121,8 @@ async fn namespace_of(client: &Client) -> Result<String, Failure> {
     if let Some(namespace) = client.namespace() {
         return Ok(namespace.to_owned());
     }
-    let me = client.get(&["me"], &[]).await?.value()?;
-    let namespace = me["namespace"].as_str().ok_or_else(|| {
+    let caller = client.get(&["me"], &[]).await?.value()?;
+    let namespace = caller["namespace"].as_str().ok_or_else(|| {
         Failure::refused("--sign-key signs the namespace, and the server does not name the token's: give --namespace")
     })?;
     output::print_message(&format!(
@@ -150,6 +153,6 @@ mod tests {
         assert_eq!(language("a.PY", None).as_deref(), Some("python"));
         assert_eq!(language("-", None), None);
         assert_eq!(language("a.py", Some("shell")).as_deref(), Some("shell"));
-        assert!(ENDINGS.iter().all(|(_, language)| LANGUAGES.contains(language)));
+        assert!(EXTENSION_LANGUAGES.iter().all(|(_, language)| LANGUAGES.contains(language)));
     }
 }

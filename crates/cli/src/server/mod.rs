@@ -53,9 +53,9 @@ impl ServerArgs {
         runtime::serve(|stop| async move {
             let telemetry = telemetry::start(config.telemetry())?;
             failpoints.arm()?;
-            let served = serve(config, stop).await;
+            let result = serve(config, stop).await;
             telemetry.end().await;
-            served
+            result
         })
     }
 }

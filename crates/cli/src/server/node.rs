@@ -117,12 +117,12 @@ impl Node {
     /// Stores the token of the file. One that the database knows stays as it is, also if it has ended.
     async fn register_token(&self, file: &Path) -> Result<(), Failure> {
         let (store, now) = (self.engine.store(), self.engine.now());
-        let Some(known) = store.token(&self.token.hash()).await? else {
+        let Some(token_record) = store.token(&self.token.hash()).await? else {
             add_admin_token(store, self.engine.new_id(), &self.token, now).await?;
             return Ok(());
         };
-        let principal = principal_of(store, known, now).await?;
-        if principal.is_none_or(|one| !one.rights.cover(&Grant::everywhere(Role::Admin))) {
+        let principal = principal_of(store, token_record, now).await?;
+        if principal.is_none_or(|token_principal| !token_principal.rights.cover(&Grant::everywhere(Role::Admin))) {
             tracing::warn!(
                 path = %file.display(),
                 "the token in this file has ended or lacks rights; a start without the file makes a new one"
@@ -164,12 +164,12 @@ impl Node {
     /// The URL at which this machine reaches the server.
     pub(crate) fn url(&self) -> String {
         let ip = self.address.ip();
-        let local = match ip {
+        let local_address = match ip {
             _ if !ip.is_unspecified() => ip,
             std::net::IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
             std::net::IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
         };
-        format!("{}://{}", self.scheme(), SocketAddr::new(local, self.address.port()))
+        format!("{}://{}", self.scheme(), SocketAddr::new(local_address, self.address.port()))
     }
 
     /// The URL for a browser: the advertised one, else the one for this machine.
@@ -275,12 +275,12 @@ async fn open_store(config: &ServerConfig, startup_files: &mut StartupFiles) -> 
     {
         startup_files.make_folder(folder)?;
     }
-    let missing = file.map(missing_files).unwrap_or_default();
+    let missing_paths = file.map(missing_files).unwrap_or_default();
     // An existing database may have secrets that this start encrypts. The file with their key stays, even if the start
     // fails later.
-    let mut key_of_old = StartupFiles::default();
+    let mut kept_key_files = StartupFiles::default();
     let is_old = file.is_some_and(Path::exists);
-    let key_files = if is_old { &mut key_of_old } else { &mut *startup_files };
+    let key_files = if is_old { &mut kept_key_files } else { &mut *startup_files };
     let defaults = StoreConfig::default();
     let store_config = StoreConfig {
         url: config.database.0.clone(),
@@ -290,15 +290,15 @@ async fn open_store(config: &ServerConfig, startup_files: &mut StartupFiles) -> 
         idle_in_transaction: (config.settings.lease.0 * 4 / 5).min(defaults.idle_in_transaction),
         ..defaults
     };
-    let opened = SqlStore::open(&store_config).await;
+    let result = SqlStore::open(&store_config).await;
     // The files of a database that another server uses must not be removed if this start fails.
-    if !matches!(opened, Err(OpenError::InUse { .. })) {
-        key_of_old.commit();
-        for path in missing {
+    if !matches!(result, Err(OpenError::InUse { .. })) {
+        kept_key_files.commit();
+        for path in missing_paths {
             startup_files.record_created(path);
         }
     }
-    Ok(Arc::new(opened?))
+    Ok(Arc::new(result?))
 }
 
 /// The files that a start creates for a new SQLite database, and removes if it fails. None for an existing database: a
@@ -307,22 +307,22 @@ fn missing_files(database: &Path) -> Vec<PathBuf> {
     if database.exists() {
         return Vec::new();
     }
-    let with_ending = |ending: &str| {
+    let path_with_ending = |ending: &str| {
         let mut name = database.as_os_str().to_owned();
         name.push(ending);
         PathBuf::from(name)
     };
-    let files = ["", ".lock", "-journal", "-wal", "-shm"].map(with_ending);
+    let files = ["", ".lock", "-journal", "-wal", "-shm"].map(path_with_ending);
     files.into_iter().filter(|path| !path.exists()).collect()
 }
 
 /// The sources that secrets of channels may refer to.
 fn secret_sources(settings: &ServerValues) -> SecretSources {
     let prefix = settings.alert_secrets_env_prefix.as_deref();
-    let allowed = |name: &str| prefix.is_some_and(|prefix| !prefix.is_empty() && name.starts_with(prefix));
+    let is_allowed = |name: &str| prefix.is_some_and(|prefix| !prefix.is_empty() && name.starts_with(prefix));
     let variables = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .filter(|(name, _)| allowed(name))
+        .filter(|(name, _)| is_allowed(name))
         .collect();
     SecretSources { folder: settings.alert_secrets_dir.clone(), variables }
 }

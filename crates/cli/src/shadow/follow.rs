@@ -26,10 +26,10 @@ const PERIOD: Duration = Duration::from_secs(30);
 const JOBS_PERIOD: Duration = Duration::from_secs(60);
 
 /// Trigger types of scheduled runs, in the three languages of XXL-JOB: by the schedule, or for a missed fire of it.
-const SCHEDULED: [&str; 6] =
+const SCHEDULED_TYPES: [&str; 6] =
     ["Cron触发", "调度过期补偿", "Cron觸發", "調度過期補償", "Cron trigger", "Misfire compensation trigger"];
 /// Trigger types of other runs: by hand, as a child, as a retry, or by the API.
-const NOT_SCHEDULED: [&str; 12] = [
+const UNSCHEDULED_TYPES: [&str; 12] = [
     "手动触发",
     "父任务触发",
     "失败重试触发",
@@ -78,21 +78,21 @@ impl FollowArgs {
     pub(super) async fn run(self, client: &Client) -> Result<(), Failure> {
         let zone = parse_zone(&self.time_zone).map_err(|error| Failure::refused(format!("--time-zone: {error}")))?;
         let mut database = jobs::open_database(&self.source).await?;
-        let known = client.get(&["shadow", "fires"], &[("source", &self.name)]).await?.value()?;
-        let mut after = match known["last_id"].as_i64() {
-            Some(last) => last,
+        let stored_fires = client.get(&["shadow", "fires"], &[("source", &self.name)]).await?.value()?;
+        let mut last_id = match stored_fires["last_id"].as_i64() {
+            Some(last_id) => last_id,
             None => {
-                let since = xxl_time_text(&zone, clock::now().saturating_sub(self.since));
-                database.xxl_log_before(&since).await.map_err(|error| jobs::database_failure(&error))?
+                let since_text = xxl_time_text(&zone, clock::now().saturating_sub(self.since));
+                database.xxl_log_before(&since_text).await.map_err(|error| jobs::database_failure(&error))?
             }
         };
         let mut names = Names::read(client).await?;
-        let mut unknown = BTreeSet::new();
+        let mut unknown_titles = BTreeSet::new();
         let (mut has_read_all, mut was_warned) = (false, false);
         loop {
-            match self.read_page(client, &mut database, &zone, &mut names, (&mut after, &mut unknown)).await {
-                Ok(PageResult { stored, is_last, newest }) => {
-                    let is_old = newest.is_some_and(|at| at < clock::now().saturating_sub(CLOCK_BEHIND_MAX));
+            match self.read_page(client, &mut database, &zone, &mut names, (&mut last_id, &mut unknown_titles)).await {
+                Ok(PageResult { stored_count, is_last, newest_fire_at }) => {
+                    let is_old = newest_fire_at.is_some_and(|at| at < clock::now().saturating_sub(CLOCK_BEHIND_MAX));
                     if has_read_all && is_old && !std::mem::replace(&mut was_warned, true) {
                         output::print_message(&format!(
                             "new rows of the log are hours old by --time-zone {}: is that the zone of XXL-JOB's servers?",
@@ -100,8 +100,11 @@ impl FollowArgs {
                         ));
                     }
                     has_read_all |= is_last;
-                    if stored > 0 {
-                        output::print_message(&format!("{stored} fires of {} stored, up to number {after}", self.name));
+                    if stored_count > 0 {
+                        output::print_message(&format!(
+                            "{stored_count} fires of {} stored, up to number {last_id}",
+                            self.name
+                        ));
                     }
                     if !is_last {
                         continue;
@@ -110,8 +113,8 @@ impl FollowArgs {
                 Err(failure) if self.once || !is_temporary(&failure) => return Err(failure),
                 Err(failure) => {
                     output::print_message(&format!("{}; trying again", failure.message()));
-                    if let Ok(again) = jobs::open_database(&self.source).await {
-                        database = again;
+                    if let Ok(new_database) = jobs::open_database(&self.source).await {
+                        database = new_database;
                     }
                 }
             }
@@ -132,23 +135,24 @@ impl FollowArgs {
         database: &mut XxlDatabase,
         zone: &Z,
         names: &mut Names,
-        (after, unknown): (&mut i64, &mut BTreeSet<String>),
+        (last_id, unknown_titles): (&mut i64, &mut BTreeSet<String>),
     ) -> Result<PageResult, Failure> {
-        let rows = database.xxl_logs(*after, PAGE_LEN).await.map_err(|error| jobs::database_failure(&error))?;
+        let rows = database.xxl_logs(*last_id, PAGE_LEN).await.map_err(|error| jobs::database_failure(&error))?;
         let now = clock::now();
-        if let Some((row, at)) =
-            rows.iter().find_map(|row| Some((row, fired_at(zone, row)?)).filter(|(_, at)| *at > now + CLOCK_AHEAD_MAX))
+        if let Some((row, fire_at)) = rows
+            .iter()
+            .find_map(|row| Some((row, fired_at(zone, row)?)).filter(|(_, fire_at)| *fire_at > now + CLOCK_AHEAD_MAX))
         {
             return Err(Failure::refused(format!(
-                "row {} of xxl_job_log was sent at {at}, and it is {now}: --time-zone {} is not that of XXL-JOB's servers, or a clock is wrong",
+                "row {} of xxl_job_log was sent at {fire_at}, and it is {now}: --time-zone {} is not that of XXL-JOB's servers, or a clock is wrong",
                 row.id, self.time_zone
             )));
         }
-        let settled = now.saturating_sub(self.settle);
-        let is_settled = |row: &&LogRow| fired_at(zone, row).is_none_or(|at| at <= settled);
+        let settled_before = now.saturating_sub(self.settle);
+        let is_settled = |row: &&LogRow| fired_at(zone, row).is_none_or(|fire_at| fire_at <= settled_before);
         let settled_rows: Vec<&LogRow> = rows.iter().take_while(is_settled).collect();
         for title in settled_rows.iter().filter_map(|row| unknown_trigger_type(row)) {
-            if unknown.len() < UNKNOWN_COUNT_MAX && unknown.insert(title.clone()) {
+            if unknown_titles.len() < UNKNOWN_COUNT_MAX && unknown_titles.insert(title.clone()) {
                 output::print_message(&format!(
                     "the log has runs with the trigger type {:?}, which no known version has: they count as fires of the schedule",
                     harmless_text(&title)
@@ -160,16 +164,17 @@ impl FollowArgs {
         }
         let fires: Vec<Value> =
             settled_rows.iter().filter_map(|row| fire_report(zone, &names.by_number, row)).collect();
-        let mut stored = 0;
+        let mut stored_count = 0;
         if !fires.is_empty() {
             let body = json!({"source": self.name, "fires": fires}).to_string();
-            stored = client.post(&["shadow", "fires"], &body).await?.value()?["stored"].as_u64().unwrap_or_default();
+            stored_count =
+                client.post(&["shadow", "fires"], &body).await?.value()?["stored"].as_u64().unwrap_or_default();
         }
-        if let Some(last) = settled_rows.last() {
-            *after = last.id;
+        if let Some(last_row) = settled_rows.last() {
+            *last_id = last_row.id;
         }
-        let newest = settled_rows.iter().filter_map(|row| fired_at(zone, row)).max();
-        Ok(PageResult { stored, is_last: settled_rows.len() < PAGE_LEN as usize, newest })
+        let newest_fire_at = settled_rows.iter().filter_map(|row| fired_at(zone, row)).max();
+        Ok(PageResult { stored_count, is_last: settled_rows.len() < PAGE_LEN as usize, newest_fire_at })
     }
 }
 
@@ -194,10 +199,10 @@ impl Names {
 
 struct PageResult {
     /// How many fires of the page the server stored.
-    stored: u64,
+    stored_count: u64,
     is_last: bool,
     /// When the newest row of the page was sent.
-    newest: Option<Timestamp>,
+    newest_fire_at: Option<Timestamp>,
 }
 
 /// Whether a failure may be temporary: a server or a database that cannot be reached for a while.
@@ -208,27 +213,30 @@ fn is_temporary(failure: &Failure) -> bool {
 /// The report of a row; `None` for jobs that were not imported, for shards after the first, and for runs that no
 /// schedule fired.
 fn fire_report<Z: TimeZone>(zone: &Z, names: &BTreeMap<i64, String>, row: &LogRow) -> Option<Value> {
-    let (job, at) = (names.get(&row.job)?, fired_at(zone, row)?);
+    let (job, fire_at) = (names.get(&row.job)?, fired_at(zone, row)?);
     let is_first_shard = row.sharding.split('/').next().is_none_or(|shard| shard.is_empty() || shard == "0");
-    if !is_first_shard || NOT_SCHEDULED.iter().any(|known| known.eq_ignore_ascii_case(trigger_type(row))) {
+    if !is_first_shard
+        || UNSCHEDULED_TYPES.iter().any(|ignored_type| ignored_type.eq_ignore_ascii_case(trigger_type(row)))
+    {
         return None;
     }
     let executor: String = row.executor.chars().take(255).collect();
     Some(json!({
-        "job": job, "source_id": row.id, "started_at": at, "executor": executor, "outcome": outcome_of_row(row).as_str(),
+        "job": job, "source_id": row.id, "started_at": fire_at, "executor": executor, "outcome": outcome_of_row(row).as_str(),
     }))
 }
 
 /// The trigger type of a row, as XXL-JOB writes it.
 fn trigger_type(row: &LogRow) -> &str {
-    let head = row.message.split("<br>").next().unwrap_or_default();
-    head.split_once(['：', ':']).map_or(head, |(_, title)| title).trim()
+    let first_line = row.message.split("<br>").next().unwrap_or_default();
+    first_line.split_once(['：', ':']).map_or(first_line, |(_, title)| title).trim()
 }
 
 /// The trigger type of a row if it is in no known language. Such a row counts as a fire of the schedule.
 fn unknown_trigger_type(row: &LogRow) -> Option<String> {
     let title = trigger_type(row);
-    let is_known = SCHEDULED.iter().chain(&NOT_SCHEDULED).any(|known| known.eq_ignore_ascii_case(title));
+    let is_known =
+        SCHEDULED_TYPES.iter().chain(&UNSCHEDULED_TYPES).any(|known_type| known_type.eq_ignore_ascii_case(title));
     (!title.is_empty() && !is_known).then(|| title.chars().take(TRIGGER_TYPE_LEN_MAX).collect())
 }
 
@@ -241,8 +249,8 @@ fn outcome_of_row(row: &LogRow) -> OldOutcome {
 }
 
 fn fired_at<Z: TimeZone>(zone: &Z, row: &LogRow) -> Option<Timestamp> {
-    let local = NaiveDateTime::parse_from_str(row.trigger_time.as_deref()?, "%Y-%m-%d %H:%M:%S%.f").ok()?;
-    let at = zone.from_local_datetime(&local).earliest()?;
+    let local_time = NaiveDateTime::parse_from_str(row.trigger_time.as_deref()?, "%Y-%m-%d %H:%M:%S%.f").ok()?;
+    let at = zone.from_local_datetime(&local_time).earliest()?;
     Some(Timestamp::from_secs(at.timestamp()))
 }
 
@@ -308,11 +316,11 @@ mod tests {
         let sharding = |text: &str| LogRow { sharding: text.to_owned(), ..row() };
         assert!(reported(&message("Trigger Type：Cron trigger<br>x")).is_some() && reported(&message("")).is_some());
         assert!(reported(&sharding("0/3")).is_some());
-        for title in SCHEDULED.iter().chain(&NOT_SCHEDULED) {
+        for title in SCHEDULED_TYPES.iter().chain(&UNSCHEDULED_TYPES) {
             let row = message(&format!("任务触发类型：{title}<br>调度机器：10.0.0.1"));
             assert_eq!(
                 (reported(&row).is_some(), unknown_trigger_type(&row)),
-                (SCHEDULED.contains(title), None),
+                (SCHEDULED_TYPES.contains(title), None),
                 "{title}"
             );
         }

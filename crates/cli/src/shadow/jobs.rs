@@ -12,7 +12,7 @@ use crate::foreign_url;
 use crate::list::{self, BoundArgs};
 
 /// The label that an import gives to each job. Its value is the job's number in XXL-JOB.
-pub(super) const LABEL: &str = "xxl-job-id";
+pub(super) const NUMBER_LABEL: &str = "xxl-job-id";
 
 /// The names of the jobs by their numbers in XXL-JOB.
 pub(super) async fn names_by_number(client: &Client) -> Result<BTreeMap<i64, String>, Failure> {
@@ -21,9 +21,8 @@ pub(super) async fn names_by_number(client: &Client) -> Result<BTreeMap<i64, Str
     Ok(jobs.filter_map(|job| Some((xxl_number(job)?, job["name"].as_str()?.to_owned()))).collect())
 }
 
-/// The number of a job in XXL-JOB.
 pub(super) fn xxl_number(job: &Value) -> Option<i64> {
-    job["labels"][LABEL].as_str()?.parse().ok()
+    job["labels"][NUMBER_LABEL].as_str()?.parse().ok()
 }
 
 pub(super) async fn open_database(source: &str) -> Result<XxlDatabase, Failure> {

@@ -65,16 +65,16 @@ const VIEW: View = View {
 
 impl ReportArgs {
     pub(super) async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
-        let from = self.from.clone().or_else(|| {
+        let start = self.from.clone().or_else(|| {
             let now = crate::clock::now().to_utc()?;
-            let first = now.date_naive().checked_sub_days(chrono::Days::new(u64::from(self.days?) - 1))?;
-            Some(format!("{first}T00:00:00Z"))
+            let first_day = now.date_naive().checked_sub_days(chrono::Days::new(u64::from(self.days?) - 1))?;
+            Some(format!("{first_day}T00:00:00Z"))
         });
-        let given = [("job", self.job), ("from", from), ("to", self.to)];
-        let given = given.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let parameters = [("job", self.job), ("from", start), ("to", self.to)];
+        let parameters = parameters.into_iter().filter_map(|(name, value)| Some((name, value?)));
         let source = self.source.clone();
-        let own = [("source", self.source), ("tolerance", self.tolerance), ("late", self.late)];
-        let query: Vec<(&str, String)> = given.chain(own).collect();
+        let own_parameters = [("source", self.source), ("tolerance", self.tolerance), ("late", self.late)];
+        let query: Vec<(&str, String)> = parameters.chain(own_parameters).collect();
         let query: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let body = list::read_at(client, &["shadow", "report"], &query, &BoundArgs::unlimited()).await?;
         VIEW.print_list(&body, format)?;
@@ -112,37 +112,38 @@ fn row(day: &Value, _: Timestamp) -> Vec<String> {
 fn reason_nothing_compared(observed: &Value) -> String {
     match observed["last_at"].as_str() {
         None => "nothing was compared: no fires of this source are stored; rondel shadow follow stores them".to_owned(),
-        Some(last) => format!(
-            "nothing was compared: the comparison reaches from the first to the last stored fire, which was at {last}, and no job in shadow mode \
+        Some(last_fire) => format!(
+            "nothing was compared: the comparison reaches from the first to the last stored fire, which was at {last_fire}, and no job in shadow mode \
              has a planned instant in between. Look again in a minute, when later fires are stored. If the last one stays hours behind, the --time-zone of \
              rondel shadow follow is not that of XXL-JOB's servers"
         ),
     }
 }
 
-/// The differences as text.
 fn differences_text(report: &Value, observed: &Value) -> String {
     let days = || report["items"].as_array().into_iter().flatten();
-    let of_day = |day: &Value| {
+    let lines_of_day = |day: &Value| {
         let job = text_of(&day["job"]);
-        let each = day["differences"].as_array().cloned().unwrap_or_default();
-        each.into_iter()
+        let differences = day["differences"].as_array().cloned().unwrap_or_default();
+        differences
+            .into_iter()
             .map(move |difference| format!("{} {job}: {}", text_of(&difference["at"]), sentence(&difference)))
             .collect::<Vec<_>>()
     };
-    let all: Vec<String> = days().flat_map(of_day).collect();
+    let all_lines: Vec<String> = days().flat_map(lines_of_day).collect();
     let omitted_count: u64 = days().filter_map(|day| day["differences_more"].as_u64()).sum();
-    let count = u64::try_from(all.len()).unwrap_or(u64::MAX) + omitted_count;
+    let count = u64::try_from(all_lines.len()).unwrap_or(u64::MAX) + omitted_count;
     if days().next().is_none() {
         return reason_nothing_compared(observed);
     }
     if count == 0 {
         return "no differences".to_owned();
     }
-    let mut lines: Vec<String> = all.iter().take(LINE_COUNT_MAX).map(|line| harmless_text(line).into_owned()).collect();
-    let rest = count - u64::try_from(lines.len()).unwrap_or(0);
-    if rest > 0 {
-        lines.push(format!("and {rest} more"));
+    let mut lines: Vec<String> =
+        all_lines.iter().take(LINE_COUNT_MAX).map(|line| harmless_text(line).into_owned()).collect();
+    let unlisted_count = count - u64::try_from(lines.len()).unwrap_or(0);
+    if unlisted_count > 0 {
+        lines.push(format!("and {unlisted_count} more"));
     }
     lines.join("\n")
 }

@@ -28,7 +28,7 @@ pub(super) struct Export(SdkTracerProvider);
 /// Checks whether spans can be sent to this URL.
 pub(crate) fn check_endpoint(url: &str) -> Result<(), String> {
     match reqwest::Url::parse(url) {
-        Ok(parsed) if matches!(parsed.scheme(), "http" | "https") && parsed.has_host() => Ok(()),
+        Ok(parsed_url) if matches!(parsed_url.scheme(), "http" | "https") && parsed_url.has_host() => Ok(()),
         _ => Err(format!(
             "{url:?} is not the URL of a collector that takes OTLP over gRPC, such as http://127.0.0.1:4317"
         )),
@@ -84,8 +84,8 @@ impl Export {
     }
 
     pub(super) async fn end(self) {
-        let ended = tokio::task::spawn_blocking(move || self.0.shutdown_with_timeout(END_TIMEOUT)).await;
-        match ended {
+        let result = tokio::task::spawn_blocking(move || self.0.shutdown_with_timeout(END_TIMEOUT)).await;
+        match result {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "traces were not exported"),
             Err(error) => tracing::warn!(%error, "traces were not exported"),

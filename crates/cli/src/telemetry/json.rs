@@ -79,8 +79,8 @@ where
         let mut fields = Fields::new();
         // From the outermost span inwards: the value nearest to the event wins.
         for span in context.event_scope(event).into_iter().flat_map(|scope| scope.from_root()) {
-            if let Some(SpanFields(of_span)) = span.extensions().get() {
-                fields.extend(of_span.iter().map(|(name, value)| (*name, value.clone())));
+            if let Some(SpanFields(span_fields)) = span.extensions().get() {
+                fields.extend(span_fields.iter().map(|(name, value)| (*name, value.clone())));
             }
         }
         event.record(&mut FieldVisitor(&mut fields));
@@ -97,12 +97,12 @@ where
 }
 
 fn json_line(level: &str, target: &str, mut fields: Fields) -> serde_json::Result<Vec<u8>> {
-    let mut at = String::new();
-    SystemTime.format_time(&mut Writer::new(&mut at)).map_err(serde::ser::Error::custom)?;
+    let mut timestamp = String::new();
+    SystemTime.format_time(&mut Writer::new(&mut timestamp)).map_err(serde::ser::Error::custom)?;
     let mut line = Vec::with_capacity(256);
     let mut json = serde_json::Serializer::new(&mut line);
     let mut map = json.serialize_map(None)?;
-    map.serialize_entry("timestamp", &at)?;
+    map.serialize_entry("timestamp", &timestamp)?;
     map.serialize_entry("level", level)?;
     map.serialize_entry("target", target)?;
     if let Some(message) = fields.remove("message") {

@@ -61,13 +61,13 @@ pub(crate) struct Telemetry(Option<Export>);
 /// Checks whether a text is a level or a list of filters. A word that is no level would be the name of a part of the
 /// program: without a level beside it, such a filter hides all lines of the other parts, also errors.
 pub(crate) fn check_filter(filter: &str) -> Result<(), String> {
-    let wrong = |reason: String| format!("{filter:?} is not a log filter such as info: {reason}");
-    EnvFilter::try_new(filter).map_err(|error| wrong(error.to_string()))?;
+    let message = |reason: String| format!("{filter:?} is not a log filter such as info: {reason}");
+    EnvFilter::try_new(filter).map_err(|error| message(error.to_string()))?;
     let is_level = |word: &&str| word.parse::<LevelFilter>().is_ok();
     let mut words = filter.split(',').filter(|word| !word.is_empty() && !word.contains(['=', '[', ':']));
     match words.clone().find(|word| !is_level(word)) {
         Some(word) if !words.any(|word| is_level(&word)) => {
-            Err(wrong(format!("{word:?} is no level, the levels are off, error, warn, info, debug and trace")))
+            Err(message(format!("{word:?} is no level, the levels are off, error, warn, info, debug and trace")))
         }
         _ => Ok(()),
     }
@@ -90,11 +90,11 @@ fn start_exporting(settings: TelemetrySettings<'_>, has_runs: bool) -> Result<Te
         .transpose()?;
     // Whatever the filter for stderr is, a run's log has the events of its handler from level `info` up.
     let runs = has_runs.then(|| rondel::log_layer().with_filter(LevelFilter::INFO));
-    let all = tracing_subscriber::registry().with(log_layer(settings.filter, settings.format)?).with(runs);
+    let registry = tracing_subscriber::registry().with(log_layer(settings.filter, settings.format)?).with(runs);
     match &export {
         // The layer itself, because an `Option` or a list of layers would not inform it of its subscriber.
-        Some(export) => all.with(export.layer()).try_init(),
-        None => all.try_init(),
+        Some(export) => registry.with(export.layer()).try_init(),
+        None => registry.try_init(),
     }
     .map_err(Failure::from)?;
     Ok(Telemetry(export))

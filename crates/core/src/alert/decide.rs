@@ -36,10 +36,8 @@ word_enum! {
     }
 }
 
-/// An incident.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incident {
-    /// Its id.
     pub id: IncidentId,
     /// What it is about.
     pub subject: Subject,
@@ -51,7 +49,6 @@ pub struct Incident {
     pub started_at: Timestamp,
     /// When the rule was last found to hold.
     pub seen_at: Timestamp,
-    /// When it was resolved.
     pub resolved_at: Option<Timestamp>,
     /// How many occurrences it has, such as failed runs; for a group, the number of its subjects.
     pub count: u64,
@@ -65,7 +62,6 @@ pub struct Incident {
     pub escalated_at: Option<Timestamp>,
     /// Who acknowledged it.
     pub acknowledged_by: Option<String>,
-    /// When it was acknowledged.
     pub acknowledged_at: Option<Timestamp>,
     /// How many messages were sent about it, which is also the number of the newest one.
     pub message_count: u32,
@@ -78,7 +74,6 @@ pub struct Incident {
 /// A rule, with what its messages depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct RuleView<'a> {
-    /// The rule.
     pub spec: &'a RuleSpec,
     /// The name of its namespace.
     pub namespace: &'a str,
@@ -91,7 +86,6 @@ pub struct RuleView<'a> {
 pub struct OpenIncidents {
     /// The incidents of the observed subjects, and those whose next check is due.
     pub incidents: Vec<Incident>,
-    /// The open group.
     pub group: Option<Incident>,
     /// How many incidents are open outside the group.
     pub single_count: u64,
@@ -102,13 +96,11 @@ pub struct OpenIncidents {
 /// A message to send about an incident.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageDraft {
-    /// The incident.
     pub incident: IncidentId,
     /// Its number among the messages about the incident, from 1.
     pub number: u32,
-    /// The channel, by name.
+    /// The name of the channel.
     pub channel: String,
-    /// Its content.
     pub notice: Notice,
 }
 
@@ -127,17 +119,17 @@ pub struct Decision {
 #[must_use]
 pub fn decide(
     rule: RuleView<'_>,
-    open: OpenIncidents,
+    open_incidents: OpenIncidents,
     observations: &[Observation],
     silences: &[Silence],
     (now, next_id): (Timestamp, &mut dyn FnMut() -> IncidentId),
 ) -> Decision {
-    let mut builder = DecisionBuilder::new(rule, open, silences, now);
-    for incident in std::mem::take(&mut builder.open.incidents) {
+    let mut builder = DecisionBuilder::new(rule, open_incidents, silences, now);
+    for incident in std::mem::take(&mut builder.open_incidents.incidents) {
         builder.incidents.insert(incident.id, incident);
     }
-    if let Some(group) = builder.open.group.take() {
-        builder.open.group = Some(group.clone());
+    if let Some(group) = builder.open_incidents.group.take() {
+        builder.open_incidents.group = Some(group.clone());
         builder.incidents.insert(group.id, group);
     }
     for observation in observations {
@@ -177,16 +169,16 @@ struct DecisionBuilder<'a> {
     rule: RuleView<'a>,
     silences: &'a [Silence],
     now: Timestamp,
-    open: OpenIncidents,
+    open_incidents: OpenIncidents,
     incidents: BTreeMap<IncidentId, Incident>,
     messages: Vec<MessageDraft>,
     unwatched: BTreeSet<IncidentId>,
 }
 
 impl<'a> DecisionBuilder<'a> {
-    fn new(rule: RuleView<'a>, open: OpenIncidents, silences: &'a [Silence], now: Timestamp) -> Self {
+    fn new(rule: RuleView<'a>, open_incidents: OpenIncidents, silences: &'a [Silence], now: Timestamp) -> Self {
         let (incidents, messages, unwatched) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
-        Self { rule, silences, now, open, incidents, messages, unwatched }
+        Self { rule, silences, now, open: open_incidents, incidents, messages, unwatched }
     }
 
     fn observe(&mut self, observation: &Observation, next_id: &mut dyn FnMut() -> IncidentId) {
@@ -194,7 +186,7 @@ impl<'a> DecisionBuilder<'a> {
             ConditionState::Holds { since, new_count } => (since, new_count, false),
             ConditionState::HasEnded { since, new_count } => (since, new_count, true),
             ConditionState::Clear | ConditionState::Unwatched => {
-                if let Some(id) = self.find_open(&observation.subject) {
+                if let Some(id) = self.find_open_incident(&observation.subject) {
                     if observation.state == ConditionState::Unwatched {
                         self.unwatched.insert(id);
                     }
@@ -204,8 +196,8 @@ impl<'a> DecisionBuilder<'a> {
             }
             ConditionState::Unknown => return,
         };
-        let existing = self.find_open(&observation.subject);
-        let id = match existing {
+        let open_id = self.find_open_incident(&observation.subject);
+        let id = match open_id {
             Some(id) => id,
             None => match self.open_incident(observation, since, next_id) {
                 Some(id) => id,
@@ -215,7 +207,7 @@ impl<'a> DecisionBuilder<'a> {
         let (now, mut group) = (self.now, None);
         if let Some(incident) = self.incidents.get_mut(&id) {
             incident.count =
-                incident.count.saturating_add(if existing.is_some() { new_count } else { new_count.max(1) });
+                incident.count.saturating_add(if open_id.is_some() { new_count } else { new_count.max(1) });
             incident.seen_at = now;
             incident.subject.clone_from(&observation.subject);
             keep_samples(&mut incident.samples, &observation.samples);
@@ -223,7 +215,7 @@ impl<'a> DecisionBuilder<'a> {
         }
         if let Some(group) = group.and_then(|group| self.incidents.get_mut(&group)) {
             // A message about a group has the number of its subjects, however often each of them fails.
-            group.count = group.count.saturating_add(u64::from(existing.is_none()));
+            group.count = group.count.saturating_add(u64::from(open_id.is_none()));
             group.seen_at = now;
             keep_samples(&mut group.samples, &observation.samples);
         }
@@ -232,10 +224,12 @@ impl<'a> DecisionBuilder<'a> {
         }
     }
 
-    fn find_open(&self, subject: &Subject) -> Option<IncidentId> {
+    fn find_open_incident(&self, subject: &Subject) -> Option<IncidentId> {
         let is_match = |incident: &&Incident| {
-            let its = &incident.subject;
-            incident.state == IncidentState::Firing && its.kind == subject.kind && its.id == subject.id
+            let open_subject = &incident.subject;
+            incident.state == IncidentState::Firing
+                && open_subject.kind == subject.kind
+                && open_subject.id == subject.id
         };
         self.incidents.values().find(is_match).map(|incident| incident.id)
     }
@@ -247,17 +241,17 @@ impl<'a> DecisionBuilder<'a> {
         since: Timestamp,
         next_id: &mut dyn FnMut() -> IncidentId,
     ) -> Option<IncidentId> {
-        let is_single = self.open.single_count < u64::from(self.rule.spec.group_over);
+        let is_single = self.open_incidents.single_count < u64::from(self.rule.spec.group_over);
         let group = (!is_single).then(|| self.open_group(since, next_id));
-        if let Some(group) = group.filter(|_| self.open.member_count >= OPEN_INCIDENTS_MAX) {
+        if let Some(group) = group.filter(|_| self.open_incidents.member_count >= OPEN_INCIDENTS_MAX) {
             if let Some(group) = self.incidents.get_mut(&group) {
                 group.count = group.count.saturating_add(1);
             }
             return None;
         }
         match is_single {
-            true => self.open.single_count += 1,
-            false => self.open.member_count += 1,
+            true => self.open_incidents.single_count += 1,
+            false => self.open_incidents.member_count += 1,
         }
         let incident = new_incident(next_id(), observation.subject.clone(), group, (since, self.now));
         let id = incident.id;
@@ -266,7 +260,7 @@ impl<'a> DecisionBuilder<'a> {
     }
 
     fn open_group(&mut self, since: Timestamp, next_id: &mut dyn FnMut() -> IncidentId) -> IncidentId {
-        if let Some(group) = &self.open.group {
+        if let Some(group) = &self.open_incidents.group {
             return group.id;
         }
         let name = sentence::scope_name(&self.rule.spec.scope, self.rule.namespace).to_owned();
@@ -278,24 +272,30 @@ impl<'a> DecisionBuilder<'a> {
         let group = new_incident(next_id(), subject, None, (since, self.now));
         let id = group.id;
         self.incidents.insert(id, group.clone());
-        self.open.group = Some(group);
+        self.open_incidents.group = Some(group);
         id
     }
 
     fn resolve(&mut self, id: IncidentId) {
         let Some(incident) = self.incidents.get_mut(&id) else { return };
         (incident.state, incident.resolved_at) = (IncidentState::Resolved, Some(self.now));
-        let count = if incident.group.is_some() { &mut self.open.member_count } else { &mut self.open.single_count };
+        let count = if incident.group.is_some() {
+            &mut self.open_incidents.member_count
+        } else {
+            &mut self.open_incidents.single_count
+        };
         *count = count.saturating_sub(1);
     }
 
     /// Resolves the group if it has no open members.
     fn close_group(&mut self) {
-        let Some(id) = self.open.group.as_ref().filter(|_| self.open.member_count == 0).map(|group| group.id) else {
+        let Some(id) =
+            self.open_incidents.group.as_ref().filter(|_| self.open_incidents.member_count == 0).map(|group| group.id)
+        else {
             return;
         };
         // If the rule stopped watching one of the group's last members, the end of the group must not be reported as a recovery.
-        if self.incidents.values().any(|one| one.group == Some(id) && self.unwatched.contains(&one.id)) {
+        if self.incidents.values().any(|incident| incident.group == Some(id) && self.unwatched.contains(&incident.id)) {
             self.unwatched.insert(id);
         }
         if let Some(group) = self.incidents.get_mut(&id) {
@@ -307,13 +307,13 @@ impl<'a> DecisionBuilder<'a> {
     fn write_due_messages(&mut self, id: IncidentId) {
         let Some(mut incident) = self.incidents.remove(&id) else { return };
         if incident.group.is_none() {
-            self.report(&mut incident);
+            self.report_incident(&mut incident);
         }
         incident.check_at = (incident.state == IncidentState::Firing).then(|| self.next_check_at(&incident));
         self.incidents.insert(id, incident);
     }
 
-    fn report(&mut self, incident: &mut Incident) {
+    fn report_incident(&mut self, incident: &mut Incident) {
         let spec = self.rule.spec;
         let is_silent = self.is_silent(incident);
         let has_channel = self.has_channel();
@@ -361,11 +361,11 @@ impl<'a> DecisionBuilder<'a> {
     fn add_messages(&mut self, incident: &mut Incident, kind: NoticeKind) {
         let spec = self.rule.spec;
         incident.message_count += 1;
-        let escalation = spec.escalate.iter().map(|to| &to.channel);
+        let escalation_channel = spec.escalate.iter().map(|to| &to.channel);
         let channels: Vec<&String> = match kind {
-            NoticeKind::Escalated => escalation.collect(),
+            NoticeKind::Escalated => escalation_channel.collect(),
             NoticeKind::Resolved | NoticeKind::Acknowledged if incident.escalated_at.is_some() => {
-                spec.channels.iter().chain(escalation).collect()
+                spec.channels.iter().chain(escalation_channel).collect()
             }
             _ => spec.channels.iter().collect(),
         };
@@ -373,8 +373,8 @@ impl<'a> DecisionBuilder<'a> {
             (incident.reported_at, incident.reported_count) = (Some(self.now), incident.count);
         }
         // If the rule no longer watches the subject, the message is written as if the rule were off: it must not report a recovery.
-        let ended = self.unwatched.contains(&incident.id).then(|| RuleSpec { enabled: false, ..spec.clone() });
-        let rule = RuleView { spec: ended.as_ref().unwrap_or(spec), ..self.rule };
+        let ended_rule = self.unwatched.contains(&incident.id).then(|| RuleSpec { enabled: false, ..spec.clone() });
+        let rule = RuleView { spec: ended_rule.as_ref().unwrap_or(spec), ..self.rule };
         // The message about the beginning is sent even if the incident has ended since the last check. It still
         // describes the beginning.
         let state = if kind == NoticeKind::Resolved { IncidentState::Resolved } else { IncidentState::Firing };
@@ -396,30 +396,31 @@ impl<'a> DecisionBuilder<'a> {
 
     /// Whether the incident's messages are held back. The first message of a group is held back while all of its members are silenced.
     fn is_silent(&self, incident: &Incident) -> bool {
-        let is_audible = |one: &Incident| one.group == Some(incident.id) && self.silenced_until(&one.subject).is_none();
+        let is_audible =
+            |member: &Incident| member.group == Some(incident.id) && self.silenced_until(&member.subject).is_none();
         let waits = incident.subject.kind == SubjectKind::Group && incident.fired_at.is_none();
         self.silenced_until(&incident.subject).is_some() || waits && !self.incidents.values().any(is_audible)
     }
 
     fn silenced_until(&self, subject: &Subject) -> Option<Timestamp> {
-        let matching = self
+        let matching_silences = self
             .silences
             .iter()
             .filter(|silence| silence.ends_at > self.now && silence.matches(&self.rule.spec.name, subject));
-        matching.map(|silence| silence.ends_at).max()
+        matching_silences.map(|silence| silence.ends_at).max()
     }
 
     fn next_check_at(&self, incident: &Incident) -> Timestamp {
         let spec = self.rule.spec;
-        let age = self.now.since(incident.started_at);
-        let wait = match spec.condition.kind() {
+        let incident_age = self.now.since(incident.started_at);
+        let recheck_wait = match spec.condition.kind() {
             // A polled rule is checked every few seconds anyway, so the longest wait suffices.
             ConditionKind::Polled => RECHECK_MAX,
             ConditionKind::Events | ConditionKind::Instant => {
-                (age / RECHECK_AGE_DIVISOR).clamp(RECHECK_MIN, RECHECK_MAX)
+                (incident_age / RECHECK_AGE_DIVISOR).clamp(RECHECK_MIN, RECHECK_MAX)
             }
         };
-        let mut next = self.now + wait;
+        let mut next = self.now + recheck_wait;
         if let Some(until) = self.silenced_until(&incident.subject) {
             return next.min(until);
         }
@@ -469,9 +470,9 @@ fn new_incident(
 }
 
 /// Adds the newer runs, the newest first, and drops the oldest beyond `SAMPLE_COUNT_MAX`.
-fn keep_samples(samples: &mut Vec<RunSample>, newer: &[RunSample]) {
-    for sample in newer.iter().rev() {
-        samples.retain(|one| one.run != sample.run);
+fn keep_samples(samples: &mut Vec<RunSample>, newer_samples: &[RunSample]) {
+    for sample in newer_samples.iter().rev() {
+        samples.retain(|known_sample| known_sample.run != sample.run);
         samples.insert(0, sample.clone());
     }
     samples.truncate(SAMPLE_COUNT_MAX);

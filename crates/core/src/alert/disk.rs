@@ -9,18 +9,18 @@ use crate::size::{format_size, parse_size};
 /// A sentence with the text and an example.
 pub fn parse(text: &str) -> Result<Condition, String> {
     let text = text.trim();
-    let wrong = || {
-        let shown: String = text.chars().take(40).collect();
-        format!("{shown:?} is neither a percentage nor a size, such as 10% or 20GiB")
+    let format_error = || {
+        let shown_text: String = text.chars().take(40).collect();
+        format!("{shown_text:?} is neither a percentage nor a size, such as 10% or 20GiB")
     };
     match text.strip_suffix('%') {
         Some(number) => {
-            let percent = number.trim().parse().map_err(|_| wrong())?;
+            let percent = number.trim().parse().map_err(|_| format_error())?;
             Ok(Condition::DiskLow { free_percent: Some(percent), free: None })
         }
         None => {
-            let free = parse_size(text).map_err(|_| wrong())?;
-            Ok(Condition::DiskLow { free_percent: None, free: Some(free) })
+            let free_bytes = parse_size(text).map_err(|_| format_error())?;
+            Ok(Condition::DiskLow { free_percent: None, free: Some(free_bytes) })
         }
     }
 }

@@ -131,15 +131,15 @@ impl Expectations {
     pub fn judge(
         &self,
         kind: ExpectKind,
-        known: SuccessFacts,
+        success: SuccessFacts,
         (look_at, now): (Timestamp, Timestamp),
         is_day: impl Fn(NaiveDate) -> bool,
     ) -> ConditionState {
         match kind {
-            ExpectKind::SuccessBy => self.judge_deadline(known, (look_at, now), is_day),
+            ExpectKind::SuccessBy => self.judge_deadline(success, (look_at, now), is_day),
             ExpectKind::NoSuccessFor => {
                 let length = self.spec.no_success_for.unwrap_or(Duration::MAX);
-                judge::overdue(Some(known.newest.unwrap_or(known.created_at)), length, now)
+                judge::overdue(Some(success.newest.unwrap_or(success.created_at)), length, now)
             }
             ExpectKind::LongerThan | ExpectKind::Late => ConditionState::Clear,
         }
@@ -147,20 +147,22 @@ impl Expectations {
 
     fn judge_deadline(
         &self,
-        known: SuccessFacts,
+        success: SuccessFacts,
         (look_at, now): (Timestamp, Timestamp),
         is_day: impl Fn(NaiveDate) -> bool,
     ) -> ConditionState {
         let Some(deadline) = self.deadline() else { return ConditionState::Clear };
-        let before = look_at - Duration::from_millis(1);
-        let (mut last, mut count) = (None, 0);
+        let before_look = look_at - Duration::from_millis(1);
+        let (mut last_deadline, mut count) = (None, 0);
         while count < DEADLINE_COUNT_MAX
-            && let Some(next) = deadline.next_after(last.unwrap_or(before), &is_day).filter(|next| *next <= now)
+            && let Some(deadline_at) = deadline
+                .next_after(last_deadline.unwrap_or(before_look), &is_day)
+                .filter(|deadline_at| *deadline_at <= now)
         {
-            (last, count) = (Some(next), count + 1);
+            (last_deadline, count) = (Some(deadline_at), count + 1);
         }
         // Of the deadlines that passed while no server ran, only the last counts.
-        match last.map(|at| judge::missed_deadline(at, deadline.counts_from(at), known.newest)) {
+        match last_deadline.map(|at| judge::missed_deadline(at, deadline.counts_from(at), success.newest)) {
             Some(ConditionState::Holds { since, .. }) => ConditionState::Holds { since, new_count: 1 },
             _ => ConditionState::Clear,
         }
@@ -169,22 +171,22 @@ impl Expectations {
     /// When an expectation is checked next, after a check at `now` or after a run has succeeded. Ignores the calendar,
     /// because its days may change before the check; the check itself reads the calendar.
     #[must_use]
-    pub fn next_check_at(&self, kind: ExpectKind, known: SuccessFacts, now: Timestamp) -> Option<Timestamp> {
+    pub fn next_check_at(&self, kind: ExpectKind, success: SuccessFacts, now: Timestamp) -> Option<Timestamp> {
         match kind {
             ExpectKind::SuccessBy => {
                 let deadline = self.deadline()?;
-                let mut next = deadline.next_after(now, |_| true)?;
+                let mut next_deadline = deadline.next_after(now, |_| true)?;
                 for _ in 0..DEADLINE_COUNT_MAX {
-                    if known.newest.is_none_or(|at| at < deadline.counts_from(next)) {
+                    if success.newest.is_none_or(|at| at < deadline.counts_from(next_deadline)) {
                         break;
                     }
-                    next = deadline.next_after(next, |_| true)?;
+                    next_deadline = deadline.next_after(next_deadline, |_| true)?;
                 }
-                Some(next)
+                Some(next_deadline)
             }
             ExpectKind::NoSuccessFor => {
                 let length = self.spec.no_success_for?;
-                let due = known.newest.unwrap_or(known.created_at).saturating_add(length);
+                let due = success.newest.unwrap_or(success.created_at).saturating_add(length);
                 Some(if due > now { due } else { now + length })
             }
             ExpectKind::LongerThan | ExpectKind::Late => None,
@@ -197,16 +199,16 @@ impl Expectations {
     pub fn postponed(
         &self,
         kind: ExpectKind,
-        known: SuccessFacts,
+        success: SuccessFacts,
         (look_at, now): (Timestamp, Timestamp),
     ) -> Option<Timestamp> {
         let from = self.counts_from(kind, look_at, now).filter(|_| look_at > now)?;
-        known.newest.filter(|newest| *newest >= from)?;
-        let next = self.next_check_at(kind, known, now)?;
+        success.newest.filter(|newest| *newest >= from)?;
+        let next_check = self.next_check_at(kind, success, now)?;
         // Moving the check costs a write. That is always worth it for a deadline at a time of day. For a length of
         // time, it is worth it only if the wait more than doubles.
-        let is_worth = kind == ExpectKind::SuccessBy || look_at.since(now) * 2 < next.since(now);
-        (next > look_at && is_worth).then_some(next)
+        let is_worth_moving = kind == ExpectKind::SuccessBy || look_at.since(now) * 2 < next_check.since(now);
+        (next_check > look_at && is_worth_moving).then_some(next_check)
     }
 
     /// The earliest planned instant of a run whose success counts, for a check that was due at `look_at`.

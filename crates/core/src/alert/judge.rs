@@ -19,7 +19,6 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// The result of checking a rule's condition for one subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {
-    /// The subject.
     pub subject: Subject,
     /// Whether the condition holds.
     pub state: ConditionState,
@@ -30,9 +29,7 @@ pub struct Observation {
 /// Whether a condition holds for a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionState {
-    /// The condition holds.
     Holds {
-        /// Since when.
         since: Timestamp,
         /// How many occurrences are new since the last check.
         new_count: u64,
@@ -60,12 +57,9 @@ impl ConditionState {
     }
 }
 
-/// A run that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndedRun {
-    /// The run.
     pub run: RunId,
-    /// The job.
     pub job: JobId,
     /// Its planned instant.
     pub fire_at: Timestamp,
@@ -96,8 +90,8 @@ pub fn is_disk_low(bound: (Option<u32>, Option<u64>), (free, size): (u64, u64), 
 /// Whether two versions of a rule watch the same condition in the same scope. If so, open incidents of one version belong to
 /// the other too.
 #[must_use]
-pub fn watches_same(one: &RuleSpec, other: &RuleSpec) -> bool {
-    one.condition == other.condition && one.scope == other.scope
+pub fn watches_same(rule: &RuleSpec, other_rule: &RuleSpec) -> bool {
+    rule.condition == other_rule.condition && rule.scope == other_rule.scope
 }
 
 /// A fire that has ended without success.
@@ -128,7 +122,7 @@ pub fn is_part_of(
     incident: &Incident,
     (fire, run): (Option<UnsuccessfulFire>, Option<RunId>),
 ) -> bool {
-    let back = match &spec.condition {
+    let look_back = match &spec.condition {
         Condition::NotSucceededBy { .. } => DAY,
         Condition::NoSuccessFor { length } | Condition::Late { by: length } => *length,
         Condition::RunningLonger { than, .. } => than.unwrap_or_default(),
@@ -144,8 +138,8 @@ pub fn is_part_of(
         }
         _ => true,
     };
-    let during = incident.started_at - back..=lasts_until;
-    is_named || fire.filter(counts).is_some_and(|fire| during.contains(&fire.at))
+    let incident_range = incident.started_at - look_back..=lasts_until;
+    is_named || fire.filter(counts).is_some_and(|fire| incident_range.contains(&fire.at))
 }
 
 /// Whether at least `bound` runs were planned.
@@ -154,23 +148,27 @@ pub const fn ledger_growth(bound: u64, count: u64, now: Timestamp) -> ConditionS
     if count >= bound { ConditionState::Holds { since: now, new_count: 0 } } else { ConditionState::Clear }
 }
 
-/// Whether `count` runs of a job failed one after the other. `newest` are its ended runs, the newest first; `events`
+/// Whether `count` runs of a job failed one after the other. `newest_runs` are its ended runs, the newest first; `events`
 /// are the ids of the runs that failed since the rule was last checked. Also finds a streak that a success has ended
 /// since that check.
 #[must_use]
-pub fn failures_in_row(count: u32, newest: &[EndedRun], events: &[RunId]) -> ConditionState {
-    let counted = newest.iter().filter(|run| run.is_failure() || run.status == RunStatus::Succeeded);
+pub fn failures_in_row(count: u32, newest_runs: &[EndedRun], events: &[RunId]) -> ConditionState {
+    let counted_runs = newest_runs.iter().filter(|run| run.is_failure() || run.status == RunStatus::Succeeded);
     let mut is_newest = true;
     let mut best_streak = ConditionState::Clear;
     let mut streak: Vec<&EndedRun> = Vec::new();
     let mut end = |streak: &mut Vec<&EndedRun>, is_newest: bool| {
-        let needed = usize::try_from(count).unwrap_or(usize::MAX);
-        let fresh = streak.iter().filter(|run| events.contains(&run.run)).count();
+        let streak_min = usize::try_from(count).unwrap_or(usize::MAX);
+        let new_event_count = streak.iter().filter(|run| events.contains(&run.run)).count();
         // If the streak was too short at the last check, all of its failures are new to the rule.
-        let new_count = if fresh > 0 && streak.len() - fresh < needed { streak.len() } else { fresh };
+        let new_count = if new_event_count > 0 && streak.len() - new_event_count < streak_min {
+            streak.len()
+        } else {
+            new_event_count
+        };
         let new_count = u64::try_from(new_count).unwrap_or(u64::MAX);
-        let is_long = streak.len() >= needed;
-        if let Some(first) = streak.last().filter(|_| is_long && best_streak.is_clear()) {
+        let is_long_enough = streak.len() >= streak_min;
+        if let Some(first) = streak.last().filter(|_| is_long_enough && best_streak.is_clear()) {
             let since = first.fire_at;
             match is_newest {
                 true => best_streak = ConditionState::Holds { since, new_count },
@@ -180,7 +178,7 @@ pub fn failures_in_row(count: u32, newest: &[EndedRun], events: &[RunId]) -> Con
         }
         streak.clear();
     };
-    for run in counted {
+    for run in counted_runs {
         if run.is_failure() {
             streak.push(run);
         } else {
@@ -194,10 +192,10 @@ pub fn failures_in_row(count: u32, newest: &[EndedRun], events: &[RunId]) -> Con
 
 /// Whether the newest of the job's ended fires was skipped. `events` are the fires that were skipped since the last check.
 #[must_use]
-pub fn skipped(newest: &[EndedRun], events: &[RunId]) -> ConditionState {
-    let skip = newest.iter().find(|run| run.status == RunStatus::Skipped);
+pub fn skipped(newest_runs: &[EndedRun], events: &[RunId]) -> ConditionState {
+    let skip = newest_runs.iter().find(|run| run.status == RunStatus::Skipped);
     let since = skip.map(|run| run.fire_at);
-    let is_over = newest.first().is_some_and(|run| run.status != RunStatus::Skipped);
+    let is_over = newest_runs.first().is_some_and(|run| run.status != RunStatus::Skipped);
     let new_count = u64::try_from(events.len()).unwrap_or(u64::MAX);
     match (since, is_over) {
         (Some(since), false) => ConditionState::Holds { since, new_count },

@@ -351,7 +351,7 @@ impl RuleSpec {
     }
 
     fn check_scope(&self, errors: &mut Vec<FieldError>) {
-        let checked = match &self.scope {
+        let check = match &self.scope {
             Scope::All => Ok(()),
             Scope::App(app) => name::check(app).map_err(|message| ("/scope/app", message)),
             Scope::Job(job) => name::check(job).map_err(|message| ("/scope/job", message)),
@@ -361,7 +361,7 @@ impl RuleSpec {
             }
             .map_err(|message| ("/scope/label", message)),
         };
-        if let Err((pointer, message)) = checked {
+        if let Err((pointer, message)) = check {
             errors.push(FieldError::new(pointer, message));
         }
         let word = self.condition.word();
@@ -387,11 +387,11 @@ impl RuleSpec {
         let mut refuse =
             |field: &str, message: String| errors.push(FieldError::new(format!("/condition/{word}/{field}"), message));
         let length_error = |length: Duration, min: Duration, max: Duration| {
-            let is_good = (min..=max).contains(&length);
+            let is_allowed = (min..=max).contains(&length);
             let message = || {
                 format!("{} is not from {} to {}", format_duration(length), format_duration(min), format_duration(max))
             };
-            (!is_good).then(message)
+            (!is_allowed).then(message)
         };
         let second = Duration::from_secs(1);
         match &self.condition {
@@ -407,11 +407,11 @@ impl RuleSpec {
                 }
                 length_error(*window, WINDOW_MIN, WINDOW_MAX).into_iter().for_each(|message| refuse("window", message));
             }
-            Condition::Late { by: given } => {
-                length_error(*given, second, LENGTH_MAX).into_iter().for_each(|message| refuse("by", message));
+            Condition::Late { by: length } => {
+                length_error(*length, second, LENGTH_MAX).into_iter().for_each(|message| refuse("by", message));
             }
-            Condition::NoSuccessFor { length: given } | Condition::LoopFailing { length: given } => {
-                length_error(*given, second, LENGTH_MAX).into_iter().for_each(|message| refuse("length", message));
+            Condition::NoSuccessFor { length } | Condition::LoopFailing { length } => {
+                length_error(*length, second, LENGTH_MAX).into_iter().for_each(|message| refuse("length", message));
             }
             Condition::TokenExpiring { within } | Condition::CertificateExpiring { within } => {
                 length_error(*within, second, LENGTH_MAX).into_iter().for_each(|message| refuse("within", message));
@@ -423,8 +423,8 @@ impl RuleSpec {
                 }
                 (None, Some(free)) if (1..=FREE_MAX).contains(free) => {}
                 (None, Some(free)) => {
-                    let (given, max) = (format_size(*free), format_size(FREE_MAX));
-                    refuse("free", format!("{given} is not from 1B to {max}"));
+                    let (given_size, max_size) = (format_size(*free), format_size(FREE_MAX));
+                    refuse("free", format!("{given_size} is not from 1B to {max_size}"));
                 }
                 _ => refuse("free_percent", "expected either free_percent, a number, or free, a size".to_owned()),
             },

@@ -11,7 +11,6 @@ use crate::reason::Reason;
 use crate::time::Timestamp;
 use crate::words::{Lang, length};
 
-/// The name of a scope.
 #[must_use]
 pub fn scope_name<'a>(scope: &'a Scope, namespace: &'a str) -> &'a str {
     match scope {
@@ -40,11 +39,13 @@ pub fn rule(spec: &RuleSpec, lang: Lang) -> String {
         (Scope::Label(label), Lang::Zh) => format!("带标签 {label} 的任一任务"),
         (Scope::Job(job), _) => job.clone(),
     };
-    let happened = condition(&spec.condition, lang);
+    let event_text = condition(&spec.condition, lang);
     match lang {
-        _ if subject.is_empty() => happened,
-        Lang::En => format!("{subject} {happened}"),
-        Lang::Zh => format!("{subject}{}{happened}", if subject.ends_with(|c: char| c.is_ascii()) { " " } else { "" }),
+        _ if subject.is_empty() => event_text,
+        Lang::En => format!("{subject} {event_text}"),
+        Lang::Zh => {
+            format!("{subject}{}{event_text}", if subject.ends_with(|c: char| c.is_ascii()) { " " } else { "" })
+        }
     }
 }
 
@@ -61,12 +62,12 @@ fn scope_words(condition: &Condition, of_apps: &str, together: &str, each: &str)
 #[must_use]
 pub fn condition(condition: &Condition, lang: Lang) -> String {
     match lang {
-        Lang::En => english(condition),
-        Lang::Zh => chinese(condition),
+        Lang::En => english_text(condition),
+        Lang::Zh => chinese_text(condition),
     }
 }
 
-fn english(condition: &Condition) -> String {
+fn english_text(condition: &Condition) -> String {
     match condition {
         Condition::Failed {} => "failed".to_owned(),
         Condition::FailuresInRow { count: 1 } => "failed".to_owned(),
@@ -111,7 +112,7 @@ fn english(condition: &Condition) -> String {
     }
 }
 
-fn chinese(condition: &Condition) -> String {
+fn chinese_text(condition: &Condition) -> String {
     match condition {
         Condition::Failed {} => "失败".to_owned(),
         Condition::FailuresInRow { count: 1 } => "失败".to_owned(),
@@ -196,18 +197,18 @@ fn days_text(weekdays: &[Weekday], calendar: Option<&str>, lang: Lang) -> String
             (Lang::Zh, Weekday::Sun) => "周日",
         })
         .collect();
-    let mut out = match (words.is_empty(), lang) {
+    let mut text = match (words.is_empty(), lang) {
         (true, _) => String::new(),
         (false, Lang::En) => format!(" on {}", words.join(", ")),
         (false, Lang::Zh) => format!("，{}", words.join("、")),
     };
     if let Some(calendar) = calendar {
-        out.push_str(&match lang {
+        text.push_str(&match lang {
             Lang::En => format!(" on the days of {calendar}"),
             Lang::Zh => format!("，日历 {calendar}"),
         });
     }
-    out
+    text
 }
 
 /// How an incident of a subject ended, as the text after "Resolved: ".
@@ -320,13 +321,13 @@ pub fn incident(spec: &RuleSpec, incident: &Incident) -> (String, String) {
         }
     };
     let times = incident.count;
-    let least = match spec.condition {
+    let times_min = match spec.condition {
         Condition::FailuresInRow { count } => count.into(),
         _ => 1,
     };
     match incident.subject.kind {
         SubjectKind::Group => (format!("{en}."), format!("{zh}。")),
-        _ if times > least => (format!("{en} ({times} times)."), format!("{zh}（共 {times} 次）。")),
+        _ if times > times_min => (format!("{en} ({times} times)."), format!("{zh}（共 {times} 次）。")),
         _ => (format!("{en}."), format!("{zh}。")),
     }
 }

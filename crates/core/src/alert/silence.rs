@@ -20,9 +20,8 @@ pub struct SilenceSpec {
 /// A silence: until its end, it holds back the messages that it matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Silence {
-    /// What it matches.
+    /// The incidents that it matches.
     pub spec: SilenceSpec,
-    /// Its end.
     pub ends_at: Timestamp,
     /// Whether it comes from a maintenance window, which holds back no messages about servers and tokens.
     pub is_maintenance: bool,
@@ -42,8 +41,8 @@ impl SilenceSpec {
     pub fn matches(&self, rule: &str, subject: &Subject) -> bool {
         let is_job = |job: &str| subject.kind == SubjectKind::Job && subject.name == job;
         let is_app = |app: &str| {
-            let own = (subject.kind == SubjectKind::App).then_some(subject.name.as_str());
-            subject.app.as_deref().or(own) == Some(app)
+            let own_app = (subject.kind == SubjectKind::App).then_some(subject.name.as_str());
+            subject.app.as_deref().or(own_app) == Some(app)
         };
         self.rule.as_deref().is_none_or(|name| name == rule)
             && self.job.as_deref().is_none_or(is_job)

@@ -5,11 +5,9 @@ use super::rule::SubjectKind;
 /// What an incident is about. Two subjects are the same if their kind and id are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// What it is.
     pub kind: SubjectKind,
-    /// Its id; 0 for a group.
+    /// 0 for a group.
     pub id: i64,
-    /// Its name.
     pub name: String,
     /// The name of its app, for a job.
     pub app: Option<String>,

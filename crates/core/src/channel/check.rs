@@ -50,8 +50,8 @@ pub fn check(kind: ChannelKind, settings: &Values, secrets: &Values) -> Vec<Fiel
             }
         }
     }
-    let given = |values: &Values, name| values.get(name).is_some_and(|value| !value.is_empty());
-    if kind == ChannelKind::Email && given(settings, "username") != given(secrets, "password") {
+    let is_given = |values: &Values, name| values.get(name).is_some_and(|value| !value.is_empty());
+    if kind == ChannelKind::Email && is_given(settings, "username") != is_given(secrets, "password") {
         let sentence = "username and password belong together: give both or neither";
         errors.push(FieldError::new("/settings/username", sentence));
     }
@@ -60,21 +60,21 @@ pub fn check(kind: ChannelKind, settings: &Values, secrets: &Values) -> Vec<Fiel
 
 fn unknown_field_message(kind: ChannelKind, name: &str, is_secret: bool) -> String {
     if fields(kind).iter().any(|field| field.name == name) {
-        let (here, there) = if is_secret { ("secrets", "settings") } else { ("settings", "secrets") };
-        return format!("{name:?} does not belong in {here}: put it in {there}");
+        let (wrong_group, right_group) = if is_secret { ("secrets", "settings") } else { ("settings", "secrets") };
+        return format!("{name:?} does not belong in {wrong_group}: put it in {right_group}");
     }
-    let known: Vec<&str> =
+    let known_names: Vec<&str> =
         fields(kind).iter().filter(|field| field.is_secret == is_secret).map(|field| field.name).collect();
-    match near_misses(name, known.iter().copied(), 1).first() {
-        Some(near) => format!("a channel of kind {kind} has no field {name:?}; did you mean {near}?"),
-        None => format!("a channel of kind {kind} has no field {name:?}; it has {}", known.join(", ")),
+    match near_misses(name, known_names.iter().copied(), 1).first() {
+        Some(similar_name) => format!("a channel of kind {kind} has no field {name:?}; did you mean {similar_name}?"),
+        None => format!("a channel of kind {kind} has no field {name:?}; it has {}", known_names.join(", ")),
     }
 }
 
 fn check_reference(value: &str) -> Result<(), String> {
     let (Some(Reference::File(name)) | Some(Reference::Variable(name))) = parse_reference(value) else { return Ok(()) };
-    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    if name.is_empty() || name.len() > REFERENCE_LEN_MAX || name.starts_with('.') || !name.chars().all(is_name) {
+    let is_name_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if name.is_empty() || name.len() > REFERENCE_LEN_MAX || name.starts_with('.') || !name.chars().all(is_name_char) {
         return Err(format!(
             "{value:?} is not a reference: write file:NAME or env:NAME with 1 to {REFERENCE_LEN_MAX} of letters, digits, \
              '.', '_' and '-'; a file is looked up in the folder that the server's setting alert_secrets_dir names"
@@ -101,9 +101,9 @@ fn check_value(field: &Field, value: &str) -> Result<(), String> {
         FieldForm::Host => {
             Err(format!("{value:?} is not the name or the IP address of a host, such as {}", field.default))
         }
-        FieldForm::Number(least, most) => match value.parse::<u32>() {
-            Ok(number) if (least..=most).contains(&number) => Ok(()),
-            _ => Err(format!("{value:?} is not a number from {least} to {most}")),
+        FieldForm::Number(min, max) => match value.parse::<u32>() {
+            Ok(number) if (min..=max).contains(&number) => Ok(()),
+            _ => Err(format!("{value:?} is not a number from {min} to {max}")),
         },
         FieldForm::Choice(words) if words.contains(&value) => Ok(()),
         FieldForm::Choice(words) => Err(format!("{value:?} is none of {}", words.join(", "))),
@@ -114,11 +114,11 @@ fn check_value(field: &Field, value: &str) -> Result<(), String> {
 /// Whether this is a host without a port. A name may have underscores: internal DNS zones and container networks have such names.
 fn is_host(value: &str) -> bool {
     let is_label = |label: &str| {
-        let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-        (1..=LABEL_LEN_MAX).contains(&label.len()) && label.chars().all(is_part)
+        let is_label_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        (1..=LABEL_LEN_MAX).contains(&label.len()) && label.chars().all(is_label_char)
     };
-    let is_name = || value.strip_suffix('.').unwrap_or(value).split('.').all(is_label);
-    value.parse::<IpAddr>().is_ok() || is_name()
+    let is_host_name = || value.strip_suffix('.').unwrap_or(value).split('.').all(is_label);
+    value.parse::<IpAddr>().is_ok() || is_host_name()
 }
 
 fn check_addresses(value: &str) -> Result<(), String> {

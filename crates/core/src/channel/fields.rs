@@ -24,7 +24,6 @@ pub enum FieldForm {
 /// A setting or a secret of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Its name.
     pub name: &'static str,
     /// Whether it is stored encrypted and never shown.
     pub is_secret: bool,

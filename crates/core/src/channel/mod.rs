@@ -41,5 +41,5 @@ pub const TEMPLATE_BYTES_MAX: usize = 4_000;
 /// Maximum number of recipients of an e-mail channel.
 pub const RECIPIENT_COUNT_MAX: usize = 20;
 
-/// Settings or secrets of a channel by the names of their fields.
+/// Settings or secrets of a channel, keyed by the names of their fields.
 pub type Values = BTreeMap<String, String>;

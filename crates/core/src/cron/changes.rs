@@ -44,24 +44,24 @@ pub(super) fn clock_changes(
     (from, to): (Timestamp, Timestamp),
 ) -> Vec<ClockChange> {
     let spans = spans::spans_of(zone);
-    let first = spans.index_at(from.second());
-    let pairs = spans.all().get(first..).unwrap_or_default().windows(2);
-    let pairs = pairs.take_while(|pair| pair[1].start <= to.second());
-    let touched = pairs.filter_map(|pair| {
-        let (before, start, after) = (pair[0].offset, pair[1].start, pair[1].offset);
+    let first_index = spans.index_at(from.second());
+    let span_pairs = spans.as_slice().get(first_index..).unwrap_or_default().windows(2);
+    let span_pairs = span_pairs.take_while(|pair| pair[1].start <= to.second());
+    let clock_changes = span_pairs.filter_map(|pair| {
+        let (offset_before, start, offset_after) = (pair[0].offset, pair[1].start, pair[1].offset);
         // The local times that the clock shows twice, or never.
-        let (low, high) = (start + before.min(after), start + before.max(after));
-        let found = fields.at_or_after(low).filter(|found| *found < high)?;
-        let effect = match (after > before, rule.fires_first, rule.fires_second) {
+        let (low_time, high_time) = (start + offset_before.min(offset_after), start + offset_before.max(offset_after));
+        let first_fire = fields.at_or_after(low_time).filter(|first_fire| *first_fire < high_time)?;
+        let effect = match (offset_after > offset_before, rule.fires_first, rule.fires_second) {
             (true, ..) if rule.fires_after_gap => ClockEffect::OnceAfter,
             (true, ..) => ClockEffect::Skipped,
             (false, true, true) => ClockEffect::Both,
             (false, true, false) => ClockEffect::First,
             (false, false, _) => ClockEffect::Second,
         };
-        Some(ClockChange { at: Timestamp::from_secs(start), local: wall_time(found), effect })
+        Some(ClockChange { at: Timestamp::from_secs(start), local: wall_time(first_fire), effect })
     });
-    touched.take(CHANGE_COUNT_MAX).collect()
+    clock_changes.take(CHANGE_COUNT_MAX).collect()
 }
 
 fn wall_time(local: WallSeconds) -> NaiveDateTime {

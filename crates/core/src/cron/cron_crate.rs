@@ -29,12 +29,12 @@ pub(super) fn read(field: CronField, text: &str) -> Option<Vec<u32>> {
 /// Whether all names have three letters, and the text has no name together with a step. The crate also reads full names, even
 /// in ranges and with steps. Quartz reads only their first three letters and ignores the rest.
 fn names_are_short(text: &str) -> bool {
-    let named = text.contains(|c: char| c.is_ascii_alphabetic());
-    let short = text.split(|c: char| !c.is_ascii_alphabetic()).all(|name| matches!(name.len(), 0 | 3));
-    short && !(named && text.contains('/'))
+    let has_names = text.contains(|c: char| c.is_ascii_alphabetic());
+    let has_short_names = text.split(|c: char| !c.is_ascii_alphabetic()).all(|name| matches!(name.len(), 0 | 3));
+    has_short_names && !(has_names && text.contains('/'))
 }
 
-/// Whether an item extends to the last year. The crate's last year is 2100, ours is later.
+/// Whether an item extends to the last year. The crate's last year is 2100, the last year of this parser is later.
 fn reaches_the_last_year(text: &str) -> bool {
     text.split(',').any(|item| item.contains('*') || (item.contains('/') && !item.contains('-')))
 }

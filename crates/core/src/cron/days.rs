@@ -24,9 +24,9 @@ pub(crate) enum DayRule {
     /// given.
     Either { days: u64, weekdays: u64 },
     /// `L`, `L-n`: this many days before the last day of the month.
-    Last { back: u32 },
+    Last { days_before_last: u32 },
     /// `LW`, `L-nW`: the day from Monday to Friday nearest to the day of [`Last`](Self::Last).
-    LastNearest { back: u32 },
+    LastNearest { days_before_last: u32 },
     /// `nW`: the day from Monday to Friday nearest to day n.
     Nearest { day: u32 },
     /// `nL`: the last occurrence of this weekday in the month.
@@ -47,9 +47,9 @@ impl DayRule {
             (_, "?") => read_day_of_month(specs[0], of_month),
             _ => {
                 read_day_of_month(specs[0], of_month)?;
-                let allowed =
+                let allowed_items =
                     "? here or in day of month, as Quartz reads only one of the two: 0 0 8 * * ? or 0 0 8 ? * MON";
-                Err(of_week.refuse(CronField::DayOfWeek, allowed))
+                Err(of_week.refuse(CronField::DayOfWeek, allowed_items))
             }
         }
     }
@@ -58,8 +58,8 @@ impl DayRule {
     /// match both.
     pub(super) fn read_unix(specs: [&FieldSpec; 2], tokens: [Token<'_>; 2]) -> Result<Self, CronError> {
         let [days, weekdays] = [specs[0].read(tokens[0])?.bits_below_64(), specs[1].read(tokens[1])?.bits_below_64()];
-        let starred = tokens.iter().any(|token| token.text.starts_with('*'));
-        Ok(if starred { Self::Both { days, weekdays } } else { Self::Either { days, weekdays } })
+        let has_star = tokens.iter().any(|token| token.text.starts_with('*'));
+        Ok(if has_star { Self::Both { days, weekdays } } else { Self::Either { days, weekdays } })
     }
 
     /// The days of a date's month that fire, as bits 1 to 31.
@@ -70,15 +70,15 @@ impl DayRule {
             return days & within;
         }
         let month = Month { first: date.first_weekday(), length };
-        let one = |day: u32| if (1..=length).contains(&day) { 1 << day } else { 0 };
+        let day_bit = |day: u32| if (1..=length).contains(&day) { 1 << day } else { 0 };
         match *self {
             Self::Both { days, weekdays } => days & month.on(weekdays) & within,
             Self::Either { days, weekdays } => (days | month.on(weekdays)) & within,
-            Self::Last { back } => one(length.saturating_sub(back)),
-            Self::LastNearest { back } => one(month.nearest(length.saturating_sub(back))),
-            Self::Nearest { day } => one(month.nearest(day)),
-            Self::LastOf { weekday } => one(length - (month.weekday(length) + 7 - weekday) % 7),
-            Self::NthOf { weekday, nth } => one(1 + (weekday + 7 - month.first) % 7 + 7 * (nth - 1)),
+            Self::Last { days_before_last } => day_bit(length.saturating_sub(days_before_last)),
+            Self::LastNearest { days_before_last } => day_bit(month.nearest(length.saturating_sub(days_before_last))),
+            Self::Nearest { day } => day_bit(month.nearest(day)),
+            Self::LastOf { weekday } => day_bit(length - (month.weekday(length) + 7 - weekday) % 7),
+            Self::NthOf { weekday, nth } => day_bit(1 + (weekday + 7 - month.first) % 7 + 7 * (nth - 1)),
         }
     }
 }
@@ -125,14 +125,14 @@ fn month_length(year: i32, month: u32) -> u32 {
 }
 
 fn read_day_of_month(spec: &FieldSpec, token: Token<'_>) -> Result<DayRule, CronError> {
-    let upper = token.text.to_ascii_uppercase();
-    if !upper.contains(['L', 'W']) {
+    let uppercase = token.text.to_ascii_uppercase();
+    if !uppercase.contains(['L', 'W']) {
         return Ok(DayRule::Both { days: spec.read(token)?.bits_below_64(), weekdays: ALL_WEEKDAYS });
     }
-    if upper.contains(',') {
+    if uppercase.contains(',') {
         return Err(token.refuse(CronField::DayOfMonth, "a single L, L-n, LW or nW, which cannot be part of a list"));
     }
-    if let Some(rest) = upper.strip_prefix('L') {
+    if let Some(rest) = uppercase.strip_prefix('L') {
         return read_last_day(rest).ok_or_else(|| {
             token.refuse(CronField::DayOfMonth, "L, LW, L-n or L-nW, where n is a number from 0 to 30")
         });
@@ -147,30 +147,30 @@ fn read_day_of_month(spec: &FieldSpec, token: Token<'_>) -> Result<DayRule, Cron
 /// Reads the text after an `L` in the day-of-month field.
 fn read_last_day(rest: &str) -> Option<DayRule> {
     let (rest, nearest) = rest.strip_suffix('W').map_or((rest, false), |rest| (rest, true));
-    let back = match rest.strip_prefix('-') {
-        Some(number) => Token::of_text(number).number().filter(|back| *back <= 30)?,
+    let days_before_last = match rest.strip_prefix('-') {
+        Some(number) => Token::of_text(number).number().filter(|days| *days <= 30)?,
         None if rest.is_empty() => 0,
         None => return None,
     };
-    Some(if nearest { DayRule::LastNearest { back } } else { DayRule::Last { back } })
+    Some(if nearest { DayRule::LastNearest { days_before_last } } else { DayRule::Last { days_before_last } })
 }
 
 fn read_day_of_week(spec: &FieldSpec, token: Token<'_>) -> Result<DayRule, CronError> {
-    let single = |weekdays| DayRule::Both { days: ALL_DAYS, weekdays };
+    let only_weekdays = |weekdays| DayRule::Both { days: ALL_DAYS, weekdays };
     if token.text.eq_ignore_ascii_case("L") {
-        return Ok(single(1 << SATURDAY));
+        return Ok(only_weekdays(1 << SATURDAY));
     }
-    let upper = token.text.to_ascii_uppercase();
-    let last = token.text.strip_suffix(['L', 'l']);
-    if upper.contains(',') && (upper.contains('#') || upper.split(',').any(|item| item.ends_with('L'))) {
+    let uppercase = token.text.to_ascii_uppercase();
+    let before_last_mark = token.text.strip_suffix(['L', 'l']);
+    if uppercase.contains(',') && (uppercase.contains('#') || uppercase.split(',').any(|item| item.ends_with('L'))) {
         return Err(token.refuse(CronField::DayOfWeek, "a single nL or n#k, which cannot be part of a list"));
     }
-    if let Some(text) = last {
+    if let Some(text) = before_last_mark {
         return Ok(DayRule::LastOf { weekday: read_weekday(spec, Token { text, ..token })? });
     }
     let Some((weekday, nth)) = token.split_once('#') else {
         // Bit 0 is Sunday, which Quartz counts as 1.
-        return Ok(single(spec.read(token)?.bits_below_64() >> 1));
+        return Ok(only_weekdays(spec.read(token)?.bits_below_64() >> 1));
     };
     let weekday = read_weekday(spec, weekday)?;
     match nth.number() {

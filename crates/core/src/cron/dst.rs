@@ -118,21 +118,21 @@ pub(super) fn next_after(fields: &Fields, zone: Tz, rule: ResolvedRule, after: T
     // In the middle of a span, far from both ends, its neighbours have no effect. Most searches end here.
     let SteadyStretch { offset, from: steady_from, to: steady_to } = spans.steady_stretch(index);
     if from >= steady_from
-        && let Some(found) = fields.at_or_after(from + offset)
-        && found - offset < steady_to
+        && let Some(local_fire) = fields.at_or_after(from + offset)
+        && local_fire - offset < steady_to
     {
-        return Some(Timestamp::from_secs(found - offset));
+        return Some(Timestamp::from_secs(local_fire - offset));
     }
-    while index < spans.all().len() {
-        let view = SpanView::new(spans.all(), index, rule);
+    while index < spans.as_slice().len() {
+        let view = SpanView::new(spans.as_slice(), index, rule);
         if let Some(gap) = view.gap
             && from <= view.start
-            && fields.at_or_after(gap).is_some_and(|skipped| skipped < view.start + view.offset)
+            && fields.at_or_after(gap).is_some_and(|skipped_time| skipped_time < view.start + view.offset)
         {
             return Some(Timestamp::from_secs(view.start));
         }
-        match fields.at_or_after(view.first.max(from + view.offset)) {
-            Some(found) if found < view.end => return Some(Timestamp::from_secs(found - view.offset)),
+        match fields.at_or_after(view.first_time.max(from + view.offset)) {
+            Some(found) if found < view.end_time => return Some(Timestamp::from_secs(found - view.offset)),
             // The next span repeats earlier wall-clock times, so a match there may come first.
             _ if view.ends_in_fold => index += 1,
             Some(found) => index = spans.index_at(found - OFFSET_BOUND).max(index + 1),
@@ -148,18 +148,19 @@ pub(super) fn prev_before(fields: &Fields, zone: Tz, rule: ResolvedRule, before:
     let until = before.ceil_second().second().clamp(SEARCH_FROM, SEARCH_TO) - 1;
     let mut index = spans.index_at(until);
     loop {
-        let view = SpanView::new(spans.all(), index, rule);
-        let local = fields.at_or_before((view.end - 1).min(until + view.offset));
-        if let Some(local) = local.filter(|local| *local >= view.first) {
+        let view = SpanView::new(spans.as_slice(), index, rule);
+        let local = fields.at_or_before((view.end_time - 1).min(until + view.offset));
+        if let Some(local) = local.filter(|local| *local >= view.first_time) {
             return Some(Timestamp::from_secs(local - view.offset));
         }
         if let Some(gap) = view.gap
-            && fields.at_or_before(view.start + view.offset - 1).is_some_and(|skipped| skipped >= gap)
+            && fields.at_or_before(view.start + view.offset - 1).is_some_and(|skipped_time| skipped_time >= gap)
         {
             return Some(Timestamp::from_secs(view.start));
         }
-        let earlier = index.checked_sub(1)?;
-        index = if view.starts_in_fold { earlier } else { spans.index_at(local? + OFFSET_BOUND).min(earlier) };
+        let earlier_index = index.checked_sub(1)?;
+        index =
+            if view.starts_in_fold { earlier_index } else { spans.index_at(local? + OFFSET_BOUND).min(earlier_index) };
     }
 }
 
@@ -169,12 +170,12 @@ pub(super) fn count_between(fields: &Fields, zone: Tz, rule: ResolvedRule, after
     let mut count = 0;
     let mut cursor = after;
     while let Some(fire) = next_after(fields, zone, rule, cursor).filter(|fire| *fire <= until) {
-        let view = SpanView::new(spans.all(), spans.index_at(fire.second()), rule);
+        let view = SpanView::new(spans.as_slice(), spans.index_at(fire.second()), rule);
         let local = fire.second() + view.offset;
         let midnight = local - local.rem_euclid(DAY);
         let day_ends = Timestamp::from_secs(midnight + DAY - view.offset - 1);
-        let is_whole = view.first <= midnight
-            && midnight + DAY <= view.end
+        let is_whole = view.first_time <= midnight
+            && midnight + DAY <= view.end_time
             && local == midnight + fields.first_second_of_day()
             && day_ends <= until;
         (count, cursor) = if is_whole { (count + fields.times_per_day(), day_ends) } else { (count + 1, fire) };
@@ -187,9 +188,9 @@ struct SpanView {
     start: UtcSeconds,
     offset: i64,
     /// The first wall-clock time that may fire.
-    first: WallSeconds,
+    first_time: WallSeconds,
     /// The end of the wall-clock times that may fire, not included.
-    end: WallSeconds,
+    end_time: WallSeconds,
     /// The start of the skipped times that fire at `start`; they end at `start + offset`.
     gap: Option<WallSeconds>,
     starts_in_fold: bool,
@@ -199,16 +200,16 @@ struct SpanView {
 impl SpanView {
     fn new(spans: &[Span], index: usize, rule: ResolvedRule) -> Self {
         let Span { start, offset } = spans[index];
-        let before = index.checked_sub(1).map_or(offset, |index| spans[index].offset);
+        let offset_before = index.checked_sub(1).map_or(offset, |index| spans[index].offset);
         let (end, after) =
             spans.get(index + 1).map_or((SEARCH_TO + OFFSET_BOUND, offset), |next| (next.start, next.offset));
-        let (starts_in_fold, ends_in_fold) = (before > offset, after < offset);
+        let (starts_in_fold, ends_in_fold) = (offset_before > offset, after < offset);
         Self {
             start,
             offset,
-            first: start + if starts_in_fold && !rule.fires_second { before } else { offset },
-            end: end + if ends_in_fold && !rule.fires_first { after } else { offset },
-            gap: (before < offset && rule.fires_after_gap).then_some(start + before),
+            first_time: start + if starts_in_fold && !rule.fires_second { offset_before } else { offset },
+            end_time: end + if ends_in_fold && !rule.fires_first { after } else { offset },
+            gap: (offset_before < offset && rule.fires_after_gap).then_some(start + offset_before),
             starts_in_fold,
             ends_in_fold,
         }

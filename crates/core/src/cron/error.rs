@@ -55,7 +55,6 @@ impl fmt::Display for CronField {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 #[error("{field} at position {position}: {value:?} is not allowed, only {allowed}")]
 pub struct CronError {
-    /// Which field.
     pub field: CronField,
     /// The part of the text that is wrong, shortened if it is long.
     pub value: String,

@@ -203,7 +203,7 @@ impl FieldSpec {
 
     /// A value or a name, within the field's limits.
     pub(super) fn read_value(&self, token: Token<'_>) -> Result<u32, CronError> {
-        let value = token.number().or_else(|| self.named(token.text));
+        let value = token.number().or_else(|| self.value_of_name(token.text));
         value.filter(|value| (self.low..=self.high).contains(value)).ok_or_else(|| self.refuse(token))
     }
 
@@ -212,10 +212,10 @@ impl FieldSpec {
         token.refuse(self.field, self.allowed)
     }
 
-    fn named(&self, text: &str) -> Option<u32> {
-        let upper = text.to_ascii_uppercase();
+    fn value_of_name(&self, text: &str) -> Option<u32> {
+        let uppercase = text.to_ascii_uppercase();
         let names = (self.low..).zip(self.names);
-        names.filter(|(_, name)| upper.len() >= 3 && name.starts_with(&upper)).map(|(value, _)| value).next()
+        names.filter(|(_, name)| uppercase.len() >= 3 && name.starts_with(&uppercase)).map(|(value, _)| value).next()
     }
 
     fn read_item(&self, item: Token<'_>, bits: &mut Bits) -> Result<(), CronError> {
@@ -267,9 +267,9 @@ impl FieldSpec {
 
     fn read_step(&self, step: Token<'_>, kind: SpanKind) -> Result<u32, CronError> {
         // Quartz treats a step of 0 as no step, and checks the limit only if no range is written.
-        let low = if self.dialect == FieldDialect::Quartz { 0 } else { 1 };
-        let high = if kind == SpanKind::Range { u32::MAX } else { self.step_max };
-        step.number().filter(|number| (low..=high).contains(number)).ok_or_else(|| {
+        let step_min = if self.dialect == FieldDialect::Quartz { 0 } else { 1 };
+        let step_max = if kind == SpanKind::Range { u32::MAX } else { self.step_max };
+        step.number().filter(|number| (step_min..=step_max).contains(number)).ok_or_else(|| {
             let limit = if self.step_max == u32::MAX { self.count() } else { self.step_max };
             step.refuse(self.field, format!("a step from 1 to {limit} after /"))
         })
@@ -281,15 +281,15 @@ impl FieldSpec {
         let mut value = span.from;
         while value <= to {
             self.insert(bits, value);
-            let Some(next) = value.checked_add(step) else { return };
-            value = next;
+            let Some(next_value) = value.checked_add(step) else { return };
+            value = next_value;
         }
     }
 
     fn insert(&self, bits: &mut Bits, value: u32) {
         let value = if value > self.last { value - self.count() } else { value };
-        let zero = if self.field == CronField::Year { self.low } else { 0 };
-        bits.insert(value - zero);
+        let step_origin = if self.field == CronField::Year { self.low } else { 0 };
+        bits.insert(value - step_origin);
     }
 
     /// How many different values there are.

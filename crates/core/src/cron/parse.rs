@@ -55,11 +55,13 @@ pub(super) fn quartz_expression(text: &str) -> Result<CronExpr, CronError> {
 }
 
 fn fields_of(text: &str) -> Result<Vec<Token<'_>>, CronError> {
-    let whole = Token::of_text(text);
+    let whole_text = Token::of_text(text);
     if text.chars().count() > EXPRESSION_LENGTH_MAX {
-        return Err(whole.refuse(CronField::Expression, format!("a text of up to {EXPRESSION_LENGTH_MAX} characters")));
+        return Err(
+            whole_text.refuse(CronField::Expression, format!("a text of up to {EXPRESSION_LENGTH_MAX} characters"))
+        );
     }
-    Ok(whole.fields())
+    Ok(whole_text.fields())
 }
 
 /// The error for a wrong number of fields. It points at the first field too many, or at all of the text if there are too few.
@@ -74,8 +76,8 @@ fn to_expression(text: &str, Compiled { dialect, hour_form, fields }: Compiled) 
 }
 
 fn read_macro(name: Token<'_>) -> Result<Compiled, CronError> {
-    let found = MACROS.iter().find(|(macro_name, _)| macro_name.eq_ignore_ascii_case(name.text));
-    let Some((_, meaning)) = found else { return Err(name.refuse(CronField::Expression, MACRO_NAMES)) };
+    let macro_and_expression = MACROS.iter().find(|(macro_name, _)| macro_name.eq_ignore_ascii_case(name.text));
+    let Some((_, meaning)) = macro_and_expression else { return Err(name.refuse(CronField::Expression, MACRO_NAMES)) };
     match Token::of_text(meaning).fields().as_slice() {
         &[minute, hour, day, month, weekday] => {
             let compiled = read_unix([minute, hour, day, month, weekday])?;
@@ -117,6 +119,6 @@ fn read_unix([minute, hour, day, month, weekday]: [Token<'_>; 5]) -> Result<Comp
 }
 
 fn hour_form(hour: Token<'_>) -> HourForm {
-    let fixed = hour.text.bytes().all(|byte| byte.is_ascii_digit() || byte == b',');
-    if fixed { HourForm::WallClock } else { HourForm::Interval }
+    let has_fixed_hours = hour.text.bytes().all(|byte| byte.is_ascii_digit() || byte == b',');
+    if has_fixed_hours { HourForm::WallClock } else { HourForm::Interval }
 }

@@ -36,8 +36,8 @@ impl Fields {
             {
                 return Some(midnight + seconds(time));
             }
-            if let Some(later) = at_or_above(days, day + 1) {
-                return Some(midnight + DAY * i64::from(later - day) + seconds(self.first_time()));
+            if let Some(later_day) = at_or_above(days, day + 1) {
+                return Some(midnight + DAY * i64::from(later_day - day) + seconds(self.first_time()));
             }
         }
         self.first_after_month(month)
@@ -54,8 +54,8 @@ impl Fields {
             {
                 return Some(midnight + seconds(time));
             }
-            if let Some(earlier) = at_or_below(days, day - 1) {
-                return Some(midnight - DAY * i64::from(day - earlier) + seconds(self.last_time()));
+            if let Some(earlier_day) = at_or_below(days, day - 1) {
+                return Some(midnight - DAY * i64::from(day - earlier_day) + seconds(self.last_time()));
             }
         }
         self.last_before_month(month)
@@ -74,9 +74,9 @@ impl Fields {
     fn first_after_month(&self, mut month: (i32, u32)) -> Option<WallSeconds> {
         loop {
             month = self.next_month(month)?;
-            let first = Date::first_of(month.0, month.1)?;
-            if let Some(day) = at_or_above(self.days.in_month_of(first), 1) {
-                return Some(midnight(first) + DAY * i64::from(day - 1) + seconds(self.first_time()));
+            let first_day = Date::first_of(month.0, month.1)?;
+            if let Some(day) = at_or_above(self.days.in_month_of(first_day), 1) {
+                return Some(midnight(first_day) + DAY * i64::from(day - 1) + seconds(self.first_time()));
             }
         }
     }
@@ -84,9 +84,9 @@ impl Fields {
     fn last_before_month(&self, mut month: (i32, u32)) -> Option<WallSeconds> {
         loop {
             month = self.prev_month(month)?;
-            let first = Date::first_of(month.0, month.1)?;
-            if let Some(day) = at_or_below(self.days.in_month_of(first), 31) {
-                return Some(midnight(first) + DAY * i64::from(day - 1) + seconds(self.last_time()));
+            let first_day = Date::first_of(month.0, month.1)?;
+            if let Some(day) = at_or_below(self.days.in_month_of(first_day), 31) {
+                return Some(midnight(first_day) + DAY * i64::from(day - 1) + seconds(self.last_time()));
             }
         }
     }
@@ -186,14 +186,14 @@ fn seconds((hour, minute, second): Time) -> i64 {
 
 /// The least element that is at least `value`; `value` is below 64.
 fn at_or_above(set: u64, value: u32) -> Option<u32> {
-    let rest = set >> value;
-    (rest != 0).then(|| value + rest.trailing_zeros())
+    let higher_bits = set >> value;
+    (higher_bits != 0).then(|| value + higher_bits.trailing_zeros())
 }
 
 /// The greatest element that is at most `value`; `value` is below 64.
 fn at_or_below(set: u64, value: u32) -> Option<u32> {
-    let rest = set & (u64::MAX >> (63 - value));
-    (rest != 0).then(|| last(rest))
+    let lower_bits = set & (u64::MAX >> (63 - value));
+    (lower_bits != 0).then(|| last(lower_bits))
 }
 
 /// The greatest element below `value`.

@@ -34,9 +34,9 @@ pub(super) struct SteadyStretch {
 #[derive(Debug)]
 pub(super) struct Spans {
     /// Oldest first; neighbours differ in their offset.
-    all: Box<[Span]>,
+    spans: Box<[Span]>,
     /// For each stretch of 2^`HINT_BITS` seconds, the index of the span in which the stretch begins.
-    hints: Box<[usize]>,
+    index_hints: Box<[usize]>,
 }
 
 /// 2^24 seconds are 194 days, in which most zones change their clock once.
@@ -63,30 +63,31 @@ pub(super) fn spans_of(zone: Tz) -> &'static Spans {
 }
 
 impl Spans {
-    fn new(all: Box<[Span]>) -> Self {
+    fn new(spans: Box<[Span]>) -> Self {
         let stretches = (SPANS_FROM..SPANS_TO).step_by(1 << HINT_BITS);
-        let hints = stretches.map(|at| all.partition_point(|span| span.start <= at).saturating_sub(1)).collect();
-        Self { all, hints }
+        let index_hints =
+            stretches.map(|at| spans.partition_point(|span| span.start <= at).saturating_sub(1)).collect();
+        Self { spans, index_hints }
     }
 
-    pub(super) fn all(&self) -> &[Span] {
-        &self.all
+    pub(super) fn as_slice(&self) -> &[Span] {
+        &self.spans
     }
 
     /// The part of a span that its neighbours cannot affect; empty for a short span.
     pub(super) fn steady_stretch(&self, index: usize) -> SteadyStretch {
-        let Some(&Span { start, offset }) = self.all.get(index) else {
+        let Some(&Span { start, offset }) = self.spans.get(index) else {
             return SteadyStretch { offset: 0, from: 1, to: 0 };
         };
-        let to = self.all.get(index + 1).map_or(SPANS_TO, |next| next.start);
+        let to = self.spans.get(index + 1).map_or(SPANS_TO, |next| next.start);
         SteadyStretch { offset, from: start + MARGIN, to: to - MARGIN }
     }
 
     /// The index of the span that an instant lies in.
     pub(super) fn index_at(&self, at: UtcSeconds) -> usize {
         let stretch = usize::try_from((at - SPANS_FROM) >> HINT_BITS).unwrap_or(0);
-        let mut index = self.hints.get(stretch).or(self.hints.last()).copied().unwrap_or(0);
-        while self.all.get(index + 1).is_some_and(|next| next.start <= at) {
+        let mut index = self.index_hints.get(stretch).or(self.index_hints.last()).copied().unwrap_or(0);
+        while self.spans.get(index + 1).is_some_and(|next| next.start <= at) {
             index += 1;
         }
         index
@@ -95,17 +96,17 @@ impl Spans {
 
 /// Finds the spans of a zone by reading its offset once in each step.
 pub(super) fn find_spans(zone: Tz, step: i64) -> Box<[Span]> {
-    let mut last = Span { start: SPANS_FROM, offset: offset_at(zone, SPANS_FROM) };
-    let mut spans = vec![last];
+    let mut last_span = Span { start: SPANS_FROM, offset: offset_at(zone, SPANS_FROM) };
+    let mut spans = vec![last_span];
     let mut at = SPANS_FROM;
     while at < SPANS_TO {
-        let next = at + step;
-        let offset = offset_at(zone, next);
-        if offset != last.offset {
-            last = Span { start: first_change(zone, at, next), offset };
-            spans.push(last);
+        let next_at = at + step;
+        let offset = offset_at(zone, next_at);
+        if offset != last_span.offset {
+            last_span = Span { start: first_change(zone, at, next_at), offset };
+            spans.push(last_span);
         }
-        at = next;
+        at = next_at;
     }
     spans.into_boxed_slice()
 }

@@ -34,16 +34,16 @@ pub fn parse_zone(name: &str) -> Result<Tz, ZoneError> {
 
 /// The zone that a user means by `GMT+8`: eight hours ahead of UTC. Its IANA name, `Etc/GMT-8`, has the opposite sign.
 fn zone_by_offset(name: &str) -> Option<Tz> {
-    let upper = name.trim().to_ascii_uppercase();
-    let offset = ["GMT", "UTC"].iter().find_map(|zone| upper.strip_prefix(zone))?;
+    let uppercase = name.trim().to_ascii_uppercase();
+    let offset = ["GMT", "UTC"].iter().find_map(|zone| uppercase.strip_prefix(zone))?;
     let (sign, hours) = (offset.get(..1)?, offset.get(1..)?);
     let hours: u8 = hours.strip_suffix(":00").unwrap_or(hours).parse().ok()?;
-    let opposite = match sign {
+    let opposite_sign = match sign {
         "+" => '-',
         "-" => '+',
         _ => return None,
     };
-    format!("Etc/GMT{opposite}{hours}").parse().ok()
+    format!("Etc/GMT{opposite_sign}{hours}").parse().ok()
 }
 
 fn suggest(name: &str) -> String {
@@ -53,10 +53,10 @@ fn suggest(name: &str) -> String {
             zone.name()
         );
     }
-    let wanted = name.trim().replace(' ', "_");
+    let city_name = name.trim().replace(' ', "_");
     let is_meant = |zone: &&Tz| {
         let city = zone.name().rsplit('/').next().unwrap_or_default();
-        zone.name().eq_ignore_ascii_case(&wanted) || city.eq_ignore_ascii_case(&wanted)
+        zone.name().eq_ignore_ascii_case(&city_name) || city.eq_ignore_ascii_case(&city_name)
     };
     match chrono_tz::TZ_VARIANTS.iter().find(is_meant) {
         Some(zone) => format!("did you mean {}", zone.name()),

@@ -11,18 +11,19 @@ const SHORT_LEN: usize = 40;
 const LEFT_OUT_KEY: &str = "…";
 
 /// A document of at most `len_max` bytes: its longest fields are left out, each with a note of its length.
-pub(super) fn cut(document: Value, len_max: usize) -> Value {
+pub(super) fn cut_document(document: Value, len_max: usize) -> Value {
     let len = json_len(&document);
     if len <= len_max {
         return document;
     }
     let note = |len: usize| json!({"left_out_bytes": len});
     let Value::Object(mut fields) = document else { return note(len) };
-    let mut longest: Vec<(usize, String)> = fields.iter().map(|(key, value)| (json_len(value), key.clone())).collect();
-    longest.sort_unstable();
+    let mut fields_by_length: Vec<(usize, String)> =
+        fields.iter().map(|(key, value)| (json_len(value), key.clone())).collect();
+    fields_by_length.sort_unstable();
     let (mut left_len, mut cut_keys) = (len, Vec::new());
     while let Some((field_len, key)) =
-        longest.pop().filter(|(field_len, _)| left_len > len_max && *field_len > SHORT_LEN)
+        fields_by_length.pop().filter(|(field_len, _)| left_len > len_max && *field_len > SHORT_LEN)
     {
         let short = note(field_len);
         left_len = left_len - field_len + json_len(&short);
@@ -37,29 +38,32 @@ pub(super) fn cut(document: Value, len_max: usize) -> Value {
     if json_len(&document) <= len_max { document } else { note(len) }
 }
 
-/// Cuts documents, keyed by the name of their object, to [`LEN_MAX`] bytes together; `more` is how many objects the caller left out
+/// Cuts documents, keyed by the name of their object, to [`LEN_MAX`] bytes together; `left_out_count` is how many objects the caller left out
 /// already. Each document gets an equal share of the bytes; created objects come last, so that they are left out before changed and deleted
 /// ones.
-pub(super) fn cut_by_name(documents: Map<String, Value>, mut more: usize) -> Value {
+pub(super) fn cut_by_name(documents: Map<String, Value>, mut left_out_count: usize) -> Value {
     let share = LEN_MAX / documents.len().max(1);
-    let is_long = json_len(&documents) > LEN_MAX;
+    let is_too_long = json_len(&documents) > LEN_MAX;
     let mut documents: Vec<(String, Value)> = documents.into_iter().collect();
     documents.sort_by_key(|(_, document)| document["action"] == "created");
-    let (mut kept, mut len) = (Map::new(), 2 * SHORT_LEN);
+    let (mut kept_fields, mut len) = (Map::new(), 2 * SHORT_LEN);
     for (name, document) in documents {
-        let document =
-            if is_long { cut(document, share.saturating_sub(name.len() + 4).max(SHORT_LEN)) } else { document };
+        let document = if is_too_long {
+            cut_document(document, share.saturating_sub(name.len() + 4).max(SHORT_LEN))
+        } else {
+            document
+        };
         len += name.len() + 4 + json_len(&document);
         if len > LEN_MAX {
-            more += 1;
+            left_out_count += 1;
         } else {
-            kept.insert(name, document);
+            kept_fields.insert(name, document);
         }
     }
-    if more > 0 {
-        kept.insert(LEFT_OUT_KEY.to_owned(), json!({"left_out": more}));
+    if left_out_count > 0 {
+        kept_fields.insert(LEFT_OUT_KEY.to_owned(), json!({"left_out": left_out_count}));
     }
-    Value::Object(kept)
+    Value::Object(kept_fields)
 }
 
 fn json_len(value: &impl serde::Serialize) -> usize {
@@ -101,11 +105,11 @@ mod tests {
 
     #[test]
     fn a_long_field_hides_only_itself() {
-        let kept = cut(json!({"name": "a", "app": "b", "params": {"x": "y".repeat(100)}}), 80);
+        let kept = cut_document(json!({"name": "a", "app": "b", "params": {"x": "y".repeat(100)}}), 80);
         assert_eq!(kept, json!({"name": "a", "app": "b", "params": {"left_out_bytes": 108}}));
-        assert_eq!(cut(json!(["x".repeat(100)]), 80), json!({"left_out_bytes": 104}));
+        assert_eq!(cut_document(json!(["x".repeat(100)]), 80), json!({"left_out_bytes": 104}));
         let short = json!({"a": 1});
-        assert_eq!(cut(short.clone(), 80), short);
+        assert_eq!(cut_document(short.clone(), 80), short);
     }
 
     #[test]
@@ -113,18 +117,21 @@ mod tests {
         // {"a":"…","b":"…"}
         let two = |a: usize, b: usize| json!({"a": "x".repeat(a), "b": "y".repeat(b)});
         let whole = two(50, 60);
-        assert_eq!((json_len(&whole), cut(whole.clone(), 125)), (125, whole.clone()));
+        assert_eq!((json_len(&whole), cut_document(whole.clone(), 125)), (125, whole.clone()));
         // The longest field is left out first, and no more fields than necessary.
-        assert_eq!(cut(whole, 124), json!({"a": "x".repeat(50), "b": {"left_out_bytes": 62}}));
+        assert_eq!(cut_document(whole, 124), json!({"a": "x".repeat(50), "b": {"left_out_bytes": 62}}));
         let bound = json_len(&json!({"a": "x".repeat(50), "b": {"left_out_bytes": 62}}));
-        assert_eq!(cut(two(50, 60), bound)["a"], "x".repeat(50));
-        assert_eq!(cut(two(50, 60), bound - 1), json!({"a": {"left_out_bytes": 52}, "b": {"left_out_bytes": 62}}));
+        assert_eq!(cut_document(two(50, 60), bound)["a"], "x".repeat(50));
+        assert_eq!(
+            cut_document(two(50, 60), bound - 1),
+            json!({"a": {"left_out_bytes": 52}, "b": {"left_out_bytes": 62}})
+        );
         // A field of 40 bytes is not replaced by a note, which would save little.
         let short = two(38, 60);
-        assert_eq!(cut(short.clone(), 70), json!({"a": "x".repeat(38), "left_out_bytes": json_len(&short)}));
-        assert_eq!(cut(two(39, 60), 70), json!({"a": {"left_out_bytes": 41}, "b": {"left_out_bytes": 62}}));
+        assert_eq!(cut_document(short.clone(), 70), json!({"a": "x".repeat(38), "left_out_bytes": json_len(&short)}));
+        assert_eq!(cut_document(two(39, 60), 70), json!({"a": {"left_out_bytes": 41}, "b": {"left_out_bytes": 62}}));
         let notes = json_len(&json!({"a": {"left_out_bytes": 52}, "b": {"left_out_bytes": 62}}));
-        assert_eq!(cut(two(50, 60), notes - 1), json!({"left_out_bytes": 125}));
+        assert_eq!(cut_document(two(50, 60), notes - 1), json!({"left_out_bytes": 125}));
     }
 
     #[test]

@@ -31,7 +31,7 @@ const SECRET_WORDS: &[&str] = &[
 ];
 /// The short flag for a password in most programs; its value follows, with or without a blank.
 const SHORT_PASSWORD: &str = "-p";
-/// The kinds of our tokens, as they are written after [`TOKEN_PREFIX`].
+/// The kinds of Rondel's tokens, as they are written after [`TOKEN_PREFIX`].
 const TOKEN_KINDS: &[&str] = &["pat_", "exec_", "xxl_"];
 /// Fields that name the content of a field next to them: `{"name": "DB_PASSWORD", "value": "…"}`.
 const NAME_FIELDS: &[&str] = &["name", "key", "header"];
@@ -43,26 +43,26 @@ pub(super) fn without_secrets(value: Value) -> Value {
         Value::Object(map) => Value::Object(hide_in_fields(map)),
         Value::Array(items) => Value::Array(hide_in_list(items)),
         Value::String(text) => Value::from(text_without_secrets(&text)),
-        plain => plain,
+        other => other,
     }
 }
 
 fn hide_in_fields(map: Map<String, Value>) -> Map<String, Value> {
     let names_secret =
         NAME_FIELDS.iter().any(|field| map.get(*field).and_then(Value::as_str).is_some_and(is_secret_name));
-    let shown = map.into_iter().map(|(key, value)| {
+    let shown_fields = map.into_iter().map(|(key, value)| {
         let is_hidden = is_secret_name(&key) || (names_secret && VALUE_FIELDS.contains(&key.as_str()));
         let value = if is_hidden { hide_values(value) } else { without_secrets(value) };
         (key, value)
     });
-    shown.collect()
+    shown_fields.collect()
 }
 
 /// Hides secrets in a list, which may be the arguments of a program: after a flag such as `--password`, the next item
 /// is hidden.
 fn hide_in_list(items: Vec<Value>) -> Vec<Value> {
     let mut follows_flag = false;
-    let show = |item: Value| {
+    let without_secret = |item: Value| {
         let is_value = std::mem::take(&mut follows_flag);
         let Value::String(text) = item else { return if is_value { hide_values(item) } else { without_secrets(item) } };
         if is_value && !text.starts_with("--") {
@@ -70,11 +70,11 @@ fn hide_in_list(items: Vec<Value>) -> Vec<Value> {
         }
         follows_flag = is_secret_flag(&text) || text == SHORT_PASSWORD;
         match text.strip_prefix(SHORT_PASSWORD) {
-            Some(rest) if !rest.is_empty() => Value::from(format!("{SHORT_PASSWORD}{HIDDEN}")),
+            Some(password) if !password.is_empty() => Value::from(format!("{SHORT_PASSWORD}{HIDDEN}")),
             _ => Value::from(text_without_secrets(&text)),
         }
     };
-    items.into_iter().map(show).collect()
+    items.into_iter().map(without_secret).collect()
 }
 
 /// Hides, line by line, the values that flags, assignments and headers assign to names of secrets.
@@ -93,17 +93,17 @@ fn line_without_secrets(line: &str) -> String {
     let mut rest = line.trim_end_matches('\n');
     while let Some(word_len) = rest.find(char::is_whitespace).or((!rest.is_empty()).then_some(rest.len())) {
         let (word, after) = rest.split_at(word_len);
-        let blank_len = after.find(|one: char| !one.is_whitespace()).unwrap_or(after.len());
-        let (blank, after) = after.split_at(blank_len);
+        let blank_len = after.find(|c: char| !c.is_whitespace()).unwrap_or(after.len());
+        let (space, after) = after.split_at(blank_len);
         if let Some((name, value)) = split_assignment(word) {
             shown_line.extend([name, HIDDEN]);
             if value.contains(QUOTES) {
                 return shown_line + end;
             }
-            shown_line.push_str(blank);
+            shown_line.push_str(space);
             rest = after;
         } else if is_secret_flag(word) || is_secret_header(word) {
-            shown_line.extend([word, blank]);
+            shown_line.extend([word, space]);
             if after.is_empty() {
                 return shown_line + end;
             }
@@ -114,7 +114,7 @@ fn line_without_secrets(line: &str) -> String {
             }
             rest = &after[value_len..];
         } else {
-            shown_line.extend([word, blank]);
+            shown_line.extend([word, space]);
             rest = after;
         }
     }
@@ -125,9 +125,9 @@ const QUOTES: [char; 4] = ['"', '\'', '\\', '`'];
 
 /// Splits `--password=X` or `"password":X` after the `=` or `:`, if a name of a secret is before it and a value after it.
 fn split_assignment(word: &str) -> Option<(&str, &str)> {
-    let signs = word.match_indices(['=', ':']).map(|(place, _)| place);
-    let place = signs.into_iter().find(|place| names_secret(&word[..*place]))?;
-    let (name, value) = word.split_at(place + 1);
+    let sign_positions = word.match_indices(['=', ':']).map(|(at, _)| at);
+    let at = sign_positions.into_iter().find(|at| names_secret(&word[..*at]))?;
+    let (name, value) = word.split_at(at + 1);
     (!value.is_empty()).then_some((name, value))
 }
 
@@ -144,12 +144,12 @@ fn is_secret_header(word: &str) -> bool {
 /// Whether a text ends with the name of a secret, quoted or not.
 fn names_secret(text: &str) -> bool {
     let text = text.trim_end_matches(QUOTES);
-    let name = text.rfind(|one| !is_name_char(one)).map_or(text, |place| &text[place..]);
+    let name = text.rfind(|c| !is_name_char(c)).map_or(text, |at| &text[at..]);
     is_secret_name(name)
 }
 
-fn is_name_char(one: char) -> bool {
-    one.is_alphanumeric() || matches!(one, '-' | '_' | '.')
+fn is_name_char(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '-' | '_' | '.')
 }
 
 fn is_secret_name(name: &str) -> bool {
@@ -157,16 +157,16 @@ fn is_secret_name(name: &str) -> bool {
     SECRET_WORDS.iter().any(|word| name.contains(word))
 }
 
-/// Whether a text is a secret whatever its name: a key, one of our tokens, or a URL with a password anywhere in it.
+/// Whether a text is a secret whatever its name: a key, one of Rondel's tokens, or a URL with a password anywhere in it.
 fn is_secret_text(text: &str) -> bool {
-    let has_password = text.split("://").skip(1).any(|rest| {
-        let is_end = |one: char| one.is_whitespace() || matches!(one, '/' | '?' | '#');
-        let authority = rest.split(is_end).next().unwrap_or_default();
+    let has_password = text.split("://").skip(1).any(|after_scheme| {
+        let is_url_end = |c: char| c.is_whitespace() || matches!(c, '/' | '?' | '#');
+        let authority = after_scheme.split(is_url_end).next().unwrap_or_default();
         authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'))
     });
-    let has_token = text.match_indices(TOKEN_PREFIX).any(|(place, _)| {
-        let rest = &text[place + TOKEN_PREFIX.len()..];
-        TOKEN_KINDS.iter().any(|kind| rest.starts_with(kind))
+    let has_token = text.match_indices(TOKEN_PREFIX).any(|(at, _)| {
+        let after_prefix = &text[at + TOKEN_PREFIX.len()..];
+        TOKEN_KINDS.iter().any(|kind| after_prefix.starts_with(kind))
     });
     has_password || has_token || text.contains("-----BEGIN ") || text.starts_with(TOKEN_PREFIX)
 }

@@ -10,7 +10,6 @@ pub struct FilterError {
     pub column: usize,
     /// How many characters are wrong.
     pub length: usize,
-    /// What is wrong.
     pub problem: FilterProblem,
 }
 
@@ -21,14 +20,13 @@ pub enum FilterProblem {
     TooLong,
     /// It has too many terms.
     TooMany,
-    /// It has a control character.
     ControlCharacter,
     /// A word that is almost a key.
     Key {
-        /// What was written.
+        /// The text that was written in place of a key.
         key: String,
-        /// What was probably meant.
-        meant: Key,
+        /// The key that was probably meant.
+        meant_key: Key,
     },
     /// A key of another list.
     KeyOfOtherList(Key),
@@ -36,14 +34,13 @@ pub enum FilterProblem {
     NoValue(Key),
     /// A value that is not one of its key's words.
     Word {
-        /// The key.
         key: Key,
-        /// What was written.
+        /// The text that was written in place of a word.
         value: String,
-        /// The words of the key.
-        known: &'static [&'static str],
-        /// The one that was probably meant.
-        meant: Option<&'static str>,
+        /// The words that the key accepts.
+        known_words: &'static [&'static str],
+        /// The word that was probably meant.
+        meant_word: Option<&'static str>,
     },
     /// A value that is not an instant.
     Instant(Key, String),
@@ -62,33 +59,33 @@ impl FilterError {
     #[must_use]
     pub fn sentence(&self, lang: Lang) -> String {
         match lang {
-            Lang::En => english(&self.problem),
-            Lang::Zh => chinese(&self.problem),
+            Lang::En => english_text(&self.problem),
+            Lang::Zh => chinese_text(&self.problem),
         }
     }
 }
 
 impl std::fmt::Display for FilterError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "column {}: {}", self.column, english(&self.problem))
+        write!(f, "column {}: {}", self.column, english_text(&self.problem))
     }
 }
 
 impl std::error::Error for FilterError {}
 
-fn english(problem: &FilterProblem) -> String {
+fn english_text(problem: &FilterProblem) -> String {
     match problem {
         FilterProblem::TooLong => format!("the filter is longer than {FILTER_LEN_MAX} characters"),
         FilterProblem::TooMany => format!("the filter has more than {TERM_COUNT_MAX} terms"),
         FilterProblem::ControlCharacter => "control characters cannot be searched for; leave them out".to_owned(),
-        FilterProblem::Key { key, meant } => {
-            format!("there is no filter {key:?}; write {meant}:… or, to search for the text, put it in quotes")
+        FilterProblem::Key { key, meant_key } => {
+            format!("there is no filter {key:?}; write {meant_key}:… or, to search for the text, put it in quotes")
         }
         FilterProblem::KeyOfOtherList(key) => format!("{key}: is not a filter of this list"),
         FilterProblem::NoValue(key) => format!("{key}: needs a value, such as {}", example(*key)),
-        FilterProblem::Word { key, value, known, meant } => match meant {
-            Some(meant) => format!("{value:?} is not a valid {key}; did you mean {key}:{meant}?"),
-            None => format!("{value:?} is not a valid {key}; write one of {}", known.join(", ")),
+        FilterProblem::Word { key, value, known_words, meant_word } => match meant_word {
+            Some(meant_word) => format!("{value:?} is not a valid {key}; did you mean {key}:{meant_word}?"),
+            None => format!("{value:?} is not a valid {key}; write one of {}", known_words.join(", ")),
         },
         FilterProblem::Instant(key, value) => format!(
             "{value:?} is not a time; write {key}:8h, {key}:7d, {key}:yesterday, {key}:2026-11-22 or {key}:2026-11-22T10:00"
@@ -102,17 +99,19 @@ fn english(problem: &FilterProblem) -> String {
     }
 }
 
-fn chinese(problem: &FilterProblem) -> String {
+fn chinese_text(problem: &FilterProblem) -> String {
     match problem {
         FilterProblem::TooLong => format!("筛选条件超过 {FILTER_LEN_MAX} 个字符"),
         FilterProblem::TooMany => format!("筛选条件超过 {TERM_COUNT_MAX} 项"),
         FilterProblem::ControlCharacter => "不能搜索控制字符，请去掉".to_owned(),
-        FilterProblem::Key { key, meant } => format!("没有筛选项“{key}”；请写 {meant}:…，若要搜索这段文字请加引号"),
+        FilterProblem::Key { key, meant_key } => {
+            format!("没有筛选项“{key}”；请写 {meant_key}:…，若要搜索这段文字请加引号")
+        }
         FilterProblem::KeyOfOtherList(key) => format!("此列表没有筛选项 {key}:"),
         FilterProblem::NoValue(key) => format!("{key}: 后面缺少值，例如 {}", example(*key)),
-        FilterProblem::Word { key, value, known, meant } => match meant {
-            Some(meant) => format!("{key} 没有取值“{value}”；是否想写 {key}:{meant}？"),
-            None => format!("{key} 没有取值“{value}”；可以是 {}", known.join("、")),
+        FilterProblem::Word { key, value, known_words, meant_word } => match meant_word {
+            Some(meant_word) => format!("{key} 没有取值“{value}”；是否想写 {key}:{meant_word}？"),
+            None => format!("{key} 没有取值“{value}”；可以是 {}", known_words.join("、")),
         },
         FilterProblem::Instant(key, value) => format!(
             "“{value}”不是时间；请写 {key}:8h、{key}:7d、{key}:yesterday、{key}:2026-11-22 或 {key}:2026-11-22T10:00"

@@ -28,23 +28,23 @@ const fn is_colon(c: char) -> bool {
 
 /// Splits a filter into its words.
 pub(super) fn tokens(text: &str) -> Vec<Token> {
-    let all: Vec<char> = text.chars().collect();
+    let text_chars: Vec<char> = text.chars().collect();
     let (mut tokens, mut at) = (Vec::new(), 0);
-    while at < all.len() {
-        if all[at].is_whitespace() {
+    while at < text_chars.len() {
+        if text_chars[at].is_whitespace() {
             at += 1;
             continue;
         }
-        let is_not = all[at] == '-' && all.get(at + 1).is_some_and(|next| !next.is_whitespace());
+        let is_not = text_chars[at] == '-' && text_chars.get(at + 1).is_some_and(|next| !next.is_whitespace());
         let start = at + usize::from(is_not);
         at = start;
         let (mut chars, mut quoted) = (Vec::new(), false);
-        while at < all.len() && (quoted || !all[at].is_whitespace()) {
-            match all[at] {
+        while at < text_chars.len() && (quoted || !text_chars[at].is_whitespace()) {
+            match text_chars[at] {
                 '"' => quoted = !quoted,
-                '\\' if quoted && matches!(all.get(at + 1), Some('"' | '\\')) => {
+                '\\' if quoted && matches!(text_chars.get(at + 1), Some('"' | '\\')) => {
                     at += 1;
-                    chars.push((all[at], true));
+                    chars.push((text_chars[at], true));
                 }
                 c => chars.push((c, quoted)),
             }
@@ -60,9 +60,8 @@ impl Token {
     pub(super) fn key(&self) -> Option<String> {
         let colon = self.chars.iter().position(|(c, quoted)| !quoted && is_colon(*c))?;
         let key = &self.chars[..colon];
-        let is_word =
-            !key.is_empty() && key.iter().all(|(c, quoted)| !quoted && (c.is_ascii_alphabetic() || *c == '_'));
-        is_word.then(|| key.iter().map(|(c, _)| c.to_ascii_lowercase()).collect())
+        let is_key = !key.is_empty() && key.iter().all(|(c, quoted)| !quoted && (c.is_ascii_alphabetic() || *c == '_'));
+        is_key.then(|| key.iter().map(|(c, _)| c.to_ascii_lowercase()).collect())
     }
 
     /// The text after the colon, split at its commas.
@@ -102,9 +101,9 @@ pub(super) fn parse(text: &str, scope: Scope) -> Result<Filter, FilterError> {
             Some((_, Some(key))) if scope.keys().contains(&key) => add_term(&mut filter, token, (key, scope))?,
             Some((_, Some(key))) => return Err(token.refuse(0, FilterProblem::KeyOfOtherList(key))),
             Some((word, None))
-                if let Some(meant) = nearest_word(word, scope.keys().iter().map(|key| (*key, key.as_str()))) =>
+                if let Some(meant_key) = nearest_word(word, scope.keys().iter().map(|key| (*key, key.as_str()))) =>
             {
-                return Err(token.refuse(0, FilterProblem::Key { key: word.to_owned(), meant }));
+                return Err(token.refuse(0, FilterProblem::Key { key: word.to_owned(), meant_key }));
             }
             _ => {
                 let text = token.text();
@@ -170,21 +169,21 @@ fn add_words<T: FromStr + PartialEq>(
     choice: &mut ValueCondition<T>,
     token: &Token,
     key: Key,
-    known: &'static [&'static str],
+    known_words: &'static [&'static str],
 ) -> Result<(), FilterError> {
-    let mut from = key.as_str().len() + 1;
+    let mut value_start = key.as_str().len() + 1;
     for value in token.values() {
         let word = value.to_ascii_lowercase().replace('-', "_");
         match word.parse() {
             Ok(word) => push_new(if token.is_not { &mut choice.none } else { &mut choice.any }, word),
             Err(_) => {
-                let meant = nearest_word(&word, known.iter().map(|word| (*word, *word)));
+                let meant_word = nearest_word(&word, known_words.iter().map(|word| (*word, *word)));
                 let length = value.chars().count();
-                let error = token.refuse(from, FilterProblem::Word { key, value, known, meant });
+                let error = token.refuse(value_start, FilterProblem::Word { key, value, known_words, meant_word });
                 return Err(FilterError { length: length.min(error.length), ..error });
             }
         }
-        from += value.chars().count() + 1;
+        value_start += value.chars().count() + 1;
     }
     Ok(())
 }
@@ -198,13 +197,13 @@ fn add_names(choice: &mut ValueCondition<Pattern>, token: &Token, values: Vec<St
 
 fn set_instant(slot: &mut Option<InstantBound>, token: &Token, key: Key) -> Result<(), FilterError> {
     let value = token.values().join(",");
-    let when = InstantBound::parse(&value);
-    match (when, token.is_not, &slot) {
+    let bound = InstantBound::parse(&value);
+    match (bound, token.is_not, &slot) {
         (_, true, _) => Err(token.refuse(0, FilterProblem::NotNegated(key))),
         (None, ..) => Err(token.refuse(key.as_str().len() + 1, FilterProblem::Instant(key, value))),
         (_, _, Some(_)) => Err(token.refuse(0, FilterProblem::Repeated(key))),
-        (Some(when), ..) => {
-            *slot = Some(when);
+        (Some(bound), ..) => {
+            *slot = Some(bound);
             Ok(())
         }
     }
@@ -223,11 +222,11 @@ fn set_lengths(range: &mut LengthRange, token: &Token, key: Key) -> Result<(), F
 }
 
 /// The known word that differs from `word` only by a typing error: by one letter for short words, by two for long ones.
-fn nearest_word<T>(word: &str, known: impl Iterator<Item = (T, &'static str)>) -> Option<T> {
-    let least = known.map(|(value, other)| (distance(word, other), value, other));
-    let least = least.min_by_key(|(distance, ..)| *distance)?;
-    let allowed = if least.2.len() <= 4 { 1 } else { 2 };
-    (least.0 <= allowed && word.len() >= 3).then_some(least.1)
+fn nearest_word<T>(word: &str, known_words: impl Iterator<Item = (T, &'static str)>) -> Option<T> {
+    let distances = known_words.map(|(value, other)| (distance(word, other), value, other));
+    let nearest = distances.min_by_key(|(distance, ..)| *distance)?;
+    let distance_max = if nearest.2.len() <= 4 { 1 } else { 2 };
+    (nearest.0 <= distance_max && word.len() >= 3).then_some(nearest.1)
 }
 
 /// The edit distance: how many letters must be added, removed, replaced or swapped with their neighbour.
@@ -237,12 +236,12 @@ fn distance(a: &str, b: &str) -> usize {
     for i in 1..=a.len() {
         let mut row = vec![i];
         for j in 1..=b.len() {
-            let mut least = (rows[i - 1][j] + 1).min(row[j - 1] + 1);
-            least = least.min(rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]));
+            let mut cost = (rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            cost = cost.min(rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]));
             if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                least = least.min(rows[i - 2][j - 2] + 1);
+                cost = cost.min(rows[i - 2][j - 2] + 1);
             }
-            row.push(least);
+            row.push(cost);
         }
         rows.push(row);
     }

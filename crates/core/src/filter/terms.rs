@@ -117,7 +117,6 @@ impl Scope {
 pub struct ValueCondition<T> {
     /// One of these; empty for any.
     pub any: Vec<T>,
-    /// None of these.
     pub none: Vec<T>,
 }
 
@@ -134,25 +133,25 @@ impl<T> ValueCondition<T> {
         self.any.is_empty() && self.none.is_empty()
     }
 
-    /// Whether an item passes; `is` decides whether the item has a value.
-    pub fn admits(&self, is: impl Fn(&T) -> bool) -> bool {
-        (self.any.is_empty() || self.any.iter().any(&is)) && !self.none.iter().any(&is)
+    /// Whether an item passes; `is_value` decides whether the item has a value.
+    pub fn admits(&self, is_value: impl Fn(&T) -> bool) -> bool {
+        (self.any.is_empty() || self.any.iter().any(&is_value)) && !self.none.iter().any(&is_value)
     }
 }
 
 impl<T: Copy + Ord> ValueCondition<T> {
-    /// The values of `all` that pass; `None` if there is no restriction.
+    /// The values of `values` that pass; `None` if there is no restriction.
     #[must_use]
-    pub fn of(&self, all: &[T]) -> Option<Vec<T>> {
-        let chosen = || all.iter().copied().filter(|value| self.admits(|other| other == value)).collect();
-        (!self.admits_all()).then(chosen)
+    pub fn of(&self, values: &[T]) -> Option<Vec<T>> {
+        let chosen_values =
+            || values.iter().copied().filter(|value| self.admits(|candidate| candidate == value)).collect();
+        (!self.admits_all()).then(chosen_values)
     }
 }
 
 /// A condition on labels: a job must have at least one of them or, if negated, none of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelTerm {
-    /// The labels.
     pub any: Vec<LabelTest>,
     /// Whether a job must have none of them.
     pub is_not: bool,
@@ -161,7 +160,6 @@ pub struct LabelTerm {
 /// A text to search for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text {
-    /// The text.
     pub text: String,
     /// Whether it must not occur.
     pub is_not: bool,
@@ -174,19 +172,14 @@ pub struct Filter {
     pub states: ValueCondition<JobState>,
     /// What still has to be done about a run.
     pub run_states: Vec<RunState>,
-    /// The statuses.
     pub statuses: ValueCondition<RunStatus>,
-    /// The apps.
     pub apps: ValueCondition<Pattern>,
-    /// The jobs.
     pub jobs: ValueCondition<Pattern>,
     /// Only runs that were planned for this instant or later, or created then or later.
     pub since: Option<InstantBound>,
     /// Only runs that were planned for this instant or earlier, and created by then.
     pub until: Option<InstantBound>,
-    /// The executors.
     pub executors: ValueCondition<Pattern>,
-    /// The triggers.
     pub triggers: ValueCondition<Trigger>,
     /// How long a run took.
     pub duration: LengthRange,

@@ -35,20 +35,19 @@ impl Pattern {
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         let Some((first, rest)) = self.0.split_once('*') else { return self.0 == name };
-        let Some(mut left) = name.strip_prefix(first) else { return false };
-        let Some((middle, last)) = rest.rsplit_once('*') else { return left.ends_with(rest) };
+        let Some(mut remaining_name) = name.strip_prefix(first) else { return false };
+        let Some((middle, last)) = rest.rsplit_once('*') else { return remaining_name.ends_with(rest) };
         for part in middle.split('*') {
-            let Some(at) = left.find(part) else { return false };
-            left = &left[at + part.len()..];
+            let Some(at) = remaining_name.find(part) else { return false };
+            remaining_name = &remaining_name[at + part.len()..];
         }
-        left.ends_with(last)
+        remaining_name.ends_with(last)
     }
 }
 
 /// A label: its key, and its value if that matters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelTest {
-    /// The key.
     pub key: String,
     /// The value; `None` for any.
     pub value: Option<String>,
@@ -98,11 +97,11 @@ impl InstantBound {
             return in_years(date).then_some(Self::Day(date));
         }
         let local = ["%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"];
-        let local = local.iter().find_map(|form| NaiveDateTime::parse_from_str(text, form).ok())?;
+        let local = local.iter().find_map(|format| NaiveDateTime::parse_from_str(text, format).ok())?;
         in_years(local.date()).then_some(Self::Local(local))
     }
 
-    /// The first instant that the bound means if the present is `now`, on the clock of this zone.
+    /// The instant that the bound means at `now`, by the clock of `zone`; for a day, the first instant of that day.
     #[must_use]
     pub fn first_instant(self, now: Timestamp, zone: Tz) -> Timestamp {
         match self {
@@ -115,13 +114,13 @@ impl InstantBound {
         }
     }
 
-    /// The last instant that the bound means if the present is `now`, on the clock of this zone; for a day, the last
-    /// instant of that day.
+    /// The instant that the bound means at `now`, by the clock of `zone`; for a day, the last instant of that day.
     #[must_use]
     pub fn last_instant(self, now: Timestamp, zone: Tz) -> Timestamp {
         let Some(day) = self.day(now, zone) else { return self.first_instant(now, zone) };
-        let next = day.checked_add_days(Days::new(1)).and_then(|day| instant(day.and_time(NaiveTime::MIN), zone));
-        next.unwrap_or_else(|| self.first_instant(now, zone).saturating_add(DAY))
+        let next_day = day.checked_add_days(Days::new(1)).and_then(|day| instant(day.and_time(NaiveTime::MIN), zone));
+        next_day
+            .unwrap_or_else(|| self.first_instant(now, zone).saturating_add(DAY))
             .saturating_sub(Duration::from_millis(1))
     }
 
@@ -139,22 +138,20 @@ impl InstantBound {
 /// The instant of a local time. If the clock shows it twice, the first instant counts; if the clock skips it, the time an hour
 /// later counts.
 fn instant(local: NaiveDateTime, zone: Tz) -> Option<Timestamp> {
-    let later = local.checked_add_signed(chrono::TimeDelta::hours(1));
+    let hour_later = local.checked_add_signed(chrono::TimeDelta::hours(1));
     let at = zone.from_local_datetime(&local).earliest();
-    let at = at.or_else(|| later.and_then(|later| zone.from_local_datetime(&later).earliest()))?;
+    let at = at.or_else(|| hour_later.and_then(|hour_later| zone.from_local_datetime(&hour_later).earliest()))?;
     Some(Timestamp::from_millis(at.timestamp_millis()))
 }
 
 /// One side of a range of lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// The length.
     pub length: Duration,
     /// Whether the length itself passes.
     pub is_inclusive: bool,
 }
 
-/// A range of lengths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LengthRange {
     /// Longer than this.
@@ -173,22 +170,28 @@ impl LengthRange {
     /// The least and the greatest length in whole milliseconds that pass.
     #[must_use]
     pub fn millis_range(self) -> (i64, i64) {
-        let of =
+        let bound_millis =
             |bound: Bound, step: i64| crate::time::millis(bound.length) + if bound.is_inclusive { 0 } else { step };
-        (self.over.map_or(i64::MIN, |over| of(over, 1)), self.under.map_or(i64::MAX, |under| of(under, -1)))
+        (
+            self.over.map_or(i64::MIN, |over| bound_millis(over, 1)),
+            self.under.map_or(i64::MAX, |under| bound_millis(under, -1)),
+        )
     }
 
     /// Adds a bound such as `>5m` or `<=1s`. Returns false if the text is not a bound, or if that side is given already.
     pub(super) fn add(&mut self, text: &str) -> bool {
-        let Some((side, rest)) = text.chars().next().map(|side| (side, &text[side.len_utf8()..])) else { return false };
-        let (is_inclusive, rest) = rest.strip_prefix('=').map_or((false, rest), |rest| (true, rest));
-        let Some(length) = length(rest) else { return false };
-        let side = match side {
+        let Some((sign, bound_text)) = text.chars().next().map(|sign| (sign, &text[sign.len_utf8()..])) else {
+            return false;
+        };
+        let (is_inclusive, length_text) =
+            bound_text.strip_prefix('=').map_or((false, bound_text), |length_text| (true, length_text));
+        let Some(length) = length(length_text) else { return false };
+        let bound = match sign {
             '>' | '＞' => &mut self.over,
             '<' | '＜' => &mut self.under,
             _ => return false,
         };
-        side.replace(Bound { length, is_inclusive }).is_none()
+        bound.replace(Bound { length, is_inclusive }).is_none()
     }
 }
 
@@ -209,15 +212,15 @@ pub(super) fn length(text: &str) -> Option<Duration> {
 
 /// Writes a length so that [`length`] reads it back.
 pub(super) fn write_length(length: Duration) -> String {
-    let mut left = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
-    if left == 0 {
+    let mut millis_left = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
+    if millis_left == 0 {
         return "0s".to_owned();
     }
     let mut text = String::new();
     for (unit, size) in UNITS.iter().filter(|(unit, _)| *unit != "w") {
-        if left >= *size {
-            text.push_str(&format!("{}{unit}", left / size));
-            left %= size;
+        if millis_left >= *size {
+            text.push_str(&format!("{}{unit}", millis_left / size));
+            millis_left %= size;
         }
     }
     text

@@ -19,8 +19,8 @@ pub(super) fn terms(filter: &Filter) -> Vec<String> {
     push_values(&mut terms, Key::Status, &filter.statuses, ToString::to_string);
     push_values(&mut terms, Key::App, &filter.apps, name);
     push_values(&mut terms, Key::Job, &filter.jobs, name);
-    terms.extend(filter.since.map(|when| format!("since:{}", instant_value(when))));
-    terms.extend(filter.until.map(|when| format!("until:{}", instant_value(when))));
+    terms.extend(filter.since.map(|bound| format!("since:{}", instant_value(bound))));
+    terms.extend(filter.until.map(|bound| format!("until:{}", instant_value(bound))));
     push_values(&mut terms, Key::Executor, &filter.executors, name);
     push_values(&mut terms, Key::Trigger, &filter.triggers, ToString::to_string);
     push_lengths(&mut terms, Key::Duration, filter.duration);
@@ -31,16 +31,16 @@ pub(super) fn terms(filter: &Filter) -> Vec<String> {
 }
 
 fn push_values<T>(terms: &mut Vec<String>, key: Key, choice: &ValueCondition<T>, write: impl Fn(&T) -> String) {
-    for (minus, values) in [("", &choice.any), ("-", &choice.none)] {
+    for (negation, values) in [("", &choice.any), ("-", &choice.none)] {
         if !values.is_empty() {
             let values: Vec<String> = values.iter().map(&write).collect();
-            terms.push(format!("{minus}{key}:{}", values.join(",")));
+            terms.push(format!("{negation}{key}:{}", values.join(",")));
         }
     }
 }
 
-fn instant_value(when: InstantBound) -> String {
-    match when {
+fn instant_value(bound: InstantBound) -> String {
+    match bound {
         InstantBound::Ago(length) => write_length(length),
         InstantBound::Today => "today".to_owned(),
         InstantBound::Yesterday => "yesterday".to_owned(),
@@ -51,27 +51,27 @@ fn instant_value(when: InstantBound) -> String {
 }
 
 fn push_lengths(terms: &mut Vec<String>, key: Key, range: LengthRange) {
-    let write = |side: char, bound: Bound| {
-        let equals = if bound.is_inclusive { "=" } else { "" };
-        format!("{key}:{side}{equals}{}", write_length(bound.length))
+    let write = |sign: char, bound: Bound| {
+        let equals_sign = if bound.is_inclusive { "=" } else { "" };
+        format!("{key}:{sign}{equals_sign}{}", write_length(bound.length))
     };
     terms.extend(range.over.map(|bound| write('>', bound)));
     terms.extend(range.under.map(|bound| write('<', bound)));
 }
 
 fn label_term(term: &LabelTerm) -> String {
-    let one = |test: &super::LabelTest| match &test.value {
+    let test_text = |test: &super::LabelTest| match &test.value {
         Some(value) => quoted(&format!("{}={value}", test.key)),
         None => quoted(&test.key),
     };
-    let any: Vec<String> = term.any.iter().map(one).collect();
+    let any: Vec<String> = term.any.iter().map(test_text).collect();
     format!("{}label:{}", if term.is_not { "-" } else { "" }, any.join(","))
 }
 
 fn text_term(text: &Text) -> String {
-    let minus = if text.is_not { "-" } else { "" };
+    let negation = if text.is_not { "-" } else { "" };
     let is_plain = !text.text.starts_with('-') && text.text.chars().all(|c| is_plain(c) && !matches!(c, ':' | '：'));
-    if is_plain { format!("{minus}{}", text.text) } else { format!("{minus}{}", in_quotes(&text.text)) }
+    if is_plain { format!("{negation}{}", text.text) } else { format!("{negation}{}", in_quotes(&text.text)) }
 }
 
 /// A value, in quotes if it could not be read back otherwise.

@@ -1,7 +1,7 @@
 //! Sentences about two kinds of runs: those whose last attempt never began although an earlier one did, and those whose end no
 //! executor reported.
 
-use super::bilingual::{Bilingual, bilingual, on_executor};
+use super::bilingual::{Bilingual, bilingual, executor_clause};
 use crate::reason::ReasonDetail;
 use crate::reason::message::translate;
 use crate::reason::unknown::unconfirmed_cancel_text;
@@ -20,13 +20,13 @@ pub(super) fn last_begun_attempt<'a>(attempts: &'a [Attempt], row: &Run) -> Opti
 pub(super) fn attempt_not_begun_sentence(
     begun: &Attempt,
     row: &Run,
-    why: &Bilingual,
+    reason_text: &Bilingual,
     instant_text: impl Fn(Timestamp) -> String,
 ) -> Bilingual {
     let (ran, number) = (ran_text(begun, instant_text), row.attempt);
     bilingual(
-        format!("{}; attempt {number} did not begin: {}.", ran.0, why.0),
-        format!("{}；第 {number} 次尝试没有开始：{}。", ran.1, why.1),
+        format!("{}; attempt {number} did not begin: {}.", ran.0, reason_text.0),
+        format!("{}；第 {number} 次尝试没有开始：{}。", ran.1, reason_text.1),
     )
 }
 
@@ -37,22 +37,25 @@ pub(super) fn unconfirmed_cancel_sentence(
     on: &Bilingual,
     instant_text: impl Fn(Timestamp) -> String,
 ) -> Bilingual {
-    let none = ReasonDetail::default();
-    let detail = row.and_then(|row| row.detail.as_deref()).unwrap_or(&none);
-    let why = bilingual(unconfirmed_cancel_text(detail, Lang::En), unconfirmed_cancel_text(detail, Lang::Zh));
-    let began = match row.and_then(|row| row.started_at).map(instant_text) {
+    let no_detail = ReasonDetail::default();
+    let detail = row.and_then(|row| row.detail.as_deref()).unwrap_or(&no_detail);
+    let reason_text = bilingual(unconfirmed_cancel_text(detail, Lang::En), unconfirmed_cancel_text(detail, Lang::Zh));
+    let start_text = match row.and_then(|row| row.started_at).map(instant_text) {
         Some(at) => bilingual(format!("It ran at {at}{}", on.0), format!("已于 {at} 执行{}", on.1)),
         None => bilingual(format!("It may have run{}", on.0), format!("可能执行过{}", on.1)),
     };
     bilingual(
-        format!("{}, and a cancel was requested{}: {}. A late report replaces this verdict.", began.0, by.0, why.0),
-        format!("{}，已请求取消{}：{}。迟到的报告会更正这一结论。", began.1, by.1, why.1),
+        format!(
+            "{}, and a cancel was requested{}: {}. A late report replaces this verdict.",
+            start_text.0, by.0, reason_text.0
+        ),
+        format!("{}，已请求取消{}：{}。迟到的报告会更正这一结论。", start_text.1, by.1, reason_text.1),
     )
 }
 
 fn ran_text(attempt: &Attempt, instant_text: impl Fn(Timestamp) -> String) -> Bilingual {
-    let (number, on) = (attempt.attempt, on_executor(attempt.executor.as_deref()));
-    let began = match attempt.started_at.map(instant_text) {
+    let (number, on) = (attempt.attempt, executor_clause(attempt.executor.as_deref()));
+    let start_text = match attempt.started_at.map(instant_text) {
         Some(at) => bilingual(
             format!("Attempt {number} ran at {at}{}", on.0),
             format!("第 {number} 次尝试已于 {at} 执行{}", on.1),
@@ -61,7 +64,7 @@ fn ran_text(attempt: &Attempt, instant_text: impl Fn(Timestamp) -> String) -> Bi
             bilingual(format!("Attempt {number} may have run{}", on.0), format!("第 {number} 次尝试可能执行过{}", on.1))
         }
     };
-    let ended = match attempt.status {
+    let end_text = match attempt.status {
         RunStatus::Failed => (" and failed", "，失败"),
         RunStatus::TimedOut => (" and timed out", "，超时"),
         RunStatus::Cancelled => (" and was cancelled", "，后被取消"),
@@ -70,15 +73,18 @@ fn ran_text(attempt: &Attempt, instant_text: impl Fn(Timestamp) -> String) -> Bi
         RunStatus::Skipped | RunStatus::Pending | RunStatus::Waiting | RunStatus::Running => ("", ""),
     };
     let cause = cause_clause(attempt).unwrap_or_default();
-    bilingual(format!("{}{}{}", began.0, ended.0, cause.0), format!("{}{}{}", began.1, ended.1, cause.1))
+    bilingual(
+        format!("{}{}{}", start_text.0, end_text.0, cause.0),
+        format!("{}{}{}", start_text.1, end_text.1, cause.1),
+    )
 }
 
 fn cause_clause(attempt: &Attempt) -> Option<Bilingual> {
     let message = attempt.message.as_deref().filter(|message| !message.is_empty());
     let (en, zh) = match attempt.reason.filter(|_| attempt.status == RunStatus::Unknown) {
         Some(reason) => {
-            let none = ReasonDetail::default();
-            let detail = attempt.detail.as_deref().unwrap_or(&none);
+            let no_detail = ReasonDetail::default();
+            let detail = attempt.detail.as_deref().unwrap_or(&no_detail);
             bilingual(reason_text(reason, detail, Lang::En), reason_text(reason, detail, Lang::Zh))
         }
         None => message.map(|text| bilingual(text, translate(text, Lang::Zh)))?,

@@ -14,13 +14,13 @@ pub(super) fn empty_text() -> Bilingual {
     bilingual("", "")
 }
 
-pub(super) fn on_executor(name: Option<&str>) -> Bilingual {
+pub(super) fn executor_clause(name: Option<&str>) -> Bilingual {
     let name = name.filter(|name| !name.is_empty());
     name.map_or_else(empty_text, |name| bilingual(format!(" on {name}"), format!("（执行器 {name}）")))
 }
 
 /// Describes what a maintenance window does to a fire.
-pub(super) fn in_maintenance_window(at: &str, end: &str, fires: FiresInside) -> Bilingual {
+pub(super) fn maintenance_window_text(at: &str, end: &str, fires: FiresInside) -> Bilingual {
     match fires {
         FiresInside::Skip => bilingual(
             format!("It does not run: {at} is in a maintenance window, up to {end}."),
@@ -37,7 +37,7 @@ pub(super) fn in_maintenance_window(at: &str, end: &str, fires: FiresInside) -> 
 
 /// The effect of a calendar on a fire: it removes the fire, or moves it. `day` is the calendar's name for the day, if it has
 /// one; `ahead` is the instant of a fire that is still in the future.
-pub(super) fn taken_by_calendar(
+pub(super) fn taken_by_calendar_text(
     (calendar, day): (&str, Option<&str>),
     moved_to: Option<&str>,
     ahead: Option<&str>,
@@ -61,14 +61,14 @@ pub(super) fn taken_by_calendar(
 }
 
 /// The sentence about a future fire of a job in shadow mode.
-pub(super) fn in_shadow_mode(at: &str) -> Bilingual {
+pub(super) fn shadow_mode_text(at: &str) -> Bilingual {
     bilingual(
         format!("It will not run at {at}: the job is in shadow mode."),
         format!("{at} 不会执行：任务处于影子模式。"),
     )
 }
 
-/// What triggered a run.
+/// The trigger of a run, in words.
 pub(super) const fn trigger_words(trigger: Trigger) -> (&'static str, &'static str) {
     match trigger {
         Trigger::Cron | Trigger::Interval | Trigger::Once => ("made by the schedule", "由调度产生"),

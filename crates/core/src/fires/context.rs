@@ -1,7 +1,7 @@
 //! The facts that an answer about a run needs besides the rows of its job: the server and the executors that an open run depends on,
 //! the runs that hold it back, and the runs whose ends led to the end of this run.
 
-use super::bilingual::{Bilingual, bilingual, empty_text, on_executor};
+use super::bilingual::{Bilingual, bilingual, empty_text, executor_clause};
 use super::lateness::LATE_FROM;
 use crate::homes::Switch;
 use crate::reason::message::translate;
@@ -60,18 +60,15 @@ pub struct ServerState {
 /// An executor that takes no runs now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecutorState {
-    /// Its name.
     pub name: String,
     /// If it is silent: since when, and when it will count as lost. `None` if it is connected but takes no new runs.
     pub silent: Option<(Timestamp, Timestamp)>,
-    /// Its switch.
     pub switch: Switch,
 }
 
 /// Another run that helps to explain the run that an answer is about.
 #[derive(Clone, Debug)]
 pub struct OtherRun {
-    /// The run.
     pub run: Run,
     /// The name of its job; `None` if the reader may not see the job.
     pub job: Option<String>,
@@ -87,8 +84,8 @@ impl OtherRun {
         }
     }
 
-    fn on_executor(&self) -> Bilingual {
-        on_executor(self.run.executor.as_deref().filter(|_| self.job.is_some()))
+    fn executor_clause(&self) -> Bilingual {
+        executor_clause(self.run.executor.as_deref().filter(|_| self.job.is_some()))
     }
 }
 
@@ -133,7 +130,7 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
         if self.run.status.is_terminal() {
             parts.extend(self.context.shards.iter().map(shard_sentence));
         }
-        let join = |one: Bilingual, (en, zh): Bilingual| (one.0 + " " + &en, one.1 + &zh);
+        let join = |text: Bilingual, (en, zh): Bilingual| (text.0 + " " + &en, text.1 + &zh);
         parts.into_iter().fold(empty_text(), join)
     }
 
@@ -194,20 +191,20 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
         let is_named = |state: &&ExecutorState| {
             state.silent.is_none()
                 && self.run.status != RunStatus::Running
-                && obstacles.iter().any(|one| is_switched_off(one.kind) && one.executor == state.name)
+                && obstacles.iter().any(|obstacle| is_switched_off(obstacle.kind) && obstacle.executor == state.name)
         };
         let waits_for = self.run.detail.as_ref().and_then(|detail| detail.waits_for);
         if matches!(waits_for, Some(WaitFor::Run | WaitFor::Limit | WaitFor::App)) {
             return Vec::new();
         }
         let states = self.context.executors.iter().filter(|state| !is_named(state));
-        let more = states.clone().count().saturating_sub(NAMED_COUNT_MAX);
+        let unnamed_count = states.clone().count().saturating_sub(NAMED_COUNT_MAX);
         let mut parts: Vec<Bilingual> =
             states.take(NAMED_COUNT_MAX).map(|state| self.executor_sentence(state)).collect();
-        parts.extend((more > 0).then(|| {
+        parts.extend((unnamed_count > 0).then(|| {
             bilingual(
-                format!("{more} more executors are draining or silent."),
-                format!("另有 {more} 个执行器正在排空或没有音讯。"),
+                format!("{unnamed_count} more executors are draining or silent."),
+                format!("另有 {unnamed_count} 个执行器正在排空或没有音讯。"),
             )
         }));
         parts
@@ -240,7 +237,7 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
     /// What the run ahead is doing.
     fn run_ahead_sentence(&self) -> Option<Bilingual> {
         let ahead = self.context.ahead.as_ref()?;
-        let (run, on) = (&ahead.run, ahead.on_executor());
+        let (run, on) = (&ahead.run, ahead.executor_clause());
         let id = run.id;
         if let Some(since) = run.started_at.filter(|_| run.status == RunStatus::Running).map(&self.instant_text) {
             return Some(bilingual(
@@ -271,7 +268,7 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
         let AnswerContext { holders, holders_more, limit, .. } = self.context;
         let key = limit.as_ref().filter(|_| !holders.is_empty())?;
         let describe = |holder: &OtherRun| {
-            let (name, on) = (holder.name(), holder.on_executor());
+            let (name, on) = (holder.name(), holder.executor_clause());
             let since = (self.instant_text)(holder.run.started_at.unwrap_or(holder.run.due_at));
             bilingual(format!("{}{} since {since}", name.0, on.0), format!("{}{}，自 {since} 起", name.1, on.1))
         };
@@ -288,24 +285,27 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
 
     fn first_cause_sentence(&self) -> Option<Bilingual> {
         let causes = &self.context.causes;
-        let (last, between) = causes.split_last()?;
-        let names: Vec<&str> = between.iter().rev().filter_map(|cause| cause.job.as_deref()).collect();
-        let way = match names.len() {
+        let (last_cause, causes_between) = causes.split_last()?;
+        let names: Vec<&str> = causes_between.iter().rev().filter_map(|cause| cause.job.as_deref()).collect();
+        let path_text = match names.len() {
             0 => empty_text(),
             _ => bilingual(format!(" (by way of {})", names.join(", ")), format!("（经由 {}）", names.join("、"))),
         };
-        let name = last.name();
-        let (en, zh) = (last.run.status, outcome(last.run.status, Lang::Zh));
-        let tail = cause_clause(&last.run);
-        if last.run.reason == Some(Reason::Parent) {
+        let name = last_cause.name();
+        let (en, zh) = (last_cause.run.status, outcome(last_cause.run.status, Lang::Zh));
+        let cause_text = cause_clause(&last_cause.run);
+        if last_cause.run.reason == Some(Reason::Parent) {
             return Some(bilingual(
-                format!("The chain of causes goes on beyond {}, which ended as {en}{}{}.", name.0, tail.0, way.0),
-                format!("原因链在{}（{zh}）之前还有更早的环节{}{}。", name.1, tail.1, way.1),
+                format!(
+                    "The chain of causes goes on beyond {}, which ended as {en}{}{}.",
+                    name.0, cause_text.0, path_text.0
+                ),
+                format!("原因链在{}（{zh}）之前还有更早的环节{}{}。", name.1, cause_text.1, path_text.1),
             ));
         }
         Some(bilingual(
-            format!("The first cause is {}, which ended as {en}{}{}.", name.0, tail.0, way.0),
-            format!("最初的原因是{}：{zh}{}{}。", name.1, tail.1, way.1),
+            format!("The first cause is {}, which ended as {en}{}{}.", name.0, cause_text.0, path_text.0),
+            format!("最初的原因是{}：{zh}{}{}。", name.1, cause_text.1, path_text.1),
         ))
     }
 }
@@ -320,32 +320,37 @@ pub(super) fn undecided_sentence(
         format!("It has not run yet: it was due at {at}, and no server has taken it up so far."),
         format!("尚未执行：应在 {at} 执行，目前还没有服务器接手。"),
     );
-    let Some((name, ended)) = context.and_then(|context| context.lease_ended.as_ref()) else { return (en, zh) };
-    let ended = instant_text(*ended);
+    let Some((name, ended_at)) = context.and_then(|context| context.lease_ended.as_ref()) else { return (en, zh) };
+    let end_text = instant_text(*ended_at);
     bilingual(
         format!(
-            "{en} No server holds a lease: that of server {name} ended at {ended}. Without one no fire is taken up; look at \
+            "{en} No server holds a lease: that of server {name} ended at {end_text}. Without one no fire is taken up; look at \
              its log, and whether its database can be written to."
         ),
         format!(
-            "{zh}没有服务器持有租约：服务器 {name} 的租约已于 {ended} 结束。没有租约就不会接手触发；请查看其日志，并确认数据库可写。"
+            "{zh}没有服务器持有租约：服务器 {name} 的租约已于 {end_text} 结束。没有租约就不会接手触发；请查看其日志，并确认数据库可写。"
         ),
     )
 }
 
 /// How a shard ended.
 fn shard_sentence(shard: &OtherRun) -> Bilingual {
-    let (run, on, tail) = (&shard.run, shard.on_executor(), cause_clause(&shard.run));
+    let (run, executor_text, cause_text) = (&shard.run, shard.executor_clause(), cause_clause(&shard.run));
     let (id, number, total) = (run.id, run.shard_index + 1, run.shard_total.unwrap_or(1));
     bilingual(
-        format!("Shard {number}/{total} (run {id}){} ended as {}{}.", on.0, run.status, tail.0),
-        format!("分片 {number}/{total}（运行 {id}）{}：{}{}。", on.1, outcome(run.status, Lang::Zh), tail.1),
+        format!("Shard {number}/{total} (run {id}){} ended as {}{}.", executor_text.0, run.status, cause_text.0),
+        format!(
+            "分片 {number}/{total}（运行 {id}）{}：{}{}。",
+            executor_text.1,
+            outcome(run.status, Lang::Zh),
+            cause_text.1
+        ),
     )
 }
 
 fn cause_clause(run: &Run) -> Bilingual {
-    let none = ReasonDetail::default();
-    let detail = run.detail.as_deref().unwrap_or(&none);
+    let no_detail = ReasonDetail::default();
+    let detail = run.detail.as_deref().unwrap_or(&no_detail);
     let (en, zh) = match (run.reason, run.message.as_deref().filter(|message| !message.is_empty())) {
         (Some(reason), _) => {
             let end = (run.status, reason);

@@ -17,34 +17,35 @@ pub(super) struct HistoryFold {
     limit: usize,
     /// The first fire that exceeds the limit.
     first_beyond_limit: Option<Timestamp>,
-    open: Option<OpenStretch>,
+    open_stretch: Option<OpenStretch>,
 }
 
 /// A stretch that the next fires may extend.
 struct OpenStretch {
     stretch: VerdictStretch,
     /// Each instant, while there are few.
-    listed: Vec<Timestamp>,
+    instants: Vec<Timestamp>,
 }
 
 impl HistoryFold {
     pub(super) fn new(limit: usize) -> Self {
-        Self { entries: Vec::new(), limit, first_beyond_limit: None, open: None }
+        Self { entries: Vec::new(), limit, first_beyond_limit: None, open_stretch: None }
     }
 
     /// Adds a stretch, which must begin after the end of the previous one; `instants` are its fires.
     pub(super) fn push(&mut self, stretch: VerdictStretch, instants: impl Iterator<Item = Timestamp>) {
-        if self.open.as_ref().is_some_and(|open| open.stretch.verdict != stretch.verdict) {
+        if self.open_stretch.as_ref().is_some_and(|open_stretch| open_stretch.stretch.verdict != stretch.verdict) {
             self.close_stretch();
         }
-        let (last, count) = (stretch.last, stretch.count);
-        let open = self
-            .open
-            .get_or_insert_with(|| OpenStretch { stretch: VerdictStretch { count: 0, ..stretch }, listed: Vec::new() });
-        open.stretch.last = last;
-        open.stretch.count += count;
-        if open.stretch.count <= FOLD_ABOVE {
-            open.listed.extend(instants);
+        let (new_last, count) = (stretch.last, stretch.count);
+        let open_stretch = self.open_stretch.get_or_insert_with(|| OpenStretch {
+            stretch: VerdictStretch { count: 0, ..stretch },
+            instants: Vec::new(),
+        });
+        open_stretch.stretch.last = new_last;
+        open_stretch.stretch.count += count;
+        if open_stretch.stretch.count <= FOLD_ABOVE {
+            open_stretch.instants.extend(instants);
         }
     }
 
@@ -53,19 +54,19 @@ impl HistoryFold {
         self.first_beyond_limit.is_some()
     }
 
-    /// The history. It ends with the range, or at `stopped` if the walk stopped early.
-    pub(super) fn finish(mut self, stopped: Option<Timestamp>) -> FireHistory {
+    /// The history. It ends with the range, or at `stopped_at` if the walk stopped early.
+    pub(super) fn finish(mut self, stopped_at: Option<Timestamp>) -> FireHistory {
         self.close_stretch();
-        FireHistory { entries: self.entries, next: self.first_beyond_limit.or(stopped) }
+        FireHistory { entries: self.entries, next: self.first_beyond_limit.or(stopped_at) }
     }
 
     fn close_stretch(&mut self) {
-        let Some(OpenStretch { stretch, listed }) = self.open.take() else { return };
+        let Some(OpenStretch { stretch, instants }) = self.open_stretch.take() else { return };
         let shares_a_row = matches!(stretch.verdict, FireVerdict::Span { .. });
         if shares_a_row || stretch.count > FOLD_ABOVE {
             return self.add_entry(stretch);
         }
-        for at in listed {
+        for at in instants {
             self.add_entry(VerdictStretch { first: at, last: at, count: 1, verdict: stretch.verdict.clone() });
         }
     }

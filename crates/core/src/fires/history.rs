@@ -48,7 +48,6 @@ pub struct FireInput<'a> {
     pub next_fire_at: Option<Timestamp>,
     /// The maintenance windows that apply to the job.
     pub windows: &'a [MaintenanceWindow],
-    /// The present.
     pub now: Timestamp,
     /// Rows of fires before this instant may have been removed.
     pub kept_from: Timestamp,
@@ -68,7 +67,6 @@ pub struct Range {
 /// Fires with one verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The first of them.
     pub first: Timestamp,
     /// The last of them; the same as `first` for a single fire.
     pub last: Timestamp,
@@ -83,9 +81,7 @@ pub struct Entry {
 pub enum FireVerdict {
     /// It has its own row, which holds the details.
     Row {
-        /// The run.
         run: RunId,
-        /// The run's status.
         status: RunStatus,
         /// Why it has this status.
         reason: Option<Reason>,
@@ -93,20 +89,17 @@ pub enum FireVerdict {
         detail: Option<Box<ReasonDetail>>,
         /// Whether the definition in force at its instant plans it; false for a fire that an edit took out of the
         /// schedule.
-        planned: bool,
+        is_planned: bool,
     },
     /// It was skipped together with others; one row covers all of them.
     Span {
-        /// The row.
         run: RunId,
-        /// Why.
         reason: Option<Reason>,
         /// The parameters of the reason.
         detail: Option<Box<ReasonDetail>>,
     },
     /// The schedule alone would fire, but the job's calendar removes or moves this fire.
     Calendar {
-        /// The calendar.
         calendar: String,
         /// The calendar's name for the day.
         day: Option<String>,
@@ -134,12 +127,12 @@ pub enum FireVerdict {
 
 impl FireVerdict {
     /// The verdict of a row.
-    pub(crate) fn of_run(run: &Run, planned: bool) -> Self {
+    pub(crate) fn of_run(run: &Run, is_planned: bool) -> Self {
         let detail = run.detail.clone();
         if run.span_end_at.is_some() {
             return Self::Span { run: run.id, reason: run.reason, detail };
         }
-        Self::Row { run: run.id, status: run.shown_status(), reason: run.reason, detail, planned }
+        Self::Row { run: run.id, status: run.shown_status(), reason: run.reason, detail, is_planned }
     }
 
     /// The fire's run, if it has one.
@@ -189,7 +182,7 @@ impl FireVerdict {
 /// What became of the fires of a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FireHistory {
-    /// The entries in order; they do not overlap.
+    /// The entries, sorted by instant; they do not overlap.
     pub entries: Vec<Entry>,
     /// If the history ends before its range does: the instant from which the next one continues.
     pub next: Option<Timestamp>,

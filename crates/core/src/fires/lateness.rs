@@ -18,28 +18,30 @@ const WAIT_FROM: Duration = Duration::from_millis(500);
 /// How late it began, and what it waited for.
 pub(super) fn lateness_text(row: Option<&Run>) -> Bilingual {
     let Some((row, started_at)) = row.and_then(|row| Some((row, row.started_at?))) else { return empty_text() };
-    let late = started_at.since(row.due_at);
-    if started_at <= row.due_at || late < LATE_FROM {
+    let start_delay = started_at.since(row.due_at);
+    if started_at <= row.due_at || start_delay < LATE_FROM {
         return empty_text();
     }
     let trace: Option<Trace> = row.trace.as_deref().and_then(|trace| serde_json::from_str(trace).ok());
     // The trace is stored when the run ends. For a run that has not ended, all of its delay counts as a wait for an executor.
-    let mut waits = trace.map_or(WaitTimes { executor: late, ..WaitTimes::default() }, |trace| trace.waits());
+    let mut waits = trace.map_or(WaitTimes { executor: start_delay, ..WaitTimes::default() }, |trace| trace.waits());
     let is_for_slot = row.detail.as_ref().is_some_and(|detail| detail.waits_for == Some(WaitFor::Slot));
     if is_for_slot && waits.turn + waits.executor < WAIT_FROM {
         // The trace ends when the run is sent; the rest of the delay was a wait in the queue of its executor.
-        waits.executor = late;
+        waits.executor = start_delay;
     }
     let is_known = row.trace.is_some() || row.detail.as_ref().is_some_and(|detail| detail.waits_for.is_some());
-    let why = if is_known { wait_text(waits, row.detail.as_deref()) } else { empty_text() };
+    let cause_text = if is_known { wait_text(waits, row.detail.as_deref()) } else { empty_text() };
     bilingual(
-        format!(", {} late{}", short_length(late, Lang::En), why.0),
-        format!("，晚了 {}{}", short_length(late, Lang::Zh), why.1),
+        format!(", {} late{}", short_length(start_delay, Lang::En), cause_text.0),
+        format!("，晚了 {}{}", short_length(start_delay, Lang::Zh), cause_text.1),
     )
 }
 
 fn wait_text(WaitTimes { server, turn, executor }: WaitTimes, detail: Option<&ReasonDetail>) -> Bilingual {
-    if let Some(Lateness { because: LateBecause::Overload, by }) = server.filter(|late| late.by > turn + executor) {
+    if let Some(Lateness { because: LateBecause::Overload, by }) =
+        server.filter(|lateness| lateness.by > turn + executor)
+    {
         return bilingual(
             format!(
                 " (servers had more fires to start than they could, and took it up {} after it was due)",
@@ -48,7 +50,7 @@ fn wait_text(WaitTimes { server, turn, executor }: WaitTimes, detail: Option<&Re
             format!("（同时到期的触发过多，服务器在到期 {}后才处理它）", short_length(by, Lang::Zh)),
         );
     }
-    let turn = turn + server.map_or(Duration::ZERO, |late| late.by);
+    let turn = turn + server.map_or(Duration::ZERO, |lateness| lateness.by);
     let for_what = |lang| detail.and_then(|detail| waits_for(detail, lang));
     if let Some((en, zh)) = for_what(Lang::En).zip(for_what(Lang::Zh)) {
         let is_before_routing = detail.is_some_and(|detail| matches!(detail.waits_for, Some(WaitFor::Run)));

@@ -2,8 +2,8 @@
 //!
 //! The history is computed from the definitions, the instants at which they took effect, and the rows of the ledger. A fire
 //! with a row is described by that row; a fire without one is described by the definition (removed by a calendar, paused), by
-//! the current time (planned, not decided yet) or by the retention (its row may have been removed). This module reads no store: the caller passes the facts as
-//! [`FireInput`].
+//! the current time (planned, not decided yet) or by the retention (its row may have been removed). This module reads no
+//! store: the caller passes the facts as [`FireInput`].
 
 mod attempts;
 mod bilingual;

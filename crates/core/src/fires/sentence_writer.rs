@@ -2,8 +2,8 @@
 
 use super::attempts::{attempt_not_begun_sentence, last_begun_attempt, unconfirmed_cancel_sentence};
 use super::bilingual::{
-    Bilingual, bilingual, empty_text, in_maintenance_window, in_shadow_mode, on_executor, taken_by_calendar,
-    trigger_words,
+    Bilingual, bilingual, empty_text, executor_clause, maintenance_window_text, shadow_mode_text,
+    taken_by_calendar_text, trigger_words,
 };
 use super::context::{RunInContext, undecided_sentence};
 use super::history::{FireInput, FireVerdict};
@@ -42,9 +42,9 @@ impl<'a> SentenceWriter<'a> {
     }
 
     /// The start of an answer about a fire that the question did not name by its instant.
-    pub(super) fn opening(&self, about: AnswerSubject) -> Bilingual {
+    pub(super) fn opening_text(&self, subject: AnswerSubject) -> Bilingual {
         let at = self.instant_text(self.at);
-        match about {
+        match subject {
             AnswerSubject::OpenRun => bilingual(format!("Open run of {at}: "), format!("未结束的运行 {at}：")),
             AnswerSubject::LastFire => bilingual(format!("Last fire {at}: "), format!("最近一次触发 {at}：")),
             AnswerSubject::NearRun(trigger) => {
@@ -61,13 +61,13 @@ impl<'a> SentenceWriter<'a> {
         let row = |id| self.facts.rows.iter().find(|row| row.id == id);
         let is_ahead = self.at > self.facts.now;
         match verdict {
-            FireVerdict::Row { run, status, reason, planned, .. } => {
-                self.row_sentence(row(*run), (*status, *reason), *planned)
+            FireVerdict::Row { run, status, reason, is_planned, .. } => {
+                self.row_sentence(row(*run), (*status, *reason), *is_planned)
             }
             FireVerdict::Span { run, reason, .. } => self.span_sentence(row(*run), *reason),
             FireVerdict::Calendar { calendar, day, moved_to } => {
                 let moved_to = moved_to.map(|to| self.instant_text(to));
-                taken_by_calendar(
+                taken_by_calendar_text(
                     (calendar.as_str(), day.as_deref()),
                     moved_to.as_deref(),
                     is_ahead.then_some(at.as_str()),
@@ -79,10 +79,10 @@ impl<'a> SentenceWriter<'a> {
             ),
             FireVerdict::Paused => bilingual("It did not run: the job was paused.", "没有执行：当时任务已暂停。"),
             FireVerdict::Maintenance { ends_at, fires } => {
-                in_maintenance_window(&at, &self.instant_text(*ends_at), *fires)
+                maintenance_window_text(&at, &self.instant_text(*ends_at), *fires)
             }
             FireVerdict::Undecided => undecided_sentence(&at, self.facts.context, |at| self.instant_text(at)),
-            FireVerdict::Planned if self.is_shadow(Trigger::Cron) => in_shadow_mode(&at),
+            FireVerdict::Planned if self.is_shadow(Trigger::Cron) => shadow_mode_text(&at),
             FireVerdict::Planned => bilingual(format!("It will run at {at}."), format!("将在 {at} 执行。")),
             FireVerdict::Removed => {
                 bilingual("Unknown: records of that time have been removed.", "已无法查证：这么久以前的记录已被清理。")
@@ -103,7 +103,7 @@ impl<'a> SentenceWriter<'a> {
         &self,
         row: Option<&Run>,
         (status, reason): (RunStatus, Option<Reason>),
-        planned: bool,
+        is_planned: bool,
     ) -> Bilingual {
         let (mut en, mut zh) = match status {
             _ if row.is_some_and(Run::awaits_roll_call) => bilingual(
@@ -119,12 +119,12 @@ impl<'a> SentenceWriter<'a> {
                 self.ended_sentence(row, (status, reason))
             }
         };
-        if !planned && reason != Some(Reason::Changed) {
+        if !is_planned && reason != Some(Reason::Changed) {
             en.push_str(" The definition of that time does not plan this instant.");
             zh.push_str("当时生效的定义并未安排这一时刻。");
         }
-        if let Some(around) = self.in_context(row) {
-            let (more_en, more_zh) = around.sentences();
+        if let Some(run_in_context) = self.run_in_context(row) {
+            let (more_en, more_zh) = run_in_context.sentences();
             en.push_str(&more_en);
             zh.push_str(&more_zh);
         }
@@ -132,7 +132,10 @@ impl<'a> SentenceWriter<'a> {
     }
 
     /// This run with its context, if there is any.
-    fn in_context<'r>(&'r self, row: Option<&'r Run>) -> Option<RunInContext<'r, impl Fn(Timestamp) -> String + 'r>> {
+    fn run_in_context<'r>(
+        &'r self,
+        row: Option<&'r Run>,
+    ) -> Option<RunInContext<'r, impl Fn(Timestamp) -> String + 'r>> {
         let (run, context) = row.zip(self.facts.context)?;
         Some(RunInContext { run, context, now: self.facts.now, instant_text: |at| self.instant_text(at) })
     }
@@ -142,14 +145,14 @@ impl<'a> SentenceWriter<'a> {
         let due = self.instant_text(due_at);
         let retry = retry_reason_text(row, reason);
         if due_at > self.facts.now && row.is_some_and(|row| self.is_shadow(row.trigger)) {
-            return in_shadow_mode(&due);
+            return shadow_mode_text(&due);
         }
         if due_at > self.facts.now {
             return bilingual(format!("It will run at {due}{}.", retry.0), format!("将在 {due} 执行{}。", retry.1));
         }
         let waits = |lang| row.and_then(|row| row.detail.as_deref()).and_then(|detail| waits_for(detail, lang));
         let for_what = waits(Lang::En).zip(waits(Lang::Zh));
-        let for_what = for_what.or_else(|| self.in_context(row)?.default_wait());
+        let for_what = for_what.or_else(|| self.run_in_context(row)?.default_wait());
         let (en, zh) = for_what.unwrap_or_else(|| bilingual("for its turn or for an executor", "轮到它或有执行器"));
         let waited = self.facts.now.since(due_at);
         let (long_en, long_zh) = (short_length(waited, Lang::En), short_length(waited, Lang::Zh));
@@ -160,52 +163,60 @@ impl<'a> SentenceWriter<'a> {
     }
 
     fn running_sentence(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
-        let (on, started, late, again) =
-            (on_executor_of(row), self.start_text(row), lateness_text(row), retry_reason_text(row, reason));
+        let (executor_text, start_text, late_text, retry_text) =
+            (executor_clause_of(row), self.start_text(row), lateness_text(row), retry_reason_text(row, reason));
         if row.is_some_and(Run::awaits_children) {
             return bilingual(
-                format!("It ran at {started}{}{}, and waits for the runs that follow from it to end.", on.0, late.0),
-                format!("已于 {started} 执行{}{}，正在等待由它引出的运行结束。", on.1, late.1),
+                format!(
+                    "It ran at {start_text}{}{}, and waits for the runs that follow from it to end.",
+                    executor_text.0, late_text.0
+                ),
+                format!("已于 {start_text} 执行{}{}，正在等待由它引出的运行结束。", executor_text.1, late_text.1),
             );
         }
         if row.is_some_and(|row| row.started_at.is_none() && !row.is_root()) {
             // Either the server of the run ended, and an executor that may have the run has not answered yet; or the executor that has the
             // run reports no start.
             return bilingual(
-                format!("It may be running{}: it was sent, and when it began is not known{}.", on.0, again.0),
-                format!("可能正在执行{}：已发送，尚不知何时开始{}。", on.1, again.1),
+                format!(
+                    "It may be running{}: it was sent, and when it began is not known{}.",
+                    executor_text.0, retry_text.0
+                ),
+                format!("可能正在执行{}：已发送，尚不知何时开始{}。", executor_text.1, retry_text.1),
             );
         }
         bilingual(
-            format!("It is running: it began at {started}{}{}{}.", on.0, late.0, again.0),
-            format!("正在执行：{started} 开始{}{}{}。", on.1, late.1, again.1),
+            format!("It is running: it began at {start_text}{}{}{}.", executor_text.0, late_text.0, retry_text.0),
+            format!("正在执行：{start_text} 开始{}{}{}。", executor_text.1, late_text.1, retry_text.1),
         )
     }
 
     /// The answer for a run whose last attempt did not begin; an earlier one may have begun.
-    fn not_begun_sentence(&self, row: Option<&Run>, why: &Bilingual) -> Bilingual {
+    fn not_begun_sentence(&self, row: Option<&Run>, reason_text: &Bilingual) -> Bilingual {
         match row.and_then(|row| Some((last_begun_attempt(self.facts.attempts, row)?, row))) {
-            Some((begun, row)) => attempt_not_begun_sentence(begun, row, why, |at| self.instant_text(at)),
-            None => bilingual(format!("It did not run: {}.", why.0), format!("没有执行：{}。", why.1)),
+            Some((begun_attempt, row)) => {
+                attempt_not_begun_sentence(begun_attempt, row, reason_text, |at| self.instant_text(at))
+            }
+            None => bilingual(format!("It did not run: {}.", reason_text.0), format!("没有执行：{}。", reason_text.1)),
         }
     }
 
     fn skipped_sentence(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
-        let because = reason_clause(row, reason);
-        let Some((en, zh)) = because else { return bilingual("It did not run.", "没有执行。") };
+        let reason_clause = reason_clause(row, reason);
+        let Some((en, zh)) = reason_clause else { return bilingual("It did not run.", "没有执行。") };
         if row.is_some_and(|row| row.started_at.is_some()) {
-            let (on, started) = (on_executor_of(row), self.start_text(row));
+            let (executor_text, start_text) = (executor_clause_of(row), self.start_text(row));
             return bilingual(
-                format!("It began at {started}{}, and {en}.", on.0),
-                format!("已于 {started} 开始{}，{zh}。", on.1),
+                format!("It began at {start_text}{}, and {en}.", executor_text.0),
+                format!("已于 {start_text} 开始{}，{zh}。", executor_text.1),
             );
         }
         self.not_begun_sentence(row, &bilingual(en, zh))
     }
 
     fn ended_sentence(&self, row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)) -> Bilingual {
-        let (on, started) = (on_executor_of(row), self.start_text(row));
-        let tail = cause_clause(row, (status, reason));
+        let (executor_text, start_text) = (executor_clause_of(row), self.start_text(row));
+        let cause_text = cause_clause(row, (status, reason));
         let (en, zh) = match status {
             RunStatus::Failed => ("failed", "失败"),
             RunStatus::TimedOut => ("timed out", "超时"),
@@ -222,45 +233,57 @@ impl<'a> SentenceWriter<'a> {
         if is_sent_only || row.is_some_and(|row| row.started_at.is_none()) && status != RunStatus::Succeeded {
             return match (status, reason) {
                 (RunStatus::Unknown, _) => bilingual(
-                    format!("It may have run{}, and its outcome is unknown{}.", on.0, tail.0),
-                    format!("可能执行过{}，结果未知{}。", on.1, tail.1),
+                    format!("It may have run{}, and its outcome is unknown{}.", executor_text.0, cause_text.0),
+                    format!("可能执行过{}，结果未知{}。", executor_text.1, cause_text.1),
                 ),
-                (_, Some(Reason::ExecutorLost)) => {
-                    bilingual(format!("It may have run{}{}.", on.0, tail.0), format!("可能执行过{}{}。", on.1, tail.1))
-                }
+                (_, Some(Reason::ExecutorLost)) => bilingual(
+                    format!("It may have run{}{}.", executor_text.0, cause_text.0),
+                    format!("可能执行过{}{}。", executor_text.1, cause_text.1),
+                ),
                 _ => match reason_clause(row, reason) {
-                    Some(why) if row.is_some_and(|row| row.attempt > 1) => self.not_begun_sentence(row, &why),
-                    _ => bilingual(format!("It did not run: {en}{}.", tail.0), format!("没有执行：{zh}{}。", tail.1)),
+                    Some(reason_text) if row.is_some_and(|row| row.attempt > 1) => {
+                        self.not_begun_sentence(row, &reason_text)
+                    }
+                    _ => bilingual(
+                        format!("It did not run: {en}{}.", cause_text.0),
+                        format!("没有执行：{zh}{}。", cause_text.1),
+                    ),
                 },
             };
         }
-        let (late, attempts) = (lateness_text(row), attempt_text(row));
+        let (late_text, attempt_count_text) = (lateness_text(row), attempt_text(row));
         bilingual(
-            format!("It ran at {started}{}{}, {en}{}{}.", on.0, late.0, attempts.0, tail.0),
-            format!("已于 {started} 执行{}{}，{zh}{}{}。", on.1, late.1, attempts.1, tail.1),
+            format!(
+                "It ran at {start_text}{}{}, {en}{}{}.",
+                executor_text.0, late_text.0, attempt_count_text.0, cause_text.0
+            ),
+            format!(
+                "已于 {start_text} 执行{}{}，{zh}{}{}。",
+                executor_text.1, late_text.1, attempt_count_text.1, cause_text.1
+            ),
         )
     }
 
     fn cancelled_sentence(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
         let by = row.and_then(|row| row.cancel_by.as_deref());
-        let by = by.map_or_else(empty_text, |who| bilingual(format!(" by {who}"), format!("（操作人 {who}）")));
+        let by = by.map_or_else(empty_text, |actor| bilingual(format!(" by {actor}"), format!("（操作人 {actor}）")));
         if reason == Some(Reason::ExecutorLost) {
-            return unconfirmed_cancel_sentence(row, &by, &on_executor_of(row), |at| self.instant_text(at));
+            return unconfirmed_cancel_sentence(row, &by, &executor_clause_of(row), |at| self.instant_text(at));
         }
         let reason = reason.filter(|reason| *reason != Reason::Requested);
-        let because = reason_clause(row, reason);
-        let (en, zh) =
-            because.unwrap_or_else(|| bilingual(format!("it was cancelled{}", by.0), format!("已被取消{}", by.1)));
+        let reason_clause = reason_clause(row, reason);
+        let (en, zh) = reason_clause
+            .unwrap_or_else(|| bilingual(format!("it was cancelled{}", by.0), format!("已被取消{}", by.1)));
         if row.is_some_and(|row| row.started_at.is_some()) {
-            let (on, started) = (on_executor_of(row), self.start_text(row));
+            let (executor_text, start_text) = (executor_clause_of(row), self.start_text(row));
             return match reason {
                 Some(_) => bilingual(
-                    format!("It ran at {started}{} and was cancelled: {en}.", on.0),
-                    format!("已于 {started} 执行{}，后被取消：{zh}。", on.1),
+                    format!("It ran at {start_text}{} and was cancelled: {en}.", executor_text.0),
+                    format!("已于 {start_text} 执行{}，后被取消：{zh}。", executor_text.1),
                 ),
                 None => bilingual(
-                    format!("It ran at {started}{} and was cancelled{}.", on.0, by.0),
-                    format!("已于 {started} 执行{}，后被取消{}。", on.1, by.1),
+                    format!("It ran at {start_text}{} and was cancelled{}.", executor_text.0, by.0),
+                    format!("已于 {start_text} 执行{}，后被取消{}。", executor_text.1, by.1),
                 ),
             };
         }
@@ -272,9 +295,9 @@ impl<'a> SentenceWriter<'a> {
         if let Some((row, end)) =
             row.and_then(|row| Some((row, row.span_end_at?))).filter(|(row, _)| row.span_count > 1)
         {
-            let (first, last) = (self.instant_text(row.fire_at), self.instant_text(end));
-            en.push_str(&format!(" The same holds for all {} fires from {first} to {last}.", row.span_count));
-            zh.push_str(&format!("从 {first} 到 {last} 共 {} 次触发都是如此。", row.span_count));
+            let (first_text, last_text) = (self.instant_text(row.fire_at), self.instant_text(end));
+            en.push_str(&format!(" The same holds for all {} fires from {first_text} to {last_text}.", row.span_count));
+            zh.push_str(&format!("从 {first_text} 到 {last_text} 共 {} 次触发都是如此。", row.span_count));
         }
         (en, zh)
     }
@@ -285,8 +308,8 @@ impl<'a> SentenceWriter<'a> {
 
     pub(super) fn nothing_planned_sentence(&self, before: Option<Timestamp>, after: Option<Timestamp>) -> Bilingual {
         let at = self.instant_text(self.at);
-        let first = self.facts.definitions.first().map(|definition| definition.from);
-        let (mut en, mut zh) = match (self.facts.deleted_at, first) {
+        let first_known = self.facts.definitions.first().map(|definition| definition.from);
+        let (mut en, mut zh) = match (self.facts.deleted_at, first_known) {
             (Some(deleted), _) if self.at > deleted => {
                 let deleted = self.instant_text(deleted);
                 bilingual(
@@ -294,18 +317,18 @@ impl<'a> SentenceWriter<'a> {
                     format!("{at} 没有安排：任务已于 {deleted} 删除"),
                 )
             }
-            (_, Some(first)) if self.at <= first => {
-                let first = self.instant_text(first);
+            (_, Some(first_known)) if self.at <= first_known => {
+                let first_text = self.instant_text(first_known);
                 bilingual(
-                    format!("Nothing was planned at {at}: the first known definition was saved at {first}"),
-                    format!("{at} 没有安排：已知最早的定义保存于 {first}"),
+                    format!("Nothing was planned at {at}: the first known definition was saved at {first_text}"),
+                    format!("{at} 没有安排：已知最早的定义保存于 {first_text}"),
                 )
             }
             _ => {
-                let was = if self.at <= self.facts.now { "was" } else { "is" };
+                let verb = if self.at <= self.facts.now { "was" } else { "is" };
                 let (en, zh) =
                     self.no_fire_clause().map_or_else(empty_text, |(en, zh)| (format!(": {en}"), format!("：{zh}")));
-                bilingual(format!("Nothing {was} planned at {at}{en}"), format!("{at} 没有安排{zh}"))
+                bilingual(format!("Nothing {verb} planned at {at}{en}"), format!("{at} 没有安排{zh}"))
             }
         };
         for (fire_at, words) in
@@ -355,7 +378,7 @@ impl<'a> SentenceWriter<'a> {
     fn removed_by_calendar_clause(&self) -> Option<Bilingual> {
         let (table, anchor, now) = (&self.job?.timetable, self.facts.anchor, self.facts.now);
         let calendar = table.calendar.as_ref()?.calendar.name();
-        let is_planned = table.uncalendared_after(anchor, now).is_some();
+        let is_planned = table.next_without_calendar(anchor, now).is_some();
         (is_planned && table.next_after(anchor, now).is_none()).then(|| {
             bilingual(
                 format!("the calendar {calendar:?} removes every fire of the schedule"),
@@ -376,12 +399,12 @@ fn cause_clause(row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)
     {
         return beyond;
     }
-    let none = ReasonDetail::default();
-    let detail = row.and_then(|row| row.detail.as_deref()).unwrap_or(&none);
+    let no_detail = ReasonDetail::default();
+    let detail = row.and_then(|row| row.detail.as_deref()).unwrap_or(&no_detail);
     let in_both = |words: &dyn Fn(Lang) -> Option<String>| words(Lang::En).zip(words(Lang::Zh));
     // A pump that failed at its end has a cause of its own, which is not the reason of the end.
     let is_failed_pump = status == RunStatus::Failed && reason.is_some_and(Reason::ends_window);
-    let ended = match reason {
+    let end_text = match reason {
         _ if status != RunStatus::Unknown && !is_failed_pump => None,
         Some(reason) => in_both(&|lang| Some(verdict_text((status, reason), detail, lang))),
         None => in_both(&|lang| unreported_text(detail, lang)),
@@ -389,14 +412,14 @@ fn cause_clause(row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)
     let child = message.filter(|_| row.is_some_and(|row| row.open_children.is_some())).and_then(failed_child_text);
     let chinese = |text| child.unwrap_or_else(|| translate(text, Lang::Zh));
     let cause =
-        ended.or_else(|| reason_clause(row, reason)).or_else(|| message.map(|text| bilingual(text, chinese(text))));
+        end_text.or_else(|| reason_clause(row, reason)).or_else(|| message.map(|text| bilingual(text, chinese(text))));
     cause.map_or_else(empty_text, |(en, zh)| bilingual(format!(": {en}"), format!("：{zh}")))
 }
 
 /// The clause of the run's reason in both languages.
 fn reason_clause(row: Option<&Run>, reason: Option<Reason>) -> Option<Bilingual> {
-    let none = ReasonDetail::default();
-    let detail = row.and_then(|row| row.detail.as_deref()).unwrap_or(&none);
+    let no_detail = ReasonDetail::default();
+    let detail = row.and_then(|row| row.detail.as_deref()).unwrap_or(&no_detail);
     let reason = reason?;
     let (en, zh) = bilingual(reason_text(reason, detail, Lang::En), reason_text(reason, detail, Lang::Zh));
     let message = row.and_then(|row| row.message.as_deref()).filter(|message| !message.is_empty());
@@ -412,15 +435,15 @@ fn reason_clause(row: Option<&Run>, reason: Option<Reason>) -> Option<Bilingual>
     })
 }
 
-fn on_executor_of(row: Option<&Run>) -> Bilingual {
-    on_executor(row.and_then(|row| row.executor.as_deref()))
+fn executor_clause_of(row: Option<&Run>) -> Bilingual {
+    executor_clause(row.and_then(|row| row.executor.as_deref()))
 }
 
 /// Why an open run has a further attempt; empty for the first attempt.
 fn retry_reason_text(row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
     let Some((row, reason)) = row.filter(|row| row.attempt > 1).zip(reason) else { return empty_text() };
-    let none = ReasonDetail::default();
-    let detail = row.detail.as_deref().unwrap_or(&none);
+    let no_detail = ReasonDetail::default();
+    let detail = row.detail.as_deref().unwrap_or(&no_detail);
     let attempt = row.attempt;
     bilingual(
         format!(" (attempt {attempt}: {})", retry_text(reason, detail, Lang::En)),

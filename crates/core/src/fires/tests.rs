@@ -87,7 +87,9 @@ fn entries_of(facts: &FireInput<'_>, from: Timestamp, to: Timestamp) -> Vec<Stri
         let first = first.to_string().replace("2026-", "").replace("1970-01-01T", "");
         let more = if *count == 1 { String::new() } else { format!("+{}x{count}", last.since(entry.first).as_secs()) };
         let detail = match verdict {
-            FireVerdict::Row { run, planned, .. } => format!(" #{run}{}", if *planned { "" } else { " unplanned" }),
+            FireVerdict::Row { run, is_planned, .. } => {
+                format!(" #{run}{}", if *is_planned { "" } else { " unplanned" })
+            }
             FireVerdict::Span { run, .. } => format!(" #{run}"),
             FireVerdict::Calendar { day, moved_to, .. } => {
                 let moved = moved_to.map(|to| format!(" to {to}").replace("2026-", "")).unwrap_or_default();

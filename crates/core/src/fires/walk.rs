@@ -13,8 +13,8 @@ use crate::time::Timestamp;
 use crate::timetable::AppliedCalendar;
 
 /// Maximum number of steps of one history; the next history covers the rest. A step is one count of the fires of a stretch or a
-/// day (`add_counted`), or one search of a schedule for its next instant (`add_one_by_one`). Some searches are not counted: at most two
-/// for each counted step and two more for each stretch (`add_under_calendar`), and one that checks whether the definition plans a row.
+/// day (`add_counted_fires`), or one search of a schedule for its next instant (`add_fires_one_by_one`). Some searches are not counted: at most two
+/// for each counted step and two more for each stretch (`add_fires_under_calendar`), and one that checks whether the definition plans a row.
 const STEP_COUNT_MAX: usize = 50_000;
 
 /// The history of a range.
@@ -51,7 +51,7 @@ pub fn fire_history(facts: &FireInput<'_>, range: Range) -> FireHistory {
 
 pub(super) struct Walk<'a> {
     facts: &'a FireInput<'a>,
-    /// One row for each instant, in order.
+    /// One row for each instant, sorted by instant.
     rows: Vec<&'a Run>,
     from: Timestamp,
     to: Timestamp,
@@ -63,7 +63,7 @@ pub(super) struct Walk<'a> {
     is_first_wanted: bool,
     has_fire: bool,
     /// The instant at which the walk stopped early; everything before it is described.
-    stopped: Option<Timestamp>,
+    stopped_at: Option<Timestamp>,
 }
 
 /// The fires after the first instant and up to the second.
@@ -83,7 +83,7 @@ impl<'a> Walk<'a> {
             steps_max: STEP_COUNT_MAX,
             is_first_wanted: false,
             has_fire: false,
-            stopped: (to < range.to).then(|| next_millisecond(to)),
+            stopped_at: (to < range.to).then(|| next_millisecond(to)),
         }
     }
 
@@ -109,33 +109,34 @@ impl<'a> Walk<'a> {
     }
 
     fn build_history(&mut self) -> FireHistory {
-        let stopped_by_range = self.stopped.take();
+        let stopped_by_range = self.stopped_at.take();
         let mut cursor = just_before(self.from);
         for cut in self.change_instants() {
-            if self.fold.is_full() || self.stopped.is_some() || self.has_enough() {
+            if self.fold.is_full() || self.stopped_at.is_some() || self.has_enough() {
                 break;
             }
             self.add_stretch(Stretch(cursor, cut));
             cursor = cut;
         }
-        let stopped = self.stopped.or(stopped_by_range);
-        std::mem::replace(&mut self.fold, HistoryFold::new(0)).finish(stopped)
+        let stopped_at = self.stopped_at.or(stopped_by_range);
+        std::mem::replace(&mut self.fold, HistoryFold::new(0)).finish(stopped_at)
     }
 
     /// The instants at which something changes, in order; each belongs to the stretch before it. The last one is the range's end.
     fn change_instants(&self) -> Vec<Timestamp> {
         let FireInput { definitions, deleted_at, next_fire_at, windows, now, kept_from, .. } = self.facts;
-        let mut cuts: Vec<Timestamp> = definitions.iter().map(|definition| definition.from).collect();
-        cuts.extend(deleted_at);
-        cuts.extend(next_fire_at.map(just_before));
-        cuts.extend(windows.iter().flat_map(|window| [just_before(window.starts_at), just_before(window.ends_at)]));
-        cuts.extend([*now, just_before(*kept_from), self.to]);
-        cuts.extend(self.rows.iter().flat_map(|row| [just_before(row.fire_at), row.fire_at]));
-        cuts.extend(self.rows.iter().filter_map(|row| row.span_end_at));
-        cuts.retain(|cut| (self.from..=self.to).contains(cut));
-        cuts.sort_unstable();
-        cuts.dedup();
-        cuts
+        let mut change_instants: Vec<Timestamp> = definitions.iter().map(|definition| definition.from).collect();
+        change_instants.extend(deleted_at);
+        change_instants.extend(next_fire_at.map(just_before));
+        change_instants
+            .extend(windows.iter().flat_map(|window| [just_before(window.starts_at), just_before(window.ends_at)]));
+        change_instants.extend([*now, just_before(*kept_from), self.to]);
+        change_instants.extend(self.rows.iter().flat_map(|row| [just_before(row.fire_at), row.fire_at]));
+        change_instants.extend(self.rows.iter().filter_map(|row| row.span_end_at));
+        change_instants.retain(|cut| (self.from..=self.to).contains(cut));
+        change_instants.sort_unstable();
+        change_instants.dedup();
+        change_instants
     }
 
     /// Adds the verdicts of the fires in a stretch in which nothing changes.
@@ -153,19 +154,19 @@ impl<'a> Walk<'a> {
         let table = &definition.job.timetable;
         match (table.schedules.as_slice(), &table.calendar) {
             _ if table.delay().is_some() => self.add_delayed_fire(stretch, verdict),
-            ([one], None) => self.add_counted(one, stretch, verdict),
-            ([one], Some(applied)) if matches!(applied.rule, CalendarRule::Only | CalendarRule::Except) => {
-                self.add_under_calendar(definition, (one, applied), stretch, &verdict);
+            ([schedule], None) => self.add_counted_fires(schedule, stretch, verdict),
+            ([schedule], Some(applied)) if matches!(applied.rule, CalendarRule::Only | CalendarRule::Except) => {
+                self.add_fires_under_calendar(definition, (schedule, applied), stretch, &verdict);
             }
-            _ => self.add_one_by_one(definition, stretch, &verdict),
+            _ => self.add_fires_one_by_one(definition, stretch, &verdict),
         }
     }
 
     /// The definition that was in force just before `until`, and so plans a fire at `until`. `None` if there was none, or if the job was
     /// deleted before `until`.
     fn definition_at(&self, until: Timestamp) -> Option<&'a Definition> {
-        let exists = self.facts.deleted_at.is_none_or(|deleted_at| until <= deleted_at);
-        self.facts.definitions.iter().rfind(|definition| exists && definition.from < until)
+        let job_exists = self.facts.deleted_at.is_none_or(|deleted_at| until <= deleted_at);
+        self.facts.definitions.iter().rfind(|definition| job_exists && definition.from < until)
     }
 
     fn has_planned(&self, definition: &Definition, row: &Run) -> bool {
@@ -176,9 +177,9 @@ impl<'a> Walk<'a> {
     }
 
     fn verdict_without_row(&self, definition: &Definition, at: Timestamp) -> FireVerdict {
-        let before = self.rows.partition_point(|row| row.fire_at <= at);
+        let rows_before = self.rows.partition_point(|row| row.fire_at <= at);
         let reaches = |row: &&&Run| row.span_end_at.is_some_and(|end| end >= at);
-        if let Some(row) = before.checked_sub(1).and_then(|index| self.rows.get(index)).filter(reaches) {
+        if let Some(row) = rows_before.checked_sub(1).and_then(|index| self.rows.get(index)).filter(reaches) {
             return FireVerdict::Span { run: row.id, reason: row.reason, detail: row.detail.clone() };
         }
         let is_claimed = self.facts.next_fire_at.is_none_or(|next| at < next);
@@ -204,19 +205,19 @@ impl<'a> Walk<'a> {
     }
 
     /// Counts the fires of one schedule without visiting each of them.
-    fn add_counted(&mut self, schedule: &Schedule, Stretch(from, until): Stretch, verdict: FireVerdict) {
+    fn add_counted_fires(&mut self, schedule: &Schedule, Stretch(from, until): Stretch, verdict: FireVerdict) {
         self.steps += 1;
         let anchor = self.facts.anchor;
-        let Some(first) = schedule.next_after(anchor, from).filter(|at| *at <= until) else { return };
-        let last = schedule.prev_before(anchor, next_millisecond(until)).unwrap_or(first).max(first);
-        let count = schedule.count_between(anchor, first, last);
-        let next = |at: &Timestamp| schedule.next_after(anchor, *at).filter(|at| *at <= last);
-        self.push(Stretch(first, last), count, verdict, std::iter::successors(Some(first), next));
+        let Some(first_fire) = schedule.next_after(anchor, from).filter(|at| *at <= until) else { return };
+        let last_fire = schedule.prev_before(anchor, next_millisecond(until)).unwrap_or(first_fire).max(first_fire);
+        let count = schedule.count_between(anchor, first_fire, last_fire);
+        let next_fire = |at: &Timestamp| schedule.next_after(anchor, *at).filter(|at| *at <= last_fire);
+        self.push(Stretch(first_fire, last_fire), count, verdict, std::iter::successors(Some(first_fire), next_fire));
     }
 
     /// Adds the fires of a schedule under a calendar. Goes from one instant at which the calendar's answer can change
     /// to the next, and counts the fires in between.
-    fn add_under_calendar(
+    fn add_fires_under_calendar(
         &mut self,
         definition: &Definition,
         (schedule, applied): (&Schedule, &AppliedCalendar),
@@ -226,15 +227,15 @@ impl<'a> Walk<'a> {
         let mut cursor = from;
         loop {
             let fire = definition.job.timetable.next_until(self.facts.anchor, cursor, until).map(|fire| fire.at);
-            self.add_taken_by_calendar((schedule, applied), Stretch(cursor, fire.map_or(until, just_before)));
-            let Some(fire) = fire.filter(|_| self.stopped.is_none() && !self.fold.is_full()) else { return };
+            self.add_fires_taken_by_calendar((schedule, applied), Stretch(cursor, fire.map_or(until, just_before)));
+            let Some(fire) = fire.filter(|_| self.stopped_at.is_none() && !self.fold.is_full()) else { return };
             let local = local::time_at(schedule.zone, fire);
             let edge =
                 just_before(local::instant(schedule.zone, applied.calendar.next_edge(local))).min(until).max(fire);
             // If the clock changes before the edge, it may repeat local times from before the fire.
             let is_steady = local::time_at(schedule.zone, edge) - local == chrono_length(fire, edge);
             cursor = if is_steady { edge } else { fire };
-            self.add_counted(schedule, Stretch(just_before(fire), cursor), verdict.clone());
+            self.add_counted_fires(schedule, Stretch(just_before(fire), cursor), verdict.clone());
             if self.should_stop(cursor) {
                 return;
             }
@@ -242,7 +243,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Adds all instants that the calendar removes or moves, day by day.
-    fn add_taken_by_calendar(
+    fn add_fires_taken_by_calendar(
         &mut self,
         (schedule, applied): (&Schedule, &AppliedCalendar),
         Stretch(from, until): Stretch,
@@ -254,7 +255,7 @@ impl<'a> Walk<'a> {
             let day_ends = next_midnight.map_or(until, |midnight| just_before(local::instant(schedule.zone, midnight)));
             cursor = day_ends.min(until).max(at);
             let verdict = verdict_of_effect(applied, calendar_effect(schedule, applied, at));
-            self.add_counted(schedule, Stretch(just_before(at), cursor), verdict);
+            self.add_counted_fires(schedule, Stretch(just_before(at), cursor), verdict);
             if self.should_stop(cursor) {
                 return;
             }
@@ -262,16 +263,16 @@ impl<'a> Walk<'a> {
     }
 
     /// Walks through all instants: those of the timetable, and those that its calendar removes or moves.
-    fn add_one_by_one(&mut self, definition: &Definition, Stretch(from, until): Stretch, verdict: &FireVerdict) {
+    fn add_fires_one_by_one(&mut self, definition: &Definition, Stretch(from, until): Stretch, verdict: &FireVerdict) {
         let (table, anchor) = (&definition.job.timetable, self.facts.anchor);
         let next_fire = |after| table.next_until(anchor, after, until).map(|fire| fire.at);
-        let next_uncalendared = |after| table.uncalendared_after(anchor, after).filter(|(at, _)| *at <= until);
+        let next_uncalendared = |after| table.next_without_calendar(anchor, after).filter(|(at, _)| *at <= until);
         let mut fire = next_fire(from);
         let mut uncalendared = table.calendar.as_ref().and_then(|_| next_uncalendared(from));
         // Each step asks every schedule for its next instant, and with a calendar also for the next one without the calendar.
-        let cost = table.schedules.len().max(1) * (1 + usize::from(table.calendar.is_some()));
+        let steps_per_fire = table.schedules.len().max(1) * (1 + usize::from(table.calendar.is_some()));
         while let Some(at) = fire.into_iter().chain(uncalendared.map(|(at, _)| at)).min() {
-            self.steps += cost;
+            self.steps += steps_per_fire;
             let verdict_at = match (&table.calendar, uncalendared) {
                 _ if fire == Some(at) => verdict.clone(),
                 (Some(applied), Some((_, schedule))) => {
@@ -295,9 +296,9 @@ impl<'a> Walk<'a> {
     /// Whether to stop now that everything up to `described_to` is described. If the steps are used up, this records where the walk stopped.
     fn should_stop(&mut self, described_to: Timestamp) -> bool {
         if self.steps >= self.steps_max && described_to < self.to {
-            self.stopped.get_or_insert(next_millisecond(described_to));
+            self.stopped_at.get_or_insert(next_millisecond(described_to));
         }
-        self.stopped.is_some() || self.fold.is_full() || self.has_enough()
+        self.stopped_at.is_some() || self.fold.is_full() || self.has_enough()
     }
 
     fn has_enough(&self) -> bool {

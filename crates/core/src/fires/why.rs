@@ -38,10 +38,9 @@ pub enum AnswerSubject {
 /// What is known about one instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Why {
-    /// The instant.
     pub at: Timestamp,
     /// How it was chosen.
-    pub about: AnswerSubject,
+    pub subject: AnswerSubject,
     /// What became of the fire of this instant; `None` if nothing was planned and nothing ran.
     pub entry: Option<Entry>,
     /// The nearest earlier fire within a year, if nothing was planned.
@@ -66,9 +65,9 @@ impl Why {
 
     /// Adapts the answer to a question that named no instant: its sentence then begins with the fire that it is about.
     #[must_use]
-    pub fn with_subject(self, about: AnswerSubject, facts: &FireInput<'_>) -> Self {
-        let (en, zh) = SentenceWriter::new(facts, self.at).opening(about);
-        Self { about, en: en + &self.en, zh: zh + &self.zh, ..self }
+    pub fn with_subject(self, subject: AnswerSubject, facts: &FireInput<'_>) -> Self {
+        let (en, zh) = SentenceWriter::new(facts, self.at).opening_text(subject);
+        Self { subject, en: en + &self.en, zh: zh + &self.zh, ..self }
     }
 }
 
@@ -80,16 +79,16 @@ impl Why {
 pub fn why(facts: &FireInput<'_>, at: Timestamp) -> Why {
     let entry = fire_history(facts, Range { from: at, to: at, limit: 1 }).entries.into_iter().next();
     let writer = SentenceWriter::new(facts, at);
-    let about = AnswerSubject::Instant;
+    let subject = AnswerSubject::Instant;
     if let Some(entry) = entry {
         let (en, zh) = writer.verdict_sentence(&entry.verdict);
-        return Why { at, about, entry: Some(entry), before: None, after: None, en, zh };
+        return Why { at, subject, entry: Some(entry), before: None, after: None, en, zh };
     }
     let mut steps = SEARCH_STEP_COUNT_MAX;
     let before = nearest_before(facts, at, FireVerdict::is_fire, &mut steps);
     let after = nearest_after(facts, at, &mut steps);
     let (en, zh) = writer.nothing_planned_sentence(before, after);
-    Why { at, about, entry: None, before, after, en, zh }
+    Why { at, subject, entry: None, before, after, en, zh }
 }
 
 /// Why a run has its status, whatever triggered it. The run must be among the rows of the facts.
@@ -98,7 +97,7 @@ pub fn why_run(facts: &FireInput<'_>, run: &Run) -> Why {
     let verdict = FireVerdict::of_run(run, true);
     let (en, zh) = SentenceWriter::new(facts, run.fire_at).verdict_sentence(&verdict);
     let entry = Some(Entry { first: run.fire_at, last: run.fire_at, count: 1, verdict });
-    Why { at: run.fire_at, about: AnswerSubject::Instant, entry, before: None, after: None, en, zh }
+    Why { at: run.fire_at, subject: AnswerSubject::Instant, entry, before: None, after: None, en, zh }
 }
 
 /// If nothing was planned at an instant, an answer may be about a run that is at most this far from it.
@@ -110,12 +109,16 @@ const NEAREST_START_WITHIN: Duration = Duration::from_secs(1);
 /// The run nearest to an instant, by its planned instant or its start; `None` if none is within [`NEAREST_RUN_WITHIN`].
 #[must_use]
 pub fn nearest_run(runs: Vec<Run>, at: Timestamp) -> Option<Run> {
-    let apart = |other: Timestamp| if other > at { other.since(at) } else { at.since(other) };
+    let distance_to = |other: Timestamp| if other > at { other.since(at) } else { at.since(other) };
     let distance = |run: &Run| {
-        let began = run.started_at.map(apart);
+        let start_distance = run.started_at.map(distance_to);
         match run.cause {
-            0 => began.filter(|began| *began <= NEAREST_START_WITHIN),
-            _ => began.into_iter().chain([apart(run.fire_at)]).min().filter(|distance| *distance <= NEAREST_RUN_WITHIN),
+            0 => start_distance.filter(|distance| *distance <= NEAREST_START_WITHIN),
+            _ => start_distance
+                .into_iter()
+                .chain([distance_to(run.fire_at)])
+                .min()
+                .filter(|distance| *distance <= NEAREST_RUN_WITHIN),
         }
     };
     let distances = runs.into_iter().filter_map(|run| Some((distance(&run)?, run)));
@@ -126,7 +129,7 @@ pub fn nearest_run(runs: Vec<Run>, at: Timestamp) -> Option<Run> {
 #[must_use]
 pub fn why_never(facts: &FireInput<'_>) -> Why {
     let (en, zh) = SentenceWriter::new(facts, facts.now).never_run_sentence();
-    Why { at: facts.now, about: AnswerSubject::Nothing, entry: None, before: None, after: None, en, zh }
+    Why { at: facts.now, subject: AnswerSubject::Nothing, entry: None, before: None, after: None, en, zh }
 }
 
 /// The last instant up to the present that the definitions plan or a calendar removes, and the first fire after the present.
@@ -158,8 +161,8 @@ fn nearest_before(
             if from > to {
                 break;
             }
-            if let Some(found) = last_entry(facts, (from, to), is_counted, steps) {
-                return Some(found);
+            if let Some(entry) = last_entry(facts, (from, to), is_counted, steps) {
+                return Some(entry);
             }
             to = just_before(from);
         }
@@ -174,14 +177,14 @@ fn last_entry(
     is_counted: fn(&FireVerdict) -> bool,
     steps: &mut usize,
 ) -> Option<Timestamp> {
-    let mut found = None;
+    let mut last_entry = None;
     while *steps > 0 {
         let range = Range { from, to, limit: usize::MAX };
         let FireHistory { entries, next } = Walk::new(facts, range).with_steps_max(steps).run_within(steps);
-        found = entries.iter().rfind(|entry| is_counted(&entry.verdict)).map(|entry| entry.last).or(found);
+        last_entry = entries.iter().rfind(|entry| is_counted(&entry.verdict)).map(|entry| entry.last).or(last_entry);
         match next.filter(|next| *next > from && *next <= to) {
             Some(next) => from = next,
-            None => return found,
+            None => return last_entry,
         }
     }
     // The steps are used up, so the fire that was found need not be the last one.

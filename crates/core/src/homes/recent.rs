@@ -82,7 +82,6 @@ impl RecentFires {
 /// A job, as a strategy sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobShare {
-    /// The job.
     pub job: JobId,
     /// Its recent fires, in thousandths.
     pub recent_fires: u64,
@@ -97,7 +96,6 @@ impl JobShare {
 /// A living node that takes jobs, as a strategy sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeShare {
-    /// The node.
     pub node: NodeId,
     /// Its share under [`ClaimStrategy::Weight`](super::ClaimStrategy::Weight); a node with 0 gets nothing, unless all have 0.
     pub weight: u32,

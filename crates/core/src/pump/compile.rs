@@ -35,12 +35,12 @@ pub(crate) struct JobParts<'a> {
 impl PumpSpec {
     /// Checks the pump together with the other parts of its job's definition.
     pub(crate) fn compile(&self, job: JobParts<'_>, errors: &mut Vec<FieldError>) -> Option<Pump> {
-        let before = errors.len();
+        let error_count_before = errors.len();
         self.check_items(errors);
         self.check_numbers(errors);
-        refuse_others(job, errors);
+        refuse_other_settings(job, errors);
         let until = self.compile_until(job, errors);
-        if errors.len() > before {
+        if errors.len() > error_count_before {
             return None;
         }
         Some(Pump {
@@ -138,8 +138,8 @@ impl PumpSpec {
                         errors.push(FieldError::new("/pump/until/cron", message));
                         None
                     }
-                    Err(found) => {
-                        errors.extend(found);
+                    Err(schedule_errors) => {
+                        errors.extend(schedule_errors);
                         None
                     }
                 }
@@ -149,7 +149,7 @@ impl PumpSpec {
 }
 
 /// Refuses settings that must keep their defaults in a pump job.
-fn refuse_others(job: JobParts<'_>, errors: &mut Vec<FieldError>) {
+fn refuse_other_settings(job: JobParts<'_>, errors: &mut Vec<FieldError>) {
     let mut refuse = |pointer: &str, message: &str| errors.push(FieldError::new(pointer, message));
     if job.shards.is_some() {
         refuse("/shards", "a pump job has groups instead: /pump/groups");

@@ -23,7 +23,6 @@ pub struct Group {
 /// What a group does with items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupMode {
-    /// It takes them.
     Takes,
     /// Its executor is not connected now: it keeps what it has.
     Keeps,
@@ -59,11 +58,11 @@ pub fn deal(
     let mut changes = Vec::new();
     let by_owner: HashMap<Owner, usize> =
         groups.iter().enumerate().map(|(index, group)| (group.owner, index)).collect();
-    let mut kept: Vec<Vec<&str>> = vec![Vec::new(); groups.len()];
-    let mut free: Vec<(&str, i64)> = Vec::new();
+    let mut kept_names: Vec<Vec<&str>> = vec![Vec::new(); groups.len()];
+    let mut free_items: Vec<(&str, i64)> = Vec::new();
     for name in settings.names.keys().filter(|name| !items.contains_key(*name)) {
         changes.push((name.clone(), ItemChange::Add));
-        free.push((name, 0));
+        free_items.push((name, 0));
     }
     for (name, item) in items {
         let is_wanted = settings.names.contains_key(name);
@@ -81,7 +80,7 @@ pub fn deal(
                 }
                 Some(_) if item.asked_at.is_some() => None,
                 Some(index) if groups[*index].mode != GroupMode::Leaves && is_wanted => {
-                    kept[*index].push(name);
+                    kept_names[*index].push(name);
                     None
                 }
                 Some(_) => {
@@ -91,7 +90,7 @@ pub fn deal(
             },
         };
         match epoch {
-            Some(epoch) if is_wanted => free.push((name, epoch)),
+            Some(epoch) if is_wanted => free_items.push((name, epoch)),
             // `updated_at` alone does not suffice: in a pump that has not run for long, it was old already when the definition
             // lost the item.
             Some(_) if item.owner.is_none() && now >= item.updated_at.max(settings.saved_at) + REMOVED_AFTER => {
@@ -100,40 +99,41 @@ pub fn deal(
             Some(_) | None => {}
         }
     }
-    let quotas = quotas(groups, &kept, settings);
-    for (index, names) in kept.iter().enumerate() {
+    let quotas = quotas(groups, &kept_names, settings);
+    for (index, names) in kept_names.iter().enumerate() {
         for name in names.iter().skip(quotas[index]) {
             changes.push(((*name).to_owned(), ItemChange::AskToRelease { epoch: items[*name].epoch }));
         }
     }
-    let mut room = quotas.iter().zip(&kept).map(|(quota, names)| quota.saturating_sub(names.len())).collect::<Vec<_>>();
-    let mut next = 0;
-    for (name, epoch) in free {
+    let mut room =
+        quotas.iter().zip(&kept_names).map(|(quota, names)| quota.saturating_sub(names.len())).collect::<Vec<_>>();
+    let mut next_index = 0;
+    for (name, epoch) in free_items {
         // The groups get items in turn, so that the first groups do not get all of their items long before the last ones.
-        let Some(step) = (0..groups.len()).find(|step| room[(next + step) % groups.len()] > 0) else { break };
-        let index = (next + step) % groups.len();
+        let Some(step) = (0..groups.len()).find(|step| room[(next_index + step) % groups.len()] > 0) else { break };
+        let index = (next_index + step) % groups.len();
         room[index] -= 1;
-        next = index + 1;
+        next_index = index + 1;
         changes.push((name.to_owned(), ItemChange::Deal { epoch, to: groups[index].owner }));
     }
     changes
 }
 
 /// How many items each group gets. The groups that have the most get the remainder, so that the fewest items move.
-fn quotas(groups: &[Group], kept: &[Vec<&str>], settings: DealSettings<'_>) -> Vec<usize> {
+fn quotas(groups: &[Group], kept_names: &[Vec<&str>], settings: DealSettings<'_>) -> Vec<usize> {
     let of_mode = |mode| (0..groups.len()).filter(move |index| groups[*index].mode == mode);
     let mut takers: Vec<usize> = of_mode(GroupMode::Takes).collect();
     let mut quotas = vec![0; groups.len()];
-    of_mode(GroupMode::Keeps).for_each(|index| quotas[index] = kept[index].len());
+    of_mode(GroupMode::Keeps).for_each(|index| quotas[index] = kept_names[index].len());
     if takers.is_empty() {
         return quotas;
     }
     let count = settings.names.len() - quotas.iter().sum::<usize>();
-    let (each, more) = (count / takers.len(), count % takers.len());
-    let most = settings.per_group.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
-    takers.sort_by_key(|index| std::cmp::Reverse(kept[*index].len()));
-    for (place, index) in takers.into_iter().enumerate() {
-        quotas[index] = (each + usize::from(place < more)).min(most);
+    let (per_taker, remainder) = (count / takers.len(), count % takers.len());
+    let per_group = settings.per_group.map_or(usize::MAX, |per_group| usize::try_from(per_group).unwrap_or(usize::MAX));
+    takers.sort_by_key(|index| std::cmp::Reverse(kept_names[*index].len()));
+    for (rank, index) in takers.into_iter().enumerate() {
+        quotas[index] = (per_taker + usize::from(rank < remainder)).min(per_group);
     }
     quotas
 }
@@ -186,9 +186,9 @@ mod tests {
                 counts: Counts::default(),
                 per_minute: 0,
                 oldest_at: None,
-                dry: false,
+                is_dry: false,
                 checkpoint: None,
-                released: true,
+                is_released: true,
             };
             let mut one = BTreeMap::from([(item.name.clone(), item.clone())]);
             assert!(apply(&mut one, &item.name.clone(), &ItemChange::Report(progress), NOW));

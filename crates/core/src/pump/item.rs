@@ -11,7 +11,6 @@ use crate::word_enum::word_enum;
 pub struct Owner {
     /// The group's run.
     pub run: RunId,
-    /// Its attempt.
     pub attempt: i32,
 }
 
@@ -56,7 +55,6 @@ word_enum! {
 /// An item as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Its name.
     pub name: String,
     /// Its owner; `None` while it is free.
     pub owner: Option<Owner>,
@@ -77,7 +75,7 @@ pub struct Item {
     /// When the oldest of the rows that are not yet executed was fetched. A row is in work from its fetch until its execution has ended for good.
     pub oldest_at: Option<Timestamp>,
     /// Whether the last select at this epoch returned no rows, and no row is being executed.
-    pub dry: bool,
+    pub is_dry: bool,
     /// When this item was last written to the store.
     pub updated_at: Timestamp,
 }
@@ -97,7 +95,7 @@ impl Item {
             counts: Counts::default(),
             per_minute: 0,
             oldest_at: None,
-            dry: false,
+            is_dry: false,
             updated_at: now,
         }
     }
@@ -139,11 +137,11 @@ pub struct Progress {
     /// When the oldest row in work was fetched, as in [`Item::oldest_at`].
     pub oldest_at: Option<Timestamp>,
     /// Whether the last select returned no rows and no row is in work.
-    pub dry: bool,
+    pub is_dry: bool,
     /// How far the owner has come, in the handler's own format.
     pub checkpoint: Option<String>,
     /// Whether the owner has released the item.
-    pub released: bool,
+    pub is_released: bool,
 }
 
 /// A change of an item. It names the state that it expects, and has no effect on an item in another state.
@@ -166,10 +164,7 @@ pub enum ItemChange {
         epoch: i64,
     },
     /// Its owner's attempt has ended.
-    Free {
-        /// That owner.
-        owner: Owner,
-    },
+    Free { owner: Owner },
     /// The owner did not release the item in time and loses it, whatever the owner reports later.
     Fence {
         /// The epoch that ends.
@@ -213,11 +208,11 @@ pub fn apply(items: &mut BTreeMap<String, Item>, name: &str, change: &ItemChange
         _ => {}
     }
     let Some(item) = items.get_mut(name) else { return false };
-    let is_made = change_item(item, change, now);
-    if is_made {
+    let is_applied = change_item(item, change, now);
+    if is_applied {
         item.updated_at = now;
     }
-    is_made
+    is_applied
 }
 
 fn change_item(item: &mut Item, change: &ItemChange, now: Timestamp) -> bool {
@@ -227,7 +222,7 @@ fn change_item(item: &mut Item, change: &ItemChange, now: Timestamp) -> bool {
             let is_applicable = item.owner.is_none() && item.epoch == *epoch;
             if is_applicable {
                 item.before = item.total();
-                (item.counts, item.sequence, item.dry) = (Counts::default(), 0, false);
+                (item.counts, item.sequence, item.is_dry) = (Counts::default(), 0, false);
                 (item.owner, item.epoch) = (Some(*to), epoch + 1);
             }
             is_applicable
@@ -250,35 +245,35 @@ fn change_item(item: &mut Item, change: &ItemChange, now: Timestamp) -> bool {
             let is_applicable = item.owner.is_some() && item.epoch == *epoch;
             if is_applicable {
                 item.before = item.total();
-                (item.counts, item.sequence, item.dry) = (Counts::default(), 0, false);
+                (item.counts, item.sequence, item.is_dry) = (Counts::default(), 0, false);
                 item.epoch += 1;
                 item.release();
             }
             is_applicable
         }
-        ItemChange::Report(progress) => report(item, progress),
+        ItemChange::Report(progress) => apply_report(item, progress),
     }
 }
 
 /// The epoch of a report decides whether it is accepted. After the owner's attempt has ended, its late reports are accepted
 /// until the item is dealt again.
-fn report(item: &mut Item, progress: &Progress) -> bool {
+fn apply_report(item: &mut Item, progress: &Progress) -> bool {
     if item.epoch != progress.epoch || item.owner.is_some_and(|owner| owner != progress.owner) {
         return false;
     }
-    let is_news = progress.sequence > item.sequence;
-    if is_news {
+    let is_new_report = progress.sequence > item.sequence;
+    if is_new_report {
         item.sequence = progress.sequence;
         (item.counts, item.per_minute, item.oldest_at) = (progress.counts, progress.per_minute, progress.oldest_at);
-        item.dry = progress.dry;
+        item.is_dry = progress.is_dry;
         item.checkpoint.clone_from(&progress.checkpoint);
     }
-    let is_back = progress.released && item.owner.is_some();
-    if is_back || item.owner.is_none() {
+    let is_given_back = progress.is_released && item.owner.is_some();
+    if is_given_back || item.owner.is_none() {
         // Without an owner, the item has no row in work, whatever a late report states.
         item.release();
     }
-    is_news || is_back
+    is_new_report || is_given_back
 }
 
 #[cfg(test)]
@@ -299,9 +294,9 @@ mod tests {
             counts: Counts { fetches: sequence, rows: done, done, failed: 0 },
             per_minute: 0,
             oldest_at: None,
-            dry: false,
+            is_dry: false,
             checkpoint: Some(format!("row {done}")),
-            released: false,
+            is_released: false,
         }
     }
 
@@ -376,7 +371,7 @@ mod tests {
             !change(&mut one, &ItemChange::AskToRelease { epoch: 1 }),
             "it was asked already, and the time runs from then"
         );
-        let released = Progress { released: true, ..progress(owner(1, 1), 1, 0, 0) };
+        let released = Progress { is_released: true, ..progress(owner(1, 1), 1, 0, 0) };
         assert!(change(&mut one, &ItemChange::Report(released.clone())));
         assert_eq!((one.owner, one.asked_at, one.state()), (None, None, ItemState::Free));
         assert!(!change(&mut one, &ItemChange::Report(released)), "the same report again");

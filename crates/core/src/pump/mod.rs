@@ -28,7 +28,7 @@ use crate::time::Timestamp;
 /// A pump job's definition, checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pump {
-    /// The items by name, with their parameters as JSON text; empty for none.
+    /// The parameters of each item as JSON text (empty for none), keyed by the item's name.
     pub items: BTreeMap<String, String>,
     /// How many groups run.
     pub groups: u32,

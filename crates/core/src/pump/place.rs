@@ -3,7 +3,7 @@
 /// Groups of one pump job on an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// How many it has.
+    /// How many groups it has.
     pub groups: u32,
     /// Whether it takes more.
     pub room: Room,
@@ -31,9 +31,9 @@ pub enum Room {
 /// ```
 #[must_use]
 pub fn least_loaded(loads: &[Load], per_executor: Option<u32>) -> Option<usize> {
-    let has_room = |load: &Load| load.room == Room::Open && per_executor.is_none_or(|most| load.groups < most);
-    let open = loads.iter().enumerate().filter(|(_, load)| has_room(load));
-    open.min_by_key(|(_, load)| load.groups).map(|(index, _)| index)
+    let has_room = |load: &Load| load.room == Room::Open && per_executor.is_none_or(|max| load.groups < max);
+    let with_room = loads.iter().enumerate().filter(|(_, load)| has_room(load));
+    with_room.min_by_key(|(_, load)| load.groups).map(|(index, _)| index)
 }
 
 /// The executor from which one group moves to another executor: one that is off, or the one with the most groups if another has at least
@@ -42,10 +42,10 @@ pub fn least_loaded(loads: &[Load], per_executor: Option<u32>) -> Option<usize> 
 pub fn executor_to_unload(loads: &[Load], per_executor: Option<u32>) -> Option<usize> {
     let to = least_loaded(loads, per_executor)?;
     let with_groups = || loads.iter().enumerate().filter(|(index, load)| *index != to && load.groups > 0);
-    let leaving = with_groups().find(|(_, load)| load.room == Room::Off);
-    let fullest =
+    let leaving_executor = with_groups().find(|(_, load)| load.room == Room::Off);
+    let fullest_executor =
         with_groups().filter(|(_, load)| load.groups >= loads[to].groups + 2).max_by_key(|(_, load)| load.groups);
-    leaving.or(fullest).map(|(index, _)| index)
+    leaving_executor.or(fullest_executor).map(|(index, _)| index)
 }
 
 #[cfg(test)]

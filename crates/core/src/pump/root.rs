@@ -26,7 +26,6 @@ pub struct Root {
     pub version: i64,
     /// Why it exists.
     pub trigger: Trigger,
-    /// Its status.
     pub status: RunStatus,
     /// Why it ended.
     pub reason: Option<Reason>,
@@ -75,7 +74,7 @@ pub struct PumpJobState {
 /// What happens to the root run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RootStep {
-    /// Nothing.
+    /// It stays as it is.
     Stay,
     /// A new one begins, planned for this instant.
     Begin(Timestamp),
@@ -85,19 +84,19 @@ pub enum RootStep {
     End(Reason),
 }
 
-/// Decides what happens to the root run of a pump job. `newest` is the newest root run whose planned instant is not in the
+/// Decides what happens to the root run of a pump job. `newest_root` is the newest root run whose planned instant is not in the
 /// future; `is_dry` is whether every item is dry at its current epoch.
 #[must_use]
 pub fn next_step(
     (job, pump): (&Job, &Pump),
     state: PumpJobState,
-    newest: Option<Root>,
+    newest_root: Option<Root>,
     is_dry: bool,
     now: Timestamp,
 ) -> RootStep {
-    match newest {
+    match newest_root {
         Some(root) if !root.status.is_terminal() => end_of(job, pump, state.version, root, is_dry, now),
-        newest if job.enabled && !state.is_in_maintenance => begin_root(job, pump, state, newest, now),
+        newest_root if job.enabled && !state.is_in_maintenance => begin_root(job, pump, state, newest_root, now),
         _ => RootStep::Stay,
     }
 }
@@ -108,8 +107,8 @@ pub fn next_step(
 #[must_use]
 pub fn trigger_of_continued(pump: &Pump, roots: &[Root], now: Timestamp) -> Option<Trigger> {
     let is_open = |root: &&Root| pump.until.end_of(root.fire_at).is_none_or(|end| now < end);
-    let mut interrupted = roots.iter().take_while(|root| root.was_edited()).filter(is_open);
-    if interrupted.any(|root| root.is_by_schedule()) {
+    let mut interrupted_roots = roots.iter().take_while(|root| root.was_edited()).filter(is_open);
+    if interrupted_roots.any(|root| root.is_by_schedule()) {
         return None;
     }
     roots.first().and_then(|root| root.continued_trigger())
@@ -135,18 +134,18 @@ fn end_of(job: &Job, pump: &Pump, version: i64, root: Root, is_dry: bool, now: T
 
 /// Begins the root runs that the schedule does not begin itself: those of a pump without a schedule, those in a window that was
 /// already open when a server started or a definition was saved, and those that continue after an edit or a failure.
-fn begin_root(job: &Job, pump: &Pump, state: PumpJobState, newest: Option<Root>, now: Timestamp) -> RootStep {
-    let start = window_start(job, pump, state, now).or_else(|| interrupted_window_start(job, pump, newest?, now));
+fn begin_root(job: &Job, pump: &Pump, state: PumpJobState, newest_root: Option<Root>, now: Timestamp) -> RootStep {
+    let start = window_start(job, pump, state, now).or_else(|| interrupted_window_start(job, pump, newest_root?, now));
     let Some(start) = start else { return RootStep::Stay };
-    let Some(root) = newest else { return RootStep::Begin(start) };
+    let Some(root) = newest_root else { return RootStep::Begin(start) };
     if root.fire_at < start {
         // Without a schedule, the edit that interrupted the run also opened a new window.
         let is_same_window = job.timetable.schedules.is_empty() && root.was_edited();
         return if is_same_window { RootStep::Continue(start) } else { RootStep::Begin(start) };
     }
-    let rested =
+    let has_rested =
         root.was_edited() || root.finished_at.is_none_or(|finished_at| now >= finished_at + WAIT_AFTER_FAILURE);
-    if was_interrupted(root) && rested {
+    if was_interrupted(root) && has_rested {
         RootStep::Continue(now.max(root.fire_at + Duration::from_millis(1)))
     } else {
         RootStep::Stay
@@ -161,10 +160,11 @@ fn was_interrupted(root: Root) -> bool {
 
 /// The start of a window that an edit or a pause interrupted, and that is still open although the schedule does not open it
 /// again. There are two kinds: that of a pump that ends when it is empty, and that of a run that was triggered by hand.
-fn interrupted_window_start(job: &Job, pump: &Pump, newest: Root, now: Timestamp) -> Option<Timestamp> {
+fn interrupted_window_start(job: &Job, pump: &Pump, newest_root: Root, now: Timestamp) -> Option<Timestamp> {
     let ends_empty = !job.timetable.schedules.is_empty() && pump.until == Until::Empty;
-    let is_by_hand = !newest.is_by_schedule() && pump.until.end_of(newest.fire_at).is_some_and(|end| now < end);
-    (newest.was_edited() && (ends_empty || is_by_hand)).then_some(newest.fire_at)
+    let is_by_hand =
+        !newest_root.is_by_schedule() && pump.until.end_of(newest_root.fire_at).is_some_and(|end| now < end);
+    (newest_root.was_edited() && (ends_empty || is_by_hand)).then_some(newest_root.fire_at)
 }
 
 /// Start of the window that is open now; `None` if none is.
@@ -177,9 +177,10 @@ fn window_start(job: &Job, pump: &Pump, state: PumpJobState, now: Timestamp) -> 
         if !matches!(pump.until, Until::At(_)) {
             return None;
         }
-        let before = now.saturating_sub(SCHEDULE_BEGINS_WITHIN) + Duration::from_millis(1);
-        let newest = schedules.iter().filter_map(|schedule| schedule.prev_before(state.anchor, before)).max()?;
-        job.timetable.fire_at(state.anchor, newest)?.at
+        let latest_begin = now.saturating_sub(SCHEDULE_BEGINS_WITHIN) + Duration::from_millis(1);
+        let window_start =
+            schedules.iter().filter_map(|schedule| schedule.prev_before(state.anchor, latest_begin)).max()?;
+        job.timetable.fire_at(state.anchor, window_start)?.at
     };
     let is_open = start <= now && pump.until.end_of(start).is_none_or(|end| now < end);
     is_open.then_some(start)

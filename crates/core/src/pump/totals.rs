@@ -32,7 +32,7 @@ impl Totals {
                 ItemState::Dealt => totals.dealt += 1,
                 ItemState::Releasing => totals.releasing += 1,
             }
-            totals.dry += u32::from(item.dry);
+            totals.dry += u32::from(item.is_dry);
             totals.counts = totals.counts.plus(item.total());
             totals.per_minute += u64::from(item.per_minute);
             totals.oldest_at = totals.oldest_at.into_iter().chain(item.oldest_at).min();
@@ -94,7 +94,7 @@ mod tests {
                 owner,
                 asked_at: Some(now),
                 oldest_at: Some(Timestamp::from_secs(50)),
-                dry: true,
+                is_dry: true,
                 ..Item::new("b", now)
             },
         ];

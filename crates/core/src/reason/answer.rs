@@ -4,7 +4,7 @@ use super::{ObstacleKind, ReasonDetail};
 use crate::words::Lang;
 
 pub(super) fn words(detail: &ReasonDetail, lang: Lang) -> String {
-    let obstacle = detail.obstacles.first().map(|one| (one.executor.as_str(), one.kind));
+    let obstacle = detail.obstacles.first().map(|obstacle| (obstacle.executor.as_str(), obstacle.kind));
     match (obstacle, lang) {
         (Some((executor, ObstacleKind::Offline)), Lang::En) => {
             format!("for executor {executor} to connect again (sent, not known to have begun)")

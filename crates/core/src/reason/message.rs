@@ -31,19 +31,19 @@ pub fn translate(message: &str, lang: Lang) -> String {
 /// The message in Chinese if Rondel wrote the message or its beginning; `None` otherwise.
 #[must_use]
 pub fn in_chinese(message: &str) -> Option<String> {
-    let mut rest = message;
+    let mut main_clause = message;
     let mut clauses = Vec::new();
     while let Some((before, clause)) =
-        rest.rsplit_once("; ").and_then(|(before, last)| Some((before, translate_clause(last)?)))
+        main_clause.rsplit_once("; ").and_then(|(before, last)| Some((before, translate_clause(last)?)))
     {
-        rest = before;
+        main_clause = before;
         clauses.push(clause);
     }
-    let mut text = translate_fixed_message(rest)
-        .or_else(|| translate_stop(rest))
-        .or_else(|| translate_shards(rest))
-        .or_else(|| translate_agent_error(rest))
-        .or_else(|| translate_program_end(rest))?;
+    let mut text = translate_fixed_message(main_clause)
+        .or_else(|| translate_stop(main_clause))
+        .or_else(|| translate_shards(main_clause))
+        .or_else(|| translate_agent_error(main_clause))
+        .or_else(|| translate_program_end(main_clause))?;
     for clause in clauses.iter().rev() {
         text.push('；');
         text.push_str(clause);
@@ -64,14 +64,14 @@ pub fn text_after_timed_out(message: &str) -> Option<(String, String)> {
 /// The Chinese clause for a run that failed because of one of its children, which the message names.
 #[must_use]
 pub fn failed_child_text(message: &str) -> Option<String> {
-    let ends = [
+    let endings = [
         (" failed", RunStatus::Failed),
         (" timed out", RunStatus::TimedOut),
         (" was cancelled", RunStatus::Cancelled),
         (" has an unknown outcome", RunStatus::Unknown),
         (" was skipped", RunStatus::Skipped),
     ];
-    let (job, status) = ends.iter().find_map(|(end, status)| Some((message.strip_suffix(end)?, *status)))?;
+    let (job, status) = endings.iter().find_map(|(end, status)| Some((message.strip_suffix(end)?, *status)))?;
     let job = if job == "a child" { "下游任务".to_owned() } else { format!("下游任务 {job} ") };
     Some(format!("{job}{}", outcome(status, Lang::Zh)))
 }
@@ -136,38 +136,41 @@ fn translate_agent_error(message: &str) -> Option<String> {
     if let Some(max) = message.strip_prefix("the answer is larger than ").and_then(|rest| rest.split_once(" bytes")) {
         return Some(format!("应答超过 {} 字节（max_body_bytes）", number(max.0)?));
     }
-    if let Some((path, why)) =
+    if let Some((path, error)) =
         message.strip_prefix("cannot write the script to ").and_then(|rest| rest.split_once(": "))
     {
-        return Some(format!("无法把脚本写入 {path}：{}", quoted(why)));
+        return Some(format!("无法把脚本写入 {path}：{}", quoted(error)));
     }
-    let (program, why) = message.strip_prefix("cannot start ")?.split_once(": ")?;
-    let why = match why {
+    let (program, error) = message.strip_prefix("cannot start ")?.split_once(": ")?;
+    let error_text = match error {
         "there is no such program" => "没有这个程序".to_owned(),
         "it is not a folder" => "它不是文件夹".to_owned(),
-        why => quoted(why),
+        error => quoted(error),
     };
     Some(match program.split_once("\" in ") {
-        Some((program, folder)) => format!("无法在 {folder} 中启动 {program}\"：{why}"),
-        None => format!("无法启动 {program}：{why}"),
+        Some((program, folder)) => format!("无法在 {folder} 中启动 {program}\"：{error_text}"),
+        None => format!("无法启动 {program}：{error_text}"),
     })
 }
 
 /// Translates how a program or a request of the agent ended, with the last line that it wrote.
 fn translate_program_end(message: &str) -> Option<String> {
-    let (how, rest) = message.split_once(": ").map_or((message, None), |(how, rest)| (how, Some(rest)));
-    let how = if let Some(code) = how.strip_prefix("exit code ").and_then(number) {
+    let (program_end, details) =
+        message.split_once(": ").map_or((message, None), |(program_end, details)| (program_end, Some(details)));
+    let end_text = if let Some(code) = program_end.strip_prefix("exit code ").and_then(number) {
         format!("退出码 {code}")
-    } else if let Some(signal) = how.strip_prefix("killed by signal ").and_then(number) {
+    } else if let Some(signal) = program_end.strip_prefix("killed by signal ").and_then(number) {
         format!("被信号 {signal} 终止")
-    } else if how == "ended without an exit code" || how == "panicked" {
-        translate_fixed_message(how)?
-    } else if let Some((status, wanted)) = how.strip_prefix("status ").and_then(|rest| rest.split_once(", expected ")) {
+    } else if program_end == "ended without an exit code" || program_end == "panicked" {
+        translate_fixed_message(program_end)?
+    } else if let Some((status, wanted)) =
+        program_end.strip_prefix("status ").and_then(|rest| rest.split_once(", expected "))
+    {
         format!("HTTP 状态码 {}，应为 {}", number(status)?, wanted.replace(" or ", " 或 "))
     } else {
         return None;
     };
-    Some(rest.map_or_else(|| how.clone(), |rest| format!("{how}：{}", quoted(rest))))
+    Some(details.map_or_else(|| end_text.clone(), |details| format!("{end_text}：{}", quoted(details))))
 }
 
 /// Translates a clause that may be appended to a message after `; `.
@@ -179,8 +182,8 @@ fn translate_clause(text: &str) -> Option<String> {
         return Some("阻塞处理器没有返回，无法中止，可能仍在执行".to_owned());
     }
     // Executors of earlier versions write the second form.
-    let starts = ["aborted because it did not stop within ", "aborted, for it did not stop within "];
-    if let Some(grace) = starts.into_iter().find_map(|start| text.strip_prefix(start)).and_then(length) {
+    let beginnings = ["aborted because it did not stop within ", "aborted, for it did not stop within "];
+    if let Some(grace) = beginnings.into_iter().find_map(|start| text.strip_prefix(start)).and_then(length) {
         return Some(format!("{grace}内没有停止，已强行中止"));
     }
     let executor = text.strip_prefix("executor ")?.strip_suffix(" did not stop it")?;

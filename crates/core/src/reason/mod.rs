@@ -320,7 +320,7 @@ impl ReasonDetail {
     }
 
     fn bounded(&self) -> Self {
-        let cut = |text: &String| text.chars().take(TEXT_LEN_MAX).collect::<String>();
+        let truncate = |text: &String| text.chars().take(TEXT_LEN_MAX).collect::<String>();
         let mut bounded = self.clone();
         for text in [
             &mut bounded.app,
@@ -332,18 +332,18 @@ impl ReasonDetail {
         .into_iter()
         .flatten()
         {
-            *text = cut(text);
+            *text = truncate(text);
         }
         if let Some(key) = bounded.limit.as_mut().and_then(|limit| limit.key.as_mut()) {
-            *key = cut(key);
+            *key = truncate(key);
         }
         for obstacle in &mut bounded.obstacles {
-            obstacle.executor = cut(&obstacle.executor);
-            obstacle.condition = obstacle.condition.as_ref().map(cut);
+            obstacle.executor = truncate(&obstacle.executor);
+            obstacle.condition = obstacle.condition.as_ref().map(truncate);
         }
-        let more = bounded.obstacles.len().saturating_sub(OBSTACLE_COUNT_MAX);
+        let left_out_count = bounded.obstacles.len().saturating_sub(OBSTACLE_COUNT_MAX);
         bounded.obstacles.truncate(OBSTACLE_COUNT_MAX);
-        bounded.obstacles_more += more;
+        bounded.obstacles_more += left_out_count;
         bounded
     }
 }

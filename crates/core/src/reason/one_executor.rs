@@ -17,12 +17,12 @@ pub(super) fn waits_for(detail: &ReasonDetail, lang: Lang) -> Option<String> {
         return Some(if lang == Lang::En { "for an executor" } else { "执行器" }.to_owned());
     }
     let name = detail.only_executor.as_deref()?;
-    let why = obstacles_text(detail, lang);
+    let obstacle_text = obstacles_text(detail, lang);
     Some(match lang {
         Lang::En => {
-            format!("for executor {name}, for which alone it was triggered{}", optional_part(why, " (", ")"))
+            format!("for executor {name}, for which alone it was triggered{}", optional_part(obstacle_text, " (", ")"))
         }
-        Lang::Zh => format!("触发时指定的执行器 {name}{}", optional_part(why, "（", "）")),
+        Lang::Zh => format!("触发时指定的执行器 {name}{}", optional_part(obstacle_text, "（", "）")),
     })
 }
 
@@ -36,20 +36,20 @@ pub(super) fn no_executor(detail: &ReasonDetail, waited: &str, lang: Lang) -> Op
         });
     }
     let name = detail.only_executor.as_deref()?;
-    let why = obstacles_text(detail, lang);
+    let obstacle_text = obstacles_text(detail, lang);
     Some(match lang {
         Lang::En => {
             format!(
                 "executor {name}, for which alone it was triggered, could not take it{waited}{}",
-                optional_part(why, ": ", "")
+                optional_part(obstacle_text, ": ", "")
             )
         }
-        Lang::Zh => format!("{waited}触发时指定的执行器 {name} 无法接收它{}", optional_part(why, "：", "")),
+        Lang::Zh => format!("{waited}触发时指定的执行器 {name} 无法接收它{}", optional_part(obstacle_text, "：", "")),
     })
 }
 
-fn optional_part(why: Option<String>, before: &str, after: &str) -> String {
-    why.map_or_else(String::new, |why| format!("{before}{why}{after}"))
+fn optional_part(text: Option<String>, before: &str, after: &str) -> String {
+    text.map_or_else(String::new, |text| format!("{before}{text}{after}"))
 }
 
 #[cfg(test)]

@@ -50,13 +50,13 @@ pub(crate) fn unconfirmed_cancel_text(detail: &ReasonDetail, lang: Lang) -> Stri
 
 /// Why an executor stopped an attempt; `None` unless it did so because no server answered.
 pub(super) fn silenced_text(detail: &ReasonDetail, lang: Lang) -> Option<String> {
-    let silent = short_length(Duration::from_millis(detail.silent_ms?), lang);
+    let silent_length = short_length(Duration::from_millis(detail.silent_ms?), lang);
     let name = detail.executor.as_deref().filter(|name| !name.is_empty());
     Some(match (name, lang) {
-        (Some(name), Lang::En) => format!("executor {name} heard no server for {silent} and stopped it"),
-        (None, Lang::En) => format!("its executor heard no server for {silent} and stopped it"),
-        (Some(name), Lang::Zh) => format!("执行器 {name} 有 {silent} 收不到任何服务器的应答，因此停止了它"),
-        (None, Lang::Zh) => format!("执行器有 {silent} 收不到任何服务器的应答，因此停止了它"),
+        (Some(name), Lang::En) => format!("executor {name} heard no server for {silent_length} and stopped it"),
+        (None, Lang::En) => format!("its executor heard no server for {silent_length} and stopped it"),
+        (Some(name), Lang::Zh) => format!("执行器 {name} 有 {silent_length} 收不到任何服务器的应答，因此停止了它"),
+        (None, Lang::Zh) => format!("执行器有 {silent_length} 收不到任何服务器的应答，因此停止了它"),
     })
 }
 

@@ -14,13 +14,11 @@ use crate::words::Lang;
 /// The facts about a run from which a sentence is made.
 #[derive(Clone, Copy, Debug)]
 pub struct RunStatusFacts<'a> {
-    /// Its status.
     pub status: RunStatus,
     /// The code of the reason.
     pub reason: Option<Reason>,
     /// The parameters of the reason.
     pub detail: Option<&'a ReasonDetail>,
-    /// The number of its attempt.
     pub attempt: i32,
 }
 
@@ -48,25 +46,26 @@ impl<'a> RunStatusFacts<'a> {
 /// ```
 #[must_use]
 pub fn sentence(facts: RunStatusFacts<'_>, lang: Lang) -> Option<String> {
-    let none = ReasonDetail::default();
-    let detail = facts.detail.unwrap_or(&none);
+    let no_detail = ReasonDetail::default();
+    let detail = facts.detail.unwrap_or(&no_detail);
     let colon = in_lang(lang, ": ", "：");
     if facts.status.is_terminal() {
-        let because = match facts.reason {
+        let reason_sentence = match facts.reason {
             Some(reason) => verdict_text((facts.status, reason), detail, lang),
             None => unreported_text(detail, lang).filter(|_| facts.status == RunStatus::Unknown)?,
         };
-        return Some(format!("{}{colon}{because}{}", outcome(facts.status, lang), full_stop(lang)));
+        return Some(format!("{}{colon}{reason_sentence}{}", outcome(facts.status, lang), full_stop(lang)));
     }
     let mut parts = Vec::new();
     if let Some(reason) = facts.reason {
-        let why = if facts.attempt > 1 { retry_text(reason, detail, lang) } else { reason_text(reason, detail, lang) };
+        let reason_text =
+            if facts.attempt > 1 { retry_text(reason, detail, lang) } else { reason_text(reason, detail, lang) };
         let number = facts.attempt;
         parts.push(match lang {
-            Lang::En if number > 1 => format!("Attempt {number}: {why}."),
-            Lang::En => capitalized(&format!("{why}.")),
-            Lang::Zh if number > 1 => format!("第 {number} 次尝试：{why}。"),
-            Lang::Zh => format!("{why}。"),
+            Lang::En if number > 1 => format!("Attempt {number}: {reason_text}."),
+            Lang::En => capitalized(&format!("{reason_text}.")),
+            Lang::Zh if number > 1 => format!("第 {number} 次尝试：{reason_text}。"),
+            Lang::Zh => format!("{reason_text}。"),
         });
     }
     let waits = waits_for(detail, lang).filter(|_| facts.status != RunStatus::Running);
@@ -80,10 +79,10 @@ pub fn sentence(facts: RunStatusFacts<'_>, lang: Lang) -> Option<String> {
 /// Explains the end of an attempt that was followed by another one.
 #[must_use]
 pub fn attempt_sentence(attempt: &Attempt, lang: Lang) -> Option<String> {
-    let none = ReasonDetail::default();
-    let detail = attempt.detail.as_deref().unwrap_or(&none);
-    let because = reason_text(attempt.reason?, detail, lang);
-    Some(capitalized(&format!("{because}{}", full_stop(lang))))
+    let no_detail = ReasonDetail::default();
+    let detail = attempt.detail.as_deref().unwrap_or(&no_detail);
+    let reason_words = reason_text(attempt.reason?, detail, lang);
+    Some(capitalized(&format!("{reason_words}{}", full_stop(lang))))
 }
 
 /// Why this attempt ended, or why the run never began, as a clause for the middle of a sentence.
@@ -109,11 +108,11 @@ pub fn verdict_text((status, reason): (RunStatus, Reason), detail: &ReasonDetail
     if let Some(text) = super::pump::verdict_words((status, reason), lang) {
         return text.to_owned();
     }
-    let because = reason_text(reason, detail, lang);
+    let reason_words = reason_text(reason, detail, lang);
     match lang {
-        _ if status != RunStatus::Failed || !reason.keeps_from_beginning() => because,
-        Lang::En => format!("no further attempt could begin: {because}"),
-        Lang::Zh => format!("后续尝试未能开始：{because}"),
+        _ if status != RunStatus::Failed || !reason.keeps_from_beginning() => reason_words,
+        Lang::En => format!("no further attempt could begin: {reason_words}"),
+        Lang::Zh => format!("后续尝试未能开始：{reason_words}"),
     }
 }
 
@@ -297,23 +296,23 @@ pub fn waits_for(detail: &ReasonDetail, lang: Lang) -> Option<String> {
 
 /// 等待, with a space before Latin letters.
 #[must_use]
-pub fn wait_zh(what: &str) -> String {
-    let space = if what.starts_with(|first: char| first.is_ascii_graphic()) { " " } else { "" };
-    format!("等待{space}{what}")
+pub fn wait_zh(awaited: &str) -> String {
+    let space = if awaited.starts_with(|first: char| first.is_ascii_graphic()) { " " } else { "" };
+    format!("等待{space}{awaited}")
 }
 
 fn slots_text(detail: &ReasonDetail, lang: Lang) -> String {
-    let full: Vec<&str> = detail
+    let full_executors: Vec<&str> = detail
         .obstacles
         .iter()
-        .filter(|one| matches!(one.kind, ObstacleKind::Full | ObstacleKind::Busy))
-        .map(|one| one.executor.as_str())
+        .filter(|obstacle| matches!(obstacle.kind, ObstacleKind::Full | ObstacleKind::Busy))
+        .map(|obstacle| obstacle.executor.as_str())
         .collect();
-    match (full.is_empty(), lang) {
+    match (full_executors.is_empty(), lang) {
         (true, Lang::En) => "for a free slot".to_owned(),
         (true, Lang::Zh) => "空闲槽位".to_owned(),
-        (false, Lang::En) => format!("for a free slot on {}{}", full.join(", "), more_text(detail, lang)),
-        (false, Lang::Zh) => format!("{}{} 上的空闲槽位", full.join("、"), more_text(detail, lang)),
+        (false, Lang::En) => format!("for a free slot on {}{}", full_executors.join(", "), more_text(detail, lang)),
+        (false, Lang::Zh) => format!("{}{} 上的空闲槽位", full_executors.join("、"), more_text(detail, lang)),
     }
 }
 
@@ -323,25 +322,26 @@ fn no_executor(detail: &ReasonDetail, lang: Lang) -> String {
         return clause;
     }
     let handler = detail.handler.as_deref().unwrap_or_default();
-    let is_all = |kind| !detail.obstacles.is_empty() && detail.obstacles.iter().all(|one| one.kind == kind);
-    let names =
-        || join_names(detail.obstacles.iter().map(|one| one.executor.as_str()), lang) + &more_text(detail, lang);
+    let are_all = |kind| !detail.obstacles.is_empty() && detail.obstacles.iter().all(|obstacle| obstacle.kind == kind);
+    let names = || {
+        join_names(detail.obstacles.iter().map(|obstacle| obstacle.executor.as_str()), lang) + &more_text(detail, lang)
+    };
     match lang {
         Lang::En if detail.obstacles.is_empty() => format!("no executor of {app} was online{waited}"),
-        Lang::En if is_all(ObstacleKind::Handler) => {
+        Lang::En if are_all(ObstacleKind::Handler) => {
             format!("no executor of {app} had handler \"{handler}\"{waited} ({} online without it)", names())
         }
-        Lang::En if is_all(ObstacleKind::Draining) => {
+        Lang::En if are_all(ObstacleKind::Draining) => {
             format!("no executor of {app} took new runs{waited} ({} draining)", names())
         }
         Lang::En => {
             format!("no executor of {app} could take it{waited}: {}", obstacles_text(detail, lang).unwrap_or_default())
         }
         Lang::Zh if detail.obstacles.is_empty() => format!("{waited}{app}没有在线的执行器"),
-        Lang::Zh if is_all(ObstacleKind::Handler) => {
+        Lang::Zh if are_all(ObstacleKind::Handler) => {
             format!("{waited}{app}没有执行器具有处理器 \"{handler}\"（{} 在线但没有它）", names())
         }
-        Lang::Zh if is_all(ObstacleKind::Draining) => {
+        Lang::Zh if are_all(ObstacleKind::Draining) => {
             format!("{waited}{app}没有执行器接受新的运行（{} 正在排空）", names())
         }
         Lang::Zh => {
@@ -393,10 +393,11 @@ pub(super) fn obstacles_text(detail: &ReasonDetail, lang: Lang) -> Option<String
     let handler = detail.handler.as_deref().unwrap_or_default();
     let mut parts: Vec<String> = groups
         .into_iter()
-        .map(|((kind, condition), some)| {
-            let (is_one, condition) = (some.len() == 1, condition.unwrap_or_default());
-            let names = join_names(some.into_iter(), lang);
-            let verb = |one: &'static str, many: &'static str| if is_one { one } else { many };
+        .map(|((kind, condition), executors)| {
+            let (is_single_executor, condition) = (executors.len() == 1, condition.unwrap_or_default());
+            let names = join_names(executors.into_iter(), lang);
+            let verb =
+                |singular: &'static str, plural: &'static str| if is_single_executor { singular } else { plural };
             match (kind, lang) {
                 (ObstacleKind::Handler, Lang::En) => format!("{names} {} handler \"{handler}\"", verb("lacks", "lack")),
                 (ObstacleKind::Handler, Lang::Zh) => format!("{names} 没有处理器 \"{handler}\""),

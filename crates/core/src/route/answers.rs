@@ -17,9 +17,7 @@ pub enum Answer {
     /// Nothing yet, or it was not asked.
     #[default]
     Missing,
-    /// Yes.
     Yes,
-    /// No.
     No,
 }
 

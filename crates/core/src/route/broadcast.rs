@@ -6,12 +6,12 @@ use super::memory::Memory;
 use super::request::{Choice, RouteRequest};
 
 pub(super) fn pick(request: &RouteRequest<'_>, _: &mut Memory) -> Choice {
-    let is_its = |index: &usize| Some(request.candidates[*index].hashed_name.name()) == request.executor;
-    if let Some(index) = request.open().find(is_its) {
+    let is_requested = |index: &usize| Some(request.candidates[*index].hashed_name.name()) == request.executor;
+    if let Some(index) = request.open().find(is_requested) {
         return Choice::Take(index);
     }
-    let is_there = (0..request.candidates.len()).any(|index| is_its(&index));
-    if is_there || (request.attempt == 1 && request.executor.is_some()) {
+    let is_present = (0..request.candidates.len()).any(|index| is_requested(&index));
+    if is_present || (request.attempt == 1 && request.executor.is_some()) {
         return Choice::NoExecutor;
     }
     request.candidate_in_turn(0).into()

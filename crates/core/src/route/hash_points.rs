@@ -25,12 +25,12 @@ impl HashPoints {
         Self::at(name, name)
     }
 
-    /// Computes the points from `place` instead of the name, for executors of XXL-JOB: there `place` is the address, as in XXL-JOB.
+    /// Computes the points from `address` instead of the name, for executors of XXL-JOB: there `address` is the address, as in XXL-JOB.
     #[must_use]
-    pub fn at(name: &str, place: &str) -> Self {
+    pub fn at(name: &str, address: &str) -> Self {
         let mut points = Box::new([0; POINT_COUNT]);
         for (number, point) in points.iter_mut().enumerate() {
-            *point = hash(&format!("SHARD-{place}-NODE-{number}"));
+            *point = hash(&format!("SHARD-{address}-NODE-{number}"));
         }
         points.sort_unstable();
         let digest: [u8; 16] = Md5::digest(name).into();
@@ -40,7 +40,6 @@ impl HashPoints {
         Self { name: name.into(), key, points }
     }
 
-    /// The name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -53,8 +52,8 @@ impl HashPoints {
 
     /// Distance from `at` to the executor's next point at or after it, around the ring.
     pub(super) fn distance(&self, at: u32) -> u32 {
-        let next = self.points.partition_point(|point| *point < at);
-        let point = self.points.get(next).unwrap_or(&self.points[0]);
+        let next_index = self.points.partition_point(|point| *point < at);
+        let point = self.points.get(next_index).unwrap_or(&self.points[0]);
         point.wrapping_sub(at)
     }
 }

@@ -9,12 +9,12 @@ use super::request::{Choice, RouteRequest};
 const COUNT_MAX: u32 = 1_000_000;
 
 pub(super) fn pick(request: &RouteRequest<'_>, memory: &mut Memory) -> Choice {
-    let counts = memory.uses(request.candidates, |known| known.min());
+    let counts = memory.uses(request.candidates, |known_uses| known_uses.min());
     let Some(index) = request.least(|index| u64::from(counts[index].1)) else { return Choice::NoExecutor };
     counts[index].1 += 1;
     if counts[index].1 > COUNT_MAX {
-        let least = counts.iter().map(|(_, count)| *count).min().unwrap_or(0);
-        counts.iter_mut().for_each(|(_, count)| *count -= least);
+        let least_count = counts.iter().map(|(_, count)| *count).min().unwrap_or(0);
+        counts.iter_mut().for_each(|(_, count)| *count -= least_count);
         // The lowest count stays low if an executor never has room. The other counts are bounded even then.
         counts.iter_mut().for_each(|(_, count)| *count = (*count).min(COUNT_MAX / 2));
     }

@@ -6,12 +6,12 @@ use super::memory::Memory;
 use super::request::{Choice, RouteRequest};
 
 pub(super) fn pick(request: &RouteRequest<'_>, memory: &mut Memory) -> Choice {
-    let used = memory.uses(request.candidates, |known| known.max());
-    let Some(index) = request.least(|index| u64::from(used[index].1)) else { return Choice::NoExecutor };
-    let newest = used.iter().map(|(_, at)| *at).max().unwrap_or(0);
-    match newest.checked_add(1) {
-        Some(now) => used[index].1 = now,
-        None => used.iter_mut().for_each(|(_, at)| *at = 0),
+    let last_uses = memory.uses(request.candidates, |known_uses| known_uses.max());
+    let Some(index) = request.least(|index| u64::from(last_uses[index].1)) else { return Choice::NoExecutor };
+    let newest_use = last_uses.iter().map(|(_, at)| *at).max().unwrap_or(0);
+    match newest_use.checked_add(1) {
+        Some(now) => last_uses[index].1 = now,
+        None => last_uses.iter_mut().for_each(|(_, at)| *at = 0),
     }
     Choice::Take(index)
 }

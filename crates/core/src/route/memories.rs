@@ -28,9 +28,9 @@ impl Memories {
             *self = Self::default();
         }
         let memory = self.by_job.entry(request.job).or_default();
-        let before = memory.entry_count();
+        let count_before = memory.entry_count();
         let choice = pick(route, request, memory);
-        self.entry_count = self.entry_count - before + memory.entry_count();
+        self.entry_count = self.entry_count - count_before + memory.entry_count();
         choice
     }
 }

@@ -26,11 +26,11 @@ pub(super) struct KnownUses<'a>(&'a [(u64, u32)]);
 
 impl KnownUses<'_> {
     pub(super) fn min(&self) -> u32 {
-        self.0.iter().map(|(_, used)| *used).min().unwrap_or(0)
+        self.0.iter().map(|(_, use_value)| *use_value).min().unwrap_or(0)
     }
 
     pub(super) fn max(&self) -> u32 {
-        self.0.iter().map(|(_, used)| *used).max().unwrap_or(0)
+        self.0.iter().map(|(_, use_value)| *use_value).max().unwrap_or(0)
     }
 }
 
@@ -57,15 +57,16 @@ impl Memory {
         candidates: &[Candidate<'_>],
         newcomer: impl Fn(&KnownUses<'_>) -> u32,
     ) -> &mut [(u64, u32)] {
-        let is_same = self.uses.len() == candidates.len()
+        let are_same_candidates = self.uses.len() == candidates.len()
             && self.uses.iter().zip(candidates).all(|((key, _), candidate)| *key == candidate.hashed_name.key());
-        if !is_same {
-            let before: HashMap<u64, u32> = std::mem::take(&mut self.uses).into_iter().collect();
-            let stay = candidates.iter().filter_map(|candidate| before.get_key_value(&candidate.hashed_name.key()));
-            let stay: Vec<(u64, u32)> = stay.map(|(key, used)| (*key, *used)).collect();
-            let start = newcomer(&KnownUses(&stay));
-            let used = |key| (key, before.get(&key).copied().unwrap_or(start));
-            self.uses = candidates.iter().map(|candidate| used(candidate.hashed_name.key())).collect();
+        if !are_same_candidates {
+            let known_uses: HashMap<u64, u32> = std::mem::take(&mut self.uses).into_iter().collect();
+            let staying_entries =
+                candidates.iter().filter_map(|candidate| known_uses.get_key_value(&candidate.hashed_name.key()));
+            let staying_uses: Vec<(u64, u32)> = staying_entries.map(|(key, use_value)| (*key, *use_value)).collect();
+            let start = newcomer(&KnownUses(&staying_uses));
+            let key_and_use = |key| (key, known_uses.get(&key).copied().unwrap_or(start));
+            self.uses = candidates.iter().map(|candidate| key_and_use(candidate.hashed_name.key())).collect();
         }
         &mut self.uses
     }

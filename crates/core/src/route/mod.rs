@@ -88,7 +88,7 @@ pub const fn question(route: Route) -> Option<Question> {
 ///     candidates: &candidates, now: Timestamp::EPOCH, draw: 7, is_wait_over: false,
 /// };
 /// assert_eq!(pick(Route::Last, &request, &mut Memory::default()), Choice::Take(1));
-/// // The attempt before was on b.
+/// // The previous attempt was on b.
 /// let again = RouteRequest { attempt: 2, executor: Some("b"), ..request };
 /// assert_eq!(pick(Route::Last, &again, &mut Memory::default()), Choice::Take(0));
 /// ```
@@ -97,9 +97,9 @@ pub fn pick(route: Route, request: &RouteRequest<'_>, memory: &mut Memory) -> Ch
     memory.begin(route, request.now);
     let router = router(route);
     if let Some(name) = request.executor.filter(|_| request.attempt > 1 && route != Route::Broadcast) {
-        let others: Vec<Candidate<'_>> =
+        let other_candidates: Vec<Candidate<'_>> =
             request.candidates.iter().map(|candidate| candidate.refused_if_named(name)).collect();
-        let among_others = router(&RouteRequest { candidates: &others, ..*request }, memory);
+        let among_others = router(&RouteRequest { candidates: &other_candidates, ..*request }, memory);
         if among_others != Choice::NoExecutor {
             return among_others;
         }

@@ -25,7 +25,6 @@ pub struct Candidate<'a> {
 /// A run to route, with the facts that routers use.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteRequest<'a> {
-    /// Its job.
     pub job: JobId,
     /// Key on the ring of consistent hash in place of the job's id.
     pub hash_key: Option<&'a str>,
@@ -39,7 +38,6 @@ pub struct RouteRequest<'a> {
     pub executor: Option<&'a str>,
     /// All executors that are online and eligible, in the order of their names.
     pub candidates: &'a [Candidate<'a>],
-    /// The present.
     pub now: Timestamp,
     /// A random number. It is the same for all shards of a fire, so that they go to the executors in turn, from the
     /// same one on.
@@ -60,8 +58,8 @@ pub enum Choice {
 }
 
 impl From<Option<usize>> for Choice {
-    fn from(picked: Option<usize>) -> Self {
-        picked.map_or(Self::NoExecutor, Self::Take)
+    fn from(index: Option<usize>) -> Self {
+        index.map_or(Self::NoExecutor, Self::Take)
     }
 }
 
@@ -98,9 +96,9 @@ impl RouteRequest<'_> {
 
     /// The open candidate with the lowest value; a random one of them if several have it.
     pub(super) fn least(&self, value: impl Fn(usize) -> u64) -> Option<usize> {
-        let least = self.open().map(&value).min()?;
+        let least_value = self.open().map(&value).min()?;
         let start = usize::try_from(self.random_number()).unwrap_or(0);
-        nth_wrapping(self.open().filter(|index| value(*index) == least), start)
+        nth_wrapping(self.open().filter(|index| value(*index) == least_value), start)
     }
 }
 

@@ -29,7 +29,6 @@ pub enum Refusal {
     Draining,
     /// Its switch is at stopped.
     Stopped,
-    /// It had the previous attempt.
     HadPreviousAttempt,
     /// It answered that it is not free for the job.
     Busy,
@@ -82,35 +81,37 @@ pub fn text(route: &str, candidates: &[Candidate<'_>], waited: WaitTimes) -> Str
     text.push_str("{\"route\":\"");
     text.push_str(route);
     text.push_str("\",\"of\":[");
-    let open = candidates.iter().filter(|candidate| candidate.refusal.is_none());
-    let left =
-        push_list(&mut text, TRACE_LEN_MAX / 2, open, |text, candidate| push_name(text, candidate.hashed_name.name()));
+    let eligible = candidates.iter().filter(|candidate| candidate.refusal.is_none());
+    let eligible_more = push_list(&mut text, TRACE_LEN_MAX / 2, eligible, |text, candidate| {
+        push_name(text, candidate.hashed_name.name())
+    });
     text.push(']');
-    push_more(&mut text, "of", left);
-    let refused = || candidates.iter().filter_map(|candidate| Some((candidate, candidate.refusal?)));
-    if refused().next().is_some() {
+    push_more(&mut text, "of", eligible_more);
+    let refusals = || candidates.iter().filter_map(|candidate| Some((candidate, candidate.refusal?)));
+    if refusals().next().is_some() {
         text.push_str(",\"refused\":{");
-        let refused_more = push_list(&mut text, TRACE_LEN_MAX - TAIL_LEN_MAX, refused(), |text, (candidate, why)| {
-            push_name(text, candidate.hashed_name.name());
-            text.push_str(":\"");
-            text.push_str(why.as_str());
-            text.push('"');
-        });
+        let refused_more =
+            push_list(&mut text, TRACE_LEN_MAX - TAIL_LEN_MAX, refusals(), |text, (candidate, refusal)| {
+                push_name(text, candidate.hashed_name.name());
+                text.push_str(":\"");
+                text.push_str(refusal.as_str());
+                text.push('"');
+            });
         text.push('}');
         push_more(&mut text, "refused", refused_more);
     }
-    let server = waited.server.map(|late| (late.because.as_str(), late.by));
+    let server = waited.server.map(|lateness| (lateness.because.as_str(), lateness.by));
     let waits = [("turn", waited.turn), ("executor", waited.executor)];
     let mut waits = server
         .into_iter()
         .chain(waits)
-        .map(|(what, length)| (what, millis(length)))
+        .map(|(cause, length)| (cause, millis(length)))
         .filter(|(_, ms)| *ms > 0)
         .peekable();
     if waits.peek().is_some() {
         text.push_str(",\"waited\":{");
-        push_list(&mut text, TRACE_LEN_MAX, waits, |text, (what, ms)| {
-            push_key(text, what, "");
+        push_list(&mut text, TRACE_LEN_MAX, waits, |text, (cause, ms)| {
+            push_key(text, cause, "");
             text.push_str(&ms.to_string());
         });
         text.push('}');
@@ -153,11 +154,11 @@ impl Trace {
     /// How late a server was ready to start the run, and how long the run waited for its turn and for an executor.
     #[must_use]
     pub fn waits(&self) -> WaitTimes {
-        let of = |what| Duration::from_millis(self.waited.get(what).copied().unwrap_or(0));
-        let late = |because: &LateBecause| self.waited.contains_key(because.as_str());
-        let because = LateBecause::ALL.iter().copied().find(late);
-        let server = because.map(|because| Lateness { because, by: of(because.as_str()) });
-        WaitTimes { server, turn: of("turn"), executor: of("executor") }
+        let waited_for = |cause| Duration::from_millis(self.waited.get(cause).copied().unwrap_or(0));
+        let is_noted = |because: &LateBecause| self.waited.contains_key(because.as_str());
+        let because = LateBecause::ALL.iter().copied().find(is_noted);
+        let server = because.map(|because| Lateness { because, by: waited_for(because.as_str()) });
+        WaitTimes { server, turn: waited_for("turn"), executor: waited_for("executor") }
     }
 }
 
@@ -170,13 +171,13 @@ impl fmt::Display for Trace {
         }
         match (&self.of[..], self.of_more) {
             ([], _) => f.write_str("; no executor eligible")?,
-            ([one], 0) => write!(f, "; only {one} eligible")?,
-            (some, 0) => write!(f, "; {} eligible", some.join(", "))?,
-            (some, more) => write!(f, "; {} and {more} more eligible", some.join(", "))?,
+            ([name], 0) => write!(f, "; only {name} eligible")?,
+            (names, 0) => write!(f, "; {} eligible", names.join(", "))?,
+            (names, more_count) => write!(f, "; {} and {more_count} more eligible", names.join(", "))?,
         }
-        for (index, (name, why)) in self.refused.iter().enumerate() {
-            let before = if index == 0 { "; not " } else { ", " };
-            write!(f, "{before}{name} ({})", why.replace('_', " "))?;
+        for (index, (name, refusal)) in self.refused.iter().enumerate() {
+            let separator = if index == 0 { "; not " } else { ", " };
+            write!(f, "{separator}{name} ({})", refusal.replace('_', " "))?;
         }
         if self.refused_more > 0 {
             write!(f, " and {} more", self.refused_more)?;
@@ -211,7 +212,7 @@ fn push_list<T>(
     let mut left_out_count = 0;
     let mut is_first = true;
     for item in items {
-        let before = text.len();
+        let len_before = text.len();
         if left_out_count > 0 {
             left_out_count += 1;
             continue;
@@ -221,7 +222,7 @@ fn push_list<T>(
         }
         write(text, item);
         if text.len() > len_max {
-            text.truncate(before);
+            text.truncate(len_before);
             left_out_count = 1;
         }
     }
@@ -229,11 +230,11 @@ fn push_list<T>(
 }
 
 /// Writes how many names a list leaves out, if it leaves out any.
-fn push_more(text: &mut String, list: &str, left: usize) {
-    if left > 0 {
+fn push_more(text: &mut String, list: &str, count: usize) {
+    if count > 0 {
         text.push(',');
         push_key(text, list, "_more");
-        text.push_str(&left.to_string());
+        text.push_str(&count.to_string());
     }
 }
 
@@ -247,9 +248,9 @@ fn push_key(text: &mut String, key: &str, suffix: &str) {
 /// Writes a name in quotation marks. Valid names need no escapes in JSON; in other text, characters that need escapes are
 /// replaced.
 fn push_name(text: &mut String, name: &str) {
-    let safe = |c: char| if c.is_control() || c == '"' || c == '\\' { '?' } else { c };
+    let json_safe = |c: char| if c.is_control() || c == '"' || c == '\\' { '?' } else { c };
     text.push('"');
-    text.extend(name.chars().map(safe));
+    text.extend(name.chars().map(json_safe));
     text.push('"');
 }
 

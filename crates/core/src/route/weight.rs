@@ -6,17 +6,17 @@ use super::request::{Choice, RouteRequest};
 
 pub(super) fn pick(request: &RouteRequest<'_>, _: &mut Memory) -> Choice {
     let weight = |index: usize| u128::from(request.candidates[index].weight);
-    let total: u128 = request.open().map(weight).sum();
-    if total == 0 {
+    let total_weight: u128 = request.open().map(weight).sum();
+    if total_weight == 0 {
         return request.candidate_in_turn(request.draw).into();
     }
-    let mut left = (u128::from(request.random_number()) * total) >> 32;
-    let hit = request.open().find(|index| match left.checked_sub(weight(*index)) {
+    let mut weight_left = (u128::from(request.random_number()) * total_weight) >> 32;
+    let chosen_index = request.open().find(|index| match weight_left.checked_sub(weight(*index)) {
         Some(rest) => {
-            left = rest;
+            weight_left = rest;
             false
         }
         None => true,
     });
-    hit.into()
+    chosen_index.into()
 }

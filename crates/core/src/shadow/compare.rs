@@ -16,10 +16,8 @@ pub const SAME_FIRE_WITHIN: Duration = Duration::from_millis(1_500);
 /// Maximum number of differences that one comparison names.
 pub const DIFFERENCE_COUNT_MAX: usize = 100;
 
-/// A fire of Rondel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RondelFire {
-    /// Its run.
     pub run: RunId,
     /// The planned instant.
     pub fire_at: Timestamp,
@@ -108,12 +106,12 @@ pub struct Difference {
 }
 
 impl Difference {
-    fn of(kind: DifferenceKind, at: Timestamp, own: Option<&RondelFire>, old: Option<&OldFire>) -> Self {
+    fn of(kind: DifferenceKind, at: Timestamp, own_fire: Option<&RondelFire>, old_fire: Option<&OldFire>) -> Self {
         Self {
             kind,
             at,
-            run: own.map(|fire| fire.run),
-            source_id: old.map(|fire| fire.source_id),
+            run: own_fire.map(|fire| fire.run),
+            source_id: old_fire.map(|fire| fire.source_id),
             late_ms: None,
             executor: None,
             old_executor: None,
@@ -131,7 +129,7 @@ pub struct LatenessStats {
     pub max_ms: u64,
 }
 
-/// Both sides of a range.
+/// How the fires of both schedulers in a range compare.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "ShadowComparison")]
 pub struct Comparison {
@@ -184,34 +182,41 @@ impl Range {
     }
 }
 
-/// Compares the fires of one job. `own` and `old` must include those around the edges of the range
+/// Compares the fires of one job. `own_fires` and `old_fires` must include those around the edges of the range
 /// ([`Range::with_edges`]), in any order.
 ///
 /// A fire of the other scheduler is paired with Rondel's fire at the same instant. If there is none, it is matched with
 /// Rondel's last fire before it, within the tolerance: as the late pair of that fire or, if that fire has a pair already, as a
 /// repetition.
 #[must_use]
-pub fn compare(mut own: Vec<RondelFire>, mut old: Vec<OldFire>, range: Range) -> Comparison {
-    own.sort_by_key(|fire| (fire.fire_at, fire.run));
-    old.sort_by_key(|fire| (fire.at(), fire.source_id));
-    let near = same_fire_within(&own);
-    let mut pairs: Vec<Option<usize>> = vec![None; own.len()];
-    let mut left = Vec::new();
-    for (index, fire) in old.iter().enumerate() {
-        match nearest_free(&own, &pairs, fire.at(), near) {
-            Some(place) => pairs[place] = Some(index),
-            None => left.push(index),
+pub fn compare(mut own_fires: Vec<RondelFire>, mut old_fires: Vec<OldFire>, range: Range) -> Comparison {
+    own_fires.sort_by_key(|fire| (fire.fire_at, fire.run));
+    old_fires.sort_by_key(|fire| (fire.at(), fire.source_id));
+    let match_distance = same_fire_within(&own_fires);
+    let mut pair_indexes: Vec<Option<usize>> = vec![None; own_fires.len()];
+    let mut unmatched = Vec::new();
+    for (index, fire) in old_fires.iter().enumerate() {
+        match nearest_unpaired(&own_fires, &pair_indexes, fire.at(), match_distance) {
+            Some(own_index) => pair_indexes[own_index] = Some(index),
+            None => unmatched.push(index),
         }
     }
     let mut builder = ComparisonBuilder::default();
-    for index in left {
-        let fire = &old[index];
-        let before = own.partition_point(|one| one.fire_at <= fire.at() + near).checked_sub(1);
-        match before.filter(|place| fire.at().since(own[*place].fire_at) <= range.tolerance) {
-            Some(place) if pairs[place].is_none() => pairs[place] = Some(index),
-            Some(place) if range.has(own[place].fire_at) => {
+    for index in unmatched {
+        let fire = &old_fires[index];
+        let index_before =
+            own_fires.partition_point(|own_fire| own_fire.fire_at <= fire.at() + match_distance).checked_sub(1);
+        match index_before.filter(|own_index| fire.at().since(own_fires[*own_index].fire_at) <= range.tolerance) {
+            Some(own_index) if pair_indexes[own_index].is_none() => pair_indexes[own_index] = Some(index),
+            Some(own_index) if range.has(own_fires[own_index].fire_at) => {
                 builder.comparison.twice += 1;
-                builder.add_difference(DifferenceKind::Twice, own[place].fire_at, Some(&own[place]), Some(fire), None);
+                builder.add_difference(
+                    DifferenceKind::Twice,
+                    own_fires[own_index].fire_at,
+                    Some(&own_fires[own_index]),
+                    Some(fire),
+                    None,
+                );
             }
             // The fire belongs to another range.
             Some(_) => {}
@@ -222,9 +227,9 @@ pub fn compare(mut own: Vec<RondelFire>, mut old: Vec<OldFire>, range: Range) ->
             None => {}
         }
     }
-    for (fire, pair) in own.iter().zip(&pairs).filter(|(fire, _)| range.has(fire.fire_at)) {
+    for (fire, pair) in own_fires.iter().zip(&pair_indexes).filter(|(fire, _)| range.has(fire.fire_at)) {
         match pair {
-            Some(index) => builder.add_pair(fire, &old[*index], range.late_from),
+            Some(index) => builder.add_pair(fire, &old_fires[*index], range.late_from),
             None => {
                 builder.comparison.only_rondel += 1;
                 builder.add_difference(DifferenceKind::OnlyRondel, fire.fire_at, Some(fire), None, None);
@@ -236,53 +241,74 @@ pub fn compare(mut own: Vec<RondelFire>, mut old: Vec<OldFire>, range: Range) ->
 
 /// How far apart the instants of one fire may be: [`SAME_FIRE_WITHIN`], but at most half of the shortest gap between fires, so that no fire is taken
 /// for its neighbour.
-fn same_fire_within(own: &[RondelFire]) -> Duration {
-    let gaps = own.windows(2).map(|pair| pair[1].fire_at.since(pair[0].fire_at)).filter(|gap| !gap.is_zero());
+fn same_fire_within(own_fires: &[RondelFire]) -> Duration {
+    let gaps = own_fires.windows(2).map(|pair| pair[1].fire_at.since(pair[0].fire_at)).filter(|gap| !gap.is_zero());
     gaps.min().map_or(SAME_FIRE_WITHIN, |gap| SAME_FIRE_WITHIN.min(gap / 2))
 }
 
-fn nearest_free(own: &[RondelFire], pairs: &[Option<usize>], at: Timestamp, near: Duration) -> Option<usize> {
-    let first = own.partition_point(|fire| fire.fire_at < at - near);
-    let reach = own[first..].iter().take_while(|fire| fire.fire_at <= at + near).count();
-    let distance = |place: &usize| own[*place].fire_at.since(at).max(at.since(own[*place].fire_at));
-    (first..first + reach).filter(|place| pairs[*place].is_none()).min_by_key(distance)
+fn nearest_unpaired(
+    own_fires: &[RondelFire],
+    pair_indexes: &[Option<usize>],
+    at: Timestamp,
+    match_distance: Duration,
+) -> Option<usize> {
+    let first_near = own_fires.partition_point(|fire| fire.fire_at < at - match_distance);
+    let near_count = own_fires[first_near..].iter().take_while(|fire| fire.fire_at <= at + match_distance).count();
+    let distance =
+        |own_index: &usize| own_fires[*own_index].fire_at.since(at).max(at.since(own_fires[*own_index].fire_at));
+    (first_near..first_near + near_count).filter(|own_index| pair_indexes[*own_index].is_none()).min_by_key(distance)
 }
 
 #[derive(Default)]
 struct ComparisonBuilder {
     comparison: Comparison,
     /// The lateness of all paired fires of the other scheduler, added up.
-    old_sum: Duration,
+    old_lateness_sum: Duration,
     /// The lateness of all paired fires of Rondel, added up.
-    own_sum: Duration,
+    own_lateness_sum: Duration,
 }
 
 impl ComparisonBuilder {
-    fn add_pair(&mut self, own: &RondelFire, old: &OldFire, late_from: Duration) {
+    fn add_pair(&mut self, own_fire: &RondelFire, old_fire: &OldFire, late_from: Duration) {
         let comparison = &mut self.comparison;
         comparison.both += 1;
-        let (own_late, old_late) =
-            (own.sent_at.map_or(Duration::ZERO, |at| at.since(own.fire_at)), old.started_at.since(own.fire_at));
-        self.own_sum += own_late;
-        self.old_sum += old_late;
-        let raise = |lateness: &mut LatenessStats, late| lateness.max_ms = lateness.max_ms.max(milliseconds(late));
-        raise(&mut comparison.rondel_lateness, own_late);
-        raise(&mut comparison.old_lateness, old_late);
-        if is_other_executor(own.executor.as_deref(), &old.executor) {
+        let (own_late, old_late) = (
+            own_fire.sent_at.map_or(Duration::ZERO, |at| at.since(own_fire.fire_at)),
+            old_fire.started_at.since(own_fire.fire_at),
+        );
+        self.own_lateness_sum += own_late;
+        self.old_lateness_sum += old_late;
+        let raise_max =
+            |lateness: &mut LatenessStats, length| lateness.max_ms = lateness.max_ms.max(milliseconds(length));
+        raise_max(&mut comparison.rondel_lateness, own_late);
+        raise_max(&mut comparison.old_lateness, old_late);
+        if is_other_executor(own_fire.executor.as_deref(), &old_fire.executor) {
             comparison.other_executor += 1;
             comparison.differences.push(Difference {
-                executor: own.executor.clone(),
-                old_executor: Some(old.executor.clone()),
-                ..Difference::of(DifferenceKind::OtherExecutor, own.fire_at, Some(own), Some(old))
+                executor: own_fire.executor.clone(),
+                old_executor: Some(old_fire.executor.clone()),
+                ..Difference::of(DifferenceKind::OtherExecutor, own_fire.fire_at, Some(own_fire), Some(old_fire))
             });
         }
         if old_late >= late_from {
             self.comparison.old_late += 1;
-            self.add_difference(DifferenceKind::OldLate, own.fire_at, Some(own), Some(old), Some(old_late));
+            self.add_difference(
+                DifferenceKind::OldLate,
+                own_fire.fire_at,
+                Some(own_fire),
+                Some(old_fire),
+                Some(old_late),
+            );
         }
         if own_late >= late_from {
             self.comparison.rondel_late += 1;
-            self.add_difference(DifferenceKind::RondelLate, own.fire_at, Some(own), Some(old), Some(own_late));
+            self.add_difference(
+                DifferenceKind::RondelLate,
+                own_fire.fire_at,
+                Some(own_fire),
+                Some(old_fire),
+                Some(own_late),
+            );
         }
     }
 
@@ -290,24 +316,26 @@ impl ComparisonBuilder {
         &mut self,
         kind: DifferenceKind,
         at: Timestamp,
-        own: Option<&RondelFire>,
-        old: Option<&OldFire>,
-        late: Option<Duration>,
+        own_fire: Option<&RondelFire>,
+        old_fire: Option<&OldFire>,
+        lateness: Option<Duration>,
     ) {
-        let difference = Difference::of(kind, at, own, old);
-        self.comparison.differences.push(Difference { late_ms: late.map(milliseconds), ..difference });
+        let difference = Difference::of(kind, at, own_fire, old_fire);
+        self.comparison.differences.push(Difference { late_ms: lateness.map(milliseconds), ..difference });
     }
 
     fn finish(self) -> Comparison {
         let mut comparison = self.comparison;
-        let mean = |sum: Duration| milliseconds(sum).checked_div(comparison.both).unwrap_or(0);
+        let mean_ms = |sum: Duration| milliseconds(sum).checked_div(comparison.both).unwrap_or(0);
         (comparison.old_lateness.mean_ms, comparison.rondel_lateness.mean_ms) =
-            (mean(self.old_sum), mean(self.own_sum));
+            (mean_ms(self.old_lateness_sum), mean_ms(self.own_lateness_sum));
         // Routers that choose at random differ all the time: they must not displace fires that were lost or late.
-        comparison.differences.sort_by_key(|one| (one.kind == DifferenceKind::OtherExecutor, one.at, one.source_id));
-        let more = comparison.differences.len().saturating_sub(DIFFERENCE_COUNT_MAX);
+        comparison.differences.sort_by_key(|difference| {
+            (difference.kind == DifferenceKind::OtherExecutor, difference.at, difference.source_id)
+        });
+        let left_out_count = comparison.differences.len().saturating_sub(DIFFERENCE_COUNT_MAX);
         comparison.differences.truncate(DIFFERENCE_COUNT_MAX);
-        comparison.differences_more = u64::try_from(more).unwrap_or(u64::MAX);
+        comparison.differences_more = u64::try_from(left_out_count).unwrap_or(u64::MAX);
         comparison
     }
 }
@@ -319,19 +347,19 @@ const MORE: &str = "and ";
 /// The executors that would have had the shards of a run, in one text.
 #[must_use]
 pub fn name_all(names: &[&str]) -> Option<String> {
-    let shown = names.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
+    let listed_names = names.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
     match names.len() {
         0 => None,
-        1..=NAMED_MAX => Some(shown),
-        count => Some(format!("{shown}, {MORE}{} more", count - NAMED_MAX)),
+        1..=NAMED_MAX => Some(listed_names),
+        count => Some(format!("{listed_names}, {MORE}{} more", count - NAMED_MAX)),
     }
 }
 
-/// Whether the other scheduler chose an executor that is not among those chosen here. `old` is the name of that executor in Rondel.
-fn is_other_executor(own: Option<&str>, old: &str) -> bool {
-    let names = own.unwrap_or_default();
-    let is_same = |name: &str| name == old || name.starts_with(MORE);
-    !names.is_empty() && !old.is_empty() && !names.split(", ").any(is_same)
+/// Whether the other scheduler chose an executor that is not among those chosen here. `old_executor` is its name in Rondel.
+fn is_other_executor(own_executor: Option<&str>, old_executor: &str) -> bool {
+    let names = own_executor.unwrap_or_default();
+    let is_same_executor = |name: &str| name == old_executor || name.starts_with(MORE);
+    !names.is_empty() && !old_executor.is_empty() && !names.split(", ").any(is_same_executor)
 }
 
 #[cfg(test)]

@@ -20,16 +20,16 @@ pub(super) struct Checker<'s> {
     duplicates: &'s [String],
     pointer: String,
     errors: Vec<ShapeError>,
-    count: usize,
+    error_count: usize,
 }
 
 impl<'s> Checker<'s> {
     pub(super) fn new(root: &'s Value, duplicates: &'s [String]) -> Self {
-        Self { root, duplicates, pointer: String::new(), errors: Vec::new(), count: 0 }
+        Self { root, duplicates, pointer: String::new(), errors: Vec::new(), error_count: 0 }
     }
 
     pub(super) fn into_errors(self) -> (Vec<ShapeError>, usize) {
-        (self.errors, self.count)
+        (self.errors, self.error_count)
     }
 
     /// Whether the value fits. Values inside of it that were replaced by stand-ins do not count.
@@ -39,25 +39,25 @@ impl<'s> Checker<'s> {
             let message = format!("expected {}, found {}", expected(self.root, schema), describe_value(value));
             return self.refuse(ErrorKind::InvalidValue, message);
         }
-        let known = allowed_words(self.root, schema);
-        if let (Some(word), false) = (value.as_str(), known.is_empty()) {
-            return known.contains(&word) || {
+        let known_words = allowed_words(self.root, schema);
+        if let (Some(word), false) = (value.as_str(), known_words.is_empty()) {
+            return known_words.contains(&word) || {
                 let message = format!(
                     "expected {}, found {}{}",
                     expected(self.root, schema),
                     quoted(word),
-                    closest_word(word, &known)
+                    closest_word(word, &known_words)
                 );
                 self.refuse(ErrorKind::InvalidValue, message)
             };
         }
         match branches(schema) {
             Some(branches) => self.check_choice(branches, value),
-            None => self.check_one(schema, value),
+            None => self.check_schema(schema, value),
         }
     }
 
-    fn check_one(&mut self, schema: &'s Value, value: &mut Value) -> bool {
+    fn check_schema(&mut self, schema: &'s Value, value: &mut Value) -> bool {
         match value {
             Value::Object(fields) => {
                 self.check_fields(schema, fields);
@@ -67,7 +67,7 @@ impl<'s> Checker<'s> {
                 if let Some(of_item) = schema.get("items") {
                     for (index, item) in items.iter_mut().enumerate() {
                         if !self.within(&index.to_string(), |checker| checker.check(of_item, item)) {
-                            *item = placeholder(self.root, of_item, 0);
+                            *item = placeholder_value(self.root, of_item, 0);
                         }
                     }
                 }
@@ -107,35 +107,35 @@ impl<'s> Checker<'s> {
     /// Checks the value against the branch of an `anyOf` or `oneOf` that its author meant. If that branch is not clear,
     /// the value passes here, and deserialization decides.
     fn check_choice(&mut self, branches: &'s [Value], value: &mut Value) -> bool {
-        let mut fitting = branches.iter().filter(|branch| admits(self.root, branch, value));
-        if let (Some(only), None) = (fitting.next(), fitting.next()) {
-            return self.check(only, value);
+        let mut admitting_branches = branches.iter().filter(|branch| admits(self.root, branch, value));
+        if let (Some(only_branch), None) = (admitting_branches.next(), admitting_branches.next()) {
+            return self.check(only_branch, value);
         }
         let admitting = branches.iter().filter(|branch| admits(self.root, branch, value));
-        let tagged: Option<Vec<(&str, &Value)>> =
+        let tags_and_schemas: Option<Vec<(&str, &Value)>> =
             admitting.map(|branch| tag_field(resolve(self.root, branch))).collect();
-        let (Some(tagged), Value::Object(fields)) = (tagged, value) else { return true };
-        let names: Vec<&str> = tagged.iter().map(|(name, _)| *name).collect();
+        let (Some(tags_and_schemas), Value::Object(fields)) = (tags_and_schemas, value) else { return true };
+        let names: Vec<&str> = tags_and_schemas.iter().map(|(name, _)| *name).collect();
         let mut keys = fields.iter_mut();
-        let (Some((key, below)), None) = (keys.next(), keys.next()) else {
+        let (Some((key, value_below)), None) = (keys.next(), keys.next()) else {
             let message = format!("expected an object with exactly one of the fields {}", names.join(", "));
             return self.refuse(ErrorKind::InvalidValue, message);
         };
-        match tagged.iter().find(|(name, _)| name == key) {
-            Some((_, schema)) => self.within(key, |checker| checker.check(schema, below)),
+        match tags_and_schemas.iter().find(|(name, _)| name == key) {
+            Some((_, schema)) => self.within(key, |checker| checker.check(schema, value_below)),
             None => {
-                let message = unknown_field(key, &names);
+                let message = unknown_field_message(key, &names);
                 self.within(key, |checker| checker.refuse(ErrorKind::UnknownField, message))
             }
         }
     }
 
     fn check_fields(&mut self, schema: &'s Value, fields: &mut Map<String, Value>) {
-        let Some(Value::Object(known)) = schema.get("properties") else {
+        let Some(Value::Object(properties)) = schema.get("properties") else {
             if let Some(of_value @ Value::Object(_)) = schema.get("additionalProperties") {
                 for (key, value) in fields.iter_mut() {
                     if !self.within(key, |checker| checker.check(of_value, value)) {
-                        *value = placeholder(self.root, of_value, 0);
+                        *value = placeholder_value(self.root, of_value, 0);
                     }
                 }
             }
@@ -143,32 +143,33 @@ impl<'s> Checker<'s> {
         };
         self.check_duplicates();
         if schema.get("additionalProperties") == Some(&Value::Bool(false)) {
-            let names: Vec<&str> = known.keys().map(String::as_str).collect();
-            let strays: Vec<String> = fields.keys().filter(|key| !known.contains_key(*key)).cloned().collect();
-            for key in strays {
+            let names: Vec<&str> = properties.keys().map(String::as_str).collect();
+            let unknown_keys: Vec<String> =
+                fields.keys().filter(|key| !properties.contains_key(*key)).cloned().collect();
+            for key in unknown_keys {
                 fields.remove(&key);
-                let message = unknown_field(&key, &names);
+                let message = unknown_field_message(&key, &names);
                 self.within(&key, |checker| checker.refuse(ErrorKind::UnknownField, message));
             }
         }
         let required = schema.get("required").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        let missing: Vec<_> = required
+        let missing_fields: Vec<_> = required
             .iter()
-            .filter_map(|key| known.get_key_value(key.as_str()?))
+            .filter_map(|key| properties.get_key_value(key.as_str()?))
             .filter(|(key, _)| !fields.contains_key(*key))
             .collect();
-        for (key, of_field) in missing {
+        for (key, of_field) in missing_fields {
             let message = format!("required field {key:?} is missing; expected {}", expected(self.root, of_field));
             self.within(key, |checker| checker.refuse(ErrorKind::MissingField, message));
-            fields.insert(key.clone(), placeholder(self.root, of_field, 0));
+            fields.insert(key.clone(), placeholder_value(self.root, of_field, 0));
         }
-        for (key, of_field) in known {
+        for (key, of_field) in properties {
             let Some(value) = fields.get_mut(key) else { continue };
             if self.within(key, |checker| checker.check(of_field, value)) {
                 continue;
             }
             if required.iter().any(|name| name == key) {
-                *value = placeholder(self.root, of_field, 0);
+                *value = placeholder_value(self.root, of_field, 0);
             } else {
                 fields.remove(key);
             }
@@ -178,28 +179,28 @@ impl<'s> Checker<'s> {
     /// Reports keys that this object contains twice. Only the fields of a known object are checked: in free-form parameters the
     /// last one counts.
     fn check_duplicates(&mut self) {
-        let here: Vec<&String> = self
+        let duplicate_pointers: Vec<&String> = self
             .duplicates
             .iter()
-            .filter(|place| place.rsplit_once('/').is_some_and(|(parent, _)| parent == self.pointer))
+            .filter(|pointer| pointer.rsplit_once('/').is_some_and(|(parent, _)| parent == self.pointer))
             .collect();
-        for place in here {
+        for pointer in duplicate_pointers {
             let message = "the field is given more than once; keep one of them".to_owned();
-            self.count += 1;
-            self.errors.push(ShapeError { pointer: place.clone(), kind: ErrorKind::DuplicateField, message });
+            self.error_count += 1;
+            self.errors.push(ShapeError { pointer: pointer.clone(), kind: ErrorKind::DuplicateField, message });
         }
     }
 
     fn within<T>(&mut self, key: &str, check: impl FnOnce(&mut Self) -> T) -> T {
         let len = self.pointer.len();
         push(&mut self.pointer, key);
-        let found = check(self);
+        let result = check(self);
         self.pointer.truncate(len);
-        found
+        result
     }
 
     fn refuse(&mut self, kind: ErrorKind, message: String) -> bool {
-        self.count += 1;
+        self.error_count += 1;
         if self.errors.len() < ERROR_COUNT_MAX {
             self.errors.push(ShapeError { pointer: self.pointer.clone(), kind, message });
         }
@@ -215,27 +216,27 @@ fn tag_field(branch: &Value) -> Option<(&str, &Value)> {
     required.iter().any(|field| field == name).then_some((name.as_str(), schema))
 }
 
-fn unknown_field(key: &str, known: &[&str]) -> String {
-    let fields = if known.is_empty() { "there are none".to_owned() } else { known.join(", ") };
-    format!("unknown field {}{}; known fields: {fields}", quoted(key), closest_word(key, known))
+fn unknown_field_message(key: &str, known_keys: &[&str]) -> String {
+    let fields = if known_keys.is_empty() { "there are none".to_owned() } else { known_keys.join(", ") };
+    format!("unknown field {}{}; known fields: {fields}", quoted(key), closest_word(key, known_keys))
 }
 
 /// The known word closest to `word`, if one is close enough to suggest.
-fn closest_word(word: &str, known: &[&str]) -> String {
+fn closest_word(word: &str, known_words: &[&str]) -> String {
     let len = word.chars().count();
     if len > 100 {
         return String::new();
     }
-    let distance = |known: &&str| osa_distance(&word.to_ascii_lowercase(), known);
-    let near = known.iter().map(|known| (distance(known), known)).min();
-    match near {
-        Some((distance, known)) if distance <= DISTANCE_MAX.min(len / 2) => format!("; did you mean {known:?}?"),
+    let distance = |known_word: &&str| osa_distance(&word.to_ascii_lowercase(), known_word);
+    let closest_word = known_words.iter().map(|known_word| (distance(known_word), known_word)).min();
+    match closest_word {
+        Some((distance, closest)) if distance <= DISTANCE_MAX.min(len / 2) => format!("; did you mean {closest:?}?"),
         _ => String::new(),
     }
 }
 
 /// A value of the right shape for a field whose value is wrong or missing.
-fn placeholder(root: &Value, schema: &Value, depth: usize) -> Value {
+fn placeholder_value(root: &Value, schema: &Value, depth: usize) -> Value {
     let schema = resolve(root, schema);
     if let Some(word) = allowed_words(root, schema).first() {
         return json!(word);
@@ -244,7 +245,7 @@ fn placeholder(root: &Value, schema: &Value, depth: usize) -> Value {
         return Value::Null;
     }
     if let Some(branches) = branches(schema) {
-        return branches.first().map(|branch| placeholder(root, branch, depth + 1)).unwrap_or_default();
+        return branches.first().map(|branch| placeholder_value(root, branch, depth + 1)).unwrap_or_default();
     }
     let kind = match schema.get("type") {
         Some(Value::Array(kinds)) => kinds.first().and_then(Value::as_str),
@@ -262,7 +263,7 @@ fn placeholder(root: &Value, schema: &Value, depth: usize) -> Value {
             let field = |name: &Value| {
                 let name = name.as_str()?;
                 let of_field = schema.get("properties")?.get(name)?;
-                Some((name.to_owned(), placeholder(root, of_field, depth + 1)))
+                Some((name.to_owned(), placeholder_value(root, of_field, depth + 1)))
             };
             required.iter().filter_map(field).collect::<Map<_, _>>().into()
         }

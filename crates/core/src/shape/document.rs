@@ -14,7 +14,6 @@ const DUPLICATE_COUNT_MAX: usize = 50;
 /// A JSON document.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Document {
-    /// Its value.
     pub value: Value,
     /// JSON pointers to the keys that an object contains more than once.
     pub duplicates: Vec<String>,
@@ -28,9 +27,9 @@ impl From<Value> for Document {
 
 impl<'de> Deserialize<'de> for Document {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut place = ReadPosition::default();
-        let value = ValueReader(&mut place).deserialize(deserializer)?;
-        Ok(Self { value, duplicates: place.duplicates })
+        let mut position = ReadPosition::default();
+        let value = ValueReader(&mut position).deserialize(deserializer)?;
+        Ok(Self { value, duplicates: position.duplicates })
     }
 }
 
@@ -108,7 +107,7 @@ impl<'de> Visitor<'de> for ValueReader<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
         let mut items = Vec::new();
         while let Some(item) =
-            self.0.within(&items.len().to_string(), |place| seq.next_element_seed(ValueReader(place)))?
+            self.0.within(&items.len().to_string(), |position| seq.next_element_seed(ValueReader(position)))?
         {
             items.push(item);
         }
@@ -118,7 +117,7 @@ impl<'de> Visitor<'de> for ValueReader<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
         let mut fields = Map::new();
         while let Some(key) = map.next_key::<String>()? {
-            let value = self.0.within(&key, |place| map.next_value_seed(ValueReader(place)))?;
+            let value = self.0.within(&key, |position| map.next_value_seed(ValueReader(position)))?;
             if fields.contains_key(&key) {
                 self.0.add_duplicate(&key);
             }

@@ -15,8 +15,8 @@ pub(super) fn resolve<'s>(root: &'s Value, schema: &'s Value) -> &'s Value {
 
 /// The branches of an `anyOf` or `oneOf`.
 pub(super) fn branches(schema: &Value) -> Option<&[Value]> {
-    let found = schema.get("anyOf").or_else(|| schema.get("oneOf"))?;
-    found.as_array().map(Vec::as_slice)
+    let branches = schema.get("anyOf").or_else(|| schema.get("oneOf"))?;
+    branches.as_array().map(Vec::as_slice)
 }
 
 /// The words of which the value has to be one; empty if it may be another string, or no string at all.
@@ -46,7 +46,7 @@ pub(super) fn admits(root: &Value, schema: &Value, value: &Value) -> bool {
     if let Some(branches) = branches(schema) {
         return branches.iter().any(|branch| admits(root, branch, value));
     }
-    let is = |kind: &str| match kind {
+    let is_of_kind = |kind: &str| match kind {
         "null" => value.is_null(),
         "boolean" => value.is_boolean(),
         "string" => value.is_string(),
@@ -57,8 +57,8 @@ pub(super) fn admits(root: &Value, schema: &Value, value: &Value) -> bool {
         _ => true,
     };
     match schema.get("type") {
-        Some(Value::String(kind)) => is(kind),
-        Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).any(is),
+        Some(Value::String(kind)) => is_of_kind(kind),
+        Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).any(is_of_kind),
         _ => true,
     }
 }
@@ -77,7 +77,7 @@ pub(super) fn expected(root: &Value, schema: &Value) -> String {
     parts.sort_by_key(|part| part == "null");
     match parts.as_slice() {
         [] => "any JSON value".to_owned(),
-        [one] => one.clone(),
+        [part] => part.clone(),
         [first @ .., last] => format!("{} or {last}", first.join(", ")),
     }
 }
@@ -87,23 +87,23 @@ fn alternatives(root: &Value, schema: &Value) -> Vec<String> {
     if words.is_empty() {
         return kinds(root, schema, false);
     }
-    let mut found = vec![format!("{}{}", if words.len() > 1 { "one of " } else { "" }, words.join(", "))];
-    found.extend(kinds(root, schema, true));
-    found
+    let mut alternatives = vec![format!("{}{}", if words.len() > 1 { "one of " } else { "" }, words.join(", "))];
+    alternatives.extend(kinds(root, schema, true));
+    alternatives
 }
 
 /// What the types of a schema admit. Strings are left out with `without_texts`, for callers that list the admitted words themselves.
 fn kinds(root: &Value, schema: &Value, without_texts: bool) -> Vec<String> {
     let schema = resolve(root, schema);
     if let Some(branches) = branches(schema) {
-        let mut found = Vec::new();
+        let mut all_kinds = Vec::new();
         let of_branch = |branch| if without_texts { kinds(root, branch, true) } else { alternatives(root, branch) };
         for part in branches.iter().flat_map(of_branch) {
-            if !found.contains(&part) {
-                found.push(part);
+            if !all_kinds.contains(&part) {
+                all_kinds.push(part);
             }
         }
-        return found;
+        return all_kinds;
     }
     let kinds = match schema.get("type") {
         Some(Value::String(kind)) => vec![kind.as_str()],
@@ -133,8 +133,8 @@ fn type_words(kind: &str, schema: &Value) -> String {
         },
         "number" => "a number".to_owned(),
         "array" => "an array".to_owned(),
-        "object" => match required(schema).as_slice() {
-            [one] => format!("{OBJECT} with {one:?}"),
+        "object" => match required_fields(schema).as_slice() {
+            [field] => format!("{OBJECT} with {field:?}"),
             [first, second] => format!("{OBJECT} with {first:?} and {second:?}"),
             _ => OBJECT.to_owned(),
         },
@@ -143,7 +143,7 @@ fn type_words(kind: &str, schema: &Value) -> String {
 }
 
 /// The names of the fields that must be there.
-fn required(schema: &Value) -> Vec<&str> {
+fn required_fields(schema: &Value) -> Vec<&str> {
     schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
 }
 

@@ -63,19 +63,20 @@ pub struct ShapeErrors<T> {
 }
 
 impl<T> ShapeErrors<T> {
-    /// Of the errors `found`, returns those that no deviation can have caused. `found` are errors that further checks of the
+    /// Of `field_errors`, returns those that no deviation can have caused. `field_errors` are errors that further checks of the
     /// repaired document reported. A deviation can have caused an error if the pointer of one lies at or below the pointer of
     /// the other.
-    pub fn independent_errors(&self, found: Vec<FieldError>) -> impl Iterator<Item = FieldError> {
+    pub fn independent_errors(&self, field_errors: Vec<FieldError>) -> impl Iterator<Item = FieldError> {
         let is_below = |below: &str, above: &str| {
             below.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        let is_free = move |error: &FieldError| {
-            let touches =
-                |one: &ShapeError| is_below(&error.pointer, &one.pointer) || is_below(&one.pointer, &error.pointer);
-            !self.errors.iter().any(touches)
+        let is_independent = move |error: &FieldError| {
+            let is_related = |shape_error: &ShapeError| {
+                is_below(&error.pointer, &shape_error.pointer) || is_below(&shape_error.pointer, &error.pointer)
+            };
+            !self.errors.iter().any(is_related)
         };
-        found.into_iter().filter(is_free)
+        field_errors.into_iter().filter(is_independent)
     }
 }
 
@@ -87,7 +88,7 @@ pub fn read<T: DeserializeOwned + JsonSchema + 'static>(document: Document) -> R
     let schema = schema_of::<T>();
     let Document { mut value, duplicates } = document;
     let mut checker = Checker::new(&schema, &duplicates);
-    let fits = checker.check(&schema, &mut value);
+    let is_readable = checker.check(&schema, &mut value);
     let (errors, count) = checker.into_errors();
     if count == 0 {
         let error = match serde_path_to_error::deserialize(value) {
@@ -96,16 +97,16 @@ pub fn read<T: DeserializeOwned + JsonSchema + 'static>(document: Document) -> R
         };
         return Err(Box::new(ShapeErrors { errors: vec![error], count: 1, repaired: None }));
     }
-    let repaired = fits.then(|| T::deserialize(value).ok()).flatten();
-    Err(Box::new(ShapeErrors { errors, count, repaired }))
+    let repaired_value = is_readable.then(|| T::deserialize(value).ok()).flatten();
+    Err(Box::new(ShapeErrors { errors, count, repaired: repaired_value }))
 }
 
 /// The schema of a type, generated once per process.
 fn schema_of<T: JsonSchema + 'static>() -> Arc<Value> {
     static SCHEMAS: LazyLock<RwLock<HashMap<TypeId, Arc<Value>>>> = LazyLock::new(RwLock::default);
     let id = TypeId::of::<T>();
-    if let Some(found) = SCHEMAS.read().unwrap_or_else(PoisonError::into_inner).get(&id) {
-        return Arc::clone(found);
+    if let Some(schema) = SCHEMAS.read().unwrap_or_else(PoisonError::into_inner).get(&id) {
+        return Arc::clone(schema);
     }
     let generator = SchemaSettings::draft2020_12().for_deserialize().into_generator();
     let schema = Arc::new(generator.into_root_schema_for::<T>().to_value());
@@ -156,8 +157,8 @@ fn pointer_to(path: &serde_path_to_error::Path) -> String {
 fn from_serde_error(error: &serde_path_to_error::Error<serde_json::Error>) -> ShapeError {
     let mut pointer = pointer_to(error.path());
     let message = error.inner().to_string();
-    let missing = message.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
-    if let Some(name) = missing {
+    let missing_field = message.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
+    if let Some(name) = missing_field {
         push(&mut pointer, name);
         let message = format!("required field {name:?} is missing");
         return ShapeError { pointer, kind: ErrorKind::MissingField, message };

@@ -87,8 +87,12 @@ impl ExpectSpec {
 
     /// The channels that it names and the previous definition did not, each with its index.
     pub fn new_channels<'a>(&'a self, before: Option<&'a Self>) -> impl Iterator<Item = (usize, &'a str)> {
-        let known = before.map_or(&[][..], |before| &before.channels);
-        self.channels.iter().enumerate().filter(|(_, name)| !known.contains(name)).map(|(index, name)| (index, &**name))
+        let channels_before = before.map_or(&[][..], |before| &before.channels);
+        self.channels
+            .iter()
+            .enumerate()
+            .filter(|(_, name)| !channels_before.contains(name))
+            .map(|(index, name)| (index, &**name))
     }
 
     pub(crate) fn check(&self, zone: &str, errors: &mut Vec<FieldError>) {

@@ -195,11 +195,11 @@ impl RetrySpec {
     /// The first wait and the longest one.
     pub(crate) fn waits(&self) -> Result<(Duration, Duration), String> {
         let hour = Duration::from_secs(3600);
-        let (first, cap) = match self.backoff.split_once("..") {
+        let (first_text, cap_text) = match self.backoff.split_once("..") {
             Some((first, cap)) => (parse_duration(first), parse_duration(cap)),
             None => (parse_duration(&self.backoff), Ok(hour)),
         };
-        match (first, cap) {
+        match (first_text, cap_text) {
             (Ok(first), Ok(cap)) if first <= cap => Ok((first, cap)),
             (Ok(first), Ok(_)) if !self.backoff.contains("..") => Ok((first, first)),
             (Ok(first), Ok(cap)) => {

@@ -17,12 +17,12 @@ pub(crate) enum NamedKind {
 /// Checks the names and parameters of items or shards below a pointer.
 pub(crate) fn check_named(items: &[ItemSpec], (pointer, what): (&str, NamedKind), errors: &mut Vec<FieldError>) {
     let mut refuse = |pointer: String, message: String| errors.push(FieldError::new(pointer, message));
-    let mut seen = HashMap::new();
+    let mut first_indexes = HashMap::new();
     for (index, item) in items.iter().enumerate() {
         if let Err(message) = crate::name::check(&item.name) {
             refuse(format!("{pointer}/{index}/name"), message);
         }
-        if let Some(first) = seen.insert(&item.name, index) {
+        if let Some(first) = first_indexes.insert(&item.name, index) {
             let message = match what {
                 NamedKind::Item => format!("{:?} is the name of item {first} too; each item has its own", item.name),
                 NamedKind::Shard => format!("{:?} is the name of shard {first} too; each shard has its own", item.name),
@@ -60,10 +60,10 @@ pub(crate) fn check_named(items: &[ItemSpec], (pointer, what): (&str, NamedKind)
 pub fn with_params_of_shard(of_fire: Value, of_shard: &Value) -> Value {
     match (of_fire, of_shard) {
         (of_fire, Value::Null) => of_fire,
-        (Value::Object(mut fields), Value::Object(own)) => {
-            fields.extend(own.clone());
+        (Value::Object(mut fields), Value::Object(shard_fields)) => {
+            fields.extend(shard_fields.clone());
             Value::Object(fields)
         }
-        (_, own) => own.clone(),
+        (_, shard_params) => shard_params.clone(),
     }
 }

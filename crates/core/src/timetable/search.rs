@@ -58,20 +58,20 @@ impl<'a> Search<'a> {
 
     /// The first fire after `after` and up to `until`.
     pub(super) fn next(&mut self, after: Timestamp, until: Timestamp) -> SearchResult {
-        let found = match &self.table.calendar {
+        let next_at = match &self.table.calendar {
             None => self.next_plain(after, until),
             Some(applied) => self.next_in_calendar(after, until, applied),
         };
-        if matches!(found, SearchResult::Fire(_)) {
+        if matches!(next_at, SearchResult::Fire(_)) {
             self.work_left = self.work_left.saturating_add(WORK_PER_FIRE).min(WORK_MAX);
         }
-        found
+        next_at
     }
 
     fn next_plain(&self, after: Timestamp, until: Timestamp) -> SearchResult {
         let next = |schedule: &Schedule| schedule.next_after(self.anchor, after).map(|at| fire(schedule, at));
-        let first = self.table.schedules.iter().filter_map(next).min_by_key(|fire| fire.at);
-        first.filter(|fire| fire.at <= until).map_or(SearchResult::Nothing, SearchResult::Fire)
+        let first_fire = self.table.schedules.iter().filter_map(next).min_by_key(|fire| fire.at);
+        first_fire.filter(|fire| fire.at <= until).map_or(SearchResult::Nothing, SearchResult::Fire)
     }
 
     /// The first fire that the calendar keeps or moves, up to the horizon.
@@ -87,7 +87,7 @@ impl<'a> Search<'a> {
         if result != SearchResult::Nothing || until <= horizon {
             return result;
         }
-        match self.table.uncalendared_after(self.anchor, after) {
+        match self.table.next_without_calendar(self.anchor, after) {
             // Nothing was searched yet, because all fires are beyond the horizon.
             Some((first, _)) if first > horizon => self.next_in_calendar(first - SHIFT_MAX, until, applied),
             _ => result,
@@ -230,21 +230,21 @@ impl Shift<'_> {
             Direction::Later => day.pred_opt(),
             Direction::Earlier => day.succ_opt(),
         };
-        let mut first = self.first_moved(day, day);
+        let mut first_fire = self.first_moved(day, day);
         let mut from = step(day);
         for _ in 0..SHIFT_DAYS_MAX {
             let Some(closed) = from.filter(|from| !self.calendar.has_day(*from)) else { break };
             self.spend(self.calendar.lookup_cost());
-            first = first.into_iter().chain(self.first_moved(closed, day)).min();
+            first_fire = first_fire.into_iter().chain(self.first_moved(closed, day)).min();
             from = step(closed);
         }
-        first
+        first_fire
     }
 
     /// The first fire of the day `from` that is after the beginning of the search once it is moved to the day `to`.
     fn first_moved(&mut self, from: NaiveDate, to: NaiveDate) -> Option<Timestamp> {
-        let shown = local::time_at(self.schedule.zone, self.after);
-        let start = if shown.date() < to { NaiveTime::MIN } else { shown.time() };
+        let local_after = local::time_at(self.schedule.zone, self.after);
+        let start = if local_after.date() < to { NaiveTime::MIN } else { local_after.time() };
         let at = |local: NaiveDateTime| local::instant(self.schedule.zone, local);
         let mut cursor = just_before(at(from.and_time(start)));
         loop {
@@ -254,9 +254,9 @@ impl Shift<'_> {
             if local.date() != from {
                 return None;
             }
-            let moved = if from == to { fire_at } else { at(to.and_time(local.time())) };
-            if moved > self.after {
-                return Some(moved);
+            let moved_fire = if from == to { fire_at } else { at(to.and_time(local.time())) };
+            if moved_fire > self.after {
+                return Some(moved_fire);
             }
             cursor = fire_at;
         }
@@ -265,8 +265,8 @@ impl Shift<'_> {
     /// Whether no fire of the schedule could be shifted to this day or a later one.
     fn is_beyond_all_fires(&mut self, day: NaiveDate) -> bool {
         self.spend(STEP_WORK);
-        let reach = chrono::Days::new(u64::try_from(SHIFT_DAYS_MAX).unwrap_or(0));
-        let from = day.checked_sub_days(reach).unwrap_or(NaiveDate::MIN).and_time(NaiveTime::MIN);
+        let days_max = chrono::Days::new(u64::try_from(SHIFT_DAYS_MAX).unwrap_or(0));
+        let from = day.checked_sub_days(days_max).unwrap_or(NaiveDate::MIN).and_time(NaiveTime::MIN);
         self.schedule.next_after(self.anchor, just_before(local::instant(self.schedule.zone, from))).is_none()
     }
 

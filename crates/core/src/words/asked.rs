@@ -69,12 +69,13 @@ fn parse_ago(text: &str, now: Timestamp) -> Option<Timestamp> {
 
 /// `yesterday 02:30`; midnight without a time.
 fn day_and_time(text: &str, today: NaiveDate) -> Option<NaiveDateTime> {
-    let (rest, back) = DAYS.iter().find_map(|(word, back)| Some((text.strip_prefix(word)?, *back)))?;
-    let time = match rest.trim() {
+    let (time_text, days_back) =
+        DAYS.iter().find_map(|(word, days_back)| Some((text.strip_prefix(word)?, *days_back)))?;
+    let time = match time_text.trim() {
         "" => NaiveTime::MIN,
-        rest => time_of_day(rest)?,
+        time_text => time_of_day(time_text)?,
     };
-    Some(today.checked_sub_days(Days::new(back))?.and_time(time))
+    Some(today.checked_sub_days(Days::new(days_back))?.and_time(time))
 }
 
 /// `02:30`: its last occurrence that is not in the future.
@@ -84,21 +85,25 @@ fn last_shown(zone: Tz, time: NaiveTime, (clock, now): (NaiveDateTime, Timestamp
         return instants_showing(zone, today);
     }
     // If the clock was set back, it may have shown this time already, and show it again later.
-    let passed: Vec<Timestamp> = instants_showing(zone, today)?.into_iter().filter(|at| *at <= now).collect();
-    if passed.is_empty() { instants_showing(zone, today.checked_sub_days(Days::new(1))?) } else { Some(passed) }
+    let past_instants: Vec<Timestamp> = instants_showing(zone, today)?.into_iter().filter(|at| *at <= now).collect();
+    if past_instants.is_empty() {
+        instants_showing(zone, today.checked_sub_days(Days::new(1))?)
+    } else {
+        Some(past_instants)
+    }
 }
 
 fn time_of_day(text: &str) -> Option<NaiveTime> {
-    let parse = |form| NaiveTime::parse_from_str(text, form).ok();
+    let parse = |format| NaiveTime::parse_from_str(text, format).ok();
     parse("%H:%M").or_else(|| parse("%H:%M:%S%.f"))
 }
 
 /// `2026-11-21 02:30` or with a `T`; midnight without a time.
 fn date_and_time(text: &str) -> Option<NaiveDateTime> {
-    let parse = |form| NaiveDateTime::parse_from_str(text, form).ok();
-    let both = ["%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S%.f"];
+    let parse = |format| NaiveDateTime::parse_from_str(text, format).ok();
+    let formats = ["%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S%.f"];
     let date = || NaiveDate::parse_from_str(text, "%Y-%m-%d").ok().map(|date| date.and_time(NaiveTime::MIN));
-    both.into_iter().find_map(parse).or_else(date)
+    formats.into_iter().find_map(parse).or_else(date)
 }
 
 #[cfg(test)]

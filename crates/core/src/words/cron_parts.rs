@@ -31,10 +31,10 @@ pub(super) enum Days {
     /// The days of the month, and in addition the weekdays.
     Either(Shape, Shape),
     Last {
-        back: u32,
+        days_before_last: u32,
     },
     LastNearest {
-        back: u32,
+        days_before_last: u32,
     },
     Nearest {
         day: u32,
@@ -105,8 +105,8 @@ impl Days {
                 (Shape::All, _) | (_, Shape::All) => Self::Every,
                 (days, weekdays) => Self::Either(days, weekdays),
             },
-            DayRule::Last { back } => Self::Last { back },
-            DayRule::LastNearest { back } => Self::LastNearest { back },
+            DayRule::Last { days_before_last } => Self::Last { days_before_last },
+            DayRule::LastNearest { days_before_last } => Self::LastNearest { days_before_last },
             DayRule::Nearest { day } => Self::Nearest { day },
             DayRule::LastOf { weekday } => Self::LastOf { weekday: from_monday(weekday) },
             DayRule::NthOf { weekday, nth } => Self::NthOf { weekday: from_monday(weekday), nth },

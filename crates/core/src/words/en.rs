@@ -28,32 +28,32 @@ pub(super) fn sentence(parts: &Parts) -> String {
                 times.iter().map(|&(hour, minute, second)| time_text(hour, minute, second)).collect();
             (format!("at {}", join_words(&times, ", ", " and ")), true)
         }
-        TimeOfDay::Pace { seconds, minutes, hours } => (pace(seconds, minutes, hours), false),
+        TimeOfDay::Pace { seconds, minutes, hours } => (pace_text(seconds, minutes, hours), false),
     };
-    let days = days(parts, is_clock);
+    let days = days_text(parts, is_clock);
     let separator = match days.as_str() {
         "" => "",
         _ if is_clock && !is_range_of_weekdays(&parts.days) => " ",
         _ => ", ",
     };
-    format!("{time}{separator}{days}{}", years(&parts.years))
+    format!("{time}{separator}{days}{}", years_text(&parts.years))
 }
 
 fn is_range_of_weekdays(days: &Days) -> bool {
     matches!(days, Days::OfWeek(Shape::Ranges(ranges)) if matches!(ranges.as_slice(), [(from, to)] if (to + 7 - from) % 7 > 1))
 }
 
-fn pace(seconds: &Shape, minutes: &Shape, hours: &Shape) -> String {
+fn pace_text(seconds: &Shape, minutes: &Shape, hours: &Shape) -> String {
     if let (Some(minute), Some(second)) = (minutes.one(), seconds.one())
-        && let Some(hourly) = hourly(hours, minute, second)
+        && let Some(hourly_text) = hourly_text(hours, minute, second)
     {
-        return hourly;
+        return hourly_text;
     }
-    format!("{}{}", within_the_hour(seconds, minutes), in_hours(hours))
+    format!("{}{}", within_hour_text(seconds, minutes), hours_text(hours))
 }
 
 /// Describes a schedule that fires once in each of many hours.
-fn hourly(hours: &Shape, minute: u32, second: u32) -> Option<String> {
+fn hourly_text(hours: &Shape, minute: u32, second: u32) -> Option<String> {
     match hours {
         Shape::All if (minute, second) == (0, 0) => Some("every hour".to_owned()),
         Shape::Step { from, step, wraps_around: true, .. } if (*from, minute, second) == (0, 0, 0) => {
@@ -63,13 +63,13 @@ fn hourly(hours: &Shape, minute: u32, second: u32) -> Option<String> {
             Some(format!("every {step} hours from {}", time_text(*from, minute, second)))
         }
         Shape::Step { from, to, step, wraps_around: false } => {
-            let (first, last) = (time_text(*from, minute, second), time_text(*to, minute, second));
-            Some(format!("every {step} hours from {first} to {last}"))
+            let (first_time, last_time) = (time_text(*from, minute, second), time_text(*to, minute, second));
+            Some(format!("every {step} hours from {first_time} to {last_time}"))
         }
         Shape::Ranges(ranges) => match ranges.as_slice() {
             [(from, to)] => {
-                let (first, last) = (time_text(*from, minute, second), time_text(*to, minute, second));
-                Some(format!("every hour from {first} to {last}"))
+                let (first_time, last_time) = (time_text(*from, minute, second), time_text(*to, minute, second));
+                Some(format!("every hour from {first_time} to {last_time}"))
             }
             _ => None,
         },
@@ -77,11 +77,11 @@ fn hourly(hours: &Shape, minute: u32, second: u32) -> Option<String> {
     }
 }
 
-fn within_the_hour(seconds: &Shape, minutes: &Shape) -> String {
+fn within_hour_text(seconds: &Shape, minutes: &Shape) -> String {
     let at_second = match seconds.one() {
         Some(0) => String::new(),
         Some(second) => format!(" at second {second}"),
-        None => return seconds_of(seconds, minutes),
+        None => return seconds_in_minutes_text(seconds, minutes),
     };
     match minutes {
         Shape::All => format!("every minute{at_second}"),
@@ -89,46 +89,46 @@ fn within_the_hour(seconds: &Shape, minutes: &Shape) -> String {
             let start = if *from == 0 { String::new() } else { format!(" from minute {from}") };
             format!("every {step} minutes{start}{at_second}")
         }
-        other => format!("{}{at_second}", at_units(other, "minute", "hour")),
+        other => format!("{}{at_second}", units_text(other, "minute", "hour")),
     }
 }
 
-fn seconds_of(seconds: &Shape, minutes: &Shape) -> String {
-    let each = match seconds {
+fn seconds_in_minutes_text(seconds: &Shape, minutes: &Shape) -> String {
+    let seconds_text = match seconds {
         Shape::All => "every second".to_owned(),
         Shape::Step { from, step, wraps_around: true, .. } => {
             let start = if *from == 0 { String::new() } else { format!(" from second {from}") };
             format!("every {step} seconds{start}")
         }
-        other => at_units(other, "second", "minute"),
+        other => units_text(other, "second", "minute"),
     };
     match minutes {
-        Shape::All => each,
+        Shape::All => seconds_text,
         Shape::Step { from, to, step, .. } => {
-            format!("{each}, in every {} minute from {from} to {to} of each hour", ordinal(*step))
+            format!("{seconds_text}, in every {} minute from {from} to {to} of each hour", ordinal(*step))
         }
         Shape::Ranges(ranges) => {
             let unit = if minutes.one().is_some() { "minute" } else { "minutes" };
-            format!("{each}, in {unit} {} of each hour", numbers(ranges))
+            format!("{seconds_text}, in {unit} {} of each hour", numbers(ranges))
         }
     }
 }
 
 /// `at minutes 5 and 10 to 20 of each hour`
-fn at_units(shape: &Shape, unit: &str, whole: &str) -> String {
+fn units_text(shape: &Shape, unit: &str, larger_unit: &str) -> String {
     match shape {
         Shape::All => format!("every {unit}"),
         Shape::Step { from, to, step, .. } => {
-            format!("every {step} {unit}s from {unit} {from} to {to} of each {whole}")
+            format!("every {step} {unit}s from {unit} {from} to {to} of each {larger_unit}")
         }
         Shape::Ranges(ranges) => {
-            let plural = if shape.one().is_some() { "" } else { "s" };
-            format!("at {unit}{plural} {} of each {whole}", numbers(ranges))
+            let plural_s = if shape.one().is_some() { "" } else { "s" };
+            format!("at {unit}{plural_s} {} of each {larger_unit}", numbers(ranges))
         }
     }
 }
 
-fn in_hours(hours: &Shape) -> String {
+fn hours_text(hours: &Shape) -> String {
     match hours {
         Shape::All => String::new(),
         Shape::Step { from, to, step, .. } => format!(", in every {} hour from {from} to {to}", ordinal(*step)),
@@ -139,7 +139,7 @@ fn in_hours(hours: &Shape) -> String {
     }
 }
 
-fn days(parts: &Parts, is_clock: bool) -> String {
+fn days_text(parts: &Parts, is_clock: bool) -> String {
     let months = months(&parts.months);
     let of_months = months.as_ref().map_or("of each month".to_owned(), |months| format!("of {months}"));
     let in_months = months.as_ref().map_or(String::new(), |months| format!(" in {months}"));
@@ -149,33 +149,35 @@ fn days(parts: &Parts, is_clock: bool) -> String {
             (false, Some(months)) => format!("in {months}"),
             (false, None) => String::new(),
         },
-        Days::OfMonth(days) => on_days(days, &parts.months, &of_months),
-        Days::OfWeek(weekdays) => format!("{}{in_months}", on_weekdays(weekdays)),
+        Days::OfMonth(days) => days_of_month_text(days, &parts.months, &of_months),
+        Days::OfWeek(weekdays) => format!("{}{in_months}", weekdays_text(weekdays)),
         Days::Both(days, weekdays) => {
-            let days = on_days(days, &parts.months, &of_months);
+            let days = days_of_month_text(days, &parts.months, &of_months);
             format!("{days} where it is {}", weekday_list(weekdays, " or "))
         }
         Days::Either(days, weekdays) => {
-            let days = on_days(days, &parts.months, &of_months);
+            let days = days_of_month_text(days, &parts.months, &of_months);
             format!("{days} and also on {}{in_months}", weekday_list(weekdays, " and "))
         }
-        Days::Last { back: 0 } => format!("on the last day {of_months}"),
-        Days::Last { back } => format!("{} before the last day {of_months}", count_of_days(*back)),
-        Days::LastNearest { back: 0 } => format!("on the last weekday {of_months}"),
-        Days::LastNearest { back } => {
-            format!("on the weekday nearest to {} before the last day {of_months}", count_of_days(*back))
+        Days::Last { days_before_last: 0 } => format!("on the last day {of_months}"),
+        Days::Last { days_before_last } => {
+            format!("{} before the last day {of_months}", count_of_days(*days_before_last))
+        }
+        Days::LastNearest { days_before_last: 0 } => format!("on the last weekday {of_months}"),
+        Days::LastNearest { days_before_last } => {
+            format!("on the weekday nearest to {} before the last day {of_months}", count_of_days(*days_before_last))
         }
         Days::Nearest { day } => format!("on the weekday nearest to day {day} {of_months}"),
         Days::LastOf { weekday } => format!("on the last {} {of_months}", weekday_name(*weekday)),
         Days::NthOf { weekday, nth } => {
             let nth = NTH.get(usize::try_from(*nth).unwrap_or(0)).copied().unwrap_or_default();
-            let there = if nth == "fifth" { ", where there is one" } else { "" };
-            format!("on the {nth} {} {of_months}{there}", weekday_name(*weekday))
+            let condition = if nth == "fifth" { ", where there is one" } else { "" };
+            format!("on the {nth} {} {of_months}{condition}", weekday_name(*weekday))
         }
     }
 }
 
-fn on_days(days: &Shape, months: &Shape, of_months: &str) -> String {
+fn days_of_month_text(days: &Shape, months: &Shape, of_months: &str) -> String {
     match (days, days.one(), months.one()) {
         (_, Some(day), Some(month)) => format!("on {day} {}", month_name(month)),
         (_, Some(day @ 29..), None) if *months == Shape::All => format!("on day {day} of each month that has one"),
@@ -188,7 +190,7 @@ fn on_days(days: &Shape, months: &Shape, of_months: &str) -> String {
     }
 }
 
-fn on_weekdays(weekdays: &Shape) -> String {
+fn weekdays_text(weekdays: &Shape) -> String {
     match weekdays {
         Shape::Ranges(ranges) => match ranges.as_slice() {
             [(from, to)] if from == to => format!("every {}", weekday_name(*from)),
@@ -213,14 +215,14 @@ fn months(months: &Shape) -> Option<String> {
     }
 }
 
-fn years(years: &Shape) -> String {
-    let last = LAST_YEAR.unsigned_abs();
+fn years_text(years: &Shape) -> String {
+    let last_year = LAST_YEAR.unsigned_abs();
     match years {
         Shape::All => String::new(),
-        Shape::Step { from, to, step, .. } if to + step > last => format!(", every {step} years from {from} on"),
+        Shape::Step { from, to, step, .. } if to + step > last_year => format!(", every {step} years from {from} on"),
         Shape::Step { from, to, step, .. } => format!(", every {step} years from {from} to {to}"),
         Shape::Ranges(ranges) => match ranges.as_slice() {
-            [(from, to)] if *to == last && from < to => format!(", from {from} on"),
+            [(from, to)] if *to == last_year && from < to => format!(", from {from} on"),
             _ => format!(", in {}", numbers(ranges)),
         },
     }

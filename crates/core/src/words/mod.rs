@@ -44,8 +44,8 @@ word_enum! {
 /// ```
 #[must_use]
 pub fn counted<N: Copy + fmt::Display + PartialEq + From<u8>>(count: N, noun: &str) -> String {
-    let plural = if count == N::from(1) { "" } else { "s" };
-    format!("{count} {noun}{plural}")
+    let plural_s = if count == N::from(1) { "" } else { "s" };
+    format!("{count} {noun}{plural_s}")
 }
 
 /// When an expression fires, without its zone.

@@ -24,7 +24,7 @@ use crate::time::Timestamp;
 /// ```
 #[must_use]
 pub fn instant_text(zone: Tz, at: Timestamp) -> String {
-    let form = match at.as_millis() {
+    let format = match at.as_millis() {
         millis if millis % 60_000 == 0 => "%Y-%m-%d %H:%M",
         millis if millis % 1_000 == 0 => "%Y-%m-%d %H:%M:%S",
         _ => "%Y-%m-%d %H:%M:%S%.3f",
@@ -32,12 +32,12 @@ pub fn instant_text(zone: Tz, at: Timestamp) -> String {
     let local = local::time_at(zone, at);
     let offset = match zone.from_local_datetime(&local) {
         LocalResult::Ambiguous(first, second) => {
-            let shown = if first.timestamp_millis() == at.as_millis() { first } else { second };
-            shown.format("%:z").to_string()
+            let instant = if first.timestamp_millis() == at.as_millis() { first } else { second };
+            instant.format("%:z").to_string()
         }
         LocalResult::Single(_) | LocalResult::None => String::new(),
     };
-    format!("{}{offset} {}", local.format(form), zone.name())
+    format!("{}{offset} {}", local.format(format), zone.name())
 }
 
 /// The instants at which the zone's clock shows a time that is written as `2026-11-21T02:30`, with or without seconds: two if
@@ -56,15 +56,15 @@ pub fn instant_text(zone: Tz, at: Timestamp) -> String {
 /// ```
 #[must_use]
 pub fn instants(zone: Tz, text: &str) -> Option<Vec<Timestamp>> {
-    let parse = |form| NaiveDateTime::parse_from_str(text, form).ok();
+    let parse = |format| NaiveDateTime::parse_from_str(text, format).ok();
     let local = parse("%Y-%m-%dT%H:%M").or_else(|| parse("%Y-%m-%dT%H:%M:%S%.f"))?;
-    let of = |at: chrono::DateTime<Tz>| Timestamp::from_millis(at.timestamp_millis());
-    let found = match zone.from_local_datetime(&local) {
-        LocalResult::Single(at) => vec![of(at)],
-        LocalResult::Ambiguous(first, second) => vec![of(first), of(second)],
+    let to_timestamp = |at: chrono::DateTime<Tz>| Timestamp::from_millis(at.timestamp_millis());
+    let instant = match zone.from_local_datetime(&local) {
+        LocalResult::Single(at) => vec![to_timestamp(at)],
+        LocalResult::Ambiguous(first, second) => vec![to_timestamp(first), to_timestamp(second)],
         LocalResult::None => Vec::new(),
     };
-    let known = Timestamp::EPOCH..Timestamp::from_secs(7_258_118_400);
-    let is_known = known.contains(&Timestamp::from_millis(local.and_utc().timestamp_millis()));
-    (is_known && found.iter().all(|at| known.contains(at))).then_some(found)
+    let printable_range = Timestamp::EPOCH..Timestamp::from_secs(7_258_118_400);
+    let is_known = printable_range.contains(&Timestamp::from_millis(local.and_utc().timestamp_millis()));
+    (is_known && instant.iter().all(|at| printable_range.contains(at))).then_some(instant)
 }

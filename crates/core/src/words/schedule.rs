@@ -37,13 +37,14 @@ pub fn schedule(schedule: &Schedule, lang: Lang) -> String {
 /// When each of a job's schedules fires, with the effect of its calendar.
 #[must_use]
 pub fn timetable(table: &Timetable, lang: Lang) -> Vec<String> {
-    let used = table.calendar.as_ref().map(|applied| calendar(applied.calendar.name(), applied.rule, lang));
+    let calendar_text = table.calendar.as_ref().map(|applied| calendar(applied.calendar.name(), applied.rule, lang));
     let separator = match lang {
         Lang::En => "; ",
         Lang::Zh => "；",
     };
-    let describe =
-        |one: &Schedule| std::iter::once(schedule(one, lang)).chain(used.clone()).collect::<Vec<_>>().join(separator);
+    let describe = |entry: &Schedule| {
+        std::iter::once(schedule(entry, lang)).chain(calendar_text.clone()).collect::<Vec<_>>().join(separator)
+    };
     table.schedules.iter().map(describe).collect()
 }
 
@@ -99,33 +100,33 @@ fn every(period: Duration, lang: Lang) -> String {
 
 fn after_en(After { parents, on }: &After) -> String {
     let names = super::shape::join_words(parents, ", ", " and ");
-    let have = if parents.len() == 1 { "has" } else { "have" };
-    let ended = match on {
+    let verb = if parents.len() == 1 { "has" } else { "have" };
+    let end_words = match on {
         AfterWhat::Success => "succeeded",
         AfterWhat::Failure => "failed",
         AfterWhat::Either => "ended",
     };
-    format!("after {names} {have} {ended}")
+    format!("after {names} {verb} {end_words}")
 }
 
 fn after_zh(After { parents, on }: &After) -> String {
-    let all = if parents.len() == 1 { "" } else { "都" };
-    let ended = match on {
+    let all_word = if parents.len() == 1 { "" } else { "都" };
+    let end_words = match on {
         AfterWhat::Success => "成功",
         AfterWhat::Failure => "失败",
         AfterWhat::Either => "结束",
     };
-    format!("在 {} {all}{ended}之后", super::shape::join_words(parents, "、", "和"))
+    format!("在 {} {all_word}{end_words}之后", super::shape::join_words(parents, "、", "和"))
 }
 
 fn bound_texts(schedule: &Schedule, lang: Lang) -> Vec<String> {
     let (start, end) = (schedule.start, schedule.end);
     let text_of = |at| instant_text(schedule.zone, at);
-    let counted = matches!(schedule.kind, Kind::Every(_));
+    let is_counted = matches!(schedule.kind, Kind::Every(_));
     let start = start.map(text_of).map(|at| match lang {
-        Lang::En if counted => format!("counted from {at}"),
+        Lang::En if is_counted => format!("counted from {at}"),
         Lang::En => format!("not before {at}"),
-        Lang::Zh if counted => format!("从 {at} 起计"),
+        Lang::Zh if is_counted => format!("从 {at} 起计"),
         Lang::Zh => format!("不早于 {at}"),
     });
     let end = end.map(text_of).map(|at| match lang {

@@ -29,9 +29,9 @@ impl Shape {
         }
         if let (&[from, second, _, ..], Some(&to)) = (values, values.last()) {
             let step = second - from;
-            let even = values.windows(2).all(|pair| pair[1] - pair[0] == step);
+            let has_even_steps = values.windows(2).all(|pair| pair[1] - pair[0] == step);
             let wraps_around = from - low < step && high - to < step && count.is_multiple_of(step);
-            if even && step > 1 && (wraps_around || values.len() > LISTED_MAX) {
+            if has_even_steps && step > 1 && (wraps_around || values.len() > LISTED_MAX) {
                 return Self::Step { from, to, step, wraps_around };
             }
         }
@@ -96,10 +96,10 @@ pub(super) fn range_words(ranges: &[(u32, u32)], name: impl Fn(u32) -> String, t
 }
 
 /// Words one after another: `a, b and c`.
-pub(super) fn join_words(words: &[String], comma: &str, and: &str) -> String {
+pub(super) fn join_words(words: &[String], separator: &str, last_separator: &str) -> String {
     match words {
         [] => String::new(),
-        [one] => one.clone(),
-        [first @ .., last] => format!("{}{and}{last}", first.join(comma)),
+        [word] => word.clone(),
+        [first @ .., last] => format!("{}{last_separator}{last}", first.join(separator)),
     }
 }

@@ -13,23 +13,23 @@ pub(super) fn sentence(parts: &Parts) -> String {
                 times.iter().map(|&(hour, minute, second)| time_text(hour, minute, second)).collect();
             (join_words(&times, "、", "和"), true)
         }
-        TimeOfDay::Pace { seconds, minutes, hours } => (pace(seconds, minutes, hours), false),
+        TimeOfDay::Pace { seconds, minutes, hours } => (pace_text(seconds, minutes, hours), false),
     };
-    let days = format!("{}{}", years(&parts.years), days(parts, is_clock));
+    let days = format!("{}{}", years_text(&parts.years), days_text(parts, is_clock));
     if days.is_empty() { time } else { format!("{days} {time}") }
 }
 
-fn pace(seconds: &Shape, minutes: &Shape, hours: &Shape) -> String {
+fn pace_text(seconds: &Shape, minutes: &Shape, hours: &Shape) -> String {
     if let (Some(minute), Some(second)) = (minutes.one(), seconds.one())
-        && let Some(hourly) = hourly(hours, minute, second)
+        && let Some(hourly_text) = hourly_text(hours, minute, second)
     {
-        return hourly;
+        return hourly_text;
     }
-    format!("{}{}", in_hours(hours), within_the_hour(seconds, minutes))
+    format!("{}{}", hours_text(hours), within_hour_text(seconds, minutes))
 }
 
 /// Describes a schedule that fires once in each of many hours.
-fn hourly(hours: &Shape, minute: u32, second: u32) -> Option<String> {
+fn hourly_text(hours: &Shape, minute: u32, second: u32) -> Option<String> {
     match hours {
         Shape::All if (minute, second) == (0, 0) => Some("每小时".to_owned()),
         Shape::Step { from, step, wraps_around: true, .. } if (*from, minute, second) == (0, 0, 0) => {
@@ -39,13 +39,13 @@ fn hourly(hours: &Shape, minute: u32, second: u32) -> Option<String> {
             Some(format!("从{}起每{step}小时", time_text(*from, minute, second)))
         }
         Shape::Step { from, to, step, wraps_around: false } => {
-            let (first, last) = (time_text(*from, minute, second), time_text(*to, minute, second));
-            Some(format!("{first}至{last} 每{step}小时"))
+            let (first_time, last_time) = (time_text(*from, minute, second), time_text(*to, minute, second));
+            Some(format!("{first_time}至{last_time} 每{step}小时"))
         }
         Shape::Ranges(ranges) => match ranges.as_slice() {
             [(from, to)] => {
-                let (first, last) = (time_text(*from, minute, second), time_text(*to, minute, second));
-                Some(format!("{first}至{last} 每小时"))
+                let (first_time, last_time) = (time_text(*from, minute, second), time_text(*to, minute, second));
+                Some(format!("{first_time}至{last_time} 每小时"))
             }
             _ => None,
         },
@@ -53,11 +53,11 @@ fn hourly(hours: &Shape, minute: u32, second: u32) -> Option<String> {
     }
 }
 
-fn within_the_hour(seconds: &Shape, minutes: &Shape) -> String {
+fn within_hour_text(seconds: &Shape, minutes: &Shape) -> String {
     let at_second = match seconds.one() {
         Some(0) => String::new(),
         Some(second) => format!("的第{second}秒"),
-        None => return seconds_of(seconds, minutes),
+        None => return seconds_in_minutes_text(seconds, minutes),
     };
     match minutes {
         Shape::All => format!("每分钟{at_second}"),
@@ -65,36 +65,38 @@ fn within_the_hour(seconds: &Shape, minutes: &Shape) -> String {
             let start = if *from == 0 { String::new() } else { format!("从第{from}分起") };
             format!("{start}每{step}分钟{at_second}")
         }
-        other => format!("{}{at_second}", at_units(other, ("小时", "分", "分钟"))),
+        other => format!("{}{at_second}", units_text(other, ("小时", "分", "分钟"))),
     }
 }
 
-fn seconds_of(seconds: &Shape, minutes: &Shape) -> String {
-    let each = match seconds {
+fn seconds_in_minutes_text(seconds: &Shape, minutes: &Shape) -> String {
+    let seconds_text = match seconds {
         Shape::All => "每秒".to_owned(),
         Shape::Step { from, step, wraps_around: true, .. } => {
             let start = if *from == 0 { String::new() } else { format!("从第{from}秒起") };
             format!("{start}每{step}秒")
         }
-        other => at_units(other, ("分钟", "秒", "秒")),
+        other => units_text(other, ("分钟", "秒", "秒")),
     };
     match minutes {
-        Shape::All => each,
-        Shape::Step { from, to, step, .. } => format!("每小时第{from}分至第{to}分每隔{step}分的那一分钟内，{each}"),
-        Shape::Ranges(ranges) => format!("每小时的第{}分内，{each}", numbers(ranges)),
+        Shape::All => seconds_text,
+        Shape::Step { from, to, step, .. } => {
+            format!("每小时第{from}分至第{to}分每隔{step}分的那一分钟内，{seconds_text}")
+        }
+        Shape::Ranges(ranges) => format!("每小时的第{}分内，{seconds_text}", numbers(ranges)),
     }
 }
 
 /// `每小时的第5、10至20分`
-fn at_units(shape: &Shape, (whole, unit, length): (&str, &str, &str)) -> String {
+fn units_text(shape: &Shape, (larger_unit, unit, length): (&str, &str, &str)) -> String {
     match shape {
         Shape::All => format!("每{length}"),
-        Shape::Step { from, to, step, .. } => format!("每{whole}第{from}{unit}至第{to}{unit}每{step}{length}"),
-        Shape::Ranges(ranges) => format!("每{whole}的第{}{unit}", numbers(ranges)),
+        Shape::Step { from, to, step, .. } => format!("每{larger_unit}第{from}{unit}至第{to}{unit}每{step}{length}"),
+        Shape::Ranges(ranges) => format!("每{larger_unit}的第{}{unit}", numbers(ranges)),
     }
 }
 
-fn in_hours(hours: &Shape) -> String {
+fn hours_text(hours: &Shape) -> String {
     match hours {
         Shape::All => String::new(),
         Shape::Step { from, to, step, .. } => format!("{from}点至{to}点每隔{step}小时的那一小时内，"),
@@ -105,7 +107,7 @@ fn in_hours(hours: &Shape) -> String {
     }
 }
 
-fn days(parts: &Parts, is_clock: bool) -> String {
+fn days_text(parts: &Parts, is_clock: bool) -> String {
     let months = months(&parts.months);
     let each_month = months.as_ref().map_or("每月".to_owned(), |months| format!("{months}的"));
     let of_months = months.as_ref().map_or(String::new(), |months| format!("{months}的"));
@@ -114,28 +116,32 @@ fn days(parts: &Parts, is_clock: bool) -> String {
             (true, months) => format!("{}每天", months.unwrap_or_default()),
             (false, months) => months.unwrap_or_default(),
         },
-        Days::OfMonth(days) => on_days(days, &parts.months, &each_month),
-        Days::OfWeek(weekdays) => format!("{of_months}{}", on_weekdays(weekdays)),
+        Days::OfMonth(days) => days_of_month_text(days, &parts.months, &each_month),
+        Days::OfWeek(weekdays) => format!("{of_months}{}", weekdays_text(weekdays)),
         Days::Both(days, weekdays) => {
-            format!("{}中的{}", on_days(days, &parts.months, &each_month), weekday_list(weekdays))
+            format!("{}中的{}", days_of_month_text(days, &parts.months, &each_month), weekday_list(weekdays))
         }
         Days::Either(days, weekdays) => {
-            format!("{}，以及{of_months}{}", on_days(days, &parts.months, &each_month), on_weekdays(weekdays))
+            format!(
+                "{}，以及{of_months}{}",
+                days_of_month_text(days, &parts.months, &each_month),
+                weekdays_text(weekdays)
+            )
         }
-        Days::Last { back: 0 } => format!("{each_month}最后一天"),
-        Days::Last { back } => format!("{each_month}倒数第{}天", back + 1),
-        Days::LastNearest { back: 0 } => format!("{each_month}最后一个工作日"),
-        Days::LastNearest { back } => format!("{each_month}离倒数第{}天最近的工作日", back + 1),
+        Days::Last { days_before_last: 0 } => format!("{each_month}最后一天"),
+        Days::Last { days_before_last } => format!("{each_month}倒数第{}天", days_before_last + 1),
+        Days::LastNearest { days_before_last: 0 } => format!("{each_month}最后一个工作日"),
+        Days::LastNearest { days_before_last } => format!("{each_month}离倒数第{}天最近的工作日", days_before_last + 1),
         Days::Nearest { day } => format!("{each_month}离{day}日最近的工作日"),
         Days::LastOf { weekday } => format!("{each_month}最后一个{}", weekday_name(*weekday)),
         Days::NthOf { weekday, nth } => format!("{each_month}第{nth}个{}", weekday_name(*weekday)),
     }
 }
 
-fn on_days(days: &Shape, months: &Shape, each_month: &str) -> String {
+fn days_of_month_text(days: &Shape, months: &Shape, each_month: &str) -> String {
     let day = |day: u32| format!("{day}日");
     match (days, days.one(), months.one()) {
-        (_, Some(one), Some(month)) => format!("{month}月{one}日"),
+        (_, Some(day), Some(month)) => format!("{month}月{day}日"),
         (Shape::Step { from, to, step, .. }, ..) => format!("{each_month}{from}日至{to}日每{step}天"),
         (Shape::Ranges(ranges), ..) => {
             format!("{each_month}{}", join_words(&range_words(ranges, day, "至"), "、", "和"))
@@ -144,7 +150,7 @@ fn on_days(days: &Shape, months: &Shape, each_month: &str) -> String {
     }
 }
 
-fn on_weekdays(weekdays: &Shape) -> String {
+fn weekdays_text(weekdays: &Shape) -> String {
     match weekdays {
         Shape::Ranges(ranges) if matches!(ranges.as_slice(), [(from, to)] if (to + 7 - from) % 7 > 1) => {
             weekday_list(weekdays)
@@ -168,15 +174,15 @@ fn months(months: &Shape) -> Option<String> {
     }
 }
 
-fn years(years: &Shape) -> String {
-    let last = LAST_YEAR.unsigned_abs();
+fn years_text(years: &Shape) -> String {
+    let last_year = LAST_YEAR.unsigned_abs();
     let year = |year: u32| format!("{year}年");
     match years {
         Shape::All => String::new(),
-        Shape::Step { from, to, step, .. } if to + step > last => format!("自{from}年起每{step}年，"),
+        Shape::Step { from, to, step, .. } if to + step > last_year => format!("自{from}年起每{step}年，"),
         Shape::Step { from, to, step, .. } => format!("{from}年至{to}年每{step}年，"),
         Shape::Ranges(ranges) => match ranges.as_slice() {
-            [(from, to)] if *to == last && from < to => format!("自{from}年起，"),
+            [(from, to)] if *to == last_year && from < to => format!("自{from}年起，"),
             _ => format!("{}，", join_words(&range_words(ranges, year, "至"), "、", "和")),
         },
     }

@@ -102,9 +102,9 @@ pub(super) struct Confinement {
     /// Variables of the agent's environment that are passed to runs in addition to the usual ones.
     pass_env: Vec<String>,
     /// The only programs that may be started; `None` for any.
-    allowed: Option<Vec<PathBuf>>,
-    /// Whether only signed scripts and the programs of `allowed` may be started.
-    signed_only: bool,
+    allowed_programs: Option<Vec<PathBuf>>,
+    /// Whether only signed scripts and the programs of `allowed_programs` may be started.
+    is_signed_only: bool,
     pub(super) run_as: Option<RunAs>,
 }
 
@@ -112,11 +112,11 @@ impl Confinement {
     pub(super) fn new(config: &AgentConfig) -> Self {
         Self {
             pass_env: config.pass_env.clone(),
-            allowed: config
+            allowed_programs: config
                 .allow_programs
                 .as_ref()
-                .map(|all| all.iter().map(|path| with_resolved_folder(path)).collect()),
-            signed_only: !config.script_keys.is_empty(),
+                .map(|programs| programs.iter().map(|path| with_resolved_folder(path)).collect()),
+            is_signed_only: !config.script_keys.is_empty(),
             run_as: config.run_as.clone(),
         }
     }
@@ -128,7 +128,7 @@ impl Confinement {
 
     /// If only signed scripts may be started and there is no list of programs, refuses the program that a job names.
     pub(super) fn check_program(&self) -> Result<(), JobError> {
-        if !self.signed_only || self.allowed.is_some() {
+        if !self.is_signed_only || self.allowed_programs.is_some() {
             return Ok(());
         }
         Err(JobError::terminal(
@@ -138,8 +138,8 @@ impl Confinement {
 
     /// If only signed scripts may be started, refuses the interpreter that a job chooses: the interpreter's arguments
     /// may contain code.
-    pub(super) fn check_interpreter(&self, given: Option<&[String]>) -> Result<(), JobError> {
-        if !self.signed_only || given.is_none() {
+    pub(super) fn check_interpreter(&self, interpreter: Option<&[String]>) -> Result<(), JobError> {
+        if !self.is_signed_only || interpreter.is_none() {
             return Ok(());
         }
         Err(JobError::terminal(
@@ -180,12 +180,12 @@ impl Confinement {
                 "params: env: {name:?} is not the name of a variable: it contains ="
             )));
         }
-        if let Some(name) = env.keys().find(|name| self.allowed.is_some() && is_loader(name)) {
+        if let Some(name) = env.keys().find(|name| self.allowed_programs.is_some() && is_loader(name)) {
             return Err(JobError::terminal(format_args!(
                 "params: env: {name} can run code other than the programs of --allow-program"
             )));
         }
-        if let Some(name) = env.keys().find(|name| self.signed_only && is_loader(name)) {
+        if let Some(name) = env.keys().find(|name| self.is_signed_only && is_loader(name)) {
             return Err(JobError::terminal(format_args!(
                 "params: env: {name} can run code other than the signed script (--script-key)"
             )));
@@ -211,38 +211,42 @@ impl Confinement {
     ) -> BTreeMap<OsString, OsString> {
         let is_passed = |name: &OsStr| {
             let Some(name) = name.to_str() else { return false };
-            let is_users = self.run_as.is_some() && USER_VARIABLES.contains(&name);
+            let is_of_user = self.run_as.is_some() && USER_VARIABLES.contains(&name);
             let is_inherited = INHERITED.contains(&name) || name.starts_with(INHERITED_PREFIX);
-            let is_asked_for = self.pass_env.iter().any(|one| one == name);
-            !name.starts_with(OWN_PREFIX) && ((is_inherited && !is_users) || is_asked_for)
+            let is_configured = self.pass_env.iter().any(|configured_name| configured_name == name);
+            !name.starts_with(OWN_PREFIX) && ((is_inherited && !is_of_user) || is_configured)
         };
-        let mut passed: BTreeMap<OsString, OsString> = agent_variables.filter(|(name, _)| is_passed(name)).collect();
-        passed.entry("PATH".into()).or_insert_with(|| PATH_DEFAULT.into());
+        let mut variables: BTreeMap<OsString, OsString> = agent_variables.filter(|(name, _)| is_passed(name)).collect();
+        variables.entry("PATH".into()).or_insert_with(|| PATH_DEFAULT.into());
         if let Some(user) = &self.run_as {
-            let of_user = [("HOME", user.home.as_os_str()), ("SHELL", user.shell.as_os_str())];
-            let named = [("USER", user.name.as_ref()), ("LOGNAME", user.name.as_ref())];
-            passed.extend(of_user.into_iter().chain(named).map(|(name, value)| (name.into(), value.into())));
+            let home_variables = [("HOME", user.home.as_os_str()), ("SHELL", user.shell.as_os_str())];
+            let name_variables = [("USER", user.name.as_ref()), ("LOGNAME", user.name.as_ref())];
+            variables.extend(
+                home_variables.into_iter().chain(name_variables).map(|(name, value)| (name.into(), value.into())),
+            );
         }
-        passed
+        variables
     }
 
     /// The program to start for the name `program`: the name itself if every program may be started, else its absolute
     /// path by the agent's own `PATH`.
     fn find(&self, program: &str, cwd: &Path) -> Result<PathBuf, JobError> {
-        if self.allowed.is_none() && !self.signed_only {
+        if self.allowed_programs.is_none() && !self.is_signed_only {
             return Ok(PathBuf::from(program));
         }
         let path = std::env::var_os("PATH").unwrap_or_else(|| PATH_DEFAULT.into());
-        let Some(found) = resolve(program, &path, cwd) else {
+        let Some(program_path) = resolve(program, &path, cwd) else {
             return Err(JobError::failed(format_args!("cannot start {program:?}: there is no such program")));
         };
-        let Some(allowed) = self.allowed.as_ref().filter(|allowed| !allowed.contains(&found)) else {
-            return Ok(found);
+        let Some(allowed_programs) =
+            self.allowed_programs.as_ref().filter(|allowed_programs| !allowed_programs.contains(&program_path))
+        else {
+            return Ok(program_path);
         };
-        let names: Vec<String> = allowed.iter().map(|path| path.display().to_string()).collect();
+        let names: Vec<String> = allowed_programs.iter().map(|path| path.display().to_string()).collect();
         Err(JobError::terminal(format_args!(
             "this agent does not start {}: it starts {} (--allow-program)",
-            found.display(),
+            program_path.display(),
             names.join(", ")
         )))
     }
@@ -265,19 +269,27 @@ impl RunAs {
         variables: BTreeMap<OsString, OsString>,
         cwd: &Path,
     ) -> Result<Command, JobError> {
-        let (launcher, first) =
+        let (launcher, launcher_arguments) =
             self.launcher.split_first().ok_or_else(|| JobError::terminal("the agent has no launcher"))?;
         let cwd = std::path::absolute(cwd).unwrap_or_else(|_| cwd.to_owned());
         let mut command = Command::new(launcher);
-        command.args(first).arg("--cwd").arg(cwd).arg("--").arg(program).args(arguments).env_clear().current_dir("/");
+        command
+            .args(launcher_arguments)
+            .arg("--cwd")
+            .arg(cwd)
+            .arg("--")
+            .arg(program)
+            .args(arguments)
+            .env_clear()
+            .current_dir("/");
         // `WORK_DIR` keeps its name, because it is the marker by which the agent finds the run's processes.
         command.envs(variables.get(OsStr::new(WORK_DIR)).map(|folder| (WORK_DIR, folder)));
-        let prefixed = |(name, value): (OsString, OsString)| {
-            let mut longer = OsString::from(Self::VARIABLE_PREFIX);
-            longer.push(name);
-            (longer, value)
+        let with_prefix = |(name, value): (OsString, OsString)| {
+            let mut prefixed_name = OsString::from(Self::VARIABLE_PREFIX);
+            prefixed_name.push(name);
+            (prefixed_name, value)
         };
-        command.envs(variables.into_iter().map(prefixed));
+        command.envs(variables.into_iter().map(with_prefix));
         Ok(command)
     }
 
@@ -304,16 +316,16 @@ fn is_loader(name: &str) -> bool {
 /// The absolute path of a program, resolved as the system would.
 fn resolve(program: &str, path: &OsStr, cwd: &Path) -> Option<PathBuf> {
     if program.contains('/') {
-        return Some(with_resolved_folder(&cwd.join(program))).filter(|found| is_program(found));
+        return Some(with_resolved_folder(&cwd.join(program))).filter(|candidate| is_program(candidate));
     }
     std::env::split_paths(path)
         .map(|folder| folder.join(program))
-        .find(|found| is_program(found))
+        .find(|candidate| is_program(candidate))
         .map(|path| with_resolved_folder(&path))
 }
 
 pub(super) fn is_program(path: &Path) -> bool {
-    path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
 /// The path with the symbolic links of its folder resolved. The file name stays, because a program with several names
@@ -457,7 +469,7 @@ mod tests {
 
     #[test]
     fn a_job_chooses_no_interpreter_for_a_signed_script() {
-        let confinement = Confinement { signed_only: true, ..Confinement::default() };
+        let confinement = Confinement { is_signed_only: true, ..Confinement::default() };
         let command = |program: &str, name: &str| {
             let env = BTreeMap::from([(name.to_owned(), "x".to_owned())]);
             confinement.command(&[program.to_owned()], &env, BTreeMap::new(), Path::new("/"))

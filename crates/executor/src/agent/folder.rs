@@ -41,7 +41,7 @@ pub(super) struct Folders {
 }
 
 /// The default base: a folder of this user in the host's temporary directory.
-pub(super) fn default_base() -> PathBuf {
+pub(super) fn default_base_folder() -> PathBuf {
     std::env::temp_dir().join(format!("rondel-agent-{}", own_uid()))
 }
 
@@ -50,32 +50,32 @@ fn own_uid() -> u32 {
 }
 
 impl Folders {
-    /// Makes the agent's folder in `base`, after removing those of dead agents. If `base` is in a place that is
-    /// `shared` with other users, one of them might have made it, so it must belong to this user. `watcher` is a
+    /// Makes the agent's folder in `base_folder`, after removing those of dead agents. In a place that other users can
+    /// write to (`is_shared`), one of them might have made the base folder, so it must belong to this user. `watcher` is a
     /// program that cleans up immediately if this process dies: see [`clean_up_after`]. The user `run_as` can enter the
     /// working directories of runs.
     pub(super) fn open(
-        base: &Path,
-        shared: bool,
+        base_folder: &Path,
+        is_shared: bool,
         watcher: Option<&[PathBuf]>,
         run_as: Option<&RunAs>,
     ) -> io::Result<Self> {
         let mode = if run_as.is_some() { TRAVERSE_ONLY } else { OWNER_ONLY };
-        let base = open_base(base, shared, mode)?;
-        remove_dead_folders(&base);
-        let (new, lock) = new_folder(&base, mode)?;
+        let base_folder = open_base(base_folder, is_shared, mode)?;
+        remove_dead_folders(&base_folder);
+        let (temp_folder, lock) = new_folder(&base_folder, mode)?;
         // The folder becomes visible to other agents only now, when it is locked.
-        let name = new.path().file_name().map(|name| name.to_string_lossy().replace(NEW_PREFIX, PREFIX));
-        let path = base.join(name.unwrap_or_else(|| format!("{PREFIX}{}", std::process::id())));
-        std::fs::rename(new.path(), &path)?;
+        let name = temp_folder.path().file_name().map(|name| name.to_string_lossy().replace(NEW_PREFIX, PREFIX));
+        let path = base_folder.join(name.unwrap_or_else(|| format!("{PREFIX}{}", std::process::id())));
+        std::fs::rename(temp_folder.path(), &path)?;
         // Keeps the guard of the temporary directory from removing a path that no longer exists.
-        drop(new.keep());
+        drop(temp_folder.keep());
         let watcher = watcher.and_then(|command| start_watcher(command, &path));
-        let folders = Self { path, is_shared: shared, mode, lock: Mutex::new(lock), watcher: Mutex::new(watcher) };
+        let folders = Self { path, is_shared, mode, lock: Mutex::new(lock), watcher: Mutex::new(watcher) };
         if let Some(user) = run_as {
-            let tried = builder("probe-").tempdir_in(&folders.path)?;
-            std::os::unix::fs::lchown(tried.path(), Some(user.uid), Some(user.gid))?;
-            user.probe(tried.path())?;
+            let probe_folder = builder("probe-").tempdir_in(&folders.path)?;
+            std::os::unix::fs::lchown(probe_folder.path(), Some(user.uid), Some(user.gid))?;
+            user.probe(probe_folder.path())?;
         }
         Ok(folders)
     }
@@ -95,15 +95,15 @@ impl Folders {
     /// Makes the agent's folder again if it is gone: hosts remove files from temporary directories that were not used for
     /// days.
     fn recreate(&self) -> io::Result<()> {
-        let mut held = lock(&self.lock);
+        let mut lock_file = lock(&self.lock);
         if self.path.exists() {
             return Ok(());
         }
-        let base = open_base(self.path.parent().unwrap_or(&self.path), self.is_shared, self.mode)?;
-        let (new, fresh) = new_folder(&base, self.mode)?;
-        std::fs::rename(new.path(), &self.path)?;
-        drop(new.keep());
-        *held = fresh;
+        let base_folder = open_base(self.path.parent().unwrap_or(&self.path), self.is_shared, self.mode)?;
+        let (temp_folder, new_lock_file) = new_folder(&base_folder, self.mode)?;
+        std::fs::rename(temp_folder.path(), &self.path)?;
+        drop(temp_folder.keep());
+        *lock_file = new_lock_file;
         let folder = self.path.display();
         tracing::warn!(%folder, "the folder of the working directories was removed; it is created again");
         Ok(())
@@ -125,29 +125,29 @@ impl Drop for Folders {
 }
 
 /// Makes the base folder, which contains the folders of all agents, and returns its path without symbolic links. In a
-/// place that is `shared` with other users, it must belong to this user.
-fn open_base(base: &Path, shared: bool, mode: u32) -> io::Result<PathBuf> {
-    std::fs::DirBuilder::new().recursive(true).mode(mode).create(base)?;
-    let meta = base.symlink_metadata()?;
-    if shared && (meta.uid() != own_uid() || !meta.is_dir()) {
+/// place that other users can write to (`is_shared`), it must belong to this user.
+fn open_base(base_folder: &Path, is_shared: bool, mode: u32) -> io::Result<PathBuf> {
+    std::fs::DirBuilder::new().recursive(true).mode(mode).create(base_folder)?;
+    let metadata = base_folder.symlink_metadata()?;
+    if is_shared && (metadata.uid() != own_uid() || !metadata.is_dir()) {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to another user"));
     }
-    let base = base.canonicalize()?;
-    if shared && mode == TRAVERSE_ONLY {
+    let base_folder = base_folder.canonicalize()?;
+    if is_shared && mode == TRAVERSE_ONLY {
         // Another agent of this user may have made the base so that only this user can enter it.
-        std::fs::set_permissions(&base, Permissions::from_mode(mode))?;
+        std::fs::set_permissions(&base_folder, Permissions::from_mode(mode))?;
     }
-    Ok(base)
+    Ok(base_folder)
 }
 
 /// Makes an agent's folder under a name that other agents ignore, and locks it.
-fn new_folder(base: &Path, mode: u32) -> io::Result<(TempDir, File)> {
-    let new = builder(NEW_PREFIX).tempdir_in(base)?;
-    std::fs::set_permissions(new.path(), Permissions::from_mode(mode))?;
+fn new_folder(base_folder: &Path, mode: u32) -> io::Result<(TempDir, File)> {
+    let temp_folder = builder(NEW_PREFIX).tempdir_in(base_folder)?;
+    std::fs::set_permissions(temp_folder.path(), Permissions::from_mode(mode))?;
     // A run must not be able to open the lock file: it could lock the file and keep the next agent from cleaning up.
-    let lock = File::options().write(true).create_new(true).mode(SECRET_FILE).open(new.path().join(LOCK))?;
+    let lock = File::options().write(true).create_new(true).mode(SECRET_FILE).open(temp_folder.path().join(LOCK))?;
     lock.lock()?;
-    Ok((new, lock))
+    Ok((temp_folder, lock))
 }
 
 fn builder(prefix: &str) -> tempfile::Builder<'_, 'static> {
@@ -161,11 +161,11 @@ fn start_watcher(command: &[PathBuf], path: &Path) -> Option<Child> {
     let mut command = Command::new(program);
     // The watcher gets no variables: it needs none, and other users could read them.
     command.args(arguments).arg(path).env_clear().stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
-    let started = command.spawn();
-    let warn = |error: &io::Error| {
+    let spawn_result = command.spawn();
+    let log_failure = |error: &io::Error| {
         tracing::warn!(%error, "no watcher: if this agent is killed, the processes of its runs continue until an agent starts here");
     };
-    started.inspect_err(warn).ok()
+    spawn_result.inspect_err(log_failure).ok()
 }
 
 /// Waits until standard input ends, which happens when the agent that started this process exits or is killed. Then
@@ -179,8 +179,8 @@ pub fn clean_up_after(folder: &Path) -> io::Result<()> {
 }
 
 /// Removes the folders of dead agents.
-fn remove_dead_folders(base: &Path) {
-    let Ok(entries) = std::fs::read_dir(base) else { return };
+fn remove_dead_folders(base_folder: &Path) {
+    let Ok(entries) = std::fs::read_dir(base_folder) else { return };
     for entry in entries.flatten() {
         let path = entry.path();
         if entry.file_name().to_string_lossy().starts_with(PREFIX)
@@ -194,7 +194,7 @@ fn remove_dead_folders(base: &Path) {
 
 /// Whether the path is a folder of this user whose lock is free.
 fn is_dead_folder(path: &Path) -> bool {
-    let is_ours = path.symlink_metadata().is_ok_and(|meta| meta.is_dir() && meta.uid() == own_uid());
+    let is_ours = path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == own_uid());
     is_ours && File::open(path.join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok())
 }
 
@@ -217,7 +217,7 @@ pub(super) fn remove_all(folder: &Path) -> io::Result<()> {
             make_writable(folder)?;
             std::fs::remove_dir_all(folder)
         }
-        removed => removed,
+        result => result,
     }
 }
 

@@ -59,18 +59,18 @@ enum ExpectedStatus {
     Class(u16),
 }
 
-/// The client for the URLs of the params, limited to public addresses and `allowed`.
-pub(super) fn client(allowed: AllowedAddresses) -> Result<Outgoing, ExecutorError> {
+/// The client for the URLs of the params, limited to public addresses and `allowed_addresses`.
+pub(super) fn client(allowed_addresses: AllowedAddresses) -> Result<Outgoing, ExecutorError> {
     let user_agent = concat!("rondel-agent/", env!("CARGO_PKG_VERSION"));
-    let options = Options { allowed, redirect_count_max: REDIRECTS_MAX, user_agent };
+    let options = Options { allowed: allowed_addresses, redirect_count_max: REDIRECTS_MAX, user_agent };
     Outgoing::new(options).map_err(|error| ExecutorError::HttpClient(error.into()))
 }
 
 /// Adds the header `traceparent`, which makes the request a part of the run's trace, unless the job sets this header
 /// itself.
 pub(super) fn with_trace_header(mut params: HttpParams, parent: Option<TraceParent>) -> HttpParams {
-    let is_set = params.headers.keys().any(|name| name.eq_ignore_ascii_case(TRACE_HEADER));
-    if let Some(parent) = parent.filter(|_| !is_set) {
+    let has_trace_header = params.headers.keys().any(|name| name.eq_ignore_ascii_case(TRACE_HEADER));
+    if let Some(parent) = parent.filter(|_| !has_trace_header) {
         params.headers.insert(TRACE_HEADER.to_owned(), parent.to_string());
     }
     params
@@ -85,7 +85,7 @@ pub(super) async fn run(
     tokio::select! {
         // The request is polled first, because a request that has been answered must not be stopped.
         biased;
-        done = request(&client, &params, &log) => done,
+        result = request(&client, &params, &log) => result,
         () = cancel.cancelled() => Err(JobError::failed("stopped")),
     }
 }
@@ -95,49 +95,49 @@ async fn request(client: &Outgoing, params: &HttpParams, log: &Log) -> Result<Ht
         Some(text) => parse_duration(text).map_err(|error| param_error("timeout", error))?,
         None => TIMEOUT_DEFAULT,
     };
-    let expected = match &params.expect_status {
+    let statuses = match &params.expect_status {
         Some(value) => expected_statuses(value)?,
         None => vec![ExpectedStatus::Class(2)],
     };
     let body_bytes_max = body_bytes_max(params)?;
     let request = build_request(client, params)?.timeout(timeout);
-    let began = Instant::now();
+    let started_at = Instant::now();
     log.info(format!("{} {}", method(params)?, params.url));
     // The URL is removed from the error, because it could show a secret there in an encoding that is not masked. The log
     // already has the URL as given.
-    let failed = |error: RequestError| {
-        if let Some(refused) = refusal(&error) {
-            return param_error("url", refused);
+    let to_job_error = |error: RequestError| {
+        if let Some(refusal_error) = refusal(&error) {
+            return param_error("url", refusal_error);
         }
         if error.is_timeout() {
             return JobError::failed(format_args!("no answer within {}", format_duration(timeout)));
         }
         JobError::failed(chain(&error.without_url()))
     };
-    let mut response = request.send().await.map_err(failed)?;
+    let mut response = request.send().await.map_err(to_job_error)?;
     if let Some(origin) = redirect_origin(&params.url, response.url()) {
         log_redirect(&origin, &method(params)?, log);
     }
     let status = response.status();
     let body = read_body(&mut response, body_bytes_max).await;
-    let body = body.map_err(|error| error.into_job_error(failed))?;
-    log.info(format!("{status}, {} bytes in {} ms", body.len(), began.elapsed().as_millis()));
+    let body = body.map_err(|error| error.into_job_error(to_job_error))?;
+    log.info(format!("{status}, {} bytes in {} ms", body.len(), started_at.elapsed().as_millis()));
     log_body(&body, log);
-    if expected.iter().any(|expected| expected.matches(status.as_u16())) {
+    if statuses.iter().any(|expected_status| expected_status.matches(status.as_u16())) {
         return Ok(HttpResult { status: status.as_u16(), body_bytes: body.len() });
     }
-    let wanted: Vec<String> = expected.iter().map(ToString::to_string).collect();
-    Err(JobError::failed(format_args!("status {}, expected {}", status.as_u16(), wanted.join(" or "))))
+    let expected_texts: Vec<String> = statuses.iter().map(ToString::to_string).collect();
+    Err(JobError::failed(format_args!("status {}, expected {}", status.as_u16(), expected_texts.join(" or "))))
 }
 
 /// The origin of the URL that answered, if it is not the job's own URL. Its path is left out, because it could show a
 /// secret in an encoding that is not masked.
-fn redirect_origin(asked: &str, answered: &Url) -> Option<String> {
-    let mut asked = Url::parse(asked).ok()?;
+fn redirect_origin(requested_url: &str, answer_url: &Url) -> Option<String> {
+    let mut requested_url = Url::parse(requested_url).ok()?;
     // The URL of an answer has neither a fragment nor credentials.
-    asked.set_fragment(None);
-    asked.set_username("").and_then(|()| asked.set_password(None)).ok()?;
-    (asked != *answered).then(|| answered.origin().ascii_serialization())
+    requested_url.set_fragment(None);
+    requested_url.set_username("").and_then(|()| requested_url.set_password(None)).ok()?;
+    (requested_url != *answer_url).then(|| answer_url.origin().ascii_serialization())
 }
 
 fn log_redirect(origin: &str, method: &Method, log: &Log) {
@@ -151,14 +151,14 @@ fn log_redirect(origin: &str, method: &Method, log: &Log) {
 }
 
 fn body_bytes_max(params: &HttpParams) -> Result<usize, JobError> {
-    let max = params.max_body_bytes.unwrap_or(MAX_BODY_BYTES_DEFAULT);
-    if max > MAX_BODY_BYTES_MAX {
+    let bytes_max = params.max_body_bytes.unwrap_or(MAX_BODY_BYTES_DEFAULT);
+    if bytes_max > MAX_BODY_BYTES_MAX {
         return Err(param_error(
             "max_body_bytes",
-            format_args!("{max} bytes; at most {MAX_BODY_BYTES_MAX} can be requested"),
+            format_args!("{bytes_max} bytes; at most {MAX_BODY_BYTES_MAX} can be requested"),
         ));
     }
-    Ok(max)
+    Ok(bytes_max)
 }
 
 fn build_request(client: &Outgoing, params: &HttpParams) -> Result<RequestBuilder, JobError> {
@@ -168,11 +168,11 @@ fn build_request(client: &Outgoing, params: &HttpParams) -> Result<RequestBuilde
     }
     let mut headers = HeaderMap::new();
     for (name, value) in &params.headers {
-        let parsed =
+        let header_name =
             HeaderName::try_from(name).map_err(|error| param_error("headers", format_args!("{name:?}: {error}")))?;
         let value =
             HeaderValue::try_from(value).map_err(|error| param_error("headers", format_args!("{name:?}: {error}")))?;
-        headers.insert(parsed, value);
+        headers.insert(header_name, value);
     }
     let body = match &params.body {
         None | Some(Value::Null) => None,
@@ -182,7 +182,7 @@ fn build_request(client: &Outgoing, params: &HttpParams) -> Result<RequestBuilde
             Some(json.to_string())
         }
     };
-    let request = client.request(method(params)?, url).map_err(|refused| param_error("url", refused))?.headers(headers);
+    let request = client.request(method(params)?, url).map_err(|error| param_error("url", error))?.headers(headers);
     Ok(body.into_iter().fold(request, RequestBuilder::body))
 }
 
@@ -202,21 +202,21 @@ enum BodyError {
 }
 
 impl BodyError {
-    fn into_job_error(self, read: impl FnOnce(RequestError) -> JobError) -> JobError {
+    fn into_job_error(self, read_error: impl FnOnce(RequestError) -> JobError) -> JobError {
         match self {
-            Self::TooLarge(max) => {
-                JobError::failed(format_args!("the answer is larger than {max} bytes (max_body_bytes)"))
+            Self::TooLarge(bytes_max) => {
+                JobError::failed(format_args!("the answer is larger than {bytes_max} bytes (max_body_bytes)"))
             }
-            Self::Read(error) => read(error),
+            Self::Read(error) => read_error(error),
         }
     }
 }
 
-async fn read_body(response: &mut Response, max: usize) -> Result<Vec<u8>, BodyError> {
+async fn read_body(response: &mut Response, bytes_max: usize) -> Result<Vec<u8>, BodyError> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(BodyError::Read)? {
-        if body.len() + chunk.len() > max {
-            return Err(BodyError::TooLarge(max));
+        if body.len() + chunk.len() > bytes_max {
+            return Err(BodyError::TooLarge(bytes_max));
         }
         body.extend_from_slice(&chunk);
     }
@@ -226,24 +226,25 @@ async fn read_body(response: &mut Response, max: usize) -> Result<Vec<u8>, BodyE
 /// Logs the beginning of a body. Secrets are hidden before the body is cut; otherwise the log would show the first
 /// part of a secret at the cut.
 fn log_body(body: &[u8], log: &Log) {
-    let beginning = |len: usize| &body[..body.len().min(len)];
-    let searched = beginning(LOGGED_BODY_BYTES_MAX + SECRET_BYTES_MAX);
-    let (shown, more) = match log.buffer().masks().apply(&String::from_utf8_lossy(searched)) {
+    let first_bytes = |len: usize| &body[..body.len().min(len)];
+    let searched_bytes = first_bytes(LOGGED_BODY_BYTES_MAX + SECRET_BYTES_MAX);
+    let (logged_text, omitted_bytes) = match log.buffer().masks().apply(&String::from_utf8_lossy(searched_bytes)) {
         Cow::Borrowed(_) => {
-            let shown = beginning(LOGGED_BODY_BYTES_MAX);
-            (String::from_utf8_lossy(shown).into_owned(), body.len() - shown.len())
+            let logged_bytes = first_bytes(LOGGED_BODY_BYTES_MAX);
+            (String::from_utf8_lossy(logged_bytes).into_owned(), body.len() - logged_bytes.len())
         }
-        Cow::Owned(mut masked) => {
-            let more = masked.len().saturating_sub(LOGGED_BODY_BYTES_MAX) + body.len() - searched.len();
-            masked.truncate(masked.floor_char_boundary(LOGGED_BODY_BYTES_MAX));
-            (masked, more)
+        Cow::Owned(mut masked_text) => {
+            let omitted_bytes =
+                masked_text.len().saturating_sub(LOGGED_BODY_BYTES_MAX) + body.len() - searched_bytes.len();
+            masked_text.truncate(masked_text.floor_char_boundary(LOGGED_BODY_BYTES_MAX));
+            (masked_text, omitted_bytes)
         }
     };
-    if !shown.is_empty() {
-        log.info(shown);
+    if !logged_text.is_empty() {
+        log.info(logged_text);
     }
-    if more > 0 {
-        log.info(format!("… {more} more bytes"));
+    if omitted_bytes > 0 {
+        log.info(format!("… {omitted_bytes} more bytes"));
     }
 }
 
@@ -251,7 +252,7 @@ impl ExpectedStatus {
     fn matches(self, status: u16) -> bool {
         match self {
             Self::Code(code) => status == code,
-            Self::Class(hundreds) => status / 100 == hundreds,
+            Self::Class(first_digit) => status / 100 == first_digit,
         }
     }
 }
@@ -260,25 +261,25 @@ impl std::fmt::Display for ExpectedStatus {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Code(code) => write!(f, "{code}"),
-            Self::Class(hundreds) => write!(f, "{hundreds}xx"),
+            Self::Class(first_digit) => write!(f, "{first_digit}xx"),
         }
     }
 }
 
 fn expected_statuses(value: &Value) -> Result<Vec<ExpectedStatus>, JobError> {
-    let wrong =
+    let syntax_error =
         || param_error("expect_status", format_args!("{value} is not a status such as 200, \"2xx\" or a list of them"));
-    let one = |value: &Value| {
+    let parse_status = |value: &Value| {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_ascii_lowercase);
-        let hundreds = text.strip_suffix("xx").and_then(|digit| digit.parse().ok());
-        let class = hundreds.filter(|hundreds| (1..=5).contains(hundreds)).map(ExpectedStatus::Class);
+        let first_digit = text.strip_suffix("xx").and_then(|digit| digit.parse().ok());
+        let class = first_digit.filter(|first_digit| (1..=5).contains(first_digit)).map(ExpectedStatus::Class);
         let code = text.parse().ok().filter(|code| (100..=599).contains(code)).map(ExpectedStatus::Code);
-        class.or(code).ok_or_else(wrong)
+        class.or(code).ok_or_else(syntax_error)
     };
     match value {
-        Value::Array(values) if values.is_empty() => Err(wrong()),
-        Value::Array(values) => values.iter().map(one).collect(),
-        single => Ok(vec![one(single)?]),
+        Value::Array(values) if values.is_empty() => Err(syntax_error()),
+        Value::Array(values) => values.iter().map(parse_status).collect(),
+        other_value => Ok(vec![parse_status(other_value)?]),
     }
 }
 

@@ -37,9 +37,9 @@ impl Lines {
         if self.is_skipping {
             return;
         }
-        let room = LINE_BYTES_MAX - self.partial.len();
-        self.partial.extend_from_slice(&bytes[..bytes.len().min(room)]);
-        if bytes.len() > room {
+        let free_bytes = LINE_BYTES_MAX - self.partial.len();
+        self.partial.extend_from_slice(&bytes[..bytes.len().min(free_bytes)]);
+        if bytes.len() > free_bytes {
             self.flush(emit);
             self.is_skipping = true;
         }

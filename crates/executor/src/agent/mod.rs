@@ -118,17 +118,20 @@ pub fn add_handlers(builder: Builder, config: &AgentConfig) -> Result<Builder, E
 /// The handlers that an agent with this config offers on this host.
 #[must_use]
 pub fn handlers(config: &AgentConfig) -> Vec<&'static str> {
-    let found = if config.allow_scripts { interpreters(config) } else { Vec::new() };
-    ["shell", "http", "pump"].into_iter().chain(found.iter().map(|found| found.language.name)).collect()
+    let interpreters_found = if config.allow_scripts { interpreters(config) } else { Vec::new() };
+    ["shell", "http", "pump"]
+        .into_iter()
+        .chain(interpreters_found.iter().map(|interpreter| interpreter.language.name))
+        .collect()
 }
 
 /// The interpreters that this host has and this agent may start.
 fn interpreters(config: &AgentConfig) -> Vec<Interpreter> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let confinement = Confinement::new(config);
-    let mut found = script::find(&path, &config.without_languages);
-    found.retain(|interpreter| confinement.allows(interpreter.program));
-    found
+    let mut interpreters = script::find(&path, &config.without_languages);
+    interpreters.retain(|interpreter| confinement.allows(interpreter.program));
+    interpreters
 }
 
 /// The languages that have their own handler, whether or not this host has their interpreters.
@@ -150,9 +153,9 @@ fn with_language(
             let script = std::mem::replace(&mut params.script, script::Script::Text(String::new()));
             let text = scripts.text(script, &run, &cancel, &log).await?;
             let folder = folders.make_work_dir(&run)?;
-            let done: Result<ProgramResult, JobError> =
+            let result: Result<ProgramResult, JobError> =
                 interpreter.program((params, &text), run.shard(), folder)?.run(&confinement, run, cancel, log).await;
-            done
+            result
         }
     };
     builder.handler(interpreter.language.name, handler)
@@ -164,15 +167,16 @@ fn program_pump(folders: &Arc<Folders>, confinement: &Arc<Confinement>) -> PumpH
 }
 
 fn open_scripts(config: &AgentConfig) -> Result<Arc<StoredScripts>, ExecutorError> {
-    let opened = StoredScripts::open(config.script_cache.as_deref(), config.script_keys.clone());
+    let scripts = StoredScripts::open(config.script_cache.as_deref(), config.script_keys.clone());
     let path = || config.script_cache.clone().unwrap_or_default();
-    opened.map(Arc::new).map_err(|source| ExecutorError::WorkDir { path: path(), source })
+    scripts.map(Arc::new).map_err(|source| ExecutorError::WorkDir { path: path(), source })
 }
 
 fn open_folders(config: &AgentConfig) -> Result<Arc<Folders>, ExecutorError> {
-    let base = config.work_dir.clone().unwrap_or_else(folder::default_base);
-    let folders = Folders::open(&base, config.work_dir.is_none(), config.watcher.as_deref(), config.run_as.as_ref());
-    folders.map(Arc::new).map_err(|source| ExecutorError::WorkDir { path: base, source })
+    let base_folder = config.work_dir.clone().unwrap_or_else(folder::default_base_folder);
+    let folders =
+        Folders::open(&base_folder, config.work_dir.is_none(), config.watcher.as_deref(), config.run_as.as_ref());
+    folders.map(Arc::new).map_err(|source| ExecutorError::WorkDir { path: base_folder, source })
 }
 
 #[cfg(test)]

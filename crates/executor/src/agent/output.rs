@@ -35,21 +35,21 @@ pub(super) async fn copy_to_log(
     let Some(mut pipe) = pipe else { return };
     let (buffer, lines, tail) = (vec![0; BUFFER_BYTES], Lines::default(), OutputTail::default());
     let mut output = PipeOutput { log, level, buffer, held_bytes: 0, lines, tail, may_block: true, on_line };
-    let mut turn = 0;
+    let mut turn_bytes = 0;
     loop {
         match pipe.read(&mut output.buffer).await {
             Ok(0) => break,
             Ok(length) => {
                 output.log_bytes(length).await;
-                turn += length;
+                turn_bytes += length;
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot read the program's output");
                 break;
             }
         }
-        if turn >= TURN_BYTES {
-            turn = 0;
+        if turn_bytes >= TURN_BYTES {
+            turn_bytes = 0;
             tokio::task::yield_now().await;
         }
     }
@@ -59,15 +59,15 @@ pub(super) async fn copy_to_log(
 /// the program.
 pub(super) async fn capture(pipe: Option<impl AsyncRead + Unpin>, limit: CaptureLimit) -> Result<Vec<u8>, JobError> {
     let Some(mut pipe) = pipe else { return Ok(Vec::new()) };
-    let (mut captured, mut buffer, mut lines) = (Vec::new(), vec![0; BUFFER_BYTES], 0);
+    let (mut output, mut buffer, mut lines) = (Vec::new(), vec![0; BUFFER_BYTES], 0);
     loop {
         let length = pipe.read(&mut buffer).await?;
         if length == 0 {
-            return Ok(captured);
+            return Ok(output);
         }
-        captured.extend_from_slice(&buffer[..length]);
+        output.extend_from_slice(&buffer[..length]);
         lines += count_lines(&buffer[..length]);
-        if captured.len() > limit.bytes {
+        if output.len() > limit.bytes {
             let bytes = Bytes(limit.bytes as u64);
             return Err(JobError::failed(format_args!("it printed more than {bytes} and was killed")));
         }
@@ -139,11 +139,11 @@ impl<S: FnMut(&str)> Drop for PipeOutput<'_, S> {
             log.line(level, line);
             on_line(line);
         };
-        if let Some(kept) = tail.into_shown_end() {
+        if let Some(shown_end) = tail.into_shown_end() {
             // If the log became full in the middle of a line, the rest of that line counts as left out.
             lines = Lines::default();
-            log.buffer().count_left_out(kept.left_out_lines, kept.left_out_bytes);
-            lines.push(&kept.bytes, &mut emit);
+            log.buffer().count_left_out(shown_end.left_out_lines, shown_end.left_out_bytes);
+            lines.push(&shown_end.bytes, &mut emit);
         }
         lines.finish(emit);
     }
@@ -167,11 +167,11 @@ struct OutputEnd {
 impl OutputTail {
     fn push(&mut self, bytes: &[u8]) {
         if self.newer.len() + bytes.len() > TAIL_BYTES {
-            let dropped = std::mem::replace(&mut self.older, std::mem::take(&mut self.newer));
-            self.dropped_lines += count_lines(&dropped);
-            self.dropped_bytes += dropped.len() as u64;
+            let dropped_part = std::mem::replace(&mut self.older, std::mem::take(&mut self.newer));
+            self.dropped_lines += count_lines(&dropped_part);
+            self.dropped_bytes += dropped_part.len() as u64;
             // The freed buffer is reused.
-            self.newer = dropped;
+            self.newer = dropped_part;
             self.newer.clear();
         }
         self.newer.extend_from_slice(bytes);
@@ -185,10 +185,14 @@ impl OutputTail {
         if older.is_empty() {
             return None;
         }
-        let first_line = older.iter().position(|byte| *byte == b'\n').map_or(older.len(), |end| end + 1);
+        let second_line_start = older.iter().position(|byte| *byte == b'\n').map_or(older.len(), |end| end + 1);
         // A single endless line has no beginning to cut at, so its end is shown.
-        let cut = if first_line >= older.len() { older.len().saturating_sub(TAIL_BYTES / 8) } else { first_line };
-        let bytes = older.split_off(cut);
+        let cut_position = if second_line_start >= older.len() {
+            older.len().saturating_sub(TAIL_BYTES / 8)
+        } else {
+            second_line_start
+        };
+        let bytes = older.split_off(cut_position);
         Some(OutputEnd {
             bytes,
             left_out_lines: dropped_lines + count_lines(&older),

@@ -35,7 +35,7 @@ pub(super) struct ProcessTree {
 
 impl ProcessTree {
     /// `child` must have been started as the leader of its own group, with `NAME=value` in its environment.
-    pub(super) fn led_by(child: &Child, name: &str, value: &str) -> Self {
+    pub(super) fn with_leader(child: &Child, name: &str, value: &str) -> Self {
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         Self {
             leader: id.and_then(Pid::from_raw),
@@ -58,11 +58,11 @@ impl ProcessTree {
     }
 
     /// The living processes that belong to the run.
-    fn living_members(&self, leader: Pid, living: &[Process]) -> BTreeSet<ProcessKey> {
-        let known = lock(&self.signalled).clone();
-        with_descendants(living, |process| {
+    fn living_members(&self, leader: Pid, processes: &[Process]) -> BTreeSet<ProcessKey> {
+        let signalled_members = lock(&self.signalled).clone();
+        with_descendants(processes, |process| {
             process.group == leader.as_raw_pid()
-                || known.contains(&process.identity)
+                || signalled_members.contains(&process.identity)
                 || process.has_variable(&self.environment_marker)
         })
     }
@@ -77,13 +77,13 @@ impl ProcessTree {
     /// cannot be traced.
     fn signal(&self, signal: Signal, passes: usize) {
         let Some(leader) = self.leader else { return };
-        let mut signalled = BTreeSet::new();
+        let mut signalled_members = BTreeSet::new();
         for pass in 0..passes {
-            let living = list_processes();
-            let found = self.living_members(leader, &living);
-            let new: Vec<ProcessKey> = found.difference(&signalled).copied().collect();
+            let processes = list_processes();
+            let members = self.living_members(leader, &processes);
+            let new_members: Vec<ProcessKey> = members.difference(&signalled_members).copied().collect();
             // Without `/proc` no process is found, but the group must still get the signal.
-            if new.is_empty() && pass > 0 {
+            if new_members.is_empty() && pass > 0 {
                 break;
             }
             match kill_process_group(leader, signal) {
@@ -92,11 +92,11 @@ impl ProcessTree {
             }
             // Only the processes outside the group are signalled one by one: the group has just got the signal, and
             // many programs take a second SIGTERM as a request to end immediately, without cleaning up.
-            let others = outside_group(&living, leader.as_raw_pid(), &new);
-            others.for_each(|process| send_signal(process, signal));
-            signalled.extend(new);
+            let ungrouped_members = outside_group(&processes, leader.as_raw_pid(), &new_members);
+            ungrouped_members.for_each(|process| send_signal(process, signal));
+            signalled_members.extend(new_members);
         }
-        lock(&self.signalled).extend(signalled);
+        lock(&self.signalled).extend(signalled_members);
     }
 }
 
@@ -110,19 +110,19 @@ impl Drop for ProcessTree {
 /// processes. Returns their number.
 pub(super) fn kill_with_variable(name: &str, value_start: &str) -> usize {
     let marker = format!("{name}={value_start}").into_bytes();
-    let mut signalled = BTreeSet::new();
+    let mut signalled_processes = BTreeSet::new();
     for _ in 0..PASSES_MAX {
-        let found = with_descendants(&list_processes(), |process| {
-            signalled.contains(&process.identity) || process.has_variable_start(&marker)
+        let marked_processes = with_descendants(&list_processes(), |process| {
+            signalled_processes.contains(&process.identity) || process.has_variable_start(&marker)
         });
-        let new: Vec<ProcessKey> = found.difference(&signalled).copied().collect();
-        if new.is_empty() {
+        let new_processes: Vec<ProcessKey> = marked_processes.difference(&signalled_processes).copied().collect();
+        if new_processes.is_empty() {
             break;
         }
-        new.iter().for_each(|process| send_signal(*process, Signal::KILL));
-        signalled.extend(new);
+        new_processes.iter().for_each(|process| send_signal(*process, Signal::KILL));
+        signalled_processes.extend(new_processes);
     }
-    signalled.len()
+    signalled_processes.len()
 }
 
 fn send_signal(process: ProcessKey, signal: Signal) {
@@ -136,25 +136,27 @@ fn send_signal(process: ProcessKey, signal: Signal) {
 }
 
 /// The processes that match `is_own`, and all their descendants.
-fn with_descendants(living: &[Process], is_own: impl Fn(&Process) -> bool) -> BTreeSet<ProcessKey> {
-    let mut found: BTreeMap<i32, ProcessKey> = BTreeMap::new();
-    found
-        .extend(living.iter().filter(|process| is_own(process)).map(|process| (process.identity.id, process.identity)));
+fn with_descendants(processes: &[Process], is_own: impl Fn(&Process) -> bool) -> BTreeSet<ProcessKey> {
+    let mut found_processes: BTreeMap<i32, ProcessKey> = BTreeMap::new();
+    found_processes.extend(
+        processes.iter().filter(|process| is_own(process)).map(|process| (process.identity.id, process.identity)),
+    );
     loop {
-        let before = found.len();
-        let children = living.iter().filter(|process| found.contains_key(&process.parent));
+        let count_before = found_processes.len();
+        let children = processes.iter().filter(|process| found_processes.contains_key(&process.parent));
         let children: Vec<_> = children.map(|process| (process.identity.id, process.identity)).collect();
-        found.extend(children);
-        if found.len() == before {
-            return found.into_values().collect();
+        found_processes.extend(children);
+        if found_processes.len() == count_before {
+            return found_processes.into_values().collect();
         }
     }
 }
 
-/// The processes of `found` that are not in the group.
-fn outside_group(living: &[Process], group: i32, found: &[ProcessKey]) -> impl Iterator<Item = ProcessKey> {
-    let is_in = move |identity| living.iter().any(|process| process.identity == identity && process.group == group);
-    found.iter().copied().filter(move |identity| !is_in(*identity))
+/// The processes of `members` that are not in the group.
+fn outside_group(processes: &[Process], group: i32, members: &[ProcessKey]) -> impl Iterator<Item = ProcessKey> {
+    let is_in_group =
+        move |identity| processes.iter().any(|process| process.identity == identity && process.group == group);
+    members.iter().copied().filter(move |identity| !is_in_group(*identity))
 }
 
 /// Identifies one process: the system reuses its id, but not with the same start time.
@@ -162,7 +164,7 @@ fn outside_group(living: &[Process], group: i32, found: &[ProcessKey]) -> impl I
 struct ProcessKey {
     id: i32,
     /// When the process started, in clock ticks since the host's start.
-    started: u64,
+    start_ticks: u64,
 }
 
 /// A process that is not a zombie.
@@ -181,20 +183,20 @@ impl Process {
         self.has_any_variable(|variable| variable.starts_with(marker))
     }
 
-    /// Whether `is_meant` is true for a variable of the process's environment. False for processes of other users,
+    /// Whether `is_match` is true for a variable of the process's environment. False for processes of other users,
     /// whose environment cannot be read.
-    fn has_any_variable(&self, is_meant: impl Fn(&[u8]) -> bool) -> bool {
-        let environ = fs::read(format!("/proc/{}/environ", self.identity.id));
-        environ.is_ok_and(|all| all.split(|byte| *byte == 0).any(is_meant))
+    fn has_any_variable(&self, is_match: impl Fn(&[u8]) -> bool) -> bool {
+        let environment_bytes = fs::read(format!("/proc/{}/environ", self.identity.id));
+        environment_bytes.is_ok_and(|environment| environment.split(|byte| *byte == 0).any(is_match))
     }
 }
 
 /// All processes except this one.
 fn list_processes() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let own = i32::try_from(std::process::id()).unwrap_or(0);
+    let own_id = i32::try_from(std::process::id()).unwrap_or(0);
     let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    ids.filter(|id| *id != own).filter_map(read_process).collect()
+    ids.filter(|id| *id != own_id).filter_map(read_process).collect()
 }
 
 /// Parses "id (command) state parent group …". The command may contain any character, so fields are counted from the
@@ -204,7 +206,7 @@ fn read_process(id: i32) -> Option<Process> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
     let (parent, group) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-    let identity = ProcessKey { id, started: fields.nth(16)?.parse().ok()? };
+    let identity = ProcessKey { id, start_ticks: fields.nth(16)?.parse().ok()? };
     (!matches!(state, "Z" | "X")).then_some(Process { identity, parent, group })
 }
 

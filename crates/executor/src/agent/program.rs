@@ -85,24 +85,24 @@ impl Program {
     ) -> Result<ProgramResult, JobError> {
         let mut child = self.spawn(confinement, &run)?;
         let folder = RunFolder(Some(self.folder));
-        let processes = ProcessTree::led_by(&child, WORK_DIR, &folder.marker());
+        let processes = ProcessTree::with_leader(&child, WORK_DIR, &folder.marker());
         let last_error = Mutex::new(String::new());
-        let ended = {
-            let work = run_child(&mut child, self.stdin, (&log, &last_error), &run);
-            tokio::pin!(work);
+        let exit_status = {
+            let run_future = run_child(&mut child, self.stdin, (&log, &last_error), &run);
+            tokio::pin!(run_future);
             tokio::select! {
                 // A program that has already ended is not stopped.
                 biased;
-                status = &mut work => Some(status?),
+                status = &mut run_future => Some(status?),
                 () = cancel.cancelled() => {
                     processes.terminate();
                     // Waits until the program has ended. If it outlives the grace, this future is dropped here.
-                    work.await?;
+                    run_future.await?;
                     None
                 }
             }
         };
-        let verdict = match ended {
+        let verdict = match exit_status {
             Some(status) => {
                 processes.disarm();
                 verdict(status, &folder.shorten_paths(&lock(&last_error)))
@@ -129,24 +129,25 @@ impl Program {
     ) -> Result<Vec<u8>, JobError> {
         let mut child = self.spawn(confinement, run)?;
         let folder = RunFolder(Some(self.folder));
-        let processes = ProcessTree::led_by(&child, WORK_DIR, &folder.marker());
+        let processes = ProcessTree::with_leader(&child, WORK_DIR, &folder.marker());
         let last_error = Mutex::new(String::new());
-        let (status, printed) = match limit {
+        let (status, output) = match limit {
             None => (run_child(&mut child, self.stdin, (log, &last_error), run).await?, Vec::new()),
             Some(limit) => run_child_captured(&mut child, self.stdin, (log, &last_error), limit).await?,
         };
         processes.disarm();
         let verdict = verdict(status, &folder.shorten_paths(&lock(&last_error)));
         folder.remove(wait_end(REMOVAL_WAIT, run)).await;
-        verdict.map(|_| printed)
+        verdict.map(|_| output)
     }
 
     fn spawn(&self, confinement: &Confinement, run: &RunContext) -> Result<Child, JobError> {
         let cwd = self.cwd.as_deref().unwrap_or_else(|| self.folder.path());
-        let texts = run_env(run).into_iter().chain(parents_env(run)).chain(trace_env(run)).chain(self.own_env.clone());
-        let mut own: BTreeMap<&str, OsString> = texts.map(|(name, value)| (name, value.into())).collect();
-        own.insert(WORK_DIR, self.folder.path().into());
-        let mut command = confinement.command(&self.argv, &self.env, own, cwd)?;
+        let own_texts =
+            run_env(run).into_iter().chain(parents_env(run)).chain(trace_env(run)).chain(self.own_env.clone());
+        let mut own_variables: BTreeMap<&str, OsString> = own_texts.map(|(name, value)| (name, value.into())).collect();
+        own_variables.insert(WORK_DIR, self.folder.path().into());
+        let mut command = confinement.command(&self.argv, &self.env, own_variables, cwd)?;
         confinement.chown_to_user(self.folder.path())?;
         command.stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
@@ -190,8 +191,8 @@ fn parents_env(run: &RunContext) -> Option<(&'static str, String)> {
 
 /// When a wait of this length ends: at the run's deadline at the latest, because a program that has ended on its own
 /// must not miss its deadline by this wait.
-fn wait_end(length: Duration, run: &RunContext) -> Instant {
-    let end = Instant::now() + length;
+fn wait_end(duration: Duration, run: &RunContext) -> Instant {
+    let end = Instant::now() + duration;
     let deadline = run.deadline().filter(|_| run.stop_cause().is_none());
     deadline.map_or(end, |deadline| end.min(deadline))
 }
@@ -204,21 +205,21 @@ async fn run_child(
     run: &RunContext,
 ) -> Result<ExitStatus, JobError> {
     let (mut stdout, mut stderr) = (child.stdout.take(), child.stderr.take());
-    let write = write_stdin(child.stdin.take(), stdin);
-    let out = copy_to_log(stdout.as_mut(), "stdout", log, |_| {});
-    let err = copy_to_log(stderr.as_mut(), "stderr", log, |line| note_error(line, last_error));
-    let pipes = futures_util::future::join3(write, out, err);
+    let write_input = write_stdin(child.stdin.take(), stdin);
+    let copy_stdout = copy_to_log(stdout.as_mut(), "stdout", log, |_| {});
+    let copy_stderr = copy_to_log(stderr.as_mut(), "stderr", log, |line| note_error(line, last_error));
+    let pipes = futures_util::future::join3(write_input, copy_stdout, copy_stderr);
     // The pipes are dropped before the warning, because dropping them logs their last lines.
-    let (status, is_read) = {
+    let (status, is_read_to_end) = {
         tokio::pin!(pipes);
         let status = tokio::select! {
             _ = &mut pipes => return Ok(child.wait().await?),
             status = child.wait() => status?,
         };
-        let is_read = tokio::time::timeout_at(wait_end(LEFTOVER_GRACE, run), pipes).await.is_ok();
-        (status, is_read)
+        let is_read_to_end = tokio::time::timeout_at(wait_end(LEFTOVER_GRACE, run), pipes).await.is_ok();
+        (status, is_read_to_end)
     };
-    if !is_read {
+    if !is_read_to_end {
         log.warn("processes in the background hold the output open; it is not read any further");
         discard(run, stdout, stderr);
     }
@@ -232,26 +233,26 @@ async fn run_child_captured(
     (log, last_error): (&Log, &Mutex<String>),
     limit: CaptureLimit,
 ) -> Result<(ExitStatus, Vec<u8>), JobError> {
-    let write = write_stdin(child.stdin.take(), stdin);
-    let out = capture(child.stdout.take(), limit);
-    let err = copy_to_log(child.stderr.take(), "stderr", log, |line| note_error(line, last_error));
-    let others = async {
-        futures_util::future::join(write, err).await;
+    let write_input = write_stdin(child.stdin.take(), stdin);
+    let capture_stdout = capture(child.stdout.take(), limit);
+    let copy_stderr = copy_to_log(child.stderr.take(), "stderr", log, |line| note_error(line, last_error));
+    let other_pipes = async {
+        futures_util::future::join(write_input, copy_stderr).await;
         Ok(())
     };
-    let pipes = futures_util::future::try_join(out, others);
+    let pipes = futures_util::future::try_join(capture_stdout, other_pipes);
     tokio::pin!(pipes);
     let status = tokio::select! {
-        printed = &mut pipes => {
+        result = &mut pipes => {
             // If the program printed too much, this returns an error without waiting for its end, and the caller
             // kills it.
-            let (captured, ()) = printed?;
-            return Ok((child.wait().await?, captured));
+            let (output, ()) = result?;
+            return Ok((child.wait().await?, output));
         }
         status = child.wait() => status?,
     };
     match tokio::time::timeout(LEFTOVER_GRACE, pipes).await {
-        Ok(printed) => Ok((status, printed?.0)),
+        Ok(result) => Ok((status, result?.0)),
         Err(_) => Err(JobError::failed("processes in the background hold the output open: it may not be complete")),
     }
 }
@@ -260,9 +261,9 @@ async fn run_child_captured(
 /// last one is kept.
 fn note_error(line: &str, last_error: &Mutex<String>) {
     let mut last_error = lock(last_error);
-    let (text, is_part) = indented_error(line).map_or((line, continues_error(line)), |text| (text, false));
+    let (text, is_continuation) = indented_error(line).map_or((line, continues_error(line)), |text| (text, false));
     let has_error = !last_error.is_empty() && !last_error.starts_with(char::is_whitespace);
-    if text.trim().is_empty() || is_part && has_error {
+    if text.trim().is_empty() || is_continuation && has_error {
         return;
     }
     text.clone_into(&mut last_error);
@@ -274,18 +275,18 @@ fn indented_error(line: &str) -> Option<&str> {
     if !line.starts_with(char::is_whitespace) {
         return None;
     }
-    let after_bar = line.trim_start().strip_prefix("| ");
-    after_bar.or_else(|| line.find("curl: (").map(|start| &line[start..]))
+    let text_after_bar = line.trim_start().strip_prefix("| ");
+    text_after_bar.or_else(|| line.find("curl: (").map(|start| &line[start..]))
 }
 
 /// Whether a line of standard error belongs to the error before it: it is indented, or it is one of the lines that
 /// Node.js and PHP print after an error, which are the same for every error.
 fn continues_error(line: &str) -> bool {
-    let is_frame = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
+    let starts_with_digit = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
     line.starts_with(char::is_whitespace)
         || ["}", "Stack trace:"].contains(&line)
-        || ["Node.js v", "(Use `node --trace-"].iter().any(|begin| line.starts_with(begin))
-        || line.strip_prefix('#').is_some_and(is_frame)
+        || ["Node.js v", "(Use `node --trace-"].iter().any(|start| line.starts_with(start))
+        || line.strip_prefix('#').is_some_and(starts_with_digit)
 }
 
 async fn write_stdin(stdin: Option<ChildStdin>, text: Option<String>) {
@@ -302,10 +303,10 @@ async fn write_stdin(stdin: Option<ChildStdin>, text: Option<String>) {
 /// reader gets SIGPIPE, which ends most programs.
 fn discard(run: &RunContext, stdout: Option<ChildStdout>, stderr: Option<ChildStderr>) {
     let Ok(permit) = DISCARD_PERMITS.try_acquire() else { return };
-    let hard = run.setup().lifecycle.hard.clone();
+    let hard_stop = run.setup().lifecycle.hard.clone();
     run.tracker().spawn(async move {
         let _permit = permit;
-        hard.run_until_cancelled(futures_util::future::join(read_to_end(stdout), read_to_end(stderr))).await;
+        hard_stop.run_until_cancelled(futures_util::future::join(read_to_end(stdout), read_to_end(stderr))).await;
     });
 }
 
@@ -332,11 +333,11 @@ impl RunFolder {
         text.replace(&format!("{}/", self.marker()), "")
     }
 
-    /// Removes the directory, and waits for the removal until `until`.
-    async fn remove(mut self, until: Instant) {
+    /// Removes the directory, and waits for the removal until `deadline`.
+    async fn remove(mut self, deadline: Instant) {
         let Some(folder) = self.0.take() else { return };
-        let removal = tokio::task::spawn_blocking(move || remove_work_dir(folder));
-        tokio::time::timeout_at(until, removal).await.ok();
+        let removal_task = tokio::task::spawn_blocking(move || remove_work_dir(folder));
+        tokio::time::timeout_at(deadline, removal_task).await.ok();
     }
 }
 
@@ -360,13 +361,13 @@ fn remove_work_dir(folder: TempDir) {
 
 fn verdict(status: ExitStatus, last_error: &str) -> Result<ProgramResult, JobError> {
     use std::os::unix::process::ExitStatusExt;
-    let how = match (status.code(), status.signal()) {
+    let cause = match (status.code(), status.signal()) {
         (Some(0), _) => return Ok(ProgramResult { exit_code: 0 }),
         (Some(code), _) => format!("exit code {code}"),
         (None, Some(signal)) => format!("killed by signal {signal}"),
         (None, None) => "ended without an exit code".to_owned(),
     };
-    let message = if last_error.is_empty() { how } else { format!("{how}: {last_error}") };
+    let message = if last_error.is_empty() { cause } else { format!("{cause}: {last_error}") };
     Err(match status.code() {
         Some(SKIP_CODE) => JobError::skip(message),
         Some(TERMINAL_CODE) => JobError::terminal(message),

@@ -61,24 +61,24 @@ impl ProgramPump {
         Self { folders: Arc::clone(folders), confinement: Arc::clone(confinement) }
     }
 
-    /// Runs the program that `choose` takes from the group's parameters. Returns its standard output if `capture` is
+    /// Runs the program that `take_argv` takes from the group's parameters. Returns its standard output if `capture_limit` is
     /// set, else nothing.
     async fn call(
         &self,
         cx: &PumpContext,
-        choose: impl FnOnce(&mut PumpParams) -> Vec<String>,
+        take_argv: impl FnOnce(&mut PumpParams) -> Vec<String>,
         (stdin, own_env): (String, Vec<(&'static str, String)>),
-        capture: Option<CaptureLimit>,
+        capture_limit: Option<CaptureLimit>,
     ) -> Result<Vec<u8>, JobError> {
         // The parameters of a pump that follows other jobs also list the runs of those jobs. `RawParams` drops the
         // list.
         let RawParams(mut params) = RawParams::<PumpParams>::from_run(cx.run())?;
         self.confinement.check_program()?;
-        let argv = choose(&mut params);
+        let argv = take_argv(&mut params);
         let PumpParams { env, cwd, .. } = params;
         let folder = self.folders.make_work_dir(cx.run())?;
         let program = Program { argv, env, cwd, stdin: Some(stdin), own_env, folder };
-        program.run_to_end(&self.confinement, cx.run(), &cx.log(), capture).await
+        program.run_to_end(&self.confinement, cx.run(), &cx.log(), capture_limit).await
     }
 }
 
@@ -89,10 +89,10 @@ impl Pump for ProgramPump {
     async fn select(&self, cx: &PumpContext, items: &[Item], limit: usize) -> Result<Vec<Row>, JobError> {
         let stdin = items.iter().map(item_line).collect::<Result<String, JobError>>()?;
         let own_env = vec![("RONDEL_PUMP_LIMIT", limit.to_string())];
-        let capture = CaptureLimit { bytes: OUTPUT_BYTES_MAX, lines: limit };
-        let printed =
-            self.call(cx, |params| std::mem::take(&mut params.select), (stdin, own_env), Some(capture)).await?;
-        read_rows(&printed)
+        let capture_limit = CaptureLimit { bytes: OUTPUT_BYTES_MAX, lines: limit };
+        let output =
+            self.call(cx, |params| std::mem::take(&mut params.select), (stdin, own_env), Some(capture_limit)).await?;
+        read_rows(&output)
     }
 
     async fn execute(&self, cx: &PumpContext, rows: Vec<Row>) -> Result<(), JobError> {
@@ -128,18 +128,18 @@ fn item_line(item: &Item) -> Result<String, JobError> {
     Ok(serde_json::to_string(&line)? + "\n")
 }
 
-fn read_rows(printed: &[u8]) -> Result<Vec<Row>, JobError> {
-    let lines = printed.split(|byte| *byte == b'\n').enumerate();
+fn read_rows(output: &[u8]) -> Result<Vec<Row>, JobError> {
+    let lines = output.split(|byte| *byte == b'\n').enumerate();
     let lines = lines.filter(|(_, line)| !line.trim_ascii().is_empty());
     lines.map(|(number, line)| read_row(number + 1, line)).collect()
 }
 
 fn read_row(number: usize, line: &[u8]) -> Result<Row, JobError> {
-    let wrong = |error: String| JobError::failed(format_args!("line {number} of the select is not a row: {error}"));
-    let row: Row = serde_json::from_slice(line).map_err(|error| wrong(error.to_string()))?;
+    let row_error = |error: String| JobError::failed(format_args!("line {number} of the select is not a row: {error}"));
+    let row: Row = serde_json::from_slice(line).map_err(|error| row_error(error.to_string()))?;
     // A checkpoint that is too long is refused here. Once the row has been executed, it is too late to fail the row.
     match row.checkpoint.as_ref().map_or(0, String::len) {
-        bytes if bytes > CHECKPOINT_BYTES_MAX => Err(wrong(CheckpointError::TooLong { bytes }.to_string())),
+        bytes if bytes > CHECKPOINT_BYTES_MAX => Err(row_error(CheckpointError::TooLong { bytes }.to_string())),
         _ => Ok(row),
     }
 }

@@ -86,15 +86,15 @@ pub(super) struct ScriptParams {
     stdin: Option<String>,
 }
 
-/// The interpreters found in the folders of `path`, except those of unwanted languages.
-pub(super) fn find(path: &std::ffi::OsStr, unwanted: &[String]) -> Vec<Interpreter> {
-    let wanted = LANGUAGES.iter().filter(|language| !unwanted.iter().any(|name| name == language.name));
-    let is_there = |program: &str| std::env::split_paths(path).any(|folder| is_program(&folder.join(program)));
-    let found = wanted.filter_map(|language| {
-        let program = language.programs.iter().find(|program| is_there(program))?;
+/// The interpreters found in the folders of `path`, except those of `excluded_languages`.
+pub(super) fn find(path: &std::ffi::OsStr, excluded_languages: &[String]) -> Vec<Interpreter> {
+    let languages = LANGUAGES.iter().filter(|language| !excluded_languages.iter().any(|name| name == language.name));
+    let is_installed = |program: &str| std::env::split_paths(path).any(|folder| is_program(&folder.join(program)));
+    let interpreters = languages.filter_map(|language| {
+        let program = language.programs.iter().find(|program| is_installed(program))?;
         Some(Interpreter { language, program })
     });
-    found.collect()
+    interpreters.collect()
 }
 
 impl Interpreter {
@@ -107,7 +107,8 @@ impl Interpreter {
     ) -> Result<Program, JobError> {
         let Self { language, program } = self;
         let ScriptParams { script: _, args, check, interpreter, mut env, cwd, stdin } = params;
-        let default_interpreter = || [program].iter().chain(language.options).map(|part| (*part).to_owned()).collect();
+        let default_interpreter =
+            || [program].iter().chain(language.options).map(|argument| (*argument).to_owned()).collect();
         let interpreter = interpreter.unwrap_or_else(default_interpreter);
         let call = if check { Call::Check } else { Call::Run(args, shard) };
         let argv = script_argv(interpreter, script, language.extension, folder.path(), call)?;
@@ -138,12 +139,12 @@ const CHECKS: [(&[&str], &[&str]); 4] = [
 
 fn check_options(program: &str) -> Result<&'static [&'static str], JobError> {
     let name = Path::new(program).file_name().and_then(|name| name.to_str()).unwrap_or(program);
-    let found = CHECKS.iter().find(|(programs, _)| programs.contains(&name));
-    found.map(|(_, options)| *options).ok_or_else(|| {
-        let known: Vec<&str> = CHECKS.iter().flat_map(|(programs, _)| programs.iter().copied()).collect();
+    let check = CHECKS.iter().find(|(programs, _)| programs.contains(&name));
+    check.map(|(_, options)| *options).ok_or_else(|| {
+        let program_names: Vec<&str> = CHECKS.iter().flat_map(|(programs, _)| programs.iter().copied()).collect();
         JobError::terminal(format_args!(
             "params: check: the agent does not know how {program} checks a script without running it; it knows this of {}",
-            known.join(", ")
+            program_names.join(", ")
         ))
     })
 }

@@ -43,9 +43,9 @@ impl ShellParams {
     pub(super) fn take_command(&mut self, allow_scripts: bool) -> Result<RequestedCommand, JobError> {
         match (self.argv.take(), self.script.take()) {
             (Some(argv), None) if argv.first().is_some_and(|program| !program.is_empty()) => {
-                let with_script =
+                let script_params =
                     [("interpreter", self.interpreter.is_some()), ("args", self.args.is_some()), ("check", self.check)];
-                match with_script.into_iter().find(|(_, is_there)| *is_there) {
+                match script_params.into_iter().find(|(_, is_given)| *is_given) {
                     Some((name, _)) => {
                         Err(JobError::terminal(format_args!("params: {name} applies to script, not to argv")))
                     }

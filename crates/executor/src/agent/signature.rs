@@ -33,9 +33,9 @@ impl ScriptKey {
     /// # Errors
     /// A sentence about why the text is not such a key.
     pub fn from_pem(text: &str) -> Result<Self, String> {
-        let inner = text.trim().strip_prefix(BEGIN).and_then(|text| text.strip_suffix(END));
-        let inner = inner.ok_or_else(|| format!("is not a public key in PEM, which begins with {BEGIN}"))?;
-        let base64: String = inner.split_whitespace().collect();
+        let pem_body = text.trim().strip_prefix(BEGIN).and_then(|text| text.strip_suffix(END));
+        let pem_body = pem_body.ok_or_else(|| format!("is not a public key in PEM, which begins with {BEGIN}"))?;
+        let base64: String = pem_body.split_whitespace().collect();
         let der = STANDARD.decode(base64).map_err(|error| format!("is not a public key in PEM: {error}"))?;
         let key = der.strip_prefix(&DER_PREFIX).and_then(|key| key.try_into().ok());
         key.map(Self).ok_or_else(|| "is a public key, but not an Ed25519 key".to_owned())

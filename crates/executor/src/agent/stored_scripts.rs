@@ -58,15 +58,15 @@ impl StoredScripts {
             Script::Text(_) => Err(JobError::terminal(
                 "this agent runs only signed scripts of the server (--script-key), not text that comes with a job",
             )),
-            Script::Stored(named) => {
-                let found = async {
-                    let (reply, text) = self.find(&named, run, log).await?;
+            Script::Stored(script_ref) => {
+                let fetch = async {
+                    let (reply, text) = self.find(&script_ref, run, log).await?;
                     let ScriptReply { name, version, hash, .. } = reply;
                     log.info(format!("script {name}, version {version}, SHA-256 {hash}"));
                     Ok(text)
                 };
                 tokio::select! {
-                    found = found => found,
+                    result = fetch => result,
                     () = cancel.cancelled() => Err(JobError::failed("stopped before its script was fetched")),
                 }
             }
@@ -74,20 +74,25 @@ impl StoredScripts {
     }
 
     /// Returns the server's reply about the script, and the script's text.
-    async fn find(&self, named: &ScriptRef, run: &RunContext, log: &Log) -> Result<(ScriptReply, String), JobError> {
-        let reply = self.ask(named, run, false).await?;
+    async fn find(
+        &self,
+        script_ref: &ScriptRef,
+        run: &RunContext,
+        log: &Log,
+    ) -> Result<(ScriptReply, String), JobError> {
+        let reply = self.ask(script_ref, run, false).await?;
         match self.cache.get(&reply.hash) {
             CacheLookup::Text(text) => return Ok((reply, text)),
             CacheLookup::Changed => log.warn("the text of the script was changed on this host; it is fetched again"),
             CacheLookup::Missing => {}
         }
         // This reply replaces the first one: by now another version may be the newest.
-        let mut reply = self.ask(named, run, true).await?;
+        let mut reply = self.ask(script_ref, run, true).await?;
         let text = std::mem::take(&mut reply.source);
-        let found = hash(text.as_bytes());
-        if found != reply.hash {
+        let actual_hash = hash(text.as_bytes());
+        if actual_hash != reply.hash {
             return Err(JobError::failed(format_args!(
-                "the text of the script {named} has the SHA-256 {found}, but the server names {}",
+                "the text of the script {script_ref} has the SHA-256 {actual_hash}, but the server names {}",
                 reply.hash
             )));
         }
@@ -97,38 +102,39 @@ impl StoredScripts {
         Ok((reply, text))
     }
 
-    async fn ask(&self, named: &ScriptRef, run: &RunContext, with_source: bool) -> Result<ScriptReply, JobError> {
+    async fn ask(&self, script_ref: &ScriptRef, run: &RunContext, with_source: bool) -> Result<ScriptReply, JobError> {
         let reply = run.setup().script_requests.ask(run.key(), with_source).await;
         let reply = reply.ok_or_else(|| {
             JobError::failed(format_args!(
-                "no server has answered the request for the script {named}; is the server an older version?"
+                "no server has answered the request for the script {script_ref}; is the server an older version?"
             ))
         })?;
-        self.check(named, run, &reply).map(|()| reply)
+        self.check(script_ref, run, &reply).map(|()| reply)
     }
 
-    fn check(&self, named: &ScriptRef, run: &RunContext, reply: &ScriptReply) -> Result<(), JobError> {
+    fn check(&self, script_ref: &ScriptRef, run: &RunContext, reply: &ScriptReply) -> Result<(), JobError> {
         if !reply.error.is_empty() {
             return Err(JobError::terminal(&reply.error));
         }
-        let is_requested = reply.name == named.name && named.version.is_none_or(|version| version == reply.version);
+        let is_requested =
+            reply.name == script_ref.name && script_ref.version.is_none_or(|version| version == reply.version);
         if !is_requested || reply.language != run.handler() || !is_hash(&reply.hash) {
-            return Err(JobError::failed(format_args!("the server has returned another script than {named}")));
+            return Err(JobError::failed(format_args!("the server has returned another script than {script_ref}")));
         }
         if self.keys.is_empty() {
             return Ok(());
         }
         let text = signed_text(run.namespace(), &reply.name, &reply.language, &reply.hash);
-        let what = format!("version {} of the script {:?}", reply.version, reply.name);
+        let script_description = format!("version {} of the script {:?}", reply.version, reply.name);
         if reply.signature.is_empty() {
             Err(JobError::terminal(format_args!(
-                "{what} is not signed, but this agent runs only signed scripts (--script-key)"
+                "{script_description} is not signed, but this agent runs only signed scripts (--script-key)"
             )))
         } else if self.keys.iter().any(|key| key.has_signed(&text, &reply.signature)) {
             Ok(())
         } else {
             Err(JobError::terminal(format_args!(
-                "the signature of {what} was not made with a key that this agent knows (--script-key), or is of another text, name or namespace"
+                "the signature of {script_description} was not made with a key that this agent knows (--script-key), or is of another text, name or namespace"
             )))
         }
     }
@@ -154,21 +160,21 @@ enum CacheLookup {
 }
 
 impl Cache {
-    fn get(&self, wanted: &str) -> CacheLookup {
+    fn get(&self, expected_hash: &str) -> CacheLookup {
         let text = match self {
-            Self::Folder(folder) => std::fs::read(folder.join(wanted)).ok(),
-            Self::Memory(texts) => lock(texts).get(wanted).map(|text| text.clone().into_bytes()),
+            Self::Folder(folder) => std::fs::read(folder.join(expected_hash)).ok(),
+            Self::Memory(texts) => lock(texts).get(expected_hash).map(|text| text.clone().into_bytes()),
         };
         let Some(text) = text else { return CacheLookup::Missing };
-        if hash(&text) == wanted
+        if hash(&text) == expected_hash
             && let Ok(text) = String::from_utf8(text)
         {
             return CacheLookup::Text(text);
         }
         if let Self::Folder(folder) = self
-            && let Err(error) = std::fs::remove_file(folder.join(wanted))
+            && let Err(error) = std::fs::remove_file(folder.join(expected_hash))
         {
-            tracing::warn!(%error, file = wanted, "cannot remove the changed text of a script");
+            tracing::warn!(%error, file = expected_hash, "cannot remove the changed text of a script");
         }
         CacheLookup::Changed
     }
@@ -179,7 +185,7 @@ impl Cache {
                 make_room(folder)?;
                 // The file appears under its name only when complete; a file or link already there is replaced, not
                 // written to.
-                let mut file = tempfile::Builder::new().permissions(private()).tempfile_in(folder)?;
+                let mut file = tempfile::Builder::new().permissions(private_permissions()).tempfile_in(folder)?;
                 file.write_all(text.as_bytes())?;
                 file.persist(folder.join(hash)).map(drop).map_err(|error| error.error)
             }
@@ -195,7 +201,7 @@ impl Cache {
     }
 }
 
-fn private() -> std::fs::Permissions {
+fn private_permissions() -> std::fs::Permissions {
     std::os::unix::fs::PermissionsExt::from_mode(0o600)
 }
 

@@ -20,14 +20,14 @@ impl AheadLoop {
     pub(super) async fn run(self) {
         let engine = &self.engine;
         loop {
-            let next = engine.table().next_begin();
+            let next_begin_at = engine.table().next_begin();
             tokio::select! {
                 biased;
                 () = engine.setup.lifecycle.hard.cancelled() => return,
                 () = engine.ahead_wake.notified() => {}
-                () = wait_until(next) => {
-                    let startable = engine.table().take_startable(now());
-                    engine.start(startable);
+                () = wait_until(next_begin_at) => {
+                    let startable_runs = engine.table().take_startable(now());
+                    engine.start(startable_runs);
                 }
             }
         }

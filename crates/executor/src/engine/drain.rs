@@ -28,9 +28,13 @@ impl Engine {
         }
         let all_acknowledged = |table: &Table| table.outbox.unacked_count() == 0 && !table.outbox.has_unacked_logs();
         if !self.settles_within(timing.ack_grace, all_acknowledged).await {
-            let unacked = self.table().outbox.unacked_count();
-            if unacked > 0 {
-                tracing::warn!(unacked, kept = self.journal.is_some(), "results without an acknowledgement at the end");
+            let unacked_count = self.table().outbox.unacked_count();
+            if unacked_count > 0 {
+                tracing::warn!(
+                    unacked = unacked_count,
+                    kept = self.journal.is_some(),
+                    "results without an acknowledgement at the end"
+                );
             }
         }
         self.stop_tasks().await;
@@ -53,12 +57,12 @@ impl Engine {
         self.setup.forget_logs();
     }
 
-    async fn settles_within(&self, limit: Duration, settled: impl Fn(&Table) -> bool) -> bool {
-        let all = async {
-            while !settled(&self.table()) {
+    async fn settles_within(&self, limit: Duration, is_settled: impl Fn(&Table) -> bool) -> bool {
+        let settle = async {
+            while !is_settled(&self.table()) {
                 self.settled_wake.notified().await;
             }
         };
-        tokio::time::timeout(limit, all).await.is_ok()
+        tokio::time::timeout(limit, settle).await.is_ok()
     }
 }

@@ -41,8 +41,8 @@ impl TableRun for HeldRun {
         self.0.fencing_token().n
     }
 
-    fn link(&self) -> u64 {
-        self.0.log().link()
+    fn link_id(&self) -> u64 {
+        self.0.log().link_id()
     }
 
     fn log(&self) -> &Arc<RunLog> {
@@ -69,8 +69,8 @@ impl Intake for Engine {
         self.catalog.handlers.contains_key(name)
     }
 
-    fn make_run(&self, trigger: Trigger, link: u64) -> HeldRun {
-        HeldRun(RunContext::new(&self.setup, trigger, link))
+    fn make_run(&self, trigger: Trigger, link_id: u64) -> HeldRun {
+        HeldRun(RunContext::new(&self.setup, trigger, link_id))
     }
 }
 
@@ -90,7 +90,7 @@ pub(super) fn wire_result(
         started_at_ms,
         finished_at_ms,
         job_id: run.job_id().get(),
-        silent_ms: ending.silent_for.map_or(0, |length| millis(length).max(1)),
+        silent_ms: ending.silent_for.map_or(0, |duration| millis(duration).max(1)),
         unreported_ms: 0,
         unfinished: ending.is_unfinished,
     }

@@ -1,4 +1,4 @@
-//! The queue of messages for one server's stream, in order.
+//! The messages that wait for one server's stream.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -74,10 +74,11 @@ impl Link {
         let mut queue = lock(&self.queue);
         let (mut round_bytes, mut round_lines) = (0, 0);
         for _ in 0..BATCH_MAX {
-            let Some(front) = queue.items.front() else { break };
-            let (item_bytes, item_lines) = (bytes(front), lines(front));
-            let fits = round_bytes + item_bytes <= BATCH_BYTES_MAX && round_lines + item_lines <= LINE_COUNT_MAX;
-            if round_bytes > 0 && !fits {
+            let Some(front_item) = queue.items.front() else { break };
+            let (item_bytes, item_lines) = (bytes(front_item), lines(front_item));
+            let fits_in_round =
+                round_bytes + item_bytes <= BATCH_BYTES_MAX && round_lines + item_lines <= LINE_COUNT_MAX;
+            if round_bytes > 0 && !fits_in_round {
                 break;
             }
             let Some(item) = queue.items.pop_front() else { break };
@@ -148,7 +149,7 @@ struct Round {
     chunks: Vec<LogChunk>,
     pump_reports: Vec<PumpReport>,
     results: Vec<v1::Result>,
-    others: Vec<Body>,
+    other_bodies: Vec<Body>,
 }
 
 impl Round {
@@ -157,22 +158,22 @@ impl Round {
             LinkItem::Reply(reply) => self.replies.push(reply),
             LinkItem::Log(chunk) => self.chunks.push(chunk),
             LinkItem::Result(result) => self.results.push(result),
-            LinkItem::Probe(replies) => self.others.push(Body::ProbeReplies(replies)),
-            LinkItem::Fence(reply) => self.others.push(Body::FenceReply(reply)),
+            LinkItem::Probe(replies) => self.other_bodies.push(Body::ProbeReplies(replies)),
+            LinkItem::Fence(reply) => self.other_bodies.push(Body::FenceReply(reply)),
             LinkItem::Pump(report) => self.pump_reports.push(report),
-            LinkItem::Script(request) => self.others.push(Body::ScriptRequest(request)),
-            LinkItem::Draining => self.others.push(Body::Draining(Draining {})),
+            LinkItem::Script(request) => self.other_bodies.push(Body::ScriptRequest(request)),
+            LinkItem::Draining => self.other_bodies.push(Body::Draining(Draining {})),
         }
     }
 
     fn into_messages(self) -> Vec<ExecutorMessage> {
-        let Self { replies, chunks, pump_reports, results, others } = self;
+        let Self { replies, chunks, pump_reports, results, other_bodies } = self;
         let replies = (!replies.is_empty()).then_some(Body::Replies(Replies { replies }));
         let logs = (!chunks.is_empty()).then_some(Body::Logs(Logs { chunks }));
         let results = (!results.is_empty()).then_some(Body::Results(Results { results }));
         let pump_reports =
             split_reports(pump_reports).into_iter().map(|reports| Body::PumpReports(PumpReports { reports }));
-        let bodies = replies.into_iter().chain(logs).chain(pump_reports).chain(results).chain(others);
+        let bodies = replies.into_iter().chain(logs).chain(pump_reports).chain(results).chain(other_bodies);
         bodies.map(|body| ExecutorMessage { body: Some(body) }).collect()
     }
 }
@@ -183,16 +184,16 @@ fn split_reports(reports: Vec<PumpReport>) -> Vec<Vec<PumpReport>> {
     let (mut items, mut bytes) = (0, 0);
     for report in reports {
         // A server counts each report as one more item.
-        let (more_items, more_bytes) = (report.items.len() + 1, encoded_len(&report) + ITEM_OVERHEAD);
-        let fits = items + more_items <= ITEM_COUNT_MAX && bytes + more_bytes <= REPORTS_BYTES_MAX;
+        let (report_items, report_bytes) = (report.items.len() + 1, encoded_len(&report) + ITEM_OVERHEAD);
+        let fits_in_message = items + report_items <= ITEM_COUNT_MAX && bytes + report_bytes <= REPORTS_BYTES_MAX;
         match messages.last_mut() {
-            Some(last) if fits => {
-                last.push(report);
-                (items, bytes) = (items + more_items, bytes + more_bytes);
+            Some(last_message) if fits_in_message => {
+                last_message.push(report);
+                (items, bytes) = (items + report_items, bytes + report_bytes);
             }
             _ => {
                 messages.push(vec![report]);
-                (items, bytes) = (more_items, more_bytes);
+                (items, bytes) = (report_items, report_bytes);
             }
         }
     }

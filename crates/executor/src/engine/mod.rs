@@ -117,17 +117,17 @@ impl Engine {
     }
 }
 
-/// Starting and ending runs.
+// Starting and ending runs.
 impl Engine {
     fn start(self: &Arc<Self>, runs: Vec<HeldRun>) {
         for HeldRun(run) in runs {
             let engine = Arc::clone(self);
             let task = async move {
-                let hard = engine.setup.lifecycle.hard.clone();
+                let hard_stop = engine.setup.lifecycle.hard.clone();
                 tokio::select! {
                     biased;
                     () = engine.run(run) => {}
-                    () = hard.cancelled() => {}
+                    () = hard_stop.cancelled() => {}
                 }
             };
             self.setup.lifecycle.tracker.spawn_on(task, self.handler_runtime.get_or_init(Handle::current));
@@ -141,15 +141,15 @@ impl Engine {
         let span = trace::span(&run);
         let execution = async {
             tracing::debug!("the run begins");
-            let ended = attempt::execute(&run, handler).await;
-            trace::record_end(&Span::current(), &run, &ended.ending);
-            ended
+            let ended_attempt = attempt::execute(&run, handler).await;
+            trace::record_end(&Span::current(), &run, &ended_attempt.ending);
+            ended_attempt
         };
         let EndedAttempt { ending, started_at, finished_at } = execution.instrument(span).await;
         let result = wire_result(&run, &ending, (started_at.as_millis(), finished_at.as_millis()));
         rondel_failpoint::pass("executor.finished");
-        let startable = self.finish(&run, result);
-        self.start(startable);
+        let startable_runs = self.finish(&run, result);
+        self.start(startable_runs);
         self.wake_waiters();
     }
 
@@ -160,19 +160,20 @@ impl Engine {
             self.send_reports();
         }
         let mut table = self.table();
-        let startable = table.finish(run.key(), result, now());
+        let startable_runs = table.finish(run.key(), result, now());
         let is_answered = !table.outbox.is_unacked(run.key());
         drop(table);
         if is_answered {
             self.setup.pump_reports.forget(run.key());
         }
-        startable
+        startable_runs
     }
 
-    /// Stops all runs that match `which`, whether they run or wait for a slot.
-    fn stop(&self, cause: &StopCause, which: impl Fn(&RunContext) -> bool) {
-        let ended = |run: &HeldRun| wire_result(run, &cause.ending(None), (0, self.setup.clock.now().as_millis()));
-        for run in self.table().stop(|run: &HeldRun| which(run), ended, now()) {
+    /// Stops all runs that match `is_match`, whether they run or wait for a slot.
+    fn stop(&self, cause: &StopCause, is_match: impl Fn(&RunContext) -> bool) {
+        let stopped_result =
+            |run: &HeldRun| wire_result(run, &cause.ending(None), (0, self.setup.clock.now().as_millis()));
+        for run in self.table().stop(|run: &HeldRun| is_match(run), stopped_result, now()) {
             run.stop(cause.clone());
         }
         self.wake_waiters();
@@ -185,20 +186,22 @@ impl Engine {
     }
 
     /// Stops each run whose own limit the silence has exceeded.
-    fn stop_runs_in_silence(&self, silent: Option<SilencePeriod>) {
-        let Some(SilencePeriod { limit, lasted }) = silent else { return };
+    fn stop_runs_in_silence(&self, silence: Option<SilencePeriod>) {
+        let Some(SilencePeriod { limit, duration }) = silence else { return };
         self.stop(&StopCause::Silence { length: limit }, |run| run.silence_limit(limit) == Some(limit));
         // The message shows whole seconds, except for lengths under one second.
-        let length = if lasted < Duration::from_secs(1) { lasted } else { Duration::from_secs(lasted.as_secs()) };
-        self.stop(&StopCause::Silence { length }, |run| run.silence_limit(limit).is_some_and(|limit| limit <= lasted));
+        let length = if duration < Duration::from_secs(1) { duration } else { Duration::from_secs(duration.as_secs()) };
+        self.stop(&StopCause::Silence { length }, |run| {
+            run.silence_limit(limit).is_some_and(|limit| limit <= duration)
+        });
     }
 
     /// Reports a verdict for runs that should have ended but whose handlers block their threads. Ends the tasks of these runs.
     fn end_stuck(self: &Arc<Self>, now: Instant) {
         let mut table = self.table();
         let grace = self.setup.timing.cancel_grace + STUCK_MARGIN;
-        let stuck = table.take_stuck(now.into_std(), grace);
-        for run in &stuck {
+        let stuck_runs = table.take_stuck(now.into_std(), grace);
+        for run in &stuck_runs {
             if run.stop_cause().is_none() {
                 run.stop(StopCause::TimedOut { timeout: run.timeout().unwrap_or_default() });
             }
@@ -207,19 +210,19 @@ impl Engine {
             run.log_line("error", &ending.message);
             run.end_tasks();
             let (_, started_at) = run.set_started();
-            let instants = (started_at.as_millis(), self.setup.clock.now().max(started_at).as_millis());
-            table.conclude(run, wire_result(run, &ending, instants), now.into_std());
+            let started_and_finished_ms = (started_at.as_millis(), self.setup.clock.now().max(started_at).as_millis());
+            table.conclude(run, wire_result(run, &ending, started_and_finished_ms), now.into_std());
         }
-        let startable = if stuck.is_empty() { Vec::new() } else { table.take_startable(now.into_std()) };
+        let startable_runs = if stuck_runs.is_empty() { Vec::new() } else { table.take_startable(now.into_std()) };
         drop(table);
-        for run in &stuck {
+        for run in &stuck_runs {
             tracing::error!(
                 run_id = %run.run_id(), job = run.job(), handler = run.handler(),
                 "a handler does not yield: it holds its thread and its slot until it returns"
             );
         }
-        if !stuck.is_empty() {
-            self.start(startable);
+        if !stuck_runs.is_empty() {
+            self.start(startable_runs);
             self.wake_waiters();
         }
     }
@@ -233,7 +236,7 @@ impl Engine {
     }
 }
 
-/// Events from sessions.
+// Events from sessions.
 impl Engine {
     pub(crate) fn hello(&self) -> Hello {
         let table = self.table();
@@ -256,7 +259,7 @@ impl Engine {
             handlers: self.catalog.handlers.keys().cloned().collect(),
             held,
             finished,
-            declared: self.catalog.declared.clone(),
+            declared: self.catalog.declared_jobs.clone(),
             handler_infos: self.catalog.handler_infos(),
             protocol: rondel_proto::PROTOCOL,
             process: if self.journal.is_none() { host::process() } else { None },
@@ -292,7 +295,7 @@ impl Engine {
     pub(crate) fn close_link(&self, link: &Link) {
         let logs = self.table().remove_link(link.id(), now());
         let Some(shipping) = &self.setup.shipping else { return };
-        logs.into_iter().for_each(|log| shipping.mark(log));
+        logs.into_iter().for_each(|log| shipping.mark_log(log));
     }
 
     /// Whether any server is connected.
@@ -300,7 +303,6 @@ impl Engine {
         self.table().outbox.links().next().is_some()
     }
 
-    /// The nodes that are connected.
     pub(crate) fn connected_nodes(&self) -> Vec<i64> {
         self.table().outbox.links().map(|link| link.node_id()).collect()
     }
@@ -316,16 +318,16 @@ impl Engine {
         if link.silence_count != self.setup.silence.exceeded_count() {
             return false;
         }
-        let exceeded = self.setup.silence.record_heard(host::uptime());
-        self.stop_runs_in_silence(exceeded);
-        exceeded.is_none()
+        let exceeded_silence = self.setup.silence.record_heard(host::uptime());
+        self.stop_runs_in_silence(exceeded_silence);
+        exceeded_silence.is_none()
     }
 
     pub(crate) fn offer(self: &Arc<Self>, link: &Link, triggers: Triggers) {
         let is_ahead = triggers.triggers.iter().any(|trigger| trigger.start_in_us > 0);
-        let startable = self.table().offer(link, triggers, self.as_ref(), now());
+        let startable_runs = self.table().offer(link, triggers, self.as_ref(), now());
         rondel_failpoint::pass("executor.accepted");
-        self.start(startable);
+        self.start(startable_runs);
         if is_ahead {
             self.ahead_wake.notify_one();
         }
@@ -375,11 +377,11 @@ impl Engine {
                 )
             })
             .collect();
-        let mut known = lock(&self.logged_problems);
-        for line in lines.difference(&known) {
+        let mut logged_problems = lock(&self.logged_problems);
+        for line in lines.difference(&logged_problems) {
             tracing::error!("the server refused a job that this code declares: {line}");
         }
-        *known = lines;
+        *logged_problems = lines;
     }
 
     /// The numbers of running and of queued runs.

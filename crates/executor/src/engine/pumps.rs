@@ -55,8 +55,8 @@ impl Engine {
     pub(super) fn send_reports(&self) {
         // Holding the table's lock keeps the reports of two callers in order.
         let table = self.table();
-        for part in self.setup.pump_reports.take_unsent().into_iter().flat_map(split) {
-            table.outbox.links().for_each(|link| link.push(LinkItem::Pump(part.clone())));
+        for report in self.setup.pump_reports.take_unsent().into_iter().flat_map(split) {
+            table.outbox.links().for_each(|link| link.push(LinkItem::Pump(report.clone())));
         }
     }
 

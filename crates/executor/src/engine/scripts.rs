@@ -30,9 +30,9 @@ impl Engine {
     fn send_script_requests(&self) {
         let requests = self.setup.script_requests.take_unsent();
         let table = self.table();
-        let count = table.outbox.links().count();
-        for (turn, request) in requests {
-            if let Some(link) = turn.checked_rem(count).and_then(|index| table.outbox.links().nth(index)) {
+        let link_count = table.outbox.links().count();
+        for (turn_number, request) in requests {
+            if let Some(link) = turn_number.checked_rem(link_count).and_then(|index| table.outbox.links().nth(index)) {
                 link.push(LinkItem::Script(request));
             }
         }

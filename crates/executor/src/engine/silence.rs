@@ -14,7 +14,7 @@ pub(crate) struct SilencePeriod {
     /// The length of silence at which runs that must not run twice are stopped.
     pub(crate) limit: Duration,
     /// How long the silence has lasted so far.
-    pub(crate) lasted: Duration,
+    pub(crate) duration: Duration,
 }
 
 /// The length of silence after which a run stops; `None` if the run continues. `limit` is the default length.
@@ -27,8 +27,9 @@ pub(crate) fn silence_limit(trigger: &v1::Trigger, limit: Duration) -> Option<Du
         v1::OnSilence::Unspecified => (trigger.serial || trigger.at_most_once).then_some(limit),
         v1::OnSilence::Stop => Some(limit),
         v1::OnSilence::Continue => {
-            let max = u64::try_from(trigger.silence_max_ms).ok().filter(|max| *max > 0);
-            max.map(|max| Duration::from_millis(max).max(limit))
+            let silence_max_ms =
+                u64::try_from(trigger.silence_max_ms).ok().filter(|silence_max_ms| *silence_max_ms > 0);
+            silence_max_ms.map(|silence_max_ms| Duration::from_millis(silence_max_ms).max(limit))
         }
     }
 }
@@ -39,7 +40,7 @@ const SILENCE_LIMIT_DEFAULT: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub(crate) struct Silence {
     /// The limit that the program sets. It takes precedence over the limit of the servers.
-    configured: Option<Duration>,
+    configured_limit: Option<Duration>,
     /// The limit in force, set by the last welcome; 0 before the first. An executor that was never welcomed holds no
     /// runs.
     limit_ms: AtomicU64,
@@ -51,15 +52,20 @@ pub(crate) struct Silence {
 
 impl Silence {
     pub(crate) fn new(configured: Option<Duration>) -> Self {
-        Self { configured, limit_ms: AtomicU64::new(0), heard_ms: AtomicU64::new(0), exceeded_count: AtomicU64::new(0) }
+        Self {
+            configured_limit: configured,
+            limit_ms: AtomicU64::new(0),
+            heard_ms: AtomicU64::new(0),
+            exceeded_count: AtomicU64::new(0),
+        }
     }
 
     /// How long no server has answered; `None` before the first welcome.
     pub(crate) fn current_period(&self, uptime: Duration) -> Option<SilencePeriod> {
-        let limit = self.limit_ms.load(Ordering::Relaxed);
-        let silent = clamped_ms(uptime).saturating_sub(self.heard_ms.load(Ordering::Relaxed));
-        let limit_of_servers = Duration::from_millis(limit);
-        (limit > 0).then_some(SilencePeriod { limit: limit_of_servers, lasted: Duration::from_millis(silent) })
+        let limit_ms = self.limit_ms.load(Ordering::Relaxed);
+        let silence_ms = clamped_ms(uptime).saturating_sub(self.heard_ms.load(Ordering::Relaxed));
+        let limit = Duration::from_millis(limit_ms);
+        (limit_ms > 0).then_some(SilencePeriod { limit, duration: Duration::from_millis(silence_ms) })
     }
 
     /// Records the answer to the hello that was sent at `hello_at`. The server counts as heard at that instant and not
@@ -71,14 +77,15 @@ impl Silence {
         hello_at: Duration,
         uptime: Duration,
     ) -> Option<SilencePeriod> {
-        let exceeded = self.exceeded_period(uptime);
-        if exceeded.is_some() {
+        let exceeded_silence = self.exceeded_period(uptime);
+        if exceeded_silence.is_some() {
             self.exceeded_count.fetch_add(1, Ordering::Relaxed);
         }
-        let by_server = if silence_ms == 0 { SILENCE_LIMIT_DEFAULT } else { Duration::from_millis(silence_ms.into()) };
+        let server_limit =
+            if silence_ms == 0 { SILENCE_LIMIT_DEFAULT } else { Duration::from_millis(silence_ms.into()) };
         self.heard_ms.fetch_max(clamped_ms(hello_at), Ordering::Relaxed);
-        self.limit_ms.store(clamped_ms(self.configured.unwrap_or(by_server)).max(1), Ordering::Relaxed);
-        exceeded
+        self.limit_ms.store(clamped_ms(self.configured_limit.unwrap_or(server_limit)).max(1), Ordering::Relaxed);
+        exceeded_silence
     }
 
     /// The number of silences that were too long so far. Messages on a stream that was opened before the end of the
@@ -91,21 +98,21 @@ impl Silence {
     /// continues until a new welcome: messages that waited in the socket of a paused process may concern runs that
     /// another executor has by now.
     pub(crate) fn record_heard(&self, uptime: Duration) -> Option<SilencePeriod> {
-        let exceeded = self.exceeded_period(uptime);
-        if exceeded.is_none() {
+        let exceeded_silence = self.exceeded_period(uptime);
+        if exceeded_silence.is_none() {
             self.heard_ms.store(clamped_ms(uptime), Ordering::Relaxed);
         }
-        exceeded
+        exceeded_silence
     }
 
     /// The silence, if it is too long for runs that must not run twice.
     pub(crate) fn exceeded_period(&self, uptime: Duration) -> Option<SilencePeriod> {
-        self.current_period(uptime).filter(|silent| silent.lasted >= silent.limit)
+        self.current_period(uptime).filter(|silence| silence.duration >= silence.limit)
     }
 }
 
-fn clamped_ms(length: Duration) -> u64 {
-    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+fn clamped_ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -173,6 +180,6 @@ mod tests {
         let silence = Silence::new(None);
         assert_eq!(silence.current_period(at(9)), None, "no server was heard yet");
         silence.record_welcome(3_000, at(60), at(60));
-        assert_eq!(silence.current_period(at(62)), Some(SilencePeriod { limit: at(3), lasted: at(2) }));
+        assert_eq!(silence.current_period(at(62)), Some(SilencePeriod { limit: at(3), duration: at(2) }));
     }
 }

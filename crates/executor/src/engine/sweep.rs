@@ -32,7 +32,7 @@ impl SweepLoop {
         let mut ticker = tokio::time::interval(engine.setup.timing.sweep_period);
         ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let requested = async {
+            let flush_request = async {
                 match &engine.setup.shipping {
                     Some(shipping) => shipping.wait_for_request().await,
                     None => std::future::pending().await,
@@ -41,7 +41,7 @@ impl SweepLoop {
             tokio::select! {
                 () = engine.setup.lifecycle.soft.cancelled() => return,
                 _ = ticker.tick() => self.tick(Instant::now()),
-                () = requested => self.ship_logs(),
+                () = flush_request => self.ship_logs(),
             }
         }
     }
@@ -72,15 +72,15 @@ impl SweepLoop {
 
     fn ship_logs(&self) {
         let Some(shipping) = &self.engine.setup.shipping else { return };
-        let marked = shipping.take_marked();
-        if marked.is_empty() {
+        let marked_logs = shipping.take_marked_logs();
+        if marked_logs.is_empty() {
             return;
         }
         let table = self.engine.table();
-        for log in marked {
+        for log in marked_logs {
             // The log of a run that has ended is not marked again: its remaining chunks are sent with its result.
             if !table.outbox.send_log(&log) && (log.has_unsent() || log.has_chunks()) && table.is_open(log.key()) {
-                shipping.mark(log);
+                shipping.mark_log(log);
             }
         }
     }

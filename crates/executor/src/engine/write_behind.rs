@@ -36,37 +36,37 @@ impl JournalLoop {
             if results.is_empty() {
                 break;
             }
-            let written = self.on_disk({
+            let append = self.write_journal({
                 let results = results.clone();
                 move |journal| journal.append(&results)
             });
-            let on_disk = written.await;
-            if on_disk && std::mem::take(&mut self.has_failed) {
+            let is_written = append.await;
+            if is_written && std::mem::take(&mut self.has_failed) {
                 tracing::info!("the journal of results can be written again");
             }
             rondel_failpoint::pass("executor.journaled");
-            self.engine.table().send_journaled(&results, on_disk, super::now());
+            self.engine.table().send_journaled(&results, is_written, super::now());
         }
         self.shrink().await;
         if self.journal.is_welcome_pending() {
-            self.on_disk(Journal::store_welcome).await;
+            self.write_journal(Journal::store_welcome).await;
         }
     }
 
     /// Empties the journal if none of its lines is needed, and rewrites it if few are.
     async fn shrink(&mut self) {
-        let needed = self.engine.table().outbox.unacked_journaled_count();
-        if !self.journal.wants_shrinking(needed) {
+        let needed_count = self.engine.table().outbox.unacked_journaled_count();
+        if !self.journal.needs_shrinking(needed_count) {
             return;
         }
-        let kept: Vec<_> = self.engine.table().outbox.unacked_journaled().cloned().collect();
-        self.on_disk(move |journal| journal.rewrite(&kept)).await;
+        let unacked_results: Vec<_> = self.engine.table().outbox.unacked_journaled().cloned().collect();
+        self.write_journal(move |journal| journal.rewrite(&unacked_results)).await;
     }
 
-    async fn on_disk(&mut self, write: impl FnOnce(&Journal) -> std::io::Result<()> + Send + 'static) -> bool {
+    async fn write_journal(&mut self, write: impl FnOnce(&Journal) -> std::io::Result<()> + Send + 'static) -> bool {
         let journal = Arc::clone(&self.journal);
-        let written = self.engine.setup.lifecycle.tracker.spawn_blocking(move || write(&journal)).await;
-        let error = match written {
+        let write_result = self.engine.setup.lifecycle.tracker.spawn_blocking(move || write(&journal)).await;
+        let error = match write_result {
             Ok(Ok(())) => return true,
             Ok(Err(error)) => error.to_string(),
             Err(error) => error.to_string(),

@@ -48,7 +48,7 @@ pub(crate) struct RunLog {
 
 #[derive(Default)]
 struct State {
-    pending: Vec<LogLine>,
+    pending_lines: Vec<LogLine>,
     pending_bytes: usize,
     /// Lines dropped since the last chunk was made.
     dropped_lines: u64,
@@ -64,7 +64,7 @@ struct State {
     chunk_bytes: usize,
     next_sequence: i64,
     /// The id of the stream that got the first `sent_chunks` chunks. Another stream gets all chunks again.
-    link: u64,
+    link_id: u64,
     sent_chunks: usize,
     sent_bytes: usize,
 }
@@ -75,9 +75,9 @@ struct UnackedChunk {
 }
 
 impl RunLog {
-    /// `link` is the id of the stream that the run came from.
-    pub(crate) fn new(key: RunKey, link: u64, shipping: Option<Arc<LogShipping>>, limit: LogLimit) -> Arc<Self> {
-        let state = Mutex::new(State { link, ..State::default() });
+    /// `link_id` is the id of the stream that the run came from.
+    pub(crate) fn new(key: RunKey, link_id: u64, shipping: Option<Arc<LogShipping>>, limit: LogLimit) -> Arc<Self> {
+        let state = Mutex::new(State { link_id, ..State::default() });
         Arc::new(Self { key, masks: OnceLock::new(), shipping, limit, state, room_freed: Notify::new() })
     }
 
@@ -97,11 +97,11 @@ impl RunLog {
     /// Adds a text, line by line.
     pub(crate) fn push(self: &Arc<Self>, level: &'static str, at: Timestamp, text: &str) {
         let masks = self.masks.get();
-        let none = Masks::default();
+        let no_masks = Masks::default();
         // The text is masked as a whole before it is split, because a secret may span lines.
-        let masked = masks.unwrap_or(&none).apply(text);
-        for text in masked.trim_end_matches('\n').split('\n') {
-            self.push_line(level, at, line::sanitize(text, &none));
+        let masked_text = masks.unwrap_or(&no_masks).apply(text);
+        for text in masked_text.trim_end_matches('\n').split('\n') {
+            self.push_line(level, at, line::sanitize(text, &no_masks));
         }
     }
 
@@ -124,8 +124,8 @@ impl RunLog {
                 "… of what follows only the end is kept, and shown when the run is over: the log of one attempt has room for {}",
                 self.limit
             );
-            let mark = LogLine { at_ms: at.as_millis(), level: "warn".to_owned(), text };
-            return self.append(&mut state, mark, LINE_OVERHEAD);
+            let cut_line = LogLine { at_ms: at.as_millis(), level: "warn".to_owned(), text };
+            return self.append(&mut state, cut_line, LINE_OVERHEAD);
         }
         if !self.has_room_for(&state, bytes, UNSENT_BYTES_MAX) {
             state.dropped_lines += 1;
@@ -136,10 +136,10 @@ impl RunLog {
         self.append(&mut state, line, bytes);
     }
 
-    /// Whether `bytes` more fit: into `max` unsent bytes of this log, and into the limit of all logs.
-    fn has_room_for(&self, state: &State, bytes: usize, max: usize) -> bool {
-        let unsent = state.pending_bytes + state.chunk_bytes - state.sent_bytes;
-        self.shipping.as_ref().is_none_or(|shipping| unsent + bytes <= max && shipping.has_room(bytes))
+    /// Whether `bytes` more fit: into `bytes_max` unsent bytes of this log, and into the limit of all logs.
+    fn has_room_for(&self, state: &State, bytes: usize, bytes_max: usize) -> bool {
+        let unsent_bytes = state.pending_bytes + state.chunk_bytes - state.sent_bytes;
+        self.shipping.as_ref().is_none_or(|shipping| unsent_bytes + bytes <= bytes_max && shipping.has_room(bytes))
     }
 
     /// Whether the kept beginning of the log has reached its limit. Of further lines, only the last ones are kept.
@@ -157,12 +157,12 @@ impl RunLog {
     /// Resolves when there is room.
     pub(crate) async fn wait_for_room(&self) {
         loop {
-            let mut changed = std::pin::pin!(self.room_freed.notified());
-            changed.as_mut().enable();
+            let mut room_change = std::pin::pin!(self.room_freed.notified());
+            room_change.as_mut().enable();
             if self.has_room() {
                 return;
             }
-            changed.await;
+            room_change.await;
         }
     }
 
@@ -174,13 +174,13 @@ impl RunLog {
     }
 
     fn append(self: &Arc<Self>, state: &mut State, line: LogLine, bytes: usize) {
-        let first = state.pending.is_empty();
-        state.pending.push(line);
+        let is_first = state.pending_lines.is_empty();
+        state.pending_lines.push(line);
         state.pending_bytes += bytes;
         let Some(shipping) = &self.shipping else { return };
         shipping.add_bytes(bytes);
-        if first {
-            shipping.mark(Arc::clone(self));
+        if is_first {
+            shipping.mark_log(Arc::clone(self));
         }
         if state.pending_bytes >= CHUNK_BYTES {
             state.seal(self.key);
@@ -191,7 +191,7 @@ impl RunLog {
     /// The lines that stayed here because no server collects them.
     pub(crate) fn lines(&self) -> Vec<LogText> {
         let state = lock(&self.state);
-        state.pending.iter().map(|line| LogText { level: line.level.clone(), text: line.text.clone() }).collect()
+        state.pending_lines.iter().map(|line| LogText { level: line.level.clone(), text: line.text.clone() }).collect()
     }
 
     fn release_bytes(&self, bytes: usize) {
@@ -203,15 +203,15 @@ impl RunLog {
 
 impl TableLog for RunLog {
     /// The id of the stream that has, or will get, its chunks.
-    fn link(&self) -> u64 {
-        lock(&self.state).link
+    fn link_id(&self) -> u64 {
+        lock(&self.state).link_id
     }
 
     /// Accepts no more lines. If the log exceeded its limit, its last lines are appended to the stored beginning.
     fn close(self: &Arc<Self>) {
         let mut state = lock(&self.state);
         state.is_closed = true;
-        let at_ms = state.pending.last().map_or(0, |line| line.at_ms);
+        let at_ms = state.pending_lines.last().map_or(0, |line| line.at_ms);
         for line in state.tail.take().into_iter().flat_map(|tail| tail.into_lines(self.limit, at_ms)) {
             let bytes = line_cost(&line.text);
             self.append(&mut state, line, bytes);
@@ -223,20 +223,20 @@ impl TableLog for RunLog {
         self.room_freed.notify_waiters();
     }
 
-    /// The chunks that `link` has not got yet, up to the limit of unacknowledged bytes; with `flush`, all of them.
-    fn collect(&self, link: u64, flush: bool) -> Vec<LogChunk> {
+    /// The chunks that the stream `link_id` has not got yet, up to the limit of unacknowledged bytes; with `flush`, all of them.
+    fn collect(&self, link_id: u64, flush: bool) -> Vec<LogChunk> {
         let mut state = lock(&self.state);
         state.seal(self.key);
-        if state.link != link {
-            (state.link, state.sent_chunks, state.sent_bytes) = (link, 0, 0);
+        if state.link_id != link_id {
+            (state.link_id, state.sent_chunks, state.sent_bytes) = (link_id, 0, 0);
         }
         let mut chunks = Vec::new();
-        while let Some(unacked) = state.chunks.get(state.sent_chunks) {
-            if !flush && state.sent_bytes + unacked.bytes > UNACKED_BYTES_MAX {
+        while let Some(entry) = state.chunks.get(state.sent_chunks) {
+            if !flush && state.sent_bytes + entry.bytes > UNACKED_BYTES_MAX {
                 break;
             }
-            chunks.push(unacked.chunk.clone());
-            state.sent_bytes += unacked.bytes;
+            chunks.push(entry.chunk.clone());
+            state.sent_bytes += entry.bytes;
             state.sent_chunks += 1;
         }
         drop(state);
@@ -247,14 +247,14 @@ impl TableLog for RunLog {
     /// Forgets the chunks up to `sequence`, which are durable.
     fn record_ack(&self, sequence: i64) {
         let mut state = lock(&self.state);
-        while state.chunks.front().is_some_and(|unacked| unacked.chunk.sequence <= sequence) {
-            let Some(unacked) = state.chunks.pop_front() else { break };
-            state.chunk_bytes -= unacked.bytes;
+        while state.chunks.front().is_some_and(|entry| entry.chunk.sequence <= sequence) {
+            let Some(entry) = state.chunks.pop_front() else { break };
+            state.chunk_bytes -= entry.bytes;
             if state.sent_chunks > 0 {
                 state.sent_chunks -= 1;
-                state.sent_bytes -= unacked.bytes;
+                state.sent_bytes -= entry.bytes;
             }
-            self.release_bytes(unacked.bytes);
+            self.release_bytes(entry.bytes);
         }
         drop(state);
         self.room_freed.notify_waiters();
@@ -268,17 +268,17 @@ impl TableLog for RunLog {
     /// Whether lines or chunks are left that no stream has got.
     fn has_unsent(&self) -> bool {
         let state = lock(&self.state);
-        !state.pending.is_empty() || state.sent_chunks < state.chunks.len()
+        !state.pending_lines.is_empty() || state.sent_chunks < state.chunks.len()
     }
 }
 
 impl Drop for RunLog {
     fn drop(&mut self) {
-        let left = {
+        let unsent_bytes = {
             let state = lock(&self.state);
             state.pending_bytes + state.chunk_bytes
         };
-        self.release_bytes(left);
+        self.release_bytes(unsent_bytes);
     }
 }
 
@@ -291,14 +291,14 @@ impl State {
     /// Makes a chunk of the pending lines. The chunk also carries the count of dropped lines; without pending lines, the
     /// count waits for the next line or for the end of the log.
     fn seal(&mut self, key: RunKey) {
-        if self.pending.is_empty() && (self.dropped_lines == 0 || !self.is_closed) {
+        if self.pending_lines.is_empty() && (self.dropped_lines == 0 || !self.is_closed) {
             return;
         }
         let chunk = LogChunk {
             run_id: key.run.get(),
             attempt: key.attempt,
             sequence: self.next_sequence,
-            lines: std::mem::take(&mut self.pending),
+            lines: std::mem::take(&mut self.pending_lines),
             dropped: std::mem::take(&mut self.dropped_lines),
         };
         self.next_sequence += 1;
@@ -387,7 +387,7 @@ mod tests {
         }
         log.close();
         collect();
-        shipping.take_marked();
+        shipping.take_marked_logs();
         drop(log);
         assert_eq!(shipping.buffered_bytes(), 0);
         texts
@@ -428,7 +428,7 @@ mod tests {
         let (log, shipping) = log();
         push(&log, "a line");
         assert!(shipping.buffered_bytes() > 0);
-        shipping.take_marked();
+        shipping.take_marked_logs();
         drop(log);
         assert_eq!(shipping.buffered_bytes(), 0);
     }

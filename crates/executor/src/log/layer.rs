@@ -62,14 +62,14 @@ struct Text {
 
 impl Text {
     fn add(&mut self, field: &Field, value: fmt::Arguments<'_>) {
-        let written = match field.name() {
+        let write_result = match field.name() {
             "message" => self.message.write_fmt(value),
             // A record of the `log` crate carries its target and its place in the code as fields.
             "log.target" | "log.module_path" | "log.file" | "log.line" => Ok(()),
             name => write!(self.fields, " {name}={value}"),
         };
         // Formatting fails only in a value's own `Debug`; the text is cut there.
-        if written.is_err() {
+        if write_result.is_err() {
             self.fields.push_str(" …");
         }
     }

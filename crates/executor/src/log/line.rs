@@ -9,13 +9,14 @@ const CUT_MARK: &str = " … [line cut]";
 
 /// Masks secrets, replaces NUL (no database stores it in a text) and cuts with a visible mark.
 pub(crate) fn sanitize(text: &str, masks: &Masks) -> String {
-    let masked = masks.apply(text.trim_end_matches(['\n', '\r']));
-    let clean = if masked.contains('\0') { masked.replace('\0', "\u{fffd}") } else { masked.into_owned() };
-    if clean.len() <= LINE_BYTES_MAX {
-        return clean;
+    let masked_text = masks.apply(text.trim_end_matches(['\n', '\r']));
+    let clean_text =
+        if masked_text.contains('\0') { masked_text.replace('\0', "\u{fffd}") } else { masked_text.into_owned() };
+    if clean_text.len() <= LINE_BYTES_MAX {
+        return clean_text;
     }
-    let end = clean.floor_char_boundary(LINE_BYTES_MAX - CUT_MARK.len());
-    format!("{}{CUT_MARK}", &clean[..end])
+    let end = clean_text.floor_char_boundary(LINE_BYTES_MAX - CUT_MARK.len());
+    format!("{}{CUT_MARK}", &clean_text[..end])
 }
 
 #[cfg(test)]

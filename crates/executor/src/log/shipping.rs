@@ -15,26 +15,26 @@ const BUFFERED_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub(crate) struct LogShipping {
     logs_to_send: Mutex<Vec<Arc<RunLog>>>,
     buffered_bytes: AtomicUsize,
-    requested: Notify,
+    request_wake: Notify,
 }
 
 impl LogShipping {
     /// Marks a log as having lines to send.
-    pub(crate) fn mark(&self, log: Arc<RunLog>) {
+    pub(crate) fn mark_log(&self, log: Arc<RunLog>) {
         lock(&self.logs_to_send).push(log);
     }
 
-    pub(crate) fn take_marked(&self) -> Vec<Arc<RunLog>> {
+    pub(crate) fn take_marked_logs(&self) -> Vec<Arc<RunLog>> {
         std::mem::take(&mut *lock(&self.logs_to_send))
     }
 
     /// Requests shipping before the next sweep, because a chunk is full.
     pub(crate) fn request(&self) {
-        self.requested.notify_one();
+        self.request_wake.notify_one();
     }
 
     pub(crate) async fn wait_for_request(&self) {
-        self.requested.notified().await;
+        self.request_wake.notified().await;
     }
 
     pub(crate) fn has_room(&self, bytes: usize) -> bool {

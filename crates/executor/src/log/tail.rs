@@ -25,9 +25,9 @@ impl Tail {
         self.bytes += line_cost(&line.text);
         self.lines.push_back(line);
         while self.bytes > self.limit.bytes || self.lines.len() > self.limit.lines {
-            let Some(oldest) = self.lines.pop_front() else { break };
-            self.bytes -= line_cost(&oldest.text);
-            self.leave_out(1, oldest.text.len() as u64);
+            let Some(oldest_line) = self.lines.pop_front() else { break };
+            self.bytes -= line_cost(&oldest_line.text);
+            self.leave_out(1, oldest_line.text.len() as u64);
         }
     }
 
@@ -38,15 +38,15 @@ impl Tail {
     }
 
     /// The last lines. If lines before them were left out, the first line counts those.
-    pub(super) fn into_lines(self, whole: LogLimit, at_ms: i64) -> impl Iterator<Item = LogLine> {
+    pub(super) fn into_lines(self, limit: LogLimit, at_ms: i64) -> impl Iterator<Item = LogLine> {
         let (lines, bytes) = (self.dropped_lines, Bytes(self.dropped_bytes));
-        let mark = (self.dropped_bytes > 0 || lines > 0).then(|| LogLine {
+        let omission_line = (self.dropped_bytes > 0 || lines > 0).then(|| LogLine {
             at_ms: self.lines.front().map_or(at_ms, |line| line.at_ms),
             level: "warn".to_owned(),
             text: format!(
-                "… {lines} lines ({bytes}) are left out here: the log of one attempt has room for {whole}; its end follows"
+                "… {lines} lines ({bytes}) are left out here: the log of one attempt has room for {limit}; its end follows"
             ),
         });
-        mark.into_iter().chain(self.lines)
+        omission_line.into_iter().chain(self.lines)
     }
 }

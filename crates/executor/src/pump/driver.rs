@@ -42,7 +42,6 @@ impl<R: Clone + Send> Checkpoints for Shared<R> {
 /// The result of a call, which runs in a task of its own.
 type CallResult<T> = Result<Result<T, JobError>, JoinError>;
 
-/// A call that has returned.
 enum ReturnedCall<R> {
     Fetch(CallResult<Vec<Row<R>>>),
     Execution { number: u64, item: String, result: CallResult<()> },
@@ -105,16 +104,16 @@ impl<P: Pump> Driver<P> {
                 () = self.run.wait_until_stopped(), if !self.is_stopped => {}
                 () = mailbox.leaving().cancelled(), if !self.is_leaving => {}
                 () = mailbox.wait_for_wake() => {}
-                Some(returned) = self.calls.next(), if !self.calls.is_empty() => self.finish_call(returned),
+                Some(returned_call) = self.calls.next(), if !self.calls.is_empty() => self.finish_call(returned_call),
                 () = wait_until(wake_at) => {}
             }
         }
         let mut group = self.group();
         let report = group.full_report(now());
-        let how = ending(self.run.stop_cause(), &group, self.failed_selects);
+        let ending = ending(self.run.stop_cause(), &group, self.failed_selects);
         drop(group);
         self.run.setup().pump_reports.publish(report);
-        how
+        ending
     }
 
     fn group(&self) -> MutexGuard<'_, Group<P::Row>> {
@@ -135,15 +134,15 @@ impl<P: Pump> Driver<P> {
                 Step::Abort(Task::Execution(number)) => {
                     self.executions.get(&number).into_iter().for_each(AbortHandle::abort);
                 }
-                Step::Wait(until) => return Some(until),
+                Step::Wait(wake_at) => return Some(wake_at),
                 Step::Ended => return None,
             }
         }
     }
 
     fn apply_stop(&mut self) {
-        if let Some(SilencePeriod { limit, lasted }) = self.run.setup().silence.exceeded_period(host::uptime())
-            && self.run.silence_limit(limit).is_some_and(|own| own <= lasted)
+        if let Some(SilencePeriod { limit, duration }) = self.run.setup().silence.exceeded_period(host::uptime())
+            && self.run.silence_limit(limit).is_some_and(|own_limit| own_limit <= duration)
         {
             self.run.stop(StopCause::Silence { length: limit });
         }
@@ -167,8 +166,8 @@ impl<P: Pump> Driver<P> {
             None => false,
             Some(TestLimit::Dry) => self.group().is_dry(),
             Some(TestLimit::Rows(count)) => {
-                let total = self.group().total();
-                total.done + total.failed >= count
+                let counts = self.group().total();
+                counts.done + counts.failed >= count
             }
         }
     }
@@ -180,7 +179,7 @@ impl<P: Pump> Driver<P> {
     }
 }
 
-/// Calls of the pump.
+// Calls of the pump.
 impl<P: Pump> Driver<P> {
     fn context(&self, epochs: BTreeMap<String, i64>) -> PumpContext {
         PumpContext::new(&self.run, epochs, Arc::clone(&self.shared) as Arc<dyn Checkpoints>)
@@ -207,18 +206,18 @@ impl<P: Pump> Driver<P> {
         self.calls.push(Box::pin(async move { ReturnedCall::Execution { number, item, result: handle.await } }));
     }
 
-    fn finish_call(&mut self, returned: ReturnedCall<P::Row>) {
-        match returned {
+    fn finish_call(&mut self, returned_call: ReturnedCall<P::Row>) {
+        match returned_call {
             ReturnedCall::Fetch(result) => self.end_select(result),
             ReturnedCall::Execution { number, item, result } => {
                 self.executions.remove(&number);
-                let (how, error) = match result {
+                let (end, error) = match result {
                     Ok(Ok(())) => (ExecutionEnd::Done, String::new()),
                     Ok(Err(error)) => (ExecutionEnd::Failed, error.message),
                     Err(error) if error.is_panic() => (ExecutionEnd::Failed, panic_message(&*error.into_panic())),
                     Err(_) => (ExecutionEnd::Aborted, "aborted before its end".to_owned()),
                 };
-                let failures = self.group().end_execution(number, how, now());
+                let failures = self.group().end_execution(number, end, now());
                 if !failures.is_empty() {
                     self.run.log_line("warn", &failed_rows_line(&item, &failures, &error));
                 }
@@ -231,8 +230,8 @@ impl<P: Pump> Driver<P> {
         let error = match result {
             Ok(Ok(rows)) => {
                 let fetched_at = self.run.setup().clock.now();
-                let found = self.group().accept_fetched(rows, now(), fetched_at);
-                if let Some(line) = dropped_rows_line(&found, self.limits.fetch) {
+                let counts = self.group().accept_fetched(rows, now(), fetched_at);
+                if let Some(line) = dropped_rows_line(&counts, self.limits.fetch) {
                     self.run.log_line("warn", &line);
                 }
                 return;
@@ -248,23 +247,23 @@ impl<P: Pump> Driver<P> {
 }
 
 /// A warning about returned rows that are not executed, if there are any.
-fn dropped_rows_line(found: &FetchCounts, limit: usize) -> Option<String> {
-    let FetchCounts { surplus, foreign, .. } = *found;
-    let beyond = (surplus > 0).then(|| format!("{surplus} rows beyond the {limit} that were requested"));
-    let of_others =
+fn dropped_rows_line(counts: &FetchCounts, limit: usize) -> Option<String> {
+    let FetchCounts { surplus, foreign, .. } = *counts;
+    let surplus_text = (surplus > 0).then(|| format!("{surplus} rows beyond the {limit} that were requested"));
+    let foreign_text =
         (foreign > 0).then(|| format!("{foreign} rows of items that were not requested or are no longer held"));
-    let parts: Vec<String> = beyond.into_iter().chain(of_others).collect();
-    (!parts.is_empty()).then(|| format!("select returned {}; they are dropped", parts.join(" and ")))
+    let texts: Vec<String> = surplus_text.into_iter().chain(foreign_text).collect();
+    (!texts.is_empty()).then(|| format!("select returned {}; they are dropped", texts.join(" and ")))
 }
 
 fn failed_rows_line(item: &str, failures: &[Failure], error: &str) -> String {
     let keys = key_list(failures.iter().map(|failure| failure.key.as_str()));
-    let waits: Vec<Duration> = failures.iter().filter_map(|failure| failure.retry_after).collect();
-    let retried = match (waits.len(), waits.iter().min()) {
+    let delays: Vec<Duration> = failures.iter().filter_map(|failure| failure.retry_after).collect();
+    let retry_text = match (delays.len(), delays.iter().min()) {
         (count, Some(wait)) if count == failures.len() => format!("; tried again in {}", format_duration(*wait)),
         (count, Some(wait)) => format!("; {count} of them tried again in {}", format_duration(*wait)),
         _ => String::new(),
     };
     let rows = if failures.len() == 1 { "row" } else { "rows" };
-    format!("{rows} {keys} of item {item} failed: {error}{retried}")
+    format!("{rows} {keys} of item {item} failed: {error}{retry_text}")
 }

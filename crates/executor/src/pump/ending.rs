@@ -15,15 +15,15 @@ pub(super) fn ending<R: Clone>(cause: Option<&StopCause>, group: &Group<R>, fail
     let Counts { rows, done, failed, .. } = group.total();
     let mut counts = serde_json::json!({"fetched": rows, "done": done, "failed": failed});
     let mut message = format!("fetched {rows}, done {done}, failed {failed}");
-    let left = group.failed_rows();
-    if left.len() > 0 {
-        counts["failed_for_good"] = left.len().into();
-        message = format!("{message}; failed for good: {}", key_list(left));
+    let failed_rows = group.failed_rows();
+    if failed_rows.len() > 0 {
+        counts["failed_for_good"] = failed_rows.len().into();
+        message = format!("{message}; failed for good: {}", key_list(failed_rows));
     }
     if failed_selects > 0 {
         counts["failed_selects"] = failed_selects.into();
-        let and_last = if group.has_failed_select() { ", and the last one did" } else { "" };
-        message = format!("{message}; {failed_selects} selects failed{and_last}");
+        let last_select_text = if group.has_failed_select() { ", and the last one did" } else { "" };
+        message = format!("{message}; {failed_selects} selects failed{last_select_text}");
     }
     let ending = match cause {
         None | Some(StopCause::Drained) => Ending::yielded(message),
@@ -38,7 +38,7 @@ pub(super) fn ending<R: Clone>(cause: Option<&StopCause>, group: &Group<R>, fail
 
 /// The first of these keys, and the number of the others.
 pub(super) fn key_list<'k>(keys: impl ExactSizeIterator<Item = &'k str>) -> String {
-    let more = keys.len().saturating_sub(NAMED_COUNT_MAX);
-    let named = keys.take(NAMED_COUNT_MAX).collect::<Vec<_>>().join(", ");
-    if more > 0 { format!("{named} and {more} more") } else { named }
+    let more_count = keys.len().saturating_sub(NAMED_COUNT_MAX);
+    let names = keys.take(NAMED_COUNT_MAX).collect::<Vec<_>>().join(", ");
+    if more_count > 0 { format!("{names} and {more_count} more") } else { names }
 }

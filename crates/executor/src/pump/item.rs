@@ -35,7 +35,7 @@ impl Item {
     /// # Errors
     /// The parameters do not fit the type.
     pub fn params<T: DeserializeOwned>(&self) -> Result<T, JobError> {
-        let wrong = |error| JobError::terminal(format_args!("params of item {:?}: {error}", self.name));
-        read_with_place(&mut serde_json::Deserializer::from_str(self.raw_params())).map_err(wrong)
+        let params_error = |error| JobError::terminal(format_args!("params of item {:?}: {error}", self.name));
+        read_with_place(&mut serde_json::Deserializer::from_str(self.raw_params())).map_err(params_error)
     }
 }

@@ -20,7 +20,7 @@ pub struct OrderMailbox {
     order: Mutex<Option<PumpOrder>>,
     wake: Notify,
     /// Cancelled when the executor drains: the group releases its items and ends.
-    leaving: CancellationToken,
+    leave_token: CancellationToken,
     test_limit: OnceLock<TestLimit>,
 }
 
@@ -36,12 +36,12 @@ pub(crate) enum TestLimit {
 impl OrderMailbox {
     /// Puts an order in the mailbox, unless a newer one waits there.
     pub fn put(&self, order: PumpOrder) {
-        let mut waiting = lock(&self.order);
-        let is_older = |one: &PumpOrder| (order.term, order.number) < (one.term, one.number);
-        if !waiting.as_ref().is_some_and(is_older) || mutant::on(Mutant::OlderOrderIsTaken) {
-            *waiting = Some(order);
+        let mut waiting_order = lock(&self.order);
+        let is_older = |other_order: &PumpOrder| (order.term, order.number) < (other_order.term, other_order.number);
+        if !waiting_order.as_ref().is_some_and(is_older) || mutant::on(Mutant::OlderOrderIsTaken) {
+            *waiting_order = Some(order);
         }
-        drop(waiting);
+        drop(waiting_order);
         self.wake();
     }
 
@@ -52,12 +52,12 @@ impl OrderMailbox {
 
     /// Asks the group to release its items and end, because the executor drains.
     pub fn leave(&self) {
-        self.leaving.cancel();
+        self.leave_token.cancel();
     }
 
     /// The token that is cancelled once the executor drains.
     pub fn leaving(&self) -> &CancellationToken {
-        &self.leaving
+        &self.leave_token
     }
 
     /// Wakes the group.
@@ -83,7 +83,7 @@ impl OrderMailbox {
 /// reports before the results, so that no server learns of a group's end before the last state of its items.
 #[derive(Debug, Default)]
 pub struct Reports {
-    last: Mutex<BTreeMap<RunKey, LastReport>>,
+    last_reports: Mutex<BTreeMap<RunKey, LastReport>>,
     wake: Notify,
 }
 
@@ -97,37 +97,37 @@ impl Reports {
     /// Stores a group's report, which replaces its previous one, and wakes the sender.
     pub fn publish(&self, report: PumpReport) {
         let key = RunKey::new(report.run_id, report.attempt);
-        lock(&self.last).insert(key, LastReport { report, is_sent: false });
+        lock(&self.last_reports).insert(key, LastReport { report, is_sent: false });
         self.wake.notify_one();
     }
 
     /// The reports that were not sent on any stream yet.
     #[must_use]
     pub fn take_unsent(&self) -> Vec<PumpReport> {
-        let mut last = lock(&self.last);
-        let mut unsent = Vec::new();
-        for one in last.values_mut().filter(|one| !one.is_sent) {
-            one.is_sent = true;
-            unsent.push(one.report.clone());
+        let mut last_reports = lock(&self.last_reports);
+        let mut unsent_reports = Vec::new();
+        for last_report in last_reports.values_mut().filter(|last_report| !last_report.is_sent) {
+            last_report.is_sent = true;
+            unsent_reports.push(last_report.report.clone());
         }
-        unsent
+        unsent_reports
     }
 
     /// The last report of each group.
     #[must_use]
     pub fn all(&self) -> Vec<PumpReport> {
-        lock(&self.last).values().map(|one| one.report.clone()).collect()
+        lock(&self.last_reports).values().map(|last_report| last_report.report.clone()).collect()
     }
 
     /// The last report of a group.
     #[must_use]
     pub fn get(&self, key: RunKey) -> Option<PumpReport> {
-        lock(&self.last).get(&key).map(|one| one.report.clone())
+        lock(&self.last_reports).get(&key).map(|last_report| last_report.report.clone())
     }
 
     /// Forgets a group when a server has the result of its run.
     pub fn forget(&self, key: RunKey) {
-        lock(&self.last).remove(&key);
+        lock(&self.last_reports).remove(&key);
     }
 
     /// Resolves when a report was published.

@@ -34,7 +34,7 @@ pub struct TestPump {
     items: Vec<PumpItem>,
     trigger: Trigger,
     states: States,
-    until: TestLimit,
+    limit: TestLimit,
     time_limit: Duration,
 }
 
@@ -68,7 +68,7 @@ impl TestPump {
             items: Vec::new(),
             trigger,
             states: States::default(),
-            until: TestLimit::Dry,
+            limit: TestLimit::Dry,
             time_limit: TIME_LIMIT,
         }
     }
@@ -153,7 +153,7 @@ impl TestPump {
     /// Ends the test after this many rows were executed, done or failed; by default it ends when no item has any more
     /// rows.
     pub fn until_rows(mut self, count: u64) -> Self {
-        self.until = TestLimit::Rows(count);
+        self.limit = TestLimit::Rows(count);
         self
     }
 
@@ -169,20 +169,20 @@ impl TestPump {
         let run = RunContext::new(&Arc::new(Setup::new(self.states, Timing::default())), self.trigger, 0);
         if let Some(mailbox) = run.order_mailbox() {
             mailbox.put(PumpOrder { run_id: 1, attempt: 1, term: 1, number: 1, items: self.items, r#yield: false });
-            mailbox.set_test_limit(self.until);
+            mailbox.set_test_limit(self.limit);
         }
         let subscriber = tracing_subscriber::registry().with(log_layer());
-        let execute = attempt::execute(&run, self.handler).with_subscriber(subscriber);
-        tokio::pin!(execute);
-        let ended = match tokio::time::timeout(self.time_limit, &mut execute).await {
-            Ok(ended) => ended,
+        let execution = attempt::execute(&run, self.handler).with_subscriber(subscriber);
+        tokio::pin!(execution);
+        let ended_attempt = match tokio::time::timeout(self.time_limit, &mut execution).await {
+            Ok(ended_attempt) => ended_attempt,
             Err(_) => {
                 let by = format!("the test after {}", time::format_duration(self.time_limit));
                 run.stop(StopCause::Cancelled { by });
-                execute.await
+                execution.await
             }
         };
-        PumpOutcome::new(&run, ended.ending)
+        PumpOutcome::new(&run, ended_attempt.ending)
     }
 }
 
@@ -251,7 +251,7 @@ impl PumpOutcome {
     /// The last checkpoint of an item; empty for none.
     #[must_use]
     pub fn checkpoint(&self, item: &str) -> &str {
-        self.items.iter().find(|one| one.name == item).map_or("", |item| item.checkpoint.as_str())
+        self.items.iter().find(|candidate| candidate.name == item).map_or("", |item| item.checkpoint.as_str())
     }
 
     /// The message of the run.

@@ -65,16 +65,16 @@ struct Inner {
     stop: StopCell,
     progress: ProgressCell,
     /// The params with their secrets filled in.
-    resolved: OnceLock<String>,
+    resolved_params: OnceLock<String>,
     /// Tasks that end with the run; `None` once it has ended.
     tasks: Mutex<Option<Vec<AbortHandle>>>,
     /// Whether a blocking handler has begun on its thread, where it cannot be aborted.
-    is_on_thread: AtomicBool,
-    arrived: Instant,
+    is_on_blocking_thread: AtomicBool,
+    arrived_at: Instant,
     /// When the handler began, by this host's clock and by the server's.
-    started: OnceLock<(Instant, Timestamp)>,
+    start_times: OnceLock<(Instant, Timestamp)>,
     /// The run's own span, if this program exports it.
-    exported: OnceLock<TraceParent>,
+    exported_span: OnceLock<TraceParent>,
     /// The mailbox for orders, if the run is a group of a pump job.
     order_mailbox: Option<Arc<OrderMailbox>>,
 }
@@ -89,7 +89,7 @@ struct ProgressCell {
 }
 
 impl RunContext {
-    /// The run's id.
+    /// The id of the run, the same in all its attempts.
     #[must_use]
     pub fn run_id(&self) -> RunId {
         self.inner.key.run
@@ -101,13 +101,13 @@ impl RunContext {
         self.inner.key.attempt
     }
 
-    /// The job's name.
+    /// The name of the job that the run belongs to.
     #[must_use]
     pub fn job(&self) -> &str {
         &self.inner.trigger.job
     }
 
-    /// The job's id.
+    /// The id of the job that the run belongs to.
     #[must_use]
     pub fn job_id(&self) -> JobId {
         JobId::new(self.inner.trigger.job_id)
@@ -158,8 +158,8 @@ impl RunContext {
 
     /// The parameters that the job's definition gives this shard alone, as JSON text.
     pub(crate) fn shard_params(&self) -> &str {
-        let raw = self.inner.trigger.shard_params.as_str();
-        if raw.is_empty() { "null" } else { raw }
+        let params = self.inner.trigger.shard_params.as_str();
+        if params.is_empty() { "null" } else { params }
     }
 
     /// A number that rises with each start of the job's runs, as a fencing token for your own store.
@@ -177,22 +177,22 @@ impl RunContext {
     /// When the attempt's timeout ends; `None` for no limit.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        let started = self.inner.started.get().map_or(self.inner.arrived, |(started, _)| *started);
-        self.timeout().and_then(|timeout| started.checked_add(timeout))
+        let started_at = self.inner.start_times.get().map_or(self.inner.arrived_at, |(started_at, _)| *started_at);
+        self.timeout().and_then(|timeout| started_at.checked_add(timeout))
     }
 
     /// The parent span for requests that the handler makes, to be sent as `traceparent`. It is the run's own span if
     /// the program exports traces, else the server's; `None` if the run is not traced.
     #[must_use]
     pub fn traceparent(&self) -> Option<TraceParent> {
-        self.inner.exported.get().copied().or_else(|| self.server_span())
+        self.inner.exported_span.get().copied().or_else(|| self.server_span())
     }
 
     /// The job's parameters as JSON text.
     #[must_use]
     pub fn params(&self) -> &str {
-        let raw = self.inner.resolved.get().unwrap_or(&self.inner.trigger.params);
-        if raw.trim().is_empty() { "null" } else { raw }
+        let params = self.inner.resolved_params.get().unwrap_or(&self.inner.trigger.params);
+        if params.trim().is_empty() { "null" } else { params }
     }
 
     /// A value that was given to the builder, by its type.
@@ -202,11 +202,11 @@ impl RunContext {
     }
 }
 
-/// Access for the executor's own tasks.
+// Used by the executor itself, not by handlers.
 impl RunContext {
-    pub(crate) fn new(setup: &Arc<Setup>, trigger: Trigger, link: u64) -> Self {
+    pub(crate) fn new(setup: &Arc<Setup>, trigger: Trigger, link_id: u64) -> Self {
         let key = RunKey::new(trigger.run_id, trigger.attempt);
-        let log = RunLog::new(key, link, setup.shipping.clone(), setup.log_limit);
+        let log = RunLog::new(key, link_id, setup.shipping.clone(), setup.log_limit);
         let order_mailbox = trigger.pump.is_some().then(Arc::default);
         Self {
             inner: Arc::new(Inner {
@@ -216,12 +216,12 @@ impl RunContext {
                 log,
                 stop: StopCell::default(),
                 progress: ProgressCell::default(),
-                resolved: OnceLock::new(),
+                resolved_params: OnceLock::new(),
                 tasks: Mutex::new(Some(Vec::new())),
-                is_on_thread: AtomicBool::new(false),
-                arrived: Instant::now(),
-                started: OnceLock::new(),
-                exported: OnceLock::new(),
+                is_on_blocking_thread: AtomicBool::new(false),
+                arrived_at: Instant::now(),
+                start_times: OnceLock::new(),
+                exported_span: OnceLock::new(),
                 order_mailbox,
             }),
         }
@@ -263,7 +263,7 @@ impl RunContext {
 
     pub(crate) fn set_params(&self, params: String) {
         // A run's params are resolved once, before its handler starts.
-        self.inner.resolved.get_or_init(|| params);
+        self.inner.resolved_params.get_or_init(|| params);
     }
 
     /// The server's span from which the run was sent.
@@ -272,33 +272,33 @@ impl RunContext {
     }
 
     #[cfg(feature = "opentelemetry")]
-    pub(crate) fn set_exported(&self, own: TraceParent) {
-        self.inner.exported.get_or_init(|| own);
+    pub(crate) fn set_exported(&self, exported_parent: TraceParent) {
+        self.inner.exported_span.get_or_init(|| exported_parent);
     }
 
     pub(crate) fn is_exported(&self) -> bool {
-        self.inner.exported.get().is_some()
+        self.inner.exported_span.get().is_some()
     }
 }
 
-/// The start and the end of the attempt.
+// The start and the end of the attempt.
 impl RunContext {
     /// Marks the handler as begun, unless it already is. Returns when it began, by this host's clock and by the
     /// server's.
     pub(crate) fn set_started(&self) -> (Instant, Timestamp) {
         let server_now = || self.inner.setup.clock.now_not_before(self.due_at());
-        *self.inner.started.get_or_init(|| (Instant::now(), server_now()))
+        *self.inner.start_times.get_or_init(|| (Instant::now(), server_now()))
     }
 
     /// When the handler began, by the server's clock.
     pub(crate) fn started_at(&self) -> Option<Timestamp> {
-        self.inner.started.get().map(|(_, started_at)| *started_at)
+        self.inner.start_times.get().map(|(_, started_at)| *started_at)
     }
 
     /// The delay between the trigger's arrival and the handler's start.
     pub(crate) fn start_delay(&self) -> Duration {
-        let arrived = self.inner.arrived;
-        self.inner.started.get().map_or(Duration::ZERO, |(started, _)| started.duration_since(arrived))
+        let arrived_at = self.inner.arrived_at;
+        self.inner.start_times.get().map_or(Duration::ZERO, |(started_at, _)| started_at.duration_since(arrived_at))
     }
 
     /// How long the run may take to end once it must stop. A cancelled group of a pump job may take as long as the
@@ -316,8 +316,9 @@ impl RunContext {
     /// a cancelled group of a pump job, whose grace is longer, this is true only after the difference between the two
     /// has passed as well.
     pub(crate) fn should_end(&self, now: Instant) -> bool {
-        let longer = self.stop_grace().saturating_sub(self.inner.setup.timing.cancel_grace);
-        self.inner.stop.set_at().is_some_and(|at| now >= at + longer) || self.deadline().is_some_and(|end| now >= end)
+        let extra_grace = self.stop_grace().saturating_sub(self.inner.setup.timing.cancel_grace);
+        self.inner.stop.set_at().is_some_and(|at| now >= at + extra_grace)
+            || self.deadline().is_some_and(|deadline| now >= deadline)
     }
 
     pub(crate) fn stop(&self, cause: StopCause) {
@@ -343,12 +344,12 @@ impl RunContext {
     }
 
     pub(crate) fn set_on_blocking_thread(&self) {
-        self.inner.is_on_thread.store(true, Ordering::Relaxed);
+        self.inner.is_on_blocking_thread.store(true, Ordering::Relaxed);
     }
 
     /// Whether the handler is a blocking one and has begun: it cannot be aborted.
     pub(crate) fn is_on_blocking_thread(&self) -> bool {
-        self.inner.is_on_thread.load(Ordering::Relaxed)
+        self.inner.is_on_blocking_thread.load(Ordering::Relaxed)
     }
 
     /// Whether the sweep reports the verdict of a run whose handler cannot be aborted. A test run has no sweep.
@@ -358,7 +359,7 @@ impl RunContext {
 
     /// Registers a task that is aborted when the run ends. If the run has already ended, the task is aborted immediately: a
     /// handler that could not be aborted may still spawn tasks.
-    pub(crate) fn adopt(&self, task: AbortHandle) {
+    pub(crate) fn register_task(&self, task: AbortHandle) {
         let mut tasks = lock(&self.inner.tasks);
         let Some(tasks) = tasks.as_mut() else { return task.abort() };
         if tasks.len() == tasks.capacity() {
@@ -375,7 +376,7 @@ impl RunContext {
     }
 }
 
-/// A group of a pump job.
+// The groups of pump jobs.
 impl RunContext {
     /// The mailbox for the group's orders; `None` for an ordinary run.
     pub(crate) fn order_mailbox(&self) -> Option<&Arc<OrderMailbox>> {
@@ -387,12 +388,12 @@ impl RunContext {
     }
 }
 
-/// Progress.
+// The progress that handlers report.
 impl RunContext {
-    pub(crate) fn set_progress(&self, done: u64, total: u64) {
+    pub(crate) fn set_progress(&self, done_count: u64, total_count: u64) {
         let cell = &self.inner.progress;
-        cell.done.store(done, Ordering::Relaxed);
-        cell.total.store(total, Ordering::Relaxed);
+        cell.done.store(done_count, Ordering::Relaxed);
+        cell.total.store(total_count, Ordering::Relaxed);
         cell.is_reported.store(true, Ordering::Release);
         self.list_progress();
     }

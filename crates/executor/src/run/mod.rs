@@ -64,7 +64,7 @@ where
     let future = future.in_current_span().with_current_subscriber();
     let Some(run) = current() else { return lifecycle::spawn_outside(future) };
     let handle = run.tracker().spawn(RUN.scope(run.clone(), future));
-    run.adopt(handle.abort_handle());
+    run.register_task(handle.abort_handle());
     handle
 }
 
@@ -94,8 +94,8 @@ pub fn spawn_blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stat
 
 /// Runs the handler's future with the run as its context. A panic is returned as its message.
 pub(crate) async fn run_in_scope<F: Future<Output = Ending>>(run: RunContext, future: F) -> Result<Ending, String> {
-    let guarded = std::panic::AssertUnwindSafe(RUN.scope(run, future)).catch_unwind();
-    guarded.await.map_err(|payload| panic_message(payload.as_ref()))
+    let outcome = std::panic::AssertUnwindSafe(RUN.scope(run, future)).catch_unwind();
+    outcome.await.map_err(|payload| panic_message(payload.as_ref()))
 }
 
 /// Runs a blocking handler on a separate thread, as soon as the pool has a free one.

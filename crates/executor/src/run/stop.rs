@@ -63,8 +63,8 @@ impl StopCause {
     /// if it is a blocking handler, a thread of the pool.
     pub(crate) fn stuck_ending(&self, is_blocking: bool) -> Ending {
         let ending = self.ending(None);
-        let why = if is_blocking { "the blocking handler does not return" } else { "the handler does not yield" };
-        let message = format!("{}; {why} and cannot be aborted: it may still be at work", ending.message);
+        let reason = if is_blocking { "the blocking handler does not return" } else { "the handler does not yield" };
+        let message = format!("{}; {reason} and cannot be aborted: it may still be at work", ending.message);
         Ending { message, ..ending }
     }
 }

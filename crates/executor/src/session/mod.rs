@@ -64,18 +64,18 @@ impl Dialler {
         let engine = Arc::clone(&self.engine);
         let timing = &engine.setup.timing;
         let (mut failed_count, mut already_there_count) = (0_u32, 0_u32);
-        let mut others = ConnectedNodes::default();
+        let mut connected_nodes = ConnectedNodes::default();
         while !engine.servers.drop_if_unwanted(&self.url) {
-            let began = Instant::now();
-            let end = stream::session(&engine, &self.url).await;
-            let is_there = matches!(end, SessionEnd::AlreadyConnected(_)) && engine.is_connected();
-            already_there_count = if is_there { already_there_count.saturating_add(1) } else { 0 };
-            match end {
+            let started_at = Instant::now();
+            let session_end = stream::session(&engine, &self.url).await;
+            let is_already_connected = matches!(session_end, SessionEnd::AlreadyConnected(_)) && engine.is_connected();
+            already_there_count = if is_already_connected { already_there_count.saturating_add(1) } else { 0 };
+            match session_end {
                 SessionEnd::Stopped => return,
                 SessionEnd::Alias(node_id) => self.wait_while_connected(node_id).await,
-                SessionEnd::AlreadyConnected(reason) if is_there => {
+                SessionEnd::AlreadyConnected(reason) if is_already_connected => {
                     tracing::debug!(server = %self.url, reason, "already connected by another URL");
-                    let has_lost_one = others.has_lost_one(engine.connected_nodes());
+                    let has_lost_one = connected_nodes.has_lost_one(engine.connected_nodes());
                     let is_other_url = already_there_count >= ALREADY_CONNECTED_COUNT_MAX;
                     if has_lost_one || is_other_url && self.wait_before_redial().await {
                         already_there_count = 0;
@@ -86,7 +86,7 @@ impl Dialler {
                 SessionEnd::Lost(reason) => {
                     self.problems.clear();
                     self.report_unreachable(reason);
-                    if began.elapsed() >= STABLE_SESSION_MIN {
+                    if started_at.elapsed() >= STABLE_SESSION_MIN {
                         failed_count = 0;
                     }
                 }
@@ -108,10 +108,10 @@ impl Dialler {
     /// Waits while all servers that are connected now stay connected, up to [`ALREADY_CONNECTED_PERIOD`]. Returns whether one was lost:
     /// this may be the only URL that leads to it, and it may not have given up the broken stream yet.
     async fn wait_before_redial(&self) -> bool {
-        let end = Instant::now() + with_jitter(ALREADY_CONNECTED_PERIOD, rand::random());
+        let redial_at = Instant::now() + with_jitter(ALREADY_CONNECTED_PERIOD, rand::random());
         let nodes = self.engine.connected_nodes();
         let are_connected = || !nodes.is_empty() && nodes.iter().all(|node_id| self.engine.has_node(*node_id));
-        while Instant::now() < end && are_connected() && self.pause().await {}
+        while Instant::now() < redial_at && are_connected() && self.pause().await {}
         !are_connected()
     }
 
@@ -144,38 +144,38 @@ impl Dialler {
     }
 }
 
-/// The servers that were connected at the last answer that this executor is connected already.
+/// The nodes that were connected when a server last answered that this executor is connected already.
 #[derive(Debug, Default)]
 struct ConnectedNodes(Vec<i64>);
 
 impl ConnectedNodes {
     /// Whether one of them is not connected any more. It may have been lost just before its URL was dialled again.
-    fn has_lost_one(&mut self, connected: Vec<i64>) -> bool {
-        let before = std::mem::replace(&mut self.0, connected);
-        before.iter().any(|node_id| !self.0.contains(node_id))
+    fn has_lost_one(&mut self, connected_nodes: Vec<i64>) -> bool {
+        let previous_nodes = std::mem::replace(&mut self.0, connected_nodes);
+        previous_nodes.iter().any(|node_id| !self.0.contains(node_id))
     }
 }
 
 /// A problem with one server: logged immediately when it is new, and rarely after that.
 #[derive(Debug, Default)]
 struct ProblemLog {
-    reported: Option<(String, Instant)>,
+    last_report: Option<(String, Instant)>,
 }
 
 impl ProblemLog {
     /// The reason, if it must be reported now.
     fn report_if_due(&mut self, reason: String, now: Instant) -> Option<String> {
-        let is_known = |(known, at): &(String, Instant)| *known == reason && now < *at + REMIND_PERIOD;
-        if self.reported.as_ref().is_some_and(is_known) {
+        let is_known = |(last_reason, at): &(String, Instant)| *last_reason == reason && now < *at + REMIND_PERIOD;
+        if self.last_report.as_ref().is_some_and(is_known) {
             return None;
         }
-        self.reported = Some((reason.clone(), now));
+        self.last_report = Some((reason.clone(), now));
         Some(reason)
     }
 
     /// Forgets the problem after a session, so that the next one counts as new.
     fn clear(&mut self) {
-        self.reported = None;
+        self.last_report = None;
     }
 }
 

@@ -22,11 +22,11 @@ pub(crate) struct ServerUrl(String);
 
 impl ServerUrl {
     pub(crate) fn parse(url: &str) -> Result<Self, ExecutorError> {
-        let wrong = || ExecutorError::ServerUrl { url: url.to_owned(), source: None };
-        let uri: Uri = url.trim().parse().map_err(|_| wrong())?;
-        let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else { return Err(wrong()) };
+        let url_error = || ExecutorError::ServerUrl { url: url.to_owned(), source: None };
+        let uri: Uri = url.trim().parse().map_err(|_| url_error())?;
+        let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else { return Err(url_error()) };
         if !matches!(scheme, "http" | "https") || !matches!(uri.path(), "" | "/") || uri.query().is_some() {
-            return Err(wrong());
+            return Err(url_error());
         }
         Ok(Self(format!("{scheme}://{}", authority.as_str().to_ascii_lowercase())))
     }
@@ -101,16 +101,17 @@ impl TokenSource {
 
 /// The text of a token file, which must be readable by its owner alone; the error is a sentence.
 async fn read_token(path: &Path) -> Result<String, String> {
-    let place = path.display();
+    let token_path = path.display();
     let text =
-        tokio::fs::read_to_string(path).await.map_err(|error| format!("read the token file {place}: {error}"))?;
+        tokio::fs::read_to_string(path).await.map_err(|error| format!("read the token file {token_path}: {error}"))?;
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt as _;
 
-        let meta = tokio::fs::metadata(path).await.map_err(|error| format!("read the token file {place}: {error}"))?;
-        if let Some(fault) = exposure(meta.mode(), meta.uid()).filter(|_| meta.is_file()) {
-            return Err(format!("the token file {place} {fault}"));
+        let metadata =
+            tokio::fs::metadata(path).await.map_err(|error| format!("read the token file {token_path}: {error}"))?;
+        if let Some(fault) = exposure(metadata.mode(), metadata.uid()).filter(|_| metadata.is_file()) {
+            return Err(format!("the token file {token_path} {fault}"));
         }
     }
     Ok(text)
@@ -144,7 +145,7 @@ impl TlsFiles {
 #[derive(Default)]
 struct KnownTls {
     /// The settings from the last read that succeeded.
-    usable: Option<ClientTlsConfig>,
+    usable_config: Option<ClientTlsConfig>,
     /// Why the last read failed, if it did. A reason is logged only when it is new.
     fault: Option<String>,
 }
@@ -153,72 +154,73 @@ pub(crate) struct Servers {
     pub(crate) token: TokenSource,
     tls_files: TlsFiles,
     tls: Mutex<KnownTls>,
-    configured: BTreeSet<ServerUrl>,
-    known: Mutex<KnownServers>,
+    configured_urls: BTreeSet<ServerUrl>,
+    known_servers: Mutex<KnownServers>,
 }
 
 #[derive(Default)]
 struct KnownServers {
     /// The servers from the latest welcome that named any.
-    named: BTreeSet<ServerUrl>,
+    named_urls: BTreeSet<ServerUrl>,
     /// Servers that have a dialling task.
-    dialled: BTreeSet<ServerUrl>,
+    dialled_urls: BTreeSet<ServerUrl>,
 }
 
 impl Servers {
     pub(crate) fn new(
-        configured: BTreeSet<ServerUrl>,
+        configured_urls: BTreeSet<ServerUrl>,
         token: TokenSource,
         tls_files: TlsFiles,
     ) -> Result<Self, ExecutorError> {
         tls_files.read()?;
-        let servers = Self { token, tls_files, tls: Mutex::default(), configured, known: Mutex::default() };
+        let servers =
+            Self { token, tls_files, tls: Mutex::default(), configured_urls, known_servers: Mutex::default() };
         // A certificate or URL that cannot be used is reported now, not at each dial.
         servers
-            .configured
+            .configured_urls
             .iter()
             .try_for_each(|url| servers.endpoint(url, &Timing::default()).map(drop))
             .map(|()| servers)
     }
 
     pub(crate) fn configured(&self) -> Vec<ServerUrl> {
-        self.configured.iter().cloned().collect()
+        self.configured_urls.iter().cloned().collect()
     }
 
     /// Stores the servers that a welcome named, and returns them for dialling.
     pub(crate) fn set_named(&self, urls: &[String]) -> Vec<ServerUrl> {
-        let mut named = BTreeSet::new();
+        let mut named_urls = BTreeSet::new();
         for url in urls {
             match ServerUrl::parse(url) {
-                Ok(url) => drop(named.insert(url)),
+                Ok(url) => drop(named_urls.insert(url)),
                 Err(error) => tracing::warn!("a server named another server by an invalid URL: {}", chain(&error)),
             }
         }
-        if !named.is_empty() {
-            lock(&self.known).named.clone_from(&named);
+        if !named_urls.is_empty() {
+            lock(&self.known_servers).named_urls.clone_from(&named_urls);
         }
-        named.into_iter().collect()
+        named_urls.into_iter().collect()
     }
 
     /// Whether the caller should dial this server, because no other task does.
     pub(crate) fn claim(&self, url: &ServerUrl) -> bool {
-        lock(&self.known).dialled.insert(url.clone())
+        lock(&self.known_servers).dialled_urls.insert(url.clone())
     }
 
     /// Whether neither the settings nor the latest list of servers name this server. If so, the server no longer counts
     /// as dialled, and the task that dials it must end.
     pub(crate) fn drop_if_unwanted(&self, url: &ServerUrl) -> bool {
-        let mut known = lock(&self.known);
-        let wanted = self.configured.contains(url) || known.named.contains(url);
-        if !wanted {
-            known.dialled.remove(url);
+        let mut known_servers = lock(&self.known_servers);
+        let is_wanted = self.configured_urls.contains(url) || known_servers.named_urls.contains(url);
+        if !is_wanted {
+            known_servers.dialled_urls.remove(url);
         }
-        !wanted
+        !is_wanted
     }
 
     pub(crate) fn endpoint(&self, url: &ServerUrl, timing: &Timing) -> Result<Endpoint, ExecutorError> {
-        let wrong = |source| ExecutorError::ServerUrl { url: url.0.clone(), source: Some(source) };
-        let endpoint = Endpoint::from_shared(url.0.clone()).map_err(wrong)?;
+        let tls_error = |source| ExecutorError::ServerUrl { url: url.0.clone(), source: Some(source) };
+        let endpoint = Endpoint::from_shared(url.0.clone()).map_err(tls_error)?;
         let endpoint = endpoint
             .connect_timeout(timing.connect_timeout)
             .http2_keep_alive_interval(std::time::Duration::from_secs(10))
@@ -228,22 +230,22 @@ impl Servers {
         if !url.is_tls() {
             return Ok(endpoint);
         }
-        let fresh = self.tls_files.read();
-        let fresh = fresh.and_then(|tls| Ok((endpoint.clone().tls_config(tls.clone()).map_err(wrong)?, tls)));
-        let mut known = lock(&self.tls);
-        match (fresh, known.usable.clone()) {
+        let new_tls = self.tls_files.read();
+        let new_tls = new_tls.and_then(|tls| Ok((endpoint.clone().tls_config(tls.clone()).map_err(tls_error)?, tls)));
+        let mut known_tls = lock(&self.tls);
+        match (new_tls, known_tls.usable_config.clone()) {
             (Ok((endpoint, tls)), _) => {
-                *known = KnownTls { usable: Some(tls), fault: None };
+                *known_tls = KnownTls { usable_config: Some(tls), fault: None };
                 Ok(endpoint)
             }
             // A renewal may be under way, which replaces the certificate and the key one after the other.
             (Err(error), Some(usable)) => {
                 let fault = chain(&error);
-                if known.fault.as_ref() != Some(&fault) {
+                if known_tls.fault.as_ref() != Some(&fault) {
                     tracing::warn!("cannot use the TLS files; the last usable ones stay in use: {fault}");
-                    known.fault = Some(fault);
+                    known_tls.fault = Some(fault);
                 }
-                endpoint.tls_config(usable).map_err(wrong)
+                endpoint.tls_config(usable).map_err(tls_error)
             }
             (Err(error), None) => Err(error),
         }

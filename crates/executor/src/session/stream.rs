@@ -56,15 +56,15 @@ pub(super) enum SessionEnd {
 
 pub(super) async fn session(engine: &Arc<Engine>, url: &ServerUrl) -> SessionEnd {
     let stop = engine.setup.lifecycle.soft.clone();
-    let opened = tokio::select! {
+    let open_result = tokio::select! {
         () = stop.cancelled() => return SessionEnd::Stopped,
-        opened = open(engine, url) => opened,
+        open_result = open_session(engine, url) => open_result,
     };
-    let OpenedSession { sender, mut inbound, welcome, hello_at } = match opened {
-        Ok(opened) => opened,
+    let OpenedSession { sender, mut inbound, welcome, hello_at } = match open_result {
+        Ok(opened_session) => opened_session,
         Err(end) => return end,
     };
-    let Some(link) = begin(engine, url, &welcome, hello_at) else { return SessionEnd::Alias(welcome.node_id) };
+    let Some(link) = begin_session(engine, url, &welcome, hello_at) else { return SessionEnd::Alias(welcome.node_id) };
     let _link_guard = LinkGuard { engine, link: &link };
     let heartbeat = heartbeat_period(&welcome);
     let end = tokio::select! {
@@ -86,11 +86,11 @@ struct OpenedSession {
     hello_at: Duration,
 }
 
-async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<OpenedSession, SessionEnd> {
+async fn open_session(engine: &Arc<Engine>, url: &ServerUrl) -> Result<OpenedSession, SessionEnd> {
     let timing = &engine.setup.timing;
     let endpoint = engine.servers.endpoint(url, timing).map_err(|error| SessionEnd::Unreachable(chain(&error)))?;
-    let connected = timeout(timing.connect_timeout, endpoint.connect()).await;
-    let channel = connected
+    let connection = timeout(timing.connect_timeout, endpoint.connect()).await;
+    let channel = connection
         .map_err(|_| {
             SessionEnd::Unreachable(format!("no connection within {}", format_duration(timing.connect_timeout)))
         })?
@@ -105,15 +105,15 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<OpenedSession, Se
     let hello = ExecutorMessage { body: Some(FromExecutor::Hello(engine.hello())) };
     sender.try_send(hello).map_err(|error| SessionEnd::Unreachable(error.to_string()))?;
     let mut client = GatewayClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
-    let welcomed = async {
+    let read_welcome = async {
         let mut inbound = client.session(request).await?.into_inner();
-        let first = inbound.message().await?;
-        Ok::<_, Status>((inbound, first))
+        let first_message = inbound.message().await?;
+        Ok::<_, Status>((inbound, first_message))
     };
-    let welcomed = timeout(timing.connect_timeout, welcomed).await;
-    let (inbound, first) =
-        match welcomed.map_err(|_| SessionEnd::Unreachable(no_welcome_message(timing.connect_timeout)))? {
-            Ok(welcomed) => welcomed,
+    let welcome_result = timeout(timing.connect_timeout, read_welcome).await;
+    let (inbound, first_message) =
+        match welcome_result.map_err(|_| SessionEnd::Unreachable(no_welcome_message(timing.connect_timeout)))? {
+            Ok(stream_and_message) => stream_and_message,
             Err(status) if Refusal::of(&status) == Some(Refusal::Token) => {
                 return Err(SessionEnd::Refused(refused_token_message(engine, &status).await));
             }
@@ -122,7 +122,7 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<OpenedSession, Se
             }
             Err(status) => return Err(end_from_status(&status)),
         };
-    match first.and_then(|message| message.body) {
+    match first_message.and_then(|message| message.body) {
         Some(FromServer::Welcome(welcome)) if welcome.protocol < PROTOCOL => {
             Err(SessionEnd::Refused(too_old_message(&welcome)))
         }
@@ -142,9 +142,9 @@ fn too_old_message(welcome: &Welcome) -> String {
 
 /// Describes the refused token, and how to get a good one.
 async fn refused_token_message(engine: &Engine, status: &Status) -> String {
-    let (identity, shown) = (&engine.identity, engine.servers.token.describe_refused().await);
+    let (identity, refused_token) = (&engine.identity, engine.servers.token.describe_refused().await);
     format!(
-        "{}; {shown}. rondel token list --everybody lists the valid ones, rondel token create NAME --kind executor \
+        "{}; {refused_token}. rondel token list --everybody lists the valid ones, rondel token create NAME --kind executor \
          --role executor:{}/{} creates one",
         status_line(status),
         identity.namespace,
@@ -152,11 +152,8 @@ async fn refused_token_message(engine: &Engine, status: &Status) -> String {
     )
 }
 
-fn no_welcome_message(waited: Duration) -> String {
-    format!(
-        "it accepted the connection but did not answer within {}; is a Rondel server there?",
-        format_duration(waited)
-    )
+fn no_welcome_message(wait: Duration) -> String {
+    format!("it accepted the connection but did not answer within {}; is a Rondel server there?", format_duration(wait))
 }
 
 /// Describes an answer that is not HTTP/2, such as that of a port that speaks TLS to a call without.
@@ -207,7 +204,7 @@ fn status_line(status: &Status) -> String {
     if status.message().is_empty() { status.code().description().to_owned() } else { status.message().to_owned() }
 }
 
-fn begin(engine: &Arc<Engine>, url: &ServerUrl, welcome: &Welcome, hello_at: Duration) -> Option<Arc<Link>> {
+fn begin_session(engine: &Arc<Engine>, url: &ServerUrl, welcome: &Welcome, hello_at: Duration) -> Option<Arc<Link>> {
     engine.setup.clock.observe(Timestamp::from_millis(welcome.now_at_ms));
     let link = engine.open_link(welcome, hello_at)?;
     tracing::info!(server = %url, node = %welcome.node_name, version = %welcome.server_version, "connected");
@@ -268,7 +265,7 @@ fn handle_message(engine: &Arc<Engine>, link: &Link, body: FromServer) {
         FromServer::LogAcks(acks) => engine.record_log_acks(&acks.acks),
         FromServer::Fence(fence) => engine.fence(link, &fence),
         FromServer::Probes(probes) => engine.probe(link, probes),
-        FromServer::DeclarationProblems(found) => engine.log_declaration_problems(&found.problems),
+        FromServer::DeclarationProblems(problem_list) => engine.log_declaration_problems(&problem_list.problems),
         FromServer::PumpOrders(orders) => engine.pump_orders(orders),
         FromServer::ScriptReply(reply) => engine.setup.script_requests.answer(reply),
         FromServer::Drain(_) => {
@@ -287,7 +284,7 @@ async fn write(
     let mut beat = interval(heartbeat);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut sequence = 0;
-    let mut wrote_at = Instant::now();
+    let mut written_at = Instant::now();
     loop {
         tokio::select! {
             biased;
@@ -299,12 +296,12 @@ async fn write(
             }
             () = link.wait_until_ready() => {
                 // Messages that other tasks are about to send join this round.
-                if wrote_at.elapsed() < ROUND_PERIOD {
+                if written_at.elapsed() < ROUND_PERIOD {
                     sleep(ROUND_PERIOD).await;
                 } else {
                     tokio::task::yield_now().await;
                 }
-                wrote_at = Instant::now();
+                written_at = Instant::now();
                 if !write_round(link, sender).await {
                     return connection_closed();
                 }
@@ -347,9 +344,9 @@ async fn send_goodbye(
     let goodbye = async {
         while !link.is_empty() && write_round(link, &sender).await {}
         if engine.is_settled() {
-            let goodbye = ExecutorMessage { body: Some(FromExecutor::Goodbye(Goodbye {})) };
+            let message = ExecutorMessage { body: Some(FromExecutor::Goodbye(Goodbye {})) };
             // If the connection is gone, the server does not get the goodbye and waits for this executor.
-            sender.send(goodbye).await.ok();
+            sender.send(message).await.ok();
         }
         drop(sender);
         while let Ok(Some(_)) = inbound.message().await {}

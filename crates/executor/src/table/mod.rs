@@ -153,9 +153,9 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     /// elsewhere, so the run stays in the table until an open stream leads to that server.
     pub fn refuse_expired(&mut self, now: Instant) {
         let senders = self.senders();
-        for run in self.runs.take_expired(now, |run| senders.contains_key(&run.link())) {
+        for run in self.runs.take_expired(now, |run| senders.contains_key(&run.link_id())) {
             let refusal = Reply { fence_n: run.fence_n(), ..refusal(run.key(), RefusedWhy::Full) };
-            self.outbox.reply(senders.get(&run.link()).copied().unwrap_or_default(), refusal);
+            self.outbox.reply(senders.get(&run.link_id()).copied().unwrap_or_default(), refusal);
         }
     }
 
@@ -200,7 +200,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         log.close();
         let kept = log.has_chunks().then(|| Arc::clone(log));
         let to_journal = self.to_journal.as_mut().map(|results| results.push(result.clone()));
-        self.outbox.add(run.key(), result, kept, run.link());
+        self.outbox.add(run.key(), result, kept, run.link_id());
         if to_journal.is_none() {
             self.outbox.deliver(run.key(), now);
         }
@@ -224,7 +224,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     }
 }
 
-/// Stopping.
+// Stopping.
 impl<R: TableRun, L: TableLink> RunTable<R, L> {
     /// Ends the matching queued runs with the result that `ended` makes, and returns the matching running ones.
     pub fn stop(&mut self, matches: impl Fn(&R) -> bool, ended: impl Fn(&R) -> v1::Result, now: Instant) -> Vec<R> {
@@ -245,7 +245,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
             if fenced.contains(&run.key()) {
                 self.outbox.links().for_each(|link| link.push(LinkItem::Reply(refusal)));
             } else {
-                self.outbox.reply(senders.get(&run.link()).copied().unwrap_or_default(), refusal);
+                self.outbox.reply(senders.get(&run.link_id()).copied().unwrap_or_default(), refusal);
             }
         }
         for link in self.outbox.links() {
@@ -260,7 +260,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     }
 }
 
-/// The contents of the table.
+// The contents of the table.
 impl<R: TableRun, L: TableLink> RunTable<R, L> {
     /// A run that has not ended.
     #[must_use]
@@ -315,7 +315,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     }
 }
 
-/// Messages from servers.
+// Messages from servers.
 impl<R: TableRun, L: TableLink> RunTable<R, L> {
     /// Forgets results that a server has acknowledged.
     pub fn record_acks(&mut self, acks: &[ResultAck], now: Instant) {
@@ -365,22 +365,22 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         if self.is_draining {
             link.push(LinkItem::Draining);
         }
-        link.extend(self.runs.announced().map(|run| LinkItem::Reply(started(run))));
+        link.extend(self.runs.announced_runs().map(|run| LinkItem::Reply(started(run))));
         self.outbox.add_link(Arc::clone(link), now);
     }
 
     /// Removes a stream that has ended. Returns the logs to be sent by another one.
-    pub fn remove_link(&mut self, link: u64, now: Instant) -> Vec<Arc<R::Log>> {
-        let node = self.outbox.links().find(|open| open.id() == link).map(|open| open.node_id());
-        self.lost_links.extend(node.map(|node| (link, node)));
-        self.lost_links.retain(|lost, _| self.runs.iter().any(|run| run.link() == *lost));
-        let unacked_logs = self.outbox.remove_link(link, now);
-        let logs = self.runs.iter().map(R::log).filter(|log| log.link() == link && log.has_chunks());
+    pub fn remove_link(&mut self, link_id: u64, now: Instant) -> Vec<Arc<R::Log>> {
+        let node = self.outbox.links().find(|open| open.id() == link_id).map(|open| open.node_id());
+        self.lost_links.extend(node.map(|node| (link_id, node)));
+        self.lost_links.retain(|lost, _| self.runs.iter().any(|run| run.link_id() == *lost));
+        let unacked_logs = self.outbox.remove_link(link_id, now);
+        let logs = self.runs.iter().map(R::log).filter(|log| log.link_id() == link_id && log.has_chunks());
         logs.cloned().chain(unacked_logs).collect()
     }
 }
 
-/// Periodic reports.
+// Periodic reports.
 impl<R: TableRun, L: TableLink> RunTable<R, L> {
     /// Reports to every server the runs that have lasted for at least `after`: the owner of a run may no longer be its
     /// sender.

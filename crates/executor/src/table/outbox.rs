@@ -26,7 +26,7 @@ pub struct Outbox<G, L> {
     links: BTreeMap<u64, Arc<L>>,
     unacked_results: BTreeMap<RunKey, UnackedResult<G>>,
     /// When each sent result is due to be sent again.
-    resend: BTreeSet<(Instant, RunKey)>,
+    resend_queue: BTreeSet<(Instant, RunKey)>,
     /// Logs with unacknowledged chunks whose results are acknowledged, each with the instant of that acknowledgement.
     unacked_logs: BTreeMap<RunKey, (Instant, Arc<G>)>,
     unacked_journaled_count: usize,
@@ -39,7 +39,7 @@ struct UnackedResult<G> {
     result: v1::Result,
     log: Option<Arc<G>>,
     /// The id of the stream that has the result, or is to get it; 0 for none.
-    link: u64,
+    link_id: u64,
     tries: u32,
     resend_at: Option<Instant>,
     /// Whether the result is on disk.
@@ -54,7 +54,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
             resend_after,
             links: BTreeMap::new(),
             unacked_results: BTreeMap::new(),
-            resend: BTreeSet::new(),
+            resend_queue: BTreeSet::new(),
             unacked_logs: BTreeMap::new(),
             unacked_journaled_count: 0,
             recent_results: RecentResults::default(),
@@ -75,7 +75,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
 
     /// The results on disk that wait for an acknowledgement.
     pub fn unacked_journaled(&self) -> impl Iterator<Item = &v1::Result> {
-        self.unacked_results.values().filter(|unacked| unacked.is_journaled).map(|unacked| &unacked.result)
+        self.unacked_results.values().filter(|entry| entry.is_journaled).map(|entry| &entry.result)
     }
 
     pub(super) fn unacked_keys(&self) -> impl Iterator<Item = RunKey> {
@@ -91,7 +91,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
     /// The result of the attempt, if no server has acknowledged it.
     #[must_use]
     pub fn unacked_result(&self, key: RunKey) -> Option<&v1::Result> {
-        self.unacked_results.get(&key).map(|unacked| &unacked.result)
+        self.unacked_results.get(&key).map(|entry| &entry.result)
     }
 
     /// A result that a server acknowledged recently, without its texts.
@@ -105,79 +105,86 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
     }
 
     /// The preferred stream or, if it has ended, any open one.
-    pub(super) fn route(&self, preferred_link: u64) -> Option<&Arc<L>> {
-        self.links.get(&preferred_link).or_else(|| self.links.values().next())
+    pub(super) fn route(&self, preferred_link_id: u64) -> Option<&Arc<L>> {
+        self.links.get(&preferred_link_id).or_else(|| self.links.values().next())
     }
 
-    pub(super) fn reply(&self, preferred_link: u64, reply: Reply) {
-        if let Some(link) = self.route(preferred_link) {
+    pub(super) fn reply(&self, preferred_link_id: u64, reply: Reply) {
+        if let Some(link) = self.route(preferred_link_id) {
             link.push(LinkItem::Reply(reply));
         }
     }
 }
 
-/// Results.
+// Results that wait for an acknowledgement.
 impl<G: TableLog, L: TableLink> Outbox<G, L> {
     /// Adds a result. [`Self::deliver`] sends it: immediately or, with a journal, after the write to it.
-    pub(super) fn add(&mut self, key: RunKey, result: v1::Result, log: Option<Arc<G>>, link: u64) {
-        let unacked =
-            UnackedResult { result, log, link, tries: 0, resend_at: None, is_journaled: false, is_ready: false };
-        self.unacked_results.insert(key, unacked);
+    pub(super) fn add(&mut self, key: RunKey, result: v1::Result, log: Option<Arc<G>>, link_id: u64) {
+        let entry =
+            UnackedResult { result, log, link_id, tries: 0, resend_at: None, is_journaled: false, is_ready: false };
+        self.unacked_results.insert(key, entry);
     }
 
     /// Adds a result from the journal of an earlier process.
     pub fn restore(&mut self, result: v1::Result) {
         let key = RunKey::new(result.run_id, result.attempt);
-        let unacked =
-            UnackedResult { result, log: None, link: 0, tries: 0, resend_at: None, is_journaled: true, is_ready: true };
-        if self.unacked_results.insert(key, unacked).is_none() {
+        let entry = UnackedResult {
+            result,
+            log: None,
+            link_id: 0,
+            tries: 0,
+            resend_at: None,
+            is_journaled: true,
+            is_ready: true,
+        };
+        if self.unacked_results.insert(key, entry).is_none() {
             self.unacked_journaled_count += 1;
         }
     }
 
     /// Marks a result as written to disk.
     pub(super) fn mark_journaled(&mut self, key: RunKey) {
-        if let Some(unacked) = self.unacked_results.get_mut(&key)
-            && !unacked.is_journaled
+        if let Some(entry) = self.unacked_results.get_mut(&key)
+            && !entry.is_journaled
         {
-            unacked.is_journaled = true;
+            entry.is_journaled = true;
             self.unacked_journaled_count += 1;
         }
     }
 
     /// Sends the result: on the stream by which the run arrived if it is open, else on another one.
     pub(super) fn deliver(&mut self, key: RunKey, now: Instant) {
-        let Some(unacked) = self.unacked_results.get_mut(&key) else { return };
-        unacked.is_ready = true;
-        let preferred_link = unacked.link;
-        self.send(key, preferred_link, now);
+        let Some(entry) = self.unacked_results.get_mut(&key) else { return };
+        entry.is_ready = true;
+        let preferred_link_id = entry.link_id;
+        self.send(key, preferred_link_id, now);
     }
 
     /// Sends the result on this stream, even if another one has it.
-    pub(super) fn deliver_by(&mut self, key: RunKey, link: u64, now: Instant) {
-        if self.unacked_results.get(&key).is_some_and(|unacked| unacked.is_ready) {
-            self.send(key, link, now);
+    pub(super) fn deliver_by(&mut self, key: RunKey, link_id: u64, now: Instant) {
+        if self.unacked_results.get(&key).is_some_and(|entry| entry.is_ready) {
+            self.send(key, link_id, now);
         }
     }
 
     /// Sends the chunks of the log that the stream lacks, and then the result.
-    fn send(&mut self, key: RunKey, preferred_link: u64, now: Instant) {
-        let link = self.route(preferred_link).cloned();
-        let Some(unacked) = self.unacked_results.get_mut(&key) else { return };
-        if let Some(resend_at) = unacked.resend_at.take() {
-            self.resend.remove(&(resend_at, key));
+    fn send(&mut self, key: RunKey, preferred_link_id: u64, now: Instant) {
+        let link = self.route(preferred_link_id).cloned();
+        let Some(entry) = self.unacked_results.get_mut(&key) else { return };
+        if let Some(resend_at) = entry.resend_at.take() {
+            self.resend_queue.remove(&(resend_at, key));
         }
         let Some(link) = link else {
-            unacked.link = 0;
+            entry.link_id = 0;
             return;
         };
-        let chunks = unacked.log.as_ref().map(|log| log.collect(link.id(), true)).unwrap_or_default();
-        link.extend(chunks.into_iter().map(LinkItem::Log).chain([LinkItem::Result(unacked.result.clone())]));
-        let resend_at = now + self.resend_after * (1 << unacked.tries.min(DOUBLINGS_MAX));
-        unacked.link = link.id();
-        unacked.tries += 1;
-        unacked.resend_at = Some(resend_at);
-        self.resend.insert((resend_at, key));
+        let chunks = entry.log.as_ref().map(|log| log.collect(link.id(), true)).unwrap_or_default();
+        link.extend(chunks.into_iter().map(LinkItem::Log).chain([LinkItem::Result(entry.result.clone())]));
+        let resend_at = now + self.resend_after * (1 << entry.tries.min(DOUBLINGS_MAX));
+        entry.link_id = link.id();
+        entry.tries += 1;
+        entry.resend_at = Some(resend_at);
+        self.resend_queue.insert((resend_at, key));
         if mutant::on(Mutant::ForgetResultWhenSent) {
             self.unacked_results.remove(&key);
         }
@@ -185,47 +192,52 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
 
     /// Resends the results that no server has acknowledged, on another stream if there is one.
     pub fn resend_due(&mut self, now: Instant) {
-        while let Some((at, key)) = self.resend.first().copied() {
+        while let Some((at, key)) = self.resend_queue.first().copied() {
             if at > now {
                 break;
             }
-            self.resend.pop_first();
-            let prior_id = self.unacked_results.get_mut(&key).map_or(0, |unacked| {
-                unacked.resend_at = None;
-                unacked.link
+            self.resend_queue.pop_first();
+            let previous_link_id = self.unacked_results.get_mut(&key).map_or(0, |entry| {
+                entry.resend_at = None;
+                entry.link_id
             });
-            let other = self.links.range(prior_id + 1..).chain(self.links.range(..prior_id)).next().map(|(id, _)| *id);
-            self.send(key, other.unwrap_or(prior_id), now);
+            let next_id = self
+                .links
+                .range(previous_link_id + 1..)
+                .chain(self.links.range(..previous_link_id))
+                .next()
+                .map(|(id, _)| *id);
+            self.send(key, next_id.unwrap_or(previous_link_id), now);
         }
     }
 
     /// Forgets a result that a server has acknowledged, whatever the verdict.
     pub(super) fn record_ack(&mut self, key: RunKey, now: Instant) {
-        let Some(unacked) = self.unacked_results.remove(&key) else { return };
-        if let Some(resend_at) = unacked.resend_at {
-            self.resend.remove(&(resend_at, key));
+        let Some(entry) = self.unacked_results.remove(&key) else { return };
+        if let Some(resend_at) = entry.resend_at {
+            self.resend_queue.remove(&(resend_at, key));
         }
-        if unacked.is_journaled {
+        if entry.is_journaled {
             self.unacked_journaled_count -= 1;
         }
-        if let Some(log) = unacked.log.filter(|log| log.has_chunks()) {
+        if let Some(log) = entry.log.filter(|log| log.has_chunks()) {
             self.unacked_logs.insert(key, (now, log));
         }
-        self.recent_results.insert(key, unacked.result);
+        self.recent_results.insert(key, entry.result);
     }
 }
 
-/// Logs.
+// Logs whose chunks wait for an acknowledgement.
 impl<G: TableLog, L: TableLink> Outbox<G, L> {
     /// Puts the new chunks of the log on a stream; `false` if some have to wait.
     pub fn send_log(&self, log: &G) -> bool {
-        let Some(link) = self.route(log.link()).filter(|link| link.has_log_room()) else { return false };
+        let Some(link) = self.route(log.link_id()).filter(|link| link.has_log_room()) else { return false };
         link.extend(log.collect(link.id(), false).into_iter().map(LinkItem::Log));
         !log.has_unsent()
     }
 
     pub(super) fn record_log_ack(&mut self, key: RunKey, sequence: i64) {
-        let log = self.unacked_results.get(&key).and_then(|unacked| unacked.log.as_ref());
+        let log = self.unacked_results.get(&key).and_then(|entry| entry.log.as_ref());
         if let Some(log) = log.or_else(|| self.unacked_logs.get(&key).map(|(_, log)| log)) {
             log.record_ack(sequence);
         }
@@ -236,7 +248,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
 
     /// Drops logs that are still unacknowledged some time after their result was acknowledged.
     pub fn forget_logs(&mut self, now: Instant) {
-        self.unacked_logs.retain(|_, (since, _)| now.duration_since(*since) < UNACKED_LOG_AGE_MAX);
+        self.unacked_logs.retain(|_, (unacked_since, _)| now.duration_since(*unacked_since) < UNACKED_LOG_AGE_MAX);
     }
 
     pub(super) fn has_unacked_log(&self, key: RunKey) -> bool {
@@ -250,19 +262,19 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
     }
 }
 
-/// Streams.
+// The open streams.
 impl<G: TableLog, L: TableLink> Outbox<G, L> {
     /// Adds a stream, and sends on it the results that no stream has.
     pub(super) fn add_link(&mut self, link: Arc<L>, now: Instant) {
         let id = link.id();
         self.links.insert(id, link);
-        let waiting: Vec<RunKey> = self
+        let waiting_keys: Vec<RunKey> = self
             .unacked_results
             .iter()
-            .filter(|(_, unacked)| unacked.is_ready && unacked.link == 0)
+            .filter(|(_, entry)| entry.is_ready && entry.link_id == 0)
             .map(|(key, _)| *key)
             .collect();
-        for key in waiting {
+        for key in waiting_keys {
             self.send(key, id, now);
         }
     }
@@ -270,12 +282,12 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
     /// Removes a stream. Its results are sent on another one, or wait until there is one. Returns the logs to be sent again.
     pub(super) fn remove_link(&mut self, id: u64, now: Instant) -> Vec<Arc<G>> {
         self.links.remove(&id);
-        let is_stranded = |unacked: &UnackedResult<G>| unacked.is_ready && unacked.link == id;
-        let stranded: Vec<RunKey> =
-            self.unacked_results.iter().filter(|(_, unacked)| is_stranded(unacked)).map(|(key, _)| *key).collect();
-        for key in stranded {
+        let is_stranded = |entry: &UnackedResult<G>| entry.is_ready && entry.link_id == id;
+        let stranded_keys: Vec<RunKey> =
+            self.unacked_results.iter().filter(|(_, entry)| is_stranded(entry)).map(|(key, _)| *key).collect();
+        for key in stranded_keys {
             self.send(key, 0, now);
         }
-        self.unacked_logs.values().filter(|(_, log)| log.link() == id).map(|(_, log)| Arc::clone(log)).collect()
+        self.unacked_logs.values().filter(|(_, log)| log.link_id() == id).map(|(_, log)| Arc::clone(log)).collect()
     }
 }

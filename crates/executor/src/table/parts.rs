@@ -15,13 +15,13 @@ pub trait TableRun: Clone {
 
     /// The ids of the run and the attempt.
     fn key(&self) -> RunKey;
-    /// The id of the run's job.
+    /// The id of the job that the run belongs to.
     fn job_id(&self) -> JobId;
     /// The fencing number of the run's trigger.
     fn fence_n(&self) -> i64;
     /// The id of the stream that the run is reported on; 0 for none.
-    fn link(&self) -> u64;
-    /// The run's log.
+    fn link_id(&self) -> u64;
+    /// The log of the run's attempt.
     fn log(&self) -> &Arc<Self::Log>;
     /// When the handler began, in milliseconds by the server's clock; `None` before.
     fn started_at_ms(&self) -> Option<i64>;
@@ -34,13 +34,13 @@ pub trait TableRun: Clone {
 /// The log of one attempt. Its chunks are kept until a server acknowledges them.
 pub trait TableLog {
     /// The id of the stream that has the log's chunks, or will get them; 0 for none.
-    fn link(&self) -> u64;
+    fn link_id(&self) -> u64;
     /// Whether chunks wait for an acknowledgement.
     fn has_chunks(&self) -> bool;
     /// Whether lines wait to be sent.
     fn has_unsent(&self) -> bool;
     /// The chunks that this stream does not have yet, up to a limit of unacknowledged bytes; with `flush`, all of them.
-    fn collect(&self, link: u64, flush: bool) -> Vec<LogChunk>;
+    fn collect(&self, link_id: u64, flush: bool) -> Vec<LogChunk>;
     /// Forgets the chunks up to this one, which a server has acknowledged.
     fn record_ack(&self, sequence: i64);
     /// Accepts no more lines.
@@ -72,7 +72,7 @@ pub trait Intake {
     /// Whether the program has this handler.
     fn has_handler(&self, name: &str) -> bool;
     /// Makes the run of an accepted trigger, to be reported on this stream.
-    fn make_run(&self, trigger: Trigger, link: u64) -> Self::Run;
+    fn make_run(&self, trigger: Trigger, link_id: u64) -> Self::Run;
 }
 
 /// One item in the queue of a stream to a server. A message can carry several of them.

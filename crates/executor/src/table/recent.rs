@@ -24,9 +24,9 @@ impl RecentResults {
             self.order.push_back(key);
         }
         if self.order.len() > RESULT_COUNT_MAX
-            && let Some(oldest) = self.order.pop_front()
+            && let Some(oldest_key) = self.order.pop_front()
         {
-            self.results.remove(&oldest);
+            self.results.remove(&oldest_key);
         }
     }
 

@@ -16,7 +16,7 @@ struct TestRun(RunKey, Arc<NoLog>, Arc<AtomicBool>, Arc<AtomicBool>);
 struct NoLog;
 
 impl TableLog for NoLog {
-    fn link(&self) -> u64 {
+    fn link_id(&self) -> u64 {
         0
     }
 
@@ -52,7 +52,7 @@ impl TableRun for TestRun {
         self.0.run.get()
     }
 
-    fn link(&self) -> u64 {
+    fn link_id(&self) -> u64 {
         1
     }
 

@@ -16,7 +16,6 @@ rondel_core::plain_word_enum! {
         Session = "session",
         /// A token of the API.
         Token = "token",
-        /// An executor.
         Executor = "executor",
         /// The server itself.
         System = "system",
@@ -49,7 +48,6 @@ pub struct AuditEntry {
     pub at: Timestamp,
     /// Name of the account or the token that acted.
     pub actor: String,
-    /// How the caller was authenticated.
     pub auth_method: AuthMethod,
     /// The token that the caller used. Stored by id, because names of tokens are not unique.
     pub token: Option<TokenId>,
@@ -63,7 +61,6 @@ pub struct AuditEntry {
     pub object: String,
     /// Name of the object's namespace.
     pub namespace: Option<String>,
-    /// The outcome.
     pub verdict: Verdict,
     /// The object's state before, as JSON, without secrets.
     pub before: Option<String>,
@@ -71,7 +68,7 @@ pub struct AuditEntry {
     pub after: Option<String>,
 }
 
-/// A page of the log, the newest first.
+/// Selects a page of the audit log, the newest entries first.
 #[derive(Clone, Debug, Default)]
 pub struct AuditQuery {
     /// Only entries by this actor.
@@ -94,17 +91,14 @@ pub struct AuditQuery {
     pub limit: u32,
 }
 
-/// The audit log.
 #[async_trait]
 pub trait AuditLog {
-    /// Writes an entry.
     async fn add_audit(&self, entry: &AuditEntry) -> Result<()>;
 
     /// Completes an entry that is [`INCOMPLETE`]: sets its object, namespace, verdict, before and after. `false` if there is no such entry,
     /// or it is complete already.
     async fn complete_audit(&self, entry: &AuditEntry) -> Result<bool>;
 
-    /// A page of entries.
     async fn audit(&self, query: &AuditQuery) -> Result<Vec<AuditEntry>>;
 }
 

@@ -19,13 +19,11 @@ use crate::error::Result;
 pub struct PasswordHash(String);
 
 impl PasswordHash {
-    /// Wraps the string.
     #[must_use]
     pub const fn new(text: String) -> Self {
         Self(text)
     }
 
-    /// The string.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
@@ -41,7 +39,6 @@ impl std::fmt::Debug for PasswordHash {
 /// A user who can sign in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// Its id.
     pub id: AccountId,
     /// The name that the user types to sign in; unique.
     pub name: String,
@@ -51,13 +48,12 @@ pub struct Account {
     pub password: Option<PasswordHash>,
     /// Whether the account is disabled. The user of a disabled account cannot sign in.
     pub disabled: bool,
-    /// When it was created.
     pub created_at: Timestamp,
     /// When its password was last set.
     pub password_changed_at: Option<Timestamp>,
     /// When it was linked to the sign-in provider. An account with a password cannot sign in through the provider before it is linked.
     pub provider_linked_at: Option<Timestamp>,
-    /// Its grants, in order.
+    /// Its grants, sorted.
     pub grants: Vec<Grant>,
 }
 
@@ -68,7 +64,6 @@ pub struct AccountChange {
     pub display_name: Option<String>,
     /// Whether the account is disabled. The user of a disabled account cannot sign in.
     pub disabled: Option<bool>,
-    /// Its grants.
     pub grants: Option<Vec<Grant>>,
     /// Its link to the sign-in provider.
     pub provider_link: Option<ProviderLink>,
@@ -79,7 +74,6 @@ pub struct AccountChange {
 pub enum ProviderLink {
     /// Linked since this instant.
     Since(Timestamp),
-    /// Not linked.
     None,
 }
 
@@ -99,7 +93,7 @@ pub struct KeptAccess {
     /// The sign-in that stays; `None` if all end.
     pub session: Option<SessionId>,
     /// Whether its tokens stay, with all that they created.
-    pub tokens: bool,
+    pub keeps_tokens: bool,
 }
 
 /// Outcome of changing an account.
@@ -123,13 +117,11 @@ pub trait Accounts {
     /// name is taken.
     async fn create_first_admin(&self, account: &Account) -> Result<bool>;
 
-    /// An account.
     async fn account(&self, id: AccountId) -> Result<Option<Account>>;
 
-    /// An account by its name.
     async fn account_by_name(&self, name: &str) -> Result<Option<Account>>;
 
-    /// A page of accounts, by name.
+    /// Accounts sorted by name, after `after_name`, at most `limit`.
     async fn accounts(&self, after_name: Option<&str>, limit: u32) -> Result<Vec<Account>>;
 
     /// Whether an enabled account may do everything.
@@ -138,13 +130,13 @@ pub trait Accounts {
     /// Changes an account. If its rights change, its sign-ins end.
     async fn change_account(&self, id: AccountId, change: &AccountChange) -> Result<AccountChanged>;
 
-    /// Sets the password and ends the account's links, its sign-ins and its tokens, except those in `keep`; `false` if there is no such
+    /// Sets the password and ends the account's links, its sign-ins and its tokens, except those in `kept_access`; `false` if there is no such
     /// account.
     async fn set_password(
         &self,
         id: AccountId,
         password: &PasswordHash,
-        keep: KeptAccess,
+        kept_access: KeptAccess,
         now: Timestamp,
     ) -> Result<bool>;
 

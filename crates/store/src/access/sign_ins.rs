@@ -10,7 +10,6 @@ use crate::error::Result;
 /// A sign-in session, of either an account or a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebSession {
-    /// Its id.
     pub id: SessionId,
     /// SHA-256 of the secret in the cookie, in hex.
     pub hash: String,
@@ -32,12 +31,10 @@ pub struct WebSession {
     pub user_agent: String,
 }
 
-/// The purpose of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkPurpose {
     /// To create the first account.
     Setup,
-    /// To sign in.
     SignIn,
 }
 
@@ -46,15 +43,12 @@ pub enum LinkPurpose {
 pub struct SignInLink {
     /// SHA-256 of its secret, in hex.
     pub hash: String,
-    /// Its purpose.
     pub purpose: LinkPurpose,
-    /// The account that it signs in.
     pub account: Option<AccountId>,
     /// The token whose rights it gives.
     pub token: Option<TokenId>,
     /// The token that created the link for an account; the link ends with that token.
     pub minted_by: Option<TokenId>,
-    /// When it expires.
     pub expires_at: Timestamp,
 }
 
@@ -67,7 +61,7 @@ pub enum AttemptDecision {
     Blocked(Timestamp),
 }
 
-/// Sign-ins, links, attempts.
+/// Sign-in sessions, sign-in links, and the count of sign-in attempts.
 #[async_trait]
 pub trait SignIns {
     /// Begins a sign-in. Removes sign-ins that have ended, and the oldest ones of the same account or token if there are more than
@@ -89,7 +83,6 @@ pub trait SignIns {
     /// Stores a link; removes those that have expired.
     async fn add_link(&self, link: &SignInLink, now: Timestamp) -> Result<()>;
 
-    /// The link with this hash.
     async fn link(&self, hash: &str) -> Result<Option<SignInLink>>;
 
     /// Takes a link. A link is deleted when it is taken, so it works once. `None` if it was already taken.
@@ -99,8 +92,8 @@ pub trait SignIns {
     /// address. The caller must bound the number of buckets: each has a row.
     async fn count_attempt(&self, bucket: i64, max: u32, window: Duration, now: Timestamp) -> Result<AttemptDecision>;
 
-    /// The key that all servers of this database share under a name. If there is none yet, `fresh` becomes that key.
-    async fn server_key(&self, name: &str, fresh: &str, now: Timestamp) -> Result<String>;
+    /// The key that all servers of this database share under a name. If there is none yet, `new_key` becomes that key.
+    async fn server_key(&self, name: &str, new_key: &str, now: Timestamp) -> Result<String>;
 
     /// Removes the attempts in a bucket.
     async fn forget_attempts(&self, bucket: i64) -> Result<()>;

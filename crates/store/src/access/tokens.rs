@@ -29,9 +29,7 @@ impl TokenKind {
 /// An API token; only its hash is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRecord {
-    /// Its id.
     pub id: TokenId,
-    /// Its purpose.
     pub kind: TokenKind,
     /// The name that is shown.
     pub name: String,
@@ -52,15 +50,13 @@ pub struct TokenRecord {
     pub series: TokenId,
     /// Whether executors that authenticate with it may declare jobs.
     pub declares: bool,
-    /// When it was created.
     pub created_at: Timestamp,
     /// When it ends.
     pub expires_at: Option<Timestamp>,
     /// When it was last used, to the minute.
     pub last_used_at: Option<Timestamp>,
-    /// When it was revoked.
     pub revoked_at: Option<Timestamp>,
-    /// Its grants, in order.
+    /// Its grants, sorted.
     pub grants: Vec<Grant>,
 }
 
@@ -100,30 +96,26 @@ pub struct TokenScope {
 impl TokenScope {
     /// Whether a token is in the scope.
     pub(crate) fn has(&self, token: &TokenRecord) -> bool {
-        let holds = |grant: &Grant| match (grant.app, grant.namespace) {
+        let is_in_scope = |grant: &Grant| match (grant.app, grant.namespace) {
             (Some(app), _) => self.apps.contains(&app),
             (None, Some(namespace)) => self.namespaces.contains(&namespace),
             (None, None) => false,
         };
         let is_own = self.account.is_some() && token.owner == self.account;
-        is_own || (token.kind.is_of_executors() && token.grants.iter().any(holds))
+        is_own || (token.kind.is_of_executors() && token.grants.iter().any(is_in_scope))
     }
 }
 
-/// API tokens.
 #[async_trait]
 pub trait Tokens {
     /// Stores a token, unless its hash exists. A token that another token created expires no later than its creator; `false` if the creator
     /// is no longer valid.
     async fn add_token(&self, token: &TokenRecord) -> Result<bool>;
 
-    /// The token with this hash.
     async fn token(&self, hash: &str) -> Result<Option<TokenRecord>>;
 
-    /// A token by its id.
     async fn token_by_id(&self, id: TokenId) -> Result<Option<TokenRecord>>;
 
-    /// A page of tokens.
     async fn tokens(&self, query: &TokenQuery) -> Result<Vec<TokenRecord>>;
 
     /// Number of valid tokens of an account.
@@ -148,5 +140,5 @@ pub trait Tokens {
     /// Replaces a token by a new one; the old token stays valid until `old_ends_at` at the latest. Everything that the old token created
     /// belongs to the new one from then on. A new token of the same series expires no later than the old one. `false` if the old token has
     /// ended, or if the new one belongs to another series and its creator has ended.
-    async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool>;
+    async fn rotate_token(&self, old_token: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool>;
 }

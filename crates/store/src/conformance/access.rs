@@ -227,9 +227,8 @@ pub async fn a_sign_in_ends_with_its_password_rights_or_token(store: &dyn Store)
     assert_eq!(store.sign_in(&here.hash).await.unwrap(), Some(here.clone()));
     assert_eq!(store.sign_ins(ann.id).await.unwrap(), [there.clone(), here.clone()]);
     let password = PasswordHash::new("$argon2id$new".to_owned());
-    assert!(
-        store.set_password(ann.id, &password, KeptAccess { session: Some(here.id), tokens: false }, now).await.unwrap()
-    );
+    let kept_access = KeptAccess { session: Some(here.id), keeps_tokens: false };
+    assert!(store.set_password(ann.id, &password, kept_access, now).await.unwrap());
     assert_eq!(store.sign_in(&there.hash).await.unwrap(), None);
     assert!(store.sign_in(&here.hash).await.unwrap().is_some());
     let grants = Some(vec![Grant::everywhere(Role::Viewer)]);

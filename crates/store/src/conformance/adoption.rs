@@ -173,7 +173,7 @@ pub async fn runs_due_soon_after_a_takeover_may_have_been_sent_ahead(store: &dyn
     let job = job(store, Some(at)).await;
     let rows = [Duration::ZERO, LEASE / 2].map(|ahead| run(&job, dead, at + ahead));
     claim(store, dead, &job, rows.to_vec()).await;
-    let taking = JoinRequest { take_over: true, ..request };
+    let taking = JoinRequest { may_take_over: true, ..request };
     let Join::Joined { token: next, .. } = store.join(&taking).await.unwrap() else { unreachable!() };
     let adopted = super::adopt_all(store, next, &[]).await.1;
     let found: Vec<_> = adopted.iter().map(|adopted| (adopted.run.due_at, adopted.run.status)).collect();

@@ -15,7 +15,7 @@ pub(super) fn request(name: &str) -> JoinRequest {
         lease: LEASE,
         advertise_url: Some("http://node:8080".to_owned()),
         server_version: "0.1.0".to_owned(),
-        take_over: false,
+        may_take_over: false,
         held: None,
     }
 }
@@ -73,7 +73,7 @@ pub async fn a_lease_is_held_by_one(store: &dyn Store) {
     let lost = JoinRequest { name: name("lost"), held: Some(unknown), ..request.clone() };
     assert_eq!(expect_joined(store.join(&lost).await.unwrap()).0, LeaseToken { epoch: 10, ..unknown });
 
-    let taking = JoinRequest { take_over: true, ..request.clone() };
+    let taking = JoinRequest { may_take_over: true, ..request.clone() };
     let (second, third) = expect_joined(store.join(&taking).await.unwrap());
     assert_eq!(second, LeaseToken { epoch: 3, ..first });
     assert!(![ordinal, other].contains(&third));
@@ -118,7 +118,7 @@ pub async fn a_lease_given_back_ends_where_the_clock_was(store: &dyn Store) {
 /// If the clock has stepped back, a lease can end at the same instant as the lease before it. The node must not count as fenced already,
 /// because then no other node would adopt its runs.
 async fn a_lease_that_ends_with_the_one_before_is_fenced(store: &dyn Store) {
-    let request = JoinRequest { take_over: true, ..request(&name("node")) };
+    let request = JoinRequest { may_take_over: true, ..request(&name("node")) };
     let (first, _) = expect_joined(store.join(&request).await.unwrap());
     let soon = store.now().await.unwrap() + Duration::from_millis(300);
     store.release(first, soon).await.unwrap();

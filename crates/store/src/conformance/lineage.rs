@@ -76,7 +76,7 @@ pub async fn everything_that_a_token_created_ends_with_it(store: &dyn Store) {
     assert_eq!(revoked.are_usable(store, now).await, [false; 7]);
     let reset = Family::add(store, Some(ann.id), now).await;
     let password = PasswordHash::new("$argon2id$new".to_owned());
-    let kept = KeptAccess { session: None, tokens: true };
+    let kept = KeptAccess { session: None, keeps_tokens: true };
     assert!(store.set_password(ann.id, &password, kept, now).await.unwrap());
     assert_eq!(reset.are_usable(store, now).await, [true; 7], "kept");
     assert!(store.set_password(ann.id, &password, KeptAccess::default(), now).await.unwrap());

@@ -331,7 +331,7 @@ async fn join(store: &dyn Store) -> LeaseToken {
         lease: LEASE,
         advertise_url: None,
         server_version: "0.1.0".to_owned(),
-        take_over: false,
+        may_take_over: false,
         held: None,
     };
     match store.join(&request).await.unwrap() {
@@ -470,7 +470,7 @@ fn finish(run: &Run, outcome: Outcome) -> AttemptEnd {
         detail: None,
         jitter: 0.5,
         owner: None,
-        unfinished: false,
+        is_unfinished: false,
     }
 }
 

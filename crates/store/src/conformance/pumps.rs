@@ -48,9 +48,9 @@ fn report(owner: Owner, epoch: i64, sequence: i64) -> ItemChange {
         counts: Counts { fetches: sequence, rows: 7, done: 5, failed: 2 },
         per_minute: 30,
         oldest_at: Some(Timestamp::from_secs(900)),
-        dry: true,
+        is_dry: true,
         checkpoint: Some("row ä\0".to_owned()),
-        released: false,
+        is_released: false,
     })
 }
 
@@ -142,7 +142,7 @@ pub async fn items_change_hands_one_owner_at_a_time(store: &dyn Store) {
     let mut expected = Item::new("a", now);
     (expected.owner, expected.epoch, expected.sequence) = (Some(owner(1)), 1, 3);
     expected.counts = Counts { fetches: 3, rows: 7, done: 5, failed: 2 };
-    (expected.per_minute, expected.oldest_at, expected.dry) = (30, Some(Timestamp::from_secs(900)), true);
+    (expected.per_minute, expected.oldest_at, expected.is_dry) = (30, Some(Timestamp::from_secs(900)), true);
     let stored = items(store, record.id).await.remove(1);
     assert!(stored.checkpoint.as_deref().is_some_and(|text| text.starts_with("row ä")));
     expected.checkpoint.clone_from(&stored.checkpoint);
@@ -204,7 +204,7 @@ pub async fn a_group_that_yields_continues_as_its_next_attempt(store: &dyn Store
     assert_eq!((run.status, run.reason), (RunStatus::Succeeded, Some(Reason::WindowOver)));
     let run = pending_run(store, token).await;
     store.ask_cancel(run.id, request, run.due_at).await.unwrap();
-    finish_one(store, AttemptEnd { policy, unfinished: true, ..finish(&run, Outcome::Cancelled) }).await;
+    finish_one(store, AttemptEnd { policy, is_unfinished: true, ..finish(&run, Outcome::Cancelled) }).await;
     let run = read_run(store, run.id).await;
     assert_eq!((run.status, run.reason), (RunStatus::Failed, Some(Reason::WindowOver)), "it left rows that failed");
     let record = pump(store).await;

@@ -81,7 +81,7 @@ pub async fn runs_are_found_by_all_that_a_search_names(store: &dyn Store) {
     let named = |name: &str| ValueCondition { any: vec![Pattern(name.to_owned())], none: Vec::new() };
     let both = || RunSearch { jobs: of(&[&first, &second]), ..any() };
     let hidden =
-        || Some(Arc::new(VisibleJobs { hidden: BTreeSet::from(["vault".to_owned()]), ..VisibleJobs::default() }));
+        || Some(Arc::new(VisibleJobs { hidden_names: BTreeSet::from(["vault".to_owned()]), ..VisibleJobs::default() }));
     let searches = [
         (any(), None),
         (both(), Some(40)),

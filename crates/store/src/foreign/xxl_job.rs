@@ -10,7 +10,6 @@ use super::{Database, ForeignError, account, is_denied};
 /// A row of `xxl_job_log`: an attempt to send a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogRow {
-    /// Its number.
     pub id: i64,
     /// The job's number.
     pub job: i64,
@@ -37,12 +36,10 @@ pub struct JobStatus {
     pub next_ms: i64,
 }
 
-/// The handler of a job of XXL-JOB.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XxlHandler {
     /// `BEAN` for a handler of the executor, else the kind of its script.
     pub kind: String,
-    /// The name of the handler.
     pub name: String,
 }
 
@@ -53,7 +50,6 @@ pub enum StopOutcome {
     At(i64),
     /// Its next instant, in milliseconds, is too near or has passed, so the job keeps running.
     TooNear(i64),
-    /// It was already stopped.
     AlreadyStopped(JobStatus),
 }
 
@@ -64,7 +60,6 @@ pub enum StartOutcome {
     From(i64),
     /// Its instant has passed, so the job stays stopped.
     TooLate,
-    /// It was already running.
     AlreadyRunning(JobStatus),
 }
 
@@ -84,9 +79,10 @@ impl XxlDatabase {
         }
     }
 
-    /// Rows of `xxl_job_log` after a number, by number.
+    /// Rows of `xxl_job_log` with numbers above `after`, in the order of their numbers.
     ///
     /// # Errors
+    ///
     /// [`ForeignError::Database`].
     pub async fn xxl_logs(&mut self, after: i64, limit: u32) -> Result<Vec<LogRow>, ForeignError> {
         let text = "SELECT CAST(id AS SIGNED), CAST(job_id AS SIGNED), CAST(trigger_time AS CHAR), COALESCE(executor_address, ''), \
@@ -113,9 +109,9 @@ impl XxlDatabase {
     /// # Errors
     /// [`ForeignError::Database`].
     pub async fn xxl_last_log(&mut self) -> Result<i64, ForeignError> {
-        let last: Option<i64> =
+        let last_log_id: Option<i64> =
             sqlx::query_scalar("SELECT CAST(MAX(id) AS SIGNED) FROM xxl_job_log").fetch_one(&mut self.0).await?;
-        Ok(last.unwrap_or(0))
+        Ok(last_log_id.unwrap_or(0))
     }
 
     /// The highest number of a row that was sent before `at`, such as `2026-11-23 10:00:00` in XXL-JOB's zone; 0 if there is none.
@@ -124,8 +120,8 @@ impl XxlDatabase {
     /// [`ForeignError::Database`].
     pub async fn xxl_log_before(&mut self, at: &str) -> Result<i64, ForeignError> {
         let text = "SELECT CAST(MIN(id) - 1 AS SIGNED) FROM xxl_job_log WHERE trigger_time >= ?";
-        let first: Option<i64> = sqlx::query_scalar(text).bind(at).fetch_one(&mut self.0).await?;
-        match first {
+        let first_log_id: Option<i64> = sqlx::query_scalar(text).bind(at).fetch_one(&mut self.0).await?;
+        match first_log_id {
             Some(before) => Ok(before.max(0)),
             None => self.xxl_last_log().await,
         }
@@ -175,15 +171,15 @@ impl XxlDatabase {
         let not_before = not_before();
         // XXL-JOB fires an instant within a second at the beginning of that second.
         let fires_at = |status: JobStatus| status.next_ms.div_euclid(1_000) * 1_000;
-        let judge = |status: JobStatus| match status.is_running {
+        let stop_outcome = |status: JobStatus| match status.is_running {
             true if fires_at(status) >= not_before => StopOutcome::At(status.next_ms),
             true => StopOutcome::TooNear(status.next_ms),
             false => StopOutcome::AlreadyStopped(status),
         };
-        let judged: BTreeMap<i64, StopOutcome> =
-            current_jobs.into_iter().map(|(job, status)| (job, judge(status))).collect();
-        let is_stopped = |(job, stopped): (&i64, &StopOutcome)| matches!(stopped, StopOutcome::At(_)).then_some(*job);
-        let jobs: Vec<i64> = judged.iter().filter_map(is_stopped).collect();
+        let outcomes: BTreeMap<i64, StopOutcome> =
+            current_jobs.into_iter().map(|(job, status)| (job, stop_outcome(status))).collect();
+        let is_stopped = |(job, outcome): (&i64, &StopOutcome)| matches!(outcome, StopOutcome::At(_)).then_some(*job);
+        let jobs: Vec<i64> = outcomes.iter().filter_map(is_stopped).collect();
         // One statement for all jobs, because each round trip shortens the time that is left until they must have stopped.
         if !jobs.is_empty() {
             let text = format!("UPDATE xxl_job_info SET trigger_status = 0 WHERE id IN ({})", placeholders(jobs.len()));
@@ -191,7 +187,7 @@ impl XxlDatabase {
             query.execute(&mut *transaction).await?;
         }
         transaction.commit().await?;
-        Ok(judged)
+        Ok(outcomes)
     }
 
     /// Checks whether the account may change jobs. Changes and locks no row.
@@ -199,20 +195,20 @@ impl XxlDatabase {
     /// # Errors
     /// [`ForeignError::Denied`] if it may not, and [`ForeignError::Database`].
     pub async fn xxl_check_rights(&mut self) -> Result<(), ForeignError> {
-        let mut denied = Vec::new();
+        let mut denied_grants = Vec::new();
         for (table, text) in RIGHTS {
             match sqlx::query(text).execute(&mut self.0).await {
                 Ok(_) => {}
-                Err(error) if is_denied(&error) => denied.push(table),
+                Err(error) if is_denied(&error) => denied_grants.push(table),
                 Err(error) => return Err(error.into()),
             }
         }
-        if denied.is_empty() {
+        if denied_grants.is_empty() {
             return Ok(());
         }
         let (schema, account) = account(&mut self.0).await?;
         let grant = |table: &&str| format!("GRANT SELECT, UPDATE ON {schema}.{table} TO {account}");
-        Err(ForeignError::Denied(denied.iter().map(grant).collect::<Vec<_>>().join("; ")))
+        Err(ForeignError::Denied(denied_grants.iter().map(grant).collect::<Vec<_>>().join("; ")))
     }
 
     /// Marks stopped jobs without a next instant as switched over to Rondel. The mark is an instant in the job's row: a stopped job has one
@@ -232,12 +228,12 @@ impl XxlDatabase {
         self.set_mark(jobs, 0, "").await
     }
 
-    async fn set_mark(&mut self, jobs: &[i64], at_ms: i64, only: &str) -> Result<(), ForeignError> {
+    async fn set_mark(&mut self, jobs: &[i64], at_ms: i64, condition: &str) -> Result<(), ForeignError> {
         if jobs.is_empty() {
             return Ok(());
         }
         let text = format!(
-            "UPDATE xxl_job_info SET trigger_next_time = ? WHERE id IN ({}) AND trigger_status = 0 {only}",
+            "UPDATE xxl_job_info SET trigger_next_time = ? WHERE id IN ({}) AND trigger_status = 0 {condition}",
             placeholders(jobs.len())
         );
         let query = sqlx::query(AssertSqlSafe(text)).bind(at_ms);
@@ -276,35 +272,35 @@ impl XxlDatabase {
         let mut transaction = self.0.begin().await?;
         lock_scheduler(&mut transaction).await?;
         let numbers: Vec<i64> = jobs.iter().map(|(job, _)| *job).collect();
-        let found = read_jobs(&mut transaction, &numbers, " FOR UPDATE").await?;
+        let current_jobs = read_jobs(&mut transaction, &numbers, " FOR UPDATE").await?;
         let not_before = not_before();
-        let judge = |(job, next_ms): &(i64, i64)| {
-            let started = match found.get(job)? {
+        let start_outcome = |(job, next_ms): &(i64, i64)| {
+            let start_outcome = match current_jobs.get(job)? {
                 status if status.is_running => StartOutcome::AlreadyRunning(*status),
                 _ if *next_ms < not_before => StartOutcome::TooLate,
                 _ => StartOutcome::From(*next_ms),
             };
-            Some((*job, started))
+            Some((*job, start_outcome))
         };
-        let judged: BTreeMap<i64, StartOutcome> = jobs.iter().filter_map(judge).collect();
-        let from = |(job, started): (&i64, &StartOutcome)| match started {
+        let outcomes: BTreeMap<i64, StartOutcome> = jobs.iter().filter_map(start_outcome).collect();
+        let from = |(job, outcome): (&i64, &StartOutcome)| match outcome {
             StartOutcome::From(next_ms) => Some((*job, *next_ms)),
             StartOutcome::TooLate | StartOutcome::AlreadyRunning(_) => None,
         };
-        let starts: Vec<(i64, i64)> = judged.iter().filter_map(from).collect();
+        let starts: Vec<(i64, i64)> = outcomes.iter().filter_map(from).collect();
         if !starts.is_empty() {
             let text = format!(
                 "UPDATE xxl_job_info SET trigger_status = 1, trigger_last_time = 0, trigger_next_time = CASE id{} END WHERE id IN ({})",
                 " WHEN ? THEN ?".repeat(starts.len()),
                 placeholders(starts.len())
             );
-            let pairs = |query: MySqlQuery, (job, next_ms): &(i64, i64)| query.bind(*job).bind(*next_ms);
-            let query = starts.iter().fold(sqlx::query(AssertSqlSafe(text)), pairs);
+            let bind_pair = |query: MySqlQuery, (job, next_ms): &(i64, i64)| query.bind(*job).bind(*next_ms);
+            let query = starts.iter().fold(sqlx::query(AssertSqlSafe(text)), bind_pair);
             let query = starts.iter().fold(query, |query, (job, _)| query.bind(*job));
             query.execute(&mut *transaction).await?;
         }
         transaction.commit().await?;
-        Ok(judged)
+        Ok(outcomes)
     }
 }
 

@@ -24,7 +24,6 @@ pub struct Adopted {
 /// A job with open runs under leases that have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OrphanedJob {
-    /// The job.
     pub id: JobId,
     /// How many such runs it has.
     pub run_count: u64,
@@ -67,9 +66,9 @@ pub(crate) fn adopted_run(run: Run, ended_at: Timestamp, last_sessions: &LastSes
     if !may_have_been_sent(&run, ended_at, last_sessions) {
         return run;
     }
-    let before = run.detail.as_deref().cloned().unwrap_or_default();
+    let old_detail = run.detail.as_deref().cloned().unwrap_or_default();
     let roll_call = ReasonDetail { waits_for: Some(WaitFor::RollCall), ..ReasonDetail::default() };
-    Run { status: RunStatus::Running, detail: Some(Box::new(before.with_wait(roll_call))), ..run }
+    Run { status: RunStatus::Running, detail: Some(Box::new(old_detail.with_wait(roll_call))), ..run }
 }
 
 /// The `limit` jobs with the fewest runs. A job occurs in `counts` once for each status that its runs have.
@@ -87,17 +86,17 @@ pub(crate) fn fewest_first(counts: impl IntoIterator<Item = (JobId, u64)>, limit
 /// Takes over the open runs of dead nodes.
 #[async_trait]
 pub trait Adopt {
-    /// Fences those leases of `dead` nodes that have ended by the database's clock. Returns at most `limit` jobs with open runs that no
-    /// living lease owns: runs of earlier epochs of this node, and runs of `dead` nodes. Jobs with few such runs come first, so that a job
-    /// that fires each second does not wait for the backlog of another job.
-    async fn orphaned_jobs(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<OrphanedJobs>;
+    /// Fences those leases of `dead_nodes` that have ended by the database's clock. Returns at most `limit` jobs with open runs that no
+    /// living lease owns: runs of earlier epochs of this node, and runs of `dead_nodes`. Jobs with few such runs come first, so that a
+    /// job that fires each second does not wait for the backlog of another job.
+    async fn orphaned_jobs(&self, token: LeaseToken, dead_nodes: &[NodeId], limit: u32) -> Result<OrphanedJobs>;
 
-    /// The jobs among these that have open runs under earlier leases of this node.
+    /// Those of `jobs` that have open runs under earlier leases of this node.
     async fn left_open(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>>;
 
     /// Takes over all open runs of these jobs that [`orphaned_jobs`](Self::orphaned_jobs) counts. If only some of a job's runs were taken,
     /// the job would have two homes. Each run is taken by an UPDATE guarded by its old owner. A pending run that was due before the old
     /// lease ended may have been sent, unless its row states what it waits for and has no mark, or all streams of its app had ended before
     /// its instant. A run that may have been sent becomes `running`, so that it does not count as unsent, and waits for the roll call.
-    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], jobs: &[JobId]) -> Result<Adoption>;
+    async fn adopt(&self, token: LeaseToken, dead_nodes: &[NodeId], jobs: &[JobId]) -> Result<Adoption>;
 }

@@ -21,17 +21,14 @@ pub enum CancelOutcome {
 /// A request to cancel a run that another node owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CancelElsewhere {
-    /// The run.
     pub run: RunId,
-    /// Its attempt.
     pub attempt: i32,
-    /// The executor that has the run.
     pub executor: ExecutorId,
     /// The caller that requested it.
     pub by: String,
 }
 
-/// Records requests to cancel, and finds them.
+/// Stores requests to cancel, and finds runs with such a request.
 #[async_trait]
 pub trait Cancel {
     /// Records a request to cancel an open run. It replaces an earlier one only as [`CancelRequest::replaces`] decides.
@@ -45,16 +42,16 @@ pub trait Cancel {
     /// later request to cancel a run replaces this one. Runs that have ended or already have a request to cancel stay unchanged.
     async fn ask_drops(&self, runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> Result<()>;
 
-    /// Open runs of the lease `token` that must end unless an executor has them, each with the reason; by id after `after`, at most
-    /// `limit`. Every call returns such a run until it has ended.
+    /// Open runs of the lease `token` that must end unless an executor has them, each with the reason: those with ids
+    /// above `after`, sorted by id, at most `limit`. Every call returns such a run until it has ended.
     async fn drops(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<(RunId, Reason)>>;
 
     /// Open runs of the lease `token` with a request to cancel, each with the caller of the request. Every call returns such a run until it
     /// has ended.
     async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>>;
 
-    /// Open runs that other nodes own, that have a request to cancel, and whose executor the store knows; by id after `after`, at most
-    /// `limit`. A node with a stream to that executor sends it the cancel.
+    /// Open runs that other nodes own, that have a request to cancel, and whose executor the store knows: those with
+    /// ids above `after`, sorted by id, at most `limit`. A node with a stream to that executor sends it the cancel.
     async fn cancels_elsewhere(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<CancelElsewhere>>;
 
     /// The open runs of a job that a user's request to cancel applies to: those without a request, and those whose only request is the

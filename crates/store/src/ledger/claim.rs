@@ -14,7 +14,6 @@ use crate::error::Result;
 /// A row of `job_due`, the narrow table that the scan reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DueJob {
-    /// The job.
     pub job: JobId,
     /// The first fire without a row. While a maintenance window holds fires back, the instant at which the scan examines the job again.
     pub next_fire_at: Timestamp,
@@ -77,14 +76,14 @@ pub(crate) fn lease_of_home(node: NodeId, epoch: i64, lease_ends: (Timestamp, Ti
     LeaseToken { node, epoch: epoch - i64::from(is_fenced) }
 }
 
-/// Merges the instants of several homes into one list, in order. Each instant has the number of its jobs at all homes.
+/// Merges the instants of several homes into one sorted list. Each instant has the number of its jobs at all homes.
 pub(crate) fn merge_by_instant(instants: impl IntoIterator<Item = DenseInstant>, limit: u32) -> Vec<DenseInstant> {
     let mut sums: BTreeMap<Timestamp, u64> = BTreeMap::new();
     for instant in instants {
         *sums.entry(instant.at).or_default() += instant.job_count;
     }
-    let all = sums.into_iter().map(|(at, job_count)| DenseInstant { at, job_count });
-    all.take(usize::try_from(limit).unwrap_or(usize::MAX)).collect()
+    let instants = sums.into_iter().map(|(at, job_count)| DenseInstant { at, job_count });
+    instants.take(usize::try_from(limit).unwrap_or(usize::MAX)).collect()
 }
 
 /// Outcome of a trigger with a key.
@@ -101,16 +100,13 @@ pub enum KeyedRun {
 /// A position in the list of a job's runs, which is sorted by planned instant, cause and shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnsentPlace {
-    /// The planned instant.
     pub fire_at: Timestamp,
     /// The cause of the run.
     pub cause: i64,
-    /// Its shard.
     pub shard_index: i32,
 }
 
 impl UnsentPlace {
-    /// The run's place.
     #[must_use]
     pub const fn of(run: &Run) -> Self {
         Self { fire_at: run.fire_at, cause: run.cause, shard_index: run.shard_index }
@@ -129,8 +125,8 @@ pub trait Claim {
     /// Jobs of these homes (0 for jobs without one) whose next fire is in the range, the earliest first.
     async fn due_jobs(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<DueJob>>;
 
-    /// Instants in the range at which at least `count_min` jobs of one of these homes fire next, in order, with the number of jobs. Returns
-    /// at most as many instants as the limit of the range.
+    /// Instants in the range at which at least `count_min` jobs of one of these homes fire next, sorted, with the
+    /// number of jobs. Returns at most as many instants as the limit of the range.
     async fn dense_instants(&self, homes: &[NodeId], range: DueRange, count_min: u32) -> Result<Vec<DenseInstant>>;
 
     /// Claims jobs in one transaction. The lease must be valid, and each job must still be as it was seen. If the job's home is another
@@ -138,7 +134,8 @@ pub trait Claim {
     /// its home becomes this node, and its runs are inserted. Jobs that another node took are left out.
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<ClaimResult>;
 
-    /// Pending runs of a job that the lease `token` owns, after this place, in order, at most `limit`.
+    /// Pending runs of a job that the lease `token` owns, after this place and in the order of [`UnsentPlace`], at most
+    /// `limit`.
     async fn unsent_runs_of_job(
         &self,
         token: LeaseToken,

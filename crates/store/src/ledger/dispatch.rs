@@ -10,11 +10,8 @@ use crate::error::Result;
 /// A run that an executor is known to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunAtExecutor {
-    /// The run.
     pub run: RunId,
-    /// Its attempt.
     pub attempt: i32,
-    /// The executor's incarnation.
     pub executor_id: ExecutorId,
     /// The executor's stable name.
     pub executor: String,
@@ -34,9 +31,7 @@ pub enum WaitPlace {
 /// The cause of the wait of a run that has not begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotedWait {
-    /// The run.
     pub run: RunId,
-    /// Its attempt.
     pub attempt: i32,
     /// What it waits for, with the parameters of its reason.
     pub detail: Box<ReasonDetail>,
@@ -66,9 +61,9 @@ pub trait Dispatch {
     /// includes runs that were adopted as `running`. A run whose row has a start already stays unchanged.
     async fn note_running(&self, token: LeaseToken, runs: &[RunAtExecutor]) -> Result<()>;
 
-    /// Stores what pending runs of the lease `token` wait for, at most a few hundred per call. A run that has begun, has ended or is in
-    /// another attempt by now stays unchanged. A run that waits in an executor's queue is marked with that executor, and becomes `pending`
-    /// again if it was adopted as `running` without a start.
+    /// Stores what pending runs of the lease `token` wait for, at most a few hundred per call. A run that has begun or
+    /// ended by now, or is in another attempt, stays unchanged. A run that waits in an executor's queue is marked with
+    /// that executor, and becomes `pending` again if it was adopted as `running` without a start.
     async fn note_waits(&self, token: LeaseToken, waits: &[NotedWait]) -> Result<()>;
 
     /// Sets the number of shards of a broadcast and inserts the shards, all or nothing; `false` if it was expanded already.

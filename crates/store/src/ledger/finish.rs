@@ -11,11 +11,10 @@ use crate::error::Result;
 /// The end of an attempt, whether an executor reports it or a server decides it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttemptEnd {
-    /// The run.
     pub run: RunId,
-    /// Its job. The caller never stores results of one job in two calls at the same time; the store locks rows in the order of ids.
+    /// The caller never stores results of one job in two calls at the same time; the store locks rows in the order of
+    /// ids.
     pub job: JobId,
-    /// The attempt that ended.
     pub attempt: i32,
     /// How it ended.
     pub outcome: Outcome,
@@ -41,15 +40,14 @@ pub struct AttemptEnd {
     /// executor's result, which any node may store.
     pub owner: Option<LeaseToken>,
     /// Whether a group of a pump left rows that failed for good, or its last select failed.
-    pub unfinished: bool,
+    pub is_unfinished: bool,
 }
 
 /// Outcome of storing an [`AttemptEnd`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum EndOutcome {
-    /// It is stored, together with what follows; `Some` is the waiting run if another attempt follows.
+    /// The end is stored with its consequences. `Some` is the waiting run if another attempt follows.
     Stored(NextStep, Option<Box<Run>>),
-    /// It was stored already.
     Duplicate,
     /// A later attempt exists; this end is kept with the earlier attempts.
     Superseded,
@@ -75,7 +73,8 @@ pub struct Finisher<'a> {
 /// Outcome of a batch of ends.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ends {
-    /// The outcome of each end, in order. Shorter than the batch if a later part of it failed: that part was not written.
+    /// One outcome for each end, in the order of the ends. If a later part of the batch failed, that part was not
+    /// written, and its outcomes are missing.
     pub answers: Vec<EndOutcome>,
     /// Open runs that follow from the ends: children that were released. Their homes must be notified.
     pub released: Vec<Run>,
@@ -99,7 +98,6 @@ impl Ends {
     }
 }
 
-/// Ends attempts.
 #[async_trait]
 pub trait Finish {
     /// Ends attempts, in one transaction with everything that follows: the next attempt (the old one moves to the table of attempts), the

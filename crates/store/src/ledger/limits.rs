@@ -9,7 +9,6 @@ use crate::error::Result;
 /// The name of a limit that jobs of a namespace share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LimitName {
-    /// The namespace.
     pub namespace: NamespaceId,
     /// The key that the jobs name.
     pub key: String,

@@ -10,18 +10,13 @@ use crate::error::Result;
 /// An open run that was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnsentRun {
-    /// The run.
     pub run: RunId,
-    /// Its job.
     pub job: JobId,
-    /// When it is due.
     pub due_at: Timestamp,
 }
 
-/// A job at its home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobAtHome {
-    /// The job.
     pub job: JobId,
     /// The decaying count of its recent fires.
     pub recent_fires: RecentFires,
@@ -30,7 +25,6 @@ pub struct JobAtHome {
 /// The load of a node as a home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HomeLoad {
-    /// The node.
     pub node: NodeId,
     /// Number of its jobs that fire.
     pub job_count: u64,
@@ -42,13 +36,12 @@ pub struct HomeLoad {
 /// The jobs and runs that moved to other homes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MovedJobs {
-    /// The jobs, by id.
+    /// Sorted by id.
     pub jobs: Vec<JobId>,
-    /// Their open runs, by id.
+    /// Their open runs, sorted by id.
     pub runs: Vec<RunId>,
 }
 
-/// Moves jobs and runs to other homes.
 #[async_trait]
 pub trait Move {
     /// Hands over runs of the lease `token` that were never sent, with their jobs, to another living node. A job has one home, so it moves
@@ -63,22 +56,24 @@ pub trait Move {
     /// and the jobs that moved.
     async fn move_jobs(&self, token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> Result<MovedJobs>;
 
-    /// Open runs of the lease `token` that were not sent (pending without a mark, or waiting), by id after `after`, at most `limit`.
+    /// Open runs of the lease `token` that were not sent (pending without a mark, or waiting), with ids above `after`,
+    /// sorted by id, at most `limit`.
     async fn unsent_runs(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>>;
 
     /// Like [`unsent_runs`](Self::unsent_runs), for all runs of these jobs at once.
     async fn unsent_runs_of_jobs(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<UnsentRun>>;
 
-    /// Jobs that this node is home to, by id after `after`, at most `limit`.
+    /// Jobs whose home is this node, with ids above `after`, sorted by id, at most `limit`.
     async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobAtHome>>;
 
-    /// The homes of these jobs, by the jobs' ids; a job without a home has the node 0, and a deleted job is left out.
+    /// The homes of these jobs, sorted by the jobs' ids; a job without a home has the node 0, and a deleted job is left
+    /// out.
     async fn homes_of(&self, jobs: &[JobId]) -> Result<Vec<(JobId, NodeId)>>;
 
-    /// The loads of these nodes as homes, as of `now`. Nodes that are home to no job are left out.
+    /// The loads of these nodes as homes, as of `now`. Nodes that are the home of no job are left out.
     async fn home_loads(&self, homes: &[NodeId], now: Timestamp) -> Result<Vec<HomeLoad>>;
 
     /// Frees at most `limit` jobs whose home is this dead node, so that any node may claim them. A job keeps its home while the node owns
     /// an open run of it. The node must be fenced ([`adopt`](crate::Adopt::adopt)). Returns how many jobs changed.
-    async fn free_jobs(&self, token: LeaseToken, dead: NodeId, limit: u32) -> Result<u64>;
+    async fn free_jobs(&self, token: LeaseToken, dead_node: NodeId, limit: u32) -> Result<u64>;
 }

@@ -13,17 +13,12 @@ pub const ATTEMPT_COUNT_MAX: u32 = 100;
 /// The state of a run that the tick reads just before it is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunCheck {
-    /// The run.
     pub id: RunId,
-    /// Its status.
     pub status: RunStatus,
-    /// Its attempt.
     pub attempt: i32,
     /// The version of the definition that it runs under.
     pub job_version: i64,
-    /// Whether the start of the handler is recorded.
     pub has_recorded_start: bool,
-    /// Its owner.
     pub owner: LeaseToken,
     /// The caller that requested its cancellation, if any.
     pub cancel_by: Option<String>,
@@ -38,9 +33,8 @@ pub struct RunCheck {
 pub struct OpenPage {
     /// Only runs with this status.
     pub status: RunStatus,
-    /// Only runs that are due before this instant.
     pub before: Timestamp,
-    /// Only runs after this place: after this instant, or due at it and with a higher id.
+    /// Only runs that are due after this instant, or due at it and with a higher id.
     pub after: (Timestamp, RunId),
     /// Maximum number of runs.
     pub limit: u32,
@@ -55,7 +49,7 @@ pub struct RunQuery {
     pub until: Option<Timestamp>,
     /// Only runs of these apps: those that the caller may see. Ignored together with `parent`.
     pub within: Option<Vec<AppId>>,
-    /// Only runs with one of these; empty for all.
+    /// Only runs with one of these statuses; empty for all.
     pub statuses: Vec<RunStatus>,
     /// Only runs of this broadcast.
     pub parent: Option<RunId>,
@@ -68,18 +62,14 @@ pub struct RunQuery {
 /// Number of runs that an executor has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldCount {
-    /// Its app.
     pub app: AppId,
-    /// Its name.
     pub executor: String,
-    /// How many.
     pub count: u64,
 }
 
-/// Reads runs.
 #[async_trait]
 pub trait Runs {
-    /// Runs by id; those that do not exist are left out.
+    /// The runs with these ids; ids without a run are left out.
     async fn runs(&self, ids: &[RunId]) -> Result<Vec<Run>>;
 
     /// Reads the state that the tick needs of these runs; those that do not exist are left out.
@@ -92,8 +82,8 @@ pub trait Runs {
     /// A page of a namespace's runs, newest first.
     async fn list_runs(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>>;
 
-    /// Number of runs of a namespace that each executor has, by its app and name, as far as the store knows: a run that was sent within the
-    /// last second or two is not counted.
+    /// Number of runs of a namespace that each executor has, sorted by the executor's app and name, as far as the store
+    /// knows: a run that was sent within the last second or two is not counted.
     async fn count_held(&self, namespace: NamespaceId) -> Result<Vec<HeldCount>>;
 
     /// The runs of an app that the executor with this name has, as far as the store knows. At most `limit`.
@@ -107,10 +97,12 @@ pub trait Runs {
     /// their ids, at most `limit`.
     async fn runs_below(&self, parents: &[RunId], limit: u32) -> Result<Vec<Run>>;
 
-    /// The rows of a job's own schedule (cause 0, without shards) whose planned instants lie from `from` to `to`, in order, at most
-    /// `limit`. They begin with the last row of an earlier instant if that row stands for a span that reaches `from`.
+    /// The rows of a job's own schedule (cause 0, without shards) whose planned instants lie from `from` to `to`,
+    /// sorted by instant, at most `limit`. They begin with the last row of an earlier instant if that row stands for a
+    /// span that reaches `from`.
     async fn planned_rows(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<Run>>;
 
-    /// The newest [`ATTEMPT_COUNT_MAX`] ended attempts of a run, by number. The run's own `attempt` is the number of all its attempts.
+    /// The newest [`ATTEMPT_COUNT_MAX`] ended attempts of a run, sorted by number. The run's own `attempt` is the
+    /// number of all its attempts.
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>>;
 }

@@ -6,16 +6,14 @@ use rondel_core::{ExecutorId, NodeId, RunId, Timestamp};
 use crate::cluster::LeaseToken;
 use crate::error::Result;
 
-/// A question to an executor: which runs does it have? From this question on, the executor accepts no run under these leases.
+/// Asks an executor which runs it has. After it has this request, the executor accepts no run under these leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FenceRequest {
-    /// The server that asks.
     pub asker: NodeId,
-    /// The executor that is asked.
     pub executor: ExecutorId,
-    /// When it was asked. This distinguishes the questions of one server to one executor.
+    /// When it was asked. This distinguishes the requests of one server to one executor.
     pub asked_at: Timestamp,
-    /// The leases, which have ended.
+    /// The leases, all of which have ended.
     pub leases: Vec<LeaseToken>,
 }
 
@@ -24,9 +22,7 @@ pub struct FenceRequest {
 pub struct RelayedAnswer {
     /// The server that asked.
     pub asker: NodeId,
-    /// The executor that answered.
     pub executor: ExecutorId,
-    /// When it was asked.
     pub asked_at: Timestamp,
     /// The executor's name at the server that has its stream.
     pub name: String,
@@ -37,18 +33,18 @@ pub struct RelayedAnswer {
 /// Relays fences to executors whose streams end at other servers, and relays their answers back.
 #[async_trait]
 pub trait Relay {
-    /// Stores questions. Each replaces the server's earlier question to the same executor. Removes the questions of all servers from before
-    /// `forget_before`.
+    /// Stores requests. Each replaces the server's earlier request to the same executor. Removes the requests of all
+    /// servers from before `forget_before`.
     async fn ask_fences(&self, requests: &[FenceRequest], forget_before: Timestamp) -> Result<()>;
 
-    /// Unanswered questions that other servers asked since `since`, to executors that have an open stream to the node of `token`. At most
-    /// `limit`.
+    /// Unanswered requests that other servers made since `since`, to executors that have an open stream to the node of
+    /// `token`. At most `limit`.
     async fn fences_to_relay(&self, token: LeaseToken, since: Timestamp, limit: u32) -> Result<Vec<FenceRequest>>;
 
-    /// Stores answers. The first answer to a question stays.
+    /// Stores answers. The first answer to a request stays.
     async fn answer_fences(&self, answers: &[RelayedAnswer], now: Timestamp) -> Result<()>;
 
-    /// The answers to the questions that `asker` asked since `since`, at most `limit`. An answer stays until the next question, so that it
-    /// can be read again if it is lost in transit.
+    /// The answers to the requests that `asker` made since `since`, at most `limit`. An answer stays until the next
+    /// request, so that it can be read again if it is lost in transit.
     async fn fence_answers(&self, asker: NodeId, since: Timestamp, limit: u32) -> Result<Vec<RelayedAnswer>>;
 }

@@ -31,16 +31,15 @@ pub struct RunPlace {
     /// The value that the order sorts by, in milliseconds. [`RunOrder::Newest`] sorts by id alone, so the value is 0. A search in one job
     /// is the exception: its value is the planned instant up to which it looks, because the index of a job is ordered by planned instants.
     pub value: i64,
-    /// The run.
     pub id: RunId,
 }
 
 /// A text to find in the message of a run or in the name of its job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunText {
-    /// The text, in lower case.
+    /// The text in lower case.
     pub text: String,
-    /// Whether it must not occur.
+    /// Whether the text must not occur.
     pub is_not: bool,
     /// Jobs whose names contain it, in the order of their ids.
     pub jobs: Vec<JobId>,
@@ -49,7 +48,7 @@ pub struct RunText {
 /// The criteria of a search. An id rises with the instant at which its row was created, so a range of time is a range of ids.
 #[derive(Clone, Debug)]
 pub struct RunSearch {
-    /// Only runs with one of these; empty for all.
+    /// Only runs with one of these statuses; empty for all.
     pub statuses: Vec<RunStatus>,
     /// Only runs that failed for good, of jobs that have not succeeded since, and that were neither acknowledged nor run again.
     pub is_dead: bool,
@@ -77,7 +76,6 @@ pub struct RunSearch {
     pub visible_jobs: Option<Arc<VisibleJobs>>,
     /// The instant up to which the durations of open runs are counted.
     pub now: Timestamp,
-    /// The order.
     pub order: RunOrder,
     /// Only runs after this place, or before it if the search goes backwards.
     pub from: Option<RunPlace>,
@@ -92,7 +90,7 @@ pub struct RunSearch {
 /// Result of a search.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FoundRuns {
-    /// The runs, in the order of the search.
+    /// In the order of the search.
     pub runs: Vec<Run>,
     /// The run at which the search stopped although there are further rows: older rows, or newer rows if the search goes backwards.
     pub stopped_at: Option<RunId>,
@@ -194,7 +192,7 @@ impl RunSearch {
     /// Whether a run matches. `from` and `is_dead` are not checked.
     #[must_use]
     pub fn admits(&self, run: &Run) -> bool {
-        let is_in = |(from, to): (i64, i64), value: i64| (from..=to).contains(&value);
+        let is_within = |(from, to): (i64, i64), value: i64| (from..=to).contains(&value);
         let (first, end) = self.ids();
         let late_enough = |since: Timestamp| {
             run.id.get() >= first && (run.fire_at >= since || run.id.get() >= IdGen::first_at(since))
@@ -208,24 +206,24 @@ impl RunSearch {
             && self.since.is_none_or(late_enough)
             && run.fire_at.as_millis() <= self.fires_to()
             && run.id.get() < end
-            && is_in(millis_of(self.duration), self.duration_ms(run))
-            && is_in(millis_of(self.late), late_ms(run))
+            && is_within(millis_of(self.duration), self.duration_ms(run))
+            && is_within(millis_of(self.late), late_ms(run))
             && self.has_texts(run)
     }
 
     fn has_texts(&self, run: &Run) -> bool {
         let message = run.message.as_deref().filter(|_| !self.texts.is_empty());
-        let concealed =
+        let concealed_message =
             self.visible_jobs.as_ref().zip(message).and_then(|(visible, message)| visible.conceal_message(message));
-        let shown = concealed.as_deref().or(message);
-        self.texts.iter().all(|text| text.is_in(run.job, shown) != text.is_not)
+        let shown_message = concealed_message.as_deref().or(message);
+        self.texts.iter().all(|text| text.occurs_in(run.job, shown_message) != text.is_not)
     }
 }
 
 impl RunText {
-    fn is_in(&self, job: JobId, message: Option<&str>) -> bool {
-        let has = |message: &str| message.to_lowercase().contains(&self.text);
-        self.jobs.binary_search(&job).is_ok() || message.is_some_and(has)
+    fn occurs_in(&self, job: JobId, message: Option<&str>) -> bool {
+        let has_text = |message: &str| message.to_lowercase().contains(&self.text);
+        self.jobs.binary_search(&job).is_ok() || message.is_some_and(has_text)
     }
 }
 
@@ -235,8 +233,8 @@ const CREATED_AHEAD_MAX: Duration = Duration::from_secs(600);
 /// The smallest and the greatest length that match, in milliseconds. A run that never began has no length, and matches only a range without
 /// bounds.
 pub(crate) fn millis_of(range: LengthRange) -> (i64, i64) {
-    let (least, greatest) = range.millis_range();
-    if range.is_unbounded() { (least, greatest) } else { (least.max(0), greatest) }
+    let (min_ms, max_ms) = range.millis_range();
+    if range.is_unbounded() { (min_ms, max_ms) } else { (min_ms.max(0), max_ms) }
 }
 
 /// How late the first attempt began, in milliseconds; -1 if there is no such lateness.
@@ -256,7 +254,6 @@ fn began_by_plan(run: &Run) -> Option<Timestamp> {
     run.started_at.filter(|_| has_plan && run.attempt == 1)
 }
 
-/// Searches runs.
 #[async_trait]
 pub trait SearchRuns {
     /// A page of the runs of a namespace that match. If no index answers the search, it reads only a bounded number of rows: the newest of

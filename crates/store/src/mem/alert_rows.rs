@@ -17,7 +17,6 @@ pub(super) struct AlertRows {
     pub(super) rules: BTreeMap<AlertRuleId, RuleRecord>,
     pub(super) incidents: BTreeMap<IncidentId, (NamespaceId, IncidentRecord)>,
     pub(super) silences: BTreeMap<SilenceId, SilenceRecord>,
-    /// The maintenance windows.
     pub(super) windows: BTreeMap<MaintenanceId, MaintenanceRecord>,
     /// Runs that rules have not evaluated yet.
     pub(super) events: BTreeMap<RunId, (NamespaceId, AlertEvent)>,
@@ -37,7 +36,7 @@ impl AlertRows {
         rules
     }
 
-    pub(super) fn open_of(&self, rule: AlertRuleId) -> impl Iterator<Item = &Incident> {
+    pub(super) fn open_incidents_of(&self, rule: AlertRuleId) -> impl Iterator<Item = &Incident> {
         let incidents = self.incidents.values().filter(move |(_, record)| record.rule == rule);
         incidents.map(|(_, record)| &record.incident).filter(|incident| incident.state == IncidentState::Firing)
     }
@@ -55,7 +54,7 @@ impl AlertRows {
                 && query.admits(record)
                 && is_wanted(record)
         };
-        let incidents = self.incidents.values().rev().filter(|(of, _)| *of == query.namespace);
+        let incidents = self.incidents.values().rev().filter(|(namespace, _)| *namespace == query.namespace);
         let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
         incidents.map(|(_, record)| record).filter(is_asked).take(limit).cloned().collect()
     }
@@ -67,12 +66,12 @@ impl AlertRows {
         (before, spec): (Option<&JobSpec>, Option<&JobSpec>),
         now: Timestamp,
     ) {
-        let old: Vec<ExpectCheck> =
+        let old_checks: Vec<ExpectCheck> =
             self.expect_checks.values().map(|(_, check)| *check).filter(|check| check.job == job).collect();
-        self.expect_checks.retain(|(of, _), _| *of != job);
-        let before = before.map(|before| (before, old.as_slice()));
+        self.expect_checks.retain(|(checked_job, _), _| *checked_job != job);
+        let before = before.map(|before| (before, old_checks.as_slice()));
         let expect_checks = spec.map(|spec| first_checks(job, (before, spec), now)).unwrap_or_default();
-        if !expect_checks.is_empty() || !old.is_empty() {
+        if !expect_checks.is_empty() || !old_checks.is_empty() {
             self.raise_version(namespace);
         }
         for check in expect_checks {
@@ -83,14 +82,13 @@ impl AlertRows {
         }
     }
 
-    /// Removes the rows of a namespace.
     pub(super) fn remove_namespace(&mut self, namespace: NamespaceId) {
         self.versions.remove(&namespace);
         self.rules.retain(|_, rule| rule.namespace != namespace);
-        self.incidents.retain(|_, (of, _)| *of != namespace);
+        self.incidents.retain(|_, (owner, _)| *owner != namespace);
         self.silences.retain(|_, silence| silence.namespace != namespace);
-        self.events.retain(|_, (of, _)| *of != namespace);
-        self.expect_checks.retain(|_, (of, _)| *of != namespace);
+        self.events.retain(|_, (owner, _)| *owner != namespace);
+        self.expect_checks.retain(|_, (owner, _)| *owner != namespace);
         self.open_runs_checks.remove(&namespace);
         self.windows.retain(|_, record| record.window.namespace != namespace);
     }

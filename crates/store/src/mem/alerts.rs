@@ -1,4 +1,4 @@
-//! Alert rules, their incidents and silences.
+//! The trait `Alerts` for the store in memory.
 
 use std::collections::BTreeMap;
 
@@ -28,38 +28,40 @@ impl Alerts for MemStore {
 
     async fn save_alert_rule(&self, change: RuleChange<'_>) -> Result<RuleSaved> {
         let state = &mut *self.state();
-        let rows = &mut state.alert_rows;
-        let rules = rows.rules_of(change.namespace);
-        let before = rules.iter().find(|rule| rule.spec.name == change.spec.name);
-        let version = before.map_or(0, |rule| rule.version);
+        let alert_rows = &mut state.alert_rows;
+        let rules = alert_rows.rules_of(change.namespace);
+        let rule_before = rules.iter().find(|rule| rule.spec.name == change.spec.name);
+        let version = rule_before.map_or(0, |rule| rule.version);
         if change.expected_version.is_some_and(|expected| expected != version) {
             return Ok(RuleSaved::Conflict(version));
         }
         let mut names = change.spec.channel_names();
-        if let Some(missing) = names.find(|name| state.channel_rows.find_by_name(change.namespace, name).is_none()) {
-            return Ok(RuleSaved::NoChannel(missing.to_owned()));
+        if let Some(missing_channel) =
+            names.find(|name| state.channel_rows.find_by_name(change.namespace, name).is_none())
+        {
+            return Ok(RuleSaved::NoChannel(missing_channel.to_owned()));
         }
-        if before.is_none() && rules.len() >= to_usize(RULE_COUNT_MAX) {
+        if rule_before.is_none() && rules.len() >= to_usize(RULE_COUNT_MAX) {
             return Ok(RuleSaved::Full);
         }
-        let (check_at, progress) = next_evaluation(before, &change);
+        let (check_at, progress) = next_evaluation(rule_before, &change);
         let record = RuleRecord {
-            id: before.map_or(change.id, |rule| rule.id),
+            id: rule_before.map_or(change.id, |rule| rule.id),
             namespace: change.namespace,
             version: version + 1,
             spec: change.spec.clone(),
             author: change.author.to_owned(),
-            created_at: before.map_or(change.now, |rule| rule.created_at),
+            created_at: rule_before.map_or(change.now, |rule| rule.created_at),
             updated_at: change.now,
             check_at,
             progress,
         };
-        rows.raise_version(change.namespace);
-        rows.rules.insert(record.id, record.clone());
-        if before.is_some_and(|rule| !judge::watches_same(&rule.spec, change.spec)) {
-            let incidents = rows.incidents.values_mut().filter(|(_, one)| one.rule == record.id);
-            for (_, one) in incidents.filter(|(_, one)| one.incident.state == IncidentState::Firing) {
-                one.incident.check_at = Some(change.now);
+        alert_rows.raise_version(change.namespace);
+        alert_rows.rules.insert(record.id, record.clone());
+        if rule_before.is_some_and(|rule| !judge::watches_same(&rule.spec, change.spec)) {
+            let incidents = alert_rows.incidents.values_mut().filter(|(_, incident)| incident.rule == record.id);
+            for (_, record) in incidents.filter(|(_, record)| record.incident.state == IncidentState::Firing) {
+                record.incident.check_at = Some(change.now);
             }
         }
         let record = Box::new(record);
@@ -73,16 +75,16 @@ impl Alerts for MemStore {
         expected_version: Option<i64>,
         now: Timestamp,
     ) -> Result<RuleDeleted> {
-        let rows = &mut self.state().alert_rows;
-        let Some(rule) = rows.rules_of(namespace).into_iter().find(|rule| rule.spec.name == name) else {
+        let alert_rows = &mut self.state().alert_rows;
+        let Some(rule) = alert_rows.rules_of(namespace).into_iter().find(|rule| rule.spec.name == name) else {
             return Ok(RuleDeleted::NotFound);
         };
         if expected_version.is_some_and(|expected| expected != rule.version) {
             return Ok(RuleDeleted::Conflict(rule.version));
         }
-        rows.raise_version(namespace);
-        rows.rules.remove(&rule.id);
-        let incidents = rows.incidents.values_mut().filter(|(_, record)| record.rule == rule.id);
+        alert_rows.raise_version(namespace);
+        alert_rows.rules.remove(&rule.id);
+        let incidents = alert_rows.incidents.values_mut().filter(|(_, record)| record.rule == rule.id);
         for (_, record) in incidents.filter(|(_, record)| record.incident.state == IncidentState::Firing) {
             record.spec.enabled = false;
             let incident = &mut record.incident;
@@ -92,16 +94,19 @@ impl Alerts for MemStore {
     }
 
     async fn namespaces_with_due_alerts(&self, now: Timestamp) -> Result<Vec<NamespaceId>> {
-        let rows = &self.state().alert_rows;
+        let alert_rows = &self.state().alert_rows;
         let is_due = |namespace: &NamespaceId| {
             let is_over = |at: Option<Timestamp>| at.is_some_and(|at| at <= now);
-            rows.events.values().any(|(of, _)| of == namespace)
-                || rows.rules.values().any(|rule| rule.namespace == *namespace && is_over(rule.check_at))
-                || rows.incidents.values().any(|(of, record)| of == namespace && is_over(record.incident.check_at))
-                || rows.expect_checks.values().any(|(of, check)| of == namespace && is_over(check.at))
-                || is_over(rows.open_runs_checks.get(namespace).copied())
+            alert_rows.events.values().any(|(owner, _)| owner == namespace)
+                || alert_rows.rules.values().any(|rule| rule.namespace == *namespace && is_over(rule.check_at))
+                || alert_rows
+                    .incidents
+                    .values()
+                    .any(|(owner, record)| owner == namespace && is_over(record.incident.check_at))
+                || alert_rows.expect_checks.values().any(|(owner, check)| owner == namespace && is_over(check.at))
+                || is_over(alert_rows.open_runs_checks.get(namespace).copied())
         };
-        Ok(rows.versions.keys().copied().filter(is_due).collect())
+        Ok(alert_rows.versions.keys().copied().filter(is_due).collect())
     }
 
     async fn alert_version(&self, namespace: NamespaceId) -> Result<Option<i64>> {
@@ -110,22 +115,23 @@ impl Alerts for MemStore {
 
     async fn alert_events(&self, namespace: NamespaceId, limit: u32) -> Result<Vec<AlertEvent>> {
         let state = self.state();
-        let events = state.alert_rows.events.values().filter(|(of, _)| *of == namespace);
+        let events = state.alert_rows.events.values().filter(|(owner, _)| *owner == namespace);
         Ok(events.map(|(_, event)| *event).take(to_usize(limit)).collect())
     }
 
     async fn open_incidents(&self, rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> Result<OpenIncidents> {
         let state = self.state();
-        let open = || state.alert_rows.open_of(rule);
+        let open_incidents = || state.alert_rows.open_incidents_of(rule);
         let is_group = |incident: &&Incident| incident.subject.kind == SubjectKind::Group;
         let is_asked = |incident: &&Incident| subjects.contains(&(incident.subject.kind, incident.subject.id));
         let count = |is_member| {
-            let incidents = open().filter(|one| !is_group(one) && one.group.is_some() == is_member);
+            let incidents =
+                open_incidents().filter(|incident| !is_group(incident) && incident.group.is_some() == is_member);
             u64::try_from(incidents.count()).unwrap_or(u64::MAX)
         };
         Ok(OpenIncidents {
-            incidents: open().filter(|one| !is_group(one)).filter(is_asked).cloned().collect(),
-            group: open().find(is_group).cloned(),
+            incidents: open_incidents().filter(|incident| !is_group(incident)).filter(is_asked).cloned().collect(),
+            group: open_incidents().find(is_group).cloned(),
             single_count: count(false),
             member_count: count(true),
         })
@@ -133,14 +139,15 @@ impl Alerts for MemStore {
 
     async fn open_incidents_of(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {
         let state = self.state();
-        let incidents = state.alert_rows.open_of(rule).filter(|incident| incident.subject.kind != SubjectKind::Group);
+        let incidents =
+            state.alert_rows.open_incidents_of(rule).filter(|incident| incident.subject.kind != SubjectKind::Group);
         Ok(incidents.take(to_usize(limit)).cloned().collect())
     }
 
     async fn due_incidents(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<IncidentRecord>> {
         let state = self.state();
-        let is_due = |(of, record): &&(NamespaceId, IncidentRecord)| {
-            *of == namespace && record.incident.check_at.is_some_and(|at| at <= now)
+        let is_due = |(owner, record): &&(NamespaceId, IncidentRecord)| {
+            *owner == namespace && record.incident.check_at.is_some_and(|at| at <= now)
         };
         let mut due: Vec<IncidentRecord> =
             state.alert_rows.incidents.values().filter(is_due).map(|(_, record)| record.clone()).collect();
@@ -152,7 +159,7 @@ impl Alerts for MemStore {
     async fn due_expectations(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectCheck>> {
         let state = self.state();
         let checks =
-            state.alert_rows.expect_checks.values().filter(|(of, _)| *of == namespace).map(|(_, check)| *check);
+            state.alert_rows.expect_checks.values().filter(|(owner, _)| *owner == namespace).map(|(_, check)| *check);
         let mut due: Vec<ExpectCheck> = checks.filter(|check| check.at.is_some_and(|at| at <= now)).collect();
         due.sort_by_key(|check| check.at);
         due.truncate(to_usize(limit));
@@ -167,12 +174,13 @@ impl Alerts for MemStore {
 
     async fn open_run_expectations(&self, namespace: NamespaceId) -> Result<OpenRunExpectations> {
         let state = self.state();
-        let rows = &state.alert_rows;
-        let at = rows.open_runs_checks.get(&namespace).copied();
-        let has =
-            |kind: &ExpectKind| rows.expect_checks.values().any(|(of, check)| *of == namespace && check.kind == *kind);
-        let open = ExpectKind::ALL.iter().copied().filter(|kind| at.is_some() && kind.is_about_open_runs());
-        Ok(OpenRunExpectations { at, kinds: open.filter(has).collect() })
+        let alert_rows = &state.alert_rows;
+        let at = alert_rows.open_runs_checks.get(&namespace).copied();
+        let has_check = |kind: &ExpectKind| {
+            alert_rows.expect_checks.values().any(|(owner, check)| *owner == namespace && check.kind == *kind)
+        };
+        let open_kinds = ExpectKind::ALL.iter().copied().filter(|kind| at.is_some() && kind.is_about_open_runs());
+        Ok(OpenRunExpectations { at, kinds: open_kinds.filter(has_check).collect() })
     }
 
     async fn write_alerts(&self, write: &AlertWrite<'_>) -> Result<bool> {
@@ -180,27 +188,27 @@ impl Alerts for MemStore {
         if state.alert_rows.versions.get(&write.namespace) != Some(&write.version) {
             return Ok(false);
         }
-        let rows = &mut state.alert_rows;
-        rows.raise_version(write.namespace);
+        let alert_rows = &mut state.alert_rows;
+        alert_rows.raise_version(write.namespace);
         for record in write.incidents {
-            rows.incidents.insert(record.incident.id, (write.namespace, record.clone()));
+            alert_rows.incidents.insert(record.incident.id, (write.namespace, record.clone()));
         }
         for check in write.checks {
-            if let Some(rule) = rows.rules.get_mut(&check.rule) {
+            if let Some(rule) = alert_rows.rules.get_mut(&check.rule) {
                 (rule.check_at, rule.progress) = (check.at, check.progress.clone());
             }
         }
         for check in write.expect_checks {
-            if let Some((_, known)) = rows.expect_checks.get_mut(&(check.job, check.kind)) {
-                known.at = check.at;
+            if let Some((_, stored_check)) = alert_rows.expect_checks.get_mut(&(check.job, check.kind)) {
+                stored_check.at = check.at;
             }
         }
         match write.open_runs_check.map(|check| check.at) {
-            Some(Some(at)) => drop(rows.open_runs_checks.insert(write.namespace, at)),
-            Some(None) => drop(rows.open_runs_checks.remove(&write.namespace)),
+            Some(Some(at)) => drop(alert_rows.open_runs_checks.insert(write.namespace, at)),
+            Some(None) => drop(alert_rows.open_runs_checks.remove(&write.namespace)),
             None => {}
         }
-        rows.events.retain(|run, _| !write.evaluated_events.contains(run));
+        alert_rows.events.retain(|run, _| !write.evaluated_events.contains(run));
         write.messages.iter().for_each(|message| {
             state.channel_rows.write(message);
         });
@@ -217,14 +225,14 @@ impl Alerts for MemStore {
 
     async fn incidents_of_group(&self, group: IncidentId, limit: u32) -> Result<Vec<IncidentRecord>> {
         let state = self.state();
-        let all = state.alert_rows.incidents.values().rev().map(|(_, record)| record);
-        Ok(all.filter(|record| record.incident.group == Some(group)).take(to_usize(limit)).cloned().collect())
+        let records = state.alert_rows.incidents.values().rev().map(|(_, record)| record);
+        Ok(records.filter(|record| record.incident.group == Some(group)).take(to_usize(limit)).cloned().collect())
     }
 
     async fn incident(&self, namespace: NamespaceId, id: IncidentId) -> Result<Option<IncidentRecord>> {
         let state = self.state();
-        let found = state.alert_rows.incidents.get(&id).filter(|(of, _)| *of == namespace);
-        Ok(found.map(|(_, record)| record.clone()))
+        let incident = state.alert_rows.incidents.get(&id).filter(|(owner, _)| *owner == namespace);
+        Ok(incident.map(|(_, record)| record.clone()))
     }
 
     async fn acknowledge_incident(
@@ -234,9 +242,9 @@ impl Alerts for MemStore {
         by: &str,
         now: Timestamp,
     ) -> Result<bool> {
-        let rows = &mut self.state().alert_rows;
-        rows.raise_version(namespace);
-        let Some((_, record)) = rows.incidents.get_mut(&id).filter(|(of, _)| *of == namespace) else {
+        let alert_rows = &mut self.state().alert_rows;
+        alert_rows.raise_version(namespace);
+        let Some((_, record)) = alert_rows.incidents.get_mut(&id).filter(|(owner, _)| *owner == namespace) else {
             return Ok(false);
         };
         let incident = &mut record.incident;
@@ -259,17 +267,17 @@ impl Alerts for MemStore {
         if self.silences(silence.namespace, silence.created_at).await?.len() >= to_usize(SILENCE_COUNT_MAX) {
             return Ok(false);
         }
-        let rows = &mut self.state().alert_rows;
-        rows.raise_version(silence.namespace);
-        rows.silences.insert(silence.id, silence.clone());
+        let alert_rows = &mut self.state().alert_rows;
+        alert_rows.raise_version(silence.namespace);
+        alert_rows.silences.insert(silence.id, silence.clone());
         Ok(true)
     }
 
     async fn end_silence(&self, namespace: NamespaceId, id: SilenceId, now: Timestamp) -> Result<bool> {
-        let rows = &mut self.state().alert_rows;
-        rows.raise_version(namespace);
-        let is_its = |silence: &&mut SilenceRecord| silence.namespace == namespace && silence.ends_at > now;
-        let Some(silence) = rows.silences.get_mut(&id).filter(is_its) else { return Ok(false) };
+        let alert_rows = &mut self.state().alert_rows;
+        alert_rows.raise_version(namespace);
+        let is_open_here = |silence: &&mut SilenceRecord| silence.namespace == namespace && silence.ends_at > now;
+        let Some(silence) = alert_rows.silences.get_mut(&id).filter(is_open_here) else { return Ok(false) };
         silence.ends_at = now;
         Ok(true)
     }
@@ -286,27 +294,27 @@ impl Alerts for MemStore {
     }
 
     async fn add_maintenance(&self, record: &MaintenanceRecord) -> Result<bool> {
-        let open = self.maintenance(Some(record.window.namespace), record.created_at).await?;
-        let total = self.maintenance(None, record.created_at).await?.len();
-        if open.len() >= to_usize(MAINTENANCE_COUNT_MAX) || total >= to_usize(MAINTENANCE_TOTAL_MAX) {
+        let open_windows = self.maintenance(Some(record.window.namespace), record.created_at).await?;
+        let window_count = self.maintenance(None, record.created_at).await?.len();
+        if open_windows.len() >= to_usize(MAINTENANCE_COUNT_MAX) || window_count >= to_usize(MAINTENANCE_TOTAL_MAX) {
             return Ok(false);
         }
-        let rows = &mut self.state().alert_rows;
-        rows.raise_version(record.window.namespace);
-        rows.windows.insert(record.window.id, record.clone());
+        let alert_rows = &mut self.state().alert_rows;
+        alert_rows.raise_version(record.window.namespace);
+        alert_rows.windows.insert(record.window.id, record.clone());
         Ok(true)
     }
 
     async fn end_maintenance(&self, namespace: NamespaceId, id: MaintenanceId, now: Timestamp) -> Result<bool> {
         let mut state = self.state();
         state.alert_rows.raise_version(namespace);
-        let is_its = |record: &&mut MaintenanceRecord| record.window.namespace == namespace;
-        let Some(record) = state.alert_rows.windows.get_mut(&id).filter(is_its) else { return Ok(false) };
+        let is_of_namespace = |record: &&mut MaintenanceRecord| record.window.namespace == namespace;
+        let Some(record) = state.alert_rows.windows.get_mut(&id).filter(is_of_namespace) else { return Ok(false) };
         let window = &mut record.window;
         if window.ends_at > now {
             let ends_at = window.ends_at;
             (window.starts_at, window.ends_at) = (window.starts_at.min(now), now);
-            for (_, record) in state.alert_rows.incidents.values_mut().filter(|(of, _)| *of == namespace) {
+            for (_, record) in state.alert_rows.incidents.values_mut().filter(|(owner, _)| *owner == namespace) {
                 if record.incident.check_at == Some(ends_at) {
                     record.incident.check_at = Some(now);
                 }
@@ -316,15 +324,17 @@ impl Alerts for MemStore {
     }
 
     async fn forget_incidents(&self, before: Timestamp, limit: u32) -> Result<u64> {
-        let rows = &mut self.state().alert_rows;
-        let old = rows.incidents.values().map(|(_, record)| &record.incident);
-        let old = old.filter(|incident| incident.resolved_at.is_some_and(|at| at < before)).map(|incident| incident.id);
-        let old: Vec<IncidentId> = old.take(to_usize(limit)).collect();
-        rows.incidents.retain(|id, _| !old.contains(id));
-        let count = rows.silences.len() + rows.windows.len();
-        rows.silences.retain(|_, silence| silence.ends_at >= before);
-        rows.windows.retain(|_, record| record.window.ends_at >= before);
-        Ok(u64::try_from(old.len() + count - rows.silences.len() - rows.windows.len()).unwrap_or(u64::MAX))
+        let alert_rows = &mut self.state().alert_rows;
+        let incidents = alert_rows.incidents.values().map(|(_, record)| &record.incident);
+        let old_ids =
+            incidents.filter(|incident| incident.resolved_at.is_some_and(|at| at < before)).map(|incident| incident.id);
+        let old_ids: Vec<IncidentId> = old_ids.take(to_usize(limit)).collect();
+        alert_rows.incidents.retain(|id, _| !old_ids.contains(id));
+        let count = alert_rows.silences.len() + alert_rows.windows.len();
+        alert_rows.silences.retain(|_, silence| silence.ends_at >= before);
+        alert_rows.windows.retain(|_, record| record.window.ends_at >= before);
+        Ok(u64::try_from(old_ids.len() + count - alert_rows.silences.len() - alert_rows.windows.len())
+            .unwrap_or(u64::MAX))
     }
 
     async fn watched_jobs(
@@ -351,20 +361,20 @@ impl Alerts for MemStore {
 
     async fn watched_jobs_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>> {
         let state = self.state();
-        let found = state.jobs.values().filter(|job| !job.is_deleted && jobs.contains(&job.record.id));
-        Ok(found.map(|job| state.watched_job(job)).collect())
+        let living_jobs = state.jobs.values().filter(|job| !job.is_deleted && jobs.contains(&job.record.id));
+        Ok(living_jobs.map(|job| state.watched_job(job)).collect())
     }
 
     async fn acknowledge_dead_letters(&self, namespace: NamespaceId, runs: &[RunId]) -> Result<u64> {
         let mut state = self.state();
         let count = state.dead_letters.len();
-        state.dead_letters.retain(|run, (of, ..)| *of != namespace || !runs.contains(run));
+        state.dead_letters.retain(|run, (owner, ..)| *owner != namespace || !runs.contains(run));
         Ok(u64::try_from(count - state.dead_letters.len()).unwrap_or(u64::MAX))
     }
 
     async fn dead_letter_count(&self, namespace: NamespaceId, limit: u32) -> Result<u64> {
         let state = self.state();
-        let count = state.dead_letters.values().filter(|(of, ..)| *of == namespace).take(to_usize(limit)).count();
+        let count = state.dead_letters.values().filter(|(owner, ..)| *owner == namespace).take(to_usize(limit)).count();
         Ok(u64::try_from(count).unwrap_or(u64::MAX))
     }
 
@@ -373,8 +383,8 @@ impl Alerts for MemStore {
         let mut newest_successes: BTreeMap<JobId, Timestamp> = BTreeMap::new();
         let is_good =
             |run: &&Run| run.status == RunStatus::Succeeded && run.reason != Some(Reason::Moved) && is_not_shard(run);
-        let good = state.runs.values().filter(is_good).filter(|run| run.fire_at >= since);
-        for run in good.filter(|run| jobs.contains(&run.job)) {
+        let successful_runs = state.runs.values().filter(is_good).filter(|run| run.fire_at >= since);
+        for run in successful_runs.filter(|run| jobs.contains(&run.job)) {
             let at = newest_successes.entry(run.job).or_insert(run.fire_at);
             *at = run.fire_at.max(*at);
         }

@@ -1,4 +1,4 @@
-//! Calendars.
+//! The trait `Calendars` for the store in memory.
 
 use async_trait::async_trait;
 use rondel_core::calendar::Rule;
@@ -22,34 +22,34 @@ impl Calendars for MemStore {
         limit: u32,
     ) -> Result<Vec<CalendarRecord>> {
         let state = self.state();
-        let mut found: Vec<CalendarRecord> =
+        let mut calendars: Vec<CalendarRecord> =
             state.calendars.values().filter(|calendar| calendar.namespace == namespace).cloned().collect();
-        found.retain(|calendar| after_name.is_none_or(|name| calendar.spec.name.as_str() > name));
-        found.sort_by(|a, b| a.spec.name.cmp(&b.spec.name));
-        found.truncate(to_usize(limit));
-        Ok(found)
+        calendars.retain(|calendar| after_name.is_none_or(|name| calendar.spec.name.as_str() > name));
+        calendars.sort_by(|a, b| a.spec.name.cmp(&b.spec.name));
+        calendars.truncate(to_usize(limit));
+        Ok(calendars)
     }
 
     async fn save_calendar(&self, change: CalendarChange<'_>) -> Result<CalendarSaved> {
         let mut state = self.state();
-        let before = state.calendar(change.namespace, &change.spec.name).cloned();
-        let version = before.as_ref().map_or(0, |calendar| calendar.version);
+        let calendar_before = state.calendar(change.namespace, &change.spec.name).cloned();
+        let version = calendar_before.as_ref().map_or(0, |calendar| calendar.version);
         if change.expected_version.is_some_and(|expected| expected != version) {
             return Ok(CalendarSaved::Conflict(version));
         }
         let record = CalendarRecord {
-            id: before.as_ref().map_or(change.id, |calendar| calendar.id),
+            id: calendar_before.as_ref().map_or(change.id, |calendar| calendar.id),
             namespace: change.namespace,
             version: version + 1,
             spec: change.spec.clone(),
             expanded_rule: change.expanded_rule.clone(),
-            created_at: before.as_ref().map_or(change.now, |calendar| calendar.created_at),
+            created_at: calendar_before.as_ref().map_or(change.now, |calendar| calendar.created_at),
             updated_at: change.now,
         };
         state.calendar_rules.insert((record.id, record.version), record.expanded_rule.clone());
         state.calendars.insert(record.id, record.clone());
         let record = Box::new(record);
-        Ok(if before.is_none() { CalendarSaved::Created(record) } else { CalendarSaved::Changed(record) })
+        Ok(if calendar_before.is_none() { CalendarSaved::Created(record) } else { CalendarSaved::Changed(record) })
     }
 
     async fn delete_calendar(&self, id: CalendarId, expected_version: Option<i64>) -> Result<CalendarDeleted> {
@@ -58,11 +58,11 @@ impl Calendars for MemStore {
         if expected_version.is_some_and(|expected| expected != calendar.version) {
             return Ok(CalendarDeleted::Conflict(calendar.version));
         }
-        let mut users = state.jobs_that_use(id, None);
-        if !users.is_empty() {
-            let count = u64::try_from(users.len()).unwrap_or(u64::MAX);
-            users.truncate(to_usize(CALENDAR_JOB_COUNT_SHOWN));
-            return Ok(CalendarDeleted::Used(users, count));
+        let mut job_names = state.jobs_that_use(id, None);
+        if !job_names.is_empty() {
+            let count = u64::try_from(job_names.len()).unwrap_or(u64::MAX);
+            job_names.truncate(to_usize(CALENDAR_JOB_COUNT_SHOWN));
+            return Ok(CalendarDeleted::Used(job_names, count));
         }
         state.calendars.remove(&id);
         Ok(CalendarDeleted::Deleted)
@@ -84,10 +84,10 @@ impl Calendars for MemStore {
         after_name: Option<&str>,
         limit: u32,
     ) -> Result<Vec<String>> {
-        let mut users = self.state().jobs_that_use(id, within);
-        users.retain(|name| after_name.is_none_or(|after| name.as_str() > after));
-        users.truncate(to_usize(limit));
-        Ok(users)
+        let mut job_names = self.state().jobs_that_use(id, within);
+        job_names.retain(|name| after_name.is_none_or(|after| name.as_str() > after));
+        job_names.truncate(to_usize(limit));
+        Ok(job_names)
     }
 }
 
@@ -96,23 +96,23 @@ impl State {
         self.calendars.values().find(|calendar| calendar.namespace == namespace && calendar.spec.name == name)
     }
 
-    /// Names of the jobs that use a calendar, in order.
+    /// Sorted names of the jobs that use a calendar.
     fn jobs_that_use(&self, id: CalendarId, within: Option<&[AppId]>) -> Vec<String> {
         let uses = |job: &JobRecord| {
             job.calendar.is_some_and(|pin| pin.id == id) && within.is_none_or(|apps| apps.contains(&job.app))
         };
-        let mut users: Vec<String> = self.living_jobs().filter(uses).map(|job| job.spec.name).collect();
-        users.sort();
-        users
+        let mut job_names: Vec<String> = self.living_jobs().filter(uses).map(|job| job.spec.name).collect();
+        job_names.sort();
+        job_names
     }
 
     /// Whether a job may use this version of a calendar.
     pub(super) fn has_calendar(&self, pin: Option<PinnedCalendar>) -> bool {
-        let newest = |id| self.calendars.get(&id).map_or(0, |calendar: &CalendarRecord| calendar.version);
-        pin.is_none_or(|pin| (1..=newest(pin.id)).contains(&pin.version))
+        let newest_version = |id| self.calendars.get(&id).map_or(0, |calendar: &CalendarRecord| calendar.version);
+        pin.is_none_or(|pin| (1..=newest_version(pin.id)).contains(&pin.version))
     }
 
-    /// The rule of the version that a definition is pinned to.
+    /// The rule of the calendar version that a definition is pinned to.
     pub(super) fn pinned_rule(&self, pin: Option<PinnedCalendar>) -> Option<Rule> {
         pin.and_then(|pin| self.calendar_rules.get(&(pin.id, pin.version))).cloned()
     }

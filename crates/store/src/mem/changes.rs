@@ -1,4 +1,4 @@
-//! Recent changes of runs and jobs.
+//! The trait `Changes` for the store in memory.
 
 use std::ops::Bound;
 
@@ -13,8 +13,8 @@ use crate::{LeaseToken, Result};
 impl Changes for MemStore {
     async fn snapshots_after(&self, after: RunId, limit: u32) -> Result<Vec<RunSnapshot>> {
         let state = self.state();
-        let later = state.runs.range((Bound::Excluded(after), Bound::Unbounded));
-        Ok(later.take(to_usize(limit)).map(|(_, run)| RunSnapshot::from(run)).collect())
+        let later_runs = state.runs.range((Bound::Excluded(after), Bound::Unbounded));
+        Ok(later_runs.take(to_usize(limit)).map(|(_, run)| RunSnapshot::from(run)).collect())
     }
 
     async fn current_snapshots(&self, ids: &[RunId]) -> Result<Vec<RunSnapshot>> {
@@ -26,9 +26,9 @@ impl Changes for MemStore {
         let state = self.state();
         let mut snapshots = Vec::new();
         for status in [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running] {
-            let own =
+            let is_own =
                 |run: &&rondel_core::Run| (run.node, run.node_epoch, run.status) == (owner.node, owner.epoch, status);
-            let mut runs: Vec<_> = state.runs.values().filter(own).collect();
+            let mut runs: Vec<_> = state.runs.values().filter(is_own).collect();
             runs.sort_by_key(|run| run.due_at);
             snapshots.extend(runs.into_iter().take(to_usize(limit)).map(RunSnapshot::from));
         }
@@ -37,29 +37,29 @@ impl Changes for MemStore {
 
     async fn jobs_saved(&self, since: Timestamp, limit: u32) -> Result<Vec<SavedJob>> {
         let state = self.state();
-        let jobs = state.jobs.values().filter(|stored| stored.record.updated_at >= since);
-        let mut saved: Vec<SavedJob> = jobs
-            .map(|stored| SavedJob {
-                id: stored.record.id,
-                namespace: stored.record.namespace,
-                app: stored.record.app,
-                name: stored.record.spec.name.clone(),
-                version: stored.record.version,
-                is_deleted: stored.is_deleted,
-                at: stored.record.updated_at,
+        let jobs = state.jobs.values().filter(|stored_job| stored_job.record.updated_at >= since);
+        let mut saved_jobs: Vec<SavedJob> = jobs
+            .map(|stored_job| SavedJob {
+                id: stored_job.record.id,
+                namespace: stored_job.record.namespace,
+                app: stored_job.record.app,
+                name: stored_job.record.spec.name.clone(),
+                version: stored_job.record.version,
+                is_deleted: stored_job.is_deleted,
+                at: stored_job.record.updated_at,
             })
             .collect();
-        saved.sort_by_key(|job| (job.at, job.id));
-        saved.truncate(to_usize(limit));
-        Ok(saved)
+        saved_jobs.sort_by_key(|job| (job.at, job.id));
+        saved_jobs.truncate(to_usize(limit));
+        Ok(saved_jobs)
     }
 
     async fn executor_names(&self, ids: &[ExecutorId]) -> Result<Vec<(ExecutorId, NamespaceId, String)>> {
         let state = self.state();
-        let named = |id: &ExecutorId| {
+        let named_executor = |id: &ExecutorId| {
             let executor = state.executors.get(id)?;
             Some((*id, executor.namespace, executor.name.clone()))
         };
-        Ok(ids.iter().filter_map(named).collect())
+        Ok(ids.iter().filter_map(named_executor).collect())
     }
 }

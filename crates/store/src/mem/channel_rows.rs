@@ -40,7 +40,6 @@ impl StoredMessage {
 }
 
 impl ChannelRows {
-    /// Removes the rows of a namespace.
     pub(super) fn remove_namespace(&mut self, namespace: NamespaceId) {
         let names = self.channels.values().filter(|(channel, _)| channel.namespace == namespace);
         let ids: Vec<ChannelId> = names.map(|(channel, _)| channel.id).collect();
@@ -51,7 +50,7 @@ impl ChannelRows {
 
     pub(super) fn remove(&mut self, id: ChannelId) {
         self.channels.remove(&id);
-        self.messages.retain(|_, stored| stored.message.channel != id);
+        self.messages.retain(|_, stored_message| stored_message.message.channel != id);
         self.deliveries.retain(|_, delivery| delivery.channel != id);
     }
 
@@ -61,35 +60,41 @@ impl ChannelRows {
     }
 
     pub(super) fn write(&mut self, message: &NewMessage) -> bool {
-        let key = |it: &NewMessage| (it.incident, it.channel, it.notice.kind, it.number);
-        let is_there = self.messages.values().any(|stored| key(&stored.message) == key(message));
-        if is_there || !self.channels.contains_key(&message.channel) {
+        let key = |message: &NewMessage| (message.incident, message.channel, message.notice.kind, message.number);
+        let is_stored = self.messages.values().any(|stored_message| key(&stored_message.message) == key(message));
+        if is_stored || !self.channels.contains_key(&message.channel) {
             return false;
         }
         let notice = message.notice.clone().bounded();
         let (message, next_try_at) = (NewMessage { notice, ..message.clone() }, message.created_at);
-        let stored = StoredMessage { message, is_waiting: true, is_sent: false, try_count: 0, next_try_at };
-        self.messages.insert(stored.message.id, stored);
+        let stored_message = StoredMessage { message, is_waiting: true, is_sent: false, try_count: 0, next_try_at };
+        self.messages.insert(stored_message.message.id, stored_message);
         true
     }
 
     /// The due messages of a channel that do not wait for an earlier message of their incident. The message that has been due longest comes
     /// first.
     pub(super) fn due(&self, channel: ChannelId, now: Timestamp, limit: usize) -> Vec<WaitingMessage> {
-        let waiting = || self.messages.values().filter(|stored| stored.is_waiting && stored.message.channel == channel);
-        let is_first =
-            |it: &NewMessage| waiting().all(|other| other.message.incident != it.incident || other.message.id >= it.id);
-        let mut due_messages: Vec<&StoredMessage> =
-            waiting().filter(|stored| stored.next_try_at <= now && is_first(&stored.message)).collect();
-        due_messages.sort_by_key(|stored| (stored.next_try_at, stored.message.id));
-        due_messages.truncate(limit);
-        let waiting = |stored: &&StoredMessage| WaitingMessage {
-            id: stored.message.id,
-            incident: stored.message.incident,
-            notice: stored.message.notice.clone(),
-            try_count: stored.try_count,
-            created_at: stored.message.created_at,
+        let waiting_messages = || {
+            self.messages
+                .values()
+                .filter(|stored_message| stored_message.is_waiting && stored_message.message.channel == channel)
         };
-        due_messages.iter().map(waiting).collect()
+        let is_first = |message: &NewMessage| {
+            waiting_messages().all(|other| other.message.incident != message.incident || other.message.id >= message.id)
+        };
+        let mut due_messages: Vec<&StoredMessage> = waiting_messages()
+            .filter(|stored_message| stored_message.next_try_at <= now && is_first(&stored_message.message))
+            .collect();
+        due_messages.sort_by_key(|stored_message| (stored_message.next_try_at, stored_message.message.id));
+        due_messages.truncate(limit);
+        let to_waiting_message = |stored_message: &&StoredMessage| WaitingMessage {
+            id: stored_message.message.id,
+            incident: stored_message.message.incident,
+            notice: stored_message.message.notice.clone(),
+            try_count: stored_message.try_count,
+            created_at: stored_message.message.created_at,
+        };
+        due_messages.iter().map(to_waiting_message).collect()
     }
 }

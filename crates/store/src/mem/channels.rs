@@ -1,4 +1,4 @@
-//! Channels, and the messages to them.
+//! The trait `Channels` for the store in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,9 +22,10 @@ impl Channels for MemStore {
     async fn channels(&self, namespace: NamespaceId) -> Result<Vec<Channel>> {
         let state = self.state();
         let channels = state.channel_rows.channels.values().map(|(channel, _)| channel);
-        let mut found: Vec<Channel> = channels.filter(|channel| channel.namespace == namespace).cloned().collect();
-        found.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(found)
+        let mut of_namespace: Vec<Channel> =
+            channels.filter(|channel| channel.namespace == namespace).cloned().collect();
+        of_namespace.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(of_namespace)
     }
 
     async fn save_channel(&self, channel: &Channel, expected: Option<Timestamp>) -> Result<ChannelSaved> {
@@ -32,14 +33,16 @@ impl Channels for MemStore {
         if state.namespaces.iter().all(|namespace| namespace.id != channel.namespace) {
             return Ok(ChannelSaved::Full);
         }
-        let known = state.channel_rows.find_by_name(channel.namespace, &channel.name);
-        let saved_at = known.map_or(Timestamp::EPOCH, |known| known.updated_at);
+        let stored_channel = state.channel_rows.find_by_name(channel.namespace, &channel.name);
+        let saved_at = stored_channel.map_or(Timestamp::EPOCH, |stored_channel| stored_channel.updated_at);
         if expected.is_some_and(|expected| expected != saved_at) {
             return Ok(ChannelSaved::Conflict(saved_at));
         }
-        if let Some((id, created_at)) = known.map(|known| (known.id, known.created_at)) {
-            if let Some((kept, _)) = state.channel_rows.channels.get_mut(&id) {
-                *kept = Channel { id, created_at, ..channel.clone() };
+        if let Some((id, created_at)) =
+            stored_channel.map(|stored_channel| (stored_channel.id, stored_channel.created_at))
+        {
+            if let Some((stored_channel, _)) = state.channel_rows.channels.get_mut(&id) {
+                *stored_channel = Channel { id, created_at, ..channel.clone() };
             }
             return Ok(ChannelSaved::Changed(id));
         }
@@ -47,8 +50,8 @@ impl Channels for MemStore {
         if of_it.count() >= to_usize(CHANNEL_COUNT_MAX) {
             return Ok(ChannelSaved::Full);
         }
-        let free = Lease { held_by: NodeId::new(0), held_until: Timestamp::EPOCH };
-        state.channel_rows.channels.insert(channel.id, (channel.clone(), free));
+        let no_lease = Lease { held_by: NodeId::new(0), held_until: Timestamp::EPOCH };
+        state.channel_rows.channels.insert(channel.id, (channel.clone(), no_lease));
         Ok(ChannelSaved::Created(channel.id))
     }
 
@@ -59,14 +62,15 @@ impl Channels for MemStore {
         expected: Option<Timestamp>,
     ) -> Result<ChannelDeleted> {
         let mut state = self.state();
-        let stored = state.channel_rows.find_by_name(namespace, name).map(|channel| (channel.id, channel.updated_at));
-        let Some((id, saved_at)) = stored else { return Ok(ChannelDeleted::NotFound) };
+        let stored_channel =
+            state.channel_rows.find_by_name(namespace, name).map(|channel| (channel.id, channel.updated_at));
+        let Some((id, saved_at)) = stored_channel else { return Ok(ChannelDeleted::NotFound) };
         if expected.is_some_and(|expected| expected != saved_at) {
             return Ok(ChannelDeleted::Conflict(saved_at));
         }
-        let users = state.channel_uses(namespace, name);
-        if !users.is_empty() {
-            return Ok(ChannelDeleted::Used(users));
+        let uses = state.channel_uses(namespace, name);
+        if !uses.is_empty() {
+            return Ok(ChannelDeleted::Used(uses));
         }
         state.channel_rows.remove(id);
         Ok(ChannelDeleted::Deleted)
@@ -74,34 +78,38 @@ impl Channels for MemStore {
 
     async fn write_messages(&self, messages: &[NewMessage]) -> Result<u64> {
         let mut state = self.state();
-        let written = messages.iter().filter(|message| state.channel_rows.write(message)).count();
-        Ok(u64::try_from(written).unwrap_or(u64::MAX))
+        let written_count = messages.iter().filter(|message| state.channel_rows.write(message)).count();
+        Ok(u64::try_from(written_count).unwrap_or(u64::MAX))
     }
 
     async fn lease_channels(&self, lease: LeaseChannels<'_>) -> Result<Vec<LeasedChannel>> {
         let mut state = self.state();
         let alerts = &mut state.channel_rows;
         let mut due: BTreeMap<ChannelId, Timestamp> = BTreeMap::new();
-        for stored in alerts.messages.values().filter(|it| it.is_waiting && it.next_try_at <= lease.now) {
-            let first = due.entry(stored.message.channel).or_insert(stored.next_try_at);
-            *first = stored.next_try_at.min(*first);
+        for stored_message in
+            alerts.messages.values().filter(|message| message.is_waiting && message.next_try_at <= lease.now)
+        {
+            let first_due_at = due.entry(stored_message.message.channel).or_insert(stored_message.next_try_at);
+            *first_due_at = stored_message.next_try_at.min(*first_due_at);
         }
-        let mut due: Vec<(Timestamp, ChannelId)> = due.into_iter().map(|(id, first)| (first, id)).collect();
+        let mut due: Vec<(Timestamp, ChannelId)> =
+            due.into_iter().map(|(id, first_due_at)| (first_due_at, id)).collect();
         due.sort_unstable();
-        let is_free = |held: &Lease| held.held_until <= lease.now || held.held_by == lease.node;
+        let is_free =
+            |channel_lease: &Lease| channel_lease.held_until <= lease.now || channel_lease.held_by == lease.node;
         due.retain(|(_, id)| !lease.excluded_channels.contains(id));
-        due.retain(|(_, id)| alerts.channels.get(id).is_some_and(|(_, held)| is_free(held)));
+        due.retain(|(_, id)| alerts.channels.get(id).is_some_and(|(_, channel_lease)| is_free(channel_lease)));
         due.truncate(to_usize(lease.channel_max));
         let held_until = lease.now + lease.hold;
-        let mut leased = Vec::new();
+        let mut leased_channels = Vec::new();
         for (_, id) in due {
             let messages = alerts.due(id, lease.now, to_usize(lease.messages_per_channel_max));
-            if let Some((channel, held)) = alerts.channels.get_mut(&id) {
-                *held = Lease { held_by: lease.node, held_until };
-                leased.push(LeasedChannel { channel: channel.clone(), held_until, messages });
+            if let Some((channel, channel_lease)) = alerts.channels.get_mut(&id) {
+                *channel_lease = Lease { held_by: lease.node, held_until };
+                leased_channels.push(LeasedChannel { channel: channel.clone(), held_until, messages });
             }
         }
-        Ok(leased)
+        Ok(leased_channels)
     }
 
     async fn free_channel(&self, channel: ChannelId, held_until: Timestamp, free_at: Timestamp) -> Result<()> {
@@ -116,16 +124,17 @@ impl Channels for MemStore {
     async fn record_try(&self, delivery: &Delivery, after: AfterTry) -> Result<bool> {
         let mut state = self.state();
         state.channel_rows.deliveries.insert(delivery.id, delivery.clone());
-        let is_this_try = |it: &&mut StoredMessage| it.is_waiting && it.try_count + 1 == delivery.try_number;
-        let Some(stored) = state.channel_rows.messages.get_mut(&delivery.message).filter(is_this_try) else {
+        let is_this_try =
+            |message: &&mut StoredMessage| message.is_waiting && message.try_count + 1 == delivery.try_number;
+        let Some(stored_message) = state.channel_rows.messages.get_mut(&delivery.message).filter(is_this_try) else {
             return Ok(false);
         };
-        stored.try_count = delivery.try_number;
+        stored_message.try_count = delivery.try_number;
         match after {
-            AfterTry::Retry(at) => stored.next_try_at = at,
+            AfterTry::Retry(at) => stored_message.next_try_at = at,
             AfterTry::Sent | AfterTry::GivenUp => {
-                (stored.is_waiting, stored.is_sent) = (false, after == AfterTry::Sent);
-                stored.next_try_at = delivery.at;
+                (stored_message.is_waiting, stored_message.is_sent) = (false, after == AfterTry::Sent);
+                stored_message.next_try_at = delivery.at;
             }
         }
         Ok(true)
@@ -138,27 +147,33 @@ impl Channels for MemStore {
 
     async fn deliveries(&self, channel: ChannelId, before: Option<DeliveryId>, limit: u32) -> Result<Vec<Delivery>> {
         let state = self.state();
-        let is_asked = |it: &&Delivery| it.channel == channel && before.is_none_or(|before| it.id < before);
+        let is_asked =
+            |delivery: &&Delivery| delivery.channel == channel && before.is_none_or(|before| delivery.id < before);
         Ok(state.channel_rows.deliveries.values().rev().filter(is_asked).take(to_usize(limit)).cloned().collect())
     }
 
     async fn incident_messages(&self, incident: IncidentId, limit: u32) -> Result<Vec<IncidentMessage>> {
         let state = self.state();
         let alerts = &state.channel_rows;
-        let messages =
-            alerts.messages.values().rev().filter(|it| it.message.incident == incident).take(to_usize(limit));
-        let incident_message = |it: &StoredMessage| {
-            let (channel, _) = alerts.channels.get(&it.message.channel)?;
-            let last = alerts.deliveries.values().rev().find(|delivery| delivery.message == it.message.id);
+        let messages = alerts
+            .messages
+            .values()
+            .rev()
+            .filter(|stored_message| stored_message.message.incident == incident)
+            .take(to_usize(limit));
+        let incident_message = |stored_message: &StoredMessage| {
+            let (channel, _) = alerts.channels.get(&stored_message.message.channel)?;
+            let last_delivery =
+                alerts.deliveries.values().rev().find(|delivery| delivery.message == stored_message.message.id);
             Some(IncidentMessage {
-                id: it.message.id,
+                id: stored_message.message.id,
                 channel: channel.name.clone(),
-                kind: it.message.notice.kind,
-                state: it.state().to_owned(),
-                try_count: it.try_count,
-                created_at: it.message.created_at,
-                at: it.next_try_at,
-                error: last.and_then(|delivery| delivery.error.clone()).filter(|_| !it.is_sent),
+                kind: stored_message.message.notice.kind,
+                state: stored_message.state().to_owned(),
+                try_count: stored_message.try_count,
+                created_at: stored_message.message.created_at,
+                at: stored_message.next_try_at,
+                error: last_delivery.and_then(|delivery| delivery.error.clone()).filter(|_| !stored_message.is_sent),
             })
         };
         Ok(messages.filter_map(incident_message).collect())
@@ -166,55 +181,67 @@ impl Channels for MemStore {
 
     async fn message_subjects(&self, messages: &[MessageId]) -> Result<Vec<(MessageId, String)>> {
         let state = self.state();
-        let wanted: BTreeSet<MessageId> = messages.iter().copied().collect();
-        let found = wanted.into_iter().filter_map(|id| state.channel_rows.messages.get(&id));
-        Ok(found.map(|stored| (stored.message.id, stored.message.notice.subject.name.clone())).collect())
+        let ids: BTreeSet<MessageId> = messages.iter().copied().collect();
+        let stored_messages = ids.into_iter().filter_map(|id| state.channel_rows.messages.get(&id));
+        Ok(stored_messages
+            .map(|stored_message| (stored_message.message.id, stored_message.message.notice.subject.name.clone()))
+            .collect())
     }
 
     async fn last_deliveries(&self, namespace: NamespaceId) -> Result<Vec<Delivery>> {
         let state = self.state();
         let alerts = &state.channel_rows;
         let channels = alerts.channels.values().filter(|(channel, _)| channel.namespace == namespace);
-        let last = |id| alerts.deliveries.values().rev().find(|delivery| delivery.channel == id).cloned();
-        Ok(channels.filter_map(|(channel, _)| last(channel.id)).collect())
+        let last_delivery = |id| alerts.deliveries.values().rev().find(|delivery| delivery.channel == id).cloned();
+        Ok(channels.filter_map(|(channel, _)| last_delivery(channel.id)).collect())
     }
 
     async fn forget_messages(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let mut state = self.state();
-        let first = IdGen::first_at(before);
+        let first_kept_id = IdGen::first_at(before);
         let incidents = &state.alert_rows.incidents;
         let is_open =
             |id: IncidentId| incidents.get(&id).is_some_and(|(_, record)| record.incident.resolved_at.is_none());
-        let old = |it: &StoredMessage| !it.is_waiting && it.message.id.get() < first && !is_open(it.message.incident);
-        let messages: Vec<MessageId> =
-            state.channel_rows.messages.values().filter(|it| old(it)).map(|it| it.message.id).collect();
+        let is_old = |stored_message: &StoredMessage| {
+            !stored_message.is_waiting
+                && stored_message.message.id.get() < first_kept_id
+                && !is_open(stored_message.message.incident)
+        };
+        let messages: Vec<MessageId> = state
+            .channel_rows
+            .messages
+            .values()
+            .filter(|stored_message| is_old(stored_message))
+            .map(|stored_message| stored_message.message.id)
+            .collect();
         let deliveries: Vec<DeliveryId> =
-            state.channel_rows.deliveries.keys().copied().filter(|id| id.get() < first).collect();
-        let mut removed = 0;
+            state.channel_rows.deliveries.keys().copied().filter(|id| id.get() < first_kept_id).collect();
+        let mut removed_count = 0;
         for id in messages.into_iter().take(to_usize(limit)) {
-            removed += u64::from(state.channel_rows.messages.remove(&id).is_some());
+            removed_count += u64::from(state.channel_rows.messages.remove(&id).is_some());
         }
         for id in deliveries.into_iter().take(to_usize(limit)) {
-            removed += u64::from(state.channel_rows.deliveries.remove(&id).is_some());
+            removed_count += u64::from(state.channel_rows.deliveries.remove(&id).is_some());
         }
-        Ok(removed)
+        Ok(removed_count)
     }
 }
 
 impl State {
     fn channel_uses(&self, namespace: NamespaceId, name: &str) -> Vec<ChannelUse> {
         let rules = self.alert_rows.rules_of(namespace).into_iter().map(|rule| rule.spec);
-        let rules = rules.filter(|spec| spec.channel_names().any(|used| used == name));
-        let mut users: BTreeSet<ChannelUse> = rules.map(|spec| ChannelUse::Rule(spec.name)).collect();
+        let rules = rules.filter(|spec| spec.channel_names().any(|channel| channel == name));
+        let mut uses: BTreeSet<ChannelUse> = rules.map(|spec| ChannelUse::Rule(spec.name)).collect();
         let report = self.report_schedules.get(&namespace).filter(|report| report.spec.channel == name);
-        users.extend(report.map(|_| ChannelUse::Report));
+        uses.extend(report.map(|_| ChannelUse::Report));
         for job in self.jobs.values().filter(|job| !job.is_deleted && job.record.namespace == namespace) {
-            let used = job.record.spec.expect.as_ref().map(|expect| expect.channel_names()).unwrap_or_default();
-            if used.iter().any(|used| used == name) {
-                users.insert(ChannelUse::Job(job.record.spec.name.clone()));
+            let channel_names =
+                job.record.spec.expect.as_ref().map(|expect| expect.channel_names()).unwrap_or_default();
+            if channel_names.iter().any(|channel| channel == name) {
+                uses.insert(ChannelUse::Job(job.record.spec.name.clone()));
             }
         }
-        users.into_iter().take(CHANNEL_USE_COUNT_MAX + 1).collect()
+        uses.into_iter().take(CHANNEL_USE_COUNT_MAX + 1).collect()
     }
 
     /// A missing channel that the definition names and that the earlier definition (`before`) did not name.
@@ -224,8 +251,8 @@ impl State {
         spec: &JobSpec,
         before: Option<&JobSpec>,
     ) -> Option<String> {
-        let mut named = spec.expect.as_deref()?.new_channels(before.and_then(|before| before.expect.as_deref()));
-        let missing = named.find(|(_, name)| self.channel_rows.find_by_name(namespace, name).is_none());
-        missing.map(|(_, name)| name.to_owned())
+        let mut new_names = spec.expect.as_deref()?.new_channels(before.and_then(|before| before.expect.as_deref()));
+        let missing_name = new_names.find(|(_, name)| self.channel_rows.find_by_name(namespace, name).is_none());
+        missing_name.map(|(_, name)| name.to_owned())
     }
 }

@@ -27,14 +27,16 @@ impl Cluster for MemStore {
         let now = self.now();
         let mut state = self.state();
         let name = clean_name(&request.name);
-        let stored_node = state.nodes.values().find(|held| held.node.name == name);
-        let is_being_taken_over = stored_node.is_some_and(|held| state.is_being_taken_over(held, request, now));
-        let ends = stored_node.map(|held| (held.node.lease_until, held.prior_lease_until.max(held.ended_at)));
-        let fenced_until = stored_node.map_or(Timestamp::EPOCH, |held| held.ended_at);
-        let stored_node = stored_node.map(|held| held.node.clone());
-        let newest = state.nodes.keys().last().map_or(0, |node| node.get());
-        let new = request.new_id(newest, |id| state.nodes.contains_key(&id));
-        let (id, epoch, prior) = match stored_node.as_ref().zip(ends) {
+        let stored_node = state.nodes.values().find(|stored_node| stored_node.node.name == name);
+        let is_being_taken_over =
+            stored_node.is_some_and(|stored_node| state.is_being_taken_over(stored_node, request, now));
+        let ends = stored_node
+            .map(|stored_node| (stored_node.node.lease_until, stored_node.prior_lease_until.max(stored_node.ended_at)));
+        let fenced_until = stored_node.map_or(Timestamp::EPOCH, |stored_node| stored_node.ended_at);
+        let stored_node = stored_node.map(|stored_node| stored_node.node.clone());
+        let newest_id = state.nodes.keys().last().map_or(0, |node| node.get());
+        let new = request.new_id(newest_id, |id| state.nodes.contains_key(&id));
+        let (id, epoch, prior_lease_until) = match stored_node.as_ref().zip(ends) {
             None => (new, request.epoch_after(LeaseToken { node: new, epoch: 0 }), Timestamp::EPOCH),
             Some((node, ends)) => match request.latest_end(node.token(), ends, now) {
                 Some(_) if is_being_taken_over => return Ok(Join::BeingTakenOver),
@@ -42,14 +44,17 @@ impl Cluster for MemStore {
                 None => return Ok(Join::Living { lease_until: node.lease_until, epoch: node.epoch }),
             },
         };
-        let others = state.nodes.values().filter(|held| held.node.id != id);
-        let is_taken = |ordinal| others.clone().any(|held| held.ordinal == ordinal && held.node.is_living(now));
-        let ordinal = next_ordinal(lease_count(state.nodes.values().map(|held| held.node.token())), is_taken);
+        let other_nodes = state.nodes.values().filter(|stored_node| stored_node.node.id != id);
+        let is_taken = |ordinal| {
+            other_nodes.clone().any(|stored_node| stored_node.ordinal == ordinal && stored_node.node.is_living(now))
+        };
+        let ordinal =
+            next_ordinal(lease_count(state.nodes.values().map(|stored_node| stored_node.node.token())), is_taken);
         let node = Node {
             id,
             name: name.into_owned(),
             epoch,
-            lease_until: request.lease_until(now, prior),
+            lease_until: request.lease_until(now, prior_lease_until),
             advertise_url: request.advertise_url.clone(),
             server_version: request.server_version.clone(),
             started_at: now,
@@ -57,8 +62,8 @@ impl Cluster for MemStore {
             report: stored_node
                 .map_or_else(NodeReport::default, |node| NodeReport { is_leaving: false, ..node.report }),
         };
-        state.nodes.insert(id, StoredNode { node, ordinal, prior_lease_until: prior, ended_at: fenced_until });
-        state.end_sessions(LeaseToken { node: id, epoch: epoch - 1 }, prior);
+        state.nodes.insert(id, StoredNode { node, ordinal, prior_lease_until, ended_at: fenced_until });
+        state.end_sessions(LeaseToken { node: id, epoch: epoch - 1 }, prior_lease_until);
         Ok(Join::Joined { token: LeaseToken { node: id, epoch }, ordinal })
     }
 
@@ -67,39 +72,44 @@ impl Cluster for MemStore {
         let mut state = self.state();
         // A renewal may move the end of the lease back by a tenth of its length at most, as in SQL.
         let is_held = |node: &Node| node.epoch == token.epoch && node.lease_until <= now + lease + lease / 10;
-        let held = state.nodes.get_mut(&token.node).filter(|held| is_held(&held.node));
-        Ok(held.map(|held| {
-            let until = distinct_end(now + lease, held.prior_lease_until);
-            let before = std::mem::replace(&mut held.node.lease_until, until);
-            Renewal { now, previous_until: before, until }
+        let stored_node = state.nodes.get_mut(&token.node).filter(|stored_node| is_held(&stored_node.node));
+        Ok(stored_node.map(|stored_node| {
+            let until = distinct_end(now + lease, stored_node.prior_lease_until);
+            let previous_until = std::mem::replace(&mut stored_node.node.lease_until, until);
+            Renewal { now, previous_until, until }
         }))
     }
 
     async fn release(&self, token: LeaseToken, reached: Timestamp) -> Result<()> {
         let until = self.now().max(reached);
         let mut state = self.state();
-        if let Some(held) = state.nodes.get_mut(&token.node).filter(|held| held.node.epoch == token.epoch) {
-            held.node.lease_until = held.node.lease_until.min(distinct_end(until, held.prior_lease_until));
+        if let Some(stored_node) =
+            state.nodes.get_mut(&token.node).filter(|stored_node| stored_node.node.epoch == token.epoch)
+        {
+            stored_node.node.lease_until =
+                stored_node.node.lease_until.min(distinct_end(until, stored_node.prior_lease_until));
         }
         Ok(())
     }
 
     async fn nodes(&self) -> Result<Vec<Node>> {
-        Ok(self.state().nodes.values().map(|held| held.node.clone()).collect())
+        Ok(self.state().nodes.values().map(|stored_node| stored_node.node.clone()).collect())
     }
 
     async fn report_node(&self, token: LeaseToken, report: &NodeReport) -> Result<()> {
         let mut state = self.state();
-        if let Some(held) = state.nodes.get_mut(&token.node).filter(|held| held.node.epoch == token.epoch) {
-            held.node.report = report.clone();
+        if let Some(stored_node) =
+            state.nodes.get_mut(&token.node).filter(|stored_node| stored_node.node.epoch == token.epoch)
+        {
+            stored_node.node.report = report.clone();
         }
         Ok(())
     }
 
     async fn set_node_switch(&self, name: &str, switch: Switch) -> Result<bool> {
         let mut state = self.state();
-        let node = state.nodes.values_mut().find(|held| held.node.name == name);
-        Ok(node.map(|held| held.node.switch = switch).is_some())
+        let node = state.nodes.values_mut().find(|stored_node| stored_node.node.name == name);
+        Ok(node.map(|stored_node| stored_node.node.switch = switch).is_some())
     }
 
     async fn set_app_switch(&self, app: AppId, switch: Switch) -> Result<bool> {
@@ -119,7 +129,8 @@ impl Cluster for MemStore {
         let key = (app, clean_name(name).into_owned());
         match switch {
             Switch::Active => drop(switches.remove(&key)),
-            Switch::Draining | Switch::Stopped if switches.get(&key).is_some_and(|(known, _)| *known == switch) => {}
+            Switch::Draining | Switch::Stopped
+                if switches.get(&key).is_some_and(|(stored_switch, _)| *stored_switch == switch) => {}
             Switch::Draining | Switch::Stopped => drop(switches.insert(key, (switch, at))),
         }
         Ok(())
@@ -141,16 +152,23 @@ impl Cluster for MemStore {
 
     async fn forget_nodes(&self, dead_since: Timestamp, limit: u32) -> Result<u64> {
         let mut state = self.state();
-        let newest = state.nodes.keys().last().copied();
-        let owns = |node: NodeId| {
+        let newest_id = state.nodes.keys().last().copied();
+        let owns_anything = |node: NodeId| {
             state.runs.values().any(|run| run.node == node && !run.status.is_terminal())
                 || state.due.values().any(|due| due.home == node && due.next_fire_at.is_some())
                 || state.limit_homes.values().any(|home| *home == node)
         };
-        let is_gone = |held: &&StoredNode| held.node.lease_until < dead_since && Some(held.node.id) != newest;
-        let gone = state.nodes.values().filter(is_gone).map(|held| held.node.id).filter(|node| !owns(*node));
-        let gone: Vec<NodeId> = gone.take(to_usize(limit)).collect();
-        gone.iter().for_each(|node| drop(state.nodes.remove(node)));
-        Ok(u64::try_from(gone.len()).unwrap_or(u64::MAX))
+        let is_gone = |stored_node: &&StoredNode| {
+            stored_node.node.lease_until < dead_since && Some(stored_node.node.id) != newest_id
+        };
+        let gone_nodes = state
+            .nodes
+            .values()
+            .filter(is_gone)
+            .map(|stored_node| stored_node.node.id)
+            .filter(|node| !owns_anything(*node));
+        let gone_nodes: Vec<NodeId> = gone_nodes.take(to_usize(limit)).collect();
+        gone_nodes.iter().for_each(|node| drop(state.nodes.remove(node)));
+        Ok(u64::try_from(gone_nodes.len()).unwrap_or(u64::MAX))
     }
 }

@@ -14,18 +14,18 @@ use crate::{Declarations, Result};
 impl Declarations for MemStore {
     async fn declare_job(&self, id: JobId, declared: &Declared) -> Result<bool> {
         let mut state = self.state();
-        let stored = state.jobs.get_mut(&id).filter(|stored| !stored.is_deleted);
-        Ok(stored.map(|stored| stored.record.declared = Some(declared.clone())).is_some())
+        let stored_job = state.jobs.get_mut(&id).filter(|stored_job| !stored_job.is_deleted);
+        Ok(stored_job.map(|stored_job| stored_job.record.declared = Some(declared.clone())).is_some())
     }
 
     async fn undeclare_jobs(&self, ids: &[JobId], since: Timestamp) -> Result<u64> {
         let mut state = self.state();
         let mut count = 0;
         for id in ids {
-            let stored = state.jobs.get_mut(id).filter(|stored| !stored.is_deleted);
-            let declared = stored.and_then(|stored| stored.record.declared.as_mut());
-            if let Some(declared) = declared.filter(|declared| declared.undeclared_at.is_none()) {
-                declared.undeclared_at = Some(since);
+            let stored_job = state.jobs.get_mut(id).filter(|stored_job| !stored_job.is_deleted);
+            let declaration = stored_job.and_then(|stored_job| stored_job.record.declared.as_mut());
+            if let Some(declaration) = declaration.filter(|declaration| declaration.undeclared_at.is_none()) {
+                declaration.undeclared_at = Some(since);
                 count += 1;
             }
         }
@@ -44,8 +44,8 @@ impl Declarations for MemStore {
 
     async fn declared_set_headers(&self, since: Timestamp) -> Result<Vec<DeclaredSetHeader>> {
         let state = self.state();
-        let seen = state.declared.values().filter(|set| set.header.last_seen_at >= since);
-        Ok(seen.map(|set| set.header.clone()).collect())
+        let seen_sets = state.declared.values().filter(|set| set.header.last_seen_at >= since);
+        Ok(seen_sets.map(|set| set.header.clone()).collect())
     }
 
     async fn declared_sets(&self, app: AppId) -> Result<Vec<DeclaredSet>> {

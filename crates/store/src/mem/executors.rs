@@ -1,4 +1,4 @@
-//! Executors and their sessions.
+//! The trait `Executors` for the store in memory.
 
 use std::time::Duration;
 
@@ -22,12 +22,13 @@ impl Executors for MemStore {
         let mut state = self.state();
         let mut record = executor.clone();
         record.name = clean_name(&executor.name).into_owned();
-        if let Some(known) = state.executors.get(&executor.id) {
-            let is_proven = known.secret_hash.is_none() || known.secret_hash == executor.secret_hash;
-            if known.app != executor.app || !is_proven {
+        if let Some(stored_executor) = state.executors.get(&executor.id) {
+            let is_proven =
+                stored_executor.secret_hash.is_none() || stored_executor.secret_hash == executor.secret_hash;
+            if stored_executor.app != executor.app || !is_proven {
                 return Ok(None);
             }
-            record.first_seen_at = known.first_seen_at;
+            record.first_seen_at = stored_executor.first_seen_at;
         }
         state.executors.insert(executor.id, record);
         let session = Session {
@@ -90,12 +91,12 @@ impl Executors for MemStore {
     async fn sessions_that_may_have_carried(&self, since: Timestamp) -> Result<Vec<Session>> {
         let state = self.state();
         let until_its_end = |session: &Session| {
-            let held = state.nodes.get(&session.token.node);
-            let end = session.ended_at.or(held.map(|held| held.node.lease_until));
+            let stored_node = state.nodes.get(&session.token.node);
+            let end = session.ended_at.or(stored_node.map(|stored_node| stored_node.node.lease_until));
             Session { last_seen_at: session.last_seen_at.max(end.unwrap_or(session.last_seen_at)), ..*session }
         };
-        let heard = state.sessions.values().map(until_its_end);
-        Ok(heard.filter(|session| session.last_seen_at >= since).collect())
+        let session_ends = state.sessions.values().map(until_its_end);
+        Ok(session_ends.filter(|session| session.last_seen_at >= since).collect())
     }
 
     async fn executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<ExecutorRecord>> {
@@ -103,11 +104,11 @@ impl Executors for MemStore {
     }
 
     async fn executor_proof(&self, id: ExecutorId) -> Result<Option<ExecutorProof>> {
-        let proof = |one: &ExecutorRecord| {
-            let (app, secret_hash, predecessor) = (one.app, one.secret_hash.clone(), one.predecessor);
+        let executor_proof = |executor: &ExecutorRecord| {
+            let (app, secret_hash, predecessor) = (executor.app, executor.secret_hash.clone(), executor.predecessor);
             ExecutorProof { app, secret_hash, predecessor }
         };
-        Ok(self.state().executors.get(&id).map(proof))
+        Ok(self.state().executors.get(&id).map(executor_proof))
     }
 
     async fn executor_successors(&self, id: ExecutorId, limit: u32) -> Result<Vec<ExecutorId>> {
@@ -120,11 +121,11 @@ impl Executors for MemStore {
     }
 
     async fn seen_executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<SeenExecutor>> {
-        let seen = |one: ExecutorRecord| {
-            let ExecutorRecord { id, app, name, last_seen_at, .. } = one;
+        let seen_executor = |executor: ExecutorRecord| {
+            let ExecutorRecord { id, app, name, last_seen_at, .. } = executor;
             SeenExecutor { id, app, name, last_seen_at }
         };
-        Ok(self.executors(namespace, since).await?.into_iter().map(seen).collect())
+        Ok(self.executors(namespace, since).await?.into_iter().map(seen_executor).collect())
     }
 
     async fn executors_by_id(&self, ids: &[ExecutorId], since: Timestamp) -> Result<Vec<ExecutorRecord>> {
@@ -135,9 +136,9 @@ impl Executors for MemStore {
         let mut state = self.state();
         let State { sessions, executors, .. } = &mut *state;
         let count_before = sessions.len() + executors.len();
-        let old: Vec<_> = sessions.iter().filter(|(_, session)| session.last_seen_at < seen_before).collect();
-        let old: Vec<_> = old.into_iter().map(|(key, _)| *key).take(to_usize(limit)).collect();
-        for key in old {
+        let old_sessions: Vec<_> = sessions.iter().filter(|(_, session)| session.last_seen_at < seen_before).collect();
+        let old_keys: Vec<_> = old_sessions.into_iter().map(|(key, _)| *key).take(to_usize(limit)).collect();
+        for key in old_keys {
             sessions.remove(&key);
         }
         let is_old =
@@ -155,8 +156,8 @@ impl MemStore {
             let last_seen_at = sessions.map(|session| session.last_seen_at).max().filter(|at| *at >= since)?;
             Some(ExecutorRecord { last_seen_at, ..executor.clone() })
         };
-        let all = state.executors.values().filter(|executor| is_wanted(executor));
-        let mut executors: Vec<ExecutorRecord> = all.filter_map(seen).collect();
+        let wanted_executors = state.executors.values().filter(|executor| is_wanted(executor));
+        let mut executors: Vec<ExecutorRecord> = wanted_executors.filter_map(seen).collect();
         executors.sort_by(|a, b| (a.app, &a.name, a.id).cmp(&(b.app, &b.name, b.id)));
         executors
     }

@@ -16,14 +16,14 @@ impl Heal for MemStore {
         Ok(state.due.keys().filter_map(|job| state.stuck_job(*job)).take(to_usize(limit)).collect())
     }
 
-    async fn heal_job(&self, seen: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool> {
+    async fn heal_job(&self, stuck_job: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool> {
         let mut state = self.state();
-        if state.stuck_job(seen.job) != Some(seen) {
+        if state.stuck_job(stuck_job.job) != Some(stuck_job) {
             return Ok(false);
         }
-        let Some(due) = state.due.get_mut(&seen.job) else { return Ok(false) };
+        let Some(due) = state.due.get_mut(&stuck_job.job) else { return Ok(false) };
         (due.next_fire_at, due.is_over) = (next_fire_at, next_fire_at.is_none());
-        due.awaited_run = seen.awaited_run.filter(|_| next_fire_at.is_none());
+        due.awaited_run = stuck_job.awaited_run.filter(|_| next_fire_at.is_none());
         Ok(true)
     }
 
@@ -45,9 +45,9 @@ impl State {
     /// A job that no scan sees although it should fire; `None` if the job is not stuck.
     fn stuck_job(&self, job: JobId) -> Option<StuckJob> {
         let due = self.due.get(&job)?;
-        let open = due.awaited_run.filter(|run| self.is_open(*run));
-        let is_held_up = due.awaited_run.is_some() && open.is_none();
+        let open_run = due.awaited_run.filter(|run| self.is_open(*run));
+        let is_held_up = due.awaited_run.is_some() && open_run.is_none();
         let is_stuck = due.next_fire_at.is_none() && (!due.is_over || is_held_up);
-        is_stuck.then_some(StuckJob { job, version: due.version, awaited_run: open })
+        is_stuck.then_some(StuckJob { job, version: due.version, awaited_run: open_run })
     }
 }

@@ -1,4 +1,4 @@
-//! The store in memory, for tests of code that uses a store. It answers as a database does.
+//! The store in memory, for tests of code that uses a store. It gives the same answers as the databases.
 //!
 //! Simple rather than fast: every call scans all rows under one lock.
 
@@ -113,7 +113,6 @@ struct State {
     /// The rules of every version that a calendar ever had.
     calendar_rules: BTreeMap<(CalendarId, i64), Rule>,
     scripts: BTreeMap<(NamespaceId, String), script_rows::StoredScript>,
-    /// The rows of `job_due`.
     due: BTreeMap<JobId, DueRow>,
     access: access::AccessRows,
     nodes: BTreeMap<NodeId, StoredNode>,
@@ -133,7 +132,7 @@ struct State {
     trigger_keys: HashMap<(JobId, String), RunId>,
     /// The node that counts the runs of each limit.
     limit_homes: BTreeMap<LimitName, NodeId>,
-    /// By asker and executor, with the answer.
+    /// The relayed questions, by asker and executor: the request, and its answer if there is one.
     fence_requests: BTreeMap<(NodeId, ExecutorId), (FenceRequest, Option<RelayedAnswer>)>,
     logs: BTreeMap<logs::ChunkKey, logs::StoredChunk>,
     webhooks: BTreeMap<NamespaceId, FailureWebhook>,
@@ -141,11 +140,11 @@ struct State {
     outbox: BTreeMap<OutboxId, OutboxItem>,
     channel_rows: channel_rows::ChannelRows,
     alert_rows: alert_rows::AlertRows,
-    /// Runs that failed for good and were not acknowledged, with their namespace, job and instant.
+    /// Runs that failed for good and were not acknowledged, each with its namespace, job and instant.
     dead_letters: BTreeMap<RunId, (NamespaceId, JobId, Timestamp)>,
     /// When the last pass of each housekeeping task began.
     passes: BTreeMap<String, Timestamp>,
-    /// By job, hour and verdict: the number of runs, and the sum of their durations in milliseconds.
+    /// The number of runs and the sum of their durations in milliseconds, by job, hour and verdict.
     stats: BTreeMap<(JobId, Timestamp, RunStatus), (i64, i64)>,
     failures: BTreeMap<FailureKey, FailureGain>,
     report_schedules: BTreeMap<NamespaceId, ScheduledReport>,
@@ -161,19 +160,18 @@ struct State {
     /// The switches of executors, by app and name, with the instant of each.
     executor_switches: BTreeMap<(AppId, String), (Switch, Timestamp)>,
     declared: BTreeMap<(AppId, String), DeclaredSet>,
-    /// By namespace, source and number.
+    /// The observed fires of other schedulers, by namespace, source and number.
     shadow_fires: BTreeMap<(NamespaceId, String, i64), crate::shadow::ShadowFire>,
-    /// By the id of their owner.
+    /// The saved filters, by the id of their owner.
     saved_filters: BTreeMap<i64, Vec<crate::saved_filters::SavedFilter>>,
     xxl: xxl_rows::XxlRows,
-    /// By scope and key.
+    /// The calls with idempotency keys, by scope and key.
     calls: BTreeMap<(String, String), request_keys::StoredCall>,
-    /// The spans that requested runs, by run.
+    /// The spans that requested runs, keyed by the runs.
     traces: BTreeMap<RunId, TraceParent>,
-    /// The edges between jobs.
     parents: Vec<Edge>,
     /// Runs that got their verdict in the batch that is being written.
-    ended: Vec<EndedRun>,
+    ended_runs: Vec<EndedRun>,
 }
 
 struct StoredJob {
@@ -198,7 +196,7 @@ struct DueRow {
     next_fire_at: Option<Timestamp>,
     /// The first fire that a maintenance window holds back.
     held_from: Option<Timestamp>,
-    /// Whether it is right that the job has no next fire. If it has none and this is false, the job is stuck.
+    /// Whether the job rightly has no next fire. If it has none and this is false, the job is stuck.
     is_over: bool,
     /// The length of its fixed delay.
     delay: Option<Duration>,
@@ -222,7 +220,8 @@ struct StoredNode {
 }
 
 impl StoredNode {
-    /// Whether another node has fenced its lease: that node raised its epoch after the lease ended, and stored two equal ends.
+    /// Whether another node has fenced the lease: that node raised its epoch after the lease ended, and stored two
+    /// equal ends.
     fn is_fenced(&self) -> bool {
         self.prior_lease_until == self.node.lease_until
     }
@@ -235,18 +234,20 @@ impl StoredNode {
 
 impl State {
     /// Whether another living node has fenced the last lease of this node, and its open runs are not all taken over yet.
-    fn is_being_taken_over(&self, stored: &StoredNode, request: &JoinRequest, now: Timestamp) -> bool {
-        let node = &stored.node;
+    fn is_being_taken_over(&self, stored_node: &StoredNode, request: &JoinRequest, now: Timestamp) -> bool {
+        let node = &stored_node.node;
         let is_other_living = self.nodes.values().any(|other| other.node.id != node.id && other.node.is_living(now));
         let is_orphan = |run: &Run| run.node == node.id && run.node_epoch < node.epoch && !run.status.is_terminal();
-        stored.is_fenced()
+        stored_node.is_fenced()
             && is_other_living
             && request.waits_for_takeover(node.lease_until, now)
             && self.runs.values().any(is_orphan)
     }
 
     fn holds(&self, token: LeaseToken, now: Timestamp) -> bool {
-        self.nodes.get(&token.node).is_some_and(|held| held.node.epoch == token.epoch && held.node.is_living(now))
+        self.nodes
+            .get(&token.node)
+            .is_some_and(|stored_node| stored_node.node.epoch == token.epoch && stored_node.node.is_living(now))
     }
 
     /// Inserts a run unless its key or id exists.
@@ -268,7 +269,7 @@ impl State {
     }
 
     /// An open run that this lease owns; `None` if it does not own the run.
-    fn own(&mut self, token: LeaseToken, id: RunId) -> Option<&mut Run> {
+    fn own_open_run(&mut self, token: LeaseToken, id: RunId) -> Option<&mut Run> {
         let run = self.runs.get_mut(&id)?;
         (run.node == token.node && run.node_epoch == token.epoch && !run.status.is_terminal()).then_some(run)
     }

@@ -17,8 +17,8 @@ impl Outbox for MemStore {
 
     async fn put_failure_webhook(&self, namespace: NamespaceId, webhook: &FailureWebhook) -> Result<bool> {
         let mut state = self.state();
-        if let Some(known) = state.webhooks.get_mut(&namespace) {
-            (known.url, known.updated_at) = (webhook.url.clone(), webhook.updated_at);
+        if let Some(stored_webhook) = state.webhooks.get_mut(&namespace) {
+            (stored_webhook.url, stored_webhook.updated_at) = (webhook.url.clone(), webhook.updated_at);
             return Ok(false);
         }
         state.webhooks.insert(namespace, webhook.clone());
@@ -57,9 +57,10 @@ impl Outbox for MemStore {
 
     async fn postpone_outbox(&self, item: &OutboxItem, try_count: i32, due_at: Timestamp) -> Result<()> {
         let mut state = self.state();
-        let kept = state.outbox.get_mut(&item.id).filter(|kept| kept.held_until == item.held_until);
-        if let Some(kept) = kept {
-            (kept.try_count, kept.held_until) = (try_count, due_at);
+        let stored_item =
+            state.outbox.get_mut(&item.id).filter(|stored_item| stored_item.held_until == item.held_until);
+        if let Some(stored_item) = stored_item {
+            (stored_item.try_count, stored_item.held_until) = (try_count, due_at);
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Pump jobs and their items.
+//! The trait `Pumps` for the store in memory.
 
 use async_trait::async_trait;
 use rondel_core::pump::{Item, ItemChange};
@@ -16,15 +16,15 @@ impl Pumps for MemStore {
     async fn pump_jobs(&self) -> Result<Vec<PumpJob>> {
         let state = self.state();
         let job = |job: &JobId| {
-            let stored = state.jobs.get(job)?;
-            let (record, due) = (&stored.record, state.due.get(job).filter(|_| !stored.is_deleted));
+            let stored_job = state.jobs.get(job)?;
+            let (record, due) = (&stored_job.record, state.due.get(job).filter(|_| !stored_job.is_deleted));
             Some(PumpJob {
                 job: *job,
                 version: record.version,
                 saved_at: record.updated_at,
                 home: due.map_or(NodeId::new(0), |due| due.home),
                 term: due.map_or(0, |due| due.term),
-                is_deleted: stored.is_deleted,
+                is_deleted: stored_job.is_deleted,
             })
         };
         Ok(state.pumps.iter().filter_map(job).collect())
@@ -35,10 +35,10 @@ impl Pumps for MemStore {
         let is_root = |run: &&Run| run.job == job && run.shard_index == ROOT_SHARD && has_come(run, now);
         let mut roots: Vec<Run> = state.runs.values().filter(is_root).cloned().collect();
         roots.sort_by_key(|run| std::cmp::Reverse((run.fire_at, run.cause)));
-        let mut newest = to_usize(limit);
+        let mut newest_left = to_usize(limit);
         roots.retain(|root| {
-            let is_new = newest > 0;
-            newest = newest.saturating_sub(1);
+            let is_new = newest_left > 0;
+            newest_left = newest_left.saturating_sub(1);
             is_new || !root.status.is_terminal()
         });
         Ok(roots)
@@ -58,20 +58,20 @@ impl Pumps for MemStore {
         let at = self.now();
         let mut state = self.state();
         let is_home = state.due.get(&job).is_some_and(|due| due.home == token.node);
-        let holds = |node: &StoredNode| node.node.epoch == token.epoch && node.node.lease_until > at;
-        let may_write = is_home && state.nodes.get(&token.node).is_some_and(holds);
+        let holds_lease = |node: &StoredNode| node.node.epoch == token.epoch && node.node.lease_until > at;
+        let may_write = is_home && state.nodes.get(&token.node).is_some_and(holds_lease);
         if !may_write && !mutant::on(Mutant::ItemsOfAnyNode) {
             return Ok(ChangedItems { is_refused: true, ..ChangedItems::default() });
         }
         let items = state.pump_items.entry(job).or_default();
-        let made = changes.iter().filter(|(name, change)| apply_change(items, name, change, now)).count();
-        Ok(ChangedItems { applied_count: made as u64, is_refused: false })
+        let applied_count = changes.iter().filter(|(name, change)| apply_change(items, name, change, now)).count();
+        Ok(ChangedItems { applied_count: applied_count as u64, is_refused: false })
     }
 
     async fn forget_pump(&self, job: JobId, version: i64) -> Result<()> {
         let mut state = self.state();
-        let stored = state.jobs.get(&job);
-        if stored.is_none_or(|stored| stored.is_deleted || stored.record.version == version) {
+        let stored_job = state.jobs.get(&job);
+        if stored_job.is_none_or(|stored_job| stored_job.is_deleted || stored_job.record.version == version) {
             state.pumps.remove(&job);
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Failures by message, and schedules of reports.
+//! The trait `Reports` for the store in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,19 +20,19 @@ impl Reports for MemStore {
         let present_app = |job: &JobId| state.jobs.get(job).map(|stored| stored.record.app);
         let mut messages: BTreeMap<i64, (FailureMessage, BTreeMap<JobId, u64>)> = BTreeMap::new();
         for ((job, day, key), gain) in &state.failures {
-            let is_its = gain.namespace == query.namespace
+            let is_asked = gain.namespace == query.namespace
                 && (query.from..query.to).contains(day)
                 && match (query.jobs, query.apps) {
                     (Some(jobs), None) => jobs.contains(job),
                     (Some(jobs), Some(_)) => jobs.contains(job) && present_app(job) == Some(gain.app),
                     (None, apps) => apps.is_none_or(|apps| apps.contains(&gain.app)),
                 };
-            if !is_its {
+            if !is_asked {
                 continue;
             }
             let (sum, jobs) = messages.entry(*key).or_insert_with(|| {
                 let message = gain.message.clone();
-                let first = FailureMessage {
+                let empty_message = FailureMessage {
                     key: *key,
                     message,
                     count: 0,
@@ -40,7 +40,7 @@ impl Reports for MemStore {
                     jobs: Vec::new(),
                     newest: gain.newest,
                 };
-                (first, BTreeMap::new())
+                (empty_message, BTreeMap::new())
             });
             let count = u64::try_from(gain.count).unwrap_or(0);
             (sum.count, sum.newest) = (sum.count + count, sum.newest.max(gain.newest));
@@ -56,13 +56,14 @@ impl Reports for MemStore {
 
     async fn forget_failure_stats(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let mut state = self.state();
-        let mut old: Vec<FailureKey> = state.failures.keys().filter(|(_, day, _)| *day < before).copied().collect();
-        old.sort_by_key(|(_, day, _)| *day);
-        old.truncate(to_usize(limit));
-        for key in &old {
+        let mut old_keys: Vec<FailureKey> =
+            state.failures.keys().filter(|(_, day, _)| *day < before).copied().collect();
+        old_keys.sort_by_key(|(_, day, _)| *day);
+        old_keys.truncate(to_usize(limit));
+        for key in &old_keys {
             state.failures.remove(key);
         }
-        Ok(u64::try_from(old.len()).unwrap_or(u64::MAX))
+        Ok(u64::try_from(old_keys.len()).unwrap_or(u64::MAX))
     }
 
     async fn report_schedule(&self, namespace: NamespaceId) -> Result<Option<ScheduledReport>> {
@@ -74,23 +75,23 @@ impl Reports for MemStore {
         if state.channel_rows.find_by_name(change.namespace, &change.spec.channel).is_none() {
             return Ok(ReportSaved::NoChannel);
         }
-        let before = state.report_schedules.get(&change.namespace);
-        let version = before.map_or(0, |before| before.version);
+        let report_before = state.report_schedules.get(&change.namespace);
+        let version = report_before.map_or(0, |report_before| report_before.version);
         if change.expected_version.is_some_and(|expected| expected != version) {
             return Ok(ReportSaved::Conflict(version));
         }
-        let due_at = before.and_then(|before| before.next_at).filter(|at| *at <= change.now);
-        let saved = ScheduledReport {
+        let due_at = report_before.and_then(|report_before| report_before.next_at).filter(|at| *at <= change.now);
+        let saved_report = ScheduledReport {
             namespace: change.namespace,
             version: version + 1,
             spec: change.spec.clone(),
             author: change.author.to_owned(),
             updated_at: change.now,
             next_at: due_at.or(change.next_at),
-            sent_at: before.and_then(|before| before.sent_at),
+            sent_at: report_before.and_then(|report_before| report_before.sent_at),
         };
-        let before = state.report_schedules.insert(change.namespace, saved);
-        Ok(if before.is_none() { ReportSaved::Created } else { ReportSaved::Changed })
+        let replaced_report = state.report_schedules.insert(change.namespace, saved_report);
+        Ok(if replaced_report.is_none() { ReportSaved::Created } else { ReportSaved::Changed })
     }
 
     async fn delete_report_schedule(
@@ -99,7 +100,7 @@ impl Reports for MemStore {
         expected_version: Option<i64>,
     ) -> Result<ReportDeleted> {
         let mut state = self.state();
-        let version = state.report_schedules.get(&namespace).map(|stored| stored.version);
+        let version = state.report_schedules.get(&namespace).map(|stored_report| stored_report.version);
         let Some(version) = version else { return Ok(ReportDeleted::NotFound) };
         if expected_version.is_some_and(|expected| expected != version) {
             return Ok(ReportDeleted::Conflict(version));
@@ -110,9 +111,9 @@ impl Reports for MemStore {
 
     async fn due_reports(&self, now: Timestamp, limit: u32) -> Result<Vec<ScheduledReport>> {
         let state = self.state();
-        let is_due = |one: &&ScheduledReport| one.next_at.is_some_and(|at| at <= now);
+        let is_due = |report: &&ScheduledReport| report.next_at.is_some_and(|at| at <= now);
         let mut due: Vec<ScheduledReport> = state.report_schedules.values().filter(is_due).cloned().collect();
-        due.sort_by_key(|one| (one.next_at, one.namespace));
+        due.sort_by_key(|report| (report.next_at, report.namespace));
         due.truncate(to_usize(limit.min(DUE_COUNT_MAX)));
         Ok(due)
     }
@@ -120,11 +121,11 @@ impl Reports for MemStore {
     async fn write_report(&self, write: &ReportWrite<'_>) -> Result<bool> {
         {
             let mut state = self.state();
-            let Some(kept) = state.report_schedules.get_mut(&write.schedule.namespace) else { return Ok(false) };
-            if (kept.version, kept.next_at) != (write.schedule.version, write.schedule.next_at) {
+            let Some(schedule) = state.report_schedules.get_mut(&write.schedule.namespace) else { return Ok(false) };
+            if (schedule.version, schedule.next_at) != (write.schedule.version, write.schedule.next_at) {
                 return Ok(false);
             }
-            (kept.next_at, kept.sent_at) = (write.next_at, Some(write.now));
+            (schedule.next_at, schedule.sent_at) = (write.next_at, Some(write.now));
         }
         if let Some(message) = write.message {
             self.write_messages(std::slice::from_ref(message)).await?;
@@ -140,8 +141,8 @@ impl State {
             let message = self.runs.get(&run.id).and_then(|run| run.message.clone());
             failure_gains.add(run, message.as_deref());
         }
-        let known: BTreeSet<FailureKey> = self.failures.keys().copied().collect();
-        for (key, gain) in failure_gains.bounded(&known).gains {
+        let stored_keys: BTreeSet<FailureKey> = self.failures.keys().copied().collect();
+        for (key, gain) in failure_gains.bounded(&stored_keys).gains {
             match self.failures.get_mut(&key) {
                 Some(sum) => (sum.count, sum.newest) = (sum.count + gain.count, sum.newest.max(gain.newest)),
                 None => {

@@ -1,4 +1,4 @@
-//! Calls with idempotency keys.
+//! The trait `RequestKeys` for the store in memory.
 
 use async_trait::async_trait;
 use rondel_core::Timestamp;
@@ -7,7 +7,6 @@ use super::{MemStore, to_usize};
 use crate::request_keys::{CallState, KeyedCall, StoredAnswer};
 use crate::{RequestKeys, Result};
 
-/// A call that began.
 #[derive(Clone, Debug)]
 pub(super) struct StoredCall {
     fingerprint: String,
@@ -17,41 +16,43 @@ pub(super) struct StoredCall {
 
 #[async_trait]
 impl RequestKeys for MemStore {
-    async fn begin_call(&self, call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> Result<CallState> {
+    async fn begin_call(&self, call: KeyedCall<'_>, now: Timestamp, given_up_before: Timestamp) -> Result<CallState> {
         let mut state = self.state();
         let new_call = StoredCall { fingerprint: call.fingerprint.to_owned(), began_at: now, answer: None };
-        let Some(known) = state.calls.get_mut(&key(call)) else {
+        let Some(stored_call) = state.calls.get_mut(&key(call)) else {
             state.calls.insert(key(call), new_call);
             return Ok(CallState::New);
         };
-        if known.fingerprint != call.fingerprint {
+        if stored_call.fingerprint != call.fingerprint {
             return Ok(CallState::KeyReused);
         }
-        if let Some(answer) = &known.answer {
+        if let Some(answer) = &stored_call.answer {
             return Ok(CallState::Answered(answer.clone()));
         }
-        if known.began_at >= given_up {
+        if stored_call.began_at >= given_up_before {
             return Ok(CallState::InFlight);
         }
-        *known = new_call;
+        *stored_call = new_call;
         Ok(CallState::New)
     }
 
     async fn renew_call(&self, call: KeyedCall<'_>, now: Timestamp) -> Result<()> {
         let mut state = self.state();
-        let is_open = |known: &&mut StoredCall| known.fingerprint == call.fingerprint && known.answer.is_none();
-        if let Some(known) = state.calls.get_mut(&key(call)).filter(is_open) {
-            known.began_at = now;
+        let is_open =
+            |stored_call: &&mut StoredCall| stored_call.fingerprint == call.fingerprint && stored_call.answer.is_none();
+        if let Some(stored_call) = state.calls.get_mut(&key(call)).filter(is_open) {
+            stored_call.began_at = now;
         }
         Ok(())
     }
 
     async fn end_call(&self, call: KeyedCall<'_>, answer: Option<&StoredAnswer>) -> Result<()> {
         let mut state = self.state();
-        let is_open = |known: &&mut StoredCall| known.fingerprint == call.fingerprint && known.answer.is_none();
-        let Some(known) = state.calls.get_mut(&key(call)).filter(is_open) else { return Ok(()) };
+        let is_open =
+            |stored_call: &&mut StoredCall| stored_call.fingerprint == call.fingerprint && stored_call.answer.is_none();
+        let Some(stored_call) = state.calls.get_mut(&key(call)).filter(is_open) else { return Ok(()) };
         match answer {
-            Some(answer) => known.answer = Some(answer.clone()),
+            Some(answer) => stored_call.answer = Some(answer.clone()),
             None => drop(state.calls.remove(&key(call))),
         }
         Ok(())
@@ -67,10 +68,10 @@ impl RequestKeys for MemStore {
             .collect();
         old_keys.sort();
         // As in SQL: calls that began in the same millisecond as the first remaining call stay for the next removal.
-        let before = old_keys.get(to_usize(limit)).map_or(before, |(began_at, _)| *began_at);
+        let oldest_kept_at = old_keys.get(to_usize(limit)).map_or(before, |(began_at, _)| *began_at);
         let count = old_keys.len();
-        state.calls.retain(|_, call| call.began_at >= before);
-        Ok((count - old_keys.iter().filter(|(began_at, _)| *began_at >= before).count()) as u64)
+        state.calls.retain(|_, call| call.began_at >= oldest_kept_at);
+        Ok((count - old_keys.iter().filter(|(began_at, _)| *began_at >= oldest_kept_at).count()) as u64)
     }
 }
 

@@ -32,12 +32,12 @@ impl Rollups for MemStore {
         }
         if let PointDetail::VerdictsPer(length) = query.detail {
             points.iter_mut().for_each(|point| point.at = point.at.floor(length));
-            points.dedup_by(|next, sum| {
-                let is_same = (next.owner, next.at) == (sum.owner, sum.at);
-                if is_same {
-                    sum.verdicts = sum.verdicts.plus(next.verdicts);
+            points.dedup_by(|point, sum| {
+                let is_same_point = (point.owner, point.at) == (sum.owner, sum.at);
+                if is_same_point {
+                    sum.verdicts = sum.verdicts.plus(point.verdicts);
                 }
-                is_same
+                is_same_point
             });
         }
         points.truncate(to_usize(query.limit));
@@ -46,14 +46,15 @@ impl Rollups for MemStore {
 
     async fn forget_points(&self, kind: PointKind, step: Step, before: Timestamp, limit: u32) -> Result<u64> {
         let mut state = self.state();
-        let is_old = |of: &&(i64, PointKind, Step, Timestamp)| of.1 == kind && of.2 == step && of.3 < before;
-        let mut old: Vec<(i64, PointKind, Step, Timestamp)> = state.points.keys().filter(is_old).copied().collect();
-        old.sort_by_key(|of| of.3);
-        old.truncate(to_usize(limit));
-        for key in &old {
+        let is_old = |key: &&(i64, PointKind, Step, Timestamp)| key.1 == kind && key.2 == step && key.3 < before;
+        let mut old_keys: Vec<(i64, PointKind, Step, Timestamp)> =
+            state.points.keys().filter(is_old).copied().collect();
+        old_keys.sort_by_key(|key| key.3);
+        old_keys.truncate(to_usize(limit));
+        for key in &old_keys {
             state.points.remove(key);
         }
-        Ok(u64::try_from(old.len()).unwrap_or(u64::MAX))
+        Ok(u64::try_from(old_keys.len()).unwrap_or(u64::MAX))
     }
 
     async fn failing_jobs(
@@ -63,17 +64,17 @@ impl Rollups for MemStore {
         limit: u32,
     ) -> Result<Vec<NewestOutcomes>> {
         let state = self.state();
-        let failing = state.pulses.values().filter(|pulse| pulse.namespace == namespace && pulse.streak > 0);
-        let mut failing: Vec<NewestOutcomes> = failing
+        let failing_pulses = state.pulses.values().filter(|pulse| pulse.namespace == namespace && pulse.streak > 0);
+        let mut failing_jobs: Vec<NewestOutcomes> = failing_pulses
             .filter_map(|pulse| {
-                let stored = state.jobs.get(&pulse.job).filter(|job| !job.is_deleted)?;
-                let app = stored.record.app;
+                let stored_job = state.jobs.get(&pulse.job).filter(|job| !job.is_deleted)?;
+                let app = stored_job.record.app;
                 within.is_none_or(|apps| apps.contains(&app)).then_some(NewestOutcomes { app, ..*pulse })
             })
             .collect();
-        failing.sort_by_key(|pulse| Reverse(pulse.streak));
-        failing.truncate(to_usize(limit));
-        Ok(failing)
+        failing_jobs.sort_by_key(|pulse| Reverse(pulse.streak));
+        failing_jobs.truncate(to_usize(limit));
+        Ok(failing_jobs)
     }
 
     async fn unsuccessful_runs(
@@ -84,16 +85,16 @@ impl Rollups for MemStore {
     ) -> Result<Vec<UnsuccessfulRuns>> {
         let state = self.state();
         let is_unsuccessful = |run: &&Run| {
-            let is_good = run.status == RunStatus::Succeeded || !run.status.is_terminal();
-            run.namespace == namespace && !is_good
+            let is_success_or_open = run.status == RunStatus::Succeeded || !run.status.is_terminal();
+            run.namespace == namespace && !is_success_or_open
         };
         let newest =
             state.runs.range(since..).rev().map(|(_, run)| run).filter(is_unsuccessful).take(to_usize(row_count));
-        let mut all: BTreeMap<(JobId, RunStatus, bool), (u64, RunId)> = BTreeMap::new();
+        let mut counts_by_key: BTreeMap<(JobId, RunStatus, bool), (u64, RunId)> = BTreeMap::new();
         for run in newest.filter(|run| run.status != RunStatus::Cancelled) {
             let had_none = run.status == RunStatus::Skipped && run.reason == Some(Reason::NoExecutor);
-            let (count, newest) = all.entry((run.job, run.status, had_none)).or_insert((0, run.id));
-            (*count, *newest) = (*count + 1, run.id.max(*newest));
+            let (count, newest_run) = counts_by_key.entry((run.job, run.status, had_none)).or_insert((0, run.id));
+            (*count, *newest_run) = (*count + 1, run.id.max(*newest_run));
         }
         let unsuccessful_runs = |((job, status, had_no_executor), (count, newest))| UnsuccessfulRuns {
             job,
@@ -102,21 +103,21 @@ impl Rollups for MemStore {
             count,
             newest,
         };
-        let mut all: Vec<UnsuccessfulRuns> = all.into_iter().map(unsuccessful_runs).collect();
-        all.sort_by_key(|one| (Reverse(one.count), one.job));
-        Ok(all)
+        let mut groups: Vec<UnsuccessfulRuns> = counts_by_key.into_iter().map(unsuccessful_runs).collect();
+        groups.sort_by_key(|group| (Reverse(group.count), group.job));
+        Ok(groups)
     }
 
     async fn chart_runs(&self, jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<ChartRun>> {
         let state = self.state();
-        let newest = |job: &JobId| {
+        let newest_runs = |job: &JobId| {
             let runs_in_range = state.runs.values().filter(|run| run.job == *job && (from..to).contains(&run.fire_at));
             let mut runs: Vec<ChartRun> = runs_in_range.filter(|run| is_not_shard(run)).map(ChartRun::from).collect();
             runs.sort_by_key(|run| Reverse(run.fire_at));
             runs.truncate(to_usize(limit));
             runs
         };
-        Ok(jobs.iter().flat_map(newest).collect())
+        Ok(jobs.iter().flat_map(newest_runs).collect())
     }
 
     async fn chart_runs_of_namespace(
@@ -139,26 +140,26 @@ impl Rollups for MemStore {
     async fn open_jobs(&self, query: OpenQuery) -> Result<Vec<OpenJob>> {
         let state = self.state();
         let has_own_plan = |run: &Run| !matches!(run.trigger, Trigger::Parent | Trigger::Backfill | Trigger::Misfire);
-        let planned = |run: &Run| if has_own_plan(run) { run.fire_at } else { run.due_at };
-        let is_its = |run: &&Run| {
+        let planned_at = |run: &Run| if has_own_plan(run) { run.fire_at } else { run.due_at };
+        let is_asked = |run: &&Run| {
             run.namespace == query.namespace
                 && run.status == query.status
                 && run.due_at <= query.due_by
-                && planned(run) <= query.begun_by
+                && planned_at(run) <= query.begun_by
                 && run.started_at.is_none_or(|at| at <= query.begun_by)
                 && (!query.first_attempts_only || run.attempt == 1)
                 && is_not_shard(run)
         };
         let mut jobs: BTreeMap<JobId, OpenJob> = BTreeMap::new();
-        for run in state.runs.values().filter(is_its) {
+        for run in state.runs.values().filter(is_asked) {
             let Run { job, id, started_at, .. } = *run;
-            let fire_at = planned(run);
-            let open = jobs.entry(job).or_insert(OpenJob { job, run: id, fire_at, started_at });
-            (open.run, open.fire_at) = (open.run.min(id), open.fire_at.min(fire_at));
-            open.started_at = open.started_at.into_iter().chain(started_at).min();
+            let fire_at = planned_at(run);
+            let open_job = jobs.entry(job).or_insert(OpenJob { job, run: id, fire_at, started_at });
+            (open_job.run, open_job.fire_at) = (open_job.run.min(id), open_job.fire_at.min(fire_at));
+            open_job.started_at = open_job.started_at.into_iter().chain(started_at).min();
         }
         let mut jobs: Vec<OpenJob> = jobs.into_values().collect();
-        jobs.sort_by_key(|open| (open.fire_at, open.job));
+        jobs.sort_by_key(|open_job| (open_job.fire_at, open_job.job));
         jobs.truncate(to_usize(query.limit));
         Ok(jobs)
     }
@@ -169,12 +170,12 @@ impl Rollups for MemStore {
             let due = state.due.get(job)?;
             let runs: Vec<&Run> = state.runs.values().filter(|run| run.job == *job).collect();
             let decides = |run: &&&Run| decides_failing(run.status).is_some() || run.fire_at < since;
-            let newest = runs.iter().filter(|run| is_not_shard(run)).filter(decides).max_by_key(|run| run.fire_at);
-            let newest = newest.and_then(|run| decides_failing(run.status));
-            let counted = || state.pulses.get(job).is_some_and(|pulse| pulse.streak > 0);
+            let newest_run = runs.iter().filter(|run| is_not_shard(run)).filter(decides).max_by_key(|run| run.fire_at);
+            let is_failing_now = newest_run.and_then(|run| decides_failing(run.status));
+            let was_failing = || state.pulses.get(job).is_some_and(|pulse| pulse.streak > 0);
             Some(JobActivity {
                 job: *job,
-                is_failing: newest.unwrap_or_else(counted),
+                is_failing: is_failing_now.unwrap_or_else(was_failing),
                 is_running: runs.iter().any(|run| run.status == RunStatus::Running),
                 is_over: due.next_fire_at.is_none() && due.is_over && runs.iter().all(|run| run.status.is_terminal()),
             })
@@ -184,17 +185,17 @@ impl Rollups for MemStore {
 
     async fn coming_jobs(&self, namespace: NamespaceId, to: Timestamp, limit: u32) -> Result<Vec<ComingJob>> {
         let state = self.state();
-        let coming = state.jobs.values().filter(|job| !job.is_deleted && job.record.namespace == namespace);
-        let mut coming: Vec<ComingJob> = coming
+        let living_jobs = state.jobs.values().filter(|job| !job.is_deleted && job.record.namespace == namespace);
+        let mut coming_jobs: Vec<ComingJob> = living_jobs
             .filter_map(|job| {
                 let next_fire_at = state.due.get(&job.record.id)?.next_fire_at.filter(|at| *at < to)?;
                 let (job, version, app) = (job.record.id, job.record.version, job.record.app);
                 Some(ComingJob { job, version, app, next_fire_at })
             })
             .collect();
-        coming.sort_by_key(|coming| (coming.next_fire_at, coming.job));
-        coming.truncate(to_usize(limit));
-        Ok(coming)
+        coming_jobs.sort_by_key(|job| (job.next_fire_at, job.job));
+        coming_jobs.truncate(to_usize(limit));
+        Ok(coming_jobs)
     }
 
     async fn idle_jobs(
@@ -208,11 +209,11 @@ impl Rollups for MemStore {
             let is_over = state.due.get(&job.record.id).is_some_and(|due| due.next_fire_at.is_none() && due.is_over);
             !job.is_deleted && job.record.namespace == namespace && job.record.updated_at < before && is_over
         };
-        let idle = state.jobs.values().filter(is_idle).map(|job| &job.record);
-        let mut idle: Vec<_> = idle.map(|job| (job.id, job.version, job.updated_at)).collect();
-        idle.sort_by_key(|(job, _, at)| (Reverse(*at), *job));
-        idle.truncate(to_usize(limit));
-        Ok(idle)
+        let idle_jobs = state.jobs.values().filter(is_idle).map(|job| &job.record);
+        let mut idle_jobs: Vec<_> = idle_jobs.map(|job| (job.id, job.version, job.updated_at)).collect();
+        idle_jobs.sort_by_key(|(job, _, at)| (Reverse(*at), *job));
+        idle_jobs.truncate(to_usize(limit));
+        Ok(idle_jobs)
     }
 }
 
@@ -227,13 +228,13 @@ impl State {
                 durations: Sketch::default(),
                 lateness: Sketch::default(),
             });
-            point.verdicts = gain.onto(point.verdicts);
+            point.verdicts = gain.added_to(point.verdicts);
             point.durations.merge(&gain.durations);
             point.lateness.merge(&gain.lateness);
         }
         for (job, runs) in &gains.pulses {
-            let Some((first, _)) = runs.first() else { continue };
-            let pulse = self.pulses.entry(*job).or_insert(NewestOutcomes::of(first));
+            let Some((first_run, _)) = runs.first() else { continue };
+            let pulse = self.pulses.entry(*job).or_insert(NewestOutcomes::of(first_run));
             runs.iter().for_each(|(run, before)| pulse.note(run, *before));
         }
         let pulses = &self.pulses;

@@ -1,4 +1,4 @@
-//! Filters that users saved under names.
+//! The trait `SavedFilters` for the store in memory.
 
 use async_trait::async_trait;
 use rondel_core::Timestamp;
@@ -15,13 +15,16 @@ impl SavedFilters for MemStore {
 
     async fn save_filter(&self, owner: FilterOwner, filter: &SavedFilter, _now: Timestamp) -> Result<bool> {
         let mut state = self.state();
-        let own = state.saved_filters.entry(owner.id()).or_default();
-        match own.iter().position(|one| one.list == filter.list && one.name == filter.name) {
-            Some(place) => own[place].filter.clone_from(&filter.filter),
-            None if own.len() >= SAVED_FILTER_COUNT_MAX => return Ok(false),
+        let filters = state.saved_filters.entry(owner.id()).or_default();
+        match filters
+            .iter()
+            .position(|saved_filter| saved_filter.list == filter.list && saved_filter.name == filter.name)
+        {
+            Some(index) => filters[index].filter.clone_from(&filter.filter),
+            None if filters.len() >= SAVED_FILTER_COUNT_MAX => return Ok(false),
             None => {
-                own.push(filter.clone());
-                own.sort_by(|one, other| (one.list, &one.name).cmp(&(other.list, &other.name)));
+                filters.push(filter.clone());
+                filters.sort_by(|a, b| (a.list, &a.name).cmp(&(b.list, &b.name)));
             }
         }
         Ok(true)
@@ -29,9 +32,9 @@ impl SavedFilters for MemStore {
 
     async fn delete_filter(&self, owner: FilterOwner, list: FilteredList, name: &str) -> Result<bool> {
         let mut state = self.state();
-        let own = state.saved_filters.entry(owner.id()).or_default();
-        let before = own.len();
-        own.retain(|one| one.list != list || one.name != name);
-        Ok(own.len() < before)
+        let filters = state.saved_filters.entry(owner.id()).or_default();
+        let count_before = filters.len();
+        filters.retain(|saved_filter| saved_filter.list != list || saved_filter.name != name);
+        Ok(filters.len() < count_before)
     }
 }

@@ -1,5 +1,3 @@
-//! The rows of a script.
-
 use std::collections::BTreeMap;
 
 use rondel_core::{NamespaceId, ScriptId, Timestamp};
@@ -10,7 +8,7 @@ pub(super) struct StoredScript {
     pub(super) id: ScriptId,
     pub(super) language: String,
     pub(super) created_at: Timestamp,
-    /// Each with its source.
+    /// Each version with its source.
     pub(super) versions: BTreeMap<i64, (ScriptVersion, String)>,
 }
 
@@ -20,14 +18,14 @@ impl StoredScript {
     }
 
     pub(super) fn record(&self, (namespace, name): (NamespaceId, &str)) -> Option<ScriptRecord> {
-        let (newest, _) = self.versions.values().next_back()?;
+        let (newest_version, _) = self.versions.values().next_back()?;
         Some(ScriptRecord {
             id: self.id,
             namespace,
             name: name.to_owned(),
             language: self.language.clone(),
             created_at: self.created_at,
-            newest: newest.clone(),
+            newest: newest_version.clone(),
         })
     }
 }

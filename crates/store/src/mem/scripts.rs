@@ -1,4 +1,4 @@
-//! Scripts.
+//! The trait `Scripts` for the store in memory.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +20,8 @@ impl Scripts for MemStore {
 
     async fn scripts(&self, namespace: NamespaceId, after_name: Option<&str>, limit: u32) -> Result<Vec<ScriptRecord>> {
         let state = self.state();
-        let of_it = state.scripts.iter().filter(|((of, _), _)| *of == namespace);
-        let after = of_it.filter(|((_, name), _)| after_name.is_none_or(|after| name.as_str() > after));
+        let scripts = state.scripts.iter().filter(|((owner, _), _)| *owner == namespace);
+        let after = scripts.filter(|((_, name), _)| after_name.is_none_or(|after| name.as_str() > after));
         Ok(after.filter_map(|((_, name), script)| script.record((namespace, name))).take(to_usize(limit)).collect())
     }
 
@@ -33,19 +33,19 @@ impl Scripts for MemStore {
     async fn script_versions(&self, id: ScriptId, before: Option<i64>, limit: u32) -> Result<Vec<ScriptVersion>> {
         let state = self.state();
         let Some(script) = state.script_of(id) else { return Ok(Vec::new()) };
-        let older = script.versions.range(..before.unwrap_or(i64::MAX)).rev();
-        Ok(older.take(to_usize(limit)).map(|(_, (version, _))| version.clone()).collect())
+        let older_versions = script.versions.range(..before.unwrap_or(i64::MAX)).rev();
+        Ok(older_versions.take(to_usize(limit)).map(|(_, (version, _))| version.clone()).collect())
     }
 
     async fn save_script(&self, change: ScriptChange<'_>) -> Result<ScriptSaved> {
         let mut state = self.state();
         let key = (change.namespace, change.name.to_owned());
-        let before = state.scripts.get(&key);
-        let newest_version = before.map_or(0, StoredScript::newest);
+        let script_before = state.scripts.get(&key);
+        let newest_version = script_before.map_or(0, StoredScript::newest);
         if change.expected_version.is_some_and(|expected| expected != newest_version) {
             return Ok(ScriptSaved::Conflict(newest_version));
         }
-        if let Some(other) = before.filter(|script| script.language != change.spec.language) {
+        if let Some(other) = script_before.filter(|script| script.language != change.spec.language) {
             return Ok(ScriptSaved::OtherLanguage(other.language.clone()));
         }
         let named_versions: Vec<i64> = state.versions_named(change.namespace, change.name);
@@ -76,11 +76,11 @@ impl Scripts for MemStore {
         if expected_version.is_some_and(|expected| expected != script.newest()) {
             return Ok(ScriptDeleted::Conflict(script.newest()));
         }
-        let mut users = state.job_names_of_script(namespace, name, None);
-        if !users.is_empty() {
-            let count = u64::try_from(users.len()).unwrap_or(u64::MAX);
-            users.truncate(to_usize(SCRIPT_JOB_COUNT_SHOWN));
-            return Ok(ScriptDeleted::Used(users, count));
+        let mut job_names = state.job_names_of_script(namespace, name, None);
+        if !job_names.is_empty() {
+            let count = u64::try_from(job_names.len()).unwrap_or(u64::MAX);
+            job_names.truncate(to_usize(SCRIPT_JOB_COUNT_SHOWN));
+            return Ok(ScriptDeleted::Used(job_names, count));
         }
         state.scripts.remove(&key);
         Ok(ScriptDeleted::Deleted)
@@ -94,10 +94,10 @@ impl Scripts for MemStore {
         after_name: Option<&str>,
         limit: u32,
     ) -> Result<Vec<String>> {
-        let mut users = self.state().job_names_of_script(namespace, name, within);
-        users.retain(|user| after_name.is_none_or(|after| user.as_str() > after));
-        users.truncate(to_usize(limit));
-        Ok(users)
+        let mut job_names = self.state().job_names_of_script(namespace, name, within);
+        job_names.retain(|name| after_name.is_none_or(|after| name.as_str() > after));
+        job_names.truncate(to_usize(limit));
+        Ok(job_names)
     }
 }
 
@@ -124,34 +124,34 @@ impl State {
 
     fn job_names_of_script(&self, namespace: NamespaceId, name: &str, within: Option<&[AppId]>) -> Vec<String> {
         let jobs = self.living_jobs().filter(|job| job.namespace == namespace);
-        let seen = jobs.filter(|job| within.is_none_or(|apps| apps.contains(&job.app)));
-        let users = seen.filter(|job| job.spec.script().is_some_and(|script| script.name == name));
-        let mut users: Vec<String> = users.map(|job| job.spec.name).collect();
-        users.sort();
-        users
+        let visible_jobs = jobs.filter(|job| within.is_none_or(|apps| apps.contains(&job.app)));
+        let jobs_with_script = visible_jobs.filter(|job| job.spec.script().is_some_and(|script| script.name == name));
+        let mut job_names: Vec<String> = jobs_with_script.map(|job| job.spec.name).collect();
+        job_names.sort();
+        job_names
     }
 
-    /// The versions of a script that jobs name.
+    /// The versions of a script to which jobs refer.
     fn versions_named(&self, namespace: NamespaceId, name: &str) -> Vec<i64> {
         let scripts = self.living_jobs().filter(|job| job.namespace == namespace).filter_map(|job| job.spec.script());
         scripts.filter(|script| script.name == name).filter_map(|script| script.version).collect()
     }
 
-    /// A missing script that the definition names and that the earlier definition (`before`) did not name.
+    /// A missing script to which the definition refers and the earlier definition (`before`) did not.
     pub(super) fn missing_script(
         &self,
         namespace: NamespaceId,
         spec: &JobSpec,
         before: Option<&JobSpec>,
     ) -> Option<ScriptRef> {
-        let named = spec.script().filter(|script| before.and_then(JobSpec::script).as_ref() != Some(script))?;
-        let script = self.scripts.get(&(namespace, named.name.clone()));
-        let is_there =
-            script.is_some_and(|script| named.version.is_none_or(|version| script.versions.contains_key(&version)));
-        (!is_there).then_some(named)
+        let script_ref = spec.script().filter(|script| before.and_then(JobSpec::script).as_ref() != Some(script))?;
+        let script = self.scripts.get(&(namespace, script_ref.name.clone()));
+        let has_version = script
+            .is_some_and(|script| script_ref.version.is_none_or(|version| script.versions.contains_key(&version)));
+        (!has_version).then_some(script_ref)
     }
 
     pub(super) fn has_scripts(&self, namespace: NamespaceId) -> bool {
-        self.scripts.keys().any(|(of, _)| *of == namespace)
+        self.scripts.keys().any(|(owner, _)| *owner == namespace)
     }
 }

@@ -1,4 +1,4 @@
-//! Fires of another scheduler.
+//! The trait `ShadowFires` for the store in memory.
 
 use async_trait::async_trait;
 use rondel_core::shadow::compare::OldFire;
@@ -13,13 +13,14 @@ use crate::{Result, ShadowFires};
 impl ShadowFires for MemStore {
     async fn add_shadow_fires(&self, namespace: NamespaceId, source: &str, fires: &[ShadowFire]) -> Result<u64> {
         let mut state = self.state();
-        let before = state.shadow_fires.len();
-        for one in fires {
-            let executor = without_nul(&one.fire.executor).chars().take(SHADOW_EXECUTOR_LEN_MAX).collect();
-            let kept = ShadowFire { job: one.job, fire: OldFire { executor, ..one.fire.clone() } };
-            state.shadow_fires.entry((namespace, source.to_owned(), one.fire.source_id)).or_insert(kept);
+        let count_before = state.shadow_fires.len();
+        for shadow_fire in fires {
+            let executor = without_nul(&shadow_fire.fire.executor).chars().take(SHADOW_EXECUTOR_LEN_MAX).collect();
+            let stored_fire =
+                ShadowFire { job: shadow_fire.job, fire: OldFire { executor, ..shadow_fire.fire.clone() } };
+            state.shadow_fires.entry((namespace, source.to_owned(), shadow_fire.fire.source_id)).or_insert(stored_fire);
         }
-        Ok((state.shadow_fires.len() - before) as u64)
+        Ok((state.shadow_fires.len() - count_before) as u64)
     }
 
     async fn shadow_fires(
@@ -30,34 +31,44 @@ impl ShadowFires for MemStore {
         limit: u32,
     ) -> Result<Vec<OldFire>> {
         let state = self.state();
-        let is_asked = |one: &&ShadowFire| one.job == job && from <= one.fire.started_at && one.fire.started_at < to;
+        let is_asked = |shadow_fire: &&ShadowFire| {
+            shadow_fire.job == job && from <= shadow_fire.fire.started_at && shadow_fire.fire.started_at < to
+        };
         let of_source = state.shadow_fires.iter().filter(|((space, name, _), _)| *space == namespace && name == source);
-        let mut found: Vec<OldFire> =
-            of_source.map(|(_, one)| one).filter(is_asked).map(|one| one.fire.clone()).collect();
-        found.sort_by_key(|fire| (fire.started_at, fire.source_id));
-        found.truncate(to_usize(limit));
-        Ok(found)
+        let mut old_fires: Vec<OldFire> = of_source
+            .map(|(_, shadow_fire)| shadow_fire)
+            .filter(is_asked)
+            .map(|shadow_fire| shadow_fire.fire.clone())
+            .collect();
+        old_fires.sort_by_key(|fire| (fire.started_at, fire.source_id));
+        old_fires.truncate(to_usize(limit));
+        Ok(old_fires)
     }
 
     async fn shadow_span(&self, namespace: NamespaceId, source: &str) -> Result<Option<ShadowSpan>> {
         let state = self.state();
         let mut of_source =
             state.shadow_fires.iter().filter(|((space, name, _), _)| *space == namespace && name == source);
-        let Some((_, first)) = of_source.next() else { return Ok(None) };
-        let last = &of_source.next_back().map_or(first, |(_, last)| last).fire;
-        let span = ShadowSpan { first_at: first.fire.started_at, last_at: last.started_at, last_id: last.source_id };
+        let Some((_, first_fire)) = of_source.next() else { return Ok(None) };
+        let last_fire = &of_source.next_back().map_or(first_fire, |(_, last_fire)| last_fire).fire;
+        let span = ShadowSpan {
+            first_at: first_fire.fire.started_at,
+            last_at: last_fire.started_at,
+            last_id: last_fire.source_id,
+        };
         Ok(Some(span))
     }
 
     async fn forget_shadow_fires(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let mut state = self.state();
-        let mut old: Vec<Timestamp> = state.shadow_fires.values().map(|one| one.fire.started_at).collect();
-        old.retain(|at| *at < before);
-        old.sort_unstable();
-        old.truncate(to_usize(limit));
-        let Some(last) = old.last().copied() else { return Ok(0) };
+        let mut old_instants: Vec<Timestamp> =
+            state.shadow_fires.values().map(|shadow_fire| shadow_fire.fire.started_at).collect();
+        old_instants.retain(|at| *at < before);
+        old_instants.sort_unstable();
+        old_instants.truncate(to_usize(limit));
+        let Some(last_removed) = old_instants.last().copied() else { return Ok(0) };
         let count = state.shadow_fires.len();
-        state.shadow_fires.retain(|_, one| one.fire.started_at > last);
+        state.shadow_fires.retain(|_, shadow_fire| shadow_fire.fire.started_at > last_removed);
         Ok((count - state.shadow_fires.len()) as u64)
     }
 }

@@ -1,4 +1,4 @@
-//! Counts of runs by job, hour and verdict.
+//! The trait `Stats` for the store in memory.
 
 use std::ops::Bound;
 use std::time::Duration;
@@ -17,12 +17,12 @@ impl Stats for MemStore {
     async fn roll_up(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let mut state = self.state();
         let ended_runs: Vec<Run> = state.ended_since_counted().into_iter().take(to_usize(limit)).collect();
-        let (mut gains, mut failed) = (Gains::default(), Vec::new());
+        let (mut gains, mut failed_runs) = (Gains::default(), Vec::new());
         for run in &ended_runs {
             let counted_as = state.stat_open.remove(&run.id).flatten();
             let counted_run = state.counted(run);
             gains.add(&counted_run, counted_as);
-            failed.extend(Some(counted_run).filter(|run| is_new_failure(run, counted_as)));
+            failed_runs.extend(Some(counted_run).filter(|run| is_new_failure(run, counted_as)));
             if let (Some(status), Some(stat)) = (counted_as, counted_run.job_stat()) {
                 state.count(run.job, JobStat { status, duration: Duration::ZERO, ..stat }, -1);
             }
@@ -33,14 +33,16 @@ impl Stats for MemStore {
                 state.stat_open.insert(run.id, Some(run.status));
             }
         }
-        let next = state.runs.range((state.stat_cursor.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
+        let next_runs =
+            state.runs.range((state.stat_cursor.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
         let is_old = |run: &&Run| run.id.get() < IdGen::first_at(before);
-        let next: Vec<Run> = next.map(|(_, run)| run).take_while(is_old).take(to_usize(limit)).cloned().collect();
-        for run in &next {
+        let next_runs: Vec<Run> =
+            next_runs.map(|(_, run)| run).take_while(is_old).take(to_usize(limit)).cloned().collect();
+        for run in &next_runs {
             state.stat_cursor = Some(run.id);
             let counted_run = state.counted(run);
             gains.add(&counted_run, None);
-            failed.extend(Some(counted_run).filter(|run| is_new_failure(run, None)));
+            failed_runs.extend(Some(counted_run).filter(|run| is_new_failure(run, None)));
             if let Some(stat) = counted_run.job_stat() {
                 state.count(run.job, stat, 1);
             }
@@ -51,46 +53,51 @@ impl Stats for MemStore {
             }
         }
         state.add_gains(&gains);
-        state.add_failures(&failed);
-        let cut = IdGen::first_at(before - RECOUNT_FOR);
+        state.add_failures(&failed_runs);
+        let first_recounted = IdGen::first_at(before - RECOUNT_FOR);
         let State { stat_open, runs, .. } = &mut *state;
-        let is_left = |run: &Run, counted: Option<RunStatus>| counted.is_none() || !run.status.is_terminal();
-        stat_open.retain(|id, counted| id.get() >= cut || runs.get(id).is_some_and(|run| is_left(run, *counted)));
-        Ok(u64::try_from(ended_runs.len() + next.len()).unwrap_or(u64::MAX))
+        let must_be_counted =
+            |run: &Run, counted_status: Option<RunStatus>| counted_status.is_none() || !run.status.is_terminal();
+        stat_open.retain(|id, counted_status| {
+            id.get() >= first_recounted || runs.get(id).is_some_and(|run| must_be_counted(run, *counted_status))
+        });
+        Ok(u64::try_from(ended_runs.len() + next_runs.len()).unwrap_or(u64::MAX))
     }
 
     async fn job_stats(&self, job: JobId, from: Timestamp, to: Timestamp) -> Result<Vec<JobStat>> {
         let state = self.state();
-        let of_job = state.stats.iter().filter(|((of, hour, _), _)| *of == job && (from..to).contains(hour));
-        let stat = |((_, hour, status), (count, took)): (&(JobId, Timestamp, RunStatus), &(i64, i64))| JobStat {
+        let stats_of_job =
+            state.stats.iter().filter(|((counted_job, hour, _), _)| *counted_job == job && (from..to).contains(hour));
+        let stat = |((_, hour, status), (count, duration_ms)): (&(JobId, Timestamp, RunStatus), &(i64, i64))| JobStat {
             hour: *hour,
             status: *status,
             run_count: u64::try_from(*count).unwrap_or(0),
-            duration: Duration::from_millis(u64::try_from(*took).unwrap_or(0)),
+            duration: Duration::from_millis(u64::try_from(*duration_ms).unwrap_or(0)),
         };
-        let mut stats: Vec<JobStat> = of_job.map(stat).filter(|stat| stat.run_count > 0).collect();
+        let mut stats: Vec<JobStat> = stats_of_job.map(stat).filter(|stat| stat.run_count > 0).collect();
         stats.sort_by_key(|stat| (stat.hour, stat.status.as_str()));
         Ok(stats)
     }
 
     async fn forget_stats(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let mut state = self.state();
-        let mut old: Vec<(JobId, Timestamp, RunStatus)> =
+        let mut old_keys: Vec<(JobId, Timestamp, RunStatus)> =
             state.stats.keys().filter(|(_, hour, _)| *hour < before).copied().collect();
-        old.sort_by_key(|(_, hour, _)| *hour);
-        old.truncate(to_usize(limit));
-        for key in &old {
+        old_keys.sort_by_key(|(_, hour, _)| *hour);
+        old_keys.truncate(to_usize(limit));
+        for key in &old_keys {
             state.stats.remove(key);
         }
-        Ok(u64::try_from(old.len()).unwrap_or(u64::MAX))
+        Ok(u64::try_from(old_keys.len()).unwrap_or(u64::MAX))
     }
 }
 
 impl State {
     /// Runs that were open when the cursor passed them, or whose verdict has changed since.
     fn ended_since_counted(&self) -> Vec<Run> {
-        let has_ended = |(id, counted): (&RunId, &Option<RunStatus>)| {
-            let run = self.runs.get(id).filter(|run| run.status.is_terminal() && Some(run.status) != *counted)?;
+        let has_ended = |(id, counted_status): (&RunId, &Option<RunStatus>)| {
+            let run =
+                self.runs.get(id).filter(|run| run.status.is_terminal() && Some(run.status) != *counted_status)?;
             Some(run.clone())
         };
         self.stat_open.iter().filter_map(has_ended).collect()

@@ -1,4 +1,4 @@
-//! Trace contexts of requested runs.
+//! The trait `Traces` for the store in memory.
 
 use async_trait::async_trait;
 use rondel_core::{IdGen, RunId, Timestamp, TraceParent};
@@ -20,11 +20,12 @@ impl Traces for MemStore {
 
     async fn forget_traces(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let mut state = self.state();
-        let first = RunId::new(IdGen::first_at(before));
-        let old: Vec<RunId> = state.traces.range(..first).map(|(run, _)| *run).take(to_usize(limit)).collect();
-        for run in &old {
+        let first_kept = RunId::new(IdGen::first_at(before));
+        let old_runs: Vec<RunId> =
+            state.traces.range(..first_kept).map(|(run, _)| *run).take(to_usize(limit)).collect();
+        for run in &old_runs {
             state.traces.remove(run);
         }
-        Ok(old.len() as u64)
+        Ok(old_runs.len() as u64)
     }
 }

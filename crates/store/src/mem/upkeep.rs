@@ -1,4 +1,4 @@
-//! Removal of old runs.
+//! The trait `Upkeep` for the store in memory: removes old runs.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,8 +16,8 @@ impl Upkeep for MemStore {
     async fn begin_pass(&self, task: &str, period: Duration) -> Result<bool> {
         let now = self.now();
         let mut state = self.state();
-        let distance = |last: Timestamp| if last > now { last.since(now) } else { now.since(last) };
-        if state.passes.get(task).is_some_and(|last| distance(*last) < pass_gap(period)) {
+        let distance = |last_at: Timestamp| if last_at > now { last_at.since(now) } else { now.since(last_at) };
+        if state.passes.get(task).is_some_and(|last_at| distance(*last_at) < pass_gap(period)) {
             return Ok(false);
         }
         state.passes.insert(task.to_owned(), now);
@@ -35,21 +35,21 @@ impl Upkeep for MemStore {
         // What follows when a run ends is planned from all runs of its fire, so they all stay while one of them is open.
         let open_fires: BTreeSet<i64> =
             state.runs.values().filter(|run| !run.status.is_terminal()).map(root_of).collect();
-        let mut removable: Vec<RunId> = Vec::new();
-        let apart = state.runs.values().filter(is_old).filter(|run| state.broadcast_of(run).is_none());
-        for run in apart.filter(|run| !open_fires.contains(&root_of(run))) {
+        let mut removable_ids: Vec<RunId> = Vec::new();
+        let roots = state.runs.values().filter(is_old).filter(|run| state.broadcast_of(run).is_none());
+        for run in roots.filter(|run| !open_fires.contains(&root_of(run))) {
             let shards: Vec<&Run> =
                 state.runs.values().filter(|shard| state.broadcast_of(shard) == Some(run.id)).collect();
             if shards.iter().all(|shard| shard.status.is_terminal()) {
-                removable.extend(shards.into_iter().map(|shard| shard.id));
-                removable.push(run.id);
+                removable_ids.extend(shards.into_iter().map(|shard| shard.id));
+                removable_ids.push(run.id);
             }
         }
-        removable.truncate(to_usize(limit));
-        for id in &removable {
+        removable_ids.truncate(to_usize(limit));
+        for id in &removable_ids {
             state.remove(*id);
         }
-        Ok(u64::try_from(removable.len()).unwrap_or(u64::MAX))
+        Ok(u64::try_from(removable_ids.len()).unwrap_or(u64::MAX))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Executors that speak XXL-JOB's protocol.
+//! The trait `XxlExecutors` for the store in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,77 +15,80 @@ impl XxlExecutors for MemStore {
     async fn register_xxl(&self, executor: &XxlExecutor) -> Result<ExecutorId> {
         let mut state = self.state();
         let key = (executor.app, executor.address.clone());
-        let kept = state.xxl.executors.entry(key).or_insert_with(|| executor.clone());
-        (kept.token, kept.last_seen_at, kept.left_at) = (executor.token.clone(), executor.last_seen_at, None);
-        Ok(kept.id)
+        let stored = state.xxl.executors.entry(key).or_insert_with(|| executor.clone());
+        (stored.token, stored.last_seen_at, stored.left_at) = (executor.token.clone(), executor.last_seen_at, None);
+        Ok(stored.id)
     }
 
     async fn unregister_xxl(&self, app: AppId, address: &str, now: Timestamp) -> Result<bool> {
         let mut state = self.state();
-        let kept = state.xxl.executors.get_mut(&(app, address.to_owned())).filter(|kept| kept.left_at.is_none());
-        Ok(kept.map(|kept| kept.left_at = Some(now)).is_some())
+        let executor =
+            state.xxl.executors.get_mut(&(app, address.to_owned())).filter(|executor| executor.left_at.is_none());
+        Ok(executor.map(|executor| executor.left_at = Some(now)).is_some())
     }
 
     async fn register_xxl_by_hand(&self, executor: &XxlExecutor, now: Timestamp) -> Result<ExecutorId> {
         let mut state = self.state();
         let key = (executor.app, executor.address.clone());
-        let unseen = || XxlExecutor { last_seen_at: Timestamp::EPOCH, ..executor.clone() };
-        let kept = state.xxl.executors.entry(key).or_insert_with(unseen);
-        (kept.token, kept.by_hand_at) = (executor.token.clone(), Some(now));
-        Ok(kept.id)
+        let unseen_executor = || XxlExecutor { last_seen_at: Timestamp::EPOCH, ..executor.clone() };
+        let stored = state.xxl.executors.entry(key).or_insert_with(unseen_executor);
+        (stored.token, stored.by_hand_at) = (executor.token.clone(), Some(now));
+        Ok(stored.id)
     }
 
     async fn unregister_xxl_by_hand(&self, app: AppId, address: &str) -> Result<bool> {
         let now = self.now();
         let mut state = self.state();
-        let Some(kept) = state.xxl.executors.get_mut(&(app, address.to_owned())) else { return Ok(false) };
-        let was_by_hand = kept.by_hand_at.take().is_some();
-        if was_by_hand && kept.last_seen_at == Timestamp::EPOCH {
-            kept.left_at = Some(now);
+        let Some(executor) = state.xxl.executors.get_mut(&(app, address.to_owned())) else { return Ok(false) };
+        let was_by_hand = executor.by_hand_at.take().is_some();
+        if was_by_hand && executor.last_seen_at == Timestamp::EPOCH {
+            executor.left_at = Some(now);
         }
         Ok(was_by_hand)
     }
 
     async fn xxl_registered_by_hand(&self, app: Option<AppId>, limit: u32) -> Result<Vec<XxlExecutor>> {
         let state = self.state();
-        let is_wanted = |kept: &&XxlExecutor| kept.by_hand_at.is_some() && app.is_none_or(|app| kept.app == app);
-        let mut found: Vec<XxlExecutor> = state.xxl.executors.values().filter(is_wanted).cloned().collect();
+        let is_wanted =
+            |executor: &&XxlExecutor| executor.by_hand_at.is_some() && app.is_none_or(|app| executor.app == app);
+        let mut executors: Vec<XxlExecutor> = state.xxl.executors.values().filter(is_wanted).cloned().collect();
         if app.is_none() {
-            found.sort_by_key(|kept| kept.by_hand_at);
+            executors.sort_by_key(|executor| executor.by_hand_at);
         }
-        found.truncate(to_usize(limit));
-        Ok(found)
+        executors.truncate(to_usize(limit));
+        Ok(executors)
     }
 
     async fn xxl_executors(&self, since: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>> {
         let state = self.state();
-        let mut found: Vec<XxlExecutor> =
-            state.xxl.executors.values().filter(|kept| kept.last_seen_at >= since).cloned().collect();
-        found.sort_by_key(|kept| std::cmp::Reverse(kept.last_seen_at));
-        found.truncate(to_usize(limit));
-        Ok(found)
+        let mut executors: Vec<XxlExecutor> =
+            state.xxl.executors.values().filter(|executor| executor.last_seen_at >= since).cloned().collect();
+        executors.sort_by_key(|executor| std::cmp::Reverse(executor.last_seen_at));
+        executors.truncate(to_usize(limit));
+        Ok(executors)
     }
 
     async fn xxl_reported_executors(&self, before: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>> {
         let state = self.state();
-        let reported = state.xxl.runs.values().filter(|run| run.state == XxlRunState::Reported);
-        let reported: BTreeSet<ExecutorId> = reported.map(|run| run.executor).collect();
-        let is_wanted = |kept: &&XxlExecutor| kept.last_seen_at < before && reported.contains(&kept.id);
-        let mut found: Vec<XxlExecutor> = state.xxl.executors.values().filter(is_wanted).cloned().collect();
-        found.sort_by_key(|kept| std::cmp::Reverse(kept.last_seen_at));
-        found.truncate(to_usize(limit));
-        Ok(found)
+        let reported_runs = state.xxl.runs.values().filter(|run| run.state == XxlRunState::Reported);
+        let reporting_executors: BTreeSet<ExecutorId> = reported_runs.map(|run| run.executor).collect();
+        let is_wanted =
+            |executor: &&XxlExecutor| executor.last_seen_at < before && reporting_executors.contains(&executor.id);
+        let mut executors: Vec<XxlExecutor> = state.xxl.executors.values().filter(is_wanted).cloned().collect();
+        executors.sort_by_key(|executor| std::cmp::Reverse(executor.last_seen_at));
+        executors.truncate(to_usize(limit));
+        Ok(executors)
     }
 
     async fn send_xxl(&self, token: LeaseToken, runs: &[NewXxlRun], now: Timestamp) -> Result<Option<Vec<XxlRun>>> {
-        let present = self.now();
+        let now_here = self.now();
         let mut state = self.state();
-        if !state.holds(token, present) {
+        if !state.holds(token, now_here) {
             return Ok(None);
         }
-        let mut numbered = Vec::with_capacity(runs.len());
+        let mut numbered_runs = Vec::with_capacity(runs.len());
         for run in runs {
-            let number = state.xxl.number_of(run.job);
+            let number = state.xxl.job_number(run.job);
             state.xxl.last_log_id = state.xxl.last_log_id.max(LAST_UNASSIGNED_NUMBER) + 1;
             let row = XxlRun {
                 log_id: state.xxl.last_log_id,
@@ -104,22 +107,22 @@ impl XxlExecutors for MemStore {
                 log_line: 1,
             };
             state.xxl.runs.insert(row.log_id, row.clone());
-            numbered.push(row);
+            numbered_runs.push(row);
         }
-        Ok(Some(numbered))
+        Ok(Some(numbered_runs))
     }
 
     async fn unsettled_xxl(&self, executor: ExecutorId, limit: u32) -> Result<Vec<XxlRun>> {
         let state = self.state();
-        let is_its = |run: &&XxlRun| run.executor == executor && run.state != XxlRunState::Settled;
-        Ok(state.xxl.runs.values().filter(is_its).take(to_usize(limit)).cloned().collect())
+        let is_unsettled = |run: &&XxlRun| run.executor == executor && run.state != XxlRunState::Settled;
+        Ok(state.xxl.runs.values().filter(is_unsettled).take(to_usize(limit)).cloned().collect())
     }
 
     async fn report_xxl(&self, app: AppId, reports: &[XxlReport], now: Timestamp) -> Result<XxlReportResults> {
         let mut state = self.state();
         let ids: BTreeSet<i64> = reports.iter().map(|report| report.log_id).collect();
-        let known = ids.iter().filter_map(|id| Some((*id, state.xxl.runs.get(id)?.clone())));
-        let mut runs: BTreeMap<i64, XxlRun> = known.collect();
+        let known_runs = ids.iter().filter_map(|id| Some((*id, state.xxl.runs.get(id)?.clone())));
+        let mut runs: BTreeMap<i64, XxlRun> = known_runs.collect();
         let outcomes = apply_reports(app, reports, &mut runs, now);
         runs.retain(|_, run| run.app == app);
         state.xxl.runs.extend(runs.iter().map(|(id, run)| (*id, run.clone())));
@@ -149,24 +152,25 @@ impl XxlExecutors for MemStore {
         let runs = &state.xxl.runs;
         let is_old = |run: &&XxlRun| run.state == XxlRunState::Settled && run.reported_at.is_some_and(|at| at < before);
         let is_over = |id: RunId| state.runs.get(&id).is_none_or(|run| run.status.is_terminal());
-        let is_left = |run: &&XxlRun| run.state != XxlRunState::Settled && run.sent_at < before && is_over(run.run);
-        let left = runs.values().filter(is_left).take(to_usize(limit));
-        let old_runs = runs.values().filter(is_old).take(to_usize(limit)).chain(left);
+        let is_left_over =
+            |run: &&XxlRun| run.state != XxlRunState::Settled && run.sent_at < before && is_over(run.run);
+        let left_runs = runs.values().filter(is_left_over).take(to_usize(limit));
+        let old_runs = runs.values().filter(is_old).take(to_usize(limit)).chain(left_runs);
         let old_runs: Vec<i64> = old_runs.map(|run| run.log_id).collect();
         for log_id in &old_runs {
             state.xxl.runs.remove(log_id);
         }
-        let unsettled = state.xxl.runs.values().filter(|run| run.state != XxlRunState::Settled);
-        let unsettled: BTreeSet<ExecutorId> = unsettled.map(|run| run.executor).collect();
-        let is_gone = |kept: &XxlExecutor| {
-            let last_at = kept.left_at.map_or(kept.last_seen_at, |left_at| left_at.max(kept.last_seen_at));
-            last_at < before && kept.by_hand_at.is_none() && !unsettled.contains(&kept.id)
+        let unsettled_runs = state.xxl.runs.values().filter(|run| run.state != XxlRunState::Settled);
+        let unsettled_executors: BTreeSet<ExecutorId> = unsettled_runs.map(|run| run.executor).collect();
+        let is_gone = |executor: &XxlExecutor| {
+            let last_at = executor.left_at.map_or(executor.last_seen_at, |left_at| left_at.max(executor.last_seen_at));
+            last_at < before && executor.by_hand_at.is_none() && !unsettled_executors.contains(&executor.id)
         };
-        let gone = state.xxl.executors.iter().filter(|(_, kept)| is_gone(kept)).take(to_usize(limit));
-        let gone: Vec<(AppId, String)> = gone.map(|(key, _)| key.clone()).collect();
-        for key in &gone {
+        let gone_executors = state.xxl.executors.iter().filter(|(_, executor)| is_gone(executor)).take(to_usize(limit));
+        let gone_keys: Vec<(AppId, String)> = gone_executors.map(|(key, _)| key.clone()).collect();
+        for key in &gone_keys {
             state.xxl.executors.remove(key);
         }
-        Ok(u64::try_from(old_runs.len() + gone.len()).unwrap_or(u64::MAX))
+        Ok(u64::try_from(old_runs.len() + gone_keys.len()).unwrap_or(u64::MAX))
     }
 }

@@ -59,11 +59,11 @@ impl SqlStore {
 fn activity(row: &AnyRow) -> Result<JobActivity> {
     let mut columns = Reader::new(row, "job_due");
     let job = JobId::new(columns.int("job_id")?);
-    let newest: Option<RunStatus> = columns.opt_word("newest")?;
+    let newest_status: Option<RunStatus> = columns.opt_word("newest")?;
     let is_counted_failing = columns.int("streak_count")? > 0;
     Ok(JobActivity {
         job,
-        is_failing: newest.and_then(decides_failing).unwrap_or(is_counted_failing),
+        is_failing: newest_status.and_then(decides_failing).unwrap_or(is_counted_failing),
         is_running: columns.int("is_running")? == 1,
         is_over: columns.int("is_over")? == 1,
     })

@@ -33,11 +33,11 @@ impl Future for BeginTransaction {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<BeginResult> {
         let Some(work) = &mut self.0 else { return Poll::Pending };
-        let begun = work.as_mut().poll(context);
-        if begun.is_ready() {
+        let poll_result = work.as_mut().poll(context);
+        if poll_result.is_ready() {
             self.0 = None;
         }
-        begun
+        poll_result
     }
 }
 

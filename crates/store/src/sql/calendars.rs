@@ -65,7 +65,8 @@ const LIST_JOBS_OF_APPS: Statement = Statement {
     text: "SELECT name FROM job WHERE calendar_id = ? AND retired = 0 AND name > ? AND app_id {in_list} \
            ORDER BY name LIMIT ?",
 };
-/// Reads no job that is planned by the newest version, because the range of the index ends at the version before it.
+/// Reads only jobs behind their calendar: the range of the index ends before the calendar's newest version, so jobs
+/// planned by that version are never read.
 pub(super) const READ_JOBS_WITH_OUTDATED_CALENDAR: Statement = Statement {
     name: "read_jobs_behind",
     text: "SELECT job.id FROM calendar CROSS JOIN job WHERE job.calendar_id = calendar.id \
@@ -100,11 +101,14 @@ impl Calendars for SqlStore {
                 return Ok(CalendarDeleted::Conflict(version));
             }
             let query = jobs_that_use(id, None, CALENDAR_JOB_COUNT_SHOWN);
-            let users = tx.rows(query).await?.iter().map(job_name).collect::<Result<Vec<_>>>()?;
-            if !users.is_empty() {
+            let job_names = tx.rows(query).await?.iter().map(job_name).collect::<Result<Vec<_>>>()?;
+            if !job_names.is_empty() {
                 let count = tx.row(Query::new(&COUNT_JOBS).int(id.get())).await?;
                 let count = count.map(|row| Reader::new(&row, "job").int("count")).transpose()?;
-                return Ok(CalendarDeleted::Used(users, count.and_then(|n| u64::try_from(n).ok()).unwrap_or_default()));
+                return Ok(CalendarDeleted::Used(
+                    job_names,
+                    count.and_then(|n| u64::try_from(n).ok()).unwrap_or_default(),
+                ));
             }
             // The versions are kept, because earlier definitions were planned by them.
             tx.execute_all(Query::new(&DELETE_CALENDAR).int(id.get()).int(version), 1).await?;
@@ -151,7 +155,7 @@ impl Tx<'_> {
     /// Whether a job may use this version of a calendar. The lock prevents the deletion of the calendar until this transaction ends.
     pub(super) async fn lock_pinned_calendar(&mut self, pin: Option<PinnedCalendar>) -> Result<bool> {
         let Some(pin) = pin else { return Ok(true) };
-        Ok(self.lock_calendar(pin.id).await?.is_some_and(|newest| (1..=newest).contains(&pin.version)))
+        Ok(self.lock_calendar(pin.id).await?.is_some_and(|newest_version| (1..=newest_version).contains(&pin.version)))
     }
 
     async fn save_calendar(&mut self, change: CalendarChange<'_>) -> Result<CalendarSaved> {
@@ -240,17 +244,17 @@ fn calendar(row: &AnyRow) -> Result<CalendarRecord> {
 }
 
 /// The calendar version that a definition is pinned to, from its two columns.
-pub(super) fn pinned(columns: &mut Reader<'_>) -> Result<Option<PinnedCalendar>> {
+pub(super) fn read_pin(columns: &mut Reader<'_>) -> Result<Option<PinnedCalendar>> {
     let (id, version) = (columns.opt_int("calendar_id")?, columns.opt_int("calendar_version")?);
     Ok(id.zip(version).map(|(id, version)| PinnedCalendar { id: CalendarId::new(id), version }))
 }
 
 /// Adds the two columns of a pinned calendar version to a query.
-pub(super) fn pins(query: Query, pin: Option<PinnedCalendar>) -> Query {
+pub(super) fn bind_pin(query: Query, pin: Option<PinnedCalendar>) -> Query {
     query.opt_int(pin.map(|pin| pin.id.get())).opt_int(pin.map(|pin| pin.version))
 }
 
 /// The rule of the version that a definition is pinned to.
-pub(super) fn pinned_rule(columns: &mut Reader<'_>) -> Result<Option<Rule>> {
+pub(super) fn read_pinned_rule(columns: &mut Reader<'_>) -> Result<Option<Rule>> {
     columns.opt_json("expanded")
 }

@@ -1,4 +1,4 @@
-//! Recent changes of runs and jobs.
+//! The trait `Changes` in SQL.
 
 use async_trait::async_trait;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, RunId, RunStatus, Timestamp};
@@ -45,27 +45,27 @@ impl Changes for SqlStore {
     }
 
     async fn current_snapshots(&self, ids: &[RunId]) -> Result<Vec<RunSnapshot>> {
-        let mut found = Vec::with_capacity(ids.len());
+        let mut run_snapshots = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
             let query = Query::new(&READ_RUNS_NOW).list(chunk.iter().map(|id| id.get()));
-            found.append(&mut snapshots(&self.rows(query).await?)?);
+            run_snapshots.append(&mut snapshots(&self.rows(query).await?)?);
         }
-        Ok(found)
+        Ok(run_snapshots)
     }
 
     async fn snapshots_of_lease(&self, owner: LeaseToken, limit: u32) -> Result<Vec<RunSnapshot>> {
-        let mut found = Vec::new();
+        let mut run_snapshots = Vec::new();
         for status in [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running] {
             let query = Query::new(&READ_RUNS_OF_LEASE).int(owner.node.get()).int(owner.epoch);
             let query = query.text(status.as_str()).int(limit.into());
-            found.append(&mut snapshots(&self.rows(query).await?)?);
+            run_snapshots.append(&mut snapshots(&self.rows(query).await?)?);
         }
-        Ok(found)
+        Ok(run_snapshots)
     }
 
     async fn jobs_saved(&self, since: Timestamp, limit: u32) -> Result<Vec<SavedJob>> {
         let rows = self.rows(Query::new(&READ_JOBS_SAVED).at(since).int(limit.into())).await?;
-        let saved = |row: &AnyRow| {
+        let saved_job = |row: &AnyRow| {
             let mut columns = Reader::new(row, "job");
             Ok(SavedJob {
                 id: JobId::new(columns.int("id")?),
@@ -77,7 +77,7 @@ impl Changes for SqlStore {
                 at: columns.at("updated_at_ms")?,
             })
         };
-        rows.iter().map(saved).collect()
+        rows.iter().map(saved_job).collect()
     }
 
     async fn executor_names(&self, ids: &[ExecutorId]) -> Result<Vec<(ExecutorId, NamespaceId, String)>> {

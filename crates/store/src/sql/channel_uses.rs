@@ -1,4 +1,5 @@
-//! The users of a channel. A transaction that names a channel locks it first, so that no other transaction deletes it before the commit.
+//! The rules, jobs and reports that use a channel. A transaction that saves one of these locks the channel first, so
+//! that no other transaction deletes it before the commit.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +16,7 @@ use crate::alerts::RULE_COUNT_MAX;
 use crate::channels::{CHANNEL_USE_COUNT_MAX, ChannelUse};
 
 /// Number of definitions that one statement reads.
-const PAGE: usize = 200;
+const PAGE_LEN: usize = 200;
 
 const LOCK_CHANNEL: Statement = Statement {
     name: "lock_channel",
@@ -31,7 +32,7 @@ const READ_REPORT: Statement = Statement {
 };
 /// The jobs with an expectation of one kind whose definition contains a text. `_` is the only wildcard that a name can contain, so the
 /// worst case is that this finds too many jobs.
-pub(super) const LIST_EXPECTING: Statement = Statement {
+pub(super) const LIST_EXPECTING_JOBS: Statement = Statement {
     name: "list_expecting_jobs",
     text: "SELECT job.id, job_version.spec FROM job_expect CROSS JOIN job CROSS JOIN job_version \
            WHERE job_expect.namespace_id = ? AND job_expect.kind = ? AND job_expect.job_id > ? AND job.id = job_expect.job_id \
@@ -40,31 +41,31 @@ pub(super) const LIST_EXPECTING: Statement = Statement {
 };
 
 impl Tx<'_> {
-    /// The uses of a channel, at most one more than [`CHANNEL_USE_COUNT_MAX`]. The caller has locked the channel.
+    /// All that use a channel, at most one more than [`CHANNEL_USE_COUNT_MAX`]. The caller has locked the channel.
     pub(super) async fn channel_uses(&mut self, namespace: NamespaceId, name: &str) -> Result<Vec<ChannelUse>> {
-        let mut users = BTreeSet::new();
+        let mut uses = BTreeSet::new();
         for row in self.rows(Query::new(&READ_RULES).int(namespace.get()).int(RULE_COUNT_MAX.into())).await? {
             let mut columns = Reader::new(&row, "alert_rule");
             columns.int("id")?;
             let spec: RuleSpec = columns.json("spec")?;
-            if spec.channel_names().any(|used| used == name) {
-                users.insert(ChannelUse::Rule(spec.name));
+            if spec.channel_names().any(|channel| channel == name) {
+                uses.insert(ChannelUse::Rule(spec.name));
             }
         }
         if let Some(row) = self.row(Query::new(&READ_REPORT).int(namespace.get())).await? {
             let mut columns = Reader::new(&row, "report_schedule");
             columns.int("namespace_id")?;
             if columns.json::<ReportSchedule>("spec")?.channel == name {
-                users.insert(ChannelUse::Report);
+                uses.insert(ChannelUse::Report);
             }
         }
         for kind in ExpectKind::ALL {
-            if users.len() > CHANNEL_USE_COUNT_MAX {
+            if uses.len() > CHANNEL_USE_COUNT_MAX {
                 break;
             }
-            self.expecting_jobs(namespace, *kind, (name, &mut users)).await?;
+            self.expecting_jobs(namespace, *kind, (name, &mut uses)).await?;
         }
-        Ok(users.into_iter().take(CHANNEL_USE_COUNT_MAX + 1).collect())
+        Ok(uses.into_iter().take(CHANNEL_USE_COUNT_MAX + 1).collect())
     }
 
     async fn expecting_jobs(
@@ -73,22 +74,22 @@ impl Tx<'_> {
         kind: ExpectKind,
         (name, users): (&str, &mut BTreeSet<ChannelUse>),
     ) -> Result<()> {
-        // Expectations that name no channel use the channel of this name.
+        // Expectations without channels use the channel of this name.
         let text = if name == EXPECT_CHANNEL { "%".to_owned() } else { format!("%\"{name}\"%") };
         let mut after = 0;
         loop {
-            let page = Query::new(&LIST_EXPECTING).int(namespace.get()).text(kind.as_str()).int(after).text(&text);
-            let rows = self.rows(page.int(i64::try_from(PAGE).unwrap_or(i64::MAX))).await?;
+            let page = Query::new(&LIST_EXPECTING_JOBS).int(namespace.get()).text(kind.as_str()).int(after).text(&text);
+            let rows = self.rows(page.int(i64::try_from(PAGE_LEN).unwrap_or(i64::MAX))).await?;
             for row in &rows {
                 let mut columns = Reader::new(row, "job_version");
                 after = columns.int("id")?;
                 let spec: JobSpec = columns.json("spec")?;
                 let expect = spec.expect.as_deref();
-                if expect.is_some_and(|expect| expect.channel_names().iter().any(|used| used == name)) {
+                if expect.is_some_and(|expect| expect.channel_names().iter().any(|channel| channel == name)) {
                     users.insert(ChannelUse::Job(spec.name));
                 }
             }
-            if rows.len() < PAGE || users.len() > CHANNEL_USE_COUNT_MAX {
+            if rows.len() < PAGE_LEN || users.len() > CHANNEL_USE_COUNT_MAX {
                 return Ok(());
             }
         }
@@ -111,17 +112,17 @@ impl Tx<'_> {
         namespace: NamespaceId,
         names: &BTreeSet<&str>,
     ) -> Result<BTreeSet<String>> {
-        let mut missing = BTreeSet::new();
+        let mut missing_names = BTreeSet::new();
         for name in names {
             if self.lock_channel(namespace, name).await?.is_none() {
-                missing.insert((*name).to_owned());
+                missing_names.insert((*name).to_owned());
             }
         }
-        Ok(missing)
+        Ok(missing_names)
     }
 
-    /// Locks the channels that definitions name. Each definition comes with the one that it replaces. Returns a channel that does not exist
-    /// and that the replaced definition did not name.
+    /// Locks the channels that definitions use. `before` in each pair is the replaced definition. Returns a channel
+    /// that does not exist and that the replaced definition did not name.
     pub(super) async fn lock_expect_channels<'s>(
         &mut self,
         namespace: NamespaceId,
@@ -134,13 +135,15 @@ impl Tx<'_> {
                 false => expect.channels.iter().fold(true, |_, name| names.insert(name)),
             };
         }
-        let missing = self.lock_channels(namespace, &names).await?;
-        let mut named = specs.filter_map(|(spec, before)| new_channels(spec, before));
-        Ok(named.find_map(|mut names| names.find(|(_, name)| missing.contains(*name)).map(|(_, name)| name.to_owned())))
+        let missing_names = self.lock_channels(namespace, &names).await?;
+        let mut new_names = specs.filter_map(|(spec, before)| new_channels(spec, before));
+        Ok(new_names.find_map(|mut names| {
+            names.find(|(_, name)| missing_names.contains(*name)).map(|(_, name)| name.to_owned())
+        }))
     }
 }
 
 fn new_channels<'s>(spec: &'s JobSpec, before: Option<&'s JobSpec>) -> Option<impl Iterator<Item = (usize, &'s str)>> {
-    let before: Option<&ExpectSpec> = before.and_then(|before| before.expect.as_deref());
-    Some(spec.expect.as_deref()?.new_channels(before))
+    let expect_before: Option<&ExpectSpec> = before.and_then(|expect_before| expect_before.expect.as_deref());
+    Some(spec.expect.as_deref()?.new_channels(expect_before))
 }

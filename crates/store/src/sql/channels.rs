@@ -1,4 +1,4 @@
-//! Channels, and the messages to them.
+//! The trait `Channels` in SQL.
 
 use std::collections::BTreeSet;
 
@@ -124,14 +124,14 @@ const LAST_DELIVERIES: Statement = Statement {
     ),
 };
 /// Leaves out the messages of open incidents, because they show which channels must be notified of the end of the incident.
-const OLD_MESSAGES: Statement = Statement {
+const FIND_OLD_MESSAGES: Statement = Statement {
     name: "old_messages",
     text: "SELECT id FROM alert_message WHERE id < ? AND state <> 'waiting' AND NOT EXISTS (SELECT 1 FROM incident \
            WHERE incident.id = alert_message.incident_id AND incident.is_open = 1) ORDER BY id LIMIT ?",
 };
 const DELETE_MESSAGES: Statement =
     Statement { name: "delete_messages", text: "DELETE FROM alert_message WHERE id {in_list}" };
-const OLD_DELIVERIES: Statement =
+const FIND_OLD_DELIVERIES: Statement =
     Statement { name: "old_deliveries", text: "SELECT id FROM alert_delivery WHERE id < ? ORDER BY id LIMIT ?" };
 const DELETE_DELIVERIES: Statement =
     Statement { name: "delete_deliveries", text: "DELETE FROM alert_delivery WHERE id {in_list}" };
@@ -159,14 +159,14 @@ impl Channels for SqlStore {
         expected: Option<Timestamp>,
     ) -> Result<ChannelDeleted> {
         transact!(self, "delete_channel", |tx| {
-            let stored = tx.lock_channel(namespace, name).await?;
-            let Some((id, saved_at)) = stored else { return Ok(ChannelDeleted::NotFound) };
+            let stored_channel = tx.lock_channel(namespace, name).await?;
+            let Some((id, saved_at)) = stored_channel else { return Ok(ChannelDeleted::NotFound) };
             if expected.is_some_and(|expected| expected != saved_at) {
                 return Ok(ChannelDeleted::Conflict(saved_at));
             }
-            let users = tx.channel_uses(namespace, name).await?;
-            if !users.is_empty() {
-                return Ok(ChannelDeleted::Used(users));
+            let uses = tx.channel_uses(namespace, name).await?;
+            if !uses.is_empty() {
+                return Ok(ChannelDeleted::Used(uses));
             }
             for statement in [&DELETE_MESSAGES_OF, &DELETE_DELIVERIES_OF, &DELETE_CHANNEL] {
                 tx.execute(Query::new(statement).int(id.get())).await?;
@@ -187,20 +187,20 @@ impl Channels for SqlStore {
         let limit = lease.channel_max.min(LEASE_COUNT_MAX);
         let max = usize::try_from(LEASE_COUNT_MAX).unwrap_or(usize::MAX);
         // No channel has this id. It is in the list because a list needs at least one.
-        let mut excluded = vec![0];
-        excluded.extend(lease.excluded_channels.iter().take(max).map(|channel| channel.get()));
-        let find_due = Query::new(&FIND_DUE_CHANNELS).at(lease.now).int(lease.node.get()).list(excluded.into_iter());
+        let mut ids = vec![0];
+        ids.extend(lease.excluded_channels.iter().take(max).map(|channel| channel.get()));
+        let find_due = Query::new(&FIND_DUE_CHANNELS).at(lease.now).int(lease.node.get()).list(ids.into_iter());
         let find_due = find_due.at(lease.now).int(limit.into());
         let held_until = lease.now + lease.hold;
-        let mut leased = Vec::new();
+        let mut leased_channels = Vec::new();
         for id in read_ids(&self.rows(find_due).await?, "alert_channel", "id")? {
             let node = lease.node.get();
-            let take = Query::new(&LEASE_CHANNEL).int(node).at(held_until).int(id).at(lease.now).int(node);
-            if self.execute(take).await? == 0 {
+            let query = Query::new(&LEASE_CHANNEL).int(node).at(held_until).int(id).at(lease.now).int(node);
+            if self.execute(query).await? == 0 {
                 continue;
             }
             match self.leased_channel(id, held_until, lease).await {
-                Ok(found) => leased.extend(found),
+                Ok(channels) => leased_channels.extend(channels),
                 // This channel stays leased until its lease ends. The other channels are still returned.
                 Err(error @ StoreError::Corrupt { .. }) => {
                     tracing::error!(channel_id = id, %error, "an alert channel or a message to it cannot be read");
@@ -208,7 +208,7 @@ impl Channels for SqlStore {
                 Err(error) => return Err(error),
             }
         }
-        Ok(leased)
+        Ok(leased_channels)
     }
 
     async fn free_channel(&self, channel: ChannelId, held_until: Timestamp, free_at: Timestamp) -> Result<()> {
@@ -217,19 +217,19 @@ impl Channels for SqlStore {
     }
 
     async fn record_try(&self, delivery: &Delivery, after: AfterTry) -> Result<bool> {
-        let (state, next) = match after {
+        let (state, next_try_at) = match after {
             AfterTry::Sent => ("sent", delivery.at),
             AfterTry::Retry(at) => ("waiting", at),
             AfterTry::GivenUp => ("given_up", delivery.at),
         };
-        let tried = i64::from(delivery.try_number);
+        let try_number = i64::from(delivery.try_number);
         transact!(self, "record_try", |tx| {
             let update = Query::new(&FINISH_MESSAGE)
                 .text(state)
-                .int(tried)
-                .at(next)
+                .int(try_number)
+                .at(next_try_at)
                 .int(delivery.message.get())
-                .int(tried.saturating_sub(1));
+                .int(try_number.saturating_sub(1));
             let is_changed = tx.execute(update).await? == 1;
             tx.execute(insert_delivery(delivery)).await?;
             Ok(is_changed)
@@ -242,9 +242,9 @@ impl Channels for SqlStore {
     }
 
     async fn deliveries(&self, channel: ChannelId, before: Option<DeliveryId>, limit: u32) -> Result<Vec<Delivery>> {
-        let before = before.map_or(i64::MAX, DeliveryId::get);
+        let before_id = before.map_or(i64::MAX, DeliveryId::get);
         let limit = i64::from(limit.min(DELIVERY_COUNT_MAX));
-        let query = Query::new(&LIST_DELIVERIES).int(channel.get()).int(before).int(limit);
+        let query = Query::new(&LIST_DELIVERIES).int(channel.get()).int(before_id).int(limit);
         self.rows(query).await?.iter().map(delivery).collect()
     }
 
@@ -262,19 +262,19 @@ impl Channels for SqlStore {
 
     async fn forget_messages(&self, before: Timestamp, limit: u32) -> Result<u64> {
         // Ids rise with time.
-        let first = IdGen::first_at(before);
+        let first_kept_id = IdGen::first_at(before);
         let limit = i64::from(limit).clamp(1, i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX));
-        let mut removed = 0;
-        for (find, delete, table) in [
-            (&OLD_MESSAGES, &DELETE_MESSAGES, "alert_message"),
-            (&OLD_DELIVERIES, &DELETE_DELIVERIES, "alert_delivery"),
+        let mut removed_count = 0;
+        for (find_old, delete_old, table) in [
+            (&FIND_OLD_MESSAGES, &DELETE_MESSAGES, "alert_message"),
+            (&FIND_OLD_DELIVERIES, &DELETE_DELIVERIES, "alert_delivery"),
         ] {
-            let old = read_ids(&self.rows(Query::new(find).int(first).int(limit)).await?, table, "id")?;
-            if !old.is_empty() {
-                removed += self.execute(Query::new(delete).list(old.into_iter())).await?;
+            let old_ids = read_ids(&self.rows(Query::new(find_old).int(first_kept_id).int(limit)).await?, table, "id")?;
+            if !old_ids.is_empty() {
+                removed_count += self.execute(Query::new(delete_old).list(old_ids.into_iter())).await?;
             }
         }
-        Ok(removed)
+        Ok(removed_count)
     }
 }
 
@@ -283,12 +283,12 @@ impl Tx<'_> {
     pub(super) async fn write_messages(&mut self, messages: &[NewMessage]) -> Result<u64> {
         let mut written_count = 0;
         for chunk in messages.chunks(CHUNK_MAX) {
-            let named: BTreeSet<i64> = chunk.iter().map(|message| message.channel.get()).collect();
-            let there = self.rows(Query::new(&FIND_CHANNELS).list(named.into_iter())).await?;
-            let there: BTreeSet<i64> = read_ids(&there, "alert_channel", "id")?.into_iter().collect();
+            let channel_ids: BTreeSet<i64> = chunk.iter().map(|message| message.channel.get()).collect();
+            let existing_ids = self.rows(Query::new(&FIND_CHANNELS).list(channel_ids.into_iter())).await?;
+            let existing_ids: BTreeSet<i64> = read_ids(&existing_ids, "alert_channel", "id")?.into_iter().collect();
             let chunk: Vec<(&NewMessage, String)> = chunk
                 .iter()
-                .filter(|message| there.contains(&message.channel.get()))
+                .filter(|message| existing_ids.contains(&message.channel.get()))
                 .map(|message| (message, notice_text(&message.notice)))
                 .collect();
             let size = self.size;
@@ -318,13 +318,13 @@ impl Tx<'_> {
         if self.row(Query::new(&LOCK_NAMESPACE).int(namespace)).await?.is_none() {
             return Ok(ChannelSaved::Full);
         }
-        let stored = self.lock_channel(channel.namespace, &channel.name).await?;
-        let saved_at = stored.map_or(Timestamp::EPOCH, |(_, saved_at)| saved_at);
+        let stored_channel = self.lock_channel(channel.namespace, &channel.name).await?;
+        let saved_at = stored_channel.map_or(Timestamp::EPOCH, |(_, saved_at)| saved_at);
         if expected.is_some_and(|expected| expected != saved_at) {
             return Ok(ChannelSaved::Conflict(saved_at));
         }
         let enabled = i64::from(channel.is_enabled);
-        if let Some((id, _)) = stored {
+        if let Some((id, _)) = stored_channel {
             let secret = self.store.seal_channel(id, &channel.secret)?;
             let update = Query::new(&UPDATE_CHANNEL)
                 .text(channel.kind.as_str())
@@ -374,15 +374,15 @@ impl SqlStore {
     ) -> Result<Option<LeasedChannel>> {
         let Some(row) = self.row(Query::new(&READ_CHANNEL_BY_ID).int(id)).await? else { return Ok(None) };
         let channel = self.read_channel(&row)?;
-        let each = i64::from(lease.messages_per_channel_max.min(LEASE_MESSAGES_PER_CHANNEL_MAX));
-        let rows = self.rows(Query::new(&READ_DUE_MESSAGES).int(id).at(lease.now).int(each)).await?;
+        let message_limit = i64::from(lease.messages_per_channel_max.min(LEASE_MESSAGES_PER_CHANNEL_MAX));
+        let rows = self.rows(Query::new(&READ_DUE_MESSAGES).int(id).at(lease.now).int(message_limit)).await?;
         let messages = rows.iter().map(waiting_message).collect::<Result<_>>()?;
         Ok(Some(LeasedChannel { channel, held_until, messages }))
     }
 
     fn seal_channel(&self, id: ChannelId, secret: &str) -> Result<String> {
-        let failed = |message: String| failure::refused("seal_channel", &message);
-        self.sealer.seal(&seal_context(id), secret).map_err(failed)
+        let seal_error = |message: String| failure::refused("seal_channel", &message);
+        self.sealer.seal(&seal_context(id), secret).map_err(seal_error)
     }
 
     fn read_channel(&self, row: &AnyRow) -> Result<Channel> {
@@ -395,8 +395,8 @@ impl SqlStore {
             kind: columns.word("kind")?,
             settings: columns.text("settings")?,
             secret: {
-                let stored = columns.text("secret")?;
-                self.sealer.open(&seal_context(id), &stored).map_err(|message| columns.corrupt("secret", message))?
+                let secret = columns.text("secret")?;
+                self.sealer.open(&seal_context(id), &secret).map_err(|message| columns.corrupt("secret", message))?
             },
             lang: columns.word("lang")?,
             is_enabled: columns.int("is_enabled")? != 0,
@@ -411,13 +411,13 @@ impl SqlStore {
             let mut columns = Reader::new(&row, "alert_channel");
             let id = ChannelId::new(columns.int("id").map_err(seal_error)?);
             let name = columns.text("name").map_err(seal_error)?;
-            let stored = columns.text("secret").map_err(seal_error)?;
-            let opened = self.sealer.open(&seal_context(id), &stored).map_err(|reason| OpenError::SecretKey {
+            let secret = columns.text("secret").map_err(seal_error)?;
+            let plain_secret = self.sealer.open(&seal_context(id), &secret).map_err(|reason| OpenError::SecretKey {
                 message: format!("the secret of the alert channel {name} cannot be read: {reason}"),
             })?;
-            if self.sealer.is_stale(&stored) {
-                let sealed = self.seal_channel(id, &opened).map_err(seal_error)?;
-                let update = Query::new(&SEAL_CHANNEL).text(&sealed).int(id.get()).text(&stored);
+            if self.sealer.is_stale(&secret) {
+                let resealed = self.seal_channel(id, &plain_secret).map_err(seal_error)?;
+                let update = Query::new(&SEAL_CHANNEL).text(&resealed).int(id.get()).text(&secret);
                 self.execute(update).await.map_err(seal_error)?;
             }
         }

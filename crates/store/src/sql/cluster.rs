@@ -116,12 +116,16 @@ impl Cluster for SqlStore {
 
     fn connections(&self) -> Option<Connections> {
         // On SQLite the single writer has its own pool. On other databases `write` and `read` are the same pool.
-        let current = self.pools.current_pools();
-        let pools = if self.is_single_server() { vec![&current.read, &current.write] } else { vec![&current.read] };
+        let current_pools = self.pools.current_pools();
+        let pools = if self.is_single_server() {
+            vec![&current_pools.read, &current_pools.write]
+        } else {
+            vec![&current_pools.read]
+        };
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let idle: u32 = pools.iter().map(|pool| count(pool.num_idle())).sum();
+        let idle_count: u32 = pools.iter().map(|pool| count(pool.num_idle())).sum();
         let size: u32 = pools.iter().map(|pool| pool.size()).sum();
-        Some(Connections { busy: size.saturating_sub(idle), idle })
+        Some(Connections { busy: size.saturating_sub(idle_count), idle: idle_count })
     }
 
     async fn diagnose(&self, error: &StoreError) -> DatabaseTroubleKind {
@@ -137,12 +141,12 @@ impl Cluster for SqlStore {
         let read = Query::new(&READ_LEASE).int(token.node.get()).int(token.epoch);
         let Some(row) = self.row(read).await? else { return Ok(None) };
         let mut columns = Reader::new(&row, "node");
-        let (now, before) = (columns.at("now")?, columns.at("lease_until_ms")?);
+        let (now, previous_until) = (columns.at("now")?, columns.at("lease_until_ms")?);
         let until = distinct_end(now + lease, columns.at("prior_lease_until_ms")?);
         let query = Query::new(&RENEW_LEASE).at(until).int(token.node.get()).int(token.epoch).at(until + lease / 10);
         let is_renewed = self.execute(query).await? == 1;
         rondel_failpoint::pass("renew.written");
-        Ok(is_renewed.then_some(Renewal { now, previous_until: before, until }))
+        Ok(is_renewed.then_some(Renewal { now, previous_until, until }))
     }
 
     async fn release(&self, token: LeaseToken, reached: Timestamp) -> Result<()> {
@@ -232,19 +236,19 @@ impl Cluster for SqlStore {
 
     async fn forget_nodes(&self, dead_since: Timestamp, limit: u32) -> Result<u64> {
         let limit = limit.clamp(1, u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
-        let dead =
+        let dead_ids =
             read_ids(&self.rows(Query::new(&READ_DEAD_NODES).at(dead_since).int(limit.into())).await?, "node", "id")?;
-        if dead.is_empty() {
+        if dead_ids.is_empty() {
             return Ok(0);
         }
         transact!(self, "forget_nodes", |tx| {
-            let lock = Query::new(&LOCK_DEAD_NODES).list(dead.iter().copied()).at(dead_since);
-            let locked = read_ids(&tx.rows(lock).await?, "node", "id")?;
-            if locked.is_empty() {
+            let lock = Query::new(&LOCK_DEAD_NODES).list(dead_ids.iter().copied()).at(dead_since);
+            let locked_ids = read_ids(&tx.rows(lock).await?, "node", "id")?;
+            if locked_ids.is_empty() {
                 return Ok(0);
             }
-            let count = locked.len();
-            tx.execute_all(Query::new(&DELETE_NODES).list(locked.into_iter()), count).await?;
+            let count = locked_ids.len();
+            tx.execute_all(Query::new(&DELETE_NODES).list(locked_ids.into_iter()), count).await?;
             Ok(u64::try_from(count).unwrap_or(u64::MAX))
         })
     }
@@ -257,7 +261,6 @@ struct JoinRow {
     ordinal: i64,
     epoch: i64,
     lease_until: Timestamp,
-    /// The latest end of the earlier leases.
     prior_lease_until: Timestamp,
     /// Whether another node has fenced the lease.
     is_fenced: bool,
@@ -277,16 +280,16 @@ impl Tx<'_> {
             let mut columns = Reader::new(&row, "node");
             let (id, name, ordinal) = (columns.int("id")?, columns.text("name")?, columns.int("ordinal")?);
             let (epoch, lease_until) = (columns.int("epoch")?, columns.at("lease_until_ms")?);
-            let prior = columns.at("prior_lease_until_ms")?;
-            let prior_lease_until = prior.max(columns.at("ended_at_ms")?);
-            let is_fenced = prior == lease_until;
+            let prior_until = columns.at("prior_lease_until_ms")?;
+            let prior_lease_until = prior_until.max(columns.at("ended_at_ms")?);
+            let is_fenced = prior_until == lease_until;
             nodes.push(JoinRow { id, name, ordinal, epoch, lease_until, prior_lease_until, is_fenced });
         }
         let now = self.now().await?;
         let url = request.advertise_url.as_deref();
-        let Some(known) = nodes.iter().find(|known| known.name == name) else {
-            let newest = nodes.last().map_or(0, |known| known.id);
-            let id = request.new_id(newest, |id| nodes.iter().any(|known| known.id == id.get()));
+        let Some(row) = nodes.iter().find(|row| row.name == name) else {
+            let newest_id = nodes.last().map_or(0, |row| row.id);
+            let id = request.new_id(newest_id, |id| nodes.iter().any(|row| row.id == id.get()));
             let epoch = request.epoch_after(LeaseToken { node: id, epoch: 0 });
             let ordinal = free_ordinal(&nodes, None, now);
             let insert = Query::new(&INSERT_NODE)
@@ -301,41 +304,41 @@ impl Tx<'_> {
             self.execute_all(insert, 1).await?;
             return Ok(Join::Joined { token: LeaseToken { node: id, epoch }, ordinal });
         };
-        let before = LeaseToken { node: NodeId::new(known.id), epoch: known.epoch };
-        let Some(ended_at) = request.latest_end(before, (known.lease_until, known.prior_lease_until), now) else {
-            return Ok(Join::Living { lease_until: known.lease_until, epoch: known.epoch });
+        let previous_lease = LeaseToken { node: NodeId::new(row.id), epoch: row.epoch };
+        let Some(ended_at) = request.latest_end(previous_lease, (row.lease_until, row.prior_lease_until), now) else {
+            return Ok(Join::Living { lease_until: row.lease_until, epoch: row.epoch });
         };
-        let is_other_living = nodes.iter().any(|other| other.id != known.id && other.lease_until > now);
-        if known.is_fenced
+        let is_other_living = nodes.iter().any(|other| other.id != row.id && other.lease_until > now);
+        if row.is_fenced
             && is_other_living
-            && request.waits_for_takeover(known.lease_until, now)
-            && self.row(Query::new(&FIND_ORPHAN).int(known.id).int(known.epoch)).await?.is_some()
+            && request.waits_for_takeover(row.lease_until, now)
+            && self.row(Query::new(&FIND_ORPHAN).int(row.id).int(row.epoch)).await?.is_some()
         {
             return Ok(Join::BeingTakenOver);
         }
-        let ordinal = free_ordinal(&nodes, Some(known), now);
-        let next = LeaseToken { epoch: request.epoch_after(before), ..before };
-        let take = Query::new(&TAKE_LEASE)
-            .int(next.epoch)
+        let ordinal = free_ordinal(&nodes, Some(row), now);
+        let new_lease = LeaseToken { epoch: request.epoch_after(previous_lease), ..previous_lease };
+        let query = Query::new(&TAKE_LEASE)
+            .int(new_lease.epoch)
             .int(ordinal)
             .at(request.lease_until(now, ended_at))
             .at(ended_at)
             .opt_text(url)
             .text(&version)
             .at(now)
-            .int(known.id)
-            .int(known.epoch);
-        self.execute_all(take, 1).await?;
-        self.end_sessions(before, ended_at).await?;
-        Ok(Join::Joined { token: next, ordinal })
+            .int(row.id)
+            .int(row.epoch);
+        self.execute_all(query, 1).await?;
+        self.end_sessions(previous_lease, ended_at).await?;
+        Ok(Join::Joined { token: new_lease, ordinal })
     }
 }
 
-fn free_ordinal(found: &[JoinRow], own: Option<&JoinRow>, now: Timestamp) -> i64 {
-    let others = found.iter().filter(|known| own.is_none_or(|own| own.id != known.id));
-    let is_taken = |ordinal| others.clone().any(|known| known.ordinal == ordinal && known.lease_until > now);
-    let token = |known: &JoinRow| LeaseToken { node: NodeId::new(known.id), epoch: known.epoch };
-    next_ordinal(lease_count(found.iter().map(token)), is_taken)
+fn free_ordinal(nodes: &[JoinRow], own_row: Option<&JoinRow>, now: Timestamp) -> i64 {
+    let other_rows = nodes.iter().filter(|row| own_row.is_none_or(|own_row| own_row.id != row.id));
+    let is_taken = |ordinal| other_rows.clone().any(|row| row.ordinal == ordinal && row.lease_until > now);
+    let token = |row: &JoinRow| LeaseToken { node: NodeId::new(row.id), epoch: row.epoch };
+    next_ordinal(lease_count(nodes.iter().map(token)), is_taken)
 }
 
 fn now_of(row: Option<&AnyRow>) -> Result<Timestamp> {
@@ -370,7 +373,7 @@ pub(super) fn report(columns: &mut Reader<'_>) -> Result<NodeReport> {
     let skew_ms = columns.int("skew_ms")?;
     let (claims_tried, claims_lost) = (count(columns, "claims_tried")?, count(columns, "claims_lost")?);
     let refused_count = count(columns, "refused_count")?;
-    let lateness_p99_ms = columns.opt_int("lateness_p99_ms")?.and_then(|late| u64::try_from(late).ok());
+    let lateness_p99_ms = columns.opt_int("lateness_p99_ms")?.and_then(|millis| u64::try_from(millis).ok());
     // A server of another version can have written the loops in another format. In that case they are left out.
     let loops = columns.opt_text("loops")?.and_then(|loops| serde_json::from_str(&loops).ok()).unwrap_or_default();
     Ok(NodeReport {

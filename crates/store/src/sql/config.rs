@@ -1,15 +1,11 @@
-//! The settings of a store.
-
 use std::time::Duration;
 
 use super::query::CHUNK_MAX;
 use super::url::DatabaseUrl;
 use crate::sealed::SecretKeys;
 
-/// Settings with which a database is opened.
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
-    /// The address of the database.
     pub url: DatabaseUrl,
     /// Maximum number of connections. On SQLite one of them writes, and the others read.
     pub pool_size: u32,

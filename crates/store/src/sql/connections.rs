@@ -41,8 +41,6 @@ const FORGET_CONNECTIONS: Statement = Statement {
 pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl SqlStore {
-    /// Diagnoses the database. A pool without a free connection does not report why it has none, so this opens a connection outside of the
-    /// pool.
     pub(super) async fn diagnose_database(&self, error: &StoreError) -> DatabaseTroubleKind {
         let (StoreError::Unavailable { source, .. } | StoreError::Query { source, .. }) = error else {
             return DatabaseTroubleKind::RejectsStatement;
@@ -73,9 +71,9 @@ async fn probe(options: &AnyConnectOptions, dialect: Dialect) -> DatabaseTrouble
 impl SqlStore {
     /// Lists this server's sessions in its row, and ends the sessions of servers whose leases have ended.
     pub(super) async fn tend_connections(&self, token: LeaseToken) -> Result<()> {
-        let Some(own) = &self.sessions.own_connections else { return Ok(()) };
-        let list = Query::new(&LIST_CONNECTIONS).text(&own.as_text());
-        self.execute(list.int(token.node.get()).int(token.epoch)).await?;
+        let Some(own_connections) = &self.sessions.own_connections else { return Ok(()) };
+        let query = Query::new(&LIST_CONNECTIONS).text(&own_connections.as_text());
+        self.execute(query.int(token.node.get()).int(token.epoch)).await?;
         let ended_rows = self.rows(Query::new(&READ_ENDED_CONNECTIONS).int(token.node.get())).await?;
         if ended_rows.is_empty() {
             return Ok(());
@@ -100,12 +98,12 @@ impl SqlStore {
         if ids.is_empty() {
             return Ok(());
         }
-        let found = self.rows(Query::new(&FIND_CONNECTIONS).list(ids.into_iter())).await?;
-        let found = read_ids(&found, "processlist", "id")?;
-        if !found.is_empty() {
-            tracing::info!(node_id, count = found.len(), "ending the sessions of a server whose lease has ended");
+        let process_rows = self.rows(Query::new(&FIND_CONNECTIONS).list(ids.into_iter())).await?;
+        let session_ids = read_ids(&process_rows, "processlist", "id")?;
+        if !session_ids.is_empty() {
+            tracing::info!(node_id, count = session_ids.len(), "ending the sessions of a server whose lease has ended");
         }
-        for id in found {
+        for id in session_ids {
             if let Err(error) = self.pools.current_pools().write.execute(AssertSqlSafe(format!("KILL {id}"))).await {
                 // The session may have ended in the meantime.
                 tracing::debug!(node_id, id, %error, "cannot end a session");

@@ -1,4 +1,4 @@
-//! The sets of jobs that executors' code declares, and the declarations of single jobs.
+//! Stores the sets of jobs that executors' code declares, and the declarations of single jobs.
 
 use async_trait::async_trait;
 use rondel_core::{AppId, JobId, Timestamp};
@@ -20,7 +20,7 @@ const UNDECLARE_JOBS: Statement = Statement {
     text: "UPDATE job SET undeclared_at_ms = ? WHERE id {in_list} AND retired = 0 AND declared IS NOT NULL \
            AND undeclared_at_ms IS NULL",
 };
-const SEE_SET: Statement = Statement {
+const UPDATE_SET_SEEN: Statement = Statement {
     name: "see_set",
     text: "UPDATE declared_set SET last_seen_at_ms = ? WHERE app_id = ? AND hash = ? AND last_seen_at_ms < ?",
 };
@@ -67,8 +67,8 @@ impl Declarations for SqlStore {
     }
 
     async fn record_declared_set(&self, app: AppId, hash: &str, specs: &str, now: Timestamp) -> Result<()> {
-        let see = Query::new(&SEE_SET).at(now).int(app.get()).text(hash).at(now);
-        if self.execute(see).await? == 0 {
+        let query = Query::new(&UPDATE_SET_SEEN).at(now).int(app.get()).text(hash).at(now);
+        if self.execute(query).await? == 0 {
             // The set is new, or another node has already recorded it in this millisecond.
             let insert = Query::new(&INSERT_SET).int(app.get()).text(hash).text(specs).at(now).at(now);
             self.execute(insert).await?;

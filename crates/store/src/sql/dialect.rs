@@ -8,12 +8,10 @@ use sqlx::any::AnyArguments;
 
 use super::query::{Argument, Query, Statement};
 
-/// The database whose SQL is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
     Sqlite,
     Postgres,
-    /// MySQL and MariaDB.
     MySql,
 }
 
@@ -142,7 +140,6 @@ impl Dialect {
         }
     }
 
-    /// Whether statements with `{lateral}` can be used.
     pub(super) fn has_lateral(self) -> bool {
         self.lateral().is_some()
     }
@@ -158,62 +155,61 @@ impl Dialect {
     fn push_table_of_rows(self, writer: &mut Writer, types: &str, row_count: usize) {
         match self {
             Self::Sqlite => {
-                writer.out.push_str("(VALUES ");
+                writer.sql.push_str("(VALUES ");
                 writer.push_tuples(types.len(), row_count);
-                writer.out.push_str(") AS v");
+                writer.sql.push_str(") AS v");
             }
             Self::Postgres => {
                 writer.push_arrays(types);
-                writer.out.push_str(" AS v(");
+                writer.sql.push_str(" AS v(");
                 for column in 1..=types.len() {
-                    writer.out.push_str(if column == 1 { "column" } else { ", column" });
-                    writer.out.push_str(&column.to_string());
+                    writer.sql.push_str(if column == 1 { "column" } else { ", column" });
+                    writer.sql.push_str(&column.to_string());
                 }
-                writer.out.push(')');
+                writer.sql.push(')');
             }
             Self::MySql => {
-                writer.out.push('(');
+                writer.sql.push('(');
                 for row in 0..row_count {
-                    writer.out.push_str(if row == 0 { "SELECT " } else { " UNION ALL SELECT " });
+                    writer.sql.push_str(if row == 0 { "SELECT " } else { " UNION ALL SELECT " });
                     for (column, kind) in types.chars().enumerate() {
-                        writer.out.push_str(if column == 0 { "" } else { ", " });
-                        writer.out.push_str(if kind == 'i' { "CAST(? AS SIGNED)" } else { "?" });
+                        writer.sql.push_str(if column == 0 { "" } else { ", " });
+                        writer.sql.push_str(if kind == 'i' { "CAST(? AS SIGNED)" } else { "?" });
                         if row == 0 {
-                            writer.out.push_str(&format!(" AS column{}", column + 1));
+                            writer.sql.push_str(&format!(" AS column{}", column + 1));
                         }
                     }
                 }
-                writer.out.push_str(") AS v");
+                writer.sql.push_str(") AS v");
             }
         }
     }
 
     /// The statement in the SQL of this database, for a query with `row_count` rows.
     pub(super) fn render(self, statement: &Statement, row_count: usize) -> String {
-        let out = String::with_capacity(statement.text.len());
-        let mut writer = Writer { dialect: self, out, arguments: 0, first_column: 0 };
-        let mut rest = statement.text;
-        while let Some(at) = rest.find(['?', '{']) {
-            writer.out.push_str(&rest[..at]);
-            rest = &rest[at..];
-            if let Some(after) = rest.strip_prefix('?') {
+        let sql = String::with_capacity(statement.text.len());
+        let mut writer = Writer { dialect: self, sql, arguments: 0, first_column: 0 };
+        let mut remaining_text = statement.text;
+        while let Some(at) = remaining_text.find(['?', '{']) {
+            writer.sql.push_str(&remaining_text[..at]);
+            remaining_text = &remaining_text[at..];
+            if let Some(after) = remaining_text.strip_prefix('?') {
                 writer.push_argument();
-                rest = after;
+                remaining_text = after;
                 continue;
             }
-            let end = rest.find('}').expect("a mark in a statement ends with a brace");
-            writer.push_mark(&rest[1..end], row_count);
-            rest = &rest[end + 1..];
+            let end = remaining_text.find('}').expect("a mark in a statement ends with a brace");
+            writer.push_mark(&remaining_text[1..end], row_count);
+            remaining_text = &remaining_text[end + 1..];
         }
-        writer.out.push_str(rest);
-        writer.out
+        writer.sql.push_str(remaining_text);
+        writer.sql
     }
 }
 
-/// A statement while it is rendered for a database.
 struct Writer {
     dialect: Dialect,
-    out: String,
+    sql: String,
     /// Number of arguments so far.
     arguments: usize,
     /// The number of the argument with the first column of the rows.
@@ -224,33 +220,33 @@ impl Writer {
     fn push_argument(&mut self) {
         self.arguments += 1;
         match self.dialect {
-            Dialect::Sqlite | Dialect::MySql => self.out.push('?'),
+            Dialect::Sqlite | Dialect::MySql => self.sql.push('?'),
             Dialect::Postgres => {
-                self.out.push('$');
-                self.out.push_str(&self.arguments.to_string());
+                self.sql.push('$');
+                self.sql.push_str(&self.arguments.to_string());
             }
         }
     }
 
     fn push_list(&mut self, count: usize) {
         for index in 0..count {
-            self.out.push_str(if index == 0 { "" } else { ", " });
+            self.sql.push_str(if index == 0 { "" } else { ", " });
             self.push_argument();
         }
     }
 
     fn push_tuples(&mut self, width: usize, count: usize) {
         for index in 0..count {
-            self.out.push_str(if index == 0 { "(" } else { ", (" });
+            self.sql.push_str(if index == 0 { "(" } else { ", (" });
             self.push_list(width);
-            self.out.push(')');
+            self.sql.push(')');
         }
     }
 
     /// The driver cannot send arrays, so an array is sent as text.
     fn push_array(&mut self, kind: char) {
         self.push_argument();
-        self.out.push_str(match kind {
+        self.sql.push_str(match kind {
             'i' => "::text::bigint[]",
             'b' => "::text::bytea[]",
             _ => "::text::text[]",
@@ -260,51 +256,51 @@ impl Writer {
     fn push_arrays(&mut self, types: &str) {
         self.first_column = self.arguments + 1;
         for (column, kind) in types.chars().enumerate() {
-            self.out.push_str(if column == 0 { "unnest(" } else { ", " });
+            self.sql.push_str(if column == 0 { "unnest(" } else { ", " });
             self.push_array(kind);
         }
-        self.out.push(')');
+        self.sql.push(')');
     }
 
     /// Compares with each number of an array argument. The array is in a subquery, so that its text is parsed once and not for each row.
     fn push_is_any_of(&mut self, argument: usize) {
-        self.out.push_str(&format!("= ANY((SELECT ${argument}::text::bigint[])::bigint[])"));
+        self.sql.push_str(&format!("= ANY((SELECT ${argument}::text::bigint[])::bigint[])"));
     }
 
     fn push_mark(&mut self, mark: &str, row_count: usize) {
         let dialect = self.dialect;
         match mark.split_once(':') {
             None => match mark {
-                "now" => self.out.push_str(dialect.now()),
-                "for_update" => self.out.push_str(dialect.for_update()),
-                "skip_locked" => self.out.push_str(dialect.skip_locked()),
-                "ignore" => self.out.push_str(dialect.ignore().0),
-                "or_ignore" => self.out.push_str(dialect.ignore().1),
-                "is_stuck" => self.out.push_str(dialect.is_stuck()),
-                "is_idle" => self.out.push_str(dialect.is_idle()),
-                "instr" => self.out.push_str(dialect.instr()),
-                "bigint" => self.out.push_str(dialect.bigint()),
-                "lateral" => self.out.push_str(dialect.lateral().unwrap_or_default()),
-                "check" => self.out.push_str(dialect.check().0),
-                "end" => self.out.push_str(dialect.check().1),
+                "now" => self.sql.push_str(dialect.now()),
+                "for_update" => self.sql.push_str(dialect.for_update()),
+                "skip_locked" => self.sql.push_str(dialect.skip_locked()),
+                "ignore" => self.sql.push_str(dialect.ignore().0),
+                "or_ignore" => self.sql.push_str(dialect.ignore().1),
+                "is_stuck" => self.sql.push_str(dialect.is_stuck()),
+                "is_idle" => self.sql.push_str(dialect.is_idle()),
+                "instr" => self.sql.push_str(dialect.instr()),
+                "bigint" => self.sql.push_str(dialect.bigint()),
+                "lateral" => self.sql.push_str(dialect.lateral().unwrap_or_default()),
+                "check" => self.sql.push_str(dialect.check().0),
+                "end" => self.sql.push_str(dialect.check().1),
                 "in_list" if dialect.sends_arrays() => {
                     self.arguments += 1;
                     self.push_is_any_of(self.arguments);
                 }
                 "in_list" => {
-                    self.out.push_str("IN (");
+                    self.sql.push_str("IN (");
                     self.push_list(row_count);
-                    self.out.push(')');
+                    self.sql.push(')');
                 }
                 "words" => self.push_list(row_count),
                 _ => unreachable!("no mark is called {mark}"),
             },
             Some(("values", types)) if dialect.sends_arrays() => {
-                self.out.push_str("SELECT * FROM ");
+                self.sql.push_str("SELECT * FROM ");
                 self.push_arrays(types);
             }
             Some(("values", types)) => {
-                self.out.push_str("VALUES ");
+                self.sql.push_str("VALUES ");
                 self.push_tuples(types.len(), row_count);
             }
             Some(("rows", types)) => dialect.push_table_of_rows(self, types, row_count),
@@ -312,25 +308,25 @@ impl Writer {
                 dialect.push_table_of_rows(self, types, row_count);
                 // `STRAIGHT_JOIN` reads the rows of the batch first. Otherwise the optimizer may scan a small table, and lock all of its
                 // rows.
-                self.out.push_str(" STRAIGHT_JOIN ");
+                self.sql.push_str(" STRAIGHT_JOIN ");
             }
             Some(("from", types)) if !dialect.joins_before_set() => {
-                self.out.push_str("FROM ");
+                self.sql.push_str("FROM ");
                 dialect.push_table_of_rows(self, types, row_count);
             }
             Some(("join" | "from", _)) => {}
-            Some(("or_update", key)) => self.out.push_str(&dialect.or_update(key)),
-            Some(("new", column)) => self.out.push_str(&dialect.new_value(column)),
-            Some(("lower", column)) => self.out.push_str(&dialect.lower(column)),
+            Some(("or_update", key)) => self.sql.push_str(&dialect.or_update(key)),
+            Some(("new", column)) => self.sql.push_str(&dialect.new_value(column)),
+            Some(("lower", column)) => self.sql.push_str(&dialect.lower(column)),
             Some(("of_rows", column)) => {
-                self.out.push_str(column);
-                self.out.push_str(" = v.column1");
+                self.sql.push_str(column);
+                self.sql.push_str(" = v.column1");
                 // Repeats the condition in another form. Without this form, a planner whose statistics are from a time when the table was
                 // empty scans the whole table, and searches `v` for each of its rows.
                 if dialect.sends_arrays() {
-                    self.out.push_str(" AND ");
-                    self.out.push_str(column);
-                    self.out.push(' ');
+                    self.sql.push_str(" AND ");
+                    self.sql.push_str(column);
+                    self.sql.push(' ');
                     self.push_is_any_of(self.first_column);
                 }
             }
@@ -343,12 +339,12 @@ impl Writer {
 #[derive(Debug)]
 pub(super) struct RenderedStatements {
     dialect: Dialect,
-    known: Mutex<HashMap<(usize, usize, usize), Arc<str>>>,
+    rendered_texts: Mutex<HashMap<(usize, usize, usize), Arc<str>>>,
 }
 
 impl RenderedStatements {
     pub(super) fn new(dialect: Dialect) -> Self {
-        Self { dialect, known: Mutex::default() }
+        Self { dialect, rendered_texts: Mutex::default() }
     }
 
     pub(super) fn dialect(&self) -> Dialect {
@@ -361,8 +357,8 @@ impl RenderedStatements {
         let mut text_row_count = 0;
         if let Some((start, row_count)) = batch {
             let end = start + row_count * width(statement);
-            let is_words = statement.text.contains("{words}");
-            if is_words {
+            let has_words_mark = statement.text.contains("{words}");
+            if has_words_mark {
                 text_row_count = row_count;
             } else if self.dialect.sends_arrays() {
                 let columns = columns(&arguments[start..end], row_count);
@@ -377,9 +373,9 @@ impl RenderedStatements {
     }
 
     fn text(&self, statement: &Statement, row_count: usize) -> Arc<str> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rendered_texts = self.rendered_texts.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (statement.text.as_ptr().addr(), statement.text.len(), row_count);
-        Arc::clone(known.entry(key).or_insert_with(|| Arc::from(self.dialect.render(statement, row_count))))
+        Arc::clone(rendered_texts.entry(key).or_insert_with(|| Arc::from(self.dialect.render(statement, row_count))))
     }
 }
 
@@ -402,17 +398,17 @@ fn may_repeat_rows(statement: &Statement) -> bool {
 /// statement becomes at most twice as large. Used only for statements that [`may_repeat_rows`] allows. Returns the number of rows.
 fn pad(arguments: &mut Vec<Argument>, rows: std::ops::Range<usize>, row_count: usize) -> usize {
     let width = rows.len() / row_count;
-    let padded = row_count.next_power_of_two();
-    if padded == row_count {
-        return padded;
+    let padded_count = row_count.next_power_of_two();
+    if padded_count == row_count {
+        return padded_count;
     }
     let bytes = |row: &&[Argument]| row.iter().map(Argument::bytes).sum::<usize>();
-    let smallest = arguments[rows.clone()].chunks(width).min_by_key(bytes).unwrap_or_default().to_vec();
-    let padding = smallest.iter().cycle().take((padded - row_count) * width).cloned();
-    let rest: Vec<Argument> = arguments.drain(rows.end..).collect();
+    let smallest_row = arguments[rows.clone()].chunks(width).min_by_key(bytes).unwrap_or_default().to_vec();
+    let padding = smallest_row.iter().cycle().take((padded_count - row_count) * width).cloned();
+    let arguments_after: Vec<Argument> = arguments.drain(rows.end..).collect();
     arguments.extend(padding);
-    arguments.extend(rest);
-    padded
+    arguments.extend(arguments_after);
+    padded_count
 }
 
 /// The columns of some rows, each as the text of an array.
@@ -440,10 +436,10 @@ fn push_element(text: &mut String, value: &Argument) {
             text.push('"');
             for part in value.split_inclusive(['"', '\\']) {
                 match part.strip_suffix(['"', '\\']) {
-                    Some(plain) => {
-                        text.push_str(plain);
+                    Some(plain_char) => {
+                        text.push_str(plain_char);
                         text.push('\\');
-                        text.push_str(&part[plain.len()..]);
+                        text.push_str(&part[plain_char.len()..]);
                     }
                     None => text.push_str(part),
                 }

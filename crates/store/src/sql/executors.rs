@@ -1,4 +1,4 @@
-//! Executors and their sessions.
+//! The trait `Executors` in SQL.
 
 use std::time::Duration;
 
@@ -162,7 +162,7 @@ impl Executors for SqlStore {
             let mut opened_at = now;
             if tx.execute(insert).await? == 0 {
                 opened_at = now.max(tx.previous_opened_at(token, executor.id).await? + Duration::from_millis(1));
-                let reopen = Query::new(&REOPEN_SESSION)
+                let query = Query::new(&REOPEN_SESSION)
                     .int(token.epoch)
                     .int(executor.app.get())
                     .at(opened_at)
@@ -170,7 +170,7 @@ impl Executors for SqlStore {
                     .opt_text(process.as_deref())
                     .int(token.node.get())
                     .int(executor.id.get());
-                tx.execute_all(reopen, 1).await?;
+                tx.execute_all(query, 1).await?;
             }
             Ok(Some(opened_at))
         })
@@ -217,14 +217,14 @@ impl Executors for SqlStore {
 
     async fn executor_proof(&self, id: ExecutorId) -> Result<Option<ExecutorProof>> {
         let row = self.row(Query::new(&READ_EXECUTOR_PROOF).int(id.get())).await?;
-        let proof = |row: &AnyRow| {
+        let executor_proof = |row: &AnyRow| {
             let mut columns = Reader::new(row, "executor");
             let app = AppId::new(columns.int("app_id")?);
             let secret_hash = columns.opt_text("secret_hash")?;
             let predecessor = columns.opt_int("predecessor_id")?.map(ExecutorId::new);
             Ok(ExecutorProof { app, secret_hash, predecessor })
         };
-        row.as_ref().map(proof).transpose()
+        row.as_ref().map(executor_proof).transpose()
     }
 
     async fn executor_successors(&self, id: ExecutorId, limit: u32) -> Result<Vec<ExecutorId>> {
@@ -234,7 +234,7 @@ impl Executors for SqlStore {
 
     async fn seen_executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<SeenExecutor>> {
         let query = Query::new(&READ_SEEN_EXECUTORS).at(since).int(namespace.get());
-        let seen = |row: &AnyRow| {
+        let seen_executor = |row: &AnyRow| {
             let mut columns = Reader::new(row, "executor");
             Ok(SeenExecutor {
                 id: ExecutorId::new(columns.int("id")?),
@@ -243,16 +243,16 @@ impl Executors for SqlStore {
                 last_seen_at: columns.at("last_seen_at_ms")?,
             })
         };
-        self.rows(query).await?.iter().map(seen).collect()
+        self.rows(query).await?.iter().map(seen_executor).collect()
     }
 
     async fn executors_by_id(&self, ids: &[ExecutorId], since: Timestamp) -> Result<Vec<ExecutorRecord>> {
-        let mut found = Vec::new();
+        let mut executors = Vec::new();
         for chunk in ids.chunks(CHUNK_MAX) {
             let query = Query::new(&READ_EXECUTORS_BY_ID).at(since).list(chunk.iter().map(|id| id.get()));
-            found.extend(self.rows(query).await?.iter().map(executor).collect::<Result<Vec<_>>>()?);
+            executors.extend(self.rows(query).await?.iter().map(executor).collect::<Result<Vec<_>>>()?);
         }
-        Ok(found)
+        Ok(executors)
     }
 
     async fn forget_executors(&self, seen_before: Timestamp, limit: u32) -> Result<u64> {
@@ -262,10 +262,10 @@ impl Executors for SqlStore {
             "executor",
             "id",
         )?;
-        let mut removed = 0;
+        let mut removed_count = 0;
         if !sessions.is_empty() {
             let query = Query::new(&DELETE_OLD_SESSIONS).list(sessions.into_iter()).at(seen_before);
-            removed += self.execute(query).await?;
+            removed_count += self.execute(query).await?;
         }
         let executors = read_ids(
             &self.rows(Query::new(&READ_OLD_EXECUTORS).at(seen_before).int(limit.into())).await?,
@@ -273,9 +273,9 @@ impl Executors for SqlStore {
             "id",
         )?;
         if !executors.is_empty() {
-            removed += self.execute(Query::new(&DELETE_OLD_EXECUTORS).list(executors.into_iter())).await?;
+            removed_count += self.execute(Query::new(&DELETE_OLD_EXECUTORS).list(executors.into_iter())).await?;
         }
-        Ok(removed)
+        Ok(removed_count)
     }
 }
 

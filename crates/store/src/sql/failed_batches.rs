@@ -26,7 +26,7 @@ const READ_PACKET_MAX: Statement = Statement {
 /// The batches that failed, by operation and first row.
 #[derive(Debug)]
 pub(super) struct FailedBatches {
-    known: Mutex<BTreeMap<(&'static str, i64), FailedBatch>>,
+    batches: Mutex<BTreeMap<(&'static str, i64), FailedBatch>>,
     /// Number of failures after which a batch is halved.
     halve_after: u32,
 }
@@ -41,7 +41,7 @@ struct FailedBatch {
 
 impl FailedBatches {
     pub(super) fn new(halve_after: u32) -> Self {
-        Self { known: Mutex::default(), halve_after: halve_after.max(1) }
+        Self { batches: Mutex::default(), halve_after: halve_after.max(1) }
     }
 
     /// Maximum number of rows in one transaction, and in one statement, of this batch.
@@ -49,19 +49,19 @@ impl FailedBatches {
         self.lock().get(&(operation, first)).map_or(usize::MAX, |batch| batch.rows_max)
     }
 
-    pub(super) fn passed(&self, operation: &'static str, first: i64) {
+    pub(super) fn record_success(&self, operation: &'static str, first: i64) {
         self.lock().remove(&(operation, first));
     }
 
     /// Counts a failure of a batch of `row_count` rows. Returns how often the batch has failed with a single row; 0 while it has several
     /// rows.
     fn count_failure(&self, operation: &'static str, first: i64, row_count: usize) -> u32 {
-        let mut known = self.lock();
+        let mut batches = self.lock();
         // A batch that is in the list takes no further room, and keeps its count.
-        if known.len() >= FAILED_BATCH_MAX && !known.contains_key(&(operation, first)) {
-            known.pop_first();
+        if batches.len() >= FAILED_BATCH_MAX && !batches.contains_key(&(operation, first)) {
+            batches.pop_first();
         }
-        let batch = known.entry((operation, first)).or_insert(FailedBatch { rows_max: row_count, failed_count: 0 });
+        let batch = batches.entry((operation, first)).or_insert(FailedBatch { rows_max: row_count, failed_count: 0 });
         batch.rows_max = batch.rows_max.min(row_count);
         batch.failed_count = batch.failed_count.saturating_add(1);
         if batch.rows_max <= 1 {
@@ -76,7 +76,7 @@ impl FailedBatches {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(&'static str, i64), FailedBatch>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -95,8 +95,8 @@ impl SqlStore {
         }
         // A single row must fail twice as often as a batch before it is blamed, because the database may break every connection for a
         // while.
-        let alone = self.failed_batches.count_failure(operation, first, row_count);
-        failure::ends_connection(error) && alone >= self.failed_batches.halve_after.saturating_mul(2)
+        let single_row_failure_count = self.failed_batches.count_failure(operation, first, row_count);
+        failure::ends_connection(error) && single_row_failure_count >= self.failed_batches.halve_after.saturating_mul(2)
     }
 
     /// Whether the database answers a short statement. This also updates the known packet limit.
@@ -121,7 +121,6 @@ impl SqlStore {
         Ok(())
     }
 
-    /// The maximum size of a statement.
     pub(super) fn statement_size(&self) -> StatementSize {
         let bytes = self.statement_size.bytes.min(self.packet_bytes.load(Ordering::Relaxed));
         StatementSize { bytes, ..self.statement_size }
@@ -141,7 +140,7 @@ mod tests {
             sizes.push((row_count, failed_batches.count_failure("finish", 7, row_count)));
         }
         assert_eq!(sizes, [(5, 0), (5, 0), (2, 0), (2, 0), (1, 1), (1, 2), (1, 3), (1, 4)]);
-        failed_batches.passed("finish", 7);
+        failed_batches.record_success("finish", 7);
         assert_eq!(failed_batches.rows_max("finish", 7), usize::MAX);
     }
 

@@ -12,11 +12,10 @@ pub(super) enum Failure {
     Contention,
     /// The database cannot be reached, is shutting down, or is full.
     Unavailable,
-    /// A row violates a key.
     Duplicate,
     /// A value does not fit its column.
     Data,
-    /// The statement is wrong.
+    /// The database rejects the statement itself.
     Statement,
 }
 
@@ -121,7 +120,7 @@ pub(super) fn is_forbidden(database: &dyn sqlx::error::DatabaseError) -> bool {
     }
 }
 
-/// Derives the state of the whole database from an error.
+/// The state of the whole database that an error shows.
 pub(super) fn trouble_kind(error: &Error) -> DatabaseTroubleKind {
     match error {
         Error::PoolTimedOut | Error::PoolClosed => DatabaseTroubleKind::Connections,

@@ -31,9 +31,9 @@ const READ_NOTICES: Statement =
 
 impl SqlStore {
     pub(super) async fn read_message_subjects(&self, messages: &[MessageId]) -> Result<Vec<(MessageId, String)>> {
-        let max = usize::try_from(DELIVERY_COUNT_MAX).unwrap_or(usize::MAX);
+        let message_count_max = usize::try_from(DELIVERY_COUNT_MAX).unwrap_or(usize::MAX);
         let mut subjects = Vec::new();
-        for chunk in messages[..messages.len().min(max)].chunks(CHUNK_MAX) {
+        for chunk in messages[..messages.len().min(message_count_max)].chunks(CHUNK_MAX) {
             for row in self.rows(Query::new(&READ_NOTICES).list(chunk.iter().map(|id| id.get()))).await? {
                 let mut columns = Reader::new(&row, "alert_message");
                 let id = MessageId::new(columns.int("id")?);

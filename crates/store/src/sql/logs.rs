@@ -1,4 +1,4 @@
-//! Logs of runs.
+//! The trait `Logs` in SQL.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use super::{SqlStore, failure, transact};
 use crate::logs::{ChunkSize, LogChunk, LogRange, RemovedLogs, removed_line};
 use crate::{Logs, Result, log_codec};
 
-/// Maximum size of one statement, in bytes. Far below the size of a packet that a server accepts.
+/// Maximum size of one statement, in bytes. Much smaller than the packets that a database accepts.
 const BYTES_MAX: usize = 1 << 20;
 
 /// Size of the lines, in bytes, after which one call reads no more chunks.
@@ -138,21 +138,21 @@ impl Logs for SqlStore {
 
     async fn log_cut(&self, namespace: NamespaceId, bytes: u64) -> Result<Option<RunId>> {
         let mut room = i64::try_from(bytes).unwrap_or(i64::MAX);
-        let mut before = i64::MAX;
+        let mut before_run = i64::MAX;
         loop {
-            let query = Query::new(&SUM_LOG_SIZES).int(namespace.get()).int(before).int(SIZE_PAGE.into());
+            let query = Query::new(&SUM_LOG_SIZES).int(namespace.get()).int(before_run).int(SIZE_PAGE.into());
             let Some(row) = self.row(query).await? else { return Ok(None) };
             let mut columns = Reader::new(&row, "run_log");
-            let (first, sum) = (columns.int("run_id")?, columns.int("byte_count")?);
-            if first == 0 {
+            let (first_run, sum) = (columns.int("run_id")?, columns.int("byte_count")?);
+            if first_run == 0 {
                 return Ok(None);
             }
             if sum > room {
-                return self.find_cut(namespace, before, room).await;
+                return self.find_cut(namespace, before_run, room).await;
             }
             // If the page cuts the chunks of its first run, the remaining chunks are not counted. These are a few in twenty thousand.
             room -= sum;
-            before = first;
+            before_run = first_run;
         }
     }
 
@@ -160,9 +160,9 @@ impl Logs for SqlStore {
         let limit = limit.clamp(1, u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
         let query = Query::new(&READ_LOGGED_RUNS).int(namespace.get()).int(range.after.get()).int(range.up_to.get());
         let ids = read_ids(&self.rows(query.int(limit.into())).await?, "run_log", "run_id")?;
-        let last = ids.last().copied().map(RunId::new);
+        let last_run = ids.last().copied().map(RunId::new);
         let runs = if ids.is_empty() { 0 } else { self.replace_logs(&ids, range).await? };
-        Ok(RemovedLogs { runs, last })
+        Ok(RemovedLogs { runs, last: last_run })
     }
 }
 
@@ -175,16 +175,16 @@ impl SqlStore {
             if locked_ids.is_empty() {
                 return Ok(0);
             }
-            let mut marks = Vec::new();
+            let mut mark_chunks = Vec::new();
             for row in tx.rows(Query::new(&COUNT_LINES).list(locked_ids.iter().copied())).await? {
                 let mut columns = Reader::new(&row, "run_log");
                 let (run, attempt) = (RunId::new(columns.int("run_id")?), columns.int32("attempt")?);
                 let lines = vec![removed_line(columns.int("line_count")?, range.now)];
-                marks.push(encode(&LogChunk { run, attempt, sequence: 0, lines }, None)?);
+                mark_chunks.push(encode(&LogChunk { run, attempt, sequence: 0, lines }, None)?);
             }
             let count = locked_ids.len();
             tx.execute(Query::new(&DELETE_CHUNKS).list(locked_ids.into_iter())).await?;
-            for part in marks.chunks(CHUNK_MAX) {
+            for part in mark_chunks.chunks(CHUNK_MAX) {
                 tx.execute(insert(part)).await?;
             }
             Ok(u64::try_from(count).unwrap_or(u64::MAX))

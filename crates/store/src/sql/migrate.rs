@@ -25,7 +25,7 @@ const MIGRATIONS_TABLE: &str = "_sqlx_migrations";
 
 /// How often a waiting server checks whether the other server has finished its migration.
 const CHECK_PERIOD: Duration = Duration::from_millis(200);
-/// Pause of a migration before it tries a table in use again.
+/// Pause before a migration tries again to change a table that is in use.
 const TABLE_PAUSE: Duration = Duration::from_secs(1);
 /// Number of tries. Each waits for the table as long as the lock timeouts of the settings below allow.
 const TABLE_TRY_COUNT: u32 = 20;
@@ -67,14 +67,14 @@ pub(super) async fn run(
                 tracing::warn!(%error, "a table is in use by a long transaction of another client; the migration tries again");
                 tokio::time::sleep(TABLE_PAUSE).await;
             }
-            done => return done,
+            result => return result,
         }
     }
     match try_once(connection, (dialect, are_sessions_shared), config).await {
         Err(OpenError::Migrate(source)) if failure::classify(&source) == Failure::Contention => {
             Err(OpenError::TableInUse { source })
         }
-        done => done,
+        result => result,
     }
 }
 
@@ -115,8 +115,8 @@ async fn lock(connection: &mut AnyConnection, statement: &'static str, wait: Dur
     let checks = wait.as_millis() / CHECK_PERIOD.as_millis();
     for check in 0..=checks {
         let row = connection.fetch_one(statement).await.map_err(OpenError::Migrate)?;
-        let locked: Option<i64> = row.try_get(0).map_err(OpenError::Migrate)?;
-        if locked == Some(1) {
+        let lock_result: Option<i64> = row.try_get(0).map_err(OpenError::Migrate)?;
+        if lock_result == Some(1) {
             return Ok(());
         }
         if check == 0 {
@@ -132,7 +132,7 @@ async fn migrate(
     (dialect, builds_indexes_first): (Dialect, bool),
     server_version: &str,
 ) -> Result<(), OpenError> {
-    let known = match dialect {
+    let migrations = match dialect {
         Dialect::Sqlite => &SQLITE,
         Dialect::Postgres => &POSTGRES,
         Dialect::MySql => &MYSQL,
@@ -142,18 +142,20 @@ async fn migrate(
         connection.execute(FORGET_INTERRUPTED_MYSQL).await.map_err(OpenError::Migrate)?;
     }
     rondel_failpoint::pass("migrate.begun");
-    let applied = connection.list_applied_migrations(MIGRATIONS_TABLE).await.map_err(migrate_error)?;
-    let applied: BTreeMap<i64, Vec<u8>> =
-        applied.into_iter().map(|migration| (migration.version, migration.checksum.into_owned())).collect();
-    let changed = known.iter().find(|known| applied.get(&known.version).is_some_and(|sum| **sum != *known.checksum));
-    if let Some(changed) = changed {
-        return Err(OpenError::OtherMigration { version: changed.version });
+    let applied_migrations = connection.list_applied_migrations(MIGRATIONS_TABLE).await.map_err(migrate_error)?;
+    let checksums: BTreeMap<i64, Vec<u8>> =
+        applied_migrations.into_iter().map(|migration| (migration.version, migration.checksum.into_owned())).collect();
+    let changed_migration = migrations
+        .iter()
+        .find(|migration| checksums.get(&migration.version).is_some_and(|sum| **sum != *migration.checksum));
+    if let Some(changed_migration) = changed_migration {
+        return Err(OpenError::OtherMigration { version: changed_migration.version });
     }
-    if !applied.is_empty() {
+    if !checksums.is_empty() {
         check_compatible(connection, server_version).await?;
     }
-    let newest = applied.keys().next_back().copied();
-    let newest_known = known.iter().map(|migration| migration.version).max();
+    let newest = checksums.keys().next_back().copied();
+    let newest_known = migrations.iter().map(|migration| migration.version).max();
     if newest > newest_known {
         tracing::warn!(
             schema = newest,
@@ -162,12 +164,12 @@ async fn migrate(
         );
     }
     let mut is_first = true;
-    for migration in known.iter().filter(|migration| !applied.contains_key(&migration.version)) {
+    for migration in migrations.iter().filter(|migration| !checksums.contains_key(&migration.version)) {
         if !is_first {
             rondel_failpoint::pass("next_migration.begun");
         }
         is_first = false;
-        if !applied.is_empty() {
+        if !checksums.is_empty() {
             tracing::info!(migration = migration.version, description = %migration.description, "migrating the database");
             if builds_indexes_first {
                 online_index::build(connection, migration.sql.as_str()).await?;
@@ -184,7 +186,7 @@ async fn check_compatible(connection: &mut AnyConnection, server_version: &str) 
     let row = connection.fetch_one(READ_MIN_SERVER).await.map_err(OpenError::Migrate)?;
     let min_server: String = row.try_get(0).map_err(OpenError::Migrate)?;
     if numbers(&min_server) > numbers(server_version) {
-        return Err(OpenError::TooNew { min_server, this: server_version.to_owned() });
+        return Err(OpenError::TooNew { min_server, this_server: server_version.to_owned() });
     }
     Ok(())
 }
@@ -198,8 +200,8 @@ fn migrate_error(error: MigrateError) -> OpenError {
 
 /// `1.2.3-beta` as numbers that can be compared. Anything after the numbers is ignored.
 fn numbers(version: &str) -> Vec<u64> {
-    let core = version.split(['-', '+']).next().unwrap_or_default();
-    core.split('.').map(|part| part.trim().parse().unwrap_or(0)).collect()
+    let release_numbers = version.split(['-', '+']).next().unwrap_or_default();
+    release_numbers.split('.').map(|part| part.trim().parse().unwrap_or(0)).collect()
 }
 
 #[cfg(test)]

@@ -161,9 +161,9 @@ impl SqlStore {
     }
 
     async fn begin(&self, operation: &'static str) -> Result<Tx<'_>> {
-        let (pools, begin) = (self.pools.current_pools(), AssertSqlSafe(Arc::clone(&self.sessions.begin)));
+        let (pools, begin_text) = (self.pools.current_pools(), AssertSqlSafe(Arc::clone(&self.sessions.begin_text)));
         let session = pools.write.acquire().await.map_err(|source| self.to_store_error(operation, source))?;
-        let inner = self.pools.answer(&pools, BeginTransaction::new(session, begin.into_sql_str())).await;
+        let inner = self.pools.answer(&pools, BeginTransaction::new(session, begin_text.into_sql_str())).await;
         let inner = inner.map_err(|source| self.to_store_error(operation, source))?;
         Ok(Tx { inner, store: self, pools, operation, size: self.statement_size() })
     }
@@ -216,13 +216,13 @@ impl SqlStore {
         let operation = query.statement.name;
         if self.sessions.are_shared {
             let mut tx = self.begin(operation).await?;
-            let done = tx.execute(query).await;
-            return tx.end(done).await;
+            let result = tx.execute(query).await;
+            return tx.end(result).await;
         }
         let pools = self.pools.current_pools();
         let mut session = pools.write.acquire().await.map_err(|source| self.to_store_error(operation, source))?;
-        let done = self.pools.answer(&pools, self.driver_query(query).execute(&mut *session)).await;
-        Ok(done.map_err(|source| self.to_store_error(operation, source))?.rows_affected())
+        let result = self.pools.answer(&pools, self.driver_query(query).execute(&mut *session)).await;
+        Ok(result.map_err(|source| self.to_store_error(operation, source))?.rows_affected())
     }
 }
 
@@ -234,7 +234,6 @@ struct Tx<'s> {
     store: &'s SqlStore,
     pools: Arc<Pools>,
     operation: &'static str,
-    /// The size of one statement.
     size: StatementSize,
 }
 
@@ -256,24 +255,24 @@ impl Tx<'_> {
     async fn execute(&mut self, query: Query) -> Result<u64> {
         let operation = query.statement.name;
         let work = self.inner.execute(self.store.driver_query(query));
-        let done = self.store.pools.answer(&self.pools, work).await;
-        Ok(done.map_err(|source| self.store.to_store_error(operation, source))?.rows_affected())
+        let result = self.store.pools.answer(&self.pools, work).await;
+        Ok(result.map_err(|source| self.store.to_store_error(operation, source))?.rows_affected())
     }
 
     /// Executes a statement that must write `expected` rows, which this transaction has locked.
     async fn execute_all(&mut self, query: Query, expected: usize) -> Result<()> {
         let operation = query.statement.name;
-        let found = self.execute(query).await?;
-        if usize::try_from(found).is_ok_and(|found| found == expected) {
+        let changed_rows = self.execute(query).await?;
+        if usize::try_from(changed_rows).is_ok_and(|changed_rows| changed_rows == expected) {
             return Ok(());
         }
-        Err(failure::unexpected_count(operation, expected, found))
+        Err(failure::unexpected_count(operation, expected, changed_rows))
     }
 
     /// Commits the transaction, or rolls it back.
-    async fn end<T>(self, done: Result<T>) -> Result<T> {
+    async fn end<T>(self, result: Result<T>) -> Result<T> {
         let Self { inner, store, pools, operation, .. } = self;
-        match done {
+        match result {
             Ok(value) => {
                 rondel_failpoint::try_pass(operation, "written")
                     .map_err(|injected| injected_error(operation, injected))?;

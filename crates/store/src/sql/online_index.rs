@@ -19,8 +19,8 @@ const WAIT_FOR_TABLES: &str = "SET lock_timeout = '2s'";
 #[derive(Debug, PartialEq, Eq)]
 struct Index<'a> {
     name: &'a str,
-    /// The statement after the name.
-    rest: &'a str,
+    /// The part of the statement after the name.
+    definition: &'a str,
 }
 
 /// Builds the indexes that a migration makes with `IF NOT EXISTS`.
@@ -33,10 +33,10 @@ pub(super) async fn build(connection: &mut AnyConnection, migration: &str) -> Re
         tracing::info!(index = index.name, "building an index while servers are running");
         connection.execute(WAIT_FOR_TRANSACTIONS).await.map_err(OpenError::Migrate)?;
         drop_half_built(connection, index.name).await?;
-        let statement = format!("CREATE INDEX CONCURRENTLY IF NOT EXISTS {} {}", index.name, index.rest);
-        let built = connection.execute(AssertSqlSafe(statement)).await;
+        let statement = format!("CREATE INDEX CONCURRENTLY IF NOT EXISTS {} {}", index.name, index.definition);
+        let result = connection.execute(AssertSqlSafe(statement)).await;
         connection.execute(WAIT_FOR_TABLES).await.map_err(OpenError::Migrate)?;
-        match built {
+        match result {
             Ok(_) => {}
             Err(source) if failure::classify(&source) == Failure::Contention => {
                 return Err(OpenError::TableInUse { source });
@@ -72,8 +72,8 @@ fn without_comments(migration: &str) -> String {
 fn indexes(text: &str) -> impl Iterator<Item = Index<'_>> {
     let statements = text.split(';').filter_map(|statement| statement.trim().strip_prefix(CREATE_INDEX));
     statements.filter_map(|statement| {
-        let (name, rest) = statement.trim().split_once(' ')?;
-        Some(Index { name, rest: rest.trim() })
+        let (name, definition) = statement.trim().split_once(' ')?;
+        Some(Index { name, definition: definition.trim() })
     })
 }
 
@@ -89,8 +89,10 @@ mod tests {
              CREATE INDEX IF NOT EXISTS two ON a (b, c);\n",
         );
         let found: Vec<Index<'_>> = indexes(&text).collect();
-        let (one, two) =
-            (Index { name: "one", rest: "ON a (b) WHERE b = 'x'" }, Index { name: "two", rest: "ON a (b, c)" });
+        let (one, two) = (
+            Index { name: "one", definition: "ON a (b) WHERE b = 'x'" },
+            Index { name: "two", definition: "ON a (b, c)" },
+        );
         assert_eq!(found, [one, two]);
     }
 }

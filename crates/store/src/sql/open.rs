@@ -116,14 +116,14 @@ async fn connect(
     options: &AnyConnectOptions,
     timeout: Duration,
 ) -> Result<AnyConnection, OpenError> {
-    let unreachable = |source| OpenError::Unreachable { url: url.to_string(), source };
+    let unreachable_error = |source| OpenError::Unreachable { url: url.to_string(), source };
     match tokio::time::timeout(timeout, AnyConnection::connect_with(options)).await {
         Ok(Ok(connection)) => Ok(connection),
         Ok(Err(sqlx::Error::Configuration(_))) => Err(OpenError::Url { url: url.to_string() }),
         Ok(Err(source)) => Err(connect_error(url, source)),
         Err(_) => {
             let message = format!("no answer within {}", rondel_core::time::format_duration(timeout));
-            Err(unreachable(sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, message))))
+            Err(unreachable_error(sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, message))))
         }
     }
 }
@@ -170,24 +170,24 @@ fn with_absolute_path(url: &DatabaseUrl) -> Result<DatabaseUrl, OpenError> {
 
 /// Takes the lock that reserves the file for this server. The lock lives as long as the returned file.
 fn lock_file(path: &Path) -> Result<File, OpenError> {
-    let failed = |path: &Path, source| OpenError::File { path: path_text(path), source };
-    let open = |path: &Path| owner_only().open(path).map_err(|source| failed(path, source));
-    let beside = |ending: &str| {
+    let file_error = |path: &Path, source| OpenError::File { path: path_text(path), source };
+    let open_file = |path: &Path| owner_only().open(path).map_err(|source| file_error(path, source));
+    let path_beside = |suffix: &str| {
         let mut name = path.as_os_str().to_owned();
-        name.push(ending);
+        name.push(suffix);
         PathBuf::from(name)
     };
     // SQLite creates its other files with the mode of the database file.
-    open(path)?;
-    let lock_path = beside(".lock");
-    let lock = open(&lock_path)?;
+    open_file(path)?;
+    let lock_path = path_beside(".lock");
+    let lock = open_file(&lock_path)?;
     match lock.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Err(OpenError::InUse { path: path_text(path) }),
-        Err(TryLockError::Error(source)) => return Err(failed(&lock_path, source)),
+        Err(TryLockError::Error(source)) => return Err(file_error(&lock_path, source)),
     }
-    for ending in ["", ".lock", "-journal", "-wal", "-shm"] {
-        remove_access_of_others(&beside(ending));
+    for suffix in ["", ".lock", "-journal", "-wal", "-shm"] {
+        remove_access_of_others(&path_beside(suffix));
     }
     Ok(lock)
 }
@@ -205,8 +205,8 @@ fn owner_only() -> OpenOptions {
 #[cfg(unix)]
 fn remove_access_of_others(path: &Path) {
     use std::os::unix::fs::PermissionsExt as _;
-    let Ok(found) = std::fs::metadata(path) else { return };
-    if found.permissions().mode() & 0o077 == 0 {
+    let Ok(metadata) = std::fs::metadata(path) else { return };
+    if metadata.permissions().mode() & 0o077 == 0 {
         return;
     }
     if let Err(error) = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)) {

@@ -1,4 +1,4 @@
-//! Webhooks, and messages that have not been delivered.
+//! The trait `Outbox` in SQL.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ const UPDATE_WEBHOOK: Statement = Statement {
 const DELETE_WEBHOOK: Statement =
     Statement { name: "delete_webhook", text: "DELETE FROM failure_webhook WHERE namespace_id = ?" };
 /// Shards are left out, because their broadcast is reported.
-const READ_REPORTED: Statement = Statement {
+const READ_REPORTED_RUNS: Statement = Statement {
     name: "read_reported",
     text: "SELECT run.id, run.namespace_id, namespace.name, job.name, run.status, run.reason, run.attempt, \
            run.trigger_kind, run.fire_at_ms, run.started_at_ms, run.finished_at_ms, run.executor, run.message, \
@@ -123,16 +123,16 @@ impl Outbox for SqlStore {
         }
         let mut due_ids = Vec::new();
         for namespace in self.due_namespaces(now, take).await? {
-            let each = i64::from(take.messages_per_namespace_max.min(TAKE_MESSAGES_PER_NAMESPACE_MAX));
-            for row in self.rows(Query::new(&FIND_DUE_OUTBOX).int(namespace).at(now).int(each)).await? {
+            let message_limit = i64::from(take.messages_per_namespace_max.min(TAKE_MESSAGES_PER_NAMESPACE_MAX));
+            for row in self.rows(Query::new(&FIND_DUE_OUTBOX).int(namespace).at(now).int(message_limit)).await? {
                 due_ids.push(Reader::new(&row, "outbox").int("id")?);
             }
         }
-        let mut taken = Vec::with_capacity(due_ids.len());
+        let mut leased_items = Vec::with_capacity(due_ids.len());
         for chunk in due_ids.chunks(CHUNK_MAX) {
-            taken.extend(transact!(self, "take_outbox", |tx| tx.take_outbox(chunk, now, take.hold).await)?);
+            leased_items.extend(transact!(self, "take_outbox", |tx| tx.take_outbox(chunk, now, take.hold).await)?);
         }
-        Ok(taken)
+        Ok(leased_items)
     }
 
     async fn drop_outbox(&self, ids: &[OutboxId]) -> Result<()> {
@@ -158,7 +158,7 @@ impl Tx<'_> {
         self.insert_dead_letters(runs).await?;
         for chunk in runs.chunks(CHUNK_MAX) {
             let mut messages = Vec::new();
-            for row in self.rows(Query::new(&READ_REPORTED).list(chunk.iter().map(|run| run.get()))).await? {
+            for row in self.rows(Query::new(&READ_REPORTED_RUNS).list(chunk.iter().map(|run| run.get()))).await? {
                 if let Some((message, now)) = run_message(&row)? {
                     messages.push((message.run, message.namespace, message.kind(), message.payload(now), now));
                 }
@@ -233,33 +233,33 @@ impl SqlStore {
     async fn due_namespaces(&self, now: Timestamp, take: TakeOutbox<'_>) -> Result<Vec<i64>> {
         let max = usize::try_from(TAKE_NAMESPACE_MAX).unwrap_or(usize::MAX);
         // No namespace has this id. It is in the list because a list needs at least one.
-        let mut excluded = vec![0];
-        excluded.extend(take.excluded_namespaces.iter().take(max).map(|namespace| namespace.get()));
-        let query = Query::new(&FIND_DUE_NAMESPACES).list(excluded.into_iter()).at(now);
+        let mut excluded_ids = vec![0];
+        excluded_ids.extend(take.excluded_namespaces.iter().take(max).map(|namespace| namespace.get()));
+        let query = Query::new(&FIND_DUE_NAMESPACES).list(excluded_ids.into_iter()).at(now);
         let rows = self.rows(query.int(take.namespace_max.min(TAKE_NAMESPACE_MAX).into())).await?;
         rows.iter().map(|row| Reader::new(row, "namespace").int("id")).collect()
     }
 
     fn seal_webhook(&self, column: SealedColumn, namespace: NamespaceId, text: &str) -> Result<String> {
-        let failed = |message: String| failure::refused("seal_webhook", &message);
-        self.sealer.seal(&column.seal_context(namespace), text).map_err(failed)
+        let seal_failure = |message: String| failure::refused("seal_webhook", &message);
+        self.sealer.seal(&column.seal_context(namespace), text).map_err(seal_failure)
     }
 
     fn webhook(&self, namespace: NamespaceId, row: &AnyRow) -> Result<FailureWebhook> {
         let mut columns = Reader::new(row, "failure_webhook");
-        let mut opened = |column: SealedColumn| {
-            let stored = columns.text(column.as_str())?;
+        let mut open_column = |column: SealedColumn| {
+            let sealed_text = columns.text(column.as_str())?;
             let corrupt = |message| StoreError::Corrupt {
                 table: "failure_webhook",
                 column: column.as_str(),
                 id: namespace.get(),
                 message,
             };
-            self.sealer.open(&column.seal_context(namespace), &stored).map_err(corrupt)
+            self.sealer.open(&column.seal_context(namespace), &sealed_text).map_err(corrupt)
         };
         Ok(FailureWebhook {
-            url: opened(SealedColumn::Url)?,
-            secret: opened(SealedColumn::Secret)?,
+            url: open_column(SealedColumn::Url)?,
+            secret: open_column(SealedColumn::Secret)?,
             created_at: columns.at("created_at_ms")?,
             updated_at: columns.at("updated_at_ms")?,
         })
@@ -272,8 +272,8 @@ impl SqlStore {
             let namespace = NamespaceId::new(columns.int("namespace_id").map_err(seal_error)?);
             let url = columns.text("url").map_err(seal_error)?;
             let secret = columns.text("secret").map_err(seal_error)?;
-            let sealed_url = self.sealed_again(SealedColumn::Url, namespace, &url)?;
-            let sealed_secret = self.sealed_again(SealedColumn::Secret, namespace, &secret)?;
+            let sealed_url = self.reseal(SealedColumn::Url, namespace, &url)?;
+            let sealed_secret = self.reseal(SealedColumn::Secret, namespace, &secret)?;
             if sealed_url == url && sealed_secret == secret {
                 continue;
             }
@@ -283,21 +283,21 @@ impl SqlStore {
         Ok(())
     }
 
-    /// The text that replaces `stored`. The same text, unless it is plain or sealed with an old key.
-    fn sealed_again(
+    /// The text that replaces `sealed_text`. The same text, unless it is plain or sealed with an old key.
+    fn reseal(
         &self,
         column: SealedColumn,
         namespace: NamespaceId,
-        stored: &str,
+        sealed_text: &str,
     ) -> std::result::Result<String, OpenError> {
         let name = column.as_str();
-        let opened =
-            self.sealer.open(&column.seal_context(namespace), stored).map_err(|reason| OpenError::SecretKey {
+        let plain_text =
+            self.sealer.open(&column.seal_context(namespace), sealed_text).map_err(|reason| OpenError::SecretKey {
                 message: format!("the {name} of the failure webhook of namespace {namespace} cannot be read: {reason}"),
             })?;
-        match self.sealer.is_stale(stored) {
-            true => self.seal_webhook(column, namespace, &opened).map_err(seal_error),
-            false => Ok(stored.to_owned()),
+        match self.sealer.is_stale(sealed_text) {
+            true => self.seal_webhook(column, namespace, &plain_text).map_err(seal_error),
+            false => Ok(sealed_text.to_owned()),
         }
     }
 }
@@ -332,7 +332,7 @@ fn run_message(row: &AnyRow) -> Result<Option<(RunMessage, Timestamp)>> {
     };
     message.detail = columns.opt_text("detail")?.map(|text| Box::new(ReasonDetail::from_json(&text)));
     let (span_end_at, span_count) = (columns.opt_at("span_end_at_ms")?, columns.int("span_count")?);
-    message.span = span_end_at.map(|last| (last, span_count));
+    message.span = span_end_at.map(|last_at| (last_at, span_count));
     message.app_name = columns.text("name")?;
     let spec = columns.opt_text("spec")?.unwrap_or_default();
     let is_wanted = is_failure(message.status) || message.reason.is_some_and(|reason| reports_skip(&spec, reason));

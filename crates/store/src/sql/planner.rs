@@ -9,7 +9,7 @@ use super::dialect::Dialect;
 use super::query::{Query, Reader, Statement};
 use crate::Result;
 
-const FIND_OUTGROWN: Statement = Statement {
+const FIND_OUTGROWN_TABLES: Statement = Statement {
     name: "find_outgrown",
     text: "SELECT CAST(counted.relname AS TEXT) AS name FROM pg_stat_user_tables live \
            JOIN pg_class counted ON counted.oid = live.relid \
@@ -19,7 +19,7 @@ const FIND_OUTGROWN: Statement = Statement {
            / CAST(current_setting('block_size') AS BIGINT)) ELSE 0 END",
 };
 /// The tables that grow with jobs and runs. A table that is already being analyzed is skipped, not waited for.
-const ANALYZE: [(&str, Statement); 5] = [
+const ANALYZE_TABLES: [(&str, Statement); 5] = [
     ("job", Statement { name: "count_job", text: "ANALYZE (SKIP_LOCKED) job" }),
     ("job_due", Statement { name: "count_job_due", text: "ANALYZE (SKIP_LOCKED) job_due" }),
     ("job_version", Statement { name: "count_job_version", text: "ANALYZE (SKIP_LOCKED) job_version" }),
@@ -33,9 +33,9 @@ impl SqlStore {
         if self.statements.dialect() != Dialect::Postgres {
             return Ok(());
         }
-        for row in self.rows(Query::new(&FIND_OUTGROWN)).await? {
+        for row in self.rows(Query::new(&FIND_OUTGROWN_TABLES)).await? {
             let table = Reader::new(&row, "pg_class").text("name")?;
-            if let Some((_, analyze)) = ANALYZE.iter().find(|(name, _)| *name == table) {
+            if let Some((_, analyze)) = ANALYZE_TABLES.iter().find(|(name, _)| *name == table) {
                 self.execute(Query::new(analyze)).await?;
                 tracing::debug!(table, "the database analyzed a table that had outgrown its statistics");
             }

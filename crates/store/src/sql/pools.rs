@@ -18,7 +18,7 @@ use super::session::{ANSWER_MARGIN, Sessions};
 
 /// The sessions in use.
 pub(super) struct Pools {
-    /// SQLite: the one writer.
+    /// The sessions that write. On SQLite there is one.
     pub(super) write: AnyPool,
     pub(super) read: AnyPool,
     /// Whether other pools have replaced these; all work in these then ends.
@@ -28,10 +28,10 @@ pub(super) struct Pools {
 impl Pools {
     /// Awaits work in these sessions. The work ends with an error if the sessions are replaced.
     async fn until_replaced<T>(&self, work: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
-        let mut replaced = self.is_replaced.subscribe();
+        let mut replacements = self.is_replaced.subscribe();
         tokio::select! {
             done = work => done,
-            _ = replaced.wait_for(|is_replaced| *is_replaced) => Err(no_answer()),
+            _ = replacements.wait_for(|is_replaced| *is_replaced) => Err(no_answer()),
         }
     }
 }
@@ -60,9 +60,9 @@ impl LivePools {
         sizes: (u32, u32),
         statement_timeout: Option<Duration>,
     ) -> Self {
-        let current = RwLock::new(Arc::new(pools(&sessions, &options, sizes)));
+        let current_pools = RwLock::new(Arc::new(pools(&sessions, &options, sizes)));
         let answer_within = statement_timeout.map(|timeout| timeout + ANSWER_MARGIN);
-        Self { current, sessions, options, sizes, answer_within }
+        Self { current: current_pools, sessions, options, sizes, answer_within }
     }
 
     pub(super) fn current_pools(&self) -> Arc<Pools> {
@@ -77,7 +77,7 @@ impl LivePools {
     ) -> sqlx::Result<T> {
         let Some(limit) = self.answer_within else { return work.await };
         match timeout(limit, pools.until_replaced(work)).await {
-            Ok(done) => done,
+            Ok(result) => result,
             Err(_) => {
                 self.replace(pools, limit);
                 Err(no_answer())
@@ -94,20 +94,20 @@ impl LivePools {
         if self.answer_within.is_none() { work.await } else { pools.until_replaced(work).await }
     }
 
-    /// Replaces these pools by new ones, if they are still in use.
-    fn replace(&self, silent: &Arc<Pools>, limit: Duration) {
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        if !Arc::ptr_eq(&current, silent) {
+    /// Replaces these pools, which do not answer, by new ones, if they are still in use.
+    fn replace(&self, silent_pools: &Arc<Pools>, limit: Duration) {
+        let mut current_pools = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        if !Arc::ptr_eq(&current_pools, silent_pools) {
             return;
         }
         tracing::warn!(?limit, "the database did not answer a statement in time; replacing all connections");
-        *current = Arc::new(pools(&self.sessions, &self.options, self.sizes));
-        drop(current);
-        silent.is_replaced.send_replace(true);
+        *current_pools = Arc::new(pools(&self.sessions, &self.options, self.sizes));
+        drop(current_pools);
+        silent_pools.is_replaced.send_replace(true);
         // A pool whose `close` was called gives out no session and drops those that are returned. That does not require awaiting the
         // future.
-        drop(silent.write.close());
-        drop(silent.read.close());
+        drop(silent_pools.write.close());
+        drop(silent_pools.read.close());
     }
 }
 

@@ -1,4 +1,4 @@
-//! Pump jobs and their items.
+//! The trait `Pumps` in SQL.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -106,13 +106,13 @@ impl Pumps for SqlStore {
     }
 
     async fn pump_roots(&self, job: JobId, now: Timestamp, limit: u32) -> Result<Vec<Run>> {
-        let newest = Query::new(&READ_PUMP_ROOTS).int(job.get()).at(now).int(limit.into());
-        let mut roots = rows::runs(&self.rows(newest).await?)?;
+        let newest_roots = Query::new(&READ_PUMP_ROOTS).int(job.get()).at(now).int(limit.into());
+        let mut roots = rows::runs(&self.rows(newest_roots).await?)?;
         if roots.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
-            let open = Query::new(&READ_OPEN_PUMP_ROOTS).int(job.get()).int(OPEN_ROOTS_MAX.into());
-            let open = rows::runs(&self.rows(open).await?)?;
-            let known: BTreeSet<RunId> = roots.iter().map(|root| root.id).collect();
-            roots.extend(open.into_iter().filter(|root| !known.contains(&root.id) && has_come(root, now)));
+            let query = Query::new(&READ_OPEN_PUMP_ROOTS).int(job.get()).int(OPEN_ROOTS_MAX.into());
+            let open_roots = rows::runs(&self.rows(query).await?)?;
+            let known_ids: BTreeSet<RunId> = roots.iter().map(|root| root.id).collect();
+            roots.extend(open_roots.into_iter().filter(|root| !known_ids.contains(&root.id) && has_come(root, now)));
             roots.sort_by_key(|root| std::cmp::Reverse((root.fire_at, root.cause)));
         }
         Ok(roots)
@@ -131,8 +131,8 @@ impl Pumps for SqlStore {
     ) -> Result<ChangedItems> {
         let mut result = ChangedItems::default();
         for part in split_by_item(changes, ITEMS_MAX) {
-            let made = transact!(self, "change_items", |tx| tx.change_items((token, job), &part, now).await)?;
-            match made {
+            let changed_items = transact!(self, "change_items", |tx| tx.change_items((token, job), &part, now).await)?;
+            match changed_items {
                 Some(applied_count) => result.applied_count += applied_count,
                 None => return Ok(ChangedItems { is_refused: true, ..result }),
             }
@@ -162,7 +162,6 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Deletes the items of a job that is deleted.
     pub(in crate::sql) async fn delete_items(&mut self, job: JobId) -> Result<()> {
         self.execute(Query::new(&DELETE_ITEMS).int(job.get())).await?;
         Ok(())
@@ -181,17 +180,20 @@ impl Tx<'_> {
         }
         let names: BTreeSet<&str> = changes.iter().map(|(name, _)| name.as_str()).collect();
         let names: Vec<&str> = names.into_iter().collect();
-        let locked = self.rows(Query::new(&LOCK_ITEMS).int(job.get()).words(&names)).await?;
-        let before = locked.iter().map(item).collect::<Result<Vec<Item>>>()?;
-        let before: BTreeMap<String, Item> = before.into_iter().map(|item| (item.name.clone(), item)).collect();
-        let mut after = before.clone();
+        let locked_items = self.rows(Query::new(&LOCK_ITEMS).int(job.get()).words(&names)).await?;
+        let old_items = locked_items.iter().map(item).collect::<Result<Vec<Item>>>()?;
+        let items_before: BTreeMap<String, Item> =
+            old_items.into_iter().map(|item| (item.name.clone(), item)).collect();
+        let mut after = items_before.clone();
         let applied_count = changes.iter().filter(|(name, change)| apply_change(&mut after, name, change, now)).count();
-        for name in before.keys().filter(|name| !after.contains_key(*name)) {
+        for name in items_before.keys().filter(|name| !after.contains_key(*name)) {
             self.execute_all(Query::new(&DELETE_ITEM).int(job.get()).text(name), 1).await?;
         }
-        let changed: Vec<&Item> = after.values().filter(|item| before.get(&item.name) != Some(item)).collect();
+        let changed_items: Vec<&Item> =
+            after.values().filter(|item| items_before.get(&item.name) != Some(item)).collect();
         let size = self.size;
-        for (write, _) in size.queries(&WRITE_ITEMS, &changed, |query, item| add_item(query.int(job.get()), item)) {
+        for (write, _) in size.queries(&WRITE_ITEMS, &changed_items, |query, item| add_item(query.int(job.get()), item))
+        {
             self.execute(write).await?;
         }
         Ok(Some(u64::try_from(applied_count).unwrap_or(u64::MAX)))
@@ -211,7 +213,7 @@ fn add_item(query: Query, item: &Item) -> Query {
         .int(item.sequence)
         .opt_text(checkpoint.as_deref());
     let query = add_counts(add_counts(query, item.before), item.counts);
-    query.int(item.per_minute.into()).opt_at(item.oldest_at).int(item.dry.into()).at(item.updated_at)
+    query.int(item.per_minute.into()).opt_at(item.oldest_at).int(item.is_dry.into()).at(item.updated_at)
 }
 
 fn item(row: &AnyRow) -> Result<Item> {
@@ -221,7 +223,7 @@ fn item(row: &AnyRow) -> Result<Item> {
     let owner = run.zip(attempt).map(|(run, attempt)| Owner { run: RunId::new(run), attempt });
     let (epoch, asked_at, sequence) = (columns.int("epoch")?, columns.opt_at("asked_at_ms")?, columns.int("sequence")?);
     let checkpoint = columns.opt_text("checkpoint")?;
-    let before = Counts {
+    let counts_before = Counts {
         fetches: columns.int("fetches_before")?,
         rows: columns.int("rows_before")?,
         done: columns.int("done_before")?,
@@ -240,11 +242,11 @@ fn item(row: &AnyRow) -> Result<Item> {
         asked_at,
         sequence,
         checkpoint,
-        before,
+        before: counts_before,
         counts,
         per_minute: u32::try_from(columns.int("per_minute")?).unwrap_or(0),
         oldest_at: columns.opt_at("oldest_at_ms")?,
-        dry: columns.int("is_dry")? == 1,
+        is_dry: columns.int("is_dry")? == 1,
         updated_at: columns.at("updated_at_ms")?,
     })
 }

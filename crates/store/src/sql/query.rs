@@ -14,10 +14,8 @@ use crate::StoreError;
 /// Maximum number of rows that one statement carries.
 pub(super) const CHUNK_MAX: usize = 512;
 
-/// The maximum size of one statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StatementSize {
-    /// Maximum number of rows.
     pub(super) rows: usize,
     /// Maximum size of the arguments, in bytes. A row that is larger is sent alone.
     pub(super) bytes: usize,
@@ -29,16 +27,16 @@ impl StatementSize {
     where
         A: Fn(Query, &T) -> Query,
     {
-        Queries { statement, size: self, rest: items, add }
+        Queries { statement, size: self, remaining_items: items, add }
     }
 }
 
-/// See [`StatementSize::queries`].
+/// The iterator of [`StatementSize::queries`].
 #[derive(Debug)]
 pub(super) struct Queries<'i, T, A> {
     statement: &'static Statement,
     size: StatementSize,
-    rest: &'i [T],
+    remaining_items: &'i [T],
     add: A,
 }
 
@@ -48,18 +46,18 @@ impl<'i, T, A: Fn(Query, &T) -> Query> Iterator for Queries<'i, T, A> {
     fn next(&mut self) -> Option<Self::Item> {
         let mut query = Query::new(self.statement);
         let (mut count, mut bytes) = (0, 0);
-        for item in self.rest.iter().take(self.size.rows.clamp(1, CHUNK_MAX)) {
-            let before = query.arguments.len();
+        for item in self.remaining_items.iter().take(self.size.rows.clamp(1, CHUNK_MAX)) {
+            let count_before = query.arguments.len();
             query = (self.add)(query, item);
-            bytes += query.arguments[before..].iter().map(Argument::bytes).sum::<usize>();
+            bytes += query.arguments[count_before..].iter().map(Argument::bytes).sum::<usize>();
             if count > 0 && bytes > self.size.bytes {
-                query.arguments.truncate(before);
+                query.arguments.truncate(count_before);
                 break;
             }
             count += 1;
         }
-        let (items, rest) = self.rest.split_at(count);
-        self.rest = rest;
+        let (items, remaining_items) = self.remaining_items.split_at(count);
+        self.remaining_items = remaining_items;
         query.batch = Some((0, count));
         (count > 0).then_some((query, items))
     }
@@ -68,9 +66,8 @@ impl<'i, T, A: Fn(Query, &T) -> Query> Iterator for Queries<'i, T, A> {
 /// A statement, before it is rendered for a database.
 #[derive(Debug)]
 pub(super) struct Statement {
-    /// Its name, for errors.
+    /// Names the statement in errors.
     pub(super) name: &'static str,
-    /// The SQL text, with arguments and marks.
     pub(super) text: &'static str,
 }
 
@@ -174,12 +171,12 @@ pub(super) struct Reader<'r> {
     row: &'r AnyRow,
     table: &'static str,
     /// The index of the column that is read next.
-    next: usize,
+    next_column: usize,
 }
 
 impl<'r> Reader<'r> {
     pub(super) fn new(row: &'r AnyRow, table: &'static str) -> Self {
-        Self { row, table, next: 0 }
+        Self { row, table, next_column: 0 }
     }
 
     /// An error about a column of this row. The first column is taken for the id of the row.
@@ -192,8 +189,8 @@ impl<'r> Reader<'r> {
     where
         T: sqlx::Decode<'r, sqlx::Any> + sqlx::Type<sqlx::Any>,
     {
-        let value = self.row.try_get(self.next).map_err(|error| self.corrupt(column, error));
-        self.next += 1;
+        let value = self.row.try_get(self.next_column).map_err(|error| self.corrupt(column, error));
+        self.next_column += 1;
         value
     }
 
@@ -235,24 +232,22 @@ impl<'r> Reader<'r> {
         self.get(column)
     }
 
-    /// A value of an enum, by its name.
+    /// The value of an enum in a column that has the value's word.
     pub(super) fn word<T: std::str::FromStr<Err = String>>(&mut self, column: &'static str) -> Result<T, StoreError> {
         self.text(column)?.parse().map_err(|message: String| self.corrupt(column, message))
     }
 
-    /// A JSON document.
     pub(super) fn json<T: DeserializeOwned>(&mut self, column: &'static str) -> Result<T, StoreError> {
         let text = self.text(column)?;
         serde_json::from_str(&text).map_err(|error| self.corrupt(column, error))
     }
 
-    /// A JSON document, or NULL.
     pub(super) fn opt_json<T: DeserializeOwned>(&mut self, column: &'static str) -> Result<Option<T>, StoreError> {
         let value = self.opt_text(column)?.map(|text| serde_json::from_str(&text)).transpose();
         value.map_err(|error| self.corrupt(column, error))
     }
 
-    /// A value of an enum, by its name, or NULL.
+    /// The value of an enum in a column that has the value's word, or NULL.
     pub(super) fn opt_word<T: std::str::FromStr<Err = String>>(
         &mut self,
         column: &'static str,

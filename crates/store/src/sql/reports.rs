@@ -1,4 +1,4 @@
-//! Failures by message, and schedules of reports.
+//! The trait `Reports` in SQL.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -84,15 +84,15 @@ const READ_FAILURES_IN_PRESENT_APPS: Statement = Statement {
         "failure_stat.job_id {in_list} AND failure_stat.app_id = (SELECT job.app_id FROM job WHERE job.id = failure_stat.job_id)"
     ),
 };
-pub(super) const READ_FAILING_WITH: Statement =
+pub(super) const READ_JOBS_OF_FAILURE: Statement =
     Statement { name: "read_failing_with", text: select_jobs!("failure_stat.namespace_id = ?") };
-const READ_FAILING_WITH_OF_APPS: Statement = Statement {
+const READ_JOBS_OF_FAILURE_OF_APPS: Statement = Statement {
     name: "read_failing_with_of_apps",
     text: select_jobs!("failure_stat.namespace_id = ? AND failure_stat.app_id {in_list}"),
 };
-pub(super) const READ_FAILING_WITH_OF_JOBS: Statement =
+pub(super) const READ_JOBS_OF_FAILURE_OF_JOBS: Statement =
     Statement { name: "read_failing_with_of_jobs", text: select_jobs!("failure_stat.job_id {in_list}") };
-const READ_FAILING_WITH_IN_PRESENT_APPS: Statement = Statement {
+const READ_JOBS_OF_FAILURE_IN_PRESENT_APPS: Statement = Statement {
     name: "read_failing_with_in_present_apps",
     text: select_jobs!(
         "failure_stat.job_id {in_list} AND failure_stat.app_id = (SELECT job.app_id FROM job WHERE job.id = failure_stat.job_id)"
@@ -122,7 +122,7 @@ pub(super) const DELETE_FAILURES_AT: Statement =
     Statement { name: "delete_failures_at", text: "DELETE FROM failure_stat WHERE job_id {in_list} AND day_at_ms = ?" };
 const READ_SCHEDULE: Statement =
     Statement { name: "read_report_schedule", text: select_schedule!("WHERE namespace_id = ?") };
-pub(super) const FIND_DUE: Statement = Statement {
+pub(super) const FIND_DUE_REPORTS: Statement = Statement {
     name: "find_due_reports",
     text: select_schedule!("WHERE next_at_ms <= ? ORDER BY next_at_ms, namespace_id LIMIT ?"),
 };
@@ -147,7 +147,7 @@ const DELETE_SCHEDULE_VERSION: Statement = Statement {
     name: "delete_report_schedule_version",
     text: "DELETE FROM report_schedule WHERE namespace_id = ? AND version = ?",
 };
-/// Changes nothing if another server has moved the schedule on, or a user has changed it.
+/// Changes nothing if another server has already set the next instant, or a user has changed the schedule.
 const MOVE_SCHEDULE: Statement = Statement {
     name: "move_report_schedule",
     text: "UPDATE report_schedule SET next_at_ms = ?, sent_at_ms = ? WHERE namespace_id = ? AND version = ? AND next_at_ms = ?",
@@ -160,15 +160,15 @@ impl Reports for SqlStore {
         let queries = queries_by_jobs(query, [&READ_FAILURES, &READ_FAILURES_OF_APPS], of_jobs);
         // A message that is rare in one part of a long list of jobs can be frequent in the whole list.
         let limit = if queries.len() > 1 { PART_COUNT_MAX } else { query.limit.min(MESSAGE_COUNT_MAX) };
-        let mut found: BTreeMap<i64, FailureMessage> = BTreeMap::new();
+        let mut messages_by_key: BTreeMap<i64, FailureMessage> = BTreeMap::new();
         let pair_limit = limit.saturating_mul(PAIRS_PER_MESSAGE).min(PAIR_COUNT_MAX);
         // Maximum number of runs of a pair that was not read.
         let mut unread_max = 0;
-        for read in queries {
-            let read = read.at(query.from).at(query.to).at(query.from).at(query.to).int(limit.into());
+        for part_query in queries {
+            let part_query = part_query.at(query.from).at(query.to).at(query.from).at(query.to).int(limit.into());
             let (mut pair_count, mut rarest) = (0, u64::MAX);
-            for row in self.rows(read.int(pair_limit.into())).await? {
-                if let Some(run_count) = add_row(&mut found, &row)? {
+            for row in self.rows(part_query.int(pair_limit.into())).await? {
+                if let Some(run_count) = add_row(&mut messages_by_key, &row)? {
                     (pair_count, rarest) = (pair_count + 1, rarest.min(run_count));
                 }
             }
@@ -176,8 +176,8 @@ impl Reports for SqlStore {
                 unread_max = unread_max.max(rarest);
             }
         }
-        found.retain(|_, message| message.job_count > 0);
-        let mut messages = most_frequent(found.into_values().collect(), query.limit);
+        messages_by_key.retain(|_, message| message.job_count > 0);
+        let mut messages = most_frequent(messages_by_key.into_values().collect(), query.limit);
         for message in messages.iter_mut().filter(|message| !message.has_final_jobs(unread_max)) {
             message.jobs.clear();
             for read in failing_with_queries(query) {
@@ -216,8 +216,8 @@ impl Reports for SqlStore {
             if expected.is_none_or(|expected| expected == 0) && tx.execute(insert).await? == 1 {
                 return Ok(ReportSaved::Created);
             }
-            let stored = tx.row(Query::new(&LOCK_SCHEDULE).int(namespace)).await?;
-            let version = stored.map(|row| Reader::new(&row, "report_schedule").int("version")).transpose()?;
+            let schedule_row = tx.row(Query::new(&LOCK_SCHEDULE).int(namespace)).await?;
+            let version = schedule_row.map(|row| Reader::new(&row, "report_schedule").int("version")).transpose()?;
             let version = version.unwrap_or_default();
             if version == 0 || expected.is_some_and(|expected| expected != version) {
                 return Ok(ReportSaved::Conflict(version));
@@ -240,20 +240,21 @@ impl Reports for SqlStore {
         if self.execute(delete).await? == 1 {
             return Ok(ReportDeleted::Deleted);
         }
-        let stored = self.report_schedule(namespace).await?.filter(|_| expected_version.is_some());
-        Ok(stored.map_or(ReportDeleted::NotFound, |stored| ReportDeleted::Conflict(stored.version)))
+        let stored_report = self.report_schedule(namespace).await?.filter(|_| expected_version.is_some());
+        Ok(stored_report
+            .map_or(ReportDeleted::NotFound, |stored_report| ReportDeleted::Conflict(stored_report.version)))
     }
 
     async fn due_reports(&self, now: Timestamp, limit: u32) -> Result<Vec<ScheduledReport>> {
-        let rows = self.rows(Query::new(&FIND_DUE).at(now).int(limit.min(DUE_COUNT_MAX).into())).await?;
+        let rows = self.rows(Query::new(&FIND_DUE_REPORTS).at(now).int(limit.min(DUE_COUNT_MAX).into())).await?;
         rows.iter().map(schedule).collect()
     }
 
     async fn write_report(&self, write: &ReportWrite<'_>) -> Result<bool> {
         transact!(self, "write_report", |tx| {
             let schedule = write.schedule;
-            let moved = Query::new(&MOVE_SCHEDULE).opt_at(write.next_at).at(write.now).int(schedule.namespace.get());
-            if tx.execute(moved.int(schedule.version).opt_at(schedule.next_at)).await? != 1 {
+            let query = Query::new(&MOVE_SCHEDULE).opt_at(write.next_at).at(write.now).int(schedule.namespace.get());
+            if tx.execute(query.int(schedule.version).opt_at(schedule.next_at)).await? != 1 {
                 return Ok(false);
             }
             if let Some(message) = write.message {
@@ -280,11 +281,12 @@ impl Tx<'_> {
                 gains.add(run, messages.get(&run.id.get()).and_then(|message| message.as_deref()));
             }
         }
-        let (jobs, first, last) = gains.range();
+        let (jobs, first_day, last_day) = gains.range();
         let jobs: Vec<JobId> = jobs.into_iter().collect();
         let mut known_keys = BTreeSet::new();
         for chunk in jobs.chunks(CHUNK_MAX) {
-            let read = Query::new(&READ_FAILURE_KEYS).list(chunk.iter().map(|job| job.get())).at(first).at(last);
+            let read =
+                Query::new(&READ_FAILURE_KEYS).list(chunk.iter().map(|job| job.get())).at(first_day).at(last_day);
             for row in self.rows(read).await? {
                 let mut columns = Reader::new(&row, "failure_stat");
                 known_keys.insert((
@@ -329,19 +331,20 @@ fn queries_by_jobs(
 }
 
 fn failing_with_queries(query: &FailureQuery<'_>) -> Vec<Query> {
-    let of_jobs = [&READ_FAILING_WITH_OF_JOBS, &READ_FAILING_WITH_IN_PRESENT_APPS];
-    queries_by_jobs(query, [&READ_FAILING_WITH, &READ_FAILING_WITH_OF_APPS], of_jobs)
+    let of_jobs = [&READ_JOBS_OF_FAILURE_OF_JOBS, &READ_JOBS_OF_FAILURE_IN_PRESENT_APPS];
+    queries_by_jobs(query, [&READ_JOBS_OF_FAILURE, &READ_JOBS_OF_FAILURE_OF_APPS], of_jobs)
 }
 
 /// Adds a row of [`select_failures`]. The row of a message adds its sums. The row of a pair adds the job to its message; the number of the
 /// pair's runs is returned. The rows may come in any order. A message for which only pairs have come has a `job_count` of 0.
-fn add_row(found: &mut BTreeMap<i64, FailureMessage>, row: &AnyRow) -> Result<Option<u64>> {
+fn add_row(messages: &mut BTreeMap<i64, FailureMessage>, row: &AnyRow) -> Result<Option<u64>> {
     let mut columns = Reader::new(row, "failure_stat");
     let (key, job) = (columns.int("fold_key")?, JobId::new(columns.int("job_id")?));
     let (run_count, job_count) = (count(columns.int("run_count")?), count(columns.int("job_count")?));
-    let newest = RunId::new(columns.int("newest_run_id")?);
-    let new = || FailureMessage { key, message: String::new(), count: 0, job_count: 0, jobs: Vec::new(), newest };
-    let message = found.entry(key).or_insert_with(new);
+    let newest_run = RunId::new(columns.int("newest_run_id")?);
+    let new =
+        || FailureMessage { key, message: String::new(), count: 0, job_count: 0, jobs: Vec::new(), newest: newest_run };
+    let message = messages.entry(key).or_insert_with(new);
     if job_count == 0 {
         message.name_jobs([(job, run_count)]);
         return Ok(Some(run_count));
@@ -349,7 +352,7 @@ fn add_row(found: &mut BTreeMap<i64, FailureMessage>, row: &AnyRow) -> Result<Op
     message.message = columns.opt_text("message")?.unwrap_or_default();
     message.count += run_count;
     message.job_count += job_count;
-    message.newest = message.newest.max(newest);
+    message.newest = message.newest.max(newest_run);
     Ok(None)
 }
 

@@ -1,4 +1,4 @@
-//! Calls with idempotency keys.
+//! The trait `RequestKeys` in SQL.
 
 use async_trait::async_trait;
 use rondel_core::Timestamp;
@@ -51,7 +51,7 @@ fn seal_context(call: KeyedCall<'_>) -> String {
 
 #[async_trait]
 impl RequestKeys for SqlStore {
-    async fn begin_call(&self, call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> Result<CallState> {
+    async fn begin_call(&self, call: KeyedCall<'_>, now: Timestamp, given_up_before: Timestamp) -> Result<CallState> {
         let insert = Query::new(&INSERT_CALL).text(call.scope).text(call.key).text(call.fingerprint).at(now);
         if self.execute(insert).await? == 1 {
             return Ok(CallState::New);
@@ -67,13 +67,13 @@ impl RequestKeys for SqlStore {
         }
         if let Some(status) = columns.opt_int32("status")? {
             let headers = columns.opt_text("headers")?.unwrap_or_default();
-            let stored = columns.opt_text("body")?.unwrap_or_default();
-            let unreadable = |message: String| columns.corrupt("body", message);
-            let body = self.sealer.open(&seal_context(call), &stored).map_err(unreadable)?;
+            let sealed_body = columns.opt_text("body")?.unwrap_or_default();
+            let corrupt_body = |message: String| columns.corrupt("body", message);
+            let body = self.sealer.open(&seal_context(call), &sealed_body).map_err(corrupt_body)?;
             let status = u16::try_from(status).map_err(|error| columns.corrupt("status", error))?;
             return Ok(CallState::Answered(StoredAnswer { status, headers, body }));
         }
-        if began_at >= given_up {
+        if began_at >= given_up_before {
             return Ok(CallState::InFlight);
         }
         let take_up = Query::new(&TAKE_UP_CALL).at(now).text(call.scope).text(call.key).at(began_at);
@@ -99,11 +99,11 @@ impl RequestKeys for SqlStore {
     }
 
     async fn forget_calls(&self, before: Timestamp, limit: u32) -> Result<u64> {
-        let next = self.row(Query::new(&FIND_OLD_CALL).at(before).int(limit.into())).await?;
-        let before = match next {
+        let row_beyond_limit = self.row(Query::new(&FIND_OLD_CALL).at(before).int(limit.into())).await?;
+        let oldest_kept_at = match row_beyond_limit {
             Some(row) => Reader::new(&row, "request_key").at("began_at_ms")?,
             None => before,
         };
-        self.execute(Query::new(&DELETE_CALLS).at(before)).await
+        self.execute(Query::new(&DELETE_CALLS).at(oldest_kept_at)).await
     }
 }

@@ -1,4 +1,4 @@
-//! Rows of counts and overviews as values.
+//! Converts rows of counts and overviews to values.
 
 use rondel_core::sketch::Sketch;
 use rondel_core::{AppId, JobId, NamespaceId, RunId};

@@ -103,14 +103,14 @@ const SAVE_PULSES: Statement = Statement {
            succeeded_at_ms = {new:succeeded_at_ms}, failed_at_ms = {new:failed_at_ms}, \
            failing_since_ms = {new:failing_since_ms}, streak_count = {new:streak_count}",
 };
-pub(super) const READ_FAILING: Statement = Statement {
+pub(super) const READ_FAILING_JOBS: Statement = Statement {
     name: "read_failing",
     text: "SELECT job_pulse.job_id, job_pulse.namespace_id, job.app_id, job_pulse.succeeded_at_ms, job_pulse.failed_at_ms, \
            job_pulse.failing_since_ms, job_pulse.streak_count FROM job_pulse JOIN job ON job.id = job_pulse.job_id \
            WHERE job_pulse.namespace_id = ? AND job_pulse.streak_count > 0 AND job.retired = 0 \
            ORDER BY job_pulse.streak_count DESC LIMIT ?",
 };
-const READ_FAILING_OF_APPS: Statement = Statement {
+const READ_FAILING_JOBS_OF_APPS: Statement = Statement {
     name: "read_failing_of_apps",
     text: "SELECT job_pulse.job_id, job_pulse.namespace_id, job.app_id, job_pulse.succeeded_at_ms, job_pulse.failed_at_ms, \
            job_pulse.failing_since_ms, job_pulse.streak_count FROM job_pulse JOIN job ON job.id = job_pulse.job_id \
@@ -119,7 +119,7 @@ const READ_FAILING_OF_APPS: Statement = Statement {
 };
 /// The partial index of unsuccessful runs is used only if the statement contains its condition. A second condition on the status would make
 /// `PostgreSQL` expect so few rows that it reads the whole day instead.
-pub(super) const READ_UNSUCCESSFUL: Statement = Statement {
+pub(super) const READ_UNSUCCESSFUL_RUNS: Statement = Statement {
     name: "read_troubled",
     text: "SELECT t.job_id, t.status, t.had_none, CAST(COUNT(*) AS {bigint}) AS row_count, MAX(t.id) AS newest FROM \
            (SELECT run.id, run.job_id, run.status, \
@@ -155,7 +155,7 @@ pub(super) const READ_CHART_RUNS_OF_ALL: Statement = Statement {
         " FROM run WHERE run.namespace_id = ? AND run.id >= ? AND run.id < ? ORDER BY run.id DESC LIMIT ?"
     ),
 };
-pub(super) const READ_IDLE: Statement = Statement {
+pub(super) const READ_IDLE_JOBS: Statement = Statement {
     name: "read_idle",
     text: "SELECT job.id, job.version, job.updated_at_ms FROM job_due JOIN job ON job.id = job_due.job_id \
            WHERE {is_idle} AND +job.namespace_id = ? AND +job.retired = 0 AND +job.updated_at_ms < ? \
@@ -208,7 +208,7 @@ pub(super) const READ_OPEN_CHART_RUNS: Statement = Statement {
     ),
 };
 /// Reads by home, because the index begins with the home: one statement for each node, and one for jobs without a home.
-pub(super) const READ_COMING: Statement = Statement {
+pub(super) const READ_COMING_JOBS: Statement = Statement {
     name: "read_coming",
     text: "SELECT job.id, job.version, job.app_id, job_due.next_fire_at_ms FROM job_due JOIN job ON job.id = job_due.job_id \
            WHERE job_due.home = ? AND job_due.next_fire_at_ms < ? AND job.namespace_id = ? AND job.retired = 0 \
@@ -217,7 +217,7 @@ pub(super) const READ_COMING: Statement = Statement {
 /// Reads the coming jobs of all homes in one statement, on a database that can read the index once for each home. The inner `LIMIT` makes
 /// PostgreSQL use the index and its order. If its statistics know of only one home, it expects all jobs at each home, and would otherwise
 /// read and sort all jobs of the namespace for each home.
-const READ_COMING_OF_EACH: Statement = Statement {
+const READ_COMING_JOBS_OF_EACH_HOME: Statement = Statement {
     name: "read_coming_of_each",
     text: "SELECT coming.* FROM (SELECT 0 AS id UNION ALL SELECT node.id FROM node) AS home CROSS JOIN {lateral} \
            (SELECT job.id, job.version, job.app_id, due.next_fire_at_ms FROM \
@@ -264,11 +264,11 @@ impl Rollups for SqlStore {
         limit: u32,
     ) -> Result<Vec<NewestOutcomes>> {
         let query = match within {
-            None => Query::new(&READ_FAILING).int(namespace.get()),
+            None => Query::new(&READ_FAILING_JOBS).int(namespace.get()),
             Some([]) => return Ok(Vec::new()),
             Some(apps) => {
                 let apps = &apps[..apps.len().min(CHUNK_MAX)];
-                Query::new(&READ_FAILING_OF_APPS).int(namespace.get()).list(apps.iter().map(|app| app.get()))
+                Query::new(&READ_FAILING_JOBS_OF_APPS).int(namespace.get()).list(apps.iter().map(|app| app.get()))
             }
         };
         self.rows(query.int(limit.into())).await?.iter().map(pulse).collect()
@@ -280,8 +280,8 @@ impl Rollups for SqlStore {
         since: RunId,
         row_count: u32,
     ) -> Result<Vec<UnsuccessfulRuns>> {
-        let query = Query::new(&READ_UNSUCCESSFUL).int(namespace.get()).int(since.get()).int(row_count.into());
-        let counted = |row: &AnyRow| {
+        let query = Query::new(&READ_UNSUCCESSFUL_RUNS).int(namespace.get()).int(since.get()).int(row_count.into());
+        let unsuccessful_runs = |row: &AnyRow| {
             let mut columns = Reader::new(row, "run");
             Ok(UnsuccessfulRuns {
                 job: JobId::new(columns.int("job_id")?),
@@ -291,7 +291,7 @@ impl Rollups for SqlStore {
                 newest: RunId::new(columns.int("newest")?),
             })
         };
-        self.rows(query).await?.iter().map(counted).collect()
+        self.rows(query).await?.iter().map(unsuccessful_runs).collect()
     }
 
     async fn chart_runs(&self, jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<ChartRun>> {
@@ -301,9 +301,9 @@ impl Rollups for SqlStore {
         let read =
             |job: &JobId| self.rows(Query::new(&READ_CHART_RUNS).int(job.get()).at(from).at(to).int(limit.into()));
         let reads: Vec<_> = jobs.iter().map(read).collect();
-        let mut found = stream::iter(reads).buffered(CONCURRENT_READ_COUNT);
+        let mut results = stream::iter(reads).buffered(CONCURRENT_READ_COUNT);
         let mut runs = Vec::new();
-        while let Some(rows) = found.try_next().await? {
+        while let Some(rows) = results.try_next().await? {
             rows.iter().try_for_each(|row| chart_run(row).map(|run| runs.push(run)))?;
         }
         Ok(runs)
@@ -339,14 +339,14 @@ impl Rollups for SqlStore {
                     let job = JobId::new(columns.int("job_id")?);
                     let (run, fire_at) = (RunId::new(columns.int("first_id")?), columns.at("planned_ms")?);
                     let started_at = columns.opt_at("begun_ms")?;
-                    let open = jobs.entry(job).or_insert(OpenJob { job, run, fire_at, started_at });
-                    (open.run, open.fire_at) = (open.run.min(run), open.fire_at.min(fire_at));
-                    open.started_at = open.started_at.into_iter().chain(started_at).min();
+                    let open_job = jobs.entry(job).or_insert(OpenJob { job, run, fire_at, started_at });
+                    (open_job.run, open_job.fire_at) = (open_job.run.min(run), open_job.fire_at.min(fire_at));
+                    open_job.started_at = open_job.started_at.into_iter().chain(started_at).min();
                 }
             }
         }
         let mut jobs: Vec<OpenJob> = jobs.into_values().collect();
-        jobs.sort_by_key(|open| (open.fire_at, open.job));
+        jobs.sort_by_key(|open_job| (open_job.fire_at, open_job.job));
         Ok(jobs)
     }
 
@@ -355,19 +355,19 @@ impl Rollups for SqlStore {
     }
 
     async fn coming_jobs(&self, namespace: NamespaceId, to: Timestamp, limit: u32) -> Result<Vec<ComingJob>> {
-        let ask = |query: Query| query.at(to).int(namespace.get()).int(limit.into());
+        let add_arguments = |query: Query| query.at(to).int(namespace.get()).int(limit.into());
         let mut rows = Vec::new();
         if self.statements.dialect().has_lateral() {
-            rows = self.rows(ask(Query::new(&READ_COMING_OF_EACH))).await?;
+            rows = self.rows(add_arguments(Query::new(&READ_COMING_JOBS_OF_EACH_HOME))).await?;
         } else {
             for home in std::iter::once(0).chain(self.node_ids().await?) {
-                rows.append(&mut self.rows(ask(Query::new(&READ_COMING).int(home))).await?);
+                rows.append(&mut self.rows(add_arguments(Query::new(&READ_COMING_JOBS).int(home))).await?);
             }
         }
-        let mut coming: Vec<ComingJob> = rows.iter().map(coming_job).collect::<Result<_>>()?;
-        coming.sort_by_key(|coming| (coming.next_fire_at, coming.job));
-        coming.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-        Ok(coming)
+        let mut coming_jobs: Vec<ComingJob> = rows.iter().map(coming_job).collect::<Result<_>>()?;
+        coming_jobs.sort_by_key(|job| (job.next_fire_at, job.job));
+        coming_jobs.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(coming_jobs)
     }
 
     async fn idle_jobs(
@@ -376,13 +376,13 @@ impl Rollups for SqlStore {
         before: Timestamp,
         limit: u32,
     ) -> Result<Vec<(JobId, i64, Timestamp)>> {
-        let query = Query::new(&READ_IDLE).int(namespace.get()).at(before).int(limit.into());
-        let idle = |row: &AnyRow| {
+        let query = Query::new(&READ_IDLE_JOBS).int(namespace.get()).at(before).int(limit.into());
+        let idle_job = |row: &AnyRow| {
             let mut columns = Reader::new(row, "job");
             let (job, version) = (JobId::new(columns.int("id")?), columns.int("version")?);
             Ok((job, version, columns.at("updated_at_ms")?))
         };
-        self.rows(query).await?.iter().map(idle).collect()
+        self.rows(query).await?.iter().map(idle_job).collect()
     }
 }
 
@@ -401,8 +401,8 @@ impl SqlStore {
                 runs.push(chart_run(&row)?);
             }
         }
-        let places: HashMap<JobId, usize> = jobs.iter().enumerate().map(|(place, job)| (*job, place)).collect();
-        runs.sort_by_key(|run| (places.get(&run.job).copied(), Reverse(run.fire_at)));
+        let indexes: HashMap<JobId, usize> = jobs.iter().enumerate().map(|(index, job)| (*job, index)).collect();
+        runs.sort_by_key(|run| (indexes.get(&run.job).copied(), Reverse(run.fire_at)));
         Ok(runs)
     }
 
@@ -429,10 +429,10 @@ impl Tx<'_> {
     }
 
     async fn add_points(&mut self, chunk: &[(&PointKey, &Gain)]) -> Result<()> {
-        let key = |query: Query, (owner, kind, step, at): &PointKey| {
+        let add_key = |query: Query, (owner, kind, step, at): &PointKey| {
             query.int(*owner).text(kind.as_str()).int(millis(step.length())).at(*at)
         };
-        let read = Query::new(&READ_KEYED_POINTS).rows(chunk, |query, (of, _)| key(query, of));
+        let read = Query::new(&READ_KEYED_POINTS).rows(chunk, |query, (point_key, _)| add_key(query, point_key));
         let mut known_points = HashMap::new();
         for row in self.rows(read).await? {
             let mut columns = Reader::new(&row, "stat_point");
@@ -440,19 +440,19 @@ impl Tx<'_> {
             known_points.insert((point.owner, columns.text("kind")?, columns.int("step_ms")?, point.at), point);
         }
         let mut points = Vec::with_capacity(chunk.len());
-        for (of, gain) in chunk {
-            let (owner, kind, step, at) = of;
-            let before = known_points.remove(&(*owner, kind.as_str().to_owned(), millis(step.length()), *at));
+        for (point_key, gain) in chunk {
+            let (owner, kind, step, at) = point_key;
+            let old_point = known_points.remove(&(*owner, kind.as_str().to_owned(), millis(step.length()), *at));
             let (verdicts, mut durations, mut lateness) =
-                before.map(|point| (point.verdicts, point.durations, point.lateness)).unwrap_or_default();
+                old_point.map(|point| (point.verdicts, point.durations, point.lateness)).unwrap_or_default();
             durations.merge(&gain.durations);
             lateness.merge(&gain.lateness);
-            points.push((**of, gain.onto(verdicts), durations, lateness));
+            points.push((**point_key, gain.added_to(verdicts), durations, lateness));
         }
-        let save = Query::new(&SAVE_POINTS).rows(&points, |query, (of, verdicts, durations, lateness)| {
-            add_counts(key(query, of), verdicts).text(&durations.to_string()).text(&lateness.to_string())
+        let query = Query::new(&SAVE_POINTS).rows(&points, |query, (point_key, verdicts, durations, lateness)| {
+            add_counts(add_key(query, point_key), verdicts).text(&durations.to_string()).text(&lateness.to_string())
         });
-        self.execute(save).await?;
+        self.execute(query).await?;
         Ok(())
     }
 
@@ -462,26 +462,26 @@ impl Tx<'_> {
             let pulse = pulse(&row)?;
             pulses.insert(pulse.job, pulse);
         }
-        let (mut all, mut overtaken) = (Vec::with_capacity(jobs.len()), Vec::new());
+        let (mut saved_pulses, mut overtaken) = (Vec::with_capacity(jobs.len()), Vec::new());
         for job in jobs {
             let runs = gains.pulses.get(job).map(Vec::as_slice).unwrap_or_default();
-            let Some((first, _)) = runs.first() else { continue };
-            let mut pulse = pulses.remove(job).unwrap_or(NewestOutcomes::of(first));
-            let before = pulse.succeeded_at;
+            let Some((first_run, _)) = runs.first() else { continue };
+            let mut pulse = pulses.remove(job).unwrap_or(NewestOutcomes::of(first_run));
+            let succeeded_before = pulse.succeeded_at;
             runs.iter().for_each(|(run, before)| pulse.note(run, *before));
-            succeeded.extend((pulse.succeeded_at > before).then_some(*job));
+            succeeded.extend((pulse.succeeded_at > succeeded_before).then_some(*job));
             overtaken.extend(runs.iter().filter(|(run, _)| pulse.overtakes(run)).map(|(run, _)| run.id));
-            all.push(pulse);
+            saved_pulses.push(pulse);
         }
-        if all.is_empty() {
+        if saved_pulses.is_empty() {
             return Ok(());
         }
-        let save = Query::new(&SAVE_PULSES).rows(&all, |query, pulse| {
+        let query = Query::new(&SAVE_PULSES).rows(&saved_pulses, |query, pulse| {
             let query = query.int(pulse.job.get()).int(pulse.namespace.get()).int(pulse.app.get());
             let query = query.opt_at(pulse.succeeded_at).opt_at(pulse.failed_at);
             query.opt_at(pulse.failing_since).int(to_i64(pulse.streak))
         });
-        self.execute(save).await?;
+        self.execute(query).await?;
         self.delete_dead_letters(&overtaken).await
     }
 }

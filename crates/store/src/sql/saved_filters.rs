@@ -1,4 +1,4 @@
-//! Filters that users saved under names.
+//! The trait `SavedFilters` in SQL.
 
 use std::collections::BTreeSet;
 
@@ -46,16 +46,19 @@ impl SavedFilters for SqlStore {
     async fn save_filter(&self, owner: FilterOwner, filter: &SavedFilter, now: Timestamp) -> Result<bool> {
         for _ in 0..TRY_COUNT {
             let slots = self.filters_with_slots(owner).await?;
-            let list = filter.list.as_str();
-            if slots.iter().any(|(_, one)| one.list == filter.list && one.name == filter.name) {
+            let list_word = filter.list.as_str();
+            if slots
+                .iter()
+                .any(|(_, saved_filter)| saved_filter.list == filter.list && saved_filter.name == filter.name)
+            {
                 let update = Query::new(&UPDATE_FILTER).text(&filter.filter).at(now);
-                self.execute(update.int(owner.id()).text(list).text(&filter.name)).await?;
+                self.execute(update.int(owner.id()).text(list_word).text(&filter.name)).await?;
                 return Ok(true);
             }
-            let taken: BTreeSet<i64> = slots.iter().map(|(slot, _)| *slot).collect();
+            let taken_slots: BTreeSet<i64> = slots.iter().map(|(slot, _)| *slot).collect();
             let count_max = i64::try_from(SAVED_FILTER_COUNT_MAX).unwrap_or(i64::MAX);
-            let Some(slot) = (0..count_max).find(|slot| !taken.contains(slot)) else { return Ok(false) };
-            let insert = Query::new(&INSERT_FILTER).int(owner.id()).int(slot).text(list).text(&filter.name);
+            let Some(slot) = (0..count_max).find(|slot| !taken_slots.contains(slot)) else { return Ok(false) };
+            let insert = Query::new(&INSERT_FILTER).int(owner.id()).int(slot).text(list_word).text(&filter.name);
             if self.execute(insert.text(&filter.filter).at(now)).await? == 1 {
                 return Ok(true);
             }

@@ -1,4 +1,5 @@
-//! Scripts: their rows, the rows of the jobs that name them, and the lock that saving such a job and deleting its script have in common.
+//! Scripts: their rows, the rows of the jobs that use them, and the lock that saving such a job and deleting its script
+//! have in common.
 
 use std::collections::BTreeSet;
 
@@ -64,7 +65,7 @@ const INSERT_SCRIPT_VERSION: Statement = Statement {
     text: "INSERT INTO script_version (script_id, version, source, hash, size_bytes, note, signature, author, \
            created_at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
 };
-/// Versions that jobs name are kept.
+/// Versions that jobs use are kept.
 const FORGET_SCRIPT_VERSIONS: Statement = Statement {
     name: "forget_script_versions",
     text: "DELETE FROM script_version WHERE script_id = ? AND version <= ? AND version NOT IN \
@@ -131,20 +132,23 @@ impl Scripts for SqlStore {
         expected_version: Option<i64>,
     ) -> Result<ScriptDeleted> {
         transact!(self, "delete_script", |tx| {
-            let Some(locked) = tx.lock_script(namespace, name).await? else { return Ok(ScriptDeleted::NotFound) };
-            if expected_version.is_some_and(|expected| expected != locked.version) {
-                return Ok(ScriptDeleted::Conflict(locked.version));
+            let Some(locked_script) = tx.lock_script(namespace, name).await? else {
+                return Ok(ScriptDeleted::NotFound);
+            };
+            if expected_version.is_some_and(|expected| expected != locked_script.version) {
+                return Ok(ScriptDeleted::Conflict(locked_script.version));
             }
             let query = jobs_that_use(namespace, name, None).int(SCRIPT_JOB_COUNT_SHOWN.into());
-            let users = tx.rows(query).await?.iter().map(job_name).collect::<Result<Vec<_>>>()?;
-            if !users.is_empty() {
+            let job_names = tx.rows(query).await?.iter().map(job_name).collect::<Result<Vec<_>>>()?;
+            if !job_names.is_empty() {
                 let count = tx.row(Query::new(&COUNT_SCRIPT_JOBS).int(namespace.get()).text(name)).await?;
                 let count = count.map(|row| Reader::new(&row, "script_use").int("count")).transpose()?;
                 let count = count.and_then(|count| u64::try_from(count).ok()).unwrap_or_default();
-                return Ok(ScriptDeleted::Used(users, count));
+                return Ok(ScriptDeleted::Used(job_names, count));
             }
-            tx.execute(Query::new(&DELETE_SCRIPT_VERSIONS).int(locked.id.get())).await?;
-            tx.execute_all(Query::new(&DELETE_SCRIPT).int(locked.id.get()).int(locked.version), 1).await?;
+            tx.execute(Query::new(&DELETE_SCRIPT_VERSIONS).int(locked_script.id.get())).await?;
+            tx.execute_all(Query::new(&DELETE_SCRIPT).int(locked_script.id.get()).int(locked_script.version), 1)
+                .await?;
             Ok(ScriptDeleted::Deleted)
         })
     }
@@ -217,9 +221,9 @@ impl Tx<'_> {
         let update = Query::new(&UPDATE_SCRIPT).int(version).at(change.now).int(script.id.get()).int(script.version);
         self.execute_all(update, 1).await?;
         self.add_script_version(script.id, version, change).await?;
-        let forget =
+        let query =
             Query::new(&FORGET_SCRIPT_VERSIONS).int(script.id.get()).int(version - i64::from(change.kept_count));
-        self.execute(forget.int(change.namespace.get()).text(change.name)).await?;
+        self.execute(query.int(change.namespace.get()).text(change.name)).await?;
         self.read_script(change).await.map(ScriptSaved::Changed)
     }
 
@@ -242,37 +246,37 @@ impl Tx<'_> {
         row.as_ref().map_or_else(|| Err(failure::unexpected_count("read_script", 1, 0)), script)
     }
 
-    /// Locks the scripts that definitions name. Each definition comes with the one that it replaces. Returns a script that does not exist
-    /// and that the replaced definition did not name.
+    /// Locks the scripts that definitions use. `before` in each pair is the replaced definition. Returns a script that
+    /// does not exist and that the replaced definition did not name.
     pub(super) async fn lock_scripts<'s>(
         &mut self,
         namespace: NamespaceId,
         specs: impl Iterator<Item = (&'s JobSpec, Option<&'s JobSpec>)> + Send,
     ) -> Result<Option<ScriptRef>> {
         let mut wanted_scripts: BTreeSet<(ScriptRef, bool)> = BTreeSet::new();
-        for (spec, before) in specs {
-            let Some(named) = spec.script() else { continue };
-            let is_new = before.and_then(JobSpec::script).as_ref() != Some(&named);
-            wanted_scripts.insert((named, is_new));
+        for (spec, spec_before) in specs {
+            let Some(script_ref) = spec.script() else { continue };
+            let is_new = spec_before.and_then(JobSpec::script).as_ref() != Some(&script_ref);
+            wanted_scripts.insert((script_ref, is_new));
         }
-        for (named, is_new) in wanted_scripts {
-            let locked = self.lock_script(namespace, &named.name).await?;
-            let is_there = match (&locked, named.version) {
+        for (script_ref, is_new) in wanted_scripts {
+            let locked_script = self.lock_script(namespace, &script_ref.name).await?;
+            let has_version = match (&locked_script, script_ref.version) {
                 (None, _) => false,
                 (Some(_), None) => true,
                 (Some(script), Some(version)) => {
-                    let find = Query::new(&FIND_SCRIPT_VERSION).int(script.id.get()).int(version);
-                    self.row(find).await?.is_some()
+                    let find_query = Query::new(&FIND_SCRIPT_VERSION).int(script.id.get()).int(version);
+                    self.row(find_query).await?.is_some()
                 }
             };
-            if !is_there && is_new {
-                return Ok(Some(named));
+            if !has_version && is_new {
+                return Ok(Some(script_ref));
             }
         }
         Ok(None)
     }
 
-    /// Records the script that a definition names, in place of the script that `before` names.
+    /// Records the script that a definition uses, in place of the script that `before` uses.
     pub(super) async fn write_script_use(
         &mut self,
         (namespace, job): (NamespaceId, JobId),
@@ -282,9 +286,9 @@ impl Tx<'_> {
         if before.and_then(JobSpec::script).is_some() {
             self.execute(Query::new(&DELETE_SCRIPT_USE).int(job.get())).await?;
         }
-        let Some(named) = spec.and_then(JobSpec::script) else { return Ok(()) };
-        let insert = Query::new(&INSERT_SCRIPT_USE).int(job.get()).int(namespace.get()).text(&named.name);
-        self.execute_all(insert.int(named.version.unwrap_or(0)), 1).await
+        let Some(script_ref) = spec.and_then(JobSpec::script) else { return Ok(()) };
+        let insert = Query::new(&INSERT_SCRIPT_USE).int(job.get()).int(namespace.get()).text(&script_ref.name);
+        self.execute_all(insert.int(script_ref.version.unwrap_or(0)), 1).await
     }
 }
 

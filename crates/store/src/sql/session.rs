@@ -79,12 +79,12 @@ impl LastReadOnly {
 pub(super) struct Sessions {
     dialect: Dialect,
     /// The text that begins a transaction.
-    pub(super) begin: Arc<str>,
+    pub(super) begin_text: Arc<str>,
     /// Whether a pooler gives each transaction another session.
     pub(super) are_shared: bool,
     settings: Arc<[String]>,
     pub(super) read_only: Arc<LastReadOnly>,
-    /// The sessions of this store, if the database does not end the sessions of a stopped server.
+    /// The sessions of this store, which its row lists, if the database does not end the sessions of a stopped server.
     pub(super) own_connections: Option<Arc<OwnConnections>>,
     read_only_recheck: Duration,
     acquire_timeout: Duration,
@@ -94,16 +94,16 @@ pub(super) struct Sessions {
 
 impl Sessions {
     pub(super) fn new(dialect: Dialect, (are_shared, lists_connections): (bool, bool), config: &StoreConfig) -> Self {
-        let (begin, settings) = if are_shared {
+        let (begin_text, settings) = if are_shared {
             let local = postgres_settings(config).into_iter().map(|setting| format!("; SET LOCAL {setting}"));
-            let begin = "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned() + &local.collect::<String>();
-            (begin, Vec::new())
+            let begin_text = "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned() + &local.collect::<String>();
+            (begin_text, Vec::new())
         } else {
             (dialect.begin().to_owned(), settings(dialect, config))
         };
         Self {
             dialect,
-            begin: begin.into(),
+            begin_text: begin_text.into(),
             are_shared,
             settings: settings.into(),
             read_only: Arc::new(LastReadOnly::new()),
@@ -170,9 +170,9 @@ impl Sessions {
                     if is_read_only(connection, sessions.dialect).await? {
                         sessions.read_only.note();
                     }
-                    if let Some(own) = &sessions.own_connections {
+                    if let Some(own_connections) = &sessions.own_connections {
                         let row = connection.fetch_one("SELECT CAST(CONNECTION_ID() AS SIGNED)").await?;
-                        own.add(row.try_get(0)?);
+                        own_connections.add(row.try_get(0)?);
                     }
                     Ok(())
                 })
@@ -213,11 +213,11 @@ pub(super) async fn are_sessions_shared(
     limit: Duration,
 ) -> Result<bool, sqlx::Error> {
     for _ in 0..POOLER_TRIES {
-        let before = session_id(first).await?;
+        let id_before = session_id(first).await?;
         let Ok(second) = timeout(limit, AnyConnection::connect_with(options)).await else { return Ok(true) };
         let mut second = second?;
         second.execute("BEGIN").await?;
-        let Ok(taken) = timeout(limit, session_id(&mut second)).await else { return Ok(true) };
+        let Ok(second_id) = timeout(limit, session_id(&mut second)).await else { return Ok(true) };
         // While the second connection uses its session, the first gets another one, or waits if the pooler has no other.
         let after = timeout(limit, session_id(first)).await;
         second.execute("ROLLBACK").await?;
@@ -226,7 +226,7 @@ pub(super) async fn are_sessions_shared(
             Ok(after) => after?,
             Err(_) => return Ok(true),
         };
-        if before == taken? || before != after {
+        if id_before == second_id? || id_before != after {
             return Ok(true);
         }
     }
@@ -350,8 +350,8 @@ mod tests {
         let config = StoreConfig::default();
         let shared = Sessions::new(Dialect::Postgres, (true, false), &config);
         assert!(shared.settings.is_empty());
-        assert_eq!(shared.begin.matches("SET LOCAL ").count(), postgres_settings(&config).len());
+        assert_eq!(shared.begin_text.matches("SET LOCAL ").count(), postgres_settings(&config).len());
         let own = Sessions::new(Dialect::Postgres, (false, false), &config);
-        assert_eq!((&*own.begin, own.settings.len()), ("BEGIN", postgres_settings(&config).len() + 1));
+        assert_eq!((&*own.begin_text, own.settings.len()), ("BEGIN", postgres_settings(&config).len() + 1));
     }
 }

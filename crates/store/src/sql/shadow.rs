@@ -1,4 +1,4 @@
-//! Fires of another scheduler.
+//! The trait `ShadowFires` in SQL.
 
 use async_trait::async_trait;
 use rondel_core::shadow::compare::OldFire;
@@ -38,13 +38,13 @@ pub(super) const FIND_OLD_FIRES: Statement = Statement {
 const DELETE_OLD_FIRES: Statement =
     Statement { name: "delete_old_shadow_fires", text: "DELETE FROM shadow_fire WHERE started_at_ms <= ?" };
 /// Maximum number of rows in one statement, with eight values each.
-const INSERT_MAX: usize = 100;
+const INSERT_ROWS_MAX: usize = 100;
 
 #[async_trait]
 impl ShadowFires for SqlStore {
     async fn add_shadow_fires(&self, namespace: NamespaceId, source: &str, fires: &[ShadowFire]) -> Result<u64> {
         let mut added = 0;
-        for chunk in fires.chunks(INSERT_MAX) {
+        for chunk in fires.chunks(INSERT_ROWS_MAX) {
             let insert = Query::new(&INSERT_FIRES).rows(chunk, |query, ShadowFire { job, fire }| {
                 let executor: String = without_nul(&fire.executor).chars().take(SHADOW_EXECUTOR_LEN_MAX).collect();
                 query
@@ -69,8 +69,8 @@ impl ShadowFires for SqlStore {
         (from, to): (Timestamp, Timestamp),
         limit: u32,
     ) -> Result<Vec<OldFire>> {
-        let list = Query::new(&LIST_FIRES).int(job.get()).at(from).at(to).int(namespace.get()).text(source);
-        self.rows(list.int(limit.into())).await?.iter().map(fire).collect()
+        let query = Query::new(&LIST_FIRES).int(job.get()).at(from).at(to).int(namespace.get()).text(source);
+        self.rows(query.int(limit.into())).await?.iter().map(fire).collect()
     }
 
     async fn shadow_span(&self, namespace: NamespaceId, source: &str) -> Result<Option<ShadowSpan>> {
@@ -93,9 +93,9 @@ impl ShadowFires for SqlStore {
 
     async fn forget_shadow_fires(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let rows = self.rows(Query::new(&FIND_OLD_FIRES).at(before).int(limit.into())).await?;
-        let Some(last) = rows.last() else { return Ok(0) };
-        let last = Reader::new(last, "shadow_fire").at("started_at_ms")?;
-        self.execute(Query::new(&DELETE_OLD_FIRES).at(last)).await
+        let Some(last_row) = rows.last() else { return Ok(0) };
+        let last_at = Reader::new(last_row, "shadow_fire").at("started_at_ms")?;
+        self.execute(Query::new(&DELETE_OLD_FIRES).at(last_at)).await
     }
 }
 

@@ -1,4 +1,4 @@
-//! Counts of runs by job, hour and verdict.
+//! The trait `Stats` in SQL: counts runs by job, hour and verdict.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
@@ -29,7 +29,7 @@ const LOCK_CURSOR: Statement =
     Statement { name: "lock_stat_cursor", text: "SELECT run_id FROM run_stat_cursor WHERE id = 1 {for_update}" };
 const MOVE_CURSOR: Statement =
     Statement { name: "move_stat_cursor", text: "UPDATE run_stat_cursor SET run_id = ? WHERE id = 1" };
-const READ_NEXT: Statement = Statement {
+const READ_NEXT_RUNS: Statement = Statement {
     name: "read_next_to_count",
     text: "SELECT id, job_id, fire_at_ms, status, reason, shard_index, shard_total, started_at_ms, finished_at_ms, span_count, \
            namespace_id, app_id, cause, attempt, due_at_ms, parent_id FROM run WHERE id > ? AND id < ? ORDER BY id LIMIT ?",
@@ -38,7 +38,7 @@ const READ_OPEN_ENTRIES: Statement = Statement {
     name: "read_stat_open",
     text: "SELECT run_id, counted_as FROM run_stat_open WHERE run_id > ? ORDER BY run_id LIMIT ?",
 };
-const READ_COUNTED: Statement = Statement {
+const READ_COUNTED_RUNS: Statement = Statement {
     name: "read_runs_to_count",
     text: "SELECT id, job_id, fire_at_ms, status, reason, shard_index, shard_total, started_at_ms, finished_at_ms, span_count, \
            namespace_id, app_id, cause, attempt, due_at_ms, parent_id FROM run WHERE id {in_list}",
@@ -47,11 +47,11 @@ const READ_ROOTS: Statement = Statement {
     name: "read_wholes_to_count",
     text: "SELECT id, job_id, fire_at_ms, cause FROM run WHERE id {in_list} AND shard_index = -1",
 };
-const INSERT_OPEN: Statement = Statement {
+const INSERT_OPEN_ENTRIES: Statement = Statement {
     name: "insert_stat_open",
     text: "INSERT {ignore} INTO run_stat_open (run_id, counted_as) {values:it} {or_ignore}",
 };
-const DELETE_OPEN: Statement =
+const DELETE_OPEN_ENTRIES: Statement =
     Statement { name: "delete_stat_open", text: "DELETE FROM run_stat_open WHERE run_id {in_list}" };
 const ADD_STATS: Statement = Statement {
     name: "add_stats",
@@ -84,18 +84,19 @@ impl Stats for SqlStore {
                 None => 0,
             };
             let mut tally = Tally::default();
-            let (ended, next_entry) = tx.count_ended(&mut tally, after, IdGen::first_at(before - RECOUNT_FOR)).await?;
-            let next = Query::new(&READ_NEXT).int(cursor).int(IdGen::first_at(before)).int(limit.into());
-            let next = tx.rows(next).await?;
-            let runs = tx.counted_runs(next).await?;
-            tx.count_next(&mut tally, &runs).await?;
+            let (ended_count, next_entry) =
+                tx.count_ended(&mut tally, after, IdGen::first_at(before - RECOUNT_FOR)).await?;
+            let query = Query::new(&READ_NEXT_RUNS).int(cursor).int(IdGen::first_at(before)).int(limit.into());
+            let rows = tx.rows(query).await?;
+            let runs = tx.counted_runs(rows).await?;
+            tx.count_next_runs(&mut tally, &runs).await?;
             tx.add_stats(&tally).await?;
             let newly_succeeded = tx.add_gains(&tally.gains).await?;
-            tx.add_failures(&tally.failed).await?;
-            if let Some(last) = runs.last() {
-                tx.execute_all(Query::new(&MOVE_CURSOR).int(last.id.get()), 1).await?;
+            tx.add_failures(&tally.failed_runs).await?;
+            if let Some(last_run) = runs.last() {
+                tx.execute_all(Query::new(&MOVE_CURSOR).int(last_run.id.get()), 1).await?;
             }
-            Ok((u64::try_from(runs.len() + ended).unwrap_or(u64::MAX), next_entry, newly_succeeded))
+            Ok((u64::try_from(runs.len() + ended_count).unwrap_or(u64::MAX), next_entry, newly_succeeded))
         })?;
         self.recount_cursor.store(next_entry.unwrap_or(0), Ordering::Relaxed);
         self.remove_overtaken(&newly_succeeded).await?;
@@ -108,8 +109,8 @@ impl Stats for SqlStore {
             let mut columns = Reader::new(&row, "run_stat");
             columns.int("job_id")?;
             let (hour, status) = (columns.at("hour_at_ms")?, columns.word("status")?);
-            let (count, took) = (columns.int("run_count")?, columns.int("duration_ms")?);
-            let duration = Duration::from_millis(u64::try_from(took).unwrap_or(0));
+            let (count, duration_ms) = (columns.int("run_count")?, columns.int("duration_ms")?);
+            let duration = Duration::from_millis(u64::try_from(duration_ms).unwrap_or(0));
             stats.push(JobStat { hour, status, run_count: u64::try_from(count).unwrap_or(0), duration });
         }
         Ok(stats)
@@ -124,11 +125,11 @@ impl Stats for SqlStore {
 /// The sums of a batch of runs, to be added to the tables.
 #[derive(Default)]
 struct Tally {
-    /// By job, hour and verdict: the number of runs, and the sum of their durations in milliseconds.
+    /// The number of runs and the sum of their durations in milliseconds, by job, hour and verdict.
     sums: BTreeMap<(JobId, Timestamp, RunStatus), (i64, i64)>,
     gains: Gains,
     /// Runs whose messages are counted.
-    failed: Vec<CountedRun>,
+    failed_runs: Vec<CountedRun>,
 }
 
 impl Tally {
@@ -141,12 +142,12 @@ impl Tally {
     /// Adds a run that now has a verdict. `before` is the verdict under which it was counted earlier; `None` if it was not counted.
     fn recount(&mut self, run: &CountedRun, before: Option<RunStatus>) {
         let Some(stat) = run.job_stat() else { return };
-        if let Some(before) = before {
-            self.add(run.job, JobStat { status: before, duration: Duration::ZERO, ..stat }, -1);
+        if let Some(old_status) = before {
+            self.add(run.job, JobStat { status: old_status, duration: Duration::ZERO, ..stat }, -1);
         }
         self.add(run.job, stat, 1);
         self.gains.add(run, before);
-        self.failed.extend(Some(*run).filter(|run| is_new_failure(run, before)));
+        self.failed_runs.extend(Some(*run).filter(|run| is_new_failure(run, before)));
     }
 }
 
@@ -162,10 +163,10 @@ impl Tx<'_> {
             let mut columns = Reader::new(&row, "run_stat_open");
             entries.push((columns.int("run_id")?, columns.opt_word("counted_as")?));
         }
-        let next = entries.last().filter(|_| entries.len() == ENTRY_COUNT).map(|(run, _)| *run);
-        let (mut count, mut done, mut changeable) = (0, Vec::new(), Vec::new());
+        let last_entry = entries.last().filter(|_| entries.len() == ENTRY_COUNT).map(|(run, _)| *run);
+        let (mut count, mut done_ids, mut changeable) = (0, Vec::new(), Vec::new());
         for chunk in entries.chunks(CHUNK_MAX) {
-            let rows = self.rows(Query::new(&READ_COUNTED).list(chunk.iter().map(|(run, _)| *run))).await?;
+            let rows = self.rows(Query::new(&READ_COUNTED_RUNS).list(chunk.iter().map(|(run, _)| *run))).await?;
             let runs = self.counted_runs(rows).await?;
             let mut runs: HashMap<i64, CountedRun> = runs.into_iter().map(|run| (run.id.get(), run)).collect();
             for (id, counted_as) in chunk {
@@ -174,32 +175,32 @@ impl Tx<'_> {
                     Some(run) => {
                         tally.recount(&run, *counted_as);
                         count += 1;
-                        done.push(*id);
+                        done_ids.push(*id);
                         changeable.extend(run.may_change().then_some((*id, Some(run.status))));
                     }
-                    None if run.is_none_or(|run| run.status.is_terminal() && *id < recount_from) => done.push(*id),
+                    None if run.is_none_or(|run| run.status.is_terminal() && *id < recount_from) => done_ids.push(*id),
                     None => {}
                 }
             }
         }
-        for chunk in done.chunks(CHUNK_MAX) {
-            self.execute(Query::new(&DELETE_OPEN).list(chunk.iter().copied())).await?;
+        for chunk in done_ids.chunks(CHUNK_MAX) {
+            self.execute(Query::new(&DELETE_OPEN_ENTRIES).list(chunk.iter().copied())).await?;
         }
-        self.insert_open(&changeable).await?;
-        Ok((count, next))
+        self.insert_open_entries(&changeable).await?;
+        Ok((count, last_entry))
     }
 
     /// Adds an entry for each of these runs, with the verdict under which the run is counted, or none if it is not counted yet.
-    async fn insert_open(&mut self, entries: &[(i64, Option<RunStatus>)]) -> Result<()> {
+    async fn insert_open_entries(&mut self, entries: &[(i64, Option<RunStatus>)]) -> Result<()> {
         for chunk in entries.chunks(CHUNK_MAX) {
-            let insert = Query::new(&INSERT_OPEN)
+            let insert = Query::new(&INSERT_OPEN_ENTRIES)
                 .rows(chunk, |query, (run, status)| query.int(*run).opt_text(status.map(RunStatus::as_str)));
             self.execute(insert).await?;
         }
         Ok(())
     }
 
-    /// The runs in rows of [`READ_NEXT`] or [`READ_COUNTED`], in order. The only shard of a broadcast looks like a run without shards,
+    /// The runs in rows of [`READ_NEXT_RUNS`] or [`READ_COUNTED_RUNS`], in order. The only shard of a broadcast looks like a run without shards,
     /// except that its parent is the broadcast's row.
     async fn counted_runs(&mut self, rows: Vec<AnyRow>) -> Result<Vec<CountedRun>> {
         let runs = rows.into_iter().map(|row| counted_run(&row)).collect::<Result<Vec<_>>>()?;
@@ -213,35 +214,35 @@ impl Tx<'_> {
                 roots.insert((id, job, columns.at("fire_at_ms")?, columns.int("cause")?));
             }
         }
-        let counted = |(run, parent): (CountedRun, Option<i64>)| {
+        let counted_run = |(run, parent): (CountedRun, Option<i64>)| {
             let root = parent.map(|parent| (parent, run.job, run.fire_at, run.cause));
             CountedRun { is_shard: run.is_shard || root.is_some_and(|root| roots.contains(&root)), ..run }
         };
-        Ok(runs.into_iter().map(counted).collect())
+        Ok(runs.into_iter().map(counted_run).collect())
     }
 
-    async fn count_next(&mut self, tally: &mut Tally, runs: &[CountedRun]) -> Result<()> {
-        let mut open: Vec<(i64, Option<RunStatus>)> = Vec::new();
+    async fn count_next_runs(&mut self, tally: &mut Tally, runs: &[CountedRun]) -> Result<()> {
+        let mut open_entries: Vec<(i64, Option<RunStatus>)> = Vec::new();
         for run in runs {
             if let Some(stat) = run.job_stat() {
                 tally.add(run.job, stat, 1);
                 tally.gains.add(run, None);
-                tally.failed.extend(Some(*run).filter(|run| is_new_failure(run, None)));
+                tally.failed_runs.extend(Some(*run).filter(|run| is_new_failure(run, None)));
             }
             if !run.status.is_terminal() {
-                open.push((run.id.get(), None));
+                open_entries.push((run.id.get(), None));
             } else if run.may_change() {
-                open.push((run.id.get(), Some(run.status)));
+                open_entries.push((run.id.get(), Some(run.status)));
             }
         }
-        self.insert_open(&open).await
+        self.insert_open_entries(&open_entries).await
     }
 
     async fn add_stats(&mut self, tally: &Tally) -> Result<()> {
         let sums: Vec<_> = tally.sums.iter().collect();
         for chunk in sums.chunks(CHUNK_MAX) {
-            let add = Query::new(&ADD_STATS).rows(chunk, |query, ((job, hour, status), (count, took))| {
-                query.int(job.get()).at(*hour).text(status.as_str()).int(*count).int(*took)
+            let add = Query::new(&ADD_STATS).rows(chunk, |query, ((job, hour, status), (count, duration_ms))| {
+                query.int(job.get()).at(*hour).text(status.as_str()).int(*count).int(*duration_ms)
             });
             self.execute(add).await?;
         }
@@ -249,7 +250,7 @@ impl Tx<'_> {
     }
 }
 
-/// Reads the columns of [`READ_NEXT`] and [`READ_COUNTED`]. Returns the parent only of a run that may be the only shard of its fire.
+/// Reads the columns of [`READ_NEXT_RUNS`] and [`READ_COUNTED_RUNS`]. Returns the parent only of a run that may be the only shard of its fire.
 fn counted_run(row: &AnyRow) -> Result<(CountedRun, Option<i64>)> {
     let mut columns = Reader::new(row, "run");
     let (id, job) = (RunId::new(columns.int("id")?), JobId::new(columns.int("job_id")?));

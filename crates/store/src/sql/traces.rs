@@ -1,4 +1,4 @@
-//! Trace contexts of requested runs.
+//! The trait `Traces` in SQL.
 
 use async_trait::async_trait;
 use rondel_core::{IdGen, RunId, Timestamp, TraceParent};
@@ -40,10 +40,10 @@ impl Traces for SqlStore {
     async fn forget_traces(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let limit = limit.clamp(1, u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
         let query = Query::new(&READ_OLD_TRACES).int(IdGen::first_at(before)).int(limit.into());
-        let old = read_ids(&self.rows(query).await?, "run_trace", "run_id")?;
-        if old.is_empty() {
+        let old_runs = read_ids(&self.rows(query).await?, "run_trace", "run_id")?;
+        if old_runs.is_empty() {
             return Ok(0);
         }
-        self.execute(Query::new(&DELETE_TRACES).list(old.into_iter())).await
+        self.execute(Query::new(&DELETE_TRACES).list(old_runs.into_iter())).await
     }
 }

@@ -1,4 +1,4 @@
-//! Removal of old runs.
+//! The trait `Upkeep` in SQL: removes old runs.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -73,13 +73,13 @@ impl Upkeep for SqlStore {
             return Ok(self.execute(Query::new(&INSERT_PASS).text(task)).await? == 1);
         };
         let mut columns = Reader::new(&row, "housekeeping_pass");
-        let (last, now) = (columns.at("last_at_ms")?, columns.at("now")?);
+        let (last_at, now) = (columns.at("last_at_ms")?, columns.at("now")?);
         // If the clock has stepped back far, the last pass is in the future. It must not prevent all further passes.
-        let distance = if last > now { last.since(now) } else { now.since(last) };
+        let distance = if last_at > now { last_at.since(now) } else { now.since(last_at) };
         if distance < pass_gap(period) {
             return Ok(false);
         }
-        Ok(self.execute(Query::new(&TAKE_PASS).text(task).at(last)).await? == 1)
+        Ok(self.execute(Query::new(&TAKE_PASS).text(task).at(last_at)).await? == 1)
     }
 
     async fn purge(&self, finished_before: Timestamp, limit: u32) -> Result<u64> {
@@ -92,12 +92,12 @@ impl Upkeep for SqlStore {
                 .at(finished_before)
                 .at(finished_before)
                 .int(limit.into());
-            let old = self.rows(query).await?.iter().map(old_run).collect::<Result<Vec<_>>>()?;
-            let Some(last) = old.last() else { return Ok(0) };
-            after = last.id;
-            let removed = self.remove_runs(&self.removable_ids(&old, limit).await?).await?;
-            if removed > 0 {
-                return Ok(removed);
+            let old_runs = self.rows(query).await?.iter().map(old_run).collect::<Result<Vec<_>>>()?;
+            let Some(last_run) = old_runs.last() else { return Ok(0) };
+            after = last_run.id;
+            let removed_count = self.remove_runs(&self.removable_ids(&old_runs, limit).await?).await?;
+            if removed_count > 0 {
+                return Ok(removed_count);
             }
         }
     }
@@ -131,8 +131,9 @@ impl OldRun {
 impl SqlStore {
     /// The rows to remove now, in order: a broadcast comes after all of its shards. A shard is not removed without its broadcast, and a run
     /// stays while its fire has an open run.
-    async fn removable_ids(&self, old: &[OldRun], limit: u32) -> Result<Vec<i64>> {
-        let parents: Vec<i64> = old.iter().filter(|run| !run.is_broadcast()).filter_map(|run| run.parent).collect();
+    async fn removable_ids(&self, old_runs: &[OldRun], limit: u32) -> Result<Vec<i64>> {
+        let parents: Vec<i64> =
+            old_runs.iter().filter(|run| !run.is_broadcast()).filter_map(|run| run.parent).collect();
         let mut broadcasts = HashMap::new();
         if !parents.is_empty() {
             for row in self.rows(Query::new(&READ_PARENTS).list(parents.into_iter())).await? {
@@ -144,56 +145,57 @@ impl SqlStore {
         let is_shard = |run: &OldRun| {
             !run.is_broadcast() && run.parent.and_then(|parent| broadcasts.get(&parent)) == Some(&(true, run.key))
         };
-        let apart: Vec<&OldRun> = old.iter().filter(|run| !is_shard(run)).collect();
-        let open_fires = self.open_fires(&apart).await?;
-        let shards = self.shards_of(old.iter().filter(|run| run.is_broadcast()).map(|run| run.id).collect()).await?;
-        let mut removable = Vec::with_capacity(old.len());
-        for run in apart.into_iter().filter(|run| !open_fires.contains(&run.root())) {
-            if shards.open.contains(&run.id)
+        let roots: Vec<&OldRun> = old_runs.iter().filter(|run| !is_shard(run)).collect();
+        let open_fires = self.open_fires(&roots).await?;
+        let shards =
+            self.shards_of(old_runs.iter().filter(|run| run.is_broadcast()).map(|run| run.id).collect()).await?;
+        let mut removable_ids = Vec::with_capacity(old_runs.len());
+        for run in roots.into_iter().filter(|run| !open_fires.contains(&run.root())) {
+            if shards.open_broadcasts.contains(&run.id)
                 || shards.unread_after.is_some_and(|from| run.is_broadcast() && run.id > from)
             {
                 continue;
             }
-            removable.extend(shards.ids.get(&run.id).into_iter().flatten());
+            removable_ids.extend(shards.ids.get(&run.id).into_iter().flatten());
             if shards.unread_after != Some(run.id) {
-                removable.push(run.id);
+                removable_ids.push(run.id);
             }
         }
-        removable.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-        Ok(removable)
+        removable_ids.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(removable_ids)
     }
 
     /// The fires of these runs that have an open run, identified by their first runs. When that open run ends, its followers are planned
     /// from all runs of the fire. Without the first run nothing would follow, and a job whose run was removed would run again.
     async fn open_fires(&self, runs: &[&OldRun]) -> Result<BTreeSet<i64>> {
-        let mut open = BTreeSet::new();
-        let elsewhere: BTreeSet<i64> = runs.iter().filter(|run| run.is_follower()).map(|run| run.root()).collect();
-        let elsewhere: Vec<i64> = elsewhere.into_iter().collect();
-        for chunk in elsewhere.chunks(CHUNK_MAX) {
+        let mut open_roots = BTreeSet::new();
+        let other_roots: BTreeSet<i64> = runs.iter().filter(|run| run.is_follower()).map(|run| run.root()).collect();
+        let other_roots: Vec<i64> = other_roots.into_iter().collect();
+        for chunk in other_roots.chunks(CHUNK_MAX) {
             let rows = self.rows(Query::new(&READ_OPEN_ROOTS).list(chunk.iter().copied())).await?;
-            open.extend(read_ids(&rows, "run", "id")?);
+            open_roots.extend(read_ids(&rows, "run", "id")?);
         }
         let roots: BTreeSet<i64> = runs.iter().map(|run| run.root()).collect();
-        let mut level: Vec<i64> = roots.into_iter().collect();
+        let mut level_ids: Vec<i64> = roots.into_iter().collect();
         for _ in 0..DEPTH_MAX {
-            let mut below = Vec::new();
-            for chunk in level.chunks(CHUNK_MAX) {
+            let mut next_level = Vec::new();
+            for chunk in level_ids.chunks(CHUNK_MAX) {
                 for row in self.rows(Query::new(&READ_FOLLOWERS).list(chunk.iter().copied())).await? {
                     let mut columns = Reader::new(&row, "run");
                     let (id, root) = (columns.int("id")?, columns.int("cause")?);
                     if columns.word::<RunStatus>("status")?.is_terminal() {
-                        below.push(id);
+                        next_level.push(id);
                     } else {
-                        open.insert(root);
+                        open_roots.insert(root);
                     }
                 }
             }
-            if below.is_empty() {
+            if next_level.is_empty() {
                 break;
             }
-            level = below;
+            level_ids = next_level;
         }
-        Ok(open)
+        Ok(open_roots)
     }
 
     async fn shards_of(&self, broadcasts: Vec<i64>) -> Result<Shards> {
@@ -208,7 +210,7 @@ impl SqlStore {
             let (broadcast, id) = (columns.int("id")?, columns.int("id")?);
             let status: RunStatus = columns.word("status")?;
             if !status.is_terminal() {
-                shards.open.insert(broadcast);
+                shards.open_broadcasts.insert(broadcast);
             }
             shards.ids.entry(broadcast).or_default().push(id);
             shards.unread_after = is_full.then_some(broadcast);
@@ -244,7 +246,7 @@ struct Shards {
     /// The shards of each broadcast.
     ids: HashMap<i64, Vec<i64>>,
     /// Broadcasts with a shard that has no verdict.
-    open: HashSet<i64>,
+    open_broadcasts: HashSet<i64>,
     /// The page ended within this broadcast. Nothing is known about the broadcasts after it.
     unread_after: Option<i64>,
 }

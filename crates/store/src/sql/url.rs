@@ -1,5 +1,3 @@
-//! The address of a database.
-
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -24,7 +22,6 @@ enum Location {
 }
 
 impl DatabaseUrl {
-    /// The SQLite database in this file.
     #[must_use]
     pub fn sqlite_file(path: impl Into<PathBuf>) -> Self {
         Self(Location::File(path.into()))
@@ -42,12 +39,12 @@ impl DatabaseUrl {
     /// The user and the database that the URL names, as they are written there.
     pub(super) fn user_and_name(&self) -> (Option<&str>, Option<&str>) {
         let Location::Server(_, url) = &self.0 else { return (None, None) };
-        let rest = url.split_once("://").map_or("", |(_, rest)| rest);
-        let rest = rest.split('?').next().unwrap_or_default();
-        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let address = url.split_once("://").map_or("", |(_, address)| address);
+        let address = address.split('?').next().unwrap_or_default();
+        let (authority, path) = address.split_once('/').unwrap_or((address, ""));
         let user = authority.rsplit_once('@').map(|(user, _)| user.split(':').next().unwrap_or_default());
-        let named = |text: &&str| !text.is_empty();
-        (user.filter(named), Some(path).filter(named))
+        let is_named = |text: &&str| !text.is_empty();
+        (user.filter(is_named), Some(path).filter(is_named))
     }
 
     pub(super) fn dialect(&self) -> Dialect {
@@ -72,9 +69,9 @@ impl DatabaseUrl {
             // default.
             Location::Server(_, url) => {
                 let (address, query) = url.split_once('?').unwrap_or((url, ""));
-                let pairs = query.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with(POOLER));
-                let pairs: String = pairs.map(|pair| format!("{pair}&")).collect();
-                format!("{address}?{pairs}statement-cache-capacity=500")
+                let kept_pairs = query.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with(POOLER));
+                let kept_pairs: String = kept_pairs.map(|pair| format!("{pair}&")).collect();
+                format!("{address}?{kept_pairs}statement-cache-capacity=500")
             }
         }
     }
@@ -85,9 +82,10 @@ impl FromStr for DatabaseUrl {
 
     fn from_str(text: &str) -> Result<Self, OpenError> {
         let unknown = || OpenError::Url { url: without_password(text) };
-        let (scheme, rest) = text.split_once(':').ok_or_else(unknown)?;
+        let (scheme, after_scheme) = text.split_once(':').ok_or_else(unknown)?;
         let server = |dialect, name: &str| {
-            let authority = rest.strip_prefix("//").filter(|rest| !rest.is_empty()).ok_or_else(unknown)?;
+            let authority =
+                after_scheme.strip_prefix("//").filter(|authority| !authority.is_empty()).ok_or_else(unknown)?;
             if has_unencoded_password(authority) {
                 return Err(OpenError::Unencoded { url: without_password(text) });
             }
@@ -98,7 +96,7 @@ impl FromStr for DatabaseUrl {
         };
         match scheme {
             "sqlite" => {
-                let path = rest.strip_prefix("//").unwrap_or(rest);
+                let path = after_scheme.strip_prefix("//").unwrap_or(after_scheme);
                 let path = path.split('?').next().unwrap_or_default();
                 // A database in memory would be a separate one for each connection.
                 if path.is_empty() || path.contains(":memory:") {
@@ -136,9 +134,9 @@ fn pooler_parameter(url: &str) -> Option<&str> {
 }
 
 /// Whether a password is cut short: an @ follows the first slash, or there is a #. A correct URL has neither.
-fn has_unencoded_password(rest: &str) -> bool {
-    let path = rest.split('?').next().unwrap_or_default().split_once('/').map_or("", |(_, path)| path);
-    path.contains('@') || rest.contains('#')
+fn has_unencoded_password(address: &str) -> bool {
+    let path = address.split('?').next().unwrap_or_default().split_once('/').map_or("", |(_, path)| path);
+    path.contains('@') || address.contains('#')
 }
 
 fn without_password(url: &str) -> String {
@@ -150,7 +148,7 @@ fn without_password(url: &str) -> String {
         return format!("{}{}***", without_password(&url[..key]), &url[key..value]);
     }
     // A password may contain characters that are not encoded, so the last @ of the whole address ends it.
-    let shown = match url[start..].rfind('@').map(|at| start + at) {
+    let shown_url = match url[start..].rfind('@').map(|at| start + at) {
         Some(at) => {
             let (user, secret) = match url[start..at].split_once(':') {
                 Some((user, _)) => (user, ":***"),
@@ -160,13 +158,13 @@ fn without_password(url: &str) -> String {
         }
         None => mask_non_numeric_port(url, start),
     };
-    let Some((head, query)) = shown.split_once('?') else { return shown };
-    let hide = |pair: &str| match pair.split_once('=') {
+    let Some((head, query)) = shown_url.split_once('?') else { return shown_url };
+    let hide_password = |pair: &str| match pair.split_once('=') {
         Some((key, _)) if is_password(key) => format!("{key}=***"),
         _ => pair.to_owned(),
     };
-    let pairs: Vec<String> = query.split('&').map(hide).collect();
-    format!("{head}?{}", pairs.join("&"))
+    let shown_pairs: Vec<String> = query.split('&').map(hide_password).collect();
+    format!("{head}?{}", shown_pairs.join("&"))
 }
 
 /// Where the key and the value of the first password in a URL's query begin.

@@ -1,4 +1,4 @@
-//! Executors that speak XXL-JOB's protocol.
+//! The trait `XxlExecutors` in SQL.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -49,11 +49,11 @@ const UNREGISTER_BY_HAND: Statement = Statement {
            left_at_ms = CASE WHEN last_seen_at_ms = 0 THEN {now} ELSE left_at_ms END \
            WHERE app_id = ? AND address = ? AND by_hand_at_ms IS NOT NULL",
 };
-pub(super) const LIST_BY_HAND: Statement = Statement {
+pub(super) const LIST_EXECUTORS_BY_HAND: Statement = Statement {
     name: "list_xxl_by_hand",
     text: select_executor!("WHERE by_hand_at_ms >= 0 ORDER BY by_hand_at_ms LIMIT ?"),
 };
-pub(super) const LIST_BY_HAND_OF: Statement = Statement {
+pub(super) const LIST_EXECUTORS_BY_HAND_OF_APP: Statement = Statement {
     name: "list_xxl_by_hand_of",
     text: select_executor!("WHERE app_id = ? AND by_hand_at_ms IS NOT NULL ORDER BY address LIMIT ?"),
 };
@@ -79,7 +79,7 @@ pub(super) const LIST_EXECUTORS: Statement = Statement {
     text: select_executor!("WHERE last_seen_at_ms >= ? ORDER BY last_seen_at_ms DESC LIMIT ?"),
 };
 /// The statement contains `state < 2` because that is the condition of the partial index.
-pub(super) const LIST_REPORTED: Statement = Statement {
+pub(super) const LIST_REPORTED_EXECUTORS: Statement = Statement {
     name: "list_reported_xxl",
     text: select_executor!(
         "WHERE last_seen_at_ms < ? AND EXISTS (SELECT 1 FROM xxl_run WHERE xxl_run.executor_id = xxl_executor.id \
@@ -106,7 +106,7 @@ const INSERT_RUNS: Statement = Statement {
     text: "INSERT {ignore} INTO xxl_run (log_id, run_id, attempt, job_id, number, executor_id, app_id, node_id, sent_at_ms, state, log_line) \
            {values:iiiiiiiiiii} {or_ignore}",
 };
-pub(super) const READ_UNSETTLED: Statement = Statement {
+pub(super) const READ_UNSETTLED_RUNS: Statement = Statement {
     name: "read_unsettled_xxl",
     text: select_run!("WHERE executor_id = ? AND state < 2 ORDER BY log_id LIMIT ?"),
 };
@@ -158,20 +158,20 @@ fn seal_context(app: AppId, address: &str) -> String {
 impl XxlExecutors for SqlStore {
     async fn register_xxl(&self, executor: &XxlExecutor) -> Result<ExecutorId> {
         let (app, address) = (executor.app.get(), executor.address.as_str());
-        let sealed = self.sealer.seal(&seal_context(executor.app, address), &executor.token);
-        let token = sealed.map_err(|message| failure::refused("register_xxl", &message))?;
+        let sealed_token = self.sealer.seal(&seal_context(executor.app, address), &executor.token);
+        let token = sealed_token.map_err(|message| failure::refused("register_xxl", &message))?;
         let refresh = || Query::new(&REFRESH_EXECUTOR).text(&token).at(executor.last_seen_at).int(app).text(address);
         self.save_xxl_executor(executor, refresh, &token).await
     }
 
     async fn register_xxl_by_hand(&self, executor: &XxlExecutor, now: Timestamp) -> Result<ExecutorId> {
         let (app, address) = (executor.app.get(), executor.address.as_str());
-        let sealed = self.sealer.seal(&seal_context(executor.app, address), &executor.token);
-        let token = sealed.map_err(|message| failure::refused("register_xxl_by_hand", &message))?;
+        let sealed_token = self.sealer.seal(&seal_context(executor.app, address), &executor.token);
+        let token = sealed_token.map_err(|message| failure::refused("register_xxl_by_hand", &message))?;
         let register = || Query::new(&REGISTER_BY_HAND).text(&token).at(now).int(app).text(address);
         // Only a user has registered this executor. It was never seen.
-        let unseen = XxlExecutor { last_seen_at: Timestamp::EPOCH, by_hand_at: Some(now), ..executor.clone() };
-        self.save_xxl_executor(&unseen, register, &token).await
+        let unseen_executor = XxlExecutor { last_seen_at: Timestamp::EPOCH, by_hand_at: Some(now), ..executor.clone() };
+        self.save_xxl_executor(&unseen_executor, register, &token).await
     }
 
     async fn unregister_xxl_by_hand(&self, app: AppId, address: &str) -> Result<bool> {
@@ -179,16 +179,16 @@ impl XxlExecutors for SqlStore {
     }
 
     async fn xxl_registered_by_hand(&self, app: Option<AppId>, limit: u32) -> Result<Vec<XxlExecutor>> {
-        let list = match app {
-            Some(app) => Query::new(&LIST_BY_HAND_OF).int(app.get()),
-            None => Query::new(&LIST_BY_HAND),
+        let query = match app {
+            Some(app) => Query::new(&LIST_EXECUTORS_BY_HAND_OF_APP).int(app.get()),
+            None => Query::new(&LIST_EXECUTORS_BY_HAND),
         };
-        Ok(self.readable_xxl_executors(&self.rows(list.int(limit.into())).await?))
+        Ok(self.readable_xxl_executors(&self.rows(query.int(limit.into())).await?))
     }
 
     async fn unregister_xxl(&self, app: AppId, address: &str, now: Timestamp) -> Result<bool> {
-        let leave = Query::new(&LEAVE_EXECUTOR).at(now).int(app.get()).text(address);
-        Ok(self.execute(leave).await? > 0)
+        let query = Query::new(&LEAVE_EXECUTOR).at(now).int(app.get()).text(address);
+        Ok(self.execute(query).await? > 0)
     }
 
     async fn xxl_executors(&self, since: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>> {
@@ -196,7 +196,9 @@ impl XxlExecutors for SqlStore {
     }
 
     async fn xxl_reported_executors(&self, before: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>> {
-        Ok(self.readable_xxl_executors(&self.rows(Query::new(&LIST_REPORTED).at(before).int(limit.into())).await?))
+        Ok(self.readable_xxl_executors(
+            &self.rows(Query::new(&LIST_REPORTED_EXECUTORS).at(before).int(limit.into())).await?,
+        ))
     }
 
     async fn send_xxl(&self, token: LeaseToken, runs: &[NewXxlRun], now: Timestamp) -> Result<Option<Vec<XxlRun>>> {
@@ -210,7 +212,7 @@ impl XxlExecutors for SqlStore {
     }
 
     async fn unsettled_xxl(&self, executor: ExecutorId, limit: u32) -> Result<Vec<XxlRun>> {
-        let rows = self.rows(Query::new(&READ_UNSETTLED).int(executor.get()).int(limit.into())).await?;
+        let rows = self.rows(Query::new(&READ_UNSETTLED_RUNS).int(executor.get()).int(limit.into())).await?;
         rows.iter().map(read_run).collect()
     }
 
@@ -227,9 +229,9 @@ impl XxlExecutors for SqlStore {
                 let is_new = |report: &XxlReport, outcome: XxlReportOutcome| {
                     (outcome == XxlReportOutcome::Accepted).then_some(report.log_id)
                 };
-                let changed: BTreeSet<i64> =
-                    chunk.iter().zip(&outcomes).filter_map(|(one, outcome)| is_new(one, *outcome)).collect();
-                tx.write_xxl_ends(runs.values().filter(|run| changed.contains(&run.log_id)), now).await?;
+                let changed_ids: BTreeSet<i64> =
+                    chunk.iter().zip(&outcomes).filter_map(|(report, outcome)| is_new(report, *outcome)).collect();
+                tx.write_xxl_ends(runs.values().filter(|run| changed_ids.contains(&run.log_id)), now).await?;
                 results.outcomes.extend(outcomes);
                 results.runs.extend(runs.into_values());
             }
@@ -251,8 +253,8 @@ impl XxlExecutors for SqlStore {
     async fn forget_xxl(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let limit = i64::from(limit).min(i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX));
         let mut count = 0;
-        for find in [&FIND_OLD_RUNS, &FIND_LEFT_RUNS] {
-            let rows = self.rows(Query::new(find).at(before).int(limit)).await?;
+        for find_statement in [&FIND_OLD_RUNS, &FIND_LEFT_RUNS] {
+            let rows = self.rows(Query::new(find_statement).at(before).int(limit)).await?;
             let ids = read_ids(&rows, "xxl_run", "log_id")?;
             if !ids.is_empty() {
                 count += self.execute(Query::new(&DELETE_RUNS).list(ids.into_iter())).await?;
@@ -295,8 +297,8 @@ impl SqlStore {
         for row in self.rows(Query::new(&READ_TOKENS_BY_HAND)).await? {
             let mut columns = Reader::new(&row, "xxl_executor");
             let (id, app) = (columns.int("id")?, AppId::new(columns.int("app_id")?));
-            let (address, kept) = (columns.text("address")?, columns.text("token")?);
-            let token = match self.sealer.open(&seal_context(app, &address), &kept) {
+            let (address, sealed_token) = (columns.text("address")?, columns.text("token")?);
+            let token = match self.sealer.open(&seal_context(app, &address), &sealed_token) {
                 Ok(token) => token,
                 Err(reason) => {
                     tracing::warn!(
@@ -307,10 +309,10 @@ impl SqlStore {
                     continue;
                 }
             };
-            if self.sealer.is_stale(&kept) {
-                let sealed = self.sealer.seal(&seal_context(app, &address), &token);
-                let sealed = sealed.map_err(|message| failure::refused("seal_xxl_token", &message))?;
-                self.execute(Query::new(&SEAL_TOKEN).text(&sealed).int(id).text(&kept)).await?;
+            if self.sealer.is_stale(&sealed_token) {
+                let resealed_token = self.sealer.seal(&seal_context(app, &address), &token);
+                let resealed_token = resealed_token.map_err(|message| failure::refused("seal_xxl_token", &message))?;
+                self.execute(Query::new(&SEAL_TOKEN).text(&resealed_token).int(id).text(&sealed_token)).await?;
             }
         }
         Ok(())
@@ -334,9 +336,9 @@ impl SqlStore {
         let namespace = NamespaceId::new(columns.int("namespace_id")?);
         let app = AppId::new(columns.int("app_id")?);
         let address = columns.text("address")?;
-        let kept = columns.text("token")?;
-        let opened = self.sealer.open(&seal_context(app, &address), &kept);
-        let token = opened.map_err(|message| columns.corrupt("token", message))?;
+        let sealed_token = columns.text("token")?;
+        let open_result = self.sealer.open(&seal_context(app, &address), &sealed_token);
+        let token = open_result.map_err(|message| columns.corrupt("token", message))?;
         let (first_seen_at, last_seen_at) = (columns.at("first_seen_at_ms")?, columns.at("last_seen_at_ms")?);
         let (left_at, by_hand_at) = (columns.opt_at("left_at_ms")?, columns.opt_at("by_hand_at_ms")?);
         Ok(XxlExecutor { id, namespace, app, address, token, first_seen_at, last_seen_at, left_at, by_hand_at })
@@ -346,11 +348,11 @@ impl SqlStore {
 impl Tx<'_> {
     /// Writes ends. Attempts that ended alike are written by one statement.
     async fn write_xxl_ends(&mut self, runs: impl Iterator<Item = &XxlRun>, now: Timestamp) -> Result<()> {
-        let mut alike: BTreeMap<(Option<i32>, Option<&str>), Vec<i64>> = BTreeMap::new();
+        let mut runs_by_end: BTreeMap<(Option<i32>, Option<&str>), Vec<i64>> = BTreeMap::new();
         for run in runs {
-            alike.entry((run.code, run.message.as_deref())).or_default().push(run.log_id);
+            runs_by_end.entry((run.code, run.message.as_deref())).or_default().push(run.log_id);
         }
-        for ((code, message), ids) in alike {
+        for ((code, message), ids) in runs_by_end {
             let write = Query::new(&REPORT_RUNS).opt_int(code.map(i64::from)).opt_text(message).at(now);
             let count = ids.len();
             self.execute_all(write.list(ids.into_iter()), count).await?;
@@ -362,18 +364,18 @@ impl Tx<'_> {
     async fn take_xxl_numbers(&mut self, name: &str, count: usize) -> Result<i64> {
         let row = self.row(Query::new(&LOCK_COUNTER).text(name)).await?;
         let row = row.ok_or_else(|| failure::refused("send_xxl", "xxl_counter has lost a row"))?;
-        let first = Reader::new(&row, "xxl_counter").int("next_value")?;
+        let first_number = Reader::new(&row, "xxl_counter").int("next_value")?;
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         self.execute_all(Query::new(&MOVE_COUNTER).int(count).text(name), 1).await?;
-        Ok(first)
+        Ok(first_number)
     }
 
     async fn number_xxl_runs(&mut self, node: NodeId, runs: &[NewXxlRun], now: Timestamp) -> Result<Vec<XxlRun>> {
-        let mut numbered = Vec::with_capacity(runs.len());
+        let mut numbered_runs = Vec::with_capacity(runs.len());
         for chunk in runs.chunks(CHUNK_MAX) {
-            let first = self.take_xxl_numbers("log", chunk.len()).await?;
+            let first_number = self.take_xxl_numbers("log", chunk.len()).await?;
             let numbers = self.xxl_job_numbers(chunk).await?;
-            let rows = (first..).zip(chunk).map(|(log_id, run)| XxlRun {
+            let rows = (first_number..).zip(chunk).map(|(log_id, run)| XxlRun {
                 log_id,
                 run: run.run,
                 attempt: run.attempt,
@@ -397,9 +399,9 @@ impl Tx<'_> {
                 query.int(XxlRunState::Open.number()).int(1)
             });
             self.execute_all(insert, rows.len()).await?;
-            numbered.extend(rows);
+            numbered_runs.extend(rows);
         }
-        Ok(numbered)
+        Ok(numbered_runs)
     }
 
     /// The numbers of these jobs. The caller has locked the counter of runs, so no other transaction assigns a number to a job until the
@@ -416,8 +418,8 @@ impl Tx<'_> {
         }
         jobs.retain(|job| !numbers.contains_key(job));
         if !jobs.is_empty() {
-            let first = self.take_xxl_numbers("job", jobs.len()).await?;
-            let new: Vec<(JobId, i64)> = jobs.into_iter().zip(first..).collect();
+            let first_number = self.take_xxl_numbers("job", jobs.len()).await?;
+            let new: Vec<(JobId, i64)> = jobs.into_iter().zip(first_number..).collect();
             let insert =
                 Query::new(&INSERT_NUMBERS).rows(&new, |query, (job, number)| query.int(job.get()).int(*number));
             self.execute_all(insert, new.len()).await?;

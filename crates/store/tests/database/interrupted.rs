@@ -25,7 +25,7 @@ async fn a_caller_that_is_dropped_leaves_no_session_inside_a_transaction() {
             lease: Duration::from_secs(60),
             advertise_url: None,
             server_version: "0.1.0".to_owned(),
-            take_over: true,
+            may_take_over: true,
             held: None,
         };
         assert!(store.begin_pass("before", Duration::ZERO).await.unwrap());

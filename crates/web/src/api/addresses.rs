@@ -50,7 +50,7 @@ pub(crate) struct AddressJson {
     last_registered_at: Option<Timestamp>,
 }
 
-/// The query that names an address.
+/// The URL's parameter that names an address.
 #[derive(Debug)]
 pub(crate) struct AddressQuery(Option<String>);
 

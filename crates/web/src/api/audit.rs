@@ -50,7 +50,7 @@ const fn filter_parameter(name: &'static str) -> Parameter {
     Parameter::pattern(name, r"^[^\u0000]{1,255}$")
 }
 
-/// The query of the log.
+/// The URL's parameters for reading the audit log.
 #[derive(Debug)]
 pub(crate) struct ReadAudit {
     pub(crate) wanted: AuditQuery,

@@ -29,7 +29,6 @@ use crate::routes::Routes;
 /// Maximum number of jobs that the refusal to delete a calendar lists.
 const NAMED_COUNT_MAX: usize = 10;
 
-/// The query of an import.
 #[derive(Debug)]
 pub(super) struct ImportQuery {
     format: Option<ImportFormat>,

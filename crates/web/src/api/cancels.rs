@@ -120,7 +120,7 @@ async fn job(
     // namespace.
     let app = call.apps_with(Operate).map(|_| record.app);
     let cancelled = call.engine().cancel_runs(&record, fire_at, &by, app).await?;
-    let answer = CancelledJson { asked: cancelled.asked, has_more: cancelled.has_more };
+    let answer = CancelledJson { asked: cancelled.asked_count, has_more: cancelled.has_more };
     call.note.changed_to(&serde_json::json!({"fire_at": fire_at, "reason": body.reason, "cancelled": answer}));
     json_response(StatusCode::ACCEPTED, &answer)
 }

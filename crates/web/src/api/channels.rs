@@ -205,7 +205,7 @@ async fn put(
     if let Some(before) = &before {
         call.note.before(&channel_json(&call, before));
     }
-    let new = NewChannel { name, kind, settings, secrets, lang, is_enabled: enabled, expected };
+    let new = NewChannel { name, kind, settings, secrets, lang, is_enabled: enabled, expected_saved_at: expected };
     let saved = channels::save(call.engine(), &call.namespace, &new).await?;
     let shown = channel_json(&call, &saved.channel);
     call.note.changed_to(&shown);

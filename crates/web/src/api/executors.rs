@@ -285,7 +285,7 @@ pub(crate) async fn find<Q>(
     Ok(found.map(|found| (one.app, fleet.with_switch_and_runs(found, one.app))))
 }
 
-/// The stable names of the executors of an app, in order.
+/// The sorted stable names of the executors of an app.
 pub(super) async fn executor_names<Q>(call: &Call<Q>, app: &str) -> Result<Vec<String>, Problem> {
     let switches = call.engine().store().switches().await?;
     let all = listed_executors(call, &switches, call.engine().now() - SHOWN_FOR).await?;
@@ -294,7 +294,6 @@ pub(super) async fn executor_names<Q>(call: &Call<Q>, app: &str) -> Result<Vec<S
     Ok(names.into_iter().collect())
 }
 
-/// An executor in a list.
 struct ListedExecutor {
     position: Position,
     app: AppId,
@@ -360,7 +359,7 @@ impl From<OnlineExecutor> for ExecutorJson {
             id: executor.id,
             name: executor.name,
             app: executor.app_name,
-            status: if executor.draining { "draining" } else { "online" },
+            status: if executor.is_draining { "draining" } else { "online" },
             labels: executor.labels,
             weight: executor.weight,
             slots: executor.slots,

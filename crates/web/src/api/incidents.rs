@@ -31,7 +31,7 @@ use crate::query::{FromQuery, Reader};
 use crate::read_again::read_again;
 use crate::routes::Routes;
 
-/// The query of the list of incidents.
+/// The URL's parameters for the list of incidents.
 #[derive(Debug)]
 pub(super) struct IncidentsQuery {
     is_open: Option<bool>,

@@ -64,7 +64,6 @@ impl PageBuilder {
         self.items
     }
 
-    /// The page as a response.
     pub(crate) fn answer(self, next_cursor: Option<String>) -> Result<Response, Problem> {
         json_response(StatusCode::OK, &Page { items: self.items, next_cursor })
     }

@@ -25,7 +25,7 @@ use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 use crate::run_filter::{self, FILTER, ORDERS, RunPosition};
 
-/// The query of the list.
+/// The URL's parameters for the list of runs.
 #[derive(Debug)]
 pub(crate) struct ListRuns {
     job: Option<String>,

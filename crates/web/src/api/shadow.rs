@@ -117,7 +117,6 @@ impl FromQuery for SourceQuery {
     }
 }
 
-/// The query of a report.
 #[derive(Clone, Debug)]
 pub(crate) struct ShadowReportQuery {
     pub(crate) source: String,
@@ -369,7 +368,7 @@ pub(crate) async fn read_shadow_report<Q>(
         namespace: call.namespace.id,
         source: &query.source,
         range,
-        within,
+        visible_apps: within,
         job,
         shadow_names,
         after_name: query.cursor.clone(),

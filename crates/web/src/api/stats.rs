@@ -30,7 +30,7 @@ const GROUP_COUNT_MAX: usize = 100;
 const JOB_COUNT_MAX: usize = 50;
 const GROUPS: [&str; 2] = ["app", "job"];
 
-/// The query for counts.
+/// The URL's parameters for counts of runs.
 #[derive(Debug)]
 pub(super) struct StatsQuery {
     from: Option<Timestamp>,
@@ -210,7 +210,7 @@ async fn get(call: Call<StatsQuery>) -> Result<Response, Problem> {
 struct Group {
     name: String,
     id: i64,
-    /// The instant from which the runs belong to apps that the caller sees: a job may have moved between apps.
+    /// Earlier runs are left out: the job was in another app then, which the caller may not view.
     from: Timestamp,
 }
 

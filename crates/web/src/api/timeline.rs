@@ -30,7 +30,6 @@ const FIRE_COUNT_MAX: u32 = 1_000;
 /// The length of a bucket in the counts of upcoming fires.
 const DENSITY_STEP: Duration = Duration::from_secs(900);
 
-/// The query for a timeline.
 #[derive(Debug)]
 pub(super) struct TimelineQuery {
     from: Option<Timestamp>,
@@ -74,7 +73,7 @@ impl FromQuery for TimelineQuery {
     }
 }
 
-/// The query for the upcoming fires.
+/// The URL's parameters for the upcoming fires.
 #[derive(Debug)]
 pub(super) struct ComingQuery {
     to: Option<Timestamp>,

@@ -41,7 +41,7 @@ const OVERLAP_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// How many tokens are read at a time while searching for those that the caller may manage.
 const BATCH: u32 = 500;
 
-/// The query of the list.
+/// The URL's parameters for the list of tokens.
 #[derive(Debug)]
 pub(crate) struct ListTokens {
     all: bool,

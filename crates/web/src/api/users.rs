@@ -296,7 +296,7 @@ pub(crate) async fn reset_password<Q>(call: &GlobalCall<Q>, name: &str, new: New
     }
     let hash = hash_password(&call.web, &new.password, name).await?;
     let now = call.engine().now();
-    let kept = KeptAccess { session: None, tokens: new.keep_tokens };
+    let kept = KeptAccess { session: None, keeps_tokens: new.keep_tokens };
     audit_password(call, &account, (now, new.keep_tokens));
     if call.engine().store().set_password(account.id, &hash, kept, now).await? {
         Ok(())

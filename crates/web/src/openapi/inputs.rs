@@ -13,7 +13,6 @@ pub(crate) const fn schema_of<T: JsonSchema>() -> SchemaOf {
     |generator| generator.subschema_for::<T>()
 }
 
-/// The body of a request.
 pub(crate) struct RequestBodyDoc {
     /// The media types that are accepted.
     pub(crate) media: &'static [&'static str],

@@ -25,7 +25,6 @@ use crate::route_info::RouteInfo;
 /// The part of the document about a route.
 pub(crate) struct RouteDoc {
     pub(crate) doc: Doc,
-    /// Describes the inputs of the handler.
     pub(crate) describe_inputs: fn() -> HandlerInputs,
 }
 

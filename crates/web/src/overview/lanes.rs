@@ -40,7 +40,6 @@ rondel_core::plain_word_enum! {
     }
 }
 
-/// The request for a timeline.
 #[derive(Clone, Debug)]
 pub(crate) struct TimelineRequest {
     pub(crate) by: LaneKind,

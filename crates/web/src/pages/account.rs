@@ -252,7 +252,7 @@ pub(super) async fn password(
     };
     let keep_tokens = fields.get("keep_tokens") == "1";
     users::audit_password(&call, &account, (now, keep_tokens));
-    store.set_password(account.id, &hash, KeptAccess { session: None, tokens: keep_tokens }, now).await?;
+    store.set_password(account.id, &hash, KeptAccess { session: None, keeps_tokens: keep_tokens }, now).await?;
     let agent = headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
     let place = SignInClient { address: None, user_agent: agent.to_owned() };
     let cookie = sign_in::begin(store, call.engine().new_id(), SignInOwner::Account(account.id), &place, now).await?;

@@ -198,7 +198,6 @@ fn object_link(entry: &AuditEntry) -> Option<String> {
     Some(format!("{path}/{name}{namespace}"))
 }
 
-/// The text for an action.
 pub(super) fn action_words(t: &Texts, action: &str) -> Option<&'static str> {
     let words = match action {
         "job.create" => t.act_job_create,

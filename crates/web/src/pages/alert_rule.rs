@@ -29,7 +29,7 @@ use crate::redirect::to;
 /// How many jobs, and how many calendars, the form offers for selection.
 const OFFER_COUNT: u32 = 200;
 
-/// The query of the form for a new rule. `job` preselects that job as the scope.
+/// The URL's parameters of the form for a new rule. `job` preselects that job as the scope.
 #[derive(Debug)]
 pub(crate) struct NewRule {
     job: Option<String>,

@@ -132,7 +132,7 @@ struct IncidentPage {
 /// Why the caller may not operate the whole namespace or single apps. A role on an app covers its incidents, silences and windows.
 struct MissingRoleByApp {
     for_namespace: Option<&'static str>,
-    /// The apps by name; empty if the caller may operate the whole namespace.
+    /// The apps, keyed by name; empty if the caller may operate the whole namespace.
     apps: BTreeMap<String, Option<&'static str>>,
 }
 

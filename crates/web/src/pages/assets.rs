@@ -11,7 +11,6 @@ use sha2::{Digest as _, Sha256};
 use crate::problem::{Code, Problem};
 
 struct Asset {
-    /// The URL.
     href: String,
     content_type: &'static str,
     bytes: &'static [u8],

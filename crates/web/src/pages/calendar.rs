@@ -21,7 +21,7 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::to;
 
-/// The query of the page: the year to show.
+/// The URL's parameter of the page: the year to show.
 #[derive(Debug)]
 pub(crate) struct YearQuery(Option<i32>);
 

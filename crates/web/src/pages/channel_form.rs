@@ -148,7 +148,7 @@ impl ChannelForm {
             secrets,
             lang: if self.lang == "zh" { Lang::Zh } else { Lang::En },
             is_enabled: self.is_enabled,
-            expected: self.version.map(Timestamp::from_millis),
+            expected_saved_at: self.version.map(Timestamp::from_millis),
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::{query_pair, to};
 
-/// The query of the form for a new channel: the service to use.
+/// The URL's parameter of the form for a new channel: the service to use.
 #[derive(Debug)]
 pub(crate) struct NewChannelQuery(Option<ChannelKind>);
 

@@ -112,7 +112,7 @@ pub(super) fn presets(action: &'static str, current: &str, filters: &[(&'static 
     filters.iter().map(preset).collect()
 }
 
-/// The query for suggestions: the text typed so far, and the position of the cursor in it.
+/// The URL's parameters for suggestions: the text typed so far, and the position of the cursor in it.
 #[derive(Debug)]
 pub(crate) struct SuggestQuery {
     text: String,

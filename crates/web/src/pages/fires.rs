@@ -37,7 +37,7 @@ const SHORTEST_RANGE: Duration = Duration::from_secs(1);
 /// If a range of the length [`SHORTEST_RANGE`] has too many entries, at most this many further pages of it are read.
 const FURTHER_PAGE_COUNT_MAX: usize = 20;
 
-/// The query of the page: up to when to show past fires, and the question "why".
+/// The URL's parameters of the page: up to when to show past fires, and the question "why".
 #[derive(Debug)]
 pub(crate) struct FiresQuery {
     to: Option<Timestamp>,
@@ -127,7 +127,7 @@ struct FiresPage {
     name: String,
     form: WhyForm,
     error: Option<String>,
-    /// Why the time in the question means no instant, or two.
+    /// The note that the local time the user asked about does not exist, or occurs twice, because clocks change.
     note: Option<String>,
     answers: Vec<InstantAnswer>,
     from: When,
@@ -163,11 +163,11 @@ impl FireFormatter<'_> {
         let (class, word) = class_and_word(&entry.verdict, t);
         let last = (entry.count > 1).then(|| (entry.count, self.when(entry.last)));
         let (run, explanation) = match &entry.verdict {
-            FireVerdict::Row { run, status, reason, detail, planned } => {
+            FireVerdict::Row { run, status, reason, detail, is_planned } => {
                 // The sentence for attempt 1 does not mention the attempt; the page of the run shows it.
                 let subject =
                     RunStatusFacts { status: *status, reason: *reason, detail: detail.as_deref(), attempt: 1 };
-                let unplanned = (!planned).then(|| t.fires_unplanned.to_owned());
+                let unplanned = (!is_planned).then(|| t.fires_unplanned.to_owned());
                 let why = sentence(subject, t.lang()).or_else(|| messages.get(run).cloned());
                 let parts = why.into_iter().chain(unplanned);
                 (Some(*run), parts.collect::<Vec<_>>().join(" "))
@@ -384,7 +384,7 @@ mod tests {
         let (run, at) = (RunId::new(7), Timestamp::from_secs(60));
         let messages = HashMap::from([(run, "exit code 7".to_owned())]);
         let why = |status, reason| {
-            let verdict = FireVerdict::Row { run, status, reason, detail: None, planned: true };
+            let verdict = FireVerdict::Row { run, status, reason, detail: None, is_planned: true };
             formatter.row(&Entry { first: at, last: at, count: 1, verdict }, &messages).explanation
         };
         assert_eq!(why(RunStatus::Failed, None), "exit code 7");

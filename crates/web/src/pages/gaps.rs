@@ -183,7 +183,7 @@ mod tests {
         let entry = |minute, verdict| Entry { first: at(minute), last: at(minute), count: 1, verdict };
         let ran = |minute: u64| {
             let (run, status) = (RunId::new(i64::try_from(minute).unwrap()), RunStatus::Succeeded);
-            entry(minute, FireVerdict::Row { run, status, reason: None, detail: None, planned: true })
+            entry(minute, FireVerdict::Row { run, status, reason: None, detail: None, is_planned: true })
         };
         let run = RunId::new(7);
         let late = FireVerdict::Span { run, reason: Some(Reason::Misfire), detail: None };

@@ -89,7 +89,6 @@ pub(super) const fn role_choices(t: &Texts) -> [(&'static str, &'static str); 5]
     ]
 }
 
-/// A grant as text.
 pub(super) fn grant_text(grant: &GrantJson, t: &Texts) -> String {
     let role = role_choices(t).into_iter().find(|(word, _)| *word == grant.role.as_str()).map_or("", |(_, name)| name);
     match place_text(grant).as_str() {

@@ -101,7 +101,7 @@ struct JobPage {
 struct RunForm {
     /// Whether a run may have parameters of its own.
     takes_params: bool,
-    /// The executors of the job's app that are connected to this server, by name.
+    /// The names of the executors of the job's app that are connected to this server.
     executors: Vec<String>,
     /// Whether the caller may name an executor. False for a pump job: its groups are distributed to all suitable executors.
     takes_executor: bool,

@@ -124,7 +124,6 @@ fn definition_as_list(spec: &JobSpec) -> String {
     yaml::write(&[fields])
 }
 
-/// A definition as YAML.
 pub(super) fn definition_as_yaml(spec: &JobSpec) -> String {
     let lines = definition_as_list(spec);
     lines.lines().map(|line| line.get(2..).unwrap_or_default()).collect::<Vec<_>>().join("\n") + "\n"

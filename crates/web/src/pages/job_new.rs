@@ -131,7 +131,7 @@ async fn render_page(
     html(status, &template)
 }
 
-/// The query of the preview: the fields that define the schedule.
+/// The URL's parameters of the preview: the fields that define the schedule.
 #[derive(Debug)]
 pub(crate) struct Preview {
     form: JobForm,

@@ -39,7 +39,7 @@ use crate::query::{FromQuery, Reader};
 /// shards.
 const ROW_COUNT: u32 = 64;
 
-/// The query of the list.
+/// The URL's parameters for the list of jobs.
 #[derive(Debug)]
 pub(crate) struct ListJobs {
     text: String,

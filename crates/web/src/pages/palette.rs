@@ -21,7 +21,7 @@ const READ_COUNT: u32 = 64;
 /// Maximum length of a query, in characters.
 const QUERY_LEN_MAX: usize = NAME_LEN_MAX;
 
-/// The query of the palette: the text that the user typed.
+/// The URL's parameter of the palette: the text that the user typed.
 #[derive(Debug)]
 pub(super) struct PaletteQuery(String);
 

@@ -34,7 +34,6 @@ struct ProblemPage<'a> {
     status: u16,
     title: &'static str,
     hint: &'static str,
-    /// The detail of the problem.
     detail: Cow<'a, str>,
     complaints: Vec<(Option<&'a str>, Cow<'a, str>)>,
     request_id: &'a str,

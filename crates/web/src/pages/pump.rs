@@ -26,7 +26,7 @@ const ITEM_COUNT: u32 = 100;
 /// How many groups the page shows.
 const GROUP_COUNT: usize = 200;
 
-/// The query of the list of items.
+/// The URL's parameters for the list of items.
 #[derive(Debug)]
 pub(super) struct ItemsQuery {
     state: Option<ItemState>,
@@ -204,7 +204,7 @@ fn item_row(page: &Page<ItemsQuery>, record: &JobRecord, view: &ItemView, now: T
         class,
         word,
         asked_at: item.asked_at.map(moment),
-        is_dry: item.dry,
+        is_dry: item.is_dry,
         group: group.map(|index| index + 1).zip(item.owner.map(|owner| owner.run)),
         executor: executor.clone().unwrap_or_default(),
         epoch: item.epoch,

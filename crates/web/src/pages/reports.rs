@@ -39,7 +39,7 @@ const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// How many rows a report by job shows on one page.
 const LIMIT: u32 = 100;
 
-/// The query of the page, as the user typed it.
+/// The URL's parameters of the page, as the user typed them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReportChoices {
     by: String,

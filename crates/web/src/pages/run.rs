@@ -37,7 +37,7 @@ use crate::query::{FromQuery, Reader};
 use crate::redirect::to;
 use crate::shown_runs::{Parts, read_attempts, rows_of_groups, run_params, shard_name, shard_runs, with_job_names};
 
-/// The query of the page: the attempt whose log is shown, and the text to search in the log.
+/// The URL's parameters of the page: the attempt whose log is shown, and the text to search in the log.
 #[derive(Debug)]
 pub(crate) struct RunPageQuery {
     pub(super) attempt: Option<i32>,

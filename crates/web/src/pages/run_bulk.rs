@@ -34,7 +34,6 @@ const SHOWN_COUNT_MAX: usize = 20;
 struct CommonProblem {
     count: usize,
     message: String,
-    /// One of these runs.
     id: RunId,
 }
 

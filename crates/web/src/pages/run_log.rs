@@ -43,7 +43,7 @@ const STEP_COUNT: u32 = 500;
 /// An executor that has sent no heartbeat for this long counts as offline.
 const EXECUTOR_SILENT: Duration = Duration::from_secs(30);
 
-/// The query of a part of the log: where the part begins.
+/// The URL's parameters for a part of the log: where the part begins.
 #[derive(Debug)]
 pub(crate) struct LogWindow {
     attempt: Option<i32>,
@@ -63,7 +63,7 @@ impl FromQuery for LogWindow {
     }
 }
 
-/// The query of a search.
+/// The URL's parameters for a search in the log.
 #[derive(Debug)]
 pub(crate) struct LogFind {
     attempt: Option<i32>,
@@ -215,7 +215,6 @@ pub(super) async fn text(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
     Ok(response)
 }
 
-/// The lines to read.
 #[derive(Clone, Copy, Debug)]
 enum LinesToRead {
     /// The lines at a position.

@@ -26,7 +26,6 @@ const QUEUED_MAX: u32 = 4;
 /// The number of sections of the axis.
 const TICK_COUNT: u64 = 4;
 
-/// The timeline of a run.
 pub(super) struct RunTimeline {
     pub(super) ticks: Vec<Tick>,
     pub(super) rows: Vec<TimelineRow>,
@@ -45,7 +44,6 @@ pub(super) struct Tick {
     pub(super) anchor: &'static str,
 }
 
-/// A row of the timeline.
 pub(super) struct TimelineRow {
     pub(super) label: String,
     pub(super) href: Option<String>,

@@ -28,7 +28,8 @@ const DEAD: &str = "is:dead";
 /// Maximum number of these failures that are counted.
 const DEAD_COUNT_MAX: u32 = 1_000;
 
-/// The query of the list. `job` and `status` are parameters of old links, which are still supported.
+/// The URL's parameters for the list of runs. `job` and `status` are parameters of old links, which are still
+/// supported.
 #[derive(Debug)]
 pub(crate) struct ListRuns {
     text: String,

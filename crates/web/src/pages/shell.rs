@@ -162,7 +162,8 @@ pub(crate) struct Page<Q = NoQuery> {
     is_part: bool,
 }
 
-/// The query of a page. `Q` is parsed from it, and the parameter `lang` is accepted on every page; `Prefs` reads it.
+/// The URL's parameters of a page. `Q` is parsed from it, and the parameter `lang` is accepted on every page; `Prefs`
+/// reads it.
 #[derive(Debug)]
 pub(crate) struct WithLang<Q>(pub(crate) Q);
 

@@ -41,7 +41,7 @@ const AHEAD_STEP: Duration = Duration::from_secs(900);
 /// The height of the forecast, in the units of its drawing.
 const AHEAD_HEIGHT: u64 = 90;
 
-/// The query of the page.
+/// The URL's parameters of the page.
 #[derive(Debug)]
 pub(crate) struct TimelineQuery {
     by: LaneKind,

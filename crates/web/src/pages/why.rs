@@ -39,7 +39,7 @@ const ANSWER_COUNT: usize = 2;
 /// Maximum length of each text of a question, in characters. Longer texts are cut.
 const TEXT_LEN_MAX: usize = 200;
 
-/// The question in the query.
+/// The question in the URL's parameters.
 #[derive(Debug)]
 pub(super) struct WhyQuery {
     job: String,
@@ -56,7 +56,6 @@ impl FromQuery for WhyQuery {
     }
 }
 
-/// The URL of a question.
 pub(super) fn question_url(job: &str, at: Option<Timestamp>) -> String {
     match at {
         None => format!("/why?{}", query_pair("job", job)),
@@ -77,7 +76,7 @@ struct WhyPage {
     error: Option<String>,
     /// Jobs whose names are similar to the typed one: the name, and the URL of the same question about that job.
     near: Vec<(String, String)>,
-    /// Why the time in the question means no instant, or two.
+    /// The note that the local time the user asked about does not exist, or occurs twice, because clocks change.
     note: Option<String>,
     answers: Vec<Answer>,
     checks: Vec<Check>,

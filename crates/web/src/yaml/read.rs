@@ -158,7 +158,7 @@ enum Open {
     Map { at: Marker, anchor: usize, fields: Fields, key: Option<(String, Marker)> },
 }
 
-/// The fields of a map, in order.
+/// The fields of a map, in the order in which the text has them.
 #[derive(Default)]
 struct Fields {
     all: Vec<(String, Node)>,

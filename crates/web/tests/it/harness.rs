@@ -184,7 +184,7 @@ impl Server {
             detail: None,
             jitter: 0.0,
             owner: None,
-            unfinished: false,
+            is_unfinished: false,
         };
         let finisher = Finisher { token: self.engine.token(), ids: &self.ids };
         self.engine.store().finish(finisher, &[finish]).await.unwrap();

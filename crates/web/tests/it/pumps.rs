@@ -86,9 +86,9 @@ pub(crate) fn progress(owner: Owner, epoch: i64, done: i64, oldest_at: Option<Ti
         counts: Counts { fetches: 3, rows: done + 5, done, failed: 2 },
         per_minute: 120,
         oldest_at,
-        dry: oldest_at.is_none(),
+        is_dry: oldest_at.is_none(),
         checkpoint: Some(r#"{"after":7,"password":"hunter2"}"#.to_owned()),
-        released: false,
+        is_released: false,
     })
 }
 

@@ -28,14 +28,20 @@ pub(super) struct Calls {
     shared: Arc<Shared>,
     events: mpsc::Sender<Event>,
     peer: watch::Receiver<Arc<Peer>>,
-    permits: Arc<Semaphore>,
-    pulls: Arc<Semaphore>,
+    call_permits: Arc<Semaphore>,
+    pull_permits: Arc<Semaphore>,
 }
 
 impl Calls {
     pub(super) fn new(shared: &Arc<Shared>, events: mpsc::Sender<Event>, peer: watch::Receiver<Arc<Peer>>) -> Self {
-        let (permits, pulls) = (Semaphore::new(CALL_COUNT_MAX), Semaphore::new(PULL_COUNT_MAX));
-        Self { shared: Arc::clone(shared), events, peer, permits: Arc::new(permits), pulls: Arc::new(pulls) }
+        let (call_permits, pull_permits) = (Semaphore::new(CALL_COUNT_MAX), Semaphore::new(PULL_COUNT_MAX));
+        Self {
+            shared: Arc::clone(shared),
+            events,
+            peer,
+            call_permits: Arc::new(call_permits),
+            pull_permits: Arc::new(pull_permits),
+        }
     }
 
     pub(super) fn address(&self) -> String {
@@ -48,10 +54,10 @@ impl Calls {
 
     /// Runs a call; if the link is gone, its event is dropped.
     fn spawn(&self, call: impl Future<Output = Event> + Send + 'static) {
-        let (events, permits) = (self.events.clone(), Arc::clone(&self.permits));
+        let (events, call_permits) = (self.events.clone(), Arc::clone(&self.call_permits));
         self.shared.spawn(async move {
             let event = {
-                let Ok(_permit) = permits.acquire().await else { return };
+                let Ok(_permit) = call_permits.acquire().await else { return };
                 call.await
             };
             drop(events.send(event).await);
@@ -78,20 +84,20 @@ impl Calls {
 
     pub(super) fn kill(&self, log_id: i64, number: i32) {
         let (client, peer) = (self.shared.client.clone(), self.peer());
-        self.spawn(async move { Event::Killed(log_id, client.ask(&peer, "kill", wire::of_job(number)).await) });
+        self.spawn(async move { Event::Killed(log_id, client.ask(&peer, "kill", wire::job_body(number)).await) });
     }
 
     pub(super) fn ask_idle(&self, number: i32) {
         let (client, peer) = (self.shared.client.clone(), self.peer());
         self.spawn(async move {
             let asked_at = Instant::now();
-            Event::Idle(number, asked_at, client.ask(&peer, "idleBeat", wire::of_job(number)).await)
+            Event::Idle(number, asked_at, client.ask(&peer, "idleBeat", wire::job_body(number)).await)
         });
     }
 
     pub(super) fn beat(&self) {
         let (client, peer) = (self.shared.client.clone(), self.peer());
-        self.spawn(async move { Event::Beat(client.ask(&peer, "beat", wire::empty()).await.is_ok()) });
+        self.spawn(async move { Event::Beat(client.ask(&peer, "beat", wire::empty_body()).await.is_ok()) });
     }
 
     /// Asks the executor for which of the jobs it is idle. A job without a number has never been sent to this executor, so a beat
@@ -99,63 +105,70 @@ impl Calls {
     pub(super) fn probe(&self, probe_id: i64, jobs: Vec<(i64, Option<i32>)>) {
         let (client, peer) = (self.shared.client.clone(), self.peer());
         self.spawn(async move {
-            let mut free = Vec::new();
-            for (job, number) in jobs.into_iter().take(PROBE_COUNT_MAX) {
+            let mut free_job_ids = Vec::new();
+            for (job_id, number) in jobs.into_iter().take(PROBE_COUNT_MAX) {
                 let answer = match number {
-                    Some(number) => client.ask(&peer, "idleBeat", wire::of_job(number)).await,
-                    None => client.ask(&peer, "beat", wire::empty()).await,
+                    Some(number) => client.ask(&peer, "idleBeat", wire::job_body(number)).await,
+                    None => client.ask(&peer, "beat", wire::empty_body()).await,
                 };
                 match answer {
-                    Ok(answer) if answer.is_success() => free.push(job),
+                    Ok(answer) if answer.is_success() => free_job_ids.push(job_id),
                     Ok(_) => {}
                     Err(_) => return Event::Beat(false),
                 }
             }
-            Event::Probed(probe_id, free)
+            Event::Probed(probe_id, free_job_ids)
         });
     }
 
     /// Reads the new lines of a log. Unless the row states how much of the log is stored, the store is asked first.
-    pub(super) fn pull(&self, row: &XxlRun, is_log_found: bool, was_over: bool) {
+    pub(super) fn pull(&self, row: &XxlRun, is_log_found: bool, had_ended: bool) {
         let (client, peer, events) = (self.shared.client.clone(), self.peer(), self.events.clone());
-        let (log_id, sent_at_ms, mut from) = (row.log_id, row.sent_at.as_millis(), row.log_line);
+        let (log_id, sent_at_ms, mut first_line) = (row.log_id, row.sent_at.as_millis(), row.log_line);
         let (shared, run, attempt) = (Arc::clone(&self.shared), row.run, row.attempt);
-        let pulls = Arc::clone(&self.pulls);
-        let page_count = if was_over { PAGE_COUNT_MAX } else { 1 };
+        let pull_permits = Arc::clone(&self.pull_permits);
+        let page_count = if had_ended { PAGE_COUNT_MAX } else { 1 };
         self.shared.spawn(async move {
-            let Ok(_permit) = pulls.acquire().await else { return };
-            let mut end = ReadEnd::Paused;
+            let Ok(_permit) = pull_permits.acquire().await else { return };
+            let mut read_end = ReadEnd::Paused;
             let stored_until = match is_log_found {
                 true => None,
                 false => match log::stored_until(shared.engine.store(), run, attempt).await {
-                    Ok(line) => Some(line.max(from)),
+                    Ok(line) => Some(line.max(first_line)),
                     Err(error) => {
                         shared.log_store_failure("read logs", &error);
-                        end = ReadEnd::Failed("the database does not answer".to_owned());
+                        read_end = ReadEnd::Failed("the database does not answer".to_owned());
                         None
                     }
                 },
             };
-            from = stored_until.unwrap_or(from);
+            first_line = stored_until.unwrap_or(first_line);
             for _ in 0..page_count {
-                if end != ReadEnd::Paused {
+                if read_end != ReadEnd::Paused {
                     break;
                 }
-                let answer = client.ask(&peer, "log", wire::log_request(log_id, sent_at_ms, from)).await;
-                let (page, page_end) = log::parse_page(answer, from);
-                if page.next_line > from {
-                    let pulled = PulledPage { log_id, from, page, stored_until, was_over, end: None };
-                    from = pulled.page.next_line;
-                    if events.send(Event::Pulled(pulled)).await.is_err() {
+                let answer = client.ask(&peer, "log", wire::log_request(log_id, sent_at_ms, first_line)).await;
+                let (page, page_end) = log::parse_page(answer, first_line);
+                if page.next_line > first_line {
+                    let pulled_page = PulledPage { log_id, first_line, page, stored_until, had_ended, end: None };
+                    first_line = pulled_page.page.next_line;
+                    if events.send(Event::Pulled(pulled_page)).await.is_err() {
                         return;
                     }
                 }
-                end = page_end.unwrap_or(ReadEnd::Paused);
+                read_end = page_end.unwrap_or(ReadEnd::Paused);
             }
-            let page = LogPage { lines: Vec::new(), next_line: from };
+            let page = LogPage { lines: Vec::new(), next_line: first_line };
             drop(
                 events
-                    .send(Event::Pulled(PulledPage { log_id, from, page, stored_until, was_over, end: Some(end) }))
+                    .send(Event::Pulled(PulledPage {
+                        log_id,
+                        first_line,
+                        page,
+                        stored_until,
+                        had_ended,
+                        end: Some(read_end),
+                    }))
                     .await,
             );
         });

@@ -20,46 +20,51 @@ impl Link {
     /// request is sent.
     pub(super) async fn offer(&mut self, session: &Session, triggers: v1::Triggers) -> bool {
         let (origin, received_at) = ((triggers.node_id, triggers.node_epoch), Instant::now());
-        let (mut replies, mut taken) = (Vec::new(), Vec::new());
+        let (mut replies, mut accepted_triggers) = (Vec::new(), Vec::new());
         for trigger in triggers.triggers {
             let (run, attempt) = (RunId::new(trigger.run_id), trigger.attempt);
-            if self.table.of_attempt(run, attempt).is_some() {
+            if self.table.attempt_mut(run, attempt).is_some() {
                 replies.push(reply(v1::reply::Kind::Accepted, run, attempt));
                 continue;
             }
-            let why = match () {
+            let refusal_reason = match () {
                 () if self.table.is_fenced(origin) => Some(RefusedWhy::Fenced),
                 () if session.is_draining => Some(RefusedWhy::Draining),
                 () if self.is_unreachable => Some(RefusedWhy::Full),
-                () if self.table.open_count() + taken.len() >= slots() => Some(RefusedWhy::Full),
+                () if self.table.open_count() + accepted_triggers.len() >= slots() => Some(RefusedWhy::Full),
                 () => None,
             };
-            match why {
-                Some(why) => replies.push(refusal((run, attempt), why, trigger.fence_n)),
-                None => taken.push(trigger),
+            match refusal_reason {
+                Some(refusal_reason) => replies.push(refusal((run, attempt), refusal_reason, trigger.fence_n)),
+                None => accepted_triggers.push(trigger),
             }
         }
         let token = LeaseToken { node: NodeId::new(origin.0), epoch: origin.1 };
-        let rows = if taken.is_empty() { Some(Vec::new()) } else { self.assign_numbers(token, &taken).await };
-        let Some(rows) = rows else { return false };
-        let mut requests = Vec::with_capacity(rows.len());
-        if rows.is_empty() {
-            let refused =
-                taken.iter().map(|one| refusal((RunId::new(one.run_id), one.attempt), RefusedWhy::Fenced, one.fence_n));
-            replies.extend(refused);
+        let rows = if accepted_triggers.is_empty() {
+            Some(Vec::new())
         } else {
-            for (row, trigger) in rows.into_iter().zip(&taken) {
+            self.assign_numbers(token, &accepted_triggers).await
+        };
+        let Some(rows) = rows else { return false };
+        let mut built_requests = Vec::with_capacity(rows.len());
+        if rows.is_empty() {
+            let refusals = accepted_triggers.iter().map(|trigger| {
+                refusal((RunId::new(trigger.run_id), trigger.attempt), RefusedWhy::Fenced, trigger.fence_n)
+            });
+            replies.extend(refusals);
+        } else {
+            for (row, trigger) in rows.into_iter().zip(&accepted_triggers) {
                 replies.push(reply(v1::reply::Kind::Accepted, row.run, row.attempt));
-                let made = request::request(trigger, &row);
-                requests.push((row.log_id, made, start_deadline(trigger, received_at)));
+                let built_request = request::request(trigger, &row);
+                built_requests.push((row.log_id, built_request, start_deadline(trigger, received_at)));
                 self.table.insert(row, trigger.fence_n, Instant::now());
             }
         }
         if !send_replies(session, replies).await {
             return false;
         }
-        for (log_id, made, begin_until) in requests {
-            match made {
+        for (log_id, built_request, begin_until) in built_requests {
+            match built_request {
                 Ok(request) => self.send_request((log_id, token), request.body(), begin_until),
                 Err(sentence) if !self.end(session, log_id, CODE_FAILED, &sentence).await => return false,
                 Err(_) => {}
@@ -77,29 +82,29 @@ impl Link {
 
     /// Has the store assign a number to each trigger: `None` if the store failed, no rows if the lease does not hold.
     pub(super) async fn assign_numbers(&self, token: LeaseToken, triggers: &[v1::Trigger]) -> Option<Vec<XxlRun>> {
-        let new = |trigger: &v1::Trigger| NewXxlRun {
+        let to_new_run = |trigger: &v1::Trigger| NewXxlRun {
             run: RunId::new(trigger.run_id),
             attempt: trigger.attempt,
             job: JobId::new(trigger.job_id),
             executor: self.identity.id,
             app: self.identity.app,
         };
-        let new: Vec<NewXxlRun> = triggers.iter().map(new).collect();
-        self.shared.writes.send(token, new).await
+        let new_runs: Vec<NewXxlRun> = triggers.iter().map(to_new_run).collect();
+        self.shared.writes.send(token, new_runs).await
     }
 
     /// Asks the executor to stop an attempt. Every server gets the engine's request, and `/kill` names a job: a second `/kill` might
     /// stop the job's next run. Therefore the server that is responsible for the attempt sends it, and the others send it only if it
     /// has had no effect for a while.
     pub(super) fn cancel(&mut self, run: RunId, attempt: i32, by: &str) {
-        let Some(entry) = self.table.of_attempt(run, attempt).filter(|entry| entry.is_open()) else { return };
+        let Some(entry) = self.table.attempt_mut(run, attempt).filter(|entry| entry.is_open()) else { return };
         if matches!(entry.kill, Some(Kill::Requested(_))) {
             return;
         }
         if !self.shared.is_responsible_for(&entry.row) {
             let now = Instant::now();
-            let since = *self.waiting_cancels.entry(entry.row.log_id).or_insert(now);
-            if now.duration_since(since) < CANCEL_WAIT {
+            let waiting_since = *self.waiting_cancels.entry(entry.row.log_id).or_insert(now);
+            if now.duration_since(waiting_since) < CANCEL_WAIT {
                 return;
             }
         }
@@ -112,8 +117,8 @@ impl Link {
 
 /// The instant after which the run must not begin.
 fn start_deadline(trigger: &v1::Trigger, received_at: Instant) -> Option<Instant> {
-    let begin_within = u64::try_from(trigger.begin_within_ms).ok().filter(|ms| *ms > 0)?;
-    received_at.checked_add(Duration::from_millis(begin_within))
+    let begin_within_ms = u64::try_from(trigger.begin_within_ms).ok().filter(|ms| *ms > 0)?;
+    received_at.checked_add(Duration::from_millis(begin_within_ms))
 }
 
 fn slots() -> usize {
@@ -124,13 +129,13 @@ pub(super) fn reply(kind: v1::reply::Kind, run: RunId, attempt: i32) -> v1::Repl
     v1::Reply { kind: kind.into(), run_id: run.get(), attempt, ..v1::Reply::default() }
 }
 
-pub(super) fn refusal((run, attempt): (RunId, i32), why: RefusedWhy, fence_n: i64) -> v1::Reply {
-    v1::Reply { refused: why.into(), fence_n, ..reply(v1::reply::Kind::Refused, run, attempt) }
+pub(super) fn refusal((run, attempt): (RunId, i32), reason: RefusedWhy, fence_n: i64) -> v1::Reply {
+    v1::Reply { refused: reason.into(), fence_n, ..reply(v1::reply::Kind::Refused, run, attempt) }
 }
 
 async fn send_replies(session: &Session, replies: Vec<v1::Reply>) -> bool {
-    for part in replies.chunks(ITEM_COUNT_MAX) {
-        if !session.send(Body::Replies(v1::Replies { replies: part.to_vec() })).await {
+    for batch in replies.chunks(ITEM_COUNT_MAX) {
+        if !session.send(Body::Replies(v1::Replies { replies: batch.to_vec() })).await {
             return false;
         }
     }

@@ -24,7 +24,7 @@ impl Link {
     /// to its request takes precedence over the callback. If it does not report an end, this server does so after a later read of the
     /// store.
     pub(super) async fn on_reported(&mut self, session: &Session, rows: Vec<XxlRun>) -> bool {
-        let mut ended = Vec::new();
+        let mut ended_ids = Vec::new();
         for row in rows {
             if row.state == XxlRunState::Settled {
                 continue;
@@ -36,15 +36,15 @@ impl Link {
             // A report may arrive after the server assumed the end and removed the attempt here.
             if self.table.get_mut(row.log_id).is_none_or(|entry| entry.has_assumed_end()) {
                 self.table.insert(row.clone(), 0, Instant::now());
-                ended.push(row.log_id);
+                ended_ids.push(row.log_id);
                 continue;
             }
             let Some(entry) = self.table.get_mut(row.log_id).filter(|entry| entry.is_open()) else { continue };
-            ended.push(row.log_id);
+            ended_ids.push(row.log_id);
             entry.is_confirmed = true;
             entry.row = XxlRun { log_line: entry.row.log_line, ..row };
         }
-        self.deliver(session, &ended).await
+        self.deliver(session, &ended_ids).await
     }
 
     pub(super) async fn on_sent(
@@ -124,14 +124,14 @@ impl Link {
         let Some(entry) = self.table.get_mut(log_id).filter(|entry| entry.result_sent_at.is_none()) else {
             return true;
         };
-        let by = match entry.kill.replace(Kill::Failed) {
-            Some(Kill::Requested(by)) => by,
+        let canceller = match entry.kill.replace(Kill::Failed) {
+            Some(Kill::Requested(canceller)) => canceller,
             _ => String::new(),
         };
         let reason = match &answer {
             Ok(answer) if answer.is_success() => {
                 // The callback that results from the stop may already be in the store.
-                let message = rondel_core::outcome::cancelled_by(&by);
+                let message = rondel_core::outcome::cancelled_by(&canceller);
                 let is_open = entry.is_open();
                 (entry.row.code, entry.row.message) = (Some(CODE_KILLED), Some(message.clone()));
                 if is_open {
@@ -143,21 +143,21 @@ impl Link {
             Err(error) => error.message().to_owned(),
         };
         // The engine repeats the request each second until the run has ended.
-        if !std::mem::replace(&mut entry.was_not_killed, true) {
+        if !std::mem::replace(&mut entry.has_logged_failed_kill, true) {
             tracing::info!(executor = self.identity.name, log_id, reason, "an executor did not stop a run");
         }
-        let is_over = !entry.is_open();
-        !is_over || self.deliver(session, &[log_id]).await
+        let has_ended = !entry.is_open();
+        !has_ended || self.deliver(session, &[log_id]).await
     }
 
-    pub(super) async fn on_pulled(&mut self, session: &Session, pulled: PulledPage) -> bool {
-        let PulledPage { log_id, from, page, stored_until, was_over, end } = pulled;
+    pub(super) async fn on_pulled(&mut self, session: &Session, pulled_page: PulledPage) -> bool {
+        let PulledPage { log_id, first_line, page, stored_until, had_ended, end } = pulled_page;
         let now_ms = self.shared.engine.now().as_millis();
         let Some(entry) = self.table.get_mut(log_id) else { return true };
         if let Some(line) = stored_until {
             (entry.row.log_line, entry.is_log_found) = (entry.row.log_line.max(line), true);
         }
-        if from > entry.row.log_line {
+        if first_line > entry.row.log_line {
             // The lines before these were lost with an earlier session: the log is read again from the first lost line.
             if end.is_some() {
                 entry.is_pulling = !entry.is_open();
@@ -168,16 +168,16 @@ impl Link {
             return true;
         }
         // Another server may have stored some of these lines meanwhile.
-        let first = entry.row.log_line.max(from);
-        let known = usize::try_from(first - from).unwrap_or(usize::MAX);
-        let lines: Vec<String> = page.lines.into_iter().skip(known).collect();
-        let mut chunks = log::chunks(&entry.row, first, lines, now_ms);
-        let (next_line, is_open) = (page.next_line.max(first), entry.is_open());
+        let first_new_line = entry.row.log_line.max(first_line);
+        let known_count = usize::try_from(first_new_line - first_line).unwrap_or(usize::MAX);
+        let lines: Vec<String> = page.lines.into_iter().skip(known_count).collect();
+        let mut chunks = log::chunks(&entry.row, first_new_line, lines, now_ms);
+        let (next_line, is_open) = (page.next_line.max(first_new_line), entry.is_open());
         if let Some(end) = &end {
             entry.is_pulling = false;
             // If the log cannot be read, the lines of the end's message are sent without it.
             let has_failed = !is_open && entry.log_error.is_none() && matches!(end, ReadEnd::Failed(_));
-            if has_failed || entry.is_whole_after(end, was_over) {
+            if has_failed || entry.is_whole_after(end, had_ended) {
                 chunks.extend(log::message_chunks(&entry.row, ends::further_lines(&entry.row), now_ms));
             }
         }
@@ -190,7 +190,7 @@ impl Link {
             }
         }
         entry.row.log_line = next_line;
-        if end.is_some_and(|end| entry.end_read(end, was_over)) {
+        if end.is_some_and(|end| entry.end_read(end, had_ended)) {
             self.calls.pull(&entry.row, entry.is_log_found, true);
         }
         self.table.forget_one(log_id);
@@ -200,14 +200,14 @@ impl Link {
     /// Records how far the logs of running attempts are stored: if this server dies, another one continues to read
     /// from there.
     pub(super) async fn on_logs_stored(&mut self, acks: &[v1::LogAck]) {
-        let mut stored = BTreeMap::new();
+        let mut stored_lines = BTreeMap::new();
         for ack in acks {
-            let Some(entry) = self.table.of_attempt(RunId::new(ack.run_id), ack.attempt) else { continue };
+            let Some(entry) = self.table.attempt_mut(RunId::new(ack.run_id), ack.attempt) else { continue };
             if let Some(next_line) = entry.stored_until(ack.sequence) {
-                stored.insert(entry.row.log_id, next_line);
+                stored_lines.insert(entry.row.log_id, next_line);
             }
         }
-        for (log_id, next_line) in stored {
+        for (log_id, next_line) in stored_lines {
             if let Err(error) = self.shared.engine.store().note_xxl_log(log_id, next_line).await {
                 self.shared.log_store_failure("note logs", &error);
             }
@@ -235,7 +235,7 @@ impl Link {
     pub(super) async fn end(&mut self, session: &Session, log_id: i64, code: i32, message: &str) -> bool {
         let report = XxlReport { log_id, code, message: Some(message.to_owned()) };
         match self.shared.writes.report(self.identity.app, vec![report]).await {
-            Some(found) => self.on_reported(session, found.runs).await,
+            Some(results) => self.on_reported(session, results.runs).await,
             None => false,
         }
     }
@@ -244,7 +244,7 @@ impl Link {
     /// executor has answered the request to stop it.
     pub(super) async fn deliver(&mut self, session: &Session, log_ids: &[i64]) -> bool {
         let now = Instant::now();
-        let (mut results, mut messages) = (Vec::new(), Vec::new());
+        let (mut results, mut message_chunks) = (Vec::new(), Vec::new());
         for log_id in log_ids {
             let Some(entry) = self.table.get_mut(*log_id) else { continue };
             if matches!(entry.kill, Some(Kill::Requested(_))) {
@@ -261,14 +261,14 @@ impl Link {
             } else {
                 entry.has_whole_log = true;
                 let now_ms = self.shared.engine.now().as_millis();
-                messages.extend(log::message_chunks(&entry.row, ends::further_lines(&entry.row), now_ms));
+                message_chunks.extend(log::message_chunks(&entry.row, ends::further_lines(&entry.row), now_ms));
                 let (row, is_cut) = (entry.row.clone(), entry.is_log_cut);
                 if !is_cut {
                     self.table.remember_unread(&row, now);
                 }
             }
         }
-        for chunk in messages {
+        for chunk in message_chunks {
             if !session.send(Body::Logs(v1::Logs { chunks: vec![chunk] })).await {
                 return false;
             }
@@ -276,8 +276,8 @@ impl Link {
         if !results.is_empty() && !self.send_started(session).await {
             return false;
         }
-        for part in results.chunks(ITEM_COUNT_MAX) {
-            if !session.send(Body::Results(v1::Results { results: part.to_vec() })).await {
+        for batch in results.chunks(ITEM_COUNT_MAX) {
+            if !session.send(Body::Results(v1::Results { results: batch.to_vec() })).await {
                 return false;
             }
         }
@@ -286,16 +286,16 @@ impl Link {
 
     pub(super) async fn on_acked(&mut self, acks: &[v1::ResultAck]) -> bool {
         let now = Instant::now();
-        let mut settled = Vec::with_capacity(acks.len());
+        let mut settled_ids = Vec::with_capacity(acks.len());
         for ack in acks {
-            if let Some(entry) = self.table.of_attempt(RunId::new(ack.run_id), ack.attempt)
+            if let Some(entry) = self.table.attempt_mut(RunId::new(ack.run_id), ack.attempt)
                 && !entry.is_open()
             {
                 entry.acked_at.get_or_insert(now);
-                settled.push(entry.row.log_id);
+                settled_ids.push(entry.row.log_id);
             }
         }
-        if !self.shared.writes.settle(settled).await {
+        if !self.shared.writes.settle(settled_ids).await {
             // These attempts are found again in the store, and their results are sent once more.
             return false;
         }
@@ -320,7 +320,7 @@ impl Link {
         if !session.send(Body::FenceReply(reply)).await {
             return false;
         }
-        let reported: Vec<i64> = self.table.unacknowledged_ends(Instant::now() + TICK_PERIOD * 10);
-        self.deliver(session, &reported).await
+        let ended_ids: Vec<i64> = self.table.unacknowledged_ends(Instant::now() + TICK_PERIOD * 10);
+        self.deliver(session, &ended_ids).await
     }
 }

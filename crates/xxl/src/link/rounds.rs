@@ -56,11 +56,11 @@ impl Link {
 
     /// How long after the last read of the store the next one follows.
     fn reconcile_period(&self) -> Duration {
-        let own = self.shared.engine.token().node;
-        let has_own = || self.table.entries().any(|entry| entry.is_open() && entry.row.node == own);
+        let own_node = self.shared.engine.token().node;
+        let has_own_attempt = || self.table.entries().any(|entry| entry.is_open() && entry.row.node == own_node);
         match self.table.open_count() {
             0 if !self.has_left_ends => RECONCILE_IDLE_PERIOD,
-            _ if self.is_called_elsewhere && has_own() => RECONCILE_SHORT_PERIOD,
+            _ if self.is_called_elsewhere && has_own_attempt() => RECONCILE_SHORT_PERIOD,
             _ => RECONCILE_PERIOD,
         }
     }
@@ -69,16 +69,16 @@ impl Link {
     /// other server may be asking the executor to stop such an attempt. If the executor answers that request after the callback, the
     /// answer counts.
     fn without_new_ends(&self, rows: Vec<XxlRun>) -> Vec<XxlRun> {
-        let since = self.shared.engine.now() - ANSWERED_WITHIN;
-        let without = |row| ends::without_new_success(ends::without_new_failure(row, since), since);
+        let new_since = self.shared.engine.now() - ANSWERED_WITHIN;
+        let without_new_end = |row| ends::without_new_success(ends::without_new_failure(row, new_since), new_since);
         let is_own = |row: &XxlRun| self.shared.is_responsible_for(row);
-        rows.into_iter().map(|row| if is_own(&row) { row } else { without(row) }).collect()
+        rows.into_iter().map(|row| if is_own(&row) { row } else { without_new_end(row) }).collect()
     }
 
     /// Notes whether the executor reports the ends of this server's attempts to another server.
     fn note_calls_elsewhere(&mut self, rows: &[XxlRun]) {
-        let own = self.shared.engine.token().node;
-        for row in rows.iter().filter(|row| row.node == own && row.state == XxlRunState::Reported) {
+        let own_node = self.shared.engine.token().node;
+        for row in rows.iter().filter(|row| row.node == own_node && row.state == XxlRunState::Reported) {
             self.is_called_elsewhere |= self.table.get_mut(row.log_id).is_some_and(|entry| entry.is_open());
         }
     }
@@ -88,8 +88,8 @@ impl Link {
         let now = Instant::now();
         self.reconciled_at = now;
         self.note_calls_elsewhere(&rows);
-        let ended = self.table.reconcile(rows, now);
-        ended.into_iter().for_each(|entry| self.read_rest_of_log(entry, now));
+        let ended_entries = self.table.reconcile(rows, now);
+        ended_entries.into_iter().for_each(|entry| self.read_rest_of_log(entry, now));
     }
 
     /// Reads the logs of ended attempts if the node that was to read them is gone. The read continues where the stored log
@@ -121,9 +121,9 @@ impl Link {
         let mut numbers = Vec::new();
         let is_due = |entry: &&mut AttemptEntry| entry.is_open() && self.shared.is_responsible_for(&entry.row);
         for entry in self.table.entries_mut().filter(is_due) {
-            let after = if entry.is_confirmed { ASK_PERIOD } else { ASK_SHORT_PERIOD };
-            let last = entry.asked_at.unwrap_or(entry.answerable_since);
-            if now.duration_since(last) >= after {
+            let ask_period = if entry.is_confirmed { ASK_PERIOD } else { ASK_SHORT_PERIOD };
+            let last_asked_at = entry.asked_at.unwrap_or(entry.answerable_since);
+            if now.duration_since(last_asked_at) >= ask_period {
                 entry.asked_at = Some(now);
                 numbers.push(entry.row.number);
             }
@@ -137,10 +137,11 @@ impl Link {
 
     /// Reads the logs of running attempts, and again those whose last read failed.
     pub(super) fn pull(&mut self, now: Instant) {
-        let is_read = |entry: &&mut AttemptEntry| entry.is_log_awaited() && self.shared.is_responsible_for(&entry.row);
-        for entry in self.table.entries_mut().filter(is_read) {
-            let last = entry.pulled_at.unwrap_or(entry.answerable_since);
-            if now.duration_since(last) >= PULL_PERIOD {
+        let needs_read =
+            |entry: &&mut AttemptEntry| entry.is_log_awaited() && self.shared.is_responsible_for(&entry.row);
+        for entry in self.table.entries_mut().filter(needs_read) {
+            let last_pulled_at = entry.pulled_at.unwrap_or(entry.answerable_since);
+            if now.duration_since(last_pulled_at) >= PULL_PERIOD {
                 (entry.pulled_at, entry.is_pulling) = (Some(now), true);
                 self.calls.pull(&entry.row, entry.is_log_found, !entry.is_open());
             }
@@ -150,10 +151,12 @@ impl Link {
     /// Ends attempts that the executor no longer has, and for which no callback arrived in time.
     pub(super) async fn end_lost_attempts(&mut self, session: &Session, now: Instant) -> bool {
         let timeout = self.shared.config.callback_timeout;
-        let has_passed = |since: Instant| now.duration_since(since) >= timeout;
-        let lost = self.table.entries().filter(|entry| entry.is_open() && entry.idle_since.is_some_and(has_passed));
-        let lost: Vec<(i64, bool)> = lost.map(|entry| (entry.row.log_id, entry.is_confirmed)).collect();
-        for (log_id, is_confirmed) in lost {
+        let has_expired = |lost_since: Instant| now.duration_since(lost_since) >= timeout;
+        let lost_attempts =
+            self.table.entries().filter(|entry| entry.is_open() && entry.idle_since.is_some_and(has_expired));
+        let lost_attempts: Vec<(i64, bool)> =
+            lost_attempts.map(|entry| (entry.row.log_id, entry.is_confirmed)).collect();
+        for (log_id, is_confirmed) in lost_attempts {
             let seconds = timeout.as_secs();
             let name = &self.identity.name;
             let (code, message) = match is_confirmed {

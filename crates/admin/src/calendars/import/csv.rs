@@ -26,29 +26,32 @@ pub(super) fn read(text: &str) -> Result<Days, ImportError> {
 /// The line on which a record begins. The reader's own count has the line where the record before it ended: it is too small after `\r\n`
 /// and after empty lines.
 fn line_of(text: &str, position: &csv::Position) -> u64 {
-    let rest = usize::try_from(position.byte()).ok().and_then(|byte| text.as_bytes().get(byte..)).unwrap_or_default();
-    let skipped = rest.iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
+    let text_after =
+        usize::try_from(position.byte()).ok().and_then(|byte| text.as_bytes().get(byte..)).unwrap_or_default();
+    let skipped = text_after.iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
     let line_ends = skipped.filter(|byte| **byte == b'\n').count();
     position.line().saturating_add(u64::try_from(line_ends).unwrap_or_default())
 }
 
 fn columns(header: &StringRecord) -> Result<Columns, ImportError> {
     let header_error = |message: String| ImportError::Line { line: 1, message };
-    let known = ["date", "name", "kind"];
-    if let Some(other) = header.iter().find(|column| !known.contains(&column.to_ascii_lowercase().as_str())) {
-        let other: String = other.chars().take(60).collect();
-        return Err(header_error(format!("{other:?} is not one of the columns date, name and kind")));
+    let known_columns = ["date", "name", "kind"];
+    if let Some(unknown_column) =
+        header.iter().find(|column| !known_columns.contains(&column.to_ascii_lowercase().as_str()))
+    {
+        let unknown_column: String = unknown_column.chars().take(60).collect();
+        return Err(header_error(format!("{unknown_column:?} is not one of the columns date, name and kind")));
     }
-    let find = |wanted: &str| header.iter().position(|column| column.eq_ignore_ascii_case(wanted));
-    let date = find("date").ok_or_else(|| header_error("the header has no column date".to_owned()))?;
-    Ok(Columns { date, name: find("name"), kind: find("kind") })
+    let position = |wanted: &str| header.iter().position(|column| column.eq_ignore_ascii_case(wanted));
+    let date = position("date").ok_or_else(|| header_error("the header has no column date".to_owned()))?;
+    Ok(Columns { date, name: position("name"), kind: position("kind") })
 }
 
 fn add_record(days: &mut Days, columns: &Columns, record: &StringRecord) -> Result<(), String> {
     let cell = |index: Option<usize>| index.and_then(|index| record.get(index)).unwrap_or_default();
     let text = cell(Some(columns.date));
-    let (first, last) = text.split_once("..").unwrap_or((text, text));
-    let span = parse_date(first).zip(parse_date(last));
+    let (first_text, last_text) = text.split_once("..").unwrap_or((text, text));
+    let span = parse_date(first_text).zip(parse_date(last_text));
     let kind = match cell(columns.kind).to_ascii_lowercase().as_str() {
         "" | "holiday" => DayKind::Holiday,
         "workday" => DayKind::Workday,

@@ -20,7 +20,6 @@ pub enum ImportAs {
 /// What is wrong with a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImportError {
-    /// An error in one line.
     #[error("line {line}: {message}")]
     Line {
         /// Counted from 1.
@@ -49,22 +48,22 @@ pub(super) enum DayKind {
 }
 
 impl Days {
-    /// Adds the days from `first` to `last`.
+    /// Adds the days from `first_day` to `last_day`.
     pub(super) fn add_span(
         &mut self,
         kind: DayKind,
-        (first, last): (NaiveDate, NaiveDate),
+        (first_day, last_day): (NaiveDate, NaiveDate),
         name: Option<&str>,
     ) -> Result<(), String> {
-        if last < first {
-            return Err(format!("the last day, {last}, is before the first, {first}"));
+        if last_day < first_day {
+            return Err(format!("the last day, {last_day}, is before the first, {first_day}"));
         }
         let name = name.map(str::trim).filter(|name| !name.is_empty()).map(|name| truncate_name(name).to_owned());
         let days = match kind {
             DayKind::Holiday => &mut self.holidays,
             DayKind::Workday => &mut self.workdays,
         };
-        for day in first.iter_days().take_while(|day| *day <= last) {
+        for day in first_day.iter_days().take_while(|day| *day <= last_day) {
             self.count += 1;
             if self.count > DAY_COUNT_MAX {
                 return Err(format!("more than {DAY_COUNT_MAX} days are listed"));
@@ -74,24 +73,24 @@ impl Days {
         Ok(())
     }
 
-    pub(super) fn into_rule(self, wanted: ImportAs) -> Result<Rule, ImportError> {
+    pub(super) fn into_rule(self, import_as: ImportAs) -> Result<Rule, ImportError> {
         if self.holidays.is_empty() && self.workdays.is_empty() {
             return Err(ImportError::File("has no days".to_owned()));
         }
         if let Some(day) = self.holidays.keys().find(|day| self.workdays.contains_key(day)) {
             return Err(ImportError::File(format!("{day} is both a holiday and a workday")));
         }
-        match wanted {
+        match import_as {
             ImportAs::Days if !self.workdays.is_empty() => {
                 let message = "has days of the kind workday, which a list of days cannot hold: import it as workdays";
                 Err(ImportError::File(message.to_owned()))
             }
             ImportAs::Days => Ok(Rule::Days(spans(&self.holidays))),
             ImportAs::Workdays => {
-                let week = vec![Weekday::Mon, Weekday::Tue, Weekday::Wed, Weekday::Thu, Weekday::Fri];
+                let working_weekdays = vec![Weekday::Mon, Weekday::Tue, Weekday::Wed, Weekday::Thu, Weekday::Fri];
                 let holidays = Rule::Not(Box::new(Rule::Days(spans(&self.holidays))));
-                let usual = Rule::All(vec![Rule::Weekdays(week), holidays]);
-                Ok(Rule::Any(vec![Rule::Days(spans(&self.workdays)), usual]))
+                let workday_rule = Rule::All(vec![Rule::Weekdays(working_weekdays), holidays]);
+                Ok(Rule::Any(vec![Rule::Days(spans(&self.workdays)), workday_rule]))
             }
         }
     }

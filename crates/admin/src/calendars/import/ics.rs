@@ -76,12 +76,12 @@ pub(super) fn read(text: &str, years: Option<(i32, i32)>) -> Result<Days, Import
 /// Joins folded lines: a line that begins with a space or a tab continues the line before.
 fn unfold(text: &str) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
-    for (number, raw) in (1..).zip(text.split('\n')) {
-        let raw = raw.strip_suffix('\r').unwrap_or(raw);
-        match (raw.strip_prefix([' ', '\t']), lines.last_mut()) {
+    for (number, raw_line) in (1..).zip(text.split('\n')) {
+        let content = raw_line.strip_suffix('\r').unwrap_or(raw_line);
+        match (content.strip_prefix([' ', '\t']), lines.last_mut()) {
             (Some(rest), Some(line)) => line.text.push_str(rest),
-            _ if raw.trim().is_empty() => {}
-            _ => lines.push(Line { number, text: raw.to_owned() }),
+            _ if content.trim().is_empty() => {}
+            _ => lines.push(Line { number, text: content.to_owned() }),
         }
     }
     lines
@@ -95,8 +95,8 @@ fn split(line: &str) -> Option<(String, &str)> {
         quoted ^= *c == '"';
         *c == ':' && !quoted
     });
-    let (head, value) = line.split_at(colon?.0);
-    let name = head.split_once(';').map_or(head, |(name, _)| name);
+    let (name_and_params, value) = line.split_at(colon?.0);
+    let name = name_and_params.split_once(';').map_or(name_and_params, |(name, _)| name);
     let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
     is_name.then(|| (name.to_ascii_uppercase(), value[1..].trim()))
 }
@@ -139,15 +139,15 @@ impl Event {
             (None, Some(duration)) => duration.max(1),
             (None, None) => 1,
         };
-        let starts = match &self.recurrence {
+        let start_days = match &self.recurrence {
             None => vec![start],
-            Some(recurrence) => recurrence.starts(start, years).map_err(event_error)?,
+            Some(recurrence) => recurrence.start_days(start, years).map_err(event_error)?,
         };
-        for start in starts.into_iter().filter(|start| !self.excluded_days.contains(start)) {
-            let last = start.checked_add_days(DayCount::new(length - 1));
-            let last = last.filter(|last| last.year() <= 2199);
-            let last = last.ok_or_else(|| event_error("goes beyond the year 2199".to_owned()))?;
-            days.add_span(DayKind::Holiday, (start, last), Some(&self.summary)).map_err(event_error)?;
+        for start in start_days.into_iter().filter(|start| !self.excluded_days.contains(start)) {
+            let last_day = start.checked_add_days(DayCount::new(length - 1));
+            let last_day = last_day.filter(|last| last.year() <= 2199);
+            let last_day = last_day.ok_or_else(|| event_error("goes beyond the year 2199".to_owned()))?;
+            days.add_span(DayKind::Holiday, (start, last_day), Some(&self.summary)).map_err(event_error)?;
         }
         Ok(())
     }
@@ -165,8 +165,8 @@ fn parse_day(name: &str, value: &str) -> Result<NaiveDate, String> {
 
 /// Parses a duration in whole days: `P3D`, `P2W`.
 fn parse_days(value: &str) -> Result<u64, String> {
-    let whole = value.trim().strip_prefix('P');
-    let parsed = whole.and_then(|text| {
+    let length_text = value.trim().strip_prefix('P');
+    let parsed = length_text.and_then(|text| {
         let (digits, factor) = match (text.strip_suffix('D'), text.strip_suffix('W')) {
             (Some(digits), _) => (digits, 1),
             (None, Some(digits)) => (digits, 7),

@@ -28,7 +28,7 @@ pub enum ImportFormat {
 pub fn import(
     format: ImportFormat,
     text: &[u8],
-    wanted: ImportAs,
+    import_as: ImportAs,
     years: Option<(i32, i32)>,
 ) -> Result<Rule, ImportError> {
     if text.len() > IMPORT_LEN_MAX {
@@ -42,7 +42,7 @@ pub fn import(
         ImportFormat::Ics => ics::read(text, years)?,
         ImportFormat::Csv => csv::read(text)?,
     };
-    days.into_rule(wanted)
+    days.into_rule(import_as)
 }
 
 #[cfg(test)]

@@ -28,29 +28,29 @@ impl Recurrence {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
             let (key, value) = (key.trim().to_ascii_uppercase(), value.trim().to_ascii_uppercase());
             let excerpt: String = part.chars().take(60).collect();
-            let wrong = || format!("{excerpt:?} in an RRULE is not understood");
+            let error = || format!("{excerpt:?} in an RRULE is not understood");
             match key.as_str() {
                 "FREQ" if value == "YEARLY" => is_yearly = true,
                 "FREQ" => return Err(format!("an RRULE repeats {value}; only YEARLY is supported")),
                 "INTERVAL" => {
-                    rule.interval = value.parse().ok().filter(|years| (1..=1000).contains(years)).ok_or_else(wrong)?;
+                    rule.interval = value.parse().ok().filter(|years| (1..=1000).contains(years)).ok_or_else(error)?;
                 }
-                "COUNT" => rule.count = Some(value.parse().map_err(|_| wrong())?),
+                "COUNT" => rule.count = Some(value.parse().map_err(|_| error())?),
                 "UNTIL" => {
                     let day = value.split_once('T').map_or(value.as_str(), |(day, _)| day);
-                    rule.until = Some(parse_date(day).ok_or_else(wrong)?);
+                    rule.until = Some(parse_date(day).ok_or_else(error)?);
                 }
                 "BYMONTH" => {
                     let month = value.parse().ok().filter(|month| (1..=12).contains(month));
-                    rule.month = Some(month.ok_or_else(wrong)?);
+                    rule.month = Some(month.ok_or_else(error)?);
                 }
                 "BYMONTHDAY" => {
                     let day = value.parse().ok().filter(|day| (1..=31).contains(day));
-                    rule.month_day = Some(day.ok_or_else(wrong)?);
+                    rule.month_day = Some(day.ok_or_else(error)?);
                 }
-                "BYDAY" => rule.weekday = Some(weekday(&value).ok_or_else(wrong)?),
+                "BYDAY" => rule.weekday = Some(weekday(&value).ok_or_else(error)?),
                 "WKST" => {}
-                _ => return Err(wrong()),
+                _ => return Err(error()),
             }
         }
         if rule.weekday.is_some() && (rule.month.is_none() || rule.month_day.is_some()) {
@@ -63,27 +63,27 @@ impl Recurrence {
     }
 
     /// The days on which the event begins; the first is `start` itself, if the rule matches it.
-    pub(super) fn starts(&self, start: NaiveDate, years: Option<(i32, i32)>) -> Result<Vec<NaiveDate>, String> {
+    pub(super) fn start_days(&self, start: NaiveDate, years: Option<(i32, i32)>) -> Result<Vec<NaiveDate>, String> {
         if self.count.is_none() && self.until.is_none() && years.is_none() {
             return Err("repeats each year without end: give the years, as in years=2026..2030".to_owned());
         }
-        let (first, last) = years.unwrap_or((start.year(), YEAR_MAX));
-        let mut starts = Vec::new();
-        let mut left = self.count.unwrap_or(u32::MAX);
+        let (first_year, last_year) = years.unwrap_or((start.year(), YEAR_MAX));
+        let mut start_days = Vec::new();
+        let mut days_left = self.count.unwrap_or(u32::MAX);
         let mut year = start.year();
-        while year <= last.min(YEAR_MAX) && left > 0 {
+        while year <= last_year.min(YEAR_MAX) && days_left > 0 {
             let day = self.in_year(year, start).filter(|day| *day >= start);
             if day.is_some_and(|day| self.until.is_some_and(|until| day > until)) {
                 break;
             }
             // A year without the day (29 February) is skipped and not counted.
             if let Some(day) = day {
-                left -= 1;
-                starts.extend((year >= first).then_some(day));
+                days_left -= 1;
+                start_days.extend((year >= first_year).then_some(day));
             }
             year += self.interval;
         }
-        Ok(starts)
+        Ok(start_days)
     }
 
     fn in_year(&self, year: i32, start: NaiveDate) -> Option<NaiveDate> {
@@ -94,8 +94,8 @@ impl Recurrence {
                 NaiveDate::from_weekday_of_month_opt(year, month, weekday, u8::try_from(nth).ok()?)
             }
             Some((nth, weekday)) => {
-                let nth = usize::try_from(-nth - 1).ok()?;
-                (1..=5).rev().filter_map(|n| NaiveDate::from_weekday_of_month_opt(year, month, weekday, n)).nth(nth)
+                let index = usize::try_from(-nth - 1).ok()?;
+                (1..=5).rev().filter_map(|n| NaiveDate::from_weekday_of_month_opt(year, month, weekday, n)).nth(index)
             }
         }
     }
@@ -103,7 +103,7 @@ impl Recurrence {
 
 /// Parses a weekday such as `4TH` or `-1MO`.
 fn weekday(text: &str) -> Option<(i32, Weekday)> {
-    let (nth, name) = text.split_at_checked(text.len().checked_sub(2)?)?;
+    let (nth_text, name) = text.split_at_checked(text.len().checked_sub(2)?)?;
     let names = [
         ("MO", Weekday::Mon),
         ("TU", Weekday::Tue),
@@ -114,6 +114,6 @@ fn weekday(text: &str) -> Option<(i32, Weekday)> {
         ("SU", Weekday::Sun),
     ];
     let (_, weekday) = names.into_iter().find(|(short, _)| *short == name)?;
-    let nth = nth.parse().ok().filter(|nth: &i32| (1..=5).contains(&nth.abs()))?;
+    let nth = nth_text.parse().ok().filter(|nth: &i32| (1..=5).contains(&nth.abs()))?;
     Some((nth, weekday))
 }

@@ -101,12 +101,12 @@ fn only_those_that_stay_are_the_targets_of_a_broadcast() {
     online(&mut executors, 1).set_draining();
     online(&mut executors, 2).switch = Switch::Stopped;
     let names = |executors: &Executors, job: &Value| {
-        let staying = executors.eligible(&ready(1, &definition(job)));
+        let staying = executors.eligible_executors(&ready(1, &definition(job)));
         staying.iter().map(|online| online.name.clone()).collect::<Vec<_>>()
     };
     assert_eq!(names(&executors, &json!({})), ["e3"]);
     assert_eq!(names(&executors, &json!({"handler": "other"})), [] as [&str; 0]);
-    assert_eq!(executors.fit(&ready(1, &definition(&json!({})))).len(), 3, "a router knows all of them");
+    assert_eq!(executors.fit_executors(&ready(1, &definition(&json!({})))).len(), 3, "a router knows all of them");
 }
 
 /// An executor that takes any handler takes no groups of pump jobs.
@@ -117,8 +117,8 @@ fn an_executor_for_any_handler_takes_no_groups() {
     let mut executors = Executors::default();
     executors.join(session, &any, Report::default());
     let pump = json!({"pump": {"items": [{"name": "eu"}], "groups": 1}});
-    assert_eq!(executors.fit(&ready(1, &definition(&json!({})))).len(), 1);
-    assert_eq!(executors.fit(&ready(1, &definition(&pump))).len(), 0);
+    assert_eq!(executors.fit_executors(&ready(1, &definition(&json!({})))).len(), 1);
+    assert_eq!(executors.fit_executors(&ready(1, &definition(&pump))).len(), 0);
 }
 
 /// A heartbeat counts the runs of all nodes.
@@ -194,8 +194,8 @@ fn an_executor_that_must_have_stopped_is_watched_again() {
 fn an_answer_about_a_later_lease_counts_for_earlier_ones() {
     let answer = |epoch| FenceAnswer {
         lease: LeaseToken { node: NodeId::new(2), epoch },
-        held: [(RunId::new(7), 1)].into(),
-        finished: [(RunId::new(8), 2)].into(),
+        held_runs: [(RunId::new(7), 1)].into(),
+        finished_runs: [(RunId::new(8), 2)].into(),
         starts: StartReports::default(),
     };
     let mut executors = with(1);
@@ -203,7 +203,7 @@ fn an_answer_about_a_later_lease_counts_for_earlier_ones() {
     assert!(executors.record_fence_answer(ONE, 1, answer(4)) && executors.record_fence_answer(ONE, 1, answer(3)));
     let one = executors.get(ONE).unwrap();
     let fenced = [3, 4, 5].map(|epoch| one.has_fenced(answer(epoch).lease));
-    assert_eq!((fenced, one.held().count()), ([true, true, false], 2));
+    assert_eq!((fenced, one.held_runs().count()), ([true, true, false], 2));
     executors.discard_fence_answers(&[NodeId::new(3)].into());
     assert!(executors.get(ONE).unwrap().has_fenced(answer(4).lease));
     executors.discard_fence_answers(&[NodeId::new(2)].into());

@@ -22,7 +22,7 @@ fn executors_of_xxl_job_are_hashed_by_their_addresses() {
         online.labels = [(label.to_owned(), address.to_owned())].into();
         executors.join(session, &online, Report::default());
         let joined = executors.get(ExecutorId::new(id)).unwrap();
-        assert_eq!(joined.points, HashPoints::at("10.0.0.5-9999", place));
+        assert_eq!(joined.hash_points, HashPoints::at("10.0.0.5-9999", place));
     }
 }
 
@@ -36,12 +36,12 @@ fn two_of_one_name_are_two_unless_one_proves_to_be_the_other() {
     assert_eq!(join(&mut executors, 4, Some(1)), "pod", "the next one, where no server had answered the one before");
     let job = definition(&json!({"select": {"executors": ["pod"]}}));
     let mut wanted = ready(1, &job);
-    let fit = executors.fit(&wanted);
+    let fit = executors.fit_executors(&wanted);
     assert_eq!(fit.iter().map(|online| online.name.as_str()).collect::<Vec<_>>(), ["pod", "pod", "pod", "pod~bcdef0"]);
     wanted.run.only_executor = Some("pod".to_owned());
-    assert_eq!(executors.fit(&wanted).len(), 4, "they share the name");
+    assert_eq!(executors.fit_executors(&wanted).len(), 4, "they share the name");
     wanted.run.only_executor = Some("pod~bcdef0".to_owned());
-    assert_eq!(executors.fit(&wanted).len(), 0, "a caller names what the executor names itself");
+    assert_eq!(executors.fit_executors(&wanted).len(), 0, "a caller names what the executor names itself");
 }
 
 /// The executor that had the name first is gone when the other one connects again.
@@ -52,7 +52,7 @@ fn an_executor_whose_name_changes_is_listed_once() {
     assert_eq!(join(&mut executors, 2, None), "pod~000002");
     assert!(executors.leave(ExecutorId::new(1), 1, Timestamp::EPOCH).is_some());
     assert_eq!(join(&mut executors, 2, None), "pod");
-    let names: Vec<&str> = executors.in_app(AppId::new(1)).map(|online| online.name.as_str()).collect();
+    let names: Vec<&str> = executors.executors_in_app(AppId::new(1)).map(|online| online.name.as_str()).collect();
     assert_eq!(names, ["pod"]);
     assert!(executors.leave(ExecutorId::new(2), 1, Timestamp::EPOCH).is_some());
     assert!(executors.by_app.values().all(BTreeMap::is_empty));

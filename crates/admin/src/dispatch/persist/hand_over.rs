@@ -21,67 +21,67 @@ use crate::dispatch::recovery::seek::RemoteExecutors;
 
 impl StepLoop {
     /// Hands jobs over to a node, and reports when the handover has ended.
-    pub(crate) async fn hand_over(&self, jobs: BTreeSet<JobId>, to: NodeId) -> Result<(), StoreError> {
-        let given = match self.shared.membership.held() {
-            Some(held) => self.move_jobs(&held, &jobs, to).await,
+    pub(crate) async fn hand_over(&self, jobs: BTreeSet<JobId>, new_home: NodeId) -> Result<(), StoreError> {
+        let result = match self.shared.membership.held_lease() {
+            Some(lease) => self.move_jobs(&lease, &jobs, new_home).await,
             None => Ok(()),
         };
         self.notify(Event::HandoverEnded(jobs)).await;
-        given
+        result
     }
 
     /// Hands over the jobs of these runs to nodes with a stream to an executor that can run them.
-    pub(crate) async fn seek(&self, stranded: Vec<ReadyRun>) -> Result<(), StoreError> {
-        let given = match self.shared.membership.held() {
-            Some(held) => self.seek_each(&held, &stranded).await,
+    pub(crate) async fn seek(&self, stranded_runs: Vec<ReadyRun>) -> Result<(), StoreError> {
+        let result = match self.shared.membership.held_lease() {
+            Some(lease) => self.seek_each(&lease, &stranded_runs).await,
             None => Ok(()),
         };
-        self.notify(Event::HandoverEnded(stranded.iter().map(|ready| ready.run.job).collect())).await;
-        given
+        self.notify(Event::HandoverEnded(stranded_runs.iter().map(|ready| ready.run.job).collect())).await;
+        result
     }
 
-    async fn seek_each(&self, held: &HeldLease, stranded: &[ReadyRun]) -> Result<(), StoreError> {
+    async fn seek_each(&self, lease: &HeldLease, stranded_runs: &[ReadyRun]) -> Result<(), StoreError> {
         let (store, now) = (&self.shared.store, self.shared.clock.now());
-        let since = now - self.shared.config.beat.saturating_mul(3);
-        let sessions = store.sessions(since).await?;
-        let namespaces: BTreeSet<NamespaceId> = stranded.iter().map(|ready| ready.run.namespace).collect();
+        let heard_since = now - self.shared.config.beat.saturating_mul(3);
+        let sessions = store.sessions(heard_since).await?;
+        let namespaces: BTreeSet<NamespaceId> = stranded_runs.iter().map(|ready| ready.run.namespace).collect();
         let mut records = Vec::new();
         for namespace in namespaces {
-            records.extend(store.executors(namespace, since).await?);
+            records.extend(store.executors(namespace, heard_since).await?);
         }
         // The switch of an executor applies at every node: if it is off here, no other node gives the executor runs.
-        records.retain(|one| self.shared.switches.of_executor(one.app, &one.name) == Switch::Active);
-        let elsewhere =
-            RemoteExecutors::new(held.token.node, &self.shared.membership.nodes(), &sessions, &records, now);
-        for (node, jobs) in elsewhere.homes_for(stranded) {
-            self.move_jobs(held, &jobs, node).await?;
+        records.retain(|record| self.shared.switches.of_executor(record.app, &record.name) == Switch::Active);
+        let executors_elsewhere =
+            RemoteExecutors::new(lease.token.node, &self.shared.membership.nodes(), &sessions, &records, now);
+        for (node, jobs) in executors_elsewhere.homes_for(stranded_runs) {
+            self.move_jobs(lease, &jobs, node).await?;
         }
         Ok(())
     }
 
-    async fn move_jobs(&self, held: &HeldLease, jobs: &BTreeSet<JobId>, to: NodeId) -> Result<(), StoreError> {
+    async fn move_jobs(&self, lease: &HeldLease, jobs: &BTreeSet<JobId>, new_home: NodeId) -> Result<(), StoreError> {
         let shared = &self.shared;
         // Only the runs of these jobs are read. Other runs, however many, neither displace them nor delay the steps behind this one.
         let jobs: Vec<JobId> = jobs.iter().copied().collect();
-        let unsent = shared.store.unsent_runs_of_jobs(held.token, &jobs).await?;
-        let runs: Vec<(RunId, Timestamp)> = unsent.iter().map(|run| (run.run, run.due_at)).collect();
+        let unsent_runs = shared.store.unsent_runs_of_jobs(lease.token, &jobs).await?;
+        let runs: Vec<(RunId, Timestamp)> = unsent_runs.iter().map(|run| (run.run, run.due_at)).collect();
         let ids: Vec<RunId> = runs.iter().map(|(run, _)| *run).collect();
         shared.departing.begin_final_handover(runs);
-        let given = shared.store.hand_over(held.token, &ids, to).await;
-        let gone = match given {
-            Ok(gone) => gone,
+        let result = shared.store.hand_over(lease.token, &ids, new_home).await;
+        let moved_runs = match result {
+            Ok(moved_runs) => moved_runs,
             Err(error) => {
                 self.notify(Event::MaybeHandedOver(ids)).await;
                 return Err(error);
             }
         };
-        let count = gone.len();
-        let has_gone: HashSet<RunId> = gone.iter().copied().collect();
-        shared.departing.cancel_handover(ids.into_iter().filter(|run| !has_gone.contains(run)));
-        self.notify(Event::HandedOver(gone)).await;
+        let count = moved_runs.len();
+        let moved_ids: HashSet<RunId> = moved_runs.iter().copied().collect();
+        shared.departing.cancel_handover(ids.into_iter().filter(|run| !moved_ids.contains(run)));
+        self.notify(Event::HandedOver(moved_runs)).await;
         if count > 0 {
             shared.counters.add(Count::RunsHandedOver, count);
-            tracing::info!(count, node_id = %to, "handed over runs to another node, which can start them");
+            tracing::info!(count, node_id = %new_home, "handed over runs to another node, which can start them");
         }
         Ok(())
     }

@@ -65,18 +65,18 @@ impl StepLoop {
         match step {
             Step::Expand(root, shards) => {
                 let lease = LeaseToken { node: root.node, epoch: root.node_epoch };
-                let (open, expanded) = match self.expand(lease, &root, &shards).await {
-                    Ok(open) => (Some(open), Ok(())),
+                let (open_shards, result) = match self.expand(lease, &root, &shards).await {
+                    Ok(open_shards) => (Some(open_shards), Ok(())),
                     Err(error) => (None, Err(error)),
                 };
-                self.notify(Event::Expanded(root, Shards { asked: shards, open })).await;
-                expanded
+                self.notify(Event::Expanded(root, Shards { requested_shards: shards, open_shards })).await;
+                result
             }
             Step::Mark(runs) => {
-                let asked = runs.iter().map(|run| (run.run, run.attempt)).collect();
-                let won = store.mark(token, &runs).await;
-                self.notify(Event::Marked(asked, won.as_ref().cloned().unwrap_or_default())).await;
-                won.map(drop)
+                let asked_runs = runs.iter().map(|run| (run.run, run.attempt)).collect();
+                let result = store.mark(token, &runs).await;
+                self.notify(Event::Marked(asked_runs, result.as_ref().cloned().unwrap_or_default())).await;
+                result.map(drop)
             }
             Step::NoteLeft(executor) => store.leave_sessions(executor).await,
             Step::Unmark(runs) => {
@@ -85,19 +85,19 @@ impl StepLoop {
                 unmarked
             }
             Step::NoteRunning(runs) => {
-                let noted = store.note_running(token, &runs).await;
-                if noted.is_err() {
+                let result = store.note_running(token, &runs).await;
+                if result.is_err() {
                     // The next round repeats this step: the groups of a pump get no items until it is stored.
                     self.notify(Event::StepRefused(Step::NoteRunning(runs))).await;
                 }
-                noted
+                result
             }
             Step::NoteWaits(waits) => {
-                let noted = store.note_waits(token, &waits).await;
-                if noted.is_err() {
+                let result = store.note_waits(token, &waits).await;
+                if result.is_err() {
                     self.notify(Event::StepRefused(Step::NoteWaits(waits))).await;
                 }
-                noted
+                result
             }
             Step::LimitHomes(limits) => {
                 let homes = store.limit_homes(token, &limits).await?;
@@ -128,20 +128,25 @@ impl StepLoop {
 
     /// Gives limits away, and retries until the database answers. Until then the rows of the limits may still name this node, which no longer
     /// counts runs for them.
-    async fn give_limits(&self, token: LeaseToken, limits: &[LimitName], to: Option<NodeId>) -> Result<(), StoreError> {
+    async fn give_limits(
+        &self,
+        token: LeaseToken,
+        limits: &[LimitName],
+        new_home: Option<NodeId>,
+    ) -> Result<(), StoreError> {
         let store = &self.shared.store;
-        let kept = loop {
-            match store.give_limits(token, limits, to).await {
-                Ok(kept) => break kept,
-                Err(error) if error.is_transient() && self.shared.membership.held().is_some() => {
+        let kept_limits = loop {
+            match store.give_limits(token, limits, new_home).await {
+                Ok(kept_limits) => break kept_limits,
+                Err(error) if error.is_transient() && self.shared.membership.held_lease().is_some() => {
                     tokio::time::sleep(RETRY_DELAY).await;
                 }
                 Err(error) => return Err(error),
             }
         };
-        if !kept.is_empty() {
-            let homes = store.limit_homes(token, &kept).await?;
-            self.notify(Event::LimitHomes(token, kept.into_iter().zip(homes).collect())).await;
+        if !kept_limits.is_empty() {
+            let homes = store.limit_homes(token, &kept_limits).await?;
+            self.notify(Event::LimitHomes(token, kept_limits.into_iter().zip(homes).collect())).await;
         }
         Ok(())
     }
@@ -157,30 +162,30 @@ impl StepLoop {
             return Ok(shards.to_vec());
         }
         let now = self.shared.store.runs(&[root.id]).await?;
-        let mut open = Vec::new();
+        let mut open_shards = Vec::new();
         for root in &now {
-            open.extend(self.shared.open_shards(root).await?);
+            open_shards.extend(self.shared.open_shards(root).await?);
         }
-        open.retain(|shard| (shard.node, shard.node_epoch) == (token.node, token.epoch));
-        Ok(open)
+        open_shards.retain(|shard| (shard.node, shard.node_epoch) == (token.node, token.epoch));
+        Ok(open_shards)
     }
 
     /// Finds out when other nodes last heard these executors. If the database does not answer, the dispatcher asks again.
     async fn last_heard(&self, executors: Vec<ExecutorId>, token: LeaseToken) -> Result<(), StoreError> {
-        let since = self.shared.clock.now() - self.shared.config.lost_after;
-        let sessions = match self.shared.store.sessions(since).await {
+        let heard_since = self.shared.clock.now() - self.shared.config.lost_after;
+        let sessions = match self.shared.store.sessions(heard_since).await {
             Ok(sessions) => sessions,
             Err(error) => {
                 self.notify(Event::Heard(Vec::new(), BTreeMap::new())).await;
                 return Err(error);
             }
         };
-        let mut heard = BTreeMap::new();
+        let mut heard_at_by_executor = BTreeMap::new();
         for session in sessions.iter().filter(|session| session.token.node != token.node) {
-            let at = heard.entry(session.executor).or_insert(session.last_seen_at);
-            *at = session.last_seen_at.max(*at);
+            let heard_at = heard_at_by_executor.entry(session.executor).or_insert(session.last_seen_at);
+            *heard_at = session.last_seen_at.max(*heard_at);
         }
-        self.notify(Event::Heard(executors, heard)).await;
+        self.notify(Event::Heard(executors, heard_at_by_executor)).await;
         Ok(())
     }
 
@@ -196,15 +201,20 @@ impl StepLoop {
 
     /// Cancels a broadcast by cancelling its shards, also those that were created after the request.
     async fn cancel_shards(&self, root: &Run) -> Result<(), StoreError> {
-        let by = root.cancel_by.as_deref().unwrap_or_default();
-        let open = self.shared.open_shards(root).await?;
-        let new: Vec<RunId> = open.iter().filter(|shard| shard.cancel_by.is_none()).map(|shard| shard.id).collect();
-        if new.is_empty() {
+        let actor = root.cancel_by.as_deref().unwrap_or_default();
+        let open_shards = self.shared.open_shards(root).await?;
+        let uncancelled_shards: Vec<RunId> =
+            open_shards.iter().filter(|shard| shard.cancel_by.is_none()).map(|shard| shard.id).collect();
+        if uncancelled_shards.is_empty() {
             return Ok(());
         }
         let reason = root.cancel_request_reason().unwrap_or(Reason::Requested);
-        self.shared.store.ask_cancels(&new, CancelRequest { by, reason }, self.shared.clock.now()).await?;
-        self.notify(Event::Cancels(new.into_iter().map(|shard| (shard, by.to_owned())).collect())).await;
+        self.shared
+            .store
+            .ask_cancels(&uncancelled_shards, CancelRequest { by: actor, reason }, self.shared.clock.now())
+            .await?;
+        self.notify(Event::Cancels(uncancelled_shards.into_iter().map(|shard| (shard, actor.to_owned())).collect()))
+            .await;
         Ok(())
     }
 
@@ -219,8 +229,8 @@ impl StepLoop {
         runs.retain(|run| definitions.contains_key(&(run.job, run.job_version)));
         let now = self.shared.clock.now();
         runs.retain(|run| matches!(run.status, RunStatus::Waiting | RunStatus::Pending) && !is_fire_ahead(run, now));
-        let ending = self.shared.in_memory.admit_to_end(runs);
-        for run in &ending {
+        let ending_runs = self.shared.in_memory.admit_to_end(runs);
+        for run in &ending_runs {
             let (Some(definition), Some(reason)) = (definitions.get(&(run.job, run.job_version)), reasons.get(&run.id))
             else {
                 continue;

@@ -37,7 +37,7 @@ pub(crate) struct Limits {
     limits: BTreeMap<LimitKey, Limit>,
     /// The concurrency limit that counts each of these runs.
     counted_under: HashMap<RunId, LimitKey>,
-    waiting: HashMap<RunId, (LimitKey, Turn)>,
+    waiting_runs: HashMap<RunId, (LimitKey, Turn)>,
     /// The earliest instant at which a rate limit may admit its next run.
     wake_at: Option<Timestamp>,
     /// Whether another node may count the runs of a limit.
@@ -51,12 +51,12 @@ pub(crate) struct Limits {
 #[derive(Debug, Default)]
 struct Limit {
     /// The counted runs: executors have them, or may have them.
-    open: HashSet<RunId>,
+    open_runs: HashSet<RunId>,
     /// The newest starts, the oldest first: at most as many as the largest `max` among the jobs with this key.
-    starts: VecDeque<(Timestamp, RunId)>,
+    start_instants: VecDeque<(Timestamp, RunId)>,
     /// The largest `max` of the jobs with this key.
     starts_max: usize,
-    waiting: BTreeSet<Turn>,
+    waiting_turns: BTreeSet<Turn>,
 }
 
 fn concurrency_limit(ready: &ReadyRun) -> Option<(LimitKey, &ConcurrencySpec)> {
@@ -92,8 +92,8 @@ fn as_usize(count: u32) -> usize {
 impl Limit {
     /// The earliest instant at which one more run may start; `now` if it may start now.
     fn free_at(&self, rate: &RateSpec, now: Timestamp) -> Timestamp {
-        match self.starts.len().checked_sub(as_usize(rate.max)) {
-            Some(index) => self.starts.get(index).map_or(now, |(at, _)| now.max(*at + rate.per)),
+        match self.start_instants.len().checked_sub(as_usize(rate.max)) {
+            Some(index) => self.start_instants.get(index).map_or(now, |(at, _)| now.max(*at + rate.per)),
             None => now,
         }
     }
@@ -106,7 +106,7 @@ impl Limits {
 
     /// How many runs wait for a limit.
     pub(crate) fn waiting_count(&self) -> usize {
-        self.waiting.len()
+        self.waiting_runs.len()
     }
 
     /// Takes the limits whose home the store is to be asked for now.
@@ -116,8 +116,8 @@ impl Limits {
 
     /// Asks again for the unknown homes of limits that runs wait for.
     pub(crate) fn ask_again(&mut self) {
-        let waited_for = self.limits.iter().filter(|(_, limit)| !limit.waiting.is_empty());
-        let homes = waited_for.filter_map(|(key, _)| match key {
+        let limits_with_waits = self.limits.iter().filter(|(_, limit)| !limit.waiting_turns.is_empty());
+        let homes = limits_with_waits.filter_map(|(key, _)| match key {
             LimitKey::Home(name) => Some(name.clone()),
             LimitKey::Concurrency(..) | LimitKey::Rate(..) | LimitKey::JobRate(_) => None,
         });
@@ -138,15 +138,15 @@ impl Limits {
     pub(crate) fn give_away(&mut self, is_chosen: impl Fn(&LimitName) -> bool) -> Vec<LimitName> {
         let is_idle = |name: &LimitName| {
             let key = LimitKey::Concurrency(name.namespace, name.key.clone());
-            self.limits.get(&key).is_none_or(|limit| limit.open.is_empty())
+            self.limits.get(&key).is_none_or(|limit| limit.open_runs.is_empty())
         };
-        let given = self.limits_at_home.iter().filter(|&name| is_chosen(name) && is_idle(name));
-        let mut given: Vec<LimitName> = given.cloned().collect();
-        given.sort_unstable();
-        for name in &given {
+        let idle_limits = self.limits_at_home.iter().filter(|&name| is_chosen(name) && is_idle(name));
+        let mut idle_limits: Vec<LimitName> = idle_limits.cloned().collect();
+        idle_limits.sort_unstable();
+        for name in &idle_limits {
             self.limits_at_home.remove(name);
         }
-        given
+        idle_limits
     }
 
     /// The other limits of the first `count` runs that wait until this limit's home is known.
@@ -157,16 +157,16 @@ impl Limits {
         runs: &OpenRuns,
     ) -> BTreeSet<LimitName> {
         let limit = self.limits.get(&LimitKey::Home(name.clone()));
-        let waiting = limit.into_iter().flat_map(|limit| &limit.waiting).take(count);
-        let ready = waiting.filter_map(|turn| runs.ready(turn.run));
-        ready.flat_map(limit_names).filter(|other| other != name).collect()
+        let waiting_turns = limit.into_iter().flat_map(|limit| &limit.waiting_turns).take(count);
+        let waiting_runs = waiting_turns.filter_map(|turn| runs.ready(turn.run));
+        waiting_runs.flat_map(limit_names).filter(|other| other != name).collect()
     }
 
     /// The jobs of the first `count` runs that wait until the limit's home is known.
     pub(crate) fn jobs_awaiting_home(&self, name: &LimitName, count: usize, runs: &OpenRuns) -> BTreeSet<JobId> {
         let limit = self.limits.get(&LimitKey::Home(name.clone()));
-        let waiting = limit.into_iter().flat_map(|limit| &limit.waiting);
-        waiting.take(count).filter_map(|turn| Some(runs.ready(turn.run)?.run.job)).collect()
+        let waiting_turns = limit.into_iter().flat_map(|limit| &limit.waiting_turns);
+        waiting_turns.take(count).filter_map(|turn| Some(runs.ready(turn.run)?.run.job)).collect()
     }
 
     /// The limit that holds the run back, if one does. Of a broadcast only the shards are counted. The broadcast itself is held back until it
@@ -181,7 +181,7 @@ impl Limits {
             return None;
         }
         if let Some((key, spec)) = concurrency_limit(ready).filter(|_| !self.counted_under.contains_key(&ready.run.id))
-            && self.limits.get(&key).is_some_and(|limit| limit.open.len() >= as_usize(spec.max))
+            && self.limits.get(&key).is_some_and(|limit| limit.open_runs.len() >= as_usize(spec.max))
             && !mutant::on(Mutant::NoLimit)
         {
             return Some(key);
@@ -197,9 +197,9 @@ impl Limits {
         if let Some((key, spec)) = rate_limit(ready) {
             let limit = self.limits.entry(key).or_default();
             limit.starts_max = limit.starts_max.max(as_usize(spec.max));
-            limit.starts.push_back((now, ready.run.id));
-            while limit.starts.len() > limit.starts_max {
-                limit.starts.pop_front();
+            limit.start_instants.push_back((now, ready.run.id));
+            while limit.start_instants.len() > limit.starts_max {
+                limit.start_instants.pop_front();
             }
         }
     }
@@ -207,7 +207,7 @@ impl Limits {
     /// Counts a run that an executor has, or may have.
     pub(crate) fn count_open(&mut self, ready: &ReadyRun) {
         if let Some((key, _)) = concurrency_limit(ready).filter(|_| !ready.run.is_root()) {
-            self.limits.entry(key.clone()).or_default().open.insert(ready.run.id);
+            self.limits.entry(key.clone()).or_default().open_runs.insert(ready.run.id);
             self.counted_under.insert(ready.run.id, key);
         }
     }
@@ -215,7 +215,7 @@ impl Limits {
     /// Stops counting a run that no executor has any more. Returns the limit that has room now.
     pub(crate) fn release(&mut self, run: RunId) -> Option<LimitKey> {
         let key = self.counted_under.remove(&run)?;
-        self.limits.get_mut(&key)?.open.remove(&run);
+        self.limits.get_mut(&key)?.open_runs.remove(&run);
         Some(key)
     }
 
@@ -223,34 +223,34 @@ impl Limits {
     pub(crate) fn uncount_start(&mut self, ready: &ReadyRun) -> Option<LimitKey> {
         if let Some((key, _)) = rate_limit(ready)
             && let Some(limit) = self.limits.get_mut(&key)
-            && let Some(index) = limit.starts.iter().rposition(|(_, run)| *run == ready.run.id)
+            && let Some(index) = limit.start_instants.iter().rposition(|(_, run)| *run == ready.run.id)
         {
-            limit.starts.remove(index);
+            limit.start_instants.remove(index);
             self.wake_at = Some(Timestamp::EPOCH);
         }
         self.release(ready.run.id)
     }
 
     /// Queues the run for this limit.
-    pub(crate) fn enqueue(&mut self, key: LimitKey, waiting: WaitingRun, now: Timestamp, runs: &mut OpenRuns) {
-        let turn = Turn::of(&waiting.ready);
+    pub(crate) fn enqueue(&mut self, key: LimitKey, waiting_run: WaitingRun, now: Timestamp, runs: &mut OpenRuns) {
+        let turn = Turn::of(&waiting_run.ready);
         if let LimitKey::Home(name) = &key {
             self.homes_to_ask.insert(name.clone());
         }
-        if let Some((_, spec)) = rate_limit(&waiting.ready).filter(|(rate, _)| *rate == key)
+        if let Some((_, spec)) = rate_limit(&waiting_run.ready).filter(|(rate, _)| *rate == key)
             && let Some(limit) = self.limits.get(&key)
         {
             let free_at = limit.free_at(spec, now);
             self.wake_at = Some(self.wake_at.map_or(free_at, |at| at.min(free_at)));
         }
-        self.waiting.insert(waiting.ready.run.id, (key.clone(), turn));
-        self.limits.entry(key).or_default().waiting.insert(turn);
-        runs.put(waiting.ready, Stage::Limited(waiting.since));
+        self.waiting_runs.insert(waiting_run.ready.run.id, (key.clone(), turn));
+        self.limits.entry(key).or_default().waiting_turns.insert(turn);
+        runs.put(waiting_run.ready, Stage::Limited(waiting_run.since));
     }
 
     /// Takes out the first run that waits for this limit, if the limit has room for it.
     pub(crate) fn next(&mut self, key: &LimitKey, now: Timestamp, runs: &mut OpenRuns) -> Option<WaitingRun> {
-        let run = self.limits.get(key)?.waiting.first()?.run;
+        let run = self.limits.get(key)?.waiting_turns.first()?.run;
         if self.limit_holding_back(runs.ready(run)?, now).as_ref() == Some(key) {
             return None;
         }
@@ -264,8 +264,8 @@ impl Limits {
 
     /// Handles a step back of the clock to `now`: a start after `now` counts as a start at `now`.
     pub(crate) fn step_back(&mut self, now: Timestamp) {
-        let starts = self.limits.values_mut().flat_map(|limit| &mut limit.starts);
-        starts.for_each(|(at, _)| *at = now.min(*at));
+        let start_instants = self.limits.values_mut().flat_map(|limit| &mut limit.start_instants);
+        start_instants.for_each(|(at, _)| *at = now.min(*at));
         self.wake_at = Some(Timestamp::EPOCH);
     }
 
@@ -275,8 +275,8 @@ impl Limits {
             return Vec::new();
         }
         self.wake_at = None;
-        let waited_for = self.limits.iter().filter(|(_, limit)| !limit.waiting.is_empty());
-        let mut keys: Vec<LimitKey> = waited_for.map(|(key, _)| key.clone()).collect();
+        let limits_with_waits = self.limits.iter().filter(|(_, limit)| !limit.waiting_turns.is_empty());
+        let mut keys: Vec<LimitKey> = limits_with_waits.map(|(key, _)| key.clone()).collect();
         keys.retain(|key| matches!(key, LimitKey::Rate(..) | LimitKey::JobRate(_)));
         keys.sort_unstable();
         keys
@@ -285,50 +285,50 @@ impl Limits {
     /// Sets when this rate limit may admit the first of the runs that still wait for it.
     pub(crate) fn schedule_wake(&mut self, key: &LimitKey, now: Timestamp, runs: &OpenRuns) {
         let Some(limit) = self.limits.get(key) else { return };
-        let first = limit.waiting.first().and_then(|turn| runs.ready(turn.run));
-        let Some((_, spec)) = first.and_then(rate_limit) else { return };
+        let first_waiting = limit.waiting_turns.first().and_then(|turn| runs.ready(turn.run));
+        let Some((_, spec)) = first_waiting.and_then(rate_limit) else { return };
         let free_at = limit.free_at(spec, now);
         self.wake_at = Some(self.wake_at.map_or(free_at, |at| at.min(free_at)));
     }
 
     /// Sets the start of the run's wait, if the run waits here.
     pub(crate) fn set_waiting_since(&self, run: RunId, since: Timestamp, runs: &mut OpenRuns) {
-        let waiting = runs.get_mut(run).filter(|_| self.waiting.contains_key(&run));
-        waiting.into_iter().for_each(|open| open.stage = Stage::Limited(since));
+        let open_run = runs.get_mut(run).filter(|_| self.waiting_runs.contains_key(&run));
+        open_run.into_iter().for_each(|open| open.stage = Stage::Limited(since));
     }
 
     /// Takes out a run that waits here.
     pub(crate) fn remove(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<WaitingRun> {
-        let (key, turn) = self.waiting.remove(&run)?;
-        self.limits.get_mut(&key)?.waiting.remove(&turn);
+        let (key, turn) = self.waiting_runs.remove(&run)?;
+        self.limits.get_mut(&key)?.waiting_turns.remove(&turn);
         runs.take_waiting(run)
     }
 
     /// Takes out every run whose queue timeout has passed, each with the detail of its wait. Forgets limits that are not in use.
     pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<(ReadyRun, ReasonDetail)> {
         let is_expired = |run: &RunId| runs.get(*run).is_some_and(|open| now >= waits_until(&open.ready, open.since()));
-        let mut expired_runs: Vec<RunId> = self.waiting.keys().copied().filter(is_expired).collect();
+        let mut expired_runs: Vec<RunId> = self.waiting_runs.keys().copied().filter(is_expired).collect();
         expired_runs.sort_unstable();
-        let mut expired = Vec::with_capacity(expired_runs.len());
+        let mut expired_waits = Vec::with_capacity(expired_runs.len());
         for run in expired_runs {
-            let key = self.waiting.get(&run).map(|(key, _)| key.clone());
-            if let (Some(key), Some(waiting)) = (key, self.remove(run, runs)) {
-                let waited_ms = Some(waited_ms(&waiting.ready, now));
-                let detail = ReasonDetail { waited_ms, ..wait_detail(&key, &waiting.ready) };
-                expired.push((waiting.ready, detail));
+            let key = self.waiting_runs.get(&run).map(|(key, _)| key.clone());
+            if let (Some(key), Some(waiting_run)) = (key, self.remove(run, runs)) {
+                let waited_ms = Some(waited_ms(&waiting_run.ready, now));
+                let detail = ReasonDetail { waited_ms, ..wait_detail(&key, &waiting_run.ready) };
+                expired_waits.push((waiting_run.ready, detail));
             }
         }
         // The longest period that a rate limit can have.
         let span = std::time::Duration::from_secs(24 * 3600);
         self.limits.retain(|_, limit| {
-            let is_used = limit.starts.back().is_some_and(|(at, _)| *at + span > now);
-            is_used || !limit.open.is_empty() || !limit.waiting.is_empty()
+            let is_used = limit.start_instants.back().is_some_and(|(at, _)| *at + span > now);
+            is_used || !limit.open_runs.is_empty() || !limit.waiting_turns.is_empty()
         });
-        expired
+        expired_waits
     }
 
     /// At most `count` of the waiting runs for which `is_chosen` is true, from the limits in rotation, each with the limit that it waits for.
-    pub(crate) fn some_waiting<'a>(
+    pub(crate) fn first_waiting_runs<'a>(
         &'a self,
         is_chosen: impl Fn(&ReadyRun) -> bool,
         count: usize,
@@ -336,8 +336,8 @@ impl Limits {
     ) -> Vec<(&'a LimitKey, &'a ReadyRun)> {
         let is_chosen = &is_chosen;
         let queues = self.limits.iter().map(|(key, limit)| {
-            let waiting = limit.waiting.iter().filter_map(move |turn| runs.ready(turn.run));
-            waiting.filter(move |ready| is_chosen(ready)).map(move |ready| (key, ready))
+            let waiting_runs = limit.waiting_turns.iter().filter_map(move |turn| runs.ready(turn.run));
+            waiting_runs.filter(move |ready| is_chosen(ready)).map(move |ready| (key, ready))
         });
         round_robin(queues, count)
     }
@@ -345,12 +345,12 @@ impl Limits {
     /// Forgets all waiting runs, and the counted runs for which `is_kept` is false.
     pub(crate) fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) {
         self.counted_under.retain(|run, _| is_kept(*run));
-        self.waiting.clear();
+        self.waiting_runs.clear();
         // The node that adopts this node's open runs takes over the counting for these limits.
         self.limits_at_home.clear();
         for limit in self.limits.values_mut() {
-            limit.open.retain(|run| is_kept(*run));
-            limit.waiting.clear();
+            limit.open_runs.retain(|run| is_kept(*run));
+            limit.waiting_turns.clear();
         }
     }
 }

@@ -9,7 +9,7 @@ use rondel_store::ledger::WaitPlace;
 
 #[derive(Debug, Default)]
 pub(crate) struct NotedWaits {
-    pub(in crate::dispatch) noted: HashMap<RunId, StoredWait>,
+    pub(in crate::dispatch) by_run: HashMap<RunId, StoredWait>,
 }
 
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct StoredWait {
     /// The lease that owned the row when the wait was noted: an adoption changes the row.
     pub(in crate::dispatch) token: LeaseToken,
     /// When the wait was noted.
-    pub(in crate::dispatch) at: Timestamp,
+    pub(in crate::dispatch) stored_at: Timestamp,
     pub(in crate::dispatch) detail: Box<ReasonDetail>,
     pub(in crate::dispatch) place: WaitPlace,
 }

@@ -18,7 +18,7 @@ use crate::dispatch::ready::ReadyRun;
 use crate::dispatch::runs::{OpenRuns, Stage};
 
 /// How many runs of one serial job may be queued if its definition sets no maximum.
-const QUEUE_MAX: usize = 1_000;
+const QUEUE_LEN_MAX: usize = 1_000;
 
 /// What a gate guards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,12 +74,12 @@ pub(crate) enum GateDecision {
     Passed(ReadyRun),
     /// It waits for its turn.
     Queued,
-    /// The overlap policy skips it: the run `ahead` keeps it from passing, and `queued_count` runs wait at the gate.
-    Skipped { ready: ReadyRun, ahead: Option<RunId>, queued_count: usize },
+    /// The overlap policy skips it: the run `run_ahead` keeps it from passing, and `queued_count` runs wait at the gate.
+    Skipped { ready: ReadyRun, run_ahead: Option<RunId>, queued_count: usize },
     /// A later run has taken its place.
     ReplacedByLater(ReadyRun),
-    /// It waits until the `open` runs have made room; the `waiting` runs are skipped.
-    ReplacesEarlier { open: Vec<RunId>, waiting: Vec<ReadyRun> },
+    /// It waits until the `open_runs` have made room; the `skipped_runs` are skipped.
+    ReplacesEarlier { open_runs: Vec<RunId>, skipped_runs: Vec<ReadyRun> },
 }
 
 /// A run that a gate admits now, and the executor whose gate it waited at; `None` for the gate of the job.
@@ -99,8 +99,8 @@ fn job_gate(ready: &ReadyRun) -> Option<GateKey> {
 
 fn executor_gate(ready: &ReadyRun, executor: ExecutorId) -> Option<GateKey> {
     let job = &ready.definition.job;
-    let gated = job.overlap.scope == OverlapScope::Executor && job.concurrency_max().is_some();
-    gated.then_some(GateKey::Executor(ready.run.job, executor))
+    let has_executor_gate = job.overlap.scope == OverlapScope::Executor && job.concurrency_max().is_some();
+    has_executor_gate.then_some(GateKey::Executor(ready.run.job, executor))
 }
 
 fn open_max(job: &Job) -> usize {
@@ -114,27 +114,27 @@ impl Gate {
         if self.open.contains_key(&place) {
             return self.open.len() <= max;
         }
-        let left = max.saturating_sub(self.open.len());
+        let places_left = max.saturating_sub(self.open.len());
         let is_closed = |(other, _): &(&Place, &usize)| !self.open.contains_key(*other);
-        let before = self.reserved.range(..place).filter(is_closed);
-        left > 0 && before.take(left).count() < left
+        let earlier_reserved = self.reserved.range(..place).filter(is_closed);
+        places_left > 0 && earlier_reserved.take(places_left).count() < places_left
     }
 
     /// The run that queued runs wait for: the first open run, or else the first reserved run.
-    fn first_ahead(&self) -> Option<RunId> {
-        let first = self.open.keys().next().or_else(|| self.reserved.keys().next());
-        first.map(|(_, run)| *run)
+    fn first_run_ahead(&self) -> Option<RunId> {
+        let entry = self.open.keys().next().or_else(|| self.reserved.keys().next());
+        entry.map(|(_, run)| *run)
     }
 
     fn skip(&mut self, ready: ReadyRun) -> GateDecision {
         self.has_skipped = true;
-        GateDecision::Skipped { ready, ahead: self.first_ahead(), queued_count: self.queue.len() }
+        GateDecision::Skipped { ready, run_ahead: self.first_run_ahead(), queued_count: self.queue.len() }
     }
 
     /// The place of a broadcast, if any of its runs is here.
     fn place_of(&self, root: RunId) -> Option<Place> {
-        let queued = self.queue.iter().map(|(place, _)| place);
-        self.open.keys().chain(self.reserved.keys()).chain(queued).find(|(_, id)| *id == root).copied()
+        let queued_places = self.queue.iter().map(|(place, _)| place);
+        self.open.keys().chain(self.reserved.keys()).chain(queued_places).find(|(_, id)| *id == root).copied()
     }
 }
 
@@ -154,7 +154,7 @@ impl Gates {
 
     /// At most `count` of the runs that wait for their turn and for which `is_chosen` is true, from the gates in rotation, each with the run
     /// that it waits behind.
-    pub(crate) fn some_queued<'a>(
+    pub(crate) fn first_queued_runs<'a>(
         &'a self,
         is_chosen: impl Fn(&ReadyRun) -> bool,
         count: usize,
@@ -162,8 +162,8 @@ impl Gates {
     ) -> Vec<(&'a ReadyRun, Option<RunId>)> {
         let is_chosen = &is_chosen;
         let queues = self.gates.values().filter(|gate| !gate.queue.is_empty()).map(|gate| {
-            let queued = gate.queue.iter().take(count).filter_map(move |(_, run)| runs.ready(*run));
-            queued.filter(move |ready| is_chosen(ready)).map(move |ready| (ready, gate.first_ahead()))
+            let queued_runs = gate.queue.iter().take(count).filter_map(move |(_, run)| runs.ready(*run));
+            queued_runs.filter(move |ready| is_chosen(ready)).map(move |ready| (ready, gate.first_run_ahead()))
         });
         round_robin(queues, count)
     }
@@ -171,10 +171,10 @@ impl Gates {
     /// The run that this one waits behind at its gate.
     pub(crate) fn ahead_of(&self, run: RunId) -> Option<RunId> {
         let gate = self.gates.get(&self.entries.get(&run)?.key)?;
-        gate.first_ahead().filter(|ahead| *ahead != run)
+        gate.first_run_ahead().filter(|ahead| *ahead != run)
     }
 
-    /// Passes a due run through the gate of its job.
+    /// Applies the gate of its job to a due run.
     pub(crate) fn enter(&mut self, ready: ReadyRun, runs: &mut OpenRuns) -> GateDecision {
         match job_gate(&ready).filter(|_| !mutant::on(Mutant::NoGate)) {
             Some(key) => self.pass(key, ready, runs),
@@ -248,22 +248,22 @@ impl Gates {
     fn cover(&mut self, key: GateKey, ready: ReadyRun, has_begun: bool, runs: &mut OpenRuns) -> GateDecision {
         let Some(gate) = self.gates.get_mut(&key) else { return GateDecision::Passed(ready) };
         let place = place_at(key, &ready);
-        let mut others = gate.open.keys().chain(gate.queue.iter().map(|(other, _)| other));
-        if has_begun && others.any(|other| *other > place) {
+        let mut places = gate.open.keys().chain(gate.queue.iter().map(|(other, _)| other));
+        if has_begun && places.any(|other| *other > place) {
             return GateDecision::ReplacedByLater(ready);
         }
-        let (own, covered): (BTreeSet<_>, BTreeSet<_>) =
+        let (same_place, covered): (BTreeSet<_>, BTreeSet<_>) =
             std::mem::take(&mut gate.queue).into_iter().partition(|(other, _)| *other == place);
-        gate.queue = own;
-        let others = gate.open.keys().chain(gate.reserved.keys()).filter(|other| **other != place);
-        let open: BTreeSet<RunId> = others.map(|(_, id)| *id).collect();
-        let mut waiting = Vec::with_capacity(covered.len());
+        gate.queue = same_place;
+        let other_runs = gate.open.keys().chain(gate.reserved.keys()).filter(|other| **other != place);
+        let covered_open: BTreeSet<RunId> = other_runs.map(|(_, id)| *id).collect();
+        let mut skipped_runs = Vec::with_capacity(covered.len());
         for (_, run) in covered {
             self.entries.remove(&run);
-            waiting.extend(runs.take(run).map(|open| open.ready));
+            skipped_runs.extend(runs.take(run).map(|open| open.ready));
         }
         self.queue(key, ready, runs);
-        GateDecision::ReplacesEarlier { open: open.into_iter().collect(), waiting }
+        GateDecision::ReplacesEarlier { open_runs: covered_open.into_iter().collect(), skipped_runs }
     }
 
     fn open(&mut self, key: GateKey, ready: &ReadyRun) {
@@ -384,10 +384,10 @@ impl Gates {
             let gate = self.gates.get(&entry.key).filter(|_| entry.state != PlaceState::Queued);
             gate.is_some_and(|gate| gate.has_skipped || !gate.queue.is_empty())
         };
-        let holding_up = self.entries.iter().filter(|(_, entry)| is_waited_for(entry)).map(|(run, _)| *run);
-        let mut holding_up: Vec<RunId> = holding_up.collect();
-        holding_up.sort_unstable();
-        holding_up
+        let runs_ahead = self.entries.iter().filter(|(_, entry)| is_waited_for(entry)).map(|(run, _)| *run);
+        let mut runs_ahead: Vec<RunId> = runs_ahead.collect();
+        runs_ahead.sort_unstable();
+        runs_ahead
     }
 
     /// Frees the place that a run has at the gate of an executor, because the executor did not get the run.
@@ -422,25 +422,25 @@ impl Gates {
             GateKey::Executor(_, executor) => Some(executor),
             GateKey::Job(_) => None,
         };
-        let mut passed = Vec::new();
+        let mut admitted_runs = Vec::new();
         while let Some(gate) = self.gates.get_mut(&key) {
-            let Some(first @ (place, run)) = gate.queue.first().copied() else { break };
+            let Some(queue_entry @ (place, run)) = gate.queue.first().copied() else { break };
             let max = runs.ready(run).map_or(usize::MAX, |next| open_max(&next.definition.job));
             if !gate.has_room(place, max) {
                 break;
             }
-            gate.queue.remove(&first);
-            if let Some(open) = runs.take(run) {
-                self.open(key, &open.ready);
-                runs.put(open.ready, Stage::Admitted);
-                passed.push((run, executor));
+            gate.queue.remove(&queue_entry);
+            if let Some(queued_run) = runs.take(run) {
+                self.open(key, &queued_run.ready);
+                runs.put(queued_run.ready, Stage::Admitted);
+                admitted_runs.push((run, executor));
             }
         }
         let is_empty = |gate: &Gate| gate.open.is_empty() && gate.reserved.is_empty() && gate.queue.is_empty();
         if self.gates.get(&key).is_some_and(is_empty) {
             self.gates.remove(&key);
         }
-        passed
+        admitted_runs
     }
 
     /// Takes out a queued run.
@@ -453,24 +453,24 @@ impl Gates {
 
     /// Takes out every queued run whose queue timeout has passed, each with the run that it waited behind.
     pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<(ReadyRun, Option<RunId>)> {
-        let mut expired = Vec::new();
+        let mut expired_runs = Vec::new();
         while let Some((_, run)) = self.timeouts.first().filter(|(until, _)| *until <= now).copied() {
             self.timeouts.pop_first();
             if runs.ready(run).is_some_and(|ready| ready.is_expired(now)) {
-                let ahead = self.ahead_of(run);
-                expired.extend(self.remove_queued(run, runs).map(|ready| (ready, ahead)));
+                let run_ahead = self.ahead_of(run);
+                expired_runs.extend(self.remove_queued(run, runs).map(|ready| (ready, run_ahead)));
             }
         }
-        expired
+        expired_runs
     }
 
     /// Forgets all queued runs, and the places of the runs for which `is_kept` is false.
     pub(crate) fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) {
         self.timeouts.clear();
         let is_gone = |(run, entry): &(&RunId, &GateEntry)| entry.state == PlaceState::Queued || !is_kept(**run);
-        let mut gone: Vec<RunId> = self.entries.iter().filter(is_gone).map(|(run, _)| *run).collect();
-        gone.sort_unstable();
-        for run in gone {
+        let mut removed_runs: Vec<RunId> = self.entries.iter().filter(is_gone).map(|(run, _)| *run).collect();
+        removed_runs.sort_unstable();
+        for run in removed_runs {
             self.forget(run);
         }
         self.kept_for_children.retain(|run| is_kept(*run));
@@ -489,7 +489,7 @@ fn place_at(key: GateKey, ready: &ReadyRun) -> Place {
 pub(crate) fn queue_max(job: &Job) -> usize {
     match job.overlap.policy {
         OverlapPolicy::Serial if job.overlap.max > 0 => usize::try_from(job.overlap.max).unwrap_or(usize::MAX),
-        OverlapPolicy::Serial | OverlapPolicy::Allow | OverlapPolicy::Discard | OverlapPolicy::Cover => QUEUE_MAX,
+        OverlapPolicy::Serial | OverlapPolicy::Allow | OverlapPolicy::Discard | OverlapPolicy::Cover => QUEUE_LEN_MAX,
     }
 }
 

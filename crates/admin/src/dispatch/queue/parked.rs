@@ -49,8 +49,8 @@ impl RunKind {
     fn of(ready: &ReadyRun) -> Self {
         let (run, job) = (&ready.run, &ready.definition.job);
         let is_pump = job.pump.is_some();
-        let asks = question(job.route).is_some();
-        let is_particular = !job.select.is_any() || run.attempt > 1 || asks || is_pump || run.is_root();
+        let has_question = question(job.route).is_some();
+        let is_particular = !job.select.is_any() || run.attempt > 1 || has_question || is_pump || run.is_root();
         Self {
             handler: job.handler.clone(),
             job: is_particular.then_some(run.job),
@@ -61,12 +61,12 @@ impl RunKind {
 
 #[derive(Debug, Default)]
 pub(crate) struct ParkedRuns {
-    /// The waiting runs of each app, by kind.
+    /// The waiting runs of each app, keyed by their kinds.
     apps: HashMap<AppId, AppQueues>,
     runs: HashMap<RunId, Position>,
     /// When the queue timeouts of the runs pass, the earliest first.
     timeouts: BTreeSet<(Timestamp, RunId)>,
-    /// The waiting runs of each job, by the executor that their callers named.
+    /// The waiting runs of each job, keyed by the executor that their callers named.
     by_job: BTreeMap<JobId, BTreeMap<Option<String>, BTreeSet<Turn>>>,
 }
 
@@ -90,13 +90,13 @@ pub(crate) struct Offer {
     refused_kinds_max: usize,
     refused_count: usize,
     /// The last run that was refused: no executor could take it.
-    last_refused: Option<Turn>,
+    last_refused_turn: Option<Turn>,
 }
 
 impl Offer {
     /// An offer that ends once this many kinds of runs could not be placed.
     pub(crate) const fn new(refused_kinds_max: usize) -> Self {
-        Self { refused_kinds_max, refused_count: 0, last_refused: None }
+        Self { refused_kinds_max, refused_count: 0, last_refused_turn: None }
     }
 
     /// Whether half of the allowed refusals have occurred: from then on the offer continues where the previous one ended.
@@ -110,17 +110,17 @@ struct AppQueues {
     kinds: HashMap<RunKind, BTreeSet<Turn>>,
     /// The first run of each kind, in the order of their turns.
     heads: BTreeMap<Turn, RunKind>,
-    /// The run that the last offer ended at, if kinds were left: the next offer continues behind it.
-    offered_to: Option<Turn>,
+    /// The run at which the last offer ended, if it did not reach all kinds: the next offer continues after that run.
+    offered_up_to: Option<Turn>,
 }
 
 impl AppQueues {
     fn push(&mut self, kind: &RunKind, turn: Turn) {
         let queue = self.kinds.entry(kind.clone()).or_default();
-        let head = queue.first().copied();
+        let old_head = queue.first().copied();
         queue.insert(turn);
-        if head.is_none_or(|head| turn < head) {
-            head.and_then(|head| self.heads.remove(&head));
+        if old_head.is_none_or(|head| turn < head) {
+            old_head.and_then(|head| self.heads.remove(&head));
             self.heads.insert(turn, kind.clone());
         }
     }
@@ -128,31 +128,34 @@ impl AppQueues {
     fn remove(&mut self, kind: &RunKind, turn: Turn) {
         let Some(queue) = self.kinds.get_mut(kind) else { return };
         queue.remove(&turn);
-        let next = queue.first().copied();
-        if next.is_none() {
+        let next_turn = queue.first().copied();
+        if next_turn.is_none() {
             self.kinds.remove(kind);
         }
         if self.heads.remove(&turn).is_some()
-            && let Some(next) = next
+            && let Some(next_turn) = next_turn
         {
-            self.heads.insert(next, kind.clone());
+            self.heads.insert(next_turn, kind.clone());
         }
     }
 }
 
 impl ParkedRuns {
-    pub(crate) fn push(&mut self, waiting: WaitingRun, runs: &mut OpenRuns) {
-        let ready = &waiting.ready;
+    pub(crate) fn push(&mut self, waiting_run: WaitingRun, runs: &mut OpenRuns) {
+        let ready = &waiting_run.ready;
         let (app, job, named_executor) = (ready.run.app, ready.run.job, ready.run.only_executor.clone());
         let (kind, turn) = (RunKind::of(ready), Turn::of(ready));
-        self.insert(ready.run.id, Position { app, job, named_executor, kind, turn, timeout_at: waiting.timeout_at() });
-        runs.put(waiting.ready, Stage::Parked(waiting.since));
+        self.insert(
+            ready.run.id,
+            Position { app, job, named_executor, kind, turn, timeout_at: waiting_run.timeout_at() },
+        );
+        runs.put(waiting_run.ready, Stage::Parked(waiting_run.since));
     }
 
     fn insert(&mut self, run: RunId, position: Position) {
         self.apps.entry(position.app).or_default().push(&position.kind, position.turn);
-        let of_job = self.by_job.entry(position.job).or_default();
-        of_job.entry(position.named_executor.clone()).or_default().insert(position.turn);
+        let queues_of_job = self.by_job.entry(position.job).or_default();
+        queues_of_job.entry(position.named_executor.clone()).or_default().insert(position.turn);
         self.timeouts.insert((position.timeout_at, run));
         self.runs.insert(run, position);
     }
@@ -171,62 +174,63 @@ impl ParkedRuns {
     /// Half of these kinds are the first in turn; the other half follow the run at which the previous offer ended, so that each kind has its
     /// turn, however many cannot be placed.
     pub(crate) fn next(&mut self, app: AppId, offer: &Offer, runs: &mut OpenRuns) -> Option<WaitingRun> {
-        let kinds = self.apps.get_mut(&app)?;
+        let app_queues = self.apps.get_mut(&app)?;
         if offer.refused_count >= offer.refused_kinds_max {
-            kinds.offered_to = offer.last_refused;
+            app_queues.offered_up_to = offer.last_refused_turn;
             return None;
         }
-        let resumed =
-            kinds.offered_to.filter(|_| offer.is_past_the_first() && !mutant::on(Mutant::OfferRetriesSameKinds));
-        let behind = offer.last_refused.max(resumed);
-        let left = (behind.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-        let Some((turn, _)) = kinds.heads.range(left).next() else {
-            kinds.offered_to = None;
+        let resumed_turn = app_queues
+            .offered_up_to
+            .filter(|_| offer.is_past_the_first() && !mutant::on(Mutant::OfferRetriesSameKinds));
+        let resume_after = offer.last_refused_turn.max(resumed_turn);
+        let later_jobs = (resume_after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let Some((turn, _)) = app_queues.heads.range(later_jobs).next() else {
+            app_queues.offered_up_to = None;
             return None;
         };
         let run = turn.run;
         self.remove(run, runs)
     }
 
-    /// The first runs of the next `count` jobs after `behind`; after the last job, it continues with the first. For each job these are the
+    /// The first runs of the next `count` jobs after `after_job`; after the last job, it continues with the first. For each job these are the
     /// first run that may go to any executor, and the first run for each executor that callers named.
     pub(crate) fn first_of_jobs<'a>(
         &self,
-        behind: Option<JobId>,
+        after_job: Option<JobId>,
         count: usize,
         runs: &'a OpenRuns,
     ) -> impl Iterator<Item = &'a OpenRun> {
-        let rest = self.by_job.range((behind.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
-        let before = behind.map(|behind| self.by_job.range(..=behind)).into_iter().flatten();
-        rest.chain(before).take(count).flat_map(move |(_, queues)| {
-            let mut firsts: Vec<Turn> = queues.values().filter_map(BTreeSet::first).copied().collect();
-            firsts.sort_unstable();
-            firsts.into_iter().take(RUNS_PER_JOB_MAX).filter_map(|turn| runs.get(turn.run))
+        let later_jobs = self.by_job.range((after_job.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
+        let earlier_jobs = after_job.map(|behind| self.by_job.range(..=behind)).into_iter().flatten();
+        later_jobs.chain(earlier_jobs).take(count).flat_map(move |(_, queues)| {
+            let mut first_turns: Vec<Turn> = queues.values().filter_map(BTreeSet::first).copied().collect();
+            first_turns.sort_unstable();
+            first_turns.into_iter().take(RUNS_PER_JOB_MAX).filter_map(|turn| runs.get(turn.run))
         })
     }
 
     /// Puts back a run that could not be placed.
-    pub(crate) fn refuse(&mut self, waiting: WaitingRun, offer: &mut Offer, runs: &mut OpenRuns) {
-        offer.last_refused = Some(Turn::of(&waiting.ready));
+    pub(crate) fn refuse(&mut self, waiting_run: WaitingRun, offer: &mut Offer, runs: &mut OpenRuns) {
+        offer.last_refused_turn = Some(Turn::of(&waiting_run.ready));
         offer.refused_count += 1;
-        self.push(waiting, runs);
+        self.push(waiting_run, runs);
     }
 
     /// Takes out every run whose queue timeout has passed.
     pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<ReadyRun> {
-        let mut expired = Vec::new();
+        let mut expired_runs = Vec::new();
         while let Some((_, run)) = self.timeouts.first().filter(|(until, _)| *until <= now).copied() {
             match self.remove(run, runs) {
-                Some(waiting) => expired.push(waiting.ready),
+                Some(waiting) => expired_runs.push(waiting.ready),
                 None => drop(self.timeouts.pop_first()),
             }
         }
-        expired
+        expired_runs
     }
 
     /// At most `count` runs for which `is_chosen` is true, one from each kind in rotation. Within a kind the search ends at the first run for
     /// which `is_chosen` is false, so that it does not read a long queue to its end.
-    pub(crate) fn waiting<'a>(
+    pub(crate) fn first_waiting_runs<'a>(
         &self,
         is_chosen: impl Fn(&OpenRun) -> bool,
         count: usize,
@@ -234,10 +238,10 @@ impl ParkedRuns {
     ) -> Vec<&'a ReadyRun> {
         let is_chosen = &is_chosen;
         let apps = self.apps().into_iter().filter_map(|app| self.apps.get(&app));
-        let kinds = apps.flat_map(|app| app.heads.values().filter_map(move |kind| app.kinds.get(kind)));
-        let queues = kinds.map(|turns| {
-            let waiting = turns.iter().filter_map(move |turn| runs.get(turn.run));
-            waiting.take_while(move |open| is_chosen(open)).map(|open| &open.ready)
+        let queues = apps.flat_map(|app| app.heads.values().filter_map(move |kind| app.kinds.get(kind)));
+        let queues = queues.map(|turns| {
+            let waiting_runs = turns.iter().filter_map(move |turn| runs.get(turn.run));
+            waiting_runs.take_while(move |open| is_chosen(open)).map(|open| &open.ready)
         });
         round_robin(queues, count)
     }
@@ -463,9 +467,12 @@ mod tests {
         let (one, other) = (definition(&json!({})), definition(&json!({"handler": "other"})));
         let (parked, runs) = parked(&[(1, &one), (2, &one), (3, &one), (4, &other)]);
         let seconds = |some: Vec<&ReadyRun>| some.iter().map(|ready| ready.run.due_at.second()).collect::<Vec<_>>();
-        assert_eq!(seconds(parked.waiting(|_| true, 3, &runs)), [1, 4, 2], "a long queue hides no other");
-        assert_eq!(seconds(parked.waiting(|open| open.ready.definition.job.handler == "other", 9, &runs)), [4]);
-        assert_eq!(seconds(parked.waiting(|open| open.ready.run.due_at.second() != 2, 9, &runs)), [1, 4]);
+        assert_eq!(seconds(parked.first_waiting_runs(|_| true, 3, &runs)), [1, 4, 2], "a long queue hides no other");
+        assert_eq!(
+            seconds(parked.first_waiting_runs(|open| open.ready.definition.job.handler == "other", 9, &runs)),
+            [4]
+        );
+        assert_eq!(seconds(parked.first_waiting_runs(|open| open.ready.run.due_at.second() != 2, 9, &runs)), [1, 4]);
     }
 
     /// With a hundred thousand runs, this test takes minutes unless every step is logarithmic.

@@ -15,7 +15,7 @@ use crate::dispatch::runs::{OpenRun, OpenRuns, Stage};
 /// How long a run waits for answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long executors are not asked about a job after none of them took its run.
-const PAUSE: Duration = Duration::from_millis(100);
+const ASK_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum number of runs that wait for answers at the same time. Further runs wait as if no executor had room.
 const OPEN_MAX: usize = 10_000;
 
@@ -29,11 +29,10 @@ pub(crate) struct Probe {
 /// The answers about a run so far.
 #[derive(Debug)]
 pub(crate) struct Answers {
-    /// Deadline for answers.
     pub(crate) answer_deadline: Timestamp,
     answers: Vec<(ExecutorId, Answer)>,
     /// Executors that got another run of the job after they were asked about this run. Their answers are outdated.
-    taken_by: Vec<ExecutorId>,
+    chosen_executors: Vec<ExecutorId>,
     /// The number of the last question that was sent before this run arrived. Only answers to later questions count for the run.
     asked_after: i64,
 }
@@ -43,7 +42,7 @@ impl Probe {
         let answers = Answers {
             answer_deadline: now + ANSWER_TIMEOUT,
             answers: Vec::new(),
-            taken_by: Vec::new(),
+            chosen_executors: Vec::new(),
             asked_after: 0,
         };
         Self { ready, answers }
@@ -52,7 +51,7 @@ impl Probe {
 
 impl Answers {
     pub(crate) fn answer(&self, executor: ExecutorId) -> Answer {
-        if self.taken_by.contains(&executor) {
+        if self.chosen_executors.contains(&executor) {
             return Answer::No;
         }
         self.answers.iter().find(|(id, _)| *id == executor).map_or(Answer::Missing, |(_, answer)| *answer)
@@ -60,8 +59,8 @@ impl Answers {
 
     /// Records that the executor got another run of the job.
     pub(crate) fn record_taken(&mut self, executor: ExecutorId) {
-        if !self.taken_by.contains(&executor) {
-            self.taken_by.push(executor);
+        if !self.chosen_executors.contains(&executor) {
+            self.chosen_executors.push(executor);
         }
     }
 
@@ -78,38 +77,37 @@ impl Answers {
 struct PendingQuestion {
     executor: ExecutorId,
     jobs: Vec<JobId>,
-    /// The deadline for the answer.
     answer_deadline: Timestamp,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Probes {
-    /// The runs that wait for answers, by job.
-    waiting: HashMap<JobId, VecDeque<RunId>>,
-    /// The deadlines of the probes, in order.
+    /// The runs that wait for answers, keyed by their jobs.
+    waiting_runs: HashMap<JobId, VecDeque<RunId>>,
+    /// The deadlines of the probes, the earliest first.
     deadlines: VecDeque<(Timestamp, JobId)>,
     /// The jobs that the next flush asks each executor about.
     unsent_questions: BTreeMap<ExecutorId, BTreeSet<JobId>>,
-    /// The questions that have not been answered, by their numbers.
+    /// The questions that have not been answered, keyed by their numbers.
     unanswered_questions: BTreeMap<i64, PendingQuestion>,
     /// The number of the last question.
     last_number: i64,
     /// The jobs about which executors are not asked, each with the end of its pause.
-    paused: HashMap<JobId, Timestamp>,
+    paused_until: HashMap<JobId, Timestamp>,
 }
 
 impl Probes {
     /// Whether executors are not to be asked about this job now.
     pub(crate) fn is_paused(&self, job: JobId, now: Timestamp) -> bool {
-        self.deadlines.len() >= OPEN_MAX || self.paused.get(&job).is_some_and(|until| *until > now)
+        self.deadlines.len() >= OPEN_MAX || self.paused_until.get(&job).is_some_and(|until| *until > now)
     }
 
     /// Pauses questions about this job, because no executor took its run.
     pub(crate) fn pause(&mut self, job: JobId, now: Timestamp) {
-        if self.paused.len() >= OPEN_MAX {
-            self.paused.retain(|_, until| *until > now);
+        if self.paused_until.len() >= OPEN_MAX {
+            self.paused_until.retain(|_, until| *until > now);
         }
-        self.paused.insert(job, now + PAUSE);
+        self.paused_until.insert(job, now + ASK_PAUSE);
     }
 
     /// Makes a run wait for the answers of these executors. The questions are sent with the next flush.
@@ -126,7 +124,7 @@ impl Probes {
     /// Puts a run back to wait for more answers.
     pub(crate) fn put_back(&mut self, probe: Probe, runs: &mut OpenRuns) {
         let Probe { ready, answers } = probe;
-        self.waiting.entry(ready.run.job).or_default().push_back(ready.run.id);
+        self.waiting_runs.entry(ready.run.job).or_default().push_back(ready.run.id);
         runs.put(ready, Stage::Probing(Box::new(answers)));
     }
 
@@ -147,83 +145,85 @@ impl Probes {
         questions
     }
 
-    /// Records an executor's answer to a question: `free` lists the jobs whose runs it would take. Returns the jobs whose runs may be routed
+    /// Records an executor's answer to a question: `free_jobs` lists the jobs whose runs it would take. Returns the jobs whose runs may be routed
     /// now.
     pub(crate) fn record_answer(
         &mut self,
         executor: ExecutorId,
-        number: i64,
-        free: &BTreeSet<JobId>,
+        question_number: i64,
+        free_jobs: &BTreeSet<JobId>,
         runs: &mut OpenRuns,
     ) -> Vec<JobId> {
-        let Some(asked) = self.unanswered_questions.remove(&number).filter(|asked| asked.executor == executor) else {
+        let Some(sent_question) =
+            self.unanswered_questions.remove(&question_number).filter(|asked| asked.executor == executor)
+        else {
             return Vec::new();
         };
-        for job in &asked.jobs {
-            for run in self.waiting.get(job).into_iter().flatten() {
-                let Some(open) = runs.get_mut(*run) else { continue };
+        for job in &sent_question.jobs {
+            for run in self.waiting_runs.get(job).into_iter().flatten() {
+                let Some(open_run) = runs.get_mut(*run) else { continue };
                 // If the router only asks whether the executor is there, any answer is a yes.
-                let is_there = question(open.ready.definition.job.route) == Some(Question::Online);
-                let is_yes = is_there || free.contains(job);
+                let is_online_question = question(open_run.ready.definition.job.route) == Some(Question::Online);
+                let is_yes = is_online_question || free_jobs.contains(job);
                 // An answer to a question from before this run arrived does not consider the runs that were sent since.
-                if let Stage::Probing(answers) = &mut open.stage
-                    && answers.asked_after < number
+                if let Stage::Probing(answers) = &mut open_run.stage
+                    && answers.asked_after < question_number
                 {
                     answers.record(executor, if is_yes { Answer::Yes } else { Answer::No });
                 }
             }
         }
-        asked.jobs
+        sent_question.jobs
     }
 
     /// Whether a run of this job waits for answers.
     pub(crate) fn has(&self, job: JobId) -> bool {
-        self.waiting.contains_key(&job)
+        self.waiting_runs.contains_key(&job)
     }
 
     /// Takes out all runs of a job.
     pub(crate) fn take(&mut self, job: JobId, runs: &mut OpenRuns) -> VecDeque<Probe> {
-        let waiting = self.waiting.remove(&job).unwrap_or_default();
+        let waiting_runs = self.waiting_runs.remove(&job).unwrap_or_default();
         let probe = |run| match runs.take(run)? {
             OpenRun { ready, stage: Stage::Probing(answers) } => Some(Probe { ready, answers: *answers }),
             _ => None,
         };
-        waiting.into_iter().filter_map(probe).collect()
+        waiting_runs.into_iter().filter_map(probe).collect()
     }
 
     /// Forgets a run that executors are asked about.
     pub(crate) fn remove(&mut self, ready: &ReadyRun) {
         let job = ready.run.job;
-        if let Some(waiting) = self.waiting.get_mut(&job) {
-            waiting.retain(|run| *run != ready.run.id);
-            if waiting.is_empty() {
-                self.waiting.remove(&job);
+        if let Some(runs_of_job) = self.waiting_runs.get_mut(&job) {
+            runs_of_job.retain(|run| *run != ready.run.id);
+            if runs_of_job.is_empty() {
+                self.waiting_runs.remove(&job);
             }
         }
     }
 
     /// Jobs with a probe whose deadline has passed.
-    pub(crate) fn take_ended(&mut self, now: Timestamp) -> Vec<JobId> {
-        let mut ended = Vec::new();
+    pub(crate) fn take_expired_jobs(&mut self, now: Timestamp) -> Vec<JobId> {
+        let mut ended_probes = Vec::new();
         while let Some((_, job)) = self.deadlines.pop_front_if(|(until, _)| *until <= now) {
-            ended.push(job);
+            ended_probes.push(job);
         }
-        if !ended.is_empty() {
+        if !ended_probes.is_empty() {
             self.unanswered_questions.retain(|_, asked| asked.answer_deadline > now);
-            ended.dedup();
+            ended_probes.dedup();
         }
-        ended
+        ended_probes
     }
 
     /// Handles a step back of the clock to `now`: ends all pauses, and limits each deadline to the usual time from `now`.
     pub(crate) fn step_back(&mut self, now: Timestamp, runs: &mut OpenRuns) {
         let latest = now + ANSWER_TIMEOUT;
-        self.paused.clear();
+        self.paused_until.clear();
         self.deadlines.iter_mut().for_each(|(until, _)| *until = latest.min(*until));
         self.unanswered_questions
             .values_mut()
             .for_each(|asked| asked.answer_deadline = latest.min(asked.answer_deadline));
-        self.waiting.values().flatten().for_each(|run| {
+        self.waiting_runs.values().flatten().for_each(|run| {
             if let Some(OpenRun { stage: Stage::Probing(answers), .. }) = runs.get_mut(*run) {
                 answers.answer_deadline = latest.min(answers.answer_deadline);
             }
@@ -315,8 +315,8 @@ mod tests {
         let (mut probes, busyover) = (Asking::default(), job("busyover"));
         ask(&mut probes, &busyover, 0);
         assert_eq!(probes.0.wake_at(), at(200));
-        assert_eq!(probes.0.take_ended(at(199)), []);
-        assert_eq!(probes.0.take_ended(at(200)), [JOB]);
+        assert_eq!(probes.0.take_expired_jobs(at(199)), []);
+        assert_eq!(probes.0.take_expired_jobs(at(200)), [JOB]);
         assert!(probes.0.unanswered_questions.is_empty(), "questions without an answer are forgotten");
         assert_eq!(probes.0.take(JOB, &mut probes.1).len(), 1);
         probes.0.pause(JOB, at(200));

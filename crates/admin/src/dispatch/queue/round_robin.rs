@@ -5,15 +5,15 @@ use std::collections::VecDeque;
 /// At most `count` items, one from each queue in turn, so that a long queue does not use up the count.
 pub(super) fn round_robin<Q: Iterator>(queues: impl Iterator<Item = Q>, count: usize) -> Vec<Q::Item> {
     let mut queues: VecDeque<Q> = queues.collect();
-    let mut taken = Vec::new();
-    while taken.len() < count {
+    let mut chosen_items = Vec::new();
+    while chosen_items.len() < count {
         let Some(mut queue) = queues.pop_front() else { break };
         if let Some(item) = queue.next() {
-            taken.push(item);
+            chosen_items.push(item);
             queues.push_back(queue);
         }
     }
-    taken
+    chosen_items
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ pub(crate) fn apply_gate_decision(d: &mut Decision<'_>, run: RunId, entry: GateD
     match entry {
         GateDecision::Passed(ready) => Some(ready),
         GateDecision::Queued => None,
-        GateDecision::Skipped { ready, ahead, queued_count } => {
+        GateDecision::Skipped { ready, run_ahead: ahead, queued_count } => {
             let is_queue_full = queued_count > 0 && queued_count >= queue_max(&ready.definition.job);
             let queue_max = is_queue_full.then(|| u64::try_from(queued_count).unwrap_or(u64::MAX));
             let detail = ReasonDetail { run: ahead, queue_max, ..ReasonDetail::default() };
@@ -28,7 +28,7 @@ pub(crate) fn apply_gate_decision(d: &mut Decision<'_>, run: RunId, entry: GateD
             waits::skip(d, &ready, Reason::Covered, ReasonDetail::default());
             None
         }
-        GateDecision::ReplacesEarlier { open, waiting } => {
+        GateDecision::ReplacesEarlier { open_runs: open, skipped_runs: waiting } => {
             for covered in waiting {
                 waits::skip(d, &covered, Reason::Covered, replaced_by(run));
             }
@@ -40,16 +40,16 @@ pub(crate) fn apply_gate_decision(d: &mut Decision<'_>, run: RunId, entry: GateD
 
 /// Ends open runs to make room for a later run, which waits for their verdicts. Runs that were not sent are skipped. For the others, a
 /// request to stop is stored, so that they end even if this server crashes meanwhile.
-fn make_room(d: &mut Decision<'_>, open: Vec<RunId>, later: RunId) {
-    for run in open {
+fn make_room(d: &mut Decision<'_>, open_runs: Vec<RunId>, later_run: RunId) {
+    for run in open_runs {
         match take_waiting(d, run) {
             Some(ready) if ready.run.attempt == 1 => {
-                waits::skip(d, &ready, Reason::Covered, replaced_by(later));
+                waits::skip(d, &ready, Reason::Covered, replaced_by(later_run));
             }
             again => {
                 // An earlier attempt has begun, or an executor has the run: a stored request to stop ends it.
                 park_again(d, again);
-                d.state.pending.covering.insert(run);
+                d.state.pending_steps.covered_runs.insert(run);
             }
         }
     }
@@ -63,30 +63,30 @@ fn park_again(d: &mut Decision<'_>, ready: Option<ReadyRun>) {
 
 /// Stores the requests to stop runs that later runs replace. Each round calls this function again until the requests are durable.
 pub(crate) fn ask_covered(d: &mut Decision<'_>) {
-    if !d.state.pending.covering.is_empty() {
-        let covering = d.state.pending.covering.iter().copied().collect();
-        d.step(Step::Cover(covering));
+    if !d.state.pending_steps.covered_runs.is_empty() {
+        let covered_runs = d.state.pending_steps.covered_runs.iter().copied().collect();
+        d.step(Step::Cover(covered_runs));
     }
 }
 
 /// Frees the place of a run that has ended, or belongs to another node.
 pub(crate) fn leave_gate(d: &mut Decision<'_>, run: RunId) {
-    let passed = d.state.gates.leave(run, &mut d.state.runs);
-    queue_starts(d, passed);
+    let admitted_runs = d.state.gates.leave(run, &mut d.state.runs);
+    queue_starts(d, admitted_runs);
 }
 
 /// Queues the runs whose turn has come; [`offer_freed_places`](crate::dispatch::flow::offer_freed_places) starts them.
-pub(crate) fn queue_starts(d: &mut Decision<'_>, passed: Vec<AdmittedRun>) {
-    d.state.work.extend(passed.into_iter().map(Work::Start));
+pub(crate) fn queue_starts(d: &mut Decision<'_>, admitted_runs: Vec<AdmittedRun>) {
+    d.state.work_queue.extend(admitted_runs.into_iter().map(Work::Start));
 }
 
 /// Returns the run, unless one of its limits holds it back: then it waits for that limit.
 pub(crate) fn unless_held_back(d: &mut Decision<'_>, ready: ReadyRun) -> Option<ReadyRun> {
     let now = d.now;
     let Some(key) = d.state.limits.limit_holding_back(&ready, now) else { return Some(ready) };
-    let passed = d.state.gates.leave_executor(ready.run.id, &mut d.state.runs);
+    let admitted_runs = d.state.gates.leave_executor(ready.run.id, &mut d.state.runs);
     d.state.limits.enqueue(key, WaitingRun::new(ready, now), now, &mut d.state.runs);
-    queue_starts(d, passed);
+    queue_starts(d, admitted_runs);
     None
 }
 
@@ -108,16 +108,16 @@ pub(crate) fn admit(d: &mut Decision<'_>, ready: ReadyRun, executor: ExecutorId)
 /// Frees the limits and the executor's gate of a run that the executor did not get.
 pub(crate) fn give_back(d: &mut Decision<'_>, ready: &ReadyRun) {
     d.state.deadlines.forget(ready.run.id);
-    let freed = d.state.limits.uncount_start(ready);
-    let passed = d.state.gates.leave_executor(ready.run.id, &mut d.state.runs);
-    queue_starts(d, passed);
-    d.state.work.extend(freed.map(Work::Offer));
+    let freed_limit = d.state.limits.uncount_start(ready);
+    let admitted_runs = d.state.gates.leave_executor(ready.run.id, &mut d.state.runs);
+    queue_starts(d, admitted_runs);
+    d.state.work_queue.extend(freed_limit.map(Work::Offer));
 }
 
 /// Frees the limit of a run that no executor has any more.
 pub(crate) fn release_limit(d: &mut Decision<'_>, run: RunId) {
-    let freed = d.state.limits.release(run);
-    d.state.work.extend(freed.map(Work::Offer));
+    let freed_limit = d.state.limits.release(run);
+    d.state.work_queue.extend(freed_limit.map(Work::Offer));
 }
 
 /// Takes out a run that waits here for its turn, for a limit, for an executor or for executors' answers.
@@ -136,7 +136,7 @@ pub(crate) fn take_waiting(d: &mut Decision<'_>, run: RunId) -> Option<ReadyRun>
     }
 }
 
-/// Takes out a run that waits for its instant, or is held back since its instant.
+/// Takes out a run that waits for its instant, or that has been held back since its instant.
 pub(crate) fn take_unstarted(d: &mut Decision<'_>, run: RunId) -> Option<ReadyRun> {
     let is_unstarted = matches!(d.state.runs.stage(run)?, Stage::Scheduled(_) | Stage::HeldBack(_));
     if is_unstarted { d.state.runs.withdraw(run).map(|open| open.ready) } else { None }
@@ -158,8 +158,8 @@ pub(crate) fn withdraw(d: &mut Decision<'_>, run: RunId) {
     if take_waiting(d, run).is_some() {
         return;
     }
-    let Some(open) = d.state.runs.withdraw(run) else { return };
-    match open.stage {
+    let Some(open_run) = d.state.runs.withdraw(run) else { return };
+    match open_run.stage {
         Stage::Unconfirmed(shards) => d.forget_shards(&shards),
         Stage::Scheduled(_)
         | Stage::HeldBack(_)
@@ -173,6 +173,6 @@ pub(crate) fn withdraw(d: &mut Decision<'_>, run: RunId) {
 }
 
 /// The detail for a run that a later run of the job replaces.
-fn replaced_by(later: RunId) -> ReasonDetail {
-    ReasonDetail { run: Some(later), ..ReasonDetail::default() }
+fn replaced_by(later_run: RunId) -> ReasonDetail {
+    ReasonDetail { run: Some(later_run), ..ReasonDetail::default() }
 }

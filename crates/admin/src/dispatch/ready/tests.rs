@@ -21,7 +21,7 @@ fn waiting_for(waits_for: WaitFor) -> Box<ReasonDetail> {
 fn queue_time_counts_from_the_instant_unless_the_server_is_late() {
     for (now, queued_at, is_late) in [(9_800, 10_000, false), (11_000, 10_000, false), (11_001, 11_001, true)] {
         let taken = due(&json!({}), |_| {}).with_queue_start(AT(now));
-        assert_eq!((taken.queued_at, taken.late.is_some()), (Some(AT(queued_at)), is_late), "{now}");
+        assert_eq!((taken.queued_at, taken.lateness.is_some()), (Some(AT(queued_at)), is_late), "{now}");
     }
     let noted = |waits_for| move |run: &mut Run| run.detail = Some(waiting_for(waits_for));
     for (waits_for, queued_at) in [(WaitFor::Slot, 10_000), (WaitFor::RollCall, 20_000)] {
@@ -37,7 +37,7 @@ fn queue_time_counts_from_the_instant_unless_the_server_is_late() {
 fn a_fire_is_late_once() {
     let late = |taken_up_at, change: &dyn Fn(&mut Run)| {
         let ready = ReadyRun { taken_up_at, ..due(&json!({}), |run| change(run)) };
-        ready.with_queue_start(AT(20_000)).late.map(|late| (late.because, late.by.as_secs()))
+        ready.with_queue_start(AT(20_000)).lateness.map(|late| (late.because, late.by.as_secs()))
     };
     assert_eq!(late(None, &|_| {}), Some((LateBecause::Outage, 10)));
     assert_eq!(late(Some(AT(10_000)), &|_| {}), Some((LateBecause::Overload, 10)));
@@ -82,7 +82,7 @@ fn a_run_expires_with_its_queue_timeout() {
 fn runs_that_are_marked_before_they_are_sent() {
     let shards = json!({"shards": 2});
     let shard = |total: i32| move |run: &mut Run| (run.shard_index, run.shard_total) = (0, Some(total));
-    let noted = |ready: ReadyRun| ReadyRun { wait_noted: true, ..ready };
+    let noted = |ready: ReadyRun| ReadyRun { has_noted_wait: true, ..ready };
     let in_row = |run: &mut Run| run.detail = Some(waiting_for(WaitFor::Executor));
     for (name, ready, expected) in [
         ("at least once", due(&json!({}), |_| {}), false),
@@ -147,7 +147,7 @@ fn the_end_of_a_run_that_no_executor_has() {
     let end = end_of_unsent(&ready.run, &ready.definition, Outcome::Cancelled, AT(12_000), None);
     assert_eq!((end.run, end.attempt, end.finished_at), (ready.run.id, 3, AT(12_000)));
     assert_eq!((end.executor, end.started_at, end.owner), (None, None, Some(ready.token())));
-    assert!(!end.unfinished, "it has left no rows behind");
+    assert!(!end.is_unfinished, "it has left no rows behind");
     assert!((0.0..=1.0).contains(&end.jitter) && end.jitter.to_bits() != jitter(ready.run.id, 4).to_bits());
     let named = |name: Option<&str>| lost_detail(name).executor;
     assert_eq!((named(None), named(Some("")), named(Some("e1"))), (None, None, Some("e1".to_owned())));

@@ -33,10 +33,10 @@ impl Deadlines {
     pub(crate) fn record_start(&mut self, ready: &ReadyRun, at_micros: i64) {
         if let Some(timeout) = ready.definition.job.timeout {
             let (attempt, at_micros) = (ready.run.attempt, later_by(at_micros, timeout));
-            let new = AttemptDeadline { attempt, at_micros, is_asked: false };
-            let known = self.0.entry(ready.run.id).or_insert(new);
-            if known.attempt < attempt {
-                *known = new;
+            let new_deadline = AttemptDeadline { attempt, at_micros, is_asked: false };
+            let deadline = self.0.entry(ready.run.id).or_insert(new_deadline);
+            if deadline.attempt < attempt {
+                *deadline = new_deadline;
             }
         }
     }
@@ -58,16 +58,16 @@ impl Deadlines {
     }
 
     /// The runs that are past their deadlines by `ask` or `give_up`, the `overdue_` settings of [`EngineConfig`](crate::EngineConfig).
-    pub(super) fn overdue(
+    pub(super) fn due_actions(
         &self,
         now_micros: i64,
         (ask, give_up): (Duration, Duration),
     ) -> Vec<(RunId, i32, OverdueAction)> {
-        let what = |deadline: &AttemptDeadline| {
-            let asks = (now_micros >= later_by(deadline.at_micros, ask)).then_some(OverdueAction::Ask);
-            if now_micros >= later_by(deadline.at_micros, give_up) { Some(OverdueAction::GiveUp) } else { asks }
+        let due_action = |deadline: &AttemptDeadline| {
+            let ask_action = (now_micros >= later_by(deadline.at_micros, ask)).then_some(OverdueAction::Ask);
+            if now_micros >= later_by(deadline.at_micros, give_up) { Some(OverdueAction::GiveUp) } else { ask_action }
         };
-        self.0.iter().filter_map(|(run, deadline)| Some((*run, deadline.attempt, what(deadline)?))).collect()
+        self.0.iter().filter_map(|(run, deadline)| Some((*run, deadline.attempt, due_action(deadline)?))).collect()
     }
 }
 
@@ -96,8 +96,8 @@ mod tests {
         deadlines.record_asked(first.run.id);
         deadlines.record_start(&second, at(200));
         deadlines.record_start(&first, at(300));
-        assert_eq!(deadlines.overdue(at(249), PATIENCE), []);
-        assert_eq!(deadlines.overdue(at(250), PATIENCE), [(first.run.id, 2, OverdueAction::Ask)]);
+        assert_eq!(deadlines.due_actions(at(249), PATIENCE), []);
+        assert_eq!(deadlines.due_actions(at(250), PATIENCE), [(first.run.id, 2, OverdueAction::Ask)]);
         assert_eq!(deadlines.judge(first.run.id, Outcome::Cancelled), Outcome::Cancelled);
     }
 
@@ -117,13 +117,13 @@ mod tests {
             (190, Some(OverdueAction::GiveUp)),
         ] {
             let expected: Vec<_> = what.map(|what| (run, 1, what)).into_iter().collect();
-            assert_eq!(deadlines.overdue(at(second), PATIENCE), expected, "{second}");
+            assert_eq!(deadlines.due_actions(at(second), PATIENCE), expected, "{second}");
         }
         assert_eq!(deadlines.judge(run, Outcome::Cancelled), Outcome::Cancelled);
         deadlines.record_asked(run);
         assert_eq!(deadlines.judge(run, Outcome::Cancelled), Outcome::TimedOut);
         assert_eq!(deadlines.judge(run, Outcome::Succeeded), Outcome::Succeeded);
         deadlines.forget(run);
-        assert_eq!(deadlines.overdue(at(500), PATIENCE), []);
+        assert_eq!(deadlines.due_actions(at(500), PATIENCE), []);
     }
 }

@@ -40,9 +40,9 @@ struct FenceInquiry {
 
 #[derive(Debug)]
 struct ReceivedAnswer {
-    name: String,
+    executor_name: String,
     /// The attempts that the executor has.
-    held: HashSet<(RunId, i32)>,
+    held_runs: HashSet<(RunId, i32)>,
 }
 
 impl FenceInquiry {
@@ -64,19 +64,19 @@ impl RelayedQuestions {
     }
 
     /// The attempts that executors without a stream here have, by the answers that cover these leases.
-    pub(crate) fn held<'a>(
+    pub(crate) fn reported_runs<'a>(
         &'a self,
         leases: &'a BTreeMap<NodeId, i64>,
         executors: &'a Executors,
     ) -> impl Iterator<Item = (ExecutorId, &'a HashSet<(RunId, i32)>)> {
         let is_elsewhere = |id: &ExecutorId| executors.get(*id).is_none();
         let answers = self.inquiries.iter().filter(move |(id, asked)| is_elsewhere(id) && asked.is_about_all(leases));
-        answers.filter_map(|(id, asked)| Some((*id, &asked.answer.as_ref()?.held)))
+        answers.filter_map(|(id, asked)| Some((*id, &asked.answer.as_ref()?.held_runs)))
     }
 
     /// The name of an executor at the server that relayed its answer.
-    pub(crate) fn name(&self, executor: ExecutorId) -> Option<&str> {
-        self.inquiries.get(&executor)?.answer.as_ref().map(|answer| answer.name.as_str())
+    pub(crate) fn executor_name(&self, executor: ExecutorId) -> Option<&str> {
+        self.inquiries.get(&executor)?.answer.as_ref().map(|answer| answer.executor_name.as_str())
     }
 
     /// The questions to these executors that are due now.
@@ -92,13 +92,13 @@ impl RelayedQuestions {
         }
         self.inquiries.retain(|executor, _| executors.contains(executor));
         let is_due = |executor: &ExecutorId| {
-            let asked = self.inquiries.get(executor);
-            asked.is_none_or(|asked| {
+            let last_inquiry = self.inquiries.get(executor);
+            last_inquiry.is_none_or(|asked| {
                 !asked.is_about_all(leases) || (asked.answer.is_none() && asked.asked_at + ASK_AGAIN_AFTER <= now)
             })
         };
-        let due: Vec<ExecutorId> = executors.iter().copied().filter(is_due).take(ASKED_COUNT_MAX).collect();
-        if due.is_empty() {
+        let due_executors: Vec<ExecutorId> = executors.iter().copied().filter(is_due).take(ASKED_COUNT_MAX).collect();
+        if due_executors.is_empty() {
             return Vec::new();
         }
         let after_last = self.last_asked_at.map_or(now, |last| last + Duration::from_millis(1));
@@ -110,14 +110,16 @@ impl RelayedQuestions {
             self.inquiries.insert(executor, FenceInquiry { asked_at: at, leases: leases.clone(), answer: None });
             FenceRequest { asker, executor, asked_at: at, leases: tokens.clone() }
         };
-        due.into_iter().map(request).collect()
+        due_executors.into_iter().map(request).collect()
     }
 
     /// Takes an answer; false if it is not about the newest question, or if that has been answered already.
     pub(crate) fn record_answer(&mut self, answer: RelayedAnswer) -> bool {
-        let is_this = |asked: &&mut FenceInquiry| asked.asked_at == answer.asked_at && asked.answer.is_none();
-        let Some(asked) = self.inquiries.get_mut(&answer.executor).filter(is_this) else { return false };
-        asked.answer = Some(ReceivedAnswer { name: answer.name, held: answer.held.into_iter().collect() });
+        let is_answered_question =
+            |asked: &&mut FenceInquiry| asked.asked_at == answer.asked_at && asked.answer.is_none();
+        let Some(inquiry) = self.inquiries.get_mut(&answer.executor).filter(is_answered_question) else { return false };
+        inquiry.answer =
+            Some(ReceivedAnswer { executor_name: answer.name, held_runs: answer.held.into_iter().collect() });
         true
     }
 }
@@ -130,42 +132,42 @@ pub(crate) struct Relays(Vec<RelayedQuestion>);
 struct RelayedQuestion {
     request: FenceRequest,
     /// The leases that the executor has not answered about yet: for each node, the newest epoch.
-    missing: BTreeMap<NodeId, i64>,
+    missing_leases: BTreeMap<NodeId, i64>,
 }
 
 impl Relays {
     /// Whether a server waits for this executor's answer about the lease.
-    pub(crate) fn asks(&self, executor: ExecutorId, lease: LeaseToken) -> bool {
-        let is_it = |relayed: &RelayedQuestion| {
-            relayed.request.executor == executor && relayed.missing.get(&lease.node) == Some(&lease.epoch)
+    pub(crate) fn has_question_to(&self, executor: ExecutorId, lease: LeaseToken) -> bool {
+        let is_asked = |relayed: &RelayedQuestion| {
+            relayed.request.executor == executor && relayed.missing_leases.get(&lease.node) == Some(&lease.epoch)
         };
-        self.0.iter().any(is_it)
+        self.0.iter().any(is_asked)
     }
 
     /// The questions of other servers that this answer completes.
     pub(crate) fn take_completed(&mut self, executor: ExecutorId, lease: LeaseToken) -> Vec<FenceRequest> {
         for relayed in self.0.iter_mut().filter(|relayed| relayed.request.executor == executor) {
-            relayed.missing.retain(|node, epoch| *node != lease.node || *epoch > lease.epoch);
+            relayed.missing_leases.retain(|node, epoch| *node != lease.node || *epoch > lease.epoch);
         }
         let is_complete =
-            |relayed: &mut RelayedQuestion| relayed.request.executor == executor && relayed.missing.is_empty();
+            |relayed: &mut RelayedQuestion| relayed.request.executor == executor && relayed.missing_leases.is_empty();
         self.0.extract_if(.., is_complete).map(|relayed| relayed.request).collect()
     }
 
     /// Takes the questions that other servers now ask of executors that are connected here, and forgets those that no server asks any more.
     /// Returns the fences to send, each with its executor.
     pub(crate) fn replace_questions(&mut self, requests: Vec<FenceRequest>) -> Vec<(ExecutorId, LeaseToken)> {
-        let mut before = std::mem::take(&mut self.0);
+        let mut previous_questions = std::mem::take(&mut self.0);
         let mut fences = Vec::new();
         for request in requests {
-            let known = before.iter().position(|relayed| relayed.request == request);
-            let missing: BTreeMap<NodeId, i64> = match known {
-                Some(place) => before.swap_remove(place).missing,
+            let index = previous_questions.iter().position(|relayed| relayed.request == request);
+            let missing_leases: BTreeMap<NodeId, i64> = match index {
+                Some(place) => previous_questions.swap_remove(place).missing_leases,
                 None => request.leases.iter().map(|lease| (lease.node, lease.epoch)).collect(),
             };
             let lease = |(node, epoch): (&NodeId, &i64)| LeaseToken { node: *node, epoch: *epoch };
-            fences.extend(missing.iter().map(|missing| (request.executor, lease(missing))));
-            self.0.push(RelayedQuestion { request, missing });
+            fences.extend(missing_leases.iter().map(|missing| (request.executor, lease(missing))));
+            self.0.push(RelayedQuestion { request, missing_leases });
         }
         fences
     }
@@ -239,7 +241,7 @@ mod tests {
             assert_eq!(questions.has_answered(ONE, &now), covered, "{epochs:?}");
             assert!(!questions.has_answered(ExecutorId::new(2), &now));
             let executors = Executors::default();
-            assert_eq!(questions.held(&now, &executors).count(), usize::from(covered), "{epochs:?}");
+            assert_eq!(questions.reported_runs(&now, &executors).count(), usize::from(covered), "{epochs:?}");
             let asked_again = questions.ask(ASKER, &[ONE].into(), &now, AT(10_001)).len();
             assert_eq!(asked_again, usize::from(!covered), "{epochs:?}");
         }
@@ -252,10 +254,10 @@ mod tests {
         let (session, online, _stream) = executor(1, 1);
         let mut executors = Executors::default();
         executors.join(session, &online, Report::default());
-        assert_eq!(questions.held(&leases(&[(2, 3)]), &executors).count(), 0);
-        assert_eq!(questions.name(ONE), Some("e1"));
+        assert_eq!(questions.reported_runs(&leases(&[(2, 3)]), &executors).count(), 0);
+        assert_eq!(questions.executor_name(ONE), Some("e1"));
         questions.begin_roll_call(AT(30_000));
-        assert_eq!(questions.name(ONE), None, "the next call asks again");
+        assert_eq!(questions.executor_name(ONE), None, "the next call asks again");
     }
 
     #[test]
@@ -281,8 +283,12 @@ mod tests {
         let mut relays = Relays::default();
         assert_eq!(relays.replace_questions(vec![first.clone(), second.clone()]).len(), 3);
         let two = ExecutorId::new(2);
-        assert!(relays.asks(ONE, lease(2, 3)) && relays.asks(two, lease(6, 1)));
-        assert!(!relays.asks(two, lease(2, 3)) && !relays.asks(ONE, lease(2, 2)) && !relays.asks(ONE, lease(5, 4)));
+        assert!(relays.has_question_to(ONE, lease(2, 3)) && relays.has_question_to(two, lease(6, 1)));
+        assert!(
+            !relays.has_question_to(two, lease(2, 3))
+                && !relays.has_question_to(ONE, lease(2, 2))
+                && !relays.has_question_to(ONE, lease(5, 4))
+        );
         assert_eq!(relays.take_completed(two, lease(2, 3)), [], "no server asks that of it");
         assert_eq!(relays.take_completed(two, lease(5, 3)), [], "an earlier lease than the one that is asked about");
         assert_eq!(relays.take_completed(two, lease(6, 1)), []);

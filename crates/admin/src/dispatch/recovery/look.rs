@@ -51,8 +51,8 @@ pub(crate) fn look_for_lost(d: &mut Decision<'_>) {
         return;
     }
     let suspects = d.state.executors.suspects(now - lost_after);
-    if !suspects.is_empty() && !d.state.pending.is_looking_for_lost {
-        d.state.pending.is_looking_for_lost = true;
+    if !suspects.is_empty() && !d.state.pending_steps.is_looking_for_lost {
+        d.state.pending_steps.is_looking_for_lost = true;
         d.step(Step::LastHeard(suspects));
     }
 }
@@ -62,15 +62,15 @@ pub(crate) fn look_for_lost(d: &mut Decision<'_>) {
 pub(crate) fn on_heard_elsewhere(
     d: &mut Decision<'_>,
     suspects: &[ExecutorId],
-    heard: &BTreeMap<ExecutorId, Timestamp>,
+    heard_at_by_executor: &BTreeMap<ExecutorId, Timestamp>,
 ) {
     let now = d.now;
     let lost_after = d.facts.settings.lost_after;
-    d.state.pending.is_looking_for_lost = false;
+    d.state.pending_steps.is_looking_for_lost = false;
     for executor in suspects {
-        match heard.get(executor) {
+        match heard_at_by_executor.get(executor) {
             Some(at) if *at + lost_after > now => d.state.executors.watch(*executor, *at),
-            // The rows may have been read before it was known that they may be old.
+            // Perhaps the rows were read before it was known that they may be old.
             _ if d.facts.rows_may_be_old => {}
             // It has connected since the question. If it has left again, it gets the full time again.
             _ if !d.state.executors.is_suspect(*executor, now - lost_after) => {}
@@ -122,8 +122,8 @@ pub(crate) fn look_at_rows(d: &mut Decision<'_>) {
     }
     d.state.recovery.next_look_at = now + LOOK_PERIOD;
     let mut runs = if d.facts.settings.is_single_server { Vec::new() } else { runs_held_for_long(d) };
-    let holding_up = d.facts.in_memory.missing(d.state.gates.runs_holding_up());
-    runs.extend(next_in_turn(holding_up, &mut d.state.recovery.last_looked.0, LOOK_COUNT_MAX));
+    let missing_runs_ahead = d.facts.in_memory.missing_runs(d.state.gates.runs_holding_up());
+    runs.extend(next_in_turn(missing_runs_ahead, &mut d.state.recovery.last_looked_runs.0, LOOK_COUNT_MAX));
     if !runs.is_empty() {
         d.step(Step::CheckRows(runs));
     }
@@ -133,67 +133,67 @@ fn runs_held_for_long(d: &mut Decision<'_>) -> Vec<RunId> {
     let now = d.now;
     let is_old = |sent_at: Timestamp| sent_at + LOOK_PERIOD <= now;
     let is_held = |phase| matches!(phase, Phase::Sent | Phase::Noted);
-    let mut held: Vec<(Timestamp, RunId)> = d
+    let mut held_runs: Vec<(Timestamp, RunId)> = d
         .state
         .runs
         .actives()
         .filter(|active| is_held(active.phase) && is_old(active.sent_or_chosen_at))
-        .map(|active| (active.looked_at, active.ready.run.id))
+        .map(|active| (active.row_checked_at, active.ready.run.id))
         .collect();
-    held.sort_unstable();
-    held.truncate(LOOK_COUNT_MAX);
-    for (_, run) in &held {
+    held_runs.sort_unstable();
+    held_runs.truncate(LOOK_COUNT_MAX);
+    for (_, run) in &held_runs {
         if let Some(active) = d.state.runs.active_mut(*run) {
-            active.looked_at = now;
+            active.row_checked_at = now;
         }
     }
-    let called = d.state.recovery.rollcall.runs().collect();
-    let called = next_in_turn(called, &mut d.state.recovery.last_looked.1, LOOK_COUNT_MAX);
-    held.into_iter().map(|(_, run)| run).chain(called).collect()
+    let roll_call_runs = d.state.recovery.rollcall.runs().collect();
+    let roll_call_runs = next_in_turn(roll_call_runs, &mut d.state.recovery.last_looked_runs.1, LOOK_COUNT_MAX);
+    held_runs.into_iter().map(|(_, run)| run).chain(roll_call_runs).collect()
 }
 
-/// The next `count` of these runs, which are sorted: the runs after `last`, and then the runs from the first one on. Sets `last` to the last
-/// run that it returns.
-fn next_in_turn(mut runs: Vec<RunId>, last: &mut RunId, count: usize) -> Vec<RunId> {
-    let next = runs.partition_point(|run| *run <= *last);
-    runs.rotate_left(next);
+/// The next `count` of these runs, which are sorted: the runs after `last_looked`, and then the runs from the first one on. Sets `last_looked`
+/// to the last run that it returns.
+fn next_in_turn(mut runs: Vec<RunId>, last_looked: &mut RunId, count: usize) -> Vec<RunId> {
+    let next_index = runs.partition_point(|run| *run <= *last_looked);
+    runs.rotate_left(next_index);
     runs.truncate(count);
-    *last = runs.last().copied().unwrap_or(*last);
+    *last_looked = runs.last().copied().unwrap_or(*last_looked);
     runs
 }
 
-pub(crate) fn on_rows_checked(d: &mut Decision<'_>, asked: &[RunId], checks: &[RunCheck]) {
+pub(crate) fn on_rows_checked(d: &mut Decision<'_>, asked_runs: &[RunId], checks: &[RunCheck]) {
     let rows: HashMap<RunId, &RunCheck> = checks.iter().map(|check| (check.id, check)).collect();
-    let this = d.facts.token;
-    let is_own = |check: &RunCheck| check.owner.node == this.node;
-    for run in asked {
+    let own_lease = d.facts.token;
+    let is_own = |check: &RunCheck| check.owner.node == own_lease.node;
+    for run in asked_runs {
         let row = rows.get(run).copied();
-        let held = d.state.runs.active(*run).filter(|active| matches!(active.phase, Phase::Sent | Phase::Noted));
-        if let Some(ready) = held.map(|active| &active.ready).or_else(|| d.state.runs.in_roll_call(*run)) {
+        let held_run = d.state.runs.active(*run).filter(|active| matches!(active.phase, Phase::Sent | Phase::Noted));
+        if let Some(ready) = held_run.map(|active| &active.ready).or_else(|| d.state.runs.in_roll_call(*run)) {
             let (attempt, lease) = (ready.run.attempt, ready.token());
             apply_row_state(d, *run, (attempt, lease), row_state(attempt, row, is_own));
             if let Some(row) = row {
                 update_lease(d, row);
             }
-        } else if !d.facts.in_memory.missing([*run]).is_empty() {
-            let passed = match place_by_row(row.filter(|row| is_own(row))) {
+        } else if !d.facts.in_memory.missing_runs([*run]).is_empty() {
+            let admitted_runs = match place_by_row(row.filter(|row| is_own(row))) {
                 RowPlace::Open => continue,
                 RowPlace::Reserved => d.state.gates.make_reserved(*run, &mut d.state.runs),
                 RowPlace::Vacant => d.state.gates.leave(*run, &mut d.state.runs),
             };
-            turns::queue_starts(d, passed);
+            turns::queue_starts(d, admitted_runs);
             flow::offer_freed_places(d);
         }
     }
 }
 
 /// Applies the state of the row to an attempt that was believed to be at an executor, under this lease.
-fn apply_row_state(d: &mut Decision<'_>, run: RunId, (attempt, lease): (i32, LeaseToken), known: RowState) {
-    if known == RowState::Unchanged {
+fn apply_row_state(d: &mut Decision<'_>, run: RunId, (attempt, lease): (i32, LeaseToken), row_state: RowState) {
+    if row_state == RowState::Unchanged {
         return;
     }
     forget_attempt(d, run, attempt);
-    if known == RowState::NextAttempt && d.facts.in_memory.has_later(run, attempt) {
+    if row_state == RowState::NextAttempt && d.facts.in_memory.has_later(run, attempt) {
         // The next attempt is in memory by now and has the place at the gate. A limit counts that attempt only once it has an executor.
         if d.state.runs.active(run).is_none() {
             turns::release_limit(d, run);
@@ -201,21 +201,21 @@ fn apply_row_state(d: &mut Decision<'_>, run: RunId, (attempt, lease): (i32, Lea
         }
         return;
     }
-    if known == RowState::OtherNode && lease == d.facts.token {
+    if row_state == RowState::OtherNode && lease == d.facts.token {
         // A run that may have been sent is never handed over: another node has adopted it, so its lease has ended. If that is this node's
         // present lease, it has ended even if it still holds by this node's clock. Nothing is sent under it any more, least of all the runs
         // that wait behind this one.
         d.facts.lease_holds = false;
         d.effects.push(Effect::EndLease);
     }
-    if known == RowState::NextAttempt || known == RowState::OtherNode {
+    if row_state == RowState::NextAttempt || row_state == RowState::OtherNode {
         d.forget([run]);
         turns::release_limit(d, run);
-        let passed = d.state.gates.make_reserved(run, &mut d.state.runs);
-        turns::queue_starts(d, passed);
+        let admitted_runs = d.state.gates.make_reserved(run, &mut d.state.runs);
+        turns::queue_starts(d, admitted_runs);
         flow::offer_freed_places(d);
     } else {
-        verdicts::on_settled(d, &SettledAttempt { run, attempt, owner: None, finished: EndOutcome::Duplicate });
+        verdicts::on_settled(d, &SettledAttempt { run, attempt, owner: None, end_outcome: EndOutcome::Duplicate });
     }
 }
 

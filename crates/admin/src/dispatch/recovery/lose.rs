@@ -12,9 +12,9 @@ use crate::dispatch::event::Report;
 use crate::dispatch::ready::{end_of_unsent, lost_detail, waited_ms};
 use crate::dispatch::waits::with_reason;
 
-/// The runs that were sent to this executor, have not ended, and satisfy `which`.
-pub(crate) fn sent_to(d: &Decision<'_>, id: ExecutorId, which: impl Fn(&ActiveRun) -> bool) -> Vec<RunId> {
-    let is_sent = |active: &&ActiveRun| matches!(active.phase, Phase::Sent | Phase::Noted) && which(active);
+/// The runs that were sent to this executor, have not ended, and satisfy `is_chosen`.
+pub(crate) fn sent_to(d: &Decision<'_>, id: ExecutorId, is_chosen: impl Fn(&ActiveRun) -> bool) -> Vec<RunId> {
+    let is_sent = |active: &&ActiveRun| matches!(active.phase, Phase::Sent | Phase::Noted) && is_chosen(active);
     d.state.runs.of_executor(id).filter(is_sent).map(|active| active.ready.run.id).collect()
 }
 
@@ -22,7 +22,7 @@ pub(crate) fn sent_to(d: &Decision<'_>, id: ExecutorId, which: impl Fn(&ActiveRu
 pub(crate) fn lose(d: &mut Decision<'_>, run: RunId, reason: Reason) {
     let now = d.now;
     let Some(active) = d.state.runs.active_mut(run) else { return };
-    active.lost_for = Some(reason);
+    active.lost_reason = Some(reason);
     let executor = (active.executor, active.executor_name.clone());
     // If no executor received the run, it has been queued all the time, and its next attempt continues that wait.
     let waited_ms = (reason == Reason::NotReceived).then(|| waited_ms(&active.ready, now));
@@ -38,21 +38,22 @@ pub(crate) fn lose(d: &mut Decision<'_>, run: RunId, reason: Reason) {
 /// Gives up again the runs whose ends found no room in their lanes.
 pub(crate) fn lose_again(d: &mut Decision<'_>) {
     let is_sent = |active: &&ActiveRun| matches!(active.phase, Phase::Sent | Phase::Noted);
-    let sent = d.state.runs.actives().filter(is_sent);
-    let mut lost: Vec<(RunId, Reason)> =
-        sent.filter_map(|active| Some((active.ready.run.id, active.lost_for?))).collect();
-    lost.sort_unstable_by_key(|(run, _)| *run);
-    for (run, reason) in lost {
+    let sent_runs = d.state.runs.actives().filter(is_sent);
+    let mut lost_runs: Vec<(RunId, Reason)> =
+        sent_runs.filter_map(|active| Some((active.ready.run.id, active.lost_reason?))).collect();
+    lost_runs.sort_unstable_by_key(|(run, _)| *run);
+    for (run, reason) in lost_runs {
         lose(d, run, reason);
     }
 }
 
 /// Forgets that runs of this executor were given up, if it has connected again and lists them.
 pub(crate) fn clear_given_up(d: &mut Decision<'_>, executor: ExecutorId, report: &Report) {
-    let this = |active: &ActiveRun| (active.ready.run.id, active.ready.run.attempt);
-    let is_listed = |run: &(RunId, i32)| report.held.contains(run) || report.finished.contains(run);
-    let listed: Vec<(RunId, i32)> = d.state.runs.of_executor(executor).map(this).filter(is_listed).collect();
-    for (run, _) in listed {
-        d.state.runs.active_mut(run).into_iter().for_each(|active| active.lost_for = None);
+    let attempt_key = |active: &ActiveRun| (active.ready.run.id, active.ready.run.attempt);
+    let is_listed = |run: &(RunId, i32)| report.held_runs.contains(run) || report.finished_runs.contains(run);
+    let listed_attempts: Vec<(RunId, i32)> =
+        d.state.runs.of_executor(executor).map(attempt_key).filter(is_listed).collect();
+    for (run, _) in listed_attempts {
+        d.state.runs.active_mut(run).into_iter().for_each(|active| active.lost_reason = None);
     }
 }

@@ -21,7 +21,7 @@ const DEADLINE_REQUESTER: &str = "the server, because the run's timeout has pass
 
 pub(crate) fn watch_deadlines(d: &mut Decision<'_>) {
     let patience = (d.facts.settings.overdue_ask, d.facts.settings.overdue_timeout);
-    for (run, attempt, what) in d.state.deadlines.overdue(d.facts.boot_micros, patience) {
+    for (run, attempt, what) in d.state.deadlines.due_actions(d.facts.boot_micros, patience) {
         let active = d.state.runs.active(run).filter(|active| active.ready.run.attempt == attempt);
         let Some(active) = active.filter(|active| matches!(active.phase, Phase::Sent | Phase::Noted)) else {
             continue;

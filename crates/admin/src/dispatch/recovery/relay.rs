@@ -22,9 +22,9 @@ pub(crate) fn ask_elsewhere(d: &mut Decision<'_>) {
     }
     let (now, asker) = (d.now, d.facts.token.node);
     let rollcall = &mut d.state.recovery.rollcall;
-    let absent = rollcall.absent(&d.state.executors);
-    let (elsewhere, leases) = rollcall.elsewhere();
-    let requests = elsewhere.ask(asker, &absent, leases, now);
+    let absent_executors = rollcall.absent_witnesses(&d.state.executors);
+    let (runs_elsewhere, leases) = rollcall.relayed_questions();
+    let requests = runs_elsewhere.ask(asker, &absent_executors, leases, now);
     if !requests.is_empty() {
         d.step(Step::AskFences(requests));
     }
@@ -42,21 +42,21 @@ pub(crate) fn relay(d: &mut Decision<'_>, mut requests: Vec<FenceRequest>) {
 
 /// Stores an executor's answer to a fence for the servers that wait for it.
 pub(crate) fn relay_answer(d: &mut Decision<'_>, executor: ExecutorId, answer: &FenceAnswer) {
-    let complete = d.state.recovery.relays.take_completed(executor, answer.lease);
-    let count = answer.held.len() + answer.finished.len();
+    let completed_requests = d.state.recovery.relays.take_completed(executor, answer.lease);
+    let count = answer.held_runs.len() + answer.finished_runs.len();
     let Some(online) = d.state.executors.get(executor).filter(|_| count <= HELD_COUNT_MAX) else { return };
-    let mut held: Vec<(RunId, i32)> = answer.held.iter().chain(&answer.finished).copied().collect();
-    held.sort_unstable();
-    held.dedup();
+    let mut reported_runs: Vec<(RunId, i32)> = answer.held_runs.iter().chain(&answer.finished_runs).copied().collect();
+    reported_runs.sort_unstable();
+    reported_runs.dedup();
     let name = online.name.clone();
-    let relayed = |request: FenceRequest| RelayedAnswer {
+    let answer_to = |request: FenceRequest| RelayedAnswer {
         asker: request.asker,
         executor,
         asked_at: request.asked_at,
         name: name.clone(),
-        held: held.clone(),
+        held: reported_runs.clone(),
     };
-    let answers: Vec<RelayedAnswer> = complete.into_iter().map(relayed).collect();
+    let answers: Vec<RelayedAnswer> = completed_requests.into_iter().map(answer_to).collect();
     if !answers.is_empty() {
         d.step(Step::AnswerFences(answers));
     }

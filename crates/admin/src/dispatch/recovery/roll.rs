@@ -65,7 +65,7 @@ fn open_place_at_executor(d: &mut Decision<'_>, ready: &ReadyRun) {
 /// Records that an executor may have a run that passed no gate. If an edit gave the job a gate, its next run waits for this one.
 fn remember_ungated(d: &mut Decision<'_>, ready: &ReadyRun) {
     if ready.definition.job.concurrency_max().is_none() {
-        d.state.ungated.insert(ready.run.job);
+        d.state.ungated_jobs.insert(ready.run.job);
     }
 }
 
@@ -75,11 +75,11 @@ pub(crate) fn open_reported_places(d: &mut Decision<'_>, executor: &OnlineExecut
     if recovery.rollcall.is_empty() {
         return;
     }
-    let mut held: Vec<(RunId, i32)> = report.held.iter().copied().collect();
-    held.sort_unstable();
-    for (run, attempt) in held {
-        let may_be = recovery.rollcall.may_be_claimed(run, executor.app, (executor.id, &report.lineage));
-        if let Some(ready) = runs.in_roll_call(run).filter(|ready| may_be && ready.run.attempt == attempt) {
+    let mut held_runs: Vec<(RunId, i32)> = report.held_runs.iter().copied().collect();
+    held_runs.sort_unstable();
+    for (run, attempt) in held_runs {
+        let may_be_claimed = recovery.rollcall.may_be_claimed(run, executor.app, (executor.id, &report.lineage));
+        if let Some(ready) = runs.in_roll_call(run).filter(|ready| may_be_claimed && ready.run.attempt == attempt) {
             gates.open_place_at(ready, executor.id);
         }
     }
@@ -88,13 +88,13 @@ pub(crate) fn open_reported_places(d: &mut Decision<'_>, executor: &OnlineExecut
 /// Leaves out a run that this node sent under its previous lease and still waits for: the run belongs to the current lease now. A run that
 /// this node had given up is not left out, because the store refuses an end that was decided under the previous lease. Earlier attempts are
 /// forgotten: the run has continued elsewhere since, so no executor has them any more.
-fn skip_if_in_hand(d: &mut Decision<'_>, called: RollCallRun) -> Option<RollCallRun> {
-    let run = &called.ready.run;
+fn skip_if_in_hand(d: &mut Decision<'_>, entry: RollCallRun) -> Option<RollCallRun> {
+    let run = &entry.ready.run;
     look::forget_attempt(d, run.id, run.attempt - 1);
     match d.state.runs.active_mut(run.id).filter(|active| active.ready.run.attempt == run.attempt) {
-        Some(active) if active.phase == Phase::Ending && active.ready.token() != called.ready.token() => {
+        Some(active) if active.phase == Phase::Ending && active.ready.token() != entry.ready.token() => {
             d.state.runs.take_active(run.id);
-            Some(called)
+            Some(entry)
         }
         Some(active) => {
             active.ready.run.node_epoch = run.node_epoch;
@@ -104,7 +104,7 @@ fn skip_if_in_hand(d: &mut Decision<'_>, called: RollCallRun) -> Option<RollCall
             }
             None
         }
-        None => Some(called),
+        None => Some(entry),
     }
 }
 
@@ -112,21 +112,21 @@ fn skip_if_in_hand(d: &mut Decision<'_>, called: RollCallRun) -> Option<RollCall
 /// a run keeps its place in its job's order until it is known whether there is a next attempt.
 fn without_settled(d: &mut Decision<'_>, runs: Vec<RollCallRun>) -> Vec<RollCallRun> {
     let is_open = |called: &RollCallRun| d.facts.in_memory.has(&called.ready.run);
-    let (open, settled): (Vec<_>, Vec<_>) = runs.into_iter().partition(is_open);
-    let settled: Vec<ReadyRun> = settled.into_iter().map(|called| called.ready).collect();
-    settled.iter().for_each(|ready| d.state.gates.reserve(ready));
-    if !settled.is_empty() {
-        d.step(Step::CheckRows(settled.iter().map(|ready| ready.run.id).collect()));
+    let (open_runs, settled_runs): (Vec<_>, Vec<_>) = runs.into_iter().partition(is_open);
+    let settled_runs: Vec<ReadyRun> = settled_runs.into_iter().map(|called| called.ready).collect();
+    settled_runs.iter().for_each(|ready| d.state.gates.reserve(ready));
+    if !settled_runs.is_empty() {
+        d.step(Step::CheckRows(settled_runs.iter().map(|ready| ready.run.id).collect()));
     }
-    open
+    open_runs
 }
 
 /// Forgets runs whose roll call did not begin before the lease ended under which this node had taken them over. The server that adopts them
 /// finds them as runs of an ended lease. A run that this node sent under an earlier lease, and still waits for, stays in memory: if it counted
 /// as missing, the search for strays could take it for a run that was never sent.
 pub(crate) fn drop_roll_call(d: &mut Decision<'_>, lease: LeaseToken, runs: &[RunId]) {
-    let dropped: Vec<RunId> = runs.iter().copied().filter(|run| d.state.runs.active(*run).is_none()).collect();
-    d.forget_under_lease(dropped.into_iter().map(|run| (run, lease)));
+    let dropped_runs: Vec<RunId> = runs.iter().copied().filter(|run| d.state.runs.active(*run).is_none()).collect();
+    d.forget_under_lease(dropped_runs.into_iter().map(|run| (run, lease)));
 }
 
 pub(crate) fn resolve(d: &mut Decision<'_>) {
@@ -152,7 +152,7 @@ pub(crate) fn resolve(d: &mut Decision<'_>) {
 pub(crate) fn on_fences_relayed(d: &mut Decision<'_>, answers: Vec<RelayedAnswer>) {
     let mut is_new = false;
     for answer in answers {
-        is_new |= d.state.recovery.rollcall.elsewhere().0.record_answer(answer);
+        is_new |= d.state.recovery.rollcall.relayed_questions().0.record_answer(answer);
     }
     if is_new {
         resolve(d);
@@ -166,8 +166,8 @@ fn hold_at_executor(d: &mut Decision<'_>, ready: ReadyRun, executor: ExecutorId)
     let name = name.or_else(|| d.state.recovery.rollcall.name_elsewhere(executor).map(str::to_owned));
     let name = name.unwrap_or_default();
     // A hello may have listed the run for an executor that has handed it back since.
-    let passed = d.state.gates.leave_other_executor(ready.run.id, executor, &mut d.state.runs);
-    turns::queue_starts(d, passed);
+    let admitted_runs = d.state.gates.leave_other_executor(ready.run.id, executor, &mut d.state.runs);
+    turns::queue_starts(d, admitted_runs);
     d.state.gates.open_place_at(&ready, executor);
     remember_ungated(d, &ready);
     let report = d.state.executors.get(executor).map(|online| online.start_report(&ready.run));
@@ -175,10 +175,10 @@ fn hold_at_executor(d: &mut Decision<'_>, ready: ReadyRun, executor: ExecutorId)
     let phase = if noted_at.is_some() { Phase::Noted } else { Phase::Sent };
     let row_names_executor = ready.run.executor_id.is_some();
     let mut active = ActiveRun { row_names_executor, ..ActiveRun::new(ready, executor, name, now, phase) };
-    let reported_at = if let StartReport::Started(at) = report { at } else { None };
-    if let Some(at) = noted_at.or(reported_at) {
-        active.record_start(at, now);
-        let began_at = active.began_at.unwrap_or(at);
+    let reported_at = if let StartReport::Started(began_at) = report { began_at } else { None };
+    if let Some(began_at) = noted_at.or(reported_at) {
+        active.record_start(began_at, now);
+        let began_at = active.began_at.unwrap_or(began_at);
         d.state.deadlines.record_start(&active.ready, d.facts.boot_micros_at(began_at));
     } else if report == StartReport::Started(None) {
         // The instant of the start is not known, so the due instant is recorded. No deadline counts from it.

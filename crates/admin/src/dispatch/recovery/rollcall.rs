@@ -24,7 +24,7 @@ struct RollCallEntry {
     app: AppId,
     attempt: i32,
     /// Whether an executor may continue the run in silence, while no server answers.
-    holds_in_silence: bool,
+    continues_in_silence: bool,
     /// The executors that may have the run, sorted by id. Many runs share one list.
     witnesses: Arc<[ExecutorId]>,
 }
@@ -36,7 +36,7 @@ pub(crate) struct RollCall {
     /// before they found out which executor had it.
     ended_leases: BTreeMap<NodeId, i64>,
     /// The questions through other servers to executors that are not connected here.
-    elsewhere: RelayedQuestions,
+    relayed_questions: RelayedQuestions,
 }
 
 /// A list of witnesses, by its address, and whether their runs may continue in silence.
@@ -51,14 +51,13 @@ struct Group<'r> {
 
 impl RollCallEntry {
     fn group(&self) -> GroupKey {
-        (self.witnesses.as_ptr(), self.holds_in_silence)
+        (self.witnesses.as_ptr(), self.continues_in_silence)
     }
 }
 
 /// The result of the roll call for a run.
 #[derive(Debug)]
 pub(crate) enum CallOutcome {
-    /// This executor has it.
     Held(ExecutorId),
     /// No executor has it, and none will.
     NoExecutor(Reason),
@@ -88,18 +87,19 @@ impl RollCall {
         // An answer about a lease does not count if it came before the lease was known to have ended.
         let fenced_now = |node: &&NodeId| runs.iter().any(|run| run.from.is_none_or(|from| from.node == **node));
         if !runs.is_empty() {
-            self.elsewhere.begin_roll_call(now);
+            self.relayed_questions.begin_roll_call(now);
         }
         executors.discard_fence_answers(&self.ended_leases.keys().filter(fenced_now).copied().collect());
-        let mut of_app: BTreeMap<AppId, Witnesses<'_>> = BTreeMap::new();
+        let mut witnesses_by_app: BTreeMap<AppId, Witnesses<'_>> = BTreeMap::new();
         for RollCallRun { ready, .. } in runs {
             let run = &ready.run;
             let witnesses = match run.executor_id {
                 Some(id) => {
-                    let seen = sessions.iter().filter(|session| session.executor == id).map(|s| s.last_seen_at).max();
+                    let last_seen_at =
+                        sessions.iter().filter(|session| session.executor == id).map(|s| s.last_seen_at).max();
                     // Without a row that shows when it was heard, an executor that counts as lost stays lost.
-                    if seen.is_some() || !executors.is_lost(id) {
-                        executors.watch(id, seen.unwrap_or(now));
+                    if last_seen_at.is_some() || !executors.is_lost(id) {
+                        executors.watch(id, last_seen_at.unwrap_or(now));
                     }
                     if sessions.iter().any(|session| session.executor == id && session.has_left) {
                         executors.record_process_end(id, now);
@@ -107,49 +107,54 @@ impl RollCall {
                     Arc::new([id])
                 }
                 None => {
-                    let of_app = of_app.entry(run.app).or_insert_with(|| Witnesses::new(run.app, sessions));
-                    of_app.of(run.due_at, executors, now)
+                    let witnesses =
+                        witnesses_by_app.entry(run.app).or_insert_with(|| Witnesses::new(run.app, sessions));
+                    witnesses.of(run.due_at, executors, now)
                 }
             };
             let holds_in_silence =
                 ready.definition.job.silent_run_blocks_others() && !mutant::on(Mutant::NoHoldInSilence);
-            self.runs.insert(run.id, RollCallEntry { app: run.app, attempt: run.attempt, holds_in_silence, witnesses });
+            self.runs.insert(
+                run.id,
+                RollCallEntry { app: run.app, attempt: run.attempt, continues_in_silence: holds_in_silence, witnesses },
+            );
         }
     }
 
     /// The connected executors that have still to answer, each with the leases to answer about.
-    pub(crate) fn unanswered(&self, executors: &Executors) -> Unanswered {
-        let mut unanswered = Unanswered::new();
+    pub(crate) fn open_fences(&self, executors: &Executors) -> Unanswered {
+        let mut open_fences = Unanswered::new();
         for Group { witnesses, .. } in self.groups() {
             for online in witnesses.iter().filter_map(|id| executors.get(*id)) {
-                let missing: Vec<LeaseToken> = self.leases().filter(|lease| !online.has_fenced(*lease)).collect();
-                if !missing.is_empty() {
-                    unanswered.insert(online.session.executor, missing);
+                let missing_leases: Vec<LeaseToken> =
+                    self.leases().filter(|lease| !online.has_fenced(*lease)).collect();
+                if !missing_leases.is_empty() {
+                    open_fences.insert(online.session.executor, missing_leases);
                 }
             }
         }
-        unanswered
+        open_fences
     }
 
     /// Executors that may have some of the runs, are alive as far as is known, and are not connected here.
-    pub(crate) fn absent(&self, executors: &Executors) -> BTreeSet<ExecutorId> {
+    pub(crate) fn absent_witnesses(&self, executors: &Executors) -> BTreeSet<ExecutorId> {
         let is_absent =
             |app, id| executors.get(id).is_none() && !executors.is_lost(id) && executors.successor(app, id).is_none();
-        let of_group = |group: Group<'_>| {
-            let absent = group.witnesses.iter().copied().filter(|id| is_absent(group.app, *id));
-            absent.collect::<Vec<_>>()
+        let absent_of_group = |group: Group<'_>| {
+            let absent_witnesses = group.witnesses.iter().copied().filter(|id| is_absent(group.app, *id));
+            absent_witnesses.collect::<Vec<_>>()
         };
-        self.groups().flat_map(of_group).collect()
+        self.groups().flat_map(absent_of_group).collect()
     }
 
     /// The questions through other servers, and the leases that they are about.
-    pub(crate) fn elsewhere(&mut self) -> (&mut RelayedQuestions, &BTreeMap<NodeId, i64>) {
-        (&mut self.elsewhere, &self.ended_leases)
+    pub(crate) fn relayed_questions(&mut self) -> (&mut RelayedQuestions, &BTreeMap<NodeId, i64>) {
+        (&mut self.relayed_questions, &self.ended_leases)
     }
 
     /// The name of an executor whose answer another server relayed.
     pub(crate) fn name_elsewhere(&self, executor: ExecutorId) -> Option<&str> {
-        self.elsewhere.name(executor)
+        self.relayed_questions.executor_name(executor)
     }
 
     pub(crate) fn remove(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<ReadyRun> {
@@ -186,53 +191,52 @@ impl RollCall {
         self.runs.clear();
     }
 
-    /// The runs in the roll call.
     pub(crate) fn runs(&self) -> impl Iterator<Item = RunId> {
         self.runs.keys().copied()
     }
 
     /// Takes out every run that an executor has, and every run whose witnesses have all answered or are lost.
     pub(crate) fn resolve(&mut self, executors: &Executors) -> Vec<(RunId, CallOutcome)> {
-        let mut found = Vec::new();
+        let mut ended_runs = Vec::new();
         for online in executors.all() {
             let id = online.session.executor;
-            let held = online.held().filter(|_| self.has_answered(online));
+            let reported_runs = online.held_runs().filter(|_| self.has_answered(online));
             // Only the results in the journal remain of the executor's dead predecessor.
-            let journaled = online.report.finished.iter().filter(|_| online.report.predecessor.is_some());
-            let mut attempts: Vec<_> = held.chain(journaled).copied().collect();
+            let journaled = online.report.finished_runs.iter().filter(|_| online.report.predecessor.is_some());
+            let mut attempts: Vec<_> = reported_runs.chain(journaled).copied().collect();
             attempts.sort_unstable();
             for (run, attempt) in attempts {
-                let is_this = |called: &RollCallEntry| called.attempt == attempt;
+                let is_same_attempt = |called: &RollCallEntry| called.attempt == attempt;
                 let may_be = || self.may_be_claimed(run, online.app, (id, &online.report.lineage));
-                if self.runs.get(&run).is_some_and(is_this) && may_be() {
+                if self.runs.get(&run).is_some_and(is_same_attempt) && may_be() {
                     self.runs.remove(&run);
-                    found.push((run, CallOutcome::Held(id)));
+                    ended_runs.push((run, CallOutcome::Held(id)));
                 }
             }
         }
-        found.extend(self.held_elsewhere(executors));
-        let ended: BTreeMap<GroupKey, Reason> =
+        ended_runs.extend(self.held_elsewhere(executors));
+        let group_ends: BTreeMap<GroupKey, Reason> =
             self.groups().filter_map(|group| Some((group.key, self.why_no_executor(&group, executors)?))).collect();
-        if !ended.is_empty() {
-            let is_ended = |called: &RollCallEntry| ended.get(&called.group()).copied();
+        if !group_ends.is_empty() {
+            let is_ended = |called: &RollCallEntry| group_ends.get(&called.group()).copied();
             for (run, called) in self.runs.extract_if(.., |_, called| is_ended(called).is_some()) {
                 let reason = is_ended(&called).unwrap_or(Reason::NotReceived);
-                found.push((run, CallOutcome::NoExecutor(reason)));
+                ended_runs.push((run, CallOutcome::NoExecutor(reason)));
             }
         }
-        found
+        ended_runs
     }
 
     /// Takes out the runs that executors have according to the answers that other servers relayed.
     fn held_elsewhere(&mut self, executors: &Executors) -> Vec<(RunId, CallOutcome)> {
-        let mut found = Vec::new();
-        for (id, held) in self.elsewhere.held(&self.ended_leases, executors) {
-            let is_its = |run: &RunId, called: &mut RollCallEntry| {
+        let mut held_runs = Vec::new();
+        for (id, held) in self.relayed_questions.reported_runs(&self.ended_leases, executors) {
+            let is_held_run = |run: &RunId, called: &mut RollCallEntry| {
                 held.contains(&(*run, called.attempt)) && called.witnesses.binary_search(&id).is_ok()
             };
-            found.extend(self.runs.extract_if(.., is_its).map(|(run, _)| (run, CallOutcome::Held(id))));
+            held_runs.extend(self.runs.extract_if(.., is_held_run).map(|(run, _)| (run, CallOutcome::Held(id))));
         }
-        found
+        held_runs
     }
 
     fn leases(&self) -> impl Iterator<Item = LeaseToken> {
@@ -245,9 +249,9 @@ impl RollCall {
 
     /// Each list of witnesses once, or twice if some of its runs may continue in silence and others may not.
     fn groups(&self) -> impl Iterator<Item = Group<'_>> {
-        let mut seen = BTreeSet::new();
-        let first = self.runs.values().filter(move |called| seen.insert(called.group()));
-        first.map(move |called| Group { app: called.app, witnesses: &called.witnesses, key: called.group() })
+        let mut seen_groups = BTreeSet::new();
+        let first_of_groups = self.runs.values().filter(move |called| seen_groups.insert(called.group()));
+        first_of_groups.map(move |called| Group { app: called.app, witnesses: &called.witnesses, key: called.group() })
     }
 
     /// The witnesses of runs that may continue in silence.
@@ -269,7 +273,7 @@ impl RollCall {
                 None if executors.successor(app, *id).is_some() || is_lost(*id) => {
                     reason = Reason::ExecutorLost;
                 }
-                None if self.elsewhere.has_answered(*id, &self.ended_leases) => {}
+                None if self.relayed_questions.has_answered(*id, &self.ended_leases) => {}
                 None => return None,
             }
         }
@@ -297,19 +301,19 @@ impl<'a> Witnesses<'a> {
     fn of(&mut self, due_at: Timestamp, executors: &mut Executors, now: Timestamp) -> Arc<[ExecutorId]> {
         let count = self.sessions.partition_point(|session| session.may_have_carried(due_at));
         let sessions = self.sessions.iter().take(count);
-        let list = self.lists.entry(count).or_insert_with(|| {
-            let mut seen = BTreeSet::new();
+        let witness_list = self.lists.entry(count).or_insert_with(|| {
+            let mut seen_apps = BTreeSet::new();
             for session in sessions {
                 executors.watch(session.executor, session.last_seen_at);
                 // The executor has reported that it has no runs.
                 if session.has_left {
                     executors.record_process_end(session.executor, now);
                 }
-                seen.insert(session.executor);
+                seen_apps.insert(session.executor);
             }
-            seen.into_iter().collect()
+            seen_apps.into_iter().collect()
         });
-        Arc::clone(list)
+        Arc::clone(witness_list)
     }
 }
 

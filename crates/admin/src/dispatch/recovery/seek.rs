@@ -34,36 +34,36 @@ pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
     let executors = &d.state.executors;
     let is_stranded = |open: &OpenRun| {
         let ready = &open.ready;
-        open.since() + SEEK_AFTER <= now && executors.eligible(ready).is_empty()
+        open.since() + SEEK_AFTER <= now && executors.eligible_executors(ready).is_empty()
     };
-    let behind = d.state.recovery.last_sought;
-    let first = d.state.parked.first_of_jobs(behind, d.facts.settings.seek_jobs, &d.state.runs);
+    let last_sought = d.state.recovery.last_sought;
+    let first_runs = d.state.parked.first_of_jobs(last_sought, d.facts.settings.seek_jobs, &d.state.runs);
     let mut last_sought = None;
-    let mut stranded: Vec<ReadyRun> = Vec::new();
-    for open in first {
-        last_sought = Some(open.ready.run.job);
-        if is_stranded(open) {
-            stranded.push(open.ready.clone());
+    let mut stranded_runs: Vec<ReadyRun> = Vec::new();
+    for parked_run in first_runs {
+        last_sought = Some(parked_run.ready.run.job);
+        if is_stranded(parked_run) {
+            stranded_runs.push(parked_run.ready.clone());
         }
     }
     d.state.recovery.last_sought = last_sought;
-    let closed = close_jobs(d, &stranded.iter().map(|ready| ready.run.job).collect());
-    stranded.retain(|ready| closed.contains(&ready.run.job));
-    if !closed.is_empty() {
-        d.step(Step::Seek(stranded));
+    let closed_jobs = close_jobs(d, &stranded_runs.iter().map(|ready| ready.run.job).collect());
+    stranded_runs.retain(|ready| closed_jobs.contains(&ready.run.job));
+    if !closed_jobs.is_empty() {
+        d.step(Step::Seek(stranded_runs));
     }
 }
 
 /// Closes the jobs that may move, and returns them. A job may move if no executor has, or is about to get, one of its runs. A closed job
 /// starts no run.
 pub(crate) fn close_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) -> BTreeSet<JobId> {
-    let busy: HashSet<JobId> = d.state.runs.actives().map(|active| active.ready.run.job).collect();
-    let may_go = |job: &&JobId| {
-        !busy.contains(job) && !d.state.probes.has(**job) && !d.state.pending.jobs_in_handover.contains(job)
+    let busy_jobs: HashSet<JobId> = d.state.runs.actives().map(|active| active.ready.run.job).collect();
+    let may_leave = |job: &&JobId| {
+        !busy_jobs.contains(job) && !d.state.probes.has(**job) && !d.state.pending_steps.jobs_in_handover.contains(job)
     };
-    let closed: BTreeSet<JobId> = jobs.iter().filter(may_go).copied().collect();
-    d.state.pending.jobs_in_handover.extend(closed.iter().copied());
-    closed
+    let closed_jobs: BTreeSet<JobId> = jobs.iter().filter(may_leave).copied().collect();
+    d.state.pending_steps.jobs_in_handover.extend(closed_jobs.iter().copied());
+    closed_jobs
 }
 
 /// The handover of these jobs has ended. The runs of those that stay here start at once, not only in the next round.
@@ -76,7 +76,7 @@ pub(crate) fn on_handover_ended(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
 
 /// Opens these jobs again: none of them is being handed over.
 pub(crate) fn open_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
-    d.state.pending.jobs_in_handover.retain(|job| !jobs.contains(job));
+    d.state.pending_steps.jobs_in_handover.retain(|job| !jobs.contains(job));
 }
 
 /// Forgets runs that belong to another node now.
@@ -96,8 +96,8 @@ pub(crate) fn on_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
 /// Forgets runs that may belong to another node now. Runs that have passed their gates keep their places until their owner is known.
 pub(crate) fn on_maybe_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
     for run in &runs {
-        let passed = d.state.gates.make_reserved(*run, &mut d.state.runs);
-        turns::queue_starts(d, passed);
+        let admitted_runs = d.state.gates.make_reserved(*run, &mut d.state.runs);
+        turns::queue_starts(d, admitted_runs);
         turns::withdraw(d, *run);
         flow::offer_freed_places(d);
     }
@@ -142,28 +142,32 @@ impl RemoteExecutor {
 
 impl RemoteExecutors {
     pub(crate) fn new(
-        this: NodeId,
+        own_node: NodeId,
         nodes: &[Node],
         sessions: &[Session],
         records: &[ExecutorRecord],
         now: Timestamp,
     ) -> Self {
         let is_living = |session: &&Session| {
-            let hears = |node: &Node| node.id != this && node.takes_jobs(now) && node.token() == session.token;
-            session.is_open() && nodes.iter().any(hears)
+            let has_session =
+                |node: &Node| node.id != own_node && node.takes_jobs(now) && node.token() == session.token;
+            session.is_open() && nodes.iter().any(has_session)
         };
-        let mut by_node: BTreeMap<NodeId, BTreeSet<ExecutorId>> = BTreeMap::new();
+        let mut executors_by_node: BTreeMap<NodeId, BTreeSet<ExecutorId>> = BTreeMap::new();
         for session in sessions.iter().filter(is_living) {
-            by_node.entry(session.token.node).or_default().insert(session.executor);
+            executors_by_node.entry(session.token.node).or_default().insert(session.executor);
         }
-        Self { by_node, executors: records.iter().map(|record| (record.id, RemoteExecutor::of(record))).collect() }
+        Self {
+            by_node: executors_by_node,
+            executors: records.iter().map(|record| (record.id, RemoteExecutor::of(record))).collect(),
+        }
     }
 
     /// The new homes of the jobs of these runs. Because a job has one home, all its runs go to one node: the node for the first of its runs
     /// that another node can start.
-    pub(crate) fn homes_for(&self, stranded: &[ReadyRun]) -> BTreeMap<NodeId, BTreeSet<JobId>> {
+    pub(crate) fn homes_for(&self, stranded_runs: &[ReadyRun]) -> BTreeMap<NodeId, BTreeSet<JobId>> {
         let mut homes: BTreeMap<JobId, NodeId> = BTreeMap::new();
-        for ready in stranded {
+        for ready in stranded_runs {
             if let Entry::Vacant(place) = homes.entry(ready.run.job)
                 && let Some(node) = self.node_for(ready)
             {
@@ -179,11 +183,12 @@ impl RemoteExecutors {
 
     /// The node that hears the most executors that are fit for this run. If several nodes hear equally many, the one with the lowest id.
     fn node_for(&self, ready: &ReadyRun) -> Option<NodeId> {
-        let fit = |id: &&ExecutorId| self.executors.get(*id).is_some_and(|one| one.is_fit(ready));
-        let counts = self.by_node.iter().map(|(node, heard)| (heard.iter().filter(fit).count(), *node));
-        let best =
-            counts.filter(|(count, _)| *count > 0).max_by_key(|(count, node)| (*count, std::cmp::Reverse(*node)));
-        best.map(|(_, node)| node)
+        let is_fit = |id: &&ExecutorId| self.executors.get(*id).is_some_and(|executor| executor.is_fit(ready));
+        let executor_counts = self.by_node.iter().map(|(node, heard)| (heard.iter().filter(is_fit).count(), *node));
+        let best_count_and_node = executor_counts
+            .filter(|(count, _)| *count > 0)
+            .max_by_key(|(count, node)| (*count, std::cmp::Reverse(*node)));
+        best_count_and_node.map(|(_, node)| node)
     }
 }
 
@@ -199,30 +204,30 @@ pub(crate) fn on_limit_homes(d: &mut Decision<'_>, lease: LeaseToken, homes: Vec
     if lease != d.facts.token || !d.facts.lease_holds || d.state.recovery.is_adopting {
         return;
     }
-    let this = d.facts.token.node;
+    let own_node = d.facts.token.node;
     for (name, home) in homes {
-        if home == this {
+        if home == own_node {
             d.state.limits.count_here(name.clone());
-            d.state.work.push_back(Work::Offer(LimitKey::Home(name)));
+            d.state.work_queue.push_back(Work::Offer(LimitKey::Home(name)));
             flow::offer_freed_places(d);
             continue;
         }
         let jobs = d.state.limits.jobs_awaiting_home(&name, HAND_OVER_BATCH, &d.state.runs);
-        let closed = close_jobs(d, &jobs);
-        if !closed.is_empty() {
-            let others = d.state.limits.other_limits_of_waiting(&name, HAND_OVER_BATCH, &d.state.runs);
-            d.step(Step::HandOver(closed, home));
+        let closed_jobs = close_jobs(d, &jobs);
+        if !closed_jobs.is_empty() {
+            let other_limits = d.state.limits.other_limits_of_waiting(&name, HAND_OVER_BATCH, &d.state.runs);
+            d.step(Step::HandOver(closed_jobs, home));
             // Otherwise the run would come back, because one node must count all of its limits.
-            give_limits(d, |other| others.contains(other), Some(home));
+            give_limits(d, |other| other_limits.contains(other), Some(home));
         }
     }
 }
 
-/// Gives the chosen limits to node `to`, or to the next node that asks. A limit that still counts a run stays here.
-pub(crate) fn give_limits(d: &mut Decision<'_>, is_chosen: impl Fn(&LimitName) -> bool, to: Option<NodeId>) {
-    let given = d.state.limits.give_away(is_chosen);
-    if !given.is_empty() {
-        d.step(Step::GiveLimits(given, to));
+/// Gives the chosen limits to node `new_home`, or to the next node that asks. A limit that still counts a run stays here.
+pub(crate) fn give_limits(d: &mut Decision<'_>, is_chosen: impl Fn(&LimitName) -> bool, new_home: Option<NodeId>) {
+    let given_limits = d.state.limits.give_away(is_chosen);
+    if !given_limits.is_empty() {
+        d.step(Step::GiveLimits(given_limits, new_home));
     }
 }
 

@@ -29,12 +29,12 @@ pub(super) fn stopped_if_heard_before(d: &Decision<'_>) -> Timestamp {
 /// Some runs continue in silence at lost executors. Once such an executor must have stopped these runs too, it is watched again, because a
 /// node may have heard it since.
 pub(crate) fn watch_silent_executors(d: &mut Decision<'_>) {
-    let before = stopped_if_heard_before(d);
+    let heard_before = stopped_if_heard_before(d);
     let is_sent =
         |active: &&ActiveRun| matches!(active.phase, Phase::Sent | Phase::Noted) && continues_in_silence(active);
-    let mut waited_for: BTreeSet<ExecutorId> = d.state.recovery.rollcall.silent_run_witnesses();
-    waited_for.extend(d.state.runs.actives().filter(is_sent).map(|active| active.executor));
-    for executor in waited_for {
-        d.state.executors.suspect_again(executor, before);
+    let mut awaited_executors: BTreeSet<ExecutorId> = d.state.recovery.rollcall.silent_run_witnesses();
+    awaited_executors.extend(d.state.runs.actives().filter(is_sent).map(|active| active.executor));
+    for executor in awaited_executors {
+        d.state.executors.suspect_again(executor, heard_before);
     }
 }

@@ -24,9 +24,10 @@ pub(crate) const DESCRIBED_COUNT_MAX: usize = 1_000;
 /// The wait of a run whose trigger has been unanswered for at least [`NOTE_RUNNING_AFTER`].
 pub(crate) fn answer_wait(active: &ActiveRun, now: Timestamp) -> Option<ReasonDetail> {
     let is_late = active.is_unanswered() && active.sent_or_chosen_at + NOTE_RUNNING_AFTER <= now;
-    let silent = || Obstacle { executor: active.executor_name.clone(), kind: ObstacleKind::Silent, condition: None };
+    let silent_obstacle =
+        || Obstacle { executor: active.executor_name.clone(), kind: ObstacleKind::Silent, condition: None };
     let detail = || ReasonDetail { waits_for: Some(WaitFor::Answer), ..ReasonDetail::default() };
-    is_late.then(|| detail().with_obstacles([silent()]))
+    is_late.then(|| detail().with_obstacles([silent_obstacle()]))
 }
 
 /// Stops waiting for answers, because the stream on which they would have come has ended: the executor's next hello, or its loss, shows
@@ -45,20 +46,20 @@ pub(crate) fn end_silent_streams(d: &mut Decision<'_>) {
     if !d.facts.lease_holds {
         return;
     }
-    let mut silent: BTreeMap<ExecutorId, Timestamp> = BTreeMap::new();
+    let mut unanswered_since: BTreeMap<ExecutorId, Timestamp> = BTreeMap::new();
     for active in d.state.runs.actives().filter(|active| active.is_unanswered()) {
         let Some(online) = d.state.executors.get(active.executor) else { continue };
-        let beats = active.beats_at_send.map_or(0, |at_send| online.beat_count.saturating_sub(at_send));
+        let beats_since_send = active.beats_at_send.map_or(0, |at_send| online.beat_count.saturating_sub(at_send));
         let is_late = active.sent_or_chosen_at + d.facts.settings.answer_within <= now;
-        if is_late && beats >= BEAT_COUNT_MIN && !online.session.stream.is_ended() {
-            let since = silent.entry(active.executor).or_insert(active.sent_or_chosen_at);
-            *since = active.sent_or_chosen_at.min(*since);
+        if is_late && beats_since_send >= BEAT_COUNT_MIN && !online.session.stream.is_ended() {
+            let first_sent_at = unanswered_since.entry(active.executor).or_insert(active.sent_or_chosen_at);
+            *first_sent_at = active.sent_or_chosen_at.min(*first_sent_at);
         }
     }
-    for (executor, since) in silent {
+    for (executor, first_sent_at) in unanswered_since {
         let Some(online) = d.state.executors.get(executor) else { continue };
         let (session, name) = (online.session.clone(), online.name.clone());
-        let triggers = d.state.executors.silences.record_unanswered(executor, since, now);
+        let triggers = d.state.executors.silences.record_unanswered(executor, first_sent_at, now);
         tracing::warn!(
             executor_id = %executor, executor = name, count = triggers.count, since = %triggers.since,
             "an executor does not answer triggers; its stream is ended, and its next hello lists its runs"

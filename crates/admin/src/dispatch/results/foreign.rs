@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use rondel_core::error_chain::chain;
 use rondel_core::run::Attempt;
-use rondel_core::{Run, RunId, RunStatus};
+use rondel_core::{ExecutorId, Run, RunId, RunStatus};
 use rondel_store::ledger::EndOutcome;
-use rondel_store::{LeaseToken, StoreError};
+use rondel_store::{LeaseToken, Store, StoreError};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::counters::Count;
-use crate::dispatch::event::IncomingResult;
+use crate::dispatch::event::{Event, IncomingResult};
 use crate::dispatch::results::reporter::{ReportedRun, Reporter, ResultDecision};
 use crate::metrics::CountedRun;
 use crate::node::Shared;
@@ -32,6 +33,8 @@ const JUDGED_PER_TURN_MAX: usize = 100;
 /// Maximum number of runs in one batch whose earlier attempts are read. Results of further runs are not answered, and come again.
 const EARLIER_RUN_COUNT_MAX: usize = 50;
 const RETRY_DELAY: Duration = Duration::from_millis(200);
+/// How many processes with the same predecessor an executor answers for.
+const SIBLING_COUNT_MAX: u32 = 16;
 
 /// From which executors this node expects the results of the runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,13 +63,13 @@ impl ForeignQueue {
     pub(crate) fn offer(&self, reporter: &Reporter, mut results: Vec<IncomingResult>, expected_from: ExpectedFrom) {
         let source = Source { app: reporter.app, session: reporter.session.number };
         while !results.is_empty() {
-            let rest = results.split_off(JUDGED_PER_TURN_MAX.min(results.len()));
+            let later_results = results.split_off(JUDGED_PER_TURN_MAX.min(results.len()));
             let weight = results.iter().map(weight).sum();
             if self.0.offer(source, weight, (reporter.clone(), expected_from, results)).is_err() {
                 tracing::debug!(executor_id = %reporter.session.executor, "too many results wait; some will come again");
                 return;
             }
-            results = rest;
+            results = later_results;
         }
     }
 }
@@ -79,24 +82,25 @@ fn weight(result: &IncomingResult) -> usize {
 /// Judges the queued results.
 pub(crate) struct ForeignLoop {
     shared: Arc<Shared>,
+    events: mpsc::Sender<Event>,
 }
 
 impl ForeignLoop {
-    pub(crate) const fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+    pub(crate) const fn new(shared: Arc<Shared>, events: mpsc::Sender<Event>) -> Self {
+        Self { shared, events }
     }
 
     pub(crate) async fn run(self, stop: CancellationToken) {
-        while let Some(reported) = stop.run_until_cancelled(self.shared.foreign.0.take(BATCH)).await {
-            if let Err(error) = self.judge(reported).await {
+        while let Some(reported_results) = stop.run_until_cancelled(self.shared.foreign.0.take(BATCH)).await {
+            if let Err(error) = self.judge(reported_results).await {
                 tracing::warn!(error = %chain(&error), "results of runs of other nodes were not judged; they will come again");
                 tokio::time::sleep(RETRY_DELAY).await;
             }
         }
     }
 
-    async fn judge(&self, reported: Vec<ReportedResults>) -> Result<(), StoreError> {
-        let results = || reported.iter().flat_map(|(.., results)| results);
+    async fn judge(&self, reported_results: Vec<ReportedResults>) -> Result<(), StoreError> {
+        let results = || reported_results.iter().flat_map(|(.., results)| results);
         let mut ids: Vec<RunId> = results().map(|result| result.run).collect();
         ids.sort_unstable();
         ids.dedup();
@@ -104,31 +108,43 @@ impl ForeignLoop {
         for part in ids.chunks(BATCH) {
             runs.extend(self.shared.store.runs(part).await?.into_iter().map(|run| (run.id, run)));
         }
-        let earlier = results().filter(|result| runs.get(&result.run).is_some_and(|run| result.attempt < run.attempt));
-        let mut earlier: Vec<RunId> = earlier.map(|result| result.run).collect();
-        earlier.sort_unstable();
-        earlier.dedup();
+        let earlier_results =
+            results().filter(|result| runs.get(&result.run).is_some_and(|run| result.attempt < run.attempt));
+        let mut earlier_runs: Vec<RunId> = earlier_results.map(|result| result.run).collect();
+        earlier_runs.sort_unstable();
+        earlier_runs.dedup();
         let mut attempts: BTreeMap<RunId, Vec<Attempt>> = BTreeMap::new();
-        for run in earlier.into_iter().take(EARLIER_RUN_COUNT_MAX) {
+        for run in earlier_runs.into_iter().take(EARLIER_RUN_COUNT_MAX) {
             attempts.insert(run, self.shared.store.attempts(run).await?);
         }
         let keys = runs.values().map(|run| (run.job, run.job_version));
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
-        let this = self.shared.membership.token();
-        for (reporter, expected_from, results) in reported {
+        let own_lease = self.shared.membership.token();
+        for (mut reporter, expected_from, results) in reported_results {
+            let decide = |reporter: &Reporter, result: &IncomingResult| {
+                let run = runs.get(&result.run);
+                match self.judge_one(reporter, result, run, &attempts) {
+                    ResultDecision::Deferred if is_known_here(run, expected_from, own_lease) => ResultDecision::Refused,
+                    decision => decision,
+                }
+            };
+            let is_refused = |result| decide(&reporter, result) == ResultDecision::Refused;
+            let has_refused = results.iter().any(is_refused);
+            let has_new_siblings = has_refused && self.add_siblings(&mut reporter).await?;
             for result in results {
                 let run = runs.get(&result.run);
                 let definition = run.and_then(|run| definitions.get(&(run.job, run.job_version)));
-                let decision = match self.judge_one(&reporter, &result, run, &attempts) {
-                    ResultDecision::Deferred if is_known_here(run, expected_from, this) => ResultDecision::Refused,
+                let decision = match decide(&reporter, &result) {
+                    // It comes again, and the dispatcher judges it by the siblings.
+                    ResultDecision::Refused if has_new_siblings => ResultDecision::Deferred,
                     decision => decision,
                 };
                 match (decision, run, definition) {
                     (ResultDecision::Taken, Some(run), Some(definition)) => {
                         let attempt_end =
                             result.into_attempt_end(run, definition.job.next_step_policy, reporter.as_executor());
-                        let (counted, session) = (CountedRun::of(run, definition), reporter.session.clone());
-                        self.shared.results.submit(attempt_end, counted, Some(session)).await;
+                        let (counted_run, session) = (CountedRun::of(run, definition), reporter.session.clone());
+                        self.shared.results.submit(attempt_end, counted_run, Some(session)).await;
                     }
                     // This server cannot read the definition. One that can stores the result.
                     (ResultDecision::Taken, Some(_), None) | (ResultDecision::Deferred, ..) => {}
@@ -137,8 +153,8 @@ impl ForeignLoop {
                             self.warn_of_foreign_result(&reporter, &result);
                         }
                         let is_known = run.is_some_and(|run| (1..=run.attempt).contains(&result.attempt));
-                        let why = if is_known { Count::ResultsRefused } else { Count::ResultsUnknown };
-                        self.shared.counters.add(why, 1);
+                        let counter = if is_known { Count::ResultsRefused } else { Count::ResultsUnknown };
+                        self.shared.counters.add(counter, 1);
                         let answer = match run {
                             Some(run) if was_cancelled_without_executor(run, &result, &reporter) => {
                                 EndOutcome::Duplicate
@@ -151,6 +167,19 @@ impl ForeignLoop {
             }
         }
         Ok(())
+    }
+
+    /// Adds the reporter's siblings that were stored since its hello was read, to the reporter and to its stream. Returns whether there are any.
+    async fn add_siblings(&self, reporter: &mut Reporter) -> Result<bool, StoreError> {
+        let new_siblings =
+            new_siblings(self.shared.store.as_ref(), reporter.session.executor, &reporter.lineage).await?;
+        if new_siblings.is_empty() {
+            return Ok(false);
+        }
+        reporter.lineage = reporter.lineage.iter().copied().chain(new_siblings).collect();
+        let event = Event::LineageGrew(reporter.session.clone(), Arc::clone(&reporter.lineage));
+        drop(self.events.send(event).await);
+        Ok(true)
     }
 
     fn warn_of_foreign_result(&self, reporter: &Reporter, result: &IncomingResult) {
@@ -169,31 +198,47 @@ impl ForeignLoop {
     ) -> ResultDecision {
         let Some(run) = run else { return ResultDecision::Refused };
         let is_earlier = (1..run.attempt).contains(&result.attempt);
-        let known = attempts.get(&result.run);
-        if is_earlier && known.is_none() {
+        let stored_attempts = attempts.get(&result.run);
+        if is_earlier && stored_attempts.is_none() {
             return ResultDecision::Deferred;
         }
-        let ended_attempt = known.and_then(|known| known.iter().find(|one| one.attempt == result.attempt));
-        let sent = self.shared.sent_runs.get(result.run).filter(|(attempt, _)| *attempt == result.attempt);
-        let reported = ReportedRun { run, ended_attempt, sent_to: sent.map(|(_, executor)| executor) };
+        let ended_attempt =
+            stored_attempts.and_then(|known| known.iter().find(|attempt| attempt.attempt == result.attempt));
+        let sent_attempt = self.shared.sent_runs.get(result.run).filter(|(attempt, _)| *attempt == result.attempt);
+        let reported_run = ReportedRun { run, ended_attempt, sent_to: sent_attempt.map(|(_, executor)| executor) };
         let (token, lost_after) = (self.shared.membership.token(), self.shared.config.lost_after);
         let now = self.shared.clock.now();
-        reporter.judge_result((result.attempt, result.finished_at), &reported, (token, lost_after), now)
+        reporter.judge_result((result.attempt, result.finished_at), &reported_run, (token, lost_after), now)
     }
+}
+
+/// The processes that proved the same predecessor as this executor and are not in its lineage yet.
+///
+/// A server that was suspended may read the hello of a dead process at the same time as that of the next process in its data directory, and
+/// find the journal's results in both. If it expects them from the dead process, only the next one still reports them.
+async fn new_siblings(
+    store: &dyn Store,
+    executor: ExecutorId,
+    lineage: &[ExecutorId],
+) -> Result<Vec<ExecutorId>, StoreError> {
+    let Some(predecessor) = lineage.first() else { return Ok(Vec::new()) };
+    let mut siblings = store.executor_successors(*predecessor, SIBLING_COUNT_MAX).await?;
+    siblings.retain(|sibling| *sibling != executor && !lineage.contains(sibling));
+    Ok(siblings)
 }
 
 /// Whether this node knows that other executors have the run. If the row shows another home, the run was taken over, and may have been sent
 /// to the reporter since.
-fn is_known_here(run: Option<&Run>, expected_from: ExpectedFrom, this: LeaseToken) -> bool {
-    let is_home = run.is_some_and(|run| (run.node, run.node_epoch) == (this.node, this.epoch));
+fn is_known_here(run: Option<&Run>, expected_from: ExpectedFrom, own_lease: LeaseToken) -> bool {
+    let is_home = run.is_some_and(|run| (run.node, run.node_epoch) == (own_lease.node, own_lease.epoch));
     expected_from == ExpectedFrom::OtherExecutors && is_home
 }
 
 /// Whether the run was cancelled while no executor was named for it. The reporter may have had the run, so the answer "no such run" would be
 /// untrue. The result comes too late in any case.
 fn was_cancelled_without_executor(run: &Run, result: &IncomingResult, reporter: &Reporter) -> bool {
-    let is_its = run.app == reporter.app && run.attempt == result.attempt && !run.is_root();
-    is_its && run.status == RunStatus::Cancelled && run.executor_id.is_none()
+    let is_of_reporter = run.app == reporter.app && run.attempt == result.attempt && !run.is_root();
+    is_of_reporter && run.status == RunStatus::Cancelled && run.executor_id.is_none()
 }
 
 #[cfg(test)]
@@ -216,7 +261,7 @@ mod tests {
             finished_at: now,
             received_at: now,
             silent_ms: None,
-            unfinished: false,
+            is_unfinished: false,
             memory: None,
         }
     }

@@ -40,7 +40,7 @@ const LEASE_DELAY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct QueuedEnd {
     attempt_end: AttemptEnd,
-    counted: CountedRun,
+    counted_run: CountedRun,
     reply_to: Option<SessionHandle>,
     texts: CountedTexts,
 }
@@ -62,7 +62,7 @@ struct Lane {
 #[derive(Debug)]
 struct CountedTexts {
     bytes: usize,
-    /// The total of the lane.
+    /// The count of the lane, [`Lane::bytes`].
     lane: Arc<AtomicUsize>,
 }
 
@@ -94,26 +94,31 @@ impl ResultLanes {
     pub(crate) fn try_submit(
         &self,
         attempt_end: AttemptEnd,
-        counted: CountedRun,
+        counted_run: CountedRun,
         reply_to: Option<SessionHandle>,
     ) -> bool {
         let lane = self.lane(attempt_end.job);
         let texts = lane.count(&attempt_end);
         // Verdicts of the server itself have almost no text, so the byte limit of the lane does not apply to them.
         let is_too_much = reply_to.is_some() && lane.bytes.load(Ordering::Acquire) > LANE_BYTES_MAX;
-        !is_too_much && lane.items.try_send(QueuedEnd { attempt_end, counted, reply_to, texts }).is_ok()
+        !is_too_much && lane.items.try_send(QueuedEnd { attempt_end, counted_run, reply_to, texts }).is_ok()
     }
 
     /// Puts a result into its lane, and waits for room. No lane may ever wait for this caller in turn: that would be a deadlock.
-    pub(crate) async fn submit(&self, attempt_end: AttemptEnd, counted: CountedRun, reply_to: Option<SessionHandle>) {
+    pub(crate) async fn submit(
+        &self,
+        attempt_end: AttemptEnd,
+        counted_run: CountedRun,
+        reply_to: Option<SessionHandle>,
+    ) {
         // A closed lane means that the process is ending. The run's row is still open, and the next lease holder finds it.
         let lane = self.lane(attempt_end.job);
         let texts = lane.count(&attempt_end);
-        drop(lane.items.send(QueuedEnd { attempt_end, counted, reply_to, texts }).await);
+        drop(lane.items.send(QueuedEnd { attempt_end, counted_run, reply_to, texts }).await);
     }
 
-    pub(crate) async fn submit_unsent(&self, ended: Vec<(AttemptEnd, CountedRun)>) {
-        for (attempt_end, counted) in ended {
+    pub(crate) async fn submit_unsent(&self, ended_runs: Vec<(AttemptEnd, CountedRun)>) {
+        for (attempt_end, counted) in ended_runs {
             self.submit(attempt_end, counted, None).await;
         }
     }
@@ -168,39 +173,40 @@ impl ResultLoop {
     }
 
     async fn write(&self, batch: Vec<QueuedEnd>, stop: &CancellationToken) {
-        let (mut attempt_ends, mut counted, mut replies, mut texts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut attempt_ends, mut counted_runs, mut replies, mut texts) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for item in batch {
             texts.push(item.texts);
             attempt_ends.push(item.attempt_end);
-            counted.push(item.counted);
+            counted_runs.push(item.counted_run);
             replies.push(item.reply_to);
         }
         if mutant::on(Mutant::AckBeforeCommit) {
             acknowledge_early(&attempt_ends, &replies);
         }
-        let began = Instant::now();
+        let write_start = Instant::now();
         let Some(ends) = self.finish(&attempt_ends, stop).await else { return };
-        self.shared.metrics.results_written.observe(began.elapsed());
-        let Ends { answers: finished, released, due_at, awaiting, ended_parents } = ends;
+        self.shared.metrics.results_written.observe(write_start.elapsed());
+        let Ends { answers: finished, released: released_runs, due_at, awaiting: awaiting_runs, ended_parents } = ends;
         self.count(&finished);
         Self::log_ends(&attempt_ends, &finished);
-        for ((attempt_end, counted), finished) in attempt_ends.iter().zip(&counted).zip(&finished) {
-            self.shared.metrics.ended(attempt_end, counted, finished);
-            if let Some((namespace, job, fire_at)) = counted.expected_success(finished, &awaiting) {
+        for ((attempt_end, counted_run), finished) in attempt_ends.iter().zip(&counted_runs).zip(&finished) {
+            self.shared.metrics.count_end(attempt_end, counted_run, finished);
+            if let Some((namespace, job, fire_at)) = counted_run.expected_success(finished, &awaiting_runs) {
                 self.shared.noted_successes.add(namespace, job, fire_at);
             }
-            if let Some(job) = counted.pump_job() {
+            if let Some(job) = counted_run.pump_job() {
                 self.shared.pumps.note_ended(job);
             }
         }
         if let Some(at) = due_at {
             self.shared.note_due(at);
         }
-        self.shared.put_own(released).await;
-        let open: HashSet<RunId> = awaiting.iter().map(|(_, run)| *run).collect();
-        if !awaiting.is_empty() {
+        self.shared.put_own(released_runs).await;
+        let open_runs: HashSet<RunId> = awaiting_runs.iter().map(|(_, run)| *run).collect();
+        if !awaiting_runs.is_empty() {
             // Sent before `Settled`, which makes runs leave their gates: these runs must keep their places there.
-            drop(self.events.send(Event::Awaiting(awaiting)).await);
+            drop(self.events.send(Event::Awaiting(awaiting_runs)).await);
         }
         let mut acks: BTreeMap<u64, (SessionHandle, Vec<v1::ResultAck>)> = BTreeMap::new();
         for ((attempt_end, reply), finished) in attempt_ends.iter().zip(replies).zip(&finished) {
@@ -214,18 +220,18 @@ impl ResultLoop {
         }
         drop(texts);
         rondel_failpoint::pass("acknowledge.sent");
-        drop(self.events.send(Event::Settled(ends_to_report(attempt_ends, finished, &open))).await);
+        drop(self.events.send(Event::Settled(ends_to_report(attempt_ends, finished, &open_runs))).await);
         if !ended_parents.is_empty() {
             drop(self.events.send(Event::AwaitingEnded(ended_parents)).await);
         }
     }
 
     /// Logs the ends of attempts at the debug level.
-    fn log_ends(attempt_ends: &[AttemptEnd], finished: &[EndOutcome]) {
-        for (attempt_end, finished) in attempt_ends.iter().zip(finished) {
-            let EndOutcome::Stored(after, _) = finished else { continue };
+    fn log_ends(attempt_ends: &[AttemptEnd], end_outcomes: &[EndOutcome]) {
+        for (attempt_end, end_outcome) in attempt_ends.iter().zip(end_outcomes) {
+            let EndOutcome::Stored(retry, _) = end_outcome else { continue };
             let (run_id, job_id, attempt) = (attempt_end.run, attempt_end.job, attempt_end.attempt);
-            match after {
+            match retry {
                 NextStep::Verdict { status, .. } => {
                     tracing::debug!(%run_id, %job_id, attempt, %status, "a run has its verdict");
                 }
@@ -236,16 +242,16 @@ impl ResultLoop {
         }
     }
 
-    fn count(&self, finished: &[EndOutcome]) {
-        for answer in finished {
-            let what = match answer {
+    fn count(&self, end_outcomes: &[EndOutcome]) {
+        for answer in end_outcomes {
+            let counter = match answer {
                 EndOutcome::Superseded => Count::ResultsSuperseded,
                 EndOutcome::Late => Count::ResultsLate,
                 EndOutcome::NoSuchRun => Count::ResultsUnknown,
                 EndOutcome::NotOwner => Count::StatementsRefused,
                 EndOutcome::Stored(..) | EndOutcome::Duplicate | EndOutcome::Unwritable => continue,
             };
-            self.shared.counters.add(what, 1);
+            self.shared.counters.add(counter, 1);
         }
     }
 
@@ -253,11 +259,11 @@ impl ResultLoop {
     /// rest is sent next.
     async fn finish(&self, batch: &[AttemptEnd], stop: &CancellationToken) -> Option<Ends> {
         let mut failed_count = 0_u32;
-        let mut all = Ends::default();
+        let mut ends_in_order = Ends::default();
         loop {
-            let batch = &batch[all.answers.len()..];
+            let batch = &batch[ends_in_order.answers.len()..];
             // Without a lease nothing is written, and nothing acknowledged: the results wait here and with the executors.
-            let Some(held) = self.shared.membership.held() else {
+            let Some(lease) = self.shared.membership.held_lease() else {
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => return None,
@@ -265,15 +271,15 @@ impl ResultLoop {
                 }
                 continue;
             };
-            match self.shared.store.finish(Finisher { token: held.token, ids: &held.ids }, batch).await {
+            match self.shared.store.finish(Finisher { token: lease.token, ids: &lease.ids }, batch).await {
                 Ok(ends) => {
                     let is_all = ends.answers.len() >= batch.len();
-                    let is_some = !ends.answers.is_empty();
-                    all.extend(ends);
+                    let has_answers = !ends.answers.is_empty();
+                    ends_in_order.extend(ends);
                     if is_all {
-                        return Some(all);
+                        return Some(ends_in_order);
                     }
-                    if is_some {
+                    if has_answers {
                         failed_count = 0;
                         continue;
                     }
@@ -299,15 +305,15 @@ impl ResultLoop {
 /// at its gate for one end, and a second one would free the place.
 fn ends_to_report(
     attempt_ends: Vec<AttemptEnd>,
-    finished: Vec<EndOutcome>,
-    awaiting: &HashSet<RunId>,
+    end_outcomes: Vec<EndOutcome>,
+    awaiting_runs: &HashSet<RunId>,
 ) -> Vec<SettledAttempt> {
-    let (mut reported, mut ends) = (HashSet::new(), Vec::with_capacity(attempt_ends.len()));
-    for (AttemptEnd { run, attempt, owner, .. }, finished) in attempt_ends.into_iter().zip(finished) {
-        let has_ended = matches!(finished, EndOutcome::Stored(..) | EndOutcome::Duplicate);
-        let is_repeated = has_ended && awaiting.contains(&run) && !reported.insert((run, attempt));
+    let (mut reported_attempts, mut ends) = (HashSet::new(), Vec::with_capacity(attempt_ends.len()));
+    for (AttemptEnd { run, attempt, owner, .. }, end_outcome) in attempt_ends.into_iter().zip(end_outcomes) {
+        let has_ended = matches!(end_outcome, EndOutcome::Stored(..) | EndOutcome::Duplicate);
+        let is_repeated = has_ended && awaiting_runs.contains(&run) && !reported_attempts.insert((run, attempt));
         if !is_repeated {
-            ends.push(SettledAttempt { run, attempt, owner, finished });
+            ends.push(SettledAttempt { run, attempt, owner, end_outcome });
         }
     }
     ends
@@ -315,10 +321,10 @@ fn ends_to_report(
 
 /// The behaviour of [`Mutant::AckBeforeCommit`].
 fn acknowledge_early(attempt_ends: &[AttemptEnd], replies: &[Option<SessionHandle>]) {
-    let stored = EndOutcome::Stored(NextStep::Verdict { status: RunStatus::Succeeded, reason: None }, None);
+    let success = EndOutcome::Stored(NextStep::Verdict { status: RunStatus::Succeeded, reason: None }, None);
     for (attempt_end, session) in attempt_ends.iter().zip(replies) {
         if let Some(session) = session {
-            send_acks(session, vec![ack(attempt_end.run, attempt_end.attempt, &stored)]);
+            send_acks(session, vec![ack(attempt_end.run, attempt_end.attempt, &success)]);
         }
     }
 }

@@ -62,22 +62,22 @@ impl Reporter {
     pub(crate) fn judge_result(
         &self,
         (attempt, finished_at): (i32, Timestamp),
-        reported: &ReportedRun<'_>,
-        (this, lost_after): (LeaseToken, Duration),
+        reported_run: &ReportedRun<'_>,
+        (own_lease, lost_after): (LeaseToken, Duration),
         now: Timestamp,
     ) -> ResultDecision {
-        let run = reported.run;
+        let run = reported_run.run;
         if run.app != self.app || !(1..=run.attempt).contains(&attempt) || run.is_root() {
             return ResultDecision::Refused;
         }
         let taken_if = |is_taken| if is_taken { ResultDecision::Taken } else { ResultDecision::Refused };
-        let was_sent = reported.sent_to.is_some_and(|id| self.may_report_for(id));
+        let was_sent = reported_run.sent_to.is_some_and(|id| self.may_report_for(id));
         // An attempt that ended without an executor's name was lost with its home. Only an executor knows how it continued.
         let is_unclaimed = |status, reason| is_provisional(status, reason) && reason != Some(Reason::NotReceived);
         if attempt < run.attempt {
-            let Some(ended_attempt) = reported.ended_attempt else { return ResultDecision::Refused };
+            let Some(ended_attempt) = reported_run.ended_attempt else { return ResultDecision::Refused };
             let is_unclaimed =
-                || reported.sent_to.is_none() && is_unclaimed(ended_attempt.status, ended_attempt.reason);
+                || reported_run.sent_to.is_none() && is_unclaimed(ended_attempt.status, ended_attempt.reason);
             return taken_if(
                 ended_attempt.executor_id.map_or_else(|| was_sent || is_unclaimed(), |id| self.may_report_for(id)),
             );
@@ -85,7 +85,7 @@ impl Reporter {
         if let Some(id) = run.executor_id {
             return taken_if(self.may_report_for(id));
         }
-        let is_home = this == LeaseToken { node: run.node, epoch: run.node_epoch };
+        let is_home = own_lease == LeaseToken { node: run.node, epoch: run.node_epoch };
         if was_sent {
             return ResultDecision::Taken;
         }

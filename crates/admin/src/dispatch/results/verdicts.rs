@@ -75,16 +75,18 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
             trace,
             ..result.into_attempt_end(&ready.run, ready.definition.job.next_step_policy, executor)
         };
-        let (counted, reply_to) = (CountedRun::of_ready(ready), Some(session.clone()));
+        let (counted_run, reply_to) = (CountedRun::of_ready(ready), Some(session.clone()));
         if let Some(ready) = d.state.recovery.rollcall.remove(run, &mut d.state.runs) {
             let (executor, name) = reporter.as_executor();
             d.state.runs.put_active(ActiveRun::new(ready, executor, name, now, Phase::Settling));
         }
-        d.finish(Submission { attempt_end, counted, reply_to, phase_before: Some(Phase::Sent) });
+        d.finish(Submission { attempt_end, counted_run, reply_to, phase_before: Some(Phase::Sent) });
         return ResultDestination::Here;
     }
-    let is_this = |active: &&mut ActiveRun| active.ready.run.attempt == result.attempt;
-    let Some(active) = d.state.runs.active_mut(run).filter(is_this) else { return ResultDestination::Foreign(result) };
+    let is_same_attempt = |active: &&mut ActiveRun| active.ready.run.attempt == result.attempt;
+    let Some(active) = d.state.runs.active_mut(run).filter(is_same_attempt) else {
+        return ResultDestination::Foreign(result);
+    };
     let is_unsent = matches!(active.phase, Phase::Marking | Phase::Placed);
     let is_of_this_lease = d.facts.lease_holds && active.ready.token() == d.facts.token;
     if is_unsent && !is_of_this_lease {
@@ -108,22 +110,22 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
     let trace = ready.run.trace.clone();
     let attempt_end =
         AttemptEnd { trace, ..result.into_attempt_end(&ready.run, ready.definition.job.next_step_policy, executor) };
-    let (counted, reply_to) = (CountedRun::of_ready(ready), Some(session.clone()));
+    let (counted_run, reply_to) = (CountedRun::of_ready(ready), Some(session.clone()));
     let phase_before = std::mem::replace(&mut active.phase, Phase::Settling);
     let executor = active.executor;
     if phase_before != Phase::Ending {
         ends::free_slot(d, executor);
     }
-    d.finish(Submission { attempt_end, counted, reply_to, phase_before: Some(phase_before) });
+    d.finish(Submission { attempt_end, counted_run, reply_to, phase_before: Some(phase_before) });
     ResultDestination::Here
 }
 
 /// Restores the phase of a run whose end found no room in its lane. The executor reports the end again, or the run is given up again.
 pub(crate) fn on_end_refused(d: &mut Decision<'_>, run: RunId, attempt: i32, phase: Phase) {
-    let is_this = |active: &&mut ActiveRun| {
+    let is_same_attempt = |active: &&mut ActiveRun| {
         active.ready.run.attempt == attempt && matches!(active.phase, Phase::Ending | Phase::Settling)
     };
-    let Some(active) = d.state.runs.active_mut(run).filter(is_this) else { return };
+    let Some(active) = d.state.runs.active_mut(run).filter(is_same_attempt) else { return };
     active.phase = phase;
     if phase != Phase::Ending
         && let Some(online) = d.state.executors.get_mut(active.executor)
@@ -139,57 +141,68 @@ fn refuse_result(d: &mut Decision<'_>, reporter: &Reporter, result: &IncomingRes
 }
 
 /// Handles an end of an attempt that is durable now.
-pub(crate) fn on_settled(d: &mut Decision<'_>, settled: &SettledAttempt) {
+pub(crate) fn on_settled(d: &mut Decision<'_>, settled_attempt: &SettledAttempt) {
     // An end that this server decided under an earlier lease does not concern an attempt that an executor has under the current one.
-    let is_its_lease = |active: &ActiveRun| settled.owner.is_none_or(|owner| active.ready.token().epoch <= owner.epoch);
-    let is_this = |active: &ActiveRun| active.ready.run.attempt == settled.attempt && is_its_lease(active);
-    if d.state.runs.active(settled.run).is_some_and(is_this) {
+    let is_its_lease =
+        |active: &ActiveRun| settled_attempt.owner.is_none_or(|owner| active.ready.token().epoch <= owner.epoch);
+    let is_same_attempt =
+        |active: &ActiveRun| active.ready.run.attempt == settled_attempt.attempt && is_its_lease(active);
+    if d.state.runs.active(settled_attempt.run).is_some_and(is_same_attempt) {
         // If the result was judged by the run's row, the run still occupies a slot here.
-        ends::remove_from_executor(d, settled.run);
+        ends::remove_from_executor(d, settled_attempt.run);
     }
-    let is_newer = settled.owner.is_some_and(|owner| d.facts.in_memory.is_newer(settled.run, owner));
+    let is_newer = settled_attempt.owner.is_some_and(|owner| d.facts.in_memory.is_newer(settled_attempt.run, owner));
     // The run was settled by other means than the roll call, so the roll call must not find it any more.
-    if !is_newer && d.state.runs.in_roll_call(settled.run).is_some_and(|called| called.run.attempt <= settled.attempt) {
-        d.state.recovery.rollcall.remove(settled.run, &mut d.state.runs);
+    if !is_newer
+        && d.state
+            .runs
+            .in_roll_call(settled_attempt.run)
+            .is_some_and(|called| called.run.attempt <= settled_attempt.attempt)
+    {
+        d.state.recovery.rollcall.remove(settled_attempt.run, &mut d.state.runs);
     }
-    let is_superseded = settled.finished == EndOutcome::Superseded;
+    let is_superseded = settled_attempt.end_outcome == EndOutcome::Superseded;
     let is_past = if is_superseded {
         // If this is false, the attempt had been given up, and a later attempt may be on any node by now.
-        d.facts.in_memory.has_attempt_up_to(settled.run, settled.attempt)
+        d.facts.in_memory.has_attempt_up_to(settled_attempt.run, settled_attempt.attempt)
     } else {
         // If this is false, the run here was taken over since, or it is the next attempt, which has its own place.
-        !is_newer && !d.facts.in_memory.has_later(settled.run, settled.attempt)
+        !is_newer && !d.facts.in_memory.has_later(settled_attempt.run, settled_attempt.attempt)
     };
     if !is_past {
         // A limit counts the other attempt, and a deadline watches it, only once that attempt has an executor.
-        if d.state.runs.active(settled.run).is_none() && d.state.runs.in_roll_call(settled.run).is_none() {
-            d.state.deadlines.forget(settled.run);
-            turns::release_limit(d, settled.run);
+        if d.state.runs.active(settled_attempt.run).is_none()
+            && d.state.runs.in_roll_call(settled_attempt.run).is_none()
+        {
+            d.state.deadlines.forget(settled_attempt.run);
+            turns::release_limit(d, settled_attempt.run);
             flow::offer_freed_places(d);
         }
         return;
     }
-    d.forget([settled.run]);
-    d.state.deadlines.forget(settled.run);
-    let passed = match settled.finished {
-        EndOutcome::Stored(NextStep::Retry { .. }, _) => d.state.gates.make_reserved(settled.run, &mut d.state.runs),
+    d.forget([settled_attempt.run]);
+    d.state.deadlines.forget(settled_attempt.run);
+    let admitted_runs = match settled_attempt.end_outcome {
+        EndOutcome::Stored(NextStep::Retry { .. }, _) => {
+            d.state.gates.make_reserved(settled_attempt.run, &mut d.state.runs)
+        }
         EndOutcome::Superseded => {
             // Superseded: either this end is already stored and the acknowledgement was lost, or another node continued the run. Until
             // `CheckRows` shows which, the run keeps a reserved place at its gate: the periodic queries may take it up again together with
             // other runs that were open, and then it must not pass before its turn.
-            d.step(Step::CheckRows(vec![settled.run]));
-            d.state.gates.make_reserved(settled.run, &mut d.state.runs)
+            d.step(Step::CheckRows(vec![settled_attempt.run]));
+            d.state.gates.make_reserved(settled_attempt.run, &mut d.state.runs)
         }
-        _ => d.state.gates.leave(settled.run, &mut d.state.runs),
+        _ => d.state.gates.leave(settled_attempt.run, &mut d.state.runs),
     };
-    turns::release_limit(d, settled.run);
-    turns::queue_starts(d, passed);
+    turns::release_limit(d, settled_attempt.run);
+    turns::queue_starts(d, admitted_runs);
     flow::offer_freed_places(d);
 }
 
 /// Cancels runs: executors are asked to stop theirs, and waiting runs end.
 pub(crate) fn cancel_runs(d: &mut Decision<'_>, cancels: Vec<(RunId, String)>) {
-    let mut not_here: BTreeSet<RunId> = BTreeSet::new();
+    let mut stray_runs: BTreeSet<RunId> = BTreeSet::new();
     for (run, by) in cancels {
         if let Some(active) = d.state.runs.active(run) {
             let is_sent = !matches!(active.phase, Phase::Marking | Phase::Placed);
@@ -204,25 +217,25 @@ pub(crate) fn cancel_runs(d: &mut Decision<'_>, cancels: Vec<(RunId, String)>) {
         } else if let Some(ready) = turns::take_unstarted(d, run) {
             ends::end_unsent(d, &ready, Outcome::Cancelled, Some(cancelled_by(&by)));
         } else {
-            not_here.insert(run);
+            stray_runs.insert(run);
         }
     }
-    if !not_here.is_empty() {
-        d.step(Step::CancelStray(not_here.into_iter().collect()));
+    if !stray_runs.is_empty() {
+        d.step(Step::CancelStray(stray_runs.into_iter().collect()));
     }
 }
 
 /// Ends waiting runs whose jobs were paused or deleted, each run for the given reason. Runs that an executor has, or may have, continue. A
 /// scheduled run whose planned instant is still ahead is left alone: until then, an edit may mark its row as skipped, and a later edit may
 /// open it again.
-pub(crate) fn drop_queued(d: &mut Decision<'_>, drops: Vec<(RunId, Reason)>) {
-    let mut not_here = Vec::new();
-    for (run, reason) in drops {
+pub(crate) fn drop_queued(d: &mut Decision<'_>, requests: Vec<(RunId, Reason)>) {
+    let mut stray_runs = Vec::new();
+    for (run, reason) in requests {
         if let Some(active) = d.state.runs.active(run) {
             if mutant::on(Mutant::DropInHand) {
                 let ready = &active.ready;
-                let end = end_of_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), d.now, None);
-                ends::give_up(d, run, end);
+                let skip_end = end_of_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), d.now, None);
+                ends::give_up(d, run, skip_end);
             }
             continue;
         }
@@ -230,21 +243,21 @@ pub(crate) fn drop_queued(d: &mut Decision<'_>, drops: Vec<(RunId, Reason)>) {
         if d.state.runs.in_roll_call(run).is_some() || d.state.runs.ready(run).is_some_and(is_ahead) {
             continue;
         }
-        let waiting = turns::take_waiting(d, run);
-        match waiting.or_else(|| turns::take_unstarted(d, run)) {
+        let waiting_run = turns::take_waiting(d, run);
+        match waiting_run.or_else(|| turns::take_unstarted(d, run)) {
             Some(ready) => ends::end_unsent(d, &ready, Outcome::Skipped(reason), None),
-            None => not_here.push((run, reason)),
+            None => stray_runs.push((run, reason)),
         }
     }
-    if !not_here.is_empty() {
-        d.step(Step::DropStray(not_here));
+    if !stray_runs.is_empty() {
+        d.step(Step::DropStray(stray_runs));
     }
 }
 
 /// Handles the answer to [`Step::Cover`]: these runs were durably asked to make room.
-pub(crate) fn on_covered(d: &mut Decision<'_>, asked: &[RunId], cancels: Vec<(RunId, String)>) {
-    for run in asked {
-        d.state.pending.covering.remove(run);
+pub(crate) fn on_covered(d: &mut Decision<'_>, asked_runs: &[RunId], cancels: Vec<(RunId, String)>) {
+    for run in asked_runs {
+        d.state.pending_steps.covered_runs.remove(run);
     }
     cancel_runs(d, cancels);
 }

@@ -41,7 +41,7 @@ fn noted_as(effect: &Effect) -> Vec<String> {
 }
 
 fn started(at_ms: i64) -> Reply {
-    Reply::Started(Start { at: Some(Timestamp::from_millis(at_ms)), start_delay: Duration::ZERO })
+    Reply::Started(Start { started_at: Some(Timestamp::from_millis(at_ms)), start_delay: Duration::ZERO })
 }
 
 /// After a server has lost its lease and taken a new one, the row of a run shows more than the memory from the earlier lease.
@@ -139,7 +139,7 @@ fn a_hello_reports_which_runs_have_begun() {
     assert_eq!(noted(&mut world, 4.0), [1, 2, 3].map(|second| format!("{second} waits {unknown}")));
     world.around.now = Timestamp::from_secs(5);
     let report = Report {
-        held: [1, 2, 3].map(|second| (run(second), 1)).into(),
+        held_runs: [1, 2, 3].map(|second| (run(second), 1)).into(),
         starts: StartReports::of(&refs, world.around.now),
         ..Report::default()
     };

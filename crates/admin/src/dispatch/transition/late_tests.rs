@@ -188,7 +188,7 @@ fn a_run_that_is_being_handed_over_is_not_started() {
     world.around.departing.begin_handover([(run(1), Timestamp::from_secs(1))]);
     world.arrive([plain(1), plain(2)]);
     assert_eq!(world.at(2.0), ["sent to 1: 2"]);
-    assert_eq!(world.around.in_memory.missing([run(1), run(2)]), [run(1)]);
+    assert_eq!(world.around.in_memory.missing_runs([run(1), run(2)]), [run(1)]);
 }
 
 /// The runs of a stopped app that executors have are asked to end; runs of other apps, and runs whose ends are being stored, are not.
@@ -421,7 +421,7 @@ fn an_outdated_hello_loses_no_run() {
     assert_eq!(world.join_with_hello(1, (2, 2), Report::default()), ["end of stream 2"]);
     world.on(Event::StreamEnded(ExecutorId::new(1), 1, Responder::new(|()| {})));
     assert_eq!(world.join_with_hello(1, (3, 1), Report::default()), ["end of stream 3"]);
-    let report = Report { held: [(run(1), 1)].into(), ..Report::default() };
+    let report = Report { held_runs: [(run(1), 1)].into(), ..Report::default() };
     assert_eq!(world.join_with_hello(1, (4, 4), report), NOTHING);
     assert_eq!(world.result(1, 1, 1), ["end of 1/1: Succeeded"]);
 }
@@ -433,7 +433,7 @@ fn an_executor_without_a_stream_is_not_online_because_of_an_outdated_hello() {
     world.join_with_hello(1, (1, 3), Report::default());
     let is_shown_offline = |world: &mut World, number: u64| {
         let (session, online, _stream) = executor(1, number);
-        let session = SessionHandle { hello: 2, ..session };
+        let session = SessionHandle { hello_number: 2, ..session };
         let effects = world.on(Event::Joined(session, online, Report::default()));
         effects.iter().any(|effect| matches!(effect, Effect::ShowOffline(id) if *id == ExecutorId::new(1)))
     };

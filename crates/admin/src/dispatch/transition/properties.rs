@@ -41,7 +41,7 @@ enum Happening {
     NextLease,
 }
 
-fn happening() -> impl Strategy<Value = Happening> {
+fn arbitrary_happening() -> impl Strategy<Value = Happening> {
     use Happening::*;
     let executor = 1..=2_i64;
     prop_oneof![
@@ -58,7 +58,6 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
-/// The row of a run in the store.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     attempt: i32,
@@ -148,7 +147,8 @@ impl Model {
             Happening::Join(executor) => {
                 self.next_session += 1;
                 let held = self.held[&executor].iter().copied().collect();
-                let effects = self.world.join_all(executor, self.next_session, Report { held, ..Report::default() });
+                let effects =
+                    self.world.join_all(executor, self.next_session, Report { held_runs: held, ..Report::default() });
                 self.connected.insert(executor, self.next_session);
                 self.perform(effects, true);
             }
@@ -213,7 +213,7 @@ impl Model {
             row.has_ended = true;
             verdict()
         };
-        let settled = SettledAttempt { run: end.run, attempt: end.attempt, owner: end.owner, finished };
+        let settled = SettledAttempt { run: end.run, attempt: end.attempt, owner: end.owner, end_outcome: finished };
         self.on(Event::Settled(vec![settled]));
     }
 
@@ -287,7 +287,7 @@ impl Model {
         let called: Vec<ReadyRun> = called.collect();
         let known = self.world.around.in_memory.admit(called.iter().map(|ready| ready.run.clone()).collect());
         assert_eq!(known.len(), called.len(), "they stood under the lease before");
-        let called = called.into_iter().map(|ready| RollCallRun { ready, from: None }).collect();
+        let called = called.into_iter().map(|ready| RollCallRun { ready, sent_under: None }).collect();
         self.on(Event::RollCall(called, Vec::new(), Vec::new()));
         self.on(Event::AllAdopted(token));
     }
@@ -301,7 +301,7 @@ impl Model {
             let in_hand = in_hand.map(|ready| ready.run.attempt);
             assert!(waits.is_none() || waits != in_hand, "{run} has two owners after {happening:?}");
             let is_ending = self.ends.iter().any(|end| end.attempt_end.run == *run);
-            let is_here = self.world.around.in_memory.missing([*run]).is_empty();
+            let is_here = self.world.around.in_memory.missing_runs([*run]).is_empty();
             let has_owner = waits.is_some() || in_hand.is_some() || is_ending;
             assert!(!is_here || has_owner, "{run} is lost after {happening:?}: {row:?}");
         }
@@ -339,7 +339,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_run_is_lost_owned_twice_or_stuck(happenings in prop::collection::vec(happening(), 1..80)) {
+    fn no_run_is_lost_owned_twice_or_stuck(happenings in prop::collection::vec(arbitrary_happening(), 1..80)) {
         let mut model = Model::new();
         for happening in happenings {
             model.happens(happening);

@@ -216,7 +216,7 @@ fn a_run_whose_next_attempt_waits_in_the_store_is_forgotten() {
         world.arrive([plain(1)]);
         world.at(1.0);
         world.on(Event::RowsChecked(vec![run(1)], vec![row]));
-        assert_eq!(world.around.in_memory.missing([run(1)]).is_empty(), is_here);
+        assert_eq!(world.around.in_memory.missing_runs([run(1)]).is_empty(), is_here);
     }
 }
 
@@ -255,7 +255,7 @@ fn a_row_that_has_gone_on_forgets_no_later_attempt() {
     world.around.in_memory.forget([run(1)]);
     world.arrive([second]);
     assert_eq!(world.described(Event::RowsChecked(vec![run(1)], vec![row(1, RunStatus::Pending, 2, own)])), NOTHING);
-    assert!(world.state.runs.active(run(1)).is_none() && world.around.in_memory.missing([run(1)]).is_empty());
+    assert!(world.state.runs.active(run(1)).is_none() && world.around.in_memory.missing_runs([run(1)]).is_empty());
     assert_eq!(world.at(2.0), ["sent to 1: 1"]);
     let active = world.state.runs.active(run(1)).map(|active| active.ready.run.attempt);
     assert_eq!(active, Some(2));
@@ -311,10 +311,10 @@ fn the_end_of_an_attempt_ends_that_attempt_and_those_before() {
     world.around.in_memory.admit(vec![call.ready.run.clone()]);
     world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
     for owner in [before, world.around.token] {
-        let settled = SettledAttempt { run: run(1), attempt: 1, owner: Some(owner), finished: verdict() };
+        let settled = SettledAttempt { run: run(1), attempt: 1, owner: Some(owner), end_outcome: verdict() };
         world.on(Event::Settled(vec![settled]));
         assert_eq!(world.state.runs.in_roll_call(run(1)).is_some(), owner == before);
-        assert_eq!(world.around.in_memory.missing([run(1)]).is_empty(), owner == before);
+        assert_eq!(world.around.in_memory.missing_runs([run(1)]).is_empty(), owner == before);
     }
 }
 
@@ -327,7 +327,7 @@ fn the_end_of_an_attempt_does_not_forget_the_next() {
     world.arrive([second]);
     assert_eq!(world.at(1.0), NOTHING);
     assert_eq!(world.settled(1, 1, verdict()), NOTHING);
-    assert!(world.around.in_memory.missing([run(1)]).is_empty());
+    assert!(world.around.in_memory.missing_runs([run(1)]).is_empty());
     world.join(1, 1, Report::default());
     assert_eq!(world.flush(), ["sent to 1: 1"]);
 }
@@ -398,7 +398,7 @@ fn the_answer_of_an_executor_is_passed_on_to_the_server_that_asks() {
     };
     let passed_on = |world: &mut World, held: &[(i64, i32)], finished: &[(RunId, i32)]| {
         let finished: HashSet<(RunId, i32)> = finished.iter().copied().collect();
-        let effects = world.on(Event::FenceAnswered(ONE, 1, FenceAnswer { finished, ..answer(held) }));
+        let effects = world.on(Event::FenceAnswered(ONE, 1, FenceAnswer { finished_runs: finished, ..answer(held) }));
         let answers = effects.into_iter().filter_map(|effect| match effect {
             Effect::Store(Step::AnswerFences(answers)) => Some(answers),
             _ => None,
@@ -487,14 +487,14 @@ fn a_broadcast_starts_the_shards_that_are_its_own() {
     let [own, begun, moved, other] = [0, 1, 2, 3].map(shard);
     let begun = Run { status: RunStatus::Running, ..begun };
     let moved = Run { node: NodeId::new(9), ..moved };
-    let asked = vec![own.clone(), begun.clone(), moved.clone()];
+    let requested_shards = vec![own.clone(), begun.clone(), moved.clone()];
     let mut world = with_executors(1);
     world.arrive([root.clone()]);
     assert_eq!(world.at(1.0), ["expand 1 to 1"]);
-    world.around.in_memory.admit(asked.clone());
-    let open = Some(vec![own.clone(), begun.clone(), moved.clone(), other]);
-    assert_eq!(world.described(Event::Expanded(Box::new(root.run.clone()), Shards { asked, open })), NOTHING);
+    world.around.in_memory.admit(requested_shards.clone());
+    let shards = Shards { requested_shards, open_shards: Some(vec![own.clone(), begun.clone(), moved.clone(), other]) };
+    assert_eq!(world.described(Event::Expanded(Box::new(root.run.clone()), shards)), NOTHING);
     assert_eq!(world.at(1.1), ["sent to 1: 11"]);
     let gone = [begun.id, moved.id, root.run.id];
-    assert_eq!(world.around.in_memory.missing([own.id].into_iter().chain(gone)), gone);
+    assert_eq!(world.around.in_memory.missing_runs([own.id].into_iter().chain(gone)), gone);
 }

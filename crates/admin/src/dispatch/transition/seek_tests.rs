@@ -135,7 +135,11 @@ fn a_run_whose_turn_comes_is_not_sent_while_its_job_moves() {
     let mut called = of_job(1, 1, &on_each);
     (called.run.status, called.run.executor_id) = (RunStatus::Running, Some(ExecutorId::new(1)));
     world.around.in_memory.admit(vec![called.run.clone()]);
-    world.on(Event::RollCall(vec![RollCallRun { ready: called, from: Some(DEAD) }], vec![session_of(1)], vec![DEAD]));
+    world.on(Event::RollCall(
+        vec![RollCallRun { ready: called, sent_under: Some(DEAD) }],
+        vec![session_of(1)],
+        vec![DEAD],
+    ));
     world.join(1, 1, Report::default());
     let mut stranded = of_job(1, 3, &on_each);
     stranded.run.only_executor = Some("e9".to_owned());
@@ -162,7 +166,7 @@ fn handed_over_runs_are_forgotten() {
         let event = if is_certain { Event::HandedOver(vec![run(1)]) } else { Event::MaybeHandedOver(vec![run(1)]) };
         let expected = if is_certain { NOTHING.to_vec() } else { vec!["look at 1"] };
         assert_eq!(world.described(event), expected);
-        assert_eq!(world.around.in_memory.missing([run(1), run(2)]), [run(1)]);
+        assert_eq!(world.around.in_memory.missing_runs([run(1), run(2)]), [run(1)]);
         world.join(1, 1, Report::default());
         assert_eq!(world.flush(), if is_certain { vec!["sent to 1: 2"] } else { Vec::new() });
     }
@@ -186,7 +190,7 @@ fn handed_over_runs_that_are_held_back_do_not_start() {
         world.around.departing.forget(Timestamp::from_secs(8));
         world.on(Event::AllAdopted(world.around.token));
         assert_eq!(world.at(8.0), NOTHING, "another server may have it: {is_certain} {was_read}");
-        assert_eq!(world.around.in_memory.missing([run(1)]), [run(1)]);
+        assert_eq!(world.around.in_memory.missing_runs([run(1)]), [run(1)]);
     }
 }
 

@@ -168,7 +168,7 @@ fn a_server_that_leaves_releases_runs_that_it_gets_back() {
     let refused = vec![(first, 1, Reply::Refused(RefusedWhy::Full, None))];
     let looked = format!("look at {}", first.get() / 1_000);
     assert_eq!(world.described(Event::Replies(ExecutorId::new(1), refused)), [looked]);
-    assert_eq!(world.around.in_memory.missing([first]), [first]);
+    assert_eq!(world.around.in_memory.missing_runs([first]), [first]);
 }
 
 /// How many runs executors have and how many wait, and where.
@@ -282,7 +282,7 @@ fn a_run_that_must_wait_for_its_turn_is_not_marked_ahead() {
     assert_eq!(world.state.gates.queued_count(), 0);
     assert_eq!(world.at(3.0), NOTHING);
     assert_eq!(world.state.gates.queued_count(), 1);
-    let queued = world.state.gates.some_queued(|_| true, 9, &world.state.runs);
+    let queued = world.state.gates.first_queued_runs(|_| true, 9, &world.state.runs);
     assert_eq!(queued.iter().map(|(ready, _)| ready.run.id).collect::<Vec<_>>(), [run(3)]);
     world.join(2, 2, Report::default());
     assert_eq!(world.flush(), NOTHING, "no executor helps it");
@@ -313,7 +313,7 @@ fn a_run_whose_loss_found_no_room_is_given_up_again_unless_its_executor_has_it()
         assert_eq!(world.at(1.0), ["sent to 1: 1"]);
         world.join(1, 2, Report::default());
         let held = is_held.then_some((run(1), 1)).into_iter().collect();
-        world.join(1, 3, Report { held, ..Report::default() });
+        world.join(1, 3, Report { held_runs: held, ..Report::default() });
         world.on(Event::EndRefused(run(1), 1, Phase::Sent));
         set(&mut world, 2.0);
         let expected = if is_held { Vec::new() } else { vec!["end of 1/1: Lost(NotReceived)"] };
@@ -390,7 +390,7 @@ fn a_dropped_roll_call_forgets_only_runs_that_no_executor_has() {
     let lease = LeaseToken { epoch: 2, ..world.around.token };
     world.around.token.epoch = 3;
     world.on(Event::RollCallDropped(lease, vec![run(1), run(2)]));
-    assert_eq!(world.around.in_memory.missing([run(1), run(2)]), [run(2)]);
+    assert_eq!(world.around.in_memory.missing_runs([run(1), run(2)]), [run(2)]);
 }
 
 /// Another server has taken over a run that this one had sent under an earlier lease. The present lease holds nevertheless.

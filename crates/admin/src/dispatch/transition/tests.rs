@@ -15,7 +15,9 @@ use serde_json::json;
 use super::world::{World, again, verdict};
 use super::*;
 use crate::dispatch::active::Phase;
-use crate::dispatch::event::{FenceAnswer, Reply, Report, Responder, RollCallRun, SettledAttempt, Shards};
+use crate::dispatch::event::{
+    FenceAnswer, Reply, Report, Responder, RollCallRun, SessionHandle, SettledAttempt, Shards,
+};
 use crate::dispatch::starts::StartReports;
 use crate::dispatch::tests_support::{definition, ready};
 use crate::dispatch::{ReadyRun, end_of_unsent};
@@ -85,7 +87,7 @@ fn nothing_is_sent_without_the_lease() {
     world.around.token.epoch = 2;
     world.on(Event::AllAdopted(world.around.token));
     assert_eq!(world.at(5.0), NOTHING, "the next lease finds it in the store");
-    assert!(!world.around.in_memory.missing([run(4)]).is_empty());
+    assert!(!world.around.in_memory.missing_runs([run(4)]).is_empty());
     assert_eq!(world.result(1, 1, 1), ["end of 1/1: Succeeded"], "who has it may report it");
 }
 
@@ -127,12 +129,12 @@ pub(super) fn session_of(executor: i64) -> Session {
 pub(super) fn roll_call_run(second: i64) -> RollCallRun {
     let mut ready = serial(second);
     ready.run.status = RunStatus::Running;
-    RollCallRun { ready, from: Some(DEAD) }
+    RollCallRun { ready, sent_under: Some(DEAD) }
 }
 
 pub(super) fn answer(held: &[(i64, i32)]) -> FenceAnswer {
     let held = held.iter().map(|(second, attempt)| (run(*second), *attempt)).collect();
-    FenceAnswer { lease: DEAD, held, finished: HashSet::new(), starts: StartReports::default() }
+    FenceAnswer { lease: DEAD, held_runs: held, finished_runs: HashSet::new(), starts: StartReports::default() }
 }
 
 /// A dead node may have sent a run to either of two executors. An executor that has not reported yet may have the run.
@@ -272,7 +274,7 @@ fn a_restart_settles_its_journal_before_the_rest_is_lost() {
     world.arrive([plain(1), plain(2)]);
     assert_eq!(world.at(2.0), ["sent to 1: 1 2"]);
     let report = Report {
-        finished: [(run(1), 1)].into(),
+        finished_runs: [(run(1), 1)].into(),
         predecessor: Some(ExecutorId::new(1)),
         lineage: [ExecutorId::new(1)].into(),
         ..Report::default()
@@ -281,7 +283,13 @@ fn a_restart_settles_its_journal_before_the_rest_is_lost() {
     // Executor 2 died before a server had answered it, so the next process names the same predecessor and has the same journal.
     world.join(3, 3, report);
     assert_eq!(world.result(3, 1, 1), ["unexpected 1"], "its row names the predecessor of both");
-    assert_eq!(world.result(2, 1, 1), ["end of 1/1: Succeeded"]);
+    // A later look at the store's rows finds that both are successors of executor 1.
+    let (executor_3, lineage) = (world.sessions[&ExecutorId::new(3)].clone(), [1, 2].map(ExecutorId::new));
+    let other_stream = SessionHandle { number: 2, ..executor_3.clone() };
+    world.on(Event::LineageGrew(other_stream, lineage.into()));
+    assert_eq!(world.result(3, 1, 1), ["unexpected 1"], "the lineage was that of another stream");
+    world.on(Event::LineageGrew(executor_3, lineage.into()));
+    assert_eq!(world.result(3, 1, 1), ["end of 1/1: Succeeded"]);
     // The same process connects again and does not report the run: its trigger was lost in the network.
     let mut world = with_executors(1);
     world.arrive([plain(1)]);
@@ -317,7 +325,9 @@ fn the_expansion_of_a_broadcast_is_decided_once() {
     world.arrive([root.clone(), broadcast(2)]);
     assert_eq!(world.at(1.0), ["expand 1 to 2"]);
     world.around.in_memory.admit(shards.clone());
-    let answer = |open| Event::Expanded(Box::new(root.run.clone()), Shards { asked: shards.clone(), open });
+    let answer = |open| {
+        Event::Expanded(Box::new(root.run.clone()), Shards { requested_shards: shards.clone(), open_shards: open })
+    };
     world.join(3, 3, Report::default());
     assert_eq!(world.described(answer(None)), NOTHING, "the database did not answer");
     assert_eq!(world.described(Event::Round(Vec::new())), ["expand 1 again to 2"]);
@@ -347,7 +357,7 @@ fn a_broadcast_keeps_its_place_while_its_shards_are_stored() {
         next.run.node_epoch = next_epoch;
         world.arrive([next]);
         assert_eq!(world.at(2.0), NOTHING);
-        let answer = Shards { asked: shards.clone(), open: Some(shards.clone()) };
+        let answer = Shards { requested_shards: shards.clone(), open_shards: Some(shards.clone()) };
         let done = world.described(Event::Expanded(Box::new(root.run.clone()), answer));
         // Under a later lease the shards no longer belong to this node.
         assert_eq!(done, if next_epoch == 1 { Vec::new() } else { vec!["expand 2 to 1"] });
@@ -449,7 +459,7 @@ fn an_end_under_the_previous_lease_does_not_concern_the_current_one() {
     world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
     world.on(Event::FenceAnswered(ExecutorId::new(1), 2, answer(&[(1, 1)])));
     assert!(world.state.runs.active(run(1)).is_some(), "the executor has it");
-    let refused = SettledAttempt { run: run(1), attempt: 1, owner: Some(before), finished: EndOutcome::NotOwner };
+    let refused = SettledAttempt { run: run(1), attempt: 1, owner: Some(before), end_outcome: EndOutcome::NotOwner };
     assert_eq!(world.described(Event::Settled(vec![refused])), NOTHING);
     assert!(world.state.runs.active(run(1)).is_some(), "it still has it");
     assert_eq!(world.result(1, 1, 1), ["end of 1/1: Succeeded"]);

@@ -176,9 +176,9 @@ fn a_run_in_a_roll_call_has_its_place_at_the_executor_that_has_it() {
     let mut called = ready(1, &job);
     called.run.status = RunStatus::Running;
     world.around.in_memory.admit(vec![called.run.clone()]);
-    world.join(1, 1, Report { held: HashSet::from([(run(1), 1)]), ..Report::default() });
+    world.join(1, 1, Report { held_runs: HashSet::from([(run(1), 1)]), ..Report::default() });
     world.join(2, 2, Report::default());
-    let called = vec![RollCallRun { ready: called, from: Some(DEAD) }];
+    let called = vec![RollCallRun { ready: called, sent_under: Some(DEAD) }];
     world.on(Event::RollCall(called, vec![session_of(1), session_of(2)], vec![DEAD]));
     let named = |second: i64, name: &str| {
         let mut ready = ready(second, &job);
@@ -250,7 +250,7 @@ fn a_run_of_an_edited_job_waits_for_runs_that_an_executor_may_have() {
         let mut before = plain(1);
         (before.run.status, before.run.executor_id) = (RunStatus::Running, Some(ExecutorId::new(1)));
         world.around.in_memory.admit(vec![before.run.clone()]);
-        let called = vec![RollCallRun { ready: before, from: Some(DEAD) }];
+        let called = vec![RollCallRun { ready: before, sent_under: Some(DEAD) }];
         world.on(Event::RollCall(called, vec![session_of(1)], vec![DEAD]));
         let mut next = ready(3, &serial);
         next.run.job_version = 2;
@@ -308,9 +308,9 @@ fn no_run_begins_at_an_executor_that_may_have_an_earlier_one() {
         let mut called = ready(1, &job);
         (called.run.status, called.run.executor_id) = (RunStatus::Running, is_named.then_some(ExecutorId::new(1)));
         world.around.in_memory.admit(vec![called.run.clone()]);
-        let called = vec![RollCallRun { ready: called, from: Some(DEAD) }];
+        let called = vec![RollCallRun { ready: called, sent_under: Some(DEAD) }];
         let held = if is_named { HashSet::new() } else { HashSet::from([(run(1), 1)]) };
-        let mut report = Some(Report { held, ..Report::default() });
+        let mut report = Some(Report { held_runs: held, ..Report::default() });
         if let Some(report) = report.take_if(|_| joins_first) {
             world.join(1, 1, report);
         }

@@ -145,7 +145,7 @@ impl World {
     /// An executor opens the stream with this number; its hello is the one with the number `hello`.
     pub(super) fn join_with_hello(&mut self, id: i64, (number, hello): (u64, u64), report: Report) -> Vec<String> {
         let (session, online, stream) = executor(id, number);
-        let session = SessionHandle { hello, ..session };
+        let session = SessionHandle { hello_number: hello, ..session };
         self.sessions.insert(session.executor, session.clone());
         self.streams.push(stream);
         self.described(Event::Joined(session, online, report))
@@ -236,7 +236,7 @@ impl World {
             finished_at: self.around.now,
             received_at: self.around.now,
             silent_ms: None,
-            unfinished: false,
+            is_unfinished: false,
             memory: None,
         };
         let session = self.sessions[&ExecutorId::new(executor)].clone();
@@ -249,7 +249,7 @@ impl World {
             run: RunId::new(run * 1_000),
             attempt,
             owner: None,
-            finished,
+            end_outcome: finished,
         }]))
     }
 }
@@ -263,7 +263,7 @@ pub(super) fn again() -> EndOutcome {
     EndOutcome::Stored(after, None)
 }
 
-/// Runs by the seconds at which they are due.
+/// The runs, each written as the second at which it is due.
 fn ids(runs: &[RunId]) -> String {
     let seconds: Vec<String> = runs.iter().map(|run| (run.get() / 1_000).to_string()).collect();
     seconds.join(" ")

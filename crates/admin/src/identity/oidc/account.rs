@@ -70,10 +70,10 @@ pub(super) async fn resolve(
     }
     if !config.group_roles.is_empty() {
         // The groups decide all roles of the account.
-        let wanted = roles::grants(store, &config.group_roles, &identity.groups).await?;
-        if update.account.grants != wanted {
-            let before = std::mem::replace(&mut update.account.grants, wanted);
-            update.grants_before = (!update.is_new).then_some(before);
+        let granted_roles = roles::grants(store, &config.group_roles, &identity.groups).await?;
+        if update.account.grants != granted_roles {
+            let grants_before = std::mem::replace(&mut update.account.grants, granted_roles);
+            update.grants_before = (!update.is_new).then_some(grants_before);
         }
     }
     Ok(update)
@@ -109,28 +109,28 @@ impl AccountUpdate {
     pub async fn save(self, store: &dyn Store) -> Result<StoredUpdate, OidcError> {
         let mut is_changed = self.changes_account();
         let Self { account, is_new, links_to_provider, grants_before } = self;
-        let gone = || Refusal::NoAccount(account.name.clone());
+        let no_account = || Refusal::NoAccount(account.name.clone());
         if is_new && !store.create_account(&account).await? {
             // Another tab, another server or an administrator created the account first; the administrator may have set a password. The next
             // sign-in checks the roles again.
-            let found = store.account_by_name(&account.name).await?.ok_or_else(gone)?;
-            if found.password.is_some() && found.provider_linked_at.is_none() {
-                return Err(Refusal::NotLinked(found.name).into());
+            let stored_account = store.account_by_name(&account.name).await?.ok_or_else(no_account)?;
+            if stored_account.password.is_some() && stored_account.provider_linked_at.is_none() {
+                return Err(Refusal::NotLinked(stored_account.name).into());
             }
-            return Ok(StoredUpdate { account: found.id, is_changed: false });
+            return Ok(StoredUpdate { account: stored_account.id, is_changed: false });
         }
         if let Some(linked_at) = account.provider_linked_at.filter(|_| links_to_provider) {
             let change =
                 AccountChange { provider_link: Some(ProviderLink::Since(linked_at)), ..AccountChange::default() };
             if store.change_account(account.id, &change).await? == AccountChanged::NotFound {
-                return Err(gone().into());
+                return Err(no_account().into());
             }
         }
         if grants_before.is_some() {
             let change = AccountChange { grants: Some(account.grants.clone()), ..AccountChange::default() };
             match store.change_account(account.id, &change).await? {
                 AccountChanged::Done => {}
-                AccountChanged::NotFound => return Err(gone().into()),
+                AccountChanged::NotFound => return Err(no_account().into()),
                 AccountChanged::LastAdmin => {
                     is_changed = false;
                     let name = &account.name;

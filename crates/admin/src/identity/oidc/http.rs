@@ -22,21 +22,22 @@ const LEN_MAX: usize = 256 * 1024;
 pub(super) struct HttpError(String);
 
 pub(super) fn build() -> Result<Outgoing, String> {
-    let allowed = AllowedAddresses::parse(["0.0.0.0/0", "::/0"])?;
+    let allowed_addresses = AllowedAddresses::parse(["0.0.0.0/0", "::/0"])?;
     let user_agent = concat!("rondel/", env!("CARGO_PKG_VERSION"));
-    Outgoing::new(Options { allowed, redirect_count_max: 0, user_agent }).map_err(|error| chain(&error))
+    Outgoing::new(Options { allowed: allowed_addresses, redirect_count_max: 0, user_agent })
+        .map_err(|error| chain(&error))
 }
 
 pub(super) async fn call(client: Outgoing, request: HttpRequest) -> Result<HttpResponse, HttpError> {
     let (parts, body) = request.into_parts();
     let place = parts.uri.to_string();
-    let failed = |error: RequestError| HttpError(format!("{place}: {}", chain(&error.without_url())));
+    let http_error = |error: RequestError| HttpError(format!("{place}: {}", chain(&error.without_url())));
     let url = Url::parse(&place).map_err(|error| HttpError(format!("{place}: {error}")))?;
     let request = client.request(parts.method, url).map_err(|refused| HttpError(format!("{place}: {refused}")))?;
     let request = request.headers(parts.headers).body(body).timeout(TIMEOUT);
-    let mut response = request.send().await.map_err(failed)?;
+    let mut response = request.send().await.map_err(http_error)?;
     let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(failed)? {
+    while let Some(chunk) = response.chunk().await.map_err(http_error)? {
         if body.len() + chunk.len() > LEN_MAX {
             return Err(HttpError(format!("{place}: the answer has more than {LEN_MAX} bytes")));
         }

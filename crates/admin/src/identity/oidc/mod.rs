@@ -157,7 +157,6 @@ impl Oidc {
         Self { config, provider: Provider::default(), key: OnceCell::new() }
     }
 
-    /// The configuration.
     #[must_use]
     pub const fn config(&self) -> &OidcConfig {
         &self.config
@@ -165,31 +164,36 @@ impl Oidc {
 
     /// The key that the servers of this database share; read once per process.
     async fn key(&self, store: &dyn Store, now: Timestamp) -> Result<&Key, StoreError> {
-        let read = async || {
-            let fresh = Token::generate();
-            store.server_key(KEY_NAME, fresh.reveal(), now).await.map(Key::new)
+        let read_key = async || {
+            let new_key = Token::generate();
+            store.server_key(KEY_NAME, new_key.reveal(), now).await.map(Key::new)
         };
-        self.key.get_or_try_init(read).await
+        self.key.get_or_try_init(read_key).await
     }
 
-    /// Begins a sign-in, after which the browser continues at `next`.
+    /// Begins a sign-in, after which the browser continues at `next_path`.
     ///
     /// # Errors
     /// The provider cannot be asked, or the store fails.
-    pub async fn begin(&self, store: &dyn Store, next: &str, now: Timestamp) -> Result<ProviderRedirect, OidcError> {
-        let pending = PendingSignIn::begin(self.key(store, now).await?, next, now);
+    pub async fn begin(
+        &self,
+        store: &dyn Store,
+        next_path: &str,
+        now: Timestamp,
+    ) -> Result<ProviderRedirect, OidcError> {
+        let pending = PendingSignIn::begin(self.key(store, now).await?, next_path, now);
         let url = self.provider.sign_in_url(&self.config, &pending).await?;
         Ok(ProviderRedirect { url, cookie: pending.cookie().to_owned() })
     }
 
-    /// Finishes a sign-in: returns the user according to the provider, and where the browser continues. `from` is the browser's address.
+    /// Finishes a sign-in: returns the user according to the provider, and where the browser continues. `address` is the browser's address.
     ///
     /// # Errors
     /// The provider cannot be asked, or the sign-in is refused.
     pub async fn finish(
         &self,
         store: &dyn Store,
-        (cookie, from): (Option<&str>, Option<IpAddr>),
+        (cookie, address): (Option<&str>, Option<IpAddr>),
         answer: &Callback,
         now: Timestamp,
     ) -> Result<(Identity, String), OidcError> {
@@ -206,7 +210,7 @@ impl Oidc {
             return Err(Refusal::Provider(error.chars().take(60).collect()).into());
         }
         let code = answer.code.as_deref().ok_or(Refusal::NotBegun)?;
-        let identity = self.provider.identity(&self.config, (&pending, from), code, now).await?;
+        let identity = self.provider.identity(&self.config, (&pending, address), code, now).await?;
         // The provider may accept a code twice, but a sign-in finishes only once.
         if !sign_in::use_once(store, &pending.state(), PENDING_SIGN_IN_LIFETIME * 2, now).await? {
             return Err(Refusal::Replayed(identity.email).into());

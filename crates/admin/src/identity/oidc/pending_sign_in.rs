@@ -14,7 +14,7 @@ use crate::identity::tokens::{Token, hex};
 
 /// Time limit for the user at the provider.
 pub const LIFETIME: Duration = Duration::from_secs(10 * 60);
-/// Maximum difference between the clocks of two nodes: one may begin a sign-in that another finishes.
+/// Maximum difference between the clocks of two nodes: one node may begin a sign-in that another one finishes.
 const SKEW: Duration = Duration::from_secs(60);
 /// Maximum length of a cookie; longer ones are refused.
 const COOKIE_LEN_MAX: usize = 1_024;
@@ -38,8 +38,8 @@ impl Key {
 
     /// Whether `seal` is the seal of `body`. Digests are compared, so that the duration does not reveal how much of the seal is right.
     fn has_sealed(&self, body: &str, seal: &str) -> bool {
-        let made = self.seal(body);
-        !made.is_empty() && Sha256::digest(made) == Sha256::digest(seal)
+        let expected_seal = self.seal(body);
+        !expected_seal.is_empty() && Sha256::digest(expected_seal) == Sha256::digest(seal)
     }
 }
 
@@ -56,10 +56,10 @@ pub(super) struct PendingSignIn {
 }
 
 impl PendingSignIn {
-    pub(super) fn begin(key: &Key, next: &str, now: Timestamp) -> Self {
-        let encoded = BASE64_URL_SAFE_NO_PAD.encode(next);
+    pub(super) fn begin(key: &Key, next_path: &str, now: Timestamp) -> Self {
+        let encoded = BASE64_URL_SAFE_NO_PAD.encode(next_path);
         let body = format!("{}.{}.{encoded}", Token::generate().reveal(), now.second());
-        Self { cookie: format!("{body}.{}", key.seal(&body)), next: next.to_owned() }
+        Self { cookie: format!("{body}.{}", key.seal(&body)), next: next_path.to_owned() }
     }
 
     /// Reads the sign-in from a cookie; `None` unless a server with this key created it and it is not too old.
@@ -72,13 +72,13 @@ impl PendingSignIn {
             return None;
         }
         let mut parts = body.split('.');
-        let (_, second, next) = (parts.next()?, parts.next()?, parts.next()?);
+        let (_, second, next_path) = (parts.next()?, parts.next()?, parts.next()?);
         let begun_at = Timestamp::from_secs(second.parse().ok()?);
         if parts.next().is_some() || begun_at > now + SKEW || begun_at + LIFETIME <= now {
             return None;
         }
-        let next = String::from_utf8(BASE64_URL_SAFE_NO_PAD.decode(next).ok()?).ok()?;
-        Some(Self { cookie: cookie.to_owned(), next })
+        let next_path = String::from_utf8(BASE64_URL_SAFE_NO_PAD.decode(next_path).ok()?).ok()?;
+        Some(Self { cookie: cookie.to_owned(), next: next_path })
     }
 
     pub(super) fn cookie(&self) -> &str {
@@ -95,19 +95,19 @@ impl PendingSignIn {
     }
 
     pub(super) fn state(&self) -> String {
-        self.derived("state")
+        self.derived_value("state")
     }
 
     pub(super) fn nonce(&self) -> String {
-        self.derived("nonce")
+        self.derived_value("nonce")
     }
 
     pub(super) fn verifier(&self) -> String {
-        self.derived("verifier")
+        self.derived_value("verifier")
     }
 
-    fn derived(&self, what: &str) -> String {
-        hex(&Sha256::digest(format!("rondel oidc {what}\n{}", self.cookie)))
+    fn derived_value(&self, purpose: &str) -> String {
+        hex(&Sha256::digest(format!("rondel oidc {purpose}\n{}", self.cookie)))
     }
 }
 

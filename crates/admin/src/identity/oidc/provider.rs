@@ -62,7 +62,6 @@ const ALGORITHMS: [Alg; 9] = [
 pub struct Identity {
     /// The email address that the provider has verified, in lower case.
     pub email: String,
-    /// The display name.
     pub display_name: Option<String>,
     /// Their groups at the provider.
     pub groups: Vec<String>,
@@ -114,12 +113,12 @@ impl Provider {
     pub(super) async fn identity(
         &self,
         config: &OidcConfig,
-        (pending, from): (&PendingSignIn, Option<IpAddr>),
+        (pending, address): (&PendingSignIn, Option<IpAddr>),
         code: &str,
         now: Timestamp,
     ) -> Result<Identity, OidcError> {
         let (metadata, http) = self.metadata(config, METADATA_AGE_MAX).await?;
-        let Some(exchange) = self.exchanges.begin(from) else {
+        let Some(exchange) = self.exchanges.begin(address) else {
             return Err(OidcError::Unavailable("too many sign-ins at the same time".to_owned()));
         };
         let token = self.exchange(config, &metadata, http, (code, pending)).await?;
@@ -190,11 +189,11 @@ impl Provider {
             return Ok((Arc::clone(metadata), client));
         }
         let recent = cache.last_failure.as_ref().filter(|(_, at)| at.elapsed() < FAILED_PAUSE);
-        let asked = match recent {
+        let result = match recent {
             Some((error, _)) => Err(error.clone()),
             None => discover(config, client.clone()).await,
         };
-        match asked {
+        match result {
             Ok(metadata) => {
                 let metadata = Arc::new(metadata);
                 cache.last_failure = None;
@@ -232,9 +231,10 @@ fn redirect_url(config: &OidcConfig) -> Result<RedirectUrl, OidcError> {
 /// The secret is sent in the header, unless the provider accepts it only in the body.
 fn auth_type(metadata: &CoreProviderMetadata) -> AuthType {
     let methods = metadata.token_endpoint_auth_methods_supported();
-    let takes = |method| methods.is_some_and(|methods| methods.contains(&method));
-    let only_body = takes(CoreClientAuthMethod::ClientSecretPost) && !takes(CoreClientAuthMethod::ClientSecretBasic);
-    if only_body { AuthType::RequestBody } else { AuthType::BasicAuth }
+    let accepts = |method| methods.is_some_and(|methods| methods.contains(&method));
+    let is_only_body =
+        accepts(CoreClientAuthMethod::ClientSecretPost) && !accepts(CoreClientAuthMethod::ClientSecretBasic);
+    if is_only_body { AuthType::RequestBody } else { AuthType::BasicAuth }
 }
 
 /// Returns the claims of a token after all its checks have passed.
@@ -296,7 +296,7 @@ fn is_address(email: &str) -> bool {
 fn groups(claim: Option<&Value>) -> Vec<String> {
     match claim {
         Some(Value::Array(items)) => items.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
-        Some(Value::String(one)) => vec![one.clone()],
+        Some(Value::String(group)) => vec![group.clone()],
         _ => Vec::new(),
     }
 }
@@ -304,13 +304,13 @@ fn groups(claim: Option<&Value>) -> Vec<String> {
 /// Reads the secret from a file.
 pub(super) fn read_secret(file: &Path) -> Result<String, String> {
     let place = file.display();
-    let read = || {
+    let read_file = || {
         let mut text = String::new();
-        let mut opened = std::fs::File::open(file)?;
-        let meta = opened.metadata()?;
-        opened.read_to_string(&mut text).map(|_| (text, meta))
+        let mut secret_file = std::fs::File::open(file)?;
+        let meta = secret_file.metadata()?;
+        secret_file.read_to_string(&mut text).map(|_| (text, meta))
     };
-    let (text, meta) = read().map_err(|error: std::io::Error| format!("cannot read {place}: {error}"))?;
+    let (text, meta) = read_file().map_err(|error: std::io::Error| format!("cannot read {place}: {error}"))?;
     if let Some(fault) = exposure(meta.mode(), meta.uid()).filter(|_| meta.is_file()) {
         return Err(format!("{place} {fault}"));
     }

@@ -23,8 +23,8 @@ impl FromStr for RoleAt {
             Some((role, place)) => (role, Some(place)),
             None => (text, None),
         };
-        let known: Role = role.parse()?;
-        if known == Role::Executor {
+        let checked_role: Role = role.parse()?;
+        if checked_role == Role::Executor {
             return Err("executor is a role for tokens, not for users".to_owned());
         }
         let (namespace, app) = match place.map(|place| place.split_once('/').unwrap_or((place, ""))) {
@@ -34,7 +34,7 @@ impl FromStr for RoleAt {
         for name in namespace.iter().chain(&app) {
             name::check(name)?;
         }
-        Ok(Self { role: known, namespace: namespace.map(str::to_owned), app: app.map(str::to_owned) })
+        Ok(Self { role: checked_role, namespace: namespace.map(str::to_owned), app: app.map(str::to_owned) })
     }
 }
 
@@ -80,15 +80,15 @@ impl fmt::Display for GroupRole {
 /// The roles that these groups give. A place that does not exist gives no role, and is logged.
 pub(super) async fn grants(
     store: &dyn Store,
-    given: &[GroupRole],
+    group_roles: &[GroupRole],
     groups: &[String],
 ) -> Result<Vec<Grant>, StoreError> {
     let mut grants = Vec::new();
-    for one in given.iter().filter(|one| groups.contains(&one.group)) {
-        match grant(store, &one.role).await? {
+    for group_role in group_roles.iter().filter(|group_role| groups.contains(&group_role.group)) {
+        match grant(store, &group_role.role).await? {
             Some(grant) => grants.push(grant),
             None => {
-                tracing::warn!(group = one.group, role = %one.role, "a group gives a role at a place that does not exist")
+                tracing::warn!(group = group_role.group, role = %group_role.role, "a group gives a role at a place that does not exist")
             }
         }
     }

@@ -23,14 +23,14 @@ const ADDRESS_BUCKETS_SPAN: i64 = 2_000_000;
 /// again.
 const ONE_TIME_BUCKETS: u64 = 1 << 20;
 
-/// The key of the hash.
+/// Maps names, addresses and accounts to the buckets in which their attempts are counted. Contains the key of the hash.
 pub(crate) struct Buckets(String);
 
 impl Buckets {
     /// Reads the key that all servers of the database share.
     pub(crate) async fn of(store: &dyn Store, now: Timestamp) -> Result<Self, StoreError> {
-        let fresh = Token::generate();
-        store.server_key(KEY_NAME, fresh.reveal(), now).await.map(Self)
+        let new_key = Token::generate();
+        store.server_key(KEY_NAME, new_key.reveal(), now).await.map(Self)
     }
 
     /// The bucket of a name that no account has.
@@ -39,22 +39,21 @@ impl Buckets {
     }
 
     /// The bucket of attempts from an address.
-    pub(super) fn of_address(&self, from: Option<IpAddr>) -> i64 {
-        -1_000_000 - self.bucket(&from.map(network).unwrap_or_default(), ADDRESS_BUCKETS)
+    pub(super) fn of_address(&self, address: Option<IpAddr>) -> i64 {
+        -1_000_000 - self.bucket(&address.map(network).unwrap_or_default(), ADDRESS_BUCKETS)
     }
 
     /// The bucket of an account at an address from which it has signed in.
-    pub(super) fn of_known_address(&self, account: AccountId, from: Option<IpAddr>) -> i64 {
-        let network = from.map(network).unwrap_or_default();
+    pub(super) fn of_known_address(&self, account: AccountId, address: Option<IpAddr>) -> i64 {
+        let network = address.map(network).unwrap_or_default();
         -2_000_000 - self.bucket(&format!("{account} {network}"), ADDRESS_BUCKETS)
     }
 
     /// The bucket of browsers that return from the provider, by address.
-    pub(super) fn of_arrival(&self, from: Option<IpAddr>) -> i64 {
-        self.of_address(from) - ADDRESS_BUCKETS_SPAN
+    pub(super) fn of_arrival(&self, address: Option<IpAddr>) -> i64 {
+        self.of_address(address) - ADDRESS_BUCKETS_SPAN
     }
 
-    /// The bucket of a one-time value.
     pub(super) fn of_one_time_value(&self, text: &str) -> i64 {
         -10_000_000 - self.bucket(text, ONE_TIME_BUCKETS)
     }

@@ -67,27 +67,30 @@ pub async fn by_password(
     store: &dyn Store,
     passwords: &Passwords,
     (name, password): (&str, &str),
-    from: Option<IpAddr>,
+    address: Option<IpAddr>,
     now: Timestamp,
 ) -> Result<SignIn, SignInError> {
     let account = store.account_by_name(name).await?;
     // This is also queried for an unknown name, so that the answer takes as long as for a known one.
     let id = account.as_ref().map_or(AccountId::new(0), |account| account.id);
-    let is_known_address = match from {
+    let is_known_address = match address {
         Some(address) => store.is_known_address(id, &network(address)).await?,
         None => false,
     };
     let buckets = Buckets::of(store, now).await?;
-    let by_account = account.as_ref().map_or_else(|| buckets.of_unknown_name(name), |account| account.id.get());
+    let account_bucket = account.as_ref().map_or_else(|| buckets.of_unknown_name(name), |account| account.id.get());
     // A user who has signed in from this address before has a separate counter. Guesses from other addresses, or by other clients behind
     // the same address, do not block this user.
     let counts = match account.as_ref().filter(|_| is_known_address) {
-        Some(account) => vec![(buckets.of_known_address(account.id, from), ACCOUNT_ATTEMPT_COUNT_MAX)],
-        None => vec![(buckets.of_address(from), ADDRESS_ATTEMPT_COUNT_MAX), (by_account, ACCOUNT_ATTEMPT_COUNT_MAX)],
+        Some(account) => vec![(buckets.of_known_address(account.id, address), ACCOUNT_ATTEMPT_COUNT_MAX)],
+        None => {
+            vec![(buckets.of_address(address), ADDRESS_ATTEMPT_COUNT_MAX), (account_bucket, ACCOUNT_ATTEMPT_COUNT_MAX)]
+        }
     };
     for (bucket, max) in &counts {
-        if let AttemptDecision::Blocked(until) = store.count_attempt(*bucket, *max, ATTEMPT_WINDOW, now).await? {
-            return Ok(SignIn::Blocked(until));
+        if let AttemptDecision::Blocked(blocked_until) = store.count_attempt(*bucket, *max, ATTEMPT_WINDOW, now).await?
+        {
+            return Ok(SignIn::Blocked(blocked_until));
         }
     }
     let stored_hash =
@@ -96,8 +99,8 @@ pub async fn by_password(
     match account.filter(|_| is_right) {
         Some(account) => {
             // Only the last counter is reset: that of the account, or of the account at this known address. The address's counter stays.
-            if let Some((own, _)) = counts.last() {
-                store.forget_attempts(*own).await?;
+            if let Some((own_bucket, _)) = counts.last() {
+                store.forget_attempts(*own_bucket).await?;
             }
             Ok(SignIn::Welcome(Box::new(account)))
         }
@@ -111,10 +114,10 @@ pub async fn by_password(
 /// The store's.
 pub async fn count_from(
     store: &dyn Store,
-    from: Option<IpAddr>,
+    address: Option<IpAddr>,
     now: Timestamp,
 ) -> Result<AttemptDecision, StoreError> {
-    let bucket = Buckets::of(store, now).await?.of_address(from);
+    let bucket = Buckets::of(store, now).await?.of_address(address);
     store.count_attempt(bucket, ADDRESS_ATTEMPT_COUNT_MAX, ATTEMPT_WINDOW, now).await
 }
 
@@ -124,10 +127,10 @@ pub async fn count_from(
 /// The store's.
 pub async fn count_arrival(
     store: &dyn Store,
-    from: Option<IpAddr>,
+    address: Option<IpAddr>,
     now: Timestamp,
 ) -> Result<AttemptDecision, StoreError> {
-    let bucket = Buckets::of(store, now).await?.of_arrival(from);
+    let bucket = Buckets::of(store, now).await?.of_arrival(address);
     store.count_attempt(bucket, ARRIVAL_COUNT_MAX, ATTEMPT_WINDOW, now).await
 }
 
@@ -140,20 +143,17 @@ pub async fn use_once(store: &dyn Store, text: &str, window: Duration, now: Time
     Ok(store.count_attempt(bucket, 1, window, now).await? == AttemptDecision::Allowed)
 }
 
-/// The owner of a sign-in.
 #[derive(Clone, Copy, Debug)]
 pub enum SignInOwner {
-    /// An account.
     Account(AccountId),
     /// An account, by a link that this token created; the sign-in ends with the token.
     AccountBy(AccountId, TokenId),
-    /// A token.
     Token(TokenId),
 }
 
 impl SignInOwner {
     /// The account, the token whose rights the sign-in has, and the token with which it ends.
-    const fn parts(self) -> (Option<AccountId>, Option<TokenId>, Option<TokenId>) {
+    const fn owner_ids(self) -> (Option<AccountId>, Option<TokenId>, Option<TokenId>) {
         match self {
             Self::Account(account) => (Some(account), None, None),
             Self::AccountBy(account, minted_by) => (Some(account), None, Some(minted_by)),
@@ -176,7 +176,6 @@ impl SignInOwner {
 /// The client from which a sign-in begins.
 #[derive(Clone, Debug, Default)]
 pub struct SignInClient {
-    /// The address.
     pub address: Option<IpAddr>,
     /// The browser, according to its own header.
     pub user_agent: String,
@@ -194,7 +193,7 @@ pub async fn begin(
     now: Timestamp,
 ) -> Result<Token, StoreError> {
     let cookie = Token::generate();
-    let (account, token, minted_by) = owner.parts();
+    let (account, token, minted_by) = owner.owner_ids();
     let session = WebSession {
         id: rondel_core::SessionId::new(id),
         hash: cookie.hash(),
@@ -228,8 +227,8 @@ pub async fn begin_by_password(
     now: Timestamp,
 ) -> Result<Option<Token>, StoreError> {
     let cookie = begin(store, id, SignInOwner::Account(account.id), client, now).await?;
-    let present = store.account(account.id).await?;
-    if present.is_some_and(|present| !present.disabled && present.password == account.password) {
+    let current_account = store.account(account.id).await?;
+    if current_account.is_some_and(|present| !present.disabled && present.password == account.password) {
         return Ok(Some(cookie));
     }
     end(store, cookie.reveal()).await?;
@@ -239,9 +238,7 @@ pub async fn begin_by_password(
 /// A user who signed in.
 #[derive(Clone, Debug)]
 pub struct SignedIn {
-    /// The sign-in.
     pub session: WebSession,
-    /// The account.
     pub account: Option<Account>,
     /// The token whose rights the sign-in has.
     pub token: Option<TokenRecord>,
@@ -255,7 +252,7 @@ pub struct SignedIn {
 /// The store's.
 pub async fn by_cookie(store: &dyn Store, cookie: &str, now: Timestamp) -> Result<Option<SignedIn>, StoreError> {
     let signed_in = by_hash(store, &Token::from_text(cookie).hash(), now).await?;
-    if let Some(signed_in) = signed_in.as_ref().filter(|one| one.session.last_seen_at + USE_PERIOD <= now) {
+    if let Some(signed_in) = signed_in.as_ref().filter(|signed_in| signed_in.session.last_seen_at + USE_PERIOD <= now) {
         record_use(store.touch_sign_in(signed_in.session.id, now)).await;
     }
     Ok(signed_in)
@@ -266,9 +263,9 @@ pub async fn by_cookie(store: &dyn Store, cookie: &str, now: Timestamp) -> Resul
 /// # Errors
 /// The store's.
 pub async fn by_hash(store: &dyn Store, hash: &str, now: Timestamp) -> Result<Option<SignedIn>, StoreError> {
-    let found = store.sign_in(hash).await?;
+    let sign_in = store.sign_in(hash).await?;
     let is_open = |session: &WebSession| session.expires_at > now && session.last_seen_at + IDLE_MAX > now;
-    let Some(session) = found.filter(is_open) else { return Ok(None) };
+    let Some(session) = sign_in.filter(is_open) else { return Ok(None) };
     if !is_minter_valid(store, session.minted_by, now).await? {
         return Ok(None);
     }
@@ -336,7 +333,7 @@ pub async fn end(store: &dyn Store, cookie: &str) -> Result<(), StoreError> {
 /// The store's.
 pub async fn link(store: &dyn Store, owner: SignInOwner, now: Timestamp) -> Result<Token, StoreError> {
     let secret = Token::generate();
-    let (account, token, minted_by) = owner.parts();
+    let (account, token, minted_by) = owner.owner_ids();
     let (purpose, expires_at) = (LinkPurpose::SignIn, now + LINK_LIFETIME);
     let link = SignInLink { hash: secret.hash(), purpose, account, token, minted_by, expires_at };
     store.add_link(&link, now).await?;

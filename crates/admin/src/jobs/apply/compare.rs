@@ -31,7 +31,7 @@ const BATCH: usize = 200;
 /// Jobs of an app read per page.
 const PAGE: u32 = 200;
 
-/// The calendars that a list names; `None` for one that does not exist.
+/// The calendars that the definitions of a list use; `None` for one that does not exist.
 type Calendars = HashMap<String, Option<FoundCalendar>>;
 
 /// A comparison in progress.
@@ -40,9 +40,9 @@ struct Comparison {
     namespace: NamespaceId,
     now: Timestamp,
     calendars: Arc<Calendars>,
-    /// The channels of the namespace, if the list names any.
+    /// The channels of the namespace, if a definition in the list uses any.
     channels: Arc<BTreeSet<String>>,
-    /// The scripts that the list names.
+    /// The scripts that the definitions in the list use.
     scripts: Arc<FoundScripts>,
     /// The ids of the jobs in the list that exist.
     ids: HashMap<String, JobId>,
@@ -54,11 +54,10 @@ struct Comparison {
 /// The existing jobs that a batch is compared with.
 struct ExistingJobs {
     now: Timestamp,
-    named: HashMap<String, JobRecord>,
-    compiled: CompiledDefinitions,
+    records_by_name: HashMap<String, JobRecord>,
+    definitions: CompiledDefinitions,
 }
 
-/// The plan for a batch.
 struct BatchPlan {
     jobs: Vec<(PlannedJob, PlannedEdit)>,
     errors: Vec<FieldError>,
@@ -66,27 +65,28 @@ struct BatchPlan {
     fires_left: u32,
 }
 
-/// Compares a list with the existing jobs. `report` gets the jobs in the order of the list, then those that are to be removed. If an error is
-/// returned, the reported jobs must be discarded. Returns the names of the list, parents first.
+/// Compares a list with the existing jobs. `report` gets the jobs in the order of the list, then those that are to be
+/// removed. If an error is returned, the reported jobs must be discarded. Returns the names of the jobs in the list,
+/// parents first.
 pub(super) async fn compare(
     node: &Node,
-    mut wanted: ApplyRequest,
+    mut request: ApplyRequest,
     mut report: impl FnMut(PlannedJob, PlannedEdit) + Send,
 ) -> Result<Vec<String>, ApplyError> {
-    let namespace = wanted.namespace;
-    let graph_specs = graph_specs(&mut wanted.specs);
+    let namespace = request.namespace;
+    let graph_specs = graph_specs(&mut request.specs);
     let mut comparison = Comparison {
         node: node.clone(),
         namespace,
         now: node.now(),
         calendars: Arc::new(calendars_named(node, namespace, &graph_specs).await?),
         channels: Arc::new(checks::channels_named(node, namespace, &graph_specs).await?),
-        scripts: Arc::new(scripts::find_named(node, namespace, &wanted.specs).await?),
+        scripts: Arc::new(scripts::find_named(node, namespace, &request.specs).await?),
         ids: HashMap::new(),
         errors: Vec::new(),
         fires_left: FIRE_COUNT_MAX,
     };
-    let mut specs = wanted.specs.into_iter().enumerate();
+    let mut specs = request.specs.into_iter().enumerate();
     loop {
         let batch: Vec<(usize, JobSpec)> = specs.by_ref().take(BATCH).collect();
         if batch.is_empty() {
@@ -97,10 +97,10 @@ pub(super) async fn compare(
         }
     }
     let mut removed = BTreeSet::new();
-    if let Some(app) = wanted.prune {
+    if let Some(app) = request.prune {
         let names: BTreeSet<&str> = graph_specs.iter().map(|spec| spec.name.as_str()).collect();
         let mut query = JobQuery { app: Some(app), limit: PAGE, ..JobQuery::default() };
-        while let Some(page) = unlisted(node, namespace, &mut query, &names).await? {
+        while let Some(page) = unlisted_jobs(node, namespace, &mut query, &names).await? {
             removed.extend(page.iter().map(|record| record.id));
             for (job, work) in comparison.plan_removals(page).await? {
                 report(job, work);
@@ -111,8 +111,8 @@ pub(super) async fn compare(
 }
 
 async fn calendars_named(node: &Node, namespace: NamespaceId, specs: &[JobSpec]) -> Result<Calendars, StoreError> {
-    let applied = specs.iter().filter_map(|spec| spec.calendar.as_ref()).map(|used| used.name.as_str());
-    let names: BTreeSet<&str> = applied.chain(specs.iter().filter_map(checks::expected_calendar)).collect();
+    let applied_names = specs.iter().filter_map(|spec| spec.calendar.as_ref()).map(|used| used.name.as_str());
+    let names: BTreeSet<&str> = applied_names.chain(specs.iter().filter_map(checks::expected_calendar)).collect();
     let mut calendars = HashMap::new();
     for name in names {
         calendars.insert(name.to_owned(), checks::calendar(node, namespace, name).await?);
@@ -121,15 +121,15 @@ async fn calendars_named(node: &Node, namespace: NamespaceId, specs: &[JobSpec])
 }
 
 /// The next page of jobs of an app that are not in the list and that no code declares; `None` at the end.
-async fn unlisted(
+async fn unlisted_jobs(
     node: &Node,
     namespace: NamespaceId,
     query: &mut JobQuery,
     names: &BTreeSet<&str>,
 ) -> Result<Option<Vec<JobRecord>>, StoreError> {
     let mut page = node.store().jobs(namespace, query).await?;
-    let Some(last) = page.last() else { return Ok(None) };
-    query.after_name = Some(last.spec.name.clone());
+    let Some(last_record) = page.last() else { return Ok(None) };
+    query.after_name = Some(last_record.spec.name.clone());
     let is_declared = |job: &JobRecord| job.declared.as_ref().is_some_and(|it| it.undeclared_at.is_none());
     page.retain(|job| !names.contains(job.spec.name.as_str()) && !is_declared(job));
     Ok(Some(page))
@@ -139,12 +139,12 @@ fn plan_job(
     node: &Node,
     (namespace, index): (NamespaceId, usize),
     mut spec: JobSpec,
-    named: (FoundCalendars, &BTreeSet<String>, &FoundScripts),
+    references: (FoundCalendars, &BTreeSet<String>, &FoundScripts),
     (record, now): (Option<JobRecord>, Timestamp),
 ) -> Result<(PlannedJob, PlannedEdit), JobError> {
     let (version, app) = (record.as_ref().map(|record| record.version), record.as_ref().map(|record| record.app));
     let name = spec.name.clone();
-    let planned = |action, changes, warnings| PlannedJob {
+    let planned_job = |action, changes, warnings| PlannedJob {
         index: Some(index),
         name,
         action,
@@ -155,28 +155,28 @@ fn plan_job(
         warnings,
     };
     let Some(mut record) = record else {
-        let checked = checks::check_with(node, namespace, spec, now, None, named)?;
-        let warnings = jobs::warnings(node, namespace, &checked.spec, jobs::first_fire(&checked.job, now, now));
-        return Ok((planned(Action::Create, Vec::new(), warnings), PlannedEdit::Create(Box::new(checked))));
+        let definition = checks::check_with(node, namespace, spec, now, None, references)?;
+        let warnings = jobs::warnings(node, namespace, &definition.spec, jobs::first_fire(&definition.job, now, now));
+        return Ok((planned_job(Action::Create, Vec::new(), warnings), PlannedEdit::Create(Box::new(definition))));
     };
     jobs::keep_run_instants(node, &mut spec, &record.spec);
     spec.keep_mode_from(&record.spec);
     if spec == record.spec {
-        return Ok((planned(Action::Keep, Vec::new(), Vec::new()), PlannedEdit::Keep));
+        return Ok((planned_job(Action::Keep, Vec::new(), Vec::new()), PlannedEdit::Keep));
     }
-    let checked = checks::check_with(node, namespace, spec, now, Some(&record.spec), named)?;
-    let [before, after] =
-        [&record.spec, &checked.spec].map(|spec| serde_json::to_value(spec.document()).unwrap_or_default());
-    let mut warnings = jobs::warnings(node, namespace, &checked.spec, jobs::first_fire(&checked.job, now, now));
-    if record.spec.mode == Mode::Shadow && checked.spec.mode == Mode::Active {
+    let definition = checks::check_with(node, namespace, spec, now, Some(&record.spec), references)?;
+    let [old_document, new_document] =
+        [&record.spec, &definition.spec].map(|spec| serde_json::to_value(spec.document()).unwrap_or_default());
+    let mut warnings = jobs::warnings(node, namespace, &definition.spec, jobs::first_fire(&definition.job, now, now));
+    if record.spec.mode == Mode::Shadow && definition.spec.mode == Mode::Active {
         warnings.push(JobWarning::LeavesShadow);
     }
-    if record.spec.app != checked.spec.app {
-        warnings.push(JobWarning::MovesApp { from: record.spec.app.clone(), to: checked.spec.app.clone() });
+    if record.spec.app != definition.spec.app {
+        warnings.push(JobWarning::MovesApp { from: record.spec.app.clone(), to: definition.spec.app.clone() });
     }
-    let job = planned(Action::Change, changes(&before, &after), warnings);
+    let job = planned_job(Action::Change, changes(&old_document, &new_document), warnings);
     record.spec.params = serde_json::Value::Null;
-    Ok((job, PlannedEdit::Change(Box::new((record, checked)))))
+    Ok((job, PlannedEdit::Change(Box::new((record, definition)))))
 }
 
 impl Comparison {
@@ -186,14 +186,14 @@ impl Comparison {
         let names: BTreeSet<&str> = batch.iter().map(|(_, spec)| spec.name.as_str()).collect();
         let names: Vec<&str> = names.into_iter().filter(|name| rondel_core::name::check(name).is_ok()).collect();
         let records = self.node.store().jobs_named(self.namespace, &names).await?;
-        let named: HashMap<String, JobRecord> =
+        let existing_jobs: HashMap<String, JobRecord> =
             records.into_iter().map(|record| (record.spec.name.clone(), record)).collect();
-        self.ids.extend(named.iter().map(|(name, record)| (name.clone(), record.id)));
-        let differing =
-            batch.iter().filter_map(|(_, spec)| named.get(&spec.name).filter(|record| record.spec != *spec));
-        let keys: Vec<DefinitionKey> = differing.map(|record| (record.id, record.version)).collect();
+        self.ids.extend(existing_jobs.iter().map(|(name, record)| (name.clone(), record.id)));
+        let changed_records =
+            batch.iter().filter_map(|(_, spec)| existing_jobs.get(&spec.name).filter(|record| record.spec != *spec));
+        let keys: Vec<DefinitionKey> = changed_records.map(|record| (record.id, record.version)).collect();
         let compiled = self.node.definitions_once(keys).await?;
-        let existing = ExistingJobs { now: self.now, named, compiled };
+        let existing = ExistingJobs { now: self.now, records_by_name: existing_jobs, definitions: compiled };
         let (node, calendars) = (self.node.clone(), Arc::clone(&self.calendars));
         let (channels, scripts) = (Arc::clone(&self.channels), Arc::clone(&self.scripts));
         let (namespace, fires_left, is_refused) = (self.namespace, self.fires_left, !self.errors.is_empty());
@@ -209,15 +209,15 @@ impl Comparison {
     async fn plan_removals(&mut self, records: Vec<JobRecord>) -> Result<Vec<(PlannedJob, PlannedEdit)>, StoreError> {
         let compiled =
             self.node.definitions_once(records.iter().map(|record| (record.id, record.version)).collect()).await?;
-        let existing = ExistingJobs { now: self.now, named: HashMap::new(), compiled };
+        let existing = ExistingJobs { now: self.now, records_by_name: HashMap::new(), definitions: compiled };
         let mut fires_left = self.fires_left;
         let plan = move || {
-            let planned = records.into_iter().map(plan_removal);
-            let with_fires = planned.map(|(job, work)| {
+            let removals = records.into_iter().map(plan_removal);
+            let removals_with_fires = removals.map(|(job, work)| {
                 let fires = existing.fires(&work, &mut fires_left);
                 (PlannedJob { fires, ..job }, work)
             });
-            (with_fires.collect(), fires_left)
+            (removals_with_fires.collect(), fires_left)
         };
         let (jobs, fires_left) = fires::compute(plan).await;
         self.fires_left = fires_left;
@@ -229,15 +229,17 @@ impl Comparison {
         let Self { node, namespace, ids, errors, .. } = self;
         let neighbours = graph::neighbours(&node, namespace, &graph_specs, (ids, removed)).await?;
         let check = move || {
-            let mut found = duplicate_name_errors(&graph_specs);
-            let ordered = parents_first(graph_specs.clone());
-            found.extend(neighbours.map(|neighbours| neighbours.check(&graph_specs, &ordered)).unwrap_or_default());
-            found.extend(errors);
-            match found.is_empty() {
-                true => Ok(ordered.into_iter().map(|spec| spec.name).collect()),
+            let mut all_errors = duplicate_name_errors(&graph_specs);
+            let ordered_specs = parents_first(graph_specs.clone());
+            all_errors.extend(
+                neighbours.map(|neighbours| neighbours.check(&graph_specs, &ordered_specs)).unwrap_or_default(),
+            );
+            all_errors.extend(errors);
+            match all_errors.is_empty() {
+                true => Ok(ordered_specs.into_iter().map(|spec| spec.name).collect()),
                 false => {
-                    found.sort_by_key(|error| list_index(&error.pointer));
-                    Err(ApplyError::Invalid(found))
+                    all_errors.sort_by_key(|error| list_index(&error.pointer));
+                    Err(ApplyError::Invalid(all_errors))
                 }
             }
         };
@@ -254,14 +256,14 @@ fn plan(
 ) -> Result<BatchPlan, StoreError> {
     let (mut jobs, mut errors) = (Vec::with_capacity(batch.len()), Vec::new());
     for (index, spec) in batch {
-        let found = |name: &str| calendars.get(name).cloned().flatten();
-        let named = FoundCalendars {
-            applied: spec.calendar.as_ref().and_then(|used| found(&used.name)),
-            expected: checks::expected_calendar(&spec).and_then(found),
+        let calendar = |name: &str| calendars.get(name).cloned().flatten();
+        let named_calendars = FoundCalendars {
+            applied_calendar: spec.calendar.as_ref().and_then(|used| calendar(&used.name)),
+            expected_calendar: checks::expected_calendar(&spec).and_then(calendar),
         };
         // Cloned, since a name may be in the list twice.
-        let record = existing.named.get(&spec.name).cloned();
-        match plan_job(node, (namespace, index), spec, (named, channels, scripts), (record, existing.now)) {
+        let record = existing.records_by_name.get(&spec.name).cloned();
+        match plan_job(node, (namespace, index), spec, (named_calendars, channels, scripts), (record, existing.now)) {
             Ok((mut job, work)) => {
                 if errors.is_empty() && !is_refused {
                     job.fires = existing.fires(&work, &mut fires_left);
@@ -269,7 +271,9 @@ fn plan(
                 }
             }
             Err(JobError::Store(error)) => return Err(error),
-            Err(JobError::Invalid(found)) => errors.extend(found.into_iter().map(|error| with_index(index, error))),
+            Err(JobError::Invalid(found_errors)) => {
+                errors.extend(found_errors.into_iter().map(|error| with_index(index, error)))
+            }
             Err(other) => errors.push(FieldError::new(format!("/{index}"), other.to_string())),
         }
     }
@@ -279,19 +283,19 @@ fn plan(
 impl ExistingJobs {
     /// The changes that the work makes to the fires of the next week.
     fn fires(&self, work: &PlannedEdit, fires_left: &mut u32) -> Option<FireChanges> {
-        let before = |record: &JobRecord| {
-            let compiled = self.compiled.get(&(record.id, record.version))?;
+        let anchored = |record: &JobRecord| {
+            let compiled = self.definitions.get(&(record.id, record.version))?;
             Some((compiled, record.anchor))
         };
-        let (old, new) = match work {
+        let (old_job, new_job) = match work {
             PlannedEdit::Keep => return None,
             PlannedEdit::Create(checked) => (None, Some((&checked.job, self.now.ceil_second()))),
-            PlannedEdit::Change(both) => (before(&both.0), Some((&both.1.job, both.0.anchor))),
-            PlannedEdit::Remove(record) => (before(record), None),
+            PlannedEdit::Change(both) => (anchored(&both.0), Some((&both.1.job, both.0.anchor))),
+            PlannedEdit::Remove(record) => (anchored(record), None),
         };
-        let old = old.map(|(compiled, anchor)| ahead::AnchoredJob { job: &compiled.job, anchor });
-        let new = new.map(|(job, anchor)| ahead::AnchoredJob { job, anchor });
-        let fires = fire_changes(old, new, (self.now, self.now.saturating_add(COMPARED_AHEAD)), fires_left);
+        let old_job = old_job.map(|(compiled, anchor)| ahead::AnchoredJob { job: &compiled.job, anchor });
+        let new_job = new_job.map(|(job, anchor)| ahead::AnchoredJob { job, anchor });
+        let fires = fire_changes(old_job, new_job, (self.now, self.now.saturating_add(COMPARED_AHEAD)), fires_left);
         (!fires.is_empty() || !fires.is_whole).then_some(fires)
     }
 }
@@ -313,11 +317,11 @@ fn plan_removal(mut record: JobRecord) -> (PlannedJob, PlannedEdit) {
 
 /// Copies of the definitions without their large parts, which do not affect the graph of jobs.
 fn graph_specs(specs: &mut [JobSpec]) -> Vec<JobSpec> {
-    let family = |spec: &mut JobSpec| {
+    let small_spec = |spec: &mut JobSpec| {
         let (params, description) = (spec.params.take(), std::mem::take(&mut spec.description));
-        let family = spec.clone();
+        let small_spec = spec.clone();
         (spec.params, spec.description) = (params, description);
-        family
+        small_spec
     };
-    specs.iter_mut().map(family).collect()
+    specs.iter_mut().map(small_spec).collect()
 }

@@ -8,7 +8,7 @@ use rondel_store::StoreError;
 
 use crate::node::Node;
 
-/// The ids of the jobs that exist after the save, by name, and the edges to children that the list neither contains nor removes.
+/// The ids of the jobs that exist after the save, keyed by their names, and the edges to children that the list neither contains nor removes.
 pub(super) struct Neighbours {
     ids: HashMap<String, JobId>,
     edges: Vec<Edge>,
@@ -16,38 +16,40 @@ pub(super) struct Neighbours {
     orphans: Vec<FieldError>,
 }
 
-/// Reads the jobs and edges that the parents in a list are checked against. `known` has the jobs of the list that exist, `removed_jobs` the jobs to
-/// be removed. Returns `None` if the list names no parent and removes no job.
+/// Reads the jobs and edges that the parents in a list are checked against. `listed_jobs` has the jobs of the list that exist, `removed_jobs`
+/// the jobs to be removed. Returns `None` if the list names no parent and removes no job.
 pub(super) async fn neighbours(
     node: &Node,
     namespace: NamespaceId,
     specs: &[JobSpec],
-    (known, removed_jobs): (HashMap<String, JobId>, BTreeSet<JobId>),
+    (listed_jobs, removed_jobs): (HashMap<String, JobId>, BTreeSet<JobId>),
 ) -> Result<Option<Neighbours>, StoreError> {
-    let named: BTreeSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+    let listed_names: BTreeSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
     let parents: BTreeSet<&str> = specs.iter().flat_map(|spec| spec.parents()).map(|parent| parent.name).collect();
     if parents.is_empty() && removed_jobs.is_empty() {
         return Ok(None);
     }
-    let elsewhere = parents.difference(&named).copied();
-    let elsewhere: Vec<&str> = elsewhere.filter(|name| rondel_core::name::check(name).is_ok()).collect();
-    let others = node.store().jobs_named(namespace, &elsewhere).await?;
-    let all = node.store().edges(namespace).await?;
-    let own: BTreeSet<JobId> = known.values().copied().collect();
-    let id_of = |name: &str| known.get(name).copied().unwrap_or_else(|| JobId::new(node.new_id()));
-    let mut ids: HashMap<String, JobId> = named.iter().map(|name| ((*name).to_owned(), id_of(name))).collect();
-    let staying = others.into_iter().filter(|job| !removed_jobs.contains(&job.id));
-    ids.extend(staying.map(|job| (job.spec.name, job.id)));
-    let edges: Vec<Edge> =
-        all.into_iter().filter(|edge| !own.contains(&edge.child) && !removed_jobs.contains(&edge.child)).collect();
+    let names_elsewhere = parents.difference(&listed_names).copied();
+    let names_elsewhere: Vec<&str> = names_elsewhere.filter(|name| rondel_core::name::check(name).is_ok()).collect();
+    let parents_elsewhere = node.store().jobs_named(namespace, &names_elsewhere).await?;
+    let all_edges = node.store().edges(namespace).await?;
+    let listed_ids: BTreeSet<JobId> = listed_jobs.values().copied().collect();
+    let id_of = |name: &str| listed_jobs.get(name).copied().unwrap_or_else(|| JobId::new(node.new_id()));
+    let mut ids: HashMap<String, JobId> = listed_names.iter().map(|name| ((*name).to_owned(), id_of(name))).collect();
+    let staying_parents = parents_elsewhere.into_iter().filter(|job| !removed_jobs.contains(&job.id));
+    ids.extend(staying_parents.map(|job| (job.spec.name, job.id)));
+    let edges: Vec<Edge> = all_edges
+        .into_iter()
+        .filter(|edge| !listed_ids.contains(&edge.child) && !removed_jobs.contains(&edge.child))
+        .collect();
     let orphans = orphans(node, &edges, &removed_jobs).await?;
     Ok(Some(Neighbours { ids, edges, orphans }))
 }
 
 /// An error for each job outside the list whose parent is to be removed.
 async fn orphans(node: &Node, edges: &[Edge], removed_jobs: &BTreeSet<JobId>) -> Result<Vec<FieldError>, StoreError> {
-    let lost: Vec<Edge> = edges.iter().filter(|edge| removed_jobs.contains(&edge.parent)).copied().collect();
-    let ids: BTreeSet<JobId> = lost.iter().flat_map(|edge| [edge.child, edge.parent]).collect();
+    let lost_edges: Vec<Edge> = edges.iter().filter(|edge| removed_jobs.contains(&edge.parent)).copied().collect();
+    let ids: BTreeSet<JobId> = lost_edges.iter().flat_map(|edge| [edge.child, edge.parent]).collect();
     let names: HashMap<JobId, String> =
         node.store().job_names(&ids.into_iter().collect::<Vec<_>>()).await?.into_iter().collect();
     let name = |id: JobId| names.get(&id).map_or("?", String::as_str);
@@ -56,7 +58,7 @@ async fn orphans(node: &Node, edges: &[Edge], removed_jobs: &BTreeSet<JobId>) ->
         let message = format!("{parent:?} is not in the list and would be removed, but a job follows from it");
         FieldError::new("", message).with_jobs([edge.parent, edge.child].map(|id| name(id).to_owned()).to_vec())
     };
-    Ok(lost.iter().map(error).collect())
+    Ok(lost_edges.iter().map(error).collect())
 }
 
 impl Neighbours {
@@ -92,26 +94,26 @@ impl Neighbours {
             }
             jobs.push(child);
         }
-        let bad = graph.check(&jobs).err()?;
-        let at = match &bad {
+        let graph_error = graph.check(&jobs).err()?;
+        let job_in_error = match &graph_error {
             BadGraph::Cycle(path) => path.get(1).copied(),
             BadGraph::TooDeep(path) => path.iter().rev().find(|job| jobs.contains(job)).copied(),
         };
-        let index = specs.iter().position(|spec| self.ids.get(&spec.name).copied() == at).unwrap_or_default();
-        Some(FieldError::new(format!("/{index}/schedule"), self.describe(&bad)))
+        let index = specs.iter().position(|spec| self.ids.get(&spec.name).copied() == job_in_error).unwrap_or_default();
+        Some(FieldError::new(format!("/{index}/schedule"), self.describe(&graph_error)))
     }
 
-    fn describe(&self, bad: &BadGraph) -> String {
+    fn describe(&self, graph_error: &BadGraph) -> String {
         let names: HashMap<JobId, &str> = self.ids.iter().map(|(name, id)| (*id, name.as_str())).collect();
-        let shown = |path: &[JobId]| {
+        let path_text = |path: &[JobId]| {
             path.iter().map(|id| names.get(id).copied().unwrap_or("…")).collect::<Vec<_>>().join(" -> ")
         };
-        match bad {
-            BadGraph::Cycle(path) => format!("would run after itself: {}", shown(path)),
+        match graph_error {
+            BadGraph::Cycle(path) => format!("would run after itself: {}", path_text(path)),
             BadGraph::TooDeep(path) => format!(
                 "makes a chain of {} jobs, of which at most {DEPTH_MAX} may follow from each other: {}",
                 path.len(),
-                shown(path)
+                path_text(path)
             ),
         }
     }

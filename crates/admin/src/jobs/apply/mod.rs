@@ -23,9 +23,7 @@ use crate::node::Node;
 /// A list of definitions to apply.
 #[derive(Clone, Debug)]
 pub struct ApplyRequest {
-    /// The namespace.
     pub namespace: NamespaceId,
-    /// The definitions.
     pub specs: Vec<JobSpec>,
     /// Jobs of this app that are not in the list are removed, unless code declares them.
     pub prune: Option<AppId>,
@@ -60,9 +58,7 @@ pub enum Action {
 pub struct PlannedJob {
     /// Its position in the list; `None` if it is not in the list.
     pub index: Option<usize>,
-    /// Its name.
     pub name: String,
-    /// What is done to it.
     pub action: Action,
     /// Its current version.
     pub version: Option<i64>,
@@ -105,10 +101,10 @@ impl ApplyPlan {
 ///
 /// # Errors
 /// [`ApplyError::Invalid`] with all errors of the list; the store's.
-pub async fn plan(node: &Node, wanted: ApplyRequest) -> Result<ApplyPlan, ApplyError> {
-    let namespace = wanted.namespace;
-    let mut jobs = Vec::with_capacity(wanted.specs.len());
-    let order = compare::compare(node, wanted, |job, work| jobs.push((job, work))).await?;
+pub async fn plan(node: &Node, request: ApplyRequest) -> Result<ApplyPlan, ApplyError> {
+    let namespace = request.namespace;
+    let mut jobs = Vec::with_capacity(request.specs.len());
+    let order = compare::compare(node, request, |job, work| jobs.push((job, work))).await?;
     Ok(ApplyPlan { namespace, jobs, order })
 }
 
@@ -119,23 +115,23 @@ pub async fn plan(node: &Node, wanted: ApplyRequest) -> Result<ApplyPlan, ApplyE
 /// Those of [`plan`].
 pub async fn dry_run(
     node: &Node,
-    wanted: ApplyRequest,
+    request: ApplyRequest,
     mut report: impl FnMut(PlannedJob) + Send,
 ) -> Result<(), ApplyError> {
-    compare::compare(node, wanted, |job, _| report(job)).await.map(drop)
+    compare::compare(node, request, |job, _| report(job)).await.map(drop)
 }
 
 /// An error for each name that is in the list twice.
 fn duplicate_name_errors(specs: &[JobSpec]) -> Vec<FieldError> {
-    let mut first: HashMap<&str, usize> = HashMap::new();
+    let mut index_by_name: HashMap<&str, usize> = HashMap::new();
     let mut errors = Vec::new();
     for (index, spec) in specs.iter().enumerate() {
-        match first.get(spec.name.as_str()) {
-            Some(before) => {
-                let message = format!("{:?} is the name of /{before} too", spec.name);
+        match index_by_name.get(spec.name.as_str()) {
+            Some(earlier_index) => {
+                let message = format!("{:?} is the name of /{earlier_index} too", spec.name);
                 errors.push(FieldError::new(format!("/{index}/name"), message));
             }
-            None => drop(first.insert(&spec.name, index)),
+            None => drop(index_by_name.insert(&spec.name, index)),
         }
     }
     errors
@@ -147,6 +143,6 @@ fn with_index(index: usize, error: FieldError) -> FieldError {
 
 /// The position in the list with which a pointer begins.
 fn list_index(pointer: &str) -> usize {
-    let first = pointer.split('/').nth(1).and_then(|index| index.parse().ok());
-    first.unwrap_or(usize::MAX)
+    let list_index = pointer.split('/').nth(1).and_then(|index| index.parse().ok());
+    list_index.unwrap_or(usize::MAX)
 }

@@ -36,11 +36,11 @@ pub struct Saving {
     author: String,
     apps: HashMap<String, AppId>,
     /// Jobs that stay as they are.
-    kept: Vec<PlannedJob>,
+    kept_jobs: Vec<PlannedJob>,
     /// Jobs to create, parents first.
-    creates: VecDeque<(PlannedJob, CheckedDefinition)>,
+    new_jobs: VecDeque<(PlannedJob, CheckedDefinition)>,
     /// Jobs to change, parents first, and then jobs to remove, parents last.
-    others: VecDeque<(PlannedJob, PlannedEdit)>,
+    other_edits: VecDeque<(PlannedJob, PlannedEdit)>,
     /// Whether the store has failed: then nothing more is tried.
     is_broken: bool,
 }
@@ -55,31 +55,31 @@ impl ApplyPlan {
         let mut jobs: Vec<(usize, PlannedJob, PlannedEdit)> =
             self.jobs.into_iter().map(|(job, work)| (rank_of(&job), job, work)).collect();
         jobs.sort_by_key(|(rank, ..)| *rank);
-        let (mut kept, mut creates, mut others, mut removed) =
+        let (mut kept_jobs, mut new_jobs, mut other_edits, mut removals) =
             (Vec::new(), VecDeque::new(), VecDeque::new(), Vec::new());
         for (_, job, work) in jobs {
             match work {
-                PlannedEdit::Keep => kept.push(job),
-                PlannedEdit::Create(checked) => creates.push_back((job, *checked)),
-                PlannedEdit::Change(_) => others.push_back((job, work)),
-                PlannedEdit::Remove(record) => removed.push((job, record)),
+                PlannedEdit::Keep => kept_jobs.push(job),
+                PlannedEdit::Create(checked) => new_jobs.push_back((job, *checked)),
+                PlannedEdit::Change(_) => other_edits.push_back((job, work)),
+                PlannedEdit::Remove(record) => removals.push((job, record)),
             }
         }
         let order =
-            rondel_core::declared::parents_first(removed.iter().map(|(_, record)| record.spec.clone()).collect());
+            rondel_core::declared::parents_first(removals.iter().map(|(_, record)| record.spec.clone()).collect());
         let rank: HashMap<String, usize> =
             order.into_iter().enumerate().map(|(rank, spec)| (spec.name, rank)).collect();
         // Jobs are removed before their parents.
-        removed.sort_by_key(|(job, _)| std::cmp::Reverse(rank.get(&job.name).copied()));
-        others.extend(removed.into_iter().map(|(job, record)| (job, PlannedEdit::Remove(record))));
+        removals.sort_by_key(|(job, _)| std::cmp::Reverse(rank.get(&job.name).copied()));
+        other_edits.extend(removals.into_iter().map(|(job, record)| (job, PlannedEdit::Remove(record))));
         Saving {
             node,
             namespace: self.namespace,
             author: author.to_owned(),
             apps: HashMap::new(),
-            kept,
-            creates,
-            others,
+            kept_jobs,
+            new_jobs,
+            other_edits,
             is_broken: false,
         }
     }
@@ -88,13 +88,13 @@ impl ApplyPlan {
 impl Saving {
     /// Saves the next jobs; `None` at the end.
     pub async fn next(&mut self) -> Option<Vec<SavedJob>> {
-        if !self.kept.is_empty() {
-            let kept = std::mem::take(&mut self.kept);
-            return Some(kept.into_iter().map(|planned| SavedJob { planned, result: Ok(None) }).collect());
+        if !self.kept_jobs.is_empty() {
+            let kept_jobs = std::mem::take(&mut self.kept_jobs);
+            return Some(kept_jobs.into_iter().map(|planned| SavedJob { planned, result: Ok(None) }).collect());
         }
-        if !self.creates.is_empty() {
-            let count = self.creates.len().min(CHUNK_LEN);
-            let chunk: Vec<_> = self.creates.drain(..count).collect();
+        if !self.new_jobs.is_empty() {
+            let count = self.new_jobs.len().min(CHUNK_LEN);
+            let chunk: Vec<_> = self.new_jobs.drain(..count).collect();
             return Some(self.create(chunk).await);
         }
         let batch = self.next_batch();
@@ -106,24 +106,24 @@ impl Saving {
                 batch.into_iter().map(|(planned, _)| SavedJob { planned, result: Err(not_tried_error()) }).collect(),
             );
         }
-        let (planned, works): (Vec<PlannedJob>, Vec<PlannedEdit>) = batch.into_iter().unzip();
+        let (planned_jobs, works): (Vec<PlannedJob>, Vec<PlannedEdit>) = batch.into_iter().unzip();
         let results = join_all(works.into_iter().map(|work| Box::pin(self.carry_out(work)))).await;
         if let Some(error) = results.iter().find_map(|result| result.as_ref().err().and_then(store_error)) {
             log_store_error(error);
             self.is_broken = true;
         }
-        Some(planned.into_iter().zip(results).map(|(planned, result)| SavedJob { planned, result }).collect())
+        Some(planned_jobs.into_iter().zip(results).map(|(planned, result)| SavedJob { planned, result }).collect())
     }
 
     /// The next edits that can be saved concurrently: changes of jobs without parents, otherwise a single edit.
     fn next_batch(&mut self) -> Vec<(PlannedJob, PlannedEdit)> {
         let mut batch = Vec::new();
-        while let Some((_, work)) = self.others.front() {
+        while let Some((_, work)) = self.other_edits.front() {
             let stands_alone = !may_save_concurrently(work);
             if batch.len() == CONCURRENT_EDIT_COUNT || (stands_alone && !batch.is_empty()) {
                 break;
             }
-            batch.extend(self.others.pop_front());
+            batch.extend(self.other_edits.pop_front());
             if stands_alone {
                 break;
             }
@@ -135,14 +135,17 @@ impl Saving {
     async fn carry_out(&self, work: PlannedEdit) -> Result<Option<JobRecord>, JobError> {
         match work {
             PlannedEdit::Change(both) => {
-                let (record, checked) = *both;
-                let by = (None, self.author.as_str());
-                let saved = jobs::save(&self.node, &record, checked, Some(record.version), by).await?;
-                Ok(Some(jobs::catch_up_with_calendar(&self.node, saved).await?))
+                let (record, definition) = *both;
+                let choice_and_author = (None, self.author.as_str());
+                let saved_record =
+                    jobs::save(&self.node, &record, definition, Some(record.version), choice_and_author).await?;
+                Ok(Some(jobs::catch_up_with_calendar(&self.node, saved_record).await?))
             }
             PlannedEdit::Remove(record) => {
-                let queued = (None, &*self.author);
-                match jobs::delete_without_wait(&self.node, &record, Some(record.version), false, queued).await? {
+                let choice_and_author = (None, &*self.author);
+                match jobs::delete_without_wait(&self.node, &record, Some(record.version), false, choice_and_author)
+                    .await?
+                {
                     true => Ok(None),
                     false => Err(JobError::NotFound),
                 }
@@ -152,50 +155,53 @@ impl Saving {
     }
 
     async fn create(&mut self, chunk: Vec<(PlannedJob, CheckedDefinition)>) -> Vec<SavedJob> {
-        let (planned, checked): (Vec<PlannedJob>, Vec<CheckedDefinition>) = chunk.into_iter().unzip();
-        let answers = if self.is_broken { None } else { self.create_all(checked).await };
+        let (planned_jobs, definitions): (Vec<PlannedJob>, Vec<CheckedDefinition>) = chunk.into_iter().unzip();
+        let answers = if self.is_broken { None } else { self.create_all(definitions).await };
         let Some(answers) = answers else {
-            return planned.into_iter().map(|planned| SavedJob { planned, result: Err(not_tried_error()) }).collect();
+            return planned_jobs
+                .into_iter()
+                .map(|planned| SavedJob { planned, result: Err(not_tried_error()) })
+                .collect();
         };
-        let mut saved = Vec::with_capacity(planned.len());
-        for (planned, created) in planned.into_iter().zip(answers) {
+        let mut saved_jobs = Vec::with_capacity(planned_jobs.len());
+        for (planned_job, created) in planned_jobs.into_iter().zip(answers) {
             let result = match created {
                 Ok(record) => jobs::catch_up_with_calendar(&self.node, record).await.map(Some),
                 Err(error) => Err(error),
             };
-            saved.push(SavedJob { planned, result });
+            saved_jobs.push(SavedJob { planned: planned_job, result });
         }
-        saved
+        saved_jobs
     }
 
     /// Creates the jobs of a chunk; `None` if the store fails.
     async fn create_all(&mut self, chunk: Vec<CheckedDefinition>) -> Option<Vec<Result<JobRecord, JobError>>> {
-        let created = self.create_chunk(chunk).await;
-        if let Err(error) = &created {
+        let results = self.create_chunk(chunk).await;
+        if let Err(error) = &results {
             log_store_error(error);
             self.is_broken = true;
         }
-        created.ok()
+        results.ok()
     }
 
     async fn create_chunk(
         &mut self,
         chunk: Vec<CheckedDefinition>,
     ) -> Result<Vec<Result<JobRecord, JobError>>, StoreError> {
-        let (mut of_apps, mut refused) = (Vec::with_capacity(chunk.len()), Vec::new());
+        let (mut with_app_ids, mut refused_jobs) = (Vec::with_capacity(chunk.len()), Vec::new());
         for (position, checked) in chunk.into_iter().enumerate() {
             match self.app(&checked).await {
-                Ok(app) => of_apps.push((app, checked)),
+                Ok(app) => with_app_ids.push((app, checked)),
                 Err(JobError::Store(error)) => return Err(error),
-                Err(error) => refused.push((position, error)),
+                Err(error) => refused_jobs.push((position, error)),
             }
         }
         let now = self.node.now();
-        let new = |(app, checked): (AppId, CheckedDefinition)| {
+        let new_job = |(app, checked): (AppId, CheckedDefinition)| {
             jobs::new_job(&self.node, (self.namespace, app), checked.with_save_time(now, None), &self.author, now)
         };
-        let jobs: Vec<NewJob> = of_apps.into_iter().map(new).collect();
-        let created = self.node.store().create_jobs(&jobs).await?;
+        let jobs: Vec<NewJob> = with_app_ids.into_iter().map(new_job).collect();
+        let created_jobs = self.node.store().create_jobs(&jobs).await?;
         self.node.poke_scan();
         let answer = |(job, created): (NewJob, JobCreated)| match created {
             JobCreated::Saved(record) => Ok(*record),
@@ -207,19 +213,19 @@ impl Saving {
             JobCreated::NoScript(script) => Err(JobError::Invalid(vec![jobs::scripts::deleted_script_error(&script)])),
             JobCreated::BadParents(errors) => Err(JobError::Invalid(errors)),
         };
-        let mut answers: Vec<_> = jobs.into_iter().zip(created).map(answer).collect();
-        for (position, error) in refused {
+        let mut answers: Vec<_> = jobs.into_iter().zip(created_jobs).map(answer).collect();
+        for (position, error) in refused_jobs {
             answers.insert(position, Err(error));
         }
         Ok(answers)
     }
 
-    async fn app(&mut self, checked: &CheckedDefinition) -> Result<AppId, JobError> {
-        if let Some(app) = self.apps.get(&checked.spec.app) {
+    async fn app(&mut self, definition: &CheckedDefinition) -> Result<AppId, JobError> {
+        if let Some(app) = self.apps.get(&definition.spec.app) {
             return Ok(*app);
         }
-        let app = jobs::app_of(&self.node, self.namespace, &checked.spec, checked.checked_at).await?;
-        self.apps.insert(checked.spec.app.clone(), app);
+        let app = jobs::app_of(&self.node, self.namespace, &definition.spec, definition.checked_at).await?;
+        self.apps.insert(definition.spec.app.clone(), app);
         Ok(app)
     }
 }

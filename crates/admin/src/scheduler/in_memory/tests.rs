@@ -13,7 +13,7 @@ fn a_late_message_about_an_earlier_attempt_does_not_concern_a_later_one() {
     known.forget([first.id]);
     assert!(!known.has_later(first.id, 1), "nothing is here any more");
     assert_eq!(known.admit(vec![second.clone()]).len(), 1);
-    assert!(!known.has_attempt_up_to(first.id, 1) && known.missing([first.id]).is_empty());
+    assert!(!known.has_attempt_up_to(first.id, 1) && known.missing_runs([first.id]).is_empty());
     assert!(known.has_later(first.id, 1) && !known.has_later(first.id, 2));
 
     known.forget([first.id]);

@@ -47,7 +47,7 @@ pub(super) fn read(text: &str, source: &CrontabSource<'_>) -> Result<ImportResul
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        if let Some((name, value)) = assignment(line) {
+        if let Some((name, value)) = parse_assignment(line) {
             variables.set(name, value);
             if name == "TZ" {
                 result.remarks.push(format!(
@@ -230,7 +230,7 @@ impl Variables {
 }
 
 /// The name and the value of an assignment: `NAME=value`, `NAME = "value"`.
-fn assignment(line: &str) -> Option<(&str, &str)> {
+fn parse_assignment(line: &str) -> Option<(&str, &str)> {
     let (name, value) = line.split_once('=')?;
     let (name, value) = (name.trim(), value.trim());
     let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')

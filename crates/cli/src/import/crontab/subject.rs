@@ -21,7 +21,6 @@ enum Inline {
 /// A program that starts another one, or runs a script.
 struct Launcher {
     names: &'static [&'static str],
-    /// The options with a value.
     options_with_value: &'static [&'static str],
     /// The number of arguments before the program that is started.
     argument_count: usize,
@@ -92,17 +91,17 @@ const LAUNCHERS: [Launcher; 19] = [
 /// The word after which a job with this command line is named.
 pub(super) fn subject(line: &str) -> String {
     let commands = split_commands(line);
-    let first = || commands.first().and_then(|words| words.first()).map(|word| base_name(word).to_owned());
-    commands.iter().find_map(|words| program_name(words)).or_else(first).unwrap_or_else(|| line.to_owned())
+    let first_program = || commands.first().and_then(|words| words.first()).map(|word| base_name(word).to_owned());
+    commands.iter().find_map(|words| program_name(words)).or_else(first_program).unwrap_or_else(|| line.to_owned())
 }
 
 /// The program or script that words start; `None` if they only prepare a command, or run code without a name.
 fn program_name(mut words: &[String]) -> Option<String> {
     loop {
-        let (first, rest) = words.split_first()?;
-        words = rest;
-        let name = base_name(first);
-        if is_assignment(first) || KEYWORDS.contains(&first.as_str()) {
+        let (first_word, following_words) = words.split_first()?;
+        words = following_words;
+        let name = base_name(first_word);
+        if is_assignment(first_word) || KEYWORDS.contains(&first_word.as_str()) {
             continue;
         }
         if PREPARATIONS.contains(&name) {
@@ -111,8 +110,10 @@ fn program_name(mut words: &[String]) -> Option<String> {
         let Some(launcher) = LAUNCHERS.iter().find(|launcher| launcher.names.contains(&name)) else {
             return Some(name.to_owned());
         };
-        match read_launched(launcher, rest) {
-            Launched::Words(more) if launcher.is_wrapper && !more.is_empty() => words = more,
+        match read_launched(launcher, following_words) {
+            Launched::Words(launched_words) if launcher.is_wrapper && !launched_words.is_empty() => {
+                words = launched_words
+            }
             Launched::Words([script, ..]) => return Some(base_name(script).to_owned()),
             Launched::Command(text) => return Some(subject(text)),
             Launched::Words([]) => return Some(name.to_owned()),
@@ -132,14 +133,14 @@ fn read_launched<'a>(launcher: &Launcher, mut words: &'a [String]) -> Launched<'
     let (options, inline) = launcher.inline;
     let mut argument_count = launcher.argument_count;
     let mut takes_options = true;
-    while let Some((word, rest)) = words.split_first() {
-        if let (true, Some(text)) = (options.contains(&word.as_str()), rest.first()) {
+    while let Some((word, following_words)) = words.split_first() {
+        if let (true, Some(text)) = (options.contains(&word.as_str()), following_words.first()) {
             return if inline == Inline::Command { Launched::Command(text) } else { Launched::Code };
         }
         if word == "--" && takes_options {
             takes_options = false;
         } else if takes_options && launcher.options_with_value.contains(&word.as_str()) {
-            words = rest.get(1..).unwrap_or_default();
+            words = following_words.get(1..).unwrap_or_default();
             continue;
         } else if takes_options && word.starts_with('-') {
             // An option, or the minus by which su starts a login shell.
@@ -148,7 +149,7 @@ fn read_launched<'a>(launcher: &Launcher, mut words: &'a [String]) -> Launched<'
         } else {
             argument_count -= 1;
         }
-        words = rest;
+        words = following_words;
     }
     Launched::Words(words)
 }
@@ -167,28 +168,28 @@ fn is_assignment(word: &str) -> bool {
 
 /// The commands of a line, each as its words, without quotes and redirections.
 fn split_commands(line: &str) -> Vec<Vec<String>> {
-    let (mut split, mut chars) = (Splitter::default(), line.chars().peekable());
+    let (mut splitter, mut chars) = (Splitter::default(), line.chars().peekable());
     let mut quote = None;
     while let Some(c) = chars.next() {
         match c {
             _ if quote == Some(c) => quote = None,
-            '\\' if quote != Some('\'') => split.word.extend(chars.next()),
-            _ if quote.is_some() => split.word.push(c),
+            '\\' if quote != Some('\'') => splitter.word.extend(chars.next()),
+            _ if quote.is_some() => splitter.word.push(c),
             '\'' | '"' | '`' => quote = Some(c),
-            '$' if chars.peek() == Some(&'(') => split.word.push_str(&read_substitution(&mut chars)),
+            '$' if chars.peek() == Some(&'(') => splitter.word.push_str(&read_substitution(&mut chars)),
             '>' | '<' => {
-                split.redirect();
+                splitter.redirect();
                 while chars.next_if(|c| matches!(c, '>' | '<' | '&')).is_some() {}
             }
             // `&>` redirects both outputs to a file.
-            '&' if chars.peek() == Some(&'>') => split.end_word(),
-            ';' | '|' | '&' | '(' | ')' => split.end_command(),
-            c if c.is_whitespace() => split.end_word(),
-            c => split.word.push(c),
+            '&' if chars.peek() == Some(&'>') => splitter.end_word(),
+            ';' | '|' | '&' | '(' | ')' => splitter.end_command(),
+            c if c.is_whitespace() => splitter.end_word(),
+            c => splitter.word.push(c),
         }
     }
-    split.end_command();
-    split.commands
+    splitter.end_command();
+    splitter.commands
 }
 
 /// Reads the rest of `$(…)`, up to the closing bracket.

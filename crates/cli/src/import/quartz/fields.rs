@@ -33,7 +33,7 @@ pub(super) struct Draft<'a> {
 
 pub(super) fn add(source: &Source<'_>, result: &mut ImportResult) {
     let naming = Naming::new(source);
-    let name = naming.make(result);
+    let name = naming.make_name(result);
     let entry = Entry::new(naming.place(), naming.title());
     let mut draft = Draft { source, entry, job: Map::new(), is_enabled: true };
     draft.set("name", name.clone());
@@ -41,13 +41,13 @@ pub(super) fn add(source: &Source<'_>, result: &mut ImportResult) {
     draft.set_labels(&naming, &name);
     draft.set_handler();
     draft.set_params();
-    let scheduled = draft.set_schedule();
+    let schedule_result = draft.set_schedule();
     draft.set_policies();
-    draft.record_rest(if scheduled.is_ok() { "has no counterpart" } else { "is left out with its trigger" });
+    draft.record_rest(if schedule_result.is_ok() { "has no counterpart" } else { "is left out with its trigger" });
     draft.set("enabled", draft.is_enabled);
-    match scheduled {
+    match schedule_result {
         Ok(()) => result.add(draft.entry, draft.job),
-        Err(why) => result.leave_out(draft.entry, why),
+        Err(reason) => result.leave_out(draft.entry, reason),
     }
 }
 
@@ -129,12 +129,12 @@ impl Draft<'_> {
     /// something else.
     fn set_params(&mut self) {
         let mut params = Map::new();
-        for (row, whose) in [(Some(self.source.job), "the job"), (self.source.trigger, "the trigger")] {
+        for (row, owner) in [(Some(self.source.job), "the job"), (self.source.trigger, "the trigger")] {
             let Some(hex) = row.and_then(|row| row.get("job_data")) else { continue };
             let (outcome, counterpart) = match properties::read(hex) {
                 JobData::Nothing => (NotNeeded, "is empty"),
-                JobData::Texts(more) => {
-                    params.extend(more);
+                JobData::Texts(texts) => {
+                    params.extend(texts);
                     (Kept, "params, those of the trigger over those of the job")
                 }
                 JobData::Other => {
@@ -145,7 +145,7 @@ impl Draft<'_> {
                     )
                 }
             };
-            self.entry.record_field("job_data", &format!("of {whose}: {} bytes", hex.len() / 2), outcome, counterpart);
+            self.entry.record_field("job_data", &format!("of {owner}: {} bytes", hex.len() / 2), outcome, counterpart);
         }
         if !params.is_empty() {
             self.set("params", params);
@@ -153,13 +153,13 @@ impl Draft<'_> {
     }
 
     fn set_policies(&mut self) {
-        let is_alone = self.is_set("is_nonconcurrent");
-        let policy = if is_alone { "serial" } else { "allow" };
+        let is_nonconcurrent = self.is_set("is_nonconcurrent");
+        let policy = if is_nonconcurrent { "serial" } else { "allow" };
         let counterpart = format!("overlap.policy {policy}");
-        if is_alone && self.source.trigger.is_some() && !self.source.is_only_trigger {
-            let more = "which keeps the runs of this trigger apart: each trigger of the job is a job of its own here, and Quartz kept the runs of \
+        if is_nonconcurrent && self.source.trigger.is_some() && !self.source.is_only_trigger {
+            let explanation = "which keeps the runs of this trigger apart: each trigger of the job is a job of its own here, and Quartz kept the runs of \
                         all of them apart; for that, give these jobs the same concurrency.key, with concurrency.max 1";
-            self.record_job("is_nonconcurrent", Changed, format!("{counterpart}, {more}"));
+            self.record_job("is_nonconcurrent", Changed, format!("{counterpart}, {explanation}"));
         } else {
             self.record_job("is_nonconcurrent", Kept, counterpart);
         }
@@ -175,10 +175,14 @@ impl Draft<'_> {
         };
         self.record_job("is_update_data", outcome, counterpart);
         let priority = Self::number(self.source.trigger, "priority");
-        let kept = priority.clamp(0, PRIORITY_MAX);
-        self.record_trigger("priority", if kept == priority { Kept } else { Changed }, format!("priority {kept}"));
+        let new_priority = priority.clamp(0, PRIORITY_MAX);
+        self.record_trigger(
+            "priority",
+            if new_priority == priority { Kept } else { Changed },
+            format!("priority {new_priority}"),
+        );
         if self.source.trigger.is_some() {
-            self.set("priority", kept);
+            self.set("priority", new_priority);
         }
         let is_simple = self.trigger_text("trigger_type") == "SIMPLE";
         let (count, instruction) =

@@ -20,7 +20,7 @@ use crate::import::dump::Row;
 use crate::import::result::{Entry, ImportResult};
 
 /// Columns with Java objects, which are read as hexadecimal digits and not as text.
-const BYTES: [&str; 2] = ["job_data", "blob_data"];
+const BYTE_COLUMNS: [&str; 2] = ["job_data", "blob_data"];
 
 /// The rows of the tables.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ impl Tables {
         let mut database = foreign::Database::open(url, true).await.map_err(wrong)?;
         let (job, trigger) = (["sched_name", "job_group", "job_name"], ["sched_name", "trigger_group", "trigger_name"]);
         let mut rows = async |table: &str, key: &[&str]| {
-            database.rows(&format!("{prefix}{table}"), key, &[], &BYTES).await.map_err(wrong)
+            database.rows(&format!("{prefix}{table}"), key, &[], &BYTE_COLUMNS).await.map_err(wrong)
         };
         Ok(Self {
             jobs: rows("JOB_DETAILS", &job).await?,
@@ -96,9 +96,9 @@ pub(super) struct ImportOptions<'a> {
 /// A scheduler, a group and a name.
 type Key = (String, String, String);
 
-fn row_key(row: &Row, what: &str) -> Key {
-    let of = |column: &str| row.get(column).cloned().unwrap_or_default();
-    (of("sched_name"), of(&format!("{what}_group")), of(&format!("{what}_name")))
+fn row_key(row: &Row, column_prefix: &str) -> Key {
+    let value_of = |column: &str| row.get(column).cloned().unwrap_or_default();
+    (value_of("sched_name"), value_of(&format!("{column_prefix}_group")), value_of(&format!("{column_prefix}_name")))
 }
 
 /// The definitions of all triggers, and of jobs without one.

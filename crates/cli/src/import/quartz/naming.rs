@@ -8,7 +8,7 @@ use crate::import::names::hash;
 use crate::import::result::{ImportResult, origin_labels};
 
 /// The columns that identify a trigger without a name of its own.
-const TIMING: [&str; 4] = ["cron_expression", "time_zone_id", "repeat_count", "repeat_interval"];
+const TIMING_COLUMNS: [&str; 4] = ["cron_expression", "time_zone_id", "repeat_count", "repeat_interval"];
 /// The lengths of the parts of a name that Quartz makes: a part of the group's hash, and a UUID.
 const RANDOM_LENS: [usize; 6] = [12, 8, 4, 4, 4, 12];
 
@@ -35,7 +35,7 @@ impl Naming {
             group: text(Some(source.job), "job_group"),
             job: text(Some(source.job), "job_name"),
             trigger_group: text(source.trigger, "trigger_group"),
-            timing: TIMING.map(|column| text(source.timing, column)).join(" "),
+            timing: TIMING_COLUMNS.map(|column| text(source.timing, column)).join(" "),
             is_random: is_random(&trigger),
             is_only_trigger: source.is_only_trigger,
             trigger,
@@ -43,8 +43,8 @@ impl Naming {
     }
 
     /// Makes the job's name in Rondel.
-    pub(super) fn make(&self, result: &mut ImportResult) -> String {
-        let place = if self.group == "DEFAULT" { String::new() } else { format!("{}-", self.group) };
+    pub(super) fn make_name(&self, result: &mut ImportResult) -> String {
+        let group_prefix = if self.group == "DEFAULT" { String::new() } else { format!("{}-", self.group) };
         let job = &self.job;
         let stem = match self.trigger.as_str() {
             "" => job.clone(),
@@ -56,7 +56,7 @@ impl Naming {
         // A random name changes when the application creates its trigger anew, so the schedule identifies the trigger.
         let trigger = if self.is_random { &self.timing } else { &self.trigger };
         let identity = [&self.scheduler, &self.group, job, &self.trigger_group, trigger].map(String::as_str);
-        result.names.unique_name(&format!("{place}{stem}"), &[&identity.join("\0")])
+        result.names.unique_name(&format!("{group_prefix}{stem}"), &[&identity.join("\0")])
     }
 
     /// The name in the report.
@@ -86,9 +86,9 @@ impl Naming {
 
 /// Whether Quartz generated a trigger's name because the application gave none: `6da64b5bd2ee-` and a UUID.
 fn is_random(trigger: &str) -> bool {
-    let parts: Vec<&str> = trigger.split('-').collect();
-    parts.iter().map(|part| part.len()).eq(RANDOM_LENS)
-        && parts.iter().all(|part| part.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    let trigger_parts: Vec<&str> = trigger.split('-').collect();
+    trigger_parts.iter().map(|trigger_part| trigger_part.len()).eq(RANDOM_LENS)
+        && trigger_parts.iter().all(|trigger_part| trigger_part.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 #[cfg(test)]

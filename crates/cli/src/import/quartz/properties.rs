@@ -43,8 +43,8 @@ fn parse_properties(text: &str) -> Map<String, Value> {
         }
         while line.chars().rev().take_while(|c| *c == '\\').count() % 2 == 1 {
             line.pop();
-            let Some(next) = lines.next() else { break };
-            line.push_str(next.trim_start());
+            let Some(next_line) = lines.next() else { break };
+            line.push_str(next_line.trim_start());
         }
         let (key, value) = split_line(&line);
         result.insert(unescape(key), unescape(value).into());
@@ -55,13 +55,13 @@ fn parse_properties(text: &str) -> Map<String, Value> {
 /// Splits at the first `=`, `:` or blank without a backslash before it.
 fn split_line(line: &str) -> (&str, &str) {
     let mut is_escaped = false;
-    for (at, c) in line.char_indices() {
+    for (index, c) in line.char_indices() {
         match c {
             _ if is_escaped => is_escaped = false,
             '\\' => is_escaped = true,
             '=' | ':' | ' ' | '\t' => {
-                let value = line[at..].trim_start();
-                return (&line[..at], value.strip_prefix(['=', ':']).unwrap_or(value).trim_start());
+                let value = line[index..].trim_start();
+                return (&line[..index], value.strip_prefix(['=', ':']).unwrap_or(value).trim_start());
             }
             _ => {}
         }
@@ -87,7 +87,7 @@ fn unescape(text: &str) -> String {
                 let digits: String = chars.by_ref().take(4).collect();
                 units.push(u16::from_str_radix(&digits, 16).unwrap_or(0xfffd));
             }
-            Some(other) => push(&mut units, other),
+            Some(escaped) => push(&mut units, escaped),
             None => {}
         }
     }

@@ -69,9 +69,9 @@ impl<'a> Draft<'a> {
                 Ok(Timing::Every { ms, count })
             }
             (kind @ ("CRON" | "SIMPLE"), None) => Err(format!("its row in {kind}_TRIGGERS is not there")),
-            (other, _) => {
+            (unknown_kind, _) => {
                 self.record_trigger("trigger_type", NotSupported, "has no counterpart");
-                Err(format!("triggers of the kind {other:?} have no counterpart: write it as a cron expression"))
+                Err(format!("triggers of the kind {unknown_kind:?} have no counterpart: write it as a cron expression"))
             }
         }
     }
@@ -86,8 +86,8 @@ impl<'a> Draft<'a> {
         let is_fire = |end: Timestamp| end.as_millis().saturating_sub(start.as_millis()) % ms == 0;
         let end =
             end.map(|end| if is_fire(end) { Timestamp::from_millis(end.as_millis().saturating_sub(ms)) } else { end });
-        let last = || Timestamp::from_millis(start.as_millis().saturating_add(count.saturating_mul(ms)));
-        end.into_iter().chain((count > 0).then(last)).min()
+        let last_repetition = || Timestamp::from_millis(start.as_millis().saturating_add(count.saturating_mul(ms)));
+        end.into_iter().chain((count > 0).then(last_repetition)).min()
     }
 
     /// Refuses a trigger that will not fire again: the server would refuse a whole file with such a job.
@@ -106,10 +106,10 @@ impl<'a> Draft<'a> {
     }
 
     fn cron_schedule(&mut self, row: &Row) -> Map<String, Value> {
-        let own = row.get("time_zone_id");
-        let zone = own.map_or_else(|| self.source.options.zone.to_owned(), |zone| zone::zone_of_java(zone));
-        let (outcome, counterpart) = match own.and_then(|own| zone::zone_of_short_id(own)) {
-            Some(meant) => (Changed, format!("schedule.time_zone {meant}, which this short id of Java means")),
+        let own_zone = row.get("time_zone_id");
+        let zone = own_zone.map_or_else(|| self.source.options.zone.to_owned(), |zone| zone::zone_of_java(zone));
+        let (outcome, counterpart) = match own_zone.and_then(|own_zone| zone::zone_of_short_id(own_zone)) {
+            Some(full_zone) => (Changed, format!("schedule.time_zone {full_zone}, which this short id of Java means")),
             None => (Kept, format!("schedule.time_zone {zone}")),
         };
         self.record(Some(row), "cron_expression", Kept, "schedule.cron");

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-const STREAM: [u8; 4] = [0xac, 0xed, 0x00, 0x05];
+const STREAM_HEADER: [u8; 4] = [0xac, 0xed, 0x00, 0x05];
 const NULL: u8 = 0x70;
 const REFERENCE: u8 = 0x71;
 const CLASS: u8 = 0x72;
@@ -31,31 +31,31 @@ const MAP: [Class; 1] =
 
 /// The texts of a map by their keys; `None` for anything else.
 pub(super) fn parse_text_map(bytes: &[u8]) -> Option<Map<String, Value>> {
-    let mut stream = Stream { rest: bytes, handles: Vec::new() };
-    stream.expect(&STREAM)?;
+    let mut stream = Stream { unread_bytes: bytes, handles: Vec::new() };
+    stream.expect_bytes(&STREAM_HEADER)?;
     stream.read_object_header(&JOB_DATA)?;
     stream.take_bytes(1)?; // dirty
     stream.read_object_header(&MAP)?;
     stream.take_bytes(8)?; // loadFactor, threshold
     let entries = stream.read_entries()?;
     stream.take_bytes(1)?; // allowsTransientData
-    stream.rest.is_empty().then_some(entries)
+    stream.unread_bytes.is_empty().then_some(entries)
 }
 
 struct Stream<'a> {
-    rest: &'a [u8],
+    unread_bytes: &'a [u8],
     /// The texts to which later parts of the stream may refer by handle; `None` for classes and objects.
     handles: Vec<Option<String>>,
 }
 
 impl<'a> Stream<'a> {
     fn take_bytes(&mut self, count: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.rest.split_at_checked(count)?;
-        self.rest = rest;
-        Some(taken)
+        let (bytes, remaining) = self.unread_bytes.split_at_checked(count)?;
+        self.unread_bytes = remaining;
+        Some(bytes)
     }
 
-    fn expect(&mut self, bytes: &[u8]) -> Option<()> {
+    fn expect_bytes(&mut self, bytes: &[u8]) -> Option<()> {
         (self.take_bytes(bytes.len())? == bytes).then_some(())
     }
 
@@ -72,27 +72,27 @@ impl<'a> Stream<'a> {
 
     /// Reads the header of an object: its class, and the classes that this class extends.
     fn read_object_header(&mut self, classes: &[Class]) -> Option<()> {
-        self.expect(&[OBJECT])?;
+        self.expect_bytes(&[OBJECT])?;
         for class in classes {
             self.read_class(class)?;
         }
-        self.expect(&[NULL])?;
+        self.expect_bytes(&[NULL])?;
         self.handles.push(None);
         Some(())
     }
 
     fn read_class(&mut self, class: &Class) -> Option<()> {
-        self.expect(&[CLASS])?;
+        self.expect_bytes(&[CLASS])?;
         let name = self.read_text()?;
         self.take_bytes(8)?; // serialVersionUID
         self.handles.push(None);
-        self.expect(&[class.flags])?;
+        self.expect_bytes(&[class.flags])?;
         let count = u16::from_be_bytes(self.take_bytes(2)?.try_into().ok()?);
         if name != class.name || usize::from(count) != class.fields.len() {
             return None;
         }
         for (kind, name) in class.fields {
-            self.expect(&[*kind])?;
+            self.expect_bytes(&[*kind])?;
             if self.read_text()? != *name {
                 return None;
             }
@@ -100,7 +100,7 @@ impl<'a> Stream<'a> {
                 self.read_string()?; // its type
             }
         }
-        self.expect(&[END])
+        self.expect_bytes(&[END])
     }
 
     /// Reads a text, or a reference to an earlier one.
@@ -120,7 +120,7 @@ impl<'a> Stream<'a> {
     }
 
     fn read_entries(&mut self) -> Option<Map<String, Value>> {
-        self.expect(&[BLOCK, 8])?;
+        self.expect_bytes(&[BLOCK, 8])?;
         self.read_number()?; // capacity
         let count = self.read_number()?;
         let mut entries = Map::new();
@@ -128,7 +128,7 @@ impl<'a> Stream<'a> {
             let (key, value) = (self.read_string()?, self.read_string()?);
             entries.insert(key, value.into());
         }
-        self.expect(&[END])?;
+        self.expect_bytes(&[END])?;
         Some(entries)
     }
 }
@@ -160,9 +160,9 @@ pub(super) mod tests {
 
     /// A map with the number 5.
     pub(in super::super) fn with_number() -> String {
-        let number = "7400016e737200116a6176612e6c616e672e496e746567657212e2a0a4f781873802000149000576616c7565787200106a6176612e6c61\
+        let number_hex = "7400016e737200116a6176612e6c616e672e496e746567657212e2a0a4f781873802000149000576616c7565787200106a6176612e6c61\
             6e672e4e756d62657286ac951d0b94e08b020000787000000005";
-        format!("{HEAD}01{MAP_HEAD}0c77080000001000000001{number}7800")
+        format!("{HEAD}01{MAP_HEAD}0c77080000001000000001{number_hex}7800")
     }
 
     fn bytes(hex: &str) -> Vec<u8> {
@@ -185,16 +185,16 @@ pub(super) mod tests {
 
     #[test]
     fn a_stream_that_is_cut_or_changed_is_not_read() {
-        let whole = bytes(&filled());
-        for len in 0..whole.len() {
-            assert_eq!(parse_text_map(&whole[..len]), None, "{len}");
+        let stream_bytes = bytes(&filled());
+        for len in 0..stream_bytes.len() {
+            assert_eq!(parse_text_map(&stream_bytes[..len]), None, "{len}");
         }
-        assert_eq!(parse_text_map(&[&whole[..], &[0]].concat()), None, "something follows");
-        for at in 0..whole.len() {
-            let mut changed = whole.clone();
-            changed[at] ^= 0xff;
+        assert_eq!(parse_text_map(&[&stream_bytes[..], &[0]].concat()), None, "something follows");
+        for index in 0..stream_bytes.len() {
+            let mut changed_bytes = stream_bytes.clone();
+            changed_bytes[index] ^= 0xff;
             // The changed bytes may be another valid map. Reading them must not panic.
-            drop(parse_text_map(&changed));
+            drop(parse_text_map(&changed_bytes));
         }
     }
 }

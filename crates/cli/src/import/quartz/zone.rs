@@ -39,13 +39,13 @@ pub(super) fn zone_of_short_id(zone: &str) -> Option<&'static str> {
 
 /// Converts a zone of Java: its `GMT+08:00` is `Etc/GMT-8` elsewhere.
 pub(super) fn zone_of_java(zone: &str) -> String {
-    if let Some(meant) = zone_of_short_id(zone) {
-        return meant.to_owned();
+    if let Some(zone_name) = zone_of_short_id(zone) {
+        return zone_name.to_owned();
     }
-    let of = |sign: char| {
+    let offset_with_sign = |sign: char| {
         Some((sign, zone.strip_prefix("GMT")?.strip_prefix(sign)?.strip_suffix(":00")?.parse::<u8>().ok()?))
     };
-    match of('+').or_else(|| of('-')) {
+    match offset_with_sign('+').or_else(|| offset_with_sign('-')) {
         Some((_, 0)) => "UTC".to_owned(),
         Some(('+', hours)) => format!("Etc/GMT-{hours}"),
         Some((_, hours)) => format!("Etc/GMT+{hours}"),

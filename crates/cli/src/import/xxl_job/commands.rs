@@ -29,18 +29,21 @@ pub(super) struct Alarm {
 
 /// The alarm for a list of addresses; `None` if it has no address.
 pub(super) fn parse_alarm(address_list: &str) -> Option<Alarm> {
-    let mut recipients: Vec<String> =
-        address_list.split([',', ';']).map(|one| one.trim().to_owned()).filter(|one| one.contains('@')).collect();
+    let mut recipients: Vec<String> = address_list
+        .split([',', ';'])
+        .map(|address| address.trim().to_owned())
+        .filter(|address| address.contains('@'))
+        .collect();
     recipients.sort();
     recipients.dedup();
-    let all = recipients.join("-");
-    let mut name = format!("mail-{}", slug(&all));
+    let recipients_text = recipients.join("-");
+    let mut name = format!("mail-{}", slug(&recipients_text));
     if recipients.is_empty() {
         return None;
     }
-    if name.len() > ALARM_NAME_LEN_MAX || name != format!("mail-{}", all.replace('@', "-")) {
+    if name.len() > ALARM_NAME_LEN_MAX || name != format!("mail-{}", recipients_text.replace('@', "-")) {
         name.truncate(ALARM_NAME_LEN_MAX);
-        write!(name, "-{:08x}", hash(&all)).ok();
+        write!(name, "-{:08x}", hash(&recipients_text)).ok();
     }
     Some(Alarm { name, recipients })
 }
@@ -54,46 +57,46 @@ const SMTP_OPTIONS: &str = "--set security=\"${SMTP_SECURITY:-starttls}\" ${SMTP
 /// mail about both. If the namespace has no room for two rules per list, the rules for failed runs come first.
 pub(super) fn add_alarms(drafts: &[JobDraft<'_>], options: ImportOptions<'_>, result: &mut ImportResult) {
     result.commands.push(format!("export RONDEL_NAMESPACE={}", shell_quoted(options.namespace)));
-    let all: BTreeMap<String, Vec<String>> = drafts
+    let recipients_by_alarm: BTreeMap<String, Vec<String>> = drafts
         .iter()
         .filter(|draft| draft.job.is_ok())
         .filter_map(|draft| parse_alarm(text(draft.row, "alarm_email")?))
         .map(|alarm| (alarm.name, alarm.recipients))
         .collect();
-    if all.is_empty() {
+    if recipients_by_alarm.is_empty() {
         return;
     }
-    if all.len() > RULE_COUNT_MAX {
-        let left_out: Vec<&str> = all.keys().skip(RULE_COUNT_MAX).map(String::as_str).collect();
+    if recipients_by_alarm.len() > RULE_COUNT_MAX {
+        let left_out: Vec<&str> = recipients_by_alarm.keys().skip(RULE_COUNT_MAX).map(String::as_str).collect();
         result.remarks.push(format!(
             "alarm mail: {} different lists of recipients, and a namespace has at most {RULE_COUNT_MAX} rules: make fewer lists of them. The commands make \
              no rule for {}",
-            all.len(),
+            recipients_by_alarm.len(),
             left_out.join(", ")
         ));
     }
-    let has_room_for_both = all.len() * 2 <= RULE_COUNT_MAX;
+    let has_room_for_both = recipients_by_alarm.len() * 2 <= RULE_COUNT_MAX;
     if !has_room_for_both {
         result.remarks.push(format!(
             "alarm mail: with {} lists of recipients there is no room for rules about fires that no executor takes (skipped: no_executor), about which \
              XXL-JOB mails too: make one for all jobs, rondel alert rule set no-executor --skipped --reason no_executor --channel NAME",
-            all.len()
+            recipients_by_alarm.len()
         ));
     }
     // The script checks these variables before it creates anything.
     result.commands.push(": \"${SMTP_HOST:?set it to spring.mail.host of XXL-JOB}\" \"${SMTP_FROM:?set it to spring.mail.from of XXL-JOB}\"".to_owned());
-    for (name, recipients) in all.into_iter().take(RULE_COUNT_MAX) {
+    for (name, recipients) in recipients_by_alarm.into_iter().take(RULE_COUNT_MAX) {
         if recipients.len() > RECIPIENT_COUNT_MAX {
             result.remarks.push(format!(
                 "alarm mail: {name} has {} recipients, and a channel at most {RECIPIENT_COUNT_MAX}",
                 recipients.len()
             ));
         }
-        let to: Vec<String> = recipients.into_iter().take(RECIPIENT_COUNT_MAX).collect();
+        let first_recipients: Vec<String> = recipients.into_iter().take(RECIPIENT_COUNT_MAX).collect();
         let shell_name = shell_quoted(&name);
         result.last_commands.push(format!(
             "rondel alert channel set {shell_name} --kind email --set host=\"$SMTP_HOST\" --set from=\"$SMTP_FROM\" {SMTP_OPTIONS} --set {}",
-            shell_quoted(&format!("to={}", to.join(",")))
+            shell_quoted(&format!("to={}", first_recipients.join(",")))
         ));
         result.last_commands.push(format!(
             "rondel alert rule set {shell_name} --label xxl-alarm={shell_name} --failed --channel {shell_name}"
@@ -111,16 +114,16 @@ pub(super) fn add_alarms(drafts: &[JobDraft<'_>], options: ImportOptions<'_>, re
 /// the group's id. `None` if the group has none.
 pub(super) fn app_name(row: &Row) -> Option<String> {
     let group_name = text(row, "app_name")?;
-    let lower = group_name.trim().to_lowercase();
-    let is_name = name::check(&lower).is_ok();
-    Some(if is_name { lower } else { format!("{}-{}", slug(group_name), text(row, "id").unwrap_or_default()) })
+    let lower_name = group_name.trim().to_lowercase();
+    let is_name = name::check(&lower_name).is_ok();
+    Some(if is_name { lower_name } else { format!("{}-{}", slug(group_name), text(row, "id").unwrap_or_default()) })
 }
 
 /// The name of a user's account: the name in lower case, or a similar one.
 fn account_name(user_name: &str, id: &str) -> String {
-    let lower = user_name.trim().to_lowercase();
-    if name::check_account(&lower).is_ok() {
-        lower
+    let lower_name = user_name.trim().to_lowercase();
+    if name::check_account(&lower_name).is_ok() {
+        lower_name
     } else if user_name.contains(|c: char| c.is_ascii_alphanumeric()) {
         slug(user_name)
     } else {
@@ -169,24 +172,24 @@ pub(super) fn convert_group(row: &Row, options: ImportOptions<'_>) -> Entry {
         return entry;
     }
     let token = format!("{app}-xxl");
-    let (file, place) =
+    let (file, role_place) =
         (shell_quoted(&format!("{token}.token")), shell_quoted(&format!("executor:{}/{app}", options.namespace)));
     entry.commands.push(format!(
         "# {} for the executors of {app}: configure them with it",
         if is_manual { "Token" } else { "Token, where there is none yet," }
     ));
     entry.commands.push(format!(
-        "[ -s {file} ] || {{ (umask 077; rondel token create {} --kind xxl --role {place} > {file}); echo {} >&2; }}",
+        "[ -s {file} ] || {{ (umask 077; rondel token create {} --kind xxl --role {role_place} > {file}); echo {} >&2; }}",
         shell_quoted(&token),
         shell_quoted(&format!("the secret of token {token} is in the file {token}.token"))
     ));
     if is_manual {
         let addresses = text(row, "address_list").unwrap_or_default();
         for address in addresses.split(',').map(str::trim).filter(|address| !address.is_empty()) {
-            let failed = shell_quoted(&format!("not added: the address {address} of app {app}"));
+            let failure_text = shell_quoted(&format!("not added: the address {address} of app {app}"));
             // If the server refuses an address, the script continues with the other addresses and the later commands.
             entry.commands.push(format!(
-                "rondel app address add {} {} --executor-token-file {file} || {{ echo {failed} >&2; failed=1; }}",
+                "rondel app address add {} {} --executor-token-file {file} || {{ echo {failure_text} >&2; failed=1; }}",
                 shell_quoted(&app),
                 shell_quoted(address)
             ));
@@ -204,20 +207,20 @@ pub(super) fn convert_user(row: &Row, context: &ImportContext<'_>) -> Entry {
     let groups: Vec<&str> =
         text(row, "permission").unwrap_or_default().split(',').map(str::trim).filter(|id| !id.is_empty()).collect();
     let apps: Vec<String> = groups.iter().filter_map(|id| context.apps.get(id).cloned()).collect();
-    let unknown: Vec<&str> = groups.iter().copied().filter(|id| !context.apps.contains_key(id)).collect();
+    let unknown_groups: Vec<&str> = groups.iter().copied().filter(|id| !context.apps.contains_key(id)).collect();
     for (column, value) in row {
-        let (outcome, words) = match column.as_str() {
+        let (outcome, counterpart) = match column.as_str() {
             "id" => (NotNeeded, "a user has a new one".to_owned()),
-            "username" if account == user_name => (Kept, format!("user {account}; {EXISTING}")),
-            "username" => (Changed, format!("is called {account} here; {EXISTING}")),
+            "username" if account == user_name => (Kept, format!("user {account}; {EXISTING_ACCOUNT_NOTE}")),
+            "username" => (Changed, format!("is called {account} here; {EXISTING_ACCOUNT_NOTE}")),
             "role" if is_admin => (Kept, format!("admin of the namespace {namespace}")),
             "role" => (Kept, "editor of the apps of their groups".to_owned()),
             "permission" if is_admin => (NotNeeded, "an admin has all groups".to_owned()),
-            "permission" if unknown.is_empty() => (Kept, format!("editor of {}", apps.join(", "))),
-            "permission" => (NotSupported, format!("there is no group {}", unknown.join(", "))),
+            "permission" if unknown_groups.is_empty() => (Kept, format!("editor of {}", apps.join(", "))),
+            "permission" => (NotSupported, format!("there is no group {}", unknown_groups.join(", "))),
             _ => (NotSupported, NO_COLUMN.to_owned()),
         };
-        entry.record_field(column, value, outcome, words);
+        entry.record_field(column, value, outcome, counterpart);
     }
     entry.record_field(
         "password",
@@ -242,26 +245,26 @@ pub(super) fn convert_user(row: &Row, context: &ImportContext<'_>) -> Entry {
     entry
 }
 
-/// How long runs wait for each other, which differs for all jobs with the most usual block strategy.
+/// The remark on the most usual block strategy: under it, runs wait for each other without a limit in XXL-JOB, but not in Rondel.
 const SERIAL_WAIT: &str = "SERIAL_EXECUTION: a run that waits for an earlier one of its job longer than queue_timeout (1m, if the job does not set it) \
      is skipped: overlap; in XXL-JOB it waits without a limit. Set queue_timeout in jobs whose runs may take longer than their period";
 
 /// What happens to an existing account of the same name.
-const EXISTING: &str = "an account of this name that is there already stays as it is, with its own rights";
+const EXISTING_ACCOUNT_NOTE: &str = "an account of this name that is there already stays as it is, with its own rights";
 
 /// The remark on a column that no version of XXL-JOB has.
 const NO_COLUMN: &str = "is no column of XXL-JOB 2.x or 3.x: of a version of your own?";
 
 /// Records the columns of a row that no version of XXL-JOB has.
 pub(super) fn record_unknown_columns(row: &Row, entry: &mut Entry) {
-    let known: Vec<String> = entry.fields.iter().map(|field| field.name.clone()).collect();
-    for (column, value) in row.iter().filter(|(column, _)| !known.contains(column)) {
+    let known_columns: Vec<String> = entry.fields.iter().map(|field| field.name.clone()).collect();
+    for (column, value) in row.iter().filter(|(column, _)| !known_columns.contains(column)) {
         entry.record_field(column, value, NotSupported, NO_COLUMN);
     }
 }
 
 pub(super) fn add_remarks(tables: &Tables, result: &mut ImportResult) {
-    result.remarks.extend(tables.missing.iter().cloned());
+    result.remarks.extend(tables.omissions.iter().cloned());
     let is_serial = |row: &Row| text(row, "executor_block_strategy") == Some("SERIAL_EXECUTION");
     if tables.jobs.iter().any(is_serial) {
         result.remarks.push(SERIAL_WAIT.to_owned());

@@ -18,7 +18,6 @@ pub(in crate::import) enum Scripts {
     Agent,
 }
 
-/// The options of an import.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::import) struct ImportOptions<'a> {
     /// The zone in which XXL-JOB reads cron expressions.
@@ -34,11 +33,11 @@ pub(in crate::import) struct ImportOptions<'a> {
 /// What the conversion of a job needs to know about all groups and jobs.
 pub(super) struct ImportContext<'a> {
     pub(super) options: ImportOptions<'a>,
-    /// The names of apps in Rondel, by the ids of their groups.
+    /// The names of apps in Rondel, keyed by the ids of their groups.
     pub(super) apps: HashMap<&'a str, String>,
-    /// The names of jobs in Rondel, by their ids in XXL-JOB.
+    /// The names of jobs in Rondel, keyed by their ids in XXL-JOB.
     pub(super) names: HashMap<&'a str, String>,
-    /// How many earlier scripts each job has, by its id in XXL-JOB.
+    /// How many earlier scripts each job has, keyed by its id in XXL-JOB.
     pub(super) versions: BTreeMap<&'a str, usize>,
 }
 

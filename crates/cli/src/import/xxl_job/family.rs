@@ -18,7 +18,7 @@ pub(super) fn set_parents(drafts: &mut [JobDraft<'_>], context: &ImportContext<'
         .iter()
         .map(|draft| draft.job.as_ref().is_ok_and(|job| definition_errors(&Value::Object(job.clone())).is_empty()))
         .collect();
-    // Parents by the index of their child.
+    // Parents, keyed by the index of their child.
     let mut parents: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for parent in 0..drafts.len() {
         let Some(child_ids) = drafts[parent].row.get("child_jobid").cloned() else { continue };
@@ -36,7 +36,7 @@ pub(super) fn set_parents(drafts: &mut [JobDraft<'_>], context: &ImportContext<'
                         (NotSupported, own_schedule_text(drafts[child].row, name))
                     } else if child_parents.contains(&parent) {
                         (NotNeeded, format!("{id}: named twice"))
-                    } else if follows(&parents, parent, child) {
+                    } else if is_follower_of(&parents, parent, child) {
                         (NotSupported, format!("{name} would close a circle of jobs"))
                     } else if child_parents.len() >= PARENT_COUNT_MAX {
                         (NotSupported, format!("{name} follows from {PARENT_COUNT_MAX} jobs already"))
@@ -47,18 +47,19 @@ pub(super) fn set_parents(drafts: &mut [JobDraft<'_>], context: &ImportContext<'
                 }
             });
         }
-        let worst =
-            [NotSupported, Changed, Kept, NotNeeded].into_iter().find(|kind| lines.iter().any(|(of, _)| of == kind));
-        let words: Vec<String> = lines.into_iter().map(|(_, words)| words).collect();
-        let counterpart = if words.is_empty() { "names no job".to_owned() } else { words.join("; ") };
-        drafts[parent].entry.record_field("child_jobid", &child_ids, worst.unwrap_or(NotNeeded), counterpart);
+        let worst_outcome = [NotSupported, Changed, Kept, NotNeeded]
+            .into_iter()
+            .find(|kind| lines.iter().any(|(line_outcome, _)| line_outcome == kind));
+        let counterparts: Vec<String> = lines.into_iter().map(|(_, counterpart)| counterpart).collect();
+        let counterpart = if counterparts.is_empty() { "names no job".to_owned() } else { counterparts.join("; ") };
+        drafts[parent].entry.record_field("child_jobid", &child_ids, worst_outcome.unwrap_or(NotNeeded), counterpart);
     }
     let names: Vec<String> =
         drafts.iter().map(|draft| context.names.get(draft.id).cloned().unwrap_or_default()).collect();
     for (child, draft) in drafts.iter_mut().enumerate() {
-        let after: Vec<&str> =
+        let parent_names: Vec<&str> =
             parents.get(&child).into_iter().flatten().map(|parent| names[*parent].as_str()).collect();
-        set_job_parents(draft, &after);
+        set_job_parents(draft, &parent_names);
     }
     leave_out_promoted(drafts, &parents);
 }
@@ -66,18 +67,20 @@ pub(super) fn set_parents(drafts: &mut [JobDraft<'_>], context: &ImportContext<'
 /// Leaves out the jobs that `rondel shadow promote` has switched over, and the jobs that follow them. They are stopped
 /// in XXL-JOB because they run in Rondel. Their imported definitions would stop them in Rondel too.
 fn leave_out_promoted(drafts: &mut [JobDraft<'_>], parents: &BTreeMap<usize, Vec<usize>>) {
-    let mut promoted: BTreeSet<usize> = (0..drafts.len()).filter(|index| is_promoted(drafts[*index].row)).collect();
+    let mut promoted_indexes: BTreeSet<usize> =
+        (0..drafts.len()).filter(|index| is_promoted(drafts[*index].row)).collect();
     loop {
-        let follows =
-            |(child, of): (&usize, &Vec<usize>)| of.iter().any(|parent| promoted.contains(parent)).then_some(*child);
-        let more: BTreeSet<usize> =
-            parents.iter().filter_map(follows).filter(|child| !promoted.contains(child)).collect();
-        if more.is_empty() {
+        let follows = |(child, parent_indexes): (&usize, &Vec<usize>)| {
+            parent_indexes.iter().any(|parent| promoted_indexes.contains(parent)).then_some(*child)
+        };
+        let child_indexes: BTreeSet<usize> =
+            parents.iter().filter_map(follows).filter(|child| !promoted_indexes.contains(child)).collect();
+        if child_indexes.is_empty() {
             break;
         }
-        promoted.extend(more);
+        promoted_indexes.extend(child_indexes);
     }
-    for index in promoted {
+    for index in promoted_indexes {
         let draft = &mut drafts[index];
         if draft.job.is_ok() {
             draft.job = Err("it was switched over by rondel shadow promote, and stays as it is here".to_owned());
@@ -88,8 +91,8 @@ fn leave_out_promoted(drafts: &mut [JobDraft<'_>], parents: &BTreeMap<usize, Vec
 /// Whether a promotion stopped the job. A promotion leaves the next instant in the row; XXL-JOB itself sets it to 0
 /// when it stops a job.
 fn is_promoted(row: &Row) -> bool {
-    let number = |column| text(row, column).and_then(|text| text.parse::<i64>().ok()).unwrap_or(0);
-    number("trigger_status") == 0 && number("trigger_next_time") > 0
+    let column_number = |column| text(row, column).and_then(|text| text.parse::<i64>().ok()).unwrap_or(0);
+    column_number("trigger_status") == 0 && column_number("trigger_next_time") > 0
 }
 
 fn is_running(row: &Row) -> bool {
@@ -99,8 +102,8 @@ fn is_running(row: &Row) -> bool {
 /// Whether a job has a schedule in addition to its parents. Before version 2.3 every job had to have one. In such a
 /// version the schedule of a stopped job does not count, because XXL-JOB does not fire the job by it.
 fn has_own_schedule(draft: &JobDraft<'_>) -> bool {
-    let is_formal = !is_running(draft.row) && !draft.row.contains_key("schedule_type");
-    !is_formal && draft.job.as_ref().is_ok_and(|job| job.contains_key("schedule"))
+    let is_unused = !is_running(draft.row) && !draft.row.contains_key("schedule_type");
+    !is_unused && draft.job.as_ref().is_ok_and(|job| job.contains_key("schedule"))
 }
 
 /// What to do about a child with a schedule.
@@ -124,11 +127,11 @@ fn link_outcome(parent: &JobDraft<'_>, name: &str) -> (Outcome, String) {
 }
 
 /// Sets the parents of a job, and whether it is enabled.
-fn set_job_parents(draft: &mut JobDraft<'_>, after: &[&str]) {
-    let (status, is_on) = (draft.row.get("trigger_status").cloned(), is_running(draft.row));
+fn set_job_parents(draft: &mut JobDraft<'_>, parent_names: &[&str]) {
+    let (status, is_started) = (draft.row.get("trigger_status").cloned(), is_running(draft.row));
     // XXL-JOB cannot start a job without a schedule, but still triggers it by hand.
     let has_schedule = draft.job.as_ref().is_ok_and(|job| job.contains_key("schedule"));
-    let (outcome, counterpart) = match (is_on, after.is_empty()) {
+    let (outcome, counterpart) = match (is_started, parent_names.is_empty()) {
         (true, _) => (Kept, "enabled"),
         // XXL-JOB ignores the status of a child.
         (false, false) => (Changed, "enabled: a stopped child runs after its parents there, too"),
@@ -137,17 +140,17 @@ fn set_job_parents(draft: &mut JobDraft<'_>, after: &[&str]) {
         }
         (false, true) => (Kept, "not enabled"),
     };
-    if after.len() > 1 {
+    if parent_names.len() > 1 {
         draft.entry.note_change(format!(
             "ran after each of {}: here once for each fire that they share, after all of them",
-            after.join(", ")
+            parent_names.join(", ")
         ));
     }
     if let Ok(job) = &mut draft.job {
-        job.insert("enabled".to_owned(), (is_on || !after.is_empty() || !has_schedule).into());
-        if !after.is_empty() {
-            let replaced = job.insert("schedule".to_owned(), json!({"after": after, "on": "success"}));
-            if let (Some(_), Some(cron)) = (replaced, draft.row.get("job_cron")) {
+        job.insert("enabled".to_owned(), (is_started || !parent_names.is_empty() || !has_schedule).into());
+        if !parent_names.is_empty() {
+            let replaced_schedule = job.insert("schedule".to_owned(), json!({"after": parent_names, "on": "success"}));
+            if let (Some(_), Some(cron)) = (replaced_schedule, draft.row.get("job_cron")) {
                 draft.entry.fields.retain(|field| field.name != "job_cron");
                 draft.entry.record_field(
                     "job_cron",
@@ -163,15 +166,15 @@ fn set_job_parents(draft: &mut JobDraft<'_>, after: &[&str]) {
     }
 }
 
-/// Whether `job` follows `other`, directly or through other jobs.
-fn follows(parents: &BTreeMap<usize, Vec<usize>>, job: usize, other: usize) -> bool {
-    let (mut open, mut seen) = (vec![job], std::collections::HashSet::new());
-    while let Some(next) = open.pop() {
-        if next == other {
+/// Whether `job` follows `other_job`, directly or through other jobs.
+fn is_follower_of(parents: &BTreeMap<usize, Vec<usize>>, job: usize, other_job: usize) -> bool {
+    let (mut unseen_jobs, mut seen) = (vec![job], std::collections::HashSet::new());
+    while let Some(current) = unseen_jobs.pop() {
+        if current == other_job {
             return true;
         }
-        if seen.insert(next) {
-            open.extend(parents.get(&next).into_iter().flatten());
+        if seen.insert(current) {
+            unseen_jobs.extend(parents.get(&current).into_iter().flatten());
         }
     }
     false

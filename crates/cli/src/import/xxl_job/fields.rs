@@ -35,12 +35,12 @@ pub(super) fn convert_row<'a>(row: &'a Row, context: &ImportContext<'_>) -> JobD
     set_labels(&mut draft, id);
     set_schedule(&mut draft, context);
     set_policies(&mut draft);
-    for (column, why) in [
+    for (column, reason) in [
         ("add_time", "the versions of a job have their own instants"),
         ("update_time", "the versions of a job have their own instants"),
         ("trigger_last_time", "the runs of XXL-JOB stay there"),
     ] {
-        draft.record(column, NotNeeded, why);
+        draft.record(column, NotNeeded, reason);
     }
     if !draft.entry.fields.iter().any(|field| field.name == "trigger_next_time") {
         draft.record("trigger_next_time", NotNeeded, "follows from the schedule");
@@ -121,19 +121,19 @@ fn set_handler(draft: &mut Draft<'_>, context: &ImportContext<'_>, id: &str) -> 
         };
         draft.entry.record_field("xxl_job_logglue", &format!("versions of the script: {count}"), outcome, counterpart);
     }
-    let known = match kind {
+    let handler_of_kind = match kind {
         "GLUE_SHELL" => Some("shell"),
         "GLUE_PYTHON" | "GLUE_PYTHON2" => Some("python"),
         "GLUE_NODEJS" => Some("node"),
         "GLUE_PHP" => Some("php"),
         "GLUE_POWERSHELL" => Some("powershell"),
         "GLUE_GROOVY" => None,
-        other => {
+        unknown_kind => {
             draft.record("glue_type", NotSupported, "is no kind of script");
-            return Err(format!("{other:?} is no kind of script"));
+            return Err(format!("{unknown_kind:?} is no kind of script"));
         }
     };
-    match (context.options.scripts, known) {
+    match (context.options.scripts, handler_of_kind) {
         (Scripts::Executors, _) => {
             draft.record("glue_type", Kept, format!("the handler {kind} of the same executors"));
             draft.record("glue_source", Kept, "params.source");
@@ -217,11 +217,11 @@ fn set_schedule(draft: &mut Draft<'_>, context: &ImportContext<'_>) {
             draft.record("schedule_type", Kept, "no schedule");
             draft.record("schedule_conf", NotNeeded, "a job without a schedule");
         }
-        (other, _) => {
+        (unknown_kind, _) => {
             draft.record(
                 "schedule_type",
                 NotSupported,
-                format!("{other:?} is no kind of schedule that XXL-JOB has: it is only triggered"),
+                format!("{unknown_kind:?} is no kind of schedule that XXL-JOB has: it is only triggered"),
             );
             draft.record("schedule_conf", NotSupported, "belongs to that kind of schedule");
         }
@@ -248,10 +248,10 @@ fn set_rate(draft: &mut Draft<'_>, seconds: &str) {
 
 /// The first instant from [`PHASE_ORIGIN_S`] on at which a job of this rate fires. It is the same whenever the job is
 /// imported.
-fn phase(next_ms: u64, every: u64) -> Option<Timestamp> {
+fn phase(next_ms: u64, rate_seconds: u64) -> Option<Timestamp> {
     // XXL-JOB fires at whole seconds.
-    let after = (next_ms / 1_000).checked_sub(PHASE_ORIGIN_S)?.checked_rem(every)?;
-    Some(Timestamp::from_secs(i64::try_from(PHASE_ORIGIN_S + after).ok()?))
+    let phase_seconds = (next_ms / 1_000).checked_sub(PHASE_ORIGIN_S)?.checked_rem(rate_seconds)?;
+    Some(Timestamp::from_secs(i64::try_from(PHASE_ORIGIN_S + phase_seconds).ok()?))
 }
 
 fn set_policies(draft: &mut Draft<'_>) {

@@ -24,8 +24,9 @@ pub(super) fn write(tables: &Tables, names: &HashMap<&str, String>, folder: &Pat
             let Some(id) = text(row, "id").and_then(|id| id.parse::<i64>().ok()) else { continue };
             let file = format!("{id}.{}", file_extension(text(row, "glue_type").unwrap_or_default()));
             std::fs::write(folder.join(&file), row.get("glue_source").map_or("", String::as_str))?;
-            let plain = |column: &str| text(row, column).unwrap_or_default().replace(|c: char| c.is_control(), " ");
-            writeln!(list, "{file}\t{}\t{}", plain("add_time"), plain("glue_remark")).ok();
+            let one_line_text =
+                |column: &str| text(row, column).unwrap_or_default().replace(|c: char| c.is_control(), " ");
+            writeln!(list, "{file}\t{}\t{}", one_line_text("add_time"), one_line_text("glue_remark")).ok();
             count += 1;
         }
         std::fs::write(folder.join("versions.tsv"), list)?;

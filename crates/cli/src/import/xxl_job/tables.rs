@@ -8,12 +8,12 @@ use crate::exit::Failure;
 use crate::foreign_url;
 use crate::import::dump::{self, Row};
 
-const GROUPS: &str = "xxl_job_group";
-const JOBS: &str = "xxl_job_info";
-const VERSIONS: &str = "xxl_job_logglue";
-const USERS: &str = "xxl_job_user";
+const GROUP_TABLE: &str = "xxl_job_group";
+const JOB_TABLE: &str = "xxl_job_info";
+const VERSION_TABLE: &str = "xxl_job_logglue";
+const USER_TABLE: &str = "xxl_job_user";
 /// Columns with secrets, which the import neither needs nor reads.
-const SECRETS: [&str; 3] = ["password", "token", "access_token"];
+const SECRET_COLUMNS: [&str; 3] = ["password", "token", "access_token"];
 
 /// The rows, without NULL values and without the columns that this version lacks.
 #[derive(Debug, Default)]
@@ -24,49 +24,49 @@ pub(in crate::import) struct Tables {
     pub(super) versions: Vec<Row>,
     pub(super) users: Vec<Row>,
     /// Why tables are left out.
-    pub(super) missing: Vec<String>,
+    pub(super) omissions: Vec<String>,
 }
 
 impl Tables {
     pub(in crate::import) async fn read(url: &str) -> Result<Self, Failure> {
-        let wrong = |error: ForeignError| Failure::of("cannot read the database of XXL-JOB", &error);
+        let database_failure = |error: ForeignError| Failure::of("cannot read the database of XXL-JOB", &error);
         foreign_url::check(url)?;
-        let mut database = foreign::Database::open(url, false).await.map_err(wrong)?;
+        let mut database = foreign::Database::open(url, false).await.map_err(database_failure)?;
         let mut tables = Self {
-            groups: database.rows(GROUPS, &["id"], &SECRETS, &[]).await.map_err(wrong)?,
-            jobs: database.rows(JOBS, &["id"], &SECRETS, &[]).await.map_err(wrong)?,
+            groups: database.rows(GROUP_TABLE, &["id"], &SECRET_COLUMNS, &[]).await.map_err(database_failure)?,
+            jobs: database.rows(JOB_TABLE, &["id"], &SECRET_COLUMNS, &[]).await.map_err(database_failure)?,
             ..Self::default()
         };
-        for (table, rows) in [(VERSIONS, &mut tables.versions), (USERS, &mut tables.users)] {
-            match database.rows(table, &["id"], &SECRETS, &[]).await {
-                Ok(read) => *rows = read,
-                Err(why @ (ForeignError::NoTable(..) | ForeignError::Unreadable(..))) => {
-                    tables.missing.push(format!("{table} is left out: {why}"));
+        for (table, rows) in [(VERSION_TABLE, &mut tables.versions), (USER_TABLE, &mut tables.users)] {
+            match database.rows(table, &["id"], &SECRET_COLUMNS, &[]).await {
+                Ok(table_rows) => *rows = table_rows,
+                Err(error @ (ForeignError::NoTable(..) | ForeignError::Unreadable(..))) => {
+                    tables.omissions.push(format!("{table} is left out: {error}"));
                 }
-                Err(error) => return Err(wrong(error)),
+                Err(error) => return Err(database_failure(error)),
             }
         }
         Ok(tables)
     }
 
     pub(in crate::import) fn from_dump(source: &mut dyn BufRead, name: &str) -> Result<Self, Failure> {
-        let mut read = dump::read(source, &[GROUPS, JOBS, VERSIONS, USERS])
-            .map_err(|why| Failure::refused(format!("--dump: {name}: {why}")))?;
-        for rows in read.values_mut() {
-            rows.iter_mut().for_each(|row| row.retain(|column, _| !SECRETS.contains(&column.as_str())));
+        let mut dump_tables = dump::read(source, &[GROUP_TABLE, JOB_TABLE, VERSION_TABLE, USER_TABLE])
+            .map_err(|message| Failure::refused(format!("--dump: {name}: {message}")))?;
+        for rows in dump_tables.values_mut() {
+            rows.iter_mut().for_each(|row| row.retain(|column, _| !SECRET_COLUMNS.contains(&column.as_str())));
         }
         let mut tables = Self::default();
-        for (table, rows) in [(VERSIONS, &mut tables.versions), (USERS, &mut tables.users)] {
-            match read.remove(table) {
+        for (table, rows) in [(VERSION_TABLE, &mut tables.versions), (USER_TABLE, &mut tables.users)] {
+            match dump_tables.remove(table) {
                 Some(table_rows) => *rows = table_rows,
-                None => tables.missing.push(format!("{table} is left out: the dump does not have it")),
+                None => tables.omissions.push(format!("{table} is left out: the dump does not have it")),
             }
         }
-        let mut needed = |table: &str| {
-            let why = format!("--dump: {name} has no table {table}: it is no dump of XXL-JOB's database");
-            read.remove(table).ok_or_else(|| Failure::refused(why))
+        let mut take_table = |table: &str| {
+            let message = format!("--dump: {name} has no table {table}: it is no dump of XXL-JOB's database");
+            dump_tables.remove(table).ok_or_else(|| Failure::refused(message))
         };
-        (tables.groups, tables.jobs) = (needed(GROUPS)?, needed(JOBS)?);
+        (tables.groups, tables.jobs) = (take_table(GROUP_TABLE)?, take_table(JOB_TABLE)?);
         Ok(tables)
     }
 }

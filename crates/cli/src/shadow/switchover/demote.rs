@@ -32,7 +32,7 @@ const FIRST_FIRE_LEAD_MIN: Duration = Duration::from_secs(2);
 const START_COUNT_MAX: usize = 5;
 /// Maximum number of requests for the first fire.
 const READ_COUNT_MAX: usize = 3;
-const PAUSE: Duration = Duration::from_millis(300);
+const RETRY_DELAY: Duration = Duration::from_millis(300);
 /// The result for a job that was stopped in XXL-JOB and was never switched over.
 const STAYS_STOPPED: &str = "was never switched over, and stays stopped in XXL-JOB: start it there if it is to run";
 
@@ -41,23 +41,23 @@ struct StoppedJob<'a> {
     job: &'a Job,
     seam: Timestamp,
     /// The first fire that XXL-JOB is to run.
-    first: Timestamp,
+    first_fire: Timestamp,
     gap: Option<String>,
 }
 
 pub(super) async fn demote(
     switch: &Switchover<'_>,
     database: &mut XxlDatabase,
-    refused: &BTreeMap<String, String>,
+    refusals: &BTreeMap<String, String>,
     mut pace: Pace,
 ) -> Outcomes {
     let mut outcomes = Outcomes::new();
     for job in &switch.jobs {
-        if let Some(reason) = refused.get(&job.name) {
+        if let Some(reason) = refusals.get(&job.name) {
             outcomes.insert(job.name.clone(), Outcome::unchanged(switch.runs_in(job), reason));
         }
     }
-    let is_open = |job: &&Job| !refused.contains_key(&job.name);
+    let is_open = |job: &&Job| !refusals.contains_key(&job.name);
     let (mut open_jobs, quiet): (VecDeque<&Job>, VecDeque<&Job>) =
         switch.jobs.iter().filter(is_open).filter(|job| !job.is_follower()).partition(|job| job.is_firing());
     let numbers: Vec<i64> = open_jobs.iter().chain(&quiet).map(|job| job.number).collect();
@@ -67,24 +67,24 @@ pub(super) async fn demote(
     }
     while !open_jobs.is_empty() && obstacle.is_none() {
         let batch: Vec<&Job> = open_jobs.drain(..pace.batch().min(open_jobs.len())).collect();
-        let began = Instant::now();
-        let ahead = SEAM_LEAD + pace.allowance();
-        let ended = join_all(batch.iter().map(|job| stop_in_rondel(switch, job, ahead))).await;
-        pace.record_measured(began.elapsed());
-        let mut stopped = Vec::new();
-        for (job, end) in batch.iter().zip(ended) {
-            match end {
-                Ok(one) => stopped.push(one),
+        let start = Instant::now();
+        let seam_lead = SEAM_LEAD + pace.allowance();
+        let stop_results = join_all(batch.iter().map(|job| stop_in_rondel(switch, job, seam_lead))).await;
+        pace.record_measured(start.elapsed());
+        let mut stopped_jobs = Vec::new();
+        for (job, stop_result) in batch.iter().zip(stop_results) {
+            match stop_result {
+                Ok(stopped_job) => stopped_jobs.push(stopped_job),
                 Err(outcome) => drop(outcomes.insert(job.name.clone(), outcome)),
             }
         }
-        obstacle = start_in_xxl_job(switch, database, stopped, &mut outcomes).await;
+        obstacle = start_in_xxl_job(switch, database, stopped_jobs, &mut outcomes).await;
     }
-    if let Some(why) = obstacle {
-        let result = format!("nothing was changed: the database of XXL-JOB cannot be changed ({why})");
+    if let Some(reason) = obstacle {
+        let result = format!("nothing was changed: the database of XXL-JOB cannot be changed ({reason})");
         for job in open_jobs.into_iter().chain(quiet) {
-            let unchanged = || Outcome::unchanged(switch.runs_in(job), &result);
-            outcomes.entry(job.name.clone()).or_insert_with(unchanged);
+            let unchanged_outcome = || Outcome::unchanged(switch.runs_in(job), &result);
+            outcomes.entry(job.name.clone()).or_insert_with(unchanged_outcome);
         }
     }
     let children: Vec<&Job> = switch.jobs.iter().filter(is_open).filter(|job| job.is_follower()).collect();
@@ -101,7 +101,11 @@ async fn why_not_writable(database: &mut XxlDatabase, numbers: &[i64]) -> Option
 }
 
 /// Puts a job in shadow mode: from the seam on, Rondel no longer runs it.
-async fn stop_in_rondel<'a>(switch: &Switchover<'_>, job: &'a Job, ahead: Duration) -> Result<StoppedJob<'a>, Outcome> {
+async fn stop_in_rondel<'a>(
+    switch: &Switchover<'_>,
+    job: &'a Job,
+    seam_lead: Duration,
+) -> Result<StoppedJob<'a>, Outcome> {
     let is_running = switch.xxl_status.get(&job.number).is_some_and(|status| status.is_running);
     if job.is_shadow && is_running {
         return Err(Outcome::done(RunsIn::XxlJob, job.mode_from, "was switched before"));
@@ -111,16 +115,17 @@ async fn stop_in_rondel<'a>(switch: &Switchover<'_>, job: &'a Job, ahead: Durati
     }
     if job.is_shadow {
         // An earlier command stopped the job: its first fire is the earliest one that XXL-JOB can still run.
-        let soon = clock::now() + FIRST_FIRE_LEAD_MIN;
-        let seam = job.mode_from.unwrap_or(soon);
-        let gap = (seam < soon).then(|| neither_side_text(job, seam, soon));
-        return with_first_fire(switch, job, (seam, seam.max(soon)), gap).await;
+        let earliest_fire = clock::now() + FIRST_FIRE_LEAD_MIN;
+        let seam = job.mode_from.unwrap_or(earliest_fire);
+        let gap_text = (seam < earliest_fire).then(|| neither_side_text(job, seam, earliest_fire));
+        return with_first_fire(switch, job, (seam, seam.max(earliest_fire)), gap_text).await;
     }
-    let seam = clock::now() + ahead;
+    let seam = clock::now() + seam_lead;
     match save(switch.client, job, "shadow", seam).await {
         Saved::HoldsFrom(from) => {
-            let gap = (from > seam).then(|| format!("its fires from {seam} to {from} ran here, or on neither side"));
-            with_first_fire(switch, job, (seam, seam.max(from)), gap).await
+            let gap_text =
+                (from > seam).then(|| format!("its fires from {seam} to {from} ran here, or on neither side"));
+            with_first_fire(switch, job, (seam, seam.max(from)), gap_text).await
         }
         Saved::Refused(failure) => {
             Err(Outcome::unchanged(switch.runs_in(job), format!("{}; it continues to run here", failure.message())))
@@ -148,11 +153,11 @@ async fn with_first_fire<'a>(
         Ok(first_fire) => first_fire,
         Err(failure) => return Err(not_started_outcome(seam, failure.message()).repeatable()),
     };
-    let until = first_fire.first.unwrap_or_else(clock::now);
-    let missed = first_fire.missed.map(|missed| neither_side_text(job, missed, until));
-    let gap = [gap, missed].into_iter().flatten().reduce(|all, one| format!("{all}; {one}"));
-    match first_fire.first {
-        Some(first) => Ok(StoppedJob { job, seam, first, gap }),
+    let until = first_fire.planned_at.unwrap_or_else(clock::now);
+    let missed_text = first_fire.missed_at.map(|missed_at| neither_side_text(job, missed_at, until));
+    let gap = [gap, missed_text].into_iter().flatten().reduce(|gaps, other_gap| format!("{gaps}; {other_gap}"));
+    match first_fire.planned_at {
+        Some(planned_at) => Ok(StoppedJob { job, seam, first_fire: planned_at, gap }),
         None => {
             let result = "no longer runs here; it has no fire to start with there: start it in XXL-JOB if it is to run";
             Err(Outcome::done(RunsIn::Neither, Some(seam), result).with_gap(gap.as_deref()))
@@ -160,8 +165,8 @@ async fn with_first_fire<'a>(
     }
 }
 
-fn not_started_outcome(seam: Timestamp, why: &str) -> Outcome {
-    let result = format!("stopped here at the seam, and not started in XXL-JOB ({why})");
+fn not_started_outcome(seam: Timestamp, reason: &str) -> Outcome {
+    let result = format!("stopped here at the seam, and not started in XXL-JOB ({reason})");
     Outcome::half_done(RunsIn::Neither, seam, result)
 }
 
@@ -176,50 +181,54 @@ async fn start_in_xxl_job<'a>(
         if open_jobs.is_empty() {
             return None;
         }
-        let starts: Vec<(i64, i64)> = open_jobs.iter().map(|one| (one.job.number, one.first.as_millis())).collect();
-        let started = match database.xxl_start(&starts, || clock::now().as_millis()).await {
-            Ok(started) => started,
+        let starts: Vec<(i64, i64)> =
+            open_jobs.iter().map(|stopped_job| (stopped_job.job.number, stopped_job.first_fire.as_millis())).collect();
+        let start_outcomes = match database.xxl_start(&starts, || clock::now().as_millis()).await {
+            Ok(start_outcomes) => start_outcomes,
             Err(error) => {
-                let why = chain_in_one_line(&error);
-                for stopped in open_jobs {
+                let reason = chain_in_one_line(&error);
+                for stopped_job in open_jobs {
                     let result =
-                        format!("stopped here at the seam, and not known whether XXL-JOB has started it ({why})");
-                    let outcome = Outcome::half_done(RunsIn::Unknown, stopped.seam, result)
+                        format!("stopped here at the seam, and not known whether XXL-JOB has started it ({reason})");
+                    let outcome = Outcome::half_done(RunsIn::Unknown, stopped_job.seam, result)
                         .repeatable()
-                        .with_gap(stopped.gap.as_deref());
-                    outcomes.insert(stopped.job.name.clone(), outcome);
+                        .with_gap(stopped_job.gap.as_deref());
+                    outcomes.insert(stopped_job.job.name.clone(), outcome);
                 }
-                return Some(why);
+                return Some(reason);
             }
         };
         let committed_at = clock::now();
-        let mut too_late = Vec::new();
-        for stopped in open_jobs {
-            let outcome = match started.get(&stopped.job.number) {
+        let mut late_jobs = Vec::new();
+        for stopped_job in open_jobs {
+            let outcome = match start_outcomes.get(&stopped_job.job.number) {
                 Some(StartOutcome::TooLate) if round < START_COUNT_MAX => {
-                    too_late.push(stopped);
+                    late_jobs.push(stopped_job);
                     continue;
                 }
                 Some(StartOutcome::TooLate) => {
-                    not_started_outcome(stopped.seam, "its first fire had passed each time").repeatable()
+                    not_started_outcome(stopped_job.seam, "its first fire had passed each time").repeatable()
                 }
-                None => not_started_outcome(stopped.seam, "XXL-JOB does not have it any more"),
-                Some(StartOutcome::From(_)) => started_outcome(switch, &stopped, committed_at),
+                None => not_started_outcome(stopped_job.seam, "XXL-JOB does not have it any more"),
+                Some(StartOutcome::From(_)) => started_outcome(switch, &stopped_job, committed_at),
                 Some(StartOutcome::AlreadyRunning(_)) => {
                     let gap = "its fires until the seam ran on both sides";
                     let result = "stopped here at the seam; it ran in XXL-JOB already, and continues to";
-                    Outcome::done(RunsIn::XxlJob, Some(stopped.seam), result).with_gap(Some(gap))
+                    Outcome::done(RunsIn::XxlJob, Some(stopped_job.seam), result).with_gap(Some(gap))
                 }
             };
-            outcomes.insert(stopped.job.name.clone(), outcome);
+            outcomes.insert(stopped_job.job.name.clone(), outcome);
         }
-        let again =
-            join_all(too_late.into_iter().map(async |stopped| (stopped.job, with_later_fire(switch, stopped).await)))
-                .await;
+        let retried_jobs = join_all(
+            late_jobs
+                .into_iter()
+                .map(async |stopped_job| (stopped_job.job, with_later_fire(switch, stopped_job).await)),
+        )
+        .await;
         open_jobs = Vec::new();
-        for (job, end) in again {
+        for (job, end) in retried_jobs {
             match end {
-                Ok(stopped) => open_jobs.push(stopped),
+                Ok(stopped_job) => open_jobs.push(stopped_job),
                 Err(outcome) => drop(outcomes.insert(job.name.clone(), outcome)),
             }
         }
@@ -228,50 +237,51 @@ async fn start_in_xxl_job<'a>(
 }
 
 /// Finds a later fire to start with: the first one had passed when XXL-JOB released its lock.
-async fn with_later_fire<'a>(switch: &Switchover<'_>, stopped: StoppedJob<'a>) -> Result<StoppedJob<'a>, Outcome> {
+async fn with_later_fire<'a>(switch: &Switchover<'_>, stopped_job: StoppedJob<'a>) -> Result<StoppedJob<'a>, Outcome> {
     let first_allowed_at = clock::now() + FIRST_FIRE_LEAD_MIN;
-    let gap = [stopped.gap, Some(neither_side_text(stopped.job, stopped.first, first_allowed_at))]
+    let gap = [stopped_job.gap, Some(neither_side_text(stopped_job.job, stopped_job.first_fire, first_allowed_at))]
         .into_iter()
         .flatten()
         .collect::<Vec<_>>()
         .join("; ");
-    with_first_fire(switch, stopped.job, (stopped.seam, first_allowed_at), Some(gap)).await
+    with_first_fire(switch, stopped_job.job, (stopped_job.seam, first_allowed_at), Some(gap)).await
 }
 
 /// The outcome for a job that XXL-JOB runs again.
-fn started_outcome(switch: &Switchover<'_>, stopped: &StoppedJob<'_>, committed_at: Timestamp) -> Outcome {
-    let first = stopped.first;
-    let is_near = first < committed_at + ON_TIME_LEAD_MIN;
-    let near_note = is_near.then(|| {
+fn started_outcome(switch: &Switchover<'_>, stopped_job: &StoppedJob<'_>, committed_at: Timestamp) -> Outcome {
+    let first_fire = stopped_job.first_fire;
+    let is_near = first_fire < committed_at + ON_TIME_LEAD_MIN;
+    let lateness_note = is_near.then(|| {
         format!(
-            "XXL-JOB may have its fire of {first} up to 5 s late, and leave out others in that time: look at its log"
+            "XXL-JOB may have its fire of {first_fire} up to 5 s late, and leave out others in that time: look at its log"
         )
     });
-    let gap: Vec<String> = [stopped.gap.clone(), near_note].into_iter().flatten().collect();
-    let left = relatives::children_left_behind(switch, stopped.job).map(|text| format!("; {text}")).unwrap_or_default();
-    let result = format!("runs in XXL-JOB from {first} on{left}");
+    let gap: Vec<String> = [stopped_job.gap.clone(), lateness_note].into_iter().flatten().collect();
+    let left_behind_text =
+        relatives::children_left_behind(switch, stopped_job.job).map(|text| format!("; {text}")).unwrap_or_default();
+    let result = format!("runs in XXL-JOB from {first_fire} on{left_behind_text}");
     let gap = (!gap.is_empty()).then(|| gap.join("; "));
-    Outcome::done(RunsIn::XxlJob, Some(stopped.seam), result).with_gap(gap.as_deref())
+    Outcome::done(RunsIn::XxlJob, Some(stopped_job.seam), result).with_gap(gap.as_deref())
 }
 
 /// Puts the jobs that only follow others in shadow mode, from the last seam of their parents on.
 async fn stop_children(switch: &Switchover<'_>, mut open_jobs: Vec<&Job>, outcomes: &mut Outcomes) {
-    let clocked = outcomes.values().filter(|one| one.is_done).filter_map(|one| one.seam);
+    let seams = outcomes.values().filter(|outcome| outcome.is_done).filter_map(|outcome| outcome.seam);
     // The seam must not precede the instant at which the last edit of a parent takes effect.
     let holds_from = clock::now() + HOLD_DELAY;
-    let seam = clocked.max().map_or(holds_from, |seam| seam.max(holds_from));
+    let seam = seams.max().map_or(holds_from, |seam| seam.max(holds_from));
     // A child may be a parent of other children.
     while !open_jobs.is_empty() {
         let names: Vec<String> = open_jobs.iter().map(|job| job.name.clone()).collect();
-        let (mut step, rest): (Vec<&Job>, Vec<&Job>) =
+        let (mut step, later_jobs): (Vec<&Job>, Vec<&Job>) =
             open_jobs.into_iter().partition(|job| !job.parents.iter().any(|parent| names.contains(parent)));
-        open_jobs = rest;
+        open_jobs = later_jobs;
         if step.is_empty() {
             step = std::mem::take(&mut open_jobs);
         }
         for chunk in step.chunks(CALL_COUNT_MAX) {
-            let ended = join_all(chunk.iter().map(|job| demote_child(switch, job, seam, outcomes))).await;
-            outcomes.extend(chunk.iter().map(|job| job.name.clone()).zip(ended));
+            let child_outcomes = join_all(chunk.iter().map(|job| demote_child(switch, job, seam, outcomes))).await;
+            outcomes.extend(chunk.iter().map(|job| job.name.clone()).zip(child_outcomes));
         }
     }
 }
@@ -280,7 +290,7 @@ async fn demote_child(switch: &Switchover<'_>, job: &Job, seam: Timestamp, outco
     let parents = job.parents.iter().filter_map(|name| Some((name, outcomes.get(name)?)));
     if let Some((name, parent)) = parents.into_iter().find(|(_, outcome)| !outcome.is_done) {
         let result = format!("is unchanged, and runs where its parent {name} does, which was not switched");
-        let outcome = Outcome::unchanged(parent.runs, result);
+        let outcome = Outcome::unchanged(parent.runs_in, result);
         return if parent.is_repeatable { outcome.repeatable() } else { outcome };
     }
     if job.is_shadow {
@@ -300,9 +310,9 @@ async fn demote_child(switch: &Switchover<'_>, job: &Job, seam: Timestamp, outco
 /// The fire with which XXL-JOB can begin.
 #[derive(Default)]
 struct FirstFire {
-    first: Option<Timestamp>,
-    /// The earliest fire before `first` that ran on neither side, and whose instant has passed.
-    missed: Option<Timestamp>,
+    planned_at: Option<Timestamp>,
+    /// The earliest fire before the planned one that ran on neither side, and whose instant has passed.
+    missed_at: Option<Timestamp>,
 }
 
 /// Finds the first planned fire of a job from an instant on.
@@ -312,13 +322,13 @@ async fn first_fire(switch: &Switchover<'_>, job: &Job, mut from: Timestamp) -> 
         let fires = planned_fires(switch, job, from).await?;
         let instant = |fire: &Value| fire["fire_at"].as_str()?.parse().ok();
         let verdict = |fire: &Value| fire["verdict"].as_str().map(str::to_owned).unwrap_or_default();
-        let is_meant =
+        let is_upcoming =
             |fire: &&Value| matches!(verdict(fire).as_str(), "planned" | "undecided" | "pending" | "waiting");
-        first_fire.first = fires.iter().find(is_meant).and_then(instant);
+        first_fire.planned_at = fires.iter().find(is_upcoming).and_then(instant);
         let is_missed = |fire: &&Value| fire["reason"] == "shadow";
-        let missed = fires.iter().take_while(|fire| !is_meant(fire)).find(is_missed).and_then(instant);
-        first_fire.missed = first_fire.missed.or(missed);
-        if first_fire.first.is_some() || missed.is_none() {
+        let missed_at = fires.iter().take_while(|fire| !is_upcoming(fire)).find(is_missed).and_then(instant);
+        first_fire.missed_at = first_fire.missed_at.or(missed_at);
+        if first_fire.planned_at.is_some() || missed_at.is_none() {
             break;
         }
         // All listed fires have passed, so the list is read again from now on.
@@ -334,7 +344,7 @@ async fn planned_fires(switch: &Switchover<'_>, job: &Job, from: Timestamp) -> R
     for _ in 1..READ_COUNT_MAX {
         match switch.client.get(&["jobs", &job.name, "fires"], &query).await {
             Ok(body) => return Ok(items(&body.value()?)),
-            Err(_) => tokio::time::sleep(PAUSE).await,
+            Err(_) => tokio::time::sleep(RETRY_DELAY).await,
         }
     }
     Ok(items(&switch.client.get(&["jobs", &job.name, "fires"], &query).await?.value()?))

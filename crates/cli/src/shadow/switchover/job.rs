@@ -47,9 +47,10 @@ impl Job {
         let names = |key: &str| -> Vec<String> {
             job[key].as_array().into_iter().flatten().filter_map(|name| Some(name.as_str()?.to_owned())).collect()
         };
-        let one = std::slice::from_ref(&job["schedule"]);
-        let schedules = job["schedule"].as_array().map_or(one, Vec::as_slice);
-        let fires = |schedule: &Value| ["cron", "every", "delay", "at"].iter().any(|kind| schedule[kind].is_string());
+        let single_schedule = std::slice::from_ref(&job["schedule"]);
+        let schedules = job["schedule"].as_array().map_or(single_schedule, Vec::as_slice);
+        let has_fires =
+            |schedule: &Value| ["cron", "every", "delay", "at"].iter().any(|kind| schedule[kind].is_string());
         Some(Self {
             name: job["name"].as_str()?.to_owned(),
             app: job["app"].as_str()?.to_owned(),
@@ -59,7 +60,7 @@ impl Job {
             is_enabled: job["enabled"] == true,
             mode_from: instant("mode_from"),
             updated_at: instant("updated_at"),
-            has_schedule: schedules.iter().any(fires),
+            has_schedule: schedules.iter().any(has_fires),
             parents: names("parents"),
             children: names("children"),
         })
@@ -81,8 +82,8 @@ pub(super) struct Switchover<'a> {
     pub(super) client: &'a Client,
     pub(super) jobs: Vec<Job>,
     /// Parents and children that the command does not name.
-    pub(super) others: BTreeMap<String, Relative>,
-    /// The status of the jobs in XXL-JOB, by their numbers.
+    pub(super) relatives: BTreeMap<String, Relative>,
+    /// The status of the jobs in XXL-JOB, keyed by their numbers.
     pub(super) xxl_status: BTreeMap<i64, JobStatus>,
 }
 
@@ -97,8 +98,8 @@ impl Switchover<'_> {
     /// Where a job runs before the command changes anything.
     pub(super) fn runs_in(&self, job: &Job) -> RunsIn {
         let is_running = self.xxl_status.get(&job.number).is_some_and(|status| status.is_running);
-        let fires_there = is_running || !job.has_schedule;
-        match (job.is_shadow, fires_there) {
+        let fires_in_xxl_job = is_running || !job.has_schedule;
+        match (job.is_shadow, fires_in_xxl_job) {
             (true, true) => RunsIn::XxlJob,
             (false, true) if is_running && !job.is_enabled => RunsIn::XxlJob,
             (false, true) if is_running && !job.is_follower() => RunsIn::Both,
@@ -117,6 +118,6 @@ pub(super) struct Relative {
     pub(super) is_imported: bool,
 }
 
-pub(super) const fn millis(ms: i64) -> Timestamp {
+pub(super) const fn instant_of_millis(ms: i64) -> Timestamp {
     Timestamp::from_millis(ms)
 }

@@ -23,7 +23,7 @@ use rondel_core::error_chain::chain_in_one_line;
 use rondel_core::{Timestamp, glue};
 use serde_json::{Value, json};
 
-use self::job::{Direction, Job, Switchover, millis};
+use self::job::{Direction, Job, Switchover, instant_of_millis};
 use self::outcome::{Outcome, Outcomes};
 use self::save::Pace;
 use super::jobs;
@@ -85,29 +85,29 @@ impl SwitchoverArgs {
         let rights_failure = database.xxl_check_rights().await.err().map(|error| chain_in_one_line(&error));
         let numbers: Vec<i64> = jobs.iter().map(|job| job.number).collect();
         let xxl_status = database.xxl_jobs(&numbers).await.map_err(|error| jobs::database_failure(&error))?;
-        let others = relatives::read(client, &jobs).await?;
-        let switch = Switchover { client, jobs, others, xxl_status };
-        let mut refused = relatives::refusals(direction, &switch);
+        let relatives = relatives::read(client, &jobs).await?;
+        let switch = Switchover { client, jobs, relatives, xxl_status };
+        let mut refusals = relatives::refusals(direction, &switch);
         if direction == Direction::Promote && !is_forced {
-            ready::refuse_unready(&switch, &mut database, &mut refused).await?;
-            relatives::propagate_refusals(direction, &switch.jobs, &mut refused);
+            ready::refuse_unready(&switch, &mut database, &mut refusals).await?;
+            relatives::propagate_refusals(direction, &switch.jobs, &mut refusals);
         }
         let outcomes = if self.yes {
             for job in switch.jobs.iter().filter(|_| rights_failure.is_some()) {
-                let why = rights_failure.as_deref().unwrap_or_default();
-                refused.entry(job.name.clone()).or_insert_with(|| format!("nothing was changed: {why}"));
+                let reason = rights_failure.as_deref().unwrap_or_default();
+                refusals.entry(job.name.clone()).or_insert_with(|| format!("nothing was changed: {reason}"));
             }
             match direction {
-                Direction::Promote => promote::promote(&switch, &mut database, refused, (pace, self.wait)).await,
-                Direction::Demote => demote::demote(&switch, &mut database, &refused, pace).await,
+                Direction::Promote => promote::promote(&switch, &mut database, refusals, (pace, self.wait)).await,
+                Direction::Demote => demote::demote(&switch, &mut database, &refusals, pace).await,
             }
         } else {
-            plan_outcomes(direction, &switch, &refused)
+            plan_outcomes(direction, &switch, &refusals)
         };
         report(&switch, &outcomes, (self.yes, format))?;
         if !self.yes {
-            let why = rights_failure.map(|why| format!("; it would be refused: {why}")).unwrap_or_default();
-            return Err(Failure::refused(format!("nothing was done: add --yes to switch them{why}")));
+            let reason = rights_failure.map(|reason| format!("; it would be refused: {reason}")).unwrap_or_default();
+            return Err(Failure::refused(format!("nothing was done: add --yes to switch them{reason}")));
         }
         outcome::command_result(&outcomes)
     }
@@ -117,7 +117,7 @@ fn report(switch: &Switchover<'_>, outcomes: &Outcomes, (is_done, format): (bool
     let outcome_json = |job: &Job| {
         let outcome = outcomes.get(&job.name)?;
         Some(json!({
-            "job": job.name, "seam": outcome.seam, "runs": outcome.runs.as_str(), "result": outcome.result,
+            "job": job.name, "seam": outcome.seam, "runs": outcome.runs_in.as_str(), "result": outcome.result,
             "done": outcome.is_done, "gap": outcome.has_gap,
         }))
     };
@@ -127,12 +127,12 @@ fn report(switch: &Switchover<'_>, outcomes: &Outcomes, (is_done, format): (bool
             output::print_document(&json!({"items": items}).to_string(), format.format)
         }
         Format::Name | Format::Table | Format::Wide if is_done => VIEW.print_items(&items, format),
-        Format::Name | Format::Table | Format::Wide => PLAN.print_items(&items, format),
+        Format::Name | Format::Table | Format::Wide => PLAN_VIEW.print_items(&items, format),
     }
 }
 
 /// The view of what the command would do, and where each job runs now.
-const PLAN: View = View { name: "job", headers: &["JOB", "RUNS NOW", "RESULT"], row: planned_row };
+const PLAN_VIEW: View = View { name: "job", headers: &["JOB", "RUNS NOW", "RESULT"], row: planned_row };
 const VIEW: View = View { name: "job", headers: &["JOB", "SEAM", "RUNS", "RESULT"], row };
 
 fn row(outcome: &Value, _: Timestamp) -> Vec<String> {
@@ -144,13 +144,13 @@ fn planned_row(outcome: &Value, _: Timestamp) -> Vec<String> {
 }
 
 /// Describes what the command would do.
-fn plan_outcomes(direction: Direction, switch: &Switchover<'_>, refused: &BTreeMap<String, String>) -> Outcomes {
+fn plan_outcomes(direction: Direction, switch: &Switchover<'_>, refusals: &BTreeMap<String, String>) -> Outcomes {
     let mut outcomes = Outcomes::new();
     for job in &switch.jobs {
         let status = switch.xxl_status.get(&job.number);
         let is_running = status.is_some_and(|status| status.is_running);
-        let next = millis(status.map_or(0, |status| status.next_ms));
-        let mut result = match (refused.get(&job.name), direction) {
+        let next_fire = instant_of_millis(status.map_or(0, |status| status.next_ms));
+        let mut result = match (refusals.get(&job.name), direction) {
             (Some(reason), _) => format!("would be refused: {reason}"),
             (None, Direction::Promote) if !job.is_shadow && !is_running => "was switched before".to_owned(),
             (None, Direction::Demote) if job.is_shadow && (is_running || !job.is_firing()) => {
@@ -159,7 +159,9 @@ fn plan_outcomes(direction: Direction, switch: &Switchover<'_>, refused: &BTreeM
             (None, Direction::Promote) if job.is_follower() => "would run here after its parents".to_owned(),
             (None, Direction::Demote) if job.is_follower() => "would run in XXL-JOB after its parents".to_owned(),
             (None, Direction::Promote) if is_running => {
-                format!("runs in XXL-JOB, and has its fires before {next} there: would run here from its next one on")
+                format!(
+                    "runs in XXL-JOB, and has its fires before {next_fire} there: would run here from its next one on"
+                )
             }
             (None, Direction::Promote) if !job.is_enabled => "would be switched, and stay paused here".to_owned(),
             (None, Direction::Promote) if !job.has_schedule => {
@@ -180,8 +182,8 @@ fn plan_outcomes(direction: Direction, switch: &Switchover<'_>, refused: &BTreeM
                 "does not run in XXL-JOB: would be started there, and run there only".to_owned()
             }
         };
-        let is_wanted = direction == Direction::Promote && job.is_shadow && !refused.contains_key(&job.name);
-        if is_wanted && glue::is_script_handler(&job.handler) {
+        let is_to_switch = direction == Direction::Promote && job.is_shadow && !refusals.contains_key(&job.name);
+        if is_to_switch && glue::is_script_handler(&job.handler) {
             result.push_str("; its script needs an executor in Java: check that one is online");
         }
         outcomes.insert(job.name.clone(), Outcome::unchanged(switch.runs_in(job), result));

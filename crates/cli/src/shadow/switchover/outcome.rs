@@ -6,7 +6,7 @@ use rondel_core::Timestamp;
 
 use crate::exit::Failure;
 
-/// Outcomes by the name of the job.
+/// Outcomes, keyed by the names of the jobs.
 pub(super) type Outcomes = BTreeMap<String, Outcome>;
 
 /// Where a job runs.
@@ -35,7 +35,7 @@ impl RunsIn {
 pub(super) struct Outcome {
     pub(super) seam: Option<Timestamp>,
     /// Where the job runs: from the seam on, if there is one.
-    pub(super) runs: RunsIn,
+    pub(super) runs_in: RunsIn,
     pub(super) result: String,
     /// Whether the job runs where the command was to switch it.
     pub(super) is_done: bool,
@@ -47,18 +47,18 @@ pub(super) struct Outcome {
 
 impl Outcome {
     /// The outcome for a job that runs where the command was to switch it.
-    pub(super) fn done(runs: RunsIn, seam: Option<Timestamp>, result: impl Into<String>) -> Self {
-        Self { seam, runs, result: result.into(), is_done: true, has_gap: false, is_repeatable: false }
+    pub(super) fn done(runs_in: RunsIn, seam: Option<Timestamp>, result: impl Into<String>) -> Self {
+        Self { seam, runs_in, result: result.into(), is_done: true, has_gap: false, is_repeatable: false }
     }
 
     /// The outcome for a job that runs where it ran before.
-    pub(super) fn unchanged(runs: RunsIn, result: impl Into<String>) -> Self {
-        Self { seam: None, is_done: false, ..Self::done(runs, None, result) }
+    pub(super) fn unchanged(runs_in: RunsIn, result: impl Into<String>) -> Self {
+        Self { seam: None, is_done: false, ..Self::done(runs_in, None, result) }
     }
 
     /// The outcome for a job that was changed on one side only, or may have been.
-    pub(super) fn half_done(runs: RunsIn, seam: Timestamp, result: impl Into<String>) -> Self {
-        Self { is_done: false, has_gap: true, ..Self::done(runs, Some(seam), result) }
+    pub(super) fn half_done(runs_in: RunsIn, seam: Timestamp, result: impl Into<String>) -> Self {
+        Self { is_done: false, has_gap: true, ..Self::done(runs_in, Some(seam), result) }
     }
 
     /// Adds that the command must be repeated.
@@ -81,31 +81,32 @@ impl Outcome {
 
 /// The result of the command: a failure if a job was not switched, or has a gap.
 pub(super) fn command_result(outcomes: &Outcomes) -> Result<(), Failure> {
-    let open = outcomes.values().filter(|one| !one.is_done).count();
-    let gaps = outcomes.values().filter(|one| one.is_done && one.has_gap).count();
+    let unfinished_count = outcomes.values().filter(|outcome| !outcome.is_done).count();
+    let gap_count = outcomes.values().filter(|outcome| outcome.is_done && outcome.has_gap).count();
     let count = outcomes.len();
-    match (open, gaps) {
+    match (unfinished_count, gap_count) {
         (0, 0) => Ok(()),
         (0, _) => Err(Failure::from_text(format!(
-            "all {count} jobs were switched; {gaps} of them without fires at the seam, or perhaps so: see RESULT"
+            "all {count} jobs were switched; {gap_count} of them without fires at the seam, or perhaps so: see RESULT"
         ))),
-        (_, 0) => {
-            Err(Failure::from_text(format!("{open} of {count} jobs were not switched: {}", advice(outcomes, open))))
-        }
+        (_, 0) => Err(Failure::from_text(format!(
+            "{unfinished_count} of {count} jobs were not switched: {}",
+            advice(outcomes, unfinished_count)
+        ))),
         _ => Err(Failure::from_text(format!(
-            "{open} of {count} jobs were not switched: {}; {gaps} were switched without fires at the seam, or perhaps so: see RESULT",
-            advice(outcomes, open)
+            "{unfinished_count} of {count} jobs were not switched: {}; {gap_count} were switched without fires at the seam, or perhaps so: see RESULT",
+            advice(outcomes, unfinished_count)
         ))),
     }
 }
 
 /// What to do about the jobs that were not switched.
-fn advice(outcomes: &Outcomes, open: usize) -> String {
-    let again = outcomes.values().filter(|one| !one.is_done && one.is_repeatable).count();
-    match again {
+fn advice(outcomes: &Outcomes, unfinished_count: usize) -> String {
+    let repeatable_count = outcomes.values().filter(|outcome| !outcome.is_done && outcome.is_repeatable).count();
+    match repeatable_count {
         0 => "see RESULT of each".to_owned(),
-        _ if again == open => "run the command again".to_owned(),
-        _ => format!("see RESULT of each; running the command again helps {again} of them"),
+        _ if repeatable_count == unfinished_count => "run the command again".to_owned(),
+        _ => format!("see RESULT of each; running the command again helps {repeatable_count} of them"),
     }
 }
 

@@ -13,7 +13,7 @@ use rondel_store::foreign::ForeignError;
 use rondel_store::foreign::xxl_job::{JobStatus, StartOutcome, StopOutcome, XxlDatabase};
 use tokio::time::Instant;
 
-use super::job::{CALL_COUNT_MAX, Direction, HOLD_DELAY, Job, Switchover, millis};
+use super::job::{CALL_COUNT_MAX, Direction, HOLD_DELAY, Job, Switchover, instant_of_millis};
 use super::outcome::{Outcome, Outcomes, RunsIn};
 use super::relatives;
 use super::save::{Pace, Saved, save};
@@ -30,19 +30,19 @@ const STAYS_PAUSED: &str = "is switched, and stays paused here: resume it if it 
 pub(super) async fn promote(
     switch: &Switchover<'_>,
     database: &mut XxlDatabase,
-    mut refused: BTreeMap<String, String>,
+    mut refusals: BTreeMap<String, String>,
     (mut pace, wait): (Pace, Duration),
 ) -> Outcomes {
     let began_at = Instant::now();
-    save_children(switch, &mut refused).await;
+    save_children(switch, &mut refusals).await;
     let mut outcomes = Outcomes::new();
     for job in &switch.jobs {
-        if let Some(reason) = refused.get(&job.name) {
+        if let Some(reason) = refusals.get(&job.name) {
             outcomes.insert(job.name.clone(), Outcome::unchanged(switch.runs_in(job), reason));
         }
     }
     let mut open_jobs: VecDeque<&Job> =
-        switch.jobs.iter().filter(|job| !job.is_follower() && !refused.contains_key(&job.name)).collect();
+        switch.jobs.iter().filter(|job| !job.is_follower() && !refusals.contains_key(&job.name)).collect();
     while !open_jobs.is_empty() {
         let mut retry_jobs = VecDeque::new();
         while !open_jobs.is_empty() {
@@ -50,82 +50,91 @@ pub(super) async fn promote(
             let numbers: Vec<i64> = batch.iter().map(|job| job.number).collect();
             let allowance = pace.allowance();
             let not_before = || (clock::now() + HOLD_DELAY + allowance).as_millis();
-            let stopped = match database.xxl_stop(&numbers, not_before).await {
-                Ok(stopped) => stopped,
+            let stop_outcomes = match database.xxl_stop(&numbers, not_before).await {
+                Ok(stop_outcomes) => stop_outcomes,
                 Err(error) => {
-                    let why = chain_in_one_line(&error);
+                    let reason = chain_in_one_line(&error);
                     let is_known = matches!(error, ForeignError::NoLock);
-                    let (unclear, unlocked) = if is_known { (&[][..], &batch[..]) } else { (&batch[..], &[][..]) };
-                    let unchanged = unlocked.iter().chain(&open_jobs).chain(&retry_jobs).copied();
-                    outcomes.extend(unreachable_database_outcomes(switch, unclear, unchanged, &why, !is_known));
-                    return with_children(switch, outcomes, &refused);
+                    let (unclear_jobs, unlocked_jobs) =
+                        if is_known { (&[][..], &batch[..]) } else { (&batch[..], &[][..]) };
+                    let unchanged_jobs = unlocked_jobs.iter().chain(&open_jobs).chain(&retry_jobs).copied();
+                    outcomes.extend(unreachable_database_outcomes(
+                        switch,
+                        unclear_jobs,
+                        unchanged_jobs,
+                        &reason,
+                        !is_known,
+                    ));
+                    return with_children(switch, outcomes, &refusals);
                 }
             };
             let is_waiting = began_at.elapsed() < wait;
-            let (waiting, batch): (Vec<&Job>, Vec<&Job>) = batch
+            let (waiting_jobs, batch): (Vec<&Job>, Vec<&Job>) = batch
                 .into_iter()
-                .partition(|job| is_waiting && matches!(stopped.get(&job.number), Some(StopOutcome::TooNear(_))));
-            retry_jobs.extend(waiting);
-            let began = Instant::now();
-            let ended =
-                join_all(batch.iter().map(|job| promote_one(switch, job, stopped.get(&job.number), allowance))).await;
+                .partition(|job| is_waiting && matches!(stop_outcomes.get(&job.number), Some(StopOutcome::TooNear(_))));
+            retry_jobs.extend(waiting_jobs);
+            let start = Instant::now();
+            let ends =
+                join_all(batch.iter().map(|job| promote_one(switch, job, stop_outcomes.get(&job.number), allowance)))
+                    .await;
             if !batch.is_empty() {
-                pace.record_measured(began.elapsed());
+                pace.record_measured(start.elapsed());
             }
-            for (job, end) in batch.iter().zip(ended) {
+            for (job, end) in batch.iter().zip(ends) {
                 let outcome = match end {
                     End::Settled(outcome) => outcome,
                     End::Refused(seam, failure) => start_again(database, job, seam, &failure).await,
                 };
                 outcomes.insert(job.name.clone(), outcome);
             }
-            mark(database, &batch, &stopped, &mut outcomes).await;
+            mark_promoted(database, &batch, &stop_outcomes, &mut outcomes).await;
         }
         open_jobs = retry_jobs;
         if !open_jobs.is_empty() {
             tokio::time::sleep(RECHECK_PAUSE).await;
         }
     }
-    with_children(switch, outcomes, &refused)
+    with_children(switch, outcomes, &refusals)
 }
 
 /// Makes the jobs that only follow others active. If that fails for a job, its parents stay unchanged.
-async fn save_children(switch: &Switchover<'_>, refused: &mut BTreeMap<String, String>) {
+async fn save_children(switch: &Switchover<'_>, refusals: &mut BTreeMap<String, String>) {
     let followers: Vec<&Job> = switch
         .jobs
         .iter()
-        .filter(|job| job.is_follower() && job.is_shadow && !refused.contains_key(&job.name))
+        .filter(|job| job.is_follower() && job.is_shadow && !refusals.contains_key(&job.name))
         .collect();
     for chunk in followers.chunks(CALL_COUNT_MAX) {
         // The current time is before the seam of any parent.
-        let from = clock::now();
-        let saved = join_all(chunk.iter().map(|job| save(switch.client, job, "active", from))).await;
-        for (job, saved) in chunk.iter().zip(saved) {
-            if let Saved::Refused(failure) | Saved::Unclear(failure) = saved {
-                refused.insert(job.name.clone(), format!("it was not saved here: {}", failure.message()));
+        let active_from = clock::now();
+        let results = join_all(chunk.iter().map(|job| save(switch.client, job, "active", active_from))).await;
+        for (job, result) in chunk.iter().zip(results) {
+            if let Saved::Refused(failure) | Saved::Unclear(failure) = result {
+                refusals.insert(job.name.clone(), format!("it was not saved here: {}", failure.message()));
             }
         }
     }
-    relatives::propagate_refusals(Direction::Promote, &switch.jobs, refused);
+    relatives::propagate_refusals(Direction::Promote, &switch.jobs, refusals);
 }
 
 /// Adds where the children run, once that is known for their parents.
-fn with_children(switch: &Switchover<'_>, mut outcomes: Outcomes, refused: &BTreeMap<String, String>) -> Outcomes {
+fn with_children(switch: &Switchover<'_>, mut outcomes: Outcomes, refusals: &BTreeMap<String, String>) -> Outcomes {
     let mut followers: Vec<&Job> =
-        switch.jobs.iter().filter(|job| job.is_follower() && !refused.contains_key(&job.name)).collect();
+        switch.jobs.iter().filter(|job| job.is_follower() && !refusals.contains_key(&job.name)).collect();
     // A child may be a parent of other children.
-    while let Some(place) =
-        followers.iter().position(|job| !job.parents.iter().any(|name| followers.iter().any(|one| one.name == *name)))
+    while let Some(index) = followers
+        .iter()
+        .position(|job| !job.parents.iter().any(|name| followers.iter().any(|follower| follower.name == *name)))
     {
-        let job = followers.swap_remove(place);
+        let job = followers.swap_remove(index);
         let parents = job.parents.iter().filter_map(|name| Some((name, outcomes.get(name)?)));
-        let missing: Vec<(&String, &Outcome)> = parents.filter(|(_, outcome)| !outcome.is_done).collect();
-        let outcome = match missing.first() {
+        let undone_parents: Vec<(&String, &Outcome)> = parents.filter(|(_, outcome)| !outcome.is_done).collect();
+        let outcome = match undone_parents.first() {
             None if job.is_shadow => Outcome::done(RunsIn::Rondel, None, "runs here after its parents"),
             None => Outcome::done(RunsIn::Rondel, job.mode_from, "was switched before"),
             Some((name, parent)) => {
                 let result = format!("is active here, and runs where its parent {name} does, which was not switched");
-                let outcome = Outcome::unchanged(parent.runs, result);
+                let outcome = Outcome::unchanged(parent.runs_in, result);
                 if parent.is_repeatable { outcome.repeatable() } else { outcome }
             }
         };
@@ -138,19 +147,19 @@ fn unreachable_database_outcomes<'a>(
     switch: &Switchover<'_>,
     unclear_jobs: &[&'a Job],
     unchanged_jobs: impl Iterator<Item = &'a Job>,
-    why: &str,
+    reason: &str,
     is_repeatable: bool,
 ) -> Outcomes {
-    let unclear = |job: &&Job| {
-        let result = format!("not known whether XXL-JOB has stopped it ({why}), and unchanged here");
+    let unclear_outcome_of = |job: &&Job| {
+        let result = format!("not known whether XXL-JOB has stopped it ({reason}), and unchanged here");
         (job.name.clone(), Outcome::unchanged(RunsIn::Unknown, result).repeatable())
     };
-    let unchanged = |job: &Job| {
-        let result = format!("nothing was changed: the database of XXL-JOB cannot be used ({why})");
+    let unchanged_outcome_of = |job: &Job| {
+        let result = format!("nothing was changed: the database of XXL-JOB cannot be used ({reason})");
         let outcome = Outcome::unchanged(switch.runs_in(job), result);
         (job.name.clone(), if is_repeatable { outcome.repeatable() } else { outcome })
     };
-    unclear_jobs.iter().map(unclear).chain(unchanged_jobs.map(unchanged)).collect()
+    unclear_jobs.iter().map(unclear_outcome_of).chain(unchanged_jobs.map(unchanged_outcome_of)).collect()
 }
 
 enum End {
@@ -159,8 +168,13 @@ enum End {
     Refused(Timestamp, Failure),
 }
 
-async fn promote_one(switch: &Switchover<'_>, job: &Job, stopped: Option<&StopOutcome>, allowance: Duration) -> End {
-    match stopped {
+async fn promote_one(
+    switch: &Switchover<'_>,
+    job: &Job,
+    stop_outcome: Option<&StopOutcome>,
+    allowance: Duration,
+) -> End {
+    match stop_outcome {
         None => End::Settled(Outcome::unchanged(switch.runs_in(job), format!("XXL-JOB has no job {}", job.number))),
         Some(StopOutcome::TooNear(at)) => {
             End::Settled(Outcome::unchanged(switch.runs_in(job), too_near_text(*at, allowance)))
@@ -178,29 +192,29 @@ async fn promote_one(switch: &Switchover<'_>, job: &Job, stopped: Option<&StopOu
 /// The seam for a job's next instant in XXL-JOB. Before version 3.4 the instants of a fixed rate have fractions of a second. XXL-JOB fires
 /// at the beginning of that second, and Rondel at whole seconds: the fire of this second belongs to Rondel.
 fn seam_at(next_ms: i64) -> Timestamp {
-    millis(next_ms).floor(Duration::from_secs(1))
+    instant_of_millis(next_ms).floor(Duration::from_secs(1))
 }
 
 /// Marks switched jobs that had already been stopped in XXL-JOB, so that an import recognises them as promoted.
-async fn mark(
+async fn mark_promoted(
     database: &mut XxlDatabase,
     batch: &[&Job],
-    stopped: &BTreeMap<i64, StopOutcome>,
+    stop_outcomes: &BTreeMap<i64, StopOutcome>,
     outcomes: &mut Outcomes,
 ) {
     let is_unmarked = |job: &&Job| {
-        let outcome = stopped.get(&job.number);
+        let outcome = stop_outcomes.get(&job.number);
         matches!(outcome, Some(StopOutcome::AlreadyStopped(status)) if status.next_ms == 0)
     };
-    let done = |name: &str| outcomes.get(name).is_some_and(|one| one.is_done);
-    let open: Vec<&Job> = batch.iter().copied().filter(is_unmarked).filter(|job| done(&job.name)).collect();
-    let numbers: Vec<i64> = open.iter().map(|job| job.number).collect();
+    let is_done = |name: &str| outcomes.get(name).is_some_and(|outcome| outcome.is_done);
+    let unmarked_jobs: Vec<&Job> = batch.iter().copied().filter(is_unmarked).filter(|job| is_done(&job.name)).collect();
+    let numbers: Vec<i64> = unmarked_jobs.iter().map(|job| job.number).collect();
     let Err(error) = database.xxl_mark(&numbers, clock::now().as_millis()).await else { return };
-    let why = chain_in_one_line(&error);
-    for job in open {
+    let reason = chain_in_one_line(&error);
+    for job in unmarked_jobs {
         if let Some(outcome) = outcomes.remove(&job.name) {
             let result = format!(
-                "{}; XXL-JOB's row is not marked ({why}), so that a repeated import would take the job back",
+                "{}; XXL-JOB's row is not marked ({reason}), so that a repeated import would take the job back",
                 outcome.result
             );
             let outcome = Outcome { result, is_done: false, ..outcome }.repeatable();
@@ -238,20 +252,20 @@ fn unclear_outcome(seam: Timestamp, failure: &Failure) -> Outcome {
 /// Starts a job in XXL-JOB again, after Rondel has refused the edit.
 async fn start_again(database: &mut XxlDatabase, job: &Job, seam: Timestamp, failure: &Failure) -> Outcome {
     let message = failure.message();
-    let started = database.xxl_start(&[(job.number, seam.as_millis())], || i64::MIN).await;
-    match started.as_ref().map(|started| started.get(&job.number)) {
+    let start_outcomes = database.xxl_start(&[(job.number, seam.as_millis())], || i64::MIN).await;
+    match start_outcomes.as_ref().map(|start_outcomes| start_outcomes.get(&job.number)) {
         Ok(Some(StartOutcome::From(_))) => {
-            let late = clock::now() > seam;
+            let is_late = clock::now() > seam;
             let note = format!("it was started there after its fire of {seam}, which XXL-JOB has late or not at all");
             Outcome::unchanged(RunsIn::XxlJob, format!("{message}; it continues to run there"))
-                .with_gap(late.then_some(&note))
+                .with_gap(is_late.then_some(&note))
         }
         Ok(Some(_)) => Outcome::unchanged(RunsIn::XxlJob, format!("{message}; it continues to run there")),
         Ok(None) => Outcome::half_done(RunsIn::Neither, seam, format!("{message}; XXL-JOB has no such job any more")),
         Err(error) => {
-            let why = chain_in_one_line(error);
+            let reason = chain_in_one_line(error);
             let result =
-                format!("{message}; stopped in XXL-JOB at the seam, and perhaps not started again there ({why})");
+                format!("{message}; stopped in XXL-JOB at the seam, and perhaps not started again there ({reason})");
             Outcome::half_done(RunsIn::Unknown, seam, result).repeatable()
         }
     }
@@ -260,9 +274,9 @@ async fn start_again(database: &mut XxlDatabase, job: &Job, seam: Timestamp, fai
 /// Switches a job that had already been stopped in XXL-JOB. Either an earlier run of this command stopped it and left
 /// the next instant in its row, or a user stopped it and XXL-JOB set that instant to 0.
 async fn take_over_stopped(switch: &Switchover<'_>, job: &Job, status: JobStatus, allowance: Duration) -> Outcome {
-    let soon = clock::now() + HOLD_DELAY + allowance;
+    let earliest_seam = clock::now() + HOLD_DELAY + allowance;
     let stopped_at = (status.next_ms > 0).then(|| seam_at(status.next_ms));
-    let seam = stopped_at.map_or(soon, |at| soon.max(at));
+    let seam = stopped_at.map_or(earliest_seam, |at| earliest_seam.max(at));
     match save(switch.client, job, "active", seam).await {
         Saved::HoldsFrom(from) => {
             let holds_from = seam.max(from);
@@ -313,15 +327,15 @@ fn too_near_text(at: i64, allowance: Duration) -> String {
         return "it runs in XXL-JOB without a next fire: its servers do not run, or have not looked at it yet; nothing was changed"
             .to_owned();
     }
-    let at = millis(at);
+    let at = instant_of_millis(at);
     if at < clock::now() {
         return format!(
             "XXL-JOB has not taken up its fire of {at}: its servers do not run, or are behind; nothing was changed"
         );
     }
-    let ahead = (allowance + HOLD_DELAY).as_secs_f64();
+    let needed_seconds = (allowance + HOLD_DELAY).as_secs_f64();
     format!(
-        "its next fire in XXL-JOB, {at}, never was {ahead:.1} s ahead, which is what saving it here may take: use a faster connection to the \
+        "its next fire in XXL-JOB, {at}, never was {needed_seconds:.1} s ahead, which is what saving it here may take: use a faster connection to the \
          server, or a longer --wait; nothing was changed"
     )
 }

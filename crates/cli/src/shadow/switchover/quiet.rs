@@ -22,22 +22,27 @@ pub(super) async fn stop(
 ) -> Option<String> {
     let jobs: Vec<&Job> = jobs.iter().copied().collect();
     for chunk in jobs.chunks(CALL_COUNT_MAX) {
-        let ended = join_all(chunk.iter().map(|job| demote_one(switch, job))).await;
-        let numbers: Vec<i64> =
-            chunk.iter().zip(&ended).filter(|(_, one)| one.is_done).map(|(job, _)| job.number).collect();
-        let failed = database.xxl_unmark(&numbers).await.err().map(|error| chain_in_one_line(&error));
-        for (job, outcome) in chunk.iter().zip(ended) {
-            let outcome = match &failed {
-                Some(why) if outcome.is_done => {
-                    let result = format!("{}; the mark of its promotion is still in XXL-JOB ({why})", outcome.result);
+        let demote_outcomes = join_all(chunk.iter().map(|job| demote_one(switch, job))).await;
+        let numbers: Vec<i64> = chunk
+            .iter()
+            .zip(&demote_outcomes)
+            .filter(|(_, outcome)| outcome.is_done)
+            .map(|(job, _)| job.number)
+            .collect();
+        let unmark_failure = database.xxl_unmark(&numbers).await.err().map(|error| chain_in_one_line(&error));
+        for (job, outcome) in chunk.iter().zip(demote_outcomes) {
+            let outcome = match &unmark_failure {
+                Some(reason) if outcome.is_done => {
+                    let result =
+                        format!("{}; the mark of its promotion is still in XXL-JOB ({reason})", outcome.result);
                     Outcome { result, is_done: false, ..outcome }.repeatable()
                 }
                 _ => outcome,
             };
             outcomes.insert(job.name.clone(), outcome);
         }
-        if failed.is_some() {
-            return failed;
+        if unmark_failure.is_some() {
+            return unmark_failure;
         }
     }
     None

@@ -21,15 +21,15 @@ const BEAN: &str = "BEAN";
 pub(super) async fn refuse_unready(
     switch: &Switchover<'_>,
     database: &mut XxlDatabase,
-    refused: &mut BTreeMap<String, String>,
+    refusals: &mut BTreeMap<String, String>,
 ) -> Result<(), Failure> {
     let numbers: Vec<i64> = switch.jobs.iter().map(|job| job.number).collect();
-    let there = database.xxl_handlers(&numbers).await.map_err(|error| jobs::database_failure(&error))?;
-    let online = OnlineHandlers::read(switch.client, &switch.jobs).await?;
+    let xxl_handlers = database.xxl_handlers(&numbers).await.map_err(|error| jobs::database_failure(&error))?;
+    let online_handlers = OnlineHandlers::read(switch.client, &switch.jobs).await?;
     for job in switch.jobs.iter().filter(|job| job.is_shadow) {
-        let reason = handler_difference(job, there.get(&job.number)).or_else(|| online.obstacle(job));
+        let reason = handler_difference(job, xxl_handlers.get(&job.number)).or_else(|| online_handlers.obstacle(job));
         if let Some(reason) = reason {
-            refused.entry(job.name.clone()).or_insert_with(|| format!("{reason}; --force promotes it anyway"));
+            refusals.entry(job.name.clone()).or_insert_with(|| format!("{reason}; --force promotes it anyway"));
         }
     }
     Ok(())
@@ -37,10 +37,11 @@ pub(super) async fn refuse_unready(
 
 /// Why the job's number in XXL-JOB seems to belong to another job: the handler there differs. The number may be from
 /// another database, or the job was edited in XXL-JOB.
-fn handler_difference(job: &Job, there: Option<&XxlHandler>) -> Option<String> {
-    let there = there.filter(|there| there.kind == BEAN && !there.name.trim().is_empty())?;
-    (there.name.trim() != job.handler).then(|| {
-        let (number, name) = (job.number, harmless_text(&there.name));
+fn handler_difference(job: &Job, xxl_handler: Option<&XxlHandler>) -> Option<String> {
+    let xxl_handler =
+        xxl_handler.filter(|xxl_handler| xxl_handler.kind == BEAN && !xxl_handler.name.trim().is_empty())?;
+    (xxl_handler.name.trim() != job.handler).then(|| {
+        let (number, name) = (job.number, harmless_text(&xxl_handler.name));
         format!(
             "job {number} of XXL-JOB has the handler {name}, and the job here {}: is it the same job?",
             harmless_text(&job.handler)
@@ -48,7 +49,7 @@ fn handler_difference(job: &Job, there: Option<&XxlHandler>) -> Option<String> {
     })
 }
 
-/// The handlers of the online executors, by app.
+/// The handlers of the online executors, keyed by app.
 struct OnlineHandlers(BTreeMap<String, BTreeSet<String>>);
 
 impl OnlineHandlers {
@@ -73,8 +74,8 @@ impl OnlineHandlers {
         let Some(handlers) = self.0.get(app) else {
             return Some(format!("no executor of app {app} is online here: start one first"));
         };
-        let takes = takes_handler(handlers.iter().map(String::as_str), &job.handler);
-        (!takes)
+        let is_taken = takes_handler(handlers.iter().map(String::as_str), &job.handler);
+        (!is_taken)
             .then(|| format!("no executor of app {app} that is online has the handler {}", harmless_text(&job.handler)))
     }
 }

@@ -13,16 +13,16 @@ use serde_json::Value;
 use super::job::{CALL_COUNT_MAX, Direction, Job, Relative, Switchover};
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
-use crate::shadow::jobs::{self, LABEL};
+use crate::shadow::jobs::{self, NUMBER_LABEL};
 
 /// How many names a sentence lists.
 const NAME_COUNT_MAX: usize = 10;
 
 /// The parents and children of these jobs, without the jobs themselves.
-pub(super) async fn read(client: &Client, found: &[Job]) -> Result<BTreeMap<String, Relative>, Failure> {
-    let named: BTreeSet<&String> = found.iter().map(|job| &job.name).collect();
-    let related = found.iter().flat_map(|job| job.parents.iter().chain(&job.children));
-    let names: BTreeSet<&String> = related.filter(|name| !named.contains(name)).collect();
+pub(super) async fn read(client: &Client, jobs: &[Job]) -> Result<BTreeMap<String, Relative>, Failure> {
+    let job_names: BTreeSet<&String> = jobs.iter().map(|job| &job.name).collect();
+    let relative_names = jobs.iter().flat_map(|job| job.parents.iter().chain(&job.children));
+    let names: BTreeSet<&String> = relative_names.filter(|name| !job_names.contains(name)).collect();
     let names: Vec<&String> = names.into_iter().collect();
     let mut relatives = BTreeMap::new();
     for chunk in names.chunks(CALL_COUNT_MAX) {
@@ -58,11 +58,13 @@ fn own_reason(direction: Direction, switch: &Switchover<'_>, job: &Job) -> Optio
     let Some(status) = switch.xxl_status.get(&job.number) else {
         return Some(format!("XXL-JOB has no job {}; nothing was changed", job.number));
     };
-    if let Some(other) = switch.jobs.iter().find(|other| other.number == job.number && other.name != job.name) {
+    if let Some(other_job) =
+        switch.jobs.iter().find(|other_job| other_job.number == job.number && other_job.name != job.name)
+    {
         return Some(format!(
-            "job {} has the same number {} in its label {LABEL}: if the handler was changed in XXL-JOB, the import gave the job a new name; \
+            "job {} has the same number {} in its label {NUMBER_LABEL}: if the handler was changed in XXL-JOB, the import gave the job a new name; \
              delete the one that the last import did not write",
-            other.name, job.number
+            other_job.name, job.number
         ));
     }
     if let Some(reason) = pause_reason(direction, job, *status) {
@@ -73,8 +75,9 @@ fn own_reason(direction: Direction, switch: &Switchover<'_>, job: &Job) -> Optio
         Direction::Demote => (false, "does not run"),
     };
     let is_not_switched = |name: &&String| {
-        let switched = switch.jobs.iter().find(|other| other.name == **name).map(|other| other.is_shadow);
-        switched.or_else(|| Some(switch.others.get(*name)?.is_shadow)) == Some(is_shadow)
+        let is_switched_shadow =
+            switch.jobs.iter().find(|other_job| other_job.name == **name).map(|other_job| other_job.is_shadow);
+        is_switched_shadow.or_else(|| Some(switch.relatives.get(*name)?.is_shadow)) == Some(is_shadow)
     };
     let parents: Vec<&String> = job.parents.iter().filter(is_not_switched).collect();
     if job.has_schedule && !parents.is_empty() {
@@ -111,25 +114,29 @@ fn schedule_reason(direction: Direction, job: &Job, status: JobStatus) -> Option
 
 /// Why a job is not switched without some of its relatives.
 fn relatives_reason(direction: Direction, switch: &Switchover<'_>, job: &Job) -> Option<String> {
-    let names_where = |names: &'_ [String], is: &dyn Fn(Relative) -> bool| -> Vec<String> {
-        names.iter().filter(|name| switch.others.get(*name).is_some_and(|one| is(*one))).cloned().collect()
+    let names_where = |names: &'_ [String], is_match: &dyn Fn(Relative) -> bool| -> Vec<String> {
+        names
+            .iter()
+            .filter(|name| switch.relatives.get(*name).is_some_and(|relative| is_match(*relative)))
+            .cloned()
+            .collect()
     };
-    let parents = |is_shadow: bool| names_where(&job.parents, &|one| one.is_shadow == is_shadow);
+    let parents_in_mode = |is_shadow: bool| names_where(&job.parents, &|relative| relative.is_shadow == is_shadow);
     match direction {
         Direction::Promote => {
-            let imported = names_where(&job.children, &|one| one.is_shadow && one.is_imported);
-            let own = names_where(&job.children, &|one| one.is_shadow && !one.is_imported);
-            let parents = parents(true);
-            if !imported.is_empty() {
+            let imported_children = names_where(&job.children, &|relative| relative.is_shadow && relative.is_imported);
+            let own_children = names_where(&job.children, &|relative| relative.is_shadow && !relative.is_imported);
+            let parents = parents_in_mode(true);
+            if !imported_children.is_empty() {
                 Some(format!(
                     "{} in shadow mode: without {} they would fire on neither side; name them too",
-                    children_text(&imported),
-                    if imported.len() == 1 { "it" } else { "them" }
+                    children_text(&imported_children),
+                    if imported_children.len() == 1 { "it" } else { "them" }
                 ))
-            } else if !own.is_empty() {
+            } else if !own_children.is_empty() {
                 Some(format!(
                     "{} in shadow mode, and not of XXL-JOB: set mode: active there first",
-                    children_text(&own)
+                    children_text(&own_children)
                 ))
             } else if job.is_follower() && !parents.is_empty() {
                 Some(format!("it follows from {}, which XXL-JOB runs: name all of these too", name_list(&parents)))
@@ -138,10 +145,13 @@ fn relatives_reason(direction: Direction, switch: &Switchover<'_>, job: &Job) ->
             }
         }
         Direction::Demote => {
-            let imported = names_where(&job.children, &|one| !one.is_shadow && one.is_imported);
-            let parents = parents(false);
-            if !imported.is_empty() {
-                Some(format!("{} active here, and XXL-JOB would run them: name them too", children_text(&imported)))
+            let imported_children = names_where(&job.children, &|relative| !relative.is_shadow && relative.is_imported);
+            let parents = parents_in_mode(false);
+            if !imported_children.is_empty() {
+                Some(format!(
+                    "{} active here, and XXL-JOB would run them: name them too",
+                    children_text(&imported_children)
+                ))
             } else if job.is_follower() && !parents.is_empty() {
                 Some(format!("it follows from {}, which runs here: name all of these too", name_list(&parents)))
             } else {
@@ -152,11 +162,11 @@ fn relatives_reason(direction: Direction, switch: &Switchover<'_>, job: &Job) ->
 }
 
 /// Also refuses the jobs whose parent is not switched and, in a promotion, those whose child is not.
-pub(super) fn propagate_refusals(direction: Direction, jobs: &[Job], refused: &mut BTreeMap<String, String>) {
+pub(super) fn propagate_refusals(direction: Direction, jobs: &[Job], refusals: &mut BTreeMap<String, String>) {
     loop {
         let mut new_refusals = BTreeMap::new();
-        for job in jobs.iter().filter(|job| !refused.contains_key(&job.name)) {
-            let is_open = |name: &&String| refused.contains_key(*name);
+        for job in jobs.iter().filter(|job| !refusals.contains_key(&job.name)) {
+            let is_open = |name: &&String| refusals.contains_key(*name);
             let parent = job.parents.iter().find(is_open).filter(|_| job.is_follower());
             let child = job.children.iter().find(is_open).filter(|_| direction == Direction::Promote);
             let reason = match (parent, child) {
@@ -169,16 +179,18 @@ pub(super) fn propagate_refusals(direction: Direction, jobs: &[Job], refused: &m
         if new_refusals.is_empty() {
             return;
         }
-        refused.extend(new_refusals);
+        refusals.extend(new_refusals);
     }
 }
 
 /// Names the children of a job that exist only in Rondel, so that XXL-JOB cannot run them.
 pub(super) fn children_left_behind(switch: &Switchover<'_>, job: &Job) -> Option<String> {
-    let is_own = |name: &&String| switch.others.get(*name).is_some_and(|one| !one.is_shadow && !one.is_imported);
-    let own: Vec<&String> = job.children.iter().filter(is_own).collect();
-    (!own.is_empty())
-        .then(|| format!("XXL-JOB does not have its children {}: these do not run meanwhile", name_list(&own)))
+    let is_own = |name: &&String| {
+        switch.relatives.get(*name).is_some_and(|relative| !relative.is_shadow && !relative.is_imported)
+    };
+    let own_children: Vec<&String> = job.children.iter().filter(is_own).collect();
+    (!own_children.is_empty())
+        .then(|| format!("XXL-JOB does not have its children {}: these do not run meanwhile", name_list(&own_children)))
 }
 
 fn children_text(names: &[String]) -> String {
@@ -187,8 +199,8 @@ fn children_text(names: &[String]) -> String {
 }
 
 fn name_list<T: AsRef<str>>(names: &[T]) -> String {
-    let shown: Vec<&str> = names.iter().take(NAME_COUNT_MAX).map(AsRef::as_ref).collect();
-    let more = names.len().saturating_sub(NAME_COUNT_MAX);
-    let rest = if more == 0 { String::new() } else { format!(" and {more} more") };
-    format!("{}{rest}", shown.join(", "))
+    let shown_names: Vec<&str> = names.iter().take(NAME_COUNT_MAX).map(AsRef::as_ref).collect();
+    let more_count = names.len().saturating_sub(NAME_COUNT_MAX);
+    let more_text = if more_count == 0 { String::new() } else { format!(" and {more_count} more") };
+    format!("{}{more_text}", shown_names.join(", "))
 }

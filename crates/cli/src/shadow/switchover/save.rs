@@ -13,7 +13,7 @@ use crate::exit::{Exit, Failure};
 
 /// How long an edit is retried while its result is not certain.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(300);
+const RETRY_DELAY: Duration = Duration::from_millis(300);
 /// Minimum time allowed for saving.
 const SAVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum number of jobs switched in one step.
@@ -21,7 +21,7 @@ const BATCH_MAX: usize = 20;
 /// If saving a batch takes longer than this, the next one is smaller.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
 
-/// The result of an edit.
+/// The result of saving an edited job.
 pub(super) enum Saved {
     /// The edit applies to every fire that is due at this instant or later.
     HoldsFrom(Timestamp),
@@ -40,8 +40,8 @@ pub(super) async fn save(client: &Client, job: &Job, mode: &str, seam: Timestamp
         let Err(failure) = client.patch(&["jobs", &job.name], &body).await else {
             return Saved::HoldsFrom(clock::now() + HOLD_DELAY);
         };
-        let is_certain = matches!(failure.exit(), Exit::Refused | Exit::Auth | Exit::NotFound | Exit::Conflict);
-        if is_certain && !was_unclear {
+        let is_refusal = matches!(failure.exit(), Exit::Refused | Exit::Auth | Exit::NotFound | Exit::Conflict);
+        if is_refusal && !was_unclear {
             return Saved::Refused(failure);
         }
         was_unclear = true;
@@ -49,53 +49,56 @@ pub(super) async fn save(client: &Client, job: &Job, mode: &str, seam: Timestamp
         if is_saved(client, job, mode, seam).await {
             return Saved::HoldsFrom(clock::now() + HOLD_DELAY);
         }
-        if is_certain || began_at.elapsed() >= RETRY_TIMEOUT {
+        if is_refusal || began_at.elapsed() >= RETRY_TIMEOUT {
             return Saved::Unclear(failure);
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(RETRY_DELAY).await;
     }
 }
 
 /// Whether the stored job has this mode from the seam on.
 async fn is_saved(client: &Client, job: &Job, mode: &str, seam: Timestamp) -> bool {
-    let Ok(found) = client.get(&["jobs", &job.name], &[]).await.and_then(|body| body.value()) else { return false };
-    let found_from = found["mode_from"].as_str().and_then(|at| at.parse::<Timestamp>().ok());
-    (found["mode"] == "shadow") == (mode == "shadow") && found_from == Some(seam)
+    let Ok(stored_job) = client.get(&["jobs", &job.name], &[]).await.and_then(|body| body.value()) else {
+        return false;
+    };
+    let stored_from = stored_job["mode_from"].as_str().and_then(|at| at.parse::<Timestamp>().ok());
+    (stored_job["mode"] == "shadow") == (mode == "shadow") && stored_from == Some(seam)
 }
 
 /// How fast the server saves. This decides how far ahead a seam must be, and how many jobs are switched in one step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    batch: usize,
-    slowest: Duration,
+    batch_len: usize,
+    slowest_save: Duration,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { batch: 1, slowest: Duration::ZERO }
+        Self { batch_len: 1, slowest_save: Duration::ZERO }
     }
 }
 
 impl Pace {
     /// How many jobs to switch in the next step: one at first, to measure the server.
     pub(super) const fn batch(self) -> usize {
-        self.batch
+        self.batch_len
     }
 
     /// Expects saving to take at least this long, until a batch is measured.
     pub(super) fn expect_at_least(&mut self, duration: Duration) {
-        self.slowest = self.slowest.max(duration);
+        self.slowest_save = self.slowest_save.max(duration);
     }
 
     /// Adjusts the pace to the measured time of a batch.
     pub(super) fn record_measured(&mut self, duration: Duration) {
-        self.batch = if duration > SLOW_AFTER { (self.batch / 2).max(1) } else { (self.batch * 2).min(BATCH_MAX) };
-        self.slowest = duration;
+        self.batch_len =
+            if duration > SLOW_AFTER { (self.batch_len / 2).max(1) } else { (self.batch_len * 2).min(BATCH_MAX) };
+        self.slowest_save = duration;
     }
 
     /// How long saving the next batch may take: twice as long as the last one, because it may have twice as many jobs.
     pub(super) fn allowance(self) -> Duration {
-        SAVE_TIMEOUT.max(self.slowest * 2)
+        SAVE_TIMEOUT.max(self.slowest_save * 2)
     }
 }
 

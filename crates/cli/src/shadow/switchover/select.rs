@@ -10,28 +10,29 @@ use super::save::Pace;
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
 use crate::list::{self, BoundArgs};
-use crate::shadow::jobs::{self, LABEL};
+use crate::shadow::jobs::{self, NUMBER_LABEL};
 use crate::terminal::harmless_text;
 
 /// Reads the jobs. For an app, their parents and children are included if they were imported from XXL-JOB.
 pub(super) async fn read_jobs(
     client: &Client,
-    named: &[String],
+    given_names: &[String],
     app: Option<&str>,
     pace: &mut Pace,
 ) -> Result<Vec<Job>, Failure> {
     let mut names = BTreeSet::new();
-    let mut open: Vec<String> = named.iter().filter(|name| names.insert((*name).clone())).cloned().collect();
+    let mut unread_names: Vec<String> =
+        given_names.iter().filter(|name| names.insert((*name).clone())).cloned().collect();
     if let Some(app) = app {
-        open.extend(job_names_of_app(client, app).await?.into_iter().filter(|name| names.insert(name.clone())));
+        unread_names.extend(job_names_of_app(client, app).await?.into_iter().filter(|name| names.insert(name.clone())));
     }
-    let mut jobs = read(client, &open, pace).await?;
-    let mut first = 0;
-    while app.is_some() && first < jobs.len() {
-        let related = jobs[first..].iter().flat_map(|job| job.parents.iter().chain(&job.children));
-        let more: Vec<String> = related.filter(|name| names.insert((*name).clone())).cloned().collect();
-        first = jobs.len();
-        for chunk in more.chunks(CALL_COUNT_MAX) {
+    let mut jobs = read(client, &unread_names, pace).await?;
+    let mut first_unread = 0;
+    while app.is_some() && first_unread < jobs.len() {
+        let relative_names = jobs[first_unread..].iter().flat_map(|job| job.parents.iter().chain(&job.children));
+        let new_names: Vec<String> = relative_names.filter(|name| names.insert((*name).clone())).cloned().collect();
+        first_unread = jobs.len();
+        for chunk in new_names.chunks(CALL_COUNT_MAX) {
             for job in join_all(chunk.iter().map(|name| read_relative(client, name))).await {
                 jobs.extend(job?);
             }
@@ -47,11 +48,13 @@ async fn job_names_of_app(client: &Client, app: &str) -> Result<Vec<String>, Fai
         Err(failure) if failure.exit() == Exit::NotFound => Value::Null,
         Err(failure) => return Err(failure.with_hint("; nothing was changed")),
     };
-    let all = body["items"].as_array().into_iter().flatten().filter(|job| jobs::xxl_number(job).is_some());
-    let names: Vec<String> = all.filter_map(|job| Some(job["name"].as_str()?.to_owned())).collect();
+    let imported_jobs = body["items"].as_array().into_iter().flatten().filter(|job| jobs::xxl_number(job).is_some());
+    let names: Vec<String> = imported_jobs.filter_map(|job| Some(job["name"].as_str()?.to_owned())).collect();
     if names.is_empty() {
         let app = harmless_text(app);
-        return Err(Failure::refused(format!("--app: no job of app {app} has the label {LABEL}; nothing was changed")));
+        return Err(Failure::refused(format!(
+            "--app: no job of app {app} has the label {NUMBER_LABEL}; nothing was changed"
+        )));
     }
     Ok(names)
 }
@@ -59,11 +62,11 @@ async fn job_names_of_app(client: &Client, app: &str) -> Result<Vec<String>, Fai
 async fn read(client: &Client, names: &[String], pace: &mut Pace) -> Result<Vec<Job>, Failure> {
     let mut jobs = Vec::new();
     for chunk in names.chunks(CALL_COUNT_MAX) {
-        let began = tokio::time::Instant::now();
+        let start = tokio::time::Instant::now();
         for job in join_all(chunk.iter().map(|name| read_job(client, name))).await {
             jobs.push(job.map_err(|failure| failure.with_hint("; nothing was changed"))?);
         }
-        pace.expect_at_least(began.elapsed());
+        pace.expect_at_least(start.elapsed());
     }
     Ok(jobs)
 }
@@ -72,7 +75,9 @@ async fn read_job(client: &Client, name: &str) -> Result<Job, Failure> {
     let job = client.get(&["jobs", name], &[]).await?.value()?;
     Job::read(&job).ok_or_else(|| {
         let name = harmless_text(name);
-        Failure::refused(format!("job {name} has no label {LABEL}: the number of the job in XXL-JOB is expected there"))
+        Failure::refused(format!(
+            "job {name} has no label {NUMBER_LABEL}: the number of the job in XXL-JOB is expected there"
+        ))
     })
 }
 

@@ -139,7 +139,7 @@ fn the_nearest_fires_of_an_empty_instant_are_named() {
     let fire = why_run(&facts, &done(7, secs(60)));
     let entry = fire.entry.unwrap();
     assert_eq!((entry.first, entry.last, entry.count), (secs(60), secs(60), 1));
-    assert!(matches!(entry.verdict, FireVerdict::Row { planned: true, .. }));
+    assert!(matches!(entry.verdict, FireVerdict::Row { is_planned: true, .. }));
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn a_pump_plans_the_instants_at_which_it_begins() {
         let facts = FireInput { rows: &rows, ..facts(held, &[]) };
         let entries = fire_history(&facts, Range { from: secs(60), to: secs(62), limit: 9 }).entries;
         assert!(
-            matches!(&entries[0].verdict, FireVerdict::Row { planned, .. } if *planned == is_planned),
+            matches!(&entries[0].verdict, FireVerdict::Row { is_planned: planned, .. } if *planned == is_planned),
             "{entries:?}"
         );
         let why = why(&facts, secs(61));

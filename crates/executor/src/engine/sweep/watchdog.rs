@@ -17,16 +17,16 @@ const BLOCKED_MIN: Duration = Duration::from_secs(2);
 #[derive(Default)]
 pub(super) struct RuntimeWatchdog {
     /// When the last task was sent, and whether it has run.
-    sent: Option<(Instant, Arc<AtomicBool>)>,
+    pending_check: Option<(Instant, Arc<AtomicBool>)>,
     has_warned: bool,
 }
 
 impl RuntimeWatchdog {
     pub(super) fn check(&mut self, handlers: &Handle, tracker: &TaskTracker, now: Instant) {
-        if let Some((sent_at, answered)) = &self.sent {
-            let since = now.duration_since(*sent_at);
-            if !answered.load(Ordering::Relaxed) {
-                if since >= BLOCKED_MIN && !std::mem::replace(&mut self.has_warned, true) {
+        if let Some((sent_at, has_answered)) = &self.pending_check {
+            let elapsed = now.duration_since(*sent_at);
+            if !has_answered.load(Ordering::Relaxed) {
+                if elapsed >= BLOCKED_MIN && !std::mem::replace(&mut self.has_warned, true) {
                     tracing::error!(
                         "handlers block every thread of the runtime: no other handler can continue until one of them awaits"
                     );
@@ -34,13 +34,13 @@ impl RuntimeWatchdog {
                 return;
             }
             self.has_warned = false;
-            if since < PERIOD {
+            if elapsed < PERIOD {
                 return;
             }
         }
-        let answered = Arc::new(AtomicBool::new(false));
-        let answer = Arc::clone(&answered);
+        let has_answered = Arc::new(AtomicBool::new(false));
+        let answer = Arc::clone(&has_answered);
         tracker.spawn_on(async move { answer.store(true, Ordering::Relaxed) }, handlers);
-        self.sent = Some((now, answered));
+        self.pending_check = Some((now, has_answered));
     }
 }

@@ -19,7 +19,7 @@ pub enum CheckpointError {
     /// The group no longer holds the item at the epoch of this call.
     #[error("item {item:?} is no longer held at the epoch of this call; its checkpoint is not stored")]
     NotHeld {
-        /// The item.
+        /// The name of the item.
         item: String,
     },
 }
@@ -62,7 +62,7 @@ pub(super) struct Holding {
     pub(super) last_select_was_empty: bool,
     pub(super) rate: Rate,
     /// The progress that was last reported.
-    pub(super) reported: PumpProgress,
+    pub(super) last_progress: PumpProgress,
 }
 
 impl Holding {
@@ -75,7 +75,7 @@ impl Holding {
             counts: Counts::default(),
             last_select_was_empty: false,
             rate: Rate::default(),
-            reported: PumpProgress::default(),
+            last_progress: PumpProgress::default(),
         }
     }
 
@@ -97,13 +97,13 @@ const SLOT: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(super) struct Rate {
     slots: [u64; SLOTS],
-    newest: u64,
+    newest_slot: u64,
 }
 
 impl Rate {
     pub(super) fn add(&mut self, count: u64, at: Duration) {
         self.advance(at);
-        self.slots[index(self.newest)] += count;
+        self.slots[index(self.newest_slot)] += count;
     }
 
     pub(super) fn per_minute(&mut self, at: Duration) -> u32 {
@@ -112,11 +112,11 @@ impl Rate {
     }
 
     fn advance(&mut self, at: Duration) {
-        let slot = (at.as_secs() / SLOT.as_secs()).max(self.newest);
-        for passed in self.newest + 1..=slot.min(self.newest + SLOT_COUNT) {
-            self.slots[index(passed)] = 0;
+        let slot = (at.as_secs() / SLOT.as_secs()).max(self.newest_slot);
+        for passed_slot in self.newest_slot + 1..=slot.min(self.newest_slot + SLOT_COUNT) {
+            self.slots[index(passed_slot)] = 0;
         }
-        self.newest = slot;
+        self.newest_slot = slot;
     }
 }
 

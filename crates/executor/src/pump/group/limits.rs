@@ -12,9 +12,11 @@ const SELECT_BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// The shortest wait after a failed select, so that a database that is down is not queried without a pause.
 const SELECT_BACKOFF_MIN: Duration = Duration::from_millis(100);
 
-/// The longest time for which a row that failed for good is ignored, unless its first one times [`REST_GROWTH_MIN`] is longer.
+/// Maximum time for which a row that failed for good is ignored. If the first such time multiplied by [`REST_GROWTH_MIN`] is longer, that
+/// product is the maximum.
 const REST_MAX: Duration = Duration::from_secs(60);
-/// Retries that take long keep a row in work for about as long as its first rest. The rests grow at least this many times as long.
+/// How many times longer than the first one such a time may at least become. A row whose retries take long is in work for about as long as
+/// it is ignored at first.
 const REST_GROWTH_MIN: u32 = 8;
 
 /// The settings of a group.
@@ -54,13 +56,13 @@ impl Limits {
         backoff(self.row_backoff, self.row_backoff_max, failures)
     }
 
-    /// How long a row is ignored if a select returns it after it has failed for good for the `times`-th time: at first at least `wait`, the
+    /// How long a row is ignored if a select returns it after it has failed for good for the `rest_count`-th time: at first at least `wait`, the
     /// back-off after its last failure. That time must be long enough for the next select, which may come only after `pause` and then finds
     /// no row to execute, and for the report of it. Then it doubles. Otherwise, of several such rows one would always be in work, and the
     /// server would never see that the pump is empty.
-    pub(super) fn rest_period(&self, wait: Duration, times: u32) -> Duration {
-        let first = wait.max(self.idle).max(self.pause + REPORT_PERIOD * 2);
-        backoff(first, first.saturating_mul(REST_GROWTH_MIN).max(REST_MAX), times)
+    pub(super) fn rest_period(&self, wait: Duration, rest_count: u32) -> Duration {
+        let first_period = wait.max(self.idle).max(self.pause + REPORT_PERIOD * 2);
+        backoff(first_period, first_period.saturating_mul(REST_GROWTH_MIN).max(REST_MAX), rest_count)
     }
 
     pub(super) fn select_backoff(&self, failures: u32) -> Duration {
@@ -69,26 +71,26 @@ impl Limits {
 }
 
 /// The length minus a tenth of it.
-pub(crate) fn without_a_tenth(length: Duration) -> Duration {
-    length.saturating_sub(length / 10)
+pub(crate) fn without_a_tenth(duration: Duration) -> Duration {
+    duration.saturating_sub(duration / 10)
 }
 
 impl From<&v1::Pump> for Limits {
     fn from(pump: &v1::Pump) -> Self {
-        let count = |count: u32| usize::try_from(count).unwrap_or(usize::MAX).max(1);
-        let length = |ms: i64| Duration::from_millis(u64::try_from(ms).unwrap_or(0));
+        let to_count = |count: u32| usize::try_from(count).unwrap_or(usize::MAX).max(1);
+        let to_duration = |ms: i64| Duration::from_millis(u64::try_from(ms).unwrap_or(0));
         Self {
-            threads: count(pump.threads),
-            fetch: count(pump.fetch),
-            batch: count(pump.batch),
+            threads: to_count(pump.threads),
+            fetch: to_count(pump.fetch),
+            batch: to_count(pump.batch),
             not_sleep: pump.not_sleep,
             // Servers never send 0. The minimum keeps a select that returned no rows from being repeated immediately.
-            idle: length(pump.idle_ms).max(Duration::from_millis(1)),
-            pause: length(pump.pause_ms),
-            hand_over: length(pump.hand_over_ms),
+            idle: to_duration(pump.idle_ms).max(Duration::from_millis(1)),
+            pause: to_duration(pump.pause_ms),
+            hand_over: to_duration(pump.hand_over_ms),
             row_retry_max: pump.row_retry_max,
-            row_backoff: length(pump.row_backoff_ms),
-            row_backoff_max: length(pump.row_backoff_max_ms.max(pump.row_backoff_ms)),
+            row_backoff: to_duration(pump.row_backoff_ms),
+            row_backoff_max: to_duration(pump.row_backoff_max_ms.max(pump.row_backoff_ms)),
         }
     }
 }

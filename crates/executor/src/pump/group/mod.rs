@@ -172,7 +172,7 @@ impl<R: Clone> Group<R> {
     }
 }
 
-/// Selects, executions and checkpoints.
+// Selects, executions and checkpoints.
 impl<R: Clone> Group<R> {
     /// The next step.
     pub fn next(&mut self, now: Instant) -> Step<R> {
@@ -381,7 +381,7 @@ impl<R: Clone> Group<R> {
     }
 }
 
-/// Counts and conditions.
+// Counts and conditions.
 impl<R: Clone> Group<R> {
     /// The counts over all items.
     #[must_use]

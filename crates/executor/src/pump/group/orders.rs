@@ -10,7 +10,7 @@ use rondel_proto::v1::{PumpItem, PumpOrder};
 use super::holding::{Holding, Phase};
 use super::{Fetch, Group, Task};
 
-/// Orders and stopping.
+// Orders and stopping.
 impl<R: Clone> Group<R> {
     /// Takes an order, and returns whether it is new. A repeated or older one is only answered by a report.
     pub fn order(&mut self, order: PumpOrder, now: Instant) -> bool {
@@ -25,9 +25,10 @@ impl<R: Clone> Group<R> {
             return false;
         }
         self.last_order = number;
-        let named: BTreeSet<&str> = order.items.iter().map(|item| item.name.as_str()).collect();
-        let missing: Vec<String> = self.items.keys().filter(|name| !named.contains(name.as_str())).cloned().collect();
-        missing.iter().for_each(|name| self.drop_item(name));
+        let named_items: BTreeSet<&str> = order.items.iter().map(|item| item.name.as_str()).collect();
+        let missing_items: Vec<String> =
+            self.items.keys().filter(|name| !named_items.contains(name.as_str())).cloned().collect();
+        missing_items.iter().for_each(|name| self.drop_item(name));
         for item in order.items {
             self.take_item(item, now);
         }
@@ -70,15 +71,15 @@ impl<R: Clone> Group<R> {
 
     fn take_item(&mut self, item: PumpItem, now: Instant) {
         let PumpItem { name, epoch, params, checkpoint, release } = item;
-        let is_gone = self.dropped_epochs.get(&name).is_some_and(|gone| epoch <= *gone);
+        let is_gone = self.dropped_epochs.get(&name).is_some_and(|dropped_epoch| epoch <= *dropped_epoch);
         if is_gone && !mutant::on(Mutant::ReleasedIsTakenAgain) {
             return;
         }
-        let held = self.items.get(&name).map(|holding| holding.epoch);
-        if held.is_some_and(|held| epoch < held) {
+        let held_epoch = self.items.get(&name).map(|holding| holding.epoch);
+        if held_epoch.is_some_and(|held_epoch| epoch < held_epoch) {
             return;
         }
-        if held != Some(epoch) {
+        if held_epoch != Some(epoch) {
             self.drop_item(&name);
             self.items.insert(name.clone(), Holding::new(epoch, params, checkpoint));
             if self.failed_fetches == 0 {
@@ -88,7 +89,7 @@ impl<R: Clone> Group<R> {
         }
         // A group that ends is already releasing the items that it had. If the server asks for one of those, only the
         // time limit of its release changes.
-        if release || (self.is_ending && held != Some(epoch)) {
+        if release || (self.is_ending && held_epoch != Some(epoch)) {
             self.begin_release(&name, now);
         }
     }
@@ -96,8 +97,8 @@ impl<R: Clone> Group<R> {
     /// Drops an item with all its rows.
     fn drop_item(&mut self, name: &str) {
         let Some(holding) = self.items.remove(name) else { return };
-        let gone = self.dropped_epochs.entry(name.to_owned()).or_insert(holding.epoch);
-        *gone = (*gone).max(holding.epoch);
+        let dropped_epoch = self.dropped_epochs.entry(name.to_owned()).or_insert(holding.epoch);
+        *dropped_epoch = (*dropped_epoch).max(holding.epoch);
         self.releasing.remove(name);
         self.rows.discard(name);
         self.rows.wake_resting(name);
@@ -122,12 +123,12 @@ impl<R: Clone> Group<R> {
 
     /// Aborts the work on items whose release has taken too long.
     pub(super) fn expire(&mut self, now: Instant) {
-        let late = |name: &&String| {
+        let is_overdue = |name: &&String| {
             let phase = self.items.get(*name).map(|holding| holding.phase);
             matches!(phase, Some(Phase::Releasing { abort_at: Some(at) }) if at <= now)
         };
-        let late: Vec<String> = self.releasing.iter().filter(late).cloned().collect();
-        for name in &late {
+        let overdue_items: Vec<String> = self.releasing.iter().filter(is_overdue).cloned().collect();
+        for name in &overdue_items {
             let Some(holding) = self.items.get_mut(name) else { continue };
             holding.phase = Phase::Aborting;
             let is_asked = |fetch: &Fetch| fetch.requested_epochs.get(name) == Some(&holding.epoch);
@@ -137,7 +138,7 @@ impl<R: Clone> Group<R> {
             self.rows.discard(name);
             self.abort_executions(name);
         }
-        if !late.is_empty() {
+        if !overdue_items.is_empty() {
             self.release_finished_items();
         }
     }
@@ -169,11 +170,11 @@ impl<R: Clone> Group<R> {
             |name: &String, epoch| self.fetch.as_ref().is_some_and(|f| f.requested_epochs.get(name) == Some(&epoch));
         let is_free = |name: &&String| {
             let epoch = self.items.get(*name).map(|holding| holding.epoch);
-            let is_worked_off = !self.rows.has_rows_of(name) || mutant::on(Mutant::ReleasedWithRowsInWork);
-            epoch.is_some_and(|epoch| !is_asked(name, epoch) && is_worked_off)
+            let has_no_rows = !self.rows.has_rows_of(name) || mutant::on(Mutant::ReleasedWithRowsInWork);
+            epoch.is_some_and(|epoch| !is_asked(name, epoch) && has_no_rows)
         };
-        let free: Vec<String> = self.releasing.iter().filter(is_free).cloned().collect();
-        for name in free {
+        let free_items: Vec<String> = self.releasing.iter().filter(is_free).cloned().collect();
+        for name in free_items {
             self.releasing.remove(&name);
             let Some(holding) = self.items.get_mut(&name) else { continue };
             holding.phase = Phase::Released;

@@ -27,12 +27,12 @@ enum Event {
 
 fn event() -> impl Strategy<Value = Event> {
     let items = prop::collection::vec((0..4_u8, 1..5_i64, any::<bool>()), 0..5);
-    let how = prop_oneof![Just(ExecutionEnd::Done), Just(ExecutionEnd::Failed), Just(ExecutionEnd::Aborted)];
+    let end = prop_oneof![Just(ExecutionEnd::Done), Just(ExecutionEnd::Failed), Just(ExecutionEnd::Aborted)];
     prop_oneof![
         4 => (0..30_i64, items, prop::bool::weighted(0.02)).prop_map(|(n, items, yields)| Event::Order(n, items, yields)),
         6 => prop::collection::vec((0..5_u8, 0..6_u8), 0..8).prop_map(Event::Rows),
         1 => Just(Event::SelectFails),
-        8 => (any::<u8>(), how).prop_map(|(place, how)| Event::Ends(place, how)),
+        8 => (any::<u8>(), end).prop_map(|(position, end)| Event::Ends(position, end)),
         3 => (0..20_000_u16).prop_map(Event::Passes),
         1 => prop::bool::weighted(0.05).prop_map(|stops| if stops { Event::Stops } else { Event::Passes(1) }),
     ]
@@ -70,10 +70,10 @@ impl Watch {
             Event::SelectFails if self.selecting.take().is_some() => {
                 group.end_failed_fetch(now);
             }
-            Event::Ends(place, how) if !self.executing.is_empty() => {
-                let number = *self.executing.keys().nth(usize::from(place) % self.executing.len()).unwrap();
+            Event::Ends(position, end) if !self.executing.is_empty() => {
+                let number = *self.executing.keys().nth(usize::from(position) % self.executing.len()).unwrap();
                 self.executing.remove(&number);
-                group.end_execution(number, how, now);
+                group.end_execution(number, end, now);
             }
             Event::Passes(ms) => self.harness.now += Duration::from_millis(ms.into()),
             Event::Stops => group.stop(Some(now + Duration::from_secs(1))),
@@ -103,8 +103,8 @@ impl Watch {
                 }
                 // The aborted execution ends later, by an event.
                 Step::Abort(Task::Execution(_)) => {}
-                Step::Wait(until) => {
-                    prop_assert!(until.is_none_or(|at| at > self.harness.now), "it would spin");
+                Step::Wait(wake_at) => {
+                    prop_assert!(wake_at.is_none_or(|at| at > self.harness.now), "it would spin");
                     return Ok(());
                 }
                 Step::Ended => {
@@ -116,29 +116,40 @@ impl Watch {
     }
 
     fn check_not_released(&self, name: &str, epoch: i64) -> Result<(), TestCaseError> {
-        let released = self.released.get(name).copied().unwrap_or(0);
-        prop_assert!(released < epoch, "{} at {} was released at {}", name, epoch, released);
+        let released_epoch = self.released.get(name).copied().unwrap_or(0);
+        prop_assert!(released_epoch < epoch, "{} at {} was released at {}", name, epoch, released_epoch);
         Ok(())
     }
 
     fn check_report(&mut self) -> Result<(), TestCaseError> {
         for item in self.harness.group.full_report(self.harness.now).items {
-            let place = (item.name.clone(), item.epoch);
+            let released_item = (item.name.clone(), item.epoch);
             if item.released {
                 self.released.insert(item.name.clone(), item.epoch);
-                prop_assert!(!self.executing.values().any(|one| *one == place), "{:?} has rows in work", item);
-                prop_assert!(!self.selecting.iter().flatten().any(|one| *one == place), "{:?} is asked for", item);
+                prop_assert!(
+                    !self.executing.values().any(|held_item| *held_item == released_item),
+                    "{:?} has rows in work",
+                    item
+                );
+                prop_assert!(
+                    !self.selecting.iter().flatten().any(|held_item| *held_item == released_item),
+                    "{:?} is asked for",
+                    item
+                );
                 prop_assert_eq!(item.oldest_at_ms, 0);
             }
-            if let Some(before) = self.reported.insert(item.name.clone(), item.clone()) {
-                prop_assert!(item.epoch >= before.epoch, "{:?} after {:?}", item, before);
-                if item.epoch == before.epoch {
-                    let counts = |one: &PumpProgress| [one.fetches, one.rows, one.done, one.failed];
-                    prop_assert!(counts(&item).iter().zip(counts(&before)).all(|(now, before)| *now >= before));
-                    prop_assert!(item.released || !before.released, "a released item comes back");
+            if let Some(previous_report) = self.reported.insert(item.name.clone(), item.clone()) {
+                prop_assert!(item.epoch >= previous_report.epoch, "{:?} after {:?}", item, previous_report);
+                if item.epoch == previous_report.epoch {
+                    let counts =
+                        |progress: &PumpProgress| [progress.fetches, progress.rows, progress.done, progress.failed];
+                    prop_assert!(
+                        counts(&item).iter().zip(counts(&previous_report)).all(|(now, previous)| *now >= previous)
+                    );
+                    prop_assert!(item.released || !previous_report.released, "a released item comes back");
                     prop_assert_eq!(
-                        item.sequence > before.sequence,
-                        PumpProgress { sequence: before.sequence, ..item.clone() } != before
+                        item.sequence > previous_report.sequence,
+                        PumpProgress { sequence: previous_report.sequence, ..item.clone() } != previous_report
                     );
                 }
             }

@@ -33,15 +33,15 @@ impl<R: Clone> Group<R> {
             return Some(reported_at);
         }
         let is_released = |item: &Holding| item.phase == Phase::Released && !mutant::on(Mutant::ReleasedIsReportedOnce);
-        let repeats = |item: &Holding| is_released(item) || item.reported.per_minute > 0;
-        let after = if self.is_changed {
+        let is_repeated = |item: &Holding| is_released(item) || item.last_progress.per_minute > 0;
+        let delay = if self.is_changed {
             Some(REPORT_PERIOD)
-        } else if self.items.values().any(repeats) {
+        } else if self.items.values().any(is_repeated) {
             Some(REPEAT_PERIOD)
         } else {
             self.is_fetch_count_changed.then_some(IDLE_PERIOD)
         };
-        after.map(|after| reported_at + after)
+        delay.map(|delay| reported_at + delay)
     }
 
     /// The state of all items, if a report is due.
@@ -54,29 +54,29 @@ impl<R: Clone> Group<R> {
         (self.reported_at, self.is_changed, self.is_urgent) = (Some(now), false, false);
         self.is_fetch_count_changed = false;
         let (term, number) = self.last_order.unwrap_or_default();
-        let since = now.saturating_duration_since(self.origin);
-        let oldest = self.rows.oldest_fetched_at();
+        let since_origin = now.saturating_duration_since(self.origin);
+        let oldest_fetches = self.rows.oldest_fetched_at();
         let items = self.items.iter_mut().map(|(name, item)| {
-            let oldest_at = oldest.get(&(name.as_str(), item.epoch));
+            let oldest_at = oldest_fetches.get(&(name.as_str(), item.epoch));
             let counts = item.counts;
             let progress = PumpProgress {
                 name: name.clone(),
                 epoch: item.epoch,
-                sequence: item.reported.sequence,
+                sequence: item.last_progress.sequence,
                 fetches: counts.fetches,
                 rows: counts.rows,
                 done: counts.done,
                 failed: counts.failed,
-                per_minute: item.rate.per_minute(since),
+                per_minute: item.rate.per_minute(since_origin),
                 oldest_at_ms: oldest_at.map_or(0, |at| at.as_millis()),
                 dry: item.last_select_was_empty && oldest_at.is_none(),
                 checkpoint: item.checkpoint.clone(),
                 released: item.phase == Phase::Released,
             };
-            if progress != item.reported {
-                item.reported = PumpProgress { sequence: progress.sequence + 1, ..progress };
+            if progress != item.last_progress {
+                item.last_progress = PumpProgress { sequence: progress.sequence + 1, ..progress };
             }
-            item.reported.clone()
+            item.last_progress.clone()
         });
         let items = items.collect();
         let (run_id, attempt) = (self.key.run.get(), self.key.attempt);
@@ -91,21 +91,23 @@ pub fn split(report: PumpReport) -> Vec<PumpReport> {
     if items.len() <= REPORT_ITEMS_MAX && encoded_len(&report) <= REPORT_BYTES_MAX {
         return vec![report];
     }
-    let mut parts = Vec::new();
+    let mut messages = Vec::new();
     let head = PumpReport { items: Vec::new(), ..report };
     let head_bytes = encoded_len(&head);
-    let (mut part, mut bytes) = (head.clone(), head_bytes);
+    let (mut message, mut bytes) = (head.clone(), head_bytes);
     for item in report.items {
         let item_bytes = encoded_len(&item) + ITEM_OVERHEAD;
-        if part.items.len() == REPORT_ITEMS_MAX || (bytes + item_bytes > REPORT_BYTES_MAX && !part.items.is_empty()) {
-            parts.push(std::mem::replace(&mut part, head.clone()));
+        if message.items.len() == REPORT_ITEMS_MAX
+            || (bytes + item_bytes > REPORT_BYTES_MAX && !message.items.is_empty())
+        {
+            messages.push(std::mem::replace(&mut message, head.clone()));
             bytes = head_bytes;
         }
         bytes += item_bytes;
-        part.items.push(item);
+        message.items.push(item);
     }
-    parts.push(part);
-    parts
+    messages.push(message);
+    messages
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ pub struct Row<R> {
     pub item: String,
     /// Identifies the row within the item.
     pub key: String,
-    /// The row.
+    /// The row itself, as the select returned it.
     pub value: R,
 }
 
@@ -56,8 +56,8 @@ pub(super) struct RowTracker<R> {
     /// The queued rows by number, each with the name of its item.
     queue: BTreeMap<u64, (String, QueuedRow<R>)>,
     /// The numbers of the queued rows of each item.
-    by_item: BTreeMap<String, BTreeSet<u64>>,
-    /// Failed rows, by the instant of their retry.
+    numbers_by_item: BTreeMap<String, BTreeSet<u64>>,
+    /// Failed rows, sorted by the instant of their retry.
     retry_queue: BTreeMap<(Instant, u64), (String, QueuedRow<R>)>,
     executions: BTreeMap<u64, ActiveExecution<R>>,
     /// Item and key of every row that is queued, in execution or waiting.
@@ -65,7 +65,7 @@ pub(super) struct RowTracker<R> {
     /// Until when each row that failed for good is ignored if a select returns it.
     resting_until: BTreeMap<(String, String), Instant>,
     /// How many times each row failed for good. A row is removed when it is executed after all, or when a select of its
-    /// item no longer returns it although it returned fewer rows than its limit.
+    /// item returns fewer rows than its limit and this row is not among them.
     failed_counts: BTreeMap<(String, String), u32>,
 }
 
@@ -74,7 +74,7 @@ impl<R: Clone> RowTracker<R> {
         Self {
             next_number: 0,
             queue: BTreeMap::new(),
-            by_item: BTreeMap::new(),
+            numbers_by_item: BTreeMap::new(),
             retry_queue: BTreeMap::new(),
             executions: BTreeMap::new(),
             keys_in_work: BTreeSet::new(),
@@ -101,8 +101,8 @@ impl<R: Clone> RowTracker<R> {
 
     /// Whether a row of the item is queued, in execution or waiting.
     pub(super) fn has_rows_of(&self, item: &str) -> bool {
-        let first = (item.to_owned(), String::new());
-        self.keys_in_work.range(first..).next().is_some_and(|(name, _)| name == item)
+        let first_key = (item.to_owned(), String::new());
+        self.keys_in_work.range(first_key..).next().is_some_and(|(name, _)| name == item)
     }
 
     /// Queues a row; `false` if it is already in work.
@@ -122,15 +122,15 @@ impl<R: Clone> RowTracker<R> {
     }
 
     fn enqueue(&mut self, item: String, entry: QueuedRow<R>) {
-        self.by_item.entry(item.clone()).or_default().insert(entry.number);
+        self.numbers_by_item.entry(item.clone()).or_default().insert(entry.number);
         self.queue.insert(entry.number, (item, entry));
     }
 
     /// Begins to execute the oldest row, together with the next rows of its item.
     pub(super) fn execute(&mut self, batch: usize) -> Option<Execution<R>> {
-        let (_, (item, first)) = self.queue.first_key_value()?;
-        let (item, epoch) = (item.clone(), first.epoch);
-        let numbers: Vec<u64> = self.by_item.get(&item)?.iter().take(batch).copied().collect();
+        let (_, (item, first_row)) = self.queue.first_key_value()?;
+        let (item, epoch) = (item.clone(), first_row.epoch);
+        let numbers: Vec<u64> = self.numbers_by_item.get(&item)?.iter().take(batch).copied().collect();
         let mut entries = Vec::with_capacity(numbers.len());
         for number in numbers {
             self.forget_number(&item, number);
@@ -148,10 +148,11 @@ impl<R: Clone> RowTracker<R> {
 
     /// Marks the executions of an item as aborting, and returns those that were not marked before.
     pub(super) fn abort(&mut self, item: &str) -> Vec<u64> {
-        let of_item = self.executions.iter_mut().filter(|(_, one)| one.item == item && !one.is_aborting);
-        of_item
-            .map(|(number, one)| {
-                one.is_aborting = true;
+        let item_executions =
+            self.executions.iter_mut().filter(|(_, execution)| execution.item == item && !execution.is_aborting);
+        item_executions
+            .map(|(number, execution)| {
+                execution.is_aborting = true;
                 *number
             })
             .collect()
@@ -159,7 +160,7 @@ impl<R: Clone> RowTracker<R> {
 
     /// Drops the rows of the item that are queued or waiting.
     pub(super) fn discard(&mut self, item: &str) {
-        for number in self.by_item.remove(item).unwrap_or_default() {
+        for number in self.numbers_by_item.remove(item).unwrap_or_default() {
             if let Some((item, entry)) = self.queue.remove(&number) {
                 self.keys_in_work.remove(&(item, entry.key));
             }
@@ -173,14 +174,14 @@ impl<R: Clone> RowTracker<R> {
         }
     }
 
-    /// Queues a failed row again at `until`.
-    pub(super) fn queue_retry(&mut self, item: &str, entry: QueuedRow<R>, until: Instant) {
-        self.retry_queue.insert((until, entry.number), (item.to_owned(), entry));
+    /// Queues a failed row again at `retry_at`.
+    pub(super) fn queue_retry(&mut self, item: &str, entry: QueuedRow<R>, retry_at: Instant) {
+        self.retry_queue.insert((retry_at, entry.number), (item.to_owned(), entry));
     }
 
     pub(super) fn wake_waiting(&mut self, now: Instant) {
-        while let Some(due) = self.retry_queue.first_entry().filter(|entry| entry.key().0 <= now) {
-            let (item, entry) = due.remove();
+        while let Some(due_row) = self.retry_queue.first_entry().filter(|entry| entry.key().0 <= now) {
+            let (item, entry) = due_row.remove();
             self.enqueue(item, entry);
         }
     }
@@ -190,18 +191,18 @@ impl<R: Clone> RowTracker<R> {
     }
 
     fn forget_number(&mut self, item: &str, number: u64) {
-        let Some(numbers) = self.by_item.get_mut(item) else { return };
+        let Some(numbers) = self.numbers_by_item.get_mut(item) else { return };
         numbers.remove(&number);
         if numbers.is_empty() {
-            self.by_item.remove(item);
+            self.numbers_by_item.remove(item);
         }
     }
 
     /// Remembers a row that failed for good. Returns how many times it has failed for good.
     pub(super) fn mark_failed(&mut self, row_id: &(String, String)) -> u32 {
-        if let Some(times) = self.failed_counts.get_mut(row_id) {
-            *times = times.saturating_add(1);
-            return *times;
+        if let Some(failure_count) = self.failed_counts.get_mut(row_id) {
+            *failure_count = failure_count.saturating_add(1);
+            return *failure_count;
         }
         if self.failed_counts.len() < REMEMBERED_COUNT_MAX {
             self.failed_counts.insert(row_id.clone(), 1);
@@ -209,18 +210,18 @@ impl<R: Clone> RowTracker<R> {
         1
     }
 
-    /// If a select returns the row within `length`, it is ignored, so that it does not keep the group busy.
-    pub(super) fn rest(&mut self, row_id: (String, String), now: Instant, length: Duration) {
+    /// If a select returns the row within `duration`, it is ignored, so that it does not keep the group busy.
+    pub(super) fn rest(&mut self, row_id: (String, String), now: Instant, duration: Duration) {
         if self.resting_until.len() >= REMEMBERED_COUNT_MAX {
-            self.resting_until.retain(|_, until| *until > now);
+            self.resting_until.retain(|_, rests_until| *rests_until > now);
         }
         if self.resting_until.len() < REMEMBERED_COUNT_MAX {
-            self.resting_until.insert(row_id, now + length);
+            self.resting_until.insert(row_id, now + duration);
         }
     }
 
     pub(super) fn is_resting(&mut self, row_id: &(String, String), now: Instant) -> bool {
-        let is_resting = self.resting_until.get(row_id).is_some_and(|until| *until > now);
+        let is_resting = self.resting_until.get(row_id).is_some_and(|rests_until| *rests_until > now);
         if !is_resting {
             self.resting_until.remove(row_id);
         }
@@ -236,9 +237,9 @@ impl<R: Clone> RowTracker<R> {
         self.failed_counts.remove(row_id);
     }
 
-    /// Of the rows that failed for good, forgets those for which `is_there` is false.
-    pub(super) fn retain_failed(&mut self, is_there: impl Fn(&(String, String)) -> bool) {
-        self.failed_counts.retain(|row_id, _| is_there(row_id));
+    /// Of the rows that failed for good, forgets those for which `is_retained` is false.
+    pub(super) fn retain_failed(&mut self, is_retained: impl Fn(&(String, String)) -> bool) {
+        self.failed_counts.retain(|row_id, _| is_retained(row_id));
     }
 
     /// Item and key of the rows that failed for good, as far as they are remembered.
@@ -248,14 +249,17 @@ impl<R: Clone> RowTracker<R> {
 
     /// When the oldest row of each item and epoch was fetched.
     pub(super) fn oldest_fetched_at(&self) -> BTreeMap<(&str, i64), Timestamp> {
-        let mut oldest = BTreeMap::new();
-        let outside = self.queue.values().chain(self.retry_queue.values()).map(|(item, entry)| (item, entry));
-        let executing = self.executions.values().flat_map(|one| one.entries.iter().map(|entry| (&one.item, entry)));
-        for (item, entry) in outside.chain(executing) {
-            let at = oldest.entry((item.as_str(), entry.epoch)).or_insert(entry.fetched_at);
+        let mut oldest_fetches = BTreeMap::new();
+        let queued_rows = self.queue.values().chain(self.retry_queue.values()).map(|(item, entry)| (item, entry));
+        let executing_rows = self
+            .executions
+            .values()
+            .flat_map(|execution| execution.entries.iter().map(|entry| (&execution.item, entry)));
+        for (item, entry) in queued_rows.chain(executing_rows) {
+            let at = oldest_fetches.entry((item.as_str(), entry.epoch)).or_insert(entry.fetched_at);
             *at = entry.fetched_at.min(*at);
         }
-        oldest
+        oldest_fetches
     }
 }
 

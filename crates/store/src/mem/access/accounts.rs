@@ -1,4 +1,4 @@
-//! Accounts and roles.
+//! The trait `Accounts` for the store in memory.
 
 use async_trait::async_trait;
 use rondel_core::access::{Grant, Role};
@@ -45,8 +45,9 @@ impl Accounts for MemStore {
         let mut state = self.state();
         let access = &mut state.access;
         let stays_admin = |grants: &Vec<Grant>| grants.contains(&Grant::everywhere(Role::Admin));
-        let loses = change.disabled == Some(true) || change.grants.as_ref().is_some_and(|grants| !stays_admin(grants));
-        if loses && access.admins() == [id] {
+        let loses_admin =
+            change.disabled == Some(true) || change.grants.as_ref().is_some_and(|grants| !stays_admin(grants));
+        if loses_admin && access.admins() == [id] {
             return Ok(AccountChanged::LastAdmin);
         }
         let Some(account) = access.accounts.get_mut(&id) else { return Ok(AccountChanged::NotFound) };
@@ -70,18 +71,18 @@ impl Accounts for MemStore {
         &self,
         id: AccountId,
         password: &PasswordHash,
-        keep: KeptAccess,
+        kept_access: KeptAccess,
         now: Timestamp,
     ) -> Result<bool> {
         let mut state = self.state();
         let Some(account) = state.access.accounts.get_mut(&id) else { return Ok(false) };
         account.password = Some(password.clone());
         account.password_changed_at = Some(now);
-        state.access.end_sessions(id, keep.session);
+        state.access.end_sessions(id, kept_access.session);
         state.access.links.retain(|_, link| link.account != Some(id));
-        if !keep.tokens {
-            let own = state.access.tokens_of(id);
-            state.access.revoke_family(own, now);
+        if !kept_access.keeps_tokens {
+            let own_tokens = state.access.tokens_of(id);
+            state.access.revoke_family(own_tokens, now);
         }
         Ok(true)
     }
@@ -99,7 +100,7 @@ impl AccessRows {
     }
 
     pub(super) fn insert(&mut self, account: &Account) -> bool {
-        if self.accounts.values().any(|known| known.name == account.name) {
+        if self.accounts.values().any(|other| other.name == account.name) {
             return false;
         }
         let mut account = account.clone();
@@ -120,8 +121,8 @@ impl State {
         let access = &mut self.access;
         access.end_sessions(id, None);
         access.addresses.retain(|(owner, _), _| *owner != id);
-        let gone = access.end_family(access.tokens_of(id));
-        access.tokens.retain(|id, _| !gone.contains(id));
+        let ended_tokens = access.end_family(access.tokens_of(id));
+        access.tokens.retain(|id, _| !ended_tokens.contains(id));
         access.links.retain(|_, link| link.account != Some(id));
         self.saved_filters.remove(&id.get());
         AccountChanged::Done

@@ -1,4 +1,4 @@
-//! The audit log.
+//! The trait `AuditLog` for the store in memory.
 
 use async_trait::async_trait;
 
@@ -18,22 +18,24 @@ impl AuditLog for MemStore {
 
     async fn complete_audit(&self, entry: &AuditEntry) -> Result<bool> {
         let mut state = self.state();
-        let open = state.access.audit.get_mut(&entry.id);
-        let Some(open) = open.filter(|open| open.after.as_deref() == Some(INCOMPLETE)) else { return Ok(false) };
+        let open_entry = state.access.audit.get_mut(&entry.id);
+        let Some(open_entry) = open_entry.filter(|open_entry| open_entry.after.as_deref() == Some(INCOMPLETE)) else {
+            return Ok(false);
+        };
         let AuditEntry { object, namespace, verdict, before, after, .. } = entry.clone();
-        open.before = before.as_deref().map(stored_document);
-        open.after = after.as_deref().map(stored_document);
-        (open.object, open.namespace, open.verdict) = (object, namespace, verdict);
+        open_entry.before = before.as_deref().map(stored_document);
+        open_entry.after = after.as_deref().map(stored_document);
+        (open_entry.object, open_entry.namespace, open_entry.verdict) = (object, namespace, verdict);
         Ok(true)
     }
 
     async fn audit(&self, query: &AuditQuery) -> Result<Vec<AuditEntry>> {
         let state = self.state();
-        let is = |filter: &Option<String>, text: &str| filter.as_deref().is_none_or(|wanted| wanted == text);
+        let is_equal = |filter: &Option<String>, text: &str| filter.as_deref().is_none_or(|wanted| wanted == text);
         let is_wanted = |entry: &&AuditEntry| {
-            is(&query.actor, &entry.actor)
-                && is(&query.action, &entry.action)
-                && is(&query.object, &entry.object)
+            is_equal(&query.actor, &entry.actor)
+                && is_equal(&query.action, &entry.action)
+                && is_equal(&query.object, &entry.object)
                 && query.namespace.is_none() | (query.namespace == entry.namespace)
                 && query.verdict.is_none_or(|verdict| entry.verdict == verdict)
                 && query.from.is_none_or(|from| entry.id.get() >= rondel_core::IdGen::first_at(from))

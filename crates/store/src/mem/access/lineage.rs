@@ -1,4 +1,4 @@
-//! The things that tokens created: other tokens, sign-ins and links.
+//! Removes the tokens, sign-ins and links that tokens created.
 
 use std::collections::BTreeSet;
 
@@ -18,19 +18,19 @@ impl AccessRows {
         loop {
             let members = self.tokens.values().filter(|token| family.contains(&token.id));
             let series: BTreeSet<TokenId> = members.map(|token| token.series).collect();
-            let is_of = |token: &&TokenRecord| {
+            let is_of_family = |token: &&TokenRecord| {
                 series.contains(&token.series) || token.minted_by.is_some_and(|parent| family.contains(&parent))
             };
-            let found: Vec<TokenId> = self.tokens.values().filter(is_of).map(|token| token.id).collect();
+            let minted_tokens: Vec<TokenId> = self.tokens.values().filter(is_of_family).map(|token| token.id).collect();
             let count = family.len();
-            family.extend(found);
+            family.extend(minted_tokens);
             if family.len() == count {
                 break;
             }
         }
-        let is_of = |token: Option<TokenId>| token.is_some_and(|token| family.contains(&token));
-        self.sessions.retain(|_, session| !is_of(session.token) && !is_of(session.minted_by));
-        self.links.retain(|_, link| !is_of(link.token) && !is_of(link.minted_by));
+        let is_made_by_family = |token: Option<TokenId>| token.is_some_and(|token| family.contains(&token));
+        self.sessions.retain(|_, session| !is_made_by_family(session.token) && !is_made_by_family(session.minted_by));
+        self.links.retain(|_, link| !is_made_by_family(link.token) && !is_made_by_family(link.minted_by));
         family
     }
 
@@ -42,11 +42,11 @@ impl AccessRows {
         }
     }
 
-    pub(super) fn move_access(&mut self, old: TokenId, new: TokenId) {
+    pub(super) fn move_access(&mut self, old_token: TokenId, new: TokenId) {
         let tokens = self.tokens.values_mut().filter(|token| token.id != new).map(|token| &mut token.minted_by);
         let sessions = self.sessions.values_mut().flat_map(|session| [&mut session.token, &mut session.minted_by]);
         let links = self.links.values_mut().flat_map(|link| [&mut link.token, &mut link.minted_by]);
-        for holder in tokens.chain(sessions).chain(links).filter(|holder| **holder == Some(old)) {
+        for holder in tokens.chain(sessions).chain(links).filter(|holder| **holder == Some(old_token)) {
             *holder = Some(new);
         }
     }

@@ -13,22 +13,21 @@ use rondel_core::{AccountId, AuditId, NamespaceId, SessionId, Timestamp, TokenId
 
 use crate::access::{Account, AuditEntry, SignInLink, TokenRecord, WebSession};
 
-/// The rows of the access tables.
 #[derive(Default)]
 pub(super) struct AccessRows {
     accounts: BTreeMap<AccountId, Account>,
     sessions: BTreeMap<SessionId, WebSession>,
     links: HashMap<String, SignInLink>,
-    /// The number of attempts, and when the count began.
+    /// By bucket: the number of attempts, and when the count began.
     attempts: HashMap<i64, (u32, Timestamp)>,
-    /// The networks that accounts signed in from, and when they last did.
+    /// The networks that each account signed in from, and when it last did.
     addresses: BTreeMap<(AccountId, String), Timestamp>,
     server_keys: HashMap<String, String>,
     tokens: BTreeMap<TokenId, TokenRecord>,
     audit: BTreeMap<AuditId, AuditEntry>,
 }
 
-/// Grants without duplicates and in order, as a table with a unique key returns them.
+/// Grants without duplicates and sorted, as a table with a unique key returns them.
 fn sorted_grants(grants: &[Grant]) -> Vec<Grant> {
     let mut grants = grants.to_vec();
     grants.sort_unstable();

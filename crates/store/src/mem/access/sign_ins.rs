@@ -1,4 +1,4 @@
-//! Sign-ins, links that begin one, and the count of attempts.
+//! The trait `SignIns` for the store in memory.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ impl SignIns for MemStore {
         let mut state = self.state();
         let sessions = &mut state.access.sessions;
         let now = session.created_at;
-        sessions.retain(|_, one| one.last_seen_at >= now.saturating_sub(idle_max) && one.expires_at > now);
-        let is_same = |one: &&WebSession| match session.account {
-            Some(account) => one.account == Some(account),
-            None => session.token.is_some() && one.token == session.token,
+        sessions.retain(|_, session| session.last_seen_at >= now.saturating_sub(idle_max) && session.expires_at > now);
+        let is_same_owner = |other: &&WebSession| match session.account {
+            Some(account) => other.account == Some(account),
+            None => session.token.is_some() && other.token == session.token,
         };
-        let ids: Vec<SessionId> = sessions.values().rev().filter(is_same).map(|one| one.id).collect();
+        let ids: Vec<SessionId> = sessions.values().rev().filter(is_same_owner).map(|session| session.id).collect();
         for id in ids.into_iter().skip(to_usize(count_max.saturating_sub(1))) {
             sessions.remove(&id);
         }
@@ -42,14 +42,14 @@ impl SignIns for MemStore {
 
     async fn sign_ins(&self, account: AccountId) -> Result<Vec<WebSession>> {
         let state = self.state();
-        let own = state.access.sessions.values().rev().filter(|session| session.account == Some(account));
-        Ok(own.cloned().collect())
+        let sessions = state.access.sessions.values().rev().filter(|session| session.account == Some(account));
+        Ok(sessions.cloned().collect())
     }
 
     async fn end_sign_in(&self, id: SessionId, account: Option<AccountId>) -> Result<bool> {
         let mut state = self.state();
-        let found = state.access.sessions.get(&id);
-        if found.is_none_or(|session| account.is_some() && session.account != account) {
+        let stored_session = state.access.sessions.get(&id);
+        if stored_session.is_none_or(|session| account.is_some() && session.account != account) {
             return Ok(false);
         }
         state.access.sessions.remove(&id);
@@ -84,9 +84,9 @@ impl SignIns for MemStore {
         Ok(AttemptDecision::Allowed)
     }
 
-    async fn server_key(&self, name: &str, fresh: &str, _now: Timestamp) -> Result<String> {
+    async fn server_key(&self, name: &str, new_key: &str, _now: Timestamp) -> Result<String> {
         let mut state = self.state();
-        Ok(state.access.server_keys.entry(name.to_owned()).or_insert_with(|| fresh.to_owned()).clone())
+        Ok(state.access.server_keys.entry(name.to_owned()).or_insert_with(|| new_key.to_owned()).clone())
     }
 
     async fn forget_attempts(&self, bucket: i64) -> Result<()> {
@@ -102,10 +102,11 @@ impl SignIns for MemStore {
         let mut state = self.state();
         let addresses = &mut state.access.addresses;
         addresses.insert((account, network.to_owned()), now);
-        let own = addresses.iter().filter(|((owner, _), _)| *owner == account);
-        let mut own: Vec<(Timestamp, String)> = own.map(|((_, network), seen)| (*seen, network.clone())).collect();
-        own.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-        for (_, network) in own.into_iter().skip(to_usize(count_max)) {
+        let own_addresses = addresses.iter().filter(|((owner, _), _)| *owner == account);
+        let mut seen_networks: Vec<(Timestamp, String)> =
+            own_addresses.map(|((_, network), seen)| (*seen, network.clone())).collect();
+        seen_networks.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+        for (_, network) in seen_networks.into_iter().skip(to_usize(count_max)) {
             addresses.remove(&(account, network));
         }
         Ok(())
@@ -113,9 +114,9 @@ impl SignIns for MemStore {
 }
 
 impl AccessRows {
-    pub(super) fn end_sessions(&mut self, account: AccountId, keep: Option<SessionId>) -> u64 {
-        let before = self.sessions.len();
-        self.sessions.retain(|id, session| session.account != Some(account) || Some(*id) == keep);
-        u64::try_from(before - self.sessions.len()).unwrap_or(u64::MAX)
+    pub(super) fn end_sessions(&mut self, account: AccountId, kept_session: Option<SessionId>) -> u64 {
+        let count_before = self.sessions.len();
+        self.sessions.retain(|id, session| session.account != Some(account) || Some(*id) == kept_session);
+        u64::try_from(count_before - self.sessions.len()).unwrap_or(u64::MAX)
     }
 }

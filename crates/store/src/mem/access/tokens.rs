@@ -1,4 +1,4 @@
-//! API tokens.
+//! The trait `Tokens` for the store in memory.
 
 use std::collections::HashMap;
 
@@ -37,8 +37,9 @@ impl Tokens for MemStore {
 
     async fn count_valid_tokens(&self, owner: AccountId, now: Timestamp) -> Result<u64> {
         let state = self.state();
-        let valid = state.access.tokens.values().filter(|token| token.owner == Some(owner) && token.is_valid(now));
-        Ok(u64::try_from(valid.count()).unwrap_or(u64::MAX))
+        let valid_tokens =
+            state.access.tokens.values().filter(|token| token.owner == Some(owner) && token.is_valid(now));
+        Ok(u64::try_from(valid_tokens.count()).unwrap_or(u64::MAX))
     }
 
     async fn count_valid_tokens_of_line(&self, line: TokenId, now: Timestamp) -> Result<u64> {
@@ -60,18 +61,18 @@ impl Tokens for MemStore {
         };
         let dead_ids: Vec<TokenId> =
             access.tokens.values().filter(is_dead).map(|token| token.id).take(to_usize(limit)).collect();
-        let gone: HashMap<TokenId, Option<TokenId>> =
+        let dead_tokens: HashMap<TokenId, Option<TokenId>> =
             dead_ids.iter().filter_map(|id| Some((*id, access.tokens.remove(id)?.minted_by))).collect();
         for token in access.tokens.values_mut() {
-            while let Some(next) = token.minted_by.and_then(|parent| gone.get(&parent)) {
-                token.minted_by = *next;
+            while let Some(grandparent) = token.minted_by.and_then(|parent| dead_tokens.get(&parent)) {
+                token.minted_by = *grandparent;
             }
         }
         access.sessions.retain(|_, session| session.token.is_none_or(|token| !dead_ids.contains(&token)));
         if !dead_ids.is_empty() {
-            let is_account = |owner: i64| access.accounts.contains_key(&AccountId::new(owner));
-            let is_line = |owner: i64| access.tokens.values().any(|token| token.line.get() == owner);
-            state.saved_filters.retain(|owner, _| is_account(*owner) || is_line(*owner));
+            let account_exists = |owner: i64| access.accounts.contains_key(&AccountId::new(owner));
+            let is_line_in_use = |owner: i64| access.tokens.values().any(|token| token.line.get() == owner);
+            state.saved_filters.retain(|owner, _| account_exists(*owner) || is_line_in_use(*owner));
         }
         Ok(u64::try_from(dead_ids.len()).unwrap_or(u64::MAX))
     }
@@ -90,27 +91,27 @@ impl Tokens for MemStore {
         Ok(was_valid)
     }
 
-    async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool> {
+    async fn rotate_token(&self, old_id: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool> {
         let mut state = self.state();
         let access = &mut state.access;
-        let held = access.tokens.get(&old).filter(|token| token.is_valid(new.created_at));
-        let Some((series, ends_at)) = held.map(|token| (token.series, token.expires_at)) else { return Ok(false) };
+        let old_token = access.tokens.get(&old_id).filter(|token| token.is_valid(new.created_at));
+        let Some((series, ends_at)) = old_token.map(|token| (token.series, token.expires_at)) else { return Ok(false) };
         if new.series == series {
             access.write_token(new, earlier_of(new.expires_at, ends_at));
         } else if !access.insert_token(new) {
             return Ok(false);
         }
-        if let Some(token) = access.tokens.get_mut(&old) {
+        if let Some(token) = access.tokens.get_mut(&old_id) {
             token.expires_at = earlier_of(ends_at, Some(old_ends_at));
         }
-        access.move_access(old, new.id);
+        access.move_access(old_id, new.id);
         Ok(true)
     }
 }
 
 impl AccessRows {
     pub(super) fn write_token(&mut self, token: &TokenRecord, expires_at: Option<Timestamp>) {
-        if self.tokens.values().all(|known| known.hash != token.hash) {
+        if self.tokens.values().all(|other| other.hash != token.hash) {
             self.tokens
                 .insert(token.id, TokenRecord { grants: sorted_grants(&token.grants), expires_at, ..token.clone() });
         }

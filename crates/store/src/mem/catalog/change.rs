@@ -28,7 +28,7 @@ impl ChangeJobs for MemStore {
             return Ok(JobSaved::IsParent(children));
         }
         let mut new_edges = None;
-        if !parents::are_same(change.spec, &record.spec) {
+        if !parents::have_same_parents(change.spec, &record.spec) {
             match state.check_parents(change.id, record.namespace, change.spec) {
                 Ok(edges) => new_edges = Some(edges),
                 Err(errors) => return Ok(JobSaved::BadParents(errors)),
@@ -73,9 +73,9 @@ impl ChangeJobs for MemStore {
         state.due.remove(&id);
         state.pump_items.remove(&id);
         state.alert_rows.write_expects((record.namespace, id), (Some(&record.spec), None), now);
-        if let Some(stored) = state.jobs.get_mut(&id) {
-            stored.is_deleted = true;
-            stored.record.updated_at = now;
+        if let Some(stored_job) = state.jobs.get_mut(&id) {
+            stored_job.is_deleted = true;
+            stored_job.record.updated_at = now;
         }
         Ok(JobDeleted::Done)
     }
@@ -167,7 +167,7 @@ impl State {
             (run.shard_index, run.shard_total) = shard_of(job);
             self.keys.insert(key(run), row.id);
         }
-        let reopened = self.reopen_rows(change.id, &plan);
+        let reopened_runs = self.reopen_rows(change.id, &plan);
         let specs = (Some(&record.spec), Some(change.spec));
         self.alert_rows.write_expects((record.namespace, change.id), specs, change.now);
         if let Some(due) = self.due.get_mut(&change.id) {
@@ -179,7 +179,7 @@ impl State {
         if let Some(drops) = change.drops.filter(|_| record.spec.enabled && !change.spec.enabled) {
             self.drop_queued(change.id, Reason::Paused, drops);
         }
-        let saved = JobRecord {
+        let saved_job = JobRecord {
             app: change.app,
             version,
             spec: change.spec.clone(),
@@ -188,24 +188,24 @@ impl State {
             updated_at: change.now,
             ..record.clone()
         };
-        if let Some(stored) = self.jobs.get_mut(&change.id) {
-            stored.record = saved.clone();
-            let held = StoredVersion {
+        if let Some(stored_job) = self.jobs.get_mut(&change.id) {
+            stored_job.record = saved_job.clone();
+            let stored_version = StoredVersion {
                 app: change.app,
                 spec: change.spec.clone(),
                 calendar: change.calendar,
                 author: clean_name(change.author).into_owned(),
                 created_at: change.now,
             };
-            stored.versions.insert(version, held);
+            stored_job.versions.insert(version, stored_version);
         }
-        JobSaved::Saved(Box::new(saved), reopened)
+        JobSaved::Saved(Box::new(saved_job), reopened_runs)
     }
 
     /// Reopens settled rows, and makes the job's home their owner.
     fn reopen_rows(&mut self, job: JobId, plan: &EditPlan) -> Vec<Run> {
         let home = self.due.get(&job).and_then(|due| self.nodes.get(&due.home)).map(StoredNode::lease_of_home);
-        let mut reopened = Vec::new();
+        let mut reopened_runs = Vec::new();
         for row in &plan.reopened_rows {
             let Some(run) = self.runs.get_mut(&row.id) else { continue };
             (run.status, run.reason, run.finished_at) = (RunStatus::Pending, None, None);
@@ -213,9 +213,9 @@ impl State {
             if let Some(home) = home {
                 (run.node, run.node_epoch) = (home.node, home.epoch);
             }
-            reopened.push(run.clone());
+            reopened_runs.push(run.clone());
         }
-        reopened.sort_by_key(|run| (run.due_at, run.id));
-        reopened
+        reopened_runs.sort_by_key(|run| (run.due_at, run.id));
+        reopened_runs
     }
 }

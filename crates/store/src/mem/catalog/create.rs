@@ -51,7 +51,7 @@ impl State {
         if job.spec.pump.is_some() {
             self.pumps.insert(job.id);
         }
-        let declared = |spec| Declared { spec, declared_at: job.now, undeclared_at: None };
+        let to_declared = |spec| Declared { spec, declared_at: job.now, undeclared_at: None };
         let record = JobRecord {
             id: job.id,
             namespace: job.namespace,
@@ -61,7 +61,7 @@ impl State {
             anchor: job.anchor,
             next_fire_at: job.next_fire_at,
             calendar: job.calendar,
-            declared: job.declared.map(declared),
+            declared: job.declared.map(to_declared),
             created_at: job.now,
             updated_at: job.now,
         };

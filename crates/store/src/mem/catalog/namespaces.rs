@@ -1,4 +1,4 @@
-//! Namespaces and apps.
+//! The trait `Namespaces` for the store in memory.
 
 use async_trait::async_trait;
 use rondel_core::{AppId, NamespaceId, Timestamp};
@@ -19,7 +19,7 @@ impl Namespaces for MemStore {
 
     async fn create_namespace(&self, namespace: &Namespace, _now: Timestamp) -> Result<bool> {
         let mut state = self.state();
-        if state.namespaces.iter().any(|known| known.name == namespace.name) {
+        if state.namespaces.iter().any(|other| other.name == namespace.name) {
             return Ok(false);
         }
         state.namespaces.push(namespace.clone());

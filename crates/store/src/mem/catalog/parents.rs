@@ -13,17 +13,18 @@ impl State {
         namespace: NamespaceId,
         spec: &JobSpec,
     ) -> Result<Vec<Edge>, Vec<FieldError>> {
-        let living = || self.living_jobs().filter(|record| record.namespace == namespace);
-        let ids = living().map(|record| (record.spec.name.clone(), record.id)).collect();
-        check(job, spec, &ids, self.parents.clone()).map_err(|refused| {
-            let names = living().map(|record| (record.id, record.spec.name)).collect();
-            refused.errors(job, spec, &names)
+        let living_jobs = || self.living_jobs().filter(|record| record.namespace == namespace);
+        let ids = living_jobs().map(|record| (record.spec.name.clone(), record.id)).collect();
+        check(job, spec, &ids, self.parents.clone()).map_err(|error| {
+            let names = living_jobs().map(|record| (record.id, record.spec.name)).collect();
+            error.errors(job, spec, &names)
         })
     }
 
     pub(super) fn edges(&self, namespace: NamespaceId) -> Vec<Edge> {
-        let living = |edge: &&Edge| self.living_jobs().any(|job| job.id == edge.child && job.namespace == namespace);
-        let mut edges: Vec<Edge> = self.parents.iter().filter(living).copied().collect();
+        let is_of_living_job =
+            |edge: &&Edge| self.living_jobs().any(|job| job.id == edge.child && job.namespace == namespace);
+        let mut edges: Vec<Edge> = self.parents.iter().filter(is_of_living_job).copied().collect();
         edges.sort_by_key(|edge| (edge.child, edge.parent));
         edges
     }
@@ -38,7 +39,7 @@ impl State {
         self.parents.retain(|edge| edge.parent != job);
     }
 
-    /// The jobs that follow from a job directly, by name.
+    /// Sorted names of the jobs that follow directly from a job.
     pub(super) fn child_names(&self, job: JobId) -> Vec<String> {
         let children = self.parents.iter().filter(|edge| edge.parent == job);
         let mut names: Vec<String> =

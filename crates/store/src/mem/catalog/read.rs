@@ -16,10 +16,11 @@ impl Catalog for MemStore {
 
     async fn deleted_job(&self, namespace: NamespaceId, name: &str) -> Result<Option<DeletedJob>> {
         let state = self.state();
-        let deleted = state.jobs.values().filter(|stored| stored.is_deleted).map(|stored| &stored.record);
-        let named = deleted.filter(|record| record.namespace == namespace && record.spec.name == name);
-        let newest = named.max_by_key(|record| (record.updated_at, record.id));
-        Ok(newest.map(|record| DeletedJob { id: record.id, app: record.app, deleted_at: record.updated_at }))
+        let deleted =
+            state.jobs.values().filter(|stored_job| stored_job.is_deleted).map(|stored_job| &stored_job.record);
+        let deleted_records = deleted.filter(|record| record.namespace == namespace && record.spec.name == name);
+        let newest_record = deleted_records.max_by_key(|record| (record.updated_at, record.id));
+        Ok(newest_record.map(|record| DeletedJob { id: record.id, app: record.app, deleted_at: record.updated_at }))
     }
 
     async fn jobs(&self, namespace: NamespaceId, query: &JobQuery) -> Result<Vec<JobRecord>> {
@@ -82,12 +83,21 @@ impl Catalog for MemStore {
 
     async fn versions(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<VersionRecord>> {
         let state = self.state();
-        let Some(stored) = state.jobs.get(&job) else { return Ok(Vec::new()) };
-        let was_created_before = |(_, held): &(&i64, &StoredVersion)| held.created_at <= from.min(to);
-        let first =
-            stored.versions.iter().filter(was_created_before).map(|(version, _)| *version).max().unwrap_or_default();
-        let versions =
-            stored.versions.range(first..).rev().filter(|(_, stored_version)| stored_version.created_at <= to);
+        let Some(stored_job) = state.jobs.get(&job) else { return Ok(Vec::new()) };
+        let was_created_before =
+            |(_, stored_version): &(&i64, &StoredVersion)| stored_version.created_at <= from.min(to);
+        let first_version = stored_job
+            .versions
+            .iter()
+            .filter(was_created_before)
+            .map(|(version, _)| *version)
+            .max()
+            .unwrap_or_default();
+        let versions = stored_job
+            .versions
+            .range(first_version..)
+            .rev()
+            .filter(|(_, stored_version)| stored_version.created_at <= to);
         let record = |(version, stored_version): (&i64, &StoredVersion)| VersionRecord {
             version: *version,
             spec: stored_version.spec.clone(),
@@ -109,9 +119,9 @@ impl Catalog for MemStore {
 
 impl State {
     pub(in crate::mem) fn living_jobs(&self) -> impl Iterator<Item = JobRecord> {
-        self.jobs.values().filter(|stored| !stored.is_deleted).map(|stored| JobRecord {
-            next_fire_at: self.due.get(&stored.record.id).and_then(|due| due.held_from.or(due.next_fire_at)),
-            ..stored.record.clone()
+        self.jobs.values().filter(|stored_job| !stored_job.is_deleted).map(|stored_job| JobRecord {
+            next_fire_at: self.due.get(&stored_job.record.id).and_then(|due| due.held_from.or(due.next_fire_at)),
+            ..stored_job.record.clone()
         })
     }
 

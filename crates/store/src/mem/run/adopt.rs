@@ -14,87 +14,88 @@ type EndedLeases = (NodeId, i64, Timestamp);
 
 #[async_trait]
 impl Adopt for MemStore {
-    async fn orphaned_jobs(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<OrphanedJobs> {
+    async fn orphaned_jobs(&self, token: LeaseToken, dead_nodes: &[NodeId], limit: u32) -> Result<OrphanedJobs> {
         let now = self.now();
         let mut state = self.state();
         if !state.holds(token, now) {
             return Ok(OrphanedJobs { is_refused: true, ..OrphanedJobs::default() });
         }
-        let ended = state.fence_nodes(token, dead, now);
-        let jobs = fewest_first(state.orphans(&ended, |_| true).iter().map(|run| (run.job, 1)), limit);
-        let fenced = ended.into_iter().map(|(node, ..)| node).filter(|node| *node != token.node).collect();
-        Ok(OrphanedJobs { jobs, fenced, is_refused: false })
+        let ended_leases = state.fence_nodes(token, dead_nodes, now);
+        let jobs = fewest_first(state.orphans(&ended_leases, |_| true).iter().map(|run| (run.job, 1)), limit);
+        let fenced_nodes = ended_leases.into_iter().map(|(node, ..)| node).filter(|node| *node != token.node).collect();
+        Ok(OrphanedJobs { jobs, fenced: fenced_nodes, is_refused: false })
     }
 
     async fn left_open(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>> {
         let of_earlier = |run: &Run| run.node == token.node && run.node_epoch < token.epoch && jobs.contains(&run.job);
-        let mut jobs: Vec<JobId> = self.state().open_of(of_earlier).iter().map(|run| run.job).collect();
+        let mut jobs: Vec<JobId> = self.state().open_runs_where(of_earlier).iter().map(|run| run.job).collect();
         jobs.sort_unstable();
         jobs.dedup();
         Ok(jobs)
     }
 
-    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], jobs: &[JobId]) -> Result<Adoption> {
+    async fn adopt(&self, token: LeaseToken, dead_nodes: &[NodeId], jobs: &[JobId]) -> Result<Adoption> {
         let now = self.now();
         let mut state = self.state();
         if !state.holds(token, now) {
             return Ok(Adoption { is_refused: true, ..Adoption::default() });
         }
-        let ended = state.fence_nodes(token, dead, now);
-        Ok(Adoption { runs: state.adopt(token, &ended, jobs), is_refused: false })
+        let ended_leases = state.fence_nodes(token, dead_nodes, now);
+        Ok(Adoption { runs: state.adopt(token, &ended_leases, jobs), is_refused: false })
     }
 }
 
 impl State {
     /// Fences the dead nodes. Returns the leases that have ended: earlier ones of this node, and all of the dead nodes.
-    fn fence_nodes(&mut self, token: LeaseToken, dead: &[NodeId], now: Timestamp) -> Vec<EndedLeases> {
+    fn fence_nodes(&mut self, token: LeaseToken, dead_nodes: &[NodeId], now: Timestamp) -> Vec<EndedLeases> {
         let mut ended_leases = Vec::new();
-        for node in dead.iter().filter(|node| **node != token.node) {
-            let Some(held) = self
+        for node in dead_nodes.iter().filter(|node| **node != token.node) {
+            let Some(dead_node) = self
                 .nodes
                 .get_mut(node)
-                .filter(|held| !held.node.is_living(now) || mutant::on(Mutant::AdoptWithoutEpoch))
+                .filter(|stored_node| !stored_node.node.is_living(now) || mutant::on(Mutant::AdoptWithoutEpoch))
             else {
                 continue;
             };
             if mutant::on(Mutant::NoFenceRow) {
-                ended_leases.push((*node, held.node.epoch + 1, held.node.lease_until));
+                ended_leases.push((*node, dead_node.node.epoch + 1, dead_node.node.lease_until));
                 continue;
             }
-            let lease = held.node.token();
-            if !held.is_fenced() {
-                held.node.epoch += 1;
-                held.ended_at = held.node.lease_until.max(held.prior_lease_until).max(held.ended_at);
-                held.prior_lease_until = held.node.lease_until;
+            let lease = dead_node.node.token();
+            if !dead_node.is_fenced() {
+                dead_node.node.epoch += 1;
+                dead_node.ended_at =
+                    dead_node.node.lease_until.max(dead_node.prior_lease_until).max(dead_node.ended_at);
+                dead_node.prior_lease_until = dead_node.node.lease_until;
             }
-            let ended_at = held.node.lease_until.max(held.ended_at);
-            ended_leases.push((*node, held.node.epoch, ended_at));
+            let ended_at = dead_node.node.lease_until.max(dead_node.ended_at);
+            ended_leases.push((*node, dead_node.node.epoch, ended_at));
             self.end_sessions(lease, ended_at);
             self.limit_homes.values_mut().filter(|home| **home == *node).for_each(|home| *home = token.node);
         }
-        if let Some(own) = self.nodes.get(&token.node) {
-            ended_leases.push((token.node, token.epoch, own.prior_lease_until.max(own.ended_at)));
+        if let Some(own_node) = self.nodes.get(&token.node) {
+            ended_leases.push((token.node, token.epoch, own_node.prior_lease_until.max(own_node.ended_at)));
         }
         ended_leases
     }
 
-    fn orphans(&self, ended: &[EndedLeases], is_wanted: impl Fn(&Run) -> bool) -> Vec<Run> {
-        self.open_of(|run| lease_of(run, ended).is_some() && is_wanted(run))
+    fn orphans(&self, ended_leases: &[EndedLeases], is_wanted: impl Fn(&Run) -> bool) -> Vec<Run> {
+        self.open_runs_where(|run| lease_of(run, ended_leases).is_some() && is_wanted(run))
     }
 
-    fn adopt(&mut self, token: LeaseToken, ended: &[EndedLeases], jobs: &[JobId]) -> Vec<Adopted> {
-        let mut orphans = self.orphans(ended, |run| jobs.contains(&run.job));
+    fn adopt(&mut self, token: LeaseToken, ended_leases: &[EndedLeases], jobs: &[JobId]) -> Vec<Adopted> {
+        let mut orphans = self.orphans(ended_leases, |run| jobs.contains(&run.job));
         if mutant::on(Mutant::AdoptInParts) {
             orphans.truncate(2);
         }
         let last_sessions = LastSessions::of(self.sessions.values().copied());
-        let mut adopted = Vec::with_capacity(orphans.len());
+        let mut adopted_runs = Vec::with_capacity(orphans.len());
         for run in orphans {
-            let Some((_, _, ended_at)) = lease_of(&run, ended) else { continue };
+            let Some((_, _, ended_at)) = lease_of(&run, ended_leases) else { continue };
             let from = LeaseToken { node: run.node, epoch: run.node_epoch };
             if let Some(due) = self.due.get_mut(&run.job)
                 && due.home != token.node
-                && ended.iter().any(|(node, ..)| *node == due.home)
+                && ended_leases.iter().any(|(node, ..)| *node == due.home)
             {
                 (due.home, due.term) = (token.node, due.term + 1);
             }
@@ -105,12 +106,12 @@ impl State {
             };
             let run = Run { node: token.node, node_epoch: token.epoch, ..run };
             self.runs.insert(run.id, run.clone());
-            adopted.push(Adopted { run, from, lease_ended_at: *ended_at });
+            adopted_runs.push(Adopted { run, from, lease_ended_at: *ended_at });
         }
-        adopted
+        adopted_runs
     }
 }
 
-fn lease_of<'a>(run: &Run, ended: &'a [EndedLeases]) -> Option<&'a EndedLeases> {
-    ended.iter().find(|(node, epoch, _)| *node == run.node && run.node_epoch < *epoch)
+fn lease_of<'a>(run: &Run, ended_leases: &'a [EndedLeases]) -> Option<&'a EndedLeases> {
+    ended_leases.iter().find(|(node, epoch, _)| *node == run.node && run.node_epoch < *epoch)
 }

@@ -1,4 +1,4 @@
-//! Broadcasts: each shard that ends is counted, and the last one gives the broadcast its verdict.
+//! Broadcasts: each shard that ends is counted, and the last one decides the verdict of the broadcast.
 
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Run, Timestamp};
@@ -10,7 +10,7 @@ use crate::rollups::decides_failing;
 use crate::settle;
 
 impl State {
-    /// Counts down the open shards of a shard's broadcast. The last shard gives the broadcast its verdict.
+    /// Counts down the open shards of a shard's broadcast. The last shard decides the verdict of the broadcast.
     pub(super) fn count_shards(&mut self, finish: &AttemptEnd, closed_count: i32, now: Timestamp) {
         let Some(shard) = self.runs.get(&finish.run).filter(|run| run.shard_index != ROOT_SHARD).cloned() else {
             return;
@@ -27,14 +27,14 @@ impl State {
         let is_awaiting = broadcast.open_children.is_some();
         if *open_shards == 0 && !is_awaiting && (!broadcast.status.is_terminal() || closed_count == 0) {
             let (id, is_first) = (broadcast.id, !broadcast.status.is_terminal());
-            let whole = settle::fold_broadcast(&shards, broadcast.cancel_by.as_deref());
-            (broadcast.status, broadcast.reason, broadcast.message) = (whole.status, whole.reason, whole.message);
+            let outcome = settle::fold_broadcast(&shards, broadcast.cancel_by.as_deref());
+            (broadcast.status, broadcast.reason, broadcast.message) = (outcome.status, outcome.reason, outcome.message);
             broadcast.finished_at = ends.into_iter().flatten().max();
             self.cancels.remove(&id);
             if is_first {
                 self.add_message(id, now);
-                self.note_ended(id, finish.policy.awaits_children);
-            } else if decides_failing(whole.status) != Some(true) {
+                self.note_ended_run(id, finish.policy.awaits_children);
+            } else if decides_failing(outcome.status) != Some(true) {
                 self.dead_letters.remove(&id);
             }
         }

@@ -1,4 +1,4 @@
-//! Requests to cancel open runs.
+//! The trait `Cancel` for the store in memory.
 
 use async_trait::async_trait;
 use rondel_core::outcome::CancelRequest;
@@ -14,14 +14,14 @@ use crate::{Cancel, LeaseToken, Result};
 impl Cancel for MemStore {
     async fn ask_cancel(&self, run: RunId, request: CancelRequest<'_>, _now: Timestamp) -> Result<CancelOutcome> {
         let mut state = self.state();
-        let Some(found) = state.runs.get_mut(&run) else { return Ok(CancelOutcome::NotFound) };
-        if found.status.is_terminal() {
-            return Ok(CancelOutcome::AlreadyEnded(found.status));
+        let Some(stored_run) = state.runs.get_mut(&run) else { return Ok(CancelOutcome::NotFound) };
+        if stored_run.status.is_terminal() {
+            return Ok(CancelOutcome::AlreadyEnded(stored_run.status));
         }
-        ask_to_cancel(found, request);
-        let found = found.clone();
+        ask_to_cancel(stored_run, request);
+        let stored_run = stored_run.clone();
         state.cancels.insert(run);
-        Ok(CancelOutcome::Requested(Box::new(found)))
+        Ok(CancelOutcome::Requested(Box::new(stored_run)))
     }
 
     async fn ask_cancels(&self, runs: &[RunId], request: CancelRequest<'_>, _now: Timestamp) -> Result<u64> {
@@ -50,19 +50,19 @@ impl Cancel for MemStore {
 
     async fn drops(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<(RunId, Reason)>> {
         let mut state = self.state();
-        let asked: Vec<RunId> = state.cancels.iter().copied().filter(|run| *run > after).collect();
+        let run_ids: Vec<RunId> = state.cancels.iter().copied().filter(|run| *run > after).collect();
         let mut reason = |id: RunId| {
-            let run = state.own(token, id).filter(|run| run.cancel_by.is_none())?;
+            let run = state.own_open_run(token, id).filter(|run| run.cancel_by.is_none())?;
             run.cancel_reason.filter(|reason| reason.is_for_queued()).map(|reason| (id, reason))
         };
-        Ok(asked.into_iter().filter_map(&mut reason).take(to_usize(limit)).collect())
+        Ok(run_ids.into_iter().filter_map(&mut reason).take(to_usize(limit)).collect())
     }
 
     async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>> {
         let mut state = self.state();
-        let asked: Vec<RunId> = state.cancels.iter().copied().collect();
-        let who = |id: RunId| state.own(token, id)?.cancel_by.clone().map(|by| (id, by));
-        Ok(asked.into_iter().filter_map(who).collect())
+        let run_ids: Vec<RunId> = state.cancels.iter().copied().collect();
+        let run_and_canceller = |id: RunId| state.own_open_run(token, id)?.cancel_by.clone().map(|by| (id, by));
+        Ok(run_ids.into_iter().filter_map(run_and_canceller).collect())
     }
 
     async fn cancels_elsewhere(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<CancelElsewhere>> {
@@ -73,9 +73,9 @@ impl Cancel for MemStore {
             let (executor, by) = (run.executor_id?, run.cancel_by.clone()?);
             Some(CancelElsewhere { run: run.id, attempt: run.attempt, executor, by })
         };
-        let later = state.cancels.iter().filter(|id| **id > after);
-        let asked = later.filter_map(|id| state.runs.get(id)).filter(is_elsewhere);
-        Ok(asked.filter_map(cancel).take(to_usize(limit)).collect())
+        let later_ids = state.cancels.iter().filter(|id| **id > after);
+        let asked_runs = later_ids.filter_map(|id| state.runs.get(id)).filter(is_elsewhere);
+        Ok(asked_runs.filter_map(cancel).take(to_usize(limit)).collect())
     }
 
     async fn open_runs(
@@ -89,18 +89,18 @@ impl Cancel for MemStore {
             run.job == job && fire_at.is_none_or(|at| run.fire_at == at) && app.is_none_or(|app| run.app == app)
         };
         let may_be_asked = |run: &Run| CancelRequest::requested("").replaces(run.cancel_request_reason());
-        let mut open = self.state().open_of(|run| is_asked_for(run) && may_be_asked(run));
-        open.sort_by_key(|run| run.id);
-        open.truncate(to_usize(limit));
-        Ok(open)
+        let mut open_runs = self.state().open_runs_where(|run| is_asked_for(run) && may_be_asked(run));
+        open_runs.sort_by_key(|run| run.id);
+        open_runs.truncate(to_usize(limit));
+        Ok(open_runs)
     }
 }
 
 impl State {
     /// Records which queued runs of a job must end, because the job is paused or deleted (`reason`).
     pub(in crate::mem) fn drop_queued(&mut self, job: JobId, reason: Reason, drops: QueuedDrops<'_>) {
-        let open = self.open_of(|run| run.job == job && may_be_dropped(run));
-        for id in queued_to_drop(open, reason, drops) {
+        let open_runs = self.open_runs_where(|run| run.job == job && may_be_dropped(run));
+        for id in queued_to_drop(open_runs, reason, drops) {
             if let Some(run) = self.runs.get_mut(&id) {
                 run.cancel_reason = Some(reason);
                 self.cancels.insert(id);

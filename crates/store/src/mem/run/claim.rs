@@ -42,14 +42,14 @@ impl Claim for MemStore {
         after: UnsentPlace,
         limit: u32,
     ) -> Result<Vec<Run>> {
-        let mut unsent = self.state().open_of(|run| {
+        let mut unsent_runs = self.state().open_runs_where(|run| {
             (run.node, run.node_epoch, run.job) == (token.node, token.epoch, job)
                 && run.status == RunStatus::Pending
                 && UnsentPlace::of(run) > after
         });
-        unsent.sort_by_key(UnsentPlace::of);
-        unsent.truncate(to_usize(limit));
-        Ok(unsent)
+        unsent_runs.sort_by_key(UnsentPlace::of);
+        unsent_runs.truncate(to_usize(limit));
+        Ok(unsent_runs)
     }
 
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<ClaimResult> {
@@ -63,18 +63,18 @@ impl Claim for MemStore {
             if state.due_job(job.expected_row.job) != Some(job.expected_row) && !mutant::on(Mutant::NoUniqueKey) {
                 continue;
             }
-            let home = state.nodes.get(&job.expected_row.home).filter(|held| held.node.id != token.node);
+            let home = state.nodes.get(&job.expected_row.home).filter(|stored_node| stored_node.node.id != token.node);
             // A dead home keeps the job until it is fenced, because its node can still renew the lease. After that, its open runs must be
             // adopted first.
             let is_in_its_name = |run: &Run, home: LeaseToken| {
                 run.job == job.expected_row.job && run.node == home.node && run.node_epoch <= home.epoch
             };
-            let stays = |held: &StoredNode| {
-                held.node.is_living(now)
-                    || !held.is_fenced()
-                    || !state.open_of(|run| is_in_its_name(run, held.lease_of_home())).is_empty()
+            let keeps_jobs = |stored_node: &StoredNode| {
+                stored_node.node.is_living(now)
+                    || !stored_node.is_fenced()
+                    || !state.open_runs_where(|run| is_in_its_name(run, stored_node.lease_of_home())).is_empty()
             };
-            if home.is_some_and(stays) && !mutant::on(Mutant::NoUniqueKey) {
+            if home.is_some_and(keeps_jobs) && !mutant::on(Mutant::NoUniqueKey) {
                 continue;
             }
             let Some(due) = state.due.get_mut(&job.expected_row.job) else { continue };
@@ -101,8 +101,8 @@ impl Claim for MemStore {
         if state.insert(run.clone()) {
             return Ok(run);
         }
-        let existing = state.keys.get(&key(&run)).and_then(|id| state.runs.get(id)).cloned();
-        Ok(existing.unwrap_or(run))
+        let existing_run = state.keys.get(&key(&run)).and_then(|id| state.runs.get(id)).cloned();
+        Ok(existing_run.unwrap_or(run))
     }
 
     async fn request_keyed_run(
@@ -115,27 +115,27 @@ impl Claim for MemStore {
         let mut state = self.state();
         let owner = state.home_of(token, &run);
         let run = Run { node: owner.node, node_epoch: owner.epoch, ..run };
-        let place = (run.job, run.trigger_key.clone().unwrap_or_default());
-        let holder = state.trigger_keys.get(&place).and_then(|id| state.runs.get(id)).cloned();
-        let mut replaced = None;
+        let job_and_key = (run.job, run.trigger_key.clone().unwrap_or_default());
+        let holder = state.trigger_keys.get(&job_and_key).and_then(|id| state.runs.get(id)).cloned();
+        let mut replaced_run = None;
         match holder {
-            Some(same) if same.id == run.id => return Ok(KeyedRun::Created(same)),
-            Some(open) if !open.status.is_terminal() => {
+            Some(stored_run) if stored_run.id == run.id => return Ok(KeyedRun::Created(stored_run)),
+            Some(open_run) if !open_run.status.is_terminal() => {
                 if if_open != IfOpen::Replace {
-                    return Ok(KeyedRun::Open(open));
+                    return Ok(KeyedRun::Open(open_run));
                 }
-                if let Some(open) = state.runs.get_mut(&open.id) {
-                    ask_to_cancel(open, CancelRequest::LATER_RUN);
+                if let Some(stored_run) = state.runs.get_mut(&open_run.id) {
+                    ask_to_cancel(stored_run, CancelRequest::LATER_RUN);
                 }
-                state.cancels.insert(open.id);
-                replaced = Some(open.id);
+                state.cancels.insert(open_run.id);
+                replaced_run = Some(open_run.id);
             }
             Some(_) | None => {}
         }
         state.insert(run.clone());
-        state.trigger_keys.insert(place, run.id);
-        Ok(match replaced {
-            Some(replaced) => KeyedRun::Replaced(run, replaced),
+        state.trigger_keys.insert(job_and_key, run.id);
+        Ok(match replaced_run {
+            Some(replaced_run) => KeyedRun::Replaced(run, replaced_run),
             None => KeyedRun::Created(run),
         })
     }

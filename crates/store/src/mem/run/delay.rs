@@ -11,11 +11,12 @@ impl State {
     pub(in crate::mem) fn set_delayed_fire(&mut self, job: JobId, now: Timestamp) -> Option<Timestamp> {
         let due = self.due.get_mut(&job)?;
         let run = due.awaited_run.and_then(|run| self.runs.get(&run)).filter(|run| run.status.is_terminal())?;
-        let ended = (run.fire_at, run.finished_at.unwrap_or(now));
+        let fired_and_finished_at = (run.fire_at, run.finished_at.unwrap_or(now));
         let defined_at = self.jobs.get(&job).map_or(Timestamp::EPOCH, |job| job.record.updated_at);
-        let next = due.delay.map(|delay| settle::fire_after_delay(ended, (delay, defined_at), now));
-        due.next_fire_at = next.or(due.next_fire_at);
+        let next_fire_at =
+            due.delay.map(|delay| settle::fire_after_delay(fired_and_finished_at, (delay, defined_at), now));
+        due.next_fire_at = next_fire_at.or(due.next_fire_at);
         (due.is_over, due.awaited_run) = (due.next_fire_at.is_none(), None);
-        next
+        next_fire_at
     }
 }

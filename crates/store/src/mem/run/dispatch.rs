@@ -1,4 +1,5 @@
-//! Dispatch of open runs to executors: waking, marking, recording as running, and expanding them.
+//! Dispatch of open runs to executors: turning waiting runs into pending ones, marking, recording as running, and
+//! expanding.
 
 use async_trait::async_trait;
 use rondel_core::reason::ReasonDetail;
@@ -15,30 +16,33 @@ use crate::{Dispatch, LeaseToken, Result};
 impl Dispatch for MemStore {
     async fn take_waiting(&self, token: LeaseToken, until: Timestamp, limit: u32) -> Result<Vec<Run>> {
         let mut state = self.state();
-        let mut waiting = state.open_of(|run| {
+        let mut waiting_runs = state.open_runs_where(|run| {
             (run.node, run.node_epoch) == (token.node, token.epoch)
                 && run.status == RunStatus::Waiting
                 && run.due_at <= until
         });
-        waiting.truncate(to_usize(limit));
-        for run in &mut waiting {
+        waiting_runs.truncate(to_usize(limit));
+        for run in &mut waiting_runs {
             run.status = RunStatus::Pending;
             state.runs.insert(run.id, run.clone());
         }
-        Ok(waiting)
+        Ok(waiting_runs)
     }
 
     async fn mark(&self, token: LeaseToken, runs: &[RunAtExecutor]) -> Result<Vec<RunId>> {
         let mut state = self.state();
         let mut marked_runs = Vec::new();
-        for hand in runs {
-            if let Some(run) = state.pending(token, hand.run, hand.attempt).filter(|run| run.marked_at.is_none()) {
-                marked_runs.push(hand.run);
+        for run_at_executor in runs {
+            if let Some(run) = state
+                .pending_run(token, run_at_executor.run, run_at_executor.attempt)
+                .filter(|run| run.marked_at.is_none())
+            {
+                marked_runs.push(run_at_executor.run);
                 if mutant::on(Mutant::NoMark) {
                     continue;
                 }
-                run.executor = Some(clean_name(&hand.executor).into_owned());
-                (run.executor_id, run.marked_at) = (Some(hand.executor_id), Some(hand.at));
+                run.executor = Some(clean_name(&run_at_executor.executor).into_owned());
+                (run.executor_id, run.marked_at) = (Some(run_at_executor.executor_id), Some(run_at_executor.at));
             }
         }
         Ok(marked_runs)
@@ -48,8 +52,8 @@ impl Dispatch for MemStore {
         let mut state = self.state();
         for (id, attempt) in runs {
             let is_held = |run: &&mut Run| matches!(run.status, RunStatus::Pending | RunStatus::Running);
-            let is_this = |run: &&mut Run| run.attempt == *attempt && run.executor_id.is_some();
-            if let Some(run) = state.own(token, *id).filter(is_held).filter(is_this) {
+            let is_at_executor = |run: &&mut Run| run.attempt == *attempt && run.executor_id.is_some();
+            if let Some(run) = state.own_open_run(token, *id).filter(is_held).filter(is_at_executor) {
                 (run.executor, run.executor_id, run.marked_at) = (None, None, None);
                 (run.status, run.started_at) = (RunStatus::Pending, None);
             }
@@ -65,9 +69,9 @@ impl Dispatch for MemStore {
                 && run.status == RunStatus::Pending
                 && !in_hand.contains(&run.id)
         };
-        let unsent = state.open_of(is_unsent);
-        let count = unsent.len();
-        for mut run in unsent {
+        let unsent_runs = state.open_runs_where(is_unsent);
+        let count = unsent_runs.len();
+        for mut run in unsent_runs {
             if run.marked_at.take().is_some() {
                 (run.executor, run.executor_id) = (None, None);
             }
@@ -80,11 +84,11 @@ impl Dispatch for MemStore {
 
     async fn note_running(&self, token: LeaseToken, runs: &[RunAtExecutor]) -> Result<()> {
         let mut state = self.state();
-        for hand in runs {
-            if let Some(run) = state.not_begun(token, hand.run, hand.attempt) {
+        for run_at_executor in runs {
+            if let Some(run) = state.run_not_begun(token, run_at_executor.run, run_at_executor.attempt) {
                 run.status = RunStatus::Running;
-                run.executor = Some(clean_name(&hand.executor).into_owned());
-                (run.executor_id, run.started_at) = (Some(hand.executor_id), Some(hand.at));
+                run.executor = Some(clean_name(&run_at_executor.executor).into_owned());
+                (run.executor_id, run.started_at) = (Some(run_at_executor.executor_id), Some(run_at_executor.at));
             }
         }
         Ok(())
@@ -94,17 +98,18 @@ impl Dispatch for MemStore {
         let mut state = self.state();
         for wait in waits {
             let detail = wait.detail.to_json().map(|text| Box::new(ReasonDetail::from_json(&text)));
-            let WaitPlace::Executor(hand) = &wait.place else {
-                if let Some(run) = state.pending(token, wait.run, wait.attempt) {
+            let WaitPlace::Executor(run_at_executor) = &wait.place else {
+                if let Some(run) = state.pending_run(token, wait.run, wait.attempt) {
                     run.detail = detail;
                 }
                 continue;
             };
-            let Some(run) = state.not_begun(token, wait.run, wait.attempt) else { continue };
+            let Some(run) = state.run_not_begun(token, wait.run, wait.attempt) else { continue };
             (run.status, run.detail) = (RunStatus::Pending, detail);
-            if let Some(hand) = hand {
-                run.executor = Some(clean_name(&hand.executor).into_owned());
-                (run.executor_id, run.marked_at) = (Some(hand.executor_id), run.marked_at.or(Some(hand.at)));
+            if let Some(run_at_executor) = run_at_executor {
+                run.executor = Some(clean_name(&run_at_executor.executor).into_owned());
+                (run.executor_id, run.marked_at) =
+                    (Some(run_at_executor.executor_id), run.marked_at.or(Some(run_at_executor.at)));
             }
         }
         Ok(())
@@ -113,14 +118,14 @@ impl Dispatch for MemStore {
     async fn expand(&self, token: LeaseToken, run: RunId, shards: &[Run]) -> Result<bool> {
         let now = self.now();
         let mut state = self.state();
-        let total = i32::try_from(shards.len()).unwrap_or(i32::MAX);
-        let Some(broadcast) = state.own(token, run) else { return Ok(false) };
+        let shard_total = i32::try_from(shards.len()).unwrap_or(i32::MAX);
+        let Some(broadcast) = state.own_open_run(token, run) else { return Ok(false) };
         let is_unexpanded = broadcast.shard_index == ROOT_SHARD && broadcast.shard_total.is_none();
         let may_be = is_unexpanded && broadcast.status == RunStatus::Pending || mutant::on(Mutant::ExpandTwice);
-        if !may_be || total == 0 {
+        if !may_be || shard_total == 0 {
             return Ok(false);
         }
-        (broadcast.shard_total, broadcast.open_shards) = (Some(total), Some(total));
+        (broadcast.shard_total, broadcast.open_shards) = (Some(shard_total), Some(shard_total));
         (broadcast.status, broadcast.started_at) = (RunStatus::Running, Some(now));
         for shard in shards {
             state.insert(shard.clone());
@@ -130,14 +135,14 @@ impl Dispatch for MemStore {
 }
 
 impl State {
-    fn pending(&mut self, token: LeaseToken, id: RunId, attempt: i32) -> Option<&mut Run> {
-        self.own(token, id).filter(|run| run.status == RunStatus::Pending && run.attempt == attempt)
+    fn pending_run(&mut self, token: LeaseToken, id: RunId, attempt: i32) -> Option<&mut Run> {
+        self.own_open_run(token, id).filter(|run| run.status == RunStatus::Pending && run.attempt == attempt)
     }
 
     /// A run of this lease and in this attempt that is pending, or that was adopted as running without a recorded start.
-    fn not_begun(&mut self, token: LeaseToken, id: RunId, attempt: i32) -> Option<&mut Run> {
+    fn run_not_begun(&mut self, token: LeaseToken, id: RunId, attempt: i32) -> Option<&mut Run> {
         let may_be = |run: &Run| matches!(run.status, RunStatus::Pending | RunStatus::Running);
         let is_new = |run: &Run| run.started_at.is_none() && run.open_children.is_none();
-        self.own(token, id).filter(|run| may_be(run) && is_new(run) && run.attempt == attempt)
+        self.own_open_run(token, id).filter(|run| may_be(run) && is_new(run) && run.attempt == attempt)
     }
 }

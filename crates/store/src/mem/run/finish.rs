@@ -19,10 +19,10 @@ impl Finish for MemStore {
         let now = self.now();
         let mut state = self.state();
         let answers: Vec<EndOutcome> = batch.iter().map(|finish| state.finish(finish, now)).collect();
-        let stored = batch.iter().zip(&answers).filter(|(_, answer)| **answer == EndOutcome::Duplicate);
-        let stored = stored.filter_map(|(finish, _)| state.runs.get(&finish.run));
-        let awaiting = stored.filter(|run| run.awaits_children()).map(|run| (run.job, run.id)).collect();
-        let mut ends = Ends { answers, awaiting, ..Ends::default() };
+        let stored_runs = batch.iter().zip(&answers).filter(|(_, answer)| **answer == EndOutcome::Duplicate);
+        let stored_runs = stored_runs.filter_map(|(finish, _)| state.runs.get(&finish.run));
+        let awaiting_runs = stored_runs.filter(|run| run.awaits_children()).map(|run| (run.job, run.id)).collect();
+        let mut ends = Ends { answers, awaiting: awaiting_runs, ..Ends::default() };
         if !mutant::on(Mutant::NoFollowers) {
             state.follow_runs(finisher, &mut ends, now);
         }
@@ -37,7 +37,7 @@ impl Finish for MemStore {
 
 impl State {
     pub(in crate::mem) fn finish(&mut self, finish: &AttemptEnd, now: Timestamp) -> EndOutcome {
-        let clean = CleanFinish::new(finish);
+        let clean_end = CleanFinish::new(finish);
         let Some(run) = self.runs.get(&finish.run) else { return EndOutcome::NoSuchRun };
         let row = RunRow {
             due_at: run.due_at,
@@ -60,13 +60,13 @@ impl State {
             Judgement::Superseded => {
                 // The servers gave this attempt up, so only an executor knows how it ended.
                 if finish.owner.is_none() {
-                    self.keep_superseded(&clean);
+                    self.keep_superseded(&clean_end);
                 }
                 EndOutcome::Superseded
             }
             Judgement::Late(status, reason) => {
                 let (trace, was_skipped) = (run.trace.clone(), run.status == RunStatus::Skipped);
-                self.end(&clean, status, reason);
+                self.end(&clean_end, status, reason);
                 self.runs.entry(finish.run).and_modify(|run| run.trace = trace);
                 if decides_failing(status) != Some(true) {
                     self.dead_letters.remove(&finish.run);
@@ -74,21 +74,21 @@ impl State {
                 if was_skipped {
                     // The edit that skipped this run did not release the runs that follow from it.
                     self.add_message(finish.run, now);
-                    self.note_ended(finish.run, false);
+                    self.note_ended_run(finish.run, false);
                 }
                 self.count_shards(finish, 0, now);
                 EndOutcome::Late
             }
-            Judgement::Ends(then @ NextStep::Verdict { status, reason }) => {
-                self.end(&clean, status, reason);
+            Judgement::Ends(next_step @ NextStep::Verdict { status, reason }) => {
+                self.end(&clean_end, status, reason);
                 self.add_message(finish.run, now);
-                self.note_ended(finish.run, finish.policy.awaits_children);
+                self.note_ended_run(finish.run, finish.policy.awaits_children);
                 self.count_shards(finish, 1, now);
-                EndOutcome::Stored(then, None)
+                EndOutcome::Stored(next_step, None)
             }
-            Judgement::Ends(then @ NextStep::Retry { due_at, reason, lost_count }) => {
-                let run = self.write_retry(&clean, due_at, reason, lost_count);
-                EndOutcome::Stored(then, run.map(Box::new))
+            Judgement::Ends(next_step @ NextStep::Retry { due_at, reason, lost_count }) => {
+                let run = self.write_retry(&clean_end, due_at, reason, lost_count);
+                EndOutcome::Stored(next_step, run.map(Box::new))
             }
         }
     }
@@ -98,55 +98,55 @@ impl State {
     }
 
     fn unreceived_count(&self, run: &Run) -> i32 {
-        let unreceived = self.earlier_attempts(run).filter(|attempt| !attempt.may_have_begun());
-        i32::try_from(unreceived.count()).unwrap_or(i32::MAX)
+        let unreceived_attempts = self.earlier_attempts(run).filter(|attempt| !attempt.may_have_begun());
+        i32::try_from(unreceived_attempts.count()).unwrap_or(i32::MAX)
     }
 
-    pub(in crate::mem) fn end(&mut self, clean: &CleanFinish<'_>, status: RunStatus, reason: Option<Reason>) {
-        self.cancels.remove(&clean.finish.run);
-        let Some(run) = self.runs.get_mut(&clean.finish.run) else { return };
+    pub(in crate::mem) fn end(&mut self, clean_end: &CleanFinish<'_>, status: RunStatus, reason: Option<Reason>) {
+        self.cancels.remove(&clean_end.finish.run);
+        let Some(run) = self.runs.get_mut(&clean_end.finish.run) else { return };
         (run.status, run.reason) = (status, reason);
-        if let Some(name) = &clean.executor {
-            (run.executor, run.executor_id) = (Some(name.clone().into_owned()), clean.executor_id);
+        if let Some(name) = &clean_end.executor {
+            (run.executor, run.executor_id) = (Some(name.clone().into_owned()), clean_end.executor_id);
         }
-        run.started_at = clean.started_at.or(run.started_at);
-        run.finished_at = Some(clean.finish.finished_at);
-        run.message = clean.message.clone().map(std::borrow::Cow::into_owned);
+        run.started_at = clean_end.started_at.or(run.started_at);
+        run.finished_at = Some(clean_end.finish.finished_at);
+        run.message = clean_end.message.clone().map(std::borrow::Cow::into_owned);
         // A run that is cancelled while it awaits its children keeps the result of its handler.
-        run.result = clean.result.clone().map(std::borrow::Cow::into_owned).or(run.result.take());
-        run.trace = clean.trace.clone().map(std::borrow::Cow::into_owned);
-        run.detail = detail_of(clean).or(run.detail.take());
+        run.result = clean_end.result.clone().map(std::borrow::Cow::into_owned).or(run.result.take());
+        run.trace = clean_end.trace.clone().map(std::borrow::Cow::into_owned);
+        run.detail = detail_of(clean_end).or(run.detail.take());
     }
 
     fn write_retry(
         &mut self,
-        clean: &CleanFinish<'_>,
+        clean_end: &CleanFinish<'_>,
         due_at: Timestamp,
         reason: Reason,
         lost_count: i32,
     ) -> Option<Run> {
-        let run = self.runs.get_mut(&clean.finish.run)?;
-        let executor = clean.executor.clone().map(std::borrow::Cow::into_owned);
-        let executor_id = if executor.is_some() { clean.executor_id } else { run.executor_id };
+        let run = self.runs.get_mut(&clean_end.finish.run)?;
+        let executor = clean_end.executor.clone().map(std::borrow::Cow::into_owned);
+        let executor_id = if executor.is_some() { clean_end.executor_id } else { run.executor_id };
         let ended_attempt = Attempt {
             attempt: run.attempt,
-            status: settle::attempt_status(clean.finish.outcome),
+            status: settle::attempt_status(clean_end.finish.outcome),
             reason: Some(reason),
             executor: executor.or(run.executor.take()),
             executor_id,
-            started_at: clean.started_at.or(run.started_at),
-            finished_at: Some(clean.finish.finished_at),
-            message: clean.message.clone().map(std::borrow::Cow::into_owned),
-            detail: detail_of(clean),
+            started_at: clean_end.started_at.or(run.started_at),
+            finished_at: Some(clean_end.finish.finished_at),
+            message: clean_end.message.clone().map(std::borrow::Cow::into_owned),
+            detail: detail_of(clean_end),
         };
         run.executor.clone_from(&ended_attempt.executor);
         self.attempts.entry((run.id, run.attempt)).or_insert(ended_attempt);
         (run.status, run.reason, run.lost_count) = (RunStatus::Waiting, Some(reason), lost_count);
-        let next = run.attempt + i32::from(!mutant::on(Mutant::RetryKeepsAttempt));
-        (run.attempt, run.due_at) = (next, due_at);
+        let next_attempt = run.attempt + i32::from(!mutant::on(Mutant::RetryKeepsAttempt));
+        (run.attempt, run.due_at) = (next_attempt, due_at);
         (run.executor_id, run.marked_at) = (None::<ExecutorId>, None);
         (run.started_at, run.message) = (None, None);
-        run.detail = detail_of(clean);
+        run.detail = detail_of(clean_end);
         if run.cancel_by.is_none() && reason != Reason::NotReceived {
             // An earlier request to end the run applied only while no executor had it. An executor had this attempt, so the request no
             // longer applies.
@@ -156,26 +156,29 @@ impl State {
         Some(run.clone())
     }
 
-    fn keep_superseded(&mut self, clean: &CleanFinish<'_>) {
+    fn keep_superseded(&mut self, clean_end: &CleanFinish<'_>) {
         let superseded_attempt = Attempt {
-            attempt: clean.finish.attempt,
-            status: settle::attempt_status(clean.finish.outcome),
+            attempt: clean_end.finish.attempt,
+            status: settle::attempt_status(clean_end.finish.outcome),
             reason: None,
-            executor: clean.executor.clone().map(std::borrow::Cow::into_owned),
-            executor_id: clean.executor_id,
-            started_at: clean.started_at,
-            finished_at: Some(clean.finish.finished_at),
-            message: clean.message.clone().map(std::borrow::Cow::into_owned),
-            detail: detail_of(clean),
+            executor: clean_end.executor.clone().map(std::borrow::Cow::into_owned),
+            executor_id: clean_end.executor_id,
+            started_at: clean_end.started_at,
+            finished_at: Some(clean_end.finish.finished_at),
+            message: clean_end.message.clone().map(std::borrow::Cow::into_owned),
+            detail: detail_of(clean_end),
         };
-        let known = self.attempts.get_mut(&(clean.finish.run, clean.finish.attempt));
-        if let Some(known) = known.filter(|known| known.status == RunStatus::Unknown) {
-            *known = Attempt { reason: known.reason, detail: known.detail.take(), ..superseded_attempt };
+        let stored_attempt = self.attempts.get_mut(&(clean_end.finish.run, clean_end.finish.attempt));
+        if let Some(stored_attempt) =
+            stored_attempt.filter(|stored_attempt| stored_attempt.status == RunStatus::Unknown)
+        {
+            *stored_attempt =
+                Attempt { reason: stored_attempt.reason, detail: stored_attempt.detail.take(), ..superseded_attempt };
         }
     }
 }
 
 /// The detail as it is read back from its stored text.
-fn detail_of(clean: &CleanFinish<'_>) -> Option<Box<ReasonDetail>> {
-    clean.detail.as_deref().map(|text| Box::new(ReasonDetail::from_json(text)))
+fn detail_of(clean_end: &CleanFinish<'_>) -> Option<Box<ReasonDetail>> {
+    clean_end.detail.as_deref().map(|text| Box::new(ReasonDetail::from_json(text)))
 }

@@ -13,28 +13,37 @@ use crate::mem::{State, StoredNode};
 
 impl State {
     /// Records that a run, or a whole broadcast, has got its verdict.
-    pub(super) fn note_ended(&mut self, id: RunId, awaits_children: bool) {
+    pub(super) fn note_ended_run(&mut self, id: RunId, awaits_children: bool) {
         let Some(run) = self.runs.get(&id).filter(|run| self.broadcast_of(run).is_none()) else { return };
         let awaits_children = awaits_children && run.status == RunStatus::Succeeded;
-        let ended = EndedRun { run: id, job: run.job, cause: run.cause, trigger: run.trigger, awaits_children };
-        self.ended.push(ended);
+        let ended_run = EndedRun { run: id, job: run.job, cause: run.cause, trigger: run.trigger, awaits_children };
+        self.ended_runs.push(ended_run);
     }
 
     /// Releases or skips the children of ended runs, and counts the open children of the runs that await their children.
     pub(in crate::mem) fn follow_runs(&mut self, finisher: Finisher<'_>, ends: &mut Ends, now: Timestamp) {
-        let ended = std::mem::take(&mut self.ended);
+        let ended_runs = std::mem::take(&mut self.ended_runs);
         let graph = Graph::new(self.parents.iter().copied());
         let is_parent: BTreeSet<JobId> = self.parents.iter().map(|edge| edge.parent).collect();
-        let created = self.jobs.iter().map(|(job, stored)| (*job, stored.record.created_at)).collect();
-        let has_fire = |ended: &&EndedRun| ended.trigger == Trigger::Parent || is_parent.contains(&ended.job);
-        let roots: BTreeSet<RunId> = ended.iter().filter(has_fire).map(EndedRun::root).collect();
+        let created_at_by_job =
+            self.jobs.iter().map(|(job, stored_job)| (*job, stored_job.record.created_at)).collect();
+        let has_fire =
+            |ended_run: &&EndedRun| ended_run.trigger == Trigger::Parent || is_parent.contains(&ended_run.job);
+        let roots: BTreeSet<RunId> = ended_runs.iter().filter(has_fire).map(EndedRun::root).collect();
         for root in roots {
             let Some(run) = self.runs.get(&root) else { continue };
             let root = Root { run: root, job: run.job, fire_at: run.fire_at, due_at: run.due_at };
-            let ended: Vec<EndedRun> = ended.iter().filter(|ended| ended.root() == root.run).copied().collect();
-            let detached = self.jobs_above(detached(&graph, std::slice::from_ref(&root), &ended));
-            let members = self.members(&root, &graph, &detached);
-            let facts = FireFacts { root: &root, graph: &graph, created: &created, members, ended };
+            let runs_of_root: Vec<EndedRun> =
+                ended_runs.iter().filter(|ended_run| ended_run.root() == root.run).copied().collect();
+            let detached_jobs = self.jobs_above(detached(&graph, std::slice::from_ref(&root), &runs_of_root));
+            let members = self.members(&root, &graph, &detached_jobs);
+            let facts = FireFacts {
+                root: &root,
+                graph: &graph,
+                created_at_by_job: &created_at_by_job,
+                members,
+                ended_runs: runs_of_root,
+            };
             let children = self.children(&facts, finisher);
             let plan = facts.plan(&children, finisher.ids, now);
             for follower in plan.followers {
@@ -42,7 +51,7 @@ impl State {
                 if !run.status.is_terminal()
                     && let Some(child) = children.get(&run.job)
                 {
-                    let parents = follower.parents.iter().filter_map(|parent| self.passed(*parent)).collect();
+                    let parents = follower.parents.iter().filter_map(|parent| self.parent_result(*parent)).collect();
                     run.params = Some(params(&child.spec.params, parents));
                 }
                 if self.insert(run.clone()) && !run.status.is_terminal() {
@@ -50,7 +59,7 @@ impl State {
                     ends.released.push(run);
                 }
             }
-            plan.parent_updates.into_iter().for_each(|fold| self.fold(&fold, ends, now));
+            plan.parent_updates.into_iter().for_each(|update| self.fold(&update, ends, now));
         }
     }
 
@@ -58,52 +67,53 @@ impl State {
     fn jobs_above(&self, runs: Vec<RunId>) -> BTreeSet<JobId> {
         let mut jobs = BTreeSet::new();
         for id in runs {
-            let mut next = Some(id);
-            while let Some(run) = next.and_then(|id| self.runs.get(&id)).filter(|run| run.trigger == Trigger::Parent) {
+            let mut next_id = Some(id);
+            while let Some(run) = next_id.and_then(|id| self.runs.get(&id)).filter(|run| run.trigger == Trigger::Parent)
+            {
                 jobs.insert(run.job);
-                next = run.parent;
+                next_id = run.parent;
             }
         }
         jobs
     }
 
-    fn members(&self, root: &Root, graph: &Graph, detached: &BTreeSet<JobId>) -> BTreeMap<JobId, Member> {
+    fn members(&self, root: &Root, graph: &Graph, detached_jobs: &BTreeSet<JobId>) -> BTreeMap<JobId, Member> {
         let member = |run: &Run| Member {
             run: run.id,
-            name: self.jobs.get(&run.job).map(|stored| stored.record.spec.name.clone()).unwrap_or_default(),
+            name: self.jobs.get(&run.job).map(|stored_job| stored_job.record.spec.name.clone()).unwrap_or_default(),
             status: run.status,
             reason: run.reason,
             open_children: run.open_children,
         };
-        let own = |job: JobId| {
+        let job_and_member = |job: JobId| {
             let at =
                 |shard| self.keys.get(&(job, root.fire_at, root.run.get(), shard)).and_then(|id| self.runs.get(id));
             let run = if job == root.job { self.runs.get(&root.run) } else { at(-1).or_else(|| at(0)) };
             Some((job, member(run?)))
         };
-        jobs_below(graph, root.job, detached).into_iter().filter_map(own).collect()
+        jobs_below(graph, root.job, detached_jobs).into_iter().filter_map(job_and_member).collect()
     }
 
     pub(in crate::mem) fn children(&self, facts: &FireFacts<'_>, finisher: Finisher<'_>) -> BTreeMap<JobId, Child> {
         let jobs = facts.jobs().into_iter().filter(|job| !facts.members.contains_key(job));
         let child = |job: JobId| {
-            let stored = self.jobs.get(&job).filter(|stored| !stored.is_deleted)?;
+            let stored_job = self.jobs.get(&job).filter(|stored_job| !stored_job.is_deleted)?;
             let home = self.due.get(&job).and_then(|due| self.nodes.get(&due.home));
             let lease = home.map(StoredNode::lease_of_home);
             let owner = lease.filter(|lease| lease.node != finisher.token.node).unwrap_or(finisher.token);
-            let record = &stored.record;
+            let record = &stored_job.record;
             let (namespace, app, version, spec) = (record.namespace, record.app, record.version, record.spec.clone());
             Some((job, Child { namespace, app, version, spec, owner }))
         };
         jobs.filter_map(child).collect()
     }
 
-    pub(in crate::mem) fn passed(&self, id: RunId) -> Option<ParentResult> {
+    pub(in crate::mem) fn parent_result(&self, id: RunId) -> Option<ParentResult> {
         let run = self.runs.get(&id)?;
-        let stored = self.jobs.get(&run.job)?;
-        let version = stored.versions.get(&run.job_version);
+        let stored_job = self.jobs.get(&run.job)?;
+        let version = stored_job.versions.get(&run.job_version);
         Some(ParentResult {
-            job_name: stored.record.spec.name.clone(),
+            job_name: stored_job.record.spec.name.clone(),
             run: id,
             status: if run.status.is_terminal() { run.status } else { RunStatus::Succeeded },
             is_follower: run.trigger == Trigger::Parent,
@@ -120,19 +130,19 @@ impl State {
         }
     }
 
-    pub(super) fn fold(&mut self, fold: &ParentUpdate, ends: &mut Ends, now: Timestamp) {
-        let Some(run) = self.runs.get_mut(&fold.run) else { return };
-        (run.status, run.open_children) = (fold.status, Some(fold.open_children));
-        if fold.message.is_some() {
-            run.message.clone_from(&fold.message);
+    pub(super) fn fold(&mut self, update: &ParentUpdate, ends: &mut Ends, now: Timestamp) {
+        let Some(run) = self.runs.get_mut(&update.run) else { return };
+        (run.status, run.open_children) = (update.status, Some(update.open_children));
+        if update.message.is_some() {
+            run.message.clone_from(&update.message);
         }
-        if !fold.status.is_terminal() {
-            ends.awaiting.extend(fold.is_new.then_some((fold.job, fold.run)));
+        if !update.status.is_terminal() {
+            ends.awaiting.extend(update.is_new.then_some((update.job, update.run)));
             return;
         }
         run.finished_at = Some(now);
-        self.cancels.remove(&fold.run);
-        self.add_message(fold.run, now);
-        ends.ended_parents.push((fold.job, fold.run));
+        self.cancels.remove(&update.run);
+        self.add_message(update.run, now);
+        ends.ended_parents.push((update.job, update.run));
     }
 }

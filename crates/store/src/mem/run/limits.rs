@@ -1,4 +1,4 @@
-//! The node that counts the runs of a limit that jobs share.
+//! The trait `Limits` for the store in memory: which node counts the runs of a limit that jobs share.
 
 use std::collections::BTreeSet;
 
@@ -17,8 +17,9 @@ impl Limits for MemStore {
         let mut state = self.state();
         let mut homes = Vec::with_capacity(limits.len());
         for limit in limits {
-            let known = state.limit_homes.get(limit).copied();
-            let home = known.filter(|home| *home == token.node || !state.is_idle_and_off(*home)).unwrap_or(token.node);
+            let stored_home = state.limit_homes.get(limit).copied();
+            let home =
+                stored_home.filter(|home| *home == token.node || !state.is_idle_and_off(*home)).unwrap_or(token.node);
             state.limit_homes.insert(limit.clone(), home);
             homes.push(home);
         }
@@ -27,19 +28,20 @@ impl Limits for MemStore {
 
     async fn give_limits(&self, token: LeaseToken, limits: &[LimitName], to: Option<NodeId>) -> Result<Vec<LimitName>> {
         let now = self.now();
-        let is_off = |to: NodeId| self.state().nodes.get(&to).is_none_or(|held| !held.node.takes_jobs(now));
+        let is_off =
+            |to: NodeId| self.state().nodes.get(&to).is_none_or(|stored_node| !stored_node.node.takes_jobs(now));
         if to.is_some_and(is_off) {
             return Ok(limits.to_vec());
         }
         let is_shard =
             |run: &Run| run.node == token.node && (run.is_root() || run.shard_total.is_some_and(|total| total > 1));
-        let open = self.state().open_of(is_shard);
-        let keys: Vec<(JobId, i64)> = open.iter().map(|run| (run.job, run.job_version)).collect();
+        let open_shards = self.state().open_runs_where(is_shard);
+        let keys: Vec<(JobId, i64)> = open_shards.iter().map(|run| (run.job, run.job_version)).collect();
         let definitions = self.definitions(&keys).await?;
-        let used: BTreeSet<LimitName> =
-            definitions.iter().flat_map(|one| LimitName::of(one.namespace, &one.spec)).collect();
+        let used_limits: BTreeSet<LimitName> =
+            definitions.iter().flat_map(|definition| LimitName::of(definition.namespace, &definition.spec)).collect();
         let mut state = self.state();
-        for limit in limits.iter().filter(|limit| !used.contains(*limit)) {
+        for limit in limits.iter().filter(|limit| !used_limits.contains(*limit)) {
             if state.limit_homes.get(limit) != Some(&token.node) {
                 continue;
             }
@@ -48,7 +50,7 @@ impl Limits for MemStore {
                 None => state.limit_homes.remove(limit),
             };
         }
-        Ok(limits.iter().filter(|limit| used.contains(*limit)).cloned().collect())
+        Ok(limits.iter().filter(|limit| used_limits.contains(*limit)).cloned().collect())
     }
 }
 
@@ -56,6 +58,7 @@ impl State {
     /// Whether a node should keep no jobs and has no open run.
     fn is_idle_and_off(&self, node: NodeId) -> bool {
         let is_off = |node: &Node| node.switch != Switch::Active || node.report.is_leaving;
-        self.nodes.get(&node).is_some_and(|held| is_off(&held.node)) && self.open_of(|run| run.node == node).is_empty()
+        self.nodes.get(&node).is_some_and(|stored_node| is_off(&stored_node.node))
+            && self.open_runs_where(|run| run.node == node).is_empty()
     }
 }

@@ -17,7 +17,11 @@ impl Move for MemStore {
     async fn hand_over(&self, token: LeaseToken, runs: &[RunId], to: NodeId) -> Result<Vec<RunId>> {
         let now = self.now();
         let mut state = self.state();
-        let Some(to) = state.nodes.get(&to).filter(|held| held.node.takes_jobs(now)).map(|held| held.node.token())
+        let Some(to) = state
+            .nodes
+            .get(&to)
+            .filter(|stored_node| stored_node.node.takes_jobs(now))
+            .map(|stored_node| stored_node.node.token())
         else {
             return Ok(Vec::new());
         };
@@ -37,9 +41,9 @@ impl Move for MemStore {
         if !state.holds(token, now) {
             return Ok(result);
         }
-        for one in moves {
-            if let Some(runs) = state.move_job(token, one, not_before, now) {
-                result.jobs.push(one.job);
+        for job_move in moves {
+            if let Some(runs) = state.move_job(token, job_move, not_before, now) {
+                result.jobs.push(job_move.job);
                 result.runs.extend(runs);
             }
         }
@@ -49,9 +53,9 @@ impl Move for MemStore {
     }
 
     async fn unsent_runs(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>> {
-        let mut unsent = self.state().unsent_runs(token, |run| run.id > after);
-        unsent.truncate(to_usize(limit));
-        Ok(unsent)
+        let mut unsent_runs = self.state().unsent_runs(token, |run| run.id > after);
+        unsent_runs.truncate(to_usize(limit));
+        Ok(unsent_runs)
     }
 
     async fn unsent_runs_of_jobs(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<UnsentRun>> {
@@ -87,16 +91,18 @@ impl Move for MemStore {
         Ok(loads.into_iter().map(load).collect())
     }
 
-    async fn free_jobs(&self, token: LeaseToken, dead: NodeId, limit: u32) -> Result<u64> {
+    async fn free_jobs(&self, token: LeaseToken, dead_node: NodeId, limit: u32) -> Result<u64> {
         let now = self.now();
         let mut state = self.state();
-        let is_dead = state.nodes.get(&dead).is_some_and(|held| !held.node.is_living(now));
+        let is_dead = state.nodes.get(&dead_node).is_some_and(|stored_node| !stored_node.node.is_living(now));
         if !is_dead || !state.holds(token, now) {
             return Ok(0);
         }
-        let busy: HashSet<JobId> = state.open_of(|run| run.node == dead).iter().map(|run| run.job).collect();
-        let is_idle =
-            |(job, due): &(&JobId, &mut DueRow)| due.home == dead && due.next_fire_at.is_some() && !busy.contains(*job);
+        let busy_jobs: HashSet<JobId> =
+            state.open_runs_where(|run| run.node == dead_node).iter().map(|run| run.job).collect();
+        let is_idle = |(job, due): &(&JobId, &mut DueRow)| {
+            due.home == dead_node && due.next_fire_at.is_some() && !busy_jobs.contains(*job)
+        };
         let mut count = 0;
         for (_, due) in state.due.iter_mut().filter(is_idle).take(to_usize(limit)) {
             (due.home, due.term) = (NodeId::new(0), due.term + 1);
@@ -107,16 +113,16 @@ impl Move for MemStore {
 }
 
 impl State {
-    /// The open unsent runs of a lease for which `is_wanted` is true, by id.
+    /// The open unsent runs of a lease for which `is_wanted` is true, sorted by id.
     fn unsent_runs(&self, token: LeaseToken, is_wanted: impl Fn(&Run) -> bool) -> Vec<UnsentRun> {
-        let mut unsent = self.open_of(|run| {
+        let mut unsent_runs = self.open_runs_where(|run| {
             (run.node, run.node_epoch) == (token.node, token.epoch)
                 && run.status != RunStatus::Running
                 && run.marked_at.is_none()
                 && is_wanted(run)
         });
-        unsent.sort_by_key(|run| run.id);
-        unsent.iter().map(|run| UnsentRun { run: run.id, job: run.job, due_at: run.due_at }).collect()
+        unsent_runs.sort_by_key(|run| run.id);
+        unsent_runs.iter().map(|run| UnsentRun { run: run.id, job: run.job, due_at: run.due_at }).collect()
     }
 
     /// Hands over these runs of a job. Returns those that moved.
@@ -128,23 +134,23 @@ impl State {
         now: Timestamp,
     ) -> Vec<RunId> {
         let home = self.due.get(&job).map(|due| due.home);
-        let open = self.open_of(|run| run.node == token.node && run.job == job);
+        let open_runs = self.open_runs_where(|run| run.node == token.node && run.job == job);
         let is_unsent =
             |run: &Run| run.status != RunStatus::Running && run.marked_at.is_none() && run.node_epoch == token.epoch;
         let is_named = |run: &Run| named.contains(&run.id);
         let moving_runs: Vec<RunId> = if home == Some(token.node) {
             let may_move =
                 |run: &Run| is_named(run) && is_unsent(run) && run.shard_total.is_none_or(|total| total <= 1);
-            if !open.iter().all(may_move) {
+            if !open_runs.iter().all(may_move) {
                 return Vec::new();
             }
             if let Some(due) = self.due.get_mut(&job) {
                 (due.home, due.term) = (to.node, due.term + 1);
             }
-            open.iter().map(|run| run.id).collect()
+            open_runs.iter().map(|run| run.id).collect()
         } else if home == Some(to.node) {
             let may_move = |run: &&Run| is_named(run) && is_unsent(run) && run.status == RunStatus::Pending;
-            open.iter().filter(may_move).map(|run| run.id).collect()
+            open_runs.iter().filter(may_move).map(|run| run.id).collect()
         } else {
             return Vec::new();
         };
@@ -161,15 +167,15 @@ impl State {
     fn move_job(
         &mut self,
         token: LeaseToken,
-        one: &HomeMove,
+        job_move: &HomeMove,
         not_before: Timestamp,
         now: Timestamp,
     ) -> Option<Vec<RunId>> {
-        let to = self.nodes.get(&one.to).filter(|held| held.node.takes_jobs(now))?.node.token();
-        self.due.get(&one.job).filter(|due| due.home == token.node)?;
-        let open = self.open_of(|run| run.node == token.node && run.job == one.job);
+        let to = self.nodes.get(&job_move.to).filter(|stored_node| stored_node.node.takes_jobs(now))?.node.token();
+        self.due.get(&job_move.job).filter(|due| due.home == token.node)?;
+        let open_runs = self.open_runs_where(|run| run.node == token.node && run.job == job_move.job);
         let may_move = |run: &Run| {
-            one.runs.contains(&run.id)
+            job_move.runs.contains(&run.id)
                 && run.status != RunStatus::Running
                 && run.marked_at.is_none()
                 && run.attempt == 1
@@ -177,16 +183,16 @@ impl State {
                 && run.node_epoch == token.epoch
                 && run.due_at >= not_before
         };
-        if !open.iter().all(may_move) {
+        if !open_runs.iter().all(may_move) {
             return None;
         }
-        for run in &open {
+        for run in &open_runs {
             let run = self.runs.get_mut(&run.id)?;
             (run.node, run.node_epoch, run.status) = (to.node, to.epoch, RunStatus::Waiting);
             note_unsent(run, now);
         }
-        let due = self.due.get_mut(&one.job)?;
+        let due = self.due.get_mut(&job_move.job)?;
         (due.home, due.term) = (to.node, due.term + 1);
-        Some(open.iter().map(|run| run.id).collect())
+        Some(open_runs.iter().map(|run| run.id).collect())
     }
 }

@@ -1,4 +1,4 @@
-//! Reading runs: by id, for the tick, in pages, with their attempts.
+//! The trait `Runs` for the store in memory: reads runs by id, for the tick, in pages, with their attempts.
 
 use std::collections::BTreeMap;
 
@@ -34,13 +34,13 @@ impl Runs for MemStore {
     }
 
     async fn open_keys(&self, token: LeaseToken, page: OpenPage) -> Result<Vec<(Timestamp, RunId)>> {
-        let open = self.state().open_of(|run| {
+        let open_runs = self.state().open_runs_where(|run| {
             (run.node, run.node_epoch) == (token.node, token.epoch)
                 && run.status == page.status
                 && run.due_at < page.before
                 && (run.due_at, run.id) > page.after
         });
-        Ok(open.into_iter().map(|run| (run.due_at, run.id)).take(to_usize(page.limit)).collect())
+        Ok(open_runs.into_iter().map(|run| (run.due_at, run.id)).take(to_usize(page.limit)).collect())
     }
 
     async fn list_runs(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>> {
@@ -48,8 +48,8 @@ impl Runs for MemStore {
     }
 
     async fn runs_below(&self, parents: &[RunId], limit: u32) -> Result<Vec<Run>> {
-        let follows = |run: &&Run| run.parent.is_some_and(|parent| parents.contains(&parent));
-        Ok(self.state().runs.values().filter(follows).take(to_usize(limit)).cloned().collect())
+        let is_child = |run: &&Run| run.parent.is_some_and(|parent| parents.contains(&parent));
+        Ok(self.state().runs.values().filter(is_child).take(to_usize(limit)).cloned().collect())
     }
 
     async fn count_held(&self, namespace: NamespaceId) -> Result<Vec<HeldCount>> {
@@ -61,8 +61,8 @@ impl Runs for MemStore {
                 *counts.entry((run.app, executor.clone())).or_default() += 1;
             }
         }
-        let held = counts.into_iter().map(|((app, executor), count)| HeldCount { app, executor, count });
-        Ok(held.collect())
+        let held_counts = counts.into_iter().map(|((app, executor), count)| HeldCount { app, executor, count });
+        Ok(held_counts.collect())
     }
 
     async fn held_runs(&self, namespace: NamespaceId, app: AppId, executor: &str, limit: u32) -> Result<Vec<Run>> {
@@ -77,27 +77,28 @@ impl Runs for MemStore {
     async fn next_fire_after(&self, run: &Run) -> Result<Option<Run>> {
         let state = self.state();
         let key = |run: &Run| (run.fire_at, run.cause);
-        let later = state.runs.values().filter(|one| one.job == run.job && key(one) > key(run));
-        Ok(later.min_by_key(|one| (one.fire_at, one.cause, one.shard_index)).cloned())
+        let later_runs = state.runs.values().filter(|other| other.job == run.job && key(other) > key(run));
+        Ok(later_runs.min_by_key(|later_run| (later_run.fire_at, later_run.cause, later_run.shard_index)).cloned())
     }
 
     async fn planned_rows(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<Run>> {
         let state = self.state();
         let is_planned = |run: &&Run| run.job == job && run.cause == 0 && run.parent.is_none() && run.fire_at <= to;
-        let mut planned: Vec<Run> = state.runs.values().filter(is_planned).cloned().collect();
-        planned.sort_by_key(|run| (run.fire_at, run.shard_index));
-        let first = planned.iter().position(|run| run.fire_at >= from).unwrap_or(planned.len());
+        let mut planned_runs: Vec<Run> = state.runs.values().filter(is_planned).cloned().collect();
+        planned_runs.sort_by_key(|run| (run.fire_at, run.shard_index));
+        let first_index = planned_runs.iter().position(|run| run.fire_at >= from).unwrap_or(planned_runs.len());
         let reaches = |run: &Run| run.span_end_at.is_some_and(|end| end >= from);
-        let before = first.checked_sub(1).filter(|before| reaches(&planned[*before]));
-        planned.drain(..before.unwrap_or(first));
-        planned.truncate(to_usize(limit));
-        Ok(planned)
+        let index_before = first_index.checked_sub(1).filter(|index_before| reaches(&planned_runs[*index_before]));
+        planned_runs.drain(..index_before.unwrap_or(first_index));
+        planned_runs.truncate(to_usize(limit));
+        Ok(planned_runs)
     }
 
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>> {
         let state = self.state();
-        let newest = state.attempts.range((run, i32::MIN)..=(run, i32::MAX)).rev().take(to_usize(ATTEMPT_COUNT_MAX));
-        let mut attempts: Vec<Attempt> = newest.map(|(_, attempt)| attempt.clone()).collect();
+        let newest_attempts =
+            state.attempts.range((run, i32::MIN)..=(run, i32::MAX)).rev().take(to_usize(ATTEMPT_COUNT_MAX));
+        let mut attempts: Vec<Attempt> = newest_attempts.map(|(_, attempt)| attempt.clone()).collect();
         attempts.reverse();
         Ok(attempts)
     }
@@ -105,11 +106,11 @@ impl Runs for MemStore {
 
 impl State {
     /// Open runs that match, the earliest first.
-    pub(super) fn open_of(&self, matches: impl Fn(&Run) -> bool) -> Vec<Run> {
-        let open = self.runs.values().filter(|run| !run.status.is_terminal() && matches(run));
-        let mut open: Vec<Run> = open.cloned().collect();
-        open.sort_by_key(|run| (run.due_at, run.id));
-        open
+    pub(super) fn open_runs_where(&self, matches: impl Fn(&Run) -> bool) -> Vec<Run> {
+        let open_runs = self.runs.values().filter(|run| !run.status.is_terminal() && matches(run));
+        let mut open_runs: Vec<Run> = open_runs.cloned().collect();
+        open_runs.sort_by_key(|run| (run.due_at, run.id));
+        open_runs
     }
 
     fn page(&self, namespace: NamespaceId, query: &RunQuery) -> Vec<Run> {

@@ -1,4 +1,4 @@
-//! Fences relayed through other servers.
+//! The trait `Relay` for the store in memory: requests to fence, and their answers, between servers.
 
 use async_trait::async_trait;
 use rondel_core::{NodeId, Timestamp};
@@ -14,7 +14,11 @@ impl Relay for MemStore {
         state.fence_requests.retain(|_, (request, _)| request.asked_at >= forget_before);
         for request in requests {
             let key = (request.asker, request.executor);
-            if state.fence_requests.get(&key).is_none_or(|(earlier, _)| earlier.asked_at < request.asked_at) {
+            if state
+                .fence_requests
+                .get(&key)
+                .is_none_or(|(earlier_request, _)| earlier_request.asked_at < request.asked_at)
+            {
                 state.fence_requests.insert(key, (request.clone(), None));
             }
         }
@@ -27,8 +31,9 @@ impl Relay for MemStore {
             let session = state.sessions.get(&(token.node, request.executor));
             session.is_some_and(|session| session.ended_at.is_none())
         };
-        let open = state.fence_requests.values().filter(|(_, answer)| answer.is_none()).map(|(request, _)| request);
-        let mut requests: Vec<FenceRequest> = open
+        let open_requests =
+            state.fence_requests.values().filter(|(_, answer)| answer.is_none()).map(|(request, _)| request);
+        let mut requests: Vec<FenceRequest> = open_requests
             .filter(|request| request.asker != token.node && request.asked_at >= since)
             .filter(is_heard)
             .cloned()
@@ -41,12 +46,12 @@ impl Relay for MemStore {
     async fn answer_fences(&self, answers: &[RelayedAnswer], _now: Timestamp) -> Result<()> {
         let mut state = self.state();
         for answer in answers {
-            let known = state.fence_requests.get_mut(&(answer.asker, answer.executor));
-            if let Some((request, first)) = known
+            let stored_request = state.fence_requests.get_mut(&(answer.asker, answer.executor));
+            if let Some((request, first_answer)) = stored_request
                 && request.asked_at == answer.asked_at
-                && first.is_none()
+                && first_answer.is_none()
             {
-                *first = Some(answer.clone());
+                *first_answer = Some(answer.clone());
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Searching runs.
+//! The trait `SearchRuns` for the store in memory.
 
 use async_trait::async_trait;
 use rondel_core::{NamespaceId, Run};

@@ -1,4 +1,4 @@
-//! Accounts and roles.
+//! The trait `Accounts` in SQL.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ const INSERT_ACCOUNT: Statement = Statement {
 };
 const UPDATE_DISPLAY_NAME: Statement =
     Statement { name: "update_display_name", text: "UPDATE account SET display_name = ? WHERE id = ?" };
-const UPDATE_DISABLED: Statement =
+const UPDATE_ACCOUNT_DISABLED: Statement =
     Statement { name: "update_disabled", text: "UPDATE account SET disabled = ? WHERE id = ?" };
 const UPDATE_PROVIDER_LINK: Statement =
     Statement { name: "update_provider_link", text: "UPDATE account SET provider_linked_at_ms = ? WHERE id = ?" };
@@ -139,7 +139,7 @@ impl Accounts for SqlStore {
         &self,
         id: AccountId,
         password: &PasswordHash,
-        keep: KeptAccess,
+        kept_access: KeptAccess,
         now: Timestamp,
     ) -> Result<bool> {
         transact!(self, "set_password", |tx| {
@@ -148,8 +148,8 @@ impl Accounts for SqlStore {
             }
             tx.execute(Query::new(&UPDATE_PASSWORD).text(password.reveal()).at(now).int(id.get())).await?;
             tx.execute(Query::new(&DELETE_LINKS_OF_ACCOUNT).int(id.get())).await?;
-            tx.end_account_sessions(id, keep.session).await?;
-            if !keep.tokens {
+            tx.end_account_sessions(id, kept_access.session).await?;
+            if !kept_access.keeps_tokens {
                 tx.revoke_tokens_of(id, now).await?;
             }
             Ok(true)
@@ -167,8 +167,8 @@ impl Accounts for SqlStore {
             tx.execute(Query::new(&DELETE_ADDRESSES_OF_ACCOUNT).int(id.get())).await?;
             tx.execute(Query::new(&DELETE_FILTERS_OF_OWNER).int(id.get())).await?;
             tx.delete_grants(Subject::Account, id.get()).await?;
-            let found = tx.execute(Query::new(&DELETE_ACCOUNT).int(id.get())).await?;
-            Ok(if found == 1 { AccountChanged::Done } else { AccountChanged::NotFound })
+            let deleted_rows = tx.execute(Query::new(&DELETE_ACCOUNT).int(id.get())).await?;
+            Ok(if deleted_rows == 1 { AccountChanged::Done } else { AccountChanged::NotFound })
         })
     }
 }
@@ -181,21 +181,21 @@ impl SqlStore {
         Ok(Some(account))
     }
 
-    /// The grants of each of these accounts or tokens, by its id, in order.
+    /// The sorted grants of each of these accounts or tokens, by its id.
     pub(super) async fn grants(&self, subject: Subject, ids: &[i64]) -> Result<BTreeMap<i64, Vec<Grant>>> {
-        let mut found: BTreeMap<i64, Vec<Grant>> = BTreeMap::new();
+        let mut grants_by_id: BTreeMap<i64, Vec<Grant>> = BTreeMap::new();
         for chunk in ids.chunks(CHUNK_MAX) {
             let query = Query::new(&READ_GRANTS).text(subject.word()).list(chunk.iter().copied());
             for row in self.rows(query).await? {
                 let mut columns = Reader::new(&row, "role_grant");
                 let id = columns.int("subject_id")?;
-                found.entry(id).or_default().push(grant(&mut columns)?);
+                grants_by_id.entry(id).or_default().push(grant(&mut columns)?);
             }
         }
-        for grants in found.values_mut() {
+        for grants in grants_by_id.values_mut() {
             grants.sort_unstable();
         }
-        Ok(found)
+        Ok(grants_by_id)
     }
 }
 
@@ -250,16 +250,16 @@ impl Tx<'_> {
         Ok(admins)
     }
 
-    /// Whether this account may be disabled or deleted. It may if another account that may do everything remains, or if this account may
-    /// not do everything.
+    /// Whether this account can be disabled or deleted. Only the last enabled account that may do everything cannot.
     async fn is_dispensable(&mut self, id: AccountId) -> Result<bool> {
         Ok(self.admins().await? != [id])
     }
 
     async fn change_account(&mut self, id: AccountId, change: &AccountChange) -> Result<AccountChanged> {
         let stays_admin = |grants: &Vec<Grant>| grants.contains(&Grant::everywhere(Role::Admin));
-        let loses = change.disabled == Some(true) || change.grants.as_ref().is_some_and(|grants| !stays_admin(grants));
-        if loses && !self.is_dispensable(id).await? {
+        let loses_admin =
+            change.disabled == Some(true) || change.grants.as_ref().is_some_and(|grants| !stays_admin(grants));
+        if loses_admin && !self.is_dispensable(id).await? {
             return Ok(AccountChanged::LastAdmin);
         }
         if self.row(Query::new(&LOCK_ACCOUNT).int(id.get())).await?.is_none() {
@@ -269,7 +269,7 @@ impl Tx<'_> {
             self.execute(Query::new(&UPDATE_DISPLAY_NAME).text(&clean_name(display_name)).int(id.get())).await?;
         }
         if let Some(disabled) = change.disabled {
-            self.execute(Query::new(&UPDATE_DISABLED).int(disabled.into()).int(id.get())).await?;
+            self.execute(Query::new(&UPDATE_ACCOUNT_DISABLED).int(disabled.into()).int(id.get())).await?;
         }
         if let Some(link) = change.provider_link {
             self.execute(Query::new(&UPDATE_PROVIDER_LINK).opt_at(link.at()).int(id.get())).await?;
@@ -302,10 +302,10 @@ fn account(row: &AnyRow) -> Result<Account> {
 
 fn grant(columns: &mut Reader<'_>) -> Result<Grant> {
     let role = columns.word("role")?;
-    let some = |id: i64| (id != 0).then_some(id);
+    let nonzero = |id: i64| (id != 0).then_some(id);
     Ok(Grant {
         role,
-        namespace: some(columns.int("namespace_id")?).map(NamespaceId::new),
-        app: some(columns.int("app_id")?).map(AppId::new),
+        namespace: nonzero(columns.int("namespace_id")?).map(NamespaceId::new),
+        app: nonzero(columns.int("app_id")?).map(AppId::new),
     })
 }

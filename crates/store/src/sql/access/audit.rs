@@ -1,4 +1,4 @@
-//! The audit log.
+//! The trait `AuditLog` in SQL.
 
 use async_trait::async_trait;
 use rondel_core::{AuditId, IdGen, TokenId};
@@ -47,17 +47,17 @@ pub(in crate::sql) const LIST_AUDIT_OF_NAMESPACE: Statement =
 #[async_trait]
 impl AuditLog for SqlStore {
     async fn add_audit(&self, entry: &AuditEntry) -> Result<()> {
-        let short = |text: &Option<String>| text.as_deref().map(|text| clean_name(text).into_owned());
+        let shortened = |text: &Option<String>| text.as_deref().map(|text| clean_name(text).into_owned());
         let insert = Query::new(&INSERT_AUDIT)
             .int(entry.id.get())
             .at(entry.at)
             .text(&clean_name(&entry.actor))
             .text(entry.auth_method.as_str())
-            .opt_text(short(&entry.address).as_deref())
-            .opt_text(short(&entry.request_id).as_deref())
+            .opt_text(shortened(&entry.address).as_deref())
+            .opt_text(shortened(&entry.request_id).as_deref())
             .text(&clean_name(&entry.action))
             .text(&clean_name(&entry.object))
-            .opt_text(short(&entry.namespace).as_deref())
+            .opt_text(shortened(&entry.namespace).as_deref())
             .text(entry.verdict.as_str())
             .opt_text(entry.before.as_deref().map(stored_document).as_deref())
             .opt_text(entry.after.as_deref().map(stored_document).as_deref())
@@ -86,8 +86,8 @@ impl AuditLog for SqlStore {
             (None, None, None) => Query::new(&LIST_AUDIT),
         };
         // Ids rise with time.
-        let before = query.to.map_or(i64::MAX, IdGen::first_at).min(query.after.map_or(i64::MAX, AuditId::get));
-        let mut page = page.int(before).int(query.from.map_or(0, IdGen::first_at));
+        let id_limit = query.to.map_or(i64::MAX, IdGen::first_at).min(query.after.map_or(i64::MAX, AuditId::get));
+        let mut page = page.int(id_limit).int(query.from.map_or(0, IdGen::first_at));
         let verdict = query.verdict.map(Verdict::as_str);
         for filter in [
             query.actor.as_deref(),

@@ -10,7 +10,7 @@ use crate::Result;
 use crate::sql::Tx;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 
-pub(in crate::sql) const LOCK_MINTED: Statement = Statement {
+pub(in crate::sql) const LOCK_MINTED_TOKENS: Statement = Statement {
     name: "lock_minted",
     text: "SELECT id FROM api_token WHERE minted_by {in_list} ORDER BY id {for_update}",
 };
@@ -46,17 +46,17 @@ pub(in crate::sql) const DELETE_SIGN_INS_AND_LINKS: [Statement; 4] = [
     Statement { name: "delete_token_links", text: "DELETE FROM sign_in_link WHERE token_id {in_list}" },
     Statement { name: "delete_minted_links", text: "DELETE FROM sign_in_link WHERE minted_by {in_list}" },
 ];
-const MOVE_MINTED: Statement = Statement {
+const MOVE_MINTED_TOKENS: Statement = Statement {
     name: "move_minted_tokens",
     text: "UPDATE api_token SET minted_by = ? WHERE minted_by = ? AND id <> ?",
 };
 const SET_MINTED_BY: Statement =
     Statement { name: "set_minted_by", text: "UPDATE api_token SET minted_by = ? WHERE id = ?" };
-const READ_MINTED_BY: Statement = Statement {
+const READ_CREATORS: Statement = Statement {
     name: "read_minted_by",
     text: "SELECT id, minted_by FROM api_token WHERE id {in_list} ORDER BY id {for_update}",
 };
-const READ_MINTED: Statement = Statement {
+const READ_MINTED_TOKENS: Statement = Statement {
     name: "read_minted",
     text: "SELECT id, minted_by FROM api_token WHERE minted_by {in_list} ORDER BY id {for_update}",
 };
@@ -69,21 +69,22 @@ const MOVE_SIGN_INS_AND_LINKS: [Statement; 4] = [
 ];
 
 impl Tx<'_> {
-    /// Revokes a token with its series and everything that these created. Returns whether the token itself was valid until now.
+    /// Revokes a token with its series and everything that the tokens of the series created. Returns whether the token
+    /// itself was valid until now.
     pub(super) async fn revoke_token(&mut self, token: TokenId, now: Timestamp) -> Result<bool> {
-        let revoked = self.execute(revocation(&[token.get()], now)).await?;
+        let revoked_count = self.execute(revocation(&[token.get()], now)).await?;
         let family = self.family([token.get()].into()).await?;
         self.revoke(&family, now).await?;
-        Ok(revoked == 1)
+        Ok(revoked_count == 1)
     }
 
-    /// Revokes the tokens of an account, and everything that these created.
+    /// Revokes the tokens of an account, and everything that they created.
     pub(super) async fn revoke_tokens_of(&mut self, account: AccountId, now: Timestamp) -> Result<()> {
         let family = self.family_of(account).await?;
         self.revoke(&family, now).await
     }
 
-    /// Removes the tokens of an account, and everything that these created.
+    /// Removes the tokens of an account, and everything that they created.
     pub(super) async fn delete_tokens_of(&mut self, account: AccountId) -> Result<()> {
         let family = self.family_of(account).await?;
         for chunk in family.chunks(CHUNK_MAX) {
@@ -96,10 +97,10 @@ impl Tx<'_> {
     }
 
     /// Moves everything that a token created to the token that replaces it. The new token may itself descend from the old one.
-    pub(super) async fn move_access(&mut self, old: TokenId, new: TokenId) -> Result<()> {
-        self.execute(Query::new(&MOVE_MINTED).int(new.get()).int(old.get()).int(new.get())).await?;
+    pub(super) async fn move_access(&mut self, old_token: TokenId, new: TokenId) -> Result<()> {
+        self.execute(Query::new(&MOVE_MINTED_TOKENS).int(new.get()).int(old_token.get()).int(new.get())).await?;
         for statement in &MOVE_SIGN_INS_AND_LINKS {
-            self.execute(Query::new(statement).int(new.get()).int(old.get())).await?;
+            self.execute(Query::new(statement).int(new.get()).int(old_token.get())).await?;
         }
         Ok(())
     }
@@ -116,15 +117,15 @@ impl Tx<'_> {
 
     /// Takes ended tokens out of the chains of creators, before they are removed: a token that one of them created then counts as created
     /// by the creator of the ended token.
-    pub(super) async fn splice_out(&mut self, dead: &[i64]) -> Result<()> {
-        let parents = self.rows(Query::new(&READ_MINTED_BY).list(dead.iter().copied())).await?;
+    pub(super) async fn splice_out(&mut self, dead_ids: &[i64]) -> Result<()> {
+        let parents = self.rows(Query::new(&READ_CREATORS).list(dead_ids.iter().copied())).await?;
         let parents = parents.iter().map(token_and_creator).collect::<Result<BTreeMap<_, _>>>()?;
-        let minted = self.rows(Query::new(&READ_MINTED).list(dead.iter().copied())).await?;
-        for row in &minted {
+        let minted_rows = self.rows(Query::new(&READ_MINTED_TOKENS).list(dead_ids.iter().copied())).await?;
+        for row in &minted_rows {
             let (token, mut ancestor) = token_and_creator(row)?;
             // The loop ends, because each step leads to an older token.
-            while let Some(next) = ancestor.and_then(|ancestor| parents.get(&ancestor)) {
-                ancestor = *next;
+            while let Some(parent) = ancestor.and_then(|ancestor| parents.get(&ancestor)) {
+                ancestor = *parent;
             }
             self.set_minted_by(token, ancestor).await?;
         }
@@ -132,22 +133,23 @@ impl Tx<'_> {
     }
 
     async fn family_of(&mut self, account: AccountId) -> Result<Vec<i64>> {
-        let own = self.rows(Query::new(&LOCK_TOKENS_OF).int(account.get())).await?;
-        let own = ids(&own)?;
-        self.family(own).await
+        let token_rows = self.rows(Query::new(&LOCK_TOKENS_OF).int(account.get())).await?;
+        let token_ids = ids(&token_rows)?;
+        self.family(token_ids).await
     }
 
-    /// These tokens with their series, the tokens that these created, and so on. A series is read in one step, whatever its length.
+    /// These tokens with their series, the tokens that those created with their series, and so on. A series is read in
+    /// one step, whatever its length.
     async fn family(&mut self, roots: BTreeSet<i64>) -> Result<Vec<i64>> {
-        let (mut family, mut newest, mut known_series) = (roots.clone(), roots, BTreeSet::new());
-        while !newest.is_empty() {
-            let parents: Vec<i64> = std::mem::take(&mut newest).into_iter().collect();
+        let (mut family, mut newest_ids, mut known_series) = (roots.clone(), roots, BTreeSet::new());
+        while !newest_ids.is_empty() {
+            let parents: Vec<i64> = std::mem::take(&mut newest_ids).into_iter().collect();
             for chunk in parents.chunks(CHUNK_MAX) {
                 let series = self.rows(Query::new(&READ_SERIES).list(chunk.iter().copied())).await?;
                 let series: Vec<i64> = ids(&series)?.into_iter().filter(|id| known_series.insert(*id)).collect();
-                let minted = self.rows(Query::new(&LOCK_MINTED).list(chunk.iter().copied())).await?;
-                let found = self.locked_series(&series).await?.into_iter().chain(ids(&minted)?);
-                newest.extend(found.filter(|id| family.insert(*id)));
+                let minted_rows = self.rows(Query::new(&LOCK_MINTED_TOKENS).list(chunk.iter().copied())).await?;
+                let new_family_ids = self.locked_series(&series).await?.into_iter().chain(ids(&minted_rows)?);
+                newest_ids.extend(new_family_ids.filter(|id| family.insert(*id)));
             }
         }
         Ok(family.into_iter().collect())

@@ -179,11 +179,17 @@ impl SignIns for SqlStore {
     }
 
     async fn count_attempt(&self, bucket: i64, max: u32, window: Duration, now: Timestamp) -> Result<AttemptDecision> {
-        let cutoff = now.saturating_sub(window);
+        let window_start = now.saturating_sub(window);
         transact!(self, "count_attempt", |tx| {
             let count = || {
                 let max = i64::from(max);
-                Query::new(&COUNT_ATTEMPT).at(cutoff).at(cutoff).at(now).int(bucket).int(max).at(cutoff)
+                Query::new(&COUNT_ATTEMPT)
+                    .at(window_start)
+                    .at(window_start)
+                    .at(now)
+                    .int(bucket)
+                    .int(max)
+                    .at(window_start)
             };
             if tx.execute(count()).await? == 1 {
                 return Ok(AttemptDecision::Allowed);
@@ -200,14 +206,14 @@ impl SignIns for SqlStore {
         })
     }
 
-    async fn server_key(&self, name: &str, fresh: &str, now: Timestamp) -> Result<String> {
+    async fn server_key(&self, name: &str, new_key: &str, now: Timestamp) -> Result<String> {
         let read = || Query::new(&READ_KEY).text(name);
         if let Some(row) = self.row(read()).await? {
             return Reader::new(&row, "server_key").text("secret");
         }
-        self.execute(Query::new(&INSERT_KEY).text(name).text(fresh).at(now)).await?;
+        self.execute(Query::new(&INSERT_KEY).text(name).text(new_key).at(now)).await?;
         let row = self.row(read()).await?;
-        row.map_or_else(|| Ok(fresh.to_owned()), |row| Reader::new(&row, "server_key").text("secret"))
+        row.map_or_else(|| Ok(new_key.to_owned()), |row| Reader::new(&row, "server_key").text("secret"))
     }
 
     async fn forget_attempts(&self, bucket: i64) -> Result<()> {
@@ -248,19 +254,23 @@ impl Tx<'_> {
             .iter()
             .map(|row| Reader::new(row, "web_session").int("id"))
             .collect::<Result<Vec<_>>>()?;
-        let kept = usize::try_from(count_max.saturating_sub(1)).unwrap_or(usize::MAX);
-        if ids.len() > kept {
-            let over = ids.split_off(kept);
-            for chunk in over.chunks(crate::sql::query::CHUNK_MAX) {
+        let kept_count = usize::try_from(count_max.saturating_sub(1)).unwrap_or(usize::MAX);
+        if ids.len() > kept_count {
+            let surplus_ids = ids.split_off(kept_count);
+            for chunk in surplus_ids.chunks(crate::sql::query::CHUNK_MAX) {
                 self.execute(Query::new(&DELETE_SESSIONS).list(chunk.iter().copied())).await?;
             }
         }
         Ok(())
     }
 
-    pub(super) async fn end_account_sessions(&mut self, account: AccountId, keep: Option<SessionId>) -> Result<u64> {
-        let kept = keep.map_or(0, SessionId::get);
-        self.execute(Query::new(&DELETE_ACCOUNT_SESSIONS).int(account.get()).int(kept)).await
+    pub(super) async fn end_account_sessions(
+        &mut self,
+        account: AccountId,
+        kept_session: Option<SessionId>,
+    ) -> Result<u64> {
+        let kept_id = kept_session.map_or(0, SessionId::get);
+        self.execute(Query::new(&DELETE_ACCOUNT_SESSIONS).int(account.get()).int(kept_id)).await
     }
 }
 

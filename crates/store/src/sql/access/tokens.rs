@@ -1,4 +1,4 @@
-//! API tokens.
+//! The trait `Tokens` in SQL.
 
 use async_trait::async_trait;
 use rondel_core::time::earlier_of;
@@ -28,10 +28,10 @@ const READ_TOKEN_BY_ID: Statement = Statement { name: "read_token_by_id", text: 
 const LOCK_TOKEN: Statement = Statement { name: "lock_token", text: select_token!("WHERE id = ? {for_update}") };
 const LIST_TOKENS: Statement =
     Statement { name: "list_tokens", text: select_token!("WHERE id < ? ORDER BY id DESC LIMIT ?") };
-pub(in crate::sql) const LIST_TOKENS_OF: Statement =
+pub(in crate::sql) const LIST_TOKENS_OF_ACCOUNT: Statement =
     Statement { name: "list_tokens_of", text: select_token!("WHERE owner_id = ? AND id < ? ORDER BY id DESC LIMIT ?") };
 /// A role for an app is found by the id of the app, and a role for a whole namespace by the id of the namespace.
-const LIST_TOKENS_IN: Statement = Statement {
+const LIST_TOKENS_IN_SCOPE: Statement = Statement {
     name: "list_tokens_in",
     text: select_token!(
         "WHERE id < ? AND (owner_id = ? OR (kind = 'executor' AND EXISTS (SELECT 1 FROM role_grant \
@@ -39,19 +39,19 @@ const LIST_TOKENS_IN: Statement = Statement {
          AND COALESCE(NULLIF(app_id, 0), namespace_id) {in_list}))) ORDER BY id DESC LIMIT ?"
     ),
 };
-const COUNT_VALID: Statement = Statement {
+const COUNT_VALID_TOKENS: Statement = Statement {
     name: "count_living_tokens",
     text: "SELECT COUNT(*) FROM api_token WHERE owner_id = ? AND revoked_at_ms IS NULL \
            AND (expires_at_ms IS NULL OR expires_at_ms > ?)",
 };
-pub(in crate::sql) const COUNT_VALID_OF_LINE: Statement = Statement {
+pub(in crate::sql) const COUNT_VALID_TOKENS_OF_LINE: Statement = Statement {
     name: "count_living_tokens_of_line",
     text: "SELECT COUNT(*) FROM api_token WHERE line_id = ? AND owner_id IS NULL AND kind = 'api' \
            AND revoked_at_ms IS NULL AND (expires_at_ms IS NULL OR expires_at_ms > ?)",
 };
 /// Leaves out the servers' own tokens. At its start, a server adds the token from its token file unless the token has a row, so a removed
 /// token would become valid again.
-const READ_DEAD: Statement = Statement {
+const READ_DEAD_TOKENS: Statement = Statement {
     name: "read_dead_tokens",
     text: "SELECT id FROM api_token WHERE (revoked_at_ms < ? OR expires_at_ms < ?) \
            AND NOT (owner_id IS NULL AND kind = 'api' AND name = 'admin') ORDER BY id LIMIT ?",
@@ -97,10 +97,10 @@ impl Tokens for SqlStore {
     async fn tokens(&self, query: &TokenQuery) -> Result<Vec<TokenRecord>> {
         let after = query.after.map_or(i64::MAX, TokenId::get);
         let page = match (query.owner, query.scope.as_ref().and_then(scope_ids)) {
-            (Some(owner), _) => Query::new(&LIST_TOKENS_OF).int(owner.get()).int(after),
+            (Some(owner), _) => Query::new(&LIST_TOKENS_OF_ACCOUNT).int(owner.get()).int(after),
             (None, None) => Query::new(&LIST_TOKENS).int(after),
             (None, Some((account, scope_ids))) => {
-                Query::new(&LIST_TOKENS_IN).int(after).int(account).list(scope_ids.into_iter())
+                Query::new(&LIST_TOKENS_IN_SCOPE).int(after).int(account).list(scope_ids.into_iter())
             }
         };
         let page = page.int(query.limit.into());
@@ -114,17 +114,17 @@ impl Tokens for SqlStore {
     }
 
     async fn count_valid_tokens(&self, owner: AccountId, now: Timestamp) -> Result<u64> {
-        self.count_tokens(Query::new(&COUNT_VALID).int(owner.get()).at(now)).await
+        self.count_tokens(Query::new(&COUNT_VALID_TOKENS).int(owner.get()).at(now)).await
     }
 
     async fn count_valid_tokens_of_line(&self, line: TokenId, now: Timestamp) -> Result<u64> {
-        self.count_tokens(Query::new(&COUNT_VALID_OF_LINE).int(line.get()).at(now)).await
+        self.count_tokens(Query::new(&COUNT_VALID_TOKENS_OF_LINE).int(line.get()).at(now)).await
     }
 
     async fn forget_tokens(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let limit = limit.clamp(1, u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
         let mut dead_ids = Vec::new();
-        for row in self.rows(Query::new(&READ_DEAD).at(before).at(before).int(limit.into())).await? {
+        for row in self.rows(Query::new(&READ_DEAD_TOKENS).at(before).at(before).int(limit.into())).await? {
             dead_ids.push(Reader::new(&row, "api_token").int("id")?);
         }
         if dead_ids.is_empty() {
@@ -151,19 +151,20 @@ impl Tokens for SqlStore {
         transact!(self, "revoke_token", |tx| tx.revoke_token(id, now).await)
     }
 
-    async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool> {
+    async fn rotate_token(&self, old_id: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool> {
         transact!(self, "rotate_token", |tx| {
             // The lock keeps the token valid until the transaction ends.
-            let Some(held) = tx.lock_valid_token(old, new.created_at).await? else { return Ok(false) };
-            if new.series == held.series {
-                tx.begin_series(old).await?;
-                tx.write_token(new, earlier_of(new.expires_at, held.expires_at)).await?;
+            let Some(old_token) = tx.lock_valid_token(old_id, new.created_at).await? else { return Ok(false) };
+            if new.series == old_token.series {
+                tx.begin_series(old_id).await?;
+                tx.write_token(new, earlier_of(new.expires_at, old_token.expires_at)).await?;
             } else if !tx.insert_token(new).await? {
                 return Ok(false);
             }
-            let shorten = Query::new(&SHORTEN_TOKEN).at(old_ends_at).at(old_ends_at).int(old.get()).at(new.created_at);
+            let shorten =
+                Query::new(&SHORTEN_TOKEN).at(old_ends_at).at(old_ends_at).int(old_id.get()).at(new.created_at);
             tx.execute(shorten).await?;
-            tx.move_access(old, new.id).await?;
+            tx.move_access(old_id, new.id).await?;
             Ok(true)
         })
     }

@@ -117,9 +117,9 @@ impl Tx<'_> {
 
     pub(super) async fn move_expects(&mut self, expect_checks: &[ExpectCheck]) -> Result<()> {
         for chunk in chunks(expect_checks) {
-            let moved = Query::new(&MOVE_EXPECTS)
+            let query = Query::new(&MOVE_EXPECTS)
                 .rows(chunk, |query, check| query.int(check.job.get()).text(check.kind.as_str()).opt_at(check.at));
-            self.execute(moved).await?;
+            self.execute(query).await?;
         }
         Ok(())
     }

@@ -24,21 +24,21 @@ macro_rules! select_watched {
     };
 }
 
-pub(in crate::sql) const LIST_WATCHED: Statement = Statement {
+pub(in crate::sql) const LIST_WATCHED_JOBS: Statement = Statement {
     name: "list_watched",
     text: select_watched!("WHERE job.namespace_id = ? AND job.name > ? AND job.retired = 0 ORDER BY job.name LIMIT ?"),
 };
-const LIST_WATCHED_OF_APP: Statement = Statement {
+const LIST_WATCHED_JOBS_OF_APP: Statement = Statement {
     name: "list_watched_of_app",
     text: select_watched!(
         "WHERE job.namespace_id = ? AND job.name > ? AND job.retired = 0 AND job.app_id = ? ORDER BY job.name LIMIT ?"
     ),
 };
-const READ_WATCHED: Statement =
+const READ_WATCHED_JOBS: Statement =
     Statement { name: "read_watched", text: select_watched!("WHERE job.id {in_list} AND job.retired = 0") };
 /// Leaves out shards, because their broadcast gets its own verdict, and groups of a pump that were moved to another executor. Each subquery
 /// reads back to the newest success, and no run before it.
-pub(in crate::sql) const READ_SUCCEEDED_SINCE: Statement = Statement {
+pub(in crate::sql) const READ_NEWEST_SUCCESSES_SINCE: Statement = Statement {
     name: "read_succeeded_since",
     text: "SELECT job.id, (SELECT run.fire_at_ms FROM run WHERE run.job_id = job.id AND run.fire_at_ms >= ? \
            AND run.status = 'succeeded' AND (run.reason IS NULL OR run.reason <> 'moved') \
@@ -85,13 +85,13 @@ impl SqlStore {
         self.rows(query).await?.iter().map(event).collect()
     }
 
-    pub(super) async fn read_watched(
+    pub(super) async fn read_watched_jobs(
         &self,
         namespace: NamespaceId,
         app: Option<AppId>,
         (after_name, limit): (&str, u32),
     ) -> Result<Vec<WatchedJob>> {
-        let statement = if app.is_some() { &LIST_WATCHED_OF_APP } else { &LIST_WATCHED };
+        let statement = if app.is_some() { &LIST_WATCHED_JOBS_OF_APP } else { &LIST_WATCHED_JOBS };
         let mut query = Query::new(statement).int(namespace.get()).text(after_name);
         if let Some(app) = app {
             query = query.int(app.get());
@@ -102,7 +102,7 @@ impl SqlStore {
     pub(super) async fn read_watched_jobs_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>> {
         let mut watched_jobs = Vec::with_capacity(jobs.len());
         for chunk in chunks(jobs) {
-            for row in self.rows(Query::new(&READ_WATCHED).list(chunk.iter().map(|job| job.get()))).await? {
+            for row in self.rows(Query::new(&READ_WATCHED_JOBS).list(chunk.iter().map(|job| job.get()))).await? {
                 watched_jobs.push(watched_job(&row)?);
             }
         }
@@ -118,7 +118,7 @@ impl SqlStore {
     ) -> Result<Vec<(JobId, Timestamp)>> {
         let mut successes = Vec::new();
         for chunk in chunks(jobs) {
-            let query = Query::new(&READ_SUCCEEDED_SINCE).at(since).list(chunk.iter().map(|job| job.get()));
+            let query = Query::new(&READ_NEWEST_SUCCESSES_SINCE).at(since).list(chunk.iter().map(|job| job.get()));
             for row in self.rows(query).await? {
                 let mut columns = Reader::new(&row, "job");
                 let job = JobId::new(columns.int("id")?);
@@ -164,7 +164,6 @@ impl Tx<'_> {
 }
 
 fn watched_job(row: &AnyRow) -> Result<WatchedJob> {
-    /// The part of a definition that is needed here.
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Part {

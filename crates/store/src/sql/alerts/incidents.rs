@@ -22,38 +22,38 @@ macro_rules! select_incident {
     };
 }
 
-pub(in crate::sql) const READ_OPEN: Statement = Statement {
+pub(in crate::sql) const READ_OPEN_INCIDENTS: Statement = Statement {
     name: "read_open_incidents",
     text: select_incident!("WHERE rule_id = ? AND subject_kind = ? AND subject_id {in_list} AND is_open = 1"),
 };
-const LIST_OPEN_OF_RULE: Statement = Statement {
+const LIST_OPEN_INCIDENTS_OF_RULE: Statement = Statement {
     name: "list_open_incidents_of",
     text: select_incident!("WHERE rule_id = ? AND is_open = 1 AND subject_kind <> 'group' ORDER BY id LIMIT ?"),
 };
-const COUNT_OPEN: Statement = Statement {
+const COUNT_OPEN_INCIDENTS: Statement = Statement {
     name: "count_open_incidents",
     text: "SELECT CAST(COALESCE(SUM(CASE WHEN group_id IS NULL THEN 1 ELSE 0 END), 0) AS {bigint}) AS singles, \
            CAST(COUNT(*) AS {bigint}) AS total FROM incident WHERE rule_id = ? AND is_open = 1 AND subject_kind <> 'group'",
 };
-pub(in crate::sql) const LIST_DUE: Statement = Statement {
+pub(in crate::sql) const LIST_DUE_INCIDENTS: Statement = Statement {
     name: "list_due_incidents",
     text: select_incident!("WHERE namespace_id = ? AND act_at_ms <= ? ORDER BY act_at_ms LIMIT ?"),
 };
-pub(in crate::sql) const LIST_ALL: Statement = Statement {
+pub(in crate::sql) const LIST_INCIDENTS: Statement = Statement {
     name: "list_incidents",
     text: select_incident!("WHERE namespace_id = ? AND id < ? ORDER BY id DESC LIMIT ?"),
 };
-pub(in crate::sql) const LIST_OPEN: Statement = Statement {
+pub(in crate::sql) const LIST_OPEN_INCIDENTS: Statement = Statement {
     name: "list_open_incidents",
     text: select_incident!("WHERE namespace_id = ? AND is_open = 1 AND id < ? ORDER BY id DESC LIMIT ?"),
 };
-const LIST_OF_JOB: Statement = Statement {
+const LIST_INCIDENTS_OF_JOB: Statement = Statement {
     name: "list_incidents_of_job",
     text: select_incident!(
         "WHERE subject_kind = 'job' AND subject_id = ? AND namespace_id = ? AND id < ? ORDER BY id DESC LIMIT ?"
     ),
 };
-pub(in crate::sql) const LIST_OF_GROUP: Statement = Statement {
+pub(in crate::sql) const LIST_INCIDENTS_OF_GROUP: Statement = Statement {
     name: "list_incidents_of_group",
     text: select_incident!("WHERE group_id = ? ORDER BY id DESC LIMIT ?"),
 };
@@ -81,7 +81,7 @@ const ACKNOWLEDGE: Statement = Statement {
     text: "UPDATE incident SET acknowledged_by = ?, acknowledged_at_ms = ? WHERE id = ? AND namespace_id = ? \
            AND is_open = 1 AND acknowledged_at_ms IS NULL",
 };
-const FIND_OLD: Statement = Statement {
+const FIND_OLD_INCIDENTS: Statement = Statement {
     name: "find_old_incidents",
     text: "SELECT id FROM incident WHERE resolved_at_ms < ? ORDER BY resolved_at_ms LIMIT ?",
 };
@@ -104,31 +104,34 @@ impl SqlStore {
         rule: AlertRuleId,
         subjects: &[(SubjectKind, i64)],
     ) -> Result<OpenIncidents> {
-        let mut open = OpenIncidents::default();
+        let mut open_incidents = OpenIncidents::default();
         for kind in SubjectKind::ALL.iter().filter(|kind| **kind != SubjectKind::Group) {
             let ids: Vec<i64> = subjects.iter().filter(|subject| subject.0 == *kind).map(|subject| subject.1).collect();
             for chunk in chunks(&ids) {
-                let query = Query::new(&READ_OPEN).int(rule.get()).text(kind.as_str()).list(chunk.iter().copied());
+                let query =
+                    Query::new(&READ_OPEN_INCIDENTS).int(rule.get()).text(kind.as_str()).list(chunk.iter().copied());
                 for row in self.rows(query).await? {
-                    open.incidents.push(incident(&row)?.incident);
+                    open_incidents.incidents.push(incident(&row)?.incident);
                 }
             }
         }
-        open.incidents.sort_by_key(|incident| incident.id);
-        open.incidents.dedup_by_key(|incident| incident.id);
-        let group = Query::new(&READ_OPEN).int(rule.get()).text(SubjectKind::Group.as_str()).list([0].into_iter());
-        open.group = self.row(group).await?.map(|row| incident(&row)).transpose()?.map(|record| record.incident);
-        if let Some(row) = self.row(Query::new(&COUNT_OPEN).int(rule.get())).await? {
+        open_incidents.incidents.sort_by_key(|incident| incident.id);
+        open_incidents.incidents.dedup_by_key(|incident| incident.id);
+        let group =
+            Query::new(&READ_OPEN_INCIDENTS).int(rule.get()).text(SubjectKind::Group.as_str()).list([0].into_iter());
+        open_incidents.group =
+            self.row(group).await?.map(|row| incident(&row)).transpose()?.map(|record| record.incident);
+        if let Some(row) = self.row(Query::new(&COUNT_OPEN_INCIDENTS).int(rule.get())).await? {
             let mut columns = Reader::new(&row, "incident");
             let (singles, total) = (columns.int("singles")?, columns.int("total")?);
-            open.single_count = u64::try_from(singles).unwrap_or(0);
-            open.member_count = u64::try_from(total - singles).unwrap_or(0);
+            open_incidents.single_count = u64::try_from(singles).unwrap_or(0);
+            open_incidents.member_count = u64::try_from(total - singles).unwrap_or(0);
         }
-        Ok(open)
+        Ok(open_incidents)
     }
 
     pub(super) async fn read_open_incidents_of_rule(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {
-        let rows = self.rows(Query::new(&LIST_OPEN_OF_RULE).int(rule.get()).int(limit.into())).await?;
+        let rows = self.rows(Query::new(&LIST_OPEN_INCIDENTS_OF_RULE).int(rule.get()).int(limit.into())).await?;
         rows.iter().map(|row| incident(row).map(|record| record.incident)).collect()
     }
 
@@ -138,34 +141,34 @@ impl SqlStore {
         now: Timestamp,
         limit: u32,
     ) -> Result<Vec<IncidentRecord>> {
-        let query = Query::new(&LIST_DUE).int(namespace.get()).at(now).int(limit.min(PAGE_MAX).into());
+        let query = Query::new(&LIST_DUE_INCIDENTS).int(namespace.get()).at(now).int(limit.min(PAGE_MAX).into());
         self.rows(query).await?.iter().map(incident).collect()
     }
 
     pub(super) async fn list_incidents(
         &self,
-        asked: IncidentQuery<'_>,
+        query: IncidentQuery<'_>,
         is_wanted: fn(&IncidentRecord) -> bool,
     ) -> Result<Vec<IncidentRecord>> {
-        let namespace = asked.namespace.get();
-        let mut before = asked.before.map_or(i64::MAX, IncidentId::get);
-        let query = |before: i64| match (asked.job, asked.is_open) {
-            (Some(job), _) => Query::new(&LIST_OF_JOB).int(job.get()).int(namespace).int(before),
-            (None, Some(true)) => Query::new(&LIST_OPEN).int(namespace).int(before),
-            (None, _) => Query::new(&LIST_ALL).int(namespace).int(before),
+        let namespace = query.namespace.get();
+        let mut before_id = query.before.map_or(i64::MAX, IncidentId::get);
+        let page_query = |before_id: i64| match (query.job, query.is_open) {
+            (Some(job), _) => Query::new(&LIST_INCIDENTS_OF_JOB).int(job.get()).int(namespace).int(before_id),
+            (None, Some(true)) => Query::new(&LIST_OPEN_INCIDENTS).int(namespace).int(before_id),
+            (None, _) => Query::new(&LIST_INCIDENTS).int(namespace).int(before_id),
         };
-        let limit = asked.limit.min(PAGE_MAX);
-        let is_filtered = asked.within.is_some() || asked.is_open.is_some();
+        let limit = query.limit.min(PAGE_MAX);
+        let is_filtered = query.within.is_some() || query.is_open.is_some();
         let row_count = i64::from(limit) * if is_filtered { WITHIN_FACTOR } else { 1 };
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut records = Vec::new();
         // A short page means to the caller that there are no more incidents, so rows are read until the page is full or none remain.
         while records.len() < limit {
-            let rows = self.rows(query(before).int(row_count)).await?;
+            let rows = self.rows(page_query(before_id).int(row_count)).await?;
             let page = rows.iter().map(incident).collect::<Result<Vec<_>>>()?;
             let is_last = i64::try_from(page.len()).is_ok_and(|count| count < row_count);
-            before = page.last().map_or(before, |record| record.incident.id.get());
-            records.extend(page.into_iter().filter(|record| asked.admits(record) && is_wanted(record)));
+            before_id = page.last().map_or(before_id, |record| record.incident.id.get());
+            records.extend(page.into_iter().filter(|record| query.admits(record) && is_wanted(record)));
             if is_last {
                 break;
             }
@@ -175,7 +178,7 @@ impl SqlStore {
     }
 
     pub(super) async fn list_incidents_of_group(&self, group: IncidentId, limit: u32) -> Result<Vec<IncidentRecord>> {
-        let query = Query::new(&LIST_OF_GROUP).int(group.get()).int(limit.min(PAGE_MAX).into());
+        let query = Query::new(&LIST_INCIDENTS_OF_GROUP).int(group.get()).int(limit.min(PAGE_MAX).into());
         self.rows(query).await?.iter().map(incident).collect()
     }
 
@@ -185,19 +188,20 @@ impl SqlStore {
     }
 
     pub(super) async fn remove_incidents(&self, before: Timestamp, limit: u32) -> Result<u64> {
-        let mut removed = 0;
-        for (find, delete, table) in [
-            (&FIND_OLD, &DELETE_INCIDENTS, "incident"),
+        let mut removed_count = 0;
+        for (find_statement, delete_statement, table) in [
+            (&FIND_OLD_INCIDENTS, &DELETE_INCIDENTS, "incident"),
             (&FIND_OLD_SILENCES, &DELETE_SILENCES, "silence"),
-            (&maintenance::FIND_OLD, &maintenance::DELETE_OLD, "maintenance"),
+            (&maintenance::FIND_OLD_WINDOWS, &maintenance::DELETE_OLD_WINDOWS, "maintenance"),
         ] {
-            let old = self.rows(Query::new(find).at(before).int(limit.clamp(1, PAGE_MAX).into())).await?;
-            let old = read_ids(&old, table, "id")?;
-            if !old.is_empty() {
-                removed += self.execute(Query::new(delete).list(old.into_iter())).await?;
+            let old_rows =
+                self.rows(Query::new(find_statement).at(before).int(limit.clamp(1, PAGE_MAX).into())).await?;
+            let old_ids = read_ids(&old_rows, table, "id")?;
+            if !old_ids.is_empty() {
+                removed_count += self.execute(Query::new(delete_statement).list(old_ids.into_iter())).await?;
             }
         }
-        Ok(removed)
+        Ok(removed_count)
     }
 }
 
@@ -206,13 +210,13 @@ impl Tx<'_> {
     /// commit.
     pub(super) async fn write_incidents(&mut self, namespace: NamespaceId, records: &[IncidentRecord]) -> Result<()> {
         for chunk in chunks(records) {
-            let find = Query::new(&FIND_INCIDENTS).list(chunk.iter().map(|record| record.incident.id.get()));
-            let known = read_ids(&self.rows(find).await?, "incident", "id")?;
+            let find_query = Query::new(&FIND_INCIDENTS).list(chunk.iter().map(|record| record.incident.id.get()));
+            let stored_ids = read_ids(&self.rows(find_query).await?, "incident", "id")?;
             for record in chunk {
-                let is_known = known.contains(&record.incident.id.get());
+                let is_known = stored_ids.contains(&record.incident.id.get());
                 let statement = if is_known { &UPDATE_INCIDENT } else { &INSERT_INCIDENT };
                 self.execute(
-                    with_values(Query::new(statement), record)?.int(record.incident.id.get()).int(namespace.get()),
+                    bind_incident(Query::new(statement), record)?.int(record.incident.id.get()).int(namespace.get()),
                 )
                 .await?;
             }
@@ -233,7 +237,7 @@ impl Tx<'_> {
 }
 
 /// Adds the values that [`INSERT_INCIDENT`] and [`UPDATE_INCIDENT`] have in common.
-fn with_values(query: Query, record: &IncidentRecord) -> Result<Query> {
+fn bind_incident(query: Query, record: &IncidentRecord) -> Result<Query> {
     let incident = &record.incident;
     let query = query
         .int(record.rule.get())

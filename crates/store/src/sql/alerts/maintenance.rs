@@ -22,20 +22,20 @@ macro_rules! select_maintenance {
 }
 
 /// Windows with the latest end come first, so that the limit can leave out only windows that have ended.
-pub(in crate::sql) const LIST_ALL: Statement = Statement {
+pub(in crate::sql) const LIST_WINDOWS: Statement = Statement {
     name: "list_maintenance",
     text: select_maintenance!(
         "WHERE maintenance.ends_at_ms > ? ORDER BY maintenance.ends_at_ms DESC, maintenance.id LIMIT 11000"
     ),
 };
-pub(in crate::sql) const LIST_OF: Statement = Statement {
+pub(in crate::sql) const LIST_WINDOWS_OF_NAMESPACE: Statement = Statement {
     name: "list_maintenance_of",
     text: select_maintenance!(
         "WHERE maintenance.namespace_id = ? AND maintenance.ends_at_ms > ? \
          ORDER BY maintenance.ends_at_ms DESC, maintenance.id LIMIT 1000"
     ),
 };
-pub(in crate::sql) const COUNT_OPEN: Statement = Statement {
+pub(in crate::sql) const COUNT_OPEN_WINDOWS: Statement = Statement {
     name: "count_maintenance",
     text: "SELECT CAST(COUNT(*) AS {bigint}) AS total FROM maintenance WHERE ends_at_ms > ?",
 };
@@ -59,11 +59,11 @@ pub(in crate::sql) const RELEASE_MESSAGES: Statement = Statement {
     name: "release_messages",
     text: "UPDATE incident SET act_at_ms = ? WHERE namespace_id = ? AND act_at_ms = ?",
 };
-pub(in crate::sql) const FIND_OLD: Statement = Statement {
+pub(in crate::sql) const FIND_OLD_WINDOWS: Statement = Statement {
     name: "find_old_maintenance",
     text: "SELECT id FROM maintenance WHERE ends_at_ms < ? ORDER BY ends_at_ms LIMIT ?",
 };
-pub(super) const DELETE_OLD: Statement =
+pub(super) const DELETE_OLD_WINDOWS: Statement =
     Statement { name: "delete_maintenance", text: "DELETE FROM maintenance WHERE id {in_list}" };
 
 impl SqlStore {
@@ -73,8 +73,8 @@ impl SqlStore {
         after: Timestamp,
     ) -> Result<Vec<MaintenanceRecord>> {
         let query = match namespace {
-            Some(namespace) => Query::new(&LIST_OF).int(namespace.get()),
-            None => Query::new(&LIST_ALL),
+            Some(namespace) => Query::new(&LIST_WINDOWS_OF_NAMESPACE).int(namespace.get()),
+            None => Query::new(&LIST_WINDOWS),
         };
         let mut windows = self.rows(query.at(after)).await?.iter().map(record).collect::<Result<Vec<_>>>()?;
         windows.sort_by_key(|record| (record.window.ends_at, record.window.id));
@@ -86,18 +86,18 @@ impl Tx<'_> {
     pub(super) async fn insert_maintenance(&mut self, record: &MaintenanceRecord) -> Result<bool> {
         let window = &record.window;
         self.raise_alert_version(window.namespace).await?;
-        let open = Query::new(&LIST_OF).int(window.namespace.get()).at(record.created_at);
-        let open = read_ids(&self.rows(open).await?, "maintenance", "id")?;
-        if open.contains(&window.id.get()) {
+        let query = Query::new(&LIST_WINDOWS_OF_NAMESPACE).int(window.namespace.get()).at(record.created_at);
+        let open_ids = read_ids(&self.rows(query).await?, "maintenance", "id")?;
+        if open_ids.contains(&window.id.get()) {
             // An earlier try stored it, but its answer was lost.
             return Ok(true);
         }
-        if open.len() >= usize::try_from(MAINTENANCE_COUNT_MAX).unwrap_or(0) {
+        if open_ids.len() >= usize::try_from(MAINTENANCE_COUNT_MAX).unwrap_or(0) {
             return Ok(false);
         }
-        let total = self.row(Query::new(&COUNT_OPEN).at(record.created_at)).await?;
-        let total = total.map_or(Ok(0), |row| Reader::new(&row, "maintenance").int("total"))?;
-        if total >= i64::from(MAINTENANCE_TOTAL_MAX) {
+        let total_row = self.row(Query::new(&COUNT_OPEN_WINDOWS).at(record.created_at)).await?;
+        let window_count = total_row.map_or(Ok(0), |row| Reader::new(&row, "maintenance").int("total"))?;
+        if window_count >= i64::from(MAINTENANCE_TOTAL_MAX) {
             return Ok(false);
         }
         let insert = Query::new(&INSERT_WINDOW)
@@ -121,9 +121,9 @@ impl Tx<'_> {
         now: Timestamp,
     ) -> Result<bool> {
         self.raise_alert_version(namespace).await?;
-        let found = self.row(Query::new(&FIND_WINDOW).int(id.get()).int(namespace.get())).await?;
-        let Some(found) = found else { return Ok(false) };
-        let ends_at = Reader::new(&found, "maintenance").at("ends_at_ms")?;
+        let window_row = self.row(Query::new(&FIND_WINDOW).int(id.get()).int(namespace.get())).await?;
+        let Some(window_row) = window_row else { return Ok(false) };
+        let ends_at = Reader::new(&window_row, "maintenance").at("ends_at_ms")?;
         let end = Query::new(&END_WINDOW).at(now).at(now).at(now).int(id.get()).int(namespace.get()).at(now);
         if self.execute(end).await? > 0 {
             self.execute(Query::new(&RELEASE_MESSAGES).at(now).int(namespace.get()).at(ends_at)).await?;

@@ -184,13 +184,13 @@ impl Alerts for SqlStore {
         let spec = json("add_silence", &silence.spec)?;
         transact!(self, "add_silence", |tx| {
             tx.raise_alert_version(silence.namespace).await?;
-            let open = Query::new(&LIST_SILENCES).int(silence.namespace.get()).at(silence.created_at);
-            let open = read_ids(&tx.rows(open.int(SILENCE_COUNT_MAX.into())).await?, "silence", "id")?;
-            if open.contains(&silence.id.get()) {
+            let query = Query::new(&LIST_SILENCES).int(silence.namespace.get()).at(silence.created_at);
+            let open_ids = read_ids(&tx.rows(query.int(SILENCE_COUNT_MAX.into())).await?, "silence", "id")?;
+            if open_ids.contains(&silence.id.get()) {
                 // An earlier try stored it, but its answer was lost.
                 return Ok(true);
             }
-            if open.len() >= usize::try_from(SILENCE_COUNT_MAX).unwrap_or(0) {
+            if open_ids.len() >= usize::try_from(SILENCE_COUNT_MAX).unwrap_or(0) {
                 return Ok(false);
             }
             let insert = Query::new(&INSERT_SILENCE).int(silence.id.get()).int(silence.namespace.get()).text(&spec);
@@ -232,7 +232,7 @@ impl Alerts for SqlStore {
         after_name: &str,
         limit: u32,
     ) -> Result<Vec<WatchedJob>> {
-        self.read_watched(namespace, app, (after_name, limit)).await
+        self.read_watched_jobs(namespace, app, (after_name, limit)).await
     }
 
     async fn watched_jobs_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>> {
@@ -240,11 +240,11 @@ impl Alerts for SqlStore {
     }
 
     async fn acknowledge_dead_letters(&self, namespace: NamespaceId, runs: &[RunId]) -> Result<u64> {
-        self.acknowledge_dead(namespace, runs).await
+        self.acknowledge_dead_runs(namespace, runs).await
     }
 
     async fn dead_letter_count(&self, namespace: NamespaceId, limit: u32) -> Result<u64> {
-        self.count_dead(namespace, limit).await
+        self.count_dead_letters(namespace, limit).await
     }
 
     async fn newest_successes_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>> {

@@ -1,4 +1,4 @@
-//! The rows of rules.
+//! Reads and saves alert rules.
 
 use rondel_core::alert::{ConditionKind, RuleSpec, judge};
 use rondel_core::{AlertRuleId, NamespaceId, Timestamp};
@@ -50,31 +50,31 @@ impl SqlStore {
 impl Tx<'_> {
     /// Saves a rule. The caller must not hold any lock yet, because this locks channels first and then the namespace's alerts.
     pub(super) async fn save_alert_rule(&mut self, change: RuleChange<'_>) -> Result<RuleSaved> {
-        let missing = self.lock_channels(change.namespace, &change.spec.channel_names().collect()).await?;
+        let missing_channels = self.lock_channels(change.namespace, &change.spec.channel_names().collect()).await?;
         self.raise_alert_version(change.namespace).await?;
         let rules = self.alert_rules(change.namespace).await?;
-        let before = rules.iter().find(|rule| rule.spec.name == change.spec.name);
-        let version = before.map_or(0, |rule| rule.version);
+        let rule_before = rules.iter().find(|rule| rule.spec.name == change.spec.name);
+        let version = rule_before.map_or(0, |rule| rule.version);
         if change.expected_version.is_some_and(|expected| expected != version) {
             return Ok(RuleSaved::Conflict(version));
         }
-        if let Some(channel) = missing.into_iter().next() {
+        if let Some(channel) = missing_channels.into_iter().next() {
             return Ok(RuleSaved::NoChannel(channel));
         }
         let (spec, author) = (json("save_alert_rule", change.spec)?, clean_name(change.author));
-        let (check_at, progress) = next_evaluation(before, &change);
+        let (check_at, progress) = next_evaluation(rule_before, &change);
         let record = RuleRecord {
-            id: before.map_or(change.id, |rule| rule.id),
+            id: rule_before.map_or(change.id, |rule| rule.id),
             namespace: change.namespace,
             version: version + 1,
             spec: change.spec.clone(),
             author: author.to_string(),
-            created_at: before.map_or(change.now, |rule| rule.created_at),
+            created_at: rule_before.map_or(change.now, |rule| rule.created_at),
             updated_at: change.now,
             check_at,
             progress,
         };
-        if before.is_none() {
+        if rule_before.is_none() {
             if rules.len() >= usize::try_from(RULE_COUNT_MAX).unwrap_or(usize::MAX) {
                 return Ok(RuleSaved::Full);
             }
@@ -88,7 +88,7 @@ impl Tx<'_> {
             let update = update.opt_at(record.check_at).opt_text(progress.as_deref());
             self.execute_all(update.int(record.id.get()).int(version), 1).await?;
         }
-        if before.is_some_and(|rule| !judge::watches_same(&rule.spec, change.spec)) {
+        if rule_before.is_some_and(|rule| !judge::watches_same(&rule.spec, change.spec)) {
             self.execute(Query::new(&WAKE_INCIDENTS).at(change.now).int(record.id.get())).await?;
         }
         self.set_watches(change.namespace).await?;
@@ -131,7 +131,8 @@ impl Tx<'_> {
         self.rows(query).await?.iter().map(rule).collect()
     }
 
-    /// Sets whether verdicts leave events from now on. They do if an enabled rule of the namespace is about events.
+    /// Sets whether verdicts leave alert events from now on. They do if an enabled rule of the namespace is about
+    /// events.
     async fn set_watches(&mut self, namespace: NamespaceId) -> Result<()> {
         let rules = self.alert_rules(namespace).await?;
         let watches = rules.iter().any(|rule| rule.spec.enabled && rule.spec.condition.kind() == ConditionKind::Events);

@@ -8,7 +8,7 @@ use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 use crate::catalog::{JobChange, JobDeleted, JobDeletion, JobRecord, JobSaved};
 use crate::parents;
 use crate::settle::{shard_of, skipped_row};
-use crate::sql::calendars::pins;
+use crate::sql::calendars::bind_pin;
 use crate::sql::catalog::versions::NewVersion;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx, is_duplicate, rows, transact};
@@ -27,44 +27,44 @@ const RETIRE_JOB: Statement = Statement {
     name: "retire_job",
     text: "UPDATE job SET retired = id, updated_at_ms = ?, calendar_id = NULL, calendar_version = NULL WHERE id = ? AND version = ? AND retired = 0",
 };
-const DELETE_DUE: Statement = Statement { name: "delete_due", text: "DELETE FROM job_due WHERE job_id = ?" };
+const DELETE_DUE_ROW: Statement = Statement { name: "delete_due", text: "DELETE FROM job_due WHERE job_id = ?" };
 const LOCK_DUE_ROW: Statement = Statement {
     name: "lock_standing",
     text: "SELECT job_id, home, follows_run_id FROM job_due WHERE job_id = ? {for_update}",
 };
 const READ_STATUS: Statement = Statement { name: "read_status", text: "SELECT id, status FROM run WHERE id = ?" };
-const UPDATE_DUE: Statement = Statement {
+const UPDATE_DUE_ROW: Statement = Statement {
     name: "update_due",
     text: "UPDATE job_due SET next_fire_at_ms = ?, is_over = ?, delay_ms = ?, follows_run_id = ?, version = ?, \
            held_from_ms = NULL WHERE job_id = ?",
 };
 /// Rows that are marked or have a later attempt are left out, because they may have been sent. A row that jitter delays counts as future
 /// until its due instant.
-pub(in crate::sql) const LOCK_FUTURE: Statement = Statement {
+pub(in crate::sql) const LOCK_FUTURE_RUNS: Statement = Statement {
     name: "lock_future",
     text: "SELECT id, fire_at_ms, due_at_ms, status FROM run WHERE job_id = ? AND fire_at_ms > ? \
            AND (fire_at_ms > ? OR due_at_ms > ?) AND cause = 0 AND shard_index IN (0, -1) AND parent_id IS NULL \
            AND attempt = 1 AND marked_at_ms IS NULL AND (status IN ('pending', 'waiting') \
            OR (status = 'skipped' AND reason IN ('changed', 'paused'))) ORDER BY id {for_update}",
 };
-const SETTLE_FUTURE: Statement = Statement {
+const SETTLE_FUTURE_RUNS: Statement = Statement {
     name: "settle_future",
     text: "UPDATE run SET status = 'skipped', reason = ?, finished_at_ms = ? WHERE id {in_list} \
            AND {check}status IN ('pending', 'waiting'){end}",
 };
-const KEEP_FUTURE: Statement = Statement {
+const KEEP_FUTURE_RUNS: Statement = Statement {
     name: "keep_future",
     text: "UPDATE {join:iiiiii}run SET due_at_ms = v.column2, job_version = v.column3, app_id = v.column4, \
            shard_index = v.column5, shard_total = v.column6 {from:iiiiii} WHERE {of_rows:run.id} \
            AND {check}run.status IN ('pending', 'waiting'){end}",
 };
-const REOPEN_FUTURE: Statement = Statement {
+const REOPEN_FUTURE_RUNS: Statement = Statement {
     name: "reopen_future",
     text: "UPDATE {join:iiiiii}run SET due_at_ms = v.column2, job_version = v.column3, app_id = v.column4, \
            shard_index = v.column5, shard_total = v.column6, status = 'pending', reason = NULL, finished_at_ms = NULL, \
            cancel_by = NULL, cancel_reason = NULL {from:iiiiii} WHERE {of_rows:run.id} AND {check}run.status = 'skipped'{end}",
 };
-const HAND_TO_HOME: Statement = Statement {
+const HAND_RUNS_TO_HOME: Statement = Statement {
     name: "hand_to_home",
     text: "UPDATE run SET node_id = ?, node_epoch = ? WHERE id {in_list} AND {check}status = 'pending'{end}",
 };
@@ -72,8 +72,8 @@ const HAND_TO_HOME: Statement = Statement {
 #[async_trait]
 impl ChangeJobs for SqlStore {
     async fn change_job(&self, change: JobChange<'_>) -> Result<JobSaved> {
-        let saved = transact!(self, "change_job", |tx| tx.change_job(&change).await);
-        match saved {
+        let result = transact!(self, "change_job", |tx| tx.change_job(&change).await);
+        match result {
             // Another caller took the name between the check and the update.
             Err(error) if is_duplicate(&error) && names_a_job(&error) => Ok(JobSaved::NameTaken),
             other => other,
@@ -111,7 +111,7 @@ impl ChangeJobs for SqlStore {
                 tx.drop_queued(id, Reason::Deleted, drops, now).await?;
             }
             tx.execute_all(Query::new(&RETIRE_JOB).at(now).int(id.get()).int(record.version), 1).await?;
-            tx.execute_all(Query::new(&DELETE_DUE).int(id.get()), 1).await?;
+            tx.execute_all(Query::new(&DELETE_DUE_ROW).int(id.get()), 1).await?;
             tx.delete_items(id).await?;
             Ok(JobDeleted::Done)
         })
@@ -183,7 +183,7 @@ impl Tx<'_> {
             }
         }
         let mut new_edges = None;
-        if !parents::are_same(change.spec, &record.spec) {
+        if !parents::have_same_parents(change.spec, &record.spec) {
             match self.check_parents(change.id, record.namespace, change.spec).await? {
                 Ok(edges) => new_edges = Some(edges),
                 Err(errors) => return Ok(JobSaved::BadParents(errors)),
@@ -192,12 +192,12 @@ impl Tx<'_> {
         if !self.lock_pinned_calendar(change.calendar).await? {
             return Ok(JobSaved::NoCalendar);
         }
-        let both = std::iter::once((change.spec, Some(&record.spec)));
-        if let Some(channel) = self.lock_expect_channels(record.namespace, both).await? {
+        let new_and_old_spec = std::iter::once((change.spec, Some(&record.spec)));
+        if let Some(channel) = self.lock_expect_channels(record.namespace, new_and_old_spec).await? {
             return Ok(JobSaved::NoChannel(channel));
         }
-        let both = std::iter::once((change.spec, Some(&record.spec)));
-        if let Some(script) = self.lock_scripts(record.namespace, both).await? {
+        let new_and_old_spec = std::iter::once((change.spec, Some(&record.spec)));
+        if let Some(script) = self.lock_scripts(record.namespace, new_and_old_spec).await? {
             return Ok(JobSaved::NoScript(script));
         }
         let version = record.version + 1;
@@ -215,12 +215,12 @@ impl Tx<'_> {
         let plan = self.plan(&record, due, (Some(change.job), Some(change.before)), instants).await?;
         self.skip_rows(&plan.skipped_rows, plan.reason, change.now).await?;
         self.write_skipped_row(&record, Some(change.before), &plan, change.skipped_row_id, change.now).await?;
-        self.move_rows(&KEEP_FUTURE, &plan.kept_rows, change, version).await?;
-        self.move_rows(&REOPEN_FUTURE, &plan.reopened_rows, change, version).await?;
-        let reopened: Vec<RunId> = plan.reopened_rows.iter().map(|row| row.id).collect();
-        self.hand_to_home(&reopened, due.home).await?;
+        self.move_rows(&KEEP_FUTURE_RUNS, &plan.kept_rows, change, version).await?;
+        self.move_rows(&REOPEN_FUTURE_RUNS, &plan.reopened_rows, change, version).await?;
+        let reopened_ids: Vec<RunId> = plan.reopened_rows.iter().map(|row| row.id).collect();
+        self.hand_to_home(&reopened_ids, due.home).await?;
         let delay = change.job.timetable.delay().filter(|_| change.job.enabled);
-        let update = Query::new(&UPDATE_DUE)
+        let update = Query::new(&UPDATE_DUE_ROW)
             .opt_at(plan.next_fire_at)
             .int(plan.next_fire_at.is_none().into())
             .opt_int(delay.map(millis))
@@ -232,17 +232,17 @@ impl Tx<'_> {
             self.drop_queued(change.id, Reason::Paused, drops, change.now).await?;
         }
 
-        let mut reopened = self.runs_of(&reopened).await?;
-        reopened.sort_by_key(|run| (run.due_at, run.id));
+        let mut reopened_runs = self.runs_of(&reopened_ids).await?;
+        reopened_runs.sort_by_key(|run| (run.due_at, run.id));
         match self.job_by_id(change.id).await? {
-            Some(saved) => Ok(JobSaved::Saved(Box::new(saved), reopened)),
+            Some(saved_job) => Ok(JobSaved::Saved(Box::new(saved_job), reopened_runs)),
             None => Ok(JobSaved::NotFound),
         }
     }
 
     async fn write_definition(&mut self, change: &JobChange<'_>, version: i64) -> Result<()> {
         let update = Query::new(&UPDATE_JOB).text(&change.spec.name).int(change.app.get()).int(version).at(change.now);
-        let update = pins(update, change.calendar).int(change.id.get()).int(version - 1);
+        let update = bind_pin(update, change.calendar).int(change.id.get()).int(version - 1);
         self.execute_all(update, 1).await?;
         self.insert_version(NewVersion {
             job: change.id,
@@ -265,11 +265,11 @@ impl Tx<'_> {
         Instants { now, checked_at, reached }: Instants,
     ) -> Result<EditPlan> {
         let from = now - look_back_period(before, after);
-        let query = Query::new(&LOCK_FUTURE).int(record.id.get()).at(from).at(now).at(now);
-        let mut future = Vec::new();
+        let query = Query::new(&LOCK_FUTURE_RUNS).int(record.id.get()).at(from).at(now).at(now);
+        let mut future_rows = Vec::new();
         for row in self.rows(query).await? {
             let mut columns = Reader::new(&row, "run");
-            future.push(FutureRow {
+            future_rows.push(FutureRow {
                 id: RunId::new(columns.int("id")?),
                 fire_at: columns.at("fire_at_ms")?,
                 due_at: columns.at("due_at_ms")?,
@@ -282,8 +282,8 @@ impl Tx<'_> {
             now,
             checked_at,
             // The clock decides only which rows may have been sent, so it is read only if there are rows.
-            read_at: if future.is_empty() { now } else { self.now().await?.max(reached) },
-            rows: &future,
+            read_at: if future_rows.is_empty() { now } else { self.now().await?.max(reached) },
+            rows: &future_rows,
             before,
             next_fire_at: record.next_fire_at,
             awaited_run: due.awaited_run,
@@ -307,7 +307,7 @@ impl Tx<'_> {
     async fn skip_rows(&mut self, runs: &[RunId], reason: Reason, now: Timestamp) -> Result<()> {
         for chunk in runs.chunks(CHUNK_MAX) {
             let ids = || chunk.iter().map(|run| run.get());
-            let query = Query::new(&SETTLE_FUTURE).text(reason.as_str()).at(now).list(ids());
+            let query = Query::new(&SETTLE_FUTURE_RUNS).text(reason.as_str()).at(now).list(ids());
             self.execute_all(query, chunk.len()).await?;
             self.execute(Query::new(&rows::DELETE_CANCELS).list(ids())).await?;
         }
@@ -325,8 +325,8 @@ impl Tx<'_> {
         let (shard_index, shard_total) = shard_of(change.job);
         for chunk in rows.chunks(CHUNK_MAX) {
             let query = Query::new(statement).rows(chunk, |query, row| {
-                let moved = query.int(row.id.get()).at(row.due_at).int(version).int(change.app.get());
-                moved.int(shard_index.into()).opt_int(shard_total.map(i64::from))
+                let query = query.int(row.id.get()).at(row.due_at).int(version).int(change.app.get());
+                query.int(shard_index.into()).opt_int(shard_total.map(i64::from))
             });
             self.execute_all(query, chunk.len()).await?;
         }
@@ -340,8 +340,8 @@ impl Tx<'_> {
         }
         let Some(lease) = self.lease_for_home(home).await? else { return Ok(()) };
         for chunk in runs.chunks(CHUNK_MAX) {
-            let hand = Query::new(&HAND_TO_HOME).int(lease.node.get()).int(lease.epoch);
-            let query = hand.list(chunk.iter().map(|run| run.get()));
+            let lease_query = Query::new(&HAND_RUNS_TO_HOME).int(lease.node.get()).int(lease.epoch);
+            let query = lease_query.list(chunk.iter().map(|run| run.get()));
             self.execute_all(query, chunk.len()).await?;
         }
         Ok(())

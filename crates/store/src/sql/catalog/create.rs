@@ -10,7 +10,7 @@ use rondel_core::{CalendarId, JobId, NamespaceId};
 use crate::catalog::{Declared, JobCreated, JobRecord, NewJob, PinnedCalendar};
 use crate::parents::check_all;
 use crate::settle::clean_name;
-use crate::sql::calendars::pins;
+use crate::sql::calendars::bind_pin;
 use crate::sql::catalog::parents::INSERT_PARENTS;
 use crate::sql::catalog::versions::{NewVersion, json};
 use crate::sql::query::{CHUNK_MAX, Query, Statement};
@@ -23,7 +23,7 @@ const INSERT_JOB: Statement = Statement {
            updated_at_ms, declared, declared_at_ms, calendar_id, calendar_version) \
            VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?) {or_ignore}",
 };
-const INSERT_DUE: Statement = Statement {
+const INSERT_DUE_ROW: Statement = Statement {
     name: "insert_due",
     text: "INSERT INTO job_due (job_id, next_fire_at_ms, is_over, delay_ms, version, home, term) \
            VALUES (?, ?, ?, ?, 1, 0, 0)",
@@ -38,7 +38,7 @@ const INSERT_VERSIONS: Statement = Statement {
     text: "INSERT INTO job_version (job_id, version, app_id, spec, author, created_at_ms, calendar_id, \
            calendar_version) {values:iiittiii}",
 };
-const INSERT_DUES: Statement = Statement {
+const INSERT_DUE_ROWS: Statement = Statement {
     name: "insert_dues",
     text: "INSERT INTO job_due (job_id, next_fire_at_ms, is_over, delay_ms, version, home, term) {values:iiiiiii}",
 };
@@ -46,9 +46,9 @@ const INSERT_DUES: Statement = Statement {
 /// Maximum number of jobs that one transaction creates. Longer lists are split into parts whose sizes are powers of two, so that few
 /// different texts are prepared. An INSERT cannot be filled up to a power of two by repeating a row, because the repeated row would violate
 /// a key.
-const CHUNK: usize = CHUNK_MAX;
+const JOB_CHUNK_MAX: usize = CHUNK_MAX;
 
-const _: () = assert!(CHUNK.is_power_of_two());
+const _: () = assert!(JOB_CHUNK_MAX.is_power_of_two());
 
 #[async_trait]
 impl CreateJobs for SqlStore {
@@ -58,10 +58,11 @@ impl CreateJobs for SqlStore {
 
     async fn create_jobs(&self, jobs: &[NewJob]) -> Result<Vec<JobCreated>> {
         let mut outcomes = Vec::with_capacity(jobs.len());
-        let mut rest = jobs;
-        while !rest.is_empty() {
-            let count = if rest.len() >= CHUNK { CHUNK } else { 1 << rest.len().ilog2() };
-            let (chunk, tail) = rest.split_at(count);
+        let mut remaining_jobs = jobs;
+        while !remaining_jobs.is_empty() {
+            let count =
+                if remaining_jobs.len() >= JOB_CHUNK_MAX { JOB_CHUNK_MAX } else { 1 << remaining_jobs.len().ilog2() };
+            let (chunk, tail) = remaining_jobs.split_at(count);
             if self.create_chunk(chunk).await? {
                 outcomes.extend(chunk.iter().map(saved));
             } else {
@@ -70,7 +71,7 @@ impl CreateJobs for SqlStore {
                     outcomes.push(self.create_job(job.clone()).await?);
                 }
             }
-            rest = tail;
+            remaining_jobs = tail;
         }
         Ok(outcomes)
     }
@@ -94,7 +95,7 @@ impl Tx<'_> {
         if let Some(script) = self.lock_scripts(job.namespace, std::iter::once((&job.spec, None))).await? {
             return Ok(JobCreated::NoScript(script));
         }
-        let declared = job.declared.as_ref().map(json).transpose()?;
+        let declared_json = job.declared.as_ref().map(json).transpose()?;
         let insert = Query::new(&INSERT_JOB)
             .int(job.id.get())
             .int(job.namespace.get())
@@ -103,9 +104,9 @@ impl Tx<'_> {
             .at(job.anchor)
             .at(job.now)
             .at(job.now)
-            .opt_text(declared.as_deref())
-            .opt_at(declared.is_some().then_some(job.now));
-        if self.execute(pins(insert, job.calendar)).await? == 0 {
+            .opt_text(declared_json.as_deref())
+            .opt_at(declared_json.is_some().then_some(job.now));
+        if self.execute(bind_pin(insert, job.calendar)).await? == 0 {
             return Ok(JobCreated::NameTaken);
         }
         self.insert_version(NewVersion {
@@ -118,7 +119,7 @@ impl Tx<'_> {
             now: job.now,
         })
         .await?;
-        let due = Query::new(&INSERT_DUE)
+        let due = Query::new(&INSERT_DUE_ROW)
             .int(job.id.get())
             .opt_at(job.next_fire_at)
             .int(job.next_fire_at.is_none().into())
@@ -161,12 +162,12 @@ impl Tx<'_> {
         for namespace in namespaces {
             let jobs: Vec<&NewJob> = jobs.iter().filter(|job| job.namespace == namespace).collect();
             match self.edges_of(namespace, &jobs).await? {
-                Some(found) => edges.extend(found),
+                Some(new_edges) => edges.extend(new_edges),
                 None => return Ok(false),
             }
         }
         self.insert_jobs(jobs).await?;
-        for edges in edges.chunks(CHUNK) {
+        for edges in edges.chunks(JOB_CHUNK_MAX) {
             let insert = Query::new(&INSERT_PARENTS)
                 .rows(edges, |query, edge| query.int(edge.child.get()).int(edge.parent.get()).text(edge.on.as_str()));
             self.execute(insert).await?;
@@ -188,8 +189,8 @@ impl Tx<'_> {
         let parents = jobs.iter().flat_map(|job| job.spec.parents());
         names.extend(parents.map(|parent| parent.name).collect::<BTreeSet<_>>());
         let ids = self.ids_of(namespace, &names).await?;
-        let all = self.edges(namespace).await?;
-        Ok(check_all(jobs.iter().map(|job| (job.id, &job.spec)), ids, all))
+        let edges = self.edges(namespace).await?;
+        Ok(check_all(jobs.iter().map(|job| (job.id, &job.spec)), ids, edges))
     }
 
     async fn insert_jobs(&mut self, jobs: &[NewJob]) -> Result<()> {
@@ -199,28 +200,28 @@ impl Tx<'_> {
         }
         type Document<'d> = (&'d NewJob, String, Option<String>);
         let size = self.size;
-        let add = |query: Query, (job, _, declared): &Document<'_>| {
+        let add = |query: Query, (job, _, declared_json): &Document<'_>| {
             let row = query.int(job.id.get()).int(job.namespace.get()).text(&job.spec.name).int(job.app.get()).int(1);
             let row = row.at(job.anchor).at(job.now).at(job.now);
-            let row = row.opt_text(declared.as_deref()).opt_at(declared.is_some().then_some(job.now));
-            pins(row, job.calendar)
+            let row = row.opt_text(declared_json.as_deref()).opt_at(declared_json.is_some().then_some(job.now));
+            bind_pin(row, job.calendar)
         };
         for (insert, chunk) in size.queries(&INSERT_JOBS, &documents, add) {
             self.execute_all(insert, chunk.len()).await?;
         }
         let add = |query: Query, (job, spec, _): &Document<'_>| {
             let row = query.int(job.id.get()).int(1).int(job.app.get()).text(spec).text(&clean_name(&job.author));
-            pins(row.at(job.now), job.calendar)
+            bind_pin(row.at(job.now), job.calendar)
         };
         for (insert, chunk) in size.queries(&INSERT_VERSIONS, &documents, add) {
             self.execute_all(insert, chunk.len()).await?;
         }
         let pumps: Vec<JobId> = jobs.iter().filter(|job| job.spec.pump.is_some()).map(|job| job.id).collect();
         self.note_pumps(&pumps).await?;
-        let insert = Query::new(&INSERT_DUES).rows(jobs, |query, job| {
-            let (next, delay) = (job.next_fire_at, job.delay.map(millis));
-            let due = query.int(job.id.get()).opt_at(next).int(next.is_none().into());
-            due.opt_int(delay).int(1).int(0).int(0)
+        let insert = Query::new(&INSERT_DUE_ROWS).rows(jobs, |query, job| {
+            let (next_fire_at, delay_ms) = (job.next_fire_at, job.delay.map(millis));
+            let due = query.int(job.id.get()).opt_at(next_fire_at).int(next_fire_at.is_none().into());
+            due.opt_int(delay_ms).int(1).int(0).int(0)
         });
         self.execute_all(insert, jobs.len()).await?;
         for job in jobs {
@@ -237,13 +238,13 @@ impl SqlStore {
         match transact!(self, "create_jobs", |tx| tx.create_chunk(jobs).await) {
             // Another caller took a name between the check and the insert.
             Err(error) if is_duplicate(&error) => Ok(false),
-            done => done,
+            result => result,
         }
     }
 }
 
 fn saved(job: &NewJob) -> JobCreated {
-    let declared = |spec| Declared { spec, declared_at: job.now, undeclared_at: None };
+    let to_declared = |spec| Declared { spec, declared_at: job.now, undeclared_at: None };
     JobCreated::Saved(Box::new(JobRecord {
         id: job.id,
         namespace: job.namespace,
@@ -253,7 +254,7 @@ fn saved(job: &NewJob) -> JobCreated {
         anchor: job.anchor,
         next_fire_at: job.next_fire_at,
         calendar: job.calendar,
-        declared: job.declared.clone().map(declared),
+        declared: job.declared.clone().map(to_declared),
         created_at: job.now,
         updated_at: job.now,
     }))

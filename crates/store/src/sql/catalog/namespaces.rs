@@ -1,4 +1,4 @@
-//! Namespaces and apps.
+//! The trait `Namespaces` in SQL.
 
 use async_trait::async_trait;
 use rondel_core::{AppId, NamespaceId, Timestamp};
@@ -35,7 +35,7 @@ const FIND_CALENDAR_OF: Statement =
     Statement { name: "find_calendar_of", text: "SELECT id FROM calendar WHERE namespace_id = ? LIMIT 1" };
 const FIND_SCRIPT_OF: Statement =
     Statement { name: "find_script_of", text: "SELECT id FROM script WHERE namespace_id = ? LIMIT 1" };
-const DELETE_APPS_OF: Statement = Statement { name: "delete_apps_of", text: "DELETE FROM app WHERE namespace_id = ?" };
+const DELETE_APPS: Statement = Statement { name: "delete_apps_of", text: "DELETE FROM app WHERE namespace_id = ?" };
 const DELETE_WEBHOOKS_OF: Statement =
     Statement { name: "delete_webhooks_of", text: "DELETE FROM failure_webhook WHERE namespace_id = ?" };
 const DELETE_OUTBOX_OF: Statement =
@@ -66,7 +66,7 @@ const DELETE_DEAD_LETTERS_OF: Statement =
     Statement { name: "delete_dead_letters_of", text: "DELETE FROM dead_letter WHERE namespace_id = ?" };
 const DELETE_XXL_EXECUTORS_OF: Statement =
     Statement { name: "delete_xxl_executors_of", text: "DELETE FROM xxl_executor WHERE namespace_id = ?" };
-const DELETE_GRANTS_AT: Statement =
+const DELETE_GRANTS_IN_NAMESPACE: Statement =
     Statement { name: "delete_grants_at", text: "DELETE FROM role_grant WHERE namespace_id = ?" };
 const DELETE_NAMESPACE: Statement = Statement { name: "delete_namespace", text: "DELETE FROM namespace WHERE id = ?" };
 
@@ -96,7 +96,7 @@ impl Namespaces for SqlStore {
                 }
             }
             let statements = [
-                &DELETE_APPS_OF,
+                &DELETE_APPS,
                 &DELETE_WEBHOOKS_OF,
                 &DELETE_OUTBOX_OF,
                 &DELETE_MESSAGES_IN,
@@ -111,7 +111,7 @@ impl Namespaces for SqlStore {
                 &DELETE_SPACE_OF,
                 &DELETE_DEAD_LETTERS_OF,
                 &DELETE_XXL_EXECUTORS_OF,
-                &DELETE_GRANTS_AT,
+                &DELETE_GRANTS_IN_NAMESPACE,
                 &DELETE_NAMESPACE,
             ];
             for statement in statements {

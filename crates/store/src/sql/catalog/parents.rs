@@ -45,7 +45,6 @@ impl Tx<'_> {
         self.row(Query::new(&LOCK_NAMESPACE).int(namespace.get())).await.map(drop)
     }
 
-    /// The jobs of a namespace with these names.
     pub(super) async fn ids_of(&mut self, namespace: NamespaceId, words: &[&str]) -> Result<HashMap<String, JobId>> {
         let mut ids = HashMap::new();
         for chunk in words.chunks(CHUNK_MAX) {
@@ -76,19 +75,19 @@ impl Tx<'_> {
         let words: Vec<&str> = parents.iter().map(|parent| parent.name).collect();
         let ids = self.ids_of(namespace, &words).await?;
         let edges = self.edges(namespace).await?;
-        let refused = match check(job, spec, &ids, edges) {
+        let error = match check(job, spec, &ids, edges) {
             Ok(edges) => return Ok(Ok(edges)),
-            Err(refused) => refused,
+            Err(error) => error,
         };
         let mut names = HashMap::new();
-        if !refused.path().is_empty() {
-            let query = Query::new(&READ_JOB_NAMES).list(refused.path().iter().map(|id| id.get()));
+        if !error.path().is_empty() {
+            let query = Query::new(&READ_JOB_NAMES).list(error.path().iter().map(|id| id.get()));
             for row in self.rows(query).await? {
                 let mut columns = Reader::new(&row, "job");
                 names.insert(JobId::new(columns.int("id")?), columns.text("name")?);
             }
         }
-        Ok(Err(refused.errors(job, spec, &names)))
+        Ok(Err(error.errors(job, spec, &names)))
     }
 
     pub(super) async fn write_parents(&mut self, job: JobId, edges: &[Edge]) -> Result<()> {
@@ -106,7 +105,7 @@ impl Tx<'_> {
         self.execute(Query::new(&DELETE_CHILDREN).int(job.get())).await.map(drop)
     }
 
-    /// The jobs that follow from a job directly, by name.
+    /// Sorted names of the jobs that follow directly from a job.
     pub(super) async fn child_names(&mut self, job: JobId) -> Result<Vec<String>> {
         names(&self.rows(Query::new(&READ_CHILD_NAMES).int(job.get())).await?)
     }

@@ -6,7 +6,7 @@ use rondel_core::{AppId, JobId, NamespaceId, Timestamp};
 use sqlx::any::AnyRow;
 
 use crate::catalog::{Definition, DeletedJob, JobQuery, JobRecord, VersionRecord};
-use crate::sql::calendars::{pinned, pinned_rule};
+use crate::sql::calendars::{read_pin, read_pinned_rule};
 use crate::sql::catalog::parents::{READ_CHILD_NAMES, READ_GRAPH, edge, names};
 use crate::sql::catalog::versions::declared;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
@@ -94,7 +94,7 @@ impl Catalog for SqlStore {
         let apps: Option<Vec<AppId>> = match (&query.within, query.app) {
             (None, app) => app.map(|app| vec![app]),
             (Some(within), None) => Some(within.clone()),
-            (Some(within), Some(app)) => Some(within.iter().copied().filter(|one| *one == app).collect()),
+            (Some(within), Some(app)) => Some(within.iter().copied().filter(|app_id| *app_id == app).collect()),
         };
         let statement = if apps.is_some() { &LIST_JOBS_OF_APPS } else { &LIST_JOBS };
         let mut page = Query::new(statement)
@@ -185,7 +185,6 @@ impl Catalog for SqlStore {
 }
 
 impl Tx<'_> {
-    /// A job that is not deleted.
     pub(in crate::sql) async fn job_by_id(&mut self, id: JobId) -> Result<Option<JobRecord>> {
         self.row(Query::new(&READ_JOB_BY_ID).int(id.get())).await?.as_ref().map(job).transpose()
     }
@@ -203,7 +202,7 @@ fn job(row: &AnyRow) -> Result<JobRecord> {
         next_fire_at: columns.opt_at("next_fire_at_ms")?,
         created_at: columns.at("created_at_ms")?,
         updated_at: columns.at("updated_at_ms")?,
-        calendar: pinned(&mut columns)?,
+        calendar: read_pin(&mut columns)?,
         declared: declared(&mut columns)?,
     })
 }
@@ -227,7 +226,7 @@ fn definition(row: &AnyRow) -> Result<Definition> {
         app: AppId::new(columns.int("app_id")?),
         spec: columns.json("spec")?,
         anchor: columns.at("anchor_at_ms")?,
-        calendar: pinned_rule(&mut columns)?,
+        calendar: read_pinned_rule(&mut columns)?,
     })
 }
 
@@ -236,7 +235,7 @@ fn version(row: &AnyRow) -> Result<VersionRecord> {
     Ok(VersionRecord {
         version: columns.int("version")?,
         spec: columns.json("spec")?,
-        calendar: pinned_rule(&mut columns)?,
+        calendar: read_pinned_rule(&mut columns)?,
         author: columns.text("author")?,
         created_at: columns.at("created_at_ms")?,
     })

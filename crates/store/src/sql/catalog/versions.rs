@@ -5,7 +5,7 @@ use rondel_core::{AppId, JobId, JobSpec, Timestamp};
 use crate::Result;
 use crate::catalog::{Declared, PinnedCalendar};
 use crate::settle::clean_name;
-use crate::sql::calendars::pins;
+use crate::sql::calendars::bind_pin;
 use crate::sql::query::{Query, Reader, Statement};
 use crate::sql::{Tx, failure};
 
@@ -35,7 +35,7 @@ impl Tx<'_> {
             .text(&json(new.spec)?)
             .text(&clean_name(new.author))
             .at(new.now);
-        self.execute_all(pins(insert, new.calendar), 1).await?;
+        self.execute_all(bind_pin(insert, new.calendar), 1).await?;
         if new.spec.pump.is_some() {
             self.note_pumps(&[new.job]).await?;
         }
@@ -43,7 +43,6 @@ impl Tx<'_> {
     }
 }
 
-/// A definition as it is stored.
 pub(in crate::sql) fn json(spec: &JobSpec) -> Result<String> {
     serde_json::to_string(spec).map_err(|error| failure::refused("write_spec", &error.to_string()))
 }
@@ -52,6 +51,6 @@ pub(in crate::sql) fn json(spec: &JobSpec) -> Result<String> {
 pub(in crate::sql) fn declared(columns: &mut Reader<'_>) -> Result<Option<Declared>> {
     let spec = columns.opt_json("declared")?;
     let (declared_at, undeclared_at) = (columns.opt_at("declared_at_ms")?, columns.opt_at("undeclared_at_ms")?);
-    let declared = |(spec, declared_at)| Declared { spec, declared_at, undeclared_at };
-    Ok(spec.zip(declared_at).map(declared))
+    let to_declared = |(spec, declared_at)| Declared { spec, declared_at, undeclared_at };
+    Ok(spec.zip(declared_at).map(to_declared))
 }

@@ -8,7 +8,7 @@ use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 use crate::ledger::{self, Adopted, Adoption, OrphanedJobs, fewest_first};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
-use crate::sql::run::open_runs::{OPEN, OpenRunsOfNode};
+use crate::sql::run::open_runs::{OPEN_STATUSES, OpenRunsOfNode};
 use crate::sql::{SqlStore, Tx, transact};
 use crate::streams::LastSessions;
 use crate::{Adopt, LeaseToken, Result};
@@ -27,7 +27,7 @@ macro_rules! an_orphan {
         )
     };
 }
-const LOCK_DEAD: Statement = Statement {
+const LOCK_DEAD_NODES: Statement = Statement {
     name: "lock_dead",
     text: "SELECT id, epoch, lease_until_ms, prior_lease_until_ms, ended_at_ms FROM node WHERE id {in_list} \
            AND lease_until_ms <= {now} ORDER BY id {for_update}",
@@ -100,30 +100,30 @@ struct EndedLease {
 
 #[async_trait]
 impl Adopt for SqlStore {
-    async fn orphaned_jobs(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<OrphanedJobs> {
+    async fn orphaned_jobs(&self, token: LeaseToken, dead_nodes: &[NodeId], limit: u32) -> Result<OrphanedJobs> {
         transact!(self, "fence", |tx| {
             if !tx.is_lease_valid(token).await? {
                 return Ok(OrphanedJobs { is_refused: true, ..OrphanedJobs::default() });
             }
-            let ended = tx.fence_nodes(token, dead).await?;
-            tx.move_limits(token, ended.keys().copied()).await?;
-            let jobs = fewest_first(tx.count_orphans(token, &ended).await?, limit);
-            let fenced = ended.into_keys().filter(|node| *node != token.node).collect();
-            Ok(OrphanedJobs { jobs, fenced, is_refused: false })
+            let ended_leases = tx.fence_nodes(token, dead_nodes).await?;
+            tx.move_limits(token, ended_leases.keys().copied()).await?;
+            let jobs = fewest_first(tx.count_orphans(token, &ended_leases).await?, limit);
+            let fenced_nodes = ended_leases.into_keys().filter(|node| *node != token.node).collect();
+            Ok(OrphanedJobs { jobs, fenced: fenced_nodes, is_refused: false })
         })
     }
 
     async fn left_open(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>> {
         let jobs: Vec<i64> = jobs.iter().map(|job| job.get()).collect();
-        let earlier = OpenRunsOfNode { node: token.node, below_epoch: token.epoch };
-        let mut open = BTreeSet::new();
-        for query in earlier.have_jobs(self.statements.dialect(), &jobs) {
-            open.extend(read_ids(&self.rows(query).await?, "run", "job_id")?.into_iter().map(JobId::new));
+        let earlier_leases = OpenRunsOfNode { node: token.node, below_epoch: token.epoch };
+        let mut left_open_jobs = BTreeSet::new();
+        for query in earlier_leases.have_jobs(self.statements.dialect(), &jobs) {
+            left_open_jobs.extend(read_ids(&self.rows(query).await?, "run", "job_id")?.into_iter().map(JobId::new));
         }
-        Ok(open.into_iter().collect())
+        Ok(left_open_jobs.into_iter().collect())
     }
 
-    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], jobs: &[JobId]) -> Result<Adoption> {
+    async fn adopt(&self, token: LeaseToken, dead_nodes: &[NodeId], jobs: &[JobId]) -> Result<Adoption> {
         let mut jobs: Vec<i64> = jobs.iter().map(|job| job.get()).collect();
         jobs.sort_unstable();
         jobs.dedup();
@@ -131,22 +131,22 @@ impl Adopt for SqlStore {
             if !tx.is_lease_valid(token).await? {
                 return Ok(Adoption { is_refused: true, ..Adoption::default() });
             }
-            let ended = tx.fence_nodes(token, dead).await?;
+            let ended_leases = tx.fence_nodes(token, dead_nodes).await?;
             rondel_failpoint::pass("adopt.fenced");
             let homes = tx.lock_homes(&jobs).await?;
-            let orphans = tx.orphans_of(&jobs, &ended).await?;
-            let orphaned: BTreeSet<i64> = orphans.iter().map(|orphan| orphan.job).collect();
-            let orphaned: Vec<i64> = orphaned.into_iter().collect();
-            tx.move_homes(token, &orphaned, &homes, &ended).await?;
-            let mut adopted = tx.take_all(token, &orphans, &ended).await?;
-            if lacks_shards(&adopted) {
+            let orphans = tx.orphans_of(&jobs, &ended_leases).await?;
+            let orphaned_jobs: BTreeSet<i64> = orphans.iter().map(|orphan| orphan.job).collect();
+            let orphaned_jobs: Vec<i64> = orphaned_jobs.into_iter().collect();
+            tx.move_homes(token, &orphaned_jobs, &homes, &ended_leases).await?;
+            let mut adopted_runs = tx.take_all_orphans(token, &orphans, &ended_leases).await?;
+            if lacks_shards(&adopted_runs) {
                 // The old owner expanded a broadcast in a transaction that ended only after the runs were read. The broadcast's row is
                 // locked now, so there will be no more shards.
-                let shards = tx.orphans_of(&jobs, &ended).await?;
-                adopted.extend(tx.take_all(token, &shards, &ended).await?);
+                let shards = tx.orphans_of(&jobs, &ended_leases).await?;
+                adopted_runs.extend(tx.take_all_orphans(token, &shards, &ended_leases).await?);
             }
-            adopted.sort_by_key(|adopted| (adopted.run.due_at, adopted.run.id));
-            Ok(Adoption { runs: adopted, is_refused: false })
+            adopted_runs.sort_by_key(|adopted_run| (adopted_run.run.due_at, adopted_run.run.id));
+            Ok(Adoption { runs: adopted_runs, is_refused: false })
         })
     }
 }
@@ -162,7 +162,7 @@ struct Orphan {
 
 impl Tx<'_> {
     /// Fences the dead nodes. Returns the leases that have ended: earlier ones of this node, and all of the dead nodes.
-    async fn fence_nodes(&mut self, token: LeaseToken, dead: &[NodeId]) -> Result<BTreeMap<NodeId, EndedLease>> {
+    async fn fence_nodes(&mut self, token: LeaseToken, dead_nodes: &[NodeId]) -> Result<BTreeMap<NodeId, EndedLease>> {
         let mut ended_leases = BTreeMap::new();
         if let Some(row) = self.row(Query::new(&READ_NODE).int(token.node.get())).await? {
             let mut columns = Reader::new(&row, "node");
@@ -170,19 +170,19 @@ impl Tx<'_> {
             let ended_at = columns.at("prior_lease_until_ms")?.max(columns.at("ended_at_ms")?);
             ended_leases.insert(token.node, EndedLease { epoch: token.epoch, ended_at });
         }
-        let mut ids: Vec<i64> = dead.iter().filter(|node| **node != token.node).map(|node| node.get()).collect();
+        let mut ids: Vec<i64> = dead_nodes.iter().filter(|node| **node != token.node).map(|node| node.get()).collect();
         ids.sort_unstable();
         ids.dedup();
         for chunk in ids.chunks(CHUNK_MAX) {
-            for row in self.rows(Query::new(&LOCK_DEAD).list(chunk.iter().copied())).await? {
+            for row in self.rows(Query::new(&LOCK_DEAD_NODES).list(chunk.iter().copied())).await? {
                 let mut columns = Reader::new(&row, "node");
                 let node = NodeId::new(columns.int("id")?);
                 let mut epoch = columns.int("epoch")?;
-                let (last, prior) = (columns.at("lease_until_ms")?, columns.at("prior_lease_until_ms")?);
-                let ended_at = last.max(prior).max(columns.at("ended_at_ms")?);
-                if prior != last {
-                    let fence = Query::new(&FENCE_NODE).at(ended_at).int(node.get()).int(epoch);
-                    self.execute_all(fence, 1).await?;
+                let (lease_until, prior_until) = (columns.at("lease_until_ms")?, columns.at("prior_lease_until_ms")?);
+                let ended_at = lease_until.max(prior_until).max(columns.at("ended_at_ms")?);
+                if prior_until != lease_until {
+                    let query = Query::new(&FENCE_NODE).at(ended_at).int(node.get()).int(epoch);
+                    self.execute_all(query, 1).await?;
                     self.end_sessions(LeaseToken { node, epoch }, ended_at).await?;
                     epoch += 1;
                 }
@@ -196,33 +196,33 @@ impl Tx<'_> {
     async fn nodes_with_orphans(
         &mut self,
         token: LeaseToken,
-        ended: &BTreeMap<NodeId, EndedLease>,
+        ended_leases: &BTreeMap<NodeId, EndedLease>,
     ) -> Result<Vec<NodeId>> {
-        let (mut found, mut many) = (Vec::new(), Vec::new());
-        for (node, lease) in ended {
-            if *node != token.node && ended.len() > SINGLE_READ_NODES_MAX {
-                many.push(node.get());
+        let (mut nodes, mut unread_ids) = (Vec::new(), Vec::new());
+        for (node, lease) in ended_leases {
+            if *node != token.node && ended_leases.len() > SINGLE_READ_NODES_MAX {
+                unread_ids.push(node.get());
             } else if self.row(Query::new(&FIND_ORPHAN).int(node.get()).int(lease.epoch)).await?.is_some() {
-                found.push(*node);
+                nodes.push(*node);
             }
         }
-        for chunk in many.chunks(CHUNK_MAX) {
+        for chunk in unread_ids.chunks(CHUNK_MAX) {
             let query = Query::new(&FIND_NODES_WITH_ORPHANS).list(chunk.iter().copied());
-            found.extend(read_ids(&self.rows(query).await?, "node", "id")?.into_iter().map(NodeId::new));
+            nodes.extend(read_ids(&self.rows(query).await?, "node", "id")?.into_iter().map(NodeId::new));
         }
-        Ok(found)
+        Ok(nodes)
     }
 
     /// How many orphans each job has, by node and status.
     async fn count_orphans(
         &mut self,
         token: LeaseToken,
-        ended: &BTreeMap<NodeId, EndedLease>,
+        ended_leases: &BTreeMap<NodeId, EndedLease>,
     ) -> Result<Vec<(JobId, u64)>> {
         let mut counts = Vec::new();
-        for node in self.nodes_with_orphans(token, ended).await? {
-            let Some(lease) = ended.get(&node) else { continue };
-            for status in OPEN {
+        for node in self.nodes_with_orphans(token, ended_leases).await? {
+            let Some(lease) = ended_leases.get(&node) else { continue };
+            for status in OPEN_STATUSES {
                 let query = Query::new(&COUNT_ORPHANS).int(node.get()).text(status.as_str()).int(lease.epoch);
                 for row in self.rows(query).await? {
                     let mut columns = Reader::new(&row, "run");
@@ -236,11 +236,11 @@ impl Tx<'_> {
 
     /// All open runs of these jobs under leases that have ended, the oldest first. The jobs' rows are locked, so the jobs get no further
     /// runs until the commit.
-    async fn orphans_of(&mut self, jobs: &[i64], ended: &BTreeMap<NodeId, EndedLease>) -> Result<Vec<Orphan>> {
+    async fn orphans_of(&mut self, jobs: &[i64], ended_leases: &BTreeMap<NodeId, EndedLease>) -> Result<Vec<Orphan>> {
         let mut orphans = Vec::new();
-        for (node, lease) in ended {
-            let ended = OpenRunsOfNode { node: *node, below_epoch: lease.epoch };
-            for query in ended.of_jobs(self.store.statements.dialect(), jobs) {
+        for (node, lease) in ended_leases {
+            let open_runs = OpenRunsOfNode { node: *node, below_epoch: lease.epoch };
+            for query in open_runs.of_jobs(self.store.statements.dialect(), jobs) {
                 self.read_orphans(query, &mut orphans).await?;
             }
         }
@@ -275,12 +275,12 @@ impl Tx<'_> {
         token: LeaseToken,
         jobs: &[i64],
         homes: &BTreeMap<i64, NodeId>,
-        ended: &BTreeMap<NodeId, EndedLease>,
+        ended_leases: &BTreeMap<NodeId, EndedLease>,
     ) -> Result<()> {
-        let is_over = |home: &NodeId| *home != token.node && ended.contains_key(home);
-        let moving = jobs.iter().filter_map(|job| Some((*job, homes.get(job).copied().filter(is_over)?)));
-        let moving: Vec<(i64, NodeId)> = moving.collect();
-        for chunk in moving.chunks(CHUNK_MAX) {
+        let is_over = |home: &NodeId| *home != token.node && ended_leases.contains_key(home);
+        let jobs_and_homes = jobs.iter().filter_map(|job| Some((*job, homes.get(job).copied().filter(is_over)?)));
+        let jobs_and_homes: Vec<(i64, NodeId)> = jobs_and_homes.collect();
+        for chunk in jobs_and_homes.chunks(CHUNK_MAX) {
             let query = Query::new(&MOVE_HOMES)
                 .rows(chunk, |query, (job, home)| query.int(*job).int(home.get()).int(token.node.get()));
             self.execute_all(query, chunk.len()).await?;
@@ -289,21 +289,22 @@ impl Tx<'_> {
     }
 
     /// Takes over these runs, in the order of their ids.
-    async fn take_all(
+    async fn take_all_orphans(
         &mut self,
         token: LeaseToken,
         orphans: &[Orphan],
-        ended: &BTreeMap<NodeId, EndedLease>,
+        ended_leases: &BTreeMap<NodeId, EndedLease>,
     ) -> Result<Vec<Adopted>> {
         let mut ids: Vec<i64> = orphans.iter().map(|orphan| orphan.id).collect();
         ids.sort_unstable();
-        let oldest = orphans.iter().map(|orphan| orphan.due_at).min().unwrap_or(i64::MAX);
-        let last_sessions = self.last_sessions(LastSessions::earliest_end(Timestamp::from_millis(oldest))).await?;
-        let mut adopted = Vec::with_capacity(ids.len());
+        let oldest_due_at = orphans.iter().map(|orphan| orphan.due_at).min().unwrap_or(i64::MAX);
+        let last_sessions =
+            self.last_sessions(LastSessions::earliest_end(Timestamp::from_millis(oldest_due_at))).await?;
+        let mut adopted_runs = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
-            adopted.extend(self.take_orphans(token, chunk, (ended, &last_sessions)).await?);
+            adopted_runs.extend(self.take_orphans(token, chunk, (ended_leases, &last_sessions)).await?);
         }
-        Ok(adopted)
+        Ok(adopted_runs)
     }
 
     async fn take_orphans(
@@ -313,7 +314,7 @@ impl Tx<'_> {
         (ended, last_sessions): (&BTreeMap<NodeId, EndedLease>, &LastSessions),
     ) -> Result<Vec<Adopted>> {
         let mut take_over_rows: Vec<(RunId, LeaseToken, RunStatus, Option<String>)> = Vec::with_capacity(ids.len());
-        let mut adopted = Vec::with_capacity(ids.len());
+        let mut adopted_runs = Vec::with_capacity(ids.len());
         for row in self.rows(Query::new(&LOCK_ORPHANS).list(ids.iter().copied())).await? {
             let run = rows::run(&row)?;
             let from = LeaseToken { node: run.node, epoch: run.node_epoch };
@@ -324,7 +325,7 @@ impl Tx<'_> {
                 ..ledger::adopted_run(run, lease.ended_at, last_sessions)
             };
             take_over_rows.push((run.id, from, run.status, run.detail.as_ref().and_then(|detail| detail.to_json())));
-            adopted.push(Adopted { run, from, lease_ended_at: lease.ended_at });
+            adopted_runs.push(Adopted { run, from, lease_ended_at: lease.ended_at });
         }
         type TakeOverRow = (RunId, LeaseToken, RunStatus, Option<String>);
         let add = |query: Query, (run, from, status, detail): &TakeOverRow| {
@@ -340,17 +341,17 @@ impl Tx<'_> {
         for (query, chunk) in self.size.queries(&ADOPT_RUNS, &take_over_rows, add) {
             self.execute_all(query, chunk.len()).await?;
         }
-        Ok(adopted)
+        Ok(adopted_runs)
     }
 }
 
 /// Whether a broadcast among these runs has open shards that are not among them.
-fn lacks_shards(adopted: &[Adopted]) -> bool {
+fn lacks_shards(adopted_runs: &[Adopted]) -> bool {
     let key = |run: &Run| (run.job, run.fire_at, run.cause);
     let mut shard_counts: BTreeMap<_, i32> = BTreeMap::new();
-    for run in adopted.iter().map(|adopted| &adopted.run).filter(|run| !run.is_root()) {
+    for run in adopted_runs.iter().map(|adopted_run| &adopted_run.run).filter(|run| !run.is_root()) {
         *shard_counts.entry(key(run)).or_default() += 1;
     }
     let has_all = |run: &Run| shard_counts.get(&key(run)).copied().unwrap_or(0) >= run.open_shards.unwrap_or(0);
-    adopted.iter().any(|adopted| adopted.run.is_root() && !has_all(&adopted.run))
+    adopted_runs.iter().any(|adopted_run| adopted_run.run.is_root() && !has_all(&adopted_run.run))
 }

@@ -44,7 +44,7 @@ pub(super) struct ShardCount {
     pub(super) awaits_children: bool,
 }
 
-/// The verdict of a shard, and when it was made.
+/// The verdict of a shard with its reason, and when it was made.
 type ShardEnd = ((RunStatus, Option<Reason>), Option<Timestamp>);
 
 /// The row of a broadcast whose shards have changed.
@@ -60,7 +60,7 @@ pub(super) struct Broadcast {
     cancel_by: Option<String>,
     /// Whether a row in `run_cancel` requests to cancel or to drop it.
     pub(super) has_request: bool,
-    /// Whether its shards have given their verdict already, and only the runs that follow from it keep it open.
+    /// Whether its verdict follows from its shards already, and only the runs that follow from it keep it open.
     is_awaiting: bool,
     /// Whether a shard that had already ended has another verdict now.
     is_corrected: bool,
@@ -81,7 +81,7 @@ impl Broadcast {
         self.open_shards == 0 && !self.is_awaiting && (!self.status.is_terminal() || self.is_corrected)
     }
 
-    pub(in crate::sql) fn ended(&self) -> EndedRun {
+    pub(in crate::sql) fn ended_run(&self) -> EndedRun {
         EndedRun {
             run: self.id,
             job: JobId::new(self.key.job),
@@ -95,18 +95,19 @@ impl Broadcast {
         self.folded = Some(DerivedVerdict { is_first: !self.status.is_terminal() });
         self.finished_at = shards.iter().filter_map(|(_, finished_at)| *finished_at).max();
         let verdicts: Vec<_> = shards.iter().map(|(verdict, _)| *verdict).collect();
-        let whole = settle::fold_broadcast(&verdicts, self.cancel_by.as_deref());
-        (self.status, self.reason, self.message) = (whole.status, whole.reason, whole.message);
+        let outcome = settle::fold_broadcast(&verdicts, self.cancel_by.as_deref());
+        (self.status, self.reason, self.message) = (outcome.status, outcome.reason, outcome.message);
     }
 }
 
 impl Tx<'_> {
-    /// Counts down the open shards of broadcasts, and gives a verdict to those whose last shard has ended. Returns the broadcasts.
+    /// Counts down the open shards of broadcasts, and decides the verdict of each broadcast whose last shard has ended.
+    /// Returns the broadcasts.
     pub(super) async fn count_shards(&mut self, counts: &[(RunId, ShardCount)]) -> Result<Vec<Broadcast>> {
         let mut broadcasts = self.lock_broadcasts(counts).await?;
-        let over: Vec<i64> = broadcasts.iter().filter(|row| row.must_fold()).map(|row| row.id.get()).collect();
-        if !over.is_empty() {
-            let mut shards = self.read_shards(&over).await?;
+        let ended_ids: Vec<i64> = broadcasts.iter().filter(|row| row.must_fold()).map(|row| row.id.get()).collect();
+        if !ended_ids.is_empty() {
+            let mut shards = self.read_shards(&ended_ids).await?;
             for broadcast in broadcasts.iter_mut().filter(|row| row.must_fold()) {
                 broadcast.fold(&shards.remove(&broadcast.id).unwrap_or_default());
             }

@@ -1,4 +1,4 @@
-//! Requests to cancel open runs.
+//! The trait `Cancel` in SQL.
 
 use async_trait::async_trait;
 use rondel_core::outcome::CancelRequest;
@@ -27,14 +27,14 @@ pub(in crate::sql) const READ_CANCELS: Statement = Statement {
            WHERE run.id = run_cancel.run_id AND run.node_id = ? AND run.node_epoch = ? AND run.status IN ('pending', 'waiting', 'running') \
            AND run.cancel_by IS NOT NULL ORDER BY run_cancel.run_id",
 };
-pub(in crate::sql) const READ_DROPS: Statement = Statement {
+pub(in crate::sql) const READ_DROP_REQUESTS: Statement = Statement {
     name: "read_drops",
     text: "SELECT run_cancel.run_id, run.cancel_reason FROM run_cancel CROSS JOIN run \
            WHERE run.id = run_cancel.run_id AND run_cancel.run_id > ? AND run.node_id = ? AND run.node_epoch = ? \
            AND run.status IN ('pending', 'waiting', 'running') AND run.cancel_by IS NULL \
            AND run.cancel_reason IN ('paused', 'deleted') ORDER BY run_cancel.run_id LIMIT ?",
 };
-const SET_DROPS: Statement = Statement {
+const SET_DROP_REQUESTS: Statement = Statement {
     name: "set_drops",
     text: "UPDATE run SET cancel_reason = ? WHERE id {in_list} AND {check}cancel_by IS NULL \
            AND status IN ('pending', 'waiting', 'running'){end}",
@@ -47,7 +47,7 @@ pub(in crate::sql) const READ_CANCELS_ELSEWHERE: Statement = Statement {
            AND run.status IN ('pending', 'running') \
            AND run.executor_id IS NOT NULL AND run.cancel_by IS NOT NULL ORDER BY run_cancel.run_id LIMIT ?",
 };
-const LOCK_OPEN: Statement = Statement {
+const LOCK_OPEN_RUN: Statement = Statement {
     name: "lock_open",
     text: "SELECT id, cancel_by, cancel_reason FROM run WHERE id {in_list} AND {check}status IN ('pending', 'waiting', 'running'){end} \
            ORDER BY id {for_update}",
@@ -69,7 +69,7 @@ macro_rules! may_be_asked {
 const READ_OWNERS: Statement = Statement { name: "read_owners", text: "SELECT id FROM node ORDER BY id" };
 /// Reads the runs of one node, because the index of open runs by job begins with the node. Runs of ended leases are read as well, because
 /// their adoption may take a while.
-pub(in crate::sql) const READ_OPEN: Statement = Statement {
+pub(in crate::sql) const READ_OPEN_RUNS: Statement = Statement {
     name: "read_open",
     text: concat!(
         "SELECT ",
@@ -80,7 +80,7 @@ pub(in crate::sql) const READ_OPEN: Statement = Statement {
         " AND (? = 0 OR app_id = ?) ORDER BY id LIMIT ?"
     ),
 };
-pub(in crate::sql) const READ_OPEN_OF_FIRE: Statement = Statement {
+pub(in crate::sql) const READ_OPEN_RUNS_OF_FIRE: Statement = Statement {
     name: "read_open_of_fire",
     text: concat!(
         "SELECT ",
@@ -101,12 +101,12 @@ impl Cancel for SqlStore {
             let Some(row) = tx.row(Query::new(&rows::LOCK_RUN).int(run.get())).await? else {
                 return Ok(CancelOutcome::NotFound);
             };
-            let mut found = rows::run(&row)?;
-            if found.status.is_terminal() {
-                return Ok(CancelOutcome::AlreadyEnded(found.status));
+            let mut run_row = rows::run(&row)?;
+            if run_row.status.is_terminal() {
+                return Ok(CancelOutcome::AlreadyEnded(run_row.status));
             }
-            tx.note_cancel(&mut found, request, now).await?;
-            Ok(CancelOutcome::Requested(Box::new(found)))
+            tx.note_cancel(&mut run_row, request, now).await?;
+            Ok(CancelOutcome::Requested(Box::new(run_row)))
         })
     }
 
@@ -119,8 +119,8 @@ impl Cancel for SqlStore {
         for chunk in ids.chunks(CHUNK_MAX) {
             asked_count += transact!(self, "ask_cancels", |tx| {
                 let mut new_ids = Vec::with_capacity(chunk.len());
-                let open = tx.rows(Query::new(&LOCK_OPEN).list(chunk.iter().copied())).await?;
-                for row in &open {
+                let open_rows = tx.rows(Query::new(&LOCK_OPEN_RUN).list(chunk.iter().copied())).await?;
+                for row in &open_rows {
                     let mut columns = Reader::new(row, "run");
                     let id = columns.int("id")?;
                     if request.replaces(cancel_request_reason(&mut columns)?) {
@@ -134,7 +134,7 @@ impl Cancel for SqlStore {
                         Query::new(&INSERT_CANCELS).rows(&new_ids, |query, id| query.int(*id).text(&by).at(now));
                     tx.execute(query).await?;
                 }
-                Ok(u64::try_from(open.len()).unwrap_or(u64::MAX))
+                Ok(u64::try_from(open_rows.len()).unwrap_or(u64::MAX))
             })?;
         }
         Ok(asked_count)
@@ -151,7 +151,8 @@ impl Cancel for SqlStore {
     }
 
     async fn drops(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<(RunId, Reason)>> {
-        let query = Query::new(&READ_DROPS).int(after.get()).int(token.node.get()).int(token.epoch).int(limit.into());
+        let query =
+            Query::new(&READ_DROP_REQUESTS).int(after.get()).int(token.node.get()).int(token.epoch).int(limit.into());
         let mut drops = Vec::new();
         for row in self.rows(query).await? {
             let mut columns = Reader::new(&row, "run");
@@ -196,18 +197,19 @@ impl Cancel for SqlStore {
     ) -> Result<Vec<Run>> {
         let app = app.map_or(0, AppId::get);
         if let Some(fire_at) = fire_at {
-            let query = Query::new(&READ_OPEN_OF_FIRE).int(job.get()).at(fire_at).int(app).int(app).int(limit.into());
+            let query =
+                Query::new(&READ_OPEN_RUNS_OF_FIRE).int(job.get()).at(fire_at).int(app).int(app).int(limit.into());
             return rows::runs(&self.rows(query).await?);
         }
-        let mut open = Vec::new();
+        let mut open_runs = Vec::new();
         for row in self.rows(Query::new(&READ_OWNERS)).await? {
             let node = Reader::new(&row, "node").int("id")?;
-            let query = Query::new(&READ_OPEN).int(node).int(job.get()).int(app).int(app).int(limit.into());
-            open.append(&mut rows::runs(&self.rows(query).await?)?);
+            let query = Query::new(&READ_OPEN_RUNS).int(node).int(job.get()).int(app).int(app).int(limit.into());
+            open_runs.append(&mut rows::runs(&self.rows(query).await?)?);
         }
-        open.sort_by_key(|run| run.id);
-        open.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-        Ok(open)
+        open_runs.sort_by_key(|run| run.id);
+        open_runs.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(open_runs)
     }
 }
 
@@ -221,13 +223,13 @@ impl Tx<'_> {
         drops: QueuedDrops<'_>,
         now: Timestamp,
     ) -> Result<()> {
-        let mut open = Vec::new();
+        let mut open_runs = Vec::new();
         for row in self.rows(Query::new(&READ_OWNERS)).await? {
             let node = Reader::new(&row, "node").int("id")?;
-            let query = Query::new(&READ_OPEN).int(node).int(job.get()).int(0).int(0);
-            open.append(&mut rows::runs(&self.rows(query.int(drops.limit.into())).await?)?);
+            let query = Query::new(&READ_OPEN_RUNS).int(node).int(job.get()).int(0).int(0);
+            open_runs.append(&mut rows::runs(&self.rows(query.int(drops.limit.into())).await?)?);
         }
-        let ids: Vec<i64> = queued_to_drop(open, reason, drops).into_iter().map(RunId::get).collect();
+        let ids: Vec<i64> = queued_to_drop(open_runs, reason, drops).into_iter().map(RunId::get).collect();
         for chunk in ids.chunks(CHUNK_MAX) {
             self.note_drops(chunk, CancelRequest { by: drops.by, reason }, now).await?;
         }
@@ -238,7 +240,7 @@ impl Tx<'_> {
     async fn note_drops(&mut self, runs: &[i64], request: CancelRequest<'_>, now: Timestamp) -> Result<()> {
         let (by, reason) = (clean_name(request.by), request.reason);
         let mut new_ids = Vec::with_capacity(runs.len());
-        for row in self.rows(Query::new(&LOCK_OPEN).list(runs.iter().copied())).await? {
+        for row in self.rows(Query::new(&LOCK_OPEN_RUN).list(runs.iter().copied())).await? {
             let mut columns = Reader::new(&row, "run");
             let id = columns.int("id")?;
             if columns.opt_text("cancel_by")?.is_none() {
@@ -246,7 +248,7 @@ impl Tx<'_> {
             }
         }
         if !new_ids.is_empty() {
-            let query = Query::new(&SET_DROPS).text(reason.as_str()).list(new_ids.iter().copied());
+            let query = Query::new(&SET_DROP_REQUESTS).text(reason.as_str()).list(new_ids.iter().copied());
             self.execute_all(query, new_ids.len()).await?;
             let query = Query::new(&INSERT_CANCELS).rows(&new_ids, |query, id| query.int(*id).text(&by).at(now));
             self.execute(query).await?;
@@ -271,7 +273,6 @@ impl Tx<'_> {
     }
 }
 
-/// The reason of the request to cancel a run, if it has one.
 fn cancel_request_reason(columns: &mut Reader<'_>) -> Result<Option<Reason>> {
     let (by, reason) = (columns.opt_text("cancel_by")?, columns.opt_word("cancel_reason")?);
     Ok(by.map(|_| reason.unwrap_or(Reason::Requested)))

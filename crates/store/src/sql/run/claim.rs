@@ -19,7 +19,7 @@ use crate::sql::run::open_runs::OpenRunsOfNode;
 use crate::sql::{SqlStore, Tx, transact};
 use crate::{Claim, LeaseToken, Result};
 
-pub(in crate::sql) const READ_DUE: Statement = Statement {
+pub(in crate::sql) const READ_DUE_JOBS: Statement = Statement {
     name: "read_due",
     text: "SELECT job_id, next_fire_at_ms, held_from_ms, version, home, term, recent_fires, recent_at_ms FROM job_due \
            WHERE home = ? AND next_fire_at_ms >= ? AND next_fire_at_ms <= ? ORDER BY next_fire_at_ms LIMIT ?",
@@ -45,22 +45,22 @@ const READ_UNFENCED_HOME: Statement = Statement {
     text: "SELECT id FROM node WHERE id = ? AND (lease_until_ms > {now} OR lease_until_ms <> prior_lease_until_ms)",
 };
 const READ_EPOCH: Statement = Statement { name: "read_epoch", text: "SELECT epoch FROM node WHERE id = ?" };
-const LOCK_DUE: Statement = Statement {
+const LOCK_DUE_JOBS: Statement = Statement {
     name: "lock_due",
     text: "SELECT job_id, next_fire_at_ms, held_from_ms, version, home, term, recent_fires, recent_at_ms FROM job_due \
            WHERE job_id {in_list} AND {check}next_fire_at_ms IS NOT NULL{end} ORDER BY job_id {skip_locked}",
 };
-const MOVE_DUE: Statement = Statement {
+const MOVE_DUE_JOBS: Statement = Statement {
     name: "move_due",
     text: "UPDATE {join:iiiiiiii}job_due SET next_fire_at_ms = v.column2, home = v.column3, term = v.column4, \
            follows_run_id = v.column5, is_over = CASE WHEN v.column2 IS NULL THEN 1 ELSE 0 END, \
            held_from_ms = v.column6, recent_fires = v.column7, recent_at_ms = v.column8 {from:iiiiiiii} WHERE {of_rows:job_due.job_id}",
 };
-const FIND_INSERTED: Statement = Statement {
+const FIND_INSERTED_RUNS: Statement = Statement {
     name: "find_inserted",
     text: "SELECT id, job_id, fire_at_ms, cause, shard_index FROM run WHERE id {in_list}",
 };
-const FIND_KEYS: Statement = Statement {
+const FIND_RUN_KEYS: Statement = Statement {
     name: "find_keys",
     text: "SELECT run.id FROM {rows:iiii} JOIN run ON run.job_id = v.column1 AND run.fire_at_ms = v.column2 \
            AND run.cause = v.column3 AND run.shard_index = v.column4",
@@ -71,7 +71,7 @@ const READ_HOME: Statement = Statement {
 };
 const MOVE_HOME: Statement =
     Statement { name: "move_home", text: "UPDATE job_due SET home = ?, term = term + 1 WHERE job_id = ? AND home = ?" };
-const READ_UNSENT_OF: Statement = Statement {
+const READ_UNSENT_RUNS_OF_JOB: Statement = Statement {
     name: "read_unsent_of",
     text: concat!(
         "SELECT ",
@@ -107,7 +107,7 @@ impl Claim for SqlStore {
         let mut due_jobs = Vec::new();
         // One statement per home. Each is a range scan of the index that stops at the limit.
         for home in self.homes_with_due(homes, range).await? {
-            let query = Query::new(&READ_DUE).int(home.get()).at(range.from).at(range.to).int(range.limit.into());
+            let query = Query::new(&READ_DUE_JOBS).int(home.get()).at(range.from).at(range.to).int(range.limit.into());
             for row in self.rows(query).await? {
                 due_jobs.push(due_job(&row)?);
             }
@@ -139,7 +139,7 @@ impl Claim for SqlStore {
         while let Some(part) = parts.pop() {
             let error = match transact!(self, "claim", at most rows_max, |tx| claim(tx, token, part).await) {
                 Ok(won) => {
-                    self.failed_batches.passed("claim", key(part));
+                    self.failed_batches.record_success("claim", key(part));
                     result.jobs.extend(won.jobs);
                     result.existing.extend(won.existing);
                     result.is_refused |= won.is_refused;
@@ -147,11 +147,11 @@ impl Claim for SqlStore {
                 }
                 Err(error) => error,
             };
-            let is_data = matches!(failure::of(&error), Failure::Data | Failure::Duplicate);
-            let is_at_fault = is_data || self.is_at_fault("claim", key(part), part.len(), &error).await;
+            let is_data_error = matches!(failure::of(&error), Failure::Data | Failure::Duplicate);
+            let is_at_fault = is_data_error || self.is_at_fault("claim", key(part), part.len(), &error).await;
             if is_at_fault && part.len() == 1 {
                 tracing::error!(job = %part[0].expected_row.job, %error, "the runs of a job cannot be written");
-            } else if is_data {
+            } else if is_data_error {
                 let (left, right) = part.split_at(part.len() / 2);
                 parts.extend([right, left]);
             } else if result.jobs.is_empty() {
@@ -173,7 +173,7 @@ impl Claim for SqlStore {
         limit: u32,
     ) -> Result<Vec<Run>> {
         let UnsentPlace { fire_at, cause, shard_index } = after;
-        let query = Query::new(&READ_UNSENT_OF).int(job.get()).at(fire_at).at(fire_at).int(cause).int(cause);
+        let query = Query::new(&READ_UNSENT_RUNS_OF_JOB).int(job.get()).at(fire_at).at(fire_at).int(cause).int(cause);
         let query = query.int(shard_index.into()).int(token.node.get()).int(token.epoch).int(limit.into());
         rows::runs(&self.rows(query).await?)
     }
@@ -213,14 +213,14 @@ impl Claim for SqlStore {
                 // An earlier try inserted the run, but its answer was lost.
                 return Ok(KeyedRun::Created(holder.clone()));
             }
-            let open = holder.filter(|holder| !holder.status.is_terminal());
-            if let Some(open) = open.as_ref().filter(|_| if_open != IfOpen::Replace) {
-                return Ok(KeyedRun::Open(open.clone()));
+            let open_run = holder.filter(|holder| !holder.status.is_terminal());
+            if let Some(open_run) = open_run.as_ref().filter(|_| if_open != IfOpen::Replace) {
+                return Ok(KeyedRun::Open(open_run.clone()));
             }
-            let replaced = match open {
-                Some(mut open) => {
-                    tx.note_cancel(&mut open, CancelRequest::LATER_RUN, now).await?;
-                    Some(open.id)
+            let replaced_run = match open_run {
+                Some(mut open_run) => {
+                    tx.note_cancel(&mut open_run, CancelRequest::LATER_RUN, now).await?;
+                    Some(open_run.id)
                 }
                 None => None,
             };
@@ -230,8 +230,8 @@ impl Claim for SqlStore {
             tx.execute(Query::new(&DELETE_TRIGGER_KEY).int(run.job.get()).text(name)).await?;
             let insert = Query::new(&INSERT_TRIGGER_KEY).int(run.job.get()).text(name).int(run.id.get());
             tx.execute_all(insert, 1).await?;
-            Ok(match replaced {
-                Some(replaced) => KeyedRun::Replaced(run, replaced),
+            Ok(match replaced_run {
+                Some(replaced_run) => KeyedRun::Replaced(run, replaced_run),
                 None => KeyedRun::Created(run),
             })
         })
@@ -240,8 +240,8 @@ impl Claim for SqlStore {
     async fn request_shards(&self, token: LeaseToken, root: Run, shards: Vec<Run>) -> Result<Vec<Run>> {
         transact!(self, "request_run", |tx| {
             let owner = tx.home_of(token, root.job).await?;
-            let owned = |run: &Run| Run { node: owner.node, node_epoch: owner.epoch, ..run.clone() };
-            let rows: Vec<Run> = std::iter::once(&root).chain(&shards).map(owned).collect();
+            let with_owner = |run: &Run| Run { node: owner.node, node_epoch: owner.epoch, ..run.clone() };
+            let rows: Vec<Run> = std::iter::once(&root).chain(&shards).map(with_owner).collect();
             // The cause of these rows is the id of the new root run, so rows that exist already were inserted by an earlier try.
             tx.insert_runs(&rows.iter().collect::<Vec<_>>()).await?;
             Ok(rows)
@@ -256,13 +256,14 @@ impl SqlStore {
             return Ok(homes.to_vec());
         }
         // A job without a home has the home 0, which is no node.
-        let (mut found, nodes): (Vec<NodeId>, Vec<NodeId>) = homes.iter().copied().partition(|home| home.get() == 0);
+        let (mut homes_with_due, nodes): (Vec<NodeId>, Vec<NodeId>) =
+            homes.iter().copied().partition(|home| home.get() == 0);
         for chunk in nodes.chunks(CHUNK_MAX) {
             let query = Query::new(&FIND_HOMES_WITH_DUE).at(range.from).list(chunk.iter().map(|home| home.get()));
             let ids = read_ids(&self.rows(query.at(range.to)).await?, "node", "id")?;
-            found.extend(ids.into_iter().map(NodeId::new));
+            homes_with_due.extend(ids.into_iter().map(NodeId::new));
         }
-        Ok(found)
+        Ok(homes_with_due)
     }
 }
 
@@ -280,35 +281,37 @@ impl Tx<'_> {
     /// The homes of these jobs that are other nodes and are not fenced. If the caller's list of nodes is outdated, it can believe such a
     /// home dead.
     async fn unfenced_homes(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<NodeId>> {
-        let is_other = |home: &NodeId| *home != token.node && home.get() != 0;
-        let homes: BTreeSet<NodeId> = jobs.iter().map(|job| job.expected_row.home).filter(is_other).collect();
-        let mut unfenced = HashSet::new();
+        let is_other_node = |home: &NodeId| *home != token.node && home.get() != 0;
+        let homes: BTreeSet<NodeId> = jobs.iter().map(|job| job.expected_row.home).filter(is_other_node).collect();
+        let mut unfenced_homes = HashSet::new();
         for home in homes {
             if self.row(Query::new(&READ_UNFENCED_HOME).int(home.get())).await?.is_some() {
-                unfenced.insert(home);
+                unfenced_homes.insert(home);
             }
         }
-        Ok(unfenced)
+        Ok(unfenced_homes)
     }
 
     /// The jobs with open runs of another node that is fenced. They are not claimed, because the adoption of these runs also moves the job.
     async fn jobs_left_open(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<JobId>> {
         let mut by_home: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
-        for seen in
-            jobs.iter().map(|job| job.expected_row).filter(|seen| seen.home != token.node && seen.home.get() != 0)
+        for due_row in jobs
+            .iter()
+            .map(|job| job.expected_row)
+            .filter(|due_job| due_job.home != token.node && due_job.home.get() != 0)
         {
-            by_home.entry(seen.home.get()).or_default().push(seen.job.get());
+            by_home.entry(due_row.home.get()).or_default().push(due_row.job.get());
         }
-        let mut open = HashSet::new();
+        let mut jobs_with_open = HashSet::new();
         for (home, jobs) in by_home {
             let Some(row) = self.row(Query::new(&READ_EPOCH).int(home)).await? else { continue };
-            let fenced =
+            let open_runs =
                 OpenRunsOfNode { node: NodeId::new(home), below_epoch: Reader::new(&row, "node").int("epoch")? };
-            for query in fenced.have_jobs(self.store.statements.dialect(), &jobs) {
-                open.extend(read_ids(&self.rows(query).await?, "run", "job_id")?.into_iter().map(JobId::new));
+            for query in open_runs.have_jobs(self.store.statements.dialect(), &jobs) {
+                jobs_with_open.extend(read_ids(&self.rows(query).await?, "run", "job_id")?.into_iter().map(JobId::new));
             }
         }
-        Ok(open)
+        Ok(jobs_with_open)
     }
 
     /// Whether the lease is valid, by the database's clock.
@@ -348,26 +351,26 @@ impl Tx<'_> {
 
     /// Inserts runs and returns those that were left out because a row with their key exists already.
     pub(in crate::sql) async fn insert_runs(&mut self, runs: &[&Run]) -> Result<Vec<RunId>> {
-        let (fresh, others): (Vec<&Run>, Vec<&Run>) = runs.iter().partition(|run| rows::is_fresh(run));
+        let (fresh_runs, other_runs): (Vec<&Run>, Vec<&Run>) = runs.iter().partition(|run| rows::is_fresh(run));
         let mut existing_ids = Vec::new();
         let size = self.size;
         for (insert, chunk) in
-            size.queries(&rows::INSERT_FRESH_RUNS, &fresh, |query, run| rows::add_fresh_run(query, run))
+            size.queries(&rows::INSERT_FRESH_RUNS, &fresh_runs, |query, run| rows::add_fresh_run(query, run))
         {
             self.insert_chunk(insert, chunk, &mut existing_ids).await?;
         }
-        for (insert, chunk) in size.queries(&rows::INSERT_RUNS, &others, |query, run| rows::add_run(query, run)) {
+        for (insert, chunk) in size.queries(&rows::INSERT_RUNS, &other_runs, |query, run| rows::add_run(query, run)) {
             self.insert_chunk(insert, chunk, &mut existing_ids).await?;
         }
         Ok(existing_ids)
     }
 
-    async fn insert_chunk(&mut self, insert: Query, chunk: &[&Run], existing: &mut Vec<RunId>) -> Result<()> {
-        let inserted = self.execute(insert).await?;
-        if usize::try_from(inserted).is_ok_and(|inserted| inserted == chunk.len()) {
+    async fn insert_chunk(&mut self, insert: Query, chunk: &[&Run], existing_ids: &mut Vec<RunId>) -> Result<()> {
+        let inserted_count = self.execute(insert).await?;
+        if usize::try_from(inserted_count).is_ok_and(|inserted_count| inserted_count == chunk.len()) {
             return Ok(());
         }
-        let query = Query::new(&FIND_INSERTED).list(chunk.iter().map(|run| run.id.get()));
+        let query = Query::new(&FIND_INSERTED_RUNS).list(chunk.iter().map(|run| run.id.get()));
         let mut inserted_ids = HashSet::new();
         for row in self.rows(query).await? {
             let mut columns = Reader::new(&row, "run");
@@ -380,23 +383,24 @@ impl Tx<'_> {
             let key = (run.job.get(), run.fire_at.as_millis(), run.cause);
             !inserted_ids.contains(&(run.id.get(), key, run.shard_index))
         };
-        let missing: Vec<&Run> = chunk.iter().filter(is_missing).copied().collect();
-        if missing.is_empty() {
+        let missing_runs: Vec<&Run> = chunk.iter().filter(is_missing).copied().collect();
+        if missing_runs.is_empty() {
             return Ok(());
         }
         // MySQL's INSERT IGNORE drops rows for other reasons too, so the missing rows count as existing only if their keys are found.
-        let query = Query::new(&FIND_KEYS).rows(&missing, |query, run| {
+        let query = Query::new(&FIND_RUN_KEYS).rows(&missing_runs, |query, run| {
             query.int(run.job.get()).at(run.fire_at).int(run.cause).int(run.shard_index.into())
         });
         let mut keys = HashSet::new();
         for row in self.rows(query).await? {
             keys.insert(Reader::new(&row, "run").int("id")?);
         }
-        let wanted: HashSet<_> = missing.iter().map(|run| (run.job, run.fire_at, run.cause, run.shard_index)).collect();
-        if keys.len() != wanted.len() {
+        let missing_keys: HashSet<_> =
+            missing_runs.iter().map(|run| (run.job, run.fire_at, run.cause, run.shard_index)).collect();
+        if keys.len() != missing_keys.len() {
             return Err(failure::refused("insert_runs", "a row was not inserted although its key is free"));
         }
-        existing.extend(missing.iter().map(|run| run.id));
+        existing_ids.extend(missing_runs.iter().map(|run| run.id));
         Ok(())
     }
 }
@@ -405,32 +409,32 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
     if !tx.is_lease_valid(token).await? {
         return Ok(ClaimResult { is_refused: true, ..ClaimResult::default() });
     }
-    let mut wanted: HashMap<JobId, &ClaimJob> = HashMap::with_capacity(jobs.len());
+    let mut claims_by_job: HashMap<JobId, &ClaimJob> = HashMap::with_capacity(jobs.len());
     for job in jobs {
-        wanted.entry(job.expected_row.job).or_insert(job);
+        claims_by_job.entry(job.expected_row.job).or_insert(job);
     }
-    let mut ids: Vec<i64> = wanted.keys().map(|job| job.get()).collect();
+    let mut ids: Vec<i64> = claims_by_job.keys().map(|job| job.get()).collect();
     ids.sort_unstable();
     let mut won_jobs: Vec<&ClaimJob> = Vec::with_capacity(ids.len());
     for chunk in ids.chunks(CHUNK_MAX) {
-        for row in tx.rows(Query::new(&LOCK_DUE).list(chunk.iter().copied())).await? {
-            let current = due_job(&row)?;
-            won_jobs.extend(wanted.get(&current.job).filter(|job| job.expected_row == current));
+        for row in tx.rows(Query::new(&LOCK_DUE_JOBS).list(chunk.iter().copied())).await? {
+            let current_row = due_job(&row)?;
+            won_jobs.extend(claims_by_job.get(&current_row.job).filter(|job| job.expected_row == current_row));
         }
     }
-    let unfenced = tx.unfenced_homes(token, &won_jobs).await?;
-    won_jobs.retain(|job| !unfenced.contains(&job.expected_row.home));
-    let left_open = tx.jobs_left_open(token, &won_jobs).await?;
-    won_jobs.retain(|job| !left_open.contains(&job.expected_row.job));
+    let unfenced_homes = tx.unfenced_homes(token, &won_jobs).await?;
+    won_jobs.retain(|job| !unfenced_homes.contains(&job.expected_row.home));
+    let ids_left_open = tx.jobs_left_open(token, &won_jobs).await?;
+    won_jobs.retain(|job| !ids_left_open.contains(&job.expected_row.job));
     failpoint::pass("claim.locked");
     let mut result = ClaimResult::default();
     let term = |job: &ClaimJob| job.expected_row.term + i64::from(job.expected_row.home != token.node);
     for chunk in won_jobs.chunks(CHUNK_MAX) {
-        let query = Query::new(&MOVE_DUE).rows(chunk, |query, job: &&ClaimJob| {
-            let moved =
+        let query = Query::new(&MOVE_DUE_JOBS).rows(chunk, |query, job: &&ClaimJob| {
+            let query =
                 query.int(job.expected_row.job.get()).opt_at(job.next_fire_at).int(token.node.get()).int(term(job));
-            let moved = moved.opt_int(job.awaited_run.map(RunId::get)).opt_at(job.held_from);
-            moved.int(job.recent_fires.thousandths.cast_signed()).at(job.recent_fires.counted_at)
+            let query = query.opt_int(job.awaited_run.map(RunId::get)).opt_at(job.held_from);
+            query.int(job.recent_fires.thousandths.cast_signed()).at(job.recent_fires.counted_at)
         });
         tx.execute_all(query, chunk.len()).await?;
         result.jobs.extend(chunk.iter().map(|job| (job.expected_row.job, term(job))));
@@ -440,8 +444,8 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
     let runs: Vec<&Run> = won_jobs.iter().flat_map(|job| &job.runs).collect();
     result.existing = tx.insert_runs(&runs).await?;
     let is_skipped = |run: &&&Run| run.status == RunStatus::Skipped && !result.existing.contains(&run.id);
-    let skipped: Vec<RunId> = runs.iter().filter(is_skipped).map(|run| run.id).collect();
-    tx.insert_failure_records(&skipped).await?;
+    let skipped_ids: Vec<RunId> = runs.iter().filter(is_skipped).map(|run| run.id).collect();
+    tx.insert_failure_records(&skipped_ids).await?;
     Ok(result)
 }
 

@@ -10,14 +10,13 @@ use crate::settle::{CleanFinish, fire_after_delay};
 use crate::sql::Tx;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 
-/// The jobs are locked before the runs, as in a claim and an edit, so that transactions do not deadlock.
-pub(in crate::sql) const LOCK_FOLLOWED: Statement = Statement {
+pub(in crate::sql) const LOCK_DELAYED_JOBS: Statement = Statement {
     name: "lock_followed",
     text: "SELECT job_id, follows_run_id, delay_ms, (SELECT updated_at_ms FROM job WHERE job.id = job_due.job_id), {now} \
            FROM job_due WHERE job_id {in_list} AND {check}follows_run_id IS NOT NULL{end} ORDER BY job_id {for_update}",
 };
 /// A job that no longer has a delay keeps the next fire of its new schedule.
-const MOVE_FOLLOWED: Statement = Statement {
+const MOVE_DELAYED_JOBS: Statement = Statement {
     name: "move_followed",
     text: "UPDATE {join:ii}job_due SET follows_run_id = NULL, \
            is_over = CASE WHEN COALESCE(v.column2, job_due.next_fire_at_ms) IS NULL THEN 1 ELSE 0 END, \
@@ -37,8 +36,8 @@ struct DelayedJob {
 /// The jobs with a fixed delay in a batch, and their new next fires.
 #[derive(Default)]
 pub(super) struct Delays {
-    /// By the run whose end sets the next fire.
-    followed: HashMap<RunId, DelayedJob>,
+    /// Keyed by the run whose end sets the job's next fire.
+    followed_runs: HashMap<RunId, DelayedJob>,
     /// The runs that set the next fires, with their jobs and these fires.
     moves: Vec<(RunId, i64, Option<Timestamp>)>,
 }
@@ -46,9 +45,9 @@ pub(super) struct Delays {
 impl Delays {
     /// Locks the jobs of a batch that have a delay. Sends nothing to the database if no job has one.
     pub(in crate::sql) async fn lock(tx: &mut Tx<'_>, part: &[CleanFinish<'_>]) -> Result<Self> {
-        let delaying = part.iter().filter(|clean| clean.finish.policy.has_fixed_delay);
+        let delaying = part.iter().filter(|clean_end| clean_end.finish.policy.has_fixed_delay);
         let mut delays = Self::default();
-        delays.read(tx, delaying.map(|clean| clean.finish.job.get()).collect()).await?;
+        delays.read(tx, delaying.map(|clean_end| clean_end.finish.job.get()).collect()).await?;
         Ok(delays)
     }
 
@@ -57,14 +56,14 @@ impl Delays {
         jobs.sort_unstable();
         jobs.dedup();
         for chunk in jobs.chunks(CHUNK_MAX) {
-            for row in tx.rows(Query::new(&LOCK_FOLLOWED).list(chunk.iter().copied())).await? {
+            for row in tx.rows(Query::new(&LOCK_DELAYED_JOBS).list(chunk.iter().copied())).await? {
                 let mut columns = Reader::new(&row, "job_due");
                 let job = columns.int("job_id")?;
                 let run = RunId::new(columns.int("follows_run_id")?);
                 let delay = columns.opt_int("delay_ms")?.and_then(|millis| u64::try_from(millis).ok());
                 let delay = delay.map(Duration::from_millis);
                 let (defined_at, now) = (columns.at("updated_at_ms")?, columns.at("now")?);
-                self.followed.insert(run, DelayedJob { job, delay, defined_at, now });
+                self.followed_runs.insert(run, DelayedJob { job, delay, defined_at, now });
             }
         }
         Ok(())
@@ -72,23 +71,23 @@ impl Delays {
 
     /// Records that a run has its verdict.
     pub(in crate::sql) fn end(&mut self, run: RunId, fire_at: Timestamp, finished_at: Timestamp) {
-        let Some(DelayedJob { job, delay, defined_at, now }) = self.followed.remove(&run) else { return };
-        let next = delay.map(|delay| fire_after_delay((fire_at, finished_at), (delay, defined_at), now));
-        self.moves.push((run, job, next));
+        let Some(DelayedJob { job, delay, defined_at, now }) = self.followed_runs.remove(&run) else { return };
+        let next_fire_at = delay.map(|delay| fire_after_delay((fire_at, finished_at), (delay, defined_at), now));
+        self.moves.push((run, job, next_fire_at));
     }
 
     /// Leaves out the runs that await their children, and adds those whose last child has just ended.
     pub(in crate::sql) async fn fold(
         &mut self,
         tx: &mut Tx<'_>,
-        awaiting: &[(JobId, RunId)],
+        awaiting_runs: &[(JobId, RunId)],
         ended_parents: &[(JobId, RunId)],
     ) -> Result<()> {
-        self.moves.retain(|(run, ..)| !awaiting.iter().any(|(_, waiting)| waiting == run));
+        self.moves.retain(|(run, ..)| !awaiting_runs.iter().any(|(_, awaiting_run)| awaiting_run == run));
         self.read(tx, ended_parents.iter().map(|(job, _)| job.get()).collect()).await?;
         for (_, run) in ended_parents {
-            let is_known = self.moves.iter().any(|(moved, ..)| moved == run);
-            if let Some(now) = self.followed.get(run).filter(|_| !is_known).map(|job| job.now) {
+            let is_known = self.moves.iter().any(|(moved_run, ..)| moved_run == run);
+            if let Some(now) = self.followed_runs.get(run).filter(|_| !is_known).map(|job| job.now) {
                 self.end(*run, now, now);
             }
         }
@@ -98,9 +97,10 @@ impl Delays {
     /// Writes the next fires of the jobs; returns the earliest of them.
     pub(in crate::sql) async fn write(self, tx: &mut Tx<'_>) -> Result<Option<Timestamp>> {
         for chunk in self.moves.chunks(CHUNK_MAX) {
-            let query = Query::new(&MOVE_FOLLOWED).rows(chunk, |query, (_, job, next)| query.int(*job).opt_at(*next));
+            let query = Query::new(&MOVE_DELAYED_JOBS)
+                .rows(chunk, |query, (_, job, next_fire_at)| query.int(*job).opt_at(*next_fire_at));
             tx.execute_all(query, chunk.len()).await?;
         }
-        Ok(self.moves.iter().filter_map(|(.., next)| *next).min())
+        Ok(self.moves.iter().filter_map(|(.., next_fire_at)| *next_fire_at).min())
     }
 }

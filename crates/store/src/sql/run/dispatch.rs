@@ -1,4 +1,5 @@
-//! Dispatch of open runs to executors: waking, marking, recording as running, and expanding them.
+//! The trait `Dispatch` in SQL: turns waiting runs into pending ones, marks them, records them as running, and expands
+//! broadcasts.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,7 +15,7 @@ use crate::sql::{SqlStore, Tx, failure, transact};
 use crate::{Dispatch, LeaseToken, Result};
 
 /// SQLite uses the index of open runs only if the statement contains its condition.
-pub(in crate::sql) const LOCK_WAITING: Statement = Statement {
+pub(in crate::sql) const LOCK_WAITING_RUNS: Statement = Statement {
     name: "lock_waiting",
     text: concat!(
         "SELECT ",
@@ -27,13 +28,13 @@ const WAKE_WAITING: Statement = Statement {
     name: "wake_waiting",
     text: "UPDATE run SET status = 'pending' WHERE id {in_list} AND {check}status = 'waiting'{end}",
 };
-const LOCK_OWN_PENDING: Statement = Statement {
+const LOCK_OWN_PENDING_RUNS: Statement = Statement {
     name: "lock_own_pending",
     text: "SELECT id, attempt, marked_at_ms FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? \
            AND status = 'pending'{end} ORDER BY id {for_update}",
 };
 /// Runs that are marked, or were recorded as running while they waited at their executor.
-const LOCK_OWN_IN_HAND: Statement = Statement {
+const LOCK_OWN_RUNS_IN_HAND: Statement = Statement {
     name: "lock_own_in_hand",
     text: "SELECT id, attempt, marked_at_ms FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? \
            AND status IN ('pending', 'running') AND executor_id IS NOT NULL{end} ORDER BY id {for_update}",
@@ -49,7 +50,7 @@ const UNMARK_RUNS: Statement = Statement {
            WHERE id {in_list} AND {check}status IN ('pending', 'running'){end}",
 };
 /// Reads in the order of the index. In the order of ids, each page would require reading all pending runs.
-pub(in crate::sql) const READ_OWN_PENDING: Statement = Statement {
+pub(in crate::sql) const READ_OWN_PENDING_RUNS: Statement = Statement {
     name: "read_own_pending",
     text: "SELECT id, due_at_ms FROM run WHERE node_id = ? AND node_epoch = ? \
            AND status IN ('pending', 'waiting', 'running') AND status = 'pending' \
@@ -68,7 +69,7 @@ const SHELVE_RUNS: Statement = Statement {
 };
 /// Locks runs that are pending, or were adopted as running without a start. A run that awaits its children is left out: it is `running`,
 /// but its own work has ended.
-const LOCK_OWN_NOT_BEGUN: Statement = Statement {
+const LOCK_OWN_RUNS_NOT_BEGUN: Statement = Statement {
     name: "lock_own_not_begun",
     text: "SELECT id, attempt, marked_at_ms FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? \
            AND status IN ('pending', 'running') AND started_at_ms IS NULL AND open_children IS NULL{end} \
@@ -104,7 +105,8 @@ const EXPAND_RUN: Statement = Statement {
 impl Dispatch for SqlStore {
     async fn take_waiting(&self, token: LeaseToken, until: Timestamp, limit: u32) -> Result<Vec<Run>> {
         transact!(self, "take_waiting", |tx| {
-            let query = Query::new(&LOCK_WAITING).int(token.node.get()).int(token.epoch).at(until).int(limit.into());
+            let query =
+                Query::new(&LOCK_WAITING_RUNS).int(token.node.get()).int(token.epoch).at(until).int(limit.into());
             let mut runs = rows::runs(&tx.rows(query).await?)?;
             for chunk in runs.chunks(CHUNK_MAX) {
                 let ids = chunk.iter().map(|run| run.id.get());
@@ -122,9 +124,9 @@ impl Dispatch for SqlStore {
             return Ok(Vec::new());
         }
         transact!(self, "mark", |tx| {
-            let won = tx.lock_own(&LOCK_OWN_PENDING, token, runs, |marked| !marked).await?;
-            tx.write_in_hand(&MARK_RUNS, &won).await?;
-            Ok(won.iter().map(|run| run.run).collect())
+            let marked_runs = tx.lock_own_runs(&LOCK_OWN_PENDING_RUNS, token, runs, |marked| !marked).await?;
+            tx.write_in_hand(&MARK_RUNS, &marked_runs).await?;
+            Ok(marked_runs.iter().map(|run| run.run).collect())
         })
     }
 
@@ -138,7 +140,7 @@ impl Dispatch for SqlStore {
         transact!(self, "unmark", |tx| {
             for chunk in ids.chunks(CHUNK_MAX) {
                 let mut held_ids = Vec::with_capacity(chunk.len());
-                for (id, attempt, _) in tx.lock_own_open(&LOCK_OWN_IN_HAND, token, chunk).await? {
+                for (id, attempt, _) in tx.lock_own_open_runs(&LOCK_OWN_RUNS_IN_HAND, token, chunk).await? {
                     if attempts.get(&id) == Some(&attempt) {
                         held_ids.push(id);
                     }
@@ -158,10 +160,10 @@ impl Dispatch for SqlStore {
         let (mut after, mut count) = ((Timestamp::EPOCH, 0), 0);
         loop {
             let (due_at, id) = after;
-            let query = Query::new(&READ_OWN_PENDING).int(token.node.get()).int(token.epoch);
+            let query = Query::new(&READ_OWN_PENDING_RUNS).int(token.node.get()).int(token.epoch);
             let rows = self.rows(query.at(due_at).at(due_at).int(id).int(page)).await?;
-            let Some(last) = rows.last() else { return Ok(count) };
-            let mut columns = Reader::new(last, "run");
+            let Some(last_row) = rows.last() else { return Ok(count) };
+            let mut columns = Reader::new(last_row, "run");
             after = (columns.at("due_at_ms")?, columns.int("id")?);
             let mut ids = read_ids(&rows, "run", "id")?;
             ids.retain(|id| !in_hand.contains(id));
@@ -177,8 +179,8 @@ impl Dispatch for SqlStore {
             return Ok(());
         }
         transact!(self, "note_running", |tx| {
-            let held = tx.lock_own(&LOCK_OWN_NOT_BEGUN, token, runs, |_| true).await?;
-            tx.write_in_hand(&NOTE_RUNNING, &held).await
+            let own_runs = tx.lock_own_runs(&LOCK_OWN_RUNS_NOT_BEGUN, token, runs, |_| true).await?;
+            tx.write_in_hand(&NOTE_RUNNING, &own_runs).await
         })
     }
 
@@ -186,11 +188,11 @@ impl Dispatch for SqlStore {
         if waits.is_empty() {
             return Ok(());
         }
-        let (queued, here): (Vec<&NotedWait>, Vec<&NotedWait>) =
+        let (queued, not_sent): (Vec<&NotedWait>, Vec<&NotedWait>) =
             waits.iter().partition(|wait| matches!(wait.place, WaitPlace::Executor(_)));
         transact!(self, "note_waits", |tx| {
-            tx.note_waits(token, &here, &LOCK_OWN_PENDING, &NOTE_WAITS).await?;
-            tx.note_waits(token, &queued, &LOCK_OWN_NOT_BEGUN, &NOTE_QUEUED).await
+            tx.note_waits(token, &not_sent, &LOCK_OWN_PENDING_RUNS, &NOTE_WAITS).await?;
+            tx.note_waits(token, &queued, &LOCK_OWN_RUNS_NOT_BEGUN, &NOTE_QUEUED).await
         })
     }
 
@@ -198,13 +200,13 @@ impl Dispatch for SqlStore {
         if shards.is_empty() {
             return Ok(false);
         }
-        let total = i64::try_from(shards.len()).unwrap_or(i64::MAX);
+        let shard_total = i64::try_from(shards.len()).unwrap_or(i64::MAX);
         let shards: Vec<&Run> = shards.iter().collect();
         let rows_max = self.failed_batches.rows_max("expand", run.get());
-        let expanded = transact!(self, "expand", at most rows_max, |tx| {
+        let expand_result = transact!(self, "expand", at most rows_max, |tx| {
             let query = Query::new(&EXPAND_RUN)
-                .int(total)
-                .int(total)
+                .int(shard_total)
+                .int(shard_total)
                 .int(run.get())
                 .int(token.node.get())
                 .int(token.epoch)
@@ -217,18 +219,19 @@ impl Dispatch for SqlStore {
                 false => Err(failure::refused("expand", "a shard of the broadcast exists already")),
             }
         });
-        match &expanded {
-            Ok(_) => self.failed_batches.passed("expand", run.get()),
+        match &expand_result {
+            Ok(_) => self.failed_batches.record_success("expand", run.get()),
             // Either all shards are written or none, so a failure makes the statements smaller, but not the transaction.
             Err(error) => drop(self.is_at_fault("expand", run.get(), shards.len(), error).await),
         }
-        expanded
+        expand_result
     }
 }
 
 impl Tx<'_> {
-    /// Locks open runs of the lease `token`, by id. Returns each with its attempt and whether it is marked.
-    async fn lock_own_open(
+    /// Locks open runs of the lease `token`, in the order of their ids. Returns each with its attempt and whether it is
+    /// marked.
+    async fn lock_own_open_runs(
         &mut self,
         statement: &'static Statement,
         token: LeaseToken,
@@ -246,7 +249,7 @@ impl Tx<'_> {
 
     /// Locks those of `runs` that the lease `token` owns and the statement selects. Returns those that are still in the given attempt and
     /// for which `is_eligible` is true. The argument of `is_eligible` is whether the run is marked.
-    async fn lock_own<'r>(
+    async fn lock_own_runs<'r>(
         &mut self,
         statement: &'static Statement,
         token: LeaseToken,
@@ -258,7 +261,7 @@ impl Tx<'_> {
         ids.sort_unstable();
         let mut won_runs = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
-            for (id, attempt, marked) in self.lock_own_open(statement, token, chunk).await? {
+            for (id, attempt, marked) in self.lock_own_open_runs(statement, token, chunk).await? {
                 won_runs.extend(by_id.get(&id).filter(|run| run.attempt == attempt && is_eligible(marked)));
             }
         }
@@ -277,13 +280,13 @@ impl Tx<'_> {
         let mut ids: Vec<i64> = by_id.keys().copied().collect();
         ids.sort_unstable();
         for chunk in ids.chunks(CHUNK_MAX) {
-            let own = self.lock_own_open(lock, token, chunk).await?;
-            let is_this = |wait: &&NotedWait, attempt: i32| wait.attempt == attempt;
-            let held: Vec<&NotedWait> = own
+            let own_runs = self.lock_own_open_runs(lock, token, chunk).await?;
+            let is_same_attempt = |wait: &&NotedWait, attempt: i32| wait.attempt == attempt;
+            let own_waits: Vec<&NotedWait> = own_runs
                 .into_iter()
-                .filter_map(|(id, attempt, _)| by_id.get(&id).copied().filter(|wait| is_this(wait, attempt)))
+                .filter_map(|(id, attempt, _)| by_id.get(&id).copied().filter(|wait| is_same_attempt(wait, attempt)))
                 .collect();
-            for (query, _) in self.size.queries(write, &held, |query, wait| wait_row(query, wait)) {
+            for (query, _) in self.size.queries(write, &own_waits, |query, wait| wait_row(query, wait)) {
                 self.execute(query).await?;
             }
         }
@@ -307,13 +310,13 @@ fn wait_row(query: Query, wait: &NotedWait) -> Query {
     let query = query.int(wait.run.get());
     let query = match &wait.place {
         WaitPlace::Server => query,
-        WaitPlace::Executor(hand) => {
-            let hand = hand.as_ref();
-            let name = hand.map(|hand| clean_name(&hand.executor));
+        WaitPlace::Executor(run_at_executor) => {
+            let run_at_executor = run_at_executor.as_ref();
+            let name = run_at_executor.map(|run_at_executor| clean_name(&run_at_executor.executor));
             query
-                .opt_int(hand.map(|hand| hand.executor_id.get()))
+                .opt_int(run_at_executor.map(|run_at_executor| run_at_executor.executor_id.get()))
                 .opt_text(name.as_deref())
-                .opt_at(hand.map(|hand| hand.at))
+                .opt_at(run_at_executor.map(|run_at_executor| run_at_executor.at))
         }
     };
     query.opt_text(wait.detail.to_json().as_deref())

@@ -14,27 +14,28 @@ use crate::{Finish, Result, StoreError};
 impl Finish for SqlStore {
     /// A result that the database refuses does not hold up the others: the batch is halved until that result is alone in its part.
     async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
-        let clean: Vec<CleanFinish<'_>> = batch.iter().map(CleanFinish::new).collect();
+        let clean_finishes: Vec<CleanFinish<'_>> = batch.iter().map(CleanFinish::new).collect();
         let mut ends = Ends { answers: Vec::with_capacity(batch.len()), ..Ends::default() };
-        let key = |part: &[CleanFinish<'_>]| part.first().map_or(0, |clean| clean.finish.run.get());
-        let rows_max = self.failed_batches.rows_max("finish", key(&clean));
-        let mut parts: Vec<&[CleanFinish<'_>]> = clean.chunks(rows_max).rev().collect();
+        let key = |part: &[CleanFinish<'_>]| part.first().map_or(0, |clean_end| clean_end.finish.run.get());
+        let rows_max = self.failed_batches.rows_max("finish", key(&clean_finishes));
+        let mut parts: Vec<&[CleanFinish<'_>]> = clean_finishes.chunks(rows_max).rev().collect();
         while let Some(part) = parts.pop() {
-            let done = transact!(self, "finish", at most rows_max, |tx| Batch::default().run(tx, finisher, part).await);
-            let error = match done {
+            let result =
+                transact!(self, "finish", at most rows_max, |tx| Batch::default().run(tx, finisher, part).await);
+            let error = match result {
                 Ok(part_ends) => {
-                    self.failed_batches.passed("finish", key(part));
+                    self.failed_batches.record_success("finish", key(part));
                     ends.extend(part_ends);
                     continue;
                 }
                 Err(error) => error,
             };
-            let is_data = matches!(failure::of(&error), Failure::Data | Failure::Duplicate);
-            let is_at_fault = is_data || self.is_at_fault("finish", key(part), part.len(), &error).await;
-            if part.len() == 1 && is_at_fault && (is_data || part[0].has_texts()) {
+            let is_data_error = matches!(failure::of(&error), Failure::Data | Failure::Duplicate);
+            let is_at_fault = is_data_error || self.is_at_fault("finish", key(part), part.len(), &error).await;
+            if part.len() == 1 && is_at_fault && (is_data_error || part[0].has_texts()) {
                 ends.extend(self.finish_unwritable(finisher, part[0].finish, &error).await?);
-                self.failed_batches.passed("finish", key(part));
-            } else if is_data && part.len() > 1 {
+                self.failed_batches.record_success("finish", key(part));
+            } else if is_data_error && part.len() > 1 {
                 let (left, right) = part.split_at(part.len() / 2);
                 parts.extend([right, left]);
             } else if ends.answers.is_empty() {
@@ -53,7 +54,7 @@ impl SqlStore {
     /// Stores a run as failed, without the values that the database refuses.
     async fn finish_unwritable(&self, finisher: Finisher<'_>, finish: &AttemptEnd, error: &StoreError) -> Result<Ends> {
         tracing::error!(run_id = %finish.run, attempt = finish.attempt, %error, "a result cannot be written");
-        let failed = AttemptEnd {
+        let failed_end = AttemptEnd {
             outcome: Outcome::Failed { retryable: false },
             executor: None,
             started_at: None,
@@ -61,7 +62,7 @@ impl SqlStore {
             result: None,
             ..finish.clone()
         };
-        let part = [CleanFinish::new(&failed)];
+        let part = [CleanFinish::new(&failed_end)];
         let mut ends = transact!(self, "finish_unwritable", |tx| Batch::default().run(tx, finisher, &part).await)?;
         for answer in &mut ends.answers {
             if matches!(answer, EndOutcome::Stored(..) | EndOutcome::Late) {

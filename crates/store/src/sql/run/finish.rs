@@ -87,7 +87,7 @@ struct LockedRun {
 }
 
 impl LockedRun {
-    fn ended(&self, finish: &AttemptEnd, status: RunStatus) -> EndedRun {
+    fn ended_run(&self, finish: &AttemptEnd, status: RunStatus) -> EndedRun {
         EndedRun {
             run: finish.run,
             job: JobId::new(self.key.job),
@@ -115,7 +115,7 @@ struct Retry<'f> {
     lost_count: i32,
     executor: Option<Cow<'f, str>>,
     detail: Option<&'f str>,
-    /// The index of the answer that receives the run.
+    /// The index of the [`EndOutcome`] that receives the run.
     answer: usize,
 }
 
@@ -137,22 +137,22 @@ pub(super) struct Batch<'f> {
     /// True verdicts from late results.
     corrections: Vec<Verdict<'f>>,
     retries: Vec<Retry<'f>>,
-    /// Attempts that another attempt follows.
-    ended: Vec<EndedAttempt<'f>>,
+    /// Attempts that are followed by another one.
+    ended_attempts: Vec<EndedAttempt<'f>>,
     /// Results of attempts that were given up earlier.
-    superseded: Vec<EndedAttempt<'f>>,
+    superseded_attempts: Vec<EndedAttempt<'f>>,
     /// Ended runs whose rows in `run_cancel` are deleted.
     cancels: Vec<i64>,
     broadcasts: BTreeMap<RunId, ShardCount>,
     /// Runs that failed or were skipped. Some of these are reported.
-    reported: Vec<RunId>,
+    failed_or_skipped_runs: Vec<RunId>,
     /// Runs whose corrected verdict is not a failure. They are no longer dead letters.
-    no_longer_dead: Vec<RunId>,
+    runs_no_longer_dead: Vec<RunId>,
     /// Runs whose end was stored before, and that await their children.
     awaiting: Vec<(JobId, RunId)>,
     delays: Delays,
-    /// Rows that got their verdict. Each comes with the row of the broadcast of which it may be a shard.
-    decided: Vec<(EndedRun, Option<(RunId, FireKey)>)>,
+    /// Rows that got their verdict, each with the row of the broadcast of which it may be a shard.
+    decided_runs: Vec<(EndedRun, Option<(RunId, FireKey)>)>,
     /// Broadcasts whose shards were counted.
     counted_broadcasts: HashSet<(RunId, FireKey)>,
 }
@@ -165,43 +165,44 @@ impl<'f> Batch<'f> {
         part: &'f [CleanFinish<'f>],
     ) -> Result<Ends> {
         self.delays = Delays::lock(tx, part).await?;
-        let mut ids: Vec<i64> = part.iter().map(|clean| clean.finish.run.get()).collect();
+        let mut ids: Vec<i64> = part.iter().map(|clean_end| clean_end.finish.run.get()).collect();
         ids.sort_unstable();
         ids.dedup();
         self.locked.reserve(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
             for row in tx.rows(Query::new(&LOCK_RUNS).list(chunk.iter().copied())).await? {
-                let (id, locked) = locked_run(&row)?;
-                self.locked.insert(id, locked);
+                let (id, locked_run) = locked_run(&row)?;
+                self.locked.insert(id, locked_run);
             }
         }
-        let counts_earlier = |clean: &&CleanFinish<'_>| {
-            let is_later = self.locked.get(&clean.finish.run).is_some_and(|locked| locked.row.attempt > 1);
-            is_later && settle::counts_earlier_attempts(clean.finish.outcome)
+        let counts_earlier = |clean_end: &&CleanFinish<'_>| {
+            let is_later = self.locked.get(&clean_end.finish.run).is_some_and(|locked_run| locked_run.row.attempt > 1);
+            is_later && settle::counts_earlier_attempts(clean_end.finish.outcome)
         };
-        let counted: Vec<RunId> = part.iter().filter(counts_earlier).map(|clean| clean.finish.run).collect();
-        for EarlierAttempts { run, may_have_begun, unreceived_count } in tx.earlier_attempts(&counted).await? {
-            if let Some(locked) = self.locked.get_mut(&run) {
-                (locked.row.may_have_begun, locked.row.unreceived_count) = (may_have_begun, unreceived_count);
+        let later_attempts: Vec<RunId> =
+            part.iter().filter(counts_earlier).map(|clean_end| clean_end.finish.run).collect();
+        for EarlierAttempts { run, may_have_begun, unreceived_count } in tx.earlier_attempts(&later_attempts).await? {
+            if let Some(locked_run) = self.locked.get_mut(&run) {
+                (locked_run.row.may_have_begun, locked_run.row.unreceived_count) = (may_have_begun, unreceived_count);
             }
         }
-        for clean in part {
+        for clean_end in part {
             // If a batch has two results of one run, the second must see the effect of the first.
-            if self.locked.get(&clean.finish.run).is_some_and(|locked| locked.is_dirty) {
+            if self.locked.get(&clean_end.finish.run).is_some_and(|locked_run| locked_run.is_dirty) {
                 self.write(tx).await?;
             }
-            self.decide(clean);
+            self.decide(clean_end);
         }
         self.write(tx).await?;
         // A crash here must leave the runs open. If they had a verdict but no children, the children would never be created.
         failpoint::pass("finish.settled");
-        let ReleasedRuns { released, mut awaiting, ended_parents, failed } =
+        let ReleasedRuns { released, mut awaiting, ended_parents, failed_runs } =
             tx.follow_runs(finisher, &self.ended_runs()).await?;
         awaiting.append(&mut self.awaiting);
         self.delays.fold(tx, &awaiting, &ended_parents).await?;
-        self.reported.extend(failed);
-        tx.insert_failure_records(&self.reported).await?;
-        tx.delete_dead_letters(&self.no_longer_dead).await?;
+        self.failed_or_skipped_runs.extend(failed_runs);
+        tx.insert_failure_records(&self.failed_or_skipped_runs).await?;
+        tx.delete_dead_letters(&self.runs_no_longer_dead).await?;
         let due_at = self.delays.write(tx).await?;
         Ok(Ends { answers: self.answers, due_at, released, awaiting, ended_parents })
     }
@@ -210,24 +211,24 @@ impl<'f> Batch<'f> {
     fn ended_runs(&self) -> Vec<EndedRun> {
         let is_shard =
             |parent: &Option<(RunId, FireKey)>| parent.is_some_and(|parent| self.counted_broadcasts.contains(&parent));
-        self.decided.iter().filter(|(_, parent)| !is_shard(parent)).map(|(ended, _)| *ended).collect()
+        self.decided_runs.iter().filter(|(_, parent)| !is_shard(parent)).map(|(ended_run, _)| *ended_run).collect()
     }
 
-    fn decide(&mut self, clean: &'f CleanFinish<'f>) {
-        let finish = clean.finish;
-        let Some(locked) = self.locked.get_mut(&finish.run) else {
+    fn decide(&mut self, clean_end: &'f CleanFinish<'f>) {
+        let finish = clean_end.finish;
+        let Some(locked_run) = self.locked.get_mut(&finish.run) else {
             self.answers.push(EndOutcome::NoSuchRun);
             return;
         };
-        let executor = || match &clean.executor {
-            Some(name) => (clean.executor_id, Some(name.clone())),
-            None => (locked.executor_id, locked.executor.clone().map(Cow::Owned)),
+        let executor = || match &clean_end.executor {
+            Some(name) => (clean_end.executor_id, Some(name.clone())),
+            None => (locked_run.executor_id, locked_run.executor.clone().map(Cow::Owned)),
         };
-        match settle::judge(locked.row, finish) {
+        match settle::judge(locked_run.row, finish) {
             Judgement::NoSuchRun => self.answers.push(EndOutcome::NoSuchRun),
             Judgement::Duplicate => {
-                if locked.row.awaits_children && !locked.row.status.is_terminal() {
-                    self.awaiting.push((JobId::new(locked.key.job), finish.run));
+                if locked_run.row.awaits_children && !locked_run.row.status.is_terminal() {
+                    self.awaiting.push((JobId::new(locked_run.key.job), finish.run));
                 }
                 self.answers.push(EndOutcome::Duplicate);
             }
@@ -235,87 +236,90 @@ impl<'f> Batch<'f> {
             Judgement::Superseded => {
                 // The servers gave this attempt up, so only an executor knows how it ended.
                 if finish.owner.is_none() {
-                    self.superseded.push(EndedAttempt {
-                        finish: clean,
+                    self.superseded_attempts.push(EndedAttempt {
+                        finish: clean_end,
                         status: settle::attempt_status(finish.outcome),
                         reason: None,
-                        executor_id: clean.executor_id,
-                        executor: clean.executor.clone(),
-                        started_at: clean.started_at,
+                        executor_id: clean_end.executor_id,
+                        executor: clean_end.executor.clone(),
+                        started_at: clean_end.started_at,
                     });
                 }
                 self.answers.push(EndOutcome::Superseded);
             }
             Judgement::Late(status, reason) => {
                 let (executor_id, executor) = executor();
-                let started_at = clean.started_at.or(locked.started_at);
-                self.corrections.push(Verdict { finish: clean, status, reason, executor_id, executor, started_at });
-                if locked.row.status == RunStatus::Skipped {
+                let started_at = clean_end.started_at.or(locked_run.started_at);
+                self.corrections.push(Verdict { finish: clean_end, status, reason, executor_id, executor, started_at });
+                if locked_run.row.status == RunStatus::Skipped {
                     // The edit that skipped this run did not release the runs that follow from it.
-                    let ended = EndedRun { awaits_children: false, ..locked.ended(finish, status) };
-                    self.decided.push((ended, locked.parent.map(|parent| (parent, locked.key))));
-                    self.reported.extend(may_be_reported(status).then_some(finish.run));
+                    let ended_run = EndedRun { awaits_children: false, ..locked_run.ended_run(finish, status) };
+                    self.decided_runs.push((ended_run, locked_run.parent.map(|parent| (parent, locked_run.key))));
+                    self.failed_or_skipped_runs.extend(may_be_reported(status).then_some(finish.run));
                 }
-                self.no_longer_dead.extend((decides_failing(status) != Some(true)).then_some(finish.run));
-                (locked.row.status, locked.row.reason) = (status, reason);
-                locked.is_dirty = true;
-                count_shard(&mut self.broadcasts, locked, 0, finish);
+                self.runs_no_longer_dead.extend((decides_failing(status) != Some(true)).then_some(finish.run));
+                (locked_run.row.status, locked_run.row.reason) = (status, reason);
+                locked_run.is_dirty = true;
+                count_shard(&mut self.broadcasts, locked_run, 0, finish);
                 self.answers.push(EndOutcome::Late);
             }
-            Judgement::Ends(then @ NextStep::Verdict { status, reason }) => {
+            Judgement::Ends(next_step @ NextStep::Verdict { status, reason }) => {
                 let (executor_id, executor) = executor();
-                let started_at = clean.started_at.or(locked.started_at);
-                self.verdicts.push(Verdict { finish: clean, status, reason, executor_id, executor, started_at });
-                if locked.has_request {
+                let started_at = clean_end.started_at.or(locked_run.started_at);
+                self.verdicts.push(Verdict { finish: clean_end, status, reason, executor_id, executor, started_at });
+                if locked_run.has_request {
                     self.cancels.push(finish.run.get());
                 }
-                (locked.row.status, locked.row.reason) = (status, reason);
-                locked.is_dirty = true;
-                let ended = locked.ended(finish, status);
-                self.decided.push((ended, locked.parent.map(|parent| (parent, locked.key))));
-                count_shard(&mut self.broadcasts, locked, 1, finish);
-                self.delays.end(finish.run, Timestamp::from_millis(locked.key.fire_at), finish.finished_at);
+                (locked_run.row.status, locked_run.row.reason) = (status, reason);
+                locked_run.is_dirty = true;
+                let ended_run = locked_run.ended_run(finish, status);
+                self.decided_runs.push((ended_run, locked_run.parent.map(|parent| (parent, locked_run.key))));
+                count_shard(&mut self.broadcasts, locked_run, 1, finish);
+                self.delays.end(finish.run, Timestamp::from_millis(locked_run.key.fire_at), finish.finished_at);
                 if may_be_reported(status) {
-                    self.reported.push(finish.run);
+                    self.failed_or_skipped_runs.push(finish.run);
                 }
-                self.answers.push(EndOutcome::Stored(then, None));
+                self.answers.push(EndOutcome::Stored(next_step, None));
             }
-            Judgement::Ends(then @ NextStep::Retry { due_at, reason, lost_count }) => {
+            Judgement::Ends(next_step @ NextStep::Retry { due_at, reason, lost_count }) => {
                 let (executor_id, executor) = executor();
-                self.ended.push(EndedAttempt {
-                    finish: clean,
+                self.ended_attempts.push(EndedAttempt {
+                    finish: clean_end,
                     status: settle::attempt_status(finish.outcome),
                     reason: Some(reason),
                     executor_id,
                     executor: executor.clone(),
-                    started_at: clean.started_at.or(locked.started_at),
+                    started_at: clean_end.started_at.or(locked_run.started_at),
                 });
-                if locked.has_request && locked.row.cancel_request_reason.is_none() && reason != Reason::NotReceived {
+                if locked_run.has_request
+                    && locked_run.row.cancel_request_reason.is_none()
+                    && reason != Reason::NotReceived
+                {
                     self.cancels.push(finish.run.get());
-                    locked.has_request = false;
+                    locked_run.has_request = false;
                 }
                 let (run, attempt, answer) = (finish.run, finish.attempt, self.answers.len());
-                locked.executor = executor.clone().map(Cow::into_owned);
-                let detail = clean.detail.as_deref();
+                locked_run.executor = executor.clone().map(Cow::into_owned);
+                let detail = clean_end.detail.as_deref();
                 self.retries.push(Retry { run, attempt, due_at, reason, lost_count, executor, detail, answer });
-                locked.row = RunRow {
+                locked_run.row = RunRow {
                     due_at,
                     attempt: attempt + 1,
                     status: RunStatus::Waiting,
                     reason: Some(reason),
                     lost_count,
-                    unreceived_count: locked.row.unreceived_count + i32::from(reason == Reason::NotReceived),
+                    unreceived_count: locked_run.row.unreceived_count + i32::from(reason == Reason::NotReceived),
                     is_marked: false,
-                    may_have_begun: locked.row.may_have_begun
+                    may_have_begun: locked_run.row.may_have_begun
                         || attempt_may_have_begun(settle::attempt_status(finish.outcome), Some(reason)),
-                    cancel_request_reason: locked.row.cancel_request_reason,
+                    cancel_request_reason: locked_run.row.cancel_request_reason,
                     awaits_children: false,
-                    is_unexpanded: locked.row.is_unexpanded,
-                    owner: locked.row.owner,
+                    is_unexpanded: locked_run.row.is_unexpanded,
+                    owner: locked_run.row.owner,
                 };
-                (locked.executor_id, locked.started_at) = (None, None);
-                locked.is_dirty = true;
-                self.answers.push(EndOutcome::Stored(then, None));
+                (locked_run.executor_id, locked_run.started_at) = (None, None);
+                locked_run.is_dirty = true;
+                self.answers.push(EndOutcome::Stored(next_step, None));
             }
         }
     }
@@ -332,14 +336,14 @@ impl<'f> Batch<'f> {
         }
         self.verdicts.clear();
         self.corrections.clear();
-        for (query, _) in size.queries(&INSERT_ATTEMPTS, &self.ended, add_attempt) {
+        for (query, _) in size.queries(&INSERT_ATTEMPTS, &self.ended_attempts, add_attempt) {
             tx.execute(query).await?;
         }
-        self.ended.clear();
-        for (query, _) in size.queries(&CORRECT_ATTEMPTS, &self.superseded, add_attempt) {
+        self.ended_attempts.clear();
+        for (query, _) in size.queries(&CORRECT_ATTEMPTS, &self.superseded_attempts, add_attempt) {
             tx.execute(query).await?;
         }
-        self.superseded.clear();
+        self.superseded_attempts.clear();
         self.write_retries(tx).await?;
         self.write_broadcasts(tx).await?;
         for chunk in self.cancels.chunks(CHUNK_MAX) {
@@ -363,14 +367,14 @@ impl<'f> Batch<'f> {
         for (query, chunk) in tx.size.queries(&RETRY_RUNS, &self.retries, add) {
             tx.execute_all(query, chunk.len()).await?;
             let query = Query::new(&rows::READ_RUNS).list(chunk.iter().map(|retry| retry.run.get()));
-            let mut waiting: HashMap<RunId, _> = HashMap::with_capacity(chunk.len());
+            let mut retries_by_run: HashMap<RunId, _> = HashMap::with_capacity(chunk.len());
             for row in tx.rows(query).await? {
                 let run = rows::run(&row)?;
-                waiting.insert(run.id, run);
+                retries_by_run.insert(run.id, run);
             }
             for retry in chunk {
                 if let EndOutcome::Stored(_, run) = &mut self.answers[retry.answer] {
-                    *run = waiting.remove(&retry.run).map(Box::new);
+                    *run = retries_by_run.remove(&retry.run).map(Box::new);
                 }
             }
         }
@@ -378,24 +382,24 @@ impl<'f> Batch<'f> {
         Ok(())
     }
 
-    /// Counts down the open shards of broadcasts. A broadcast whose last shard has ended gets its verdict.
+    /// Counts down the open shards of broadcasts, and decides the verdict of each broadcast whose last shard has ended.
     async fn write_broadcasts(&mut self, tx: &mut Tx<'_>) -> Result<()> {
         let counts: Vec<(RunId, ShardCount)> = std::mem::take(&mut self.broadcasts).into_iter().collect();
         for chunk in counts.chunks(CHUNK_MAX) {
             for broadcast in tx.count_shards(chunk).await? {
                 self.counted_broadcasts.insert((broadcast.id, broadcast.key));
-                if let Some(locked) = self.locked.get_mut(&broadcast.id) {
-                    (locked.row.status, locked.row.reason) = (broadcast.status, broadcast.reason);
+                if let Some(locked_run) = self.locked.get_mut(&broadcast.id) {
+                    (locked_run.row.status, locked_run.row.reason) = (broadcast.status, broadcast.reason);
                 }
                 let Some(folded) = &broadcast.folded else { continue };
                 if folded.is_first {
-                    self.decided.push((broadcast.ended(), None));
+                    self.decided_runs.push((broadcast.ended_run(), None));
                 }
                 if folded.is_first && may_be_reported(broadcast.status) {
-                    self.reported.push(broadcast.id);
+                    self.failed_or_skipped_runs.push(broadcast.id);
                 }
                 if !folded.is_first && decides_failing(broadcast.status) != Some(true) {
-                    self.no_longer_dead.push(broadcast.id);
+                    self.runs_no_longer_dead.push(broadcast.id);
                 }
                 let finished_at = broadcast.finished_at.unwrap_or(Timestamp::MAX);
                 self.delays.end(broadcast.id, Timestamp::from_millis(broadcast.key.fire_at), finished_at);
@@ -410,15 +414,15 @@ impl<'f> Batch<'f> {
 
 fn count_shard(
     broadcasts: &mut BTreeMap<RunId, ShardCount>,
-    locked: &LockedRun,
+    locked_run: &LockedRun,
     closed_count: i32,
     finish: &AttemptEnd,
 ) {
-    if let Some(parent) = locked.parent.filter(|_| locked.shard_index != ROOT_SHARD) {
+    if let Some(parent) = locked_run.parent.filter(|_| locked_run.shard_index != ROOT_SHARD) {
         let new = ShardCount {
-            key: locked.key,
+            key: locked_run.key,
             closed_count: 0,
-            trigger: locked.trigger,
+            trigger: locked_run.trigger,
             awaits_children: finish.policy.awaits_children,
         };
         let count = broadcasts.entry(parent).or_insert(new);
@@ -432,7 +436,7 @@ fn locked_run(row: &AnyRow) -> Result<(RunId, LockedRun)> {
     let (attempt, status, reason) = (columns.int32("attempt")?, columns.word("status")?, columns.opt_word("reason")?);
     let (lost_count, marked_at) = (columns.int32("lost_count")?, columns.opt_int("marked_at_ms")?);
     let (cancel_by, cancel_reason) = (columns.opt_text("cancel_by")?, columns.opt_word("cancel_reason")?);
-    let mut locked = LockedRun {
+    let mut locked_run = LockedRun {
         row: RunRow {
             due_at: Timestamp::EPOCH,
             attempt,
@@ -458,11 +462,11 @@ fn locked_run(row: &AnyRow) -> Result<(RunId, LockedRun)> {
         has_request: cancel_by.is_some() || cancel_reason.is_some(),
         is_dirty: false,
     };
-    locked.row.awaits_children = columns.opt_int("open_children")?.is_some();
-    locked.row.owner = LeaseToken { node: NodeId::new(columns.int("node_id")?), epoch: columns.int("node_epoch")? };
-    locked.row.due_at = columns.at("due_at_ms")?;
-    locked.row.is_unexpanded = locked.shard_index == ROOT_SHARD && columns.opt_int("shard_total")?.is_none();
-    Ok((id, locked))
+    locked_run.row.awaits_children = columns.opt_int("open_children")?.is_some();
+    locked_run.row.owner = LeaseToken { node: NodeId::new(columns.int("node_id")?), epoch: columns.int("node_epoch")? };
+    locked_run.row.due_at = columns.at("due_at_ms")?;
+    locked_run.row.is_unexpanded = locked_run.shard_index == ROOT_SHARD && columns.opt_int("shard_total")?.is_none();
+    Ok((id, locked_run))
 }
 
 fn add_verdict(query: Query, verdict: &Verdict<'_>) -> Query {
@@ -480,16 +484,16 @@ fn add_verdict(query: Query, verdict: &Verdict<'_>) -> Query {
         .opt_text(verdict.finish.detail.as_deref())
 }
 
-fn add_attempt(query: Query, ended: &EndedAttempt<'_>) -> Query {
+fn add_attempt(query: Query, attempt: &EndedAttempt<'_>) -> Query {
     query
-        .int(ended.finish.finish.run.get())
-        .int(ended.finish.finish.attempt.into())
-        .text(ended.status.as_str())
-        .opt_text(ended.reason.map(Reason::as_str))
-        .opt_int(ended.executor_id.map(ExecutorId::get))
-        .opt_text(ended.executor.as_deref())
-        .opt_at(ended.started_at)
-        .at(ended.finish.finish.finished_at)
-        .opt_text(ended.finish.message.as_deref())
-        .opt_text(ended.finish.detail.as_deref())
+        .int(attempt.finish.finish.run.get())
+        .int(attempt.finish.finish.attempt.into())
+        .text(attempt.status.as_str())
+        .opt_text(attempt.reason.map(Reason::as_str))
+        .opt_int(attempt.executor_id.map(ExecutorId::get))
+        .opt_text(attempt.executor.as_deref())
+        .opt_at(attempt.started_at)
+        .at(attempt.finish.finish.finished_at)
+        .opt_text(attempt.finish.message.as_deref())
+        .opt_text(attempt.finish.detail.as_deref())
 }

@@ -65,7 +65,6 @@ const TAKE_HOMES: Statement = Statement {
            WHERE {of_rows:job_due.job_id} AND {check}job_due.home = v.column2{end}",
 };
 
-/// The effects of a batch of ends.
 #[derive(Debug, Default)]
 pub(super) struct ReleasedRuns {
     /// Children that were released: their runs are open.
@@ -75,7 +74,7 @@ pub(super) struct ReleasedRuns {
     /// Runs that awaited their children and have now ended.
     pub(super) ended_parents: Vec<(JobId, RunId)>,
     /// The runs in `ended_parents` that failed.
-    pub(super) failed: Vec<RunId>,
+    pub(super) failed_runs: Vec<RunId>,
 }
 
 /// A child. If the job's home no longer exists, `lost_home` is that home; it is 0 if the job never had a home.
@@ -94,25 +93,35 @@ struct Roots {
 impl Tx<'_> {
     /// Releases or skips the children of runs that have just got their verdict, and counts the open children of the runs that await their
     /// children.
-    pub(super) async fn follow_runs(&mut self, finisher: Finisher<'_>, ended: &[EndedRun]) -> Result<ReleasedRuns> {
-        let ended = self.with_fires(ended).await?;
-        if ended.is_empty() {
+    pub(super) async fn follow_runs(
+        &mut self,
+        finisher: Finisher<'_>,
+        ended_runs: &[EndedRun],
+    ) -> Result<ReleasedRuns> {
+        let ended_runs = self.with_fires(ended_runs).await?;
+        if ended_runs.is_empty() {
             return Ok(ReleasedRuns::default());
         }
-        let Roots { roots, mut members, now } = self.lock_roots(&ended).await?;
+        let Roots { roots, mut members, now } = self.lock_roots(&ended_runs).await?;
         let root_jobs: BTreeSet<JobId> = roots.iter().map(|root| root.job).collect();
         let (mut graph, mut created) = self.read_graph_below(root_jobs.clone()).await?;
-        let detached = self.read_jobs_above(detached(&graph, &roots, &ended)).await?;
-        if !detached.is_empty() {
-            (graph, created) = self.read_graph_below(root_jobs.union(&detached).copied().collect()).await?;
+        let detached_jobs = self.read_jobs_above(detached(&graph, &roots, &ended_runs)).await?;
+        if !detached_jobs.is_empty() {
+            (graph, created) = self.read_graph_below(root_jobs.union(&detached_jobs).copied().collect()).await?;
         }
-        let mut stored = self.read_members(&roots, &graph, &detached).await?;
+        let mut stored_members = self.read_members(&roots, &graph, &detached_jobs).await?;
         let mut facts: Vec<FireFacts<'_>> = Vec::with_capacity(roots.len());
         for root in &roots {
-            let mut own = stored.remove(&root.run).unwrap_or_default();
-            own.extend(members.remove(&root.run).map(|member| (root.job, member)));
-            let ended = ended.iter().filter(|ended| ended.root() == root.run).copied().collect();
-            facts.push(FireFacts { root, graph: &graph, created: &created, members: own, ended });
+            let mut root_members = stored_members.remove(&root.run).unwrap_or_default();
+            root_members.extend(members.remove(&root.run).map(|member| (root.job, member)));
+            let runs_of_root = ended_runs.iter().filter(|ended_run| ended_run.root() == root.run).copied().collect();
+            facts.push(FireFacts {
+                root,
+                graph: &graph,
+                created_at_by_job: &created,
+                members: root_members,
+                ended_runs: runs_of_root,
+            });
         }
         self.name_members(&mut facts).await?;
         let candidates = self.read_candidates(finisher, &facts).await?;
@@ -128,8 +137,8 @@ impl Tx<'_> {
     }
 
     /// The ended runs whose job has children, or whose fire has a run that may await them.
-    async fn with_fires(&mut self, ended: &[EndedRun]) -> Result<Vec<EndedRun>> {
-        let mut jobs: Vec<i64> = ended.iter().map(|ended| ended.job.get()).collect();
+    async fn with_fires(&mut self, ended_runs: &[EndedRun]) -> Result<Vec<EndedRun>> {
+        let mut jobs: Vec<i64> = ended_runs.iter().map(|ended_run| ended_run.job.get()).collect();
         jobs.sort_unstable();
         jobs.dedup();
         let mut parents = BTreeSet::new();
@@ -138,20 +147,20 @@ impl Tx<'_> {
                 parents.insert(JobId::new(Reader::new(&row, "job_parent").int("parent_id")?));
             }
         }
-        let has_fire = |ended: &&EndedRun| ended.trigger == Trigger::Parent || parents.contains(&ended.job);
-        Ok(ended.iter().filter(has_fire).copied().collect())
+        let has_fire = |ended_run: &&EndedRun| ended_run.trigger == Trigger::Parent || parents.contains(&ended_run.job);
+        Ok(ended_runs.iter().filter(has_fire).copied().collect())
     }
 
     /// Locks the rows of the roots. A root that was removed because of its age has no row, and nothing follows in its fire.
-    async fn lock_roots(&mut self, ended: &[EndedRun]) -> Result<Roots> {
-        let ids: BTreeSet<i64> = ended.iter().map(|ended| ended.root().get()).collect();
+    async fn lock_roots(&mut self, ended_runs: &[EndedRun]) -> Result<Roots> {
+        let ids: BTreeSet<i64> = ended_runs.iter().map(|ended_run| ended_run.root().get()).collect();
         let ids: Vec<i64> = ids.into_iter().collect();
-        let mut found = Roots { roots: Vec::new(), members: HashMap::new(), now: Timestamp::EPOCH };
+        let mut locked_roots = Roots { roots: Vec::new(), members: HashMap::new(), now: Timestamp::EPOCH };
         for chunk in ids.chunks(CHUNK_MAX) {
             for row in self.rows(Query::new(&LOCK_ROOTS).list(chunk.iter().copied())).await? {
                 let mut columns = Reader::new(&row, "run");
                 let run = RunId::new(columns.int("id")?);
-                found.roots.push(Root {
+                locked_roots.roots.push(Root {
                     run,
                     job: JobId::new(columns.int("job_id")?),
                     fire_at: columns.at("fire_at_ms")?,
@@ -164,42 +173,45 @@ impl Tx<'_> {
                     reason: columns.opt_word("reason")?,
                     open_children: columns.opt_int32("open_children")?,
                 };
-                found.members.insert(run, member);
-                found.now = columns.at("now")?;
+                locked_roots.members.insert(run, member);
+                locked_roots.now = columns.at("now")?;
             }
         }
-        Ok(found)
+        Ok(locked_roots)
     }
 
     /// The jobs of these runs' parents, grandparents and so on in their fires, except the roots.
     async fn read_jobs_above(&mut self, runs: Vec<RunId>) -> Result<BTreeSet<JobId>> {
         let mut jobs = BTreeSet::new();
-        let mut level: Vec<i64> = runs.into_iter().map(RunId::get).collect();
+        let mut run_level: Vec<i64> = runs.into_iter().map(RunId::get).collect();
         for _ in 0..DEPTH_MAX {
-            let mut above = BTreeSet::new();
-            for chunk in level.chunks(CHUNK_MAX) {
+            let mut jobs_above = BTreeSet::new();
+            for chunk in run_level.chunks(CHUNK_MAX) {
                 for row in self.rows(Query::new(&READ_RUNS_ABOVE).list(chunk.iter().copied())).await? {
                     let mut columns = Reader::new(&row, "run");
                     columns.int("id")?;
                     jobs.insert(JobId::new(columns.int("job_id")?));
-                    above.extend(columns.opt_int("parent_id")?);
+                    jobs_above.extend(columns.opt_int("parent_id")?);
                 }
             }
-            if above.is_empty() {
+            if jobs_above.is_empty() {
                 break;
             }
-            level = above.into_iter().collect();
+            run_level = jobs_above.into_iter().collect();
         }
         Ok(jobs)
     }
 
     /// All jobs that follow from these, level by level, and when they were created.
-    async fn read_graph_below(&mut self, mut level: BTreeSet<JobId>) -> Result<(Graph, BTreeMap<JobId, Timestamp>)> {
+    async fn read_graph_below(
+        &mut self,
+        mut level_jobs: BTreeSet<JobId>,
+    ) -> Result<(Graph, BTreeMap<JobId, Timestamp>)> {
         let (mut graph, mut created) = (Graph::default(), BTreeMap::new());
-        let mut seen_jobs = level.clone();
+        let mut seen_jobs = level_jobs.clone();
         for _ in 0..DEPTH_MAX {
-            let mut next = BTreeSet::new();
-            let jobs: Vec<i64> = level.iter().map(|job| job.get()).collect();
+            let mut next_level = BTreeSet::new();
+            let jobs: Vec<i64> = level_jobs.iter().map(|job| job.get()).collect();
             for chunk in jobs.chunks(CHUNK_MAX) {
                 for row in self.rows(Query::new(&READ_EDGES).list(chunk.iter().copied())).await? {
                     let mut columns = Reader::new(&row, "job_parent");
@@ -207,14 +219,14 @@ impl Tx<'_> {
                     graph.add(Edge { child, parent, on: columns.word("on_what")? });
                     created.insert(child, columns.at("created_at_ms")?);
                     if seen_jobs.insert(child) {
-                        next.insert(child);
+                        next_level.insert(child);
                     }
                 }
             }
-            if next.is_empty() {
+            if next_level.is_empty() {
                 break;
             }
-            level = next;
+            level_jobs = next_level;
         }
         Ok((graph, created))
     }
@@ -224,11 +236,11 @@ impl Tx<'_> {
         &mut self,
         roots: &[Root],
         graph: &Graph,
-        detached: &BTreeSet<JobId>,
+        detached_jobs: &BTreeSet<JobId>,
     ) -> Result<HashMap<RunId, BTreeMap<JobId, Member>>> {
         let mut keys = Vec::new();
         for root in roots {
-            let jobs = jobs_below(graph, root.job, detached).into_iter().filter(|job| *job != root.job);
+            let jobs = jobs_below(graph, root.job, detached_jobs).into_iter().filter(|job| *job != root.job);
             keys.extend(jobs.map(|job| (job, root.fire_at, root.run)));
         }
         let mut member_rows: HashMap<(RunId, JobId), (i32, Member)> = HashMap::new();
@@ -248,9 +260,9 @@ impl Tx<'_> {
                     reason: columns.opt_word("reason")?,
                     open_children: columns.opt_int32("open_children")?,
                 };
-                let known = member_rows.entry((root, job)).or_insert_with(|| (shard_index, member.clone()));
-                if shard_index < known.0 {
-                    *known = (shard_index, member);
+                let member_row = member_rows.entry((root, job)).or_insert_with(|| (shard_index, member.clone()));
+                if shard_index < member_row.0 {
+                    *member_row = (shard_index, member);
                 }
             }
         }
@@ -300,18 +312,18 @@ impl Tx<'_> {
                 let spec = columns.text("spec")?;
                 let spec: JobSpec = serde_json::from_str(&spec).map_err(|error| columns.corrupt("spec", error))?;
                 let home = NodeId::new(columns.int("home")?);
-                let known = (columns.opt_int("node_id")?, columns.opt_int("epoch")?);
+                let node_and_epoch = (columns.opt_int("node_id")?, columns.opt_int("epoch")?);
                 let leases = (columns.opt_at("lease_until_ms")?, columns.opt_at("prior_lease_until_ms")?);
                 // A dead home is accepted, because the run is adopted with the job's other open runs.
-                let lease = match (known, leases) {
-                    ((Some(node), Some(epoch)), (Some(end), Some(prior))) => {
-                        Some(lease_of_home(NodeId::new(node), epoch, (end, prior)))
+                let lease = match (node_and_epoch, leases) {
+                    ((Some(node), Some(epoch)), (Some(lease_until), Some(prior_until))) => {
+                        Some(lease_of_home(NodeId::new(node), epoch, (lease_until, prior_until)))
                     }
                     _ => None,
                 };
-                let own = finisher.token;
-                let lost_home = (lease.is_none() && home != own.node).then_some(home);
-                let owner = lease.filter(|lease| lease.node != own.node).unwrap_or(own);
+                let own_lease = finisher.token;
+                let lost_home = (lease.is_none() && home != own_lease.node).then_some(home);
+                let owner = lease.filter(|lease| lease.node != own_lease.node).unwrap_or(own_lease);
                 let child = Child { namespace, app, version, spec, owner };
                 candidates.insert(job, Candidate { child, lost_home });
             }
@@ -320,33 +332,33 @@ impl Tx<'_> {
     }
 
     async fn write_parent_updates(&mut self, updates: Vec<ParentUpdate>, now: Timestamp) -> Result<ReleasedRuns> {
-        let mut followed = ReleasedRuns::default();
-        for fold in &updates {
-            match fold.status.is_terminal() {
-                false if fold.is_new => followed.awaiting.push((fold.job, fold.run)),
+        let mut effects = ReleasedRuns::default();
+        for update in &updates {
+            match update.status.is_terminal() {
+                false if update.is_new => effects.awaiting.push((update.job, update.run)),
                 false => {}
                 true => {
-                    followed.ended_parents.push((fold.job, fold.run));
-                    followed.failed.extend(is_failure(fold.status).then_some(fold.run));
+                    effects.ended_parents.push((update.job, update.run));
+                    effects.failed_runs.extend(is_failure(update.status).then_some(update.run));
                 }
             }
         }
         for chunk in updates.chunks(CHUNK_MAX) {
-            let query = Query::new(&FOLD_CHILDREN).rows(chunk, |query, fold| {
+            let query = Query::new(&FOLD_CHILDREN).rows(chunk, |query, update| {
                 query
-                    .int(fold.run.get())
-                    .int(fold.open_children.into())
-                    .text(fold.status.as_str())
-                    .opt_at(fold.status.is_terminal().then_some(now))
-                    .opt_text(fold.message.as_deref())
+                    .int(update.run.get())
+                    .int(update.open_children.into())
+                    .text(update.status.as_str())
+                    .opt_at(update.status.is_terminal().then_some(now))
+                    .opt_text(update.message.as_deref())
             });
             self.execute_all(query, chunk.len()).await?;
         }
-        for chunk in followed.ended_parents.chunks(CHUNK_MAX) {
+        for chunk in effects.ended_parents.chunks(CHUNK_MAX) {
             let ids = chunk.iter().map(|(_, run)| run.get());
             self.execute(Query::new(&rows::DELETE_CANCELS).list(ids)).await?;
         }
-        Ok(followed)
+        Ok(effects)
     }
 
     /// Inserts the planned runs. Returns the open ones. An existing row stays unchanged.
@@ -355,17 +367,18 @@ impl Tx<'_> {
         mut followers: Vec<Follower>,
         children: &BTreeMap<JobId, Child>,
     ) -> Result<Vec<Run>> {
-        let open = || followers.iter().filter(|follower| !follower.run.status.is_terminal());
-        let wanted: BTreeSet<i64> = open().flat_map(|follower| &follower.parents).map(|run| run.get()).collect();
-        let passed = self.read_parent_results(wanted.into_iter().collect()).await?;
+        let open_followers = || followers.iter().filter(|follower| !follower.run.status.is_terminal());
+        let parent_ids: BTreeSet<i64> =
+            open_followers().flat_map(|follower| &follower.parents).map(|run| run.get()).collect();
+        let parent_results = self.read_parent_results(parent_ids.into_iter().collect()).await?;
         for follower in followers.iter_mut().filter(|follower| !follower.run.status.is_terminal()) {
             let Some(child) = children.get(&follower.run.job) else { continue };
-            let parents = follower.parents.iter().filter_map(|run| passed.get(run).cloned()).collect();
+            let parents = follower.parents.iter().filter_map(|run| parent_results.get(run).cloned()).collect();
             follower.run.params = Some(params(&child.spec.params, parents));
         }
         let runs: Vec<&Run> = followers.iter().map(|follower| &follower.run).collect();
-        let existing = self.insert_runs(&runs).await?;
-        let new = followers.into_iter().map(|follower| follower.run).filter(|run| !existing.contains(&run.id));
+        let existing_ids = self.insert_runs(&runs).await?;
+        let new = followers.into_iter().map(|follower| follower.run).filter(|run| !existing_ids.contains(&run.id));
         Ok(new.filter(|run| !run.status.is_terminal()).collect())
     }
 

@@ -11,8 +11,8 @@ use crate::ledger::RunQuery;
 use crate::sql::SqlStore;
 use crate::sql::query::{Query, Reader, Statement};
 use crate::sql::rows::{self, run_columns};
-use crate::sql::run::read::{are_open, with_all_statuses, with_statuses};
-use crate::sql::run::search::END_OF_JOB;
+use crate::sql::run::read::{are_open, bind_all_statuses, bind_statuses};
+use crate::sql::run::search::FIND_END_OF_JOB;
 use crate::{Result, Runs as _};
 
 /// Number of rows in the first step per run of the page. Each further step is four times as long.
@@ -31,7 +31,7 @@ macro_rules! newest_fires {
     };
 }
 
-pub(in crate::sql) const LIST_OF_JOB: Statement = Statement {
+pub(in crate::sql) const LIST_RUNS_OF_JOB: Statement = Statement {
     name: "list_of_job",
     text: concat!(
         "SELECT ",
@@ -41,7 +41,7 @@ pub(in crate::sql) const LIST_OF_JOB: Statement = Statement {
         newest_fires!()
     ),
 };
-pub(in crate::sql) const LIST_OF_JOB_BY_STATUS: Statement = Statement {
+pub(in crate::sql) const LIST_RUNS_OF_JOB_BY_STATUS: Statement = Statement {
     name: "list_of_job_by_status",
     text: concat!(
         "SELECT ",
@@ -52,7 +52,7 @@ pub(in crate::sql) const LIST_OF_JOB_BY_STATUS: Statement = Statement {
         newest_fires!()
     ),
 };
-pub(in crate::sql) const LIST_OF_JOB_OF_APPS: Statement = Statement {
+pub(in crate::sql) const LIST_RUNS_OF_JOB_OF_APPS: Statement = Statement {
     name: "list_of_job_of_apps",
     text: concat!(
         "SELECT ",
@@ -64,7 +64,7 @@ pub(in crate::sql) const LIST_OF_JOB_OF_APPS: Statement = Statement {
     ),
 };
 /// The index of open runs begins with the node. The plus signs prevent planners from using the index of all runs of the job.
-pub(in crate::sql) const LIST_OPEN_OF_JOB: Statement = Statement {
+pub(in crate::sql) const LIST_OPEN_RUNS_OF_JOB: Statement = Statement {
     name: "list_open_of_job",
     text: concat!(
         "SELECT ",
@@ -127,7 +127,7 @@ impl SqlStore {
         match (&query.within, &query.statuses[..]) {
             (Some(apps), _) if apps.is_empty() => Ok(Vec::new()),
             (None, []) => {
-                let page = place.add(Query::new(&LIST_OF_JOB).int(namespace.get()).int(job.get()));
+                let page = place.add(Query::new(&LIST_RUNS_OF_JOB).int(namespace.get()).int(job.get()));
                 rows::runs(&self.rows(page.int(query.limit.into())).await?)
             }
             (_, statuses) if !statuses.is_empty() && are_open(statuses) => {
@@ -144,18 +144,18 @@ impl SqlStore {
         query: &RunQuery,
     ) -> Result<Vec<Run>> {
         let (is_within, apps) = apps_within(query);
-        let mut open: Vec<Run> = Vec::new();
+        let mut open_runs: Vec<Run> = Vec::new();
         for node in self.node_ids().await? {
-            let page = with_all_statuses(Query::new(&LIST_OPEN_OF_JOB).int(node), &query.statuses);
+            let page = bind_all_statuses(Query::new(&LIST_OPEN_RUNS_OF_JOB).int(node), &query.statuses);
             let page = place.add(page.int(job.get()).int(namespace.get())).int(is_within);
             let page = page.list(apps.iter().copied()).int(query.limit.into());
-            open.append(&mut rows::runs(&self.rows(page).await?)?);
+            open_runs.append(&mut rows::runs(&self.rows(page).await?)?);
         }
-        open.sort_by_key(|run| Reverse((run.fire_at, run.cause, run.shard_index)));
+        open_runs.sort_by_key(|run| Reverse((run.fire_at, run.cause, run.shard_index)));
         // A run can move to another node between two statements.
-        open.dedup_by_key(|run| run.id);
-        open.truncate(usize::try_from(query.limit).unwrap_or(usize::MAX));
-        Ok(open)
+        open_runs.dedup_by_key(|run| run.id);
+        open_runs.truncate(usize::try_from(query.limit).unwrap_or(usize::MAX));
+        Ok(open_runs)
     }
 
     async fn read_runs_by_steps(
@@ -166,9 +166,9 @@ impl SqlStore {
     ) -> Result<Vec<Run>> {
         let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
         let mut step = query.limit.max(1).saturating_mul(STEP_COUNT).min(STEP_COUNT_MAX);
-        let mut found: Vec<Run> = Vec::new();
+        let mut runs: Vec<Run> = Vec::new();
         loop {
-            let end = Query::new(&END_OF_JOB).int(job.get()).int(place.fire_at).int(i64::from(step) - 1);
+            let end = Query::new(&FIND_END_OF_JOB).int(job.get()).int(place.fire_at).int(i64::from(step) - 1);
             let end = self.row(end).await?;
             // The step includes all runs of its last instant.
             let from = end.map(|row| Reader::new(&row, "run").int("fire_at_ms")).transpose()?;
@@ -177,16 +177,16 @@ impl SqlStore {
                 place.add(page.int(from.unwrap_or(i64::MIN)))
             };
             let page = match &query.within {
-                None => with_statuses(page(&LIST_OF_JOB_BY_STATUS), &query.statuses),
-                Some(apps) => with_all_statuses(page(&LIST_OF_JOB_OF_APPS), &query.statuses)
+                None => bind_statuses(page(&LIST_RUNS_OF_JOB_BY_STATUS), &query.statuses),
+                Some(apps) => bind_all_statuses(page(&LIST_RUNS_OF_JOB_OF_APPS), &query.statuses)
                     .list(apps.iter().map(|app| app.get())),
             };
-            found.append(&mut rows::runs(&self.rows(page.int(query.limit.into())).await?)?);
-            let Some(from) = from.filter(|_| found.len() < limit) else { break };
+            runs.append(&mut rows::runs(&self.rows(page.int(query.limit.into())).await?)?);
+            let Some(from) = from.filter(|_| runs.len() < limit) else { break };
             place = FirePlace::before(from.saturating_sub(1));
             step = step.saturating_mul(4).min(STEP_COUNT_MAX);
         }
-        found.truncate(limit);
-        Ok(found)
+        runs.truncate(limit);
+        Ok(runs)
     }
 }

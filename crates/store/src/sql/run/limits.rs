@@ -1,4 +1,4 @@
-//! The nodes that count the runs of the limits that jobs share.
+//! The trait `Limits` in SQL: which node counts the runs of a limit that jobs share.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ const TAKE_LIMIT: Statement = Statement {
 const MOVE_LIMITS: Statement =
     Statement { name: "move_limits", text: "UPDATE limit_home SET home = ? WHERE home {in_list}" };
 /// Only a node that takes jobs gets limits.
-const FIND_TAKER: Statement = Statement {
+const FIND_TAKING_NODE: Statement = Statement {
     name: "find_taker",
     text: "SELECT id FROM node WHERE id = ? AND lease_until_ms > {now} AND state = 'active' AND is_leaving = 0",
 };
@@ -74,7 +74,7 @@ impl Limits for SqlStore {
 
     async fn give_limits(&self, token: LeaseToken, limits: &[LimitName], to: Option<NodeId>) -> Result<Vec<LimitName>> {
         if let Some(to) = to
-            && self.row(Query::new(&FIND_TAKER).int(to.get())).await?.is_none()
+            && self.row(Query::new(&FIND_TAKING_NODE).int(to.get())).await?.is_none()
         {
             return Ok(limits.to_vec());
         }
@@ -84,32 +84,36 @@ impl Limits for SqlStore {
             keys.push((JobId::new(columns.int("job_id")?), columns.int("job_version")?));
         }
         let definitions = self.definitions(&keys).await?;
-        let used: BTreeSet<LimitName> =
-            definitions.iter().flat_map(|one| LimitName::of(one.namespace, &one.spec)).collect();
-        for limit in limits.iter().filter(|limit| !used.contains(*limit)) {
+        let used_limits: BTreeSet<LimitName> =
+            definitions.iter().flat_map(|definition| LimitName::of(definition.namespace, &definition.spec)).collect();
+        for limit in limits.iter().filter(|limit| !used_limits.contains(*limit)) {
             let change = match to {
                 Some(to) => Query::new(&GIVE_LIMIT).int(to.get()),
                 None => Query::new(&FREE_LIMIT),
             };
             self.execute(change.int(limit.namespace.get()).text(&limit.key).int(token.node.get())).await?;
         }
-        Ok(limits.iter().filter(|limit| used.contains(*limit)).cloned().collect())
+        Ok(limits.iter().filter(|limit| used_limits.contains(*limit)).cloned().collect())
     }
 }
 
 impl SqlStore {
     /// Takes the limit from another node if possible. Returns whether this node has it now.
     async fn take_limit(&self, token: LeaseToken, limit: &LimitName, home: i64) -> Result<bool> {
-        let take = Query::new(&TAKE_LIMIT).int(token.node.get()).int(limit.namespace.get()).text(&limit.key).int(home);
-        Ok(self.execute(take).await? > 0)
+        let query = Query::new(&TAKE_LIMIT).int(token.node.get()).int(limit.namespace.get()).text(&limit.key).int(home);
+        Ok(self.execute(query).await? > 0)
     }
 }
 
 impl Tx<'_> {
     /// Moves the limits of dead nodes to the node that adopts their runs, because that node knows which runs are open under these limits.
-    pub(super) async fn move_limits(&mut self, token: LeaseToken, dead: impl Iterator<Item = NodeId>) -> Result<()> {
-        let dead: Vec<i64> = dead.filter(|node| *node != token.node).map(NodeId::get).collect();
-        for chunk in dead.chunks(CHUNK_MAX) {
+    pub(super) async fn move_limits(
+        &mut self,
+        token: LeaseToken,
+        dead_nodes: impl Iterator<Item = NodeId>,
+    ) -> Result<()> {
+        let dead_ids: Vec<i64> = dead_nodes.filter(|node| *node != token.node).map(NodeId::get).collect();
+        for chunk in dead_ids.chunks(CHUNK_MAX) {
             let query = Query::new(&MOVE_LIMITS).int(token.node.get()).list(chunk.iter().copied());
             self.execute(query).await?;
         }

@@ -17,12 +17,12 @@ use crate::sql::run::open_runs::OpenRunsOfNode;
 use crate::sql::{SqlStore, Tx, failure, transact};
 use crate::{LeaseToken, Move, Result, StoreError};
 
-const READ_UNSENT: Statement = Statement {
+const READ_UNSENT_RUNS: Statement = Statement {
     name: "read_unsent",
     text: "SELECT id, job_id, due_at_ms FROM run WHERE node_id = ? AND node_epoch = ? \
            AND status IN ('pending', 'waiting') AND marked_at_ms IS NULL AND id > ? ORDER BY id LIMIT ?",
 };
-const READ_UNSENT_AMONG: Statement = Statement {
+const READ_UNSENT_RUNS_OF_JOBS: Statement = Statement {
     name: "read_unsent_among",
     text: "SELECT id, job_id, due_at_ms FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? \
            AND status IN ('pending', 'waiting') AND marked_at_ms IS NULL{end} ORDER BY id",
@@ -42,18 +42,18 @@ const READ_HOME_LOADS: Statement = Statement {
            WHEN recent_at_ms > ? THEN ? ELSE 0 END) AS {bigint}) AS recent_fires \
            FROM job_due WHERE home {in_list} AND next_fire_at_ms IS NOT NULL GROUP BY home ORDER BY home",
 };
-const READ_TAKER: Statement = Statement {
+const READ_TAKING_NODE: Statement = Statement {
     name: "read_taker",
     text: "SELECT epoch FROM node WHERE id = ? AND lease_until_ms > {now} AND state = 'active' AND is_leaving = 0",
 };
 /// Locks a node that takes jobs, so that its switch does not change before its new runs are committed. Executed last, because a node cannot
 /// renew its lease while its row is locked, and a job may have hundreds of thousands of runs.
-const LOCK_TAKER: Statement = Statement {
+const LOCK_TAKING_NODE: Statement = Statement {
     name: "lock_taker",
     text: "SELECT epoch FROM node WHERE id = ? AND epoch = ? AND lease_until_ms > {now} AND state = 'active' AND is_leaving = 0 \
            {for_update}",
 };
-const LOCK_MOVING: Statement = Statement {
+const LOCK_MOVING_RUNS: Statement = Statement {
     name: "lock_moving",
     text: "SELECT job_id FROM job_due WHERE job_id {in_list} AND {check}home = ?{end} ORDER BY job_id {skip_locked}",
 };
@@ -75,7 +75,7 @@ const MOVE_RUNS: Statement = Statement {
         ", status = 'waiting' WHERE id {in_list} AND {check}status IN ('pending', 'waiting'){end}"
     ),
 };
-const READ_FREEABLE: Statement = Statement {
+const READ_FREEABLE_JOBS: Statement = Statement {
     name: "read_freeable",
     text: "SELECT job_id FROM job_due WHERE home = ? AND next_fire_at_ms IS NOT NULL ORDER BY next_fire_at_ms LIMIT ?",
 };
@@ -83,15 +83,15 @@ const FREE_HOMES: Statement = Statement {
     name: "free_homes",
     text: "UPDATE job_due SET home = 0, term = term + 1 WHERE job_id {in_list} AND {check}home = ?{end}",
 };
-const READ_DEAD: Statement =
+const READ_DEAD_NODE: Statement =
     Statement { name: "read_dead", text: "SELECT epoch FROM node WHERE id = ? AND lease_until_ms <= {now}" };
-const LOCK_DUE: Statement = Statement {
+const LOCK_DUE_ROWS: Statement = Statement {
     name: "lock_due",
     text: "SELECT job_id, home FROM job_due WHERE job_id {in_list} ORDER BY job_id {for_update}",
 };
 const READ_JOBS: Statement =
     Statement { name: "read_jobs_of_runs", text: "SELECT id, job_id FROM run WHERE id {in_list} ORDER BY id" };
-const LOCK_UNSENT: Statement = Statement {
+const LOCK_UNSENT_RUNS: Statement = Statement {
     name: "lock_unsent",
     text: "SELECT id FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? AND status = 'pending' \
            AND marked_at_ms IS NULL{end} ORDER BY id {for_update}",
@@ -115,7 +115,7 @@ impl Move for SqlStore {
             let part = transact!(self, "hand_over", |tx| {
                 let Some(epoch) = tx.epoch_of_taker(to.get()).await? else { return Ok(Vec::new()) };
                 let moving_runs = tx.hand_over(token, chunk, (to, epoch)).await?;
-                has_taker = tx.lock_taker(to.get(), epoch).await?;
+                has_taker = tx.lock_taking_node(to.get(), epoch).await?;
                 if has_taker { Ok(moving_runs) } else { Err(takes_no_jobs("hand_over")) }
             });
             match part {
@@ -134,7 +134,7 @@ impl Move for SqlStore {
             let part: Result<MovedJobs> = transact!(self, "move_jobs", |tx| {
                 let (part, takers) = tx.move_jobs(token, chunk, not_before).await?;
                 for (to, epoch) in takers {
-                    has_takers &= tx.lock_taker(to, epoch).await?;
+                    has_takers &= tx.lock_taking_node(to, epoch).await?;
                 }
                 if has_takers { Ok(part) } else { Err(takes_no_jobs("move_jobs")) }
             });
@@ -153,25 +153,26 @@ impl Move for SqlStore {
     }
 
     async fn unsent_runs(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>> {
-        let query = Query::new(&READ_UNSENT).int(token.node.get()).int(token.epoch).int(after.get()).int(limit.into());
+        let query =
+            Query::new(&READ_UNSENT_RUNS).int(token.node.get()).int(token.epoch).int(after.get()).int(limit.into());
         self.rows(query).await?.iter().map(unsent_run).collect()
     }
 
     async fn unsent_runs_of_jobs(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<UnsentRun>> {
         let jobs: Vec<i64> = jobs.iter().map(|job| job.get()).collect();
-        let (mut open, mut unsent) = (BTreeSet::new(), Vec::new());
+        let (mut open_ids, mut unsent_runs) = (BTreeSet::new(), Vec::new());
         for query in
             (OpenRunsOfNode { node: token.node, below_epoch: i64::MAX }).of_jobs(self.statements.dialect(), &jobs)
         {
-            open.extend(read_ids(&self.rows(query).await?, "run", "id")?);
+            open_ids.extend(read_ids(&self.rows(query).await?, "run", "id")?);
         }
-        for chunk in Vec::from_iter(open).chunks(CHUNK_MAX) {
-            let query = Query::new(&READ_UNSENT_AMONG).list(chunk.iter().copied());
+        for chunk in Vec::from_iter(open_ids).chunks(CHUNK_MAX) {
+            let query = Query::new(&READ_UNSENT_RUNS_OF_JOBS).list(chunk.iter().copied());
             for row in self.rows(query.int(token.node.get()).int(token.epoch)).await? {
-                unsent.push(unsent_run(&row)?);
+                unsent_runs.push(unsent_run(&row)?);
             }
         }
-        Ok(unsent)
+        Ok(unsent_runs)
     }
 
     async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobAtHome>> {
@@ -213,10 +214,10 @@ impl Move for SqlStore {
         Ok(loads)
     }
 
-    async fn free_jobs(&self, token: LeaseToken, dead: NodeId, limit: u32) -> Result<u64> {
+    async fn free_jobs(&self, token: LeaseToken, dead_node: NodeId, limit: u32) -> Result<u64> {
         let limit = limit.clamp(1, u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
         let jobs = read_ids(
-            &self.rows(Query::new(&READ_FREEABLE).int(dead.get()).int(limit.into())).await?,
+            &self.rows(Query::new(&READ_FREEABLE_JOBS).int(dead_node.get()).int(limit.into())).await?,
             "job_due",
             "job_id",
         )?;
@@ -224,20 +225,21 @@ impl Move for SqlStore {
             return Ok(0);
         }
         transact!(self, "free_jobs", |tx| {
-            let is_dead = tx.row(Query::new(&READ_DEAD).int(dead.get())).await?.is_some();
+            let is_dead = tx.row(Query::new(&READ_DEAD_NODE).int(dead_node.get())).await?.is_some();
             if !is_dead || !tx.is_lease_valid(token).await? {
                 return Ok(0);
             }
-            let locked = tx.lock_moving(&jobs, dead).await?;
+            let locked_jobs = tx.lock_moving_runs(&jobs, dead_node).await?;
             // If a late commit under the dead epoch adds a run, the job moves when that run is adopted.
-            let busy: HashSet<i64> = tx.open_of_jobs(&locked, dead).await?.into_iter().map(|run| run.job).collect();
-            let idle: Vec<i64> = locked.into_iter().filter(|job| !busy.contains(job)).collect();
-            if idle.is_empty() {
+            let busy_jobs: HashSet<i64> =
+                tx.open_of_jobs(&locked_jobs, dead_node).await?.into_iter().map(|run| run.job).collect();
+            let idle_jobs: Vec<i64> = locked_jobs.into_iter().filter(|job| !busy_jobs.contains(job)).collect();
+            if idle_jobs.is_empty() {
                 return Ok(0);
             }
-            let free = Query::new(&FREE_HOMES).list(idle.iter().copied()).int(dead.get());
-            tx.execute_all(free, idle.len()).await?;
-            Ok(u64::try_from(idle.len()).unwrap_or(u64::MAX))
+            let query = Query::new(&FREE_HOMES).list(idle_jobs.iter().copied()).int(dead_node.get());
+            tx.execute_all(query, idle_jobs.len()).await?;
+            Ok(u64::try_from(idle_jobs.len()).unwrap_or(u64::MAX))
         })
     }
 }
@@ -260,7 +262,7 @@ struct OpenRun {
     status: RunStatus,
     due_at: Timestamp,
     is_marked: bool,
-    /// Whether it is past its first attempt.
+    /// Whether it is a later attempt than the first.
     is_retry: bool,
     is_shard: bool,
     /// The epoch of the lease that owns it.
@@ -283,13 +285,13 @@ impl OpenRun {
 impl Tx<'_> {
     /// The epoch of a node that takes jobs.
     async fn epoch_of_taker(&mut self, node: i64) -> Result<Option<i64>> {
-        let row = self.row(Query::new(&READ_TAKER).int(node)).await?;
+        let row = self.row(Query::new(&READ_TAKING_NODE).int(node)).await?;
         row.map(|row| Reader::new(&row, "node").int("epoch")).transpose()
     }
 
     /// Locks a node that has got jobs. Returns whether it still takes jobs under this epoch.
-    async fn lock_taker(&mut self, node: i64, epoch: i64) -> Result<bool> {
-        Ok(self.row(Query::new(&LOCK_TAKER).int(node).int(epoch)).await?.is_some())
+    async fn lock_taking_node(&mut self, node: i64, epoch: i64) -> Result<bool> {
+        Ok(self.row(Query::new(&LOCK_TAKING_NODE).int(node).int(epoch)).await?.is_some())
     }
 
     /// Moves jobs. Also returns the nodes that got some, with their epochs.
@@ -299,21 +301,22 @@ impl Tx<'_> {
         moves: &[HomeMove],
         not_before: Timestamp,
     ) -> Result<(MovedJobs, BTreeMap<i64, i64>)> {
-        let (mut moved, mut takers) = (MovedJobs::default(), BTreeMap::new());
+        let (mut moved_jobs, mut takers) = (MovedJobs::default(), BTreeMap::new());
         if !self.is_lease_valid(token).await? {
-            return Ok((moved, takers));
+            return Ok((moved_jobs, takers));
         }
-        let targets: BTreeMap<i64, i64> = moves.iter().map(|one| (one.job.get(), one.to.get())).collect();
+        let targets: BTreeMap<i64, i64> =
+            moves.iter().map(|job_move| (job_move.job.get(), job_move.to.get())).collect();
         for to in targets.values().copied().collect::<BTreeSet<_>>() {
             takers.extend(self.epoch_of_taker(to).await?.map(|epoch| (to, epoch)));
         }
         let jobs: Vec<i64> = targets.iter().filter(|(_, to)| takers.contains_key(to)).map(|(job, _)| *job).collect();
-        let locked_jobs = self.lock_moving(&jobs, token.node).await?;
-        let named: HashSet<i64> = moves.iter().flat_map(|one| &one.runs).map(|run| run.get()).collect();
+        let locked_jobs = self.lock_moving_runs(&jobs, token.node).await?;
+        let run_ids: HashSet<i64> = moves.iter().flat_map(|job_move| &job_move.runs).map(|run| run.get()).collect();
         let mut runs: HashMap<i64, Vec<i64>> = HashMap::new();
         let mut staying_jobs = HashSet::new();
         for run in self.open_of_jobs(&locked_jobs, token.node).await? {
-            if named.contains(&run.id) && run.may_move(token, not_before) {
+            if run_ids.contains(&run.id) && run.may_move(token, not_before) {
                 runs.entry(run.job).or_default().push(run.id);
             } else {
                 staying_jobs.insert(run.job);
@@ -323,25 +326,25 @@ impl Tx<'_> {
             .retain(|to, _| locked_jobs.iter().any(|job| targets.get(job) == Some(to) && !staying_jobs.contains(job)));
         for (to, epoch) in &takers {
             let (to, epoch) = (*to, *epoch);
-            let goes = |job: &&i64| targets.get(*job) == Some(&to) && !staying_jobs.contains(*job);
-            let jobs: Vec<i64> = locked_jobs.iter().filter(goes).copied().collect();
+            let moves_there = |job: &&i64| targets.get(*job) == Some(&to) && !staying_jobs.contains(*job);
+            let jobs: Vec<i64> = locked_jobs.iter().filter(moves_there).copied().collect();
             let query = Query::new(&MOVE_JOBS).int(to).list(jobs.iter().copied()).int(token.node.get());
             self.execute_all(query, jobs.len()).await?;
             let mut runs: Vec<i64> = jobs.iter().filter_map(|job| runs.get(job)).flatten().copied().collect();
             runs.sort_unstable();
             self.move_runs(&runs, (to, epoch)).await?;
-            moved.jobs.extend(jobs.into_iter().map(JobId::new));
-            moved.runs.extend(runs.into_iter().map(RunId::new));
+            moved_jobs.jobs.extend(jobs.into_iter().map(JobId::new));
+            moved_jobs.runs.extend(runs.into_iter().map(RunId::new));
         }
-        Ok((moved, takers))
+        Ok((moved_jobs, takers))
     }
 
-    async fn lock_moving(&mut self, jobs: &[i64], home: NodeId) -> Result<Vec<i64>> {
+    async fn lock_moving_runs(&mut self, jobs: &[i64], home: NodeId) -> Result<Vec<i64>> {
         let mut locked_ids = Vec::with_capacity(jobs.len());
         for chunk in jobs.chunks(CHUNK_MAX) {
             let mut chunk = chunk.to_vec();
             chunk.sort_unstable();
-            let query = Query::new(&LOCK_MOVING).list(chunk.into_iter()).int(home.get());
+            let query = Query::new(&LOCK_MOVING_RUNS).list(chunk.into_iter()).int(home.get());
             locked_ids.extend(read_ids(&self.rows(query).await?, "job_due", "job_id")?);
         }
         Ok(locked_ids)
@@ -353,13 +356,13 @@ impl Tx<'_> {
         for query in (OpenRunsOfNode { node, below_epoch: i64::MAX }).of_jobs(self.store.statements.dialect(), jobs) {
             ids.extend(read_ids(&self.rows(query).await?, "run", "id")?);
         }
-        let (ids, mut open) = (Vec::from_iter(ids), Vec::new());
+        let (ids, mut open_runs) = (Vec::from_iter(ids), Vec::new());
         for chunk in ids.chunks(CHUNK_MAX) {
             for row in self.rows(Query::new(&LOCK_OPEN_RUNS).list(chunk.iter().copied())).await? {
-                open.push(open_run(&row)?);
+                open_runs.push(open_run(&row)?);
             }
         }
-        Ok(open)
+        Ok(open_runs)
     }
 
     /// Locks jobs first and then runs, each in the order of ids, as adoption does.
@@ -369,33 +372,33 @@ impl Tx<'_> {
         jobs: &[(i64, BTreeSet<i64>)],
         to: (NodeId, i64),
     ) -> Result<Vec<RunId>> {
-        let (mut own, mut joining) = (Vec::new(), Vec::new());
-        for row in self.rows(Query::new(&LOCK_DUE).list(jobs.iter().map(|(job, _)| *job))).await? {
+        let (mut own_ids, mut joining) = (Vec::new(), Vec::new());
+        for row in self.rows(Query::new(&LOCK_DUE_ROWS).list(jobs.iter().map(|(job, _)| *job))).await? {
             let mut columns = Reader::new(&row, "job_due");
             let (job, home) = (columns.int("job_id")?, columns.int("home")?);
             if home == token.node.get() {
-                own.push(job);
+                own_ids.push(job);
             } else if home == to.0.get() {
                 joining.push(job);
             }
         }
-        let named: BTreeSet<i64> = jobs.iter().flat_map(|(_, runs)| runs).copied().collect();
+        let run_ids: BTreeSet<i64> = jobs.iter().flat_map(|(_, runs)| runs).copied().collect();
         let mut moving_runs = self.lock_unsent_runs(token, jobs, &joining).await?;
         let mut staying_jobs = HashSet::new();
-        let mut open = Vec::new();
-        for run in self.open_of_jobs(&own, token.node).await? {
-            if named.contains(&run.id) && run.is_unsent(token) && !run.is_shard {
-                open.push((run.job, run.id));
+        let mut open_runs = Vec::new();
+        for run in self.open_of_jobs(&own_ids, token.node).await? {
+            if run_ids.contains(&run.id) && run.is_unsent(token) && !run.is_shard {
+                open_runs.push((run.job, run.id));
             } else {
                 staying_jobs.insert(run.job);
             }
         }
-        own.retain(|job| !staying_jobs.contains(job));
-        if !own.is_empty() {
-            let query = Query::new(&MOVE_JOBS).int(to.0.get()).list(own.iter().copied()).int(token.node.get());
-            self.execute_all(query, own.len()).await?;
+        own_ids.retain(|job| !staying_jobs.contains(job));
+        if !own_ids.is_empty() {
+            let query = Query::new(&MOVE_JOBS).int(to.0.get()).list(own_ids.iter().copied()).int(token.node.get());
+            self.execute_all(query, own_ids.len()).await?;
         }
-        moving_runs.extend(open.into_iter().filter(|(job, _)| !staying_jobs.contains(job)).map(|(_, run)| run));
+        moving_runs.extend(open_runs.into_iter().filter(|(job, _)| !staying_jobs.contains(job)).map(|(_, run)| run));
         moving_runs.sort_unstable();
         self.move_runs(&moving_runs, (to.0.get(), to.1)).await?;
         Ok(moving_runs.into_iter().map(RunId::new).collect())
@@ -423,7 +426,7 @@ impl Tx<'_> {
         runs.sort_unstable();
         let mut unsent_ids = Vec::with_capacity(runs.len());
         for chunk in runs.chunks(CHUNK_MAX) {
-            let lock = Query::new(&LOCK_UNSENT).list(chunk.iter().copied()).int(token.node.get()).int(token.epoch);
+            let lock = Query::new(&LOCK_UNSENT_RUNS).list(chunk.iter().copied()).int(token.node.get()).int(token.epoch);
             for row in self.rows(lock).await? {
                 unsent_ids.push(Reader::new(&row, "run").int("id")?);
             }

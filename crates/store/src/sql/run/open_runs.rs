@@ -9,25 +9,25 @@ use rondel_core::{NodeId, RunStatus};
 use crate::sql::dialect::Dialect;
 use crate::sql::query::{CHUNK_MAX, Query, Statement};
 
-pub(in crate::sql) const OPEN: [RunStatus; 3] = [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running];
+pub(in crate::sql) const OPEN_STATUSES: [RunStatus; 3] = [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running];
 
-pub(in crate::sql) const READ_OPEN_OF_JOBS: Statement = Statement {
+pub(in crate::sql) const READ_OPEN_RUNS_OF_JOBS: Statement = Statement {
     name: "read_open_of_jobs",
     text: "SELECT id, job_id, due_at_ms FROM run WHERE node_id = ? AND node_epoch < ? \
            AND status IN ('pending', 'waiting', 'running') AND job_id {in_list}",
 };
-const READ_OPEN_OF_EACH_JOB: Statement = Statement {
+const READ_OPEN_RUNS_OF_EACH_JOB: Statement = Statement {
     name: "read_open_of_each_job",
     text: "SELECT found.id, found.job_id, found.due_at_ms FROM {rows:i} CROSS JOIN {lateral} \
            (SELECT id, job_id, due_at_ms FROM run WHERE node_id = ? AND status IN ('pending', 'waiting', 'running') \
            AND status = ? AND job_id >= v.column1 AND job_id <= v.column1 AND node_epoch < ? ORDER BY job_id) AS found",
 };
-pub(in crate::sql) const READ_JOBS_WITH_OPEN: Statement = Statement {
+pub(in crate::sql) const READ_JOBS_WITH_OPEN_RUNS: Statement = Statement {
     name: "read_jobs_with_open",
     text: "SELECT DISTINCT job_id FROM run WHERE node_id = ? AND node_epoch < ? \
            AND status IN ('pending', 'waiting', 'running') AND job_id {in_list}",
 };
-const READ_EACH_JOB_WITH_OPEN: Statement = Statement {
+const READ_EACH_JOB_WITH_OPEN_RUNS: Statement = Statement {
     name: "read_each_job_with_open",
     text: "SELECT found.job_id FROM {rows:i} CROSS JOIN {lateral} \
            (SELECT job_id FROM run WHERE node_id = ? AND status IN ('pending', 'waiting', 'running') \
@@ -45,12 +45,12 @@ pub(in crate::sql) struct OpenRunsOfNode {
 impl OpenRunsOfNode {
     /// Queries that return the `id`, `job_id` and `due_at_ms` of these open runs, for some jobs.
     pub(in crate::sql) fn of_jobs(self, dialect: Dialect, jobs: &[i64]) -> Vec<Query> {
-        self.queries((&READ_OPEN_OF_JOBS, &READ_OPEN_OF_EACH_JOB), dialect, jobs)
+        self.queries((&READ_OPEN_RUNS_OF_JOBS, &READ_OPEN_RUNS_OF_EACH_JOB), dialect, jobs)
     }
 
     /// Queries that return the `job_id` of those jobs that have such an open run. A job may be returned more than once.
     pub(in crate::sql) fn have_jobs(self, dialect: Dialect, jobs: &[i64]) -> Vec<Query> {
-        self.queries((&READ_JOBS_WITH_OPEN, &READ_EACH_JOB_WITH_OPEN), dialect, jobs)
+        self.queries((&READ_JOBS_WITH_OPEN_RUNS, &READ_EACH_JOB_WITH_OPEN_RUNS), dialect, jobs)
     }
 
     fn queries(
@@ -67,7 +67,7 @@ impl OpenRunsOfNode {
         };
         let queries = jobs.chunks(CHUNK_MAX).flat_map(|chunk| {
             if dialect.has_lateral() {
-                OPEN.iter().map(|status| of_each(chunk, *status)).collect::<Vec<Query>>()
+                OPEN_STATUSES.iter().map(|status| of_each(chunk, *status)).collect::<Vec<Query>>()
             } else {
                 vec![of_all(chunk)]
             }

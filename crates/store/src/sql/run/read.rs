@@ -1,4 +1,4 @@
-//! Reading runs: by id, for the tick, in pages, with their attempts.
+//! The trait `Runs` in SQL: reads runs by id, for the tick, in pages, with their attempts.
 
 use async_trait::async_trait;
 use rondel_core::reason::{Reason, ReasonDetail};
@@ -18,12 +18,12 @@ pub(in crate::sql) const READ_CHECKS: Statement = Statement {
            run.cancel_reason, COALESCE(job_due.term, 0) AS term FROM run LEFT JOIN job_due ON job_due.job_id = run.job_id \
            WHERE run.id {in_list}",
 };
-pub(in crate::sql) const COUNT_HELD: Statement = Statement {
+pub(in crate::sql) const COUNT_HELD_RUNS: Statement = Statement {
     name: "count_held",
     text: "SELECT app_id, executor, COUNT(*) AS held_count FROM run \
            WHERE namespace_id = ? AND status = 'running' AND executor IS NOT NULL GROUP BY app_id, executor",
 };
-pub(in crate::sql) const LIST_HELD: Statement = Statement {
+pub(in crate::sql) const LIST_HELD_RUNS: Statement = Statement {
     name: "list_held",
     text: concat!(
         "SELECT ",
@@ -37,18 +37,18 @@ const READ_ATTEMPTS: Statement = Statement {
            FROM run_attempt WHERE run_id = ? ORDER BY attempt DESC LIMIT ?",
 };
 /// Must agree with [`rondel_core::run::attempt_may_have_begun`].
-const COUNT_EARLIER: Statement = Statement {
+const COUNT_EARLIER_ATTEMPTS: Statement = Statement {
     name: "count_earlier",
     text: "SELECT run_id, COUNT(CASE WHEN status <> 'unknown' OR reason <> 'not_received' THEN 1 END) AS begun_count, \
            COUNT(*) AS attempt_count FROM run_attempt WHERE run_id {in_list} GROUP BY run_id",
 };
 
 /// A page of all runs is ordered by id, and ids rise with time. A page of a job's runs is ordered by fire. Each order has an index.
-pub(in crate::sql) const LIST_ALL: Statement = Statement {
+pub(in crate::sql) const LIST_RUNS: Statement = Statement {
     name: "list_all",
     text: concat!("SELECT ", run_columns!(), " FROM run WHERE namespace_id = ? AND id < ? ORDER BY id DESC LIMIT ?"),
 };
-pub(in crate::sql) const LIST_BY_STATUS: Statement = Statement {
+pub(in crate::sql) const LIST_RUNS_BY_STATUS: Statement = Statement {
     name: "list_by_status",
     text: concat!(
         "SELECT ",
@@ -57,7 +57,7 @@ pub(in crate::sql) const LIST_BY_STATUS: Statement = Statement {
     ),
 };
 /// A partial index is used only if the statement contains the condition of that index.
-pub(in crate::sql) const LIST_OPEN: Statement = Statement {
+pub(in crate::sql) const LIST_OPEN_RUNS: Statement = Statement {
     name: "list_open",
     text: concat!(
         "SELECT ",
@@ -67,7 +67,7 @@ pub(in crate::sql) const LIST_OPEN: Statement = Statement {
     ),
 };
 /// Verdicts other than success. Users search for them, and they are rare.
-pub(in crate::sql) const LIST_UNSUCCESSFUL: Statement = Statement {
+pub(in crate::sql) const LIST_UNSUCCESSFUL_RUNS: Statement = Statement {
     name: "list_trouble",
     text: concat!(
         "SELECT ",
@@ -78,7 +78,7 @@ pub(in crate::sql) const LIST_UNSUCCESSFUL: Statement = Statement {
     ),
 };
 /// A page for a caller who may not see the whole namespace. The text has one argument for each of the nine statuses.
-pub(in crate::sql) const LIST_OF_APPS: Statement = Statement {
+pub(in crate::sql) const LIST_RUNS_OF_APPS: Statement = Statement {
     name: "list_of_apps",
     text: concat!(
         "SELECT ",
@@ -87,8 +87,8 @@ pub(in crate::sql) const LIST_OF_APPS: Statement = Statement {
          AND app_id {in_list} ORDER BY id DESC LIMIT ?"
     ),
 };
-/// Like [`LIST_OF_APPS`], for statuses that have their own index, so that a page of open runs does not read ended ones.
-pub(in crate::sql) const LIST_OPEN_OF_APPS: Statement = Statement {
+/// Like [`LIST_RUNS_OF_APPS`], for statuses that have their own index, so that a page of open runs does not read ended ones.
+pub(in crate::sql) const LIST_OPEN_RUNS_OF_APPS: Statement = Statement {
     name: "list_open_of_apps",
     text: concat!(
         "SELECT ",
@@ -97,7 +97,7 @@ pub(in crate::sql) const LIST_OPEN_OF_APPS: Statement = Statement {
          AND status IN (?, ?, ?, ?, ?, ?, ?, ?, ?) AND app_id {in_list} ORDER BY id DESC LIMIT ?"
     ),
 };
-pub(in crate::sql) const LIST_UNSUCCESSFUL_OF_APPS: Statement = Statement {
+pub(in crate::sql) const LIST_UNSUCCESSFUL_RUNS_OF_APPS: Statement = Statement {
     name: "list_trouble_of_apps",
     text: concat!(
         "SELECT ",
@@ -107,7 +107,7 @@ pub(in crate::sql) const LIST_UNSUCCESSFUL_OF_APPS: Statement = Statement {
          AND status IN (?, ?, ?, ?, ?, ?, ?, ?, ?) AND app_id {in_list} ORDER BY id DESC LIMIT ?"
     ),
 };
-pub(in crate::sql) const READ_NEXT_OF_JOB: Statement = Statement {
+pub(in crate::sql) const READ_NEXT_RUN_OF_JOB: Statement = Statement {
     name: "read_next_of_job",
     text: concat!(
         "SELECT ",
@@ -124,7 +124,7 @@ pub(in crate::sql) const LIST_SHARDS: Statement = Statement {
         " FROM run WHERE namespace_id = ? AND job_id = ? AND fire_at_ms = ? AND cause = ? AND shard_index >= 0 AND parent_id = ?"
     ),
 };
-pub(in crate::sql) const LIST_BELOW: Statement = Statement {
+pub(in crate::sql) const LIST_RUNS_BELOW: Statement = Statement {
     name: "list_below",
     text: concat!(
         "SELECT ",
@@ -133,7 +133,7 @@ pub(in crate::sql) const LIST_BELOW: Statement = Statement {
     ),
 };
 /// Leaves out shards, whose parent is their broadcast.
-pub(in crate::sql) const LIST_PLANNED: Statement = Statement {
+pub(in crate::sql) const LIST_PLANNED_ROWS: Statement = Statement {
     name: "list_planned",
     text: concat!(
         "SELECT ",
@@ -142,7 +142,7 @@ pub(in crate::sql) const LIST_PLANNED: Statement = Statement {
          AND parent_id IS NULL ORDER BY fire_at_ms, shard_index LIMIT ?"
     ),
 };
-pub(in crate::sql) const READ_PLANNED_BEFORE: Statement = Statement {
+pub(in crate::sql) const READ_PLANNED_ROW_BEFORE: Statement = Statement {
     name: "read_planned_before",
     text: concat!(
         "SELECT ",
@@ -171,32 +171,32 @@ pub(in crate::sql) struct EarlierAttempts {
 impl Tx<'_> {
     /// The earlier attempts of these runs. Runs without earlier attempts are left out.
     pub(in crate::sql) async fn earlier_attempts(&mut self, runs: &[RunId]) -> Result<Vec<EarlierAttempts>> {
-        let mut earlier = Vec::new();
+        let mut earlier_attempts = Vec::new();
         for chunk in runs.chunks(CHUNK_MAX) {
-            for row in self.rows(Query::new(&COUNT_EARLIER).list(chunk.iter().map(|run| run.get()))).await? {
+            for row in self.rows(Query::new(&COUNT_EARLIER_ATTEMPTS).list(chunk.iter().map(|run| run.get()))).await? {
                 let mut columns = Reader::new(&row, "run_attempt");
                 let (run, begun_count) = (RunId::new(columns.int("run_id")?), columns.int("begun_count")?);
                 let unreceived_count = columns.int("attempt_count")? - begun_count;
-                earlier.push(EarlierAttempts {
+                earlier_attempts.push(EarlierAttempts {
                     run,
                     may_have_begun: begun_count > 0,
                     unreceived_count: i32::try_from(unreceived_count).unwrap_or(i32::MAX),
                 });
             }
         }
-        Ok(earlier)
+        Ok(earlier_attempts)
     }
 }
 
 #[async_trait]
 impl Runs for SqlStore {
     async fn runs(&self, ids: &[RunId]) -> Result<Vec<Run>> {
-        let mut found = Vec::with_capacity(ids.len());
+        let mut attempts = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
             let rows = self.rows(Query::new(&rows::READ_RUNS).list(chunk.iter().map(|id| id.get()))).await?;
-            found.append(&mut rows::runs(&rows)?);
+            attempts.append(&mut rows::runs(&rows)?);
         }
-        Ok(found)
+        Ok(attempts)
     }
 
     async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>> {
@@ -247,19 +247,19 @@ impl Runs for SqlStore {
             return self.read_page_of_apps(namespace, query, apps).await;
         }
         let statement = match &query.statuses[..] {
-            [] => &LIST_ALL,
-            statuses if are_open(statuses) => &LIST_OPEN,
-            statuses if are_unsuccessful(statuses) => &LIST_UNSUCCESSFUL,
-            _ => &LIST_BY_STATUS,
+            [] => &LIST_RUNS,
+            statuses if are_open(statuses) => &LIST_OPEN_RUNS,
+            statuses if are_unsuccessful(statuses) => &LIST_UNSUCCESSFUL_RUNS,
+            _ => &LIST_RUNS_BY_STATUS,
         };
         let page = Query::new(statement).int(namespace.get()).int(query.after.map_or(i64::MAX, RunId::get));
-        let page = with_statuses(page, &query.statuses).int(query.limit.into());
+        let page = bind_statuses(page, &query.statuses).int(query.limit.into());
         rows::runs(&self.rows(page).await?)
     }
 
     async fn count_held(&self, namespace: NamespaceId) -> Result<Vec<HeldCount>> {
-        let rows = self.rows(Query::new(&COUNT_HELD).int(namespace.get())).await?;
-        let held = |row: &AnyRow| {
+        let rows = self.rows(Query::new(&COUNT_HELD_RUNS).int(namespace.get())).await?;
+        let held_count = |row: &AnyRow| {
             let mut columns = Reader::new(row, "run");
             Ok(HeldCount {
                 app: AppId::new(columns.int("app_id")?),
@@ -267,39 +267,39 @@ impl Runs for SqlStore {
                 count: u64::try_from(columns.int("held_count")?).unwrap_or(0),
             })
         };
-        rows.iter().map(held).collect()
+        rows.iter().map(held_count).collect()
     }
 
     async fn held_runs(&self, namespace: NamespaceId, app: AppId, executor: &str, limit: u32) -> Result<Vec<Run>> {
-        let query = Query::new(&LIST_HELD).int(namespace.get()).int(app.get()).text(executor).int(limit.into());
+        let query = Query::new(&LIST_HELD_RUNS).int(namespace.get()).int(app.get()).text(executor).int(limit.into());
         rows::runs(&self.rows(query).await?)
     }
 
     async fn next_fire_after(&self, run: &Run) -> Result<Option<Run>> {
-        let query = Query::new(&READ_NEXT_OF_JOB).int(run.job.get()).at(run.fire_at).at(run.fire_at).int(run.cause);
+        let query = Query::new(&READ_NEXT_RUN_OF_JOB).int(run.job.get()).at(run.fire_at).at(run.fire_at).int(run.cause);
         self.row(query).await?.as_ref().map(rows::run).transpose()
     }
 
     async fn runs_below(&self, parents: &[RunId], limit: u32) -> Result<Vec<Run>> {
-        let mut found = Vec::new();
+        let mut runs = Vec::new();
         for chunk in parents.chunks(CHUNK_MAX) {
-            let query = Query::new(&LIST_BELOW).list(chunk.iter().map(|id| id.get())).int(limit.into());
-            found.append(&mut rows::runs(&self.rows(query).await?)?);
+            let query = Query::new(&LIST_RUNS_BELOW).list(chunk.iter().map(|id| id.get())).int(limit.into());
+            runs.append(&mut rows::runs(&self.rows(query).await?)?);
         }
-        found.sort_by_key(|run| run.id);
-        found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-        Ok(found)
+        runs.sort_by_key(|run| run.id);
+        runs.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(runs)
     }
 
     async fn planned_rows(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<Run>> {
-        let before = self.row(Query::new(&READ_PLANNED_BEFORE).int(job.get()).at(from)).await?;
-        let before = before.as_ref().map(rows::run).transpose()?;
+        let row_before = self.row(Query::new(&READ_PLANNED_ROW_BEFORE).int(job.get()).at(from)).await?;
+        let run_before = row_before.as_ref().map(rows::run).transpose()?;
         let reaches = |run: &Run| run.span_end_at.is_some_and(|end| end >= from);
-        let mut planned: Vec<Run> = before.into_iter().filter(reaches).collect();
-        let query = Query::new(&LIST_PLANNED).int(job.get()).at(from).at(to).int(limit.into());
-        planned.append(&mut rows::runs(&self.rows(query).await?)?);
-        planned.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-        Ok(planned)
+        let mut planned_runs: Vec<Run> = run_before.into_iter().filter(reaches).collect();
+        let query = Query::new(&LIST_PLANNED_ROWS).int(job.get()).at(from).at(to).int(limit.into());
+        planned_runs.append(&mut rows::runs(&self.rows(query).await?)?);
+        planned_runs.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(planned_runs)
     }
 
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>> {
@@ -330,26 +330,26 @@ impl SqlStore {
             return Ok(Vec::new());
         }
         let statement = match &query.statuses[..] {
-            [] => &LIST_OF_APPS,
-            statuses if are_open(statuses) => &LIST_OPEN_OF_APPS,
-            statuses if are_unsuccessful(statuses) => &LIST_UNSUCCESSFUL_OF_APPS,
-            _ => &LIST_OF_APPS,
+            [] => &LIST_RUNS_OF_APPS,
+            statuses if are_open(statuses) => &LIST_OPEN_RUNS_OF_APPS,
+            statuses if are_unsuccessful(statuses) => &LIST_UNSUCCESSFUL_RUNS_OF_APPS,
+            _ => &LIST_RUNS_OF_APPS,
         };
         let page = Query::new(statement).int(namespace.get()).int(query.after.map_or(i64::MAX, RunId::get));
-        let page = with_all_statuses(page, &query.statuses);
+        let page = bind_all_statuses(page, &query.statuses);
         rows::runs(&self.rows(page.list(apps.iter().map(|app| app.get())).int(query.limit.into())).await?)
     }
 
     /// The shards of a broadcast are few enough to be read in one statement.
     async fn read_shards_page(&self, namespace: NamespaceId, parent: RunId, query: &RunQuery) -> Result<Vec<Run>> {
         let Some(broadcast) = self.runs(&[parent]).await?.pop() else { return Ok(Vec::new()) };
-        let all = Query::new(&LIST_SHARDS)
+        let shards_query = Query::new(&LIST_SHARDS)
             .int(namespace.get())
             .int(broadcast.job.get())
             .at(broadcast.fire_at)
             .int(broadcast.cause)
             .int(parent.get());
-        let mut shards = rows::runs(&self.rows(all).await?)?;
+        let mut shards = rows::runs(&self.rows(shards_query).await?)?;
         shards.retain(|run| {
             query.job.is_none_or(|job| run.job == job)
                 && query.after.is_none_or(|after| run.id < after)
@@ -373,13 +373,13 @@ fn are_unsuccessful(statuses: &[RunStatus]) -> bool {
 
 /// Adds as many arguments as there are statuses, by repeating some. This is needed because a statement can have only one list of variable
 /// length.
-pub(super) fn with_all_statuses(query: Query, statuses: &[RunStatus]) -> Query {
-    let wanted = if statuses.is_empty() { RunStatus::ALL } else { statuses };
-    let all = wanted.iter().cycle().take(RunStatus::ALL.len());
-    all.fold(query, |query, status| query.text(status.as_str()))
+pub(super) fn bind_all_statuses(query: Query, statuses: &[RunStatus]) -> Query {
+    let asked_statuses = if statuses.is_empty() { RunStatus::ALL } else { statuses };
+    let cycled_statuses = asked_statuses.iter().cycle().take(RunStatus::ALL.len());
+    cycled_statuses.fold(query, |query, status| query.text(status.as_str()))
 }
 
-pub(super) fn with_statuses(query: Query, statuses: &[RunStatus]) -> Query {
+pub(super) fn bind_statuses(query: Query, statuses: &[RunStatus]) -> Query {
     if statuses.is_empty() {
         return query;
     }

@@ -1,4 +1,4 @@
-//! Fences relayed through other servers.
+//! The trait `Relay` in SQL: requests to fence, and their answers, between servers.
 
 use async_trait::async_trait;
 use rondel_core::{ExecutorId, NodeId, RunId, Timestamp};
@@ -9,7 +9,7 @@ use crate::sql::query::{Query, Reader, Statement};
 use crate::sql::{SqlStore, failure};
 use crate::{LeaseToken, Relay, Result};
 
-const FORGET_REQUESTS: Statement =
+const FORGET_FENCE_REQUESTS: Statement =
     Statement { name: "forget_fence_requests", text: "DELETE FROM fence_request WHERE asked_at_ms < ?" };
 const DELETE_REQUEST: Statement = Statement {
     name: "delete_fence_request",
@@ -19,7 +19,7 @@ const INSERT_REQUEST: Statement = Statement {
     name: "insert_fence_request",
     text: "INSERT {ignore} INTO fence_request (asker_id, executor_id, asked_at_ms, leases) VALUES (?, ?, ?, ?) {or_ignore}",
 };
-/// The cross join makes SQLite begin with the questions, which are few.
+/// The cross join makes SQLite begin with the requests, which are few.
 pub(in crate::sql) const READ_REQUESTS: Statement = Statement {
     name: "read_fence_requests",
     text: "SELECT asked.asker_id, asked.executor_id, asked.asked_at_ms, asked.leases FROM fence_request asked \
@@ -40,9 +40,9 @@ pub(in crate::sql) const READ_ANSWERS: Statement = Statement {
 
 #[async_trait]
 impl Relay for SqlStore {
-    // Not in a transaction: if the row of a question is lost, the server asks again.
+    // Not in a transaction: if the row of a request is lost, the server asks again.
     async fn ask_fences(&self, requests: &[FenceRequest], forget_before: Timestamp) -> Result<()> {
-        self.execute(Query::new(&FORGET_REQUESTS).at(forget_before)).await?;
+        self.execute(Query::new(&FORGET_FENCE_REQUESTS).at(forget_before)).await?;
         for request in requests {
             let (asker, executor) = (request.asker.get(), request.executor.get());
             self.execute(Query::new(&DELETE_REQUEST).int(asker).int(executor).at(request.asked_at)).await?;
@@ -73,9 +73,10 @@ impl Relay for SqlStore {
 
     async fn answer_fences(&self, answers: &[RelayedAnswer], now: Timestamp) -> Result<()> {
         for answer in answers {
-            let held: Vec<(i64, i32)> = answer.held.iter().map(|(run, attempt)| (run.get(), *attempt)).collect();
-            let held = json("answer_fences", &held)?;
-            let query = Query::new(&ANSWER_REQUEST).at(now).text(&clean_name(&answer.name)).text(&held);
+            let held_attempts: Vec<(i64, i32)> =
+                answer.held.iter().map(|(run, attempt)| (run.get(), *attempt)).collect();
+            let held_json = json("answer_fences", &held_attempts)?;
+            let query = Query::new(&ANSWER_REQUEST).at(now).text(&clean_name(&answer.name)).text(&held_json);
             let query = query.int(answer.asker.get()).int(answer.executor.get()).at(answer.asked_at);
             self.execute(query).await?;
         }
@@ -90,9 +91,10 @@ impl Relay for SqlStore {
             let executor = ExecutorId::new(columns.int("executor_id")?);
             let asked_at = columns.at("asked_at_ms")?;
             let name = columns.opt_text("executor")?.unwrap_or_default();
-            let held: Option<Vec<(i64, i32)>> = columns.opt_json("held")?;
-            let held = held.unwrap_or_default().into_iter().map(|(run, attempt)| (RunId::new(run), attempt)).collect();
-            answers.push(RelayedAnswer { asker, executor, asked_at, name, held });
+            let held_pairs: Option<Vec<(i64, i32)>> = columns.opt_json("held")?;
+            let held_attempts =
+                held_pairs.unwrap_or_default().into_iter().map(|(run, attempt)| (RunId::new(run), attempt)).collect();
+            answers.push(RelayedAnswer { asker, executor, asked_at, name, held: held_attempts });
         }
         Ok(answers)
     }

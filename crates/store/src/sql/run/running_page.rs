@@ -11,14 +11,14 @@ use crate::sql::SqlStore;
 use crate::sql::query::{Query, Reader, Statement};
 use crate::sql::rows::{self, run_columns};
 use crate::sql::run::job_page::apps_within;
-use crate::sql::run::search::END_OF_OPEN;
+use crate::sql::run::search::FIND_END_OF_OPEN_RUNS;
 
 /// Number of open runs, per run of the page, that are searched for running ones in the order of the page.
 const NEAR_COUNT: u32 = 200;
 /// Maximum number of open runs that are searched in that order.
 const NEAR_COUNT_MAX: u32 = 20_000;
 
-pub(in crate::sql) const LIST_RUNNING_NEAR: Statement = Statement {
+pub(in crate::sql) const LIST_RUNNING_RUNS_NEAR: Statement = Statement {
     name: "list_running_near",
     text: concat!(
         "SELECT ",
@@ -28,7 +28,7 @@ pub(in crate::sql) const LIST_RUNNING_NEAR: Statement = Statement {
     ),
 };
 /// The plus signs prevent planners from using the index of all runs.
-pub(in crate::sql) const LIST_RUNNING: Statement = Statement {
+pub(in crate::sql) const LIST_RUNNING_RUNS: Statement = Statement {
     name: "list_running",
     text: concat!(
         "SELECT ",
@@ -45,17 +45,19 @@ impl SqlStore {
             return Ok(Vec::new());
         }
         let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
-        let before = query.after.map_or(i64::MAX, RunId::get);
-        let near = query.limit.max(1).saturating_mul(NEAR_COUNT).min(NEAR_COUNT_MAX);
-        let end = self.row(Query::new(&END_OF_OPEN[0]).int(namespace.get()).int(before).int(near.into())).await?;
+        let before_id = query.after.map_or(i64::MAX, RunId::get);
+        let near_count = query.limit.max(1).saturating_mul(NEAR_COUNT).min(NEAR_COUNT_MAX);
+        let end = self
+            .row(Query::new(&FIND_END_OF_OPEN_RUNS[0]).int(namespace.get()).int(before_id).int(near_count.into()))
+            .await?;
         let end = end.map(|row| Reader::new(&row, "run").int("id")).transpose()?;
-        let page = Query::new(&LIST_RUNNING_NEAR).int(namespace.get()).int(end.unwrap_or(i64::MIN)).int(before);
+        let page = Query::new(&LIST_RUNNING_RUNS_NEAR).int(namespace.get()).int(end.unwrap_or(i64::MIN)).int(before_id);
         let page = page.int(is_within).list(apps.iter().copied()).int(query.limit.into());
-        let running = rows::runs(&self.rows(page).await?)?;
-        if end.is_none() || running.len() >= limit {
-            return Ok(running);
+        let running_runs = rows::runs(&self.rows(page).await?)?;
+        if end.is_none() || running_runs.len() >= limit {
+            return Ok(running_runs);
         }
-        let page = Query::new(&LIST_RUNNING).int(namespace.get()).int(before).int(is_within);
+        let page = Query::new(&LIST_RUNNING_RUNS).int(namespace.get()).int(before_id).int(is_within);
         let page = page.list(apps.iter().copied()).int(query.limit.into());
         rows::runs(&self.rows(page).await?)
     }

@@ -131,11 +131,11 @@ macro_rules! searches {
     };
 }
 
-pub(in crate::sql) static SEARCH_ALL: [Statement; 6] = searches!(of_all, "id");
-pub(in crate::sql) static SEARCH_OPEN: [Statement; 6] = searches!(of_open, "id");
-pub(in crate::sql) static SEARCH_UNSUCCESSFUL: [Statement; 6] = searches!(of_unsuccessful, "id");
-pub(in crate::sql) static SEARCH_DEAD: [Statement; 6] = searches!(of_dead, "id");
-pub(in crate::sql) static SEARCH_OF_JOB: [Statement; 6] = searches!(of_job, "+id");
+pub(in crate::sql) static SEARCH_ALL_RUNS: [Statement; 6] = searches!(of_all, "id");
+pub(in crate::sql) static SEARCH_OPEN_RUNS: [Statement; 6] = searches!(of_open, "id");
+pub(in crate::sql) static SEARCH_UNSUCCESSFUL_RUNS: [Statement; 6] = searches!(of_unsuccessful, "id");
+pub(in crate::sql) static SEARCH_DEAD_LETTERS: [Statement; 6] = searches!(of_dead, "id");
+pub(in crate::sql) static SEARCH_RUNS_OF_JOB: [Statement; 6] = searches!(of_job, "+id");
 
 /// The last row that a bounded index scan reads: backwards from an id, and forwards from an id.
 macro_rules! scan_ends {
@@ -152,10 +152,10 @@ macro_rules! scan_ends {
         ]
     };
 }
-pub(in crate::sql) static END_OF_ALL: [Statement; 2] = scan_ends!(of_all);
-pub(super) static END_OF_OPEN: [Statement; 2] = scan_ends!(of_open);
-static END_OF_UNSUCCESSFUL: [Statement; 2] = scan_ends!(of_unsuccessful);
-pub(in crate::sql) static END_OF_DEAD: [Statement; 2] = [
+pub(in crate::sql) static FIND_END_OF_ALL: [Statement; 2] = scan_ends!(of_all);
+pub(super) static FIND_END_OF_OPEN_RUNS: [Statement; 2] = scan_ends!(of_open);
+static FIND_END_OF_UNSUCCESSFUL_RUNS: [Statement; 2] = scan_ends!(of_unsuccessful);
+pub(in crate::sql) static FIND_END_OF_DEAD_LETTERS: [Statement; 2] = [
     Statement {
         name: "find_end_of_dead",
         text: "SELECT run_id FROM dead_letter WHERE namespace_id = ? AND run_id < ? ORDER BY run_id DESC LIMIT 1 OFFSET ?",
@@ -165,7 +165,7 @@ pub(in crate::sql) static END_OF_DEAD: [Statement; 2] = [
         text: "SELECT run_id FROM dead_letter WHERE namespace_id = ? AND run_id > ? ORDER BY run_id LIMIT 1 OFFSET ?",
     },
 ];
-pub(in crate::sql) static END_OF_JOB: Statement = Statement {
+pub(in crate::sql) static FIND_END_OF_JOB: Statement = Statement {
     name: "find_end_of_search_in_job",
     text: "SELECT fire_at_ms, id FROM run WHERE job_id = ? AND fire_at_ms <= ? ORDER BY fire_at_ms DESC LIMIT 1 OFFSET ?",
 };
@@ -212,27 +212,27 @@ impl ScannedIndex {
 
     fn statement(self, search: &RunSearch) -> &'static Statement {
         let statements = match self {
-            Self::All(_) => &SEARCH_ALL,
-            Self::Open(_) => &SEARCH_OPEN,
-            Self::Unsuccessful(_) => &SEARCH_UNSUCCESSFUL,
-            Self::Dead(_) => &SEARCH_DEAD,
-            Self::Job(_) => &SEARCH_OF_JOB,
+            Self::All(_) => &SEARCH_ALL_RUNS,
+            Self::Open(_) => &SEARCH_OPEN_RUNS,
+            Self::Unsuccessful(_) => &SEARCH_UNSUCCESSFUL_RUNS,
+            Self::Dead(_) => &SEARCH_DEAD_LETTERS,
+            Self::Job(_) => &SEARCH_RUNS_OF_JOB,
         };
-        let order = match search.order {
+        let order_index = match search.order {
             RunOrder::Newest => 0,
             RunOrder::Longest => 2,
             RunOrder::Latest => 4,
         };
-        &statements[order + usize::from(search.is_backward)]
+        &statements[order_index + usize::from(search.is_backward)]
     }
 
     /// The statements that find the end of the scan: backwards from an id, and forwards from an id.
     fn end_statements(self) -> Option<&'static [Statement; 2]> {
         match self {
-            Self::All(_) => Some(&END_OF_ALL),
-            Self::Open(_) => Some(&END_OF_OPEN),
-            Self::Unsuccessful(_) => Some(&END_OF_UNSUCCESSFUL),
-            Self::Dead(_) => Some(&END_OF_DEAD),
+            Self::All(_) => Some(&FIND_END_OF_ALL),
+            Self::Open(_) => Some(&FIND_END_OF_OPEN_RUNS),
+            Self::Unsuccessful(_) => Some(&FIND_END_OF_UNSUCCESSFUL_RUNS),
+            Self::Dead(_) => Some(&FIND_END_OF_DEAD_LETTERS),
             Self::Job(_) => None,
         }
     }
@@ -240,10 +240,10 @@ impl ScannedIndex {
 
 /// The terms of a search that need more than a column comparison: a list, and texts.
 struct Terms {
-    /// The meaning of `list`: 1 apps, 2 jobs, 3 jobs whose names contain a searched text, 0 none of these.
-    mode: i64,
+    /// The meaning of `ids`: 1 apps, 2 jobs, 3 jobs whose names contain a searched text, 0 none of these.
+    id_kind: i64,
     /// Ids, at least one.
-    list: Vec<i64>,
+    ids: Vec<i64>,
     /// A `LIKE` pattern for the message of the run.
     message: String,
     /// A `LIKE` pattern for the name of the executor.
@@ -258,20 +258,20 @@ impl Terms {
         let apps = search.apps.as_deref().filter(|apps| (1..=CHUNK_MAX).contains(&apps.len()));
         let jobs = search.jobs.as_deref().filter(|jobs| (1..=CHUNK_MAX).contains(&jobs.len()));
         let jobs = jobs.filter(|_| search.job_by_fires().is_none());
-        let (mode, list): (i64, Vec<i64>) = match (text, jobs, apps) {
+        let (id_kind, ids): (i64, Vec<i64>) = match (text, jobs, apps) {
             (Some(text), ..) => (3, text.jobs.iter().map(|job| job.get()).collect()),
             (None, Some(jobs), _) => (2, jobs.iter().map(|job| job.get()).collect()),
             (None, None, Some(apps)) => (1, apps.iter().map(|app| app.get()).collect()),
             (None, None, None) => (0, vec![0]),
         };
         // A list must not be empty. No job has this id.
-        let list = if list.is_empty() { vec![-1] } else { list };
+        let ids = if ids.is_empty() { vec![-1] } else { ids };
         let message = text.map_or_else(|| "%".to_owned(), |text| format!("%{}%", like_pattern(&text.text)));
         let executor = match &search.executors.any[..] {
             [Pattern(name)] => name.split('*').map(like_pattern).collect::<Vec<_>>().join("%"),
             _ => "%".to_owned(),
         };
-        Self { mode, list, message, executor }
+        Self { id_kind, ids, message, executor }
     }
 }
 
@@ -303,10 +303,10 @@ impl SearchRuns for SqlStore {
         let (mut runs, mut from, mut count) = (Vec::new(), search.from, search.limit.max(1));
         while runs.len() < limit {
             let read = rows::runs(&self.rows(query(index, &range, search, (&terms, from, count))).await?)?;
-            let is_end = read.len() < usize::try_from(count).unwrap_or(usize::MAX);
+            let is_last_page = read.len() < usize::try_from(count).unwrap_or(usize::MAX);
             from = read.last().map(|run| search.place(run)).or(from);
             runs.extend(read.into_iter().filter(|run| run.namespace == namespace && search.admits(run)));
-            if is_end {
+            if is_last_page {
                 break;
             }
             count = count.saturating_mul(4).min(READ_COUNT_MAX.max(search.limit));
@@ -347,27 +347,27 @@ impl SqlStore {
         let row_limit = i64::from(search.row_limit.max(1)) - 1;
         let goes_up = search.is_backward && by_id.is_some();
         let Some([down, up]) = index.end_statements() else {
-            let last = Query::new(&END_OF_JOB).int(index.key()).int(search.fires_to()).int(row_limit);
-            let last = self.row(last).await?;
-            if let Some(last) = last {
-                let mut columns = Reader::new(&last, "run");
+            let query = Query::new(&FIND_END_OF_JOB).int(index.key()).int(search.fires_to()).int(row_limit);
+            let last_row = self.row(query).await?;
+            if let Some(last_row) = last_row {
+                let mut columns = Reader::new(&last_row, "run");
                 range.fires_from = columns.int("fire_at_ms")?;
                 range.stopped_at = Some(RunId::new(columns.int("id")?));
             }
             return Ok(range);
         };
-        let last = match goes_up {
+        let end_query = match goes_up {
             true => Query::new(up).int(index.key()).int(ids.0 - 1).int(row_limit),
             false => Query::new(down).int(index.key()).int(ids.1).int(row_limit),
         };
-        let Some(last) = self.row(last).await? else { return Ok(range) };
-        let last = Reader::new(&last, "run").int("id")?;
-        if goes_up && last < ids.1 {
-            range.ids.1 = last.saturating_add(1);
-            range.stopped_at = Some(RunId::new(last));
-        } else if !goes_up && last > ids.0 {
-            range.ids.0 = last;
-            range.stopped_at = Some(RunId::new(last));
+        let Some(last_row) = self.row(end_query).await? else { return Ok(range) };
+        let last_id = Reader::new(&last_row, "run").int("id")?;
+        if goes_up && last_id < ids.1 {
+            range.ids.1 = last_id.saturating_add(1);
+            range.stopped_at = Some(RunId::new(last_id));
+        } else if !goes_up && last_id > ids.0 {
+            range.ids.0 = last_id;
+            range.stopped_at = Some(RunId::new(last_id));
         }
         Ok(range)
     }
@@ -398,11 +398,17 @@ fn query(
     query = statuses.iter().cycle().take(RunStatus::ALL.len()).fold(query, |query, word| query.text(word.as_str()));
     let triggers = if search.triggers.is_empty() { Trigger::ALL } else { &search.triggers };
     query = triggers.iter().cycle().take(Trigger::ALL.len()).fold(query, |query, word| query.text(word.as_str()));
-    let (duration, late) = (millis_of(search.duration), millis_of(search.late));
-    query = query.at(search.now).int(duration.0).int(duration.1).int(late.0).int(late.1).text(&terms.executor);
-    query = query.int(terms.mode).list(terms.list.iter().copied()).int(terms.mode).text(&terms.message);
-    let extreme = if search.is_backward { -2 } else { i64::MAX };
-    let from = from.unwrap_or(RunPlace { value: extreme, id: RunId::new(extreme) });
+    let (duration_range, lateness_range) = (millis_of(search.duration), millis_of(search.late));
+    query = query
+        .at(search.now)
+        .int(duration_range.0)
+        .int(duration_range.1)
+        .int(lateness_range.0)
+        .int(lateness_range.1)
+        .text(&terms.executor);
+    query = query.int(terms.id_kind).list(terms.ids.iter().copied()).int(terms.id_kind).text(&terms.message);
+    let beyond_all = if search.is_backward { -2 } else { i64::MAX };
+    let from = from.unwrap_or(RunPlace { value: beyond_all, id: RunId::new(beyond_all) });
     query = match search.order {
         RunOrder::Newest => query,
         RunOrder::Longest => {

@@ -55,7 +55,7 @@ async fn delete(
     if_match: IfMatch,
 ) -> Result<Response, Problem> {
     let runs = remove(&call, &name, &if_match, (call.query.is_forced, call.query.queued)).await?;
-    if runs.dropped == 0 && runs.kept == 0 {
+    if runs.dropped_count == 0 && runs.kept_count == 0 {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     json_response(StatusCode::OK, &DeletedJson { queued: runs.into() })

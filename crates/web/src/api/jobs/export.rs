@@ -35,7 +35,6 @@ const PAGE_LEN: usize = 256 * 1024;
 /// How many jobs the first page has: few, since the length of the jobs is not known yet.
 const FIRST_PAGE_JOB_COUNT: u32 = 8;
 
-/// The query of an export.
 #[derive(Debug)]
 pub(crate) struct ExportQuery {
     app: Option<String>,

@@ -68,7 +68,7 @@ impl FromQuery for FiresQuery {
     }
 }
 
-/// The instant or run that a "why" query asks about.
+/// The URL's parameters of a "why" question: the instant or the run that it is about.
 #[derive(Debug)]
 pub(super) struct WhyQuery {
     at: Option<Timestamp>,
@@ -97,7 +97,7 @@ fn parse_run_id(text: &str) -> Result<RunId, String> {
     id.ok_or_else(|| format!("{text:?} is not the id of a run"))
 }
 
-/// The query of the list of versions.
+/// The URL's parameters for the list of versions.
 #[derive(Debug)]
 pub(super) struct VersionsQuery {
     limit: u32,
@@ -157,7 +157,7 @@ impl From<Entry> for EntryJson {
         let verdict = entry.verdict.code();
         let (mut run, mut reason, mut detail, mut calendar, mut is_planned) = (None, None, None, None, true);
         match entry.verdict {
-            FireVerdict::Row { run: id, reason: why, detail: more, planned, .. } => {
+            FireVerdict::Row { run: id, reason: why, detail: more, is_planned: planned, .. } => {
                 (run, reason, detail, is_planned) = (Some(id), why, more, planned);
             }
             FireVerdict::Span { run: id, reason: why, detail: more } => (run, reason, detail) = (Some(id), why, more),

@@ -24,7 +24,7 @@ use crate::pump_view::{self, GroupView, ItemView, PumpView, RootView};
 use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
-/// The query of the list of items.
+/// The URL's parameters for the list of items.
 #[derive(Debug)]
 pub(super) struct ItemsQuery {
     states: Vec<ItemState>,
@@ -276,7 +276,7 @@ impl ItemJson {
             per_minute: item.per_minute,
             oldest_at: item.oldest_at,
             oldest_age_ms: age_ms(item.oldest_at, now),
-            dry: item.dry,
+            dry: item.is_dry,
             checkpoint,
             updated_at: item.updated_at,
         }

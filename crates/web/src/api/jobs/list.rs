@@ -23,7 +23,7 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
-/// The query of the list.
+/// The URL's parameters for the list of jobs.
 #[derive(Debug)]
 pub(crate) struct ListJobs {
     app: Option<String>,

@@ -12,7 +12,7 @@ const INDEX_COUNT_MAX: usize = 100;
 /// The errors of the items. Errors with the same pointer (relative to the item), code and message share one entry.
 #[derive(Debug, Default)]
 pub(super) struct ListErrors {
-    /// The index of each error in `complaints`, by its pointer, code and message.
+    /// The index of each error in `complaints`, keyed by its pointer, code and message.
     error_indexes: HashMap<(Option<String>, &'static str, String), usize>,
     complaints: Vec<Complaint>,
     /// How many errors the items have in all, those without an entry in `complaints` included.

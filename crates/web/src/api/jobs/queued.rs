@@ -35,7 +35,7 @@ pub(super) struct QueuedJson {
 
 impl From<QueuedRuns> for QueuedJson {
     fn from(runs: QueuedRuns) -> Self {
-        Self { dropped: runs.dropped, kept: runs.kept, running: runs.running }
+        Self { dropped: runs.dropped_count, kept: runs.kept_count, running: runs.running_count }
     }
 }
 

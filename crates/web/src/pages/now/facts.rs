@@ -198,7 +198,7 @@ async fn lateness_p99<Q>(call: &Call<Q>, now: Timestamp) -> Result<Option<Durati
     Ok(series::sum_buckets(&buckets).lateness.quantile(990))
 }
 
-/// The jobs that were read, by id. Deleted jobs, and those that the caller may not see, are left out.
+/// The jobs that were read, keyed by their ids. Deleted jobs, and those that the caller may not see, are left out.
 struct Jobs(HashMap<JobId, JobRecord>);
 
 impl Jobs {
@@ -263,7 +263,7 @@ async fn jobs_without_executor<Q>(
         let select = Select::new(&job.spec.select).unwrap_or_default();
         let takes_new = |one: &OnlineExecutor| {
             let switch = switches.of_executor(one.app, given_name(&one.name));
-            !one.draining && switch.is_none_or(|set| set.switch == Switch::Active)
+            !one.is_draining && switch.is_none_or(|set| set.switch == Switch::Active)
         };
         let offers = |one: &&OnlineExecutor| one.app == job.app && one.has_handler(&job.spec.handler);
         let mut offering = online.iter().filter(offers).peekable();

@@ -80,7 +80,7 @@ fn no_span_has_more_starts_than_the_rate_allows() {
     }
     assert!(starts.windows(4).all(|four| four[3] - four[0] >= 10_000), "{starts:?}");
     assert_eq!(starts[..6], [0, 700, 1_400, 10_000, 10_700, 11_400], "and no later than need be");
-    assert!(limits.limits[&key].starts.len() <= 3);
+    assert!(limits.limits[&key].start_instants.len() <= 3);
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn a_limit_with_many_waiting_runs_hides_no_other() {
         send(&mut limits, &ready(second, job), at(0), &mut runs);
     }
     let seconds = |is_chosen: fn(&ReadyRun) -> bool, count| {
-        let some = limits.some_waiting(is_chosen, count, &runs);
+        let some = limits.first_waiting_runs(is_chosen, count, &runs);
         some.iter().map(|(_, ready)| ready.run.due_at.second()).collect::<Vec<_>>()
     };
     assert_eq!(seconds(|_| true, 3), [2, 6, 3]);

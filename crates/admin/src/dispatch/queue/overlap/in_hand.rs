@@ -8,13 +8,18 @@ use crate::dispatch::ready::ReadyRun;
 use crate::dispatch::runs::OpenRuns;
 
 impl Gates {
-    /// Gives a run that this executor has or may have, and that has passed no gate, an open place at the gate that `next`, a run of an edited
-    /// definition of its job, has to pass: `next` must not begin beside it. The executor is `None` if it is not known.
-    pub(crate) fn open_place_before(&mut self, in_hand: &ReadyRun, executor: Option<ExecutorId>, next: &ReadyRun) {
-        let key = job_gate(next).or_else(|| executor_gate(next, executor?));
-        if let Some(key) = key.filter(|_| !self.entries.contains_key(&in_hand.run.id)) {
-            let entry = GateEntry { key, place: place_at(key, in_hand), state: PlaceState::Open };
-            self.set_entry(in_hand.run.id, entry);
+    /// Gives a run that this executor has or may have, and that has passed no gate, an open place at the gate that `next_run`, a run of an edited
+    /// definition of its job, has to pass: `next_run` must not begin beside it. The executor is `None` if it is not known.
+    pub(crate) fn open_place_before(
+        &mut self,
+        run_in_hand: &ReadyRun,
+        executor: Option<ExecutorId>,
+        next_run: &ReadyRun,
+    ) {
+        let key = job_gate(next_run).or_else(|| executor_gate(next_run, executor?));
+        if let Some(key) = key.filter(|_| !self.entries.contains_key(&run_in_hand.run.id)) {
+            let entry = GateEntry { key, place: place_at(key, run_in_hand), state: PlaceState::Open };
+            self.set_entry(run_in_hand.run.id, entry);
         }
     }
 

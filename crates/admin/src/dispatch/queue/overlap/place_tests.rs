@@ -207,7 +207,7 @@ fn a_run_that_waits_for_an_executor_names_the_run_ahead_of_it_there() {
         assert!(gated.enter_at(ready(executor, &discard), executor));
         let skipped = gated.gates.enter_at(ready(20, &discard), ExecutorId::new(executor), &mut gated.runs);
         let is_its = |ahead: Option<RunId>| ahead == Some(RunId::new(executor * 1_000));
-        assert!(matches!(skipped, GateDecision::Skipped { ahead, .. } if is_its(ahead)), "{skipped:?}");
+        assert!(matches!(skipped, GateDecision::Skipped { run_ahead: ahead, .. } if is_its(ahead)), "{skipped:?}");
     }
 }
 
@@ -219,7 +219,7 @@ fn a_gate_with_many_queued_runs_hides_no_other() {
         ready.run.job = JobId::new(job);
         gated.enter(ready);
     }
-    let some = gated.gates.some_queued(|_| true, 2, &gated.runs);
+    let some = gated.gates.first_queued_runs(|_| true, 2, &gated.runs);
     let mut seconds: Vec<i64> = some.iter().map(|(ready, _)| ready.run.due_at.second()).collect();
     seconds.sort_unstable();
     assert_eq!(seconds, [2, 6]);

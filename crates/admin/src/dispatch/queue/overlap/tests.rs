@@ -28,7 +28,7 @@ fn outcome(entry: GateDecision) -> String {
         GateDecision::Queued => "queued".to_owned(),
         GateDecision::Skipped { .. } => "discarded".to_owned(),
         GateDecision::ReplacedByLater(_) => "covered".to_owned(),
-        GateDecision::ReplacesEarlier { open, waiting } => {
+        GateDecision::ReplacesEarlier { open_runs: open, skipped_runs: waiting } => {
             let waiting: Vec<RunId> = waiting.iter().map(|ready| ready.run.id).collect();
             format!("covers {:?} and {:?}", seconds(&open), seconds(&waiting))
         }

@@ -23,7 +23,7 @@ fn every_executor_that_had_a_stream_is_asked_about_all_leases() {
             process: None,
         };
         let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
-        let run = RollCallRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
+        let run = RollCallRun { ready: ready(99, &definition(&json!({}))), sent_under: Some(DEAD) };
         rollcall.begin(&[run], &[session], &[DEAD, OTHER], &mut executors, Timestamp::from_secs(101));
         join(&mut executors, 1, 1, Report::default());
         assert_eq!(resolve(&mut rollcall, &executors), "not yet", "{token:?}");
@@ -46,7 +46,7 @@ fn only_executors_with_a_stream_at_the_instant_are_asked() {
         has_left: false,
         process: None,
     };
-    let run = |second| RollCallRun { ready: ready(second, &definition(&json!({}))), from: Some(DEAD) };
+    let run = |second| RollCallRun { ready: ready(second, &definition(&json!({}))), sent_under: Some(DEAD) };
     let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
     let sessions = [session(1, 98_700), session(2, 100_000)];
     let now = Timestamp::from_secs(101);
@@ -76,7 +76,7 @@ fn called(executors: &mut Executors) -> RollCall {
         process: None,
     };
     let mut rollcall = RollCall::default();
-    let run = RollCallRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
+    let run = RollCallRun { ready: ready(99, &definition(&json!({}))), sent_under: Some(DEAD) };
     rollcall.begin(&[run], &[session(1), session(2)], &[DEAD], executors, Timestamp::from_secs(101));
     rollcall
 }
@@ -88,7 +88,7 @@ fn join(executors: &mut Executors, id: i64, number: u64, report: Report) {
 
 fn fences(executors: &mut Executors, id: i64, number: u64, lease: LeaseToken, held: &[i64]) {
     let held = held.iter().map(|run| (RunId::new(*run), 1)).collect();
-    let answer = FenceAnswer { lease, held, finished: [].into(), starts: StartReports::default() };
+    let answer = FenceAnswer { lease, held_runs: held, finished_runs: [].into(), starts: StartReports::default() };
     executors.record_fence_answer(ExecutorId::new(id), number, answer);
 }
 
@@ -119,7 +119,7 @@ fn a_run_that_continues_in_silence_waits_until_its_executor_must_have_stopped_it
         process: None,
     };
     let goes_on = definition(&json!({"on_silence": "continue"}));
-    let run = RollCallRun { ready: ready(99, &goes_on), from: Some(DEAD) };
+    let run = RollCallRun { ready: ready(99, &goes_on), sent_under: Some(DEAD) };
     let mut rollcall = RollCall::default();
     rollcall.begin(&[run], &[session], &[DEAD], &mut executors, at(101));
     lose(&mut executors, 1);
@@ -163,7 +163,7 @@ fn a_fence_of_an_older_lease_or_stream_is_no_answer() {
     fences(&mut executors, 2, 2, DEAD, &[]);
     let mut rollcall = called(&mut executors);
     fences(&mut executors, 1, 1, DEAD, &[]);
-    assert_eq!(rollcall.unanswered(&executors), Unanswered::from([(ExecutorId::new(2), vec![DEAD])]), "asked before");
+    assert_eq!(rollcall.open_fences(&executors), Unanswered::from([(ExecutorId::new(2), vec![DEAD])]), "asked before");
     fences(&mut executors, 2, 2, LeaseToken { epoch: 2, ..DEAD }, &[]);
     fences(&mut executors, 2, 1, DEAD, &[]);
     assert_eq!(resolve(&mut rollcall, &executors), "not yet");
@@ -199,7 +199,7 @@ fn a_lost_executor_that_another_server_heard_since_has_to_answer() {
         let (app, last_seen_at) = (AppId::new(1), at(heard_at));
         let (ended_at, has_left, process) = (None, false, None);
         let session = Session { token: DEAD, executor: id, app, last_seen_at, ended_at, has_left, process };
-        let run = RollCallRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
+        let run = RollCallRun { ready: ready(99, &definition(&json!({}))), sent_under: Some(DEAD) };
         rollcall.begin(&[run], &[session], &[DEAD], &mut executors, at(200));
         assert_eq!(resolve(&mut rollcall, &executors), expected, "{heard_at} {has_ended}");
     }
@@ -219,7 +219,7 @@ fn an_executor_that_sent_goodbye_need_not_answer() {
     for (lives, expected) in [(true, "not yet"), (false, "executor_lost")] {
         let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
         let sessions = [session(1, !lives), session(2, true)];
-        let run = RollCallRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
+        let run = RollCallRun { ready: ready(99, &definition(&json!({}))), sent_under: Some(DEAD) };
         rollcall.begin(&[run], &sessions, &[DEAD], &mut executors, Timestamp::from_secs(101));
         assert_eq!(resolve(&mut rollcall, &executors), expected);
     }
@@ -238,7 +238,12 @@ fn executors_of_another_app_are_not_heard() {
             executors.join(
                 session,
                 &online,
-                Report { predecessor, finished, lineage: predecessor.into_iter().collect(), ..Report::default() },
+                Report {
+                    predecessor,
+                    finished_runs: finished,
+                    lineage: predecessor.into_iter().collect(),
+                    ..Report::default()
+                },
             );
             fences(&mut executors, id, 1, DEAD, &[99_000]);
         }
@@ -257,7 +262,7 @@ fn no_executor_claims_a_run_that_was_sent_to_another_one() {
         let mut ready = ready(99, &definition(&json!({})));
         ready.run.executor_id = Some(ExecutorId::new(1));
         rollcall.begin(
-            &[RollCallRun { ready, from: Some(DEAD) }],
+            &[RollCallRun { ready, sent_under: Some(DEAD) }],
             &[],
             &[DEAD],
             &mut executors,
@@ -297,10 +302,10 @@ fn an_executor_that_is_not_connected_answers_by_way_of_another_server() {
     let mut rollcall = called(&mut executors);
     join(&mut executors, 1, 1, Report::default());
     fences(&mut executors, 1, 1, DEAD, &[]);
-    assert_eq!(rollcall.absent(&executors), BTreeSet::from([ExecutorId::new(2)]));
+    assert_eq!(rollcall.absent_witnesses(&executors), BTreeSet::from([ExecutorId::new(2)]));
     let ask = |rollcall: &mut RollCall, executors: &Executors, now| {
-        let absent = rollcall.absent(executors);
-        let (elsewhere, leases) = rollcall.elsewhere();
+        let absent = rollcall.absent_witnesses(executors);
+        let (elsewhere, leases) = rollcall.relayed_questions();
         elsewhere.ask(NodeId::new(9), &absent, leases, now)
     };
     assert_eq!(ask(&mut rollcall, &executors, at(102)), [], "it may connect by itself");
@@ -317,14 +322,14 @@ fn an_executor_that_is_not_connected_answers_by_way_of_another_server() {
         name: "two".to_owned(),
         held: held.iter().map(|run| (RunId::new(*run), 1)).collect(),
     };
-    assert!(!rollcall.elsewhere().0.record_answer(answer(request, &[])), "to a question of before");
+    assert!(!rollcall.relayed_questions().0.record_answer(answer(request, &[])), "to a question of before");
     assert_eq!(resolve(&mut rollcall, &executors), "not yet");
-    assert!(rollcall.elsewhere().0.record_answer(answer(&again[0], &[98_000])));
+    assert!(rollcall.relayed_questions().0.record_answer(answer(&again[0], &[98_000])));
     assert_eq!(resolve(&mut rollcall, &executors), "not_received");
 
     let mut rollcall = called(&mut executors);
     let asked = ask(&mut rollcall, &executors, at(103));
-    assert!(rollcall.elsewhere().0.record_answer(answer(&asked[0], &[99_000])));
+    assert!(rollcall.relayed_questions().0.record_answer(answer(&asked[0], &[99_000])));
     assert_eq!(resolve(&mut rollcall, &executors), "held by 2");
     assert_eq!(rollcall.name_elsewhere(ExecutorId::new(2)), Some("two"));
 }
@@ -341,7 +346,7 @@ fn a_relayed_question_is_answered_when_all_its_leases_are() {
     };
     let mut relays = Relays::default();
     assert_eq!(relays.replace_questions(vec![request(7)]), [(id, DEAD), (id, OTHER)]);
-    assert!(relays.asks(id, DEAD) && !relays.asks(id, LeaseToken { epoch: 9, ..DEAD }));
+    assert!(relays.has_question_to(id, DEAD) && !relays.has_question_to(id, LeaseToken { epoch: 9, ..DEAD }));
     assert_eq!(relays.take_completed(id, DEAD), []);
     assert_eq!(relays.replace_questions(vec![request(7), request(8)]), [(id, OTHER), (id, DEAD), (id, OTHER)]);
     assert_eq!(relays.take_completed(id, OTHER), [request(7)]);
@@ -372,11 +377,12 @@ fn a_roll_call_asks_again_about_the_leases_of_all_its_runs() {
         fences(&mut executors, 1, 1, DEAD, &[]);
         fences(&mut executors, 1, 1, OTHER, &[]);
         let seconds = [98, 99].into_iter().zip(from);
-        let runs = seconds.map(|(second, from)| RollCallRun { ready: ready(second, &definition(&json!({}))), from });
+        let runs = seconds
+            .map(|(second, from)| RollCallRun { ready: ready(second, &definition(&json!({}))), sent_under: from });
         let runs: Vec<RollCallRun> = runs.collect();
         let now = Timestamp::from_secs(101);
         rollcall.begin(&runs, &[session(DEAD), session(OTHER)], &[DEAD, OTHER], &mut executors, now);
-        assert_eq!(rollcall.unanswered(&executors), Unanswered::from([(ExecutorId::new(1), expected)]), "{from:?}");
+        assert_eq!(rollcall.open_fences(&executors), Unanswered::from([(ExecutorId::new(1), expected)]), "{from:?}");
     }
 }
 
@@ -399,7 +405,7 @@ fn only_the_goodbye_of_the_named_executor_counts_for_its_run() {
         let mut ready = ready(99, &definition(&json!({})));
         ready.run.executor_id = Some(ExecutorId::new(1));
         let sessions = [session(1, one_left), session(2, two_left)];
-        let run = RollCallRun { ready, from: Some(DEAD) };
+        let run = RollCallRun { ready, sent_under: Some(DEAD) };
         rollcall.begin(&[run], &sessions, &[DEAD], &mut executors, Timestamp::from_secs(101));
         assert_eq!(resolve(&mut rollcall, &executors), expected, "{one_left} {two_left}");
     }
@@ -421,8 +427,8 @@ fn another_attempt_is_not_the_one_that_is_called_for() {
     join(&mut executors, 1, 1, Report::default());
     let answer = |attempt| FenceAnswer {
         lease: DEAD,
-        held: [(RunId::new(99_000), attempt)].into(),
-        finished: [].into(),
+        held_runs: [(RunId::new(99_000), attempt)].into(),
+        finished_runs: [].into(),
         starts: StartReports::default(),
     };
     executors.record_fence_answer(ExecutorId::new(1), 1, answer(2));
@@ -469,7 +475,7 @@ fn the_named_executor_is_watched_from_when_it_was_last_heard() {
         let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
         let mut ready = ready(99, &definition(&json!({})));
         ready.run.executor_id = Some(ExecutorId::new(1));
-        let run = RollCallRun { ready, from: Some(DEAD) };
+        let run = RollCallRun { ready, sent_under: Some(DEAD) };
         rollcall.begin(&[run], &sessions, &[DEAD], &mut executors, Timestamp::from_secs(101));
         let suspects = |second| executors.suspects(Timestamp::from_secs(second)).len();
         assert_eq!((suspects(heard_at), suspects(heard_at + 1)), (0, 1), "{heard_at}");
@@ -486,7 +492,7 @@ fn a_journal_counts_before_the_fence_is_answered() {
         let predecessor = predecessor.map(ExecutorId::new);
         let finished = [(RunId::new(99_000), 1)].into();
         let lineage = predecessor.into_iter().collect();
-        join(&mut executors, id, 1, Report { finished, predecessor, lineage, ..Report::default() });
+        join(&mut executors, id, 1, Report { finished_runs: finished, predecessor, lineage, ..Report::default() });
         assert_eq!(resolve(&mut rollcall, &executors), expected, "{id}");
     }
 }
