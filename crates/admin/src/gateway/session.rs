@@ -305,7 +305,7 @@ impl Session {
             }
             Body::PumpReports(reports) => {
                 self.shared.registry.record_heard(id, now, None);
-                self.shared.pumps.receive(id, reports.reports);
+                self.shared.pumps.receive((self.app, id), reports.reports);
             }
             Body::ScriptRequest(request) => self.send_script(request),
             // A second hello changes nothing. A goodbye counts when the stream ends.

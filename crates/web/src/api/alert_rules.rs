@@ -1,5 +1,7 @@
 //! Alert rules: lists, saves, deletes and tries them.
 
+use std::collections::BTreeSet;
+
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use http::header::ETAG;
@@ -153,16 +155,32 @@ async fn list(call: Call) -> Result<Response, Problem> {
 pub(crate) async fn visible_rules<Q>(call: &Call<Q>) -> Result<Vec<RuleRecord>, Problem> {
     let mut visible_rules = Vec::new();
     for record in call.engine().store().alert_rules(call.namespace.id).await? {
-        let is_seen = match &record.spec.scope {
-            Scope::Job(job) => call.may_view_job(job).await?,
-            Scope::App(app) => !call.hidden_apps([app.clone()].into()).await?.contains(app),
-            Scope::All | Scope::Label(_) => true,
-        };
-        if is_seen {
+        if is_visible(call, &record.spec.scope).await? {
             visible_rules.push(record);
         }
     }
     Ok(visible_rules)
+}
+
+/// The names of the rules that the caller may not see.
+pub(crate) async fn hidden_rule_names<Q>(call: &Call<Q>) -> Result<BTreeSet<String>, Problem> {
+    let mut hidden_names = BTreeSet::new();
+    if call.visible_apps().is_some() {
+        for record in call.engine().store().alert_rules(call.namespace.id).await? {
+            if !is_visible(call, &record.spec.scope).await? {
+                hidden_names.insert(record.spec.name);
+            }
+        }
+    }
+    Ok(hidden_names)
+}
+
+async fn is_visible<Q>(call: &Call<Q>, scope: &Scope) -> Result<bool, Problem> {
+    Ok(match scope {
+        Scope::Job(job) => call.may_view_job(job).await?,
+        Scope::App(app) => !call.hidden_apps([app.clone()].into()).await?.contains(app),
+        Scope::All | Scope::Label(_) => true,
+    })
 }
 
 async fn get(call: Call, Named(name, ..): Named<path::AlertRule>) -> Result<Response, Problem> {

@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::alert_rules::SubjectJson;
+use super::alert_rules::{SubjectJson, hidden_rule_names};
 use super::jobs;
 use super::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
 use crate::answer::json_response;
@@ -349,14 +349,15 @@ async fn list_silences(call: Call) -> Result<Response, Problem> {
     json_response(StatusCode::OK, &Page { items, next_cursor: None })
 }
 
-/// The silences that the caller may see. A caller who may see only some apps does not see silences about others.
+/// The silences that the caller may see. A caller who may see only some apps does not see silences about others, or of a rule about others.
 pub(crate) async fn visible_silences<Q>(call: &Call<Q>) -> Result<Vec<SilenceRecord>, Problem> {
+    let hidden_rules = hidden_rule_names(call).await?;
     let mut visible_silences = Vec::new();
     for silence in call.engine().store().silences(call.namespace.id, call.engine().now()).await? {
         let is_visible = match (&silence.spec.job, &silence.spec.app) {
             (Some(job), _) => call.may_view_job(job).await?,
             (None, Some(app)) => !call.hidden_apps([app.clone()].into()).await?.contains(app),
-            (None, None) => true,
+            (None, None) => !silence.spec.rule.as_ref().is_some_and(|rule| hidden_rules.contains(rule)),
         };
         if is_visible {
             visible_silences.push(silence);
@@ -375,20 +376,32 @@ async fn add_silence(call: Call, body: JsonBody<NewSilence>) -> Result<Response,
     json_response(StatusCode::CREATED, &silence_json((silence, warnings.concat())))
 }
 
-/// The warnings for the authors of these silences, one list per silence.
+/// The warnings for the authors of these silences, one list per silence. A hidden rule has the same one as a rule that does not exist.
 pub(crate) async fn silence_warnings<Q>(
     call: &Call<Q>,
     silences: &[SilenceRecord],
 ) -> Result<Vec<Vec<String>>, Problem> {
     let specs: Vec<SilenceSpec> = silences.iter().map(|silence| silence.spec.clone()).collect();
-    Ok(rules::silence_warnings(call.engine(), call.namespace.id, &specs).await?)
+    let hidden_rules = hidden_rule_names(call).await?;
+    Ok(rules::silence_warnings(call.engine(), call.namespace.id, &specs, &hidden_rules).await?)
 }
 
 /// Adds a silence if the caller's roles allow it, and records it in the audit log.
-pub(crate) async fn create_silence<Q>(call: &Call<Q>, request: SilenceRequest) -> Result<SilenceRecord, Problem> {
+pub(crate) async fn create_silence<Q>(call: &Call<Q>, mut request: SilenceRequest) -> Result<SilenceRecord, Problem> {
     // A hidden job or app is refused in the same words as one that does not exist.
     let app = silence_app(call, &request.spec).await?.filter(|app| call.may_view(*app));
     call.check(app, crate::call::forbidden_problem)?;
+    // A role for one app covers a job only as long as the job belongs to that app: a job of another app can have its name later.
+    if let (Some(app), Some(job)) = (app, &request.spec.job)
+        && !call.caller.rights.allow(Operate, call.namespace.id, None)
+    {
+        let record = call.engine().store().job(call.namespace.id, job).await?.filter(|record| record.app == app);
+        let own_app = record.ok_or_else(crate::call::forbidden_problem)?.spec.app;
+        if request.spec.app.as_ref().is_some_and(|given| *given != own_app) {
+            return Err(crate::call::forbidden_problem());
+        }
+        request.spec.app = Some(own_app);
+    }
     let silence = rules::add_silence(call.engine(), call.namespace.id, request, call.caller.name()).await?;
     call.note.set_object(silence.id.to_string());
     call.note.changed_to(&audited_silence(&silence));

@@ -9,7 +9,7 @@ use rondel_admin::shadow::{DUE_DISTANCE_MAX, ShadowReport, ShadowRequest, Shadow
 use rondel_core::access::Permission::{Operate, View};
 use rondel_core::shadow::compare::{Comparison, OldFire, OldOutcome, Range};
 use rondel_core::time::parse_duration;
-use rondel_core::{AppId, JobId, Timestamp, name};
+use rondel_core::{JobId, Timestamp, name};
 use rondel_store::shadow::{SHADOW_BATCH_MAX, SHADOW_EXECUTOR_LEN_MAX, SHADOW_SOURCE_LEN_MAX, ShadowFire};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ use serde_json::json;
 use super::jobs::{find, parse_instant};
 use crate::answer::json_response;
 use crate::body::{JsonBody, refuse_value};
-use crate::call::{Call, quoted_input};
+use crate::call::{Call, forbidden, quoted_input};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
@@ -228,7 +228,7 @@ pub(super) fn routes() -> Routes {
             Doc::new(
                 "Report fires of another scheduler",
                 "Stores the fires for the comparison with jobs in shadow mode. A fire that is reported again changes nothing. \
-                 Fires are kept as long as runs.",
+                 Fires are kept as long as runs. Needs the role for the whole namespace: all apps share the ids of a source.",
             )
             .json::<StoredJson>(200, "The fires are stored.")
             .refuses(&[Code::JobNotFound])
@@ -263,6 +263,9 @@ pub(super) fn routes() -> Routes {
 }
 
 async fn add(call: Call, body: JsonBody<NewFires>) -> Result<Response, Problem> {
+    // A role for one app is not enough: its fires could take the ids of other apps' fires, which would then be ignored, and change the
+    // observed range of the source.
+    call.check(None, forbidden)?;
     let NewFires { source, fires } = body.read()?;
     check_source(&source).map_err(|message| refuse_value("/source", message))?;
     if fires.len() > SHADOW_BATCH_MAX {
@@ -278,21 +281,16 @@ async fn add(call: Call, body: JsonBody<NewFires>) -> Result<Response, Problem> 
     json_response(StatusCode::OK, &StoredJson { stored: stored_count })
 }
 
-async fn jobs_of_fires(call: &Call, fires: &[NewFire]) -> Result<BTreeMap<String, (JobId, AppId)>, Problem> {
+async fn jobs_of_fires(call: &Call, fires: &[NewFire]) -> Result<BTreeMap<String, JobId>, Problem> {
     let mut names: Vec<&str> =
         fires.iter().map(|fire| fire.job.as_str()).filter(|job| name::check(job).is_ok()).collect();
     names.sort_unstable();
     names.dedup();
     let jobs = call.engine().store().jobs_named(call.namespace.id, &names).await?;
-    Ok(jobs.into_iter().map(|job| (job.spec.name, (job.id, job.app))).collect())
+    Ok(jobs.into_iter().map(|job| (job.spec.name, job.id)).collect())
 }
 
-fn check_fire(
-    call: &Call,
-    index: usize,
-    fire: NewFire,
-    jobs: &BTreeMap<String, (JobId, AppId)>,
-) -> Result<ShadowFire, Problem> {
+fn check_fire(call: &Call, index: usize, fire: NewFire, jobs: &BTreeMap<String, JobId>) -> Result<ShadowFire, Problem> {
     let not_found = || {
         let detail = format!(
             "fire {index} is of the job {}, which namespace {} does not have",
@@ -301,8 +299,7 @@ fn check_fire(
         );
         Problem::new(Code::JobNotFound, detail)
     };
-    let (job, app) = *jobs.get(&fire.job).ok_or_else(not_found)?;
-    call.check(Some(app), not_found)?;
+    let job = *jobs.get(&fire.job).ok_or_else(not_found)?;
     if fire.source_id < 0 {
         let message = format!("{} is negative", fire.source_id);
         return Err(refuse_value(&format!("/fires/{index}/source_id"), message));

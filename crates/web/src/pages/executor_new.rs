@@ -114,7 +114,7 @@ async fn render_page<Q>(
     // An invalid name is shown in its field, but not used in the commands.
     let app = if error.is_some() { "billing" } else { typed_app.as_str() };
     let server = match &snippet.server {
-        Some(server) if server.len() <= SERVER_LEN_MAX => server.clone(),
+        Some(server) if is_plain_url(server) => server.clone(),
         _ => own_address(page, headers).await?,
     };
     let namespace = &page.call.namespace.name;
@@ -151,6 +151,15 @@ async fn render_page<Q>(
         error,
     };
     html(StatusCode::OK, &template)
+}
+
+/// Whether a text can be used as the server's URL in the snippets. Users paste these into a shell, and a link to this page can have any text,
+/// so only characters are accepted that have no meaning there.
+fn is_plain_url(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:[]".contains(&byte);
+    text.len() <= SERVER_LEN_MAX
+        && ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme))
+        && text.bytes().all(is_plain)
 }
 
 /// The URL at which executors reach this server: the advertised one, else the one that the browser used.

@@ -11,7 +11,6 @@ use super::form::Fields;
 use super::shell::Page;
 use super::toast::{self, Toast};
 use crate::body::refuse_value;
-use crate::caller::Caller;
 use crate::problem::{Code, Problem};
 use crate::redirect::own_path;
 use crate::run_filter;
@@ -48,7 +47,7 @@ impl SavedBar {
     /// The caller's filters for this list. `text` is the current filter.
     pub(super) async fn read<Q>(page: &Page<Q>, filtered_list: FilteredList, text: &str) -> Result<Self, Problem> {
         let t = page.t;
-        let owner = filter_owner(&page.call.caller);
+        let owner = filter_owner(page).await?;
         let filters = match owner {
             Some(owner) => page.engine().store().saved_filters(owner).await?,
             None => Vec::new(),
@@ -79,25 +78,33 @@ const fn list_path(filtered_list: FilteredList) -> &'static str {
     }
 }
 
-/// The owner of a caller's filters: the caller's account or, without an account, the line of its token.
-fn filter_owner(caller: &Caller) -> Option<FilterOwner> {
-    let token_owner = || caller.line.map(FilterOwner::Token);
-    caller.account.map(FilterOwner::Account).or_else(token_owner)
+/// The owner of a caller's filters: the caller's account or, without an account, the line of its token. Filters can name objects that only
+/// the account may see, so a token that lacks some of its account's rights has those of its line, too.
+async fn filter_owner<Q>(page: &Page<Q>) -> Result<Option<FilterOwner>, Problem> {
+    let caller = &page.call.caller;
+    let token_owner = caller.line.map(FilterOwner::Token);
+    let Some(id) = caller.account else { return Ok(token_owner) };
+    if caller.token.is_none() {
+        return Ok(Some(FilterOwner::Account(id)));
+    }
+    let account = page.engine().store().account(id).await?;
+    let has_all_rights = account.is_some_and(|account| caller.actor().may_manage_sign_ins(&account.grants));
+    Ok(if has_all_rights { Some(FilterOwner::Account(id)) } else { token_owner })
 }
 
 /// Reads owner, list and name from a form that saves or deletes a filter.
-fn read_target(page: &Page, fields: &Fields) -> Result<(FilterOwner, FilteredList, String), Problem> {
+async fn read_target(page: &Page, fields: &Fields) -> Result<(FilterOwner, FilteredList, String), Problem> {
     let list = fields.get("list").parse().map_err(|message: String| refuse_value("/list", message))?;
     let name = fields.get("name").to_owned();
     plain::check_line(&name, NAME_LEN_MAX).map_err(|message| refuse_value("/name", message))?;
-    let owner = filter_owner(&page.call.caller).ok_or_else(|| Problem::new(Code::Forbidden, page.t.filter_no_owner))?;
+    let owner = filter_owner(page).await?.ok_or_else(|| Problem::new(Code::Forbidden, page.t.filter_no_owner))?;
     page.call.note.set_object(&name);
     Ok((owner, list, name))
 }
 
 /// Saves the filter of a list. It replaces a filter with the same name.
 pub(super) async fn save(page: Page, fields: Fields) -> Result<Response, Problem> {
-    let (owner, list, name) = read_target(&page, &fields)?;
+    let (owner, list, name) = read_target(&page, &fields).await?;
     let scope = match list {
         FilteredList::Jobs => Scope::Jobs,
         FilteredList::Runs => Scope::Runs,
@@ -117,7 +124,7 @@ pub(super) async fn save(page: Page, fields: Fields) -> Result<Response, Problem
 
 /// Deletes a filter of the caller. Deleting a filter that no longer exists is no error.
 pub(super) async fn delete(page: Page, fields: Fields) -> Result<Response, Problem> {
-    let (owner, list, name) = read_target(&page, &fields)?;
+    let (owner, list, name) = read_target(&page, &fields).await?;
     page.call.note.before(&json!({"list": list.as_str()}));
     page.engine().store().delete_filter(owner, list, &name).await?;
     redirect_to_list(&page, page.t.filter_deleted(&name), list, &fields)
