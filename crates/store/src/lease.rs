@@ -79,9 +79,10 @@ impl JoinRequest {
         (is_own || last <= now || self.may_take_over).then(|| ended_at.max(prior))
     }
 
-    /// Whether a node waits for the node that has fenced its last lease, which ended at `last`, to take over the open runs of that lease.
+    /// Whether a node waits for the node that has fenced its last lease, which ended at `last`, to take over the open runs of that lease. If the
+    /// caller may take over leases, no other server runs, although the lease of another name may not have ended.
     pub(crate) fn waits_for_takeover(&self, last: Timestamp, now: Timestamp) -> bool {
-        now < last + self.lease * 2 && !mutant::on(Mutant::JoinsDuringTakeover)
+        !self.may_take_over && now < last + self.lease * 2 && !mutant::on(Mutant::JoinsDuringTakeover)
     }
 
     /// The end of the lease that is taken at `now`, after leases that ended at `ended_at`.
@@ -164,7 +165,10 @@ mod tests {
         assert_eq!(latest_end(stepped_back), stepped_back, "the clock was later when the lease was renewed");
         assert_eq!(request.lease_until(now, now + lease), now + lease - Duration::from_millis(1));
         assert_eq!(request.lease_until(now, now), now + lease);
-        assert_eq!(JoinRequest { may_take_over: false, ..request }.latest_end(before, (now + lease, now), now), None);
+        assert!(!request.waits_for_takeover(now, now), "no other server runs");
+        let beside_others = JoinRequest { may_take_over: false, ..request };
+        assert_eq!(beside_others.latest_end(before, (now + lease, now), now), None);
+        assert_eq!([1, 2].map(|leases| beside_others.waits_for_takeover(now, now + lease * leases)), [true, false]);
     }
 
     #[test]
