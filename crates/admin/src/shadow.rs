@@ -145,13 +145,18 @@ async fn add_rows(
 ) -> Result<usize, StoreError> {
     let promoted_at = job.spec.mode_from.as_deref().and_then(|at| at.parse::<Timestamp>().ok());
     let range = shadow_range(job.created_at, (job.spec.mode, promoted_at), observed_range);
-    let mut fire_count = 0;
+    let (mut fire_count, row_count) = (0, rows.len());
     let mut day = Step::Day.floor(range.from);
     while day < range.to {
         let next_day = day + Duration::from_secs(24 * 3_600);
-        let part = Range { from: range.from.max(day), to: range.to.min(next_day), ..range };
+        let mut part = Range { from: range.from.max(day), to: range.to.min(next_day), ..range };
         let fires = read_fires(engine, request, job, part).await?;
         let is_cut = fires.is_cut;
+        if let Some(hidden_until) = fires.hidden_until {
+            // The fires up to here belong to an app that the caller may not see: the report begins after them.
+            rows.truncate(row_count);
+            part.from = part.from.max(hidden_until + range.tolerance + SAME_FIRE_WITHIN);
+        }
         fire_count += fires.rondel_fires.len() + fires.old_fires.len() + fires.old_fires_at_skips.len();
         let old_only = compare(Vec::new(), fires.old_fires_at_skips, part);
         let comparison = with_only_old(compare(fires.rondel_fires, fires.old_fires, part), old_only);
@@ -196,6 +201,8 @@ struct Fires {
     old_fires_at_skips: Vec<OldFire>,
     /// Whether the range has more fires.
     is_cut: bool,
+    /// The end of Rondel's last fire that belongs to an app that the caller may not see; all such fires are left out.
+    hidden_until: Option<Timestamp>,
 }
 
 async fn read_fires(
@@ -205,7 +212,7 @@ async fn read_fires(
     range: Range,
 ) -> Result<Fires, StoreError> {
     let (store, (from, to)) = (engine.store(), range.with_edges());
-    let planned_rows = store.planned_rows(job.id, from, to, FIRE_COUNT_MAX).await?;
+    let mut planned_rows = store.planned_rows(job.id, from, to, FIRE_COUNT_MAX).await?;
     // Fires are queried by the instant at which they were sent, and compared by their due instant.
     let sent_range = (from - DUE_DISTANCE_MAX, to + DUE_DISTANCE_MAX);
     let mut foreign_fires =
@@ -218,10 +225,20 @@ async fn read_fires(
         }
     }
     let is_cut = planned_rows.len().max(foreign_fires.len()) >= FIRE_COUNT_MAX as usize;
+    let hidden_until = remove_hidden(&mut planned_rows, request.visible_apps.as_deref());
     let (old_fires_at_skips, old_fires) =
         foreign_fires.into_iter().partition(|fire| is_at_skip(&planned_rows, fire.at(), range.tolerance));
     let planned = planned_rows.iter().filter(|run| is_fire(run)).map(rondel_fire).collect();
-    Ok(Fires { rondel_fires: planned, old_fires, old_fires_at_skips, is_cut })
+    Ok(Fires { rondel_fires: planned, old_fires, old_fires_at_skips, is_cut, hidden_until })
+}
+
+/// Removes the rows that belong to other apps than these: they are from before the job moved. Returns the end of the last of them.
+fn remove_hidden(planned_rows: &mut Vec<Run>, visible_apps: Option<&[AppId]>) -> Option<Timestamp> {
+    let visible_apps = visible_apps?;
+    let hidden_rows = planned_rows.iter().filter(|run| !visible_apps.contains(&run.app));
+    let hidden_until = hidden_rows.map(|run| run.span_end_at.unwrap_or(run.fire_at)).max();
+    planned_rows.retain(|run| visible_apps.contains(&run.app));
+    hidden_until
 }
 
 /// Whether an observed fire belongs to an instant that Rondel planned and skipped for a reason of its own, such as an
@@ -299,6 +316,25 @@ mod tests {
         let found = with_only_old(compare(own, others, range), compare(Vec::new(), skipped, range));
         assert_eq!((found.both, found.only_old, found.twice, found.only_rondel), (2, 2, 0, 0), "{found:?}");
         assert!(found.differences.iter().all(|one| one.kind == DifferenceKind::OnlyOld), "{found:?}");
+    }
+
+    #[test]
+    fn fires_from_before_a_job_moved_are_hidden_with_its_earlier_app() {
+        let at = Timestamp::from_secs;
+        let row = |app: i64, second: i64| {
+            let (job, app) = (JobId::new(1), AppId::new(app));
+            let of = RunJob { namespace: NamespaceId::new(1), job, job_version: 1, app };
+            Run::new(RunId::new(second), of, at(second), Trigger::Cron, (NodeId::new(1), 1))
+        };
+        let rows = || vec![row(1, 10), Run { span_end_at: Some(at(25)), ..row(1, 20) }, row(2, 30)];
+        let found = |visible_apps: Option<&[AppId]>| {
+            let mut planned_rows = rows();
+            let hidden_until = remove_hidden(&mut planned_rows, visible_apps);
+            (hidden_until, planned_rows.len())
+        };
+        assert_eq!(found(None), (None, 3));
+        assert_eq!(found(Some(&[AppId::new(1), AppId::new(2)])), (None, 3));
+        assert_eq!(found(Some(&[AppId::new(2)])), (Some(at(25)), 1));
     }
 
     #[test]

@@ -105,7 +105,7 @@ fn each_edge_is_visited_a_fixed_number_of_times() {
         .collect();
     let graph = graph(&edges);
     let in_order = graph.topological_order();
-    let chains = Chains::of(&graph, &in_order.sorted);
+    let chains = Chains::of(&graph, &in_order.sorted_jobs);
     assert_eq!((in_order.step_count, chains.step_count), (edges.len(), 2 * edges.len()));
     assert_eq!(chains.longest_chain_through(id(job(7, 7))).len(), 20);
     assert_eq!(graph.check(&[id(0)]), Ok(()));
@@ -211,7 +211,7 @@ proptest! {
 fn a_job_without_neighbours_is_a_chain_of_one() {
     let graph = graph(&[(1, 2), (2, 3), (5, 3)]);
     let order = graph.topological_order();
-    let chains = Chains::of(&graph, &order.sorted);
+    let chains = Chains::of(&graph, &order.sorted_jobs);
     let len = |job| chains.chain_len_through(id(job));
     assert_eq!([1, 2, 3, 5, 9].map(len), [3, 3, 3, 2, 1]);
     assert_eq!(chains.chain_len_above(id(3)), 3);

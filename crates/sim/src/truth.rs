@@ -91,9 +91,9 @@ pub(crate) struct Truth {
     pub(crate) corrected_runs: BTreeSet<RunId>,
     /// Leases that were fenced, by their node and epoch, each with its end and the number of the node in the world that fenced it.
     pub(crate) fenced_leases: BTreeMap<(NodeId, i64), (Timestamp, usize)>,
-    /// Whether the adoption of a lease took so long that another node than the one that had fenced it took over some of its runs. The node
-    /// that fenced the lease counts the limits that jobs share, and does not know of these runs.
-    pub(crate) has_split_adoption: bool,
+    /// When the adoption of a lease had taken so long that another node than the one that had fenced it took over some of its runs, for the first
+    /// time. The node that fenced the lease counts the limits that jobs share, and does not know of these runs.
+    pub(crate) split_adoption_ms: Option<u64>,
     /// Maintenance windows, with their final ends.
     pub(crate) windows: Vec<MaintenanceWindow>,
     /// Violations, recorded as soon as they are seen.

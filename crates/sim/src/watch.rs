@@ -100,7 +100,9 @@ pub(crate) async fn record_adoption(world: &World, by: usize, before: &OpenRows)
         let fenced = truth.fenced_leases.range((from.node, from.epoch)..=(from.node, i64::MAX)).next();
         fenced.is_some_and(|(_, (ended_at, fencer))| *fencer != by && world.now() >= *ended_at + LEASE)
     });
-    truth.has_split_adoption |= is_split;
+    if is_split && truth.split_adoption_ms.is_none() {
+        truth.split_adoption_ms = Some(world.elapsed_ms());
+    }
 }
 
 /// Checks that a claim that won anything was made under a live lease.

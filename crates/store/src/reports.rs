@@ -68,7 +68,8 @@ pub struct FailureQuery<'a> {
     pub namespace: NamespaceId,
     /// Only those of these jobs.
     pub jobs: Option<&'a [JobId]>,
-    /// Only those of these apps; at most 512.
+    /// Only those of these apps; at most 512. With `jobs`, only those in the app to which each job belongs now, whichever apps these are: the
+    /// caller must be able to see it. Failures from before a move belong to the earlier app.
     pub apps: Option<&'a [AppId]>,
     /// Only days (in UTC) that begin at or after this instant.
     pub from: Timestamp,

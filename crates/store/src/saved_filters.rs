@@ -12,7 +12,7 @@ pub const SAVED_FILTER_COUNT_MAX: usize = 50;
 pub enum FilterOwner {
     /// A user.
     Account(AccountId),
-    /// A caller without an account, identified by the first token in the line of its token.
+    /// A caller without an account, or whose token has fewer rights than its account: the first token in the line of its token.
     Token(TokenId),
 }
 

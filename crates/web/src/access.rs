@@ -21,7 +21,7 @@ use crate::limits::{APPLY_LEN_MAX, APPLY_PATH, client_address};
 use crate::pages::own_namespace::namespace_into_path;
 use crate::problem::{Code, Problem};
 use crate::rate::{self, RateStatus};
-use crate::redirect::{query_pair, to};
+use crate::redirect::{query_pair, redirect_to};
 use crate::route_info::{METRICS_PATH, is_read_only_post};
 use crate::state::Web;
 use crate::{cookies, load, shares, trace};
@@ -32,14 +32,14 @@ pub(crate) struct RequestId(pub(crate) String);
 
 /// The gate of a route: checks the permission before the handler runs.
 #[derive(Clone, Debug)]
-pub(crate) struct Gate {
+pub(crate) struct RouteGate {
     pub(crate) web: Web,
     pub(crate) permission: Permission,
     /// The path of the route, with its parameters in braces.
     pub(crate) path: &'static str,
 }
 
-impl Gate {
+impl RouteGate {
     /// Maximum length of a body on this route, in bytes.
     fn body_len_max(&self) -> usize {
         if self.path == APPLY_PATH { APPLY_LEN_MAX } else { self.web.config.body_len_max }
@@ -47,12 +47,12 @@ impl Gate {
 }
 
 /// Whether a request makes a change. A `POST` on a route that only answers a question makes none.
-fn is_change(gate: &Gate, request: &Request) -> bool {
+fn is_change(gate: &RouteGate, request: &Request) -> bool {
     !request.method().is_safe() && !is_read_only_post(gate.path)
 }
 
 /// The fields of an audit entry that are known before the request is handled.
-fn audit_context(gate: &Gate, request: &Request) -> AuditContext {
+fn audit_context(gate: &RouteGate, request: &Request) -> AuditContext {
     AuditContext {
         action: audit::action_of_request(request.method(), gate.path),
         object: audit::object_of_request(gate.path, request.uri().path()),
@@ -62,7 +62,7 @@ fn audit_context(gate: &Gate, request: &Request) -> AuditContext {
 }
 
 /// Admits a request if its caller has the permission.
-pub(crate) async fn guard(State(gate): State<Gate>, request: Request, next: Next) -> Response {
+pub(crate) async fn guard(State(gate): State<RouteGate>, request: Request, next: Next) -> Response {
     let authorization = match authorization(request.headers()) {
         Ok(authorization) => authorization,
         Err(problem) => return problem.into_response(),
@@ -78,7 +78,7 @@ pub(crate) async fn guard(State(gate): State<Gate>, request: Request, next: Next
 }
 
 /// Admits a request for a page if its session is valid. Other requests are redirected to the sign-in page.
-pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next: Next) -> Response {
+pub(crate) async fn guard_page(State(gate): State<RouteGate>, request: Request, next: Next) -> Response {
     let is_safe = request.method().is_safe();
     let endpoint = gate.web.config.endpoint();
     if !is_safe && !endpoint.is_same(request.headers(), request.uri(), request.extensions()) {
@@ -108,7 +108,7 @@ pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next:
 
 /// Checks the permission of an authenticated request and handles it; the audit entry of a change is written before the handler runs.
 /// Requests above the rate limit are refused first, so that they cost neither an audit entry nor a permit.
-async fn authorize_and_handle(gate: &Gate, caller: Caller, request: Request, next: Next) -> Response {
+async fn authorize_and_handle(gate: &RouteGate, caller: Caller, request: Request, next: Next) -> Response {
     trace::name_span(request.method(), gate.path);
     let note = AuditNote::default();
     let (mut response, counted) = match count_request(&gate.web, &caller) {
@@ -117,7 +117,7 @@ async fn authorize_and_handle(gate: &Gate, caller: Caller, request: Request, nex
     };
     // Only callers with the permission get rate-limit headers: to others, a refusal looks the same whether the path exists or not.
     if let Some(counted) = counted.filter(|_| caller.may_anywhere(gate.permission)) {
-        counted.describe(response.headers_mut());
+        counted.add_headers(response.headers_mut());
     }
     response.extensions_mut().insert(CalledBy {
         name: caller.name().to_owned(),
@@ -132,7 +132,13 @@ fn count_request(web: &Web, caller: &Caller) -> Result<Option<RateStatus>, (Prob
     rate::count_request(&web.engine, &web.buckets, web.config.rate, caller.key())
 }
 
-async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &AuditNote, request: Request, next: Next) -> Response {
+async fn admit_and_handle(
+    gate: &RouteGate,
+    caller: &Caller,
+    note: &AuditNote,
+    request: Request,
+    next: Next,
+) -> Response {
     let web = &gate.web;
     let context = audit_context(gate, &request);
     if let Err(problem) = load::admit_caller(web, &request, caller.key()) {
@@ -140,7 +146,7 @@ async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &AuditNote, reques
     }
     if !caller.may_anywhere(gate.permission) {
         context.refused(web, caller, note).await;
-        return forbidden(caller, gate.permission).into_response();
+        return forbidden_problem(caller, gate.permission).into_response();
     }
     let is_change = is_change(gate, &request);
     let turn = match is_change {
@@ -150,14 +156,14 @@ async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &AuditNote, reques
             Err(problem) => return problem.into_response(),
         },
     };
-    let (mut request, work) =
+    let (mut request, work_share) =
         match load::with_body_and_permits(web, request, (Some(caller.key()), gate.body_len_max())).await {
             Ok(arrived) => arrived,
             Err(problem) => return problem.into_response(),
         };
     // The permits are shared with the handler, which may continue after the client has disconnected.
-    let work = Arc::new(work);
-    request.extensions_mut().insert(Arc::clone(&work));
+    let work_share = Arc::new(work_share);
+    request.extensions_mut().insert(Arc::clone(&work_share));
     request.extensions_mut().insert(Admitted { caller: caller.clone(), needs: gate.permission, note: note.clone() });
     let response = if is_change {
         match context.begin(web, caller).await {
@@ -175,12 +181,12 @@ async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &AuditNote, reques
         }
         response
     };
-    drop((work, turn));
+    drop((work_share, turn));
     shares::count_answer(web, caller.key(), is_change, response)
 }
 
-fn forbidden(caller: &Caller, needs: Permission) -> Problem {
-    let role = role_for(needs);
+fn forbidden_problem(caller: &Caller, permission: Permission) -> Problem {
+    let role = role_for(permission);
     let detail = match caller.auth_method() {
         AuthMethod::Executor => "this token does not allow it: an executor's token opens sessions only".to_owned(),
         AuthMethod::Session => format!("your roles do not allow it anywhere: it needs the role {role}"),
@@ -198,8 +204,8 @@ pub(crate) async fn caller_of_session(
     client: Option<IpAddr>,
 ) -> Result<Option<Caller>, Problem> {
     let Some(cookie) = cookie else { return Ok(None) };
-    let found = web.engine.signed_in(cookie, client).await.map_err(|error| lookup_problem(web, error, client))?;
-    Ok(found.map(Caller::from))
+    let session = web.engine.signed_in(cookie, client).await.map_err(|error| lookup_problem(web, error, client))?;
+    Ok(session.map(Caller::from))
 }
 
 /// The refusal of a change that was requested from a page of another site.
@@ -223,8 +229,8 @@ pub(crate) fn missing_session_problem() -> Problem {
 }
 
 fn redirect_to_sign_in(uri: &Uri) -> Response {
-    let wanted = namespace_into_path(uri.path_and_query().map_or("/", |path| path.as_str()));
-    to(&format!("/sign-in?{}", query_pair("next", &wanted)))
+    let page_url = namespace_into_path(uri.path_and_query().map_or("/", |path| path.as_str()));
+    redirect_to(&format!("/sign-in?{}", query_pair("next", &page_url)))
 }
 
 /// Extension of a response: the caller, for the log line and the problem page.
@@ -238,8 +244,8 @@ pub(crate) struct CalledBy {
 }
 
 async fn authenticate(web: &Web, authorization: Option<String>, client: Option<IpAddr>) -> Result<Caller, Problem> {
-    let found = web.engine.bearer(authorization.as_deref(), client).await;
-    let token = found.map_err(|error| lookup_problem(web, error, client))?;
+    let lookup = web.engine.bearer(authorization.as_deref(), client).await;
+    let token = lookup.map_err(|error| lookup_problem(web, error, client))?;
     token.map(Caller::from).ok_or_else(unauthenticated_problem)
 }
 
@@ -262,7 +268,7 @@ pub(crate) async fn admit(
 ) -> Result<Caller, Problem> {
     let caller = authenticate(web, authorization, client).await?;
     count_request(web, &caller).map_err(|(problem, _)| problem)?;
-    if caller.may_anywhere(permission) { Ok(caller) } else { Err(forbidden(&caller, permission)) }
+    if caller.may_anywhere(permission) { Ok(caller) } else { Err(forbidden_problem(&caller, permission)) }
 }
 
 pub(crate) fn unauthenticated_problem() -> Problem {
@@ -274,12 +280,12 @@ pub(crate) fn unauthenticated_problem() -> Problem {
 /// The `Authorization` header, copied from the request before anything is awaited. A request with several such headers is refused:
 /// which of them counts would depend on the proxies in between.
 pub(crate) fn authorization(headers: &HeaderMap) -> Result<Option<String>, Problem> {
-    let mut values = headers.get_all(AUTHORIZATION).iter();
-    let first = values.next();
-    let more = values.count();
-    if more > 0 {
-        let detail = format!("Authorization was sent {} times; send it once", more + 1);
+    let mut header_values = headers.get_all(AUTHORIZATION).iter();
+    let first_value = header_values.next();
+    let further_count = header_values.count();
+    if further_count > 0 {
+        let detail = format!("Authorization was sent {} times; send it once", further_count + 1);
         return Err(Problem::new(Code::InvalidHeader, detail).without_instance());
     }
-    Ok(first.and_then(|value| value.to_str().ok()).map(str::to_owned))
+    Ok(first_value.and_then(|value| value.to_str().ok()).map(str::to_owned))
 }

@@ -31,19 +31,19 @@ pub fn app(engine: Engine, config: WebConfig) -> Router {
     let gateway = engine.gateway();
     let web = Web::new(engine, config, openapi);
     let gateway = from_fn_with_state(web.clone(), load::limit_gateway).layer(gateway);
-    let own = routes().into_router(&web);
-    let own = match &web.config.mounted {
-        Some(mounted) => own.merge(mounted_routes::routes(mounted)),
-        None => own,
+    let web_routes = routes().into_router(&web);
+    let web_routes = match &web.config.mounted {
+        Some(mounted) => web_routes.merge(mounted_routes::routes(mounted)),
+        None => web_routes,
     };
-    let routed = own
+    let app_router = web_routes
         .layer(DefaultBodyLimit::max(web.config.body_len_max))
         .layer(from_fn_with_state(web.clone(), load::limit_requests))
         .layer(CatchPanicLayer::custom(problem::panic_response))
         .layer(from_fn_with_state(web, frame::outermost_layer))
         .layer(compression())
         .route_service(GATEWAY_PATH, gateway);
-    Router::new().fallback_service(MapRequestLayer::new(own_namespace::namespace_into_query).layer(routed))
+    Router::new().fallback_service(MapRequestLayer::new(own_namespace::namespace_into_query).layer(app_router))
 }
 
 /// Compresses answers except small ones and streams: each piece of a stream must arrive when it is sent.
@@ -59,7 +59,7 @@ fn compression() -> CompressionLayer<impl Predicate> {
 /// Every route with its access rule.
 #[must_use]
 pub fn route_table() -> Vec<RouteInfo> {
-    routes().table()
+    routes().infos()
 }
 
 /// The API as an OpenAPI 3.1 document, as `GET /api/v1/openapi.json` returns it.

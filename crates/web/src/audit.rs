@@ -29,8 +29,8 @@ pub(crate) struct AuditNote(Arc<Mutex<AuditFields>>);
 struct AuditFields {
     namespace: Option<String>,
     object: Option<String>,
-    before: Option<Value>,
-    after: Option<Value>,
+    document_before: Option<Value>,
+    document_after: Option<Value>,
     is_denied: bool,
 }
 
@@ -49,29 +49,34 @@ impl AuditNote {
     }
 
     /// Records the object of the request, for routes whose path does not name it.
-    pub(crate) fn object(&self, name: impl Into<String>) {
+    pub(crate) fn set_object(&self, name: impl Into<String>) {
         self.fields().object = Some(name.into());
     }
 
     /// Records the state before the change. Only the first call has an effect.
     pub(crate) fn before(&self, document: &impl Serialize) {
         let mut fields = self.fields();
-        if fields.before.is_none() {
-            fields.before = serde_json::to_value(document).ok().map(for_audit);
+        if fields.document_before.is_none() {
+            fields.document_before = serde_json::to_value(document).ok().map(for_audit);
         }
     }
 
     /// Records the state after the change. The last call wins.
     pub(crate) fn changed_to(&self, document: &impl Serialize) {
-        self.fields().after = serde_json::to_value(document).ok().map(for_audit);
+        self.fields().document_after = serde_json::to_value(document).ok().map(for_audit);
     }
 
     /// Records several documents as they are before and after the change, keyed by their names. `omitted_count` is the
     /// number of documents that are left out.
-    pub(crate) fn record_documents(&self, before: Map<String, Value>, after: Map<String, Value>, omitted_count: usize) {
+    pub(crate) fn record_documents(
+        &self,
+        values_before: Map<String, Value>,
+        values_after: Map<String, Value>,
+        omitted_count: usize,
+    ) {
         let mut fields = self.fields();
-        (fields.before, fields.after) =
-            (Some(for_audit_by_name(before, 0)), Some(for_audit_by_name(after, omitted_count)));
+        (fields.document_before, fields.document_after) =
+            (Some(for_audit_by_name(values_before, 0)), Some(for_audit_by_name(values_after, omitted_count)));
     }
 
     /// Records that the request was a dry run and changed nothing.
@@ -124,7 +129,7 @@ impl AuditContext {
 
     /// Stores an entry for a refusal, unless the limit of refusals in this period is reached.
     pub(crate) async fn refused(self, web: &Web, caller: &Caller, note: &AuditNote) {
-        if web.denials.take(caller.key()) {
+        if web.refusal_budget.count_refusal(caller.key()) {
             let entry = AuditEntry { namespace: note.shown_namespace(), ..self.entry(web, caller, Verdict::Denied) };
             store_entry(web, &entry).await;
         }
@@ -141,14 +146,14 @@ impl PendingEntry {
                 status if status.is_client_error() || status.is_server_error() => Verdict::Failed,
                 _ => Verdict::Allowed,
             };
-            // `after` stays empty if the change was refused or failed.
-            let after = fields.after.take().filter(|_| verdict == Verdict::Allowed);
+            // `document_after` stays empty if the change was refused or failed.
+            let document_after = fields.document_after.take().filter(|_| verdict == Verdict::Allowed);
             AuditEntry {
                 object: fields.object.take().unwrap_or(self.0.object),
                 namespace: fields.namespace.clone(),
                 verdict,
-                before: fields.before.take().map(|document| document.to_string()),
-                after: after.map(|document| document.to_string()),
+                before: fields.document_before.take().map(|document| document.to_string()),
+                after: document_after.map(|document| document.to_string()),
                 ..self.0
             }
         };
@@ -217,13 +222,13 @@ pub(crate) fn action_of_request(method: &Method, path: &str) -> String {
     let path = path.trim_start_matches("/api/v1").trim_start_matches('/').replace(':', "/");
     let parts: Vec<&str> = path.split('/').collect();
     let words: Vec<&str> = parts.iter().copied().filter(|part| !part.starts_with('{')).collect();
-    let ends_in_one = parts.last().is_some_and(|last| last.starts_with('{'));
+    let ends_in_parameter = parts.last().is_some_and(|last| last.starts_with('{'));
     let singular = |word: &str| word.strip_suffix('s').filter(|_| !word.ends_with("ss")).unwrap_or(word).to_owned();
     let noun = words.first().map_or_else(|| "console".to_owned(), |word| singular(word));
     let verb = match (method, words.get(1..).unwrap_or_default()) {
         (&Method::GET, []) => "read".to_owned(),
         (&Method::GET, rest) => format!("read-{}", rest.join("-")),
-        (&Method::POST, []) if !ends_in_one => "create".to_owned(),
+        (&Method::POST, []) if !ends_in_parameter => "create".to_owned(),
         (&Method::DELETE, []) => "delete".to_owned(),
         (_, [] | ["edit"]) => "change".to_owned(),
         (_, ["runs"]) => "trigger".to_owned(),
@@ -231,17 +236,17 @@ pub(crate) fn action_of_request(method: &Method, path: &str) -> String {
         (&Method::DELETE, rest) => format!("delete-{}", rest.join("-")),
         (_, rest) => format!("set-{}", rest.join("-")),
     };
-    let own = format!("{noun}.{verb}");
-    let same = ACTIONS_OF_FORMS.iter().find(|(form, _)| *form == own);
-    same.map_or(own, |(_, action)| (*action).to_owned())
+    let generated_action = format!("{noun}.{verb}");
+    let replacement = ACTIONS_OF_FORMS.iter().find(|(form, _)| *form == generated_action);
+    replacement.map_or(generated_action, |(_, action)| (*action).to_owned())
 }
 
 /// The object of a request: the values of the path parameters in `template`, joined by `/`.
 pub(crate) fn object_of_request(template: &str, path: &str) -> String {
     let pairs = template.split('/').zip(path.split('/'));
-    let named: Vec<String> =
+    let values: Vec<String> =
         pairs.filter(|(part, _)| part.starts_with('{')).map(|(_, value)| percent_decode(value)).collect();
-    named.join("/")
+    values.join("/")
 }
 
 /// Percent-decodes a part of a path. A part that is not valid UTF-8 is returned unchanged.

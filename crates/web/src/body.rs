@@ -157,15 +157,15 @@ async fn collect_body(request: Request, web: &Web) -> Result<Bytes, Problem> {
 
 /// The bytes of a body that has arrived, if it has at most `len_max`.
 pub(crate) async fn collect_within(request: Request, len_max: usize) -> Result<Bytes, Problem> {
-    let bytes = to_bytes(request.into_body(), usize::MAX).await.map_err(|_| interrupted_body())?;
-    if bytes.len() > len_max { Err(too_large(len_max)) } else { Ok(bytes) }
+    let bytes = to_bytes(request.into_body(), usize::MAX).await.map_err(|_| interrupted_body_problem())?;
+    if bytes.len() > len_max { Err(too_large_problem(len_max)) } else { Ok(bytes) }
 }
 
-fn too_large(len_max: usize) -> Problem {
+fn too_large_problem(len_max: usize) -> Problem {
     Problem::new(Code::BodyTooLarge, format!("a body has at most {len_max} bytes"))
 }
 
-fn interrupted_body() -> Problem {
+fn interrupted_body_problem() -> Problem {
     Problem::new(Code::InvalidJson, "the body broke off")
 }
 
@@ -197,15 +197,18 @@ pub(crate) async fn collect_up_to(
     bound: BodyBound,
 ) -> Result<(Bytes, BodyShare), Problem> {
     let len_max = bound.len_max;
-    let declared = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    if declared.is_some_and(|len| len > len_max) {
-        return Err(too_large(len_max));
+    let declared_len =
+        request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if declared_len.is_some_and(|len| len > len_max) {
+        return Err(too_large_problem(len_max));
     }
     let timeout = web.config.limits.body_timeout;
-    tokio::time::timeout(timeout, read_pieces(request.into_body(), declared, web, bound)).await.unwrap_or_else(|_| {
-        bound.report(web, Limit::BodyTimeout);
-        Err(Problem::new(Code::RequestTimeout, "the body did not arrive in time"))
-    })
+    tokio::time::timeout(timeout, read_pieces(request.into_body(), declared_len, web, bound)).await.unwrap_or_else(
+        |_| {
+            bound.report(web, Limit::BodyTimeout);
+            Err(Problem::new(Code::RequestTimeout, "the body did not arrive in time"))
+        },
+    )
 }
 
 async fn read_pieces(
@@ -217,24 +220,25 @@ async fn read_pieces(
     let (tally, size) = (&web.permits.body_bytes, web.config.limits.body_size);
     // Reserves the declared length in one step, since a growing buffer leaves holes of half its size in the heap. The operating system
     // provides the memory only as bytes arrive.
-    let room = declared.filter(|_| bound.caller.is_some()).unwrap_or_default();
-    let (mut bytes, mut shares, mut counted) = (BytesMut::with_capacity(room), Vec::new(), 0);
+    let reserved_len = declared.filter(|_| bound.caller.is_some()).unwrap_or_default();
+    let (mut bytes, mut shares, mut counted_len) = (BytesMut::with_capacity(reserved_len), Vec::new(), 0);
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
-        let Ok(data) = frame.map_err(|_| interrupted_body())?.into_data() else { continue };
+        let Ok(data) = frame.map_err(|_| interrupted_body_problem())?.into_data() else { continue };
         if bytes.len() + data.len() > bound.len_max {
-            return Err(too_large(bound.len_max));
+            return Err(too_large_problem(bound.len_max));
         }
         bytes.extend_from_slice(&data);
         // Bodies without an authenticated caller are not counted: their length and their number have other limits.
-        if let Some(caller) = bound.caller.filter(|_| bytes.len() > counted) {
-            let more = (bytes.len() - counted).max(BODY_PIECE_LEN);
-            let (own, all) = (tally.take(Some(caller), more, size / 2), tally.take(None, more, size));
-            let (Some(own), Some(all)) = (own, all) else {
+        if let Some(caller) = bound.caller.filter(|_| bytes.len() > counted_len) {
+            let count = (bytes.len() - counted_len).max(BODY_PIECE_LEN);
+            let (caller_share, total_share) =
+                (tally.take(Some(caller), count, size / 2), tally.take(None, count, size));
+            let (Some(caller_share), Some(total_share)) = (caller_share, total_share) else {
                 bound.report(web, Limit::BodySize);
                 return Err(Problem::overloaded("too many bytes of requests are being received; try again", 1));
             };
-            shares.extend([own, all]);
-            counted += more;
+            shares.extend([caller_share, total_share]);
+            counted_len += count;
         }
     }
     Ok((bytes.freeze(), shares))
@@ -284,16 +288,16 @@ fn value_count(bytes: &[u8]) -> usize {
     count
 }
 
-fn deserialize<T: DeserializeOwned + JsonSchema + 'static>(base: &str, document: Document) -> Result<T, Problem> {
+fn deserialize<T: DeserializeOwned + JsonSchema + 'static>(pointer: &str, document: Document) -> Result<T, Problem> {
     shape::read(document).map_err(|shape_errors| {
-        let complaints = shape_errors.errors.iter().map(|error| shape_complaint(base, error)).collect();
+        let complaints = shape_errors.errors.iter().map(|error| shape_complaint(pointer, error)).collect();
         Problem::of_some_complaints(Code::InvalidBody, complaints, shape_errors.count)
     })
 }
 
 /// The API's complaint about a value that does not have the shape of its type.
-pub(crate) fn shape_complaint(base: &str, error: &ShapeError) -> Complaint {
-    Complaint::body(format!("{base}{}", error.pointer), error.kind.as_str(), error.message.as_str())
+pub(crate) fn shape_complaint(parent_pointer: &str, error: &ShapeError) -> Complaint {
+    Complaint::body(format!("{parent_pointer}{}", error.pointer), error.kind.as_str(), error.message.as_str())
 }
 
 /// A refusal of the value at `pointer`.

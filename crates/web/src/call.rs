@@ -22,10 +22,10 @@ use crate::state::Web;
 use crate::trace::Trace;
 
 pub(crate) const DEFAULT_NAMESPACE: &str = "default";
-const NAMESPACE: Parameter =
+const NAMESPACE_PARAMETER: Parameter =
     Parameter::name("namespace").about("The namespace; if left out, the token's own, else `default`.");
 /// The parameter `namespace` of a call that belongs to no namespace. It is accepted for clients that send it with every request.
-const NAMESPACE_UNUSED: Parameter =
+const UNUSED_NAMESPACE_PARAMETER: Parameter =
     Parameter::name("namespace").about("Ignored: the operation does not depend on a namespace.");
 
 /// Extension of a request that has passed the gate: the caller, and the permission that the route needs.
@@ -61,13 +61,13 @@ pub(crate) struct GlobalCall<Q = ()> {
     pub(crate) query: Q,
     pub(crate) note: AuditNote,
     /// The namespace in the query, which pages show as the current one.
-    named: Option<String>,
+    query_namespace: Option<String>,
 }
 
 impl<Q> GlobalCall<Q> {
     /// The namespace that a page shows as the current one.
     pub(crate) async fn shown_namespace(&self) -> Option<String> {
-        shown_namespace(self.engine(), &self.caller, self.named.as_deref()).await
+        shown_namespace(self.engine(), &self.caller, self.query_namespace.as_deref()).await
     }
 
     pub(crate) const fn engine(&self) -> &Engine {
@@ -84,14 +84,14 @@ fn describe_query<Q: FromQuery>(inputs: &mut HandlerInputs) {
 
 impl<Q: FromQuery> Input for GlobalCall<Q> {
     fn describe(inputs: &mut HandlerInputs) {
-        inputs.query.push(NAMESPACE_UNUSED);
+        inputs.query.push(UNUSED_NAMESPACE_PARAMETER);
         describe_query::<Q>(inputs);
     }
 }
 
 impl<Q: FromQuery> Input for Call<Q> {
     fn describe(inputs: &mut HandlerInputs) {
-        inputs.query.push(NAMESPACE);
+        inputs.query.push(NAMESPACE_PARAMETER);
         inputs.refusals.push(Code::NamespaceNotFound);
         describe_query::<Q>(inputs);
     }
@@ -103,10 +103,10 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for GlobalCall<Q> {
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
         let Admitted { caller, note, .. } = admitted(parts)?;
         let mut reader = Reader::new(&parts.uri);
-        let named = reader.single(NAMESPACE_UNUSED);
+        let unused_name = reader.single(UNUSED_NAMESPACE_PARAMETER);
         let query = Q::from_query(&mut reader);
         reader.finish()?;
-        Ok(Self { web: web.clone(), caller, query, note, named })
+        Ok(Self { web: web.clone(), caller, query, note, query_namespace: unused_name })
     }
 }
 
@@ -120,16 +120,16 @@ impl<Q> Call<Q> {
     }
 
     /// Checks that the caller has the route's permission on `app` or, without an app, on the namespace. A caller who may not even see the
-    /// object gets `missing`, the answer for an object that does not exist.
-    pub(crate) fn check(&self, app: Option<AppId>, missing: impl FnOnce() -> Problem) -> Result<(), Problem> {
-        let may = |permission| self.caller.rights.allow(permission, self.namespace.id, app);
-        if may(self.needs) {
+    /// object gets `not_found`, the answer for an object that does not exist.
+    pub(crate) fn check(&self, app: Option<AppId>, not_found: impl FnOnce() -> Problem) -> Result<(), Problem> {
+        let is_allowed = |permission| self.caller.rights.allow(permission, self.namespace.id, app);
+        if is_allowed(self.needs) {
             Ok(())
-        } else if may(Permission::View) {
+        } else if is_allowed(Permission::View) {
             Err(self.missing_role_problem(app))
         } else {
             self.note.mark_denied();
-            Err(missing())
+            Err(not_found())
         }
     }
 
@@ -149,13 +149,13 @@ impl<Q> Call<Q> {
     /// Like `check`, for the app with this name; returns its id if it exists. Without the permission on the whole namespace, an app that
     /// does not exist is refused like an existing one, so that callers cannot learn which apps exist.
     pub(crate) async fn check_app_name(&self, app: &str) -> Result<Option<AppId>, Problem> {
-        let known =
+        let app_id =
             if name::check(app).is_ok() { self.engine().store().app(self.namespace.id, app).await? } else { None };
-        let known = known.map(|app| app.id);
-        if self.caller.rights.allow(self.needs, self.namespace.id, known) {
-            return Ok(known);
+        let app_id = app_id.map(|app| app.id);
+        if self.caller.rights.allow(self.needs, self.namespace.id, app_id) {
+            return Ok(app_id);
         }
-        self.note.object(app);
+        self.note.set_object(app);
         Err(Problem::new(Code::Forbidden, format!("your roles do not cover app {}", quoted_input(app))))
     }
 
@@ -167,11 +167,11 @@ impl<Q> Call<Q> {
             return Ok(());
         }
         for parent in spec.parents() {
-            let known = match name::check(parent.name) {
+            let parent_job = match name::check(parent.name) {
                 Ok(()) => self.engine().store().job(self.namespace.id, parent.name).await?,
                 Err(_) => None,
             };
-            if !known.is_some_and(|known| self.may_view(known.app)) {
+            if !parent_job.is_some_and(|parent_job| self.may_view(parent_job.app)) {
                 let message = format!("there is no job {} that you may see", quoted_input(parent.name));
                 return Err(refuse_value("/schedule", message));
             }
@@ -194,8 +194,8 @@ impl<Q> Call<Q> {
         }
         // An invalid name is not looked up: the database never gets unchecked text from a caller.
         let names: BTreeSet<&str> = names.iter().map(String::as_str).filter(|name| name::check(name).is_ok()).collect();
-        let found = self.engine().store().jobs_named(self.namespace.id, &names.into_iter().collect::<Vec<_>>()).await?;
-        Ok(found.into_iter().filter(|job| !self.may_view(job.app)).map(|job| job.spec.name).collect())
+        let jobs = self.engine().store().jobs_named(self.namespace.id, &names.into_iter().collect::<Vec<_>>()).await?;
+        Ok(jobs.into_iter().filter(|job| !self.may_view(job.app)).map(|job| job.spec.name).collect())
     }
 
     /// The problem for an error, limited to what the caller may see: hidden jobs are counted, not named.
@@ -203,8 +203,8 @@ impl<Q> Call<Q> {
         match error {
             JobError::IsParent { children } => match self.hidden_jobs(&children).await {
                 Ok(hidden) => {
-                    let seen = children.iter().filter(|name| !hidden.contains(*name));
-                    Problem::of_parent_job(&seen.map(String::as_str).collect::<Vec<_>>(), hidden.len())
+                    let visible_children = children.iter().filter(|name| !hidden.contains(*name));
+                    Problem::of_parent_job(&visible_children.map(String::as_str).collect::<Vec<_>>(), hidden.len())
                 }
                 Err(problem) => problem,
             },
@@ -219,13 +219,13 @@ impl<Q> Call<Q> {
     /// The complaints for errors in definitions. `…` replaces the names of jobs that the caller may not see.
     pub(crate) async fn complaints(&self, errors: Vec<FieldError>) -> Result<Vec<Complaint>, Problem> {
         let names: Vec<String> = errors.iter().flat_map(|error| &error.jobs).cloned().collect();
-        let hidden = self.hidden_jobs(&names).await?;
+        let hidden_names = self.hidden_jobs(&names).await?;
         let complaint = |error: FieldError| {
-            let shown = |name: &String| if hidden.contains(name) { "…" } else { name.as_str() }.to_owned();
-            let shown = error.jobs.iter().map(shown).collect::<Vec<_>>().join(" -> ");
+            let shown_name = |name: &String| if hidden_names.contains(name) { "…" } else { name.as_str() }.to_owned();
+            let shown_names = error.jobs.iter().map(shown_name).collect::<Vec<_>>().join(" -> ");
             let mut complaint = Complaint::from(error);
-            if !shown.is_empty() {
-                complaint.message.push_str(&format!(": {shown}"));
+            if !shown_names.is_empty() {
+                complaint.message.push_str(&format!(": {shown_names}"));
             }
             complaint
         };
@@ -243,18 +243,18 @@ impl<Q> Call<Q> {
         permission: Permission,
         names: BTreeSet<String>,
     ) -> Result<BTreeSet<String>, Problem> {
-        let mut without = BTreeSet::new();
+        let mut apps_without = BTreeSet::new();
         if self.apps_with(permission).is_none() {
-            return Ok(without);
+            return Ok(apps_without);
         }
         for name in names {
             let app = self.engine().store().app(self.namespace.id, &name).await?;
-            let may = |app: AppId| self.caller.rights.allow(permission, self.namespace.id, Some(app));
-            if app.is_none_or(|app| !may(app.id)) {
-                without.insert(name);
+            let is_allowed = |app: AppId| self.caller.rights.allow(permission, self.namespace.id, Some(app));
+            if app.is_none_or(|app| !is_allowed(app.id)) {
+                apps_without.insert(name);
             }
         }
-        Ok(without)
+        Ok(apps_without)
     }
 
     /// Whether the caller may see the objects of this app.
@@ -277,9 +277,9 @@ impl<Q> Call<Q> {
 
     /// The names of the apps that the caller may see; `None` for all.
     pub(crate) async fn visible_app_names(&self) -> Result<Option<Vec<String>>, Problem> {
-        let Some(seen) = self.visible_apps() else { return Ok(None) };
+        let Some(visible_apps) = self.visible_apps() else { return Ok(None) };
         let apps = self.engine().store().apps(self.namespace.id).await?;
-        Ok(Some(apps.into_iter().filter(|app| seen.contains(&app.id)).map(|app| app.name).collect()))
+        Ok(Some(apps.into_iter().filter(|app| visible_apps.contains(&app.id)).map(|app| app.name).collect()))
     }
 
     /// Conceals the names of jobs that the caller may not see, in these runs.
@@ -299,38 +299,47 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Call<Q> {
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
         let Admitted { caller, needs, note } = admitted(parts)?;
         let mut reader = Reader::new(&parts.uri);
-        let named = reader.single(NAMESPACE);
+        let namespace_name = reader.single(NAMESPACE_PARAMETER);
         let query = Q::from_query(&mut reader);
         reader.finish()?;
-        let namespace = match &named {
+        let namespace = match &namespace_name {
             Some(name) => visible_namespace(&web.engine, &caller, name).await?,
             None => namespace_of_caller(&web.engine, &caller).await?,
         };
         note.namespace(&namespace.name);
         let trace = parts.extensions.get::<Trace>().and_then(|Trace(trace)| *trace);
-        Ok(Self { web: web.clone(), caller, namespace, query, note, trace, needs, is_explicit: named.is_some() })
+        Ok(Self {
+            web: web.clone(),
+            caller,
+            namespace,
+            query,
+            note,
+            trace,
+            needs,
+            is_explicit: namespace_name.is_some(),
+        })
     }
 }
 
-pub(crate) async fn namespace_by_name(engine: &Engine, wanted: &str) -> Result<Namespace, Problem> {
+pub(crate) async fn namespace_by_name(engine: &Engine, name: &str) -> Result<Namespace, Problem> {
     // An invalid name is not looked up: the database never gets unchecked text from a caller.
-    let found = if name::check(wanted).is_ok() { engine.store().namespace(wanted).await? } else { None };
-    found.ok_or_else(|| missing_namespace(wanted))
+    let namespace = if name::check(name).is_ok() { engine.store().namespace(name).await? } else { None };
+    namespace.ok_or_else(|| missing_namespace_problem(name))
 }
 
 /// The namespace with this name. If the caller may not see anything in it, the answer is the same as for a missing namespace.
-pub(crate) async fn visible_namespace(engine: &Engine, caller: &Caller, wanted: &str) -> Result<Namespace, Problem> {
-    let found = namespace_by_name(engine, wanted).await?;
-    if caller.rights.allow(Permission::View, found.id, None) {
-        return Ok(found);
+pub(crate) async fn visible_namespace(engine: &Engine, caller: &Caller, name: &str) -> Result<Namespace, Problem> {
+    let namespace = namespace_by_name(engine, name).await?;
+    if caller.rights.allow(Permission::View, namespace.id, None) {
+        return Ok(namespace);
     }
-    Err(missing_namespace(wanted))
+    Err(missing_namespace_problem(name))
 }
 
 /// The namespaces in which the caller may see something.
 pub(crate) async fn visible_namespaces(engine: &Engine, caller: &Caller) -> Result<Vec<Namespace>, Problem> {
-    let all = engine.store().namespaces().await?;
-    Ok(all.into_iter().filter(|namespace| caller.rights.allow(Permission::View, namespace.id, None)).collect())
+    let namespaces = engine.store().namespaces().await?;
+    Ok(namespaces.into_iter().filter(|namespace| caller.rights.allow(Permission::View, namespace.id, None)).collect())
 }
 
 /// The namespace that the query of a page names.
@@ -340,39 +349,39 @@ pub(crate) fn named_namespace(uri: &Uri) -> Option<String> {
 }
 
 /// The namespace that a page shows as the current one: the one named in the page's URL, else the caller's default.
-pub(crate) async fn shown_namespace(engine: &Engine, caller: &Caller, named: Option<&str>) -> Option<String> {
-    let found = match named {
+pub(crate) async fn shown_namespace(engine: &Engine, caller: &Caller, name: Option<&str>) -> Option<String> {
+    let namespace = match name {
         Some(name) => visible_namespace(engine, caller, name).await,
         None => namespace_of_caller(engine, caller).await,
     };
-    found.ok().map(|namespace| namespace.name)
+    namespace.ok().map(|namespace| namespace.name)
 }
 
 /// The caller's default namespace: that of its token; for a token without one, `default`, or the first that the caller may see.
 async fn namespace_of_caller(engine: &Engine, caller: &Caller) -> Result<Namespace, Problem> {
-    let mut seen = visible_namespaces(engine, caller).await?;
-    let found = match caller.namespace() {
-        Some(id) => seen.into_iter().find(|namespace| namespace.id == id),
+    let mut namespaces = visible_namespaces(engine, caller).await?;
+    let default_namespace = match caller.namespace() {
+        Some(id) => namespaces.into_iter().find(|namespace| namespace.id == id),
         None => {
-            let place = seen.iter().position(|namespace| namespace.name == DEFAULT_NAMESPACE).unwrap_or(0);
-            (place < seen.len()).then(|| seen.swap_remove(place))
+            let index = namespaces.iter().position(|namespace| namespace.name == DEFAULT_NAMESPACE).unwrap_or(0);
+            (index < namespaces.len()).then(|| namespaces.swap_remove(index))
         }
     };
-    found.ok_or_else(|| Problem::new(Code::NamespaceNotFound, "there is no namespace that you may see"))
+    default_namespace.ok_or_else(|| Problem::new(Code::NamespaceNotFound, "there is no namespace that you may see"))
 }
 
-fn missing_namespace(wanted: &str) -> Problem {
-    Problem::new(Code::NamespaceNotFound, format!("there is no namespace {}", quoted_input(wanted)))
+fn missing_namespace_problem(name: &str) -> Problem {
+    Problem::new(Code::NamespaceNotFound, format!("there is no namespace {}", quoted_input(name)))
 }
 
 /// The refusal of an action on an object that the caller may see but not change.
-pub(crate) fn forbidden() -> Problem {
+pub(crate) fn forbidden_problem() -> Problem {
     Problem::new(Code::Forbidden, "your roles let you view it, but do not allow this")
 }
 
 /// The role that gives a permission.
-pub(crate) const fn role_for(needs: Permission) -> &'static str {
-    match needs {
+pub(crate) const fn role_for(permission: Permission) -> &'static str {
+    match permission {
         Permission::SignedIn | Permission::View => "viewer",
         Permission::ViewEverywhere => "viewer everywhere",
         Permission::Operate => "operator",
@@ -384,6 +393,6 @@ pub(crate) const fn role_for(needs: Permission) -> &'static str {
 
 /// Text from the caller for use in a message: cut, quoted, and with control characters escaped.
 pub(crate) fn quoted_input(text: &str) -> String {
-    let cut: String = text.chars().take(name::NAME_LEN_MAX).collect();
-    format!("{cut:?}")
+    let shortened: String = text.chars().take(name::NAME_LEN_MAX).collect();
+    format!("{shortened:?}")
 }

@@ -13,7 +13,7 @@ use crate::limits::CallerKey;
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     name: String,
-    means: AuthMethod,
+    auth_method: AuthMethod,
     namespace: Option<NamespaceId>,
     pub(crate) rights: Rights,
     /// The account that owns the token or session; `None` if the token belongs to the server.
@@ -32,13 +32,13 @@ pub(crate) struct Caller {
 impl From<Principal> for Caller {
     fn from(principal: Principal) -> Self {
         let Principal { token, owner, rights } = principal;
-        let means = match token.kind {
+        let method = match token.kind {
             TokenKind::Api => AuthMethod::Token,
             TokenKind::Executor | TokenKind::Xxl => AuthMethod::Executor,
         };
         Self {
             name: signature(&token, owner.as_ref()),
-            means,
+            auth_method: method,
             namespace: token.namespace,
             rights,
             account: owner.map(|owner| owner.id),
@@ -61,7 +61,7 @@ impl From<SignedIn> for Caller {
         };
         Self {
             name,
-            means: AuthMethod::Session,
+            auth_method: AuthMethod::Session,
             namespace: token.as_ref().and_then(|token| token.namespace),
             rights,
             account: account.map(|account| account.id),
@@ -79,7 +79,7 @@ impl Caller {
     pub(crate) fn metrics_reader() -> Self {
         Self {
             name: "metrics".to_owned(),
-            means: AuthMethod::System,
+            auth_method: AuthMethod::System,
             namespace: None,
             rights: Rights::new(vec![Grant::everywhere(Role::Viewer)]),
             account: None,
@@ -95,7 +95,7 @@ impl Caller {
     pub(crate) fn for_tests(rights: Rights) -> Self {
         Self {
             name: String::new(),
-            means: AuthMethod::Token,
+            auth_method: AuthMethod::Token,
             namespace: None,
             rights,
             account: None,
@@ -113,7 +113,7 @@ impl Caller {
     }
 
     pub(crate) const fn auth_method(&self) -> AuthMethod {
-        self.means
+        self.auth_method
     }
 
     /// The default namespace of the caller's requests; `None` stands for `default`.
@@ -134,7 +134,7 @@ impl Caller {
     /// The key by which limits count the caller's requests.
     pub(crate) fn key(&self) -> CallerKey {
         match (self.account, self.line, self.session) {
-            _ if self.means == AuthMethod::Executor => CallerKey::Executor(self.token.unwrap_or(TokenId::new(0))),
+            _ if self.auth_method == AuthMethod::Executor => CallerKey::Executor(self.token.unwrap_or(TokenId::new(0))),
             (Some(account), ..) => CallerKey::Account(account),
             (None, Some(line), _) => CallerKey::Token(line),
             (None, None, session) => CallerKey::Session(session.unwrap_or(SessionId::new(0))),
@@ -144,7 +144,7 @@ impl Caller {
     /// Whether the caller has the permission for at least one namespace or app. Executors' tokens never have it: an executor can
     /// only open its gRPC stream with such a token.
     pub(crate) fn may_anywhere(&self, permission: Permission) -> bool {
-        self.means != AuthMethod::Executor && self.rights.allow_somewhere(permission)
+        self.auth_method != AuthMethod::Executor && self.rights.allow_somewhere(permission)
     }
 }
 

@@ -15,8 +15,8 @@ const fn session_name(is_tls: bool) -> &'static str {
 
 pub(crate) fn read<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     let lines = headers.get_all(COOKIE).iter().filter_map(|line| line.to_str().ok());
-    let mut pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
+    let mut cookies = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    cookies.find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
 pub(crate) fn session(headers: &HeaderMap, is_tls: bool) -> Option<&str> {
@@ -51,8 +51,8 @@ fn guarded_cookie(name: &str, value: &str, lifetime: Duration, is_tls: bool) -> 
 /// Sets the cookie of a preference. The value must be a plain word.
 pub(crate) fn set_preference(name: &str, value: &str, is_tls: bool) -> Option<HeaderValue> {
     let age = PREFERENCE_LIFETIME.as_secs();
-    let secure = if is_tls { "; Secure" } else { "" };
-    HeaderValue::from_str(&format!("{name}={value}; Path=/; Max-Age={age}; HttpOnly; SameSite=Lax{secure}")).ok()
+    let secure_flag = if is_tls { "; Secure" } else { "" };
+    HeaderValue::from_str(&format!("{name}={value}; Path=/; Max-Age={age}; HttpOnly; SameSite=Lax{secure_flag}")).ok()
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ impl Listing {
         check: fn(&str) -> Result<(), String>,
     ) -> Result<Option<String>, Problem> {
         match cursor.map(|cursor| self.position::<String>(cursor)).transpose()? {
-            Some(after) if check(&after).is_err() => Err(invalid_cursor("does not hold a name")),
+            Some(after) if check(&after).is_err() => Err(invalid_cursor_problem("does not hold a name")),
             after => Ok(after),
         }
     }
@@ -70,7 +70,7 @@ impl Listing {
         number_of: fn(T) -> i64,
     ) -> Result<Option<T>, Problem> {
         match cursor.map(|cursor| self.position::<T>(cursor)).transpose()? {
-            Some(after) if number_of(after) <= 0 => Err(invalid_cursor("does not hold an id")),
+            Some(after) if number_of(after) <= 0 => Err(invalid_cursor_problem("does not hold an id")),
             after => Ok(after),
         }
     }
@@ -83,12 +83,14 @@ impl Listing {
     /// The position in the cursor that the parameter with this name has.
     pub(crate) fn position_in<T: DeserializeOwned>(&self, name: &str, cursor: &str) -> Result<T, Problem> {
         let bytes = if cursor.len() <= CURSOR_LEN_MAX { URL_SAFE_NO_PAD.decode(cursor).ok() } else { None };
-        let read = bytes.and_then(|bytes| serde_json::from_slice::<Cursor<T>>(&bytes).ok());
-        let Some(read) = read else { return Err(invalid_cursor_in(name, "is not a cursor of this API")) };
-        if read.l == self.0 {
-            Ok(read.a)
+        let parsed_cursor = bytes.and_then(|bytes| serde_json::from_slice::<Cursor<T>>(&bytes).ok());
+        let Some(parsed_cursor) = parsed_cursor else {
+            return Err(invalid_cursor_problem_in(name, "is not a cursor of this API"));
+        };
+        if parsed_cursor.l == self.0 {
+            Ok(parsed_cursor.a)
         } else {
-            Err(invalid_cursor_in(name, "belongs to another list or another filter; begin without a cursor"))
+            Err(invalid_cursor_problem_in(name, "belongs to another list or another filter; begin without a cursor"))
         }
     }
 }
@@ -102,12 +104,12 @@ pub(crate) fn cut_to_page<T>(items: &mut Vec<T>, limit: u32) -> Option<&T> {
 }
 
 /// The refusal of a cursor.
-pub(crate) fn invalid_cursor(message: &str) -> Problem {
-    invalid_cursor_in("cursor", message)
+pub(crate) fn invalid_cursor_problem(message: &str) -> Problem {
+    invalid_cursor_problem_in("cursor", message)
 }
 
 /// The refusal of the cursor that the parameter with this name has.
-pub(crate) fn invalid_cursor_in(name: &str, message: &str) -> Problem {
+pub(crate) fn invalid_cursor_problem_in(name: &str, message: &str) -> Problem {
     Problem::of_complaints(Code::InvalidCursor, vec![Complaint::query(name, "invalid_value", message)])
 }
 

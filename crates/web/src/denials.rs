@@ -40,17 +40,17 @@ impl Default for RefusalAuditBudget {
 
 impl RefusalAuditBudget {
     /// Counts a refusal of this caller. Returns false if a limit is reached and the refusal must not be stored.
-    pub(crate) fn take(&self, caller: CallerKey) -> bool {
+    pub(crate) fn count_refusal(&self, caller: CallerKey) -> bool {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if counts.since.elapsed() >= REFUSAL_PERIOD {
             *counts = RefusalCounts::new();
         }
-        let of_caller = counts.by_caller.get(&caller).copied().unwrap_or_default();
-        if counts.count >= REFUSALS_MAX || of_caller >= REFUSALS_PER_CALLER {
+        let caller_count = counts.by_caller.get(&caller).copied().unwrap_or_default();
+        if counts.count >= REFUSALS_MAX || caller_count >= REFUSALS_PER_CALLER {
             return false;
         }
         counts.count += 1;
-        counts.by_caller.insert(caller, of_caller + 1);
+        counts.by_caller.insert(caller, caller_count + 1);
         true
     }
 }
@@ -65,10 +65,10 @@ mod tests {
     async fn a_flood_of_refusals_is_bounded() {
         let denials = RefusalAuditBudget::default();
         let of = |id| CallerKey::Token(TokenId::new(id));
-        assert_eq!((0..10_000).filter(|_| denials.take(of(1))).count(), 60);
-        assert!(denials.take(of(2)), "one caller does not hide the refusals of others");
-        assert_eq!((0..10_000).filter(|number| denials.take(of(*number))).count(), 600 - 61);
+        assert_eq!((0..10_000).filter(|_| denials.count_refusal(of(1))).count(), 60);
+        assert!(denials.count_refusal(of(2)), "one caller does not hide the refusals of others");
+        assert_eq!((0..10_000).filter(|number| denials.count_refusal(of(*number))).count(), 600 - 61);
         tokio::time::advance(REFUSAL_PERIOD).await;
-        assert!(denials.take(of(1)));
+        assert!(denials.count_refusal(of(1)));
     }
 }

@@ -12,16 +12,16 @@ use http::header::{CONNECTION, EXPECT};
 use http::{HeaderValue, Request, Response};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
-/// Maximum length of an unread rest that is read and dropped, in bytes.
-const REST_LEN_MAX: u64 = 64 * 1024;
-/// Timeout for reading an unread rest.
-const REST_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum length of the unread rest of a body that is read and dropped, in bytes.
+const UNREAD_LEN_MAX: u64 = 64 * 1024;
+/// Timeout for reading the unread rest of a body.
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A request body. If it is dropped before its end, it passes its unread rest to [`UnreadBody`].
 #[derive(Debug)]
 pub(crate) struct DrainableBody {
     body: Option<Incoming>,
-    rest: UnreadBody,
+    unread_body: UnreadBody,
 }
 
 /// Receives the unread rest of a body.
@@ -31,10 +31,14 @@ pub(crate) struct UnreadBody(Arc<Mutex<Option<Incoming>>>);
 impl UnreadBody {
     /// Wraps the body of a request so that its unread rest can be handled. Also returns whether the client waits for `100 Continue`.
     pub(crate) fn wrap(request: Request<Incoming>) -> (Request<DrainableBody>, Self, bool) {
-        let rest = Self::default();
+        let unread = Self::default();
         // A client that waits for `100 Continue` never sends its body after a refusal.
         let waits_for_continue = request.headers().contains_key(EXPECT);
-        (request.map(|body| DrainableBody { body: Some(body), rest: rest.clone() }), rest, waits_for_continue)
+        (
+            request.map(|body| DrainableBody { body: Some(body), unread_body: unread.clone() }),
+            unread,
+            waits_for_continue,
+        )
     }
 
     /// Reads and drops the rest. If it is too long, the response announces that the connection closes. The same happens if the client
@@ -50,21 +54,21 @@ impl UnreadBody {
 /// Reads the rest. Returns whether it was short enough and arrived in time.
 async fn is_drained(mut body: Incoming) -> bool {
     let drain = async {
-        let mut budget = REST_LEN_MAX;
-        while body.size_hint().lower() <= budget {
+        let mut remaining_len = UNREAD_LEN_MAX;
+        while body.size_hint().lower() <= remaining_len {
             match poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
                 None => return true,
                 Some(Err(_)) => return false,
                 Some(Ok(frame)) => {
                     let len = frame.data_ref().map_or(0, |data| u64::try_from(data.len()).unwrap_or(u64::MAX));
-                    let Some(remaining) = budget.checked_sub(len) else { return false };
-                    budget = remaining;
+                    let Some(remaining) = remaining_len.checked_sub(len) else { return false };
+                    remaining_len = remaining;
                 }
             }
         }
         false
     };
-    tokio::time::timeout(REST_TIMEOUT, drain).await.unwrap_or(false)
+    tokio::time::timeout(UNREAD_TIMEOUT, drain).await.unwrap_or(false)
 }
 
 impl Body for DrainableBody {
@@ -89,7 +93,7 @@ impl Body for DrainableBody {
 
 impl Drop for DrainableBody {
     fn drop(&mut self) {
-        let rest = self.body.take().filter(|body| !body.is_end_stream());
-        *self.rest.0.lock().unwrap_or_else(PoisonError::into_inner) = rest;
+        let unread = self.body.take().filter(|body| !body.is_end_stream());
+        *self.unread_body.0.lock().unwrap_or_else(PoisonError::into_inner) = unread;
     }
 }

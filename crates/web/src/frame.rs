@@ -26,13 +26,13 @@ const REQUEST_ID_LEN_MAX: usize = 64;
 /// Paths are cut to this length in problems and logs.
 const PATH_LEN_MAX: usize = 256;
 /// The content security policy of API answers: they must not load anything, and no page may embed them.
-const POLICY: &str = "default-src 'none'; frame-ancestors 'none'";
+const ANSWER_POLICY: &str = "default-src 'none'; frame-ancestors 'none'";
 
 /// Makes browsers use only HTTPS for a year.
-const HSTS: &str = "max-age=31536000";
+const TRANSPORT_SECURITY: &str = "max-age=31536000";
 
 pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request, next: Next) -> Response {
-    let began = Instant::now();
+    let started_at = Instant::now();
     let request_id = request_id(request.headers()).unwrap_or_else(|| format!("{:x}", web.engine.new_id()));
     let method = request.method().clone();
     let path = request.uri().path().chars().take(PATH_LEN_MAX).collect::<String>();
@@ -47,7 +47,7 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
         false => trace::begin(&request_id, &method, request.headers()),
     };
     request.extensions_mut().insert(trace);
-    let answer = async {
+    let handle = async {
         let mut response = next.run(request).instrument(span.clone()).await;
         let problem = response.extensions_mut().remove::<Problem>();
         match (&problem, &page) {
@@ -57,31 +57,38 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
         }
         (response, problem)
     };
-    let (mut response, problem) = zones.scope(answer).await;
+    let (mut response, problem) = zones.scope(handle).await;
     if let Some(namespace) = namespace {
         response = namespace.add_to(response).await;
     }
     add_security_headers(response.headers_mut(), &request_id);
     if web.config.hsts {
-        response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HeaderValue::from_static(HSTS));
+        response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HeaderValue::from_static(TRANSPORT_SECURITY));
     }
     let status = response.status().as_u16();
-    let by = response.extensions_mut().remove::<CalledBy>().map(|by| by.name).unwrap_or_default();
+    let caller_name = response.extensions_mut().remove::<CalledBy>().map(|caller| caller.name).unwrap_or_default();
     let is_routine = response.extensions_mut().remove::<Routine>().is_some() || is_probe(&path);
     let code = problem.as_ref().map_or("", |problem| problem.code().as_str());
-    let took = began.elapsed();
+    let elapsed = started_at.elapsed();
     if !is_probe(&path) {
-        web.engine.note_request(status, took);
+        web.engine.note_request(status, elapsed);
     }
     trace::record_status(&span, status);
     let response = trace::within_span(&span, response);
     report_unlogged(&web);
     let _inside = span.enter();
     let cause = problem.as_ref().and_then(Problem::cause);
-    let is_counted = (cause.is_some() || !is_probe(&path)) && is_bounded(response.status(), &by);
+    let is_counted = (cause.is_some() || !is_probe(&path)) && is_bounded(response.status(), &caller_name);
     if !is_counted || web.refused_lines.take(client, response.status()) {
-        let line =
-            Line { method: method_for_log(&method), path: &path, status, elapsed: took, by: &by, code, is_routine };
+        let line = RequestLine {
+            method: method_for_log(&method),
+            path: &path,
+            status,
+            elapsed,
+            caller_name: &caller_name,
+            code,
+            is_routine,
+        };
         line.write(&request_id, cause);
     }
     response
@@ -92,19 +99,19 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
 pub(crate) struct Routine;
 
 /// The fields of a request's log line.
-struct Line<'a> {
+struct RequestLine<'a> {
     method: &'a str,
     path: &'a str,
     status: u16,
     elapsed: Duration,
-    by: &'a str,
+    caller_name: &'a str,
     code: &'static str,
     is_routine: bool,
 }
 
-impl Line<'_> {
+impl RequestLine<'_> {
     fn write(self, request_id: &str, cause: Option<&str>) {
-        let Self { method, path, status, elapsed, by, code, is_routine } = self;
+        let Self { method, path, status, elapsed, caller_name: by, code, is_routine } = self;
         let elapsed_ms = elapsed.as_secs_f64() * 1000.0;
         match cause {
             Some(cause) => {
@@ -130,7 +137,7 @@ fn report_unlogged(web: &Web) {
 /// The method of a request for the log. An unknown method is not logged as it is: a client can send any text as the method, of any
 /// length.
 fn method_for_log(method: &Method) -> &str {
-    const KNOWN: [Method; 9] = [
+    const KNOWN_METHODS: [Method; 9] = [
         Method::GET,
         Method::HEAD,
         Method::POST,
@@ -141,14 +148,14 @@ fn method_for_log(method: &Method) -> &str {
         Method::TRACE,
         Method::CONNECT,
     ];
-    if KNOWN.contains(method) { method.as_str() } else { "other" }
+    if KNOWN_METHODS.contains(method) { method.as_str() } else { "other" }
 }
 
 /// The id that the client sent, if it is short and has only plain characters.
 fn request_id(headers: &HeaderMap) -> Option<String> {
     let id = headers.get(REQUEST_ID)?.to_str().ok()?;
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    ((1..=REQUEST_ID_LEN_MAX).contains(&id.len()) && id.chars().all(plain)).then(|| id.to_owned())
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    ((1..=REQUEST_ID_LEN_MAX).contains(&id.len()) && id.chars().all(is_plain)).then(|| id.to_owned())
 }
 
 fn add_security_headers(headers: &mut HeaderMap, request_id: &str) {
@@ -157,7 +164,7 @@ fn add_security_headers(headers: &mut HeaderMap, request_id: &str) {
     }
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     for (name, value) in
-        [(REFERRER_POLICY, "no-referrer"), (CACHE_CONTROL, "no-store"), (CONTENT_SECURITY_POLICY, POLICY)]
+        [(REFERRER_POLICY, "no-referrer"), (CACHE_CONTROL, "no-store"), (CONTENT_SECURITY_POLICY, ANSWER_POLICY)]
     {
         headers.entry(name).or_insert(HeaderValue::from_static(value));
     }

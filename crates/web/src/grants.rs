@@ -15,7 +15,7 @@ use crate::caller::Caller;
 use crate::problem::{Code, Problem};
 
 /// Maximum number of grants of an account or a token.
-const COUNT_MAX: usize = 100;
+const GRANT_COUNT_MAX: usize = 100;
 
 /// A role and where it applies: in one app, in one namespace, or everywhere (`namespace` and `app` are null).
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -32,13 +32,16 @@ pub(crate) struct GrantJson {
 }
 
 /// Resolves the names in these grants.
-pub(crate) async fn read_grants(engine: &Engine, wanted: &[GrantJson]) -> Result<Vec<Grant>, Problem> {
-    if wanted.len() > COUNT_MAX {
-        return Err(refuse_value("/grants", format!("{} roles; at most {COUNT_MAX} can be given", wanted.len())));
+pub(crate) async fn read_grants(engine: &Engine, requested_grants: &[GrantJson]) -> Result<Vec<Grant>, Problem> {
+    if requested_grants.len() > GRANT_COUNT_MAX {
+        return Err(refuse_value(
+            "/grants",
+            format!("{} roles; at most {GRANT_COUNT_MAX} can be given", requested_grants.len()),
+        ));
     }
-    let mut grants = Vec::with_capacity(wanted.len());
-    for (index, one) in wanted.iter().enumerate() {
-        let grant = read_grant(engine, one).await;
+    let mut grants = Vec::with_capacity(requested_grants.len());
+    for (index, grant_json) in requested_grants.iter().enumerate() {
+        let grant = read_grant(engine, grant_json).await;
         grants.push(grant.map_err(|(field, message)| refuse_value(&format!("/grants/{index}/{field}"), message))??);
     }
     grants.sort_unstable();
@@ -47,51 +50,55 @@ pub(crate) async fn read_grants(engine: &Engine, wanted: &[GrantJson]) -> Result
 }
 
 /// Like [`read_grants`], for a user. A user cannot have the role of executors.
-pub(crate) async fn read_grants_of_user(engine: &Engine, wanted: &[GrantJson]) -> Result<Vec<Grant>, Problem> {
-    if let Some(index) = wanted.iter().position(|one| one.role == Role::Executor) {
+pub(crate) async fn read_grants_of_user(
+    engine: &Engine,
+    requested_grants: &[GrantJson],
+) -> Result<Vec<Grant>, Problem> {
+    if let Some(index) = requested_grants.iter().position(|one| one.role == Role::Executor) {
         let message = "executor is a role for tokens, not for users".to_owned();
         return Err(refuse_value(&format!("/grants/{index}/role"), message));
     }
-    read_grants(engine, wanted).await
+    read_grants(engine, requested_grants).await
 }
 
 type Refusal = (&'static str, String);
 
-async fn read_grant(engine: &Engine, wanted: &GrantJson) -> Result<Result<Grant, Problem>, Refusal> {
-    let Some(namespace) = &wanted.namespace else {
-        if wanted.app.is_some() {
+async fn read_grant(engine: &Engine, requested_grant: &GrantJson) -> Result<Result<Grant, Problem>, Refusal> {
+    let Some(namespace) = &requested_grant.namespace else {
+        if requested_grant.app.is_some() {
             return Err(("app", "needs a namespace too: an app belongs to a namespace".to_owned()));
         }
-        return Ok(Ok(Grant::everywhere(wanted.role)));
+        return Ok(Ok(Grant::everywhere(requested_grant.role)));
     };
-    let found = match name::check(namespace) {
+    let namespace_record = match name::check(namespace) {
         Ok(()) => engine.store().namespace(namespace).await,
         Err(_) => Ok(None),
     };
-    let found = match found {
-        Ok(found) => {
-            found.ok_or_else(|| ("namespace", format!("there is no namespace {}", quoted_input(namespace))))?
-        }
+    let namespace_record = match namespace_record {
+        Ok(namespace_record) => namespace_record
+            .ok_or_else(|| ("namespace", format!("there is no namespace {}", quoted_input(namespace))))?,
         Err(error) => return Ok(Err(error.into())),
     };
-    let Some(app) = &wanted.app else {
-        return Ok(Ok(Grant { role: wanted.role, namespace: Some(found.id), app: None }));
+    let Some(app) = &requested_grant.app else {
+        return Ok(Ok(Grant { role: requested_grant.role, namespace: Some(namespace_record.id), app: None }));
     };
     name::check(app).map_err(|message| ("app", message))?;
     // The first executor of an app needs a token before the app has a job, so the app is created here.
-    let known = match wanted.role {
+    let app_record = match requested_grant.role {
         Role::Executor => {
             let id = AppId::new(engine.new_id());
-            match apps::ensure(engine.store(), id, (found.id, app), engine.now()).await {
+            match apps::ensure(engine.store(), id, (namespace_record.id, app), engine.now()).await {
                 Ok(app) => Ok(Some(app)),
                 Err(AppError::Store(error)) => Err(error),
                 Err(refused @ AppError::TooMany) => return Err(("app", refused.to_string())),
             }
         }
-        _ => engine.store().app(found.id, app).await,
+        _ => engine.store().app(namespace_record.id, app).await,
     };
-    match known {
-        Ok(Some(app)) => Ok(Ok(Grant { role: wanted.role, namespace: Some(found.id), app: Some(app.id) })),
+    match app_record {
+        Ok(Some(app)) => {
+            Ok(Ok(Grant { role: requested_grant.role, namespace: Some(namespace_record.id), app: Some(app.id) }))
+        }
         Ok(None) => Err(("app", format!("there is no app {} in namespace {namespace}", quoted_input(app)))),
         Err(error) => Ok(Err(error.into())),
     }
@@ -119,8 +126,8 @@ impl GrantNames {
     /// Reads the names that these grants need.
     pub(crate) async fn read<'g>(engine: &Engine, grants: impl Iterator<Item = &'g Grant>) -> Result<Self, Problem> {
         let store = engine.store();
-        let all = store.namespaces().await?;
-        let namespaces = all.into_iter().map(|namespace| (namespace.id, namespace.name)).collect();
+        let namespace_records = store.namespaces().await?;
+        let namespaces = namespace_records.into_iter().map(|namespace| (namespace.id, namespace.name)).collect();
         let mut with_apps: Vec<NamespaceId> =
             grants.filter(|grant| grant.app.is_some()).filter_map(|grant| grant.namespace).collect();
         with_apps.sort_unstable();

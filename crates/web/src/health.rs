@@ -97,21 +97,21 @@ async fn ready(State(web): State<Web>, uri: Uri) -> Result<Response, Problem> {
 /// The checks, each with a message if it fails.
 fn check_details(state: &Readiness) -> Vec<Detail> {
     let detail = |check, trouble: Option<String>| Detail { check, ok: trouble.is_none(), message: trouble };
-    let unless = |good: bool, words: &str| (!good).then(|| words.to_owned());
+    let text_unless = |is_good: bool, words: &str| (!is_good).then(|| words.to_owned());
     let database = state.database.as_ref();
     let switch = format!("the switch of this node: {}", state.switch);
     vec![
         detail("database", database.map(|known| format!("{} since {}", known.trouble.as_str(), known.since))),
-        detail("lease", unless(state.lease_held, "this node's lease has ended and was not renewed")),
+        detail("lease", text_unless(state.lease_held, "this node's lease has ended and was not renewed")),
         detail(
             "open_runs",
-            unless(
+            text_unless(
                 state.knows_open_runs,
                 "open runs of leases that have ended are being taken over; jobs without such runs fire",
             ),
         ),
-        detail("switch", unless(state.switch == Switch::Active, &switch)),
-        detail("stopping", unless(!state.draining, "this node is stopping")),
+        detail("switch", text_unless(state.switch == Switch::Active, &switch)),
+        detail("stopping", text_unless(!state.draining, "this node is stopping")),
         detail("history", state.lost_history.as_ref().map(lost_history_message)),
         detail(
             "clock",
@@ -122,14 +122,14 @@ fn check_details(state: &Readiness) -> Vec<Detail> {
 
 /// The message about a database that has lost committed transactions, for example because a backup was restored. The node stays ready: its
 /// work after the discovery is not affected.
-fn lost_history_message(found: &LostHistory) -> String {
-    let by = found.by.map_or_else(
+fn lost_history_message(loss: &LostHistory) -> String {
+    let lag_text = loss.by.map_or_else(
         || "this node's lease was missing".to_owned(),
-        |by| format!("by at least {}", format_duration(by)),
+        |lag| format!("by at least {}", format_duration(lag)),
     );
     format!(
-        "the database went back in time, found at {}: {by}; runs after that instant are missing in the ledger, and their fires may \
+        "the database went back in time, found at {}: {lag_text}; runs after that instant are missing in the ledger, and their fires may \
          have run twice",
-        found.found_at
+        loss.found_at
     )
 }

@@ -12,7 +12,7 @@ use crate::call::Call;
 use crate::problem::Problem;
 
 /// How many of the newest incidents of a job are searched.
-const LOOKED_AT_COUNT: u32 = 50;
+const SEARCHED_INCIDENT_COUNT: u32 = 50;
 
 /// An incident that a fire is part of.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -43,15 +43,15 @@ pub(crate) async fn incident_of_answer<Q>(
     job: JobId,
     why: &Why,
 ) -> Result<Option<IncidentRef>, Problem> {
-    let skipped = |reason| UnsuccessfulFire { at: why.at, is_failure: false, reason };
+    let skipped_fire = |reason| UnsuccessfulFire { at: why.at, is_failure: false, reason };
     let (fire, run) = match why.entry.as_ref().map(|entry| &entry.verdict) {
         Some(FireVerdict::Row { status: RunStatus::Succeeded | RunStatus::Cancelled, .. }) => return Ok(None),
         Some(FireVerdict::Row { run, status, reason, .. }) => {
-            let fire = UnsuccessfulFire { is_failure: *status != RunStatus::Skipped, ..skipped(*reason) };
+            let fire = UnsuccessfulFire { is_failure: *status != RunStatus::Skipped, ..skipped_fire(*reason) };
             (status.is_terminal().then_some(fire), Some(*run))
         }
-        Some(FireVerdict::Span { run, reason, .. }) => (Some(skipped(*reason)), Some(*run)),
-        Some(FireVerdict::Paused | FireVerdict::Undecided | FireVerdict::Missing) => (Some(skipped(None)), None),
+        Some(FireVerdict::Span { run, reason, .. }) => (Some(skipped_fire(*reason)), Some(*run)),
+        Some(FireVerdict::Paused | FireVerdict::Undecided | FireVerdict::Missing) => (Some(skipped_fire(None)), None),
         None
         | Some(
             FireVerdict::Calendar { .. }
@@ -72,11 +72,17 @@ async fn find<Q>(
 ) -> Result<Option<IncidentRef>, Problem> {
     let namespace = call.namespace.id;
     // The job may have belonged to an app that the caller may not see.
-    let within = call.visible_app_names().await?;
-    let within = within.as_deref();
-    let query =
-        IncidentQuery { namespace, is_open: None, job: Some(job), before: None, within, limit: LOOKED_AT_COUNT };
-    let found = call.engine().store().incidents(query).await?;
-    let its = found.into_iter().find(|one| judge::is_part_of(&one.spec, &one.incident, fire));
-    Ok(its.map(|one| IncidentRef { id: one.incident.id, rule: one.spec.name, standing: one.incident.state }))
+    let visible_app_names = call.visible_app_names().await?;
+    let visible_app_names = visible_app_names.as_deref();
+    let query = IncidentQuery {
+        namespace,
+        is_open: None,
+        job: Some(job),
+        before: None,
+        within: visible_app_names,
+        limit: SEARCHED_INCIDENT_COUNT,
+    };
+    let incidents = call.engine().store().incidents(query).await?;
+    let incident = incidents.into_iter().find(|one| judge::is_part_of(&one.spec, &one.incident, fire));
+    Ok(incident.map(|one| IncidentRef { id: one.incident.id, rule: one.spec.name, standing: one.incident.state }))
 }

@@ -34,13 +34,13 @@ const SAVED_COUNT_MAX: u32 = 500;
 /// How far before the last update to search for saved jobs: a transaction with an earlier instant may commit later.
 const SAVE_OVERLAP: Duration = Duration::from_secs(10);
 /// How long a board caches facts about runs.
-const WATCH_PERIOD: Duration = Duration::from_secs(10);
+const HEALTH_PERIOD: Duration = Duration::from_secs(10);
 /// At most this many failing jobs are read, and at most this many late runs.
 const WATCHED_RUN_COUNT: u32 = 1000;
 /// How far back late runs are searched.
-const LATE_WITHIN: Duration = Duration::from_secs(3600);
+const LATE_LOOK_BACK: Duration = Duration::from_secs(3600);
 /// A run is late if it begins more than this after its planned instant.
-const LATE_AFTER: Duration = Duration::from_secs(10);
+const LATENESS_MIN: Duration = Duration::from_secs(10);
 
 /// The facts about a job that filters need.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,8 +80,8 @@ impl From<&JobRecord> for BoardEntry {
 /// Which jobs of a namespace are failing or late, by their newest runs.
 #[derive(Clone, Debug, Default)]
 struct JobHealth {
-    failing: HashSet<JobId>,
-    never_succeeded: HashSet<JobId>,
+    failing_jobs: HashSet<JobId>,
+    jobs_without_success: HashSet<JobId>,
     late_jobs: HashSet<JobId>,
 }
 
@@ -108,16 +108,16 @@ pub(crate) struct JobBoards(Mutex<Vec<(NamespaceId, Arc<Board>)>>);
 impl JobBoards {
     /// The up-to-date board of a namespace.
     pub(crate) async fn board(&self, engine: &Engine, namespace: NamespaceId) -> Result<Arc<Board>, StoreError> {
-        let known = self.lock().iter().find(|(id, _)| *id == namespace).map(|(_, board)| Arc::clone(board));
+        let cached_board = self.lock().iter().find(|(id, _)| *id == namespace).map(|(_, board)| Arc::clone(board));
         let now = engine.now();
-        let mut board = match known {
-            Some(known) => update_board(engine, namespace, known, now).await?,
+        let mut board = match cached_board {
+            Some(cached_board) => update_board(engine, namespace, cached_board, now).await?,
             None => read_board(engine, namespace, now).await?,
         };
-        if now.since(board.health_at) >= WATCH_PERIOD || board.health_at > now {
+        if now.since(board.health_at) >= HEALTH_PERIOD || board.health_at > now {
             let health = Arc::new(read_health(engine, namespace, now).await?);
-            let copy = Arc::make_mut(&mut board);
-            (copy.health, copy.health_at) = (health, now);
+            let board_copy = Arc::make_mut(&mut board);
+            (board_copy.health, board_copy.health_at) = (health, now);
         }
         self.keep(namespace, &board);
         Ok(board)
@@ -132,12 +132,12 @@ impl JobBoards {
     ) -> Result<Arc<Board>, StoreError> {
         let mut board = self.board(engine, namespace).await?;
         let now = engine.now();
-        let is_fresh = now.since(board.activity_at) < WATCH_PERIOD && board.activity_at <= now;
+        let is_fresh = now.since(board.activity_at) < HEALTH_PERIOD && board.activity_at <= now;
         if filter.needs_folded_states() && !is_fresh {
             let jobs: Vec<JobId> = board.entries.values().map(|entry| entry.id).collect();
             let activity = Arc::new(job_states::read_activity(engine, &jobs).await?);
-            let copy = Arc::make_mut(&mut board);
-            (copy.activity, copy.activity_at) = (activity, now);
+            let board_copy = Arc::make_mut(&mut board);
+            (board_copy.activity, board_copy.activity_at) = (activity, now);
             self.keep(namespace, &board);
         }
         Ok(board)
@@ -192,22 +192,22 @@ async fn update_board(
     if !board.has_all_jobs && board.entries.len() + REFILL_COUNT <= JOB_COUNT_MAX {
         return read_board(engine, namespace, now).await;
     }
-    let since = board.saved_to.saturating_sub(SAVE_OVERLAP);
-    let saved = engine.store().jobs_saved(since, SAVED_COUNT_MAX).await?;
-    if saved.len() >= usize::try_from(SAVED_COUNT_MAX).unwrap_or(usize::MAX) || now < board.saved_to {
+    let saved_since = board.saved_to.saturating_sub(SAVE_OVERLAP);
+    let saved_jobs = engine.store().jobs_saved(saved_since, SAVED_COUNT_MAX).await?;
+    if saved_jobs.len() >= usize::try_from(SAVED_COUNT_MAX).unwrap_or(usize::MAX) || now < board.saved_to {
         return read_board(engine, namespace, now).await;
     }
-    let own: Vec<_> = saved.into_iter().filter(|job| job.namespace == namespace).collect();
-    let names: Vec<&str> = own.iter().filter(|job| !job.is_deleted).map(|job| job.name.as_str()).collect();
+    let saved_here: Vec<_> = saved_jobs.into_iter().filter(|job| job.namespace == namespace).collect();
+    let names: Vec<&str> = saved_here.iter().filter(|job| !job.is_deleted).map(|job| job.name.as_str()).collect();
     let records = if names.is_empty() { Vec::new() } else { engine.store().jobs_named(namespace, &names).await? };
-    let ids: HashSet<JobId> = own.iter().map(|job| job.id).collect();
-    let copy = Arc::make_mut(&mut board);
+    let ids: HashSet<JobId> = saved_here.iter().map(|job| job.id).collect();
+    let board_copy = Arc::make_mut(&mut board);
     if !ids.is_empty() {
-        let entries = Arc::make_mut(&mut copy.entries);
+        let entries = Arc::make_mut(&mut board_copy.entries);
         entries.retain(|_, entry| !ids.contains(&entry.id));
         entries.extend(records.iter().map(|job| (job.spec.name.clone(), Arc::new(BoardEntry::from(job)))));
     }
-    copy.saved_to = now;
+    board_copy.saved_to = now;
     Ok(board)
 }
 
@@ -216,14 +216,14 @@ async fn read_health(engine: &Engine, namespace: NamespaceId, now: Timestamp) ->
     let store = engine.store();
     let mut health = JobHealth::default();
     for pulse in store.failing_jobs(namespace, None, WATCHED_RUN_COUNT).await? {
-        health.failing.insert(pulse.job);
+        health.failing_jobs.insert(pulse.job);
         if pulse.succeeded_at.is_none() {
-            health.never_succeeded.insert(pulse.job);
+            health.jobs_without_success.insert(pulse.job);
         }
     }
     let mut late_search = RunSearch::new(now, WATCHED_RUN_COUNT);
-    late_search.since = Some(now.saturating_sub(LATE_WITHIN));
-    late_search.late.over = Some(rondel_core::filter::Bound { length: LATE_AFTER, is_inclusive: true });
+    late_search.since = Some(now.saturating_sub(LATE_LOOK_BACK));
+    late_search.late.over = Some(rondel_core::filter::Bound { length: LATENESS_MIN, is_inclusive: true });
     health.late_jobs = store.search_runs(namespace, &late_search).await?.runs.into_iter().map(|run| run.job).collect();
     Ok(health)
 }
@@ -267,8 +267,8 @@ impl Board {
     /// Whether a job is in this state.
     pub(crate) fn is_in_state(&self, state: JobState, entry: &BoardEntry, offers: &mut OfferedHandlers<'_>) -> bool {
         match state {
-            JobState::Failing => self.health.failing.contains(&entry.id),
-            JobState::NeverSucceeded => self.health.never_succeeded.contains(&entry.id),
+            JobState::Failing => self.health.failing_jobs.contains(&entry.id),
+            JobState::NeverSucceeded => self.health.jobs_without_success.contains(&entry.id),
             JobState::NoExecutor => entry.is_enabled && !offers.has(entry),
             JobState::Paused => !entry.is_enabled,
             JobState::Late => self.health.late_jobs.contains(&entry.id),
@@ -284,13 +284,15 @@ impl Board {
     pub(crate) fn matching(
         &self,
         filter: &Filter,
-        visible: Option<&[AppId]>,
+        visible_apps: Option<&[AppId]>,
         order: JobOrder,
         offers: &mut OfferedHandlers<'_>,
     ) -> Vec<Arc<BoardEntry>> {
         let mut matches = Vec::new();
         for entry in self.entries.values() {
-            if visible.is_none_or(|visible| visible.contains(&entry.app)) && self.admits(filter, entry, offers) {
+            if visible_apps.is_none_or(|visible_apps| visible_apps.contains(&entry.app))
+                && self.admits(filter, entry, offers)
+            {
                 matches.push(Arc::clone(entry));
             }
         }
@@ -312,9 +314,9 @@ impl Board {
     }
 
     /// The names of the jobs that a shadow report can contain, sorted; `None` if the board does not hold all jobs.
-    pub(crate) fn shadow_names(&self, visible: Option<&[AppId]>) -> Option<Vec<String>> {
+    pub(crate) fn shadow_names(&self, visible_apps: Option<&[AppId]>) -> Option<Vec<String>> {
         let shadows = self.entries.values().filter(|entry| entry.has_shadows);
-        let shadows = shadows.filter(|entry| visible.is_none_or(|visible| visible.contains(&entry.app)));
+        let shadows = shadows.filter(|entry| visible_apps.is_none_or(|visible_apps| visible_apps.contains(&entry.app)));
         self.has_all_jobs().then(|| shadows.map(|entry| entry.name.clone()).collect())
     }
 
@@ -328,9 +330,9 @@ impl Board {
                 || wanted.is_name() && !self.entries.contains_key(&wanted.0) && entry.name.contains(&wanted.0);
             wanted.matches(&entry.name) || is_part()
         };
-        let mut is = |state: &JobState| self.is_in_state(*state, entry, offers);
-        (filter.states.any.is_empty() || filter.states.any.iter().any(&mut is))
-            && !filter.states.none.iter().any(&mut is)
+        let mut is_in = |state: &JobState| self.is_in_state(*state, entry, offers);
+        (filter.states.any.is_empty() || filter.states.any.iter().any(&mut is_in))
+            && !filter.states.none.iter().any(&mut is_in)
             && filter.apps.admits(|wanted| wanted.matches(&entry.app_name))
             && filter.jobs.admits(is_job)
             && labels_match(filter, &entry.labels)
@@ -338,7 +340,11 @@ impl Board {
     }
 
     /// Counts these jobs by state, for each state of [`JobState::MARKS`].
-    pub(crate) fn count(&self, jobs: &[Arc<BoardEntry>], offers: &mut OfferedHandlers<'_>) -> Vec<(JobState, usize)> {
+    pub(crate) fn count_by_state(
+        &self,
+        jobs: &[Arc<BoardEntry>],
+        offers: &mut OfferedHandlers<'_>,
+    ) -> Vec<(JobState, usize)> {
         let mut counts: Vec<(JobState, usize)> = JobState::MARKS.iter().map(|state| (*state, 0)).collect();
         for entry in jobs {
             for (state, count) in &mut counts {
@@ -354,29 +360,33 @@ impl Board {
     }
 
     /// The ids of the jobs whose labels match the filter.
-    pub(crate) fn ids_labelled(&self, filter: &Filter, visible: Option<&[AppId]>) -> Vec<JobId> {
-        let is_visible = |entry: &&Arc<BoardEntry>| visible.is_none_or(|visible| visible.contains(&entry.app));
-        let found = self.entries.values().filter(is_visible).filter(|entry| labels_match(filter, &entry.labels));
-        found.map(|entry| entry.id).collect()
+    pub(crate) fn ids_labelled(&self, filter: &Filter, visible_apps: Option<&[AppId]>) -> Vec<JobId> {
+        let is_visible =
+            |entry: &&Arc<BoardEntry>| visible_apps.is_none_or(|visible_apps| visible_apps.contains(&entry.app));
+        let matching_entries =
+            self.entries.values().filter(is_visible).filter(|entry| labels_match(filter, &entry.labels));
+        matching_entries.map(|entry| entry.id).collect()
     }
 
     /// The names of all jobs, divided into those of visible and those of hidden apps.
-    pub(crate) fn visible_jobs(&self, visible: &[AppId]) -> VisibleJobs {
-        let mut sight = VisibleJobs::default();
+    pub(crate) fn visible_jobs(&self, visible_apps: &[AppId]) -> VisibleJobs {
+        let mut jobs = VisibleJobs::default();
         for entry in self.entries.values() {
-            let names = if visible.contains(&entry.app) { &mut sight.visible_names } else { &mut sight.hidden_names };
+            let names =
+                if visible_apps.contains(&entry.app) { &mut jobs.visible_names } else { &mut jobs.hidden_names };
             names.insert(entry.name.clone());
         }
-        sight
+        jobs
     }
 
-    /// The jobs of the visible apps whose names `passes` accepts.
+    /// The jobs of the visible apps whose names pass `accepts`.
     pub(crate) fn entries_named(
         &self,
-        passes: impl Fn(&str) -> bool,
-        visible: Option<&[AppId]>,
+        accepts: impl Fn(&str) -> bool,
+        visible_apps: Option<&[AppId]>,
     ) -> Vec<Arc<BoardEntry>> {
-        let is_visible = |entry: &&Arc<BoardEntry>| visible.is_none_or(|visible| visible.contains(&entry.app));
-        self.entries.values().filter(is_visible).filter(|entry| passes(&entry.name)).cloned().collect()
+        let is_visible =
+            |entry: &&Arc<BoardEntry>| visible_apps.is_none_or(|visible_apps| visible_apps.contains(&entry.app));
+        self.entries.values().filter(is_visible).filter(|entry| accepts(&entry.name)).cloned().collect()
     }
 }

@@ -121,22 +121,25 @@ pub(crate) struct SelectedJobs {
     /// Whether more jobs match than one request can change.
     pub(crate) has_more: bool,
     /// The name after which the next request continues, whatever happened to the jobs of this one.
-    pub(crate) after: Option<String>,
+    pub(crate) next_after: Option<String>,
     /// A problem for each of the given names that no job has.
-    pub(crate) missing: Vec<JobProblem>,
+    pub(crate) missing_jobs: Vec<JobProblem>,
 }
 
 /// Selects the jobs with these names that the caller may see. Requests with more than [`BULK_JOB_COUNT_MAX`] names were refused before.
 pub(crate) async fn select_named<Q>(call: &Call<Q>, names: &[String]) -> Result<SelectedJobs, Problem> {
-    let good = names.iter().map(String::as_str).filter(|name| rondel_core::name::check(name).is_ok());
-    let good: Vec<&str> = good.collect();
-    let found =
-        if good.is_empty() { Vec::new() } else { call.engine().store().jobs_named(call.namespace.id, &good).await? };
-    let selected: Vec<String> =
-        found.into_iter().filter(|job| call.may_view(job.app)).map(|job| job.spec.name).collect();
-    let missing: BTreeSet<&String> = names.iter().filter(|name| !selected.contains(name)).collect();
-    let missing = missing.into_iter().map(|name| JobProblem::new(name, &deleted_problem(name))).collect();
-    Ok(SelectedJobs { names: selected, has_more: false, after: None, missing })
+    let valid_names = names.iter().map(String::as_str).filter(|name| rondel_core::name::check(name).is_ok());
+    let valid_names: Vec<&str> = valid_names.collect();
+    let jobs = if valid_names.is_empty() {
+        Vec::new()
+    } else {
+        call.engine().store().jobs_named(call.namespace.id, &valid_names).await?
+    };
+    let selected_names: Vec<String> =
+        jobs.into_iter().filter(|job| call.may_view(job.app)).map(|job| job.spec.name).collect();
+    let missing_jobs: BTreeSet<&String> = names.iter().filter(|name| !selected_names.contains(name)).collect();
+    let missing_jobs = missing_jobs.into_iter().map(|name| JobProblem::new(name, &deleted_problem(name))).collect();
+    Ok(SelectedJobs { names: selected_names, has_more: false, next_after: None, missing_jobs })
 }
 
 fn deleted_problem(name: &str) -> Problem {
@@ -155,20 +158,20 @@ pub(crate) async fn matching_jobs<Q>(call: &Call<Q>, filter: &Filter) -> Result<
     Ok(board.matching(filter, call.visible_apps().as_deref(), JobOrder::Name, &mut offers))
 }
 
-/// Selects the jobs that match a filter, in the order of their names; with `after`, only those whose names come after it. Jobs that are
+/// Selects the jobs that match a filter, in the order of their names; with `after_name`, only those whose names come after it. Jobs that are
 /// already in the wanted state come last, so that they do not use up the limit.
 pub(crate) async fn select_matching<Q>(
     call: &Call<Q>,
     filter: &Filter,
-    (bulk, after): (&BulkJobAction, Option<&str>),
+    (bulk, after_name): (&BulkJobAction, Option<&str>),
 ) -> Result<SelectedJobs, Problem> {
-    let mut found = matching_jobs(call, filter).await?;
-    found.retain(|entry| after.is_none_or(|after| entry.name.as_str() > after));
-    found.sort_by_key(|entry| bulk.is_without_effect_on(entry));
-    let has_more = found.get(BULK_JOB_COUNT_MAX).is_some_and(|entry| !bulk.is_without_effect_on(entry));
-    let names: Vec<String> = found.iter().take(BULK_JOB_COUNT_MAX).map(|entry| entry.name.clone()).collect();
-    let after = names.last().filter(|_| has_more).cloned();
-    Ok(SelectedJobs { names, has_more, after, missing: Vec::new() })
+    let mut entries = matching_jobs(call, filter).await?;
+    entries.retain(|entry| after_name.is_none_or(|after_name| entry.name.as_str() > after_name));
+    entries.sort_by_key(|entry| bulk.is_without_effect_on(entry));
+    let has_more = entries.get(BULK_JOB_COUNT_MAX).is_some_and(|entry| !bulk.is_without_effect_on(entry));
+    let names: Vec<String> = entries.iter().take(BULK_JOB_COUNT_MAX).map(|entry| entry.name.clone()).collect();
+    let after_name = names.last().filter(|_| has_more).cloned();
+    Ok(SelectedJobs { names, has_more, next_after: after_name, missing_jobs: Vec::new() })
 }
 
 /// Why the action failed for a job.
@@ -211,15 +214,15 @@ pub(crate) fn not_reached_problem() -> Problem {
     )
 }
 
-/// Awaits the action on one job or run until shortly before the timeout that all requests have. A call whose answer the
-/// database has lost is repeated for long.
+/// Awaits the action on one job or run until shortly before the timeout of the whole request: if the connection to the database breaks, an
+/// action may be repeated for a long time.
 pub(crate) async fn within_timeout<Q, T>(
     call: &Call<Q>,
-    began: Instant,
-    applied: impl Future<Output = Result<T, Problem>>,
+    started_at: Instant,
+    action: impl Future<Output = Result<T, Problem>>,
 ) -> Result<T, Problem> {
-    let until = began + call.web.config.request_timeout * 5 / 6;
-    tokio::time::timeout_at(until, applied).await.unwrap_or_else(|_| Err(unanswered_problem()))
+    let deadline = started_at + call.web.config.request_timeout * 5 / 6;
+    tokio::time::timeout_at(deadline, action).await.unwrap_or_else(|_| Err(unanswered_problem()))
 }
 
 /// The problem of a job or run whose action the database did not answer in time.
@@ -233,39 +236,39 @@ pub(crate) fn unanswered_problem() -> Problem {
 /// Applies the action to each job. A job that cannot be changed does not stop the others. Several jobs are changed concurrently, since
 /// each change waits for the database. Jobs are deleted one at a time, since a job cannot be deleted before the jobs that follow from it.
 pub(crate) async fn apply_to_jobs<Q>(call: &Call<Q>, bulk: &BulkJobAction, names: &[String]) -> JobsDone {
-    let mut done = JobsDone::default();
+    let mut outcome = JobsDone::default();
     let concurrent_max = if bulk.action == JobAction::Delete { 1 } else { CONCURRENT_MAX };
     let mut outcomes = Vec::with_capacity(names.len());
-    let began = Instant::now();
+    let started_at = Instant::now();
     for part in names.chunks(concurrent_max) {
-        if began.elapsed() >= action_timeout(call) {
+        if started_at.elapsed() >= action_timeout(call) {
             outcomes.extend(part.iter().map(|_| Err(not_reached_problem())));
             continue;
         }
         let mut changes = Vec::with_capacity(part.len());
         for name in part {
-            changes.push(within_timeout(call, began, Box::pin(apply_to_job(call, bulk, name))));
+            changes.push(within_timeout(call, started_at, Box::pin(apply_to_job(call, bulk, name))));
         }
         outcomes.extend(join_all(changes).await);
     }
     for (name, changed) in names.iter().zip(outcomes) {
         match changed {
-            Ok(ChangeOutcome::Unchanged) => done.unchanged += 1,
+            Ok(ChangeOutcome::Unchanged) => outcome.unchanged += 1,
             Ok(ChangeOutcome::Changed(run)) => {
-                done.changed.push(name.clone());
-                done.runs.extend(run);
+                outcome.changed.push(name.clone());
+                outcome.runs.extend(run);
             }
-            Err(problem) => done.problems.push(JobProblem::new(name, &problem)),
+            Err(problem) => outcome.problems.push(JobProblem::new(name, &problem)),
         }
     }
     call.note.changed_to(&serde_json::json!({
         "action": bulk.action,
         "label": bulk.label.as_ref().map(|(key, value)| format!("{key}={value}")),
-        "jobs": done.changed,
-        "unchanged": done.unchanged,
-        "problems": done.problems.len(),
+        "jobs": outcome.changed,
+        "unchanged": outcome.unchanged,
+        "problems": outcome.problems.len(),
     }));
-    done
+    outcome
 }
 
 enum ChangeOutcome {
@@ -274,12 +277,12 @@ enum ChangeOutcome {
 }
 
 async fn apply_to_job<Q>(call: &Call<Q>, bulk: &BulkJobAction, name: &str) -> Result<ChangeOutcome, Problem> {
-    let gone = || deleted_problem(name);
+    let job_deleted = || deleted_problem(name);
     let (engine, author) = (call.engine(), call.caller.name());
     for _ in 0..TRY_COUNT {
-        let record = engine.store().job(call.namespace.id, name).await?.ok_or_else(gone)?;
+        let record = engine.store().job(call.namespace.id, name).await?.ok_or_else(job_deleted)?;
         if !call.caller.rights.allow(bulk.action.needs(), record.namespace, Some(record.app)) {
-            return Err(if call.may_view(record.app) { forbidden_problem() } else { gone() });
+            return Err(if call.may_view(record.app) { forbidden_problem() } else { job_deleted() });
         }
         match try_apply(call, bulk, &record, author).await {
             Err(JobError::Conflict { .. }) => {}

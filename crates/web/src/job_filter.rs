@@ -5,8 +5,8 @@ use rondel_core::labels::Labels;
 
 pub(crate) fn labels_match(filter: &Filter, labels: &Labels) -> bool {
     filter.labels.iter().all(|term| {
-        let has = term.any.iter().any(|test| labels.iter().any(|(key, value)| test.matches(key, value)));
-        has != term.is_not
+        let has_label = term.any.iter().any(|test| labels.iter().any(|(key, value)| test.matches(key, value)));
+        has_label != term.is_not
     })
 }
 

@@ -15,9 +15,9 @@ use rondel_store::rollups::{PointDetail, PointKind, PointQuery};
 use crate::job_board::{Board, BoardEntry, JobOrder};
 
 /// How long the sort keys of a namespace are cached.
-const KEPT_FOR: Duration = Duration::from_secs(30);
+const CACHE_LIFETIME: Duration = Duration::from_secs(30);
 /// How many sets of sort keys are cached; a namespace can have one for each of two orders.
-const KEPT_COUNT_MAX: usize = 32;
+const CACHED_COUNT_MAX: usize = 32;
 /// Maximum number of jobs whose next fires are read.
 const NEXT_FIRE_COUNT_MAX: u32 = 50_000;
 /// Durations are measured from the beginning of the previous day (UTC).
@@ -49,17 +49,17 @@ impl JobRanks {
         engine: &Engine,
         (namespace, board): (NamespaceId, &Board),
         order: JobOrder,
-        found: &mut [Arc<BoardEntry>],
+        entries: &mut [Arc<BoardEntry>],
     ) -> Result<(), StoreError> {
         match order {
             JobOrder::Name | JobOrder::App | JobOrder::Trouble => {}
             JobOrder::NextFire => {
                 let ranks = self.ranks(engine, (namespace, board), order).await?;
-                found.sort_by_key(|entry| ranks.get(&entry.id).copied().unwrap_or(i64::MAX));
+                entries.sort_by_key(|entry| ranks.get(&entry.id).copied().unwrap_or(i64::MAX));
             }
             JobOrder::Longest => {
                 let ranks = self.ranks(engine, (namespace, board), order).await?;
-                found.sort_by_key(|entry| Reverse(ranks.get(&entry.id).copied().unwrap_or(-1)));
+                entries.sort_by_key(|entry| Reverse(ranks.get(&entry.id).copied().unwrap_or(-1)));
             }
         }
         Ok(())
@@ -72,20 +72,22 @@ impl JobRanks {
         order: JobOrder,
     ) -> Result<Ranks, StoreError> {
         let now = engine.now();
-        let is_it = |kept: &CachedRanks| kept.namespace == namespace && kept.order == order;
-        let is_fresh = |kept: &&CachedRanks| is_it(kept) && kept.read_at <= now && kept.read_at + KEPT_FOR > now;
-        if let Some(kept) = self.lock().iter().find(is_fresh) {
-            return Ok(Arc::clone(&kept.ranks));
+        let is_this_order = |cached: &CachedRanks| cached.namespace == namespace && cached.order == order;
+        let is_fresh = |cached: &&CachedRanks| {
+            is_this_order(cached) && cached.read_at <= now && cached.read_at + CACHE_LIFETIME > now
+        };
+        if let Some(cached) = self.lock().iter().find(is_fresh) {
+            return Ok(Arc::clone(&cached.ranks));
         }
         let ranks = Arc::new(match order {
             JobOrder::Longest => long_durations(engine, board, now).await?,
             _ => next_fires(engine, namespace).await?,
         });
-        let mut all = self.lock();
-        all.retain(|kept| !is_it(kept));
-        all.push(CachedRanks { namespace, order, read_at: now, ranks: Arc::clone(&ranks) });
-        if all.len() > KEPT_COUNT_MAX {
-            all.remove(0);
+        let mut cache = self.lock();
+        cache.retain(|cached| !is_this_order(cached));
+        cache.push(CachedRanks { namespace, order, read_at: now, ranks: Arc::clone(&ranks) });
+        if cache.len() > CACHED_COUNT_MAX {
+            cache.remove(0);
         }
         Ok(ranks)
     }
@@ -96,8 +98,8 @@ impl JobRanks {
 }
 
 async fn next_fires(engine: &Engine, namespace: NamespaceId) -> Result<HashMap<JobId, i64>, StoreError> {
-    let coming = engine.store().coming_jobs(namespace, Timestamp::MAX, NEXT_FIRE_COUNT_MAX).await?;
-    Ok(coming.into_iter().map(|job| (job.job, job.next_fire_at.as_millis())).collect())
+    let coming_jobs = engine.store().coming_jobs(namespace, Timestamp::MAX, NEXT_FIRE_COUNT_MAX).await?;
+    Ok(coming_jobs.into_iter().map(|job| (job.job, job.next_fire_at.as_millis())).collect())
 }
 
 async fn long_durations(engine: &Engine, board: &Board, now: Timestamp) -> Result<HashMap<JobId, i64>, StoreError> {

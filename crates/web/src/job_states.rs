@@ -11,13 +11,13 @@ use rondel_store::catalog::JobRecord;
 use rondel_store::rollups::JobActivity;
 
 /// How far back to search for verdicts that are not counted yet: runs are counted every minute, with half a minute of delay.
-const UNCOUNTED_WITHIN: Duration = Duration::from_secs(300);
+const UNCOUNTED_LOOK_BACK: Duration = Duration::from_secs(300);
 
 /// The facts about the runs of these jobs that determine their states.
 pub(crate) async fn read_activity(engine: &Engine, jobs: &[JobId]) -> Result<HashMap<JobId, JobActivity>, StoreError> {
-    let since = engine.now().saturating_sub(UNCOUNTED_WITHIN);
-    let found = engine.store().job_activity(jobs, since).await?;
-    Ok(found.into_iter().map(|activity| (activity.job, activity)).collect())
+    let since = engine.now().saturating_sub(UNCOUNTED_LOOK_BACK);
+    let activities = engine.store().job_activity(jobs, since).await?;
+    Ok(activities.into_iter().map(|activity| (activity.job, activity)).collect())
 }
 
 /// The state of a job. A job without activity was saved or deleted just now, and has the state of a new job.

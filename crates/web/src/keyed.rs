@@ -43,8 +43,8 @@ pub(crate) const REFUSALS: [Code; 6] = [
     Code::BodyTooLarge,
     Code::KeyReused,
 ];
-const KEY: HeaderName = HeaderName::from_static("idempotency-key");
-const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+const KEY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
+const REPLAYED_HEADER: HeaderName = HeaderName::from_static("idempotency-replayed");
 const KEY_LEN_MAX: usize = 255;
 /// Maximum length of the body of a call with a key, in bytes.
 const BODY_LEN_MAX: usize = 1024 * 1024;
@@ -57,7 +57,7 @@ const RENEWAL_PERIOD: Duration = Duration::from_secs(15);
 /// How often storing the end of a call is tried.
 const END_TRY_COUNT: u32 = 5;
 /// The pause after the first try to store the end of a call. Each further pause is twice as long.
-const END_PAUSE: Duration = Duration::from_millis(500);
+const END_RETRY_DELAY: Duration = Duration::from_millis(500);
 /// The headers that are stored with an answer.
 const STORED_HEADERS: [HeaderName; 3] = [CONTENT_TYPE, ETAG, LOCATION];
 
@@ -75,7 +75,7 @@ pub(crate) async fn apply_key(State(web): State<Web>, request: Request, next: Ne
 
 /// Layer around a change whose answers are not stored. Refuses the header: a client that relied on it would make the call twice.
 pub(crate) async fn refuse_key(request: Request, next: Next) -> Response {
-    let Some(value) = request.headers().get(KEY) else { return next.run(request).await };
+    let Some(value) = request.headers().get(KEY_HEADER) else { return next.run(request).await };
     let value = quoted_input(&String::from_utf8_lossy(value.as_bytes()));
     let detail = format!(
         "Idempotency-Key {value}: {} {} stores no answers, so a repeated call would be made again; leave the header out",
@@ -91,7 +91,7 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
         let message = format!("Idempotency-Key is one value of 1 to {KEY_LEN_MAX} visible characters");
         Problem::new(Code::InvalidHeader, message)
     };
-    let mut values = headers.get_all(KEY).iter();
+    let mut values = headers.get_all(KEY_HEADER).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
         return Err(invalid_key());
@@ -117,10 +117,10 @@ async fn run_once(web: &Web, key: String, request: Request, next: Next) -> Resul
     let rights = caller.map(|caller| format!("{:?}", caller.rights)).unwrap_or_default();
     let scope = digest(&[&token.map_or(0, TokenId::get).to_be_bytes()]);
     let fingerprint = digest(&[parts.method.as_str().as_bytes(), target.as_bytes(), &body, rights.as_bytes()]);
-    let call = KeyedCall { scope: &scope, key: &key, fingerprint: &fingerprint };
+    let keyed_call = KeyedCall { scope: &scope, key: &key, fingerprint: &fingerprint };
     let store = web.engine.store();
     let now = web.engine.now();
-    match store.begin_call(call, now, now - ABANDONED_AFTER).await? {
+    match store.begin_call(keyed_call, now, now - ABANDONED_AFTER).await? {
         CallState::New => {}
         CallState::Answered(kept) => return Ok(replay_answer(kept)),
         CallState::InFlight => {
@@ -143,9 +143,9 @@ async fn run_once(web: &Web, key: String, request: Request, next: Next) -> Resul
     let task = {
         let web = web.clone();
         async move {
-            let call = KeyedCall { scope: &scope, key: &key, fingerprint: &fingerprint };
+            let keyed_call = KeyedCall { scope: &scope, key: &key, fingerprint: &fingerprint };
             // Fails if the client has disconnected, which is fine.
-            answer.send(make_call(&web, call, request, next).await).ok();
+            answer.send(make_call(&web, keyed_call, request, next).await).ok();
             drop(extensions);
         }
     };
@@ -156,24 +156,24 @@ async fn run_once(web: &Web, key: String, request: Request, next: Next) -> Resul
 /// Makes a call whose row is stored, and stores its end.
 async fn make_call(web: &Web, call: KeyedCall<'_>, request: Request, next: Next) -> Response {
     let store = web.engine.store();
-    let answered = async {
+    let answer_future = async {
         let response = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(panic_response);
         to_stored(response).await
     };
-    let (response, kept) = with_renewal(answered, || store.renew_call(call, web.engine.now())).await;
-    if let Err(error) = store_end(|| store.end_call(call, kept.as_ref())).await {
+    let (response, stored_answer) = with_renewal(answer_future, || store.renew_call(call, web.engine.now())).await;
+    if let Err(error) = store_end(|| store.end_call(call, stored_answer.as_ref())).await {
         tracing::error!(target: "http", error = %chain(&error), "cannot store the answer of a call with a key: if the call is repeated after a minute, it is made again");
     }
     response
 }
 
 /// Waits for the answer of a call, and renews its row meanwhile. A failed renewal is ignored: the next one follows soon.
-async fn with_renewal<T, R>(answered: impl Future<Output = T>, renew: impl Fn() -> R) -> T
+async fn with_renewal<T, R>(call: impl Future<Output = T>, renew: impl Fn() -> R) -> T
 where
     R: Future<Output = Result<(), StoreError>>,
 {
     tokio::select! {
-        answer = answered => answer,
+        answer = call => answer,
         never = renew_forever(renew) => match never {},
     }
 }
@@ -191,19 +191,19 @@ where
 }
 
 /// Stores the end of a call. Tries several times: without a stored answer, a repeated call would be made again.
-async fn store_end<E>(end: impl Fn() -> E) -> Result<(), StoreError>
+async fn store_end<E>(end_call: impl Fn() -> E) -> Result<(), StoreError>
 where
     E: Future<Output = Result<(), StoreError>>,
 {
-    let mut pause = END_PAUSE;
+    let mut retry_delay = END_RETRY_DELAY;
     for _ in 1..END_TRY_COUNT {
-        if end().await.is_ok() {
+        if end_call().await.is_ok() {
             return Ok(());
         }
-        tokio::time::sleep(pause).await;
-        pause *= 2;
+        tokio::time::sleep(retry_delay).await;
+        retry_delay *= 2;
     }
-    end().await
+    end_call().await
 }
 
 /// Hashes each part together with its length, so that the same bytes divided differently have another hash.
@@ -234,24 +234,24 @@ async fn to_stored(response: Response) -> (Response, Option<StoredAnswer>) {
         .iter()
         .filter_map(|name| Some((name.as_str(), parts.headers.get(name)?.to_str().ok()?)))
         .collect();
-    let kept = text.map(|text| StoredAnswer {
+    let stored_answer = text.map(|text| StoredAnswer {
         status: parts.status.as_u16(),
         headers: serde_json::to_string(&headers).unwrap_or_default(),
         body: text.to_owned(),
     });
-    (Response::from_parts(parts, Body::from(bytes)), kept)
+    (Response::from_parts(parts, Body::from(bytes)), stored_answer)
 }
 
-fn replay_answer(kept: StoredAnswer) -> Response {
-    let mut response = Response::new(Body::from(kept.body));
-    *response.status_mut() = StatusCode::from_u16(kept.status).unwrap_or(StatusCode::OK);
-    let headers: BTreeMap<String, String> = serde_json::from_str(&kept.headers).unwrap_or_default();
+fn replay_answer(stored_answer: StoredAnswer) -> Response {
+    let mut response = Response::new(Body::from(stored_answer.body));
+    *response.status_mut() = StatusCode::from_u16(stored_answer.status).unwrap_or(StatusCode::OK);
+    let headers: BTreeMap<String, String> = serde_json::from_str(&stored_answer.headers).unwrap_or_default();
     for (name, value) in headers {
         if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::try_from(value)) {
             response.headers_mut().insert(name, value);
         }
     }
-    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    response.headers_mut().insert(REPLAYED_HEADER, HeaderValue::from_static("true"));
     response
 }
 
@@ -266,7 +266,7 @@ mod tests {
     fn keys_are_quoted_or_bare() {
         let read = |value: &'static str| {
             let mut headers = HeaderMap::new();
-            headers.insert(KEY, HeaderValue::from_static(value));
+            headers.insert(KEY_HEADER, HeaderValue::from_static(value));
             idempotency_key(&headers).ok().flatten()
         };
         assert_eq!(read("\"8e03978e\"").as_deref(), Some("8e03978e"));

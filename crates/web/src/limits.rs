@@ -15,8 +15,8 @@ pub(crate) const APPLY_PATH: &str = "/api/v1/jobs/apply";
 /// Maximum length of a list of jobs to apply, in bytes.
 pub(crate) const APPLY_LEN_MAX: usize = 16 * 1024 * 1024;
 
-/// Maximum bytes of lists that are compared and applied at the same time; as definitions, they take several times as much memory. One
-/// caller may have at most [`APPLY_LEN_MAX`] of these bytes.
+/// Maximum bytes of lists that are compared and applied at the same time; the definitions parsed from them take several times as much
+/// memory. One caller may have at most [`APPLY_LEN_MAX`] of these bytes.
 pub(crate) const APPLY_ROOM_LEN: usize = 20 * 1024 * 1024;
 
 /// The limits of the port, for one client and for all.
@@ -137,14 +137,14 @@ impl<K: Ord> Default for Tally<K> {
 }
 
 impl<K: Ord + Copy> Tally<K> {
-    /// Takes `amount` for a key, unless the key would then exceed `max`. Dropping the share releases the amount.
-    pub(crate) fn take(&self, key: K, amount: usize, max: usize) -> Option<Share<K>> {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let wanted = held.get(&key).copied().unwrap_or_default().saturating_add(amount);
-        if wanted > max {
+    /// Takes `amount` for a key, unless the key would then exceed `limit`. Dropping the share releases the amount.
+    pub(crate) fn take(&self, key: K, amount: usize, limit: usize) -> Option<Share<K>> {
+        let mut shares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let requested_amount = shares.get(&key).copied().unwrap_or_default().saturating_add(amount);
+        if requested_amount > limit {
             return None;
         }
-        held.insert(key, wanted);
+        shares.insert(key, requested_amount);
         Some(Share { tally: self.clone(), key, amount })
     }
 }
@@ -159,12 +159,12 @@ pub(crate) struct Share<K: Ord + Copy> {
 
 impl<K: Ord + Copy> Drop for Share<K> {
     fn drop(&mut self) {
-        let mut held = self.tally.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = held.get(&self.key).copied().unwrap_or_default().saturating_sub(self.amount);
-        if left == 0 {
-            held.remove(&self.key);
+        let mut shares = self.tally.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let remaining_amount = shares.get(&self.key).copied().unwrap_or_default().saturating_sub(self.amount);
+        if remaining_amount == 0 {
+            shares.remove(&self.key);
         } else {
-            held.insert(self.key, left);
+            shares.insert(self.key, remaining_amount);
         }
     }
 }

@@ -35,7 +35,7 @@ const BODY_GRACE: Duration = Duration::from_millis(500);
 pub(crate) struct LongLived;
 
 /// The permits of a request that is being worked on: one for every request, and another one if it has no authenticated caller.
-pub(crate) type Work = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
+pub(crate) type WorkPermits = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
 
 /// The share that a request has until its answer has ended: first one of its address, later one of its caller.
 #[derive(Clone, Debug, Default)]
@@ -44,7 +44,7 @@ pub(crate) struct RequestShare(Arc<Mutex<ShareOwner>>);
 #[derive(Debug, Default)]
 enum ShareOwner {
     #[default]
-    Nothing,
+    Nobody,
     Address {
         _share: Share<(IpAddr, bool)>,
     },
@@ -81,8 +81,8 @@ pub(crate) async fn limit_requests(State(web): State<Web>, mut request: Request,
         request_share.set_owner(ShareOwner::Address { _share: share });
         request.extensions_mut().insert(request_share.clone());
     }
-    let answered = tokio::time::timeout(web.config.request_timeout, next.run(request)).await;
-    let mut response = answered.unwrap_or_else(|_| {
+    let result = tokio::time::timeout(web.config.request_timeout, next.run(request)).await;
+    let mut response = result.unwrap_or_else(|_| {
         Problem::new(Code::TimedOut, "no answer was ready in time; the request may still take effect")
             .with_header(RETRY_AFTER, HeaderValue::from_static("5"))
             .into_response()
@@ -107,8 +107,11 @@ pub(crate) fn admit_caller(web: &Web, request: &Request, caller: CallerKey) -> R
     let Some(request_share) = request.extensions().get::<RequestShare>() else { return Ok(()) };
     let Some(share) = web.permits.by_caller.take(caller, 1, web.config.limits.requests_per_caller) else {
         web.engine.limit_reached(Limit::RequestsPerCaller, &caller);
-        let max = web.config.limits.requests_per_caller;
-        return Err(Problem::overloaded(&format!("a caller may make {max} requests at the same time; try again"), 1));
+        let request_count_max = web.config.limits.requests_per_caller;
+        return Err(Problem::overloaded(
+            &format!("a caller may make {request_count_max} requests at the same time; try again"),
+            1,
+        ));
     };
     request_share.set_owner(ShareOwner::Caller { _share: share });
     Ok(())
@@ -120,21 +123,21 @@ pub(crate) async fn with_body_and_permits(
     web: &Web,
     request: Request,
     (caller, len_max): (Option<CallerKey>, usize),
-) -> Result<(Request, Work), Problem> {
+) -> Result<(Request, WorkPermits), Problem> {
     let request = match axum::body::HttpBody::is_end_stream(request.body()) {
         true => request,
         false => with_body(web, request, (caller, len_max)).await?,
     };
-    let busy = || {
+    let overload = || {
         web.engine.limit_reached(Limit::Requests, &client_ip(&request));
         Problem::overloaded("too many requests at the same time; try again", 1)
     };
-    let unauthenticated = match caller {
+    let unauthenticated_permit = match caller {
         Some(_) => None,
-        None => Some(Arc::clone(&web.permits.unauthenticated).try_acquire_owned().map_err(|_| busy())?),
+        None => Some(Arc::clone(&web.permits.unauthenticated).try_acquire_owned().map_err(|_| overload())?),
     };
-    let permit = Arc::clone(&web.permits.requests).try_acquire_owned().map_err(|_| busy())?;
-    Ok((request, (permit, unauthenticated)))
+    let permit = Arc::clone(&web.permits.requests).try_acquire_owned().map_err(|_| overload())?;
+    Ok((request, (permit, unauthenticated_permit)))
 }
 
 async fn with_body(
@@ -147,17 +150,17 @@ async fn with_body(
     let _waiting = Waiting::new(connection.as_ref());
     let (parts, body) = request.into_parts();
     let request = Request::from_parts(parts.clone(), body);
-    let mut collecting = std::pin::pin!(collect_up_to(request, web, BodyBound { len_max, caller, address }));
-    let body = match tokio::time::timeout(BODY_GRACE, collecting.as_mut()).await {
+    let mut body_future = std::pin::pin!(collect_up_to(request, web, BodyBound { len_max, caller, address }));
+    let body = match tokio::time::timeout(BODY_GRACE, body_future.as_mut()).await {
         Ok(body) => body?,
-        Err(_) if caller.is_some() => collecting.await?,
+        Err(_) if caller.is_some() => body_future.await?,
         Err(_) => {
             let share = web.permits.bodies.take(network_of(address), 1, web.config.limits.bodies_per_address);
             let Some(_share) = share else {
                 web.engine.limit_reached(Limit::BodiesPerAddress, &address);
                 return Err(Problem::overloaded("too many bodies from this address are being received; try again", 1));
             };
-            collecting.await?
+            body_future.await?
         }
     };
     let (bytes, share) = body;
@@ -188,7 +191,7 @@ pub(crate) fn on_authenticated(request: &Request) -> OnAuthenticated {
         (request.extensions().get::<RequestShare>().cloned(), request.extensions().get::<Connection>().cloned());
     OnAuthenticated(Arc::new(move |token: TokenId| {
         if let Some(request_share) = &request_share {
-            request_share.set_owner(ShareOwner::Nothing);
+            request_share.set_owner(ShareOwner::Nobody);
         }
         if let Some(connection) = &connection {
             connection.count_for_caller(CallerKey::Executor(token));
@@ -199,21 +202,21 @@ pub(crate) fn on_authenticated(request: &Request) -> OnAuthenticated {
 /// Layer around the executors' gateway. A call counts for its address until its token is found valid.
 pub(crate) async fn limit_gateway(State(web): State<Web>, mut request: Request, next: Next) -> Response {
     let address = client_ip(&request);
-    let max = web.config.limits.connections_per_address;
-    let Some(share) = web.permits.gateway.take(network_of(address), 1, max) else {
+    let connection_count_max = web.config.limits.connections_per_address;
+    let Some(share) = web.permits.gateway.take(network_of(address), 1, connection_count_max) else {
         web.engine.limit_reached(Limit::RequestsPerAddress, &address);
         return grpc_unavailable();
     };
     let share = Arc::new(Mutex::new(Some(share)));
     let connection = request.extensions().get::<Connection>().cloned();
-    let held = Arc::clone(&share);
-    let report = move |token: TokenId| {
-        held.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let share_slot = Arc::clone(&share);
+    let on_authenticated = move |token: TokenId| {
+        share_slot.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(connection) = &connection {
             connection.count_for_caller(CallerKey::Executor(token));
         }
     };
-    request.extensions_mut().insert(OnAuthenticated(Arc::new(report)));
+    request.extensions_mut().insert(OnAuthenticated(Arc::new(on_authenticated)));
     let response = next.run(request).await;
     share.lock().unwrap_or_else(PoisonError::into_inner).take();
     response
@@ -233,20 +236,20 @@ fn grpc_unavailable() -> Response {
 pub(crate) fn take_live_share(web: &Web, kind: StreamKind, caller: CallerKey) -> Result<LiveShare, Problem> {
     let limits = &web.config.limits;
     let (tally, noun) = (&web.permits.live, if kind == StreamKind::Events { "event streams" } else { "followed logs" });
-    let max = limits.live_streams_per_caller;
-    let own = tally.take((kind, Some(caller)), 1, max).ok_or_else(|| {
+    let stream_count_max = limits.live_streams_per_caller;
+    let caller_share = tally.take((kind, Some(caller)), 1, stream_count_max).ok_or_else(|| {
         web.engine.limit_reached(Limit::LiveStreamsPerCaller, &caller);
         Problem::overloaded(
-            &format!("a caller may have {max} {noun} on one server at the same time; end another one"),
+            &format!("a caller may have {stream_count_max} {noun} on one server at the same time; end another one"),
             10,
         )
     })?;
-    let all = tally.take((kind, None), 1, limits.live_streams).ok_or_else(|| {
+    let server_share = tally.take((kind, None), 1, limits.live_streams).ok_or_else(|| {
         web.engine.limit_reached(Limit::LiveStreams, &caller);
         Problem::overloaded(
             &format!("this server has {} {noun}, its maximum; try another server, or try later", limits.live_streams),
             10,
         )
     })?;
-    Ok((own, all))
+    Ok((caller_share, server_share))
 }

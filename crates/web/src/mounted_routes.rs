@@ -21,17 +21,19 @@ pub(crate) fn routes(mounted: &Arc<dyn Mounted>) -> Router {
     for path in mounted.paths() {
         if path == "/api" {
             for name in mounted.names() {
-                let named = Arc::clone(mounted);
-                let call =
-                    any(move |request: Request| async move { answer_call(&named, (*name).to_owned(), request).await });
-                router = router.route(&format!("{path}/{name}"), call);
+                let mounted = Arc::clone(mounted);
+                let handler =
+                    any(
+                        move |request: Request| async move { answer_call(&mounted, (*name).to_owned(), request).await },
+                    );
+                router = router.route(&format!("{path}/{name}"), handler);
             }
         } else {
             let handler = any(call).with_state(Arc::clone(mounted));
             router = router.route(&format!("{path}/{{name}}"), handler);
-            let beside = path.trim_end_matches("/api");
+            let parent_path = path.trim_end_matches("/api");
             let handler = any(not_served).with_state(Arc::clone(mounted));
-            router = router.route(&format!("{beside}/{{*rest}}"), handler);
+            router = router.route(&format!("{parent_path}/{{*rest}}"), handler);
         }
     }
     router
@@ -49,8 +51,8 @@ async fn not_served(State(mounted): State<Arc<dyn Mounted>>, Path(rest): Path<St
 }
 
 /// The name of the endpoint in a path with empty parts: callers whose base address ends with a slash send `//api/NAME`.
-fn name_among_slashes(rest: &str) -> Option<&str> {
-    let mut parts = rest.split('/').filter(|part| !part.is_empty());
+fn name_among_slashes(path: &str) -> Option<&str> {
+    let mut parts = path.split('/').filter(|part| !part.is_empty());
     match (parts.next(), parts.next(), parts.next()) {
         (Some("api"), Some(name), None) => Some(name),
         _ => None,
@@ -59,9 +61,9 @@ fn name_among_slashes(rest: &str) -> Option<&str> {
 
 async fn answer_call(mounted: &Arc<dyn Mounted>, name: String, request: Request) -> Response {
     let (client, on_authenticated) = (client_address(&request), load::on_authenticated(&request));
-    let (head, body) = request.into_parts();
-    let len = head.headers.get(CONTENT_LENGTH).and_then(|len| len.to_str().ok()?.parse().ok());
-    let call = MountedCall { name, method: head.method, headers: head.headers, client, len, on_authenticated, body };
+    let (parts, body) = request.into_parts();
+    let len = parts.headers.get(CONTENT_LENGTH).and_then(|len| len.to_str().ok()?.parse().ok());
+    let call = MountedCall { name, method: parts.method, headers: parts.headers, client, len, on_authenticated, body };
     let mut response = json_response(mounted.call(call).await);
     if response.status() == StatusCode::OK {
         response.extensions_mut().insert(Routine);

@@ -10,7 +10,7 @@ use crate::call::Call;
 use crate::problem::Problem;
 
 /// Stands for a number in the messages of reports, which join messages that differ only in numbers. No name of a job contains it.
-const FOLDED: char = '#';
+const NUMBER_PLACEHOLDER: char = '#';
 
 /// Conceals the names of jobs that the caller may not see, in these messages.
 pub(crate) async fn conceal_names<Q>(call: &Call<Q>, messages: Vec<&mut String>) -> Result<(), Problem> {
@@ -21,31 +21,33 @@ pub(crate) async fn conceal_names<Q>(call: &Call<Q>, messages: Vec<&mut String>)
     if names.is_empty() {
         return Ok(());
     }
-    let sight = visible_jobs(call, &names).await?;
+    let visibility = visible_jobs(call, &names).await?;
     for message in messages {
-        if let Some(shown) = sight.conceal_message(message) {
-            *message = shown;
+        if let Some(concealed) = visibility.conceal_message(message) {
+            *message = concealed;
         }
     }
     Ok(())
 }
 
-/// Which of the jobs with these names the caller may see. A name from a report may contain [`FOLDED`]; it then stands for all jobs whose
+/// Which of the jobs with these names the caller may see. A name from a report may contain [`NUMBER_PLACEHOLDER`]; it then stands for all jobs whose
 /// names differ from it only in numbers.
 async fn visible_jobs<Q>(call: &Call<Q>, names: &BTreeSet<String>) -> Result<VisibleJobs, Problem> {
-    let mut sight = VisibleJobs::default();
+    let mut visibility = VisibleJobs::default();
     // Messages can contain any text of handlers. Text that cannot be a name is not looked up.
-    let whole: Vec<&str> = names.iter().map(String::as_str).filter(|name| name::check(name).is_ok()).collect();
-    for job in call.engine().store().jobs_named(call.namespace.id, &whole).await? {
-        let side = if call.may_view(job.app) { &mut sight.visible_names } else { &mut sight.hidden_names };
-        side.insert(job.spec.name);
+    let valid_names: Vec<&str> = names.iter().map(String::as_str).filter(|name| name::check(name).is_ok()).collect();
+    for job in call.engine().store().jobs_named(call.namespace.id, &valid_names).await? {
+        let name_set =
+            if call.may_view(job.app) { &mut visibility.visible_names } else { &mut visibility.hidden_names };
+        name_set.insert(job.spec.name);
     }
-    if names.iter().any(|name| name.contains(FOLDED)) {
+    if names.iter().any(|name| name.contains(NUMBER_PLACEHOLDER)) {
         let board = call.web.boards.board(call.engine(), call.namespace.id).await?;
         for entry in board.entries_named(|name| names.contains(&fold(name)), None) {
-            let side = if call.may_view(entry.app) { &mut sight.visible_names } else { &mut sight.hidden_names };
-            side.insert(fold(&entry.name));
+            let name_set =
+                if call.may_view(entry.app) { &mut visibility.visible_names } else { &mut visibility.hidden_names };
+            name_set.insert(fold(&entry.name));
         }
     }
-    Ok(sight)
+    Ok(visibility)
 }

@@ -44,28 +44,30 @@ impl ProxiedOrigin {
     /// Reads the headers of a trusted proxy. The proxy appends its value to each header, so only the last value counts. If two headers
     /// disagree, one of them came from the client, and neither is used.
     pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
-        let last = |name: &HeaderName| {
+        let last_element = |name: &HeaderName| {
             let line = headers.get_all(name).iter().next_back()?.to_str().ok()?;
             Some(line.rsplit(',').next().unwrap_or_default().trim())
         };
-        let element = last(&FORWARDED);
+        let forwarded_element = last_element(&FORWARDED);
         let pair = |wanted: &str| {
-            let pairs =
-                element.into_iter().flat_map(|element| element.split(';')).filter_map(|pair| pair.split_once('='));
+            let pairs = forwarded_element
+                .into_iter()
+                .flat_map(|forwarded_element| forwarded_element.split(';'))
+                .filter_map(|pair| pair.split_once('='));
             let mut values = pairs.filter(|(name, _)| name.trim().eq_ignore_ascii_case(wanted));
             values.next().map(|(_, value)| value.trim().trim_matches('"'))
         };
         Self {
-            host: common_value(pair("host"), last(&FORWARDED_HOST)),
-            scheme: common_value(pair("proto"), last(&FORWARDED_PROTO)),
+            host: common_value(pair("host"), last_element(&FORWARDED_HOST)),
+            scheme: common_value(pair("proto"), last_element(&FORWARDED_PROTO)),
         }
     }
 }
 
-fn common_value(one: Option<&str>, other: Option<&str>) -> Option<String> {
-    let text = match (one, other) {
-        (Some(one), Some(other)) if !one.eq_ignore_ascii_case(other) => return None,
-        (one, other) => one.or(other)?,
+fn common_value(first: Option<&str>, second: Option<&str>) -> Option<String> {
+    let text = match (first, second) {
+        (Some(first), Some(second)) if !first.eq_ignore_ascii_case(second) => return None,
+        (first, second) => first.or(second)?,
     };
     (!text.is_empty()).then(|| text.to_owned())
 }
@@ -74,7 +76,7 @@ fn common_value(one: Option<&str>, other: Option<&str>) -> Option<String> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PublicEndpoint<'a> {
     /// The advertised URL.
-    pub(crate) advertised: Option<&'a str>,
+    pub(crate) advertised_url: Option<&'a str>,
     /// Whether browsers use TLS. Over plain HTTP an attacker on the network can pose as the same host.
     pub(crate) is_tls: bool,
 }
@@ -82,16 +84,16 @@ pub(crate) struct PublicEndpoint<'a> {
 impl PublicEndpoint<'_> {
     /// The origin of the pages of this server, if it can be determined.
     fn origin(self, headers: &HeaderMap, uri: &Uri, extensions: &Extensions) -> Option<Origin> {
-        if let Some(url) = self.advertised {
+        if let Some(url) = self.advertised_url {
             return Origin::of_url(url);
         }
         let proxied_origin = extensions.get::<ProxiedOrigin>();
         let scheme = proxied_origin.and_then(|proxied_origin| proxied_origin.scheme.as_deref());
         let scheme = scheme.unwrap_or(if self.is_tls { "https" } else { "http" });
-        let named = proxied_origin.and_then(|proxied_origin| proxied_origin.host.as_deref());
-        let direct =
+        let proxied_host = proxied_origin.and_then(|proxied_origin| proxied_origin.host.as_deref());
+        let own_host =
             || uri.authority().map(|authority| authority.as_str()).or_else(|| headers.get(HOST)?.to_str().ok());
-        Some(Origin::new(scheme, named.or_else(direct)?))
+        Some(Origin::new(scheme, proxied_host.or_else(own_host)?))
     }
 
     /// Whether the request comes from the pages of this server, or from a client that is not a browser.
@@ -101,8 +103,8 @@ impl PublicEndpoint<'_> {
             return matches!(site, "same-origin" | "none");
         }
         let Some(origin) = text(ORIGIN.as_str()) else { return true };
-        let own = self.origin(headers, uri, extensions);
-        own.is_some() && Origin::of_url(origin) == own
+        let own_origin = self.origin(headers, uri, extensions);
+        own_origin.is_some() && Origin::of_url(origin) == own_origin
     }
 }
 
@@ -123,7 +125,7 @@ mod tests {
 
     #[track_caller]
     fn check_over(is_tls: bool, headers: &[(&'static str, &'static str)], expected: bool) {
-        let endpoint = PublicEndpoint { advertised: None, is_tls };
+        let endpoint = PublicEndpoint { advertised_url: None, is_tls };
         let found = endpoint.is_same(&map(headers), &Uri::from_static("/x"), &Extensions::new());
         assert_eq!(found, expected, "{is_tls} {headers:?}");
     }
@@ -164,7 +166,7 @@ mod tests {
             ("https://jobs.example.com", "null", false),
             ("http://[::1]:80", "http://[::1]", true),
         ] {
-            let endpoint = PublicEndpoint { advertised: Some(url), is_tls: true };
+            let endpoint = PublicEndpoint { advertised_url: Some(url), is_tls: true };
             let headers = map(&[("origin", origin), ("host", "rebound.example.net")]);
             assert_eq!(
                 endpoint.is_same(&headers, &Uri::from_static("/x"), &Extensions::new()),
@@ -193,7 +195,7 @@ mod tests {
             all.extend([("host", "inner"), ("origin", origin)]);
             let mut extensions = Extensions::new();
             extensions.insert(ProxiedOrigin::from_headers(&map(&headers)));
-            let endpoint = PublicEndpoint { advertised: None, is_tls: false };
+            let endpoint = PublicEndpoint { advertised_url: None, is_tls: false };
             assert_eq!(endpoint.is_same(&map(&all), &Uri::from_static("/x"), &extensions), expected, "{all:?}");
         }
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 /// The format of a parameter's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ParameterFormat {
     Text,
     Pattern(&'static str),
     Instant,
@@ -24,7 +24,7 @@ pub(crate) struct Parameter {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     pub(crate) is_required: bool,
-    kind: Kind,
+    kind: ParameterFormat,
 }
 
 impl From<&'static str> for Parameter {
@@ -35,60 +35,61 @@ impl From<&'static str> for Parameter {
 }
 
 impl Parameter {
-    const fn new(name: &'static str, kind: Kind) -> Self {
+    const fn new(name: &'static str, kind: ParameterFormat) -> Self {
         Self { name, about: "", is_required: false, kind }
     }
 
     /// Any text.
     pub(crate) const fn text(name: &'static str) -> Self {
-        Self::new(name, Kind::Text)
+        Self::new(name, ParameterFormat::Text)
     }
 
     /// A text that matches this pattern.
     pub(crate) const fn pattern(name: &'static str, pattern: &'static str) -> Self {
-        Self::new(name, Kind::Pattern(pattern))
+        Self::new(name, ParameterFormat::Pattern(pattern))
     }
 
     /// The name of an object, such as a namespace or a job.
     pub(crate) const fn name(name: &'static str) -> Self {
-        Self::new(name, Kind::Pattern(NAME_PATTERN))
+        Self::new(name, ParameterFormat::Pattern(NAME_PATTERN))
     }
 
     /// The id of an object.
     pub(crate) const fn id(name: &'static str) -> Self {
-        Self::new(name, Kind::Pattern(ID_PATTERN))
+        Self::new(name, ParameterFormat::Pattern(ID_PATTERN))
     }
 
     pub(crate) const fn instant(name: &'static str) -> Self {
-        Self::new(name, Kind::Instant)
+        Self::new(name, ParameterFormat::Instant)
     }
 
     /// `true` or `false`. The default is `false`.
     pub(crate) const fn flag(name: &'static str) -> Self {
-        Self::new(name, Kind::Flag)
+        Self::new(name, ParameterFormat::Flag)
     }
 
     pub(crate) const fn number(name: &'static str, range: RangeInclusive<u32>) -> Self {
-        Self::new(name, Kind::Number { from: *range.start(), to: *range.end(), default: None })
+        Self::new(name, ParameterFormat::Number { from: *range.start(), to: *range.end(), default: None })
     }
 
     pub(crate) const fn word(name: &'static str, words: &'static [&'static str]) -> Self {
-        Self::new(name, Kind::Word(words))
+        Self::new(name, ParameterFormat::Word(words))
     }
 
     /// Some of these words, in repeated parameters or separated by commas.
     pub(crate) const fn words(name: &'static str, words: &'static [&'static str]) -> Self {
-        Self::new(name, Kind::Words(words))
+        Self::new(name, ParameterFormat::Words(words))
     }
 
     /// The cursor of a list.
     pub(crate) const fn cursor() -> Self {
-        Self::new("cursor", Kind::Cursor).about("`next_cursor` of the previous page; the filters must be the same.")
+        Self::new("cursor", ParameterFormat::Cursor)
+            .about("`next_cursor` of the previous page; the filters must be the same.")
     }
 
     /// The cursor of a list, in a parameter with another name.
     pub(crate) const fn cursor_in(name: &'static str) -> Self {
-        Self::new(name, Kind::Cursor)
+        Self::new(name, ParameterFormat::Cursor)
     }
 
     pub(crate) const fn about(self, about: &'static str) -> Self {
@@ -102,28 +103,32 @@ impl Parameter {
     /// Sets the default of a number.
     pub(crate) const fn with_default(self, default: u32) -> Self {
         match self.kind {
-            Kind::Number { from, to, .. } => Self { kind: Kind::Number { from, to, default: Some(default) }, ..self },
+            ParameterFormat::Number { from, to, .. } => {
+                Self { kind: ParameterFormat::Number { from, to, default: Some(default) }, ..self }
+            }
             _ => self,
         }
     }
 
     pub(crate) const fn is_cursor(&self) -> bool {
-        matches!(self.kind, Kind::Cursor)
+        matches!(self.kind, ParameterFormat::Cursor)
     }
 
     pub(crate) fn schema(&self) -> Value {
         match self.kind {
-            Kind::Text => json!({"type": "string"}),
-            Kind::Pattern(pattern) => json!({"type": "string", "pattern": pattern}),
-            Kind::Instant => json!({"type": "string", "format": "date-time"}),
-            Kind::Flag => json!({"type": "boolean", "default": false}),
-            Kind::Number { from, to, default: None } => json!({"type": "integer", "minimum": from, "maximum": to}),
-            Kind::Number { from, to, default: Some(default) } => {
+            ParameterFormat::Text => json!({"type": "string"}),
+            ParameterFormat::Pattern(pattern) => json!({"type": "string", "pattern": pattern}),
+            ParameterFormat::Instant => json!({"type": "string", "format": "date-time"}),
+            ParameterFormat::Flag => json!({"type": "boolean", "default": false}),
+            ParameterFormat::Number { from, to, default: None } => {
+                json!({"type": "integer", "minimum": from, "maximum": to})
+            }
+            ParameterFormat::Number { from, to, default: Some(default) } => {
                 json!({"type": "integer", "minimum": from, "maximum": to, "default": default})
             }
-            Kind::Word(words) => json!({"type": "string", "enum": words}),
-            Kind::Words(words) => json!({"type": "array", "items": {"type": "string", "enum": words}}),
-            Kind::Cursor => json!({"type": "string", "maxLength": 1024}),
+            ParameterFormat::Word(words) => json!({"type": "string", "enum": words}),
+            ParameterFormat::Words(words) => json!({"type": "array", "items": {"type": "string", "enum": words}}),
+            ParameterFormat::Cursor => json!({"type": "string", "maxLength": 1024}),
         }
     }
 }

@@ -12,42 +12,42 @@ use crate::call::Call;
 use crate::problem::Problem;
 
 /// The parameter with the data of parent runs, which the server adds.
-const PARENTS: &str = "parents";
+const PARENTS_KEY: &str = "parents";
 
 /// Whether these parameters contain data of parent runs.
 pub(crate) fn contains_parent_data(params: &Value) -> bool {
     params
-        .get(PARENTS)
+        .get(PARENTS_KEY)
         .and_then(Value::as_object)
         .is_some_and(|parents| parents.values().any(|one| parent_run(one).is_some()))
 }
 
 /// The parent run from which a value comes; `None` if the author of the job wrote the value.
-fn parent_run(passed: &Value) -> Option<RunId> {
-    passed.get("run_id")?.as_str()?.parse().ok()
+fn parent_run(parent: &Value) -> Option<RunId> {
+    parent.get("run_id")?.as_str()?.parse().ok()
 }
 
 /// The parameters without the data of parents that the caller may not see. Likely secrets in a parent's parameters are hidden from
 /// callers who may not edit the parent's app.
 pub(crate) async fn visible_params<Q>(call: &Call<Q>, mut params: Value) -> Result<Value, Problem> {
-    let Some(parents) = params.get_mut(PARENTS).and_then(Value::as_object_mut) else { return Ok(params) };
+    let Some(parents) = params.get_mut(PARENTS_KEY).and_then(Value::as_object_mut) else { return Ok(params) };
     let apps = parent_apps(call, parents).await?;
     let may_see_all = call.visible_apps().is_none();
-    let mut shown = Map::new();
-    for (name, mut passed) in std::mem::take(parents) {
+    let mut visible_parents = Map::new();
+    for (name, mut parent) in std::mem::take(parents) {
         let app = apps.get(&name).copied();
-        if parent_run(&passed).is_some() {
+        if parent_run(&parent).is_some() {
             if !(may_see_all || app.is_some_and(|app| call.may_view(app))) {
                 continue;
             }
             let may_edit = call.caller.rights.allow(Permission::Edit, call.namespace.id, app);
-            if let Some(given) = passed.get_mut("params").filter(|_| !may_edit) {
-                *given = params_for_viewer(given.take());
+            if let Some(params_of_parent) = parent.get_mut("params").filter(|_| !may_edit) {
+                *params_of_parent = params_for_viewer(params_of_parent.take());
             }
         }
-        shown.insert(name, passed);
+        visible_parents.insert(name, parent);
     }
-    *parents = shown;
+    *parents = visible_parents;
     Ok(params)
 }
 
@@ -59,8 +59,8 @@ async fn parent_apps<Q>(call: &Call<Q>, parents: &Map<String, Value>) -> Result<
         runs.into_iter().filter(|run| run.namespace == call.namespace.id).map(|run| (run.id, run.app)).collect();
     let mut apps = HashMap::new();
     let mut missing_names = Vec::new();
-    for (name, passed) in parents {
-        match parent_run(passed).map(|id| runs.get(&id)) {
+    for (name, parent) in parents {
+        match parent_run(parent).map(|id| runs.get(&id)) {
             Some(Some(app)) => {
                 apps.insert(name.clone(), *app);
             }

@@ -14,7 +14,7 @@ use crate::problem::{Code, Problem};
 pub(crate) trait Noun {
     const PARAMETER: Parameter;
     /// The code of the answer if the object does not exist.
-    const MISSING: Code;
+    const MISSING_CODE: Code;
 }
 
 macro_rules! nouns {
@@ -24,7 +24,7 @@ macro_rules! nouns {
 
         impl Noun for $noun {
             const PARAMETER: Parameter = $parameter.about($about);
-            const MISSING: Code = Code::$missing;
+            const MISSING_CODE: Code = Code::$missing;
         }
     )+};
 }
@@ -55,7 +55,7 @@ pub(crate) struct Named<N>(pub(crate) String, pub(crate) PhantomData<fn() -> N>)
 impl<N: Noun> Input for Named<N> {
     fn describe(inputs: &mut HandlerInputs) {
         inputs.path.push(N::PARAMETER);
-        inputs.refusals.push(N::MISSING);
+        inputs.refusals.push(N::MISSING_CODE);
     }
 }
 
@@ -66,8 +66,8 @@ impl<N: Noun, S: Send + Sync> FromRequestParts<S> for Named<N> {
         let text = Path::<String>::from_request_parts(parts, state).await.ok().map(|Path(text)| text);
         // PostgreSQL does not accept NUL in a text.
         let Some(text) = text.filter(|text| !text.contains('\0')) else {
-            let what = if N::PARAMETER.name == "id" { "id" } else { "name" };
-            return Err(Problem::new(N::MISSING, format!("the path has no readable {what}")));
+            let noun = if N::PARAMETER.name == "id" { "id" } else { "name" };
+            return Err(Problem::new(N::MISSING_CODE, format!("the path has no readable {noun}")));
         };
         Ok(Self(text, PhantomData))
     }

@@ -1,6 +1,6 @@
 //! The open connections by address. A connection is unauthenticated until one of its requests is authenticated. The number of
 //! unauthenticated connections per address is limited, and so is the number of all connections together. To make room for a newer
-//! connection, the oldest unauthenticated one is closed that has no request in work.
+//! connection, the oldest unauthenticated connection without a running request is closed.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -45,25 +45,25 @@ struct ConnectionTable {
 
 /// The handle of a connection, for its requests.
 #[derive(Clone, Debug)]
-pub(crate) struct Connection(Arc<Inner>);
+pub(crate) struct Connection(Arc<ConnectionState>);
 
 #[derive(Debug)]
-struct Inner {
+struct ConnectionState {
     peers: Arc<Peers>,
     number: u64,
     /// The client's address; for IPv6, its network.
     network: IpAddr,
     /// Requests that the server works on: their bodies have arrived, and their answers have not begun.
-    busy: AtomicUsize,
+    busy_count: AtomicUsize,
     /// Requests whose answers have not ended.
     open_request_count: AtomicUsize,
     has_served: AtomicBool,
     /// Requests whose answers are being sent, except for executors' streams.
-    answering: AtomicUsize,
+    answering_count: AtomicUsize,
     /// When the connection last made progress with a request or an answer. The timeouts count from then.
     progressed_at: Mutex<Instant>,
     /// Cancelled when the connection must close to make room.
-    evicted: CancellationToken,
+    eviction: CancellationToken,
     /// The share of its caller's maximum number of connections; `None` while it is unauthenticated.
     authenticated: Mutex<Option<Share<CallerKey>>>,
 }
@@ -84,9 +84,9 @@ impl Drop for OpenConnection {
 
 impl ConnectionTable {
     fn forget(&mut self, network: IpAddr, number: u64) {
-        if let Some(own) = self.unauthenticated.get_mut(&network) {
-            own.remove(&number);
-            if own.is_empty() {
+        if let Some(of_network) = self.unauthenticated.get_mut(&network) {
+            of_network.remove(&number);
+            if of_network.is_empty() {
                 self.unauthenticated.remove(&network);
             }
         }
@@ -95,26 +95,28 @@ impl ConnectionTable {
     /// Closes the oldest unauthenticated connection of an address, leaving out connections with a request that the server works on.
     /// `false` if there is none to close.
     fn evict(&mut self, network: IpAddr) -> bool {
-        let own = self.unauthenticated.get(&network).into_iter().flat_map(BTreeMap::values);
-        let mut idle = own.filter(|connection| connection.0.busy.load(Ordering::Relaxed) == 0);
-        let Some(found) = idle.next().cloned() else { return false };
-        found.0.evicted.cancel();
-        self.forget(network, found.0.number);
+        let unauthenticated_connections = self.unauthenticated.get(&network).into_iter().flat_map(BTreeMap::values);
+        let mut idle_connections =
+            unauthenticated_connections.filter(|connection| connection.0.busy_count.load(Ordering::Relaxed) == 0);
+        let Some(oldest_idle) = idle_connections.next().cloned() else { return false };
+        oldest_idle.0.eviction.cancel();
+        self.forget(network, oldest_idle.0.number);
         true
     }
 
     /// The address with the most unauthenticated connections. Trusted proxies are chosen only if there is no other address.
-    fn fullest(&self, trusted: &TrustedProxies) -> Option<IpAddr> {
-        let rank = |(address, own): &(&IpAddr, &BTreeMap<u64, Connection>)| (!trusted.contains(**address), own.len());
+    fn fullest(&self, trusted_proxies: &TrustedProxies) -> Option<IpAddr> {
+        let rank =
+            |(address, own): &(&IpAddr, &BTreeMap<u64, Connection>)| (!trusted_proxies.contains(**address), own.len());
         self.unauthenticated.iter().max_by_key(rank).map(|(address, _)| *address)
     }
 }
 
 impl Peers {
-    pub(crate) fn new(limits: HttpLimits, trusted: TrustedProxies, engine: Option<Engine>) -> Arc<Self> {
+    pub(crate) fn new(limits: HttpLimits, trusted_proxies: TrustedProxies, engine: Option<Engine>) -> Arc<Self> {
         Arc::new(Self {
             limits,
-            trusted,
+            trusted: trusted_proxies,
             engine,
             connections: Mutex::default(),
             authenticated: Tally::default(),
@@ -137,8 +139,8 @@ impl Peers {
     pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<OpenConnection> {
         let network = network_of(address);
         let mut connections = self.lock_connections();
-        let own = connections.unauthenticated.get(&network).map_or(0, BTreeMap::len);
-        if own >= self.limits.connections_per_address && !self.trusted.contains(address) {
+        let unauthenticated_count = connections.unauthenticated.get(&network).map_or(0, BTreeMap::len);
+        if unauthenticated_count >= self.limits.connections_per_address && !self.trusted.contains(address) {
             self.log_limit(Limit::ConnectionsPerAddress, address);
             if !connections.evict(network) {
                 return None;
@@ -153,16 +155,16 @@ impl Peers {
         }
         connections.number += 1;
         connections.count += 1;
-        let connection = Connection(Arc::new(Inner {
+        let connection = Connection(Arc::new(ConnectionState {
             peers: Arc::clone(self),
             number: connections.number,
             network,
-            busy: AtomicUsize::new(0),
+            busy_count: AtomicUsize::new(0),
             open_request_count: AtomicUsize::new(0),
             has_served: AtomicBool::new(false),
-            answering: AtomicUsize::new(0),
+            answering_count: AtomicUsize::new(0),
             progressed_at: Mutex::new(Instant::now()),
-            evicted: CancellationToken::new(),
+            eviction: CancellationToken::new(),
             authenticated: Mutex::new(None),
         }));
         connections.unauthenticated.entry(network).or_default().insert(connection.0.number, connection.clone());
@@ -173,12 +175,12 @@ impl Peers {
     /// Makes room after the system had no file handle left for a new connection: closes an unauthenticated one, and waits up to `delay`
     /// until any connection has ended.
     pub(crate) async fn make_room(&self, delay: Duration) {
-        let mut ended = std::pin::pin!(self.connection_ended.notified());
+        let mut connection_ended = std::pin::pin!(self.connection_ended.notified());
         // Registers for the notification first: the connection may end immediately after it is asked to.
-        ended.as_mut().enable();
+        connection_ended.as_mut().enable();
         self.evict_fullest();
         // After the timeout the caller tries again anyway.
-        tokio::time::timeout(delay, ended).await.unwrap_or_default();
+        tokio::time::timeout(delay, connection_ended).await.unwrap_or_default();
     }
 
     fn evict_fullest(&self) {
@@ -204,16 +206,16 @@ impl Connection {
     /// Counts the connection for the caller of an authenticated request from now on. If that caller already has its maximum of
     /// connections, this one remains unauthenticated.
     pub(crate) fn count_for_caller(&self, caller: CallerKey) {
-        let Inner { peers, network, number, authenticated, .. } = &*self.0;
+        let ConnectionState { peers, network, number, authenticated, .. } = &*self.0;
         let mut caller_share = authenticated.lock().unwrap_or_else(PoisonError::into_inner);
         if caller_share.is_some() {
             return;
         }
-        let max = match caller {
+        let connection_count_max = match caller {
             CallerKey::Executor(_) => peers.limits.connections / 2,
             _ => peers.limits.connections_per_caller,
         };
-        *caller_share = peers.authenticated.take(caller, 1, max);
+        *caller_share = peers.authenticated.take(caller, 1, connection_count_max);
         if caller_share.is_some() {
             peers.lock_connections().forget(*network, *number);
         }
@@ -230,32 +232,32 @@ impl Connection {
 
     /// Waits until the connection must close to make room.
     pub(crate) async fn wait_for_eviction(&self) {
-        self.0.evicted.cancelled().await;
+        self.0.eviction.cancelled().await;
     }
 
     /// Waits until the connection has had no request for too long, or until its client has not read an answer for too long.
-    pub(crate) async fn wait_for_stall(&self) -> Stalled {
+    pub(crate) async fn wait_for_stall(&self) -> StallReason {
         let HttpLimits { idle_timeout, write_timeout, .. } = self.0.peers.limits;
         loop {
             let progressed_at = *self.0.progressed_at.lock().unwrap_or_else(PoisonError::into_inner);
-            let quiet = progressed_at.elapsed();
-            let (stalled, timeout) = match self.0.open_request_count.load(Ordering::Relaxed) {
-                0 => (Stalled::Idle, idle_timeout),
-                _ => (Stalled::Answer, write_timeout),
+            let quiet_length = progressed_at.elapsed();
+            let (stall_reason, timeout) = match self.0.open_request_count.load(Ordering::Relaxed) {
+                0 => (StallReason::Idle, idle_timeout),
+                _ => (StallReason::Answer, write_timeout),
             };
-            let is_waited_for = stalled == Stalled::Idle || self.0.answering.load(Ordering::Relaxed) > 0;
-            if quiet >= timeout && is_waited_for {
-                return stalled;
+            let is_waited_for = stall_reason == StallReason::Idle || self.0.answering_count.load(Ordering::Relaxed) > 0;
+            if quiet_length >= timeout && is_waited_for {
+                return stall_reason;
             }
-            let pause = timeout.saturating_sub(quiet).min(write_timeout.min(idle_timeout));
-            tokio::time::sleep(pause.max(Duration::from_millis(20))).await;
+            let sleep_length = timeout.saturating_sub(quiet_length).min(write_timeout.min(idle_timeout));
+            tokio::time::sleep(sleep_length.max(Duration::from_millis(20))).await;
         }
     }
 }
 
 /// Why an inactive connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stalled {
+pub(crate) enum StallReason {
     /// It has no request.
     Idle,
     /// Its client does not read an answer.
@@ -266,11 +268,11 @@ pub(crate) enum Stalled {
 #[derive(Debug)]
 pub(crate) struct OpenRequest {
     connection: Connection,
-    stage: Stage,
+    stage: RequestStage,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum RequestStage {
     Working,
     Answering,
     /// The answer is an executor's stream, which has no write timeout because heartbeats supervise it.
@@ -279,20 +281,20 @@ enum Stage {
 
 impl OpenRequest {
     pub(crate) fn new(connection: Connection) -> Self {
-        connection.0.busy.fetch_add(1, Ordering::Relaxed);
+        connection.0.busy_count.fetch_add(1, Ordering::Relaxed);
         connection.0.open_request_count.fetch_add(1, Ordering::Relaxed);
         connection.0.has_served.store(true, Ordering::Relaxed);
         connection.note_progress();
-        Self { connection, stage: Stage::Working }
+        Self { connection, stage: RequestStage::Working }
     }
 
     /// Marks the beginning of the answer.
     pub(crate) fn begin_answer(&mut self, is_session: bool) {
-        self.connection.0.busy.fetch_sub(1, Ordering::Relaxed);
+        self.connection.0.busy_count.fetch_sub(1, Ordering::Relaxed);
         self.connection.note_progress();
-        self.stage = if is_session { Stage::Session } else { Stage::Answering };
+        self.stage = if is_session { RequestStage::Session } else { RequestStage::Answering };
         if !is_session {
-            self.connection.0.answering.fetch_add(1, Ordering::Relaxed);
+            self.connection.0.answering_count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -304,11 +306,11 @@ impl OpenRequest {
 
 impl Drop for OpenRequest {
     fn drop(&mut self) {
-        let Inner { busy, open_request_count, answering, .. } = &*self.connection.0;
+        let ConnectionState { busy_count, open_request_count, answering_count, .. } = &*self.connection.0;
         match self.stage {
-            Stage::Working => busy.fetch_sub(1, Ordering::Relaxed),
-            Stage::Answering => answering.fetch_sub(1, Ordering::Relaxed),
-            Stage::Session => 0,
+            RequestStage::Working => busy_count.fetch_sub(1, Ordering::Relaxed),
+            RequestStage::Answering => answering_count.fetch_sub(1, Ordering::Relaxed),
+            RequestStage::Session => 0,
         };
         open_request_count.fetch_sub(1, Ordering::Relaxed);
         self.connection.note_progress();
@@ -322,7 +324,7 @@ pub(crate) struct Waiting(Option<Connection>);
 impl Waiting {
     pub(crate) fn new(connection: Option<&Connection>) -> Self {
         if let Some(Connection(inner)) = connection {
-            inner.busy.fetch_sub(1, Ordering::Relaxed);
+            inner.busy_count.fetch_sub(1, Ordering::Relaxed);
         }
         Self(connection.cloned())
     }
@@ -331,7 +333,7 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         if let Some(Connection(inner)) = &self.0 {
-            inner.busy.fetch_add(1, Ordering::Relaxed);
+            inner.busy_count.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -351,7 +353,7 @@ mod tests {
     }
 
     fn is_evicted(connection: &OpenConnection) -> bool {
-        connection.0.0.evicted.is_cancelled()
+        connection.0.0.eviction.is_cancelled()
     }
 
     #[test]
@@ -429,14 +431,14 @@ mod tests {
         let peers = peers(10, 10);
         let connection = peers.admit(HERE.into()).unwrap();
         let began = Instant::now();
-        assert_eq!(connection.0.wait_for_stall().await, Stalled::Idle);
+        assert_eq!(connection.0.wait_for_stall().await, StallReason::Idle);
         assert!(began.elapsed() >= peers.limits.idle_timeout);
         let mut request = OpenRequest::new(connection.0.clone());
         let waits = tokio::time::timeout(peers.limits.idle_timeout * 10, connection.0.wait_for_stall()).await;
         assert!(waits.is_err(), "a request that is worked on is waited for");
         request.begin_answer(false);
         let began = Instant::now();
-        assert_eq!(connection.0.wait_for_stall().await, Stalled::Answer);
+        assert_eq!(connection.0.wait_for_stall().await, StallReason::Answer);
         assert!(began.elapsed() >= peers.limits.write_timeout);
     }
 }

@@ -18,7 +18,7 @@ pub(crate) enum Version {
 
 /// A stream whose first bytes were read to detect the protocol. Readers of this wrapper get them again.
 #[derive(Debug)]
-pub(crate) struct Prefixed<S> {
+pub(crate) struct PrefixedStream<S> {
     /// The bytes that were read to detect the protocol.
     prefix: Vec<u8>,
     /// How many of them the reader has got.
@@ -27,28 +27,28 @@ pub(crate) struct Prefixed<S> {
 }
 
 /// Reads only as many bytes as are needed to detect the protocol.
-pub(crate) async fn sniff<S: AsyncRead + Unpin>(mut stream: S) -> io::Result<(Prefixed<S>, Version)> {
+pub(crate) async fn sniff<S: AsyncRead + Unpin>(mut stream: S) -> io::Result<(PrefixedStream<S>, Version)> {
     let mut prefix = vec![0; HTTP2_PREFACE.len()];
-    let mut filled = 0;
-    while filled < prefix.len() && HTTP2_PREFACE.starts_with(&prefix[..filled]) {
-        let read = stream.read(&mut prefix[filled..]).await?;
-        if read == 0 {
+    let mut filled_len = 0;
+    while filled_len < prefix.len() && HTTP2_PREFACE.starts_with(&prefix[..filled_len]) {
+        let read_count = stream.read(&mut prefix[filled_len..]).await?;
+        if read_count == 0 {
             break;
         }
-        filled += read;
+        filled_len += read_count;
     }
-    prefix.truncate(filled);
+    prefix.truncate(filled_len);
     let version = if prefix == HTTP2_PREFACE { Version::Http2 } else { Version::Http1 };
-    Ok((Prefixed { prefix, read_count: 0, stream }, version))
+    Ok((PrefixedStream { prefix, read_count: 0, stream }, version))
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Prefixed<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for PrefixedStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let left = self.prefix.len() - self.read_count;
-        if left == 0 || buffer.remaining() == 0 {
+        let unread_count = self.prefix.len() - self.read_count;
+        if unread_count == 0 || buffer.remaining() == 0 {
             return Pin::new(&mut self.stream).poll_read(cx, buffer);
         }
-        let count = left.min(buffer.remaining());
+        let count = unread_count.min(buffer.remaining());
         buffer.put_slice(&self.prefix[self.read_count..self.read_count + count]);
         self.read_count += count;
         if self.read_count == self.prefix.len() {
@@ -59,7 +59,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Prefixed<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Prefixed<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for PrefixedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }

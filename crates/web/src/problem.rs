@@ -88,10 +88,10 @@ impl From<FieldError> for Complaint {
 
 /// An error for the client. [`render`] turns it into a body, where the request's id and path are known.
 #[derive(Clone, Debug)]
-pub(crate) struct Problem(Box<Inner>);
+pub(crate) struct Problem(Box<ProblemState>);
 
 #[derive(Clone, Debug)]
-struct Inner {
+struct ProblemState {
     code: Code,
     detail: String,
     errors: Vec<Complaint>,
@@ -109,7 +109,7 @@ impl Problem {
 
     /// A problem with a sentence about this case.
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
-        Self(Box::new(Inner {
+        Self(Box::new(ProblemState {
             code,
             detail: detail.into(),
             errors: Vec::new(),
@@ -133,11 +133,13 @@ impl Problem {
 
     /// Like `of_complaints`, but the list may have only some of the `count` errors.
     pub(crate) fn of_some_complaints(code: Code, mut errors: Vec<Complaint>, count: usize) -> Self {
-        let place = |error: &Complaint| error.pointer.clone().or_else(|| error.parameter.clone()).unwrap_or_default();
-        let first = errors.first().map(|error| format!("{}: {}", place(error), error.message)).unwrap_or_default();
+        let location =
+            |error: &Complaint| error.pointer.clone().or_else(|| error.parameter.clone()).unwrap_or_default();
+        let first_error =
+            errors.first().map(|error| format!("{}: {}", location(error), error.message)).unwrap_or_default();
         let detail = match count {
-            0 | 1 => first,
-            _ => format!("{first} (the first of {count} errors)"),
+            0 | 1 => first_error,
+            _ => format!("{first_error} (the first of {count} errors)"),
         };
         let mut problem = Self::new(code, detail.trim_start_matches(": "));
         errors.truncate(COMPLAINT_COUNT_MAX);
@@ -150,7 +152,7 @@ impl Problem {
         if self.0.code != Code::InvalidQuery {
             return self;
         }
-        let Inner { errors, .. } = *self.0;
+        let ProblemState { errors, .. } = *self.0;
         let in_body = |complaint: Complaint| {
             let is_field = complaint.parameter.as_deref() == Some(name);
             if is_field { Complaint::body(format!("/{name}"), complaint.code, complaint.message) } else { complaint }
@@ -219,8 +221,8 @@ impl Problem {
 
 impl Problem {
     /// The problem of changing or deleting a job from which others follow. It names those that the caller may see, and counts the others.
-    pub(crate) fn of_parent_job(seen: &[&str], hidden_count: usize) -> Self {
-        let mut jobs: Vec<String> = seen.iter().map(|name| (*name).to_owned()).collect();
+    pub(crate) fn of_parent_job(visible_children: &[&str], hidden_count: usize) -> Self {
+        let mut jobs: Vec<String> = visible_children.iter().map(|name| (*name).to_owned()).collect();
         jobs.extend((hidden_count > 0).then(|| format!("{hidden_count} in apps that you may not see")));
         let jobs = jobs.join(", ");
         let detail = format!(
@@ -242,9 +244,9 @@ impl Problem {
             }
             JobError::IsParent { children } => Self::of_parent_job(&[], children.len()),
             JobError::KeyInUse(open) => {
-                let ends = if open.is_asked_to_end() { ", and is asked to end" } else { "" };
+                let ending_note = if open.is_asked_to_end() { ", and is asked to end" } else { "" };
                 let detail = format!(
-                    "run {} of the job has this key and is {}{ends}; wait for its end, or replace it",
+                    "run {} of the job has this key and is {}{ending_note}; wait for its end, or replace it",
                     open.id, open.status
                 );
                 Self::new(Code::TriggerKeyInUse, detail)
@@ -305,8 +307,8 @@ struct Document<'a> {
 }
 
 fn code_schema(_: &mut SchemaGenerator) -> Schema {
-    let words: Vec<&str> = Code::ALL.iter().map(|code| code.as_str()).collect();
-    schemars::json_schema!({"type": "string", "enum": words})
+    let code_names: Vec<&str> = Code::ALL.iter().map(|code| code.as_str()).collect();
+    schemars::json_schema!({"type": "string", "enum": code_names})
 }
 
 /// The schema of every error.
@@ -316,17 +318,17 @@ pub(crate) fn schema(generator: &mut SchemaGenerator) -> Schema {
 
 /// Writes the body of a response that has a problem.
 pub(crate) fn render(response: &mut Response, problem: &Problem, request_id: &str, path: &str) {
-    let inner = &problem.0;
+    let problem_state = &problem.0;
     let document = Document {
-        r#type: format!("urn:rondel:problem:{}", inner.code.as_str()),
-        title: inner.code.title(),
-        status: inner.code.status(),
-        detail: &inner.detail,
-        instance: inner.has_instance.then_some(path),
-        code: inner.code.as_str(),
+        r#type: format!("urn:rondel:problem:{}", problem_state.code.as_str()),
+        title: problem_state.code.title(),
+        status: problem_state.code.status(),
+        detail: &problem_state.detail,
+        instance: problem_state.has_instance.then_some(path),
+        code: problem_state.code.as_str(),
         request_id,
-        current_version: inner.current_version,
-        errors: &inner.errors,
+        current_version: problem_state.current_version,
+        errors: &problem_state.errors,
     };
     let body = serde_json::to_vec(&document).unwrap_or_default();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

@@ -58,10 +58,11 @@ pub(crate) struct ItemView {
 }
 
 impl PumpView {
-    /// At most `limit` items in these states, beginning after the item `after`. An empty list of states means all.
-    pub(crate) fn page(&self, after: Option<&str>, states: &[ItemState], limit: u32) -> Vec<&ItemView> {
-        let is_behind =
-            |one: &&ItemView| after.is_none_or(|after| compare_names(&one.item.name, after) == Ordering::Greater);
+    /// At most `limit` items in these states, beginning after the item `after_name`. An empty list of states means all.
+    pub(crate) fn page(&self, after_name: Option<&str>, states: &[ItemState], limit: u32) -> Vec<&ItemView> {
+        let is_behind = |one: &&ItemView| {
+            after_name.is_none_or(|after_name| compare_names(&one.item.name, after_name) == Ordering::Greater)
+        };
         let is_asked_for = |one: &&ItemView| states.is_empty() || states.contains(&one.item.state());
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         self.items.iter().filter(is_behind).filter(is_asked_for).take(limit).collect()
@@ -117,8 +118,8 @@ fn root_view(run: Run, pump: &Pump) -> RootView {
 fn root_run(mut newest_first: Vec<Run>) -> Option<Run> {
     let has_groups = |run: &Run| !run.status.is_terminal() && run.shard_total.is_some();
     let is_open = |run: &Run| !run.status.is_terminal();
-    let place = newest_first.iter().rposition(has_groups).or_else(|| newest_first.iter().rposition(is_open));
-    (!newest_first.is_empty()).then(|| newest_first.swap_remove(place.unwrap_or_default()))
+    let index = newest_first.iter().rposition(has_groups).or_else(|| newest_first.iter().rposition(is_open));
+    (!newest_first.is_empty()).then(|| newest_first.swap_remove(index.unwrap_or_default()))
 }
 
 async fn group_runs<Q>(call: &Call<Q>, root: &Run) -> Result<Vec<Run>, Problem> {
@@ -134,25 +135,25 @@ async fn group_runs<Q>(call: &Call<Q>, root: &Run) -> Result<Vec<Run>, Problem> 
 /// stored for a while, in case they are added again. They are shown only while a group owns them.
 fn with_unsaved(mut items: Vec<Item>, pump: &Pump, saved_at: Timestamp) -> Vec<Item> {
     items.retain(|item| item.owner.is_some() || pump.items.contains_key(&item.name));
-    let known: BTreeSet<String> = items.iter().map(|item| item.name.clone()).collect();
-    let new = pump.items.keys().filter(|name| !known.contains(*name));
-    items.extend(new.map(|name| Item::new(name, saved_at)));
+    let saved_names: BTreeSet<String> = items.iter().map(|item| item.name.clone()).collect();
+    let unsaved_names = pump.items.keys().filter(|name| !saved_names.contains(*name));
+    items.extend(unsaved_names.map(|name| Item::new(name, saved_at)));
     items.sort_by(|one, other| compare_names(&one.name, &other.name));
     items
 }
 
 async fn with_groups<Q>(call: &Call<Q>, items: Vec<Item>, groups: &[Run]) -> Result<Vec<ItemView>, Problem> {
     let mut owners: HashMap<RunId, Run> = groups.iter().map(|run| (run.id, run.clone())).collect();
-    let others: BTreeSet<RunId> = items
+    let missing_owners: BTreeSet<RunId> = items
         .iter()
         .filter_map(|item| item.owner)
         .map(|owner| owner.run)
         .filter(|run| !owners.contains_key(run))
         .collect();
-    if !others.is_empty() {
-        let found = call.engine().store().runs(&others.into_iter().collect::<Vec<_>>()).await?;
-        let seen = found.into_iter().filter(|run| call.may_view(run.app));
-        owners.extend(seen.map(|run| (run.id, run.for_reader())));
+    if !missing_owners.is_empty() {
+        let runs = call.engine().store().runs(&missing_owners.into_iter().collect::<Vec<_>>()).await?;
+        let visible_runs = runs.into_iter().filter(|run| call.may_view(run.app));
+        owners.extend(visible_runs.map(|run| (run.id, run.for_reader())));
     }
     let with_group = |item: Item| {
         let run = item.owner.and_then(|owner| owners.get(&owner.run));
@@ -162,23 +163,23 @@ async fn with_groups<Q>(call: &Call<Q>, items: Vec<Item>, groups: &[Run]) -> Res
 }
 
 fn with_items(runs: Vec<Run>, items: &[ItemView]) -> Vec<GroupView> {
-    let mut sums: BTreeMap<RunId, (u32, u64)> = BTreeMap::new();
+    let mut sums_by_run: BTreeMap<RunId, (u32, u64)> = BTreeMap::new();
     for (owner, item) in items.iter().filter_map(|one| Some((one.item.owner?, &one.item))) {
-        let (count, per_minute) = sums.entry(owner.run).or_default();
+        let (count, per_minute) = sums_by_run.entry(owner.run).or_default();
         *count += 1;
         *per_minute += u64::from(item.per_minute);
     }
     let with_sums = |run: Run| {
-        let (item_count, per_minute) = sums.get(&run.id).copied().unwrap_or_default();
+        let (item_count, per_minute) = sums_by_run.get(&run.id).copied().unwrap_or_default();
         GroupView { run, item_count, per_minute }
     };
     runs.into_iter().map(with_sums).collect()
 }
 
 /// Compares names. Numbers are in the order of their values, and before all other names.
-fn compare_names(one: &str, other: &str) -> Ordering {
-    let place = |name: &str| if name.bytes().all(|byte| byte.is_ascii_digit()) { name.len() } else { usize::MAX };
-    place(one).cmp(&place(other)).then_with(|| one.cmp(other))
+fn compare_names(left: &str, right: &str) -> Ordering {
+    let length_key = |name: &str| if name.bytes().all(|byte| byte.is_ascii_digit()) { name.len() } else { usize::MAX };
+    length_key(left).cmp(&length_key(right)).then_with(|| left.cmp(right))
 }
 
 #[cfg(test)]

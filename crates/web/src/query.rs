@@ -53,11 +53,11 @@ impl Reader {
         let name = parameter.name;
         self.declared.push(parameter);
         let mut values = self.pairs.iter().filter(|(key, _)| key == name).map(|(_, value)| value);
-        let first = values.next().cloned();
+        let first_value = values.next().cloned();
         if values.next().is_some() {
             self.errors.push(Complaint::query(name, "repeated_parameter", "is given more than once"));
         }
-        first
+        first_value
     }
 
     /// The value of a parameter that may be given at most once, parsed by `parse`. The error of `parse` is the message for the caller.
@@ -76,10 +76,11 @@ impl Reader {
     pub(crate) fn words<T: FromStr<Err = String> + Ord>(&mut self, parameter: Parameter) -> Vec<T> {
         let name = parameter.name;
         self.declared.push(parameter);
-        let values = self.pairs.iter().filter(|(key, _)| key == name);
-        let read: Vec<Result<T, String>> = values.flat_map(|(_, value)| value.split(',')).map(str::parse).collect();
+        let pairs = self.pairs.iter().filter(|(key, _)| key == name);
+        let parsed_words: Vec<Result<T, String>> =
+            pairs.flat_map(|(_, value)| value.split(',')).map(str::parse).collect();
         let mut valid_words = Vec::new();
-        for word in read {
+        for word in parsed_words {
             match word {
                 Ok(word) => valid_words.push(word),
                 Err(message) => self.errors.push(Complaint::query(name, "invalid_value", message)),
@@ -90,17 +91,19 @@ impl Reader {
         valid_words
     }
 
-    /// `limit`, from 1 to `max`.
-    pub(crate) fn limit(&mut self, default: u32, max: u32) -> u32 {
+    /// `limit`, from 1 to `limit_max`.
+    pub(crate) fn limit(&mut self, limit_default: u32, limit_max: u32) -> u32 {
         let parse = |text: &str| match text.parse::<u32>() {
-            Ok(limit) if (1..=max).contains(&limit) => Ok(limit),
-            _ => Err(format!("{text:?} is not a number from 1 to {max}")),
+            Ok(limit) if (1..=limit_max).contains(&limit) => Ok(limit),
+            _ => Err(format!("{text:?} is not a number from 1 to {limit_max}")),
         };
         self.parsed(
-            Parameter::number("limit", 1..=max).with_default(default).about("Maximum number of items in the answer."),
+            Parameter::number("limit", 1..=limit_max)
+                .with_default(limit_default)
+                .about("Maximum number of items in the answer."),
             parse,
         )
-        .unwrap_or(default)
+        .unwrap_or(limit_default)
     }
 
     /// `true` or `false`; `false` if the parameter is not given.
@@ -113,13 +116,13 @@ impl Reader {
 
     /// Refuses the query if a value was invalid, or if it has a parameter that the endpoint does not read.
     pub(crate) fn finish(mut self) -> Result<(), Problem> {
-        let mut unknown: Vec<&str> = self.pairs.iter().map(|(key, _)| key.as_str()).collect();
-        let declared: Vec<&str> = self.declared.iter().map(|parameter| parameter.name).collect();
-        unknown.retain(|key| !declared.contains(key));
-        unknown.dedup();
-        let declared = declared.join(", ");
-        for key in unknown {
-            let message = format!("is not a parameter of this endpoint, which has {declared}");
+        let mut unknown_keys: Vec<&str> = self.pairs.iter().map(|(key, _)| key.as_str()).collect();
+        let declared_names: Vec<&str> = self.declared.iter().map(|parameter| parameter.name).collect();
+        unknown_keys.retain(|key| !declared_names.contains(key));
+        unknown_keys.dedup();
+        let declared_names = declared_names.join(", ");
+        for key in unknown_keys {
+            let message = format!("is not a parameter of this endpoint, which has {declared_names}");
             self.errors.push(Complaint::query(key, "unknown_parameter", message));
         }
         if self.errors.is_empty() { Ok(()) } else { Err(Problem::of_complaints(Code::InvalidQuery, self.errors)) }

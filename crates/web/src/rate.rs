@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use crate::limits::CallerKey;
 use crate::problem::{Code, Problem};
 
-const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
-const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const LIMIT_HEADER: HeaderName = HeaderName::from_static("ratelimit");
+const POLICY_HEADER: HeaderName = HeaderName::from_static("ratelimit-policy");
 /// Maximum number of buckets. If there are more, the full ones are dropped; if that is not enough, all buckets are dropped.
 const CALLER_COUNT_MAX: usize = 10_000;
 
@@ -27,13 +27,13 @@ pub struct Rate {
 }
 
 /// The burst as a multiple of the requests per second.
-const BURST: u32 = 5;
+const BURST_FACTOR: u32 = 5;
 
 impl Rate {
     /// A rate of `per_second` with a burst of five times as many; `None` (no limit) for 0.
     #[must_use]
     pub fn with_burst(per_second: u32) -> Option<Self> {
-        (per_second > 0).then(|| Self { per_second, burst: per_second.saturating_mul(BURST) })
+        (per_second > 0).then(|| Self { per_second, burst: per_second.saturating_mul(BURST_FACTOR) })
     }
 }
 
@@ -70,27 +70,27 @@ impl Buckets {
             }
         }
         let bucket = by_caller.entry(caller).or_insert(Bucket { remaining: f64::from(rate.burst), at: now });
-        let remaining = bucket.tokens_at(rate, now);
-        if remaining < 1.0 {
-            *bucket = Bucket { remaining, at: now };
-            let wait = Duration::from_secs_f64((1.0 - remaining) / f64::from(rate.per_second.max(1)));
+        let remaining_tokens = bucket.tokens_at(rate, now);
+        if remaining_tokens < 1.0 {
+            *bucket = Bucket { remaining: remaining_tokens, at: now };
+            let wait = Duration::from_secs_f64((1.0 - remaining_tokens) / f64::from(rate.per_second.max(1)));
             return BucketState { remaining: 0, wait: Some(wait) };
         }
-        *bucket = Bucket { remaining: remaining - 1.0, at: now };
-        BucketState { remaining: whole_tokens(remaining - 1.0), wait: None }
+        *bucket = Bucket { remaining: remaining_tokens - 1.0, at: now };
+        BucketState { remaining: whole_tokens(remaining_tokens - 1.0), wait: None }
     }
 }
 
 impl Bucket {
     fn tokens_at(self, rate: Rate, now: Instant) -> f64 {
-        let added = now.saturating_duration_since(self.at).as_secs_f64() * f64::from(rate.per_second);
-        (self.remaining + added).min(f64::from(rate.burst))
+        let added_tokens = now.saturating_duration_since(self.at).as_secs_f64() * f64::from(rate.per_second);
+        (self.remaining + added_tokens).min(f64::from(rate.burst))
     }
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and the burst")]
-fn whole_tokens(remaining: f64) -> u32 {
-    remaining as u32
+fn whole_tokens(remaining_tokens: f64) -> u32 {
+    remaining_tokens as u32
 }
 
 /// The outcome of counting a request.
@@ -109,24 +109,24 @@ pub(crate) fn count_request(
 ) -> Result<Option<RateStatus>, (Problem, RateStatus)> {
     let Some(rate) = rate else { return Ok(None) };
     let state = buckets.take(caller, rate, Instant::now());
-    let counted = RateStatus { rate, state };
-    let Some(wait) = state.wait else { return Ok(Some(counted)) };
+    let rate_status = RateStatus { rate, state };
+    let Some(wait) = state.wait else { return Ok(Some(rate_status)) };
     engine.limit_reached(Limit::ApiRate, &caller);
     let seconds = wait.as_secs() + 1;
     let message = format!("this caller may make {} requests a second; try again in {seconds}s", rate.per_second);
     let problem = Problem::new(Code::RateLimited, message);
-    Err((problem.with_header(RETRY_AFTER, HeaderValue::from(seconds)), counted))
+    Err((problem.with_header(RETRY_AFTER, HeaderValue::from(seconds)), rate_status))
 }
 
 impl RateStatus {
     /// Adds the headers with the state of the bucket, as defined by the IETF draft.
-    pub(crate) fn describe(self, headers: &mut HeaderMap) {
+    pub(crate) fn add_headers(self, headers: &mut HeaderMap) {
         let Self { rate, state } = self;
         let window = u64::from(rate.burst.div_ceil(rate.per_second.max(1)).max(1));
         let policy = format!("\"token\";q={};w={window}", rate.burst);
-        let reset = state.wait.map_or(0, |wait| wait.as_secs() + 1);
-        let limit = format!("\"token\";r={};t={reset}", state.remaining);
-        for (name, text) in [(POLICY, policy), (LIMIT, limit)] {
+        let reset_secs = state.wait.map_or(0, |wait| wait.as_secs() + 1);
+        let limit = format!("\"token\";r={};t={reset_secs}", state.remaining);
+        for (name, text) in [(POLICY_HEADER, policy), (LIMIT_HEADER, limit)] {
             if let Ok(value) = HeaderValue::try_from(text) {
                 headers.insert(name, value);
             }

@@ -1,4 +1,4 @@
-//! Reads what an answer shows again while the database does not answer.
+//! Repeats a read after a change until the database answers.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use crate::problem::{Code, Problem};
 /// How long a read is repeated: longer than a request may take. The timeout for requests is the one deadline of a call, for storing and for
 /// reading; its answer states that the call may have taken effect. A call with an idempotency key continues after it, because an error would
 /// free the key, and the repeated call would be carried out a second time.
-const REPEATED_FOR: Duration = Duration::from_secs(60);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
 /// The pause before each further try.
-const PAUSE: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// Reads what the answer shows of something that was stored just now. An error would make the caller repeat the request, which would be carried
-/// out a second time.
+/// Reads something that was stored just now, and repeats the read while the database is unavailable. An error would make the caller repeat the
+/// request, which would be carried out a second time.
 pub(crate) async fn read_again<T, R>(read: impl Fn() -> R) -> Result<T, Problem>
 where
     R: Future<Output = Result<T, Problem>>,
 {
-    let until = Instant::now() + REPEATED_FOR;
+    let deadline = Instant::now() + RETRY_TIMEOUT;
     loop {
         match read().await {
-            Err(problem) if problem.code() == Code::Unavailable && Instant::now() < until => {
-                tokio::time::sleep(PAUSE).await;
+            Err(problem) if problem.code() == Code::Unavailable && Instant::now() < deadline => {
+                tokio::time::sleep(RETRY_DELAY).await;
             }
             done => return done,
         }

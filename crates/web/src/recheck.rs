@@ -36,15 +36,16 @@ pub(crate) enum AccessLoss {
 }
 
 impl AccessLoss {
-    /// The problem for work that ends early. `what` is appended to its sentence.
-    pub(crate) fn problem(self, what: &str) -> Problem {
+    /// The problem for work that ends early. `progress` is appended to its sentence.
+    pub(crate) fn problem(self, progress: &str) -> Problem {
         match self {
             Self::Ended => {
-                let detail = format!("the token or sign-in has ended, or lost its rights, {what}");
+                let detail = format!("the token or sign-in has ended, or lost its rights, {progress}");
                 Problem::new(Code::Unauthenticated, detail)
             }
             Self::Unverified => {
-                let detail = format!("the database did not answer whether the token or sign-in is still valid, {what}");
+                let detail =
+                    format!("the database did not answer whether the token or sign-in is still valid, {progress}");
                 Problem::new(Code::Unavailable, detail)
             }
         }
@@ -71,14 +72,18 @@ impl RecheckedCaller {
     }
 
     /// Like `access_loss`, for a stream that needs other permissions.
-    pub(crate) async fn access_loss_unless(&mut self, web: &Web, may: impl Fn(&Rights) -> bool) -> Option<AccessLoss> {
+    pub(crate) async fn access_loss_unless(
+        &mut self,
+        web: &Web,
+        has_access: impl Fn(&Rights) -> bool,
+    ) -> Option<AccessLoss> {
         if self.checked_at.elapsed() < CHECK_PERIOD {
             return None;
         }
         match self.renew(web).await {
             Ok(true) => {
                 self.checked_at = Instant::now();
-                (!may(&self.caller.rights)).then_some(AccessLoss::Ended)
+                (!has_access(&self.caller.rights)).then_some(AccessLoss::Ended)
             }
             Ok(false) => Some(AccessLoss::Ended),
             Err(error) => {

@@ -8,23 +8,24 @@ use http::{HeaderValue, StatusCode};
 const PATH_LEN_MAX: usize = 512;
 
 /// Redirects to a path, which the browser then requests with `GET`.
-pub(crate) fn to(path: &str) -> Response {
+pub(crate) fn redirect_to(path: &str) -> Response {
     let location = HeaderValue::from_str(path).unwrap_or(HeaderValue::from_static("/"));
     (StatusCode::SEE_OTHER, [(LOCATION, location)]).into_response()
 }
 
 /// The path to continue at, from a request; `None` unless it is a path of this server.
 pub(crate) fn own_path(path: &str) -> Option<&str> {
-    let rest = path.strip_prefix('/')?;
-    let plain = path.len() <= PATH_LEN_MAX && path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
-    (plain && !rest.starts_with('/')).then_some(path)
+    let without_slash = path.strip_prefix('/')?;
+    let is_visible_ascii =
+        path.len() <= PATH_LEN_MAX && path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
+    (is_visible_ascii && !without_slash.starts_with('/')).then_some(path)
 }
 
 /// A URL without the parameter `lang`, so that a link can add another language.
 pub(crate) fn without_lang(path_and_query: &str) -> String {
     let Some((path, query)) = path_and_query.split_once('?') else { return path_and_query.to_owned() };
-    let kept: Vec<&str> = query.split('&').filter(|pair| !pair.starts_with("lang=")).collect();
-    if kept.is_empty() { path.to_owned() } else { format!("{path}?{}", kept.join("&")) }
+    let other_pairs: Vec<&str> = query.split('&').filter(|pair| !pair.starts_with("lang=")).collect();
+    if other_pairs.is_empty() { path.to_owned() } else { format!("{path}?{}", other_pairs.join("&")) }
 }
 
 /// `key=value` for a query, with the value percent-encoded.

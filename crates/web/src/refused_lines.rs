@@ -11,9 +11,9 @@ use tokio::time::Instant;
 use crate::limits::network_of;
 
 /// Maximum number of lines within [`PERIOD`] for one address and status.
-const LINES_PER_CLIENT: u64 = 10;
+const LINE_COUNT_PER_CLIENT_MAX: u64 = 10;
 /// Maximum number of lines within [`PERIOD`] in total.
-const LINES_MAX: u64 = 600;
+const LINE_COUNT_MAX: u64 = 600;
 const PERIOD: Duration = Duration::from_secs(60);
 /// How many pairs of address and status are counted separately within [`PERIOD`].
 const CLIENT_COUNT_MAX: usize = 10_000;
@@ -21,17 +21,17 @@ const CLIENT_COUNT_MAX: usize = 10_000;
 const SUMMARY_COUNT_MAX: usize = 20;
 
 /// A client's address, and the status of the answer. Clients beyond [`CLIENT_COUNT_MAX`] are counted together, without an address.
-type Key = (Option<IpAddr>, u16);
+type ClientStatus = (Option<IpAddr>, u16);
 
 #[derive(Clone, Debug)]
-pub(crate) struct RefusedLines(Arc<Mutex<Counts>>);
+pub(crate) struct RefusedLines(Arc<Mutex<RefusalCounts>>);
 
 #[derive(Debug)]
-struct Counts {
+struct RefusalCounts {
     since: Instant,
     lines: u64,
     /// For each client and status: how many requests there were, and how many of them got a line in the log.
-    by_client: BTreeMap<Key, (u64, u64)>,
+    by_client: BTreeMap<ClientStatus, (u64, u64)>,
 }
 
 /// How many requests got no line in the log.
@@ -45,11 +45,11 @@ pub(crate) struct UnloggedRequests {
 
 impl Default for RefusedLines {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(Counts::new())))
+        Self(Arc::new(Mutex::new(RefusalCounts::new())))
     }
 }
 
-impl Counts {
+impl RefusalCounts {
     fn new() -> Self {
         Self { since: Instant::now(), lines: 0, by_client: BTreeMap::new() }
     }
@@ -67,18 +67,18 @@ pub(crate) fn is_bounded(status: StatusCode, caller: &str) -> bool {
 impl RefusedLines {
     /// Counts a request. Returns whether it gets its own line.
     pub(crate) fn take(&self, client: Option<IpAddr>, status: StatusCode) -> bool {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refusals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut key = (client.map(network_of), status.as_u16());
-        if counts.by_client.len() >= CLIENT_COUNT_MAX && !counts.by_client.contains_key(&key) {
+        if refusals.by_client.len() >= CLIENT_COUNT_MAX && !refusals.by_client.contains_key(&key) {
             key.0 = None;
         }
-        let is_room = counts.lines < LINES_MAX;
-        let (total, logged) = counts.by_client.entry(key).or_default();
+        let has_room = refusals.lines < LINE_COUNT_MAX;
+        let (total, logged) = refusals.by_client.entry(key).or_default();
         *total += 1;
-        let is_logged = is_room && *logged < LINES_PER_CLIENT;
+        let is_logged = has_room && *logged < LINE_COUNT_PER_CLIENT_MAX;
         if is_logged {
             *logged += 1;
-            counts.lines += 1;
+            refusals.lines += 1;
         }
         is_logged
     }
@@ -86,24 +86,29 @@ impl RefusedLines {
     /// The requests without a line in the period that has just ended, the largest counts first. Empty while the period lasts.
     pub(crate) fn take_unlogged(&self) -> Vec<UnloggedRequests> {
         let ended_period = {
-            let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if counts.since.elapsed() < PERIOD {
+            let mut refusals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if refusals.since.elapsed() < PERIOD {
                 return Vec::new();
             }
-            std::mem::replace(&mut *counts, Counts::new())
+            std::mem::replace(&mut *refusals, RefusalCounts::new())
         };
-        let left_out = |((client, status), (total, logged)): (Key, (u64, u64))| {
+        let left_out = |((client, status), (total, logged)): (ClientStatus, (u64, u64))| {
             let count = total.saturating_sub(logged);
             (count > 0).then_some(UnloggedRequests { client, status, count })
         };
-        let mut found: Vec<UnloggedRequests> = ended_period.by_client.into_iter().filter_map(left_out).collect();
-        found.sort_by_key(|one| std::cmp::Reverse(one.count));
-        let mut others = BTreeMap::<u16, u64>::new();
-        for one in found.drain(SUMMARY_COUNT_MAX.min(found.len())..) {
-            *others.entry(one.status).or_default() += one.count;
+        let mut unlogged_requests: Vec<UnloggedRequests> =
+            ended_period.by_client.into_iter().filter_map(left_out).collect();
+        unlogged_requests.sort_by_key(|one| std::cmp::Reverse(one.count));
+        let mut counts_by_status = BTreeMap::<u16, u64>::new();
+        for one in unlogged_requests.drain(SUMMARY_COUNT_MAX.min(unlogged_requests.len())..) {
+            *counts_by_status.entry(one.status).or_default() += one.count;
         }
-        found.extend(others.into_iter().map(|(status, count)| UnloggedRequests { client: None, status, count }));
-        found
+        unlogged_requests.extend(counts_by_status.into_iter().map(|(status, count)| UnloggedRequests {
+            client: None,
+            status,
+            count,
+        }));
+        unlogged_requests
     }
 }
 
@@ -136,12 +141,12 @@ mod tests {
     async fn many_clients_are_bounded_too() {
         let lines = RefusedLines::default();
         let taken = (0..200_000).filter(|number| lines.take(client(number % 20_000), UNKNOWN)).count();
-        assert_eq!(taken, usize::try_from(LINES_MAX).unwrap());
+        assert_eq!(taken, usize::try_from(LINE_COUNT_MAX).unwrap());
         assert!(lines.0.lock().unwrap().by_client.len() <= CLIENT_COUNT_MAX + 1);
         tokio::time::advance(PERIOD).await;
         let left_out = lines.take_unlogged();
         assert_eq!(left_out.len(), SUMMARY_COUNT_MAX + 1);
-        assert_eq!(left_out.iter().map(|one| one.count).sum::<u64>(), 200_000 - LINES_MAX);
+        assert_eq!(left_out.iter().map(|one| one.count).sum::<u64>(), 200_000 - LINE_COUNT_MAX);
     }
 
     #[test]

@@ -28,11 +28,11 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const LIMIT_DEFAULT: u32 = 100;
 const LIMIT_MAX: u32 = 500;
 /// After this many rows, no further page is read for a file.
-const FILE_ROW_MAX: usize = 50_000;
+const FILE_ROW_COUNT_MAX: usize = 50_000;
 /// Maximum number of failure messages in a report.
-const FAILURE_ROWS: u32 = 20;
+const FAILURE_COUNT_MAX: u32 = 20;
 /// Maximum number of jobs that one report reads while searching for those that the caller may see or that have the label.
-const LOOKED_AT_MAX: usize = 10_000;
+const EXAMINED_COUNT_MAX: usize = 10_000;
 /// How many jobs are read at a time.
 const READ_COUNT: u32 = 500;
 /// Maximum delay that a query may count as on time.
@@ -56,7 +56,7 @@ rondel_core::plain_word_enum! {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReportQuery {
-    pub(crate) by: GroupBy,
+    pub(crate) group_by: GroupBy,
     pub(crate) from: Option<Timestamp>,
     pub(crate) to: Option<Timestamp>,
     pub(crate) period: Period,
@@ -77,7 +77,7 @@ impl FromQuery for ReportQuery {
             Err(error) => Err(error.to_string()),
         };
         Self {
-            by: reader
+            group_by: reader
                 .parsed(Parameter::word("by", &GroupBy::WORDS).about("What a row stands for; `app` if left out."), str::parse)
                 .unwrap_or_default(),
             from: reader.parsed(
@@ -130,7 +130,7 @@ pub(crate) struct Report {
 struct ReportGroups {
     groups: Vec<Group>,
     /// The owners of the points in the total, each with the instant from which it counts. `None` if the total is the sum of the groups.
-    all: Option<(PointKind, Vec<(i64, Timestamp)>)>,
+    total_owners: Option<(PointKind, Vec<(i64, Timestamp)>)>,
     /// The jobs whose failures are counted; `None` for all jobs of the apps.
     jobs: Option<Vec<JobId>>,
     is_cut: bool,
@@ -140,7 +140,7 @@ struct ReportGroups {
 /// Computes a report about what the caller may see.
 pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Result<Report, Problem> {
     let range = range(query, call.engine().now())?;
-    let kind = match (query.by, call.visible_apps()) {
+    let kind = match (query.group_by, call.visible_apps()) {
         (GroupBy::Namespace, None) if query.app.is_none() => PointKind::Namespace,
         (GroupBy::Namespace | GroupBy::App, _) => PointKind::App,
         (GroupBy::Job | GroupBy::Label, _) => PointKind::Job,
@@ -153,37 +153,38 @@ pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Resu
         Some(app) => Some(find_app(call, app).await?),
         None => None,
     };
-    let find = find_groups(call, query, app, (kind, range, group_max));
+    let group_search = find_groups(call, query, app, (kind, range, group_max));
     let failures = async |jobs: Option<&[JobId]>| {
         let apps = visible_apps(call, app);
         let (namespace, from, to) = (call.namespace.id, range.from, range.to);
-        let asked = FailureQuery { namespace, jobs, apps: apps.as_deref(), from, to, limit: FAILURE_ROWS };
-        let mut found = reports::failures(call.engine().node(), asked).await?;
-        named_jobs::conceal_names(call, found.iter_mut().map(|failure| &mut failure.message).collect()).await?;
-        Ok::<_, Problem>(found)
+        let failure_query = FailureQuery { namespace, jobs, apps: apps.as_deref(), from, to, limit: FAILURE_COUNT_MAX };
+        let mut failure_groups = reports::failures(call.engine().node(), failure_query).await?;
+        named_jobs::conceal_names(call, failure_groups.iter_mut().map(|failure| &mut failure.message).collect())
+            .await?;
+        Ok::<_, Problem>(failure_groups)
     };
-    let (found, (rows, mut total), failures) = if query.job.is_some() || query.by == GroupBy::Label {
-        let found = find.await?;
+    let (found_groups, (rows, mut total), failures) = if query.job.is_some() || query.group_by == GroupBy::Label {
+        let found_groups = group_search.await?;
         let (counts, failures) =
-            try_join(count_rows(call, kind, range, &found), failures(found.jobs.as_deref())).await?;
-        (found, counts, failures)
+            try_join(count_rows(call, kind, range, &found_groups), failures(found_groups.jobs.as_deref())).await?;
+        (found_groups, counts, failures)
     } else {
         // Failures of whole apps do not need the list of jobs. They take longest to read, so they are read concurrently with the counts.
-        let counted = async {
-            let found = find.await?;
-            let counts = count_rows(call, kind, range, &found).await?;
-            Ok::<_, Problem>((found, counts))
+        let groups_and_counts = async {
+            let found_groups = group_search.await?;
+            let counts = count_rows(call, kind, range, &found_groups).await?;
+            Ok::<_, Problem>((found_groups, counts))
         };
-        let ((found, counts), failures) = try_join(counted, failures(None)).await?;
-        (found, counts, failures)
+        let ((found_groups, counts), failures) = try_join(groups_and_counts, failures(None)).await?;
+        (found_groups, counts, failures)
     };
     let total = total.pop().ok_or_else(|| Problem::new(Code::Internal, "a report has no sum"))?;
-    let (is_cut, next_cursor) = (found.is_cut, found.next_cursor);
+    let (is_cut, next_cursor) = (found_groups.is_cut, found_groups.next_cursor);
     Ok(Report { range, total, rows, failures, is_cut, next_cursor })
 }
 
-/// A CSV file with the rows of all pages. If something had to be left out, its last line is `cut`.
-pub(crate) async fn whole_csv<Q: Sync>(call: &Call<Q>, query: ReportQuery, cut: &str) -> Result<String, Problem> {
+/// A CSV file with the rows of all pages. If something had to be left out, its last line is `cut_line`.
+pub(crate) async fn whole_csv<Q: Sync>(call: &Call<Q>, query: ReportQuery, cut_line: &str) -> Result<String, Problem> {
     let mut query = ReportQuery { limit: LIMIT_MAX, cursor: None, ..query };
     let Report { range, total, rows, is_cut, mut next_cursor, .. } = report(call, &query).await?;
     // All pages have the range of the first one, even if the query has no fixed range.
@@ -191,17 +192,17 @@ pub(crate) async fn whole_csv<Q: Sync>(call: &Call<Q>, query: ReportQuery, cut: 
     // Each page is converted to lines before the next one is read, since a row takes many times the memory of its line.
     let (mut lines, mut count) = (csv_lines(&rows), rows.len());
     drop(rows);
-    while count < FILE_ROW_MAX
+    while count < FILE_ROW_COUNT_MAX
         && let Some(cursor) = next_cursor.take()
     {
         query.cursor = Some(cursor);
-        let next = report(call, &query).await?;
-        lines.push_str(&csv_lines(&next.rows));
-        count += next.rows.len();
-        next_cursor = next.next_cursor;
+        let next_page = report(call, &query).await?;
+        lines.push_str(&csv_lines(&next_page.rows));
+        count += next_page.rows.len();
+        next_cursor = next_page.next_cursor;
     }
     let is_cut = is_cut || next_cursor.is_some();
-    Ok(csv_with_total(&lines, &total, is_cut.then_some(cut)))
+    Ok(csv_with_total(&lines, &total, is_cut.then_some(cut_line)))
 }
 
 /// The rows of the groups, and the total.
@@ -209,17 +210,17 @@ async fn count_rows<Q>(
     call: &Call<Q>,
     kind: PointKind,
     range: ReportRange,
-    found: &ReportGroups,
+    report_groups: &ReportGroups,
 ) -> Result<(Vec<Row>, Vec<Row>), Problem> {
     let node = call.engine().node();
-    let (of, owners) = found.all.clone().unwrap_or_else(|| {
-        let owners = found.groups.iter().flat_map(|group| group.owners.iter().copied()).collect();
+    let (kind_of_total, owners) = report_groups.total_owners.clone().unwrap_or_else(|| {
+        let owners = report_groups.groups.iter().flat_map(|group| group.owners.iter().copied()).collect();
         (kind, owners)
     });
-    let all = [Group { name: call.namespace.name.clone(), app: None, owners }];
-    let whole = ReportRange { period: Period::Total, ..range };
-    let rows = reports::rows(node, kind, &found.groups, range);
-    Ok(try_join(rows, reports::rows(node, of, &all, whole)).await?)
+    let namespace_group = [Group { name: call.namespace.name.clone(), app: None, owners }];
+    let total_range = ReportRange { period: Period::Total, ..range };
+    let rows = reports::rows(node, kind, &report_groups.groups, range);
+    Ok(try_join(rows, reports::rows(node, kind_of_total, &namespace_group, total_range)).await?)
 }
 
 /// The app if one is named, else the apps that the caller may see; `None` for all.
@@ -231,10 +232,10 @@ fn range(query: &ReportQuery, now: Timestamp) -> Result<ReportRange, Problem> {
     let to = query.to.unwrap_or(now);
     let from = query.from.unwrap_or_else(|| Step::Day.floor(to.saturating_sub(LENGTH_DEFAULT)));
     if from >= to {
-        return Err(invalid_parameter("to", format!("{to} is not after from, which is {from}")));
+        return Err(invalid_parameter_problem("to", format!("{to} is not after from, which is {from}")));
     }
     if to.since(from) > LENGTH_MAX + DAY {
-        return Err(invalid_parameter(
+        return Err(invalid_parameter_problem(
             "from",
             format!("from {from} to {to} is more than 400 days: counts are not kept longer"),
         ));
@@ -242,15 +243,15 @@ fn range(query: &ReportQuery, now: Timestamp) -> Result<ReportRange, Problem> {
     for (parameter, is_given, by) in
         [("job", query.job.is_some(), GroupBy::Job), ("label", query.label.is_some(), GroupBy::Label)]
     {
-        if is_given && query.by != by {
-            return Err(invalid_parameter(
+        if is_given && query.group_by != by {
+            return Err(invalid_parameter_problem(
                 parameter,
-                format!("needs by={}, and by is {}", by.as_str(), query.by.as_str()),
+                format!("needs by={}, and by is {}", by.as_str(), query.group_by.as_str()),
             ));
         }
     }
-    if query.by == GroupBy::Label && query.label.is_none() {
-        return Err(invalid_parameter(
+    if query.group_by == GroupBy::Label && query.label.is_none() {
+        return Err(invalid_parameter_problem(
             "label",
             "is missing: by=label needs the key of a label, such as label=team".to_owned(),
         ));
@@ -267,13 +268,13 @@ async fn find_groups<Q: Sync>(
 ) -> Result<ReportGroups, Problem> {
     let store = call.engine().store();
     let apps = visible_apps(call, app);
-    let whole = |apps: &Option<Vec<AppId>>| match apps {
+    let namespace_owners = |apps: &Option<Vec<AppId>>| match apps {
         None => (PointKind::Namespace, vec![(call.namespace.id.get(), Timestamp::EPOCH)]),
         Some(apps) => (PointKind::App, apps.iter().map(|app| (app.get(), Timestamp::EPOCH)).collect()),
     };
-    match query.by {
+    match query.group_by {
         GroupBy::Namespace => {
-            let (_, owners) = whole(&apps);
+            let (_, owners) = namespace_owners(&apps);
             let group = Group { name: call.namespace.name.clone(), app: None, owners };
             let is_cut = group.owners.len() > group_max;
             Ok(ReportGroups { groups: vec![group], is_cut, ..ReportGroups::default() })
@@ -289,18 +290,18 @@ async fn find_groups<Q: Sync>(
                 app: None,
             };
             let groups = visible_apps.into_iter().map(group).collect();
-            Ok(ReportGroups { groups, all: Some(whole(&apps)), is_cut, ..ReportGroups::default() })
+            Ok(ReportGroups { groups, total_owners: Some(namespace_owners(&apps)), is_cut, ..ReportGroups::default() })
         }
-        GroupBy::Job => job_groups(call, query, (app, range, group_max)).await.map(|found| {
-            let all = if query.job.is_some() { None } else { Some(whole(&apps)) };
-            let jobs = query.job.as_ref().map(|_| owners_of(&found.groups));
-            ReportGroups { all, jobs, ..found }
+        GroupBy::Job => job_groups(call, query, (app, range, group_max)).await.map(|report_groups| {
+            let total_owners = if query.job.is_some() { None } else { Some(namespace_owners(&apps)) };
+            let jobs = query.job.as_ref().map(|_| owners_of(&report_groups.groups));
+            ReportGroups { total_owners, jobs, ..report_groups }
         }),
         GroupBy::Label => {
             debug_assert_eq!(kind, PointKind::Job, "labels belong to jobs");
-            let found = label_groups(call, query, (app, range, group_max)).await?;
-            let jobs = Some(owners_of(&found.groups));
-            Ok(ReportGroups { jobs, ..found })
+            let report_groups = label_groups(call, query, (app, range, group_max)).await?;
+            let jobs = Some(owners_of(&report_groups.groups));
+            Ok(ReportGroups { jobs, ..report_groups })
         }
     }
 }
@@ -315,41 +316,42 @@ async fn job_groups<Q: Sync>(
     query: &ReportQuery,
     (app, range, group_max): (Option<AppId>, ReportRange, usize),
 ) -> Result<ReportGroups, Problem> {
-    let listing = Listing::new("report", (call.namespace.id, query.by, &query.app, range.from, query.period));
-    let mut after: String = match &query.cursor {
+    let listing = Listing::new("report", (call.namespace.id, query.group_by, &query.app, range.from, query.period));
+    let mut after_name: String = match &query.cursor {
         Some(cursor) => listing.position(cursor)?,
         None => String::new(),
     };
     if let Some(job) = &query.job {
-        name::check(job).map_err(|message| invalid_parameter("job", message))?;
-        let found = call.engine().store().jobs_named(call.namespace.id, &[job.as_str()]).await?;
+        name::check(job).map_err(|message| invalid_parameter_problem("job", message))?;
+        let jobs = call.engine().store().jobs_named(call.namespace.id, &[job.as_str()]).await?;
         let is_its = |app_of: AppId| call.may_view(app_of) && app.is_none_or(|app| app == app_of);
-        let Some(record) = found.into_iter().find(|record| is_its(record.app)) else {
+        let Some(record) = jobs.into_iter().find(|record| is_its(record.app)) else {
             let detail = format!("there is no job {} in namespace {}", quoted_input(job), call.namespace.name);
             return Err(Problem::new(Code::JobNotFound, detail));
         };
-        let from = visible_from(call, &record, range.from, range.to).await?;
-        let group = Group { name: record.spec.name, app: Some(record.spec.app), owners: vec![(record.id.get(), from)] };
+        let from_by_job = visible_from(call, &record, range.from, range.to).await?;
+        let group =
+            Group { name: record.spec.name, app: Some(record.spec.app), owners: vec![(record.id.get(), from_by_job)] };
         return Ok(ReportGroups { groups: vec![group], ..ReportGroups::default() });
     }
     let limit = group_max.min(usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX));
-    let (mut seen, mut looked_at, mut has_more) = (Vec::new(), 0, true);
-    while has_more && seen.len() < limit && looked_at < LOOKED_AT_MAX {
-        let wanted = u32::try_from(limit - seen.len()).unwrap_or(READ_COUNT).min(READ_COUNT);
-        let page = call.engine().store().watched_jobs(call.namespace.id, app, &after, wanted).await?;
-        has_more = page.len() == usize::try_from(wanted).unwrap_or(usize::MAX);
-        looked_at += page.len();
-        after = page.last().map_or(after, |last| last.name.clone());
-        seen.extend(page.into_iter().filter(|job| call.may_view(job.app)));
+    let (mut visible_jobs, mut examined_count, mut has_more) = (Vec::new(), 0, true);
+    while has_more && visible_jobs.len() < limit && examined_count < EXAMINED_COUNT_MAX {
+        let read_count = u32::try_from(limit - visible_jobs.len()).unwrap_or(READ_COUNT).min(READ_COUNT);
+        let page = call.engine().store().watched_jobs(call.namespace.id, app, &after_name, read_count).await?;
+        has_more = page.len() == usize::try_from(read_count).unwrap_or(usize::MAX);
+        examined_count += page.len();
+        after_name = page.last().map_or(after_name, |last| last.name.clone());
+        visible_jobs.extend(page.into_iter().filter(|job| call.may_view(job.app)));
     }
-    let from = visible_since(call, &seen, range).await?;
+    let from_by_job = visible_since(call, &visible_jobs, range).await?;
     let group = |job: WatchedJob| Group {
-        owners: vec![(job.id.get(), from.get(&job.id).copied().unwrap_or(range.from))],
+        owners: vec![(job.id.get(), from_by_job.get(&job.id).copied().unwrap_or(range.from))],
         name: job.name,
         app: Some(job.app_name),
     };
-    let next_cursor = has_more.then(|| listing.cursor(&after));
-    Ok(ReportGroups { groups: seen.into_iter().map(group).collect(), next_cursor, ..ReportGroups::default() })
+    let next_cursor = has_more.then(|| listing.cursor(&after_name));
+    Ok(ReportGroups { groups: visible_jobs.into_iter().map(group).collect(), next_cursor, ..ReportGroups::default() })
 }
 
 /// The instants from which the caller may see the counts of these jobs. Empty for a caller who may see the whole namespace.
@@ -358,15 +360,15 @@ async fn visible_since<Q: Sync>(
     jobs: &[WatchedJob],
     range: ReportRange,
 ) -> Result<BTreeMap<JobId, Timestamp>, Problem> {
-    let mut from = BTreeMap::new();
+    let mut from_by_job = BTreeMap::new();
     if call.visible_apps().is_none() {
-        return Ok(from);
+        return Ok(from_by_job);
     }
     let names: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
     for record in call.engine().store().jobs_named(call.namespace.id, &names).await? {
-        from.insert(record.id, visible_from(call, &record, range.from, range.to).await?);
+        from_by_job.insert(record.id, visible_from(call, &record, range.from, range.to).await?);
     }
-    Ok(from)
+    Ok(from_by_job)
 }
 
 /// One group per value of a label.
@@ -377,77 +379,79 @@ async fn label_groups<Q: Sync>(
 ) -> Result<ReportGroups, Problem> {
     let label = query.label.as_deref().unwrap_or_default();
     let (key, wanted_value) = label.split_once('=').map_or((label, None), |(key, value)| (key, Some(value)));
-    let (mut found, mut after, mut looked_at) = (Vec::new(), String::new(), 0);
+    let (mut jobs, mut after, mut examined_count) = (Vec::new(), String::new(), 0);
     let mut is_cut = false;
     loop {
         let page = call.engine().store().watched_jobs(call.namespace.id, app, &after, READ_COUNT).await?;
         let is_last = page.len() < usize::try_from(READ_COUNT).unwrap_or(usize::MAX);
-        looked_at += page.len();
+        examined_count += page.len();
         after = page.last().map_or(after, |last| last.name.clone());
-        let has = |job: &WatchedJob| {
+        let has_label = |job: &WatchedJob| {
             job.labels.get(key).is_some_and(|value| wanted_value.is_none_or(|wanted_value| wanted_value == value))
                 && call.may_view(job.app)
         };
-        found.extend(page.into_iter().filter(has));
-        if found.len() > group_max {
-            found.truncate(group_max);
+        jobs.extend(page.into_iter().filter(has_label));
+        if jobs.len() > group_max {
+            jobs.truncate(group_max);
             is_cut = true;
-        } else if !is_last && looked_at >= LOOKED_AT_MAX {
+        } else if !is_last && examined_count >= EXAMINED_COUNT_MAX {
             is_cut = true;
         }
         if is_last || is_cut {
             break;
         }
     }
-    let from = visible_since(call, &found, range).await?;
+    let from_by_job = visible_since(call, &jobs, range).await?;
     let mut groups: BTreeMap<String, Group> = BTreeMap::new();
-    for job in found {
+    for job in jobs {
         let Some(value) = job.labels.get(key) else { continue };
         let group = groups.entry(value.clone()).or_insert_with(|| Group { name: value.clone(), ..Group::default() });
-        group.owners.push((job.id.get(), from.get(&job.id).copied().unwrap_or(range.from)));
+        group.owners.push((job.id.get(), from_by_job.get(&job.id).copied().unwrap_or(range.from)));
     }
     Ok(ReportGroups { groups: groups.into_values().collect(), is_cut, ..ReportGroups::default() })
 }
 
-fn invalid_parameter(parameter: &'static str, message: String) -> Problem {
+fn invalid_parameter_problem(parameter: &'static str, message: String) -> Problem {
     Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query(parameter, "invalid_value", message)])
 }
 
-/// A CSV file with one page of a report: its rows, then the total. If not everything was counted, its last line is `cut`.
-pub(crate) fn csv(report: &Report, cut: &str) -> String {
-    csv_with_total(&csv_lines(&report.rows), &report.total, report.is_cut.then_some(cut))
+/// A CSV file with one page of a report: its rows, then the total. If not everything was counted, its last line is `cut_line`.
+pub(crate) fn csv(report: &Report, cut_line: &str) -> String {
+    csv_with_total(&csv_lines(&report.rows), &report.total, report.is_cut.then_some(cut_line))
 }
 
 fn csv_lines(rows: &[Row]) -> String {
     rows.iter().map(|row| csv_line(row, &csv_cell(&row.name))).collect()
 }
 
-fn csv_with_total(lines: &str, total: &Row, cut: Option<&str>) -> String {
+fn csv_with_total(lines: &str, total: &Row, cut_line: Option<&str>) -> String {
     // With the byte order mark, spreadsheets read the file as UTF-8.
-    let head = "\u{feff}name,app,at,runs,succeeded,failed,timed_out,unknown,skipped,cancelled,succeeded_percent,on_time_percent,\
+    let header_line = "\u{feff}name,app,at,runs,succeeded,failed,timed_out,unknown,skipped,cancelled,succeeded_percent,on_time_percent,\
                 duration_p50_ms,duration_p95_ms,duration_p99_ms,lateness_p50_ms,lateness_p95_ms,lateness_p99_ms\r\n";
-    let cut = cut.map(|words| format!("{}\r\n", csv_cell(words))).unwrap_or_default();
-    format!("{head}{lines}{}{cut}", csv_line(total, "(total)"))
+    let cut_line = cut_line.map(|words| format!("{}\r\n", csv_cell(words))).unwrap_or_default();
+    format!("{header_line}{lines}{}{cut_line}", csv_line(total, "(total)"))
 }
 
 fn csv_line(row: &Row, name: &str) -> String {
-    let counts = row.verdicts;
-    let share = |share: Option<u32>| share.map(|share| format!("{}.{}", share / 10, share % 10)).unwrap_or_default();
+    let verdicts = row.verdicts;
+    let percent_text = |per_mille: Option<u32>| {
+        per_mille.map(|per_mille| format!("{}.{}", per_mille / 10, per_mille % 10)).unwrap_or_default()
+    };
     let length = |length: Option<Duration>| length.map(|length| length.as_millis().to_string()).unwrap_or_default();
     let quantiles = [&row.durations, &row.lateness].into_iter();
     let quantiles = quantiles.flat_map(|sketch| [500, 950, 990].map(|per_mille| length(sketch.quantile(per_mille))));
     let mut cells = vec![name.to_owned(), csv_cell(row.app.as_deref().unwrap_or_default()), row.at.to_string()];
     let numbers = [
-        counts.total(),
-        counts.succeeded,
-        counts.failed,
-        counts.timed_out,
-        counts.unknown,
-        counts.skipped,
-        counts.cancelled,
+        verdicts.total(),
+        verdicts.succeeded,
+        verdicts.failed,
+        verdicts.timed_out,
+        verdicts.unknown,
+        verdicts.skipped,
+        verdicts.cancelled,
     ];
     cells.extend(numbers.map(|count| count.to_string()));
-    cells.extend([share(row.shares.succeeded), share(row.shares.on_time)]);
+    cells.extend([percent_text(row.shares.succeeded), percent_text(row.shares.on_time)]);
     cells.extend(quantiles);
     format!("{}\r\n", cells.join(","))
 }

@@ -13,7 +13,7 @@ use http::{Method, Uri};
 use rondel_admin::oidc::CALLBACK_PATH;
 use rondel_core::access::Permission;
 
-use crate::access::{Gate, admit, authorization, guard, guard_page};
+use crate::access::{RouteGate, admit, authorization, guard, guard_page};
 use crate::keyed::{apply_key, refuse_key};
 use crate::limits::client_address;
 use crate::load::limit_open_route;
@@ -161,28 +161,28 @@ impl Routes {
         self
     }
 
-    pub(crate) fn table(&self) -> Vec<RouteInfo> {
+    pub(crate) fn infos(&self) -> Vec<RouteInfo> {
         self.routes.iter().map(|route| route.info.clone()).collect()
     }
 
     /// The router. For an unknown path below `/api`, a caller without a token gets a 401; other callers get a 404 or 405.
     pub(crate) fn into_router(self, web: &Web) -> Router {
         let mut router = Router::new();
-        for (path, methods) in self.by_path(web) {
+        for (path, methods) in self.method_routers(web) {
             router = router.route(path, methods);
         }
         router.fallback(no_such_route).with_state(web.clone())
     }
 
     /// One method router per path, behind its gates. Other methods get a 405.
-    fn by_path(self, web: &Web) -> Vec<(&'static str, MethodRouter<Web>)> {
+    fn method_routers(self, web: &Web) -> Vec<(&'static str, MethodRouter<Web>)> {
         let is_for_tokens = |route: &&Route| matches!(route.info.access, Access::Needs(_));
         let for_tokens: BTreeSet<&str> =
             self.routes.iter().filter(is_for_tokens).map(|route| route.info.path).collect();
         let mut paths: Vec<(&'static str, MethodRouter<Web>)> = Vec::new();
         for Route { info, handler, doc } in self.routes {
-            let change = doc.filter(|_| info.key_use() != KeyUse::Ignored);
-            let handler = match change.map(|change| ReadInputs::new(&(change.describe_inputs)())) {
+            let keyed_doc = doc.filter(|_| info.key_use() != KeyUse::Ignored);
+            let handler = match keyed_doc.map(|keyed_doc| ReadInputs::new(&(keyed_doc.describe_inputs)())) {
                 Some(read) => handler.layer(from_fn_with_state(read, refuse_unread)),
                 None => handler,
             };
@@ -193,12 +193,11 @@ impl Routes {
             };
             let handler = match info.access {
                 Access::Open => handler.layer(from_fn_with_state(web.clone(), limit_open_route)),
-                Access::Needs(permission) => {
-                    handler.layer(from_fn_with_state(Gate { web: web.clone(), permission, path: info.path }, guard))
-                }
+                Access::Needs(permission) => handler
+                    .layer(from_fn_with_state(RouteGate { web: web.clone(), permission, path: info.path }, guard)),
                 Access::SignedIn(permission) => handler
                     .layer(from_fn_with_state(web.clone(), redirect_to_own_namespace))
-                    .layer(from_fn_with_state(Gate { web: web.clone(), permission, path: info.path }, guard_page)),
+                    .layer(from_fn_with_state(RouteGate { web: web.clone(), permission, path: info.path }, guard_page)),
             };
             match paths.iter_mut().find(|(path, _)| *path == info.path) {
                 Some((_, methods)) => *methods = std::mem::take(methods).merge(handler),
@@ -206,12 +205,12 @@ impl Routes {
             }
         }
         for (path, methods) in &mut paths {
-            let taken = std::mem::take(methods);
+            let taken_methods = std::mem::take(methods);
             *methods = if for_tokens.contains(*path) {
-                let gate = Gate { web: web.clone(), permission: Permission::View, path };
-                taken.fallback(wrong_method.layer(from_fn_with_state(gate, guard)))
+                let gate = RouteGate { web: web.clone(), permission: Permission::View, path };
+                taken_methods.fallback(wrong_method_problem.layer(from_fn_with_state(gate, guard)))
             } else {
-                taken.fallback(wrong_method)
+                taken_methods.fallback(wrong_method_problem)
             };
         }
         paths
@@ -236,6 +235,6 @@ async fn no_such_route(State(web): State<Web>, request: Request) -> Problem {
     }
 }
 
-async fn wrong_method(method: Method) -> Problem {
+async fn wrong_method_problem(method: Method) -> Problem {
     Problem::new(Code::MethodNotAllowed, format!("{method} is not a method of this path; the Allow header lists them"))
 }

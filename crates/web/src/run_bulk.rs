@@ -43,11 +43,11 @@ pub(crate) struct SelectedRuns {
     pub(crate) runs: Vec<Run>,
     /// How many of the selected runs have a status to which the action does not apply. For example, a cancel does not apply to an ended
     /// run.
-    pub(crate) left_out: usize,
+    pub(crate) left_out_count: usize,
     /// Whether more runs match than one request can change.
     pub(crate) has_more: bool,
     /// The run after which the next request continues, whatever happened to these runs; `None` if no request can continue.
-    pub(crate) after: Option<RunId>,
+    pub(crate) next_after: Option<RunId>,
 }
 
 /// A run for which the action failed, and why.
@@ -82,10 +82,10 @@ impl RunAction {
 pub(crate) async fn select_runs<Q>(
     call: &Call<Q>,
     action: RunAction,
-    chosen: RunSelection,
+    selection: RunSelection,
 ) -> Result<SelectedRuns, Problem> {
     let store = call.engine().store();
-    let (mut runs, has_more, after) = match chosen {
+    let (mut runs, has_more, last_id) = match selection {
         RunSelection::Ids(mut ids) => {
             ids.sort_unstable();
             ids.dedup();
@@ -95,31 +95,31 @@ pub(crate) async fn select_runs<Q>(
             runs.retain(|run| run.namespace == call.namespace.id && call.may_view(run.app));
             (runs, has_more, None)
         }
-        RunSelection::Matching(mut search, after) => {
-            search.from = after.map(|id| RunPlace { value: 0, id });
+        RunSelection::Matching(mut search, last_id) => {
+            search.from = last_id.map(|id| RunPlace { value: 0, id });
             search.is_dead |= action == RunAction::Acknowledge;
-            let applies = |status: &RunStatus| (action != RunAction::Cancel) == status.is_terminal();
+            let applies_to_status = |status: &RunStatus| (action != RunAction::Cancel) == status.is_terminal();
             let statuses = if search.statuses.is_empty() { RunStatus::ALL } else { &search.statuses };
-            let statuses: Vec<RunStatus> = statuses.iter().copied().filter(applies).collect();
+            let statuses: Vec<RunStatus> = statuses.iter().copied().filter(applies_to_status).collect();
             if statuses.is_empty() {
-                return Ok(SelectedRuns { runs: Vec::new(), left_out: 0, has_more: false, after: None });
+                return Ok(SelectedRuns { runs: Vec::new(), left_out_count: 0, has_more: false, next_after: None });
             }
             search.statuses = statuses;
             search.limit = u32::try_from(BULK_RUN_COUNT_MAX).unwrap_or(u32::MAX) + 1;
-            let mut found = store.search_runs(call.namespace.id, &search).await?;
-            let is_full = found.runs.len() > BULK_RUN_COUNT_MAX;
-            found.runs.truncate(BULK_RUN_COUNT_MAX);
-            let after = match is_full {
-                true => found.runs.last().map(|run| run.id),
-                false => found.stopped_at.filter(|_| can_continue(&search)),
+            let mut searched_runs = store.search_runs(call.namespace.id, &search).await?;
+            let is_full = searched_runs.runs.len() > BULK_RUN_COUNT_MAX;
+            searched_runs.runs.truncate(BULK_RUN_COUNT_MAX);
+            let last_id = match is_full {
+                true => searched_runs.runs.last().map(|run| run.id),
+                false => searched_runs.stopped_at.filter(|_| can_continue(&search)),
             };
-            (found.runs, is_full || found.stopped_at.is_some(), after)
+            (searched_runs.runs, is_full || searched_runs.stopped_at.is_some(), last_id)
         }
     };
     let count = runs.len();
     runs.retain(|run| action.applies_to(run));
     runs.sort_by_key(|run| run.id);
-    Ok(SelectedRuns { left_out: count - runs.len(), runs, has_more, after })
+    Ok(SelectedRuns { left_out_count: count - runs.len(), runs, has_more, next_after: last_id })
 }
 
 /// Applies the action to one run after the other, beginning with the oldest. A run that fails does not stop the others.
@@ -127,45 +127,48 @@ pub(crate) async fn apply_to_runs<Q>(
     call: &Call<Q>,
     action: RunAction,
     runs: &[Run],
-    (by, trigger): (&str, Trigger),
+    (cancel_text, trigger): (&str, Trigger),
 ) -> RunsDone {
-    let mut done = RunsDone::default();
-    let began = Instant::now();
+    let mut outcome = RunsDone::default();
+    let started_at = Instant::now();
     for run in runs {
-        let applied = match began.elapsed() < action_timeout(call) {
-            true => within_timeout(call, began, Box::pin(apply_to_run(call, action, run, (by, trigger)))).await,
+        let apply_result = match started_at.elapsed() < action_timeout(call) {
+            true => {
+                within_timeout(call, started_at, Box::pin(apply_to_run(call, action, run, (cancel_text, trigger))))
+                    .await
+            }
             false => Err(not_reached_problem()),
         };
-        match applied {
+        match apply_result {
             Ok(new_runs) => {
-                done.done_count += 1;
-                done.new_runs.extend(new_runs);
+                outcome.done_count += 1;
+                outcome.new_runs.extend(new_runs);
             }
             Err(problem) => {
                 let (code, message) = (problem.code().as_str(), problem.detail().to_owned());
-                done.problems.push(RunProblem { id: run.id, code, message });
+                outcome.problems.push(RunProblem { id: run.id, code, message });
             }
         }
     }
     call.note.changed_to(&serde_json::json!({
         "action": action,
-        "done": done.done_count,
-        "problems": done.problems.len(),
+        "done": outcome.done_count,
+        "problems": outcome.problems.len(),
         "runs": runs.iter().map(|run| run.id).collect::<Vec<_>>(),
     }));
-    done
+    outcome
 }
 
 async fn apply_to_run<Q>(
     call: &Call<Q>,
     action: RunAction,
     run: &Run,
-    (by, trigger): (&str, Trigger),
+    (cancel_text, trigger): (&str, Trigger),
 ) -> Result<Option<RunId>, Problem> {
     let gone_problem = || Problem::new(Code::RunNotFound, "the run is gone");
     call.check(Some(run.app), gone_problem)?;
     match action {
-        RunAction::Cancel => match call.engine().cancel_run(run.id, by).await? {
+        RunAction::Cancel => match call.engine().cancel_run(run.id, cancel_text).await? {
             CancelOutcome::Requested(_) | CancelOutcome::AlreadyEnded(RunStatus::Cancelled) => Ok(None),
             CancelOutcome::AlreadyEnded(status) => {
                 Err(Problem::new(Code::RunFinished, format!("the run has ended: {status}")))

@@ -70,8 +70,8 @@ impl RunPosition {
         Self::at_place(search, RunPlace { value: 0, id })
     }
 
-    fn at_place(search: &RunSearch, place: RunPlace) -> Self {
-        Self { v: place.value, r: place.id.get(), n: search.now.as_millis(), b: false }
+    fn at_place(search: &RunSearch, run_place: RunPlace) -> Self {
+        Self { v: run_place.value, r: run_place.id.get(), n: search.now.as_millis(), b: false }
     }
 
     pub(crate) const fn is_backward(self) -> bool {
@@ -88,8 +88,8 @@ impl RunPosition {
 #[derive(Debug)]
 pub(crate) struct SearchedPage {
     pub(crate) runs: Vec<Run>,
-    pub(crate) before: Option<RunPosition>,
-    pub(crate) after: Option<RunPosition>,
+    pub(crate) previous_position: Option<RunPosition>,
+    pub(crate) next_position: Option<RunPosition>,
     /// When the oldest run that was searched was created, if older runs were not searched.
     pub(crate) searched_to: Option<Timestamp>,
 }
@@ -108,13 +108,13 @@ pub(crate) async fn read_page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u
     // A search within one job cannot go back beyond the run from which it was continued.
     let is_later_page = search.from.is_some_and(|from| from.id.get() < i64::MAX);
     let (is_behind, is_ahead) = if search.is_backward { (has_more, true) } else { (is_later_page, has_more) };
-    let mut before = runs.first().filter(|_| is_behind).map(|run| RunPosition::before(&search, run));
-    let mut after = runs.last().filter(|_| is_ahead).map(|run| RunPosition::of_run(&search, run));
-    let stop = match stopped_at {
+    let mut previous_position = runs.first().filter(|_| is_behind).map(|run| RunPosition::before(&search, run));
+    let mut next_position = runs.last().filter(|_| is_ahead).map(|run| RunPosition::of_run(&search, run));
+    let stop_position = match stopped_at {
         Some(id) if can_continue(&search) => Some(RunPosition::at(&search, id)),
-        Some(id) if search.is_in_one_job() && after.is_none() => {
-            let last = call.engine().store().runs(&[id]).await?.pop();
-            last.map(|last| RunPosition::at_place(&search, RunSearch::place_below(&last)))
+        Some(id) if search.is_in_one_job() && next_position.is_none() => {
+            let last_run = call.engine().store().runs(&[id]).await?.pop();
+            last_run.map(|last_run| RunPosition::at_place(&search, RunSearch::place_below(&last_run)))
         }
         _ => None,
     };
@@ -122,12 +122,13 @@ pub(crate) async fn read_page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u
     if search.is_backward && can_continue(&search) {
         // In a backward search, the runs that were not searched are newer ones.
         searched_to = None;
-        before = before.or(stop.map(|place| RunPosition { b: true, ..place }));
-        after = after.or(search.from.map(|from| RunPosition::at(&search, RunId::new(from.id.get().saturating_add(1)))));
+        previous_position = previous_position.or(stop_position.map(|place| RunPosition { b: true, ..place }));
+        next_position = next_position
+            .or(search.from.map(|from| RunPosition::at(&search, RunId::new(from.id.get().saturating_add(1)))));
     } else if !search.is_backward {
-        after = after.or(stop);
+        next_position = next_position.or(stop_position);
     }
-    Ok(SearchedPage { runs, before, after, searched_to })
+    Ok(SearchedPage { runs, previous_position, next_position, searched_to })
 }
 
 /// Whether a search that stopped at a run can continue after that run by its id. A search within a single job cannot: its index has
@@ -155,12 +156,12 @@ pub(crate) async fn build_search<Q>(
         search.apps = Some(Vec::new());
     }
     (search.statuses, search.triggers) = (statuses.unwrap_or_default(), triggers.unwrap_or_default());
-    let named = matching_jobs(call, &filter.jobs.any, false).await?;
-    let labelled = labelled_jobs(call, filter).await?;
-    search.jobs = match (named, labelled) {
-        (Some(mut named), Some(labelled)) => {
-            named.retain(|job| labelled.binary_search(job).is_ok());
-            Some(named)
+    let jobs_of_terms = matching_jobs(call, &filter.jobs.any, false).await?;
+    let jobs_of_labels = labelled_jobs(call, filter).await?;
+    search.jobs = match (jobs_of_terms, jobs_of_labels) {
+        (Some(mut jobs_of_terms), Some(jobs_of_labels)) => {
+            jobs_of_terms.retain(|job| jobs_of_labels.binary_search(job).is_ok());
+            Some(jobs_of_terms)
         }
         (one, None) | (None, one) => one,
     };
@@ -171,28 +172,28 @@ pub(crate) async fn build_search<Q>(
     search.duration = filter.duration;
     search.late = filter.late;
     for text in &filter.texts {
-        let lower = text.text.to_lowercase();
-        let jobs = if is_part(&lower) { jobs_containing(call, &lower).await? } else { Vec::new() };
+        let lower_text = text.text.to_lowercase();
+        let jobs = if is_name_part(&lower_text) { jobs_containing(call, &lower_text).await? } else { Vec::new() };
         let mut jobs: Vec<JobId> = jobs.into_iter().map(|job| job.id).collect();
         jobs.sort_unstable();
-        search.texts.push(RunText { text: lower, is_not: text.is_not, jobs });
+        search.texts.push(RunText { text: lower_text, is_not: text.is_not, jobs });
     }
-    if let Some(seen) = call.visible_apps().filter(|_| !search.texts.is_empty()) {
-        search.visible_jobs = Some(Arc::new(read_board(call).await?.visible_jobs(&seen)));
+    if let Some(visible_apps) = call.visible_apps().filter(|_| !search.texts.is_empty()) {
+        search.visible_jobs = Some(Arc::new(read_board(call).await?.visible_jobs(&visible_apps)));
     }
     Ok(search)
 }
 
 /// The apps that match the filter and that the caller may see; `None` for all apps.
 pub(crate) async fn matching_apps<Q>(call: &Call<Q>, filter: &Filter) -> Result<Option<Vec<AppId>>, Problem> {
-    let seen = call.visible_apps();
+    let visible_apps = call.visible_apps();
     if filter.apps.admits_all() {
-        return Ok(seen);
+        return Ok(visible_apps);
     }
     let mut apps = call.engine().store().apps(call.namespace.id).await?;
     apps.retain(|app| filter.apps.admits(|wanted| wanted.matches(&app.name)));
     let ids = apps.into_iter().map(|app| app.id);
-    Ok(Some(ids.filter(|id| seen.as_ref().is_none_or(|seen| seen.contains(id))).collect()))
+    Ok(Some(ids.filter(|id| visible_apps.as_ref().is_none_or(|visible_apps| visible_apps.contains(id))).collect()))
 }
 
 /// The jobs to which these patterns refer, in the order of their ids. A pattern refers to the job with this name or, without such a job,
@@ -205,24 +206,24 @@ async fn matching_jobs<Q>(call: &Call<Q>, patterns: &[Pattern], is_not: bool) ->
     let store = call.engine().store();
     let mut job_ids = Vec::new();
     for pattern in patterns {
-        let named = match pattern.is_name() && name::check(&pattern.0).is_ok() {
+        let job_of_name = match pattern.is_name() && name::check(&pattern.0).is_ok() {
             true => match store.job(call.namespace.id, &pattern.0).await? {
                 Some(job) => Some(job.id).filter(|_| call.may_view(job.app)),
                 None => {
-                    let deleted = store.deleted_job(call.namespace.id, &pattern.0).await?;
-                    deleted.filter(|job| call.may_view(job.app)).map(|job| job.id)
+                    let deleted_job = store.deleted_job(call.namespace.id, &pattern.0).await?;
+                    deleted_job.filter(|job| call.may_view(job.app)).map(|job| job.id)
                 }
             },
             false => None,
         };
-        if let Some(job) = named {
+        if let Some(job) = job_of_name {
             job_ids.push(job);
             continue;
         }
         let part = pattern.part().to_ascii_lowercase();
-        if is_part(&part) {
+        if is_name_part(&part) {
             if is_not && !read_board(call).await?.has_all_jobs() {
-                return Err(too_many_jobs(pattern));
+                return Err(too_many_jobs_problem(pattern));
             }
             let mut jobs = jobs_containing(call, &part).await?;
             jobs.retain(|job| pattern.is_name() || pattern.matches(&job.name));
@@ -234,20 +235,20 @@ async fn matching_jobs<Q>(call: &Call<Q>, patterns: &[Pattern], is_not: bool) ->
     Ok(Some(job_ids))
 }
 
-fn too_many_jobs(pattern: &Pattern) -> Problem {
+fn too_many_jobs_problem(pattern: &Pattern) -> Problem {
     let term = &pattern.0;
     let message = format!("-job:{term}: the namespace has too many jobs to find all that match; give the name of each");
     Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("q", "invalid_value", message)])
 }
 
 /// Whether a text can be a part of a name.
-fn is_part(text: &str) -> bool {
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
-    text.len() <= name::NAME_LEN_MAX && text.chars().all(plain)
+fn is_name_part(text: &str) -> bool {
+    let is_name_char = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
+    text.len() <= name::NAME_LEN_MAX && text.chars().all(is_name_char)
 }
 
-async fn jobs_containing<Q>(call: &Call<Q>, part: &str) -> Result<Vec<Arc<BoardEntry>>, Problem> {
-    Ok(read_board(call).await?.entries_named(|name| name.contains(part), call.visible_apps().as_deref()))
+async fn jobs_containing<Q>(call: &Call<Q>, name_part: &str) -> Result<Vec<Arc<BoardEntry>>, Problem> {
+    Ok(read_board(call).await?.entries_named(|name| name.contains(name_part), call.visible_apps().as_deref()))
 }
 
 async fn read_board<Q>(call: &Call<Q>) -> Result<Arc<Board>, Problem> {
@@ -259,7 +260,7 @@ async fn labelled_jobs<Q>(call: &Call<Q>, filter: &Filter) -> Result<Option<Vec<
     if filter.labels.is_empty() {
         return Ok(None);
     }
-    let mut found = read_board(call).await?.ids_labelled(filter, call.visible_apps().as_deref());
-    found.sort_unstable();
-    Ok(Some(found))
+    let mut labelled_jobs = read_board(call).await?.ids_labelled(filter, call.visible_apps().as_deref());
+    labelled_jobs.sort_unstable();
+    Ok(Some(labelled_jobs))
 }

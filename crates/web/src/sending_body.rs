@@ -21,15 +21,15 @@ pub(crate) struct ReleasedAtEnd {
 }
 
 impl ReleasedAtEnd {
-    pub(crate) fn new(held: impl Send + Sync + 'static) -> Self {
-        Self { _until_the_end: Arc::new(held) }
+    pub(crate) fn new(resource: impl Send + Sync + 'static) -> Self {
+        Self { _until_the_end: Arc::new(resource) }
     }
 }
 
 /// A body that keeps its [`ReleasedAtEnd`] until it ends.
 pub(crate) struct SendingBody {
     body: Body,
-    rest: Bytes,
+    unsent: Bytes,
     request: OpenRequest,
     _held: Option<ReleasedAtEnd>,
 }
@@ -42,8 +42,8 @@ pub(crate) fn release_at_end(
 ) -> http::Response<SendingBody> {
     request.begin_answer(is_session);
     let (mut parts, body) = response.into_parts();
-    let held = parts.extensions.remove::<ReleasedAtEnd>();
-    http::Response::from_parts(parts, SendingBody { body, rest: Bytes::new(), request, _held: held })
+    let released_at_end = parts.extensions.remove::<ReleasedAtEnd>();
+    http::Response::from_parts(parts, SendingBody { body, unsent: Bytes::new(), request, _held: released_at_end })
 }
 
 impl HttpBody for SendingBody {
@@ -53,31 +53,31 @@ impl HttpBody for SendingBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let this = &mut *self;
         this.request.note_progress();
-        if this.rest.is_empty() {
+        if this.unsent.is_empty() {
             match std::task::ready!(Pin::new(&mut this.body).poll_frame(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => this.rest = data,
+                    Ok(data) => this.unsent = data,
                     Err(other) => return Poll::Ready(Some(Ok(other))),
                 },
                 end => return Poll::Ready(end),
             }
         }
-        let len = this.rest.len().min(PIECE_LEN_MAX);
-        Poll::Ready(Some(Ok(Frame::data(this.rest.split_to(len)))))
+        let len = this.unsent.len().min(PIECE_LEN_MAX);
+        Poll::Ready(Some(Ok(Frame::data(this.unsent.split_to(len)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.rest.is_empty() && self.body.is_end_stream()
+        self.unsent.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        let rest = u64::try_from(self.rest.len()).unwrap_or(u64::MAX);
-        let inner = self.body.size_hint();
-        let mut hint = SizeHint::new();
-        hint.set_lower(inner.lower().saturating_add(rest));
-        if let Some(upper) = inner.upper() {
-            hint.set_upper(upper.saturating_add(rest));
+        let unsent_len = u64::try_from(self.unsent.len()).unwrap_or(u64::MAX);
+        let body_hint = self.body.size_hint();
+        let mut size_hint = SizeHint::new();
+        size_hint.set_lower(body_hint.lower().saturating_add(unsent_len));
+        if let Some(upper) = body_hint.upper() {
+            size_hint.set_upper(upper.saturating_add(unsent_len));
         }
-        hint
+        size_hint
     }
 }

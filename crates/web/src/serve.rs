@@ -26,7 +26,7 @@ use tower::ServiceExt as _;
 use crate::drain::UnreadBody;
 use crate::limits::HttpLimits;
 use crate::origin::ProxiedOrigin;
-use crate::peers::{Connection, OpenConnection, OpenRequest, Peers, Stalled};
+use crate::peers::{Connection, OpenConnection, OpenRequest, Peers, StallReason};
 use crate::preface::{Version, sniff};
 use crate::sending_body::{SendingBody, release_at_end};
 use crate::tls::Tls;
@@ -82,15 +82,15 @@ pub async fn serve_on(listener: TcpListener, port: Port, app: Router, shutdown: 
     let kill = CancellationToken::new();
     let _kill_at_end = kill.clone().drop_guard();
     loop {
-        let accepted = tokio::select! {
+        let connection = tokio::select! {
             () = shutdown.cancelled() => break,
-            accepted = accept(&listener, &peers) => accepted,
+            connection = accept(&listener, &peers) => connection,
         };
-        let Some((stream, peer, open)) = accepted else { continue };
+        let Some((stream, peer, open)) = connection else { continue };
         let (app, shutdown, kill) = (app.clone(), shutdown.clone(), kill.clone());
         let (peers, acceptor) = (Arc::clone(&peers), port.tls.as_deref().map(Tls::acceptor));
         connections.spawn(async move {
-            let client = Client { peer: peer.ip(), names: None, connection: open.0.clone(), peers };
+            let client = ClientConnection { peer: peer.ip(), names: None, connection: open.0.clone(), peers };
             tokio::select! {
                 () = kill.cancelled() => {}
                 () = open.0.wait_for_eviction() => tracing::debug!(target: "http", %peer, "connection made room for another"),
@@ -112,11 +112,11 @@ pub async fn serve_on(listener: TcpListener, port: Port, app: Router, shutdown: 
     connections.wait().await;
 }
 
-type Accepted = (TcpStream, SocketAddr, OpenConnection);
+type AcceptedConnection = (TcpStream, SocketAddr, OpenConnection);
 
 /// Accepts the next connection. If there is no room for it, it is closed immediately and `None` is returned, so that later connections do
 /// not wait behind it. An error of `accept` concerns only one connection or is temporary.
-async fn accept(listener: &TcpListener, peers: &Arc<Peers>) -> Option<Accepted> {
+async fn accept(listener: &TcpListener, peers: &Arc<Peers>) -> Option<AcceptedConnection> {
     match listener.accept().await {
         Ok((stream, peer)) => Some((stream, peer, peers.admit(peer.ip())?)),
         Err(error) => {
@@ -133,7 +133,7 @@ async fn accept(listener: &TcpListener, peers: &Arc<Peers>) -> Option<Accepted> 
 
 /// The client of a connection.
 #[derive(Clone, Debug)]
-struct Client {
+struct ClientConnection {
     peer: std::net::IpAddr,
     names: Option<PeerNames>,
     connection: Connection,
@@ -142,28 +142,28 @@ struct Client {
 
 async fn serve_connection(
     stream: TcpStream,
-    mut client: Client,
+    mut client: ClientConnection,
     acceptor: Option<TlsAcceptor>,
     app: Router,
     shutdown: CancellationToken,
 ) -> Result<(), String> {
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
     let Some(acceptor) = acceptor else { return serve_stream(stream, client, app, shutdown).await };
-    let shaken = tokio::select! {
+    let handshake = tokio::select! {
         () = shutdown.cancelled() => return Ok(()),
-        shaken = tokio::time::timeout(client.peers.limits.header_timeout, acceptor.accept(stream)) => shaken,
+        handshake = tokio::time::timeout(client.peers.limits.header_timeout, acceptor.accept(stream)) => handshake,
     };
-    let late = |_| client.late("TLS did not begin in time");
-    let stream = shaken.map_err(late)?.map_err(|error| error.to_string())?;
+    let begin_error = |_| client.timeout_error("TLS did not begin in time");
+    let stream = handshake.map_err(begin_error)?.map_err(|error| error.to_string())?;
     client.names =
         stream.get_ref().1.peer_certificates().and_then(|certificates| certificates.first()).map(certificate_names);
     serve_stream(stream, client, app, shutdown).await
 }
 
-impl Client {
-    fn late(&self, words: &str) -> String {
+impl ClientConnection {
+    fn timeout_error(&self, reason: &str) -> String {
         self.peers.log_limit(Limit::HeaderTimeout, self.peer);
-        words.to_owned()
+        reason.to_owned()
     }
 
     /// The host and scheme that the browser used for the trusted proxy; `None` without such a proxy.
@@ -183,7 +183,7 @@ impl Client {
     }
 
     async fn answer(self, app: Router, request: Request<Incoming>) -> Response<SendingBody> {
-        let open = OpenRequest::new(self.connection.clone());
+        let open_request = OpenRequest::new(self.connection.clone());
         let (request, rest, waits_for_continue) = UnreadBody::wrap(request);
         let is_http1 = request.version() < http::Version::HTTP_2;
         let mut request = request.map(Body::new);
@@ -205,33 +205,38 @@ impl Client {
         if is_http1 {
             rest.settle(waits_for_continue, &mut response).await;
         }
-        release_at_end(response, open, is_session)
+        release_at_end(response, open_request, is_session)
     }
 }
 
 /// The DNS names in a verified certificate.
 fn certificate_names(certificate: &CertificateDer<'_>) -> PeerNames {
-    let read = webpki::EndEntityCert::try_from(certificate);
-    PeerNames(read.map(|one| one.valid_dns_names().map(str::to_owned).collect()).unwrap_or_default())
+    let end_entity = webpki::EndEntityCert::try_from(certificate);
+    PeerNames(end_entity.map(|one| one.valid_dns_names().map(str::to_owned).collect()).unwrap_or_default())
 }
 
-async fn serve_stream<S>(stream: S, client: Client, app: Router, shutdown: CancellationToken) -> Result<(), String>
+async fn serve_stream<S>(
+    stream: S,
+    client: ClientConnection,
+    app: Router,
+    shutdown: CancellationToken,
+) -> Result<(), String>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let sniffed = tokio::select! {
+    let sniff_result = tokio::select! {
         () = shutdown.cancelled() => return Ok(()),
-        sniffed = tokio::time::timeout(client.peers.limits.header_timeout, sniff(stream)) => sniffed,
+        sniff_result = tokio::time::timeout(client.peers.limits.header_timeout, sniff(stream)) => sniff_result,
     };
-    let sniffed = sniffed.map_err(|_| client.late("nothing was sent in time"))?;
-    let (stream, version) = sniffed.map_err(|error| error.to_string())?;
+    let sniff_result = sniff_result.map_err(|_| client.timeout_error("nothing was sent in time"))?;
+    let (stream, version) = sniff_result.map_err(|error| error.to_string())?;
     let builder = connection_builder(version, &client.peers.limits);
-    let Client { peer, connection: own, peers, .. } = client.clone();
-    let answer = tower::service_fn(move |request| {
+    let ClientConnection { peer, connection: own, peers, .. } = client.clone();
+    let service = tower::service_fn(move |request| {
         let (client, app) = (client.clone(), app.clone());
         async move { Ok::<_, std::convert::Infallible>(client.answer(app, request).await) }
     });
-    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(answer));
+    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
     let mut connection = std::pin::pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,
@@ -240,11 +245,11 @@ where
             connection.await
         }
         stalled = own.wait_for_stall() => match stalled {
-            Stalled::Idle => {
+            StallReason::Idle => {
                 connection.as_mut().graceful_shutdown();
                 tokio::time::timeout(CLOSE_TIMEOUT, connection).await.unwrap_or(Ok(()))
             }
-            Stalled::Answer => {
+            StallReason::Answer => {
                 peers.log_limit(Limit::WriteTimeout, peer);
                 return Err("the client does not read its answer".to_owned());
             }

@@ -46,7 +46,7 @@ pub(crate) struct ApplyRoom {
 
 impl Shares {
     /// The semaphore for a caller's turns. It grants them in the order of the requests.
-    fn turns(&self, caller: CallerKey, count: usize) -> Arc<Semaphore> {
+    fn turn_semaphore(&self, caller: CallerKey, count: usize) -> Arc<Semaphore> {
         semaphore_of(&self.turns, caller, count)
     }
 }
@@ -57,80 +57,82 @@ fn semaphore_of(
     count: usize,
 ) -> Arc<Semaphore> {
     let mut semaphores = semaphores.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(found) = semaphores.get(&caller).and_then(Weak::upgrade) {
-        return found;
+    if let Some(existing) = semaphores.get(&caller).and_then(Weak::upgrade) {
+        return existing;
     }
     if semaphores.len() >= QUEUE_COUNT_MAX {
         semaphores.retain(|_, semaphore| semaphore.strong_count() > 0);
     }
-    let new = Arc::new(Semaphore::new(count));
-    semaphores.insert(caller, Arc::downgrade(&new));
-    new
+    let semaphore_of_caller = Arc::new(Semaphore::new(count));
+    semaphores.insert(caller, Arc::downgrade(&semaphore_of_caller));
+    semaphore_of_caller
 }
 
-/// Waits until there is room for a list of `len` bytes. The sum of all lists in memory has a limit.
-pub(crate) async fn apply_room(web: &Web, caller: CallerKey, len: usize) -> Result<ApplyRoom, Problem> {
+/// Waits until there is room for a list of `list_len` bytes. The sum of all lists in memory has a limit.
+pub(crate) async fn apply_room(web: &Web, caller: CallerKey, list_len: usize) -> Result<ApplyRoom, Problem> {
     let rooms = &web.permits.shares.apply_room;
-    let own_max = APPLY_LEN_MAX / 1024;
-    let size = u32::try_from(len.div_ceil(1024).clamp(1, own_max)).unwrap_or(u32::MAX);
-    let end = Instant::now() + TURN_TIMEOUT;
-    let own = semaphore_of(&rooms.by_caller, caller, own_max).acquire_many_owned(size);
-    let Ok(Ok(own)) = timeout_at(end, own).await else {
+    let caller_max = APPLY_LEN_MAX / 1024;
+    let size_kib = u32::try_from(list_len.div_ceil(1024).clamp(1, caller_max)).unwrap_or(u32::MAX);
+    let deadline = Instant::now() + TURN_TIMEOUT;
+    let caller_permit = semaphore_of(&rooms.by_caller, caller, caller_max).acquire_many_owned(size_kib);
+    let Ok(Ok(caller_permit)) = timeout_at(deadline, caller_permit).await else {
         web.engine.limit_reached(Limit::AppliesPerCaller, &caller);
         return Err(too_many_problem(
             "lists of yours are being applied that take the memory for it; wait for one to end",
             5,
         ));
     };
-    let Ok(Ok(all)) = timeout_at(end, Arc::clone(&rooms.all_callers).acquire_many_owned(size)).await else {
+    let Ok(Ok(server_permit)) = timeout_at(deadline, Arc::clone(&rooms.all_callers).acquire_many_owned(size_kib)).await
+    else {
         web.engine.limit_reached(Limit::Applies, &caller);
         let detail = "lists are being applied that take the memory for it; try again, or send a shorter list";
         return Err(Problem::overloaded(detail, 5));
     };
-    Ok(ApplyRoom { _own: own, _all: all })
+    Ok(ApplyRoom { _own: caller_permit, _all: server_permit })
 }
 
 /// Waits for the caller's turn to read. Each caller may read with only a few requests concurrently, so that it cannot occupy all
 /// connections to the database.
 pub(crate) async fn wait_for_turn(web: &Web, caller: CallerKey) -> Result<OwnedSemaphorePermit, Problem> {
-    let max = web.config.limits.reads_per_caller;
-    let turns = web.permits.shares.turns(caller, max);
-    match tokio::time::timeout(TURN_TIMEOUT, turns.acquire_owned()).await {
+    let read_count_max = web.config.limits.reads_per_caller;
+    let semaphore = web.permits.shares.turn_semaphore(caller, read_count_max);
+    match tokio::time::timeout(TURN_TIMEOUT, semaphore.acquire_owned()).await {
         Ok(Ok(permit)) => Ok(permit),
         Ok(Err(_)) | Err(_) => {
             web.engine.limit_reached(Limit::ReadsPerCaller, &caller);
-            let detail = format!("a caller reads with {max} requests at the same time, and too many of yours wait");
+            let detail =
+                format!("a caller reads with {read_count_max} requests at the same time, and too many of yours wait");
             Err(too_many_problem(&detail, 2))
         }
     }
 }
 
 /// Takes a share for heavy work of a caller. The share must live until the work has ended.
-pub(crate) fn take_heavy_work_share(web: &Web, what: HeavyWork, caller: CallerKey) -> Result<HeavyWorkShare, Problem> {
+pub(crate) fn take_heavy_work_share(web: &Web, work: HeavyWork, caller: CallerKey) -> Result<HeavyWorkShare, Problem> {
     let limits = &web.config.limits;
-    let (words, own_max, all_max, own_limit, all_limit) = match what {
+    let (words, caller_max, server_max, own_limit, all_limit) = match work {
         HeavyWork::Export => {
-            let (own, all) = (Limit::ExportsPerCaller, Limit::Exports);
-            ("exports", limits.exports_per_caller, limits.exports, own, all)
+            let (caller_limit, server_limit) = (Limit::ExportsPerCaller, Limit::Exports);
+            ("exports", limits.exports_per_caller, limits.exports, caller_limit, server_limit)
         }
         HeavyWork::Apply => {
-            let (own, all) = (Limit::AppliesPerCaller, Limit::Applies);
-            ("applied lists", limits.applies_per_caller, limits.applies, own, all)
+            let (caller_limit, server_limit) = (Limit::AppliesPerCaller, Limit::Applies);
+            ("applied lists", limits.applies_per_caller, limits.applies, caller_limit, server_limit)
         }
     };
     let tally = &web.permits.shares.heavy_work;
-    let own = tally.take((what, Some(caller)), 1, own_max).ok_or_else(|| {
+    let caller_limit = tally.take((work, Some(caller)), 1, caller_max).ok_or_else(|| {
         web.engine.limit_reached(own_limit, &caller);
         too_many_problem(
-            &format!("a caller may have {own_max} {words} on one server at the same time; wait for one to end"),
+            &format!("a caller may have {caller_max} {words} on one server at the same time; wait for one to end"),
             5,
         )
     })?;
-    let all = tally.take((what, None), 1, all_max).ok_or_else(|| {
+    let server_limit = tally.take((work, None), 1, server_max).ok_or_else(|| {
         web.engine.limit_reached(all_limit, &caller);
-        Problem::overloaded(&format!("this server has {all_max} {words} in progress, its maximum; try again"), 5)
+        Problem::overloaded(&format!("this server has {server_max} {words} in progress, its maximum; try again"), 5)
     })?;
-    Ok(HeavyWorkShare { _own: own, _all: all })
+    Ok(HeavyWorkShare { _own: caller_limit, _all: server_limit })
 }
 
 /// Counts the bytes of an answer until its client has read it. If too many bytes are unread, the answer is replaced by a refusal, except
@@ -141,19 +143,19 @@ pub(crate) fn count_answer(web: &Web, caller: CallerKey, is_change: bool, mut re
         return response;
     }
     let is_change = is_change && response.extensions().get::<DryRunAnswer>().is_none();
-    let size = if is_change { usize::MAX } else { web.config.limits.answer_size };
+    let len_max = if is_change { usize::MAX } else { web.config.limits.answer_size };
     let answers = &web.permits.shares.answers;
-    let Some(own) = answers.take(Some(caller), len, size / 2) else {
+    let Some(caller_share) = answers.take(Some(caller), len, len_max / 2) else {
         web.engine.limit_reached(Limit::AnswerSize, &caller);
         let detail = "your unread answers take too much memory; read them first";
         return too_many_problem(detail, 2).into_response();
     };
-    let Some(all) = answers.take(None, len, size) else {
+    let Some(server_share) = answers.take(None, len, len_max) else {
         web.engine.limit_reached(Limit::AnswerSize, &caller);
         return Problem::overloaded("too many bytes of answers are being sent; try again", 2).into_response();
     };
-    let before = response.extensions_mut().remove::<ReleasedAtEnd>();
-    response.extensions_mut().insert(ReleasedAtEnd::new((own, all, before)));
+    let earlier_releases = response.extensions_mut().remove::<ReleasedAtEnd>();
+    response.extensions_mut().insert(ReleasedAtEnd::new((caller_share, server_share, earlier_releases)));
     response
 }
 
@@ -171,13 +173,13 @@ mod tests {
     async fn turns_of_a_caller_are_few_and_not_those_of_others() {
         let shares = Shares::default();
         let [first, second] = [1, 2].map(|id| CallerKey::Token(TokenId::new(id)));
-        let held = shares.turns(first, 1).acquire_owned().await.unwrap();
-        assert!(shares.turns(first, 1).try_acquire_owned().is_err());
-        assert!(shares.turns(second, 1).try_acquire_owned().is_ok());
+        let held = shares.turn_semaphore(first, 1).acquire_owned().await.unwrap();
+        assert!(shares.turn_semaphore(first, 1).try_acquire_owned().is_err());
+        assert!(shares.turn_semaphore(second, 1).try_acquire_owned().is_ok());
         drop(held);
-        assert!(shares.turns(first, 1).try_acquire_owned().is_ok());
+        assert!(shares.turn_semaphore(first, 1).try_acquire_owned().is_ok());
         for id in 0..i64::try_from(2 * QUEUE_COUNT_MAX).unwrap() {
-            drop(shares.turns(CallerKey::Token(TokenId::new(id)), 1));
+            drop(shares.turn_semaphore(CallerKey::Token(TokenId::new(id)), 1));
         }
         assert!(shares.turns.lock().unwrap().len() <= QUEUE_COUNT_MAX, "unused queues are forgotten");
     }

@@ -21,7 +21,7 @@ use crate::problem::Problem;
 const SHARD_COUNT_MAX: usize = 1000;
 
 /// How many shards are read at a time.
-const PAGE_LEN: u32 = 200;
+const READ_COUNT: u32 = 200;
 
 pub(crate) async fn with_job_names<Q>(call: &Call<Q>, mut runs: Vec<Run>) -> Result<Vec<(String, Run)>, Problem> {
     call.conceal(&mut runs).await?;
@@ -85,7 +85,7 @@ impl Parts {
         Ok(Self(call.engine().store().pump_jobs().await?.into_iter().map(|pump| pump.job).collect()))
     }
 
-    pub(crate) fn of(&self, run: &Run) -> Option<Part> {
+    pub(crate) fn part_of(&self, run: &Run) -> Option<Part> {
         Part::of(run, self.0.contains(&run.job))
     }
 }
@@ -96,13 +96,13 @@ impl Parts {
 pub(crate) async fn run_params<Q>(call: &Call<Q>, run: &Run) -> Result<Option<String>, Problem> {
     let is_shard = Part::may_be(run) && !run.is_root();
     let definition = if run.params.is_none() || is_shard { run_definition(call, run).await? } else { None };
-    let of_fire = || definition.as_ref().map(|definition| definition.spec.params.to_string());
-    let text = run.params.clone().or_else(of_fire);
+    let params_of_fire = || definition.as_ref().map(|definition| definition.spec.params.to_string());
+    let text = run.params.clone().or_else(params_of_fire);
     let shard = definition.as_ref().filter(|_| is_shard).and_then(|definition| definition.spec.shard(run.shard_index));
     let text = match shard.map(|shard| &shard.params).filter(|params| !params.is_null()) {
         Some(params) => text.map(|text| {
-            let of_fire = serde_json::from_str(&text).unwrap_or_default();
-            with_params_of_shard(of_fire, params).to_string()
+            let params_of_fire = serde_json::from_str(&text).unwrap_or_default();
+            with_params_of_shard(params_of_fire, params).to_string()
         }),
         None => text,
     };
@@ -133,22 +133,22 @@ pub(crate) async fn rows_of_groups<Q>(call: &Call<Q>, groups: &[Run]) -> Result<
     };
     groups.iter().for_each(|group| add(group.message.as_deref()));
     for group in groups.iter().filter(|group| group.attempt > 1).take(GROUP_READS_MAX) {
-        let earlier = call.engine().store().attempts(group.id).await?;
-        earlier.iter().for_each(|attempt| add(attempt.message.as_deref()));
+        let earlier_attempts = call.engine().store().attempts(group.id).await?;
+        earlier_attempts.iter().for_each(|attempt| add(attempt.message.as_deref()));
     }
     Ok(total)
 }
 
 /// The shards of a broadcast, sorted by index.
-pub(crate) async fn shard_runs<Q>(call: &Call<Q>, whole: &Run) -> Result<Vec<Run>, Problem> {
+pub(crate) async fn shard_runs<Q>(call: &Call<Q>, broadcast: &Run) -> Result<Vec<Run>, Problem> {
     let mut shards = Vec::new();
-    let mut query = RunQuery { parent: Some(whole.id), limit: PAGE_LEN, ..RunQuery::default() };
+    let mut query = RunQuery { parent: Some(broadcast.id), limit: READ_COUNT, ..RunQuery::default() };
     while shards.len() < SHARD_COUNT_MAX {
-        let page = call.engine().store().list_runs(whole.namespace, &query).await?;
+        let page = call.engine().store().list_runs(broadcast.namespace, &query).await?;
         query.after = page.last().map(|run| run.id);
-        let is_last = page.len() < usize::try_from(PAGE_LEN).unwrap_or(usize::MAX);
+        let is_last = page.len() < usize::try_from(READ_COUNT).unwrap_or(usize::MAX);
         // A repeat of the broadcast is also among its children.
-        shards.extend(page.into_iter().filter(|run| run.shard_index != ROOT_SHARD && run.fire_at == whole.fire_at));
+        shards.extend(page.into_iter().filter(|run| run.shard_index != ROOT_SHARD && run.fire_at == broadcast.fire_at));
         if is_last {
             break;
         }

@@ -51,7 +51,7 @@ pub struct WebConfig {
 
 impl WebConfig {
     pub(crate) fn endpoint(&self) -> PublicEndpoint<'_> {
-        PublicEndpoint { advertised: self.advertised.as_deref(), is_tls: self.tls }
+        PublicEndpoint { advertised_url: self.advertised.as_deref(), is_tls: self.tls }
     }
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Web {
     pub(crate) events: Arc<Events>,
     pub(crate) buckets: Arc<Buckets>,
     pub(crate) passwords: Arc<Passwords>,
-    pub(crate) denials: RefusalAuditBudget,
+    pub(crate) refusal_budget: RefusalAuditBudget,
     pub(crate) refused_lines: RefusedLines,
     pub(crate) boards: Arc<JobBoards>,
     pub(crate) ranks: Arc<JobRanks>,
@@ -99,7 +99,7 @@ impl Web {
             permits: Permits::new(&config.limits),
             buckets: Arc::default(),
             passwords: Arc::default(),
-            denials: RefusalAuditBudget::default(),
+            refusal_budget: RefusalAuditBudget::default(),
             refused_lines: RefusedLines::default(),
             boards: Arc::default(),
             ranks: Arc::default(),

@@ -73,17 +73,17 @@ pub struct Tls {
     config: RwLock<Arc<ServerConfig>>,
     served: ServedCertificate,
     /// The modification times and lengths of the files, taken before they were read at the start.
-    loaded: Stamps,
+    loaded: FileStamps,
 }
 
 /// The modification time and the length of each file.
-type Stamps = Vec<Option<(SystemTime, u64)>>;
+type FileStamps = Vec<Option<(SystemTime, u64)>>;
 
 /// The state of checking the files for changes.
 #[derive(Debug)]
 struct FileWatcher {
     /// The files from which the certificates in use were read.
-    used_stamps: Stamps,
+    used_stamps: FileStamps,
     /// Why newer files cannot be used, as last logged.
     error: Option<String>,
 }
@@ -96,30 +96,30 @@ enum CheckResult<T> {
     /// The files cannot be used, for this reason.
     Failed(String),
     /// Nothing new.
-    Nothing,
+    Unchanged,
 }
 
 impl FileWatcher {
-    const fn new(used_stamps: Stamps) -> Self {
+    const fn new(used_stamps: FileStamps) -> Self {
         Self { used_stamps, error: None }
     }
 
     /// Reads the files, unless they are the ones in use. Files that cannot be used are read again at each check, since the cause may
     /// disappear without a change of the files.
-    fn check<T>(&mut self, found: Stamps, read: impl FnOnce() -> Result<T, TlsError>) -> CheckResult<T> {
-        if found == self.used_stamps {
+    fn check<T>(&mut self, stamps: FileStamps, read_files: impl FnOnce() -> Result<T, TlsError>) -> CheckResult<T> {
+        if stamps == self.used_stamps {
             self.error = None;
-            return CheckResult::Nothing;
+            return CheckResult::Unchanged;
         }
-        match read() {
+        match read_files() {
             Ok(new) => {
-                *self = Self::new(found);
+                *self = Self::new(stamps);
                 CheckResult::Changed(new)
             }
             Err(error) => {
                 let error = chain(&error);
-                let is_news = self.error.replace(error.clone()).is_none_or(|known| known != error);
-                if is_news { CheckResult::Failed(error) } else { CheckResult::Nothing }
+                let is_new_error = self.error.replace(error.clone()).is_none_or(|known| known != error);
+                if is_new_error { CheckResult::Failed(error) } else { CheckResult::Unchanged }
             }
         }
     }
@@ -132,10 +132,10 @@ impl Tls {
     /// If a file cannot be used, the file and the reason.
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
         // Taken before the files are read: if they change during the read, the first check detects it.
-        let loaded = file_stamps(&files);
+        let loaded_stamps = file_stamps(&files);
         let (config, certs) = read_files(&files)?;
-        let served = ServedCertificate::new(certs.iter().map(|certificate| &**certificate));
-        Ok(Self { files, config: RwLock::new(config), served, loaded })
+        let served_certificate = ServedCertificate::new(certs.iter().map(|certificate| &**certificate));
+        Ok(Self { files, config: RwLock::new(config), served: served_certificate, loaded: loaded_stamps })
     }
 
     /// The certificate in use. The returned handle follows each change.
@@ -166,16 +166,16 @@ impl Tls {
                 CheckResult::Failed(error) => {
                     tracing::error!(error, "cannot use the new certificates; the old ones remain in use")
                 }
-                CheckResult::Nothing => {}
+                CheckResult::Unchanged => {}
             }
         }
     }
 }
 
-fn file_stamps(files: &TlsFiles) -> Stamps {
+fn file_stamps(files: &TlsFiles) -> FileStamps {
     let stamp = |path: &Path| -> io::Result<(SystemTime, u64)> {
-        let found = fs::metadata(path)?;
-        Ok((found.modified()?, found.len()))
+        let metadata = fs::metadata(path)?;
+        Ok((metadata.modified()?, metadata.len()))
     };
     [Some(&files.cert), Some(&files.key), files.client_ca.as_ref()]
         .into_iter()
@@ -191,42 +191,42 @@ fn read_files(files: &TlsFiles) -> Result<(Arc<ServerConfig>, Vec<CertificateDer
         pem::Error::NoItemsFound => TlsError::NoKey { path: files.key.clone() },
         source => TlsError::Read { path: files.key.clone(), source },
     })?;
-    let unusable = |source| match source {
+    let unusable_pair = |source| match source {
         rustls::Error::InconsistentKeys(_) => TlsError::OtherKey { cert: files.cert.clone(), key: files.key.clone() },
         source => TlsError::Unusable { path: files.cert.clone(), source },
     };
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
-    let builder = builder.with_safe_default_protocol_versions().map_err(unusable)?;
+    let builder = builder.with_safe_default_protocol_versions().map_err(unusable_pair)?;
     let builder = match &files.client_ca {
         None => builder.with_no_client_auth(),
         Some(path) => {
-            let wrong = |message: String| TlsError::ClientCa { path: path.clone(), message };
+            let invalid_ca = |message: String| TlsError::ClientCa { path: path.clone(), message };
             let mut roots = RootCertStore::empty();
             for certificate in read_certificates(path)? {
-                roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
+                roots.add(certificate).map_err(|error| invalid_ca(error.to_string()))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-            let verifier = verifier.allow_unauthenticated().build().map_err(|error| wrong(error.to_string()))?;
+            let verifier = verifier.allow_unauthenticated().build().map_err(|error| invalid_ca(error.to_string()))?;
             builder.with_client_cert_verifier(verifier)
         }
     };
-    let mut config = builder.with_single_cert(certs.clone(), key).map_err(unusable)?;
+    let mut config = builder.with_single_cert(certs.clone(), key).map_err(unusable_pair)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok((Arc::new(config), certs))
 }
 
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let failed = |source| TlsError::Read { path: path.to_owned(), source };
-    let found = CertificateDer::pem_file_iter(path).map_err(failed)?;
-    let found = found.collect::<Result<Vec<_>, _>>().map_err(failed)?;
-    if found.is_empty() { Err(TlsError::Empty { path: path.to_owned() }) } else { Ok(found) }
+    let read_error = |source| TlsError::Read { path: path.to_owned(), source };
+    let certificates = CertificateDer::pem_file_iter(path).map_err(read_error)?;
+    let certificates = certificates.collect::<Result<Vec<_>, _>>().map_err(read_error)?;
+    if certificates.is_empty() { Err(TlsError::Empty { path: path.to_owned() }) } else { Ok(certificates) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn stamps_of(length: u64) -> Stamps {
+    fn stamps_of(length: u64) -> FileStamps {
         vec![Some((SystemTime::UNIX_EPOCH, length)), None]
     }
 
@@ -237,16 +237,16 @@ mod tests {
     #[test]
     fn files_are_read_again_until_they_can_be_used() {
         let mut watcher = FileWatcher::new(stamps_of(1));
-        assert_eq!(watcher.check(stamps_of(1), || Ok(1)), CheckResult::Nothing, "they are in use");
+        assert_eq!(watcher.check(stamps_of(1), || Ok(1)), CheckResult::Unchanged, "they are in use");
         let failed = |path: &str| CheckResult::Failed(TlsError::Empty { path: path.into() }.to_string());
         assert_eq!(watcher.check(stamps_of(2), || refused("a")), failed("a"));
-        assert_eq!(watcher.check(stamps_of(2), || refused("a")), CheckResult::Nothing, "it is logged once");
+        assert_eq!(watcher.check(stamps_of(2), || refused("a")), CheckResult::Unchanged, "it is logged once");
         assert_eq!(watcher.check(stamps_of(2), || refused("b")), failed("b"));
         assert_eq!(watcher.check(stamps_of(2), || Ok(2)), CheckResult::Changed(2));
-        assert_eq!(watcher.check(stamps_of(2), || Ok(3)), CheckResult::Nothing);
+        assert_eq!(watcher.check(stamps_of(2), || Ok(3)), CheckResult::Unchanged);
         // The old files return while the new ones cannot be used. Later the same error occurs again and must be reported again.
         assert_eq!(watcher.check(stamps_of(3), || refused("a")), failed("a"));
-        assert_eq!(watcher.check(stamps_of(2), || Ok(4)), CheckResult::Nothing);
+        assert_eq!(watcher.check(stamps_of(2), || Ok(4)), CheckResult::Unchanged);
         assert_eq!(watcher.check(stamps_of(3), || refused("a")), failed("a"));
     }
 }

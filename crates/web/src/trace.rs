@@ -16,7 +16,7 @@ use tracing::Span;
 use tracing::field::Empty;
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
-const HEADER: &str = "traceparent";
+const TRACE_HEADER: &str = "traceparent";
 
 /// Extension of a request: the parent of the spans of all work that the request causes.
 #[derive(Clone, Copy, Debug)]
@@ -41,8 +41,8 @@ pub(crate) fn begin(request_id: &str, method: &Method, headers: &HeaderMap) -> (
     span.record("otel.name", method.as_str());
     span.record("otel.kind", "server");
     span.set_attribute("http.request.method", method.as_str().to_owned());
-    let own = parent_of(span.context().span().span_context());
-    (span, Trace(own.or(caller)))
+    let own_span = parent_of(span.context().span().span_context());
+    (span, Trace(own_span.or(caller)))
 }
 
 /// Names the span after its route, when the route is known.
@@ -96,5 +96,5 @@ impl HttpBody for InSpan {
 
 /// The trace in the caller's header. An invalid header is ignored.
 fn incoming_parent(headers: &HeaderMap) -> Option<TraceParent> {
-    headers.get(HEADER)?.to_str().ok()?.parse().ok()
+    headers.get(TRACE_HEADER)?.to_str().ok()?.parse().ok()
 }

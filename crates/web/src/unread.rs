@@ -1,5 +1,5 @@
-//! Refuses what a change does not read: a body, and conditions about versions. Ignored, they would leave the caller with another outcome
-//! than the call asked for.
+//! Refuses a change with a body, or with a condition about a version (such as `If-Match`), that its route does not read. If it were ignored,
+//! the change would not be the one that the caller asked for.
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -48,8 +48,8 @@ impl ReadInputs {
         let (parts, body) = request.into_parts();
         let bytes = collect_within(Request::from_parts(parts.clone(), body), usize::MAX).await?;
         let text = bytes.trim_ascii();
-        let inside = text.strip_prefix(b"{").and_then(|rest| rest.strip_suffix(b"}"));
-        if text.is_empty() || text == b"null" || inside.is_some_and(|inside| inside.trim_ascii().is_empty()) {
+        let fields = text.strip_prefix(b"{").and_then(|rest| rest.strip_suffix(b"}"));
+        if text.is_empty() || text == b"null" || fields.is_some_and(|fields| fields.trim_ascii().is_empty()) {
             return Ok(Request::from_parts(parts, Body::from(bytes)));
         }
         Err(refuse_value("", format!("this call takes no body; it has the query parameters {}", self.parameters)))

@@ -9,6 +9,8 @@ use super::read;
 
 const SERVERS: [&str; 2] = ["server-1", "server-2"];
 const AGENTS: [&str; 2] = ["agent-1", "agent-2"];
+/// The service that creates the token of the agents.
+const AGENT_TOKEN: &str = "agent-token";
 
 struct Compose(Yaml);
 
@@ -58,9 +60,9 @@ fn scalars(path: &str, yaml: &Yaml, found: &mut Vec<(String, String)>) {
 fn the_services_are_there_and_built_from_here() {
     let compose = Compose::load();
     let services = compose.0["services"].as_hash().expect("services").len();
-    assert_eq!(services, SERVERS.len() + AGENTS.len() + 1);
+    assert_eq!(services, SERVERS.len() + AGENTS.len() + 2);
     compose.service("postgres");
-    for name in SERVERS.iter().chain(&AGENTS) {
+    for name in SERVERS.iter().chain(&AGENTS).chain([&AGENT_TOKEN]) {
         let build = get(compose.service(name), "build").unwrap_or_else(|| panic!("{name} is built"));
         let image = build["dockerfile_inline"].as_str().unwrap_or_else(|| panic!("{name} has dockerfile_inline"));
         assert_eq!(image.matches("\nFROM ").count() + 1, 2, "a builder and an image without one: {image}");
@@ -95,7 +97,7 @@ fn no_secret_is_shipped() {
 #[test]
 fn ports_are_open_to_this_machine_only() {
     let compose = Compose::load();
-    for name in ["postgres", "agent-1", "agent-2"] {
+    for name in ["postgres", AGENT_TOKEN, "agent-1", "agent-2"] {
         assert!(get(compose.service(name), "ports").is_none(), "{name}");
     }
     for name in SERVERS {
@@ -116,10 +118,29 @@ fn servers_are_asked_whether_they_are_ready() {
         assert!(compose.list(name, "command").contains(&url), "{name} sets the address for executors");
         assert!(compose.list(name, "command").contains(&format!("--node-name={name}")));
     }
+}
+
+/// A job can read all that its agent can read.
+#[tokio::test]
+async fn agents_have_a_token_of_executors_and_not_the_administrators() {
+    let compose = Compose::load();
     for name in AGENTS {
-        let token = compose.list(name, "volumes").into_iter().find(|volume| volume.starts_with("token:"));
+        let volumes = compose.list(name, "volumes");
+        assert!(volumes.iter().all(|volume| !volume.starts_with("token:")), "{name}: {volumes:?}");
+        let token = volumes.iter().find(|volume| volume.starts_with("agent-token:"));
         assert!(token.is_some_and(|volume| volume.ends_with(":ro")), "{name} only reads the token");
+        let command = compose.list(name, "command");
+        for word in ["--token-file=/var/lib/rondel-agent/agent.token", "--app=demo"] {
+            assert!(command.iter().any(|one| one == word), "{name}: {command:?}");
+        }
     }
+    let script = compose.list(AGENT_TOKEN, "command").concat();
+    let (_, command) = script.split_once("rondel token create ").expect("it creates a token");
+    let (arguments, _) = command.split_once(" > agent.token").expect("it writes the token to the file");
+    let words: Vec<&str> = arguments.split_whitespace().collect();
+    assert_eq!(words, ["agents", "--kind", "executor", "--role", "executor:default/demo"]);
+    let help = rondel(&["token", "create", "--help"], &[]).await.stdout;
+    assert!(help.contains("--kind") && help.contains("--role"), "{help}");
 }
 
 #[tokio::test]

@@ -202,9 +202,9 @@ fn find_errors(node: &Node, request: &NewChannel, settings: &Values, secrets: &V
     errors
 }
 
-/// Returns an error for each stored secret that would be sent to a different address than the one it was saved for. A caller may save a
-/// channel without knowing its secrets. Without this check, such a caller could change the address to one of their own and receive the
-/// secrets. References are not checked, since they are not secret.
+/// Returns an error for each stored secret that would be sent to a different address than the one it was saved for, or with another
+/// encryption. A caller may save a channel without knowing its secrets. Without this check, such a caller could change the address to one of
+/// their own and receive the secrets, or read them on the network. References are not checked, since they are not secret.
 fn find_moved_secrets(existing: &Channel, request: &NewChannel, settings: &Values) -> Vec<FieldError> {
     if existing.kind != request.kind {
         return Vec::new();
@@ -216,8 +216,9 @@ fn find_moved_secrets(existing: &Channel, request: &NewChannel, settings: &Value
         let entered_value = values.get(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
         entered_value.unwrap_or_else(|| default(name).to_owned())
     };
+    let fields_of_address = ["host", "port", "security", "url"];
     let changed_field =
-        ["host", "port", "url"].into_iter().find(|name| value(&stored_settings, name) != value(settings, name));
+        fields_of_address.into_iter().find(|name| value(&stored_settings, name) != value(settings, name));
     let Some(changed_field) = changed_field else { return Vec::new() };
     let unchanged_secrets = read_values(&existing.secret).unwrap_or_default().into_iter();
     let unchanged_secrets = unchanged_secrets
@@ -328,6 +329,9 @@ mod tests {
         check_moved(Email, (&mail("mail.example.com"), &[("password", "file:mail")]), &mail("other.example.com"), &[]);
         let port: &[(&str, &str)] = &[("host", "mail.example.com"), ("port", "2525")];
         check_moved(Email, (&mail("mail.example.com"), password), port, &["/secrets/password"]);
+        let security = |word| [("host", "mail.example.com"), ("security", word)];
+        check_moved(Email, (&mail("mail.example.com"), password), &security("starttls"), &[]);
+        check_moved(Email, (&mail("mail.example.com"), password), &security("none"), &["/secrets/password"]);
         let ntfy: &[(&str, &str)] = &[("topic", "t"), ("token", "tk")];
         check_moved(Ntfy, (&[], ntfy), &[("url", "https://ntfy.sh")], &[]);
         check_moved(Ntfy, (&[], ntfy), &[("url", "https://evil.example")], &["/secrets/token", "/secrets/topic"]);

@@ -22,8 +22,7 @@ use crate::host_process;
 use crate::node::Shared;
 
 const PERIOD: Duration = Duration::from_secs(1);
-/// The delay between the end of another node's lease and the search for that node's runs. The database's clock decides whether the lease has
-/// ended, and this node's clock may be a little ahead of the database's.
+/// The delay between the end of another node's lease and the search for its runs: this node's clock may be a little ahead of the database's.
 const LEASE_END_MARGIN: Duration = Duration::from_millis(50);
 /// Maximum number of fences that one round sends for other servers.
 const FENCE_PAGE: u32 = 500;
@@ -111,6 +110,7 @@ impl AdoptLoop {
     async fn run_round(&mut self) -> Result<u64, StoreError> {
         let Some(lease) = self.shared.membership.held_lease() else { return Ok(0) };
         self.start_owed_roll_calls(&lease).await?;
+        let knows_all = self.shared.membership.knows_fenced_leases(self.shared.clock.now(), self.shared.config.lease);
         let Some(taken_over) = self.adopt(&lease).await? else { return Ok(0) };
         self.free_ended_awaiting(&lease).await?;
         self.round_count = self.round_count.wrapping_add(1);
@@ -132,10 +132,12 @@ impl AdoptLoop {
         }
         // Runs that were held back and are to end must not start first.
         end_requests::forward(&self.shared, &lease).await?;
-        // All open runs are known now, including those of jobs whose adoption was interrupted.
+        // All open runs are known now, also those of interrupted adoptions, except runs of a lease that may be fenced: limits wait for these.
         if self.adopted_under.replace(lease.token) != Some(lease.token) || std::mem::take(&mut self.has_announced) {
             self.shared.note_all_adopted(lease.token);
-            drop(self.shared.events.send(Event::AllAdopted(lease.token)).await);
+            self.has_announced = !knows_all;
+            let event = if knows_all { Event::AllAdopted(lease.token) } else { Event::Adopting(Vec::new()) };
+            drop(self.shared.events.send(event).await);
             // Jobs that can be claimed from now on are perhaps due already.
             self.shared.scan_poke.notify_one();
         }
@@ -163,9 +165,8 @@ impl AdoptLoop {
     }
 
     /// Adopts the open runs of ended leases. The dead leases are fenced first; from then on, jobs without such runs may be claimed and fire.
-    /// Whole jobs are taken over, those with the fewest runs first, so that a job that fires each second does not wait for the backlog of
-    /// another one. A run waits for the earlier runs of its job that may have been sent, so it starts only once all of these are known. The
-    /// retry of an earlier run goes first, even if it is due later.
+    /// Whole jobs are taken over, those with the fewest runs first, so that a job that fires each second does not wait for the backlog of another
+    /// one. A run starts only once the earlier runs of its job that may have been sent are known; the retry of one goes first, even if due later.
     ///
     /// Returns `None` if this node's lease has ended by the database's clock, which may have stepped ahead. The open runs are then unknown,
     /// and the next round tries again.
@@ -447,10 +448,9 @@ impl AdoptLoop {
         if !marked_runs.is_empty() {
             self.shared.store.unmark(lease.token, &marked_runs).await?;
             for run in &mut overdue_runs {
-                (run.marked_at, run.executor, run.executor_id) = match run.marked_at {
-                    Some(_) => (None, None, None),
-                    None => (None, run.executor.take(), run.executor_id),
-                };
+                if run.marked_at.take().is_some() {
+                    (run.executor, run.executor_id) = (None, None);
+                }
             }
         }
         self.shared.put(overdue_runs).await;

@@ -26,6 +26,9 @@ use rondel_core::error_chain::chain;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(100);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
+/// How long a starting server tries to take its lease. Another server that takes over its runs holds the lock of its row meanwhile; this takes
+/// half a minute for half a million runs of one job.
+const START_TRIED_FOR: Duration = Duration::from_secs(60);
 /// Housekeeping keeps the row of a node for longer than this after the end of its lease: a row that is missing earlier was lost.
 const ROW_KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
 /// Number of beats between two counts of the jobs whose home is this node.
@@ -361,14 +364,27 @@ pub enum StartError {
 }
 
 /// Takes the node's lease at start. If a lease under this name has not ended, waits for its end. If that lease is renewed meanwhile,
-/// another server is using the name. (An adopter raises the epoch of a dead node, but does not extend its lease.)
+/// another server is using the name. (An adopter raises the epoch of a dead node, but does not extend its lease.) After an error, a later end proves
+/// nothing: this start may have taken the lease without an answer.
 pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Membership, StartError> {
     let request = request(config, store);
     let mut seen_until: Option<Timestamp> = None;
-    let mut is_being_taken_over = false;
+    let (mut is_being_taken_over, mut has_failed) = (false, false);
+    let give_up_at = tokio::time::Instant::now() + START_TRIED_FOR;
     loop {
         let sent_at = config.boot.micros();
-        match store.join(&request).await? {
+        let joined = match store.join(&request).await {
+            Err(error) if error.is_transient() && tokio::time::Instant::now() < give_up_at => {
+                if !std::mem::replace(&mut has_failed, true) {
+                    tracing::warn!(error = %chain(&error), "cannot take the lease of this name yet; trying again");
+                }
+                seen_until = None;
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                continue;
+            }
+            joined => joined?,
+        };
+        match joined {
             Join::Joined { token, ordinal } => {
                 // An executor that gets no answer from any server stops its runs long before it counts as lost. Session rows that are
                 // outdated by this much therefore do no harm.

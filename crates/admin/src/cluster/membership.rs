@@ -278,6 +278,14 @@ impl Membership {
         }
         dead_nodes_to_adopt(&nodes, self.token().node, now, lease)
     }
+
+    /// Whether [`leases_to_adopt`](Self::leases_to_adopt) has all leases that this node may have fenced. It has none before the first beat, though
+    /// this node may have fenced one before it restarted. After a gap it lacks some, and the answer to a fence may have been lost.
+    pub(crate) fn knows_fenced_leases(&self, now: Timestamp, lease: Duration) -> bool {
+        let nodes = self.nodes();
+        let dead_nodes = dead_nodes_to_adopt(&nodes, self.token().node, now, lease);
+        !nodes.is_empty() && self.leases_to_adopt(now, lease).len() == dead_nodes.len()
+    }
 }
 
 fn micros(length: Duration) -> i64 {
@@ -372,11 +380,14 @@ mod tests {
         let long_ago = boot_micros() - 60_000_000;
         let membership = Membership::new(token, 1, long_ago, lease, BootClock::Host);
         let now = Timestamp::from_secs(50);
+        assert!(!membership.knows_fenced_leases(now, lease), "no node is known yet");
         membership.set_nodes(vec![node(1, 100), node(2, 10)], now);
         let over = [(NodeId::new(2), Timestamp::from_secs(10))];
         assert_eq!(membership.leases_to_adopt(now, lease), over);
+        assert!(membership.knows_fenced_leases(now, lease));
         membership.record_renewal(boot_micros(), lease);
         assert_eq!(membership.leases_to_adopt(now, lease), []);
+        assert!(!membership.knows_fenced_leases(now, lease), "it may have fenced node 2");
         let mut left = node(2, 10);
         left.report.is_leaving = true;
         membership.set_nodes(vec![node(1, 100), left], now);

@@ -16,6 +16,8 @@ use crate::dispatch::SessionHandle;
 const COUNT_MAX: usize = 1_000;
 /// Maximum total size of the definitions that one executor declares, in bytes of JSON.
 const BYTES_MAX: usize = 1024 * 1024;
+/// Maximum total size of the different sets that the connected executors of one app declare, in bytes of JSON.
+const APP_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// The jobs that one hello declares.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +32,11 @@ pub(crate) struct DeclaredSet {
     pub(super) refusal: Option<DeclarationProblem>,
 }
 
+/// The problem of a set that is refused as a whole.
+fn refusal_of_all(message: String) -> DeclarationProblem {
+    DeclarationProblem { job: "all".to_owned(), pointer: String::new(), message }
+}
+
 /// The name by which problems refer to a definition: its own name, or its index in the set if it has no name.
 pub(super) fn job_label(index: usize, spec: &serde_json::Value) -> String {
     let name = spec.get("name").and_then(serde_json::Value::as_str);
@@ -41,13 +48,11 @@ impl DeclaredSet {
     pub(crate) fn new(declared: &[v1::DeclaredJob]) -> Self {
         let bytes: usize = declared.iter().map(|job| job.spec_json.len()).sum();
         let is_too_much = declared.len() > COUNT_MAX || bytes > BYTES_MAX;
-        let refusal = is_too_much.then(|| DeclarationProblem {
-            job: "all".to_owned(),
-            pointer: String::new(),
-            message: format!(
+        let refusal = is_too_much.then(|| {
+            refusal_of_all(format!(
                 "{} jobs with {bytes} bytes of JSON are declared; at most {COUNT_MAX} and {BYTES_MAX} bytes are accepted",
                 declared.len()
-            ),
+            ))
         });
         let read_jobs = if is_too_much { &[] } else { declared };
         let parse = |job: &v1::DeclaredJob| {
@@ -95,16 +100,45 @@ struct BoardState {
     problems: HashMap<AppId, Vec<DeclarationProblem>>,
 }
 
+impl BoardState {
+    /// The declared set of an executor, shared with the executors of its app that declare the same. It is refused if the different sets of the
+    /// app would exceed their limit.
+    fn bounded_set(&self, executor: &DeclaringExecutor) -> Arc<DeclaredSet> {
+        let own = &executor.declared_set;
+        if !own.has_content() {
+            return Arc::clone(own);
+        }
+        let is_other =
+            |one: &&DeclaringExecutor| one.app == executor.app && one.session.executor != executor.session.executor;
+        let others = || self.executors.values().filter(is_other).map(|one| &one.declared_set);
+        if let Some(same) = others().find(|other| *other == own) {
+            return Arc::clone(same);
+        }
+        let different: BTreeMap<&str, usize> = others().map(|set| (set.hash.as_str(), set.specs.len())).collect();
+        let bytes = different.values().sum::<usize>() + own.specs.len();
+        if bytes <= APP_BYTES_MAX {
+            return Arc::clone(own);
+        }
+        let message = format!(
+            "the connected executors of the app declare {bytes} bytes of JSON in {} different sets of jobs; at most {APP_BYTES_MAX} bytes \
+             are accepted; stop executors of other builds, then start this one again",
+            different.len() + 1
+        );
+        Arc::new(DeclaredSet { refusal: Some(refusal_of_all(message)), ..DeclaredSet::new(&[]) })
+    }
+}
+
 impl DeclarationBoard {
     fn lock(&self) -> MutexGuard<'_, BoardState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds an executor that came online.
-    pub(crate) fn join(&self, executor: DeclaringExecutor) {
+    pub(crate) fn join(&self, mut executor: DeclaringExecutor) {
         let mut state = self.lock();
         let known_executor = state.executors.get(&executor.session.executor);
         if known_executor.is_none_or(|known| executor.session.is_newer_than(&known.session)) {
+            executor.declared_set = state.bounded_set(&executor);
             state.executors.insert(executor.session.executor, executor);
         }
         drop(state);
@@ -223,5 +257,33 @@ mod tests {
             assert_eq!(declared_set.specs, "[]");
             assert!(declared_set.refusal.unwrap().message.contains("at most 1000"));
         }
+    }
+    #[test]
+    fn the_different_sets_of_an_app_are_bounded_and_equal_ones_are_shared() {
+        let board = DeclarationBoard::default();
+        let join = |app: i64, id: i64, text: char| {
+            let (session, online, _) = crate::dispatch::tests_support::executor(id, 1);
+            let spec = job(&format!("\"{}\"", text.to_string().repeat(BYTES_MAX - 2)));
+            board.join(DeclaringExecutor {
+                session,
+                namespace: online.namespace,
+                app: AppId::new(app),
+                app_name: online.app_name,
+                declared_set: Arc::new(DeclaredSet::new(&[spec])),
+            });
+        };
+        let texts = ('a'..='z').zip(1..);
+        for (text, id) in texts {
+            join(1, id, text);
+        }
+        join(1, 27, 'a');
+        join(2, 28, 'z');
+        let by_app = board.by_app();
+        let sets: Vec<_> = by_app[&AppId::new(1)].iter().map(|one| &one.declared_set).collect();
+        let bytes: usize = sets[..26].iter().map(|set| set.specs.len()).sum();
+        assert!((APP_BYTES_MAX - 2 * BYTES_MAX..=APP_BYTES_MAX).contains(&bytes), "{bytes}");
+        assert!(sets[0].refusal.is_none() && Arc::ptr_eq(sets[0], sets[26]), "an equal set takes nothing more");
+        assert!(sets[25].refusal.as_ref().is_some_and(|problem| problem.message.contains("different sets")));
+        assert!(by_app[&AppId::new(2)][0].declared_set.refusal.is_none(), "each app has its own limit");
     }
 }

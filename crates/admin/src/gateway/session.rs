@@ -305,7 +305,7 @@ impl Session {
             }
             Body::PumpReports(reports) => {
                 self.shared.registry.record_heard(id, now, None);
-                self.shared.pumps.receive(id, reports.reports);
+                self.shared.pumps.receive((self.app, id), reports.reports);
             }
             Body::ScriptRequest(request) => self.send_script(request),
             // A second hello changes nothing. A goodbye counts when the stream ends.
@@ -471,7 +471,7 @@ fn reply(reply: &v1::Reply, now: Timestamp) -> Option<(RunId, i32, Reply)> {
         Kind::Accepted => Reply::Accepted,
         Kind::Started => {
             let start_delay = Duration::from_millis(u64::try_from(reply.started_after_ms).unwrap_or(0));
-            Reply::Started(Start { at: reported_instant(reply.started_at_ms, now), start_delay })
+            Reply::Started(Start { started_at: reported_instant(reply.started_at_ms, now), start_delay })
         }
         Kind::Refused => Reply::Refused(reply.refused(), Some(reply.fence_n).filter(|number| *number != 0)),
         Kind::Progress | Kind::Unspecified => return None,

@@ -1,43 +1,64 @@
 //! Executors' reports about groups of pump jobs, until the loop takes them; and the streams on which orders go out.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::{Mutex, PoisonError};
 
 use rondel_core::pump::{Counts, Owner, Totals};
-use rondel_core::{ExecutorId, JobId, RunId};
+use rondel_core::{AppId, ExecutorId, JobId, RunId};
 use rondel_proto::v1;
 use tokio::sync::Notify;
 
 use crate::dispatch::SessionHandle;
 
-/// Maximum number of reported items that wait for the loop. Further ones are dropped, because reports are repeated.
-const WAITING_ITEMS_MAX: usize = 50_000;
+/// Maximum size of the waiting reports of one app's executors, and of all executors, in bytes. Further reports are dropped, because reports
+/// are repeated.
+const APP_BYTES_MAX: usize = 16 * 1024 * 1024;
+const BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Size of a report, and of an item, without the texts, in bytes.
+const PART_OVERHEAD: usize = 256;
 
 /// The newest report of a group that the loop has not taken yet.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Report {
+    /// The app of the executor.
+    app: AppId,
     /// The term and the number of the last order that the group has taken.
     pub(super) taken_order: (i64, i64),
     /// Its items, keyed by their names.
     pub(super) items: BTreeMap<String, v1::PumpProgress>,
     /// Whether a look took the report before it knew the group.
     pub(super) has_waited: bool,
+    /// Its size.
+    bytes: usize,
+}
+
+/// The size of an item in memory. A report has the name twice.
+const fn item_bytes(item: &v1::PumpProgress) -> usize {
+    PART_OVERHEAD + 2 * item.name.len() + item.checkpoint.len()
 }
 
 impl Report {
-    /// Merges another report of the group, newer or older, and returns how many items were added.
-    fn add(&mut self, other: Self) -> usize {
-        let count_before = self.items.len();
+    fn new(app: AppId, report: v1::PumpReport) -> Self {
+        let items: BTreeMap<String, v1::PumpProgress> =
+            report.items.into_iter().map(|item| (item.name.clone(), item)).collect();
+        let bytes = PART_OVERHEAD + items.values().map(item_bytes).sum::<usize>();
+        Self { app, taken_order: (report.term, report.number), items, has_waited: false, bytes }
+    }
+
+    /// Merges another report of the group, newer or older.
+    fn add(&mut self, other: Self) {
         self.taken_order = self.taken_order.max(other.taken_order);
         self.has_waited |= other.has_waited;
         for (name, item) in other.items {
             let is_older = |known: &v1::PumpProgress| (known.epoch, known.sequence) > (item.epoch, item.sequence);
             if !self.items.get(&name).is_some_and(is_older) {
-                self.items.insert(name, item);
+                self.bytes += item_bytes(&item);
+                let replaced = self.items.insert(name, item);
+                self.bytes -= replaced.as_ref().map_or(0, item_bytes);
             }
         }
-        self.items.len() - count_before
     }
 
     /// The report, if it may wait for one more look because this look did not know its group; `None` if it has waited before.
@@ -53,9 +74,35 @@ pub(super) type Reports = BTreeMap<JobId, BTreeMap<(ExecutorId, Owner), Report>>
 #[derive(Debug, Default)]
 struct Inbox {
     reports: Reports,
-    item_count: usize,
+    /// The size of the reports of each app's executors.
+    bytes: BTreeMap<AppId, usize>,
     /// Jobs of which an attempt has ended.
     jobs_with_ends: BTreeSet<JobId>,
+}
+
+impl Inbox {
+    /// Adds a report of a group; false if there is no room for it. Each app has its own room, so that no app takes that of the others.
+    fn add(&mut self, job: JobId, group: (ExecutorId, Owner), report: Report) -> bool {
+        let of_app = self.bytes.get(&report.app).copied().unwrap_or_default();
+        let all: usize = self.bytes.values().sum();
+        if of_app + report.bytes > APP_BYTES_MAX || all + report.bytes > BYTES_MAX {
+            return false;
+        }
+        let (app, before, after) = match self.reports.entry(job).or_default().entry(group) {
+            Entry::Vacant(place) => {
+                let waiting = place.insert(report);
+                (waiting.app, 0, waiting.bytes)
+            }
+            Entry::Occupied(mut place) => {
+                let before = place.get().bytes;
+                place.get_mut().add(report);
+                (place.get().app, before, place.get().bytes)
+            }
+        };
+        let of_app = self.bytes.entry(app).or_default();
+        *of_app = *of_app + after - before;
+        true
+    }
 }
 
 #[derive(Debug, Default)]
@@ -97,21 +144,16 @@ impl PumpBoard {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner).get(&executor).cloned()
     }
 
-    /// Takes the reports of an executor. For each item the newest state counts.
-    pub(crate) fn receive(&self, executor: ExecutorId, reports: Vec<v1::PumpReport>) {
+    /// Takes the reports of an executor of this app. For each item the newest state counts.
+    pub(crate) fn receive(&self, (app, executor): (AppId, ExecutorId), reports: Vec<v1::PumpReport>) {
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         for report in reports {
-            if inbox.item_count + report.items.len() > WAITING_ITEMS_MAX {
+            let owner = Owner { run: RunId::new(report.run_id), attempt: report.attempt };
+            let job = JobId::new(report.job_id);
+            if !inbox.add(job, (executor, owner), Report::new(app, report)) {
                 tracing::debug!(executor_id = %executor, "no room for reports of pump jobs; they will come again");
                 break;
             }
-            let owner = Owner { run: RunId::new(report.run_id), attempt: report.attempt };
-            let reports_of_job = inbox.reports.entry(JobId::new(report.job_id)).or_default();
-            let waiting_report = reports_of_job.entry((executor, owner)).or_default();
-            let items = report.items.into_iter().map(|item| (item.name.clone(), item)).collect();
-            let item_count =
-                waiting_report.add(Report { taken_order: (report.term, report.number), items, has_waited: false });
-            inbox.item_count += item_count;
         }
         drop(inbox);
         self.news.notify_one();
@@ -134,23 +176,26 @@ impl PumpBoard {
     pub(super) fn take_of(&self, job: JobId) -> BTreeMap<(ExecutorId, Owner), Report> {
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         let reports = inbox.reports.remove(&job).unwrap_or_default();
-        inbox.item_count -= reports.values().map(|report| report.items.len()).sum::<usize>();
+        for report in reports.values() {
+            if let Some(of_app) = inbox.bytes.get_mut(&report.app) {
+                *of_app -= report.bytes;
+            }
+        }
         reports
     }
 
     /// Puts back reports that could not be written: they come with the next look, unless newer reports replace them.
     pub(super) fn put_back(&self, reports: Reports) {
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut dropped = 0_u64;
         for (job, groups) in reports {
             for (group, report) in groups {
-                if inbox.item_count + report.items.len() > WAITING_ITEMS_MAX {
-                    tracing::warn!(%job, "no room for reports of pump jobs that could not be written");
-                    return;
-                }
-                let waiting_report = inbox.reports.entry(job).or_default().entry(group).or_default();
-                let item_count = waiting_report.add(report);
-                inbox.item_count += item_count;
+                dropped += u64::from(!inbox.add(job, group, report));
             }
+        }
+        drop(inbox);
+        if dropped > 0 {
+            tracing::warn!(dropped, "no room for reports of pump jobs that could not be written");
         }
     }
 
@@ -203,6 +248,12 @@ mod tests {
         assert_eq!([7, 9, 4, 6, 1].map(show), [7, 9, 9, 11, 11]);
     }
 
+    const APP: AppId = AppId::new(1);
+
+    fn waiting_bytes(board: &PumpBoard) -> usize {
+        board.inbox.lock().unwrap().bytes.values().sum()
+    }
+
     fn report(sequence: i64, done: u64) -> v1::PumpReport {
         let item =
             |name: &str| v1::PumpProgress { name: name.to_owned(), epoch: 3, sequence, done, ..Default::default() };
@@ -214,29 +265,55 @@ mod tests {
     #[test]
     fn unwritten_reports_come_again_behind_newer_ones() {
         let (board, executor) = (PumpBoard::default(), ExecutorId::new(2));
-        board.receive(executor, vec![report(4, 40)]);
+        board.receive((APP, executor), vec![report(4, 40)]);
         let taken = board.take_news().0;
         assert!(board.take_news().0.is_empty());
         board.put_back(taken.clone());
         assert_eq!(board.take_news().0, taken);
-        board.receive(executor, vec![report(5, 50)]);
+        board.receive((APP, executor), vec![report(5, 50)]);
         board.put_back(taken);
         let reports = board.take_news().0;
         let found: Vec<_> = reports.values().flat_map(BTreeMap::values).collect();
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].taken_order, found[0].items["a"].done, found[0].items.len()), ((1, 5), 50, 2));
         assert!(board.take_news().0.is_empty());
-        assert_eq!(board.inbox.lock().unwrap().item_count, 0);
+        assert_eq!(waiting_bytes(&board), 0);
     }
 
     #[test]
     fn the_reports_of_one_job_are_taken_alone() {
         let (board, executor) = (PumpBoard::default(), ExecutorId::new(2));
         let of_other = v1::PumpReport { job_id: 6, ..report(4, 40) };
-        board.receive(executor, vec![report(4, 40), of_other]);
+        board.receive((APP, executor), vec![report(4, 40), of_other]);
         assert_eq!(board.take_of(JobId::new(5)).len(), 1);
         assert_eq!(board.take_of(JobId::new(5)), BTreeMap::new());
-        assert_eq!(board.inbox.lock().unwrap().item_count, 2);
+        assert_eq!(waiting_bytes(&board), 3 * PART_OVERHEAD + 4, "a report with two items");
         assert_eq!(board.take_news().0.into_keys().collect::<Vec<_>>(), [JobId::new(6)]);
+    }
+
+    #[test]
+    fn the_reports_that_wait_are_bounded_by_their_size_for_each_app() {
+        let board = PumpBoard::default();
+        let (executor, other) = (ExecutorId::new(2), (AppId::new(2), ExecutorId::new(3)));
+        let of_run = |run_id: i64, items| v1::PumpReport { run_id, items, ..report(1, 1) };
+        let long = |sequence| v1::PumpProgress { checkpoint: "x".repeat(1024 * 1024), sequence, ..Default::default() };
+        for run in 0..32 {
+            board.receive((APP, executor), vec![of_run(run, vec![long(1)])]);
+        }
+        let full = waiting_bytes(&board);
+        assert!((APP_BYTES_MAX - 2 * 1024 * 1024..=APP_BYTES_MAX).contains(&full), "{full}");
+        board.receive(other, vec![report(4, 40)]);
+        assert_eq!(waiting_bytes(&board), full + 3 * PART_OVERHEAD + 4, "another app has room");
+        assert_eq!(board.take_of(JobId::new(5)).len(), 16);
+        assert_eq!(waiting_bytes(&board), 0);
+        for run in 0..100_000 {
+            board.receive((APP, executor), vec![of_run(run, Vec::new())]);
+        }
+        assert!(waiting_bytes(&board) <= APP_BYTES_MAX, "reports without items count too");
+        drop(board.take_news());
+        board.receive((APP, executor), vec![of_run(1, vec![long(1)])]);
+        let once = waiting_bytes(&board);
+        board.receive((APP, executor), vec![of_run(1, vec![long(2)])]);
+        assert_eq!(waiting_bytes(&board), once, "a newer state takes the place of the older one");
     }
 }

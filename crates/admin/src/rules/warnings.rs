@@ -44,7 +44,7 @@ pub(super) async fn scope_warning(
     Ok(Some(format!("there is no {missing_name}: nothing can be observed until there is one")))
 }
 
-/// The warnings for the authors of silences, per silence.
+/// The warnings for the authors of silences, per silence. A rule with one of the hidden names is treated like one that does not exist.
 ///
 /// # Errors
 /// The store's.
@@ -52,6 +52,7 @@ pub async fn silence_warnings(
     node: &Node,
     namespace: NamespaceId,
     silences: &[SilenceSpec],
+    hidden_rules: &BTreeSet<String>,
 ) -> Result<Vec<Vec<String>>, StoreError> {
     let store = node.store();
     let names = |part: fn(&SilenceSpec) -> Option<&String>| -> BTreeSet<&str> {
@@ -70,6 +71,7 @@ pub async fn silence_warnings(
     let mut rules = BTreeSet::new();
     if !names(|spec| spec.rule.as_ref()).is_empty() {
         rules.extend(store.alert_rules(namespace).await?.into_iter().map(|record| record.spec.name));
+        rules.retain(|name| !hidden_rules.contains(name));
     }
     let warnings = |spec: &SilenceSpec| {
         let rule = spec.rule.as_ref().filter(|rule| !expect::is_rule_name(rule));

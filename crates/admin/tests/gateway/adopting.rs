@@ -175,17 +175,11 @@ struct Heir {
 impl Heir {
     /// Starts two servers and kills the one that counts a limit of `max` runs. One of these runs is at an executor.
     async fn of_limit(max: u32) -> Self {
-        let config = |name: &str| EngineConfig {
-            node_name: name.to_owned(),
-            lease: Duration::from_secs(1),
-            beat: Duration::from_millis(200),
-            ..EngineConfig::default()
-        };
         let inner = store();
-        let dies = World::start_on(Arc::clone(&inner), config("a")).await;
+        let dies = World::start_on(Arc::clone(&inner), server("a")).await;
         let lost = Arc::new(LostFences { inner: Arc::clone(&inner), loses: AtomicBool::new(false) });
         let as_store = Arc::clone(&lost) as Arc<dyn Store>;
-        let world = World::start_behind(Arc::clone(&inner), as_store, config("b")).await;
+        let world = World::start_behind(Arc::clone(&inner), as_store, server("b")).await;
         let limited = |name: &str| json!({"name": name, "handler": name, "concurrency": {"key": "db", "max": max}});
         let mut line = dies.dial(Some(&dies.token), with_handler("first", hello("x", 1))).await.unwrap().beat();
         request(&dies, &create(&dies, limited("first")).await).await;
@@ -224,6 +218,16 @@ impl Heir {
     }
 }
 
+/// The configuration of a server with a short lease.
+fn server(name: &str) -> EngineConfig {
+    EngineConfig {
+        node_name: name.to_owned(),
+        lease: Duration::from_secs(1),
+        beat: Duration::from_millis(200),
+        ..EngineConfig::default()
+    }
+}
+
 fn with_handler(handler: &str, hello: v1::Hello) -> v1::Hello {
     v1::Hello { handlers: vec![handler.to_owned()], ..hello }
 }
@@ -247,6 +251,19 @@ async fn a_shared_limit_holds_though_the_answer_to_a_fence_was_lost() {
     };
     assert!(timeout(LIMIT, begins).await.is_ok(), "the place is free");
     heir.world.die().await;
+}
+
+/// A server that fenced a dead one, and died before it had taken over the runs, still counts the limits of the dead server after its restart.
+#[tokio::test]
+async fn a_shared_limit_holds_though_the_heir_restarts_after_the_fence() {
+    let Heir { world, second, .. } = Box::pin(Heir::of_limit(1)).await;
+    let inner = Arc::clone(&world.store);
+    world.die().await;
+    let world = World::start_on(inner, server("b")).await;
+    let mut line = world.dial(Some(&world.token), with_handler("second", hello("z", 3))).await.unwrap().beat();
+    request(&world, &second).await;
+    assert!(timeout(Duration::from_secs(4), line.trigger()).await.is_err(), "the first run has the only place");
+    world.die().await;
 }
 
 /// A run that waits until all open runs are known, and is cancelled meanwhile, does not start once they are known.

@@ -150,6 +150,21 @@ async fn leases_that_a_server_took_without_an_answer_are_not_those_of_another_se
     assert!(error.contains("that this server does not act under"), "{error}");
 }
 
+/// The row of a server is locked while another one takes over its runs, so the start of the server tries again. It does not take the lease that it
+/// took without an answer for another server's.
+#[tokio::test]
+async fn a_start_tries_again_if_the_database_does_not_answer() {
+    let inner = store();
+    let config =
+        EngineConfig { lease: Duration::from_secs(1), beat: Duration::from_millis(200), ..EngineConfig::default() };
+    World::start_on(Arc::clone(&inner), config.clone()).await.die().await;
+    let turns = Mutex::new(VecDeque::from([("join", true)]));
+    let store = Arc::new(InterruptedStore { inner: Arc::clone(&inner), turns });
+    let world = World::start_behind(inner, Arc::clone(&store) as Arc<dyn Store>, config).await;
+    assert_eq!((store.epoch().await, store.turns.lock().unwrap().len()), (3, 0));
+    world.die().await;
+}
+
 /// The database has lost writes of a server, and fails again before the server has its next lease. The server takes another lease
 /// nevertheless.
 #[tokio::test]

@@ -242,8 +242,8 @@ impl Log<'_> {
         if self.format != Format::Json {
             return Ok(());
         }
-        let next = serde_json::to_string(&next)?;
-        output::print_json(&format!("{{\"items\":[{}],\"next_cursor\":{next}}}", items.join(",")))
+        let next_cursor = serde_json::to_string(&next_cursor)?;
+        output::print_json(&format!("{{\"items\":[{}],\"next_cursor\":{next_cursor}}}", items.join(",")))
     }
 }
 

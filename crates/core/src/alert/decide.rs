@@ -178,7 +178,7 @@ struct DecisionBuilder<'a> {
 impl<'a> DecisionBuilder<'a> {
     fn new(rule: RuleView<'a>, open_incidents: OpenIncidents, silences: &'a [Silence], now: Timestamp) -> Self {
         let (incidents, messages, unwatched) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
-        Self { rule, silences, now, open: open_incidents, incidents, messages, unwatched }
+        Self { rule, silences, now, open_incidents, incidents, messages, unwatched }
     }
 
     fn observe(&mut self, observation: &Observation, next_id: &mut dyn FnMut() -> IncidentId) {

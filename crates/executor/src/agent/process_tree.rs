@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn descendants_are_found_at_any_depth() {
-        let process = |id, parent| Process { identity: ProcessKey { id, started: 1 }, parent, group: 1 };
+        let process = |id, parent| Process { identity: ProcessKey { id, start_ticks: 1 }, parent, group: 1 };
         let living = [process(5, 4), process(4, 3), process(3, 2), process(9, 1), process(2, 1)];
         let found = with_descendants(&living, |process| process.identity.id == 3);
         assert_eq!(found.into_iter().map(|found| found.id).collect::<Vec<_>>(), [3, 4, 5]);
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn processes_in_the_group_are_not_signalled_twice() {
-        let process = |id, group| Process { identity: ProcessKey { id, started: 1 }, parent: 1, group };
+        let process = |id, group| Process { identity: ProcessKey { id, start_ticks: 1 }, parent: 1, group };
         let living = [process(7, 7), process(8, 7), process(9, 9)];
         let found = living.iter().map(|process| process.identity).collect::<Vec<_>>();
         assert_eq!(outside_group(&living, 7, &found).map(|one| one.id).collect::<Vec<_>>(), [9]);

@@ -70,6 +70,8 @@ pub async fn failures_are_counted_by_message_and_day(store: &dyn Store) {
     let of_app = store.failure_messages(&FailureQuery { limit: 200, ..of_app }).await.unwrap();
     let with_it = of_app.iter().filter(|one| one.jobs.iter().any(|(of, _)| *of == job.id));
     assert!(with_it.count() >= 1, "{of_app:?}");
+    let in_present_app = FailureQuery { apps: Some(&app), ..query(at, 1) };
+    assert_eq!(store.failure_messages(&in_present_app).await.unwrap(), day, "the job has not moved");
     let of_none = FailureQuery { jobs: None, apps: Some(&[]), ..query(at, 1) };
     assert_eq!(store.failure_messages(&of_none).await.unwrap(), []);
 

@@ -17,12 +17,16 @@ use crate::{Channels, Reports, Result};
 impl Reports for MemStore {
     async fn failure_messages(&self, query: &FailureQuery<'_>) -> Result<Vec<FailureMessage>> {
         let state = self.state();
+        let present_app = |job: &JobId| state.jobs.get(job).map(|stored| stored.record.app);
         let mut messages: BTreeMap<i64, (FailureMessage, BTreeMap<JobId, u64>)> = BTreeMap::new();
         for ((job, day, key), gain) in &state.failures {
             let is_asked = gain.namespace == query.namespace
                 && (query.from..query.to).contains(day)
-                && query.jobs.is_none_or(|jobs| jobs.contains(job))
-                && (query.jobs.is_some() || query.apps.is_none_or(|apps| apps.contains(&gain.app)));
+                && match (query.jobs, query.apps) {
+                    (Some(jobs), None) => jobs.contains(job),
+                    (Some(jobs), Some(_)) => jobs.contains(job) && present_app(job) == Some(gain.app),
+                    (None, apps) => apps.is_none_or(|apps| apps.contains(&gain.app)),
+                };
             if !is_asked {
                 continue;
             }

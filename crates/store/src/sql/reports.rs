@@ -78,6 +78,12 @@ const READ_FAILURES_OF_APPS: Statement = Statement {
 };
 pub(super) const READ_FAILURES_OF_JOBS: Statement =
     Statement { name: "read_failures_of_jobs", text: select_failures!("failure_stat.job_id {in_list}") };
+const READ_FAILURES_IN_PRESENT_APPS: Statement = Statement {
+    name: "read_failures_in_present_apps",
+    text: select_failures!(
+        "failure_stat.job_id {in_list} AND failure_stat.app_id = (SELECT job.app_id FROM job WHERE job.id = failure_stat.job_id)"
+    ),
+};
 pub(super) const READ_JOBS_OF_FAILURE: Statement =
     Statement { name: "read_failing_with", text: select_jobs!("failure_stat.namespace_id = ?") };
 const READ_JOBS_OF_FAILURE_OF_APPS: Statement = Statement {
@@ -86,6 +92,12 @@ const READ_JOBS_OF_FAILURE_OF_APPS: Statement = Statement {
 };
 pub(super) const READ_JOBS_OF_FAILURE_OF_JOBS: Statement =
     Statement { name: "read_failing_with_of_jobs", text: select_jobs!("failure_stat.job_id {in_list}") };
+const READ_JOBS_OF_FAILURE_IN_PRESENT_APPS: Statement = Statement {
+    name: "read_failing_with_in_present_apps",
+    text: select_jobs!(
+        "failure_stat.job_id {in_list} AND failure_stat.app_id = (SELECT job.app_id FROM job WHERE job.id = failure_stat.job_id)"
+    ),
+};
 const READ_MESSAGES: Statement =
     Statement { name: "read_messages_of_runs", text: "SELECT id, message FROM run WHERE id {in_list}" };
 const READ_FAILURE_KEYS: Statement = Statement {
@@ -144,7 +156,8 @@ const MOVE_SCHEDULE: Statement = Statement {
 #[async_trait]
 impl Reports for SqlStore {
     async fn failure_messages(&self, query: &FailureQuery<'_>) -> Result<Vec<FailureMessage>> {
-        let queries = queries_by_jobs(query, [&READ_FAILURES, &READ_FAILURES_OF_APPS, &READ_FAILURES_OF_JOBS]);
+        let of_jobs = [&READ_FAILURES_OF_JOBS, &READ_FAILURES_IN_PRESENT_APPS];
+        let queries = queries_by_jobs(query, [&READ_FAILURES, &READ_FAILURES_OF_APPS], of_jobs);
         // A message that is rare in one part of a long list of jobs can be frequent in the whole list.
         let limit = if queries.len() > 1 { PART_COUNT_MAX } else { query.limit.min(MESSAGE_COUNT_MAX) };
         let mut messages_by_key: BTreeMap<i64, FailureMessage> = BTreeMap::new();
@@ -296,11 +309,17 @@ impl Tx<'_> {
 }
 
 /// Queries to which only the arguments that select the jobs were added: all jobs of the namespace, the jobs of some apps, or a list of
-/// jobs, which is split into several queries. The array has the statements for these three cases, in this order.
-fn queries_by_jobs(query: &FailureQuery<'_>, [all, of_apps, of_jobs]: [&'static Statement; 3]) -> Vec<Query> {
+/// jobs, which is split into several queries. The arrays have the statements for the first two cases, in this order, and for a list of
+/// jobs: with all of their failures, or only with those in their present apps.
+fn queries_by_jobs(
+    query: &FailureQuery<'_>,
+    [all, of_apps]: [&'static Statement; 2],
+    [of_jobs, in_present_apps]: [&'static Statement; 2],
+) -> Vec<Query> {
     match (query.jobs, query.apps) {
-        (Some(jobs), _) => {
-            jobs.chunks(CHUNK_MAX).map(|chunk| Query::new(of_jobs).list(chunk.iter().map(|job| job.get()))).collect()
+        (Some(jobs), apps) => {
+            let statement = if apps.is_some() { in_present_apps } else { of_jobs };
+            jobs.chunks(CHUNK_MAX).map(|chunk| Query::new(statement).list(chunk.iter().map(|job| job.get()))).collect()
         }
         (None, Some([])) => Vec::new(),
         (None, Some(apps)) => {
@@ -312,7 +331,8 @@ fn queries_by_jobs(query: &FailureQuery<'_>, [all, of_apps, of_jobs]: [&'static 
 }
 
 fn failing_with_queries(query: &FailureQuery<'_>) -> Vec<Query> {
-    queries_by_jobs(query, [&READ_JOBS_OF_FAILURE, &READ_JOBS_OF_FAILURE_OF_APPS, &READ_JOBS_OF_FAILURE_OF_JOBS])
+    let of_jobs = [&READ_JOBS_OF_FAILURE_OF_JOBS, &READ_JOBS_OF_FAILURE_IN_PRESENT_APPS];
+    queries_by_jobs(query, [&READ_JOBS_OF_FAILURE, &READ_JOBS_OF_FAILURE_OF_APPS], of_jobs)
 }
 
 /// Adds a row of [`select_failures`]. The row of a message adds its sums. The row of a pair adds the job to its message; the number of the

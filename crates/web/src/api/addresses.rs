@@ -100,8 +100,8 @@ pub(super) fn routes() -> Routes {
 /// The addresses that are registered by hand for the app `name`.
 pub(crate) async fn addresses_of_app<Q>(call: &Call<Q>, name: &str) -> Result<Vec<AddressJson>, Problem> {
     let app = find_app(call, name).await?;
-    let found = call.engine().store().xxl_registered_by_hand(Some(app), BY_HAND_COUNT_MAX).await?;
-    Ok(found.iter().map(|one| address_json(call, one)).collect())
+    let registered_addresses = call.engine().store().xxl_registered_by_hand(Some(app), BY_HAND_COUNT_MAX).await?;
+    Ok(registered_addresses.iter().map(|one| address_json(call, one)).collect())
 }
 
 async fn list(call: Call, Named(name, ..): Named<path::App>) -> Result<Response, Problem> {
@@ -116,14 +116,20 @@ async fn add(call: Call, Named(name, ..): Named<path::App>, body: JsonBody<NewAd
 }
 
 /// Registers an executor by hand and records it in the audit log.
-pub(crate) async fn register_address<Q>(call: &Call<Q>, name: &str, new: NewAddress) -> Result<AddressJson, Problem> {
+pub(crate) async fn register_address<Q>(
+    call: &Call<Q>,
+    name: &str,
+    new_address: NewAddress,
+) -> Result<AddressJson, Problem> {
     let app = app(call, name).await?;
-    let executor = add_by_hand(call.engine(), &app, &new.address, &new.token).await.map_err(|error| match error {
-        ByHandError::Store(error) => error.into(),
-        ByHandError::Token(sentence) => refuse_value("/token", sentence),
-        ByHandError::Address(sentence) => refuse_value("/address", sentence),
-        refused @ (ByHandError::NotServed | ByHandError::TooMany) => refuse_value("/address", refused.to_string()),
-    })?;
+    let executor = add_by_hand(call.engine(), &app, &new_address.address, &new_address.token).await.map_err(
+        |error| match error {
+            ByHandError::Store(error) => error.into(),
+            ByHandError::Token(sentence) => refuse_value("/token", sentence),
+            ByHandError::Address(sentence) => refuse_value("/address", sentence),
+            refused @ (ByHandError::NotServed | ByHandError::TooMany) => refuse_value("/address", refused.to_string()),
+        },
+    )?;
     call.note.changed_to(&json!({"address": executor.address}));
     Ok(address_json(call, &executor))
 }
@@ -151,13 +157,13 @@ async fn app<Q>(call: &Call<Q>, name: &str) -> Result<App, Problem> {
     Ok(App { id, namespace: call.namespace.id, name: name.to_owned() })
 }
 
-fn address_json<Q>(call: &Call<Q>, one: &XxlExecutor) -> AddressJson {
-    let online = call.engine().online_names().iter().any(|online| online.id == one.id);
+fn address_json<Q>(call: &Call<Q>, executor: &XxlExecutor) -> AddressJson {
+    let is_online = call.engine().online_names().iter().any(|online| online.id == executor.id);
     AddressJson {
-        address: one.address.clone(),
-        executor: Address::parse(&one.address).map(|address| address.name()).unwrap_or_default(),
-        online,
-        added_at: one.by_hand_at,
-        last_registered_at: Some(one.last_seen_at).filter(|at| *at > Timestamp::EPOCH),
+        address: executor.address.clone(),
+        executor: Address::parse(&executor.address).map(|address| address.name()).unwrap_or_default(),
+        online: is_online,
+        added_at: executor.by_hand_at,
+        last_registered_at: Some(executor.last_seen_at).filter(|at| *at > Timestamp::EPOCH),
     }
 }

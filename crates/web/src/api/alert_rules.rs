@@ -1,5 +1,7 @@
 //! Alert rules: lists, saves, deletes and tries them.
 
+use std::collections::BTreeSet;
+
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use http::header::ETAG;
@@ -16,7 +18,7 @@ use serde_json::{Value, json};
 use super::page::Page;
 use crate::answer::json_response;
 use crate::body::{JsonBody, parse, read_document, refuse_value};
-use crate::call::{Call, forbidden, quoted_input};
+use crate::call::{Call, forbidden_problem, quoted_input};
 use crate::etag::{IfMatch, mismatch_problem, version_tag};
 use crate::openapi::{Doc, Unnamed};
 use crate::path::{self, Named};
@@ -133,9 +135,9 @@ pub(super) fn routes() -> Routes {
             Doc::new("Preview an alert rule", "Evaluates the rule now. Nothing is saved and nothing is sent.")
                 .json::<PreviewJson>(200, "The result.")
                 .example({
-                    let mut named = example;
-                    named["name"] = json!("close-by-six");
-                    named
+                    let mut named_example = example;
+                    named_example["name"] = json!("close-by-six");
+                    named_example
                 }),
         )
 }
@@ -153,16 +155,32 @@ async fn list(call: Call) -> Result<Response, Problem> {
 pub(crate) async fn visible_rules<Q>(call: &Call<Q>) -> Result<Vec<RuleRecord>, Problem> {
     let mut visible_rules = Vec::new();
     for record in call.engine().store().alert_rules(call.namespace.id).await? {
-        let is_seen = match &record.spec.scope {
-            Scope::Job(job) => call.may_view_job(job).await?,
-            Scope::App(app) => !call.hidden_apps([app.clone()].into()).await?.contains(app),
-            Scope::All | Scope::Label(_) => true,
-        };
-        if is_seen {
+        if is_visible(call, &record.spec.scope).await? {
             visible_rules.push(record);
         }
     }
     Ok(visible_rules)
+}
+
+/// The names of the rules that the caller may not see.
+pub(crate) async fn hidden_rule_names<Q>(call: &Call<Q>) -> Result<BTreeSet<String>, Problem> {
+    let mut hidden_names = BTreeSet::new();
+    if call.visible_apps().is_some() {
+        for record in call.engine().store().alert_rules(call.namespace.id).await? {
+            if !is_visible(call, &record.spec.scope).await? {
+                hidden_names.insert(record.spec.name);
+            }
+        }
+    }
+    Ok(hidden_names)
+}
+
+async fn is_visible<Q>(call: &Call<Q>, scope: &Scope) -> Result<bool, Problem> {
+    Ok(match scope {
+        Scope::Job(job) => call.may_view_job(job).await?,
+        Scope::App(app) => !call.hidden_apps([app.clone()].into()).await?.contains(app),
+        Scope::All | Scope::Label(_) => true,
+    })
 }
 
 async fn get(call: Call, Named(name, ..): Named<path::AlertRule>) -> Result<Response, Problem> {
@@ -187,40 +205,40 @@ async fn put(
             format!("{} is not the name in the path: it stays", quoted_input(&spec.name)),
         ));
     }
-    call.check(None, forbidden)?;
-    let existing = call.engine().store().alert_rules(call.namespace.id).await?;
-    let existing = existing.into_iter().find(|record| record.spec.name == name);
-    let expected = match &existing {
+    call.check(None, forbidden_problem)?;
+    let rules = call.engine().store().alert_rules(call.namespace.id).await?;
+    let existing_rule = rules.into_iter().find(|record| record.spec.name == name);
+    let expected_version = match &existing_rule {
         Some(record) => if_match.expected_version(record.version)?,
         None if if_match.is_given() => return Err(mismatch_problem(0)),
         None => None,
     };
-    if let Some(record) = &existing {
+    if let Some(record) = &existing_rule {
         call.note.before(&record.spec);
     }
     let SavedRule { record, is_new, .. } =
-        rules::save_rule(call.engine(), call.namespace.id, (&spec, expected), call.caller.name()).await?;
+        rules::save_rule(call.engine(), call.namespace.id, (&spec, expected_version), call.caller.name()).await?;
     call.note.changed_to(&record.spec);
     rule_response(&call, if is_new { StatusCode::CREATED } else { StatusCode::OK }, &record).await
 }
 
 async fn delete(call: Call, Named(name, ..): Named<path::AlertRule>, if_match: IfMatch) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
-    let expected = if_match.expected_version(record.version)?;
+    let expected_version = if_match.expected_version(record.version)?;
     call.note.before(&record.spec);
-    rules::delete_rule(call.engine(), call.namespace.id, &name, expected).await?;
+    rules::delete_rule(call.engine(), call.namespace.id, &name, expected_version).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 async fn preview(call: Call, body: JsonBody<RuleSpec>) -> Result<Response, Problem> {
     let spec = body.read()?;
     let DryRun { subjects, count, looked_at, at, deadline, warnings } = try_rule(&call, &spec).await?;
-    let shown = subjects.into_iter().map(|one| SubjectJson { kind: one.kind, name: one.name, app: one.app });
+    let subjects_json = subjects.into_iter().map(|one| SubjectJson { kind: one.kind, name: one.name, app: one.app });
     let body = PreviewJson {
         sentence: sentence::rule(&spec, Lang::En),
         would_fire: count > 0,
         count,
-        subjects: shown.collect(),
+        subjects: subjects_json.collect(),
         looked_at,
         evaluated_at: at,
         deadline: deadline.map(|ResolvedDeadline { zone, counts_from, next }| DeadlineJson { zone, counts_from, next }),
@@ -232,24 +250,25 @@ async fn preview(call: Call, body: JsonBody<RuleSpec>) -> Result<Response, Probl
 /// Evaluates a rule as of now without saving it. The caller must see the whole namespace.
 pub(crate) async fn try_rule<Q>(call: &Call<Q>, spec: &RuleSpec) -> Result<DryRun, Problem> {
     if call.visible_apps().is_some() {
-        return Err(forbidden());
+        return Err(forbidden_problem());
     }
     let namespace = (call.namespace.id, call.namespace.name.as_str());
     Ok(rules::dry_run(call.engine(), namespace, spec).await?)
 }
 
 /// The rule with this name, if the caller may see it.
-pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<RuleRecord, Problem> {
-    let missing = || {
-        let detail = format!("there is no alert rule {} in namespace {}", quoted_input(wanted), call.namespace.name);
+pub(crate) async fn find<Q>(call: &Call<Q>, name: &str) -> Result<RuleRecord, Problem> {
+    let not_found = || {
+        let detail = format!("there is no alert rule {} in namespace {}", quoted_input(name), call.namespace.name);
         Problem::new(Code::AlertRuleNotFound, detail)
     };
-    if name::check(wanted).is_err() {
-        return Err(missing());
+    if name::check(name).is_err() {
+        return Err(not_found());
     }
-    let found = visible_rules(call).await?.into_iter().find(|record| record.spec.name == wanted).ok_or_else(missing)?;
-    call.check(None, missing)?;
-    Ok(found)
+    let record =
+        visible_rules(call).await?.into_iter().find(|record| record.spec.name == name).ok_or_else(not_found)?;
+    call.check(None, not_found)?;
+    Ok(record)
 }
 
 async fn rule_json<'a, Q: Sync>(call: &'a Call<Q>, record: &'a RuleRecord) -> Result<RuleJson<'a>, Problem> {

@@ -93,7 +93,7 @@ pub(super) fn routes() -> Routes {
         .get(
             "/api/v1/apps/{app}/handlers",
             View,
-            handlers,
+            list_handlers,
             Doc::new(
                 "List an app's handlers",
                 "The handlers of online executors, with the JSON schemas of their parameters.",
@@ -124,8 +124,8 @@ pub(super) fn routes() -> Routes {
 async fn list(call: Call) -> Result<Response, Problem> {
     let mut apps = call.engine().store().apps(call.namespace.id).await?;
     apps.retain(|app| call.may_view(app.id));
-    let online = call.engine().online_names();
-    let count = |app: AppId| online.iter().filter(|executor| executor.app == app).count();
+    let online_executors = call.engine().online_names();
+    let count = |app: AppId| online_executors.iter().filter(|executor| executor.app == app).count();
     let switches = call.engine().store().switches().await?;
     let state = |app: AppId| switches.of_app(app);
     let item = |app: App| (state(app.id), count(app.id), app);
@@ -135,14 +135,14 @@ async fn list(call: Call) -> Result<Response, Problem> {
 
 /// Creates an app. If it exists, it is returned unchanged.
 async fn create(call: Call, body: JsonBody<NewApp>) -> Result<Response, Problem> {
-    let new = body.read()?;
-    name::check(&new.name).map_err(|message| refuse_value("/name", message))?;
-    call.check_app_name(&new.name).await?;
-    call.note.object(&new.name);
+    let new_app = body.read()?;
+    name::check(&new_app.name).map_err(|message| refuse_value("/name", message))?;
+    call.check_app_name(&new_app.name).await?;
+    call.note.set_object(&new_app.name);
     let engine = call.engine();
     let id = AppId::new(engine.new_id());
-    let made = apps::ensure(engine.store(), id, (call.namespace.id, &new.name), engine.now()).await;
-    let app = made.map_err(|error| match error {
+    let result = apps::ensure(engine.store(), id, (call.namespace.id, &new_app.name), engine.now()).await;
+    let app = result.map_err(|error| match error {
         AppError::Store(error) => error.into(),
         AppError::TooMany => refuse_value("/name", error.to_string()),
     })?;
@@ -178,10 +178,10 @@ fn executor_count(call: &Call, app: AppId) -> usize {
 }
 
 /// The handlers that the app's online executors have.
-async fn handlers(call: Call, Named(app, ..): Named<path::App>) -> Result<Response, Problem> {
+async fn list_handlers(call: Call, Named(app, ..): Named<path::App>) -> Result<Response, Problem> {
     let app = find_app(&call, &app).await?;
-    let found = jobs::handlers(call.engine(), app);
-    let items = found.iter().map(|handler| HandlerJson {
+    let handlers = jobs::handlers(call.engine(), app);
+    let items = handlers.iter().map(|handler| HandlerJson {
         name: &handler.name,
         executors: &handler.executors,
         params_schema: handler.params_schema.as_ref().map(|schema| schema.document()),
@@ -192,8 +192,8 @@ async fn handlers(call: Call, Named(app, ..): Named<path::App>) -> Result<Respon
 /// The errors in the jobs that the app's executors declare in their code. Only executors that are online at this node count.
 async fn declaration_problems(call: Call, Named(app, ..): Named<path::App>) -> Result<Response, Problem> {
     let app = find_app(&call, &app).await?;
-    let found = call.engine().declaration_problems(app);
-    let items = found.iter().map(|problem| ProblemJson {
+    let problems = call.engine().declaration_problems(app);
+    let items = problems.iter().map(|problem| ProblemJson {
         job: &problem.job,
         pointer: &problem.pointer,
         message: &problem.message,

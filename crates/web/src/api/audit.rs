@@ -34,13 +34,13 @@ use crate::shares::{self, HeavyWorkShare};
 use crate::state::Web;
 
 /// How many entries an export reads at a time.
-const EXPORT_BATCH: u32 = 500;
+const EXPORT_BATCH_COUNT: u32 = 500;
 /// About how many bytes a batch has.
 const EXPORT_BATCH_LEN: usize = 256 * 1024;
 /// How many entries the first batch has: few, since the length of the entries is not known yet.
-const FIRST_BATCH: u32 = 16;
+const FIRST_BATCH_COUNT: u32 = 16;
 /// Maximum number of namespaces that a refusal names.
-const NAMED_MAX: usize = 20;
+const NAMED_NAMESPACE_COUNT_MAX: usize = 20;
 /// Maximum length of a filter, in bytes.
 const FILTER_LEN_MAX: usize = 255;
 
@@ -53,7 +53,7 @@ const fn filter_parameter(name: &'static str) -> Parameter {
 /// The URL's parameters for reading the audit log.
 #[derive(Debug)]
 pub(crate) struct ReadAudit {
-    pub(crate) wanted: AuditQuery,
+    pub(crate) filter: AuditQuery,
     cursor: Option<String>,
 }
 
@@ -65,7 +65,7 @@ impl FromQuery for ReadAudit {
         };
         let instant = |text: &str| text.parse::<Timestamp>().map_err(|error| error.to_string());
         Self {
-            wanted: AuditQuery {
+            filter: AuditQuery {
                 actor: reader.parsed(filter_parameter("actor").about("Only entries of this caller."), text),
                 action: reader
                     .parsed(filter_parameter("action").about("Only this action, such as `job.change`."), text),
@@ -148,7 +148,7 @@ pub(super) fn routes() -> Routes {
 
 /// Refuses a namespace that has a [`namespace_error`].
 pub(crate) async fn check_namespace(call: &GlobalCall<ReadAudit>) -> Result<(), Problem> {
-    match namespace_error(call.engine(), call.query.wanted.namespace.as_deref()).await? {
+    match namespace_error(call.engine(), call.query.filter.namespace.as_deref()).await? {
         Some(message) => {
             Err(Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("in", "invalid_value", message)]))
         }
@@ -157,24 +157,24 @@ pub(crate) async fn check_namespace(call: &GlobalCall<ReadAudit>) -> Result<(), 
 }
 
 /// The error for a namespace that does not exist, unless entries name it: those about a deleted namespace stay.
-pub(crate) async fn namespace_error(engine: &Engine, wanted: Option<&str>) -> Result<Option<String>, Problem> {
-    let Some(wanted) = wanted else { return Ok(None) };
+pub(crate) async fn namespace_error(engine: &Engine, name: Option<&str>) -> Result<Option<String>, Problem> {
+    let Some(name) = name else { return Ok(None) };
     let namespaces = engine.store().namespaces().await?;
-    let of_it = AuditQuery { namespace: Some(wanted.to_owned()), limit: 1, ..AuditQuery::default() };
-    if namespaces.iter().any(|one| one.name == wanted) || !engine.store().audit(&of_it).await?.is_empty() {
+    let entries_of_namespace = AuditQuery { namespace: Some(name.to_owned()), limit: 1, ..AuditQuery::default() };
+    if namespaces.iter().any(|one| one.name == name) || !engine.store().audit(&entries_of_namespace).await?.is_empty() {
         return Ok(None);
     }
-    let names: Vec<&str> = namespaces.iter().take(NAMED_MAX).map(|one| one.name.as_str()).collect();
+    let names: Vec<&str> = namespaces.iter().take(NAMED_NAMESPACE_COUNT_MAX).map(|one| one.name.as_str()).collect();
     let names = names.join(", ");
-    Ok(Some(format!("{} is neither a namespace nor in any entry; namespaces: {names}", quoted_input(wanted))))
+    Ok(Some(format!("{} is neither a namespace nor in any entry; namespaces: {names}", quoted_input(name))))
 }
 
 async fn list(call: GlobalCall<ReadAudit>, headers: HeaderMap) -> Result<Response, Problem> {
     check_namespace(&call).await?;
-    let ReadAudit { wanted, cursor } = &call.query;
-    let listing = Listing::new("audit", AuditQuery { limit: 0, ..wanted.clone() });
-    let after = listing.id_after(cursor.as_deref(), AuditId::get)?;
-    let query = AuditQuery { after, ..wanted.clone() };
+    let ReadAudit { filter, cursor } = &call.query;
+    let listing = Listing::new("audit", AuditQuery { limit: 0, ..filter.clone() });
+    let after_id = listing.id_after(cursor.as_deref(), AuditId::get)?;
+    let query = AuditQuery { after: after_id, ..filter.clone() };
     let wants_lines = headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(b"application/x-ndjson"));
     if wants_lines {
         return export(&call, query);
@@ -183,9 +183,9 @@ async fn list(call: GlobalCall<ReadAudit>, headers: HeaderMap) -> Result<Respons
     while let Some(count) = page.next_row_count() {
         // Reads one entry more than the page needs, to detect whether there are more.
         query.limit = count + 1;
-        let mut found = call.engine().store().audit(&query).await?;
-        let has_more = cut_to_page(&mut found, count).is_some();
-        for entry in &found {
+        let mut entries = call.engine().store().audit(&query).await?;
+        let has_more = cut_to_page(&mut entries, count).is_some();
+        for entry in &entries {
             if !page.add(&EntryJson::from(entry))? {
                 return page.answer(query.after.map(|last| listing.cursor(last)));
             }
@@ -199,7 +199,7 @@ async fn list(call: GlobalCall<ReadAudit>, headers: HeaderMap) -> Result<Respons
 }
 
 /// A running export of the log.
-struct Export {
+struct LogExport {
     web: Web,
     caller: RecheckedCaller,
     _share: HeavyWorkShare,
@@ -207,10 +207,10 @@ struct Export {
     query: Option<AuditQuery>,
 }
 
-impl Export {
-    async fn next(&mut self) -> Option<Bytes> {
+impl LogExport {
+    async fn next_bytes(&mut self) -> Option<Bytes> {
         let query = self.query.take()?;
-        match self.read(&query).await {
+        match self.read_batch(&query).await {
             Ok(found) => {
                 let line =
                     |entry: &AuditEntry| serde_json::to_string(&EntryJson::from(entry)).unwrap_or_default() + "\n";
@@ -221,18 +221,18 @@ impl Export {
             }
             Err(problem) => {
                 let (code, message) = (problem.code().as_str(), problem.detail());
-                let end = serde_json::json!({"complete": false, "code": code, "message": message});
-                Some(format!("{end}\n").into())
+                let end_line = serde_json::json!({"complete": false, "code": code, "message": message});
+                Some(format!("{end_line}\n").into())
             }
         }
     }
 
-    async fn read(&mut self, query: &AuditQuery) -> Result<Vec<AuditEntry>, Problem> {
+    async fn read_batch(&mut self, query: &AuditQuery) -> Result<Vec<AuditEntry>, Problem> {
         if self.web.config.shutdown.is_cancelled() {
             return Err(Problem::new(Code::Unavailable, "the server stops, so the export ends here"));
         }
-        let may = |rights: &Rights| rights.allow_somewhere(Cluster);
-        if let Some(loss) = self.caller.access_loss_unless(&self.web, may).await {
+        let may_read = |rights: &Rights| rights.allow_somewhere(Cluster);
+        if let Some(loss) = self.caller.access_loss_unless(&self.web, may_read).await {
             return Err(loss.problem("so the export ends here"));
         }
         let _turn = shares::wait_for_turn(&self.web, self.caller.caller().key()).await?;
@@ -246,19 +246,19 @@ impl Export {
 /// How many entries to read next, after a batch of `count` entries with `len` bytes. Assumes that the mean length stays the same.
 fn next_count(count: usize, len: usize) -> u32 {
     let count = EXPORT_BATCH_LEN.saturating_mul(count) / len.max(1);
-    u32::try_from(count).unwrap_or(EXPORT_BATCH).clamp(1, EXPORT_BATCH)
+    u32::try_from(count).unwrap_or(EXPORT_BATCH_COUNT).clamp(1, EXPORT_BATCH_COUNT)
 }
 
 /// Exports all entries that match the query, one per line, the newest first. If the export ends early, its last line has the reason.
 pub(crate) fn export(call: &GlobalCall<ReadAudit>, query: AuditQuery) -> Result<Response, Problem> {
-    let export = Export {
+    let export = LogExport {
         web: call.web.clone(),
         _share: shares::take_heavy_work_share(&call.web, HeavyWork::Export, call.caller.key())?,
         caller: RecheckedCaller::new(call.caller.clone()),
-        query: Some(AuditQuery { limit: FIRST_BATCH, ..query }),
+        query: Some(AuditQuery { limit: FIRST_BATCH_COUNT, ..query }),
     };
     let lines = unfold(export, async |mut export| {
-        let bytes = export.next().await?;
+        let bytes = export.next_bytes().await?;
         Some((Ok::<_, Infallible>(bytes), export))
     });
     let mut response = Response::new(Body::from_stream(lines.fuse()));

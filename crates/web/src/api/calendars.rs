@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use super::page::{Page, PageQuery};
 use crate::answer::json_response;
 use crate::body::{JsonBody, TextBody, parse, read_document, refuse_value};
-use crate::call::{Call, forbidden, quoted_input};
-use crate::cursor::{Listing, cut_to_page, invalid_cursor};
+use crate::call::{Call, forbidden_problem, quoted_input};
+use crate::cursor::{Listing, cut_to_page, invalid_cursor_problem};
 use crate::etag::{IfMatch, mismatch_problem, version_tag};
 use crate::openapi::{Doc, Either, Unnamed};
 use crate::parameter::Parameter;
@@ -32,7 +32,7 @@ const NAMED_COUNT_MAX: usize = 10;
 #[derive(Debug)]
 pub(super) struct ImportQuery {
     format: Option<ImportFormat>,
-    wanted: ImportAs,
+    import_as: ImportAs,
     years: Option<(i32, i32)>,
     dry_run: bool,
 }
@@ -44,7 +44,7 @@ impl FromQuery for ImportQuery {
             "csv" => Ok(ImportFormat::Csv),
             _ => Err(format!("{} is neither ics nor csv", quoted_input(text))),
         };
-        let wanted = |text: &str| match text {
+        let import_as = |text: &str| match text {
             "days" => Ok(ImportAs::Days),
             "workdays" => Ok(ImportAs::Workdays),
             _ => Err(format!("{} is neither days nor workdays", quoted_input(text))),
@@ -52,12 +52,12 @@ impl FromQuery for ImportQuery {
         Self {
             format: reader
                 .parsed(Parameter::word("format", &["ics", "csv"]).about("The format of the file.").required(), format),
-            wanted: reader
+            import_as: reader
                 .parsed(
                     Parameter::word("as", &["days", "workdays"])
                         .about("What the file lists: the days of the calendar (`days`, the default), or holidays and make-up days \
                              (`workdays`)."),
-                    wanted,
+                    import_as,
                 )
                 .unwrap_or(ImportAs::Days),
             years: reader.parsed(
@@ -72,11 +72,11 @@ impl FromQuery for ImportQuery {
 
 /// Parses `2026` or `2026..2030`.
 pub(crate) fn parse_years(text: &str) -> Result<(i32, i32), String> {
-    let (first, last) = text.split_once("..").unwrap_or((text, text));
+    let (first_year, last_year) = text.split_once("..").unwrap_or((text, text));
     let year = |text: &str| text.parse().ok().filter(|year| (1970..=2199).contains(year));
-    year(first)
-        .zip(year(last))
-        .filter(|(first, last)| first <= last)
+    year(first_year)
+        .zip(year(last_year))
+        .filter(|(first_year, last_year)| first_year <= last_year)
         .ok_or_else(|| format!("{} is neither a year such as 2026 nor a span 2026..2030", quoted_input(text)))
 }
 
@@ -180,9 +180,9 @@ pub(super) fn routes() -> Routes {
 
 async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
     let listing = Listing::new("calendars", call.namespace.id);
-    let after = listing.name_after(call.query.cursor.as_deref(), name::check)?;
+    let after_name = listing.name_after(call.query.cursor.as_deref(), name::check)?;
     let limit = call.query.limit;
-    let mut records = call.engine().store().calendars(call.namespace.id, after.as_deref(), limit + 1).await?;
+    let mut records = call.engine().store().calendars(call.namespace.id, after_name.as_deref(), limit + 1).await?;
     let next_cursor = cut_to_page(&mut records, limit).map(|last: &CalendarRecord| listing.cursor(&last.spec.name));
     let items = records.iter().map(|record| CalendarItem {
         name: &record.spec.name,
@@ -207,9 +207,9 @@ async fn put(
     body: JsonBody<Unnamed<CalendarSpec>>,
 ) -> Result<Response, Problem> {
     let spec = parse_named(&body.bytes, &name)?;
-    call.check(None, forbidden)?;
-    let existing = calendars::find(call.engine(), call.namespace.id, &name).await?;
-    save(&call, existing.as_ref(), &if_match, &spec).await
+    call.check(None, forbidden_problem)?;
+    let existing_calendar = calendars::find(call.engine(), call.namespace.id, &name).await?;
+    save(&call, existing_calendar.as_ref(), &if_match, &spec).await
 }
 
 /// Imports a file: its days become a calendar, which is saved. A dry run only shows the calendar.
@@ -219,57 +219,58 @@ async fn import_file(
     if_match: IfMatch,
     TextBody(body): TextBody,
 ) -> Result<Response, Problem> {
-    call.check(None, forbidden)?;
-    let ImportQuery { format, wanted, years, dry_run } = call.query;
+    call.check(None, forbidden_problem)?;
+    let ImportQuery { format, import_as, years, dry_run } = call.query;
     let format = format.ok_or_else(|| {
         let complaint = Complaint::query("format", "missing_parameter", "is needed: ics or csv");
         Problem::of_complaints(Code::InvalidQuery, vec![complaint])
     })?;
     name::check(&name).map_err(|message| refuse_value("/name", message))?;
-    let rule = import(format, &body, wanted, years).map_err(|error| refuse_value("", error.to_string()))?;
-    let existing = calendars::find(call.engine(), call.namespace.id, &name).await?;
-    let description = existing.as_ref().map(|record| record.spec.description.clone()).unwrap_or_default();
+    let rule = import(format, &body, import_as, years).map_err(|error| refuse_value("", error.to_string()))?;
+    let existing_calendar = calendars::find(call.engine(), call.namespace.id, &name).await?;
+    let description = existing_calendar.as_ref().map(|record| record.spec.description.clone()).unwrap_or_default();
     let spec = CalendarSpec { name, description, rule };
     if dry_run {
         calendars::check(call.engine(), call.namespace.id, &spec).await?;
         call.note.mark_dry_run();
         return json_response(StatusCode::OK, &spec);
     }
-    save(&call, existing.as_ref(), &if_match, &spec).await
+    save(&call, existing_calendar.as_ref(), &if_match, &spec).await
 }
 
 async fn delete(call: Call, Named(name, ..): Named<path::Calendar>, if_match: IfMatch) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
-    let expected = if_match.expected_version(record.version)?;
-    calendars::delete(call.engine(), call.namespace.id, &name, expected).await?;
+    let expected_version = if_match.expected_version(record.version)?;
+    calendars::delete(call.engine(), call.namespace.id, &name, expected_version).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 async fn list_dependents(call: Call<PageQuery>, Named(name, ..): Named<path::Calendar>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let listing = Listing::new("calendar users", record.id);
-    let after = call.query.cursor.as_deref().map(|cursor| listing.position::<CalendarUserJson>(cursor)).transpose()?;
-    let after = after.map(|user| match user.kind.as_str() {
+    let after_user =
+        call.query.cursor.as_deref().map(|cursor| listing.position::<CalendarUserJson>(cursor)).transpose()?;
+    let after_user = after_user.map(|user| match user.kind.as_str() {
         "calendar" => CalendarDependent::Calendar(user.name),
         _ => CalendarDependent::Job(user.name),
     });
     let is_name = |user: &CalendarDependent| match user {
         CalendarDependent::Calendar(name) | CalendarDependent::Job(name) => name::check(name).is_ok(),
     };
-    if !after.iter().all(is_name) {
-        return Err(invalid_cursor("does not hold a name"));
+    if !after_user.iter().all(is_name) {
+        return Err(invalid_cursor_problem("does not hold a name"));
     }
     let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
-    let seen = call.visible_apps();
+    let visible_apps = call.visible_apps();
     let mut dependents =
-        calendars::dependents(call.engine(), &record, seen.as_deref(), after.as_ref(), limit + 1).await?;
-    let next = cut_to_page(&mut dependents, call.query.limit).cloned();
-    let show = |user: CalendarDependent| match user {
+        calendars::dependents(call.engine(), &record, visible_apps.as_deref(), after_user.as_ref(), limit + 1).await?;
+    let last_user = cut_to_page(&mut dependents, call.query.limit).cloned();
+    let user_json = |user: CalendarDependent| match user {
         CalendarDependent::Calendar(name) => CalendarUserJson { kind: "calendar".to_owned(), name },
         CalendarDependent::Job(name) => CalendarUserJson { kind: "job".to_owned(), name },
     };
-    let next_cursor = next.map(|user| listing.cursor(show(user)));
-    json_response(StatusCode::OK, &Page { items: dependents.into_iter().map(show).collect(), next_cursor })
+    let next_cursor = last_user.map(|user| listing.cursor(user_json(user)));
+    json_response(StatusCode::OK, &Page { items: dependents.into_iter().map(user_json).collect(), next_cursor })
 }
 
 /// Parses a calendar. The name may be left out; if it is given, it must equal the name in the path.
@@ -295,13 +296,13 @@ async fn save<Q>(
     if let Some(record) = existing {
         call.note.before(&record.spec);
     }
-    let expected = match existing {
+    let expected_version = match existing {
         Some(record) => if_match.expected_version(record.version)?,
         None if if_match.is_given() => return Err(mismatch_problem(0)),
         None => None,
     };
-    let saved = calendars::save(call.engine(), call.namespace.id, spec, expected, call.caller.name()).await?;
-    let SavedCalendar { record, is_new } = saved;
+    let outcome = calendars::save(call.engine(), call.namespace.id, spec, expected_version, call.caller.name()).await?;
+    let SavedCalendar { record, is_new } = outcome;
     calendar_response(call, if is_new { StatusCode::CREATED } else { StatusCode::OK }, &record)
 }
 
@@ -320,14 +321,14 @@ fn calendar_response<Q>(call: &Call<Q>, status: StatusCode, record: &CalendarRec
 }
 
 /// The calendar with this name in the namespace of the call.
-pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<CalendarRecord, Problem> {
-    let found = calendars::find(call.engine(), call.namespace.id, wanted).await?;
-    let detail = || format!("there is no calendar {} in namespace {}", quoted_input(wanted), call.namespace.name);
-    let missing = || Problem::new(Code::CalendarNotFound, detail());
-    let found = found.ok_or_else(missing)?;
-    call.check(None, missing)?;
-    call.note.before(&found.spec);
-    Ok(found)
+pub(crate) async fn find<Q>(call: &Call<Q>, name: &str) -> Result<CalendarRecord, Problem> {
+    let record = calendars::find(call.engine(), call.namespace.id, name).await?;
+    let detail = || format!("there is no calendar {} in namespace {}", quoted_input(name), call.namespace.name);
+    let not_found = || Problem::new(Code::CalendarNotFound, detail());
+    let record = record.ok_or_else(not_found)?;
+    call.check(None, not_found)?;
+    call.note.before(&record.spec);
+    Ok(record)
 }
 
 impl From<CalendarError> for Problem {
@@ -347,12 +348,12 @@ impl From<CalendarError> for Problem {
 
 fn in_use_problem(calendars: &[String], jobs: &[String], job_count: u64) -> Problem {
     let names = |kind: &str, names: &[String], count: u64| {
-        let shown = names.iter().take(NAMED_COUNT_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
-        let more = if count > u64::try_from(NAMED_COUNT_MAX).unwrap_or(0) { ", …" } else { "" };
-        (count > 0).then(|| format!("{} ({shown}{more})", counted(count, kind)))
+        let name_list = names.iter().take(NAMED_COUNT_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let suffix = if count > u64::try_from(NAMED_COUNT_MAX).unwrap_or(0) { ", …" } else { "" };
+        (count > 0).then(|| format!("{} ({name_list}{suffix})", counted(count, kind)))
     };
     let calendar_count = u64::try_from(calendars.len()).unwrap_or(u64::MAX);
-    let parts: Vec<String> =
+    let user_lists: Vec<String> =
         names("calendar", calendars, calendar_count).into_iter().chain(names("job", jobs, job_count)).collect();
-    Problem::new(Code::CalendarUsed, format!("it is used by {}; take it out of them first", parts.join(" and ")))
+    Problem::new(Code::CalendarUsed, format!("it is used by {}; take it out of them first", user_lists.join(" and ")))
 }

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::runs::{find, missing_run};
+use super::runs::{find, missing_run_problem};
 use super::{jobs, run_json};
 use crate::answer::json_response;
 use crate::body::{OptionalJsonBody, refuse_value};
@@ -57,7 +57,7 @@ pub(super) fn routes() -> Routes {
         .post(
             "/api/v1/jobs/{name}/cancel",
             Operate,
-            job,
+            cancel_job,
             Doc::new(
                 "Cancel a job's open runs",
                 "All open runs, or those of the fire that `fire_at` names; at most 10,000 per call. Upcoming fires are not affected: to \
@@ -69,7 +69,7 @@ pub(super) fn routes() -> Routes {
         .post(
             "/api/v1/runs/{id}/cancel",
             Operate,
-            run,
+            cancel_run,
             Doc::new(
                 "Cancel a run",
                 "Notifies the run's executor. Cancelling a broadcast cancels all of its shards. A repeated request is no error.",
@@ -81,12 +81,16 @@ pub(super) fn routes() -> Routes {
         )
 }
 
-async fn run(call: Call, path: Named<path::Run>, body: OptionalJsonBody<CancelRun>) -> Result<Response, Problem> {
+async fn cancel_run(
+    call: Call,
+    path: Named<path::Run>,
+    body: OptionalJsonBody<CancelRun>,
+) -> Result<Response, Problem> {
     let body = body.read()?;
-    let by = cancel_message(call.caller.name(), body.reason.as_deref())?;
+    let cancel_text = cancel_message(call.caller.name(), body.reason.as_deref())?;
     let run = find(&call, &path).await?;
     audit_run(&call, &run, body.reason.as_deref());
-    match call.engine().cancel_run(run.id, &by).await? {
+    match call.engine().cancel_run(run.id, &cancel_text).await? {
         CancelOutcome::Requested(run) => {
             json_response(StatusCode::ACCEPTED, &run_json::run_json(&call, run.for_reader()).await?)
         }
@@ -98,17 +102,17 @@ async fn run(call: Call, path: Named<path::Run>, body: OptionalJsonBody<CancelRu
         CancelOutcome::AlreadyEnded(status) => {
             Err(Problem::new(Code::RunFinished, format!("the run has ended: {status}")))
         }
-        CancelOutcome::NotFound => Err(missing_run(&call, &path)),
+        CancelOutcome::NotFound => Err(missing_run_problem(&call, &path)),
     }
 }
 
-async fn job(
+async fn cancel_job(
     call: Call,
     Named(name, ..): Named<path::Job>,
     body: OptionalJsonBody<CancelJob>,
 ) -> Result<Response, Problem> {
     let body = body.read()?;
-    let by = cancel_message(call.caller.name(), body.reason.as_deref())?;
+    let cancel_text = cancel_message(call.caller.name(), body.reason.as_deref())?;
     let instant = |text: &String| {
         let complaint =
             |_| refuse_value("/fire_at", format!("{text:?} is not an instant; write \"2026-03-08T07:00:00Z\""));
@@ -119,10 +123,10 @@ async fn job(
     // The job may have belonged to another app before. Runs of that app are cancelled only if the caller may cancel in the whole
     // namespace.
     let app = call.apps_with(Operate).map(|_| record.app);
-    let cancelled = call.engine().cancel_runs(&record, fire_at, &by, app).await?;
-    let answer = CancelledJson { asked: cancelled.asked_count, has_more: cancelled.has_more };
-    call.note.changed_to(&serde_json::json!({"fire_at": fire_at, "reason": body.reason, "cancelled": answer}));
-    json_response(StatusCode::ACCEPTED, &answer)
+    let cancelled = call.engine().cancel_runs(&record, fire_at, &cancel_text, app).await?;
+    let body_json = CancelledJson { asked: cancelled.asked_count, has_more: cancelled.has_more };
+    call.note.changed_to(&serde_json::json!({"fire_at": fire_at, "reason": body.reason, "cancelled": body_json}));
+    json_response(StatusCode::ACCEPTED, &body_json)
 }
 
 /// Records in the audit log the reason, and the state of the run at the time of the request.

@@ -19,7 +19,7 @@ use serde_json::json;
 use super::page::{Page, PageQuery};
 use crate::answer::json_response;
 use crate::body::JsonBody;
-use crate::call::{Call, forbidden, quoted_input};
+use crate::call::{Call, forbidden_problem, quoted_input};
 use crate::cursor::{Listing, cut_to_page};
 use crate::etag::{IfMatch, mismatch_problem, version_tag};
 use crate::openapi::Doc;
@@ -165,19 +165,23 @@ pub(super) fn routes() -> Routes {
         .get(
             "/api/v1/channels/{name}/deliveries",
             View,
-            deliveries,
+            list_deliveries,
             Doc::new("List a channel's deliveries", "Each try to deliver a message, the latest first.")
                 .json::<Page<DeliveryJson>>(200, "A page of deliveries."),
         )
 }
 
 async fn list(call: Call) -> Result<Response, Problem> {
-    call.check(None, forbidden)?;
+    call.check(None, forbidden_problem)?;
     let store = call.engine().store();
-    let last = store.last_deliveries(call.namespace.id).await?;
+    let last_deliveries = store.last_deliveries(call.namespace.id).await?;
     let channels = store.channels(call.namespace.id).await?;
     let items = channels.iter().map(|channel| ChannelJson {
-        last_delivery: last.iter().find(|delivery| delivery.channel == channel.id).cloned().map(delivery_json),
+        last_delivery: last_deliveries
+            .iter()
+            .find(|delivery| delivery.channel == channel.id)
+            .cloned()
+            .map(delivery_json),
         ..channel_json(&call, channel)
     });
     json_response(StatusCode::OK, &Page { items: items.collect(), next_cursor: None })
@@ -185,7 +189,7 @@ async fn list(call: Call) -> Result<Response, Problem> {
 
 async fn get(call: Call, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
     let channel = find(&call, &name).await?;
-    tagged(StatusCode::OK, &channel, &channel_json(&call, &channel))
+    tagged_response(StatusCode::OK, &channel, &channel_json(&call, &channel))
 }
 
 async fn put(
@@ -194,23 +198,23 @@ async fn put(
     if_match: IfMatch,
     body: JsonBody<NewChannelJson>,
 ) -> Result<Response, Problem> {
-    call.check(None, forbidden)?;
+    call.check(None, forbidden_problem)?;
     let NewChannelJson { kind, lang, enabled, settings, secrets } = body.read()?;
-    let before = channels::find(call.engine(), call.namespace.id, &name).await?;
-    let expected = match &before {
-        Some(before) => if_match.expected_version(version(before))?.map(Timestamp::from_millis),
+    let existing_channel = channels::find(call.engine(), call.namespace.id, &name).await?;
+    let expected_saved_at = match &existing_channel {
+        Some(existing_channel) => if_match.expected_version(version(existing_channel))?.map(Timestamp::from_millis),
         None if if_match.is_given() => return Err(mismatch_problem(0)),
         None => None,
     };
-    if let Some(before) = &before {
-        call.note.before(&channel_json(&call, before));
+    if let Some(existing_channel) = &existing_channel {
+        call.note.before(&channel_json(&call, existing_channel));
     }
-    let new = NewChannel { name, kind, settings, secrets, lang, is_enabled: enabled, expected_saved_at: expected };
-    let saved = channels::save(call.engine(), &call.namespace, &new).await?;
-    let shown = channel_json(&call, &saved.channel);
-    call.note.changed_to(&shown);
-    let status = if saved.is_new { StatusCode::CREATED } else { StatusCode::OK };
-    tagged(status, &saved.channel, &ChannelJson { signing_key: saved.signing_key, ..shown })
+    let new_channel = NewChannel { name, kind, settings, secrets, lang, is_enabled: enabled, expected_saved_at };
+    let outcome = channels::save(call.engine(), &call.namespace, &new_channel).await?;
+    let channel_body = channel_json(&call, &outcome.channel);
+    call.note.changed_to(&channel_body);
+    let status = if outcome.is_new { StatusCode::CREATED } else { StatusCode::OK };
+    tagged_response(status, &outcome.channel, &ChannelJson { signing_key: outcome.signing_key, ..channel_body })
 }
 
 /// The version of a channel: each save has another instant.
@@ -218,20 +222,20 @@ pub(crate) fn version(channel: &Channel) -> i64 {
     channel.updated_at.as_millis()
 }
 
-fn tagged(status: StatusCode, channel: &Channel, shown: &ChannelJson) -> Result<Response, Problem> {
-    let mut response = json_response(status, shown)?;
+fn tagged_response(status: StatusCode, channel: &Channel, body: &ChannelJson) -> Result<Response, Problem> {
+    let mut response = json_response(status, body)?;
     response.headers_mut().insert(ETAG, version_tag(version(channel)));
     Ok(response)
 }
 
 async fn delete(call: Call, Named(name, ..): Named<path::Channel>, if_match: IfMatch) -> Result<Response, Problem> {
     let channel = find(&call, &name).await?;
-    let expected = if_match.expected_version(version(&channel))?.map(Timestamp::from_millis);
+    let expected_saved_at = if_match.expected_version(version(&channel))?.map(Timestamp::from_millis);
     call.note.before(&channel_json(&call, &channel));
-    match call.engine().store().delete_channel(call.namespace.id, &name, expected).await? {
+    match call.engine().store().delete_channel(call.namespace.id, &name, expected_saved_at).await? {
         ChannelDeleted::Deleted => Ok(StatusCode::NO_CONTENT.into_response()),
         ChannelDeleted::Conflict(saved_at) => Err(mismatch_problem(saved_at.as_millis())),
-        ChannelDeleted::NotFound => Err(missing_channel(&call, &name)),
+        ChannelDeleted::NotFound => Err(missing_channel_problem(&call, &name)),
         ChannelDeleted::Used(users) => Err(in_use_problem(&name, &users)),
     }
 }
@@ -245,20 +249,23 @@ fn in_use_problem(channel: &str, users: &[ChannelUse]) -> Problem {
     let jobs =
         users.iter().filter_map(|user| if let ChannelUse::Job(name) = user { Some(name.as_str()) } else { None });
     let (rules, jobs): (Vec<&str>, Vec<&str>) = (rules.collect(), jobs.collect());
-    let mut parts = Vec::new();
+    let mut user_lists = Vec::new();
     if !rules.is_empty() {
-        parts.push(format!("{} ({})", counted(rules.len(), "alert rule"), rules.join(", ")));
+        user_lists.push(format!("{} ({})", counted(rules.len(), "alert rule"), rules.join(", ")));
     }
     if !jobs.is_empty() {
         let noun = if jobs.len() == 1 { "job" } else { "jobs" };
-        parts.push(format!("the expectations of {noun} {}", jobs.join(", ")));
+        user_lists.push(format!("the expectations of {noun} {}", jobs.join(", ")));
     }
     if users.contains(&ChannelUse::Report) {
-        parts.push("the weekly report".to_owned());
+        user_lists.push("the weekly report".to_owned());
     }
-    let more = if is_cut { ", and more" } else { "" };
-    let detail =
-        format!("{} is used by {}{more}; give them another channel first", quoted_input(channel), parts.join(", "));
+    let suffix = if is_cut { ", and more" } else { "" };
+    let detail = format!(
+        "{} is used by {}{suffix}; give them another channel first",
+        quoted_input(channel),
+        user_lists.join(", ")
+    );
     Problem::new(Code::ChannelUsed, detail)
 }
 
@@ -274,11 +281,11 @@ pub(crate) fn delivery_for_audit(delivery: &Delivery) -> serde_json::Value {
     json!({"done": delivery.verdict == AfterTry::Sent.as_str(), "status": delivery.status})
 }
 
-async fn deliveries(call: Call<PageQuery>, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
+async fn list_deliveries(call: Call<PageQuery>, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
     let channel = find(&call, &name).await?;
     let listing = Listing::new("deliveries", channel.id);
-    let before = call.query.cursor.as_deref().map(|cursor| listing.position::<DeliveryId>(cursor)).transpose()?;
-    let mut deliveries = call.engine().store().deliveries(channel.id, before, call.query.limit + 1).await?;
+    let before_id = call.query.cursor.as_deref().map(|cursor| listing.position::<DeliveryId>(cursor)).transpose()?;
+    let mut deliveries = call.engine().store().deliveries(channel.id, before_id, call.query.limit + 1).await?;
     let next_cursor = cut_to_page(&mut deliveries, call.query.limit).map(|last| listing.cursor(last.id));
     let subjects = message_subjects(&call, &deliveries).await?;
     let show = |delivery: Delivery| {
@@ -303,8 +310,8 @@ pub(crate) async fn message_subjects<Q>(
         let names: Vec<&str> = names.into_iter().filter(|name| name::check(name).is_ok()).collect();
         let jobs = call.engine().store().jobs_named(call.namespace.id, &names).await?;
         let jobs = jobs.into_iter().filter(|job| call.may_view(job.app)).map(|job| job.spec.name);
-        let seen: BTreeSet<String> = jobs.chain(apps).chain([call.namespace.name.clone()]).collect();
-        for subject in subjects.values_mut().filter(|subject| !seen.contains(subject.as_str())) {
+        let visible_names: BTreeSet<String> = jobs.chain(apps).chain([call.namespace.name.clone()]).collect();
+        for subject in subjects.values_mut().filter(|subject| !visible_names.contains(subject.as_str())) {
             "…".clone_into(subject);
         }
     }
@@ -313,13 +320,13 @@ pub(crate) async fn message_subjects<Q>(
 
 /// The channel with this name in the namespace of the call.
 pub(crate) async fn find<Q>(call: &Call<Q>, name: &str) -> Result<Channel, Problem> {
-    let found = channels::find(call.engine(), call.namespace.id, name).await?;
-    let found = found.ok_or_else(|| missing_channel(call, name))?;
-    call.check(None, || missing_channel(call, name))?;
-    Ok(found)
+    let channel = channels::find(call.engine(), call.namespace.id, name).await?;
+    let channel = channel.ok_or_else(|| missing_channel_problem(call, name))?;
+    call.check(None, || missing_channel_problem(call, name))?;
+    Ok(channel)
 }
 
-fn missing_channel<Q>(call: &Call<Q>, name: &str) -> Problem {
+fn missing_channel_problem<Q>(call: &Call<Q>, name: &str) -> Problem {
     let detail = format!("there is no channel {} in namespace {}", quoted_input(name), call.namespace.name);
     Problem::new(Code::ChannelNotFound, detail)
 }

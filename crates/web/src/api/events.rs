@@ -32,13 +32,13 @@ use crate::routes::Routes;
 use crate::state::Web;
 
 /// If no event occurs for this long, a keep-alive is sent, so that proxies do not close the connection.
-const QUIET_MAX: Duration = Duration::from_secs(15);
+const KEEP_ALIVE_DELAY: Duration = Duration::from_secs(15);
 /// A header that keeps proxies from buffering the stream.
-pub(super) const UNBUFFERED: (HeaderName, HeaderValue) =
+pub(super) const NO_BUFFERING_HEADER: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// The header `Last-Event-ID`, as the OpenAPI document describes it.
-pub(super) const LAST_EVENT: Parameter =
+pub(super) const LAST_EVENT_PARAMETER: Parameter =
     Parameter::cursor_in("Last-Event-ID").about("The last event that was received; the stream continues after it.");
 
 rondel_core::plain_word_enum! {
@@ -59,10 +59,10 @@ pub(crate) struct EventFilter {
 
 impl FromQuery for EventFilter {
     fn from_query(reader: &mut Reader) -> Self {
-        let checked = |text: &str| name::check(text).map(|()| text.to_owned());
+        let checked_name = |text: &str| name::check(text).map(|()| text.to_owned());
         Self {
-            job: reader.parsed(Parameter::name("job").about("Only events of this job and its runs."), checked),
-            app: reader.parsed(Parameter::name("app").about("Only events of this app."), checked),
+            job: reader.parsed(Parameter::name("job").about("Only events of this job and its runs."), checked_name),
+            app: reader.parsed(Parameter::name("app").about("Only events of this app."), checked_name),
             kinds: reader.words(Parameter::words("kind", &Kind::WORDS).about("Only events of these kinds.")),
             after: reader.parsed(
                 Parameter::cursor_in("after")
@@ -87,9 +87,9 @@ impl EventFilter {
             EventKind::Job(job) => Some(&job.name),
             EventKind::Executor { .. } | EventKind::Node { .. } | EventKind::Gap => None,
         };
-        let is_asked_for = self.job.as_ref().is_none_or(|wanted| job == Some(wanted))
+        let is_wanted = self.job.as_ref().is_none_or(|wanted| job == Some(wanted))
             && self.app.as_ref().is_none_or(|wanted| event.app.as_ref() == Some(wanted));
-        is_asked_for
+        is_wanted
             && event
                 .kind
                 .place()
@@ -111,7 +111,7 @@ pub(super) fn routes() -> Routes {
             )
             .stream("text/event-stream", "A stream of events, until one side ends it.")
             .text("application/x-ndjson")
-            .reads(LAST_EVENT)
+            .reads(LAST_EVENT_PARAMETER)
             .refuses(&[Code::InvalidHeader]),
         )
 }
@@ -119,41 +119,41 @@ pub(super) fn routes() -> Routes {
 /// The stream for the console's pages. If the request does not accept server-sent events, the stream ends immediately.
 pub(crate) async fn watch(call: Call<EventFilter>, headers: HeaderMap) -> Result<Response, Problem> {
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-    let is_asked = accept.starts_with("text/event-stream");
-    let length = if is_asked { call.web.config.follow_timeout } else { Duration::ZERO };
-    stream(call, &headers, length)
+    let wants_stream = accept.starts_with("text/event-stream");
+    let timeout = if wants_stream { call.web.config.follow_timeout } else { Duration::ZERO };
+    stream(call, &headers, timeout)
 }
 
 async fn listen(call: Call<EventFilter>, headers: HeaderMap) -> Result<Response, Problem> {
-    let length = call.web.config.follow_timeout;
-    stream(call, &headers, length)
+    let timeout = call.web.config.follow_timeout;
+    stream(call, &headers, timeout)
 }
 
-fn stream(call: Call<EventFilter>, headers: &HeaderMap, length: Duration) -> Result<Response, Problem> {
-    let last = headers.get(LAST_EVENT_ID).map(|id| id.to_str().unwrap_or_default().parse::<Cursor>());
-    let last = last.transpose().map_err(|message| {
+fn stream(call: Call<EventFilter>, headers: &HeaderMap, timeout: Duration) -> Result<Response, Problem> {
+    let last_event = headers.get(LAST_EVENT_ID).map(|id| id.to_str().unwrap_or_default().parse::<Cursor>());
+    let last_event = last_event.transpose().map_err(|message| {
         Problem::new(Code::InvalidHeader, format!("Last-Event-ID: {message}; leave it out to listen from now on"))
     })?;
-    let cursor = last.or(call.query.after);
+    let cursor = last_event.or(call.query.after);
     let format = requested_format(headers);
     let share = load::take_live_share(&call.web, StreamKind::Events, call.caller.key())?;
     let now = Instant::now();
-    let stream = Stream {
+    let event_stream = Stream {
         listener: call.web.events.listen(cursor),
-        ends_at: now + length,
+        ends_at: now + timeout,
         web: call.web,
         caller: RecheckedCaller::new(call.caller),
         namespace: call.namespace,
-        wanted: call.query,
+        filter: call.query,
         format,
         cursor,
         last_sent_at: now,
         is_over: false,
         _share: share,
     };
-    let bytes = unfold(stream, async |mut stream| {
-        let bytes = stream.next().await?;
-        Some((Ok::<_, Infallible>(bytes), stream))
+    let bytes = unfold(event_stream, async |mut event_stream| {
+        let bytes = event_stream.next().await?;
+        Some((Ok::<_, Infallible>(bytes), event_stream))
     });
     let mut response = Response::new(Body::from_stream(bytes.fuse()));
     let content_type = match format {
@@ -161,7 +161,7 @@ fn stream(call: Call<EventFilter>, headers: &HeaderMap, length: Duration) -> Res
         Format::Lines => "application/x-ndjson",
     };
     let content_type = (CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response.headers_mut().extend([content_type, UNBUFFERED]);
+    response.headers_mut().extend([content_type, NO_BUFFERING_HEADER]);
     response.extensions_mut().insert(LongLived);
     Ok(response)
 }
@@ -204,7 +204,7 @@ struct Stream {
     web: Web,
     caller: RecheckedCaller,
     namespace: Namespace,
-    wanted: EventFilter,
+    filter: EventFilter,
     format: Format,
     listener: Listener,
     /// All events up to this position were sent, or left out because this listener does not want them or may not see them.
@@ -218,7 +218,7 @@ struct Stream {
 /// Why a stream ends.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum End {
+enum StreamEnd {
     /// The server stops.
     Stopping,
     /// The stream has reached its maximum length.
@@ -239,39 +239,39 @@ impl Stream {
                 return Some(self.end(end));
             }
             let engine = self.web.engine.clone();
-            let next = tokio::select! {
-                next = self.listener.next(engine.store(), || engine.now()) => next,
+            let result = tokio::select! {
+                result = self.listener.next(engine.store(), || engine.now()) => result,
                 () = self.web.config.shutdown.cancelled() => continue,
             };
-            let text = match next {
+            let text = match result {
                 ListenResult::Begun { cursor, is_gap } => {
                     self.cursor = Some(cursor);
                     let at = self.web.engine.now();
-                    let ready = self.format.block(Some(cursor), "ready", &json!({ "at": at }));
-                    let gap = if is_gap {
+                    let ready_block = self.format.block(Some(cursor), "ready", &json!({ "at": at }));
+                    let gap_block = if is_gap {
                         self.format.block(Some(cursor), "gap", &json!({ "at": at }))
                     } else {
                         String::new()
                     };
-                    ready + &gap
+                    ready_block + &gap_block
                 }
                 ListenResult::Events(events, cursor) => {
                     self.cursor = Some(cursor);
-                    let own =
-                        events.iter().filter(|event| self.wanted.matches(event, &self.namespace, self.caller.caller()));
+                    let matching_events =
+                        events.iter().filter(|event| self.filter.matches(event, &self.namespace, self.caller.caller()));
                     let block = |event: &Arc<Event>| {
-                        self.format.block(Some(cursor.at_event(event)), event.kind.name(), &self.show(event))
+                        self.format.block(Some(cursor.at_event(event)), event.kind.name(), &self.event_json(event))
                     };
-                    own.map(block).collect()
+                    matching_events.map(block).collect()
                 }
                 ListenResult::Nothing => String::new(),
-                ListenResult::TooSlow => return Some(self.end(End::TooSlow)),
+                ListenResult::TooSlow => return Some(self.end(StreamEnd::TooSlow)),
             };
             if !text.is_empty() {
                 self.last_sent_at = Instant::now();
                 return Some(Bytes::from(text));
             }
-            if self.last_sent_at.elapsed() >= QUIET_MAX {
+            if self.last_sent_at.elapsed() >= KEEP_ALIVE_DELAY {
                 self.last_sent_at = Instant::now();
                 return Some(Bytes::from(self.format.keep_alive(self.cursor)));
             }
@@ -279,26 +279,26 @@ impl Stream {
         None
     }
 
-    async fn reason_to_end(&mut self) -> Option<End> {
+    async fn reason_to_end(&mut self) -> Option<StreamEnd> {
         if self.web.config.shutdown.is_cancelled() {
-            return Some(End::Stopping);
+            return Some(StreamEnd::Stopping);
         }
         if Instant::now() >= self.ends_at {
-            return Some(End::Timeout);
+            return Some(StreamEnd::Timeout);
         }
         match self.caller.access_loss(&self.web, self.namespace.id, None).await? {
-            AccessLoss::Ended => Some(End::TokenOver),
-            AccessLoss::Unverified => Some(End::Unavailable),
+            AccessLoss::Ended => Some(StreamEnd::TokenOver),
+            AccessLoss::Unverified => Some(StreamEnd::Unavailable),
         }
     }
 
-    fn end(&mut self, end: End) -> Bytes {
+    fn end(&mut self, end: StreamEnd) -> Bytes {
         self.is_over = true;
         Bytes::from(self.format.block(self.cursor, "end", &json!({ "reason": end })))
     }
 
     /// The event as the API shows it.
-    fn show(&self, event: &Event) -> Value {
+    fn event_json(&self, event: &Event) -> Value {
         let (at, namespace, app) = (event.at, &self.namespace.name, &event.app);
         match &event.kind {
             EventKind::Run { snapshot, job } => json!({

@@ -27,9 +27,9 @@ use crate::problem::{Code, Problem};
 use crate::routes::Routes;
 
 /// How long an executor stays in the list after it was last seen.
-const SHOWN_FOR: Duration = Duration::from_secs(3600);
+const OFFLINE_LISTED_LENGTH: Duration = Duration::from_secs(3600);
 /// A report of another node about its executors is ignored once it is older than this.
-const FRESH_FOR: Duration = Duration::from_secs(30);
+const REPORT_AGE_MAX: Duration = Duration::from_secs(30);
 
 /// Maximum number of an app's executors that may be switched off. It is checked without a lock: concurrent callers can exceed it.
 const SWITCH_COUNT_MAX: usize = 1_000;
@@ -79,7 +79,7 @@ pub(crate) struct UnansweredJson {
 }
 
 /// A position in the list of executors: app, name and incarnation.
-pub(crate) type Position = (String, String, ExecutorId);
+pub(crate) type ExecutorPosition = (String, String, ExecutorId);
 
 pub(super) fn routes() -> Routes {
     Routes::new()
@@ -131,9 +131,10 @@ async fn set_state(
 
 async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
     let listing = Listing::new("executors", call.namespace.id);
-    let after = call.query.cursor.as_deref().map(|cursor| listing.position::<Position>(cursor)).transpose()?;
-    let (items, next) = page(&call, after.clone(), call.query.limit).await?;
-    let (mut page, mut last) = (PageBuilder::new(call.query.limit), after);
+    let after_position =
+        call.query.cursor.as_deref().map(|cursor| listing.position::<ExecutorPosition>(cursor)).transpose()?;
+    let (items, next) = page(&call, after_position.clone(), call.query.limit).await?;
+    let (mut page, mut last) = (PageBuilder::new(call.query.limit), after_position);
     for item in items {
         let position = (item.app.clone(), item.name.clone(), item.id);
         if !page.add(&item)? {
@@ -150,40 +151,40 @@ pub(crate) async fn set_switch<Q>(
     (name, app): (&str, Option<&str>),
     switch: Switch,
 ) -> Result<(ExecutorJson, Switch), Problem> {
-    let given = given_name(name);
-    let missing = || {
+    let stable_name = given_name(name);
+    let not_found = || {
         let detail = match app {
             Some(app) => format!("there is no executor {} of app {}", quoted_input(name), quoted_input(app)),
             None => format!("there is no executor {}", quoted_input(name)),
         };
         Problem::new(Code::NotFound, detail)
     };
-    name::check(given).map_err(|_| missing())?;
+    name::check(stable_name).map_err(|_| not_found())?;
     let store = call.engine().store();
     let switches = store.switches().await?;
-    let mut named = listed_executors(call, &switches, call.engine().now() - SHOWN_FOR).await?;
-    named.retain(|one| given_name(&one.position.1) == given && app.is_none_or(|app| one.position.0 == app));
-    let apps: BTreeMap<String, AppId> = named.into_iter().map(|one| (one.position.0, one.app)).collect();
+    let mut candidates = listed_executors(call, &switches, call.engine().now() - OFFLINE_LISTED_LENGTH).await?;
+    candidates.retain(|one| given_name(&one.position.1) == stable_name && app.is_none_or(|app| one.position.0 == app));
+    let apps: BTreeMap<String, AppId> = candidates.into_iter().map(|one| (one.position.0, one.app)).collect();
     if apps.len() > 1 {
         let apps: Vec<&str> = apps.keys().map(String::as_str).collect();
         return Err(refuse_value("/app", format!("executors of {} have this name; name one app", apps.join(", "))));
     }
-    let (app_name, app) = apps.into_iter().next().ok_or_else(missing)?;
-    call.check(Some(app), missing)?;
-    let before = switches.of_executor(app, given).map_or(Switch::Active, |one| one.switch);
-    let its_count = switches.executors.iter().filter(|one| one.app == app).count();
-    if before == Switch::Active && switch != Switch::Active && its_count >= SWITCH_COUNT_MAX {
+    let (app_name, app) = apps.into_iter().next().ok_or_else(not_found)?;
+    call.check(Some(app), not_found)?;
+    let switch_before = switches.of_executor(app, stable_name).map_or(Switch::Active, |one| one.switch);
+    let switched_off_count = switches.executors.iter().filter(|one| one.app == app).count();
+    if switch_before == Switch::Active && switch != Switch::Active && switched_off_count >= SWITCH_COUNT_MAX {
         let message = format!("{SWITCH_COUNT_MAX} executors of app {app_name} are switched off, which is the most");
         return Err(refuse_value("/state", format!("{message}; activate some of them, or drain the app")));
     }
-    call.note.before(&json!({"app": app_name, "state": before.as_str()}));
+    call.note.before(&json!({"app": app_name, "state": switch_before.as_str()}));
     call.note.changed_to(&json!({"app": app_name, "state": switch.as_str()}));
-    store.set_executor_switch(app, given, switch, call.engine().now()).await?;
+    store.set_executor_switch(app, stable_name, switch, call.engine().now()).await?;
     call.engine().poke_beat();
     match find(call, name, Some(&app_name)).await? {
-        Some((_, executor)) => Ok((executor, before)),
+        Some((_, executor)) => Ok((executor, switch_before)),
         // The executor was listed only because it was switched off. Now that it is active, it is no longer listed.
-        None => Ok((ExecutorJson::of_switch(given.to_owned(), app_name, call.engine().now()), before)),
+        None => Ok((ExecutorJson::of_switch(stable_name.to_owned(), app_name, call.engine().now()), switch_before)),
     }
 }
 
@@ -198,8 +199,8 @@ impl Fleet {
         let store = call.engine().store();
         let mut held_run_counts: HashMap<AppId, HashMap<String, u64>> = HashMap::new();
         let (counts, switches) = try_join(store.count_held(call.namespace.id), store.switches()).await?;
-        for one in counts {
-            held_run_counts.entry(one.app).or_default().insert(one.executor, one.count);
+        for held in counts {
+            held_run_counts.entry(held.app).or_default().insert(held.executor, held.count);
         }
         Ok(Self { switches, held_run_counts })
     }
@@ -227,36 +228,39 @@ impl Fleet {
     }
 }
 
-/// A page of executors, ordered by app and name: those online, those seen within [`SHOWN_FOR`], and those that are switched off. Also
+/// A page of executors, ordered by app and name: those online, those seen within [`OFFLINE_LISTED_LENGTH`], and those that are switched off. Also
 /// returns the position where the next page begins.
 pub(crate) async fn page<Q>(
     call: &Call<Q>,
-    after: Option<Position>,
+    after_position: Option<ExecutorPosition>,
     limit: u32,
-) -> Result<(Vec<ExecutorJson>, Option<Position>), Problem> {
+) -> Result<(Vec<ExecutorJson>, Option<ExecutorPosition>), Problem> {
     let store = call.engine().store();
-    let since = call.engine().now() - SHOWN_FOR;
+    let seen_since = call.engine().now() - OFFLINE_LISTED_LENGTH;
     let fleet = Fleet::read(call).await?;
-    let mut all = listed_executors(call, &fleet.switches, since).await?;
-    all.sort_by(|a, b| a.position.cmp(&b.position));
-    let mut page_rows: Vec<ListedExecutor> =
-        all.into_iter().filter(|one| after.as_ref().is_none_or(|after| one.position > *after)).collect();
-    let next = cut_to_page(&mut page_rows, limit).map(|last| last.position.clone());
-    let ids: Vec<ExecutorId> = page_rows.iter().filter(|one| !one.is_here).map(|one| one.position.2).collect();
-    let records = store.executors_by_id(&ids, since).await?;
+    let mut executors = listed_executors(call, &fleet.switches, seen_since).await?;
+    executors.sort_by(|a, b| a.position.cmp(&b.position));
+    let mut page_rows: Vec<ListedExecutor> = executors
+        .into_iter()
+        .filter(|listed| after_position.as_ref().is_none_or(|after_position| listed.position > *after_position))
+        .collect();
+    let last_position = cut_to_page(&mut page_rows, limit).map(|last| last.position.clone());
+    let ids: Vec<ExecutorId> =
+        page_rows.iter().filter(|listed| !listed.is_here).map(|listed| listed.position.2).collect();
+    let records = store.executors_by_id(&ids, seen_since).await?;
     let mut records: HashMap<ExecutorId, ExecutorRecord> =
         records.into_iter().map(|record| (record.id, record)).collect();
-    let item = |one: ListedExecutor| {
-        let (app, name, id) = one.position;
+    let item = |listed: ListedExecutor| {
+        let (app, name, id) = listed.position;
         // An executor that went offline after the list was read is left out.
-        let found = match one.is_here {
+        let executor = match listed.is_here {
             true => call.engine().online_executor(id).map(ExecutorJson::from),
             false if id == NO_INCARNATION => Some(ExecutorJson::of_switch(name, app, call.engine().now())),
-            false => records.remove(&id).map(|record| from_record(record, app, one.is_elsewhere)),
+            false => records.remove(&id).map(|record| from_record(record, app, listed.is_elsewhere)),
         };
-        found.map(|found| fleet.with_switch_and_runs(found, one.app))
+        executor.map(|executor| fleet.with_switch_and_runs(executor, listed.app))
     };
-    Ok((page_rows.into_iter().filter_map(item).collect(), next))
+    Ok((page_rows.into_iter().filter_map(item).collect(), last_position))
 }
 
 /// The executor with this name: the one online, else the one seen last. Searches only `app` if it is given. Also returns the executor's
@@ -267,35 +271,37 @@ pub(crate) async fn find<Q>(
     app: Option<&str>,
 ) -> Result<Option<(AppId, ExecutorJson)>, Problem> {
     let store = call.engine().store();
-    let since = call.engine().now() - SHOWN_FOR;
+    let seen_since = call.engine().now() - OFFLINE_LISTED_LENGTH;
     let fleet = Fleet::read(call).await?;
-    let mut all = listed_executors(call, &fleet.switches, since).await?;
-    all.retain(|one| given_name(&one.position.1) == given_name(name) && app.is_none_or(|app| one.position.0 == app));
-    all.sort_by_key(|one| (one.position.1 != name, !one.is_here, !one.is_elsewhere));
-    let Some(one) = all.into_iter().next() else { return Ok(None) };
-    let (app, name, id) = one.position;
-    let found = match one.is_here {
+    let mut candidates = listed_executors(call, &fleet.switches, seen_since).await?;
+    candidates.retain(|candidate| {
+        given_name(&candidate.position.1) == given_name(name) && app.is_none_or(|app| candidate.position.0 == app)
+    });
+    candidates.sort_by_key(|candidate| (candidate.position.1 != name, !candidate.is_here, !candidate.is_elsewhere));
+    let Some(candidate) = candidates.into_iter().next() else { return Ok(None) };
+    let (app, name, id) = candidate.position;
+    let executor = match candidate.is_here {
         true => call.engine().online_executor(id).map(ExecutorJson::from),
         false if id == NO_INCARNATION => Some(ExecutorJson::of_switch(name, app, call.engine().now())),
         false => {
-            let record = store.executors_by_id(&[id], since).await?.pop();
-            record.map(|record| from_record(record, app, one.is_elsewhere))
+            let record = store.executors_by_id(&[id], seen_since).await?.pop();
+            record.map(|record| from_record(record, app, candidate.is_elsewhere))
         }
     };
-    Ok(found.map(|found| (one.app, fleet.with_switch_and_runs(found, one.app))))
+    Ok(executor.map(|executor| (candidate.app, fleet.with_switch_and_runs(executor, candidate.app))))
 }
 
 /// The sorted stable names of the executors of an app.
 pub(super) async fn executor_names<Q>(call: &Call<Q>, app: &str) -> Result<Vec<String>, Problem> {
     let switches = call.engine().store().switches().await?;
-    let all = listed_executors(call, &switches, call.engine().now() - SHOWN_FOR).await?;
-    let of_app = all.iter().filter(|one| one.position.0 == app);
-    let names: BTreeSet<String> = of_app.map(|one| given_name(&one.position.1).to_owned()).collect();
+    let executors = listed_executors(call, &switches, call.engine().now() - OFFLINE_LISTED_LENGTH).await?;
+    let executors_of_app = executors.iter().filter(|one| one.position.0 == app);
+    let names: BTreeSet<String> = executors_of_app.map(|one| given_name(&one.position.1).to_owned()).collect();
     Ok(names.into_iter().collect())
 }
 
 struct ListedExecutor {
-    position: Position,
+    position: ExecutorPosition,
     app: AppId,
     /// Whether it has a stream to this node.
     is_here: bool,
@@ -309,9 +315,9 @@ async fn listed_executors<Q>(
     since: Timestamp,
 ) -> Result<Vec<ListedExecutor>, Problem> {
     let store = call.engine().store();
-    let online = call.engine().online_names();
+    let online_executors = call.engine().online_names();
     let is_seen = |one: &OnlineName| one.namespace == call.namespace.id && call.may_view(one.app);
-    let mut all: Vec<ListedExecutor> = online
+    let mut executors: Vec<ListedExecutor> = online_executors
         .into_iter()
         .filter(is_seen)
         .map(|one| ListedExecutor {
@@ -321,36 +327,42 @@ async fn listed_executors<Q>(
             is_elsewhere: false,
         })
         .collect();
-    let seen = store.seen_executors(call.namespace.id, since);
-    let sessions = store.sessions(call.engine().now() - FRESH_FOR);
-    let (apps, elsewhere, mut seen) = try_join3(store.apps(call.namespace.id), sessions, seen).await?;
+    let seen_executors = store.seen_executors(call.namespace.id, since);
+    let sessions = store.sessions(call.engine().now() - REPORT_AGE_MAX);
+    let (apps, ids_elsewhere, mut seen_executors) =
+        try_join3(store.apps(call.namespace.id), sessions, seen_executors).await?;
     let apps: HashMap<AppId, String> = apps.into_iter().map(|app| (app.id, app.name)).collect();
-    let elsewhere: HashSet<ExecutorId> =
-        elsewhere.iter().filter(|session| session.is_open()).map(|session| session.executor).collect();
-    seen.retain(|one| call.may_view(one.app));
+    let ids_elsewhere: HashSet<ExecutorId> =
+        ids_elsewhere.iter().filter(|session| session.is_open()).map(|session| session.executor).collect();
+    seen_executors.retain(|one| call.may_view(one.app));
     // Sorted from the newest to the oldest: each name keeps its newest incarnation. An older incarnation is listed only if it is online.
-    seen.sort_by_key(|one| std::cmp::Reverse(one.last_seen_at));
-    let ids: HashSet<ExecutorId> = all.iter().map(|one| one.position.2).collect();
+    seen_executors.sort_by_key(|one| std::cmp::Reverse(one.last_seen_at));
+    let ids: HashSet<ExecutorId> = executors.iter().map(|one| one.position.2).collect();
     let mut names: HashSet<(String, String)> =
-        all.iter().map(|ListedExecutor { position: (app, name, _), .. }| (app.clone(), name.clone())).collect();
-    for one in seen {
+        executors.iter().map(|ListedExecutor { position: (app, name, _), .. }| (app.clone(), name.clone())).collect();
+    for one in seen_executors {
         let app = apps.get(&one.app).cloned().unwrap_or_else(|| one.app.to_string());
-        let is_elsewhere = elsewhere.contains(&one.id);
+        let is_elsewhere = ids_elsewhere.contains(&one.id);
         let is_new_name = names.insert((app.clone(), one.name.clone()));
         if !ids.contains(&one.id) && (is_elsewhere || is_new_name) {
-            all.push(ListedExecutor { position: (app, one.name, one.id), app: one.app, is_here: false, is_elsewhere });
+            executors.push(ListedExecutor {
+                position: (app, one.name, one.id),
+                app: one.app,
+                is_here: false,
+                is_elsewhere,
+            });
         }
     }
     // An executor that is switched off stays in the list, so that it can be activated even long after it was last seen.
-    let stable: HashSet<(AppId, String)> =
-        all.iter().map(|one| (one.app, given_name(&one.position.1).to_owned())).collect();
-    for one in switches.executors.iter().filter(|one| !stable.contains(&(one.app, one.name.clone()))) {
+    let stable_names: HashSet<(AppId, String)> =
+        executors.iter().map(|one| (one.app, given_name(&one.position.1).to_owned())).collect();
+    for one in switches.executors.iter().filter(|one| !stable_names.contains(&(one.app, one.name.clone()))) {
         if let Some(app) = apps.get(&one.app).filter(|_| call.may_view(one.app)) {
             let position = (app.clone(), one.name.clone(), NO_INCARNATION);
-            all.push(ListedExecutor { position, app: one.app, is_here: false, is_elsewhere: false });
+            executors.push(ListedExecutor { position, app: one.app, is_here: false, is_elsewhere: false });
         }
     }
-    Ok(all)
+    Ok(executors)
 }
 
 impl From<OnlineExecutor> for ExecutorJson {

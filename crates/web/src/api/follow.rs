@@ -21,8 +21,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::events::UNBUFFERED;
-use super::lines::{self, Line, LineFilter, Lines, Part, Position};
+use super::events::NO_BUFFERING_HEADER;
+use super::lines::{self, Line, LineFilter, Lines, LogRange, Position};
 use crate::caller::Caller;
 use crate::cursor::Listing;
 use crate::load::{self, LongLived};
@@ -37,7 +37,7 @@ const POLL_PERIOD: Duration = Duration::from_secs(1);
 /// The poll period once the run has ended and only its last lines may still arrive.
 const SETTLE_PERIOD: Duration = Duration::from_millis(200);
 /// If no line arrives for this long, a keep-alive is sent, so that proxies do not close the connection.
-const QUIET_MAX: Duration = Duration::from_secs(15);
+const KEEP_ALIVE_DELAY: Duration = Duration::from_secs(15);
 /// Maximum number of lines in one read of the store.
 const LINE_COUNT: usize = 500;
 /// About how many bytes of text are read at a time. Each stream buffers up to this many while its client does not read.
@@ -114,21 +114,21 @@ pub(super) fn log_response(web: &Web, caller: Caller, follow: FollowRequest) -> 
     };
     let mut response = Response::new(Body::from_stream(stream(reader).fuse()));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response.headers_mut().extend(waits_for_lines.then_some(UNBUFFERED));
+    response.headers_mut().extend(waits_for_lines.then_some(NO_BUFFERING_HEADER));
     response.extensions_mut().insert(LongLived);
     Ok(response)
 }
 
 fn stream(reader: LogStream) -> impl Stream<Item = Result<Bytes, Infallible>> {
     unfold(reader, async |mut reader| {
-        let bytes = reader.next().await?;
+        let bytes = reader.next_bytes().await?;
         Some((Ok(bytes), reader))
     })
 }
 
 impl LogStream {
     /// The next piece of the stream.
-    async fn next(&mut self) -> Option<Bytes> {
+    async fn next_bytes(&mut self) -> Option<Bytes> {
         while !self.is_over {
             // Each stream reads once: a client that opens it again and again while the server stops gets new lines.
             if std::mem::replace(&mut self.has_begun, true) && self.must_end() {
@@ -144,10 +144,10 @@ impl LogStream {
                 self.last_sent_at = Instant::now();
                 return Some(self.keep_alive());
             };
-            let read = self.read().await;
+            let read_result = self.read().await;
             drop(turn);
-            let (found, is_settled) = match read {
-                Ok(read) => read,
+            let (found, is_settled) = match read_result {
+                Ok(read_result) => read_result,
                 Err(error) => {
                     tracing::warn!(target: "http", run_id = %self.follow.run.id, error = chain(&error), "the stream of a log was aborted");
                     return self.end(false);
@@ -168,7 +168,7 @@ impl LogStream {
                 self.follow.position = Position::before_first_line(self.follow.position.attempt + 1);
             } else if !self.follow.waits_for_lines || self.must_end() {
                 return self.end(false);
-            } else if self.last_sent_at.elapsed() >= QUIET_MAX {
+            } else if self.last_sent_at.elapsed() >= KEEP_ALIVE_DELAY {
                 self.last_sent_at = Instant::now();
                 return Some(self.keep_alive());
             } else {
@@ -193,7 +193,7 @@ impl LogStream {
         }
         let now = self.web.engine.now();
         let is_settled = lines::is_settled(&self.follow.run, self.follow.position.attempt, now);
-        let part = Part {
+        let part = LogRange {
             from: self.follow.position,
             line_filter: &self.follow.line_filter,
             limit: LINE_COUNT,
@@ -214,8 +214,8 @@ impl LogStream {
     fn end(&mut self, complete: bool) -> Option<Bytes> {
         self.is_over = true;
         let next_cursor = (!complete).then(|| self.follow.listing.cursor(self.follow.position));
-        let end = End { complete, status: self.follow.run.status, next_cursor };
-        let text = serde_json::to_string(&end).unwrap_or_default();
+        let end_event = End { complete, status: self.follow.run.status, next_cursor };
+        let text = serde_json::to_string(&end_event).unwrap_or_default();
         match self.follow.format {
             Format::Lines => Some(Bytes::from(text + "\n")),
             Format::Events => Some(Bytes::from(format!("event: end\ndata: {text}\n\n"))),

@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::alert_rules::SubjectJson;
+use super::alert_rules::{SubjectJson, hidden_rule_names};
 use super::jobs;
 use super::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
 use crate::answer::json_response;
@@ -42,7 +42,7 @@ pub(super) struct IncidentsQuery {
 
 impl FromQuery for IncidentsQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        let standing = |text: &str| match text {
+        let is_open = |text: &str| match text {
             "firing" => Ok(true),
             "resolved" => Ok(false),
             _ => Err(format!("{} is neither firing nor resolved", quoted_input(text))),
@@ -51,7 +51,7 @@ impl FromQuery for IncidentsQuery {
             is_open: reader.parsed(
                 Parameter::word("standing", &["firing", "resolved"])
                     .about("Only incidents in this state; all if left out."),
-                standing,
+                is_open,
             ),
             job: reader.single(Parameter::name("job").about("Only incidents about this job.")),
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
@@ -192,7 +192,7 @@ pub(super) fn routes() -> Routes {
         .get(
             "/api/v1/silences",
             View,
-            silences,
+            list_silences,
             Doc::new("List silences", "Silences that have not ended, in the order of their ends.")
                 .json::<Page<SilenceJson>>(200, "The silences."),
         )
@@ -219,19 +219,19 @@ pub(super) fn routes() -> Routes {
 async fn list(call: Call<IncidentsQuery>) -> Result<Response, Problem> {
     let IncidentsQuery { is_open, job, limit, cursor } = &call.query;
     let listing = Listing::new("incidents", (call.namespace.id, is_open, job));
-    let before = cursor.as_deref().map(|cursor| listing.position::<IncidentId>(cursor)).transpose()?;
+    let before_id = cursor.as_deref().map(|cursor| listing.position::<IncidentId>(cursor)).transpose()?;
     let store = call.engine().store();
     let job = match job {
-        Some(wanted) => Some(jobs::find(&call, wanted).await?.id),
+        Some(job_name) => Some(jobs::find(&call, job_name).await?.id),
         None => None,
     };
-    let within = call.visible_app_names().await?;
+    let visible_app_names = call.visible_app_names().await?;
     let query = IncidentQuery {
         namespace: call.namespace.id,
         is_open: *is_open,
         job,
-        before,
-        within: within.as_deref(),
+        before: before_id,
+        within: visible_app_names.as_deref(),
         limit: limit + 1,
     };
     let mut records = store.incidents(query).await?;
@@ -251,11 +251,11 @@ pub(crate) async fn conceal_jobs<Q>(call: &Call<Q>, records: &mut [IncidentRecor
 async fn get(call: Call, Named(id, ..): Named<path::Incident>) -> Result<Response, Problem> {
     let record = find(&call, &id).await?;
     let messages = call.engine().store().incident_messages(record.incident.id, INCIDENT_MESSAGE_COUNT_MAX).await?;
-    let shown = IncidentJson {
+    let body = IncidentJson {
         messages: Some(messages.into_iter().map(message_json).collect()),
         ..incident_json(record, &channel_names(&call).await?)
     };
-    json_response(StatusCode::OK, &shown)
+    json_response(StatusCode::OK, &body)
 }
 
 pub(crate) async fn channel_names<Q>(call: &Call<Q>) -> Result<BTreeSet<String>, Problem> {
@@ -295,25 +295,25 @@ fn audit_view(incident: &Incident) -> serde_json::Value {
 }
 
 /// The incident with this id, if the caller may see it and has the route's permission on it.
-pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<IncidentRecord, Problem> {
-    let missing = || Problem::new(Code::IncidentNotFound, format!("there is no incident {}", quoted_input(wanted)));
-    let id = wanted.parse::<IncidentId>().map_err(|_| missing())?;
-    let mut record = call.engine().store().incident(call.namespace.id, id).await?.ok_or_else(missing)?;
+pub(crate) async fn find<Q>(call: &Call<Q>, id_text: &str) -> Result<IncidentRecord, Problem> {
+    let not_found = || Problem::new(Code::IncidentNotFound, format!("there is no incident {}", quoted_input(id_text)));
+    let id = id_text.parse::<IncidentId>().map_err(|_| not_found())?;
+    let mut record = call.engine().store().incident(call.namespace.id, id).await?.ok_or_else(not_found)?;
     let subject = &record.incident.subject;
-    let own = (subject.kind == rondel_core::alert::SubjectKind::App).then_some(&subject.name);
-    let app = match subject.app.as_ref().or(own) {
+    let own_app = (subject.kind == rondel_core::alert::SubjectKind::App).then_some(&subject.name);
+    let app = match subject.app.as_ref().or(own_app) {
         Some(app) => call.engine().store().app(call.namespace.id, app).await?.map(|app| app.id),
         None => None,
     };
     if app.is_none() && call.visible_apps().is_some() {
-        return Err(missing());
+        return Err(not_found());
     }
-    call.check(app, missing)?;
+    call.check(app, not_found)?;
     conceal_jobs(call, std::slice::from_mut(&mut record)).await?;
     Ok(record)
 }
 
-fn incident_json(record: IncidentRecord, known: &BTreeSet<String>) -> IncidentJson {
+fn incident_json(record: IncidentRecord, existing_channels: &BTreeSet<String>) -> IncidentJson {
     let IncidentRecord { incident, spec, .. } = record;
     let (summary, _) = sentence::incident(&spec, &incident);
     let sample = |one: RunSample| SampleJson { run: one.run, job: one.job, fire_at: one.fire_at, message: one.message };
@@ -321,7 +321,7 @@ fn incident_json(record: IncidentRecord, known: &BTreeSet<String>) -> IncidentJs
         id: incident.id,
         condition: spec.condition.word(),
         severity: spec.severity,
-        missing_channels: missing_channels(&spec, known),
+        missing_channels: missing_channels(&spec, existing_channels),
         channels: spec.channels,
         rule: spec.name,
         subject: SubjectJson { kind: incident.subject.kind, name: incident.subject.name, app: incident.subject.app },
@@ -342,23 +342,24 @@ fn incident_json(record: IncidentRecord, known: &BTreeSet<String>) -> IncidentJs
     }
 }
 
-async fn silences(call: Call) -> Result<Response, Problem> {
+async fn list_silences(call: Call) -> Result<Response, Problem> {
     let silences = visible_silences(&call).await?;
     let warnings = silence_warnings(&call, &silences).await?;
     let items = silences.into_iter().zip(warnings).map(silence_json).collect();
     json_response(StatusCode::OK, &Page { items, next_cursor: None })
 }
 
-/// The silences that the caller may see. A caller who may see only some apps does not see silences about others.
+/// The silences that the caller may see. A caller who may see only some apps does not see silences about others, or of a rule about others.
 pub(crate) async fn visible_silences<Q>(call: &Call<Q>) -> Result<Vec<SilenceRecord>, Problem> {
+    let hidden_rules = hidden_rule_names(call).await?;
     let mut visible_silences = Vec::new();
     for silence in call.engine().store().silences(call.namespace.id, call.engine().now()).await? {
-        let is_seen = match (&silence.spec.job, &silence.spec.app) {
+        let is_visible = match (&silence.spec.job, &silence.spec.app) {
             (Some(job), _) => call.may_view_job(job).await?,
             (None, Some(app)) => !call.hidden_apps([app.clone()].into()).await?.contains(app),
-            (None, None) => true,
+            (None, None) => !silence.spec.rule.as_ref().is_some_and(|rule| hidden_rules.contains(rule)),
         };
-        if is_seen {
+        if is_visible {
             visible_silences.push(silence);
         }
     }
@@ -366,29 +367,43 @@ pub(crate) async fn visible_silences<Q>(call: &Call<Q>) -> Result<Vec<SilenceRec
 }
 
 async fn add_silence(call: Call, body: JsonBody<NewSilence>) -> Result<Response, Problem> {
-    let new = body.read()?;
-    let spec = SilenceSpec { rule: new.rule, job: new.job, app: new.app };
-    let silence = create_silence(&call, SilenceRequest { spec, reason: new.reason, ends_at: new.ends_at }).await?;
+    let new_silence = body.read()?;
+    let spec = SilenceSpec { rule: new_silence.rule, job: new_silence.job, app: new_silence.app };
+    let silence =
+        create_silence(&call, SilenceRequest { spec, reason: new_silence.reason, ends_at: new_silence.ends_at })
+            .await?;
     let warnings = read_again(|| Box::pin(silence_warnings(&call, std::slice::from_ref(&silence)))).await?;
     json_response(StatusCode::CREATED, &silence_json((silence, warnings.concat())))
 }
 
-/// The warnings for the authors of these silences, one list per silence.
+/// The warnings for the authors of these silences, one list per silence. A hidden rule has the same one as a rule that does not exist.
 pub(crate) async fn silence_warnings<Q>(
     call: &Call<Q>,
     silences: &[SilenceRecord],
 ) -> Result<Vec<Vec<String>>, Problem> {
     let specs: Vec<SilenceSpec> = silences.iter().map(|silence| silence.spec.clone()).collect();
-    Ok(rules::silence_warnings(call.engine(), call.namespace.id, &specs).await?)
+    let hidden_rules = hidden_rule_names(call).await?;
+    Ok(rules::silence_warnings(call.engine(), call.namespace.id, &specs, &hidden_rules).await?)
 }
 
 /// Adds a silence if the caller's roles allow it, and records it in the audit log.
-pub(crate) async fn create_silence<Q>(call: &Call<Q>, request: SilenceRequest) -> Result<SilenceRecord, Problem> {
+pub(crate) async fn create_silence<Q>(call: &Call<Q>, mut request: SilenceRequest) -> Result<SilenceRecord, Problem> {
     // A hidden job or app is refused in the same words as one that does not exist.
     let app = silence_app(call, &request.spec).await?.filter(|app| call.may_view(*app));
-    call.check(app, crate::call::forbidden)?;
+    call.check(app, crate::call::forbidden_problem)?;
+    // A role for one app covers a job only as long as the job belongs to that app: a job of another app can have its name later.
+    if let (Some(app), Some(job)) = (app, &request.spec.job)
+        && !call.caller.rights.allow(Operate, call.namespace.id, None)
+    {
+        let record = call.engine().store().job(call.namespace.id, job).await?.filter(|record| record.app == app);
+        let own_app = record.ok_or_else(crate::call::forbidden_problem)?.spec.app;
+        if request.spec.app.as_ref().is_some_and(|given| *given != own_app) {
+            return Err(crate::call::forbidden_problem());
+        }
+        request.spec.app = Some(own_app);
+    }
     let silence = rules::add_silence(call.engine(), call.namespace.id, request, call.caller.name()).await?;
-    call.note.object(silence.id.to_string());
+    call.note.set_object(silence.id.to_string());
     call.note.changed_to(&audited_silence(&silence));
     Ok(silence)
 }
@@ -409,13 +424,13 @@ async fn end_silence(call: Call, Named(id, ..): Named<path::Silence>) -> Result<
 }
 
 /// Ends a silence if the caller's roles allow it, and records it in the audit log.
-pub(crate) async fn end_silence_by_id<Q>(call: &Call<Q>, wanted: &str) -> Result<(), Problem> {
-    let missing = || {
-        Problem::new(Code::SilenceNotFound, format!("there is no silence {} that has not ended", quoted_input(wanted)))
+pub(crate) async fn end_silence_by_id<Q>(call: &Call<Q>, id_text: &str) -> Result<(), Problem> {
+    let not_found = || {
+        Problem::new(Code::SilenceNotFound, format!("there is no silence {} that has not ended", quoted_input(id_text)))
     };
-    let id = wanted.parse::<SilenceId>().map_err(|_| missing())?;
-    let silence = visible_silences(call).await?.into_iter().find(|one| one.id == id).ok_or_else(missing)?;
-    call.check(silence_app(call, &silence.spec).await?, missing)?;
+    let id = id_text.parse::<SilenceId>().map_err(|_| not_found())?;
+    let silence = visible_silences(call).await?.into_iter().find(|one| one.id == id).ok_or_else(not_found)?;
+    call.check(silence_app(call, &silence.spec).await?, not_found)?;
     call.note.before(&audited_silence(&silence));
     Ok(rules::end_silence(call.engine(), call.namespace.id, id).await?)
 }

@@ -11,12 +11,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How long after the end of a run its last lines may still arrive.
-const SETTLE: Duration = Duration::from_secs(1);
+const SETTLE_DELAY: Duration = Duration::from_secs(1);
 /// How long to wait for a missing chunk if later chunks are already stored.
-const GAP_PATIENCE: Duration = Duration::from_secs(5);
+const GAP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of chunks in one read from the store.
 const CHUNK_COUNT_MAX: u32 = 32;
-/// Maximum bytes of text in one page, and about the number of bytes decoded at a time. A page has at least one line.
+/// Maximum bytes of text in one page, and the approximate number of bytes decoded at a time. A page has at least one line.
 pub(crate) const TEXT_BYTES_MAX: usize = 1024 * 1024;
 /// Maximum number of chunks that one call searches for matching lines: enough for a whole log of the usual maximum size.
 const SEARCHED_CHUNKS_MAX: usize = 256;
@@ -56,8 +56,8 @@ impl FromStr for Level {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let known = LEVELS.iter().find(|level| **level == text);
-        known.map(|level| Self(level)).ok_or_else(|| format!("{text:?} is none of {}", LEVELS.join(", ")))
+        let level = LEVELS.iter().find(|level| **level == text);
+        level.map(|level| Self(level)).ok_or_else(|| format!("{text:?} is none of {}", LEVELS.join(", ")))
     }
 }
 
@@ -139,8 +139,8 @@ impl Position {
 
     /// Whether chunks are missing between this position and `chunk`.
     fn is_before_gap(&self, chunk: &LogChunk) -> bool {
-        let before = self.seq.saturating_sub(u64::try_from(self.skip).unwrap_or(u64::MAX));
-        is_gap_before(chunk.sequence, self.chunk, before)
+        let last_seen = self.seq.saturating_sub(u64::try_from(self.skip).unwrap_or(u64::MAX));
+        is_gap_before(chunk.sequence, self.chunk, last_seen)
     }
 
     /// Whether this API can have issued this position for a run that has had `attempt_count` attempts.
@@ -151,12 +151,12 @@ impl Position {
 
 /// Whether the log of the attempt is complete: no further line will arrive.
 pub(crate) fn is_settled(run: &Run, attempt: i32, now: Timestamp) -> bool {
-    attempt < run.attempt || (run.status.is_terminal() && run.finished_at.is_none_or(|end| now >= end + SETTLE))
+    attempt < run.attempt || (run.status.is_terminal() && run.finished_at.is_none_or(|end| now >= end + SETTLE_DELAY))
 }
 
 /// The part of a log to read.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part<'a> {
+pub(crate) struct LogRange<'a> {
     pub(crate) from: Position,
     pub(crate) line_filter: &'a LineFilter,
     /// Maximum number of lines.
@@ -167,9 +167,14 @@ pub(crate) struct Part<'a> {
 
 /// Reads at most `limit` lines and `bytes_max` bytes of text. If few lines match the filter, a call may end before it has found one; then
 /// `is_drained` is false and the caller continues at `position`.
-pub(crate) async fn read(store: &dyn Store, run: &Run, part: Part<'_>, now: Timestamp) -> Result<Lines, StoreError> {
-    let Part { from, line_filter, limit, bytes_max } = part;
-    let mut searched = 0;
+pub(crate) async fn read(
+    store: &dyn Store,
+    run: &Run,
+    part: LogRange<'_>,
+    now: Timestamp,
+) -> Result<Lines, StoreError> {
+    let LogRange { from, line_filter, limit, bytes_max } = part;
+    let mut searched_bytes = 0;
     let is_settled = is_settled(run, from.attempt, now);
     let mut page = Lines { lines: Vec::new(), position: from, is_drained: false, text_bytes: 0 };
     let mut chunk_count = 1;
@@ -188,8 +193,8 @@ pub(crate) async fn read(store: &dyn Store, run: &Run, part: Part<'_>, now: Time
             if !page.add_chunk(chunk, line_filter, (limit, bytes_max)) {
                 return Ok(page);
             }
-            searched += 1;
-            if searched >= SEARCHED_CHUNKS_MAX && !line_filter.matches_all() {
+            searched_bytes += 1;
+            if searched_bytes >= SEARCHED_CHUNKS_MAX && !line_filter.matches_all() {
                 return Ok(page);
             }
         }
@@ -205,7 +210,7 @@ pub(super) fn next_count(chunks: &[LogChunk], bytes_max: usize) -> u32 {
 
 /// Whether the chunk was written so recently that a chunk missing before it may still arrive.
 pub(super) fn is_fresh(chunk: &LogChunk, now: Timestamp) -> bool {
-    chunk.lines.last().is_some_and(|line| line.at + GAP_PATIENCE > now)
+    chunk.lines.last().is_some_and(|line| line.at + GAP_TIMEOUT > now)
 }
 
 impl Lines {

@@ -29,12 +29,12 @@ const SEARCHED_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The URL's parameters for a search in a log.
 #[derive(Debug)]
-pub(crate) struct SearchLog {
+pub(crate) struct LogSearchQuery {
     attempt: Option<i32>,
     line_filter: LineFilter,
 }
 
-impl FromQuery for SearchLog {
+impl FromQuery for LogSearchQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self { attempt: super::logs::attempt_parameter(reader), line_filter: LineFilter::from_query(reader) }
     }
@@ -80,11 +80,11 @@ pub(super) fn routes() -> Routes {
     )
 }
 
-async fn get(call: Call<SearchLog>, path: Named<path::Run>) -> Result<Response, Problem> {
+async fn get(call: Call<LogSearchQuery>, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = runs::find(&call, &path).await?;
     let attempt = chosen_attempt(call.query.attempt, &run)?;
-    let found = search(call.engine().store(), &run, attempt, &call.query.line_filter, call.engine().now()).await?;
-    json_response(StatusCode::OK, &found)
+    let result = search(call.engine().store(), &run, attempt, &call.query.line_filter, call.engine().now()).await?;
+    json_response(StatusCode::OK, &result)
 }
 
 /// Searches the log of an attempt.
@@ -97,18 +97,21 @@ pub(crate) async fn search(
 ) -> Result<LogSearch, StoreError> {
     let is_settled = lines::is_settled(run, attempt, now);
     let mut result = LogSearch { complete: is_settled, ..LogSearch::default() };
-    let (mut last, mut count, mut bytes) = (-1_i64, 1, 0);
+    let (mut last_sequence, mut count, mut bytes) = (-1_i64, 1, 0);
     loop {
-        let chunks = store.log_chunks(run.id, attempt, last, count).await?;
+        let chunks = store.log_chunks(run.id, attempt, last_sequence, count).await?;
         if chunks.is_empty() {
             return Ok(result);
         }
         count = lines::next_count(&chunks, lines::TEXT_BYTES_MAX);
         for chunk in chunks {
-            if is_gap_before(chunk.sequence, last, result.line_count) && !is_settled && lines::is_fresh(&chunk, now) {
+            if is_gap_before(chunk.sequence, last_sequence, result.line_count)
+                && !is_settled
+                && lines::is_fresh(&chunk, now)
+            {
                 return Ok(result);
             }
-            last = chunk.sequence;
+            last_sequence = chunk.sequence;
             for line in &chunk.lines {
                 bytes += line.text.len();
                 result.count_line(line, line_filter);

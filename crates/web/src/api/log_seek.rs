@@ -10,7 +10,7 @@ use crate::problem::{Code, Complaint, Problem};
 use crate::query::Reader;
 
 /// How many chunk sizes are read from the store at a time.
-const SIZE_PAGE: u32 = 10_000;
+const SIZE_READ_COUNT: u32 = 10_000;
 /// Maximum number of chunks of an attempt that are counted. A log of the maximum size has fewer.
 const CHUNK_COUNT_MAX: usize = 100_000;
 
@@ -38,7 +38,7 @@ pub(crate) struct Extent {
 
 /// The position at which a page begins, and its maximum number of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Window {
+pub(crate) struct PageWindow {
     pub(crate) from: Position,
     pub(crate) limit: usize,
 }
@@ -51,24 +51,24 @@ impl Seek {
             _ => Err(format!("{text:?} is not a whole number of 1 or more")),
         };
         let parameter = |name, about| Parameter::number(name, 1..=u32::MAX).about(about);
-        let tail = parameter("tail", "Begins this many lines before the end.");
-        let from = parameter("from_line", "Begins with this line.");
-        let before = parameter("before", "Returns the lines right before this line.");
-        let around = parameter("around", "Returns the lines on both sides of this line.");
-        let mut found = None;
-        let mut ask = |parameter, seek: fn(u64) -> Self| {
-            let is_second = found.is_some();
+        let tail_count = parameter("tail", "Begins this many lines before the end.");
+        let from_line = parameter("from_line", "Begins with this line.");
+        let before_line = parameter("before", "Returns the lines right before this line.");
+        let around_line = parameter("around", "Returns the lines on both sides of this line.");
+        let mut given_seek = None;
+        let mut read_parameter = |parameter, seek: fn(u64) -> Self| {
+            let is_second = given_seek.is_some();
             let line = reader.parsed(parameter, |text| match number(text)? {
                 _ if is_second => Err("give only one of tail, from_line, before and around".to_owned()),
                 line => Ok(line),
             });
-            found = found.or(line.map(seek));
+            given_seek = given_seek.or(line.map(seek));
         };
-        ask(tail, Self::Tail);
-        ask(from, Self::From);
-        ask(before, Self::Before);
-        ask(around, Self::Around);
-        found
+        read_parameter(tail_count, Self::Tail);
+        read_parameter(from_line, Self::From);
+        read_parameter(before_line, Self::Before);
+        read_parameter(around_line, Self::Around);
+        given_seek
     }
 
     /// The first line of a page of at most `limit` lines, and the maximum number of lines of that page.
@@ -78,13 +78,13 @@ impl Seek {
             Self::Tail(tail) => (line_count.saturating_sub(tail) + 1, limit),
             Self::From(line) => (line, limit),
             Self::Before(line) => {
-                let end = line.min(line_count.saturating_add(1)).max(1);
-                let first = end.saturating_sub(count).max(1);
-                (first, usize::try_from(end - first).unwrap_or(limit))
+                let end_line = line.min(line_count.saturating_add(1)).max(1);
+                let first_line_of_page = end_line.saturating_sub(count).max(1);
+                (first_line_of_page, usize::try_from(end_line - first_line_of_page).unwrap_or(limit))
             }
             Self::Around(line) => {
-                let last = line_count.saturating_sub(count).saturating_add(1);
-                (line.saturating_sub(count / 2).min(last).max(1), limit)
+                let last_start = line_count.saturating_sub(count).saturating_add(1);
+                (line.saturating_sub(count / 2).min(last_start).max(1), limit)
             }
         }
     }
@@ -96,9 +96,9 @@ impl Seek {
 }
 
 /// Refuses a query that has both a cursor and a seek parameter, and a query for a stream with a fixed end.
-pub(crate) fn check_start(seek: Option<Seek>, has_cursor: bool, streams: bool) -> Result<(), Problem> {
+pub(crate) fn check_start(seek: Option<Seek>, has_cursor: bool, is_streamed: bool) -> Result<(), Problem> {
     let Some(seek) = seek else { return Ok(()) };
-    let message = match (has_cursor, streams && seek.has_end()) {
+    let message = match (has_cursor, is_streamed && seek.has_end()) {
         (true, _) => "cannot be combined with tail, from_line, before or around: give one of them",
         (_, true) => "has an end: a stream begins with tail or from_line",
         _ => return Ok(()),
@@ -116,9 +116,9 @@ impl Extent {
     pub(crate) async fn read(store: &dyn Store, run: &Run, attempt: i32, now: Timestamp) -> Result<Self, StoreError> {
         let mut sizes: Vec<ChunkSize> = Vec::new();
         loop {
-            let after = sizes.last().map_or(-1, |size| size.sequence);
-            let page = store.log_sizes(run.id, attempt, after, SIZE_PAGE).await?;
-            let is_last = page.len() < usize::try_from(SIZE_PAGE).unwrap_or(usize::MAX);
+            let after_sequence = sizes.last().map_or(-1, |size| size.sequence);
+            let page = store.log_sizes(run.id, attempt, after_sequence, SIZE_READ_COUNT).await?;
+            let is_last = page.len() < usize::try_from(SIZE_READ_COUNT).unwrap_or(usize::MAX);
             sizes.extend(page);
             if is_last || sizes.len() >= CHUNK_COUNT_MAX {
                 break;
@@ -128,9 +128,10 @@ impl Extent {
             let gap = newest_gap(&sizes);
             // A missing chunk may still arrive, so the lines after it have no final number yet and are not counted.
             if let Some(place) = gap {
-                let before = place.checked_sub(1).and_then(|last| sizes.get(last)).map_or(-1, |size| size.sequence);
-                let behind = store.log_chunks(run.id, attempt, before, 1).await?;
-                if behind.first().is_some_and(|chunk| lines::is_fresh(chunk, now)) {
+                let before_sequence =
+                    place.checked_sub(1).and_then(|last| sizes.get(last)).map_or(-1, |size| size.sequence);
+                let chunk_before = store.log_chunks(run.id, attempt, before_sequence, 1).await?;
+                if chunk_before.first().is_some_and(|chunk| lines::is_fresh(chunk, now)) {
                     sizes.truncate(place);
                 }
             }
@@ -140,22 +141,22 @@ impl Extent {
     }
 
     /// The page for a seek parameter.
-    pub(crate) fn window(&self, seek: Seek, limit: usize) -> Window {
+    pub(crate) fn window(&self, seek: Seek, limit: usize) -> PageWindow {
         let (line, limit) = seek.first_line(self.line_count, limit);
-        Window { from: Position::before_line(line, self.attempt, &self.sizes), limit }
+        PageWindow { from: Position::before_line(line, self.attempt, &self.sizes), limit }
     }
 }
 
 /// The index of the last chunk that has a missing chunk before it.
 fn newest_gap(sizes: &[ChunkSize]) -> Option<usize> {
-    let (mut last, mut line_count, mut newest) = (-1, 0, None);
+    let (mut last_sequence, mut line_count, mut newest_index) = (-1, 0, None);
     for (place, size) in sizes.iter().enumerate() {
-        if is_gap_before(size.sequence, last, line_count) {
-            newest = Some(place);
+        if is_gap_before(size.sequence, last_sequence, line_count) {
+            newest_index = Some(place);
         }
-        (last, line_count) = (size.sequence, line_count + size.line_count);
+        (last_sequence, line_count) = (size.sequence, line_count + size.line_count);
     }
-    newest
+    newest_index
 }
 
 #[cfg(test)]

@@ -10,12 +10,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::follow::{self, FollowRequest, Format};
-use super::lines::{self, Line, LineFilter, Part, Position};
-use super::log_seek::{Extent, Seek, Window, check_start};
+use super::lines::{self, Line, LineFilter, LogRange, Position};
+use super::log_seek::{Extent, PageWindow, Seek, check_start};
 use super::runs;
 use crate::answer::json_response;
 use crate::call::Call;
-use crate::cursor::{Listing, invalid_cursor_in};
+use crate::cursor::{Listing, invalid_cursor_problem_in};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::path::{self, Named};
@@ -73,7 +73,7 @@ pub(super) struct LogPage {
     line_count: Option<u64>,
 }
 
-const LAST_EVENT: Parameter =
+const LAST_EVENT_PARAMETER: Parameter =
     Parameter::cursor_in("Last-Event-ID").about("For an event stream: the last event that was received.");
 
 pub(super) fn routes() -> Routes {
@@ -93,7 +93,7 @@ pub(super) fn routes() -> Routes {
             .text("application/x-ndjson")
             .text("text/event-stream")
             .text("text/plain")
-            .reads(LAST_EVENT)
+            .reads(LAST_EVENT_PARAMETER)
             .refuses(&[Code::InvalidCursor]),
         )
 }
@@ -104,8 +104,8 @@ async fn get(call: Call<ReadLog>, path: Named<path::Run>, headers: HeaderMap) ->
     let last_event = headers.get("last-event-id").and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty());
     let mut position = start_position(&call.query, &run, &listing, last_event)?;
     let format = requested_format(&headers);
-    let streams = call.query.follow || format == Format::Text;
-    check_start(call.query.seek, call.query.after.is_some(), streams)?;
+    let is_streamed = call.query.follow || format == Format::Text;
+    check_start(call.query.seek, call.query.after.is_some(), is_streamed)?;
     let mut limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
     let mut line_count = None;
     // A browser that reconnects repeats the original URL, including its seek parameter, and adds `Last-Event-ID`; the latter wins.
@@ -116,7 +116,7 @@ async fn get(call: Call<ReadLog>, path: Named<path::Run>, headers: HeaderMap) ->
     }
     match (call.query.follow, format) {
         (false, Format::Lines | Format::Events) => {
-            log_page(&call, &run, &listing, Window { from: position, limit }, line_count).await
+            log_page(&call, &run, &listing, PageWindow { from: position, limit }, line_count).await
         }
         (waits_for_lines, format) => {
             let ends_with_attempt = call.query.attempt.is_some();
@@ -134,20 +134,20 @@ async fn log_page(
     call: &Call<ReadLog>,
     run: &Run,
     listing: &Listing,
-    Window { from, limit }: Window,
+    PageWindow { from, limit }: PageWindow,
     line_count: Option<u64>,
 ) -> Result<Response, Problem> {
     let now = call.engine().now();
-    let found = lines::read(
+    let page = lines::read(
         call.engine().store(),
         run,
-        Part { from, line_filter: &call.query.line_filter, limit, bytes_max: lines::TEXT_BYTES_MAX },
+        LogRange { from, line_filter: &call.query.line_filter, limit, bytes_max: lines::TEXT_BYTES_MAX },
         now,
     )
     .await?;
-    let complete = found.is_drained && lines::is_settled(run, from.attempt, now);
-    let next_cursor = (!complete).then(|| listing.cursor(found.position));
-    json_response(StatusCode::OK, &LogPage { items: found.lines, next_cursor, complete, line_count })
+    let complete = page.is_drained && lines::is_settled(run, from.attempt, now);
+    let next_cursor = (!complete).then(|| listing.cursor(page.position));
+    json_response(StatusCode::OK, &LogPage { items: page.lines, next_cursor, complete, line_count })
 }
 
 /// The attempt that the caller names, or else the newest.
@@ -172,14 +172,14 @@ fn start_position(
 ) -> Result<Position, Problem> {
     let attempt = chosen_attempt(query.attempt, run)?;
     let (name, cursor) = match (last_event, query.after.as_deref()) {
-        (Some(cursor), _) => (LAST_EVENT.name, cursor),
+        (Some(cursor), _) => (LAST_EVENT_PARAMETER.name, cursor),
         (None, Some(cursor)) => ("after", cursor),
         (None, None) => return Ok(Position::before_first_line(attempt)),
     };
     let position = listing.position_in::<Position>(name, cursor)?;
-    let fits = query.attempt.is_none_or(|attempt| attempt == position.attempt);
-    let is_good = fits && position.is_plausible(run.attempt);
-    if is_good { Ok(position) } else { Err(invalid_cursor_in(name, "belongs to another attempt")) }
+    let is_attempt_fitting = query.attempt.is_none_or(|attempt| attempt == position.attempt);
+    let is_good = is_attempt_fitting && position.is_plausible(run.attempt);
+    if is_good { Ok(position) } else { Err(invalid_cursor_problem_in(name, "belongs to another attempt")) }
 }
 
 /// The whole log of an attempt as text.
@@ -204,11 +204,11 @@ pub(crate) fn text_response<Q>(call: &Call<Q>, run: Run, attempt: i32) -> Result
 fn requested_format(headers: &HeaderMap) -> Format {
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let essences = accept.split(',').map(|part| part.split(';').next().unwrap_or_default().trim());
-    let known = |essence: &str| match essence {
+    let format_of = |essence: &str| match essence {
         "text/plain" => Some(Format::Text),
         "text/event-stream" => Some(Format::Events),
         "application/json" | "application/x-ndjson" => Some(Format::Lines),
         _ => None,
     };
-    essences.filter_map(known).next().unwrap_or(Format::Lines)
+    essences.filter_map(format_of).next().unwrap_or(Format::Lines)
 }

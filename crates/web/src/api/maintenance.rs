@@ -105,9 +105,9 @@ pub(super) fn routes() -> Routes {
 
 /// The windows that the caller may see.
 pub(crate) async fn visible_windows<Q>(call: &Call<Q>) -> Result<Vec<MaintenanceRecord>, Problem> {
-    let mut all = call.engine().store().maintenance(Some(call.namespace.id), call.engine().now()).await?;
-    all.retain(|record| is_visible(call, record));
-    Ok(all)
+    let mut windows = call.engine().store().maintenance(Some(call.namespace.id), call.engine().now()).await?;
+    windows.retain(|record| is_visible(call, record));
+    Ok(windows)
 }
 
 /// Whether the caller may see a window. Windows of the whole namespace are visible to every caller of it.
@@ -123,18 +123,18 @@ async fn list(call: Call) -> Result<Response, Problem> {
 
 async fn add(call: Call, body: JsonBody<NewMaintenance>) -> Result<Response, Problem> {
     let NewMaintenance { app, starts_at, ends_at, length, fires, reason } = body.read()?;
-    let end = match (ends_at, length) {
+    let window_end = match (ends_at, length) {
         (Some(ends_at), None) => WindowEnd::At(ends_at),
         (None, Some(length)) => {
-            let wrong = |error| {
+            let invalid_end = |error| {
                 refuse_value("/length", format!("{} is not a length: {error}; such as 2h", quoted_input(&length)))
             };
-            WindowEnd::After(parse_duration(&length).map_err(wrong)?)
+            WindowEnd::After(parse_duration(&length).map_err(invalid_end)?)
         }
         (Some(_), Some(_)) => return Err(refuse_value("/length", "cannot be combined with ends_at; give one of them")),
         (None, None) => return Err(refuse_value("/ends_at", "is missing; give ends_at or length")),
     };
-    let record = add_window(&call, (app, fires), (starts_at, end), reason).await?;
+    let record = add_window(&call, (app, fires), (starts_at, window_end), reason).await?;
     let now = call.engine().now();
     json_response(StatusCode::CREATED, &window_json(record, now))
 }
@@ -143,26 +143,28 @@ async fn add(call: Call, body: JsonBody<NewMaintenance>) -> Result<Response, Pro
 pub(crate) async fn add_window<Q>(
     call: &Call<Q>,
     (app, fires): (Option<String>, FiresInside),
-    (starts_at, end): (Option<Timestamp>, WindowEnd),
+    (starts_at, window_end): (Option<Timestamp>, WindowEnd),
     reason: String,
 ) -> Result<MaintenanceRecord, Problem> {
     let app = match app {
         None => None,
-        Some(wanted) => {
-            name::check(&wanted).map_err(|message| refuse_value("/app", message))?;
-            let missing = || {
-                let detail = format!("there is no app {} in namespace {}", quoted_input(&wanted), call.namespace.name);
+        Some(app_name) => {
+            name::check(&app_name).map_err(|message| refuse_value("/app", message))?;
+            let not_found = || {
+                let detail =
+                    format!("there is no app {} in namespace {}", quoted_input(&app_name), call.namespace.name);
                 Problem::new(Code::AppNotFound, detail)
             };
-            let app = call.engine().store().app(call.namespace.id, &wanted).await?.filter(|app| call.may_view(app.id));
-            Some(app.ok_or_else(missing)?)
+            let app =
+                call.engine().store().app(call.namespace.id, &app_name).await?.filter(|app| call.may_view(app.id));
+            Some(app.ok_or_else(not_found)?)
         }
     };
-    call.check(app.as_ref().map(|app| app.id), crate::call::forbidden)?;
+    call.check(app.as_ref().map(|app| app.id), crate::call::forbidden_problem)?;
     let app = app.map(|app| (app.id, app.name));
-    let request = MaintenanceRequest { app, starts_at, end, fires, reason };
+    let request = MaintenanceRequest { app, starts_at, end: window_end, fires, reason };
     let record = rules::add_maintenance(call.engine(), call.namespace.id, request, call.caller.name()).await?;
-    call.note.object(record.window.id.to_string());
+    call.note.set_object(record.window.id.to_string());
     call.note.changed_to(&audit_view(&record));
     Ok(record)
 }
@@ -173,17 +175,17 @@ async fn end(call: Call, Named(id, ..): Named<path::Maintenance>) -> Result<Resp
 }
 
 /// Ends a window if the caller's roles allow it, and records it in the audit log.
-pub(crate) async fn end_window<Q>(call: &Call<Q>, wanted: &str) -> Result<(), Problem> {
-    let missing = || {
-        let detail = format!("there is no maintenance window {}", quoted_input(wanted));
+pub(crate) async fn end_window<Q>(call: &Call<Q>, id_text: &str) -> Result<(), Problem> {
+    let not_found = || {
+        let detail = format!("there is no maintenance window {}", quoted_input(id_text));
         Problem::new(Code::MaintenanceNotFound, detail)
     };
-    let id = wanted.parse::<MaintenanceId>().map_err(|_| missing())?;
+    let id = id_text.parse::<MaintenanceId>().map_err(|_| not_found())?;
     // Ended windows are searched too: ending a window twice is no error.
-    let mut all = call.engine().store().maintenance(Some(call.namespace.id), Timestamp::EPOCH).await?;
-    all.retain(|record| record.window.id == id && is_visible(call, record));
-    let record = all.pop().ok_or_else(missing)?;
-    call.check(record.window.app, missing)?;
+    let mut windows = call.engine().store().maintenance(Some(call.namespace.id), Timestamp::EPOCH).await?;
+    windows.retain(|record| record.window.id == id && is_visible(call, record));
+    let record = windows.pop().ok_or_else(not_found)?;
+    call.check(record.window.app, not_found)?;
     call.note.before(&audit_view(&record));
     Ok(rules::end_maintenance(call.engine(), call.namespace.id, id).await?)
 }

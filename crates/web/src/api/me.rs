@@ -43,7 +43,7 @@ pub(super) fn routes() -> Routes {
         .get(
             "/api/v1/sessions",
             SignedIn,
-            sessions,
+            list_sessions,
             Doc::new("List the caller's sign-ins", "Where the caller is signed in to the console.")
                 .json::<Page<SessionJson>>(200, "The sign-ins."),
         )
@@ -85,13 +85,13 @@ pub(super) struct SessionJson {
     is_this: bool,
 }
 
-async fn sessions(call: GlobalCall) -> Result<Response, Problem> {
-    let found = match account_of_sign_ins(&call).await? {
+async fn list_sessions(call: GlobalCall) -> Result<Response, Problem> {
+    let sessions = match account_of_sign_ins(&call).await? {
         Some(account) => call.engine().store().sign_ins(account).await?,
         None => Vec::new(),
     };
     let show = |session: WebSession| session_json(&call, session);
-    json_response(StatusCode::OK, &Page { items: found.into_iter().map(show).collect(), next_cursor: None })
+    json_response(StatusCode::OK, &Page { items: sessions.into_iter().map(show).collect(), next_cursor: None })
 }
 
 /// The account whose sign-ins the caller may see and end. `None` for a caller without an account, or if its token has fewer rights than
@@ -120,21 +120,21 @@ fn session_json<Q>(call: &GlobalCall<Q>, session: WebSession) -> SessionJson {
 
 /// Records in the audit log the sign-in that the caller is about to end.
 pub(crate) async fn audit_session<Q>(call: &GlobalCall<Q>, account: AccountId, id: SessionId) -> Result<(), Problem> {
-    let own = call.engine().store().sign_ins(account).await?;
-    if let Some(session) = own.into_iter().find(|session| session.id == id) {
+    let sessions = call.engine().store().sign_ins(account).await?;
+    if let Some(session) = sessions.into_iter().find(|session| session.id == id) {
         call.note.before(&session_json(call, session));
     }
     Ok(())
 }
 
 async fn end_session(call: GlobalCall, Named(id, ..): Named<path::SignIn>) -> Result<Response, Problem> {
-    let missing = || Problem::new(Code::SessionNotFound, format!("you have no sign-in {}", quoted_input(&id)));
-    let wanted = id.parse::<SessionId>().ok();
-    let (Some(account), Some(wanted)) = (account_of_sign_ins(&call).await?, wanted) else { return Err(missing()) };
-    audit_session(&call, account, wanted).await?;
-    if call.engine().store().end_sign_in(wanted, Some(account)).await? {
+    let not_found = || Problem::new(Code::SessionNotFound, format!("you have no sign-in {}", quoted_input(&id)));
+    let session = id.parse::<SessionId>().ok();
+    let (Some(account), Some(session)) = (account_of_sign_ins(&call).await?, session) else { return Err(not_found()) };
+    audit_session(&call, account, session).await?;
+    if call.engine().store().end_sign_in(session, Some(account)).await? {
         Ok(StatusCode::NO_CONTENT.into_response())
     } else {
-        Err(missing())
+        Err(not_found())
     }
 }

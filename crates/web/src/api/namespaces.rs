@@ -64,33 +64,33 @@ pub(super) fn routes() -> Routes {
 
 /// Lists the namespaces in which the caller may see something.
 async fn list(call: GlobalCall) -> Result<Response, Problem> {
-    let seen = visible_namespaces(call.engine(), &call.caller).await?;
-    let items = seen.into_iter().map(|namespace| NamespaceJson { id: namespace.id, name: namespace.name }).collect();
+    let visible = visible_namespaces(call.engine(), &call.caller).await?;
+    let items = visible.into_iter().map(|namespace| NamespaceJson { id: namespace.id, name: namespace.name }).collect();
     json_response(StatusCode::OK, &Page { items, next_cursor: None })
 }
 
 async fn create(call: GlobalCall, body: JsonBody<NewNamespace>) -> Result<Response, Problem> {
-    let new = body.read()?;
-    name::check(&new.name).map_err(|message| refuse_value("/name", message))?;
+    let new_namespace = body.read()?;
+    name::check(&new_namespace.name).map_err(|message| refuse_value("/name", message))?;
     let engine = call.engine();
-    let made = Namespace { id: NamespaceId::new(engine.new_id()), name: new.name };
-    call.note.object(&made.name);
-    if !engine.store().create_namespace(&made, engine.now()).await? {
-        return Err(Problem::new(Code::NamespaceExists, format!("namespace {} exists", made.name)));
+    let namespace = Namespace { id: NamespaceId::new(engine.new_id()), name: new_namespace.name };
+    call.note.set_object(&namespace.name);
+    if !engine.store().create_namespace(&namespace, engine.now()).await? {
+        return Err(Problem::new(Code::NamespaceExists, format!("namespace {} exists", namespace.name)));
     }
-    let made = NamespaceJson { id: made.id, name: made.name };
-    call.note.changed_to(&made);
-    json_response(StatusCode::CREATED, &made)
+    let namespace = NamespaceJson { id: namespace.id, name: namespace.name };
+    call.note.changed_to(&namespace);
+    json_response(StatusCode::CREATED, &namespace)
 }
 
 async fn delete(call: GlobalCall, Named(name, ..): Named<path::Namespace>) -> Result<Response, Problem> {
-    let found = namespace_by_name(call.engine(), &name).await?;
+    let namespace = namespace_by_name(call.engine(), &name).await?;
     let in_use_problem = |detail: &str| Err(Problem::new(Code::NamespaceUsed, detail));
-    if found.name == "default" {
+    if namespace.name == "default" {
         return in_use_problem("the namespace default cannot be deleted");
     }
-    call.note.before(&NamespaceJson { id: found.id, name: found.name });
-    match call.engine().store().delete_namespace(found.id).await? {
+    call.note.before(&NamespaceJson { id: namespace.id, name: namespace.name });
+    match call.engine().store().delete_namespace(namespace.id).await? {
         NamespaceDeleted::Done => Ok(StatusCode::NO_CONTENT.into_response()),
         NamespaceDeleted::NotFound => Err(Problem::new(Code::NamespaceNotFound, "it was removed meanwhile")),
         NamespaceDeleted::Used => {

@@ -177,16 +177,16 @@ async fn set_state(
     body: JsonBody<NewState>,
 ) -> Result<Response, Problem> {
     let switch = body.read()?.state;
-    let missing = || Problem::new(Code::NodeNotFound, format!("no node is called {}", quoted_input(&name)));
+    let not_found = || Problem::new(Code::NodeNotFound, format!("no node is called {}", quoted_input(&name)));
     // An invalid name is not looked up: the database never gets unchecked text from a caller.
-    name::check(&name).map_err(|_| missing())?;
+    name::check(&name).map_err(|_| not_found())?;
     let store = call.engine().store();
-    let before = store.nodes().await?.into_iter().find(|node| node.name == name).map(|node| node.switch);
-    call.note.before(&serde_json::json!({"state": before.map(Switch::as_str)}));
+    let switch_before = store.nodes().await?.into_iter().find(|node| node.name == name).map(|node| node.switch);
+    call.note.before(&serde_json::json!({"state": switch_before.map(Switch::as_str)}));
     call.note.changed_to(&serde_json::json!({"state": switch.as_str()}));
     let is_known = store.set_node_switch(&name, switch).await?;
     let node = store.nodes().await?.into_iter().find(|node| is_known && node.name == name);
-    let node = node.ok_or_else(missing)?;
+    let node = node.ok_or_else(not_found)?;
     call.engine().poke_beat();
     json_response(StatusCode::OK, &node_json(&call, node))
 }

@@ -13,7 +13,7 @@ use crate::problem::Problem;
 /// Maximum bytes of items in a page. A page has at least one item, however long.
 const PAGE_LEN_MAX: usize = 2 * 1024 * 1024;
 /// How many rows the first batch has.
-const FIRST_COUNT: u32 = 16;
+const FIRST_BATCH_COUNT: u32 = 16;
 
 #[derive(Debug)]
 pub(crate) struct PageBuilder {
@@ -35,16 +35,16 @@ impl PageBuilder {
 
     /// How many rows to read next, if the mean length stays the same. `None` if the page is full.
     pub(crate) fn next_row_count(&self) -> Option<u32> {
-        let remaining = self.limit.saturating_sub(self.count());
-        if remaining == 0 || (self.len >= PAGE_LEN_MAX && self.count() > 0) {
+        let remaining_count = self.limit.saturating_sub(self.count());
+        if remaining_count == 0 || (self.len >= PAGE_LEN_MAX && self.count() > 0) {
             return None;
         }
         if self.items.is_empty() {
-            return Some(remaining.min(FIRST_COUNT));
+            return Some(remaining_count.min(FIRST_BATCH_COUNT));
         }
-        let mean = (self.len / self.items.len()).max(1);
-        let fitting = u32::try_from((PAGE_LEN_MAX - self.len) / mean).unwrap_or(u32::MAX);
-        Some(fitting.saturating_add(1).min(remaining))
+        let mean_len = (self.len / self.items.len()).max(1);
+        let fitting_count = u32::try_from((PAGE_LEN_MAX - self.len) / mean_len).unwrap_or(u32::MAX);
+        Some(fitting_count.saturating_add(1).min(remaining_count))
     }
 
     /// Adds an item. `false` means that the page has no room for it and is complete.

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::answer::json_response;
 use crate::body::JsonBody;
-use crate::call::{Call, forbidden, quoted_input};
+use crate::call::{Call, forbidden_problem, quoted_input};
 use crate::etag::{IfMatch, mismatch_problem, version_tag};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
@@ -29,7 +29,7 @@ use crate::routes::Routes;
 
 const FORMATS: [&str; 2] = ["json", "csv"];
 /// The last line of a CSV file if apps or jobs had to be left out.
-const CUT: &str = "Not all apps or jobs could be counted: choose a shorter range, or one app.";
+const CUT_LINE: &str = "Not all apps or jobs could be counted: choose a shorter range, or one app.";
 
 /// The URL's parameters for a report, and its format.
 #[derive(Debug)]
@@ -206,7 +206,7 @@ pub(super) fn routes() -> Routes {
         .get(
             "/api/v1/reports/schedule",
             View,
-            schedule,
+            get_schedule,
             Doc::new("Get the schedule of the weekly report", "The schedule of the namespace.")
                 .json::<ScheduleJson<'static>>(200, "The schedule.")
                 .with("ETag")
@@ -254,8 +254,8 @@ async fn get(call: Call<FormattedReportQuery>) -> Result<Response, Problem> {
     if *is_csv {
         // A CSV file has no cursor to continue from, so it contains the rows of all pages unless the query asks for one page.
         let text = match is_page {
-            true => csv(&report(&call, query).await?, CUT),
-            false => whole_csv(&call, query.clone(), CUT).await?,
+            true => csv(&report(&call, query).await?, CUT_LINE),
+            false => whole_csv(&call, query.clone(), CUT_LINE).await?,
         };
         let headers = [
             (CONTENT_TYPE, "text/csv; charset=utf-8".to_owned()),
@@ -263,11 +263,11 @@ async fn get(call: Call<FormattedReportQuery>) -> Result<Response, Problem> {
         ];
         return Ok((headers, text).into_response());
     }
-    let made = report(&call, query).await?;
-    let Report { range, total, rows, failures, is_cut, next_cursor } = made;
+    let report_of_query = report(&call, query).await?;
+    let Report { range, total, rows, failures, is_cut, next_cursor } = report_of_query;
     let body = ReportJson {
         namespace: call.namespace.name.clone(),
-        by: query.by.as_str(),
+        by: query.group_by.as_str(),
         from: range.from,
         to: range.to,
         period: range.period.as_str(),
@@ -281,38 +281,40 @@ async fn get(call: Call<FormattedReportQuery>) -> Result<Response, Problem> {
     json_response(StatusCode::OK, &body)
 }
 
-async fn schedule(call: Call) -> Result<Response, Problem> {
-    let found = call.engine().store().report_schedule(call.namespace.id).await?.ok_or_else(|| no_schedule(&call))?;
-    schedule_response(&call, StatusCode::OK, &found)
+async fn get_schedule(call: Call) -> Result<Response, Problem> {
+    let schedule =
+        call.engine().store().report_schedule(call.namespace.id).await?.ok_or_else(|| no_schedule_problem(&call))?;
+    schedule_response(&call, StatusCode::OK, &schedule)
 }
 
 async fn put_schedule(call: Call, if_match: IfMatch, body: JsonBody<ReportSchedule>) -> Result<Response, Problem> {
     let spec = body.read()?;
-    call.check(None, forbidden)?;
-    let before = call.engine().store().report_schedule(call.namespace.id).await?;
-    let expected = match &before {
-        Some(before) => if_match.expected_version(before.version)?,
+    call.check(None, forbidden_problem)?;
+    let schedule_before = call.engine().store().report_schedule(call.namespace.id).await?;
+    let expected_version = match &schedule_before {
+        Some(schedule_before) => if_match.expected_version(schedule_before.version)?,
         None if if_match.is_given() => return Err(mismatch_problem(0)),
         None => None,
     };
-    if let Some(before) = &before {
-        call.note.before(&before.spec);
+    if let Some(schedule_before) = &schedule_before {
+        call.note.before(&schedule_before.spec);
     }
-    let (saved, is_new) =
-        save_schedule(call.engine(), call.namespace.id, (&spec, expected), call.caller.name()).await?;
-    call.note.changed_to(&saved.spec);
-    schedule_response(&call, if is_new { StatusCode::CREATED } else { StatusCode::OK }, &saved)
+    let (schedule, is_new) =
+        save_schedule(call.engine(), call.namespace.id, (&spec, expected_version), call.caller.name()).await?;
+    call.note.changed_to(&schedule.spec);
+    schedule_response(&call, if is_new { StatusCode::CREATED } else { StatusCode::OK }, &schedule)
 }
 
 async fn delete_schedule(call: Call, if_match: IfMatch) -> Result<Response, Problem> {
-    call.check(None, forbidden)?;
-    let before = call.engine().store().report_schedule(call.namespace.id).await?.ok_or_else(|| no_schedule(&call))?;
-    let expected = if_match.expected_version(before.version)?;
-    call.note.before(&before.spec);
-    match call.engine().store().delete_report_schedule(call.namespace.id, expected).await? {
+    call.check(None, forbidden_problem)?;
+    let schedule_before =
+        call.engine().store().report_schedule(call.namespace.id).await?.ok_or_else(|| no_schedule_problem(&call))?;
+    let expected_version = if_match.expected_version(schedule_before.version)?;
+    call.note.before(&schedule_before.spec);
+    match call.engine().store().delete_report_schedule(call.namespace.id, expected_version).await? {
         ReportDeleted::Deleted => Ok(StatusCode::NO_CONTENT.into_response()),
         ReportDeleted::Conflict(version) => Err(mismatch_problem(version)),
-        ReportDeleted::NotFound => Err(no_schedule(&call)),
+        ReportDeleted::NotFound => Err(no_schedule_problem(&call)),
     }
 }
 
@@ -322,13 +324,13 @@ async fn send(call: Call) -> Result<Response, Problem> {
 
 /// Sends the weekly report now, and returns its channel.
 pub(crate) async fn send_weekly_report<Q>(call: &Call<Q>) -> Result<String, Problem> {
-    call.check(None, forbidden)?;
+    call.check(None, forbidden_problem)?;
     match send_now(call.engine(), call.namespace.id).await? {
         SendNowResult::Written(channel) => {
             call.note.changed_to(&json!({ "channel": channel }));
             Ok(channel)
         }
-        SendNowResult::NoSchedule => Err(no_schedule(call)),
+        SendNowResult::NoSchedule => Err(no_schedule_problem(call)),
         SendNowResult::NoChannel(channel) => {
             let detail = format!("the channel {} of the weekly report does not exist", quoted_input(&channel));
             Err(Problem::new(Code::ChannelNotFound, detail))
@@ -336,22 +338,22 @@ pub(crate) async fn send_weekly_report<Q>(call: &Call<Q>) -> Result<String, Prob
     }
 }
 
-fn no_schedule<Q>(call: &Call<Q>) -> Problem {
+fn no_schedule_problem<Q>(call: &Call<Q>) -> Problem {
     Problem::new(Code::ReportScheduleNotFound, format!("no weekly report of namespace {} is sent", call.namespace.name))
 }
 
-fn schedule_response<Q>(call: &Call<Q>, status: StatusCode, found: &ScheduledReport) -> Result<Response, Problem> {
-    let shown = ScheduleJson {
-        spec: &found.spec,
+fn schedule_response<Q>(call: &Call<Q>, status: StatusCode, schedule: &ScheduledReport) -> Result<Response, Problem> {
+    let body = ScheduleJson {
+        spec: &schedule.spec,
         namespace: &call.namespace.name,
-        version: found.version,
-        author: &found.author,
-        updated_at: found.updated_at,
-        next_at: found.next_at,
-        sent_at: found.sent_at,
+        version: schedule.version,
+        author: &schedule.author,
+        updated_at: schedule.updated_at,
+        next_at: schedule.next_at,
+        sent_at: schedule.sent_at,
     };
-    let mut response = json_response(status, &shown)?;
-    response.headers_mut().insert(ETAG, version_tag(found.version));
+    let mut response = json_response(status, &body)?;
+    response.headers_mut().insert(ETAG, version_tag(schedule.version));
     Ok(response)
 }
 

@@ -85,8 +85,8 @@ pub(super) fn routes() -> Routes {
 
 async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkRuns>) -> Result<Response, Problem> {
     let body = body.read()?;
-    let by = cancel_message(call.caller.name(), body.reason.as_deref())?;
-    let chosen = match (&body.ids, &body.q) {
+    let cancel_text = cancel_message(call.caller.name(), body.reason.as_deref())?;
+    let selection = match (&body.ids, &body.q) {
         (Some(ids), None) if ids.len() > BULK_RUN_COUNT_MAX => {
             return Err(refuse_value("/ids", format!("{} runs; at most {BULK_RUN_COUNT_MAX} at once", ids.len())));
         }
@@ -100,27 +100,29 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkRuns>) -> Resul
         }
         _ => return Err(refuse_value("/q", "give either ids or q")),
     };
-    let selected = select_runs(&call, body.action, chosen).await?;
-    let matched = selected.runs.len();
-    if body.expected_count.is_some_and(|expected| matched > expected) {
-        let message = format!("{matched} runs match now, more than expected; count them again");
+    let selected_runs = select_runs(&call, body.action, selection).await?;
+    let matched_count = selected_runs.runs.len();
+    if body.expected_count.is_some_and(|expected| matched_count > expected) {
+        let message = format!("{matched_count} runs match now, more than expected; count them again");
         return Err(refuse_value("/expected_count", message));
     }
-    let done = match body.dry_run {
+    let outcome = match body.dry_run {
         true => {
             call.note.mark_dry_run();
             Default::default()
         }
-        false => apply_to_runs(&call, body.action, &selected.runs, (&by, trigger_of_client(&headers))).await,
+        false => {
+            apply_to_runs(&call, body.action, &selected_runs.runs, (&cancel_text, trigger_of_client(&headers))).await
+        }
     };
-    let answer = BulkRunsJson {
-        matched,
-        left_out: selected.left_out,
-        has_more: selected.has_more,
-        after: selected.after,
-        done: done.done_count,
-        made: done.new_runs,
-        problems: done.problems,
+    let body_json = BulkRunsJson {
+        matched: matched_count,
+        left_out: selected_runs.left_out_count,
+        has_more: selected_runs.has_more,
+        after: selected_runs.next_after,
+        done: outcome.done_count,
+        made: outcome.new_runs,
+        problems: outcome.problems,
     };
-    json_response(StatusCode::OK, &answer)
+    json_response(StatusCode::OK, &body_json)
 }

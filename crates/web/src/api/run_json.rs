@@ -196,7 +196,7 @@ impl From<Attempt> for AttemptJson {
 pub(crate) async fn run_items<Q>(call: &Call<Q>, runs: Vec<Run>) -> Result<Vec<RunItem>, Problem> {
     let parts = Parts::read(call, runs.iter()).await?;
     let item = |(name, run): (String, Run)| {
-        let part = parts.of(&run);
+        let part = parts.part_of(&run);
         RunItem::new(run, &name, part)
     };
     Ok(with_job_names(call, runs).await?.into_iter().map(item).collect())
@@ -223,7 +223,7 @@ pub(super) async fn run_json<Q>(call: &Call<Q>, mut run: Run) -> Result<RunJson,
     let (result, cancel_requested_by) = (run.result.clone(), run.cancel_by.clone());
     let (trace, only_executor, key) = (run.trace.clone(), run.only_executor.clone(), run.trigger_key.clone());
     let sentence = |lang| sentence(RunStatusFacts::of(&run), lang);
-    let why = sentence(Lang::En).zip(sentence(Lang::Zh)).map(|(en, zh)| Sentence { en, zh });
+    let explanation = sentence(Lang::En).zip(sentence(Lang::Zh)).map(|(en, zh)| Sentence { en, zh });
     let item = run_items(call, vec![run]).await?.pop();
     let item = item.ok_or_else(|| Problem::new(crate::problem::Code::RunNotFound, "the run is gone"))?;
     Ok(RunJson {
@@ -240,7 +240,7 @@ pub(super) async fn run_json<Q>(call: &Call<Q>, mut run: Run) -> Result<RunJson,
         cancel_requested_by,
         only_executor,
         key,
-        why,
+        why: explanation,
         progress,
         rows,
         trace: trace.and_then(raw_json),

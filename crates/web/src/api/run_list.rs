@@ -111,61 +111,62 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
         let is_wanted = search.jobs.as_ref().is_none_or(|jobs| jobs.contains(&job.id));
         search.jobs = Some(is_wanted.then_some(job.id).into_iter().collect());
     }
-    let place = query.cursor.as_deref().map(|cursor| listing.position::<RunPosition>(cursor)).transpose()?;
-    if let Some(place) = place {
-        place.apply(&mut search);
+    let position = query.cursor.as_deref().map(|cursor| listing.position::<RunPosition>(cursor)).transpose()?;
+    if let Some(position) = position {
+        position.apply(&mut search);
     }
     let page = run_filter::read_page(&call, search.clone(), query.limit).await?;
     let ids: Vec<RunId> = page.runs.iter().map(|run| run.id).collect();
-    let copies = page.runs.clone();
+    let run_copies = page.runs.clone();
     let items = run_json::run_items(&call, page.runs.into_iter().map(Run::for_reader).collect()).await?;
     let mut builder = PageBuilder::new(query.limit);
     // A page that has too many bytes drops runs at its end. If the list is read backwards, it drops them at its beginning.
-    let is_backward = place.is_some_and(RunPosition::is_backward);
-    let mut places: Vec<usize> = (0..ids.len()).collect();
+    let is_backward = position.is_some_and(RunPosition::is_backward);
+    let mut indexes: Vec<usize> = (0..ids.len()).collect();
     if is_backward {
-        places.reverse();
+        indexes.reverse();
     }
     let mut items: Vec<Option<run_json::RunItem>> = items.into_iter().map(Some).collect();
     let mut kept_runs = Vec::new();
-    for place in places {
-        let Some(item) = items.get_mut(place).and_then(Option::take) else { continue };
+    for position in indexes {
+        let Some(item) = items.get_mut(position).and_then(Option::take) else { continue };
         if !builder.add(&item.with_job_deleted_at(deleted_at))? {
             break;
         }
-        kept_runs.push(place);
+        kept_runs.push(position);
     }
     let is_cut = kept_runs.len() < ids.len();
-    let edge = |place: Option<&usize>| place.and_then(|place| copies.get(*place));
-    let (mut before, mut after) = (page.before, page.after);
+    let run_at = |position: Option<&usize>| position.and_then(|position| run_copies.get(*position));
+    let (mut previous_position, mut next_position) = (page.previous_position, page.next_position);
     if is_cut && is_backward {
-        before = edge(kept_runs.last()).map(|run| RunPosition::before(&search, run));
+        previous_position = run_at(kept_runs.last()).map(|run| RunPosition::before(&search, run));
     } else if is_cut {
-        after = edge(kept_runs.last()).map(|run| RunPosition::of_run(&search, run));
+        next_position = run_at(kept_runs.last()).map(|run| RunPosition::of_run(&search, run));
     }
     let mut items = builder.into_items();
     if is_backward {
         items.reverse();
     }
-    let answer = RunPage {
+    let run_page = RunPage {
         items,
-        next_cursor: after.map(|place| listing.cursor(place)),
-        prev_cursor: before.map(|place| listing.cursor(place)),
+        next_cursor: next_position.map(|position| listing.cursor(position)),
+        prev_cursor: previous_position.map(|position| listing.cursor(position)),
         searched_to: page.searched_to.filter(|_| !is_cut),
     };
-    json_response(StatusCode::OK, &answer)
+    json_response(StatusCode::OK, &run_page)
 }
 
 /// The runs of one job, in the order of its fires.
 async fn runs_of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Problem> {
     let query = &call.query;
     let listing = Listing::new("runs", (call.namespace.id, job, &query.statuses));
-    let after = listing.id_after(query.cursor.as_deref(), RunId::get)?;
+    let after_id = listing.id_after(query.cursor.as_deref(), RunId::get)?;
     let job = find_for_runs(call, job).await?;
-    let (within, statuses) = (call.visible_apps(), query.statuses.clone());
-    let mut run_query = RunQuery { job: Some(job.id), within, statuses, after, ..RunQuery::default() };
+    let (visible_apps, statuses) = (call.visible_apps(), query.statuses.clone());
+    let mut run_query =
+        RunQuery { job: Some(job.id), within: visible_apps, statuses, after: after_id, ..RunQuery::default() };
     let mut page = PageBuilder::new(query.limit);
-    let answer = |page: PageBuilder, next_cursor| {
+    let respond = |page: PageBuilder, next_cursor| {
         let page = RunPage { items: page.into_items(), next_cursor, prev_cursor: None, searched_to: None };
         json_response(StatusCode::OK, &page)
     };
@@ -178,15 +179,15 @@ async fn runs_of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Probl
         let items = run_json::run_items(call, runs.into_iter().map(Run::for_reader).collect()).await?;
         for (id, item) in ids.into_iter().zip(items) {
             if !page.add(&item.with_job_deleted_at(job.deleted_at))? {
-                return answer(page, run_query.after.map(|last| listing.cursor(last)));
+                return respond(page, run_query.after.map(|last| listing.cursor(last)));
             }
             run_query.after = Some(id);
         }
         if !has_more {
-            return answer(page, None);
+            return respond(page, None);
         }
     }
-    answer(page, run_query.after.map(|last| listing.cursor(last)))
+    respond(page, run_query.after.map(|last| listing.cursor(last)))
 }
 
 /// The search for the runs that match the filter of a bulk request.

@@ -23,7 +23,7 @@ const BRANCH_COUNT_MAX: usize = 300;
 const CHILD_COUNT_MAX: usize = 200;
 
 #[derive(Debug)]
-pub(crate) struct Tree {
+pub(crate) struct FireTree {
     /// The runs, each after its parent. The first one is the root.
     pub(crate) branches: Vec<RunInTree>,
     /// Whether the tree has more runs.
@@ -77,42 +77,42 @@ pub(super) fn routes() -> Routes {
 
 async fn get(call: Call, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&call, &path).await?;
-    let Tree { branches, has_more } = read(&call, run).await?;
+    let FireTree { branches, has_more } = read(&call, run).await?;
     let runs = branches.iter().map(|branch| branch.run.clone().for_reader()).collect();
-    let shown = |(branch, item): (RunInTree, RunItem)| BranchJson {
+    let to_branch = |(branch, item): (RunInTree, RunItem)| BranchJson {
         depth: branch.depth,
         kind: branch.link,
         parent: branch.run.parent,
         after: branch.after,
         item,
     };
-    let items = branches.into_iter().zip(run_items(&call, runs).await?).map(shown).collect();
+    let items = branches.into_iter().zip(run_items(&call, runs).await?).map(to_branch).collect();
     json_response(StatusCode::OK, &TreeJson { items, has_more })
 }
 
 /// The tree of a run's fire, limited to runs that the caller may see. If the root run was deleted, or the caller may not see it, the tree
 /// begins with `run`. Runs below a hidden run are hidden too.
-pub(crate) async fn read<Q>(call: &Call<Q>, run: Run) -> Result<Tree, Problem> {
+pub(crate) async fn read<Q>(call: &Call<Q>, run: Run) -> Result<FireTree, Problem> {
     let mut root = match run.fire_root() {
         id if id == run.id => run,
         id => {
-            let found = call.engine().store().runs(&[id]).await?.pop();
-            found.filter(|root| root.namespace == run.namespace && call.may_view(root.app)).unwrap_or(run)
+            let root = call.engine().store().runs(&[id]).await?.pop();
+            root.filter(|root| root.namespace == run.namespace && call.may_view(root.app)).unwrap_or(run)
         }
     };
     call.conceal(std::slice::from_mut(&mut root)).await?;
     let (mut descendants, mut level, mut has_more) = (Vec::new(), vec![root.id], false);
     for _ in 0..DEPTH_MAX {
-        let room = BRANCH_COUNT_MAX - 1 - descendants.len();
-        let (mut next, is_cut) = children_of_runs(call, &level, room).await?;
-        level = next.iter().map(|run| run.id).collect();
-        descendants.append(&mut next);
+        let remaining_count = BRANCH_COUNT_MAX - 1 - descendants.len();
+        let (mut next_level, is_cut) = children_of_runs(call, &level, remaining_count).await?;
+        level = next_level.iter().map(|run| run.id).collect();
+        descendants.append(&mut next_level);
         has_more = is_cut;
         if level.is_empty() || has_more {
             break;
         }
     }
-    Ok(Tree { branches: arrange(root, descendants), has_more })
+    Ok(FireTree { branches: arrange(root, descendants), has_more })
 }
 
 /// The direct children of a run, at most `CHILD_COUNT_MAX`, and whether there are more.
@@ -125,12 +125,12 @@ pub(super) async fn children<Q>(call: &Call<Q>, run: &Run) -> Result<(Vec<ChildJ
     Ok((children.collect(), has_more))
 }
 
-/// At most `max` children of these runs, and whether there are more.
-async fn children_of_runs<Q>(call: &Call<Q>, parents: &[RunId], max: usize) -> Result<(Vec<Run>, bool), Problem> {
-    let limit = u32::try_from(max + 1).unwrap_or(u32::MAX);
+/// At most `count_max` children of these runs, and whether there are more.
+async fn children_of_runs<Q>(call: &Call<Q>, parents: &[RunId], count_max: usize) -> Result<(Vec<Run>, bool), Problem> {
+    let limit = u32::try_from(count_max + 1).unwrap_or(u32::MAX);
     let mut runs = call.engine().store().runs_below(parents, limit).await?;
-    let is_cut = runs.len() > max;
-    runs.truncate(max);
+    let is_cut = runs.len() > count_max;
+    runs.truncate(count_max);
     runs.retain(|run| call.may_view(run.app));
     call.conceal(&mut runs).await?;
     Ok((runs, is_cut))

@@ -30,7 +30,7 @@ use crate::trace;
 /// The header by which the console and the command line mark a request that a user made.
 const CLIENT_HEADER: &str = "rondel-client";
 /// The header `Rondel-Client`, as the OpenAPI document describes it.
-const CLIENT: Parameter = Parameter::word("Rondel-Client", &["cli", "console"])
+const CLIENT_PARAMETER: Parameter = Parameter::word("Rondel-Client", &["cli", "console"])
     .about("Marks a request by a user: the run's `trigger` is then `manual`, otherwise `api`.");
 
 /// The body of a trigger.
@@ -89,7 +89,7 @@ pub(super) fn routes() -> Routes {
             .json::<run_json::RunJson>(201, "The run.")
             .with("Location")
             .json::<run_json::RunJson>(200, "The open run that has the key, if `if_open` is `keep`.")
-            .reads(CLIENT)
+            .reads(CLIENT_PARAMETER)
             .refuses(&[Code::TriggerKeyInUse])
             .example(json!({"params": {"day": "2026-03-08"}})),
         )
@@ -113,7 +113,7 @@ pub(super) fn routes() -> Routes {
             )
                 .json::<run_json::RunJson>(201, "The new run.")
                 .with("Location")
-                .reads(CLIENT)
+                .reads(CLIENT_PARAMETER)
                 .refuses(&[Code::RunNotFinished, Code::TriggerKeyInUse, Code::ShardOfBroadcast, Code::JobDeleted, Code::InvalidBody]),
         )
 }
@@ -127,7 +127,7 @@ async fn trigger(
     let body = body.read()?;
     let record = find_job(&call, &name).await?;
     let params = match &body.params {
-        Some(given) => jobs::run_params(call.engine(), &record, given)?,
+        Some(params_json) => jobs::run_params(call.engine(), &record, params_json)?,
         None => None,
     };
     let executor = match &body.executor {
@@ -138,9 +138,9 @@ async fn trigger(
     let if_open = key.as_ref().map(|(_, if_open)| *if_open);
     let at = body.at.as_deref().map(|text| planned_at(text, call.engine().now())).transpose();
     let at = at.map_err(|message| refuse_value("/at", message))?;
-    let wanted =
+    let request =
         RunRequest { params, executor, key, at, trace: call.trace, ..RunRequest::by(trigger_of_client(&headers)) };
-    match jobs::request_run(call.engine(), &record, wanted).await {
+    match jobs::request_run(call.engine(), &record, request).await {
         Err(JobError::KeyInUse(open)) if if_open == Some(IfOpen::Keep) && !open.is_asked_to_end() => {
             answer_open_run(&call, *open).await
         }
@@ -164,9 +164,9 @@ pub(crate) fn checked_key(
 }
 
 /// Answers with the open run that has the key of a trigger.
-async fn answer_open_run(call: &Call, open: Run) -> Result<Response, Problem> {
-    call.check(Some(open.app), || Problem::new(Code::RunNotFound, "the run is gone"))?;
-    json_response(StatusCode::OK, &run_json::run_json(call, open.for_reader()).await?)
+async fn answer_open_run(call: &Call, open_run: Run) -> Result<Response, Problem> {
+    call.check(Some(open_run.app), || Problem::new(Code::RunNotFound, "the run is gone"))?;
+    json_response(StatusCode::OK, &run_json::run_json(call, open_run.for_reader()).await?)
 }
 
 async fn get(call: Call, path: Named<path::Run>) -> Result<Response, Problem> {
@@ -194,10 +194,10 @@ async fn retry(
 /// Repeats the shards of a broadcast that did not succeed.
 pub(crate) async fn retry_failed_shards<Q>(
     call: &Call<Q>,
-    of: (&JobRecord, &Run),
+    job_and_run: (&JobRecord, &Run),
     request: RunRequest,
 ) -> Result<Run, Problem> {
-    jobs::request_failed_shards(call.engine(), of, request).await.map_err(|error| match error {
+    jobs::request_failed_shards(call.engine(), job_and_run, request).await.map_err(|error| match error {
         ShardsError::Store(error) => error.into(),
         refused => refuse_value("/only", refused.to_string()),
     })
@@ -212,8 +212,9 @@ pub(crate) async fn retry_request<Q>(
     if !run.status.is_terminal() {
         return Err(Problem::new(Code::RunNotFinished, format!("the run is {}; cancel it first", run.status)));
     }
-    if let Some(whole) = broadcast_of_shard(call, run).await? {
-        let message = format!("this is one shard of run {whole}: retry that run, all of it or only its failed shards");
+    if let Some(broadcast) = broadcast_of_shard(call, run).await? {
+        let message =
+            format!("this is one shard of run {broadcast}: retry that run, all of it or only its failed shards");
         return Err(Problem::new(Code::ShardOfBroadcast, message));
     }
     let record = job_of_run(call, run).await?;
@@ -224,9 +225,9 @@ pub(crate) async fn retry_request<Q>(
         None => None,
     };
     let key = run.trigger_key.clone().map(|key| (key, IfOpen::Refuse));
-    let again =
+    let request =
         RunRequest { params, executor, key, parent: Some(run.id), trace: call.trace, ..RunRequest::by(trigger) };
-    Ok((record, again))
+    Ok((record, request))
 }
 
 async fn create_run(call: &Call, record: &JobRecord, request: RunRequest) -> Result<Response, Problem> {
@@ -237,8 +238,8 @@ async fn answer_created(call: &Call, run: &Run) -> Result<Response, Problem> {
     trace::record_run(run.id);
     call.note.changed_to(&serde_json::json!({"run": run.id}));
     let location = call.link(&format!("/api/v1/runs/{}", run.id));
-    let shown = read_again(|| Box::pin(run_json::run_json(call, run.clone()))).await?;
-    let mut response = json_response(StatusCode::CREATED, &shown)?;
+    let body = read_again(|| Box::pin(run_json::run_json(call, run.clone()))).await?;
+    let mut response = json_response(StatusCode::CREATED, &body)?;
     if let Ok(location) = HeaderValue::from_str(&location) {
         response.headers_mut().insert(LOCATION, location);
     }
@@ -248,18 +249,19 @@ async fn answer_created(call: &Call, run: &Run) -> Result<Response, Problem> {
 /// The run with this id, if it is in the namespace of the call.
 pub(crate) async fn find<Q>(call: &Call<Q>, path: &Named<path::Run>) -> Result<Run, Problem> {
     let id = path.0.parse::<RunId>().ok().filter(|id| id.get() > 0);
-    let found = match id {
+    let run = match id {
         Some(id) => call.engine().store().runs(&[id]).await?.pop(),
         None => None,
     };
-    let mut found = found.filter(|run| run.namespace == call.namespace.id).ok_or_else(|| missing_run(call, path))?;
-    call.check(Some(found.app), || missing_run(call, path))?;
-    trace::record_run(found.id);
-    call.conceal(std::slice::from_mut(&mut found)).await?;
-    Ok(found.for_reader())
+    let mut run =
+        run.filter(|run| run.namespace == call.namespace.id).ok_or_else(|| missing_run_problem(call, path))?;
+    call.check(Some(run.app), || missing_run_problem(call, path))?;
+    trace::record_run(run.id);
+    call.conceal(std::slice::from_mut(&mut run)).await?;
+    Ok(run.for_reader())
 }
 
-pub(super) fn missing_run<Q>(call: &Call<Q>, path: &Named<path::Run>) -> Problem {
+pub(super) fn missing_run_problem<Q>(call: &Call<Q>, path: &Named<path::Run>) -> Problem {
     let detail = format!("there is no run {} in namespace {}", quoted_input(&path.0), call.namespace.name);
     Problem::new(Code::RunNotFound, detail)
 }
@@ -268,8 +270,9 @@ pub(super) fn missing_run<Q>(call: &Call<Q>, path: &Named<path::Run>) -> Problem
 pub(crate) async fn broadcast_of_shard<Q>(call: &Call<Q>, run: &Run) -> Result<Option<RunId>, Problem> {
     let Some(parent) = run.parent.filter(|_| run.shard_index != ROOT_SHARD) else { return Ok(None) };
     let parents = call.engine().store().runs(&[parent]).await?;
-    let whole = parents.first().filter(|whole| whole.shard_index == ROOT_SHARD && whole.fire_at == run.fire_at);
-    Ok(whole.map(|whole| whole.id))
+    let broadcast =
+        parents.first().filter(|broadcast| broadcast.shard_index == ROOT_SHARD && broadcast.fire_at == run.fire_at);
+    Ok(broadcast.map(|broadcast| broadcast.id))
 }
 
 /// The job of a run, in its current definition.
@@ -282,10 +285,10 @@ pub(crate) async fn job_of_run<Q>(call: &Call<Q>, run: &Run) -> Result<JobRecord
     };
     // The job may have been deleted, and another one created with its name.
     let record = record.filter(|record| record.id == run.job);
-    let gone = || Problem::new(Code::JobDeleted, "the job of this run was deleted, it cannot run again");
-    let record = record.ok_or_else(gone)?;
+    let job_deleted = || Problem::new(Code::JobDeleted, "the job of this run was deleted, it cannot run again");
+    let record = record.ok_or_else(job_deleted)?;
     // The job may have moved to another app since.
-    call.check(Some(record.app), gone)?;
+    call.check(Some(record.app), job_deleted)?;
     Ok(record)
 }
 

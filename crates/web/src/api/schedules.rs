@@ -22,9 +22,9 @@ use crate::problem::Problem;
 use crate::routes::Routes;
 
 /// How many fires an answer has if the caller gives no number.
-const COUNT_DEFAULT: u32 = 10;
+const FIRE_COUNT_DEFAULT: u32 = 10;
 /// Maximum number of fires in an answer.
-const COUNT_MAX: u32 = 100;
+const FIRE_COUNT_MAX: u32 = 100;
 
 /// The fields of a job that define its fires.
 #[derive(Deserialize, JsonSchema)]
@@ -106,20 +106,20 @@ pub(super) fn routes() -> Routes {
 
 async fn post(call: Call, body: JsonBody<PreviewBody>) -> Result<Response, Problem> {
     let body = body.read()?;
-    let count = body.count.unwrap_or(COUNT_DEFAULT);
-    if !(1..=COUNT_MAX).contains(&count) {
-        return Err(refuse_value("/count", format!("{count} fires; 1 to {COUNT_MAX} can be had")));
+    let count = body.count.unwrap_or(FIRE_COUNT_DEFAULT);
+    if !(1..=FIRE_COUNT_MAX).contains(&count) {
+        return Err(refuse_value("/count", format!("{count} fires; 1 to {FIRE_COUNT_MAX} can be had")));
     }
     let now = call.engine().now();
     let job = compile(&call, body.schedule, body.calendar).await?;
-    let ask = PreviewRequest {
+    let request = PreviewRequest {
         timetable: &job.timetable,
         anchor: now.ceil_second(),
         after: body.after.unwrap_or(now),
         count: usize::try_from(count).unwrap_or(usize::MAX),
         per_day_max: PER_DAY_MAX,
     };
-    json_response(StatusCode::OK, &preview_json(ask))
+    json_response(StatusCode::OK, &preview_json(request))
 }
 
 /// Compiles a job definition that has only this schedule and this calendar.
@@ -142,15 +142,15 @@ pub(crate) async fn compile<Q>(call: &Call<Q>, schedule: Value, calendar: Value)
     spec.compile_with(calendar).map_err(|errors| JobError::Invalid(errors).into())
 }
 
-fn preview_json(ask: PreviewRequest<'_>) -> PreviewJson {
-    let [en, zh] = [Lang::En, Lang::Zh].map(|lang| words::timetable(ask.timetable, lang));
-    let found = preview(ask);
+fn preview_json(request: PreviewRequest<'_>) -> PreviewJson {
+    let [en, zh] = [Lang::En, Lang::Zh].map(|lang| words::timetable(request.timetable, lang));
+    let preview_of_job = preview(request);
     PreviewJson {
         sentences: en.into_iter().zip(zh).map(|(en, zh)| Sentence { en, zh }).collect(),
-        dialects: ask.timetable.schedules.iter().map(dialect).collect(),
-        time_zone: found.zone.name(),
-        fires: found.fires.into_iter().map(|fire| FireJson { at: fire.at, local: fire.local }).collect(),
-        warnings: found.warnings.into_iter().map(warning_json).collect(),
+        dialects: request.timetable.schedules.iter().map(dialect).collect(),
+        time_zone: preview_of_job.zone.name(),
+        fires: preview_of_job.fires.into_iter().map(|fire| FireJson { at: fire.at, local: fire.local }).collect(),
+        warnings: preview_of_job.warnings.into_iter().map(warning_json).collect(),
     }
 }
 

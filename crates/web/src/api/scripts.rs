@@ -16,7 +16,7 @@ use serde_json::json;
 use super::page::{Page, PageQuery};
 use crate::answer::json_response;
 use crate::body::JsonBody;
-use crate::call::{Call, forbidden, quoted_input};
+use crate::call::{Call, forbidden_problem, quoted_input};
 use crate::cursor::{Listing, cut_to_page};
 use crate::etag::{IfMatch, mismatch_problem, version_tag};
 use crate::openapi::Doc;
@@ -223,7 +223,7 @@ fn add_version_routes(routes: Routes) -> Routes {
         .get(
             "/api/v1/scripts/{name}/jobs",
             View,
-            jobs,
+            list_jobs,
             Doc::new("List the jobs that use a script", "The jobs by name.")
                 .json::<Page<ScriptUserJson>>(200, "A page of jobs."),
         )
@@ -231,9 +231,9 @@ fn add_version_routes(routes: Routes) -> Routes {
 
 async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
     let listing = Listing::new("scripts", call.namespace.id);
-    let after = listing.name_after(call.query.cursor.as_deref(), name::check)?;
+    let after_name = listing.name_after(call.query.cursor.as_deref(), name::check)?;
     let limit = call.query.limit;
-    let mut records = call.engine().store().scripts(call.namespace.id, after.as_deref(), limit + 1).await?;
+    let mut records = call.engine().store().scripts(call.namespace.id, after_name.as_deref(), limit + 1).await?;
     let next_cursor = cut_to_page(&mut records, limit).map(|last: &ScriptRecord| listing.cursor(&last.name));
     let items = records.iter().map(|record| script_item(&call, record, &record.newest)).collect();
     json_response(StatusCode::OK, &Page { items, next_cursor })
@@ -263,9 +263,9 @@ async fn put(
     body: JsonBody<ScriptSpec>,
 ) -> Result<Response, Problem> {
     let spec = body.read()?;
-    call.check(None, forbidden)?;
-    let existing = scripts::find(call.engine(), call.namespace.id, &name).await?;
-    let expected = match &existing {
+    call.check(None, forbidden_problem)?;
+    let existing_script = scripts::find(call.engine(), call.namespace.id, &name).await?;
+    let expected_version = match &existing_script {
         Some(record) => {
             call.note.before(&audit_view(record));
             if_match.expected_version(record.newest.version)?
@@ -273,9 +273,10 @@ async fn put(
         None if if_match.is_given() => return Err(mismatch_problem(0)),
         None => None,
     };
-    let place = (call.namespace.id, name.as_str());
-    let saved = scripts::save(call.engine(), place, &spec, expected, call.caller.name()).await?;
-    answer_saved(&call, &saved, &spec.source)
+    let namespace_and_name = (call.namespace.id, name.as_str());
+    let saved_script =
+        scripts::save(call.engine(), namespace_and_name, &spec, expected_version, call.caller.name()).await?;
+    answer_saved(&call, &saved_script, &spec.source)
 }
 
 async fn restore(
@@ -286,10 +287,11 @@ async fn restore(
 ) -> Result<Response, Problem> {
     let Restore { version, note } = body.read()?;
     let record = find(&call, &name).await?;
-    let expected = if_match.expected_version(record.newest.version)?;
-    let saved = restore_version(&call, &record, (version, note), expected).await?;
-    let (_, source) = scripts::version_of(call.engine(), &saved.record, saved.record.newest.version).await?;
-    answer_saved(&call, &saved, &source)
+    let expected_version = if_match.expected_version(record.newest.version)?;
+    let saved_script = restore_version(&call, &record, (version, note), expected_version).await?;
+    let (_, source) =
+        scripts::version_of(call.engine(), &saved_script.record, saved_script.record.newest.version).await?;
+    answer_saved(&call, &saved_script, &source)
 }
 
 /// Saves an earlier version as the newest one, for the API and the console.
@@ -297,30 +299,30 @@ pub(crate) async fn restore_version<Q>(
     call: &Call<Q>,
     record: &ScriptRecord,
     (version, note): (i64, Option<String>),
-    expected: Option<i64>,
+    expected_version: Option<i64>,
 ) -> Result<SavedScript, Problem> {
-    let restored = scripts::restore(call.engine(), record, (version, note), expected, call.caller.name()).await;
-    let saved = restored.map_err(|error| match error {
+    let result = scripts::restore(call.engine(), record, (version, note), expected_version, call.caller.name()).await;
+    let saved_script = result.map_err(|error| match error {
         ScriptError::NoVersion(_) => crate::body::refuse_value("/version", error.to_string()),
         error => error.into(),
     })?;
-    call.note.changed_to(&audit_view(&saved.record));
-    Ok(saved)
+    call.note.changed_to(&audit_view(&saved_script.record));
+    Ok(saved_script)
 }
 
 async fn delete(call: Call, Named(name, ..): Named<path::Script>, if_match: IfMatch) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
-    let expected = if_match.expected_version(record.newest.version)?;
-    scripts::delete(call.engine(), (call.namespace.id, &name), expected).await?;
+    let expected_version = if_match.expected_version(record.newest.version)?;
+    scripts::delete(call.engine(), (call.namespace.id, &name), expected_version).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 async fn list_versions(call: Call<PageQuery>, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let listing = Listing::new("script versions", record.id);
-    let before = call.query.cursor.as_deref().map(|cursor| listing.position::<i64>(cursor)).transpose()?;
+    let before_version = call.query.cursor.as_deref().map(|cursor| listing.position::<i64>(cursor)).transpose()?;
     let limit = call.query.limit;
-    let mut versions = call.engine().store().script_versions(record.id, before, limit + 1).await?;
+    let mut versions = call.engine().store().script_versions(record.id, before_version, limit + 1).await?;
     let next_cursor = cut_to_page(&mut versions, limit).map(|last: &ScriptVersion| listing.cursor(last.version));
     let items = versions.iter().map(VersionJson::from).collect();
     json_response(StatusCode::OK, &Page { items, next_cursor })
@@ -345,22 +347,22 @@ async fn diff(
 pub(crate) async fn diff_versions<Q>(
     call: &Call<Q>,
     record: &ScriptRecord,
-    from: i64,
-    to: i64,
+    from_version: i64,
+    to_version: i64,
 ) -> Result<Vec<Change>, Problem> {
-    let (_, before) = version_in_query(call, record, ("from", from)).await?;
-    let (_, after) = version_in_query(call, record, ("to", to)).await?;
-    Ok(diff::changes(&json!({"source": before}), &json!({"source": after})))
+    let (_, source_before) = version_in_query(call, record, ("from", from_version)).await?;
+    let (_, source_after) = version_in_query(call, record, ("to", to_version)).await?;
+    Ok(diff::changes(&json!({"source": source_before}), &json!({"source": source_after})))
 }
 
-async fn jobs(call: Call<PageQuery>, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {
+async fn list_jobs(call: Call<PageQuery>, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let listing = Listing::new("script jobs", record.id);
-    let after = listing.name_after(call.query.cursor.as_deref(), name::check)?;
+    let after_name = listing.name_after(call.query.cursor.as_deref(), name::check)?;
     let (limit, seen) = (call.query.limit, call.visible_apps());
     let store = call.engine().store();
     let mut jobs =
-        store.jobs_with_script(record.namespace, &name, seen.as_deref(), after.as_deref(), limit + 1).await?;
+        store.jobs_with_script(record.namespace, &name, seen.as_deref(), after_name.as_deref(), limit + 1).await?;
     let next_cursor = cut_to_page(&mut jobs, limit).map(|last| listing.cursor(last));
     json_response(
         StatusCode::OK,
@@ -383,10 +385,10 @@ async fn version_in_query<Q>(
     })
 }
 
-fn answer_saved<Q>(call: &Call<Q>, saved: &SavedScript, source: &str) -> Result<Response, Problem> {
-    call.note.changed_to(&audit_view(&saved.record));
-    let status = if saved.is_new { StatusCode::CREATED } else { StatusCode::OK };
-    script_response(call, status, &saved.record, (&saved.record.newest, source))
+fn answer_saved<Q>(call: &Call<Q>, saved_script: &SavedScript, source: &str) -> Result<Response, Problem> {
+    call.note.changed_to(&audit_view(&saved_script.record));
+    let status = if saved_script.is_new { StatusCode::CREATED } else { StatusCode::OK };
+    script_response(call, status, &saved_script.record, (&saved_script.record.newest, source))
 }
 
 fn script_response<Q>(
@@ -419,14 +421,14 @@ pub(crate) fn audit_view(record: &ScriptRecord) -> AuditedScript<'_> {
 }
 
 /// The script with this name in the namespace of the call.
-pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<ScriptRecord, Problem> {
-    let found = scripts::find(call.engine(), call.namespace.id, wanted).await?;
-    let detail = || format!("there is no script {} in namespace {}", quoted_input(wanted), call.namespace.name);
-    let missing = || Problem::new(Code::ScriptNotFound, detail());
-    let found = found.ok_or_else(missing)?;
-    call.check(None, missing)?;
-    call.note.before(&audit_view(&found));
-    Ok(found)
+pub(crate) async fn find<Q>(call: &Call<Q>, name: &str) -> Result<ScriptRecord, Problem> {
+    let record = scripts::find(call.engine(), call.namespace.id, name).await?;
+    let detail = || format!("there is no script {} in namespace {}", quoted_input(name), call.namespace.name);
+    let not_found = || Problem::new(Code::ScriptNotFound, detail());
+    let record = record.ok_or_else(not_found)?;
+    call.check(None, not_found)?;
+    call.note.before(&audit_view(&record));
+    Ok(record)
 }
 
 impl From<ScriptError> for Problem {
@@ -438,8 +440,8 @@ impl From<ScriptError> for Problem {
             ScriptError::Conflict { version } => mismatch_problem(version),
             ScriptError::Used { ref jobs, job_count } => {
                 let is_all = u64::try_from(jobs.len()).is_ok_and(|count| count == job_count);
-                let more = if is_all { "" } else { ", …" };
-                Self::new(Code::ScriptUsed, format!("{error} ({}{more})", jobs.join(", ")))
+                let suffix = if is_all { "" } else { ", …" };
+                Self::new(Code::ScriptUsed, format!("{error} ({}{suffix})", jobs.join(", ")))
             }
             error @ ScriptError::TooMany => Self::new(Code::TooManyScripts, error.to_string()),
             ScriptError::NotFound => Self::new(Code::ScriptNotFound, "the script was deleted meanwhile"),

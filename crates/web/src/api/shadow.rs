@@ -9,7 +9,7 @@ use rondel_admin::shadow::{DUE_DISTANCE_MAX, ShadowReport, ShadowRequest, Shadow
 use rondel_core::access::Permission::{Operate, View};
 use rondel_core::shadow::compare::{Comparison, OldFire, OldOutcome, Range};
 use rondel_core::time::parse_duration;
-use rondel_core::{AppId, JobId, Timestamp, name};
+use rondel_core::{JobId, Timestamp, name};
 use rondel_store::shadow::{SHADOW_BATCH_MAX, SHADOW_EXECUTOR_LEN_MAX, SHADOW_SOURCE_LEN_MAX, ShadowFire};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ use serde_json::json;
 use super::jobs::{find, parse_instant};
 use crate::answer::json_response;
 use crate::body::{JsonBody, refuse_value};
-use crate::call::{Call, quoted_input};
+use crate::call::{Call, forbidden, quoted_input};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
@@ -26,7 +26,7 @@ use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
 /// The source of fires if the request names none.
-pub(crate) const SOURCE: &str = "xxl-job";
+pub(crate) const SOURCE_DEFAULT: &str = "xxl-job";
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// Maximum range of a report, in days.
 const DAYS_MAX: u32 = 31;
@@ -54,7 +54,7 @@ struct NewFires {
 }
 
 fn default_source() -> String {
-    SOURCE.to_owned()
+    SOURCE_DEFAULT.to_owned()
 }
 
 /// An observed fire.
@@ -178,9 +178,9 @@ fn check_source(text: &str) -> Result<(), String> {
 }
 
 fn parse_delay(text: &str) -> Result<Duration, String> {
-    let length = parse_duration(text).map_err(|error| error.to_string())?;
-    let is_fine = (Duration::from_secs(1)..=DELAY_MAX).contains(&length);
-    if is_fine { Ok(length) } else { Err(format!("{} is not from 1s to 1h", quoted_input(text))) }
+    let delay = parse_duration(text).map_err(|error| error.to_string())?;
+    let is_fine = (Duration::from_secs(1)..=DELAY_MAX).contains(&delay);
+    if is_fine { Ok(delay) } else { Err(format!("{} is not from 1s to 1h", quoted_input(text))) }
 }
 
 /// A report, or a page of it.
@@ -228,7 +228,7 @@ pub(super) fn routes() -> Routes {
             Doc::new(
                 "Report fires of another scheduler",
                 "Stores the fires for the comparison with jobs in shadow mode. A fire that is reported again changes nothing. \
-                 Fires are kept as long as runs.",
+                 Fires are kept as long as runs. Needs the role for the whole namespace: all apps share the ids of a source.",
             )
             .json::<StoredJson>(200, "The fires are stored.")
             .refuses(&[Code::JobNotFound])
@@ -240,7 +240,7 @@ pub(super) fn routes() -> Routes {
         .get(
             "/api/v1/shadow/fires",
             View,
-            observed,
+            list_observed,
             Doc::new(
                 "Get the observed range of another scheduler",
                 "When the first and the last of its reported fires were sent.",
@@ -250,7 +250,7 @@ pub(super) fn routes() -> Routes {
         .get(
             "/api/v1/shadow/report",
             View,
-            show,
+            get_report,
             Doc::new(
                 "Compare jobs in shadow mode with another scheduler",
                 "Compares by job and day: the fires that both schedulers had, those that only one of them had, how late each \
@@ -263,6 +263,9 @@ pub(super) fn routes() -> Routes {
 }
 
 async fn add(call: Call, body: JsonBody<NewFires>) -> Result<Response, Problem> {
+    // A role for one app is not enough: its fires could take the ids of other apps' fires, which would then be ignored, and change the
+    // observed range of the source.
+    call.check(None, forbidden)?;
     let NewFires { source, fires } = body.read()?;
     check_source(&source).map_err(|message| refuse_value("/source", message))?;
     if fires.len() > SHADOW_BATCH_MAX {
@@ -270,30 +273,25 @@ async fn add(call: Call, body: JsonBody<NewFires>) -> Result<Response, Problem> 
         return Err(refuse_value("/fires", message));
     }
     let jobs = jobs_of_fires(&call, &fires).await?;
-    let mut observed = Vec::with_capacity(fires.len());
+    let mut observed_fires = Vec::with_capacity(fires.len());
     for (index, fire) in fires.into_iter().enumerate() {
-        observed.push(check_fire(&call, index, fire, &jobs)?);
+        observed_fires.push(check_fire(&call, index, fire, &jobs)?);
     }
-    let stored = call.engine().store().add_shadow_fires(call.namespace.id, &source, &observed).await?;
-    json_response(StatusCode::OK, &StoredJson { stored })
+    let stored_count = call.engine().store().add_shadow_fires(call.namespace.id, &source, &observed_fires).await?;
+    json_response(StatusCode::OK, &StoredJson { stored: stored_count })
 }
 
-async fn jobs_of_fires(call: &Call, fires: &[NewFire]) -> Result<BTreeMap<String, (JobId, AppId)>, Problem> {
+async fn jobs_of_fires(call: &Call, fires: &[NewFire]) -> Result<BTreeMap<String, JobId>, Problem> {
     let mut names: Vec<&str> =
         fires.iter().map(|fire| fire.job.as_str()).filter(|job| name::check(job).is_ok()).collect();
     names.sort_unstable();
     names.dedup();
-    let found = call.engine().store().jobs_named(call.namespace.id, &names).await?;
-    Ok(found.into_iter().map(|job| (job.spec.name, (job.id, job.app))).collect())
+    let jobs = call.engine().store().jobs_named(call.namespace.id, &names).await?;
+    Ok(jobs.into_iter().map(|job| (job.spec.name, job.id)).collect())
 }
 
-fn check_fire(
-    call: &Call,
-    index: usize,
-    fire: NewFire,
-    jobs: &BTreeMap<String, (JobId, AppId)>,
-) -> Result<ShadowFire, Problem> {
-    let missing = || {
+fn check_fire(call: &Call, index: usize, fire: NewFire, jobs: &BTreeMap<String, JobId>) -> Result<ShadowFire, Problem> {
+    let not_found = || {
         let detail = format!(
             "fire {index} is of the job {}, which namespace {} does not have",
             quoted_input(&fire.job),
@@ -301,8 +299,7 @@ fn check_fire(
         );
         Problem::new(Code::JobNotFound, detail)
     };
-    let (job, app) = *jobs.get(&fire.job).ok_or_else(missing)?;
-    call.check(Some(app), missing)?;
+    let job = *jobs.get(&fire.job).ok_or_else(not_found)?;
     if fire.source_id < 0 {
         let message = format!("{} is negative", fire.source_id);
         return Err(refuse_value(&format!("/fires/{index}/source_id"), message));
@@ -319,30 +316,30 @@ fn check_fire(
     Ok(ShadowFire { job, fire: OldFire { source_id, due_at, started_at, executor, outcome } })
 }
 
-async fn observed(call: Call<SourceQuery>) -> Result<Response, Problem> {
+async fn list_observed(call: Call<SourceQuery>) -> Result<Response, Problem> {
     let source = call.query.source.clone();
     let span = call.engine().store().shadow_span(call.namespace.id, &source).await?;
-    let answer = SourceJson {
+    let source_json = SourceJson {
         source,
         first_at: span.map(|span| span.first_at),
         last_at: span.map(|span| span.last_at),
         last_id: span.map(|span| span.last_id),
     };
-    json_response(StatusCode::OK, &answer)
+    json_response(StatusCode::OK, &source_json)
 }
 
-async fn show(call: Call<ShadowReportQuery>) -> Result<Response, Problem> {
-    let (range, found) = read_shadow_report(&call, &call.query).await?;
-    let answer = ReportJson {
+async fn get_report(call: Call<ShadowReportQuery>) -> Result<Response, Problem> {
+    let (range, report) = read_shadow_report(&call, &call.query).await?;
+    let report_json = ReportJson {
         source: call.query.source.clone(),
         from: range.from,
         to: range.to,
-        first_at: found.span.map(|span| span.first_at),
-        last_at: found.span.map(|span| span.last_at),
-        items: found.rows.into_iter().map(RowJson::from).collect(),
-        next_cursor: found.next,
+        first_at: report.span.map(|span| span.first_at),
+        last_at: report.span.map(|span| span.last_at),
+        items: report.rows.into_iter().map(RowJson::from).collect(),
+        next_cursor: report.next,
     };
-    json_response(StatusCode::OK, &answer)
+    json_response(StatusCode::OK, &report_json)
 }
 
 /// The report for a query, limited to jobs that the caller may see.
@@ -364,14 +361,14 @@ pub(crate) async fn read_shadow_report<Q>(
         None => None,
     };
     let range = Range { from, to, tolerance: query.tolerance, late_from: query.late };
-    let within = call.visible_apps();
+    let visible_apps = call.visible_apps();
     let board = call.web.boards.board(call.engine(), call.namespace.id).await?;
-    let shadow_names = board.shadow_names(within.as_deref());
+    let shadow_names = board.shadow_names(visible_apps.as_deref());
     let request = ShadowRequest {
         namespace: call.namespace.id,
         source: &query.source,
         range,
-        visible_apps: within,
+        visible_apps,
         job,
         shadow_names,
         after_name: query.cursor.clone(),

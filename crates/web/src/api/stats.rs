@@ -180,7 +180,7 @@ async fn get(call: Call<StatsQuery>) -> Result<Response, Problem> {
     let to = query.to.unwrap_or_else(|| call.engine().now());
     let from = query.from.unwrap_or(to.saturating_sub(DAY));
     if from >= to {
-        return Err(invalid_parameter("to", format!("{to} is not after from, which is {from}")));
+        return Err(invalid_parameter_problem("to", format!("{to} is not after from, which is {from}")));
     }
     let is_of_jobs = !query.jobs.is_empty();
     let kind = if is_of_jobs { PointKind::Job } else { PointKind::App };
@@ -188,26 +188,29 @@ async fn get(call: Call<StatsQuery>) -> Result<Response, Problem> {
     let default_step = series::stored_step(kind, series::fitting_step(to.since(from)), (from, call.engine().now()));
     let step = query.step.unwrap_or(default_step);
     if !steps.contains(&step) {
-        let words = steps.iter().map(|step| step.as_str()).collect::<Vec<_>>().join(", ");
-        return Err(invalid_parameter("step", format!("{} is not counted here; there are {words}", step.as_str())));
-    }
-    let span = BucketRange::new(step, from, to);
-    if span.bucket_count() > BUCKET_COUNT_MAX {
-        return Err(invalid_parameter(
-            "to",
-            format!("the range has {} buckets; at most {BUCKET_COUNT_MAX} are possible", span.bucket_count()),
+        let step_names = steps.iter().map(|step| step.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(invalid_parameter_problem(
+            "step",
+            format!("{} is not counted here; there are {step_names}", step.as_str()),
         ));
     }
-    let (groups, is_cut) = stats_groups(&call, kind, span).await?;
+    let range = BucketRange::new(step, from, to);
+    if range.bucket_count() > BUCKET_COUNT_MAX {
+        return Err(invalid_parameter_problem(
+            "to",
+            format!("the range has {} buckets; at most {BUCKET_COUNT_MAX} are possible", range.bucket_count()),
+        ));
+    }
+    let (groups, is_cut) = stats_groups(&call, kind, range).await?;
     let series = match groups {
-        None => vec![series_of(None, &series::namespace_buckets(&call, span).await?)],
-        Some(groups) => series_of_groups(&call, kind, (&groups, span)).await?,
+        None => vec![series_of(None, &series::namespace_buckets(&call, range).await?)],
+        Some(groups) => series_of_groups(&call, kind, (&groups, range)).await?,
     };
-    json_response(StatusCode::OK, &StatsJson { from: span.from, to, step: step.as_str(), series, is_cut })
+    json_response(StatusCode::OK, &StatsJson { from: range.from, to, step: step.as_str(), series, is_cut })
 }
 
 /// An app or a job.
-struct Group {
+struct StatsGroup {
     name: String,
     id: i64,
     /// Earlier runs are left out: the job was in another app then, which the caller may not view.
@@ -218,12 +221,12 @@ struct Group {
 async fn stats_groups(
     call: &Call<StatsQuery>,
     kind: PointKind,
-    span: BucketRange,
-) -> Result<(Option<Vec<Group>>, bool), Problem> {
+    range: BucketRange,
+) -> Result<(Option<Vec<StatsGroup>>, bool), Problem> {
     let (query, store) = (&call.query, call.engine().store());
     if kind == PointKind::Job {
         if query.jobs.len() > JOB_COUNT_MAX {
-            return Err(invalid_parameter(
+            return Err(invalid_parameter_problem(
                 "job",
                 format!("{} jobs; at most {JOB_COUNT_MAX} can be named", query.jobs.len()),
             ));
@@ -233,60 +236,60 @@ async fn stats_groups(
             Some(app) => Some(find_app(call, app).await?),
             None => None,
         };
-        let mut found = store.jobs_named(call.namespace.id, &names).await?;
-        found.retain(|job| call.may_view(job.app) && app.is_none_or(|app| app == job.app));
-        if let Some(name) = names.iter().find(|name| !found.iter().any(|job| job.spec.name == **name)) {
+        let mut jobs = store.jobs_named(call.namespace.id, &names).await?;
+        jobs.retain(|job| call.may_view(job.app) && app.is_none_or(|app| app == job.app));
+        if let Some(name) = names.iter().find(|name| !jobs.iter().any(|job| job.spec.name == **name)) {
             let detail = format!("there is no job {} in namespace {}", quoted_input(name), call.namespace.name);
             return Err(Problem::new(Code::JobNotFound, detail));
         }
         let mut groups = Vec::new();
-        for job in found {
-            let from = visible_from(call, &job, span.from, span.to).await?;
-            groups.push(Group { name: job.spec.name, id: job.id.get(), from });
+        for job in jobs {
+            let from = visible_from(call, &job, range.from, range.to).await?;
+            groups.push(StatsGroup { name: job.spec.name, id: job.id.get(), from });
         }
         return Ok((Some(groups), false));
     }
     if query.group.as_deref() == Some("job") {
-        return Err(invalid_parameter("group", "by job needs the jobs: name them with job".to_owned()));
+        return Err(invalid_parameter_problem("group", "by job needs the jobs: name them with job".to_owned()));
     }
     if let Some(app) = &query.app {
         let id = find_app(call, app).await?.get();
-        return Ok((Some(vec![Group { name: app.clone(), id, from: span.from }]), false));
+        return Ok((Some(vec![StatsGroup { name: app.clone(), id, from: range.from }]), false));
     }
     if query.group.is_none() {
         return Ok((None, false));
     }
     let apps = store.apps(call.namespace.id).await?;
-    let group = |app: App| Group { name: app.name, id: app.id.get(), from: span.from };
-    let mut seen: Vec<Group> = apps.into_iter().filter(|app| call.may_view(app.id)).map(group).collect();
-    let is_cut = seen.len() > GROUP_COUNT_MAX;
-    seen.truncate(GROUP_COUNT_MAX);
-    Ok((Some(seen), is_cut))
+    let group = |app: App| StatsGroup { name: app.name, id: app.id.get(), from: range.from };
+    let mut groups: Vec<StatsGroup> = apps.into_iter().filter(|app| call.may_view(app.id)).map(group).collect();
+    let is_cut = groups.len() > GROUP_COUNT_MAX;
+    groups.truncate(GROUP_COUNT_MAX);
+    Ok((Some(groups), is_cut))
 }
 
 async fn series_of_groups(
     call: &Call<StatsQuery>,
     kind: PointKind,
-    (groups, span): (&[Group], BucketRange),
+    (groups, range): (&[StatsGroup], BucketRange),
 ) -> Result<Vec<SeriesJson>, Problem> {
     let is_grouped = call.query.group.is_some();
-    let (mut series_list, mut sum) = (Vec::new(), series::buckets_of(&[], span));
-    for groups in groups.chunks(series::owner_count_max(span)) {
+    let (mut series_list, mut total_buckets) = (Vec::new(), series::buckets_of(&[], range));
+    for groups in groups.chunks(series::owner_count_max(range)) {
         let owners: Vec<i64> = groups.iter().map(|group| group.id).collect();
-        let points = series::read_points(call, kind, &owners, span).await?;
+        let points = series::read_points(call, kind, &owners, range).await?;
         for group in groups {
             let is_its = |point: &&StatPoint| point.owner == group.id && point.at >= group.from;
-            let own: Vec<StatPoint> = points.iter().filter(is_its).cloned().collect();
-            let buckets = series::buckets_of(&own, span);
+            let points_of_group: Vec<StatPoint> = points.iter().filter(is_its).cloned().collect();
+            let buckets = series::buckets_of(&points_of_group, range);
             if is_grouped {
                 series_list.push(series_of(Some(group.name.clone()), &buckets));
             } else {
-                series::add_buckets(&mut sum, &buckets);
+                series::add_buckets(&mut total_buckets, &buckets);
             }
         }
     }
     if !is_grouped {
-        series_list.push(series_of(None, &sum));
+        series_list.push(series_of(None, &total_buckets));
     }
     Ok(series_list)
 }
@@ -297,6 +300,6 @@ fn series_of(name: Option<String>, buckets: &[Bucket]) -> SeriesJson {
     SeriesJson { name, total, buckets: with_runs.map(BucketJson::from).collect() }
 }
 
-fn invalid_parameter(parameter: &'static str, message: String) -> Problem {
+fn invalid_parameter_problem(parameter: &'static str, message: String) -> Problem {
     Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query(parameter, "invalid_value", message)])
 }

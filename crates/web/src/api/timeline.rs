@@ -34,7 +34,7 @@ const DENSITY_STEP: Duration = Duration::from_secs(900);
 pub(super) struct TimelineQuery {
     from: Option<Timestamp>,
     to: Option<Timestamp>,
-    by: LaneKind,
+    lane_kind: LaneKind,
     app: Option<String>,
     contains: Option<String>,
     limit: u32,
@@ -42,7 +42,7 @@ pub(super) struct TimelineQuery {
 
 impl FromQuery for TimelineQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        let part = |text: &str| {
+        let part_of_name = |text: &str| {
             let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
             let is_fine = text.len() <= name::NAME_LEN_MAX && text.chars().all(is_plain);
             is_fine
@@ -59,7 +59,7 @@ impl FromQuery for TimelineQuery {
                     .about("The end, now if left out; at most 31 days after `from`. It may be in the future."),
                 parse_instant,
             ),
-            by: reader
+            lane_kind: reader
                 .parsed(
                     Parameter::word("by", &LaneKind::WORDS).about("What a lane stands for; `job` if left out."),
                     str::parse,
@@ -67,7 +67,7 @@ impl FromQuery for TimelineQuery {
                 .unwrap_or_default(),
             app: reader.single(Parameter::name("app").about("Only this app.")),
             contains: reader
-                .parsed(Parameter::text("name_contains").about("Only jobs whose name contains this."), part),
+                .parsed(Parameter::text("name_contains").about("Only jobs whose name contains this."), part_of_name),
             limit: reader.limit(LANE_COUNT_DEFAULT, LANE_COUNT_MAX),
         }
     }
@@ -161,7 +161,7 @@ impl From<Lane> for LaneJson {
             is_joined: lane.is_joined,
             marks: lane.marks.into_iter().map(MarkJson::from).collect(),
             fires: lane.fires,
-            removed: lane.removed,
+            removed: lane.removed_fires,
             clock_changes: lane.clock_changes,
         }
     }
@@ -240,18 +240,18 @@ async fn get(call: Call<TimelineQuery>) -> Result<Response, Problem> {
         None => None,
     };
     let contains = query.contains.clone().filter(|text| !text.is_empty());
-    let request = TimelineRequest { by: query.by, from, to, app, contains, lane_count: query.limit };
-    let found = timeline(&call, &request, &RecentFailures::default()).await?;
-    let answer = TimelineJson {
+    let request = TimelineRequest { lane_kind: query.lane_kind, from, to, app, contains, lane_count: query.limit };
+    let chart = timeline(&call, &request, &RecentFailures::default()).await?;
+    let timeline_json = TimelineJson {
         from,
         to,
         now,
-        lanes: found.lanes.into_iter().map(LaneJson::from).collect(),
-        has_more: found.has_more,
-        is_cut: found.is_cut,
+        lanes: chart.lanes.into_iter().map(LaneJson::from).collect(),
+        has_more: chart.has_more,
+        is_cut: chart.is_cut,
         mark_count_max: MARK_COUNT_MAX,
     };
-    json_response(StatusCode::OK, &answer)
+    json_response(StatusCode::OK, &timeline_json)
 }
 
 async fn list_upcoming_fires(call: Call<ComingQuery>) -> Result<Response, Problem> {
@@ -259,29 +259,29 @@ async fn list_upcoming_fires(call: Call<ComingQuery>) -> Result<Response, Proble
     let to = call.query.to.unwrap_or(now + DAY);
     check_range(now, to, DAY)?;
     let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
-    let ask = ForecastRange { from: now, to, step: DENSITY_STEP, limit };
-    let within = call.visible_apps();
-    let found = forecast(call.engine().node(), call.namespace.id, within.as_deref(), ask).await?;
+    let range = ForecastRange { from: now, to, step: DENSITY_STEP, limit };
+    let visible_apps = call.visible_apps();
+    let upcoming_fires = forecast(call.engine().node(), call.namespace.id, visible_apps.as_deref(), range).await?;
     let density = |(at, count)| DensityJson { at, count };
-    let answer = ForecastJson {
+    let forecast_json = ForecastJson {
         from: now,
         to,
-        count: found.density.values().sum(),
-        items: found.fires.into_iter().map(ComingJson::from).collect(),
-        density: found.density.into_iter().map(density).collect(),
-        peak: found.peak.map(density),
-        is_cut: found.is_cut,
+        count: upcoming_fires.density.values().sum(),
+        items: upcoming_fires.fires.into_iter().map(ComingJson::from).collect(),
+        density: upcoming_fires.density.into_iter().map(density).collect(),
+        peak: upcoming_fires.peak.map(density),
+        is_cut: upcoming_fires.is_cut,
     };
-    json_response(StatusCode::OK, &answer)
+    json_response(StatusCode::OK, &forecast_json)
 }
 
-fn check_range(from: Timestamp, to: Timestamp, longest: Duration) -> Result<(), Problem> {
-    let wrong = if from >= to {
+fn check_range(from: Timestamp, to: Timestamp, length_max: Duration) -> Result<(), Problem> {
+    let detail = if from >= to {
         format!("{to} is not after the beginning, which is {from}")
-    } else if to.since(from) > longest {
-        format!("{to} is more than {} hours after the beginning, which is {from}", longest.as_secs() / 3_600)
+    } else if to.since(from) > length_max {
+        format!("{to} is more than {} hours after the beginning, which is {from}", length_max.as_secs() / 3_600)
     } else {
         return Ok(());
     };
-    Err(Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("to", "invalid_value", wrong)]))
+    Err(Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("to", "invalid_value", detail)]))
 }

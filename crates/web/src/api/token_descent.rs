@@ -27,7 +27,7 @@ pub(super) struct TokenDescent {
 /// The descent of a new token. Refused if the caller asks for an expiry later than that of the caller's own token.
 pub(super) async fn descent_of_new<Q>(
     call: &GlobalCall<Q>,
-    wanted: Option<Timestamp>,
+    requested_expiry: Option<Timestamp>,
     is_asked: bool,
 ) -> Result<TokenDescent, Problem> {
     let Some(token) = call.caller.minting_token() else {
@@ -35,7 +35,7 @@ pub(super) async fn descent_of_new<Q>(
             minted_by: None,
             line: None,
             is_same_series: false,
-            expires_at: wanted,
+            expires_at: requested_expiry,
             is_inherited: false,
         });
     };
@@ -45,9 +45,9 @@ pub(super) async fn descent_of_new<Q>(
     }
     let parent = ancestors.first().ok_or_else(unauthenticated_problem)?;
     let (line, end) = (lineage::line_of_child(parent), parent.expires_at);
-    let expires_at = earlier_of(wanted, end);
+    let expires_at = earlier_of(requested_expiry, end);
     match end {
-        Some(end) if is_asked && expires_at != wanted => Err(refuse_value(
+        Some(end) if is_asked && expires_at != requested_expiry => Err(refuse_value(
             "/expires_in",
             format!(
                 "your own token expires at {end}, and a token that it creates cannot be valid longer; leave this field out"
@@ -58,23 +58,23 @@ pub(super) async fn descent_of_new<Q>(
             line,
             is_same_series: false,
             expires_at,
-            is_inherited: expires_at != wanted,
+            is_inherited: expires_at != requested_expiry,
         }),
     }
 }
 
-/// The descent of the token that replaces `old`. If the caller is an account, the new token gets the lifetime of the old one, counted from
+/// The descent of the token that replaces `replaced`. If the caller is an account, the new token gets the lifetime of the old one, counted from
 /// now. If the caller is a token, the new one expires no later than the caller's token and the old one.
 pub(super) async fn descent_of_replacement<Q>(
     call: &GlobalCall<Q>,
-    old: &TokenRecord,
+    replaced: &TokenRecord,
     now: Timestamp,
 ) -> Result<TokenDescent, Problem> {
     let store = call.engine().store();
     let caller = call.caller.minting_token();
-    let (minted_by, is_same_series) = match lineage::of_replacement(store, old, caller, now).await? {
+    let (minted_by, is_same_series) = match lineage::of_replacement(store, replaced, caller, now).await? {
         Descent::From(token) => (token, false),
-        Descent::SameSeries => (old.minted_by, true),
+        Descent::SameSeries => (replaced.minted_by, true),
         Descent::TooLong => return Err(too_long_problem()),
         Descent::Reversed => {
             let detail = "your own token was created by this one, and cannot replace it";
@@ -82,8 +82,8 @@ pub(super) async fn descent_of_replacement<Q>(
         }
     };
     let mut expires_at = match caller {
-        Some(_) => old.expires_at,
-        None => old.expires_at.map(|end| now + end.since(old.created_at)),
+        Some(_) => replaced.expires_at,
+        None => replaced.expires_at.map(|end| now + end.since(replaced.created_at)),
     };
     let mut line = None;
     // Within a series, the token that made the old one may have ended already, so the expiry of the old token is the limit instead.
@@ -91,7 +91,7 @@ pub(super) async fn descent_of_replacement<Q>(
         let token = store.token_by_id(token).await?.ok_or_else(unauthenticated_problem)?;
         expires_at = earlier_of(expires_at, token.expires_at);
         // A caller that did not make the old token counts as the maker of the new one. The new token then joins the caller's line.
-        let is_maker = caller == minted_by && minted_by == Some(token.id) && old.minted_by != minted_by;
+        let is_maker = caller == minted_by && minted_by == Some(token.id) && replaced.minted_by != minted_by;
         line = line.or_else(|| lineage::line_of_child(&token).filter(|_| is_maker && !is_same_series));
     }
     Ok(TokenDescent {

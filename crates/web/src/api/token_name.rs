@@ -9,12 +9,12 @@ use crate::body::refuse_value;
 use crate::call::quoted_input;
 use crate::problem::Problem;
 
-const LEN_MAX: usize = 100;
+const NAME_LEN_MAX: usize = 100;
 
 /// Checks the name of a token. To exclude look-alike letters, it must meet the level "highly restrictive" of Unicode's TR39: letters of
 /// one script, or Latin letters with Chinese, Japanese or Korean ones.
 pub(super) fn check(name: &str) -> Result<(), Problem> {
-    check_line(name, LEN_MAX).map_err(|message| refuse_value("/name", message))?;
+    check_line(name, NAME_LEN_MAX).map_err(|message| refuse_value("/name", message))?;
     if is_reserved_token_name(name) {
         let message = format!("{} is the name of a token of the server itself; choose another one", quoted_input(name));
         return Err(refuse_value("/name", message));

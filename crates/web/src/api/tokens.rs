@@ -39,12 +39,12 @@ const LIFETIME_DEFAULT: Duration = Duration::from_secs(90 * 24 * 3600);
 const OVERLAP_DEFAULT: Duration = Duration::from_secs(24 * 3600);
 const OVERLAP_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// How many tokens are read at a time while searching for those that the caller may manage.
-const BATCH: u32 = 500;
+const READ_COUNT: u32 = 500;
 
 /// The URL's parameters for the list of tokens.
 #[derive(Debug)]
 pub(crate) struct ListTokens {
-    all: bool,
+    is_all: bool,
     limit: u32,
     cursor: Option<String>,
 }
@@ -52,7 +52,7 @@ pub(crate) struct ListTokens {
 impl FromQuery for ListTokens {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
-            all: reader.flag(
+            is_all: reader.flag(
                 "all",
                 "All tokens that the caller may manage, also executors' tokens and, for admins of everything, those of all owners.",
             ),
@@ -202,34 +202,35 @@ pub(super) fn routes() -> Routes {
 /// namespace or an app the tokens of its executors.
 async fn list(call: GlobalCall<ListTokens>) -> Result<Response, Problem> {
     let caller = &call.caller;
-    let listing = Listing::new("tokens", (call.query.all, caller.account));
-    let after = listing.id_after(call.query.cursor.as_deref(), TokenId::get)?;
+    let listing = Listing::new("tokens", (call.query.is_all, caller.account));
+    let after_id = listing.id_after(call.query.cursor.as_deref(), TokenId::get)?;
     let limit = call.query.limit;
-    let mut found = manageable_tokens(&call, call.query.all, after, limit).await?;
-    let next_cursor = cut_to_page(&mut found, limit).map(|last| listing.cursor(last.id));
-    let items = tokens_json(&call, &found).await?;
+    let mut records = manageable_tokens(&call, call.query.is_all, after_id, limit).await?;
+    let next_cursor = cut_to_page(&mut records, limit).map(|last| listing.cursor(last.id));
+    let items = tokens_json(&call, &records).await?;
     json_response(StatusCode::OK, &Page { items, next_cursor })
 }
 
 /// The caller's own tokens, or all tokens that it may manage: more than `limit` if there are more.
 pub(crate) async fn manageable_tokens<Q>(
     call: &GlobalCall<Q>,
-    all: bool,
-    mut after: Option<TokenId>,
+    is_all: bool,
+    mut after_id: Option<TokenId>,
     limit: u32,
 ) -> Result<Vec<TokenRecord>, Problem> {
-    let owner = if all { None } else { call.caller.account };
+    let owner = if is_all { None } else { call.caller.account };
     // A caller without an account has no tokens of its own.
-    if owner.is_none() && !all {
+    if owner.is_none() && !is_all {
         return Ok(Vec::new());
     }
     let (limit, store) = (usize::try_from(limit).unwrap_or(usize::MAX), call.engine().store());
-    let scope = if owner.is_none() { token_limit::manageable_scope(call).await? } else { None };
+    let token_scope = if owner.is_none() { token_limit::manageable_scope(call).await? } else { None };
     let mut tokens = Vec::new();
     while tokens.len() <= limit {
-        let batch = store.tokens(&TokenQuery { owner, scope: scope.clone(), after, limit: BATCH }).await?;
-        let is_last = batch.len() < usize::try_from(BATCH).unwrap_or(usize::MAX);
-        after = batch.last().map(|last| last.id);
+        let batch =
+            store.tokens(&TokenQuery { owner, scope: token_scope.clone(), after: after_id, limit: READ_COUNT }).await?;
+        let is_last = batch.len() < usize::try_from(READ_COUNT).unwrap_or(usize::MAX);
+        after_id = batch.last().map(|last| last.id);
         tokens.extend(batch.into_iter().filter(|token| may_manage(&call.caller, token)));
         if is_last {
             break;
@@ -248,52 +249,52 @@ pub(crate) fn may_manage(caller: &Caller, token: &TokenRecord) -> bool {
 pub(crate) async fn own_tokens<Q>(call: &GlobalCall<Q>, limit: u32) -> Result<Vec<TokenRecord>, Problem> {
     let Some(owner) = call.caller.account else { return Ok(Vec::new()) };
     let query = TokenQuery { owner: Some(owner), limit, ..TokenQuery::default() };
-    let mut found = call.engine().store().tokens(&query).await?;
-    found.retain(|token| may_manage(&call.caller, token));
-    Ok(found)
+    let mut records = call.engine().store().tokens(&query).await?;
+    records.retain(|token| may_manage(&call.caller, token));
+    Ok(records)
 }
 
 /// Tokens as the API shows them.
-pub(crate) async fn tokens_json<Q>(call: &GlobalCall<Q>, found: &[TokenRecord]) -> Result<Vec<TokenJson>, Problem> {
-    let names = GrantNames::read(call.engine(), found.iter().flat_map(|token| &token.grants)).await?;
-    Ok(found.iter().map(|token| TokenJson::new(token, &names)).collect())
+pub(crate) async fn tokens_json<Q>(call: &GlobalCall<Q>, records: &[TokenRecord]) -> Result<Vec<TokenJson>, Problem> {
+    let names = GrantNames::read(call.engine(), records.iter().flat_map(|token| &token.grants)).await?;
+    Ok(records.iter().map(|token| TokenJson::new(token, &names)).collect())
 }
 
 async fn create(call: GlobalCall, body: JsonBody<NewToken>) -> Result<Response, Problem> {
-    let made = create_token(&call, body.read()?).await?;
-    json_response(StatusCode::CREATED, &made)
+    let token = create_token(&call, body.read()?).await?;
+    json_response(StatusCode::CREATED, &token)
 }
 
 /// Creates a token. An API token belongs to its creator and never has more rights than the creator. A token for executors belongs to the
 /// server: it keeps working after its creator has left.
-pub(crate) async fn create_token<Q>(call: &GlobalCall<Q>, new: NewToken) -> Result<TokenJson, Problem> {
+pub(crate) async fn create_token<Q>(call: &GlobalCall<Q>, new_token: NewToken) -> Result<TokenJson, Problem> {
     let engine = call.engine();
-    call.note.object(&new.name);
-    token_name::check(&new.name)?;
-    let kind = match new.kind {
+    call.note.set_object(&new_token.name);
+    token_name::check(&new_token.name)?;
+    let kind = match new_token.kind {
         Kind::Api => TokenKind::Api,
         Kind::Executor => TokenKind::Executor,
         Kind::Xxl => TokenKind::Xxl,
     };
-    check_roles(kind, &new.grants)?;
-    if kind == TokenKind::Xxl && new.declares {
+    check_roles(kind, &new_token.grants)?;
+    if kind == TokenKind::Xxl && new_token.declares {
         return Err(refuse_value("/declares", "executors of XXL-JOB declare no jobs; leave it out"));
     }
-    let namespace = match &new.namespace {
+    let namespace = match &new_token.namespace {
         None => None,
         Some(name) => Some(visible_namespace(engine, &call.caller, name).await?.id),
     };
     // Checks the roles before it creates an app by its name: only a caller who may grant the role in the whole namespace may do that.
-    let grants = covered_grants(call, &new.grants).await?;
+    let grants = covered_grants(call, &new_token.grants).await?;
     let now = engine.now();
-    let expires_at = parse_expiry(kind, new.expires_in.as_deref(), now)?;
-    let descent = token_descent::descent_of_new(call, expires_at, new.expires_in.is_some()).await?;
+    let expires_at = parse_expiry(kind, new_token.expires_in.as_deref(), now)?;
+    let descent = token_descent::descent_of_new(call, expires_at, new_token.expires_in.is_some()).await?;
     let TokenDescent { minted_by, line, expires_at, is_inherited, .. } = descent;
     let secret = Token::generate_for(kind);
     let owner = call.caller.account.filter(|_| kind == TokenKind::Api);
     let namespace = namespace.or_else(|| default_namespace(&grants));
     let record = secret.record(engine.new_id(), kind, now);
-    let (name, declares) = (new.name, new.declares);
+    let (name, declares) = (new_token.name, new_token.declares);
     let line = line.unwrap_or(record.id);
     let record = TokenRecord { name, owner, namespace, minted_by, line, declares, expires_at, grants, ..record };
     token_limit::check(call, &record).await?;
@@ -312,51 +313,51 @@ fn with_secret<Q>(
     (record, names): (&TokenRecord, &GrantNames),
     (secret, is_inherited): (&Token, bool),
 ) -> TokenJson {
-    let shown = TokenJson::new(record, names);
-    call.note.changed_to(&shown);
-    let end = record.expires_at.filter(|_| is_inherited && record.kind.is_of_executors());
-    let warning = |end: Timestamp| {
+    let body = TokenJson::new(record, names);
+    call.note.changed_to(&body);
+    let inherited_expiry = record.expires_at.filter(|_| is_inherited && record.kind.is_of_executors());
+    let warning = |inherited_expiry: Timestamp| {
         format!(
-            "this token expires at {end}, because a token made it that cannot give it a later end; its executors are refused \
+            "this token expires at {inherited_expiry}, because a token made it that cannot give it a later end; its executors are refused \
              from then on. Make the token in the console, signed in with an account, if it is to last"
         )
     };
-    let warnings = end.map(warning).into_iter().collect();
-    TokenJson { token: Some(secret.reveal().to_owned()), warnings, ..shown }
+    let warnings = inherited_expiry.map(warning).into_iter().collect();
+    TokenJson { token: Some(secret.reveal().to_owned()), warnings, ..body }
 }
 
 async fn covered_grants<Q>(
     call: &GlobalCall<Q>,
-    wanted: &[GrantJson],
+    requested: &[GrantJson],
 ) -> Result<Vec<rondel_core::access::Grant>, Problem> {
-    for one in wanted {
+    for grant in requested {
         // Checked first: the answer must not reveal whether a namespace exists that the caller may not see.
-        if let Some(namespace) = &one.namespace {
+        if let Some(namespace) = &grant.namespace {
             visible_namespace(call.engine(), &call.caller, namespace).await?;
         }
     }
-    let whole: Vec<GrantJson> = wanted.iter().map(|one| GrantJson { app: None, ..one.clone() }).collect();
-    let whole = read_grants(call.engine(), &whole).await?;
-    if check_covered(&call.caller, &whole).is_err() {
+    let without_apps: Vec<GrantJson> = requested.iter().map(|grant| GrantJson { app: None, ..grant.clone() }).collect();
+    let without_apps = read_grants(call.engine(), &without_apps).await?;
+    if check_covered(&call.caller, &without_apps).is_err() {
         // A caller with roles only on single apps may name only existing apps.
-        for one in wanted {
-            check_known_app(call, one).await?;
+        for grant in requested {
+            check_known_app(call, grant).await?;
         }
     }
-    let grants = read_grants(call.engine(), wanted).await?;
+    let grants = read_grants(call.engine(), requested).await?;
     check_covered(&call.caller, &grants)?;
     Ok(grants)
 }
 
-async fn check_known_app<Q>(call: &GlobalCall<Q>, wanted: &GrantJson) -> Result<(), Problem> {
-    let (Some(namespace), Some(app)) = (&wanted.namespace, &wanted.app) else { return Ok(()) };
+async fn check_known_app<Q>(call: &GlobalCall<Q>, grant: &GrantJson) -> Result<(), Problem> {
+    let (Some(namespace), Some(app)) = (&grant.namespace, &grant.app) else { return Ok(()) };
     let store = call.engine().store();
     let namespace = visible_namespace(call.engine(), &call.caller, namespace).await?;
-    let known = match rondel_core::name::check(app) {
+    let app_record = match rondel_core::name::check(app) {
         Ok(()) => store.app(namespace.id, app).await?,
         Err(_) => None,
     };
-    match known {
+    match app_record {
         Some(app) if call.caller.rights.allow(Permission::View, namespace.id, Some(app.id)) => Ok(()),
         _ => Err(Problem::new(Code::Forbidden, format!("your roles do not cover app {}", quoted_input(app)))),
     }
@@ -366,8 +367,8 @@ fn check_roles(kind: TokenKind, grants: &[GrantJson]) -> Result<(), Problem> {
     if grants.is_empty() {
         return Err(refuse_value("/grants", "a token without a role can do nothing; name at least one"));
     }
-    let fits = |grant: &GrantJson| (grant.role == Role::Executor) == kind.is_of_executors();
-    if let Some(index) = grants.iter().position(|grant| !fits(grant)) {
+    let role_fits_kind = |grant: &GrantJson| (grant.role == Role::Executor) == kind.is_of_executors();
+    if let Some(index) = grants.iter().position(|grant| !role_fits_kind(grant)) {
         let sentence = "executor is the one role of tokens of the kinds executor and xxl, and of no others";
         return Err(refuse_value(&format!("/grants/{index}/role"), sentence));
     }
@@ -381,27 +382,27 @@ fn check_roles(kind: TokenKind, grants: &[GrantJson]) -> Result<(), Problem> {
 
 /// The default namespace of a token: the namespace of its grants, if they are all in the same one.
 fn default_namespace(grants: &[rondel_core::access::Grant]) -> Option<NamespaceId> {
-    let first = grants.first()?.namespace?;
-    grants.iter().all(|grant| grant.namespace == Some(first)).then_some(first)
+    let first_namespace = grants.first()?.namespace?;
+    grants.iter().all(|grant| grant.namespace == Some(first_namespace)).then_some(first_namespace)
 }
 
-fn parse_expiry(kind: TokenKind, wanted: Option<&str>, now: Timestamp) -> Result<Option<Timestamp>, Problem> {
-    match (kind, wanted) {
+fn parse_expiry(kind: TokenKind, expires_in: Option<&str>, now: Timestamp) -> Result<Option<Timestamp>, Problem> {
+    match (kind, expires_in) {
         (_, Some("never")) | (TokenKind::Executor | TokenKind::Xxl, None) => Ok(None),
         (TokenKind::Api, None) => Ok(Some(now + LIFETIME_DEFAULT)),
         (_, Some(text)) => {
             let refuse = |message: String| refuse_value("/expires_in", message);
-            let length = parse_duration(text).map_err(|error| refuse(error.to_string()))?;
-            if length.is_zero() || length > Duration::from_secs(3650 * 24 * 3600) {
+            let lifetime = parse_duration(text).map_err(|error| refuse(error.to_string()))?;
+            if lifetime.is_zero() || lifetime > Duration::from_secs(3650 * 24 * 3600) {
                 return Err(refuse(format!("{text:?} is not a time from now up to ten years; or write \"never\"")));
             }
-            Ok(Some(now + length))
+            Ok(Some(now + lifetime))
         }
     }
 }
 
-fn parse_overlap(wanted: Option<&str>) -> Result<Duration, Problem> {
-    let Some(text) = wanted else { return Ok(OVERLAP_DEFAULT) };
+fn parse_overlap(overlap_text: Option<&str>) -> Result<Duration, Problem> {
+    let Some(text) = overlap_text else { return Ok(OVERLAP_DEFAULT) };
     let overlap = parse_duration(text).map_err(|error| refuse_value("/overlap", error.to_string()))?;
     if overlap > OVERLAP_MAX {
         return Err(refuse_value("/overlap", "two secrets can be valid at the same time for at most 30 days"));
@@ -415,38 +416,42 @@ async fn rotate(
     Named(id, ..): Named<path::Token>,
     body: OptionalJsonBody<Rotate>,
 ) -> Result<Response, Problem> {
-    let old = find(&call, &id).await?;
+    let replaced_token = find(&call, &id).await?;
     let overlap = parse_overlap(body.read()?.overlap.as_deref())?;
-    json_response(StatusCode::CREATED, &replace(&call, old, overlap).await?)
+    json_response(StatusCode::CREATED, &replace(&call, replaced_token, overlap).await?)
 }
 
 /// Replaces a token; the old one keeps working for the default overlap.
 pub(crate) async fn rotate_token<Q>(call: &GlobalCall<Q>, id: &str) -> Result<TokenJson, Problem> {
-    let old = find(call, id).await?;
-    replace(call, old, OVERLAP_DEFAULT).await
+    let replaced_token = find(call, id).await?;
+    replace(call, replaced_token, OVERLAP_DEFAULT).await
 }
 
-async fn replace<Q>(call: &GlobalCall<Q>, old: TokenRecord, overlap: Duration) -> Result<TokenJson, Problem> {
+async fn replace<Q>(
+    call: &GlobalCall<Q>,
+    replaced_token: TokenRecord,
+    overlap: Duration,
+) -> Result<TokenJson, Problem> {
     let (engine, now) = (call.engine(), call.engine().now());
-    let secret = Token::generate_for(old.kind);
-    let fresh = secret.record(engine.new_id(), old.kind, now);
-    let descent = token_descent::descent_of_replacement(call, &old, now).await?;
+    let secret = Token::generate_for(replaced_token.kind);
+    let new_record = secret.record(engine.new_id(), replaced_token.kind, now);
+    let descent = token_descent::descent_of_replacement(call, &replaced_token, now).await?;
     let TokenDescent { minted_by, line, is_same_series, expires_at, is_inherited } = descent;
     let record = TokenRecord {
-        id: fresh.id,
-        hash: fresh.hash,
-        prefix: fresh.prefix,
+        id: new_record.id,
+        hash: new_record.hash,
+        prefix: new_record.prefix,
         created_at: now,
         last_used_at: None,
         minted_by,
-        line: line.unwrap_or(old.line),
-        series: if is_same_series { old.series } else { fresh.series },
+        line: line.unwrap_or(replaced_token.line),
+        series: if is_same_series { replaced_token.series } else { new_record.series },
         expires_at,
-        ..old.clone()
+        ..replaced_token.clone()
     };
     token_limit::check(call, &record).await?;
     let names = GrantNames::read(engine, record.grants.iter()).await?;
-    if !auth::rotate(engine.store(), old.id, now + overlap, &record).await? {
+    if !auth::rotate(engine.store(), replaced_token.id, now + overlap, &record).await? {
         return Err(Problem::new(Code::TokenOver, "the token was revoked or has expired; create a new one"));
     }
     Ok(with_secret(call, (&record, &names), (&secret, is_inherited)))
@@ -459,27 +464,27 @@ async fn revoke(call: GlobalCall, Named(id, ..): Named<path::Token>) -> Result<R
 
 /// Revokes a token. Revoking it twice is no error.
 pub(crate) async fn revoke_token<Q>(call: &GlobalCall<Q>, id: &str) -> Result<(), Problem> {
-    let found = find(call, id).await?;
+    let record = find(call, id).await?;
     let now = call.engine().now();
     call.note.changed_to(&serde_json::json!({"revoked_at": now}));
-    call.engine().store().revoke_token(found.id, now).await?;
+    call.engine().store().revoke_token(record.id, now).await?;
     Ok(())
 }
 
 /// The token with this id, if the caller may manage it.
 async fn find<Q>(call: &GlobalCall<Q>, id: &str) -> Result<TokenRecord, Problem> {
-    let stored = match id.parse::<TokenId>().ok().filter(|id| id.get() > 0) {
+    let stored_token = match id.parse::<TokenId>().ok().filter(|id| id.get() > 0) {
         Some(id) => call.engine().store().token_by_id(id).await?,
         None => None,
     };
-    let is_stored = stored.is_some();
-    let Some(token) = stored.filter(|token| may_manage(&call.caller, token)) else {
+    let is_stored = stored_token.is_some();
+    let Some(token) = stored_token.filter(|token| may_manage(&call.caller, token)) else {
         if is_stored {
             call.note.mark_denied();
         }
         return Err(Problem::new(Code::TokenNotFound, format!("there is no token {}", quoted_input(id))));
     };
-    call.note.object(&token.name);
+    call.note.set_object(&token.name);
     let names = GrantNames::read(call.engine(), token.grants.iter()).await?;
     call.note.before(&TokenJson::new(&token, &names));
     Ok(token)

@@ -66,9 +66,9 @@ fn unknown_executor_text(name: &str, app: &str, mut names: Vec<String>) -> Strin
     if names.is_empty() {
         return format!("app {app} has no executor {}, nor any other one", quoted_input(name));
     }
-    let near: Vec<String> =
+    let similar_names: Vec<String> =
         near_misses(name, names.iter().map(String::as_str), NAME_COUNT_MAX).into_iter().map(str::to_owned).collect();
-    names.sort_by_key(|name| near.iter().position(|near| near == name).unwrap_or(usize::MAX));
+    names.sort_by_key(|name| similar_names.iter().position(|similar| similar == name).unwrap_or(usize::MAX));
     let count = names.len();
     names.truncate(NAME_COUNT_MAX);
     if count > NAME_COUNT_MAX {

@@ -173,18 +173,22 @@ pub(super) fn routes() -> Routes {
 
 async fn list(call: GlobalCall<PageQuery>) -> Result<Response, Problem> {
     let listing = Listing::new("users", ());
-    let after = listing.name_after(call.query.cursor.as_deref(), name::check_account)?;
+    let after_name = listing.name_after(call.query.cursor.as_deref(), name::check_account)?;
     let limit = call.query.limit;
-    let mut items = page(&call, after.as_deref(), limit + 1).await?;
+    let mut items = page(&call, after_name.as_deref(), limit + 1).await?;
     let next_cursor = cut_to_page(&mut items, limit).map(|last| listing.cursor(&last.name));
     json_response(StatusCode::OK, &Page { items, next_cursor })
 }
 
 /// A page of users in the order of their names, as the API shows them.
-pub(crate) async fn page<Q>(call: &GlobalCall<Q>, after: Option<&str>, limit: u32) -> Result<Vec<UserJson>, Problem> {
-    let found = call.engine().store().accounts(after, limit).await?;
-    let names = GrantNames::read(call.engine(), found.iter().flat_map(|account| &account.grants)).await?;
-    Ok(found.iter().map(|account| UserJson::new(account, &names)).collect())
+pub(crate) async fn page<Q>(
+    call: &GlobalCall<Q>,
+    after_name: Option<&str>,
+    limit: u32,
+) -> Result<Vec<UserJson>, Problem> {
+    let accounts = call.engine().store().accounts(after_name, limit).await?;
+    let names = GrantNames::read(call.engine(), accounts.iter().flat_map(|account| &account.grants)).await?;
+    Ok(accounts.iter().map(|account| UserJson::new(account, &names)).collect())
 }
 
 async fn create(call: GlobalCall, body: JsonBody<NewUser>) -> Result<Response, Problem> {
@@ -192,20 +196,20 @@ async fn create(call: GlobalCall, body: JsonBody<NewUser>) -> Result<Response, P
     json_response(StatusCode::CREATED, &read_again(|| Box::pin(user_json(&call, &account))).await?)
 }
 
-pub(crate) async fn create_user<Q>(call: &GlobalCall<Q>, new: NewUser) -> Result<Account, Problem> {
+pub(crate) async fn create_user<Q>(call: &GlobalCall<Q>, new_user: NewUser) -> Result<Account, Problem> {
     let engine = call.engine();
-    call.note.object(&new.name);
-    name::check_account(&new.name).map_err(|message| refuse_value("/name", message))?;
-    let display_name = checked_display(new.display_name.as_deref().unwrap_or(&new.name))?;
-    let grants = read_grants_of_user(engine, &new.grants).await?;
-    let password = match &new.password {
+    call.note.set_object(&new_user.name);
+    name::check_account(&new_user.name).map_err(|message| refuse_value("/name", message))?;
+    let display_name = checked_display(new_user.display_name.as_deref().unwrap_or(&new_user.name))?;
+    let grants = read_grants_of_user(engine, &new_user.grants).await?;
+    let password = match &new_user.password {
         None => None,
-        Some(password) => Some(hash_password(&call.web, password, &new.name).await?),
+        Some(password) => Some(hash_password(&call.web, password, &new_user.name).await?),
     };
     let now = engine.now();
     let account = Account {
         id: AccountId::new(engine.new_id()),
-        name: new.name,
+        name: new_user.name,
         display_name,
         password_changed_at: password.is_some().then_some(now),
         password,
@@ -215,9 +219,9 @@ pub(crate) async fn create_user<Q>(call: &GlobalCall<Q>, new: NewUser) -> Result
         grants,
     };
     // Read before the account is stored: after an error the call would be repeated, and find that the user exists.
-    let shown = user_json(call, &account).await?;
+    let audit_document = user_json(call, &account).await?;
     if accounts::create(engine.store(), &account).await? {
-        call.note.changed_to(&shown);
+        call.note.changed_to(&audit_document);
         Ok(account)
     } else {
         Err(Problem::new(Code::UserExists, format!("user {} exists", account.name)))
@@ -251,28 +255,32 @@ async fn change(
     json_response(StatusCode::OK, &apply_change(&call, &name, body.read()?).await?)
 }
 
-pub(crate) async fn apply_change<Q>(call: &GlobalCall<Q>, name: &str, wanted: ChangeUser) -> Result<UserJson, Problem> {
+pub(crate) async fn apply_change<Q>(
+    call: &GlobalCall<Q>,
+    name: &str,
+    request: ChangeUser,
+) -> Result<UserJson, Problem> {
     let account = find(call, name).await?;
     call.note.before(&user_json(call, &account).await?);
-    let grants = match &wanted.grants {
+    let grants = match &request.grants {
         None => None,
         Some(grants) => Some(read_grants_of_user(call.engine(), grants).await?),
     };
     // Unchanged roles are not saved again: saving roles ends the user's sign-ins.
     let grants = grants.filter(|grants| *grants != account.grants);
-    let display_name = wanted.display_name.as_deref().map(checked_display).transpose()?;
-    if wanted.provider_sign_in.is_some() && !call.caller.actor().may_change_sign_in_of(account.id) {
+    let display_name = request.display_name.as_deref().map(checked_display).transpose()?;
+    if request.provider_sign_in.is_some() && !call.caller.actor().may_change_sign_in_of(account.id) {
         return Err(Problem::new(Code::Forbidden, "a token cannot change how its own account signs in"));
     }
-    let provider_link = wanted.provider_sign_in.map(|is_linked| match is_linked {
+    let provider_link = request.provider_sign_in.map(|is_linked| match is_linked {
         true => ProviderLink::Since(account.provider_linked_at.unwrap_or_else(|| call.engine().now())),
         false => ProviderLink::None,
     });
-    let change = AccountChange { display_name, disabled: wanted.disabled, grants, provider_link };
+    let change = AccountChange { display_name, disabled: request.disabled, grants, provider_link };
     check_changed(call.engine().store().change_account(account.id, &change).await?, name)?;
-    let shown = user_json(call, &find(call, name).await?).await?;
-    call.note.changed_to(&shown);
-    Ok(shown)
+    let user = user_json(call, &find(call, name).await?).await?;
+    call.note.changed_to(&user);
+    Ok(user)
 }
 
 /// Sets the password of another user. This ends the user's sign-ins, and also the tokens unless the request keeps them.
@@ -288,26 +296,30 @@ async fn set_password(
 }
 
 /// Sets a new password for a user other than the caller.
-pub(crate) async fn reset_password<Q>(call: &GlobalCall<Q>, name: &str, new: NewPassword) -> Result<(), Problem> {
+pub(crate) async fn reset_password<Q>(
+    call: &GlobalCall<Q>,
+    name: &str,
+    new_password: NewPassword,
+) -> Result<(), Problem> {
     let account = find(call, name).await?;
     if call.caller.account == Some(account.id) {
         let detail = "your own password is set on the page Account, by the user who knows the current one; a token cannot set it";
         return Err(Problem::new(Code::Forbidden, detail));
     }
-    let hash = hash_password(&call.web, &new.password, name).await?;
+    let hash = hash_password(&call.web, &new_password.password, name).await?;
     let now = call.engine().now();
-    let kept = KeptAccess { session: None, keeps_tokens: new.keep_tokens };
-    audit_password(call, &account, (now, new.keep_tokens));
-    if call.engine().store().set_password(account.id, &hash, kept, now).await? {
+    let kept_access = KeptAccess { session: None, keeps_tokens: new_password.keep_tokens };
+    audit_password(call, &account, (now, new_password.keep_tokens));
+    if call.engine().store().set_password(account.id, &hash, kept_access, now).await? {
         Ok(())
     } else {
-        Err(missing_user(name))
+        Err(missing_user_problem(name))
     }
 }
 
 /// Records in the audit log that a password was changed.
 pub(crate) fn audit_password<Q>(call: &GlobalCall<Q>, account: &Account, (now, keep_tokens): (Timestamp, bool)) {
-    call.note.object(&account.name);
+    call.note.set_object(&account.name);
     call.note.before(&serde_json::json!({"changed_at": account.password_changed_at}));
     call.note.changed_to(&serde_json::json!({"changed_at": now, "keep_tokens": keep_tokens}));
 }
@@ -350,7 +362,7 @@ pub(crate) async fn remove<Q>(call: &GlobalCall<Q>, name: &str) -> Result<(), Pr
 fn check_changed(outcome: AccountChanged, name: &str) -> Result<(), Problem> {
     match outcome {
         AccountChanged::Done => Ok(()),
-        AccountChanged::NotFound => Err(missing_user(name)),
+        AccountChanged::NotFound => Err(missing_user_problem(name)),
         AccountChanged::LastAdmin => {
             Err(Problem::new(Code::LastAdmin, "no user who can sign in would be left who may do everything"))
         }
@@ -361,14 +373,14 @@ async fn user_json<Q>(call: &GlobalCall<Q>, account: &Account) -> Result<UserJso
     Ok(UserJson::new(account, &GrantNames::read(call.engine(), account.grants.iter()).await?))
 }
 
-pub(crate) async fn find<Q>(call: &GlobalCall<Q>, wanted: &str) -> Result<Account, Problem> {
-    let found = match name::check_account(wanted) {
-        Ok(()) => call.engine().store().account_by_name(wanted).await?,
+pub(crate) async fn find<Q>(call: &GlobalCall<Q>, name: &str) -> Result<Account, Problem> {
+    let account = match name::check_account(name) {
+        Ok(()) => call.engine().store().account_by_name(name).await?,
         Err(_) => None,
     };
-    found.ok_or_else(|| missing_user(wanted))
+    account.ok_or_else(|| missing_user_problem(name))
 }
 
-fn missing_user(name: &str) -> Problem {
+fn missing_user_problem(name: &str) -> Problem {
     Problem::new(Code::UserNotFound, format!("there is no user {}", quoted_input(name)))
 }

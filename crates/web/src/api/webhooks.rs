@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::answer::json_response;
 use crate::body::{JsonBody, refuse_value};
-use crate::call::{Call, forbidden, quoted_input, visible_namespace};
+use crate::call::{Call, forbidden_problem, quoted_input, visible_namespace};
 use crate::openapi::Doc;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
@@ -100,7 +100,8 @@ pub(super) fn routes() -> Routes {
 
 async fn get(call: Call, Named(name, ..): Named<path::Namespace>) -> Result<Response, Problem> {
     let namespace = administered_namespace(&call, &name).await?;
-    let webhook = call.engine().store().failure_webhook(namespace.id).await?.ok_or_else(|| missing_webhook(&name))?;
+    let webhook =
+        call.engine().store().failure_webhook(namespace.id).await?.ok_or_else(|| missing_webhook_problem(&name))?;
     json_response(StatusCode::OK, &webhook_json(namespace.name, webhook, None))
 }
 
@@ -111,19 +112,19 @@ async fn put(
     body: JsonBody<NewWebhook>,
 ) -> Result<Response, Problem> {
     let namespace = administered_namespace(&call, &name).await?;
-    let new = body.read()?;
+    let new_webhook = body.read()?;
     audit_before(&call, namespace.id, &name).await?;
-    call.note.changed_to(&serde_json::json!({"url": new.url}));
-    match call.engine().put_failure_webhook(namespace.id, &new.url).await {
+    call.note.changed_to(&serde_json::json!({"url": new_webhook.url}));
+    match call.engine().put_failure_webhook(namespace.id, &new_webhook.url).await {
         Ok(SavedWebhook::Created(webhook)) => {
             let secret = Some(webhook.secret.clone());
             json_response(StatusCode::CREATED, &webhook_json(namespace.name, webhook, secret))
         }
         Ok(SavedWebhook::Changed) => {
-            let changed = call.engine().store().failure_webhook(namespace.id).await?;
+            let webhook_after = call.engine().store().failure_webhook(namespace.id).await?;
             json_response(
                 StatusCode::OK,
-                &webhook_json(namespace.name, changed.ok_or_else(|| missing_webhook(&name))?, None),
+                &webhook_json(namespace.name, webhook_after.ok_or_else(|| missing_webhook_problem(&name))?, None),
             )
         }
         Err(WebhookError::Url(sentence)) => Err(refuse_value("/url", sentence)),
@@ -136,18 +137,21 @@ async fn delete(call: Call, Named(name, ..): Named<path::Namespace>) -> Result<R
     audit_before(&call, namespace.id, &name).await?;
     match call.engine().store().delete_failure_webhook(namespace.id).await? {
         true => Ok(StatusCode::NO_CONTENT.into_response()),
-        false => Err(missing_webhook(&name)),
+        false => Err(missing_webhook_problem(&name)),
     }
 }
 
 async fn test(call: Call, Named(name, ..): Named<path::Namespace>) -> Result<Response, Problem> {
     let namespace = administered_namespace(&call, &name).await?;
     call.note.namespace(&name);
-    let sent =
-        call.engine().test_failure_webhook((namespace.id, &name)).await?.ok_or_else(|| missing_webhook(&name))?;
-    call.note.changed_to(&json!({"status": sent.status}));
-    let latency_ms = u64::try_from(sent.took.as_millis()).unwrap_or(u64::MAX);
-    let (status, error) = (sent.status, sent.error);
+    let test_result = call
+        .engine()
+        .test_failure_webhook((namespace.id, &name))
+        .await?
+        .ok_or_else(|| missing_webhook_problem(&name))?;
+    call.note.changed_to(&json!({"status": test_result.status}));
+    let latency_ms = u64::try_from(test_result.took.as_millis()).unwrap_or(u64::MAX);
+    let (status, error) = (test_result.status, test_result.error);
     json_response(StatusCode::OK, &TestJson { is_delivered: error.is_none(), status, latency_ms, error })
 }
 
@@ -163,7 +167,7 @@ async fn audit_before(call: &Call, namespace: NamespaceId, name: &str) -> Result
 /// The namespace named in the path. The caller needs the permission in this namespace, even if the query names another one.
 async fn administered_namespace(call: &Call, name: &str) -> Result<Namespace, Problem> {
     let namespace = visible_namespace(call.engine(), &call.caller, name).await?;
-    if call.caller.rights.allow(Admin, namespace.id, None) { Ok(namespace) } else { Err(forbidden()) }
+    if call.caller.rights.allow(Admin, namespace.id, None) { Ok(namespace) } else { Err(forbidden_problem()) }
 }
 
 fn webhook_json(namespace: String, webhook: FailureWebhook, secret: Option<String>) -> WebhookJson {
@@ -171,6 +175,6 @@ fn webhook_json(namespace: String, webhook: FailureWebhook, secret: Option<Strin
     WebhookJson { namespace, url, secret, created_at, updated_at }
 }
 
-fn missing_webhook(name: &str) -> Problem {
+fn missing_webhook_problem(name: &str) -> Problem {
     Problem::new(Code::WebhookNotFound, format!("namespace {} has no failure webhook", quoted_input(name)))
 }

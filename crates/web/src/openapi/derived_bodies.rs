@@ -21,8 +21,8 @@ impl<T: JsonSchema> JsonSchema for Listed<T> {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let one = generator.subschema_for::<T>();
-        json_schema!({"anyOf": [{"type": "array", "items": one, "minItems": 1, "maxItems": 5000}, one]})
+        let item_schema = generator.subschema_for::<T>();
+        json_schema!({"anyOf": [{"type": "array", "items": item_schema, "minItems": 1, "maxItems": 5000}, item_schema]})
     }
 }
 
@@ -64,8 +64,8 @@ impl<T: JsonSchema> JsonSchema for Patch<T> {
         schema.insert("description".to_owned(), json!("A merge patch (RFC 7396): null resets a field to its default."));
         if let Some(Value::Object(properties)) = schema.get_mut("properties") {
             for property in properties.values_mut() {
-                let whole = property.take();
-                *property = json!({"anyOf": [whole, {"type": "null"}]});
+                let original = property.take();
+                *property = json!({"anyOf": [original, {"type": "null"}]});
             }
         }
         schema

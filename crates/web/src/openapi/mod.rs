@@ -40,7 +40,7 @@ struct Document {
 }
 
 /// The description of the API at the top of the document.
-const ABOUT: &str = "Jobs, their runs and logs, and access rights. Bodies are JSON in snake_case; instants are RFC 3339 in UTC, durations are \
+const DESCRIPTION: &str = "Jobs, their runs and logs, and access rights. Bodies are JSON in snake_case; instants are RFC 3339 in UTC, durations are \
      text (`30s`, `1h30m`), ids are decimal strings. Unknown fields and parameters are refused by name. Every error is an RFC \
      9457 document whose `code` does not change between releases. `x-permission` is the permission that an operation requires: \
      `own` (any token of the API), `view`, `operate`, `edit`, `admin` (of a namespace) or `cluster`. Within v1, changes only \
@@ -86,14 +86,14 @@ pub(crate) fn document<'r>(routes: impl Iterator<Item = (&'r RouteInfo, &'r Rout
         let entry = paths.entry(info.path).or_default();
         entry.insert(info.method.as_str().to_ascii_lowercase(), operation(info, doc, &mut schemas));
     }
-    let renamed = schemas.finish();
-    paths.values_mut().flat_map(Map::values_mut).for_each(|operation| renamed.apply(operation));
+    let merged_schemas = schemas.finish();
+    paths.values_mut().flat_map(Map::values_mut).for_each(|operation| merged_schemas.apply(operation));
     let document = Document {
         openapi: "3.1.0",
         info: json!({
             "title": "Rondel",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": ABOUT,
+            "description": DESCRIPTION,
             "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
         }),
         servers: json!([{"url": "/", "description": "The server that returned this document."}]),
@@ -111,7 +111,7 @@ pub(crate) fn document<'r>(routes: impl Iterator<Item = (&'r RouteInfo, &'r Rout
             },
             "headers": answer_headers(),
             "responses": shared_responses(&problem),
-            "schemas": renamed.schemas,
+            "schemas": merged_schemas.schemas,
         }),
     };
     serde_json::to_string_pretty(&document).unwrap_or_default() + "\n"

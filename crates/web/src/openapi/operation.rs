@@ -27,7 +27,7 @@ const COMMON_REFUSALS: [Code; 8] = [
     Code::Unavailable,
 ];
 /// Statuses whose problems are the same for every operation, with the names of these responses in the document.
-const SHARED: [(u16, &str); 5] =
+const SHARED_RESPONSES: [(u16, &str); 5] =
     [(401, "Unauthenticated"), (403, "Forbidden"), (429, "RateLimited"), (500, "Internal"), (503, "Unavailable")];
 
 /// The word of a permission in `x-permission`.
@@ -86,9 +86,9 @@ pub(super) fn operation(info: &RouteInfo, route: &RouteDoc, schemas: &mut Schema
         operation.insert("requestBody".to_owned(), json!({"required": body.is_required, "content": content}));
     }
     let answers = doc.answers.iter().map(|one| (one.status.to_string(), answer_response(one, info, schemas)));
-    let mut all: Map<String, Value> = answers.collect();
-    all.extend(problem_responses(&refusals).into_iter().map(|(status, value)| (status.to_string(), value)));
-    operation.insert("responses".to_owned(), Value::Object(all));
+    let mut responses: Map<String, Value> = answers.collect();
+    responses.extend(problem_responses(&refusals).into_iter().map(|(status, value)| (status.to_string(), value)));
+    operation.insert("responses".to_owned(), Value::Object(responses));
     Value::Object(operation)
 }
 
@@ -142,8 +142,8 @@ fn answer_response(answer: &ResponseDoc, info: &RouteInfo, schemas: &mut Schemas
 }
 
 fn header_references(names: &[&str]) -> Map<String, Value> {
-    let one = |name: &&str| ((*name).to_owned(), json!({"$ref": format!("#/components/headers/{name}")}));
-    names.iter().map(one).collect()
+    let header_reference = |name: &&str| ((*name).to_owned(), json!({"$ref": format!("#/components/headers/{name}")}));
+    names.iter().map(header_reference).collect()
 }
 
 /// The headers that answers have.
@@ -163,8 +163,8 @@ pub(super) fn answer_headers() -> Value {
 
 /// The responses with the problems that are the same for every operation.
 pub(super) fn shared_responses(problem: &Value) -> Value {
-    let mut shared = Map::new();
-    for (status, name) in SHARED {
+    let mut shared_responses = Map::new();
+    for (status, name) in SHARED_RESPONSES {
         let codes: Vec<Code> = COMMON_REFUSALS.into_iter().filter(|code| code.status() == status).collect();
         let headers: &[&str] = match status {
             401 => &["X-Request-Id", "WWW-Authenticate"],
@@ -172,9 +172,9 @@ pub(super) fn shared_responses(problem: &Value) -> Value {
             503 => &["X-Request-Id", "Retry-After"],
             _ => &["X-Request-Id"],
         };
-        shared.insert(name.to_owned(), refusal_response(&codes, problem, headers));
+        shared_responses.insert(name.to_owned(), refusal_response(&codes, problem, headers));
     }
-    Value::Object(shared)
+    Value::Object(shared_responses)
 }
 
 fn problem_responses(refusals: &[Code]) -> Vec<(u16, Value)> {
@@ -183,7 +183,7 @@ fn problem_responses(refusals: &[Code]) -> Vec<(u16, Value)> {
         by_status.entry(code.status()).or_default().push(*code);
     }
     let problem = json!({"$ref": "#/components/schemas/Problem"});
-    let show = |(status, codes): (u16, Vec<Code>)| match SHARED.iter().find(|(shared, _)| *shared == status) {
+    let show = |(status, codes): (u16, Vec<Code>)| match SHARED_RESPONSES.iter().find(|(shared, _)| *shared == status) {
         Some((_, name)) => (status, json!({"$ref": format!("#/components/responses/{name}")})),
         None if status == 412 => (status, refusal_response(&codes, &problem, &["X-Request-Id", "ETag"])),
         None => (status, refusal_response(&codes, &problem, &["X-Request-Id"])),
@@ -194,8 +194,8 @@ fn problem_responses(refusals: &[Code]) -> Vec<(u16, Value)> {
 /// The response with a problem that has one of these codes.
 fn refusal_response(codes: &[Code], problem: &Value, headers: &[&str]) -> Value {
     let lines: Vec<String> = codes.iter().map(|code| format!("`{}`: {}.", code.as_str(), code.title())).collect();
-    let words: Vec<&str> = codes.iter().map(|code| code.as_str()).collect();
-    let schema = json!({"allOf": [problem, {"properties": {"code": {"enum": words}}}]});
+    let code_names: Vec<&str> = codes.iter().map(|code| code.as_str()).collect();
+    let schema = json!({"allOf": [problem, {"properties": {"code": {"enum": code_names}}}]});
     json!({
         "description": lines.join("\n\n"),
         "headers": header_references(headers),

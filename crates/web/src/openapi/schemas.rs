@@ -12,8 +12,8 @@ use serde_json::{Map, Value};
 use super::inputs::SchemaOf;
 
 /// The prefix of references to schemas of requests, until they are merged with the schemas of answers.
-const OF_REQUESTS: &str = "#/requests/";
-const PREFIX: &str = "#/components/schemas/";
+const REQUEST_SCHEMA_PREFIX: &str = "#/requests/";
+const SCHEMA_PREFIX: &str = "#/components/schemas/";
 
 /// The schemas of requests and answers while they are collected.
 pub(super) struct Schemas {
@@ -56,31 +56,32 @@ impl Schemas {
         let requests = self.requests.take_definitions(true);
         let mut schemas = self.answers.take_definitions(true);
         schemas.values_mut().for_each(allow_more_fields);
-        let alike = MergedSchemas { schemas: Map::new(), names: BTreeSet::new() };
-        let differs = |name: &String| {
+        let equal_schemas = MergedSchemas { schemas: Map::new(), names: BTreeSet::new() };
+        let is_different = |name: &String| {
             let mut request = requests[name].clone();
-            alike.apply(&mut request);
+            equal_schemas.apply(&mut request);
             schemas.get(name).is_some_and(|answer| *answer != request)
         };
-        let mut names: BTreeSet<String> = requests.keys().filter(|name| differs(name)).cloned().collect();
+        let mut names: BTreeSet<String> = requests.keys().filter(|name| is_different(name)).cloned().collect();
         // A schema also differs if it refers to a schema that differs.
         loop {
-            let holds = |name: &&String| !names.contains(*name) && refers_to(&requests[*name], &names);
-            let more: Vec<String> = requests.keys().filter(holds).cloned().collect();
-            let more: Vec<String> = more.into_iter().filter(|name| schemas.contains_key(name)).collect();
-            if more.is_empty() {
+            let is_referring = |name: &&String| !names.contains(*name) && refers_to(&requests[*name], &names);
+            let referring_names: Vec<String> = requests.keys().filter(is_referring).cloned().collect();
+            let referring_names: Vec<String> =
+                referring_names.into_iter().filter(|name| schemas.contains_key(name)).collect();
+            if referring_names.is_empty() {
                 break;
             }
-            names.extend(more);
+            names.extend(referring_names);
         }
-        let mut renamed = MergedSchemas { schemas: Map::new(), names };
+        let mut merged_schemas = MergedSchemas { schemas: Map::new(), names };
         for (name, mut schema) in requests {
-            renamed.apply(&mut schema);
-            let name = if renamed.names.contains(&name) { format!("{name}Input") } else { name };
+            merged_schemas.apply(&mut schema);
+            let name = if merged_schemas.names.contains(&name) { format!("{name}Input") } else { name };
             schemas.entry(name).or_insert(schema);
         }
-        renamed.schemas = schemas;
-        renamed
+        merged_schemas.schemas = schemas;
+        merged_schemas
     }
 }
 
@@ -90,10 +91,10 @@ impl MergedSchemas {
         match value {
             Value::Object(map) => {
                 if let Some(Value::String(reference)) = map.get_mut("$ref")
-                    && let Some(name) = reference.strip_prefix(OF_REQUESTS)
+                    && let Some(name) = reference.strip_prefix(REQUEST_SCHEMA_PREFIX)
                 {
-                    let ending = if self.names.contains(name) { "Input" } else { "" };
-                    *reference = format!("{PREFIX}{name}{ending}");
+                    let suffix = if self.names.contains(name) { "Input" } else { "" };
+                    *reference = format!("{SCHEMA_PREFIX}{name}{suffix}");
                 }
                 map.values_mut().for_each(|value| self.apply(value));
             }
@@ -121,9 +122,11 @@ fn allow_more_fields(value: &mut Value) {
 fn refers_to(value: &Value, names: &BTreeSet<String>) -> bool {
     match value {
         Value::Object(map) => {
-            let here =
-                map.get("$ref").and_then(Value::as_str).and_then(|reference| reference.strip_prefix(OF_REQUESTS));
-            here.is_some_and(|name| names.contains(name)) || map.values().any(|value| refers_to(value, names))
+            let is_reference = map
+                .get("$ref")
+                .and_then(Value::as_str)
+                .and_then(|reference| reference.strip_prefix(REQUEST_SCHEMA_PREFIX));
+            is_reference.is_some_and(|name| names.contains(name)) || map.values().any(|value| refers_to(value, names))
         }
         Value::Array(items) => items.iter().any(|item| refers_to(item, names)),
         _ => false,

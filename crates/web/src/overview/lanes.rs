@@ -10,7 +10,7 @@ use rondel_store::catalog::{JobQuery, JobRecord};
 use rondel_store::ledger::RunQuery;
 use rondel_store::rollups::{ChartRun, NewestOutcomes, PointKind, StatPoint, Verdicts};
 
-use super::recent_failures::{RecentFailures, SHARED_COUNT};
+use super::recent_failures::{FAILING_JOB_COUNT, RecentFailures};
 use super::series::{BucketRange, fitting_step, stored_step, summed_verdicts};
 use crate::api::jobs::visible_from;
 use crate::call::Call;
@@ -23,9 +23,9 @@ const LANE_MARK_COUNT_MAX: usize = 400;
 /// Maximum number of lanes in one timeline.
 pub(crate) const LANE_COUNT_MAX: u32 = 100;
 /// How many of the worst jobs are read if a filter then removes some of them.
-const WORST_COUNT_FILTERED: u32 = 200;
+const FILTERED_JOB_COUNT: u32 = 200;
 /// How many running runs are read at most to find the jobs that run now.
-const OPEN_COUNT: u32 = 400;
+const RUNNING_RUN_COUNT_MAX: u32 = 400;
 /// Maximum number of running runs in a timeline that began before its range.
 const EARLIER_COUNT_MAX: u32 = 1_000;
 
@@ -42,7 +42,7 @@ rondel_core::plain_word_enum! {
 
 #[derive(Clone, Debug)]
 pub(crate) struct TimelineRequest {
-    pub(crate) by: LaneKind,
+    pub(crate) lane_kind: LaneKind,
     pub(crate) from: Timestamp,
     pub(crate) to: Timestamp,
     /// Only this app.
@@ -80,7 +80,7 @@ pub(crate) struct Lane {
     /// Upcoming planned instants.
     pub(crate) fires: Vec<Timestamp>,
     /// Instants that the job's calendar removes or moves.
-    pub(crate) removed: Vec<Timestamp>,
+    pub(crate) removed_fires: Vec<Timestamp>,
     /// Clock changes in the job's zone that affect a fire.
     pub(crate) clock_changes: Vec<Timestamp>,
     /// Whether its earlier runs are joined.
@@ -101,7 +101,7 @@ pub(crate) async fn timeline<Q: Sync>(
     request: &TimelineRequest,
     failures: &RecentFailures,
 ) -> Result<Timeline, Problem> {
-    match request.by {
+    match request.lane_kind {
         LaneKind::Job => lanes_by_job(call, request, failures).await,
         LaneKind::App => lanes_by_app(call, request).await,
         LaneKind::Executor => lanes_by_executor(call, request).await,
@@ -117,17 +117,17 @@ async fn lanes_by_job<Q: Sync>(
     let mut jobs = worst_jobs(call, request, failures).await?;
     let listed_ids: BTreeSet<JobId> = jobs.iter().map(|job| job.id).collect();
     if jobs.len() <= lane_count {
-        let within = call.visible_apps();
+        let visible_apps = call.visible_apps();
         let limit = request.lane_count + u32::try_from(listed_ids.len()).unwrap_or(0) + 1;
         let query = JobQuery {
             app: request.app,
-            within,
+            within: visible_apps,
             name_contains: request.contains.clone(),
             limit,
             ..JobQuery::default()
         };
-        let others = call.engine().store().jobs(call.namespace.id, &query).await?;
-        jobs.extend(others.into_iter().filter(|job| !listed_ids.contains(&job.id)));
+        let other_jobs = call.engine().store().jobs(call.namespace.id, &query).await?;
+        jobs.extend(other_jobs.into_iter().filter(|job| !listed_ids.contains(&job.id)));
     }
     let has_more = jobs.len() > lane_count;
     jobs.truncate(lane_count);
@@ -135,12 +135,12 @@ async fn lanes_by_job<Q: Sync>(
     let now = call.engine().now();
     let mut plans = lane_plans(call.engine().node(), &keys, (request.from, request.to), now).await?;
     // In a long range, single runs would overlap, so fewer of them are drawn.
-    let share = if stretch_length(request) > Step::Hour.length() { 8 } else { 1 };
-    let mark_count = (MARK_COUNT_MAX / share / jobs.len().max(1)).min(LANE_MARK_COUNT_MAX);
-    let mut drawn = read_lane_data(call, &jobs, (request, mark_count)).await?;
+    let divisor = if stretch_length(request) > Step::Hour.length() { 8 } else { 1 };
+    let mark_count = (MARK_COUNT_MAX / divisor / jobs.len().max(1)).min(LANE_MARK_COUNT_MAX);
+    let mut data_by_job = read_lane_data(call, &jobs, (request, mark_count)).await?;
     let lanes = jobs.iter().map(|job| {
         let plan = plans.remove(&job.id).unwrap_or_default();
-        job_lane(job, plan, drawn.remove(&job.id).unwrap_or_default(), (now, stretch_length(request)))
+        job_lane(job, plan, data_by_job.remove(&job.id).unwrap_or_default(), (now, stretch_length(request)))
     });
     Ok(Timeline { lanes: lanes.collect(), has_more, is_cut: false })
 }
@@ -151,7 +151,7 @@ struct LaneData {
     /// Its newest runs, ordered from the newest to the oldest.
     marks: Vec<ChartRun>,
     /// Runs before this instant are joined.
-    cut: Option<Timestamp>,
+    cut_at: Option<Timestamp>,
     /// The verdicts of the joined runs, summed up for each stretch of time.
     stretches: Vec<StatPoint>,
 }
@@ -168,50 +168,51 @@ async fn read_lane_data<Q: Sync>(
     for mark in call.engine().store().chart_runs(&ids, request.from, request.to, limit).await? {
         data_by_job.entry(mark.job).or_default().marks.push(mark);
     }
-    let length = stretch_length(request);
+    let stretch_len = stretch_length(request);
     for LaneData { marks, cut, .. } in data_by_job.values_mut() {
         // Runs up to the end of the newest joined stretch are part of the stretches, so only later ones are drawn one by one.
-        let oldest = marks.last().filter(|_| marks.len() > mark_count);
-        *cut = oldest.map(|oldest| oldest.fire_at.floor(length) + length);
+        let oldest_mark = marks.last().filter(|_| marks.len() > mark_count);
+        *cut = oldest_mark.map(|oldest_mark| oldest_mark.fire_at.floor(stretch_len) + stretch_len);
         let cut = *cut;
         marks.retain(|mark| call.may_view(mark.app) && cut.is_none_or(|cut| mark.fire_at >= cut));
     }
-    let before = data_by_job.values().filter_map(|its| its.cut).max().unwrap_or(request.from);
-    for run in running_before(call, before).await?.iter().filter(|run| ids.contains(&run.job) && !run.is_shard()) {
-        let its = data_by_job.entry(run.job).or_default();
-        if run.fire_at < its.cut.unwrap_or(request.from) {
-            its.marks.push(ChartRun::from(run));
+    let cut_at = data_by_job.values().filter_map(|lane_data| lane_data.cut_at).max().unwrap_or(request.from);
+    for run in running_before(call, cut_at).await?.iter().filter(|run| ids.contains(&run.job) && !run.is_shard()) {
+        let lane_data = data_by_job.entry(run.job).or_default();
+        if run.fire_at < lane_data.cut_at.unwrap_or(request.from) {
+            lane_data.marks.push(ChartRun::from(run));
         }
     }
-    let is_joined =
-        |job: &&JobRecord| call.may_view(job.app) && data_by_job.get(&job.id).is_some_and(|its| its.cut.is_some());
-    let joined: Vec<&JobRecord> = jobs.iter().filter(is_joined).collect();
+    let is_joined = |job: &&JobRecord| {
+        call.may_view(job.app) && data_by_job.get(&job.id).is_some_and(|lane_data| lane_data.cut_at.is_some())
+    };
+    let joined_jobs: Vec<&JobRecord> = jobs.iter().filter(is_joined).collect();
     let step =
         if request.to.since(request.from) > Duration::from_secs(60 * 24 * 3600) { Step::Day } else { Step::Hour };
-    let owners: Vec<i64> = joined.iter().map(|job| job.id.get()).collect();
-    let span = BucketRange::new(step, request.from, request.to);
-    let stretches = summed_verdicts(call, (PointKind::Job, &owners), span, length).await?;
-    for job in joined {
+    let owners: Vec<i64> = joined_jobs.iter().map(|job| job.id.get()).collect();
+    let range = BucketRange::new(step, request.from, request.to);
+    let stretches = summed_verdicts(call, (PointKind::Job, &owners), range, stretch_len).await?;
+    for job in joined_jobs {
         // If the job moved to another app, only runs of apps that the caller sees are counted.
         let from = visible_from(call, job, request.from, request.to).await?;
-        let Some(its) = data_by_job.get_mut(&job.id) else { continue };
+        let Some(lane_data) = data_by_job.get_mut(&job.id) else { continue };
         let is_seen = |stretch: &&StatPoint| {
             stretch.owner == job.id.get()
-                && its.cut.is_some_and(|cut| stretch.at < cut)
+                && lane_data.cut_at.is_some_and(|cut| stretch.at < cut)
                 && (from <= request.from || stretch.at >= from)
         };
-        its.stretches = stretches.iter().filter(is_seen).cloned().collect();
+        lane_data.stretches = stretches.iter().filter(is_seen).cloned().collect();
     }
     Ok(data_by_job)
 }
 
 /// The running runs that were created before an instant, the newest first. They were planned before that instant, but still overlap the
 /// time after it.
-async fn running_before<Q>(call: &Call<Q>, before: Timestamp) -> Result<Vec<Run>, Problem> {
+async fn running_before<Q>(call: &Call<Q>, instant: Timestamp) -> Result<Vec<Run>, Problem> {
     let query = RunQuery {
         within: call.visible_apps(),
         statuses: vec![RunStatus::Running],
-        after: Some(RunId::new(IdGen::first_at(before))),
+        after: Some(RunId::new(IdGen::first_at(instant))),
         limit: EARLIER_COUNT_MAX,
         ..RunQuery::default()
     };
@@ -225,30 +226,30 @@ async fn worst_jobs<Q: Sync>(
     failures: &RecentFailures,
 ) -> Result<Vec<JobRecord>, Problem> {
     let (store, namespace) = (call.engine().store(), call.namespace.id);
-    let within = call.visible_apps();
-    let is_all = request.contains.is_none() && request.app.is_none() && within.is_none();
+    let visible_apps = call.visible_apps();
+    let is_all = request.contains.is_none() && request.app.is_none() && visible_apps.is_none();
     // One job more than there are lanes shows whether there are more lanes. If a filter applies, more jobs are read, so that enough
     // remain.
-    let count = if is_all { request.lane_count + 1 } else { WORST_COUNT_FILTERED };
+    let count = if is_all { request.lane_count + 1 } else { FILTERED_JOB_COUNT };
     let job = |pulse: &NewestOutcomes| pulse.job;
-    let mut all: Vec<JobId> = if count <= SHARED_COUNT {
+    let mut candidates: Vec<JobId> = if count <= FAILING_JOB_COUNT {
         failures.failing(call).await?.iter().map(job).collect()
     } else {
-        store.failing_jobs(namespace, within.as_deref(), count).await?.iter().map(job).collect()
+        store.failing_jobs(namespace, visible_apps.as_deref(), count).await?.iter().map(job).collect()
     };
     let count = usize::try_from(count).unwrap_or(usize::MAX);
-    if all.len() < count {
-        let troubled = failures.read(call).await?.iter().filter(|trouble| trouble.status != RunStatus::Skipped);
-        all.extend(troubled.map(|trouble| trouble.job));
-        let running = store.open_chart_runs(namespace, RunStatus::Running, OPEN_COUNT).await?;
-        all.extend(running.iter().map(|mark| mark.job));
+    if candidates.len() < count {
+        let unsuccessful = failures.read(call).await?.iter().filter(|trouble| trouble.status != RunStatus::Skipped);
+        candidates.extend(unsuccessful.map(|trouble| trouble.job));
+        let running_jobs = store.open_chart_runs(namespace, RunStatus::Running, RUNNING_RUN_COUNT_MAX).await?;
+        candidates.extend(running_jobs.iter().map(|mark| mark.job));
     }
-    let mut seen = BTreeSet::new();
-    let ids: Vec<JobId> = all.into_iter().filter(|job| seen.insert(*job)).take(count).collect();
-    let found = if is_all { store.jobs_by_id(&ids).await? } else { matching_jobs(call, request, &ids).await? };
-    let mut found: HashMap<JobId, JobRecord> = found.into_iter().map(|job| (job.id, job)).collect();
+    let mut distinct_jobs = BTreeSet::new();
+    let ids: Vec<JobId> = candidates.into_iter().filter(|job| distinct_jobs.insert(*job)).take(count).collect();
+    let jobs_by_id = if is_all { store.jobs_by_id(&ids).await? } else { matching_jobs(call, request, &ids).await? };
+    let mut jobs_by_id: HashMap<JobId, JobRecord> = jobs_by_id.into_iter().map(|job| (job.id, job)).collect();
     let is_wanted = |job: &JobRecord| call.may_view(job.app) && request.app.is_none_or(|app| app == job.app);
-    Ok(ids.iter().filter_map(|id| found.remove(id)).filter(is_wanted).collect())
+    Ok(ids.iter().filter_map(|id| jobs_by_id.remove(id)).filter(is_wanted).collect())
 }
 
 /// The jobs whose names contain the wanted text. Returns one job more than the timeline has lanes, or all of them if [`worst_jobs`]
@@ -256,26 +257,28 @@ async fn worst_jobs<Q: Sync>(
 async fn matching_jobs<Q>(call: &Call<Q>, request: &TimelineRequest, ids: &[JobId]) -> Result<Vec<JobRecord>, Problem> {
     let store = call.engine().store();
     let names: HashMap<JobId, String> = store.job_names(ids).await?.into_iter().collect();
-    let wanted = request.contains.as_deref().unwrap_or_default();
-    let mut ordered: Vec<&str> = ids.iter().filter_map(|id| names.get(id)).map(String::as_str).collect();
-    ordered.retain(|name| name.contains(wanted));
-    let spare = if request.app.is_some() || call.visible_apps().is_some() { ordered.len() } else { 1 };
-    ordered.truncate(usize::try_from(request.lane_count).unwrap_or(usize::MAX).saturating_add(spare));
-    Ok(store.jobs_named(call.namespace.id, &ordered).await?)
+    let text = request.contains.as_deref().unwrap_or_default();
+    let mut matching_names: Vec<&str> = ids.iter().filter_map(|id| names.get(id)).map(String::as_str).collect();
+    matching_names.retain(|name| name.contains(text));
+    let spare_count = if request.app.is_some() || call.visible_apps().is_some() { matching_names.len() } else { 1 };
+    matching_names.truncate(usize::try_from(request.lane_count).unwrap_or(usize::MAX).saturating_add(spare_count));
+    Ok(store.jobs_named(call.namespace.id, &matching_names).await?)
 }
 
-fn job_lane(job: &JobRecord, plan: LanePlan, drawn: LaneData, (now, length): (Timestamp, Duration)) -> Lane {
-    let LaneData { mut marks, cut, stretches } = drawn;
+fn job_lane(job: &JobRecord, plan: LanePlan, data: LaneData, (now, stretch_len): (Timestamp, Duration)) -> Lane {
+    let LaneData { mut marks, cut_at, stretches } = data;
     // A run that is claimed ahead of its instant is drawn as a planned fire until that instant.
-    let claimed: BTreeSet<Timestamp> = marks.iter().filter(|mark| is_ahead(mark)).map(|mark| mark.fire_at).collect();
+    let claimed_instants: BTreeSet<Timestamp> =
+        marks.iter().filter(|mark| is_ahead(mark)).map(|mark| mark.fire_at).collect();
     marks.retain(|mark| !is_ahead(mark) || mark.fire_at <= now);
-    let of_marks = marks.iter().fold(Verdicts::default(), |sum, mark| sum.plus(verdict_of_run(mark)));
-    let joined = || stretches.iter().map(|stretch| &stretch.verdicts);
-    let run_count = u64::try_from(marks.len()).unwrap_or(u64::MAX) + joined().map(Verdicts::total).sum::<u64>();
-    let trouble_count = of_marks.failure_count() + joined().map(Verdicts::failure_count).sum::<u64>();
-    let of_stretches = stretches.iter().flat_map(|stretch| marks_of_stretch(stretch, length));
+    let mark_verdicts = marks.iter().fold(Verdicts::default(), |sum, mark| sum.plus(verdict_of_run(mark)));
+    let stretch_verdicts = || stretches.iter().map(|stretch| &stretch.verdicts);
+    let run_count =
+        u64::try_from(marks.len()).unwrap_or(u64::MAX) + stretch_verdicts().map(Verdicts::total).sum::<u64>();
+    let trouble_count = mark_verdicts.failure_count() + stretch_verdicts().map(Verdicts::failure_count).sum::<u64>();
+    let stretch_marks = stretches.iter().flat_map(|stretch| marks_of_stretch(stretch, stretch_len));
     let mut fires: Vec<Timestamp> = plan.fires;
-    fires.extend(claimed.into_iter().filter(|at| *at > now));
+    fires.extend(claimed_instants.into_iter().filter(|at| *at > now));
     fires.sort_unstable();
     fires.dedup();
     Lane {
@@ -283,10 +286,10 @@ fn job_lane(job: &JobRecord, plan: LanePlan, drawn: LaneData, (now, length): (Ti
         app: Some(job.spec.app.clone()),
         run_count,
         trouble_count,
-        marks: of_stretches.chain(marks.iter().rev().map(Mark::from)).collect(),
-        is_joined: cut.is_some(),
+        marks: stretch_marks.chain(marks.iter().rev().map(Mark::from)).collect(),
+        is_joined: cut_at.is_some(),
         fires,
-        removed: plan.removed,
+        removed_fires: plan.removed,
         clock_changes: plan.clock_changes,
     }
 }
@@ -298,12 +301,12 @@ const fn is_ahead(mark: &ChartRun) -> bool {
 
 fn verdict_of_run(mark: &ChartRun) -> Verdicts {
     let count = u64::try_from(mark.span_count).unwrap_or(1);
-    let none = Verdicts::default();
+    let no_verdicts = Verdicts::default();
     match mark.status {
-        RunStatus::Failed => Verdicts { failed: count, ..none },
-        RunStatus::TimedOut => Verdicts { timed_out: count, ..none },
-        RunStatus::Unknown => Verdicts { unknown: count, ..none },
-        _ => none,
+        RunStatus::Failed => Verdicts { failed: count, ..no_verdicts },
+        RunStatus::TimedOut => Verdicts { timed_out: count, ..no_verdicts },
+        RunStatus::Unknown => Verdicts { unknown: count, ..no_verdicts },
+        _ => no_verdicts,
     }
 }
 
@@ -318,28 +321,28 @@ fn stretch_length(request: &TimelineRequest) -> Duration {
 }
 
 /// The marks of a joined stretch: one for each kind of verdict.
-fn marks_of_stretch(stretch: &StatPoint, length: Duration) -> Vec<Mark> {
+fn marks_of_stretch(stretch: &StatPoint, stretch_len: Duration) -> Vec<Mark> {
     let (at, Verdicts { succeeded, failed, timed_out, cancelled, unknown, skipped }) = (stretch.at, stretch.verdicts);
-    let of = |status, count| Mark { from: at, to: Some(at + length), status, run: None, count };
-    let parts = [
+    let mark_of = |status, count| Mark { from: at, to: Some(at + stretch_len), status, run: None, count };
+    let status_counts = [
         (RunStatus::Succeeded, succeeded + cancelled),
         (RunStatus::Skipped, skipped),
         (RunStatus::Unknown, unknown),
         (RunStatus::TimedOut, timed_out),
         (RunStatus::Failed, failed),
     ];
-    parts.into_iter().filter(|(_, count)| *count > 0).map(|(status, count)| of(status, count)).collect()
+    status_counts.into_iter().filter(|(_, count)| *count > 0).map(|(status, count)| mark_of(status, count)).collect()
 }
 
 impl From<&ChartRun> for Mark {
     fn from(mark: &ChartRun) -> Self {
-        let begun = mark.started_at.unwrap_or(mark.fire_at).max(mark.fire_at);
+        let begun_at = mark.started_at.unwrap_or(mark.fire_at).max(mark.fire_at);
         let to = match mark.status {
             RunStatus::Skipped => Some(mark.span_end_at.unwrap_or(mark.fire_at)),
-            status if status.is_terminal() => Some(mark.finished_at.unwrap_or(begun).max(begun)),
+            status if status.is_terminal() => Some(mark.finished_at.unwrap_or(begun_at).max(begun_at)),
             _ => None,
         };
-        let from = if mark.status == RunStatus::Skipped { mark.fire_at } else { begun };
+        let from = if mark.status == RunStatus::Skipped { mark.fire_at } else { begun_at };
         let count = u64::try_from(mark.span_count).unwrap_or(1);
         Self { from, to, status: mark.status, run: Some(mark.id), count }
     }
@@ -352,21 +355,22 @@ async fn lanes_by_app<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Ti
     let has_more = apps.len() > lane_count;
     apps.truncate(lane_count);
     // Apps are counted in steps of at most an hour.
-    let fitting = fitting_step(request.to.since(request.from)).min(Step::Hour).max(Step::Quarter);
-    let step = stored_step(PointKind::App, fitting, (request.from, call.engine().now()));
+    let finest_step = fitting_step(request.to.since(request.from)).min(Step::Hour).max(Step::Quarter);
+    let step = stored_step(PointKind::App, finest_step, (request.from, call.engine().now()));
     let ids: Vec<i64> = apps.iter().map(|app| app.id.get()).collect();
     // In a long range, short stretches would overlap, so runs are joined into longer ones.
-    let length = if step == Step::Hour { stretch_length(request) } else { step.length() };
-    let span = BucketRange::new(step, request.from, request.to);
-    let stretches = summed_verdicts(call, (PointKind::App, &ids), span, length).await?;
+    let stretch_len = if step == Step::Hour { stretch_length(request) } else { step.length() };
+    let range = BucketRange::new(step, request.from, request.to);
+    let stretches = summed_verdicts(call, (PointKind::App, &ids), range, stretch_len).await?;
     let lane = |app: rondel_store::catalog::App| {
-        let own = || stretches.iter().filter(|stretch| stretch.owner == app.id.get());
-        let sum = own().fold(Verdicts::default(), |sum, stretch| sum.plus(stretch.verdicts));
+        let stretches_of_app = || stretches.iter().filter(|stretch| stretch.owner == app.id.get());
+        let verdict_sum =
+            stretches_of_app().fold(Verdicts::default(), |verdict_sum, stretch| verdict_sum.plus(stretch.verdicts));
         Lane {
             name: app.name,
-            run_count: sum.total(),
-            trouble_count: sum.failure_count(),
-            marks: own().flat_map(|stretch| marks_of_stretch(stretch, length)).collect(),
+            run_count: verdict_sum.total(),
+            trouble_count: verdict_sum.failure_count(),
+            marks: stretches_of_app().flat_map(|stretch| marks_of_stretch(stretch, stretch_len)).collect(),
             is_joined: true,
             ..Lane::default()
         }
@@ -379,29 +383,29 @@ async fn lanes_by_app<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Ti
 async fn lanes_by_executor<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Timeline, Problem> {
     let ids = (RunId::new(IdGen::first_at(request.from)), RunId::new(IdGen::first_at(request.to)));
     let limit = u32::try_from(MARK_COUNT_MAX).unwrap_or(u32::MAX).saturating_add(1);
-    let mut marks = call.engine().store().chart_runs_of_namespace(call.namespace.id, ids, limit).await?;
-    let is_cut = marks.len() > MARK_COUNT_MAX;
-    marks.truncate(MARK_COUNT_MAX);
-    marks.extend(running_before(call, request.from).await?.iter().map(ChartRun::from));
-    marks.retain(|mark| call.may_view(mark.app) && request.app.is_none_or(|app| app == mark.app));
-    marks.retain(|mark| mark.started_at.is_some());
+    let mut chart_runs = call.engine().store().chart_runs_of_namespace(call.namespace.id, ids, limit).await?;
+    let is_cut = chart_runs.len() > MARK_COUNT_MAX;
+    chart_runs.truncate(MARK_COUNT_MAX);
+    chart_runs.extend(running_before(call, request.from).await?.iter().map(ChartRun::from));
+    chart_runs.retain(|mark| call.may_view(mark.app) && request.app.is_none_or(|app| app == mark.app));
+    chart_runs.retain(|mark| mark.started_at.is_some());
     let mut by_name: BTreeMap<(AppId, String), Vec<ChartRun>> = BTreeMap::new();
-    for mark in marks {
+    for mark in chart_runs {
         if let Some(name) = mark.executor.clone() {
             by_name.entry((mark.app, name)).or_default().push(mark);
         }
     }
     let apps = call.engine().store().apps(call.namespace.id).await?;
     let apps: HashMap<AppId, String> = apps.into_iter().map(|app| (app.id, app.name)).collect();
-    let lane = |((app, name), marks): ((AppId, String), Vec<ChartRun>)| Lane {
+    let lane = |((app, name), chart_runs): ((AppId, String), Vec<ChartRun>)| Lane {
         name,
         app: apps.get(&app).cloned(),
-        run_count: u64::try_from(marks.len()).unwrap_or(u64::MAX),
-        trouble_count: marks
+        run_count: u64::try_from(chart_runs.len()).unwrap_or(u64::MAX),
+        trouble_count: chart_runs
             .iter()
             .fold(Verdicts::default(), |sum, mark| sum.plus(verdict_of_run(mark)))
             .failure_count(),
-        marks: marks.iter().rev().map(Mark::from).collect(),
+        marks: chart_runs.iter().rev().map(Mark::from).collect(),
         ..Lane::default()
     };
     let lane_count = usize::try_from(request.lane_count).unwrap_or(usize::MAX);

@@ -56,42 +56,42 @@ impl Bucket {
     }
 }
 
-/// The runs of the namespace that the caller may see, in all buckets of the span.
-pub(crate) async fn namespace_buckets<Q>(call: &Call<Q>, span: BucketRange) -> Result<Vec<Bucket>, Problem> {
-    visible_buckets(call, span, PointDetail::Whole).await
+/// The runs of the namespace that the caller may see, in all buckets of the range.
+pub(crate) async fn namespace_buckets<Q>(call: &Call<Q>, range: BucketRange) -> Result<Vec<Bucket>, Problem> {
+    visible_buckets(call, range, PointDetail::Whole).await
 }
 
 /// Like [`namespace_buckets`], but reads only the verdicts.
-pub(crate) async fn namespace_verdicts<Q>(call: &Call<Q>, span: BucketRange) -> Result<Vec<Bucket>, Problem> {
-    visible_buckets(call, span, PointDetail::Verdicts).await
+pub(crate) async fn namespace_verdicts<Q>(call: &Call<Q>, range: BucketRange) -> Result<Vec<Bucket>, Problem> {
+    visible_buckets(call, range, PointDetail::Verdicts).await
 }
 
-async fn visible_buckets<Q>(call: &Call<Q>, span: BucketRange, detail: PointDetail) -> Result<Vec<Bucket>, Problem> {
+async fn visible_buckets<Q>(call: &Call<Q>, range: BucketRange, detail: PointDetail) -> Result<Vec<Bucket>, Problem> {
     let (kind, owners) = match call.visible_apps() {
         None => (PointKind::Namespace, vec![call.namespace.id.get()]),
         Some(apps) => (PointKind::App, apps.iter().map(|app| app.get()).collect()),
     };
-    let mut buckets = buckets_of(&[], span);
-    for owners in owners.chunks(owner_count_max(span)) {
-        add_buckets(&mut buckets, &buckets_of(&query_points(call, (kind, owners), span, detail).await?, span));
+    let mut buckets = buckets_of(&[], range);
+    for owners in owners.chunks(owner_count_max(range)) {
+        add_buckets(&mut buckets, &buckets_of(&query_points(call, (kind, owners), range, detail).await?, range));
     }
     Ok(buckets)
 }
 
 /// How many owners one read may have at most, so that its limit drops no points.
-pub(crate) fn owner_count_max(span: BucketRange) -> usize {
-    let count = u128::from(POINT_COUNT_MAX) / span.bucket_count().max(1);
+pub(crate) fn owner_count_max(range: BucketRange) -> usize {
+    let count = u128::from(POINT_COUNT_MAX) / range.bucket_count().max(1);
     usize::try_from(count).unwrap_or(usize::MAX).max(1)
 }
 
-/// The runs of these owners, added up in each bucket of the span.
+/// The runs of these owners, added up in each bucket of the range.
 pub(crate) async fn owner_buckets<Q>(
     call: &Call<Q>,
     kind: PointKind,
     owners: &[i64],
-    span: BucketRange,
+    range: BucketRange,
 ) -> Result<Vec<Bucket>, Problem> {
-    Ok(buckets_of(&read_points(call, kind, owners, span).await?, span))
+    Ok(buckets_of(&read_points(call, kind, owners, range).await?, range))
 }
 
 /// The points of these owners. With more than [`owner_count_max`] owners, points may be missing.
@@ -99,41 +99,41 @@ pub(crate) async fn read_points<Q>(
     call: &Call<Q>,
     kind: PointKind,
     owners: &[i64],
-    span: BucketRange,
+    range: BucketRange,
 ) -> Result<Vec<StatPoint>, Problem> {
-    query_points(call, (kind, owners), span, PointDetail::Whole).await
+    query_points(call, (kind, owners), range, PointDetail::Whole).await
 }
 
-/// The verdicts of each of these owners, summed up in stretches of `length`. Uses as few reads as the limit of one read allows.
+/// The verdicts of each of these owners, summed up in stretches of `stretch_len`. Uses as few reads as the limit of one read allows.
 pub(crate) async fn summed_verdicts<Q>(
     call: &Call<Q>,
     (kind, owners): (PointKind, &[i64]),
-    span: BucketRange,
-    length: Duration,
+    range: BucketRange,
+    stretch_len: Duration,
 ) -> Result<Vec<StatPoint>, Problem> {
-    let mut found = Vec::new();
-    for chunk in owners.chunks(owner_count_max(span)) {
-        found.append(&mut query_points(call, (kind, chunk), span, PointDetail::VerdictsPer(length)).await?);
+    let mut points = Vec::new();
+    for chunk in owners.chunks(owner_count_max(range)) {
+        points.append(&mut query_points(call, (kind, chunk), range, PointDetail::VerdictsPer(stretch_len)).await?);
     }
-    Ok(found)
+    Ok(points)
 }
 
 async fn query_points<Q>(
     call: &Call<Q>,
     (kind, owners): (PointKind, &[i64]),
-    span: BucketRange,
+    range: BucketRange,
     detail: PointDetail,
 ) -> Result<Vec<StatPoint>, Problem> {
-    let BucketRange { step, from, to } = span;
+    let BucketRange { step, from, to } = range;
     let query = PointQuery { kind, owners, step, from, to, limit: POINT_COUNT_MAX, detail };
     Ok(call.engine().store().points(&query).await?)
 }
 
-/// Adds up the points in each bucket of the span; buckets without runs are empty.
-pub(crate) fn buckets_of(points: &[StatPoint], span: BucketRange) -> Vec<Bucket> {
-    let count = usize::try_from(span.bucket_count().min(BUCKET_COUNT_MAX)).unwrap_or(0);
-    let starts = (0..count).map(|number| span.from + span.step.length() * u32::try_from(number).unwrap_or(0));
-    let mut buckets: BTreeMap<Timestamp, Bucket> = starts.map(|at| (at, Bucket::empty(at))).collect();
+/// Adds up the points in each bucket of the range; buckets without runs are empty.
+pub(crate) fn buckets_of(points: &[StatPoint], range: BucketRange) -> Vec<Bucket> {
+    let count = usize::try_from(range.bucket_count().min(BUCKET_COUNT_MAX)).unwrap_or(0);
+    let bucket_starts = (0..count).map(|number| range.from + range.step.length() * u32::try_from(number).unwrap_or(0));
+    let mut buckets: BTreeMap<Timestamp, Bucket> = bucket_starts.map(|at| (at, Bucket::empty(at))).collect();
     for point in points {
         if let Some(bucket) = buckets.get_mut(&point.at) {
             bucket.join(point);
@@ -142,9 +142,9 @@ pub(crate) fn buckets_of(points: &[StatPoint], span: BucketRange) -> Vec<Bucket>
     buckets.into_values().collect()
 }
 
-/// Adds the buckets of other owners in the same span.
-pub(crate) fn add_buckets(buckets: &mut [Bucket], others: &[Bucket]) {
-    for (bucket, other) in buckets.iter_mut().zip(others) {
+/// Adds the buckets of other owners in the same range.
+pub(crate) fn add_buckets(buckets: &mut [Bucket], added_buckets: &[Bucket]) {
+    for (bucket, other) in buckets.iter_mut().zip(added_buckets) {
         bucket.verdicts = bucket.verdicts.plus(other.verdicts);
         bucket.durations.merge(&other.durations);
         bucket.lateness.merge(&other.lateness);
@@ -172,9 +172,9 @@ pub(crate) fn fitting_step(length: Duration) -> Step {
     }
 }
 
-/// The shortest step of at least `fitting` whose counts are stored for these owners as far back as `from`.
-pub(crate) fn stored_step(kind: PointKind, fitting: Step, (from, now): (Timestamp, Timestamp)) -> Step {
-    let is_kept = |step: &Step| *step >= fitting && from >= now.saturating_sub(kind.kept_for(*step));
+/// The shortest step of at least `step_min` whose counts are stored for these owners as far back as `from`.
+pub(crate) fn stored_step(kind: PointKind, step_min: Step, (from, now): (Timestamp, Timestamp)) -> Step {
+    let is_kept = |step: &Step| *step >= step_min && from >= now.saturating_sub(kind.kept_for(*step));
     let steps = kind.steps();
     steps.iter().copied().find(is_kept).or(steps.last().copied()).unwrap_or(Step::Hour)
 }

@@ -12,13 +12,13 @@ use rondel_store::access::{Account, KeptAccess, WebSession};
 
 use super::form::Fields;
 use super::grants_form::{
-    Choices, GrantPicker, GrantRow, grant_text, mark_wrong_rows, rows_of_grants, sent_grants, sent_rows,
+    GrantChoices, GrantPicker, GrantRow, grant_text, mark_wrong_rows, rows_of_grants, sent_grants, sent_rows,
 };
 use super::moment::Moment;
 use super::prefs::Prefs;
 use super::sentences::localized;
-use super::shell::{LIMIT, Nav, NoQuery, Shell, User, WithLang, html};
-use super::sign_in::{add_cookie, sign_in_problem, too_many_attempts};
+use super::shell::{Nav, NoQuery, PAGE_ITEM_COUNT, Shell, User, WithLang, html};
+use super::sign_in::{add_cookie, sign_in_problem, too_many_attempts_problem};
 use super::texts::Texts;
 use crate::api::me::{account_of_sign_ins, audit_session};
 use crate::api::tokens::{self, NewToken, TokenJson};
@@ -29,7 +29,7 @@ use crate::cookies;
 use crate::grants::{GrantJson, GrantNames};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::redirect::{own_path, to};
+use crate::redirect::{own_path, redirect_to};
 
 #[derive(Template)]
 #[template(path = "account.html")]
@@ -90,15 +90,15 @@ struct TokenRow {
 }
 
 impl TokenRow {
-    fn new(one: TokenJson, now: Timestamp, t: &'static Texts) -> Self {
+    fn new(token: TokenJson, now: Timestamp, t: &'static Texts) -> Self {
         Self {
-            id: one.id.to_string(),
-            is_over: one.revoked_at.is_some() || one.expires_at.is_some_and(|end| end <= now),
-            grants: one.grants.iter().map(|grant| grant_text(grant, t)).collect(),
-            ends_at: one.expires_at.map(|at| Moment::new(at, now, t)),
-            used_at: one.last_used_at.map(|at| Moment::new(at, now, t)),
-            name: one.name,
-            prefix: one.prefix,
+            id: token.id.to_string(),
+            is_over: token.revoked_at.is_some() || token.expires_at.is_some_and(|end| end <= now),
+            grants: token.grants.iter().map(|grant| grant_text(grant, t)).collect(),
+            ends_at: token.expires_at.map(|at| Moment::new(at, now, t)),
+            used_at: token.last_used_at.map(|at| Moment::new(at, now, t)),
+            name: token.name,
+            prefix: token.prefix,
         }
     }
 }
@@ -139,7 +139,7 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
 struct PageState {
     new_token: Option<TokenJson>,
     error: Option<String>,
-    typed: Vec<GrantRow>,
+    typed_grants: Vec<GrantRow>,
     form: TokenForm,
 }
 
@@ -152,12 +152,12 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
         Some(id) => store.account(id).await?,
         None => None,
     };
-    let of_sign_ins = account.as_ref().filter(|account| caller.actor().may_manage_sign_ins(&account.grants));
-    let sessions = match of_sign_ins {
+    let sign_in_account = account.as_ref().filter(|account| caller.actor().may_manage_sign_ins(&account.grants));
+    let sessions = match sign_in_account {
         Some(account) => store.sign_ins(account.id).await?,
         None => Vec::new(),
     };
-    let found = tokens::own_tokens(call, LIMIT).await?;
+    let token_records = tokens::own_tokens(call, PAGE_ITEM_COUNT).await?;
     let names = GrantNames::read(engine, caller.rights.grants().iter()).await?;
     let session = |one: WebSession| SessionRow {
         id: one.id.to_string(),
@@ -181,15 +181,15 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
         name: caller.name().to_owned(),
         grants: names.to_json(caller.rights.grants()).iter().map(|grant| grant_text(grant, t)).collect(),
         is_account: account.is_some() && caller.token.is_none(),
-        has_sign_ins: of_sign_ins.is_some(),
+        has_sign_ins: sign_in_account.is_some(),
         has_password: account.as_ref().is_some_and(|account| account.password.is_some()),
         is_admin: caller.may_anywhere(Permission::Cluster),
         sessions: sessions.into_iter().map(session).collect(),
-        tokens: tokens::tokens_json(call, &found).await?.into_iter().map(token).collect(),
+        tokens: tokens::tokens_json(call, &token_records).await?.into_iter().map(token).collect(),
         living_count,
         new_token,
         error: state.error,
-        picker: Choices::read(call, t).await?.picker(state.typed),
+        picker: GrantChoices::read(call, t).await?.picker(state.typed_grants),
         form: state.form,
         shell,
     };
@@ -224,10 +224,10 @@ pub(super) async fn password(
     let (store, now) = (call.engine().store(), call.engine().now());
     if account.password.is_some() {
         let current = fields.raw("current");
-        let checked = current_password::check(store, &call.web.passwords, (&account, session), current, now).await;
-        match checked.map_err(sign_in_problem)? {
+        let check_result = current_password::check(store, &call.web.passwords, (&account, session), current, now).await;
+        match check_result.map_err(sign_in_problem)? {
             PasswordCheck::Right => {}
-            PasswordCheck::Blocked(until) => return Err(too_many_attempts(until, now)),
+            PasswordCheck::Blocked(until) => return Err(too_many_attempts_problem(until, now)),
             PasswordCheck::Wrong => {
                 let error = Some(prefs.lang.texts().password_wrong.to_owned());
                 call.note.mark_denied();
@@ -256,7 +256,7 @@ pub(super) async fn password(
     let agent = headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
     let place = SignInClient { address: None, user_agent: agent.to_owned() };
     let cookie = sign_in::begin(store, call.engine().new_id(), SignInOwner::Account(account.id), &place, now).await?;
-    let mut response = to("/account");
+    let mut response = redirect_to("/account");
     add_cookie(&mut response, cookies::set_session(cookie.reveal(), SESSION_LIFETIME, call.web.config.tls));
     Ok(response)
 }
@@ -271,16 +271,16 @@ pub(super) async fn end_session(call: PageCall, Named(id, ..): Named<path::SignI
         audit_session(&call, account, id).await?;
         call.engine().store().end_sign_in(id, Some(account)).await?;
     }
-    Ok(to("/account"))
+    Ok(redirect_to("/account"))
 }
 
 pub(super) async fn make_token(call: PageCall, prefs: Prefs, fields: Fields) -> Result<Response, Problem> {
-    let created = create_token(&call, &fields).await;
-    let typed = match sent_rows(&fields) {
+    let token_result = create_token(&call, &fields).await;
+    let typed_grants = match sent_rows(&fields) {
         Some(rows) => rows,
         None => parse_grant_lines(fields.get("grants")).map(|grants| rows_of_grants(&grants)).unwrap_or_default(),
     };
-    render_new_token(&call, prefs, created, (typed, TokenForm::from_fields(&fields))).await
+    render_new_token(&call, prefs, token_result, (typed_grants, TokenForm::from_fields(&fields))).await
 }
 
 /// Replaces a token by a new one that has the same lifetime.
@@ -289,15 +289,15 @@ pub(super) async fn rotate_token(
     prefs: Prefs,
     Named(id, ..): Named<path::Token>,
 ) -> Result<Response, Problem> {
-    let created = tokens::rotate_token(&call, &id).await;
-    render_new_token(&call, prefs, created, (Vec::new(), TokenForm::default())).await
+    let token_result = tokens::rotate_token(&call, &id).await;
+    render_new_token(&call, prefs, token_result, (Vec::new(), TokenForm::default())).await
 }
 
 async fn render_new_token(
     call: &PageCall,
     prefs: Prefs,
     created: Result<TokenJson, Problem>,
-    (mut typed, form): (Vec<GrantRow>, TokenForm),
+    (mut typed_grants, form): (Vec<GrantRow>, TokenForm),
 ) -> Result<Response, Problem> {
     match created {
         Ok(token) => {
@@ -308,10 +308,11 @@ async fn render_new_token(
         }
         Err(problem) => {
             let t = prefs.lang.texts();
-            let is_marked = mark_wrong_rows(&mut typed, &problem);
+            let is_marked = mark_wrong_rows(&mut typed_grants, &problem);
             let error = if is_marked { t.user_error_grants.to_owned() } else { token_error(&problem, t) };
             let status = StatusCode::from_u16(problem.code().status()).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
-            render_page(call, prefs, status, PageState { error: Some(error), typed, form, new_token: None }).await
+            render_page(call, prefs, status, PageState { error: Some(error), typed_grants, form, new_token: None })
+                .await
         }
     }
 }
@@ -343,8 +344,8 @@ async fn create_token(call: &PageCall, fields: &Fields) -> Result<TokenJson, Pro
         "grants": sent_grants(fields)?.unwrap_or_default(),
         "expires_in": Some(fields.get("expires_in")).filter(|text| !text.is_empty()),
     });
-    let new: NewToken = read_value("", document)?;
-    tokens::create_token(call, new).await
+    let new_token: NewToken = read_value("", document)?;
+    tokens::create_token(call, new_token).await
 }
 
 pub(super) async fn revoke_token(
@@ -353,7 +354,7 @@ pub(super) async fn revoke_token(
     fields: Fields,
 ) -> Result<Response, Problem> {
     tokens::revoke_token(&call, &id).await?;
-    Ok(own_path(fields.get("back")).map_or_else(|| to("/account"), to))
+    Ok(own_path(fields.get("back")).map_or_else(|| redirect_to("/account"), redirect_to))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::activity_rows::{ActivityFormatter, ActivityRow, action_words};
 use super::as_code::{AsCode, shell_quoted};
 use super::prefs::Prefs;
 use super::sentences::localized;
-use super::shell::{LIMIT, Nav, Page, Shell, User, WithLang, html};
+use super::shell::{Nav, PAGE_ITEM_COUNT, Page, Shell, User, WithLang, html};
 use super::texts::Texts;
 use super::zones;
 use crate::api::audit::{ReadAudit, check_namespace, export as export_of, namespace_error};
@@ -119,9 +119,9 @@ impl Filters {
         let instant = |field: &'static str, text: &str| match text {
             "" => Ok(None),
             text => {
-                let found = words::asked_instants(zones::clock_and_zone().1, text, now);
-                let first = found.and_then(|found| found.first().copied());
-                first.map(Some).ok_or_else(|| (field, t.asked_bad_time.to_owned()))
+                let instants = words::asked_instants(zones::clock_and_zone().1, text, now);
+                let first_instant = instants.and_then(|instants| instants.first().copied());
+                first_instant.map(Some).ok_or_else(|| (field, t.asked_bad_time.to_owned()))
             }
         };
         let verdict = match self.verdict.as_str() {
@@ -137,7 +137,7 @@ impl Filters {
             from: instant("from", &self.from)?,
             to: instant("to", &self.to)?,
             after: None,
-            limit: LIMIT,
+            limit: PAGE_ITEM_COUNT,
         })
     }
 
@@ -188,8 +188,8 @@ struct ActivityPage {
     /// The name of the filter that is wrong, and a message.
     error: Option<(&'static str, String)>,
     rows: Vec<ActivityRow>,
-    first: String,
-    next: Option<String>,
+    first_url: String,
+    next_url: Option<String>,
     /// The URL of the file with all entries that match.
     export: String,
     is_first: bool,
@@ -203,11 +203,11 @@ type PageCall = GlobalCall<WithLang<Filters>>;
 pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Problem> {
     let (engine, filters) = (call.engine(), call.query.0.clone());
     let (t, now) = (prefs.lang.texts(), engine.now());
-    let here = url_with_pairs("/activity", &filters.pairs());
-    let shell = Shell::new(prefs, Nav::Activity, Some(User::of_global_call(&call).await), &here);
+    let page_url = url_with_pairs("/activity", &filters.pairs());
+    let shell = Shell::new(prefs, Nav::Activity, Some(User::of_global_call(&call).await), &page_url);
     let (query, error) = match filters.query(now, t) {
         Ok(query) => (query, None),
-        Err(error) => (AuditQuery { limit: LIMIT, ..AuditQuery::default() }, Some(error)),
+        Err(error) => (AuditQuery { limit: PAGE_ITEM_COUNT, ..AuditQuery::default() }, Some(error)),
     };
     let error = match error {
         Some(error) => Some(error),
@@ -218,33 +218,35 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
     };
     // Contains the filters as typed: an instant such as `8h ago` would resolve to another value on the next page.
     let listing = Listing::new("activity", filters.pairs());
-    let after = listing.id_after(filters.cursor.as_deref(), AuditId::get)?;
-    let found = match &error {
-        None => engine.store().audit(&AuditQuery { after, limit: LIMIT + 1, ..query.clone() }).await?,
+    let after_id = listing.id_after(filters.cursor.as_deref(), AuditId::get)?;
+    let entries = match &error {
+        None => {
+            engine.store().audit(&AuditQuery { after: after_id, limit: PAGE_ITEM_COUNT + 1, ..query.clone() }).await?
+        }
         Some(_) => Vec::new(),
     };
-    let has_more = found.len() > LIMIT as usize;
-    let shown = &found[..found.len().min(LIMIT as usize)];
-    let next = shown.last().filter(|_| has_more).map(|last| {
+    let has_more = entries.len() > PAGE_ITEM_COUNT as usize;
+    let shown_entries = &entries[..entries.len().min(PAGE_ITEM_COUNT as usize)];
+    let next_url = shown_entries.last().filter(|_| has_more).map(|last| {
         let cursor = query_pair("cursor", &listing.cursor(last.id));
         url_with_pairs("/activity", &[filters.pairs(), vec![cursor]].concat())
     });
-    let wanted = api_pairs(&query);
-    let flags = wanted.iter().map(|(key, value)| format!(" --{key} {}", shell_quoted(value))).collect::<String>();
-    let wanted: Vec<String> = wanted.iter().map(|(key, value)| query_pair(key, value)).collect();
+    let api_filters = api_pairs(&query);
+    let flags = api_filters.iter().map(|(key, value)| format!(" --{key} {}", shell_quoted(value))).collect::<String>();
+    let api_filters: Vec<String> = api_filters.iter().map(|(key, value)| query_pair(key, value)).collect();
     let formatter = ActivityFormatter { t, now, may_see_secrets: true, may_see_origin: true };
     let status = if error.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let template = ActivityPage {
         t,
         actions: ACTIONS.iter().map(|action| (*action, action_words(t, action).unwrap_or(action))).collect(),
-        rows: shown.iter().map(|entry| formatter.row(entry)).collect(),
-        first: here,
-        next,
-        export: url_with_pairs("/activity.ndjson", &wanted),
+        rows: shown_entries.iter().map(|entry| formatter.row(entry)).collect(),
+        first_url: page_url,
+        next_url,
+        export: url_with_pairs("/activity.ndjson", &api_filters),
         is_first: filters.cursor.is_none(),
         is_filtered: !filters.is_empty(),
         code: AsCode::without_namespace(
-            ("GET", &url_with_pairs("/api/v1/audit", &wanted)),
+            ("GET", &url_with_pairs("/api/v1/audit", &api_filters)),
             None,
             &format!("audit{flags}"),
         ),
@@ -258,7 +260,7 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
 /// Downloads all entries that match the filters, as JSON lines.
 pub(super) async fn export(call: GlobalCall<ReadAudit>) -> Result<Response, Problem> {
     check_namespace(&call).await?;
-    let query = call.query.wanted.clone();
+    let query = call.query.filter.clone();
     let mut response = export_of(&call, query)?;
     let name = HeaderValue::from_static("attachment; filename=\"activity.ndjson\"");
     response.headers_mut().insert(CONTENT_DISPOSITION, name);
@@ -298,7 +300,7 @@ pub(super) async fn of_job(page: Page, Named(name, ..): Named<path::Job>) -> Res
         limit: JOB_ENTRY_READ_COUNT,
         ..AuditQuery::default()
     };
-    let found = entries_about_job(page.engine().store().audit(&query).await?);
+    let entries = entries_about_job(page.engine().store().audit(&query).await?);
     let rights = &page.call.caller.rights;
     let may_see_all = rights.allow_somewhere(Cluster);
     let formatter = ActivityFormatter {
@@ -307,13 +309,13 @@ pub(super) async fn of_job(page: Page, Named(name, ..): Named<path::Job>) -> Res
         may_see_secrets: rights.allow(Edit, page.call.namespace.id, Some(record.app)),
         may_see_origin: may_see_all,
     };
-    let wanted = [query_pair("object", &name), query_pair("in", &page.call.namespace.name)];
+    let api_filters = [query_pair("object", &name), query_pair("in", &page.call.namespace.name)];
     let command = format!("audit --object {name} --in {}", page.call.namespace.name);
     let template = JobActivityPage {
         shell: page.shell(Nav::Jobs),
         t: page.t,
-        rows: found.iter().map(|entry| formatter.row(entry)).collect(),
-        code: AsCode::without_namespace(("GET", &url_with_pairs("/api/v1/audit", &wanted)), None, &command),
+        rows: entries.iter().map(|entry| formatter.row(entry)).collect(),
+        code: AsCode::without_namespace(("GET", &url_with_pairs("/api/v1/audit", &api_filters)), None, &command),
         may_see_all,
         name,
     };

@@ -28,7 +28,7 @@ pub(super) struct ActivityRow {
     pub(super) at: Moment,
     pub(super) actor: String,
     /// How the actor was authenticated; `None` for a session.
-    pub(super) means: Option<&'static str>,
+    pub(super) auth_method: Option<&'static str>,
     pub(super) address: Option<String>,
     /// The id of the request.
     pub(super) request: Option<String>,
@@ -41,7 +41,7 @@ pub(super) struct ActivityRow {
     pub(super) link: Option<String>,
     pub(super) namespace: Option<String>,
     /// Marks an action that was refused or failed.
-    pub(super) verdict: Option<Mark>,
+    pub(super) verdict: Option<StatusMark>,
     /// An additional note.
     pub(super) note: Option<&'static str>,
     pub(super) changes: Vec<ChangeRow>,
@@ -50,7 +50,7 @@ pub(super) struct ActivityRow {
 }
 
 /// A CSS class and a word.
-pub(super) struct Mark {
+pub(super) struct StatusMark {
     pub(super) class: &'static str,
     pub(super) word: &'static str,
 }
@@ -70,11 +70,13 @@ impl ActivityFormatter {
         let t = self.t;
         let document =
             |text: &Option<String>| text.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
-        let (before, after) = (document(&entry.before), document(&entry.after));
-        let is_dry_run = after.as_ref().is_some_and(|after| after.get("dry_run").is_some());
-        let (before, after) = match (entry.action.as_str(), after) {
-            ("job.apply", Some(Value::Object(after))) => documents_by_job(before.as_ref(), after),
-            (_, after) => (before, after),
+        let (document_before, document_after) = (document(&entry.before), document(&entry.after));
+        let is_dry_run = document_after.as_ref().is_some_and(|document_after| document_after.get("dry_run").is_some());
+        let (document_before, document_after) = match (entry.action.as_str(), document_after) {
+            ("job.apply", Some(Value::Object(document_after))) => {
+                documents_by_job(document_before.as_ref(), document_after)
+            }
+            (_, document_after) => (document_before, document_after),
         };
         let note = match entry.after.as_deref() {
             Some(INCOMPLETE) => Some(t.activity_unanswered),
@@ -82,14 +84,15 @@ impl ActivityFormatter {
             _ => None,
         };
         // The entry of an action on many objects has no `before`; all fields of `after` are shown as new.
-        let before = before.or_else(|| entry.action.ends_with(".bulk").then(|| Value::Object(Map::new())));
-        let mut changes = if note.is_some() { Vec::new() } else { self.changes(before, after) };
+        let document_before =
+            document_before.or_else(|| entry.action.ends_with(".bulk").then(|| Value::Object(Map::new())));
+        let mut changes = if note.is_some() { Vec::new() } else { self.changes(document_before, document_after) };
         let hidden_count = changes.len().saturating_sub(CHANGE_COUNT_MAX);
         changes.truncate(CHANGE_COUNT_MAX);
         ActivityRow {
             at: Moment::new(entry.at, self.now, t),
             actor: entry.actor.clone(),
-            means: match entry.auth_method {
+            auth_method: match entry.auth_method {
                 AuthMethod::Session => None,
                 AuthMethod::Token => Some(t.means_token),
                 AuthMethod::Executor => Some(t.means_executor),
@@ -105,8 +108,8 @@ impl ActivityFormatter {
             namespace: entry.namespace.clone(),
             verdict: match entry.verdict {
                 Verdict::Allowed => None,
-                Verdict::Denied => Some(Mark { class: "cancelled", word: t.activity_denied }),
-                Verdict::Failed => Some(Mark { class: "failed", word: t.activity_failed }),
+                Verdict::Denied => Some(StatusMark { class: "cancelled", word: t.activity_denied }),
+                Verdict::Failed => Some(StatusMark { class: "failed", word: t.activity_failed }),
             },
             note,
             changes,
@@ -115,40 +118,42 @@ impl ActivityFormatter {
     }
 
     /// The changed fields. For a created or deleted object, only one document exists, and no fields are listed.
-    fn changes(&self, before: Option<Value>, after: Option<Value>) -> Vec<ChangeRow> {
-        let (Some(mut before), Some(after)) = (before, after) else { return Vec::new() };
-        if has_no_field_of(&before, &after) {
-            // In this case `before` is the object of the action, such as a job, and `after` its result, such as a run.
-            before = Value::Object(Map::new());
+    fn changes(&self, value_before: Option<Value>, value_after: Option<Value>) -> Vec<ChangeRow> {
+        let (Some(mut value_before), Some(value_after)) = (value_before, value_after) else { return Vec::new() };
+        if has_no_field_of(&value_before, &value_after) {
+            // In this case `value_before` is the object of the action, such as a job, and `value_after` its result, such as a run.
+            value_before = Value::Object(Map::new());
         }
-        let differ = if self.may_see_secrets { diff::changes } else { changes_for_viewer };
-        differ(&before, &after).iter().map(change_row).collect()
+        let find_changes = if self.may_see_secrets { diff::changes } else { changes_for_viewer };
+        find_changes(&value_before, &value_after).iter().map(change_row).collect()
     }
 }
 
 /// The documents of an applied list. For each job they have the changed fields, or one word such as `created`.
-fn documents_by_job(before: Option<&Value>, after: Map<String, Value>) -> (Option<Value>, Option<Value>) {
+fn documents_by_job(value_before: Option<&Value>, values_after: Map<String, Value>) -> (Option<Value>, Option<Value>) {
     let fields = |of: &Value| -> Option<Value> {
         let fields = of["fields"].as_object().filter(|fields| !fields.is_empty())?;
-        let named =
+        let definitions =
             |(pointer, value): (&String, &Value)| (pointer.trim_start_matches('/').replace('/', "."), value.clone());
-        Some(Value::Object(fields.iter().map(named).collect()))
+        Some(Value::Object(fields.iter().map(definitions).collect()))
     };
     let (mut before_fields, mut after_fields) = (Map::new(), Map::new());
-    for (job, noted) in after {
-        if let Some(fields) = before.and_then(|before| fields(&before[&job])) {
+    for (job, noted) in values_after {
+        if let Some(fields) = value_before.and_then(|value_before| fields(&value_before[&job])) {
             before_fields.insert(job.clone(), fields);
         }
-        let shown = fields(&noted).or_else(|| noted.get("action").cloned()).unwrap_or(noted);
-        after_fields.insert(job, shown);
+        let shown_fields = fields(&noted).or_else(|| noted.get("action").cloned()).unwrap_or(noted);
+        after_fields.insert(job, shown_fields);
     }
     (Some(Value::Object(before_fields)), Some(Value::Object(after_fields)))
 }
 
-/// Whether `after` has no field in common with `before`, which means that they are different kinds of documents.
-fn has_no_field_of(before: &Value, after: &Value) -> bool {
-    let (Some(before), Some(after)) = (before.as_object(), after.as_object()) else { return false };
-    !after.is_empty() && after.keys().all(|key| !before.contains_key(key))
+/// Whether `value_after` has no field in common with `value_before`, which means that they are different kinds of documents.
+fn has_no_field_of(value_before: &Value, value_after: &Value) -> bool {
+    let (Some(value_before), Some(value_after)) = (value_before.as_object(), value_after.as_object()) else {
+        return false;
+    };
+    !value_after.is_empty() && value_after.keys().all(|key| !value_before.contains_key(key))
 }
 
 /// A changed field in readable form.
@@ -162,11 +167,11 @@ pub(super) fn change_row(change: &Change) -> ChangeRow {
     // The first line is left out because it repeats the name of the field.
     let lines =
         lines.map(|lines| lines.split_once('\n').map_or_else(String::new, |(_, rest)| rest.trim_end().to_owned()));
-    let shown = |value: &Option<Value>| value.as_ref().filter(|_| !is_long).map(value_text);
+    let inline_text = |value: &Option<Value>| value.as_ref().filter(|_| !is_long).map(value_text);
     ChangeRow {
         field: change.pointer.trim_start_matches('/').replace('/', "."),
-        from: shown(&change.from),
-        to: shown(&change.to),
+        from: inline_text(&change.from),
+        to: inline_text(&change.to),
         lines,
     }
 }
@@ -199,7 +204,7 @@ fn object_link(entry: &AuditEntry) -> Option<String> {
 }
 
 pub(super) fn action_words(t: &Texts, action: &str) -> Option<&'static str> {
-    let words = match action {
+    let action_text = match action {
         "job.create" => t.act_job_create,
         "job.change" | "job.edit" => t.act_job_change,
         "job.apply" => t.act_job_apply,
@@ -260,7 +265,7 @@ pub(super) fn action_words(t: &Texts, action: &str) -> Option<&'static str> {
         "session.delete" | "account.sessions-end" => t.act_session_end,
         _ => return None,
     };
-    Some(words)
+    Some(action_text)
 }
 
 #[cfg(test)]

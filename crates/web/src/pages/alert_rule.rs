@@ -15,19 +15,19 @@ use rondel_store::catalog::JobQuery;
 
 use super::form::Fields;
 use super::rule_errors::RuleErrors;
-use super::rule_trial::{Trial, localized_all};
+use super::rule_trial::{RuleTrial, localized_all};
 use super::shell::{MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::alert_rules::{find, try_rule};
 use crate::body::refuse_value;
-use crate::call::forbidden;
+use crate::call::forbidden_problem;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::to;
+use crate::redirect::redirect_to;
 
 /// How many jobs, and how many calendars, the form offers for selection.
-const OFFER_COUNT: u32 = 200;
+const SUGGESTION_COUNT: u32 = 200;
 
 /// The URL's parameters of the form for a new rule. `job` preselects that job as the scope.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ struct RuleForm {
     group_over: String,
     escalate_to: String,
     escalate_after: String,
-    enabled: bool,
+    is_enabled: bool,
 }
 
 #[derive(Template)]
@@ -81,11 +81,11 @@ struct RulePage {
     form: RuleForm,
     errors: RuleErrors,
     warnings: Vec<String>,
-    trial: Option<Trial>,
+    trial: Option<RuleTrial>,
     /// The version on which the next save will be based; `None` for a new rule.
     version: Option<i64>,
     /// Whether another caller has saved the rule since the form was loaded.
-    conflict: bool,
+    is_conflict: bool,
     action: String,
     jobs: Vec<String>,
     apps: Vec<String>,
@@ -93,30 +93,30 @@ struct RulePage {
     calendars: Vec<String>,
     channels: Vec<String>,
     conditions: Vec<(&'static str, &'static str)>,
-    missing: MissingRoles,
+    missing_roles: MissingRoles,
 }
 
 impl RuleForm {
     fn new(job: Option<&str>) -> Self {
-        let own = str::to_owned;
+        let text = str::to_owned;
         Self {
-            scope: own(if job.is_some() { "job" } else { "all" }),
+            scope: text(if job.is_some() { "job" } else { "all" }),
             scope_name: job.unwrap_or_default().to_owned(),
-            condition: own("failed"),
-            count: own("3"),
-            percent: own("20"),
-            window: own("1h"),
-            min_runs: own("10"),
-            length: own("1h"),
-            time: own("06:00"),
+            condition: text("failed"),
+            count: text("3"),
+            percent: text("20"),
+            window: text("1h"),
+            min_runs: text("10"),
+            length: text("1h"),
+            time: text("06:00"),
             zone: super::zones::clock_and_zone().1.name().to_owned(),
-            times_p95: own("3"),
-            free: own("10%"),
-            runs: own("1000000"),
-            severity: own("warning"),
-            digest: own("15m"),
-            group_over: own("5"),
-            enabled: true,
+            times_p95: text("3"),
+            free: text("10%"),
+            runs: text("1000000"),
+            severity: text("warning"),
+            digest: text("15m"),
+            group_over: text("5"),
+            is_enabled: true,
             ..Self::default()
         }
     }
@@ -142,7 +142,7 @@ impl RuleForm {
             group_over: spec.group_over.to_string(),
             escalate_to: spec.escalate.as_ref().map(|to| to.channel.clone()).unwrap_or_default(),
             escalate_after: length(spec.escalate.as_ref().map(|to| to.after)),
-            enabled: spec.enabled,
+            is_enabled: spec.enabled,
             ..Self::new(None)
         };
         form.put_condition(&spec.condition);
@@ -185,8 +185,8 @@ impl RuleForm {
     fn from_fields(name: &str, fields: &Fields) -> Self {
         let text = |field| fields.get(field).to_owned();
         let checked_words = |prefix: &str| {
-            let its = fields.with_prefix(prefix).filter(|(_, value)| *value == "1");
-            its.map(|(key, _)| key[prefix.len()..].to_owned()).collect::<Vec<_>>()
+            let checked_fields = fields.with_prefix(prefix).filter(|(_, value)| *value == "1");
+            checked_fields.map(|(key, _)| key[prefix.len()..].to_owned()).collect::<Vec<_>>()
         };
         Self {
             name: name.to_owned(),
@@ -215,7 +215,7 @@ impl RuleForm {
             group_over: text("group_over"),
             escalate_to: text("escalate_to"),
             escalate_after: text("escalate_after"),
-            enabled: fields.get("enabled") == "1",
+            is_enabled: fields.get("enabled") == "1",
         }
     }
 
@@ -235,8 +235,8 @@ impl RuleForm {
         let escalate = match self.escalate_to.as_str() {
             "" => None,
             channel => {
-                let after = parse_length("/escalate/after", &self.escalate_after)?;
-                Some(Escalation { channel: channel.to_owned(), after })
+                let escalate_after = parse_length("/escalate/after", &self.escalate_after)?;
+                Some(Escalation { channel: channel.to_owned(), after: escalate_after })
             }
         };
         Ok(RuleSpec {
@@ -250,12 +250,12 @@ impl RuleForm {
             digest: parse_length("/digest", &self.digest)?,
             group_over: parse_number("/group_over", &self.group_over)?,
             escalate,
-            enabled: self.enabled,
+            enabled: self.is_enabled,
         })
     }
 
     fn condition(&self) -> Result<Condition, Problem> {
-        let of_length = || parse_length("/condition/length", &self.length);
+        let condition_length = || parse_length("/condition/length", &self.length);
         Ok(match self.condition.as_str() {
             "failures_in_row" => Condition::FailuresInRow { count: parse_number("/condition/count", &self.count)? },
             "failure_rate" => Condition::FailureRate {
@@ -269,7 +269,7 @@ impl RuleForm {
                     |word: &str| word.parse().map_err(|message: String| refuse_value("/condition/reasons", message));
                 Condition::Skipped { reasons: words.map(reason).collect::<Result<_, _>>()? }
             }
-            "late" => Condition::Late { by: of_length()? },
+            "late" => Condition::Late { by: condition_length()? },
             "not_succeeded_by" => {
                 let day = |word: &String| {
                     word.parse::<Weekday>().map_err(|message| refuse_value("/condition/weekdays", message))
@@ -281,19 +281,19 @@ impl RuleForm {
                     calendar: (!self.calendar.is_empty()).then(|| self.calendar.clone()),
                 }
             }
-            "no_success_for" => Condition::NoSuccessFor { length: of_length()? },
+            "no_success_for" => Condition::NoSuccessFor { length: condition_length()? },
             "running_longer" if self.length.is_empty() => Condition::RunningLonger {
                 than: None,
                 times_p95: Some(parse_number("/condition/times_p95", &self.times_p95)?),
             },
-            "running_longer" => Condition::RunningLonger { than: Some(of_length()?), times_p95: None },
+            "running_longer" => Condition::RunningLonger { than: Some(condition_length()?), times_p95: None },
             "no_executor" => {
                 Condition::NoExecutor { handler: (!self.handler.is_empty()).then(|| self.handler.clone()) }
             }
             "node_lost" => Condition::NodeLost {},
-            "loop_failing" => Condition::LoopFailing { length: of_length()? },
-            "token_expiring" => Condition::TokenExpiring { within: of_length()? },
-            "certificate_expiring" => Condition::CertificateExpiring { within: of_length()? },
+            "loop_failing" => Condition::LoopFailing { length: condition_length()? },
+            "token_expiring" => Condition::TokenExpiring { within: condition_length()? },
+            "certificate_expiring" => Condition::CertificateExpiring { within: condition_length()? },
             "disk_low" => {
                 disk::parse(&self.free).map_err(|message| refuse_value("/condition/disk_low/free", message))?
             }
@@ -323,7 +323,7 @@ fn parse_number<N: FromStr>(pointer: &str, text: &str) -> Result<N, Problem> {
 }
 
 pub(super) async fn new(page: Page<NewRule>) -> Result<Response, Problem> {
-    page.call.check(None, forbidden)?;
+    page.call.check(None, forbidden_problem)?;
     let form = RuleForm::new(page.query().job.as_deref());
     render_page(&page, StatusCode::OK, form, PageState { action: "/alerts/rules".to_owned(), ..PageState::default() })
         .await
@@ -338,7 +338,7 @@ pub(super) async fn edit(page: Page, Named(name, ..): Named<path::AlertRule>) ->
 }
 
 pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Problem> {
-    page.call.check(None, forbidden)?;
+    page.call.check(None, forbidden_problem)?;
     let form = RuleForm::from_fields(fields.get("name"), &fields);
     let state = PageState { action: "/alerts/rules".to_owned(), ..PageState::default() };
     submit(&page, form, (fields.get("do") == "try", None), state).await
@@ -354,7 +354,7 @@ pub(super) async fn save(
     let state =
         PageState { action: format!("/alerts/rules/{name}"), version: Some(record.version), ..PageState::default() };
     if fields.get("version").parse() != Ok(record.version) {
-        return render_page(&page, StatusCode::CONFLICT, form, PageState { conflict: true, ..state }).await;
+        return render_page(&page, StatusCode::CONFLICT, form, PageState { is_conflict: true, ..state }).await;
     }
     submit(&page, form, (fields.get("do") == "try", Some(&record)), state).await
 }
@@ -367,8 +367,8 @@ async fn submit(
     state: PageState,
 ) -> Result<Response, Problem> {
     match save_or_try(page, &form, is_trial, record).await {
-        Ok(RuleOutcome::Saved) => Ok(to("/alerts")),
-        Ok(RuleOutcome::SavedWithWarnings(name)) => Ok(to(&format!("/alerts/rules/{name}"))),
+        Ok(RuleOutcome::Saved) => Ok(redirect_to("/alerts")),
+        Ok(RuleOutcome::SavedWithWarnings(name)) => Ok(redirect_to(&format!("/alerts/rules/{name}"))),
         Ok(RuleOutcome::Tried(trial)) => {
             render_page(page, StatusCode::OK, form, PageState { trial: Some(*trial), ..state }).await
         }
@@ -394,20 +394,21 @@ async fn save_or_try(
     if is_trial {
         page.call.note.mark_dry_run();
         let run = try_rule(&page.call, &spec).await?;
-        return Ok(RuleOutcome::Tried(Box::new(Trial::new(&spec, run, page.t))));
+        return Ok(RuleOutcome::Tried(Box::new(RuleTrial::new(&spec, run, page.t))));
     }
-    page.call.note.object(&spec.name);
+    page.call.note.set_object(&spec.name);
     if let Some(record) = record {
         page.call.note.before(&record.spec);
     }
-    let expected = Some(record.map_or(0, |record| record.version));
+    let expected_version = Some(record.map_or(0, |record| record.version));
     let namespace = page.call.namespace.id;
-    let saved = rules::save_rule(page.engine(), namespace, (&spec, expected), page.call.caller.name()).await?;
-    page.call.note.changed_to(&saved.record.spec);
-    Ok(if saved.warnings.is_empty() {
+    let saved_rule =
+        rules::save_rule(page.engine(), namespace, (&spec, expected_version), page.call.caller.name()).await?;
+    page.call.note.changed_to(&saved_rule.record.spec);
+    Ok(if saved_rule.warnings.is_empty() {
         RuleOutcome::Saved
     } else {
-        RuleOutcome::SavedWithWarnings(saved.record.spec.name)
+        RuleOutcome::SavedWithWarnings(saved_rule.record.spec.name)
     })
 }
 
@@ -415,14 +416,14 @@ async fn save_or_try(
 enum RuleOutcome {
     Saved,
     SavedWithWarnings(String),
-    Tried(Box<Trial>),
+    Tried(Box<RuleTrial>),
 }
 
 pub(super) async fn delete(page: Page, Named(name, ..): Named<path::AlertRule>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     page.call.note.before(&record.spec);
     rules::delete_rule(page.engine(), record.namespace, &name, None).await?;
-    Ok(to("/alerts"))
+    Ok(redirect_to("/alerts"))
 }
 
 /// The state of the page, apart from the fields of its form.
@@ -430,10 +431,10 @@ pub(super) async fn delete(page: Page, Named(name, ..): Named<path::AlertRule>) 
 struct PageState {
     action: String,
     version: Option<i64>,
-    conflict: bool,
+    is_conflict: bool,
     errors: RuleErrors,
     warnings: Vec<String>,
-    trial: Option<Trial>,
+    trial: Option<RuleTrial>,
 }
 
 async fn render_page<Q>(
@@ -443,14 +444,14 @@ async fn render_page<Q>(
     state: PageState,
 ) -> Result<Response, Problem> {
     let (store, namespace, t) = (page.engine().store(), page.call.namespace.id, page.t);
-    let query = JobQuery { within: page.call.visible_apps(), limit: OFFER_COUNT, ..JobQuery::default() };
+    let query = JobQuery { within: page.call.visible_apps(), limit: SUGGESTION_COUNT, ..JobQuery::default() };
     let jobs = store.jobs(namespace, &query).await?;
     let mut labels: Vec<String> =
         jobs.iter().flat_map(|job| &job.spec.labels).map(|(key, value)| format!("{key}={value}")).collect();
     labels.sort();
     labels.dedup();
     let apps = store.apps(namespace).await?.into_iter().filter(|app| page.call.may_view(app.id)).map(|app| app.name);
-    let calendars = store.calendars(namespace, None, OFFER_COUNT).await?.into_iter().map(|one| one.spec.name);
+    let calendars = store.calendars(namespace, None, SUGGESTION_COUNT).await?.into_iter().map(|one| one.spec.name);
     let mut calendars: Vec<String> = calendars.collect();
     // A calendar that is not among those offered is added: otherwise saving the form would lose it.
     if !form.calendar.is_empty() && !calendars.contains(&form.calendar) {
@@ -465,7 +466,7 @@ async fn render_page<Q>(
         warnings: state.warnings,
         trial: state.trial,
         version: state.version,
-        conflict: state.conflict,
+        is_conflict: state.is_conflict,
         action: state.action,
         apps: apps.collect(),
         labels,
@@ -473,7 +474,7 @@ async fn render_page<Q>(
         channels: channels.collect(),
         jobs: jobs.into_iter().map(|job| job.spec.name).collect(),
         conditions: condition_choices(t),
-        missing: page.missing(None),
+        missing_roles: page.missing_roles(None),
     };
     html(status, &template)
 }

@@ -28,14 +28,14 @@ use crate::body::refuse_value;
 use crate::call::Call;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::redirect::{own_path, query_pair, to};
+use crate::redirect::{own_path, query_pair, redirect_to};
 
 /// Maximum number of open incidents on the page.
-const OPEN_COUNT: u32 = 100;
+const OPEN_INCIDENT_COUNT: u32 = 100;
 /// Maximum number of open incidents on the page of a job.
 const JOB_INCIDENT_COUNT: u32 = 10;
 /// Maximum number of resolved incidents on the page.
-const RESOLVED_COUNT: u32 = 25;
+const RESOLVED_INCIDENT_COUNT: u32 = 25;
 
 pub(super) struct IncidentRow {
     pub(super) id: String,
@@ -49,18 +49,18 @@ pub(super) struct IncidentRow {
     pub(super) since: Moment,
     pub(super) resolved_at: Option<Moment>,
     /// Who acknowledged it.
-    pub(super) acknowledged: Option<String>,
+    pub(super) acknowledged_by: Option<String>,
     /// Whether a silence suppresses its messages.
     pub(super) is_silent: bool,
     /// The names of its channels, if none of them exists; the incident is then not reported.
-    pub(super) no_channel: Option<String>,
+    pub(super) missing_channels: Option<String>,
     /// The job, if the incident is about one.
     pub(super) job: Option<String>,
     /// The app, if the incident is about one.
     pub(super) app: Option<String>,
     pub(super) runs: Vec<SampleRow>,
     /// Why the caller may not acknowledge or silence it; `None` if the caller may.
-    pub(super) no_operate: Option<&'static str>,
+    pub(super) missing_operator_role: Option<&'static str>,
 }
 
 /// A run of an incident.
@@ -76,21 +76,21 @@ struct RuleRow {
     sentence: String,
     channels: String,
     is_critical: bool,
-    enabled: bool,
+    is_enabled: bool,
     /// When the rule is checked next; `None` if within a minute, or after runs.
-    next: Option<Moment>,
+    next_at: Option<Moment>,
 }
 
 struct SilenceRow {
     id: String,
     /// The incidents that it covers, in words.
-    what: String,
+    scope_text: String,
     author: String,
     reason: String,
-    ends: Moment,
+    ends_at: Moment,
     warnings: Vec<String>,
     /// Why the caller may not end it; `None` if the caller may.
-    no_operate: Option<&'static str>,
+    missing_operator_role: Option<&'static str>,
 }
 
 #[derive(Template)]
@@ -99,12 +99,12 @@ struct AlertsPage {
     shell: Shell,
     t: &'static Texts,
     /// Why the caller may not create a rule; `None` if the caller may.
-    no_edit: Option<&'static str>,
+    missing_editor_role: Option<&'static str>,
     /// Whether the caller may create silences and maintenance windows for at least one app.
     may_operate: bool,
     needs_app: bool,
-    open: Vec<IncidentRow>,
-    resolved: Vec<IncidentRow>,
+    open_incidents: Vec<IncidentRow>,
+    resolved_incidents: Vec<IncidentRow>,
     rules: Vec<RuleRow>,
     silences: Vec<SilenceRow>,
     /// The maintenance windows, each with the reason why the caller may not end it; `None` if the caller may.
@@ -112,7 +112,7 @@ struct AlertsPage {
     errors: Vec<String>,
     form: SilenceForm,
     window_form: WindowForm,
-    back: String,
+    return_url: String,
 }
 
 #[derive(Template)]
@@ -126,7 +126,7 @@ struct IncidentPage {
     members: Vec<IncidentRow>,
     messages: Vec<MessageRow>,
     covered_runs: Option<CoveredRuns>,
-    back: String,
+    return_url: String,
 }
 
 /// Why the caller may not operate the whole namespace or single apps. A role on an app covers its incidents, silences and windows.
@@ -138,16 +138,16 @@ struct MissingRoleByApp {
 
 impl MissingRoleByApp {
     async fn read<Q>(page: &Page<Q>) -> Result<Self, Problem> {
-        let missing = |app| page.missing(app).operator;
-        let for_namespace = missing(None);
+        let refusal = |app| page.missing_roles(app).operator;
+        let for_namespace = refusal(None);
         let apps = match for_namespace {
             None => Vec::new(),
             Some(_) => page.engine().store().apps(page.call.namespace.id).await?,
         };
-        Ok(Self { for_namespace, apps: apps.into_iter().map(|app| (app.name, missing(Some(app.id)))).collect() })
+        Ok(Self { for_namespace, apps: apps.into_iter().map(|app| (app.name, refusal(Some(app.id)))).collect() })
     }
 
-    fn of(&self, app: Option<&str>) -> Option<&'static str> {
+    fn for_app(&self, app: Option<&str>) -> Option<&'static str> {
         app.and_then(|app| self.apps.get(app)).copied().unwrap_or(self.for_namespace)
     }
 
@@ -174,13 +174,13 @@ impl SilenceForm {
     }
 
     fn spec(&self) -> SilenceSpec {
-        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        SilenceSpec { rule: given(&self.rule), job: given(&self.job), app: given(&self.app) }
+        let non_empty = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        SilenceSpec { rule: non_empty(&self.rule), job: non_empty(&self.job), app: non_empty(&self.app) }
     }
 
-    fn request(&self, length: &str, now: Timestamp, t: &Texts) -> Result<SilenceRequest, Problem> {
+    fn request(&self, length_word: &str, now: Timestamp, t: &Texts) -> Result<SilenceRequest, Problem> {
         let hours = |count: u64| now + Duration::from_secs(count * 3600);
-        let ends_at = match length {
+        let ends_at = match length_word {
             "1h" => hours(1),
             "8h" => hours(8),
             "24h" => hours(24),
@@ -193,31 +193,31 @@ impl SilenceForm {
 
 /// The forms of the page, filled with input that was refused.
 #[derive(Default)]
-pub(super) struct Forms {
+pub(super) struct AlertForms {
     pub(super) silence: SilenceForm,
     pub(super) window: WindowForm,
 }
 
 pub(super) async fn page(page: Page) -> Result<Response, Problem> {
-    render_page(&page, StatusCode::OK, (Forms::default(), Vec::new())).await
+    render_page(&page, StatusCode::OK, (AlertForms::default(), Vec::new())).await
 }
 
 pub(super) async fn render_page(
     page: &Page,
     status: StatusCode,
-    (forms, errors): (Forms, Vec<String>),
+    (forms, errors): (AlertForms, Vec<String>),
 ) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
     let silences = incidents::visible_silences(&page.call).await?;
     let windows = crate::api::maintenance::visible_windows(&page.call).await?;
-    let within = page.call.visible_app_names().await?;
-    let query = open_query(&page.call, within.as_deref());
-    let store = page.engine().store();
-    let mut open = open_incidents(&page.call, query).await?;
-    open.sort_by_key(|record| (record.spec.severity != Severity::Critical, record.incident.started_at));
-    let mut resolved = store.incidents(IncidentQuery { is_open: Some(false), limit: RESOLVED_COUNT, ..query }).await?;
-    incidents::conceal_jobs(&page.call, &mut open).await?;
-    incidents::conceal_jobs(&page.call, &mut resolved).await?;
+    let visible_app_names = page.call.visible_app_names().await?;
+    let query = open_query(&page.call, visible_app_names.as_deref());
+    let mut open_records = open_incidents(&page.call, query).await?;
+    open_records.sort_by_key(|record| (record.spec.severity != Severity::Critical, record.incident.started_at));
+    let resolved_query = IncidentQuery { is_open: Some(false), limit: RESOLVED_INCIDENT_COUNT, ..query };
+    let mut resolved_records = page.engine().store().incidents(resolved_query).await?;
+    incidents::conceal_jobs(&page.call, &mut open_records).await?;
+    incidents::conceal_jobs(&page.call, &mut resolved_records).await?;
     let channels = incidents::channel_names(&page.call).await?;
     let missing_roles = MissingRoleByApp::read(page).await?;
     let row = |record| incident_row(record, (&silences, &channels, &missing_roles), now, t);
@@ -227,32 +227,32 @@ pub(super) async fn render_page(
     for (silence, warnings) in silences.iter().zip(&warnings) {
         let may_operate_all = missing_roles.for_namespace.is_none();
         let app = if may_operate_all { None } else { incidents::silence_app(&page.call, &silence.spec).await? };
-        silence_rows.push(silence_row((silence, page.missing(app).operator), warnings, now, t));
+        silence_rows.push(silence_row((silence, page.missing_roles(app).operator), warnings, now, t));
     }
     let window =
-        |record: &MaintenanceRecord| (window_row(record, now, t), missing_roles.of(record.app_name.as_deref()));
+        |record: &MaintenanceRecord| (window_row(record, now, t), missing_roles.for_app(record.app_name.as_deref()));
     let template = AlertsPage {
         shell: page.shell(Nav::Alerts),
         t,
-        no_edit: page.missing(None).editor,
+        missing_editor_role: page.missing_roles(None).editor,
         may_operate: missing_roles.allows_some(),
         needs_app: missing_roles.for_namespace.is_some(),
-        open: open.into_iter().map(row).collect(),
-        resolved: resolved.into_iter().map(row).collect(),
+        open_incidents: open_records.into_iter().map(row).collect(),
+        resolved_incidents: resolved_records.into_iter().map(row).collect(),
         rules: rules.iter().map(|record| rule_row(record, now, t)).collect(),
         silences: silence_rows,
         windows: windows.iter().map(window).collect(),
         errors,
         form: forms.silence,
         window_form: forms.window,
-        back: "/alerts".to_owned(),
+        return_url: "/alerts".to_owned(),
     };
     html(status, &template)
 }
 
 fn open_query<'a, Q>(call: &Call<Q>, within: Option<&'a [String]>) -> IncidentQuery<'a> {
     let namespace = call.namespace.id;
-    IncidentQuery { namespace, is_open: Some(true), job: None, before: None, within, limit: OPEN_COUNT }
+    IncidentQuery { namespace, is_open: Some(true), job: None, before: None, within, limit: OPEN_INCIDENT_COUNT }
 }
 
 /// Open incidents, without those that the page of a group shows. Callers who see only some apps see no groups, so they get all.
@@ -262,9 +262,9 @@ async fn open_incidents<Q>(call: &Call<Q>, query: IncidentQuery<'_>) -> Result<V
 }
 
 /// The number of open incidents, limited to as many as their page shows.
-pub(super) async fn open_count<Q>(call: &Call<Q>) -> Result<usize, Problem> {
-    let within = call.visible_app_names().await?;
-    Ok(open_incidents(call, open_query(call, within.as_deref())).await?.len())
+pub(super) async fn open_incident_count<Q>(call: &Call<Q>) -> Result<usize, Problem> {
+    let app_names = call.visible_app_names().await?;
+    Ok(open_incidents(call, open_query(call, app_names.as_deref())).await?.len())
 }
 
 fn incident_row(
@@ -279,7 +279,7 @@ fn incident_row(
         silences.iter().any(|silence| silence.ends_at > now && silence.spec.matches(&spec.name, &incident.subject));
     let is_job = incident.subject.kind == SubjectKind::Job;
     let app = (incident.subject.kind == SubjectKind::App).then(|| incident.subject.name.clone());
-    let no_operate = missing_roles.of(incident.subject.app.as_deref().or(app.as_deref()));
+    let missing_operator_role = missing_roles.for_app(incident.subject.app.as_deref().or(app.as_deref()));
     let missing_channels = incidents::missing_channels(&spec, channels);
     let is_unreported = incident.fired_at.is_none() && incident.group.is_none() && !missing_channels.is_empty();
     let run = |sample: rondel_core::notice::RunSample| SampleRow {
@@ -297,15 +297,15 @@ fn incident_row(
         rule: spec.name.clone(),
         since: Moment::new(incident.started_at, now, t),
         resolved_at: incident.resolved_at.map(|at| Moment::new(at, now, t)),
-        acknowledged: incident.acknowledged_by,
+        acknowledged_by: incident.acknowledged_by,
         is_silent,
-        no_channel: (is_unreported && missing_channels.len() == spec.channels.len())
+        missing_channels: (is_unreported && missing_channels.len() == spec.channels.len())
             .then(|| missing_channels.join(t.list_separator)),
         job: is_job.then(|| incident.subject.name.clone()),
         app,
         subject: incident.subject.name,
         runs: incident.samples.into_iter().map(run).collect(),
-        no_operate,
+        missing_operator_role,
     }
 }
 
@@ -313,20 +313,20 @@ fn incident_row(
 /// see.
 pub(super) async fn incident_rows_of_job<Q>(page: &Page<Q>, record: &JobRecord) -> Result<Vec<IncidentRow>, Problem> {
     let now = page.engine().now();
-    let within = page.call.visible_app_names().await?;
+    let visible_app_names = page.call.visible_app_names().await?;
     let query = IncidentQuery {
         namespace: record.namespace,
         is_open: Some(true),
         job: Some(record.id),
         before: None,
-        within: within.as_deref(),
+        within: visible_app_names.as_deref(),
         limit: JOB_INCIDENT_COUNT,
     };
     let mut incidents = page.engine().store().incidents(query).await?;
     if incidents.is_empty() {
         return Ok(Vec::new());
     }
-    incidents::conceal_jobs(&page.call, &mut incidents).await?;
+    incidents::conceal_jobs(&page.call, &mut open_records).await?;
     let silences = incidents::visible_silences(&page.call).await?;
     let channels = incidents::channel_names(&page.call).await?;
     let missing_roles = MissingRoleByApp::read(page).await?;
@@ -359,8 +359,8 @@ fn rule_row(record: &RuleRecord, now: Timestamp, t: &Texts) -> RuleRow {
         sentence: rule_heading(&record.spec, t.lang()),
         channels: channels.join(t.list_separator),
         is_critical: *severity == Severity::Critical,
-        enabled: *enabled,
-        next: record.check_at.filter(|at| *at > now + Duration::from_secs(60)).map(|at| Moment::new(at, now, t)),
+        is_enabled: *enabled,
+        next_at: record.check_at.filter(|at| *at > now + Duration::from_secs(60)).map(|at| Moment::new(at, now, t)),
     }
 }
 
@@ -370,28 +370,28 @@ fn rule_heading(spec: &RuleSpec, lang: Lang) -> String {
     if matches!(spec.scope, Scope::Job(_)) && !spec.condition.is_about_servers() {
         return sentence;
     }
-    let mut letters = sentence.chars();
-    letters.next().map_or_else(String::new, |first| format!("{}{}", first.to_uppercase(), letters.as_str()))
+    let mut characters = sentence.chars();
+    characters.next().map_or_else(String::new, |first| format!("{}{}", first.to_uppercase(), characters.as_str()))
 }
 
 fn silence_row(
-    (silence, no_operate): (&SilenceRecord, Option<&'static str>),
+    (silence, missing_operator_role): (&SilenceRecord, Option<&'static str>),
     warnings: &[String],
     now: Timestamp,
     t: &Texts,
 ) -> SilenceRow {
     let spec = &silence.spec;
-    let parts = [(t.alerts_rule, &spec.rule), (t.col_job, &spec.job), (t.alerts_app, &spec.app)];
-    let named = parts.iter().filter_map(|(word, name)| name.as_ref().map(|name| format!("{word} {name}")));
-    let what = named.collect::<Vec<_>>().join(t.list_separator);
+    let scope_names = [(t.alerts_rule, &spec.rule), (t.col_job, &spec.job), (t.alerts_app, &spec.app)];
+    let conditions = scope_names.iter().filter_map(|(word, name)| name.as_ref().map(|name| format!("{word} {name}")));
+    let scope_text = conditions.collect::<Vec<_>>().join(t.list_separator);
     SilenceRow {
         id: silence.id.to_string(),
-        what: if what.is_empty() { t.alerts_everything.to_owned() } else { what },
+        scope_text: if scope_text.is_empty() { t.alerts_everything.to_owned() } else { scope_text },
         author: silence.author.clone(),
         reason: silence.reason.clone(),
-        ends: Moment::new(silence.ends_at, now, t),
+        ends_at: Moment::new(silence.ends_at, now, t),
         warnings: warnings.iter().map(|warning| localized(t.lang(), warning).into_owned()).collect(),
-        no_operate,
+        missing_operator_role,
     }
 }
 
@@ -403,7 +403,7 @@ pub(super) async fn incident(page: Page, Named(id, ..): Named<path::Incident>) -
     let missing_roles = MissingRoleByApp::read(&page).await?;
     let row = |record| incident_row(record, (&silences, &channels, &missing_roles), now, t);
     let mut members = match record.incident.subject.kind {
-        SubjectKind::Group => page.engine().store().incidents_of_group(record.incident.id, OPEN_COUNT).await?,
+        SubjectKind::Group => page.engine().store().incidents_of_group(record.incident.id, OPEN_INCIDENT_COUNT).await?,
         _ => Vec::new(),
     };
     incidents::conceal_jobs(&page.call, &mut members).await?;
@@ -412,7 +412,7 @@ pub(super) async fn incident(page: Page, Named(id, ..): Named<path::Incident>) -
         t,
         description: record.spec.description.clone(),
         facts: incident_facts(&record, now, t),
-        back: format!("/alerts/incidents/{id}"),
+        return_url: format!("/alerts/incidents/{id}"),
         messages: incident_parts::messages(&page, &record).await?,
         covered_runs: incident_parts::covered_runs(&page, &record).await?,
         row: row(record),
@@ -423,22 +423,22 @@ pub(super) async fn incident(page: Page, Named(id, ..): Named<path::Incident>) -
 
 fn incident_facts(record: &IncidentRecord, now: Timestamp, t: &Texts) -> Vec<(&'static str, String)> {
     let incident = &record.incident;
-    let at = |at: Timestamp| {
+    let instant_text = |at: Timestamp| {
         let moment = Moment::new(at, now, t);
-        let date = if moment.date.is_empty() { String::new() } else { format!("{} ", moment.date) };
-        format!("{date}{} · {}", moment.time, moment.relative)
+        let date_text = if moment.date.is_empty() { String::new() } else { format!("{} ", moment.date) };
+        format!("{date_text}{} · {}", moment.time, moment.relative)
     };
-    let acknowledged = incident.acknowledged_by.as_ref().zip(incident.acknowledged_at);
+    let acknowledgement = incident.acknowledged_by.as_ref().zip(incident.acknowledged_at);
     let mut facts = vec![
-        (t.alerts_since, at(incident.started_at)),
-        (t.alerts_seen, at(incident.seen_at)),
+        (t.alerts_since, instant_text(incident.started_at)),
+        (t.alerts_seen, instant_text(incident.seen_at)),
         (t.incident_count(incident.subject.kind), incident.count.to_string()),
         (t.alerts_channels, channels_text(&record.spec, t)),
     ];
-    facts.extend(incident.resolved_at.map(|resolved| (t.alerts_resolved_at, at(resolved))));
-    facts.extend(incident.fired_at.map(|fired| (t.alerts_fired, at(fired))));
-    facts.extend(incident.escalated_at.map(|escalated| (t.alerts_escalated, at(escalated))));
-    facts.extend(acknowledged.map(|(by, when)| (t.alerts_acknowledged, format!("{by}, {}", at(when)))));
+    facts.extend(incident.resolved_at.map(|resolved| (t.alerts_resolved_at, instant_text(resolved))));
+    facts.extend(incident.fired_at.map(|fired| (t.alerts_fired, instant_text(fired))));
+    facts.extend(incident.escalated_at.map(|escalated| (t.alerts_escalated, instant_text(escalated))));
+    facts.extend(acknowledgement.map(|(by, when)| (t.alerts_acknowledged, format!("{by}, {}", instant_text(when)))));
     facts
 }
 
@@ -455,18 +455,18 @@ pub(super) async fn acknowledge(
 pub(super) async fn silence(page: Page, fields: Fields) -> Result<Response, Problem> {
     let form = SilenceForm::from_fields(&fields);
     let request = form.request(fields.get("for"), page.engine().now(), page.t);
-    let done = match request {
+    let outcome = match request {
         Ok(request) => incidents::create_silence(&page.call, request).await.map(|_| ()),
         Err(problem) => {
             let app = incidents::silence_app(&page.call, &form.spec()).await?.filter(|app| page.call.may_view(*app));
-            page.call.check(app, crate::call::forbidden).and(Err(problem))
+            page.call.check(app, crate::call::forbidden_problem).and(Err(problem))
         }
     };
-    match done {
+    match outcome {
         Ok(()) => Ok(redirect_back(&fields)),
         Err(problem) if matches!(problem.code(), Code::InvalidBody | Code::TooManyAlerts) => {
             let errors = super::calendar_form::error_lines(&problem, page.t.lang());
-            let forms = Forms { silence: form, ..Forms::default() };
+            let forms = AlertForms { silence: form, ..AlertForms::default() };
             render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, (forms, errors)).await
         }
         Err(problem) => Err(problem),
@@ -483,7 +483,7 @@ pub(super) async fn end_silence(
 }
 
 pub(super) fn redirect_back(fields: &Fields) -> Response {
-    to(own_path(fields.get("back")).unwrap_or("/alerts"))
+    redirect_to(own_path(fields.get("back")).unwrap_or("/alerts"))
 }
 
 #[cfg(test)]

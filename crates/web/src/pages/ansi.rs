@@ -8,7 +8,7 @@ const SEQUENCE_LEN_MAX: usize = 64;
 
 /// The current style of the text, as set by the colour codes so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Pen {
+struct TextStyle {
     colour: Option<u8>,
     bold: bool,
     dim: bool,
@@ -18,48 +18,49 @@ struct Pen {
 
 /// Renders one line as HTML.
 pub(crate) fn html(line: &str) -> String {
-    let mut out = Writer { html: String::with_capacity(line.len() + 16), pen: Pen::default(), is_open: false };
-    let mut rest = line;
-    while let Some(c) = rest.chars().next() {
-        if let Some(after) = rest.strip_prefix("\u{1b}[").and_then(|tail| out.sequence(tail)) {
-            rest = after;
+    let mut writer =
+        Writer { html: String::with_capacity(line.len() + 16), style: TextStyle::default(), is_open: false };
+    let mut unread_text = line;
+    while let Some(c) = unread_text.chars().next() {
+        if let Some(after) = unread_text.strip_prefix("\u{1b}[").and_then(|tail| writer.sequence(tail)) {
+            unread_text = after;
         } else {
-            out.push(c);
-            rest = &rest[c.len_utf8()..];
+            writer.push(c);
+            unread_text = &unread_text[c.len_utf8()..];
         }
     }
-    out.close();
-    out.html
+    writer.close();
+    writer.html
 }
 
 struct Writer {
     html: String,
-    pen: Pen,
+    style: TextStyle,
     is_open: bool,
 }
 
 impl Writer {
     /// Reads the rest of a control sequence and returns the text after it. Applies colours and drops other sequences. `None` if it is not
     /// a complete, valid sequence.
-    fn sequence<'l>(&mut self, tail: &'l str) -> Option<&'l str> {
-        let bytes = tail.as_bytes();
-        let end = bytes.iter().take(SEQUENCE_LEN_MAX).position(|byte| (0x40..=0x7e).contains(byte))?;
-        if !bytes[..end].iter().all(|byte| (0x20..=0x3f).contains(byte)) {
+    fn sequence<'l>(&mut self, unread_text: &'l str) -> Option<&'l str> {
+        let bytes = unread_text.as_bytes();
+        let final_index = bytes.iter().take(SEQUENCE_LEN_MAX).position(|byte| (0x40..=0x7e).contains(byte))?;
+        if !bytes[..final_index].iter().all(|byte| (0x20..=0x3f).contains(byte)) {
             return None;
         }
-        if bytes[end] == b'm' {
-            let before = self.pen;
-            self.pen = self.pen.with(&tail[..end]);
-            if self.pen != before {
+        if bytes[final_index] == b'm' {
+            let style_before = self.style;
+            self.style = self.style.with_codes(&unread_text[..final_index]);
+            if self.style != style_before {
                 self.close();
             }
         }
-        Some(&tail[end + 1..])
+        Some(&unread_text[final_index + 1..])
     }
 
     fn push(&mut self, c: char) {
-        if !self.is_open && self.pen != Pen::default() {
-            self.html.push_str(&format!("<span class=\"{}\">", self.pen.classes()));
+        if !self.is_open && self.style != TextStyle::default() {
+            self.html.push_str(&format!("<span class=\"{}\">", self.style.classes()));
             self.is_open = true;
         }
         match c {
@@ -97,23 +98,23 @@ fn visible_char(c: char) -> Option<String> {
     }
 }
 
-impl Pen {
-    fn with(self, parameters: &str) -> Self {
-        let mut pen = self;
+impl TextStyle {
+    fn with_codes(self, codes_text: &str) -> Self {
+        let mut style = self;
         let mut codes =
-            parameters.split([';', ':']).map(|code| if code.is_empty() { Some(0) } else { code.parse::<u8>().ok() });
+            codes_text.split([';', ':']).map(|code| if code.is_empty() { Some(0) } else { code.parse::<u8>().ok() });
         while let Some(code) = codes.next() {
             match code {
-                Some(0) => pen = Self::default(),
-                Some(1) => pen.bold = true,
-                Some(2) => pen.dim = true,
-                Some(3) => pen.italic = true,
-                Some(4) => pen.underline = true,
-                Some(22) => (pen.bold, pen.dim) = (false, false),
-                Some(23) => pen.italic = false,
-                Some(24) => pen.underline = false,
-                Some(code @ (30..=37 | 90..=97)) => pen.colour = Some(code),
-                Some(39) => pen.colour = None,
+                Some(0) => style = Self::default(),
+                Some(1) => style.bold = true,
+                Some(2) => style.dim = true,
+                Some(3) => style.italic = true,
+                Some(4) => style.underline = true,
+                Some(22) => (style.bold, style.dim) = (false, false),
+                Some(23) => style.italic = false,
+                Some(24) => style.underline = false,
+                Some(code @ (30..=37 | 90..=97)) => style.colour = Some(code),
+                Some(39) => style.colour = None,
                 // The following numbers are the arguments of 38 and 48: they select one of 256 or 16 million colours.
                 Some(38 | 48) => match codes.next() {
                     Some(Some(5)) => drop(codes.next()),
@@ -123,7 +124,7 @@ impl Pen {
                 _ => {}
             }
         }
-        pen
+        style
     }
 
     fn classes(self) -> String {

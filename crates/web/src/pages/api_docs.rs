@@ -82,34 +82,35 @@ pub(super) fn split_at_code(text: &str) -> impl Iterator<Item = (bool, &str)> {
 }
 
 /// The Chinese translations of the document's texts, by the English text.
-const CHINESE: &str = include_str!("../../../../web/locales/zh-api.json");
+const CHINESE_TEXTS: &str = include_str!("../../../../web/locales/zh-api.json");
 
 /// The operations of the document in this language. They are read once.
 fn operations(document: fn() -> &'static str, lang: Lang) -> &'static [Operation] {
-    static ENGLISH: OnceLock<Vec<Operation>> = OnceLock::new();
-    static IN_CHINESE: OnceLock<Vec<Operation>> = OnceLock::new();
-    let english = ENGLISH.get_or_init(|| read_operations(&serde_json::from_str(document()).unwrap_or_default()));
+    static ENGLISH_OPERATIONS: OnceLock<Vec<Operation>> = OnceLock::new();
+    static CHINESE_OPERATIONS: OnceLock<Vec<Operation>> = OnceLock::new();
+    let english =
+        ENGLISH_OPERATIONS.get_or_init(|| read_operations(&serde_json::from_str(document()).unwrap_or_default()));
     if lang == Lang::En {
         return english;
     }
-    IN_CHINESE.get_or_init(|| {
+    CHINESE_OPERATIONS.get_or_init(|| {
         let mut root: Value = serde_json::from_str(document()).unwrap_or_default();
-        translate(&mut root, &serde_json::from_str(CHINESE).unwrap_or_default());
-        let mut all = read_operations(&root);
+        translate(&mut root, &serde_json::from_str(CHINESE_TEXTS).unwrap_or_default());
+        let mut operations_in_lang = read_operations(&root);
         // Searches on the Chinese page also match the English words.
-        all.iter_mut().zip(english).for_each(|(one, same)| one.text.push_str(&same.text));
-        all
+        operations_in_lang.iter_mut().zip(english).for_each(|(one, same)| one.text.push_str(&same.text));
+        operations_in_lang
     })
 }
 
 fn read_operations(root: &Value) -> Vec<Operation> {
-    let read = Document(root);
+    let document = Document(root);
     let paths = root["paths"].as_object().into_iter().flatten();
-    let all = paths.flat_map(|(path, methods)| {
+    let operations_of_paths = paths.flat_map(|(path, methods)| {
         let methods = methods.as_object().into_iter().flatten();
-        methods.map(|(method, operation)| read.operation(method, path, operation)).collect::<Vec<_>>()
+        methods.map(|(method, operation)| document.operation(method, path, operation)).collect::<Vec<_>>()
     });
-    all.collect()
+    operations_of_paths.collect()
 }
 
 /// Translates the summaries and descriptions of the document. Texts without a translation are unchanged.
@@ -188,10 +189,10 @@ impl<'d> Document<'d> {
 
     fn body(&self, body: &'d Value) -> BodyDoc {
         let contents = || body["content"].as_object().into_iter().flatten();
-        let first = contents().map(|(_, content)| content).next().unwrap_or(&Value::Null);
+        let first_content = contents().map(|(_, content)| content).next().unwrap_or(&Value::Null);
         BodyDoc {
             kinds: contents().map(|(kind, _)| kind.clone()).collect(),
-            fields: self.fields(&first["schema"]),
+            fields: self.fields(&first_content["schema"]),
             example: contents().find_map(|(_, content)| content.get("example").cloned()),
         }
     }
@@ -199,14 +200,14 @@ impl<'d> Document<'d> {
     fn answer(&self, status: &str, answer: &'d Value) -> AnswerDoc {
         let contents = || answer["content"].as_object().into_iter().flatten();
         let is_good = status.starts_with('2');
-        let first = contents().map(|(_, content)| content).next().unwrap_or(&Value::Null);
+        let first_content = contents().map(|(_, content)| content).next().unwrap_or(&Value::Null);
         AnswerDoc {
             status: status.to_owned(),
             is_good,
             about: text(&answer["description"]).split("\n\n").map(str::to_owned).collect(),
             kinds: contents().map(|(kind, _)| kind.clone()).collect(),
             // The fields of errors are left out: all errors have the same shape.
-            fields: if is_good { self.fields(&first["schema"]) } else { Vec::new() },
+            fields: if is_good { self.fields(&first_content["schema"]) } else { Vec::new() },
         }
     }
 
@@ -218,18 +219,18 @@ impl<'d> Document<'d> {
 
     fn add_fields(&self, schema: &'d Value, depth: usize, rows: &mut Vec<FieldRow>) {
         let schema = self.object_of(schema);
-        let required = schema["required"].as_array();
+        let required_fields = schema["required"].as_array();
         for (name, field) in schema["properties"].as_object().into_iter().flatten() {
             if rows.len() >= FIELD_COUNT_MAX {
                 return;
             }
-            let about = field["description"].as_str().or_else(|| self.resolved(field)["description"].as_str());
+            let description = field["description"].as_str().or_else(|| self.resolved(field)["description"].as_str());
             rows.push(FieldRow {
                 depth,
                 name: name.clone(),
                 kind: self.kind(field),
-                is_required: required.is_some_and(|names| names.iter().any(|one| one == name.as_str())),
-                about: about.unwrap_or_default().to_owned(),
+                is_required: required_fields.is_some_and(|names| names.iter().any(|one| one == name.as_str())),
+                about: description.unwrap_or_default().to_owned(),
             });
             if depth + 1 < DEPTH_MAX {
                 self.add_fields(field, depth + 1, rows);
@@ -246,8 +247,8 @@ impl<'d> Document<'d> {
             }
             let branches = ["anyOf", "oneOf", "allOf"].into_iter().find_map(|word| schema[word].as_array());
             let branch = branches.and_then(|branches| {
-                let resolved = branches.iter().map(|one| self.resolved(one));
-                resolved.into_iter().find(|one| one.get("properties").is_some() || one.get("items").is_some())
+                let resolved_branches = branches.iter().map(|one| self.resolved(one));
+                resolved_branches.into_iter().find(|one| one.get("properties").is_some() || one.get("items").is_some())
             });
             schema = match (branch, schema.get("items")) {
                 (Some(branch), _) => branch,
@@ -278,12 +279,12 @@ impl<'d> Document<'d> {
             Value::Array(kinds) => kinds.iter().map(text).collect(),
             _ => Vec::new(),
         };
-        let named = kinds.into_iter().map(|kind| match kind.as_str() {
+        let kind_names = kinds.into_iter().map(|kind| match kind.as_str() {
             "array" => format!("{}[]", self.kind(&schema["items"])),
             "string" if schema["format"].is_string() => text(&schema["format"]),
             _ => kind,
         });
-        named.collect::<Vec<_>>().join(" | ")
+        kind_names.collect::<Vec<_>>().join(" | ")
     }
 }
 
@@ -309,7 +310,7 @@ struct DocsPage {
     q: String,
     groups: Vec<Group>,
     is_nothing: bool,
-    shown: Option<ShownOperation>,
+    shown_operation: Option<ShownOperation>,
 }
 
 struct Group {
@@ -333,11 +334,12 @@ struct ShownOperation {
 
 pub(super) async fn page(call: GlobalCall<WithLang<DocsQuery>>, prefs: Prefs) -> Result<Response, Problem> {
     let DocsQuery { q, op } = &call.query.0;
-    let all = operations(call.web.document, prefs.lang);
+    let documented_operations = operations(call.web.document, prefs.lang);
     let words: Vec<String> = q.to_lowercase().split_whitespace().map(str::to_owned).collect();
-    let found = all.iter().filter(|operation| words.iter().all(|word| operation.text.contains(word)));
+    let matching_operations =
+        documented_operations.iter().filter(|operation| words.iter().all(|word| operation.text.contains(word)));
     let mut groups: BTreeMap<&str, Vec<EntryRow>> = BTreeMap::new();
-    for operation in found {
+    for operation in matching_operations {
         let query = if q.is_empty() { String::new() } else { format!("&{}", query_pair("q", q)) };
         groups.entry(&operation.tag).or_default().push(EntryRow {
             method: &operation.method,
@@ -347,15 +349,17 @@ pub(super) async fn page(call: GlobalCall<WithLang<DocsQuery>>, prefs: Prefs) ->
             is_shown: op.as_deref() == Some(&operation.id),
         });
     }
-    let shown = op.as_deref().and_then(|op| all.iter().find(|operation| operation.id == op));
-    let here = op.as_ref().map_or_else(|| "/api-docs".to_owned(), |op| format!("/api-docs?{}", query_pair("op", op)));
-    let shell = Shell::new(prefs, Nav::Api, Some(User::of_global_call(&call).await), &here);
+    let selected_operation =
+        op.as_deref().and_then(|op| documented_operations.iter().find(|operation| operation.id == op));
+    let page_url =
+        op.as_ref().map_or_else(|| "/api-docs".to_owned(), |op| format!("/api-docs?{}", query_pair("op", op)));
+    let shell = Shell::new(prefs, Nav::Api, Some(User::of_global_call(&call).await), &page_url);
     let template = DocsPage {
         t: shell.t,
         q: q.clone(),
         is_nothing: groups.is_empty(),
         groups: groups.into_iter().map(|(tag, entries)| Group { tag: tag.to_owned(), entries }).collect(),
-        shown: shown.map(shown_operation),
+        shown_operation: selected_operation.map(shown_operation),
         shell,
     };
     html(StatusCode::OK, &template)
@@ -402,7 +406,7 @@ mod tests {
         let root: Value = serde_json::from_str(crate::openapi()).unwrap();
         let mut english = BTreeSet::new();
         collect_texts(&root, &mut english);
-        let chinese: BTreeMap<String, String> = serde_json::from_str(CHINESE).unwrap();
+        let chinese: BTreeMap<String, String> = serde_json::from_str(CHINESE_TEXTS).unwrap();
         let missing: Vec<_> = english.iter().filter(|text| !chinese.contains_key(**text)).collect();
         assert!(missing.is_empty(), "web/locales/zh-api.json lacks {missing:#?}");
         let left: Vec<_> = chinese.keys().filter(|text| !english.contains(text.as_str())).collect();

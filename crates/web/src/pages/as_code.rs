@@ -15,8 +15,8 @@ pub(crate) struct AsCode {
 impl AsCode {
     /// An API request to `path`, which may have a query. `command` is the command line after `rondel`.
     pub(crate) fn new(namespace: &str, (method, path): (&str, &str), body: Option<&Value>, command: &str) -> Self {
-        let joint = if path.contains('?') { '&' } else { '?' };
-        let path = format!("{path}{joint}namespace={namespace}");
+        let separator = if path.contains('?') { '&' } else { '?' };
+        let path = format!("{path}{separator}namespace={namespace}");
         Self::without_namespace((method, &path), body, &format!("{command} --namespace {namespace}"))
     }
 

@@ -15,7 +15,7 @@ struct Asset {
     content_type: &'static str,
     bytes: &'static [u8],
     /// The content, compressed by the build at the highest level.
-    brotli: &'static [u8],
+    brotli_bytes: &'static [u8],
 }
 
 macro_rules! assets {
@@ -58,7 +58,7 @@ impl Asset {
         brotli: &'static [u8],
     ) -> Self {
         let hash: String = Sha256::digest(bytes).iter().take(6).map(|byte| format!("{byte:02x}")).collect();
-        Self { href: format!("/static/{stem}.{hash}.{ending}"), content_type, bytes, brotli }
+        Self { href: format!("/static/{stem}.{hash}.{ending}"), content_type, bytes, brotli_bytes: brotli }
     }
 }
 
@@ -67,26 +67,26 @@ pub(crate) async fn get(
     path: Result<Path<String>, axum::extract::rejection::PathRejection>,
 ) -> Result<Response, Problem> {
     let file = path.map(|Path(file)| file).unwrap_or_default();
-    let kept = (CACHE_CONTROL, HeaderValue::from_static("public, max-age=31536000, immutable"));
+    let cache_forever = (CACHE_CONTROL, HeaderValue::from_static("public, max-age=31536000, immutable"));
     if let Some((_, bytes)) = FONTS.iter().find(|(name, _)| *name == file) {
-        return Ok(([(CONTENT_TYPE, HeaderValue::from_static("font/woff2")), kept], *bytes).into_response());
+        return Ok(([(CONTENT_TYPE, HeaderValue::from_static("font/woff2")), cache_forever], *bytes).into_response());
     }
-    let mut all = ASSETS.all().into_iter();
-    let found = all.find(|asset| asset.href.strip_prefix("/static/") == Some(&file));
-    let asset = found.ok_or_else(|| Problem::new(Code::NotFound, "there is no such file"))?;
-    let headers_of = [(CONTENT_TYPE, HeaderValue::from_static(asset.content_type)), kept];
+    let mut assets = ASSETS.all().into_iter();
+    let asset = assets.find(|asset| asset.href.strip_prefix("/static/") == Some(&file));
+    let asset = asset.ok_or_else(|| Problem::new(Code::NotFound, "there is no such file"))?;
+    let headers_of = [(CONTENT_TYPE, HeaderValue::from_static(asset.content_type)), cache_forever];
     if accepts_brotli(&headers) {
-        let packed =
+        let brotli_bytes =
             [(CONTENT_ENCODING, HeaderValue::from_static("br")), (VARY, HeaderValue::from_static("accept-encoding"))];
-        return Ok((headers_of, packed, asset.brotli).into_response());
+        return Ok((headers_of, brotli_bytes, asset.brotli_bytes).into_response());
     }
     Ok((headers_of, asset.bytes).into_response())
 }
 
 /// Whether the client accepts brotli without a weight. For clients that send weights, the compression layer chooses the encoding.
 fn accepts_brotli(headers: &HeaderMap) -> bool {
-    let accepted = headers.get_all(ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
-    accepted.flat_map(|value| value.split(',')).any(|coding| coding.trim().eq_ignore_ascii_case("br"))
+    let accept_headers = headers.get_all(ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
+    accept_headers.flat_map(|value| value.split(',')).any(|coding| coding.trim().eq_ignore_ascii_case("br"))
 }
 
 #[cfg(test)]
@@ -110,7 +110,7 @@ mod tests {
         assert!(of("gzip, deflate, br, zstd") && of("BR"));
         assert!(!of("gzip") && !of("br;q=0") && !accepts_brotli(&HeaderMap::new()));
         for asset in ASSETS.all() {
-            assert!(asset.brotli.len() < asset.bytes.len(), "{} is smaller compressed", asset.href);
+            assert!(asset.brotli_bytes.len() < asset.bytes.len(), "{} is smaller compressed", asset.href);
         }
     }
 }

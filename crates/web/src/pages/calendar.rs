@@ -10,16 +10,16 @@ use rondel_core::calendar::{Calendar, CalendarSpec};
 use rondel_store::calendars::CalendarRecord;
 
 use super::as_code::AsCode;
-use super::calendar_form::{CalendarForm, Month, Trial, error_lines, month_tables, this_year, try_calendar};
+use super::calendar_form::{CalendarForm, CalendarTrial, Month, error_lines, month_tables, this_year, try_calendar};
 use super::form::Fields;
-use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
+use super::shell::{MissingRoles, Nav, PAGE_ITEM_COUNT, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::calendars::find;
 use crate::cursor::cut_to_page;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::to;
+use crate::redirect::redirect_to;
 
 /// The URL's parameter of the page: the year to show.
 #[derive(Debug)]
@@ -39,9 +39,9 @@ impl FromQuery for YearQuery {
 struct PageState {
     year: Option<i32>,
     errors: Vec<String>,
-    trial: Option<Trial>,
+    trial: Option<CalendarTrial>,
     /// The version that another caller has saved since the form was loaded.
-    conflict: Option<i64>,
+    conflict_version: Option<i64>,
 }
 
 #[derive(Template)]
@@ -49,7 +49,7 @@ struct PageState {
 struct CalendarPage {
     shell: Shell,
     t: &'static Texts,
-    missing: MissingRoles,
+    missing_roles: MissingRoles,
     name: String,
     description: String,
     year: i32,
@@ -61,11 +61,11 @@ struct CalendarPage {
     last_day: Option<NaiveDate>,
     form: CalendarForm,
     errors: Vec<String>,
-    trial: Option<Trial>,
+    trial: Option<CalendarTrial>,
     /// The version on which the next save will be based.
     version: Option<i64>,
     /// The version that another caller has saved since the form was loaded.
-    conflict: Option<i64>,
+    conflict_version: Option<i64>,
     /// The URL to which the form is sent.
     action: String,
     /// The API request and the command that save this calendar.
@@ -98,13 +98,13 @@ pub(super) async fn save(
     let record = find(&page.call, &name).await?;
     let form = CalendarForm::from_fields(&name, &fields);
     if fields.get("version").parse() != Ok(record.version) {
-        let state = PageState { conflict: Some(record.version), ..PageState::default() };
+        let state = PageState { conflict_version: Some(record.version), ..PageState::default() };
         return render_page(&page, StatusCode::CONFLICT, &record, form, state).await;
     }
     match save_or_try(&page, &record, &form).await {
-        Ok(None) => Ok(to(&format!("/calendars/{name}"))),
-        Ok(found) => {
-            render_page(&page, StatusCode::OK, &record, form, PageState { trial: found, ..PageState::default() }).await
+        Ok(None) => Ok(redirect_to(&format!("/calendars/{name}"))),
+        Ok(trial) => {
+            render_page(&page, StatusCode::OK, &record, form, PageState { trial, ..PageState::default() }).await
         }
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => Err(problem),
         Err(problem) => {
@@ -115,21 +115,25 @@ pub(super) async fn save(
 }
 
 /// Saves the calendar in the form or, for a trial, only checks it.
-async fn save_or_try(page: &Page, record: &CalendarRecord, form: &CalendarForm) -> Result<Option<Trial>, Problem> {
+async fn save_or_try(
+    page: &Page,
+    record: &CalendarRecord,
+    form: &CalendarForm,
+) -> Result<Option<CalendarTrial>, Problem> {
     let spec = form.spec(&record.spec.description)?;
     if form.is_trial {
         return try_calendar(page, &spec, this_year(page.engine().now())).await.map(Some);
     }
     let author = page.call.caller.name();
-    let saved = calendars::save(page.engine(), record.namespace, &spec, Some(record.version), author).await?;
-    page.call.note.changed_to(&saved.record.spec);
+    let outcome = calendars::save(page.engine(), record.namespace, &spec, Some(record.version), author).await?;
+    page.call.note.changed_to(&outcome.record.spec);
     Ok(None)
 }
 
 pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Calendar>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     calendars::delete(page.engine(), record.namespace, &name, None).await?;
-    Ok(to("/calendars"))
+    Ok(redirect_to("/calendars"))
 }
 
 /// Whether a day has passed in every time zone.
@@ -147,10 +151,11 @@ async fn render_page<Q>(
     let name = record.spec.name.clone();
     let calendar = Calendar::of_rule(&name, &record.expanded_rule).map_err(CalendarError::Invalid)?;
     let year = state.year.unwrap_or_else(|| this_year(page.engine().now()));
-    let seen = page.call.visible_apps();
+    let visible_apps = page.call.visible_apps();
     let mut dependents =
-        calendars::dependents(page.engine(), record, seen.as_deref(), None, LIMIT as usize + 1).await?;
-    let has_more_dependents = cut_to_page(&mut dependents, LIMIT).is_some();
+        calendars::dependents(page.engine(), record, visible_apps.as_deref(), None, PAGE_ITEM_COUNT as usize + 1)
+            .await?;
+    let has_more_dependents = cut_to_page(&mut dependents, PAGE_ITEM_COUNT).is_some();
     let address = |user| match user {
         CalendarDependent::Calendar(name) => (format!("/calendars/{name}"), name),
         CalendarDependent::Job(name) => (format!("/jobs/{name}"), name),
@@ -158,7 +163,7 @@ async fn render_page<Q>(
     let template = CalendarPage {
         shell: page.shell(Nav::Calendars),
         t: page.t,
-        missing: page.missing(None),
+        missing_roles: page.missing_roles(None),
         description: record.spec.description.clone(),
         year,
         months: month_tables(&calendar, year),
@@ -168,8 +173,8 @@ async fn render_page<Q>(
         form,
         errors: state.errors,
         trial: state.trial,
-        version: Some(state.conflict.unwrap_or(record.version)),
-        conflict: state.conflict,
+        version: Some(state.conflict_version.unwrap_or(record.version)),
+        conflict_version: state.conflict_version,
         action: format!("/calendars/{name}"),
         code: calendar_code(page, &record.spec),
         name,

@@ -7,7 +7,7 @@ use super::form::Fields;
 use super::texts::Texts;
 
 /// The prefix of the names of the checkboxes for weekdays.
-const WEEKDAY_BOX: &str = "weekday.";
+const WEEKDAY_FIELD_PREFIX: &str = "weekday.";
 /// How many rows of date pickers the form has.
 pub(super) const PICKER_COUNT: usize = 2;
 
@@ -28,34 +28,34 @@ pub(super) struct CalendarDays {
 impl CalendarDays {
     /// The weekdays with their names, and whether each is chosen.
     pub(super) fn weekdays(&self, t: &Texts) -> Vec<(&'static str, &'static str, bool)> {
-        let named = WEEKDAYS.iter().zip(t.weekdays_short.split(' '));
-        named.map(|(day, name)| (day.as_str(), name, self.weekdays.contains(day))).collect()
+        let names = WEEKDAYS.iter().zip(t.weekdays_short.split(' '));
+        names.map(|(day, name)| (day.as_str(), name, self.weekdays.contains(day))).collect()
     }
 
     /// The field values of a rule; `None` if the rule does not fit the fields.
     pub(super) fn from_rule(rule: &Rule) -> Option<Self> {
         let mut days = Self::default();
-        let mut rest = rule;
-        if let Rule::All(parts) = rest
+        let mut remaining_rule = rule;
+        if let Rule::All(parts) = remaining_rule
             && let [inner, Rule::Times(times)] = &parts[..]
         {
             days.times = times.join("\n");
-            rest = inner;
+            remaining_rule = inner;
         }
-        if let Rule::Any(parts) = rest
+        if let Rule::Any(parts) = remaining_rule
             && let [inner, Rule::Days(added)] = &parts[..]
         {
             days.added = day_lines(added);
-            rest = inner;
+            remaining_rule = inner;
         }
-        if let Rule::All(parts) = rest
+        if let Rule::All(parts) = remaining_rule
             && let [inner, Rule::Not(removed)] = &parts[..]
             && let Rule::Days(removed) = &**removed
         {
             days.removed = day_lines(removed);
-            rest = inner;
+            remaining_rule = inner;
         }
-        match rest {
+        match remaining_rule {
             Rule::Weekdays(weekdays) => days.weekdays.clone_from(weekdays),
             Rule::Days(added) if days.added.is_empty() && days.removed.is_empty() => days.added = day_lines(added),
             _ => return None,
@@ -65,25 +65,26 @@ impl CalendarDays {
 
     /// The field values of a submitted form. Days chosen in the pickers are appended to the lists.
     pub(super) fn from_fields(fields: &Fields) -> Self {
-        let weekdays =
-            WEEKDAYS.into_iter().filter(|day| !fields.get(&format!("{WEEKDAY_BOX}{}", day.as_str())).is_empty());
+        let weekdays = WEEKDAYS
+            .into_iter()
+            .filter(|day| !fields.get(&format!("{WEEKDAY_FIELD_PREFIX}{}", day.as_str())).is_empty());
         let text = |field| fields.get(field).to_owned();
         let mut days =
             Self { weekdays: weekdays.collect(), added: text("added"), removed: text("removed"), times: text("times") };
         for row in 0..PICKER_COUNT {
-            let part = |name: &str| fields.get(&format!("pick.{row}.{name}"));
-            let line = match (part("from"), part("to")) {
+            let picker_value = |name: &str| fields.get(&format!("pick.{row}.{name}"));
+            let line = match (picker_value("from"), picker_value("to")) {
                 ("", _) => continue,
                 (from, "") => from.to_owned(),
                 (from, to) if from == to => from.to_owned(),
                 (from, to) => format!("{from}..{to}"),
             };
-            let line = format!("{line} {}", part("name"));
-            let list = if part("kind") == "out" { &mut days.removed } else { &mut days.added };
-            if !list.is_empty() {
-                list.push('\n');
+            let line = format!("{line} {}", picker_value("name"));
+            let day_list = if picker_value("kind") == "out" { &mut days.removed } else { &mut days.added };
+            if !day_list.is_empty() {
+                day_list.push('\n');
             }
-            list.push_str(line.trim_end());
+            day_list.push_str(line.trim_end());
         }
         days
     }

@@ -24,7 +24,7 @@ pub(super) struct CalendarForm {
     pub(super) format: String,
     pub(super) text: String,
     /// For a file: `days` or `workdays`.
-    pub(super) wanted: String,
+    pub(super) import_as: String,
     pub(super) years: String,
     pub(super) is_trial: bool,
     pub(super) days: CalendarDays,
@@ -33,14 +33,14 @@ pub(super) struct CalendarForm {
 impl CalendarForm {
     pub(super) fn new(name: &str, spec: Option<&CalendarSpec>) -> Self {
         let text = spec.map(|spec| pretty_json(&serde_json::to_value(spec).unwrap_or_default())).unwrap_or_default();
-        let own = str::to_owned;
+        let owned = str::to_owned;
         // The form of a new calendar begins with the fields for days, which are empty.
         let days = spec.map_or_else(|| Some(CalendarDays::default()), |spec| CalendarDays::from_rule(&spec.rule));
         Self {
-            name: own(name),
-            format: own(if days.is_some() { "days" } else { "json" }),
+            name: owned(name),
+            format: owned(if days.is_some() { "days" } else { "json" }),
             text,
-            wanted: own("days"),
+            import_as: owned("days"),
             years: String::new(),
             is_trial: false,
             days: days.unwrap_or_default(),
@@ -53,7 +53,7 @@ impl CalendarForm {
             name: name.to_owned(),
             format: text("format"),
             text: text("text"),
-            wanted: text("as"),
+            import_as: text("as"),
             years: text("years"),
             is_trial: fields.get("do") == "try",
             days: CalendarDays::from_fields(fields),
@@ -72,12 +72,12 @@ impl CalendarForm {
             "csv" => ImportFormat::Csv,
             _ => return parse_named(self.text.as_bytes(), &self.name),
         };
-        let wanted = if self.wanted == "workdays" { ImportAs::Workdays } else { ImportAs::Days };
-        let span = match self.years.as_str() {
+        let import_as = if self.import_as == "workdays" { ImportAs::Workdays } else { ImportAs::Days };
+        let years = match self.years.as_str() {
             "" => None,
             text => Some(parse_years(text).map_err(|message| refuse_value("/years", message))?),
         };
-        let rule = import(format, self.text.as_bytes(), wanted, span);
+        let rule = import(format, self.text.as_bytes(), import_as, years);
         let rule = rule.map_err(|error| refuse_value("", error.to_string()))?;
         Ok(CalendarSpec { name: self.name.clone(), description: description.to_owned(), rule })
     }
@@ -100,56 +100,56 @@ pub(super) fn this_year(now: Timestamp) -> i32 {
 }
 
 /// The result of a trial: the calendar as JSON, and a preview of its year.
-pub(super) struct Trial {
+pub(super) struct CalendarTrial {
     pub(super) text: String,
     pub(super) months: Vec<Month>,
 }
 
 /// Checks a calendar like a save does, and returns its preview.
-pub(super) async fn try_calendar<Q>(page: &Page<Q>, spec: &CalendarSpec, year: i32) -> Result<Trial, Problem> {
+pub(super) async fn try_calendar<Q>(page: &Page<Q>, spec: &CalendarSpec, year: i32) -> Result<CalendarTrial, Problem> {
     let namespace = page.call.namespace.id;
     calendars::check(page.engine(), namespace, spec).await?;
-    let mut parts = Vec::new();
+    let mut known_parts = Vec::new();
     for part in spec.named_calendars() {
         if let Some(record) = calendars::find(page.engine(), namespace, part).await.map_err(CalendarError::from)? {
-            parts.push(CalendarSpec { rule: record.expanded_rule, ..record.spec });
+            known_parts.push(CalendarSpec { rule: record.expanded_rule, ..record.spec });
         }
     }
-    let find = |wanted: &str| parts.iter().find(|part| part.name == wanted).cloned();
-    let calendar = Calendar::compile(spec, find).map_err(CalendarError::Invalid)?;
+    let find_part = |wanted: &str| known_parts.iter().find(|part| part.name == wanted).cloned();
+    let calendar = Calendar::compile(spec, find_part).map_err(CalendarError::Invalid)?;
     let text = pretty_json(&serde_json::to_value(spec).unwrap_or(Value::Null));
-    Ok(Trial { text, months: month_tables(&calendar, year) })
+    Ok(CalendarTrial { text, months: month_tables(&calendar, year) })
 }
 
 pub(super) struct Month {
     pub(super) name: String,
     /// The weeks, from Monday on. The cells before the first day of the month are `None`.
-    pub(super) weeks: Vec<Vec<Option<Cell>>>,
+    pub(super) weeks: Vec<Vec<Option<DayCell>>>,
 }
 
 #[derive(Clone)]
-pub(super) struct Cell {
+pub(super) struct DayCell {
     pub(super) day: u32,
     pub(super) class: &'static str,
     pub(super) name: Option<String>,
 }
 
-pub(super) fn month_tables(calendar: &Calendar, wanted: i32) -> Vec<Month> {
-    let days = year(calendar, wanted);
+pub(super) fn month_tables(calendar: &Calendar, shown_year: i32) -> Vec<Month> {
+    let days = year(calendar, shown_year);
     let month = |month: u32| {
-        let mut cells: Vec<Option<Cell>> = Vec::new();
+        let mut day_cells: Vec<Option<DayCell>> = Vec::new();
         for day in days.iter().filter(|day| day.month == month) {
-            if cells.is_empty() {
-                cells.extend((0..day.weekday).map(|_| None));
+            if day_cells.is_empty() {
+                day_cells.extend((0..day.weekday).map(|_| None));
             }
             let class = match day.part {
                 DayPart::Whole => "in",
                 DayPart::Some => "part",
                 DayPart::Nothing => "out",
             };
-            cells.push(Some(Cell { day: day.day, class, name: day.name.clone() }));
+            day_cells.push(Some(DayCell { day: day.day, class, name: day.name.clone() }));
         }
-        Month { name: format!("{wanted}-{month:02}"), weeks: cells.chunks(7).map(<[_]>::to_vec).collect() }
+        Month { name: format!("{shown_year}-{month:02}"), weeks: day_cells.chunks(7).map(<[_]>::to_vec).collect() }
     };
     (1..=12).map(month).collect()
 }

@@ -8,17 +8,17 @@ use rondel_core::{Timestamp, name};
 use rondel_store::calendars::CalendarRecord;
 
 use super::as_code::AsCode;
-use super::calendar_form::{CalendarForm, Trial, error_lines, this_year, try_calendar};
+use super::calendar_form::{CalendarForm, CalendarTrial, error_lines, this_year, try_calendar};
 use super::form::Fields;
 use super::moment::Moment;
-use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
+use super::shell::{MissingRoles, Nav, PAGE_ITEM_COUNT, Page, Shell, html};
 use super::texts::Texts;
-use crate::call::forbidden;
+use crate::call::forbidden_problem;
 use crate::cursor::{CursorQuery, Listing, cut_to_page};
 use crate::problem::{Code, Problem};
-use crate::redirect::{query_pair, to};
+use crate::redirect::{query_pair, redirect_to};
 
-struct Row {
+struct CalendarRow {
     name: String,
     description: String,
     version: i64,
@@ -30,13 +30,13 @@ struct Row {
 struct CalendarsPage {
     shell: Shell,
     t: &'static Texts,
-    missing: MissingRoles,
-    rows: Vec<Row>,
-    next: Option<String>,
+    missing_roles: MissingRoles,
+    rows: Vec<CalendarRow>,
+    next_url: Option<String>,
     is_first: bool,
     form: CalendarForm,
     errors: Vec<String>,
-    trial: Option<Trial>,
+    trial: Option<CalendarTrial>,
     version: Option<i64>,
     action: String,
     code: AsCode,
@@ -48,11 +48,11 @@ pub(super) async fn list(page: Page<CursorQuery>) -> Result<Response, Problem> {
 }
 
 pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Problem> {
-    page.call.check(None, forbidden)?;
+    page.call.check(None, forbidden_problem)?;
     let form = CalendarForm::from_fields(fields.get("name"), &fields);
     match create_or_try(&page, &form).await {
-        Ok(None) => Ok(to(&format!("/calendars/{}", form.name))),
-        Ok(found) => render_page(&page, StatusCode::OK, None, form, (Vec::new(), found)).await,
+        Ok(None) => Ok(redirect_to(&format!("/calendars/{}", form.name))),
+        Ok(trial) => render_page(&page, StatusCode::OK, None, form, (Vec::new(), trial)).await,
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => Err(problem),
         Err(problem) => {
             render_page(
@@ -68,7 +68,7 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
 }
 
 /// Creates the calendar in the form or, for a trial, only checks it.
-async fn create_or_try(page: &Page, form: &CalendarForm) -> Result<Option<Trial>, Problem> {
+async fn create_or_try(page: &Page, form: &CalendarForm) -> Result<Option<CalendarTrial>, Problem> {
     let namespace = page.call.namespace.id;
     let spec = form.spec("")?;
     if form.is_trial {
@@ -77,9 +77,9 @@ async fn create_or_try(page: &Page, form: &CalendarForm) -> Result<Option<Trial>
     if calendars::find(page.engine(), namespace, &spec.name).await?.is_some() {
         return Err(Problem::new(Code::EditConflict, page.t.calendar_exists));
     }
-    page.call.note.object(&spec.name);
-    let saved = calendars::save(page.engine(), namespace, &spec, None, page.call.caller.name()).await?;
-    page.call.note.changed_to(&saved.record.spec);
+    page.call.note.set_object(&spec.name);
+    let outcome = calendars::save(page.engine(), namespace, &spec, None, page.call.caller.name()).await?;
+    page.call.note.changed_to(&outcome.record.spec);
     Ok(None)
 }
 
@@ -88,20 +88,20 @@ async fn render_page<Q>(
     status: StatusCode,
     cursor: Option<&str>,
     form: CalendarForm,
-    (errors, trial): (Vec<String>, Option<Trial>),
+    (errors, trial): (Vec<String>, Option<CalendarTrial>),
 ) -> Result<Response, Problem> {
     let (namespace, now) = (page.call.namespace.id, page.engine().now());
     let listing = Listing::new("calendars page", namespace);
-    let after = listing.name_after(cursor, name::check)?;
-    let mut records = page.engine().store().calendars(namespace, after.as_deref(), LIMIT + 1).await?;
-    let next = cut_to_page(&mut records, LIMIT)
+    let after_name = listing.name_after(cursor, name::check)?;
+    let mut records = page.engine().store().calendars(namespace, after_name.as_deref(), PAGE_ITEM_COUNT + 1).await?;
+    let next_url = cut_to_page(&mut records, PAGE_ITEM_COUNT)
         .map(|last| format!("/calendars?{}", query_pair("cursor", &listing.cursor(&last.spec.name))));
     let template = CalendarsPage {
         shell: page.shell(Nav::Calendars),
         t: page.t,
-        missing: page.missing(None),
+        missing_roles: page.missing_roles(None),
         rows: records.into_iter().map(|record| row(record, now, page.t)).collect(),
-        next,
+        next_url,
         is_first: cursor.is_none(),
         form,
         errors,
@@ -113,7 +113,7 @@ async fn render_page<Q>(
     html(status, &template)
 }
 
-fn row(record: CalendarRecord, now: Timestamp, t: &Texts) -> Row {
+fn row(record: CalendarRecord, now: Timestamp, t: &Texts) -> CalendarRow {
     let CalendarRecord { spec, version, updated_at, .. } = record;
-    Row { name: spec.name, description: spec.description, version, updated_at: Moment::new(updated_at, now, t) }
+    CalendarRow { name: spec.name, description: spec.description, version, updated_at: Moment::new(updated_at, now, t) }
 }

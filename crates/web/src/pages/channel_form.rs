@@ -54,11 +54,14 @@ impl ChannelForm {
     pub(super) fn new(kind: ChannelKind, channel: Option<&Channel>, t: &Texts) -> Self {
         let view = channel.map(channels::view);
         let value = |field: &Field| {
-            let kept = view.as_ref().and_then(|view| {
+            let saved_value = view.as_ref().and_then(|view| {
                 if field.is_secret { view.secrets.get(field.name) } else { view.settings.get(field.name) }
             });
             // Secrets are not shown, but references to secrets are.
-            kept.filter(|kept| !field.is_secret || parse_reference(kept).is_some()).cloned().unwrap_or_default()
+            saved_value
+                .filter(|saved_value| !field.is_secret || parse_reference(saved_value).is_some())
+                .cloned()
+                .unwrap_or_default()
         };
         let mut form = Self {
             kind,
@@ -73,22 +76,22 @@ impl ChannelForm {
             errors: Vec::new(),
         };
         if let Some(channel) = channel {
-            form.mark_set(channel, t);
+            form.mark_set_secrets(channel, t);
         }
         form
     }
 
     /// The form as the user sent it.
-    pub(super) fn from_fields(kind: ChannelKind, sent: &Fields, t: &Texts) -> Self {
+    pub(super) fn from_fields(kind: ChannelKind, fields: &Fields, t: &Texts) -> Self {
         let mut form = Self::new(kind, None, t);
-        form.name = sent.get("name").to_owned();
-        form.lang = if sent.get("lang") == "zh" { "zh" } else { "en" };
-        form.is_enabled = sent.get("enabled") == "1";
-        form.version = sent.get("version").parse().ok();
+        form.name = fields.get("name").to_owned();
+        form.lang = if fields.get("lang") == "zh" { "zh" } else { "en" };
+        form.is_enabled = fields.get("enabled") == "1";
+        form.version = fields.get("version").parse().ok();
         for input in &mut form.inputs {
-            input.value = sent.get(input.name).to_owned();
+            input.value = fields.get(input.name).to_owned();
         }
-        for (name, _) in sent.with_prefix("remove.") {
+        for (name, _) in fields.with_prefix("remove.") {
             let name = name.trim_start_matches("remove.");
             // A blank requests the removal of the secret; an empty input would leave it unchanged.
             if let Some(input) = form.inputs.iter_mut().find(|input| input.name == name && input.secret.is_some()) {
@@ -99,11 +102,11 @@ impl ChannelForm {
     }
 
     /// Marks the inputs whose secret is set.
-    pub(super) fn mark_set(&mut self, channel: &Channel, t: &Texts) {
-        let set = channels::view(channel).secrets;
+    pub(super) fn mark_set_secrets(&mut self, channel: &Channel, t: &Texts) {
+        let saved_secrets = channels::view(channel).secrets;
         for input in &mut self.inputs {
             if let Some(secret) = &mut input.secret {
-                secret.is_set = set.contains_key(input.name);
+                secret.is_set = saved_secrets.contains_key(input.name);
                 if secret.is_set {
                     input.hint = Some(t.channels_secret_set);
                 }

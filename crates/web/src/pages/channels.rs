@@ -17,14 +17,14 @@ use super::channel_form::{ChannelForm, kind_name};
 use super::form::Fields;
 use super::moment::Moment;
 use super::sentences::localized;
-use super::shell::{LIMIT, Nav, Page, Shell, html};
+use super::shell::{Nav, PAGE_ITEM_COUNT, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::channels::{delivery_for_audit, find, message_subjects};
 use crate::cursor::{CursorQuery, Listing, cut_to_page};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::{query_pair, to};
+use crate::redirect::{query_pair, redirect_to};
 
 /// The URL's parameter of the form for a new channel: the service to use.
 #[derive(Debug)]
@@ -36,13 +36,13 @@ impl FromQuery for NewChannelQuery {
     }
 }
 
-struct Row {
+struct ChannelRow {
     name: String,
     kind: &'static str,
     host: Option<String>,
     lang: &'static str,
     is_enabled: bool,
-    last: Option<DeliveryRow>,
+    last_delivery: Option<DeliveryRow>,
 }
 
 /// An attempt to deliver a message.
@@ -67,36 +67,39 @@ struct DeliveryRow {
 struct ChannelsPage {
     shell: Shell,
     t: &'static Texts,
-    rows: Vec<Row>,
+    rows: Vec<ChannelRow>,
     /// The kinds of channels with their names.
     kinds: Vec<(&'static str, &'static str)>,
-    missing: Option<&'static str>,
+    missing_role: Option<&'static str>,
     code: AsCode,
 }
 
 /// Why the caller may not change channels; `None` if the caller may.
 fn missing_role<Q>(page: &Page<Q>) -> Option<&'static str> {
-    let may = page.call.caller.rights.allow(Permission::Admin, page.call.namespace.id, None);
-    (!may).then_some(page.t.channels_needs_admin)
+    let is_allowed = page.call.caller.rights.allow(Permission::Admin, page.call.namespace.id, None);
+    (!is_allowed).then_some(page.t.channels_needs_admin)
 }
 
 pub(super) async fn list(page: Page) -> Result<Response, Problem> {
-    page.call.check(None, crate::call::forbidden)?;
+    page.call.check(None, crate::call::forbidden_problem)?;
     let (store, t, now) = (page.engine().store(), page.t, page.engine().now());
-    let last = store.last_deliveries(page.call.namespace.id).await?;
+    let last_deliveries = store.last_deliveries(page.call.namespace.id).await?;
     let channels = store.channels(page.call.namespace.id).await?;
-    let row = |channel: &Channel| Row {
+    let row = |channel: &Channel| ChannelRow {
         name: channel.name.clone(),
         kind: kind_name(channel.kind, t),
         host: channels::view(channel).host,
         lang: lang_name(channel.lang),
         is_enabled: channel.is_enabled,
-        last: last.iter().find(|delivery| delivery.channel == channel.id).map(|it| delivery_row(it, now, t)),
+        last_delivery: last_deliveries
+            .iter()
+            .find(|delivery| delivery.channel == channel.id)
+            .map(|it| delivery_row(it, now, t)),
     };
     let template = ChannelsPage {
         rows: channels.iter().map(row).collect(),
         kinds: ChannelKind::ALL.iter().map(|kind| (kind.as_str(), kind_name(*kind, t))).collect(),
-        missing: missing_role(&page),
+        missing_role: missing_role(&page),
         code: page.code(("GET", "/api/v1/channels"), None, "alert channel list"),
         t,
         shell: page.shell(Nav::Alerts),
@@ -152,9 +155,9 @@ struct ChannelPage {
     /// `None` for a channel that does not exist yet.
     channel: Option<SavedChannel>,
     form: ChannelForm,
-    missing: Option<&'static str>,
+    missing_role: Option<&'static str>,
     /// The result of a test.
-    tested: Option<DeliveryRow>,
+    test_delivery: Option<DeliveryRow>,
     /// The name and the URL of each object that still uses the channel, after a refused deletion.
     dependents: Vec<(String, String)>,
     /// Whether more objects use the channel.
@@ -163,7 +166,7 @@ struct ChannelPage {
     signing_key: Option<String>,
     attempts: Vec<DeliveryRow>,
     path: String,
-    next: Option<String>,
+    next_url: Option<String>,
     is_first: bool,
     code: AsCode,
 }
@@ -186,18 +189,18 @@ struct PageState {
 
 /// The form for a new channel.
 pub(super) async fn blank(page: Page<NewChannelQuery>) -> Result<Response, Problem> {
-    page.call.check(None, crate::call::forbidden)?;
+    page.call.check(None, crate::call::forbidden_problem)?;
     let kind = page.query().0.unwrap_or(ChannelKind::Email);
     let form = ChannelForm::new(kind, None, page.t);
     render_page(&page, StatusCode::OK, None, form, PageState::default()).await
 }
 
-pub(super) async fn create(page: Page, sent: Fields) -> Result<Response, Problem> {
-    page.call.check(None, crate::call::forbidden)?;
-    let kind = sent.get("kind").parse().unwrap_or(ChannelKind::Email);
-    let form = ChannelForm { version: Some(0), ..ChannelForm::from_fields(kind, &sent, page.t) };
+pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Problem> {
+    page.call.check(None, crate::call::forbidden_problem)?;
+    let kind = fields.get("kind").parse().unwrap_or(ChannelKind::Email);
+    let form = ChannelForm { version: Some(0), ..ChannelForm::from_fields(kind, &fields, page.t) };
     let name = form.name.clone();
-    page.call.note.object(&name);
+    page.call.note.set_object(&name);
     if channels::find(page.engine(), page.call.namespace.id, &name).await?.is_some() {
         let form = form.with_error("name", page.t.channels_exists);
         return render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, None, form, PageState::default()).await;
@@ -212,24 +215,28 @@ pub(super) async fn page(page: Page<CursorQuery>, Named(name, ..): Named<path::C
     render_page(&page, StatusCode::OK, Some(&channel), form, state).await
 }
 
-pub(super) async fn save(page: Page, Named(name, ..): Named<path::Channel>, sent: Fields) -> Result<Response, Problem> {
+pub(super) async fn save(
+    page: Page,
+    Named(name, ..): Named<path::Channel>,
+    fields: Fields,
+) -> Result<Response, Problem> {
     let channel = find(&page.call, &name).await?;
-    let mut form = ChannelForm::from_fields(channel.kind, &sent, page.t);
+    let mut form = ChannelForm::from_fields(channel.kind, &fields, page.t);
     form.name.clone_from(&channel.name);
-    form.mark_set(&channel, page.t);
+    form.mark_set_secrets(&channel, page.t);
     save_form(&page, Some(&channel), form).await
 }
 
 /// Saves the channel in the form. If it has errors, shows the form again.
-async fn save_form(page: &Page, known: Option<&Channel>, form: ChannelForm) -> Result<Response, Problem> {
-    if let Some(known) = known {
-        page.call.note.before(&audit_document(known));
+async fn save_form(page: &Page, existing_channel: Option<&Channel>, form: ChannelForm) -> Result<Response, Problem> {
+    if let Some(existing_channel) = existing_channel {
+        page.call.note.before(&audit_document(existing_channel));
     }
     match channels::save(page.engine(), &page.call.namespace, &form.to_channel()).await {
         Ok(saved) => {
             page.call.note.changed_to(&audit_document(&saved.channel));
             if saved.signing_key.is_none() {
-                return Ok(to(&format!("/alerts/channels/{}", saved.channel.name)));
+                return Ok(redirect_to(&format!("/alerts/channels/{}", saved.channel.name)));
             }
             let form = ChannelForm::new(saved.channel.kind, Some(&saved.channel), page.t);
             let state = PageState { signing_key: saved.signing_key, ..PageState::default() };
@@ -241,14 +248,14 @@ async fn save_form(page: &Page, known: Option<&Channel>, form: ChannelForm) -> R
                 return Err(problem);
             }
             if problem.code() == Code::VersionMismatch {
-                let form = match known {
+                let form = match existing_channel {
                     Some(_) => form.with_error("", page.t.channels_conflict),
                     None => form.with_error("name", page.t.channels_exists),
                 };
-                return render_page(page, StatusCode::CONFLICT, known, form, PageState::default()).await;
+                return render_page(page, StatusCode::CONFLICT, existing_channel, form, PageState::default()).await;
             }
             let form = form.with_problem(&problem, page.t.lang());
-            render_page(page, StatusCode::UNPROCESSABLE_ENTITY, known, form, PageState::default()).await
+            render_page(page, StatusCode::UNPROCESSABLE_ENTITY, existing_channel, form, PageState::default()).await
         }
     }
 }
@@ -264,8 +271,8 @@ fn audit_document(channel: &Channel) -> serde_json::Value {
 
 pub(super) async fn test(page: Page, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
     let channel = find(&page.call, &name).await?;
-    let by = page.call.caller.name();
-    let delivery = channels::test(page.engine(), &page.call.namespace, &channel, by).await?;
+    let caller_name = page.call.caller.name();
+    let delivery = channels::test(page.engine(), &page.call.namespace, &channel, caller_name).await?;
     page.call.note.changed_to(&delivery_for_audit(&delivery));
     let form = ChannelForm::new(channel.kind, Some(&channel), page.t);
     render_page(
@@ -283,7 +290,9 @@ pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Channel>) ->
     page.call.note.before(&audit_document(&channel));
     // Without an expected version, there is no conflict.
     match page.engine().store().delete_channel(page.call.namespace.id, &name, None).await? {
-        ChannelDeleted::Deleted | ChannelDeleted::NotFound | ChannelDeleted::Conflict(_) => Ok(to("/alerts/channels")),
+        ChannelDeleted::Deleted | ChannelDeleted::NotFound | ChannelDeleted::Conflict(_) => {
+            Ok(redirect_to("/alerts/channels"))
+        }
         ChannelDeleted::Used(users) => {
             let form = ChannelForm::new(channel.kind, Some(&channel), page.t);
             render_page(&page, StatusCode::CONFLICT, Some(&channel), form, PageState { users, ..PageState::default() })
@@ -309,18 +318,18 @@ async fn render_page<Q>(
     state: PageState,
 ) -> Result<Response, Problem> {
     let (t, now) = (page.t, page.engine().now());
-    let (mut found, mut next) = (Vec::new(), None);
+    let (mut deliveries, mut next_url) = (Vec::new(), None);
     if let Some(channel) = channel {
         let listing = Listing::new("deliveries page", channel.id);
-        let before = state.cursor.as_deref().map(|cursor| listing.position::<DeliveryId>(cursor)).transpose()?;
-        found = page.engine().store().deliveries(channel.id, before, LIMIT + 1).await?;
+        let before_id = state.cursor.as_deref().map(|cursor| listing.position::<DeliveryId>(cursor)).transpose()?;
+        deliveries = page.engine().store().deliveries(channel.id, before_id, PAGE_ITEM_COUNT + 1).await?;
         let address = |last: &Delivery| {
             format!("/alerts/channels/{}?{}", channel.name, query_pair("cursor", &listing.cursor(last.id)))
         };
-        next = cut_to_page(&mut found, LIMIT).map(address);
+        next_url = cut_to_page(&mut deliveries, PAGE_ITEM_COUNT).map(address);
     }
-    let subjects = message_subjects(&page.call, &found).await?;
-    let saved = channel.map(|channel| SavedChannel {
+    let subjects = message_subjects(&page.call, &deliveries).await?;
+    let saved_channel = channel.map(|channel| SavedChannel {
         name: channel.name.clone(),
         kind: kind_name(channel.kind, t),
         host: channels::view(channel).host,
@@ -328,22 +337,22 @@ async fn render_page<Q>(
     });
     let template = ChannelPage {
         code: channel_code(&page.call.namespace.name, &form),
-        channel: saved,
+        channel: saved_channel,
         form,
-        missing: missing_role(page),
-        tested: state.tested.as_ref().map(|delivery| delivery_row(delivery, now, t)),
+        missing_role: missing_role(page),
+        test_delivery: state.tested.as_ref().map(|delivery| delivery_row(delivery, now, t)),
         dependents: state.users.iter().take(CHANNEL_USE_COUNT_MAX).map(|one| user_link(one, t)).collect(),
         has_more_dependents: state.users.len() > CHANNEL_USE_COUNT_MAX,
         signing_key: state.signing_key,
         path: channel.map(|channel| format!("/alerts/channels/{}", channel.name)).unwrap_or_default(),
-        attempts: found
+        attempts: deliveries
             .iter()
             .map(|delivery| DeliveryRow {
                 subject: subjects.get(&delivery.message).cloned(),
                 ..delivery_row(delivery, now, t)
             })
             .collect(),
-        next,
+        next_url,
         is_first: state.cursor.is_none(),
         t,
         shell: page.shell(Nav::Alerts),
@@ -354,21 +363,21 @@ async fn render_page<Q>(
 /// The form as an API request and as a command, both without secrets.
 fn channel_code(namespace: &str, form: &ChannelForm) -> AsCode {
     let name = if form.name.is_empty() { "NAME" } else { &form.name };
-    let new = form.to_channel();
+    let new_channel = form.to_channel();
     let secrets: Values = fields(form.kind)
         .iter()
         .filter(|field| field.is_secret && field.is_required)
         .map(|field| (field.name.to_owned(), "…".to_owned()))
         .collect();
-    let mut settings = new.settings;
+    let mut settings = new_channel.settings;
     settings.retain(|_, value| !value.is_empty());
-    let body = json!({"kind": form.kind, "lang": new.lang, "settings": settings, "secrets": secrets});
-    let given = settings.iter().filter(|(name, _)| !name.ends_with("_template"));
-    let given: Vec<String> = given
+    let body = json!({"kind": form.kind, "lang": new_channel.lang, "settings": settings, "secrets": secrets});
+    let flags = settings.iter().filter(|(name, _)| !name.ends_with("_template"));
+    let flags: Vec<String> = flags
         .map(|(name, value)| super::as_code::shell_quoted(&format!("{name}={value}")))
         .map(|it| format!(" --set {it}"))
         .collect();
     let secret = secrets.keys().next().map(|field| format!(" --secret-stdin {field}")).unwrap_or_default();
-    let command = format!("alert channel set {name} --kind {}{}{secret}", form.kind, given.concat());
+    let command = format!("alert channel set {name} --kind {}{}{secret}", form.kind, flags.concat());
     AsCode::new(namespace, ("PUT", &format!("/api/v1/channels/{name}")), Some(&body), &command)
 }

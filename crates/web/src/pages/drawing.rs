@@ -24,7 +24,7 @@ const DRAWN_COUNT_MAX: usize = 400;
 /// others link to the list of runs, like bars of several runs.
 const LINKED_COUNT_MAX: usize = 12;
 /// Minimum distance between neighbouring crosses, and between neighbouring ticks.
-const DISTANCE_MIN: u32 = 55;
+const TICK_DISTANCE_MIN: u32 = 55;
 
 /// Maps instants to positions between the two ends of a drawing.
 #[derive(Clone, Copy, Debug)]
@@ -35,8 +35,8 @@ pub(crate) struct Scale {
 
 impl Scale {
     pub(crate) fn x(self, at: Timestamp) -> u32 {
-        let (whole, part) = (self.to.since(self.from).as_millis().max(1), at.since(self.from).as_millis());
-        u32::try_from(part.saturating_mul(WIDTH.into()) / whole).unwrap_or(WIDTH).min(WIDTH)
+        let (total_ms, offset_ms) = (self.to.since(self.from).as_millis().max(1), at.since(self.from).as_millis());
+        u32::try_from(offset_ms.saturating_mul(WIDTH.into()) / total_ms).unwrap_or(WIDTH).min(WIDTH)
     }
 
     fn has(self, at: Timestamp) -> bool {
@@ -54,7 +54,7 @@ pub(crate) struct AxisLabel {
 pub(crate) fn axis(scale: Scale) -> Vec<AxisLabel> {
     let (_, zone) = zones::clock_and_zone();
     let minutes = scale.to.since(scale.from).as_secs() / 60;
-    let every = match minutes {
+    let minutes_per_label = match minutes {
         0..=90 => 10,
         91..=480 => 60,
         481..=1_800 => 120,
@@ -62,25 +62,29 @@ pub(crate) fn axis(scale: Scale) -> Vec<AxisLabel> {
         4_321..=20_160 => 1_440,
         _ => 10_080,
     };
-    let step = 60_000 * every;
+    let step_ms = 60_000 * minutes_per_label;
     // Labels are at round times of the displayed clock, even after that clock has changed to or from summer time.
-    let offset = offset_ms(scale.from, zone);
-    let first = (scale.from.as_millis() + offset).div_euclid(step) * step + step - offset;
-    let ats = (0..64_i64).map(|number| {
-        let at = Timestamp::from_millis(first + number * step);
-        let its = offset_ms(at, zone);
-        let round = Timestamp::from_millis(at.as_millis() + (offset - its) % step);
+    let offset_at_start = offset_ms(scale.from, zone);
+    let first_ms = (scale.from.as_millis() + offset_at_start).div_euclid(step_ms) * step_ms + step_ms - offset_at_start;
+    let labelled_instants = (0..64_i64).map(|number| {
+        let step_at = Timestamp::from_millis(first_ms + number * step_ms);
+        let step_offset = offset_ms(step_at, zone);
+        let shifted_at = Timestamp::from_millis(step_at.as_millis() + (offset_at_start - step_offset) % step_ms);
         // If the clock skips this round time, the time does not exist.
-        if offset_ms(round, zone) == its { round } else { at }
+        if offset_ms(shifted_at, zone) == step_offset { shifted_at } else { step_at }
     });
-    let label = |at: Timestamp| {
-        let (day, time, _) = zones::time_parts(at, zone);
+    let label = |step_at: Timestamp| {
+        let (day, time, _) = zones::time_parts(step_at, zone);
         let is_midnight = time.starts_with("00:00");
-        let text = if every >= 1_440 || is_midnight { day.get(5..) } else { time.get(..5) };
-        AxisLabel { x: scale.x(at), text: text.unwrap_or_default().to_owned() }
+        let text = if minutes_per_label >= 1_440 || is_midnight { day.get(5..) } else { time.get(..5) };
+        AxisLabel { x: scale.x(step_at), text: text.unwrap_or_default().to_owned() }
     };
     // Labels at the edges would be cut off, so they are left out.
-    ats.take_while(|at| *at < scale.to).map(label).filter(|label| (150..WIDTH - 200).contains(&label.x)).collect()
+    labelled_instants
+        .take_while(|step_at| *step_at < scale.to)
+        .map(label)
+        .filter(|label| (150..WIDTH - 200).contains(&label.x))
+        .collect()
 }
 
 /// How far the clock of a zone is ahead of UTC, in milliseconds.
@@ -122,29 +126,29 @@ pub(crate) struct Tick {
 pub(crate) struct LaneRow {
     pub(crate) name: String,
     /// The app of the job or executor.
-    pub(crate) sub: Option<String>,
+    pub(crate) subtitle: Option<String>,
     pub(crate) href: String,
     /// The number of runs, in words.
     pub(crate) runs: String,
     /// The number of runs that failed, in words; `None` if there are none.
-    pub(crate) trouble: Option<String>,
+    pub(crate) trouble_text: Option<String>,
     pub(crate) bars: Vec<Bar>,
     /// Skipped fires.
     pub(crate) crosses: Vec<Tick>,
     /// Upcoming planned instants.
     pub(crate) fires: Vec<Tick>,
     /// Instants that the job's calendar removes or moves.
-    pub(crate) removed: Vec<Tick>,
+    pub(crate) removed_fires: Vec<Tick>,
     /// Clock changes in the job's zone that affect a fire.
-    pub(crate) changes: Vec<Tick>,
+    pub(crate) clock_changes: Vec<Tick>,
     /// Whether the earlier runs of the job are joined into bars for stretches of time.
     pub(crate) is_joined: bool,
     /// The URL of the list of its runs. The script adds the time range of a clicked bar.
     pub(crate) runs_of: String,
     /// The URL of the page that explains why nothing ran, opened by a click on an empty place; only for jobs.
-    pub(crate) why: Option<String>,
+    pub(crate) fires_url: Option<String>,
     /// The URL from which the script reads why parts of the lane are empty; only for jobs.
-    pub(crate) gaps: Option<String>,
+    pub(crate) gaps_url: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -159,10 +163,15 @@ pub(crate) struct Drawing {
 }
 
 impl Drawing {
-    pub(crate) fn new(scale: Scale, by: LaneKind, lanes: &[Lane], (now, t): (Timestamp, &'static Texts)) -> Self {
+    pub(crate) fn new(
+        scale: Scale,
+        lane_kind: LaneKind,
+        lanes: &[Lane],
+        (now, t): (Timestamp, &'static Texts),
+    ) -> Self {
         let zone = zones::clock_and_zone().1;
         let is_dense = lanes.iter().map(|lane| lane.marks.len()).sum::<usize>() > DRAWN_COUNT_MAX;
-        let renderer = LaneRenderer { scale, by, now, zone, is_dense, t };
+        let renderer = LaneRenderer { scale, lane_kind, now, zone, is_dense, t };
         Self {
             axis: axis(scale),
             now_x: scale.has(now).then(|| scale.x(now)),
@@ -173,17 +182,17 @@ impl Drawing {
     }
 }
 
-/// The URL of the list of runs in a range of time, excluding its end. Limited to one job or app if `only` is given.
-pub(crate) fn runs_between(from: Timestamp, to: Timestamp, only: Option<(&str, &str)>) -> String {
+/// The URL of the list of runs in a range of time, excluding its end. Limited to one job or app if `owner_term` is given.
+pub(crate) fn runs_between(from: Timestamp, to: Timestamp, owner_term: Option<(&str, &str)>) -> String {
     // `until` in a filter includes its instant.
-    let last = to.saturating_sub(Duration::from_millis(1));
-    let only = only.map(|(key, name)| format!("{key}:{name} ")).unwrap_or_default();
-    format!("/runs?{}", query_pair("q", &format!("{only}since:{from} until:{last}")))
+    let last_instant = to.saturating_sub(Duration::from_millis(1));
+    let owner_term = owner_term.map(|(key, name)| format!("{key}:{name} ")).unwrap_or_default();
+    format!("/runs?{}", query_pair("q", &format!("{owner_term}since:{from} until:{last_instant}")))
 }
 
 /// How a mark is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
+enum MarkShape {
     /// A run, or touching runs.
     Run,
     /// Successful runs that are joined, drawn like a run.
@@ -194,7 +203,7 @@ enum Shape {
     Skipped,
 }
 
-impl Shape {
+impl MarkShape {
     const fn from_mark(mark: &Mark) -> Self {
         match (mark.run, mark.status) {
             (Some(_), _) => Self::Run,
@@ -216,19 +225,19 @@ impl Shape {
 
 /// Drops ticks that are too close to the previous one.
 fn drop_close_ticks(ticks: impl Iterator<Item = Tick>) -> Vec<Tick> {
-    let mut kept: Vec<Tick> = Vec::new();
+    let mut spaced_ticks: Vec<Tick> = Vec::new();
     for tick in ticks {
-        if kept.last().is_none_or(|last| tick.x >= last.x + DISTANCE_MIN) {
-            kept.push(tick);
+        if spaced_ticks.last().is_none_or(|last| tick.x >= last.x + TICK_DISTANCE_MIN) {
+            spaced_ticks.push(tick);
         }
     }
-    kept
+    spaced_ticks
 }
 
 /// Draws the lanes of one timeline.
 struct LaneRenderer {
     scale: Scale,
-    by: LaneKind,
+    lane_kind: LaneKind,
     now: Timestamp,
     zone: Tz,
     /// Whether touching runs with the same status are joined into one bar in every lane.
@@ -239,42 +248,50 @@ struct LaneRenderer {
 impl LaneRenderer {
     fn row(&self, lane: &Lane) -> LaneRow {
         let t = self.t;
-        let href = match self.by {
+        let href = match self.lane_kind {
             LaneKind::Job => format!("/jobs/{}", lane.name),
             LaneKind::App => format!("/runs?{}", query_pair("q", &format!("app:{}", lane.name))),
             LaneKind::Executor => format!("/runs?{}", query_pair("q", &format!("executor:{}", lane.name))),
         };
         let is_point = |mark: &&Mark| mark.status == RunStatus::Skipped && mark.run.is_some();
-        let drawn = |mark: &&Mark| mark.from <= self.scale.to && mark.to.unwrap_or(self.now) >= self.scale.from;
+        let is_drawn = |mark: &&Mark| mark.from <= self.scale.to && mark.to.unwrap_or(self.now) >= self.scale.from;
         LaneRow {
             name: lane.name.clone(),
-            sub: lane.app.clone().filter(|_| self.by != LaneKind::App),
+            subtitle: lane.app.clone().filter(|_| self.lane_kind != LaneKind::App),
             href,
             runs: t.lane_runs(lane.run_count),
-            trouble: (lane.trouble_count > 0).then(|| t.lane_failed(lane.trouble_count)),
-            bars: self.bars(lane, lane.marks.iter().filter(|mark| !is_point(mark)).filter(drawn)),
-            crosses: drop_close_ticks(lane.marks.iter().filter(is_point).filter(drawn).map(|mark| self.cross(mark))),
+            trouble_text: (lane.trouble_count > 0).then(|| t.lane_failed(lane.trouble_count)),
+            bars: self.bars(lane, lane.marks.iter().filter(|mark| !is_point(mark)).filter(is_drawn)),
+            crosses: drop_close_ticks(lane.marks.iter().filter(is_point).filter(is_drawn).map(|mark| self.cross(mark))),
             fires: drop_close_ticks(lane.fires.iter().map(|at| self.tick(*at, t.verdict_planned, None))),
-            removed: lane.removed.iter().map(|at| self.tick(*at, t.verdict_calendar, self.why(lane, *at))).collect(),
-            changes: lane.clock_changes.iter().map(|at| self.tick(*at, t.lane_clock, self.why(lane, *at))).collect(),
-            is_joined: lane.is_joined && self.by == LaneKind::Job,
-            runs_of: format!("/runs?{}", query_pair("q", &format!("{}:{} ", self.by.as_str(), lane.name))),
-            gaps: (self.by == LaneKind::Job).then(|| format!("/jobs/{}/gaps", lane.name)),
-            why: (self.by == LaneKind::Job).then(|| format!("/jobs/{}/fires?zone=UTC&at=", lane.name)),
+            removed_fires: lane
+                .removed_fires
+                .iter()
+                .map(|at| self.tick(*at, t.verdict_calendar, self.fires_url(lane, *at)))
+                .collect(),
+            clock_changes: lane
+                .clock_changes
+                .iter()
+                .map(|at| self.tick(*at, t.lane_clock, self.fires_url(lane, *at)))
+                .collect(),
+            is_joined: lane.is_joined && self.lane_kind == LaneKind::Job,
+            runs_of: format!("/runs?{}", query_pair("q", &format!("{}:{} ", self.lane_kind.as_str(), lane.name))),
+            gaps_url: (self.lane_kind == LaneKind::Job).then(|| format!("/jobs/{}/gaps", lane.name)),
+            fires_url: (self.lane_kind == LaneKind::Job).then(|| format!("/jobs/{}/fires?zone=UTC&at=", lane.name)),
         }
     }
 
     fn bars<'m>(&self, lane: &Lane, marks: impl Iterator<Item = &'m Mark>) -> Vec<Bar> {
-        let joins = self.is_dense || lane.marks.len() > SINGLE_COUNT_MAX;
+        let is_joined = self.is_dense || lane.marks.len() > SINGLE_COUNT_MAX;
         // The third value of a piece is the right end of its bar. A run with the same status that touches this end is joined to the
         // piece.
-        let mut pieces: Vec<(Mark, Shape, u32)> = Vec::new();
+        let mut pieces: Vec<(Mark, MarkShape, u32)> = Vec::new();
         for mark in marks {
-            let shape = Shape::from_mark(mark);
-            let (x, right) = self.ends(mark);
+            let shape = MarkShape::from_mark(mark);
+            let (x, right) = self.edges(mark);
             match pieces.last_mut() {
-                Some((last, Shape::Run, end))
-                    if joins && shape == Shape::Run && last.status == mark.status && x <= *end + 2 =>
+                Some((last, MarkShape::Run, end))
+                    if is_joined && shape == MarkShape::Run && last.status == mark.status && x <= *end + 2 =>
                 {
                     (last.run, last.count) = (None, last.count + mark.count);
                     last.to = last.to.zip(mark.to).map(|(one, other)| one.max(other));
@@ -284,30 +301,30 @@ impl LaneRenderer {
             }
         }
         if self.is_dense {
-            let single = pieces.iter_mut().rev().filter(|(mark, ..)| mark.run.is_some());
-            single.skip(LINKED_COUNT_MAX).for_each(|(mark, ..)| mark.run = None);
+            let last_single = pieces.iter_mut().rev().filter(|(mark, ..)| mark.run.is_some());
+            last_single.skip(LINKED_COUNT_MAX).for_each(|(mark, ..)| mark.run = None);
         }
         pieces.iter().map(|(mark, shape, right)| self.bar(mark, (*shape, *right))).collect()
     }
 
     /// The positions at which a mark begins and ends.
-    fn ends(&self, mark: &Mark) -> (u32, u32) {
+    fn edges(&self, mark: &Mark) -> (u32, u32) {
         let x = self.scale.x(mark.from).min(WIDTH - MARK_WIDTH_MIN);
         (x, self.scale.x(mark.to.unwrap_or(self.now)).max(x + MARK_WIDTH_MIN))
     }
 
-    fn bar(&self, mark: &Mark, (shape, right): (Shape, u32)) -> Bar {
+    fn bar(&self, mark: &Mark, (shape, right_edge): (MarkShape, u32)) -> Bar {
         let t = self.t;
-        let end = mark.to.unwrap_or(self.now);
-        let (x, _) = self.ends(mark);
-        let gap = if shape == Shape::Run { 0 } else { 8 };
+        let end_at = mark.to.unwrap_or(self.now);
+        let (x, _) = self.edges(mark);
+        let gap = if shape == MarkShape::Run { 0 } else { 8 };
         let (word, when) = (t.status(mark.status), short_time_text(mark.from, self.now, self.zone));
         let title = match mark.run {
-            Some(_) => format!("{when} · {word} · {}", length_text(end.since(mark.from), t)),
+            Some(_) => format!("{when} · {word} · {}", length_text(end_at.since(mark.from), t)),
             None => format!("{when} · {word} · {}", t.lane_runs(mark.count)),
         };
         let (y, height) = shape.place();
-        let (width, is_stretch) = (right - x - gap, shape != Shape::Run);
+        let (width, is_stretch) = (right_edge - x - gap, shape != MarkShape::Run);
         Bar { class: mark.status.as_str(), x, width, y, height, run: mark.run, is_stretch, title }
     }
 
@@ -324,17 +341,17 @@ impl LaneRenderer {
         Tick { x: self.scale.x(at), title: format!("{} · {word}", short_time_text(at, self.now, self.zone)), href }
     }
 
-    fn why(&self, lane: &Lane, at: Timestamp) -> Option<String> {
+    fn fires_url(&self, lane: &Lane, at: Timestamp) -> Option<String> {
         let text = at.to_string();
-        let asked = percent_encode(text.trim_end_matches('Z'));
-        (self.by == LaneKind::Job).then(|| format!("/jobs/{}/fires?zone=UTC&at={asked}", lane.name))
+        let encoded_instant = percent_encode(text.trim_end_matches('Z'));
+        (self.lane_kind == LaneKind::Job).then(|| format!("/jobs/{}/fires?zone=UTC&at={encoded_instant}", lane.name))
     }
 }
 
 /// The length of a time range as text for a chart.
-pub(crate) fn span_text(span: Duration, t: &Texts) -> String {
-    match span.as_secs() / 3_600 {
-        0..=47 => format!("{} {}", span.as_secs() / 3_600, t.unit_h),
+pub(crate) fn span_text(length: Duration, t: &Texts) -> String {
+    match length.as_secs() / 3_600 {
+        0..=47 => format!("{} {}", length.as_secs() / 3_600, t.unit_h),
         hours => format!("{} {}", hours / 24, t.unit_d),
     }
 }

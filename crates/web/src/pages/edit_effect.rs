@@ -19,7 +19,7 @@ use crate::problem::Problem;
 /// How many fires of each definition are shown.
 const SHOWN_FIRE_COUNT: usize = 10;
 /// The period in which the fires that vanish or appear are counted.
-const WINDOW: Duration = Duration::from_secs(7 * 86_400);
+const COMPARED_LENGTH: Duration = Duration::from_secs(7 * 86_400);
 /// Maximum number of fires that are computed for that period.
 const COMPUTED_FIRE_COUNT_MAX: u32 = 5_000;
 
@@ -27,9 +27,9 @@ const COMPUTED_FIRE_COUNT_MAX: u32 = 5_000;
 pub(super) struct EditEffect {
     pub(super) rows: Vec<ComingRow>,
     /// How many fires of the next week the edit removes.
-    pub(super) vanishing: u64,
+    pub(super) vanishing_count: u64,
     /// How many fires of the next week the edit adds.
-    pub(super) appearing: u64,
+    pub(super) appearing_count: u64,
     /// Whether the week has too many fires to count them all.
     pub(super) is_cut: bool,
     pub(super) is_paused: bool,
@@ -48,47 +48,52 @@ pub(super) struct ComingRow {
 
 impl EditEffect {
     pub(super) const fn is_same(&self) -> bool {
-        self.vanishing == 0 && self.appearing == 0
+        self.vanishing_count == 0 && self.appearing_count == 0
     }
 
-    /// The fires of a job under its current definition and under the edited one. `before` is `None` for a new job.
+    /// The fires of a job under its current definition and under the edited one. `saved_record` is `None` for a new job.
     pub(super) async fn compare<Q>(
         call: &Call<Q>,
-        before: Option<&JobRecord>,
-        after: &JobSpec,
+        saved_record: Option<&JobRecord>,
+        edited_spec: &JobSpec,
         t: &Texts,
     ) -> Result<Self, Problem> {
         let now = call.engine().now();
-        let anchor = before.map_or_else(|| now.ceil_second(), |record| record.anchor);
-        let new = compile_job(call, after).await?;
-        let old = match before {
+        let anchor = saved_record.map_or_else(|| now.ceil_second(), |record| record.anchor);
+        let new_job = compile_job(call, edited_spec).await?;
+        let old_job = match saved_record {
             Some(record) => Some(compile_job(call, &record.spec).await?),
             None => None,
         };
-        let next = |job: &Job| -> (Tz, BTreeSet<Timestamp>) {
-            let ask = PreviewRequest {
+        let next_fires = |job: &Job| -> (Tz, BTreeSet<Timestamp>) {
+            let request = PreviewRequest {
                 timetable: &job.timetable,
                 anchor,
                 after: now,
                 count: SHOWN_FIRE_COUNT,
                 per_day_max: PER_DAY_MAX,
             };
-            let found = preview(ask);
-            let fires = found.fires.iter().filter(|_| job.enabled).map(|fire| fire.at).collect();
-            (found.zone, fires)
+            let preview_of_job = preview(request);
+            let fires = preview_of_job.fires.iter().filter(|_| job.enabled).map(|fire| fire.at).collect();
+            (preview_of_job.zone, fires)
         };
-        let (zone, of_new) = next(&new);
-        let of_old = old.as_ref().map(|job| next(job).1).unwrap_or_default();
+        let (zone, new_fires) = next_fires(&new_job);
+        let old_fires = old_job.as_ref().map(|job| next_fires(job).1).unwrap_or_default();
         let mut rows: BTreeMap<Timestamp, (bool, bool)> = BTreeMap::new();
-        for at in of_old {
+        for at in old_fires {
             rows.entry(at).or_default().0 = true;
         }
-        for at in of_new {
+        for at in new_fires {
             rows.entry(at).or_default().1 = true;
         }
-        let planned = |job| AnchoredJob { job, anchor };
+        let anchored = |job| AnchoredJob { job, anchor };
         let mut steps = COMPUTED_FIRE_COUNT_MAX;
-        let changes = fire_changes(old.as_ref().map(planned), Some(planned(&new)), (now, now + WINDOW), &mut steps);
+        let changes = fire_changes(
+            old_job.as_ref().map(anchored),
+            Some(anchored(&new_job)),
+            (now, now + COMPARED_LENGTH),
+            &mut steps,
+        );
         let row = |(at, (is_in_current, is_in_edited))| ComingRow {
             at: Moment::new(at, now, t),
             local: (zone != Tz::UTC).then(|| words::instant_text(zone, at)),
@@ -97,10 +102,10 @@ impl EditEffect {
         };
         Ok(Self {
             rows: rows.into_iter().map(row).take(SHOWN_FIRE_COUNT * 2).collect(),
-            vanishing: changes.vanishing.count,
-            appearing: changes.appearing.count,
+            vanishing_count: changes.vanishing.count,
+            appearing_count: changes.appearing.count,
             is_cut: !changes.is_whole,
-            is_paused: !new.enabled,
+            is_paused: !new_job.enabled,
         })
     }
 }

@@ -42,34 +42,34 @@ struct ExecutorPage {
     shell: Shell,
     t: &'static Texts,
     /// The URL of this page, from which the script reloads its live part.
-    here: String,
+    page_url: String,
     row: ExecutorRow,
-    held: Vec<HeldRun>,
+    held_runs: Vec<HeldRun>,
     hidden_count: usize,
     /// The roles that the caller lacks on its app.
-    missing: MissingRoles,
+    missing_roles: MissingRoles,
     code: AsCode,
 }
 
 pub(super) async fn page(page: Page<AppQuery>, Named(name, ..): Named<path::Executor>) -> Result<Response, Problem> {
-    let missing = || Problem::new(Code::NotFound, format!("there is no executor {}", quoted_input(&name)));
-    name::check(given_name(&name)).map_err(|_| missing())?;
-    let (app, found) = find(&page.call, &name, page.query().0.as_deref()).await?.ok_or_else(missing)?;
+    let not_found = || Problem::new(Code::NotFound, format!("there is no executor {}", quoted_input(&name)));
+    name::check(given_name(&name)).map_err(|_| not_found())?;
+    let (app, executor) = find(&page.call, &name, page.query().0.as_deref()).await?.ok_or_else(not_found)?;
     let (now, t) = (page.engine().now(), page.t);
-    let mut held = held_runs(&page, app, &found.name).await?;
-    let hidden_count = held.len().saturating_sub(RUN_COUNT);
-    held.truncate(RUN_COUNT);
-    let (next, verb) = if found.state == "active" { ("draining", "drain") } else { ("active", "activate") };
-    let row = executor_row(found, Some(HANDLER_COUNT), now, t);
+    let mut runs = held_runs(&page, app, &executor.name).await?;
+    let hidden_count = runs.len().saturating_sub(RUN_COUNT);
+    runs.truncate(RUN_COUNT);
+    let (next_state, verb) = if executor.state == "active" { ("draining", "drain") } else { ("active", "activate") };
+    let row = executor_row(executor, Some(HANDLER_COUNT), now, t);
     let template = ExecutorPage {
         shell: page.shell(Nav::Executors),
-        here: page.here().to_owned(),
-        held,
+        page_url: page.page_url().to_owned(),
+        held_runs: runs,
         hidden_count,
-        missing: page.missing(Some(app)),
+        missing_roles: page.missing_roles(Some(app)),
         code: page.code(
             ("PUT", &format!("/api/v1/executors/{name}/state")),
-            Some(&json!({"app": row.app, "state": next})),
+            Some(&json!({"app": row.app, "state": next_state})),
             &format!("executor {verb} {name} --app {}", row.app),
         ),
         row,
@@ -105,9 +105,14 @@ pub(super) async fn activate(
     switch_executor(&page, &name, Switch::Active, &fields).await
 }
 
-async fn switch_executor(page: &Page<AppQuery>, name: &str, to: Switch, fields: &Fields) -> Result<Response, Problem> {
-    let (executor, before) = set_switch(&page.call, (name, page.query().0.as_deref()), to).await?;
-    let text = match to {
+async fn switch_executor(
+    page: &Page<AppQuery>,
+    name: &str,
+    switch: Switch,
+    fields: &Fields,
+) -> Result<Response, Problem> {
+    let (executor, before) = set_switch(&page.call, (name, page.query().0.as_deref()), switch).await?;
+    let text = match switch {
         Switch::Active => page.t.toast_exec_active(name),
         Switch::Draining => page.t.toast_exec_draining(name),
         Switch::Stopped => page.t.toast_exec_stopped(name),
@@ -117,7 +122,7 @@ async fn switch_executor(page: &Page<AppQuery>, name: &str, to: Switch, fields: 
         Switch::Draining => "drain",
         Switch::Stopped => "stop",
     };
-    let undo = (before != to).then(|| format!("/executors/{name}/{verb}?{}", query_pair("app", &executor.app)));
-    let back = own_path(fields.get("back")).unwrap_or("/executors");
-    toast::toast_response(page, Toast { text, undo, link: None }, back)
+    let undo_url = (before != switch).then(|| format!("/executors/{name}/{verb}?{}", query_pair("app", &executor.app)));
+    let return_url = own_path(fields.get("back")).unwrap_or("/executors");
+    toast::toast_response(page, Toast { text, undo_url, link: None }, return_url)
 }

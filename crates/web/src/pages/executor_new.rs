@@ -15,7 +15,7 @@ use crate::api::addresses::{self, AddressJson, NewAddress};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::{query_pair, to};
+use crate::redirect::{query_pair, redirect_to};
 
 /// Maximum length of a server URL that is used in the snippets.
 const SERVER_LEN_MAX: usize = 200;
@@ -57,16 +57,16 @@ struct NewExecutorPage {
     /// The token and the configuration of an executor of XXL-JOB.
     xxl: String,
     /// The executors of the app that are registered by hand; `None` if the app does not exist.
-    by_hand: Option<Vec<AddressJson>>,
+    registered_addresses: Option<Vec<AddressJson>>,
     /// Why the caller may not change the executors that are registered by hand; `None` if the caller may.
-    missing: Option<&'static str>,
+    missing_role: Option<&'static str>,
     typed_address: String,
     errors: Vec<String>,
 }
 
 pub(super) async fn page(page: Page<SnippetQuery>, headers: HeaderMap) -> Result<Response, Problem> {
-    let wanted = SnippetQuery { app: page.query().app.clone(), server: page.query().server.clone() };
-    render_page(&page, &headers, (wanted, String::new(), Vec::new())).await
+    let snippet = SnippetQuery { app: page.query().app.clone(), server: page.query().server.clone() };
+    render_page(&page, &headers, (snippet, String::new(), Vec::new())).await
 }
 
 /// Registers an executor that speaks XXL-JOB's protocol by hand.
@@ -78,11 +78,11 @@ pub(super) async fn add_address(
 ) -> Result<Response, Problem> {
     let (address, token) = (fields.get("address").to_owned(), fields.get("token").to_owned());
     match addresses::register_address(&page.call, &app, NewAddress { address: address.clone(), token }).await {
-        Ok(_) => Ok(to(&format!("/executors/new?{}", query_pair("app", &app)))),
+        Ok(_) => Ok(redirect_to(&format!("/executors/new?{}", query_pair("app", &app)))),
         Err(problem) if matches!(problem.code(), Code::InvalidBody) => {
             let errors = error_lines(&problem, page.t.lang());
-            let wanted = SnippetQuery { app: Some(app), server: None };
-            let mut response = render_page(&page, &headers, (wanted, address, errors)).await?;
+            let snippet = SnippetQuery { app: Some(app), server: None };
+            let mut response = render_page(&page, &headers, (snippet, address, errors)).await?;
             *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
             Ok(response)
         }
@@ -97,28 +97,30 @@ pub(super) async fn remove_address(
     fields: Fields,
 ) -> Result<Response, Problem> {
     addresses::remove_address(&page.call, &app, fields.get("address")).await?;
-    Ok(to(&format!("/executors/new?{}", query_pair("app", &app))))
+    Ok(redirect_to(&format!("/executors/new?{}", query_pair("app", &app))))
 }
 
 async fn render_page<Q>(
     page: &Page<Q>,
     headers: &HeaderMap,
-    (wanted, typed_address, errors): (SnippetQuery, String, Vec<String>),
+    (snippet, typed_address, errors): (SnippetQuery, String, Vec<String>),
 ) -> Result<Response, Problem> {
-    let found = page.engine().store().apps(page.call.namespace.id).await?;
-    let apps: Vec<String> = found.into_iter().filter(|app| page.call.may_view(app.id)).map(|app| app.name).collect();
-    let typed = wanted.app.clone().unwrap_or_else(|| apps.first().cloned().unwrap_or_else(|| "billing".to_owned()));
-    let error = name::check(&typed).err().map(|_| page.t.error_app_name.to_owned());
+    let app_records = page.engine().store().apps(page.call.namespace.id).await?;
+    let apps: Vec<String> =
+        app_records.into_iter().filter(|app| page.call.may_view(app.id)).map(|app| app.name).collect();
+    let typed_app =
+        snippet.app.clone().unwrap_or_else(|| apps.first().cloned().unwrap_or_else(|| "billing".to_owned()));
+    let error = name::check(&typed_app).err().map(|_| page.t.error_app_name.to_owned());
     // An invalid name is shown in its field, but not used in the commands.
-    let app = if error.is_some() { "billing" } else { typed.as_str() };
-    let server = match &wanted.server {
-        Some(server) if server.len() <= SERVER_LEN_MAX => server.clone(),
+    let app = if error.is_some() { "billing" } else { typed_app.as_str() };
+    let server = match &snippet.server {
+        Some(server) if is_plain_url(server) => server.clone(),
         _ => own_address(page, headers).await?,
     };
     let namespace = &page.call.namespace.name;
     let address = shell_quoted(&server);
-    let by_hand = match apps.contains(&typed) {
-        true => Some(addresses::addresses_of_app(&page.call, &typed).await?),
+    let registered_addresses = match apps.contains(&typed_app) {
+        true => Some(addresses::addresses_of_app(&page.call, &typed_app).await?),
         false => None,
     };
     let app_id = page.engine().store().app(page.call.namespace.id, app).await?.map(|app| app.id);
@@ -139,11 +141,11 @@ async fn render_page<Q>(
         xxl: format!(
             "umask 077\nrondel token create {app}-xxl --kind xxl --role executor:{namespace}/{app} > {app}-xxl.token\n\n# xxl-job-executor.properties\nxxl.job.admin.addresses={server}/xxl-job-admin\nxxl.job.accessToken=TOKEN\n# since 3.0:\nxxl.job.admin.accessToken=TOKEN\nxxl.job.executor.appname={app}",
         ),
-        by_hand,
-        missing: page.missing(app_id).editor,
+        registered_addresses,
+        missing_role: page.missing_roles(app_id).editor,
         typed_address,
         errors,
-        app: typed.clone(),
+        app: typed_app.clone(),
         apps,
         server,
         error,
@@ -151,13 +153,23 @@ async fn render_page<Q>(
     html(StatusCode::OK, &template)
 }
 
+/// Whether a text can be used as the server's URL in the snippets. Users paste these into a shell, and a link to this page can have any text,
+/// so only characters are accepted that have no meaning there.
+fn is_plain_url(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:[]".contains(&byte);
+    text.len() <= SERVER_LEN_MAX
+        && ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme))
+        && text.bytes().all(is_plain)
+}
+
 /// The URL at which executors reach this server: the advertised one, else the one that the browser used.
 async fn own_address<Q>(page: &Page<Q>, headers: &HeaderMap) -> Result<String, Problem> {
     let nodes = page.engine().store().nodes().await?;
-    let own = nodes.into_iter().find(|node| node.name == page.engine().node_name()).and_then(|node| node.advertise_url);
+    let advertised_url =
+        nodes.into_iter().find(|node| node.name == page.engine().node_name()).and_then(|node| node.advertise_url);
     let scheme = if page.call.web.config.tls { "https" } else { "http" };
     let host = headers.get(http::header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("127.0.0.1:8080");
-    Ok(own.unwrap_or_else(|| format!("{scheme}://{host}")))
+    Ok(advertised_url.unwrap_or_else(|| format!("{scheme}://{host}")))
 }
 
 /// The source of a complete program with one handler.

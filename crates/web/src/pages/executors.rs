@@ -15,16 +15,16 @@ use super::as_code::AsCode;
 use super::fleet_rows::{ExecutorRow, NodeRow, executor_row, node_row};
 use super::form::Fields;
 use super::sentences::localized;
-use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
+use super::shell::{MissingRoles, Nav, PAGE_ITEM_COUNT, Page, Shell, html};
 use super::texts::Texts;
-use crate::api::executors::{Fleet, Position, page as page_of};
+use crate::api::executors::{ExecutorPosition, Fleet, page as page_of};
 use crate::api::jobs::find_app;
 use crate::body::refuse_value;
 use crate::call::quoted_input;
 use crate::cursor::{CursorQuery, Listing};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::redirect::{own_path, query_pair, to};
+use crate::redirect::{own_path, query_pair, redirect_to};
 
 #[derive(Template)]
 #[template(path = "executors.html")]
@@ -32,15 +32,15 @@ struct ExecutorsPage {
     shell: Shell,
     t: &'static Texts,
     /// The URL of this page, from which the script reloads its live part.
-    here: String,
+    page_url: String,
     nodes: Vec<NodeRow>,
     /// Why the caller may not set the switches of servers; `None` if the caller may.
-    missing_node: Option<&'static str>,
+    missing_node_role: Option<&'static str>,
     apps: Vec<AppRow>,
     is_empty: bool,
     /// Whether the number of runs can still change for an executor on this page that is switched off.
     is_emptying: bool,
-    next: Option<String>,
+    next_url: Option<String>,
     is_first: bool,
     /// The errors in jobs that code declares, by app.
     problems: Vec<(String, Vec<DeclarationProblem>)>,
@@ -56,12 +56,12 @@ struct AppRow {
     /// How many of its executors have a stream to this server.
     online_count: usize,
     /// How many runs these executors have.
-    busy: u32,
+    busy_count: u32,
     /// How many slots these executors have.
     slots: u32,
     /// How many runs its executors have, counted on all servers.
     held_count: u64,
-    missing: MissingRoles,
+    missing_roles: MissingRoles,
     rows: Vec<ExecutorRow>,
 }
 
@@ -69,27 +69,27 @@ pub(super) async fn list(page: Page<CursorQuery>) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
     let listing = Listing::new("executors", page.call.namespace.id);
     let cursor = page.query().0.as_deref();
-    let after = cursor.map(|cursor| listing.position::<Position>(cursor)).transpose()?;
+    let after_position = cursor.map(|cursor| listing.position::<ExecutorPosition>(cursor)).transpose()?;
     let is_first = cursor.is_none();
-    let (found, next) = page_of(&page.call, after.clone(), LIMIT).await?;
-    let app_of = |position: &Position| position.0.clone();
-    let between = (after.as_ref().map(app_of), next.as_ref().map(app_of));
-    let next = next.map(|last| format!("/executors?{}", query_pair("cursor", &listing.cursor(last))));
-    let is_empty = found.is_empty();
+    let (executors, next_position) = page_of(&page.call, after_position.clone(), PAGE_ITEM_COUNT).await?;
+    let app_of = |position: &ExecutorPosition| position.0.clone();
+    let app_range = (after_position.as_ref().map(app_of), next_position.as_ref().map(app_of));
+    let next_url = next_position.map(|last| format!("/executors?{}", query_pair("cursor", &listing.cursor(last))));
+    let is_empty = executors.is_empty();
     let mut by_app: BTreeMap<String, Vec<ExecutorRow>> = BTreeMap::new();
-    for one in found {
-        by_app.entry(one.app.clone()).or_default().push(executor_row(one, None, now, t));
+    for executor in executors {
+        by_app.entry(executor.app.clone()).or_default().push(executor_row(executor, None, now, t));
     }
-    let apps = app_rows(&page, by_app, between).await?;
+    let apps = app_rows(&page, by_app, app_range).await?;
     let template = ExecutorsPage {
         shell: page.shell(Nav::Executors),
-        here: page.here().to_owned(),
+        page_url: page.page_url().to_owned(),
         nodes: if is_first { node_rows(&page).await? } else { Vec::new() },
-        missing_node: (!page.call.caller.rights.allow_somewhere(Permission::Cluster)).then_some(t.needs_admin),
+        missing_node_role: (!page.call.caller.rights.allow_somewhere(Permission::Cluster)).then_some(t.needs_admin),
         is_emptying: apps.iter().flat_map(|app| &app.rows).any(|row| row.is_emptying),
         apps,
         is_empty,
-        next,
+        next_url,
         is_first,
         problems: declaration_problems(&page).await?,
         code: page.code(("GET", "/api/v1/executors"), None, "executor list"),
@@ -101,35 +101,35 @@ pub(super) async fn list(page: Page<CursorQuery>) -> Result<Response, Problem> {
 async fn node_rows<Q>(page: &Page<Q>) -> Result<Vec<NodeRow>, Problem> {
     let (engine, t) = (page.engine(), page.t);
     let now = engine.now();
-    let found = engine.store().nodes().await?;
+    let nodes = engine.store().nodes().await?;
     let row = |node: rondel_store::cluster::Node| {
         let loops = (node.name == engine.node_name()).then(|| engine.loops());
         node_row(node, loops, now, t)
     };
-    Ok(found.into_iter().map(row).collect())
+    Ok(nodes.into_iter().map(row).collect())
 }
 
-/// The apps on this page of the list. An app without executors is on the page to which its name belongs: the name comes after `previous`,
-/// the app of the last executor on the previous page (`None` on the first page), and before `last`, the app of the last executor on this
+/// The apps on this page of the list. An app without executors is on the page to which its name belongs: the name comes after `previous_app`,
+/// the app of the last executor on the previous page (`None` on the first page), and before `last_app`, the app of the last executor on this
 /// page (`None` on the last page).
 async fn app_rows(
     page: &Page<CursorQuery>,
     mut by_app: BTreeMap<String, Vec<ExecutorRow>>,
-    (previous, last): (Option<String>, Option<String>),
+    (previous_app, last_app): (Option<String>, Option<String>),
 ) -> Result<Vec<AppRow>, Problem> {
     let (engine, t) = (page.engine(), page.t);
     let fleet = Fleet::read(&page.call).await?;
-    let known = engine.store().apps(page.call.namespace.id).await?;
-    let online = engine.online_executors();
+    let app_records = engine.store().apps(page.call.namespace.id).await?;
+    let online_executors = engine.online_executors();
     let mut rows = Vec::new();
-    for app in known.into_iter().filter(|app| page.call.may_view(app.id)) {
+    for app in app_records.into_iter().filter(|app| page.call.may_view(app.id)) {
         let executors = by_app.remove(&app.name).unwrap_or_default();
         let state = fleet.switches.of_app(app.id);
-        let its = || online.iter().filter(|one| one.app == app.id);
+        let executors_of_app = || online_executors.iter().filter(|one| one.app == app.id);
         // An app whose name is outside of this range belongs to another page.
-        let is_here =
-            previous.as_ref().is_none_or(|name| app.name > *name) && last.as_ref().is_none_or(|name| app.name < *name);
-        if executors.is_empty() && !(is_here && (state != Switch::Active || its().next().is_none())) {
+        let is_here = previous_app.as_ref().is_none_or(|name| app.name > *name)
+            && last_app.as_ref().is_none_or(|name| app.name < *name);
+        if executors.is_empty() && !(is_here && (state != Switch::Active || executors_of_app().next().is_none())) {
             continue;
         }
         let (class, word) = match state {
@@ -141,11 +141,11 @@ async fn app_rows(
             class,
             word,
             state: state.as_str(),
-            online_count: its().count(),
-            busy: its().map(|one| one.running).sum(),
-            slots: its().map(|one| one.slots).sum(),
+            online_count: executors_of_app().count(),
+            busy_count: executors_of_app().map(|one| one.running).sum(),
+            slots: executors_of_app().map(|one| one.slots).sum(),
             held_count: fleet.held_by_app(app.id),
-            missing: page.missing(Some(app.id)),
+            missing_roles: page.missing_roles(Some(app.id)),
             name: app.name,
             rows: executors,
         });
@@ -155,7 +155,7 @@ async fn app_rows(
 
 async fn declaration_problems(page: &Page<CursorQuery>) -> Result<Vec<(String, Vec<DeclarationProblem>)>, Problem> {
     let apps = page.engine().store().apps(page.call.namespace.id).await?;
-    let seen = apps.into_iter().filter(|app| page.call.may_view(app.id));
+    let visible_apps = apps.into_iter().filter(|app| page.call.may_view(app.id));
     let in_words = |problem: DeclarationProblem| {
         let message = localized(page.t.lang(), &problem.message).into_owned();
         DeclarationProblem { message, ..problem }
@@ -163,8 +163,8 @@ async fn declaration_problems(page: &Page<CursorQuery>) -> Result<Vec<(String, V
     let problems_of = |app| -> Vec<DeclarationProblem> {
         page.engine().declaration_problems(app).into_iter().map(in_words).collect()
     };
-    let declared = seen.map(|app| (app.name, problems_of(app.id)));
-    Ok(declared.filter(|(_, problems)| !problems.is_empty()).collect())
+    let problems_of_apps = visible_apps.map(|app| (app.name, problems_of(app.id)));
+    Ok(problems_of_apps.filter(|(_, problems)| !problems.is_empty()).collect())
 }
 
 fn parse_switch(fields: &Fields) -> Result<Switch, Problem> {
@@ -172,7 +172,7 @@ fn parse_switch(fields: &Fields) -> Result<Switch, Problem> {
 }
 
 fn redirect_back(fields: &Fields) -> Response {
-    own_path(fields.get("back")).map_or_else(|| to("/executors"), to)
+    own_path(fields.get("back")).map_or_else(|| redirect_to("/executors"), redirect_to)
 }
 
 /// Sets the switch of an app; every server reads it at its next beat.
@@ -198,14 +198,14 @@ pub(super) async fn switch_node(
     fields: Fields,
 ) -> Result<Response, Problem> {
     let switch = parse_switch(&fields)?;
-    let missing = || Problem::new(Code::NodeNotFound, format!("no node is called {}", quoted_input(&node)));
-    name::check(&node).map_err(|_| missing())?;
+    let not_found = || Problem::new(Code::NodeNotFound, format!("no node is called {}", quoted_input(&node)));
+    name::check(&node).map_err(|_| not_found())?;
     let store = page.engine().store();
-    let before = store.nodes().await?.into_iter().find(|one| one.name == node).map(|node| node.switch);
-    page.call.note.before(&json!({"state": before.map(Switch::as_str)}));
+    let switch_before = store.nodes().await?.into_iter().find(|one| one.name == node).map(|node| node.switch);
+    page.call.note.before(&json!({"state": switch_before.map(Switch::as_str)}));
     page.call.note.changed_to(&json!({"state": switch.as_str()}));
     if !store.set_node_switch(&node, switch).await? {
-        return Err(missing());
+        return Err(not_found());
     }
     page.engine().poke_beat();
     Ok(redirect_back(&fields))

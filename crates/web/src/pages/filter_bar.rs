@@ -25,10 +25,10 @@ pub(super) struct Chip {
 
 /// An error in the filter, whose text is split into the parts before, in and after the error.
 #[derive(Debug)]
-pub(super) struct Fault {
-    pub(super) before: String,
-    pub(super) bad: String,
-    pub(super) after: String,
+pub(super) struct FilterFault {
+    pub(super) text_before: String,
+    pub(super) wrong_text: String,
+    pub(super) text_after: String,
     pub(super) message: String,
 }
 
@@ -45,50 +45,56 @@ pub(super) struct FilterBar {
     /// The path of the list.
     pub(super) action: &'static str,
     /// The path that returns the suggestions.
-    pub(super) suggest: &'static str,
+    pub(super) suggest_url: &'static str,
     pub(super) text: String,
     pub(super) label: &'static str,
     pub(super) hint: &'static str,
     /// Further parameters to keep in the URL of the list.
     pub(super) other_parameters: Vec<(&'static str, String)>,
     pub(super) chips: Vec<Chip>,
-    pub(super) fault: Option<Fault>,
+    pub(super) fault: Option<FilterFault>,
 }
 
 impl FilterBar {
     pub(super) fn new(
-        (action, suggest): (&'static str, &'static str),
+        (action, suggest_url): (&'static str, &'static str),
         (text, filter): (&str, &Result<Filter, FilterError>),
         other_parameters: Vec<(&'static str, String)>,
         t: &'static Texts,
     ) -> Self {
         let terms = filter.as_ref().map(Filter::terms).unwrap_or_default();
-        let without = |index: usize| {
-            let others = terms.iter().enumerate().filter(|(place, _)| *place != index).map(|(_, term)| term.as_str());
-            list_url(action, &others.collect::<Vec<_>>().join(" "), &other_parameters)
+        let url_without = |index: usize| {
+            let other_terms =
+                terms.iter().enumerate().filter(|(place, _)| *place != index).map(|(_, term)| term.as_str());
+            list_url(action, &other_terms.collect::<Vec<_>>().join(" "), &other_parameters)
         };
-        let chips = terms.iter().enumerate().map(|(index, term)| Chip { term: term.clone(), href: without(index) });
+        let chips = terms.iter().enumerate().map(|(index, term)| Chip { term: term.clone(), href: url_without(index) });
         Self {
             action,
-            suggest,
+            suggest_url,
             text: filter.as_ref().map_or_else(|_| text.to_owned(), ToString::to_string),
             label: t.filter_label,
             hint: if action == "/jobs" { t.filter_hint_jobs } else { t.filter_hint },
             chips: chips.collect(),
             other_parameters,
-            fault: filter.as_ref().err().map(|error| Fault::new(text, error, t)),
+            fault: filter.as_ref().err().map(|error| FilterFault::new(text, error, t)),
         }
     }
 }
 
-impl Fault {
+impl FilterFault {
     fn new(text: &str, error: &FilterError, t: &Texts) -> Self {
         let chars: Vec<char> = text.chars().collect();
-        let start = (error.column - 1).min(chars.len());
-        let end = (start + error.length).min(chars.len());
-        let part = |from: usize, to: usize| chars[from..to].iter().collect::<String>();
+        let start_index = (error.column - 1).min(chars.len());
+        let end_index = (start_index + error.length).min(chars.len());
+        let slice_text = |from: usize, to: usize| chars[from..to].iter().collect::<String>();
         let message = error.sentence(t.lang());
-        Self { before: part(0, start), bad: part(start, end), after: part(end, chars.len()), message }
+        Self {
+            text_before: slice_text(0, start_index),
+            wrong_text: slice_text(start_index, end_index),
+            text_after: slice_text(end_index, chars.len()),
+            message,
+        }
     }
 }
 
@@ -129,7 +135,7 @@ impl FromQuery for SuggestQuery {
 #[derive(Template)]
 #[template(path = "suggestions.html")]
 struct Suggestions {
-    found: Vec<Suggestion>,
+    suggestions: Vec<Suggestion>,
 }
 
 pub(super) async fn for_runs(page: Page<SuggestQuery>) -> Result<Response, Problem> {
@@ -141,40 +147,49 @@ pub(super) async fn for_jobs(page: Page<SuggestQuery>) -> Result<Response, Probl
 }
 
 async fn suggestions(page: &Page<SuggestQuery>, scope: Scope) -> Result<Response, Problem> {
-    let SuggestQuery { text, at } = page.query();
-    let at = at.unwrap_or_else(|| text.chars().count());
-    let typed: String = text.chars().take(at).collect();
-    let word = typed.rsplit(char::is_whitespace).next().unwrap_or_default().trim_start_matches('-');
+    let SuggestQuery { text, at: caret } = page.query();
+    let caret = caret.unwrap_or_else(|| text.chars().count());
+    let text_before: String = text.chars().take(caret).collect();
+    let word = text_before.rsplit(char::is_whitespace).next().unwrap_or_default().trim_start_matches('-');
     let (key, value) = word.split_once([':', '：']).unwrap_or(("", ""));
-    let (store, namespace, seen) = (page.engine().store(), page.call.namespace.id, page.call.visible_apps());
-    let is_seen = |app| seen.as_ref().is_none_or(|seen| seen.contains(&app));
+    let (store, namespace, visible_apps) = (page.engine().store(), page.call.namespace.id, page.call.visible_apps());
+    let is_seen = |app| visible_apps.as_ref().is_none_or(|visible_apps| visible_apps.contains(&app));
     let (mut apps, mut jobs, mut executors, mut labels) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     match key {
         "app" => {
-            let all = store.apps(namespace).await?;
-            apps = all.into_iter().filter(|app| is_seen(app.id)).map(|app| app.name).take(KNOWN_COUNT_MAX).collect();
+            let app_records = store.apps(namespace).await?;
+            apps = app_records
+                .into_iter()
+                .filter(|app| is_seen(app.id))
+                .map(|app| app.name)
+                .take(KNOWN_COUNT_MAX)
+                .collect();
         }
         "job" => {
-            let part = value.rsplit(',').next().unwrap_or_default().to_ascii_lowercase();
-            let part = Some(part).filter(|part| name::check(part).is_ok());
-            jobs = find_jobs(page, part).await?.into_iter().map(|job| job.spec.name).collect();
+            let name_part = value.rsplit(',').next().unwrap_or_default().to_ascii_lowercase();
+            let name_part = Some(name_part).filter(|name_part| name::check(name_part).is_ok());
+            jobs = find_jobs(page, name_part).await?.into_iter().map(|job| job.spec.name).collect();
         }
         "label" => {
-            let all = find_jobs(page, None).await?;
-            labels = all.iter().flat_map(|job| &job.spec.labels).map(|(key, value)| format!("{key}={value}")).collect();
+            let app_records = find_jobs(page, None).await?;
+            labels = app_records
+                .iter()
+                .flat_map(|job| &job.spec.labels)
+                .map(|(key, value)| format!("{key}={value}"))
+                .collect();
             labels.sort();
             labels.dedup();
         }
         "executor" => {
-            let (seen, _) = crate::api::executors::page(&page.call, None, known_count_max()).await?;
-            executors = seen.into_iter().map(|executor| executor.name).collect();
+            let (visible_apps, _) = crate::api::executors::page(&page.call, None, known_count_max()).await?;
+            executors = visible_apps.into_iter().map(|executor| executor.name).collect();
             executors.sort();
             executors.dedup();
         }
         _ => {}
     }
-    let known = Names { apps: &apps, jobs: &jobs, executors: &executors, labels: &labels };
-    html(StatusCode::OK, &Suggestions { found: suggest(text, at, scope, &known) })
+    let names = Names { apps: &apps, jobs: &jobs, executors: &executors, labels: &labels };
+    html(StatusCode::OK, &Suggestions { suggestions: suggest(text, caret, scope, &names) })
 }
 
 fn known_count_max() -> u32 {
@@ -183,9 +198,9 @@ fn known_count_max() -> u32 {
 
 async fn find_jobs(
     page: &Page<SuggestQuery>,
-    part: Option<String>,
+    name_part: Option<String>,
 ) -> Result<Vec<rondel_store::catalog::JobRecord>, Problem> {
     let limit = known_count_max();
-    let query = JobQuery { within: page.call.visible_apps(), name_contains: part, limit, ..JobQuery::default() };
+    let query = JobQuery { within: page.call.visible_apps(), name_contains: name_part, limit, ..JobQuery::default() };
     Ok(page.engine().store().jobs(page.call.namespace.id, &query).await?)
 }

@@ -14,7 +14,7 @@ use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
 
 use super::moment::Moment;
-use super::run_links::{Piece, split_at_runs};
+use super::run_links::{SentencePart, split_at_runs};
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{own_message, visible_text};
@@ -29,7 +29,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// How many entries of the past the page shows.
 const PAST_COUNT: usize = 50;
 /// How many entries of the future the page shows.
-const AHEAD_COUNT: usize = 25;
+const UPCOMING_ROW_COUNT: usize = 25;
 /// Longer messages are cut to this length, in characters. The page of the run shows them whole.
 const MESSAGE_LEN_MAX: usize = 200;
 /// If a day has too many fires, shorter ranges are read; this is the shortest.
@@ -88,7 +88,7 @@ impl WhyForm {
 }
 
 /// An instant in UTC, and on the clock of the schedule if that differs.
-struct When {
+struct ShownInstant {
     at: Moment,
     local: Option<String>,
     /// The URL that asks "why" about the instant.
@@ -96,10 +96,10 @@ struct When {
 }
 
 /// A fire, or several consecutive fires with the same verdict.
-struct Row {
-    when: When,
+struct FireRow {
+    when: ShownInstant,
     /// The number of fires and the last one, if there are several.
-    last: Option<(u64, When)>,
+    repetition: Option<(u64, ShownInstant)>,
     class: &'static str,
     word: &'static str,
     run: Option<RunId>,
@@ -109,14 +109,14 @@ struct Row {
 
 /// The answer to the question about an instant.
 struct InstantAnswer {
-    when: When,
-    sentence: Vec<Piece>,
+    when: ShownInstant,
+    sentence: Vec<SentencePart>,
     class: &'static str,
     run: Option<RunId>,
     /// The previous fire.
-    before: Option<When>,
+    previous_fire: Option<ShownInstant>,
     /// The next fire.
-    after: Option<When>,
+    next_fire: Option<ShownInstant>,
 }
 
 #[derive(Template)]
@@ -130,13 +130,13 @@ struct FiresPage {
     /// The note that the local time the user asked about does not exist, or occurs twice, because clocks change.
     note: Option<String>,
     answers: Vec<InstantAnswer>,
-    from: When,
-    to: When,
-    past: Vec<Row>,
-    ahead: Vec<Row>,
+    from: ShownInstant,
+    to: ShownInstant,
+    past_rows: Vec<FireRow>,
+    upcoming_rows: Vec<FireRow>,
     has_more: bool,
     /// The URL of the page with earlier fires.
-    earlier: String,
+    earlier_url: String,
     /// Whether `past_day` reaches up to now, because the user chose no other end. Only then the page reloads its lists.
     is_live: bool,
 }
@@ -150,27 +150,27 @@ struct FireFormatter<'a> {
 }
 
 impl FireFormatter<'_> {
-    fn when(&self, at: Timestamp) -> When {
-        When {
+    fn when(&self, at: Timestamp) -> ShownInstant {
+        ShownInstant {
             at: Moment::new(at, self.now, self.t),
             local: (self.zone != Tz::UTC).then(|| words::instant_text(self.zone, at)),
             why_url: super::why::question_url(self.name, Some(at)),
         }
     }
 
-    fn row(&self, entry: &Entry, messages: &HashMap<RunId, String>) -> Row {
+    fn row(&self, entry: &Entry, messages: &HashMap<RunId, String>) -> FireRow {
         let t = self.t;
         let (class, word) = class_and_word(&entry.verdict, t);
-        let last = (entry.count > 1).then(|| (entry.count, self.when(entry.last)));
+        let repetition = (entry.count > 1).then(|| (entry.count, self.when(entry.last)));
         let (run, explanation) = match &entry.verdict {
             FireVerdict::Row { run, status, reason, detail, is_planned } => {
                 // The sentence for attempt 1 does not mention the attempt; the page of the run shows it.
                 let subject =
                     RunStatusFacts { status: *status, reason: *reason, detail: detail.as_deref(), attempt: 1 };
-                let unplanned = (!is_planned).then(|| t.fires_unplanned.to_owned());
-                let why = sentence(subject, t.lang()).or_else(|| messages.get(run).cloned());
-                let parts = why.into_iter().chain(unplanned);
-                (Some(*run), parts.collect::<Vec<_>>().join(" "))
+                let unplanned_note = (!is_planned).then(|| t.fires_unplanned.to_owned());
+                let reason_sentence = sentence(subject, t.lang()).or_else(|| messages.get(run).cloned());
+                let sentences = reason_sentence.into_iter().chain(unplanned_note);
+                (Some(*run), sentences.collect::<Vec<_>>().join(" "))
             }
             FireVerdict::Span { run, reason, detail } => {
                 let status = RunStatus::Skipped;
@@ -178,9 +178,9 @@ impl FireFormatter<'_> {
                 (Some(*run), sentence(subject, t.lang()).unwrap_or_else(|| t.fires_span.to_owned()))
             }
             FireVerdict::Calendar { calendar, day, moved_to } => {
-                let moved = moved_to.map(|at| t.fires_moved(words::instant_text(self.zone, at)));
-                let parts = [Some(calendar.clone()), day.clone(), moved];
-                (None, parts.into_iter().flatten().collect::<Vec<_>>().join(" · "))
+                let moved_note = moved_to.map(|at| t.fires_moved(words::instant_text(self.zone, at)));
+                let sentences = [Some(calendar.clone()), day.clone(), moved_note];
+                (None, sentences.into_iter().flatten().collect::<Vec<_>>().join(" · "))
             }
             FireVerdict::Maintenance { ends_at, .. } => {
                 (None, format!("{} {}", t.alerts_ends, words::instant_text(self.zone, *ends_at)))
@@ -191,7 +191,7 @@ impl FireFormatter<'_> {
             | FireVerdict::Removed
             | FireVerdict::Missing => (None, String::new()),
         };
-        Row { when: self.when(entry.first), last, class, word, run, explanation }
+        FireRow { when: self.when(entry.first), repetition, class, word, run, explanation }
     }
 
     fn answer(&self, at: Timestamp, why: &Why) -> InstantAnswer {
@@ -202,8 +202,8 @@ impl FireFormatter<'_> {
             sentence: split_at_runs(&visible_text(why.sentence(self.t.lang()))),
             class: verdict.map_or("skipped", |verdict| class_and_word(verdict, self.t).0),
             run,
-            before: why.before.map(|at| self.when(at)),
-            after: why.after.map(|at| self.when(at)),
+            previous_fire: why.before.map(|at| self.when(at)),
+            next_fire: why.after.map(|at| self.when(at)),
         }
     }
 }
@@ -243,17 +243,18 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
     let formatter = FireFormatter { name: &record.spec.name, zone: zone_of(&record.spec), now, t };
     let mut form = WhyForm::new(&record.spec);
     let (mut answers, mut note, mut error) = (Vec::new(), None, None);
-    let within = page.call.visible_apps();
+    let visible_apps = page.call.visible_apps();
     if query.at.as_deref().is_some_and(|at| at.trim().is_empty()) {
-        let why = page.engine().why_now(&record, within.as_deref()).await?;
-        answers.push(formatter.answer(why.at, &why));
+        let answer = page.engine().why_now(&record, visible_apps.as_deref()).await?;
+        answers.push(formatter.answer(answer.at, &answer));
     } else if let Some(at) = query.at.as_deref() {
         let zone = query.zone.as_deref().unwrap_or(formatter.zone.name());
         form = form.with_question(at, zone);
         match parse_question(at, zone, t) {
             Ok(Question { instants, zone }) => {
                 for at in &instants {
-                    answers.push(formatter.answer(*at, &page.engine().why(&record, *at, within.as_deref()).await?));
+                    answers
+                        .push(formatter.answer(*at, &page.engine().why(&record, *at, visible_apps.as_deref()).await?));
                 }
                 note = match instants.len() {
                     0 => Some(t.why_gap(zone.name())),
@@ -267,8 +268,8 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
     let to = query.to.unwrap_or(now);
     let (from, history) = past_day(&page, &record, to).await?;
     let messages = failure_messages(&page, &history).await?;
-    let coming = Range { from: now + Duration::from_millis(1), to: now + DAY, limit: AHEAD_COUNT };
-    let coming = page.engine().fires(&record, coming, within.as_deref()).await?;
+    let upcoming = Range { from: now + Duration::from_millis(1), to: now + DAY, limit: UPCOMING_ROW_COUNT };
+    let upcoming = page.engine().fires(&record, upcoming, visible_apps.as_deref()).await?;
     let status = if error.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let template = FiresPage {
         shell: page.shell(Nav::Jobs),
@@ -280,10 +281,10 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
         answers,
         from: formatter.when(from),
         to: formatter.when(to),
-        past: history.entries.iter().rev().map(|entry| formatter.row(entry, &messages)).collect(),
-        ahead: coming.entries.iter().map(|entry| formatter.row(entry, &messages)).collect(),
-        has_more: coming.next.is_some(),
-        earlier: format!(
+        past_rows: history.entries.iter().rev().map(|entry| formatter.row(entry, &messages)).collect(),
+        upcoming_rows: upcoming.entries.iter().map(|entry| formatter.row(entry, &messages)).collect(),
+        has_more: upcoming.next.is_some(),
+        earlier_url: format!(
             "/jobs/{}/fires?{}",
             record.spec.name,
             query_pair("to", &millisecond_before(from).to_string())
@@ -298,20 +299,20 @@ async fn failure_messages(
     page: &Page<FiresQuery>,
     history: &FireHistory,
 ) -> Result<HashMap<RunId, String>, StoreError> {
-    let failed = |entry: &Entry| match &entry.verdict {
+    let failed_run = |entry: &Entry| match &entry.verdict {
         FireVerdict::Row { run, status, .. } => {
             (*status != RunStatus::Succeeded && status.is_terminal()).then_some(*run)
         }
         _ => None,
     };
-    let ids: Vec<RunId> = history.entries.iter().filter_map(failed).collect();
+    let ids: Vec<RunId> = history.entries.iter().filter_map(failed_run).collect();
     if ids.is_empty() {
         return Ok(HashMap::new());
     }
     let message = |run: &Run| {
         let text = own_message(run.message.as_deref(), run.reason, run.detail.as_deref(), page.t.lang())?;
-        let cut = text.char_indices().nth(MESSAGE_LEN_MAX).map(|(end, _)| format!("{}…", &text[..end]));
-        Some((run.id, cut.unwrap_or(text)))
+        let cut_message = text.char_indices().nth(MESSAGE_LEN_MAX).map(|(end, _)| format!("{}…", &text[..end]));
+        Some((run.id, cut_message.unwrap_or(text)))
     };
     Ok(page.engine().store().runs(&ids).await?.iter().filter_map(message).collect())
 }
@@ -327,15 +328,17 @@ async fn past_day(
     record: &JobRecord,
     to: Timestamp,
 ) -> Result<(Timestamp, FireHistory), StoreError> {
-    let mut length = DAY;
+    let mut searched_length = DAY;
     loop {
-        let from = to.saturating_sub(length).max(Timestamp::EPOCH);
+        let from = to.saturating_sub(searched_length).max(Timestamp::EPOCH);
         let history = read_history(page, record, from, to).await?;
         match history.next.filter(|next| *next <= to) {
             None => return Ok((from, history)),
-            // The read ended at `next`. Most jobs fire evenly, so the end of the day should fit into one page if it is no longer than the
-            // part that was read.
-            Some(next) if length > SHORTEST_RANGE => length = (length / 2).min(next.since(from)).max(SHORTEST_RANGE),
+            // The range has too many fires for one page, and the read ended at `next`. Tries again with a shorter range. If the fires are
+            // evenly spread, a range as long as the part that was read fits into one page.
+            Some(next) if searched_length > SHORTEST_RANGE => {
+                searched_length = (searched_length / 2).min(next.since(from)).max(SHORTEST_RANGE)
+            }
             Some(next) => return newest_entries(page, record, (next, to), history).await,
         }
     }
@@ -349,9 +352,9 @@ async fn newest_entries(
     mut history: FireHistory,
 ) -> Result<(Timestamp, FireHistory), StoreError> {
     for _ in 0..FURTHER_PAGE_COUNT_MAX {
-        let mut more = read_history(page, record, from, to).await?;
-        history.entries.append(&mut more.entries);
-        history.next = more.next;
+        let mut older_entries = read_history(page, record, from, to).await?;
+        history.entries.append(&mut older_entries.entries);
+        history.next = older_entries.next;
         match history.next.filter(|next| *next <= to && *next > from) {
             Some(next) => from = next,
             None => break,
@@ -367,8 +370,8 @@ async fn read_history(
     from: Timestamp,
     to: Timestamp,
 ) -> Result<FireHistory, StoreError> {
-    let within = page.call.visible_apps();
-    page.engine().fires(record, Range { from, to, limit: PAST_COUNT }, within.as_deref()).await
+    let visible_apps = page.call.visible_apps();
+    page.engine().fires(record, Range { from, to, limit: PAST_COUNT }, visible_apps.as_deref()).await
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use crate::problem::Problem;
 const HELD_COUNT: u32 = 1_000;
 /// This long after a switch was set, every server obeys it, and the number of runs includes all that were sent before. It is the sum of
 /// one beat, the time until a run is stored, and one heartbeat.
-const SETTLED_AFTER: Duration = Duration::from_secs(5);
+const SETTLE_DELAY: Duration = Duration::from_secs(5);
 /// A server is marked if its fires are later than this, in milliseconds.
 const LATE_MS: u64 = 1_000;
 /// How many handlers of an executor a row shows.
@@ -48,7 +48,7 @@ pub(super) struct NodeRow {
     pub(super) url: Option<String>,
     pub(super) loops: Vec<LoopRow>,
     /// The names of the loops that are failing.
-    pub(super) failing: Vec<String>,
+    pub(super) failing_loops: Vec<String>,
 }
 
 pub(super) struct LoopRow {
@@ -56,7 +56,7 @@ pub(super) struct LoopRow {
     pub(super) is_failing: bool,
     pub(super) ticked_at: Option<Moment>,
     /// How long the last tick took.
-    pub(super) took: String,
+    pub(super) duration: String,
     pub(super) tick_count: u64,
     /// How many objects its ticks acted on.
     pub(super) done_count: u64,
@@ -104,22 +104,22 @@ pub(super) struct HeldRun {
     pub(super) job: String,
     pub(super) status: RunStatus,
     pub(super) word: &'static str,
-    pub(super) took: Option<String>,
+    pub(super) running_for: Option<String>,
     pub(super) since: Option<Moment>,
     pub(super) attempt: i32,
 }
 
-pub(super) fn node_row(node: Node, this: Option<Vec<LoopReport>>, now: Timestamp, t: &Texts) -> NodeRow {
+pub(super) fn node_row(node: Node, own_loops: Option<Vec<LoopReport>>, now: Timestamp, t: &Texts) -> NodeRow {
     let status = node.status(now);
-    let is_this = this.is_some();
+    let is_this = own_loops.is_some();
     // The loops of the answering server come from memory: the server's row is out of date if its beat fails, for example because the
     // database is unreachable.
     let loops: Vec<LoopRow> =
-        this.unwrap_or(node.report.loops).into_iter().map(|report| loop_row(report, now, t)).collect();
+        own_loops.unwrap_or(node.report.loops).into_iter().map(|report| loop_row(report, now, t)).collect();
     let is_dead = status == "dead";
     // No lateness is shown for a dead server, whose last report is old.
     let lateness = node.report.lateness_p99_ms.filter(|_| !is_dead);
-    let failing = loops.iter().filter(|one| one.is_failing).map(|one| one.name.clone()).collect();
+    let failing_loops = loops.iter().filter(|one| one.is_failing).map(|one| one.name.clone()).collect();
     let (class, word) = match status {
         "dead" if node.report.is_leaving => ("offline", t.node_left),
         "dead" => ("failed", t.node_dead),
@@ -145,7 +145,7 @@ pub(super) fn node_row(node: Node, this: Option<Vec<LoopReport>>, now: Timestamp
         started_at: Moment::new(node.started_at, now, t),
         url: node.advertise_url,
         loops,
-        failing,
+        failing_loops,
     }
 }
 
@@ -154,7 +154,7 @@ fn loop_row(report: LoopReport, now: Timestamp, t: &Texts) -> LoopRow {
         is_failing: report.failing_since.is_some(),
         name: report.name,
         ticked_at: report.ticked_at.map(|at| Moment::new(at, now, t)),
-        took: format!("{} {}", report.took_ms, t.unit_ms),
+        duration: format!("{} {}", report.took_ms, t.unit_ms),
         tick_count: report.tick_count,
         done_count: report.done_count,
         failed_count: report.failed_count,
@@ -163,48 +163,53 @@ fn loop_row(report: LoopReport, now: Timestamp, t: &Texts) -> LoopRow {
     }
 }
 
-pub(super) fn executor_row(one: ExecutorJson, handler_count: Option<usize>, now: Timestamp, t: &Texts) -> ExecutorRow {
-    let shown = handler_count.unwrap_or(HANDLER_COUNT);
-    let (countdown, is_emptying) = open_runs_text(&one, now, t);
-    let (status, word) = match (one.status, one.state) {
+pub(super) fn executor_row(
+    executor: ExecutorJson,
+    handler_count: Option<usize>,
+    now: Timestamp,
+    t: &Texts,
+) -> ExecutorRow {
+    let shown_count = handler_count.unwrap_or(HANDLER_COUNT);
+    let (countdown, is_emptying) = open_runs_text(&executor, now, t);
+    let (status, word) = match (executor.status, executor.state) {
         ("online" | "draining", "draining") | ("draining", "active") => ("draining", t.executor_draining),
         ("online" | "draining", "stopped") => ("cancelled", t.switch_stopped),
         ("online", _) => ("online", t.executor_online),
         _ => ("offline", t.executor_offline),
     };
     ExecutorRow {
-        state: one.state,
-        run_count: one.run_count,
+        state: executor.state,
+        run_count: executor.run_count,
         countdown,
         is_emptying,
         status,
         word,
-        name: one.name,
-        app: one.app,
-        running: one.running,
-        slots: one.slots,
-        weight: one.weight,
-        labels: one.labels.into_iter().map(|(key, value)| format!("{key}={value}")).collect(),
-        hidden_count: one.handlers.len().saturating_sub(shown),
-        handlers: one.handlers.into_iter().take(shown).collect(),
-        sdk_version: one.sdk_version,
-        last_seen: Moment::new(one.last_seen_at, now, t),
-        connected: one.connected_at.map(|at| Moment::new(at, now, t)),
+        name: executor.name,
+        app: executor.app,
+        running: executor.running,
+        slots: executor.slots,
+        weight: executor.weight,
+        labels: executor.labels.into_iter().map(|(key, value)| format!("{key}={value}")).collect(),
+        hidden_count: executor.handlers.len().saturating_sub(shown_count),
+        handlers: executor.handlers.into_iter().take(shown_count).collect(),
+        sdk_version: executor.sdk_version,
+        last_seen: Moment::new(executor.last_seen_at, now, t),
+        connected: executor.connected_at.map(|at| Moment::new(at, now, t)),
     }
 }
 
 /// The runs that a switched-off executor still has, as text, and whether their number can still change.
-fn open_runs_text(one: &ExecutorJson, now: Timestamp, t: &Texts) -> (Option<String>, bool) {
-    let is_settled = one.state_since.is_some_and(|since| since + SETTLED_AFTER <= now);
-    let words = match (one.state, one.run_count) {
-        ("draining", 0) if is_settled || one.status == "offline" => t.exec_empty.to_owned(),
+fn open_runs_text(executor: &ExecutorJson, now: Timestamp, t: &Texts) -> (Option<String>, bool) {
+    let is_settled = executor.state_since.is_some_and(|since| since + SETTLE_DELAY <= now);
+    let text = match (executor.state, executor.run_count) {
+        ("draining", 0) if is_settled || executor.status == "offline" => t.exec_empty.to_owned(),
         ("draining", 0) => t.exec_settling.to_owned(),
         ("draining", count) => t.exec_left(count),
         ("stopped", 0) => t.exec_stopped_empty.to_owned(),
         ("stopped", count) => t.exec_stopped_left(count),
         _ => return (None, false),
     };
-    (Some(words), one.status != "offline" && (one.run_count > 0 || !is_settled))
+    (Some(text), executor.status != "offline" && (executor.run_count > 0 || !is_settled))
 }
 
 /// The runs of an app that the executor with this name has, the oldest first.
@@ -222,7 +227,7 @@ pub(super) async fn held_runs<Q>(page: &Page<Q>, app: AppId, executor: &str) -> 
         job: names.get(&run.job).cloned().unwrap_or_default(),
         status: run.status,
         word: t.status(run.status),
-        took: run.started_at.map(|at| length_text(now.since(at), t)),
+        running_for: run.started_at.map(|at| length_text(now.since(at), t)),
         since: run.started_at.map(|at| Moment::new(at, now, t)),
         attempt: run.attempt,
     });

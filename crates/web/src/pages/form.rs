@@ -28,8 +28,8 @@ impl Fields {
 
     /// The fields whose names have this prefix, in the order in which they were sent.
     pub(super) fn with_prefix(&self, prefix: &str) -> impl Iterator<Item = (&str, &str)> {
-        let pairs = self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-        pairs.filter(move |(key, _)| key.starts_with(prefix))
+        let fields = self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        fields.filter(move |(key, _)| key.starts_with(prefix))
     }
 }
 

@@ -45,7 +45,7 @@ impl FromQuery for GapsQuery {
 }
 
 impl GapsQuery {
-    fn ends(&self, now: Timestamp) -> Result<(Timestamp, Timestamp), Problem> {
+    fn range(&self, now: Timestamp) -> Result<(Timestamp, Timestamp), Problem> {
         let to = self.to.unwrap_or(now);
         let from = self.from.unwrap_or_else(|| to.saturating_sub(DAY));
         if to <= from || to.since(from) > SPAN_MAX {
@@ -75,33 +75,33 @@ pub(super) async fn of_job(page: Page<GapsQuery>, Named(name, ..): Named<path::J
     let record = find(&page.call, &name).await?;
     zones::set_job(&record.spec);
     let now = page.engine().now();
-    let (mut from, to) = page.query().ends(now)?;
+    let (mut from, to) = page.query().range(now)?;
     // Gaps end at the current instant: the lane shows upcoming fires after it.
     let to = to.min(now);
-    let within = page.call.visible_apps();
+    let visible_apps = page.call.visible_apps();
     let mut history = FireHistory { entries: Vec::new(), next: None };
-    let mut begin = from;
+    let mut searched_from = from;
     for _ in 0..READ_COUNT_MAX {
         if from >= to {
             break;
         }
         let range = Range { from, to, limit: ENTRY_COUNT_MAX };
-        history = page.engine().fires(&record, range, within.as_deref()).await?;
-        begin = from;
+        history = page.engine().fires(&record, range, visible_apps.as_deref()).await?;
+        searched_from = from;
         let Some(next) = history.next.filter(|next| *next <= to) else { break };
-        // Only the newest part is shown. The read ended at `next`. If the fires are evenly spread, the end of the range fits into one read
-        // if it is no longer than the part that was read.
-        let length = (to.since(from) / 2).min(next.since(from)).max(SHORTEST_RANGE);
-        from = to.saturating_sub(length).max(from);
+        // The range has too many fires for one read, which ended at `next`. Tries again with a later start, since the newest part is
+        // shown. If the fires are evenly spread, a part as long as the one that was read fits into one read.
+        let step = (to.since(from) / 2).min(next.since(from)).max(SHORTEST_RANGE);
+        from = to.saturating_sub(step).max(from);
     }
-    let until = history.next.map_or(to, |next| next.min(to));
-    let gaps = find_gaps(&history, (begin, until), (now, page.t));
+    let history_end = history.next.map_or(to, |next| next.min(to));
+    let gaps = find_gaps(&history, (searched_from, history_end), (now, page.t));
     json_response(StatusCode::OK, &Gaps { gaps })
 }
 
 /// Why the lane is empty between an entry and the next one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Cause {
+enum GapCause {
     /// The run of the entry took place, and no other fire was planned until the next entry.
     Between,
     /// The fire of the entry did not run, for this reason.
@@ -115,58 +115,58 @@ fn find_gaps(
 ) -> Vec<Gap> {
     let zone = zones::clock_and_zone().1;
     let mut gaps: Vec<Gap> = Vec::new();
-    let mut last: Option<Cause> = None;
-    let past: Vec<&Entry> = history.entries.iter().filter(|entry| entry.first <= to).collect();
-    let first = past.first().map_or(to, |entry| entry.first);
-    if first > from {
+    let mut last_cause: Option<GapCause> = None;
+    let past_entries: Vec<&Entry> = history.entries.iter().filter(|entry| entry.first <= to).collect();
+    let first_fire = past_entries.first().map_or(to, |entry| entry.first);
+    if first_fire > from {
         gaps.push(Gap {
             from_ms: from.as_millis(),
-            to_ms: first.as_millis(),
+            to_ms: first_fire.as_millis(),
             at_ms: None,
             text: t.gap_none.to_owned(),
         });
     }
-    for (index, entry) in past.iter().enumerate() {
-        let end = past.get(index + 1).map_or(to, |next| next.first);
+    for (index, entry) in past_entries.iter().enumerate() {
+        let entry_end = past_entries.get(index + 1).map_or(to, |next| next.first);
         let cause = gap_cause(entry, t);
         match gaps.last_mut() {
-            Some(gap) if last.as_ref() == Some(&cause) => gap.to_ms = end.as_millis(),
+            Some(gap) if last_cause.as_ref() == Some(&cause) => gap.to_ms = entry_end.as_millis(),
             _ => {
                 let (at_ms, text) = match &cause {
-                    Cause::Between => (None, t.gap_between.to_owned()),
-                    Cause::NotRun(words) => (
+                    GapCause::Between => (None, t.gap_between.to_owned()),
+                    GapCause::NotRun(words) => (
                         Some(entry.first.as_millis()),
                         format!("{} · {words}", short_time_text(entry.first, now, zone)),
                     ),
                 };
-                gaps.push(Gap { from_ms: entry.first.as_millis(), to_ms: end.as_millis(), at_ms, text });
+                gaps.push(Gap { from_ms: entry.first.as_millis(), to_ms: entry_end.as_millis(), at_ms, text });
             }
         }
-        last = Some(cause);
+        last_cause = Some(cause);
     }
     gaps
 }
 
-fn gap_cause(entry: &Entry, t: &'static Texts) -> Cause {
+fn gap_cause(entry: &Entry, t: &'static Texts) -> GapCause {
     let (_, word) = class_and_word(&entry.verdict, t);
     match &entry.verdict {
         FireVerdict::Row { status: RunStatus::Skipped, reason, detail, .. }
         | FireVerdict::Span { reason, detail, .. } => {
             let subject =
                 RunStatusFacts { status: RunStatus::Skipped, reason: *reason, detail: detail.as_deref(), attempt: 1 };
-            Cause::NotRun(sentence(subject, t.lang()).unwrap_or_else(|| word.to_owned()))
+            GapCause::NotRun(sentence(subject, t.lang()).unwrap_or_else(|| word.to_owned()))
         }
-        FireVerdict::Row { .. } | FireVerdict::Planned => Cause::Between,
+        FireVerdict::Row { .. } | FireVerdict::Planned => GapCause::Between,
         FireVerdict::Calendar { calendar, day, moved_to } => {
-            let moved = moved_to.map(|at| t.fires_moved(words::instant_text(zones::clock_and_zone().1, at)));
-            let parts = [Some(word.to_owned()), Some(calendar.clone()), day.clone(), moved];
-            Cause::NotRun(parts.into_iter().flatten().collect::<Vec<_>>().join(" · "))
+            let moved_note = moved_to.map(|at| t.fires_moved(words::instant_text(zones::clock_and_zone().1, at)));
+            let facts = [Some(word.to_owned()), Some(calendar.clone()), day.clone(), moved_note];
+            GapCause::NotRun(facts.into_iter().flatten().collect::<Vec<_>>().join(" · "))
         }
         FireVerdict::Paused
         | FireVerdict::Maintenance { .. }
         | FireVerdict::Undecided
         | FireVerdict::Removed
-        | FireVerdict::Missing => Cause::NotRun(word.to_owned()),
+        | FireVerdict::Missing => GapCause::NotRun(word.to_owned()),
     }
 }
 

@@ -13,7 +13,7 @@ use crate::problem::Problem;
 const PLACE_COUNT_MAX: usize = 500;
 /// Maximum number of rows in a form.
 const ROW_COUNT_MAX: usize = 100;
-const PREFIX: &str = "grant.";
+const FIELD_PREFIX: &str = "grant.";
 
 /// A role at a place, as the user selected it. A row without a role is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,26 +34,26 @@ pub(super) struct GrantPicker {
 }
 
 /// The roles and places to offer. A page with many pickers reads them once.
-pub(super) struct Choices {
+pub(super) struct GrantChoices {
     roles: Vec<(&'static str, &'static str)>,
     places: Vec<(String, String)>,
 }
 
-impl Choices {
+impl GrantChoices {
     pub(super) async fn read<Q>(call: &GlobalCall<Q>, t: &'static Texts) -> Result<Self, Problem> {
         let engine = call.engine();
-        let mut places = vec![(String::new(), t.place_everywhere.to_owned())];
+        let mut scopes = vec![(String::new(), t.place_everywhere.to_owned())];
         for namespace in visible_namespaces(engine, &call.caller).await? {
-            places.push((namespace.name.clone(), t.place_namespace(&namespace.name)));
+            scopes.push((namespace.name.clone(), t.place_namespace(&namespace.name)));
             let mut apps = engine.store().apps(namespace.id).await?;
             apps.retain(|app| call.caller.rights.allow(Permission::View, namespace.id, Some(app.id)));
             for app in apps {
-                let place = format!("{}/{}", namespace.name, app.name);
-                places.push((place.clone(), place));
+                let app_path = format!("{}/{}", namespace.name, app.name);
+                scopes.push((app_path.clone(), app_path));
             }
         }
-        places.truncate(PLACE_COUNT_MAX);
-        Ok(Self { roles: role_choices(t).to_vec(), places })
+        scopes.truncate(PLACE_COUNT_MAX);
+        Ok(Self { roles: role_choices(t).to_vec(), places: scopes })
     }
 
     /// Leaves out the role that only tokens can have.
@@ -67,14 +67,14 @@ impl Choices {
         if rows.last().is_none_or(|last| !last.role.is_empty()) {
             rows.push(GrantRow::default());
         }
-        let mut places = self.places.clone();
+        let mut scopes = self.places.clone();
         for row in &rows {
             // A selected place remains selected, even if it no longer exists or is beyond [`PLACE_COUNT_MAX`].
-            if !places.iter().any(|(value, _)| *value == row.place) {
-                places.push((row.place.clone(), row.place.clone()));
+            if !scopes.iter().any(|(value, _)| *value == row.place) {
+                scopes.push((row.place.clone(), row.place.clone()));
             }
         }
-        GrantPicker { rows, roles: self.roles.clone(), places }
+        GrantPicker { rows, roles: self.roles.clone(), places: scopes }
     }
 }
 
@@ -114,9 +114,9 @@ pub(super) fn rows_of_grants(grants: &[GrantJson]) -> Vec<GrantRow> {
 pub(super) fn sent_rows(fields: &Fields) -> Option<Vec<GrantRow>> {
     let mut rows: Vec<GrantRow> = Vec::new();
     let mut has_some = false;
-    for (name, value) in fields.with_prefix(PREFIX) {
+    for (name, value) in fields.with_prefix(FIELD_PREFIX) {
         has_some = true;
-        let Some((index, part)) = name[PREFIX.len()..].split_once('.') else { continue };
+        let Some((index, part)) = name[FIELD_PREFIX.len()..].split_once('.') else { continue };
         let Some(index) = index.parse::<usize>().ok().filter(|index| *index < ROW_COUNT_MAX) else { continue };
         if rows.len() <= index {
             rows.resize(index + 1, GrantRow::default());
@@ -141,8 +141,8 @@ pub(super) fn sent_grants(fields: &Fields) -> Result<Option<Vec<GrantJson>>, Pro
 /// Marks the rows to which a problem refers. Returns whether there are any.
 pub(super) fn mark_wrong_rows(rows: &mut [GrantRow], problem: &Problem) -> bool {
     let mut is_marked = false;
-    let complained = problem.complaints().iter().filter_map(|one| one.pointer.as_deref());
-    for pointer in complained.chain([problem.detail()]) {
+    let pointers = problem.complaints().iter().filter_map(|one| one.pointer.as_deref());
+    for pointer in pointers.chain([problem.detail()]) {
         let index =
             pointer.strip_prefix("/grants/").and_then(|rest| rest.split(['/', ':']).next()?.parse::<usize>().ok());
         if let Some(row) = index.and_then(|index| rows.get_mut(index)) {

@@ -31,7 +31,7 @@ pub(super) struct MessageRow {
     pub(super) class: &'static str,
     pub(super) word: &'static str,
     pub(super) try_count: i32,
-    pub(super) written: Moment,
+    pub(super) written_at: Moment,
     /// When it is tried next, or was tried last.
     pub(super) at: Moment,
     pub(super) error: Option<String>,
@@ -41,7 +41,7 @@ pub(super) struct MessageRow {
 pub(super) struct CoveredRuns {
     pub(super) runs: Vec<CoveredRun>,
     /// The URL of the fires in that time, which also shows fires without a run.
-    pub(super) fires: String,
+    pub(super) fires_url: String,
 }
 
 /// A run in the time in which the job should have succeeded.
@@ -55,7 +55,7 @@ pub(super) struct CoveredRun {
 /// The latest messages about an incident.
 pub(super) async fn messages<Q>(page: &Page<Q>, record: &IncidentRecord) -> Result<Vec<MessageRow>, Problem> {
     let (t, now) = (page.t, page.engine().now());
-    let found = page.engine().store().incident_messages(record.incident.id, MESSAGE_COUNT).await?;
+    let messages = page.engine().store().incident_messages(record.incident.id, MESSAGE_COUNT).await?;
     let row = |message: rondel_store::channels::IncidentMessage| {
         let (class, word) = match message.state.as_str() {
             "sent" => ("succeeded", t.channels_sent),
@@ -69,18 +69,18 @@ pub(super) async fn messages<Q>(page: &Page<Q>, record: &IncidentRecord) -> Resu
             class,
             word,
             try_count: message.try_count,
-            written: Moment::new(message.created_at, now, t),
+            written_at: Moment::new(message.created_at, now, t),
             at: Moment::new(message.at, now, t),
             error: message.error.map(|error| localized(t.lang(), &error).into_owned()),
         }
     };
-    Ok(found.into_iter().map(row).collect())
+    Ok(messages.into_iter().map(row).collect())
 }
 
 /// The runs in the time in which the job should have succeeded; `None` for incidents of other kinds.
 pub(super) async fn covered_runs<Q>(page: &Page<Q>, record: &IncidentRecord) -> Result<Option<CoveredRuns>, Problem> {
     let (incident, t, now) = (&record.incident, page.t, page.engine().now());
-    let back = match &record.spec.condition {
+    let covered_length = match &record.spec.condition {
         Condition::NotSucceededBy { .. } => DAY,
         Condition::NoSuccessFor { length } => (*length).min(LOOK_BACK_MAX),
         _ => return Ok(None),
@@ -88,21 +88,21 @@ pub(super) async fn covered_runs<Q>(page: &Page<Q>, record: &IncidentRecord) -> 
     if incident.subject.kind != SubjectKind::Job {
         return Ok(None);
     }
-    let until = incident.resolved_at.unwrap_or(now);
-    let from = incident.started_at.saturating_sub(back);
+    let covered_until = incident.resolved_at.unwrap_or(now);
+    let from = incident.started_at.saturating_sub(covered_length);
     let job = JobId::new(incident.subject.id);
-    let marks = page.engine().store().chart_runs(&[job], from, until, RUN_COUNT).await?;
+    let chart_runs = page.engine().store().chart_runs(&[job], from, covered_until, RUN_COUNT).await?;
     let row = |mark: ChartRun| CoveredRun {
         id: mark.id.to_string(),
         fire_at: Moment::new(mark.fire_at, now, t),
         class: mark.status.as_str(),
         word: t.status(mark.status),
     };
-    let fires = format!("/jobs/{}/fires", incident.subject.name);
-    let fires = match incident.resolved_at {
-        Some(until) => format!("{fires}?{}", query_pair("to", &until.to_string())),
-        None => fires,
+    let fires_url = format!("/jobs/{}/fires", incident.subject.name);
+    let fires_url = match incident.resolved_at {
+        Some(covered_until) => format!("{fires_url}?{}", query_pair("to", &covered_until.to_string())),
+        None => fires_url,
     };
-    let seen = marks.into_iter().filter(|mark| page.call.may_view(mark.app));
-    Ok(Some(CoveredRuns { runs: seen.map(row).collect(), fires }))
+    let visible_runs = chart_runs.into_iter().filter(|mark| page.call.may_view(mark.app));
+    Ok(Some(CoveredRuns { runs: visible_runs.map(row).collect(), fires_url }))
 }

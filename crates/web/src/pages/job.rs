@@ -30,7 +30,7 @@ use super::moment::Moment;
 use super::params_form::{self, FieldKind, ParamField};
 use super::pump_facts;
 use super::schedule_text::{self, ScheduleText};
-use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
+use super::shell::{MissingRoles, Nav, PAGE_ITEM_COUNT, Page, Shell, html};
 use super::texts::Texts;
 use super::toast::{self, Toast};
 use super::view::{Bar, RunRow, StateWord, bars};
@@ -44,7 +44,7 @@ use crate::etag::IfMatch;
 use crate::job_states;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::redirect::{own_path, query_pair, to};
+use crate::redirect::{own_path, query_pair, redirect_to};
 
 /// Maximum number of executors that the form for a run suggests.
 const SUGGESTION_COUNT_MAX: usize = 200;
@@ -56,7 +56,7 @@ const TRY_COUNT: usize = 4;
 struct JobPage {
     shell: Shell,
     t: &'static Texts,
-    missing: MissingRoles,
+    missing_roles: MissingRoles,
     /// The role that the caller lacks to create an alert rule. Rules need a role on the whole namespace.
     missing_for_rule: Option<&'static str>,
     alerts: Vec<IncidentRow>,
@@ -65,33 +65,33 @@ struct JobPage {
     /// The labels, each with the URL of the list of jobs that have it.
     labels: Vec<(String, String)>,
     links: JobLinks,
-    enabled: bool,
+    is_enabled: bool,
     is_pump: bool,
     state: StateWord,
     /// The mark of a job that is in shadow mode, or whose mode applies only from some instant on.
     mode: Option<String>,
     schedules: Vec<ScheduleText>,
     next_fire: Option<Moment>,
-    last: Option<RunRow>,
+    last_run: Option<RunRow>,
     bars: Vec<Bar>,
     charts: JobCharts,
     /// Facts about the job: names and values.
     facts: Vec<(&'static str, String)>,
     params: String,
-    run_with: RunForm,
+    run_form: RunForm,
     /// Warnings for its author.
     warnings: Vec<String>,
-    declared: Option<DeclaredNote>,
+    declared_note: Option<DeclaredNote>,
     updated_at: Moment,
     version: i64,
     /// The URL of this page, from which the script reloads its live part.
-    here: String,
+    page_url: String,
     rows: Vec<RunRow>,
-    next: Option<String>,
+    next_url: Option<String>,
     /// The URL of the first page of runs.
-    first: String,
+    first_url: String,
     is_first: bool,
-    why: WhyForm,
+    why_form: WhyForm,
     /// Always `None`: the form leads to the page of fires, which shows the errors.
     no_error: Option<String>,
 }
@@ -124,48 +124,48 @@ pub(super) async fn page(page: Page<CursorQuery>, Named(name, ..): Named<path::J
     let record = find(&page.call, &name).await?;
     zones::set_job(&record.spec);
     let (now, t) = (page.engine().now(), page.t);
-    let recent = RecentRuns::read(&page.call, &record, now).await?;
-    let (rows, next) = run_rows(&page, &record, now).await?;
+    let recent_runs = RecentRuns::read(&page.call, &record, now).await?;
+    let (rows, next_url) = run_rows(&page, &record, now).await?;
     let spec = &record.spec;
     let template = JobPage {
         shell: page.shell(Nav::Jobs),
         t,
-        missing: page.missing(Some(record.app)),
-        missing_for_rule: page.missing(None).editor,
+        missing_roles: page.missing_roles(Some(record.app)),
+        missing_for_rule: page.missing_roles(None).editor,
         alerts: alerts::incident_rows_of_job(&page, &record).await?,
         name: spec.name.clone(),
         description: spec.description.clone(),
         labels: spec.labels.iter().map(|(key, value)| label_link(key, value)).collect(),
         links: JobLinks::read(&page.call, &record, t).await?,
-        enabled: spec.enabled,
+        is_enabled: spec.enabled,
         is_pump: spec.pump.is_some(),
         state: StateWord::new(job_states::job_state(page.engine(), &record).await?, t),
         mode: mode_mark(spec, t),
         schedules: schedule_text::schedule_texts(spec, t),
-        next_fire: recent.next_fire_at.map(|at| Moment::new(at, now, t)),
-        last: recent.past.first().map(|run| RunRow::new(run, String::new(), now, t)),
-        bars: bars(&recent.past, now, t),
+        next_fire: recent_runs.next_fire_at.map(|at| Moment::new(at, now, t)),
+        last_run: recent_runs.past_runs.first().map(|run| RunRow::new(run, String::new(), now, t)),
+        bars: bars(&recent_runs.past_runs, now, t),
         charts: job_charts::read(&page.call, &record, (now, t)).await?,
         facts: job_facts(&record, t),
         params: params_text(&spec.params),
-        run_with: run_form(&page, &record),
-        warnings: jobs::warnings(page.engine(), record.namespace, spec, recent.next_fire_at)
+        run_form: run_form(&page, &record),
+        warnings: jobs::warnings(page.engine(), record.namespace, spec, recent_runs.next_fire_at)
             .iter()
             .map(|warning| t.warning(warning))
             .collect(),
-        declared: record.declared.as_ref().map(|declared| DeclaredNote {
+        declared_note: record.declared.as_ref().map(|declared| DeclaredNote {
             at: Moment::new(declared.declared_at, now, t),
             drift: drift(spec, &declared.spec).join(", "),
             undeclared_at: declared.undeclared_at.map(|at| Moment::new(at, now, t)),
         }),
         updated_at: Moment::new(record.updated_at, now, t),
         version: record.version,
-        here: page.here().to_owned(),
+        page_url: page.page_url().to_owned(),
         rows,
-        next,
-        first: format!("/jobs/{}", spec.name),
+        next_url,
+        first_url: format!("/jobs/{}", spec.name),
         is_first: page.query().0.is_none(),
-        why: WhyForm::new(spec),
+        why_form: WhyForm::new(spec),
         no_error: None,
     };
     html(StatusCode::OK, &template)
@@ -193,8 +193,8 @@ fn run_form(page: &Page<CursorQuery>, record: &JobRecord) -> RunForm {
 
 /// The connected executors, as suggestions. The user may enter other names; they are checked against all known executors.
 fn online_names(page: &Page<CursorQuery>, record: &JobRecord) -> Vec<String> {
-    let online = page.engine().online_names().into_iter().filter(|one| one.app == record.app);
-    let names: BTreeSet<String> = online.map(|one| given_name(&one.name).to_owned()).collect();
+    let online_executors = page.engine().online_names().into_iter().filter(|one| one.app == record.app);
+    let names: BTreeSet<String> = online_executors.map(|one| given_name(&one.name).to_owned()).collect();
     names.into_iter().take(SUGGESTION_COUNT_MAX).collect()
 }
 
@@ -205,16 +205,22 @@ async fn run_rows(
     now: Timestamp,
 ) -> Result<(Vec<RunRow>, Option<String>), Problem> {
     let listing = Listing::new("job page", record.id);
-    let after = listing.id_after(page.query().0.as_deref(), RunId::get)?;
-    let within = page.call.visible_apps();
-    let query = RunQuery { job: Some(record.id), within, after, limit: LIMIT + 1, ..RunQuery::default() };
+    let after_id = listing.id_after(page.query().0.as_deref(), RunId::get)?;
+    let visible_apps = page.call.visible_apps();
+    let query = RunQuery {
+        job: Some(record.id),
+        within: visible_apps,
+        after: after_id,
+        limit: PAGE_ITEM_COUNT + 1,
+        ..RunQuery::default()
+    };
     let mut runs = page.engine().store().list_runs(record.namespace, &query).await?;
-    let next = cut_to_page(&mut runs, LIMIT)
+    let next_url = cut_to_page(&mut runs, PAGE_ITEM_COUNT)
         .map(|run| format!("/jobs/{}?{}", record.spec.name, query_pair("cursor", &listing.cursor(run.id))));
     page.call.conceal(&mut runs).await?;
     let is_pump = record.spec.pump.is_some();
     let row = |run| RunRow::new(run, record.spec.name.clone(), now, page.t).with_part(Part::of(run, is_pump), page.t);
-    Ok((runs.iter().map(row).collect(), next))
+    Ok((runs.iter().map(row).collect(), next_url))
 }
 
 /// A label, and the URL of the list of jobs that have it.
@@ -276,20 +282,20 @@ pub(super) fn pretty_json(value: &Value) -> String {
 
 pub(super) async fn pause(page: Page, Named(name, ..): Named<path::Job>, fields: Fields) -> Result<Response, Problem> {
     switch_job(&page, &name, false).await?;
-    let undo = Some(format!("/jobs/{name}/resume"));
+    let undo_url = Some(format!("/jobs/{name}/resume"));
     toast::toast_response(
         &page,
-        Toast { text: page.t.toast_paused(&name), undo, link: None },
+        Toast { text: page.t.toast_paused(&name), undo_url, link: None },
         &return_path(&fields, &name),
     )
 }
 
 pub(super) async fn resume(page: Page, Named(name, ..): Named<path::Job>, fields: Fields) -> Result<Response, Problem> {
     switch_job(&page, &name, true).await?;
-    let undo = Some(format!("/jobs/{name}/pause"));
+    let undo_url = Some(format!("/jobs/{name}/pause"));
     toast::toast_response(
         &page,
-        Toast { text: page.t.toast_resumed(&name), undo, link: None },
+        Toast { text: page.t.toast_resumed(&name), undo_url, link: None },
         &return_path(&fields, &name),
     )
 }
@@ -299,10 +305,10 @@ fn return_path(fields: &Fields, name: &str) -> String {
     own_path(fields.get("back")).map_or_else(|| format!("/jobs/{name}"), str::to_owned)
 }
 
-async fn switch_job(page: &Page, name: &str, enabled: bool) -> Result<(), Problem> {
+async fn switch_job(page: &Page, name: &str, is_enabled: bool) -> Result<(), Problem> {
     for _ in 0..TRY_COUNT {
         let record = find(&page.call, name).await?;
-        match jobs::set_enabled(page.engine(), &record, enabled, page.call.caller.name()).await {
+        match jobs::set_enabled(page.engine(), &record, is_enabled, page.call.caller.name()).await {
             Ok(changed) => {
                 page.call.note.changed_to(&changed.spec);
                 return Ok(());
@@ -316,15 +322,15 @@ async fn switch_job(page: &Page, name: &str, enabled: bool) -> Result<(), Proble
 
 /// Restores the definition that code declares.
 pub(super) async fn reset(page: Page, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
-    let reset = reset_to_declared(&page.call, &name, &IfMatch::Any).await?;
-    page.call.note.changed_to(&reset.spec);
-    Ok(to(&format!("/jobs/{name}")))
+    let reset_record = reset_to_declared(&page.call, &name, &IfMatch::Any).await?;
+    page.call.note.changed_to(&reset_record.spec);
+    Ok(redirect_to(&format!("/jobs/{name}")))
 }
 
 pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Job>, fields: Fields) -> Result<Response, Problem> {
     let is_forced = fields.get("force") == "true";
     remove(&page.call, &name, &IfMatch::Any, (is_forced, None)).await?;
-    Ok(to("/jobs"))
+    Ok(redirect_to("/jobs"))
 }
 
 /// Starts a run, with the parameters in the form if it has some.
@@ -339,43 +345,43 @@ pub(super) async fn trigger(
         "" => None,
         name => Some(checked_executor(&page.call, &record, ("/executor", name)).await?),
     };
-    let given = |name: &str| Some(fields.get(name).trim()).filter(|text| !text.is_empty()).map(str::to_owned);
-    let if_open = given("if_open").filter(|_| given("key").is_some());
+    let non_empty_field = |name: &str| Some(fields.get(name).trim()).filter(|text| !text.is_empty()).map(str::to_owned);
+    let if_open = non_empty_field("if_open").filter(|_| non_empty_field("key").is_some());
     let if_open = if_open
         .map(|word| word.parse::<IfOpen>().map_err(|message: String| refuse_value("/if_open", message)))
         .transpose()?;
-    let key = checked_key(("/key", given("key").as_deref()), if_open)?;
-    let at = given("at").map(|text| planned_at(&text, page.engine().now())).transpose();
+    let key = checked_key(("/key", non_empty_field("key").as_deref()), if_open)?;
+    let at = non_empty_field("at").map(|text| planned_at(&text, page.engine().now())).transpose();
     let at = at.map_err(|message| refuse_value("/at", message))?;
     let request = RunRequest { params, executor, key, at, trace: page.call.trace, ..RunRequest::by(Trigger::Manual) };
     let run = match jobs::request_run(page.engine(), &record, request).await {
         Err(JobError::KeyInUse(open)) if if_open == Some(IfOpen::Keep) && !open.is_asked_to_end() => {
-            return Ok(to(&format!("/runs/{}", open.id)));
+            return Ok(redirect_to(&format!("/runs/{}", open.id)));
         }
         made => made?,
     };
     page.call.note.changed_to(&serde_json::json!({"run": run.id}));
     let (address, at) = (format!("/runs/{}", run.id), Moment::new(run.fire_at, run.fire_at, page.t));
     let is_planned = run.status == RunStatus::Waiting;
-    let link = Some((format!("#{name} · {}", at.time), address.clone()));
-    let back = own_path(fields.get("back")).map_or(address, str::to_owned);
+    let run_link = Some((format!("#{name} · {}", at.time), address.clone()));
+    let return_url = own_path(fields.get("back")).map_or(address, str::to_owned);
     toast::toast_response(
         &page,
         Toast {
             text: if is_planned { page.t.toast_planned } else { page.t.toast_started }.to_owned(),
-            link,
-            undo: None,
+            link: run_link,
+            undo_url: None,
         },
-        &back,
+        &return_url,
     )
 }
 
 /// The parameters for this run; `None` if it has those of the job.
 fn chosen_params(page: &Page, fields: &Fields, record: &JobRecord) -> Result<Option<RunParams>, Problem> {
-    let given = match (params_form::from_fields(fields, &record.spec.params)?, fields.get("params")) {
+    let params_json = match (params_form::from_fields(fields, &record.spec.params)?, fields.get("params")) {
         (Some(value), _) => value,
         (None, "") => return Ok(None),
         (None, text) => serde_json::from_str(text).map_err(|error| refuse_value("/params", error.to_string()))?,
     };
-    Ok(jobs::run_params(page.engine(), record, &given)?)
+    Ok(jobs::run_params(page.engine(), record, &params_json)?)
 }

@@ -16,7 +16,7 @@ use crate::job_bulk::{
     select_named,
 };
 use crate::problem::Problem;
-use crate::redirect::{own_path, to};
+use crate::redirect::{own_path, redirect_to};
 use crate::run_filter;
 
 /// How many names of jobs are shown.
@@ -39,25 +39,25 @@ struct BulkPage {
     /// How many jobs are chosen.
     count: usize,
     /// The names that are shown, at most [`SHOWN_COUNT_MAX`].
-    shown: Vec<String>,
+    shown_names: Vec<String>,
     /// How many names are not shown.
     hidden_count: usize,
     has_more: bool,
     /// The name after which this selection begins; empty for the first one.
-    after: String,
+    after_name: String,
     /// The name after which the next selection begins, if there is one.
-    next: Option<String>,
+    next_after: Option<String>,
     /// Maximum number of jobs that one request may change.
     max: usize,
     /// The URL of the list to return to.
-    back: String,
+    return_url: String,
     /// Whether the action was performed.
     is_done: bool,
     /// How many jobs were already in the wanted state.
     unchanged: usize,
     problems: Vec<JobProblem>,
     /// The action that reverts this one, if there is one.
-    undo: Option<&'static str>,
+    undo_action: Option<&'static str>,
     /// The jobs that this action has changed.
     changed: Vec<String>,
 }
@@ -70,44 +70,44 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let filter = fields.get("q").to_owned();
     // If no rows are chosen, the action applies to all jobs that match the filter.
     let is_all = fields.get("scope") == "all" || (names.is_empty() && !filter.trim().is_empty());
-    let back = own_path(fields.get("back")).unwrap_or("/jobs").to_owned();
+    let return_url = own_path(fields.get("back")).unwrap_or("/jobs").to_owned();
     if !is_all && names.is_empty() {
-        return Ok(to(&back));
+        return Ok(redirect_to(&return_url));
     }
     if !is_all && names.len() > BULK_JOB_COUNT_MAX {
         let message = format!("{} jobs; at most {BULK_JOB_COUNT_MAX} at once", names.len());
         return Err(refuse_value("/job", message));
     }
-    let after = fields.get("after").to_owned();
-    let chosen = match is_all {
+    let after_name = fields.get("after").to_owned();
+    let selected = match is_all {
         true => {
             let filter = Filter::parse(&filter, Scope::Jobs).map_err(|error| run_filter::filter_problem(&error))?;
-            select_matching(&page.call, &filter, (&bulk, Some(after.as_str()))).await?
+            select_matching(&page.call, &filter, (&bulk, Some(after_name.as_str()))).await?
         }
         false => select_named(&page.call, &names).await?,
     };
-    let SelectedJobs { names: chosen, has_more, after: next, missing } = chosen;
+    let SelectedJobs { names: selected, has_more, next_after, missing_jobs } = selected;
     // The confirmation names the jobs that were shown, since other jobs may match by now, and the name after which the rest begins.
-    let rest = Some(fields.get("rest")).filter(|rest| !rest.is_empty()).map(str::to_owned);
-    let has_more = has_more || rest.is_some();
-    let next = next.or(rest);
-    let names = if is_all { chosen.clone() } else { names };
-    let count = chosen.len();
-    let expected = fields.get("expected").parse::<usize>().ok();
+    let rest_after = Some(fields.get("rest")).filter(|rest_after| !rest_after.is_empty()).map(str::to_owned);
+    let has_more = has_more || rest_after.is_some();
+    let next_after = next_after.or(rest_after);
+    let names = if is_all { selected.clone() } else { names };
+    let count = selected.len();
+    let expected_count = fields.get("expected").parse::<usize>().ok();
     // If more jobs match than were counted, nothing is changed: the page shows the new count and asks again.
-    let is_confirmed = expected.is_some_and(|expected| count <= expected && count > 0);
-    let done = if is_confirmed {
-        apply_to_jobs(&page.call, &bulk, &chosen).await
+    let is_confirmed = expected_count.is_some_and(|expected_count| count <= expected_count && count > 0);
+    let outcome = if is_confirmed {
+        apply_to_jobs(&page.call, &bulk, &selected).await
     } else {
         page.call.note.mark_dry_run();
         Default::default()
     };
-    let undo = match action {
+    let undo_action = match action {
         JobAction::Pause => Some("resume"),
         JobAction::Resume => Some("pause"),
         JobAction::Run | JobAction::Label | JobAction::Unlabel | JobAction::Delete => None,
     };
-    let shown = if is_confirmed { done.changed.clone() } else { chosen };
+    let shown_names = if is_confirmed { outcome.changed.clone() } else { selected };
     let problem = |problem: JobProblem| {
         let message = localized(t.lang(), &problem.message).into_owned();
         JobProblem { message, ..problem }
@@ -115,31 +115,31 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let template = BulkPage {
         shell: page.shell(Nav::Jobs),
         t,
-        title: bulk_title(action, is_confirmed, if is_confirmed { done.changed.len() } else { count }, t),
+        title: bulk_title(action, is_confirmed, if is_confirmed { outcome.changed.len() } else { count }, t),
         action: word,
         label: fields.get("label").to_owned(),
         names,
         is_all,
         filter,
         count,
-        hidden_count: shown.len().saturating_sub(SHOWN_COUNT_MAX),
-        shown: shown.into_iter().take(SHOWN_COUNT_MAX).collect(),
+        hidden_count: shown_names.len().saturating_sub(SHOWN_COUNT_MAX),
+        shown_names: shown_names.into_iter().take(SHOWN_COUNT_MAX).collect(),
         has_more,
-        after,
-        next,
+        after_name,
+        next_after,
         max: BULK_JOB_COUNT_MAX,
-        back,
+        return_url,
         is_done: is_confirmed,
-        unchanged: done.unchanged,
-        problems: done.problems.into_iter().chain(missing).take(SHOWN_COUNT_MAX).map(problem).collect(),
-        undo: undo.filter(|_| !done.changed.is_empty()),
-        changed: done.changed,
+        unchanged: outcome.unchanged,
+        problems: outcome.problems.into_iter().chain(missing_jobs).take(SHOWN_COUNT_MAX).map(problem).collect(),
+        undo_action: undo_action.filter(|_| !outcome.changed.is_empty()),
+        changed: outcome.changed,
     };
     html(StatusCode::OK, &template)
 }
 
 fn parse_action(word: &str) -> Result<(&'static str, JobAction), Problem> {
-    let known = [
+    let actions = [
         ("pause", JobAction::Pause),
         ("resume", JobAction::Resume),
         ("run", JobAction::Run),
@@ -147,8 +147,8 @@ fn parse_action(word: &str) -> Result<(&'static str, JobAction), Problem> {
         ("unlabel", JobAction::Unlabel),
         ("delete", JobAction::Delete),
     ];
-    let found = known.into_iter().find(|(name, _)| *name == word);
-    found.ok_or_else(|| refuse_value("/do", format!("{word:?} is none of pause, resume, run, label, unlabel, delete")))
+    let action = actions.into_iter().find(|(name, _)| *name == word);
+    action.ok_or_else(|| refuse_value("/do", format!("{word:?} is none of pause, resume, run, label, unlabel, delete")))
 }
 
 fn bulk_title(action: JobAction, is_done: bool, count: usize, t: &Texts) -> String {

@@ -39,8 +39,8 @@ pub(super) struct JobCharts {
     t: &'static Texts,
     days: Vec<DayCell>,
     width: usize,
-    band: Option<Band>,
-    next: Vec<Moment>,
+    band: Option<DurationBand>,
+    next_fires: Vec<Moment>,
     /// Whether the list of next fires shows seconds.
     has_seconds: bool,
 }
@@ -55,7 +55,7 @@ struct DayCell {
 }
 
 /// The durations of runs, day by day.
-struct Band {
+struct DurationBand {
     /// The SVG path of the area between the two percentiles.
     area: String,
     /// The SVG path of the 50th percentiles.
@@ -67,7 +67,7 @@ struct Band {
     /// The 95th percentile of the newest day.
     newest_p95: String,
     /// The highest 95th percentile of all days.
-    most: String,
+    p95_max: String,
 }
 
 pub(super) async fn read<Q>(
@@ -75,8 +75,8 @@ pub(super) async fn read<Q>(
     record: &JobRecord,
     (now, t): (Timestamp, &'static Texts),
 ) -> Result<JobCharts, Problem> {
-    let end = Step::Day.floor(now) + DAY;
-    let year = BucketRange::new(Step::Day, end - DAY * (WEEKS * 7), end);
+    let day_end = Step::Day.floor(now) + DAY;
+    let year = BucketRange::new(Step::Day, day_end - DAY * (WEEKS * 7), day_end);
     let mut buckets = series::owner_buckets(call, PointKind::Job, &[record.id.get()], year).await?;
     // If the job moved to another app, only runs of apps that the caller sees are counted.
     let from = visible_from(call, record, year.from, year.to).await?;
@@ -87,15 +87,15 @@ pub(super) async fn read<Q>(
     let mut fires: Vec<Timestamp> = fires.filter(|_| record.spec.enabled).collect();
     fires.sort_unstable();
     fires.dedup();
-    let next: Vec<Moment> = fires.into_iter().take(NEXT_COUNT).map(|at| Moment::new(at, now, t)).collect();
-    let newest = buckets.len().saturating_sub(usize::try_from(BAND_DAYS).unwrap_or(0));
+    let next_fires: Vec<Moment> = fires.into_iter().take(NEXT_COUNT).map(|at| Moment::new(at, now, t)).collect();
+    let newest_index = buckets.len().saturating_sub(usize::try_from(BAND_DAYS).unwrap_or(0));
     Ok(JobCharts {
         t,
         days: day_cells(&buckets, &record.spec.name, (now, t)),
         width: usize::try_from(WEEKS + 1).unwrap_or(0) * CELL,
-        band: duration_band(buckets.get(newest..).unwrap_or_default(), t),
-        has_seconds: some_have_seconds(&next),
-        next,
+        band: duration_band(buckets.get(newest_index..).unwrap_or_default(), t),
+        has_seconds: some_have_seconds(&next_fires),
+        next_fires,
     })
 }
 
@@ -108,20 +108,20 @@ fn some_have_seconds(moments: &[Moment]) -> bool {
 fn day_cells(buckets: &[Bucket], job: &str, (now, t): (Timestamp, &'static Texts)) -> Vec<DayCell> {
     // 1970 began on a Thursday.
     let weekday = |at: Timestamp| usize::try_from((at.second() / 86_400 + 3).rem_euclid(7)).unwrap_or(0);
-    let first = buckets.first().map_or(0, |bucket| weekday(bucket.at));
+    let first_weekday = buckets.first().map_or(0, |bucket| weekday(bucket.at));
     let cell = |(number, bucket): (usize, &Bucket)| {
-        let place = number + first;
+        let cell_index = number + first_weekday;
         let verdicts = bucket.verdicts;
         // The days are days in UTC, whatever clock the user chose.
         let (day, ..) = zones::time_parts(bucket.at, Tz::UTC);
         let trouble = verdicts.failure_count();
-        let failed = if trouble > 0 { format!(" · {}", t.lane_failed(trouble)) } else { String::new() };
+        let failure_note = if trouble > 0 { format!(" · {}", t.lane_failed(trouble)) } else { String::new() };
         DayCell {
-            x: place / 7 * CELL,
-            y: place % 7 * CELL,
+            x: cell_index / 7 * CELL,
+            y: cell_index % 7 * CELL,
             class: day_class(verdicts),
             href: (verdicts.total() > 0).then(|| runs_between(bucket.at, bucket.at + DAY, Some(("job", job)))),
-            title: format!("{day} · {}{failed}", t.lane_runs(verdicts.total())),
+            title: format!("{day} · {}{failure_note}", t.lane_runs(verdicts.total())),
         }
     };
     buckets.iter().enumerate().filter(|(_, bucket)| bucket.at <= now).map(cell).collect()
@@ -139,36 +139,36 @@ const fn day_class(verdicts: Verdicts) -> &'static str {
 }
 
 /// The chart of durations, for days with runs; `None` if no day has any.
-fn duration_band(buckets: &[Bucket], t: &'static Texts) -> Option<Band> {
-    let of_day = |(day, bucket): (usize, &Bucket)| {
+fn duration_band(buckets: &[Bucket], t: &'static Texts) -> Option<DurationBand> {
+    let day_quantiles = |(day, bucket): (usize, &Bucket)| {
         let (p50, p95) = (bucket.durations.quantile(500)?, bucket.durations.quantile(950)?);
         Some((day, p50, p95))
     };
-    let days: Vec<(usize, Duration, Duration)> = buckets.iter().enumerate().filter_map(of_day).collect();
-    let most = days.iter().map(|(.., p95)| *p95).max()?;
+    let days: Vec<(usize, Duration, Duration)> = buckets.iter().enumerate().filter_map(day_quantiles).collect();
+    let highest = days.iter().map(|(.., p95)| *p95).max()?;
     let (_, newest_p50, newest_p95) = days.last().copied()?;
     let width = usize::try_from(WIDTH).unwrap_or(usize::MAX);
     let x = |day: usize| day * width / buckets.len().saturating_sub(1).max(1);
-    let y = |took: Duration| BAND_HEIGHT + 3 - took.as_millis() * BAND_HEIGHT / most.as_millis().max(1);
+    let y = |took: Duration| BAND_HEIGHT + 3 - took.as_millis() * BAND_HEIGHT / highest.as_millis().max(1);
     let line = |pick: fn(&(usize, Duration, Duration)) -> Duration| {
         days.iter().map(|day| format!("{} {}", x(day.0), y(pick(day)))).collect::<Vec<_>>()
     };
     let (p50, p95) = (line(|day| day.1), line(|day| day.2));
-    let back = p50.iter().rev();
-    let area = p95.iter().chain(back).cloned().collect::<Vec<_>>().join("L");
+    let lower_edge = p50.iter().rev();
+    let area = p95.iter().chain(lower_edge).cloned().collect::<Vec<_>>().join("L");
     // A path with one point would be invisible, so it gets a short line.
     let path = |points: &[String]| match points {
         [one] if one.starts_with("0 ") => format!("M{one}h300"),
         [one] => format!("M{one}h-300"),
         points => format!("M{}", points.join("L")),
     };
-    Some(Band {
+    Some(DurationBand {
         area: format!("M{area}Z"),
         p50: path(&p50),
         p95: path(&p95),
         newest_p50: length_text(newest_p50, t),
         newest_p95: length_text(newest_p95, t),
-        most: length_text(most, t),
+        p95_max: length_text(highest, t),
     })
 }
 
@@ -237,7 +237,7 @@ mod tests {
                 .unwrap();
         assert!(found.area.starts_with("M0 ") && found.area.ends_with('Z'));
         assert!(found.p50.contains(&format!("{WIDTH} ")), "{}", found.p50);
-        assert!(!found.most.is_empty());
+        assert!(!found.p95_max.is_empty());
         // With one day at the end, a short line ends there, so that it stays within the chart.
         let last =
             duration_band(&[bucket(0, Verdicts::default(), &[]), bucket(1, Verdicts::default(), &[30])], t).unwrap();

@@ -22,7 +22,7 @@ use crate::api::jobs::body::{from_value, parse_named};
 use crate::api::jobs::{find, version_spec};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::redirect::to;
+use crate::redirect::redirect_to;
 use crate::yaml;
 
 #[derive(Template)]
@@ -34,14 +34,14 @@ struct EditPage {
     form: JobForm,
     param_fields: Vec<ParamField>,
     errors: Errors,
-    offers: FieldSuggestions,
+    suggestions: FieldSuggestions,
     is_new: bool,
     /// The current name of the job.
     current_name: String,
     /// The version on which the next save will be based.
     version: i64,
     /// The version that another caller has saved since the form was loaded.
-    conflict: Option<i64>,
+    conflict_version: Option<i64>,
     /// The whole definition, as YAML.
     definition_text: String,
     /// Whether the definition is edited as YAML.
@@ -56,13 +56,13 @@ struct EditPage {
 /// The fields of the form, and their errors.
 struct EditInput {
     form: JobForm,
-    sent: Option<Fields>,
+    sent_fields: Option<Fields>,
     errors: Errors,
     /// The definition as the user typed it; `None` if it is edited in fields.
     definition_text: Option<String>,
     definition_errors: Vec<String>,
     /// The version that another caller has saved since the form was loaded.
-    conflict: Option<i64>,
+    conflict_version: Option<i64>,
 }
 
 impl EditInput {
@@ -70,22 +70,22 @@ impl EditInput {
         let form = JobForm::from_spec(&record.spec);
         Self {
             form,
-            sent: None,
+            sent_fields: None,
             errors: Errors::default(),
             definition_text: None,
             definition_errors: Vec::new(),
-            conflict: None,
+            conflict_version: None,
         }
     }
 
     /// The definition in the form; `None` if it has errors.
     fn spec(&mut self, record: &JobRecord, t: &'static Texts) -> Option<JobSpec> {
         let Some(definition_text) = &self.definition_text else {
-            let base = serde_json::to_value(&record.spec).unwrap_or_default();
-            return self.form.spec(base, t).map_err(|errors| self.errors = errors).ok();
+            let saved_document = serde_json::to_value(&record.spec).unwrap_or_default();
+            return self.form.spec(saved_document, t).map_err(|errors| self.errors = errors).ok();
         };
-        let parsed = parse_definition(definition_text, &record.spec.name);
-        parsed.map_err(|problem| self.definition_errors = error_lines(&problem, t.lang())).ok()
+        let parsed_spec = parse_definition(definition_text, &record.spec.name);
+        parsed_spec.map_err(|problem| self.definition_errors = error_lines(&problem, t.lang())).ok()
     }
 
     fn add_problem(&mut self, problem: &Problem, t: &Texts) {
@@ -98,22 +98,22 @@ impl EditInput {
 
     /// Merges the user's changes into the definition that another caller has saved. If the version on which the form is based cannot be
     /// read, the input stays as the user typed it.
-    async fn rebase(&mut self, page: &Page, record: &JobRecord, seen: i64) {
-        let Ok(base) = version_spec(&page.call, record, seen).await else { return };
+    async fn rebase(&mut self, page: &Page, record: &JobRecord, seen_version: i64) {
+        let Ok(base_document) = version_spec(&page.call, record, seen_version).await else { return };
         let document = |spec: &JobSpec| serde_json::to_value(spec).unwrap_or_default();
-        let base = document(&base);
-        let Ok(mine) = self.form.spec(base.clone(), page.t) else { return };
-        let merged = diff::merge(&base, &document(&mine), &document(&record.spec));
-        if let Ok(spec) = from_value(merged)
+        let base_document = document(&base_document);
+        let Ok(edited_spec) = self.form.spec(base_document.clone(), page.t) else { return };
+        let merged_document = diff::merge(&base_document, &document(&edited_spec), &document(&record.spec));
+        if let Ok(spec) = from_value(merged_document)
             && self.definition_text.is_none()
         {
             self.form = JobForm::from_spec(&spec);
-            self.sent = None;
+            self.sent_fields = None;
         }
     }
 
     const fn status(&self) -> StatusCode {
-        if self.conflict.is_some() { StatusCode::CONFLICT } else { StatusCode::UNPROCESSABLE_ENTITY }
+        if self.conflict_version.is_some() { StatusCode::CONFLICT } else { StatusCode::UNPROCESSABLE_ENTITY }
     }
 }
 
@@ -135,8 +135,8 @@ fn parse_definition(text: &str, name: &str) -> Result<JobSpec, Problem> {
         return parse_named(text.as_bytes(), name);
     }
     let refuse = |message: String| Problem::new(Code::InvalidYaml, message);
-    let found = yaml::documents(text).map_err(|error| refuse(error.to_string()))?;
-    let mut items = found.into_iter().flat_map(yaml::Node::items);
+    let documents = yaml::documents(text).map_err(|error| refuse(error.to_string()))?;
+    let mut items = documents.into_iter().flat_map(yaml::Node::items);
     let (Some(item), None) = (items.next(), items.next()) else {
         return Err(refuse("expected one definition".to_owned()));
     };
@@ -165,26 +165,26 @@ struct CodePart {
 
 /// The API request and the command for the fields typed so far.
 pub(super) async fn code_part(page: Page, fields: Fields) -> Result<Response, Problem> {
-    let (current_name, parsed) = edited_job(&page, &fields).await;
-    let part = match parsed {
+    let (current_name, parsed_spec) = edited_job(&page, &fields).await;
+    let code = match parsed_spec {
         Ok(spec) => CodePart { t: page.t, code: Some(job_code(&page, current_name.as_deref(), &spec)), error: None },
         Err(errors) => CodePart { t: page.t, code: None, error: Some(errors.all().join("; ")) },
     };
-    html(StatusCode::OK, &part)
+    html(StatusCode::OK, &code)
 }
 
 /// The name of the edited job, and the definition in the fields.
 async fn edited_job(page: &Page, fields: &Fields) -> (Option<String>, Result<JobSpec, Errors>) {
-    let mut base = Value::Object(serde_json::Map::new());
+    let mut document = Value::Object(serde_json::Map::new());
     let mut current_name = None;
     let name = fields.get("was");
     if !name.is_empty()
         && let Ok(record) = find(&page.call, name).await
     {
-        base = serde_json::to_value(&record.spec).unwrap_or_default();
+        document = serde_json::to_value(&record.spec).unwrap_or_default();
         current_name = Some(record.spec.name);
     }
-    (current_name, JobForm::from(fields).spec(base, page.t))
+    (current_name, JobForm::from(fields).spec(document, page.t))
 }
 
 #[derive(Template)]
@@ -197,8 +197,8 @@ struct YamlPart {
 
 /// The fields typed so far, as YAML, for the other tab of the form.
 pub(super) async fn yaml_part(page: Page, fields: Fields) -> Result<Response, Problem> {
-    let (_, parsed) = edited_job(&page, &fields).await;
-    let (definition_text, error) = match parsed {
+    let (_, parsed_spec) = edited_job(&page, &fields).await;
+    let (definition_text, error) = match parsed_spec {
         Ok(spec) => (definition_as_yaml(&spec), None),
         Err(errors) => (String::new(), Some(errors.all().join("; "))),
     };
@@ -212,59 +212,60 @@ pub(super) async fn page(page: Page, Named(name, ..): Named<path::Job>) -> Resul
 
 pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: Fields) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
-    let mut typed = EditInput::unchanged(&record);
+    let mut input = EditInput::unchanged(&record);
     match fields.get("definition") {
         "" => {
-            typed.form = JobForm::from(&fields);
-            typed.sent = Some(fields.clone());
+            input.form = JobForm::from(&fields);
+            input.sent_fields = Some(fields.clone());
         }
-        definition_text => typed.definition_text = Some(definition_text.to_owned()),
+        definition_text => input.definition_text = Some(definition_text.to_owned()),
     }
     // A form without a version is treated as a conflict, like one with an old version.
     let seen_version = fields.get("version").parse::<i64>().ok();
     if seen_version != Some(record.version) {
-        typed.conflict = Some(record.version);
+        input.conflict_version = Some(record.version);
         if let Some(seen_version) = seen_version {
-            typed.rebase(&page, &record, seen_version).await;
+            input.rebase(&page, &record, seen_version).await;
         }
-        return render_page(&page, typed.status(), &record, typed).await;
+        return render_page(&page, input.status(), &record, input).await;
     }
-    let Some(spec) = typed.spec(&record, page.t) else {
-        return render_page(&page, typed.status(), &record, typed).await;
+    let Some(spec) = input.spec(&record, page.t) else {
+        return render_page(&page, input.status(), &record, input).await;
     };
     if fields.get("do") == "fields" {
         // Converts the text into fields without saving it.
-        let converted = EditInput { form: JobForm::from_spec(&spec), ..EditInput::unchanged(&record) };
-        return render_page(&page, StatusCode::OK, &record, converted).await;
+        let converted_input = EditInput { form: JobForm::from_spec(&spec), ..EditInput::unchanged(&record) };
+        return render_page(&page, StatusCode::OK, &record, converted_input).await;
     }
     if spec == record.spec {
-        return Ok(to(&format!("/jobs/{name}")));
+        return Ok(redirect_to(&format!("/jobs/{name}")));
     }
     page.call.check_definition(&spec).await?;
     match jobs::change(page.engine(), &record, spec, seen_version, page.call.caller.name()).await {
-        Ok(saved) => {
-            page.call.note.changed_to(&saved.spec);
-            return Ok(to(&format!("/jobs/{}", saved.spec.name)));
+        Ok(record_after) => {
+            page.call.note.changed_to(&record_after.spec);
+            return Ok(redirect_to(&format!("/jobs/{}", record_after.spec.name)));
         }
         Err(JobError::Store(error)) => return Err(error.into()),
-        Err(JobError::Conflict { version }) => typed.conflict = Some(version),
-        Err(refused) => typed.add_problem(&page.call.job_problem(refused).await, page.t),
+        Err(JobError::Conflict { version }) => input.conflict_version = Some(version),
+        Err(refused) => input.add_problem(&page.call.job_problem(refused).await, page.t),
     }
-    render_page(&page, typed.status(), &record, typed).await
+    render_page(&page, input.status(), &record, input).await
 }
 
 async fn render_page(
     page: &Page,
     status: StatusCode,
     record: &JobRecord,
-    typed: EditInput,
+    input: EditInput,
 ) -> Result<Response, Problem> {
-    let mut typed = typed;
-    let conflict_changes = match typed.conflict {
+    let mut input = input;
+    let conflict_changes = match input.conflict_version {
         Some(_) => {
-            let wanted = typed.spec(record, page.t);
+            let edited_spec = input.spec(record, page.t);
             let document = |spec: &JobSpec| serde_json::to_value(spec).unwrap_or_default();
-            let changes = wanted.map(|wanted| diff::changes(&document(&record.spec), &document(&wanted)));
+            let changes =
+                edited_spec.map(|edited_spec| diff::changes(&document(&record.spec), &document(&edited_spec)));
             changes.unwrap_or_default().iter().map(change_row).collect()
         }
         None => Vec::new(),
@@ -273,17 +274,17 @@ async fn render_page(
         shell: page.shell(Nav::Jobs),
         t: page.t,
         name: record.spec.name.clone(),
-        param_fields: job_params::fields_with_input(page, &typed.form, typed.sent.as_ref()).await?,
-        form: typed.form,
-        errors: typed.errors,
-        offers: FieldSuggestions::read(page).await?,
+        param_fields: job_params::fields_with_input(page, &input.form, input.sent_fields.as_ref()).await?,
+        form: input.form,
+        errors: input.errors,
+        suggestions: FieldSuggestions::read(page).await?,
         is_new: false,
         current_name: record.spec.name.clone(),
-        version: typed.conflict.unwrap_or(record.version),
-        conflict: typed.conflict,
-        definition_is_open: typed.definition_text.is_some(),
-        definition_text: typed.definition_text.unwrap_or_else(|| definition_as_yaml(&record.spec)),
-        definition_errors: typed.definition_errors,
+        version: input.conflict_version.unwrap_or(record.version),
+        conflict_version: input.conflict_version,
+        definition_is_open: input.definition_text.is_some(),
+        definition_text: input.definition_text.unwrap_or_else(|| definition_as_yaml(&record.spec)),
+        definition_errors: input.definition_errors,
         conflict_changes,
         code: job_code(page, Some(&record.spec.name), &record.spec),
     };

@@ -16,7 +16,7 @@ use crate::parameter::Parameter;
 use crate::permits::HeavyWork;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::{own_path, to};
+use crate::redirect::{own_path, redirect_to};
 use crate::{run_filter, shares};
 
 /// How many jobs are read at a time.
@@ -43,7 +43,7 @@ pub(crate) struct ChosenJobs {
     filter: String,
     is_all: bool,
     /// The URL of the list, to return to if nothing is selected.
-    back: String,
+    return_url: String,
 }
 
 impl FromQuery for ChosenJobs {
@@ -52,43 +52,44 @@ impl FromQuery for ChosenJobs {
         let filter = reader.single("q").unwrap_or_default().trim().to_owned();
         // If no rows are selected, all jobs that match the filter are exported.
         let is_all = reader.single("scope").as_deref() == Some("all") || (names.is_empty() && !filter.is_empty());
-        let back = reader.single("back").unwrap_or_default();
+        let return_url = reader.single("back").unwrap_or_default();
         // The other fields of the list's form are accepted and ignored.
         for other in ["do", "label"] {
             drop(reader.single(other));
         }
-        Self { names, filter, is_all, back }
+        Self { names, filter, is_all, return_url }
     }
 }
 
 pub(super) async fn yaml(page: Page<ChosenJobs>) -> Result<Response, Problem> {
     let call = &page.call;
     if page.query().names.is_empty() && !page.query().is_all {
-        return Ok(to(own_path(&page.query().back).unwrap_or("/jobs")));
+        return Ok(redirect_to(own_path(&page.query().return_url).unwrap_or("/jobs")));
     }
     let _share = shares::take_heavy_work_share(&call.web, HeavyWork::Export, call.caller.key())?;
-    let chosen = chosen_names(&page).await?;
+    let all_names = chosen_names(&page).await?;
     let mut text = String::new();
-    for names in chosen.chunks(READ_COUNT) {
+    for names in all_names.chunks(READ_COUNT) {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let mut jobs = call.engine().store().jobs_named(call.namespace.id, &names).await?;
         jobs.retain(|job| call.may_view(job.app));
-        let known: BTreeSet<&str> = jobs.iter().map(|job| job.spec.name.as_str()).collect();
-        if let Some(missing) = names.iter().find(|name| !known.contains(*name)) {
-            let detail = format!("there is no job {missing} any more, so no file was written: load the list again");
+        let found_names: BTreeSet<&str> = jobs.iter().map(|job| job.spec.name.as_str()).collect();
+        if let Some(missing_name) = names.iter().find(|name| !found_names.contains(*name)) {
+            let detail =
+                format!("there is no job {missing_name} any more, so no file was written: load the list again");
             return Err(Problem::new(Code::JobNotFound, detail));
         }
         jobs.sort_by(|one, other| one.spec.name.cmp(&other.spec.name));
         text.push_str(&jobs_as_yaml(&jobs));
         if text.len() > FILE_LEN_MAX {
-            let max = FILE_LEN_MAX / 1024 / 1024;
+            let file_mib_max = FILE_LEN_MAX / 1024 / 1024;
             return Err(refuse_value(
                 "/job",
-                format!("the file would be longer than {max} MiB; use rondel job export"),
+                format!("the file would be longer than {file_mib_max} MiB; use rondel job export"),
             ));
         }
     }
-    if chosen.is_empty() {
+    if all_names.is_empty() {
         text = jobs_as_yaml(&[]);
     }
     let headers = [
@@ -104,9 +105,9 @@ async fn chosen_names(page: &Page<ChosenJobs>) -> Result<Vec<String>, Problem> {
     let query = page.query();
     if query.is_all {
         let filter = Filter::parse(&query.filter, Scope::Jobs).map_err(|error| run_filter::filter_problem(&error))?;
-        let found = matching_jobs(&page.call, &filter).await?;
-        return match found.len() > BULK_JOB_COUNT_MAX {
-            false => Ok(found.iter().map(|entry| entry.name.clone()).collect()),
+        let entries = matching_jobs(&page.call, &filter).await?;
+        return match entries.len() > BULK_JOB_COUNT_MAX {
+            false => Ok(entries.iter().map(|entry| entry.name.clone()).collect()),
             true => Err(refuse_value(
                 "/q",
                 format!("more than {BULK_JOB_COUNT_MAX} jobs match; narrow the filter, or use rondel job export"),

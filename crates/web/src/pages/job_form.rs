@@ -53,7 +53,7 @@ pub(super) struct JobForm {
     pub(super) timeout: String,
     pub(super) retry_max: String,
     pub(super) retry_backoff: String,
-    pub(super) enabled: bool,
+    pub(super) is_enabled: bool,
     /// The pump as JSON, or empty for no pump; `None` if the form does not have this field.
     pub(super) pump: Option<String>,
     pub(super) labels: LabelRows,
@@ -117,7 +117,7 @@ impl Default for JobForm {
             timeout: String::new(),
             retry_max: text("0"),
             retry_backoff: text("10s"),
-            enabled: true,
+            is_enabled: true,
             pump: None,
             labels: LabelRows::default(),
             leaf_fields: LeafFields::from_document(&Value::Null),
@@ -154,7 +154,7 @@ impl From<&Fields> for JobForm {
             timeout: text("timeout"),
             retry_max: text("retry_max"),
             retry_backoff: text("retry_backoff"),
-            enabled: !fields.get("enabled").is_empty(),
+            is_enabled: !fields.get("enabled").is_empty(),
             pump: fields.get_if_sent("pump").map(str::to_owned),
             labels: LabelRows::from_fields(fields),
             leaf_fields: LeafFields::from_fields(fields),
@@ -189,7 +189,7 @@ impl JobForm {
             timeout: duration(spec.timeout),
             retry_max: spec.retry.max.to_string(),
             retry_backoff: spec.retry.backoff.clone(),
-            enabled: spec.enabled,
+            is_enabled: spec.enabled,
             pump: spec.pump.as_ref().map(|pump| pretty_json(&serde_json::to_value(pump).unwrap_or_default())),
             labels: LabelRows::from_labels(&spec.labels),
             leaf_fields: LeafFields::from_document(&serde_json::to_value(spec).unwrap_or_default()),
@@ -209,19 +209,22 @@ impl JobForm {
         let text = |key: &str| document.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         let at = text("at");
         let is_plain_at = instant_text(at.trim_end_matches('Z')) == at;
-        let kind = match document.as_object() {
+        let schedule_kind = match document.as_object() {
             None if document.is_null() => "none",
             None => "json",
             Some(fields) => {
-                let of_key =
-                    ["cron", "every", "delay", "after", "at"].into_iter().find(|kind| fields.contains_key(*kind));
-                of_key
-                    .filter(|kind| LeafFields::can_express(kind, fields) && (*kind != "at" || is_plain_at))
+                let schedule_key = ["cron", "every", "delay", "after", "at"]
+                    .into_iter()
+                    .find(|schedule_kind| fields.contains_key(*schedule_kind));
+                schedule_key
+                    .filter(|schedule_kind| {
+                        LeafFields::can_express(schedule_kind, fields) && (*schedule_kind != "at" || is_plain_at)
+                    })
                     .unwrap_or("json")
             }
         };
-        kind.clone_into(&mut self.kind);
-        match kind {
+        schedule_kind.clone_into(&mut self.kind);
+        match schedule_kind {
             "cron" => (self.cron, self.time_zone) = (text("cron"), text("time_zone")),
             "every" => self.every = text("every"),
             "at" => at.trim_end_matches('Z').clone_into(&mut self.at),
@@ -231,10 +234,10 @@ impl JobForm {
         self
     }
 
-    /// The definition, checked as far as possible without the server's data. Values that have no field keep their value in `base`.
-    pub(super) fn spec(&self, base: Value, t: &Texts) -> Result<JobSpec, Errors> {
+    /// The definition, checked as far as possible without the server's data. Values that have no field keep their value in `base_document`.
+    pub(super) fn spec(&self, base_document: Value, t: &Texts) -> Result<JobSpec, Errors> {
         let mut errors = Errors::default();
-        let document = self.document(base, &mut errors, t);
+        let document = self.document(base_document, &mut errors, t);
         let spec = from_value(document).map_err(|problem| self.add_problem(&mut errors, &problem, t)).ok();
         let complaints = spec.as_ref().and_then(|spec| spec.compile().err()).unwrap_or_default();
         for complaint in &complaints {
@@ -278,14 +281,14 @@ impl JobForm {
             }
         }
         document["description"] = Value::from(self.description.as_str());
-        document["enabled"] = Value::from(self.enabled);
+        document["enabled"] = Value::from(self.is_enabled);
         document["timeout"] =
             Some(self.timeout.as_str()).filter(|text| !text.is_empty()).map_or(Value::Null, Value::from);
         if self.on_silence.is_empty() {
             drop(document.as_object_mut().map(|map| map.remove("on_silence")));
         }
-        let chosen = [("route", &self.route), ("delivery", &self.delivery), ("on_silence", &self.on_silence)];
-        for (key, value) in chosen.into_iter().filter(|(_, value)| !value.is_empty()) {
+        let words_by_field = [("route", &self.route), ("delivery", &self.delivery), ("on_silence", &self.on_silence)];
+        for (key, value) in words_by_field.into_iter().filter(|(_, value)| !value.is_empty()) {
             document[key] = Value::from(value.as_str());
         }
         for (key, value) in [("overlap", &self.overlap), ("misfire", &self.misfire)] {
@@ -376,18 +379,18 @@ impl JobForm {
 
 /// The parameters as JSON, composed from their fields or as typed, and the error in the fields if there is one.
 fn sent_params(fields: &Fields) -> (String, Option<String>) {
-    let typed = fields.get("params").to_owned();
+    let params_text = fields.get("params").to_owned();
     if fields.get("params_by") != BY_FIELDS {
-        return (typed, None);
+        return (params_text, None);
     }
-    let before = serde_json::from_str(&typed).unwrap_or_default();
-    match params_form::from_fields(fields, &before) {
-        Ok(None) => (typed, None),
+    let sent_value = serde_json::from_str(&params_text).unwrap_or_default();
+    match params_form::from_fields(fields, &sent_value) {
+        Ok(None) => (params_text, None),
         Ok(Some(Value::Null)) => (String::new(), None),
         Ok(Some(params)) => (pretty_json(&params), None),
         Err(problem) => {
             let complaint = problem.complaints().first().map(|one| one.message.clone());
-            (typed, Some(complaint.unwrap_or_else(|| problem.detail().to_owned())))
+            (params_text, Some(complaint.unwrap_or_else(|| problem.detail().to_owned())))
         }
     }
 }

@@ -12,7 +12,7 @@ use super::texts::Texts;
 
 /// The format of a field's value.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ValueFormat {
     Text,
     Number,
     /// Several values, separated by spaces or commas.
@@ -25,56 +25,56 @@ enum Kind {
 struct LeafField {
     field: &'static str,
     pointer: &'static str,
-    kind: Kind,
+    kind: ValueFormat,
 }
 
-const fn leaf_field(field: &'static str, pointer: &'static str, kind: Kind) -> LeafField {
+const fn leaf_field(field: &'static str, pointer: &'static str, kind: ValueFormat) -> LeafField {
     LeafField { field, pointer, kind }
 }
 
 const LEAVES: [LeafField; 28] = [
-    leaf_field("misfire_max", "/misfire/max", Kind::Number),
-    leaf_field("misfire_keep", "/misfire/keep", Kind::Text),
-    leaf_field("misfire_tolerance", "/misfire/tolerance", Kind::Text),
-    leaf_field("overlap_scope", "/overlap/scope", Kind::Text),
-    leaf_field("overlap_max", "/overlap/max", Kind::Number),
-    leaf_field("select_labels", "/select/labels", Kind::List),
-    leaf_field("select_executors", "/select/executors", Kind::List),
-    leaf_field("queue_timeout", "/queue_timeout", Kind::Text),
-    leaf_field("priority", "/priority", Kind::Number),
-    leaf_field("shards", "/shards", Kind::Shards),
-    leaf_field("concurrency_key", "/concurrency/key", Kind::Text),
-    leaf_field("concurrency_max", "/concurrency/max", Kind::Number),
-    leaf_field("rate_key", "/rate/key", Kind::Text),
-    leaf_field("rate_max", "/rate/max", Kind::Number),
-    leaf_field("rate_per", "/rate/per", Kind::Text),
-    leaf_field("over", "/over", Kind::Text),
-    leaf_field("mode", "/mode", Kind::Text),
-    leaf_field("mode_from", "/mode_from", Kind::Text),
-    leaf_field("expect_time", "/expect/success_by/time", Kind::Text),
-    leaf_field("expect_zone", "/expect/success_by/zone", Kind::Text),
-    leaf_field("expect_weekdays", "/expect/success_by/weekdays", Kind::List),
-    leaf_field("expect_calendar", "/expect/success_by/calendar", Kind::Text),
-    leaf_field("expect_no_success_for", "/expect/no_success_for", Kind::Text),
-    leaf_field("expect_longer_than", "/expect/longer_than", Kind::Text),
-    leaf_field("expect_late", "/expect/late", Kind::Text),
-    leaf_field("expect_channels", "/expect/channels", Kind::List),
-    leaf_field("expect_severity", "/expect/severity", Kind::Text),
-    leaf_field(NOTIFY, "/notify/skipped", Kind::List),
+    leaf_field("misfire_max", "/misfire/max", ValueFormat::Number),
+    leaf_field("misfire_keep", "/misfire/keep", ValueFormat::Text),
+    leaf_field("misfire_tolerance", "/misfire/tolerance", ValueFormat::Text),
+    leaf_field("overlap_scope", "/overlap/scope", ValueFormat::Text),
+    leaf_field("overlap_max", "/overlap/max", ValueFormat::Number),
+    leaf_field("select_labels", "/select/labels", ValueFormat::List),
+    leaf_field("select_executors", "/select/executors", ValueFormat::List),
+    leaf_field("queue_timeout", "/queue_timeout", ValueFormat::Text),
+    leaf_field("priority", "/priority", ValueFormat::Number),
+    leaf_field("shards", "/shards", ValueFormat::Shards),
+    leaf_field("concurrency_key", "/concurrency/key", ValueFormat::Text),
+    leaf_field("concurrency_max", "/concurrency/max", ValueFormat::Number),
+    leaf_field("rate_key", "/rate/key", ValueFormat::Text),
+    leaf_field("rate_max", "/rate/max", ValueFormat::Number),
+    leaf_field("rate_per", "/rate/per", ValueFormat::Text),
+    leaf_field("over", "/over", ValueFormat::Text),
+    leaf_field("mode", "/mode", ValueFormat::Text),
+    leaf_field("mode_from", "/mode_from", ValueFormat::Text),
+    leaf_field("expect_time", "/expect/success_by/time", ValueFormat::Text),
+    leaf_field("expect_zone", "/expect/success_by/zone", ValueFormat::Text),
+    leaf_field("expect_weekdays", "/expect/success_by/weekdays", ValueFormat::List),
+    leaf_field("expect_calendar", "/expect/success_by/calendar", ValueFormat::Text),
+    leaf_field("expect_no_success_for", "/expect/no_success_for", ValueFormat::Text),
+    leaf_field("expect_longer_than", "/expect/longer_than", ValueFormat::Text),
+    leaf_field("expect_late", "/expect/late", ValueFormat::Text),
+    leaf_field("expect_channels", "/expect/channels", ValueFormat::List),
+    leaf_field("expect_severity", "/expect/severity", ValueFormat::Text),
+    leaf_field(NOTIFY_FIELD, "/notify/skipped", ValueFormat::List),
 ];
 
 /// The fields that belong to a schedule. Their places are relative to the schedule.
 const SCHEDULE_LEAVES: [LeafField; 10] = [
-    leaf_field("delay", "/delay", Kind::Text),
-    leaf_field("after", "/after", Kind::List),
-    leaf_field("after_on", "/on", Kind::Text),
-    leaf_field("dst_gap", "/dst/gap", Kind::Text),
-    leaf_field("dst_overlap", "/dst/overlap", Kind::Text),
-    leaf_field("if_past", "/if_past", Kind::Text),
-    leaf_field("start_at", "/start_at", Kind::Text),
-    leaf_field("end_at", "/end_at", Kind::Text),
-    leaf_field("jitter_max", "/jitter/max", Kind::Text),
-    leaf_field("jitter_by", "/jitter/by", Kind::Text),
+    leaf_field("delay", "/delay", ValueFormat::Text),
+    leaf_field("after", "/after", ValueFormat::List),
+    leaf_field("after_on", "/on", ValueFormat::Text),
+    leaf_field("dst_gap", "/dst/gap", ValueFormat::Text),
+    leaf_field("dst_overlap", "/dst/overlap", ValueFormat::Text),
+    leaf_field("if_past", "/if_past", ValueFormat::Text),
+    leaf_field("start_at", "/start_at", ValueFormat::Text),
+    leaf_field("end_at", "/end_at", ValueFormat::Text),
+    leaf_field("jitter_max", "/jitter/max", ValueFormat::Text),
+    leaf_field("jitter_by", "/jitter/by", ValueFormat::Text),
 ];
 
 /// The kinds of schedule to which each of these fields applies.
@@ -91,9 +91,9 @@ const KINDS_BY_FIELD: [(&str, &[&str]); 10] = [
     ("jitter_by", &["cron", "every", "delay", "at"]),
 ];
 
-/// The field with the reasons of skipped fires to report. Each reason has a checkbox whose name begins with [`NOTIFY_BOX`].
-const NOTIFY: &str = "notify";
-const NOTIFY_BOX: &str = "notify.";
+/// The field with the reasons of skipped fires to report. Each reason has a checkbox whose name begins with [`NOTIFY_FIELD_PREFIX`].
+const NOTIFY_FIELD: &str = "notify";
+const NOTIFY_FIELD_PREFIX: &str = "notify.";
 
 /// The texts of the fields, without fields that were not sent.
 #[derive(Clone, Debug, Default)]
@@ -107,8 +107,8 @@ impl LeafFields {
 
     /// The reasons that can be reported, with their names, and whether each is selected.
     pub(super) fn reasons(&self, t: &Texts) -> Vec<(&'static str, &'static str, bool)> {
-        let chosen_codes: Vec<&str> = self.get(NOTIFY).split(' ').collect();
-        let words = |reason| match reason {
+        let chosen_codes: Vec<&str> = self.get(NOTIFY_FIELD).split(' ').collect();
+        let reason_text = |reason| match reason {
             Reason::NoExecutor => t.skip_no_executor,
             Reason::Misfire => t.skip_misfire,
             Reason::Expired => t.skip_expired,
@@ -117,38 +117,40 @@ impl LeafFields {
             Reason::Stopped => t.skip_stopped,
             _ => t.skip_handler,
         };
-        let row = |reason: &Reason| (reason.as_str(), words(*reason), chosen_codes.contains(&reason.as_str()));
+        let row = |reason: &Reason| (reason.as_str(), reason_text(*reason), chosen_codes.contains(&reason.as_str()));
         NotifySpec::SKIPPED_ALL.iter().map(row).collect()
     }
 
     /// The fields of a submitted form.
     pub(super) fn from_fields(fields: &Fields) -> Self {
-        let mut found = Self::read(|field| fields.get_if_sent(field).map(str::to_owned));
-        if fields.get_if_sent(NOTIFY).is_some() {
-            let chosen = fields.with_prefix(NOTIFY_BOX).map(|(name, _)| &name[NOTIFY_BOX.len()..]);
-            found.0.insert(NOTIFY, chosen.collect::<Vec<_>>().join(" "));
+        let mut leaf_fields = Self::read(|field| fields.get_if_sent(field).map(str::to_owned));
+        if fields.get_if_sent(NOTIFY_FIELD).is_some() {
+            let notify_codes =
+                fields.with_prefix(NOTIFY_FIELD_PREFIX).map(|(name, _)| &name[NOTIFY_FIELD_PREFIX.len()..]);
+            leaf_fields.0.insert(NOTIFY_FIELD, notify_codes.collect::<Vec<_>>().join(" "));
         }
-        found
+        leaf_fields
     }
 
     /// The fields for which `read` returns a text.
     pub(super) fn read(mut read: impl FnMut(&'static str) -> Option<String>) -> Self {
-        let all = LEAVES.iter().chain(&SCHEDULE_LEAVES);
-        Self(all.filter_map(|leaf| Some((leaf.field, read(leaf.field)?))).collect())
+        let leaves = LEAVES.iter().chain(&SCHEDULE_LEAVES);
+        Self(leaves.filter_map(|leaf| Some((leaf.field, read(leaf.field)?))).collect())
     }
 
     /// The fields of a definition.
     pub(super) fn from_document(document: &Value) -> Self {
         let schedule = &document["schedule"];
-        let own = LEAVES.iter().map(|leaf| (leaf.field, field_text(document.pointer(leaf.pointer))));
-        let of_schedule = SCHEDULE_LEAVES.iter().map(|leaf| (leaf.field, field_text(schedule.pointer(leaf.pointer))));
-        let mut found = Self(own.chain(of_schedule).collect());
+        let fields_of_job = LEAVES.iter().map(|leaf| (leaf.field, field_text(document.pointer(leaf.pointer))));
+        let fields_of_schedule =
+            SCHEDULE_LEAVES.iter().map(|leaf| (leaf.field, field_text(schedule.pointer(leaf.pointer))));
+        let mut leaf_fields = Self(fields_of_job.chain(fields_of_schedule).collect());
         if document.pointer("/notify/skipped").is_none() {
-            let default = NotifySpec::default().skipped;
-            let reported = default.iter().map(|reason| reason.as_str()).collect::<Vec<_>>().join(" ");
-            found.0.insert(NOTIFY, reported);
+            let default_reasons = NotifySpec::default().skipped;
+            let reason_codes = default_reasons.iter().map(|reason| reason.as_str()).collect::<Vec<_>>().join(" ");
+            leaf_fields.0.insert(NOTIFY_FIELD, reason_codes);
         }
-        found
+        leaf_fields
     }
 
     /// Writes the fields into a definition. Returns the names of number fields whose text is not a number.
@@ -157,12 +159,12 @@ impl LeafFields {
         for leaf in &LEAVES {
             if let Some(text) = self.0.get(leaf.field) {
                 // An empty list reports nothing; without the list, the default applies. So the empty list is kept.
-                let is_kept = leaf.field == NOTIFY;
+                let is_kept = leaf.field == NOTIFY_FIELD;
                 put_leaf(document, leaf, text, is_kept).unwrap_or_else(|()| invalid_fields.push(leaf.field));
             }
         }
-        let by = document.pointer("/expect/success_by");
-        if by.and_then(Value::as_object).is_some_and(Map::is_empty) {
+        let success_by = document.pointer("/expect/success_by");
+        if success_by.and_then(Value::as_object).is_some_and(Map::is_empty) {
             drop(document["expect"].as_object_mut().map(|map| map.remove("success_by")));
         }
         for group in ["select", "concurrency", "rate", "expect"] {
@@ -176,15 +178,15 @@ impl LeafFields {
     /// Writes the fields that apply to this kind of schedule into the schedule.
     pub(super) fn put_into_schedule(&self, schedule: &mut Value, kind: &str) {
         for leaf in &SCHEDULE_LEAVES {
-            let has = KINDS_BY_FIELD.iter().any(|(field, kinds)| *field == leaf.field && kinds.contains(&kind));
+            let has_field = KINDS_BY_FIELD.iter().any(|(field, kinds)| *field == leaf.field && kinds.contains(&kind));
             // `jitter_by` has no effect without `jitter_max`.
             let is_idle = match leaf.field {
                 "jitter_by" => self.get("jitter_max").is_empty(),
                 _ => false,
             };
-            if let Some(text) = self.0.get(leaf.field).filter(|text| has && !is_idle && !text.is_empty()) {
-                let put = put_leaf(schedule, leaf, text, false);
-                debug_assert!(put.is_ok(), "schedules have no numbers");
+            if let Some(text) = self.0.get(leaf.field).filter(|text| has_field && !is_idle && !text.is_empty()) {
+                let result = put_leaf(schedule, leaf, text, false);
+                debug_assert!(result.is_ok(), "schedules have no numbers");
             }
         }
     }
@@ -197,11 +199,11 @@ impl LeafFields {
             "at" => &["at"],
             _ => &[],
         };
-        let top = |leaf: &LeafField| leaf.pointer.split('/').nth(1);
-        let of_kind = |leaf: &&LeafField| {
+        let top_key = |leaf: &LeafField| leaf.pointer.split('/').nth(1);
+        let is_of_kind = |leaf: &&LeafField| {
             KINDS_BY_FIELD.iter().any(|(field, kinds)| *field == leaf.field && kinds.contains(&kind))
         };
-        let leaves: Vec<&str> = SCHEDULE_LEAVES.iter().filter(of_kind).filter_map(top).collect();
+        let leaves: Vec<&str> = SCHEDULE_LEAVES.iter().filter(is_of_kind).filter_map(top_key).collect();
         schedule.keys().all(|key| kind_fields.contains(&key.as_str()) || leaves.contains(&key.as_str()))
     }
 }
@@ -212,7 +214,7 @@ pub(super) fn leaf_at(pointer: &str) -> Option<&'static str> {
         pointer == leaf.pointer || pointer.starts_with(&format!("{}/", leaf.pointer))
     };
     let leaf = LEAVES.iter().find(|leaf| is_at(leaf, pointer));
-    let of_schedule = || {
+    let schedule_leaf = || {
         let below = pointer.strip_prefix("/schedule")?;
         SCHEDULE_LEAVES.iter().find(|leaf| is_at(leaf, below))
     };
@@ -223,7 +225,7 @@ pub(super) fn leaf_at(pointer: &str) -> Option<&'static str> {
         "/expect" | "/expect/success_by" => Some("expect_time"),
         _ => None,
     };
-    leaf.or_else(of_schedule).map(|leaf| leaf.field).or_else(group)
+    leaf.or_else(schedule_leaf).map(|leaf| leaf.field).or_else(group)
 }
 
 fn field_text(value: Option<&Value>) -> String {
@@ -239,23 +241,23 @@ fn field_text(value: Option<&Value>) -> String {
 
 fn put_leaf(document: &mut Value, leaf: &LeafField, text: &str, is_kept: bool) -> Result<(), ()> {
     let value = match leaf.kind {
-        Kind::Text if text.is_empty() => None,
-        Kind::Text => Some(Value::from(text)),
-        Kind::Number | Kind::Shards if text.is_empty() => None,
-        Kind::Number => Some(Value::from(text.parse::<u32>().map_err(|_| ())?)),
+        ValueFormat::Text if text.is_empty() => None,
+        ValueFormat::Text => Some(Value::from(text)),
+        ValueFormat::Number | ValueFormat::Shards if text.is_empty() => None,
+        ValueFormat::Number => Some(Value::from(text.parse::<u32>().map_err(|_| ())?)),
         // Errors within a list of shards are reported when the definition is checked.
-        Kind::Shards => {
+        ValueFormat::Shards => {
             Some(text.parse::<u32>().map(Value::from).or_else(|_| serde_json::from_str(text)).map_err(|_| ())?)
         }
-        Kind::List => {
+        ValueFormat::List => {
             let items: Vec<&str> = text.split([' ', ',', '\n', '\t', '\r']).filter(|item| !item.is_empty()).collect();
             (is_kept || !items.is_empty()).then(|| Value::from(items))
         }
     };
     let mut keys = leaf.pointer.trim_start_matches('/').split('/').peekable();
-    let mut place = document;
+    let mut target = document;
     while let Some(key) = keys.next() {
-        let Value::Object(map) = place else { return Ok(()) };
+        let Value::Object(map) = target else { return Ok(()) };
         if keys.peek().is_none() {
             match value {
                 Some(value) => drop(map.insert(key.to_owned(), value)),
@@ -270,7 +272,7 @@ fn put_leaf(document: &mut Value, leaf: &LeafField, text: &str, is_kept: bool) -
             map.insert(key.to_owned(), Value::Object(Map::new()));
         }
         let Some(inner) = map.get_mut(key) else { return Ok(()) };
-        place = inner;
+        target = inner;
     }
     Ok(())
 }

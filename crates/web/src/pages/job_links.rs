@@ -17,13 +17,14 @@ pub(crate) struct JobLinks {
 
 impl JobLinks {
     pub(super) async fn read<Q>(call: &Call<Q>, record: &JobRecord, t: &Texts) -> Result<Self, Problem> {
-        let named = record.spec.parents();
-        let mut parents: Vec<_> = named.iter().map(|one| (one.name.to_owned(), relation_text(one.on, t))).collect();
+        let parents_of_spec = record.spec.parents();
+        let mut parents: Vec<_> =
+            parents_of_spec.iter().map(|one| (one.name.to_owned(), relation_text(one.on, t))).collect();
         let mut children = call.engine().store().child_names(record.id).await?;
         let names: Vec<String> = parents.iter().map(|(name, _)| name).chain(&children).cloned().collect();
-        let hidden = call.hidden_jobs(&names).await?;
-        parents.retain(|(name, _)| !hidden.contains(name));
-        children.retain(|name| !hidden.contains(name));
+        let hidden_names = call.hidden_jobs(&names).await?;
+        parents.retain(|(name, _)| !hidden_names.contains(name));
+        children.retain(|name| !hidden_names.contains(name));
         Ok(Self { parents, children })
     }
 
@@ -32,8 +33,8 @@ impl JobLinks {
     }
 }
 
-const fn relation_text(on: AfterWhat, t: &Texts) -> &'static str {
-    match on {
+const fn relation_text(outcome: AfterWhat, t: &Texts) -> &'static str {
+    match outcome {
         AfterWhat::Success => t.on_success,
         AfterWhat::Failure => t.on_failure,
         AfterWhat::Either => t.on_either,

@@ -25,7 +25,7 @@ use crate::api::jobs::find;
 use crate::api::schedules::compile;
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
-use crate::redirect::to;
+use crate::redirect::redirect_to;
 
 /// How many fires the preview shows.
 const FIRE_COUNT: usize = 10;
@@ -52,7 +52,7 @@ struct NewJobPage {
     form: JobForm,
     param_fields: Vec<ParamField>,
     errors: Errors,
-    offers: FieldSuggestions,
+    suggestions: FieldSuggestions,
     is_new: bool,
     /// The name of the edited job. Always empty on this page, which shares its template with the page that edits a job.
     current_name: String,
@@ -61,7 +61,7 @@ struct NewJobPage {
 /// How many executors are read for suggestions.
 const EXECUTOR_COUNT: u32 = 200;
 /// Maximum number of suggestions for a field.
-const OFFER_COUNT: usize = 500;
+const SUGGESTION_COUNT_MAX: usize = 500;
 
 /// The suggestions for the fields.
 pub(super) struct FieldSuggestions {
@@ -75,14 +75,14 @@ pub(super) struct FieldSuggestions {
 impl FieldSuggestions {
     pub(super) async fn read(page: &Page) -> Result<Self, Problem> {
         let executors = executors::page(&page.call, None, EXECUTOR_COUNT).await?.0;
-        let sorted = |mut words: Vec<String>| {
+        let sorted_words = |mut words: Vec<String>| {
             words.sort();
             words.dedup();
-            words.truncate(OFFER_COUNT);
+            words.truncate(SUGGESTION_COUNT_MAX);
             words
         };
-        let apps = sorted(executors.iter().map(|one| one.app.clone()).collect());
-        let handlers = sorted(executors.into_iter().flat_map(|one| one.handlers).collect());
+        let apps = sorted_words(executors.iter().map(|one| one.app.clone()).collect());
+        let handlers = sorted_words(executors.into_iter().flat_map(|one| one.handlers).collect());
         let calendars = page.engine().store().calendars(page.call.namespace.id, None, CALENDAR_COUNT).await?;
         let calendars = calendars.into_iter().map(|record| record.spec.name).collect();
         Ok(Self { apps, handlers, calendars, zones: ZONES })
@@ -102,11 +102,11 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
         }
     };
     page.call.check_definition(&spec).await?;
-    page.call.note.object(&spec.name);
+    page.call.note.set_object(&spec.name);
     match jobs::create(page.engine(), page.call.namespace.id, spec, page.call.caller.name()).await {
         Ok(record) => {
             page.call.note.changed_to(&record.spec);
-            Ok(to(&format!("/jobs/{}", record.spec.name)))
+            Ok(redirect_to(&format!("/jobs/{}", record.spec.name)))
         }
         Err(JobError::Store(error)) => Err(error.into()),
         Err(refused) => {
@@ -120,14 +120,22 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
 async fn render_page(
     page: &Page,
     status: StatusCode,
-    (form, sent): (JobForm, Option<&Fields>),
+    (form, sent_fields): (JobForm, Option<&Fields>),
     errors: Errors,
 ) -> Result<Response, Problem> {
-    let offers = FieldSuggestions::read(page).await?;
-    let param_fields = job_params::fields_with_input(page, &form, sent).await?;
+    let suggestions = FieldSuggestions::read(page).await?;
+    let param_fields = job_params::fields_with_input(page, &form, sent_fields).await?;
     let shell = page.shell(Nav::Jobs);
-    let template =
-        NewJobPage { shell, t: page.t, form, param_fields, errors, offers, is_new: true, current_name: String::new() };
+    let template = NewJobPage {
+        shell,
+        t: page.t,
+        form,
+        param_fields,
+        errors,
+        suggestions,
+        is_new: true,
+        current_name: String::new(),
+    };
     html(status, &template)
 }
 
@@ -224,15 +232,15 @@ async fn edit_effect(
 
 fn preview_part(job: &Job, now: Timestamp, t: &'static Texts) -> PreviewPart {
     let (timetable, anchor) = (&job.timetable, now.ceil_second());
-    let ask = PreviewRequest { timetable, anchor, after: now, count: FIRE_COUNT, per_day_max: PER_DAY_MAX };
-    let found = rondel_core::preview::preview(ask);
-    let words = words::timetable(timetable, t.lang());
-    let warnings = found.warnings.iter().filter(|found| found.code != WarningCode::NeverFires);
-    let fire = |at| (Moment::new(at, now, t), (found.zone != Tz::UTC).then(|| words::instant_text(found.zone, at)));
+    let request = PreviewRequest { timetable, anchor, after: now, count: FIRE_COUNT, per_day_max: PER_DAY_MAX };
+    let preview = rondel_core::preview::preview(request);
+    let schedule_texts = words::timetable(timetable, t.lang());
+    let warnings = preview.warnings.iter().filter(|warning| warning.code != WarningCode::NeverFires);
+    let fire = |at| (Moment::new(at, now, t), (preview.zone != Tz::UTC).then(|| words::instant_text(preview.zone, at)));
     PreviewPart {
         t,
-        words: (!words.is_empty()).then(|| words.join("; ")),
-        fires: found.fires.iter().map(|one| fire(one.at)).collect(),
+        words: (!schedule_texts.is_empty()).then(|| schedule_texts.join("; ")),
+        fires: preview.fires.iter().map(|one| fire(one.at)).collect(),
         warnings: warnings.map(|warning| warning.sentence(t.lang()).to_owned()).collect(),
         error: None,
         is_empty: false,

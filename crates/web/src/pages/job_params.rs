@@ -24,12 +24,12 @@ struct ParamsPart {
 }
 
 /// Renders the part again, with the input so far.
-pub(super) async fn part(page: Page, sent: Fields) -> Result<Response, Problem> {
-    let mut form = JobForm::from(&sent);
+pub(super) async fn part(page: Page, sent_fields: Fields) -> Result<Response, Problem> {
+    let mut form = JobForm::from(&sent_fields);
     if form.params_by.is_empty() {
         form.params_by = JobForm::default().params_by;
     }
-    let param_fields = fields_with_input(&page, &form, Some(&sent)).await?;
+    let param_fields = fields_with_input(&page, &form, Some(&sent_fields)).await?;
     html(StatusCode::OK, &ParamsPart { t: page.t, form, errors: Errors::default(), param_fields })
 }
 
@@ -38,7 +38,7 @@ pub(super) async fn part(page: Page, sent: Fields) -> Result<Response, Problem> 
 pub(super) async fn fields_with_input(
     page: &Page,
     form: &JobForm,
-    sent: Option<&Fields>,
+    sent_fields: Option<&Fields>,
 ) -> Result<Vec<ParamField>, Problem> {
     let namespace = page.call.namespace.id;
     let schema = jobs::params_schema(page.engine(), namespace, &form.app, &form.handler);
@@ -56,7 +56,9 @@ pub(super) async fn fields_with_input(
     let mut fields = params_form::param_fields(schema.document(), &params);
     // If one field is refused, `params` are those before the edit. The other fields are therefore filled in with their own input.
     for field in &mut fields {
-        if let Some((_, typed)) = sent.and_then(|sent| sent.with_prefix(&field.id).find(|(id, _)| *id == field.id)) {
+        if let Some((_, typed)) =
+            sent_fields.and_then(|sent_fields| sent_fields.with_prefix(&field.id).find(|(id, _)| *id == field.id))
+        {
             typed.clone_into(&mut field.value);
         }
     }

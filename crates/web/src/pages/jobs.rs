@@ -24,7 +24,7 @@ use super::moment::{Moment, length_text};
 use super::outcomes::{OUTCOME_COUNT, Outcomes};
 use super::saved_filters::SavedBar;
 use super::schedule_text;
-use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
+use super::shell::{MissingRoles, Nav, PAGE_ITEM_COUNT, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{BAR_COUNT, StateWord};
 use crate::call::Call;
@@ -78,44 +78,44 @@ struct JobsPage {
     bar: FilterBar,
     /// Presets for all jobs, and for the jobs with each problem.
     presets: Vec<Preset>,
-    saved: SavedBar,
+    saved_filters: SavedBar,
     sorts: [Preset; 5],
     /// The URL of this page of the list, from which the script reloads the rows.
-    here: String,
+    page_url: String,
     rows: Vec<JobRow>,
     /// How many jobs match the filter.
     total: usize,
-    previous: Option<String>,
-    next: Option<String>,
+    previous_url: Option<String>,
+    next_url: Option<String>,
     /// The URL of the first page.
-    first: String,
+    first_url: String,
     is_first: bool,
     /// Why the caller may not create a job; `None` if the caller may.
-    no_new: Option<&'static str>,
-    no_operate: Option<&'static str>,
-    no_edit: Option<&'static str>,
+    missing_new_job_role: Option<&'static str>,
+    missing_operator_role: Option<&'static str>,
+    missing_editor_role: Option<&'static str>,
     /// Maximum number of jobs that one request may change.
     bulk_max: usize,
 }
 
 /// The header of a group of jobs.
-struct Group {
+struct AppHeader {
     app: String,
     count: usize,
     /// How many of its jobs are paused.
-    paused: usize,
+    paused_count: usize,
     /// The filter that selects the jobs of this app.
     filter: String,
 }
 
 struct JobRow {
     /// The header before the first job of an app, if the list is grouped by app.
-    group: Option<Group>,
-    missing: MissingRoles,
+    group: Option<AppHeader>,
+    missing_roles: MissingRoles,
     name: String,
     app: String,
     handler: String,
-    enabled: bool,
+    is_enabled: bool,
     is_shadow: bool,
     labels: Vec<(String, String)>,
     /// The schedules in words, in one line. `code` has their expressions.
@@ -131,7 +131,7 @@ struct JobRow {
 }
 
 /// The jobs of one page of the list.
-struct Slice {
+struct JobSlice {
     entries: Vec<Arc<BoardEntry>>,
     /// The job after which the previous page begins; `None` if the previous page is the first one, or if there is none.
     previous: Option<Arc<BoardEntry>>,
@@ -146,102 +146,104 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
     let status = if filter.is_err() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let text = filter.as_ref().map(ToString::to_string).unwrap_or_default();
     let listing = Listing::new("jobs page", (namespace, &text, query.order));
-    let after = listing.name_after(query.cursor.as_deref(), rondel_core::name::check)?;
-    let wanted = filter.clone().unwrap_or_default();
-    let board = page.call.web.boards.board_for(page.engine(), namespace, &wanted).await?;
+    let after_name = listing.name_after(query.cursor.as_deref(), rondel_core::name::check)?;
+    let board_filter = filter.clone().unwrap_or_default();
+    let board = page.call.web.boards.board_for(page.engine(), namespace, &board_filter).await?;
     let mut offers = OfferedHandlers::new(page.engine(), namespace);
-    let seen = page.call.visible_apps();
-    let mut found = match &filter {
-        Ok(filter) => board.matching(filter, seen.as_deref(), query.order, &mut offers),
+    let visible_apps = page.call.visible_apps();
+    let mut entries = match &filter {
+        Ok(filter) => board.matching(filter, visible_apps.as_deref(), query.order, &mut offers),
         Err(_) => Vec::new(),
     };
-    page.call.web.ranks.sort(page.engine(), (namespace, &board), query.order, &mut found).await?;
-    let total = found.len();
-    let presets = state_presets(&page, (&*board, &filter, seen.as_deref()), &mut offers);
-    let slice = page_slice(&found, after.as_deref());
-    let at = |entry: &Arc<BoardEntry>| {
+    page.call.web.ranks.sort(page.engine(), (namespace, &board), query.order, &mut entries).await?;
+    let total = entries.len();
+    let presets = state_presets(&page, (&*board, &filter, visible_apps.as_deref()), &mut offers);
+    let slice = page_slice(&entries, after_name.as_deref());
+    let url_from = |entry: &Arc<BoardEntry>| {
         let cursor = vec![("cursor", listing.cursor(&entry.name))];
         list_url("/jobs", &text, &[query.other_parameters(), cursor].concat())
     };
-    let next = slice.entries.last().filter(|_| slice.has_more).map(at);
-    let is_first = after.is_none();
-    let first = list_url("/jobs", &text, &query.other_parameters());
-    let previous = match (&slice.previous, is_first) {
+    let next_url = slice.entries.last().filter(|_| slice.has_more).map(url_from);
+    let is_first = after_name.is_none();
+    let first_url = list_url("/jobs", &text, &query.other_parameters());
+    let previous_url = match (&slice.previous, is_first) {
         (_, true) => None,
-        (Some(entry), false) => Some(at(entry)),
-        (None, false) => Some(first.clone()),
+        (Some(entry), false) => Some(url_from(entry)),
+        (None, false) => Some(first_url.clone()),
     };
-    let rows = job_rows(&page, (&*board, &found[..]), slice.entries, &mut offers).await?;
-    let sort = |word: &'static str, name: &'static str| Preset {
+    let rows = job_rows(&page, (&*board, &entries[..]), slice.entries, &mut offers).await?;
+    let preset = |word: &'static str, name: &'static str| Preset {
         name: name.to_owned(),
         href: list_url("/jobs", &text, &if word.is_empty() { Vec::new() } else { vec![("sort", word.to_owned())] }),
         is_current: query.sort == word,
     };
-    let may = |permission| page.call.apps_with(permission).is_none_or(|apps| !apps.is_empty());
+    let has_permission = |permission| page.call.apps_with(permission).is_none_or(|apps| !apps.is_empty());
     let template = JobsPage {
         shell: page.shell(Nav::Jobs),
         t,
         bar,
         presets,
-        saved: SavedBar::read(&page, FilteredList::Jobs, &text).await?,
+        saved_filters: SavedBar::read(&page, FilteredList::Jobs, &text).await?,
         sorts: [
-            sort("", t.sort_name),
-            sort("app", t.sort_app),
-            sort("trouble", t.sort_trouble),
-            sort("next", t.sort_next),
-            sort("p95", t.sort_p95),
+            preset("", t.sort_name),
+            preset("app", t.sort_app),
+            preset("trouble", t.sort_trouble),
+            preset("next", t.sort_next),
+            preset("p95", t.sort_p95),
         ],
-        here: page.here().to_owned(),
+        page_url: page.page_url().to_owned(),
         rows,
         total,
-        previous,
-        next,
-        first,
+        previous_url,
+        next_url,
+        first_url,
         is_first,
-        no_new: page.missing_for_new_job(),
-        no_operate: (!may(Permission::Operate)).then_some(t.needs_operator),
-        no_edit: (!may(Permission::Edit)).then_some(t.needs_editor),
+        missing_new_job_role: page.missing_for_new_job(),
+        missing_operator_role: (!has_permission(Permission::Operate)).then_some(t.needs_operator),
+        missing_editor_role: (!has_permission(Permission::Edit)).then_some(t.needs_editor),
         bulk_max: BULK_JOB_COUNT_MAX,
     };
     html(status, &template)
 }
 
-/// The page of jobs after the job `after`, in the order of the list, and where the previous page begins. If `after` no longer exists, the
+/// The page of jobs after the job `after_name`, in the order of the list, and where the previous page begins. If `after_name` no longer exists, the
 /// page begins with the next job by name.
-fn page_slice(found: &[Arc<BoardEntry>], after: Option<&str>) -> Slice {
-    let limit = usize::try_from(LIMIT).unwrap_or(usize::MAX);
-    let start = after.map_or(0, |after| {
-        let place = found.iter().position(|entry| entry.name == after).map(|place| place + 1);
-        place.unwrap_or_else(|| found.iter().position(|entry| entry.name.as_str() > after).unwrap_or(found.len()))
+fn page_slice(entries: &[Arc<BoardEntry>], after_name: Option<&str>) -> JobSlice {
+    let limit = usize::try_from(PAGE_ITEM_COUNT).unwrap_or(usize::MAX);
+    let start = after_name.map_or(0, |after_name| {
+        let index = entries.iter().position(|entry| entry.name == after_name).map(|index| index + 1);
+        index.unwrap_or_else(|| {
+            entries.iter().position(|entry| entry.name.as_str() > after_name).unwrap_or(entries.len())
+        })
     });
-    let end = (start + limit).min(found.len());
-    let previous = start.checked_sub(limit + 1).and_then(|place| found.get(place)).cloned();
-    Slice { entries: found[start..end].to_vec(), previous, has_more: end < found.len() }
+    let end = (start + limit).min(entries.len());
+    let previous_entry = start.checked_sub(limit + 1).and_then(|index| entries.get(index)).cloned();
+    JobSlice { entries: entries[start..end].to_vec(), previous: previous_entry, has_more: end < entries.len() }
 }
 
 /// Presets for all jobs and for each problem. Each shows how many jobs it finds together with the rest of the filter.
 fn state_presets(
     page: &Page<ListJobs>,
-    (board, filter, seen): (&Board, &Result<Filter, FilterError>, Option<&[rondel_core::AppId]>),
+    (board, filter, visible_apps): (&Board, &Result<Filter, FilterError>, Option<&[rondel_core::AppId]>),
     offers: &mut OfferedHandlers<'_>,
 ) -> Vec<Preset> {
     let t = page.t;
     let chosen_states = filter.as_ref().map(|filter| filter.states.clone()).unwrap_or_default();
     let mut other_conditions = filter.clone().unwrap_or_default();
     other_conditions.states = Default::default();
-    let all = board.matching(&other_conditions, seen, JobOrder::Name, offers);
+    let matching_entries = board.matching(&other_conditions, visible_apps, JobOrder::Name, offers);
     let parameters = page.query().other_parameters();
     let mut presets = vec![Preset {
-        name: format!("{} {}", t.jobs_all, all.len()),
+        name: format!("{} {}", t.jobs_all, matching_entries.len()),
         href: list_url("/jobs", &other_conditions.to_string(), &parameters),
         is_current: chosen_states.admits_all(),
     }];
-    for (state, count) in board.count(&all, offers).into_iter().filter(|(_, count)| *count > 0) {
-        let mut with = other_conditions.clone();
-        with.states.any = vec![state];
+    for (state, count) in board.count_by_state(&matching_entries, offers).into_iter().filter(|(_, count)| *count > 0) {
+        let mut with_state = other_conditions.clone();
+        with_state.states.any = vec![state];
         presets.push(Preset {
             name: format!("{} {count}", state_name(state, t)),
-            href: list_url("/jobs", &with.to_string(), &parameters),
+            href: list_url("/jobs", &with_state.to_string(), &parameters),
             is_current: chosen_states.any == [state],
         });
     }
@@ -266,7 +268,7 @@ const fn state_name(state: JobState, t: &Texts) -> &'static str {
 /// The rows of a page. Definitions and runs are read from the store.
 async fn job_rows(
     page: &Page<ListJobs>,
-    (board, found): (&Board, &[Arc<BoardEntry>]),
+    (board, all_entries): (&Board, &[Arc<BoardEntry>]),
     entries: Vec<Arc<BoardEntry>>,
     offers: &mut OfferedHandlers<'_>,
 ) -> Result<Vec<JobRow>, Problem> {
@@ -274,18 +276,18 @@ async fn job_rows(
     let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
     let mut records = page.engine().store().jobs_named(call.namespace.id, &names).await?;
     records.retain(|record| call.may_view(record.app));
-    let place = |record: &JobRecord| names.iter().position(|name| *name == record.spec.name);
-    records.sort_by_key(|record| place(record));
+    let index_of = |record: &JobRecord| names.iter().position(|name| *name == record.spec.name);
+    records.sort_by_key(|record| index_of(record));
     let ids: Vec<JobId> = records.iter().map(|record| record.id).collect();
-    let marks = page.engine().store().chart_runs(&ids, Timestamp::EPOCH, Timestamp::MAX, ROW_COUNT).await?;
+    let chart_runs = page.engine().store().chart_runs(&ids, Timestamp::EPOCH, Timestamp::MAX, ROW_COUNT).await?;
     let mut marks_of: HashMap<JobId, Vec<ChartRun>> = HashMap::new();
-    marks
+    chart_runs
         .into_iter()
         .filter(|mark| call.may_view(mark.app))
         .for_each(|mark| marks_of.entry(mark.job).or_default().push(mark));
     let row = |(record, state): (&JobRecord, FoldedState)| {
-        let marks = marks_of.remove(&record.id).unwrap_or_default();
-        job_row((record, state), page.missing(Some(record.app)), marks, (now, t))
+        let chart_runs = marks_of.remove(&record.id).unwrap_or_default();
+        job_row((record, state), page.missing_roles(Some(record.app)), chart_runs, (now, t))
     };
     let states = job_states::job_states(page.engine(), &records).await?;
     let mut rows: Vec<JobRow> = records.iter().zip(states).map(row).collect();
@@ -295,18 +297,18 @@ async fn job_rows(
         // These three states are shown elsewhere in the row: by its state, by its switch, and by a tag for shadow mode.
         let is_shown_already =
             |mark: &&JobState| matches!(mark, JobState::Failing | JobState::Paused | JobState::Shadow);
-        let marks = JobState::MARKS.iter().filter(|mark| !is_shown_already(mark));
-        let marks = marks.filter(|mark| board.is_in_state(**mark, entry, offers));
-        row.marks = marks.map(|mark| (mark.as_str(), state_name(*mark, t))).collect();
+        let state_marks = JobState::MARKS.iter().filter(|mark| !is_shown_already(mark));
+        let state_marks = state_marks.filter(|mark| board.is_in_state(**mark, entry, offers));
+        row.marks = state_marks.map(|mark| (mark.as_str(), state_name(*mark, t))).collect();
         if page.query().order == JobOrder::App && row.app != app {
             app.clone_from(&row.app);
-            let of_app = || found.iter().filter(|entry| entry.app_name == app);
+            let entries_of_app = || all_entries.iter().filter(|entry| entry.app_name == app);
             let mut filter = Filter::parse(&page.query().text, Scope::Jobs).unwrap_or_default();
             filter.apps.any = vec![rondel_core::filter::Pattern(app.clone())];
-            row.group = Some(Group {
+            row.group = Some(AppHeader {
                 app: app.clone(),
-                count: of_app().count(),
-                paused: of_app().filter(|entry| !entry.is_enabled).count(),
+                count: entries_of_app().count(),
+                paused_count: entries_of_app().filter(|entry| !entry.is_enabled).count(),
                 filter: filter.to_string(),
             });
         }
@@ -317,29 +319,29 @@ async fn job_rows(
 /// A row of the list, with the newest runs of the job.
 fn job_row(
     (record, state): (&JobRecord, FoldedState),
-    missing: MissingRoles,
+    missing_roles: MissingRoles,
     mut marks: Vec<ChartRun>,
     (now, t): (Timestamp, &'static Texts),
 ) -> JobRow {
     let is_claimed =
         |mark: &&ChartRun| mark.fire_at > now && matches!(mark.status, RunStatus::Pending | RunStatus::Waiting);
-    let claimed = marks.iter().filter(is_claimed).map(|mark| mark.fire_at).min();
-    let next_fire_at = claimed.into_iter().chain(record.next_fire_at).min();
+    let claimed_fire_at = marks.iter().filter(is_claimed).map(|mark| mark.fire_at).min();
+    let next_fire_at = claimed_fire_at.into_iter().chain(record.next_fire_at).min();
     marks.retain(|mark| mark.fire_at <= now);
     marks.truncate(OUTCOME_COUNT);
     let schedules = schedule_text::schedule_texts(&record.spec, t);
-    let words: Vec<&str> = schedules.iter().map(|schedule| schedule.words.as_str()).collect();
+    let texts: Vec<&str> = schedules.iter().map(|schedule| schedule.words.as_str()).collect();
     let code: Vec<&str> = schedules.iter().filter_map(|schedule| schedule.code.as_deref()).collect();
     JobRow {
         group: None,
-        missing,
+        missing_roles,
         name: record.spec.name.clone(),
         app: record.spec.app.clone(),
         handler: record.spec.handler.clone(),
-        enabled: record.spec.enabled,
+        is_enabled: record.spec.enabled,
         is_shadow: record.spec.mode == Mode::Shadow,
         labels: record.spec.labels.clone().into_iter().collect(),
-        words: (!words.is_empty()).then(|| words.join(" · ")),
+        words: (!texts.is_empty()).then(|| texts.join(" · ")),
         code: code.join("\n"),
         next_fire: next_fire_at.map(|at| Moment::of_job(at, now, t, &record.spec)),
         p95: p95(&marks).map(|took| length_text(took, t)),
@@ -351,17 +353,18 @@ fn job_row(
 
 /// The 95th percentile of the durations of the successful runs among these.
 fn p95(runs: &[ChartRun]) -> Option<Duration> {
-    let done = runs.iter().filter(|run| run.status == RunStatus::Succeeded);
-    let mut took: Vec<Duration> = done.filter_map(|run| Some(run.finished_at?.since(run.started_at?))).collect();
-    took.sort_unstable();
-    took.get((took.len() * 95).div_ceil(100).saturating_sub(1)).copied()
+    let succeeded_runs = runs.iter().filter(|run| run.status == RunStatus::Succeeded);
+    let mut durations: Vec<Duration> =
+        succeeded_runs.filter_map(|run| Some(run.finished_at?.since(run.started_at?))).collect();
+    durations.sort_unstable();
+    durations.get((durations.len() * 95).div_ceil(100).saturating_sub(1)).copied()
 }
 
 /// The newest runs of a job, and its next fire.
 #[derive(Debug)]
 pub(super) struct RecentRuns {
     /// Its due runs, the newest first. For a job with shards, these are its broadcasts without the shards.
-    pub(super) past: Vec<Run>,
+    pub(super) past_runs: Vec<Run>,
     /// Its next fire, which may already be claimed.
     pub(super) next_fire_at: Option<Timestamp>,
 }
@@ -371,18 +374,19 @@ impl RecentRuns {
         let mut runs = if record.spec.is_sharded() {
             broadcasts(call, record).await?
         } else {
-            let within = call.visible_apps();
-            let query = RunQuery { job: Some(record.id), within, limit: ROW_COUNT, ..RunQuery::default() };
+            let visible_apps = call.visible_apps();
+            let query =
+                RunQuery { job: Some(record.id), within: visible_apps, limit: ROW_COUNT, ..RunQuery::default() };
             call.engine().store().list_runs(record.namespace, &query).await?
         };
         let is_ahead = |run: &Run| run.fire_at > now;
         let is_open = |run: &&Run| matches!(run.status, RunStatus::Pending | RunStatus::Waiting);
-        let claimed = runs.iter().filter(|run| is_ahead(run)).filter(is_open).map(|run| run.fire_at).min();
-        let next_fire_at = claimed.into_iter().chain(record.next_fire_at).min();
+        let claimed_fire_at = runs.iter().filter(|run| is_ahead(run)).filter(is_open).map(|run| run.fire_at).min();
+        let next_fire_at = claimed_fire_at.into_iter().chain(record.next_fire_at).min();
         runs.retain(|run| !is_ahead(run));
         runs.truncate(OUTCOME_COUNT.max(BAR_COUNT));
         call.conceal(&mut runs).await?;
-        Ok(Self { past: runs, next_fire_at })
+        Ok(Self { past_runs: runs, next_fire_at })
     }
 }
 
@@ -390,8 +394,8 @@ impl RecentRuns {
 async fn broadcasts<Q: Sync>(call: &Call<Q>, record: &JobRecord) -> Result<Vec<Run>, Problem> {
     let store = call.engine().store();
     // For a broadcast with a single shard, this also returns the shard.
-    let marks = store.chart_runs(&[record.id], Timestamp::EPOCH, Timestamp::MAX, 2 * ROW_COUNT).await?;
-    let ids: Vec<RunId> = marks.iter().filter(|mark| call.may_view(mark.app)).map(|mark| mark.id).collect();
+    let chart_runs = store.chart_runs(&[record.id], Timestamp::EPOCH, Timestamp::MAX, 2 * ROW_COUNT).await?;
+    let ids: Vec<RunId> = chart_runs.iter().filter(|mark| call.may_view(mark.app)).map(|mark| mark.id).collect();
     let mut runs = store.runs(&ids).await?;
     runs.retain(|run| run.shard_index == ROOT_SHARD);
     runs.sort_by_key(|run| Reverse((run.fire_at, run.cause)));

@@ -11,7 +11,7 @@ use super::form::Fields;
 const SHOWN_COUNT_MAX: usize = 3 * LABEL_COUNT_MAX;
 /// The field that is sent together with the rows. Without it, a form leaves the labels unchanged.
 const ROWS_FIELD: &str = "labels";
-const PREFIX: &str = "label.";
+const FIELD_PREFIX: &str = "label.";
 
 /// A label as the user typed it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,8 +39,8 @@ impl LabelRows {
             return Self(None);
         }
         let mut rows: BTreeMap<usize, LabelRow> = BTreeMap::new();
-        for (name, value) in fields.with_prefix(PREFIX) {
-            let Some((index, part)) = name[PREFIX.len()..].split_once('.') else { continue };
+        for (name, value) in fields.with_prefix(FIELD_PREFIX) {
+            let Some((index, part)) = name[FIELD_PREFIX.len()..].split_once('.') else { continue };
             let Ok(index) = index.parse::<usize>() else { continue };
             let row = rows.entry(index).or_default();
             match part {
@@ -51,9 +51,9 @@ impl LabelRows {
         }
         let mut rows: Vec<LabelRow> = rows.into_values().collect();
         rows.retain(|row| !row.key.is_empty() || !row.value.is_empty());
-        let mut seen = BTreeSet::new();
+        let mut seen_keys = BTreeSet::new();
         for row in &mut rows {
-            let is_new = seen.insert(row.key.clone());
+            let is_new = seen_keys.insert(row.key.clone());
             row.fault = labels::check_key(&row.key)
                 .and_then(|()| if is_new { Ok(()) } else { Err(format!("{:?} is named twice", row.key)) })
                 .and_then(|()| labels::check_value(&row.value))

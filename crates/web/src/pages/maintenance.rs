@@ -8,7 +8,7 @@ use rondel_admin::rules::WindowEnd;
 use rondel_core::Timestamp;
 use rondel_core::maintenance::FiresInside;
 
-use super::alerts::{Forms, redirect_back, render_page};
+use super::alerts::{AlertForms, redirect_back, render_page};
 use super::form::Fields;
 use super::maintenance_rows::WindowForm;
 use super::shell::Page;
@@ -25,48 +25,48 @@ impl WindowForm {
         Self {
             app: text("app"),
             reason: text("reason"),
-            holds: fields.get("fires") == "hold",
-            starts: text("starts"),
+            holds_fires: fields.get("fires") == "hold",
+            starts_at: text("starts"),
             until: text("until"),
         }
     }
 
-    fn span(&self, length: &str, now: Timestamp, t: &Texts) -> Result<(Option<Timestamp>, WindowEnd), Problem> {
+    fn span(&self, length_word: &str, now: Timestamp, t: &Texts) -> Result<(Option<Timestamp>, WindowEnd), Problem> {
         let instant = |field: &str, text: &str| {
             zones::typed_instant(zones::clock_and_zone().1, text, now)
                 .ok_or_else(|| refuse_value(field, t.alerts_bad_until.to_owned()))
         };
-        let starts_at = (!self.starts.is_empty()).then(|| instant("/starts_at", &self.starts)).transpose()?;
+        let starts_at = (!self.starts_at.is_empty()).then(|| instant("/starts_at", &self.starts_at)).transpose()?;
         let hours = |count: u64| WindowEnd::After(Duration::from_secs(count * 3600));
-        let end = match length {
+        let window_end = match length_word {
             "1h" => hours(1),
             "4h" => hours(4),
             "8h" => hours(8),
             _ => WindowEnd::At(instant("/ends_at", &self.until)?),
         };
-        Ok((starts_at, end))
+        Ok((starts_at, window_end))
     }
 }
 
 pub(super) async fn add(page: Page, fields: Fields) -> Result<Response, Problem> {
     let form = WindowForm::from_fields(&fields);
     let app = Some(form.app.clone()).filter(|app| !app.is_empty());
-    let fires = if form.holds { FiresInside::Hold } else { FiresInside::Skip };
+    let fires = if form.holds_fires { FiresInside::Hold } else { FiresInside::Skip };
     let outcome = match form.span(fields.get("for"), page.engine().now(), page.t) {
         Ok(span) => maintenance::add_window(&page.call, (app, fires), span, form.reason.clone()).await.map(|_| ()),
         Err(problem) => {
-            let allowed = match &app {
+            let permission = match &app {
                 Some(app) => page.call.check_app_name(app).await.map(drop),
-                None => page.call.check(None, crate::call::forbidden),
+                None => page.call.check(None, crate::call::forbidden_problem),
             };
-            allowed.and(Err(problem))
+            permission.and(Err(problem))
         }
     };
     match outcome {
         Ok(()) => Ok(redirect_back(&fields)),
         Err(problem) if matches!(problem.code(), Code::InvalidBody | Code::TooManyAlerts | Code::AppNotFound) => {
             let errors = super::calendar_form::error_lines(&problem, page.t.lang());
-            let forms = Forms { window: form, ..Forms::default() };
+            let forms = AlertForms { window: form, ..AlertForms::default() };
             render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, (forms, errors)).await
         }
         Err(problem) => Err(problem),

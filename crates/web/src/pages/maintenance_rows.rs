@@ -11,27 +11,27 @@ use super::texts::Texts;
 pub(crate) struct WindowRow {
     pub(crate) id: String,
     /// The app, or all apps, in words.
-    pub(crate) what: String,
+    pub(crate) scope_text: String,
     pub(crate) reason: String,
     pub(crate) author: String,
-    pub(crate) starts: Moment,
-    pub(crate) ends: Moment,
+    pub(crate) starts_at: Moment,
+    pub(crate) ends_at: Moment,
     pub(crate) is_open: bool,
     /// Whether fires inside of the window are held until its end; otherwise they are skipped.
-    pub(crate) holds: bool,
+    pub(crate) holds_fires: bool,
 }
 
 pub(super) fn window_row(record: &MaintenanceRecord, now: Timestamp, t: &Texts) -> WindowRow {
     let window = &record.window;
     WindowRow {
         id: window.id.to_string(),
-        what: record.app_name.as_ref().map_or_else(|| t.maintenance_all.to_owned(), |app| t.maintenance_app(app)),
+        scope_text: record.app_name.as_ref().map_or_else(|| t.maintenance_all.to_owned(), |app| t.maintenance_app(app)),
         reason: record.reason.clone(),
         author: record.author.clone(),
-        starts: Moment::new(window.starts_at, now, t),
-        ends: Moment::new(window.ends_at, now, t),
+        starts_at: Moment::new(window.starts_at, now, t),
+        ends_at: Moment::new(window.ends_at, now, t),
         is_open: window.has(now),
-        holds: window.fires == FiresInside::Hold,
+        holds_fires: window.fires == FiresInside::Hold,
     }
 }
 
@@ -41,7 +41,7 @@ pub(super) struct WindowForm {
     pub(super) app: String,
     pub(super) reason: String,
     /// Whether fires inside of the window are held until its end; otherwise they are skipped.
-    pub(super) holds: bool,
-    pub(super) starts: String,
+    pub(super) holds_fires: bool,
+    pub(super) starts_at: String,
     pub(super) until: String,
 }

@@ -162,7 +162,7 @@ pub(crate) fn routes() -> Routes {
         .form("/scripts/{name}", Edit, script::save)
         .form("/scripts/{name}/delete", Edit, script::delete)
         .form("/scripts/{name}/restore", Edit, script::restore)
-        .form("/scripts/{name}/try", Edit, script::try_it)
+        .form("/scripts/{name}/try", Edit, script::try_script)
         .page("/alerts/channels", View, channels::list)
         .form("/alerts/channels", Admin, channels::create)
         .page("/alerts/channels/new", Admin, channels::blank)

@@ -37,9 +37,9 @@ impl Moment {
 
     /// An instant of a job, for a list of many jobs. If the user chose the job's clock, it is shown in the job's zone and names the zone.
     pub(crate) fn of_job(at: Timestamp, now: Timestamp, t: &Texts, spec: &JobSpec) -> Self {
-        let (page, own) = (zones::clock_and_zone().1, zones::shown_for(spec));
-        let zone_note = (own != page).then(|| zones::short_zone_name(own));
-        Self { zone_note, ..Self::in_zone(at, now, t, own) }
+        let (page_zone, shown_zone) = (zones::clock_and_zone().1, zones::zone_for_job(spec));
+        let zone_note = (shown_zone != page_zone).then(|| zones::short_zone_name(shown_zone));
+        Self { zone_note, ..Self::in_zone(at, now, t, shown_zone) }
     }
 
     /// The time of day to the minute.
@@ -90,7 +90,7 @@ fn in_largest_unit(length: Duration, t: &Texts) -> String {
 /// A duration in its two largest units.
 pub(crate) fn length_text(length: Duration, t: &Texts) -> String {
     let (millis, seconds) = (length.as_millis(), length.as_secs());
-    let two = |first: u64, unit: &str, second: u64, unit_of_second: &str| match second {
+    let two_units = |first: u64, unit: &str, second: u64, unit_of_second: &str| match second {
         0 => format!("{first} {unit}"),
         _ => format!("{first} {unit} {second} {unit_of_second}"),
     };
@@ -98,9 +98,9 @@ pub(crate) fn length_text(length: Duration, t: &Texts) -> String {
         0 => format!("{millis} {}", t.unit_ms),
         1..=9 => format!("{}.{:02} {}", seconds, (millis % 1000) / 10, t.unit_s),
         10..=59 => format!("{}.{} {}", seconds, (millis % 1000) / 100, t.unit_s),
-        60..=3599 => two(seconds / 60, t.unit_min, seconds % 60, t.unit_s),
-        3600..=86_399 => two(seconds / 3600, t.unit_h, seconds % 3600 / 60, t.unit_min),
-        _ => two(seconds / 86_400, t.unit_d, seconds % 86_400 / 3600, t.unit_h),
+        60..=3599 => two_units(seconds / 60, t.unit_min, seconds % 60, t.unit_s),
+        3600..=86_399 => two_units(seconds / 3600, t.unit_h, seconds % 3600 / 60, t.unit_min),
+        _ => two_units(seconds / 86_400, t.unit_d, seconds % 86_400 / 3600, t.unit_h),
     }
 }
 

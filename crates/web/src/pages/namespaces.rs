@@ -17,9 +17,9 @@ struct NamespacesPage {
     t: &'static Texts,
     names: Vec<String>,
     /// The namespace that the other pages currently show.
-    current: String,
+    current_namespace: String,
     /// The page to which the links lead.
-    to: &'static str,
+    target_path: &'static str,
 }
 
 /// The page to open after the choice.
@@ -33,9 +33,12 @@ impl FromQuery for Target {
 }
 
 pub(super) async fn list(page: Page<Target>) -> Result<Response, Problem> {
-    let seen = visible_namespaces(page.engine(), &page.call.caller).await?;
-    let names = seen.into_iter().map(|namespace| namespace.name).collect();
-    let current = page.call.namespace.name.clone();
-    let to = page.query().0;
-    html(StatusCode::OK, &NamespacesPage { shell: page.shell(Nav::None), t: page.t, names, current, to })
+    let visible = visible_namespaces(page.engine(), &page.call.caller).await?;
+    let names = visible.into_iter().map(|namespace| namespace.name).collect();
+    let current_namespace = page.call.namespace.name.clone();
+    let target_path = page.query().0;
+    html(
+        StatusCode::OK,
+        &NamespacesPage { shell: page.shell(Nav::None), t: page.t, names, current_namespace, target_path },
+    )
 }

@@ -23,19 +23,19 @@ pub(crate) enum Nav {
 
 /// A link of the navigation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct NavEntry {
     pub(crate) nav: Nav,
     pub(crate) path: &'static str,
     /// The key that opens the page, pressed after `g`.
     pub(crate) key: char,
 }
 
-const fn entry(nav: Nav, path: &'static str, key: char) -> Entry {
-    Entry { nav, path, key }
+const fn entry(nav: Nav, path: &'static str, key: char) -> NavEntry {
+    NavEntry { nav, path, key }
 }
 
 /// The links in the bar, in their order.
-const BAR: [Entry; 6] = [
+const BAR: [NavEntry; 6] = [
     entry(Nav::Now, "/", 'n'),
     entry(Nav::Jobs, "/jobs", 'j'),
     entry(Nav::Runs, "/runs", 'r'),
@@ -45,7 +45,7 @@ const BAR: [Entry; 6] = [
 ];
 
 /// The links in the menu after the bar.
-const MORE: [Entry; 7] = [
+const MORE: [NavEntry; 7] = [
     entry(Nav::Reports, "/reports", 'o'),
     entry(Nav::Calendars, "/calendars", 'c'),
     entry(Nav::Scripts, "/scripts", 'p'),
@@ -56,11 +56,11 @@ const MORE: [Entry; 7] = [
 ];
 
 impl Nav {
-    pub(crate) fn bar() -> impl Iterator<Item = Entry> {
+    pub(crate) fn bar_entries() -> impl Iterator<Item = NavEntry> {
         BAR.into_iter()
     }
 
-    pub(crate) fn more() -> impl Iterator<Item = Entry> {
+    pub(crate) fn more_entries() -> impl Iterator<Item = NavEntry> {
         MORE.into_iter()
     }
 
@@ -76,8 +76,8 @@ impl Nav {
 
     /// The first page of this part. The list of jobs, if the page belongs to no part.
     pub(crate) fn path(self) -> &'static str {
-        let found = BAR.iter().chain(&MORE).find(|entry| entry.nav == self);
-        found.map_or("/jobs", |entry| entry.path)
+        let entry = BAR.iter().chain(&MORE).find(|entry| entry.nav == self);
+        entry.map_or("/jobs", |entry| entry.path)
     }
 
     /// `path`, if it is the first page of one of the parts.
@@ -86,7 +86,7 @@ impl Nav {
     }
 }
 
-impl Entry {
+impl NavEntry {
     pub(crate) const fn name(&self, t: &Texts) -> &'static str {
         match self.nav {
             Nav::Now | Nav::None => t.nav_now,

@@ -14,7 +14,7 @@ use rondel_core::name::NAME_LEN_MAX;
 use rondel_store::access::{AttemptDecision, AuditEntry, AuthMethod, INCOMPLETE, Verdict};
 use serde_json::json;
 
-use super::sign_in::{Browser, add_cookie, begin_session, too_many_attempts};
+use super::sign_in::{Browser, add_cookie, begin_session, too_many_attempts_problem};
 use crate::grants::GrantNames;
 use crate::problem::{Code, Problem};
 use crate::query::Reader;
@@ -25,18 +25,18 @@ use crate::{audit, cookies};
 /// Redirects a browser to the provider, with the state that the browser must bring back.
 pub(super) async fn redirect_to_provider(State(web): State<Web>, uri: Uri) -> Result<Response, Problem> {
     let mut reader = Reader::new(&uri);
-    let (next, _) = (reader.single("next"), reader.single("lang"));
+    let (next_path, _) = (reader.single("next"), reader.single("lang"));
     reader.finish()?;
     let oidc = configured_provider(&web)?;
-    let next = next.as_deref().and_then(own_path).unwrap_or("/");
-    let departure =
-        oidc.begin(web.engine.store(), next, web.engine.now()).await.map_err(|error| oidc_problem(&error))?;
-    let location = HeaderValue::from_str(&departure.url)
+    let next_path = next_path.as_deref().and_then(own_path).unwrap_or("/");
+    let begun_sign_in =
+        oidc.begin(web.engine.store(), next_path, web.engine.now()).await.map_err(|error| oidc_problem(&error))?;
+    let location = HeaderValue::from_str(&begun_sign_in.url)
         .map_err(|_| oidc_problem(&OidcError::Unavailable("the address of its page cannot be a header".to_owned())))?;
     let mut response = (StatusCode::SEE_OTHER, [(LOCATION, location)]).into_response();
     add_cookie(
         &mut response,
-        cookies::set_oidc_sign_in(&departure.cookie, PENDING_SIGN_IN_LIFETIME, oidc.config().is_tls()),
+        cookies::set_oidc_sign_in(&begun_sign_in.cookie, PENDING_SIGN_IN_LIFETIME, oidc.config().is_tls()),
     );
     Ok(response)
 }
@@ -58,27 +58,32 @@ pub(super) async fn return_from_provider(
     }
     // Counts the attempt before doing any work: the next step calls the provider.
     if let AttemptDecision::Blocked(until) = count_arrival(&web, &browser).await? {
-        return Err(too_many_attempts(until, web.engine.now()));
+        return Err(too_many_attempts_problem(until, web.engine.now()));
     }
     // The cookie is removed, whatever the outcome.
-    let spent = cookies::set_oidc_sign_in("", Duration::ZERO, is_tls);
+    let expired_cookie = cookies::set_oidc_sign_in("", Duration::ZERO, is_tls);
     match resolve_account(&web, oidc, (pending_cookie, browser.address()), &parse_callback(&uri)).await {
-        Ok((identity, arrival, next)) => {
-            let name = arrival.account.name.clone();
-            let change = begin_change(&web, &browser, oidc, &identity, &arrival).await?;
-            let stored = arrival.save(web.engine.store()).await;
-            if let Some(change) = change {
-                end_change(&web, change, stored.as_ref().is_ok_and(|stored| stored.is_changed)).await;
+        Ok((identity, account_update, next)) => {
+            let name = account_update.account.name.clone();
+            let account_change = begin_change(&web, &browser, oidc, &identity, &account_update).await?;
+            let store_result = account_update.save(web.engine.store()).await;
+            if let Some(account_change) = account_change {
+                end_change(
+                    &web,
+                    account_change,
+                    store_result.as_ref().is_ok_and(|store_result| store_result.is_changed),
+                )
+                .await;
             }
-            let account = stored.map_err(|error| oidc_problem(&error))?.account;
+            let account = store_result.map_err(|error| oidc_problem(&error))?.account;
             audit_sign_in(&web, &browser, oidc, &name).await?;
             let mut response = begin_session(&web, &browser, SignInOwner::Account(account), &next).await?;
-            add_cookie(&mut response, spent);
+            add_cookie(&mut response, expired_cookie);
             Ok(response)
         }
         Err(OidcError::Refused(refusal)) => {
             let mut response = record_refusal(&web, &browser, oidc, &refusal).await?.into_response();
-            add_cookie(&mut response, spent);
+            add_cookie(&mut response, expired_cookie);
             Ok(response)
         }
         Err(error) => Err(oidc_problem(&error)),
@@ -89,12 +94,12 @@ async fn resolve_account(
     web: &Web,
     oidc: &Oidc,
     browser: (Option<&str>, Option<IpAddr>),
-    answer: &Callback,
+    callback: &Callback,
 ) -> Result<(Identity, AccountUpdate, String), OidcError> {
     let (store, now) = (web.engine.store(), web.engine.now());
-    let (identity, next) = oidc.finish(store, browser, answer, now).await?;
-    let arrival = oidc.account(store, &identity, web.engine.new_id(), now).await?;
-    Ok((identity, arrival, next))
+    let (identity, next) = oidc.finish(store, browser, callback, now).await?;
+    let account_update = oidc.account(store, &identity, web.engine.new_id(), now).await?;
+    Ok((identity, account_update, next))
 }
 
 async fn count_arrival(web: &Web, browser: &Browser) -> Result<AttemptDecision, Problem> {
@@ -102,8 +107,8 @@ async fn count_arrival(web: &Web, browser: &Browser) -> Result<AttemptDecision, 
 }
 
 fn configured_provider(web: &Web) -> Result<&Oidc, Problem> {
-    let missing = "this server has no provider of sign-ins; sign in with a password";
-    web.config.oidc.as_deref().ok_or_else(|| Problem::new(Code::NotFound, missing))
+    let detail = "this server has no provider of sign-ins; sign in with a password";
+    web.config.oidc.as_deref().ok_or_else(|| Problem::new(Code::NotFound, detail))
 }
 
 /// The provider's answer, from the query. Unknown parameters of providers are ignored.
@@ -121,12 +126,12 @@ fn parse_callback(uri: &Uri) -> Callback {
 async fn record_refusal(web: &Web, browser: &Browser, oidc: &Oidc, refusal: &Refusal) -> Result<Problem, Problem> {
     let (store, now) = (web.engine.store(), web.engine.now());
     if let AttemptDecision::Blocked(until) = sign_in::count_from(store, browser.address(), now).await? {
-        return Err(too_many_attempts(until, now));
+        return Err(too_many_attempts_problem(until, now));
     }
-    let after = json!({"by": oidc.config().issuer, "refused": refusal.to_string()});
+    let document_after = json!({"by": oidc.config().issuer, "refused": refusal.to_string()});
     let name = refusal.who().unwrap_or_default();
     let entry = audit_entry(web, browser, (name, AuthMethod::Anonymous), ("session.create", Verdict::Denied));
-    audit::store_entry(web, &AuditEntry { after: Some(after.to_string()), ..entry }).await;
+    audit::store_entry(web, &AuditEntry { after: Some(document_after.to_string()), ..entry }).await;
     Ok(Problem::new(Code::SignInRefused, refusal.to_string()))
 }
 
@@ -137,24 +142,29 @@ async fn begin_change(
     browser: &Browser,
     oidc: &Oidc,
     identity: &Identity,
-    arrival: &AccountUpdate,
+    account_update: &AccountUpdate,
 ) -> Result<Option<AuditEntry>, Problem> {
-    if !arrival.changes_account() {
+    if !account_update.changes_account() {
         return Ok(None);
     }
-    let account = &arrival.account;
-    let before = arrival.grants_before.as_deref().unwrap_or_default();
-    let names = GrantNames::read(&web.engine, before.iter().chain(&account.grants)).await?;
-    let by = &oidc.config().issuer;
-    let mut after = json!({"by": by, "groups": identity.groups, "grants": names.to_json(&account.grants)});
-    let (action, before) = if arrival.is_new {
-        after["display_name"] = json!(account.display_name);
+    let account = &account_update.account;
+    let grants_before = account_update.grants_before.as_deref().unwrap_or_default();
+    let names = GrantNames::read(&web.engine, grants_before.iter().chain(&account.grants)).await?;
+    let issuer = &oidc.config().issuer;
+    let mut document_after = json!({"by": issuer, "groups": identity.groups, "grants": names.to_json(&account.grants)});
+    let (action, grants_before) = if account_update.is_new {
+        document_after["display_name"] = json!(account.display_name);
         ("user.create", None)
     } else {
-        ("user.change", Some(json!({"grants": names.to_json(before)}).to_string()))
+        ("user.change", Some(json!({"grants": names.to_json(grants_before)}).to_string()))
     };
     let entry = audit_entry(web, browser, (&account.name, AuthMethod::Session), (action, Verdict::Allowed));
-    let entry = AuditEntry { object: account.name.clone(), before, after: Some(after.to_string()), ..entry };
+    let entry = AuditEntry {
+        object: account.name.clone(),
+        before: grants_before,
+        after: Some(document_after.to_string()),
+        ..entry
+    };
     web.engine.store().add_audit(&AuditEntry { after: Some(INCOMPLETE.to_owned()), ..entry.clone() }).await?;
     Ok(Some(entry))
 }
@@ -168,21 +178,21 @@ async fn end_change(web: &Web, entry: AuditEntry, is_made: bool) {
 /// Records the sign-in in the audit log. If that fails, the user is not signed in.
 async fn audit_sign_in(web: &Web, browser: &Browser, oidc: &Oidc, name: &str) -> Result<(), Problem> {
     let entry = audit_entry(web, browser, (name, AuthMethod::Session), ("session.create", Verdict::Allowed));
-    let after = json!({"by": oidc.config().issuer}).to_string();
-    Ok(web.engine.store().add_audit(&AuditEntry { after: Some(after), ..entry }).await?)
+    let document_after = json!({"by": oidc.config().issuer}).to_string();
+    Ok(web.engine.store().add_audit(&AuditEntry { after: Some(document_after), ..entry }).await?)
 }
 
 fn audit_entry(
     web: &Web,
     browser: &Browser,
-    (actor, means): (&str, AuthMethod),
+    (actor, auth_method): (&str, AuthMethod),
     (action, verdict): (&str, Verdict),
 ) -> AuditEntry {
     AuditEntry {
         id: AuditId::new(web.engine.new_id()),
         at: web.engine.now(),
         actor: actor.chars().take(NAME_LEN_MAX).collect(),
-        auth_method: means,
+        auth_method,
         token: None,
         address: browser.address().map(|address| address.to_string()),
         request_id: browser.request_id.clone(),

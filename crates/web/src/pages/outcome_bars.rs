@@ -11,14 +11,14 @@ use super::texts::Texts;
 use crate::overview::series::{Bucket, BucketRange, sum_buckets};
 
 /// The height above the axis, in the units of the drawing.
-const UP: u64 = 96;
+const HEIGHT_ABOVE: u64 = 96;
 /// The height below the axis, in the units of the drawing.
-const DOWN: u64 = 48;
+const HEIGHT_BELOW: u64 = 48;
 /// Minimum height of a part that has runs.
 const HEIGHT_MIN: u64 = 2;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
+pub(crate) struct BarPart {
     pub(crate) class: &'static str,
     pub(crate) y: u64,
     pub(crate) height: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Part {
 pub(crate) struct OutcomeBar {
     pub(crate) x: u32,
     pub(crate) width: u32,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<BarPart>,
     pub(crate) href: String,
     pub(crate) title: String,
 }
@@ -52,20 +52,20 @@ pub(crate) struct OutcomeChart {
 }
 
 impl OutcomeChart {
-    pub(crate) fn new(buckets: &[Bucket], span: BucketRange, (now, t): (Timestamp, &'static Texts)) -> Self {
-        let largest = buckets.iter().map(|bucket| count_above_axis(bucket.verdicts)).max().unwrap_or(0).max(1);
+    pub(crate) fn new(buckets: &[Bucket], range: BucketRange, (now, t): (Timestamp, &'static Texts)) -> Self {
+        let count_max = buckets.iter().map(|bucket| count_above_axis(bucket.verdicts)).max().unwrap_or(0).max(1);
         // Failures are few, so the part below the axis has its own scale, which is at most four times as large as the one above.
-        let worst = buckets.iter().map(|bucket| bucket.verdicts.failure_count()).max().unwrap_or(0).max(1);
-        let worst = worst.max(largest / 8).max(1);
-        let scale = Scale { from: span.from, to: span.to };
+        let failures_max = buckets.iter().map(|bucket| bucket.verdicts.failure_count()).max().unwrap_or(0).max(1);
+        let failures_max = failures_max.max(count_max / 8).max(1);
+        let scale = Scale { from: range.from, to: range.to };
         let bar = |bucket: &Bucket| {
-            let end = bucket.at + span.step.length();
-            let (x, right) = (scale.x(bucket.at), scale.x(end));
+            let bucket_end = bucket.at + range.step.length();
+            let (x, right) = (scale.x(bucket.at), scale.x(bucket_end));
             OutcomeBar {
                 x,
                 width: right.saturating_sub(x).saturating_sub(16).clamp(16, WIDTH),
-                parts: bar_parts(bucket.verdicts, (largest, worst)),
-                href: runs_between(bucket.at, end, None),
+                parts: bar_parts(bucket.verdicts, (count_max, failures_max)),
+                href: runs_between(bucket.at, bucket_end, None),
                 title: bar_title(bucket, now, t),
             }
         };
@@ -84,23 +84,23 @@ const fn count_above_axis(verdicts: Verdicts) -> u64 {
 }
 
 /// The parts of a bar, first those above the axis from the axis up, then those below it from the axis down.
-fn bar_parts(verdicts: Verdicts, (largest, worst): (u64, u64)) -> Vec<Part> {
+fn bar_parts(verdicts: Verdicts, (count_max, failures_max): (u64, u64)) -> Vec<BarPart> {
     let height = |count: u64, whole: u64, of: u64| if count == 0 { 0 } else { (count * of / whole).max(HEIGHT_MIN) };
     let mut parts = Vec::new();
-    let mut y = UP;
+    let mut y = HEIGHT_ABOVE;
     for (class, count) in
         [("succeeded", verdicts.succeeded), ("cancelled", verdicts.cancelled), ("skipped", verdicts.skipped)]
     {
-        let height = height(count, largest, UP).min(y);
+        let height = height(count, count_max, HEIGHT_ABOVE).min(y);
         y -= height;
-        parts.push(Part { class, y, height });
+        parts.push(BarPart { class, y, height });
     }
-    let mut y = UP + 2;
+    let mut y = HEIGHT_ABOVE + 2;
     for (class, count) in
         [("failed", verdicts.failed), ("timed_out", verdicts.timed_out), ("unknown", verdicts.unknown)]
     {
-        let height = height(count, worst, DOWN).min(UP + 2 + DOWN - y);
-        parts.push(Part { class, y, height });
+        let height = height(count, failures_max, HEIGHT_BELOW).min(HEIGHT_ABOVE + 2 + HEIGHT_BELOW - y);
+        parts.push(BarPart { class, y, height });
         y += height;
     }
     parts.retain(|part| part.height > 0);
@@ -108,7 +108,7 @@ fn bar_parts(verdicts: Verdicts, (largest, worst): (u64, u64)) -> Vec<Part> {
 }
 
 fn bar_title(bucket: &Bucket, now: Timestamp, t: &Texts) -> String {
-    let at = Moment::new(bucket.at, now, t);
+    let bucket_start = Moment::new(bucket.at, now, t);
     let Verdicts { succeeded, failed, timed_out, cancelled, unknown, skipped } = bucket.verdicts;
     let counts = [
         (t.status_succeeded, succeeded),
@@ -118,24 +118,24 @@ fn bar_title(bucket: &Bucket, now: Timestamp, t: &Texts) -> String {
         (t.status_cancelled, cancelled),
         (t.status_skipped, skipped),
     ];
-    let words = counts.iter().filter(|(_, count)| *count > 0).map(|(word, count)| format!("{word} {count}"));
-    let time = at.time.get(..5).unwrap_or_default();
-    format!("{time} · {}", words.collect::<Vec<_>>().join(" · "))
+    let count_texts = counts.iter().filter(|(_, count)| *count > 0).map(|(word, count)| format!("{word} {count}"));
+    let time = bucket_start.time.get(..5).unwrap_or_default();
+    format!("{time} · {}", count_texts.collect::<Vec<_>>().join(" · "))
 }
 
 fn table_rows(buckets: &[Bucket], now: Timestamp, t: &Texts) -> Vec<OutcomeRow> {
     let hour = Duration::from_secs(3_600);
     let mut rows: Vec<(Timestamp, Verdicts)> = Vec::new();
     for bucket in buckets.iter().filter(|bucket| bucket.verdicts.total() > 0) {
-        let at = rondel_core::sketch::Step::Hour.floor(bucket.at);
+        let hour_start = rondel_core::sketch::Step::Hour.floor(bucket.at);
         match rows.last_mut() {
-            Some((last, sum)) if *last == at => *sum = sum.plus(bucket.verdicts),
-            _ => rows.push((at, bucket.verdicts)),
+            Some((last, sum)) if *last == hour_start => *sum = sum.plus(bucket.verdicts),
+            _ => rows.push((hour_start, bucket.verdicts)),
         }
     }
-    let row = |(at, verdicts): (Timestamp, Verdicts)| OutcomeRow {
-        at: Moment::new(at, now, t),
-        href: runs_between(at, at + hour, None),
+    let row = |(hour_start, verdicts): (Timestamp, Verdicts)| OutcomeRow {
+        at: Moment::new(hour_start, now, t),
+        href: runs_between(hour_start, hour_start + hour, None),
         verdicts,
     };
     rows.into_iter().rev().map(row).collect()
@@ -157,8 +157,8 @@ mod tests {
         let chart = OutcomeChart::new(&buckets, span, (at, Lang::En.texts()));
         let parts = &chart.bars[0].parts;
         let of = |class| parts.iter().find(|part| part.class == class).unwrap();
-        assert!(of("succeeded").y + of("succeeded").height == UP && of("skipped").y < of("succeeded").y);
-        assert!(of("failed").y > UP && of("failed").height >= HEIGHT_MIN);
+        assert!(of("succeeded").y + of("succeeded").height == HEIGHT_ABOVE && of("skipped").y < of("succeeded").y);
+        assert!(of("failed").y > HEIGHT_ABOVE && of("failed").height >= HEIGHT_MIN);
         assert!(chart.bars[0].href.starts_with("/runs?q=since%3A2030"), "{}", chart.bars[0].href);
         assert_eq!((chart.rows.len(), chart.total.total()), (1, 83));
         assert!(chart.bars[0].title.contains("Failed 2"));

@@ -8,20 +8,20 @@ use super::texts::Texts;
 /// How many runs the chart shows.
 pub(super) const OUTCOME_COUNT: usize = 60;
 /// The width of a run, including the gap after it.
-const STEP: usize = 3;
+const RUN_WIDTH: usize = 3;
 /// The height of the chart.
 const HEIGHT: usize = 18;
 
 /// Runs that are drawn with the same shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(super) struct OutcomeShape {
     pub(super) class: &'static str,
     pub(super) path: String,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Outcomes {
-    pub(super) shapes: Vec<Shape>,
+    pub(super) shapes: Vec<OutcomeShape>,
     pub(super) width: usize,
     pub(super) height: usize,
     /// The chart in words: `60 runs: 58 succeeded, 2 failed`.
@@ -48,17 +48,19 @@ impl Outcomes {
         let mut shapes = Vec::new();
         let mut words = Vec::new();
         for status in RunStatus::ALL {
-            let places = shown_runs.iter().enumerate().filter(|(_, run)| run.status == *status).map(|(place, _)| place);
-            let places: Vec<usize> = places.collect();
-            if places.is_empty() {
+            let positions =
+                shown_runs.iter().enumerate().filter(|(_, run)| run.status == *status).map(|(place, _)| place);
+            let positions: Vec<usize> = positions.collect();
+            if positions.is_empty() {
                 continue;
             }
-            words.push(format!("{} {}", places.len(), t.status(*status)));
+            words.push(format!("{} {}", positions.len(), t.status(*status)));
             let (top, bottom) = mark_extent(*status);
-            let mark = |place: &usize| format!("M{} {top}v{}", (OUTCOME_COUNT - 1 - place) * STEP + 1, bottom - top);
-            shapes.push(Shape { class: status.as_str(), path: places.iter().map(mark).collect() });
+            let mark =
+                |place: &usize| format!("M{} {top}v{}", (OUTCOME_COUNT - 1 - place) * RUN_WIDTH + 1, bottom - top);
+            shapes.push(OutcomeShape { class: status.as_str(), path: positions.iter().map(mark).collect() });
         }
         let label = if words.is_empty() { t.never.to_owned() } else { t.outcomes(words.join(", "), shown_runs.len()) };
-        Self { shapes, width: OUTCOME_COUNT * STEP, height: HEIGHT, label }
+        Self { shapes, width: OUTCOME_COUNT * RUN_WIDTH, height: HEIGHT, label }
     }
 }

@@ -14,11 +14,11 @@ use http::{HeaderValue, Uri};
 use rondel_core::name;
 
 use crate::call::{Admitted, named_namespace, shown_namespace};
-use crate::redirect::to;
+use crate::redirect::redirect_to;
 use crate::state::Web;
 
 /// The attributes that contain URLs.
-const ATTRIBUTES: [&str; 10] = [
+const URL_ATTRIBUTES: [&str; 10] = [
     " href=\"/",
     " action=\"/",
     " formaction=\"/",
@@ -44,7 +44,7 @@ const PREFIXES_WITHOUT_NAMESPACE: [&str; 10] = [
     "/rondel.",
 ];
 /// The prefix of the paths of pages in a namespace.
-const PREFIX: &str = "/n/";
+const NAMESPACE_PREFIX: &str = "/n/";
 /// Maximum length of a page, in bytes. The lists and logs in pages have limits, so no page should reach it.
 const PAGE_LEN_MAX: usize = 32 * 1024 * 1024;
 
@@ -58,10 +58,10 @@ pub(crate) struct OwnNamespace(String);
 
 /// Moves the namespace of a request from the path into the query, before the request is routed.
 pub(crate) fn namespace_into_query(mut request: Request) -> Request {
-    let whole = request.uri().path_and_query().map_or("/", |whole| whole.as_str());
-    if let Some(plain) = in_query(whole).and_then(|plain| plain.parse().ok()) {
+    let page_url = request.uri().path_and_query().map_or("/", |page_url| page_url.as_str());
+    if let Some(address) = in_query(page_url).and_then(|address| address.parse().ok()) {
         let mut parts = request.uri().clone().into_parts();
-        parts.path_and_query = Some(plain);
+        parts.path_and_query = Some(address);
         if let Ok(uri) = Uri::from_parts(parts) {
             *request.uri_mut() = uri;
             request.extensions_mut().insert(InPath);
@@ -73,24 +73,25 @@ pub(crate) fn namespace_into_query(mut request: Request) -> Request {
 /// Turns `/n/ops/jobs?q=a` into `/jobs?q=a&namespace=ops`. `None` if the path has no namespace.
 fn in_query(address: &str) -> Option<String> {
     let (path, query) = address.split_once('?').unwrap_or((address, ""));
-    let (namespace, rest) = path.strip_prefix(PREFIX)?.split_once('/').unwrap_or((&path[PREFIX.len()..], ""));
+    let (namespace, rest) =
+        path.strip_prefix(NAMESPACE_PREFIX)?.split_once('/').unwrap_or((&path[NAMESPACE_PREFIX.len()..], ""));
     let path = format!("/{rest}");
     if name::check(namespace).is_err() || has_no_namespace(&path) {
         return None;
     }
-    let own = format!("namespace={namespace}");
-    let kept = query.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("namespace="));
-    let pairs: Vec<&str> = kept.chain([own.as_str()]).collect();
+    let namespace_pair = format!("namespace={namespace}");
+    let other_pairs = query.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("namespace="));
+    let pairs: Vec<&str> = other_pairs.chain([namespace_pair.as_str()]).collect();
     Some(format!("{path}?{}", pairs.join("&")))
 }
 
 /// Turns `/jobs?q=a&namespace=ops` into `/n/ops/jobs?q=a`. A URL that names no namespace is returned unchanged.
 pub(crate) fn namespace_into_path(address: &str) -> String {
-    let named = address
+    let query_namespace = address
         .split_once('?')
         .and_then(|(_, query)| query.split('&').find_map(|pair| pair.strip_prefix("namespace=")));
-    match named.filter(|named| name::check(named).is_ok()) {
-        Some(namespace) => OwnNamespace(namespace.to_owned()).address(address, "&"),
+    match query_namespace.filter(|query_namespace| name::check(query_namespace).is_ok()) {
+        Some(namespace) => OwnNamespace(namespace.to_owned()).rewrite_url(address, "&"),
         None => address.to_owned(),
     }
 }
@@ -103,11 +104,11 @@ pub(crate) async fn redirect_to_own_namespace(State(web): State<Web>, request: R
         && request.extensions().get::<InPath>().is_none()
         && let Some(admitted) = request.extensions().get::<Admitted>()
     {
-        let named = named_namespace(request.uri());
-        let shown = shown_namespace(&web.engine, &admitted.caller, named.as_deref()).await;
-        let whole = request.uri().path_and_query().map_or("/", |whole| whole.as_str());
+        let query_namespace = named_namespace(request.uri());
+        let shown = shown_namespace(&web.engine, &admitted.caller, query_namespace.as_deref()).await;
+        let page_url = request.uri().path_and_query().map_or("/", |page_url| page_url.as_str());
         if let Some(namespace) = shown {
-            return to(&OwnNamespace(namespace).address(whole, "&"));
+            return redirect_to(&OwnNamespace(namespace).rewrite_url(page_url, "&"));
         }
     }
     next.run(request).await
@@ -116,8 +117,8 @@ pub(crate) async fn redirect_to_own_namespace(State(web): State<Web>, request: R
 /// The namespace in the URL of a request for a page; `None` if it has none.
 pub(crate) fn own_namespace_of(request: &Request) -> Option<OwnNamespace> {
     let path = request.uri().path();
-    let named = (!has_no_namespace(path)).then(|| named_namespace(request.uri())).flatten();
-    named.filter(|named| name::check(named).is_ok()).map(OwnNamespace)
+    let namespace = (!has_no_namespace(path)).then(|| named_namespace(request.uri())).flatten();
+    namespace.filter(|namespace| name::check(namespace).is_ok()).map(OwnNamespace)
 }
 
 fn has_no_namespace(path: &str) -> bool {
@@ -127,52 +128,53 @@ fn has_no_namespace(path: &str) -> bool {
 impl OwnNamespace {
     /// Adds the namespace to the redirect, links and forms of a response.
     pub(crate) async fn add_to(&self, mut response: Response) -> Response {
-        let to = response.headers().get(LOCATION).and_then(|to| to.to_str().ok());
-        if let Some(to) = to.filter(|to| to.starts_with('/')).map(|to| self.address(to, "&"))
-            && let Ok(to) = HeaderValue::from_str(&to)
+        let location = response.headers().get(LOCATION).and_then(|location| location.to_str().ok());
+        if let Some(location) =
+            location.filter(|location| location.starts_with('/')).map(|location| self.rewrite_url(location, "&"))
+            && let Ok(location) = HeaderValue::from_str(&location)
         {
-            response.headers_mut().insert(LOCATION, to);
+            response.headers_mut().insert(LOCATION, location);
         }
-        let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-        if !kind.is_some_and(|kind| kind.starts_with("text/html")) {
+        let content_type = response.headers().get(CONTENT_TYPE).and_then(|content_type| content_type.to_str().ok());
+        if !content_type.is_some_and(|content_type| content_type.starts_with("text/html")) {
             return response;
         }
         let (mut parts, body) = response.into_parts();
         let html = to_bytes(body, PAGE_LEN_MAX).await.ok().and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
         parts.headers.remove(CONTENT_LENGTH);
-        Response::from_parts(parts, html.map_or_else(Body::empty, |html| Body::from(self.html(&html))))
+        Response::from_parts(parts, html.map_or_else(Body::empty, |html| Body::from(self.rewrite_html(&html))))
     }
 
     /// Adds the namespace to every URL in a page. Templates escape quotation marks in text and values, so everything that looks like an
     /// attribute is one.
-    fn html(&self, html: &str) -> String {
-        let (mut rewritten, mut rest) = (String::with_capacity(html.len() + html.len() / 8), html);
-        while let Some((tag, after)) = next_tag(rest) {
-            rewritten.push_str(&rest[..tag.start]);
-            match &rest[tag] {
-                tag if tag.contains("=\"/") => rewritten.push_str(&self.tag(tag)),
+    fn rewrite_html(&self, html: &str) -> String {
+        let (mut rewritten, mut remaining) = (String::with_capacity(html.len() + html.len() / 8), html);
+        while let Some((tag, after)) = next_tag(remaining) {
+            rewritten.push_str(&remaining[..tag.start]);
+            match &remaining[tag] {
+                tag if tag.contains("=\"/") => rewritten.push_str(&self.rewrite_tag(tag)),
                 tag => rewritten.push_str(tag),
             }
-            rest = after;
+            remaining = after;
         }
-        rewritten.push_str(rest);
+        rewritten.push_str(remaining);
         rewritten
     }
 
-    fn tag(&self, tag: &str) -> String {
-        ATTRIBUTES.iter().fold(tag.to_owned(), |tag, attribute| {
+    fn rewrite_tag(&self, tag: &str) -> String {
+        URL_ATTRIBUTES.iter().fold(tag.to_owned(), |tag, attribute| {
             let Some(place) = tag.find(attribute) else { return tag };
-            let begin = place + attribute.len() - 1;
-            let end = tag[begin..].find('"').map_or(tag.len(), |len| begin + len);
-            let address = tag[begin..end].replace("&#38;", "&amp;");
-            format!("{}{}{}", &tag[..begin], self.address(&address, "&amp;"), &tag[end..])
+            let start_index = place + attribute.len() - 1;
+            let end_index = tag[start_index..].find('"').map_or(tag.len(), |len| start_index + len);
+            let address = tag[start_index..end_index].replace("&#38;", "&amp;");
+            format!("{}{}{}", &tag[..start_index], self.rewrite_url(&address, "&amp;"), &tag[end_index..])
         })
     }
 
-    /// Adds the namespace to the path of a URL of this server. If the query names a namespace, that one is used instead. `and` is the
+    /// Adds the namespace to the path of a URL of this server. If the query names a namespace, that one is used instead. `separator` is the
     /// separator of the query.
-    fn address(&self, address: &str, and: &str) -> String {
-        if address.starts_with("//") || address.starts_with(PREFIX) || has_no_namespace(address) {
+    fn rewrite_url(&self, address: &str, separator: &str) -> String {
+        if address.starts_with("//") || address.starts_with(NAMESPACE_PREFIX) || has_no_namespace(address) {
             return address.to_owned();
         }
         let (address, fragment) = address
@@ -180,23 +182,24 @@ impl OwnNamespace {
             .filter(|at| !address[..*at].ends_with('&'))
             .map_or((address, ""), |at| address.split_at(at));
         let (path, query) = address.split_once('?').unwrap_or((address, ""));
-        let named = query.split(and).find_map(|pair| pair.strip_prefix("namespace="));
-        let namespace = named.filter(|named| name::check(named).is_ok()).unwrap_or(&self.0);
-        let kept: Vec<&str> =
-            query.split(and).filter(|pair| !pair.is_empty() && !pair.starts_with("namespace=")).collect();
-        let query = if kept.is_empty() { String::new() } else { format!("?{}", kept.join(and)) };
+        let query_namespace = query.split(separator).find_map(|pair| pair.strip_prefix("namespace="));
+        let namespace =
+            query_namespace.filter(|query_namespace| name::check(query_namespace).is_ok()).unwrap_or(&self.0);
+        let other_pairs: Vec<&str> =
+            query.split(separator).filter(|pair| !pair.is_empty() && !pair.starts_with("namespace=")).collect();
+        let query = if other_pairs.is_empty() { String::new() } else { format!("?{}", other_pairs.join(separator)) };
         format!("/n/{namespace}{path}{query}{fragment}")
     }
 }
 
 /// The range of the next opening tag, and the text after it. Templates escape `>` in values, so the first `>` ends the tag.
 fn next_tag(html: &str) -> Option<(std::ops::Range<usize>, &str)> {
-    let begin = html
+    let start_index = html
         .match_indices('<')
         .map(|(at, _)| at)
         .find(|at| html[at + 1..].starts_with(|c: char| c.is_ascii_alphabetic()))?;
-    let end = begin + html[begin..].find('>')? + 1;
-    Some((begin..end, &html[end..]))
+    let end_index = start_index + html[start_index..].find('>')? + 1;
+    Some((start_index..end_index, &html[end_index..]))
 }
 
 #[cfg(test)]
@@ -218,7 +221,7 @@ mod tests {
             ("/sign-out", "/sign-out"),
             ("//elsewhere", "//elsewhere"),
         ] {
-            assert_eq!(own.address(address, "&"), expected);
+            assert_eq!(own.rewrite_url(address, "&"), expected);
         }
     }
 
@@ -255,6 +258,6 @@ mod tests {
             "<form method=\"post\" action=\"/n/ops/jobs/a/delete\"><p> href=&#34;/jobs&#34;</p>",
             "<div hx-get=\"/n/ops/x\" hx-post=\"/n/ops/y\"><a href=\"#L1\"></a>"
         );
-        assert_eq!(own.html(html), expected);
+        assert_eq!(own.rewrite_html(html), expected);
     }
 }

@@ -32,20 +32,20 @@ impl FromQuery for PaletteQuery {
 }
 
 /// An entry that the user can choose.
-struct Hit {
+struct PaletteEntry {
     words: String,
     /// The kind of the entry.
-    about: &'static str,
+    kind: &'static str,
     address: String,
     /// Whether choosing the entry submits a form instead of following a link.
-    is_act: bool,
+    is_form: bool,
     /// Why the caller may not choose the entry; `None` if the caller may.
-    missing: Option<&'static str>,
+    missing_role: Option<&'static str>,
 }
 
-impl Hit {
-    fn link(words: &str, about: &'static str, address: &str) -> Self {
-        Self { words: words.to_owned(), about, address: address.to_owned(), is_act: false, missing: None }
+impl PaletteEntry {
+    fn link(label: &str, kind: &'static str, address: &str) -> Self {
+        Self { words: label.to_owned(), kind, address: address.to_owned(), is_form: false, missing_role: None }
     }
 }
 
@@ -54,68 +54,67 @@ impl Hit {
 struct PalettePage {
     shell: Shell,
     t: &'static Texts,
-    typed: String,
-    hits: Vec<Hit>,
+    query_text: String,
+    hits: Vec<PaletteEntry>,
 }
 
 pub(super) async fn page(page: Page<PaletteQuery>) -> Result<Response, Problem> {
-    let typed = page.query().0.trim().to_lowercase();
-    let words: Vec<&str> = typed.split_whitespace().collect();
+    let query_text = page.query().0.trim().to_lowercase();
+    let words: Vec<&str> = query_text.split_whitespace().collect();
     let verb = Verb::from_words(&words, page.t);
-    let rest = if verb.is_some() { &words[1..] } else { &words[..] };
-    let jobs = find_jobs(&page, rest).await?;
+    let job_words = if verb.is_some() { &words[1..] } else { &words[..] };
+    let jobs = find_jobs(&page, job_words).await?;
     let mut hits = Vec::new();
     match verb {
         Some(verb) => {
             // Sentences name a run by these words.
             if matches!(verb, Verb::Run) {
-                hits.extend(find_run(&page, rest).await?);
+                hits.extend(find_run(&page, job_words).await?);
             }
             hits.extend(jobs.iter().map(|job| verb.to_hit(&page, job)));
         }
         None => {
             hits.extend(find_run(&page, &words).await?);
-            hits.extend(
-                jobs.iter()
-                    .map(|job| Hit::link(&job.spec.name, page.t.palette_job, &format!("/jobs/{}", job.spec.name))),
-            );
+            hits.extend(jobs.iter().map(|job| {
+                PaletteEntry::link(&job.spec.name, page.t.palette_job, &format!("/jobs/{}", job.spec.name))
+            }));
             let is_admin = page.call.caller.may_anywhere(Permission::Cluster);
-            let named = page_names(page.t, is_admin).filter(|(name, path)| matches_name(name, path, &words));
-            hits.extend(named.map(|(name, path)| Hit::link(name, page.t.palette_page, path)));
+            let pages = page_names(page.t, is_admin).filter(|(name, path)| matches_name(name, path, &words));
+            hits.extend(pages.map(|(name, path)| PaletteEntry::link(name, page.t.palette_page, path)));
             if let Some(job) = jobs.first() {
                 let switch = if job.spec.enabled { Verb::Pause } else { Verb::Resume };
                 hits.extend([Verb::Run, switch].map(|verb| verb.to_hit(&page, job)));
             }
         }
     }
-    let typed = page.query().0.clone();
-    html(StatusCode::OK, &PalettePage { shell: page.shell(Nav::None), t: page.t, typed, hits })
+    let query_text = page.query().0.clone();
+    html(StatusCode::OK, &PalettePage { shell: page.shell(Nav::None), t: page.t, query_text, hits })
 }
 
 /// The run whose id was typed.
-async fn find_run(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Option<Hit>, Problem> {
+async fn find_run(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Option<PaletteEntry>, Problem> {
     let [word] = words else { return Ok(None) };
     let Ok(id) = word.parse::<RunId>() else { return Ok(None) };
-    let found = page.engine().store().runs(&[id]).await?.pop();
-    let found = found.filter(|run| run.namespace == page.call.namespace.id && page.call.may_view(run.app));
-    Ok(found.map(|_| Hit::link(&id.to_string(), page.t.col_run, &format!("/runs/{id}"))))
+    let run = page.engine().store().runs(&[id]).await?.pop();
+    let run = run.filter(|run| run.namespace == page.call.namespace.id && page.call.may_view(run.app));
+    Ok(run.map(|_| PaletteEntry::link(&id.to_string(), page.t.col_run, &format!("/runs/{id}"))))
 }
 
 /// The jobs that have every word in their names.
 async fn find_jobs(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Vec<JobRecord>, Problem> {
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
-    let Some(first) = words.first().filter(|_| words.iter().all(|word| word.chars().all(plain))) else {
+    let is_name_char = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
+    let Some(first) = words.first().filter(|_| words.iter().all(|word| word.chars().all(is_name_char))) else {
         return Ok(Vec::new());
     };
     let (store, namespace) = (page.engine().store(), page.call.namespace.id);
-    let (within, name_contains) = (page.call.visible_apps(), Some((*first).to_owned()));
-    let query = JobQuery { app: None, within, name_contains, after_name: None, limit: READ_COUNT };
+    let (visible_apps, name_contains) = (page.call.visible_apps(), Some((*first).to_owned()));
+    let query = JobQuery { app: None, within: visible_apps, name_contains, after_name: None, limit: READ_COUNT };
     let mut jobs = store.jobs(namespace, &query).await?;
     if jobs.len() >= usize::try_from(READ_COUNT).unwrap_or(usize::MAX) {
         // Jobs whose names merely contain the word can fill the page that was read, so the jobs whose names begin with it are read, too.
-        let named = store.job(namespace, first).await?.filter(|job| page.call.may_view(job.app));
+        let job_of_name = store.job(namespace, first).await?.filter(|job| page.call.may_view(job.app));
         let query = JobQuery { after_name: Some((*first).to_owned()), ..query };
-        jobs.extend(named.into_iter().chain(store.jobs(namespace, &query).await?));
+        jobs.extend(job_of_name.into_iter().chain(store.jobs(namespace, &query).await?));
     }
     jobs.retain(|job| words.iter().all(|word| job.spec.name.contains(word)));
     // Jobs whose names equal or begin with the first word come first.
@@ -129,9 +128,10 @@ async fn find_jobs(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Vec<JobR
 
 /// The pages that the palette offers, with their names.
 fn page_names(t: &'static Texts, is_admin: bool) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let parts = Nav::bar().chain(Nav::more()).filter(move |entry| is_admin || !entry.nav.is_for_admins());
-    let parts = parts.map(move |entry| (entry.name(t), entry.path));
-    parts.chain([
+    let entries =
+        Nav::bar_entries().chain(Nav::more_entries()).filter(move |entry| is_admin || !entry.nav.is_for_admins());
+    let entries = entries.map(move |entry| (entry.name(t), entry.path));
+    entries.chain([
         (t.jobs_new, "/jobs/new"),
         (t.users_title, "/users"),
         (t.settings_tokens, "/settings/tokens"),
@@ -158,12 +158,12 @@ rondel_core::plain_word_enum! {
 impl Verb {
     /// The verb with which the words begin, if other words follow.
     fn from_words(words: &[&str], t: &Texts) -> Option<Self> {
-        let (first, rest) = words.split_first()?;
-        let is = |verb: &Self| *first == verb.as_str() || *first == verb.local(t);
-        Self::ALL.into_iter().find(|verb| !rest.is_empty() && is(verb))
+        let (first_word, rest) = words.split_first()?;
+        let is_verb = |verb: &Self| *first_word == verb.as_str() || *first_word == verb.local_word(t);
+        Self::ALL.into_iter().find(|verb| !rest.is_empty() && is_verb(verb))
     }
 
-    const fn local(self, t: &Texts) -> &'static str {
+    const fn local_word(self, t: &Texts) -> &'static str {
         match self {
             Self::Run => t.palette_run,
             Self::Pause => t.pause,
@@ -171,20 +171,20 @@ impl Verb {
         }
     }
 
-    fn to_hit(self, page: &Page<PaletteQuery>, job: &JobRecord) -> Hit {
+    fn to_hit(self, page: &Page<PaletteQuery>, job: &JobRecord) -> PaletteEntry {
         let (t, name) = (page.t, &job.spec.name);
         let (words, path) = match self {
             Self::Run => (t.run_job(name), "runs"),
             Self::Pause => (t.pause_job(name), "pause"),
             Self::Resume => (t.resume_job(name), "resume"),
         };
-        let may = page.call.caller.rights.allow(Permission::Operate, page.call.namespace.id, Some(job.app));
-        Hit {
+        let is_allowed = page.call.caller.rights.allow(Permission::Operate, page.call.namespace.id, Some(job.app));
+        PaletteEntry {
             words,
-            about: t.palette_action,
+            kind: t.palette_action,
             address: format!("/jobs/{name}/{path}"),
-            is_act: true,
-            missing: (!may).then_some(t.needs_operator),
+            is_form: true,
+            missing_role: (!is_allowed).then_some(t.needs_operator),
         }
     }
 }

@@ -15,11 +15,11 @@ const CHOICE_COUNT_MAX: usize = 200;
 /// Maximum number of references that are followed one after another.
 const REFERENCE_DEPTH_MAX: usize = 8;
 /// The prefix of the names of fields that contain text.
-const TEXT: &str = "param.text.";
+const TEXT_PREFIX: &str = "param.text.";
 /// The prefix of the names of fields that contain JSON.
-const JSON: &str = "param.json.";
+const JSON_PREFIX: &str = "param.json.";
 /// The prefix of the names of fields that contain text or JSON.
-const TEXT_OR_JSON: &str = "param.either.";
+const TEXT_OR_JSON_PREFIX: &str = "param.either.";
 
 #[derive(Debug, PartialEq)]
 pub(super) struct ParamField {
@@ -55,8 +55,8 @@ pub(super) enum FieldKind {
 
 /// The fields for `params`. Empty if the schema does not describe an object, or describes one with too many fields.
 pub(super) fn param_fields(schema: &Value, params: &Value) -> Vec<ParamField> {
-    let known = schema["properties"].as_object().filter(|known| known.len() <= FIELD_COUNT_MAX);
-    let Some(known) = known.filter(|_| params.is_null() || params.is_object()) else { return Vec::new() };
+    let properties = schema["properties"].as_object().filter(|properties| properties.len() <= FIELD_COUNT_MAX);
+    let Some(properties) = properties.filter(|_| params.is_null() || params.is_object()) else { return Vec::new() };
     let is_required = |name: &str| schema["required"].as_array().is_some_and(|all| all.iter().any(|one| one == name));
     let field = |(name, property): (&String, &Value)| {
         let kind = field_kind(schema, property);
@@ -64,9 +64,9 @@ pub(super) fn param_fields(schema: &Value, params: &Value) -> Vec<ParamField> {
         // A value of another kind is shown as JSON, such as the name of a secret in place of a number.
         let kind = if value.is_some_and(|value| !can_show(&kind, value)) { FieldKind::Json } else { kind };
         let (prefix, value) = match (&kind, value) {
-            (FieldKind::Text, value) => (TEXT, value.and_then(Value::as_str).unwrap_or_default().to_owned()),
-            (FieldKind::TextOrJson, value) => (TEXT_OR_JSON, value.map(text_or_json).unwrap_or_default()),
-            (_, value) => (JSON, value.map(Value::to_string).unwrap_or_default()),
+            (FieldKind::Text, value) => (TEXT_PREFIX, value.and_then(Value::as_str).unwrap_or_default().to_owned()),
+            (FieldKind::TextOrJson, value) => (TEXT_OR_JSON_PREFIX, value.map(text_or_json).unwrap_or_default()),
+            (_, value) => (JSON_PREFIX, value.map(Value::to_string).unwrap_or_default()),
         };
         ParamField {
             id: format!("{prefix}{name}"),
@@ -77,13 +77,14 @@ pub(super) fn param_fields(schema: &Value, params: &Value) -> Vec<ParamField> {
             kind,
         }
     };
-    known.iter().map(field).collect()
+    properties.iter().map(field).collect()
 }
 
 /// The description of the property, else that of the schema to which it refers.
 fn param_description<'a>(schema: &'a Value, property: &'a Value) -> &'a str {
-    let found = [property, resolve_reference(schema, property)].into_iter().find_map(|one| one["description"].as_str());
-    found.unwrap_or_default()
+    let description =
+        [property, resolve_reference(schema, property)].into_iter().find_map(|one| one["description"].as_str());
+    description.unwrap_or_default()
 }
 
 fn can_show(kind: &FieldKind, value: &Value) -> bool {
@@ -111,8 +112,8 @@ fn field_kind(schema: &Value, property: &Value) -> FieldKind {
         Value::String(one) => Some(one.as_str()),
         // An optional value has two types: `["integer", "null"]`.
         Value::Array(several) => {
-            let mut others = several.iter().filter_map(Value::as_str).filter(|one| *one != "null");
-            others.next().filter(|_| others.next().is_none())
+            let mut other_types = several.iter().filter_map(Value::as_str).filter(|one| *one != "null");
+            other_types.next().filter(|_| other_types.next().is_none())
         }
         _ => None,
     };
@@ -127,9 +128,9 @@ fn field_kind(schema: &Value, property: &Value) -> FieldKind {
 
 /// Whether the values are either texts, or objects or lists. With other types, such as numbers, the input `5` would be ambiguous.
 fn is_text_or_json(schema: &Value, property: &Value) -> bool {
-    let several = property["anyOf"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let alternatives = property["anyOf"].as_array().map(Vec::as_slice).unwrap_or_default();
     let types: Vec<_> =
-        several.iter().map(|one| resolve_reference(schema, one)["type"].as_str().unwrap_or_default()).collect();
+        alternatives.iter().map(|one| resolve_reference(schema, one)["type"].as_str().unwrap_or_default()).collect();
     let is_known = |one: &&str| ["string", "object", "array", "null"].contains(one);
     types.contains(&"string") && types.iter().all(is_known) && types.iter().any(|one| ["object", "array"].contains(one))
 }
@@ -138,13 +139,13 @@ fn is_text_or_json(schema: &Value, property: &Value) -> bool {
 fn resolve_reference<'a>(schema: &'a Value, mut property: &'a Value) -> &'a Value {
     for _ in 0..REFERENCE_DEPTH_MAX {
         let reference = property["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
-        let found = match (reference, property["anyOf"].as_array().map(Vec::as_slice)) {
+        let target = match (reference, property["anyOf"].as_array().map(Vec::as_slice)) {
             (Some(pointer), _) => schema.pointer(pointer),
             (None, Some([one, null] | [null, one])) if null["type"] == "null" => Some(one),
             _ => None,
         };
-        match found {
-            Some(found) => property = found,
+        match target {
+            Some(target) => property = target,
             None => break,
         }
     }
@@ -159,16 +160,16 @@ fn enum_choices(property: &Value) -> Option<FieldKind> {
         (None, Some(several)) => several.iter().map(constant).collect::<Option<_>>()?,
         (None, None) => return None,
     };
-    let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let text_of = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let is_some = |value: &&Value| !value.is_null();
-    let choices: Vec<_> = values.iter().filter(is_some).map(|value| (value.to_string(), shown(value))).collect();
+    let choices: Vec<_> = values.iter().filter(is_some).map(|value| (value.to_string(), text_of(value))).collect();
     (!choices.is_empty() && choices.len() <= CHOICE_COUNT_MAX).then_some(FieldKind::Choice(choices))
 }
 
 /// The content of a field for text or JSON. A text is shown as it is, unless it would be read as JSON.
 fn text_or_json(value: &Value) -> String {
-    let plain = value.as_str().filter(|text| read_text_or_json(text) == *value);
-    plain.map_or_else(|| value.to_string(), str::to_owned)
+    let plain_text = value.as_str().filter(|text| read_text_or_json(text) == *value);
+    plain_text.map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// Reads a field for text or JSON. What begins like an object, a list or a quoted text is parsed as JSON; everything else is text.
@@ -183,14 +184,14 @@ fn with_line_feeds(text: &str) -> String {
     text.replace("\r\n", "\n")
 }
 
-/// The parameters in the fields of the form, merged into `before`, which may have parameters without a field. An empty field removes its
+/// The parameters in the fields of the form, merged into `saved_params`, which may have parameters without a field. An empty field removes its
 /// parameter. `None` if no field was sent.
-pub(super) fn from_fields(form: &Fields, before: &Value) -> Result<Option<Value>, Problem> {
-    let mut params = before.as_object().cloned().unwrap_or_else(Map::new);
-    let mut has_any = false;
+pub(super) fn from_fields(form: &Fields, saved_params: &Value) -> Result<Option<Value>, Problem> {
+    let mut params = saved_params.as_object().cloned().unwrap_or_else(Map::new);
+    let mut has_field = false;
     for (id, text) in form.with_prefix("param.") {
-        let (as_json, as_either) = (id.strip_prefix(JSON), id.strip_prefix(TEXT_OR_JSON));
-        let (name, value) = match (id.strip_prefix(TEXT), as_json.or(as_either)) {
+        let (as_json, as_either) = (id.strip_prefix(JSON_PREFIX), id.strip_prefix(TEXT_OR_JSON_PREFIX));
+        let (name, value) = match (id.strip_prefix(TEXT_PREFIX), as_json.or(as_either)) {
             (Some(name), _) => (name, Value::String(with_line_feeds(text))),
             (None, Some(name)) if text.trim().is_empty() => (name, Value::String(String::new())),
             (None, Some(name)) if as_either.is_some() => (name, read_text_or_json(text)),
@@ -200,10 +201,10 @@ pub(super) fn from_fields(form: &Fields, before: &Value) -> Result<Option<Value>
             }
             (None, None) => continue,
         };
-        has_any = true;
+        has_field = true;
         let is_empty = value == "";
         // If the value was empty before and is still empty, it is unchanged: null remains null.
-        let was_empty = params.get(name).is_some_and(|before| before.is_null() || *before == "");
+        let was_empty = params.get(name).is_some_and(|saved| saved.is_null() || *saved == "");
         match is_empty {
             true if was_empty => {}
             true => drop(params.remove(name)),
@@ -211,8 +212,8 @@ pub(super) fn from_fields(form: &Fields, before: &Value) -> Result<Option<Value>
         }
     }
     // There are no parameters, neither before nor now.
-    let is_nothing = params.is_empty() && before.is_null();
-    Ok(has_any.then_some(if is_nothing { Value::Null } else { Value::Object(params) }))
+    let is_nothing = params.is_empty() && saved_params.is_null();
+    Ok(has_field.then_some(if is_nothing { Value::Null } else { Value::Object(params) }))
 }
 
 #[cfg(test)]

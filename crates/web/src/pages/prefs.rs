@@ -42,17 +42,17 @@ pub(crate) struct Prefs {
 impl Prefs {
     pub(crate) fn new(uri: &Uri, headers: &HeaderMap) -> Self {
         let query = uri.query().unwrap_or_default();
-        let asked = query.split('&').find_map(|pair| Lang::from_word(pair.strip_prefix("lang=")?));
-        let kept = || Lang::from_word(cookies::read(headers, LANG_COOKIE)?);
-        let accepted = || Lang::from_header(headers.get(ACCEPT_LANGUAGE)?.to_str().ok()?);
+        let lang_of_query = query.split('&').find_map(|pair| Lang::from_word(pair.strip_prefix("lang=")?));
+        let lang_of_cookie = || Lang::from_word(cookies::read(headers, LANG_COOKIE)?);
+        let lang_of_header = || Lang::from_header(headers.get(ACCEPT_LANGUAGE)?.to_str().ok()?);
         Self {
-            lang: asked.or_else(kept).or_else(accepted).unwrap_or(Lang::En),
+            lang: lang_of_query.or_else(lang_of_cookie).or_else(lang_of_header).unwrap_or(Lang::En),
             theme: cookies::read(headers, THEME_COOKIE).and_then(Theme::from_word).unwrap_or(Theme::Auto),
         }
     }
 
     /// The request headers on which pages depend, for `Vary`.
-    pub(crate) fn vary() -> String {
+    pub(crate) fn vary_value() -> String {
         format!("{COOKIE}, {ACCEPT_LANGUAGE}")
     }
 }

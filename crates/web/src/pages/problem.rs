@@ -37,9 +37,9 @@ struct ProblemPage<'a> {
     detail: Cow<'a, str>,
     complaints: Vec<(Option<&'a str>, Cow<'a, str>)>,
     request_id: &'a str,
-    how_to_sign_in: bool,
+    shows_sign_in_help: bool,
     /// Whether the page has a link to the sign-in page.
-    sign_in_again: bool,
+    can_sign_in_again: bool,
 }
 
 /// The context of a problem page. `None` for requests to the API, and for clients other than browsers.
@@ -76,8 +76,8 @@ impl ProblemPageContext {
             detail: localized(t.lang(), problem.detail()),
             complaints: problem.complaints().iter().map(|one| place_and_message(one, t.lang())).collect(),
             request_id,
-            how_to_sign_in: matches!(problem.code(), Code::Unauthenticated | Code::LinkSpent) && !is_spent_set_up,
-            sign_in_again: is_spent_set_up
+            shows_sign_in_help: matches!(problem.code(), Code::Unauthenticated | Code::LinkSpent) && !is_spent_set_up,
+            can_sign_in_again: is_spent_set_up
                 || matches!(problem.code(), Code::Unauthenticated | Code::SignInRefused | Code::ProviderUnavailable),
         };
         *response.body_mut() = Body::from(page.render().unwrap_or_default());
@@ -86,6 +86,6 @@ impl ProblemPageContext {
 }
 
 /// The place of a complaint, and its message.
-fn place_and_message(one: &Complaint, lang: Lang) -> (Option<&str>, Cow<'_, str>) {
-    (one.parameter.as_deref().or(one.pointer.as_deref()), localized(lang, &one.message))
+fn place_and_message(complaint: &Complaint, lang: Lang) -> (Option<&str>, Cow<'_, str>) {
+    (complaint.parameter.as_deref().or(complaint.pointer.as_deref()), localized(lang, &complaint.message))
 }

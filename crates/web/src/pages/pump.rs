@@ -83,7 +83,7 @@ struct ItemRow {
 }
 
 /// A link that selects items by their state.
-struct Choice {
+struct StateChoice {
     word: &'static str,
     href: String,
     is_on: bool,
@@ -95,22 +95,22 @@ struct PumpPage {
     shell: Shell,
     t: &'static Texts,
     /// The URL of this page, from which the script reloads its live part.
-    here: String,
+    page_url: String,
     name: String,
     root: Option<RootRow>,
     item_count: usize,
     totals: Totals,
     /// When the oldest of the rows that are not yet executed was fetched.
-    oldest: Option<Moment>,
+    oldest_at: Option<Moment>,
     groups: Vec<GroupRow>,
     /// How many groups are not shown.
     hidden_count: usize,
-    choices: Vec<Choice>,
+    state_choices: Vec<StateChoice>,
     items: Vec<ItemRow>,
     is_first: bool,
     /// The URL of the first page.
-    first: String,
-    next: Option<String>,
+    first_url: String,
+    next_url: Option<String>,
 }
 
 pub(super) async fn page(page: Page<ItemsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
@@ -121,25 +121,25 @@ pub(super) async fn page(page: Page<ItemsQuery>, Named(name, ..): Named<path::Jo
     let ItemsQuery { state, cursor } = page.query();
     let states: Vec<ItemState> = state.iter().copied().collect();
     let listing = Listing::new("pump page", (record.id, &states));
-    let after = cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
-    let mut items = view.page(after.as_deref(), &states, ITEM_COUNT + 1);
-    let first = items_url(&name, *state, None);
-    let next = cut_to_page(&mut items, ITEM_COUNT).map(|last| listing.cursor(&last.item.name));
+    let after_name = cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
+    let mut items = view.page(after_name.as_deref(), &states, ITEM_COUNT + 1);
+    let first_url = items_url(&name, *state, None);
+    let next_cursor = cut_to_page(&mut items, ITEM_COUNT).map(|last| listing.cursor(&last.item.name));
     let PumpView { root, groups, totals, .. } = &view;
     let template = PumpPage {
         shell: page.shell(Nav::Jobs),
-        here: page.here().to_owned(),
+        page_url: page.page_url().to_owned(),
         root: root.as_ref().map(|root| root_row(root, now, t)),
         item_count: view.items.len(),
         totals: *totals,
-        oldest: totals.oldest_at.map(|at| Moment::new(at, now, t)),
+        oldest_at: totals.oldest_at.map(|at| Moment::new(at, now, t)),
         groups: groups.iter().take(GROUP_COUNT).map(|group| group_row(group, now, t)).collect(),
         hidden_count: groups.len().saturating_sub(GROUP_COUNT),
-        choices: state_choices(&name, *state, t),
+        state_choices: state_choices(&name, *state, t),
         items: items.into_iter().map(|item| item_row(&page, &record, item, now)).collect(),
-        is_first: after.is_none(),
-        first,
-        next: next.map(|cursor| items_url(&name, *state, Some(&cursor))),
+        is_first: after_name.is_none(),
+        first_url,
+        next_url: next_cursor.map(|cursor| items_url(&name, *state, Some(&cursor))),
         name,
         t,
     };
@@ -147,18 +147,18 @@ pub(super) async fn page(page: Page<ItemsQuery>, Named(name, ..): Named<path::Jo
 }
 
 fn items_url(name: &str, state: Option<ItemState>, cursor: Option<&str>) -> String {
-    let given =
+    let pairs =
         [state.map(|state| query_pair("state", state.as_str())), cursor.map(|cursor| query_pair("cursor", cursor))];
-    let query = given.into_iter().flatten().collect::<Vec<_>>().join("&");
+    let query = pairs.into_iter().flatten().collect::<Vec<_>>().join("&");
     format!("/jobs/{name}/pump{}{query}", if query.is_empty() { "" } else { "?" })
 }
 
-fn state_choices(name: &str, chosen: Option<ItemState>, t: &Texts) -> Vec<Choice> {
+fn state_choices(name: &str, current: Option<ItemState>, t: &Texts) -> Vec<StateChoice> {
     let states = std::iter::once(None).chain(ItemState::ALL.iter().copied().map(Some));
-    let choice = |state: Option<ItemState>| Choice {
+    let choice = |state: Option<ItemState>| StateChoice {
         word: state.map_or(t.pump_state_all, |state| class_and_word(state, t).1),
         href: items_url(name, state, None),
-        is_on: state == chosen,
+        is_on: state == current,
     };
     states.map(choice).collect()
 }

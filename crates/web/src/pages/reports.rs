@@ -26,23 +26,23 @@ use super::view::visible_text;
 use super::zones;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::{query_pair, to};
+use crate::redirect::{query_pair, redirect_to};
 use crate::report::{GroupBy, ReportQuery, report, whole_csv};
 
 /// The ranges to select from, in days.
-const DAYS: [u32; 4] = [7, 30, 90, 365];
+const RANGE_DAYS: [u32; 4] = [7, 30, 90, 365];
 /// Maximum length of a report, in days.
 const DAY_COUNT_MAX: u32 = 400;
 /// The length of the text of a day, such as 2026-11-30.
 const DAY_LEN: usize = 10;
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// How many rows a report by job shows on one page.
-const LIMIT: u32 = 100;
+const ROW_COUNT: u32 = 100;
 
 /// The URL's parameters of the page, as the user typed them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReportChoices {
-    by: String,
+    group_by: String,
     days: String,
     from: String,
     to: String,
@@ -56,7 +56,7 @@ impl FromQuery for ReportChoices {
     fn from_query(reader: &mut Reader) -> Self {
         let mut text = |name: &'static str| reader.single(name).map(|text| text.trim().to_owned()).unwrap_or_default();
         Self {
-            by: text("by"),
+            group_by: text("by"),
             days: text("days"),
             from: text("from"),
             to: text("to"),
@@ -70,9 +70,9 @@ impl FromQuery for ReportChoices {
 
 impl ReportChoices {
     fn query(&self, now: Timestamp, t: &Texts) -> Result<ReportQuery, String> {
-        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let non_empty = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let in_words = |sentence: String| localized(t.lang(), &sentence).into_owned();
-        let by = match self.by.as_str() {
+        let group_by = match self.group_by.as_str() {
             "" if self.label.is_empty() => GroupBy::App,
             "" => GroupBy::Label,
             word => word.parse::<GroupBy>().map_err(in_words)?,
@@ -91,27 +91,27 @@ impl ReportChoices {
         };
         if let Some(days) = days.filter(|_| from.is_none()) {
             // The last day is today, or the last day that the query covers.
-            let last = Step::Day.floor(to.map_or(now, |to| to.saturating_sub(Duration::from_millis(1))));
-            from = Some(last.saturating_sub(DAY * (days - 1)));
+            let last_day = Step::Day.floor(to.map_or(now, |to| to.saturating_sub(Duration::from_millis(1))));
+            from = Some(last_day.saturating_sub(DAY * (days - 1)));
         }
         Ok(ReportQuery {
-            by,
+            group_by,
             from,
             to: to.filter(|to| *to < now),
             period,
-            app: given(&self.app),
+            app: non_empty(&self.app),
             job: None,
-            label: given(&self.label).filter(|_| by == GroupBy::Label),
+            label: non_empty(&self.label).filter(|_| group_by == GroupBy::Label),
             on_time: None,
-            limit: LIMIT,
+            limit: ROW_COUNT,
             cursor: self.cursor.clone(),
         })
     }
 
     /// The URL of `path` with these choices and further parameters.
-    fn url(&self, path: &str, more: &[(&str, &str)]) -> String {
-        let own = [
-            ("by", &self.by),
+    fn url(&self, path: &str, further_pairs: &[(&str, &str)]) -> String {
+        let choices = [
+            ("by", &self.group_by),
             ("days", &self.days),
             ("from", &self.from),
             ("to", &self.to),
@@ -119,8 +119,10 @@ impl ReportChoices {
             ("app", &self.app),
             ("label", &self.label),
         ];
-        let own = own.into_iter().filter(|(_, value)| !value.is_empty()).map(|(key, value)| (key, value.as_str()));
-        let pairs: Vec<String> = own.chain(more.iter().copied()).map(|(key, value)| query_pair(key, value)).collect();
+        let choices =
+            choices.into_iter().filter(|(_, value)| !value.is_empty()).map(|(key, value)| (key, value.as_str()));
+        let pairs: Vec<String> =
+            choices.chain(further_pairs.iter().copied()).map(|(key, value)| query_pair(key, value)).collect();
         if pairs.is_empty() { path.to_owned() } else { format!("{path}?{}", pairs.join("&")) }
     }
 }
@@ -148,15 +150,15 @@ struct ShownRow {
     failed: u64,
     skipped: u64,
     /// The percentage of the runs that succeeded.
-    succeeded: String,
+    succeeded_percent: String,
     /// The percentage of the scheduled fires that began on time.
-    on_time: String,
+    on_time_percent: String,
     /// The 50th percentile of the durations.
     p50: String,
     /// The 95th percentile of the durations.
     p95: String,
     /// The 99th percentile of the lateness.
-    late: String,
+    lateness: String,
 }
 
 struct ShownFailure {
@@ -164,15 +166,15 @@ struct ShownFailure {
     count: u64,
     jobs: Vec<String>,
     /// How many jobs are not named.
-    more: u64,
+    more_count: u64,
     /// The id of the newest of these runs; it may have been removed.
     newest: Option<String>,
 }
 
 struct ShownSchedule {
     words: String,
-    next: Option<Moment>,
-    sent: Option<Moment>,
+    next_at: Option<Moment>,
+    sent_at: Option<Moment>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -191,7 +193,7 @@ struct ReportsPage {
     shell: Shell,
     t: &'static Texts,
     choices: ReportChoices,
-    by: &'static str,
+    group_by: &'static str,
     kinds: Vec<(&'static str, &'static str)>,
     ranges: Vec<(String, String)>,
     periods: Vec<(&'static str, &'static str)>,
@@ -206,13 +208,13 @@ struct ReportsPage {
     in_parts: bool,
     /// The URL of the report as a CSV file.
     csv: String,
-    next: Option<String>,
+    next_url: Option<String>,
     schedule: Option<ShownSchedule>,
     form: ScheduleForm,
     weekdays: Vec<(&'static str, &'static str)>,
     channels: Vec<String>,
     form_errors: Vec<String>,
-    missing: Option<&'static str>,
+    missing_role: Option<&'static str>,
     code: AsCode,
 }
 
@@ -231,28 +233,28 @@ pub(super) async fn export(page: Page<ReportChoices>) -> Result<Response, Proble
 }
 
 /// Saves or deletes the schedule of the weekly report, or sends the report now.
-pub(super) async fn schedule(page: Page, sent: Fields) -> Result<Response, Problem> {
-    page.call.check(None, crate::call::forbidden)?;
+pub(super) async fn schedule(page: Page, fields: Fields) -> Result<Response, Problem> {
+    page.call.check(None, crate::call::forbidden_problem)?;
     let (store, namespace) = (page.engine().store(), page.call.namespace.id);
-    let before = store.report_schedule(namespace).await?;
-    if let Some(before) = &before {
-        page.call.note.before(&before.spec);
+    let schedule_before = store.report_schedule(namespace).await?;
+    if let Some(schedule_before) = &schedule_before {
+        page.call.note.before(&schedule_before.spec);
     }
-    if sent.get("do") == "delete" {
+    if fields.get("do") == "delete" {
         store.delete_report_schedule(namespace, None).await?;
-        return Ok(to("/reports#weekly"));
+        return Ok(redirect_to("/reports#weekly"));
     }
-    if sent.get("do") == "send" {
+    if fields.get("do") == "send" {
         let channel = crate::api::reports::send_weekly_report(&page.call).await?;
-        return Ok(to(&format!("/alerts/channels/{channel}")));
+        return Ok(redirect_to(&format!("/alerts/channels/{channel}")));
     }
-    let text = |name: &str| sent.get(name).to_owned();
+    let text = |name: &str| fields.get(name).to_owned();
     let form = ScheduleForm {
         weekday: text("weekday"),
         time: text("time"),
         zone: text("zone"),
         channel: text("channel"),
-        version: sent.get("version").parse().ok(),
+        version: fields.get("version").parse().ok(),
     };
     let weekday = Weekday::ALL.iter().copied().find(|day| day.as_str() == form.weekday);
     let zone = if form.zone.is_empty() { "UTC".to_owned() } else { form.zone.clone() };
@@ -261,7 +263,7 @@ pub(super) async fn schedule(page: Page, sent: Fields) -> Result<Response, Probl
     match save_schedule(page.engine(), namespace, (&spec, form.version), page.call.caller.name()).await {
         Ok((saved, _)) => {
             page.call.note.changed_to(&saved.spec);
-            Ok(to("/reports#weekly"))
+            Ok(redirect_to("/reports#weekly"))
         }
         Err(ScheduleError::Invalid(errors)) => {
             let errors =
@@ -296,18 +298,18 @@ async fn render_page<Q: Sync>(
         Err(sentence) => error = Some(sentence),
     }
     let in_parts = report_query.period != Period::Total;
-    let shown = |row: &Row| shown_row(row, (report_query.by, report_query.period), t);
+    let to_shown_row = |row: &Row| shown_row(row, (report_query.group_by, report_query.period), t);
     let store = page.engine().store();
     let schedule = store.report_schedule(page.call.namespace.id).await?;
     let channels = store.channels(page.call.namespace.id).await?;
-    let may = page.call.caller.rights.allow(Permission::Admin, page.call.namespace.id, None);
+    let is_allowed = page.call.caller.rights.allow(Permission::Admin, page.call.namespace.id, None);
     let form = form.unwrap_or_else(|| match &schedule {
-        Some(saved) => ScheduleForm {
-            weekday: saved.spec.weekday.as_str().to_owned(),
-            time: saved.spec.time.clone(),
-            zone: saved.spec.zone.clone(),
-            channel: saved.spec.channel.clone(),
-            version: Some(saved.version),
+        Some(saved_schedule) => ScheduleForm {
+            weekday: saved_schedule.spec.weekday.as_str().to_owned(),
+            time: saved_schedule.spec.time.clone(),
+            zone: saved_schedule.spec.zone.clone(),
+            channel: saved_schedule.spec.channel.clone(),
+            version: Some(saved_schedule.version),
         },
         None => ScheduleForm {
             weekday: Weekday::Mon.as_str().to_owned(),
@@ -319,13 +321,13 @@ async fn render_page<Q: Sync>(
     });
     let next_cursor = computed.as_ref().and_then(|computed| computed.next_cursor.clone());
     let template = ReportsPage {
-        by: report_query.by.as_str(),
+        group_by: report_query.group_by.as_str(),
         kinds: GroupBy::WORDS.iter().map(|word| (*word, kind_name(word, t))).collect(),
-        ranges: DAYS.iter().map(|days| (days.to_string(), t.report_days(*days))).collect(),
+        ranges: RANGE_DAYS.iter().map(|days| (days.to_string(), t.report_days(*days))).collect(),
         periods: vec![("total", t.report_total), ("day", t.report_by_day), ("month", t.report_by_month)],
         range: computed.as_ref().map(|computed| range_text(computed.range.from, computed.range.to)).unwrap_or_default(),
-        total: computed.as_ref().map(|computed| shown(&computed.total)),
-        rows: computed.as_ref().map(|computed| computed.rows.iter().map(shown).collect()).unwrap_or_default(),
+        total: computed.as_ref().map(|computed| to_shown_row(&computed.total)),
+        rows: computed.as_ref().map(|computed| computed.rows.iter().map(to_shown_row).collect()).unwrap_or_default(),
         failures: computed
             .as_ref()
             .map(|computed| computed.failures.iter().map(|one| shown_failure(one, t)).collect())
@@ -333,22 +335,22 @@ async fn render_page<Q: Sync>(
         is_cut: computed.as_ref().is_some_and(|computed| computed.is_cut),
         in_parts,
         csv: choices.url("/export/report.csv", &[]),
-        next: next_cursor.map(|cursor| choices.url("/reports", &[("cursor", &cursor)])),
-        schedule: schedule.map(|saved| ShownSchedule {
+        next_url: next_cursor.map(|cursor| choices.url("/reports", &[("cursor", &cursor)])),
+        schedule: schedule.map(|saved_schedule| ShownSchedule {
             words: t.report_weekly_when(
-                &saved.spec.channel,
-                day_name(saved.spec.weekday, t),
-                &saved.spec.time,
-                &saved.spec.zone,
+                &saved_schedule.spec.channel,
+                day_name(saved_schedule.spec.weekday, t),
+                &saved_schedule.spec.time,
+                &saved_schedule.spec.zone,
             ),
-            next: saved.next_at.map(|at| Moment::new(at, now, t)),
-            sent: saved.sent_at.map(|at| Moment::new(at, now, t)),
+            next_at: saved_schedule.next_at.map(|at| Moment::new(at, now, t)),
+            sent_at: saved_schedule.sent_at.map(|at| Moment::new(at, now, t)),
         }),
         form,
         weekdays: Weekday::ALL.iter().map(|day| (day.as_str(), day_name(*day, t))).collect(),
         channels: channels.into_iter().map(|channel| channel.name).collect(),
         form_errors,
-        missing: (!may).then_some(t.channels_needs_admin),
+        missing_role: (!is_allowed).then_some(t.channels_needs_admin),
         code: report_code(&page.call.namespace.name, &report_query),
         error,
         choices,
@@ -360,8 +362,8 @@ async fn render_page<Q: Sync>(
 
 /// The error in a query, in the reader's language.
 pub(super) fn error_text(problem: &Problem, t: &Texts) -> String {
-    let words = problem.complaints().first().map_or(problem.detail(), |one| one.message.as_str());
-    localized(t.lang(), words).into_owned()
+    let message = problem.complaints().first().map_or(problem.detail(), |one| one.message.as_str());
+    localized(t.lang(), message).into_owned()
 }
 
 fn kind_name(word: &str, t: &Texts) -> &'static str {
@@ -388,16 +390,18 @@ fn day_name(day: Weekday, t: &Texts) -> &'static str {
 /// The days in UTC that a report covers. If it ends at midnight, the day that begins then is not included.
 fn range_text(from: Timestamp, to: Timestamp) -> String {
     let day = |at: Timestamp| at.to_utc().map(|at| at.format("%Y-%m-%d").to_string()).unwrap_or_default();
-    let (first, last) = (day(from), day(to.saturating_sub(Duration::from_millis(1))));
-    if first == last { first } else { format!("{first} – {last}") }
+    let (first_day, last_day) = (day(from), day(to.saturating_sub(Duration::from_millis(1))));
+    if first_day == last_day { first_day } else { format!("{first_day} – {last_day}") }
 }
 
-fn shown_row(row: &Row, (by, period): (GroupBy, Period), t: &Texts) -> ShownRow {
+fn shown_row(row: &Row, (group_by, period): (GroupBy, Period), t: &Texts) -> ShownRow {
     let quantile =
         |sketch: &Sketch, per_mille| sketch.quantile(per_mille).map_or("–".to_owned(), |one| length_text(one, t));
-    let at =
-        row.at.to_utc().map(|at| at.format(if period == Period::Month { "%Y-%m" } else { "%Y-%m-%d" }).to_string());
-    let href = match by {
+    let period_start = row
+        .at
+        .to_utc()
+        .map(|start| start.format(if period == Period::Month { "%Y-%m" } else { "%Y-%m-%d" }).to_string());
+    let href = match group_by {
         GroupBy::Job => Some(format!("/jobs/{}", row.name)),
         GroupBy::App => Some(format!("/jobs?{}", query_pair("q", &format!("app:{}", row.name)))),
         GroupBy::Namespace | GroupBy::Label => None,
@@ -406,15 +410,15 @@ fn shown_row(row: &Row, (by, period): (GroupBy, Period), t: &Texts) -> ShownRow 
         name: row.name.clone(),
         href,
         app: row.app.clone(),
-        at: at.unwrap_or_default(),
+        at: period_start.unwrap_or_default(),
         runs: row.verdicts.total(),
         failed: row.verdicts.failure_count(),
         skipped: row.verdicts.skipped,
-        succeeded: percent_text(row.shares.succeeded),
-        on_time: percent_text(row.shares.on_time),
+        succeeded_percent: percent_text(row.shares.succeeded),
+        on_time_percent: percent_text(row.shares.on_time),
         p50: quantile(&row.durations, 500),
         p95: quantile(&row.durations, 950),
-        late: quantile(&row.lateness, 990),
+        lateness: quantile(&row.lateness, 990),
     }
 }
 
@@ -424,14 +428,14 @@ fn shown_failure(failure: &Failure, t: &Texts) -> ShownFailure {
         // Runs without a message are grouped by their outcome, which is stored in place of the message.
         (_, Ok(outcome)) => t.status(outcome).to_owned(),
         (message, Err(_)) => {
-            let translated = (t.lang() == Lang::Zh).then(|| in_chinese(message)).flatten();
-            visible_text(translated.as_deref().unwrap_or(message))
+            let translated_message = (t.lang() == Lang::Zh).then(|| in_chinese(message)).flatten();
+            visible_text(translated_message.as_deref().unwrap_or(message))
         }
     };
     ShownFailure {
         message,
         count: failure.count,
-        more: failure.job_count.saturating_sub(u64::try_from(failure.jobs.len()).unwrap_or(0)),
+        more_count: failure.job_count.saturating_sub(u64::try_from(failure.jobs.len()).unwrap_or(0)),
         jobs: failure.jobs.clone(),
         newest: failure.newest.map(|run| run.to_string()),
     }
@@ -443,19 +447,21 @@ fn percent_text(per_mille: Option<u32>) -> String {
 
 /// The report as an API request and as a command.
 fn report_code(namespace: &str, query: &ReportQuery) -> AsCode {
-    let at = |at: Option<Timestamp>| at.map(|at| at.to_string());
+    let instant_text = |at: Option<Timestamp>| at.map(|at| at.to_string());
     let period = Some(query.period).filter(|period| *period != Period::Total).map(|period| period.as_str().to_owned());
-    let given = [
-        ("by", Some(query.by.as_str().to_owned())),
-        ("from", at(query.from)),
-        ("to", at(query.to)),
+    let parameters = [
+        ("by", Some(query.group_by.as_str().to_owned())),
+        ("from", instant_text(query.from)),
+        ("to", instant_text(query.to)),
         ("period", period),
         ("app", query.app.clone()),
         ("label", query.label.clone()),
     ];
-    let given: Vec<(&str, String)> = given.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
-    let pairs: Vec<String> = given.iter().map(|(key, value)| query_pair(key, value)).collect();
-    let flags: Vec<String> = given.iter().map(|(key, value)| format!(" --{key} {}", shell_quoted(value))).collect();
+    let parameters: Vec<(&str, String)> =
+        parameters.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
+    let pairs: Vec<String> = parameters.iter().map(|(key, value)| query_pair(key, value)).collect();
+    let flags: Vec<String> =
+        parameters.iter().map(|(key, value)| format!(" --{key} {}", shell_quoted(value))).collect();
     let path = format!("/api/v1/reports?{}", pairs.join("&"));
     AsCode::new(namespace, ("GET", &path), None, &format!("report show{}", flags.concat()))
 }

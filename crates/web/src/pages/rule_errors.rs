@@ -58,9 +58,9 @@ impl RuleErrors {
 
 /// The field of the form that shows this place in the document, and its label.
 fn form_field<'t>(pointer: &str, t: &'t Texts) -> Option<(&'static str, &'t str)> {
-    let mut parts = pointer.trim_start_matches('/').split('/');
-    let last = pointer.rsplit('/').next().unwrap_or_default();
-    Some(match (parts.next()?, last) {
+    let mut segments = pointer.trim_start_matches('/').split('/');
+    let last_segment = pointer.rsplit('/').next().unwrap_or_default();
+    Some(match (segments.next()?, last_segment) {
         ("name", _) => ("name", t.field_name),
         ("description", _) => ("description", t.alerts_description),
         ("scope", "job") => ("scope_job", t.col_job),

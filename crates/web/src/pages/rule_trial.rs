@@ -7,22 +7,22 @@ use super::sentences::localized;
 use super::texts::Texts;
 use super::zones;
 
-pub(super) struct Trial {
+pub(super) struct RuleTrial {
     pub(super) sentence: String,
     pub(super) count: u64,
     pub(super) subjects: Vec<String>,
     /// How many jobs were checked, if not all were.
     pub(super) looked_at: Option<u64>,
     /// The instant of the trial, and the time of day in the rule as an instant.
-    pub(super) evaluated: String,
+    pub(super) evaluation_text: String,
     pub(super) warnings: Vec<String>,
 }
 
-impl Trial {
+impl RuleTrial {
     pub(super) fn new(spec: &RuleSpec, run: DryRun, t: &Texts) -> Self {
         Self {
             sentence: sentence::rule(spec, t.lang()),
-            evaluated: evaluation_text(&run, t),
+            evaluation_text: evaluation_text(&run, t),
             count: run.count,
             subjects: run.subjects.into_iter().map(|one| one.name).collect(),
             looked_at: run.looked_at,
@@ -37,16 +37,16 @@ pub(super) fn localized_all(sentences: &[String], t: &Texts) -> Vec<String> {
 
 /// The instant of a trial, and the instant that the rule's time of day means. Both are shown on the clock of the rule's zone.
 fn evaluation_text(run: &DryRun, t: &Texts) -> String {
-    let at = |zone: &str, at| deadline::minute_text(zone, at).unwrap_or_default();
+    let minute_text = |zone: &str, minute_text| deadline::minute_text(zone, minute_text).unwrap_or_default();
     let Some(meant) = &run.deadline else {
         let zone = zones::clock_and_zone().1.name();
-        return t.alerts_evaluated(at(zone, run.at), zone);
+        return t.alerts_evaluated(minute_text(zone, run.at), zone);
     };
     let zone = meant.zone.as_str();
-    let counts = t.alerts_evaluated_from(at(zone, run.at), at(zone, meant.counts_from), zone);
+    let counting_text = t.alerts_evaluated_from(minute_text(zone, run.at), minute_text(zone, meant.counts_from), zone);
     match meant.next {
-        Some(next) => format!("{counts} {}", t.alerts_evaluated_next(at(zone, next))),
-        None => counts,
+        Some(next) => format!("{counting_text} {}", t.alerts_evaluated_next(minute_text(zone, next))),
+        None => counting_text,
     }
 }
 

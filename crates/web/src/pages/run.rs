@@ -34,7 +34,7 @@ use crate::incident_of_fire::{self, IncidentRef};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::to;
+use crate::redirect::redirect_to;
 use crate::shown_runs::{Parts, read_attempts, rows_of_groups, run_params, shard_name, shard_runs, with_job_names};
 
 /// The URL's parameters of the page: the attempt whose log is shown, and the text to search in the log.
@@ -68,10 +68,10 @@ impl FromQuery for RunPageQuery {
 struct RunPage {
     shell: Shell,
     t: &'static Texts,
-    missing: MissingRoles,
+    missing_roles: MissingRoles,
     row: RunRow,
     incident: Option<IncidentRef>,
-    steps: Vec<Step>,
+    steps: Vec<RunStep>,
     attempts: Vec<AttemptRow>,
     timeline: RunTimeline,
     neighbours: Neighbours,
@@ -105,7 +105,7 @@ struct RunPage {
 }
 
 /// A step of a run.
-struct Step {
+struct RunStep {
     name: String,
     at: Option<Moment>,
     /// The time since the previous step.
@@ -118,9 +118,9 @@ struct Step {
 struct RouteFacts {
     route: &'static str,
     /// The executors that were eligible for the run.
-    eligible: Option<String>,
+    eligible_executors: Option<String>,
     /// The executors that were not eligible, each with the reason.
-    refused: Option<String>,
+    refused_executors: Option<String>,
     /// How long the run was delayed by an overload of the servers.
     overload_delay: Option<String>,
     /// How long the run was delayed by an outage.
@@ -134,25 +134,26 @@ struct RouteFacts {
 impl RouteFacts {
     fn new(trace: &str, t: &'static Texts) -> Option<Self> {
         let trace: Trace = serde_json::from_str(trace).ok()?;
-        let waited = |length: Duration| (!length.is_zero()).then(|| length_text(length, t));
-        let refused = trace.refused.iter().map(|(name, why)| format!("{name} ({})", t.refusal(why))).collect();
-        let list = |mut names: Vec<String>, more: usize| {
-            names.extend((more > 0).then(|| format!("+{more}")));
+        let wait_text = |length: Duration| (!length.is_zero()).then(|| length_text(length, t));
+        let refusals = trace.refused.iter().map(|(name, why)| format!("{name} ({})", t.refusal(why))).collect();
+        let joined_names = |mut names: Vec<String>, more_count: usize| {
+            names.extend((more_count > 0).then(|| format!("+{more_count}")));
             (!names.is_empty()).then(|| names.join(", "))
         };
         let waits = trace.waits();
-        let delay = |because| waits.server.filter(|late| late.because == because).and_then(|late| waited(late.by));
+        let delay_text =
+            |because| waits.server.filter(|late| late.because == because).and_then(|late| wait_text(late.by));
         Some(Self {
             route: match trace.route.as_str() {
                 CHOSEN => t.route_chosen,
                 route => t.route(route.parse().ok()?),
             },
-            eligible: list(trace.of, trace.of_more),
-            refused: list(refused, trace.refused_more),
-            overload_delay: delay(LateBecause::Overload),
-            outage_delay: delay(LateBecause::Outage),
-            turn_wait: waited(waits.turn),
-            executor_wait: waited(waits.executor),
+            eligible_executors: joined_names(trace.of, trace.of_more),
+            refused_executors: joined_names(refusals, trace.refused_more),
+            overload_delay: delay_text(LateBecause::Overload),
+            outage_delay: delay_text(LateBecause::Outage),
+            turn_wait: wait_text(waits.turn),
+            executor_wait: wait_text(waits.executor),
         })
     }
 }
@@ -183,11 +184,11 @@ pub(super) async fn page(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
     let is_part = page.query().is_part;
     let log = if is_broadcast || is_part { None } else { Some(log_card(&page, &run, shown_attempt).await?) };
     let rows = if run.status.is_terminal() { rows_of_groups(&page.call, &shards).await? } else { None };
-    let part = Parts::read(&page.call, std::iter::once(&run)).await?.of(&run);
+    let part = Parts::read(&page.call, std::iter::once(&run)).await?.part_of(&run);
     let template = RunPage {
         shell: page.shell(Nav::Runs),
         t,
-        missing: page.missing(Some(run.app)),
+        missing_roles: page.missing_roles(Some(run.app)),
         incident: incident_of_fire::incident_of_run(&page.call, &run).await?,
         steps: run_steps(&run, now, t),
         timeline: RunTimeline::new(&run, &attempts, &shards, now, t),
@@ -234,33 +235,34 @@ fn indent_json(text: String) -> String {
 }
 
 /// The steps of a run: planned, due, started, finished. Steps that are still to come have no instant.
-fn run_steps(run: &Run, now: Timestamp, t: &'static Texts) -> Vec<Step> {
+fn run_steps(run: &Run, now: Timestamp, t: &'static Texts) -> Vec<RunStep> {
     let is_over = run.status.is_terminal();
     let end_class = if is_over { run.status.as_str() } else { "ahead" };
     // The due instant, the start and the end are those of the last attempt.
-    let due = if run.attempt > 1 { t.step_due_again(run.attempt) } else { t.step_due.to_owned() };
+    let due_text = if run.attempt > 1 { t.step_due_again(run.attempt) } else { t.step_due.to_owned() };
     let points = [
         (t.step_planned.to_owned(), Some(run.fire_at), "done"),
-        (due, Some(run.due_at).filter(|due| *due != run.fire_at), "done"),
+        (due_text, Some(run.due_at).filter(|due_at| *due_at != run.fire_at), "done"),
         (t.step_started.to_owned(), run.started_at, if run.started_at.is_some() { "done" } else { "ahead" }),
         (t.step_finished.to_owned(), run.finished_at.filter(|_| is_over), end_class),
     ];
-    let mut before = None::<Timestamp>;
+    let mut previous_at = None::<Timestamp>;
     let mut steps = Vec::new();
     for (place, (name, at, class)) in points.into_iter().enumerate() {
         // Leaves out a due instant that equals the planned one, and the start of a run that ended without having started.
         if at.is_none() && (place == 1 || (place == 2 && is_over)) {
             continue;
         }
-        let delta = at.zip(before).map(|(at, before)| format!("+{}", length_text(at.since(before), t)));
-        before = at.or(before);
-        steps.push(Step { name, at: at.map(|at| Moment::new(at, now, t)), delta, class });
+        let delta_text =
+            at.zip(previous_at).map(|(at, previous_at)| format!("+{}", length_text(at.since(previous_at), t)));
+        previous_at = at.or(previous_at);
+        steps.push(RunStep { name, at: at.map(|at| Moment::new(at, now, t)), delta: delta_text, class });
     }
     steps
 }
 
 /// The attempts, the newest first.
-fn attempt_rows(tried: Vec<Attempt>, run: &Run, now: Timestamp, t: &'static Texts) -> Vec<AttemptRow> {
+fn attempt_rows(attempts: Vec<Attempt>, run: &Run, now: Timestamp, t: &'static Texts) -> Vec<AttemptRow> {
     let row = |attempt: Attempt| AttemptRow {
         number: attempt.attempt,
         status: Status::new(attempt.status, t),
@@ -270,7 +272,7 @@ fn attempt_rows(tried: Vec<Attempt>, run: &Run, now: Timestamp, t: &'static Text
         started_at: attempt.started_at.map(|at| Moment::new(at, now, t)),
         length: attempt.started_at.zip(attempt.finished_at).map(|(start, end)| length_text(end.since(start), t)),
     };
-    tried.into_iter().rev().map(row).collect()
+    attempts.into_iter().rev().map(row).collect()
 }
 
 /// Why the next attempt followed this one. For the last attempt, the reason for its current state.
@@ -284,10 +286,10 @@ fn attempt_reason(attempt: &Attempt, run: &Run, t: &Texts) -> Option<String> {
 pub(super) async fn cancel(page: Page, path: Named<path::Run>, fields: Fields) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     audit_run(&page.call, &run, Some(fields.get("reason")));
-    let by = cancel_message(page.call.caller.name(), Some(fields.get("reason")))?;
-    match page.engine().cancel_run(run.id, &by).await? {
+    let cancel_text = cancel_message(page.call.caller.name(), Some(fields.get("reason")))?;
+    match page.engine().cancel_run(run.id, &cancel_text).await? {
         CancelOutcome::Requested(_) | CancelOutcome::AlreadyEnded(RunStatus::Cancelled) => {
-            Ok(to(&format!("/runs/{}", run.id)))
+            Ok(redirect_to(&format!("/runs/{}", run.id)))
         }
         CancelOutcome::AlreadyEnded(status) => {
             Err(Problem::new(Code::RunFinished, format!("the run has ended: {status}")))
@@ -301,7 +303,7 @@ pub(super) async fn retry(page: Page, path: Named<path::Run>) -> Result<Response
     let (record, request) = retry_request(&page.call, &run, Trigger::Manual).await?;
     let run = jobs::request_run(page.engine(), &record, request).await?;
     page.call.note.changed_to(&serde_json::json!({"run": run.id}));
-    Ok(to(&format!("/runs/{}", run.id)))
+    Ok(redirect_to(&format!("/runs/{}", run.id)))
 }
 
 /// Repeats the shards that did not succeed.
@@ -310,5 +312,5 @@ pub(super) async fn retry_failed(page: Page, path: Named<path::Run>) -> Result<R
     let (record, request) = retry_request(&page.call, &run, Trigger::Manual).await?;
     let run = retry_failed_shards(&page.call, (&record, &run), request).await?;
     page.call.note.changed_to(&serde_json::json!({"run": run.id}));
-    Ok(to(&format!("/runs/{}", run.id)))
+    Ok(redirect_to(&format!("/runs/{}", run.id)))
 }

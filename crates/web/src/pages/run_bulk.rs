@@ -20,7 +20,7 @@ use super::zones;
 use crate::api::cancels::cancel_message;
 use crate::body::refuse_value;
 use crate::problem::Problem;
-use crate::redirect::{own_path, to};
+use crate::redirect::{own_path, redirect_to};
 use crate::run_bulk::{
     BULK_RUN_COUNT_MAX, RunAction, RunProblem, RunSelection, SelectedRuns, apply_to_runs, select_runs,
 };
@@ -49,12 +49,12 @@ struct BulkPage {
     rows: Vec<RunLine>,
     count: usize,
     hidden_count: usize,
-    left_out: usize,
+    left_out_count: usize,
     has_more: bool,
     /// The run after which this selection begins, in the order from the newest to the oldest.
-    after: Option<RunId>,
+    after_id: Option<RunId>,
     /// The run after which the next selection begins, if there is one.
-    next: Option<RunId>,
+    next_after: Option<RunId>,
     /// Maximum number of runs that one request may change.
     max: usize,
     /// The selected runs.
@@ -64,7 +64,7 @@ struct BulkPage {
     /// Whether the action applies to all runs that match `filter`.
     is_all: bool,
     /// The URL of the list to return to.
-    back: String,
+    return_url: String,
     /// Whether the action was performed.
     is_done: bool,
     problems: Vec<CommonProblem>,
@@ -82,47 +82,48 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let filter = fields.get("q").to_owned();
     // If no rows are selected, the action applies to all runs that match the filter.
     let is_all = fields.get("scope") == "all" || (ids.is_empty() && !filter.trim().is_empty());
-    let back = own_path(fields.get("back")).unwrap_or("/runs").to_owned();
+    let return_url = own_path(fields.get("back")).unwrap_or("/runs").to_owned();
     if !is_all && ids.is_empty() {
-        return Ok(to(&back));
+        return Ok(redirect_to(&return_url));
     }
     if !is_all && ids.len() > BULK_RUN_COUNT_MAX {
         let message = format!("{} runs; at most {BULK_RUN_COUNT_MAX} at once", ids.len());
         return Err(refuse_value("/run", message));
     }
-    let after = fields.get("after").parse::<RunId>().ok();
-    let chosen = match is_all {
+    let after_id = fields.get("after").parse::<RunId>().ok();
+    let selection = match is_all {
         true => {
             let filter = Filter::parse(&filter, Scope::Runs).map_err(|error| run_filter::filter_problem(&error))?;
             let zone = zones::clock_and_zone().1;
             let search = run_filter::build_search(&page.call, &filter, RunOrder::Newest, zone).await?;
-            RunSelection::Matching(Box::new(search), after)
+            RunSelection::Matching(Box::new(search), after_id)
         }
         false => RunSelection::Ids(ids.clone()),
     };
-    let SelectedRuns { runs, left_out, has_more, after: next } = select_runs(&page.call, action, chosen).await?;
+    let SelectedRuns { runs, left_out_count, has_more, next_after } =
+        select_runs(&page.call, action, selection).await?;
     // The confirmation names the runs that were shown, since other runs may match by now, and the run after which the rest begins.
     let has_more = has_more || !fields.get("more").is_empty();
-    let next = next.or_else(|| fields.get("rest").parse().ok());
+    let next_after = next_after.or_else(|| fields.get("rest").parse().ok());
     let ids: Vec<RunId> = if is_all { runs.iter().map(|run| run.id).collect() } else { ids };
-    let expected = fields.get("expected").parse::<usize>().ok();
+    let expected_count = fields.get("expected").parse::<usize>().ok();
     // If more runs match than were counted, nothing is changed: the page shows the new count and asks again.
-    let is_confirmed = expected.is_some_and(|expected| runs.len() <= expected && !runs.is_empty());
+    let is_confirmed = expected_count.is_some_and(|expected_count| runs.len() <= expected_count && !runs.is_empty());
     let count = runs.len();
-    let (mut done, mut problems) = (count, Vec::new());
+    let (mut done_count, mut problems) = (count, Vec::new());
     if is_confirmed {
-        let by = cancel_message(page.call.caller.name(), Some(fields.get("reason")))?;
-        let result = apply_to_runs(&page.call, action, &runs, (&by, Trigger::Manual)).await;
-        done = result.done_count;
+        let cancel_text = cancel_message(page.call.caller.name(), Some(fields.get("reason")))?;
+        let result = apply_to_runs(&page.call, action, &runs, (&cancel_text, Trigger::Manual)).await;
+        done_count = result.done_count;
         problems = group_by_message(result.problems, t.lang());
     } else {
         page.call.note.mark_dry_run();
     }
     let now = page.engine().now();
-    let shown: Vec<_> = runs.into_iter().rev().take(SHOWN_COUNT_MAX).collect();
-    let parts = Parts::read(&page.call, shown.iter()).await?;
-    let line = |(job, run): (String, Run)| RunLine::new(&run, job, parts.of(&run), now, t);
-    let rows: Vec<RunLine> = with_job_names(&page.call, shown).await?.into_iter().map(line).collect();
+    let shown_runs: Vec<_> = runs.into_iter().rev().take(SHOWN_COUNT_MAX).collect();
+    let parts = Parts::read(&page.call, shown_runs.iter()).await?;
+    let line = |(job, run): (String, Run)| RunLine::new(&run, job, parts.part_of(&run), now, t);
+    let rows: Vec<RunLine> = with_job_names(&page.call, shown_runs).await?.into_iter().map(line).collect();
     let is_retry = action == RunAction::Retry;
     let template = BulkPage {
         shell: page.shell(Nav::Runs),
@@ -131,9 +132,9 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
             (RunAction::Retry, false) => t.bulk_retry_ask(count),
             (RunAction::Cancel, false) => t.bulk_cancel_ask(count),
             (RunAction::Acknowledge, false) => t.bulk_acknowledge_ask(count),
-            (RunAction::Retry, true) => t.bulk_retry_done(done),
-            (RunAction::Cancel, true) => t.bulk_cancel_done(done),
-            (RunAction::Acknowledge, true) => t.bulk_acknowledge_done(done),
+            (RunAction::Retry, true) => t.bulk_retry_done(done_count),
+            (RunAction::Cancel, true) => t.bulk_cancel_done(done_count),
+            (RunAction::Acknowledge, true) => t.bulk_acknowledge_done(done_count),
         },
         is_retry,
         is_cancel: action == RunAction::Cancel,
@@ -145,15 +146,15 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         hidden_count: count.saturating_sub(rows.len()),
         rows,
         count,
-        left_out,
+        left_out_count,
         has_more,
-        after,
-        next,
+        after_id,
+        next_after,
         max: BULK_RUN_COUNT_MAX,
         ids,
         filter,
         is_all,
-        back,
+        return_url,
         is_done: is_confirmed,
         problems,
     };
@@ -167,9 +168,9 @@ fn group_by_message(problems: Vec<RunProblem>, lang: Lang) -> Vec<CommonProblem>
         let message = localized(lang, &problem.message).into_owned();
         by_message.entry(message).or_insert((0, problem.id)).0 += 1;
     }
-    let shared = |(message, (count, id))| CommonProblem { count, message, id };
-    let mut shared: Vec<CommonProblem> = by_message.into_iter().map(shared).collect();
-    shared.sort_by_key(|one| std::cmp::Reverse(one.count));
-    shared.truncate(SHOWN_COUNT_MAX);
-    shared
+    let common_problem = |(message, (count, id))| CommonProblem { count, message, id };
+    let mut common_problem: Vec<CommonProblem> = by_message.into_iter().map(common_problem).collect();
+    common_problem.sort_by_key(|one| std::cmp::Reverse(one.count));
+    common_problem.truncate(SHOWN_COUNT_MAX);
+    common_problem
 }

@@ -35,15 +35,15 @@ impl FromQuery for ExportQuery {
 
 pub(super) async fn csv(page: Page<ExportQuery>) -> Result<Response, Problem> {
     // With the byte order mark, spreadsheets read the file as UTF-8.
-    let head = "\u{feff}id,job,status,planned,due,started,finished,duration_ms,late_ms,attempt,shard,trigger,executor,reason,message\r\n";
-    let mut text = head.to_owned();
+    let header_line = "\u{feff}id,job,status,planned,due,started,finished,duration_ms,late_ms,attempt,shard,trigger,executor,reason,message\r\n";
+    let mut text = header_line.to_owned();
     let mut search = search(&page).await?;
     while let Some(runs) = next_runs(&page, &mut search).await? {
         for (job, run) in with_job_names(&page.call, runs).await? {
             text.push_str(&csv_line(&job, &run));
         }
     }
-    text.extend(search.missing(page.t).map(|words| format!("{}\r\n", csv_cell(&words))));
+    text.extend(search.cut_note(page.t).map(|words| format!("{}\r\n", csv_cell(&words))));
     Ok(file_response(text, "text/csv; charset=utf-8", "runs.csv"))
 }
 
@@ -58,15 +58,15 @@ pub(super) async fn json_lines(page: Page<ExportQuery>) -> Result<Response, Prob
             text.push('\n');
         }
     }
-    text.extend(search.missing(page.t).map(|words| format!("{}\n", json!({ "ended": { "message": words } }))));
+    text.extend(search.cut_note(page.t).map(|words| format!("{}\n", json!({ "ended": { "message": words } }))));
     Ok(file_response(text, "application/x-ndjson", "runs.jsonl"))
 }
 
 /// A running export: its search, and how many more runs the file can take.
-struct Export {
+struct RunExport {
     search: RunSearch,
     /// How many more runs the file can take.
-    left: usize,
+    remaining: usize,
     /// How often the search may still be continued.
     continued_left: u32,
     end: Option<ExportEnd>,
@@ -76,29 +76,29 @@ struct Export {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ExportEnd {
     /// The file has all runs that match.
-    Whole,
+    Complete,
     /// The file is full, and more runs match.
     Full,
     /// The search stopped at this run. Older runs were not searched.
     StoppedAt(RunId),
 }
 
-impl Export {
+impl RunExport {
     const fn new(search: RunSearch) -> Self {
-        Self { search, left: EXPORT_COUNT_MAX, continued_left: CONTINUED_COUNT_MAX, end: None }
+        Self { search, remaining: EXPORT_COUNT_MAX, continued_left: CONTINUED_COUNT_MAX, end: None }
     }
 
     /// How many runs to search for. One more than the file can take shows whether more runs match.
     fn limit(&self) -> u32 {
-        u32::try_from(self.left + 1).map_or(READ_COUNT, |room| room.min(READ_COUNT))
+        u32::try_from(self.remaining + 1).map_or(READ_COUNT, |room| room.min(READ_COUNT))
     }
 
     /// Selects the runs for the file from those that a search found. Records where the next search begins, or why the export ends.
-    fn take(&mut self, found: FoundRuns) -> Vec<Run> {
-        let FoundRuns { mut runs, stopped_at } = found;
+    fn take_runs(&mut self, found_runs: FoundRuns) -> Vec<Run> {
+        let FoundRuns { mut runs, stopped_at } = found_runs;
         let is_full = runs.len() >= usize::try_from(self.limit()).unwrap_or(usize::MAX);
-        if runs.len() > self.left {
-            runs.truncate(self.left);
+        if runs.len() > self.remaining {
+            runs.truncate(self.remaining);
             self.end = Some(ExportEnd::Full);
         } else if is_full {
             self.search.from = runs.last().map(|run| self.search.place(run));
@@ -108,35 +108,35 @@ impl Export {
                     self.continued_left -= 1;
                     self.search.from = Some(RunPlace { value: 0, id });
                 }
-                stopped_at => self.end = Some(stopped_at.map_or(ExportEnd::Whole, ExportEnd::StoppedAt)),
+                stopped_at => self.end = Some(stopped_at.map_or(ExportEnd::Complete, ExportEnd::StoppedAt)),
             }
         }
-        self.left -= runs.len();
+        self.remaining -= runs.len();
         runs
     }
 
     /// A note about the runs that are missing in the file; `None` if it has all.
-    fn missing(&self, t: &Texts) -> Option<String> {
+    fn cut_note(&self, t: &Texts) -> Option<String> {
         match self.end? {
-            ExportEnd::Whole => None,
+            ExportEnd::Complete => None,
             ExportEnd::Full => Some(t.export_full(EXPORT_COUNT_MAX)),
             ExportEnd::StoppedAt(id) => Some(t.export_stopped(id.created_at())),
         }
     }
 }
 
-async fn search(page: &Page<ExportQuery>) -> Result<Export, Problem> {
+async fn search(page: &Page<ExportQuery>) -> Result<RunExport, Problem> {
     let filter = Filter::parse(&page.query().0, Scope::Runs).map_err(|error| run_filter::filter_problem(&error))?;
     let search = run_filter::build_search(&page.call, &filter, RunOrder::Newest, zones::clock_and_zone().1).await?;
-    Ok(Export::new(search))
+    Ok(RunExport::new(search))
 }
 
 /// The next runs; `None` at the end.
-async fn next_runs(page: &Page<ExportQuery>, export: &mut Export) -> Result<Option<Vec<Run>>, Problem> {
+async fn next_runs(page: &Page<ExportQuery>, export: &mut RunExport) -> Result<Option<Vec<Run>>, Problem> {
     while export.end.is_none() {
         export.search.limit = export.limit();
-        let found = page.engine().store().search_runs(page.call.namespace.id, &export.search).await?;
-        let runs = export.take(found);
+        let found_runs = page.engine().store().search_runs(page.call.namespace.id, &export.search).await?;
+        let runs = export.take_runs(found_runs);
         if !runs.is_empty() {
             return Ok(Some(runs));
         }
@@ -144,25 +144,26 @@ async fn next_runs(page: &Page<ExportQuery>, export: &mut Export) -> Result<Opti
     Ok(None)
 }
 
-fn file_response(text: String, kind: &'static str, name: &str) -> Response {
-    let headers = [(CONTENT_TYPE, kind.to_owned()), (CONTENT_DISPOSITION, format!("attachment; filename=\"{name}\""))];
+fn file_response(text: String, content_type: &'static str, name: &str) -> Response {
+    let headers =
+        [(CONTENT_TYPE, content_type.to_owned()), (CONTENT_DISPOSITION, format!("attachment; filename=\"{name}\""))];
     (headers, text).into_response()
 }
 
 fn csv_line(job: &str, run: &Run) -> String {
-    let at = |at: Option<rondel_core::Timestamp>| at.map(|at| at.to_string()).unwrap_or_default();
-    let took = run.started_at.zip(run.finished_at).map(|(start, end)| end.since(start).as_millis().to_string());
-    let late = lateness(run).map(|late| late.as_millis().to_string());
+    let instant_text = |at: Option<rondel_core::Timestamp>| at.map(|at| at.to_string()).unwrap_or_default();
+    let duration_ms = run.started_at.zip(run.finished_at).map(|(start, end)| end.since(start).as_millis().to_string());
+    let lateness_ms = lateness(run).map(|lateness| lateness.as_millis().to_string());
     let cells = [
         run.id.to_string(),
         csv_cell(job),
         run.shown_status().to_string(),
         run.fire_at.to_string(),
         run.due_at.to_string(),
-        at(run.started_at),
-        at(run.finished_at),
-        took.unwrap_or_default(),
-        late.unwrap_or_default(),
+        instant_text(run.started_at),
+        instant_text(run.finished_at),
+        duration_ms.unwrap_or_default(),
+        lateness_ms.unwrap_or_default(),
         run.attempt.to_string(),
         run.shard_index.to_string(),
         run.trigger.to_string(),
@@ -188,10 +189,10 @@ mod tests {
     use super::*;
 
     /// An export whose search found nothing before it stopped.
-    fn stopped(jobs: Option<Vec<JobId>>, at: Option<RunId>) -> Export {
+    fn stopped(jobs: Option<Vec<JobId>>, at: Option<RunId>) -> RunExport {
         let search = RunSearch { jobs, ..RunSearch::new(Timestamp::from_secs(1_900_000_000), 0) };
-        let mut export = Export::new(search);
-        assert_eq!(export.take(FoundRuns { runs: Vec::new(), stopped_at: at }), []);
+        let mut export = RunExport::new(search);
+        assert_eq!(export.take_runs(FoundRuns { runs: Vec::new(), stopped_at: at }), []);
         export
     }
 
@@ -200,17 +201,17 @@ mod tests {
         let (t, id) = (Lang::En.texts(), RunId::new(7));
         let mut goes_on = stopped(None, Some(id));
         assert_eq!((goes_on.end, goes_on.search.from), (None, Some(RunPlace { value: 0, id })));
-        assert_eq!(goes_on.take(FoundRuns::default()), []);
-        assert_eq!((goes_on.end, goes_on.missing(t)), (Some(ExportEnd::Whole), None));
+        assert_eq!(goes_on.take_runs(FoundRuns::default()), []);
+        assert_eq!((goes_on.end, goes_on.cut_note(t)), (Some(ExportEnd::Complete), None));
         let one_job = stopped(Some(vec![JobId::new(1)]), Some(id));
         assert_eq!(one_job.end, Some(ExportEnd::StoppedAt(id)));
-        let words = one_job.missing(t).unwrap();
+        let words = one_job.cut_note(t).unwrap();
         assert!(words.contains(&id.created_at().to_string()), "{words}");
         let many = stopped(Some(vec![JobId::new(1), JobId::new(2)]), Some(id));
         assert_eq!(many.end, None);
-        assert_eq!(stopped(None, None).end, Some(ExportEnd::Whole));
-        let mut endless = Export { continued_left: 0, ..Export::new(RunSearch::new(Timestamp::EPOCH, 0)) };
-        assert_eq!(endless.take(FoundRuns { runs: Vec::new(), stopped_at: Some(id) }), []);
+        assert_eq!(stopped(None, None).end, Some(ExportEnd::Complete));
+        let mut endless = RunExport { continued_left: 0, ..RunExport::new(RunSearch::new(Timestamp::EPOCH, 0)) };
+        assert_eq!(endless.take_runs(FoundRuns { runs: Vec::new(), stopped_at: Some(id) }), []);
         assert_eq!(endless.end, Some(ExportEnd::StoppedAt(id)));
     }
 

@@ -16,23 +16,23 @@ pub(super) struct RunLine {
     pub(super) name: String,
     /// The part of `name` after the job's name.
     pub(super) at: String,
-    pub(super) planned: Moment,
+    pub(super) planned_at: Moment,
     /// How long the run waited for an executor.
-    pub(super) queued: Option<String>,
+    pub(super) queue_time: Option<String>,
 }
 
 impl RunLine {
     pub(super) fn new(run: &Run, job: String, part: Option<Part>, now: Timestamp, t: &Texts) -> Self {
-        let planned = Moment::new(run.fire_at, now, t);
-        let day = planned.date.get(5..).map(|day| format!("{day} ")).unwrap_or_default();
-        let at = format!("{day}{}", planned.time);
-        let began = run.started_at.filter(|at| *at >= run.due_at);
+        let planned_moment = Moment::new(run.fire_at, now, t);
+        let day = planned_moment.date.get(5..).map(|day| format!("{day} ")).unwrap_or_default();
+        let planned_text = format!("{day}{}", planned_moment.time);
+        let started_at = run.started_at.filter(|at| *at >= run.due_at);
         Self {
             id: run.id,
-            name: format!("{job} · {at}"),
-            at,
-            planned,
-            queued: began.map(|at| length_text(at.since(run.due_at), t)),
+            name: format!("{job} · {planned_text}"),
+            at: planned_text,
+            planned_at: planned_moment,
+            queue_time: started_at.map(|at| length_text(at.since(run.due_at), t)),
             row: RunRow::new(run, job, now, t).with_part(part, t),
         }
     }

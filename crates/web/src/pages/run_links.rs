@@ -3,13 +3,13 @@
 use rondel_core::RunId;
 
 /// What stands before the id of a run in a sentence, in both languages.
-const MARKS: [&str; 3] = ["run ", "Run ", "运行 "];
+const WORDS_BEFORE_ID: [&str; 3] = ["run ", "Run ", "运行 "];
 /// Ids of runs have at least as many digits. Shorter numbers after the word are counts.
 const ID_LEN_MIN: usize = 15;
 
 /// A part of a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct SentencePart {
     pub(crate) text: String,
     /// The run whose id the text is.
     pub(crate) run: Option<RunId>,
@@ -17,25 +17,25 @@ pub(crate) struct Piece {
 
 /// Takes a sentence apart at the ids of runs. A message in the sentence may name a run too: the page of that run checks whether the
 /// caller may see it.
-pub(crate) fn split_at_runs(sentence: &str) -> Vec<Piece> {
+pub(crate) fn split_at_runs(sentence: &str) -> Vec<SentencePart> {
     let mut pieces = Vec::new();
     let (mut begin, mut at) = (0, 0);
     while let Some(start) = sentence[at..].find(|c: char| c.is_ascii_digit()).map(|offset| at + offset) {
-        let end = sentence[start..].find(|c: char| !c.is_ascii_digit()).map_or(sentence.len(), |len| start + len);
-        if let Some(run) = named_run(&sentence[..start], &sentence[start..end]) {
-            pieces.push(Piece { text: sentence[begin..start].to_owned(), run: None });
-            pieces.push(Piece { text: sentence[start..end].to_owned(), run: Some(run) });
-            begin = end;
+        let end_index = sentence[start..].find(|c: char| !c.is_ascii_digit()).map_or(sentence.len(), |len| start + len);
+        if let Some(run) = named_run(&sentence[..start], &sentence[start..end_index]) {
+            pieces.push(SentencePart { text: sentence[begin..start].to_owned(), run: None });
+            pieces.push(SentencePart { text: sentence[start..end_index].to_owned(), run: Some(run) });
+            begin = end_index;
         }
-        at = end;
+        at = end_index;
     }
-    pieces.push(Piece { text: sentence[begin..].to_owned(), run: None });
+    pieces.push(SentencePart { text: sentence[begin..].to_owned(), run: None });
     pieces.retain(|piece| !piece.text.is_empty());
     pieces
 }
 
-fn named_run(before: &str, digits: &str) -> Option<RunId> {
-    let is_marked = MARKS.iter().any(|mark| before.ends_with(*mark));
+fn named_run(text_before: &str, digits: &str) -> Option<RunId> {
+    let is_marked = WORDS_BEFORE_ID.iter().any(|mark| text_before.ends_with(*mark));
     if is_marked && digits.len() >= ID_LEN_MIN { digits.parse().ok() } else { None }
 }
 

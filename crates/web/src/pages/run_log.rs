@@ -22,26 +22,26 @@ use super::shell::{Page, html};
 use super::texts::Texts;
 use super::zones;
 use crate::answer::json_response;
-use crate::api::lines::{self, Line, LineFilter, Part, Position};
+use crate::api::lines::{self, Line, LineFilter, LogRange, Position};
 use crate::api::log_search;
-use crate::api::log_seek::{Extent, Seek, Window, check_start};
+use crate::api::log_seek::{Extent, PageWindow, Seek, check_start};
 use crate::api::logs::{self, chosen_attempt};
 use crate::api::runs::find;
-use crate::cursor::{Listing, invalid_cursor};
+use crate::cursor::{Listing, invalid_cursor_problem};
 use crate::path::{self, Named};
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::shown_runs::read_attempts;
 
 /// How many lines a page shows at first; further ones are loaded on demand.
-const FIRST_COUNT: usize = 200;
+const FIRST_LINE_COUNT: usize = 200;
 /// How many lines are shown around the line in the URL, or as the result of a search.
-const AROUND_COUNT: usize = 400;
+const LINE_COUNT_AROUND: usize = 400;
 /// How many lines the script requests at a time.
-const STEP_COUNT: u32 = 500;
+const FURTHER_LINE_COUNT: u32 = 500;
 
 /// An executor that has sent no heartbeat for this long counts as offline.
-const EXECUTOR_SILENT: Duration = Duration::from_secs(30);
+const EXECUTOR_SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// The URL's parameters for a part of the log: where the part begins.
 #[derive(Debug)]
@@ -58,19 +58,19 @@ impl FromQuery for LogWindow {
             attempt: logs::attempt_parameter(reader),
             after: reader.single("after"),
             seek: Seek::from_query(reader),
-            limit: reader.limit(STEP_COUNT, STEP_COUNT),
+            limit: reader.limit(FURTHER_LINE_COUNT, FURTHER_LINE_COUNT),
         }
     }
 }
 
 /// The URL's parameters for a search in the log.
 #[derive(Debug)]
-pub(crate) struct LogFind {
+pub(crate) struct LogFindQuery {
     attempt: Option<i32>,
     line_filter: LineFilter,
 }
 
-impl FromQuery for LogFind {
+impl FromQuery for LogFindQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self { attempt: logs::attempt_parameter(reader), line_filter: LineFilter::from_query(reader) }
     }
@@ -85,14 +85,14 @@ pub(crate) struct Search {
 
 impl Search {
     pub(super) fn from_query(reader: &mut Reader) -> Self {
-        let read = |text: &str| match text.trim() {
+        let parse_search = |text: &str| match text.trim() {
             "" => Ok(Self::default()),
             text => {
                 let contains = Some(LineFilter::parse_contains(text)?);
                 Ok(Self { text: text.to_owned(), line_filter: LineFilter { contains, ..LineFilter::default() } })
             }
         };
-        reader.parsed("contains", read).unwrap_or_default()
+        reader.parsed("contains", parse_search).unwrap_or_default()
     }
 }
 
@@ -104,9 +104,9 @@ pub(super) struct LogPart {
     /// The URL that leads from a found line to its place in the log; empty if the page already shows the lines around it.
     line_url: String,
     /// The number of the first line in this part.
-    pub(super) first: u64,
+    pub(super) first_seq: u64,
     /// The number of the last line in this part.
-    pub(super) last: u64,
+    pub(super) last_seq: u64,
     /// How many lines the log has.
     pub(super) total: u64,
     /// The position from which to poll for new lines; `None` if the log is complete.
@@ -144,30 +144,32 @@ pub(super) async fn log_card(page: &Page<RunPageQuery>, run: &Run, attempt: i32)
     let query = page.query();
     let line_url = format!("/runs/{}?attempt={attempt}", run.id);
     let is_search = !query.search.text.is_empty();
-    let part = if is_search {
-        let window = Window { from: Position::before_first_line(attempt), limit: AROUND_COUNT };
-        let mut part = read_part(page, run, LinesToRead::At(window), &query.search.line_filter).await?;
-        part.line_url = line_url;
-        part
+    let log_part = if is_search {
+        let window = PageWindow { from: Position::before_first_line(attempt), limit: LINE_COUNT_AROUND };
+        let mut log_part = read_part(page, run, LinesToRead::At(window), &query.search.line_filter).await?;
+        log_part.line_url = line_url;
+        log_part
     } else {
         let extent = Extent::read(page.engine().store(), run, attempt, page.engine().now()).await?;
         let (seek, limit) = match query.line {
-            Some(line) => (Seek::Around(line), AROUND_COUNT),
-            None => (Seek::Tail(FIRST_COUNT as u64), FIRST_COUNT),
+            Some(line) => (Seek::Around(line), LINE_COUNT_AROUND),
+            None => (Seek::Tail(FIRST_LINE_COUNT as u64), FIRST_LINE_COUNT),
         };
-        let part = read_part(page, run, LinesToRead::At(extent.window(seek, limit)), &LineFilter::default()).await?;
-        LogPart { total: extent.line_count.max(part.last), ..part }
+        let log_part =
+            read_part(page, run, LinesToRead::At(extent.window(seek, limit)), &LineFilter::default()).await?;
+        LogPart { total: extent.line_count.max(log_part.last_seq), ..log_part }
     };
-    let half = AROUND_COUNT as u64 / 2;
+    let half_page = LINE_COUNT_AROUND as u64 / 2;
     let t = page.t;
     Ok(LogCard {
         levels: [("error", t.log_error), ("warn", t.log_warn), ("info", t.log_info), ("debug", t.log_debug)],
         attempt,
-        note: empty_log_note(page, run, attempt, &part, is_search).await?,
-        earlier: (!is_search && part.first > 1).then(|| part.first.saturating_sub(half).max(1)),
-        later: (!is_search && part.last < part.total).then(|| (part.last + half).min(part.total)),
+        note: empty_log_note(page, run, attempt, &log_part, is_search).await?,
+        earlier: (!is_search && log_part.first_seq > 1).then(|| log_part.first_seq.saturating_sub(half_page).max(1)),
+        later: (!is_search && log_part.last_seq < log_part.total)
+            .then(|| (log_part.last_seq + half_page).min(log_part.total)),
         search: query.search.text.clone(),
-        part,
+        part: log_part,
     })
 }
 
@@ -180,23 +182,23 @@ pub(super) async fn window(page: Page<LogWindow>, path: Named<path::Run>) -> Res
     let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
     let (place, total) = match &query.after {
         Some(cursor) => {
-            let from = listing(&run).position::<Position>(cursor)?;
-            if !from.is_plausible(run.attempt) {
-                return Err(invalid_cursor("belongs to another attempt"));
+            let position = log_listing(&run).position::<Position>(cursor)?;
+            if !position.is_plausible(run.attempt) {
+                return Err(invalid_cursor_problem("belongs to another attempt"));
             }
-            (LinesToRead::New(Window { from, limit }), 0)
+            (LinesToRead::New(PageWindow { from: position, limit }), 0)
         }
         None => {
             let extent = Extent::read(page.engine().store(), &run, attempt, page.engine().now()).await?;
             (LinesToRead::At(extent.window(query.seek.unwrap_or(Seek::From(1)), limit)), extent.line_count)
         }
     };
-    let part = read_part(&page, &run, place, &LineFilter::default()).await?;
-    html(StatusCode::OK, &LogPart { total: total.max(part.last), ..part })
+    let log_part = read_part(&page, &run, place, &LineFilter::default()).await?;
+    html(StatusCode::OK, &LogPart { total: total.max(log_part.last_seq), ..log_part })
 }
 
 /// Counts and searches lines, for the script.
-pub(super) async fn search(page: Page<LogFind>, path: Named<path::Run>) -> Result<Response, Problem> {
+pub(super) async fn search(page: Page<LogFindQuery>, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     let attempt = chosen_attempt(page.query().attempt, &run)?;
     let (store, now) = (page.engine().store(), page.engine().now());
@@ -218,44 +220,45 @@ pub(super) async fn text(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
 #[derive(Clone, Copy, Debug)]
 enum LinesToRead {
     /// The lines at a position.
-    At(Window),
+    At(PageWindow),
     /// The lines that were written after those that the reader already has.
-    New(Window),
+    New(PageWindow),
 }
 
-fn listing(run: &Run) -> Listing {
+fn log_listing(run: &Run) -> Listing {
     Listing::new("log page", run.id)
 }
 
 async fn read_part<Q>(
     page: &Page<Q>,
     run: &Run,
-    place: LinesToRead,
+    lines_to_read: LinesToRead,
     line_filter: &LineFilter,
 ) -> Result<LogPart, Problem> {
     let now = page.engine().now();
-    let (Window { from, limit }, is_new) = match place {
+    let (PageWindow { from, limit }, is_new) = match lines_to_read {
         LinesToRead::At(window) => (window, false),
         LinesToRead::New(window) => (window, true),
     };
     // Checks whether the log is settled before it reads lines. Lines that arrive in between are then part of the next poll.
     let is_settled = lines::is_settled(run, from.attempt, now);
-    let part = Part { from, line_filter, limit, bytes_max: lines::TEXT_BYTES_MAX };
-    let found = lines::read(page.engine().store(), run, part, now).await?;
+    let part = LogRange { from, line_filter, limit, bytes_max: lines::TEXT_BYTES_MAX };
+    let log_page = lines::read(page.engine().store(), run, part, now).await?;
     // A run that has ended can have more last lines than fit into one part.
-    let poll_cursor = (!is_settled || (is_new && !found.is_drained)).then(|| listing(run).cursor(found.position));
-    let first = found.lines.first().map_or(from.line_count() + 1, |line| line.seq);
-    let last = found.lines.last().map_or(from.line_count(), |line| line.seq);
+    let poll_cursor =
+        (!is_settled || (is_new && !log_page.is_drained)).then(|| log_listing(run).cursor(log_page.position));
+    let first_seq = log_page.lines.first().map_or(from.line_count() + 1, |line| line.seq);
+    let last_seq = log_page.lines.last().map_or(from.line_count(), |line| line.seq);
     let (_, zone) = zones::clock_and_zone();
-    let lines = found.lines.into_iter().map(|line| LogLine::new(&line, zone, page.t)).collect();
-    Ok(LogPart { lines, line_url: String::new(), first, last, total: last, poll_cursor })
+    let lines = log_page.lines.into_iter().map(|line| LogLine::new(&line, zone, page.t)).collect();
+    Ok(LogPart { lines, line_url: String::new(), first_seq, last_seq, total: last_seq, poll_cursor })
 }
 
 impl LogLine {
     fn new(line: &Line, zone: Tz, t: &Texts) -> Self {
         let (_, time, millis) = zones::time_parts(line.at, zone);
-        let ours = translate(&line.level, &line.line, t.lang());
-        let text = ours.as_deref().unwrap_or_else(|| line.line.strip_suffix('\r').unwrap_or(&line.line));
+        let translation = translate(&line.level, &line.line, t.lang());
+        let text = translation.as_deref().unwrap_or_else(|| line.line.strip_suffix('\r').unwrap_or(&line.line));
         Self {
             seq: line.seq,
             time: format!("{time}{millis}"),
@@ -296,8 +299,8 @@ async fn empty_log_note(
         return Ok(None);
     }
     if attempt < run.attempt || run.status.is_terminal() {
-        let tried = read_attempts(&page.call, run).await?;
-        let text = match tried.iter().find(|one| one.attempt == attempt) {
+        let attempts = read_attempts(&page.call, run).await?;
+        let text = match attempts.iter().find(|one| one.attempt == attempt) {
             Some(one) if is_unconfirmed(one) => t.log_unconfirmed,
             Some(one) if one.started_at.is_none() => t.log_never_began,
             _ => t.log_silent,
@@ -307,9 +310,9 @@ async fn empty_log_note(
     let Some((id, name)) = run.executor_id.zip(run.executor.as_deref()).filter(|_| run.started_at.is_some()) else {
         return Ok(Some(t.log_not_begun.to_owned()));
     };
-    let since = page.engine().now() - EXECUTOR_SILENT;
+    let heard_since = page.engine().now() - EXECUTOR_SILENCE_MAX;
     let is_online = page.engine().online_executor(id).is_some()
-        || !page.engine().store().executors_by_id(&[id], since).await?.is_empty();
+        || !page.engine().store().executors_by_id(&[id], heard_since).await?.is_empty();
     Ok(Some(if is_online { t.log_nothing_yet.to_owned() } else { t.log_offline(name) }))
 }
 

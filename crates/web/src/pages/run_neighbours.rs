@@ -15,15 +15,15 @@ use crate::problem::Problem;
 use crate::shown_runs::run_params;
 
 /// How many earlier runs are searched for the last one that succeeded.
-const LOOKED_AT_COUNT: u32 = 100;
+const SEARCHED_RUN_COUNT: u32 = 100;
 /// How many earlier broadcasts are read if a job has a great many shards.
 const BROADCAST_COUNT: u32 = 10;
 
 /// The neighbours of a run, and its comparison with a successful one.
 #[derive(Default)]
 pub(super) struct Neighbours {
-    pub(super) older: Option<Neighbour>,
-    pub(super) newer: Option<Neighbour>,
+    pub(super) previous_fire: Option<Neighbour>,
+    pub(super) next_fire: Option<Neighbour>,
     pub(super) comparison: Option<Comparison>,
 }
 
@@ -39,9 +39,9 @@ pub(super) struct Comparison {
     pub(super) id: String,
     pub(super) at: Moment,
     /// The facts that differ.
-    pub(super) differing: Vec<Difference>,
+    pub(super) differences: Vec<Difference>,
     /// The names of the facts that are the same, in one line.
-    pub(super) same: String,
+    pub(super) same_names: String,
     /// The parameters of both, if they differ.
     pub(super) params: Option<(String, String)>,
 }
@@ -50,9 +50,9 @@ pub(super) struct Comparison {
 pub(super) struct Difference {
     pub(super) name: &'static str,
     /// The value in the run that the page shows.
-    pub(super) this: String,
+    pub(super) shown_value: String,
     /// The value in the run that succeeded.
-    pub(super) that: String,
+    pub(super) success_value: String,
 }
 
 impl Neighbours {
@@ -66,36 +66,40 @@ impl Neighbours {
             job: Some(run.job),
             within: page.call.visible_apps(),
             after: Some(run.id),
-            limit: LOOKED_AT_COUNT,
+            limit: SEARCHED_RUN_COUNT,
             ..RunQuery::default()
         };
-        let mut earlier = store.list_runs(run.namespace, &query).await?;
-        let is_full = earlier.len() >= usize::try_from(LOOKED_AT_COUNT).unwrap_or(usize::MAX);
-        earlier.retain(|one| !one.is_shard() && one.id != run.id);
-        if earlier.is_empty() && is_full {
-            earlier = broadcasts_before(page, run).await?;
+        let mut earlier_runs = store.list_runs(run.namespace, &query).await?;
+        let is_full = earlier_runs.len() >= usize::try_from(SEARCHED_RUN_COUNT).unwrap_or(usize::MAX);
+        earlier_runs.retain(|one| !one.is_shard() && one.id != run.id);
+        if earlier_runs.is_empty() && is_full {
+            earlier_runs = broadcasts_before(page, run).await?;
         }
-        page.call.conceal(&mut earlier).await?;
-        let next = store.next_fire_after(run).await?;
-        let next = next.filter(|next| {
-            page.call.check(Some(next.app), || Problem::new(crate::problem::Code::RunNotFound, "")).is_ok()
+        page.call.conceal(&mut earlier_runs).await?;
+        let next_broadcast = store.next_fire_after(run).await?;
+        let next_broadcast = next_broadcast.filter(|next_broadcast| {
+            page.call.check(Some(next_broadcast.app), || Problem::new(crate::problem::Code::RunNotFound, "")).is_ok()
         });
         let neighbour = |one: &Run| Neighbour { id: one.id.to_string(), at: Moment::new(one.fire_at, now, page.t) };
-        let good = earlier.iter().find(|one| one.status == RunStatus::Succeeded).cloned();
-        let comparison = match good.filter(|_| run.status.is_terminal()) {
-            Some(good) => Some(Comparison::read(page, run, good.for_reader()).await?),
+        let last_success = earlier_runs.iter().find(|one| one.status == RunStatus::Succeeded).cloned();
+        let comparison = match last_success.filter(|_| run.status.is_terminal()) {
+            Some(last_success) => Some(Comparison::read(page, run, last_success.for_reader()).await?),
             None => None,
         };
-        Ok(Self { older: earlier.first().map(neighbour), newer: next.as_ref().map(neighbour), comparison })
+        Ok(Self {
+            previous_fire: earlier_runs.first().map(neighbour),
+            next_fire: next_broadcast.as_ref().map(neighbour),
+            comparison,
+        })
     }
 }
 
 /// The broadcasts of a job before one of its runs, the newest first. Used if the shards of a single broadcast fill a page of runs.
 async fn broadcasts_before<Q>(page: &Page<Q>, run: &Run) -> Result<Vec<Run>, Problem> {
     let store = page.engine().store();
-    let end = run.fire_at + Duration::from_millis(1);
-    let marks = store.chart_runs(&[run.job], Timestamp::EPOCH, end, BROADCAST_COUNT).await?;
-    let ids: Vec<RunId> = marks.iter().filter(|mark| page.call.may_view(mark.app)).map(|mark| mark.id).collect();
+    let after_fire = run.fire_at + Duration::from_millis(1);
+    let chart_runs = store.chart_runs(&[run.job], Timestamp::EPOCH, after_fire, BROADCAST_COUNT).await?;
+    let ids: Vec<RunId> = chart_runs.iter().filter(|mark| page.call.may_view(mark.app)).map(|mark| mark.id).collect();
     let mut runs = store.runs(&ids).await?;
     runs.retain(|one| one.is_root() && (one.fire_at, one.cause) < (run.fire_at, run.cause));
     runs.sort_by_key(|one| Reverse((one.fire_at, one.cause)));
@@ -103,36 +107,45 @@ async fn broadcasts_before<Q>(page: &Page<Q>, run: &Run) -> Result<Vec<Run>, Pro
 }
 
 impl Comparison {
-    async fn read<Q>(page: &Page<Q>, run: &Run, good: Run) -> Result<Self, Problem> {
+    async fn read<Q>(page: &Page<Q>, run: &Run, last_success: Run) -> Result<Self, Problem> {
         let (t, now) = (page.t, page.engine().now());
-        let sides = (run_params(&page.call, run).await?, run_params(&page.call, &good).await?);
+        let sides = (run_params(&page.call, run).await?, run_params(&page.call, &last_success).await?);
         let is_equal = parse_json(sides.0.as_deref()) == parse_json(sides.1.as_deref());
         let facts = [
             Difference {
                 name: t.run_version,
-                this: format!("v{}", run.job_version),
-                that: format!("v{}", good.job_version),
+                shown_value: format!("v{}", run.job_version),
+                success_value: format!("v{}", last_success.job_version),
             },
-            Difference { name: t.col_executor, this: executor_text(run), that: executor_text(&good) },
-            Difference { name: t.run_attempts, this: run.attempt.to_string(), that: good.attempt.to_string() },
+            Difference {
+                name: t.col_executor,
+                shown_value: executor_text(run),
+                success_value: executor_text(&last_success),
+            },
+            Difference {
+                name: t.run_attempts,
+                shown_value: run.attempt.to_string(),
+                success_value: last_success.attempt.to_string(),
+            },
         ];
-        let (mut differing, same): (Vec<_>, Vec<_>) = facts.into_iter().partition(|fact| fact.this != fact.that);
-        let mut same: Vec<&str> = same.iter().map(|fact| fact.name).collect();
+        let (mut differences, same_names): (Vec<_>, Vec<_>) =
+            facts.into_iter().partition(|fact| fact.shown_value != fact.success_value);
+        let mut same_names: Vec<&str> = same_names.iter().map(|fact| fact.name).collect();
         if is_equal {
-            same.push(t.run_params);
+            same_names.push(t.run_params);
         }
-        differing.push(Difference {
+        differences.push(Difference {
             name: t.col_duration,
-            this: run_length_text(run, t),
-            that: run_length_text(&good, t),
+            shown_value: run_length_text(run, t),
+            success_value: run_length_text(&last_success, t),
         });
-        let readable = |text: Option<String>| text.map_or_else(|| "–".to_owned(), |text| pretty_text(&text));
+        let readable_text = |text: Option<String>| text.map_or_else(|| "–".to_owned(), |text| pretty_text(&text));
         Ok(Self {
-            id: good.id.to_string(),
-            at: Moment::new(good.fire_at, now, t),
-            differing,
-            same: same.join(t.list_comma),
-            params: (!is_equal).then(|| (readable(sides.0), readable(sides.1))),
+            id: last_success.id.to_string(),
+            at: Moment::new(last_success.fire_at, now, t),
+            differences,
+            same_names: same_names.join(t.list_comma),
+            params: (!is_equal).then(|| (readable_text(sides.0), readable_text(sides.1))),
         })
     }
 }
@@ -150,6 +163,6 @@ fn executor_text(run: &Run) -> String {
 }
 
 fn run_length_text(run: &Run, t: &Texts) -> String {
-    let both = |start: Timestamp| run.finished_at.map(|end| length_text(end.since(start), t));
-    run.started_at.and_then(both).unwrap_or_else(|| "–".to_owned())
+    let run_length = |start: Timestamp| run.finished_at.map(|end| length_text(end.since(start), t));
+    run.started_at.and_then(run_length).unwrap_or_else(|| "–".to_owned())
 }

@@ -22,7 +22,7 @@ const SHARD_COUNT_MAX: usize = 60;
 /// Minimum width of a bar, in thousandths of the width.
 const WIDTH_MIN: u64 = 4;
 /// If the time in the queue is more than this many times as long as the rest, it is drawn shortened.
-const QUEUED_MAX: u32 = 4;
+const QUEUED_RATIO_MAX: u32 = 4;
 /// The number of sections of the axis.
 const TICK_COUNT: u64 = 4;
 
@@ -49,7 +49,7 @@ pub(super) struct TimelineRow {
     pub(super) href: Option<String>,
     pub(super) status: Option<Status>,
     /// Where the attempt ran, or what the run waited for.
-    pub(super) sub: String,
+    pub(super) subtitle: String,
     pub(super) bars: Vec<TimelineBar>,
     pub(super) length: String,
 }
@@ -71,15 +71,15 @@ struct Scale {
 
 impl Scale {
     /// The position of an instant, in thousandths of the width.
-    fn place(&self, at: Timestamp) -> u64 {
-        let whole = self.to.since(self.from).as_micros().max(1);
-        let part = at.since(self.from).as_micros().min(whole);
-        u64::try_from(part * 1000 / whole).unwrap_or(1000)
+    fn position(&self, at: Timestamp) -> u64 {
+        let total = self.to.since(self.from).as_micros().max(1);
+        let elapsed = at.since(self.from).as_micros().min(total);
+        u64::try_from(elapsed * 1000 / total).unwrap_or(1000)
     }
 
     fn bar(&self, (start, end): (Timestamp, Timestamp), class: &'static str, title: String) -> TimelineBar {
-        let x = self.place(start).min(1000 - WIDTH_MIN);
-        let width = self.place(end).saturating_sub(x).max(WIDTH_MIN);
+        let x = self.position(start).min(1000 - WIDTH_MIN);
+        let width = self.position(end).saturating_sub(x).max(WIDTH_MIN);
         TimelineBar { x: percent(x), width: percent(width), class, title }
     }
 }
@@ -98,31 +98,31 @@ struct DrawnAttempt<'a> {
 
 impl RunTimeline {
     /// Draws a run and its shards, in chronological order.
-    pub(super) fn new(run: &Run, tried: &[Attempt], shards: &[Run], now: Timestamp, t: &'static Texts) -> Self {
+    pub(super) fn new(run: &Run, attempts: &[Attempt], shards: &[Run], now: Timestamp, t: &'static Texts) -> Self {
         let is_over = run.status.is_terminal();
         let is_unfinished = |attempt: &Attempt| attempt.attempt == run.attempt && !is_over;
-        let drawn_attempts: Vec<DrawnAttempt<'_>> = tried
+        let drawn_attempts: Vec<DrawnAttempt<'_>> = attempts
             .iter()
-            .skip(tried.len().saturating_sub(ATTEMPT_COUNT_MAX))
+            .skip(attempts.len().saturating_sub(ATTEMPT_COUNT_MAX))
             .filter_map(|attempt| {
                 let end = attempt.finished_at.filter(|_| !is_unfinished(attempt));
                 let start = attempt.started_at.or(end)?;
                 Some(DrawnAttempt { attempt, start, end: end.unwrap_or(now).max(start) })
             })
             .collect();
-        let first = drawn_attempts.first().map(|one| one.start);
+        let first_start = drawn_attempts.first().map(|one| one.start);
         let end = run.finished_at.filter(|_| is_over).unwrap_or(now);
         // The instant of the next attempt, if a retry is pending.
-        let ahead = (!is_over && run.started_at.is_none() && run.attempt > 1).then_some(run.due_at);
-        let to = ahead.map_or(end, |due| due.max(end)).max(run.fire_at);
-        let queued = first.unwrap_or(to).since(run.fire_at);
-        let rest = to.since(first.unwrap_or(to));
-        let is_cut = !rest.is_zero() && queued > rest.saturating_mul(QUEUED_MAX);
-        let from = if is_cut { first.unwrap_or(to) - rest } else { run.fire_at };
+        let retry_at = (!is_over && run.started_at.is_none() && run.attempt > 1).then_some(run.due_at);
+        let to = retry_at.map_or(end, |due| due.max(end)).max(run.fire_at);
+        let queued_length = first_start.unwrap_or(to).since(run.fire_at);
+        let attempts_length = to.since(first_start.unwrap_or(to));
+        let is_cut = !attempts_length.is_zero() && queued_length > attempts_length.saturating_mul(QUEUED_RATIO_MAX);
+        let from = if is_cut { first_start.unwrap_or(to) - attempts_length } else { run.fire_at };
         let scale = Scale { from, to: to.max(from + Duration::from_millis(1)) };
-        let mut rows = vec![queue_row(run, (first.unwrap_or(to), queued), scale, t)];
+        let mut rows = vec![queue_row(run, (first_start.unwrap_or(to), queued_length), scale, t)];
         rows.extend(attempt_rows(run, &drawn_attempts, scale, t));
-        if let (Some(due), Some(last)) = (ahead, drawn_attempts.last()) {
+        if let (Some(due), Some(last)) = (retry_at, drawn_attempts.last()) {
             rows.push(pause_row(run.attempt, (last.end, due), scale, t));
         }
         let (shards, others) = shard_rows(shards, scale, now, t);
@@ -132,27 +132,32 @@ impl RunTimeline {
 
 /// The marks of the axis, labelled with the time since its beginning.
 fn ticks(scale: Scale, t: &Texts) -> Vec<Tick> {
-    let whole = scale.to.since(scale.from);
-    let tick = |part: u64| {
-        let share = u32::try_from(part).unwrap_or(0);
-        let label = if part == 0 {
+    let total = scale.to.since(scale.from);
+    let tick = |section: u64| {
+        let section_count = u32::try_from(section).unwrap_or(0);
+        let label = if section == 0 {
             "0".to_owned()
         } else {
-            length_text(whole * share / u32::try_from(TICK_COUNT).unwrap_or(1), t)
+            length_text(total * section_count / u32::try_from(TICK_COUNT).unwrap_or(1), t)
         };
-        let anchor = match part {
+        let anchor = match section {
             0 => "start",
             TICK_COUNT => "end",
             _ => "middle",
         };
-        Tick { x: percent(part * 1000 / TICK_COUNT), label, anchor }
+        Tick { x: percent(section * 1000 / TICK_COUNT), label, anchor }
     };
     (0..=TICK_COUNT).map(tick).collect()
 }
 
-fn queue_row(run: &Run, (until, queued): (Timestamp, Duration), scale: Scale, t: &'static Texts) -> TimelineRow {
-    let mut bars = vec![scale.bar((scale.from.max(run.fire_at), until), "queued", t.way_queued.to_owned())];
-    let mut parts = Vec::new();
+fn queue_row(
+    run: &Run,
+    (wait_end, queued_length): (Timestamp, Duration),
+    scale: Scale,
+    t: &'static Texts,
+) -> TimelineRow {
+    let mut bars = vec![scale.bar((scale.from.max(run.fire_at), wait_end), "queued", t.way_queued.to_owned())];
+    let mut wait_texts = Vec::new();
     let trace = run.trace.as_deref().filter(|_| run.attempt == 1);
     if let Some(trace) = trace.and_then(|trace| serde_json::from_str::<Trace>(trace).ok()) {
         let waits = trace.waits();
@@ -162,65 +167,69 @@ fn queue_row(run: &Run, (until, queued): (Timestamp, Duration), scale: Scale, t:
         });
         let waits = [("turn", t.run_waited_turn, waits.turn), ("turn", t.run_waited_executor, waits.executor)];
         // The waits follow one another. The time in the queue that then remains is spent on sending the run to its executor.
-        let mut at = run.fire_at;
+        let mut part_start = run.fire_at;
         for (class, name, wait) in server.into_iter().chain(waits) {
             if wait.is_zero() {
                 continue;
             }
             let text = format!("{name} {}", length_text(wait, t));
-            let end = (at + wait).min(until);
-            if at >= scale.from {
-                bars.push(scale.bar((at, end), class, text.clone()));
+            let end = (part_start + wait).min(wait_end);
+            if part_start >= scale.from {
+                bars.push(scale.bar((part_start, end), class, text.clone()));
             }
-            at = end;
-            parts.push(text);
+            part_start = end;
+            wait_texts.push(text);
         }
     }
     TimelineRow {
         label: t.way_queued.to_owned(),
         href: None,
         status: None,
-        sub: parts.join(" · "),
+        subtitle: wait_texts.join(" · "),
         bars,
-        length: length_text(queued, t),
+        length: length_text(queued_length, t),
     }
 }
 
-fn attempt_rows(run: &Run, drawn: &[DrawnAttempt<'_>], scale: Scale, t: &'static Texts) -> Vec<TimelineRow> {
+fn attempt_rows(run: &Run, drawn_attempts: &[DrawnAttempt<'_>], scale: Scale, t: &'static Texts) -> Vec<TimelineRow> {
     let mut rows = Vec::new();
-    let mut before = None::<Timestamp>;
-    for one in drawn {
-        let (start, end) = (one.start, one.end);
-        let status = Status::new(one.attempt.status, t);
+    let mut previous_end = None::<Timestamp>;
+    for drawn_attempt in drawn_attempts {
+        let (start, end) = (drawn_attempt.start, drawn_attempt.end);
+        let status = Status::new(drawn_attempt.attempt.status, t);
         let mut bars = Vec::new();
-        let mut sub = one.attempt.executor.clone().unwrap_or_default();
-        if let Some(last) = before {
-            let waited = t.way_backoff(length_text(start.since(last), t));
-            bars.push(scale.bar((last, start), "pause", waited.clone()));
-            sub = if sub.is_empty() { waited } else { format!("{sub} · {waited}") };
+        let mut executor = drawn_attempt.attempt.executor.clone().unwrap_or_default();
+        if let Some(last) = previous_end {
+            let backoff_text = t.way_backoff(length_text(start.since(last), t));
+            bars.push(scale.bar((last, start), "pause", backoff_text.clone()));
+            executor = if executor.is_empty() { backoff_text } else { format!("{executor} · {backoff_text}") };
         }
-        // Of an attempt that never started, or whose start was not reported, no length is known.
-        let took = one.attempt.started_at.map(|_| length_text(end.since(start), t));
-        let title = took.as_ref().map_or_else(|| status.word.to_owned(), |took| format!("{} · {took}", status.word));
+        // The length of an attempt that never started, or whose start was not reported, is unknown.
+        let length_of_attempt = drawn_attempt.attempt.started_at.map(|_| length_text(end.since(start), t));
+        let title = length_of_attempt.as_ref().map_or_else(
+            || status.word.to_owned(),
+            |length_of_attempt| format!("{} · {length_of_attempt}", status.word),
+        );
         bars.push(scale.bar((start, end), status.class, title));
-        let label = if run.attempt > 1 { t.way_attempt(one.attempt.attempt) } else { t.way_run.to_owned() };
-        let href = (run.attempt > 1).then(|| format!("/runs/{}?attempt={}#log-title", run.id, one.attempt.attempt));
-        let length = took.unwrap_or_default();
-        rows.push(TimelineRow { label, href, status: Some(status), sub, bars, length });
-        before = Some(end);
+        let label = if run.attempt > 1 { t.way_attempt(drawn_attempt.attempt.attempt) } else { t.way_run.to_owned() };
+        let href =
+            (run.attempt > 1).then(|| format!("/runs/{}?attempt={}#log-title", run.id, drawn_attempt.attempt.attempt));
+        let length = length_of_attempt.unwrap_or_default();
+        rows.push(TimelineRow { label, href, status: Some(status), subtitle: executor, bars, length });
+        previous_end = Some(end);
     }
     rows
 }
 
 /// The row of the next attempt, which is still pending.
-fn pause_row(attempt: i32, (last, due): (Timestamp, Timestamp), scale: Scale, t: &'static Texts) -> TimelineRow {
-    let waited = t.way_backoff(length_text(due.since(last), t));
+fn pause_row(attempt: i32, (last_end, due_at): (Timestamp, Timestamp), scale: Scale, t: &'static Texts) -> TimelineRow {
+    let backoff_text = t.way_backoff(length_text(due_at.since(last_end), t));
     TimelineRow {
         label: t.way_attempt(attempt),
         href: None,
         status: Some(Status::new(RunStatus::Pending, t)),
-        sub: waited.clone(),
-        bars: vec![scale.bar((last, due), "pause", waited)],
+        subtitle: backoff_text.clone(),
+        bars: vec![scale.bar((last_end, due_at), "pause", backoff_text)],
         length: String::new(),
     }
 }
@@ -231,30 +240,30 @@ fn shard_rows(
     now: Timestamp,
     t: &'static Texts,
 ) -> (Vec<TimelineRow>, Vec<(String, String)>) {
-    let mut sorted: Vec<&Run> = shards.iter().collect();
-    if sorted.len() > SHARD_COUNT_MAX {
+    let mut sorted_shards: Vec<&Run> = shards.iter().collect();
+    if sorted_shards.len() > SHARD_COUNT_MAX {
         // Shards that did not succeed come first.
-        sorted.sort_by_key(|shard| (shard.status == RunStatus::Succeeded, shard.shard_index));
+        sorted_shards.sort_by_key(|shard| (shard.status == RunStatus::Succeeded, shard.shard_index));
     }
     let (mut rows, mut others) = (Vec::new(), Vec::new());
-    for shard in sorted {
+    for shard in sorted_shards {
         let status = Status::new(shard.shown_status(), t);
         let executor = shard.present_executor().unwrap_or_default().to_owned();
         let end = shard.finished_at.filter(|_| shard.status.is_terminal()).unwrap_or(now);
-        let took = shard.started_at.map(|start| length_text(end.since(start), t)).unwrap_or_default();
+        let length = shard.started_at.map(|start| length_text(end.since(start), t)).unwrap_or_default();
         let number = format!("{}/{}", shard.shard_index + 1, shard.shard_total.unwrap_or(1));
         if rows.len() >= SHARD_COUNT_MAX {
-            others.push((shard.id.to_string(), format!("{number} · {} · {executor} · {took}", status.word)));
+            others.push((shard.id.to_string(), format!("{number} · {} · {executor} · {length}", status.word)));
             continue;
         }
-        let bar = shard.started_at.map(|start| scale.bar((start, end.max(start)), status.class, took.clone()));
+        let bar = shard.started_at.map(|start| scale.bar((start, end.max(start)), status.class, length.clone()));
         rows.push(TimelineRow {
             label: number,
             href: Some(format!("/runs/{}", shard.id)),
             status: Some(status),
-            sub: executor,
+            subtitle: executor,
             bars: bar.into_iter().collect(),
-            length: took,
+            length,
         });
     }
     (rows, others)

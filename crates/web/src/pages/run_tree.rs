@@ -25,31 +25,31 @@ pub(super) struct TreeLine {
     pub(super) indent: usize,
     pub(super) kind: Option<&'static str>,
     /// The jobs whose runs released it, if there are several.
-    pub(super) after: Option<String>,
+    pub(super) releasing_jobs: Option<String>,
     pub(super) is_shown: bool,
 }
 
 impl RunTree {
     /// The tree of a run's fire; `None` if the tree has no other run.
-    pub(super) async fn read<Q>(page: &Page<Q>, shown: &Run) -> Result<Option<Self>, Problem> {
+    pub(super) async fn read<Q>(page: &Page<Q>, shown_run: &Run) -> Result<Option<Self>, Problem> {
         let (now, t) = (page.engine().now(), page.t);
-        let mut found = run_tree::read(&page.call, shown.clone()).await?;
+        let mut tree = run_tree::read(&page.call, shown_run.clone()).await?;
         // The page already shows the shards of this run as a grid.
-        found.branches.retain(|one| one.link != Some(Link::Shard) || one.run.parent != Some(shown.id));
-        if found.branches.len() < 2 {
+        tree.branches.retain(|one| one.link != Some(Link::Shard) || one.run.parent != Some(shown_run.id));
+        if tree.branches.len() < 2 {
             return Ok(None);
         }
-        let root = found.branches.first().map(|branch| branch.run.id).filter(|root| *root != shown.id);
-        let named =
-            with_job_names(&page.call, found.branches.iter().map(|branch| branch.run.clone()).collect()).await?;
+        let root = tree.branches.first().map(|branch| branch.run.id).filter(|root| *root != shown_run.id);
+        let named_runs =
+            with_job_names(&page.call, tree.branches.iter().map(|branch| branch.run.clone()).collect()).await?;
         let line = |(branch, (job, run)): (RunInTree, (String, Run))| TreeLine {
             indent: branch.depth.min(INDENT_MAX),
             kind: branch.link.map(|link| t.link(link)),
-            after: (!branch.after.is_empty()).then(|| branch.after.join(", ")),
-            is_shown: run.id == shown.id,
+            releasing_jobs: (!branch.after.is_empty()).then(|| branch.after.join(", ")),
+            is_shown: run.id == shown_run.id,
             row: RunRow::new(&run, job, now, t),
         };
-        let lines = found.branches.into_iter().zip(named).map(line).collect();
-        Ok(Some(Self { lines, has_more: found.has_more, root: root.map(|root| root.to_string()) }))
+        let lines = tree.branches.into_iter().zip(named_runs).map(line).collect();
+        Ok(Some(Self { lines, has_more: tree.has_more, root: root.map(|root| root.to_string()) }))
     }
 }

@@ -12,7 +12,7 @@ use rondel_store::saved_filters::FilteredList;
 use super::filter_bar::{FilterBar, Preset, list_url, presets};
 use super::run_line::RunLine;
 use super::saved_filters::SavedBar;
-use super::shell::{LIMIT, Nav, Page, Shell, html};
+use super::shell::{Nav, PAGE_ITEM_COUNT, Page, Shell, html};
 use super::texts::Texts;
 use super::zones;
 use crate::cursor::Listing;
@@ -24,7 +24,7 @@ use crate::run_filter::{self, RunPosition, SearchedPage};
 use crate::shown_runs::{Parts, with_job_names};
 
 /// The filter for failures that are not acknowledged.
-const DEAD: &str = "is:dead";
+const DEAD_FILTER: &str = "is:dead";
 /// Maximum number of these failures that are counted.
 const DEAD_COUNT_MAX: u32 = 1_000;
 
@@ -68,7 +68,7 @@ impl ListRuns {
 }
 
 /// The header of a column by which the list can be sorted.
-struct Sort {
+struct SortHeader {
     href: String,
     is_current: bool,
 }
@@ -80,23 +80,23 @@ struct RunsPage {
     t: &'static Texts,
     bar: FilterBar,
     presets: Vec<Preset>,
-    saved: SavedBar,
+    saved_filters: SavedBar,
     /// The headers of the columns that sort the list: by time, by duration, and by lateness.
-    sorts: [Sort; 3],
+    sorts: [SortHeader; 3],
     /// The URL of this page of the list, from which the script reloads the rows.
-    here: String,
+    page_url: String,
     rows: Vec<RunLine>,
-    previous: Option<String>,
-    next: Option<String>,
+    previous_url: Option<String>,
+    next_url: Option<String>,
     /// The URL of the first page.
-    first: String,
+    first_url: String,
     is_first: bool,
     /// Whether the list begins with the newest runs; the page can then show how many new runs there are.
     is_live: bool,
     /// Notes about a deleted job, and about where the search ended.
     notes: Vec<String>,
     /// Why the caller may not cancel or repeat runs; `None` if the caller may.
-    no_bulk: Option<&'static str>,
+    missing_bulk_role: Option<&'static str>,
     bulk_max: usize,
     /// The downloads: the name of the format, and the URL.
     exports: [(&'static str, String); 2],
@@ -111,29 +111,30 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
     let text = filter.as_ref().map(ToString::to_string).unwrap_or_default();
     let namespace = page.call.namespace.id;
     let listing = Listing::new("runs page", (namespace, &text, query.order));
-    let place = query.cursor.as_deref().map(|cursor| listing.position::<RunPosition>(cursor)).transpose()?;
-    let found = match &filter {
+    let position = query.cursor.as_deref().map(|cursor| listing.position::<RunPosition>(cursor)).transpose()?;
+    let searched_page = match &filter {
         Some(filter) => {
             let mut search =
                 run_filter::build_search(&page.call, filter, query.order, zones::clock_and_zone().1).await?;
-            if let Some(place) = place {
-                place.apply(&mut search);
+            if let Some(position) = position {
+                position.apply(&mut search);
             }
-            run_filter::read_page(&page.call, search, LIMIT).await?
+            run_filter::read_page(&page.call, search, PAGE_ITEM_COUNT).await?
         }
-        None => SearchedPage { runs: Vec::new(), before: None, after: None, searched_to: None },
+        None => SearchedPage { runs: Vec::new(), previous_position: None, next_position: None, searched_to: None },
     };
     let now = page.engine().now();
-    let kept = query.other_parameters();
-    let at = |place: RunPosition| {
-        let cursor = listing.cursor(place);
-        list_url("/runs", &text, &[kept.clone(), vec![("cursor", cursor)]].concat())
+    let other_parameters = query.other_parameters();
+    let url_from = |position: RunPosition| {
+        let cursor = listing.cursor(position);
+        list_url("/runs", &text, &[other_parameters.clone(), vec![("cursor", cursor)]].concat())
     };
-    let (previous, next) = (found.before.map(at), found.after.map(at));
-    let parts = Parts::read(&page.call, found.runs.iter()).await?;
-    let rows = with_job_names(&page.call, found.runs).await?;
-    let rows = rows.into_iter().map(|(job, run)| RunLine::new(&run, job, parts.of(&run), now, t)).collect();
-    let sort = |order: RunOrder, word: &str| Sort {
+    let (previous_url, next_url) =
+        (searched_page.previous_position.map(url_from), searched_page.next_position.map(url_from));
+    let parts = Parts::read(&page.call, searched_page.runs.iter()).await?;
+    let rows = with_job_names(&page.call, searched_page.runs).await?;
+    let rows = rows.into_iter().map(|(job, run)| RunLine::new(&run, job, parts.part_of(&run), now, t)).collect();
+    let sort = |order: RunOrder, word: &str| SortHeader {
         href: list_url("/runs", &text, &if word.is_empty() { Vec::new() } else { vec![("sort", word.to_owned())] }),
         is_current: query.order == order,
     };
@@ -142,17 +143,17 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
         t,
         bar,
         presets: with_dead_preset(&page, presets("/runs", &text, &run_presets(t)), &text).await?,
-        saved: SavedBar::read(&page, FilteredList::Runs, &text).await?,
+        saved_filters: SavedBar::read(&page, FilteredList::Runs, &text).await?,
         sorts: [sort(RunOrder::Newest, ""), sort(RunOrder::Longest, "longest"), sort(RunOrder::Latest, "latest")],
-        here: page.here().to_owned(),
+        page_url: page.page_url().to_owned(),
         rows,
-        is_live: place.is_none() && query.order == RunOrder::Newest && status == StatusCode::OK,
-        previous,
-        next,
-        first: list_url("/runs", &text, &kept),
-        is_first: place.is_none(),
-        notes: list_notes(&page, filter.as_ref(), found.searched_to).await?,
-        no_bulk: page
+        is_live: position.is_none() && query.order == RunOrder::Newest && status == StatusCode::OK,
+        previous_url,
+        next_url,
+        first_url: list_url("/runs", &text, &other_parameters),
+        is_first: position.is_none(),
+        notes: list_notes(&page, filter.as_ref(), searched_page.searched_to).await?,
+        missing_bulk_role: page
             .call
             .apps_with(Permission::Operate)
             .is_some_and(|apps| apps.is_empty())
@@ -187,7 +188,7 @@ async fn with_dead_preset(page: &Page<ListRuns>, mut presets: Vec<Preset>, text:
         (_, true) => page.t.preset_dead_count(format!("{DEAD_COUNT_MAX}+")),
         (count, false) => page.t.preset_dead_count(count),
     };
-    presets.push(Preset { name, href: list_url("/runs", DEAD, &[]), is_current: text == DEAD });
+    presets.push(Preset { name, href: list_url("/runs", DEAD_FILTER, &[]), is_current: text == DEAD_FILTER });
     Ok(presets)
 }
 
@@ -203,13 +204,13 @@ async fn list_notes(
         && rondel_core::name::check(&name.0).is_ok()
         && store.job(namespace, &name.0).await?.is_none()
     {
-        let deleted = store.deleted_job(namespace, &name.0).await?.filter(|job| page.call.may_view(job.app));
+        let deleted_job = store.deleted_job(namespace, &name.0).await?.filter(|job| page.call.may_view(job.app));
         notes
-            .extend(deleted.map(|job| {
+            .extend(deleted_job.map(|job| {
                 t.runs_job_deleted(&name.0, words::instant_text(zones::clock_and_zone().1, job.deleted_at))
             }));
     }
-    let at = |at: Timestamp| words::instant_text(zones::clock_and_zone().1, at);
-    notes.extend(searched_to.map(|to| t.runs_searched_to(rondel_store::ledger::SEARCHED_COUNT_MAX, at(to))));
+    let instant_text = |at: Timestamp| words::instant_text(zones::clock_and_zone().1, at);
+    notes.extend(searched_to.map(|to| t.runs_searched_to(rondel_store::ledger::SEARCHED_COUNT_MAX, instant_text(to))));
     Ok(notes)
 }

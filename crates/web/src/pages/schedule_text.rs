@@ -18,8 +18,8 @@ pub(crate) fn schedule_texts(spec: &JobSpec, t: &Texts) -> Vec<ScheduleText> {
     let mut texts: Vec<ScheduleText> =
         schedules(spec).iter().map(|schedule| schedule_text(schedule, calendar.as_deref(), t)).collect();
     if let Some(until) = end_text(spec, t) {
-        let start = texts.pop().unwrap_or_else(|| ScheduleText { words: t.pump_always.to_owned(), code: None });
-        texts.push(ScheduleText { words: format!("{} · {until}", start.words), ..start });
+        let start_text = texts.pop().unwrap_or_else(|| ScheduleText { words: t.pump_always.to_owned(), code: None });
+        texts.push(ScheduleText { words: format!("{} · {until}", start_text.words), ..start_text });
     }
     texts
 }

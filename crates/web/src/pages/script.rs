@@ -15,28 +15,28 @@ use super::form::Fields;
 use super::moment::Moment;
 use super::script_form::ScriptForm;
 use super::script_try;
-use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
+use super::shell::{MissingRoles, Nav, PAGE_ITEM_COUNT, Page, Shell, html};
 use super::texts::Texts;
 use super::versions::VersionsQuery;
 use crate::api::scripts::{audit_view, diff_versions, find, parse_version, restore_version};
 use crate::cursor::cut_to_page;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::redirect::to;
+use crate::redirect::redirect_to;
 
 /// How many versions the page lists.
-const COUNT: u32 = 30;
+const VERSION_COUNT: u32 = 30;
 
 /// The state of the page: the outcome of its form, the comparison, and where the list of versions continues.
 #[derive(Default)]
 struct PageState {
     errors: Vec<String>,
     /// The version that another caller has saved since the form was loaded.
-    conflict: Option<i64>,
+    conflict_version: Option<i64>,
     comparison: Option<Comparison>,
     before: Option<i64>,
     /// The errors because of which the script could not be tried.
-    trouble: Vec<String>,
+    try_errors: Vec<String>,
 }
 
 /// The comparison of two versions.
@@ -44,7 +44,7 @@ struct Comparison {
     from: i64,
     to: i64,
     changes: Vec<ChangeRow>,
-    restore: AsCode,
+    restore_code: AsCode,
 }
 
 struct VersionRow {
@@ -62,55 +62,60 @@ struct VersionRow {
 struct ScriptPage {
     shell: Shell,
     t: &'static Texts,
-    missing: MissingRoles,
+    missing_roles: MissingRoles,
     name: String,
     language: String,
-    newest: i64,
+    newest_version: i64,
     jobs: Vec<String>,
     has_more_jobs: bool,
     /// The apps in which the user can try the script.
     apps: Vec<String>,
-    has_check: bool,
-    trouble: Vec<String>,
+    can_check: bool,
+    try_errors: Vec<String>,
     rows: Vec<VersionRow>,
     /// The version before which the list continues on the next page; `None` on the last page.
-    older: Option<i64>,
+    older_than: Option<i64>,
     comparison: Option<Comparison>,
     form: ScriptForm,
     errors: Vec<String>,
     /// The version on which the next save will be based.
     version: Option<i64>,
     /// The version that another caller has saved since the form was loaded.
-    conflict: Option<i64>,
+    conflict_version: Option<i64>,
     action: String,
     code: AsCode,
 }
 
 pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
-    let newest = record.newest.version;
+    let newest_version = record.newest.version;
     let query = page.query();
-    let comparison = match (query.from, query.to.unwrap_or(newest)) {
-        (Some(from), to) if from != to => Some(compare(&page, &record, from, to).await?),
+    let comparison = match (query.from, query.to.unwrap_or(newest_version)) {
+        (Some(from), redirect_to) if from != to => Some(compare(&page, &record, from, redirect_to).await?),
         _ => None,
     };
     let state = PageState { comparison, before: query.before, ..PageState::default() };
-    let (_, source) = scripts::version_of(page.engine(), &record, newest).await?;
+    let (_, source) = scripts::version_of(page.engine(), &record, newest_version).await?;
     let form = ScriptForm::new(&name, &record.language, source);
     render_page(&page, StatusCode::OK, &record, form, state).await
 }
 
-async fn compare<Q>(page: &Page<Q>, record: &ScriptRecord, from: i64, to: i64) -> Result<Comparison, Problem> {
-    let changes = diff_versions(&page.call, record, from, to).await?;
+async fn compare<Q>(
+    page: &Page<Q>,
+    record: &ScriptRecord,
+    from_version: i64,
+    to_version: i64,
+) -> Result<Comparison, Problem> {
+    let changes = diff_versions(&page.call, record, from_version, to_version).await?;
     let name = &record.name;
     Ok(Comparison {
-        from,
-        to,
+        from: from_version,
+        to: to_version,
         changes: changes.iter().map(change_row).collect(),
-        restore: page.code(
+        restore_code: page.code(
             ("POST", &format!("/api/v1/scripts/{name}/restore")),
-            Some(&json!({"version": from})),
-            &format!("script restore {name} {from}"),
+            Some(&json!({"version": from_version})),
+            &format!("script restore {name} {from_version}"),
         ),
     })
 }
@@ -122,23 +127,25 @@ pub(super) async fn save(
 ) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     let form = ScriptForm::from_fields(&name, &record.language, &fields);
-    let Ok(seen) = fields.get("version").parse::<i64>() else {
-        let state = PageState { conflict: Some(record.newest.version), ..PageState::default() };
+    let Ok(seen_version) = fields.get("version").parse::<i64>() else {
+        let state = PageState { conflict_version: Some(record.newest.version), ..PageState::default() };
         return render_page(&page, StatusCode::CONFLICT, &record, form, state).await;
     };
-    let place = (record.namespace, name.as_str());
-    let saved = scripts::save(page.engine(), place, &form.spec(), Some(seen), page.call.caller.name()).await;
-    let problem = match saved.map_err(Problem::from) {
-        Ok(saved) => {
-            page.call.note.changed_to(&audit_view(&saved.record));
-            return Ok(to(&format!("/scripts/{name}")));
+    let namespace_and_name = (record.namespace, name.as_str());
+    let saved_script =
+        scripts::save(page.engine(), namespace_and_name, &form.spec(), Some(seen_version), page.call.caller.name())
+            .await;
+    let problem = match saved_script.map_err(Problem::from) {
+        Ok(saved_script) => {
+            page.call.note.changed_to(&audit_view(&saved_script.record));
+            return Ok(redirect_to(&format!("/scripts/{name}")));
         }
         Err(problem) => problem,
     };
     match problem.code() {
         Code::Internal | Code::Unavailable => Err(problem),
         Code::VersionMismatch => {
-            let state = PageState { conflict: Some(record.newest.version), ..PageState::default() };
+            let state = PageState { conflict_version: Some(record.newest.version), ..PageState::default() };
             render_page(&page, StatusCode::CONFLICT, &record, form, state).await
         }
         _ => {
@@ -154,21 +161,21 @@ pub(super) async fn restore(
     fields: Fields,
 ) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
-    let wanted =
+    let version =
         parse_version(fields.get("version")).map_err(|message| crate::body::refuse_value("/version", message))?;
     // A version that was saved since the page was shown is not replaced unseen.
-    restore_version(&page.call, &record, (wanted, None), fields.get("newest").parse().ok()).await?;
-    Ok(to(&format!("/scripts/{name}")))
+    restore_version(&page.call, &record, (version, None), fields.get("newest").parse().ok()).await?;
+    Ok(redirect_to(&format!("/scripts/{name}")))
 }
 
-pub(super) async fn try_it(
+pub(super) async fn try_script(
     page: Page,
     Named(name, ..): Named<path::Script>,
     fields: Fields,
 ) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     let problem = match script_try::start(&page, &record, &fields).await {
-        Ok(run) => return Ok(to(&format!("/runs/{run}"))),
+        Ok(run) => return Ok(redirect_to(&format!("/runs/{run}"))),
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable | Code::Forbidden) => {
             return Err(problem);
         }
@@ -176,14 +183,14 @@ pub(super) async fn try_it(
     };
     let (_, source) = scripts::version_of(page.engine(), &record, record.newest.version).await?;
     let form = ScriptForm::new(&name, &record.language, source);
-    let state = PageState { trouble: error_lines(&problem, page.t.lang()), ..PageState::default() };
+    let state = PageState { try_errors: error_lines(&problem, page.t.lang()), ..PageState::default() };
     render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, &record, form, state).await
 }
 
 pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     scripts::delete(page.engine(), (record.namespace, &name), None).await?;
-    Ok(to("/scripts"))
+    Ok(redirect_to("/scripts"))
 }
 
 async fn render_page<Q>(
@@ -193,32 +200,33 @@ async fn render_page<Q>(
     form: ScriptForm,
     state: PageState,
 ) -> Result<Response, Problem> {
-    let (name, newest, store) = (record.name.clone(), record.newest.version, page.engine().store());
-    let seen = page.call.visible_apps();
-    let mut jobs = store.jobs_with_script(record.namespace, &name, seen.as_deref(), None, LIMIT + 1).await?;
-    let has_more_jobs = cut_to_page(&mut jobs, LIMIT).is_some();
-    let mut versions = store.script_versions(record.id, state.before, COUNT + 1).await?;
-    let older = cut_to_page(&mut versions, COUNT).map(|last| last.version);
-    let compared = state.comparison.as_ref().map(|two| (two.from, two.to));
-    let pair = compared.unwrap_or(((newest - 1).max(1), newest));
+    let (name, newest_version, store) = (record.name.clone(), record.newest.version, page.engine().store());
+    let visible_apps = page.call.visible_apps();
+    let mut jobs =
+        store.jobs_with_script(record.namespace, &name, visible_apps.as_deref(), None, PAGE_ITEM_COUNT + 1).await?;
+    let has_more_jobs = cut_to_page(&mut jobs, PAGE_ITEM_COUNT).is_some();
+    let mut versions = store.script_versions(record.id, state.before, VERSION_COUNT + 1).await?;
+    let older_than = cut_to_page(&mut versions, VERSION_COUNT).map(|last| last.version);
+    let compared_versions = state.comparison.as_ref().map(|two| (two.from, two.to));
+    let version_pair = compared_versions.unwrap_or(((newest_version - 1).max(1), newest_version));
     let template = ScriptPage {
         shell: page.shell(Nav::Scripts),
         t: page.t,
-        missing: page.missing(None),
+        missing_roles: page.missing_roles(None),
         language: record.language.clone(),
-        newest,
+        newest_version,
         jobs,
         has_more_jobs,
         apps: script_try::apps_for_language(page, &record.language).await?,
-        has_check: script_try::has_check(&record.language),
-        trouble: state.trouble,
-        rows: versions.into_iter().map(|version| version_row(page, version, pair)).collect(),
-        older,
+        can_check: script_try::can_check(&record.language),
+        try_errors: state.try_errors,
+        rows: versions.into_iter().map(|version| version_row(page, version, version_pair)).collect(),
+        older_than,
         comparison: state.comparison,
         form,
         errors: state.errors,
-        version: Some(state.conflict.unwrap_or(newest)),
-        conflict: state.conflict,
+        version: Some(state.conflict_version.unwrap_or(newest_version)),
+        conflict_version: state.conflict_version,
         action: format!("/scripts/{name}"),
         code: page.code(("GET", &format!("/api/v1/scripts/{name}")), None, &format!("script show {name}")),
         name,
@@ -226,14 +234,14 @@ async fn render_page<Q>(
     html(status, &template)
 }
 
-fn version_row<Q>(page: &Page<Q>, version: ScriptVersion, (from, to): (i64, i64)) -> VersionRow {
+fn version_row<Q>(page: &Page<Q>, version: ScriptVersion, (from_version, to_version): (i64, i64)) -> VersionRow {
     VersionRow {
         version: version.version,
         author: version.author,
         at: Moment::new(version.created_at, page.engine().now(), page.t),
         note: version.note,
         is_signed: version.signature.is_some(),
-        is_from: version.version == from,
-        is_to: version.version == to,
+        is_from: version.version == from_version,
+        is_to: version.version == to_version,
     }
 }

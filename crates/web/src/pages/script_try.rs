@@ -12,26 +12,26 @@ use super::shell::Page;
 use crate::api::executors;
 use crate::api::jobs::body::from_value;
 use crate::body::refuse_value;
-use crate::call::forbidden;
+use crate::call::forbidden_problem;
 use crate::problem::{Code, Problem};
 
 /// Maximum number of executors that are read to suggest apps.
 const EXECUTOR_COUNT: u32 = 200;
 /// The name of this job is the name of the script with this suffix.
-const SUFFIX: &str = ".try";
+const JOB_NAME_SUFFIX: &str = ".try";
 
 /// The apps whose executors run scripts in this language, and which the caller may see.
 pub(super) async fn apps_for_language<Q>(page: &Page<Q>, language: &str) -> Result<Vec<String>, Problem> {
     let executors = executors::page(&page.call, None, EXECUTOR_COUNT).await?.0;
-    let fit = executors.into_iter().filter(|one| one.handlers.iter().any(|handler| handler == language));
-    let mut apps: Vec<String> = fit.map(|one| one.app).collect();
+    let capable_executors = executors.into_iter().filter(|one| one.handlers.iter().any(|handler| handler == language));
+    let mut apps: Vec<String> = capable_executors.map(|one| one.app).collect();
     apps.sort();
     apps.dedup();
     Ok(apps)
 }
 
 /// Whether agents can check a script in this language without running it.
-pub(super) fn has_check(language: &str) -> bool {
+pub(super) fn can_check(language: &str) -> bool {
     language != "powershell"
 }
 
@@ -58,10 +58,10 @@ pub(super) async fn start(page: &Page, script: &ScriptRecord, fields: &Fields) -
 
 /// The job that tries the script in this app. It is created if it does not exist.
 async fn trial_job(page: &Page, script: &ScriptRecord, app: &str) -> Result<JobRecord, Problem> {
-    let name = format!("{}{SUFFIX}", script.name);
+    let name = format!("{}{JOB_NAME_SUFFIX}", script.name);
     let (namespace, author) = (page.call.namespace.id, page.call.caller.name());
     if let Some(existing) = page.engine().store().job(namespace, &name).await? {
-        page.call.check(Some(existing.app), forbidden)?;
+        page.call.check(Some(existing.app), forbidden_problem)?;
         let is_same = existing.spec.app == app
             && existing.spec.handler == script.language
             && existing.spec.params["script"]["name"] == script.name.as_str();

@@ -12,15 +12,15 @@ use super::calendar_form::error_lines;
 use super::form::Fields;
 use super::moment::Moment;
 use super::script_form::ScriptForm;
-use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
+use super::shell::{MissingRoles, Nav, PAGE_ITEM_COUNT, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::scripts::audit_view;
-use crate::call::forbidden;
+use crate::call::forbidden_problem;
 use crate::cursor::{CursorQuery, Listing, cut_to_page};
 use crate::problem::{Code, Problem};
-use crate::redirect::{query_pair, to};
+use crate::redirect::{query_pair, redirect_to};
 
-struct Row {
+struct ScriptRow {
     name: String,
     language: String,
     version: i64,
@@ -34,9 +34,9 @@ struct Row {
 struct ScriptsPage {
     shell: Shell,
     t: &'static Texts,
-    missing: MissingRoles,
-    rows: Vec<Row>,
-    next: Option<String>,
+    missing_roles: MissingRoles,
+    rows: Vec<ScriptRow>,
+    next_url: Option<String>,
     is_first: bool,
     form: ScriptForm,
     errors: Vec<String>,
@@ -52,10 +52,10 @@ pub(super) async fn list(page: Page<CursorQuery>) -> Result<Response, Problem> {
 }
 
 pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Problem> {
-    page.call.check(None, forbidden)?;
+    page.call.check(None, forbidden_problem)?;
     let form = ScriptForm::from_fields(fields.get("name"), fields.get("language"), &fields);
     match create_script(&page, &form).await {
-        Ok(()) => Ok(to(&format!("/scripts/{}", form.name))),
+        Ok(()) => Ok(redirect_to(&format!("/scripts/{}", form.name))),
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => Err(problem),
         Err(problem) => {
             let errors = error_lines(&problem, page.t.lang());
@@ -71,9 +71,9 @@ async fn create_script(page: &Page, form: &ScriptForm) -> Result<(), Problem> {
         return Err(Problem::new(Code::EditConflict, page.t.script_exists));
     }
     let author = page.call.caller.name();
-    let saved = scripts::save(page.engine(), (namespace, &form.name), &form.spec(), Some(0), author).await?;
-    page.call.note.object(&form.name);
-    page.call.note.changed_to(&audit_view(&saved.record));
+    let saved_script = scripts::save(page.engine(), (namespace, &form.name), &form.spec(), Some(0), author).await?;
+    page.call.note.set_object(&form.name);
+    page.call.note.changed_to(&audit_view(&saved_script.record));
     Ok(())
 }
 
@@ -86,16 +86,16 @@ async fn render_page<Q>(
 ) -> Result<Response, Problem> {
     let (namespace, now) = (page.call.namespace.id, page.engine().now());
     let listing = Listing::new("scripts page", namespace);
-    let after = listing.name_after(cursor, name::check)?;
-    let mut records = page.engine().store().scripts(namespace, after.as_deref(), LIMIT + 1).await?;
-    let next = cut_to_page(&mut records, LIMIT)
+    let after_name = listing.name_after(cursor, name::check)?;
+    let mut records = page.engine().store().scripts(namespace, after_name.as_deref(), PAGE_ITEM_COUNT + 1).await?;
+    let next_url = cut_to_page(&mut records, PAGE_ITEM_COUNT)
         .map(|last| format!("/scripts?{}", query_pair("cursor", &listing.cursor(&last.name))));
     let template = ScriptsPage {
         shell: page.shell(Nav::Scripts),
         t: page.t,
-        missing: page.missing(None),
+        missing_roles: page.missing_roles(None),
         rows: records.into_iter().map(|record| row(record, now, page.t)).collect(),
-        next,
+        next_url,
         is_first: cursor.is_none(),
         form,
         errors,
@@ -106,8 +106,8 @@ async fn render_page<Q>(
     html(status, &template)
 }
 
-fn row(record: ScriptRecord, now: Timestamp, t: &Texts) -> Row {
+fn row(record: ScriptRecord, now: Timestamp, t: &Texts) -> ScriptRow {
     let ScriptRecord { name, language, newest, .. } = record;
     let updated_at = Moment::new(newest.created_at, now, t);
-    Row { name, language, version: newest.version, author: newest.author, note: newest.note, updated_at }
+    ScriptRow { name, language, version: newest.version, author: newest.author, note: newest.note, updated_at }
 }

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use rondel_core::words::Lang;
 
-const CHINESE: &str = include_str!("../../../../web/locales/zh-sentences.txt");
+const CHINESE_SENTENCES: &str = include_str!("../../../../web/locales/zh-sentences.txt");
 /// Maximum nesting depth of parts of sentences.
 const DEPTH_MAX: usize = 3;
 
@@ -24,7 +24,8 @@ struct Sentence {
 }
 
 static SENTENCES: LazyLock<Vec<Sentence>> = LazyLock::new(|| {
-    let mut sentences: Vec<Sentence> = pairs().map(|(english, chinese)| Sentence::new(english, chinese)).collect();
+    let mut sentences: Vec<Sentence> =
+        sentence_pairs().map(|(english, chinese)| Sentence::new(english, chinese)).collect();
     sentences.sort_by_key(|sentence| Reverse(sentence.words.iter().map(|words| words.len()).sum::<usize>()));
     sentences
 });
@@ -37,8 +38,8 @@ pub(super) fn localized(lang: Lang, sentence: &str) -> Cow<'_, str> {
     }
 }
 
-fn pairs() -> impl Iterator<Item = (&'static str, &'static str)> {
-    CHINESE.split("\n\n").filter_map(|block| {
+fn sentence_pairs() -> impl Iterator<Item = (&'static str, &'static str)> {
+    CHINESE_SENTENCES.split("\n\n").filter_map(|block| {
         let mut lines = block.lines().filter(|line| !line.starts_with('#'));
         Some((lines.next()?, lines.next()?))
     })
@@ -52,49 +53,49 @@ impl Sentence {
     fn new(english: &'static str, chinese: &'static str) -> Self {
         let is_part = english.starts_with("~ ");
         let (mut words, mut gaps) = (Vec::new(), Vec::new());
-        let mut rest = english.strip_prefix("~ ").unwrap_or(english);
-        while let Some((before, after)) = rest.split_once('{') {
+        let mut unread_text = english.strip_prefix("~ ").unwrap_or(english);
+        while let Some((before, after)) = unread_text.split_once('{') {
             words.push(before);
             let (gap, after) = after.split_once('}').unwrap_or((after, ""));
             gaps.push(gap == "~");
-            rest = after;
+            unread_text = after;
         }
-        words.push(rest);
+        words.push(unread_text);
         Self { is_part, words, gaps, chinese }
     }
 
     fn translate(&self, text: &str, depth: usize) -> Option<String> {
         let values = self.values(text)?;
         let mut chinese_text = String::new();
-        let mut rest = self.chinese;
-        while let Some((before, after)) = rest.split_once('{') {
+        let mut unread_text = self.chinese;
+        while let Some((before, after)) = unread_text.split_once('{') {
             let (number, after) = after.split_once('}')?;
             let index = number.parse::<usize>().ok()?.checked_sub(1)?;
             let (value, is_part) = (*values.get(index)?, *self.gaps.get(index)?);
-            let part = if is_part { to_chinese(value, true, depth.checked_sub(1)?) } else { None };
-            if part.is_none() && is_part && self.is_part {
+            let translated_part = if is_part { to_chinese(value, true, depth.checked_sub(1)?) } else { None };
+            if translated_part.is_none() && is_part && self.is_part {
                 return None;
             }
             chinese_text.push_str(before);
-            chinese_text.push_str(part.as_deref().unwrap_or(value));
-            rest = after;
+            chinese_text.push_str(translated_part.as_deref().unwrap_or(value));
+            unread_text = after;
         }
-        chinese_text.push_str(rest);
+        chinese_text.push_str(unread_text);
         Some(chinese_text)
     }
 
     /// The values in the gaps; `None` if the text is not this sentence.
     fn values<'t>(&self, text: &'t str) -> Option<Vec<&'t str>> {
         let (first, others) = self.words.split_first()?;
-        let mut rest = text.strip_prefix(first)?;
-        let Some((last, between)) = others.split_last() else { return rest.is_empty().then(Vec::new) };
+        let mut unread_text = text.strip_prefix(first)?;
+        let Some((last, between)) = others.split_last() else { return unread_text.is_empty().then(Vec::new) };
         let mut values = Vec::with_capacity(self.gaps.len());
         for words in between {
-            let (value, after) = rest.split_once(words)?;
+            let (value, after) = unread_text.split_once(words)?;
             values.push(value);
-            rest = after;
+            unread_text = after;
         }
-        values.push(rest.strip_suffix(last)?);
+        values.push(unread_text.strip_suffix(last)?);
         Some(values)
     }
 }

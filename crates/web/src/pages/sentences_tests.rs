@@ -40,7 +40,7 @@ fn every_sentence_of_the_list_is_in_the_code() {
         sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src"), &mut code);
     }
     let code = code.replace("\\\"", "\"");
-    let own = CHINESE.split("# Sentences of the library").next().unwrap();
+    let own = CHINESE_SENTENCES.split("# Sentences of the library").next().unwrap();
     let own = own.split("\n\n").filter_map(|block| block.lines().find(|line| !line.starts_with('#')));
     for english in own.filter(|line| !line.is_empty()) {
         for words in Sentence::new(english, "").words {

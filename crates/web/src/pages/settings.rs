@@ -11,22 +11,22 @@ use serde_json::json;
 
 use super::as_code::AsCode;
 use super::form::Fields;
-use super::grants_form::{Choices, GrantPicker, grant_text, role_choices};
+use super::grants_form::{GrantChoices, GrantPicker, grant_text, role_choices};
 use super::moment::{Moment, length_text};
 use super::prefs::Prefs;
 use super::sentences::localized;
-use super::shell::{LIMIT, Nav, NoQuery, Page, Shell, User, WithLang, html};
+use super::shell::{Nav, NoQuery, PAGE_ITEM_COUNT, Page, Shell, User, WithLang, html};
 use super::texts::Texts;
 use super::toast::{self, Toast};
 use crate::api::tokens::{manageable_tokens, tokens_json};
-use crate::call::{GlobalCall, forbidden, visible_namespace, visible_namespaces};
+use crate::call::{GlobalCall, forbidden_problem, visible_namespace, visible_namespaces};
 use crate::cursor::{CursorQuery, Listing, cut_to_page};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::redirect::{query_pair, to};
+use crate::redirect::{query_pair, redirect_to};
 
 /// A token that expires within this time is marked.
-const ENDS_SOON: std::time::Duration = std::time::Duration::from_secs(7 * 86_400);
+const EXPIRY_WARNING_LENGTH: std::time::Duration = std::time::Duration::from_secs(7 * 86_400);
 
 type PageCall<Q = NoQuery> = GlobalCall<WithLang<Q>>;
 
@@ -44,7 +44,7 @@ struct SettingsPage {
     roles: Vec<(&'static str, Vec<bool>)>,
     columns: [&'static str; 5],
     /// The caller's own grants, as text.
-    own: Vec<String>,
+    own_roles: Vec<String>,
 }
 
 /// Shows the permissions of each role, and the roles of the caller.
@@ -60,13 +60,13 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
         cells.push(role == Role::Executor);
         cells
     };
-    let of = |(word, name): (&str, &'static str)| (name, word.parse().map(permits).unwrap_or_default());
+    let role_permissions = |(word, name): (&str, &'static str)| (name, word.parse().map(permits).unwrap_or_default());
     let template = SettingsPage {
         t,
         is_admin: is_admin(&call),
-        roles: role_choices(t).into_iter().map(of).collect(),
+        roles: role_choices(t).into_iter().map(role_permissions).collect(),
         columns: [t.permit_view, t.permit_operate, t.permit_edit, t.permit_admin, t.permit_executor],
-        own: names.to_json(grants).iter().map(|grant| grant_text(grant, t)).collect(),
+        own_roles: names.to_json(grants).iter().map(|grant| grant_text(grant, t)).collect(),
         shell,
     };
     html(StatusCode::OK, &template)
@@ -79,7 +79,7 @@ struct TokensPage {
     t: &'static Texts,
     is_admin: bool,
     rows: Vec<TokenRow>,
-    next: Option<String>,
+    next_url: Option<String>,
     is_first: bool,
     picker: GrantPicker,
     code: AsCode,
@@ -107,15 +107,16 @@ pub(super) async fn tokens(call: PageCall<CursorQuery>, prefs: Prefs) -> Result<
     let (t, now) = (shell.t, call.engine().now());
     let listing = Listing::new("settings tokens", call.caller.account);
     let cursor = call.query.0.0.as_deref();
-    let after = listing.id_after(cursor, TokenId::get)?;
+    let after_id = listing.id_after(cursor, TokenId::get)?;
     let is_first = cursor.is_none();
-    let mut found = manageable_tokens(&call, true, after, LIMIT).await?;
-    let next = cut_to_page(&mut found, LIMIT);
-    let next = next.map(|last| format!("/settings/tokens?{}", query_pair("cursor", &listing.cursor(last.id))));
-    let shown = tokens_json(&call, &found).await?;
-    let row = |(record, shown): (&TokenRecord, crate::api::tokens::TokenJson)| {
+    let mut records = manageable_tokens(&call, true, after_id, PAGE_ITEM_COUNT).await?;
+    let last_record = cut_to_page(&mut records, PAGE_ITEM_COUNT);
+    let next_url =
+        last_record.map(|last| format!("/settings/tokens?{}", query_pair("cursor", &listing.cursor(last.id))));
+    let token_texts = tokens_json(&call, &records).await?;
+    let row = |(record, token): (&TokenRecord, crate::api::tokens::TokenJson)| {
         let is_over = !record.is_valid(now);
-        let ends_soon = record.expires_at.is_some_and(|end| end <= now + ENDS_SOON);
+        let ends_soon = record.expires_at.is_some_and(|end| end <= now + EXPIRY_WARNING_LENGTH);
         let (class, word) = match (record.revoked_at.is_some(), is_over, ends_soon) {
             (true, ..) => ("cancelled", t.token_revoked),
             (false, true, _) => ("failed", t.token_expired),
@@ -132,7 +133,7 @@ pub(super) async fn tokens(call: PageCall<CursorQuery>, prefs: Prefs) -> Result<
                 TokenKind::Xxl => t.token_xxl,
             },
             is_own: record.owner.is_some() && record.owner == call.caller.account,
-            grants: shown.grants.iter().map(|grant| grant_text(grant, t)).collect(),
+            grants: token.grants.iter().map(|grant| grant_text(grant, t)).collect(),
             made_at: Moment::new(record.created_at, now, t),
             ends_at: record.expires_at.map(|at| Moment::new(at, now, t)),
             used_at: record.last_used_at.map(|at| Moment::new(at, now, t)),
@@ -144,10 +145,10 @@ pub(super) async fn tokens(call: PageCall<CursorQuery>, prefs: Prefs) -> Result<
     let template = TokensPage {
         t,
         is_admin: is_admin(&call),
-        rows: found.iter().zip(shown).map(row).collect(),
-        next,
+        rows: records.iter().zip(token_texts).map(row).collect(),
+        next_url,
         is_first,
-        picker: Choices::read(&call, t).await?.picker(Vec::new()),
+        picker: GrantChoices::read(&call, t).await?.picker(Vec::new()),
         code: AsCode::without_namespace(("GET", "/api/v1/tokens?all=true"), None, "token list --everybody"),
         shell,
     };
@@ -171,7 +172,7 @@ pub(super) async fn sign_in(call: PageCall, prefs: Prefs) -> Result<Response, Pr
     let t = shell.t;
     let oidc = call.web.config.oidc.as_ref().map(|oidc| {
         let config = oidc.config();
-        let yes = |is: bool| if is { t.word_yes } else { t.word_no }.to_owned();
+        let yes_or_no = |is: bool| if is { t.word_yes } else { t.word_no }.to_owned();
         vec![
             ("oidc.issuer", t.oidc_issuer, config.issuer.clone()),
             ("oidc.client-id", t.oidc_client, config.client_id.clone()),
@@ -179,7 +180,7 @@ pub(super) async fn sign_in(call: PageCall, prefs: Prefs) -> Result<Response, Pr
             ("oidc.scopes", t.oidc_scopes, config.scopes.join(" ")),
             ("oidc.groups-claim", t.oidc_groups, config.groups_claim.clone()),
             ("oidc.group-roles", t.oidc_group_roles, config.group_roles.len().to_string()),
-            ("oidc.create-accounts", t.oidc_create, yes(config.create_accounts)),
+            ("oidc.create-accounts", t.oidc_create, yes_or_no(config.create_accounts)),
         ]
     });
     let is_tls = call.web.config.tls;
@@ -231,8 +232,8 @@ async fn render_webhooks(page: &Page, status: StatusCode, outcome: WebhookOutcom
         if !page.call.caller.rights.allow(Permission::Admin, namespace.id, None) {
             continue;
         }
-        let found = engine.store().failure_webhook(namespace.id).await?;
-        let (typed, tested) = match &outcome {
+        let webhook = engine.store().failure_webhook(namespace.id).await?;
+        let (refused_input, test_text) = match &outcome {
             WebhookOutcome::Refused(name, url, message) if *name == namespace.name => (Some((url, message)), None),
             WebhookOutcome::Tested(name, text) if *name == namespace.name => (None, Some(text.clone())),
             _ => (None, None),
@@ -241,15 +242,15 @@ async fn render_webhooks(page: &Page, status: StatusCode, outcome: WebhookOutcom
         let body = json!({"url": "https://example.com/rondel"});
         let command = format!("api PUT /namespaces/{}/failure-webhook -d '{body}'", namespace.name);
         rows.push(WebhookRow {
-            url: match (typed, &found) {
+            url: match (refused_input, &webhook) {
                 (Some((url, _)), _) => url.clone(),
                 (None, Some(webhook)) => webhook.url.clone(),
                 (None, None) => String::new(),
             },
-            error: typed.map(|(_, message)| localized(t.lang(), message).into_owned()),
-            tested,
-            updated_at: found.as_ref().map(|webhook| Moment::new(webhook.updated_at, now, t)),
-            is_set: found.is_some(),
+            error: refused_input.map(|(_, message)| localized(t.lang(), message).into_owned()),
+            tested: test_text,
+            updated_at: webhook.as_ref().map(|webhook| Moment::new(webhook.updated_at, now, t)),
+            is_set: webhook.is_some(),
             code: AsCode::without_namespace(("PUT", &path), Some(&body), &command),
             namespace: namespace.name,
         });
@@ -264,18 +265,18 @@ pub(super) async fn test_webhook(page: Page, Named(name, ..): Named<path::Namesp
     let (engine, t) = (page.engine(), page.t);
     let namespace = visible_namespace(engine, &page.call.caller, &name).await?;
     if !page.call.caller.rights.allow(Permission::Admin, namespace.id, None) {
-        return Err(forbidden());
+        return Err(forbidden_problem());
     }
     page.call.note.namespace(&name);
-    page.call.note.object(&name);
-    let sent = engine.test_failure_webhook((namespace.id, &name)).await?;
-    let sent = sent.ok_or_else(|| Problem::new(Code::WebhookNotFound, t.webhooks_none))?;
-    page.call.note.changed_to(&json!({"status": sent.status}));
-    let took = length_text(sent.took, t);
-    let text = match (sent.status, sent.error) {
-        (Some(status), None) => t.webhook_test_good(status, took),
-        (Some(status), Some(_)) => t.webhook_test_refused(status, took),
-        (None, error) => t.webhook_test_failed(error.unwrap_or_default(), took),
+    page.call.note.set_object(&name);
+    let test_result = engine.test_failure_webhook((namespace.id, &name)).await?;
+    let test_result = test_result.ok_or_else(|| Problem::new(Code::WebhookNotFound, t.webhooks_none))?;
+    page.call.note.changed_to(&json!({"status": test_result.status}));
+    let latency = length_text(test_result.took, t);
+    let text = match (test_result.status, test_result.error) {
+        (Some(status), None) => t.webhook_test_good(status, latency),
+        (Some(status), Some(_)) => t.webhook_test_refused(status, latency),
+        (None, error) => t.webhook_test_failed(error.unwrap_or_default(), latency),
     };
     if page.is_part() {
         return toast::toast_response(&page, Toast { text, ..Toast::default() }, "/settings/webhooks");
@@ -292,20 +293,20 @@ pub(super) async fn set_webhook(
     let engine = page.engine();
     let namespace = visible_namespace(engine, &page.call.caller, &name).await?;
     if !page.call.caller.rights.allow(Permission::Admin, namespace.id, None) {
-        return Err(forbidden());
+        return Err(forbidden_problem());
     }
     page.call.note.namespace(&name);
-    page.call.note.object(&name);
-    let before = engine.store().failure_webhook(namespace.id).await?;
-    page.call.note.before(&json!({"url": before.map(|webhook| webhook.url)}));
+    page.call.note.set_object(&name);
+    let webhook_before = engine.store().failure_webhook(namespace.id).await?;
+    page.call.note.before(&json!({"url": webhook_before.map(|webhook| webhook.url)}));
     let url = fields.get("url").to_owned();
     page.call.note.changed_to(&json!({"url": Some(url.as_str()).filter(|url| !url.is_empty())}));
     if url.is_empty() {
         engine.store().delete_failure_webhook(namespace.id).await?;
-        return Ok(to("/settings/webhooks"));
+        return Ok(redirect_to("/settings/webhooks"));
     }
     match engine.put_failure_webhook(namespace.id, &url).await {
-        Ok(SavedWebhook::Changed) => Ok(to("/settings/webhooks")),
+        Ok(SavedWebhook::Changed) => Ok(redirect_to("/settings/webhooks")),
         Ok(SavedWebhook::Created(webhook)) => {
             render_webhooks(&page, StatusCode::OK, WebhookOutcome::Secret(webhook.secret)).await
         }

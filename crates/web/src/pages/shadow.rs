@@ -15,7 +15,7 @@ use crate::problem::{Code, Problem};
 use crate::redirect::query_pair;
 
 /// Maximum number of differences that are listed for a day.
-const NAMED_MAX: usize = 10;
+const DIFFERENCE_COUNT_MAX: usize = 10;
 /// How many jobs one page shows.
 const JOB_COUNT: u32 = 50;
 
@@ -25,26 +25,26 @@ struct DayRow {
     app: String,
     day: String,
     /// Fires that both schedulers had.
-    both: u64,
+    matched_count: u64,
     /// Fires that only the other scheduler had.
-    only_old: u64,
+    only_old_count: u64,
     /// Fires that only Rondel had: the other scheduler lost them.
-    only_rondel: u64,
+    only_rondel_count: u64,
     /// Repeated fires of the other scheduler.
-    twice: u64,
+    repeated_count: u64,
     /// Fires of both that the other scheduler sent late.
-    old_late: u64,
+    old_late_count: u64,
     /// Fires of both that Rondel had late.
-    rondel_late: u64,
+    rondel_late_count: u64,
     /// Fires of both that went to different executors.
-    other_executor: u64,
+    other_executor_count: u64,
     /// The mean and the maximum lateness of the other scheduler, as text.
     old_lateness: String,
     /// The mean and the maximum lateness of Rondel, as text.
     rondel_lateness: String,
-    named: Vec<DifferenceRow>,
+    differences: Vec<DifferenceRow>,
     /// How many differences are not listed.
-    more: u64,
+    more_count: u64,
 }
 
 /// A fire that differs between the two schedulers.
@@ -63,76 +63,86 @@ struct ShadowPage {
     job: String,
     error: Option<String>,
     /// The instants of the first and of the last observed fire.
-    observed: Option<(Moment, Moment)>,
+    observed_range: Option<(Moment, Moment)>,
     rows: Vec<DayRow>,
-    next: Option<String>,
+    next_url: Option<String>,
 }
 
 pub(super) async fn page(page: Page<ShadowReportQuery>) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
     let query = page.query();
-    let (mut error, mut found) = (None, None);
+    let (mut error, mut shadow_report) = (None, None);
     let job = query.job.clone().filter(|job| !job.is_empty());
-    let asked = ShadowReportQuery { limit: JOB_COUNT, job: job.clone(), ..query.clone() };
-    match read_shadow_report(&page.call, &asked).await {
-        Ok((_, report)) => found = Some(report),
+    let report_query = ShadowReportQuery { limit: JOB_COUNT, job: job.clone(), ..query.clone() };
+    match read_shadow_report(&page.call, &report_query).await {
+        Ok((_, report)) => shadow_report = Some(report),
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => return Err(problem),
         Err(problem) => error = Some(error_text(&problem, t)),
     }
-    let span = found.as_ref().and_then(|report| report.span);
-    let next = found.as_ref().and_then(|report| report.next.as_deref());
+    let observed_range = shadow_report.as_ref().and_then(|report| report.span);
+    let next_job = shadow_report.as_ref().and_then(|report| report.next.as_deref());
     let template = ShadowPage {
         shell: page.shell(Nav::Reports),
         t,
         source: query.source.clone(),
         job: job.unwrap_or_default(),
         error,
-        observed: span.map(|span| (Moment::new(span.first_at, now, t), Moment::new(span.last_at, now, t))),
-        next: next
+        observed_range: observed_range
+            .map(|range| (Moment::new(range.first_at, now, t), Moment::new(range.last_at, now, t))),
+        next_url: next_job
             .map(|after| format!("/shadow?{}&{}", query_pair("source", &query.source), query_pair("cursor", after))),
-        rows: found.into_iter().flat_map(|report| report.rows).map(|row| to_day_row(row, &page)).collect(),
+        rows: shadow_report.into_iter().flat_map(|report| report.rows).map(|row| to_day_row(row, &page)).collect(),
     };
     html(StatusCode::OK, &template)
 }
 
 fn to_day_row(row: ShadowRow, page: &Page<ShadowReportQuery>) -> DayRow {
-    let (now, t, both) = (page.engine().now(), page.t, row.comparison);
-    let took = |ms| length_text(std::time::Duration::from_millis(ms), t);
+    let (now, t, day_report) = (page.engine().now(), page.t, row.comparison);
+    let length = |ms| length_text(std::time::Duration::from_millis(ms), t);
     let name = |one: &Difference| DifferenceRow {
         at: Moment::new(one.at, now, t),
         words: difference_text(one, t),
         run: one.run.map(|run| run.to_string()),
     };
-    let more = both.differences.len().saturating_sub(NAMED_MAX) as u64 + both.differences_more;
+    let more_count =
+        day_report.differences.len().saturating_sub(DIFFERENCE_COUNT_MAX) as u64 + day_report.differences_more;
     DayRow {
         name: row.name,
         app: row.app,
         day: row.day.to_string().chars().take(10).collect(),
-        both: both.both,
-        only_old: both.only_old,
-        only_rondel: both.only_rondel,
-        twice: both.twice,
-        old_late: both.old_late,
-        rondel_late: both.rondel_late,
-        other_executor: both.other_executor,
-        old_lateness: format!("{} / {}", took(both.old_lateness.mean_ms), took(both.old_lateness.max_ms)),
-        rondel_lateness: format!("{} / {}", took(both.rondel_lateness.mean_ms), took(both.rondel_lateness.max_ms)),
-        named: both.differences.iter().take(NAMED_MAX).map(name).collect(),
-        more,
+        matched_count: day_report.both,
+        only_old_count: day_report.only_old,
+        only_rondel_count: day_report.only_rondel,
+        repeated_count: day_report.twice,
+        old_late_count: day_report.old_late,
+        rondel_late_count: day_report.rondel_late,
+        other_executor_count: day_report.other_executor,
+        old_lateness: format!(
+            "{} / {}",
+            length(day_report.old_lateness.mean_ms),
+            length(day_report.old_lateness.max_ms)
+        ),
+        rondel_lateness: format!(
+            "{} / {}",
+            length(day_report.rondel_lateness.mean_ms),
+            length(day_report.rondel_lateness.max_ms)
+        ),
+        differences: day_report.differences.iter().take(DIFFERENCE_COUNT_MAX).map(name).collect(),
+        more_count,
     }
 }
 
-fn difference_text(one: &Difference, t: &Texts) -> String {
-    let late = || length_text(std::time::Duration::from_millis(one.late_ms.unwrap_or(0)), t);
-    match one.kind {
+fn difference_text(difference: &Difference, t: &Texts) -> String {
+    let lateness_text = || length_text(std::time::Duration::from_millis(difference.late_ms.unwrap_or(0)), t);
+    match difference.kind {
         DifferenceKind::OnlyOld => t.shadow_fire_only_old.to_owned(),
         DifferenceKind::OnlyRondel => t.shadow_fire_only_rondel.to_owned(),
         DifferenceKind::Twice => t.shadow_fire_twice.to_owned(),
-        DifferenceKind::OldLate => t.shadow_fire_old_late(late()),
-        DifferenceKind::RondelLate => t.shadow_fire_rondel_late(late()),
+        DifferenceKind::OldLate => t.shadow_fire_old_late(lateness_text()),
+        DifferenceKind::RondelLate => t.shadow_fire_rondel_late(lateness_text()),
         DifferenceKind::OtherExecutor => {
             let executor = |name: &Option<String>| name.clone().unwrap_or_default();
-            t.shadow_fire_other_executor(executor(&one.old_executor), executor(&one.executor))
+            t.shadow_fire_other_executor(executor(&difference.old_executor), executor(&difference.executor))
         }
     }
 }

@@ -27,11 +27,11 @@ use crate::redirect::{query_pair, without_lang};
 use crate::state::Web;
 
 /// Pages have no inline scripts or styles; both are loaded from `/static`.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; \
+const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; \
     connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
 /// How many items a page of a list has.
-pub(super) const LIMIT: u32 = 50;
+pub(super) const PAGE_ITEM_COUNT: u32 = 50;
 
 /// The signed-in user, and the namespace that the page shows.
 #[derive(Debug)]
@@ -69,14 +69,14 @@ pub(crate) struct Shell {
 }
 
 impl Shell {
-    pub(crate) fn new(prefs: Prefs, nav: Nav, user: Option<User>, here: &str) -> Self {
+    pub(crate) fn new(prefs: Prefs, nav: Nav, user: Option<User>, page_url: &str) -> Self {
         Self {
             t: prefs.lang.texts(),
             lang: prefs.lang,
             theme: prefs.theme,
             nav,
             user,
-            return_to: namespace_into_path(&without_lang(here)),
+            return_to: namespace_into_path(&without_lang(page_url)),
             windows: Vec::new(),
         }
     }
@@ -87,8 +87,8 @@ impl Shell {
         if is_production {
             return "hue-prod".to_owned();
         }
-        let sum = name.bytes().fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
-        format!("hue-{}", sum % HUE_COUNT)
+        let hash = name.bytes().fold(0_u32, |hash, byte| hash.wrapping_mul(31).wrapping_add(u32::from(byte)));
+        format!("hue-{}", hash % HUE_COUNT)
     }
 
     pub(crate) fn style(&self) -> &'static str {
@@ -155,7 +155,7 @@ pub(crate) struct Page<Q = NoQuery> {
     pub(crate) prefs: Prefs,
     pub(crate) t: &'static Texts,
     /// The URL of the request, with the namespace in its path.
-    here: String,
+    page_url: String,
     /// Whether the path of the request also has a page. Most forms are sent to paths of their own.
     is_at_page: bool,
     /// Whether the script requests only a part of the page.
@@ -195,12 +195,12 @@ pub(crate) struct MissingRoles {
 
 impl<Q> Page<Q> {
     /// The roles that the caller lacks on an app or, without an app, on the whole namespace.
-    pub(crate) fn missing(&self, app: Option<AppId>) -> MissingRoles {
-        let may = |permission| self.call.caller.rights.allow(permission, self.call.namespace.id, app);
+    pub(crate) fn missing_roles(&self, app: Option<AppId>) -> MissingRoles {
+        let is_allowed = |permission| self.call.caller.rights.allow(permission, self.call.namespace.id, app);
         let editor = if app.is_some() { self.t.needs_editor } else { self.t.needs_editor_everywhere };
         MissingRoles {
-            operator: (!may(Permission::Operate)).then_some(self.t.needs_operator),
-            editor: (!may(Permission::Edit)).then_some(editor),
+            operator: (!is_allowed(Permission::Operate)).then_some(self.t.needs_operator),
+            editor: (!is_allowed(Permission::Edit)).then_some(editor),
         }
     }
 
@@ -222,8 +222,8 @@ impl<Q> Page<Q> {
         self.is_part
     }
 
-    pub(crate) fn here(&self) -> &str {
-        &self.here
+    pub(crate) fn page_url(&self) -> &str {
+        &self.page_url
     }
 
     /// A request in the namespace of this page, as code.
@@ -238,14 +238,14 @@ impl<Q> Page<Q> {
             is_admin: self.call.caller.may_anywhere(Permission::Cluster),
         };
         let (call, now) = (&self.call, self.engine().now());
-        let mut open = rondel_admin::rules::near_maintenance(call.engine(), call.namespace.id);
-        open.retain(|record| crate::api::maintenance::is_visible(call, record));
-        let windows = open.iter().map(|record| window_row(record, now, self.t)).collect();
-        let here = match self.is_at_page {
-            true => self.here.clone(),
+        let mut open_windows = rondel_admin::rules::near_maintenance(call.engine(), call.namespace.id);
+        open_windows.retain(|record| crate::api::maintenance::is_visible(call, record));
+        let windows = open_windows.iter().map(|record| window_row(record, now, self.t)).collect();
+        let page_url = match self.is_at_page {
+            true => self.page_url.clone(),
             false => format!("{}?{}", nav.path(), query_pair("namespace", &self.call.namespace.name)),
         };
-        Shell { windows, ..Shell::new(self.prefs, nav, Some(user), &here) }
+        Shell { windows, ..Shell::new(self.prefs, nav, Some(user), &page_url) }
     }
 }
 
@@ -260,11 +260,11 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Page<Q> {
 
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
         let prefs = Prefs::new(&parts.uri, &parts.headers);
-        let here = namespace_into_path(parts.uri.path_and_query().map_or("/", |whole| whole.as_str()));
+        let page_url = namespace_into_path(parts.uri.path_and_query().map_or("/", |whole| whole.as_str()));
         let is_at_page = parts.method.is_safe() || is_page(parts.uri.path());
         let is_part = parts.headers.contains_key("hx-request");
         let call = Call::from_request_parts(parts, web).await?;
-        Ok(Self { call, prefs, t: prefs.lang.texts(), here, is_at_page, is_part })
+        Ok(Self { call, prefs, t: prefs.lang.texts(), page_url, is_at_page, is_part })
     }
 }
 
@@ -276,10 +276,10 @@ pub(crate) fn html(status: StatusCode, template: &impl Template) -> Result<Respo
 }
 
 pub(crate) fn set_page_headers(headers: &mut HeaderMap) {
-    let vary = HeaderValue::from_str(&Prefs::vary()).unwrap_or(HeaderValue::from_static("*"));
+    let vary = HeaderValue::from_str(&Prefs::vary_value()).unwrap_or(HeaderValue::from_static("*"));
     let pairs: [(HeaderName, HeaderValue); 4] = [
         (CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
-        (CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
+        (CONTENT_SECURITY_POLICY, HeaderValue::from_static(PAGE_POLICY)),
         // Without a referrer, browsers would not send the `Origin` of a form.
         (REFERRER_POLICY, HeaderValue::from_static("same-origin")),
         (VARY, vary),

@@ -23,12 +23,12 @@ use super::prefs::{LANG_COOKIE, Prefs, THEME_COOKIE, Theme};
 use super::sentences::localized;
 use super::shell::{Nav, Shell, html};
 use super::texts::{Lang, Texts};
-use super::zones::{Clock, TIMES_COOKIE};
+use super::zones::{CLOCK_COOKIE, Clock};
 use crate::access::{RequestId, caller_of_session, cross_origin_problem};
 use crate::api::users::hash_password;
 use crate::problem::{Code, Problem};
 use crate::query::Reader;
-use crate::redirect::{own_path, query_pair, to};
+use crate::redirect::{own_path, query_pair, redirect_to};
 use crate::state::Web;
 use crate::{audit, cookies};
 
@@ -40,7 +40,7 @@ struct SignInPage {
     /// The token of a sign-in link. Without it the page asks for name and password.
     token: Option<String>,
     /// The path to open after the sign-in.
-    next: String,
+    next_path: String,
     /// Whether another page has redirected the browser to this one, because that page needs a sign-in.
     was_sent_here: bool,
     /// The name that the user typed, if the sign-in failed.
@@ -104,9 +104,9 @@ pub(super) async fn page(
     browser: Browser,
 ) -> Result<Response, Problem> {
     let mut reader = Reader::new(&uri);
-    let (token, next, _) = (reader.single("token"), reader.single("next"), reader.single("lang"));
+    let (token, next_path, _) = (reader.single("token"), reader.single("next"), reader.single("lang"));
     reader.finish()?;
-    let next = next.as_deref().and_then(own_path);
+    let next_path = next_path.as_deref().and_then(own_path);
     let (store, now) = (web.engine.store(), web.engine.now());
     if let Some(token) = &token
         && !sign_in::is_link_valid(store, token, LinkPurpose::SignIn, now).await?
@@ -114,24 +114,24 @@ pub(super) async fn page(
         return Err(spent_link_problem());
     }
     if token.is_none() && caller_of_session(&web, browser.cookie.as_deref(), browser.client.address).await?.is_some() {
-        return Ok(to(next.unwrap_or("/")));
+        return Ok(redirect_to(next_path.unwrap_or("/")));
     }
-    let was_sent_here = next.is_some() && token.is_none();
-    let here = match (&token, next) {
+    let was_sent_here = next_path.is_some() && token.is_none();
+    let page_url = match (&token, next_path) {
         (Some(token), _) => format!("/sign-in?{}", query_pair("token", token)),
-        (None, Some(next)) => format!("/sign-in?{}", query_pair("next", next)),
+        (None, Some(next_path)) => format!("/sign-in?{}", query_pair("next", next_path)),
         (None, None) => "/sign-in".to_owned(),
     };
-    let shell = Shell::new(prefs, Nav::None, None, &here);
-    let (t, next, name) = (shell.t, next.unwrap_or("/").to_owned(), String::new());
-    let oidc = oidc_link(&web, &next);
+    let shell = Shell::new(prefs, Nav::None, None, &page_url);
+    let (t, next_path, name) = (shell.t, next_path.unwrap_or("/").to_owned(), String::new());
+    let oidc = oidc_link(&web, &next_path);
     let needs_first_account = !store.has_admin_account().await?;
-    let page = SignInPage { shell, t, token, next, was_sent_here, name, error: None, needs_first_account, oidc };
+    let page = SignInPage { shell, t, token, next_path, was_sent_here, name, error: None, needs_first_account, oidc };
     html(if was_sent_here { StatusCode::UNAUTHORIZED } else { StatusCode::OK }, &page)
 }
 
-fn oidc_link(web: &Web, next: &str) -> Option<String> {
-    web.config.oidc.as_ref().map(|_| format!("/sign-in/oidc?{}", query_pair("next", next)))
+fn oidc_link(web: &Web, next_path: &str) -> Option<String> {
+    web.config.oidc.as_ref().map(|_| format!("/sign-in/oidc?{}", query_pair("next", next_path)))
 }
 
 /// Signs a user in by a link, which is thereby used up, or by name and password.
@@ -142,18 +142,18 @@ pub(super) async fn submit_sign_in(
     fields: Fields,
 ) -> Result<Response, Problem> {
     browser.check_origin(&web)?;
-    let next = own_path(fields.get("next")).unwrap_or("/");
+    let next_path = own_path(fields.get("next")).unwrap_or("/");
     if !fields.get("token").is_empty() {
-        let link = check_link(&web, &browser, fields.get("token")).await?;
-        let whose = SignInOwner::of_link(&link).ok_or_else(spent_link_problem)?;
-        let name = sign_in::name_of(web.engine.store(), whose).await?.ok_or_else(spent_link_problem)?;
-        if is_locked(&web, link.account).await? {
+        let redeemed_link = check_link(&web, &browser, fields.get("token")).await?;
+        let owner = SignInOwner::of_link(&redeemed_link).ok_or_else(spent_link_problem)?;
+        let name = sign_in::name_of(web.engine.store(), owner).await?.ok_or_else(spent_link_problem)?;
+        if is_locked(&web, redeemed_link.account).await? {
             let entry = audit_entry(&web, &browser, &name, AuthMethod::Anonymous);
             audit::store_entry(&web, &AuditEntry { verdict: Verdict::Denied, ..entry }).await;
             return Err(Problem::new(Code::Forbidden, Refusal::Disabled(name).to_string()));
         }
         record_sign_in(&web, &browser, &name).await?;
-        return begin_session(&web, &browser, whose, next).await;
+        return begin_session(&web, &browser, owner, next_path).await;
     }
     let (name, password) = (fields.get("name"), fields.raw("password"));
     let (store, now) = (web.engine.store(), web.engine.now());
@@ -163,12 +163,12 @@ pub(super) async fn submit_sign_in(
             record_sign_in(&web, &browser, &account.name).await?;
             let (id, at) = (web.engine.new_id(), web.engine.now());
             match sign_in::begin_by_password(store, id, &account, &browser.client, at).await? {
-                Some(cookie) => finish_sign_in(&web, &browser, &cookie, next).await,
-                None => show_wrong_password(&web, prefs, &browser, (name, next)).await,
+                Some(cookie) => finish_sign_in(&web, &browser, &cookie, next_path).await,
+                None => show_wrong_password(&web, prefs, &browser, (name, next_path)).await,
             }
         }
-        SignIn::Wrong => show_wrong_password(&web, prefs, &browser, (name, next)).await,
-        SignIn::Blocked(until) => Err(too_many_attempts(until, now)),
+        SignIn::Wrong => show_wrong_password(&web, prefs, &browser, (name, next_path)).await,
+        SignIn::Blocked(until) => Err(too_many_attempts_problem(until, now)),
     }
 }
 
@@ -177,30 +177,30 @@ async fn show_wrong_password(
     web: &Web,
     prefs: Prefs,
     browser: &Browser,
-    (name, next): (&str, &str),
+    (name, next_path): (&str, &str),
 ) -> Result<Response, Problem> {
     // Names of accounts have no colon, so a reader of the audit log cannot mistake the typed name for an account.
     let entry = audit_entry(web, browser, &format!("typed:{}", plain::cleaned(name)), AuthMethod::Anonymous);
     audit::store_entry(web, &AuditEntry { verdict: Verdict::Denied, ..entry }).await;
-    let shell = Shell::new(prefs, Nav::None, None, &format!("/sign-in?{}", query_pair("next", next)));
+    let shell = Shell::new(prefs, Nav::None, None, &format!("/sign-in?{}", query_pair("next", next_path)));
     let t = shell.t;
-    let (next, name, error) = (next.to_owned(), name.to_owned(), Some(t.sign_in_wrong.to_owned()));
-    let oidc = oidc_link(web, &next);
+    let (next_path, name, error) = (next_path.to_owned(), name.to_owned(), Some(t.sign_in_wrong.to_owned()));
+    let oidc = oidc_link(web, &next_path);
     let needs_first_account = !web.engine.store().has_admin_account().await?;
     let was_sent_here = false;
-    let page = SignInPage { shell, t, token: None, next, was_sent_here, name, error, needs_first_account, oidc };
+    let page = SignInPage { shell, t, token: None, next_path, was_sent_here, name, error, needs_first_account, oidc };
     html(StatusCode::UNAUTHORIZED, &page)
 }
 
 async fn check_link(web: &Web, browser: &Browser, secret: &str) -> Result<SignInLink, Problem> {
     let (store, now) = (web.engine.store(), web.engine.now());
-    let link = sign_in::redeem(store, secret, LinkPurpose::SignIn, now).await?;
-    if link.is_none()
+    let redeemed_link = sign_in::redeem(store, secret, LinkPurpose::SignIn, now).await?;
+    if redeemed_link.is_none()
         && let AttemptDecision::Blocked(until) = sign_in::count_from(store, browser.address(), now).await?
     {
-        return Err(too_many_attempts(until, now));
+        return Err(too_many_attempts_problem(until, now));
     }
-    link.ok_or_else(spent_link_problem)
+    redeemed_link.ok_or_else(spent_link_problem)
 }
 
 async fn is_locked(web: &Web, account: Option<AccountId>) -> Result<bool, Problem> {
@@ -212,20 +212,20 @@ async fn is_locked(web: &Web, account: Option<AccountId>) -> Result<bool, Proble
 pub(super) async fn begin_session(
     web: &Web,
     browser: &Browser,
-    whose: SignInOwner,
-    next: &str,
+    owner: SignInOwner,
+    next_path: &str,
 ) -> Result<Response, Problem> {
     let (id, now) = (web.engine.new_id(), web.engine.now());
-    let cookie = sign_in::begin(web.engine.store(), id, whose, &browser.client, now).await?;
-    finish_sign_in(web, browser, &cookie, next).await
+    let set_cookie = sign_in::begin(web.engine.store(), id, owner, &browser.client, now).await?;
+    finish_sign_in(web, browser, &set_cookie, next_path).await
 }
 
 /// Sets the cookie of the browser's new session, and ends the session that the browser had before.
-async fn finish_sign_in(web: &Web, browser: &Browser, cookie: &Token, next: &str) -> Result<Response, Problem> {
+async fn finish_sign_in(web: &Web, browser: &Browser, cookie: &Token, next_path: &str) -> Result<Response, Problem> {
     if let Some(before) = &browser.cookie {
         sign_in::end(web.engine.store(), before).await?;
     }
-    let mut response = to(next);
+    let mut response = redirect_to(next_path);
     add_cookie(&mut response, cookies::set_session(cookie.reveal(), SESSION_LIFETIME, web.config.tls));
     Ok(response)
 }
@@ -235,7 +235,7 @@ pub(super) async fn sign_out(State(web): State<Web>, browser: Browser) -> Result
     if let Some(cookie) = &browser.cookie {
         sign_in::end(web.engine.store(), cookie).await?;
     }
-    let mut response = to("/sign-in");
+    let mut response = redirect_to("/sign-in");
     add_cookie(&mut response, cookies::set_session("", Duration::ZERO, web.config.tls));
     Ok(response)
 }
@@ -267,15 +267,15 @@ pub(super) async fn set_up_account(
     let is_needed = !store.has_admin_account().await?;
     if !is_needed || !sign_in::is_link_valid(store, token, LinkPurpose::Setup, now).await? {
         if let AttemptDecision::Blocked(until) = sign_in::count_from(store, browser.address(), now).await? {
-            return Err(too_many_attempts(until, now));
+            return Err(too_many_attempts_problem(until, now));
         }
         return Err(spent_link_problem());
     }
     let is_taken = name::check_account(name).is_ok() && store.account_by_name(name).await?.is_some();
-    let taken =
+    let name_taken =
         || (!is_taken).then_some(()).ok_or_else(|| format!("an account has the name {name:?}; choose another one"));
     let complaint =
-        name::check_account(name).and_then(|()| taken()).and_then(|()| passwords::check(password, name)).err();
+        name::check_account(name).and_then(|()| name_taken()).and_then(|()| passwords::check(password, name)).err();
     if let Some(error) = complaint {
         let shell = Shell::new(prefs, Nav::None, None, &format!("/set-up?{}", query_pair("token", token)));
         let (t, token, name) = (shell.t, token.to_owned(), name.to_owned());
@@ -316,13 +316,13 @@ pub(super) async fn set_preference(
     browser.check_origin(&web)?;
     let lang = Lang::from_word(fields.get("lang")).map(|lang| (LANG_COOKIE, lang.as_str()));
     let theme = Theme::from_word(fields.get("theme")).map(|theme| (THEME_COOKIE, theme.as_str()));
-    let times = Clock::from_word(fields.get("times")).map(|clock| (TIMES_COOKIE, clock.as_str()));
-    let chosen: Vec<_> = lang.into_iter().chain(theme).chain(times).collect();
-    if chosen.is_empty() {
+    let clock = Clock::from_word(fields.get("times")).map(|clock| (CLOCK_COOKIE, clock.as_str()));
+    let preferences: Vec<_> = lang.into_iter().chain(theme).chain(clock).collect();
+    if preferences.is_empty() {
         return Err(Problem::new(Code::InvalidBody, "neither a language, nor a theme, nor a clock that there is"));
     }
-    let mut response = to(own_path(fields.get("back")).unwrap_or("/"));
-    for (name, value) in chosen {
+    let mut response = redirect_to(own_path(fields.get("back")).unwrap_or("/"));
+    for (name, value) in preferences {
         add_cookie(&mut response, cookies::set_preference(name, value, web.config.tls));
     }
     Ok(response)
@@ -333,12 +333,12 @@ async fn record_sign_in(web: &Web, browser: &Browser, actor: &str) -> Result<(),
     Ok(web.engine.store().add_audit(&audit_entry(web, browser, actor, AuthMethod::Session)).await?)
 }
 
-fn audit_entry(web: &Web, browser: &Browser, actor: &str, means: AuthMethod) -> AuditEntry {
+fn audit_entry(web: &Web, browser: &Browser, actor: &str, auth_method: AuthMethod) -> AuditEntry {
     AuditEntry {
         id: AuditId::new(web.engine.new_id()),
         at: web.engine.now(),
         actor: actor.chars().take(name::NAME_LEN_MAX).collect(),
-        auth_method: means,
+        auth_method,
         token: None,
         address: browser.address().map(|address| address.to_string()),
         request_id: browser.request_id.clone(),
@@ -357,8 +357,8 @@ pub(super) fn add_cookie(response: &mut Response, cookie: Option<HeaderValue>) {
     }
 }
 
-pub(super) fn too_many_attempts(until: Timestamp, now: Timestamp) -> Problem {
-    let seconds = until.since(now).as_secs().max(1);
+pub(super) fn too_many_attempts_problem(blocked_until: Timestamp, now: Timestamp) -> Problem {
+    let seconds = blocked_until.since(now).as_secs().max(1);
     let problem =
         Problem::new(Code::TooManyAttempts, format!("there were too many attempts; try again in {seconds} s"));
     match HeaderValue::from_str(&seconds.to_string()) {

@@ -37,11 +37,11 @@ impl Lang {
 
     /// The supported language with the greatest weight in an `Accept-Language` header.
     pub(crate) fn from_header(header: &str) -> Option<Self> {
-        let mut ranges: Vec<(u16, &str)> = header.split(',').map(weighted).collect();
+        let mut ranges: Vec<(u16, &str)> = header.split(',').map(parse_language_range).collect();
         ranges.sort_by_key(|(weight, _)| std::cmp::Reverse(*weight));
         ranges.into_iter().filter(|(weight, _)| *weight > 0).find_map(|(_, range)| {
-            let primary = range.split('-').next().unwrap_or_default().to_ascii_lowercase();
-            Self::from_word(&primary)
+            let primary_tag = range.split('-').next().unwrap_or_default().to_ascii_lowercase();
+            Self::from_word(&primary_tag)
         })
     }
 
@@ -54,31 +54,31 @@ impl Lang {
 }
 
 /// Parses a language range and its weight, in thousandths.
-fn weighted(part: &str) -> (u16, &str) {
-    let (range, weight) = part.split_once(';').unwrap_or((part, ""));
-    let weight = weight.trim().strip_prefix("q=");
-    let thousandths = weight.map_or(1000, |weight| match weight.split_once('.') {
+fn parse_language_range(weighted_range: &str) -> (u16, &str) {
+    let (range, quality) = weighted_range.split_once(';').unwrap_or((weighted_range, ""));
+    let quality = quality.trim().strip_prefix("q=");
+    let thousandths = quality.map_or(1000, |quality| match quality.split_once('.') {
         Some(("0", digits)) => format!("{digits:0<3.3}").parse().unwrap_or(0),
         Some(_) => 1000,
-        None => u16::from(weight == "1") * 1000,
+        None => u16::from(quality == "1") * 1000,
     });
     (thousandths, range.trim())
 }
 
 /// Fills the gaps of a text with values. A text with two forms, `one|other`, uses the first form for a count of 1.
-fn fill(text: &str, values: &[(&str, String)]) -> String {
-    let mut filled = String::with_capacity(text.len() + 16);
+fn fill_gaps(text: &str, values: &[(&str, String)]) -> String {
+    let mut filled_text = String::with_capacity(text.len() + 16);
     let is_one = values.iter().any(|(key, value)| matches!(*key, "n" | "count") && value == "1");
-    let mut rest = text.split_once('|').map_or(text, |(one, other)| if is_one { one } else { other });
-    while let Some((before, after)) = rest.split_once('{') {
+    let mut unread_text = text.split_once('|').map_or(text, |(one, other)| if is_one { one } else { other });
+    while let Some((before, after)) = unread_text.split_once('{') {
         let (name, after) = after.split_once('}').unwrap_or((after, ""));
-        filled.push_str(before);
+        filled_text.push_str(before);
         let value = values.iter().find(|(key, _)| *key == name).map(|(_, value)| value.as_str());
-        filled.push_str(value.unwrap_or_default());
-        rest = after;
+        filled_text.push_str(value.unwrap_or_default());
+        unread_text = after;
     }
-    filled.push_str(rest);
-    filled
+    filled_text.push_str(unread_text);
+    filled_text
 }
 
 impl Texts {
@@ -156,8 +156,8 @@ impl Texts {
     }
 
     pub(crate) fn route(&self, route: Route) -> &'static str {
-        let words = self.routes().into_iter().find(|(one, _)| *one == route).map(|(_, words)| words);
-        words.unwrap_or(route.as_str())
+        let route_text = self.routes().into_iter().find(|(one, _)| *one == route).map(|(_, route_text)| route_text);
+        route_text.unwrap_or(route.as_str())
     }
 
     /// The label of an incident's count. A group counts its subjects, however often each of them fails.
@@ -314,8 +314,8 @@ mod tests {
     #[test]
     fn gaps_are_filled_once() {
         let values = [("a", "{b}".to_owned()), ("b", "x".to_owned())];
-        assert_eq!(fill("1 {a} 2 {b} 3", &values), "1 {b} 2 x 3");
-        assert_eq!(fill("broken {", &[]), "broken ");
+        assert_eq!(fill_gaps("1 {a} 2 {b} 3", &values), "1 {b} 2 x 3");
+        assert_eq!(fill_gaps("broken {", &[]), "broken ");
     }
 
     #[test]

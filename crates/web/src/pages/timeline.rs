@@ -26,26 +26,26 @@ use crate::redirect::query_pair;
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// The ranges to select from, in hours, with their words in URLs.
-const ZOOMS: [(&str, u32); 4] = [("1h", 1), ("6h", 6), ("24h", 24), ("7d", 168)];
-const ZOOM_DEFAULT: usize = 2;
+const RANGES: [(&str, u32); 4] = [("1h", 1), ("6h", 6), ("24h", 24), ("7d", 168)];
+const RANGE_DEFAULT: usize = 2;
 /// How many lanes are shown.
 const LANE_COUNT: u32 = 24;
 /// How many lanes are shown if the user asks for more, with the word for this in URLs.
-const MANY_LANES: (&str, u32) = ("100", 100);
+const MORE_LANES: (&str, u32) = ("100", 100);
 /// How many days the table of hours shows.
 const HEAT_DAYS: u32 = 7;
 /// How many fires the forecast lists.
-const AHEAD_COUNT: usize = 40;
+const FORECAST_FIRE_COUNT: usize = 40;
 /// How much time each bar of the forecast covers.
-const AHEAD_STEP: Duration = Duration::from_secs(900);
+const FORECAST_STEP: Duration = Duration::from_secs(900);
 /// The height of the forecast, in the units of its drawing.
-const AHEAD_HEIGHT: u64 = 90;
+const FORECAST_HEIGHT: u64 = 90;
 
 /// The URL's parameters of the page.
 #[derive(Debug)]
 pub(crate) struct TimelineQuery {
-    by: LaneKind,
-    /// The index of the range in [`ZOOMS`].
+    lane_kind: LaneKind,
+    /// The index of the range in [`RANGES`].
     zoom: usize,
     /// The end of the range; `None` if the range includes the current instant.
     to: Option<Timestamp>,
@@ -53,26 +53,26 @@ pub(crate) struct TimelineQuery {
     contains: String,
     app: Option<String>,
     /// Whether the user asked for more lanes.
-    has_many: bool,
+    wants_more_lanes: bool,
 }
 
 impl FromQuery for TimelineQuery {
     fn from_query(reader: &mut Reader) -> Self {
         let zoom = |word: &str| {
-            let place = ZOOMS.iter().position(|(name, _)| *name == word);
-            place.ok_or_else(|| format!("{word:?} is none of {}", ZOOMS.map(|(name, _)| name).join(", ")))
+            let zoom_index = RANGES.iter().position(|(name, _)| *name == word);
+            zoom_index.ok_or_else(|| format!("{word:?} is none of {}", RANGES.map(|(name, _)| name).join(", ")))
         };
-        let many = |word: &str| match word {
+        let lane_count = |word: &str| match word {
             "" => Ok(false),
-            word if word == MANY_LANES.0 => Ok(true),
-            _ => Err(format!("{word:?} is not {}", MANY_LANES.0)),
+            word if word == MORE_LANES.0 => Ok(true),
+            _ => Err(format!("{word:?} is not {}", MORE_LANES.0)),
         };
         let instant = |text: &str| {
             let at = text.parse::<Timestamp>().map_err(|error| error.to_string())?;
             let is_known = (Timestamp::EPOCH..Timestamp::from_secs(7_258_118_400)).contains(&at);
             is_known.then_some(at).ok_or_else(|| format!("{at} is outside the years 1970 to 2199"))
         };
-        let part = |text: &str| {
+        let part_of_name = |text: &str| {
             let text = text.trim().to_ascii_lowercase();
             let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
             let is_fine = text.len() <= name::NAME_LEN_MAX && text.chars().all(is_plain);
@@ -81,23 +81,23 @@ impl FromQuery for TimelineQuery {
                 .ok_or_else(|| format!("{text:?} is not a part of a name: a-z, 0-9, '.', '_' and '-'"))
         };
         Self {
-            by: reader.parsed("by", str::parse).unwrap_or_default(),
-            zoom: reader.parsed("zoom", zoom).unwrap_or(ZOOM_DEFAULT),
+            lane_kind: reader.parsed("by", str::parse).unwrap_or_default(),
+            zoom: reader.parsed("zoom", zoom).unwrap_or(RANGE_DEFAULT),
             to: reader.parsed("to", instant),
-            contains: reader.parsed("q", part).unwrap_or_default(),
+            contains: reader.parsed("q", part_of_name).unwrap_or_default(),
             app: reader.single("app").filter(|app| !app.is_empty()),
-            has_many: reader.parsed("lanes", many).unwrap_or_default(),
+            wants_more_lanes: reader.parsed("lanes", lane_count).unwrap_or_default(),
         }
     }
 }
 
 impl TimelineQuery {
     const fn lane_count(&self) -> u32 {
-        if self.has_many { MANY_LANES.1 } else { LANE_COUNT }
+        if self.wants_more_lanes { MORE_LANES.1 } else { LANE_COUNT }
     }
 
     fn length(&self) -> Duration {
-        HOUR * ZOOMS.get(self.zoom).map_or(24, |(_, hours)| *hours)
+        HOUR * RANGES.get(self.zoom).map_or(24, |(_, hours)| *hours)
     }
 
     /// The range that is shown. If the URL has no end, a quarter of the range is in the future.
@@ -106,22 +106,24 @@ impl TimelineQuery {
         Scale { from: to.saturating_sub(self.length()).max(Timestamp::EPOCH), to }
     }
 
-    fn url(&self, by: LaneKind, zoom: usize, to: Option<Timestamp>) -> String {
-        let mut pairs =
-            vec![query_pair("by", by.as_str()), query_pair("zoom", ZOOMS.get(zoom).map_or("24h", |(name, _)| name))];
+    fn url(&self, lane_kind: LaneKind, zoom: usize, to: Option<Timestamp>) -> String {
+        let mut pairs = vec![
+            query_pair("by", lane_kind.as_str()),
+            query_pair("zoom", RANGES.get(zoom).map_or("24h", |(name, _)| name)),
+        ];
         pairs.extend(to.map(|to| query_pair("to", &to.to_string())));
         pairs.extend((!self.contains.is_empty()).then(|| query_pair("q", &self.contains)));
         pairs.extend(self.app.as_deref().map(|app| query_pair("app", app)));
-        pairs.extend(self.has_many.then(|| query_pair("lanes", MANY_LANES.0)));
+        pairs.extend(self.wants_more_lanes.then(|| query_pair("lanes", MORE_LANES.0)));
         format!("/timeline?{}", pairs.join("&"))
     }
 }
 
 /// A selectable option.
-struct Choice {
+struct TimelineOption {
     word: String,
     href: String,
-    is_on: bool,
+    is_selected: bool,
 }
 
 #[derive(Template)]
@@ -130,14 +132,14 @@ struct TimelinePage {
     shell: Shell,
     t: &'static Texts,
     drawing: Drawing,
-    by: Vec<Choice>,
-    zooms: Vec<Choice>,
+    lane_kinds: Vec<TimelineOption>,
+    zooms: Vec<TimelineOption>,
     /// The URL of the range before this one.
-    earlier: String,
+    earlier_url: String,
     /// The URL of the range after this one.
-    later: String,
+    later_url: String,
     /// The URL of the range with the current instant; `None` if this is the range.
-    present: Option<String>,
+    present_url: Option<String>,
     from: Moment,
     to: Moment,
     contains: String,
@@ -156,7 +158,7 @@ struct TimelinePage {
     hours: Vec<u32>,
     lane_max: u32,
     /// The URL of the timeline with more lanes.
-    more_lanes: Option<String>,
+    more_lanes_url: Option<String>,
 }
 
 /// A day in the table of hours.
@@ -171,7 +173,7 @@ struct HeatCell {
     /// The shade, from 0 (no runs) to 5.
     class: usize,
     /// Whether the hour has unusually many failures.
-    failed: bool,
+    is_unusual: bool,
     href: String,
     title: String,
 }
@@ -184,60 +186,61 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
         None => None,
     };
     let request = TimelineRequest {
-        by: query.by,
+        lane_kind: query.lane_kind,
         from: scale.from,
         to: scale.to,
         app,
         contains: Some(query.contains.clone()).filter(|text| !text.is_empty()),
         lane_count: query.lane_count(),
     };
-    let end = Step::Day.floor(now) + DAY;
-    let week = BucketRange::new(Step::Hour, end - DAY * HEAT_DAYS, end);
-    let hours = series::namespace_verdicts(&page.call, week);
+    let day_end = Step::Day.floor(now) + DAY;
+    let week_range = BucketRange::new(Step::Hour, day_end - DAY * HEAT_DAYS, day_end);
+    let hours = series::namespace_verdicts(&page.call, week_range);
     let failures = RecentFailures::default();
     let (timeline, hours) = try_join(lanes::timeline(&page.call, &request, &failures), hours).await?;
     let heat = heat_rows(&hours, now, t);
     let step = query.length() / 2;
-    let choice_by = |by: LaneKind| Choice {
+    let lane_kind_option = |by: LaneKind| TimelineOption {
         word: lane_kind_name(by, t).to_owned(),
         href: query.url(by, query.zoom, query.to),
-        is_on: by == query.by,
+        is_selected: by == query.lane_kind,
     };
-    let choice_zoom = |(place, (word, _)): (usize, &(&str, u32))| Choice {
+    let zoom_option = |(place, (word, _)): (usize, &(&str, u32))| TimelineOption {
         word: (*word).to_owned(),
-        href: query.url(query.by, place, query.to),
-        is_on: place == query.zoom,
+        href: query.url(query.lane_kind, place, query.to),
+        is_selected: place == query.zoom,
     };
     let template = TimelinePage {
         shell: page.shell(Nav::Timeline),
         t,
-        by: LaneKind::ALL.into_iter().map(choice_by).collect(),
-        zooms: ZOOMS.iter().enumerate().map(choice_zoom).collect(),
-        earlier: query.url(query.by, query.zoom, Some(scale.to.saturating_sub(step))),
-        later: query.url(query.by, query.zoom, Some(scale.to + step)),
-        present: query.to.is_some().then(|| query.url(query.by, query.zoom, None)),
+        lane_kinds: LaneKind::ALL.into_iter().map(lane_kind_option).collect(),
+        zooms: RANGES.iter().enumerate().map(zoom_option).collect(),
+        earlier_url: query.url(query.lane_kind, query.zoom, Some(scale.to.saturating_sub(step))),
+        later_url: query.url(query.lane_kind, query.zoom, Some(scale.to + step)),
+        present_url: query.to.is_some().then(|| query.url(query.lane_kind, query.zoom, None)),
         from: Moment::new(scale.from, now, t),
         to: Moment::new(scale.to, now, t),
         contains: query.contains.clone(),
         app: query.app.clone().unwrap_or_default(),
-        by_word: query.by.as_str(),
-        zoom_word: ZOOMS.get(query.zoom).map_or("24h", |(word, _)| word),
+        by_word: query.lane_kind.as_str(),
+        zoom_word: RANGES.get(query.zoom).map_or("24h", |(word, _)| word),
         has_more: timeline.has_more,
         is_cut: timeline.is_cut,
-        has_joined: query.by == LaneKind::Job && timeline.lanes.iter().any(|lane| lane.is_joined),
+        has_joined: query.lane_kind == LaneKind::Job && timeline.lanes.iter().any(|lane| lane.is_joined),
         mark_max: MARK_COUNT_MAX,
-        drawing: Drawing::new(scale, query.by, &timeline.lanes, (now, t)),
+        drawing: Drawing::new(scale, query.lane_kind, &timeline.lanes, (now, t)),
         heat,
         hours: (0..24).step_by(3).collect(),
         lane_max: query.lane_count(),
-        more_lanes: (timeline.has_more && !query.has_many)
-            .then(|| format!("{}&{}", query.url(query.by, query.zoom, query.to), query_pair("lanes", MANY_LANES.0))),
+        more_lanes_url: (timeline.has_more && !query.wants_more_lanes).then(|| {
+            format!("{}&{}", query.url(query.lane_kind, query.zoom, query.to), query_pair("lanes", MORE_LANES.0))
+        }),
     };
     html(StatusCode::OK, &template)
 }
 
-const fn lane_kind_name(by: LaneKind, t: &Texts) -> &'static str {
-    match by {
+const fn lane_kind_name(lane_kind: LaneKind, t: &Texts) -> &'static str {
+    match lane_kind {
         LaneKind::Job => t.timeline_jobs,
         LaneKind::App => t.timeline_apps,
         LaneKind::Executor => t.timeline_executors,
@@ -245,8 +248,8 @@ const fn lane_kind_name(by: LaneKind, t: &Texts) -> &'static str {
 }
 
 /// The shade of an hour, from 0 to 5. It is darker the more runs the hour has in comparison to a usual hour.
-const fn heat_class(count: u64, usual: u64) -> usize {
-    match count.saturating_mul(100) / usual {
+const fn heat_class(count: u64, median: u64) -> usize {
+    match count.saturating_mul(100) / median {
         _ if count == 0 => 0,
         0..=34 => 1,
         35..=74 => 2,
@@ -258,16 +261,16 @@ const fn heat_class(count: u64, usual: u64) -> usize {
 
 /// The usual number of failures in an hour with runs, which is the median.
 fn median_failure_count(buckets: &[Bucket]) -> u64 {
-    let busy = buckets.iter().filter(|bucket| bucket.verdicts.total() > 0);
-    let mut counts: Vec<u64> = busy.map(|bucket| bucket.verdicts.failure_count()).collect();
-    counts.sort_unstable();
-    counts.get(counts.len() / 2).copied().unwrap_or(0)
+    let busy_buckets = buckets.iter().filter(|bucket| bucket.verdicts.total() > 0);
+    let mut failure_counts: Vec<u64> = busy_buckets.map(|bucket| bucket.verdicts.failure_count()).collect();
+    failure_counts.sort_unstable();
+    failure_counts.get(failure_counts.len() / 2).copied().unwrap_or(0)
 }
 
 /// Whether an hour has at least one and a half times the usual number of failures. If runs fail in every hour, this marks only the
 /// extraordinary hours.
-const fn is_unusual(trouble: u64, usual: u64) -> bool {
-    trouble > 0 && trouble.saturating_mul(2) >= usual.saturating_mul(3)
+const fn is_unusual(failure_count: u64, median: u64) -> bool {
+    failure_count > 0 && failure_count.saturating_mul(2) >= median.saturating_mul(3)
 }
 
 /// The table of hours: days in UTC with their hours, the newest day first.
@@ -275,19 +278,19 @@ fn heat_rows(buckets: &[Bucket], now: Timestamp, t: &'static Texts) -> Vec<HeatR
     let mut counts: Vec<u64> =
         buckets.iter().map(|bucket| bucket.verdicts.total()).filter(|count| *count > 0).collect();
     counts.sort_unstable();
-    let usual = counts.get(counts.len() / 2).copied().unwrap_or(1).max(1);
+    let median = counts.get(counts.len() / 2).copied().unwrap_or(1).max(1);
     let usual_trouble = median_failure_count(buckets);
     let cell = |(hour, bucket): (usize, &Bucket)| {
         let (count, trouble) = (bucket.verdicts.total(), bucket.verdicts.failure_count());
-        let class = heat_class(count, usual);
+        let class = heat_class(count, median);
         let (day, time, _) = zones::time_parts(bucket.at, Tz::UTC);
-        let failed = if trouble > 0 { format!(" · {}", t.lane_failed(trouble)) } else { String::new() };
+        let failure_note = if trouble > 0 { format!(" · {}", t.lane_failed(trouble)) } else { String::new() };
         HeatCell {
             x: u32::try_from(hour).unwrap_or(0) * 30,
             class,
-            failed: is_unusual(trouble, usual_trouble),
+            is_unusual: is_unusual(trouble, usual_trouble),
             href: runs_between(bucket.at, bucket.at + HOUR, None),
-            title: format!("{day} {} · {}{failed}", time.get(..5).unwrap_or_default(), t.lane_runs(count)),
+            title: format!("{day} {} · {}{failure_note}", time.get(..5).unwrap_or_default(), t.lane_runs(count)),
         }
     };
     let day = |hours: &[Bucket]| HeatRow {
@@ -309,7 +312,7 @@ struct AheadPage {
     axis: Vec<AxisLabel>,
     fires: Vec<AheadFire>,
     /// The instant with the most fires, in words; `None` if no instant has several.
-    peak: Option<String>,
+    peak_text: Option<String>,
     is_cut: bool,
     /// The number of fires in the forecast.
     total: u64,
@@ -334,11 +337,11 @@ struct AheadFire {
 /// Forecasts the fires of the next day.
 pub(super) async fn ahead(page: Page) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
-    let ask = ForecastRange { from: now, to: now + DAY, step: AHEAD_STEP, limit: AHEAD_COUNT };
-    let within = page.call.visible_apps();
-    let found = forecast(page.engine().node(), page.call.namespace.id, within.as_deref(), ask).await?;
+    let range = ForecastRange { from: now, to: now + DAY, step: FORECAST_STEP, limit: FORECAST_FIRE_COUNT };
+    let visible_apps = page.call.visible_apps();
+    let upcoming_fires = forecast(page.engine().node(), page.call.namespace.id, visible_apps.as_deref(), range).await?;
     let scale = Scale { from: Step::Quarter.floor(now), to: now + DAY };
-    let peak = found
+    let peak_text = upcoming_fires
         .peak
         .filter(|(_, count)| *count > 1)
         .map(|(at, count)| t.ahead_peak(count, short_time_text(at, now, zones::clock_and_zone().1)));
@@ -350,31 +353,31 @@ pub(super) async fn ahead(page: Page) -> Result<Response, Problem> {
     let template = AheadPage {
         shell: page.shell(Nav::Timeline),
         t,
-        bars: ahead_bars(&found, scale, now, t),
+        bars: ahead_bars(&upcoming_fires, scale, now, t),
         axis: axis(scale),
-        fires: found.fires.iter().map(fire).collect(),
-        peak,
-        is_cut: found.is_cut,
-        total: found.density.values().sum(),
+        fires: upcoming_fires.fires.iter().map(fire).collect(),
+        peak_text,
+        is_cut: upcoming_fires.is_cut,
+        total: upcoming_fires.density.values().sum(),
     };
     html(StatusCode::OK, &template)
 }
 
-fn ahead_bars(found: &Forecast, scale: Scale, now: Timestamp, t: &'static Texts) -> Vec<AheadBar> {
-    let most = found.density.values().copied().max().unwrap_or(0).max(1);
-    let bar = |(at, count): (&Timestamp, &u64)| {
-        let (x, right) = (scale.x(*at), scale.x(*at + AHEAD_STEP));
-        let height = (count * AHEAD_HEIGHT / most).max(2);
-        let at = Moment::new(*at, now, t);
+fn ahead_bars(upcoming_fires: &Forecast, scale: Scale, now: Timestamp, t: &'static Texts) -> Vec<AheadBar> {
+    let highest_count = upcoming_fires.density.values().copied().max().unwrap_or(0).max(1);
+    let bar = |(quarter_start, count): (&Timestamp, &u64)| {
+        let (x, right) = (scale.x(*quarter_start), scale.x(*quarter_start + FORECAST_STEP));
+        let height = (count * FORECAST_HEIGHT / highest_count).max(2);
+        let quarter_start = Moment::new(*quarter_start, now, t);
         AheadBar {
             x,
             width: right.saturating_sub(x).saturating_sub(16).clamp(16, WIDTH),
-            y: AHEAD_HEIGHT - height,
+            y: FORECAST_HEIGHT - height,
             height,
-            title: format!("{} · {}", at.time.get(..5).unwrap_or_default(), t.lane_fires(count)),
+            title: format!("{} · {}", quarter_start.time.get(..5).unwrap_or_default(), t.lane_fires(count)),
         }
     };
-    found.density.iter().map(bar).collect()
+    upcoming_fires.density.iter().map(bar).collect()
 }
 
 impl AheadPage {

@@ -8,7 +8,7 @@ use http::StatusCode;
 use super::shell::{Page, html};
 use super::texts::Texts;
 use crate::problem::Problem;
-use crate::redirect::to;
+use crate::redirect::redirect_to;
 
 /// The outcome of a form, and the actions that may follow.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub(super) struct Toast {
     /// The text and the URL of a link.
     pub(super) link: Option<(String, String)>,
     /// The URL of the form that reverts the action.
-    pub(super) undo: Option<String>,
+    pub(super) undo_url: Option<String>,
 }
 
 #[derive(Template)]
@@ -27,7 +27,7 @@ struct ToastPart {
     toast: Toast,
 }
 
-/// Answers a form. The script gets the message; a browser without the script is redirected to `back`.
-pub(super) fn toast_response<Q>(page: &Page<Q>, toast: Toast, back: &str) -> Result<Response, Problem> {
-    if page.is_part() { html(StatusCode::OK, &ToastPart { t: page.t, toast }) } else { Ok(to(back)) }
+/// Answers a form. The script gets the message; a browser without the script is redirected to `return_url`.
+pub(super) fn toast_response<Q>(page: &Page<Q>, toast: Toast, return_url: &str) -> Result<Response, Problem> {
+    if page.is_part() { html(StatusCode::OK, &ToastPart { t: page.t, toast }) } else { Ok(redirect_to(return_url)) }
 }

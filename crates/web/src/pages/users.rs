@@ -9,7 +9,7 @@ use serde_json::json;
 use super::as_code::{AsCode, shell_quoted};
 use super::form::Fields;
 use super::grants_form::{
-    Choices, GrantPicker, GrantRow, grant_text, mark_wrong_rows, rows_of_grants, sent_grants, sent_rows,
+    GrantChoices, GrantPicker, GrantRow, grant_text, mark_wrong_rows, rows_of_grants, sent_grants, sent_rows,
 };
 use super::prefs::Prefs;
 use super::sentences::localized;
@@ -20,10 +20,10 @@ use crate::call::GlobalCall;
 use crate::cursor::{CursorQuery, Listing, cut_to_page};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::redirect::{percent_encode, query_pair, to};
+use crate::redirect::{percent_encode, query_pair, redirect_to};
 
 /// How many users a page shows.
-const COUNT: u32 = 200;
+const USER_COUNT: u32 = 200;
 
 #[derive(Template)]
 #[template(path = "users.html")]
@@ -31,13 +31,13 @@ struct UsersPage {
     shell: Shell,
     t: &'static Texts,
     rows: Vec<UserRow>,
-    next: Option<String>,
+    next_url: Option<String>,
     is_first: bool,
     /// The query of this page, for its forms; empty on the first page.
     query: String,
     /// The form of a new user, with the input so far.
-    new: NewForm,
-    error: Option<Error>,
+    new_form: NewForm,
+    error: Option<FormError>,
     /// A link for a user who was just created.
     link: Option<String>,
     /// The API request and the command that list users.
@@ -49,7 +49,7 @@ struct UsersPage {
 struct UserRow {
     name: String,
     display_name: String,
-    disabled: bool,
+    is_disabled: bool,
     has_password: bool,
     grants: Vec<String>,
     /// Whether it is the caller's own account. Its password is set on another page.
@@ -68,7 +68,7 @@ struct NewForm {
 }
 
 /// An error in a form, and the field to which it belongs.
-struct Error {
+struct FormError {
     field: &'static str,
     message: String,
     /// The engine's message, if the page has no message for this error.
@@ -95,11 +95,11 @@ fn query_of(call: &PageCall) -> String {
 /// The users on this page, and the URL of the next page.
 async fn read_page(call: &PageCall) -> Result<(Vec<UserJson>, Option<String>), Problem> {
     let listing = Listing::new("users page", ());
-    let after = listing.name_after(call.query.0.0.as_deref(), name::check_account)?;
-    let mut found = users::page(call, after.as_deref(), COUNT + 1).await?;
-    let next = cut_to_page(&mut found, COUNT);
-    let next = next.map(|last| format!("/users?{}", query_pair("cursor", &listing.cursor(&last.name))));
-    Ok((found, next))
+    let after_name = listing.name_after(call.query.0.0.as_deref(), name::check_account)?;
+    let mut accounts = users::page(call, after_name.as_deref(), USER_COUNT + 1).await?;
+    let last_account = cut_to_page(&mut accounts, USER_COUNT);
+    let next_url = last_account.map(|last| format!("/users?{}", query_pair("cursor", &listing.cursor(&last.name))));
+    Ok((accounts, next_url))
 }
 
 pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Problem> {
@@ -108,17 +108,18 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
 
 async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: PageState) -> Result<Response, Problem> {
     let query = query_of(call);
-    let here = format!("/users{query}");
-    let shell = Shell::new(prefs, Nav::Settings, Some(User::of_global_call(call).await), &here);
+    let page_url = format!("/users{query}");
+    let shell = Shell::new(prefs, Nav::Settings, Some(User::of_global_call(call).await), &page_url);
     let t = shell.t;
-    let choices = Choices::read(call, t).await?.for_users();
-    let mut typed = state.fields.as_ref().and_then(sent_rows).unwrap_or_default();
-    let is_marked = state.problem.as_ref().is_some_and(|problem| mark_wrong_rows(&mut typed, problem));
+    let choices = GrantChoices::read(call, t).await?.for_users();
+    let mut sent_grant_rows = state.fields.as_ref().and_then(sent_rows).unwrap_or_default();
+    let is_marked = state.problem.as_ref().is_some_and(|problem| mark_wrong_rows(&mut sent_grant_rows, problem));
     let typed_of = |field: &str| state.fields.as_ref().map(|fields| fields.get(field).to_owned()).unwrap_or_default();
     let is_new = state.user.is_none();
     let row = |user: UserJson| {
         let is_open = state.user.as_ref() == Some(&user.name);
-        let rows = if is_open && !typed.is_empty() { typed.clone() } else { rows_of_grants(&user.grants) };
+        let rows =
+            if is_open && !sent_grant_rows.is_empty() { sent_grant_rows.clone() } else { rows_of_grants(&user.grants) };
         UserRow {
             code: change_code(&user),
             is_own: Some(user.id) == call.caller.account,
@@ -126,22 +127,22 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
             picker: choices.picker(rows),
             name: user.name,
             display_name: user.display_name,
-            disabled: user.disabled,
+            is_disabled: user.disabled,
             has_password: user.has_password,
             is_open,
         }
     };
-    let (found, next) = read_page(call).await?;
-    let rows = found.into_iter().map(row).collect();
-    let new_rows = if is_new { typed.clone() } else { Vec::new() };
+    let (accounts, next_url) = read_page(call).await?;
+    let rows = accounts.into_iter().map(row).collect();
+    let new_rows = if is_new { sent_grant_rows.clone() } else { Vec::new() };
     let new_rows = if new_rows.is_empty() { vec![GrantRow::default()] } else { new_rows };
     let template = UsersPage {
         t,
         rows,
-        next,
+        next_url,
         is_first: query.is_empty(),
         query,
-        new: NewForm {
+        new_form: NewForm {
             name: if is_new { typed_of("name") } else { String::new() },
             display_name: if is_new { typed_of("display_name") } else { String::new() },
             picker: choices.picker(new_rows),
@@ -156,12 +157,12 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
 }
 
 /// The name in the example of a new user.
-const EXAMPLE: &str = "maria";
+const EXAMPLE_NAME: &str = "maria";
 
 /// The API request and the command that create a user.
 fn create_code() -> AsCode {
-    let body = json!({"name": EXAMPLE, "grants": [{"role": "operator", "namespace": "default"}]});
-    let command = format!("user create {EXAMPLE} --role operator:default");
+    let body = json!({"name": EXAMPLE_NAME, "grants": [{"role": "operator", "namespace": "default"}]});
+    let command = format!("user create {EXAMPLE_NAME} --role operator:default");
     AsCode::without_namespace(("POST", "/api/v1/users"), Some(&body), &command)
 }
 
@@ -170,9 +171,9 @@ fn change_code(user: &UserJson) -> AsCode {
     let body = json!({"grants": user.grants, "disabled": user.disabled});
     let mut command = format!("user change {}", shell_quoted(&user.name));
     for grant in &user.grants {
-        let place = [&grant.namespace, &grant.app].into_iter().flatten().map(String::as_str).collect::<Vec<_>>();
-        let place = if place.is_empty() { String::new() } else { format!(":{}", place.join("/")) };
-        command.push_str(&format!(" --role {}", shell_quoted(&format!("{}{place}", grant.role))));
+        let scope_path = [&grant.namespace, &grant.app].into_iter().flatten().map(String::as_str).collect::<Vec<_>>();
+        let scope_path = if scope_path.is_empty() { String::new() } else { format!(":{}", scope_path.join("/")) };
+        command.push_str(&format!(" --role {}", shell_quoted(&format!("{}{scope_path}", grant.role))));
     }
     command.push_str(if user.disabled { " --disable" } else { " --enable" });
     AsCode::without_namespace(
@@ -183,7 +184,7 @@ fn change_code(user: &UserJson) -> AsCode {
 }
 
 /// The error of a problem, in the words of this page.
-fn error_of_problem(problem: &Problem, is_marked: bool, t: &Texts) -> Error {
+fn error_of_problem(problem: &Problem, is_marked: bool, t: &Texts) -> FormError {
     let pointer = problem.complaints().first().and_then(|one| one.pointer.clone()).unwrap_or_default();
     let (field, message) = match (problem.code(), pointer.as_str()) {
         _ if is_marked => ("grants", t.user_error_grants),
@@ -197,7 +198,7 @@ fn error_of_problem(problem: &Problem, is_marked: bool, t: &Texts) -> Error {
     };
     let detail = (field == "form" && problem.code() != Code::LastAdmin)
         .then(|| localized(t.lang(), problem.detail()).into_owned());
-    Error { field, message: message.to_owned(), detail }
+    FormError { field, message: message.to_owned(), detail }
 }
 
 /// Redirects to the list or, after an error, shows the list with the error.
@@ -208,7 +209,7 @@ async fn respond(
     (fields, user): (Option<Fields>, Option<String>),
 ) -> Result<Response, Problem> {
     match outcome {
-        Ok(()) => Ok(to(&format!("/users{}", query_of(call)))),
+        Ok(()) => Ok(redirect_to(&format!("/users{}", query_of(call)))),
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable | Code::UserNotFound) => {
             Err(problem)
         }
@@ -233,9 +234,9 @@ pub(super) async fn create(
         Ok(grants) => {
             let password = Some(fields.raw("password").to_owned()).filter(|text| !text.is_empty() && !is_invited);
             let name = fields.get("name").to_owned();
-            let new =
+            let new_user =
                 NewUser { name, display_name: text("display_name"), password, grants: grants.unwrap_or_default() };
-            users::create_user(&call, new).await.map(drop)
+            users::create_user(&call, new_user).await.map(drop)
         }
     };
     if is_invited && outcome.is_ok() {
@@ -254,9 +255,9 @@ pub(super) async fn change(
     let outcome = match sent_grants(&fields) {
         Err(problem) => Err(problem),
         Ok(grants) => {
-            let disabled = fields.get_if_sent("disabled").map(|sent| sent == "1");
-            let change = ChangeUser { display_name: None, disabled, grants, provider_sign_in: None };
-            users::apply_change(&call, &name, change).await.map(drop)
+            let is_disabled = fields.get_if_sent("disabled").map(|sent| sent == "1");
+            let user_change = ChangeUser { display_name: None, disabled: is_disabled, grants, provider_sign_in: None };
+            users::apply_change(&call, &name, user_change).await.map(drop)
         }
     };
     respond(&call, prefs, outcome, (Some(fields), Some(name))).await
@@ -279,8 +280,8 @@ pub(super) async fn password(
     fields: Fields,
 ) -> Result<Response, Problem> {
     let keep_tokens = fields.get("keep_tokens") == "1";
-    let new = NewPassword { password: fields.raw("password").to_owned(), keep_tokens };
-    let outcome = users::reset_password(&call, &name, new).await;
+    let new_password = NewPassword { password: fields.raw("password").to_owned(), keep_tokens };
+    let outcome = users::reset_password(&call, &name, new_password).await;
     respond(&call, prefs, outcome, (None, Some(name))).await
 }
 

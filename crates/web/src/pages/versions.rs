@@ -19,12 +19,12 @@ use crate::etag::IfMatch;
 use crate::path::{self, Named};
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
-use crate::redirect::to;
+use crate::redirect::redirect_to;
 
 /// How many versions the page lists.
-const COUNT: usize = 30;
+const VERSION_COUNT: usize = 30;
 /// How many changed fields the summary of an edit names.
-const NAMED_COUNT: usize = 4;
+const NAMED_FIELD_COUNT: usize = 4;
 
 /// The two versions to compare, and where the list of versions continues.
 #[derive(Debug)]
@@ -53,12 +53,12 @@ impl FromQuery for VersionsQuery {
 struct VersionsPage {
     shell: Shell,
     t: &'static Texts,
-    missing: MissingRoles,
+    missing_roles: MissingRoles,
     name: String,
-    newest: i64,
+    newest_version: i64,
     rows: Vec<VersionRow>,
     /// The version before which the list continues on the next page; `None` on the last page.
-    older: Option<i64>,
+    older_than: Option<i64>,
     comparison: Option<Comparison>,
     code: AsCode,
 }
@@ -80,7 +80,7 @@ struct Comparison {
     changes: Vec<ChangeRow>,
     /// How restoring the older version would affect the upcoming fires; `None` if it is the current version.
     edit_effect: Option<EditEffect>,
-    restore: AsCode,
+    restore_code: AsCode,
 }
 
 pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
@@ -88,17 +88,17 @@ pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path:
     let query = page.query();
     let to = query.to.unwrap_or(record.version);
     let from = query.from.unwrap_or_else(|| (to - 1).max(1));
-    let before = query.before.unwrap_or(i64::MAX);
-    let found = versions_before(&page.call, record.id, before, COUNT + 1).await?;
-    let older = (found.len() > COUNT).then(|| found[COUNT - 1].version);
+    let before_version = query.before.unwrap_or(i64::MAX);
+    let versions = versions_before(&page.call, record.id, before_version, VERSION_COUNT + 1).await?;
+    let older_than = (versions.len() > VERSION_COUNT).then(|| versions[VERSION_COUNT - 1].version);
     let now = page.engine().now();
-    let rows = found.iter().enumerate().take(COUNT).map(|(index, one)| VersionRow {
+    let rows = versions.iter().enumerate().take(VERSION_COUNT).map(|(index, one)| VersionRow {
         version: one.version,
         author: one.author.clone(),
         at: Moment::new(one.created_at, now, page.t),
-        summary: found
+        summary: versions
             .get(index + 1)
-            .map(|before| changes_summary(&diff::changes(&before.definition, &one.definition), page.t)),
+            .map(|before_version| changes_summary(&diff::changes(&before_version.definition, &one.definition), page.t)),
         is_from: one.version == from,
         is_to: one.version == to,
     });
@@ -110,10 +110,10 @@ pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path:
     let template = VersionsPage {
         shell: page.shell(Nav::Jobs),
         t: page.t,
-        missing: page.missing(Some(record.app)),
-        newest: record.version,
+        missing_roles: page.missing_roles(Some(record.app)),
+        newest_version: record.version,
         rows,
-        older,
+        older_than,
         comparison,
         code: page.code(("GET", &format!("/api/v1/jobs/{name}/versions")), None, &format!("job versions {name}")),
         name,
@@ -121,13 +121,18 @@ pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path:
     html(StatusCode::OK, &template)
 }
 
-async fn compare(page: &Page<VersionsQuery>, record: &JobRecord, from: i64, to: i64) -> Result<Comparison, Problem> {
-    let changes = diff_versions(&page.call, record, from, to).await?;
+async fn compare(
+    page: &Page<VersionsQuery>,
+    record: &JobRecord,
+    from_version: i64,
+    to_version: i64,
+) -> Result<Comparison, Problem> {
+    let changes = diff_versions(&page.call, record, from_version, to_version).await?;
     let name = &record.spec.name;
-    let edit_effect = match from == record.version {
+    let edit_effect = match from_version == record.version {
         true => None,
         false => {
-            let mut spec = version_spec(&page.call, record, from).await?;
+            let mut spec = version_spec(&page.call, record, from_version).await?;
             spec.enabled = record.spec.enabled;
             // The older version may use a calendar that no longer exists. Its fires cannot be computed, but the rest of the comparison is
             // shown.
@@ -135,14 +140,14 @@ async fn compare(page: &Page<VersionsQuery>, record: &JobRecord, from: i64, to: 
         }
     };
     Ok(Comparison {
-        from,
-        to,
+        from: from_version,
+        to: to_version,
         changes: changes.iter().map(change_row).collect(),
         edit_effect,
-        restore: page.code(
+        restore_code: page.code(
             ("POST", &format!("/api/v1/jobs/{name}/restore")),
-            Some(&json!({"version": from})),
-            &format!("job restore {name} {from}"),
+            Some(&json!({"version": from_version})),
+            &format!("job restore {name} {from_version}"),
         ),
     })
 }
@@ -154,11 +159,11 @@ fn changes_summary(changes: &[Change], t: &Texts) -> String {
         .map(|change| change.pointer.trim_start_matches('/').split('/').next().unwrap_or_default())
         .collect();
     fields.dedup();
-    let named = fields.iter().take(NAMED_COUNT).copied().collect::<Vec<_>>().join(t.list_separator);
+    let field_list = fields.iter().take(NAMED_FIELD_COUNT).copied().collect::<Vec<_>>().join(t.list_separator);
     match fields.len() {
         0 => t.versions_same.to_owned(),
-        count if count > NAMED_COUNT => format!("{named} +{}", count - NAMED_COUNT),
-        _ => named,
+        count if count > NAMED_FIELD_COUNT => format!("{field_list} +{}", count - NAMED_FIELD_COUNT),
+        _ => field_list,
     }
 }
 
@@ -170,8 +175,8 @@ pub(super) async fn restore(
 ) -> Result<Response, Problem> {
     let version = fields.get("version").parse().unwrap_or_default();
     // An edit that was saved since the page was shown is not replaced unseen.
-    let shown = fields.get("newest").parse::<i64>().map_or(IfMatch::Any, |newest| IfMatch::OneOf(vec![newest]));
-    let saved = restore_version(&page.call, &name, &shown, version).await?;
-    page.call.note.changed_to(&saved.spec);
-    Ok(to(&format!("/jobs/{name}/versions")))
+    let shown_version = fields.get("newest").parse::<i64>().map_or(IfMatch::Any, |newest| IfMatch::OneOf(vec![newest]));
+    let record_after = restore_version(&page.call, &name, &shown_version, version).await?;
+    page.call.note.changed_to(&record_after.spec);
+    Ok(redirect_to(&format!("/jobs/{name}/versions")))
 }

@@ -11,7 +11,7 @@ use rondel_core::{Run, RunId, RunStatus, Timestamp};
 use rondel_store::ledger::lateness;
 
 use super::moment::{Moment, length_text};
-use super::run_links::{Piece, split_at_runs};
+use super::run_links::{SentencePart, split_at_runs};
 use super::texts::Texts;
 
 /// A status with a shape, a colour and a word.
@@ -70,7 +70,7 @@ pub(crate) struct RunRow {
     /// How long the run took, or has been running; `None` if it has not begun.
     pub(crate) length: Option<String>,
     /// How much later than planned the handler was started.
-    pub(crate) late: Option<String>,
+    pub(crate) lateness: Option<String>,
     pub(crate) trigger: &'static str,
     pub(crate) reason: Option<String>,
     pub(crate) executor: Option<String>,
@@ -91,7 +91,7 @@ impl RunRow {
             status: Status::of_run(run, t),
             fire_at: Moment::new(run.fire_at, now, t),
             length: run_length(run, now, t),
-            late: lateness(run).map(|late| length_text(late, t)),
+            lateness: lateness(run).map(|late| length_text(late, t)),
             trigger: t.trigger(run.trigger),
             reason: sentence(RunStatusFacts::of(run), t.lang()),
             attempt: run.attempt,
@@ -114,16 +114,16 @@ impl RunRow {
     }
 
     /// The reason, with the runs that it names.
-    pub(crate) fn linked_reason(&self) -> Vec<Piece> {
+    pub(crate) fn linked_reason(&self) -> Vec<SentencePart> {
         self.reason.as_deref().map(split_at_runs).unwrap_or_default()
     }
 }
 
-/// A text of a handler or a user as pages show it: characters that cannot be seen, or that would turn the text around them, are
-/// replaced. Line breaks, those of Windows too, and tabs stay, and so do the joiners that some languages need.
+/// A text of a handler or a user as pages show it: characters that cannot be seen, or that change the direction of the text around
+/// them, are replaced. Line breaks, those of Windows too, and tabs stay, and so do the joiners that some languages need.
 pub(crate) fn visible_text(text: &str) -> String {
-    let stays = |c: char| matches!(c, '\n' | '\r' | '\t') || is_joiner(c) || !is_control_or_invisible(c);
-    text.chars().map(|c| if stays(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
+    let is_kept = |c: char| matches!(c, '\n' | '\r' | '\t') || is_joiner(c) || !is_control_or_invisible(c);
+    text.chars().map(|c| if is_kept(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
 }
 
 /// The message of the handler or of a user. The server's own messages are left out, since the page already shows the reason in the
@@ -134,13 +134,13 @@ pub(crate) fn own_message(
     detail: Option<&ReasonDetail>,
     lang: Lang,
 ) -> Option<String> {
-    let none = ReasonDetail::default();
+    let no_detail = ReasonDetail::default();
     let is_server = |message: &&str| {
-        reason.is_some_and(|reason| *message == reason_text(reason, detail.unwrap_or(&none), Lang::En))
+        reason.is_some_and(|reason| *message == reason_text(reason, detail.unwrap_or(&no_detail), Lang::En))
     };
     let message = message.filter(|message| !is_server(message))?;
-    let translated = (lang == Lang::Zh).then(|| in_chinese(message)).flatten();
-    Some(visible_text(translated.as_deref().unwrap_or(message)))
+    let translated_message = (lang == Lang::Zh).then(|| in_chinese(message)).flatten();
+    Some(visible_text(translated_message.as_deref().unwrap_or(message)))
 }
 
 /// How long a run took, or has been running.
@@ -170,15 +170,15 @@ const BAR_HEIGHT_MIN: u64 = 4;
 
 /// The newest runs as bars, with the newest on the right. The height of a bar shows the duration.
 pub(crate) fn bars(newest_first: &[Run], now: Timestamp, t: &Texts) -> Vec<Bar> {
-    let took = |run: &Run| {
+    let duration_ms = |run: &Run| {
         let end = run.finished_at.unwrap_or(now);
         run.started_at.map_or(0, |start| u64::try_from(end.since(start).as_millis()).unwrap_or(u64::MAX))
     };
     let shown_runs = &newest_first[..newest_first.len().min(BAR_COUNT)];
-    let longest = shown_runs.iter().map(took).max().unwrap_or(0).max(1);
+    let longest = shown_runs.iter().map(duration_ms).max().unwrap_or(0).max(1);
     let bar = |(place, run): (usize, &Run)| {
         // The height is proportional to the square root of the duration, so that short runs remain distinguishable next to a long one.
-        let share = u64::isqrt(took(run).saturating_mul(10_000) / longest);
+        let share = u64::isqrt(duration_ms(run).saturating_mul(10_000) / longest);
         let height = BAR_HEIGHT_MIN + (BAR_HEIGHT - BAR_HEIGHT_MIN) * share.min(100) / 100;
         let title = match run_length(run, now, t) {
             Some(length) => format!("{} · {} · {length}", run.fire_at, t.status(run.status)),

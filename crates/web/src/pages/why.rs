@@ -18,7 +18,7 @@ use rondel_store::catalog::{JobQuery, JobRecord};
 use super::as_code::{AsCode, shell_quoted};
 use super::fires::class_and_word;
 use super::moment::Moment;
-use super::run_links::{Piece, split_at_runs};
+use super::run_links::{SentencePart, split_at_runs};
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::visible_text;
@@ -33,7 +33,7 @@ const JOB_COUNT: u32 = 300;
 /// If no job has the typed name, at most this many job names are searched for similar ones.
 const SEARCH_COUNT: u32 = 5_000;
 /// How many similar names are shown.
-const NEAR_COUNT: usize = 5;
+const SIMILAR_NAME_COUNT: usize = 5;
 /// Maximum number of instants for one question: when a clock is set back, it shows a time twice.
 const ANSWER_COUNT: usize = 2;
 /// Maximum length of each text of a question, in characters. Longer texts are cut.
@@ -49,8 +49,8 @@ pub(super) struct WhyQuery {
 
 impl FromQuery for WhyQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        let short = |text: String| text.trim().chars().take(TEXT_LEN_MAX).collect::<String>();
-        let mut text = |name: &'static str| reader.single(name).map(short);
+        let shortened = |text: String| text.trim().chars().take(TEXT_LEN_MAX).collect::<String>();
+        let mut text = |name: &'static str| reader.single(name).map(shortened);
         let (job, at) = (text("job").unwrap_or_default(), text("at").unwrap_or_default());
         Self { job, at, zone: text("zone").filter(|zone| !zone.is_empty()) }
     }
@@ -75,7 +75,7 @@ struct WhyPage {
     jobs: Vec<String>,
     error: Option<String>,
     /// Jobs whose names are similar to the typed one: the name, and the URL of the same question about that job.
-    near: Vec<(String, String)>,
+    similar_names: Vec<(String, String)>,
     /// The note that the local time the user asked about does not exist, or occurs twice, because clocks change.
     note: Option<String>,
     answers: Vec<Answer>,
@@ -84,29 +84,29 @@ struct WhyPage {
 }
 
 /// An instant in UTC, and on the clock of the question.
-struct When {
+struct ShownInstant {
     at: Moment,
     local: Option<String>,
     /// The URL of the question about this instant.
-    why: String,
+    url: String,
 }
 
 struct Answer {
-    when: When,
+    when: ShownInstant,
     class: &'static str,
     word: &'static str,
     /// The first sentence of the answer.
-    verdict: Vec<Piece>,
+    verdict: Vec<SentencePart>,
     /// The sentences about the causes.
-    chain: Vec<Vec<Piece>>,
+    cause_sentences: Vec<Vec<SentencePart>>,
     run: Option<RunId>,
     /// The name and the page of the run's executor. Executors of other apps may have the same name.
     executor: Option<(String, String)>,
     incident: Option<IncidentRef>,
     /// The previous fire.
-    before: Option<When>,
+    previous_fire: Option<ShownInstant>,
     /// The next fire.
-    after: Option<When>,
+    next_fire: Option<ShownInstant>,
 }
 
 /// A condition that must be met for the job to run now.
@@ -124,7 +124,7 @@ pub(super) async fn page(page: Page<WhyQuery>) -> Result<Response, Problem> {
         Err(_) => None,
     };
     let record = record.filter(|record| page.call.may_view(record.app));
-    let mut shown = WhyPage {
+    let mut template = WhyPage {
         shell: page.shell(Nav::Why),
         t,
         job: query.job.clone(),
@@ -133,7 +133,7 @@ pub(super) async fn page(page: Page<WhyQuery>) -> Result<Response, Problem> {
         zones: Vec::new(),
         jobs: Vec::new(),
         error: None,
-        near: Vec::new(),
+        similar_names: Vec::new(),
         note: None,
         answers: Vec::new(),
         checks: Vec::new(),
@@ -142,64 +142,64 @@ pub(super) async fn page(page: Page<WhyQuery>) -> Result<Response, Problem> {
     let mut status = StatusCode::OK;
     match &record {
         Some(record) => {
-            if !fill_in_answers(&page, record, &mut shown).await? {
+            if !fill_in_answers(&page, record, &mut template).await? {
                 status = StatusCode::UNPROCESSABLE_ENTITY;
             }
         }
-        None if query.job.is_empty() => shown.jobs = job_names(&page, JOB_COUNT).await?,
+        None if query.job.is_empty() => template.jobs = job_names(&page, JOB_COUNT).await?,
         None => {
-            let known = job_names(&page, SEARCH_COUNT).await?;
-            let near = near_misses(&query.job, known.iter().map(String::as_str), NEAR_COUNT);
+            let all_names = job_names(&page, SEARCH_COUNT).await?;
+            let similar_names = near_misses(&query.job, all_names.iter().map(String::as_str), SIMILAR_NAME_COUNT);
             let link = |name: &&str| format!("{}&{}", question_url(name, None), query_pair("at", &query.at));
-            shown.near = near.iter().map(|name| ((*name).to_owned(), link(name))).collect();
-            shown.error = Some(t.why_no_job(&query.job));
-            shown.jobs = known.into_iter().take(JOB_COUNT as usize).collect();
+            template.similar_names = similar_names.iter().map(|name| ((*name).to_owned(), link(name))).collect();
+            template.error = Some(t.why_no_job(&query.job));
+            template.jobs = all_names.into_iter().take(JOB_COUNT as usize).collect();
             status = StatusCode::NOT_FOUND;
         }
     }
-    html(status, &shown)
+    html(status, &template)
 }
 
 async fn job_names(page: &Page<WhyQuery>, limit: u32) -> Result<Vec<String>, Problem> {
     let query = JobQuery { app: None, within: page.call.visible_apps(), name_contains: None, after_name: None, limit };
-    let found = page.engine().store().jobs(page.call.namespace.id, &query).await?;
-    Ok(found.into_iter().map(|record| record.spec.name).collect())
+    let jobs = page.engine().store().jobs(page.call.namespace.id, &query).await?;
+    Ok(jobs.into_iter().map(|record| record.spec.name).collect())
 }
 
 /// Adds the answers to the page. Returns `false` if the question cannot be parsed.
-async fn fill_in_answers(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut WhyPage) -> Result<bool, Problem> {
-    let (t, now, within) = (page.t, page.engine().now(), page.call.visible_apps());
+async fn fill_in_answers(page: &Page<WhyQuery>, record: &JobRecord, template: &mut WhyPage) -> Result<bool, Problem> {
+    let (t, now, visible_apps) = (page.t, page.engine().now(), page.call.visible_apps());
     let own_zone = zone_of(&record.spec);
     zones::set_job(&record.spec);
     let zone_text = page.query().zone.clone().unwrap_or_else(|| own_zone.name().to_owned());
-    shown.zones = vec![own_zone.name().to_owned()];
+    template.zones = vec![own_zone.name().to_owned()];
     if own_zone != Tz::UTC {
-        shown.zones.push("UTC".to_owned());
+        template.zones.push("UTC".to_owned());
     }
-    shown.zone.clone_from(&zone_text);
+    template.zone.clone_from(&zone_text);
     let Ok(zone) = parse_zone(&zone_text) else {
-        shown.error = Some(t.why_bad_zone(zone_text));
+        template.error = Some(t.why_bad_zone(zone_text));
         return Ok(false);
     };
-    if !shown.zones.contains(&zone_text) {
-        shown.zones.push(zone_text);
+    if !template.zones.contains(&zone_text) {
+        template.zones.push(zone_text);
     }
     let formatter = AnswerFormatter { job: &record.spec.name, zone, now, t };
     let mut answers = Vec::new();
-    if shown.at.is_empty() {
-        answers.push(page.engine().why_now(record, within.as_deref()).await?);
+    if template.at.is_empty() {
+        answers.push(page.engine().why_now(record, visible_apps.as_deref()).await?);
     } else {
-        let Some(instants) = words::asked_instants(zone, &shown.at, now) else {
-            shown.error = Some(t.asked_bad_time.to_owned());
+        let Some(instants) = words::asked_instants(zone, &template.at, now) else {
+            template.error = Some(t.asked_bad_time.to_owned());
             return Ok(false);
         };
-        shown.note = match instants.len() {
+        template.note = match instants.len() {
             0 => Some(t.why_gap(zone.name())),
             1 => None,
             _ => Some(t.why_twice(zone.name())),
         };
-        for at in instants.into_iter().take(ANSWER_COUNT) {
-            answers.push(page.engine().why(record, at, within.as_deref()).await?);
+        for explained_instant in instants.into_iter().take(ANSWER_COUNT) {
+            answers.push(page.engine().why(record, explained_instant, visible_apps.as_deref()).await?);
         }
     }
     for why in &answers {
@@ -214,15 +214,19 @@ async fn fill_in_answers(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut 
             Some((name.to_owned(), format!("/executors/{name}{app}")))
         });
         let incident = incident_of_fire::incident_of_answer(&page.call, record.id, why).await?;
-        shown.answers.push(Answer { incident, ..formatter.answer(why, run, executor) });
+        template.answers.push(Answer { incident, ..formatter.answer(why, run, executor) });
     }
-    shown.checks = checks(page, record).await?;
-    let at = answers.first().filter(|_| !shown.at.is_empty()).map(|why| why.at.to_string());
+    template.checks = checks(page, record).await?;
+    let explained_instant = answers.first().filter(|_| !template.at.is_empty()).map(|why| why.at.to_string());
     let path = format!("/api/v1/jobs/{}/why", record.spec.name);
-    let path = at.as_ref().map_or_else(|| path.clone(), |at| format!("{path}?{}", query_pair("at", at)));
-    let flag = at.map(|at| format!(" --at {}", shell_quoted(&at))).unwrap_or_default();
+    let path = explained_instant
+        .as_ref()
+        .map_or_else(|| path.clone(), |explained_instant| format!("{path}?{}", query_pair("at", explained_instant)));
+    let flag = explained_instant
+        .map(|explained_instant| format!(" --at {}", shell_quoted(&explained_instant)))
+        .unwrap_or_default();
     let command = format!("why {}{flag}", record.spec.name);
-    shown.code = Some(page.code(("GET", &path), None, &command));
+    template.code = Some(page.code(("GET", &path), None, &command));
     Ok(true)
 }
 
@@ -235,31 +239,31 @@ struct AnswerFormatter<'a> {
 }
 
 impl AnswerFormatter<'_> {
-    fn when(&self, at: Timestamp) -> When {
-        When {
+    fn when(&self, at: Timestamp) -> ShownInstant {
+        ShownInstant {
             at: Moment::new(at, self.now, self.t),
             local: (self.zone != Tz::UTC).then(|| words::instant_text(self.zone, at)),
-            why: question_url(self.job, Some(at)),
+            url: question_url(self.job, Some(at)),
         }
     }
 
     fn answer(&self, why: &Why, run: Option<RunId>, executor: Option<(String, String)>) -> Answer {
-        let nothing = ("skipped", self.t.why_nothing_planned);
-        let (class, word) = why.entry.as_ref().map_or(nothing, |entry| class_and_word(&entry.verdict, self.t));
+        let nothing_planned = ("skipped", self.t.why_nothing_planned);
+        let (class, word) = why.entry.as_ref().map_or(nothing_planned, |entry| class_and_word(&entry.verdict, self.t));
         let sentences = sentences(&visible_text(why.sentence(self.t.lang())));
-        let mut parts = sentences.iter().map(|sentence| split_at_runs(sentence));
-        let verdict = parts.next().unwrap_or_default();
+        let mut linked_sentences = sentences.iter().map(|sentence| split_at_runs(sentence));
+        let verdict = linked_sentences.next().unwrap_or_default();
         Answer {
             when: self.when(why.at),
             class,
             word,
             verdict,
-            chain: parts.collect(),
+            cause_sentences: linked_sentences.collect(),
             run,
             executor,
             incident: None,
-            before: why.before.map(|at| self.when(at)),
-            after: why.after.map(|at| self.when(at)),
+            previous_fire: why.before.map(|at| self.when(at)),
+            next_fire: why.after.map(|at| self.when(at)),
         }
     }
 }
@@ -268,23 +272,28 @@ impl AnswerFormatter<'_> {
 /// may contain full stops.
 fn sentences(text: &str) -> Vec<String> {
     let mut sentences = Vec::new();
-    let mut begin = 0;
-    let ends = |at: usize, mark: char| {
-        let rest = &text[at + mark.len_utf8()..];
+    let mut start_index = 0;
+    let ends_sentence = |at: usize, mark: char| {
+        let following_text = &text[at + mark.len_utf8()..];
         match mark {
             '。' => true,
-            '.' => rest.is_empty() || rest.strip_prefix(' ').is_some_and(|rest| rest.starts_with(char::is_uppercase)),
+            '.' => {
+                following_text.is_empty()
+                    || following_text
+                        .strip_prefix(' ')
+                        .is_some_and(|following_text| following_text.starts_with(char::is_uppercase))
+            }
             _ => false,
         }
     };
     for (at, mark) in text.char_indices() {
-        if ends(at, mark) {
-            let end = at + mark.len_utf8();
-            sentences.push(text[begin..end].trim().to_owned());
-            begin = end;
+        if ends_sentence(at, mark) {
+            let end_index = at + mark.len_utf8();
+            sentences.push(text[start_index..end_index].trim().to_owned());
+            start_index = end_index;
         }
     }
-    sentences.push(text[begin..].trim().to_owned());
+    sentences.push(text[start_index..].trim().to_owned());
     sentences.retain(|sentence| !sentence.is_empty());
     sentences
 }
@@ -293,76 +302,77 @@ fn sentences(text: &str) -> Vec<String> {
 async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>, Problem> {
     let (t, spec) = (page.t, &record.spec);
     let mut checks = Vec::new();
-    let mut add = |is_good, sentence, link| checks.push(Check { is_good, sentence, link });
+    let mut add_check = |is_good, sentence, link| checks.push(Check { is_good, sentence, link });
     if !spec.enabled {
-        add(false, t.check_paused.to_owned(), Some(format!("/jobs/{}/activity", spec.name)));
+        add_check(false, t.check_paused.to_owned(), Some(format!("/jobs/{}/activity", spec.name)));
     }
     let mode = ModeFrom { mode: spec.mode, from: spec.mode_from.as_deref().and_then(|from| from.parse().ok()) };
     if mode.is_shadow_at(page.engine().now()) {
-        add(false, t.check_shadow.to_owned(), Some(format!("/jobs/{}", spec.name)));
+        add_check(false, t.check_shadow.to_owned(), Some(format!("/jobs/{}", spec.name)));
     }
     for parent in paused_parents(page, record).await? {
         let link = format!("/jobs/{parent}");
-        add(false, t.check_parent_paused(parent), Some(link));
+        add_check(false, t.check_parent_paused(parent), Some(link));
     }
     let switches = page.engine().store().switches().await?;
     match switches.of_app(record.app) {
         Switch::Active => {}
-        Switch::Draining => add(false, t.check_app_draining(&spec.app), Some("/executors".to_owned())),
-        Switch::Stopped => add(false, t.check_app_stopped(&spec.app), Some("/executors".to_owned())),
+        Switch::Draining => add_check(false, t.check_app_draining(&spec.app), Some("/executors".to_owned())),
+        Switch::Stopped => add_check(false, t.check_app_stopped(&spec.app), Some("/executors".to_owned())),
     }
-    let mut online = page.engine().online_executors();
-    online.retain(|one| one.namespace == record.namespace && one.app == record.app);
-    if online.is_empty() {
-        add(false, t.check_no_executor(&spec.app), Some("/executors/new".to_owned()));
+    let mut online_executors = page.engine().online_executors();
+    online_executors.retain(|one| one.namespace == record.namespace && one.app == record.app);
+    if online_executors.is_empty() {
+        add_check(false, t.check_no_executor(&spec.app), Some("/executors/new".to_owned()));
         return Ok(checks);
     }
-    for one in online.iter().filter(|one| one.has_handler(&spec.handler)).take(NEAR_COUNT) {
+    for one in online_executors.iter().filter(|one| one.has_handler(&spec.handler)).take(SIMILAR_NAME_COUNT) {
         if let Some(switch) = switches.of_executor(record.app, given_name(&one.name)) {
             let sentence = match switch.switch {
                 Switch::Stopped => t.check_executor_stopped(&one.name),
                 _ => t.check_executor_draining(&one.name),
             };
-            add(false, sentence, Some(format!("/executors/{}?app={}", one.name, spec.app)));
+            add_check(false, sentence, Some(format!("/executors/{}?app={}", one.name, spec.app)));
         }
     }
     let handlers = jobs::handlers(page.engine(), record.app);
-    let is_meant = |handler: &&Handler| takes_handler([handler.name.as_str()], &spec.handler);
-    match handlers.iter().find(is_meant) {
-        Some(handler) => add(true, t.check_handler(joined_names(&handler.executors, t), &spec.handler), None),
+    let is_wanted = |handler: &&Handler| takes_handler([handler.name.as_str()], &spec.handler);
+    match handlers.iter().find(is_wanted) {
+        Some(handler) => add_check(true, t.check_handler(joined_names(&handler.executors, t), &spec.handler), None),
         None => {
-            let near = near_misses(&spec.handler, handlers.iter().map(|handler| handler.name.as_str()), NEAR_COUNT);
-            let near: Vec<String> = near.into_iter().map(str::to_owned).collect();
-            let sentence = match near.is_empty() {
+            let similar_names =
+                near_misses(&spec.handler, handlers.iter().map(|handler| handler.name.as_str()), SIMILAR_NAME_COUNT);
+            let similar_names: Vec<String> = similar_names.into_iter().map(str::to_owned).collect();
+            let sentence = match similar_names.is_empty() {
                 true => t.check_no_handler(&spec.app, &spec.handler),
-                false => t.check_near_handler(&spec.app, &spec.handler, joined_names(&near, t)),
+                false => t.check_near_handler(&spec.app, &spec.handler, joined_names(&similar_names, t)),
             };
-            add(false, sentence, Some(format!("/jobs/{}/edit", spec.name)));
+            add_check(false, sentence, Some(format!("/jobs/{}/edit", spec.name)));
         }
     }
     if let Ok(select) = Select::new(&spec.select)
         && !select.is_any()
     {
         // Executors without the handler do not matter if others have it: the check then looks only at those with the handler.
-        let mut able: Vec<_> = online.iter().filter(|one| one.has_handler(&spec.handler)).collect();
-        if able.is_empty() {
-            able = online.iter().collect();
+        let mut capable: Vec<_> = online_executors.iter().filter(|one| one.has_handler(&spec.handler)).collect();
+        if capable.is_empty() {
+            capable = online_executors.iter().collect();
         }
-        let admitted = able.iter().filter(|one| select.admits(given_name(&one.name), &one.labels));
-        let admitted: Vec<String> = admitted.map(|one| one.name.clone()).collect();
-        if admitted.is_empty() {
-            for one in able.into_iter().take(NEAR_COUNT) {
+        let admitted_names = capable.iter().filter(|one| select.admits(given_name(&one.name), &one.labels));
+        let admitted_names: Vec<String> = admitted_names.map(|one| one.name.clone()).collect();
+        if admitted_names.is_empty() {
+            for one in capable.into_iter().take(SIMILAR_NAME_COUNT) {
                 let labels = one.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>();
                 match select.unmet_condition(given_name(&one.name), &one.labels) {
                     Some(UnmetCondition::Label(wanted)) => {
-                        add(false, t.check_label(&one.name, joined_names(&labels, t), wanted), None)
+                        add_check(false, t.check_label(&one.name, joined_names(&labels, t), wanted), None)
                     }
-                    Some(UnmetCondition::Name) => add(false, t.check_name(&one.name), None),
+                    Some(UnmetCondition::Name) => add_check(false, t.check_name(&one.name), None),
                     None => {}
                 }
             }
         } else {
-            add(true, t.check_selected(joined_names(&admitted, t)), None);
+            add_check(true, t.check_selected(joined_names(&admitted_names, t)), None);
         }
     }
     Ok(checks)
@@ -370,22 +380,23 @@ async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>,
 
 /// The paused jobs that the job follows from. Without a run of theirs it does not run.
 async fn paused_parents(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<String>, Problem> {
-    let mut found = Vec::new();
+    let mut reasons = Vec::new();
     for parent in record.spec.parents() {
         let parent = page.engine().store().job(record.namespace, parent.name).await?;
-        found.extend(parent.filter(|one| !one.spec.enabled && page.call.may_view(one.app)).map(|one| one.spec.name));
+        reasons.extend(parent.filter(|one| !one.spec.enabled && page.call.may_view(one.app)).map(|one| one.spec.name));
     }
-    found.truncate(NEAR_COUNT);
-    Ok(found)
+    reasons.truncate(SIMILAR_NAME_COUNT);
+    Ok(reasons)
 }
 
 /// The first few names in one text, and how many more there are.
 fn joined_names(names: &[String], t: &Texts) -> String {
-    let shown = names.iter().take(NEAR_COUNT).map(String::as_str).collect::<Vec<_>>().join(t.list_separator);
+    let name_list =
+        names.iter().take(SIMILAR_NAME_COUNT).map(String::as_str).collect::<Vec<_>>().join(t.list_separator);
     match names.len() {
         0 => t.none.to_owned(),
-        count if count > NEAR_COUNT => format!("{shown} +{}", count - NEAR_COUNT),
-        _ => shown,
+        count if count > SIMILAR_NAME_COUNT => format!("{name_list} +{}", count - SIMILAR_NAME_COUNT),
+        _ => name_list,
     }
 }
 

@@ -16,7 +16,7 @@ use super::texts::Texts;
 use crate::cookies;
 
 /// The cookie with the clock that the user chose.
-pub(crate) const TIMES_COOKIE: &str = "rondel_times";
+pub(crate) const CLOCK_COOKIE: &str = "rondel_times";
 /// The cookie with the time zone of the browser. The script writes it.
 const ZONE_COOKIE: &str = "rondel_zone";
 
@@ -46,7 +46,7 @@ impl Clock {
 pub(crate) struct Zones {
     clock: Clock,
     /// The browser's zone; `None` until the script has reported it.
-    mine: Option<Tz>,
+    zone_of_user: Option<Tz>,
     /// The zone of the job that the page is about.
     job: Cell<Option<Tz>>,
 }
@@ -57,9 +57,9 @@ tokio::task_local! {
 
 impl Zones {
     pub(crate) fn new(headers: &HeaderMap) -> Self {
-        let clock = cookies::read(headers, TIMES_COOKIE).and_then(Clock::from_word).unwrap_or_default();
-        let mine = cookies::read(headers, ZONE_COOKIE).and_then(|zone| parse_zone(zone).ok());
-        Self { clock, mine, job: Cell::new(None) }
+        let clock = cookies::read(headers, CLOCK_COOKIE).and_then(Clock::from_word).unwrap_or_default();
+        let zone_of_user = cookies::read(headers, ZONE_COOKIE).and_then(|zone| parse_zone(zone).ok());
+        Self { clock, zone_of_user, job: Cell::new(None) }
     }
 
     /// Runs the future of an answer, so that these zones apply to all instants in it.
@@ -68,16 +68,16 @@ impl Zones {
     }
 
     /// The zones of the current request; UTC outside of a request.
-    fn present() -> Self {
+    fn current() -> Self {
         ZONES.try_with(Clone::clone).unwrap_or_else(|_| Self { clock: Clock::Utc, ..Self::default() })
     }
 
     /// The zone in which the chosen clock shows instants of a job. `job` is the zone of the job.
-    fn shown_for(&self, job: Option<Tz>) -> Tz {
+    fn shown_zone(&self, job: Option<Tz>) -> Tz {
         match self.clock {
             Clock::Utc => Tz::UTC,
-            Clock::Mine => self.mine.unwrap_or(Tz::UTC),
-            Clock::Job => job.or(self.mine).unwrap_or(Tz::UTC),
+            Clock::Mine => self.zone_of_user.unwrap_or(Tz::UTC),
+            Clock::Job => job.or(self.zone_of_user).unwrap_or(Tz::UTC),
         }
     }
 }
@@ -96,18 +96,18 @@ pub(crate) fn zone_of(spec: &JobSpec) -> Tz {
 
 /// The clock that the user chose, and the zone that this means on the current page.
 pub(crate) fn clock_and_zone() -> (Clock, Tz) {
-    let zones = Zones::present();
-    (zones.clock, zones.shown_for(zones.job.get()))
+    let zones = Zones::current();
+    (zones.clock, zones.shown_zone(zones.job.get()))
 }
 
 /// The zone in which a page about many jobs shows instants of this job.
-pub(crate) fn shown_for(spec: &JobSpec) -> Tz {
-    Zones::present().shown_for(Some(zone_of(spec)))
+pub(crate) fn zone_for_job(spec: &JobSpec) -> Tz {
+    Zones::current().shown_zone(Some(zone_of(spec)))
 }
 
 /// The zone of the job that the page is about.
 pub(crate) fn job_zone() -> Option<Tz> {
-    Zones::present().job.get()
+    Zones::current().job.get()
 }
 
 /// The last part of a zone's name, as users write it.
@@ -126,9 +126,9 @@ pub(crate) fn time_parts(at: Timestamp, zone: Tz) -> (String, String, String) {
 
 /// An instant in each known zone, one per line.
 pub(crate) fn in_all_zones(at: Timestamp) -> String {
-    let zones = Zones::present();
+    let zones = Zones::current();
     let mut shown_zones: Vec<Tz> = Vec::new();
-    for zone in [zones.job.get(), zones.mine, Some(Tz::UTC)].into_iter().flatten() {
+    for zone in [zones.job.get(), zones.zone_of_user, Some(Tz::UTC)].into_iter().flatten() {
         if !shown_zones.contains(&zone) {
             shown_zones.push(zone);
         }
@@ -143,9 +143,9 @@ pub(crate) fn in_all_zones(at: Timestamp) -> String {
 /// The instant that the user typed for the beginning or the end of a time span. If the clock shows the typed time twice, this is the first
 /// of the two instants that lies in the future, else the first one.
 pub(crate) fn typed_instant(zone: Tz, text: &str, now: Timestamp) -> Option<Timestamp> {
-    let found = asked_instants(zone, &text.replace('T', " "), now)?;
-    let ahead = found.iter().find(|at| **at > now);
-    ahead.or_else(|| found.first()).copied()
+    let instants = asked_instants(zone, &text.replace('T', " "), now)?;
+    let future_instant = instants.iter().find(|at| **at > now);
+    future_instant.or_else(|| instants.first()).copied()
 }
 
 #[cfg(test)]
@@ -194,9 +194,9 @@ mod tests {
             ("rondel_zone=Europe/Berlin; rondel_times=job", "America/New_York"),
             ("rondel_zone=<script>; rondel_times=x", "UTC"),
         ] {
-            assert_eq!(zones(cookie).shown_for(job).name(), expected, "{cookie}");
+            assert_eq!(zones(cookie).shown_zone(job).name(), expected, "{cookie}");
         }
-        assert_eq!(zones("rondel_times=job").shown_for(None), Tz::UTC);
+        assert_eq!(zones("rondel_times=job").shown_zone(None), Tz::UTC);
     }
 
     #[tokio::test]

@@ -41,7 +41,7 @@ pub struct Node {
     /// The column, from 1.
     pub column: usize,
     content: Content,
-    size: Size,
+    size: NodeSize,
 }
 
 /// The content of a node. Anchors and their aliases share it.
@@ -54,7 +54,7 @@ enum Content {
 
 /// The size of a node with its aliases expanded.
 #[derive(Clone, Copy, Debug, Default)]
-struct Size {
+struct NodeSize {
     node_count: usize,
     /// The number of bytes in its scalars and keys.
     text_len: usize,
@@ -62,17 +62,17 @@ struct Size {
     depth: usize,
 }
 
-impl Size {
+impl NodeSize {
     fn of_scalar(value: &Value) -> Self {
         Self { node_count: 1, text_len: value.as_str().map_or(0, str::len), depth: 1 }
     }
 
     /// The size of a node after one more child is added.
-    fn with(self, below: Self) -> Self {
+    fn plus(self, child: Self) -> Self {
         Self {
-            node_count: self.node_count + below.node_count,
-            text_len: self.text_len + below.text_len,
-            depth: self.depth.max(below.depth + 1),
+            node_count: self.node_count + child.node_count,
+            text_len: self.text_len + child.text_len,
+            depth: self.depth.max(child.depth + 1),
         }
     }
 }
@@ -83,7 +83,7 @@ impl Size {
 /// The text is not YAML, or contains something that JSON cannot express.
 pub fn documents(text: &str) -> Result<Vec<Node>, YamlError> {
     let mut loader =
-        Loader { parser: Parser::new_from_str(text), anchors: HashMap::new(), total_size: Size::default() };
+        Loader { parser: Parser::new_from_str(text), anchors: HashMap::new(), total_size: NodeSize::default() };
     let mut documents = Vec::new();
     loop {
         match loader.next()? {
@@ -138,12 +138,12 @@ impl Node {
     #[must_use]
     pub fn place(&self, pointer: &str) -> (usize, usize) {
         let mut node = self;
-        for part in pointer.split('/').skip(1) {
-            let part = part.replace("~1", "/").replace("~0", "~");
+        for segment in pointer.split('/').skip(1) {
+            let segment = segment.replace("~1", "/").replace("~0", "~");
             let below = match &node.content {
                 Content::Scalar(_) => None,
-                Content::List(items) => part.parse::<usize>().ok().and_then(|index| items.get(index)),
-                Content::Map(fields) => fields.iter().find(|(key, _)| *key == part).map(|(_, node)| node),
+                Content::List(items) => segment.parse::<usize>().ok().and_then(|index| items.get(index)),
+                Content::Map(fields) => fields.iter().find(|(key, _)| *key == segment).map(|(_, node)| node),
             };
             let Some(below) = below else { break };
             node = below;
@@ -153,24 +153,24 @@ impl Node {
 }
 
 /// A list or map whose end has not been read yet.
-enum Open {
+enum OpenCollection {
     List { at: Marker, anchor: usize, items: Vec<Node> },
-    Map { at: Marker, anchor: usize, fields: Fields, key: Option<(String, Marker)> },
+    Map { at: Marker, anchor: usize, fields: MapFields, key: Option<(String, Marker)> },
 }
 
 /// The fields of a map, in the order in which the text has them.
 #[derive(Default)]
-struct Fields {
-    all: Vec<(String, Node)>,
+struct MapFields {
+    entries: Vec<(String, Node)>,
     names: HashSet<String>,
 }
 
-impl Fields {
+impl MapFields {
     /// Adds a field. `false` if the map already has a field with this name.
     fn add(&mut self, name: String, node: Node) -> bool {
         let is_new = self.names.insert(name.clone());
         if is_new {
-            self.all.push((name, node));
+            self.entries.push((name, node));
         }
         is_new
     }
@@ -180,7 +180,7 @@ struct Loader<'a> {
     parser: Parser<Chars<'a>>,
     anchors: HashMap<usize, Node>,
     /// The size of all nodes read so far. Its depth is not used.
-    total_size: Size,
+    total_size: NodeSize,
 }
 
 impl Loader<'_> {
@@ -190,23 +190,23 @@ impl Loader<'_> {
 
     /// Reads the next node with everything below it. Uses no recursion: a text may be nested as deeply as it is long.
     fn node(&mut self) -> Result<Node, YamlError> {
-        let mut open_nodes: Vec<Open> = Vec::new();
+        let mut open_nodes: Vec<OpenCollection> = Vec::new();
         loop {
             let (event, at) = self.next()?;
-            let finished = match event {
+            let finished_node = match event {
                 Event::SequenceStart(anchor, tag) => {
                     check_tag(tag.as_ref(), at)?;
-                    open_nodes.push(Open::List { at, anchor, items: Vec::new() });
+                    open_nodes.push(OpenCollection::List { at, anchor, items: Vec::new() });
                     None
                 }
                 Event::MappingStart(anchor, tag) => {
                     check_tag(tag.as_ref(), at)?;
-                    open_nodes.push(Open::Map { at, anchor, fields: Fields::default(), key: None });
+                    open_nodes.push(OpenCollection::Map { at, anchor, fields: MapFields::default(), key: None });
                     None
                 }
                 Event::Scalar(text, style, anchor, tag) => {
                     let value = scalar_value(text, style, tag.as_ref(), at)?;
-                    let size = Size::of_scalar(&value);
+                    let size = NodeSize::of_scalar(&value);
                     self.charge(size, at)?;
                     Some((node_at(at, Content::Scalar(Arc::new(value)), size), anchor))
                 }
@@ -219,9 +219,9 @@ impl Loader<'_> {
                 Event::Nothing | Event::StreamStart | Event::DocumentStart => None,
             };
             if open_nodes.len() > DEPTH_MAX {
-                return Err(too_deep(at));
+                return Err(too_deep_error(at));
             }
-            let Some((node, anchor)) = finished else { continue };
+            let Some((node, anchor)) = finished_node else { continue };
             if anchor > 0 {
                 self.anchors.insert(anchor, node.clone());
             }
@@ -233,8 +233,8 @@ impl Loader<'_> {
     }
 
     /// Adds the size of a single node, or of everything that an alias stands for, and checks the limits.
-    fn charge(&mut self, size: Size, at: Marker) -> Result<(), YamlError> {
-        self.total_size = self.total_size.with(size);
+    fn charge(&mut self, size: NodeSize, at: Marker) -> Result<(), YamlError> {
+        self.total_size = self.total_size.plus(size);
         if self.total_size.node_count > NODE_COUNT_MAX {
             let message = format!("has more than {NODE_COUNT_MAX} values, with those that aliases repeat");
             return Err(error_at(at, message));
@@ -252,26 +252,26 @@ impl Loader<'_> {
         };
         // The depth is checked here as well, since aliases of aliases nest more deeply than the text.
         if depth + node.size.depth > DEPTH_MAX + 1 {
-            return Err(too_deep(at));
+            return Err(too_deep_error(at));
         }
         self.charge(node.size, at)?;
         Ok(node)
     }
 
-    fn close(&mut self, open: Open) -> Result<(Node, usize), YamlError> {
-        match open {
-            Open::List { at, anchor, items } => {
-                let own = Size { node_count: 1, text_len: 0, depth: 1 };
-                self.charge(own, at)?;
-                let size = items.iter().fold(own, |size, node| size.with(node.size));
+    fn close(&mut self, open_collection: OpenCollection) -> Result<(Node, usize), YamlError> {
+        match open_collection {
+            OpenCollection::List { at, anchor, items } => {
+                let own_size = NodeSize { node_count: 1, text_len: 0, depth: 1 };
+                self.charge(own_size, at)?;
+                let size = items.iter().fold(own_size, |size, node| size.plus(node.size));
                 Ok((node_at(at, Content::List(Arc::new(items)), size), anchor))
             }
-            Open::Map { at, anchor, fields, .. } => {
-                let own = Size { node_count: MAP_NODE_COUNT, text_len: 0, depth: 1 };
-                self.charge(own, at)?;
-                let fields = merged(fields)?;
-                let size = fields.iter().fold(own, |size, (key, node)| {
-                    size.with(Size { node_count: 1, text_len: key.len(), depth: 1 }).with(node.size)
+            OpenCollection::Map { at, anchor, fields, .. } => {
+                let own_size = NodeSize { node_count: MAP_NODE_COUNT, text_len: 0, depth: 1 };
+                self.charge(own_size, at)?;
+                let fields = merge_fields(fields)?;
+                let size = fields.iter().fold(own_size, |size, (key, node)| {
+                    size.plus(NodeSize { node_count: 1, text_len: key.len(), depth: 1 }).plus(node.size)
                 });
                 Ok((node_at(at, Content::Map(Arc::new(fields)), size), anchor))
             }
@@ -279,20 +279,20 @@ impl Loader<'_> {
     }
 }
 
-fn node_at(at: Marker, content: Content, size: Size) -> Node {
+fn node_at(at: Marker, content: Content, size: NodeSize) -> Node {
     let (line, column) = line_and_column(at);
     Node { line, column, content, size }
 }
 
-fn too_deep(at: Marker) -> YamlError {
+fn too_deep_error(at: Marker) -> YamlError {
     error_at(at, format!("is nested deeper than {DEPTH_MAX} levels"))
 }
 
 /// Adds a node to a list, or to a map as a key or value.
-fn add_child(parent: &mut Open, node: Node, at: Marker) -> Result<(), YamlError> {
+fn add_child(parent: &mut OpenCollection, node: Node, at: Marker) -> Result<(), YamlError> {
     match parent {
-        Open::List { items, .. } => items.push(node),
-        Open::Map { at: begin, fields, key, .. } => match key.take() {
+        OpenCollection::List { items, .. } => items.push(node),
+        OpenCollection::Map { at: begin, fields, key, .. } => match key.take() {
             Some((name, place)) => {
                 if !fields.add(name.clone(), node) {
                     return Err(error_at(place, format!("{name:?} occurs twice")));
@@ -301,7 +301,7 @@ fn add_child(parent: &mut Open, node: Node, at: Marker) -> Result<(), YamlError>
             None => {
                 // The parser recognises a block map only at its first colon, and then reports a position after the first key. The map
                 // begins at that key.
-                if fields.all.is_empty() && at.index() < begin.index() {
+                if fields.entries.is_empty() && at.index() < begin.index() {
                     *begin = at;
                 }
                 *key = Some((key_text(&node, at)?, at));
@@ -324,9 +324,9 @@ fn key_text(node: &Node, at: Marker) -> Result<String, YamlError> {
 }
 
 /// Adds the fields of the maps that `<<` refers to. Fields of the map itself take precedence.
-fn merged(mut fields: Fields) -> Result<Vec<(String, Node)>, YamlError> {
-    let Some(position) = fields.all.iter().position(|(key, _)| key == "<<") else { return Ok(fields.all) };
-    let (_, source) = fields.all.remove(position);
+fn merge_fields(mut fields: MapFields) -> Result<Vec<(String, Node)>, YamlError> {
+    let Some(position) = fields.entries.iter().position(|(key, _)| key == "<<") else { return Ok(fields.entries) };
+    let (_, source) = fields.entries.remove(position);
     for map in source.items() {
         let (line, column) = (map.line, map.column);
         let Content::Map(more) = map.content else {
@@ -336,13 +336,13 @@ fn merged(mut fields: Fields) -> Result<Vec<(String, Node)>, YamlError> {
             fields.add(key.clone(), node.clone());
         }
     }
-    Ok(fields.all)
+    Ok(fields.entries)
 }
 
 fn scalar_value(text: String, style: TScalarStyle, tag: Option<&Tag>, at: Marker) -> Result<Value, YamlError> {
     check_tag(tag, at)?;
     let is_text = tag.is_some_and(|tag| tag.suffix == "str") || style != TScalarStyle::Plain;
-    if is_text { Ok(Value::String(text)) } else { scalar::plain(&text).map_err(|message| error_at(at, message)) }
+    if is_text { Ok(Value::String(text)) } else { scalar::parse_plain(&text).map_err(|message| error_at(at, message)) }
 }
 
 fn check_tag(tag: Option<&Tag>, at: Marker) -> Result<(), YamlError> {

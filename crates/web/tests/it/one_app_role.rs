@@ -67,6 +67,46 @@ pub(crate) fn follows(parent: &str) -> Value {
 }
 
 #[tokio::test]
+async fn a_silence_by_a_role_for_one_app_matches_no_later_job_of_another_app() {
+    let server = Server::start().await;
+    let scoped = ScopedCaller::new(&server, "operator").await;
+    job(&server, "nightly", "mine", json!({})).await;
+    let ends_at = server.engine.now() + Duration::from_secs(3600);
+    let silence = json!({"job": "nightly", "ends_at": ends_at});
+    let made = scoped.ask("POST", "/api/v1/silences", silence.clone()).await.expect(201);
+    let whole = server.with_body("POST", "/api/v1/silences", silence).await.expect(201);
+    assert_eq!((&made["app"], &whole["app"]), (&json!("mine"), &Value::Null));
+    for app in ["theirs", "nosuch"] {
+        let silence = json!({"job": "nightly", "app": app, "ends_at": ends_at});
+        scoped.ask("POST", "/api/v1/silences", silence).await.expect(403);
+    }
+}
+
+#[tokio::test]
+async fn silences_do_not_show_which_rules_about_other_apps_exist() {
+    let server = Server::start().await;
+    let scoped = ScopedCaller::new(&server, "operator").await;
+    for (name, app) in [("of-mine", "mine"), ("of-theirs", "theirs")] {
+        let rule = json!({"scope": {"app": app}, "condition": {"failed": {}}});
+        server.with_body("PUT", &format!("/api/v1/alert-rules/{name}"), rule).await.expect(201);
+    }
+    let ends_at = server.engine.now() + Duration::from_secs(3600);
+    let mut warning_counts = Vec::new();
+    for rule in ["of-mine", "of-theirs", "nosuch"] {
+        let silence = json!({"rule": rule, "app": "mine", "ends_at": ends_at});
+        let made = scoped.ask("POST", "/api/v1/silences", silence).await.expect(201);
+        warning_counts.push(made["warnings"].as_array().unwrap().len());
+        server.with_body("POST", "/api/v1/silences", json!({"rule": rule, "ends_at": ends_at})).await.expect(201);
+    }
+    assert_eq!(warning_counts, [0, 1, 1], "a hidden rule is like one that does not exist");
+    let listed = scoped.get("/api/v1/silences").await.expect(200)["items"].clone();
+    let without_app = listed.as_array().unwrap().iter().filter(|silence| silence["app"].is_null());
+    let mut rules: Vec<&str> = without_app.map(|silence| silence["rule"].as_str().unwrap()).collect();
+    rules.sort_unstable();
+    assert_eq!(rules, ["nosuch", "of-mine"], "{listed}");
+}
+
+#[tokio::test]
 async fn users_of_a_calendar_are_those_that_the_caller_sees() {
     let server = Server::start().await;
     let rule = json!({"rule": {"weekdays": ["mon"]}});

@@ -258,3 +258,19 @@ async fn a_typed_name_is_not_recorded_as_the_actor() {
     let entries = server.get("/api/v1/audit?action=session.create").await.expect(200);
     assert_eq!(entries["items"][0]["actor"], "typed:paula\u{fffd}");
 }
+
+#[tokio::test]
+async fn a_report_has_no_failures_from_before_a_job_moved_to_the_app() {
+    let server = Server::start().await;
+    let scoped = ScopedCaller::new(&server, "viewer").await;
+    job(&server, "moved", "theirs", json!({"labels": {"team": "pay"}})).await;
+    server.fail(server.trigger("moved").await, "no key for the vault").await;
+    server.count_runs().await;
+    server.with_body("PATCH", "/api/v1/jobs/moved", json!({"app": "mine"})).await.expect(200);
+    for query in ["by=job&job=moved", "by=job", "by=label&label=team", "by=app", "by=namespace"] {
+        let path = format!("/api/v1/reports?{query}");
+        assert_eq!(scoped.get(&path).await.expect(200)["failures"], json!([]), "{query}");
+        let whole = server.get(&path).await.expect(200);
+        assert_eq!(whole["failures"][0]["message"], "no key for the vault", "{query}");
+    }
+}

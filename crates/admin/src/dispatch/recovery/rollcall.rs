@@ -85,7 +85,8 @@ impl RollCall {
             *epoch = lease.epoch.max(*epoch);
         }
         // An answer about a lease does not count if it came before the lease was known to have ended.
-        let fenced_now = |node: &&NodeId| runs.iter().any(|run| run.from.is_none_or(|from| from.node == **node));
+        let fenced_now =
+            |node: &&NodeId| runs.iter().any(|run| run.sent_under.is_none_or(|lease| lease.node == **node));
         if !runs.is_empty() {
             self.relayed_questions.begin_roll_call(now);
         }

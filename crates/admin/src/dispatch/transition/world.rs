@@ -60,7 +60,7 @@ impl Around {
 pub(super) struct World {
     pub(super) state: State,
     pub(super) around: Around,
-    sessions: BTreeMap<ExecutorId, SessionHandle>,
+    pub(super) sessions: BTreeMap<ExecutorId, SessionHandle>,
     streams: Vec<mpsc::Receiver<v1::ServerMessage>>,
     next_number: i64,
 }

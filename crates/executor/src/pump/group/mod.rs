@@ -282,7 +282,7 @@ impl<R: Clone> Group<R> {
             found.resting += 1;
             return None;
         }
-        if fetch.ended_rows.contains(&row_id) || !self.rows.queue(row, holding.epoch, fetched_at) {
+        if fetch.ended_rows.contains(&row_id) || !self.rows.queue(row, holding.epoch, (now, fetched_at)) {
             found.in_work += 1;
         } else {
             found.accepted += 1;
@@ -348,7 +348,8 @@ impl<R: Clone> Group<R> {
             if is_final {
                 if may_retry {
                     let times = self.rows.mark_failed(&row_id);
-                    self.rows.rest(row_id.clone(), now, self.limits.rest_period(wait, times));
+                    let time_in_work = now.saturating_duration_since(entry.queued_at);
+                    self.rows.rest(row_id.clone(), now, self.limits.rest_period(wait, time_in_work, times));
                 }
                 self.end_row(row_id);
             } else {

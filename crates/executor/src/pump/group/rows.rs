@@ -37,6 +37,7 @@ pub(super) struct QueuedRow<R> {
     pub(super) key: String,
     value: R,
     pub(super) epoch: i64,
+    pub(super) queued_at: Instant,
     fetched_at: Timestamp,
     pub(super) failures: u32,
 }
@@ -106,13 +107,13 @@ impl<R: Clone> RowTracker<R> {
     }
 
     /// Queues a row; `false` if it is already in work.
-    pub(super) fn queue(&mut self, row: Row<R>, epoch: i64, fetched_at: Timestamp) -> bool {
+    pub(super) fn queue(&mut self, row: Row<R>, epoch: i64, (now, fetched_at): (Instant, Timestamp)) -> bool {
         let Row { item, key, value } = row;
         if !self.keys_in_work.insert((item.clone(), key.clone())) {
             return false;
         }
         let number = self.take_number();
-        self.enqueue(item, QueuedRow { number, key, value, epoch, fetched_at, failures: 0 });
+        self.enqueue(item, QueuedRow { number, key, value, epoch, queued_at: now, fetched_at, failures: 0 });
         true
     }
 

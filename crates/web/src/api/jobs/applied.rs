@@ -110,15 +110,15 @@ impl Item {
     }
 
     pub(super) fn saved(job: SavedJob) -> Self {
-        let planned = Self::planned(job.planned);
+        let planned_item = Self::planned(job.planned);
         match &job.result {
-            Ok(None) => planned,
-            Ok(Some(record)) => Self { version: Some(record.version), ..planned },
+            Ok(None) => planned_item,
+            Ok(Some(record)) => Self { version: Some(record.version), ..planned_item },
             Err(error) => {
                 let problem = Problem::of_job_error(error);
                 let (code, message) = (problem.code().as_str(), problem.detail().to_owned());
                 let error = ErrorJson { code, message, errors: problem.complaints().to_vec() };
-                Self { action: "failed", error: Some(error), ..planned }
+                Self { action: "failed", error: Some(error), ..planned_item }
             }
         }
     }
@@ -136,12 +136,12 @@ pub(super) const fn action_word(action: Action) -> &'static str {
 
 impl From<&FireChanges> for FiresJson {
     fn from(changes: &FireChanges) -> Self {
-        let kind = |fires: &FireList| FireChangeJson { count: fires.count, first: fires.first.clone() };
+        let change = |fires: &FireList| FireChangeJson { count: fires.count, first: fires.first.clone() };
         Self {
             to: changes.to,
             is_whole: changes.is_whole,
-            vanishing: kind(&changes.vanishing),
-            appearing: kind(&changes.appearing),
+            vanishing: change(&changes.vanishing),
+            appearing: change(&changes.appearing),
         }
     }
 }

@@ -28,7 +28,7 @@ pub(super) struct Items {
     count: usize,
     /// Serialized items that wait for an item before them, by their index in the list. Items that are not in the list come last, in the
     /// order in which they were added.
-    early: BTreeMap<(usize, usize), Vec<u8>>,
+    waiting_items: BTreeMap<(usize, usize), Vec<u8>>,
     summary: Summary,
 }
 
@@ -38,10 +38,10 @@ impl Items {
         let text = serde_json::to_vec(item).unwrap_or_default();
         match item.index {
             Some(index) if index == self.count => self.append(&text),
-            index => drop(self.early.insert((index.unwrap_or(usize::MAX), self.added_count), text)),
+            index => drop(self.waiting_items.insert((index.unwrap_or(usize::MAX), self.added_count), text)),
         }
         self.added_count += 1;
-        while let Some(entry) = self.early.first_entry()
+        while let Some(entry) = self.waiting_items.first_entry()
             && entry.key().0 == self.count
         {
             let text = entry.remove();
@@ -58,7 +58,7 @@ impl Items {
     }
 
     pub(super) fn into_response(mut self, is_dry_run: bool) -> Response {
-        for (_, text) in std::mem::take(&mut self.early) {
+        for (_, text) in std::mem::take(&mut self.waiting_items) {
             self.append(&text);
         }
         let summary = serde_json::to_string(&self.summary).unwrap_or_default();
@@ -75,10 +75,10 @@ impl Items {
 #[derive(Default)]
 struct Pieces {
     /// The finished pieces that are not sent yet.
-    ready: VecDeque<Bytes>,
+    finished: VecDeque<Bytes>,
     /// The piece to which text is still added.
     last: Vec<u8>,
-    /// How many bytes the pieces in `ready` have.
+    /// How many bytes the pieces in `finished` have.
     len: u64,
 }
 
@@ -94,13 +94,13 @@ impl Pieces {
     fn end(&mut self) {
         if !self.last.is_empty() {
             self.len += u64::try_from(self.last.len()).unwrap_or(u64::MAX);
-            self.ready.push_back(std::mem::take(&mut self.last).into());
+            self.finished.push_back(std::mem::take(&mut self.last).into());
         }
     }
 
     fn put_first(&mut self, text: String) {
         self.len += u64::try_from(text.len()).unwrap_or(u64::MAX);
-        self.ready.push_front(text.into());
+        self.finished.push_front(text.into());
     }
 }
 
@@ -109,13 +109,13 @@ impl HttpBody for Pieces {
     type Error = Infallible;
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let Some(piece) = self.ready.pop_front() else { return Poll::Ready(None) };
+        let Some(piece) = self.finished.pop_front() else { return Poll::Ready(None) };
         self.len = self.len.saturating_sub(u64::try_from(piece.len()).unwrap_or(u64::MAX));
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.ready.is_empty()
+        self.finished.is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -158,6 +158,6 @@ mod tests {
         for index in 0..3 {
             items.add(&item(&"n".repeat(PIECE_LEN), Some(index)));
         }
-        assert!(items.pieces.ready.len() >= 2, "{}", items.pieces.ready.len());
+        assert!(items.pieces.finished.len() >= 2, "{}", items.pieces.finished.len());
     }
 }

@@ -37,9 +37,9 @@ use crate::state::Web;
 use crate::yaml::{Node, documents};
 
 /// Maximum number of jobs in one list.
-const COUNT_MAX: usize = 5_000;
+const JOB_COUNT_MAX: usize = 5_000;
 /// How many jobs of a list are named in the audit log.
-const NOTED_MAX: usize = 500;
+const AUDITED_JOB_COUNT_MAX: usize = 500;
 
 #[derive(Debug)]
 pub(crate) struct ApplyQuery {
@@ -89,14 +89,14 @@ impl FromRequest<Web> for Documents {
         let share = caller.map(|caller| shares::take_heavy_work_share(web, HeavyWork::Apply, caller)).transpose()?;
         let bytes = collect_within(request, APPLY_LEN_MAX).await?;
         // Waits for room in memory, since the parsed definitions take several times the memory of their text.
-        let room = match caller {
+        let apply_room = match caller {
             Some(caller) => Some(shares::apply_room(web, caller, bytes.len()).await?),
             None => None,
         };
         // Parses on a thread for blocking work: a large list would delay other requests on this thread.
-        let read = move || if is_json { Self::of_json(&bytes) } else { Self::of_yaml(&bytes) };
-        match tokio::task::spawn_blocking(read).await {
-            Ok(found) => found.map(|found| Self { permits: (share, room), ..found }),
+        let parse = move || if is_json { Self::of_json(&bytes) } else { Self::of_yaml(&bytes) };
+        match tokio::task::spawn_blocking(parse).await {
+            Ok(documents) => documents.map(|documents| Self { permits: (share, apply_room), ..documents }),
             Err(error) => Err(Problem::new(Code::Internal, "the body could not be read").with_cause(error.to_string())),
         }
     }
@@ -105,8 +105,8 @@ impl FromRequest<Web> for Documents {
 fn check_count(count: usize) -> Result<(), Problem> {
     match count {
         0 => Err(refuse_at("", "has no jobs; to remove all jobs of an app, delete them")),
-        1..=COUNT_MAX => Ok(()),
-        count => Err(refuse_at("", format!("has {count} jobs, of which one list can have {COUNT_MAX}"))),
+        1..=JOB_COUNT_MAX => Ok(()),
+        count => Err(refuse_at("", format!("has {count} jobs, of which one list can have {JOB_COUNT_MAX}"))),
     }
 }
 
@@ -143,8 +143,8 @@ impl Documents {
 
     fn of_yaml(bytes: &[u8]) -> Result<Self, Problem> {
         let text = std::str::from_utf8(bytes).map_err(|_| Problem::new(Code::InvalidYaml, "the body is not UTF-8"))?;
-        let found = documents(text).map_err(|error| Problem::new(Code::InvalidYaml, error.to_string()))?;
-        let mut nodes: Vec<Node> = found.into_iter().flat_map(Node::items).collect();
+        let documents_of_text = documents(text).map_err(|error| Problem::new(Code::InvalidYaml, error.to_string()))?;
+        let mut nodes: Vec<Node> = documents_of_text.into_iter().flat_map(Node::items).collect();
         check_count(nodes.len())?;
         let specs = read_specs(nodes.iter().map(|node| Document::from(node.value())), &nodes)?;
         // Frees the texts of the nodes: later only their places in the body are needed.
@@ -223,11 +223,11 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
         None => None,
     };
     let apps = check_apps(&call, &specs).await?;
-    let wanted = ApplyRequest { namespace: call.namespace.id, specs, prune };
+    let apply_request = ApplyRequest { namespace: call.namespace.id, specs, prune };
     if call.query.is_dry_run {
-        return plan_list(&call, &body, wanted).await;
+        return plan_list(&call, &body, apply_request).await;
     }
-    let plan = match jobs::plan(call.engine(), wanted).await {
+    let plan = match jobs::plan(call.engine(), apply_request).await {
         Ok(plan) => plan,
         Err(error) => return Err(plan_problem(&call, &body, error).await?),
     };
@@ -254,13 +254,17 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
 }
 
 /// Answers with the plan of a list. Each planned job is serialized immediately and then dropped.
-async fn plan_list(call: &Call<ApplyQuery>, body: &Documents, wanted: ApplyRequest) -> Result<Response, Problem> {
+async fn plan_list(
+    call: &Call<ApplyQuery>,
+    body: &Documents,
+    apply_request: ApplyRequest,
+) -> Result<Response, Problem> {
     let (mut items, mut hidden) = (Items::default(), None);
-    let report = |job: PlannedJob| {
+    let add_item = |job: PlannedJob| {
         hidden = hidden.take().or_else(|| check_existing(call, &job).err());
         items.add(&Item::planned(job));
     };
-    if let Err(error) = jobs::dry_run(call.engine(), wanted, report).await {
+    if let Err(error) = jobs::dry_run(call.engine(), apply_request, add_item).await {
         return Err(plan_problem(call, body, error).await?);
     }
     if let Some(problem) = hidden {
@@ -281,28 +285,30 @@ async fn plan_problem(call: &Call<ApplyQuery>, body: &Documents, error: ApplyErr
 
 /// Checks that the caller may change the existing job with this name, if there is one.
 fn check_existing(call: &Call<ApplyQuery>, job: &PlannedJob) -> Result<(), Problem> {
-    let taken = || {
+    let already_exists = || {
         let name = quoted_input(&job.name);
         Problem::new(Code::JobExists, format!("the name {name} is taken by a job that you may not see"))
     };
-    job.app.map_or(Ok(()), |app| call.check(Some(app), taken))
+    job.app.map_or(Ok(()), |app| call.check(Some(app), already_exists))
 }
 
 /// Records the planned changes in the audit log, field by field. The whole definitions are stored as versions of the jobs.
 fn audit_plan(call: &Call<ApplyQuery>, plan: &ApplyPlan) {
-    let (mut before, mut after) = (Map::new(), Map::new());
-    let mut noted: Vec<_> = plan.jobs().filter(|job| job.action != Action::Keep).collect();
-    noted.sort_by_key(|job| job.action == Action::Create);
-    let omitted_count = noted.len().saturating_sub(NOTED_MAX);
-    for job in noted.into_iter().take(NOTED_MAX) {
-        let from: BTreeMap<&str, _> = job.changes.iter().map(|one| (one.pointer.as_str(), &one.from)).collect();
-        let to: BTreeMap<&str, _> = job.changes.iter().map(|one| (one.pointer.as_str(), &one.to)).collect();
+    let (mut documents_before, mut documents_after) = (Map::new(), Map::new());
+    let mut changed_jobs: Vec<_> = plan.jobs().filter(|job| job.action != Action::Keep).collect();
+    changed_jobs.sort_by_key(|job| job.action == Action::Create);
+    let omitted_count = changed_jobs.len().saturating_sub(AUDITED_JOB_COUNT_MAX);
+    for job in changed_jobs.into_iter().take(AUDITED_JOB_COUNT_MAX) {
+        let values_before: BTreeMap<&str, _> =
+            job.changes.iter().map(|one| (one.pointer.as_str(), &one.from)).collect();
+        let values_after: BTreeMap<&str, _> = job.changes.iter().map(|one| (one.pointer.as_str(), &one.to)).collect();
         if let Some(version) = job.version {
-            before.insert(job.name.clone(), serde_json::json!({"version": version, "fields": from}));
+            documents_before.insert(job.name.clone(), serde_json::json!({"version": version, "fields": values_before}));
         }
-        after.insert(job.name.clone(), serde_json::json!({"action": action_word(job.action), "fields": to}));
+        documents_after
+            .insert(job.name.clone(), serde_json::json!({"action": action_word(job.action), "fields": values_after}));
     }
-    call.note.record_documents(before, after, omitted_count);
+    call.note.record_documents(documents_before, documents_after, omitted_count);
 }
 
 /// Checks that the caller has the permission on the apps of all definitions, and may see the parent jobs outside of the list. Returns the
@@ -316,10 +322,10 @@ async fn check_apps(call: &Call<ApplyQuery>, specs: &[JobSpec]) -> Result<Vec<Op
     if call.visible_apps().is_none() {
         return Ok(app_ids);
     }
-    let listed: BTreeSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+    let listed_names: BTreeSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
     for (index, spec) in specs.iter().enumerate() {
         for parent in spec.parents() {
-            if !listed.contains(parent.name) && !call.may_view_job(parent.name).await? {
+            if !listed_names.contains(parent.name) && !call.may_view_job(parent.name).await? {
                 let message = format!("there is no job {} that you may see", quoted_input(parent.name));
                 return Err(refuse_at(&format!("/{index}{}", parent.pointer), message));
             }
@@ -343,25 +349,25 @@ struct Applying {
 
 impl Applying {
     /// Saves the next few jobs, if the caller still has the permission; `None` at the end.
-    async fn next(&mut self) -> Result<Option<Vec<SavedJob>>, Problem> {
+    async fn save_next(&mut self) -> Result<Option<Vec<SavedJob>>, Problem> {
         let (namespace, apps) = (self.namespace, &self.apps);
-        let may = |rights: &Rights| apps.iter().all(|app| rights.allow(Edit, namespace, *app));
+        let may_save = |rights: &Rights| apps.iter().all(|app| rights.allow(Edit, namespace, *app));
         if self.count < self.total
-            && let Some(loss) = self.caller.access_loss_unless(&self.web, may).await
+            && let Some(loss) = self.caller.access_loss_unless(&self.web, may_save).await
         {
-            let what = format!("after {} of {} jobs: these are saved, the others are not", self.count, self.total);
-            return Err(loss.problem(&what));
+            let progress = format!("after {} of {} jobs: these are saved, the others are not", self.count, self.total);
+            return Err(loss.problem(&progress));
         }
-        let saved = self.saving.next().await;
-        self.count += saved.as_ref().map_or(0, Vec::len);
-        Ok(saved)
+        let saved_jobs = self.saving.next().await;
+        self.count += saved_jobs.as_ref().map_or(0, Vec::len);
+        Ok(saved_jobs)
     }
 }
 
 async fn save_all(mut applying: Applying) -> Result<Items, Problem> {
     let mut items = Items::default();
-    while let Some(saved) = applying.next().await? {
-        saved.into_iter().for_each(|job| items.add(&Item::saved(job)));
+    while let Some(saved_jobs) = applying.save_next().await? {
+        saved_jobs.into_iter().for_each(|job| items.add(&Item::saved(job)));
     }
     Ok(items)
 }
@@ -371,17 +377,17 @@ async fn save_all(mut applying: Applying) -> Result<Items, Problem> {
 fn saved_job_lines(applying: Applying) -> impl Stream<Item = Result<Bytes, Infallible>> {
     unfold(Some((applying, Summary::default())), async |state| {
         let (mut applying, mut summary) = state?;
-        let saved = match applying.next().await {
-            Ok(Some(saved)) => saved,
+        let saved_jobs = match applying.save_next().await {
+            Ok(Some(saved_jobs)) => saved_jobs,
             Ok(None) => return Some((Ok(json_line(&serde_json::json!({ "summary": summary }))), None)),
             Err(problem) => {
                 let (code, message) = (problem.code().as_str(), problem.detail());
-                let ended = serde_json::json!({ "ended": { "code": code, "message": message } });
-                return Some((Ok(json_line(&ended)), None));
+                let last_line = serde_json::json!({ "ended": { "code": code, "message": message } });
+                return Some((Ok(json_line(&last_line)), None));
             }
         };
         let mut bytes = Vec::new();
-        for item in saved.into_iter().map(Item::saved) {
+        for item in saved_jobs.into_iter().map(Item::saved) {
             summary.add(&item);
             bytes.extend_from_slice(&json_line(&item));
         }

@@ -88,7 +88,7 @@ pub(super) fn routes() -> Routes {
 async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkJobs>) -> Result<Response, Problem> {
     let body = body.read()?;
     let bulk = BulkJobAction::new(body.action, body.label.as_deref().unwrap_or_default(), trigger_of_client(&headers))?;
-    let chosen = match (&body.names, &body.q) {
+    let selection = match (&body.names, &body.q) {
         (Some(names), None) if names.len() > BULK_JOB_COUNT_MAX => {
             return Err(refuse_value("/names", format!("{} jobs; at most {BULK_JOB_COUNT_MAX} at once", names.len())));
         }
@@ -98,25 +98,28 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkJobs>) -> Resul
         (Some(names), None) => select_named(&call, names).await?,
         (None, Some(q)) => {
             let filter = run_filter::parse_filter(q, Scope::Jobs).map_err(|problem| problem.in_body("q"))?;
-            let selected = select_matching(&call, &filter, (&bulk, body.after.as_deref())).await;
-            selected.map_err(|problem| problem.in_body("q"))?
+            let selection_result = select_matching(&call, &filter, (&bulk, body.after.as_deref())).await;
+            selection_result.map_err(|problem| problem.in_body("q"))?
         }
         _ => return Err(refuse_value("/q", "give either names or q")),
     };
-    let matched = chosen.names.len();
-    if body.expected_count.is_some_and(|expected| matched > expected) {
-        let message = format!("{matched} jobs match now, more than expected; count them again");
+    let matched_count = selection.names.len();
+    if body.expected_count.is_some_and(|expected| matched_count > expected) {
+        let message = format!("{matched_count} jobs match now, more than expected; count them again");
         return Err(refuse_value("/expected_count", message));
     }
-    let done = match body.dry_run {
+    let outcome = match body.dry_run {
         true => {
             call.note.mark_dry_run();
-            JobsDone { changed: chosen.names, ..JobsDone::default() }
+            JobsDone { changed: selection.names, ..JobsDone::default() }
         }
-        false => apply_to_jobs(&call, &bulk, &chosen.names).await,
+        false => apply_to_jobs(&call, &bulk, &selection.names).await,
     };
-    let JobsDone { changed: jobs, unchanged, runs, mut problems } = done;
-    problems.extend(chosen.missing);
-    let (has_more, after) = (chosen.has_more, chosen.after);
-    json_response(StatusCode::OK, &BulkJobsJson { matched, has_more, after, jobs, unchanged, runs, problems })
+    let JobsDone { changed: jobs, unchanged, runs, mut problems } = outcome;
+    problems.extend(selection.missing_jobs);
+    let (has_more, next_after) = (selection.has_more, selection.next_after);
+    json_response(
+        StatusCode::OK,
+        &BulkJobsJson { matched: matched_count, has_more, after: next_after, jobs, unchanged, runs, problems },
+    )
 }

@@ -26,8 +26,8 @@ pub(super) async fn change(
     edit: impl Fn(&JobRecord) -> Result<JobSpec, Problem> + Send + Sync,
 ) -> Result<Response, Problem> {
     let edit = |record: &JobRecord| Ok(Some(edit(record)?).filter(|spec| *spec != record.spec));
-    let saved = save_edit(call, name, if_match, edit).await?;
-    job_response(call, StatusCode::OK, &saved, None).await
+    let saved_record = save_edit(call, name, if_match, edit).await?;
+    job_response(call, StatusCode::OK, &saved_record, None).await
 }
 
 /// Reads the job, applies `edit`, checks the result, and saves it over the version that was read. After a conflict it tries again
@@ -57,10 +57,10 @@ pub(super) async fn save_edit<Q>(
             Err(error) => return Err(edit_problem(call, error).await),
         }
     }
-    Err(changed_too_often())
+    Err(changed_too_often_problem())
 }
 
-pub(super) fn changed_too_often() -> Problem {
+pub(super) fn changed_too_often_problem() -> Problem {
     Problem::new(Code::EditConflict, "the job changed under each of several tries; try again")
 }
 

@@ -41,9 +41,9 @@ pub(super) fn routes() -> Routes {
 async fn create(call: Call, body: JsonBody<JobSpec>) -> Result<Response, Problem> {
     let spec = body::parse(&body.bytes)?;
     call.check_definition(&spec).await?;
-    call.note.object(&spec.name);
-    let created = jobs::create(call.engine(), call.namespace.id, spec, call.caller.name()).await;
-    let record = match created {
+    call.note.set_object(&spec.name);
+    let create_result = jobs::create(call.engine(), call.namespace.id, spec, call.caller.name()).await;
+    let record = match create_result {
         Ok(record) => record,
         Err(error) => return Err(call.job_problem(error).await),
     };

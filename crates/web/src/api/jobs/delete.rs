@@ -6,8 +6,8 @@ use rondel_admin::jobs::{self, JobError, QueuedRuns};
 use rondel_core::access::Permission::Edit;
 use rondel_core::queued::QueuedRunsPolicy;
 
-use super::change::{TRY_COUNT, changed_too_often, edit_problem};
-use super::find::{JobOfRuns, find, find_for_runs, missing_job};
+use super::change::{TRY_COUNT, changed_too_often_problem, edit_problem};
+use super::find::{JobOfRuns, find, find_for_runs, missing_job_problem};
 use super::queued::DeletedJson;
 use crate::answer::json_response;
 use crate::call::Call;
@@ -67,26 +67,26 @@ pub(crate) async fn remove<Q>(
     call: &Call<Q>,
     name: &str,
     if_match: &IfMatch,
-    (is_forced, queued): (bool, Option<QueuedRunsPolicy>),
+    (is_forced, queued_policy): (bool, Option<QueuedRunsPolicy>),
 ) -> Result<QueuedRuns, Problem> {
-    let queued = (queued, call.caller.name());
+    let queued_policy = (queued_policy, call.caller.name());
     for _ in 0..TRY_COUNT {
         let record = match find(call, name).await {
             Ok(record) => record,
             Err(problem) => {
                 if let Ok(JobOfRuns { id, deleted_at: Some(_) }) = find_for_runs(call, name).await {
-                    jobs::end_queued_of_deleted(call.engine(), id, queued).await?;
+                    jobs::end_queued_of_deleted(call.engine(), id, queued_policy).await?;
                 }
                 return Err(problem);
             }
         };
         if_match.expected_version(record.version)?;
-        match jobs::delete(call.engine(), &record, Some(record.version), is_forced, queued).await {
+        match jobs::delete(call.engine(), &record, Some(record.version), is_forced, queued_policy).await {
             Ok(Some(runs)) => return Ok(runs),
-            Ok(None) => return Err(missing_job(call, name)),
+            Ok(None) => return Err(missing_job_problem(call, name)),
             Err(JobError::Conflict { .. }) if !if_match.is_given() => {}
             Err(error) => return Err(edit_problem(call, error).await),
         }
     }
-    Err(changed_too_often())
+    Err(changed_too_often_problem())
 }

@@ -119,9 +119,9 @@ async fn get(call: Call<ExportQuery>) -> Result<Response, Problem> {
         is_over: false,
     };
     // Reads the first page before the answer begins, so that a failure of the database is still answered with a problem.
-    let first = exporter.page().await?;
+    let first_page = exporter.page().await?;
     // The stream is fused because compression polls it once more after its end.
-    Ok(export_response(format, Body::from_stream(stream(exporter, first).fuse())))
+    Ok(export_response(format, Body::from_stream(stream(exporter, first_page).fuse())))
 }
 
 fn export_response(format: Format, body: Body) -> Response {
@@ -155,8 +155,8 @@ impl Format {
 
 /// Streams the pages. An export that fails sends the reason and then breaks the connection, so that the client cannot mistake it for
 /// complete.
-fn stream(exporter: Exporter, first: Bytes) -> impl Stream<Item = Result<Bytes, io::Error>> {
-    unfold((exporter, Some(Ok(first))), async |(mut exporter, ready)| {
+fn stream(exporter: Exporter, first_page: Bytes) -> impl Stream<Item = Result<Bytes, io::Error>> {
+    unfold((exporter, Some(Ok(first_page))), async |(mut exporter, ready)| {
         if let Some(ready) = ready {
             return Some((ready, (exporter, None)));
         }
@@ -178,11 +178,11 @@ impl Exporter {
     /// The next page, if the caller may still see the jobs.
     async fn next_page(&mut self) -> Result<Bytes, Problem> {
         let (namespace, app) = (self.namespace, self.app);
-        let may = |rights: &Rights| match app {
+        let may_export = |rights: &Rights| match app {
             Some(_) => rights.allow(View, namespace, app),
             None => !rights.permitted_apps(View, namespace).is_empty(),
         };
-        if let Some(loss) = self.caller.access_loss_unless(&self.web, may).await {
+        if let Some(loss) = self.caller.access_loss_unless(&self.web, may_export).await {
             return Err(loss.problem("so the export ends here"));
         }
         let _turn = shares::wait_for_turn(&self.web, self.caller.caller().key()).await?;
@@ -193,13 +193,13 @@ impl Exporter {
     }
 
     async fn page(&mut self) -> Result<Bytes, StoreError> {
-        let within = match self.caller.caller().rights.permitted_apps(View, self.namespace) {
+        let permitted_apps = match self.caller.caller().rights.permitted_apps(View, self.namespace) {
             PermittedApps::All => None,
             PermittedApps::Apps(apps) => Some(apps.into_iter().collect()),
         };
         let query = JobQuery {
             app: self.app,
-            within,
+            within: permitted_apps,
             after_name: self.after_name.take(),
             limit: self.page,
             ..JobQuery::default()

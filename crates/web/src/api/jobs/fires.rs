@@ -115,9 +115,13 @@ impl FromQuery for VersionsQuery {
 
 /// Parses an instant of the years 1970 to 2199.
 pub(crate) fn parse_instant(text: &str) -> Result<Timestamp, String> {
-    let at: Timestamp = text.parse().map_err(|error: rondel_core::TimeError| error.to_string())?;
-    let last = Timestamp::from_secs(7_258_118_400);
-    if (Timestamp::EPOCH..last).contains(&at) { Ok(at) } else { Err(format!("{at} is outside the years 1970 to 2199")) }
+    let instant: Timestamp = text.parse().map_err(|error: rondel_core::TimeError| error.to_string())?;
+    let latest = Timestamp::from_secs(7_258_118_400);
+    if (Timestamp::EPOCH..latest).contains(&instant) {
+        Ok(instant)
+    } else {
+        Err(format!("{instant} is outside the years 1970 to 2199"))
+    }
 }
 
 /// A fire, or several in a row with the same verdict.
@@ -201,7 +205,7 @@ pub(super) fn routes() -> Routes {
         .get(
             "/api/v1/jobs/{name}/why",
             View,
-            why,
+            explain,
             Doc::new(
                 "Explain why a job ran or did not run",
                 "The answer as a sentence, the fire if one was planned, and the fires before and after it.",
@@ -211,7 +215,7 @@ pub(super) fn routes() -> Routes {
         .get(
             "/api/v1/jobs/{name}/versions",
             View,
-            versions,
+            list_versions,
             Doc::new("List a job's versions", "Its definitions, newest first; `limit` is at most 50.")
                 .json::<Page<VersionJson>>(200, "A page of versions."),
         )
@@ -234,9 +238,9 @@ async fn list(call: Call<FiresQuery>, Named(name, ..): Named<path::Job>) -> Resu
     let cursor = |next: Timestamp| listing.cursor((next.as_millis(), to.as_millis()));
     let mut page = PageBuilder::new(query.limit);
     for entry in history.entries {
-        let first = entry.first;
+        let first_fire = entry.first;
         if !page.add(&EntryJson::from(entry))? {
-            return page.answer(Some(cursor(first)));
+            return page.answer(Some(cursor(first_fire)));
         }
     }
     page.answer(history.next.filter(|next| *next <= to).map(cursor))
@@ -250,14 +254,14 @@ fn query_range(query: &FiresQuery, now: Timestamp) -> Result<(Timestamp, Timesta
         (None, Some(to)) => (to.saturating_sub(2 * DAY).max(Timestamp::EPOCH), to),
         (Some(from), Some(to)) => (from, to),
     };
-    let wrong = if to < from {
+    let detail = if to < from {
         format!("{to} is before from, which is {from}")
     } else if to.since(from) > fires::RANGE_MAX {
         format!("{to} is more than 366 days after from, which is {from}")
     } else {
         return Ok((from, to));
     };
-    Err(Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("to", "invalid_value", wrong)]))
+    Err(Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("to", "invalid_value", detail)]))
 }
 
 /// Why a job ran or did not run.
@@ -275,35 +279,38 @@ pub(super) struct WhyJson {
     incident: Option<IncidentRef>,
 }
 
-async fn why(call: Call<WhyQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
+async fn explain(call: Call<WhyQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
-    let within = call.visible_apps();
-    let why = match (call.query.at, call.query.run) {
-        (Some(_), Some(_)) => return Err(invalid_run("is given together with at")),
-        (Some(at), None) => call.engine().why(&record, at, within.as_deref()).await?,
+    let visible_apps = call.visible_apps();
+    let answer = match (call.query.at, call.query.run) {
+        (Some(_), Some(_)) => return Err(invalid_run_problem("is given together with at")),
+        (Some(at), None) => call.engine().why(&record, at, visible_apps.as_deref()).await?,
         (None, Some(id)) => {
-            let found = call.engine().store().runs(&[id]).await?.pop();
-            let found = found.filter(|run| run.job == record.id && call.may_view(run.app));
-            let run = found.ok_or_else(|| {
-                invalid_run(format!("run {id} does not belong to the job that is named {} now", record.spec.name))
+            let shown_run = call.engine().store().runs(&[id]).await?.pop();
+            let shown_run = shown_run.filter(|run| run.job == record.id && call.may_view(run.app));
+            let run = shown_run.ok_or_else(|| {
+                invalid_run_problem(format!(
+                    "run {id} does not belong to the job that is named {} now",
+                    record.spec.name
+                ))
             })?;
-            call.engine().why_run(&record, &run, within.as_deref()).await?
+            call.engine().why_run(&record, &run, visible_apps.as_deref()).await?
         }
-        (None, None) => call.engine().why_now(&record, within.as_deref()).await?,
+        (None, None) => call.engine().why_now(&record, visible_apps.as_deref()).await?,
     };
     let body = WhyJson {
-        incident: incident_of_fire::incident_of_answer(&call, record.id, &why).await?,
-        at: why.at,
-        answer: Sentence { en: why.en, zh: why.zh },
-        fire: why.entry.map(EntryJson::from),
-        previous_fire_at: why.before,
-        next_fire_at: why.after,
+        incident: incident_of_fire::incident_of_answer(&call, record.id, &answer).await?,
+        at: answer.at,
+        answer: Sentence { en: answer.en, zh: answer.zh },
+        fire: answer.entry.map(EntryJson::from),
+        previous_fire_at: answer.before,
+        next_fire_at: answer.after,
     };
     json_response(StatusCode::OK, &body)
 }
 
-fn invalid_run(why: impl Into<String>) -> Problem {
-    Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("run", "invalid_value", why)])
+fn invalid_run_problem(reason: impl Into<String>) -> Problem {
+    Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("run", "invalid_value", reason)])
 }
 
 /// A definition that a job has or had.
@@ -318,36 +325,38 @@ pub(crate) struct VersionJson {
     pub(crate) definition: Value,
 }
 
-/// The versions before `before`, the newest first. Versions that the caller may not see are left out.
+/// The versions before `before_version`, the newest first. Versions that the caller may not see are left out.
 pub(crate) async fn versions_before<Q>(
     call: &Call<Q>,
     job: JobId,
-    before: i64,
+    before_version: i64,
     count: usize,
 ) -> Result<Vec<VersionJson>, Problem> {
-    let to = match before {
+    let to = match before_version {
         i64::MAX => Timestamp::MAX,
         _ => call.engine().now(),
     };
-    let found = older_versions(call, job, (before, to), count).await?;
-    Ok(versions_for_caller(call, found).await?.into_iter().filter_map(|(_, version)| version).collect())
+    let records = older_versions(call, job, (before_version, to), count).await?;
+    Ok(versions_for_caller(call, records).await?.into_iter().filter_map(|(_, version)| version).collect())
 }
 
-async fn versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
+async fn list_versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let listing = Listing::new("versions", record.id);
     // The last version of the previous page, and when it was saved.
-    let after = call.query.cursor.as_deref().map(|cursor| listing.position::<(i64, i64)>(cursor)).transpose()?;
-    let (before, to) = after.map_or((i64::MAX, Timestamp::MAX), |(version, at)| (version, Timestamp::from_millis(at)));
-    let (mut page, mut last) = (PageBuilder::new(call.query.limit), (before, to));
+    let after_version =
+        call.query.cursor.as_deref().map(|cursor| listing.position::<(i64, i64)>(cursor)).transpose()?;
+    let (before_version, to) =
+        after_version.map_or((i64::MAX, Timestamp::MAX), |(version, at)| (version, Timestamp::from_millis(at)));
+    let (mut page, mut last) = (PageBuilder::new(call.query.limit), (before_version, to));
     let mut is_first = call.query.cursor.is_none();
     while let Some(count) = page.next_row_count() {
         let count = usize::try_from(count).unwrap_or(usize::MAX);
-        let mut found = older_versions(&call, record.id, last, count + 1).await?;
-        let has_more = found.len() > count;
-        found.truncate(count);
-        let shown = versions_for_caller(&call, found).await?;
-        for (place, version) in shown {
+        let mut records = older_versions(&call, record.id, last, count + 1).await?;
+        let has_more = records.len() > count;
+        records.truncate(count);
+        let versions = versions_for_caller(&call, records).await?;
+        for (place, version) in versions {
             if let Some(version) = version
                 && !page.add(&version)?
             {
@@ -362,25 +371,25 @@ async fn versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::Job>) 
     page.answer(Some(listing.cursor((last.0, last.1.as_millis()))))
 }
 
-/// The newest `count` versions before the version `before`, the newest first. The store selects versions by when they were saved, so it
-/// can also return the version `before` and later ones. If these leave too few, more versions are read.
+/// The newest `count` versions before the version `before_version`, the newest first. The store selects versions by when they were saved, so it
+/// can also return the version `before_version` and later ones. If these leave too few, more versions are read.
 async fn older_versions<Q>(
     call: &Call<Q>,
     job: JobId,
-    (before, to): (i64, Timestamp),
+    (before_version, to): (i64, Timestamp),
     count: usize,
 ) -> Result<Vec<VersionRecord>, Problem> {
-    let mut wanted = count + 1;
+    let mut read_count = count + 1;
     loop {
-        let limit = u32::try_from(wanted).unwrap_or(u32::MAX);
-        let mut found = call.engine().store().versions(job, Timestamp::EPOCH, to, limit).await?;
-        let is_all = found.len() < wanted;
-        found.retain(|version| version.version < before);
-        if is_all || found.len() >= count || wanted >= SAME_INSTANT_MAX {
-            found.truncate(count);
-            return Ok(found);
+        let limit = u32::try_from(read_count).unwrap_or(u32::MAX);
+        let mut records = call.engine().store().versions(job, Timestamp::EPOCH, to, limit).await?;
+        let is_last_page = records.len() < read_count;
+        records.retain(|version| version.version < before_version);
+        if is_last_page || records.len() >= count || read_count >= SAME_INSTANT_MAX {
+            records.truncate(count);
+            return Ok(records);
         }
-        wanted *= 2;
+        read_count *= 2;
     }
 }
 
@@ -389,19 +398,19 @@ async fn older_versions<Q>(
 /// secrets are shown only to callers who may edit the app.
 async fn versions_for_caller<Q>(
     call: &Call<Q>,
-    found: Vec<VersionRecord>,
+    records: Vec<VersionRecord>,
 ) -> Result<Vec<((i64, Timestamp), Option<VersionJson>)>, Problem> {
-    let apps: BTreeSet<String> = found.iter().map(|version| version.spec.app.clone()).collect();
+    let apps: BTreeSet<String> = records.iter().map(|version| version.spec.app.clone()).collect();
     let (hidden, guarded) = (call.hidden_apps(apps.clone()).await?, call.apps_without(Permission::Edit, apps).await?);
     let show = |version: VersionRecord| {
-        let place = (version.version, version.created_at);
+        let position = (version.version, version.created_at);
         if hidden.contains(&version.spec.app) {
-            return (place, None);
+            return (position, None);
         }
         let definition = serde_json::to_value(&version.spec).unwrap_or_default();
         let definition = if guarded.contains(&version.spec.app) { for_viewer(definition) } else { definition };
         let VersionRecord { version, author, created_at, .. } = version;
-        (place, Some(VersionJson { version, author, created_at, definition }))
+        (position, Some(VersionJson { version, author, created_at, definition }))
     };
-    Ok(found.into_iter().map(show).collect())
+    Ok(records.into_iter().map(show).collect())
 }

@@ -32,8 +32,8 @@ pub(super) fn routes() -> Routes {
 
 async fn get(call: Call, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
-    let last = last_run(&call, &record).await?;
-    job_response(&call, StatusCode::OK, &record, Some(last)).await
+    let last_run_json = last_run(&call, &record).await?;
+    job_response(&call, StatusCode::OK, &record, Some(last_run_json)).await
 }
 
 /// The newest run that is due. For a broadcast it is the root row, which stands for all shards.
@@ -42,11 +42,14 @@ async fn last_run(call: &Call, record: &JobRecord) -> Result<Option<LastRun>, Pr
     let query =
         RunQuery { job: Some(record.id), within: call.visible_apps(), limit: LAST_RUN_ROWS, ..RunQuery::default() };
     let now = call.engine().now();
-    let newest = store.list_runs(record.namespace, &query).await?.into_iter().find(|run| run.fire_at <= now);
-    let Some(newest) = newest else { return Ok(None) };
-    let of = |run: &Run| LastRun { id: run.id, status: run.status, fire_at: run.fire_at };
-    let Some(parent) = newest.parent.filter(|_| newest.shard_index != ROOT_SHARD) else { return Ok(Some(of(&newest))) };
+    let newest_run = store.list_runs(record.namespace, &query).await?.into_iter().find(|run| run.fire_at <= now);
+    let Some(newest_run) = newest_run else { return Ok(None) };
+    let to_last_run = |run: &Run| LastRun { id: run.id, status: run.status, fire_at: run.fire_at };
+    let Some(parent) = newest_run.parent.filter(|_| newest_run.shard_index != ROOT_SHARD) else {
+        return Ok(Some(to_last_run(&newest_run)));
+    };
     let parents = store.runs(&[parent]).await?;
-    let whole = parents.first().filter(|parent| parent.shard_index == ROOT_SHARD && parent.fire_at == newest.fire_at);
-    Ok(Some(of(whole.unwrap_or(&newest))))
+    let broadcast =
+        parents.first().filter(|parent| parent.shard_index == ROOT_SHARD && parent.fire_at == newest_run.fire_at);
+    Ok(Some(to_last_run(broadcast.unwrap_or(&newest_run))))
 }

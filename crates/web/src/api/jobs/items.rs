@@ -171,9 +171,9 @@ async fn list(call: Call<ItemsQuery>, Named(name, ..): Named<path::Job>) -> Resu
     let view = pump_view::read_pump(&call, &record).await?.ok_or_else(|| no_pump_problem(&name))?;
     let ItemsQuery { states, limit, cursor } = &call.query;
     let listing = Listing::new("items", (record.id, states));
-    let after = cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
-    let found = view.page(after.as_deref(), states, limit + 1);
-    let (items, next) = fill_page(&call, &record, &found)?;
+    let after_name = cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
+    let matching_items = view.page(after_name.as_deref(), states, limit + 1);
+    let (items, next) = fill_page(&call, &record, &matching_items)?;
     let now = call.engine().now();
     let PumpView { root, groups, totals, .. } = &view;
     json_response(
@@ -192,14 +192,14 @@ async fn list(call: Call<ItemsQuery>, Named(name, ..): Named<path::Job>) -> Resu
 fn fill_page(
     call: &Call<ItemsQuery>,
     record: &JobRecord,
-    found: &[&ItemView],
+    items: &[&ItemView],
 ) -> Result<(Vec<Box<RawValue>>, Option<String>), Problem> {
     let (mut page, mut last) = (PageBuilder::new(call.query.limit), None);
-    for one in found {
-        if !page.add(&ItemJson::new(one, one.checkpoint(call, record), call.engine().now()))? {
+    for view in items {
+        if !page.add(&ItemJson::new(view, view.checkpoint(call, record), call.engine().now()))? {
             return Ok((page.into_items(), last));
         }
-        last = Some(one.item.name.clone());
+        last = Some(view.item.name.clone());
     }
     Ok((page.into_items(), None))
 }

@@ -119,14 +119,14 @@ pub(super) async fn job_response_with_queued<Q>(
     (last_run, queued): (Option<Option<LastRun>>, Option<QueuedJson>),
 ) -> Result<Response, Problem> {
     call.note.changed_to(&record.spec);
-    let next = jobs::next_fires(call.engine(), std::slice::from_ref(record)).await?.into_iter().next().flatten();
+    let next_fire = jobs::next_fires(call.engine(), std::slice::from_ref(record)).await?.into_iter().next().flatten();
     let parents = Some(record.spec.parents().into_iter().map(|parent| parent.name).collect());
     let children = Some(follower_names(call, record).await?);
-    let warnings = || jobs::warnings(call.engine(), record.namespace, &record.spec, next);
+    let warnings = || jobs::warnings(call.engine(), record.namespace, &record.spec, next_fire);
     let warnings = last_run.is_none().then(|| warnings().iter().map(ToString::to_string).collect());
     let state = job_states::job_state(call.engine(), record).await?;
-    let whole = JobJson::new(record, &call.namespace.name, (state, next));
-    let body = JobJson { parents, children, last_run, queued, warnings, ..whole };
+    let job_json = JobJson::new(record, &call.namespace.name, (state, next_fire));
+    let body = JobJson { parents, children, last_run, queued, warnings, ..job_json };
     let mut response = json_response(status, &body)?;
     response.headers_mut().insert(ETAG, version_tag(record.version));
     Ok(response)
@@ -135,7 +135,7 @@ pub(super) async fn job_response_with_queued<Q>(
 /// The jobs that follow from this one, without those that the caller may not see.
 pub(super) async fn follower_names<Q>(call: &Call<Q>, record: &JobRecord) -> Result<Vec<String>, Problem> {
     let mut children = call.engine().store().child_names(record.id).await?;
-    let hidden = call.hidden_jobs(&children).await?;
-    children.retain(|name| !hidden.contains(name));
+    let hidden_names = call.hidden_jobs(&children).await?;
+    children.retain(|name| !hidden_names.contains(name));
     Ok(children)
 }

@@ -65,17 +65,17 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
         None => None,
         Some(app) => Some(find_app(&call, app).await?),
     };
-    let mut found = match query.filter.is_empty() {
+    let mut matching_jobs = match query.filter.is_empty() {
         true => None,
-        false => Some(matching(&call, app, after_name.as_deref()).await?.into_iter()),
+        false => Some(matching_jobs_after(&call, app, after_name.as_deref()).await?.into_iter()),
     };
-    let mut last = after_name;
+    let mut last_name = after_name;
     let mut page = PageBuilder::new(query.limit);
-    let cursor = |last: &Option<String>| last.as_ref().map(|name| listing.cursor(name));
+    let cursor = |last_name: &Option<String>| last_name.as_ref().map(|name| listing.cursor(name));
     while let Some(count) = page.next_row_count() {
-        let (records, is_last) = match &mut found {
-            Some(found) => next_matching(&call, found, count).await?,
-            None => next_visible(&call, (app, last.clone()), count).await?,
+        let (records, is_last) = match &mut matching_jobs {
+            Some(matching_jobs) => next_matching(&call, matching_jobs, count).await?,
+            None => next_visible_jobs(&call, (app, last_name.clone()), count).await?,
         };
         if records.is_empty() && is_last {
             return page.answer(None);
@@ -84,20 +84,20 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
         let states = job_states::job_states(call.engine(), &records).await?;
         for ((record, next), state) in records.iter().zip(fires).zip(states) {
             if !page.add(&JobJson::new(record, &call.namespace.name, (state, next)))? {
-                return page.answer(cursor(&last));
+                return page.answer(cursor(&last_name));
             }
-            last = Some(record.spec.name.clone());
+            last_name = Some(record.spec.name.clone());
         }
         if is_last {
             return page.answer(None);
         }
     }
-    page.answer(cursor(&last))
+    page.answer(cursor(&last_name))
 }
 
 /// The next `count` jobs after a name, and whether they are the last. They are read from the store, because the job board of a large
 /// namespace does not hold all jobs.
-async fn next_visible(
+async fn next_visible_jobs(
     call: &Call<ListJobs>,
     (app, after_name): (Option<AppId>, Option<String>),
     count: u32,
@@ -110,30 +110,31 @@ async fn next_visible(
     Ok((records, is_last))
 }
 
-/// The next `count` of the jobs in `found`, and whether they are the last.
+/// The next `count` of the jobs in `entries`, and whether they are the last.
 async fn next_matching(
     call: &Call<ListJobs>,
-    found: &mut std::vec::IntoIter<Arc<BoardEntry>>,
+    entries: &mut std::vec::IntoIter<Arc<BoardEntry>>,
     count: u32,
 ) -> Result<(Vec<JobRecord>, bool), Problem> {
-    let these: Vec<Arc<BoardEntry>> = found.by_ref().take(usize::try_from(count).unwrap_or(usize::MAX)).collect();
-    let names: Vec<&str> = these.iter().map(|entry| entry.name.as_str()).collect();
+    let selected_entries: Vec<Arc<BoardEntry>> =
+        entries.by_ref().take(usize::try_from(count).unwrap_or(usize::MAX)).collect();
+    let names: Vec<&str> = selected_entries.iter().map(|entry| entry.name.as_str()).collect();
     let mut records = call.engine().store().jobs_named(call.namespace.id, &names).await?;
     records.retain(|record| call.may_view(record.app));
-    Ok((records, found.as_slice().is_empty()))
+    Ok((records, entries.as_slice().is_empty()))
 }
 
-/// The jobs that match the filter, in order of their names, after the name `after`.
-async fn matching(
+/// The jobs that match the filter, in order of their names, after the name `after_name`.
+async fn matching_jobs_after(
     call: &Call<ListJobs>,
     app: Option<AppId>,
-    after: Option<&str>,
+    after_name: Option<&str>,
 ) -> Result<Vec<Arc<BoardEntry>>, Problem> {
     let board = call.web.boards.board_for(call.engine(), call.namespace.id, &call.query.filter).await?;
     let mut offers = OfferedHandlers::new(call.engine(), call.namespace.id);
-    let seen = call.visible_apps();
-    let mut found = board.matching(&call.query.filter, seen.as_deref(), JobOrder::Name, &mut offers);
-    found.retain(|entry| app.is_none_or(|app| entry.app == app));
-    found.retain(|entry| after.is_none_or(|after| entry.name.as_str() > after));
-    Ok(found)
+    let visible_apps = call.visible_apps();
+    let mut entries = board.matching(&call.query.filter, visible_apps.as_deref(), JobOrder::Name, &mut offers);
+    entries.retain(|entry| app.is_none_or(|app| entry.app == app));
+    entries.retain(|entry| after_name.is_none_or(|after_name| entry.name.as_str() > after_name));
+    Ok(entries)
 }

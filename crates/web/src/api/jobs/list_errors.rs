@@ -56,11 +56,11 @@ impl ListErrors {
         }
     }
 
-    /// The refusal. Each error has its line and column if `place` knows them.
-    pub(super) fn into_problem(self, place: impl Fn(&str) -> Option<(usize, usize)>) -> Problem {
+    /// The refusal. Each error has its line and column if `place_of` knows them.
+    pub(super) fn into_problem(self, place_of: impl Fn(&str) -> Option<(usize, usize)>) -> Problem {
         let mut complaints = self.complaints;
         for complaint in &mut complaints {
-            if let Some((line, column)) = complaint.pointer.as_deref().and_then(&place) {
+            if let Some((line, column)) = complaint.pointer.as_deref().and_then(&place_of) {
                 complaint.message.push_str(&format!(" (line {line}, column {column})"));
             }
         }
@@ -70,7 +70,7 @@ impl ListErrors {
 
 /// Splits a pointer that begins with the index of an item into this index and the pointer within the item.
 pub(super) fn split(pointer: &str) -> Option<(usize, &str)> {
-    let rest = pointer.strip_prefix('/')?;
-    let end = rest.find('/').unwrap_or(rest.len());
-    Some((rest[..end].parse().ok()?, &rest[end..]))
+    let without_slash = pointer.strip_prefix('/')?;
+    let index_end = without_slash.find('/').unwrap_or(without_slash.len());
+    Some((without_slash[..index_end].parse().ok()?, &without_slash[index_end..]))
 }

@@ -40,12 +40,12 @@ async fn replace(
     if_match: IfMatch,
     body: JsonBody<Unnamed<JobSpec>>,
 ) -> Result<Response, Problem> {
-    let saved = save_edit(&call, &name, &if_match, |record| {
+    let saved_record = save_edit(&call, &name, &if_match, |record| {
         let mut spec = body::parse_named(&body.bytes, &name)?;
         // An `at` schedule in the past must not run again if the client repeats the request.
         jobs::keep_run_instants(call.engine(), &mut spec, &record.spec);
         Ok(Some(spec))
     })
     .await?;
-    job_response(&call, StatusCode::OK, &saved, None).await
+    job_response(&call, StatusCode::OK, &saved_record, None).await
 }

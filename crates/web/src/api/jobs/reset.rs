@@ -32,8 +32,8 @@ pub(super) fn routes() -> Routes {
 }
 
 async fn reset(call: Call, Named(name, ..): Named<path::Job>, if_match: IfMatch) -> Result<Response, Problem> {
-    let saved = reset_to_declared(&call, &name, &if_match).await?;
-    job_response(&call, StatusCode::OK, &saved, None).await
+    let record = reset_to_declared(&call, &name, &if_match).await?;
+    job_response(&call, StatusCode::OK, &record, None).await
 }
 
 /// Gives a job the definition that code declares. Does nothing if the job already has it.

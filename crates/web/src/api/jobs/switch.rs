@@ -6,7 +6,7 @@ use rondel_admin::jobs::{self, JobError};
 use rondel_core::JobSpec;
 use rondel_core::access::Permission::Operate;
 
-use super::change::{EDIT_REFUSALS, TRY_COUNT, change, changed_too_often, edit_problem};
+use super::change::{EDIT_REFUSALS, TRY_COUNT, change, changed_too_often_problem, edit_problem};
 use super::find::find;
 use super::job_json::{JobJson, job_response_with_queued};
 use super::queued::QueuedQuery;
@@ -58,7 +58,7 @@ async fn pause(
             Err(error) => return Err(edit_problem(&call, error).await),
         }
     }
-    Err(changed_too_often())
+    Err(changed_too_often_problem())
 }
 
 async fn resume(call: Call, Named(name, ..): Named<path::Job>, if_match: IfMatch) -> Result<Response, Problem> {

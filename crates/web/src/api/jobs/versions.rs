@@ -104,14 +104,21 @@ async fn diff(
 pub(crate) async fn diff_versions<Q>(
     call: &Call<Q>,
     record: &JobRecord,
-    from: i64,
-    to: i64,
+    from_version: i64,
+    to_version: i64,
 ) -> Result<Vec<Change>, Problem> {
-    let (before, after) =
-        (definition(call, record, ("from", from)).await?, definition(call, record, ("to", to)).await?);
-    let apps = [&before, &after].into_iter().filter_map(|spec| spec["app"].as_str().map(str::to_owned)).collect();
+    let (definition_before, definition_after) =
+        (definition(call, record, ("from", from_version)).await?, definition(call, record, ("to", to_version)).await?);
+    let apps = [&definition_before, &definition_after]
+        .into_iter()
+        .filter_map(|spec| spec["app"].as_str().map(str::to_owned))
+        .collect();
     let may_edit = call.apps_without(Edit, apps).await?.is_empty();
-    Ok(if may_edit { diff::changes(&before, &after) } else { changes_for_viewer(&before, &after) })
+    Ok(if may_edit {
+        diff::changes(&definition_before, &definition_after)
+    } else {
+        changes_for_viewer(&definition_before, &definition_after)
+    })
 }
 
 /// The body of a request to restore a version.
@@ -130,9 +137,9 @@ async fn restore(
     if_match: IfMatch,
     body: JsonBody<Restore>,
 ) -> Result<Response, Problem> {
-    let wanted = body.read()?;
-    let saved = restore_version(&call, &name, &if_match, wanted.version).await?;
-    job_response(&call, StatusCode::OK, &saved, None).await
+    let request = body.read()?;
+    let record = restore_version(&call, &name, &if_match, request.version).await?;
+    job_response(&call, StatusCode::OK, &record, None).await
 }
 
 /// Saves an earlier version as the newest one, for the API and the console. Does nothing if the job already has that definition.
@@ -143,10 +150,10 @@ pub(crate) async fn restore_version<Q>(
     version: i64,
 ) -> Result<JobRecord, Problem> {
     let record = find(call, name).await?;
-    let old = spec_of_version(call, &record, version).await?;
-    let old = old.map_err(|message| refuse_value("/version", message))?;
+    let old_spec = spec_of_version(call, &record, version).await?;
+    let old_spec = old_spec.map_err(|message| refuse_value("/version", message))?;
     save_edit(call, name, if_match, |record| {
-        let spec = JobSpec { name: record.spec.name.clone(), enabled: record.spec.enabled, ..old.clone() };
+        let spec = JobSpec { name: record.spec.name.clone(), enabled: record.spec.enabled, ..old_spec.clone() };
         Ok(Some(spec).filter(|spec| *spec != record.spec))
     })
     .await
@@ -154,8 +161,8 @@ pub(crate) async fn restore_version<Q>(
 
 /// The definition of a version that the caller may see.
 pub(crate) async fn version_spec<Q>(call: &Call<Q>, record: &JobRecord, version: i64) -> Result<JobSpec, Problem> {
-    let found = spec_of_version(call, record, version).await?;
-    found.map_err(|message| {
+    let spec = spec_of_version(call, record, version).await?;
+    spec.map_err(|message| {
         Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("from", "invalid_value", message)])
     })
 }
@@ -165,8 +172,8 @@ async fn definition<Q>(
     record: &JobRecord,
     (parameter, version): (&'static str, i64),
 ) -> Result<Value, Problem> {
-    let found = spec_of_version(call, record, version).await?;
-    let spec = found.map_err(|message| {
+    let spec_or_message = spec_of_version(call, record, version).await?;
+    let spec = spec_or_message.map_err(|message| {
         Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query(parameter, "invalid_value", message)])
     })?;
     Ok(serde_json::to_value(&spec).unwrap_or_default())
@@ -179,9 +186,11 @@ async fn spec_of_version<Q>(
     record: &JobRecord,
     version: i64,
 ) -> Result<Result<JobSpec, String>, Problem> {
-    let found = call.engine().store().definitions(&[(record.id, version)]).await?.pop();
-    let missing = || format!("there is no version {version}; the newest is {}", record.version);
-    let Some(spec) = found.map(|found| found.spec) else { return Ok(Err(missing())) };
+    let record_of_version = call.engine().store().definitions(&[(record.id, version)]).await?.pop();
+    let not_found_text = || format!("there is no version {version}; the newest is {}", record.version);
+    let Some(spec) = record_of_version.map(|record_of_version| record_of_version.spec) else {
+        return Ok(Err(not_found_text()));
+    };
     let is_hidden = !call.hidden_apps(BTreeSet::from([spec.app.clone()])).await?.is_empty();
-    Ok(if is_hidden { Err(missing()) } else { Ok(spec) })
+    Ok(if is_hidden { Err(not_found_text()) } else { Ok(spec) })
 }

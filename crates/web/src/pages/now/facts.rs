@@ -29,11 +29,11 @@ use crate::problem::Problem;
 /// How many jobs of each kind are read at most.
 const JOB_COUNT: u32 = 40;
 /// Maximum number of open runs of each status that are counted.
-const OPEN_COUNT: u32 = 2_000;
+const OPEN_RUN_COUNT_MAX: u32 = 2_000;
 /// How many jobs with long-running runs are read at most.
-const LONG_COUNT: u32 = 400;
+const LONG_RUNNING_JOB_COUNT_MAX: u32 = 400;
 /// How many of these runs, the oldest first, are compared with the usual durations of their jobs.
-const RUNNING_COUNT: usize = 100;
+const COMPARED_RUN_COUNT: usize = 100;
 /// Maximum number of executors that are counted.
 const EXECUTOR_COUNT: u32 = 500;
 /// How many tokens are read at a time, the newest first.
@@ -41,9 +41,9 @@ const TOKEN_COUNT: u32 = 200;
 /// Maximum number of these reads. One may not suffice: tokens that end soon are rarely among the newest.
 const TOKEN_READS_MAX: usize = 10;
 /// How far back lateness is measured.
-const LATE_WITHIN: Duration = Duration::from_secs(15 * 60);
+const LATENESS_LOOK_BACK: Duration = Duration::from_secs(15 * 60);
 /// How far back the usual durations of a job are measured.
-const USUAL_WITHIN: Duration = Duration::from_secs(7 * 24 * 3600);
+const DURATION_LOOK_BACK: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How far ahead the next fire is searched.
 const LOOK_AHEAD: Duration = Duration::from_secs(366 * 24 * 3600);
 
@@ -61,7 +61,7 @@ pub(crate) struct Health {
     pub(crate) online_count: usize,
     pub(crate) slot_count: u64,
     /// How many runs the online executors have.
-    pub(crate) busy_count: u64,
+    pub(crate) held_run_count: u64,
     /// How many runs are due but are not with an executor yet. Ends with a plus sign if there are more.
     pub(crate) queue_count: String,
     /// How many runs are running. Ends with a plus sign if there are more.
@@ -83,18 +83,23 @@ pub(crate) async fn read<Q: Sync>(
 ) -> Result<SystemState, Problem> {
     let (engine, now) = (call.engine(), call.engine().now());
     let nodes = async { engine.store().nodes().await.map_err(Problem::from) };
-    let idle = async { Ok(engine.store().idle_jobs(call.namespace.id, now - PAUSED_FOR, JOB_COUNT).await?) };
-    let problems =
-        try_join5(failures.read(call), failures.failing(call), idle, token_ends(call, now), lateness_p99(call, now));
+    let idle_jobs = async { Ok(engine.store().idle_jobs(call.namespace.id, now - PAUSED_FOR, JOB_COUNT).await?) };
+    let problems = try_join5(
+        failures.read(call),
+        failures.failing(call),
+        idle_jobs,
+        token_ends(call, now),
+        lateness_p99(call, now),
+    );
     let health = try_join(read_health(call, now), longest_running(call, now));
-    let ((mut health, under_way), nodes, (troubled, pulses, idle, tokens, lateness)) =
+    let ((mut health, under_way), nodes, (troubled, pulses, idle_jobs, tokens, lateness)) =
         try_join3(health, nodes, problems).await?;
     health.count_nodes(&nodes, (engine.token().node, now));
     health.lateness = lateness;
     let skipped_without_executor = skipped_without_executor(troubled);
     let ids = pulses.iter().map(|pulse| pulse.job).chain(skipped_without_executor.iter().map(|trouble| trouble.job));
-    let ids = ids.chain(under_way.iter().map(|run| run.job)).chain(idle.iter().map(|(job, ..)| *job));
-    let jobs = Jobs::read(call, ids).await?;
+    let ids = ids.chain(under_way.iter().map(|run| run.job)).chain(idle_jobs.iter().map(|(job, ..)| *job));
+    let jobs = JobsById::read(call, ids).await?;
     let (failing, under_way) =
         try_join(failing_jobs(call, (pulses, troubled), (&jobs, lang)), under_way_runs(call, &under_way, (&jobs, now)))
             .await?;
@@ -103,7 +108,7 @@ pub(crate) async fn read<Q: Sync>(
         without_executor: jobs_without_executor(call, &skipped_without_executor, &jobs).await?,
         under_way,
         lateness,
-        paused: paused_jobs(&idle, &jobs),
+        paused: paused_jobs(&idle_jobs, &jobs),
         tokens,
         lost_nodes: nodes
             .iter()
@@ -121,28 +126,28 @@ fn is_lost(node: &Node, now: Timestamp) -> bool {
 }
 
 fn failing_loops(nodes: &[Node], now: Timestamp) -> Vec<(String, String, Timestamp)> {
-    let living = nodes.iter().filter(|node| node.is_living(now));
-    let failing = living.flat_map(|node| {
-        let of_node = node.report.loops.iter();
-        of_node.filter_map(|report| Some((node.name.clone(), report.name.clone(), report.failing_since?)))
+    let living_nodes = nodes.iter().filter(|node| node.is_living(now));
+    let failing_loops = living_nodes.flat_map(|node| {
+        let loops_of_node = node.report.loops.iter();
+        loops_of_node.filter_map(|report| Some((node.name.clone(), report.name.clone(), report.failing_since?)))
     });
-    failing.collect()
+    failing_loops.collect()
 }
 
 /// Reads the numbers of executors and runs.
 async fn read_health<Q: Sync>(call: &Call<Q>, now: Timestamp) -> Result<Health, Problem> {
-    let open = |status| read_open_runs(call, status);
-    let runs = try_join3(open(RunStatus::Running), open(RunStatus::Pending), open(RunStatus::Waiting));
+    let open_runs = |status| read_open_runs(call, status);
+    let runs = try_join3(open_runs(RunStatus::Running), open_runs(RunStatus::Pending), open_runs(RunStatus::Waiting));
     let ((executors, _), (running, pending, waiting), next_fire_at) =
         try_join3(executors::page(call, None, EXECUTOR_COUNT), runs, next_fire(call, now)).await?;
-    let online = || executors.iter().filter(|one| one.status != "offline");
+    let online_executors = || executors.iter().filter(|one| one.status != "offline");
     let is_due = |mark: &&ChartRun| mark.fire_at <= now;
     let due_count = pending.marks.iter().chain(&waiting.marks).filter(is_due).count();
     Ok(Health {
         executor_count: executors.len(),
-        online_count: online().count(),
-        slot_count: online().map(|one| u64::from(one.slots)).sum(),
-        busy_count: online().filter_map(|one| one.running).map(u64::from).sum(),
+        online_count: online_executors().count(),
+        slot_count: online_executors().map(|one| u64::from(one.slots)).sum(),
+        held_run_count: online_executors().filter_map(|one| one.running).map(u64::from).sum(),
         queue_count: count_text(due_count, pending.is_cut || waiting.is_cut),
         running_count: count_text(running.marks.len(), running.is_cut),
         next_fire_at,
@@ -153,10 +158,10 @@ async fn read_health<Q: Sync>(call: &Call<Q>, now: Timestamp) -> Result<Health, 
 /// The next fire of a job that the caller may see. Jobs that the caller may not see may fire earlier.
 async fn next_fire<Q>(call: &Call<Q>, now: Timestamp) -> Result<Option<Timestamp>, Problem> {
     for limit in [JOB_COUNT, COMING_JOB_COUNT_MAX] {
-        let coming = call.engine().store().coming_jobs(call.namespace.id, now + LOOK_AHEAD, limit).await?;
-        let next = coming.iter().find(|job| call.may_view(job.app)).map(|job| job.next_fire_at);
-        if next.is_some() || coming.len() < usize::try_from(limit).unwrap_or(usize::MAX) {
-            return Ok(next);
+        let coming_jobs = call.engine().store().coming_jobs(call.namespace.id, now + LOOK_AHEAD, limit).await?;
+        let next_fire_at = coming_jobs.iter().find(|job| call.may_view(job.app)).map(|job| job.next_fire_at);
+        if next_fire_at.is_some() || coming_jobs.len() < usize::try_from(limit).unwrap_or(usize::MAX) {
+            return Ok(next_fire_at);
         }
     }
     Ok(None)
@@ -168,11 +173,11 @@ fn count_text(count: usize, is_cut: bool) -> String {
 }
 
 impl Health {
-    fn count_nodes(&mut self, nodes: &[Node], (own, now): (NodeId, Timestamp)) {
-        let own = nodes.iter().find(|node| node.id == own);
+    fn count_nodes(&mut self, nodes: &[Node], (own_node, now): (NodeId, Timestamp)) {
+        let own_node = nodes.iter().find(|node| node.id == own_node);
         self.node_count = nodes.iter().filter(|node| node.is_living(now) || is_lost(node, now)).count();
         self.living_count = nodes.iter().filter(|node| node.is_living(now)).count();
-        self.lease_left = own.map(|node| node.lease_until.since(now)).unwrap_or_default();
+        self.lease_left = own_node.map(|node| node.lease_until.since(now)).unwrap_or_default();
     }
 }
 
@@ -184,45 +189,47 @@ struct OpenRuns {
 }
 
 async fn read_open_runs<Q: Sync>(call: &Call<Q>, status: RunStatus) -> Result<OpenRuns, Problem> {
-    let mut marks = call.engine().store().open_chart_runs(call.namespace.id, status, OPEN_COUNT + 1).await?;
-    let count = usize::try_from(OPEN_COUNT).unwrap_or(usize::MAX);
-    let is_cut = marks.len() > count;
-    marks.truncate(count);
-    marks.retain(|mark| call.may_view(mark.app));
-    Ok(OpenRuns { marks, is_cut })
+    let mut chart_runs =
+        call.engine().store().open_chart_runs(call.namespace.id, status, OPEN_RUN_COUNT_MAX + 1).await?;
+    let count = usize::try_from(OPEN_RUN_COUNT_MAX).unwrap_or(usize::MAX);
+    let is_cut = chart_runs.len() > count;
+    chart_runs.truncate(count);
+    chart_runs.retain(|mark| call.may_view(mark.app));
+    Ok(OpenRuns { marks: chart_runs, is_cut })
 }
 
-/// The 99th percentile of the lateness within [`LATE_WITHIN`].
+/// The 99th percentile of the lateness within [`LATENESS_LOOK_BACK`].
 async fn lateness_p99<Q>(call: &Call<Q>, now: Timestamp) -> Result<Option<Duration>, Problem> {
-    let buckets = series::namespace_buckets(call, BucketRange::new(Step::Minute, now - LATE_WITHIN, now)).await?;
+    let buckets =
+        series::namespace_buckets(call, BucketRange::new(Step::Minute, now - LATENESS_LOOK_BACK, now)).await?;
     Ok(series::sum_buckets(&buckets).lateness.quantile(990))
 }
 
 /// The jobs that were read, keyed by their ids. Deleted jobs, and those that the caller may not see, are left out.
-struct Jobs(HashMap<JobId, JobRecord>);
+struct JobsById(HashMap<JobId, JobRecord>);
 
-impl Jobs {
+impl JobsById {
     async fn read<Q>(call: &Call<Q>, ids: impl Iterator<Item = JobId>) -> Result<Self, Problem> {
         let ids: Vec<JobId> = ids.collect::<BTreeSet<_>>().into_iter().collect();
-        let found = call.engine().store().jobs_by_id(&ids).await?;
-        Ok(Self(found.into_iter().filter(|job| call.may_view(job.app)).map(|job| (job.id, job)).collect()))
+        let jobs = call.engine().store().jobs_by_id(&ids).await?;
+        Ok(Self(jobs.into_iter().filter(|job| call.may_view(job.app)).map(|job| (job.id, job)).collect()))
     }
 }
 
 async fn failing_jobs<Q>(
     call: &Call<Q>,
-    (pulses, troubled): (&[NewestOutcomes], &[UnsuccessfulRuns]),
-    (jobs, lang): (&Jobs, Lang),
+    (pulses, unsuccessful): (&[NewestOutcomes], &[UnsuccessfulRuns]),
+    (jobs, lang): (&JobsById, Lang),
 ) -> Result<Vec<FailingJob>, Problem> {
     let is_enabled = |pulse: &&NewestOutcomes| jobs.0.get(&pulse.job).is_some_and(|job| job.spec.enabled);
     let pulses: Vec<&NewestOutcomes> = pulses.iter().filter(is_enabled).collect();
     let is_failure = |trouble: &&UnsuccessfulRuns| trouble.status != RunStatus::Skipped;
-    let mut newest: BTreeMap<JobId, RunId> = BTreeMap::new();
-    for trouble in troubled.iter().filter(is_failure) {
-        let run = newest.entry(trouble.job).or_insert(trouble.newest);
+    let mut newest_run_by_job: BTreeMap<JobId, RunId> = BTreeMap::new();
+    for trouble in unsuccessful.iter().filter(is_failure) {
+        let run = newest_run_by_job.entry(trouble.job).or_insert(trouble.newest);
         *run = trouble.newest.max(*run);
     }
-    let ids: Vec<RunId> = pulses.iter().filter_map(|pulse| newest.get(&pulse.job)).copied().collect();
+    let ids: Vec<RunId> = pulses.iter().filter_map(|pulse| newest_run_by_job.get(&pulse.job)).copied().collect();
     let mut runs = call.engine().store().runs(&ids).await?;
     runs.retain(|run| call.may_view(run.app));
     call.conceal(&mut runs).await?;
@@ -230,7 +237,7 @@ async fn failing_jobs<Q>(
         let run = runs.iter().find(|run| run.job == job)?;
         own_message(run.message.as_deref(), run.reason, run.detail.as_deref(), lang)
     };
-    let fact = |pulse: &&NewestOutcomes| {
+    let failing_job = |pulse: &&NewestOutcomes| {
         Some(FailingJob {
             job: jobs.0.get(&pulse.job)?.spec.name.clone(),
             streak: pulse.streak,
@@ -239,44 +246,45 @@ async fn failing_jobs<Q>(
             message: message(pulse.job),
         })
     };
-    Ok(pulses.iter().filter_map(fact).collect())
+    Ok(pulses.iter().filter_map(failing_job).collect())
 }
 
 /// The jobs whose fires were skipped because there was no executor.
-fn skipped_without_executor(troubled: &[UnsuccessfulRuns]) -> Vec<&UnsuccessfulRuns> {
-    let max = usize::try_from(JOB_COUNT).unwrap_or(usize::MAX);
-    troubled.iter().filter(|trouble| trouble.had_no_executor).take(max).collect()
+fn skipped_without_executor(unsuccessful: &[UnsuccessfulRuns]) -> Vec<&UnsuccessfulRuns> {
+    let job_count_max = usize::try_from(JOB_COUNT).unwrap_or(usize::MAX);
+    unsuccessful.iter().filter(|trouble| trouble.had_no_executor).take(job_count_max).collect()
 }
 
 /// The jobs that still have no executor: no executor offers the handler, or none of those that do may get the job's runs.
 async fn jobs_without_executor<Q>(
     call: &Call<Q>,
     skipped_without_executor: &[&UnsuccessfulRuns],
-    jobs: &Jobs,
+    jobs: &JobsById,
 ) -> Result<Vec<JobWithoutExecutor>, Problem> {
     if skipped_without_executor.is_empty() {
         return Ok(Vec::new());
     }
     let (online, switches) = (call.engine().online_executors(), call.engine().store().switches().await?);
-    let fact = |trouble: &&UnsuccessfulRuns| {
+    let handlerless_job = |trouble: &&UnsuccessfulRuns| {
         let job = jobs.0.get(&trouble.job)?;
         let select = Select::new(&job.spec.select).unwrap_or_default();
         let takes_new = |one: &OnlineExecutor| {
             let switch = switches.of_executor(one.app, given_name(&one.name));
             !one.is_draining && switch.is_none_or(|set| set.switch == Switch::Active)
         };
-        let offers = |one: &&OnlineExecutor| one.app == job.app && one.has_handler(&job.spec.handler);
-        let mut offering = online.iter().filter(offers).peekable();
-        let is_offered = offering.peek().is_some();
-        let is_served = offering.any(|one| takes_new(one) && select.admits(given_name(&one.name), &one.labels));
+        let has_handler = |one: &&OnlineExecutor| one.app == job.app && one.has_handler(&job.spec.handler);
+        let mut offering_executors = online.iter().filter(has_handler).peekable();
+        let is_offered = offering_executors.peek().is_some();
+        let is_served =
+            offering_executors.any(|one| takes_new(one) && select.admits(given_name(&one.name), &one.labels));
         let (job, handler, count) = (job.spec.name.clone(), job.spec.handler.clone(), trouble.count);
         (!is_served).then_some(JobWithoutExecutor { job, handler, is_offered, count })
     };
-    Ok(skipped_without_executor.iter().filter_map(fact).collect())
+    Ok(skipped_without_executor.iter().filter_map(handlerless_job).collect())
 }
 
-/// The runs that have been running longest, one per job. They are read by the instants at which they were due: however many younger runs
-/// there are, the old ones are found.
+/// The runs that have been running longest, one per job. They are read in the order of the instants at which they were due, so that the old
+/// ones are found however many younger runs there are.
 async fn longest_running<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<Run>, Problem> {
     let begun_by = now - LONG_MIN;
     let query = OpenQuery {
@@ -285,43 +293,43 @@ async fn longest_running<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<Run>, 
         due_by: begun_by,
         begun_by,
         first_attempts_only: false,
-        limit: LONG_COUNT,
+        limit: LONG_RUNNING_JOB_COUNT_MAX,
     };
     let store = call.engine().store();
     let ids: Vec<RunId> = store.open_jobs(query).await?.iter().map(|open| open.run).collect();
-    let mut running = store.runs(&ids).await?;
-    running.retain(|run| call.may_view(run.app) && run.status == RunStatus::Running && run.started_at.is_some());
-    running.sort_by_key(|run| run.started_at);
-    running.truncate(RUNNING_COUNT);
-    Ok(running)
+    let mut running_runs = store.runs(&ids).await?;
+    running_runs.retain(|run| call.may_view(run.app) && run.status == RunStatus::Running && run.started_at.is_some());
+    running_runs.sort_by_key(|run| run.started_at);
+    running_runs.truncate(COMPARED_RUN_COUNT);
+    Ok(running_runs)
 }
 
 /// The running runs, with the usual durations of their jobs.
 async fn under_way_runs<Q>(
     call: &Call<Q>,
-    running: &[Run],
-    (jobs, now): (&Jobs, Timestamp),
+    running_runs: &[Run],
+    (jobs, now): (&JobsById, Timestamp),
 ) -> Result<Vec<RunUnderWay>, Problem> {
-    let owners: Vec<i64> = running.iter().map(|run| run.job.get()).collect();
+    let owners: Vec<i64> = running_runs.iter().map(|run| run.job.get()).collect();
     let points =
-        series::read_points(call, PointKind::Job, &owners, BucketRange::new(Step::Day, now - USUAL_WITHIN, now))
+        series::read_points(call, PointKind::Job, &owners, BucketRange::new(Step::Day, now - DURATION_LOOK_BACK, now))
             .await?;
-    let mut usual: HashMap<i64, Sketch> = HashMap::new();
-    points.iter().for_each(|point| usual.entry(point.owner).or_default().merge(&point.durations));
-    let fact = |run: &Run| {
+    let mut durations_by_job: HashMap<i64, Sketch> = HashMap::new();
+    points.iter().for_each(|point| durations_by_job.entry(point.owner).or_default().merge(&point.durations));
+    let long_run = |run: &Run| {
         let job = jobs.0.get(&run.job)?.spec.name.clone();
-        let usual = usual.get(&run.job.get()).and_then(|durations| durations.quantile(950));
-        Some(RunUnderWay { run: run.id, job, since: run.started_at?, usual })
+        let durations_by_job = durations_by_job.get(&run.job.get()).and_then(|durations| durations.quantile(950));
+        Some(RunUnderWay { run: run.id, job, since: run.started_at?, usual: durations_by_job })
     };
-    Ok(running.iter().filter_map(fact).collect())
+    Ok(running_runs.iter().filter_map(long_run).collect())
 }
 
-fn paused_jobs(idle: &[(JobId, i64, Timestamp)], jobs: &Jobs) -> Vec<(String, Timestamp)> {
+fn paused_jobs(idle_jobs: &[(JobId, i64, Timestamp)], jobs: &JobsById) -> Vec<(String, Timestamp)> {
     let since = |(job, _, at): &(JobId, i64, Timestamp)| {
         let job = jobs.0.get(job).filter(|job| !job.spec.enabled)?;
         Some((job.spec.name.clone(), *at))
     };
-    idle.iter().filter_map(since).collect()
+    idle_jobs.iter().filter_map(since).collect()
 }
 
 /// The names and ends of tokens: of all tokens for an admin of the cluster, of their own tokens for other callers, as far as these may
@@ -335,11 +343,11 @@ async fn token_ends<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<(String, Ti
     let (mut ends, mut after) = (Vec::new(), None);
     for _ in 0..TOKEN_READS_MAX {
         let query = TokenQuery { owner, after, limit: TOKEN_COUNT, ..TokenQuery::default() };
-        let found = call.engine().store().tokens(&query).await?;
-        let is_last = found.len() < usize::try_from(TOKEN_COUNT).unwrap_or(usize::MAX);
-        after = found.last().map(|token| token.id);
-        let good = found.into_iter().filter(|token| token.is_valid(now) && may_manage(&call.caller, token));
-        ends.extend(good.filter_map(|token| Some((token.name, token.expires_at?))));
+        let tokens = call.engine().store().tokens(&query).await?;
+        let is_last = tokens.len() < usize::try_from(TOKEN_COUNT).unwrap_or(usize::MAX);
+        after = tokens.last().map(|token| token.id);
+        let valid_tokens = tokens.into_iter().filter(|token| token.is_valid(now) && may_manage(&call.caller, token));
+        ends.extend(valid_tokens.filter_map(|token| Some((token.name, token.expires_at?))));
         if is_last {
             break;
         }

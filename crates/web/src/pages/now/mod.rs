@@ -29,11 +29,11 @@ use crate::redirect::query_pair;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 /// The range of the bar chart.
-const PAST: Duration = Duration::from_secs(24 * 3_600);
+const CHART_LENGTH: Duration = Duration::from_secs(24 * 3_600);
 /// How many hours before now the lanes show.
-const LANES_BACK: u32 = 18;
+const LANE_HOURS_BACK: u32 = 18;
 /// How many hours after now the lanes show.
-const LANES_AHEAD: u32 = 6;
+const LANE_HOURS_AHEAD: u32 = 6;
 const LANE_COUNT: u32 = 10;
 /// Maximum number of findings that are shown; further ones are only counted.
 const FINDING_COUNT_MAX: usize = 6;
@@ -44,7 +44,7 @@ struct NowPage {
     shell: Shell,
     t: &'static Texts,
     /// The URL of this page, from which the script reloads its live part.
-    here: String,
+    page_url: String,
     health: HealthRow,
     /// The number of open incidents.
     alert_count: usize,
@@ -56,20 +56,20 @@ struct NowPage {
     /// Whether there are no jobs yet, in which case the page explains the first steps.
     is_new: bool,
     /// The `--namespace` option for commands; empty in the default namespace.
-    of_namespace: String,
+    namespace_option: String,
 }
 
 /// The state of the system, as text.
 struct HealthRow {
     class: &'static str,
     word: &'static str,
-    of: Health,
+    counts: Health,
     lease: String,
     lateness: Option<String>,
     /// How soon after their planned instants handlers should begin.
     objective: String,
     is_late: bool,
-    next: Option<Moment>,
+    next_fire: Option<Moment>,
 }
 
 /// A finding that needs attention.
@@ -82,10 +82,10 @@ struct FindingRow {
 
 pub(super) async fn page(page: Page) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
-    let span = BucketRange::new(Step::Quarter, now - PAST + Step::Quarter.length(), now);
-    let scale = Scale { from: now - HOUR * LANES_BACK, to: now + HOUR * LANES_AHEAD };
+    let range = BucketRange::new(Step::Quarter, now - CHART_LENGTH + Step::Quarter.length(), now);
+    let scale = Scale { from: now - HOUR * LANE_HOURS_BACK, to: now + HOUR * LANE_HOURS_AHEAD };
     let request = TimelineRequest {
-        by: LaneKind::Job,
+        lane_kind: LaneKind::Job,
         from: scale.from,
         to: scale.to,
         app: None,
@@ -95,21 +95,22 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
     // These four reads run concurrently. They are independent, except that two share `failures`.
     let failures = RecentFailures::default();
     let system_state = facts::read(&page.call, &failures, t.lang());
-    let buckets = series::namespace_verdicts(&page.call, span);
+    let buckets = series::namespace_verdicts(&page.call, range);
     let lanes = lanes::timeline(&page.call, &request, &failures);
     let (system_state, buckets, timeline, alert_count) =
-        try_join4(system_state, buckets, lanes, alerts::open_count(&page.call)).await?;
-    let whole = BucketRange { to: Step::Quarter.floor(now) + Step::Quarter.length(), ..span };
-    let chart = OutcomeChart::new(&buckets, whole, (now, t));
+        try_join4(system_state, buckets, lanes, alerts::open_incident_count(&page.call)).await?;
+    let chart_range = BucketRange { to: Step::Quarter.floor(now) + Step::Quarter.length(), ..range };
+    let chart = OutcomeChart::new(&buckets, chart_range, (now, t));
     let health = health_row(system_state.health, &system_state.facts, (now, t));
     let findings = list_findings(system_state.facts, now);
     let more_count = findings.len().saturating_sub(FINDING_COUNT_MAX);
-    let one = JobQuery { within: page.call.visible_apps(), limit: 1, ..JobQuery::default() };
-    let is_new = chart.total.total() == 0 && page.engine().store().jobs(page.call.namespace.id, &one).await?.is_empty();
+    let first_job = JobQuery { within: page.call.visible_apps(), limit: 1, ..JobQuery::default() };
+    let is_new =
+        chart.total.total() == 0 && page.engine().store().jobs(page.call.namespace.id, &first_job).await?.is_empty();
     let template = NowPage {
         shell: page.shell(Nav::Now),
         t,
-        here: page.here().to_owned(),
+        page_url: page.page_url().to_owned(),
         health,
         alert_count,
         chart,
@@ -117,7 +118,7 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
         more_count,
         drawing: Drawing::new(scale, LaneKind::Job, &timeline.lanes, (now, t)),
         is_new,
-        of_namespace: namespace_option(&page.call.namespace.name),
+        namespace_option: namespace_option(&page.call.namespace.name),
     };
     html(StatusCode::OK, &template)
 }
@@ -127,12 +128,12 @@ fn namespace_option(namespace: &str) -> String {
 }
 
 fn health_row(
-    of: Health,
+    health: Health,
     facts: &rondel_core::attention::AttentionFacts,
     (now, t): (Timestamp, &'static Texts),
 ) -> HealthRow {
-    let is_late = of.lateness.is_some_and(|lateness| lateness > LATENESS_OBJECTIVE);
-    let is_bad = !facts.lost_nodes.is_empty() || !facts.failing_loops.is_empty() || of.living_count == 0;
+    let is_late = health.lateness.is_some_and(|lateness| lateness > LATENESS_OBJECTIVE);
+    let is_bad = !facts.lost_nodes.is_empty() || !facts.failing_loops.is_empty() || health.living_count == 0;
     let (class, word) = match (is_bad, is_late) {
         (true, _) => ("bad", t.now_trouble),
         (false, true) => ("late", t.now_slow),
@@ -141,12 +142,12 @@ fn health_row(
     HealthRow {
         class,
         word,
-        lease: length_text(of.lease_left, t),
-        lateness: of.lateness.map(|lateness| length_text(lateness, t)),
+        lease: length_text(health.lease_left, t),
+        lateness: health.lateness.map(|lateness| length_text(lateness, t)),
         objective: length_text(LATENESS_OBJECTIVE, t),
         is_late,
-        next: of.next_fire_at.map(|at| Moment::new(at, now, t)),
-        of,
+        next_fire: health.next_fire_at.map(|at| Moment::new(at, now, t)),
+        counts: health,
     }
 }
 
@@ -160,14 +161,14 @@ fn finding_row(finding: &Finding, now: Timestamp, t: &'static Texts) -> FindingR
             (node.clone(), "/executors".to_owned(), t.now_loop_fails(name, since(*at)))
         }
         Finding::Fails(failing) => {
-            let words = match (failing.succeeded_at, failing.streak) {
+            let sentence = match (failing.succeeded_at, failing.streak) {
                 (None, count) => t.now_never(count, since(failing.since)),
                 (Some(_), 1) => t.now_failed_once(since(failing.since)),
                 (Some(_), count) => t.now_fails(count, since(failing.since)),
             };
-            let words = [Some(words), failing.message.clone()].into_iter().flatten();
+            let sentence = [Some(sentence), failing.message.clone()].into_iter().flatten();
             let runs = query_pair("q", &format!("job:{} status:failed,timed_out,unknown", failing.job));
-            (failing.job.clone(), format!("/runs?{runs}"), words.collect::<Vec<_>>().join(" · "))
+            (failing.job.clone(), format!("/runs?{runs}"), sentence.collect::<Vec<_>>().join(" · "))
         }
         Finding::NoExecutor(without_executor) => {
             let text = match without_executor.is_offered {
@@ -181,8 +182,8 @@ fn finding_row(finding: &Finding, now: Timestamp, t: &'static Texts) -> FindingR
             (t.now_late_name.to_owned(), "/timeline".to_owned(), text)
         }
         Finding::Long(run) => {
-            let usual = run.usual.map(|usual| length_text(usual, t)).unwrap_or_default();
-            (run.job.clone(), format!("/runs/{}", run.run), t.now_long(since(run.since), usual))
+            let usual_text = run.usual.map(|usual| length_text(usual, t)).unwrap_or_default();
+            (run.job.clone(), format!("/runs/{}", run.run), t.now_long(since(run.since), usual_text))
         }
         Finding::TokenEnds(name, at) => {
             (name.clone(), "/settings/tokens".to_owned(), t.now_token(Moment::new(*at, now, t).relative))

@@ -104,10 +104,34 @@ fn a_row_that_fails_for_good_again_and_again_rests_longer_each_time() {
     select(&mut harness, false);
 }
 
-/// While a row is tried again it is in work, so its rests must become longer than its tries also if these take minutes.
+/// While a row is tried again it is in work, so its rests must become longer than its tries also if there are many.
+#[test]
+fn a_row_that_is_in_work_for_long_rests_for_longer() {
+    let wait = SECOND * 10;
+    let limits = Limits { row_retry_max: 9, row_backoff: wait, row_backoff_max: wait, ..limits() };
+    let mut harness = GroupHarness::holding(limits, &["a"]);
+    for seconds in [10, 20, 40, 80, 160, 320, 640, 720, 720] {
+        harness.asks(&["a"]);
+        assert_eq!(harness.rows(&[("a", 1)]).accepted, 1);
+        for _ in 0..9 {
+            let number = harness.executes(&[1]);
+            assert_eq!(harness.failed(number), [Some(wait)]);
+            harness.now += wait;
+        }
+        let number = harness.executes(&[1]);
+        assert_eq!(harness.failed(number), [None], "it was in work for 90 s");
+        harness.now += SECOND * (seconds - 1);
+        harness.asks(&["a"]);
+        assert_eq!(harness.rows(&[("a", 1)]).resting, 1);
+        harness.now += SECOND;
+    }
+}
+
+/// The rests grow also if the first one is long.
 #[test]
 fn the_rests_of_a_row_whose_retries_take_long_grow_too() {
-    let rests = |wait: u32| [1, 2, 3, 4, 5].map(|times| limits().rest_period(SECOND * wait, times).as_secs());
+    let rests =
+        |wait: u32| [1, 2, 3, 4, 5].map(|times| limits().rest_period(SECOND * wait, Duration::ZERO, times).as_secs());
     assert_eq!(rests(1), [2, 4, 8, 16, 32]);
     assert_eq!(rests(10), [10, 20, 40, 80, 80]);
     assert_eq!(rests(80), [80, 160, 320, 640, 640]);
