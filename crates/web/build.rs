@@ -129,7 +129,7 @@ fn code(locales: &[(&str, &str, BTreeMap<String, String>)]) -> String {
         let arguments: String = names.iter().map(|name| format!(", {name}: impl std::fmt::Display")).collect();
         let pairs: Vec<_> = names.iter().map(|name| format!("(\"{name}\", {name}.to_string())")).collect();
         writeln!(code, "    pub(crate) fn {key}(&self{arguments}) -> String {{").expect("write to a string");
-        writeln!(code, "        fill(self.{key}, &[{}])\n    }}", pairs.join(", ")).expect("write to a string");
+        writeln!(code, "        fill_gaps(self.{key}, &[{}])\n    }}", pairs.join(", ")).expect("write to a string");
     }
     code.push_str("}\n");
     for (constant, _, texts) in locales {

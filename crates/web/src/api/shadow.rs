@@ -18,7 +18,7 @@ use serde_json::json;
 use super::jobs::{find, parse_instant};
 use crate::answer::json_response;
 use crate::body::{JsonBody, refuse_value};
-use crate::call::{Call, forbidden, quoted_input};
+use crate::call::{Call, forbidden_problem, quoted_input};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
@@ -265,7 +265,7 @@ pub(super) fn routes() -> Routes {
 async fn add(call: Call, body: JsonBody<NewFires>) -> Result<Response, Problem> {
     // A role for one app is not enough: its fires could take the ids of other apps' fires, which would then be ignored, and change the
     // observed range of the source.
-    call.check(None, forbidden)?;
+    call.check(None, forbidden_problem)?;
     let NewFires { source, fires } = body.read()?;
     check_source(&source).map_err(|message| refuse_value("/source", message))?;
     if fires.len() > SHADOW_BATCH_MAX {

@@ -169,12 +169,12 @@ async fn read_lane_data<Q: Sync>(
         data_by_job.entry(mark.job).or_default().marks.push(mark);
     }
     let stretch_len = stretch_length(request);
-    for LaneData { marks, cut, .. } in data_by_job.values_mut() {
+    for LaneData { marks, cut_at, .. } in data_by_job.values_mut() {
         // Runs up to the end of the newest joined stretch are part of the stretches, so only later ones are drawn one by one.
         let oldest_mark = marks.last().filter(|_| marks.len() > mark_count);
-        *cut = oldest_mark.map(|oldest_mark| oldest_mark.fire_at.floor(stretch_len) + stretch_len);
-        let cut = *cut;
-        marks.retain(|mark| call.may_view(mark.app) && cut.is_none_or(|cut| mark.fire_at >= cut));
+        *cut_at = oldest_mark.map(|oldest_mark| oldest_mark.fire_at.floor(stretch_len) + stretch_len);
+        let cut_at = *cut_at;
+        marks.retain(|mark| call.may_view(mark.app) && cut_at.is_none_or(|cut_at| mark.fire_at >= cut_at));
     }
     let cut_at = data_by_job.values().filter_map(|lane_data| lane_data.cut_at).max().unwrap_or(request.from);
     for run in running_before(call, cut_at).await?.iter().filter(|run| ids.contains(&run.job) && !run.is_shard()) {

@@ -326,7 +326,7 @@ pub(super) async fn incident_rows_of_job<Q>(page: &Page<Q>, record: &JobRecord) 
     if incidents.is_empty() {
         return Ok(Vec::new());
     }
-    incidents::conceal_jobs(&page.call, &mut open_records).await?;
+    incidents::conceal_jobs(&page.call, &mut incidents).await?;
     let silences = incidents::visible_silences(&page.call).await?;
     let channels = incidents::channel_names(&page.call).await?;
     let missing_roles = MissingRoleByApp::read(page).await?;

@@ -91,7 +91,7 @@ pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path:
     let newest_version = record.newest.version;
     let query = page.query();
     let comparison = match (query.from, query.to.unwrap_or(newest_version)) {
-        (Some(from), redirect_to) if from != to => Some(compare(&page, &record, from, redirect_to).await?),
+        (Some(from), to) if from != to => Some(compare(&page, &record, from, to).await?),
         _ => None,
     };
     let state = PageState { comparison, before: query.before, ..PageState::default() };
