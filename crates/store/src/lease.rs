@@ -6,10 +6,6 @@ use rondel_core::edit::EDIT_CUTOFF;
 use rondel_core::{IdGen, NodeId, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
-/// Maximum time after the end of its lease for which a node [waits](JoinRequest::waits_for_takeover). Until the node has a lease again, it does not
-/// store which executors it hears. An executor that only this node hears would count as lost, although it hears a server and continues its runs.
-const TAKEOVER_WAIT_MAX: Duration = Duration::from_secs(10);
-
 /// The lease that a node acts under; lost when its epoch is no longer the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseToken {
@@ -86,8 +82,7 @@ impl JoinRequest {
     /// Whether a node waits for the node that has fenced its last lease, which ended at `last`, to take over the open runs of that lease. If the
     /// caller may take over leases, no other server runs, although the lease of another name may not have ended.
     pub(crate) fn waits_for_takeover(&self, last: Timestamp, now: Timestamp) -> bool {
-        let wait_max = (self.lease * 2).min(TAKEOVER_WAIT_MAX);
-        !self.may_take_over && now < last + wait_max && !mutant::on(Mutant::JoinsDuringTakeover)
+        !self.may_take_over && now < last + self.lease * 2 && !mutant::on(Mutant::JoinsDuringTakeover)
     }
 
     /// The end of the lease that is taken at `now`, after leases that ended at `ended_at`.
@@ -138,7 +133,7 @@ pub enum Join {
         epoch: i64,
     },
     /// Another living node has fenced the last lease of this name, and has not yet taken over all open runs of that lease. The request should be
-    /// sent again soon: the other node takes over the rest at once, and soon the name is given in any case.
+    /// sent again soon: the other node takes over the rest at once, and after twice the length of a lease the name is given in any case.
     ///
     /// If the node took back its remaining runs itself, two nodes would have the runs of one limit that jobs share, and neither would know all
     /// of them.
@@ -174,9 +169,6 @@ mod tests {
         let beside_others = JoinRequest { may_take_over: false, ..request };
         assert_eq!(beside_others.latest_end(before, (now + lease, now), now), None);
         assert_eq!([1, 2].map(|leases| beside_others.waits_for_takeover(now, now + lease * leases)), [true, false]);
-        let with_long_lease = JoinRequest { lease: lease * 12, ..beside_others };
-        let waits = |seconds| with_long_lease.waits_for_takeover(now, now + Duration::from_secs(seconds));
-        assert_eq!([9, 10].map(waits), [true, false], "its executors would be given up");
     }
 
     #[test]

@@ -253,13 +253,35 @@ async fn a_shared_limit_holds_though_the_answer_to_a_fence_was_lost() {
     heir.world.die().await;
 }
 
+/// A store that lists the nodes slowly: a server that starts looks for dead nodes before its first beat has read any.
+#[derive(Debug)]
+struct SlowNodes {
+    inner: Arc<MemStore>,
+}
+
+impl SlowNodes {
+    fn inner(&self) -> &MemStore {
+        &self.inner
+    }
+
+    async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        if name == "nodes" {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        effect.await
+    }
+}
+
+rondel_store::delegate_store!(SlowNodes);
+
 /// A server that fenced a dead one, and died before it had taken over the runs, still counts the limits of the dead server after its restart.
 #[tokio::test]
 async fn a_shared_limit_holds_though_the_heir_restarts_after_the_fence() {
     let Heir { world, second, .. } = Box::pin(Heir::of_limit(1)).await;
     let inner = Arc::clone(&world.store);
     world.die().await;
-    let world = World::start_on(inner, server("b")).await;
+    let as_store = Arc::new(SlowNodes { inner: Arc::clone(&inner) }) as Arc<dyn Store>;
+    let world = World::start_behind(inner, as_store, server("b")).await;
     let mut line = world.dial(Some(&world.token), with_handler("second", hello("z", 3))).await.unwrap().beat();
     request(&world, &second).await;
     assert!(timeout(Duration::from_secs(4), line.trigger()).await.is_err(), "the first run has the only place");
