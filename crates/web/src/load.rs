@@ -44,7 +44,7 @@ pub(crate) struct RequestShare(Arc<Mutex<ShareOwner>>);
 #[derive(Debug, Default)]
 enum ShareOwner {
     #[default]
-    Nobody,
+    None,
     Address {
         _share: Share<(IpAddr, bool)>,
     },
@@ -191,7 +191,7 @@ pub(crate) fn on_authenticated(request: &Request) -> OnAuthenticated {
         (request.extensions().get::<RequestShare>().cloned(), request.extensions().get::<Connection>().cloned());
     OnAuthenticated(Arc::new(move |token: TokenId| {
         if let Some(request_share) = &request_share {
-            request_share.set_owner(ShareOwner::Nobody);
+            request_share.set_owner(ShareOwner::None);
         }
         if let Some(connection) = &connection {
             connection.count_for_caller(CallerKey::Executor(token));

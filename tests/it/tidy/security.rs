@@ -125,7 +125,7 @@ fn routes_are_made_by_the_builder_that_asks_for_a_permission() {
         // reads the path.
         (
             "crates/web/src/app.rs",
-            "Router::new().fallback_service(MapRequestLayer::new(own_namespace::namespace_into_query).layer(routed))",
+            "Router::new().fallback_service(MapRequestLayer::new(own_namespace::namespace_into_query).layer(app_router))",
         ),
         ("crates/web/src/routes.rs", "let mut paths: Vec<(&'static str, MethodRouter<Web>)>"),
         // Not a server's: an executor of XXL-JOB that does nothing, for measurements.
