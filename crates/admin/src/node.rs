@@ -363,7 +363,7 @@ impl Node {
     }
 
     /// Records that the port turned a client away or disconnected it: counted each time, logged at most once a minute for each limit.
-    pub fn limit_reached(&self, limit: Limit, client: &dyn std::fmt::Display) {
+    pub fn note_limit_reached(&self, limit: Limit, client: &dyn std::fmt::Display) {
         self.0.metrics.limits.record_reached(limit, client);
     }
 

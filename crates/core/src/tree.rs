@@ -54,7 +54,7 @@ impl Run {
 
     /// Its sort key among the runs below `parent`: shards by number, then children, then retries by hand, each in the order of their ids.
     #[must_use]
-    pub fn place_below(&self, parent: &Self) -> (Link, i32, RunId) {
+    pub fn sort_key_below(&self, parent: &Self) -> (Link, i32, RunId) {
         let link = self.link_to(parent);
         (link, if link == Link::Shard { self.shard_index } else { 0 }, self.id)
     }
@@ -86,7 +86,7 @@ pub fn arrange(root: Run, runs_below: Vec<Run>) -> Vec<RunInTree> {
     let mut runs_to_place = vec![RunInTree { run: root, depth: 0, link: None, after: Vec::new() }];
     while let Some(branch) = runs_to_place.pop() {
         let mut runs_below = runs_by_parent.remove(&branch.run.id).unwrap_or_default();
-        runs_below.sort_by_key(|run| std::cmp::Reverse(run.place_below(&branch.run)));
+        runs_below.sort_by_key(|run| std::cmp::Reverse(run.sort_key_below(&branch.run)));
         let mut branches: Vec<RunInTree> = runs_below.into_iter().map(|run| branch_below(run, &branch)).collect();
         runs_to_place.append(&mut branches);
         tree.push(branch);

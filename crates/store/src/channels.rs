@@ -21,7 +21,7 @@ pub const CHANNEL_COUNT_MAX: u32 = 100;
 pub const LEASE_COUNT_MAX: u32 = 500;
 /// Maximum number of messages of one channel that one call returns.
 pub const LEASE_MESSAGES_PER_CHANNEL_MAX: u32 = 500;
-/// Maximum number of uses of a channel that one refusal to delete it names.
+/// Maximum number of uses that the refusal to delete a channel in use names.
 pub const CHANNEL_USE_COUNT_MAX: usize = 10;
 /// Maximum number of messages of one incident that one call returns.
 pub const INCIDENT_MESSAGE_COUNT_MAX: u32 = 100;
@@ -110,7 +110,7 @@ pub struct NewMessage {
     pub created_at: Timestamp,
 }
 
-/// A message that waits.
+/// A message that its channel has not accepted yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingMessage {
     pub id: MessageId,

@@ -106,7 +106,7 @@ pub struct XxlRun {
     pub sent_at: Timestamp,
     /// How much is known of its end.
     pub state: XxlRunState,
-    /// The code of the end: the executor's (0 or more), [`XXL_STOPPED`], or one below it if the server assumed the end.
+    /// The code of the end: the executor's (0 or more), [`XXL_STOPPED`], or a lower one if the server assumed the end.
     pub code: Option<i32>,
     pub message: Option<String>,
     /// When the end was known.
@@ -161,7 +161,7 @@ pub(crate) fn apply_reports(
 pub struct XxlReport {
     /// The number by which the executor knows the attempt.
     pub log_id: i64,
-    /// The code of the end: the executor's, [`XXL_STOPPED`], or one below it if the server assumes the end.
+    /// The code of the end: the executor's, [`XXL_STOPPED`], or a lower one if the server assumes the end.
     pub code: i32,
     pub message: Option<String>,
 }

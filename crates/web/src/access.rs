@@ -254,7 +254,7 @@ fn lookup_problem(web: &Web, error: LookupError, client: Option<IpAddr>) -> Prob
         LookupError::Store(error) => error.into(),
         LookupError::Busy => {
             let client = client.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-            web.engine.limit_reached(Limit::RequestsPerAddress, &client);
+            web.engine.note_limit_reached(Limit::RequestsPerAddress, &client);
             Problem::overloaded("too many tokens or sign-ins are being checked at the same time; try again", 1)
         }
     }

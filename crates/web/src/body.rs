@@ -180,8 +180,8 @@ pub(crate) struct BodyBound {
 impl BodyBound {
     fn report(self, web: &Web, limit: Limit) {
         match self.caller {
-            Some(caller) => web.engine.limit_reached(limit, &caller),
-            None => web.engine.limit_reached(limit, &self.address),
+            Some(caller) => web.engine.note_limit_reached(limit, &caller),
+            None => web.engine.note_limit_reached(limit, &self.address),
         }
     }
 }

@@ -74,7 +74,7 @@ pub(crate) async fn limit_requests(State(web): State<Web>, mut request: Request,
         let address = client_ip(&request);
         let key = (network_of(address), has_credentials(request.headers()));
         let Some(share) = web.permits.by_address.take(key, 1, web.config.limits.requests_per_address) else {
-            web.engine.limit_reached(Limit::RequestsPerAddress, &address);
+            web.engine.note_limit_reached(Limit::RequestsPerAddress, &address);
             return Problem::overloaded("too many requests from this address at the same time; try again", 1)
                 .into_response();
         };
@@ -106,7 +106,7 @@ pub(crate) fn admit_caller(web: &Web, request: &Request, caller: CallerKey) -> R
     }
     let Some(request_share) = request.extensions().get::<RequestShare>() else { return Ok(()) };
     let Some(share) = web.permits.by_caller.take(caller, 1, web.config.limits.requests_per_caller) else {
-        web.engine.limit_reached(Limit::RequestsPerCaller, &caller);
+        web.engine.note_limit_reached(Limit::RequestsPerCaller, &caller);
         let request_count_max = web.config.limits.requests_per_caller;
         return Err(Problem::overloaded(
             &format!("a caller may make {request_count_max} requests at the same time; try again"),
@@ -129,7 +129,7 @@ pub(crate) async fn with_body_and_permits(
         false => with_body(web, request, (caller, len_max)).await?,
     };
     let overload = || {
-        web.engine.limit_reached(Limit::Requests, &client_ip(&request));
+        web.engine.note_limit_reached(Limit::Requests, &client_ip(&request));
         Problem::overloaded("too many requests at the same time; try again", 1)
     };
     let unauthenticated_permit = match caller {
@@ -157,7 +157,7 @@ async fn with_body(
         Err(_) => {
             let share = web.permits.bodies.take(network_of(address), 1, web.config.limits.bodies_per_address);
             let Some(_share) = share else {
-                web.engine.limit_reached(Limit::BodiesPerAddress, &address);
+                web.engine.note_limit_reached(Limit::BodiesPerAddress, &address);
                 return Err(Problem::overloaded("too many bodies from this address are being received; try again", 1));
             };
             body_future.await?
@@ -204,7 +204,7 @@ pub(crate) async fn limit_gateway(State(web): State<Web>, mut request: Request, 
     let address = client_ip(&request);
     let connection_count_max = web.config.limits.connections_per_address;
     let Some(share) = web.permits.gateway.take(network_of(address), 1, connection_count_max) else {
-        web.engine.limit_reached(Limit::RequestsPerAddress, &address);
+        web.engine.note_limit_reached(Limit::RequestsPerAddress, &address);
         return grpc_unavailable();
     };
     let share = Arc::new(Mutex::new(Some(share)));
@@ -238,14 +238,14 @@ pub(crate) fn take_live_share(web: &Web, kind: StreamKind, caller: CallerKey) ->
     let (tally, noun) = (&web.permits.live, if kind == StreamKind::Events { "event streams" } else { "followed logs" });
     let stream_count_max = limits.live_streams_per_caller;
     let caller_share = tally.take((kind, Some(caller)), 1, stream_count_max).ok_or_else(|| {
-        web.engine.limit_reached(Limit::LiveStreamsPerCaller, &caller);
+        web.engine.note_limit_reached(Limit::LiveStreamsPerCaller, &caller);
         Problem::overloaded(
             &format!("a caller may have {stream_count_max} {noun} on one server at the same time; end another one"),
             10,
         )
     })?;
     let server_share = tally.take((kind, None), 1, limits.live_streams).ok_or_else(|| {
-        web.engine.limit_reached(Limit::LiveStreams, &caller);
+        web.engine.note_limit_reached(Limit::LiveStreams, &caller);
         Problem::overloaded(
             &format!("this server has {} {noun}, its maximum; try another server, or try later", limits.live_streams),
             10,

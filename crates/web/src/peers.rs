@@ -131,7 +131,7 @@ impl Peers {
 
     pub(crate) fn log_limit(&self, limit: Limit, address: IpAddr) {
         if let Some(engine) = &self.engine {
-            engine.limit_reached(limit, &address);
+            engine.note_limit_reached(limit, &address);
         }
     }
 

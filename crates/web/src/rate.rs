@@ -111,7 +111,7 @@ pub(crate) fn count_request(
     let state = buckets.take(caller, rate, Instant::now());
     let rate_status = RateStatus { rate, state };
     let Some(wait) = state.wait else { return Ok(Some(rate_status)) };
-    engine.limit_reached(Limit::ApiRate, &caller);
+    engine.note_limit_reached(Limit::ApiRate, &caller);
     let seconds = wait.as_secs() + 1;
     let message = format!("this caller may make {} requests a second; try again in {seconds}s", rate.per_second);
     let problem = Problem::new(Code::RateLimited, message);

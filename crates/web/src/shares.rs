@@ -76,7 +76,7 @@ pub(crate) async fn apply_room(web: &Web, caller: CallerKey, list_len: usize) ->
     let deadline = Instant::now() + TURN_TIMEOUT;
     let caller_permit = semaphore_of(&rooms.by_caller, caller, caller_max).acquire_many_owned(size_kib);
     let Ok(Ok(caller_permit)) = timeout_at(deadline, caller_permit).await else {
-        web.engine.limit_reached(Limit::AppliesPerCaller, &caller);
+        web.engine.note_limit_reached(Limit::AppliesPerCaller, &caller);
         return Err(too_many_problem(
             "lists of yours are being applied that take the memory for it; wait for one to end",
             5,
@@ -84,7 +84,7 @@ pub(crate) async fn apply_room(web: &Web, caller: CallerKey, list_len: usize) ->
     };
     let Ok(Ok(server_permit)) = timeout_at(deadline, Arc::clone(&rooms.all_callers).acquire_many_owned(size_kib)).await
     else {
-        web.engine.limit_reached(Limit::Applies, &caller);
+        web.engine.note_limit_reached(Limit::Applies, &caller);
         let detail = "lists are being applied that take the memory for it; try again, or send a shorter list";
         return Err(Problem::overloaded(detail, 5));
     };
@@ -99,7 +99,7 @@ pub(crate) async fn wait_for_turn(web: &Web, caller: CallerKey) -> Result<OwnedS
     match tokio::time::timeout(TURN_TIMEOUT, semaphore.acquire_owned()).await {
         Ok(Ok(permit)) => Ok(permit),
         Ok(Err(_)) | Err(_) => {
-            web.engine.limit_reached(Limit::ReadsPerCaller, &caller);
+            web.engine.note_limit_reached(Limit::ReadsPerCaller, &caller);
             let detail =
                 format!("a caller reads with {read_count_max} requests at the same time, and too many of yours wait");
             Err(too_many_problem(&detail, 2))
@@ -122,14 +122,14 @@ pub(crate) fn take_heavy_work_share(web: &Web, work: HeavyWork, caller: CallerKe
     };
     let tally = &web.permits.shares.heavy_work;
     let caller_limit = tally.take((work, Some(caller)), 1, caller_max).ok_or_else(|| {
-        web.engine.limit_reached(own_limit, &caller);
+        web.engine.note_limit_reached(own_limit, &caller);
         too_many_problem(
             &format!("a caller may have {caller_max} {words} on one server at the same time; wait for one to end"),
             5,
         )
     })?;
     let server_limit = tally.take((work, None), 1, server_max).ok_or_else(|| {
-        web.engine.limit_reached(all_limit, &caller);
+        web.engine.note_limit_reached(all_limit, &caller);
         Problem::overloaded(&format!("this server has {server_max} {words} in progress, its maximum; try again"), 5)
     })?;
     Ok(HeavyWorkShare { _own: caller_limit, _all: server_limit })
@@ -146,12 +146,12 @@ pub(crate) fn count_answer(web: &Web, caller: CallerKey, is_change: bool, mut re
     let len_max = if is_change { usize::MAX } else { web.config.limits.answer_size };
     let answers = &web.permits.shares.answers;
     let Some(caller_share) = answers.take(Some(caller), len, len_max / 2) else {
-        web.engine.limit_reached(Limit::AnswerSize, &caller);
+        web.engine.note_limit_reached(Limit::AnswerSize, &caller);
         let detail = "your unread answers take too much memory; read them first";
         return too_many_problem(detail, 2).into_response();
     };
     let Some(server_share) = answers.take(None, len, len_max) else {
-        web.engine.limit_reached(Limit::AnswerSize, &caller);
+        web.engine.note_limit_reached(Limit::AnswerSize, &caller);
         return Problem::overloaded("too many bytes of answers are being sent; try again", 2).into_response();
     };
     let earlier_releases = response.extensions_mut().remove::<ReleasedAtEnd>();

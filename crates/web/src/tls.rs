@@ -48,7 +48,7 @@ pub enum TlsError {
     NoKey { path: PathBuf },
     /// The key is that of another certificate.
     #[error("the key in {key} does not belong to the certificate in {cert}")]
-    OtherKey {
+    KeyMismatch {
         /// The file with the certificate.
         cert: PathBuf,
         /// The file with the key.
@@ -192,7 +192,9 @@ fn read_files(files: &TlsFiles) -> Result<(Arc<ServerConfig>, Vec<CertificateDer
         source => TlsError::Read { path: files.key.clone(), source },
     })?;
     let unusable_pair = |source| match source {
-        rustls::Error::InconsistentKeys(_) => TlsError::OtherKey { cert: files.cert.clone(), key: files.key.clone() },
+        rustls::Error::InconsistentKeys(_) => {
+            TlsError::KeyMismatch { cert: files.cert.clone(), key: files.key.clone() }
+        }
         source => TlsError::Unusable { path: files.cert.clone(), source },
     };
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));

@@ -28,7 +28,7 @@ const LEASE_END_MARGIN: Duration = Duration::from_millis(50);
 const FENCE_PAGE: u32 = 500;
 /// Maximum age of another server's request to send a fence; that server repeats its request before that.
 const FENCE_REQUEST_AGE_MAX: Duration = Duration::from_secs(60);
-/// Maximum number of jobs of a dead node whose home one transaction clears.
+/// Maximum number of jobs that one transaction frees from a dead node, their home.
 const FREE_BATCH: u32 = 500;
 /// Maximum number of such transactions for one node in one round.
 const FREE_BATCH_COUNT_MAX: u32 = 20;

@@ -283,8 +283,8 @@ impl Executors {
 
     /// Removes an executor from the list of its app. Its next stream may give it another name.
     fn unlist(&mut self, online: &ConnectedExecutor) {
-        if let Some(ids_by_name) = self.by_app.get_mut(&online.app) {
-            ids_by_name.remove(&(online.name.clone(), online.session.executor));
+        if let Some(names_and_ids) = self.by_app.get_mut(&online.app) {
+            names_and_ids.remove(&(online.name.clone(), online.session.executor));
         }
     }
 
@@ -478,8 +478,8 @@ impl Executors {
     }
 
     fn executors_in_app(&self, app: AppId) -> impl Iterator<Item = &ConnectedExecutor> {
-        let ids_by_name = self.by_app.get(&app);
-        ids_by_name.into_iter().flat_map(BTreeMap::keys).filter_map(|(_, id)| self.online_executors.get(id))
+        let names_and_ids = self.by_app.get(&app);
+        names_and_ids.into_iter().flat_map(BTreeMap::keys).filter_map(|(_, id)| self.online_executors.get(id))
     }
 }
 

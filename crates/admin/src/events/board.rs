@@ -50,6 +50,7 @@ pub(super) enum Change {
     Executor(ExecutorId, HeardExecutor, bool),
     /// The name of a node, and its new status.
     Node(String, &'static str),
+    /// Changes may have been missed.
     Gap,
 }
 

@@ -138,9 +138,10 @@ impl ParamsSchema {
                 vec![FieldError::new(child_pointer(&place, field), "is missing: the handler cannot do without it")]
             }
             Kind::AdditionalProperties { unexpected } | Kind::UnevaluatedProperties { unexpected } => {
-                let siblings = self.siblings(error);
-                let error_at =
-                    |field: &String| FieldError::new(child_pointer(&place, field), format!("is unknown{siblings}"));
+                let known_fields_text = self.known_fields_text(error);
+                let error_at = |field: &String| {
+                    FieldError::new(child_pointer(&place, field), format!("is unknown{known_fields_text}"))
+                };
                 unexpected.iter().map(error_at).collect()
             }
             Kind::AnyOf { context } | Kind::OneOfNotValid { context } => self.choice_errors(error, &place, context),
@@ -176,7 +177,7 @@ impl ParamsSchema {
     }
 
     /// The end of the error about an unknown field: the names that the schema has at its place.
-    fn siblings(&self, error: &ValidationError<'_>) -> String {
+    fn known_fields_text(&self, error: &ValidationError<'_>) -> String {
         let keyword = error.schema_path().as_str();
         let schema = keyword.rsplit_once('/').and_then(|(schema, _)| self.document.pointer(schema));
         match schema.and_then(|schema| schema.get("properties")).and_then(Value::as_object) {

@@ -361,7 +361,7 @@ impl ScanLoop {
             let job = (definition.id, definition.anchor);
             let plan = plan_within(&definition.job, job, cursor, look_ahead, &closed_spans);
             let lane = due_job.job.lane(lanes.len());
-            lanes[lane].push(claim_job(lease, due_job, definition, &plan, look_ahead));
+            lanes[lane].push(claim_request(lease, due_job, definition, &plan, look_ahead));
         }
         let claims = lanes.into_iter().map(|jobs| self.claim_lane(lease, jobs, &definitions));
         join_all(claims).await.into_iter().sum()
@@ -464,7 +464,7 @@ fn batches(jobs: Vec<ClaimJob>, (jobs_max, runs_max): (usize, usize)) -> Vec<Vec
     batches
 }
 
-fn claim_job(
+fn claim_request(
     lease: &HeldLease,
     due_job: DueJob,
     definition: &CompiledDefinition,

@@ -1,4 +1,5 @@
-//! Least active: the executor with the fewest runs of any job (from easyJob's least count); a random one of equals. Remembers nothing.
+//! Least active: picks the executor with the fewest runs, those of all jobs counted; among equals, a random one. Corresponds to easyJob's router
+//! *least count*. Keeps no memory.
 
 use super::memory::Memory;
 use super::request::{Choice, RouteRequest};

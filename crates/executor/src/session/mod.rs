@@ -149,7 +149,7 @@ impl Dialler {
 struct ConnectedNodes(Vec<i64>);
 
 impl ConnectedNodes {
-    /// Whether one of them is not connected any more. It may have been lost just before its URL was dialled again.
+    /// Replaces the list. Returns whether a node of the previous list is missing: it may have been lost just before its URL was dialled again.
     fn has_lost_one(&mut self, connected_nodes: Vec<i64>) -> bool {
         let previous_nodes = std::mem::replace(&mut self.0, connected_nodes);
         previous_nodes.iter().any(|node_id| !self.0.contains(node_id))

@@ -245,7 +245,7 @@ impl State {
     }
 }
 
-/// Whether a run is not a shard of a broadcast.
+/// Whether a run stands for a whole fire: it is no shard, or the only one.
 pub(super) fn is_not_shard(run: &Run) -> bool {
     run.is_root() || run.shard_total.is_none_or(|total| total <= 1)
 }

@@ -89,7 +89,7 @@ async fn cancel_run(
     let body = body.read()?;
     let cancel_text = cancel_message(call.caller.name(), body.reason.as_deref())?;
     let run = find(&call, &path).await?;
-    audit_run(&call, &run, body.reason.as_deref());
+    audit_cancel(&call, &run, body.reason.as_deref());
     match call.engine().cancel_run(run.id, &cancel_text).await? {
         CancelOutcome::Requested(run) => {
             json_response(StatusCode::ACCEPTED, &run_json::run_json(&call, run.for_reader()).await?)
@@ -130,7 +130,7 @@ async fn cancel_job(
 }
 
 /// Records in the audit log the reason, and the state of the run at the time of the request.
-pub(crate) fn audit_run<Q>(call: &Call<Q>, run: &Run, reason: Option<&str>) {
+pub(crate) fn audit_cancel<Q>(call: &Call<Q>, run: &Run, reason: Option<&str>) {
     call.note.before(&serde_json::json!({"job": run.job, "status": run.status, "attempt": run.attempt}));
     call.note.changed_to(&serde_json::json!({"cancel_asked": true, "reason": reason}));
 }

@@ -46,7 +46,7 @@ const DESCRIPTION: &str = "Jobs, their runs and logs, and access rights. Bodies 
      `own` (any token of the API), `view`, `operate`, `edit`, `admin` (of a namespace) or `cluster`. Within v1, changes only \
      add.";
 
-/// The nouns, in the order in which the document introduces them.
+/// The tags of operations, one for each kind of object, in the document's order, each with its description.
 const TAGS: &[(&str, &str)] = &[
     ("jobs", "Definitions of what runs, when, and where."),
     ("runs", "The executions of jobs, and their outcomes."),

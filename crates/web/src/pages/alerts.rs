@@ -15,7 +15,7 @@ use rondel_store::alerts::{IncidentQuery, IncidentRecord, MaintenanceRecord, Rul
 use rondel_store::catalog::JobRecord;
 
 use super::form::Fields;
-use super::incident_parts::{self, CoveredRuns, MessageRow};
+use super::incident_parts::{self, MessageRow, RunsInWindow};
 use super::maintenance_rows::{WindowForm, WindowRow, window_row};
 use super::moment::Moment;
 use super::sentences::localized;
@@ -125,7 +125,7 @@ struct IncidentPage {
     facts: Vec<(&'static str, String)>,
     members: Vec<IncidentRow>,
     messages: Vec<MessageRow>,
-    covered_runs: Option<CoveredRuns>,
+    runs_in_window: Option<RunsInWindow>,
     return_url: String,
 }
 
@@ -414,7 +414,7 @@ pub(super) async fn incident(page: Page, Named(id, ..): Named<path::Incident>) -
         facts: incident_facts(&record, now, t),
         return_url: format!("/alerts/incidents/{id}"),
         messages: incident_parts::messages(&page, &record).await?,
-        covered_runs: incident_parts::covered_runs(&page, &record).await?,
+        runs_in_window: incident_parts::runs_in_window(&page, &record).await?,
         row: row(record),
         members: members.into_iter().map(row).collect(),
     };

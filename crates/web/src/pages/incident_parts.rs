@@ -38,7 +38,7 @@ pub(super) struct MessageRow {
 }
 
 /// The runs in the time in which the job should have succeeded.
-pub(super) struct CoveredRuns {
+pub(super) struct RunsInWindow {
     pub(super) runs: Vec<CoveredRun>,
     /// The URL of the fires in that time, which also shows fires without a run.
     pub(super) fires_url: String,
@@ -78,7 +78,10 @@ pub(super) async fn messages<Q>(page: &Page<Q>, record: &IncidentRecord) -> Resu
 }
 
 /// The runs in the time in which the job should have succeeded; `None` for incidents of other kinds.
-pub(super) async fn covered_runs<Q>(page: &Page<Q>, record: &IncidentRecord) -> Result<Option<CoveredRuns>, Problem> {
+pub(super) async fn runs_in_window<Q>(
+    page: &Page<Q>,
+    record: &IncidentRecord,
+) -> Result<Option<RunsInWindow>, Problem> {
     let (incident, t, now) = (&record.incident, page.t, page.engine().now());
     let covered_length = match &record.spec.condition {
         Condition::NotSucceededBy { .. } => DAY,
@@ -104,5 +107,5 @@ pub(super) async fn covered_runs<Q>(page: &Page<Q>, record: &IncidentRecord) -> 
         None => fires_url,
     };
     let visible_runs = chart_runs.into_iter().filter(|mark| page.call.may_view(mark.app));
-    Ok(Some(CoveredRuns { runs: visible_runs.map(row).collect(), fires_url }))
+    Ok(Some(RunsInWindow { runs: visible_runs.map(row).collect(), fires_url }))
 }

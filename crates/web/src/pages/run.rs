@@ -27,7 +27,7 @@ use super::shell::{MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{RunRow, Status, own_message};
 use super::zones;
-use crate::api::cancels::{REASON_LEN_MAX, audit_run, cancel_message};
+use crate::api::cancels::{REASON_LEN_MAX, audit_cancel, cancel_message};
 use crate::api::logs::{self, chosen_attempt};
 use crate::api::runs::{broadcast_of_shard, find, retry_failed_shards, retry_request};
 use crate::incident_of_fire::{self, IncidentRef};
@@ -37,9 +37,10 @@ use crate::query::{FromQuery, Reader};
 use crate::redirect::redirect_to;
 use crate::shown_runs::{Parts, read_attempts, rows_of_groups, run_params, shard_name, shard_runs, with_job_names};
 
-/// The URL's parameters of the page: the attempt whose log is shown, and the text to search in the log.
+/// The parameters in the page's URL.
 #[derive(Debug)]
 pub(crate) struct RunPageQuery {
+    /// The attempt whose log is shown.
     pub(super) attempt: Option<i32>,
     /// The line around which the log is shown. Without it, the end of the log is shown.
     pub(super) line: Option<u64>,
@@ -285,7 +286,7 @@ fn attempt_reason(attempt: &Attempt, run: &Run, t: &Texts) -> Option<String> {
 
 pub(super) async fn cancel(page: Page, path: Named<path::Run>, fields: Fields) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
-    audit_run(&page.call, &run, Some(fields.get("reason")));
+    audit_cancel(&page.call, &run, Some(fields.get("reason")));
     let cancel_text = cancel_message(page.call.caller.name(), Some(fields.get("reason")))?;
     match page.engine().cancel_run(run.id, &cancel_text).await? {
         CancelOutcome::Requested(_) | CancelOutcome::AlreadyEnded(RunStatus::Cancelled) => {

@@ -50,7 +50,7 @@ pub(super) struct Comparison {
 pub(super) struct Difference {
     pub(super) name: &'static str,
     /// The value in the run that the page shows.
-    pub(super) shown_value: String,
+    pub(super) own_value: String,
     /// The value in the run that succeeded.
     pub(super) success_value: String,
 }
@@ -114,29 +114,29 @@ impl Comparison {
         let facts = [
             Difference {
                 name: t.run_version,
-                shown_value: format!("v{}", run.job_version),
+                own_value: format!("v{}", run.job_version),
                 success_value: format!("v{}", last_success.job_version),
             },
             Difference {
                 name: t.col_executor,
-                shown_value: executor_text(run),
+                own_value: executor_text(run),
                 success_value: executor_text(&last_success),
             },
             Difference {
                 name: t.run_attempts,
-                shown_value: run.attempt.to_string(),
+                own_value: run.attempt.to_string(),
                 success_value: last_success.attempt.to_string(),
             },
         ];
         let (mut differences, same_names): (Vec<_>, Vec<_>) =
-            facts.into_iter().partition(|fact| fact.shown_value != fact.success_value);
+            facts.into_iter().partition(|fact| fact.own_value != fact.success_value);
         let mut same_names: Vec<&str> = same_names.iter().map(|fact| fact.name).collect();
         if is_equal {
             same_names.push(t.run_params);
         }
         differences.push(Difference {
             name: t.col_duration,
-            shown_value: run_length_text(run, t),
+            own_value: run_length_text(run, t),
             success_value: run_length_text(&last_success, t),
         });
         let readable_text = |text: Option<String>| text.map_or_else(|| "–".to_owned(), |text| pretty_text(&text));

@@ -73,7 +73,7 @@ fn rate_limit(ready: &ReadyRun) -> Option<(LimitKey, &RateSpec)> {
     Some((key, spec))
 }
 
-/// The names of those limits of a run that have a home.
+/// The names of those limits of a run that jobs share: the limits with a key, which have a home.
 fn limit_names(ready: &ReadyRun) -> impl Iterator<Item = LimitName> + '_ {
     let job = &ready.definition.job;
     let keys = [job.concurrency.as_ref().map(|spec| &spec.key), job.rate.as_ref().and_then(|spec| spec.key.as_ref())];

@@ -172,6 +172,7 @@ impl ResultLoop {
         }
     }
 
+    /// Stores a batch of ends, and only then acknowledges them to their executors and reports them to the dispatcher.
     async fn write(&self, batch: Vec<QueuedEnd>, stop: &CancellationToken) {
         let (mut attempt_ends, mut counted_runs, mut replies, mut texts) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());

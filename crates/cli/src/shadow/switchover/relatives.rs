@@ -26,14 +26,16 @@ pub(super) async fn read(client: &Client, jobs: &[Job]) -> Result<BTreeMap<Strin
     let names: Vec<&String> = names.into_iter().collect();
     let mut relatives = BTreeMap::new();
     for chunk in names.chunks(CALL_COUNT_MAX) {
-        for (name, relative) in chunk.iter().zip(join_all(chunk.iter().map(|name| read_relative(client, name))).await) {
+        for (name, relative) in
+            chunk.iter().zip(join_all(chunk.iter().map(|name| read_parent_or_child(client, name))).await)
+        {
             relatives.extend(relative?.map(|relative| ((*name).clone(), relative)));
         }
     }
     Ok(relatives)
 }
 
-async fn read_relative(client: &Client, name: &str) -> Result<Option<Relative>, Failure> {
+async fn read_parent_or_child(client: &Client, name: &str) -> Result<Option<Relative>, Failure> {
     let job: Value = match client.get(&["jobs", name], &[]).await {
         Ok(body) => body.value()?,
         Err(failure) if failure.exit() == Exit::NotFound => return Ok(None),

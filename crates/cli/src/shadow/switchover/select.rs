@@ -33,7 +33,7 @@ pub(super) async fn read_jobs(
         let new_names: Vec<String> = relative_names.filter(|name| names.insert((*name).clone())).cloned().collect();
         first_unread = jobs.len();
         for chunk in new_names.chunks(CALL_COUNT_MAX) {
-            for job in join_all(chunk.iter().map(|name| read_relative(client, name))).await {
+            for job in join_all(chunk.iter().map(|name| read_parent_or_child(client, name))).await {
                 jobs.extend(job?);
             }
         }
@@ -82,7 +82,7 @@ async fn read_job(client: &Client, name: &str) -> Result<Job, Failure> {
 }
 
 /// A parent or child; `None` if it does not exist, or XXL-JOB does not have it.
-async fn read_relative(client: &Client, name: &str) -> Result<Option<Job>, Failure> {
+async fn read_parent_or_child(client: &Client, name: &str) -> Result<Option<Job>, Failure> {
     let job: Value = match client.get(&["jobs", name], &[]).await {
         Ok(body) => body.value()?,
         Err(failure) if failure.exit() == Exit::NotFound => return Ok(None),

@@ -17,7 +17,7 @@ use crate::settle::{self, CleanFinish, Judgement, RunRow};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::run::broadcast::{FireKey, ShardCount};
 use crate::sql::run::delay::Delays;
-use crate::sql::run::follow::ReleasedRuns;
+use crate::sql::run::follow::FollowResult;
 use crate::sql::run::read::EarlierAttempts;
 use crate::sql::{Tx, rows};
 use crate::{LeaseToken, Result};
@@ -196,7 +196,7 @@ impl<'f> Batch<'f> {
         self.write(tx).await?;
         // A crash here must leave the runs open. If they had a verdict but no children, the children would never be created.
         failpoint::pass("finish.settled");
-        let ReleasedRuns { released, mut awaiting, ended_parents, failed_runs } =
+        let FollowResult { released, mut awaiting, ended_parents, failed_runs } =
             tx.follow_runs(finisher, &self.ended_runs()).await?;
         awaiting.append(&mut self.awaiting);
         self.delays.fold(tx, &awaiting, &ended_parents).await?;

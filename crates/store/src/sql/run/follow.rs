@@ -65,8 +65,9 @@ const TAKE_HOMES: Statement = Statement {
            WHERE {of_rows:job_due.job_id} AND {check}job_due.home = v.column2{end}",
 };
 
+/// What follows from the ends of a batch of runs.
 #[derive(Debug, Default)]
-pub(super) struct ReleasedRuns {
+pub(super) struct FollowResult {
     /// Children that were released: their runs are open.
     pub(super) released: Vec<Run>,
     /// Runs that now await their children.
@@ -97,10 +98,10 @@ impl Tx<'_> {
         &mut self,
         finisher: Finisher<'_>,
         ended_runs: &[EndedRun],
-    ) -> Result<ReleasedRuns> {
+    ) -> Result<FollowResult> {
         let ended_runs = self.with_fires(ended_runs).await?;
         if ended_runs.is_empty() {
-            return Ok(ReleasedRuns::default());
+            return Ok(FollowResult::default());
         }
         let Roots { roots, mut members, now } = self.lock_roots(&ended_runs).await?;
         let root_jobs: BTreeSet<JobId> = roots.iter().map(|root| root.job).collect();
@@ -331,8 +332,8 @@ impl Tx<'_> {
         Ok(candidates)
     }
 
-    async fn write_parent_updates(&mut self, updates: Vec<ParentUpdate>, now: Timestamp) -> Result<ReleasedRuns> {
-        let mut effects = ReleasedRuns::default();
+    async fn write_parent_updates(&mut self, updates: Vec<ParentUpdate>, now: Timestamp) -> Result<FollowResult> {
+        let mut effects = FollowResult::default();
         for update in &updates {
             match update.status.is_terminal() {
                 false if update.is_new => effects.awaiting.push((update.job, update.run)),

@@ -231,7 +231,7 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
         Ok(plan) => plan,
         Err(error) => return Err(plan_problem(&call, &body, error).await?),
     };
-    plan.jobs().try_for_each(|job| check_existing(&call, job))?;
+    plan.jobs().try_for_each(|job| check_may_change_existing(&call, job))?;
     audit_plan(&call, &plan);
     let plan_len = plan.jobs().len();
     let apps = apps.into_iter().chain(plan.jobs().filter_map(|job| job.app).map(Some)).collect();
@@ -261,7 +261,7 @@ async fn plan_list(
 ) -> Result<Response, Problem> {
     let (mut items, mut hidden) = (Items::default(), None);
     let add_item = |job: PlannedJob| {
-        hidden = hidden.take().or_else(|| check_existing(call, &job).err());
+        hidden = hidden.take().or_else(|| check_may_change_existing(call, &job).err());
         items.add(&Item::planned(job));
     };
     if let Err(error) = jobs::dry_run(call.engine(), apply_request, add_item).await {
@@ -284,7 +284,7 @@ async fn plan_problem(call: &Call<ApplyQuery>, body: &Documents, error: ApplyErr
 }
 
 /// Checks that the caller may change the existing job with this name, if there is one.
-fn check_existing(call: &Call<ApplyQuery>, job: &PlannedJob) -> Result<(), Problem> {
+fn check_may_change_existing(call: &Call<ApplyQuery>, job: &PlannedJob) -> Result<(), Problem> {
     let already_exists = || {
         let name = quoted_input(&job.name);
         Problem::new(Code::JobExists, format!("the name {name} is taken by a job that you may not see"))
