@@ -258,6 +258,7 @@ mod tests {
             assert!(declared_set.refusal.unwrap().message.contains("at most 1000"));
         }
     }
+
     #[test]
     fn the_different_sets_of_an_app_are_bounded_and_equal_ones_are_shared() {
         let board = DeclarationBoard::default();

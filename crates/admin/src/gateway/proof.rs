@@ -8,6 +8,7 @@ use rondel_store::StoreError;
 use rondel_store::cluster::ExecutorProof;
 use sha2::{Digest, Sha256};
 
+use crate::dispatch::results::reporter::SIBLING_COUNT_MAX;
 use crate::node::Shared;
 
 /// An executor without a secret is live if it was heard within this many heartbeats.
@@ -15,8 +16,6 @@ const LIVING_HEARTBEATS: u32 = 5;
 
 /// How many earlier processes an executor answers for.
 const LINEAGE_LEN_MAX: usize = 16;
-/// How many processes with the same predecessor an executor answers for.
-const SIBLING_COUNT_MAX: u32 = 16;
 
 /// The stored digest of an executor's secret; `None` if it has no secret.
 pub(super) fn secret_hash(secret: &[u8]) -> Option<String> {

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::counters::Count;
 use crate::dispatch::event::{Event, IncomingResult};
-use crate::dispatch::results::reporter::{ReportedRun, Reporter, ResultDecision};
+use crate::dispatch::results::reporter::{ReportedRun, Reporter, ResultDecision, SIBLING_COUNT_MAX};
 use crate::metrics::CountedRun;
 use crate::node::Shared;
 use crate::turn_queue::{Bounds, Source, TurnQueue};
@@ -33,8 +33,6 @@ const JUDGED_PER_TURN_MAX: usize = 100;
 /// Maximum number of runs in one batch whose earlier attempts are read. Results of further runs are not answered, and come again.
 const EARLIER_RUN_COUNT_MAX: usize = 50;
 const RETRY_DELAY: Duration = Duration::from_millis(200);
-/// How many processes with the same predecessor an executor answers for.
-const SIBLING_COUNT_MAX: u32 = 16;
 
 /// From which executors this node expects the results of the runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,6 +14,9 @@ use crate::dispatch::event::SessionHandle;
 /// How long a result waits for the home to name the executor of a run that has ended meanwhile.
 const NAMED_WITHIN: Duration = Duration::from_secs(30);
 
+/// How many processes with the same predecessor an executor answers for.
+pub(crate) const SIBLING_COUNT_MAX: u32 = 16;
+
 /// An executor that reports results.
 #[derive(Clone, Debug)]
 pub(crate) struct Reporter {
