@@ -37,6 +37,9 @@ pub struct FutureRow {
     pub due_at: Timestamp,
     /// `pending` or `waiting` if it is open, `skipped` if an earlier edit settled it.
     pub status: RunStatus,
+    /// Whether an earlier edit inserted it for past fires that it skipped (see [`EditPlan::skipped_span`]). Such a row is in the future only
+    /// if the clock has stepped back, and stays settled: it may stand for several fires, and a maintenance window may have held them back.
+    pub is_span: bool,
 }
 
 /// The state of a job when it is edited.
@@ -136,7 +139,7 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, context: EditContext<'_>) 
             (false, Some(moved_row)) => plan.kept_rows.push(moved_row),
             (false, None) => plan.skipped_rows.push(row.id),
             // The jitter of the new definition may put the start of the row into the past. Then the row stays settled.
-            (true, Some(moved_row)) if moved_row.due_at > now => plan.reopened_rows.push(moved_row),
+            (true, Some(moved_row)) if moved_row.due_at > now && !row.is_span => plan.reopened_rows.push(moved_row),
             (true, _) => {}
         }
     }
@@ -228,7 +231,8 @@ fn plan_delay(plan: &mut EditPlan, job: &Job, context: EditContext<'_>) {
         (None, _) => job.timetable.first_delayed(context.now),
     };
     // If an earlier edit ended the row of that instant as skipped, the row is opened again.
-    let is_next = |row: &&FutureRow| row.status.is_terminal() && Some(row.fire_at) == plan.next_fire_at;
+    let is_next =
+        |row: &&FutureRow| row.status.is_terminal() && !row.is_span && Some(row.fire_at) == plan.next_fire_at;
     if let Some(row) = context.rows.iter().find(is_next) {
         plan.reopened_rows.push(MovedRow { id: row.id, due_at: row.due_at });
         (plan.next_fire_at, plan.awaited_run) = (None, Some(row.id));

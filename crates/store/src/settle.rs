@@ -24,6 +24,9 @@ pub(crate) const RESULT_LEN_MAX: usize = 64 * 1024 - 1;
 /// Maximum length of a name in a column, in characters.
 pub(crate) const NAME_LEN_MAX: usize = 255;
 
+/// The owner of a row that an edit inserts for the past fires that it skips: no node ever had the run.
+pub(crate) const NO_NODE: NodeId = NodeId::new(0);
+
 /// The row that records the fires of a job that an edit or a deletion skips. It already has its verdict, and no owner. `None` if no fire is
 /// skipped, or if the earlier definition can no longer be read.
 pub(crate) fn skipped_row(
@@ -35,7 +38,7 @@ pub(crate) fn skipped_row(
 ) -> Option<Run> {
     let (span, job) = plan.skipped_span.zip(before)?;
     let run_job = RunJob { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
-    Some(span.row(id, run_job, job, plan.reason, (NodeId::new(0), 0), now))
+    Some(span.row(id, run_job, job, plan.reason, (NO_NODE, 0), now))
 }
 
 /// The fields of a run's row that the effect of a result depends on.

@@ -12,7 +12,7 @@ fn job(schedule: &serde_json::Value, enabled: bool) -> Job {
 
 fn row(id: i64, second: i64, status: RunStatus) -> FutureRow {
     let at = Timestamp::from_secs(second);
-    FutureRow { id: RunId::new(id), fire_at: at, due_at: at, status }
+    FutureRow { id: RunId::new(id), fire_at: at, due_at: at, status, is_span: false }
 }
 
 fn context(rows: &[FutureRow]) -> EditContext<'_> {
@@ -274,4 +274,16 @@ fn a_delay_whose_next_instant_has_a_settled_row_opens_that_row_again() {
     let settled = row(7, 120, RunStatus::Skipped);
     let plan = plan_edit(Some(&job(&start, true)), context(&[settled]));
     assert_eq!((moved(&plan.reopened_rows), plan.next_fire_at, plan.awaited_run), (vec![7], None, Some(settled.id)));
+}
+
+#[test]
+fn a_row_that_stands_for_past_fires_stays_settled_after_a_step_back() {
+    let span = |schedule, second| {
+        let rows = [FutureRow { is_span: true, ..row(7, second, RunStatus::Skipped) }];
+        let plan = plan_edit(Some(&job(&schedule, true)), context(&rows));
+        (moved(&plan.reopened_rows), plan.next_fire_at)
+    };
+    assert_eq!(span(json!({"every": "1s"}), 101), (vec![], Some(Timestamp::from_secs(102))), "it has that fire");
+    let delay = json!({"delay": "2s", "start_at": "1970-01-01T00:02:00Z"});
+    assert_eq!(span(delay, 120), (vec![], Some(Timestamp::from_secs(120))));
 }

@@ -8,7 +8,7 @@ use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 use crate::catalog::{JobChange, JobDeleted, JobDeletion, JobRecord, JobSaved};
 use crate::mem::{MemStore, State, StoredNode, StoredVersion, key};
 use crate::parents;
-use crate::settle::{clean_name, shard_of, skipped_row};
+use crate::settle::{NO_NODE, clean_name, shard_of, skipped_row};
 use crate::{ChangeJobs, Result};
 
 #[async_trait]
@@ -126,7 +126,13 @@ impl State {
             let is_not_shard = run.shard_index == 0 || run.shard_index == ROOT_SHARD;
             run.job == job && run.cause == 0 && run.parent.is_none() && run.attempt == 1 && is_not_shard
         };
-        let row = |run: &Run| FutureRow { id: run.id, fire_at: run.fire_at, due_at: run.due_at, status: run.status };
+        let row = |run: &Run| FutureRow {
+            id: run.id,
+            fire_at: run.fire_at,
+            due_at: run.due_at,
+            status: run.status,
+            is_span: run.node == NO_NODE,
+        };
         self.runs.values().filter(is_own).filter(is_ahead).filter(is_unsent).map(row).collect()
     }
 

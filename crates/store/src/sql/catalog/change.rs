@@ -3,11 +3,11 @@
 use async_trait::async_trait;
 use rondel_core::edit::{EditContext, EditPlan, FutureRow, MovedRow, look_back_period, plan_edit};
 use rondel_core::time::millis;
-use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{Job, JobId, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use crate::catalog::{JobChange, JobDeleted, JobDeletion, JobRecord, JobSaved};
 use crate::parents;
-use crate::settle::{shard_of, skipped_row};
+use crate::settle::{NO_NODE, shard_of, skipped_row};
 use crate::sql::calendars::bind_pin;
 use crate::sql::catalog::versions::NewVersion;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
@@ -42,7 +42,7 @@ const UPDATE_DUE_ROW: Statement = Statement {
 /// until its due instant.
 pub(in crate::sql) const LOCK_FUTURE_RUNS: Statement = Statement {
     name: "lock_future",
-    text: "SELECT id, fire_at_ms, due_at_ms, status FROM run WHERE job_id = ? AND fire_at_ms > ? \
+    text: "SELECT id, fire_at_ms, due_at_ms, status, node_id FROM run WHERE job_id = ? AND fire_at_ms > ? \
            AND (fire_at_ms > ? OR due_at_ms > ?) AND cause = 0 AND shard_index IN (0, -1) AND parent_id IS NULL \
            AND attempt = 1 AND marked_at_ms IS NULL AND (status IN ('pending', 'waiting') \
            OR (status = 'skipped' AND reason IN ('changed', 'paused'))) ORDER BY id {for_update}",
@@ -274,6 +274,7 @@ impl Tx<'_> {
                 fire_at: columns.at("fire_at_ms")?,
                 due_at: columns.at("due_at_ms")?,
                 status: columns.word("status")?,
+                is_span: NodeId::new(columns.int("node_id")?) == NO_NODE,
             });
         }
         let context = EditContext {
