@@ -383,12 +383,16 @@ impl Executors {
         self.executors_in_app(run.app).find(is_listed).map(|online| online.session.executor)
     }
 
-    /// Records an executor's answer to a fence; false if the answer came on a stream that is not the newest.
+    /// Records an executor's answer to a fence; false if the answer came on a stream that is not the newest. An answer that comes again may be
+    /// older than the one that was recorded last, so it does not change which runs the executor has.
     pub(crate) fn record_fence_answer(&mut self, id: ExecutorId, session_number: u64, answer: FenceAnswer) -> bool {
         let Some(online) = self.online_executors.get_mut(&id).filter(|online| online.session.number == session_number)
         else {
             return false;
         };
+        if online.has_fenced(answer.lease) {
+            return true;
+        }
         let epoch = online.fenced_epochs.entry(answer.lease.node).or_insert(answer.lease.epoch);
         *epoch = answer.lease.epoch.max(*epoch);
         (online.fenced_runs, online.starts) = (answer.held_runs, answer.starts);

@@ -133,6 +133,22 @@ fn a_run_that_continues_in_silence_waits_until_its_executor_must_have_stopped_it
     assert_eq!(resolve(&mut rollcall, &executors), "executor_lost");
 }
 
+/// The copy of a message can arrive after later messages.
+#[test]
+fn an_answer_that_comes_again_does_not_replace_a_later_one() {
+    let earlier = LeaseToken { node: NodeId::new(8), epoch: 1 };
+    let mut executors = Executors::default();
+    join(&mut executors, 1, 1, Report::default());
+    join(&mut executors, 2, 1, Report::default());
+    fences(&mut executors, 1, 1, earlier, &[99_000]);
+    let mut rollcall = called(&mut executors);
+    fences(&mut executors, 1, 1, DEAD, &[]);
+    fences(&mut executors, 1, 1, earlier, &[99_000]);
+    assert_eq!(resolve(&mut rollcall, &executors), "not yet", "it had handed the run back before it fenced the lease");
+    fences(&mut executors, 2, 1, DEAD, &[]);
+    assert_eq!(resolve(&mut rollcall, &executors), "not_received");
+}
+
 #[test]
 fn not_yet_reported_is_never_not_held() {
     let mut executors = Executors::default();
