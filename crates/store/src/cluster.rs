@@ -30,8 +30,10 @@ pub struct Node {
     pub name: String,
     /// Its newest epoch.
     pub epoch: i64,
-    /// The end of its lease, by the database's clock; not in the future for a dead node.
+    /// The end of its lease, by the database's clock; not in the future for a dead node, unless the clock has stepped back.
     pub lease_until: Timestamp,
+    /// Whether another node has fenced its last lease: it is dead, even if the clock has stepped back to before the end of that lease.
+    pub is_fenced: bool,
     /// Where executors reach it.
     pub advertise_url: Option<String>,
     /// Version of its program.
@@ -147,7 +149,7 @@ impl Node {
     /// Whether it may get jobs, and adopt the runs of a dead node.
     #[must_use]
     pub fn takes_jobs(&self, now: Timestamp) -> bool {
-        self.is_living(now) && self.switch == Switch::Active && !self.report.is_leaving
+        self.is_living(now) && !self.is_fenced && self.switch == Switch::Active && !self.report.is_leaving
     }
 
     /// The lease that it acts under.

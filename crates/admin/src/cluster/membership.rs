@@ -339,6 +339,7 @@ mod tests {
             name: format!("n{id}"),
             epoch: 1,
             lease_until: Timestamp::from_secs(lease_until),
+            is_fenced: false,
             advertise_url: None,
             server_version: String::new(),
             started_at: Timestamp::EPOCH,

@@ -396,6 +396,7 @@ mod tests {
             name: name.to_owned(),
             epoch: 1,
             lease_until: Timestamp::from_secs(lease_until),
+            is_fenced: false,
             advertise_url: None,
             server_version: String::new(),
             started_at: Timestamp::EPOCH,

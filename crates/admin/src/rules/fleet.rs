@@ -272,6 +272,7 @@ pub(super) mod tests {
             name: "node-2".to_owned(),
             epoch: 1,
             lease_until,
+            is_fenced: false,
             advertise_url: None,
             server_version: String::new(),
             started_at: Timestamp::EPOCH,

@@ -266,6 +266,10 @@ pub async fn jobs_of_the_dead_are_freed(store: &dyn Store) {
     super::adopt_all(store, token, &[dead.node]).await;
     assert_eq!(due_job(store, &busy, &[token.node]).await.unwrap().term, 2);
     assert_eq!(store.free_jobs(token, dead.node, 10).await.unwrap(), 0);
+    let fenced = node(store, dead.node).await;
+    let before_its_end = fenced.lease_until - Duration::from_millis(1);
+    assert!(fenced.is_fenced && !fenced.takes_jobs(before_its_end), "also if the clock steps back to then");
+    assert!(!node(store, token.node).await.is_fenced);
 }
 
 /// A node that died long ago and owns nothing is removed. The node with the newest id is kept, so that its id is not assigned again.

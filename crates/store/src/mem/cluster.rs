@@ -55,6 +55,7 @@ impl Cluster for MemStore {
             name: name.into_owned(),
             epoch,
             lease_until: request.lease_until(now, prior_lease_until),
+            is_fenced: false,
             advertise_url: request.advertise_url.clone(),
             server_version: request.server_version.clone(),
             started_at: now,

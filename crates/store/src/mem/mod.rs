@@ -213,19 +213,13 @@ struct StoredNode {
     node: Node,
     /// Part of the ids that the node makes.
     ordinal: i64,
-    /// The end of the earlier leases. Equal to the end of the lease once the lease is fenced.
+    /// The end of the earlier leases. Equal to the end of the lease once another node has fenced the lease.
     prior_lease_until: Timestamp,
     /// The latest end among the leases that have been fenced.
     ended_at: Timestamp,
 }
 
 impl StoredNode {
-    /// Whether another node has fenced the lease: that node raised its epoch after the lease ended, and stored two
-    /// equal ends.
-    fn is_fenced(&self) -> bool {
-        self.prior_lease_until == self.node.lease_until
-    }
-
     /// The lease that owns a new run of a job whose home is this node.
     fn lease_of_home(&self) -> LeaseToken {
         lease_of_home(self.node.id, self.node.epoch, (self.node.lease_until, self.prior_lease_until))
@@ -238,7 +232,7 @@ impl State {
         let node = &stored_node.node;
         let is_other_living = self.nodes.values().any(|other| other.node.id != node.id && other.node.is_living(now));
         let is_orphan = |run: &Run| run.node == node.id && run.node_epoch < node.epoch && !run.status.is_terminal();
-        stored_node.is_fenced()
+        stored_node.node.is_fenced
             && is_other_living
             && request.waits_for_takeover(node.lease_until, now)
             && self.runs.values().any(is_orphan)

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use rondel_core::RunId;
-use rondel_store::{Cluster as _, Move as _, SqlStore, StoreConfig};
+use rondel_core::{RunId, Timestamp};
+use rondel_store::cluster::HomeMove;
+use rondel_store::ledger::MovedJobs;
+use rondel_store::{Adopt as _, Cluster as _, LeaseToken, Move as _, Runs as _, SqlStore, StoreConfig};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 use tokio::time::timeout;
 
@@ -34,6 +36,34 @@ async fn a_server_renews_its_lease_while_it_gets_a_job() {
         assert!(renewed.is_ok_and(|renewed| renewed.unwrap().is_some()), "{}", database.url);
         assert_eq!(given.unwrap(), ids);
         holder.close().await.unwrap();
+        store.close().await;
+        database.end().await;
+    }
+}
+
+/// The lease of a dead server was fenced, and then the database's clock stepped back to before the end of that lease. Nobody holds the epoch
+/// that the fence raised, so no server would take over what was handed to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fenced_server_gets_no_job_after_a_step_back_of_the_clock() {
+    for database in TestDatabase::all().await {
+        let store = SqlStore::open(&database.config).await.unwrap();
+        let (token, runs) = pending(&store, 1).await;
+        let dead = join(&store, "dead", Duration::from_secs(60)).await;
+        store.release(dead, Timestamp::EPOCH).await.unwrap();
+        assert_eq!(store.orphaned_jobs(token, &[dead.node], 10).await.unwrap().fenced, [dead.node]);
+        let step_back = "UPDATE node SET lease_until_ms = lease_until_ms + 600000, \
+                         prior_lease_until_ms = prior_lease_until_ms + 600000 WHERE name = 'dead'";
+        database.execute(step_back).await;
+        let run = &runs[0];
+        let moves = [HomeMove { job: run.job, runs: vec![run.id], to: dead.node }];
+        let moved = store.move_jobs(token, &moves, Timestamp::EPOCH).await.unwrap();
+        assert_eq!(moved, MovedJobs::default(), "{}", database.url);
+        assert_eq!(store.hand_over(token, &[run.id], dead.node).await.unwrap(), [], "{}", database.url);
+        assert_eq!(store.runs(&[run.id]).await.unwrap()[0].node, token.node);
+
+        let again = join(&store, "dead", Duration::from_secs(60)).await;
+        assert_eq!(again, LeaseToken { node: dead.node, epoch: dead.epoch + 2 });
+        assert_eq!(store.move_jobs(token, &moves, Timestamp::EPOCH).await.unwrap().runs, [run.id], "{}", database.url);
         store.close().await;
         database.end().await;
     }

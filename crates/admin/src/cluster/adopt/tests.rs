@@ -37,6 +37,7 @@ fn a_lease_that_ends_before_its_sent_runs_after_a_clock_step_is_asked_about() {
         name: format!("n{id}"),
         epoch,
         lease_until,
+        is_fenced: false,
         advertise_url: None,
         server_version: String::new(),
         started_at: at(1),

@@ -249,6 +249,7 @@ mod tests {
             name: format!("n{id}"),
             epoch,
             lease_until: Timestamp::from_secs(lease_until),
+            is_fenced: false,
             advertise_url: None,
             server_version: String::new(),
             started_at: Timestamp::EPOCH,

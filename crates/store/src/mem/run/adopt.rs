@@ -62,8 +62,9 @@ impl State {
                 continue;
             }
             let lease = dead_node.node.token();
-            if !dead_node.is_fenced() {
+            if !dead_node.node.is_fenced {
                 dead_node.node.epoch += 1;
+                dead_node.node.is_fenced = true;
                 dead_node.ended_at =
                     dead_node.node.lease_until.max(dead_node.prior_lease_until).max(dead_node.ended_at);
                 dead_node.prior_lease_until = dead_node.node.lease_until;

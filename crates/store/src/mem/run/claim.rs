@@ -71,7 +71,7 @@ impl Claim for MemStore {
             };
             let keeps_jobs = |stored_node: &StoredNode| {
                 stored_node.node.is_living(now)
-                    || !stored_node.is_fenced()
+                    || !stored_node.node.is_fenced
                     || !state.open_runs_where(|run| is_in_its_name(run, stored_node.lease_of_home())).is_empty()
             };
             if home.is_some_and(keeps_jobs) && !mutant::on(Mutant::NoUniqueKey) {

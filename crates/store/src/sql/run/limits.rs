@@ -29,7 +29,8 @@ const MOVE_LIMITS: Statement =
 /// Only a node that takes jobs gets limits.
 const FIND_TAKING_NODE: Statement = Statement {
     name: "find_taker",
-    text: "SELECT id FROM node WHERE id = ? AND lease_until_ms > {now} AND state = 'active' AND is_leaving = 0",
+    text: "SELECT id FROM node WHERE id = ? AND lease_until_ms > {now} AND lease_until_ms <> prior_lease_until_ms \
+           AND state = 'active' AND is_leaving = 0",
 };
 const GIVE_LIMIT: Statement = Statement {
     name: "give_limit",

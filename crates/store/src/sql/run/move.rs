@@ -44,14 +44,15 @@ const READ_HOME_LOADS: Statement = Statement {
 };
 const READ_TAKING_NODE: Statement = Statement {
     name: "read_taker",
-    text: "SELECT epoch FROM node WHERE id = ? AND lease_until_ms > {now} AND state = 'active' AND is_leaving = 0",
+    text: "SELECT epoch FROM node WHERE id = ? AND lease_until_ms > {now} AND lease_until_ms <> prior_lease_until_ms \
+           AND state = 'active' AND is_leaving = 0",
 };
 /// Locks a node that takes jobs, so that its switch does not change before its new runs are committed. Executed last, because a node cannot
 /// renew its lease while its row is locked, and a job may have hundreds of thousands of runs.
 const LOCK_TAKING_NODE: Statement = Statement {
     name: "lock_taker",
-    text: "SELECT epoch FROM node WHERE id = ? AND epoch = ? AND lease_until_ms > {now} AND state = 'active' AND is_leaving = 0 \
-           {for_update}",
+    text: "SELECT epoch FROM node WHERE id = ? AND epoch = ? AND lease_until_ms > {now} AND lease_until_ms <> prior_lease_until_ms \
+           AND state = 'active' AND is_leaving = 0 {for_update}",
 };
 const LOCK_MOVING_RUNS: Statement = Statement {
     name: "lock_moving",
