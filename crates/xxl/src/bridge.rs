@@ -217,23 +217,29 @@ impl Bridge {
         for executor in
             known_executors.into_iter().filter(|executor| executor.last_seen_at < registered_since + REGISTERED_FOR / 3)
         {
-            let mut open_rows = engine.store().unsettled_xxl(executor.id, ATTEMPT_COUNT_MAX).await?;
-            open_rows.retain(|row| row.state == XxlRunState::Open);
-            if open_rows.is_empty() {
-                continue;
-            }
-            let run_ids: Vec<RunId> = open_rows.iter().map(|row| row.run).collect();
-            let runs = engine.store().runs(&run_ids).await?;
-            // The row of an attempt stays open if its executor was lost, so the run's status decides.
-            let is_running = |row: &XxlRun| {
-                let is_same_attempt = |run: &Run| run.id == row.run && run.attempt == row.attempt;
-                runs.iter().any(|run| is_same_attempt(run) && !run.status.is_terminal())
-            };
-            if open_rows.iter().any(is_running) {
+            if self.has_open_runs(executor.id).await? {
                 executors.push(executor);
             }
         }
         Ok(executors)
+    }
+
+    /// Whether an executor has attempts whose runs are open, according to the store.
+    async fn has_open_runs(&self, executor: ExecutorId) -> Result<bool, StoreError> {
+        let store = self.0.shared.engine.store();
+        let mut open_rows = store.unsettled_xxl(executor, ATTEMPT_COUNT_MAX).await?;
+        open_rows.retain(|row| row.state == XxlRunState::Open);
+        if open_rows.is_empty() {
+            return Ok(false);
+        }
+        let run_ids: Vec<RunId> = open_rows.iter().map(|row| row.run).collect();
+        let runs = store.runs(&run_ids).await?;
+        // The row of an attempt stays open if its executor was lost, so the run's status decides.
+        let is_running = |row: &XxlRun| {
+            let is_same_attempt = |run: &Run| run.id == row.run && run.attempt == row.attempt;
+            runs.iter().any(|run| is_same_attempt(run) && !run.status.is_terminal())
+        };
+        Ok(open_rows.iter().any(is_running))
     }
 
     /// Opens links to executors that have registered, and ends links to executors that have not registered for too long.
@@ -326,7 +332,8 @@ impl Bridge {
             let mut beats = self.beats();
             let due_executors = beats.take_due(&executors_by_hand, now);
             for mut executor in executors_by_hand {
-                if beats.is_leaving(executor.id, now) && busy_ids.contains(&executor.id) {
+                let is_busy = busy_ids.contains(&executor.id) || beats.has_runs(executor.id);
+                if beats.is_leaving(executor.id, now) && is_busy {
                     executor.left_at = executor.left_at.or(Some(engine.now()));
                 } else if !beats.has_valid_answer(executor.id, now) {
                     continue;
@@ -353,7 +360,14 @@ impl Bridge {
         self.0.shared.spawn(async move {
             let is_refused = bridge.refuses_callbacks(executor.app, &executor.token).await;
             let (outcome, reason) = match bridge.call_beat(&executor).await {
-                Ok(()) if is_refused => (BeatOutcome::TokenEnded, Some(format!("{}: {TOKEN_ENDED}", executor.address))),
+                Ok(()) if is_refused => {
+                    let has_runs = bridge.has_open_runs(id).await.unwrap_or_else(|error| {
+                        bridge.0.shared.log_store_failure("read attempts", &error);
+                        true
+                    });
+                    let reason = format!("{}: {TOKEN_ENDED}", executor.address);
+                    (BeatOutcome::TokenEnded { has_runs }, Some(reason))
+                }
                 Ok(()) => (BeatOutcome::Available, None),
                 Err(reason) => (BeatOutcome::NoAnswer, Some(reason)),
             };
