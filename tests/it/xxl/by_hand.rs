@@ -141,6 +141,8 @@ async fn an_executor_whose_token_has_ended_gets_no_runs() {
         if found["items"][0]["online"] == false { Ok(()) } else { Err(found) }
     })
     .await;
+    let found = api.get("/api/v1/apps/demo/addresses").await.expect(200);
+    assert_eq!(found["items"][0]["token_ended"], true, "{found}");
     let run = start(&api, "echo", json!("x")).await;
     let ended = wait_for_status(&api, &run, "skipped").await;
     assert_eq!((&ended["reason"], one.calls("run").len()), (&json!("no_executor"), 0), "{ended:#}");
