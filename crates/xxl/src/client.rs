@@ -20,8 +20,8 @@ const RUN_TIMEOUT: Duration = Duration::from_secs(15);
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// Shorter than 5 s, after which some executors close idle connections without notice.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Maximum size of an answer, in bytes; a log may be long.
-const ANSWER_LEN_MAX: usize = 8 * 1024 * 1024;
+/// Maximum size of an answer, in KiB; a log may be long.
+pub(crate) const ANSWER_KIB_MAX: u32 = 8 * 1024;
 /// Maximum number of concurrent calls to all executors. Answers that arrive at the same time are stored in one
 /// transaction.
 const CALL_COUNT_MAX: usize = 512;
@@ -105,7 +105,7 @@ impl Client {
             let message = format!("POST {method} to {}: the time in which the run may begin has passed", peer.address);
             return Err(CallError::TooLate(message));
         }
-        let limits = Limits { timeout, len_max: ANSWER_LEN_MAX };
+        let limits = Limits { timeout, len_max: ANSWER_KIB_MAX as usize * 1024 };
         let answer = self.posts.send(target, method, (TOKEN_HEADER, token.clone()), body, limits).await;
         let answer = answer.map_err(|error| match &error {
             PostError::NotSent(message) => not_sent(message),
