@@ -23,7 +23,7 @@ async fn old(store: &dyn Store, token: LeaseToken, shard_index: i32) -> Run {
     run
 }
 
-/// A pass over all runs. Returns how many runs it removed, and how many calls removed none before the last one.
+/// Makes one pass. Returns how many runs it removed, and how many calls removed none before the last one.
 async fn purge_pass(store: &dyn Store, limit: u32) -> (u64, u64) {
     let before = store.now().await.unwrap() - DAY;
     let (mut removed, mut idle_count, mut after) = (0, 0, Some(RunId::new(0)));
