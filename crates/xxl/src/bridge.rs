@@ -13,7 +13,7 @@ use rondel_core::{AppId, ExecutorId, NamespaceId, NodeId, Run, RunId, TokenId};
 use rondel_outgoing::BuildError;
 use rondel_store::xxl::{XxlExecutor, XxlRun, XxlRunState};
 use rondel_store::{LeaseToken, StoreError};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::by_hand::{BeatOutcome, Beats};
@@ -24,6 +24,7 @@ use crate::link::{Identity, Link, LinkHandle, Presence};
 use crate::pruning::pruning_loop;
 use crate::refresh_state::{REGISTERED_FOR, RefreshState};
 use crate::registrations::Registrations;
+use crate::room::Room;
 use crate::tokens::Tokens;
 use crate::wire;
 use crate::writes::Writes;
@@ -40,7 +41,7 @@ const ATTEMPT_COUNT_MAX: u32 = 1_000;
 /// Why an executor registered by hand gets no runs although it answers.
 const TOKEN_ENDED: &str = "the token that it was added with has expired or was revoked; configure the executor with a new one, and add the address \
      again with that token";
-/// Maximum total size of the bodies being read, in KiB.
+/// Maximum total size of the bodies being read, in KiB; of those for one app, half of it.
 const BODIES_KIB_MAX: usize = 64 * 1024;
 
 /// State shared by the links and the bridge.
@@ -127,7 +128,7 @@ pub(crate) struct Inner {
     links: Mutex<BTreeMap<ExecutorId, LinkHandle>>,
     pub(crate) tokens: Tokens<App>,
     pub(crate) registrations: Registrations,
-    pub(crate) body_room: Arc<Semaphore>,
+    pub(crate) body_room: Room,
     pub(crate) refresh_requested: Notify,
     /// The last answers of executors registered by hand.
     beats: Mutex<Beats>,
@@ -152,7 +153,7 @@ impl Bridge {
             living_nodes: Mutex::default(),
             lifecycle: lifecycle.clone(),
         });
-        let body_room = Arc::new(Semaphore::new(BODIES_KIB_MAX));
+        let body_room = Room::new(BODIES_KIB_MAX);
         let (links, tokens, refresh_requested) = (Mutex::default(), Tokens::default(), Notify::new());
         let (registrations, beats) = (Registrations::default(), Mutex::default());
         let bridge =
@@ -282,7 +283,7 @@ impl Bridge {
                 handle.peer.send_if_modified(|peer| {
                     let has_new_token = peer.token != executor.token;
                     if has_new_token && let Ok(address) = Address::parse(&executor.address) {
-                        *peer = client.peer(&address, &executor.token);
+                        *peer = client.peer(executor.app, &address, &executor.token);
                     }
                     has_new_token
                 });
@@ -387,7 +388,7 @@ impl Bridge {
         let shared = &self.0.shared;
         // The networks may have changed since its registration.
         let address = allowed_address(&executor.address, &shared.config.networks)?;
-        let peer = shared.client.peer(&address, &executor.token);
+        let peer = shared.client.peer(executor.app, &address, &executor.token);
         let answer =
             shared.client.ask(&peer, "beat", wire::empty_body()).await.map_err(|error| error.message().to_owned())?;
         if answer.is_success() { Ok(()) } else { Err(format!("{}: {}", executor.address, answer.message_or_code())) }
@@ -406,7 +407,7 @@ impl Bridge {
             app_name: app.to_owned(),
             name: address.name(),
         };
-        let peer = self.0.shared.client.peer(&address, &executor.token);
+        let peer = self.0.shared.client.peer(executor.app, &address, &executor.token);
         let (link, handle) = Link::new(&self.0.shared, identity, peer);
         if executor.left_at.is_some() {
             handle.presence.send_replace(Presence::Leaving);
