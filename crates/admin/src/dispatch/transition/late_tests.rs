@@ -360,6 +360,18 @@ fn waiting_runs_are_dropped_and_runs_under_way_or_ahead_continue() {
     assert_eq!(world.at(8.0), ["sent to 1: 8"]);
 }
 
+/// The clock has stepped back to before the instant of a queued run. No edit settles its row, because it may have been sent.
+#[test]
+fn a_queued_run_that_lies_ahead_again_after_a_step_back_is_dropped() {
+    let at = Timestamp::from_secs;
+    for (ahead_after, expected) in [(106, vec!["end of 100/1: Skipped(Paused)"]), (50, Vec::new())] {
+        let mut world = with_executors(1);
+        (world.around.now, world.around.fires_ahead_after) = (at(50), at(ahead_after));
+        world.arrive([plain(100)]);
+        assert_eq!(world.described(Event::Drops(vec![(run(100), Reason::Paused)])), expected, "{ahead_after}");
+    }
+}
+
 /// A run that waits for the adoption of other runs ends like any other that no executor has.
 #[test]
 fn runs_that_are_held_back_end_without_a_start() {
