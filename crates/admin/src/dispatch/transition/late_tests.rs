@@ -454,6 +454,18 @@ fn an_executor_without_a_stream_is_not_online_because_of_an_outdated_hello() {
     assert!(is_shown_offline(&mut world, 3));
 }
 
+/// An executor that was heard before a step back of the clock is lost after the usual time.
+#[test]
+fn a_step_back_of_the_clock_delays_the_loss_of_no_executor() {
+    let mut world = with_executors(1);
+    world.around.now = Timestamp::from_secs(105);
+    world.on(Event::StreamEnded(ExecutorId::new(1), 1, Responder::new(|()| {})));
+    let asks = |world: &mut World, seconds: f64| {
+        round(world, seconds).iter().any(|effect| matches!(effect, Effect::Store(Step::LastHeard(_))))
+    };
+    assert_eq!([45.0, 75.0, 75.001].map(|seconds| asks(&mut world, seconds)), [false, false, true]);
+}
+
 /// The rows of runs that were sent before a step back of the clock are read before the clock has caught up: another server may have stored a
 /// result.
 #[test]
