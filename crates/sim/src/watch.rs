@@ -92,13 +92,17 @@ pub(crate) async fn record_adoption(world: &World, by: usize, before: &OpenRows)
     let mut truth = world.truth();
     for (node, (epoch, ended_at)) in &before.leases {
         if after.leases.get(node).is_some_and(|(later, _)| later > epoch) {
-            truth.fenced_leases.insert((*node, *epoch), (*ended_at, by));
+            truth.fenced_leases.insert((*node, *epoch), (*ended_at, world.elapsed_ms(), by));
         }
     }
     let moved = before.owners.iter().filter(|(run, from)| after.owners.get(run).is_some_and(|owner| owner != *from));
     let is_split = moved.map(|(_, from)| *from).any(|from| {
         let fenced = truth.fenced_leases.range((from.node, from.epoch)..=(from.node, i64::MAX)).next();
-        fenced.is_some_and(|(_, (ended_at, fencer))| *fencer != by && world.now() >= *ended_at + LEASE)
+        let is_long_ago = |ended_at: Timestamp, fenced_ms: u64| {
+            // After a step back of the clock, a server that waited for the takeover comes back before that instant.
+            world.now() >= ended_at + LEASE || u128::from(world.elapsed_ms() - fenced_ms) >= LEASE.as_millis()
+        };
+        fenced.is_some_and(|(_, (ended_at, fenced_ms, fencer))| *fencer != by && is_long_ago(*ended_at, *fenced_ms))
     });
     if is_split && truth.split_adoption_ms.is_none() {
         truth.split_adoption_ms = Some(world.elapsed_ms());

@@ -107,7 +107,7 @@ const UNSEEN: &[&str] = &[
     "dry_without_owner",
     "cancelled_pump_begins_again",
     "unfinished_succeeds",
-    // `rows_may_be_old_after_half_a_lease_without_the_database` in crates/admin/src/cluster/membership.rs. Seed 2718 of the pumps showed this
+    // `rows_may_be_old_after_half_a_lease_without_the_database` in crates/admin/src/cluster/membership/tests.rs. Seed 2718 of the pumps showed this
     // mutant until a change of the engine changed what happens in the seed.
     "old_rows_count",
     // `a_released_item_is_worked_off_first_and_reported_until_an_order_leaves_it_out`,
