@@ -12,7 +12,7 @@ use rondel_core::diff::changes;
 use rondel_core::spec::Mode;
 use rondel_core::{FieldError, JobId, JobSpec, NamespaceId, Timestamp};
 use rondel_store::StoreError;
-use rondel_store::catalog::{JobQuery, JobRecord};
+use rondel_store::catalog::{JobQuery, JobRecord, ListedJob};
 
 use super::{Action, ApplyError, ApplyRequest, PlannedEdit, PlannedJob, duplicate_name_errors, list_index, with_index};
 use crate::definitions::{CompiledDefinitions, DefinitionKey};
@@ -120,16 +120,18 @@ async fn calendars_named(node: &Node, namespace: NamespaceId, specs: &[JobSpec])
     Ok(calendars)
 }
 
-/// The next page of jobs of an app that are not in the list and that no code declares; `None` at the end.
+/// The next page of jobs of an app that are not in the list and that no code declares; `None` at the end. A job that this server cannot
+/// read stays.
 async fn unlisted_jobs(
     node: &Node,
     namespace: NamespaceId,
     query: &mut JobQuery,
     names: &BTreeSet<&str>,
 ) -> Result<Option<Vec<JobRecord>>, StoreError> {
-    let mut page = node.store().jobs(namespace, query).await?;
-    let Some(last_record) = page.last() else { return Ok(None) };
-    query.after_name = Some(last_record.spec.name.clone());
+    let page = node.store().listed_jobs(namespace, query).await?;
+    let Some(last_job) = page.last() else { return Ok(None) };
+    query.after_name = Some(last_job.name().to_owned());
+    let mut page: Vec<JobRecord> = page.into_iter().filter_map(ListedJob::into_record).collect();
     let is_declared = |job: &JobRecord| job.declared.as_ref().is_some_and(|it| it.undeclared_at.is_none());
     page.retain(|job| !names.contains(job.spec.name.as_str()) && !is_declared(job));
     Ok(Some(page))

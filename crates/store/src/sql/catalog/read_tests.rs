@@ -4,7 +4,7 @@ use rondel_core::{AppId, JobId, NamespaceId, Timestamp};
 use serde_json::json;
 
 use super::{Query, SqlStore, Statement};
-use crate::catalog::NewJob;
+use crate::catalog::{JobQuery, ListedJob, NewJob, UnreadableJob};
 use crate::{Catalog as _, CreateJobs as _, DatabaseUrl, Namespaces as _, StoreConfig};
 
 const REPLACE_SPEC: Statement =
@@ -37,5 +37,28 @@ async fn a_definition_that_cannot_be_read_holds_up_no_other() {
     let keys: Vec<(JobId, i64)> = jobs.iter().map(|job| (job.id, 1)).collect();
     let found = store.definitions(&keys).await.unwrap();
     assert_eq!(found.iter().map(|definition| definition.job.get()).collect::<Vec<_>>(), [2]);
+
+    let unreadable = UnreadableJob {
+        id: JobId::new(1),
+        app,
+        name: "j1".to_owned(),
+        app_name: "a".to_owned(),
+        handler: "h".to_owned(),
+        version: 1,
+    };
+    let query = JobQuery { limit: 9, ..JobQuery::default() };
+    let listed = store.listed_jobs(namespace, &query).await.unwrap();
+    let named = store.listed_jobs_named(namespace, &["j1", "j2"]).await.unwrap();
+    assert_eq!(listed, named);
+    assert_eq!(listed[0], ListedJob::Unreadable(unreadable));
+    assert_eq!((listed[1].name(), listed.len()), ("j2", 2));
+    for readable in [
+        store.jobs(namespace, &query).await.unwrap(),
+        store.jobs_named(namespace, &["j1", "j2"]).await.unwrap(),
+        store.jobs_by_id(&jobs.map(|job| job.id)).await.unwrap(),
+    ] {
+        assert_eq!(readable.iter().map(|job| job.id.get()).collect::<Vec<_>>(), [2]);
+    }
+    assert!(store.job(namespace, "j1").await.is_err(), "an edit must not replace what this server cannot read");
     store.close().await;
 }
