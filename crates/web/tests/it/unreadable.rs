@@ -62,6 +62,9 @@ async fn an_export_marks_an_unreadable_job() {
     let request = server.request("POST", "/api/v1/jobs/apply?dry_run=true").header("content-type", "application/yaml");
     let refused = server.send(request.body(export.into()).unwrap()).await;
     assert_eq!(refused.status, 422, "an incomplete list must not remove the job: {}", refused.text());
+    let body = json!([{"name": "b2", "app": "app", "handler": "handler"}]);
+    let refused = server.with_body("POST", "/api/v1/jobs/apply?dry_run=true", body).await.expect(422);
+    assert_eq!(refused["errors"][0]["pointer"], "/0/name", "{refused}");
     let visitor = Visitor::signed_in(&server).await;
     let file = visitor.get("/export/jobs.yaml?job=a1&job=b2").await.text();
     assert!(file.contains("name: a1") && file.contains("unreadable:"), "{file}");

@@ -34,6 +34,10 @@ const PAGE: u32 = 200;
 /// The calendars that the definitions of a list use; `None` for one that does not exist.
 type Calendars = HashMap<String, Option<FoundCalendar>>;
 
+/// The error for a job whose present definition this server cannot read.
+const UNREADABLE: &str =
+    "this server cannot read the present definition of the job, which a newer server saved; upgrade this server";
+
 /// A comparison in progress.
 struct Comparison {
     node: Node,
@@ -187,7 +191,12 @@ impl Comparison {
         // Text that cannot be a name is not looked up, so that unchecked text of a caller never reaches the database.
         let names: BTreeSet<&str> = batch.iter().map(|(_, spec)| spec.name.as_str()).collect();
         let names: Vec<&str> = names.into_iter().filter(|name| rondel_core::name::check(name).is_ok()).collect();
-        let records = self.node.store().jobs_named(self.namespace, &names).await?;
+        let jobs = self.node.store().listed_jobs_named(self.namespace, &names).await?;
+        let (records, unreadable_jobs) = ListedJob::split(jobs);
+        for job in unreadable_jobs {
+            let index = batch.iter().find(|(_, spec)| spec.name == job.name).map_or(0, |(index, _)| *index);
+            self.errors.push(FieldError::new(format!("/{index}/name"), UNREADABLE));
+        }
         let existing_jobs: HashMap<String, JobRecord> =
             records.into_iter().map(|record| (record.spec.name.clone(), record)).collect();
         self.ids.extend(existing_jobs.iter().map(|(name, record)| (name.clone(), record.id)));
