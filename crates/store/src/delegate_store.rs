@@ -96,7 +96,7 @@ macro_rules! delegate_store {
             use $crate::access::{
                 Account, AccountChange, AccountChanged, AuditEntry, AuditQuery, KeptAccess, PasswordHash, SignInLink, TokenQuery, TokenRecord, WebSession,
             };
-            use $crate::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
+            use $crate::calendars::{CalendarChange, CalendarDeleted, CalendarOutline, CalendarRecord, CalendarSaved};
             use $crate::catalog::{
                 App, Declared, Definition, DeletedJob, JobChange, JobCreated, JobDeleted, JobDeletion, JobQuery, JobRecord, JobSaved, ListedJob,
                 Namespace, NamespaceDeleted, NewJob, VersionRecord,
@@ -397,6 +397,7 @@ macro_rules! delegate_store {
             $crate::delegate_store!(@$wrapper, Calendars {
                 fn calendar(namespace: NamespaceId, name: &str) -> Option<CalendarRecord>;
                 fn calendars(namespace: NamespaceId, after_name: Option<&str>, limit: u32) -> Vec<CalendarRecord>;
+                fn calendar_outlines(namespace: NamespaceId, after_name: Option<&str>, limit: u32) -> Vec<CalendarOutline>;
                 fn save_calendar(change: CalendarChange<'_>) -> CalendarSaved;
                 fn delete_calendar(id: CalendarId, expected_version: Option<i64>) -> CalendarDeleted;
                 fn jobs_with_outdated_calendar(limit: u32) -> Vec<JobRecord>;
