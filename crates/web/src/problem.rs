@@ -228,6 +228,16 @@ impl Problem {
 }
 
 impl Problem {
+    /// What was read, or nothing if this server cannot read all of it, for a part of a page that must not keep the rest of the page from
+    /// being shown.
+    pub(crate) fn unless_unreadable<T, E: Into<Self>>(result: Result<Vec<T>, E>) -> Result<Vec<T>, Self> {
+        let result: Result<Vec<T>, Self> = result.map_err(Into::into);
+        match result {
+            Err(problem) if matches!(problem.code(), Code::Unreadable) => Ok(Vec::new()),
+            result => result,
+        }
+    }
+
     /// The problem of changing or deleting a job from which others follow. It names those that the caller may see, and counts the others.
     pub(crate) fn of_parent_job(visible_children: &[&str], hidden_count: usize) -> Self {
         let mut jobs: Vec<String> = visible_children.iter().map(|name| (*name).to_owned()).collect();
@@ -378,7 +388,10 @@ mod tests {
     #[tokio::test]
     async fn a_definition_of_a_newer_server_is_named_as_such() {
         let message = "unknown field `of_a_newer_server`".to_owned();
-        let problem = Problem::from(StoreError::Corrupt { table: "job", column: "spec", id: 7, message });
+        let error = StoreError::Corrupt { table: "job", column: "spec", id: 7, message };
+        let problem = Problem::from(error);
+        assert!(Problem::unless_unreadable(Err::<Vec<u8>, _>(problem.clone())).is_ok_and(|read| read.is_empty()));
+        assert!(Problem::unless_unreadable(Err::<Vec<u8>, _>(StoreError::no_answer("read"))).is_err());
         assert!(problem.cause().is_some_and(|cause| cause.contains("of_a_newer_server")));
         let (response, text) = rendered(problem).await;
         assert_eq!(response.status(), 503);
