@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(crate) use super::outcome::outcome;
-use super::unknown::{not_sent_again_text, silenced_text, unconfirmed_cancel_text, unreported_text};
+use super::unknown::{given_up_text, not_sent_again_text, unconfirmed_cancel_text, unreported_text};
 use super::{LimitDetail, LimitKind, Obstacle, ObstacleKind, Reason, ReasonDetail, WaitFor, one_executor};
 use crate::homes::Switch;
 use crate::run::{Attempt, Run};
@@ -88,7 +88,7 @@ pub fn attempt_sentence(attempt: &Attempt, lang: Lang) -> Option<String> {
 /// Why this attempt ended, or why the run never began, as a clause for the middle of a sentence.
 #[must_use]
 pub fn reason_text(reason: Reason, detail: &ReasonDetail, lang: Lang) -> String {
-    if let Some(text) = silenced_text(detail, lang).filter(|_| reason == Reason::ExecutorLost) {
+    if let Some(text) = given_up_text(reason, detail, lang) {
         return text;
     }
     match lang {
@@ -120,7 +120,7 @@ pub fn verdict_text((status, reason): (RunStatus, Reason), detail: &ReasonDetail
 #[must_use]
 pub fn retry_text(reason: Reason, detail: &ReasonDetail, lang: Lang) -> String {
     let name = detail.executor.as_deref().filter(|name| !name.is_empty());
-    if let Some(text) = silenced_text(detail, lang).filter(|_| reason == Reason::ExecutorLost) {
+    if let Some(text) = given_up_text(reason, detail, lang) {
         return text;
     }
     match (reason, name, lang) {
