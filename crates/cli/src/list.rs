@@ -76,12 +76,14 @@ pub(crate) async fn read_in_pages(
     let max = bounds.count_max();
     let first_page = request_page(client, path, query, (max.min(page_len_max), None)).await?;
     let (mut items, mut next) = parse_page(&first_page)?;
+    print_unreadable(&first_page)?;
     let first_count = items.len();
     while items.len() < max {
         let Some(cursor) = &next else { break };
         let count = (max - items.len()).min(page_len_max);
         let body = request_page(client, path, query, (count, Some(cursor))).await?;
         let (page_items, next_of_page) = parse_page(&body)?;
+        print_unreadable(&body)?;
         items.extend(page_items);
         next = next_of_page;
     }
@@ -117,6 +119,14 @@ type PageItems = (Vec<Box<RawValue>>, Option<String>);
 fn parse_page(body: &Body) -> Result<PageItems, Failure> {
     let page = body.page()?;
     Ok((page.items.into_iter().map(ToOwned::to_owned).collect(), page.next_cursor))
+}
+
+/// Names the jobs on stderr that the server cannot read, because the user may take them for missing.
+fn print_unreadable(body: &Body) -> Result<(), Failure> {
+    for job in body.page()?.unreadable {
+        output::print_message(&format!("{}: {}", job.name, job.message));
+    }
+    Ok(())
 }
 
 async fn request_page(

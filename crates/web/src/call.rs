@@ -194,8 +194,9 @@ impl<Q> Call<Q> {
         }
         // An invalid name is not looked up: the database never gets unchecked text from a caller.
         let names: BTreeSet<&str> = names.iter().map(String::as_str).filter(|name| name::check(name).is_ok()).collect();
-        let jobs = self.engine().store().jobs_named(self.namespace.id, &names.into_iter().collect::<Vec<_>>()).await?;
-        Ok(jobs.into_iter().filter(|job| !self.may_view(job.app)).map(|job| job.spec.name).collect())
+        let names: Vec<&str> = names.into_iter().collect();
+        let jobs = self.engine().store().listed_jobs_named(self.namespace.id, &names).await?;
+        Ok(jobs.iter().filter(|job| !self.may_view(job.app())).map(|job| job.name().to_owned()).collect())
     }
 
     /// The problem for an error, limited to what the caller may see: hidden jobs are counted, not named.

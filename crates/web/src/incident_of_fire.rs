@@ -82,7 +82,7 @@ async fn find<Q>(
         within: visible_app_names,
         limit: SEARCHED_INCIDENT_COUNT,
     };
-    let incidents = call.engine().store().incidents(query).await?;
+    let incidents = Problem::unless_unreadable(call.engine().store().incidents(query).await)?;
     let incident = incidents.into_iter().find(|one| judge::is_part_of(&one.spec, &one.incident, fire));
     Ok(incident.map(|one| IncidentRef { id: one.incident.id, rule: one.spec.name, standing: one.incident.state }))
 }

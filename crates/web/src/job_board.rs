@@ -14,7 +14,7 @@ use rondel_core::spec::Mode;
 use rondel_core::visibility::VisibleJobs;
 use rondel_core::{AppId, JobId, NamespaceId, Timestamp};
 use rondel_store::StoreError;
-use rondel_store::catalog::{JobQuery, JobRecord};
+use rondel_store::catalog::{JobQuery, JobRecord, ListedJob, UnreadableJob};
 use rondel_store::ledger::RunSearch;
 use rondel_store::rollups::JobActivity;
 
@@ -73,6 +73,32 @@ impl From<&JobRecord> for BoardEntry {
             has_shadows: has_shadow_fires(&record.spec),
             fires_by_time: record.spec.fires_by_time(),
             labels: record.spec.labels.clone(),
+        }
+    }
+}
+
+impl From<&UnreadableJob> for BoardEntry {
+    fn from(job: &UnreadableJob) -> Self {
+        Self {
+            id: job.id,
+            name: job.name.clone(),
+            app: job.app,
+            app_name: job.app_name.clone(),
+            handler: job.handler.clone(),
+            is_enabled: true,
+            is_shadow: false,
+            has_shadows: false,
+            fires_by_time: false,
+            labels: Labels::default(),
+        }
+    }
+}
+
+impl From<&ListedJob> for BoardEntry {
+    fn from(job: &ListedJob) -> Self {
+        match job {
+            ListedJob::Readable(record) => Self::from(record.as_ref()),
+            ListedJob::Unreadable(job) => Self::from(job),
         }
     }
 }
@@ -161,10 +187,10 @@ async fn read_board(engine: &Engine, namespace: NamespaceId, now: Timestamp) -> 
     let mut entries = BTreeMap::new();
     let mut query = JobQuery { limit: READ_COUNT, ..JobQuery::default() };
     let has_all_jobs = loop {
-        let jobs = engine.store().jobs(namespace, &query).await?;
+        let jobs = engine.store().listed_jobs(namespace, &query).await?;
         let is_last = jobs.len() < usize::try_from(READ_COUNT).unwrap_or(usize::MAX);
-        query.after_name = jobs.last().map(|job| job.spec.name.clone());
-        entries.extend(jobs.iter().map(|job| (job.spec.name.clone(), Arc::new(BoardEntry::from(job)))));
+        query.after_name = jobs.last().map(|job| job.name().to_owned());
+        entries.extend(jobs.iter().map(|job| (job.name().to_owned(), Arc::new(BoardEntry::from(job)))));
         if is_last || entries.len() >= JOB_COUNT_MAX {
             break is_last;
         }
@@ -199,13 +225,13 @@ async fn update_board(
     }
     let saved_here: Vec<_> = saved_jobs.into_iter().filter(|job| job.namespace == namespace).collect();
     let names: Vec<&str> = saved_here.iter().filter(|job| !job.is_deleted).map(|job| job.name.as_str()).collect();
-    let records = if names.is_empty() { Vec::new() } else { engine.store().jobs_named(namespace, &names).await? };
+    let jobs = if names.is_empty() { Vec::new() } else { engine.store().listed_jobs_named(namespace, &names).await? };
     let ids: HashSet<JobId> = saved_here.iter().map(|job| job.id).collect();
     let board_copy = Arc::make_mut(&mut board);
     if !ids.is_empty() {
         let entries = Arc::make_mut(&mut board_copy.entries);
         entries.retain(|_, entry| !ids.contains(&entry.id));
-        entries.extend(records.iter().map(|job| (job.spec.name.clone(), Arc::new(BoardEntry::from(job)))));
+        entries.extend(jobs.iter().map(|job| (job.name().to_owned(), Arc::new(BoardEntry::from(job)))));
     }
     board_copy.saved_to = now;
     Ok(board)

@@ -317,10 +317,7 @@ async fn job_groups<Q: Sync>(
     (app, range, group_max): (Option<AppId>, ReportRange, usize),
 ) -> Result<ReportGroups, Problem> {
     let listing = Listing::new("report", (call.namespace.id, query.group_by, &query.app, range.from, query.period));
-    let mut after_name: String = match &query.cursor {
-        Some(cursor) => listing.position(cursor)?,
-        None => String::new(),
-    };
+    let mut after_name = listing.name_after(query.cursor.as_deref(), name::check)?.unwrap_or_default();
     if let Some(job) = &query.job {
         name::check(job).map_err(|message| invalid_parameter_problem("job", message))?;
         let jobs = call.engine().store().jobs_named(call.namespace.id, &[job.as_str()]).await?;

@@ -23,6 +23,16 @@ pub(crate) struct Page<'a> {
     /// The cursor of the next page.
     #[serde(default)]
     pub(crate) next_cursor: Option<String>,
+    /// The jobs that the server cannot read.
+    #[serde(default)]
+    pub(crate) unreadable: Vec<UnreadableJob>,
+}
+
+/// A job whose definition the server cannot read, and what to do.
+#[derive(Debug, Deserialize)]
+pub(crate) struct UnreadableJob {
+    pub(crate) name: String,
+    pub(crate) message: String,
 }
 
 impl Body {

@@ -89,6 +89,9 @@ pub(super) struct CalendarItem<'a> {
     version: i64,
     created_at: Timestamp,
     updated_at: Timestamp,
+    /// What to do, if this server cannot read the calendar because a newer server saved it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unreadable: Option<String>,
 }
 
 /// A single calendar.
@@ -182,15 +185,18 @@ async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
     let listing = Listing::new("calendars", call.namespace.id);
     let after_name = listing.name_after(call.query.cursor.as_deref(), name::check)?;
     let limit = call.query.limit;
-    let mut records = call.engine().store().calendars(call.namespace.id, after_name.as_deref(), limit + 1).await?;
-    let next_cursor = cut_to_page(&mut records, limit).map(|last: &CalendarRecord| listing.cursor(&last.spec.name));
-    let items = records.iter().map(|record| CalendarItem {
-        name: &record.spec.name,
-        description: &record.spec.description,
+    let store = call.engine().store();
+    let mut outlines = store.calendar_outlines(call.namespace.id, after_name.as_deref(), limit + 1).await?;
+    let next_cursor = cut_to_page(&mut outlines, limit).map(|last| listing.cursor(&last.name));
+    let message = |version| format!("this server cannot read version {version} of the calendar; upgrade this server");
+    let items = outlines.iter().map(|outline| CalendarItem {
+        name: &outline.name,
+        description: &outline.description,
         namespace: &call.namespace.name,
-        version: record.version,
-        created_at: record.created_at,
-        updated_at: record.updated_at,
+        version: outline.version,
+        created_at: outline.created_at,
+        updated_at: outline.updated_at,
+        unreadable: (!outline.is_readable).then(|| message(outline.version)),
     });
     json_response(StatusCode::OK, &Page { items: items.collect(), next_cursor })
 }

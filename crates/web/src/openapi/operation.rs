@@ -16,7 +16,7 @@ use crate::problem::Code;
 use crate::route_info::{Access, KeyUse, RouteInfo};
 
 /// The codes with which every call can be refused or fail, whatever its handler.
-const COMMON_REFUSALS: [Code; 8] = [
+const COMMON_REFUSALS: [Code; 9] = [
     Code::InvalidHeader,
     Code::Unauthenticated,
     Code::Forbidden,
@@ -25,6 +25,7 @@ const COMMON_REFUSALS: [Code; 8] = [
     Code::Overloaded,
     Code::TimedOut,
     Code::Unavailable,
+    Code::Unreadable,
 ];
 /// Statuses whose problems are the same for every operation, with the names of these responses in the document.
 const SHARED_RESPONSES: [(u16, &str); 5] =

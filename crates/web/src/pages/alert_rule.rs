@@ -451,7 +451,7 @@ async fn render_page<Q>(
     labels.sort();
     labels.dedup();
     let apps = store.apps(namespace).await?.into_iter().filter(|app| page.call.may_view(app.id)).map(|app| app.name);
-    let calendars = store.calendars(namespace, None, SUGGESTION_COUNT).await?.into_iter().map(|one| one.spec.name);
+    let calendars = store.calendar_outlines(namespace, None, SUGGESTION_COUNT).await?.into_iter().map(|one| one.name);
     let mut calendars: Vec<String> = calendars.collect();
     // A calendar that is not among those offered is added: otherwise saving the form would lose it.
     if !form.calendar.is_empty() && !calendars.contains(&form.calendar) {

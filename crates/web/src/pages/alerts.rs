@@ -264,7 +264,7 @@ async fn open_incidents<Q>(call: &Call<Q>, query: IncidentQuery<'_>) -> Result<V
 /// The number of open incidents, limited to as many as their page shows.
 pub(super) async fn open_incident_count<Q>(call: &Call<Q>) -> Result<usize, Problem> {
     let app_names = call.visible_app_names().await?;
-    Ok(open_incidents(call, open_query(call, app_names.as_deref())).await?.len())
+    Ok(Problem::unless_unreadable(open_incidents(call, open_query(call, app_names.as_deref())).await)?.len())
 }
 
 fn incident_row(
@@ -322,7 +322,7 @@ pub(super) async fn incident_rows_of_job<Q>(page: &Page<Q>, record: &JobRecord) 
         within: visible_app_names.as_deref(),
         limit: JOB_INCIDENT_COUNT,
     };
-    let mut incidents = page.engine().store().incidents(query).await?;
+    let mut incidents = Problem::unless_unreadable(page.engine().store().incidents(query).await)?;
     if incidents.is_empty() {
         return Ok(Vec::new());
     }

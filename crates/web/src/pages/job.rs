@@ -381,7 +381,8 @@ fn chosen_params(page: &Page, fields: &Fields, record: &JobRecord) -> Result<Opt
     let params_json = match (params_form::from_fields(fields, &record.spec.params)?, fields.get("params")) {
         (Some(value), _) => value,
         (None, "") => return Ok(None),
-        (None, text) => serde_json::from_str(text).map_err(|error| refuse_value("/params", error.to_string()))?,
+        (None, text) => serde_json::from_str(text)
+            .map_err(|error| refuse_value("/params", page.t.error_json(error.column(), error.line())))?,
     };
     Ok(jobs::run_params(page.engine(), record, &params_json)?)
 }

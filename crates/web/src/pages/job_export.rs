@@ -7,6 +7,7 @@ use axum::response::{IntoResponse as _, Response};
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use rondel_core::filter::{Filter, Scope};
 use rondel_core::name;
+use rondel_store::catalog::ListedJob;
 
 use super::shell::Page;
 use crate::api::jobs::jobs_as_yaml;
@@ -71,15 +72,14 @@ pub(super) async fn yaml(page: Page<ChosenJobs>) -> Result<Response, Problem> {
     let mut text = String::new();
     for names in all_names.chunks(READ_COUNT) {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let mut jobs = call.engine().store().jobs_named(call.namespace.id, &names).await?;
-        jobs.retain(|job| call.may_view(job.app));
-        let found_names: BTreeSet<&str> = jobs.iter().map(|job| job.spec.name.as_str()).collect();
+        let mut jobs = call.engine().store().listed_jobs_named(call.namespace.id, &names).await?;
+        jobs.retain(|job| call.may_view(job.app()));
+        let found_names: BTreeSet<&str> = jobs.iter().map(ListedJob::name).collect();
         if let Some(missing_name) = names.iter().find(|name| !found_names.contains(*name)) {
             let detail =
                 format!("there is no job {missing_name} any more, so no file was written: load the list again");
             return Err(Problem::new(Code::JobNotFound, detail));
         }
-        jobs.sort_by(|one, other| one.spec.name.cmp(&other.spec.name));
         text.push_str(&jobs_as_yaml(&jobs));
         if text.len() > FILE_LEN_MAX {
             let file_mib_max = FILE_LEN_MAX / 1024 / 1024;

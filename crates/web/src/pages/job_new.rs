@@ -83,8 +83,8 @@ impl FieldSuggestions {
         };
         let apps = sorted_words(executors.iter().map(|one| one.app.clone()).collect());
         let handlers = sorted_words(executors.into_iter().flat_map(|one| one.handlers).collect());
-        let calendars = page.engine().store().calendars(page.call.namespace.id, None, CALENDAR_COUNT).await?;
-        let calendars = calendars.into_iter().map(|record| record.spec.name).collect();
+        let calendars = page.engine().store().calendar_outlines(page.call.namespace.id, None, CALENDAR_COUNT).await?;
+        let calendars = calendars.into_iter().map(|outline| outline.name).collect();
         Ok(Self { apps, handlers, calendars, zones: ZONES })
     }
 }

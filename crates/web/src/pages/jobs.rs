@@ -14,7 +14,7 @@ use rondel_core::folded_state::FoldedState;
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::spec::Mode;
 use rondel_core::{JobId, Run, RunId, RunStatus, Timestamp};
-use rondel_store::catalog::JobRecord;
+use rondel_store::catalog::{JobRecord, ListedJob, UnreadableJob};
 use rondel_store::ledger::RunQuery;
 use rondel_store::rollups::ChartRun;
 use rondel_store::saved_filters::FilteredList;
@@ -112,6 +112,8 @@ struct JobRow {
     /// The header before the first job of an app, if the list is grouped by app.
     group: Option<AppHeader>,
     missing_roles: MissingRoles,
+    /// What to do if this server cannot read the definition; the row then shows nothing else about the job.
+    unreadable: Option<String>,
     name: String,
     app: String,
     handler: String,
@@ -274,10 +276,9 @@ async fn job_rows(
 ) -> Result<Vec<JobRow>, Problem> {
     let (call, now, t) = (&page.call, page.engine().now(), page.t);
     let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
-    let mut records = page.engine().store().jobs_named(call.namespace.id, &names).await?;
-    records.retain(|record| call.may_view(record.app));
-    let index_of = |record: &JobRecord| names.iter().position(|name| *name == record.spec.name);
-    records.sort_by_key(|record| index_of(record));
+    let mut jobs = page.engine().store().listed_jobs_named(call.namespace.id, &names).await?;
+    jobs.retain(|job| call.may_view(job.app()));
+    let (records, unreadable_jobs) = ListedJob::split(jobs);
     let ids: Vec<JobId> = records.iter().map(|record| record.id).collect();
     let chart_runs = page.engine().store().chart_runs(&ids, Timestamp::EPOCH, Timestamp::MAX, ROW_COUNT).await?;
     let mut marks_of: HashMap<JobId, Vec<ChartRun>> = HashMap::new();
@@ -291,6 +292,8 @@ async fn job_rows(
     };
     let states = job_states::job_states(page.engine(), &records).await?;
     let mut rows: Vec<JobRow> = records.iter().zip(states).map(row).collect();
+    rows.extend(unreadable_jobs.into_iter().map(|job| unreadable_row(page.missing_roles(Some(job.app)), job, t)));
+    rows.sort_by_key(|row| names.iter().position(|name| *name == row.name));
     let mut app = String::new();
     for row in &mut rows {
         let Some(entry) = entries.iter().find(|entry| entry.name == row.name) else { continue };
@@ -335,6 +338,7 @@ fn job_row(
     JobRow {
         group: None,
         missing_roles,
+        unreadable: None,
         name: record.spec.name.clone(),
         app: record.spec.app.clone(),
         handler: record.spec.handler.clone(),
@@ -347,6 +351,28 @@ fn job_row(
         p95: p95(&marks).map(|took| length_text(took, t)),
         outcomes: Outcomes::new(&marks, t),
         state: StateWord::new(state, t),
+        marks: Vec::new(),
+    }
+}
+
+/// The row of a job whose definition this server cannot read.
+fn unreadable_row(missing_roles: MissingRoles, job: UnreadableJob, t: &'static Texts) -> JobRow {
+    JobRow {
+        group: None,
+        missing_roles,
+        unreadable: Some(t.job_unreadable(job.version)),
+        name: job.name,
+        app: job.app_name,
+        handler: job.handler,
+        is_enabled: true,
+        is_shadow: false,
+        labels: Vec::new(),
+        words: None,
+        code: String::new(),
+        next_fire: None,
+        p95: None,
+        outcomes: Outcomes::new(&[], t),
+        state: StateWord::new(FoldedState::Waiting, t),
         marks: Vec::new(),
     }
 }

@@ -10,11 +10,13 @@ use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use rondel_admin::reports::{Failure, Period, Row, ScheduleError, save_schedule};
 use rondel_core::access::Permission;
 use rondel_core::calendar::Weekday;
+use rondel_core::reason::ReasonDetail;
 use rondel_core::reason::message::in_chinese;
+use rondel_core::reason::words::reason_text;
 use rondel_core::report::ReportSchedule;
 use rondel_core::sketch::{Sketch, Step};
 use rondel_core::words::Lang;
-use rondel_core::{RunStatus, Timestamp};
+use rondel_core::{Reason, RunStatus, Timestamp};
 
 use super::as_code::{AsCode, shell_quoted};
 use super::form::Fields;
@@ -423,22 +425,30 @@ fn shown_row(row: &Row, (group_by, period): (GroupBy, Period), t: &Texts) -> Sho
 }
 
 fn shown_failure(failure: &Failure, t: &Texts) -> ShownFailure {
-    let message = match (failure.message.as_str(), failure.message.parse::<RunStatus>()) {
-        ("", _) => t.report_other_messages.to_owned(),
-        // Runs without a message are grouped by their outcome, which is stored in place of the message.
-        (_, Ok(outcome)) => t.status(outcome).to_owned(),
-        (message, Err(_)) => {
-            let translated_message = (t.lang() == Lang::Zh).then(|| in_chinese(message)).flatten();
-            visible_text(translated_message.as_deref().unwrap_or(message))
-        }
-    };
     ShownFailure {
-        message,
+        message: failure_text(&failure.message, t),
         count: failure.count,
         more_count: failure.job_count.saturating_sub(u64::try_from(failure.jobs.len()).unwrap_or(0)),
         jobs: failure.jobs.clone(),
         newest: failure.newest.map(|run| run.to_string()),
     }
+}
+
+/// A message of failed runs in the reader's language. Runs without a message are grouped by their reason, or else by their outcome, which is
+/// stored in place of the message.
+fn failure_text(message: &str, t: &Texts) -> String {
+    if message.is_empty() {
+        return t.report_other_messages.to_owned();
+    }
+    // A reason of a single word, such as `stopped`, could also be the message of a handler.
+    if let Some(reason) = message.parse::<Reason>().ok().filter(|reason| reason.as_str().contains('_')) {
+        return reason_text(reason, &ReasonDetail::default(), t.lang());
+    }
+    if let Ok(outcome) = message.parse::<RunStatus>() {
+        return t.status(outcome).to_owned();
+    }
+    let translated_message = (t.lang() == Lang::Zh).then(|| in_chinese(message)).flatten();
+    visible_text(translated_message.as_deref().unwrap_or(message))
 }
 
 fn percent_text(per_mille: Option<u32>) -> String {
@@ -464,4 +474,25 @@ fn report_code(namespace: &str, query: &ReportQuery) -> AsCode {
         parameters.iter().map(|(key, value)| format!(" --{key} {}", shell_quoted(value))).collect();
     let path = format!("/api/v1/reports?{}", pairs.join("&"));
     AsCode::new(namespace, ("GET", &path), None, &format!("report show{}", flags.concat()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::failure_text;
+    use crate::pages::texts::Lang;
+
+    #[test]
+    fn failures_are_in_the_language_of_the_page() {
+        let (en, zh) = (Lang::En.texts(), Lang::Zh.texts());
+        let lost_en = "an executor that may have had it was lost before it could answer";
+        for (message, text_en, text_zh) in [
+            ("timed out after #s", "timed out after #s", "# 秒后超时"),
+            ("executor_lost", lost_en, "可能持有它的执行器在答复之前失联"),
+            ("failed", en.status_failed, zh.status_failed),
+            ("disk full", "disk full", "disk full"),
+            ("", en.report_other_messages, zh.report_other_messages),
+        ] {
+            assert_eq!((failure_text(message, en).as_str(), failure_text(message, zh).as_str()), (text_en, text_zh));
+        }
+    }
 }

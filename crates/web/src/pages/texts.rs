@@ -287,6 +287,7 @@ impl Texts {
             Code::Overloaded | Code::TimedOut | Code::Unavailable | Code::RateLimited => {
                 (self.problem_busy, self.problem_busy_hint)
             }
+            Code::Unreadable => (self.problem_unreadable, self.problem_unreadable_hint),
             Code::TooManyAttempts => (self.problem_attempts, self.problem_attempts_hint),
             Code::Internal => (self.problem_internal, self.problem_internal_hint),
         }

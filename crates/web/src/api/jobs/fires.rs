@@ -22,7 +22,7 @@ use crate::api::page::Page;
 use crate::api::page_builder::PageBuilder;
 use crate::api::schedules::Sentence;
 use crate::call::Call;
-use crate::cursor::Listing;
+use crate::cursor::{Listing, invalid_cursor_problem};
 use crate::incident_of_fire::{self, IncidentRef};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
@@ -229,7 +229,12 @@ async fn list(call: Call<FiresQuery>, Named(name, ..): Named<path::Job>) -> Resu
     let (from, to) = match &query.cursor {
         Some(cursor) => {
             let (from, to) = listing.position::<(i64, i64)>(cursor)?;
-            (Timestamp::from_millis(from), Timestamp::from_millis(to))
+            let (from, to) = (Timestamp::from_millis(from), Timestamp::from_millis(to));
+            // A caller can compose a cursor. Its range is limited as that of a query.
+            if parse_instant(&from.to_string()).is_err() || to.since(from) > fires::RANGE_MAX {
+                return Err(invalid_cursor_problem("does not hold a range of fires"));
+            }
+            (from, to)
         }
         None => query_range(query, call.engine().now())?,
     };

@@ -106,7 +106,7 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
     let more_count = findings.len().saturating_sub(FINDING_COUNT_MAX);
     let first_job = JobQuery { within: page.call.visible_apps(), limit: 1, ..JobQuery::default() };
     let is_new =
-        chart.total.total() == 0 && page.engine().store().jobs(page.call.namespace.id, &first_job).await?.is_empty();
+        chart.total.total() == 0 && page.engine().store().listed_jobs(page.call.namespace.id, &first_job).await?.is_empty();
     let template = NowPage {
         shell: page.shell(Nav::Now),
         t,
