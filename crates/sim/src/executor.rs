@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rondel::pump::mailbox::Reports;
+use rondel::pump::mailbox::LastReports;
 use rondel::table::{LinkItem, RunKey, RunTable, TableLink as _, TableRun as _};
 use rondel_core::RunId;
 use rondel_core::backoff::{backoff, with_jitter};
@@ -76,7 +76,7 @@ pub(crate) struct Executor {
     table: Mutex<RunTable<RunHandle, Link>>,
     refused: RefusedFences,
     /// The reports of its groups of pump jobs.
-    reports: Reports,
+    reports: LastReports,
     /// When any server was last heard, in milliseconds since the world began.
     heard_ms: Mutex<i64>,
     /// The length of silence after which runs that must not run twice are stopped, from the last welcome.
@@ -136,7 +136,7 @@ impl ExecutorHost {
             predecessor,
             table: Mutex::new(table),
             refused: RefusedFences::default(),
-            reports: Reports::default(),
+            reports: LastReports::default(),
             heard_ms: Mutex::new(NEVER_HEARD_MS),
             silence_limit: Mutex::new(Duration::from_secs(15)),
             silence_count: Mutex::default(),

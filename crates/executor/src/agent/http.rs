@@ -187,8 +187,8 @@ fn build_request(client: &Outgoing, params: &HttpParams) -> Result<RequestBuilde
 }
 
 fn method(params: &HttpParams) -> Result<Method, JobError> {
-    let word = params.method.as_deref().unwrap_or("GET").to_ascii_uppercase();
-    word.parse().map_err(|_| param_error("method", format_args!("{word:?} is not a method")))
+    let method_name = params.method.as_deref().unwrap_or("GET").to_ascii_uppercase();
+    method_name.parse().map_err(|_| param_error("method", format_args!("{method_name:?} is not a method")))
 }
 
 fn param_error(field: &str, reason: impl std::fmt::Display) -> JobError {

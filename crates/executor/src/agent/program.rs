@@ -221,7 +221,7 @@ async fn run_child(
     };
     if !is_read_to_end {
         log.warn("processes in the background hold the output open; it is not read any further");
-        discard(run, stdout, stderr);
+        discard_output(run, stdout, stderr);
     }
     Ok(status)
 }
@@ -301,7 +301,7 @@ async fn write_stdin(stdin: Option<ChildStdin>, text: Option<String>) {
 
 /// Continues to read the output of background processes, and drops it: a process that writes to a pipe without a
 /// reader gets SIGPIPE, which ends most programs.
-fn discard(run: &RunContext, stdout: Option<ChildStdout>, stderr: Option<ChildStderr>) {
+fn discard_output(run: &RunContext, stdout: Option<ChildStdout>, stderr: Option<ChildStderr>) {
     let Ok(permit) = DISCARD_PERMITS.try_acquire() else { return };
     let hard_stop = run.setup().lifecycle.hard.clone();
     run.tracker().spawn(async move {
@@ -328,7 +328,7 @@ impl RunFolder {
         self.0.as_ref().map(|folder| folder.path().display().to_string()).unwrap_or_default()
     }
 
-    /// The text without the path of this directory before the names of its files: the path is another one in each run.
+    /// The text without the path of this directory before the names of its files: the path differs in each run.
     fn shorten_paths(&self, text: &str) -> String {
         text.replace(&format!("{}/", self.marker()), "")
     }

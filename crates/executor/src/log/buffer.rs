@@ -124,8 +124,8 @@ impl RunLog {
                 "… of what follows only the end is kept, and shown when the run is over: the log of one attempt has room for {}",
                 self.limit
             );
-            let cut_line = LogLine { at_ms: at.as_millis(), level: "warn".to_owned(), text };
-            return self.append(&mut state, cut_line, LINE_OVERHEAD);
+            let cut_notice = LogLine { at_ms: at.as_millis(), level: "warn".to_owned(), text };
+            return self.append(&mut state, cut_notice, LINE_OVERHEAD);
         }
         if !self.has_room_for(&state, bytes, UNSENT_BYTES_MAX) {
             state.dropped_lines += 1;
@@ -196,7 +196,7 @@ impl RunLog {
 
     fn release_bytes(&self, bytes: usize) {
         if let Some(shipping) = &self.shipping {
-            shipping.take_bytes(bytes);
+            shipping.subtract_bytes(bytes);
         }
     }
 }
@@ -274,11 +274,11 @@ impl TableLog for RunLog {
 
 impl Drop for RunLog {
     fn drop(&mut self) {
-        let unsent_bytes = {
+        let buffered_bytes = {
             let state = lock(&self.state);
             state.pending_bytes + state.chunk_bytes
         };
-        self.release_bytes(unsent_bytes);
+        self.release_bytes(buffered_bytes);
     }
 }
 

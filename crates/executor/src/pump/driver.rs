@@ -26,12 +26,12 @@ use crate::lifecycle::{lock, wait_until};
 use crate::run::{self, RunContext, StopCause, panic_message};
 
 /// The state that the group's calls share.
-struct Shared<R> {
+struct SharedGroup<R> {
     group: Mutex<Group<R>>,
     mailbox: Arc<OrderMailbox>,
 }
 
-impl<R: Clone + Send> Checkpoints for Shared<R> {
+impl<R: Clone + Send> Checkpoints for SharedGroup<R> {
     fn store(&self, item: &str, epoch: i64, text: &str) -> Result<(), CheckpointError> {
         lock(&self.group).checkpoint(item, epoch, text)?;
         self.mailbox.wake();
@@ -51,7 +51,7 @@ struct Driver<P: Pump> {
     pump: Arc<P>,
     run: RunContext,
     limits: Limits,
-    shared: Arc<Shared<P::Row>>,
+    shared: Arc<SharedGroup<P::Row>>,
     calls: FuturesUnordered<BoxFuture<'static, ReturnedCall<P::Row>>>,
     fetch: Option<AbortHandle>,
     executions: BTreeMap<u64, AbortHandle>,
@@ -66,7 +66,7 @@ pub(super) async fn drive<P: Pump>(pump: Arc<P>, run: RunContext) -> Ending {
         return JobError::terminal("the trigger has no limits of a pump job").into();
     };
     let group = Group::new(run.key(), run.job_id().get(), limits, now());
-    let shared = Arc::new(Shared { group: Mutex::new(group), mailbox });
+    let shared = Arc::new(SharedGroup { group: Mutex::new(group), mailbox });
     let driver = Driver {
         pump,
         run,
@@ -102,7 +102,7 @@ impl<P: Pump> Driver<P> {
                 // The stop is checked first, because calls that keep returning must not delay it.
                 biased;
                 () = self.run.wait_until_stopped(), if !self.is_stopped => {}
-                () = mailbox.leaving().cancelled(), if !self.is_leaving => {}
+                () = mailbox.leave_token().cancelled(), if !self.is_leaving => {}
                 () = mailbox.wait_for_wake() => {}
                 Some(returned_call) = self.calls.next(), if !self.calls.is_empty() => self.finish_call(returned_call),
                 () = wait_until(wake_at) => {}
@@ -149,7 +149,7 @@ impl<P: Pump> Driver<P> {
         if self.is_test_limit_reached() {
             self.shared.mailbox.leave();
         }
-        if !self.is_leaving && self.shared.mailbox.leaving().is_cancelled() {
+        if !self.is_leaving && self.shared.mailbox.leave_token().is_cancelled() {
             self.is_leaving = true;
             self.group().stop(None);
         }

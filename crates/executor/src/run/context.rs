@@ -251,7 +251,7 @@ impl RunContext {
         &self.inner.setup.lifecycle.tracker
     }
 
-    pub(crate) fn blocking_pool(&self) -> &Arc<Semaphore> {
+    pub(crate) fn blocking_permits(&self) -> &Arc<Semaphore> {
         &self.inner.setup.blocking_permits
     }
 
@@ -272,7 +272,7 @@ impl RunContext {
     }
 
     #[cfg(feature = "opentelemetry")]
-    pub(crate) fn set_exported(&self, exported_parent: TraceParent) {
+    pub(crate) fn set_exported_span(&self, exported_parent: TraceParent) {
         self.inner.exported_span.get_or_init(|| exported_parent);
     }
 

@@ -84,7 +84,7 @@ impl Driver {
                 returned = next(&mut self.calls), if !self.calls.is_empty() => self.finish_call(returned),
                 () = held.mailbox.wait_for_wake() => {}
                 () = held.stopping.cancelled(), if !self.is_stopped => {}
-                () = held.mailbox.leaving().cancelled(), if !self.is_leaving => {}
+                () = held.mailbox.leave_token().cancelled(), if !self.is_leaving => {}
                 () = wait_until(wake_at) => {}
             }
         }
@@ -156,7 +156,7 @@ impl Driver {
 
     fn apply_stop(&mut self) {
         self.executor.enforce_silence_limit();
-        if !self.is_leaving && self.held.mailbox.leaving().is_cancelled() {
+        if !self.is_leaving && self.held.mailbox.leave_token().is_cancelled() {
             self.is_leaving = true;
             self.group.stop(None);
         }

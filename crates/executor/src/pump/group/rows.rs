@@ -128,7 +128,7 @@ impl<R: Clone> RowTracker<R> {
     }
 
     /// Begins to execute the oldest row, together with the next rows of its item.
-    pub(super) fn execute(&mut self, batch: usize) -> Option<Execution<R>> {
+    pub(super) fn begin_execution(&mut self, batch: usize) -> Option<Execution<R>> {
         let (_, (item, first_row)) = self.queue.first_key_value()?;
         let (item, epoch) = (item.clone(), first_row.epoch);
         let numbers: Vec<u64> = self.numbers_by_item.get(&item)?.iter().take(batch).copied().collect();
@@ -166,10 +166,10 @@ impl<R: Clone> RowTracker<R> {
                 self.keys_in_work.remove(&(item, entry.key));
             }
         }
-        self.discard_waiting(item);
+        self.discard_retries(item);
     }
 
-    pub(super) fn discard_waiting(&mut self, item: &str) {
+    pub(super) fn discard_retries(&mut self, item: &str) {
         for (_, (item, entry)) in self.retry_queue.extract_if(.., |_, (name, _)| name == item) {
             self.keys_in_work.remove(&(item, entry.key));
         }
@@ -180,7 +180,7 @@ impl<R: Clone> RowTracker<R> {
         self.retry_queue.insert((retry_at, entry.number), (item.to_owned(), entry));
     }
 
-    pub(super) fn wake_waiting(&mut self, now: Instant) {
+    pub(super) fn queue_due_retries(&mut self, now: Instant) {
         while let Some(due_row) = self.retry_queue.first_entry().filter(|entry| entry.key().0 <= now) {
             let (item, entry) = due_row.remove();
             self.enqueue(item, entry);
