@@ -19,7 +19,7 @@ use rondel_xxl::XxlConfig;
 use super::check::{self, bad_setting, to_u32};
 use super::http::HttpConfig;
 use super::layer::{Layer, settings};
-use super::values::{Database, DatabaseParser, DurationText, ExecutorCertificates, Listen, Size};
+use super::values::{Database, DatabaseParser, DurationText, ExecutorCertificates, ListenAddress, Size};
 use crate::exit::Failure;
 use crate::telemetry::{LogFormat, RATIO_DEFAULT, TelemetrySettings};
 
@@ -68,7 +68,7 @@ settings! {
         database: Database, example "\"sqlite:///var/lib/rondel/rondel.db\"";
         /// The address on which console, REST and gRPC listen; port 0 selects a free one
         #[arg(long, global = true, value_name = "ADDR", env = "RONDEL_SERVER_LISTEN")]
-        listen: Listen = Listen(SocketAddr::from(([127, 0, 0, 1], 8080)));
+        listen: ListenAddress = ListenAddress(SocketAddr::from(([127, 0, 0, 1], 8080)));
         /// The folder for data of this server that is not in the database: its name and its API token
         #[arg(long, global = true, value_name = "DIR", env = "RONDEL_SERVER_DATA_DIR")]
         data_dir: PathBuf = DATA_DIR.into();
@@ -317,7 +317,7 @@ impl ServerConfig {
     }
 
     /// The settings of `rondel dev`: SQLite in the data folder, and outgoing requests to this machine allowed.
-    pub(crate) fn for_dev(data_dir: &Path, listen: Listen, insecure_http: bool) -> Result<Self, Failure> {
+    pub(crate) fn for_dev(data_dir: &Path, listen: ListenAddress, insecure_http: bool) -> Result<Self, Failure> {
         let settings = ServerSettings {
             database: Some(Database(DatabaseUrl::sqlite_file(data_dir.join("rondel.db")))),
             listen: Some(listen),

@@ -25,11 +25,11 @@ impl ImportResult {
     /// Counts the entries of each kind.
     pub(super) fn counts_text(&self) -> String {
         let jobs = || self.entries.iter().filter(|entry| entry.is_job());
-        let left_out = jobs().filter(|entry| entry.is_left_out()).count();
+        let left_out_count = jobs().filter(|entry| entry.is_left_out()).count();
         let noted_count = jobs().filter(|entry| !entry.is_left_out() && !entry.notes.is_empty()).count();
-        let plain_count = jobs().count() - left_out - noted_count;
+        let plain_count = jobs().count() - left_out_count - noted_count;
         let mut text = format!(
-            "{}: {plain_count} as they were, {noted_count} with notes, {left_out} left out",
+            "{}: {plain_count} as they were, {noted_count} with notes, {left_out_count} left out",
             counted(jobs().count(), "job")
         );
         for (subject, noun) in [(Subject::Group, "group"), (Subject::User, "user")] {
