@@ -31,7 +31,7 @@ struct ProblemError {
 
 /// One error of a problem document.
 #[derive(Debug)]
-pub(crate) struct Finding {
+pub(crate) struct AnswerError {
     /// The JSON pointer into the request's body, or the name of a parameter.
     pub(crate) pointer: String,
     /// The error, as a sentence.
@@ -74,15 +74,15 @@ const fn is_temporary(status: StatusCode) -> bool {
 }
 
 /// The errors of a problem document.
-pub(crate) fn findings(text: &str) -> Vec<Finding> {
+pub(crate) fn answer_errors(text: &str) -> Vec<AnswerError> {
     let problem: Option<Problem> = serde_json::from_str(text).ok();
-    let finding = |error: ProblemError| Finding {
+    let answer_error = |error: ProblemError| AnswerError {
         pointer: error.pointer,
         message: harmless_text(&error.message).into_owned(),
         indexes: error.indexes,
         count: error.count.unwrap_or(1),
     };
-    problem.into_iter().flat_map(|problem| problem.errors).map(finding).collect()
+    problem.into_iter().flat_map(|problem| problem.errors).map(answer_error).collect()
 }
 
 fn exit_for_status(status: StatusCode) -> Exit {

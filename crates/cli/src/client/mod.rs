@@ -18,7 +18,7 @@ use rondel_core::Timestamp;
 
 pub(crate) use address::check_server;
 use address::{SERVER_DEFAULT, is_loopback, is_same_server};
-pub(crate) use answer::{Finding, findings};
+pub(crate) use answer::{AnswerError, answer_errors};
 pub(crate) use body::{Body, object_fields, text_of, time_text};
 pub(crate) use lines::Lines;
 
