@@ -58,15 +58,15 @@ pub(super) async fn demote(
         }
     }
     let is_open = |job: &&Job| !refusals.contains_key(&job.name);
-    let (mut open_jobs, quiet): (VecDeque<&Job>, VecDeque<&Job>) =
+    let (mut open_jobs, quiet_jobs): (VecDeque<&Job>, VecDeque<&Job>) =
         switch.jobs.iter().filter(is_open).filter(|job| !job.is_follower()).partition(|job| job.is_firing());
-    let numbers: Vec<i64> = open_jobs.iter().chain(&quiet).map(|job| job.number).collect();
+    let numbers: Vec<i64> = open_jobs.iter().chain(&quiet_jobs).map(|job| job.number).collect();
     let mut obstacle = why_not_writable(database, &numbers).await;
     if obstacle.is_none() {
-        obstacle = quiet::stop(switch, database, &quiet, &mut outcomes).await;
+        obstacle = quiet::stop(switch, database, &quiet_jobs, &mut outcomes).await;
     }
     while !open_jobs.is_empty() && obstacle.is_none() {
-        let batch: Vec<&Job> = open_jobs.drain(..pace.batch().min(open_jobs.len())).collect();
+        let batch: Vec<&Job> = open_jobs.drain(..pace.batch_len().min(open_jobs.len())).collect();
         let start = Instant::now();
         let seam_lead = SEAM_LEAD + pace.allowance();
         let stop_results = join_all(batch.iter().map(|job| stop_in_rondel(switch, job, seam_lead))).await;
@@ -82,7 +82,7 @@ pub(super) async fn demote(
     }
     if let Some(reason) = obstacle {
         let result = format!("nothing was changed: the database of XXL-JOB cannot be changed ({reason})");
-        for job in open_jobs.into_iter().chain(quiet) {
+        for job in open_jobs.into_iter().chain(quiet_jobs) {
             let unchanged_outcome = || Outcome::unchanged(switch.runs_in(job), &result);
             outcomes.entry(job.name.clone()).or_insert_with(unchanged_outcome);
         }
@@ -226,8 +226,8 @@ async fn start_in_xxl_job<'a>(
         )
         .await;
         open_jobs = Vec::new();
-        for (job, end) in retried_jobs {
-            match end {
+        for (job, result) in retried_jobs {
+            match result {
                 Ok(stopped_job) => open_jobs.push(stopped_job),
                 Err(outcome) => drop(outcomes.insert(job.name.clone(), outcome)),
             }
@@ -273,13 +273,13 @@ async fn stop_children(switch: &Switchover<'_>, mut open_jobs: Vec<&Job>, outcom
     // A child may be a parent of other children.
     while !open_jobs.is_empty() {
         let names: Vec<String> = open_jobs.iter().map(|job| job.name.clone()).collect();
-        let (mut step, later_jobs): (Vec<&Job>, Vec<&Job>) =
+        let (mut current_jobs, later_jobs): (Vec<&Job>, Vec<&Job>) =
             open_jobs.into_iter().partition(|job| !job.parents.iter().any(|parent| names.contains(parent)));
         open_jobs = later_jobs;
-        if step.is_empty() {
-            step = std::mem::take(&mut open_jobs);
+        if current_jobs.is_empty() {
+            current_jobs = std::mem::take(&mut open_jobs);
         }
-        for chunk in step.chunks(CALL_COUNT_MAX) {
+        for chunk in current_jobs.chunks(CALL_COUNT_MAX) {
             let child_outcomes = join_all(chunk.iter().map(|job| demote_child(switch, job, seam, outcomes))).await;
             outcomes.extend(chunk.iter().map(|job| job.name.clone()).zip(child_outcomes));
         }

@@ -1,4 +1,4 @@
-//! The jobs that a command switches, in their state when it began.
+//! The jobs that a command switches, in their state when the command began.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

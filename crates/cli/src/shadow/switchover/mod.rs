@@ -104,7 +104,7 @@ impl SwitchoverArgs {
         } else {
             plan_outcomes(direction, &switch, &refusals)
         };
-        report(&switch, &outcomes, (self.yes, format))?;
+        print_outcomes(&switch, &outcomes, (self.yes, format))?;
         if !self.yes {
             let reason = rights_failure.map(|reason| format!("; it would be refused: {reason}")).unwrap_or_default();
             return Err(Failure::refused(format!("nothing was done: add --yes to switch them{reason}")));
@@ -113,7 +113,11 @@ impl SwitchoverArgs {
     }
 }
 
-fn report(switch: &Switchover<'_>, outcomes: &Outcomes, (is_done, format): (bool, FormatArgs)) -> Result<(), Failure> {
+fn print_outcomes(
+    switch: &Switchover<'_>,
+    outcomes: &Outcomes,
+    (is_done, format): (bool, FormatArgs),
+) -> Result<(), Failure> {
     let outcome_json = |job: &Job| {
         let outcome = outcomes.get(&job.name)?;
         Some(json!({
@@ -131,7 +135,7 @@ fn report(switch: &Switchover<'_>, outcomes: &Outcomes, (is_done, format): (bool
     }
 }
 
-/// The view of what the command would do, and where each job runs now.
+/// The view of a plan: where each job runs now, and what the command would do.
 const PLAN_VIEW: View = View { name: "job", headers: &["JOB", "RUNS NOW", "RESULT"], row: planned_row };
 const VIEW: View = View { name: "job", headers: &["JOB", "SEAM", "RUNS", "RESULT"], row };
 

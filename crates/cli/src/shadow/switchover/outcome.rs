@@ -100,7 +100,7 @@ pub(super) fn command_result(outcomes: &Outcomes) -> Result<(), Failure> {
     }
 }
 
-/// What to do about the jobs that were not switched.
+/// The advice for the jobs that were not switched.
 fn advice(outcomes: &Outcomes, unfinished_count: usize) -> String {
     let repeatable_count = outcomes.values().filter(|outcome| !outcome.is_done && outcome.is_repeatable).count();
     match repeatable_count {

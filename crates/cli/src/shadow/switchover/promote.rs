@@ -46,7 +46,7 @@ pub(super) async fn promote(
     while !open_jobs.is_empty() {
         let mut retry_jobs = VecDeque::new();
         while !open_jobs.is_empty() {
-            let batch: Vec<&Job> = open_jobs.drain(..pace.batch().min(open_jobs.len())).collect();
+            let batch: Vec<&Job> = open_jobs.drain(..pace.batch_len().min(open_jobs.len())).collect();
             let numbers: Vec<i64> = batch.iter().map(|job| job.number).collect();
             let allowance = pace.allowance();
             let not_before = || (clock::now() + HOLD_DELAY + allowance).as_millis();
@@ -54,16 +54,16 @@ pub(super) async fn promote(
                 Ok(stop_outcomes) => stop_outcomes,
                 Err(error) => {
                     let reason = chain_in_one_line(&error);
-                    let is_known = matches!(error, ForeignError::NoLock);
+                    let has_changed_nothing = matches!(error, ForeignError::NoLock);
                     let (unclear_jobs, unlocked_jobs) =
-                        if is_known { (&[][..], &batch[..]) } else { (&batch[..], &[][..]) };
+                        if has_changed_nothing { (&[][..], &batch[..]) } else { (&batch[..], &[][..]) };
                     let unchanged_jobs = unlocked_jobs.iter().chain(&open_jobs).chain(&retry_jobs).copied();
                     outcomes.extend(unreachable_database_outcomes(
                         switch,
                         unclear_jobs,
                         unchanged_jobs,
                         &reason,
-                        !is_known,
+                        !has_changed_nothing,
                     ));
                     return with_children(switch, outcomes, &refusals);
                 }
@@ -74,16 +74,16 @@ pub(super) async fn promote(
                 .partition(|job| is_waiting && matches!(stop_outcomes.get(&job.number), Some(StopOutcome::TooNear(_))));
             retry_jobs.extend(waiting_jobs);
             let start = Instant::now();
-            let ends =
+            let promote_ends =
                 join_all(batch.iter().map(|job| promote_one(switch, job, stop_outcomes.get(&job.number), allowance)))
                     .await;
             if !batch.is_empty() {
                 pace.record_measured(start.elapsed());
             }
-            for (job, end) in batch.iter().zip(ends) {
-                let outcome = match end {
-                    End::Settled(outcome) => outcome,
-                    End::Refused(seam, failure) => start_again(database, job, seam, &failure).await,
+            for (job, promote_end) in batch.iter().zip(promote_ends) {
+                let outcome = match promote_end {
+                    PromoteEnd::Settled(outcome) => outcome,
+                    PromoteEnd::Refused(seam, failure) => start_again(database, job, seam, &failure).await,
                 };
                 outcomes.insert(job.name.clone(), outcome);
             }
@@ -162,7 +162,7 @@ fn unreachable_database_outcomes<'a>(
     unclear_jobs.iter().map(unclear_outcome_of).chain(unchanged_jobs.map(unchanged_outcome_of)).collect()
 }
 
-enum End {
+enum PromoteEnd {
     Settled(Outcome),
     /// The job was stopped in XXL-JOB at the seam, and is certainly not saved in Rondel.
     Refused(Timestamp, Failure),
@@ -173,18 +173,20 @@ async fn promote_one(
     job: &Job,
     stop_outcome: Option<&StopOutcome>,
     allowance: Duration,
-) -> End {
+) -> PromoteEnd {
     match stop_outcome {
-        None => End::Settled(Outcome::unchanged(switch.runs_in(job), format!("XXL-JOB has no job {}", job.number))),
+        None => {
+            PromoteEnd::Settled(Outcome::unchanged(switch.runs_in(job), format!("XXL-JOB has no job {}", job.number)))
+        }
         Some(StopOutcome::TooNear(at)) => {
-            End::Settled(Outcome::unchanged(switch.runs_in(job), too_near_text(*at, allowance)))
+            PromoteEnd::Settled(Outcome::unchanged(switch.runs_in(job), too_near_text(*at, allowance)))
         }
         Some(StopOutcome::At(at)) => take_over(switch, job, seam_at(*at)).await,
         Some(StopOutcome::AlreadyStopped(status)) if !job.is_shadow => {
-            End::Settled(earlier_switch_outcome(job, *status))
+            PromoteEnd::Settled(earlier_switch_outcome(job, *status))
         }
         Some(StopOutcome::AlreadyStopped(status)) => {
-            End::Settled(take_over_stopped(switch, job, *status, allowance).await)
+            PromoteEnd::Settled(take_over_stopped(switch, job, *status, allowance).await)
         }
     }
 }
@@ -224,16 +226,16 @@ async fn mark_promoted(
 }
 
 /// Makes a job active in Rondel from the seam on, at which XXL-JOB has stopped it.
-async fn take_over(switch: &Switchover<'_>, job: &Job, seam: Timestamp) -> End {
+async fn take_over(switch: &Switchover<'_>, job: &Job, seam: Timestamp) -> PromoteEnd {
     match save(switch.client, job, "active", seam).await {
         Saved::HoldsFrom(from) => {
             let gap = (from > seam).then(|| neither_side_text(job, seam, from));
-            End::Settled(
+            PromoteEnd::Settled(
                 Outcome::done(RunsIn::Rondel, Some(seam), "runs here from the seam on").with_gap(gap.as_deref()),
             )
         }
-        Saved::Refused(failure) => End::Refused(seam, failure),
-        Saved::Unclear(failure) => End::Settled(unclear_outcome(seam, &failure)),
+        Saved::Refused(failure) => PromoteEnd::Refused(seam, failure),
+        Saved::Unclear(failure) => PromoteEnd::Settled(unclear_outcome(seam, &failure)),
     }
 }
 
@@ -286,12 +288,12 @@ async fn take_over_stopped(switch: &Switchover<'_>, job: &Job, status: JobStatus
                 Some(_) => None,
                 None => (from > seam).then(|| neither_side_text(job, seam, from)),
             };
-            let (runs, result) = match (job.is_enabled, job.has_schedule) {
+            let (runs_in, result) = match (job.is_enabled, job.has_schedule) {
                 (false, _) => (RunsIn::Neither, STAYS_PAUSED),
                 (true, true) => (RunsIn::Rondel, "was stopped in XXL-JOB; runs here from the seam on"),
                 (true, false) => (RunsIn::Rondel, "has no schedule; runs here when it is triggered"),
             };
-            Outcome::done(runs, Some(seam), result).with_gap(gap.as_deref())
+            Outcome::done(runs_in, Some(seam), result).with_gap(gap.as_deref())
         }
         Saved::Refused(failure) => {
             let result = format!("{}; stopped in XXL-JOB, and in shadow mode here", failure.message());

@@ -50,17 +50,17 @@ pub(super) async fn stop(
 
 async fn demote_one(switch: &Switchover<'_>, job: &Job) -> Outcome {
     let is_running = switch.xxl_status.get(&job.number).is_some_and(|status| status.is_running);
-    let (runs, result) = match (is_running, job.has_schedule) {
+    let (runs_in, result) = match (is_running, job.has_schedule) {
         (true, _) => (RunsIn::XxlJob, "runs in XXL-JOB, as before"),
         (false, true) => (RunsIn::Neither, "is switched, and stays stopped in XXL-JOB: start it there if it is to run"),
         (false, false) => (RunsIn::XxlJob, "has no schedule; runs in XXL-JOB when it is triggered there"),
     };
     if job.is_shadow {
-        return Outcome::done(runs, job.mode_from, "was switched before");
+        return Outcome::done(runs_in, job.mode_from, "was switched before");
     }
     let seam = clock::now() + HOLD_DELAY;
     match save(switch.client, job, "shadow", seam).await {
-        Saved::HoldsFrom(_) => Outcome::done(runs, Some(seam), result),
+        Saved::HoldsFrom(_) => Outcome::done(runs_in, Some(seam), result),
         Saved::Refused(failure) => {
             Outcome::unchanged(switch.runs_in(job), format!("{}; it stays as it is here", failure.message()))
         }
