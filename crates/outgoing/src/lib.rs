@@ -26,7 +26,7 @@ use rondel_core::outgoing::{AddressRefused, AllowedAddresses};
 pub use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 pub use reqwest::{Error as RequestError, Method, RequestBuilder, Response, StatusCode, Url, header};
 
-use resolve::{Guarded, SystemResolver};
+use resolve::{GuardedResolver, SystemResolver};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -76,7 +76,7 @@ impl Outgoing {
         let Options { allowed, redirect_count_max, user_agent } = options;
         let client = Client::builder()
             .tls_backend_preconfigured(tls::client_config()?)
-            .dns_resolver(Guarded::new(resolver, allowed.clone()))
+            .dns_resolver(GuardedResolver::new(resolver, allowed.clone()))
             .redirect(redirect_policy(redirect_count_max, allowed.clone()))
             .connect_timeout(CONNECT_TIMEOUT)
             .no_proxy()

@@ -24,7 +24,7 @@ use rondel_core::outgoing::AllowedAddresses;
 use tower::Service;
 use tower::util::MapFuture;
 
-use crate::resolve::{Guarded, SystemResolver};
+use crate::resolve::{GuardedResolver, SystemResolver};
 use crate::{BuildError, CONNECT_TIMEOUT, Url, check_host, root_cause, tls};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json;charset=UTF-8");
@@ -39,7 +39,7 @@ pub struct PostClient {
 
 /// Makes connections, TLS included, within [`CONNECT_TIMEOUT`]. Nothing of a request is sent before its connection is made.
 type Connector = MapFuture<Https, fn(Connecting) -> Connecting>;
-type Https = HttpsConnector<HttpConnector<Names>>;
+type Https = HttpsConnector<HttpConnector<NameResolver>>;
 type Connecting = <Https as Service<Uri>>::Future;
 
 fn with_timeout(connecting: Connecting) -> Connecting {
@@ -102,7 +102,8 @@ impl PostClient {
         idle_timeout: Duration,
         resolver: Arc<dyn Resolve>,
     ) -> Result<Self, BuildError> {
-        let mut http = HttpConnector::new_with_resolver(Names(Arc::new(Guarded::new(resolver, allowed.clone()))));
+        let mut http =
+            HttpConnector::new_with_resolver(NameResolver(Arc::new(GuardedResolver::new(resolver, allowed.clone()))));
         // The TLS connector uses this connector for both schemes, so it must accept https URLs too.
         http.enforce_http(false);
         http.set_nodelay(true);
@@ -176,21 +177,25 @@ pub struct Limits {
 }
 
 fn post_error(error: &ClientError) -> PostError {
-    let words = root_cause(error);
-    if error.is_connect() { PostError::NotSent(format!("no connection: {words}")) } else { PostError::Unclear(words) }
+    let cause_text = root_cause(error);
+    if error.is_connect() {
+        PostError::NotSent(format!("no connection: {cause_text}"))
+    } else {
+        PostError::Unclear(cause_text)
+    }
 }
 
 /// Resolves names for the connector.
 #[derive(Clone)]
-struct Names(Arc<Guarded>);
+struct NameResolver(Arc<GuardedResolver>);
 
-impl std::fmt::Debug for Names {
+impl std::fmt::Debug for NameResolver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Names")
+        f.write_str("NameResolver")
     }
 }
 
-impl Service<HostName> for Names {
+impl Service<HostName> for NameResolver {
     type Response = Addrs;
     type Error = Box<dyn Error + Send + Sync>;
     type Future = Pin<Box<dyn Future<Output = Result<Addrs, Self::Error>> + Send>>;

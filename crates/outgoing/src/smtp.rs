@@ -111,15 +111,15 @@ pub async fn send_mail(
 
 fn build(mail: &Mail) -> Result<(Envelope, Vec<u8>), MailError> {
     let final_error = |text: String| MailError::new(true, text);
-    let address =
+    let parse_address =
         |text: &str| text.parse::<Address>().map_err(|error| final_error(format!("address {text:?}: {error}")));
-    let from = address(&mail.from)?;
+    let from = parse_address(&mail.from)?;
     let mut builder = Message::builder()
         .message_id(Some(format!("<{}@{}>", mail.id, from.domain())))
         .from(Mailbox::new(Some("Rondel".to_owned()), from))
         .subject(mail.subject.as_str());
     for recipient in &mail.to {
-        builder = builder.to(Mailbox::new(None, address(recipient)?));
+        builder = builder.to(Mailbox::new(None, parse_address(recipient)?));
     }
     let parts = MultiPart::alternative_plain_html(mail.text.clone(), mail.html.clone());
     let message = builder.multipart(parts).map_err(|error| final_error(chain_in_one_line(&error)))?;
@@ -141,7 +141,7 @@ async fn deliver(
     let hello = envelope.from().map_or_else(ClientId::default, |from| ClientId::Domain(from.domain().to_owned()));
     let connect_result = AsyncSmtpConnection::connect_with_transport(stream, &hello).await;
     let mut connection = connect_result.map_err(|error| mail_error(&error))?;
-    let sent = async {
+    let delivery_result = async {
         if server.security == Security::Starttls {
             if !connection.server_info().supports_feature(Extension::StartTls) {
                 let text = "STARTTLS is not supported on this port of the mail server; if it expects TLS at once, set security to tls";
@@ -161,10 +161,10 @@ async fn deliver(
         }
         send_message(&mut connection, envelope, message).await
     };
-    let sent = sent.await;
+    let delivery_result = delivery_result.await;
     // By now the server has accepted or refused the mail. An error while the connection closes changes nothing.
     connection.abort().await;
-    sent
+    delivery_result
 }
 
 /// Sends the message to the recipients that the server accepts. A refused recipient does not prevent delivery to the others.
@@ -299,8 +299,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (server, mail) = (server_at(&listener), mail_to(&["oncall", "late", "gone"]));
         let allowed = AllowedAddresses::loopback();
-        let (sent, ()) = tokio::join!(send_mail(&server, &mail, &allowed), take_mail(&listener));
-        let refused = sent.unwrap().refused;
+        let (delivery_result, ()) = tokio::join!(send_mail(&server, &mail, &allowed), take_mail(&listener));
+        let refused = delivery_result.unwrap().refused;
         assert!(refused.len() == 2 && refused[0].starts_with("late@example.com: "), "{refused:?}");
         assert!(refused[0].contains("(not tried again") && !refused[1].contains("(not tried again"), "{refused:?}");
     }
@@ -315,8 +315,8 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let (server, mail) = (MailServer { security, credentials, ..server_at(&listener) }, mail_to(&["oncall"]));
             let allowed = AllowedAddresses::loopback();
-            let (sent, ()) = tokio::join!(send_mail(&server, &mail, &allowed), take_mail(&listener));
-            let error = sent.unwrap_err();
+            let (delivery_result, ()) = tokio::join!(send_mail(&server, &mail, &allowed), take_mail(&listener));
+            let error = delivery_result.unwrap_err();
             assert!(error.is_final && error.text.contains(words), "{error:?}");
         }
     }
@@ -331,8 +331,8 @@ mod tests {
             client.read_u8().await.ok();
         };
         let allowed = AllowedAddresses::loopback();
-        let (sent, ()) = tokio::join!(send_mail(&server, &mail, &allowed), talk);
-        let error = sent.unwrap_err();
+        let (delivery_result, ()) = tokio::join!(send_mail(&server, &mail, &allowed), talk);
+        let error = delivery_result.unwrap_err();
         assert!(
             !error.is_final && error.text.contains("the server's answers have more than 1048576 bytes"),
             "{error:?}"

@@ -38,7 +38,7 @@ const EXPECTED_WITHIN: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of an executor's attempts that are read to find out whether it has runs.
 const ATTEMPT_COUNT_MAX: u32 = 1_000;
 /// Why an executor registered by hand gets no runs although it answers.
-const TOKEN_ENDED: &str = "the token that it was added with has expired or was revoked; configure the executor with a new one, and add the address \
+const TOKEN_ENDED_REASON: &str = "the token that it was added with has expired or was revoked; configure the executor with a new one, and add the address \
      again with that token";
 /// Maximum total size of the bodies being read, in KiB.
 const BODIES_KIB_MAX: usize = 64 * 1024;
@@ -161,10 +161,10 @@ impl Bridge {
         lifecycle.spawn("xxl", Until::Hard, async move {
             stop.run_until_cancelled(loop_bridge.registration_loop()).await;
         });
-        let (engine, lines) = (bridge.0.shared.engine.clone(), Arc::clone(&bridge.0.shared.log_limit));
+        let (engine, log_limit) = (bridge.0.shared.engine.clone(), Arc::clone(&bridge.0.shared.log_limit));
         let stop = lifecycle.hard.clone();
         lifecycle.spawn("xxl forget", Until::Hard, async move {
-            stop.run_until_cancelled(pruning_loop(&engine, &lines)).await;
+            stop.run_until_cancelled(pruning_loop(&engine, &log_limit)).await;
         });
         Ok(bridge)
     }
@@ -194,7 +194,7 @@ impl Bridge {
     /// Refreshes the links and, after the first refresh, finds the executors that are expected back.
     async fn refresh_and_expect(&self, state: &mut RefreshState) -> Result<(), StoreError> {
         self.refresh_links(state).await?;
-        if state.is_first() {
+        if state.is_before_first_refresh() {
             state.note_expected_executors(self.executors_with_runs().await?, Instant::now());
         }
         Ok(())
@@ -297,7 +297,7 @@ impl Bridge {
             };
             let app = known_apps.iter().find(|app| app.id == executor.app);
             if let Some(app) = app {
-                self.open(&executor, &namespace.name, &app.name);
+                self.open_link(&executor, &namespace.name, &app.name);
             }
         }
         Ok(())
@@ -341,19 +341,21 @@ impl Bridge {
             due_executors
         };
         for executor in due_executors {
-            self.call_by_hand(executor);
+            self.check_registered_by_hand(executor);
         }
         Ok(executors)
     }
 
     /// Checks whether an executor registered by hand answers.
-    fn call_by_hand(&self, executor: XxlExecutor) {
+    fn check_registered_by_hand(&self, executor: XxlExecutor) {
         let bridge = self.clone();
         let id = executor.id;
         self.0.shared.spawn(async move {
             let is_refused = bridge.refuses_callbacks(executor.app, &executor.token).await;
             let (outcome, reason) = match bridge.call_beat(&executor).await {
-                Ok(()) if is_refused => (BeatOutcome::TokenEnded, Some(format!("{}: {TOKEN_ENDED}", executor.address))),
+                Ok(()) if is_refused => {
+                    (BeatOutcome::TokenEnded, Some(format!("{}: {TOKEN_ENDED_REASON}", executor.address)))
+                }
                 Ok(()) => (BeatOutcome::Available, None),
                 Err(reason) => (BeatOutcome::NoAnswer, Some(reason)),
             };
@@ -383,7 +385,7 @@ impl Bridge {
         self.0.beats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn open(&self, executor: &XxlExecutor, namespace: &str, app: &str) {
+    fn open_link(&self, executor: &XxlExecutor, namespace: &str, app: &str) {
         let Ok(address) = Address::parse(&executor.address) else { return };
         let identity = Identity {
             id: executor.id,

@@ -12,7 +12,7 @@ const BEAT_PERIOD: Duration = Duration::from_secs(5);
 /// How long an answer remains valid.
 const BEAT_VALID_FOR: Duration = Duration::from_secs(30);
 
-/// What a call to an executor has shown.
+/// The outcome of a call to an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BeatOutcome {
     Available,
@@ -65,12 +65,12 @@ impl Beats {
         due_executors
     }
 
-    /// Whether its last answer is still valid.
+    /// Whether the executor's last answer is still valid.
     pub(crate) fn has_valid_answer(&self, id: ExecutorId, now: Instant) -> bool {
         self.0.get(&id).is_some_and(|beat| beat.is_available(now))
     }
 
-    /// Whether it still answers, but is not available any more because its token has ended. The runs that it has are not lost.
+    /// Whether the executor still answers, but is not available any more because its token has ended. The runs that it has are not lost.
     pub(crate) fn is_leaving(&self, id: ExecutorId, now: Instant) -> bool {
         self.0.get(&id).is_some_and(|beat| beat.is_leaving(now))
     }

@@ -238,7 +238,7 @@ impl Link {
     async fn wait_for_return(&mut self) {
         while *self.presence.borrow() == Presence::Leaving {
             tokio::select! {
-                changed = self.presence.changed() => if changed.is_err() { return },
+                change_result = self.presence.changed() => if change_result.is_err() { return },
                 event = self.events.recv() => match event {
                     // The store has the rows, and the next session starts with them.
                     Some(Event::Reported(_)) | None => return,

@@ -22,7 +22,7 @@ struct PendingWrite<I, O> {
     input: I,
     /// How many rows it writes.
     len: usize,
-    answer: oneshot::Sender<Option<O>>,
+    answer_sender: oneshot::Sender<Option<O>>,
 }
 
 type PendingSend = PendingWrite<(LeaseToken, Vec<NewXxlRun>), Vec<XxlRun>>;
@@ -74,8 +74,8 @@ impl Writes {
 }
 
 async fn submit<I, O>(queue: &mpsc::Sender<PendingWrite<I, O>>, input: I, len: usize) -> Option<O> {
-    let (answer, receiver) = oneshot::channel();
-    queue.send(PendingWrite { input, len, answer }).await.ok()?;
+    let (answer_sender, receiver) = oneshot::channel();
+    queue.send(PendingWrite { input, len, answer_sender }).await.ok()?;
     receiver.await.ok().flatten()
 }
 
@@ -103,8 +103,8 @@ struct KeyedBatch<K, T, O> {
 /// Groups a batch by key, keeping the order.
 fn group_by_key<K: PartialEq, T, O>(batch: Vec<PendingWrite<(K, Vec<T>), O>>) -> Vec<KeyedBatch<K, T, O>> {
     let mut batches: Vec<KeyedBatch<K, T, O>> = Vec::new();
-    for PendingWrite { input: (key, rows), len, answer } in batch {
-        let write = PendingWrite { input: (), len, answer };
+    for PendingWrite { input: (key, rows), len, answer_sender } in batch {
+        let write = PendingWrite { input: (), len, answer_sender };
         match batches.iter_mut().find(|keyed_batch| keyed_batch.key == key) {
             Some(keyed_batch) => {
                 keyed_batch.rows.extend(rows);
@@ -118,9 +118,9 @@ fn group_by_key<K: PartialEq, T, O>(batch: Vec<PendingWrite<(K, Vec<T>), O>>) ->
 
 impl WriteReceivers {
     /// Starts the loops; they end with the process.
-    pub(crate) fn start(self, engine: &Engine, lines: &Arc<LineLimit>, lifecycle: &Lifecycle) {
+    pub(crate) fn start(self, engine: &Engine, log_limit: &Arc<LineLimit>, lifecycle: &Lifecycle) {
         let Self { sends, reports, settlements } = self;
-        let writer = || Writer { engine: engine.clone(), lines: Arc::clone(lines) };
+        let writer = || Writer { engine: engine.clone(), log_limit: Arc::clone(log_limit) };
         let spawn = |task: Pin<Box<dyn Future<Output = ()> + Send>>| {
             let stop = lifecycle.hard.clone();
             lifecycle.spawn("xxl writes", Until::Done, async move {
@@ -136,7 +136,7 @@ impl WriteReceivers {
 /// The state of the loops.
 struct Writer {
     engine: Engine,
-    lines: Arc<LineLimit>,
+    log_limit: Arc<LineLimit>,
 }
 
 impl Writer {
@@ -144,10 +144,11 @@ impl Writer {
         while let Some(batch) = gather(&mut receiver).await {
             for KeyedBatch { key: token, rows: runs, pending_writes } in group_by_key(batch) {
                 let send_result = self.engine.store().send_xxl(token, &runs, self.engine.now()).await;
-                let rows = send_result.inspect_err(|error| self.lines.log_store_failure("number attempts", error)).ok();
+                let rows =
+                    send_result.inspect_err(|error| self.log_limit.log_store_failure("number attempts", error)).ok();
                 let mut rows = rows.map(|rows| rows.unwrap_or_default().into_iter());
                 for write in pending_writes {
-                    write.answer.send(rows.as_mut().map(|rows| rows.by_ref().take(write.len).collect())).ok();
+                    write.answer_sender.send(rows.as_mut().map(|rows| rows.by_ref().take(write.len).collect())).ok();
                 }
             }
         }
@@ -158,7 +159,7 @@ impl Writer {
             for KeyedBatch { key: app, rows: reports, pending_writes } in group_by_key(batch) {
                 let results = self.engine.store().report_xxl(app, &reports, self.engine.now()).await;
                 let results =
-                    results.inspect_err(|error| self.lines.log_store_failure("store ends of attempts", error)).ok();
+                    results.inspect_err(|error| self.log_limit.log_store_failure("store ends of attempts", error)).ok();
                 let runs: HashMap<i64, &XxlRun> =
                     results.iter().flat_map(|results| &results.runs).map(|run| (run.log_id, run)).collect();
                 let mut first_row = 0;
@@ -169,7 +170,7 @@ impl Writer {
                         runs: runs_of(&reports[range.clone()], &runs),
                         outcomes: results.outcomes[range].to_vec(),
                     });
-                    write.answer.send(write_results).ok();
+                    write.answer_sender.send(write_results).ok();
                 }
             }
         }
@@ -180,9 +181,9 @@ impl Writer {
             let log_ids: Vec<i64> = batch.iter().flat_map(|write| write.input.iter().copied()).collect();
             let settle_result = self.engine.store().settle_xxl(&log_ids, self.engine.now()).await;
             let settle_result =
-                settle_result.inspect_err(|error| self.lines.log_store_failure("settle attempts", error)).ok();
+                settle_result.inspect_err(|error| self.log_limit.log_store_failure("settle attempts", error)).ok();
             for write in batch {
-                write.answer.send(settle_result).ok();
+                write.answer_sender.send(settle_result).ok();
             }
         }
     }

@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn names_are_read_again_for_a_job_that_may_have_been_imported_since() {
         let names = |number: i64, read_at: &str| JobNames {
-            by_number: BTreeMap::from([(number, "report".to_owned())]),
+            names_by_number: BTreeMap::from([(number, "report".to_owned())]),
             read_at: read_at.parse().expect("an instant"),
         };
         let fired_at = Some("2026-11-23T02:30:00Z".parse().expect("an instant"));
