@@ -292,12 +292,12 @@ impl BenchArgs {
             slots: self.slots,
             executor_program,
             database_pid: self.database_pid,
-            jobs_end: false,
+            ends_jobs: false,
             flood: self.flood.map(|flood| match flood {
                 Flood::Log => rondel_bench::Flood::Log,
                 Flood::Null => rondel_bench::Flood::Null,
             }),
-            probe: self.probe.0,
+            probe_time: self.probe.0,
         })
     }
 }
