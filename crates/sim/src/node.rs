@@ -22,10 +22,11 @@ pub(crate) struct NodeHost {
     pub(crate) index: usize,
     world: Arc<World>,
     /// The host's clock, with its drift.
-    boot: BootClock,
+    boot_clock: BootClock,
     running: Mutex<Option<Running>>,
 }
 
+/// The newest process of the server.
 #[derive(Clone)]
 struct Running {
     process: Arc<Process>,
@@ -49,8 +50,8 @@ impl NodeHost {
             let micros = i64::try_from(began.elapsed().as_micros()).unwrap_or(i64::MAX);
             offset + micros + micros * drift / 1_000_000
         };
-        let boot = BootClock::Given(Arc::new(clock));
-        Arc::new(Self { index, world: Arc::clone(world), boot, running: Mutex::new(None) })
+        let boot_clock = BootClock::Given(Arc::new(clock));
+        Arc::new(Self { index, world: Arc::clone(world), boot_clock, running: Mutex::new(None) })
     }
 
     /// Starts the server, unless it is running.
@@ -60,20 +61,20 @@ impl NodeHost {
             return;
         }
         let process = Process::new();
-        let confining = Arc::clone(&process);
-        let lifecycle = Lifecycle::with_tasks_in(Arc::new(move |task| confining.confine(task)));
+        let task_process = Arc::clone(&process);
+        let lifecycle = Lifecycle::with_tasks_in(Arc::new(move |task| task_process.confine(task)));
         *running = Some(Running { process: Arc::clone(&process), lifecycle: lifecycle.clone(), engine: None });
         drop(running);
         let host = Arc::clone(self);
-        let main = Arc::clone(&process);
+        let main_process = Arc::clone(&process);
         self.world.record("node starts", self.number(), String::new);
-        self.world.tracker.spawn(process.confine(Box::pin(async move { host.main(main, lifecycle).await })));
+        self.world.tracker.spawn(process.confine(Box::pin(async move { host.main(main_process, lifecycle).await })));
     }
 
     async fn main(self: Arc<Self>, process: Arc<Process>, lifecycle: Lifecycle) {
         let store = SimStore { world: Arc::clone(&self.world), node: self.index, process: Arc::clone(&process) };
         let mut config = engine_config(format!("n{}", self.index), &self.world.profile);
-        config.boot = self.boot.clone();
+        config.boot = self.boot_clock.clone();
         config.advertise_url = Some(format!("sim://n{}", self.index));
         match Engine::start(Arc::new(store), config, &lifecycle).await {
             Ok(engine) => {
@@ -105,7 +106,7 @@ impl NodeHost {
         i64::try_from(self.index).unwrap_or(0)
     }
 
-    /// kill -9.
+    /// Kills the process, as `kill -9` does.
     pub(crate) fn kill(&self) {
         self.world.record("node is killed", self.number(), String::new);
         if let Some(running) = lock(&self.running).take() {
@@ -119,12 +120,12 @@ impl NodeHost {
         let Some(engine) = running.engine else { return };
         self.world.record("node drains", self.number(), String::new);
         let process = Arc::clone(&running.process);
-        let confined = Arc::clone(&process);
+        let task_process = Arc::clone(&process);
         let task = async move {
             engine.drain(grace).await;
             process.kill();
         };
-        self.world.tracker.spawn(confined.confine(Box::pin(task)));
+        self.world.tracker.spawn(task_process.confine(Box::pin(task)));
     }
 
     /// SIGSTOP, and SIGCONT later.
@@ -170,7 +171,7 @@ impl NodeHost {
         self.world.tracker.spawn(pipe(Direction::Up).carry(up_pipe, into_node));
         self.world.tracker.spawn(pipe(Direction::Down).carry(down_pipe, into_executor));
         let (world, process) = (Arc::clone(&self.world), Arc::clone(&running.process));
-        let confined = Arc::clone(&process);
+        let task_process = Arc::clone(&process);
         let task = async move {
             let messages =
                 tokio_stream::StreamExt::map(UnboundedReceiverStream::new(messages), Ok::<v1::ExecutorMessage, Status>);
@@ -185,13 +186,13 @@ impl NodeHost {
                 let Some(message) = message else { return };
                 watch::check_sent(&world, &process, &message).await;
                 // The last place at which a node can be stopped before it sends something.
-                world.seam(&process, "before a message is written").await;
+                world.pass_seam(&process, "before a message is written").await;
                 if from_node.send(message).is_err() {
                     return;
                 }
             }
         };
-        self.world.tracker.spawn(confined.confine(Box::pin(task)));
+        self.world.tracker.spawn(task_process.confine(Box::pin(task)));
         Some((up, down))
     }
 }

@@ -74,10 +74,10 @@ impl World {
     pub(crate) fn new(seed: u64, profile: Profile, keeps_lines: bool) -> Arc<Self> {
         let began = Instant::now();
         let step_ms = Arc::new(AtomicI64::new(0));
-        let steps = Arc::clone(&step_ms);
+        let clock_step_ms = Arc::clone(&step_ms);
         let clock = move || {
             let now = BEGINNING + began.elapsed();
-            Timestamp::from_millis(now.as_millis() + steps.load(Ordering::Relaxed))
+            Timestamp::from_millis(now.as_millis() + clock_step_ms.load(Ordering::Relaxed))
         };
         let store = MemStore::new(Arc::new(clock));
         let database = Database { down_until: began, cut_until: BTreeMap::new(), slowness: Duration::ZERO };
@@ -111,8 +111,8 @@ impl World {
     }
 
     pub(crate) fn step_clock(&self, millis: i64) {
-        let stepped = self.step_ms.fetch_add(millis, Ordering::Relaxed) + millis;
-        self.step_ms_max.fetch_max(stepped, Ordering::Relaxed);
+        let new_step_ms = self.step_ms.fetch_add(millis, Ordering::Relaxed) + millis;
+        self.step_ms_max.fetch_max(new_step_ms, Ordering::Relaxed);
     }
 
     /// The database's clock without its steps back: a node may still take this for the current time.
@@ -142,12 +142,12 @@ impl World {
     }
 
     /// Records an event, for the reader of a trace and for the proof that a seed always does the same.
-    pub(crate) fn record(&self, what: &'static str, number: i64, text: impl FnOnce() -> String) {
-        self.trace.record(self.elapsed_ms(), what, number, text);
+    pub(crate) fn record(&self, event: &'static str, number: i64, text: impl FnOnce() -> String) {
+        self.trace.record(self.elapsed_ms(), event, number, text);
     }
 
-    /// A place at which a process may be stopped or die.
-    pub(crate) async fn seam(self: &Arc<Self>, process: &Arc<Process>, place: &'static str) {
+    /// Passes a seam, which is a place at which a process may be stopped or die.
+    pub(crate) async fn pass_seam(self: &Arc<Self>, process: &Arc<Process>, place: &'static str) {
         if !self.is_faulty() {
             return;
         }
