@@ -140,7 +140,7 @@ fn note_start(recorder: &Recorder, newest_seconds: &Mutex<HashMap<i64, i64>>, ru
     recorder.note_now(Timestamp::from_secs(run.second()), is_repeated);
 }
 
-/// Running executors.
+/// The running executors of a process.
 pub(crate) struct XxlExecutors {
     shared: Arc<Shared>,
     addresses: Vec<String>,

@@ -125,7 +125,7 @@ async fn serve(config: AgentConfig, handover: &Handover, stop: CancellationToken
     if let Some(path) = &config.settings.ca_file {
         builder = builder.ca_file(path);
     }
-    if let Some((certificate, key)) = &config.certificate {
+    if let Some((certificate, key)) = &config.certificate_and_key {
         builder = builder.client_certificate(certificate, key);
     }
     builder = match (handover.token(), &config.settings.token_file) {

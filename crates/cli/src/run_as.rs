@@ -107,7 +107,7 @@ fn groups_of(_: &str, _: &User) -> Option<Vec<u32>> {
 /// The files that belong to the agent alone: its token, its key, its secrets, and the results in its data folder.
 fn own_files(config: &AgentConfig) -> Vec<PathBuf> {
     let configured_files = [&config.settings.token_file, &config.settings.data_dir].into_iter().flatten().cloned();
-    let key = config.certificate.iter().map(|(_, key)| key.clone());
+    let key = config.certificate_and_key.iter().map(|(_, key)| key.clone());
     let secrets = config.settings.secrets_dir.iter().flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten());
     let secrets = secrets.flatten().map(|entry| entry.path()).filter(|path| path.is_file());
     let paths = configured_files.chain(key).chain(secrets);

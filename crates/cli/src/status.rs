@@ -20,7 +20,7 @@ use crate::{clock, output};
 
 /// The number of runs that are requested per page.
 const PAGE_LEN: &str = "200";
-/// How many runs of a kind are counted.
+/// The number of runs up to which each kind is counted.
 const COUNT_MAX: usize = 200 * OVERVIEW_PAGES_MAX;
 /// A run that has been due for longer than this and was not sent is overdue.
 const OVERDUE_AFTER: Duration = Duration::from_secs(3);

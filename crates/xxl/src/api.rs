@@ -314,7 +314,7 @@ impl Bridge {
         for (executor, rows) in runs_by_executor {
             // If the link has no room, or there is no link, a later read of the store finds these rows.
             if let Some(link) = links.get(&executor) {
-                link.events.try_send(Event::Reported(rows)).ok();
+                link.event_sender.try_send(Event::Reported(rows)).ok();
             }
         }
         Ok(())

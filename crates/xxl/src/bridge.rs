@@ -255,11 +255,11 @@ impl Bridge {
         {
             let registered_ids: HashSet<ExecutorId> = executors.iter().map(|executor| executor.id).collect();
             let mut links = self.links();
-            links.retain(|_, handle| !handle.events.is_closed());
+            links.retain(|_, handle| !handle.event_sender.is_closed());
             let is_gone = |id: &ExecutorId| may_expire && !registered_ids.contains(id);
             for handle in links.iter().filter(|(id, _)| is_gone(id)).map(|(_, handle)| handle) {
                 handle
-                    .presence
+                    .presence_sender
                     .send_if_modified(|presence| std::mem::replace(presence, Presence::Gone) != Presence::Gone);
             }
             for executor in executors {
@@ -272,8 +272,8 @@ impl Bridge {
                 let set_if_changed = |presence: &mut Presence| {
                     *presence != Presence::Gone && std::mem::replace(presence, new_presence) != new_presence
                 };
-                handle.presence.send_if_modified(set_if_changed);
-                handle.peer.send_if_modified(|peer| {
+                handle.presence_sender.send_if_modified(set_if_changed);
+                handle.peer_sender.send_if_modified(|peer| {
                     let has_new_token = peer.token != executor.token;
                     if has_new_token && let Ok(address) = Address::parse(&executor.address) {
                         *peer = client.peer(&address, &executor.token);
@@ -397,7 +397,7 @@ impl Bridge {
         let peer = self.0.shared.client.peer(&address, &executor.token);
         let (link, handle) = Link::new(&self.0.shared, identity, peer);
         if executor.left_at.is_some() {
-            handle.presence.send_replace(Presence::Leaving);
+            handle.presence_sender.send_replace(Presence::Leaving);
         }
         self.links().insert(executor.id, handle);
         let lifecycle = &self.0.shared.lifecycle;

@@ -32,9 +32,9 @@ type PendingSettle = PendingWrite<Vec<i64>, ()>;
 /// The senders of the queues of writes, for the callers.
 #[derive(Debug)]
 pub(crate) struct Writes {
-    sends: mpsc::Sender<PendingSend>,
-    reports: mpsc::Sender<PendingReport>,
-    settlements: mpsc::Sender<PendingSettle>,
+    send_queue: mpsc::Sender<PendingSend>,
+    report_queue: mpsc::Sender<PendingReport>,
+    settlement_queue: mpsc::Sender<PendingSettle>,
 }
 
 /// The receivers of the queues of writes, for the loops that write.
@@ -46,30 +46,28 @@ pub(crate) struct WriteReceivers {
 
 impl Writes {
     pub(crate) fn new() -> (Self, WriteReceivers) {
-        let (sends, waiting_sends) = mpsc::channel(WAITING_MAX);
-        let (reports, waiting_reports) = mpsc::channel(WAITING_MAX);
-        let (settlements, waiting_settlements) = mpsc::channel(WAITING_MAX);
-        let receivers =
-            WriteReceivers { sends: waiting_sends, reports: waiting_reports, settlements: waiting_settlements };
-        (Self { sends, reports, settlements }, receivers)
+        let (send_queue, sends) = mpsc::channel(WAITING_MAX);
+        let (report_queue, reports) = mpsc::channel(WAITING_MAX);
+        let (settlement_queue, settlements) = mpsc::channel(WAITING_MAX);
+        (Self { send_queue, report_queue, settlement_queue }, WriteReceivers { sends, reports, settlements })
     }
 
     /// Assigns numbers to attempts: see [`rondel_store::XxlExecutors::send_xxl`]. Returns no rows if the lease does not hold.
     pub(crate) async fn send(&self, token: LeaseToken, runs: Vec<NewXxlRun>) -> Option<Vec<XxlRun>> {
         let len = runs.len();
-        submit(&self.sends, (token, runs), len).await
+        submit(&self.send_queue, (token, runs), len).await
     }
 
     /// Stores ends of attempts: see [`rondel_store::XxlExecutors::report_xxl`].
     pub(crate) async fn report(&self, app: AppId, reports: Vec<XxlReport>) -> Option<XxlReportResults> {
         let len = reports.len();
-        submit(&self.reports, (app, reports), len).await
+        submit(&self.report_queue, (app, reports), len).await
     }
 
     /// Records that attempts have their verdicts, or never began; false if the store failed.
     pub(crate) async fn settle(&self, log_ids: Vec<i64>) -> bool {
         let len = log_ids.len();
-        len == 0 || submit(&self.settlements, log_ids, len).await.is_some()
+        len == 0 || submit(&self.settlement_queue, log_ids, len).await.is_some()
     }
 }
 

@@ -50,7 +50,7 @@ impl Lines {
     }
 }
 
-/// Takes the first whole line out of `bytes`, without its end.
+/// Takes the first whole line out of `bytes`. Returns it without its line ending.
 fn take_line(bytes: &mut Vec<u8>) -> Option<String> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
     let remaining_bytes = bytes.split_off(end + 1);

@@ -146,7 +146,7 @@ impl TypedValueParser for DatabaseParser {
     }
 }
 
-/// What executors need beside a token.
+/// Which certificates executors need beside a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ExecutorCertificates {

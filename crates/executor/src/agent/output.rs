@@ -142,7 +142,7 @@ impl<S: FnMut(&str)> Drop for PipeOutput<'_, S> {
         if let Some(shown_end) = tail.into_shown_end() {
             // If the log became full in the middle of a line, the rest of that line counts as left out.
             lines = Lines::default();
-            log.buffer().count_left_out(shown_end.left_out_lines, shown_end.left_out_bytes);
+            log.buffer().count_left_out(shown_end.left_out_line_count, shown_end.left_out_bytes);
             lines.push(&shown_end.bytes, &mut emit);
         }
         lines.finish(emit);
@@ -154,13 +154,13 @@ impl<S: FnMut(&str)> Drop for PipeOutput<'_, S> {
 struct OutputTail {
     older_part: Vec<u8>,
     newer_part: Vec<u8>,
-    dropped_lines: u64,
+    dropped_line_count: u64,
     dropped_bytes: u64,
 }
 
 struct OutputEnd {
     bytes: Vec<u8>,
-    left_out_lines: u64,
+    left_out_line_count: u64,
     left_out_bytes: u64,
 }
 
@@ -168,7 +168,7 @@ impl OutputTail {
     fn push(&mut self, bytes: &[u8]) {
         if self.newer_part.len() + bytes.len() > TAIL_BYTES {
             let dropped_part = std::mem::replace(&mut self.older_part, std::mem::take(&mut self.newer_part));
-            self.dropped_lines += count_lines(&dropped_part);
+            self.dropped_line_count += count_lines(&dropped_part);
             self.dropped_bytes += dropped_part.len() as u64;
             // The freed buffer is reused.
             self.newer_part = dropped_part;
@@ -180,7 +180,7 @@ impl OutputTail {
     /// The bytes to show; they begin with a whole line, unless a single line is longer than the tail. `None` if there
     /// are none.
     fn into_shown_end(self) -> Option<OutputEnd> {
-        let Self { mut older_part, newer_part, dropped_lines, dropped_bytes } = self;
+        let Self { mut older_part, newer_part, dropped_line_count, dropped_bytes } = self;
         older_part.extend_from_slice(&newer_part);
         if older_part.is_empty() {
             return None;
@@ -196,7 +196,7 @@ impl OutputTail {
         let bytes = older_part.split_off(cut_position);
         Some(OutputEnd {
             bytes,
-            left_out_lines: dropped_lines + count_lines(&older_part),
+            left_out_line_count: dropped_line_count + count_lines(&older_part),
             left_out_bytes: dropped_bytes + older_part.len() as u64,
         })
     }
@@ -253,7 +253,7 @@ mod tests {
         let kept = tail.into_shown_end().unwrap();
         let text = String::from_utf8(kept.bytes).unwrap();
         let first: u64 = text.lines().next().unwrap().strip_prefix("line ").unwrap().parse().unwrap();
-        assert_eq!(first, kept.left_out_lines);
+        assert_eq!(first, kept.left_out_line_count);
         assert!(text.ends_with(&format!("line {}\n", count - 1)) && text.len() <= 2 * TAIL_BYTES);
         let written: usize = (0..count).map(|number| format!("line {number}\n").len()).sum();
         assert_eq!(kept.left_out_bytes + text.len() as u64, written as u64);

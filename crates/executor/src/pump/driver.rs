@@ -55,7 +55,7 @@ struct Driver<P: Pump> {
     calls: FuturesUnordered<BoxFuture<'static, ReturnedCall<P::Row>>>,
     fetch: Option<AbortHandle>,
     executions: BTreeMap<u64, AbortHandle>,
-    failed_selects: u64,
+    failed_select_count: u64,
     is_stopped: bool,
     is_leaving: bool,
 }
@@ -75,7 +75,7 @@ pub(super) async fn drive<P: Pump>(pump: Arc<P>, run: RunContext) -> Ending {
         calls: FuturesUnordered::new(),
         fetch: None,
         executions: BTreeMap::new(),
-        failed_selects: 0,
+        failed_select_count: 0,
         is_stopped: false,
         is_leaving: false,
     };
@@ -110,7 +110,7 @@ impl<P: Pump> Driver<P> {
         }
         let mut group = self.group();
         let report = group.full_report(now());
-        let ending = ending(self.run.stop_cause(), &group, self.failed_selects);
+        let ending = ending(self.run.stop_cause(), &group, self.failed_select_count);
         drop(group);
         self.run.setup().pump_reports.publish(report);
         ending
@@ -240,7 +240,7 @@ impl<P: Pump> Driver<P> {
             Err(error) if error.is_panic() => panic_message(&*error.into_panic()),
             Err(_) => return self.group().end_aborted_fetch(),
         };
-        self.failed_selects += 1;
+        self.failed_select_count += 1;
         let wait = self.group().end_failed_fetch(now());
         self.run.log_line("error", &format!("select failed: {error}; tried again in {}", format_duration(wait)));
     }

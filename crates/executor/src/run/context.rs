@@ -398,7 +398,7 @@ impl RunContext {
         self.list_progress();
     }
 
-    /// Lists the run among those whose progress is sent next, if it has reported any.
+    /// Lists the run among those whose progress is sent next, if its handler has reported progress.
     pub(crate) fn list_progress(&self) {
         let cell = &self.inner.progress;
         if cell.is_reported.load(Ordering::Acquire) && !cell.is_listed.swap(true, Ordering::AcqRel) {

@@ -281,14 +281,14 @@ async fn write_messages(
     sender: &mpsc::Sender<ExecutorMessage>,
     heartbeat: Duration,
 ) -> SessionEnd {
-    let mut beat = interval(heartbeat);
-    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut beat_timer = interval(heartbeat);
+    beat_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut sequence = 0;
     let mut written_at = Instant::now();
     loop {
         tokio::select! {
             biased;
-            _ = beat.tick() => {
+            _ = beat_timer.tick() => {
                 sequence += 1;
                 if sender.send(beat_message(engine, sequence)).await.is_err() {
                     return connection_closed();

@@ -108,8 +108,8 @@ fn set_handler(draft: &mut Draft<'_>, context: &ImportContext<'_>, id: &str) -> 
     draft.record("executor_handler", NotNeeded, "a script has none");
     draft.record("glue_remark", NotNeeded, "belongs to the version of the script: see xxl_job_logglue");
     draft.record("glue_updatetime", NotNeeded, "a script's version follows from its text");
-    let count = context.versions.get(id).copied().unwrap_or_default();
-    if count > 0 {
+    let version_count = context.versions.get(id).copied().unwrap_or_default();
+    if version_count > 0 {
         let (outcome, counterpart) = match context.options.history {
             Some(folder) => {
                 (Kept, format!("files in {}/{}", folder.display(), context.names.get(id).map_or("", String::as_str)))
@@ -119,7 +119,12 @@ fn set_handler(draft: &mut Draft<'_>, context: &ImportContext<'_>, id: &str) -> 
                 "a definition has the newest script; --history FOLDER writes all of them to files".to_owned(),
             ),
         };
-        draft.entry.record_field("xxl_job_logglue", &format!("versions of the script: {count}"), outcome, counterpart);
+        draft.entry.record_field(
+            "xxl_job_logglue",
+            &format!("versions of the script: {version_count}"),
+            outcome,
+            counterpart,
+        );
     }
     let handler_of_kind = match kind {
         "GLUE_SHELL" => Some("shell"),

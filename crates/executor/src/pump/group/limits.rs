@@ -50,8 +50,8 @@ impl Limits {
         without_a_tenth(self.hand_over)
     }
 
-    pub(super) fn row_backoff(&self, failures: u32) -> Duration {
-        backoff(self.row_backoff, self.row_backoff_max, failures)
+    pub(super) fn row_backoff(&self, failure_count: u32) -> Duration {
+        backoff(self.row_backoff, self.row_backoff_max, failure_count)
     }
 
     /// How long a row is ignored if a select returns it after it has failed for good for the `rest_count`-th time. The
@@ -65,8 +65,8 @@ impl Limits {
         backoff(first_period, longest_period, rest_count)
     }
 
-    pub(super) fn select_backoff(&self, failures: u32) -> Duration {
-        backoff(self.row_backoff.max(SELECT_BACKOFF_MIN), SELECT_BACKOFF_MAX, failures)
+    pub(super) fn select_backoff(&self, failure_count: u32) -> Duration {
+        backoff(self.row_backoff.max(SELECT_BACKOFF_MIN), SELECT_BACKOFF_MAX, failure_count)
     }
 }
 

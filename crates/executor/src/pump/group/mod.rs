@@ -128,7 +128,7 @@ pub struct Group<R> {
     /// No select begins before this instant.
     fetch_after: Option<Instant>,
     /// Failed selects since the last one that succeeded.
-    failed_fetches: u32,
+    failed_fetch_count: u32,
     tasks_to_abort: VecDeque<Task>,
     /// Whether the group releases all items and then ends.
     is_ending: bool,
@@ -159,7 +159,7 @@ impl<R: Clone> Group<R> {
             rows: RowTracker::new(),
             fetch: None,
             fetch_after: None,
-            failed_fetches: 0,
+            failed_fetch_count: 0,
             tasks_to_abort: VecDeque::new(),
             is_ending: false,
             total: Counts::default(),
@@ -244,7 +244,7 @@ impl<R: Clone> Group<R> {
             }
         }
         self.mark_empty(&fetch, |name| !is_full && !returned_items.contains(name));
-        self.failed_fetches = 0;
+        self.failed_fetch_count = 0;
         let wait = if counts.accepted > 0 { self.limits.pause } else { self.limits.idle };
         self.fetch_after = now.checked_add(wait);
         self.is_changed |= counts.accepted > 0;
@@ -298,8 +298,8 @@ impl<R: Clone> Group<R> {
     pub fn end_failed_fetch(&mut self, now: Instant) -> Duration {
         let Some(fetch) = self.fetch.take() else { return Duration::ZERO };
         self.mark_empty(&fetch, |_| false);
-        self.failed_fetches = self.failed_fetches.saturating_add(1);
-        let wait = self.limits.select_backoff(self.failed_fetches);
+        self.failed_fetch_count = self.failed_fetch_count.saturating_add(1);
+        let wait = self.limits.select_backoff(self.failed_fetch_count);
         self.fetch_after = now.checked_add(wait);
         self.release_finished_items();
         wait
@@ -345,9 +345,9 @@ impl<R: Clone> Group<R> {
                 self.end_row(row_id);
                 continue;
             }
-            entry.failures += 1;
-            let wait = self.limits.row_backoff(entry.failures);
-            let is_final = !may_retry || entry.failures > self.limits.row_retry_max;
+            entry.failure_count += 1;
+            let wait = self.limits.row_backoff(entry.failure_count);
+            let is_final = !may_retry || entry.failure_count > self.limits.row_retry_max;
             failures.push(Failure { key: entry.key.clone(), retry_after: (!is_final).then_some(wait) });
             if is_final {
                 if may_retry {
@@ -403,7 +403,7 @@ impl<R: Clone> Group<R> {
     /// Whether the last select failed.
     #[must_use]
     pub fn has_failed_select(&self) -> bool {
-        self.failed_fetches > 0
+        self.failed_fetch_count > 0
     }
 
     /// Whether rows that failed for good were still there in the last select, or the last select failed.

@@ -82,7 +82,7 @@ impl<R: Clone> Group<R> {
         if held_epoch != Some(epoch) {
             self.drop_item(&name);
             self.items.insert(name.clone(), Holding::new(epoch, params, checkpoint));
-            if self.failed_fetches == 0 {
+            if self.failed_fetch_count == 0 {
                 // The group may be waiting because its other items had no rows. The new item ends that wait.
                 self.fetch_after = None;
             }

@@ -39,7 +39,7 @@ pub(super) struct QueuedRow<R> {
     pub(super) epoch: i64,
     pub(super) queued_at: Instant,
     fetched_at: Timestamp,
-    pub(super) failures: u32,
+    pub(super) failure_count: u32,
 }
 
 /// An execution in progress, with its rows.
@@ -113,7 +113,7 @@ impl<R: Clone> RowTracker<R> {
             return false;
         }
         let number = self.take_number();
-        self.enqueue(item, QueuedRow { number, key, value, epoch, queued_at: now, fetched_at, failures: 0 });
+        self.enqueue(item, QueuedRow { number, key, value, epoch, queued_at: now, fetched_at, failure_count: 0 });
         true
     }
 
