@@ -359,19 +359,19 @@ impl Builder {
         let names = [("namespace", Some(&self.namespace)), ("app", Some(&self.app)), ("executor", self.name.as_ref())];
         for (field, name) in names {
             let result = name.map_or(Ok(()), |name| name::check(name));
-            result.map_err(|reason| ExecutorError::Name { what: field, reason })?;
+            result.map_err(|reason| ExecutorError::Name { setting: field, reason })?;
         }
         let counts = [("slots", self.slots == 0), ("blocking_threads", self.blocking_threads == Some(0))];
         counts
             .into_iter()
-            .try_for_each(|(field, is_zero)| if is_zero { Err(ExecutorError::Zero { what: field }) } else { Ok(()) })
+            .try_for_each(|(field, is_zero)| if is_zero { Err(ExecutorError::Zero { setting: field }) } else { Ok(()) })
     }
 }
 
 fn collect_handlers(handlers: Vec<(String, JobHandler)>) -> Result<BTreeMap<String, JobHandler>, ExecutorError> {
     let mut handlers_by_name = BTreeMap::new();
     for (handler_name, handler) in handlers {
-        name::check_handler(&handler_name).map_err(|reason| ExecutorError::Name { what: "handler", reason })?;
+        name::check_handler(&handler_name).map_err(|reason| ExecutorError::Name { setting: "handler", reason })?;
         if handlers_by_name.contains_key(&handler_name) {
             return Err(ExecutorError::DuplicateHandler(handler_name));
         }

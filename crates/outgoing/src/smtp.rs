@@ -69,7 +69,7 @@ pub struct Mail {
 /// A mail that the server accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcceptedMail {
-    /// The server's status.
+    /// The status code of the server's last reply.
     pub status: i32,
     /// The recipients that the server refused, each with the reason.
     pub refused: Vec<String>,
@@ -80,7 +80,7 @@ pub struct AcceptedMail {
 pub struct MailError {
     /// Whether further tries are useless.
     pub is_final: bool,
-    /// The server's status; 0 if it did not answer.
+    /// The status code of the server's last reply; 0 if it did not answer.
     pub status: i32,
     /// The reason.
     pub text: String,

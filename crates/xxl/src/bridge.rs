@@ -108,7 +108,7 @@ impl Shared {
     }
 }
 
-/// The app of a token.
+/// The app that a token is for.
 #[derive(Clone, Debug)]
 pub(crate) struct App {
     pub(crate) id: AppId,

@@ -171,7 +171,7 @@ mod tests {
         };
         let jobs = vec![json!({"name": "b", "expect": {"late": "1m"}}), json!({"name": "c", "expect": null})];
         let problems = alerts.disabled_channels(&BTreeMap::from([("billing".to_owned(), jobs)]));
-        let remedies: Vec<&str> = problems.iter().map(|finding| finding.remedy.as_str()).collect();
+        let remedies: Vec<&str> = problems.iter().map(|problem| problem.remedy.as_str()).collect();
         let enable = ["duty", "default", "mail"].map(|name| format!("rondel alert channel set {name} --enable"));
         assert_eq!(remedies, enable);
     }

@@ -53,7 +53,7 @@ struct Driver<P: Pump> {
     limits: Limits,
     shared: Arc<SharedGroup<P::Row>>,
     calls: FuturesUnordered<BoxFuture<'static, ReturnedCall<P::Row>>>,
-    fetch: Option<AbortHandle>,
+    fetch_abort: Option<AbortHandle>,
     executions: BTreeMap<u64, AbortHandle>,
     failed_select_count: u64,
     is_stopped: bool,
@@ -73,7 +73,7 @@ pub(super) async fn drive<P: Pump>(pump: Arc<P>, run: RunContext) -> Ending {
         limits,
         shared,
         calls: FuturesUnordered::new(),
-        fetch: None,
+        fetch_abort: None,
         executions: BTreeMap::new(),
         failed_select_count: 0,
         is_stopped: false,
@@ -130,7 +130,7 @@ impl<P: Pump> Driver<P> {
             match step {
                 Step::Fetch { items, limit } => self.select(items, limit),
                 Step::Execute(execution) => self.execute(execution),
-                Step::Abort(Task::Fetch) => self.fetch.iter().for_each(AbortHandle::abort),
+                Step::Abort(Task::Fetch) => self.fetch_abort.iter().for_each(AbortHandle::abort),
                 Step::Abort(Task::Execution(number)) => {
                     self.executions.get(&number).into_iter().for_each(AbortHandle::abort);
                 }
@@ -193,7 +193,7 @@ impl<P: Pump> Driver<P> {
             let row = |value| Row { item: P::item(&value), key: P::key(&value), value };
             Ok(rows.into_iter().map(row).collect())
         });
-        self.fetch = Some(handle.abort_handle());
+        self.fetch_abort = Some(handle.abort_handle());
         self.calls.push(Box::pin(async { ReturnedCall::Fetch(handle.await) }));
     }
 
@@ -226,7 +226,7 @@ impl<P: Pump> Driver<P> {
     }
 
     fn end_select(&mut self, result: CallResult<Vec<Row<P::Row>>>) {
-        self.fetch = None;
+        self.fetch_abort = None;
         let error = match result {
             Ok(Ok(rows)) => {
                 let fetched_at = self.run.setup().clock.now();

@@ -14,7 +14,7 @@ enum Stage {
     Ahead(Instant, u64),
     /// It waits for a slot, at this place in the queue.
     Queued(u64),
-    /// It is running.
+    /// It has a slot, and its handler runs.
     Running,
 }
 
