@@ -15,7 +15,7 @@ use rondel_core::outgoing::AllowedAddresses;
 use tokio::time::timeout;
 
 use crate::mail_stream::connect;
-use crate::resolve::resolve_allowed;
+use crate::resolve::resolve_usable_addresses;
 
 /// How a connection is encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,10 +99,10 @@ impl MailError {
 pub async fn send_mail(
     server: &MailServer,
     mail: &Mail,
-    allowed: &AllowedAddresses,
+    allowed_addresses: &AllowedAddresses,
 ) -> Result<AcceptedMail, MailError> {
     let (envelope, message) = build(mail)?;
-    let delivery = deliver(server, &envelope, &message, allowed);
+    let delivery = deliver(server, &envelope, &message, allowed_addresses);
     match timeout(server.timeout, delivery).await {
         Ok(result) => result,
         Err(_) => Err(MailError::new(false, format!("no answer within {} s", server.timeout.as_secs()))),
@@ -130,9 +130,9 @@ async fn deliver(
     server: &MailServer,
     envelope: &Envelope,
     message: &[u8],
-    allowed: &AllowedAddresses,
+    allowed_addresses: &AllowedAddresses,
 ) -> Result<AcceptedMail, MailError> {
-    let addresses = resolve_allowed(&server.host, server.port, allowed)
+    let addresses = resolve_usable_addresses(&server.host, server.port, allowed_addresses)
         .await
         .map_err(|error| MailError::new(error.is_final, error.reason))?;
     let tls_host = (server.security == Security::Tls).then_some(server.host.as_str());
@@ -298,8 +298,8 @@ mod tests {
     async fn a_recipient_that_is_refused_for_now_is_named_as_one_without_the_mail() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (server, mail) = (server_at(&listener), mail_to(&["oncall", "late", "gone"]));
-        let allowed = AllowedAddresses::loopback();
-        let (delivery_result, ()) = tokio::join!(send_mail(&server, &mail, &allowed), take_mail(&listener));
+        let allowed_addresses = AllowedAddresses::loopback();
+        let (delivery_result, ()) = tokio::join!(send_mail(&server, &mail, &allowed_addresses), take_mail(&listener));
         let refused = delivery_result.unwrap().refused;
         assert!(refused.len() == 2 && refused[0].starts_with("late@example.com: "), "{refused:?}");
         assert!(refused[0].contains("(not tried again") && !refused[1].contains("(not tried again"), "{refused:?}");
@@ -314,8 +314,9 @@ mod tests {
         ] {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let (server, mail) = (MailServer { security, credentials, ..server_at(&listener) }, mail_to(&["oncall"]));
-            let allowed = AllowedAddresses::loopback();
-            let (delivery_result, ()) = tokio::join!(send_mail(&server, &mail, &allowed), take_mail(&listener));
+            let allowed_addresses = AllowedAddresses::loopback();
+            let (delivery_result, ()) =
+                tokio::join!(send_mail(&server, &mail, &allowed_addresses), take_mail(&listener));
             let error = delivery_result.unwrap_err();
             assert!(error.is_final && error.text.contains(words), "{error:?}");
         }
@@ -330,8 +331,8 @@ mod tests {
             client.write_all(&vec![b'2'; 4 * ANSWERS_LEN_MAX]).await.ok();
             client.read_u8().await.ok();
         };
-        let allowed = AllowedAddresses::loopback();
-        let (delivery_result, ()) = tokio::join!(send_mail(&server, &mail, &allowed), talk);
+        let allowed_addresses = AllowedAddresses::loopback();
+        let (delivery_result, ()) = tokio::join!(send_mail(&server, &mail, &allowed_addresses), talk);
         let error = delivery_result.unwrap_err();
         assert!(
             !error.is_final && error.text.contains("the server's answers have more than 1048576 bytes"),

@@ -118,9 +118,9 @@ impl Resolve for Scripted {
     }
 }
 
-fn options(allowed: &[&str]) -> Options {
-    let allowed = AllowedAddresses::parse(allowed).unwrap();
-    Options { allowed, redirect_count_max: 3, user_agent: "test" }
+fn options(allowed_addresses: &[&str]) -> Options {
+    let allowed_addresses = AllowedAddresses::parse(allowed_addresses).unwrap();
+    Options { allowed_addresses, redirect_count_max: 3, user_agent: "test" }
 }
 
 async fn get(client: &Outgoing, url: &str) -> Result<Response, RequestError> {
@@ -204,9 +204,9 @@ async fn redirects_are_followed_so_often_and_not_at_all_where_they_are_not_wante
     assert_eq!(here.count(), 5);
 }
 
-fn posts(allowed: &[&str], resolver: Arc<Scripted>) -> PostClient {
-    let allowed = AllowedAddresses::parse(allowed).unwrap();
-    PostClient::with_resolver(allowed, "test", Duration::from_secs(3), resolver).unwrap()
+fn posts(allowed_addresses: &[&str], resolver: Arc<Scripted>) -> PostClient {
+    let allowed_addresses = AllowedAddresses::parse(allowed_addresses).unwrap();
+    PostClient::with_resolver(allowed_addresses, "test", Duration::from_secs(3), resolver).unwrap()
 }
 
 const LIMITS: Limits = Limits { timeout: Duration::from_secs(10), len_max: 1_000 };

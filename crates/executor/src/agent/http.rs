@@ -62,7 +62,7 @@ enum ExpectedStatus {
 /// The client for the URLs of the params, limited to public addresses and `allowed_addresses`.
 pub(super) fn client(allowed_addresses: AllowedAddresses) -> Result<Outgoing, ExecutorError> {
     let user_agent = concat!("rondel-agent/", env!("CARGO_PKG_VERSION"));
-    let options = Options { allowed: allowed_addresses, redirect_count_max: REDIRECTS_MAX, user_agent };
+    let options = Options { allowed_addresses, redirect_count_max: REDIRECTS_MAX, user_agent };
     Outgoing::new(options).map_err(|error| ExecutorError::HttpClient(error.into()))
 }
 
