@@ -8,10 +8,10 @@ use rondel_store::{OpenError, StoreError};
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The database has jobs or runs, which would disturb the measurement.
-    #[error("the database is not empty: it has {found}; name an empty one, or set --reuse")]
+    #[error("the database is not empty: it has {first_item}; name an empty one, or set --reuse")]
     NotEmpty {
         /// The first job or run that was found.
-        found: String,
+        first_item: String,
     },
     /// The database could not be opened.
     #[error(transparent)]

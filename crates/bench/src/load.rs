@@ -34,11 +34,11 @@ pub(crate) async fn check_empty(store: &SqlStore) -> Result<(), BenchError> {
     for namespace in store.namespaces().await? {
         let jobs = store.jobs(namespace.id, &JobQuery { limit: 1, ..JobQuery::default() }).await?;
         if let Some(job) = jobs.first() {
-            return Err(BenchError::NotEmpty { found: format!("job {:?}", job.spec.name) });
+            return Err(BenchError::NotEmpty { first_item: format!("job {:?}", job.spec.name) });
         }
         let runs = store.list_runs(namespace.id, &RunQuery { limit: 1, ..RunQuery::default() }).await?;
         if let Some(run) = runs.first() {
-            return Err(BenchError::NotEmpty { found: format!("run {}", run.id) });
+            return Err(BenchError::NotEmpty { first_item: format!("run {}", run.id) });
         }
     }
     Ok(())

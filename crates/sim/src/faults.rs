@@ -206,7 +206,7 @@ impl Hosts {
     /// Injects the planned faults at their times.
     pub(crate) async fn inject(self, plan: Plan) {
         for (at_ms, fault) in plan.0 {
-            sleep_until(self.world.began + Duration::from_millis(at_ms)).await;
+            sleep_until(self.world.began_at + Duration::from_millis(at_ms)).await;
             self.world.record("fault", 0, || format!("{fault:?}"));
             self.apply(fault);
         }

@@ -117,8 +117,8 @@ fn schedule(rng: &mut SeededRng, parents: &[String], ends_at: Timestamp) -> Opti
         }
         8 => Some(json!({"delay": *rng.pick(&["1s", "2s"]), "end_at": ends_at})),
         9 | 10 if !parents.is_empty() => {
-            let on = *rng.pick(&["success", "either", "failure"]);
-            Some(json!({"after": [rng.pick(parents)], "on": on}))
+            let parent_outcome = *rng.pick(&["success", "either", "failure"]);
+            Some(json!({"after": [rng.pick(parents)], "on": parent_outcome}))
         }
         9 | 10 => Some(json!({"every": "2s", "end_at": ends_at})),
         _ => None,

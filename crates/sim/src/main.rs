@@ -83,8 +83,8 @@ fn mutant(name: &str) -> Result<Mutant, String> {
     if cfg!(not(debug_assertions)) {
         return Err("this build has no mutants: they are for builds with debug assertions (--profile sim)".to_owned());
     }
-    let known = Mutant::ALL.iter().find(|(known, _)| *known == name);
-    known.map(|(_, mutant)| *mutant).ok_or_else(|| format!("there is no mutant {name:?}; see --mutants"))
+    let named_mutant = Mutant::ALL.iter().find(|(known_name, _)| *known_name == name);
+    named_mutant.map(|(_, mutant)| *mutant).ok_or_else(|| format!("there is no mutant {name:?}; see --mutants"))
 }
 
 #[expect(clippy::print_stdout, reason = "a program for a terminal")]
@@ -109,7 +109,7 @@ fn run_seeds(args: &Args) -> ExitCode {
     let next_seed = AtomicU64::new(args.from);
     let end_seed = args.from.saturating_add(args.seeds);
     let (failed_count, must_stop, output_lock) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(()));
-    let began = tokio::time::Instant::now();
+    let began_at = tokio::time::Instant::now();
     let (start_count, run_count, seconds) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..args.jobs {
@@ -132,7 +132,7 @@ fn run_seeds(args: &Args) -> ExitCode {
                     }
                     let done_count = seed - args.from + 1;
                     if done_count.is_multiple_of(10_000) {
-                        print(&format!("{done_count} seeds, {:.0} a minute", rate(done_count, began.elapsed())));
+                        print(&format!("{done_count} seeds, {:.0} a minute", rate(done_count, began_at.elapsed())));
                     }
                 }
             });
@@ -142,8 +142,8 @@ fn run_seeds(args: &Args) -> ExitCode {
     let done_count = next_seed.into_inner().min(end_seed) - args.from;
     print(&format!(
         "{done_count} seeds in {:.0} s ({:.0} a minute): {} simulated hours, {} runs, {} starts; {failed_count} break a rule",
-        began.elapsed().as_secs_f64(),
-        rate(done_count, began.elapsed()),
+        began_at.elapsed().as_secs_f64(),
+        rate(done_count, began_at.elapsed()),
         seconds.into_inner() / 3600,
         run_count.into_inner(),
         start_count.into_inner(),

@@ -124,8 +124,8 @@ fn late_verdicts(facts: &Facts, truth: &Truth) -> Vec<String> {
         run.attempt == 1 && !run.is_root() && settled_at.is_none_or(|at| at > until(run))
     };
     let describe = |run: &Run| {
-        let (began, ended) = (first_starts.get(&run.id), run.finished_at);
-        format!("L1 in time: run {} due {}, began {began:?}, ended {ended:?}: {}", run.id, run.due_at, run.status)
+        let (began_at, ended_at) = (first_starts.get(&run.id), run.finished_at);
+        format!("L1 in time: run {} due {}, began {began_at:?}, ended {ended_at:?}: {}", run.id, run.due_at, run.status)
     };
     facts.runs.values().filter(is_late).map(describe).take(5).collect()
 }

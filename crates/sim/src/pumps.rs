@@ -65,7 +65,7 @@ async fn run_world(seed: u64, options: Options) -> Outcome {
     let nodes: Vec<_> = (0..profile.node_count).map(|index| NodeHost::new(&world, index)).collect();
     let executors = (0..profile.executor_count).map(|index| ExecutorHost::new(&world, index, &nodes)).collect();
     let hosts = Hosts { world: Arc::clone(&world), nodes, executors };
-    let heals_at = world.began + Duration::from_millis(profile.faulty_ms);
+    let heals_at = world.began_at + Duration::from_millis(profile.faulty_ms);
     let ends_at = world.now() + Duration::from_millis(profile.faulty_ms) + SCHEDULES_CONTINUE_FOR;
     hosts.nodes.iter().for_each(NodeHost::start);
     let names = create_jobs(&hosts, jobs::draw(&mut rng, ends_at)).await;

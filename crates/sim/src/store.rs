@@ -150,9 +150,9 @@ rondel_store::delegate_store!(SimStore {
             now: Timestamp,
         ) -> Result<ChangedItems> {
             let effect = async {
-                let before = self.inner().pump_items(job).await?;
+                let items_before = self.inner().pump_items(job).await?;
                 let changed = self.inner().change_items(token, job, changes, now).await?;
-                pumps::watch::check_changes(&self.world, token, (job, changes), &before).await;
+                pumps::watch::check_changes(&self.world, token, (job, changes), &items_before).await;
                 Ok(changed)
             };
             self.call("change_items", effect).await

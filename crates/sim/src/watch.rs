@@ -87,16 +87,18 @@ impl OpenRows {
 }
 
 /// Records which leases a call of a node has fenced, and whether it has taken over runs of a lease that another node had fenced long before.
-pub(crate) async fn record_adoption(world: &World, caller_index: usize, before: &OpenRows) {
-    let after = OpenRows::read(world).await;
+pub(crate) async fn record_adoption(world: &World, caller_index: usize, rows_before: &OpenRows) {
+    let rows_after = OpenRows::read(world).await;
     let mut truth = world.truth();
-    for (node, (epoch, ended_at)) in &before.leases {
-        if after.leases.get(node).is_some_and(|(epoch_after, _)| epoch_after > epoch) {
+    for (node, (epoch, ended_at)) in &rows_before.leases {
+        if rows_after.leases.get(node).is_some_and(|(epoch_after, _)| epoch_after > epoch) {
             truth.fenced_leases.insert((*node, *epoch), (*ended_at, caller_index));
         }
     }
-    let moved_owners =
-        before.owners.iter().filter(|(run, old_lease)| after.owners.get(run).is_some_and(|owner| owner != *old_lease));
+    let moved_owners = rows_before
+        .owners
+        .iter()
+        .filter(|(run, old_lease)| rows_after.owners.get(run).is_some_and(|owner| owner != *old_lease));
     let is_split = moved_owners.map(|(_, old_lease)| *old_lease).any(|old_lease| {
         let fenced_lease =
             truth.fenced_leases.range((old_lease.node, old_lease.epoch)..=(old_lease.node, i64::MAX)).next();

@@ -38,7 +38,7 @@ pub(crate) struct Database {
 }
 
 pub(crate) struct World {
-    pub(crate) began: Instant,
+    pub(crate) began_at: Instant,
     pub(crate) profile: Profile,
     pub(crate) store: Arc<MemStore>,
     pub(crate) net: Net,
@@ -72,17 +72,17 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl World {
     pub(crate) fn new(seed: u64, profile: Profile, keeps_lines: bool) -> Arc<Self> {
-        let began = Instant::now();
+        let began_at = Instant::now();
         let step_ms = Arc::new(AtomicI64::new(0));
         let clock_step_ms = Arc::clone(&step_ms);
         let clock = move || {
-            let now = BEGINNING + began.elapsed();
+            let now = BEGINNING + began_at.elapsed();
             Timestamp::from_millis(now.as_millis() + clock_step_ms.load(Ordering::Relaxed))
         };
         let store = MemStore::new(Arc::new(clock));
-        let database = Database { down_until: began, cut_until: BTreeMap::new(), slowness: Duration::ZERO };
+        let database = Database { down_until: began_at, cut_until: BTreeMap::new(), slowness: Duration::ZERO };
         Arc::new(Self {
-            began,
+            began_at,
             store: Arc::new(if profile.is_single_server { store.of_single_server() } else { store }),
             net: Net::new(profile.node_count, profile.executor_count),
             tracker: TaskTracker::new(),
@@ -101,13 +101,13 @@ impl World {
 
     /// The database's clock.
     pub(crate) fn now(&self) -> Timestamp {
-        let now = BEGINNING + self.began.elapsed();
+        let now = BEGINNING + self.began_at.elapsed();
         Timestamp::from_millis(now.as_millis() + self.step_ms.load(Ordering::Relaxed))
     }
 
     /// Milliseconds since the world began, regardless of what clocks show.
     pub(crate) fn elapsed_ms(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(self.began_at.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     pub(crate) fn step_clock(&self, millis: i64) {
@@ -117,7 +117,7 @@ impl World {
 
     /// The database's clock without its steps back: a node may still take this for the current time.
     pub(crate) fn latest_now(&self) -> Timestamp {
-        let now = BEGINNING + self.began.elapsed();
+        let now = BEGINNING + self.began_at.elapsed();
         Timestamp::from_millis(now.as_millis() + self.step_ms_max.load(Ordering::Relaxed))
     }
 

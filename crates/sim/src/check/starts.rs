@@ -231,10 +231,10 @@ pub(super) fn queued_too_long(facts: &Facts, truth: &Truth) -> Vec<String> {
             .executor_pauses
             .iter()
             .any(|(incarnation, from, _)| *incarnation == start.incarnation && *from <= start.began_ms);
-        let until = server_available_at(truth, start, run) + job.spec.queue_timeout + QUEUE_SLACK;
-        if start.began_at > until && !is_catch_up && !was_paused {
+        let wait_until_at = server_available_at(truth, start, run) + job.spec.queue_timeout + QUEUE_SLACK;
+        if start.began_at > wait_until_at && !is_catch_up && !was_paused {
             complaints.push(format!(
-                "I12 queue time: {}, due {}, could wait until {until}",
+                "I12 queue time: {}, due {}, could wait until {wait_until_at}",
                 describe_start(start),
                 start.due_at
             ));

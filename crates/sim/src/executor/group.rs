@@ -181,8 +181,8 @@ impl Driver {
             let checkpoint = item.checkpoint.parse().unwrap_or(0);
             self.progress.entry((item.name.clone(), item.epoch)).or_insert(checkpoint);
             let item_key = self.item_key(&item.name);
-            let open = truth.open_rows(&item_key, now_ms).into_iter();
-            rows.extend(open.map(|key| Row { item: item.name.clone(), key: format!("{key}"), value: key }));
+            let open_rows = truth.open_rows(&item_key, now_ms).into_iter();
+            rows.extend(open_rows.map(|key| Row { item: item.name.clone(), key: format!("{key}"), value: key }));
         }
         drop(truth);
         rows.truncate(limit);
@@ -315,11 +315,11 @@ impl Driver {
 /// Waits for the next call that returns, and removes it.
 async fn next_returned(calls: &mut Vec<Call>) -> ReturnedCall {
     std::future::poll_fn(|context| {
-        let ready = calls.iter_mut().enumerate().find_map(|(index, call)| match call.as_mut().poll(context) {
+        let ready_call = calls.iter_mut().enumerate().find_map(|(index, call)| match call.as_mut().poll(context) {
             std::task::Poll::Ready(returned) => Some((index, returned)),
             std::task::Poll::Pending => None,
         });
-        match ready {
+        match ready_call {
             Some((index, returned)) => {
                 drop(calls.remove(index));
                 std::task::Poll::Ready(returned)

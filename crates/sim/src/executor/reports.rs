@@ -59,8 +59,8 @@ impl Executor {
     /// Sends new reports on every stream.
     pub(super) fn send_reports(&self) {
         let table = lock(&self.table);
-        for part in self.reports.take_unsent().into_iter().flat_map(split) {
-            table.outbox.links().for_each(|link| link.push(LinkItem::Pump(part.clone())));
+        for report_part in self.reports.take_unsent().into_iter().flat_map(split) {
+            table.outbox.links().for_each(|link| link.push(LinkItem::Pump(report_part.clone())));
         }
     }
 

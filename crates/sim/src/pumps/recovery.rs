@@ -133,7 +133,7 @@ pub(super) async fn recover(hosts: &Hosts, names: &[String]) {
         await_executed(hosts, name).await;
     }
     sleep(CALM_AFTER).await;
-    let before = lock(&world.pumps).deal_counts.clone();
+    let deal_counts_before = lock(&world.pumps).deal_counts.clone();
     sleep(CALM_FOR).await;
     for name in names {
         // A pump that ends on its own is left out, because its root runs may still follow one another.
@@ -141,7 +141,7 @@ pub(super) async fn recover(hosts: &Hosts, names: &[String]) {
         let Some(job) = snapshot.map(|snapshot| snapshot.record.id) else { continue };
         let mut truth = lock(&world.pumps);
         let count = |counts: &BTreeMap<_, usize>| counts.get(&job).copied().unwrap_or(0);
-        let change_count = count(&truth.deal_counts) - count(&before);
+        let change_count = count(&truth.deal_counts) - count(&deal_counts_before);
         if change_count > 0 {
             truth.violate(
                 "P2 calm",
@@ -154,8 +154,8 @@ pub(super) async fn recover(hosts: &Hosts, names: &[String]) {
 /// P2: each item of a working pump has an owner in time. Waits until this holds, or records a violation.
 async fn await_owners(hosts: &Hosts, name: &str) {
     let world = &hosts.world;
-    let began = tokio::time::Instant::now();
-    let mut works_since = began;
+    let began_at = tokio::time::Instant::now();
+    let mut works_since = began_at;
     loop {
         let Some(snapshot) = PumpSnapshot::read(world, name).await else { return };
         let unheld_items = snapshot.unheld_items(world);
@@ -168,7 +168,7 @@ async fn await_owners(hosts: &Hosts, name: &str) {
             works_since = tokio::time::Instant::now();
         }
         let limit = snapshot.pump.limits.hand_over + LOST_AFTER + MARGIN;
-        let is_late = works_since.elapsed() > limit || began.elapsed() > limit + AFTER_FAILURE;
+        let is_late = works_since.elapsed() > limit || began_at.elapsed() > limit + AFTER_FAILURE;
         if is_late {
             let root = snapshot.roots.first().map(|run| (run.id, run.status, run.reason));
             let description = format!(
@@ -184,20 +184,20 @@ async fn await_owners(hosts: &Hosts, name: &str) {
 /// holds, or records a violation.
 async fn await_executed(hosts: &Hosts, name: &str) {
     let world = &hosts.world;
-    let began = tokio::time::Instant::now();
+    let began_at = tokio::time::Instant::now();
     loop {
         let Some(snapshot) = PumpSnapshot::read(world, name).await else { return };
         if !snapshot.requires_all_rows(world) {
             return;
         }
         snapshot.revive(hosts).await;
-        let (unfinished_items, newest) = (snapshot.unfinished_items(world), snapshot.roots.first());
-        let is_over = snapshot.pump.until == Until::Stopped || newest.is_some_and(|run| run.status.is_terminal());
+        let (unfinished_items, newest_root) = (snapshot.unfinished_items(world), snapshot.roots.first());
+        let is_over = snapshot.pump.until == Until::Stopped || newest_root.is_some_and(|run| run.status.is_terminal());
         if unfinished_items.is_empty() && is_over {
             return;
         }
-        if began.elapsed() > ROWS_WITHIN {
-            let root = newest.map(|run| (run.id, run.status, run.reason));
+        if began_at.elapsed() > ROWS_WITHIN {
+            let root = newest_root.map(|run| (run.id, run.status, run.reason));
             let description = format!(
                 "rows of {unfinished_items:?} of {name} are not executed, or it did not end; root run {root:?}"
             );

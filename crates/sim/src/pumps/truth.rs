@@ -118,12 +118,12 @@ impl PumpTruth {
 
     /// The rows of an item, drawn on first use.
     pub(crate) fn rows(&mut self, item_key: &ItemKey) -> &mut Vec<Row> {
-        let until = if self.jobs_without_arrivals.contains(&item_key.0) { 0 } else { self.arrive_until_ms };
+        let until_ms = if self.jobs_without_arrivals.contains(&item_key.0) { 0 } else { self.arrive_until_ms };
         let seed = self.seed;
         self.rows.entry(item_key.clone()).or_insert_with(|| {
             let name_hash = item_key.1.bytes().fold(0_u64, |sum, byte| mix(sum ^ u64::from(byte)));
             let mut rng = SeededRng::new(mix(seed ^ mix(item_key.0.get().unsigned_abs())) ^ name_hash);
-            (0..rng.below(16)).map(|_| row(&mut rng, until)).collect()
+            (0..rng.below(16)).map(|_| row(&mut rng, until_ms)).collect()
         })
     }
 
