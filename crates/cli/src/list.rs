@@ -66,7 +66,7 @@ pub(crate) async fn read_at(
     read_in_pages(client, path, query, (bounds, PAGE_LEN_MAX)).await
 }
 
-/// Like [`read_at`], for a list of which one answer of the server has fewer items: at most `page_len_max`.
+/// Like [`read_at`], for a list of which the server returns fewer items at a time: at most `page_len_max`.
 pub(crate) async fn read_in_pages(
     client: &Client,
     path: &[&str],

@@ -62,7 +62,7 @@ pub(crate) fn parse_page(answer: Result<Answer, CallError>, first_line: i64) -> 
     }
 }
 
-/// The line in the place of the rest of a log that could not be read in time.
+/// The line that replaces the rest of a log, if the rest could not be read.
 pub(crate) fn unread_rest_line(reason: Option<&str>) -> String {
     match reason {
         Some(reason) => format!("{REST_LINE_START} could not be read after the end of the run: {reason}"),

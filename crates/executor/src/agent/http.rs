@@ -26,10 +26,10 @@ const REDIRECTS_MAX: usize = 10;
 /// The header that names the trace of a request.
 const TRACE_HEADER: &str = "traceparent";
 
-/// Limit on how much of a body the log shows.
+/// How many bytes of a body the log shows, at most.
 const LOGGED_BODY_BYTES_MAX: usize = 2 * 1024;
 
-/// The longest secret.
+/// Maximum length of a secret, in bytes.
 const SECRET_BYTES_MAX: usize = 64 * 1024;
 
 #[derive(Debug, Deserialize, schemars::JsonSchema)]

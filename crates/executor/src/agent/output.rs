@@ -114,7 +114,7 @@ impl<S: FnMut(&str)> PipeOutput<'_, S> {
         }
         let (log, level, on_line) = (self.log, self.level, &mut self.on_line);
         self.lines.push(bytes, |line| {
-            log.line(level, line);
+            log.log_line(level, line);
             on_line(line);
         });
     }
@@ -136,7 +136,7 @@ impl<S: FnMut(&str)> Drop for PipeOutput<'_, S> {
         let (mut lines, tail) = (std::mem::take(&mut self.lines), std::mem::take(&mut self.tail));
         let (log, level, on_line) = (self.log, self.level, &mut self.on_line);
         let mut emit = |line: &str| {
-            log.line(level, line);
+            log.log_line(level, line);
             on_line(line);
         };
         if let Some(shown_end) = tail.into_shown_end() {

@@ -163,7 +163,7 @@ struct ProblemLog {
 }
 
 impl ProblemLog {
-    /// The reason, if it must be reported now.
+    /// Records the problem. Returns its reason if it must be reported now.
     fn report_if_due(&mut self, reason: String, now: Instant) -> Option<String> {
         let is_known = |(last_reason, at): &(String, Instant)| *last_reason == reason && now < *at + REMIND_PERIOD;
         if self.last_report.as_ref().is_some_and(is_known) {

@@ -232,14 +232,16 @@ pub(super) fn convert_user(row: &Row, context: &ImportContext<'_>) -> Entry {
         true => vec![format!("admin:{namespace}")],
         false => apps.iter().map(|app| format!("editor:{namespace}/{app}")).collect(),
     };
-    let name = shell_quoted(&account);
-    let mut given_roles = String::new();
-    roles.iter().for_each(|role| write!(given_roles, " --role {}", shell_quoted(role)).unwrap_or_default());
-    entry.commands.push(format!("# Prints a link to set a password, for 15 minutes; later: rondel user link {name}"));
+    let quoted_account = shell_quoted(&account);
+    let mut role_flags = String::new();
+    roles.iter().for_each(|role| write!(role_flags, " --role {}", shell_quoted(role)).unwrap_or_default());
+    entry
+        .commands
+        .push(format!("# Prints a link to set a password, for 15 minutes; later: rondel user link {quoted_account}"));
     entry.commands.push(format!(
-        "if rondel user get {name} >/dev/null 2>&1; then echo {} >&2; else rondel user create {name}{given_roles}; fi",
+        "if rondel user get {quoted_account} >/dev/null 2>&1; then echo {} >&2; else rondel user create {quoted_account}{role_flags}; fi",
         shell_quoted(&format!(
-            "user {account} is there already and stays as it is; its rights in XXL-JOB:{given_roles}"
+            "user {account} is there already and stays as it is; its rights in XXL-JOB:{role_flags}"
         ))
     ));
     entry

@@ -121,7 +121,7 @@ fn print_outcomes(
     let outcome_json = |job: &Job| {
         let outcome = outcomes.get(&job.name)?;
         Some(json!({
-            "job": job.name, "seam": outcome.seam, "runs": outcome.runs_in.as_str(), "result": outcome.result,
+            "job": job.name, "seam": outcome.seam, "runs": outcome.run_location.as_str(), "result": outcome.result,
             "done": outcome.is_done, "gap": outcome.has_gap,
         }))
     };
@@ -190,7 +190,7 @@ fn plan_outcomes(direction: Direction, switch: &Switchover<'_>, refusals: &BTree
         if is_to_switch && glue::is_script_handler(&job.handler) {
             result.push_str("; its script needs an executor in Java: check that one is online");
         }
-        outcomes.insert(job.name.clone(), Outcome::unchanged(switch.runs_in(job), result));
+        outcomes.insert(job.name.clone(), Outcome::unchanged(switch.run_location(job), result));
     }
     outcomes
 }
