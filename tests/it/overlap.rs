@@ -8,7 +8,7 @@ use std::time::Duration;
 use rondel_tests::{Agent, Api, Backend, ScratchDb, Server, rondel, scratch, wait_until};
 use serde_json::{Value, json};
 
-use self::intervals::{Interval, Intervals, most_at_once, most_on_one_executor};
+use self::intervals::{Interval, Intervals, max_concurrent, max_concurrent_on_one_executor};
 use crate::on_each_database;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -65,7 +65,7 @@ async fn verdicts(api: &Api, job: &str) -> BTreeMap<String, usize> {
 
 async fn wait_for_begins(intervals: &Intervals, name: &str, count: usize) -> Vec<Interval> {
     wait_until(LIMIT, &format!("{count} begins of {name}"), async || {
-        let all = intervals.of(name);
+        let all = intervals.read(name);
         if all.len() >= count { Ok(all) } else { Err(all) }
     })
     .await
@@ -95,14 +95,14 @@ async fn runs_of_a_job_overlap_as_its_policy_allows(db: ScratchDb) {
     for name in &names {
         wait_for_begins(&intervals, name, 4).await;
     }
-    let most = |name: &str| most_at_once(&intervals.of(name));
-    assert_eq!(most("serial-0"), 1, "{:?}", intervals.of("serial-0"));
-    assert_eq!(most("discard-0"), 1, "{:?}", intervals.of("discard-0"));
-    assert_eq!(most("cover-0"), 1, "{:?}", intervals.of("cover-0"));
-    assert_eq!(most("allow-2"), 2, "{:?}", intervals.of("allow-2"));
-    assert!(most("allow-0") > 2, "{:?}", intervals.of("allow-0"));
+    let most = |name: &str| max_concurrent(&intervals.read(name));
+    assert_eq!(most("serial-0"), 1, "{:?}", intervals.read("serial-0"));
+    assert_eq!(most("discard-0"), 1, "{:?}", intervals.read("discard-0"));
+    assert_eq!(most("cover-0"), 1, "{:?}", intervals.read("cover-0"));
+    assert_eq!(most("allow-2"), 2, "{:?}", intervals.read("allow-2"));
+    assert!(most("allow-0") > 2, "{:?}", intervals.read("allow-0"));
 
-    let begins: Vec<i64> = intervals.of("serial-0").iter().map(|one| one.run.parse().expect("an id")).collect();
+    let begins: Vec<i64> = intervals.read("serial-0").iter().map(|one| one.run.parse().expect("an id")).collect();
     assert!(begins.is_sorted(), "serial runs keep the order of their instants: {begins:?}");
     assert!(verdicts(&api, "serial-0").await.keys().all(|verdict| !verdict.starts_with("skipped")));
     assert!(verdicts(&api, "discard-0").await["skipped overlap"] >= 2);
@@ -126,11 +126,11 @@ async fn on_each_executor_runs_overlap_as_the_policy_allows() {
         wait_for_begins(&intervals, name, 6).await;
     }
     for (name, most) in [("serial-0", 1), ("discard-0", 1), ("cover-0", 1), ("allow-2", 2)] {
-        let all = intervals.of(name);
-        assert_eq!(most_on_one_executor(&all), most, "{name}: {all:?}");
-        assert!(most_at_once(&all) > most, "{name} runs on both: {all:?}");
+        let all = intervals.read(name);
+        assert_eq!(max_concurrent_on_one_executor(&all), most, "{name}: {all:?}");
+        assert!(max_concurrent(&all) > most, "{name} runs on both: {all:?}");
     }
-    assert!(most_on_one_executor(&intervals.of("allow-0")) >= 2);
+    assert!(max_concurrent_on_one_executor(&intervals.read("allow-0")) >= 2);
     assert!(verdicts(&api, "discard-0").await["skipped overlap"] >= 1);
     assert!(verdicts(&api, "cover-0").await["cancelled covered"] >= 1);
 }
@@ -160,7 +160,7 @@ async fn jobs_with_one_key_share_a_limit() {
     let message = expired["message"].as_str().expect("a message");
     assert!(message.ends_with("s for concurrency limit \"disk\" (2 at a time)"), "{message}");
     let all = wait_for_begins(&intervals, "shared", 8).await;
-    assert_eq!(most_at_once(&all), 2, "{all:?}");
+    assert_eq!(max_concurrent(&all), 2, "{all:?}");
     for name in ["one", "two"] {
         assert!(verdicts(&api, name).await.contains_key("succeeded"), "{name} gets its share");
     }
@@ -278,7 +278,7 @@ async fn whatever_is_open_can_be_cancelled() {
             (&json!("cancelled"), &json!("cancelled by token:admin: enough"))
         );
     }
-    assert_eq!(intervals.of("long").len(), 2, "what was queued never began");
+    assert_eq!(intervals.read("long").len(), 2, "what was queued never began");
 
     // A run that waits for its next attempt in an hour, and a run that waits for an executor that never connects.
     let (retried, parked) = (trigger(&api, "fails").await, trigger(&api, "unserved").await);
@@ -336,10 +336,10 @@ async fn the_serial_order_survives_the_server(db: ScratchDb) {
     for id in [&first, &behind[0], &behind[1]] {
         assert_eq!(wait_for_verdict(&api, id).await["status"], "succeeded");
     }
-    let all = intervals.of("orderly");
+    let all = intervals.read("orderly");
     let order: Vec<&str> = all.iter().map(|one| one.run.as_str()).collect();
     assert_eq!(order, [&first, &first, &behind[0], &behind[1]], "{all:?}");
-    assert_eq!(most_at_once(&all), 1, "{all:?}");
+    assert_eq!(max_concurrent(&all), 1, "{all:?}");
 }
 on_each_database!(the_serial_order_survives_the_server);
 
@@ -372,7 +372,7 @@ async fn a_cover_survives_the_server() {
     assert_eq!((&ended["status"], &ended["reason"]), (&json!("cancelled"), &json!("covered")), "{ended:#}");
     let all = wait_for_begins(&intervals, "covered", 2).await;
     assert_eq!(all[1].run, second);
-    assert_eq!(most_at_once(&all), 1, "{all:?}");
+    assert_eq!(max_concurrent(&all), 1, "{all:?}");
     api.post("/api/v1/jobs/covered/cancel", json!({})).await.expect(202);
     wait_for_verdict(&api, &second).await;
 }
@@ -402,20 +402,20 @@ async fn a_limit_holds_over_two_servers() {
     for id in &ids {
         assert_eq!(wait_for_verdict(&apis[0], id).await["status"], "succeeded");
     }
-    let all = intervals.of("shared");
-    assert_eq!((all.len(), most_at_once(&all)), (8, 1), "{all:?}");
+    let all = intervals.read("shared");
+    assert_eq!((all.len(), max_concurrent(&all)), (8, 1), "{all:?}");
 
     // Each server is killed in turn: the one that counts is among them, and then the other one counts.
     for index in [0, 1] {
-        let before = intervals.of("shared").len();
+        let before = intervals.read("shared").len();
         servers[index].kill().await;
         let api = servers[1 - index].api();
         let ids = [trigger(&api, "one").await, trigger(&api, "two").await];
         for id in &ids {
             assert_eq!(wait_for_verdict(&api, id).await["status"], "succeeded");
         }
-        let all = intervals.of("shared");
-        assert_eq!((all.len(), most_at_once(&all)), (before + 2, 1), "{all:?}");
+        let all = intervals.read("shared");
+        assert_eq!((all.len(), max_concurrent(&all)), (before + 2, 1), "{all:?}");
         servers[index].restart().await;
     }
 }

@@ -14,7 +14,7 @@ use rondel_tests::{Api, Backend, ScratchDb, Server, scratch, wait_until};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use self::stand_in::{DIALECTS, Dialect, StandIn, hold};
+use self::stand_in::{DIALECTS, Dialect, StandIn, hold_port};
 use crate::on_each_database;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -330,7 +330,7 @@ async fn runs_go_past_an_executor_that_died() {
     online(&api, "demo", 2).await;
     let port = two.port();
     two.die().await;
-    let held = hold(port);
+    let held = hold_port(port);
     for _ in 0..4 {
         let run = start(&api, "echo", json!("x")).await;
         let ended = wait_for_status(&api, &run, "succeeded").await;

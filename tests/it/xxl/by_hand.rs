@@ -7,7 +7,7 @@ use rondel_tests::{Api, Backend, ScratchDb, rondel, scratch, wait_until};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use super::stand_in::{Dialect, StandIn, hold};
+use super::stand_in::{Dialect, StandIn, hold_port};
 use super::{job, online, server, start, token, wait_for_status};
 use crate::on_each_database;
 
@@ -46,7 +46,7 @@ async fn executors_by_hand_get_runs_while_they_answer(db: ScratchDb) {
 
     let port = one.port();
     one.die().await;
-    let held = hold(port);
+    let held = hold_port(port);
     wait_until(LIMIT, "the server notices that it is gone", async || {
         let found = api.get("/api/v1/apps/demo/addresses").await.expect(200);
         if found["items"][0]["online"] == false { Ok(()) } else { Err(found) }

@@ -102,7 +102,7 @@ async fn either_server_serves_an_executor(backend: Backend) {
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), begun.len(), "no number is sent twice");
-    tokio::time::timeout(LIMIT, executor.all_is_reported()).await.expect("its callbacks are taken");
+    tokio::time::timeout(LIMIT, executor.wait_until_all_reported()).await.expect("its callbacks are taken");
 }
 
 /// The number of requested runs of the jobs with a schedule.
