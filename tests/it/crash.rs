@@ -150,8 +150,8 @@ async fn after_a_kill_waiting_runs_are_known_to_be_unsent_and_the_others_are_not
 }
 
 /// Waits until a run meets a condition, for less than the 30 s that a silent executor has.
-async fn wait_for_run(server: &Server, path: &str, what: &str, is: impl Fn(&Value) -> bool) {
-    wait_until(Duration::from_secs(20), what, async || {
+async fn wait_for_run(server: &Server, path: &str, description: &str, is: impl Fn(&Value) -> bool) {
+    wait_until(Duration::from_secs(20), description, async || {
         let run = server.api().get(path).await.expect(200);
         if is(&run) { Ok(()) } else { Err(run) }
     })
@@ -175,8 +175,8 @@ async fn a_claim_is_whole_or_not_at_all(db: ScratchDb) {
         "schedule": {"every": "1s"}, "misfire": {"policy": "all", "max": 100},
     });
     server.api().post("/api/v1/jobs", job).await.expect(201);
-    let ended = server.process().wait(Duration::from_secs(60)).await;
-    assert!(!ended.success(), "it aborted at the failpoint: {ended}");
+    let exit_status = server.process().wait(Duration::from_secs(60)).await;
+    assert!(!exit_status.success(), "it aborted at the failpoint: {exit_status}");
     let server = Server::start_with_data_of(server, &[]).await;
     let _agent = Agent::start(&server, "files").await;
     lines(&journal, 12).await;

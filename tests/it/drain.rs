@@ -169,10 +169,11 @@ async fn a_server_comes_back_to_runs_that_went_on(db: ScratchDb) {
     })
     .await;
     for run in begun {
-        let ended = server.api().get(&format!("/api/v1/runs/{}", run["id"].as_str().expect("an id"))).await.expect(200);
+        let ended_run =
+            server.api().get(&format!("/api/v1/runs/{}", run["id"].as_str().expect("an id"))).await.expect(200);
         // A run that was stopped in the silence has not failed, and has not used up a retry.
         let attempt = if run["job"] == "stops" { 2 } else { 1 };
-        assert_eq!(ended["attempt"], json!(attempt), "{ended:#}");
+        assert_eq!(ended_run["attempt"], json!(attempt), "{ended_run:#}");
     }
 }
 

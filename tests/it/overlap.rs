@@ -14,9 +14,9 @@ use crate::on_each_database;
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[expect(clippy::needless_pass_by_value, reason = "callers write them as literals")]
-fn job(name: &str, params: Value, more: Value) -> Value {
+fn job(name: &str, params: Value, extra_fields: Value) -> Value {
     let mut job = json!({"name": name, "app": "files", "handler": "shell", "params": params});
-    job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    job.as_object_mut().expect("an object").extend(extra_fields.as_object().expect("an object").clone());
     job
 }
 
@@ -143,11 +143,11 @@ async fn jobs_with_one_key_share_a_limit() {
     let _agent = Agent::start(&server, "files").await;
     for name in ["one", "two"] {
         let params = intervals.params("shared", "sleep 2");
-        let more = json!({
+        let extra_fields = json!({
             "schedule": {"every": "1s"}, "overlap": {"policy": "allow"}, "concurrency": {"key": "disk", "max": 2},
             "queue_timeout": "3s",
         });
-        create(&api, job(name, params, more)).await;
+        create(&api, job(name, params, extra_fields)).await;
     }
     // Two runs come due each second, but the shared limit lets only one begin: the others end with a reason.
     let expired = wait_until(LIMIT, "one has waited as long as it may", async || {
@@ -189,8 +189,8 @@ async fn no_more_runs_start_than_the_rate_allows() {
     assert!(begins[9] - begins[0] < 15_000, "and no later than need be: {begins:?}");
 
     let rate = json!({"max": 1, "per": "1h"});
-    let more = json!({"overlap": allow, "rate": rate, "queue_timeout": "1s"});
-    create(&api, job("hourly", intervals.params("hourly", "true"), more)).await;
+    let extra_fields = json!({"overlap": allow, "rate": rate, "queue_timeout": "1s"});
+    create(&api, job("hourly", intervals.params("hourly", "true"), extra_fields)).await;
     trigger(&api, "hourly").await;
     wait_for_begins(&intervals, "hourly", 1).await;
     let late = wait_for_verdict(&api, &trigger(&api, "hourly").await).await;
@@ -235,7 +235,7 @@ async fn whatever_is_open_can_be_cancelled() {
     let server = Server::start(&db).await;
     let (api, intervals) = (with_app(&server).await, Intervals::new());
     let agents = [Agent::start(&server, "files").await, Agent::start(&server, "files").await];
-    let long = |more: Value| job("long", intervals.params("long", "sleep 60 & wait $!"), more);
+    let long = |extra_fields: Value| job("long", intervals.params("long", "sleep 60 & wait $!"), extra_fields);
     create(&api, long(json!({}))).await;
     create(&api, job("fails", intervals.params("fails", "exit 3"), json!({"retry": {"max": 1, "backoff": "1h"}})))
         .await;
@@ -248,9 +248,9 @@ async fn whatever_is_open_can_be_cancelled() {
     wait_for_begins(&intervals, "long", 1).await;
     let cancel = |id: &str| format!("/api/v1/runs/{id}/cancel");
     api.post(&cancel(&running), json!({"reason": "the disk is full"})).await.expect(202);
-    let ended = wait_for_verdict(&api, &running).await;
-    assert_eq!((&ended["status"], &ended["reason"]), (&json!("cancelled"), &json!("requested")));
-    assert_eq!(ended["message"], "cancelled by token:admin: the disk is full");
+    let ended_run = wait_for_verdict(&api, &running).await;
+    assert_eq!((&ended_run["status"], &ended_run["reason"]), (&json!("cancelled"), &json!("requested")));
+    assert_eq!(ended_run["message"], "cancelled by token:admin: the disk is full");
     wait_for_begins(&intervals, "long", 2).await;
     let behind = [trigger(&api, "long").await, trigger(&api, "long").await];
     let output = rondel(
@@ -272,9 +272,9 @@ async fn whatever_is_open_can_be_cancelled() {
     .await;
     assert_eq!(output.stdout.trim(), "{\"asked\":3,\"has_more\":false}", "{output:?}");
     for id in [&queued, &behind[0], &behind[1]] {
-        let ended = wait_for_verdict(&api, id).await;
+        let ended_run = wait_for_verdict(&api, id).await;
         assert_eq!(
-            (&ended["status"], &ended["message"]),
+            (&ended_run["status"], &ended_run["message"]),
             (&json!("cancelled"), &json!("cancelled by token:admin: enough"))
         );
     }
@@ -289,8 +289,11 @@ async fn whatever_is_open_can_be_cancelled() {
     .await;
     for id in [&retried, &parked] {
         api.post(&cancel(id), json!({})).await.expect(202);
-        let ended = wait_for_verdict(&api, id).await;
-        assert_eq!((&ended["status"], &ended["message"]), (&json!("cancelled"), &json!("cancelled by token:admin")));
+        let ended_run = wait_for_verdict(&api, id).await;
+        assert_eq!(
+            (&ended_run["status"], &ended_run["message"]),
+            (&json!("cancelled"), &json!("cancelled by token:admin"))
+        );
     }
     // The cancelled run no longer holds up its job: the next run begins.
     trigger(&api, "fails").await;
@@ -305,13 +308,13 @@ async fn whatever_is_open_can_be_cancelled() {
     assert_eq!(none, json!({"asked": 0, "has_more": false}));
     let asked = api.post("/api/v1/jobs/all/cancel", json!({"fire_at": fire_at})).await.expect(202);
     assert_eq!(asked, json!({"asked": 1, "has_more": false}));
-    let ended = wait_for_verdict(&api, &whole).await;
+    let ended_run = wait_for_verdict(&api, &whole).await;
     assert_eq!(
-        (&ended["status"], &ended["message"]),
+        (&ended_run["status"], &ended_run["message"]),
         (&json!("cancelled"), &json!("2 of 2 shards were cancelled by token:admin"))
     );
-    let refused = api.post("/api/v1/jobs/all/cancel", json!({"fire_at": "soon"})).await.expect(422);
-    assert!(refused.to_string().contains("/fire_at"), "{refused}");
+    let refusal = api.post("/api/v1/jobs/all/cancel", json!({"fire_at": "soon"})).await.expect(422);
+    assert!(refusal.to_string().contains("/fire_at"), "{refusal}");
 }
 
 /// If the server dies, a retry that waits keeps its place before the next run, and queued runs keep their order.
@@ -320,8 +323,8 @@ async fn the_serial_order_survives_the_server(db: ScratchDb) {
     let (api, intervals) = (with_app(&server).await, Intervals::new());
     let _agent = Agent::start(&server, "files").await;
     let work = format!("test $RONDEL_ATTEMPT = 2 || test -e {}", intervals.path("well").display());
-    let more = json!({"retry": {"max": 1, "backoff": "6s"}});
-    create(&api, job("orderly", intervals.params("orderly", &work), more)).await;
+    let extra_fields = json!({"retry": {"max": 1, "backoff": "6s"}});
+    create(&api, job("orderly", intervals.params("orderly", &work), extra_fields)).await;
     let first = trigger(&api, "orderly").await;
     wait_until(LIMIT, "it waits for its second attempt", async || {
         let run = run(&api, &first).await;
@@ -355,8 +358,8 @@ async fn a_cover_survives_the_server() {
     let params = intervals.params("covered", slow);
     let script =
         params["argv"][2].as_str().expect("a script").replace("trap 'exit 1' TERM", "trap 'sleep 4; exit 1' TERM");
-    let more = json!({"overlap": {"policy": "cover"}});
-    create(&api, job("covered", json!({"argv": ["sh", "-c", script]}), more)).await;
+    let extra_fields = json!({"overlap": {"policy": "cover"}});
+    create(&api, job("covered", json!({"argv": ["sh", "-c", script]}), extra_fields)).await;
     let first = trigger(&api, "covered").await;
     wait_for_begins(&intervals, "covered", 1).await;
     let second = trigger(&api, "covered").await;
@@ -368,8 +371,8 @@ async fn a_cover_survives_the_server() {
     server.kill().await;
     server.restart().await;
     let api = server.api();
-    let ended = wait_for_verdict(&api, &first).await;
-    assert_eq!((&ended["status"], &ended["reason"]), (&json!("cancelled"), &json!("covered")), "{ended:#}");
+    let ended_run = wait_for_verdict(&api, &first).await;
+    assert_eq!((&ended_run["status"], &ended_run["reason"]), (&json!("cancelled"), &json!("covered")), "{ended_run:#}");
     let all = wait_for_begins(&intervals, "covered", 2).await;
     assert_eq!(all[1].run, second);
     assert_eq!(max_concurrent(&all), 1, "{all:?}");
@@ -390,8 +393,8 @@ async fn a_limit_holds_over_two_servers() {
     let apis = [with_app(&servers[0]).await, servers[1].api()];
     let _agent = Agent::start_with(&servers[0], "files", &["--server", servers[1].url()]).await;
     for name in ["one", "two"] {
-        let more = json!({"overlap": {"policy": "allow"}, "concurrency": {"key": "disk", "max": 1}});
-        create(&apis[0], job(name, intervals.params("shared", "sleep 0.3"), more)).await;
+        let extra_fields = json!({"overlap": {"policy": "allow"}, "concurrency": {"key": "disk", "max": 1}});
+        create(&apis[0], job(name, intervals.params("shared", "sleep 0.3"), extra_fields)).await;
     }
     let mut ids = Vec::new();
     for _ in 0..4 {

@@ -10,13 +10,13 @@ fn licences_of_all_crates_are_on_the_list() {
     let settings: toml::Table = read(Path::new(".deny.toml")).parse().expect(".deny.toml is TOML");
     let list = settings["licenses"]["allow"].as_array().expect("licenses.allow is a list");
     let allowed: BTreeSet<_> = list.iter().filter_map(toml::Value::as_str).collect();
-    let refused: Vec<_> = WORKSPACE
+    let refused_packages: Vec<_> = WORKSPACE
         .packages
         .iter()
         .filter(|package| !package.license.as_deref().is_some_and(|licence| is_allowed(licence, &allowed)))
         .map(|package| format!("{} {}: {:?}", package.name, package.version, package.license))
         .collect();
-    assert!(refused.is_empty(), "{refused:#?}");
+    assert!(refused_packages.is_empty(), "{refused_packages:#?}");
 }
 
 #[test]
