@@ -283,8 +283,8 @@ mod tests {
             (&format!("{GOOD}secrets_dir = \"/nowhere\""), "secrets_dir"),
         ] {
             let settings: AgentSettings = toml::from_str(text).unwrap();
-            let refused = format!("{:?}", AgentConfig::try_from(settings).unwrap_err());
-            assert!(refused.contains(&format!("agent.{key}")), "{text}: {refused}");
+            let refusal = format!("{:?}", AgentConfig::try_from(settings).unwrap_err());
+            assert!(refusal.contains(&format!("agent.{key}")), "{text}: {refusal}");
         }
         let settings: AgentSettings = toml::from_str(&format!("{GOOD}labels = [\"zone=a=b\"]")).unwrap();
         assert_eq!(AgentConfig::try_from(settings).unwrap().labels, [("zone".to_owned(), "a=b".to_owned())]);

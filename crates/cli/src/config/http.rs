@@ -226,8 +226,8 @@ mod tests {
             ("write_timeout = \"5s\"", "the minimum is 20s"),
             ("read_timeout = \"5s\"", "read_timeout"),
         ] {
-            let refused = check(text).unwrap_err();
-            assert!(refused.contains(part), "{text}: {refused}");
+            let refusal = check(text).unwrap_err();
+            assert!(refusal.contains(part), "{text}: {refusal}");
         }
         let good = check("trusted_proxies = [\"10.0.0.0/8\"]\nbody_timeout = \"5s\"").unwrap();
         assert!(good.trusted_proxies.contains([10, 9, 8, 7].into()));

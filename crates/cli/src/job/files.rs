@@ -200,8 +200,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.yaml");
         std::fs::write(&path, "jobs:\n- name: a\n").unwrap();
-        let refused = read_all(&[path]).unwrap_err();
-        assert!(refused.message().contains("without `jobs` around it"), "{}", refused.message());
+        let refusal = read_all(&[path]).unwrap_err();
+        assert!(refusal.message().contains("without `jobs` around it"), "{}", refusal.message());
     }
 
     #[test]

@@ -423,8 +423,8 @@ mod tests {
         for program in
             [text(&bad), "./bad".to_owned(), "./other-name".to_owned(), "sh".to_owned(), "/bin/sh".to_owned()]
         {
-            let refused = is_allowed(&program).unwrap_err();
-            assert!(!refused.is_retryable() && refused.message().contains("--allow-program"), "{program}: {refused:?}");
+            let refusal = is_allowed(&program).unwrap_err();
+            assert!(!refusal.is_retryable() && refusal.message().contains("--allow-program"), "{program}: {refusal:?}");
         }
         assert!(is_allowed("./missing").unwrap_err().message().contains("no such program"));
         assert!(allowing(&[]).find("sh", Path::new("/")).is_err());
@@ -463,8 +463,8 @@ mod tests {
         ] {
             let argv = ["echo", argument].map(str::to_owned);
             let env = BTreeMap::from([(name.to_owned(), value.to_owned())]);
-            let refused = Confinement::default().command(&argv, &env, BTreeMap::new(), Path::new("/")).unwrap_err();
-            assert!(!refused.is_retryable() && refused.message().starts_with(place), "{refused:?}");
+            let refusal = Confinement::default().command(&argv, &env, BTreeMap::new(), Path::new("/")).unwrap_err();
+            assert!(!refusal.is_retryable() && refusal.message().starts_with(place), "{refusal:?}");
         }
     }
 
@@ -480,8 +480,8 @@ mod tests {
         assert!(program.is_absolute() && program.ends_with("sh"), "{program:?}");
         assert!(command("no-such-program", "GREETING").unwrap_err().message().contains("no such program"));
         for name in ["PATH", "IFS", "SHELLOPTS", "PS4", "PROMPT_COMMAND", "BROWSER", "PYTHONWARNINGS", "PHPRC"] {
-            let refused = command("sh", name).unwrap_err();
-            assert!(!refused.is_retryable() && refused.message().contains(name), "{name}: {refused:?}");
+            let refusal = command("sh", name).unwrap_err();
+            assert!(!refusal.is_retryable() && refusal.message().contains(name), "{name}: {refusal:?}");
         }
     }
 }

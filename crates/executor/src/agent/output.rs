@@ -250,13 +250,13 @@ mod tests {
         for number in 0..count {
             tail.push(format!("line {number}\n").as_bytes());
         }
-        let kept = tail.into_shown_end().unwrap();
-        let text = String::from_utf8(kept.bytes).unwrap();
+        let kept_tail = tail.into_shown_end().unwrap();
+        let text = String::from_utf8(kept_tail.bytes).unwrap();
         let first: u64 = text.lines().next().unwrap().strip_prefix("line ").unwrap().parse().unwrap();
-        assert_eq!(first, kept.left_out_line_count);
+        assert_eq!(first, kept_tail.left_out_line_count);
         assert!(text.ends_with(&format!("line {}\n", count - 1)) && text.len() <= 2 * TAIL_BYTES);
         let written: usize = (0..count).map(|number| format!("line {number}\n").len()).sum();
-        assert_eq!(kept.left_out_bytes + text.len() as u64, written as u64);
+        assert_eq!(kept_tail.left_out_bytes + text.len() as u64, written as u64);
     }
 
     #[test]
@@ -266,9 +266,9 @@ mod tests {
             tail.push(&vec![b'x'; BUFFER_BYTES]);
         }
         tail.push(b"END");
-        let kept = tail.into_shown_end().unwrap();
-        assert!(kept.bytes.ends_with(b"xEND") && kept.bytes.len() <= TAIL_BYTES);
-        assert_eq!(usize::try_from(kept.left_out_bytes).unwrap() + kept.bytes.len(), 100 * BUFFER_BYTES + 3);
+        let kept_tail = tail.into_shown_end().unwrap();
+        assert!(kept_tail.bytes.ends_with(b"xEND") && kept_tail.bytes.len() <= TAIL_BYTES);
+        assert_eq!(usize::try_from(kept_tail.left_out_bytes).unwrap() + kept_tail.bytes.len(), 100 * BUFFER_BYTES + 3);
         assert!(OutputTail::default().into_shown_end().is_none());
     }
 }

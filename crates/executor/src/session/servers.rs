@@ -324,8 +324,8 @@ mod tests {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
             TokenSource::File(path.clone()).header().await
         };
-        let refused = header_with(0o644).await.unwrap_err();
-        assert!(refused.contains("chmod 600") && !refused.contains("hidden"), "{refused}");
+        let refusal = header_with(0o644).await.unwrap_err();
+        assert!(refusal.contains("chmod 600") && !refusal.contains("hidden"), "{refusal}");
         assert_eq!(header_with(0o600).await.unwrap().unwrap().to_str().unwrap(), "Bearer hidden");
     }
 

@@ -122,15 +122,15 @@ mod tests {
     #[test]
     fn the_command_is_to_be_repeated_only_where_that_helps() {
         let done = Outcome::done(RunLocation::Rondel, None, "runs here");
-        let refused = Outcome::unchanged(RunLocation::XxlJob, "no executor of app work is online here");
+        let refusal = Outcome::unchanged(RunLocation::XxlJob, "no executor of app work is online here");
         let unclear = Outcome::unchanged(RunLocation::Unknown, "not known").repeatable();
         assert_eq!(unclear.result, "not known: run the command again");
         for (outcomes, expected) in [
             (&[done.clone()][..], ""),
-            (&[done.clone(), refused.clone()], "1 of 2 jobs were not switched: see RESULT of each"),
+            (&[done.clone(), refusal.clone()], "1 of 2 jobs were not switched: see RESULT of each"),
             (&[done, unclear.clone()], "1 of 2 jobs were not switched: run the command again"),
             (
-                &[refused, unclear],
+                &[refusal, unclear],
                 "2 of 2 jobs were not switched: see RESULT of each; running the command again helps 1 of them",
             ),
         ] {
