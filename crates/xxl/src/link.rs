@@ -87,7 +87,7 @@ pub(crate) struct Identity {
 /// An event from outside the session.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// Callbacks that are stored.
+    /// Runs whose callbacks a server has stored.
     Reported(Vec<XxlRun>),
     /// The answer to the request to run an attempt, and the lease under which the attempt was accepted.
     Sent(i64, LeaseToken, Result<Answer, CallError>),

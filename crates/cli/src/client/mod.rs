@@ -179,7 +179,7 @@ impl ClientArgs {
     /// A client with this token for `self.server`. Contexts and the environment are not consulted.
     pub(crate) fn client_with_token(&self, token: Option<Credential>) -> Result<Client, Failure> {
         let base_url = check_server("--server", self.server.as_deref().unwrap_or(SERVER_DEFAULT))?;
-        // Fails if a provider is already installed. That one serves as well.
+        // Fails if a provider is already installed. The installed provider serves as well.
         rustls::crypto::ring::default_provider().install_default().ok();
         // A redirect would turn a POST into a GET, and the success of the GET would be taken for that of the POST.
         let builder = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).redirect(Policy::none());

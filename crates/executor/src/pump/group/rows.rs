@@ -257,8 +257,8 @@ impl<R: Clone> RowTracker<R> {
             .values()
             .flat_map(|execution| execution.entries.iter().map(|entry| (&execution.item, entry)));
         for (item, entry) in queued_rows.chain(executing_rows) {
-            let at = oldest_fetches.entry((item.as_str(), entry.epoch)).or_insert(entry.fetched_at);
-            *at = entry.fetched_at.min(*at);
+            let oldest_fetch = oldest_fetches.entry((item.as_str(), entry.epoch)).or_insert(entry.fetched_at);
+            *oldest_fetch = entry.fetched_at.min(*oldest_fetch);
         }
         oldest_fetches
     }
