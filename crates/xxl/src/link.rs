@@ -192,7 +192,7 @@ impl Link {
         let (event_sender, events) = mpsc::channel(EVENT_CAPACITY);
         let (presence_sender, presence) = watch::channel(Presence::Here);
         let (peer_sender, peer) = watch::channel(peer);
-        let calls = Calls::new(shared, sender.clone(), peer);
+        let calls = Calls::new(shared, event_sender.clone(), peer);
         let attempt_count = Arc::new(AtomicU32::new(0));
         let link = Self {
             shared: Arc::clone(shared),
