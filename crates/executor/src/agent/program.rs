@@ -39,7 +39,7 @@ const REMOVAL_WAIT: Duration = Duration::from_secs(1);
 const DISCARDED_RUNS_MAX: usize = 256;
 static DISCARD_PERMITS: Semaphore = Semaphore::const_new(DISCARDED_RUNS_MAX);
 /// How many bytes of the output of background processes are read at a time.
-const DISCARDED_BYTES: usize = 16 * 1024;
+const DISCARD_CHUNK_BYTES: usize = 16 * 1024;
 /// The pause after each read of the output of background processes. It slows down a process that prints without end.
 const DISCARD_PAUSE: Duration = Duration::from_millis(5);
 
@@ -312,7 +312,7 @@ fn discard_output(run: &RunContext, stdout: Option<ChildStdout>, stderr: Option<
 
 async fn read_to_end(pipe: Option<impl AsyncRead + Unpin>) {
     let Some(mut pipe) = pipe else { return };
-    let mut buffer = vec![0; DISCARDED_BYTES];
+    let mut buffer = vec![0; DISCARD_CHUNK_BYTES];
     while pipe.read(&mut buffer).await.is_ok_and(|length| length > 0) {
         tokio::time::sleep(DISCARD_PAUSE).await;
     }
