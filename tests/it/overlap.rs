@@ -21,7 +21,7 @@ fn job(name: &str, params: Value, extra_fields: Value) -> Value {
 }
 
 /// Creates the app for the agents, and returns the server's API.
-async fn with_app(server: &Server) -> Api {
+async fn create_app(server: &Server) -> Api {
     let api = server.api();
     api.post("/api/v1/apps", json!({"name": "files"})).await.expect(201);
     api
@@ -41,7 +41,7 @@ async fn run(api: &Api, id: &str) -> Value {
 }
 
 fn is_open(run: &Value) -> bool {
-    ["pending", "waiting", "running"].iter().any(|open| run["status"] == *open)
+    ["pending", "waiting", "running"].iter().any(|status| run["status"] == *status)
 }
 
 async fn wait_for_verdict(api: &Api, id: &str) -> Value {
@@ -89,20 +89,21 @@ async fn start_overlapping(api: &Api, intervals: &Intervals, scope: &str) -> Vec
 
 async fn runs_of_a_job_overlap_as_its_policy_allows(db: ScratchDb) {
     let server = Server::start(&db).await;
-    let (api, intervals) = (with_app(&server).await, Intervals::new());
+    let (api, intervals) = (create_app(&server).await, Intervals::new());
     let _agents = [Agent::start(&server, "files").await, Agent::start(&server, "files").await];
     let names = start_overlapping(&api, &intervals, "cluster").await;
     for name in &names {
         wait_for_begins(&intervals, name, 4).await;
     }
-    let most = |name: &str| max_concurrent(&intervals.read(name));
-    assert_eq!(most("serial-0"), 1, "{:?}", intervals.read("serial-0"));
-    assert_eq!(most("discard-0"), 1, "{:?}", intervals.read("discard-0"));
-    assert_eq!(most("cover-0"), 1, "{:?}", intervals.read("cover-0"));
-    assert_eq!(most("allow-2"), 2, "{:?}", intervals.read("allow-2"));
-    assert!(most("allow-0") > 2, "{:?}", intervals.read("allow-0"));
+    let max_of = |name: &str| max_concurrent(&intervals.read(name));
+    assert_eq!(max_of("serial-0"), 1, "{:?}", intervals.read("serial-0"));
+    assert_eq!(max_of("discard-0"), 1, "{:?}", intervals.read("discard-0"));
+    assert_eq!(max_of("cover-0"), 1, "{:?}", intervals.read("cover-0"));
+    assert_eq!(max_of("allow-2"), 2, "{:?}", intervals.read("allow-2"));
+    assert!(max_of("allow-0") > 2, "{:?}", intervals.read("allow-0"));
 
-    let begins: Vec<i64> = intervals.read("serial-0").iter().map(|one| one.run.parse().expect("an id")).collect();
+    let begins: Vec<i64> =
+        intervals.read("serial-0").iter().map(|interval| interval.run.parse().expect("an id")).collect();
     assert!(begins.is_sorted(), "serial runs keep the order of their instants: {begins:?}");
     assert!(verdicts(&api, "serial-0").await.keys().all(|verdict| !verdict.starts_with("skipped")));
     assert!(verdicts(&api, "discard-0").await["skipped overlap"] >= 2);
@@ -119,16 +120,16 @@ on_each_database!(runs_of_a_job_overlap_as_its_policy_allows);
 async fn on_each_executor_runs_overlap_as_the_policy_allows() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
     let server = Server::start(&db).await;
-    let (api, intervals) = (with_app(&server).await, Intervals::new());
+    let (api, intervals) = (create_app(&server).await, Intervals::new());
     let _agents = [Agent::start(&server, "files").await, Agent::start(&server, "files").await];
     let names = start_overlapping(&api, &intervals, "executor").await;
     for name in &names {
         wait_for_begins(&intervals, name, 6).await;
     }
-    for (name, most) in [("serial-0", 1), ("discard-0", 1), ("cover-0", 1), ("allow-2", 2)] {
+    for (name, expected_max) in [("serial-0", 1), ("discard-0", 1), ("cover-0", 1), ("allow-2", 2)] {
         let all = intervals.read(name);
-        assert_eq!(max_concurrent_on_one_executor(&all), most, "{name}: {all:?}");
-        assert!(max_concurrent(&all) > most, "{name} runs on both: {all:?}");
+        assert_eq!(max_concurrent_on_one_executor(&all), expected_max, "{name}: {all:?}");
+        assert!(max_concurrent(&all) > expected_max, "{name} runs on both: {all:?}");
     }
     assert!(max_concurrent_on_one_executor(&intervals.read("allow-0")) >= 2);
     assert!(verdicts(&api, "discard-0").await["skipped overlap"] >= 1);
@@ -139,7 +140,7 @@ async fn on_each_executor_runs_overlap_as_the_policy_allows() {
 async fn jobs_with_one_key_share_a_limit() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
     let server = Server::start(&db).await;
-    let (api, intervals) = (with_app(&server).await, Intervals::new());
+    let (api, intervals) = (create_app(&server).await, Intervals::new());
     let _agent = Agent::start(&server, "files").await;
     for name in ["one", "two"] {
         let params = intervals.params("shared", "sleep 2");
@@ -170,7 +171,7 @@ async fn jobs_with_one_key_share_a_limit() {
 async fn no_more_runs_start_than_the_rate_allows() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
     let server = Server::start(&db).await;
-    let (api, intervals) = (with_app(&server).await, Intervals::new());
+    let (api, intervals) = (create_app(&server).await, Intervals::new());
     let _agent = Agent::start(&server, "files").await;
     let allow = json!({"policy": "allow"});
     for name in ["one", "two"] {
@@ -182,7 +183,7 @@ async fn no_more_runs_start_than_the_rate_allows() {
         trigger(&api, "two").await;
     }
     let all = wait_for_begins(&intervals, "mail", 10).await;
-    let begins: Vec<i64> = all.iter().map(|one| one.begin_ms).collect();
+    let begins: Vec<i64> = all.iter().map(|interval| interval.begin_ms).collect();
     // The rate counts the instants at which runs are sent. A handler reads its own clock some milliseconds later, which
     // varies.
     assert!(begins.windows(4).all(|four| four[3] - four[0] > 2_500), "{begins:?}");
@@ -193,17 +194,17 @@ async fn no_more_runs_start_than_the_rate_allows() {
     create(&api, job("hourly", intervals.params("hourly", "true"), extra_fields)).await;
     trigger(&api, "hourly").await;
     wait_for_begins(&intervals, "hourly", 1).await;
-    let late = wait_for_verdict(&api, &trigger(&api, "hourly").await).await;
-    assert_eq!((&late["status"], &late["reason"]), (&json!("skipped"), &json!("expired")));
-    let reason = late["message"].as_str().unwrap_or_default();
-    assert!(reason.ends_with("s for the job's rate limit (1 per 1 h)"), "{late:#}");
+    let expired_run = wait_for_verdict(&api, &trigger(&api, "hourly").await).await;
+    assert_eq!((&expired_run["status"], &expired_run["reason"]), (&json!("skipped"), &json!("expired")));
+    let reason = expired_run["message"].as_str().unwrap_or_default();
+    assert!(reason.ends_with("s for the job's rate limit (1 per 1 h)"), "{expired_run:#}");
 }
 
 #[tokio::test]
 async fn runs_with_a_higher_priority_go_first() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
     let server = Server::start(&db).await;
-    let (api, intervals) = (with_app(&server).await, Intervals::new());
+    let (api, intervals) = (create_app(&server).await, Intervals::new());
     let allow = json!({"policy": "allow"});
     for (name, priority) in [("low", 1), ("usual", 5), ("high", 9)] {
         let params = intervals.params("order", "true");
@@ -224,7 +225,8 @@ async fn runs_with_a_higher_priority_go_first() {
     })
     .await;
     let _agent = Agent::start_with(&server, "files", &["--slots", "1"]).await;
-    let begins: Vec<String> = wait_for_begins(&intervals, "order", 9).await.into_iter().map(|one| one.run).collect();
+    let begins: Vec<String> =
+        wait_for_begins(&intervals, "order", 9).await.into_iter().map(|interval| interval.run).collect();
     assert_eq!(begins, expected, "by priority, then in order");
 }
 
@@ -233,7 +235,7 @@ async fn runs_with_a_higher_priority_go_first() {
 async fn whatever_is_open_can_be_cancelled() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
     let server = Server::start(&db).await;
-    let (api, intervals) = (with_app(&server).await, Intervals::new());
+    let (api, intervals) = (create_app(&server).await, Intervals::new());
     let agents = [Agent::start(&server, "files").await, Agent::start(&server, "files").await];
     let long = |extra_fields: Value| job("long", intervals.params("long", "sleep 60 & wait $!"), extra_fields);
     create(&api, long(json!({}))).await;
@@ -252,7 +254,7 @@ async fn whatever_is_open_can_be_cancelled() {
     assert_eq!((&ended_run["status"], &ended_run["reason"]), (&json!("cancelled"), &json!("requested")));
     assert_eq!(ended_run["message"], "cancelled by token:admin: the disk is full");
     wait_for_begins(&intervals, "long", 2).await;
-    let behind = [trigger(&api, "long").await, trigger(&api, "long").await];
+    let queued_runs = [trigger(&api, "long").await, trigger(&api, "long").await];
     let output = rondel(
         &[
             "job",
@@ -271,7 +273,7 @@ async fn whatever_is_open_can_be_cancelled() {
     )
     .await;
     assert_eq!(output.stdout.trim(), "{\"asked\":3,\"has_more\":false}", "{output:?}");
-    for id in [&queued, &behind[0], &behind[1]] {
+    for id in [&queued, &queued_runs[0], &queued_runs[1]] {
         let ended_run = wait_for_verdict(&api, id).await;
         assert_eq!(
             (&ended_run["status"], &ended_run["message"]),
@@ -300,15 +302,15 @@ async fn whatever_is_open_can_be_cancelled() {
     wait_for_begins(&intervals, "fails", 2).await;
 
     // All runs of one fire are cancelled: here a broadcast with its shards.
-    let whole = trigger(&api, "all").await;
+    let broadcast = trigger(&api, "all").await;
     wait_for_begins(&intervals, "all", agents.len()).await;
-    let fire_at = run(&api, &whole).await["fire_at"].clone();
+    let fire_at = run(&api, &broadcast).await["fire_at"].clone();
     let elsewhere = json!({"fire_at": "2020-01-01T00:00:00Z"});
     let none = api.post("/api/v1/jobs/all/cancel", elsewhere).await.expect(202);
     assert_eq!(none, json!({"asked": 0, "has_more": false}));
     let asked = api.post("/api/v1/jobs/all/cancel", json!({"fire_at": fire_at})).await.expect(202);
     assert_eq!(asked, json!({"asked": 1, "has_more": false}));
-    let ended_run = wait_for_verdict(&api, &whole).await;
+    let ended_run = wait_for_verdict(&api, &broadcast).await;
     assert_eq!(
         (&ended_run["status"], &ended_run["message"]),
         (&json!("cancelled"), &json!("2 of 2 shards were cancelled by token:admin"))
@@ -320,7 +322,7 @@ async fn whatever_is_open_can_be_cancelled() {
 /// If the server dies, a retry that waits keeps its place before the next run, and queued runs keep their order.
 async fn the_serial_order_survives_the_server(db: ScratchDb) {
     let mut server = Server::start(&db).await;
-    let (api, intervals) = (with_app(&server).await, Intervals::new());
+    let (api, intervals) = (create_app(&server).await, Intervals::new());
     let _agent = Agent::start(&server, "files").await;
     let work = format!("test $RONDEL_ATTEMPT = 2 || test -e {}", intervals.path("well").display());
     let extra_fields = json!({"retry": {"max": 1, "backoff": "6s"}});
@@ -332,16 +334,16 @@ async fn the_serial_order_survives_the_server(db: ScratchDb) {
     })
     .await;
     std::fs::write(intervals.path("well"), "").expect("from here on all goes well");
-    let behind = [trigger(&api, "orderly").await, trigger(&api, "orderly").await];
+    let queued_runs = [trigger(&api, "orderly").await, trigger(&api, "orderly").await];
     server.kill().await;
     server.restart().await;
     let api = server.api();
-    for id in [&first, &behind[0], &behind[1]] {
+    for id in [&first, &queued_runs[0], &queued_runs[1]] {
         assert_eq!(wait_for_verdict(&api, id).await["status"], "succeeded");
     }
     let all = intervals.read("orderly");
-    let order: Vec<&str> = all.iter().map(|one| one.run.as_str()).collect();
-    assert_eq!(order, [&first, &first, &behind[0], &behind[1]], "{all:?}");
+    let order: Vec<&str> = all.iter().map(|interval| interval.run.as_str()).collect();
+    assert_eq!(order, [&first, &first, &queued_runs[0], &queued_runs[1]], "{all:?}");
     assert_eq!(max_concurrent(&all), 1, "{all:?}");
 }
 on_each_database!(the_serial_order_survives_the_server);
@@ -352,7 +354,7 @@ on_each_database!(the_serial_order_survives_the_server);
 async fn a_cover_survives_the_server() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
     let mut server = Server::start(&db).await;
-    let (api, intervals) = (with_app(&server).await, Intervals::new());
+    let (api, intervals) = (create_app(&server).await, Intervals::new());
     let _agent = Agent::start(&server, "files").await;
     let slow = "sleep 60 & wait $!";
     let params = intervals.params("covered", slow);
@@ -390,7 +392,7 @@ async fn a_limit_holds_over_two_servers() {
         Server::start_with(&db, &["--node-name", "two"]).await,
     ];
     let intervals = Intervals::new();
-    let apis = [with_app(&servers[0]).await, servers[1].api()];
+    let apis = [create_app(&servers[0]).await, servers[1].api()];
     let _agent = Agent::start_with(&servers[0], "files", &["--server", servers[1].url()]).await;
     for name in ["one", "two"] {
         let extra_fields = json!({"overlap": {"policy": "allow"}, "concurrency": {"key": "disk", "max": 1}});

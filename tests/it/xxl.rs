@@ -20,14 +20,14 @@ use crate::on_each_database;
 const LIMIT: Duration = Duration::from_secs(60);
 const NETWORKS: [&str; 2] = ["--xxl-networks", "127.0.0.0/8"];
 
-async fn server(db: &ScratchDb, more: &[&str]) -> Server {
-    Server::start_with(db, &[&NETWORKS, more].concat()).await
+async fn server(db: &ScratchDb, extra_args: &[&str]) -> Server {
+    Server::start_with(db, &[&NETWORKS, extra_args].concat()).await
 }
 
 /// Creates a job without a schedule, and with it the job's app.
-async fn job(api: &Api, (name, app, handler): (&str, &str, &str), more: Value) {
+async fn job(api: &Api, (name, app, handler): (&str, &str, &str), extra_fields: Value) {
     let mut job = json!({"name": name, "app": app, "handler": handler});
-    job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    job.as_object_mut().expect("an object").extend(extra_fields.as_object().expect("an object").clone());
     api.post("/api/v1/jobs", job).await.expect(201);
 }
 
@@ -41,14 +41,14 @@ async fn token(api: &Api, app: &str) -> String {
 async fn online(api: &Api, app: &str, count: usize) -> Vec<Value> {
     wait_until(LIMIT, &format!("{count} executors of {app} are online"), async || {
         let all = api.get("/api/v1/executors").await.expect(200);
-        let its: Vec<Value> = all["items"]
+        let executors: Vec<Value> = all["items"]
             .as_array()
             .expect("a list")
             .iter()
             .filter(|executor| executor["app"] == app && executor["status"] == "online")
             .cloned()
             .collect();
-        if its.len() == count { Ok(its) } else { Err(its) }
+        if executors.len() == count { Ok(executors) } else { Err(executors) }
     })
     .await
 }
@@ -65,8 +65,8 @@ async fn run_of(api: &Api, run: &str) -> Value {
 /// Waits until the run has this status, and returns the run.
 async fn wait_for_status(api: &Api, run: &str, status: &str) -> Value {
     wait_until(LIMIT, &format!("run {run} is {status}"), async || {
-        let found = run_of(api, run).await;
-        if found["status"] == status { Ok(found) } else { Err(found) }
+        let current_run = run_of(api, run).await;
+        if current_run["status"] == status { Ok(current_run) } else { Err(current_run) }
     })
     .await
 }
@@ -91,13 +91,13 @@ async fn executors_of_every_dialect_run_jobs(db: ScratchDb) {
     let api = server.api();
     for dialect in DIALECTS {
         let app = format!("{dialect:?}").to_lowercase();
-        let named = |name: &str| format!("{app}-{name}");
-        job(&api, (&named("echo"), &app, "echo"), json!({"timeout": "90s"})).await;
-        job(&api, (&named("fail"), &app, "fail"), json!({"retry": {"max": 1, "backoff": "1s"}})).await;
-        job(&api, (&named("late"), &app, "late"), json!({})).await;
-        job(&api, (&named("none"), &app, "nosuch"), json!({})).await;
-        job(&api, (&named("shell"), &app, "GLUE_SHELL"), json!({"overrides": "all"})).await;
-        job(&api, (&named("all"), &app, "echo"), json!({"route": "broadcast"})).await;
+        let job_name = |name: &str| format!("{app}-{name}");
+        job(&api, (&job_name("echo"), &app, "echo"), json!({"timeout": "90s"})).await;
+        job(&api, (&job_name("fail"), &app, "fail"), json!({"retry": {"max": 1, "backoff": "1s"}})).await;
+        job(&api, (&job_name("late"), &app, "late"), json!({})).await;
+        job(&api, (&job_name("none"), &app, "nosuch"), json!({})).await;
+        job(&api, (&job_name("shell"), &app, "GLUE_SHELL"), json!({"overrides": "all"})).await;
+        job(&api, (&job_name("all"), &app, "echo"), json!({"route": "broadcast"})).await;
         let token = token(&api, &app).await;
         let executor = StandIn::start(dialect, server.url(), (&app, &token)).await;
         executor.register().await;
@@ -107,7 +107,7 @@ async fn executors_of_every_dialect_run_jobs(db: ScratchDb) {
         let handlers = api.get(&format!("/api/v1/apps/{app}/handlers")).await.expect(200);
         assert_eq!(handlers["items"][0]["name"], "*", "it announces none: {handlers}");
 
-        let run = start(&api, &named("echo"), json!("hello \"you\" 你好")).await;
+        let run = start(&api, &job_name("echo"), json!("hello \"you\" 你好")).await;
         let ended_run = wait_for_status(&api, &run, "succeeded").await;
         assert_eq!(ended_run["message"], "hello \"you\" 你好 0/1", "{ended_run:#}");
         wait_for_log(&api, &run, "echo of hello \"you\" 你好\ndone").await;
@@ -127,7 +127,7 @@ async fn executors_of_every_dialect_run_jobs(db: ScratchDb) {
             "{request}"
         );
 
-        let failed = start(&api, &named("fail"), Value::Null).await;
+        let failed = start(&api, &job_name("fail"), Value::Null).await;
         let ended_run = wait_for_status(&api, &failed, "failed").await;
         assert_eq!(
             (&ended_run["message"], &ended_run["attempt"]),
@@ -139,32 +139,32 @@ async fn executors_of_every_dialect_run_jobs(db: ScratchDb) {
         let ids: BTreeSet<i64> = sent.iter().filter_map(|call| call["logId"].as_i64()).collect();
         assert_eq!(ids.len(), sent.len(), "no log id is sent twice: {sent:?}");
 
-        let late = start(&api, &named("late"), Value::Null).await;
+        let late = start(&api, &job_name("late"), Value::Null).await;
         wait_for_status(&api, &late, "timed_out").await;
-        let none = start(&api, &named("none"), Value::Null).await;
+        let none = start(&api, &job_name("none"), Value::Null).await;
         let ended_run = wait_for_status(&api, &none, "failed").await;
         assert_eq!(ended_run["message"], "job handler [nosuch] not found.", "{ended_run:#}");
-        let shell = start(&api, &named("shell"), json!({"source": "echo 1\n", "param": "p"})).await;
+        let shell = start(&api, &job_name("shell"), json!({"source": "echo 1\n", "param": "p"})).await;
         let ended_run = wait_for_status(&api, &shell, "succeeded").await;
         assert_eq!(ended_run["message"], "echo 1 p", "{ended_run:#}");
-        let wrong = api.post(&format!("/api/v1/jobs/{}/runs", named("shell")), json!({"params": "echo 1"})).await;
-        let refusal = wrong.expect(422);
+        let answer = api.post(&format!("/api/v1/jobs/{}/runs", job_name("shell")), json!({"params": "echo 1"})).await;
+        let refusal = answer.expect(422);
         let message = refusal["errors"][0]["message"].as_str();
         assert!(message.is_some_and(|text| text.starts_with("GLUE_SHELL needs")), "{refusal:#}");
 
-        let two = StandIn::start(dialect, server.url(), (&app, &token)).await;
-        two.register().await;
+        let second_executor = StandIn::start(dialect, server.url(), (&app, &token)).await;
+        second_executor.register().await;
         online(&api, &app, 2).await;
-        let before = (executor.calls("run").len(), two.calls("run").len());
-        let all = start(&api, &named("all"), json!("x")).await;
+        let before = (executor.calls("run").len(), second_executor.calls("run").len());
+        let all = start(&api, &job_name("all"), json!("x")).await;
         wait_for_status(&api, &all, "succeeded").await;
-        let shards: BTreeSet<(i64, i64)> = [(&executor, before.0), (&two, before.1)]
+        let shards: BTreeSet<(i64, i64)> = [(&executor, before.0), (&second_executor, before.1)]
             .into_iter()
             .flat_map(|(executor, before)| executor.calls("run").into_iter().skip(before))
             .filter_map(|call| Some((call["broadcastIndex"].as_i64()?, call["broadcastTotal"].as_i64()?)))
             .collect();
         assert_eq!(shards, BTreeSet::from([(0, 2), (1, 2)]));
-        two.sign_off().await;
+        second_executor.sign_off().await;
         online(&api, &app, 1).await;
     }
 }
@@ -272,8 +272,8 @@ async fn a_run_goes_on_after_an_outage_in_which_its_executor_could_not_register(
     // Longer than the server waits for executors that it does not hear.
     tokio::time::sleep(Duration::from_secs(18)).await;
     let api = server.api();
-    let found = run_of(&api, &run).await;
-    assert_eq!((&found["status"], &found["attempt"]), (&json!("running"), &json!(1)), "{found:#}");
+    let current_run = run_of(&api, &run).await;
+    assert_eq!((&current_run["status"], &current_run["attempt"]), (&json!("running"), &json!(1)), "{current_run:#}");
     executor.register().await;
     executor.finish(sent["logId"].as_i64().expect("a log id"), 200, "good").await;
     let ended_run = wait_for_status(&api, &run, "succeeded").await;
@@ -284,10 +284,12 @@ on_each_database!(a_run_goes_on_after_an_outage_in_which_its_executor_could_not_
 
 async fn wait_for_end(api: &Api, run: &str) -> Value {
     wait_until(LIMIT, &format!("run {run} ends"), async || {
-        let found = run_of(api, run).await;
-        let is_over =
-            matches!(found["status"].as_str(), Some("succeeded" | "failed" | "unknown" | "cancelled" | "timed_out"));
-        if is_over { Ok(found) } else { Err(found) }
+        let current_run = run_of(api, run).await;
+        let is_over = matches!(
+            current_run["status"].as_str(),
+            Some("succeeded" | "failed" | "unknown" | "cancelled" | "timed_out")
+        );
+        if is_over { Ok(current_run) } else { Err(current_run) }
     })
     .await
 }
@@ -328,12 +330,12 @@ async fn runs_go_past_an_executor_that_died() {
     job(&api, ("echo", "demo", "echo"), json!({"route": "round"})).await;
     let token = token(&api, "demo").await;
     let executor = StandIn::start(Dialect::Go, server.url(), ("demo", &token)).await;
-    let two = StandIn::start(Dialect::Core34, server.url(), ("demo", &token)).await;
+    let second_executor = StandIn::start(Dialect::Core34, server.url(), ("demo", &token)).await;
     executor.register().await;
-    two.register().await;
+    second_executor.register().await;
     online(&api, "demo", 2).await;
-    let port = two.port();
-    two.die().await;
+    let port = second_executor.port();
+    second_executor.die().await;
     let held = hold_port(port);
     for _ in 0..4 {
         let run = start(&api, "echo", json!("x")).await;
@@ -343,11 +345,11 @@ async fn runs_go_past_an_executor_that_died() {
     assert_eq!(executor.calls("run").len(), 4);
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await.expect("its port");
     drop(held);
-    let two = StandIn::start_at(listener, Dialect::Core34, server.url(), ("demo", &token));
+    let second_executor = StandIn::start_at(listener, Dialect::Core34, server.url(), ("demo", &token));
     wait_until(LIMIT, "it gets runs again", async || {
         let run = start(&api, "echo", json!("x")).await;
         wait_for_status(&api, &run, "succeeded").await;
-        if two.calls("run").is_empty() { Err(two.calls("beat").len()) } else { Ok(()) }
+        if second_executor.calls("run").is_empty() { Err(second_executor.calls("beat").len()) } else { Ok(()) }
     })
     .await;
 }
@@ -360,7 +362,7 @@ async fn bad_calls_are_refused_in_words() {
     let api = server.api();
     job(&api, ("echo", "demo", "echo"), json!({})).await;
     job(&api, ("other", "other", "sleep"), json!({})).await;
-    let (own, others) = (token(&api, "demo").await, token(&api, "other").await);
+    let (own_token, other_token) = (token(&api, "demo").await, token(&api, "other").await);
     let anonymous = Api::anonymous(server.url());
     let admin = std::fs::read_to_string(server.token_file()).expect("the server wrote its token");
     let grants = json!([{"role": "executor", "namespace": "default", "app": "demo"}]);
@@ -369,8 +371,8 @@ async fn bad_calls_are_refused_in_words() {
     let gateway = gateway.as_str().expect("a secret");
     let registration =
         |app: &str, address: &str| json!({"registryGroup": "EXECUTOR", "registryKey": app, "registryValue": address});
-    let good = registration("demo", "http://127.0.0.1:9/");
-    let sent = async |method: rondel_tests::Method, (path, token): (&str, Option<&str>), body: String| {
+    let valid_registration = registration("demo", "http://127.0.0.1:9/");
+    let send_call = async |method: rondel_tests::Method, (path, token): (&str, Option<&str>), body: String| {
         let mut request = anonymous.request(method, path).header("content-type", "application/json").body(body);
         if let Some(token) = token {
             request = request.header("XXL-JOB-ACCESS-TOKEN", token);
@@ -379,52 +381,52 @@ async fn bad_calls_are_refused_in_words() {
     };
     let post = rondel_tests::Method::POST;
     for (path, token, body, words) in [
-        ("registry", None, good.to_string(), "The access token is wrong."),
-        ("registry", Some("default_token"), good.to_string(), "The access token is wrong."),
-        ("registry", Some(admin.trim()), good.to_string(), "The access token is wrong."),
+        ("registry", None, valid_registration.to_string(), "The access token is wrong."),
+        ("registry", Some("default_token"), valid_registration.to_string(), "The access token is wrong."),
+        ("registry", Some(admin.trim()), valid_registration.to_string(), "The access token is wrong."),
         (
             "registry",
             Some(gateway),
-            good.to_string(),
+            valid_registration.to_string(),
             "It is of kind executor: create one with rondel token create --kind xxl",
         ),
-        ("registry", Some(own.as_str()), String::new(), "requestBody empty"),
-        ("registry", Some(&own), "{".to_owned(), "the body is not JSON"),
+        ("registry", Some(own_token.as_str()), String::new(), "requestBody empty"),
+        ("registry", Some(&own_token), "{".to_owned(), "the body is not JSON"),
         (
             "registry",
-            Some(&own),
+            Some(&own_token),
             registration("other", "http://127.0.0.1:9/").to_string(),
             "registryKey: \"other\" is not the app",
         ),
         (
             "registry",
-            Some(&own),
+            Some(&own_token),
             registration("demo", "http://10.0.0.5:9999/").to_string(),
             "10.0.0.5 is a private address",
         ),
         (
             "registry",
-            Some(&own),
+            Some(&own_token),
             registration("demo", "http://1.1.1.1/").to_string(),
             "which the setting xxl_networks does not name",
         ),
-        ("registry", Some(&own), registration("demo", "http://169.254.169.254/").to_string(), "metadata address"),
-        ("registry", Some(&own), registration("demo", "file:///etc/passwd").to_string(), "registryValue: "),
-        ("registry", Some(&own), json!({"registryGroup": "EXECUTOR"}).to_string(), "Illegal Argument."),
-        ("callback", Some(&own), "{}".to_owned(), "callbackList"),
-        ("callback", Some(&own), r#"[{"logId":"x"}]"#.to_owned(), "callback 0: logId is not a number"),
-        ("nosuch", Some(&own), good.to_string(), "uri-mapping(nosuch) not found"),
+        ("registry", Some(&own_token), registration("demo", "http://169.254.169.254/").to_string(), "metadata address"),
+        ("registry", Some(&own_token), registration("demo", "file:///etc/passwd").to_string(), "registryValue: "),
+        ("registry", Some(&own_token), json!({"registryGroup": "EXECUTOR"}).to_string(), "Illegal Argument."),
+        ("callback", Some(&own_token), "{}".to_owned(), "callbackList"),
+        ("callback", Some(&own_token), r#"[{"logId":"x"}]"#.to_owned(), "callback 0: logId is not a number"),
+        ("nosuch", Some(&own_token), valid_registration.to_string(), "uri-mapping(nosuch) not found"),
     ] {
         for prefix in ["/xxl-job-admin/api", "/scheduler/api"] {
-            let answer = sent(post.clone(), (&format!("{prefix}/{path}"), token), body.clone()).await.expect(200);
-            let found = answer["msg"].as_str().unwrap_or_default();
-            assert!(answer["code"] == 500 && found.contains(words), "{path} {words}: {answer}");
+            let answer = send_call(post.clone(), (&format!("{prefix}/{path}"), token), body.clone()).await.expect(200);
+            let message = answer["msg"].as_str().unwrap_or_default();
+            assert!(answer["code"] == 500 && message.contains(words), "{path} {words}: {answer}");
         }
     }
     let address = server.url().trim_start_matches("http://");
     let mut stream = tokio::net::TcpStream::connect(address).await.expect("the server listens");
     let head = format!(
-        "POST /xxl-job-admin/api/callback HTTP/1.1\r\nHost: a\r\nxxl-job-access-token: {own}\r\nContent-Length: 1073741824\r\n\r\n["
+        "POST /xxl-job-admin/api/callback HTTP/1.1\r\nHost: a\r\nxxl-job-access-token: {own_token}\r\nContent-Length: 1073741824\r\n\r\n["
     );
     stream.write_all(head.as_bytes()).await.expect("the head is sent");
     let mut refusal = vec![0; 4096];
@@ -432,21 +434,22 @@ async fn bad_calls_are_refused_in_words() {
     let refusal = String::from_utf8_lossy(&refusal[..len]).into_owned();
     assert!(refusal.contains("the body has more than 16384 KiB"), "1 GB is refused before it is read: {refusal}");
     for path in ["/xxl-job-admin/jobinfo/trigger", "/scheduler/jobinfo/trigger"] {
-        let moved = sent(post.clone(), (path, Some(&own)), String::new()).await.expect(410);
-        assert!(moved["msg"].as_str().is_some_and(|text| text.contains("POST /api/v1/jobs/{name}/runs")), "{moved}");
+        let answer = send_call(post.clone(), (path, Some(&own_token)), String::new()).await.expect(410);
+        assert!(answer["msg"].as_str().is_some_and(|text| text.contains("POST /api/v1/jobs/{name}/runs")), "{answer}");
     }
-    let answer = sent(rondel_tests::Method::GET, ("/xxl-job-admin/api/registry", Some(&own)), String::new()).await;
+    let answer =
+        send_call(rondel_tests::Method::GET, ("/xxl-job-admin/api/registry", Some(&own_token)), String::new()).await;
     assert!(answer.expect(200)["msg"].as_str().is_some_and(|text| text.contains("HttpMethod not support")));
     assert!(online(&api, "demo", 0).await.is_empty());
 
     // Another app's callback ends no run.
-    let executor = StandIn::start(Dialect::Core34, server.url(), ("other", &others)).await;
+    let executor = StandIn::start(Dialect::Core34, server.url(), ("other", &other_token)).await;
     executor.register().await;
     online(&api, "other", 1).await;
     let run = start(&api, "other", Value::Null).await;
     let log_id = executor.wait_for("run", 1).await[0]["logId"].as_i64().expect("a log id");
     let callback = json!([{"logId": log_id, "handleCode": 500}]).to_string();
-    let answer = sent(post, ("/api/callback", Some(&own)), callback).await.expect(200);
+    let answer = send_call(post, ("/api/callback", Some(&own_token)), callback).await.expect(200);
     assert_eq!(answer["code"], 200, "{answer}");
     executor.finish(log_id, 200, "good").await;
     wait_for_status(&api, &run, "succeeded").await;
