@@ -138,13 +138,14 @@ fn every_mutant_is_caught() {
     let mut missed = Vec::new();
     for (name, seed, rule) in CAUGHT {
         let mutant = Mutant::ALL.iter().find(|(known, _)| known == name).map(|(_, mutant)| *mutant);
-        let with = simulate(*seed, Options { mutant, ..Options::default() });
-        let is_shown = with.violations.iter().any(|violation| violation.starts_with(rule));
+        let outcome = simulate(*seed, Options { mutant, ..Options::default() });
+        let is_shown = outcome.violations.iter().any(|violation| violation.starts_with(rule));
         // Any change of the engine may change what happens in a seed. Then another seed must show the mutant.
-        let mut others =
-            [1, AHEAD_FROM, SINGLE_FROM, LIMITED_FROM].into_iter().flat_map(|first| first..first + FALLBACK_SEED_COUNT);
-        if !is_shown && !others.any(|seed| shows(seed, mutant)) {
-            missed.push(format!("{name}: seed {seed} shows {:?}, and no other", with.violations));
+        let mut other_seeds = [1, AHEAD_FROM, SINGLE_FROM, LIMITED_FROM]
+            .into_iter()
+            .flat_map(|first_seed| first_seed..first_seed + FALLBACK_SEED_COUNT);
+        if !is_shown && !other_seeds.any(|seed| shows(seed, mutant)) {
+            missed.push(format!("{name}: seed {seed} shows {:?}, and no other", outcome.violations));
         }
     }
     assert!(missed.is_empty(), "look for other seeds (--mutant NAME --seeds 2000): {missed:#?}");

@@ -96,7 +96,7 @@ pub(crate) fn text_of(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
-        other => other.to_string(),
+        other_value => other_value.to_string(),
     }
 }
 
