@@ -39,7 +39,8 @@ impl AuditNote {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn namespace(&self, name: &str) {
+    /// Records the namespace in which the request is handled.
+    pub(crate) fn set_namespace(&self, name: &str) {
         self.fields().namespace = Some(name.to_owned());
     }
 
@@ -128,7 +129,7 @@ impl AuditContext {
     }
 
     /// Stores an entry for a refusal, unless the limit of refusals in this period is reached.
-    pub(crate) async fn refused(self, web: &Web, caller: &Caller, note: &AuditNote) {
+    pub(crate) async fn store_refusal(self, web: &Web, caller: &Caller, note: &AuditNote) {
         if web.refusal_budget.count_refusal(caller.key()) {
             let entry = AuditEntry { namespace: note.shown_namespace(), ..self.entry(web, caller, Verdict::Denied) };
             store_entry(web, &entry).await;

@@ -120,7 +120,7 @@ impl<T> FromRequest<Web> for JsonBody<T> {
         if is_json(request.headers()) {
             Ok(Self { bytes: collect_body(request, web).await?, body_type: PhantomData })
         } else {
-            Err(undeclared_problem())
+            Err(content_type_problem())
         }
     }
 }
@@ -134,12 +134,12 @@ impl<T> FromRequest<Web> for OptionalJsonBody<T> {
         match (bytes.is_empty(), is_json) {
             (true, _) => Ok(Self { bytes: None, body_type: PhantomData }),
             (false, true) => Ok(Self { bytes: Some(bytes), body_type: PhantomData }),
-            (false, false) => Err(undeclared_problem()),
+            (false, false) => Err(content_type_problem()),
         }
     }
 }
 
-fn undeclared_problem() -> Problem {
+fn content_type_problem() -> Problem {
     Problem::new(Code::UnsupportedMediaType, "send \"Content-Type: application/json\"")
 }
 
@@ -213,14 +213,14 @@ pub(crate) async fn collect_up_to(
 
 async fn read_pieces(
     mut body: Body,
-    declared: Option<usize>,
+    declared_len: Option<usize>,
     web: &Web,
     bound: BodyBound,
 ) -> Result<(Bytes, BodyShare), Problem> {
     let (tally, size) = (&web.permits.body_bytes, web.config.limits.body_size);
     // Reserves the declared length in one step, since a growing buffer leaves holes of half its size in the heap. The operating system
     // provides the memory only as bytes arrive.
-    let reserved_len = declared.filter(|_| bound.caller.is_some()).unwrap_or_default();
+    let reserved_len = declared_len.filter(|_| bound.caller.is_some()).unwrap_or_default();
     let (mut bytes, mut shares, mut counted_len) = (BytesMut::with_capacity(reserved_len), Vec::new(), 0);
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
         let Ok(data) = frame.map_err(|_| interrupted_body_problem())?.into_data() else { continue };
@@ -273,13 +273,13 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Document, Problem> {
 /// Upper bound for the number of values in a JSON text, keys included. Values are counted before parsing, since a value of two bytes
 /// takes a hundred times that in memory.
 fn value_count(bytes: &[u8]) -> usize {
-    let (mut count, mut is_text, mut is_escaped) = (1, false, false);
+    let (mut count, mut is_in_string, mut is_escaped) = (1, false, false);
     for byte in bytes {
         match byte {
             _ if is_escaped => is_escaped = false,
-            b'\\' => is_escaped = is_text,
-            b'"' => is_text = !is_text,
-            _ if is_text => {}
+            b'\\' => is_escaped = is_in_string,
+            b'"' => is_in_string = !is_in_string,
+            _ if is_in_string => {}
             b',' | b':' | b'[' => count += 1,
             b'{' => count += MAP_NODE_COUNT,
             _ => {}

@@ -76,7 +76,7 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
     trace::record_status(&span, status);
     let response = trace::within_span(&span, response);
     report_unlogged(&web);
-    let _inside = span.enter();
+    let _span_guard = span.enter();
     let cause = problem.as_ref().and_then(Problem::cause);
     let is_counted = (cause.is_some() || !is_probe(&path)) && is_bounded(response.status(), &caller_name);
     if !is_counted || web.refused_lines.take(client, response.status()) {

@@ -260,7 +260,7 @@ async fn labelled_jobs<Q>(call: &Call<Q>, filter: &Filter) -> Result<Option<Vec<
     if filter.labels.is_empty() {
         return Ok(None);
     }
-    let mut labelled_jobs = read_board(call).await?.ids_labelled(filter, call.visible_apps().as_deref());
+    let mut labelled_jobs = read_board(call).await?.ids_with_matching_labels(filter, call.visible_apps().as_deref());
     labelled_jobs.sort_unstable();
     Ok(Some(labelled_jobs))
 }

@@ -93,7 +93,8 @@ pub(super) struct EntryJson<'a> {
     at: Timestamp,
     actor: &'a str,
     #[schemars(extend("enum" = ["session", "token", "executor", "system", "anonymous"]))]
-    means: &'static str,
+    #[serde(rename = "means")]
+    auth_method: &'static str,
     /// The token that the caller used: names of tokens are not unique.
     token_id: Option<TokenId>,
     address: Option<&'a str>,
@@ -118,7 +119,7 @@ impl<'a> From<&'a AuditEntry> for EntryJson<'a> {
             id: entry.id,
             at: entry.at,
             actor: &entry.actor,
-            means: entry.auth_method.as_str(),
+            auth_method: entry.auth_method.as_str(),
             token_id: entry.token,
             address: entry.address.as_deref(),
             request_id: entry.request_id.as_deref(),
@@ -161,10 +162,13 @@ pub(crate) async fn namespace_error(engine: &Engine, name: Option<&str>) -> Resu
     let Some(name) = name else { return Ok(None) };
     let namespaces = engine.store().namespaces().await?;
     let entries_of_namespace = AuditQuery { namespace: Some(name.to_owned()), limit: 1, ..AuditQuery::default() };
-    if namespaces.iter().any(|one| one.name == name) || !engine.store().audit(&entries_of_namespace).await?.is_empty() {
+    if namespaces.iter().any(|namespace| namespace.name == name)
+        || !engine.store().audit(&entries_of_namespace).await?.is_empty()
+    {
         return Ok(None);
     }
-    let names: Vec<&str> = namespaces.iter().take(NAMED_NAMESPACE_COUNT_MAX).map(|one| one.name.as_str()).collect();
+    let names: Vec<&str> =
+        namespaces.iter().take(NAMED_NAMESPACE_COUNT_MAX).map(|namespace| namespace.name.as_str()).collect();
     let names = names.join(", ");
     Ok(Some(format!("{} is neither a namespace nor in any entry; namespaces: {names}", quoted_input(name))))
 }
@@ -211,12 +215,12 @@ impl LogExport {
     async fn next_bytes(&mut self) -> Option<Bytes> {
         let query = self.query.take()?;
         match self.read_batch(&query).await {
-            Ok(found) => {
+            Ok(entries) => {
                 let line =
                     |entry: &AuditEntry| serde_json::to_string(&EntryJson::from(entry)).unwrap_or_default() + "\n";
-                let text: String = found.iter().map(line).collect();
-                let limit = next_count(found.len(), text.len());
-                self.query = found.last().map(|last| AuditQuery { after: Some(last.id), limit, ..query });
+                let text: String = entries.iter().map(line).collect();
+                let limit = next_count(entries.len(), text.len());
+                self.query = entries.last().map(|last| AuditQuery { after: Some(last.id), limit, ..query });
                 Some(text.into())
             }
             Err(problem) => {
@@ -257,11 +261,11 @@ pub(crate) fn export(call: &GlobalCall<ReadAudit>, query: AuditQuery) -> Result<
         caller: RecheckedCaller::new(call.caller.clone()),
         query: Some(AuditQuery { limit: FIRST_BATCH_COUNT, ..query }),
     };
-    let lines = unfold(export, async |mut export| {
+    let batches = unfold(export, async |mut export| {
         let bytes = export.next_bytes().await?;
         Some((Ok::<_, Infallible>(bytes), export))
     });
-    let mut response = Response::new(Body::from_stream(lines.fuse()));
+    let mut response = Response::new(Body::from_stream(batches.fuse()));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
     Ok(response)
 }

@@ -127,12 +127,12 @@ impl Extent {
         if !lines::is_settled(run, attempt, now) {
             let gap = newest_gap(&sizes);
             // A missing chunk may still arrive, so the lines after it have no final number yet and are not counted.
-            if let Some(place) = gap {
+            if let Some(gap_index) = gap {
                 let before_sequence =
-                    place.checked_sub(1).and_then(|last| sizes.get(last)).map_or(-1, |size| size.sequence);
-                let chunk_before = store.log_chunks(run.id, attempt, before_sequence, 1).await?;
-                if chunk_before.first().is_some_and(|chunk| lines::is_fresh(chunk, now)) {
-                    sizes.truncate(place);
+                    gap_index.checked_sub(1).and_then(|last| sizes.get(last)).map_or(-1, |size| size.sequence);
+                let chunk_after_gap = store.log_chunks(run.id, attempt, before_sequence, 1).await?;
+                if chunk_after_gap.first().is_some_and(|chunk| lines::is_fresh(chunk, now)) {
+                    sizes.truncate(gap_index);
                 }
             }
         }
@@ -150,9 +150,9 @@ impl Extent {
 /// The index of the last chunk that has a missing chunk before it.
 fn newest_gap(sizes: &[ChunkSize]) -> Option<usize> {
     let (mut last_sequence, mut line_count, mut newest_index) = (-1, 0, None);
-    for (place, size) in sizes.iter().enumerate() {
+    for (index, size) in sizes.iter().enumerate() {
         if is_gap_before(size.sequence, last_sequence, line_count) {
-            newest_index = Some(place);
+            newest_index = Some(index);
         }
         (last_sequence, line_count) = (size.sequence, line_count + size.line_count);
     }

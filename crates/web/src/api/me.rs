@@ -24,7 +24,8 @@ pub(super) struct MeJson<'a> {
     name: &'a str,
     /// How the request was authenticated: by token or by session.
     #[schemars(extend("enum" = ["session", "token", "executor"]))]
-    means: &'static str,
+    #[serde(rename = "means")]
+    auth_method: &'static str,
     /// Null for a token that belongs to the server.
     account: Option<String>,
     grants: Vec<GrantJson>,
@@ -67,7 +68,7 @@ async fn get(call: GlobalCall) -> Result<Response, Problem> {
     let namespace = shown_namespace(call.engine(), caller, None).await;
     json_response(
         StatusCode::OK,
-        &MeJson { name: caller.name(), means: caller.auth_method().as_str(), account, grants, namespace },
+        &MeJson { name: caller.name(), auth_method: caller.auth_method().as_str(), account, grants, namespace },
     )
 }
 

@@ -134,7 +134,8 @@ struct QuantilesJson {
 
 impl From<&Sketch> for QuantilesJson {
     fn from(sketch: &Sketch) -> Self {
-        let quantile = |per_mille| sketch.quantile(per_mille).and_then(|took| u64::try_from(took.as_millis()).ok());
+        let quantile =
+            |per_mille| sketch.quantile(per_mille).and_then(|duration| u64::try_from(duration.as_millis()).ok());
         Self { p50: quantile(500), p95: quantile(950), p99: quantile(990) }
     }
 }
@@ -278,8 +279,8 @@ async fn series_of_groups(
         let owners: Vec<i64> = groups.iter().map(|group| group.id).collect();
         let points = series::read_points(call, kind, &owners, range).await?;
         for group in groups {
-            let is_its = |point: &&StatPoint| point.owner == group.id && point.at >= group.from;
-            let points_of_group: Vec<StatPoint> = points.iter().filter(is_its).cloned().collect();
+            let is_of_group = |point: &&StatPoint| point.owner == group.id && point.at >= group.from;
+            let points_of_group: Vec<StatPoint> = points.iter().filter(is_of_group).cloned().collect();
             let buckets = series::buckets_of(&points_of_group, range);
             if is_grouped {
                 series_list.push(series_of(Some(group.name.clone()), &buckets));
@@ -296,8 +297,8 @@ async fn series_of_groups(
 
 fn series_of(name: Option<String>, buckets: &[Bucket]) -> SeriesJson {
     let total = BucketJson::from(&series::sum_buckets(buckets));
-    let with_runs = buckets.iter().filter(|bucket| bucket.verdicts.total() > 0);
-    SeriesJson { name, total, buckets: with_runs.map(BucketJson::from).collect() }
+    let nonempty_buckets = buckets.iter().filter(|bucket| bucket.verdicts.total() > 0);
+    SeriesJson { name, total, buckets: nonempty_buckets.map(BucketJson::from).collect() }
 }
 
 fn invalid_parameter_problem(parameter: &'static str, message: String) -> Problem {

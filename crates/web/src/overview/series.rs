@@ -144,10 +144,10 @@ pub(crate) fn buckets_of(points: &[StatPoint], range: BucketRange) -> Vec<Bucket
 
 /// Adds the buckets of other owners in the same range.
 pub(crate) fn add_buckets(buckets: &mut [Bucket], added_buckets: &[Bucket]) {
-    for (bucket, other) in buckets.iter_mut().zip(added_buckets) {
-        bucket.verdicts = bucket.verdicts.plus(other.verdicts);
-        bucket.durations.merge(&other.durations);
-        bucket.lateness.merge(&other.lateness);
+    for (bucket, added_bucket) in buckets.iter_mut().zip(added_buckets) {
+        bucket.verdicts = bucket.verdicts.plus(added_bucket.verdicts);
+        bucket.durations.merge(&added_bucket.durations);
+        bucket.lateness.merge(&added_bucket.lateness);
     }
 }
 

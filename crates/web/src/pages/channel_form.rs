@@ -21,7 +21,7 @@ pub(super) struct ChannelForm {
     pub(super) name_error: Option<String>,
     pub(super) lang: &'static str,
     pub(super) is_enabled: bool,
-    /// The version that the form shows, 0 for a new channel.
+    /// The version on which a save is based: 0 for a new channel, `None` if the form was sent without a version.
     pub(super) version: Option<i64>,
     pub(super) inputs: Vec<Input>,
     /// Errors that belong to no input.

@@ -27,7 +27,7 @@ use crate::redirect::query_pair;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// How many entries of the past the page shows.
-const PAST_COUNT: usize = 50;
+const PAST_ROW_COUNT: usize = 50;
 /// How many entries of the future the page shows.
 const UPCOMING_ROW_COUNT: usize = 25;
 /// Longer messages are cut to this length, in characters. The page of the run shows them whole.
@@ -49,8 +49,8 @@ impl FromQuery for FiresQuery {
     fn from_query(reader: &mut Reader) -> Self {
         let to = reader.parsed("to", |text| {
             let at = text.parse::<Timestamp>().map_err(|error| error.to_string())?;
-            let is_known = (Timestamp::EPOCH..Timestamp::from_secs(7_258_118_400)).contains(&at);
-            is_known.then_some(at).ok_or_else(|| format!("{at} is outside the years 1970 to 2199"))
+            let is_valid = (Timestamp::EPOCH..Timestamp::from_secs(7_258_118_400)).contains(&at);
+            is_valid.then_some(at).ok_or_else(|| format!("{at} is outside the years 1970 to 2199"))
         });
         Self { to, at: reader.single("at"), zone: reader.single("zone") }
     }
@@ -70,7 +70,8 @@ impl WhyForm {
         let zone = zone_of(spec);
         let zones = [(zone, true), (Tz::UTC, false)];
         let count = if zone == Tz::UTC { 1 } else { 2 };
-        let zones = zones.into_iter().take(count).map(|(zone, chosen)| (zone.name().to_owned(), chosen)).collect();
+        let zones =
+            zones.into_iter().take(count).map(|(zone, is_chosen)| (zone.name().to_owned(), is_chosen)).collect();
         Self { name: spec.name.clone(), at: String::new(), zones }
     }
 
@@ -81,7 +82,7 @@ impl WhyForm {
             self.zones.push((zone.to_owned(), false));
         }
         if self.zones.iter().any(|(name, _)| name == zone) {
-            self.zones.iter_mut().for_each(|(name, chosen)| *chosen = name == zone);
+            self.zones.iter_mut().for_each(|(name, is_chosen)| *is_chosen = name == zone);
         }
         self
     }
@@ -165,17 +166,16 @@ impl FireFormatter<'_> {
         let (run, explanation) = match &entry.verdict {
             FireVerdict::Row { run, status, reason, detail, is_planned } => {
                 // The sentence for attempt 1 does not mention the attempt; the page of the run shows it.
-                let subject =
-                    RunStatusFacts { status: *status, reason: *reason, detail: detail.as_deref(), attempt: 1 };
+                let facts = RunStatusFacts { status: *status, reason: *reason, detail: detail.as_deref(), attempt: 1 };
                 let unplanned_note = (!is_planned).then(|| t.fires_unplanned.to_owned());
-                let reason_sentence = sentence(subject, t.lang()).or_else(|| messages.get(run).cloned());
+                let reason_sentence = sentence(facts, t.lang()).or_else(|| messages.get(run).cloned());
                 let sentences = reason_sentence.into_iter().chain(unplanned_note);
                 (Some(*run), sentences.collect::<Vec<_>>().join(" "))
             }
             FireVerdict::Span { run, reason, detail } => {
                 let status = RunStatus::Skipped;
-                let subject = RunStatusFacts { status, reason: *reason, detail: detail.as_deref(), attempt: 1 };
-                (Some(*run), sentence(subject, t.lang()).unwrap_or_else(|| t.fires_span.to_owned()))
+                let facts = RunStatusFacts { status, reason: *reason, detail: detail.as_deref(), attempt: 1 };
+                (Some(*run), sentence(facts, t.lang()).unwrap_or_else(|| t.fires_span.to_owned()))
             }
             FireVerdict::Calendar { calendar, day, moved_to } => {
                 let moved_note = moved_to.map(|at| t.fires_moved(words::instant_text(self.zone, at)));
@@ -268,8 +268,8 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
     let to = query.to.unwrap_or(now);
     let (from, history) = past_day(&page, &record, to).await?;
     let messages = failure_messages(&page, &history).await?;
-    let upcoming = Range { from: now + Duration::from_millis(1), to: now + DAY, limit: UPCOMING_ROW_COUNT };
-    let upcoming = page.engine().fires(&record, upcoming, visible_apps.as_deref()).await?;
+    let upcoming_range = Range { from: now + Duration::from_millis(1), to: now + DAY, limit: UPCOMING_ROW_COUNT };
+    let upcoming = page.engine().fires(&record, upcoming_range, visible_apps.as_deref()).await?;
     let status = if error.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let template = FiresPage {
         shell: page.shell(Nav::Jobs),
@@ -360,7 +360,7 @@ async fn newest_entries(
             None => break,
         }
     }
-    history.entries.drain(..history.entries.len().saturating_sub(PAST_COUNT));
+    history.entries.drain(..history.entries.len().saturating_sub(PAST_ROW_COUNT));
     Ok((history.entries.first().map_or(from, |entry| entry.first), history))
 }
 
@@ -371,7 +371,7 @@ async fn read_history(
     to: Timestamp,
 ) -> Result<FireHistory, StoreError> {
     let visible_apps = page.call.visible_apps();
-    page.engine().fires(record, Range { from, to, limit: PAST_COUNT }, visible_apps.as_deref()).await
+    page.engine().fires(record, Range { from, to, limit: PAST_ROW_COUNT }, visible_apps.as_deref()).await
 }
 
 #[cfg(test)]

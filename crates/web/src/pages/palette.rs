@@ -17,7 +17,7 @@ use crate::query::{FromQuery, Reader};
 /// How many jobs are offered at most.
 const JOB_COUNT: usize = 8;
 /// How many jobs are read at most to find those whose names have every word.
-const READ_COUNT: u32 = 64;
+const READ_JOB_COUNT: u32 = 64;
 /// Maximum length of a query, in characters.
 const QUERY_LEN_MAX: usize = NAME_LEN_MAX;
 
@@ -103,23 +103,23 @@ async fn find_run(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Option<Pa
 /// The jobs that have every word in their names.
 async fn find_jobs(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Vec<JobRecord>, Problem> {
     let is_name_char = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
-    let Some(first) = words.first().filter(|_| words.iter().all(|word| word.chars().all(is_name_char))) else {
+    let Some(first_word) = words.first().filter(|_| words.iter().all(|word| word.chars().all(is_name_char))) else {
         return Ok(Vec::new());
     };
     let (store, namespace) = (page.engine().store(), page.call.namespace.id);
-    let (visible_apps, name_contains) = (page.call.visible_apps(), Some((*first).to_owned()));
-    let query = JobQuery { app: None, within: visible_apps, name_contains, after_name: None, limit: READ_COUNT };
+    let (visible_apps, name_contains) = (page.call.visible_apps(), Some((*first_word).to_owned()));
+    let query = JobQuery { app: None, within: visible_apps, name_contains, after_name: None, limit: READ_JOB_COUNT };
     let mut jobs = store.jobs(namespace, &query).await?;
-    if jobs.len() >= usize::try_from(READ_COUNT).unwrap_or(usize::MAX) {
+    if jobs.len() >= usize::try_from(READ_JOB_COUNT).unwrap_or(usize::MAX) {
         // Jobs whose names merely contain the word can fill the page that was read, so the jobs whose names begin with it are read, too.
-        let job_of_name = store.job(namespace, first).await?.filter(|job| page.call.may_view(job.app));
-        let query = JobQuery { after_name: Some((*first).to_owned()), ..query };
+        let job_of_name = store.job(namespace, first_word).await?.filter(|job| page.call.may_view(job.app));
+        let query = JobQuery { after_name: Some((*first_word).to_owned()), ..query };
         jobs.extend(job_of_name.into_iter().chain(store.jobs(namespace, &query).await?));
     }
     jobs.retain(|job| words.iter().all(|word| job.spec.name.contains(word)));
     // Jobs whose names equal or begin with the first word come first.
     jobs.sort_by_key(|job| {
-        (job.spec.name.as_str() != *first, !job.spec.name.starts_with(first), job.spec.name.clone())
+        (job.spec.name.as_str() != *first_word, !job.spec.name.starts_with(first_word), job.spec.name.clone())
     });
     jobs.dedup_by(|a, b| a.id == b.id);
     jobs.truncate(JOB_COUNT);
@@ -158,9 +158,9 @@ rondel_core::plain_word_enum! {
 impl Verb {
     /// The verb with which the words begin, if other words follow.
     fn from_words(words: &[&str], t: &Texts) -> Option<Self> {
-        let (first_word, rest) = words.split_first()?;
+        let (first_word, other_words) = words.split_first()?;
         let is_verb = |verb: &Self| *first_word == verb.as_str() || *first_word == verb.local_word(t);
-        Self::ALL.into_iter().find(|verb| !rest.is_empty() && is_verb(verb))
+        Self::ALL.into_iter().find(|verb| !other_words.is_empty() && is_verb(verb))
     }
 
     const fn local_word(self, t: &Texts) -> &'static str {

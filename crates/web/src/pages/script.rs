@@ -18,7 +18,7 @@ use super::script_try;
 use super::shell::{MissingRoles, Nav, PAGE_ITEM_COUNT, Page, Shell, html};
 use super::texts::Texts;
 use super::versions::VersionsQuery;
-use crate::api::scripts::{audit_view, diff_versions, find, parse_version, restore_version};
+use crate::api::scripts::{audited_script, diff_versions, find, parse_version, restore_version};
 use crate::cursor::cut_to_page;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
@@ -137,7 +137,7 @@ pub(super) async fn save(
             .await;
     let problem = match saved_script.map_err(Problem::from) {
         Ok(saved_script) => {
-            page.call.note.changed_to(&audit_view(&saved_script.record));
+            page.call.note.changed_to(&audited_script(&saved_script.record));
             return Ok(redirect_to(&format!("/scripts/{name}")));
         }
         Err(problem) => problem,

@@ -267,7 +267,7 @@ pub(super) async fn test_webhook(page: Page, Named(name, ..): Named<path::Namesp
     if !page.call.caller.rights.allow(Permission::Admin, namespace.id, None) {
         return Err(forbidden_problem());
     }
-    page.call.note.namespace(&name);
+    page.call.note.set_namespace(&name);
     page.call.note.set_object(&name);
     let test_result = engine.test_failure_webhook((namespace.id, &name)).await?;
     let test_result = test_result.ok_or_else(|| Problem::new(Code::WebhookNotFound, t.webhooks_none))?;
@@ -295,7 +295,7 @@ pub(super) async fn set_webhook(
     if !page.call.caller.rights.allow(Permission::Admin, namespace.id, None) {
         return Err(forbidden_problem());
     }
-    page.call.note.namespace(&name);
+    page.call.note.set_namespace(&name);
     page.call.note.set_object(&name);
     let webhook_before = engine.store().failure_webhook(namespace.id).await?;
     page.call.note.before(&json!({"url": webhook_before.map(|webhook| webhook.url)}));

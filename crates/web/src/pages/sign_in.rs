@@ -80,7 +80,7 @@ impl FromRequestParts<Web> for Browser {
         Ok(Self {
             client: SignInClient { address, user_agent: user_agent.to_owned() },
             request_id: parts.extensions.get::<RequestId>().map(|RequestId(id)| id.clone()),
-            is_same_origin: web.config.endpoint().is_same(&parts.headers, &parts.uri, &parts.extensions),
+            is_same_origin: web.config.endpoint().is_from_own_pages(&parts.headers, &parts.uri, &parts.extensions),
             cookie: cookies::session(&parts.headers, web.config.tls).map(str::to_owned),
         })
     }

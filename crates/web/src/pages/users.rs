@@ -15,7 +15,7 @@ use super::prefs::Prefs;
 use super::sentences::localized;
 use super::shell::{Nav, Shell, User, WithLang, html};
 use super::texts::Texts;
-use crate::api::users::{self, ChangeUser, NewPassword, NewUser, UserJson};
+use crate::api::users::{self, NewPassword, NewUser, UserChange, UserJson};
 use crate::call::GlobalCall;
 use crate::cursor::{CursorQuery, Listing, cut_to_page};
 use crate::path::{self, Named};
@@ -256,7 +256,7 @@ pub(super) async fn change(
         Err(problem) => Err(problem),
         Ok(grants) => {
             let is_disabled = fields.get_if_sent("disabled").map(|sent| sent == "1");
-            let user_change = ChangeUser { display_name: None, disabled: is_disabled, grants, provider_sign_in: None };
+            let user_change = UserChange { display_name: None, disabled: is_disabled, grants, provider_sign_in: None };
             users::apply_change(&call, &name, user_change).await.map(drop)
         }
     };

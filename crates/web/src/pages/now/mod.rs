@@ -104,9 +104,9 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
     let health = health_row(system_state.health, &system_state.facts, (now, t));
     let findings = list_findings(system_state.facts, now);
     let more_count = findings.len().saturating_sub(FINDING_COUNT_MAX);
-    let first_job = JobQuery { within: page.call.visible_apps(), limit: 1, ..JobQuery::default() };
-    let is_new =
-        chart.total.total() == 0 && page.engine().store().jobs(page.call.namespace.id, &first_job).await?.is_empty();
+    let first_job_query = JobQuery { within: page.call.visible_apps(), limit: 1, ..JobQuery::default() };
+    let is_new = chart.total.total() == 0
+        && page.engine().store().jobs(page.call.namespace.id, &first_job_query).await?.is_empty();
     let template = NowPage {
         shell: page.shell(Nav::Now),
         t,
@@ -167,8 +167,8 @@ fn finding_row(finding: &Finding, now: Timestamp, t: &'static Texts) -> FindingR
                 (Some(_), count) => t.now_fails(count, since(failing.since)),
             };
             let sentence = [Some(sentence), failing.message.clone()].into_iter().flatten();
-            let runs = query_pair("q", &format!("job:{} status:failed,timed_out,unknown", failing.job));
-            (failing.job.clone(), format!("/runs?{runs}"), sentence.collect::<Vec<_>>().join(" · "))
+            let run_query = query_pair("q", &format!("job:{} status:failed,timed_out,unknown", failing.job));
+            (failing.job.clone(), format!("/runs?{run_query}"), sentence.collect::<Vec<_>>().join(" · "))
         }
         Finding::NoExecutor(without_executor) => {
             let text = match without_executor.is_offered {
