@@ -47,7 +47,7 @@ struct AccountPage {
     sessions: Vec<SessionRow>,
     tokens: Vec<TokenRow>,
     /// How many valid tokens the account has. A new password revokes them unless the user keeps them.
-    living_count: u64,
+    valid_token_count: u64,
     /// The secret of the token that was just created, and its expiry if the token behind this sign-in limits it.
     new_token: Option<(String, Option<Moment>)>,
     error: Option<String>,
@@ -86,14 +86,14 @@ struct TokenRow {
     grants: Vec<String>,
     ends_at: Option<Moment>,
     used_at: Option<Moment>,
-    is_over: bool,
+    has_ended: bool,
 }
 
 impl TokenRow {
     fn new(token: TokenJson, now: Timestamp, t: &'static Texts) -> Self {
         Self {
             id: token.id.to_string(),
-            is_over: token.revoked_at.is_some() || token.expires_at.is_some_and(|end| end <= now),
+            has_ended: token.revoked_at.is_some() || token.expires_at.is_some_and(|end| end <= now),
             grants: token.grants.iter().map(|grant| grant_text(grant, t)).collect(),
             ends_at: token.expires_at.map(|at| Moment::new(at, now, t)),
             used_at: token.last_used_at.map(|at| Moment::new(at, now, t)),
@@ -172,7 +172,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
         let end = token.expires_at.filter(|_| !token.warnings.is_empty());
         Some((token.token?, end.map(|at| Moment::new(at, now, t))))
     });
-    let living_count = match &account {
+    let valid_token_count = match &account {
         Some(account) => store.count_valid_tokens(account.id, now).await?,
         None => 0,
     };
@@ -186,7 +186,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
         is_admin: caller.may_anywhere(Permission::Cluster),
         sessions: sessions.into_iter().map(session).collect(),
         tokens: tokens::tokens_json(call, &token_records).await?.into_iter().map(token).collect(),
-        living_count,
+        valid_token_count,
         new_token,
         error: state.error,
         picker: GrantChoices::read(call, t).await?.picker(state.typed_grants),

@@ -198,7 +198,7 @@ pub(super) async fn list(page: Page<JobListQuery>) -> Result<Response, Problem> 
         next_url,
         first_url,
         is_first,
-        missing_new_job_role: page.missing_for_new_job(),
+        missing_new_job_role: page.missing_new_job_role(),
         missing_operator_role: (!has_permission(Permission::Operate)).then_some(t.needs_operator),
         missing_editor_role: (!has_permission(Permission::Edit)).then_some(t.needs_editor),
         bulk_max: BULK_JOB_COUNT_MAX,

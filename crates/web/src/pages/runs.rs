@@ -26,7 +26,7 @@ use crate::shown_runs::{Parts, with_job_names};
 /// The filter for failures that are not acknowledged.
 const DEAD_FILTER: &str = "is:dead";
 /// Maximum number of these failures that are counted.
-const DEAD_COUNT_MAX: u32 = 1_000;
+const DEAD_RUN_COUNT_MAX: u32 = 1_000;
 
 /// The URL's parameters for the list of runs. `job` and `status` are parameters of old links, which are still
 /// supported.
@@ -185,11 +185,11 @@ async fn with_dead_preset(
 ) -> Result<Vec<Preset>, Problem> {
     let count = match page.call.visible_apps() {
         Some(_) => 0,
-        None => page.engine().store().dead_letter_count(page.call.namespace.id, DEAD_COUNT_MAX).await?,
+        None => page.engine().store().dead_letter_count(page.call.namespace.id, DEAD_RUN_COUNT_MAX).await?,
     };
-    let name = match (count, count >= u64::from(DEAD_COUNT_MAX)) {
+    let name = match (count, count >= u64::from(DEAD_RUN_COUNT_MAX)) {
         (0, _) => page.t.preset_dead.to_owned(),
-        (_, true) => page.t.preset_dead_count(format!("{DEAD_COUNT_MAX}+")),
+        (_, true) => page.t.preset_dead_count(format!("{DEAD_RUN_COUNT_MAX}+")),
         (count, false) => page.t.preset_dead_count(count),
     };
     presets.push(Preset { name, href: list_url("/runs", DEAD_FILTER, &[]), is_current: text == DEAD_FILTER });
