@@ -17,7 +17,7 @@ use crate::limits::client_address;
 use crate::pages;
 use crate::pages::zones::Zones;
 use crate::problem::{Problem, render};
-use crate::refused_lines::{UnloggedRequests, is_bounded};
+use crate::refused_lines::{UnloggedRequests, has_line_limit};
 use crate::state::Web;
 use crate::trace::{self, Trace};
 
@@ -78,7 +78,7 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
     report_unlogged(&web);
     let _span_guard = span.enter();
     let cause = problem.as_ref().and_then(Problem::cause);
-    let is_counted = (cause.is_some() || !is_probe(&path)) && is_bounded(response.status(), &caller_name);
+    let is_counted = (cause.is_some() || !is_probe(&path)) && has_line_limit(response.status(), &caller_name);
     if !is_counted || web.refused_lines.take(client, response.status()) {
         let line = RequestLine {
             method: method_for_log(&method),

@@ -235,7 +235,8 @@ fn grpc_unavailable() -> Response {
 /// Counts a new stream for its caller and for the server. Dropping the returned share ends this.
 pub(crate) fn take_live_share(web: &Web, kind: StreamKind, caller: CallerKey) -> Result<LiveShare, Problem> {
     let limits = &web.config.limits;
-    let (tally, noun) = (&web.permits.live, if kind == StreamKind::Events { "event streams" } else { "followed logs" });
+    let (tally, noun) =
+        (&web.permits.live_streams, if kind == StreamKind::Events { "event streams" } else { "followed logs" });
     let stream_count_max = limits.live_streams_per_caller;
     let caller_share = tally.take((kind, Some(caller)), 1, stream_count_max).ok_or_else(|| {
         web.engine.note_limit_reached(Limit::LiveStreamsPerCaller, &caller);

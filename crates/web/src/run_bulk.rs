@@ -176,8 +176,8 @@ async fn apply_to_run<Q>(
             CancelOutcome::NotFound => Err(gone_problem()),
         },
         RunAction::Retry => {
-            let (record, again) = retry_request(call, run, trigger).await?;
-            Ok(Some(jobs::request_run(call.engine(), &record, again).await?.id))
+            let (record, run_request) = retry_request(call, run, trigger).await?;
+            Ok(Some(jobs::request_run(call.engine(), &record, run_request).await?.id))
         }
         RunAction::Acknowledge => {
             call.engine().store().acknowledge_dead_letters(run.namespace, &[run.id]).await?;

@@ -23,7 +23,7 @@ use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
-use crate::run_filter::{self, FILTER, ORDERS, RunPosition};
+use crate::run_filter::{self, FILTER, ORDER_WORDS, RunPosition};
 
 /// The URL's parameters for the list of runs.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(crate) struct RunListQuery {
 
 impl FromQuery for RunListQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        let sort = Parameter::word("sort", ORDERS).about(
+        let sort = Parameter::word("sort", ORDER_WORDS).about(
             "The order: the newest first, the longest first, or the latest first (runs that began the longest after their \
              planned instants). The last two consider only the newest 10,000 runs of the period.",
         );
