@@ -146,8 +146,8 @@ fn content_type_problem() -> Problem {
 /// Whether the content type is `application/json`, or ends in `+json` like that of a merge patch.
 pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     let Some(value) = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()) else { return false };
-    let essence = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"))
+    let media_type = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    media_type == "application/json" || (media_type.starts_with("application/") && media_type.ends_with("+json"))
 }
 
 /// The bytes of the body. They have all arrived: the gate waits for them.

@@ -87,13 +87,12 @@ impl EventFilter {
             EventKind::Job(job) => Some(&job.name),
             EventKind::Executor { .. } | EventKind::Node { .. } | EventKind::Gap => None,
         };
-        let is_wanted = self.job.as_ref().is_none_or(|wanted| job == Some(wanted))
-            && self.app.as_ref().is_none_or(|wanted| event.app.as_ref() == Some(wanted));
-        is_wanted
-            && event
-                .kind
-                .place()
-                .is_none_or(|(place, app)| place == namespace.id && caller.rights.allow(View, place, Some(app)))
+        let is_selected = self.job.as_ref().is_none_or(|wanted_job| job == Some(wanted_job))
+            && self.app.as_ref().is_none_or(|wanted_app| event.app.as_ref() == Some(wanted_app));
+        is_selected
+            && event.kind.place().is_none_or(|(event_namespace, app)| {
+                event_namespace == namespace.id && caller.rights.allow(View, event_namespace, Some(app))
+            })
     }
 }
 

@@ -227,14 +227,14 @@ impl Lines {
             if self.lines.len() >= limit {
                 return false;
             }
-            let is_wanted = line_filter.matches(&line);
+            let is_match = line_filter.matches(&line);
             let text_bytes = self.text_bytes.saturating_add(line.text.len());
-            if is_wanted && text_bytes > bytes_max && !self.lines.is_empty() {
+            if is_match && text_bytes > bytes_max && !self.lines.is_empty() {
                 return false;
             }
             self.position.skip += 1;
             self.position.seq += 1;
-            if !is_wanted {
+            if !is_match {
                 continue;
             }
             self.text_bytes = text_bytes;

@@ -55,20 +55,20 @@ impl Seek {
         let from_line = parameter("from_line", "Begins with this line.");
         let before_line = parameter("before", "Returns the lines right before this line.");
         let around_line = parameter("around", "Returns the lines on both sides of this line.");
-        let mut given_seek = None;
+        let mut seek_in_query = None;
         let mut read_parameter = |parameter, seek: fn(u64) -> Self| {
-            let is_second = given_seek.is_some();
+            let has_seek = seek_in_query.is_some();
             let line = reader.parsed(parameter, |text| match number(text)? {
-                _ if is_second => Err("give only one of tail, from_line, before and around".to_owned()),
+                _ if has_seek => Err("give only one of tail, from_line, before and around".to_owned()),
                 line => Ok(line),
             });
-            given_seek = given_seek.or(line.map(seek));
+            seek_in_query = seek_in_query.or(line.map(seek));
         };
         read_parameter(tail_count, Self::Tail);
         read_parameter(from_line, Self::From);
         read_parameter(before_line, Self::Before);
         read_parameter(around_line, Self::Around);
-        given_seek
+        seek_in_query
     }
 
     /// The first line of a page of at most `limit` lines, and the maximum number of lines of that page.

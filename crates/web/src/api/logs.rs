@@ -203,12 +203,12 @@ pub(crate) fn text_response<Q>(call: &Call<Q>, run: Run, attempt: i32) -> Result
 /// The format that the `Accept` header asks for; JSON if it has no known format.
 fn requested_format(headers: &HeaderMap) -> Format {
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-    let essences = accept.split(',').map(|media_type| media_type.split(';').next().unwrap_or_default().trim());
-    let format_of = |essence: &str| match essence {
+    let media_types = accept.split(',').map(|media_type| media_type.split(';').next().unwrap_or_default().trim());
+    let format_of = |media_type: &str| match media_type {
         "text/plain" => Some(Format::Text),
         "text/event-stream" => Some(Format::Events),
         "application/json" | "application/x-ndjson" => Some(Format::Lines),
         _ => None,
     };
-    essences.filter_map(format_of).next().unwrap_or(Format::Lines)
+    media_types.filter_map(format_of).next().unwrap_or(Format::Lines)
 }

@@ -83,7 +83,8 @@ pub(super) struct SessionJson {
     address: String,
     user_agent: String,
     /// Whether the request was made with this sign-in.
-    is_this: bool,
+    #[serde(rename = "is_this")]
+    is_current: bool,
 }
 
 async fn list_sessions(call: GlobalCall) -> Result<Response, Problem> {
@@ -115,7 +116,7 @@ fn session_json<Q>(call: &GlobalCall<Q>, session: WebSession) -> SessionJson {
         expires_at: session.expires_at,
         address: session.address,
         user_agent: session.user_agent,
-        is_this: Some(session.id) == call.caller.session,
+        is_current: Some(session.id) == call.caller.session,
     }
 }
 

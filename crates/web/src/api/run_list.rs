@@ -108,8 +108,8 @@ async fn list(call: Call<RunListQuery>) -> Result<Response, Problem> {
     if let Some(name) = &query.job {
         let job = find_for_runs(&call, name).await?;
         deleted_at = job.deleted_at;
-        let is_wanted = search.jobs.as_ref().is_none_or(|jobs| jobs.contains(&job.id));
-        search.jobs = Some(is_wanted.then_some(job.id).into_iter().collect());
+        let is_selected = search.jobs.as_ref().is_none_or(|jobs| jobs.contains(&job.id));
+        search.jobs = Some(is_selected.then_some(job.id).into_iter().collect());
     }
     let position = query.cursor.as_deref().map(|cursor| listing.position::<RunPosition>(cursor)).transpose()?;
     if let Some(position) = position {

@@ -119,7 +119,8 @@ struct LaneJson {
     app: Option<String>,
     run_count: u64,
     /// Runs that failed, timed out, or have an unknown outcome.
-    trouble_count: u64,
+    #[serde(rename = "trouble_count")]
+    failure_count: u64,
     /// Whether the earlier runs of this lane are joined by hour.
     is_joined: bool,
     marks: Vec<MarkJson>,
@@ -157,7 +158,7 @@ impl From<Lane> for LaneJson {
             name: lane.name,
             app: lane.app,
             run_count: lane.run_count,
-            trouble_count: lane.trouble_count,
+            failure_count: lane.failure_count,
             is_joined: lane.is_joined,
             marks: lane.marks.into_iter().map(MarkJson::from).collect(),
             fires: lane.fires,

@@ -91,8 +91,9 @@ pub(super) async fn descent_of_replacement<Q>(
         let token = store.token_by_id(token).await?.ok_or_else(unauthenticated_problem)?;
         expires_at = earlier_of(expires_at, token.expires_at);
         // A caller that did not make the old token counts as the maker of the new one. The new token then joins the caller's line.
-        let is_maker = caller == minted_by && minted_by == Some(token.id) && replaced_token.minted_by != minted_by;
-        line = line.or_else(|| lineage::line_of_child(&token).filter(|_| is_maker && !is_same_series));
+        let made_both_tokens =
+            caller == minted_by && minted_by == Some(token.id) && replaced_token.minted_by != minted_by;
+        line = line.or_else(|| lineage::line_of_child(&token).filter(|_| made_both_tokens && !is_same_series));
     }
     Ok(TokenDescent {
         minted_by,

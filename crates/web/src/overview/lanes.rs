@@ -75,7 +75,7 @@ pub(crate) struct Lane {
     /// Runs in the range.
     pub(crate) run_count: u64,
     /// Runs in the range that failed, timed out, or have an unknown outcome.
-    pub(crate) trouble_count: u64,
+    pub(crate) failure_count: u64,
     pub(crate) marks: Vec<Mark>,
     /// Upcoming planned instants.
     pub(crate) fires: Vec<Timestamp>,
@@ -249,8 +249,8 @@ async fn worst_jobs<Q: Sync>(
     let jobs_by_id =
         if is_unfiltered { store.jobs_by_id(&ids).await? } else { matching_jobs(call, request, &ids).await? };
     let mut jobs_by_id: HashMap<JobId, JobRecord> = jobs_by_id.into_iter().map(|job| (job.id, job)).collect();
-    let is_wanted = |job: &JobRecord| call.may_view(job.app) && request.app.is_none_or(|app| app == job.app);
-    Ok(ids.iter().filter_map(|id| jobs_by_id.remove(id)).filter(is_wanted).collect())
+    let is_selected = |job: &JobRecord| call.may_view(job.app) && request.app.is_none_or(|app| app == job.app);
+    Ok(ids.iter().filter_map(|id| jobs_by_id.remove(id)).filter(is_selected).collect())
 }
 
 /// The jobs whose names contain the wanted text. Returns one job more than the timeline has lanes, or all of them if [`worst_jobs`]
@@ -276,7 +276,7 @@ fn job_lane(job: &JobRecord, plan: LanePlan, data: LaneData, (now, stretch_len):
     let stretch_verdicts = || stretches.iter().map(|stretch| &stretch.verdicts);
     let run_count =
         u64::try_from(runs.len()).unwrap_or(u64::MAX) + stretch_verdicts().map(Verdicts::total).sum::<u64>();
-    let trouble_count = run_verdicts.failure_count() + stretch_verdicts().map(Verdicts::failure_count).sum::<u64>();
+    let failure_count = run_verdicts.failure_count() + stretch_verdicts().map(Verdicts::failure_count).sum::<u64>();
     let stretch_marks = stretches.iter().flat_map(|stretch| marks_of_stretch(stretch, stretch_len));
     let mut fires: Vec<Timestamp> = plan.fires;
     fires.extend(claimed_instants.into_iter().filter(|at| *at > now));
@@ -286,7 +286,7 @@ fn job_lane(job: &JobRecord, plan: LanePlan, data: LaneData, (now, stretch_len):
         name: job.spec.name.clone(),
         app: Some(job.spec.app.clone()),
         run_count,
-        trouble_count,
+        failure_count,
         marks: stretch_marks.chain(runs.iter().rev().map(Mark::from)).collect(),
         is_joined: cut_at.is_some(),
         fires,
@@ -370,14 +370,14 @@ async fn lanes_by_app<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Ti
         Lane {
             name: app.name,
             run_count: verdict_sum.total(),
-            trouble_count: verdict_sum.failure_count(),
+            failure_count: verdict_sum.failure_count(),
             marks: stretches_of_app().flat_map(|stretch| marks_of_stretch(stretch, stretch_len)).collect(),
             is_joined: true,
             ..Lane::default()
         }
     };
     let mut lanes: Vec<Lane> = apps.into_iter().map(lane).collect();
-    lanes.sort_by_key(|lane| std::cmp::Reverse(lane.trouble_count));
+    lanes.sort_by_key(|lane| std::cmp::Reverse(lane.failure_count));
     Ok(Timeline { lanes, has_more, is_cut: false })
 }
 
@@ -402,7 +402,7 @@ async fn lanes_by_executor<Q>(call: &Call<Q>, request: &TimelineRequest) -> Resu
         name,
         app: apps.get(&app).cloned(),
         run_count: u64::try_from(chart_runs.len()).unwrap_or(u64::MAX),
-        trouble_count: chart_runs
+        failure_count: chart_runs
             .iter()
             .fold(Verdicts::default(), |sum, run| sum.plus(verdicts_of_run(run)))
             .failure_count(),

@@ -76,7 +76,7 @@ struct SessionRow {
     user_agent: String,
     began_at: Moment,
     seen_at: Moment,
-    is_this: bool,
+    is_current: bool,
 }
 
 struct TokenRow {
@@ -161,7 +161,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
     let names = GrantNames::read(engine, caller.rights.grants().iter()).await?;
     let session = |one: WebSession| SessionRow {
         id: one.id.to_string(),
-        is_this: Some(one.id) == caller.session,
+        is_current: Some(one.id) == caller.session,
         address: one.address,
         user_agent: one.user_agent,
         began_at: Moment::new(one.created_at, now, t),

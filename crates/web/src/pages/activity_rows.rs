@@ -162,12 +162,12 @@ pub(super) fn change_row(change: &Change) -> ChangeRow {
         |value: &Option<Value>| value.as_ref().is_some_and(|value| value_text(value).chars().count() > VALUE_LEN_MAX);
     let has_lines =
         |value: &Option<Value>| value.as_ref().and_then(Value::as_str).is_some_and(|text| text.contains('\n'));
-    let is_long = [&change.from, &change.to].into_iter().any(|value| is_long(value) || has_lines(value));
-    let lines = is_long.then(|| diff::changes_text(std::slice::from_ref(change)));
+    let needs_diff = [&change.from, &change.to].into_iter().any(|value| is_long(value) || has_lines(value));
+    let lines = needs_diff.then(|| diff::changes_text(std::slice::from_ref(change)));
     // The first line is left out because it repeats the name of the field.
     let lines =
         lines.map(|lines| lines.split_once('\n').map_or_else(String::new, |(_, rest)| rest.trim_end().to_owned()));
-    let inline_text = |value: &Option<Value>| value.as_ref().filter(|_| !is_long).map(value_text);
+    let inline_text = |value: &Option<Value>| value.as_ref().filter(|_| !needs_diff).map(value_text);
     ChangeRow {
         field: change.pointer.trim_start_matches('/').replace('/', "."),
         from: inline_text(&change.from),

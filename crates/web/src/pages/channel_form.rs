@@ -39,7 +39,7 @@ pub(super) struct Input {
     pub(super) secret: Option<SecretState>,
     /// The words to select from.
     pub(super) choices: Vec<(&'static str, &'static str)>,
-    pub(super) is_long: bool,
+    pub(super) is_multiline: bool,
     pub(super) error: Option<String>,
 }
 
@@ -186,7 +186,7 @@ fn form_input(field: &Field, value: String, t: &Texts) -> Input {
         is_required: field.is_required,
         secret,
         choices,
-        is_long: field.name == "body_template",
+        is_multiline: field.name == "body_template",
         error: None,
     }
 }

@@ -131,7 +131,7 @@ pub(crate) struct LaneRow {
     /// The number of runs, in words.
     pub(crate) runs: String,
     /// The number of runs that failed, in words; `None` if there are none.
-    pub(crate) trouble_text: Option<String>,
+    pub(crate) failure_text: Option<String>,
     pub(crate) bars: Vec<Bar>,
     /// Skipped fires.
     pub(crate) crosses: Vec<Tick>,
@@ -260,7 +260,7 @@ impl LaneRenderer {
             subtitle: lane.app.clone().filter(|_| self.lane_kind != LaneKind::App),
             href,
             runs: t.lane_runs(lane.run_count),
-            trouble_text: (lane.trouble_count > 0).then(|| t.lane_failed(lane.trouble_count)),
+            failure_text: (lane.failure_count > 0).then(|| t.lane_failed(lane.failure_count)),
             bars: self.bars(lane, lane.marks.iter().filter(|mark| !is_point(mark)).filter(is_drawn)),
             crosses: drop_close_ticks(lane.marks.iter().filter(is_point).filter(is_drawn).map(|mark| self.cross(mark))),
             fires: drop_close_ticks(lane.fires.iter().map(|at| self.tick(*at, t.verdict_planned, None))),

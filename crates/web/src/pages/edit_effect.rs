@@ -47,7 +47,7 @@ pub(super) struct UpcomingFireRow {
 }
 
 impl EditEffect {
-    pub(super) const fn is_same(&self) -> bool {
+    pub(super) const fn has_no_effect(&self) -> bool {
         self.vanishing_count == 0 && self.appearing_count == 0
     }
 

@@ -98,7 +98,7 @@ struct ShownInstant {
 
 /// A fire, or several consecutive fires with the same verdict.
 struct FireRow {
-    when: ShownInstant,
+    instant: ShownInstant,
     /// The number of fires and the last one, if there are several.
     repetition: Option<(u64, ShownInstant)>,
     class: &'static str,
@@ -110,7 +110,7 @@ struct FireRow {
 
 /// The answer to the question about an instant.
 struct InstantAnswer {
-    when: ShownInstant,
+    instant: ShownInstant,
     sentence: Vec<SentencePart>,
     class: &'static str,
     run: Option<RunId>,
@@ -151,7 +151,7 @@ struct FireFormatter<'a> {
 }
 
 impl FireFormatter<'_> {
-    fn when(&self, at: Timestamp) -> ShownInstant {
+    fn shown_instant(&self, at: Timestamp) -> ShownInstant {
         ShownInstant {
             at: Moment::new(at, self.now, self.t),
             local: (self.zone != Tz::UTC).then(|| words::instant_text(self.zone, at)),
@@ -162,7 +162,7 @@ impl FireFormatter<'_> {
     fn row(&self, entry: &Entry, messages: &HashMap<RunId, String>) -> FireRow {
         let t = self.t;
         let (class, word) = class_and_word(&entry.verdict, t);
-        let repetition = (entry.count > 1).then(|| (entry.count, self.when(entry.last)));
+        let repetition = (entry.count > 1).then(|| (entry.count, self.shown_instant(entry.last)));
         let (run, explanation) = match &entry.verdict {
             FireVerdict::Row { run, status, reason, detail, is_planned } => {
                 // The sentence for attempt 1 does not mention the attempt; the page of the run shows it.
@@ -191,19 +191,19 @@ impl FireFormatter<'_> {
             | FireVerdict::Removed
             | FireVerdict::Missing => (None, String::new()),
         };
-        FireRow { when: self.when(entry.first), repetition, class, word, run, explanation }
+        FireRow { instant: self.shown_instant(entry.first), repetition, class, word, run, explanation }
     }
 
     fn answer(&self, at: Timestamp, why: &Why) -> InstantAnswer {
         let verdict = why.entry.as_ref().map(|entry| &entry.verdict);
         let run = verdict.and_then(FireVerdict::run);
         InstantAnswer {
-            when: self.when(at),
+            instant: self.shown_instant(at),
             sentence: split_at_runs(&visible_text(why.sentence(self.t.lang()))),
             class: verdict.map_or("skipped", |verdict| class_and_word(verdict, self.t).0),
             run,
-            previous_fire: why.before.map(|at| self.when(at)),
-            next_fire: why.after.map(|at| self.when(at)),
+            previous_fire: why.before.map(|at| self.shown_instant(at)),
+            next_fire: why.after.map(|at| self.shown_instant(at)),
         }
     }
 }
@@ -279,8 +279,8 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
         error,
         note,
         answers,
-        from: formatter.when(from),
-        to: formatter.when(to),
+        from: formatter.shown_instant(from),
+        to: formatter.shown_instant(to),
         past_rows: history.entries.iter().rev().map(|entry| formatter.row(entry, &messages)).collect(),
         upcoming_rows: upcoming.entries.iter().map(|entry| formatter.row(entry, &messages)).collect(),
         has_more: upcoming.next.is_some(),

@@ -25,7 +25,7 @@ const HANDLER_COUNT: usize = 30;
 
 pub(super) struct NodeRow {
     pub(super) name: String,
-    pub(super) is_this: bool,
+    pub(super) is_answering: bool,
     pub(super) class: &'static str,
     pub(super) word: &'static str,
     pub(super) status: &'static str,
@@ -111,7 +111,7 @@ pub(super) struct HeldRun {
 
 pub(super) fn node_row(node: Node, own_loops: Option<Vec<LoopReport>>, now: Timestamp, t: &Texts) -> NodeRow {
     let status = node.status(now);
-    let is_this = own_loops.is_some();
+    let is_answering = own_loops.is_some();
     // The loops of the answering server come from memory: the server's row is out of date if its beat fails, for example because the
     // database is unreachable.
     let loops: Vec<LoopRow> =
@@ -130,7 +130,7 @@ pub(super) fn node_row(node: Node, own_loops: Option<Vec<LoopReport>>, now: Time
     };
     NodeRow {
         name: node.name,
-        is_this,
+        is_answering,
         class,
         word,
         status,

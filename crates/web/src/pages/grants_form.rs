@@ -21,7 +21,7 @@ pub(super) struct GrantRow {
     pub(super) role: String,
     /// `namespace`, `namespace/app`, or empty for everywhere.
     pub(super) place: String,
-    pub(super) is_wrong: bool,
+    pub(super) is_invalid: bool,
 }
 
 /// The rows, and the roles and places that they offer.
@@ -106,7 +106,8 @@ fn place_text(grant: &GrantJson) -> String {
 }
 
 pub(super) fn rows_of_grants(grants: &[GrantJson]) -> Vec<GrantRow> {
-    let row = |grant: &GrantJson| GrantRow { role: grant.role.to_string(), place: place_text(grant), is_wrong: false };
+    let row =
+        |grant: &GrantJson| GrantRow { role: grant.role.to_string(), place: place_text(grant), is_invalid: false };
     grants.iter().map(row).collect()
 }
 
@@ -147,7 +148,7 @@ pub(super) fn mark_wrong_rows(rows: &mut [GrantRow], problem: &Problem) -> bool 
             .strip_prefix("/grants/")
             .and_then(|pointer_in_grants| pointer_in_grants.split(['/', ':']).next()?.parse::<usize>().ok());
         if let Some(row) = index.and_then(|index| rows.get_mut(index)) {
-            row.is_wrong = true;
+            row.is_invalid = true;
             is_marked = true;
         }
     }
@@ -183,7 +184,7 @@ mod tests {
     fn a_problem_is_shown_at_its_row() {
         let mut rows = vec![GrantRow::default(), GrantRow::default()];
         assert!(mark_wrong_rows(&mut rows, &crate::body::refuse_value("/grants/1/app", "there is no app x")));
-        assert!(!rows[0].is_wrong && rows[1].is_wrong);
+        assert!(!rows[0].is_invalid && rows[1].is_invalid);
         assert!(!mark_wrong_rows(&mut rows, &crate::body::refuse_value("/name", "is empty")));
     }
 }

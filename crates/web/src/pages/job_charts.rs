@@ -109,13 +109,14 @@ fn day_cells(buckets: &[Bucket], job: &str, (now, t): (Timestamp, &'static Texts
     // 1970 began on a Thursday.
     let weekday = |at: Timestamp| usize::try_from((at.second() / 86_400 + 3).rem_euclid(7)).unwrap_or(0);
     let first_weekday = buckets.first().map_or(0, |bucket| weekday(bucket.at));
-    let cell = |(number, bucket): (usize, &Bucket)| {
-        let cell_index = number + first_weekday;
+    let cell = |(day_index, bucket): (usize, &Bucket)| {
+        let cell_index = day_index + first_weekday;
         let verdicts = bucket.verdicts;
         // The days are days in UTC, whatever clock the user chose.
         let (day, ..) = zones::time_parts(bucket.at, Tz::UTC);
-        let trouble = verdicts.failure_count();
-        let failure_note = if trouble > 0 { format!(" · {}", t.lane_failed(trouble)) } else { String::new() };
+        let failure_count = verdicts.failure_count();
+        let failure_note =
+            if failure_count > 0 { format!(" · {}", t.lane_failed(failure_count)) } else { String::new() };
         DayCell {
             x: cell_index / 7 * CELL_SIZE,
             y: cell_index % 7 * CELL_SIZE,
@@ -128,12 +129,12 @@ fn day_cells(buckets: &[Bucket], job: &str, (now, t): (Timestamp, &'static Texts
 }
 
 const fn day_class(verdicts: Verdicts) -> &'static str {
-    let (total, trouble) = (verdicts.total(), verdicts.failure_count());
-    match (total, trouble) {
+    let (total, failure_count) = (verdicts.total(), verdicts.failure_count());
+    match (total, failure_count) {
         (0, _) => "y-none",
         (_, 0) if verdicts.succeeded == 0 => "y-skip",
         (_, 0) => "y-ok",
-        (total, trouble) if trouble * 2 >= total => "y-bad",
+        (total, failure_count) if failure_count * 2 >= total => "y-bad",
         _ => "y-some",
     }
 }

@@ -55,7 +55,7 @@ struct PalettePage {
     shell: Shell,
     t: &'static Texts,
     query_text: String,
-    hits: Vec<PaletteEntry>,
+    entries: Vec<PaletteEntry>,
 }
 
 pub(super) async fn page(page: Page<PaletteQuery>) -> Result<Response, Problem> {
@@ -64,31 +64,31 @@ pub(super) async fn page(page: Page<PaletteQuery>) -> Result<Response, Problem> 
     let verb = Verb::from_words(&words, page.t);
     let job_words = if verb.is_some() { &words[1..] } else { &words[..] };
     let jobs = find_jobs(&page, job_words).await?;
-    let mut hits = Vec::new();
+    let mut entries = Vec::new();
     match verb {
         Some(verb) => {
             // Sentences name a run by these words.
             if matches!(verb, Verb::Run) {
-                hits.extend(find_run(&page, job_words).await?);
+                entries.extend(find_run(&page, job_words).await?);
             }
-            hits.extend(jobs.iter().map(|job| verb.to_hit(&page, job)));
+            entries.extend(jobs.iter().map(|job| verb.to_entry(&page, job)));
         }
         None => {
-            hits.extend(find_run(&page, &words).await?);
-            hits.extend(jobs.iter().map(|job| {
+            entries.extend(find_run(&page, &words).await?);
+            entries.extend(jobs.iter().map(|job| {
                 PaletteEntry::link(&job.spec.name, page.t.palette_job, &format!("/jobs/{}", job.spec.name))
             }));
             let is_admin = page.call.caller.may_anywhere(Permission::Cluster);
             let pages = page_names(page.t, is_admin).filter(|(name, path)| matches_name(name, path, &words));
-            hits.extend(pages.map(|(name, path)| PaletteEntry::link(name, page.t.palette_page, path)));
+            entries.extend(pages.map(|(name, path)| PaletteEntry::link(name, page.t.palette_page, path)));
             if let Some(job) = jobs.first() {
                 let switch = if job.spec.enabled { Verb::Pause } else { Verb::Resume };
-                hits.extend([Verb::Run, switch].map(|verb| verb.to_hit(&page, job)));
+                entries.extend([Verb::Run, switch].map(|verb| verb.to_entry(&page, job)));
             }
         }
     }
     let query_text = page.query().0.clone();
-    html(StatusCode::OK, &PalettePage { shell: page.shell(Nav::None), t: page.t, query_text, hits })
+    html(StatusCode::OK, &PalettePage { shell: page.shell(Nav::None), t: page.t, query_text, entries })
 }
 
 /// The run whose id was typed.
@@ -171,7 +171,7 @@ impl Verb {
         }
     }
 
-    fn to_hit(self, page: &Page<PaletteQuery>, job: &JobRecord) -> PaletteEntry {
+    fn to_entry(self, page: &Page<PaletteQuery>, job: &JobRecord) -> PaletteEntry {
         let (t, name) = (page.t, &job.spec.name);
         let (words, path) = match self {
             Self::Run => (t.run_job(name), "runs"),

@@ -110,7 +110,7 @@ struct RunStep {
     name: String,
     at: Option<Moment>,
     /// The time since the previous step.
-    delta: Option<String>,
+    since_previous: Option<String>,
     /// The CSS class, which decides the colour of the mark.
     class: &'static str,
 }
@@ -254,10 +254,10 @@ fn run_steps(run: &Run, now: Timestamp, t: &'static Texts) -> Vec<RunStep> {
         if at.is_none() && (step_index == 1 || (step_index == 2 && has_ended)) {
             continue;
         }
-        let delta_text =
+        let since_previous =
             at.zip(previous_at).map(|(at, previous_at)| format!("+{}", length_text(at.since(previous_at), t)));
         previous_at = at.or(previous_at);
-        steps.push(RunStep { name, at: at.map(|at| Moment::new(at, now, t)), delta: delta_text, class });
+        steps.push(RunStep { name, at: at.map(|at| Moment::new(at, now, t)), since_previous, class });
     }
     steps
 }

@@ -92,7 +92,7 @@ struct ShownInstant {
 }
 
 struct Answer {
-    when: ShownInstant,
+    instant: ShownInstant,
     class: &'static str,
     word: &'static str,
     /// The first sentence of the answer.
@@ -111,7 +111,7 @@ struct Answer {
 
 /// A condition that must be met for the job to run now.
 struct Check {
-    is_good: bool,
+    is_met: bool,
     sentence: String,
     /// The URL of the page on which to change this condition, if there is one.
     link: Option<String>,
@@ -239,7 +239,7 @@ struct AnswerFormatter<'a> {
 }
 
 impl AnswerFormatter<'_> {
-    fn when(&self, at: Timestamp) -> ShownInstant {
+    fn shown_instant(&self, at: Timestamp) -> ShownInstant {
         ShownInstant {
             at: Moment::new(at, self.now, self.t),
             local: (self.zone != Tz::UTC).then(|| words::instant_text(self.zone, at)),
@@ -254,7 +254,7 @@ impl AnswerFormatter<'_> {
         let mut linked_sentences = sentences.iter().map(|sentence| split_at_runs(sentence));
         let verdict = linked_sentences.next().unwrap_or_default();
         Answer {
-            when: self.when(why.at),
+            instant: self.shown_instant(why.at),
             class,
             word,
             verdict,
@@ -262,8 +262,8 @@ impl AnswerFormatter<'_> {
             run,
             executor,
             incident: None,
-            previous_fire: why.before.map(|at| self.when(at)),
-            next_fire: why.after.map(|at| self.when(at)),
+            previous_fire: why.before.map(|at| self.shown_instant(at)),
+            next_fire: why.after.map(|at| self.shown_instant(at)),
         }
     }
 }
@@ -302,7 +302,7 @@ fn sentences(text: &str) -> Vec<String> {
 async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>, Problem> {
     let (t, spec) = (page.t, &record.spec);
     let mut checks = Vec::new();
-    let mut add_check = |is_good, sentence, link| checks.push(Check { is_good, sentence, link });
+    let mut add_check = |is_met, sentence, link| checks.push(Check { is_met, sentence, link });
     if !spec.enabled {
         add_check(false, t.check_paused.to_owned(), Some(format!("/jobs/{}/activity", spec.name)));
     }

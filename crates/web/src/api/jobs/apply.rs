@@ -116,8 +116,8 @@ fn refuse_at(pointer: &str, message: impl Into<String>) -> Problem {
 
 fn is_yaml(headers: &HeaderMap) -> bool {
     let Some(value) = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()) else { return false };
-    let essence = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    matches!(essence.as_str(), "application/yaml" | "application/x-yaml" | "text/yaml" | "text/x-yaml")
+    let media_type = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    matches!(media_type.as_str(), "application/yaml" | "application/x-yaml" | "text/yaml" | "text/x-yaml")
 }
 
 impl Documents {

@@ -92,7 +92,7 @@ pub(crate) async fn read<Q: Sync>(
         lateness_p99(call, now),
     );
     let health = try_join(read_health(call, now), longest_running(call, now));
-    let ((mut health, under_way), nodes, (unsuccessful_runs, newest_outcomes, idle_jobs, tokens, lateness)) =
+    let ((mut health, longest_runs), nodes, (unsuccessful_runs, newest_outcomes, idle_jobs, tokens, lateness)) =
         try_join3(health, nodes, fact_reads).await?;
     health.count_nodes(&nodes, (engine.token().node, now));
     health.lateness = lateness;
@@ -100,12 +100,12 @@ pub(crate) async fn read<Q: Sync>(
     let ids = newest_outcomes
         .iter()
         .map(|outcomes| outcomes.job)
-        .chain(skipped_without_executor.iter().map(|trouble| trouble.job));
-    let ids = ids.chain(under_way.iter().map(|run| run.job)).chain(idle_jobs.iter().map(|(job, ..)| *job));
+        .chain(skipped_without_executor.iter().map(|unsuccessful| unsuccessful.job));
+    let ids = ids.chain(longest_runs.iter().map(|run| run.job)).chain(idle_jobs.iter().map(|(job, ..)| *job));
     let jobs = JobsById::read(call, ids).await?;
     let (failing, under_way) = try_join(
         failing_jobs(call, (newest_outcomes, unsuccessful_runs), (&jobs, lang)),
-        under_way_runs(call, &under_way, (&jobs, now)),
+        runs_under_way(call, &longest_runs, (&jobs, now)),
     )
     .await?;
     let facts = AttentionFacts {
@@ -312,7 +312,7 @@ async fn longest_running<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<Run>, 
 }
 
 /// The running runs, with the usual durations of their jobs.
-async fn under_way_runs<Q>(
+async fn runs_under_way<Q>(
     call: &Call<Q>,
     running_runs: &[Run],
     (jobs, now): (&JobsById, Timestamp),

@@ -133,8 +133,8 @@ fn health_row(
     (now, t): (Timestamp, &'static Texts),
 ) -> HealthRow {
     let is_late = health.lateness.is_some_and(|lateness| lateness > LATENESS_OBJECTIVE);
-    let is_bad = !facts.lost_nodes.is_empty() || !facts.failing_loops.is_empty() || health.living_count == 0;
-    let (class, word) = match (is_bad, is_late) {
+    let has_failure = !facts.lost_nodes.is_empty() || !facts.failing_loops.is_empty() || health.living_count == 0;
+    let (class, word) = match (has_failure, is_late) {
         (true, _) => ("bad", t.now_trouble),
         (false, true) => ("late", t.now_slow),
         (false, false) => ("ok", t.now_healthy),
