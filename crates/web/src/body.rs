@@ -64,8 +64,8 @@ const BODY_REFUSALS: [Code; 3] = [Code::InvalidJson, Code::RequestTimeout, Code:
 
 impl Input for TextBody {
     fn describe(inputs: &mut HandlerInputs) {
-        let media = &["text/calendar", "text/csv", "text/plain"];
-        inputs.body = Some(RequestBodyDoc { media, schema: schema_of::<String>(), is_required: true });
+        let media_types = &["text/calendar", "text/csv", "text/plain"];
+        inputs.body = Some(RequestBodyDoc { media_types, schema: schema_of::<String>(), is_required: true });
         inputs.refusals.extend(BODY_REFUSALS);
         inputs.refusals.push(Code::InvalidBody);
     }
@@ -74,7 +74,7 @@ impl Input for TextBody {
 impl<T: JsonSchema> Input for JsonBody<T> {
     fn describe(inputs: &mut HandlerInputs) {
         inputs.body =
-            Some(RequestBodyDoc { media: &["application/json"], schema: schema_of::<T>(), is_required: true });
+            Some(RequestBodyDoc { media_types: &["application/json"], schema: schema_of::<T>(), is_required: true });
         inputs.refusals.extend(BODY_REFUSALS);
         inputs.refusals.extend([Code::UnsupportedMediaType, Code::InvalidBody]);
     }
@@ -83,8 +83,8 @@ impl<T: JsonSchema> Input for JsonBody<T> {
 impl<T: JsonSchema> Input for PatchBody<T> {
     fn describe(inputs: &mut HandlerInputs) {
         JsonBody::<T>::describe(inputs);
-        let media = &["application/json", "application/merge-patch+json"];
-        inputs.body = Some(RequestBodyDoc { media, schema: schema_of::<Patch<T>>(), is_required: true });
+        let media_types = &["application/json", "application/merge-patch+json"];
+        inputs.body = Some(RequestBodyDoc { media_types, schema: schema_of::<Patch<T>>(), is_required: true });
     }
 }
 
@@ -101,7 +101,7 @@ impl<T: JsonSchema> Input for OptionalJsonBody<T> {
     fn describe(inputs: &mut HandlerInputs) {
         JsonBody::<T>::describe(inputs);
         inputs.body =
-            Some(RequestBodyDoc { media: &["application/json"], schema: schema_of::<T>(), is_required: false });
+            Some(RequestBodyDoc { media_types: &["application/json"], schema: schema_of::<T>(), is_required: false });
     }
 }
 

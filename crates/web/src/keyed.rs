@@ -32,10 +32,10 @@ use crate::problem::{Code, Problem, panic_response};
 use crate::state::Web;
 
 /// The header `Idempotency-Key`, as the OpenAPI document describes it.
-pub(crate) const PARAMETER: Parameter = Parameter::pattern("Idempotency-Key", "^[!-~]{1,255}$")
+pub(crate) const KEY_PARAMETER: Parameter = Parameter::pattern("Idempotency-Key", "^[!-~]{1,255}$")
     .about("The call is executed only once: for 24 hours, the same call with the same key gets the same answer.");
 /// The codes with which a call with a key can be refused.
-pub(crate) const REFUSALS: [Code; 6] = [
+pub(crate) const KEY_REFUSALS: [Code; 6] = [
     Code::InvalidHeader,
     Code::InvalidJson,
     Code::RequestTimeout,

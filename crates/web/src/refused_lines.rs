@@ -10,14 +10,14 @@ use tokio::time::Instant;
 
 use crate::limits::network_of;
 
-/// Maximum number of lines within [`PERIOD`] for one address and status.
+/// Maximum number of lines within [`COUNT_PERIOD`] for one address and status.
 const LINE_COUNT_PER_CLIENT_MAX: u64 = 10;
-/// Maximum number of lines within [`PERIOD`] in total.
+/// Maximum number of lines within [`COUNT_PERIOD`] in total.
 const LINE_COUNT_MAX: u64 = 600;
-const PERIOD: Duration = Duration::from_secs(60);
-/// How many pairs of address and status are counted separately within [`PERIOD`].
+const COUNT_PERIOD: Duration = Duration::from_secs(60);
+/// How many pairs of address and status are counted separately within [`COUNT_PERIOD`].
 const CLIENT_COUNT_MAX: usize = 10_000;
-/// Maximum number of summary lines at the end of a [`PERIOD`].
+/// Maximum number of summary lines at the end of a [`COUNT_PERIOD`].
 const SUMMARY_COUNT_MAX: usize = 20;
 
 /// A client's address, and the status of the answer. Clients beyond [`CLIENT_COUNT_MAX`] are counted together, without an address.
@@ -87,7 +87,7 @@ impl RefusedLines {
     pub(crate) fn take_unlogged(&self) -> Vec<UnloggedRequests> {
         let ended_period = {
             let mut refusals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if refusals.began_at.elapsed() < PERIOD {
+            if refusals.began_at.elapsed() < COUNT_PERIOD {
                 return Vec::new();
             }
             std::mem::replace(&mut *refusals, RefusalCounts::new())
@@ -131,7 +131,7 @@ mod tests {
         assert!(lines.take(client(1), StatusCode::SERVICE_UNAVAILABLE), "each status by itself");
         assert!(lines.take(client(2), UNKNOWN), "one client does not hide the lines of others");
         assert_eq!(lines.take_unlogged(), []);
-        tokio::time::advance(PERIOD).await;
+        tokio::time::advance(COUNT_PERIOD).await;
         assert_eq!(lines.take_unlogged(), [UnloggedRequests { client: client(1), status: 401, count: 99_990 }]);
         assert_eq!(lines.take_unlogged(), []);
         assert!(lines.take(client(1), UNKNOWN), "the next minute has lines again");
@@ -143,7 +143,7 @@ mod tests {
         let taken = (0..200_000).filter(|number| lines.take(client(number % 20_000), UNKNOWN)).count();
         assert_eq!(taken, usize::try_from(LINE_COUNT_MAX).unwrap());
         assert!(lines.0.lock().unwrap().by_client.len() <= CLIENT_COUNT_MAX + 1);
-        tokio::time::advance(PERIOD).await;
+        tokio::time::advance(COUNT_PERIOD).await;
         let left_out = lines.take_unlogged();
         assert_eq!(left_out.len(), SUMMARY_COUNT_MAX + 1);
         assert_eq!(left_out.iter().map(|one| one.count).sum::<u64>(), 200_000 - LINE_COUNT_MAX);

@@ -36,7 +36,7 @@ const EXAMINED_JOB_COUNT_MAX: usize = 10_000;
 /// How many jobs are read at a time.
 const JOB_BATCH_COUNT: u32 = 500;
 /// Maximum delay that a query may count as on time.
-const ON_TIME_MAX: Duration = DAY;
+const ON_TIME_DELAY_MAX: Duration = DAY;
 
 rondel_core::plain_word_enum! {
     /// How the runs of a report are grouped into rows.
@@ -72,7 +72,7 @@ pub(crate) struct ReportQuery {
 impl FromQuery for ReportQuery {
     fn from_query(reader: &mut Reader) -> Self {
         let on_time = |text: &str| match parse_duration(text) {
-            Ok(length) if length <= ON_TIME_MAX => Ok(length),
+            Ok(length) if length <= ON_TIME_DELAY_MAX => Ok(length),
             Ok(_) => Err(format!("{text:?} is longer than 24h")),
             Err(error) => Err(error.to_string()),
         };

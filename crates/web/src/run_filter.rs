@@ -13,7 +13,7 @@ use crate::job_board::{Board, BoardEntry};
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 
-pub(crate) const FILTER: Parameter = Parameter::text("q").about(
+pub(crate) const FILTER_PARAMETER: Parameter = Parameter::text("q").about(
     "A filter, such as `status:failed app:orders since:8h duration:>5m \"refused\"`. Keys of runs: `status`, `app`, `job`, `since`, \
      `until`, `executor`, `trigger`, `duration`, `late`, `label`, `is` (`dead`). Days and times without a zone are in UTC. Other words are searched in \
      messages and in the names of jobs.",

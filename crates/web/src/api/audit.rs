@@ -44,7 +44,7 @@ const NAMED_NAMESPACE_COUNT_MAX: usize = 20;
 /// Maximum length of a filter, in bytes.
 const FILTER_LEN_MAX: usize = 255;
 
-const VERDICTS: [&str; 3] = ["allowed", "denied", "failed"];
+const VERDICT_WORDS: [&str; 3] = ["allowed", "denied", "failed"];
 
 const fn filter_parameter(name: &'static str) -> Parameter {
     Parameter::pattern(name, r"^[^\u0000]{1,255}$")
@@ -71,10 +71,10 @@ impl FromQuery for ReadAudit {
                     .parsed(filter_parameter("action").about("Only this action, such as `job.change`."), text),
                 object: reader.parsed(filter_parameter("object").about("Only actions on this object."), text),
                 namespace: reader.parsed(filter_parameter("in").about("Only entries of this namespace."), text),
-                verdict: reader
-                    .parsed(Parameter::word("verdict", &VERDICTS).about("Only entries with this outcome."), |word| {
-                        word.parse::<Verdict>()
-                    }),
+                verdict: reader.parsed(
+                    Parameter::word("verdict", &VERDICT_WORDS).about("Only entries with this outcome."),
+                    |word| word.parse::<Verdict>(),
+                ),
                 from: reader.parsed(Parameter::instant("from").about("Only entries from this instant on."), instant),
                 to: reader.parsed(Parameter::instant("to").about("Only entries before this instant."), instant),
                 after: None,
@@ -102,7 +102,7 @@ pub(super) struct EntryJson<'a> {
     action: &'a str,
     object: &'a str,
     namespace: Option<&'a str>,
-    #[schemars(extend("enum" = VERDICTS))]
+    #[schemars(extend("enum" = VERDICT_WORDS))]
     verdict: &'static str,
     /// The state before the change, without secrets.
     #[schemars(with = "Option<Value>")]

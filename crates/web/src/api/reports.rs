@@ -27,7 +27,7 @@ use crate::query::{FromQuery, Reader};
 use crate::report::{GroupBy, Report, ReportQuery, csv, report, whole_csv};
 use crate::routes::Routes;
 
-const FORMATS: [&str; 2] = ["json", "csv"];
+const FORMAT_WORDS: [&str; 2] = ["json", "csv"];
 /// The last line of a CSV file if apps or jobs had to be left out.
 const CUT_LINE: &str = "Not all apps or jobs could be counted: choose a shorter range, or one app.";
 
@@ -43,11 +43,12 @@ pub(super) struct FormattedReportQuery {
 impl FromQuery for FormattedReportQuery {
     fn from_query(reader: &mut Reader) -> Self {
         let query = ReportQuery::from_query(reader);
-        let format = |word: &str| match FORMATS.contains(&word) {
+        let format = |word: &str| match FORMAT_WORDS.contains(&word) {
             true => Ok(word == "csv"),
-            false => Err(format!("{word:?} is none of {}", FORMATS.join(", "))),
+            false => Err(format!("{word:?} is none of {}", FORMAT_WORDS.join(", "))),
         };
-        let parameter = Parameter::word("format", &FORMATS).about("`csv` for the rows as a file; `json` if left out.");
+        let parameter =
+            Parameter::word("format", &FORMAT_WORDS).about("`csv` for the rows as a file; `json` if left out.");
         let wants_page = ["limit", "cursor"].iter().any(|name| reader.has(name));
         Self { query, is_csv: reader.parsed(parameter, format).unwrap_or_default(), wants_page }
     }

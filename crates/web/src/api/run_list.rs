@@ -23,7 +23,7 @@ use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
-use crate::run_filter::{self, FILTER, ORDER_WORDS, RunPosition};
+use crate::run_filter::{self, FILTER_PARAMETER, ORDER_WORDS, RunPosition};
 
 /// The URL's parameters for the list of runs.
 #[derive(Debug)]
@@ -43,7 +43,8 @@ impl FromQuery for RunListQuery {
              planned instants). The last two consider only the newest 10,000 runs of the period.",
         );
         let order = reader.parsed(sort, run_filter::parse_order);
-        let filter = reader.parsed(FILTER, |text| Filter::parse(text, Scope::Runs).map_err(|error| error.to_string()));
+        let filter =
+            reader.parsed(FILTER_PARAMETER, |text| Filter::parse(text, Scope::Runs).map_err(|error| error.to_string()));
         Self {
             job: reader.single(Parameter::name("job").about("Only runs of this job, which may have been deleted.")),
             statuses: reader

@@ -28,7 +28,7 @@ const DAY: Duration = Duration::from_secs(24 * 3_600);
 const GROUP_COUNT_MAX: usize = 100;
 /// Maximum number of jobs in the query.
 const JOB_COUNT_MAX: usize = 50;
-const GROUPS: [&str; 2] = ["app", "job"];
+const GROUP_WORDS: [&str; 2] = ["app", "job"];
 
 /// The URL's parameters for counts of runs.
 #[derive(Debug)]
@@ -43,9 +43,9 @@ pub(super) struct StatsQuery {
 
 impl FromQuery for StatsQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        let group = |word: &str| match GROUPS.contains(&word) {
+        let group = |word: &str| match GROUP_WORDS.contains(&word) {
             true => Ok(word.to_owned()),
-            false => Err(format!("{word:?} is none of {}", GROUPS.join(", "))),
+            false => Err(format!("{word:?} is none of {}", GROUP_WORDS.join(", "))),
         };
         Self {
             from: reader
@@ -60,7 +60,7 @@ impl FromQuery for StatsQuery {
             app: reader.single(Parameter::name("app").about("Only runs of this app.")),
             jobs: reader.words::<JobName>(Parameter::text("job").about("Only runs of these jobs, at most 50, separated by commas.")).into_iter().map(|JobName(name)| name).collect(),
             group: reader.parsed(
-                Parameter::word("group", &GROUPS).about("A series for each app, or for each job that `job` names; one for all if left out."),
+                Parameter::word("group", &GROUP_WORDS).about("A series for each app, or for each job that `job` names; one for all if left out."),
                 group,
             ),
         }

@@ -50,8 +50,8 @@ pub(super) fn operation(info: &RouteInfo, route: &RouteDoc, schemas: &mut Schema
     let mut refusals: Vec<Code> = COMMON_REFUSALS.to_vec();
     match info.key_use() {
         KeyUse::Stored => {
-            inputs.headers.push(keyed::PARAMETER);
-            refusals.extend(keyed::REFUSALS);
+            inputs.headers.push(keyed::KEY_PARAMETER);
+            refusals.extend(keyed::KEY_REFUSALS);
         }
         KeyUse::Refused | KeyUse::Ignored => {}
     }
@@ -76,12 +76,12 @@ pub(super) fn operation(info: &RouteInfo, route: &RouteDoc, schemas: &mut Schema
     if let Some(body) = &inputs.body {
         let schema = schemas.of_request(body.schema);
         let mut content = Map::new();
-        for media in body.media {
+        for media_type in body.media_types {
             let mut media_type_object = json!({"schema": schema});
-            if let Some(example) = doc.example.as_ref().filter(|_| media.ends_with("json")) {
+            if let Some(example) = doc.example.as_ref().filter(|_| media_type.ends_with("json")) {
                 media_type_object["example"] = example.clone();
             }
-            content.insert((*media).to_owned(), media_type_object);
+            content.insert((*media_type).to_owned(), media_type_object);
         }
         operation.insert("requestBody".to_owned(), json!({"required": body.is_required, "content": content}));
     }
@@ -128,13 +128,13 @@ fn answer_response(answer: &ResponseDoc, info: &RouteInfo, schemas: &mut Schemas
     let mut response = json!({"description": answer.about, "headers": header_references(&names)});
     if !answer.bodies.is_empty() {
         let mut content = Map::new();
-        for (media, kind) in &answer.bodies {
+        for (media_type, kind) in &answer.bodies {
             let body = match kind {
                 BodyKind::Json(schema) => json!({"schema": schemas.of_answer(*schema)}),
                 BodyKind::Short(schema) => json!({"schema": schemas.of_request(*schema)}),
                 BodyKind::Text => json!({"schema": {"type": "string"}}),
             };
-            content.insert((*media).to_owned(), body);
+            content.insert((*media_type).to_owned(), body);
         }
         response["content"] = Value::Object(content);
     }

@@ -36,7 +36,7 @@ struct PaletteEntry {
     words: String,
     /// The kind of the entry.
     kind: &'static str,
-    address: String,
+    url: String,
     /// Whether choosing the entry submits a form instead of following a link.
     is_form: bool,
     /// Why the caller may not choose the entry; `None` if the caller may.
@@ -44,8 +44,8 @@ struct PaletteEntry {
 }
 
 impl PaletteEntry {
-    fn link(label: &str, kind: &'static str, address: &str) -> Self {
-        Self { words: label.to_owned(), kind, address: address.to_owned(), is_form: false, missing_role: None }
+    fn link(label: &str, kind: &'static str, url: &str) -> Self {
+        Self { words: label.to_owned(), kind, url: url.to_owned(), is_form: false, missing_role: None }
     }
 }
 
@@ -182,7 +182,7 @@ impl Verb {
         PaletteEntry {
             words,
             kind: t.palette_action,
-            address: format!("/jobs/{name}/{path}"),
+            url: format!("/jobs/{name}/{path}"),
             is_form: true,
             missing_role: (!is_allowed).then_some(t.needs_operator),
         }
