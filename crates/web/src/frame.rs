@@ -37,7 +37,7 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
     let method = request.method().clone();
     let path = request.uri().path().chars().take(PATH_LEN_MAX).collect::<String>();
     let client = client_address(&request);
-    let page = pages::problem::page_context(&request);
+    let page_context = pages::problem::page_context(&request);
     let namespace = pages::own_namespace::own_namespace_of(&request);
     let zones = Zones::new(request.headers());
     request.extensions_mut().insert(RequestId(request_id.clone()));
@@ -50,8 +50,8 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
     let handle = async {
         let mut response = next.run(request).instrument(span.clone()).await;
         let problem = response.extensions_mut().remove::<Problem>();
-        match (&problem, &page) {
-            (Some(problem), Some(page)) => page.render(&mut response, problem, &request_id),
+        match (&problem, &page_context) {
+            (Some(problem), Some(page_context)) => page_context.render(&mut response, problem, &request_id),
             (Some(problem), None) => render(&mut response, problem, &request_id, &path),
             (None, _) => {}
         }

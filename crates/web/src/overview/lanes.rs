@@ -135,8 +135,8 @@ async fn lanes_by_job<Q: Sync>(
     let now = call.engine().now();
     let mut plans = lane_plans(call.engine().node(), &keys, (request.from, request.to), now).await?;
     // In a long range, single runs would overlap, so fewer of them are drawn.
-    let divisor = if stretch_length(request) > Step::Hour.length() { 8 } else { 1 };
-    let mark_count = (MARK_COUNT_MAX / divisor / jobs.len().max(1)).min(LANE_MARK_COUNT_MAX);
+    let mark_divisor = if stretch_length(request) > Step::Hour.length() { 8 } else { 1 };
+    let mark_count = (MARK_COUNT_MAX / mark_divisor / jobs.len().max(1)).min(LANE_MARK_COUNT_MAX);
     let mut data_by_job = read_lane_data(call, &jobs, (request, mark_count)).await?;
     let lanes = jobs.iter().map(|job| {
         let plan = plans.remove(&job.id).unwrap_or_default();

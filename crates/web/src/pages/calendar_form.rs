@@ -111,12 +111,14 @@ pub(super) async fn try_calendar<Q>(page: &Page<Q>, spec: &CalendarSpec, year: i
     let namespace = page.call.namespace.id;
     calendars::check(page.engine(), namespace, spec).await?;
     let mut used_calendars = Vec::new();
-    for part in spec.named_calendars() {
-        if let Some(record) = calendars::find(page.engine(), namespace, part).await.map_err(CalendarError::from)? {
+    for calendar_name in spec.named_calendars() {
+        if let Some(record) =
+            calendars::find(page.engine(), namespace, calendar_name).await.map_err(CalendarError::from)?
+        {
             used_calendars.push(CalendarSpec { rule: record.expanded_rule, ..record.spec });
         }
     }
-    let find_calendar = |wanted: &str| used_calendars.iter().find(|part| part.name == wanted).cloned();
+    let find_calendar = |name: &str| used_calendars.iter().find(|used_calendar| used_calendar.name == name).cloned();
     let calendar = Calendar::compile(spec, find_calendar).map_err(CalendarError::Invalid)?;
     let text = pretty_json(&serde_json::to_value(spec).unwrap_or(Value::Null));
     Ok(CalendarTrial { text, months: month_tables(&calendar, year) })

@@ -72,8 +72,8 @@ pub(super) async fn list(page: Page<CursorQuery>) -> Result<Response, Problem> {
     let after_position = cursor.map(|cursor| listing.position::<ExecutorPosition>(cursor)).transpose()?;
     let is_first = cursor.is_none();
     let (executors, next_position) = page_of(&page.call, after_position.clone(), PAGE_ITEM_COUNT).await?;
-    let app_of = |position: &ExecutorPosition| position.0.clone();
-    let app_range = (after_position.as_ref().map(app_of), next_position.as_ref().map(app_of));
+    let app_of_position = |position: &ExecutorPosition| position.0.clone();
+    let app_range = (after_position.as_ref().map(app_of_position), next_position.as_ref().map(app_of_position));
     let next_url = next_position.map(|last| format!("/executors?{}", query_pair("cursor", &listing.cursor(last))));
     let is_empty = executors.is_empty();
     let mut rows_by_app: BTreeMap<String, Vec<ExecutorRow>> = BTreeMap::new();

@@ -94,7 +94,7 @@ struct RunPage {
     progress: Option<Progress>,
     route: Option<RouteFacts>,
     /// For a row that stands for several skipped fires: their number, and the instant of the last one.
-    span: Option<(i64, Moment)>,
+    skipped_fires: Option<(i64, Moment)>,
     params: Option<String>,
     result: Option<String>,
     version: i64,
@@ -206,7 +206,7 @@ pub(super) async fn page(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
         only_executor: run.only_executor.clone(),
         key: run.trigger_key.clone(),
         route: run.trace.as_deref().and_then(|trace| RouteFacts::new(trace, t)),
-        span: run.span_end_at.map(|end| (run.span_count, Moment::new(end, now, t))),
+        skipped_fires: run.span_end_at.map(|end| (run.span_count, Moment::new(end, now, t))),
         params: params.map(indent_json),
         result: run.result.clone().map(indent_json),
         version: run.job_version,
