@@ -42,7 +42,7 @@ pub(super) struct Comparison {
     pub(super) differences: Vec<Difference>,
     /// The names of the facts that are the same, in one line.
     pub(super) same_names: String,
-    /// The parameters of both, if they differ.
+    /// The parameters of the two runs, if they differ.
     pub(super) params: Option<(String, String)>,
 }
 

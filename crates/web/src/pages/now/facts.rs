@@ -274,7 +274,7 @@ async fn jobs_without_executor<Q>(
     let job_without_executor = |runs: &&UnsuccessfulRuns| {
         let job = jobs.0.get(&runs.job)?;
         let select = Select::new(&job.spec.select).unwrap_or_default();
-        let takes_new = |executor: &OnlineExecutor| {
+        let takes_new_runs = |executor: &OnlineExecutor| {
             let switch = switches.of_executor(executor.app, given_name(&executor.name));
             !executor.is_draining && switch.is_none_or(|switch| switch.switch == Switch::Active)
         };
@@ -283,7 +283,7 @@ async fn jobs_without_executor<Q>(
         let mut offering_executors = online_executors.iter().filter(has_handler).peekable();
         let is_offered = offering_executors.peek().is_some();
         let is_served = offering_executors
-            .any(|executor| takes_new(executor) && select.admits(given_name(&executor.name), &executor.labels));
+            .any(|executor| takes_new_runs(executor) && select.admits(given_name(&executor.name), &executor.labels));
         let (job, handler, count) = (job.spec.name.clone(), job.spec.handler.clone(), runs.count);
         (!is_served).then_some(JobWithoutExecutor { job, handler, is_offered, count })
     };
