@@ -69,8 +69,8 @@ pub(crate) struct Documents {
 
 impl Input for Documents {
     fn describe(inputs: &mut HandlerInputs) {
-        let media = &["application/json", "application/yaml"];
-        inputs.body = Some(RequestBodyDoc { media, schema: schema_of::<Listed<JobSpec>>(), is_required: true });
+        let media_types = &["application/json", "application/yaml"];
+        inputs.body = Some(RequestBodyDoc { media_types, schema: schema_of::<Listed<JobSpec>>(), is_required: true });
         inputs.refusals.extend([Code::InvalidJson, Code::InvalidYaml, Code::RequestTimeout, Code::BodyTooLarge]);
         inputs.refusals.extend([Code::UnsupportedMediaType, Code::InvalidBody]);
     }
