@@ -159,7 +159,7 @@ fn reason_text_en(reason: Reason, detail: &ReasonDetail) -> String {
         Reason::Deleted => "the job was deleted",
         Reason::NoExecutor => return no_executor(detail, Lang::En),
         Reason::Expired => return expired_text(detail, Lang::En),
-        Reason::Retry => "it failed, and the job's retry policy gave another attempt",
+        Reason::Retry => "it failed, and the job's retry policy allows another attempt",
         Reason::ExecutorLost => {
             return name.map_or_else(
                 || "an executor that may have had it was lost before it could answer".to_owned(),
@@ -172,7 +172,7 @@ fn reason_text_en(reason: Reason, detail: &ReasonDetail) -> String {
                 |name| format!("executor {name} never received it"),
             );
         }
-        Reason::Requested => "a user or a program asked for it",
+        Reason::Requested => "a user or a program requested it",
         Reason::Parent => {
             return match (&detail.parent, detail.parent_status) {
                 (Some(parent), Some(status)) => format!("parent job {parent} ended as {status}"),
