@@ -23,8 +23,8 @@ pub(crate) async fn conceal_names<Q>(call: &Call<Q>, messages: Vec<&mut String>)
     }
     let visibility = visible_jobs(call, &names).await?;
     for message in messages {
-        if let Some(concealed) = visibility.conceal_message(message) {
-            *message = concealed;
+        if let Some(concealed_message) = visibility.conceal_message(message) {
+            *message = concealed_message;
         }
     }
     Ok(())

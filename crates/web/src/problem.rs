@@ -261,11 +261,11 @@ impl Problem {
                     .with_current_version(*version)
             }
             JobError::IsParent { children } => Self::of_parent_job(&[], children.len()),
-            JobError::KeyInUse(open) => {
-                let ending_note = if open.is_asked_to_end() { ", and is asked to end" } else { "" };
+            JobError::KeyInUse(open_run) => {
+                let ending_note = if open_run.is_asked_to_end() { ", and is asked to end" } else { "" };
                 let detail = format!(
                     "run {} of the job has this key and is {}{ending_note}; wait for its end, or replace it",
-                    open.id, open.status
+                    open_run.id, open_run.status
                 );
                 Self::new(Code::TriggerKeyInUse, detail)
             }
@@ -299,7 +299,7 @@ impl IntoResponse for Problem {
 /// An error (RFC 9457).
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Problem")]
-struct Document<'a> {
+struct ProblemDocument<'a> {
     /// `urn:rondel:problem:` and the code.
     r#type: String,
     /// What the code means.
@@ -331,13 +331,13 @@ fn code_schema(_: &mut SchemaGenerator) -> Schema {
 
 /// The schema of every error.
 pub(crate) fn schema(generator: &mut SchemaGenerator) -> Schema {
-    generator.subschema_for::<Document<'_>>()
+    generator.subschema_for::<ProblemDocument<'_>>()
 }
 
 /// Writes the body of a response that has a problem.
 pub(crate) fn render(response: &mut Response, problem: &Problem, request_id: &str, path: &str) {
     let problem_state = &problem.0;
-    let document = Document {
+    let document = ProblemDocument {
         r#type: format!("urn:rondel:problem:{}", problem_state.code.as_str()),
         title: problem_state.code.title(),
         status: problem_state.code.status(),

@@ -295,14 +295,14 @@ pub(crate) fn parse_named(bytes: &[u8], name: &str) -> Result<CalendarSpec, Prob
 
 async fn save<Q>(
     call: &Call<Q>,
-    existing: Option<&CalendarRecord>,
+    existing_calendar: Option<&CalendarRecord>,
     if_match: &IfMatch,
     spec: &CalendarSpec,
 ) -> Result<Response, Problem> {
-    if let Some(record) = existing {
+    if let Some(record) = existing_calendar {
         call.note.before(&record.spec);
     }
-    let expected_version = match existing {
+    let expected_version = match existing_calendar {
         Some(record) => if_match.expected_version(record.version)?,
         None if if_match.is_given() => return Err(mismatch_problem(0)),
         None => None,
@@ -353,13 +353,13 @@ impl From<CalendarError> for Problem {
 }
 
 fn in_use_problem(calendars: &[String], jobs: &[String], job_count: u64) -> Problem {
-    let names = |kind: &str, names: &[String], count: u64| {
+    let list_text = |kind: &str, names: &[String], count: u64| {
         let name_list = names.iter().take(NAMED_COUNT_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
         let suffix = if count > u64::try_from(NAMED_COUNT_MAX).unwrap_or(0) { ", …" } else { "" };
         (count > 0).then(|| format!("{} ({name_list}{suffix})", counted(count, kind)))
     };
     let calendar_count = u64::try_from(calendars.len()).unwrap_or(u64::MAX);
     let user_lists: Vec<String> =
-        names("calendar", calendars, calendar_count).into_iter().chain(names("job", jobs, job_count)).collect();
+        list_text("calendar", calendars, calendar_count).into_iter().chain(list_text("job", jobs, job_count)).collect();
     Problem::new(Code::CalendarUsed, format!("it is used by {}; take it out of them first", user_lists.join(" and ")))
 }

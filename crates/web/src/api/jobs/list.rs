@@ -71,14 +71,14 @@ pub(super) fn unreadable_message(job: &UnreadableJob) -> String {
 
 /// The URL's parameters for the list of jobs.
 #[derive(Debug)]
-pub(crate) struct ListJobs {
+pub(crate) struct JobListQuery {
     app: Option<String>,
     filter: Filter,
     limit: u32,
     cursor: Option<String>,
 }
 
-impl FromQuery for ListJobs {
+impl FromQuery for JobListQuery {
     fn from_query(reader: &mut Reader) -> Self {
         let about = "A filter, such as `app:orders is:failing label:team=pay`. Keys of jobs: `is` (`failing`, `never_succeeded`, \
                      `no_executor`, `paused`, `late`, `shadow`, `error`, `running`, `complete`, `waiting`), `app`, `job`, `label`. Other words are searched in the names of jobs and handlers.";
@@ -103,7 +103,7 @@ pub(super) fn routes() -> Routes {
     )
 }
 
-async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
+async fn list(call: Call<JobListQuery>) -> Result<Response, Problem> {
     let query = &call.query;
     let listing = Listing::new("jobs", (call.namespace.id, &query.app, &query.filter));
     let after_name = listing.name_after(query.cursor.as_deref(), name::check)?;
@@ -129,8 +129,8 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
         unreadable.extend(unreadable_jobs.into_iter().map(UnreadableJson::from));
         let fires = jobs::next_fires(call.engine(), &records).await?;
         let states = job_states::job_states(call.engine(), &records).await?;
-        for ((record, next), state) in records.iter().zip(fires).zip(states) {
-            if !page.add(&JobJson::new(record, &call.namespace.name, (state, next)))? {
+        for ((record, next_fire), state) in records.iter().zip(fires).zip(states) {
+            if !page.add(&JobJson::new(record, &call.namespace.name, (state, next_fire)))? {
                 // The next page begins with this job.
                 unreadable.retain(|job| last_name.as_ref().is_some_and(|last_name| job.name <= *last_name));
                 return answer(page, cursor(&last_name), unreadable);
@@ -156,7 +156,7 @@ fn answer(
 /// The next `count` jobs after a name, and whether they are the last. They are read from the store, because the job board of a large
 /// namespace does not hold all jobs.
 async fn next_visible_jobs(
-    call: &Call<ListJobs>,
+    call: &Call<JobListQuery>,
     (app, after_name): (Option<AppId>, Option<String>),
     count: u32,
 ) -> Result<(Vec<ListedJob>, bool), Problem> {
@@ -170,7 +170,7 @@ async fn next_visible_jobs(
 
 /// The next `count` of the jobs in `entries`, and whether they are the last.
 async fn next_matching(
-    call: &Call<ListJobs>,
+    call: &Call<JobListQuery>,
     entries: &mut std::vec::IntoIter<Arc<BoardEntry>>,
     count: u32,
 ) -> Result<(Vec<ListedJob>, bool), Problem> {
@@ -184,7 +184,7 @@ async fn next_matching(
 
 /// The jobs that match the filter, in order of their names, after the name `after_name`.
 async fn matching_jobs_after(
-    call: &Call<ListJobs>,
+    call: &Call<JobListQuery>,
     app: Option<AppId>,
     after_name: Option<&str>,
 ) -> Result<Vec<Arc<BoardEntry>>, Problem> {
