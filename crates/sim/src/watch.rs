@@ -106,7 +106,7 @@ pub(crate) async fn record_adoption(world: &World, caller_index: usize, rows_bef
             // After a step back of the clock, a server that waited for the takeover comes back before that instant.
             world.now() >= ended_at + LEASE || u128::from(world.elapsed_ms() - fenced_ms) >= LEASE.as_millis()
         };
-        fenced.is_some_and(|(_, (ended_at, fenced_ms, fencer))| {
+        fenced_lease.is_some_and(|(_, (ended_at, fenced_ms, fencer))| {
             *fencer != caller_index && is_long_ago(*ended_at, *fenced_ms)
         })
     });

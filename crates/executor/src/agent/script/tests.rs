@@ -31,9 +31,9 @@ fn only_interpreters_that_are_there_are_offered() {
     let host = host(&["python", "nodejs", "pwsh"]);
     fs::write(host.path().join("php"), "not a program").unwrap();
     let path = host.path().as_os_str();
-    assert_eq!(names(&find(path, &[])), [("python", "python"), ("node", "nodejs"), ("powershell", "pwsh")]);
-    assert_eq!(names(&find(path, &["node".to_owned()])), [("python", "python"), ("powershell", "pwsh")]);
-    assert!(find(OsStr::new("/nowhere"), &[]).is_empty());
+    assert_eq!(names(&find_interpreters(path, &[])), [("python", "python"), ("node", "nodejs"), ("powershell", "pwsh")]);
+    assert_eq!(names(&find_interpreters(path, &["node".to_owned()])), [("python", "python"), ("powershell", "pwsh")]);
+    assert!(find_interpreters(OsStr::new("/nowhere"), &[]).is_empty());
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn with_text(mut params: ScriptParams) -> (ScriptParams, &'static str) {
 /// Runs a script with this host's interpreter for the language; `None` if the host has none.
 async fn run(language: &str, params: Value) -> Option<TestOutcome> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let interpreter = find(&path, &[]).into_iter().find(|found| found.language.name == language)?;
+    let interpreter = find_interpreters(&path, &[]).into_iter().find_interpreters(|found| found.language.name == language)?;
     let handler = move |Params(params): Params<ScriptParams>, run: RunContext, cancel: Cancel, log: Log| async move {
         interpreter
             .program(with_text(params), run.shard(), tempfile::tempdir()?)?
@@ -154,7 +154,7 @@ async fn node_gets_arguments() {
 async fn another_interpreter_may_be_named() {
     let params = json!({"script": "print 'x'", "interpreter": ["cat"], "args": []});
     let host = host(&["python"]);
-    let interpreter = find(host.path().as_os_str(), &[])[0];
+    let interpreter = find_interpreters(host.path().as_os_str(), &[])[0];
     let handler = move |Params(params): Params<ScriptParams>, run: RunContext, cancel: Cancel, log: Log| async move {
         let shard = Shard { index: 0, total: 1 };
         interpreter
