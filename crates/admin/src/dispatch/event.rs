@@ -134,8 +134,8 @@ impl IncomingResult {
         // From here on the result's lane counts the memory.
         drop(self.memory);
         let due_at = if self.attempt == run.attempt { run.due_at } else { run.fire_at };
-        let at = |at| not_before_due(at, due_at, self.received_at);
-        let silent = |silent_ms| ReasonDetail { silent_ms: Some(silent_ms), ..lost_detail(Some(&executor.1)) };
+        let bounded_instant = |at| not_before_due(at, due_at, self.received_at);
+        let silence_detail = |silent_ms| ReasonDetail { silent_ms: Some(silent_ms), ..lost_detail(Some(&executor.1)) };
         let detail = self.silent_ms.map(|silent_ms| Box::new(silent(silent_ms)));
         AttemptEnd {
             run: self.run,
@@ -144,8 +144,8 @@ impl IncomingResult {
             outcome: self.outcome,
             policy,
             executor: Some(executor),
-            started_at: self.started_at.map(at),
-            finished_at: at(self.finished_at),
+            started_at: self.started_at.map(bounded_instant),
+            finished_at: bounded_instant(self.finished_at),
             message: self.message,
             result: self.result,
             trace: None,

@@ -235,11 +235,12 @@ impl DispatchLoop {
     /// Puts triggers on an executor's stream, each under the lease that its run was taken under.
     fn send_triggers(&mut self, executor: ExecutorId, runs: &[RunId], now: Timestamp) {
         let facts = facts(&self.shared, &self.settings, self.started_at, now);
-        let (sendable, mut unsent_runs) = outbox::sendable(&mut Decision::new(&mut self.state, facts), executor, runs);
+        let (sendable_runs, mut unsent_runs) =
+            outbox::split_sendable(&mut Decision::new(&mut self.state, facts), executor, runs);
         let ids = self.shared.membership.latest().ids;
         let (mut messages, mut sent_triggers) =
-            (Vec::with_capacity(sendable.len()), Vec::with_capacity(sendable.len()));
-        for run in sendable {
+            (Vec::with_capacity(sendable_runs.len()), Vec::with_capacity(sendable_runs.len()));
+        for run in sendable_runs {
             let Some(active) = self.state.runs.active_mut(run) else { continue };
             let (parent, span) = self.tracer.start_dispatch(&active.ready, &active.executor_name, now);
             active.span = span;
@@ -283,12 +284,12 @@ impl DispatchLoop {
             Measure::Accepted(waited) => metrics.accept_delay.observe(waited),
             Measure::Refused(waited) => metrics.refuse_delay.observe(waited),
             Measure::Runs { active, queued } => metrics.show_runs(to_u64(active), to_u64(queued)),
-            Measure::Held { gates, limits, parked, roll_call } => {
-                let held_counts = [(&metrics.held.gates, gates), (&metrics.held.limits, limits)];
-                let held_counts = held_counts
+            Measure::WaitingRuns { gates, limits, parked, roll_call } => {
+                let waiting_counts = [(&metrics.held.gates, gates), (&metrics.held.limits, limits)];
+                let waiting_counts = waiting_counts
                     .into_iter()
                     .chain([(&metrics.held.parked, parked), (&metrics.held.roll_call, roll_call)]);
-                held_counts.for_each(|(gauge, count)| gauge.store(to_u64(count), Ordering::Relaxed));
+                waiting_counts.for_each(|(gauge, count)| gauge.store(to_u64(count), Ordering::Relaxed));
             }
             Measure::Dispatched(definition, trigger) => {
                 definition.counts.count_fires(trigger, FireOutcome::Dispatched, 1)

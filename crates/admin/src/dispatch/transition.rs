@@ -44,7 +44,7 @@ fn decide(d: &mut Decision<'_>, event: Event) {
             answers::route_overdue_probes(d);
             flow::wake_limits(d);
         }
-        Event::Round(ended) => round::round(d, &ended),
+        Event::Round(ended) => round::run_checks(d, &ended),
         Event::Flush => {
             outbox::flush(d);
             answers::flush_questions(d);
@@ -104,7 +104,7 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         | Event::AllAdopted(_) => handle_open_runs(d, event),
         Event::LeaseLost => drop_unsent(d),
         Event::ListInHand(answer) => {
-            let runs = d.state.runs.actives().map(|active| active.ready.run.id).collect();
+            let runs = d.state.runs.active_runs().map(|active| active.ready.run.id).collect();
             d.effects.push(Effect::ListInHand(answer, runs));
         }
         Event::Drain(answer, grace) => {
@@ -126,11 +126,11 @@ fn handle_open_runs(d: &mut Decision<'_>, event: Event) {
     let state = &mut *d.state;
     match event {
         Event::Awaiting(runs) => {
-            let held_runs = runs
+            let runs_with_places = runs
                 .into_iter()
                 .filter(|(job, run)| state.gates.keep_for_children(*job, *run, &mut state.runs))
                 .collect();
-            d.effects.push(Effect::Await(held_runs));
+            d.effects.push(Effect::Await(runs_with_places));
         }
         Event::AdoptedAwaiting(runs) => {
             runs.iter().for_each(|ready| state.gates.open_place(ready));
@@ -189,9 +189,9 @@ fn on_step_refused(d: &mut Decision<'_>, step: Step) {
             }
         }
         Step::LastHeard(_) => d.state.pending_steps.is_looking_for_lost = false,
-        Step::HandOver(jobs, _) => seek::open_jobs(d, &jobs),
+        Step::HandOver(jobs, _) => seek::reopen_jobs(d, &jobs),
         Step::GiveLimits(limits, _) => limits.into_iter().for_each(|name| d.state.limits.count_here(name)),
-        Step::Seek(stranded) => seek::open_jobs(d, &stranded.iter().map(|ready| ready.run.job).collect()),
+        Step::Seek(stranded) => seek::reopen_jobs(d, &stranded.iter().map(|ready| ready.run.job).collect()),
         Step::NoteWaits(notes) => waits::on_wait_notes_refused(d, &notes),
         Step::NoteLeft(_)
         | Step::Cover(_)

@@ -207,9 +207,10 @@ fn waiting_runs<'d>(
         limited_waits.into_iter().map(|(key, ready)| (ready, Wait::Known(Box::new(wait_detail(key, ready)))));
     let parked_waits = d.state.parked.first_waiting_runs(|open| is_old(open.since()), count, &d.state.runs);
     let parked_waits = parked_waits.into_iter().map(|ready| (ready, Wait::Executor));
-    let unanswered_waits = d.state.runs.actives().filter_map(|active| Some((&active.ready, answer_wait(active, now)?)));
+    let unanswered_waits =
+        d.state.runs.active_runs().filter_map(|active| Some((&active.ready, answer_wait(active, now)?)));
     let unanswered_waits = unanswered_waits.map(|(ready, detail)| (ready, Wait::Known(Box::new(detail))));
-    let begin_waits = d.state.runs.actives().filter_map(|active| {
+    let begin_waits = d.state.runs.active_runs().filter_map(|active| {
         let is_connected = d.state.executors.get(active.executor).is_some();
         Some((&active.ready, Wait::Begin(Box::new(unstarted_wait(active, is_connected, now)?))))
     });

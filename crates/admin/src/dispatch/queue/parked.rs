@@ -100,7 +100,7 @@ impl Offer {
     }
 
     /// Whether half of the allowed refusals have occurred: from then on the offer continues where the previous one ended.
-    const fn is_past_the_first(&self) -> bool {
+    const fn is_past_first_half(&self) -> bool {
         self.refused_count >= self.refused_kinds_max.div_ceil(2)
     }
 }
@@ -173,7 +173,7 @@ impl ParkedRuns {
     /// Takes out the app's next run to offer; `None` once one run of every kind, or of `refused_kinds_max` kinds, was [refused](Self::refuse).
     /// Half of these kinds are the first in turn; the other half follow the run at which the previous offer ended, so that each kind has its
     /// turn, however many cannot be placed.
-    pub(crate) fn next(&mut self, app: AppId, offer: &Offer, runs: &mut OpenRuns) -> Option<WaitingRun> {
+    pub(crate) fn take_next(&mut self, app: AppId, offer: &Offer, runs: &mut OpenRuns) -> Option<WaitingRun> {
         let app_queues = self.apps.get_mut(&app)?;
         if offer.refused_count >= offer.refused_kinds_max {
             app_queues.offered_up_to = offer.last_refused_turn;
@@ -181,10 +181,10 @@ impl ParkedRuns {
         }
         let resumed_turn = app_queues
             .offered_up_to
-            .filter(|_| offer.is_past_the_first() && !mutant::on(Mutant::OfferRetriesSameKinds));
+            .filter(|_| offer.is_past_first_half() && !mutant::on(Mutant::OfferRetriesSameKinds));
         let resume_after = offer.last_refused_turn.max(resumed_turn);
-        let later_jobs = (resume_after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-        let Some((turn, _)) = app_queues.heads.range(later_jobs).next() else {
+        let later_turns = (resume_after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let Some((turn, _)) = app_queues.heads.range(later_turns).next() else {
             app_queues.offered_up_to = None;
             return None;
         };
@@ -246,7 +246,7 @@ impl ParkedRuns {
         round_robin(queues, count)
     }
 
-    fn leave_job(&mut self, position: &Position) {
+    fn remove_from_job(&mut self, position: &Position) {
         let Some(queues) = self.by_job.get_mut(&position.job) else { return };
         if let Some(turns) = queues.get_mut(&position.named_executor) {
             turns.remove(&position.turn);
@@ -262,7 +262,7 @@ impl ParkedRuns {
     pub(crate) fn remove(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<WaitingRun> {
         let position = self.runs.remove(&run)?;
         self.timeouts.remove(&(position.timeout_at, run));
-        self.leave_job(&position);
+        self.remove_from_job(&position);
         let app = self.apps.get_mut(&position.app)?;
         app.remove(&position.kind, position.turn);
         if app.kinds.is_empty() {
@@ -299,7 +299,7 @@ mod tests {
         mut fit: impl FnMut(&ReadyRun) -> bool,
     ) -> Vec<i64> {
         let (mut placed, mut offer) = (Vec::new(), Offer::new(200));
-        while let Some(waiting) = parked.next(APP, &offer, runs) {
+        while let Some(waiting) = parked.take_next(APP, &offer, runs) {
             if placed.len() < slots && fit(&waiting.ready) {
                 placed.push(waiting.ready.run.id.get() / 1_000);
             } else {
@@ -352,7 +352,7 @@ mod tests {
         (1..20).find(|_| {
             let mut offer = Offer::new(refused_kinds_max);
             let mut is_placed = false;
-            while let Some(waiting) = parked.next(APP, &offer, &mut runs) {
+            while let Some(waiting) = parked.take_next(APP, &offer, &mut runs) {
                 if waiting.ready.definition.job.handler == "h" {
                     is_placed = true;
                 } else {

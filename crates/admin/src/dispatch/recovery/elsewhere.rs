@@ -101,14 +101,14 @@ impl RelayedQuestions {
         if due_executors.is_empty() {
             return Vec::new();
         }
-        let after_last = self.last_asked_at.map_or(now, |last| last + Duration::from_millis(1));
-        let at = now.max(after_last);
-        self.last_asked_at = Some(at);
+        let after_last_question = self.last_asked_at.map_or(now, |last| last + Duration::from_millis(1));
+        let asked_at = now.max(after_last_question);
+        self.last_asked_at = Some(asked_at);
         let tokens: Vec<LeaseToken> =
             leases.iter().map(|(node, epoch)| LeaseToken { node: *node, epoch: *epoch }).collect();
         let request = |executor: ExecutorId| {
-            self.inquiries.insert(executor, FenceInquiry { asked_at: at, leases: leases.clone(), answer: None });
-            FenceRequest { asker, executor, asked_at: at, leases: tokens.clone() }
+            self.inquiries.insert(executor, FenceInquiry { asked_at, leases: leases.clone(), answer: None });
+            FenceRequest { asker, executor, asked_at, leases: tokens.clone() }
         };
         due_executors.into_iter().map(request).collect()
     }

@@ -36,7 +36,8 @@ fn a_run_goes_to_the_executor_that_its_caller_named_with_any_router() {
         let mut done = world.at(3.0);
         done.sort_unstable();
         assert_eq!(done, ["sent to 2: 1 2", "sent to 3: 3"], "{route}: no executor is asked first");
-        let traces: Vec<String> = world.state.runs.actives().filter_map(|one| one.ready.run.trace.clone()).collect();
+        let traces: Vec<String> =
+            world.state.runs.active_runs().filter_map(|one| one.ready.run.trace.clone()).collect();
         assert!(traces.iter().all(|trace| trace.starts_with(r#"{"route":"chosen","of":["e"#)), "{traces:?}");
     }
 }

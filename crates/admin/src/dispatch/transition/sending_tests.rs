@@ -197,7 +197,7 @@ fn each_round_measures_how_many_runs_wait_and_where() {
     });
     assert_eq!(counts, Some((2, 6)));
     let held = effects.iter().find_map(|effect| match effect {
-        Effect::Measure(Measure::Held { gates, limits, parked, roll_call }) => {
+        Effect::Measure(Measure::WaitingRuns { gates, limits, parked, roll_call }) => {
             Some([*gates, *limits, *parked, *roll_call])
         }
         _ => None,

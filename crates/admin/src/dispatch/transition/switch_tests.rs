@@ -42,14 +42,16 @@ fn an_executor_that_is_switched_off_gets_no_new_runs_and_finishes_those_it_has()
     assert_eq!(world.at(3.0), ["sent to 2: 2 3"], "only the other one gets new runs");
     assert_eq!(world.result(1, 1, 1), ["end of 1/1: Succeeded"], "what it had goes on");
     // The traces of the first run, whose end is not stored yet, and of the two runs that followed.
-    let traces: Vec<String> = world.state.runs.actives().filter_map(|active| active.ready.run.trace.clone()).collect();
+    let traces: Vec<String> =
+        world.state.runs.active_runs().filter_map(|active| active.ready.run.trace.clone()).collect();
     let passed_e1 = traces.iter().filter(|trace| trace.contains(r#""refused":{"e1":"draining"}"#));
     assert_eq!(passed_e1.count(), 2, "{traces:?}");
     // A stopped executor is named as stopped.
     set(&world, &[("e1", Switch::Stopped)]);
     world.arrive([plain(4)]);
     assert_eq!(world.at(4.0), ["sent to 2: 4"]);
-    let traces: Vec<String> = world.state.runs.actives().filter_map(|active| active.ready.run.trace.clone()).collect();
+    let traces: Vec<String> =
+        world.state.runs.active_runs().filter_map(|active| active.ready.run.trace.clone()).collect();
     assert!(traces.iter().any(|trace| trace.contains(r#""e1":"stopped""#)), "{traces:?}");
     // Once the executor is active again, both get runs.
     set(&world, &[]);

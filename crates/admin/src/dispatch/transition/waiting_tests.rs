@@ -103,7 +103,7 @@ fn an_executor_that_answers_no_trigger_is_passed_by_until_it_answers() {
     assert_eq!(world.at(50.0).len(), 1);
     world.arrive([plain(51)]);
     world.at(51.0);
-    let is_there = |world: &World| world.state.runs.actives().any(|active| active.executor == ExecutorId::new(1));
+    let is_there = |world: &World| world.state.runs.active_runs().any(|active| active.executor == ExecutorId::new(1));
     assert!(is_there(&world), "it is tried again after its pause");
     assert!(world.state.executors.silences.of(ExecutorId::new(1)).is_some());
     for second in [50, 51] {

@@ -29,7 +29,7 @@ fn send(limits: &mut Limits, ready: &ReadyRun, now: Timestamp, runs: &mut OpenRu
 }
 
 fn next(limits: &mut Limits, key: &LimitKey, now: Timestamp, runs: &mut OpenRuns) -> Option<i64> {
-    let waiting = limits.next(key, now, runs)?;
+    let waiting = limits.take_next(key, now, runs)?;
     assert!(send(limits, &waiting.ready, now, runs));
     Some(waiting.ready.run.id.get() / 1_000)
 }

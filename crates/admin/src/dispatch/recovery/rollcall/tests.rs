@@ -95,7 +95,7 @@ fn fences(executors: &mut Executors, id: i64, number: u64, lease: LeaseToken, he
 fn resolve(rollcall: &mut RollCall, executors: &Executors) -> String {
     match rollcall.resolve(executors).first() {
         None => "not yet".to_owned(),
-        Some((_, CallOutcome::Held(id))) => format!("held by {id}"),
+        Some((_, CallOutcome::AtExecutor(id))) => format!("held by {id}"),
         Some((_, CallOutcome::NoExecutor(reason))) => reason.to_string(),
     }
 }
@@ -179,7 +179,11 @@ fn a_fence_of_an_older_lease_or_stream_is_no_answer() {
     fences(&mut executors, 2, 2, DEAD, &[]);
     let mut rollcall = called(&mut executors);
     fences(&mut executors, 1, 1, DEAD, &[]);
-    assert_eq!(rollcall.open_fences(&executors), Unanswered::from([(ExecutorId::new(2), vec![DEAD])]), "asked before");
+    assert_eq!(
+        rollcall.unanswered_fences(&executors),
+        Unanswered::from([(ExecutorId::new(2), vec![DEAD])]),
+        "asked before"
+    );
     fences(&mut executors, 2, 2, LeaseToken { epoch: 2, ..DEAD }, &[]);
     fences(&mut executors, 2, 1, DEAD, &[]);
     assert_eq!(resolve(&mut rollcall, &executors), "not yet");
@@ -398,7 +402,11 @@ fn a_roll_call_asks_again_about_the_leases_of_all_its_runs() {
         let runs: Vec<RollCallRun> = runs.collect();
         let now = Timestamp::from_secs(101);
         rollcall.begin(&runs, &[session(DEAD), session(OTHER)], &[DEAD, OTHER], &mut executors, now);
-        assert_eq!(rollcall.open_fences(&executors), Unanswered::from([(ExecutorId::new(1), expected)]), "{from:?}");
+        assert_eq!(
+            rollcall.unanswered_fences(&executors),
+            Unanswered::from([(ExecutorId::new(1), expected)]),
+            "{from:?}"
+        );
     }
 }
 
