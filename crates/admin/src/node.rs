@@ -266,7 +266,7 @@ impl Node {
 
     #[must_use]
     pub fn new_id(&self) -> i64 {
-        self.0.membership.latest().ids.next(self.now())
+        self.0.membership.latest_lease().ids.next(self.now())
     }
 
     #[must_use]
@@ -284,7 +284,7 @@ impl Node {
     /// Whether this node knows that it will never hold this lease again.
     #[must_use]
     pub fn has_lost(&self, lease: LeaseToken) -> bool {
-        !self.0.membership.is_under(lease)
+        !self.0.membership.is_current_lease(lease)
     }
 
     #[must_use]

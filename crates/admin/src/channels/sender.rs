@@ -56,7 +56,7 @@ impl Background for ChannelLoop {
     }
 
     async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
-        self.senders.check()?;
+        self.senders.take_error()?;
         self.send_due(stop).await
     }
 
@@ -202,7 +202,7 @@ pub(super) fn delivery(
     (at, send_start): (Timestamp, Instant),
     result: &Result<Acceptance, DeliveryError>,
 ) -> Delivery {
-    let id = shared.membership.latest().ids.next(shared.clock.now());
+    let id = shared.membership.latest_lease().ids.next(shared.clock.now());
     let (status, error) = match result {
         Ok(accepted) => (accepted.status, accepted.refusals.as_deref()),
         Err(refused) => (refused.status, Some(refused.text.as_str())),

@@ -274,7 +274,7 @@ impl BeatLoop {
     /// back. Runs that this node had not sent belong to another node now, or to this node's new lease.
     async fn rejoin(&mut self) -> Result<(), StoreError> {
         let shared = Arc::clone(&self.shared);
-        shared.membership.end();
+        shared.membership.end_lease();
         // The dispatcher forgets runs that wait or are in a roll call, with their places in their jobs' order. Only the adoption under the
         // next lease restores these, so this lease is not renewed any more, even if this try fails.
         let is_first_try = !std::mem::replace(&mut self.must_rejoin, true);

@@ -180,7 +180,7 @@ impl DispatchLoop {
                 shared.awaiting.forget(dropped_runs);
             }
             Effect::EndLease => {
-                shared.membership.end();
+                shared.membership.end_lease();
                 shared.beat_poke.notify_one();
             }
             Effect::ShowOnline(executor) => shared.registry.insert(*executor),
@@ -204,7 +204,7 @@ impl DispatchLoop {
     }
 
     fn expand(&mut self, root: Box<Run>, executors: Vec<Option<String>>, token: LeaseToken, now: Timestamp) {
-        let ids = self.shared.membership.latest().ids;
+        let ids = self.shared.membership.latest_lease().ids;
         let shard_total = i32::try_from(executors.len()).unwrap_or(i32::MAX);
         let shards = (0..shard_total).zip(executors).map(|(index, executor)| Run {
             id: RunId::new(ids.next(now)),
@@ -237,7 +237,7 @@ impl DispatchLoop {
         let facts = facts(&self.shared, &self.settings, self.started_at, now);
         let (sendable_runs, mut unsent_runs) =
             outbox::split_sendable(&mut Decision::new(&mut self.state, facts), executor, runs);
-        let ids = self.shared.membership.latest().ids;
+        let ids = self.shared.membership.latest_lease().ids;
         let (mut messages, mut sent_triggers) =
             (Vec::with_capacity(sendable_runs.len()), Vec::with_capacity(sendable_runs.len()));
         for run in sendable_runs {

@@ -49,7 +49,7 @@ impl Background for WebhookLoop {
     }
 
     async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
-        self.senders.check()?;
+        self.senders.take_error()?;
         self.send_due(stop).await
     }
 

@@ -96,7 +96,7 @@ pub(super) async fn check(
         None if !hello.declared.is_empty() => {
             // An app is created with the first job that its executors declare, as with one that a user creates.
             let now = shared.clock.now();
-            let id = AppId::new(shared.membership.latest().ids.next(now));
+            let id = AppId::new(shared.membership.latest_lease().ids.next(now));
             let result = apps::ensure(shared.store.as_ref(), id, (namespace.id, &hello.app), now).await;
             Some(result.map_err(|error| match error {
                 AppError::TooMany => Status::failed_precondition(format!("app: {error}")),

@@ -105,7 +105,7 @@ impl Session {
         };
         // A node that takes its next lease moves the session rows of all executors in the registry to that lease. This executor may have been
         // added too late. Its row then states that the stream ended with the earlier lease, and an adopter would not ask this executor.
-        if !shared.membership.is_under(token) && !mutant::on(Mutant::StreamOfEndedLease) {
+        if !shared.membership.is_current_lease(token) && !mutant::on(Mutant::StreamOfEndedLease) {
             return Err(Status::unavailable("the server is taking a new lease; connect again"));
         }
         let stream = OutgoingStream::new(sender);

@@ -17,7 +17,7 @@ pub(super) async fn write(
 ) -> Result<(), StoreError> {
     let now = shared.clock.now();
     let entry = AuditEntry {
-        id: AuditId::new(shared.membership.latest().ids.next(now)),
+        id: AuditId::new(shared.membership.latest_lease().ids.next(now)),
         at: now,
         actor: shared.config.node_name.clone(),
         auth_method: AuthMethod::System,
