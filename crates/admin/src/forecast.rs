@@ -119,7 +119,7 @@ impl ForecastBuilder {
         if let Some(count) =
             table.count_between(compiled.anchor, from, to).filter(|count| *count > ENUMERATED_FIRES_MAX)
         {
-            return self.add_dense(compiled, count);
+            return self.add_dense_job(compiled, count);
         }
         for (found, fire) in table.fires(compiled.anchor, from, to).enumerate() {
             if found == FIRES_PER_JOB_MAX || self.instants.len() == FIRE_COUNT_MAX {
@@ -131,13 +131,13 @@ impl ForecastBuilder {
     }
 
     /// Adds a job with this many fires: the first fires are listed, the others are only counted.
-    fn add_dense(&mut self, compiled: &CompiledDefinition, count: u64) {
+    fn add_dense_job(&mut self, compiled: &CompiledDefinition, count: u64) {
         let (table, ForecastRange { from, to, limit, .. }) = (&compiled.job.timetable, self.range);
         for fire in table.fires(compiled.anchor, from, to).take(limit) {
             self.list_if_early(compiled, fire.at);
         }
-        let room = PEAK_FIRE_COUNT_MAX.saturating_sub(self.dense_instants.len());
-        self.is_peak_unknown |= !usize::try_from(count).is_ok_and(|count| count <= room);
+        let count_left = PEAK_FIRE_COUNT_MAX.saturating_sub(self.dense_instants.len());
+        self.is_peak_unknown |= !usize::try_from(count).is_ok_and(|count| count <= count_left);
         if !self.is_peak_unknown {
             self.dense_instants.extend(table.fires(compiled.anchor, from, to).map(|fire| fire.at));
         }
@@ -231,7 +231,7 @@ pub async fn lane_plans(
 ) -> Result<BTreeMap<JobId, LanePlan>, StoreError> {
     let definitions = node.definitions(jobs.iter().copied()).await?;
     let compute_plans =
-        move || definitions.values().map(|compiled| (compiled.id, plan(compiled, (from, to), now))).collect();
+        move || definitions.values().map(|compiled| (compiled.id, lane_plan(compiled, (from, to), now))).collect();
     Ok(compute(compute_plans).await)
 }
 
@@ -254,7 +254,7 @@ pub async fn next_fires(
     Ok(compute(fires).await.unwrap_or_default())
 }
 
-fn plan(compiled: &CompiledDefinition, (from, to): (Timestamp, Timestamp), now: Timestamp) -> LanePlan {
+fn lane_plan(compiled: &CompiledDefinition, (from, to): (Timestamp, Timestamp), now: Timestamp) -> LanePlan {
     let (job, anchor) = (&compiled.job, compiled.anchor);
     let table = &job.timetable;
     let (mut fires, mut is_cut) = (Vec::new(), false);
@@ -263,8 +263,8 @@ fn plan(compiled: &CompiledDefinition, (from, to): (Timestamp, Timestamp), now: 
     while job.enabled && fires.len() < PLANNED_INSTANTS_MAX {
         let Some(fire) = table.next_until(anchor, after_at, to) else { break };
         // If there are many, only the first fire of each stride is taken.
-        let strides = u32::try_from(fires.len() + 1).unwrap_or(u32::MAX);
-        let next_at = first_at + stride * strides;
+        let stride_count = u32::try_from(fires.len() + 1).unwrap_or(u32::MAX);
+        let next_at = first_at + stride * stride_count;
         is_cut |= table.next_until(anchor, fire.at, to).is_some_and(|following| following.at < next_at);
         fires.push(fire.at);
         after_at = fire.at.max(next_at);

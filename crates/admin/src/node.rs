@@ -395,7 +395,7 @@ impl Node {
         authorization: Option<&str>,
         client: Option<IpAddr>,
     ) -> Result<Option<Principal>, LookupError> {
-        self.0.lookups.bearer(self.store(), (authorization, client), self.now()).await
+        self.0.lookups.authenticate_bearer(self.store(), (authorization, client), self.now()).await
     }
 
     /// The account that is signed in by a cookie; `None` if there is none. `client` is the address that sent the cookie.
@@ -403,7 +403,7 @@ impl Node {
     /// # Errors
     /// [`LookupError`].
     pub async fn signed_in(&self, cookie: &str, client: Option<IpAddr>) -> Result<Option<SignedIn>, LookupError> {
-        self.0.lookups.cookie(self.store(), (cookie, client), self.now()).await
+        self.0.lookups.authenticate_cookie(self.store(), (cookie, client), self.now()).await
     }
 
     /// Definitions, compiled with their calendars; those that do not exist or cannot be read are omitted.

@@ -152,7 +152,7 @@ fn mail(input: &RequestInput<'_>) -> Result<(MailServer, Mail), String> {
         from: input.required("from")?.trim().to_owned(),
         to: input.required("to")?.split(',').map(|address| address.trim().to_owned()).collect(),
         subject: cut(&input.texts.title, SUBJECT_BYTES_MAX),
-        text: input.texts.plain(MAIL_BYTES_MAX),
+        text: input.texts.plain_text(MAIL_BYTES_MAX),
         html: html(input.texts),
         id: input.id.to_owned(),
     };

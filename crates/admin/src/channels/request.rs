@@ -181,7 +181,7 @@ fn pagerduty(input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
         (_, Severity::Warning) => "warning",
     };
     let details = json!({
-        "text": texts.plain(SLACK_SECTION_MAX),
+        "text": texts.plain_text(SLACK_SECTION_MAX),
         "rule": notice.rule,
         "condition": notice.condition,
         "count": notice.count,
@@ -227,7 +227,7 @@ fn ntfy(input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
         (_, Severity::Critical) => "rotating_light",
         (_, Severity::Warning) => "warning",
     };
-    let message = Texts { link: None, ..texts.clone() }.plain(NTFY_MESSAGE_BYTES_MAX);
+    let message = Texts { link: None, ..texts.clone() }.plain_text(NTFY_MESSAGE_BYTES_MAX);
     let mut message = json!({
         "topic": input.required("topic")?,
         "title": cut(&texts.title, NTFY_TITLE_BYTES_MAX),

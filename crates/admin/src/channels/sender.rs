@@ -114,9 +114,9 @@ impl Sender {
             if self.stop.is_cancelled() || Instant::now() >= deadline || pause.is_some() {
                 break;
             }
-            let Some(delivered) = self.try_once(&channel, message).await else { break };
+            let Some(delivery_and_outcome) = self.try_once(&channel, message).await else { break };
             rondel_failpoint::pass("alert_send.sent");
-            let (delivery, outcome) = delivered;
+            let (delivery, outcome) = delivery_and_outcome;
             store.record_try(&delivery, outcome).await?;
             rondel_failpoint::pass("alert_send.recorded");
             pause = match outcome {
@@ -135,14 +135,14 @@ impl Sender {
         let result = if channel.is_enabled {
             let id = message_id(message.id);
             let attempt = DeliveryAttempt { channel, notice: &message.notice, id: &id, now: at };
-            let stop_in_send = async {
+            let end_of_grace = async {
                 self.stop.cancelled().await;
                 sleep(STOP_GRACE).await;
             };
             tokio::select! {
                 biased;
                 done = deliver(&self.client, &self.shared.config, attempt) => done,
-                () = stop_in_send => return None,
+                () = end_of_grace => return None,
             }
         } else {
             let text = "the channel is disabled".to_owned();

@@ -136,7 +136,7 @@ impl MoveLoop {
     async fn run_round(&mut self) -> Result<u64, StoreError> {
         let shared = &self.shared;
         let now = shared.clock.now();
-        shared.departing.forget(now);
+        shared.departing.forget_old(now);
         let Some(lease) = shared.membership.held_lease() else { return Ok(0) };
         let Some(reason) = self.move_reason(now) else {
             (self.rounds_to_skip, self.next_rounds_to_skip, self.pass_progress) = (0, 1, PassProgress::default());

@@ -285,10 +285,10 @@ impl DispatchLoop {
             Measure::Refused(waited) => metrics.refuse_delay.observe(waited),
             Measure::Runs { active, queued } => metrics.show_runs(to_u64(active), to_u64(queued)),
             Measure::WaitingRuns { gates, limits, parked, roll_call } => {
-                let waiting_counts = [(&metrics.held.gates, gates), (&metrics.held.limits, limits)];
+                let waiting_counts = [(&metrics.runs_in_memory.gates, gates), (&metrics.runs_in_memory.limits, limits)];
                 let waiting_counts = waiting_counts
                     .into_iter()
-                    .chain([(&metrics.held.parked, parked), (&metrics.held.roll_call, roll_call)]);
+                    .chain([(&metrics.runs_in_memory.parked, parked), (&metrics.runs_in_memory.roll_call, roll_call)]);
                 waiting_counts.for_each(|(gauge, count)| gauge.store(to_u64(count), Ordering::Relaxed));
             }
             Measure::Dispatched(definition, trigger) => {

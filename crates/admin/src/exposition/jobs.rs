@@ -24,7 +24,7 @@ struct ShownJob {
     record: JobRecord,
     /// Whether the job's home is this node, or no node. Only the home sees all runs of a job, so only the home knows
     /// its newest verdict.
-    is_here: bool,
+    is_at_home: bool,
 }
 
 impl ShownJob {
@@ -49,7 +49,7 @@ pub(super) async fn families(shared: &Shared, now: Timestamp) -> Vec<Family> {
         let own_labels = [app, handler, label("enabled", spec.enabled.to_string())];
         (job.labels().into_iter().chain(own_labels).collect(), 1.0)
     });
-    let jobs_at_home = || shown_jobs.iter().filter(|job| job.is_here);
+    let jobs_at_home = || shown_jobs.iter().filter(|job| job.is_at_home);
     let statuses = jobs_at_home().filter_map(|job| {
         let status = label("status", job.state.last_status?.as_str());
         Some((job.labels().into_iter().chain([status]).collect(), 1.0))
@@ -102,11 +102,11 @@ async fn shown_jobs(shared: &Shared) -> Result<Vec<ShownJob>, StoreError> {
                 series.forget(state.job);
                 continue;
             };
-            let is_here = homes.get(&state.job).is_none_or(|home| *home == own_node || *home == NodeId::new(0));
-            if !is_here {
+            let is_at_home = homes.get(&state.job).is_none_or(|home| *home == own_node || *home == NodeId::new(0));
+            if !is_at_home {
                 series.reset_order_dependent(state.job);
             }
-            shown_jobs.push(ShownJob { state: state.clone(), record, is_here });
+            shown_jobs.push(ShownJob { state: state.clone(), record, is_at_home });
         }
     }
     Ok(shown_jobs)

@@ -56,15 +56,15 @@ pub(super) async fn end_queued(
     let (dropped_runs, kept_runs): (Vec<&Run>, Vec<&Run>) =
         queued_runs.into_iter().partition(|run| QueuedRunsPolicy::drops(queued_policy, reason, run.trigger));
     let count = |runs: usize| u64::try_from(runs).unwrap_or(u64::MAX);
-    let mut runs =
+    let mut run_counts =
         QueuedRuns { dropped_count: 0, kept_count: count(kept_runs.len()), running_count: count(running_runs.len()) };
     let mut ids: Vec<RunId> = dropped_runs.iter().map(|run| run.id).collect();
     if ids.is_empty() {
-        return Ok(runs);
+        return Ok(run_counts);
     }
     node.store().ask_drops(&ids, CancelRequest { by: author, reason }, asked_at).await?;
     dropped_runs.iter().for_each(|run| node.poke_cancels(run));
-    let (deadline, mut pause, mut ended_count) = (Instant::now() + config.end_queued_wait, FIRST_LOOK_DELAY, 0);
+    let (deadline, mut look_delay, mut ended_count) = (Instant::now() + config.end_queued_wait, FIRST_LOOK_DELAY, 0);
     loop {
         let rows = node.store().runs(&ids).await?;
         let is_taken = |run: &&Run| run.status == RunStatus::Running || run.executor_id.is_some();
@@ -75,13 +75,13 @@ pub(super) async fn end_queued(
         let taken_count = remaining_runs.iter().copied().filter(is_taken).count();
         if remaining_runs.len() <= taken_count || Instant::now() >= deadline {
             // Runs that an executor got meanwhile count as running; those that their owners have not ended yet count as dropped.
-            runs.running_count += count(taken_count);
-            runs.dropped_count = count(ended_count + remaining_runs.len() - taken_count);
-            return Ok(runs);
+            run_counts.running_count += count(taken_count);
+            run_counts.dropped_count = count(ended_count + remaining_runs.len() - taken_count);
+            return Ok(run_counts);
         }
         ids = remaining_runs.iter().map(|run| run.id).collect();
-        tokio::time::sleep_until((Instant::now() + pause).min(deadline)).await;
-        pause *= 2;
+        tokio::time::sleep_until((Instant::now() + look_delay).min(deadline)).await;
+        look_delay *= 2;
     }
 }
 

@@ -102,8 +102,8 @@ impl LabelledRuns {
         });
         let mut group = Group { values: values.collect(), namespace: namespace.to_owned(), app: app.to_owned() };
         if groups.groups.len() >= GROUP_COUNT_MAX && !groups.groups.contains_key(&group) {
-            let other = || OTHER_NAMESPACES.to_owned();
-            group = Group { namespace: other(), app: other(), values: vec![other(); self.keys.len()] };
+            let other_text = || OTHER_NAMESPACES.to_owned();
+            group = Group { namespace: other_text(), app: other_text(), values: vec![other_text(); self.keys.len()] };
         }
         let counts =
             groups.groups.entry(group).or_insert_with_key(|group| Arc::new(LabelledCounts::new(group.clone())));

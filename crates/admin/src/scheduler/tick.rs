@@ -92,7 +92,7 @@ impl Background for TickLoop {
         let handed_over_count = self.hand_over_due().await;
         self.shared.metrics.tick.observe(tick_start.elapsed());
         let held_count = self.ring.len() + self.later_runs.len() + self.unread_runs.len();
-        self.shared.metrics.held.ring.store(to_u64(held_count), Ordering::Relaxed);
+        self.shared.metrics.runs_in_memory.ring.store(to_u64(held_count), Ordering::Relaxed);
         Ok(handed_over_count?)
     }
 }

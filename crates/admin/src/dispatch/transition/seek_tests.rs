@@ -187,7 +187,7 @@ fn handed_over_runs_that_are_held_back_do_not_start() {
             world.arrive([of_job(1, 1, &json!({}))]);
             assert_eq!(world.at(1.1), NOTHING);
         }
-        world.around.departing.forget(Timestamp::from_secs(8));
+        world.around.departing.forget_old(Timestamp::from_secs(8));
         world.on(Event::AllAdopted(world.around.token));
         assert_eq!(world.at(8.0), NOTHING, "another server may have it: {is_certain} {was_read}");
         assert_eq!(world.around.in_memory.missing_runs([run(1)]), [run(1)]);

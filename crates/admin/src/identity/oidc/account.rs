@@ -34,6 +34,7 @@ pub struct StoredUpdate {
     pub is_changed: bool,
 }
 
+/// Finds or prepares the account of a user whom the provider has authenticated, with the changes that the sign-in makes.
 pub(super) async fn resolve(
     store: &dyn Store,
     config: &OidcConfig,
