@@ -146,10 +146,10 @@ impl Shared {
 
     /// Some of these runs may have been left in the store for lack of room in memory. Puts those into the ring, so that the tick ends them.
     pub(crate) async fn put_to_end(&self, runs: Vec<Run>) {
-        let ending = self.in_memory.admit_to_end(runs);
-        if !ending.is_empty() {
+        let ending_runs = self.in_memory.admit_to_end(runs);
+        if !ending_runs.is_empty() {
             // The ring is closed only when the process ends. The runs are durable, so nothing is lost.
-            drop(self.tick.send(TickCommand::Put(ending)).await);
+            drop(self.tick.send(TickCommand::Put(ending_runs)).await);
         }
     }
 

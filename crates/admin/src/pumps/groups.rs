@@ -39,12 +39,12 @@ struct GroupState {
 pub(super) struct Groups {
     by_job: BTreeMap<JobId, BTreeMap<Owner, GroupState>>,
     /// The number of the last order.
-    number: i64,
+    last_order_number: i64,
 }
 
 impl Groups {
     /// Forgets the groups of jobs that are no longer pump jobs.
-    pub(super) fn keep(&mut self, jobs: &BTreeSet<JobId>) {
+    pub(super) fn retain_jobs(&mut self, jobs: &BTreeSet<JobId>) {
         self.by_job.retain(|job, _| jobs.contains(job));
     }
 
@@ -120,8 +120,8 @@ impl Groups {
             });
             (group_state.executor, group_state.seen_at) = (executor, snapshot.now);
             // A group that was queued when the job was paused, and began anyway, has no cancel request, but its root run has one.
-            let ends = run.cancel_by.is_some() || run.parent.is_some_and(|root| ending_roots.contains(&root));
-            group_state.mode = if ends || group_state.is_leaving {
+            let must_end = run.cancel_by.is_some() || run.parent.is_some_and(|root| ending_roots.contains(&root));
+            group_state.mode = if must_end || group_state.is_leaving {
                 GroupMode::Leaves
             } else if shared.pumps.stream(executor).is_some() {
                 GroupMode::Takes
@@ -130,7 +130,7 @@ impl Groups {
             };
         }
         groups.retain(|_, seen| seen.seen_at + KEPT_FOR > snapshot.now);
-        choose_leaving(groups, shared, snapshot, pump);
+        choose_leaving_groups(groups, shared, snapshot, pump);
         Ok(())
     }
 
@@ -139,14 +139,14 @@ impl Groups {
         let groups = self.by_job.get(&job).into_iter().flat_map(BTreeMap::values);
         let groups_in_look: Vec<&GroupState> = groups.filter(|seen| seen.seen_at == now).collect();
         let is_settled = |seen: &&GroupState| {
-            let is_taken = seen.last_order.as_ref().is_some_and(|order| order.is_taken(seen.taken_order));
-            is_taken && !seen.is_leaving && seen.mode == GroupMode::Takes
+            let has_taken_order = seen.last_order.as_ref().is_some_and(|order| order.is_taken(seen.taken_order));
+            has_taken_order && !seen.is_leaving && seen.mode == GroupMode::Takes
         };
         groups_in_look.len() == count && groups_in_look.iter().all(is_settled)
     }
 
     /// Sends each group its order, if that is new or may have been lost.
-    pub(super) fn order(
+    pub(super) fn send_orders(
         &mut self,
         shared: &Shared,
         snapshot: &PumpSnapshot<'_>,
@@ -161,8 +161,8 @@ impl Groups {
             if seen.last_order.as_ref().is_some_and(|sent| sent.makes_redundant(&content, seen.taken_order, now)) {
                 continue;
             }
-            self.number = next_number(snapshot.record.term, self.number, seen.taken_order, now);
-            let order_number = (snapshot.record.term, self.number);
+            self.last_order_number = next_number(snapshot.record.term, self.last_order_number, seen.taken_order, now);
+            let order_number = (snapshot.record.term, self.last_order_number);
             orders.entry(seen.executor).or_default().push(content.order(*owner, order_number, pump, items));
             seen.last_order = Some(SentOrder::new(content, order_number, now));
         }
@@ -177,9 +177,14 @@ impl Groups {
 
 /// Makes groups leave executors that no longer take groups. Also makes one group at a time leave an executor that has at least two groups
 /// more than another one.
-fn choose_leaving(groups: &mut BTreeMap<Owner, GroupState>, shared: &Shared, snapshot: &PumpSnapshot<'_>, pump: &Pump) {
+fn choose_leaving_groups(
+    groups: &mut BTreeMap<Owner, GroupState>,
+    shared: &Shared,
+    snapshot: &PumpSnapshot<'_>,
+    pump: &Pump,
+) {
     let now = snapshot.now;
-    let executors = online(shared, snapshot);
+    let executors = capable_executors(shared, snapshot);
     let count = |groups: &BTreeMap<Owner, GroupState>, id, leaves| {
         let is_of_executor = |group_state: &&GroupState| {
             group_state.seen_at == now && group_state.executor == id && group_state.is_leaving == leaves
@@ -226,7 +231,7 @@ pub(super) fn executors(shared: &Shared, snapshot: &PumpSnapshot<'_>) -> Vec<(Ex
         let stream = shared.pumps.stream(executor.id).map(|stream| stream.number);
         (executor.id, room, is_stopped(shared, snapshot, &executor), stream)
     };
-    let mut executors: Vec<_> = online(shared, snapshot).into_iter().map(executor_row).collect();
+    let mut executors: Vec<_> = capable_executors(shared, snapshot).into_iter().map(executor_row).collect();
     executors.sort_by_key(|(id, ..)| *id);
     executors
 }
@@ -236,7 +241,7 @@ fn is_stopped(shared: &Shared, snapshot: &PumpSnapshot<'_>, executor: &OnlineExe
 }
 
 /// The executors that have the job's handler, sorted by name, and whether they take groups.
-fn online(shared: &Shared, snapshot: &PumpSnapshot<'_>) -> Vec<(OnlineExecutor, Room)> {
+fn capable_executors(shared: &Shared, snapshot: &PumpSnapshot<'_>) -> Vec<(OnlineExecutor, Room)> {
     let (job, app) = (snapshot.job(), snapshot.compiled.app);
     let is_app_switched_on = shared.switches.of_app(app) == Switch::Active;
     let room = |executor: &OnlineExecutor| {

@@ -98,11 +98,11 @@ impl PumpLoop {
         &self,
         snapshot: &PumpSnapshot<'_>,
         fire_at: Timestamp,
-        (params, continued): (Option<String>, Option<Trigger>),
+        (params, continued_trigger): (Option<String>, Option<Trigger>),
     ) -> Result<u64, StoreError> {
         let trigger = match snapshot.job().timetable.schedules.is_empty() {
             true => Trigger::Once,
-            false => continued.unwrap_or(Trigger::Misfire),
+            false => continued_trigger.unwrap_or(Trigger::Misfire),
         };
         let (store, token) = (self.node.store(), self.node.token());
         let planned_run = |fire_at: Timestamp| {

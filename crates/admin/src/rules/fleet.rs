@@ -148,9 +148,9 @@ pub(super) async fn certificate_expiring(
     within: Duration,
     now: Timestamp,
 ) -> Result<Vec<Observation>, StoreError> {
-    let ends = |host: &HostReport| host.certificate_ends_at.map(|end| end <= now + within);
+    let ends_soon = |host: &HostReport| host.certificate_ends_at.map(|end| end <= now + within);
     let nodes = node.store().nodes().await?;
-    Ok(nodes.iter().map(|server| observe_node(server, judge_host(server, ends, now))).collect())
+    Ok(nodes.iter().map(|server| observe_node(server, judge_host(server, ends_soon, now))).collect())
 }
 
 fn observe_node(node: &cluster::Node, state: ConditionState) -> Observation {
@@ -201,8 +201,9 @@ pub(super) async fn token_expiring(
         open_incidents.iter().any(|incident| (incident.subject.kind, incident.subject.id) == subject)
     };
     let ending_tokens = tokens.iter().filter(|token| {
-        let ends = token.expires_at.is_some_and(|end| end <= now + within && (end > now || is_open(token.id)));
-        ends && token.revoked_at.is_none()
+        let expires_soon = token.expires_at.is_some_and(|end| end <= now + within && (end > now || is_open(token.id)));
+        expires_soon
+            && token.revoked_at.is_none()
             && is_token_of_namespace(token, (namespace, name))
             && !is_replaced(token, &tokens)
     });
