@@ -155,7 +155,7 @@ impl Sender {
             kind: message.notice.kind,
             try_number,
             verdict: outcome.as_str().to_owned(),
-            ..delivery(&self.shared, (channel, message.id), (at, send_start), &result)
+            ..delivery_record(&self.shared, (channel, message.id), (at, send_start), &result)
         };
         Some((delivery, outcome))
     }
@@ -196,7 +196,7 @@ pub(super) fn message_id(id: MessageId) -> String {
 }
 
 /// The record of an attempt; the caller fills in what the message was about.
-pub(super) fn delivery(
+pub(super) fn delivery_record(
     shared: &Shared,
     (channel, message): (&Channel, MessageId),
     (at, send_start): (Timestamp, Instant),

@@ -52,8 +52,8 @@ fn is_ip_address(host: &str) -> bool {
 }
 
 /// The host of a channel's URL: the only part of it that may be shown.
-pub(super) fn shown_host(secrets: &Values) -> Option<String> {
-    let url = read_url(secrets.get("url")?).ok()?;
+pub(super) fn shown_host(values: &Values) -> Option<String> {
+    let url = read_url(values.get("url")?).ok()?;
     url.host_str().map(str::to_owned)
 }
 

@@ -211,7 +211,7 @@ impl BeatLoop {
         let token = shared.membership.token();
         if shared.config.claim_strategy.depends_on_load() && self.beat_count.is_multiple_of(BEATS_BETWEEN_COUNTS) {
             self.home_load = shared.store.home_loads(&[token.node], shared.clock.now()).await?.pop();
-            shared.claims.reset_gained();
+            shared.claims.reset_gains();
         }
         self.beat_count = self.beat_count.wrapping_add(1);
         let ((tried_count, lost_count), (gained_count, gained_fires)) =

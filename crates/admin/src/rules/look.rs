@@ -151,7 +151,8 @@ impl<'a> LookContext<'a> {
                         self.observe_unobserved_incidents(rule, &open_incidents, &mut observations).await?;
                     }
                     let at = Some(
-                        self.now + states::period(&rule.spec.condition, self.node.shared().config.alert_rules_period),
+                        self.now
+                            + states::check_period(&rule.spec.condition, self.node.shared().config.alert_rules_period),
                     );
                     check = Some(RuleCheck { rule: rule.id, at, progress: None });
                 }

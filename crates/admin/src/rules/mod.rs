@@ -39,7 +39,7 @@ const KEPT_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
 const FORGET_PERIOD: Duration = Duration::from_secs(600);
 const FORGET_BATCH: u32 = 500;
 /// Number of jobs whose next evaluation one transaction postpones.
-const MOVE_COUNT: usize = 500;
+const POSTPONED_COUNT: usize = 500;
 /// Maximum number of looks at one namespace per tick.
 const LOOK_COUNT_MAX: u32 = 20;
 /// Maximum number of lost looks ([`look::LookResult::Lost`]) per namespace and tick.
@@ -74,9 +74,9 @@ impl RuleLoop {
         deadline: Instant,
     ) -> Result<u64, StoreError> {
         // If the time does not suffice for all, the next pass begins with the namespaces that had no turn.
-        let had_turn =
+        let had_turn_count =
             due_namespaces.partition_point(|namespace| self.last_namespace.is_some_and(|last| *namespace <= last));
-        due_namespaces.rotate_left(had_turn);
+        due_namespaces.rotate_left(had_turn_count);
         let mut turns: Vec<(NamespaceId, u32)> = due_namespaces.into_iter().map(|namespace| (namespace, 0)).collect();
         let (mut change_count, mut first_error) = (0, None);
         for _ in 0..LOOK_COUNT_MAX {
@@ -104,14 +104,14 @@ impl RuleLoop {
     /// Postpones the looks at expectations of jobs that have succeeded here.
     async fn postpone_checks(&self) -> Result<(), StoreError> {
         for (namespace, succeeded) in self.node.shared().noted_successes.take() {
-            for chunk in succeeded.chunks(MOVE_COUNT) {
+            for chunk in succeeded.chunks(POSTPONED_COUNT) {
                 expects::postpone_checks(&self.node, namespace, chunk).await?;
             }
         }
         Ok(())
     }
 
-    async fn forget(&self, now: Timestamp) -> Result<u64, StoreError> {
+    async fn forget_old_incidents(&self, now: Timestamp) -> Result<u64, StoreError> {
         let store = self.node.store();
         if !store.begin_pass(FORGET_PASS, FORGET_PERIOD).await? {
             return Ok(0);
@@ -145,7 +145,7 @@ impl Background for RuleLoop {
             return Ok(0);
         }
         let deadline = Instant::now() + self.period_length().max(Duration::from_secs(1)) * 5;
-        let forgotten_count = self.forget(now).await?;
+        let forgotten_count = self.forget_old_incidents(now).await?;
         let change_count = self.look_until_done(due_namespaces, stop, deadline).await?;
         result?;
         Ok(forgotten_count + change_count)

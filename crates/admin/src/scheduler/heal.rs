@@ -77,8 +77,8 @@ impl HealLoop {
         if !self.node.readiness().lease_held || !self.node.store().begin_pass(HEAL_PASS, PERIOD).await? {
             return Ok(counts);
         }
-        counts.stuck = self.heal_stuck().await?;
-        counts.homeless = self.free_homeless().await?;
+        counts.stuck = self.heal_stuck_jobs().await?;
+        counts.homeless = self.free_homeless_jobs().await?;
         if self.node.store().begin_pass(CALENDARS_PASS, CALENDAR_PERIOD).await? {
             counts.calendars = self.expand_calendars().await?;
         }
@@ -89,7 +89,7 @@ impl HealLoop {
         Ok(counts)
     }
 
-    async fn heal_stuck(&self) -> Result<u64, StoreError> {
+    async fn heal_stuck_jobs(&self) -> Result<u64, StoreError> {
         let store = self.node.store();
         let stuck_jobs = store.stuck_jobs(STUCK_COUNT_MAX).await?;
         let definitions = self.node.definitions(stuck_jobs.iter().map(|stuck| (stuck.job, stuck.version))).await?;
@@ -107,8 +107,8 @@ impl HealLoop {
             } else if job.timetable.delay().is_some() {
                 job.timetable.first_delayed(self.node.now())
             } else {
-                let after = self.accounted_until(stuck_job, definition.namespace).await?;
-                job.timetable.next_scan_after(definition.anchor, after)
+                let accounted_until = self.accounted_until(stuck_job, definition.namespace).await?;
+                job.timetable.next_scan_after(definition.anchor, accounted_until)
             };
             count += u64::from(store.heal_job(stuck_job, next_fire_at).await?);
         }
@@ -131,7 +131,7 @@ impl HealLoop {
         Ok(planned_ends.max().unwrap_or(edited_at).max(edited_at))
     }
 
-    async fn free_homeless(&self) -> Result<u64, StoreError> {
+    async fn free_homeless_jobs(&self) -> Result<u64, StoreError> {
         let mut count = 0;
         for _ in 0..HOMELESS_PAGE_COUNT_MAX {
             let freed_count = self.node.store().free_homeless(HOMELESS_PAGE).await?;
