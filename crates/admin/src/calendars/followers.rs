@@ -102,7 +102,7 @@ async fn calendars_of(
         let Some(calendar_use) = &record.spec.calendar else { continue };
         let key = (record.namespace, calendar_use.name.clone());
         if let std::collections::btree_map::Entry::Vacant(entry) = calendars.entry(key) {
-            entry.insert(jobs::calendar(node, record.namespace, &calendar_use.name).await?);
+            entry.insert(jobs::find_calendar(node, record.namespace, &calendar_use.name).await?);
         }
     }
     Ok(calendars)

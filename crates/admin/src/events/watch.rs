@@ -79,7 +79,7 @@ pub struct Listener {
 pub enum ListenResult {
     /// Listening has started: from now on no event is missed.
     Begun {
-        /// The position of the start.
+        /// The position at which it starts.
         cursor: Cursor,
         /// Whether events between the requested position and this one may be missing.
         is_gap: bool,

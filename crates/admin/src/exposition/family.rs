@@ -136,12 +136,12 @@ impl Value {
 impl EncodeLabelSet for Labels {
     fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
         for (name, value) in &self.0 {
-            let mut label = encoder.encode_label();
-            let mut key = label.encode_label_key()?;
-            EncodeLabelKey::encode(name, &mut key)?;
-            let mut text = key.encode_label_value()?;
-            EncodeLabelValue::encode(value, &mut text)?;
-            text.finish()?;
+            let mut label_encoder = encoder.encode_label();
+            let mut key_encoder = label_encoder.encode_label_key()?;
+            EncodeLabelKey::encode(name, &mut key_encoder)?;
+            let mut value_encoder = key_encoder.encode_label_value()?;
+            EncodeLabelValue::encode(value, &mut value_encoder)?;
+            value_encoder.finish()?;
         }
         Ok(())
     }

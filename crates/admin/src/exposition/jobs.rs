@@ -46,8 +46,8 @@ pub(super) async fn families(shared: &Shared, now: Timestamp) -> Vec<Family> {
     let info = shown_jobs.iter().map(|job| {
         let spec = &job.record.spec;
         let (app, handler) = (label("app", &spec.app), label("handler", &spec.handler));
-        let own_labels = [app, handler, label("enabled", spec.enabled.to_string())];
-        (job.labels().into_iter().chain(own_labels).collect(), 1.0)
+        let info_labels = [app, handler, label("enabled", spec.enabled.to_string())];
+        (job.labels().into_iter().chain(info_labels).collect(), 1.0)
     });
     let jobs_at_home = || shown_jobs.iter().filter(|job| job.is_at_home);
     let statuses = jobs_at_home().filter_map(|job| {

@@ -72,7 +72,7 @@ pub(super) struct FoundCalendars {
 ///
 /// # Errors
 /// The store's.
-pub async fn calendar(
+pub async fn find_calendar(
     node: &Node,
     namespace: NamespaceId,
     name: &str,
@@ -99,11 +99,11 @@ pub(super) async fn check(
     stored_spec: Option<&JobSpec>,
 ) -> Result<CheckedDefinition, JobError> {
     let applied_calendar = match &spec.calendar {
-        Some(used) => calendar(node, namespace, &used.name).await?,
+        Some(used) => find_calendar(node, namespace, &used.name).await?,
         None => None,
     };
     let expected_calendar = match expected_calendar(&spec) {
-        Some(name) => calendar(node, namespace, name).await?,
+        Some(name) => find_calendar(node, namespace, name).await?,
         None => None,
     };
     let channels = channels_named(node, namespace, std::slice::from_ref(&spec)).await?;

@@ -24,7 +24,7 @@ use rondel_store::catalog::{
     JobChange, JobCreated, JobDeleted, JobDeletion, JobRecord, JobSaved, NewJob, PinnedCalendar, QueuedDrops,
 };
 
-pub use self::checks::calendar;
+pub use self::checks::find_calendar;
 pub(crate) use self::checks::missing_channel_error;
 pub use self::overrides::{RunParams, params_of_repetition, run_params};
 pub use self::params::{JobWarning, handlers, is_offered, params_schema, warnings};
@@ -328,7 +328,7 @@ async fn catch_up_new(node: &Node, record: JobRecord) -> JobRecord {
 /// Moves a saved job to the newest version of its calendar, if the calendar was saved concurrently and that save did not see the job.
 async fn catch_up_with_calendar(node: &Node, record: JobRecord) -> Result<JobRecord, JobError> {
     let (Some(pin), Some(calendar_use)) = (record.calendar, &record.spec.calendar) else { return Ok(record) };
-    let newest_calendar = calendar(node, record.namespace, &calendar_use.name).await?;
+    let newest_calendar = find_calendar(node, record.namespace, &calendar_use.name).await?;
     if newest_calendar.as_ref().is_none_or(|(newest, _)| *newest == pin) {
         return Ok(record);
     }

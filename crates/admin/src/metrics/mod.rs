@@ -139,7 +139,7 @@ pub(crate) struct CountedRun {
 }
 
 impl CountedRun {
-    /// The data for a run that was never sent, as far as this node knows.
+    /// The data of a run of which no attempt was sent, as far as this node knows.
     pub(crate) fn of(run: &Run, definition: &Arc<CompiledDefinition>) -> Self {
         let is_unsent_fire = run.attempt == 1 && (run.is_root() || is_whole(run, definition));
         let is_whole_fire = run.is_root() || run.shard_total.is_none_or(|total| total <= 1);

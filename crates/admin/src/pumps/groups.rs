@@ -237,12 +237,12 @@ pub(super) fn executors(shared: &Shared, snapshot: &PumpSnapshot<'_>) -> Vec<(Ex
 }
 
 fn is_stopped(shared: &Shared, snapshot: &PumpSnapshot<'_>, executor: &OnlineExecutor) -> bool {
-    shared.switches.of_executor(snapshot.compiled.app, given_name(&executor.name)) == Switch::Stopped
+    shared.switches.of_executor(snapshot.definition.app, given_name(&executor.name)) == Switch::Stopped
 }
 
 /// The executors that have the job's handler, sorted by name, and whether they take groups.
 fn capable_executors(shared: &Shared, snapshot: &PumpSnapshot<'_>) -> Vec<(OnlineExecutor, Room)> {
-    let (job, app) = (snapshot.job(), snapshot.compiled.app);
+    let (job, app) = (snapshot.job(), snapshot.definition.app);
     let is_app_switched_on = shared.switches.of_app(app) == Switch::Active;
     let room = |executor: &OnlineExecutor| {
         let name = given_name(&executor.name);

@@ -53,7 +53,7 @@ type RootDefinitions = BTreeMap<i64, Arc<CompiledDefinition>>;
 /// A pump job in one look.
 struct PumpSnapshot<'a> {
     record: PumpJob,
-    compiled: &'a Arc<CompiledDefinition>,
+    definition: &'a Arc<CompiledDefinition>,
     /// Whether a maintenance window of the job is under way. Also true while the windows are not known.
     is_in_maintenance: bool,
     now: Timestamp,
@@ -61,14 +61,14 @@ struct PumpSnapshot<'a> {
 
 impl PumpSnapshot<'_> {
     fn job(&self) -> &Job {
-        &self.compiled.job
+        &self.definition.job
     }
 
     fn next_step(&self, pump: &Pump, newest_root: Option<Root>, is_dry: bool) -> RootStep {
         let state = PumpJobState {
             version: self.record.version,
             saved_at: self.record.saved_at,
-            anchor: self.compiled.anchor,
+            anchor: self.definition.anchor,
             is_in_maintenance: self.is_in_maintenance,
         };
         next_step((self.job(), pump), state, newest_root, is_dry, self.now)
@@ -122,26 +122,26 @@ impl PumpLoop {
         let (mut reports, jobs_with_ends) = shared.pumps.take_news();
         jobs_with_ends.iter().for_each(|job| self.rests.end(*job));
         let (own_node, claimable_nodes) = (self.node.token().node, shared.membership.claimable_homes(now));
-        let is_in_maintenance = |compiled: &CompiledDefinition| match &windows {
-            Some(windows) => windows.of(compiled.namespace, compiled.app, now).iter().any(|window| window.has(now)),
+        let is_in_maintenance = |definition: &CompiledDefinition| match &windows {
+            Some(windows) => windows.of(definition.namespace, definition.app, now).iter().any(|window| window.has(now)),
             None => true,
         };
         let (mut count, mut last_error) = (0, None);
         for record in records {
             let result = match definitions.get(&(record.job, record.version)) {
                 _ if record.is_deleted => self.end_deleted(record).await,
-                Some(compiled) if record.home == own_node => {
-                    let is_in_maintenance = is_in_maintenance(compiled);
-                    let snapshot = PumpSnapshot { record, compiled, is_in_maintenance, now };
+                Some(definition) if record.home == own_node => {
+                    let is_in_maintenance = is_in_maintenance(definition);
+                    let snapshot = PumpSnapshot { record, definition, is_in_maintenance, now };
                     let inputs = self.read_inputs(&snapshot);
                     match reports.remove(&record.job) {
                         None if self.continues_to_rest(&snapshot, &inputs) => Ok(0),
                         reports => self.handle_job(&snapshot, inputs, reports.unwrap_or_default()).await,
                     }
                 }
-                Some(compiled) if claimable_nodes.contains(&record.home) => {
-                    let is_in_maintenance = is_in_maintenance(compiled);
-                    self.begin_first(&PumpSnapshot { record, compiled, is_in_maintenance, now }).await
+                Some(definition) if claimable_nodes.contains(&record.home) => {
+                    let is_in_maintenance = is_in_maintenance(definition);
+                    self.begin_first(&PumpSnapshot { record, definition, is_in_maintenance, now }).await
                 }
                 _ => Ok(0),
             };
@@ -199,10 +199,10 @@ impl PumpLoop {
         let open_roots: Vec<&Run> = pump_roots.iter().copied().filter(|run| !run.status.is_terminal()).collect();
         // The groups of a root run work under its definition until they end.
         let working_root = open_roots.iter().rev().find(|run| run.shard_total.is_some());
-        let compiled = working_root.and_then(|run| definitions.get(&run.job_version)).unwrap_or(snapshot.compiled);
-        let working_pump = compiled.job.pump.clone().unwrap_or_else(|| Arc::clone(&pump));
+        let definition = working_root.and_then(|run| definitions.get(&run.job_version)).unwrap_or(snapshot.definition);
+        let working_pump = definition.job.pump.clone().unwrap_or_else(|| Arc::clone(&pump));
         let (record, is_in_maintenance, now) = (snapshot.record, snapshot.is_in_maintenance, snapshot.now);
-        let working_snapshot = PumpSnapshot { record, compiled, is_in_maintenance, now };
+        let working_snapshot = PumpSnapshot { record, definition, is_in_maintenance, now };
         self.groups.read_groups(&shared, &working_snapshot, &working_pump, &open_roots).await?;
         count += self.write_late_reports(snapshot, &mut items).await?;
         let deal_settings = DealSettings {
@@ -220,7 +220,8 @@ impl PumpLoop {
         // Counters must not fall when an item is removed from the definition.
         let totals = Totals::of(items.values().filter(is_shown)).with_counts_of(items.values());
         self.totals.insert(job, totals);
-        if is_dealt && works_alike(compiled, snapshot.compiled) && self.are_settled(job, &open_roots, snapshot.now) {
+        if is_dealt && works_alike(definition, snapshot.definition) && self.are_settled(job, &open_roots, snapshot.now)
+        {
             let root = open_roots.first().or(pump_roots.first()).copied().map(roots::root);
             self.rests.begin(Rest { since: snapshot.now, inputs, root, totals });
         }
@@ -232,7 +233,7 @@ impl PumpLoop {
     async fn root_definitions(&self, roots: &[Run]) -> Result<RootDefinitions, StoreError> {
         let keys: BTreeSet<(JobId, i64)> = roots.iter().map(|run| (run.job, run.job_version)).collect();
         let definitions = self.node.definitions(keys).await?;
-        Ok(definitions.into_values().map(|compiled| (compiled.version, compiled)).collect())
+        Ok(definitions.into_values().map(|definition| (definition.version, definition)).collect())
     }
 
     /// Whether the open root run, if there is one, has all of its groups, and nothing is about to change.
@@ -315,7 +316,7 @@ impl PumpLoop {
 /// Whether a root run is one of the pump. It is not if its version of the job is no pump job and has shards. A run whose definition cannot be
 /// read counts as one of the pump.
 fn is_of_pump(root: &Run, definitions: &RootDefinitions) -> bool {
-    definitions.get(&root.job_version).is_none_or(|compiled| compiled.job.pump.is_some())
+    definitions.get(&root.job_version).is_none_or(|definition| definition.job.pump.is_some())
 }
 
 /// Whether groups work alike under two definitions of a job. A rest knows the newest one only.

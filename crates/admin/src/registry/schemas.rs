@@ -145,7 +145,7 @@ impl ParamsSchema {
                 unexpected.iter().map(error_at).collect()
             }
             Kind::AnyOf { context } | Kind::OneOfNotValid { context } => self.choice_errors(error, &place, context),
-            _ => vec![FieldError::new(place, sentence(error))],
+            _ => vec![FieldError::new(place, error_sentence(error))],
         }
     }
 
@@ -317,7 +317,7 @@ fn misses_parents(error: &ValidationError<'_>) -> bool {
 
 /// The library's message. The value in it is shortened, because the schema's expectation follows the value, and a long value would displace
 /// it.
-fn sentence(error: &ValidationError<'_>) -> String {
+fn error_sentence(error: &ValidationError<'_>) -> String {
     truncate(&error.masked_with(value_text(error.instance())).to_string(), MESSAGE_LEN_MAX)
 }
 

@@ -108,8 +108,8 @@ fn open_max(job: &Job) -> usize {
 }
 
 impl Gate {
-    /// Whether one more run may be open at this place in the order. More than `max` places may be open, because every adopted run counts as
-    /// sent until executors have answered. As long as that is so, the other shards of an open broadcast wait as well.
+    /// Whether one more run may be open at this place in the order, which the shards of a broadcast share. More than `max` places can be open,
+    /// because every adopted run counts as sent until executors have answered. Until then, the other shards of an open broadcast wait too.
     fn has_room(&self, place: Place, max: usize) -> bool {
         if self.open.contains_key(&place) {
             return self.open.len() <= max;

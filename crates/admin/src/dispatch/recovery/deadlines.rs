@@ -17,22 +17,25 @@ struct AttemptDeadline {
     attempt: i32,
     /// The deadline, by the boot-time clock in microseconds.
     at_micros: i64,
+    /// Whether the executor was asked to stop the handler because of the deadline.
     is_asked: bool,
 }
 
 /// The action for a run past its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OverdueAction {
+    /// The executor is asked to stop the handler.
     Ask,
+    /// The run ends without the executor's answer.
     GiveUp,
 }
 
 impl Deadlines {
     /// Records that the handler of this attempt began at this instant, in microseconds of the boot-time clock. The first record of an attempt
     /// counts, and replaces that of an earlier attempt.
-    pub(crate) fn record_start(&mut self, ready: &ReadyRun, at_micros: i64) {
+    pub(crate) fn record_start(&mut self, ready: &ReadyRun, start_micros: i64) {
         if let Some(timeout) = ready.definition.job.timeout {
-            let (attempt, at_micros) = (ready.run.attempt, later_by(at_micros, timeout));
+            let (attempt, at_micros) = (ready.run.attempt, later_by(start_micros, timeout));
             let new_deadline = AttemptDeadline { attempt, at_micros, is_asked: false };
             let deadline = self.0.entry(ready.run.id).or_insert(new_deadline);
             if deadline.attempt < attempt {

@@ -115,7 +115,7 @@ async fn calendars_named(node: &Node, namespace: NamespaceId, specs: &[JobSpec])
     let names: BTreeSet<&str> = applied_names.chain(specs.iter().filter_map(checks::expected_calendar)).collect();
     let mut calendars = HashMap::new();
     for name in names {
-        calendars.insert(name.to_owned(), checks::calendar(node, namespace, name).await?);
+        calendars.insert(name.to_owned(), checks::find_calendar(node, namespace, name).await?);
     }
     Ok(calendars)
 }
@@ -290,8 +290,8 @@ impl ExistingJobs {
     /// The changes that the edit makes to the fires of the next week.
     fn fires(&self, edit: &PlannedEdit, fires_left: &mut u32) -> Option<FireChanges> {
         let anchored_definition = |record: &JobRecord| {
-            let compiled = self.definitions.get(&(record.id, record.version))?;
-            Some((compiled, record.anchor))
+            let definition = self.definitions.get(&(record.id, record.version))?;
+            Some((definition, record.anchor))
         };
         let (old_job, new_job) = match edit {
             PlannedEdit::Keep => return None,
@@ -299,7 +299,7 @@ impl ExistingJobs {
             PlannedEdit::Change(both) => (anchored_definition(&both.0), Some((&both.1.job, both.0.anchor))),
             PlannedEdit::Remove(record) => (anchored_definition(record), None),
         };
-        let old_job = old_job.map(|(compiled, anchor)| ahead::AnchoredJob { job: &compiled.job, anchor });
+        let old_job = old_job.map(|(definition, anchor)| ahead::AnchoredJob { job: &definition.job, anchor });
         let new_job = new_job.map(|(job, anchor)| ahead::AnchoredJob { job, anchor });
         let fires = fire_changes(old_job, new_job, (self.now, self.now.saturating_add(COMPARED_AHEAD)), fires_left);
         (!fires.is_empty() || !fires.is_whole).then_some(fires)
@@ -323,11 +323,11 @@ fn plan_removal(mut record: JobRecord) -> (PlannedJob, PlannedEdit) {
 
 /// Copies of the definitions without their large parts, which do not affect the graph of jobs.
 fn graph_specs(specs: &mut [JobSpec]) -> Vec<JobSpec> {
-    let small_spec = |spec: &mut JobSpec| {
+    let without_large_parts = |spec: &mut JobSpec| {
         let (params, description) = (spec.params.take(), std::mem::take(&mut spec.description));
         let small_spec = spec.clone();
         (spec.params, spec.description) = (params, description);
         small_spec
     };
-    specs.iter_mut().map(small_spec).collect()
+    specs.iter_mut().map(without_large_parts).collect()
 }
