@@ -284,7 +284,7 @@ mod tests {
 
     const APP: AppId = AppId::new(1);
 
-    fn parked(waiting: &[(i64, &Arc<CompiledDefinition>)]) -> (ParkedRuns, OpenRuns) {
+    fn parked_runs(waiting: &[(i64, &Arc<CompiledDefinition>)]) -> (ParkedRuns, OpenRuns) {
         let (mut parked, mut runs) = (ParkedRuns::default(), OpenRuns::default());
         for (second, job) in waiting {
             parked.push(WaitingRun::new(ready(*second, job), Timestamp::EPOCH), &mut runs);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     /// Offers runs until `slots` are taken; returns the seconds of the runs that took them.
-    fn placed(
+    fn place_runs(
         (parked, runs): &mut (ParkedRuns, OpenRuns),
         slots: usize,
         mut fit: impl FnMut(&ReadyRun) -> bool,
@@ -317,10 +317,10 @@ mod tests {
             definition(&json!({"priority": 9, "handler": "other"})),
         );
         let runs = [(1, &low), (5, &usual), (4, &usual), (9, &high), (3, &low), (2, &high)];
-        assert_eq!(placed(&mut parked(&runs), 6, |_| true), [2, 9, 4, 5, 1, 3]);
-        let mut some = parked(&runs);
-        assert_eq!(placed(&mut some, 2, |_| true), [2, 9]);
-        assert_eq!(placed(&mut some, 9, |_| true), [4, 5, 1, 3]);
+        assert_eq!(place_runs(&mut parked_runs(&runs), 6, |_| true), [2, 9, 4, 5, 1, 3]);
+        let mut some = parked_runs(&runs);
+        assert_eq!(place_runs(&mut some, 2, |_| true), [2, 9]);
+        assert_eq!(place_runs(&mut some, 9, |_| true), [4, 5, 1, 3]);
         let (parked, mut runs) = some;
         assert!(parked.apps().is_empty() && parked.timeouts.is_empty() && parked.runs.is_empty());
         assert_eq!(runs.drain_waiting().len(), 0);
@@ -331,9 +331,9 @@ mod tests {
         let (unserved, served) = (definition(&json!({"priority": 9, "handler": "gone"})), definition(&json!({})));
         let mut runs: Vec<(i64, &Arc<CompiledDefinition>)> = (1..=10_000).map(|second| (second, &unserved)).collect();
         runs.push((20_000, &served));
-        let mut parked = parked(&runs);
+        let mut parked = parked_runs(&runs);
         let mut offered_count = 0;
-        let taken = placed(&mut parked, 9, |ready| {
+        let taken = place_runs(&mut parked, 9, |ready| {
             offered_count += 1;
             ready.definition.job.handler != "gone"
         });
@@ -348,7 +348,7 @@ mod tests {
         let served = definition(&json!({}));
         let mut waiting: Vec<(i64, &Arc<CompiledDefinition>)> = (1..).zip(&hopeless).collect();
         waiting.push((20, &served));
-        let (mut parked, mut runs) = parked(&waiting);
+        let (mut parked, mut runs) = parked_runs(&waiting);
         (1..20).find(|_| {
             let mut offer = Offer::new(refused_kinds_max);
             let mut is_placed = false;
@@ -382,7 +382,7 @@ mod tests {
     #[test]
     fn the_jobs_of_waiting_runs_take_turns() {
         let one = definition(&json!({}));
-        let (mut parked, mut runs) = parked(&[]);
+        let (mut parked, mut runs) = parked_runs(&[]);
         for (job, second) in [(3, 1), (3, 2), (1, 9), (1, 4), (2, 7)] {
             let mut ready = ready(second, &one);
             ready.run.job = JobId::new(job);
@@ -403,7 +403,7 @@ mod tests {
     #[test]
     fn the_runs_for_one_executor_do_not_hide_those_for_another() {
         let one = definition(&json!({}));
-        let (mut parked, mut runs) = parked(&[]);
+        let (mut parked, mut runs) = parked_runs(&[]);
         let named = [(1..=20, Some("gone")), (21..=22, Some("far")), (23..=24, None)];
         for (second, only) in named.iter().flat_map(|(seconds, only)| seconds.clone().map(move |second| (second, only)))
         {
@@ -426,7 +426,7 @@ mod tests {
     fn runs_with_equal_needs_are_of_one_kind() {
         let kinds = |overrides: &serde_json::Value, attempt: i32, change: fn(&mut ReadyRun)| {
             let job = definition(overrides);
-            let (mut parked, mut runs) = parked(&[]);
+            let (mut parked, mut runs) = parked_runs(&[]);
             for second in 1..=3 {
                 let mut ready = ready(second, &job);
                 (ready.run.job, ready.run.attempt) = (JobId::new(second), attempt);
@@ -451,7 +451,7 @@ mod tests {
     #[test]
     fn a_parked_run_is_removed_by_its_id_and_expires_at_its_queue_timeout() {
         let (short, long) = (definition(&json!({"queue_timeout": "1s"})), definition(&json!({"queue_timeout": "5s"})));
-        let (mut parked, mut runs) = parked(&[(1, &long), (2, &short), (3, &short)]);
+        let (mut parked, mut runs) = parked_runs(&[(1, &long), (2, &short), (3, &short)]);
         assert!(parked.remove(RunId::new(2_000), &mut runs).is_some());
         assert!(parked.remove(RunId::new(2_000), &mut runs).is_none());
         let seconds =
@@ -465,7 +465,7 @@ mod tests {
     #[test]
     fn some_are_looked_at_together() {
         let (one, other) = (definition(&json!({})), definition(&json!({"handler": "other"})));
-        let (parked, runs) = parked(&[(1, &one), (2, &one), (3, &one), (4, &other)]);
+        let (parked, runs) = parked_runs(&[(1, &one), (2, &one), (3, &one), (4, &other)]);
         let seconds = |some: Vec<&ReadyRun>| some.iter().map(|ready| ready.run.due_at.second()).collect::<Vec<_>>();
         assert_eq!(seconds(parked.first_waiting_runs(|_| true, 3, &runs)), [1, 4, 2], "a long queue hides no other");
         assert_eq!(
@@ -479,7 +479,7 @@ mod tests {
     #[test]
     fn a_hundred_thousand_parked_runs_cost_little() {
         let jobs = [0_u8, 5, 9].map(|priority| definition(&json!({"priority": priority})));
-        let mut parked = parked(&[]);
+        let mut parked = parked_runs(&[]);
         for number in 0..100_000_i64 {
             let job = &jobs[usize::try_from(number % 3).unwrap()];
             let waiting = WaitingRun::new(ready(1 + number * 7_919 % 100_003, job), Timestamp::from_millis(number));
@@ -489,7 +489,7 @@ mod tests {
         all.iter().take(30_000).for_each(|run| assert!(parked.0.remove(*run, &mut parked.1).is_some()));
         // A full executor frees one slot at a time.
         for _ in 0..30_000 {
-            assert_eq!(placed(&mut parked, 1, |_| true).len(), 1);
+            assert_eq!(place_runs(&mut parked, 1, |_| true).len(), 1);
         }
         assert_eq!(parked.0.take_expired(Timestamp::from_secs(200_000), &mut parked.1).len(), 40_000);
     }

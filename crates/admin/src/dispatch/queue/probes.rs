@@ -268,14 +268,19 @@ mod tests {
         probes.take_questions(10, at(now)).into_iter().map(|(_, number, _)| number).collect()
     }
 
-    fn answers((probes, runs): &mut Asking) -> Vec<(Answer, Answer)> {
+    fn answers_of_a_and_b((probes, runs): &mut Asking) -> Vec<(Answer, Answer)> {
         let waiting = probes.take(JOB, runs);
         let answers = waiting.iter().map(|probe| (probe.answers.answer(A), probe.answers.answer(B))).collect();
         waiting.into_iter().for_each(|probe| probes.put_back(probe, runs));
         answers
     }
 
-    fn answered((probes, runs): &mut Asking, executor: ExecutorId, number: i64, free: &BTreeSet<JobId>) -> Vec<JobId> {
+    fn record_answer(
+        (probes, runs): &mut Asking,
+        executor: ExecutorId,
+        number: i64,
+        free: &BTreeSet<JobId>,
+    ) -> Vec<JobId> {
         probes.record_answer(executor, number, free, runs)
     }
 
@@ -283,12 +288,12 @@ mod tests {
     fn an_answer_counts_for_the_runs_that_it_is_about() {
         let (mut probes, busyover, free) = (Asking::default(), job("busyover"), BTreeSet::from([JOB]));
         let first = ask(&mut probes, &busyover, 0);
-        assert_eq!(answered(&mut probes, A, first[0], &BTreeSet::new()), [JOB]);
+        assert_eq!(record_answer(&mut probes, A, first[0], &BTreeSet::new()), [JOB]);
         let second = ask(&mut probes, &busyover, 10);
-        assert_eq!(answered(&mut probes, B, first[1], &free), [JOB]);
-        assert_eq!(answers(&mut probes), [(Answer::No, Answer::Yes), (Answer::Missing, Answer::Missing)]);
-        assert_eq!(answered(&mut probes, B, second[0], &free), [], "that was asked of A");
-        assert_eq!(answered(&mut probes, A, 99, &free), []);
+        assert_eq!(record_answer(&mut probes, B, first[1], &free), [JOB]);
+        assert_eq!(answers_of_a_and_b(&mut probes), [(Answer::No, Answer::Yes), (Answer::Missing, Answer::Missing)]);
+        assert_eq!(record_answer(&mut probes, B, second[0], &free), [], "that was asked of A");
+        assert_eq!(record_answer(&mut probes, A, 99, &free), []);
     }
 
     #[test]
@@ -298,16 +303,16 @@ mod tests {
         let mut probe = probes.0.take(JOB, &mut probes.1).pop_front().unwrap();
         probe.answers.record_taken(B);
         probes.0.put_back(probe, &mut probes.1);
-        answered(&mut probes, B, numbers[1], &free);
-        assert_eq!(answers(&mut probes), [(Answer::Missing, Answer::No)]);
+        record_answer(&mut probes, B, numbers[1], &free);
+        assert_eq!(answers_of_a_and_b(&mut probes), [(Answer::Missing, Answer::No)]);
     }
 
     #[test]
     fn any_answer_shows_that_an_executor_is_online() {
         let (mut probes, failover) = (Asking::default(), job("failover"));
         let numbers = ask(&mut probes, &failover, 0);
-        answered(&mut probes, A, numbers[0], &BTreeSet::new());
-        assert_eq!(answers(&mut probes), [(Answer::Yes, Answer::Missing)]);
+        record_answer(&mut probes, A, numbers[0], &BTreeSet::new());
+        assert_eq!(answers_of_a_and_b(&mut probes), [(Answer::Yes, Answer::Missing)]);
     }
 
     #[test]

@@ -258,7 +258,7 @@ pub(super) fn verdict() -> EndOutcome {
     EndOutcome::Stored(NextStep::Verdict { status: RunStatus::Succeeded, reason: None }, None)
 }
 
-pub(super) fn again() -> EndOutcome {
+pub(super) fn retry_outcome() -> EndOutcome {
     let after = NextStep::Retry { due_at: Timestamp::EPOCH, reason: Reason::ExecutorLost, lost_count: 1 };
     EndOutcome::Stored(after, None)
 }
