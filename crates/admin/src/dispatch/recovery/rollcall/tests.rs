@@ -10,18 +10,23 @@ use crate::registry::OnlineExecutor;
 const DEAD: LeaseToken = LeaseToken { node: NodeId::new(2), epoch: 3 };
 const OTHER: LeaseToken = LeaseToken { node: NodeId::new(5), epoch: 1 };
 
+/// A stream of this executor to the dead node, which was open until second 100.
+fn open_session(executor: i64) -> Session {
+    Session {
+        token: DEAD,
+        executor: ExecutorId::new(executor),
+        app: AppId::new(1),
+        last_seen_at: Timestamp::from_secs(100),
+        ended_at: None,
+        has_left: false,
+        process: None,
+    }
+}
+
 #[test]
 fn every_executor_that_had_a_stream_is_asked_about_all_leases() {
     for token in [DEAD, LeaseToken { epoch: 2, ..DEAD }, OTHER] {
-        let session = Session {
-            token,
-            executor: ExecutorId::new(1),
-            app: AppId::new(1),
-            last_seen_at: Timestamp::from_secs(100),
-            ended_at: None,
-            has_left: false,
-            process: None,
-        };
+        let session = Session { token, ..open_session(1) };
         let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
         let run = RollCallRun { ready: ready(99, &definition(&json!({}))), sent_under: Some(DEAD) };
         rollcall.begin(&[run], &[session], &[DEAD, OTHER], &mut executors, Timestamp::from_secs(101));
@@ -38,13 +43,9 @@ fn every_executor_that_had_a_stream_is_asked_about_all_leases() {
 #[test]
 fn only_executors_with_a_stream_at_the_instant_are_asked() {
     let session = |id, ended_at| Session {
-        token: DEAD,
-        executor: ExecutorId::new(id),
-        app: AppId::new(1),
         last_seen_at: Timestamp::from_millis(ended_at),
         ended_at: Some(Timestamp::from_millis(ended_at)),
-        has_left: false,
-        process: None,
+        ..open_session(id)
     };
     let run = |second| RollCallRun { ready: ready(second, &definition(&json!({}))), sent_under: Some(DEAD) };
     let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
@@ -66,18 +67,9 @@ fn only_executors_with_a_stream_at_the_instant_are_asked() {
 
 /// A run of the dead node, and two executors that had a stream to that node until second 100.
 fn begun_roll_call(executors: &mut Executors) -> RollCall {
-    let session = |id| Session {
-        token: DEAD,
-        executor: ExecutorId::new(id),
-        app: AppId::new(1),
-        last_seen_at: Timestamp::from_secs(100),
-        ended_at: None,
-        has_left: false,
-        process: None,
-    };
     let mut rollcall = RollCall::default();
     let run = RollCallRun { ready: ready(99, &definition(&json!({}))), sent_under: Some(DEAD) };
-    rollcall.begin(&[run], &[session(1), session(2)], &[DEAD], executors, Timestamp::from_secs(101));
+    rollcall.begin(&[run], &[open_session(1), open_session(2)], &[DEAD], executors, Timestamp::from_secs(101));
     rollcall
 }
 
@@ -109,19 +101,10 @@ fn lose(executors: &mut Executors, id: i64) {
 fn a_run_that_continues_in_silence_waits_until_its_executor_must_have_stopped_it() {
     let (id, at) = (ExecutorId::new(1), Timestamp::from_secs);
     let mut executors = Executors::default();
-    let session = Session {
-        token: DEAD,
-        executor: id,
-        app: AppId::new(1),
-        last_seen_at: at(100),
-        ended_at: None,
-        has_left: false,
-        process: None,
-    };
     let goes_on = definition(&json!({"on_silence": "continue"}));
     let run = RollCallRun { ready: ready(99, &goes_on), sent_under: Some(DEAD) };
     let mut rollcall = RollCall::default();
-    rollcall.begin(&[run], &[session], &[DEAD], &mut executors, at(101));
+    rollcall.begin(&[run], &[open_session(1)], &[DEAD], &mut executors, at(101));
     lose(&mut executors, 1);
     assert_eq!(outcome(&mut rollcall, &executors), "not yet");
     assert_eq!(rollcall.silent_run_witnesses(), BTreeSet::from([id]));
@@ -227,15 +210,7 @@ fn a_lost_executor_that_another_server_heard_since_has_to_answer() {
 
 #[test]
 fn an_executor_that_sent_goodbye_need_not_answer() {
-    let session = |id, has_left| Session {
-        token: DEAD,
-        executor: ExecutorId::new(id),
-        app: AppId::new(1),
-        last_seen_at: Timestamp::from_secs(100),
-        ended_at: None,
-        has_left,
-        process: None,
-    };
+    let session = |id, has_left| Session { has_left, ..open_session(id) };
     for (lives, expected) in [(true, "not yet"), (false, "executor_lost")] {
         let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
         let sessions = [session(1, !lives), session(2, true)];
@@ -378,15 +353,7 @@ fn a_relayed_question_is_answered_when_all_its_leases_are() {
 /// An answer to a fence proves nothing if it came before the lease was known to have ended. This holds for each node that runs came from.
 #[test]
 fn a_roll_call_asks_again_about_the_leases_of_all_its_runs() {
-    let session = |token| Session {
-        token,
-        executor: ExecutorId::new(1),
-        app: AppId::new(1),
-        last_seen_at: Timestamp::from_secs(100),
-        ended_at: None,
-        has_left: false,
-        process: None,
-    };
+    let session = |token| Session { token, ..open_session(1) };
     for (from, expected) in [
         ([Some(DEAD), Some(OTHER)], vec![DEAD, OTHER]),
         ([Some(DEAD), Some(DEAD)], vec![DEAD]),
@@ -413,15 +380,7 @@ fn a_roll_call_asks_again_about_the_leases_of_all_its_runs() {
 /// The row names the executor of a run. A report that another executor made when it left does not concern that run.
 #[test]
 fn only_the_goodbye_of_the_named_executor_counts_for_its_run() {
-    let session = |id, has_left| Session {
-        token: DEAD,
-        executor: ExecutorId::new(id),
-        app: AppId::new(1),
-        last_seen_at: Timestamp::from_secs(100),
-        ended_at: None,
-        has_left,
-        process: None,
-    };
+    let session = |id, has_left| Session { has_left, ..open_session(id) };
     for (one_left, two_left, expected) in
         [(false, true, "not yet"), (true, false, "executor_lost"), (false, false, "not yet")]
     {
@@ -484,15 +443,7 @@ fn executors_that_may_claim_a_run_that_no_row_names() {
 /// The executor that a row names counts as heard at the last instant at which any node heard it.
 #[test]
 fn the_named_executor_is_watched_from_when_it_was_last_heard() {
-    let session = |executor, second| Session {
-        token: DEAD,
-        executor: ExecutorId::new(executor),
-        app: AppId::new(1),
-        last_seen_at: Timestamp::from_secs(second),
-        ended_at: None,
-        has_left: false,
-        process: None,
-    };
+    let session = |executor, second| Session { last_seen_at: Timestamp::from_secs(second), ..open_session(executor) };
     for (sessions, heard_at) in
         [(vec![session(1, 50), session(1, 80), session(1, 60), session(2, 90)], 80), (vec![session(2, 90)], 101)]
     {
