@@ -348,7 +348,7 @@ mod tests {
         }
     }
 
-    fn adopted_by(nodes: &[Node], now: i64, this: i64) -> Vec<i64> {
+    fn nodes_adopted_by(nodes: &[Node], now: i64, this: i64) -> Vec<i64> {
         let lease = Duration::from_secs(5);
         let over = dead_nodes_to_adopt(nodes, NodeId::new(this), Timestamp::from_secs(now), lease);
         over.iter().map(|(node, _)| node.get()).collect()
@@ -357,9 +357,9 @@ mod tests {
     #[test]
     fn each_dead_node_has_one_heir_until_two_leases_are_over() {
         let nodes = [node(1, 100), node(2, 10), node(3, 100), node(4, 10)];
-        assert_eq!((adopted_by(&nodes, 12, 3), adopted_by(&nodes, 12, 1)), (vec![2], vec![4]));
-        assert_eq!(adopted_by(&nodes, 21, 1), [2, 4]);
-        assert!(adopted_by(&nodes, 5, 1).is_empty());
+        assert_eq!((nodes_adopted_by(&nodes, 12, 3), nodes_adopted_by(&nodes, 12, 1)), (vec![2], vec![4]));
+        assert_eq!(nodes_adopted_by(&nodes, 21, 1), [2, 4]);
+        assert!(nodes_adopted_by(&nodes, 5, 1).is_empty());
     }
 
     #[test]
@@ -367,11 +367,11 @@ mod tests {
         let mut nodes = [node(1, 100), node(2, 10), node(3, 100)];
         nodes[2].switch = Switch::Draining;
         assert_eq!(
-            (adopted_by(&nodes, 12, 1), adopted_by(&nodes, 12, 3), adopted_by(&nodes, 30, 3)),
+            (nodes_adopted_by(&nodes, 12, 1), nodes_adopted_by(&nodes, 12, 3), nodes_adopted_by(&nodes, 30, 3)),
             (vec![2], vec![], vec![])
         );
         nodes[0].report.is_leaving = true;
-        assert_eq!((adopted_by(&nodes, 12, 1), adopted_by(&nodes, 12, 3)), (vec![], vec![2]));
+        assert_eq!((nodes_adopted_by(&nodes, 12, 1), nodes_adopted_by(&nodes, 12, 3)), (vec![], vec![2]));
     }
 
     #[test]

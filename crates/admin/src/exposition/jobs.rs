@@ -134,7 +134,7 @@ mod tests {
     const FAILURES: &str = r#"rondel_job_consecutive_failures{namespace="default",job="j"}"#;
     const INFO: &str = r#"rondel_job_info{namespace="default",job="j""#;
 
-    async fn started(lifecycle: &Lifecycle) -> Engine {
+    async fn start_engine(lifecycle: &Lifecycle) -> Engine {
         let started = Instant::now();
         let clock = move || Timestamp::from_secs(1_800_000_000) + started.elapsed();
         let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(clock)));
@@ -170,7 +170,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn failures_are_shown_by_the_home_alone_and_series_end_with_their_job() {
         let lifecycle = Lifecycle::new();
-        let engine = started(&lifecycle).await;
+        let engine = start_engine(&lifecycle).await;
         let record = failed_job(&engine).await;
         let shown = engine.metrics().await.unwrap();
         assert!(shown.contains(&format!("{FAILURES} 1.0\n")), "{shown}");
@@ -214,7 +214,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_scrape_asks_nothing_of_a_database_in_trouble() {
         let lifecycle = Lifecycle::new();
-        let engine = started(&lifecycle).await;
+        let engine = start_engine(&lifecycle).await;
         failed_job(&engine).await;
         engine.shared().database.record_failure(DatabaseTroubleKind::Unreachable, "no answer", engine.now());
         let shown = engine.metrics().await.unwrap();

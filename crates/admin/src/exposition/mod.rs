@@ -349,7 +349,7 @@ mod tests {
     use crate::engine::Engine;
     use crate::lifecycle::Lifecycle;
 
-    async fn started(lifecycle: &Lifecycle) -> Engine {
+    async fn start_engine(lifecycle: &Lifecycle) -> Engine {
         let began = Instant::now();
         let micros = move || i64::try_from(began.elapsed().as_micros()).unwrap();
         let clock = move || Timestamp::from_millis(micros() / 1_000) + Duration::from_secs(1_000);
@@ -368,7 +368,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_lag_rises_while_no_fire_can_be_claimed() {
         let lifecycle = Lifecycle::new();
-        let engine = started(&lifecycle).await;
+        let engine = start_engine(&lifecycle).await;
         sleep(Duration::from_secs(20)).await;
         let lag = lag_of(&engine).await;
         assert!(lag < 5.0, "{lag}");
@@ -380,7 +380,7 @@ mod tests {
         lifecycle.hard.cancel();
 
         let lifecycle = Lifecycle::new();
-        let engine = started(&lifecycle).await;
+        let engine = start_engine(&lifecycle).await;
         engine.shared().membership.give_back().await;
         sleep(Duration::from_secs(20)).await;
         let lag = lag_of(&engine).await;

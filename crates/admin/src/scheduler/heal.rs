@@ -177,7 +177,7 @@ mod tests {
 
     const NAMESPACE: NamespaceId = NamespaceId::new(1);
 
-    async fn started(lifecycle: &Lifecycle) -> Engine {
+    async fn start_engine(lifecycle: &Lifecycle) -> Engine {
         let started = Instant::now();
         let clock = move || Timestamp::from_secs(1_800_000_000) + started.elapsed();
         let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(clock)));
@@ -187,7 +187,7 @@ mod tests {
     #[tokio::test]
     async fn a_delay_whose_run_is_gone_begins_anew() {
         let lifecycle = Lifecycle::new();
-        let engine = started(&lifecycle).await;
+        let engine = start_engine(&lifecycle).await;
         let node = engine.node();
         let spec = json!({"name": "j", "app": "a", "handler": "h", "schedule": {"delay": "1h"}});
         jobs::create(node, NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
@@ -220,7 +220,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_delay_whose_instant_had_a_fire_is_planned_again_by_the_scan() {
         let lifecycle = Lifecycle::new();
-        let engine = started(&lifecycle).await;
+        let engine = start_engine(&lifecycle).await;
         let node = engine.node();
         let spec = json!({"name": "j", "app": "a", "handler": "h", "schedule": {"delay": "3s"}});
         jobs::create(node, NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();

@@ -118,7 +118,7 @@ mod tests {
         }
     }
 
-    fn taken(left: &mut LeftToOthers, strategy: ClaimStrategy, this: i64, second: i64) -> Vec<i64> {
+    fn jobs_taken(left: &mut LeftToOthers, strategy: ClaimStrategy, this: i64, second: i64) -> Vec<i64> {
         let node_share = |node| NodeShare { node: NodeId::new(node), weight: 1, job_count: 0, recent_fires: 0 };
         let jobs = (1..=20).map(due).collect();
         let node_shares = [node_share(1), node_share(2)];
@@ -131,23 +131,23 @@ mod tests {
     fn each_job_is_for_one_node_and_after_two_seconds_for_any() {
         let (mut one, mut two) = (LeftToOthers::default(), LeftToOthers::default());
         let (of_one, of_two) =
-            (taken(&mut one, ClaimStrategy::IdHash, 1, 10), taken(&mut two, ClaimStrategy::IdHash, 2, 10));
+            (jobs_taken(&mut one, ClaimStrategy::IdHash, 1, 10), jobs_taken(&mut two, ClaimStrategy::IdHash, 2, 10));
         let mut all = [of_one.clone(), of_two].concat();
         all.sort_unstable();
         assert_eq!(all, (1..=20).collect::<Vec<_>>());
-        assert_eq!(taken(&mut one, ClaimStrategy::IdHash, 1, 11), of_one);
-        assert_eq!(taken(&mut one, ClaimStrategy::IdHash, 1, 12).len(), 20);
+        assert_eq!(jobs_taken(&mut one, ClaimStrategy::IdHash, 1, 11), of_one);
+        assert_eq!(jobs_taken(&mut one, ClaimStrategy::IdHash, 1, 12).len(), 20);
     }
 
     #[test]
     fn a_taken_job_that_is_due_again_is_left_to_others_again() {
         let mut one = LeftToOthers::default();
-        let own = taken(&mut one, ClaimStrategy::IdHash, 1, 10);
+        let own = jobs_taken(&mut one, ClaimStrategy::IdHash, 1, 10);
         one.forget_jobs_of_others(Timestamp::from_secs(19));
         assert_eq!(one.0.len(), 20 - own.len());
         one.forget_jobs_of_others(Timestamp::from_secs(20));
         assert!(one.0.is_empty());
-        assert_eq!(taken(&mut one, ClaimStrategy::IdHash, 1, 40), own);
+        assert_eq!(jobs_taken(&mut one, ClaimStrategy::IdHash, 1, 40), own);
     }
 
     /// The jobs that a dead node fired each second go to the node with the least load.
@@ -182,6 +182,6 @@ mod tests {
 
     #[test]
     fn with_the_default_strategy_a_node_takes_all_due_jobs() {
-        assert_eq!(taken(&mut LeftToOthers::default(), ClaimStrategy::Default, 2, 10).len(), 20);
+        assert_eq!(jobs_taken(&mut LeftToOthers::default(), ClaimStrategy::Default, 2, 10).len(), 20);
     }
 }
