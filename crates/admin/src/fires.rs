@@ -305,7 +305,7 @@ async fn read_history_input(
     if let Some(visible_apps) = visible_apps {
         let apps = node.store().apps(record.namespace).await?;
         let is_visible = |name: &str| apps.iter().any(|app| app.name == name && visible_apps.contains(&app.id));
-        versions.retain(|version| is_seen(&version.spec.app));
+        versions.retain(|version| is_visible(&version.spec.app));
         rows.retain(|run| is_within(run, Some(visible_apps)));
         conceal::conceal(node, record.namespace, Some(visible_apps), &mut rows).await?;
     }

@@ -136,7 +136,7 @@ impl IncomingResult {
         let due_at = if self.attempt == run.attempt { run.due_at } else { run.fire_at };
         let bounded_instant = |at| not_before_due(at, due_at, self.received_at);
         let silence_detail = |silent_ms| ReasonDetail { silent_ms: Some(silent_ms), ..lost_detail(Some(&executor.1)) };
-        let detail = self.silent_ms.map(|silent_ms| Box::new(silent(silent_ms)));
+        let detail = self.silent_ms.map(|silent_ms| Box::new(silence_detail(silent_ms)));
         AttemptEnd {
             run: self.run,
             job: run.job,

@@ -136,8 +136,8 @@ pub(super) async fn disk_low(
     let observations = nodes.iter().map(|server| {
         let is_open = is_open(server.id.get());
         let is_low = |disk: &DiskReport| judge::is_disk_low(limits, (disk.free_bytes, disk.size_bytes), is_open);
-        let has_low = |host: &HostReport| (!host.disks.is_empty()).then(|| host.disks.iter().any(is_low));
-        observe_node(server, judge_host(server, has_low, now))
+        let has_low_disk = |host: &HostReport| (!host.disks.is_empty()).then(|| host.disks.iter().any(is_low));
+        observe_node(server, judge_host(server, has_low_disk, now))
     });
     Ok(observations.collect())
 }

@@ -239,7 +239,7 @@ fn update_lease(d: &mut Decision<'_>, row: &RunCheck) {
 /// Forgets this attempt, or an earlier attempt of the run: no executor has it any more.
 pub(crate) fn forget_attempt(d: &mut Decision<'_>, run: RunId, attempt: i32) {
     let is_up_to_attempt = |ready: &ReadyRun| ready.run.attempt <= attempt;
-    if d.state.runs.active(run).is_some_and(|active| is_past(&active.ready)) {
+    if d.state.runs.active(run).is_some_and(|active| is_up_to_attempt(&active.ready)) {
         ends::remove_from_executor(d, run);
         d.state.deadlines.forget(run);
     }

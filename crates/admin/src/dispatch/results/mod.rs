@@ -230,9 +230,9 @@ impl ResultLoop {
     /// Logs the ends of attempts at the debug level.
     fn log_ends(attempt_ends: &[AttemptEnd], end_outcomes: &[EndOutcome]) {
         for (attempt_end, end_outcome) in attempt_ends.iter().zip(end_outcomes) {
-            let EndOutcome::Stored(retry, _) = end_outcome else { continue };
+            let EndOutcome::Stored(next_step, _) = end_outcome else { continue };
             let (run_id, job_id, attempt) = (attempt_end.run, attempt_end.job, attempt_end.attempt);
-            match retry {
+            match next_step {
                 NextStep::Verdict { status, .. } => {
                     tracing::debug!(%run_id, %job_id, attempt, %status, "a run has its verdict");
                 }
@@ -244,8 +244,8 @@ impl ResultLoop {
     }
 
     fn count_outcomes(&self, end_outcomes: &[EndOutcome]) {
-        for answer in end_outcomes {
-            let counter = match answer {
+        for end_outcome in end_outcomes {
+            let counter = match end_outcome {
                 EndOutcome::Superseded => Count::ResultsSuperseded,
                 EndOutcome::Late => Count::ResultsLate,
                 EndOutcome::NoSuchRun => Count::ResultsUnknown,

@@ -14,7 +14,7 @@ use crate::jobs::{self, JobError, missing_calendar_error};
 use crate::node::Node;
 use rondel_core::error_chain::chain;
 
-/// New jobs saved per call of `next`.
+/// How many new jobs one call of [`Saving::next`] saves at most.
 const CHUNK_LEN: usize = 512;
 /// Edits saved concurrently: databases flush the commits of concurrent transactions to disk together.
 const CONCURRENT_EDIT_COUNT: usize = 8;

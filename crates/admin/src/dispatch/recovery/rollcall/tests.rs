@@ -164,7 +164,7 @@ fn a_fence_of_an_older_lease_or_stream_is_no_answer() {
     answer_fence(&mut executors, 1, 1, DEAD, &[]);
     assert_eq!(
         rollcall.unanswered_fences(&executors),
-        Unanswered::from([(ExecutorId::new(2), vec![DEAD])]),
+        LeasesToFence::from([(ExecutorId::new(2), vec![DEAD])]),
         "asked before"
     );
     answer_fence(&mut executors, 2, 2, LeaseToken { epoch: 2, ..DEAD }, &[]);
@@ -371,7 +371,7 @@ fn a_roll_call_asks_again_about_the_leases_of_all_its_runs() {
         rollcall.begin(&runs, &[session(DEAD), session(OTHER)], &[DEAD, OTHER], &mut executors, now);
         assert_eq!(
             rollcall.unanswered_fences(&executors),
-            Unanswered::from([(ExecutorId::new(1), expected)]),
+            LeasesToFence::from([(ExecutorId::new(1), expected)]),
             "{from:?}"
         );
     }
