@@ -119,7 +119,7 @@ pub(crate) struct PumpBoard {
 struct ShownTotals {
     totals: BTreeMap<JobId, Totals>,
     /// The counts over the items of each job at the last look, and the counts of items that were removed since this node started.
-    last_and_removed: BTreeMap<JobId, (Counts, Counts)>,
+    last_and_removed_counts: BTreeMap<JobId, (Counts, Counts)>,
 }
 
 impl PumpBoard {
@@ -207,11 +207,11 @@ impl PumpBoard {
     /// Shows these totals. The counts of removed items are added to them, because a counter must not fall when an item is removed.
     pub(super) fn show(&self, mut totals: BTreeMap<JobId, Totals>) {
         let mut shown_totals = self.shown_totals.lock().unwrap_or_else(PoisonError::into_inner);
-        for (job, its) in &mut totals {
-            let (last_counts, removed_counts) = shown_totals.last_and_removed.entry(*job).or_default();
-            *removed_counts = removed_counts.plus(decrease(*last_counts, its.counts));
-            *last_counts = its.counts;
-            its.counts = its.counts.plus(*removed_counts);
+        for (job, job_totals) in &mut totals {
+            let (last_counts, removed_counts) = shown_totals.last_and_removed_counts.entry(*job).or_default();
+            *removed_counts = removed_counts.plus(decrease(*last_counts, job_totals.counts));
+            *last_counts = job_totals.counts;
+            job_totals.counts = job_totals.counts.plus(*removed_counts);
         }
         shown_totals.totals = totals;
     }

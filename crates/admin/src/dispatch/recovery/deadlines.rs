@@ -60,7 +60,8 @@ impl Deadlines {
         }
     }
 
-    /// The runs that are past their deadlines by `ask` or `give_up`, the `overdue_` settings of [`EngineConfig`](crate::EngineConfig).
+    /// The runs that are past their deadlines by at least `ask`, each with its attempt and the action; past `give_up`, the run is given up. They
+    /// are `overdue_ask` and `overdue_timeout` of [`EngineConfig`](crate::EngineConfig).
     pub(super) fn due_actions(
         &self,
         now_micros: i64,
