@@ -201,8 +201,10 @@ impl Definitions {
         }
         let same_named_calendars = calendars.entry(calendar.name().to_owned()).or_default();
         same_named_calendars.retain(|copy| copy.strong_count() > 0);
-        if let Some(same) = same_named_calendars.iter().filter_map(Weak::upgrade).find(|copy| **copy == calendar) {
-            return same;
+        if let Some(kept_calendar) =
+            same_named_calendars.iter().filter_map(Weak::upgrade).find(|copy| **copy == calendar)
+        {
+            return kept_calendar;
         }
         let calendar = Arc::new(calendar);
         same_named_calendars.push(Arc::downgrade(&calendar));

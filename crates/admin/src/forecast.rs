@@ -121,8 +121,8 @@ impl ForecastBuilder {
         {
             return self.add_dense_job(definition, count);
         }
-        for (found, fire) in table.fires(definition.anchor, from, to).enumerate() {
-            if found == FIRES_PER_JOB_MAX || self.instants.len() == FIRE_COUNT_MAX {
+        for (added_count, fire) in table.fires(definition.anchor, from, to).enumerate() {
+            if added_count == FIRES_PER_JOB_MAX || self.instants.len() == FIRE_COUNT_MAX {
                 self.is_cut = true;
                 break;
             }

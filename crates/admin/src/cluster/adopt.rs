@@ -206,7 +206,7 @@ impl AdoptLoop {
                 count += adopted_count;
             }
             taken_over += count;
-            let may_have_more = u32::try_from(jobs.len()).is_ok_and(|found| found >= limit);
+            let may_have_more = u32::try_from(jobs.len()).is_ok_and(|job_count| job_count >= limit);
             if !may_have_more || count == 0 {
                 break;
             }

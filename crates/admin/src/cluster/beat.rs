@@ -118,9 +118,9 @@ impl BeatLoop {
                 shared.scan_poke.notify_one();
                 shared.adopt_poke.notify_one();
             }
-            let Some(other) = self.other_lease else { return Ok(()) };
-            let message = other.describe(&shared.config.node_name);
-            if previous_other_lease.is_none_or(|before| before.is_renewed != other.is_renewed) {
+            let Some(other_lease) = self.other_lease else { return Ok(()) };
+            let message = other_lease.describe(&shared.config.node_name);
+            if previous_other_lease.is_none_or(|before| before.is_renewed != other_lease.is_renewed) {
                 tracing::error!(error = message, "cannot join under a new epoch; trying again");
             }
             return Err(TickError::new(message));

@@ -111,8 +111,8 @@ impl BoardState {
         let is_other_of_app =
             |one: &&DeclaringExecutor| one.app == executor.app && one.session.executor != executor.session.executor;
         let other_sets = || self.executors.values().filter(is_other_of_app).map(|one| &one.declared_set);
-        if let Some(same) = other_sets().find(|other| *other == own_set) {
-            return Arc::clone(same);
+        if let Some(equal_set) = other_sets().find(|set| *set == own_set) {
+            return Arc::clone(equal_set);
         }
         let sizes_by_hash: BTreeMap<&str, usize> =
             other_sets().map(|set| (set.hash.as_str(), set.specs.len())).collect();

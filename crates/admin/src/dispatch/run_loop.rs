@@ -115,12 +115,12 @@ impl DispatchLoop {
     /// Handles an event. Its items are handled one by one if the decision about one item reads state that the effects of another one change.
     fn receive(&mut self, event: Event, now: Timestamp) {
         match event {
-            Event::Settled(all) => {
-                all.into_iter().for_each(|settled_attempt| self.handle(Event::Settled(vec![settled_attempt]), now))
-            }
-            Event::RowsChecked(asked, checks) => {
+            Event::Settled(settled_attempts) => settled_attempts
+                .into_iter()
+                .for_each(|settled_attempt| self.handle(Event::Settled(vec![settled_attempt]), now)),
+            Event::RowsChecked(asked_runs, checks) => {
                 let rows: HashMap<RunId, RunCheck> = checks.into_iter().map(|check| (check.id, check)).collect();
-                for run in asked {
+                for run in asked_runs {
                     let row = rows.get(&run).cloned().into_iter().collect();
                     self.handle(Event::RowsChecked(vec![run], row), now);
                 }
@@ -186,7 +186,7 @@ impl DispatchLoop {
             Effect::ShowOnline(executor) => shared.registry.insert(*executor),
             Effect::ShowOffline(executor) => shared.registry.remove(executor),
             Effect::ShowUnanswered(executor, unanswered) => shared.registry.set_unanswered(executor, unanswered),
-            Effect::Count(what, count) => shared.counters.add(what, count),
+            Effect::Count(counter, count) => shared.counters.add(counter, count),
             Effect::Measure(measure) => self.measure(measure),
             Effect::EndSpan(span, why) => span.end(why, now),
             Effect::AnswerStreamEnded(answer) => answer.respond(()),
@@ -281,8 +281,8 @@ impl DispatchLoop {
         let metrics = &self.shared.metrics;
         match measure {
             Measure::FireLateness(late) => metrics.fire_lateness.observe(late),
-            Measure::Accepted(waited) => metrics.accept_delay.observe(waited),
-            Measure::Refused(waited) => metrics.refuse_delay.observe(waited),
+            Measure::Accepted(delay) => metrics.accept_delay.observe(delay),
+            Measure::Refused(delay) => metrics.refuse_delay.observe(delay),
             Measure::Runs { active, queued } => metrics.show_runs(to_u64(active), to_u64(queued)),
             Measure::WaitingRuns { gates, limits, parked, roll_call } => {
                 let waiting_counts = [(&metrics.runs_in_memory.gates, gates), (&metrics.runs_in_memory.limits, limits)];

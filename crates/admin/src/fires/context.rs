@@ -272,7 +272,7 @@ impl ContextReader<'_> {
             RunQuery { job: Some(job.id), until: Some(run.fire_at), limit: PARENT_RUN_COUNT, ..RunQuery::default() };
         // The shards of a broadcast have the same cause as its row, but only the row has the verdict.
         let runs = super::whole_runs(self.0, self.0.store().list_runs(run.namespace, &query).await?).await?;
-        Ok(runs.into_iter().find(|one| one.cause == run.cause || one.id.get() == run.cause))
+        Ok(runs.into_iter().find(|other| other.cause == run.cause || other.id.get() == run.cause))
     }
 
     /// These runs, each with the name of its job if the caller may see that.

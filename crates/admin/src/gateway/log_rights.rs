@@ -121,8 +121,10 @@ impl LogRights {
         if self.allowed_at.len() >= CACHED_COUNT_MAX {
             self.allowed_at.clear();
         }
-        let is_known = |held: &HeldAttempt| self.allowed_at.get(held).is_some_and(|at| *at + ALLOWED_FOR > now);
-        let mut unchecked_attempts: Vec<HeldAttempt> = attempts.filter(|held| !is_known(held)).copied().collect();
+        let is_known =
+            |held_attempt: &HeldAttempt| self.allowed_at.get(held_attempt).is_some_and(|at| *at + ALLOWED_FOR > now);
+        let mut unchecked_attempts: Vec<HeldAttempt> =
+            attempts.filter(|held_attempt| !is_known(held_attempt)).copied().collect();
         unchecked_attempts.sort_unstable();
         unchecked_attempts.dedup();
         unchecked_attempts

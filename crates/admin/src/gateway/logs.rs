@@ -259,10 +259,10 @@ impl LogLoop {
             runs.extend(rows.into_iter().map(|run| (run.id, run)));
         }
         let mut runs_left = EARLIER_COUNT_MAX;
-        for held in unchecked_attempts {
-            let Some(app) = apps.get(&held) else { continue };
-            let run = runs.get(&held.0);
-            let attempts = match run.filter(|run| run.app == *app && held.1 < run.attempt && runs_left > 0) {
+        for held_attempt in unchecked_attempts {
+            let Some(app) = apps.get(&held_attempt) else { continue };
+            let run = runs.get(&held_attempt.0);
+            let attempts = match run.filter(|run| run.app == *app && held_attempt.1 < run.attempt && runs_left > 0) {
                 Some(run) => {
                     runs_left -= 1;
                     empty_if_refused(self.shared.store.attempts(run.id).await)?
@@ -270,12 +270,12 @@ impl LogLoop {
                 None => Vec::new(),
             };
             let own_node = self.shared.membership.token().node;
-            let sent_attempt = |run| self.shared.sent_runs.sent_attempt_for(run, held.2, own_node);
+            let sent_attempt = |run| self.shared.sent_runs.sent_attempt_for(run, held_attempt.2, own_node);
             let facts = run.map(|run| RunFacts { run, attempts: &attempts, sent_attempt: sent_attempt(run) });
-            if !self.rights.check_and_cache(*app, held, facts.as_ref(), now)
-                && let Some(count) = self.shared.log_limit.count("foreign logs", held.2.get())
+            if !self.rights.check_and_cache(*app, held_attempt, facts.as_ref(), now)
+                && let Some(count) = self.shared.log_limit.count("foreign logs", held_attempt.2.get())
             {
-                let (run, attempt, executor) = held;
+                let (run, attempt, executor) = held_attempt;
                 tracing::warn!(run_id = %run, attempt, executor_id = %executor, count, "an executor logs into a run that it does not have; the lines are dropped; further cases are logged once a minute");
             }
         }

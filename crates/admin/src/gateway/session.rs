@@ -224,7 +224,7 @@ impl Session {
         let Some(authorization) = self.authorization.as_deref() else { return true };
         let (store, now) = (self.shared.store.as_ref(), self.shared.clock.now());
         match tokens::authenticate(store, Some(authorization), now).await {
-            Ok(found) => found.is_some_and(|found| found.rights.allow_executor(self.namespace, Some(self.app))),
+            Ok(caller) => caller.is_some_and(|caller| caller.rights.allow_executor(self.namespace, Some(self.app))),
             Err(_) => true,
         }
     }

@@ -158,14 +158,14 @@ fn rows_of_repetition(
         ..new_fire.clone()
     };
     let is_broadcast = record.spec.route == Route::Broadcast;
-    let shard = |of: &Run| Run {
+    let repeated_shard = |failed_shard: &Run| Run {
         id: RunId::new(node.new_id()),
-        shard_index: of.shard_index,
-        shard_total: of.shard_total,
+        shard_index: failed_shard.shard_index,
+        shard_total: failed_shard.shard_total,
         parent: Some(fire_row.id),
-        executor: of.executor.clone().filter(|_| is_broadcast),
+        executor: failed_shard.executor.clone().filter(|_| is_broadcast),
         ..new_fire.clone()
     };
-    let shards = failed_shards.iter().map(shard).collect();
+    let shards = failed_shards.iter().map(repeated_shard).collect();
     (fire_row, shards)
 }

@@ -91,11 +91,11 @@ impl LabelledRuns {
             return None;
         }
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        let values = self.keys.iter().zip(&mut groups.values).map(|(key, seen)| match labels.get(key) {
+        let values = self.keys.iter().zip(&mut groups.values).map(|(key, seen_values)| match labels.get(key) {
             None => String::new(),
-            Some(value) if seen.contains(value) => value.clone(),
-            Some(value) if seen.len() < VALUE_COUNT_MAX => {
-                seen.insert(value.clone());
+            Some(value) if seen_values.contains(value) => value.clone(),
+            Some(value) if seen_values.len() < VALUE_COUNT_MAX => {
+                seen_values.insert(value.clone());
                 value.clone()
             }
             Some(_) => OTHER_NAMESPACES.to_owned(),

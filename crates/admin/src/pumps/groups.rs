@@ -57,7 +57,10 @@ impl Groups {
         let Some(groups) = self.by_job.get_mut(&job) else { return Vec::new() };
         let mut changes = Vec::new();
         for ((executor, owner), report) in reports {
-            let Some(group_state) = groups.get_mut(owner).filter(|seen| seen.executor == *executor) else { continue };
+            let Some(group_state) = groups.get_mut(owner).filter(|group_state| group_state.executor == *executor)
+            else {
+                continue;
+            };
             group_state.taken_order = group_state.taken_order.max(report.taken_order);
             changes.extend(report.items.values().map(|item| progress::change(*owner, item)));
         }
@@ -78,13 +81,14 @@ impl Groups {
     /// Whether this was a group of the root run when it was seen last.
     pub(super) fn is_of_root(&self, job: JobId, owner: Owner, root: RunId) -> bool {
         let group_state = self.by_job.get(&job).and_then(|groups| groups.get(&owner));
-        group_state.is_some_and(|seen| seen.root == Some(root))
+        group_state.is_some_and(|group_state| group_state.root == Some(root))
     }
 
     /// The groups of a job that this look has seen.
     pub(super) fn of(&self, job: JobId, now: Timestamp) -> Vec<Group> {
-        let groups = self.by_job.get(&job).into_iter().flatten().filter(|(_, seen)| seen.seen_at == now);
-        let mut groups: Vec<Group> = groups.map(|(owner, seen)| Group { owner: *owner, mode: seen.mode }).collect();
+        let groups = self.by_job.get(&job).into_iter().flatten().filter(|(_, group_state)| group_state.seen_at == now);
+        let mut groups: Vec<Group> =
+            groups.map(|(owner, group_state)| Group { owner: *owner, mode: group_state.mode }).collect();
         groups.sort_by_key(|group| group.owner);
         groups
     }
@@ -129,7 +133,7 @@ impl Groups {
                 GroupMode::Keeps
             };
         }
-        groups.retain(|_, seen| seen.seen_at + KEPT_FOR > snapshot.now);
+        groups.retain(|_, group_state| group_state.seen_at + KEPT_FOR > snapshot.now);
         choose_leaving_groups(groups, shared, snapshot, pump);
         Ok(())
     }
@@ -137,10 +141,11 @@ impl Groups {
     /// Whether exactly `count` groups of a job work, none of them is about to leave, and each has taken its last order.
     pub(super) fn are_settled(&self, job: JobId, count: usize, now: Timestamp) -> bool {
         let groups = self.by_job.get(&job).into_iter().flat_map(BTreeMap::values);
-        let groups_in_look: Vec<&GroupState> = groups.filter(|seen| seen.seen_at == now).collect();
-        let is_settled = |seen: &&GroupState| {
-            let has_taken_order = seen.last_order.as_ref().is_some_and(|order| order.is_taken(seen.taken_order));
-            has_taken_order && !seen.is_leaving && seen.mode == GroupMode::Takes
+        let groups_in_look: Vec<&GroupState> = groups.filter(|group_state| group_state.seen_at == now).collect();
+        let is_settled = |group_state: &&GroupState| {
+            let has_taken_order =
+                group_state.last_order.as_ref().is_some_and(|order| order.is_taken(group_state.taken_order));
+            has_taken_order && !group_state.is_leaving && group_state.mode == GroupMode::Takes
         };
         groups_in_look.len() == count && groups_in_look.iter().all(is_settled)
     }
@@ -156,15 +161,20 @@ impl Groups {
         let now = snapshot.now;
         let Some(groups) = self.by_job.get_mut(&snapshot.record.job) else { return };
         let mut orders: BTreeMap<ExecutorId, Vec<_>> = BTreeMap::new();
-        for (owner, seen) in groups.iter_mut().filter(|(_, seen)| seen.seen_at == now) {
-            let content = OrderContent::of(*owner, items, seen.is_leaving);
-            if seen.last_order.as_ref().is_some_and(|sent| sent.makes_redundant(&content, seen.taken_order, now)) {
+        for (owner, group_state) in groups.iter_mut().filter(|(_, group_state)| group_state.seen_at == now) {
+            let content = OrderContent::of(*owner, items, group_state.is_leaving);
+            if group_state
+                .last_order
+                .as_ref()
+                .is_some_and(|sent| sent.makes_redundant(&content, group_state.taken_order, now))
+            {
                 continue;
             }
-            self.last_order_number = next_number(snapshot.record.term, self.last_order_number, seen.taken_order, now);
+            self.last_order_number =
+                next_number(snapshot.record.term, self.last_order_number, group_state.taken_order, now);
             let order_number = (snapshot.record.term, self.last_order_number);
-            orders.entry(seen.executor).or_default().push(content.order(*owner, order_number, pump, items));
-            seen.last_order = Some(SentOrder::new(content, order_number, now));
+            orders.entry(group_state.executor).or_default().push(content.order(*owner, order_number, pump, items));
+            group_state.last_order = Some(SentOrder::new(content, order_number, now));
         }
         for (executor, orders) in orders {
             if let Some(stream) = shared.pumps.stream(executor) {

@@ -301,7 +301,7 @@ impl PumpLoop {
         let (store, token) = (self.node.store(), self.node.token());
         let write_outcome = store.change_items(token, snapshot.record.job, &changes, snapshot.now).await?;
         let has_applied_all = !write_outcome.is_refused
-            && usize::try_from(write_outcome.applied_count).is_ok_and(|made| made == changes.len());
+            && usize::try_from(write_outcome.applied_count).is_ok_and(|applied_count| applied_count == changes.len());
         *items = if has_applied_all {
             items_after
         } else {

@@ -244,9 +244,9 @@ pub(super) fn is_in_scope(scope: &Scope, job: &WatchedJob) -> bool {
         Scope::All => true,
         Scope::App(app) => job.app_name == *app,
         Scope::Job(name) => job.name == *name,
-        Scope::Label(label) => {
-            label.split_once('=').is_some_and(|(key, value)| job.labels.get(key).is_some_and(|its| its == value))
-        }
+        Scope::Label(label) => label
+            .split_once('=')
+            .is_some_and(|(key, value)| job.labels.get(key).is_some_and(|job_value| job_value == value)),
     }
 }
 

@@ -229,7 +229,7 @@ fn is_replaced(token: &TokenRecord, all_tokens: &[TokenRecord]) -> bool {
             && (newer.kind, newer.owner, &newer.name) == (token.kind, token.owner, &token.name)
             && newer.grants == token.grants
             && newer.revoked_at.is_none()
-            && newer.expires_at.is_none_or(|end| token.expires_at.is_some_and(|its| its <= end))
+            && newer.expires_at.is_none_or(|newer_end| token.expires_at.is_some_and(|end| end <= newer_end))
     })
 }
 

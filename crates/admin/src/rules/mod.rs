@@ -80,7 +80,7 @@ impl RuleLoop {
         let mut turns: Vec<(NamespaceId, u32)> = due_namespaces.into_iter().map(|namespace| (namespace, 0)).collect();
         let (mut change_count, mut first_error) = (0, None);
         for _ in 0..LOOK_COUNT_MAX {
-            for (namespace, lost) in std::mem::take(&mut turns) {
+            for (namespace, lost_count) in std::mem::take(&mut turns) {
                 if stop.is_cancelled() || Instant::now() >= deadline || !self.node.shared().membership.holds_lease() {
                     return first_error.map_or(Ok(change_count), Err);
                 }
@@ -88,10 +88,10 @@ impl RuleLoop {
                 match look::evaluate_due(&self.node, namespace).await {
                     Ok(look::LookResult::Done { count, has_more }) => {
                         change_count += count;
-                        turns.extend(has_more.then_some((namespace, lost)));
+                        turns.extend(has_more.then_some((namespace, lost_count)));
                     }
                     Ok(look::LookResult::Lost) => {
-                        turns.extend((lost < LOST_LOOKS_MAX).then_some((namespace, lost + 1)))
+                        turns.extend((lost_count < LOST_LOOKS_MAX).then_some((namespace, lost_count + 1)))
                     }
                     Err(error) if error.is_transient() => return Err(error),
                     Err(error) => first_error = first_error.or(Some(error)),

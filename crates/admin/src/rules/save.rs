@@ -235,9 +235,9 @@ pub async fn add_silence(
         errors.push(FieldError::new("/reason", format!("at most {REASON_LEN_MAX} characters")));
     }
     let spec = &request.spec;
-    for (pointer, given) in [("/rule", &spec.rule), ("/job", &spec.job), ("/app", &spec.app)] {
-        let is_expectation = pointer == "/rule" && given.as_deref().is_some_and(expect::is_rule_name);
-        if let Some(Err(message)) = given.as_deref().filter(|_| !is_expectation).map(name::check) {
+    for (pointer, matched_name) in [("/rule", &spec.rule), ("/job", &spec.job), ("/app", &spec.app)] {
+        let is_expectation = pointer == "/rule" && matched_name.as_deref().is_some_and(expect::is_rule_name);
+        if let Some(Err(message)) = matched_name.as_deref().filter(|_| !is_expectation).map(name::check) {
             errors.push(FieldError::new(pointer, message));
         }
     }

@@ -298,7 +298,7 @@ impl ScanLoop {
             self.due_count += due_jobs.len();
             let last_fire_at = due_jobs.last().map(|due| due.next_fire_at);
             let own_jobs = self.claimable_jobs(lease, scope, due_jobs);
-            let are_all_own = u32::try_from(own_jobs.len()).is_ok_and(|mine| mine == due_count);
+            let are_all_own = u32::try_from(own_jobs.len()).is_ok_and(|own_count| own_count == due_count);
             let won_count = self.claim(lease, own_jobs).await?;
             won_total += won_count;
             if due_count < range.limit || (are_all_own && won_count == 0) {
@@ -403,9 +403,9 @@ impl ScanLoop {
     /// Plans the next fire again for jobs with a fixed delay whose planned instant already had a fire: a pause inside a maintenance window
     /// settled that fire, or the clock stepped back. The claim then created no run whose end would plan the next fire.
     async fn plan_delays_again(&self, jobs: &[DueJob], definitions: &CompiledDefinitions) -> Result<(), StoreError> {
-        for seen in jobs {
-            let Some(definition) = definitions.get(&(seen.job, seen.version)) else { continue };
-            let stuck_job = StuckJob { job: seen.job, version: seen.version, awaited_run: None };
+        for due_job in jobs {
+            let Some(definition) = definitions.get(&(due_job.job, due_job.version)) else { continue };
+            let stuck_job = StuckJob { job: due_job.job, version: due_job.version, awaited_run: None };
             let next_fire_at = definition.job.timetable.first_delayed(self.shared.clock.now());
             self.shared.store.heal_job(stuck_job, next_fire_at).await?;
         }

@@ -58,7 +58,7 @@ impl LeftToOthers {
 
     /// Forgets jobs that others have taken.
     pub(crate) fn forget_jobs_of_others(&mut self, now: Timestamp) {
-        self.0.retain(|_, (_, last)| now.since(*last) < FORGET_AFTER);
+        self.0.retain(|_, (_, last_seen_at)| now.since(*last_seen_at) < FORGET_AFTER);
     }
 }
 

@@ -250,9 +250,9 @@ pub(crate) fn forget_attempt(d: &mut Decision<'_>, run: RunId, attempt: i32) {
 
 /// Sends cancel requests to executors that are connected here; the owners of their runs may have no stream to them.
 pub(crate) fn cancel_elsewhere(d: &mut Decision<'_>, cancels: Vec<CancelElsewhere>) {
-    for asked in cancels {
-        if let Some(online) = d.state.executors.get(asked.executor) {
-            let body = cancel(asked.run, asked.attempt, &asked.by);
+    for cancel_request in cancels {
+        if let Some(online) = d.state.executors.get(cancel_request.executor) {
+            let body = cancel(cancel_request.run, cancel_request.attempt, &cancel_request.by);
             d.effects.push(Effect::Send(online.session.clone(), body));
         }
     }

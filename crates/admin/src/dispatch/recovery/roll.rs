@@ -135,9 +135,9 @@ pub(crate) fn resolve(d: &mut Decision<'_>) {
     if d.state.recovery.rollcall.is_empty() {
         return;
     }
-    for (run, found) in d.state.recovery.rollcall.resolve(&d.state.executors) {
+    for (run, outcome) in d.state.recovery.rollcall.resolve(&d.state.executors) {
         let Some(ready) = d.state.runs.take_from_roll_call(run) else { continue };
-        match found {
+        match outcome {
             CallOutcome::AtExecutor(executor) => hold_at_executor(d, ready, executor),
             // Every executor has answered that it never had the run: it was not sent, and it is late.
             CallOutcome::NoExecutor(Reason::NotReceived) if ready.is_missed(now) => {

@@ -230,9 +230,9 @@ impl RollCall {
     /// Takes out the runs that executors have according to the answers that other servers relayed.
     fn take_runs_held_elsewhere(&mut self, executors: &Executors) -> Vec<(RunId, CallOutcome)> {
         let mut held_runs = Vec::new();
-        for (id, held) in self.relayed_questions.reported_runs(&self.ended_leases, executors) {
+        for (id, reported_runs) in self.relayed_questions.reported_runs(&self.ended_leases, executors) {
             let is_held_run = |run: &RunId, called: &mut RollCallEntry| {
-                held.contains(&(*run, called.attempt)) && called.witnesses.binary_search(&id).is_ok()
+                reported_runs.contains(&(*run, called.attempt)) && called.witnesses.binary_search(&id).is_ok()
             };
             held_runs.extend(self.runs.extract_if(.., is_held_run).map(|(run, _)| (run, CallOutcome::AtExecutor(id))));
         }

@@ -296,7 +296,7 @@ impl ExistingJobs {
         let (old_job, new_job) = match edit {
             PlannedEdit::Keep => return None,
             PlannedEdit::Create(checked) => (None, Some((&checked.job, self.now.ceil_second()))),
-            PlannedEdit::Change(both) => (anchored_definition(&both.0), Some((&both.1.job, both.0.anchor))),
+            PlannedEdit::Change(change) => (anchored_definition(&change.0), Some((&change.1.job, change.0.anchor))),
             PlannedEdit::Remove(record) => (anchored_definition(record), None),
         };
         let old_job = old_job.map(|(definition, anchor)| ahead::AnchoredJob { job: &definition.job, anchor });

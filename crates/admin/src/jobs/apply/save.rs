@@ -134,8 +134,8 @@ impl Saving {
     /// Saves one edit. Does not wait for the ends of queued runs: a list may pause or remove thousands of jobs.
     async fn carry_out(&self, edit: PlannedEdit) -> Result<Option<JobRecord>, JobError> {
         match edit {
-            PlannedEdit::Change(both) => {
-                let (record, definition) = *both;
+            PlannedEdit::Change(change) => {
+                let (record, definition) = *change;
                 let choice_and_author = (None, self.author.as_str());
                 let saved_record =
                     jobs::save(&self.node, &record, definition, Some(record.version), choice_and_author).await?;
@@ -233,7 +233,7 @@ impl Saving {
 /// Whether an edit can be saved in any order, because it changes no edge of the graph of jobs.
 fn may_save_concurrently(edit: &PlannedEdit) -> bool {
     match edit {
-        PlannedEdit::Change(both) => both.0.spec.parents().is_empty() && both.1.spec.parents().is_empty(),
+        PlannedEdit::Change(change) => change.0.spec.parents().is_empty() && change.1.spec.parents().is_empty(),
         PlannedEdit::Create(_) | PlannedEdit::Keep | PlannedEdit::Remove(_) => false,
     }
 }
