@@ -51,6 +51,7 @@ pub(crate) async fn probe(store: &Arc<SqlStore>, plan: &Plan) -> Result<Vec<Prob
         server_version: env!("CARGO_PKG_VERSION").to_owned(),
         may_take_over: true,
         held: None,
+        waited_for_takeover: Duration::ZERO,
     };
     let Join::Joined { token, ordinal } = store.join(&request).await? else {
         return Err(BenchError::failed("another probe is running on this database"));

@@ -95,6 +95,7 @@ pub async fn seed(plan: &SeedPlan) -> Result<SeedReport, BenchError> {
         server_version: env!("CARGO_PKG_VERSION").to_owned(),
         may_take_over: true,
         held: None,
+        waited_for_takeover: Duration::ZERO,
     };
     let Join::Joined { token, ordinal } = store.join(&request).await? else {
         return Err(BenchError::failed("another seeding is running on this database"));

@@ -27,6 +27,12 @@ const SKEW_MAX: Duration = Duration::from_secs(2);
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Minimum free disk space for a server, in bytes.
 const DISK_MIN: u64 = 1024 * 1024 * 1024;
+/// The checks of `/readyz` that do not make a server unready, each with its remedy.
+const NOTICES: &[(&str, &str)] = &[
+    ("open_runs", "it ends by itself within seconds; if it stays, look at the loop adopt in the server's log"),
+    ("history", "compare the ledger with what your handlers wrote"),
+    ("clock", "let NTP set the clock of the database's host"),
+];
 
 /// Looks at what commands, and with --config a server, need.
 #[derive(Debug, Args)]
@@ -129,7 +135,7 @@ async fn check_server(client: &Client) -> Vec<Check> {
     } else {
         unready_check(&readiness.text)
     });
-    checks.extend(check_history(&readiness.text));
+    checks.extend(notices(&readiness.text));
     checks.extend(readiness.date.map(check_skew));
     let call = Call { method: Method::GET, path: &["nodes"], query: &[], body: None, headers: &[] };
     match client.call(call).await {
@@ -146,11 +152,12 @@ async fn check_server(client: &Client) -> Vec<Check> {
     checks
 }
 
-/// The checks of the server that failed; without them, its whole answer, such as that of a proxy.
+/// The failed checks that make the server unready; without them, its whole answer, such as that of a proxy.
 fn unready_check(answer: &str) -> Check {
     let readiness: Value = serde_json::from_str(answer).unwrap_or_default();
     let details = readiness["details"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let is_failed = |detail: &&Value| detail["ok"] == false && detail["check"] != "history";
+    let is_notice = |detail: &Value| NOTICES.iter().any(|(check, _)| detail["check"] == **check);
+    let is_failed = |detail: &&Value| detail["ok"] == false && !is_notice(detail);
     let detail_text = |detail: &Value| {
         let [check, message] = ["check", "message"].map(|field| detail[field].as_str().unwrap_or_default().to_owned());
         format!("{check}: {message}")
@@ -164,13 +171,15 @@ fn unready_check(answer: &str) -> Check {
     )
 }
 
-/// A warning if the server reports that its database went back in time.
-fn check_history(readiness: &str) -> Option<Check> {
-    let readiness: Value = serde_json::from_str(readiness).ok()?;
-    let details = readiness["details"].as_array()?;
-    let detail = details.iter().find(|detail| detail["check"] == "history" && detail["ok"] == false)?;
-    let message = detail["message"].as_str().unwrap_or_default();
-    Some(warning("history", message, "compare the ledger with what your handlers wrote"))
+/// Warnings about what the server reports although it may be ready, such as a clock of its database that stepped back: then no job fires.
+fn notices(readiness: &str) -> Vec<Check> {
+    let readiness: Value = serde_json::from_str(readiness).unwrap_or_default();
+    let details = readiness["details"].as_array().into_iter().flatten();
+    let notice = |detail: &Value| {
+        let (check, remedy) = NOTICES.iter().find(|(check, _)| detail["check"] == **check)?;
+        Some(warning(*check, detail["message"].as_str().unwrap_or_default(), *remedy))
+    };
+    details.filter(|detail| detail["ok"] == false).filter_map(notice).collect()
 }
 
 /// Compares the server's clock, from the answer's `Date` in whole seconds, with this machine's.
@@ -372,6 +381,19 @@ mod tests {
             {"check": "lease", "ok": true}, {"check": "switch", "ok": false, "message": "the switch of this node: draining"}]}"#;
         assert_eq!(unready_check(answer).finding, "switch: the switch of this node: draining");
         assert_eq!(unready_check("bad gateway\n").finding, "bad gateway");
+    }
+
+    #[test]
+    fn what_keeps_jobs_from_firing_on_a_ready_server_is_a_warning() {
+        let answer = r#"{"status": "ready", "details": [{"check": "lease", "ok": true}, {"check": "open_runs", "ok": true},
+            {"check": "clock", "ok": false, "message": "the database's clock stepped back; jobs are quiet until 02:00"}]}"#;
+        let warnings: Vec<_> =
+            notices(answer).into_iter().map(|check| (check.name, check.verdict, check.finding)).collect();
+        let finding = "the database's clock stepped back; jobs are quiet until 02:00".to_owned();
+        assert_eq!(warnings, [("clock", Verdict::Warning, finding)]);
+        let unready = r#"{"details": [{"check": "clock", "ok": false, "message": "c"}, {"check": "lease", "ok": false, "message": "l"}]}"#;
+        assert_eq!((unready_check(unready).finding.as_str(), notices(unready).len()), ("lease: l", 1));
+        assert!(notices("bad gateway\n").is_empty());
     }
 
     #[test]

@@ -231,8 +231,7 @@ fn plan_delay(plan: &mut EditPlan, job: &Job, context: EditContext<'_>) {
         (None, _) => job.timetable.first_delayed(context.now),
     };
     // If an earlier edit ended the row of that instant as skipped, the row is opened again.
-    let is_next =
-        |row: &&FutureRow| row.status.is_terminal() && !row.is_span && Some(row.fire_at) == plan.next_fire_at;
+    let is_next = |row: &&FutureRow| row.status.is_terminal() && !row.is_span && Some(row.fire_at) == plan.next_fire_at;
     if let Some(row) = context.rows.iter().find(is_next) {
         plan.reopened_rows.push(MovedRow { id: row.id, due_at: row.due_at });
         (plan.next_fire_at, plan.awaited_run) = (None, Some(row.id));

@@ -79,7 +79,7 @@ pub enum ExecutorError {
         path: PathBuf,
     },
     /// The data directory cannot be used.
-    #[error("{operation} in the data directory {}", path.display())]
+    #[error("the data directory: cannot {operation} {}", path.display())]
     DataDir {
         /// The operation that failed.
         operation: &'static str,
@@ -90,7 +90,7 @@ pub enum ExecutorError {
         source: std::io::Error,
     },
     /// The directory for the working directories of the agent's runs cannot be made.
-    #[error("make working directories in {}", path.display())]
+    #[error("cannot make working directories in {}", path.display())]
     WorkDir {
         /// The directory that cannot be made.
         path: PathBuf,
@@ -99,10 +99,10 @@ pub enum ExecutorError {
         source: std::io::Error,
     },
     /// The thread that talks to the servers cannot be started.
-    #[error("start the executor's thread")]
+    #[error("cannot start the executor's thread")]
     Thread(#[source] std::io::Error),
     /// The HTTP client of the agent's `http` handler cannot be made.
-    #[error("set up the http client")]
+    #[error("cannot set up the http client")]
     HttpClient(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
@@ -130,5 +130,8 @@ mod tests {
         let error = ExecutorError::File { path: "/etc/rondel/token".into(), source };
         assert_eq!(format!("{error:?}"), "cannot read /etc/rondel/token: no such file");
         assert_eq!(format!("{:?}", ExecutorError::NoServer), "no server is named: call .server(url)");
+        let source = std::io::Error::other("no space left");
+        let error = ExecutorError::DataDir { operation: "write", path: "/var/lib/app/state.json".into(), source };
+        assert_eq!(format!("{error:?}"), "the data directory: cannot write /var/lib/app/state.json: no space left");
     }
 }

@@ -287,6 +287,8 @@ struct Line {
     silent_ms: i64,
     #[serde(default)]
     unfinished: bool,
+    #[serde(default)]
+    shutting_down: bool,
 }
 
 impl From<&v1::Result> for Line {
@@ -303,6 +305,7 @@ impl From<&v1::Result> for Line {
             finished_at_ms: result.finished_at_ms,
             silent_ms: result.silent_ms,
             unfinished: result.unfinished,
+            shutting_down: result.shutting_down,
         }
     }
 }
@@ -322,6 +325,7 @@ impl From<Line> for v1::Result {
             silent_ms: line.silent_ms,
             unreported_ms: 0,
             unfinished: line.unfinished,
+            shutting_down: line.shutting_down,
         }
     }
 }
@@ -337,6 +341,7 @@ mod tests {
             message: "line\nbreak".to_owned(),
             silent_ms: 15_000,
             unfinished: true,
+            shutting_down: true,
             ..v1::Result::default()
         }
     }

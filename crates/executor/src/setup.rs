@@ -32,8 +32,8 @@ pub struct Timing {
     /// most 10 s, because another executor may get the run then. A server gives up a run 60 s after its timeout, so a
     /// run with a longer grace may overlap with its successor.
     pub cancel_grace: Duration,
-    /// The longest silence of the servers: once none has answered for this long, serial and at-most-once runs are
-    /// stopped. `None` for the servers' setting. With a longer value than theirs, these runs may overlap with their
+    /// The longest silence of the servers: once none has answered for this long, runs of jobs with `on_silence: stop`
+    /// are stopped. `None` for the servers' setting. With a longer value than theirs, these runs may overlap with their
     /// successors, unless the servers' `lost_after` is longer, too.
     pub silence_max: Option<Duration>,
     /// How long a result waits for its acknowledgement before it is sent again.

@@ -42,7 +42,7 @@ pub(crate) struct AckedResult {
     pub(crate) attempt: i32,
     pub(crate) status: v1::result::Status,
     pub(crate) kind: v1::result_ack::Kind,
-    /// Whether the executor stopped the run because no server answered.
+    /// Whether the executor stopped the run because no server answered, or handed it back when it drained.
     pub(crate) is_silenced: bool,
     /// Whether a group of a pump left rows that failed for good, or its last select failed.
     pub(crate) is_unfinished: bool,

@@ -131,7 +131,7 @@ macro_rules! delegate_store {
             use $crate::saved_filters::{FilterOwner, FilteredList, SavedFilter};
             use $crate::scripts::{ScriptChange, ScriptDeleted, ScriptRecord, ScriptSaved, ScriptVersion};
             use $crate::shadow::{ShadowFire, ShadowSpan};
-            use $crate::upkeep::{JobStat, StuckJob};
+            use $crate::upkeep::{JobStat, PurgeStep, StuckJob};
             use $crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlReportResults, XxlRun};
 
             $crate::delegate_store!(@$wrapper, Namespaces {
@@ -423,7 +423,7 @@ macro_rules! delegate_store {
             } also {});
             $crate::delegate_store!(@$wrapper, Upkeep {
                 fn begin_pass(task: &str, period: Duration) -> bool;
-                fn purge(finished_before: Timestamp, limit: u32) -> u64;
+                fn purge(finished_before: Timestamp, after: RunId, limit: u32) -> PurgeStep;
             } also {});
             $crate::delegate_store!(@$wrapper, Heal {
                 fn stuck_jobs(limit: u32) -> Vec<StuckJob>;

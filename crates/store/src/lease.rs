@@ -28,6 +28,8 @@ pub struct JoinRequest {
     pub may_take_over: bool,
     /// The lease of this name that the caller has held until now. The caller may take the next lease before this one has ended.
     pub held: Option<LeaseToken>,
+    /// How long the caller has been answered [`Join::BeingTakenOver`], by its own clock: the database's clock may step.
+    pub waited_for_takeover: Duration,
 }
 
 /// A renewed lease.
@@ -79,10 +81,10 @@ impl JoinRequest {
         (is_own || last <= now || self.may_take_over).then(|| ended_at.max(prior))
     }
 
-    /// Whether a node waits for the node that has fenced its last lease, which ended at `last`, to take over the open runs of that lease. If the
-    /// caller may take over leases, no other server runs, although the lease of another name may not have ended.
-    pub(crate) fn waits_for_takeover(&self, last: Timestamp, now: Timestamp) -> bool {
-        !self.may_take_over && now < last + self.lease * 2 && !mutant::on(Mutant::JoinsDuringTakeover)
+    /// Whether the caller still waits for the node that has fenced its last lease to take over the open runs of that lease. If the caller may
+    /// take over leases, no other server runs, although the lease of another name may not have ended.
+    pub(crate) fn waits_for_takeover(&self) -> bool {
+        !self.may_take_over && self.waited_for_takeover < self.lease * 2 && !mutant::on(Mutant::JoinsDuringTakeover)
     }
 
     /// The end of the lease that is taken at `now`, after leases that ended at `ended_at`.
@@ -154,6 +156,7 @@ mod tests {
             server_version: String::new(),
             may_take_over: true,
             held: None,
+            waited_for_takeover: Duration::ZERO,
         };
         let now = Timestamp::from_millis(1_000);
         let before = LeaseToken { node: NodeId::new(1), epoch: 1 };
@@ -165,10 +168,12 @@ mod tests {
         assert_eq!(latest_end(stepped_back), stepped_back, "the clock was later when the lease was renewed");
         assert_eq!(request.lease_until(now, now + lease), now + lease - Duration::from_millis(1));
         assert_eq!(request.lease_until(now, now), now + lease);
-        assert!(!request.waits_for_takeover(now, now), "no other server runs");
+        assert!(!request.waits_for_takeover(), "no other server runs");
         let beside_others = JoinRequest { may_take_over: false, ..request };
         assert_eq!(beside_others.latest_end(before, (now + lease, now), now), None);
-        assert_eq!([1, 2].map(|leases| beside_others.waits_for_takeover(now, now + lease * leases)), [true, false]);
+        let waits =
+            |waited_for_takeover| JoinRequest { waited_for_takeover, ..beside_others.clone() }.waits_for_takeover();
+        assert_eq!([lease, lease * 2].map(waits), [true, false]);
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -126,9 +125,8 @@ impl Bridge {
         if body_kib > BODY_KIB_MAX {
             return Err(too_long());
         }
-        let body_permits =
-            tokio::time::timeout(STORE_TIMEOUT, Arc::clone(&self.0.body_room).acquire_many_owned(body_kib)).await;
-        let Ok(Ok(_room)) = body_permits else { return Err(Refusal::Busy(None)) };
+        let body_permits = tokio::time::timeout(STORE_TIMEOUT, self.0.body_room.take(app.id, body_kib)).await;
+        let Ok(Some(_permits)) = body_permits else { return Err(Refusal::Busy(None)) };
         let len_max = usize::try_from(body_kib).unwrap_or(usize::MAX).saturating_mul(1024);
         let body = (call.body)(len_max).await.ok_or_else(too_long)?;
         if body.is_empty() {

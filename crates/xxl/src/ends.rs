@@ -40,6 +40,7 @@ pub(crate) fn result(row: &XxlRun, started_at_ms: i64) -> v1::Result {
         silent_ms: 0,
         unreported_ms: if matches!(code, CODE_UNKNOWN | CODE_LOST) { silent_ms } else { 0 },
         unfinished: false,
+        shutting_down: false,
     }
 }
 

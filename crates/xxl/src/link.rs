@@ -18,7 +18,7 @@ use rondel_proto::v1::server_message::Body as Down;
 use rondel_proto::{ITEM_COUNT_MAX, PROTOCOL, v1};
 use rondel_store::xxl::XxlRun;
 use rondel_store::{LeaseToken, StoreError};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -116,6 +116,8 @@ pub(crate) struct PulledPage {
     pub(crate) had_ended: bool,
     /// How the read has ended; `None` while it continues.
     pub(crate) end: Option<ReadEnd>,
+    /// The page's share of the room for pages that wait for the link; `None` without lines.
+    _room: Option<OwnedSemaphorePermit>,
 }
 
 /// The bridge's handle of a link.

@@ -189,6 +189,9 @@ pub(crate) fn executor_answer(body: &[u8]) -> Result<Answer, String> {
     Ok(Answer { code: executor_code(code), message, payload: payload.cloned() })
 }
 
+/// Maximum number of lines of a log that are taken from one answer. Each line takes much more memory than its text if that is short.
+const PAGE_LINE_COUNT_MAX: usize = 50_000;
+
 /// The answer of pyxxl if it has no log file.
 const NO_LOG: &str = "No such logid logs.";
 
@@ -213,7 +216,15 @@ pub(crate) fn log_page(answer: &Answer, from_line: i64) -> LogPage {
     if to_line < from_line || content.is_empty() || content == NO_LOG {
         return empty_page;
     }
-    let lines: Vec<String> = content.split('\n').map(|line| line.trim_end_matches('\r').to_owned()).collect();
+    let mut lines: Vec<String> = Vec::new();
+    for line in content.split('\n') {
+        if lines.len() >= PAGE_LINE_COUNT_MAX {
+            // The next page begins with this line.
+            let line_count = i64::try_from(lines.len()).unwrap_or(i64::MAX);
+            return LogPage { lines, next_line: from_line.saturating_add(line_count).min(to_line.saturating_add(1)) };
+        }
+        lines.push(line.trim_end_matches('\r').to_owned());
+    }
     LogPage { lines, next_line: to_line.saturating_add(1) }
 }
 

@@ -141,9 +141,43 @@ async fn an_executor_whose_token_has_ended_gets_no_runs() {
         if found["items"][0]["online"] == false { Ok(()) } else { Err(found) }
     })
     .await;
+    let found = api.get("/api/v1/apps/demo/addresses").await.expect(200);
+    assert_eq!(found["items"][0]["token_ended"], true, "{found}");
     let run = start(&api, "echo", json!("x")).await;
     let ended = wait_for_status(&api, &run, "skipped").await;
     assert_eq!((&ended["reason"], one.calls("run").len()), (&json!("no_executor"), 0), "{ended:#}");
+}
+
+/// After a restart, the server has no stream to an executor whose token has ended. The runs that it has are not sent again while it answers.
+#[tokio::test]
+async fn an_executor_whose_token_has_ended_keeps_its_runs_over_a_restart() {
+    let Some(db) = scratch(Backend::Sqlite).await else { return };
+    let mut server = server(&db, &[]).await;
+    let api = server.api();
+    job(&api, ("sleep", "demo", "sleep"), json!({"retry": {"max": 1, "backoff": "1s"}})).await;
+    let secret = token(&api, "demo").await;
+    let one = StandIn::start(Dialect::Core34, server.url(), ("demo", &secret)).await;
+    let address = one.address().trim_end_matches('/').to_owned();
+    api.post("/api/v1/apps/demo/addresses", json!({"address": address, "token": secret})).await.expect(201);
+    online(&api, "demo", 1).await;
+    let run = start(&api, "sleep", Value::Null).await;
+    wait_for_status(&api, &run, "running").await;
+    let tokens = api.get("/api/v1/tokens?all=true").await.expect(200);
+    let its = tokens["items"].as_array().expect("a list").iter().find(|token| token["kind"] == "xxl");
+    let id = its.and_then(|token| token["id"].as_str()).expect("its token");
+    api.delete(&format!("/api/v1/tokens/{id}")).await.expect(204);
+
+    server.kill().await;
+    server.restart().await;
+    let api = server.api();
+    wait_until(LIMIT, "the server has a stream to it", async || {
+        let found = statuses(&api).await;
+        if found == ["draining"] { Ok(()) } else { Err(found) }
+    })
+    .await;
+    let found = api.get(&format!("/api/v1/runs/{run}")).await.expect(200);
+    assert_eq!((&found["status"], &found["attempt"]), (&json!("running"), &json!(1)), "{found:#}");
+    assert_eq!(one.calls("run").len(), 1);
 }
 
 #[tokio::test]

@@ -121,7 +121,7 @@ settings! {
         /// How often executors send a heartbeat
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_HEARTBEAT")]
         heartbeat: DurationText = DurationText(EngineConfig::default().heartbeat);
-        /// How long no server may answer before an executor stops runs that must not run twice
+        /// How long no server may answer before an executor stops runs of jobs with on_silence stop
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_SILENCE")]
         silence: DurationText = DurationText(EngineConfig::default().silence);
         /// How long an executor may be silent before its runs are given up; at least the silence plus 10s for them to end

@@ -77,13 +77,13 @@ impl DevArgs {
         let start_result = self.seeded_executor(&node, &mut startup_files).await;
         let start_result = match start_result {
             Ok(executor) => node.sign_in_line().await.map(|line| (executor, line)),
-            Err(failure_token) => Err(failure_token),
+            Err(failure) => Err(failure),
         };
         let (executor, sign_in) = match start_result {
             Ok(executor_and_line) => executor_and_line,
-            Err(failure_token) => {
+            Err(failure) => {
                 node.abandon().await;
-                return Err(failure_token);
+                return Err(failure);
             }
         };
         startup_files.commit();

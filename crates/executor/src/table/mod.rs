@@ -234,22 +234,28 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         self.runs.iter().filter(|run| matches(run)).cloned().collect()
     }
 
-    /// Accepts no more runs, and refuses the queued ones. A run of a fenced lease may belong to any server by now, so every
-    /// server gets its refusal.
-    pub fn drain(&mut self) {
+    /// Accepts no more runs, and hands back the queued ones. A run is refused if a stream to the server that sent it is
+    /// open. If there is none, or the run's lease has been fenced, a refusal may reach no server that has the run,
+    /// because any server may have taken it over. Such a run ends with the result that `ended` makes, which is sent
+    /// until a server has stored it.
+    pub fn drain(&mut self, ended: impl Fn(&R) -> v1::Result, now: Instant) {
         self.is_draining = true;
         let senders = self.senders();
         let fenced = self.runs.sent_under(|node_id, epoch| self.is_fenced(node_id, epoch));
+        let mut unrefused_runs = Vec::new();
         for run in self.runs.remove_queued(|_| true) {
-            let refusal = refusal(run.key(), RefusedWhy::Draining);
-            if fenced.contains(&run.key()) {
-                self.outbox.links().for_each(|link| link.push(LinkItem::Reply(refusal)));
-            } else {
-                self.outbox.reply(senders.get(&run.link_id()).copied().unwrap_or_default(), refusal);
+            match senders.get(&run.link_id()).filter(|_| !fenced.contains(&run.key())) {
+                Some(link_id) => self.outbox.reply(*link_id, refusal(run.key(), RefusedWhy::Draining)),
+                None => unrefused_runs.push(run),
             }
         }
+        // Sent before the results, because a server that has stored one sends the run again.
         for link in self.outbox.links() {
             link.push(LinkItem::Draining);
+        }
+        for run in unrefused_runs {
+            let handed_back = v1::Result { started_at_ms: 0, silent_ms: 1, shutting_down: true, ..ended(&run) };
+            self.conclude(&run, handed_back, now);
         }
     }
 

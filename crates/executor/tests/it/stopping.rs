@@ -9,11 +9,11 @@ use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::reply::Kind;
 use rondel_proto::v1::result::Status as End;
 use rondel_proto::v1::server_message::Body as ToExecutor;
-use rondel_proto::v1::{self, Cancels, RefusedWhy, Trigger};
+use rondel_proto::v1::{self, Cancels, Fence, RefusedWhy, Trigger};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::fake::{FakeServer, trigger};
+use super::fake::{EPOCH, FakeServer, NODE, trigger};
 use super::{Running, builder, quick};
 
 /// Stops when asked.
@@ -129,6 +129,35 @@ async fn a_drain_lets_running_ones_finish_and_takes_no_more() {
     running.stop().await;
     assert_eq!(server.result(1).await.status(), End::Succeeded);
     server.wait_for_session_end().await;
+}
+
+/// Any server may have taken over a run of a fenced lease, so a refusal might reach no server that has it.
+#[tokio::test]
+async fn a_drain_hands_waiting_runs_of_a_fenced_lease_back_by_their_results() {
+    let go = Arc::new(Notify::new());
+    let work = {
+        let go = Arc::clone(&go);
+        move || {
+            let go = Arc::clone(&go);
+            async move { go.notified().await }
+        }
+    };
+    let server = FakeServer::start().await;
+    let running = Running::start(builder(&server).handler("work", work).slots(1));
+    server.trigger_all(vec![trigger(1, "work"), trigger(2, "work")]).await;
+    server.reply(1, Kind::Started).await;
+    server.send(ToExecutor::Fence(Fence { node_id: NODE, node_epoch: EPOCH })).await;
+    server.find(|body| matches!(body, Body::FenceReply(_)).then_some(())).await;
+    server.set_acks(false);
+    running.begin_stop();
+    let handed_back = server.result(2).await;
+    assert_eq!((handed_back.status(), handed_back.started_at_ms), (End::Failed, 0));
+    assert!(handed_back.shutting_down && handed_back.message == "stopped: the executor is shutting down");
+    server.results_count(2, 2).await;
+    server.set_acks(true);
+    go.notify_one();
+    running.stop().await;
+    assert_eq!(server.result(1).await.status(), End::Succeeded);
 }
 
 #[tokio::test]

@@ -45,8 +45,8 @@ pub(super) fn lost_results(facts: &Facts, truth: &Truth) -> Vec<String> {
     let complain = |acked: &AckedResult| {
         let stored = stored_status(facts, acked.run, acked.attempt);
         let is_there = match acked.kind {
-            // The executor stopped the run because no server answered. The handler may not have begun, or a cancel may
-            // have been requested as well.
+            // The executor stopped the run because no server answered, or handed it back when it drained. The handler
+            // may not have begun, or a cancel may have been requested as well.
             Kind::Stored | Kind::Late | Kind::Superseded if acked.is_silenced => {
                 matches!(stored, Some(RunStatus::Failed | RunStatus::Unknown | RunStatus::Cancelled))
             }

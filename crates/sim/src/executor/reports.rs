@@ -8,7 +8,8 @@ use rondel::table::{LinkItem, RunTable, TableLink as _};
 use rondel_proto::v1;
 use tokio::time::{Instant, sleep};
 
-use super::{Executor, ExecutorHost, SWEEP_PERIOD};
+use super::handler::result;
+use super::{Executor, ExecutorHost, SWEEP_PERIOD, now};
 use crate::link::{Link, RunHandle};
 use crate::world::lock;
 
@@ -24,7 +25,10 @@ impl ExecutorHost {
         let (host, draining) = (Arc::clone(self), Arc::clone(&executor));
         executor.spawn(async move {
             let gives_up_at = Instant::now() + grace;
-            lock(&draining.table).drain();
+            let failed = (v1::result::Status::Failed, true);
+            let ended = |held: &RunHandle| result(&held.trigger, failed, draining.world().now());
+            lock(&draining.table).drain(ended, now());
+            draining.write_journal();
             lock(&draining.table).runs().for_each(|held| held.mailbox.leave());
             let is_settled = |table: &RunTable<RunHandle, Link>| table.is_empty() && table.outbox.unacked_count() == 0;
             while !is_settled(&lock(&draining.table)) && Instant::now() < gives_up_at {

@@ -234,7 +234,7 @@ impl State {
         let is_orphan = |run: &Run| run.node == node.id && run.node_epoch < node.epoch && !run.status.is_terminal();
         stored_node.node.is_fenced
             && is_other_living
-            && request.waits_for_takeover(node.lease_until, now)
+            && request.waits_for_takeover()
             && self.runs.values().any(is_orphan)
     }
 

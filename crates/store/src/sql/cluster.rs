@@ -311,7 +311,7 @@ impl Tx<'_> {
         let is_other_living = nodes.iter().any(|other| other.id != row.id && other.lease_until > now);
         if row.is_fenced
             && is_other_living
-            && request.waits_for_takeover(row.lease_until, now)
+            && request.waits_for_takeover()
             && self.row(Query::new(&FIND_ORPHAN).int(row.id).int(row.epoch)).await?.is_some()
         {
             return Ok(Join::BeingTakenOver);

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{Event, PulledPage};
 use crate::bridge::Shared;
-use crate::client::{CallError, Peer};
+use crate::client::{ANSWER_KIB_MAX, CallError, Peer};
 use crate::log::{self, ReadEnd};
 use crate::wire::{self, LogPage};
 
@@ -20,6 +20,8 @@ const CALL_COUNT_MAX: usize = 16;
 const PULL_COUNT_MAX: usize = 4;
 /// Maximum number of pages per read of a log.
 const PAGE_COUNT_MAX: usize = 100;
+/// Maximum size of the pages of logs that are read from one executor or wait for its link, in KiB. A slow database must not let them pile up.
+const PAGES_KIB_MAX: usize = PULL_COUNT_MAX * ANSWER_KIB_MAX as usize;
 /// Maximum number of jobs per probe.
 const PROBE_COUNT_MAX: usize = 50;
 
@@ -30,6 +32,8 @@ pub(super) struct Calls {
     peer: watch::Receiver<Arc<Peer>>,
     call_permits: Arc<Semaphore>,
     pull_permits: Arc<Semaphore>,
+    /// The room for pages of logs, in KiB.
+    pages_room: Arc<Semaphore>,
 }
 
 impl Calls {
@@ -41,6 +45,7 @@ impl Calls {
             peer,
             call_permits: Arc::new(call_permits),
             pull_permits: Arc::new(pull_permits),
+            pages_room: Arc::new(Semaphore::new(PAGES_KIB_MAX)),
         }
     }
 
@@ -126,7 +131,7 @@ impl Calls {
         let (client, peer, events) = (self.shared.client.clone(), self.peer(), self.events.clone());
         let (log_id, sent_at_ms, mut first_line) = (row.log_id, row.sent_at.as_millis(), row.log_line);
         let (shared, run, attempt) = (Arc::clone(&self.shared), row.run, row.attempt);
-        let pull_permits = Arc::clone(&self.pull_permits);
+        let (pull_permits, pages_room) = (Arc::clone(&self.pull_permits), Arc::clone(&self.pages_room));
         let page_count = if had_ended { PAGE_COUNT_MAX } else { 1 };
         self.shared.spawn(async move {
             let Ok(_permit) = pull_permits.acquire().await else { return };
@@ -147,10 +152,14 @@ impl Calls {
                 if read_end != ReadEnd::Paused {
                     break;
                 }
+                let Ok(mut room) = Arc::clone(&pages_room).acquire_many_owned(ANSWER_KIB_MAX).await else { return };
                 let answer = client.ask(&peer, "log", wire::log_request(log_id, sent_at_ms, first_line)).await;
                 let (page, page_end) = log::parse_page(answer, first_line);
+                let page_room = room.split(size_kib(&page));
+                drop(room);
                 if page.next_line > first_line {
-                    let pulled_page = PulledPage { log_id, first_line, page, stored_until, had_ended, end: None };
+                    let pulled_page =
+                        PulledPage { log_id, first_line, page, stored_until, had_ended, end: None, _room: page_room };
                     first_line = pulled_page.page.next_line;
                     if events.send(Event::Pulled(pulled_page)).await.is_err() {
                         return;
@@ -168,9 +177,29 @@ impl Calls {
                         stored_until,
                         had_ended,
                         end: Some(read_end),
+                        _room: None,
                     }))
                     .await,
             );
         });
+    }
+}
+
+/// The memory that the lines of a page take, in KiB; at most that of the longest answer.
+fn size_kib(page: &LogPage) -> usize {
+    let bytes: usize = page.lines.iter().map(|line| line.len() + size_of::<String>()).sum();
+    (bytes / 1024 + 1).min(ANSWER_KIB_MAX as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_takes_room_for_its_lines_and_never_more_than_its_answer() {
+        let page = |lines: Vec<String>| LogPage { lines, next_line: 1 };
+        assert_eq!(size_kib(&page(Vec::new())), 1);
+        assert_eq!(size_kib(&page(vec!["x".repeat(4_096); 10])), 41);
+        assert_eq!(size_kib(&page(vec![String::new(); 1_000_000])), ANSWER_KIB_MAX as usize);
     }
 }

@@ -16,6 +16,7 @@ use crate::cluster::{DepartureBoard, SwitchBoard};
 use crate::dispatch::ReadyRun;
 use crate::dispatch::decision::Settings;
 use crate::dispatch::event::{IncomingResult, Reply, Report, SessionHandle, SettledAttempt};
+use crate::dispatch::messages::incoming_result;
 use crate::dispatch::outbox;
 use crate::dispatch::tests_support::executor;
 use crate::registry::OnlineExecutor;
@@ -236,11 +237,20 @@ impl World {
             finished_at: self.around.now,
             received_at: self.around.now,
             silent_ms: None,
+            is_shutting_down: false,
             is_unfinished: false,
             memory: None,
         };
         let session = self.sessions[&ExecutorId::new(executor)].clone();
         self.on(Event::Results(session, vec![result]))
+    }
+
+    /// An executor that is shutting down hands back a run whose handler had not begun.
+    pub(super) fn hand_back(&mut self, executor: i64, run: RunId, attempt: i32) -> Vec<Effect> {
+        let (run_id, status) = (run.get(), v1::result::Status::Failed.into());
+        let result = v1::Result { run_id, attempt, status, silent_ms: 1, shutting_down: true, ..v1::Result::default() };
+        let session = self.sessions[&ExecutorId::new(executor)].clone();
+        self.on(Event::Results(session, vec![incoming_result(result, self.around.now)]))
     }
 
     /// Reports that the end of an attempt and its consequences are durable.
