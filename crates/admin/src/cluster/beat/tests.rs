@@ -108,7 +108,7 @@ async fn a_server_whose_name_another_one_has_reports_that() {
     let taken = loop {
         let node = store.nodes().await.unwrap().remove(0);
         store.release(node.token(), Timestamp::EPOCH).await.unwrap();
-        if let Join::Joined { token, .. } = store.join(&request(&other, store.as_ref())).await.unwrap() {
+        if let Join::Joined { token, .. } = store.join(&join_request(&other, store.as_ref())).await.unwrap() {
             break token;
         }
     };

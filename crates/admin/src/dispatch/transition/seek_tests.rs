@@ -343,7 +343,7 @@ fn the_answers_of_executors_that_are_elsewhere_are_asked_of_other_servers() {
 #[test]
 fn a_run_that_an_executor_hands_back_ends_its_attempt() {
     for is_held in [false, true] {
-        let mut world = with_executors(1);
+        let mut world = world_with_executors(1);
         world.around.now = Timestamp::from_secs(2);
         let call = roll_call_run(1);
         world.around.in_memory.admit(vec![call.ready.run.clone()]);
