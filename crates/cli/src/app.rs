@@ -166,8 +166,8 @@ fn address_row(address: &Value, now: Timestamp) -> Vec<String> {
 }
 
 fn handler_row(handler: &Value, _now: Timestamp) -> Vec<String> {
-    let executors = handler["executors"].as_array().map_or(0, Vec::len);
-    vec![text_of(&handler["name"]), executors.to_string(), params_text(&handler["params_schema"])]
+    let executor_count = handler["executors"].as_array().map_or(0, Vec::len);
+    vec![text_of(&handler["name"]), executor_count.to_string(), params_text(&handler["params_schema"])]
 }
 
 /// The fields of a schema, the required ones first and the others in brackets: `table [rows]`.

@@ -71,7 +71,7 @@ fn passed_check(name: &'static str, finding: impl Into<String>) -> Check {
     Check { name, verdict: Verdict::Good, finding: finding.into(), remedy: String::new() }
 }
 
-fn warning(name: &'static str, finding: impl Into<String>, remedy: impl Into<String>) -> Check {
+fn warning_check(name: &'static str, finding: impl Into<String>, remedy: impl Into<String>) -> Check {
     Check { name, verdict: Verdict::Warning, finding: finding.into(), remedy: remedy.into() }
 }
 
@@ -99,7 +99,7 @@ impl DoctorArgs {
         if self.file.is_given() {
             checks.extend(check_config(&self.file).await);
         }
-        let print_result = print(&checks, self.format);
+        let print_result = print_checks(&checks, self.format);
         let verdict = match checks.iter().filter(|check| check.verdict == Verdict::Wrong).count() {
             0 => Ok(()),
             count => Err(Failure::new(Exit::Failed, format!("{count} of {} checks failed", checks.len()))),
@@ -177,7 +177,7 @@ fn notices(readiness: &str) -> Vec<Check> {
     let details = readiness["details"].as_array().into_iter().flatten();
     let notice = |detail: &Value| {
         let (check, remedy) = NOTICES.iter().find(|(check, _)| detail["check"] == **check)?;
-        Some(warning(*check, detail["message"].as_str().unwrap_or_default(), *remedy))
+        Some(warning_check(*check, detail["message"].as_str().unwrap_or_default(), *remedy))
     };
     details.filter(|detail| detail["ok"] == false).filter_map(notice).collect()
 }
@@ -190,7 +190,7 @@ fn check_skew(server: Timestamp) -> Check {
         passed_check("clock", "within 2s of the server's")
     } else {
         let finding = format!("{} apart from the server's", clock::rough_text(difference));
-        warning("clock", finding, "times relative to now are off by that much; let NTP set both clocks")
+        warning_check("clock", finding, "times relative to now are off by that much; let NTP set both clocks")
     }
 }
 
@@ -204,10 +204,10 @@ fn check_versions(nodes: &Value) -> Check {
         [server_version] if *server_version == own_version => {
             passed_check("versions", format!("{own_version} here and there"))
         }
-        [] => warning("versions", "the server names no nodes", "is its lease held? see readiness"),
-        several => {
-            let finding = format!("{own_version} here, {} there", several.join(" and "));
-            warning("versions", finding, "use the same version on both sides")
+        [] => warning_check("versions", "the server names no nodes", "is its lease held? see readiness"),
+        versions => {
+            let finding = format!("{own_version} here, {} there", versions.join(" and "));
+            warning_check("versions", finding, "use the same version on both sides")
         }
     }
 }
@@ -259,7 +259,7 @@ async fn check_database(config: &ServerConfig) -> Check {
                 let finding = format!("there is no folder {}", folder.display());
                 // A start creates the data folder, but no other folder.
                 if folder == config.settings.data_dir {
-                    warning("database", finding, "it is made at the first start; is the path right?")
+                    warning_check("database", finding, "it is made at the first start; is the path right?")
                 } else {
                     failed_check(
                         "database",
@@ -296,8 +296,8 @@ async fn check_database(config: &ServerConfig) -> Check {
 fn socket_path(url: &reqwest::Url) -> Option<String> {
     let socket_parameter = url.query_pairs().find(|(key, _)| matches!(&**key, "host" | "socket"));
     let socket_parameter = socket_parameter.map(|(_, value)| value.into_owned());
-    let encoded = || Some(url.host_str()?.replace("%2F", "/").replace("%2f", "/"));
-    socket_parameter.or_else(encoded).filter(|path| path.starts_with('/'))
+    let encoded_host = || Some(url.host_str()?.replace("%2F", "/").replace("%2f", "/"));
+    socket_parameter.or_else(encoded_host).filter(|path| path.starts_with('/'))
 }
 
 /// The host and the port of a database server.
@@ -310,8 +310,8 @@ fn host_and_port(url: &reqwest::Url) -> (String, u16) {
     };
     let port = query_value("port").and_then(|port| port.parse().ok()).or(url.port());
     // A URL has an IPv6 address in brackets.
-    let in_url = || url.host_str().unwrap_or("localhost").trim_matches(['[', ']']).to_owned();
-    (query_value("host").unwrap_or_else(in_url), port.unwrap_or(if is_postgres { 5432 } else { 3306 }))
+    let url_host = || url.host_str().unwrap_or("localhost").trim_matches(['[', ']']).to_owned();
+    (query_value("host").unwrap_or_else(url_host), port.unwrap_or(if is_postgres { 5432 } else { 3306 }))
 }
 
 fn check_disk(folder: &Path) -> Check {
@@ -323,16 +323,16 @@ fn check_disk(folder: &Path) -> Check {
             if free_bytes >= DISK_MIN {
                 passed_check("disk", finding)
             } else {
-                warning("disk", finding, "make room, or move server.data_dir")
+                warning_check("disk", finding, "make room, or move server.data_dir")
             }
         }
         Err(error) => {
-            warning("disk", format!("{}: {error}", existing_folder.display()), "can this user enter the folder?")
+            warning_check("disk", format!("{}: {error}", existing_folder.display()), "can this user enter the folder?")
         }
     }
 }
 
-fn print(checks: &[Check], format: FormatArgs) -> Result<(), Failure> {
+fn print_checks(checks: &[Check], format: FormatArgs) -> Result<(), Failure> {
     let verdict_word = |verdict| match verdict {
         Verdict::Good => "ok",
         Verdict::Warning => "warning",
@@ -347,8 +347,8 @@ fn print(checks: &[Check], format: FormatArgs) -> Result<(), Failure> {
         }
         Format::Jsonl => output::print_lines(&values.map(|value| value.to_string()).collect::<Vec<_>>().join("\n")),
         Format::Name => {
-            let failed_checks = checks.iter().filter(|check| check.verdict != Verdict::Good);
-            output::print_names(failed_checks.map(|check| check.name))
+            let problem_checks = checks.iter().filter(|check| check.verdict != Verdict::Good);
+            output::print_names(problem_checks.map(|check| check.name))
         }
         Format::Table | Format::Wide => {
             let paint = Paint::of_stdout();

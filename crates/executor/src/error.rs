@@ -14,10 +14,10 @@ use rondel_core::error_chain::chain;
 #[non_exhaustive]
 pub enum ExecutorError {
     /// The name of a namespace, app, executor or handler is not valid.
-    #[error("{what}: {reason}")]
+    #[error("{setting}: {reason}")]
     Name {
         /// What is named: `namespace`, `app`, `executor` or `handler`.
-        what: &'static str,
+        setting: &'static str,
         /// Why the name is not valid.
         reason: String,
     },
@@ -58,10 +58,10 @@ pub enum ExecutorError {
         source: Option<tonic::transport::Error>,
     },
     /// A number that must be at least 1 is zero.
-    #[error("{what} must be at least 1")]
+    #[error("{setting} must be at least 1")]
     Zero {
         /// The name of the setting.
-        what: &'static str,
+        setting: &'static str,
     },
     /// A file with a token or a certificate cannot be read.
     #[error("cannot read {}", path.display())]

@@ -11,7 +11,7 @@ use crate::clock::ServerClock;
 use crate::engine::Silence;
 use crate::lifecycle::Lifecycle;
 use crate::log::{LogLimit, LogShipping};
-use crate::pump::Reports;
+use crate::pump::LastReports;
 use crate::scripts::ScriptRequests;
 use crate::secrets::Secrets;
 use crate::table::RunKey;
@@ -106,7 +106,7 @@ pub(crate) struct Setup {
     /// How long no server has answered.
     pub(crate) silence: Silence,
     /// The reports of groups of pump jobs.
-    pub(crate) pump_reports: Reports,
+    pub(crate) pump_reports: LastReports,
     /// The requests with which runs ask servers for scripts.
     pub(crate) script_requests: ScriptRequests,
 }
@@ -116,7 +116,7 @@ impl Setup {
         let timing = timing.bounded();
         Self {
             silence: Silence::new(timing.silence_max),
-            pump_reports: Reports::default(),
+            pump_reports: LastReports::default(),
             script_requests: ScriptRequests::default(),
             states,
             secrets: None,

@@ -39,7 +39,7 @@ const EXPECTED_WITHIN: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of an executor's attempts that are read to find out whether it has runs.
 const ATTEMPT_COUNT_MAX: u32 = 1_000;
 /// Why an executor registered by hand gets no runs although it answers.
-const TOKEN_ENDED: &str = "the token that it was added with has expired or was revoked; configure the executor with a new one, and add the address \
+const TOKEN_ENDED_REASON: &str = "the token that it was added with has expired or was revoked; configure the executor with a new one, and add the address \
      again with that token";
 /// Maximum total size of the bodies being read, in KiB; of those for one app, half of it.
 const BODIES_KIB_MAX: usize = 64 * 1024;
@@ -109,7 +109,7 @@ impl Shared {
     }
 }
 
-/// The app of a token.
+/// The app that a token is for.
 #[derive(Clone, Debug)]
 pub(crate) struct App {
     pub(crate) id: AppId,
@@ -162,10 +162,10 @@ impl Bridge {
         lifecycle.spawn("xxl", Until::Hard, async move {
             stop.run_until_cancelled(loop_bridge.registration_loop()).await;
         });
-        let (engine, lines) = (bridge.0.shared.engine.clone(), Arc::clone(&bridge.0.shared.log_limit));
+        let (engine, log_limit) = (bridge.0.shared.engine.clone(), Arc::clone(&bridge.0.shared.log_limit));
         let stop = lifecycle.hard.clone();
         lifecycle.spawn("xxl forget", Until::Hard, async move {
-            stop.run_until_cancelled(pruning_loop(&engine, &lines)).await;
+            stop.run_until_cancelled(pruning_loop(&engine, &log_limit)).await;
         });
         Ok(bridge)
     }
@@ -195,7 +195,7 @@ impl Bridge {
     /// Refreshes the links and, after the first refresh, finds the executors that are expected back.
     async fn refresh_and_expect(&self, state: &mut RefreshState) -> Result<(), StoreError> {
         self.refresh_links(state).await?;
-        if state.is_first() {
+        if state.is_before_first_refresh() {
             state.note_expected_executors(self.executors_with_runs().await?, Instant::now());
         }
         Ok(())
@@ -262,11 +262,11 @@ impl Bridge {
         {
             let registered_ids: HashSet<ExecutorId> = executors.iter().map(|executor| executor.id).collect();
             let mut links = self.links();
-            links.retain(|_, handle| !handle.events.is_closed());
+            links.retain(|_, handle| !handle.event_sender.is_closed());
             let is_gone = |id: &ExecutorId| may_expire && !registered_ids.contains(id);
             for handle in links.iter().filter(|(id, _)| is_gone(id)).map(|(_, handle)| handle) {
                 handle
-                    .presence
+                    .presence_sender
                     .send_if_modified(|presence| std::mem::replace(presence, Presence::Gone) != Presence::Gone);
             }
             for executor in executors {
@@ -279,8 +279,8 @@ impl Bridge {
                 let set_if_changed = |presence: &mut Presence| {
                     *presence != Presence::Gone && std::mem::replace(presence, new_presence) != new_presence
                 };
-                handle.presence.send_if_modified(set_if_changed);
-                handle.peer.send_if_modified(|peer| {
+                handle.presence_sender.send_if_modified(set_if_changed);
+                handle.peer_sender.send_if_modified(|peer| {
                     let has_new_token = peer.token != executor.token;
                     if has_new_token && let Ok(address) = Address::parse(&executor.address) {
                         *peer = client.peer(executor.app, &address, &executor.token);
@@ -304,7 +304,7 @@ impl Bridge {
             };
             let app = known_apps.iter().find(|app| app.id == executor.app);
             if let Some(app) = app {
-                self.open(&executor, &namespace.name, &app.name);
+                self.open_link(&executor, &namespace.name, &app.name);
             }
         }
         Ok(())
@@ -349,13 +349,13 @@ impl Bridge {
             due_executors
         };
         for executor in due_executors {
-            self.call_by_hand(executor);
+            self.check_registered_by_hand(executor);
         }
         Ok(executors)
     }
 
     /// Checks whether an executor registered by hand answers.
-    fn call_by_hand(&self, executor: XxlExecutor) {
+    fn check_registered_by_hand(&self, executor: XxlExecutor) {
         let bridge = self.clone();
         let id = executor.id;
         self.0.shared.spawn(async move {
@@ -366,7 +366,7 @@ impl Bridge {
                         bridge.0.shared.log_store_failure("read attempts", &error);
                         true
                     });
-                    let reason = format!("{}: {TOKEN_ENDED}", executor.address);
+                    let reason = format!("{}: {TOKEN_ENDED_REASON}", executor.address);
                     (BeatOutcome::TokenEnded { has_runs }, Some(reason))
                 }
                 Ok(()) => (BeatOutcome::Available, None),
@@ -398,7 +398,7 @@ impl Bridge {
         self.0.beats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn open(&self, executor: &XxlExecutor, namespace: &str, app: &str) {
+    fn open_link(&self, executor: &XxlExecutor, namespace: &str, app: &str) {
         let Ok(address) = Address::parse(&executor.address) else { return };
         let identity = Identity {
             id: executor.id,
@@ -410,7 +410,7 @@ impl Bridge {
         let peer = self.0.shared.client.peer(executor.app, &address, &executor.token);
         let (link, handle) = Link::new(&self.0.shared, identity, peer);
         if executor.left_at.is_some() {
-            handle.presence.send_replace(Presence::Leaving);
+            handle.presence_sender.send_replace(Presence::Leaving);
         }
         self.links().insert(executor.id, handle);
         let lifecycle = &self.0.shared.lifecycle;

@@ -12,7 +12,7 @@ const BEAT_PERIOD: Duration = Duration::from_secs(5);
 /// How long an answer remains valid.
 const BEAT_VALID_FOR: Duration = Duration::from_secs(30);
 
-/// What a call to an executor has shown.
+/// The outcome of a call to an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BeatOutcome {
     Available,
@@ -70,12 +70,12 @@ impl Beats {
         due_executors
     }
 
-    /// Whether its last answer is still valid.
+    /// Whether the executor's last answer is still valid.
     pub(crate) fn has_valid_answer(&self, id: ExecutorId, now: Instant) -> bool {
         self.0.get(&id).is_some_and(|beat| beat.is_available(now))
     }
 
-    /// Whether it had attempts of open runs when it last answered although its token had ended. After a restart, this server has no link
+    /// Whether the executor had attempts of open runs when it last answered although its token had ended. After a restart, this server has no link
     /// that knows of them.
     pub(crate) fn has_runs(&self, id: ExecutorId) -> bool {
         self.0.get(&id).is_some_and(|beat| beat.has_runs)

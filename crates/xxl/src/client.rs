@@ -57,19 +57,19 @@ impl CallError {
 /// Calls executors.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
-    posts: PostClient,
+    post_client: PostClient,
     room: Arc<Room>,
 }
 
 impl Client {
     pub(crate) fn new(config: &XxlConfig) -> Result<Self, BuildError> {
-        let posts = PostClient::new(config.networks.clone().without_public(), "rondel", IDLE_TIMEOUT)?;
-        Ok(Self { posts, room: Arc::new(Room::new(CALL_COUNT_MAX)) })
+        let post_client = PostClient::new(config.networks.clone().without_public(), "rondel", IDLE_TIMEOUT)?;
+        Ok(Self { post_client, room: Arc::new(Room::new(CALL_COUNT_MAX)) })
     }
 
     /// Prepares calls to an executor of this app that registered with this token.
     pub(crate) fn peer(&self, app: AppId, address: &Address, token: &str) -> Arc<Peer> {
-        let target = self.posts.target(address.url());
+        let target = self.post_client.target(address.url());
         let header = HeaderValue::from_str(token).map_err(|_| "its token cannot be sent as a header".to_owned());
         let target = target.and_then(|target| header.map(|header| (target, header)));
         Arc::new(Peer { app, address: address.as_str().to_owned(), token: token.to_owned(), target })
@@ -107,7 +107,7 @@ impl Client {
             return Err(CallError::TooLate(message));
         }
         let limits = Limits { timeout, len_max: ANSWER_KIB_MAX as usize * 1024 };
-        let answer = self.posts.send(target, method, (TOKEN_HEADER, token.clone()), body, limits).await;
+        let answer = self.post_client.send(target, method, (TOKEN_HEADER, token.clone()), body, limits).await;
         let answer = answer.map_err(|error| match &error {
             PostError::NotSent(message) => not_sent(message),
             PostError::Unclear(message) => unclear_error(message),

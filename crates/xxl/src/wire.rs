@@ -90,8 +90,8 @@ fn callback(item: &Value) -> Result<Callback, String> {
     let log_id = item.get("logId").and_then(integer).ok_or("logId is not a number")?;
     let result = item.get("executeResult").and_then(Value::as_object);
     // A callback without any code counts as failed, like one with an unknown code.
-    let own_code = item.get("handleCode").and_then(integer);
-    let (code, message) = match own_code {
+    let handle_code = item.get("handleCode").and_then(integer);
+    let (code, message) = match handle_code {
         Some(code) => (Some(code), text(item, "handleMsg")),
         None => (
             result.and_then(|result| result.get("code")).and_then(integer),

@@ -268,6 +268,7 @@ impl BeatLoop {
     fn observe(&self, database_now: Timestamp, sent_at: i64) {
         if let Some(back_ms) = self.shared.clock.observe(database_now, sent_at, self.shared.clock.boot_micros()) {
             let back_at = self.shared.clock.now() + Duration::from_millis(u64::try_from(back_ms).unwrap_or(0));
+            self.shared.membership.note_step_back();
             self.shared.note_quiet(back_at);
             tracing::warn!(back_ms, until = %back_at, "the database's clock stepped back; no job fires until it has caught up");
         }

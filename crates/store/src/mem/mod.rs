@@ -109,6 +109,8 @@ struct State {
     namespaces: Vec<Namespace>,
     apps: BTreeMap<AppId, App>,
     jobs: BTreeMap<JobId, StoredJob>,
+    /// Jobs whose newest definition counts as unreadable.
+    unreadable_jobs: BTreeSet<JobId>,
     calendars: BTreeMap<CalendarId, CalendarRecord>,
     /// The rules of every version that a calendar ever had.
     calendar_rules: BTreeMap<(CalendarId, i64), Rule>,

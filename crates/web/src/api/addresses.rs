@@ -103,8 +103,9 @@ pub(super) fn routes() -> Routes {
 pub(crate) async fn addresses_of_app<Q>(call: &Call<Q>, name: &str) -> Result<Vec<AddressJson>, Problem> {
     let app = find_app(call, name).await?;
     let registered_addresses = call.engine().store().xxl_registered_by_hand(Some(app), BY_HAND_COUNT_MAX).await?;
-    let ended = with_ended_token(call.engine(), &registered_addresses).await?;
-    Ok(registered_addresses.iter().map(|one| address_json(call, one, ended.contains(&one.id))).collect())
+    let ended_ids = with_ended_token(call.engine(), &registered_addresses).await?;
+    let has_ended_token = |executor: &XxlExecutor| ended_ids.contains(&executor.id);
+    Ok(registered_addresses.iter().map(|executor| address_json(call, executor, has_ended_token(executor))).collect())
 }
 
 async fn list(call: Call, Named(name, ..): Named<path::App>) -> Result<Response, Problem> {
@@ -130,7 +131,7 @@ pub(crate) async fn register_address<Q>(
             ByHandError::Store(error) => error.into(),
             ByHandError::Token(sentence) => refuse_value("/token", sentence),
             ByHandError::Address(sentence) => refuse_value("/address", sentence),
-            refused @ (ByHandError::NotServed | ByHandError::TooMany) => refuse_value("/address", refused.to_string()),
+            error @ (ByHandError::NotServed | ByHandError::TooMany) => refuse_value("/address", error.to_string()),
         },
     )?;
     call.note.changed_to(&json!({"address": executor.address}));

@@ -28,7 +28,7 @@ const PROBE_COUNT_MAX: usize = 50;
 #[derive(Clone, Debug)]
 pub(super) struct Calls {
     shared: Arc<Shared>,
-    events: mpsc::Sender<Event>,
+    event_sender: mpsc::Sender<Event>,
     peer: watch::Receiver<Arc<Peer>>,
     call_permits: Arc<Semaphore>,
     pull_permits: Arc<Semaphore>,
@@ -37,11 +37,15 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    pub(super) fn new(shared: &Arc<Shared>, events: mpsc::Sender<Event>, peer: watch::Receiver<Arc<Peer>>) -> Self {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        event_sender: mpsc::Sender<Event>,
+        peer: watch::Receiver<Arc<Peer>>,
+    ) -> Self {
         let (call_permits, pull_permits) = (Semaphore::new(CALL_COUNT_MAX), Semaphore::new(PULL_COUNT_MAX));
         Self {
             shared: Arc::clone(shared),
-            events,
+            event_sender,
             peer,
             call_permits: Arc::new(call_permits),
             pull_permits: Arc::new(pull_permits),
@@ -59,13 +63,13 @@ impl Calls {
 
     /// Runs a call; if the link is gone, its event is dropped.
     fn spawn(&self, call: impl Future<Output = Event> + Send + 'static) {
-        let (events, call_permits) = (self.events.clone(), Arc::clone(&self.call_permits));
+        let (event_sender, call_permits) = (self.event_sender.clone(), Arc::clone(&self.call_permits));
         self.shared.spawn(async move {
             let event = {
                 let Ok(_permit) = call_permits.acquire().await else { return };
                 call.await
             };
-            drop(events.send(event).await);
+            drop(event_sender.send(event).await);
         });
     }
 
@@ -128,7 +132,7 @@ impl Calls {
 
     /// Reads the new lines of a log. Unless the row states how much of the log is stored, the store is asked first.
     pub(super) fn pull(&self, row: &XxlRun, is_log_found: bool, had_ended: bool) {
-        let (client, peer, events) = (self.shared.client.clone(), self.peer(), self.events.clone());
+        let (client, peer, event_sender) = (self.shared.client.clone(), self.peer(), self.event_sender.clone());
         let (log_id, sent_at_ms, mut first_line) = (row.log_id, row.sent_at.as_millis(), row.log_line);
         let (shared, run, attempt) = (Arc::clone(&self.shared), row.run, row.attempt);
         let (pull_permits, pages_room) = (Arc::clone(&self.pull_permits), Arc::clone(&self.pages_room));
@@ -161,7 +165,7 @@ impl Calls {
                     let pulled_page =
                         PulledPage { log_id, first_line, page, stored_until, had_ended, end: None, _room: page_room };
                     first_line = pulled_page.page.next_line;
-                    if events.send(Event::Pulled(pulled_page)).await.is_err() {
+                    if event_sender.send(Event::Pulled(pulled_page)).await.is_err() {
                         return;
                     }
                 }
@@ -169,7 +173,7 @@ impl Calls {
             }
             let page = LogPage { lines: Vec::new(), next_line: first_line };
             drop(
-                events
+                event_sender
                     .send(Event::Pulled(PulledPage {
                         log_id,
                         first_line,

@@ -85,13 +85,16 @@ impl RollCall {
             let epoch = self.ended_leases.entry(lease.node).or_insert(lease.epoch);
             *epoch = lease.epoch.max(*epoch);
         }
-        // An answer about a lease does not count if it came before the lease was known to have ended.
-        let may_have_sent_run =
-            |node: &&NodeId| runs.iter().any(|run| run.sent_under.is_none_or(|lease| lease.node == **node));
+        // An answer about a lease does not count if it came before the lease was known to have ended. If no executor is asked about the lease of
+        // a run, the executors answer anew about the others: an earlier answer may list the run although its executor has handed it back since.
+        let needs_new_answer = |node: &&NodeId| {
+            let concerns = |lease: LeaseToken| lease.node == **node || !self.ended_leases.contains_key(&lease.node);
+            runs.iter().any(|run| run.sent_under.is_none_or(concerns))
+        };
         if !runs.is_empty() {
             self.relayed_questions.begin_roll_call(now);
         }
-        executors.discard_fence_answers(&self.ended_leases.keys().filter(may_have_sent_run).copied().collect());
+        executors.discard_fence_answers(&self.ended_leases.keys().filter(needs_new_answer).copied().collect());
         let mut witnesses_by_app: BTreeMap<AppId, Witnesses<'_>> = BTreeMap::new();
         for RollCallRun { ready, .. } in runs {
             let run = &ready.run;

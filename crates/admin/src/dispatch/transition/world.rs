@@ -26,6 +26,8 @@ use crate::scheduler::in_memory::InMemory;
 #[derive(Debug)]
 pub(super) struct Around {
     pub(super) now: Timestamp,
+    /// Later than `now` after a step back of the clock.
+    pub(super) fires_ahead_after: Timestamp,
     pub(super) token: LeaseToken,
     pub(super) lease_holds: bool,
     pub(super) lease_until: Timestamp,
@@ -40,6 +42,7 @@ impl Around {
     fn facts(&self) -> Facts<'_> {
         Facts {
             now: self.now,
+            fires_ahead_after: self.now.max(self.fires_ahead_after),
             boot_micros: self.now.as_millis() * 1_000,
             boot_micros_at_epoch: 0,
             // No timer is outdated: the database's clock does not step.
@@ -86,6 +89,7 @@ impl World {
         switches.set(Switches::default());
         let around = Around {
             now: Timestamp::EPOCH,
+            fires_ahead_after: Timestamp::EPOCH,
             token,
             lease_holds: true,
             lease_until: Timestamp::MAX,
