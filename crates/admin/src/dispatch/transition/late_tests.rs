@@ -365,7 +365,7 @@ fn waiting_runs_are_dropped_and_runs_under_way_or_ahead_continue() {
 fn a_queued_run_that_lies_ahead_again_after_a_step_back_is_dropped() {
     let at = Timestamp::from_secs;
     for (ahead_after, expected) in [(106, vec!["end of 100/1: Skipped(Paused)"]), (50, Vec::new())] {
-        let mut world = with_executors(1);
+        let mut world = world_with_executors(1);
         (world.around.now, world.around.fires_ahead_after) = (at(50), at(ahead_after));
         world.arrive([plain(100)]);
         assert_eq!(world.described(Event::Drops(vec![(run(100), Reason::Paused)])), expected, "{ahead_after}");
@@ -457,7 +457,7 @@ fn an_executor_without_a_stream_is_not_online_because_of_an_outdated_hello() {
 /// An executor that was heard before a step back of the clock is lost after the usual time.
 #[test]
 fn a_step_back_of_the_clock_delays_the_loss_of_no_executor() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.around.now = Timestamp::from_secs(105);
     world.on(Event::StreamEnded(ExecutorId::new(1), 1, Responder::new(|()| {})));
     let asks = |world: &mut World, seconds: f64| {
