@@ -83,12 +83,12 @@ pub(crate) async fn drive<B: Background>(
     let mut next_tick_at = Some(Instant::now() + background.first_wait());
     let mut failed_count = 0_u32;
     loop {
-        let retry = background.retry_wait(failed_count).filter(|_| failed_count > 0);
+        let retry_wait = background.retry_wait(failed_count).filter(|_| failed_count > 0);
         tokio::select! {
             biased;
             () = stop.cancelled() => return background.finish_work().await,
             () = sleep_until_or_pend(next_tick_at) => {}
-            () = sleep_or_pend(retry) => {}
+            () = sleep_or_pend(retry_wait) => {}
             () = background.wait_until_woken() => {}
         }
         let (tick_start, had_lease) = (Instant::now(), holds_lease());
@@ -176,9 +176,9 @@ impl LoopBoard {
                 report.failed_count += 1;
                 report.failed_in_a_row += 1;
                 report.error = Some(error.chars().take(ERROR_LEN_MAX).collect());
-                let is_news = report.failing_since.is_none();
+                let is_first_failure = report.failing_since.is_none();
                 report.failing_since.get_or_insert(now);
-                if is_news { TickChange::Failing } else { TickChange::Unchanged }
+                if is_first_failure { TickChange::Failing } else { TickChange::Unchanged }
             }
         }
     }

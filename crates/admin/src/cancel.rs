@@ -9,7 +9,7 @@ use rondel_store::ledger::CancelOutcome;
 use crate::node::Node;
 
 /// Runs per transaction.
-const BATCH: u32 = 500;
+const BATCH_SIZE: u32 = 500;
 /// Maximum number of batches per request; the caller repeats the request for the rest.
 const BATCH_COUNT_MAX: u32 = 20;
 
@@ -27,13 +27,13 @@ pub struct CancelledRuns {
 /// # Errors
 /// The store's.
 pub(crate) async fn cancel_run(node: &Node, run: RunId, actor: &str) -> Result<CancelOutcome, StoreError> {
-    let request_result = node.store().ask_cancel(run, CancelRequest::requested(actor), node.now()).await?;
-    if let CancelOutcome::Requested(run) = &request_result {
+    let outcome = node.store().ask_cancel(run, CancelRequest::requested(actor), node.now()).await?;
+    if let CancelOutcome::Requested(run) = &outcome {
         let shards: Vec<RunId> = node.shared().open_shards(run).await?.iter().map(|shard| shard.id).collect();
         node.store().ask_cancels(&shards, CancelRequest::requested(actor), node.now()).await?;
         node.poke_cancels(run);
     }
-    Ok(request_result)
+    Ok(outcome)
 }
 
 /// Requests that all open runs of a job be cancelled, or only those of the fire at `fire_at`. Runs of future fires are not included: to
@@ -50,20 +50,20 @@ pub(crate) async fn cancel_runs(
     actor: &str,
     app: Option<AppId>,
 ) -> Result<CancelledRuns, StoreError> {
-    let mut cancelled = CancelledRuns::default();
+    let mut cancelled_runs = CancelledRuns::default();
     for _ in 0..BATCH_COUNT_MAX {
-        let open_runs = node.store().open_runs(record.id, fire_at, app, BATCH).await?;
+        let open_runs = node.store().open_runs(record.id, fire_at, app, BATCH_SIZE).await?;
         let ids: Vec<RunId> = open_runs.iter().map(|run| run.id).collect();
         node.store().ask_cancels(&ids, CancelRequest::requested(actor), node.now()).await?;
         let is_whole_run = |run: &&Run| run.is_root() || run.shard_total.is_some_and(|total| total <= 1);
-        cancelled.asked_count += u64::try_from(open_runs.iter().filter(is_whole_run).count()).unwrap_or(0);
+        cancelled_runs.asked_count += u64::try_from(open_runs.iter().filter(is_whole_run).count()).unwrap_or(0);
         if let Some(run) = open_runs.first() {
             node.poke_cancels(run);
         }
-        if ids.len() < usize::try_from(BATCH).unwrap_or(usize::MAX) {
-            return Ok(cancelled);
+        if ids.len() < usize::try_from(BATCH_SIZE).unwrap_or(usize::MAX) {
+            return Ok(cancelled_runs);
         }
     }
-    cancelled.has_more = true;
-    Ok(cancelled)
+    cancelled_runs.has_more = true;
+    Ok(cancelled_runs)
 }

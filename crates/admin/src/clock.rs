@@ -66,7 +66,7 @@ pub struct Clock {
     /// For each of the last readings, the lowest offset that it allows, in microseconds.
     lowest_offsets: Mutex<VecDeque<i64>>,
     /// When the database's clock was last seen to step ahead, by the boot-time clock in microseconds; 0 if never.
-    ahead_at: AtomicI64,
+    stepped_ahead_at: AtomicI64,
 }
 
 impl Clock {
@@ -136,10 +136,10 @@ impl Clock {
         let best_offset = lowest_offsets.iter().copied().max();
         // Before the first reading, a step ahead cannot be ruled out.
         if best_offset.is_none_or(|best| lowest > best + STEP_AHEAD_MICROS) {
-            self.ahead_at.store(received_at, Ordering::Relaxed);
+            self.stepped_ahead_at.store(received_at, Ordering::Relaxed);
         }
-        let stepped_back = best_offset.filter(|best| *best > highest + SLACK_MICROS).map(|best| (best - lowest) / 1000);
-        if stepped_back.is_some() {
+        let step_back_ms = best_offset.filter(|best| *best > highest + SLACK_MICROS).map(|best| (best - lowest) / 1000);
+        if step_back_ms.is_some() {
             lowest_offsets.clear();
         }
         if lowest_offsets.len() == READING_COUNT {
@@ -148,14 +148,14 @@ impl Clock {
         lowest_offsets.push_back(lowest);
         let best_offset = lowest_offsets.iter().copied().max().unwrap_or(lowest);
         self.offset_micros.store(best_offset, Ordering::Relaxed);
-        stepped_back
+        step_back_ms
     }
 
     /// Whether the database's clock may have stepped ahead within the last `length`. If so, the difference of two timestamps may be longer
     /// than the time that has passed between them. The start of this process counts as a step, since the process cannot know of earlier steps.
     #[must_use]
     pub fn may_have_stepped_ahead_within(&self, length: Duration) -> bool {
-        let stepped_at = self.ahead_at.load(Ordering::Relaxed);
+        let stepped_at = self.stepped_ahead_at.load(Ordering::Relaxed);
         let length = i64::try_from(length.as_micros()).unwrap_or(i64::MAX);
         stepped_at > 0 && self.boot_micros().saturating_sub(stepped_at) < length
     }

@@ -199,13 +199,15 @@ impl Definitions {
         if !calendars.contains_key(calendar.name()) {
             calendars.retain(|_, copies| copies.iter().any(|copy| copy.strong_count() > 0));
         }
-        let same_named = calendars.entry(calendar.name().to_owned()).or_default();
-        same_named.retain(|copy| copy.strong_count() > 0);
-        if let Some(same) = same_named.iter().filter_map(Weak::upgrade).find(|copy| **copy == calendar) {
-            return same;
+        let same_named_calendars = calendars.entry(calendar.name().to_owned()).or_default();
+        same_named_calendars.retain(|copy| copy.strong_count() > 0);
+        if let Some(kept_calendar) =
+            same_named_calendars.iter().filter_map(Weak::upgrade).find(|copy| **copy == calendar)
+        {
+            return kept_calendar;
         }
         let calendar = Arc::new(calendar);
-        same_named.push(Arc::downgrade(&calendar));
+        same_named_calendars.push(Arc::downgrade(&calendar));
         calendar
     }
 }

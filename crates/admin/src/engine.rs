@@ -168,8 +168,8 @@ impl Engine {
         let hard_stop = &lifecycle.hard;
         let starter = LoopStarter { lifecycle, shared: &shared };
         starter.start_background(Until::Hard, BeatLoop::new(Arc::clone(&shared)));
-        let dispatch = DispatchLoop::new(Arc::clone(&shared), event_queue, steps);
-        lifecycle.spawn("dispatch", Until::Hard, dispatch.run(hard_stop.clone()));
+        let dispatch_loop = DispatchLoop::new(Arc::clone(&shared), event_queue, steps);
+        lifecycle.spawn("dispatch", Until::Hard, dispatch_loop.run(hard_stop.clone()));
         let step_loop = StepLoop::new(Arc::clone(&shared), step_queue, events.clone());
         lifecycle.spawn("steps", Until::Hard, step_loop.run(hard_stop.clone()));
         let foreign_loop = ForeignLoop::new(Arc::clone(&shared), events.clone());

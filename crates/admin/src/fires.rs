@@ -38,7 +38,7 @@ struct HistoryInput {
 }
 
 impl HistoryInput {
-    fn facts(&self) -> FireInput<'_> {
+    fn fire_input(&self) -> FireInput<'_> {
         FireInput {
             definitions: &self.definitions,
             anchor: self.record.anchor,
@@ -61,7 +61,7 @@ enum WhyStep {
 }
 
 fn answer_now(input: &HistoryInput, is_open: bool) -> WhyStep {
-    let facts = input.facts();
+    let facts = input.fire_input();
     let verdict_step = |run: &Run, about| WhyStep::Done(fires::why_run(&facts, run).with_subject(about, &facts));
     if let Some(run) = input.rows.first().filter(|_| is_open) {
         return verdict_step(run, AnswerSubject::OpenRun);
@@ -105,9 +105,9 @@ pub(crate) async fn fires(
     {
         range_end = range_end.min(last_row.fire_at.max(range.from));
     }
-    let input = read_facts(node, record, versions, rows, visible_apps).await?;
-    let part = Range { from: range.from, to: range_end, limit };
-    let mut history = compute(move || fires::fire_history(&input.facts(), part)).await;
+    let input = read_history_input(node, record, versions, rows, visible_apps).await?;
+    let history_range = Range { from: range.from, to: range_end, limit };
+    let mut history = compute(move || fires::fire_history(&input.fire_input(), history_range)).await;
     if range_end < range.to && history.next.is_none() {
         history.next = Some(Timestamp::from_millis(range_end.as_millis() + 1));
     }
@@ -126,12 +126,13 @@ pub(crate) async fn why(
 ) -> Result<Why, StoreError> {
     let versions = versions_around(node, record, at).await?;
     let rows = node.store().planned_rows(record.id, at, at, 2).await?;
-    let input = with_context(node, read_facts(node, record, versions, rows, visible_apps).await?, visible_apps).await?;
-    let (why, input) = compute(move || (fires::why(&input.facts(), at), input)).await;
+    let input =
+        with_context(node, read_history_input(node, record, versions, rows, visible_apps).await?, visible_apps).await?;
+    let (why, input) = compute(move || (fires::why(&input.fire_input(), at), input)).await;
     if why.entry.is_some() {
         return Ok(why);
     }
-    let Some(run) = run_near(node, record, at, visible_apps).await? else { return Ok(why) };
+    let Some(run) = read_nearest_run(node, record, at, visible_apps).await? else { return Ok(why) };
     let mut rows = vec![run];
     conceal::conceal(node, record.namespace, visible_apps, &mut rows).await?;
     let input = with_context(node, HistoryInput { rows, ..input }, visible_apps).await?;
@@ -140,7 +141,7 @@ pub(crate) async fn why(
 }
 
 fn answer_about_run(input: &HistoryInput) -> Option<Why> {
-    let (facts, run) = (input.facts(), input.rows.first()?);
+    let (facts, run) = (input.fire_input(), input.rows.first()?);
     Some(fires::why_run(&facts, run).with_subject(AnswerSubject::NearRun(run.trigger), &facts))
 }
 
@@ -155,7 +156,7 @@ pub(crate) async fn why_run(
     visible_apps: Option<&[AppId]>,
 ) -> Result<Why, StoreError> {
     let is_planned = run.cause == 0 && is_whole(run);
-    let answer = if is_planned { None } else { why_this(node, record, run, visible_apps).await? };
+    let answer = if is_planned { None } else { why_unplanned_run(node, record, run, visible_apps).await? };
     match answer {
         Some(answer) => Ok(answer),
         None => why(node, record, run.fire_at, visible_apps).await,
@@ -163,21 +164,21 @@ pub(crate) async fn why_run(
 }
 
 /// Why a run has its status, for runs that are not in the history of fires: runs that no schedule planned, and shards.
-async fn why_this(
+async fn why_unplanned_run(
     node: &Node,
     record: &JobRecord,
     run: &Run,
     visible_apps: Option<&[AppId]>,
 ) -> Result<Option<Why>, StoreError> {
     let versions = versions_around(node, record, run.fire_at).await?;
-    let input = read_facts(node, record, versions, vec![run.clone()], visible_apps).await?;
+    let input = read_history_input(node, record, versions, vec![run.clone()], visible_apps).await?;
     let input = with_context(node, input, visible_apps).await?;
     Ok(answer_about_run(&input))
 }
 
 /// The run of a job that is nearest to an instant for which no fire was planned: a run that a caller triggered, that follows a parent job,
 /// that belongs to a backfill, or that began near the instant.
-async fn run_near(
+async fn read_nearest_run(
     node: &Node,
     record: &JobRecord,
     at: Timestamp,
@@ -207,12 +208,13 @@ pub(crate) async fn why_now(
         Some(_) => None,
         None => newest_run(node, record, &[], visible_apps).await?,
     };
-    let about_run = open_run.is_some();
+    let is_open = open_run.is_some();
     let versions = read_versions(node, record, now - DEFINITIONS_WITHIN, now + DEFINITIONS_WITHIN).await?;
     let input =
-        read_facts(node, record, versions, open_run.into_iter().chain(newest_run).collect(), visible_apps).await?;
+        read_history_input(node, record, versions, open_run.into_iter().chain(newest_run).collect(), visible_apps)
+            .await?;
     let input = with_context(node, input, visible_apps).await?;
-    let (answer, input) = compute(move || (answer_now(&input, about_run), input)).await;
+    let (answer, input) = compute(move || (answer_now(&input, is_open), input)).await;
     match answer {
         WhyStep::Done(why) => Ok(why),
         // The history of an instant needs the rows around it.
@@ -221,7 +223,7 @@ pub(crate) async fn why_now(
             rows.retain(|run| is_within(run, visible_apps));
             conceal::conceal(node, record.namespace, visible_apps, &mut rows).await?;
             let input = with_context(node, HistoryInput { rows, ..input }, visible_apps).await?;
-            Ok(compute(move || fires::why(&input.facts(), at).with_subject(about, &input.facts())).await)
+            Ok(compute(move || fires::why(&input.fire_input(), at).with_subject(about, &input.fire_input())).await)
         }
     }
 }
@@ -293,7 +295,7 @@ async fn read_versions(
 
 /// The input of a history within these apps: a job that moved belonged to another team before, and its earlier runs
 /// and definitions stay visible to that team only.
-async fn read_facts(
+async fn read_history_input(
     node: &Node,
     record: &JobRecord,
     mut versions: Vec<VersionRecord>,
@@ -302,8 +304,8 @@ async fn read_facts(
 ) -> Result<HistoryInput, StoreError> {
     if let Some(visible_apps) = visible_apps {
         let apps = node.store().apps(record.namespace).await?;
-        let is_seen = |name: &str| apps.iter().any(|app| app.name == name && visible_apps.contains(&app.id));
-        versions.retain(|version| is_seen(&version.spec.app));
+        let is_visible = |name: &str| apps.iter().any(|app| app.name == name && visible_apps.contains(&app.id));
+        versions.retain(|version| is_visible(&version.spec.app));
         rows.retain(|run| is_within(run, Some(visible_apps)));
         conceal::conceal(node, record.namespace, Some(visible_apps), &mut rows).await?;
     }

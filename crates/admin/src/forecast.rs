@@ -78,8 +78,8 @@ pub async fn forecast(
     let compute_all = move || {
         let mut builder = ForecastBuilder { range, is_cut, ..ForecastBuilder::default() };
         for job in &jobs {
-            if let Some(compiled) = definitions.get(&(job.job, job.version)) {
-                builder.add(compiled, job.next_fire_at);
+            if let Some(definition) = definitions.get(&(job.job, job.version)) {
+                builder.add(definition, job.next_fire_at);
             }
         }
         builder.forecast()
@@ -111,42 +111,42 @@ struct ForecastBuilder {
 }
 
 impl ForecastBuilder {
-    fn add(&mut self, compiled: &CompiledDefinition, next_fire_at: Timestamp) {
-        let (table, ForecastRange { from, to, .. }) = (&compiled.job.timetable, self.range);
+    fn add(&mut self, definition: &CompiledDefinition, next_fire_at: Timestamp) {
+        let (table, ForecastRange { from, to, .. }) = (&definition.job.timetable, self.range);
         if table.delay().is_some() {
-            return self.add_fire(compiled, next_fire_at);
+            return self.add_fire(definition, next_fire_at);
         }
         if let Some(count) =
-            table.count_between(compiled.anchor, from, to).filter(|count| *count > ENUMERATED_FIRES_MAX)
+            table.count_between(definition.anchor, from, to).filter(|count| *count > ENUMERATED_FIRES_MAX)
         {
-            return self.add_dense(compiled, count);
+            return self.add_dense_job(definition, count);
         }
-        for (found, fire) in table.fires(compiled.anchor, from, to).enumerate() {
-            if found == FIRES_PER_JOB_MAX || self.instants.len() == FIRE_COUNT_MAX {
+        for (added_count, fire) in table.fires(definition.anchor, from, to).enumerate() {
+            if added_count == FIRES_PER_JOB_MAX || self.instants.len() == FIRE_COUNT_MAX {
                 self.is_cut = true;
                 break;
             }
-            self.add_fire(compiled, fire.at);
+            self.add_fire(definition, fire.at);
         }
     }
 
     /// Adds a job with this many fires: the first fires are listed, the others are only counted.
-    fn add_dense(&mut self, compiled: &CompiledDefinition, count: u64) {
-        let (table, ForecastRange { from, to, limit, .. }) = (&compiled.job.timetable, self.range);
-        for fire in table.fires(compiled.anchor, from, to).take(limit) {
-            self.list_if_early(compiled, fire.at);
+    fn add_dense_job(&mut self, definition: &CompiledDefinition, count: u64) {
+        let (table, ForecastRange { from, to, limit, .. }) = (&definition.job.timetable, self.range);
+        for fire in table.fires(definition.anchor, from, to).take(limit) {
+            self.list_if_early(definition, fire.at);
         }
-        let room = PEAK_FIRE_COUNT_MAX.saturating_sub(self.dense_instants.len());
-        self.is_peak_unknown |= !usize::try_from(count).is_ok_and(|count| count <= room);
+        let count_left = PEAK_FIRE_COUNT_MAX.saturating_sub(self.dense_instants.len());
+        self.is_peak_unknown |= !usize::try_from(count).is_ok_and(|count| count <= count_left);
         if !self.is_peak_unknown {
-            self.dense_instants.extend(table.fires(compiled.anchor, from, to).map(|fire| fire.at));
+            self.dense_instants.extend(table.fires(definition.anchor, from, to).map(|fire| fire.at));
         }
         // Each range excludes its start and includes its end, which is the last instant of a bucket.
         let mut begin_at = from;
         while begin_at < to {
             let bucket = self.bucket(begin_at + Duration::from_millis(1));
             let bucket_end = (bucket + self.range.step - Duration::from_millis(1)).min(to);
-            let count = table.count_between(compiled.anchor, begin_at, bucket_end).unwrap_or(0);
+            let count = table.count_between(definition.anchor, begin_at, bucket_end).unwrap_or(0);
             if count > 0 {
                 *self.density.entry(bucket).or_default() += count;
             }
@@ -158,17 +158,17 @@ impl ForecastBuilder {
         at.floor(self.range.step)
     }
 
-    fn add_fire(&mut self, compiled: &CompiledDefinition, at: Timestamp) {
+    fn add_fire(&mut self, definition: &CompiledDefinition, at: Timestamp) {
         self.instants.push(at);
-        self.list_if_early(compiled, at);
+        self.list_if_early(definition, at);
     }
 
-    fn list_if_early(&mut self, compiled: &CompiledDefinition, at: Timestamp) {
+    fn list_if_early(&mut self, definition: &CompiledDefinition, at: Timestamp) {
         let is_full = self.earliest_fires.len() >= self.range.limit;
         if is_full && self.earliest_fires.peek().is_none_or(|(last, ..)| *last <= at) {
             return;
         }
-        self.earliest_fires.push((at, compiled.id, compiled.job.name.clone(), compiled.job.app.clone()));
+        self.earliest_fires.push((at, definition.id, definition.job.name.clone(), definition.job.app.clone()));
         if is_full {
             self.earliest_fires.pop();
         }
@@ -230,8 +230,9 @@ pub async fn lane_plans(
     now: Timestamp,
 ) -> Result<BTreeMap<JobId, LanePlan>, StoreError> {
     let definitions = node.definitions(jobs.iter().copied()).await?;
-    let compute_plans =
-        move || definitions.values().map(|compiled| (compiled.id, plan(compiled, (from, to), now))).collect();
+    let compute_plans = move || {
+        definitions.values().map(|definition| (definition.id, lane_plan(definition, (from, to), now))).collect()
+    };
     Ok(compute(compute_plans).await)
 }
 
@@ -247,15 +248,15 @@ pub async fn next_fires(
 ) -> Result<Vec<Timestamp>, StoreError> {
     let definitions = node.definitions([job]).await?;
     let fires = move || -> Option<Vec<Timestamp>> {
-        let compiled = definitions.get(&job).filter(|compiled| compiled.job.enabled)?;
-        let fires = compiled.job.timetable.fires(compiled.anchor, after_at, to);
+        let definition = definitions.get(&job).filter(|definition| definition.job.enabled)?;
+        let fires = definition.job.timetable.fires(definition.anchor, after_at, to);
         Some(fires.map(|fire| fire.at).take(count).collect())
     };
     Ok(compute(fires).await.unwrap_or_default())
 }
 
-fn plan(compiled: &CompiledDefinition, (from, to): (Timestamp, Timestamp), now: Timestamp) -> LanePlan {
-    let (job, anchor) = (&compiled.job, compiled.anchor);
+fn lane_plan(definition: &CompiledDefinition, (from, to): (Timestamp, Timestamp), now: Timestamp) -> LanePlan {
+    let (job, anchor) = (&definition.job, definition.anchor);
     let table = &job.timetable;
     let (mut fires, mut is_cut) = (Vec::new(), false);
     let (first_at, mut after_at) = (now.max(from), now.max(from));
@@ -263,8 +264,8 @@ fn plan(compiled: &CompiledDefinition, (from, to): (Timestamp, Timestamp), now: 
     while job.enabled && fires.len() < PLANNED_INSTANTS_MAX {
         let Some(fire) = table.next_until(anchor, after_at, to) else { break };
         // If there are many, only the first fire of each stride is taken.
-        let strides = u32::try_from(fires.len() + 1).unwrap_or(u32::MAX);
-        let next_at = first_at + stride * strides;
+        let stride_count = u32::try_from(fires.len() + 1).unwrap_or(u32::MAX);
+        let next_at = first_at + stride * stride_count;
         is_cut |= table.next_until(anchor, fire.at, to).is_some_and(|following| following.at < next_at);
         fires.push(fire.at);
         after_at = fire.at.max(next_at);

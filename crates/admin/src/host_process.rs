@@ -17,6 +17,7 @@ use tokio::time::sleep;
 const CHECK_FOR: Duration = Duration::from_secs(5);
 const CHECK_PERIOD: Duration = Duration::from_millis(50);
 
+/// What processes of one boot and one pid namespace have in common: only such a process can be found by its pid.
 #[derive(Debug, PartialEq, Eq)]
 struct Host {
     boot_id: u128,
@@ -51,22 +52,22 @@ pub(crate) fn is_gone(process: HostProcess) -> bool {
 /// Checks a process of this host for up to [`CHECK_FOR`]. True once the process is gone; false if it is still alive after that time, or if its
 /// state cannot be read.
 pub(crate) async fn is_gone_soon(process: HostProcess) -> bool {
-    let mut checks_left = CHECK_FOR;
+    let mut time_left = CHECK_FOR;
     loop {
         match process_state(process) {
             ProcessState::Gone => return true,
             ProcessState::Unknown => return false,
-            ProcessState::Alive if checks_left.is_zero() => return false,
+            ProcessState::Alive if time_left.is_zero() => return false,
             ProcessState::Alive => sleep(CHECK_PERIOD).await,
         }
-        checks_left = checks_left.saturating_sub(CHECK_PERIOD);
+        time_left = time_left.saturating_sub(CHECK_PERIOD);
     }
 }
 
 fn is_on_this_host(process: HostProcess) -> bool {
-    static HOST: OnceLock<Option<Host>> = OnceLock::new();
-    let own_host = Host { boot_id: process.boot_id, pid_namespace: process.pid_namespace };
-    HOST.get_or_init(Host::read).as_ref() == Some(&own_host)
+    static OWN_HOST: OnceLock<Option<Host>> = OnceLock::new();
+    let process_host = Host { boot_id: process.boot_id, pid_namespace: process.pid_namespace };
+    OWN_HOST.get_or_init(Host::read).as_ref() == Some(&process_host)
 }
 
 fn process_state(process: HostProcess) -> ProcessState {

@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// A task, as [`Wrap`] receives it.
+/// A task, as [`TaskWrapper`] receives it.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A wrapper for every task that is spawned: the simulation uses it to stop and kill a node.
 #[derive(Clone)]
-struct Wrap(Arc<dyn Fn(Task) -> Task + Send + Sync>);
+struct TaskWrapper(Arc<dyn Fn(Task) -> Task + Send + Sync>);
 
-impl fmt::Debug for Wrap {
+impl fmt::Debug for TaskWrapper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Wrap")
+        f.write_str("TaskWrapper")
     }
 }
 
@@ -30,8 +30,8 @@ pub struct Lifecycle {
     pub hard: CancellationToken,
     tracker: TaskTracker,
     /// Whether a task ended before it was asked to.
-    failed: Arc<AtomicBool>,
-    wrap: Option<Wrap>,
+    has_failed: Arc<AtomicBool>,
+    wrap: Option<TaskWrapper>,
 }
 
 /// The token that ends a task; if the task ends earlier, that is a fault.
@@ -55,13 +55,13 @@ impl Lifecycle {
     /// A lifecycle whose tasks are each wrapped by `wrap`.
     #[must_use]
     pub fn with_tasks_in(wrap: Arc<dyn Fn(Task) -> Task + Send + Sync>) -> Self {
-        Self { wrap: Some(Wrap(wrap)), ..Self::default() }
+        Self { wrap: Some(TaskWrapper(wrap)), ..Self::default() }
     }
 
     /// Runs a task. If it ends or panics before it was asked to stop, all tasks are asked to stop and [`Lifecycle::has_failed`] becomes
     /// true: a server without one of its tasks is worse than no server.
     pub fn spawn(&self, name: &'static str, until: Until, task: impl Future<Output = ()> + Send + 'static) {
-        let guard = Guard { name, until, lifecycle: self.clone() };
+        let guard = TaskGuard { name, until, lifecycle: self.clone() };
         let guarded_task = async move {
             let guard = guard;
             task.await;
@@ -69,7 +69,7 @@ impl Lifecycle {
         };
         match &self.wrap {
             None => drop(self.tracker.spawn(guarded_task)),
-            Some(Wrap(wrap)) => drop(self.tracker.spawn(wrap(Box::pin(guarded_task)))),
+            Some(TaskWrapper(wrap)) => drop(self.tracker.spawn(wrap(Box::pin(guarded_task)))),
         }
     }
 
@@ -82,17 +82,17 @@ impl Lifecycle {
     /// Whether a task ended too early.
     #[must_use]
     pub fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Relaxed)
+        self.has_failed.load(Ordering::Relaxed)
     }
 }
 
-struct Guard {
+struct TaskGuard {
     name: &'static str,
     until: Until,
     lifecycle: Lifecycle,
 }
 
-impl Drop for Guard {
+impl Drop for TaskGuard {
     fn drop(&mut self) {
         let was_asked = match self.until {
             Until::Soft => self.lifecycle.soft.is_cancelled() || self.lifecycle.hard.is_cancelled(),
@@ -101,7 +101,7 @@ impl Drop for Guard {
         };
         if !was_asked {
             tracing::error!(task = self.name, "a task ended unexpectedly; stopping");
-            self.lifecycle.failed.store(true, Ordering::Relaxed);
+            self.lifecycle.has_failed.store(true, Ordering::Relaxed);
             self.lifecycle.soft.cancel();
         }
     }

@@ -28,9 +28,9 @@ impl LogLimit {
     pub(crate) fn count(&self, kind: &'static str, client: i64) -> Option<u64> {
         let now = Instant::now();
         let mut cases_by_client = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_silent = |cases: &Cases| now.saturating_duration_since(cases.logged_at) < PERIOD;
+        let is_suppressed = |cases: &Cases| now.saturating_duration_since(cases.logged_at) < PERIOD;
         if cases_by_client.len() >= COUNT_MAX && !cases_by_client.contains_key(&(kind, client)) {
-            cases_by_client.retain(|_, cases| is_silent(cases));
+            cases_by_client.retain(|_, cases| is_suppressed(cases));
             if cases_by_client.len() >= COUNT_MAX {
                 return None;
             }
@@ -40,7 +40,7 @@ impl LogLimit {
             return Some(1);
         };
         cases.unlogged_count += 1;
-        if is_silent(cases) {
+        if is_suppressed(cases) {
             return None;
         }
         cases.logged_at = now;

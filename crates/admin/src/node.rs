@@ -147,10 +147,10 @@ impl Shared {
 
     /// Some of these runs may have been left in the store for lack of room in memory. Puts those into the ring, so that the tick ends them.
     pub(crate) async fn put_to_end(&self, runs: Vec<Run>) {
-        let ending = self.in_memory.admit_to_end(runs);
-        if !ending.is_empty() {
+        let ending_runs = self.in_memory.admit_to_end(runs);
+        if !ending_runs.is_empty() {
             // The ring is closed only when the process ends. The runs are durable, so nothing is lost.
-            drop(self.tick.send(TickCommand::Put(ending)).await);
+            drop(self.tick.send(TickCommand::Put(ending_runs)).await);
         }
     }
 
@@ -275,7 +275,7 @@ impl Node {
 
     #[must_use]
     pub fn new_id(&self) -> i64 {
-        self.0.membership.latest().ids.next(self.now())
+        self.0.membership.latest_lease().ids.next(self.now())
     }
 
     #[must_use]
@@ -293,7 +293,7 @@ impl Node {
     /// Whether this node knows that it will never hold this lease again.
     #[must_use]
     pub fn has_lost(&self, lease: LeaseToken) -> bool {
-        !self.0.membership.is_under(lease)
+        !self.0.membership.is_current_lease(lease)
     }
 
     #[must_use]
@@ -404,7 +404,7 @@ impl Node {
         authorization: Option<&str>,
         client: Option<IpAddr>,
     ) -> Result<Option<Principal>, LookupError> {
-        self.0.lookups.bearer(self.store(), (authorization, client), self.now()).await
+        self.0.lookups.authenticate_bearer(self.store(), (authorization, client), self.now()).await
     }
 
     /// The account that is signed in by a cookie; `None` if there is none. `client` is the address that sent the cookie.
@@ -412,7 +412,7 @@ impl Node {
     /// # Errors
     /// [`LookupError`].
     pub async fn signed_in(&self, cookie: &str, client: Option<IpAddr>) -> Result<Option<SignedIn>, LookupError> {
-        self.0.lookups.cookie(self.store(), (cookie, client), self.now()).await
+        self.0.lookups.authenticate_cookie(self.store(), (cookie, client), self.now()).await
     }
 
     /// Definitions, compiled with their calendars; those that do not exist or cannot be read are omitted.

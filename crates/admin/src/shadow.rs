@@ -80,7 +80,7 @@ pub async fn report(engine: &Node, request: &ShadowRequest<'_>) -> Result<Shadow
     let mut report = ShadowReport { span, rows: Vec::new(), next: None };
     let Some(span) = span else { return Ok(report) };
     // Fires after the last observed one may not have been read from the other scheduler yet.
-    let observed_span =
+    let observed_range =
         Range { from: request.range.from.max(span.first_at), to: request.range.to.min(span.last_at), ..request.range };
     let (mut after, mut fire_count, mut job_count) = (request.after_name.clone(), 0, 0);
     loop {
@@ -91,7 +91,7 @@ pub async fn report(engine: &Node, request: &ShadowRequest<'_>) -> Result<Shadow
                 return Ok(report);
             }
             job_count += 1;
-            fire_count += add_rows(engine, request, job, observed_span, &mut report.rows).await?;
+            fire_count += add_rows(engine, request, job, observed_range, &mut report.rows).await?;
             after = Some(job.spec.name.clone());
         }
         after = page.next_name;
@@ -149,17 +149,17 @@ async fn add_rows(
     let mut day = Step::Day.floor(range.from);
     while day < range.to {
         let next_day = day + Duration::from_secs(24 * 3_600);
-        let mut part = Range { from: range.from.max(day), to: range.to.min(next_day), ..range };
-        let fires = read_fires(engine, request, job, part).await?;
+        let mut day_range = Range { from: range.from.max(day), to: range.to.min(next_day), ..range };
+        let fires = read_fires(engine, request, job, day_range).await?;
         let is_cut = fires.is_cut;
         if let Some(hidden_until) = fires.hidden_until {
             // The fires up to here belong to an app that the caller may not see: the report begins after them.
             rows.truncate(row_count);
-            part.from = part.from.max(hidden_until + range.tolerance + SAME_FIRE_WITHIN);
+            day_range.from = day_range.from.max(hidden_until + range.tolerance + SAME_FIRE_WITHIN);
         }
         fire_count += fires.rondel_fires.len() + fires.old_fires.len() + fires.old_fires_at_skips.len();
-        let old_only = compare(Vec::new(), fires.old_fires_at_skips, part);
-        let comparison = with_only_old(compare(fires.rondel_fires, fires.old_fires, part), old_only);
+        let old_only = compare(Vec::new(), fires.old_fires_at_skips, day_range);
+        let comparison = with_only_old(compare(fires.rondel_fires, fires.old_fires, day_range), old_only);
         if comparison != Comparison::default() {
             let (name, app) = (job.spec.name.clone(), job.spec.app.clone());
             rows.push(ShadowRow { name, app, day, comparison, is_cut });
@@ -228,8 +228,8 @@ async fn read_fires(
     let hidden_until = remove_hidden(&mut planned_rows, request.visible_apps.as_deref());
     let (old_fires_at_skips, old_fires) =
         foreign_fires.into_iter().partition(|fire| is_at_skip(&planned_rows, fire.at(), range.tolerance));
-    let planned = planned_rows.iter().filter(|run| is_fire(run)).map(rondel_fire).collect();
-    Ok(Fires { rondel_fires: planned, old_fires, old_fires_at_skips, is_cut, hidden_until })
+    let rondel_fires = planned_rows.iter().filter(|run| is_fire(run)).map(rondel_fire).collect();
+    Ok(Fires { rondel_fires, old_fires, old_fires_at_skips, is_cut, hidden_until })
 }
 
 /// Removes the rows that belong to other apps than these: they are from before the job moved. Returns the end of the last of them.

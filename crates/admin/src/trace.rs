@@ -74,31 +74,31 @@ impl FireTracer {
                 Context::new()
             }
         };
-        let mut fire = tracer
+        let mut fire_span = tracer
             .span_builder(format!("fire {}", ready.definition.job.name))
             .with_kind(SpanKind::Producer)
             .with_start_time(system_time(ready.run.due_at.min(now)))
             .with_attributes(attributes(ready))
             .start_with_context(tracer, &context);
         NEXT_TRACE.set(0);
-        if !fire.is_recording() {
-            return (parent_of(fire.span_context()), None);
+        if !fire_span.is_recording() {
+            return (parent_of(fire_span.span_context()), None);
         }
-        let context = Context::new().with_remote_span_context(fire.span_context().clone());
-        let dispatch = tracer
+        let context = Context::new().with_remote_span_context(fire_span.span_context().clone());
+        let dispatch_span = tracer
             .span_builder("dispatch")
             .with_start_time(system_time(now))
             .with_attributes([KeyValue::new("rondel.executor.name", executor.to_owned())])
             .start_with_context(tracer, &context);
-        fire.end_with_timestamp(system_time(now));
-        (parent_of(dispatch.span_context()), Some(DispatchSpan(dispatch)))
+        fire_span.end_with_timestamp(system_time(now));
+        (parent_of(dispatch_span.span_context()), Some(DispatchSpan(dispatch_span)))
     }
 }
 
 impl DispatchSpan {
     /// Ends the span: the executor has accepted the run, or refused it for this reason.
-    pub(crate) fn end(mut self, refused: Option<&'static str>, now: Timestamp) {
-        if let Some(why) = refused {
+    pub(crate) fn end(mut self, refusal: Option<&'static str>, now: Timestamp) {
+        if let Some(why) = refusal {
             self.0.set_status(Status::error(why));
         }
         self.0.end_with_timestamp(system_time(now));

@@ -136,16 +136,16 @@ impl<T> State<T> {
     fn take(&mut self, weight_max: usize) -> Vec<T> {
         let (mut taken_items, mut weight) = (Vec::new(), 0);
         while weight < weight_max {
-            let Some((item_weight, item)) = self.next() else { break };
+            let Some((item_weight, item)) = self.take_next() else { break };
             weight += item_weight.max(1);
             taken_items.push(item);
         }
         taken_items
     }
 
-    fn next(&mut self) -> Option<(usize, T)> {
-        let id = self.turns.pop_front()?;
-        let app = self.apps.get_mut(&id)?;
+    fn take_next(&mut self) -> Option<(usize, T)> {
+        let app_id = self.turns.pop_front()?;
+        let app = self.apps.get_mut(&app_id)?;
         let session = app.turns.pop_front()?;
         let queue = app.sessions.get_mut(&session)?;
         let (weight, item) = queue.items.pop_front()?;
@@ -158,9 +158,9 @@ impl<T> State<T> {
             app.turns.push_back(session);
         }
         if app.sessions.is_empty() {
-            self.apps.remove(&id);
+            self.apps.remove(&app_id);
         } else {
-            self.turns.push_back(id);
+            self.turns.push_back(app_id);
         }
         Some((weight, item))
     }

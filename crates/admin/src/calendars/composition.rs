@@ -12,7 +12,7 @@ use super::{CALENDAR_COUNT_MAX, CalendarError, PAGE};
 use crate::node::Node;
 
 /// Maximum number of rounds of [`expand_until_settled`]. The healing loop finishes calendars that still change after the last round.
-const ROUND_COUNT: usize = 5;
+const ROUND_COUNT_MAX: usize = 5;
 
 pub(super) type NamedCalendars = BTreeMap<String, CalendarSpec>;
 
@@ -31,8 +31,8 @@ impl Composition {
 
     /// The names of the calendars whose rules refer to this one directly, not only through other calendars.
     pub(super) fn direct_dependents(&self, name: &str) -> Vec<String> {
-        let names = |parts: &Vec<String>| parts.iter().any(|part| part == name);
-        self.0.iter().filter(|(_, parts)| names(parts)).map(|(name, _)| name.clone()).collect()
+        let refers_to_it = |parts: &Vec<String>| parts.iter().any(|part| part == name);
+        self.0.iter().filter(|(_, parts)| refers_to_it(parts)).map(|(name, _)| name.clone()).collect()
     }
 
     /// The names of the calendars that depend on this one, directly or through others.
@@ -54,17 +54,17 @@ impl Composition {
 }
 
 pub(crate) async fn composition(node: &Node, namespace: NamespaceId) -> Result<Composition, StoreError> {
-    let mut records = BTreeMap::new();
+    let mut parts_by_name = BTreeMap::new();
     let mut after_name: Option<String> = None;
     // Concurrent saves may have exceeded the limit, so up to twice as many are read.
-    while records.len() < 2 * CALENDAR_COUNT_MAX {
+    while parts_by_name.len() < 2 * CALENDAR_COUNT_MAX {
         let page = node.store().calendars(namespace, after_name.as_deref(), PAGE).await?;
         let Some(last_record) = page.last() else { break };
         after_name = Some(last_record.spec.name.clone());
-        let parts = |spec: &CalendarSpec| spec.named_calendars().into_iter().map(str::to_owned).collect();
-        records.extend(page.iter().map(|record| (record.spec.name.clone(), parts(&record.spec))));
+        let part_names = |spec: &CalendarSpec| spec.named_calendars().into_iter().map(str::to_owned).collect();
+        parts_by_name.extend(page.iter().map(|record| (record.spec.name.clone(), part_names(&record.spec))));
     }
-    Ok(Composition(records))
+    Ok(Composition(parts_by_name))
 }
 
 /// The calendars that the spec depends on, keyed by their names; `replacement` replaces the saved calendar with the same name.
@@ -82,15 +82,15 @@ pub(super) async fn read_dependencies(
             let message = format!("is made of more than {RULE_COUNT_MAX} calendars");
             return Err(CalendarError::Invalid(vec![FieldError::new("/rule", message)]));
         }
-        let record = match replacement.filter(|replacement| replacement.name == part_name) {
+        let part_spec = match replacement.filter(|replacement| replacement.name == part_name) {
             Some(replacement) => Some(replacement.clone()),
             None => calendars::find(node, namespace, &part_name).await?.map(|record| record.spec),
         };
-        let Some(record) = record else { continue };
+        let Some(part_spec) = part_spec else { continue };
         names_to_read.extend(
-            record.named_calendars().into_iter().map(str::to_owned).filter(|part| seen_names.insert(part.clone())),
+            part_spec.named_calendars().into_iter().map(str::to_owned).filter(|part| seen_names.insert(part.clone())),
         );
-        parts.insert(part_name, record);
+        parts.insert(part_name, part_spec);
     }
     Ok(parts)
 }
@@ -103,7 +103,7 @@ pub(crate) async fn expand_until_settled(
     names: &[String],
 ) -> Result<u64, CalendarError> {
     let mut count = 0;
-    for _ in 0..ROUND_COUNT {
+    for _ in 0..ROUND_COUNT_MAX {
         let mut is_settled = true;
         for name in names {
             match expand_one(node, namespace, name).await? {

@@ -23,7 +23,7 @@ const PARALLEL_COUNT: usize = 8;
 const JOB_PAGE: u32 = 200;
 
 /// Maximum number of tries to move a job within one call. A try fails if another caller changes the job or its calendar meanwhile.
-const TRY_COUNT: u32 = 3;
+const TRY_COUNT_MAX: u32 = 3;
 
 type CurrentCalendar = Option<(PinnedCalendar, Arc<Calendar>)>;
 
@@ -45,10 +45,10 @@ pub(super) async fn check_jobs(
         after_name = Some(last_name.clone());
         let job_names: Vec<&str> = job_names.iter().map(String::as_str).collect();
         for job in node.store().jobs_named(namespace, &job_names).await? {
-            if let Some(calendar_use) = job.spec.calendar.filter(|used| is_shift(used.rule)) {
-                let user = &job.spec.name;
+            if let Some(calendar_use) = job.spec.calendar.filter(|used| moves_fires(used.rule)) {
+                let job_name = &job.spec.name;
                 let message = format!(
-                    "has times of day, and the job {user:?} moves its fires by whole days ({}) by the calendar {name:?}",
+                    "has times of day, and the job {job_name:?} moves its fires by whole days ({}) by the calendar {name:?}",
                     calendar_use.rule
                 );
                 return Err(CalendarError::Invalid(vec![FieldError::new("/rule", message)]));
@@ -64,18 +64,18 @@ pub(crate) async fn replan_jobs_of_calendars(node: &Node) -> Result<u64, StoreEr
     let mut replanned_jobs = BTreeSet::new();
     loop {
         // Each query also returns the jobs that could not be moved so far, so the limit grows by their number.
-        let left_jobs: BTreeSet<JobId> =
-            tries_by_job.iter().filter(|(_, tries)| **tries >= TRY_COUNT).map(|(job, _)| *job).collect();
-        let limit = JOB_PAGE.saturating_add(u32::try_from(left_jobs.len()).unwrap_or(u32::MAX));
+        let given_up_jobs: BTreeSet<JobId> =
+            tries_by_job.iter().filter(|(_, tries)| **tries >= TRY_COUNT_MAX).map(|(job, _)| *job).collect();
+        let limit = JOB_PAGE.saturating_add(u32::try_from(given_up_jobs.len()).unwrap_or(u32::MAX));
         let mut outdated_jobs = node.store().jobs_with_outdated_calendar(limit).await?;
-        outdated_jobs.retain(|record| !left_jobs.contains(&record.id));
+        outdated_jobs.retain(|record| !given_up_jobs.contains(&record.id));
         if outdated_jobs.is_empty() {
             return Ok(u64::try_from(replanned_jobs.len()).unwrap_or(u64::MAX));
         }
         let calendars = calendars_of(node, &outdated_jobs).await?;
-        for group in outdated_jobs.chunks(PARALLEL_COUNT) {
-            let replannings: Vec<_> = group.iter().map(|record| replan(node, record, &calendars).boxed()).collect();
-            for (record, result) in group.iter().zip(join_all(replannings).await) {
+        for batch in outdated_jobs.chunks(PARALLEL_COUNT) {
+            let replannings: Vec<_> = batch.iter().map(|record| replan(node, record, &calendars).boxed()).collect();
+            for (record, result) in batch.iter().zip(join_all(replannings).await) {
                 *tries_by_job.entry(record.id).or_default() += 1;
                 match result {
                     Ok(true) => drop(replanned_jobs.insert(record.id)),
@@ -84,7 +84,7 @@ pub(crate) async fn replan_jobs_of_calendars(node: &Node) -> Result<u64, StoreEr
                     Err(error) => {
                         let (job, error) = (&record.spec.name, chain(&error));
                         tracing::error!(job, job_id = %record.id, error, "job cannot follow its calendar");
-                        tries_by_job.insert(record.id, TRY_COUNT);
+                        tries_by_job.insert(record.id, TRY_COUNT_MAX);
                     }
                 }
             }
@@ -102,7 +102,7 @@ async fn calendars_of(
         let Some(calendar_use) = &record.spec.calendar else { continue };
         let key = (record.namespace, calendar_use.name.clone());
         if let std::collections::btree_map::Entry::Vacant(entry) = calendars.entry(key) {
-            entry.insert(jobs::calendar(node, record.namespace, &calendar_use.name).await?);
+            entry.insert(jobs::find_calendar(node, record.namespace, &calendar_use.name).await?);
         }
     }
     Ok(calendars)
@@ -123,7 +123,7 @@ async fn replan(
     }
 }
 
-const fn is_shift(rule: CalendarRule) -> bool {
+const fn moves_fires(rule: CalendarRule) -> bool {
     match rule {
         CalendarRule::Next | CalendarRule::Previous => true,
         CalendarRule::Only | CalendarRule::Except => false,

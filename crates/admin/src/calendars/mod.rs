@@ -98,10 +98,12 @@ pub async fn save(
     let parts = check_with_dependents(node, namespace, spec).await?;
     let expansion = spec.expanded(|name| parts.get(name).cloned());
     let stored_calendar = find(node, namespace, &spec.name).await?;
-    let is_seen = |record: &CalendarRecord| expected_version.is_none_or(|version| version == record.version);
-    let is_same =
-        |record: &CalendarRecord| record.spec == *spec && record.expanded_rule == expansion && is_seen(record);
-    let is_new = if stored_calendar.is_some_and(|record| is_same(&record)) {
+    let has_expected_version =
+        |record: &CalendarRecord| expected_version.is_none_or(|version| version == record.version);
+    let is_unchanged = |record: &CalendarRecord| {
+        record.spec == *spec && record.expanded_rule == expansion && has_expected_version(record)
+    };
+    let is_new = if stored_calendar.is_some_and(|record| is_unchanged(&record)) {
         false
     } else {
         let change = CalendarChange {
@@ -166,22 +168,24 @@ pub async fn dependents(
     after_name: Option<&CalendarDependent>,
     limit: usize,
 ) -> Result<Vec<CalendarDependent>, StoreError> {
-    let mut users = Vec::new();
+    let mut dependents = Vec::new();
     if !matches!(after_name, Some(CalendarDependent::Job(_))) {
         let calendars = composition(node, record.namespace).await?.direct_dependents(&record.spec.name);
-        users.extend(calendars.into_iter().map(CalendarDependent::Calendar).filter(|user| after_name < Some(user)));
-        users.truncate(limit);
+        dependents.extend(
+            calendars.into_iter().map(CalendarDependent::Calendar).filter(|dependent| after_name < Some(dependent)),
+        );
+        dependents.truncate(limit);
     }
-    let remaining_count = u32::try_from(limit - users.len()).unwrap_or(u32::MAX);
+    let remaining_count = u32::try_from(limit - dependents.len()).unwrap_or(u32::MAX);
     if remaining_count > 0 {
         let after_name = match after_name {
             Some(CalendarDependent::Job(name)) => Some(name.as_str()),
             Some(CalendarDependent::Calendar(_)) | None => None,
         };
         let jobs = node.store().jobs_with_calendar(record.id, visible_apps, after_name, remaining_count).await?;
-        users.extend(jobs.into_iter().map(CalendarDependent::Job));
+        dependents.extend(jobs.into_iter().map(CalendarDependent::Job));
     }
-    Ok(users)
+    Ok(dependents)
 }
 
 /// Finds a calendar by its name. Returns `None` for a text that cannot be a name.

@@ -11,7 +11,7 @@ use rondel_outgoing::{Method, Outgoing, Response, failure_text, header, refusal}
 use rondel_store::channels::Channel;
 
 use super::judge::{Answer, DeliveryError, judge};
-use super::request::{ChannelRequest, RequestInput, request};
+use super::request::{ChannelRequest, RequestInput, build_request};
 use super::secrets::SecretSources;
 use super::texts::Texts;
 use crate::config::EngineConfig;
@@ -65,12 +65,12 @@ pub(super) async fn deliver(
     let secrets = sources.resolve(&secrets).await.map_err(temporary_error)?;
     // What is stored was checked when it was saved. A file may be incomplete while it is replaced, and the operator can correct it.
     let build_error = |text: String| DeliveryError { is_final: !has_reference, status: 0, text, retry_wait: None };
-    let texts = texts(&attempt, &settings, config.advertise_url.as_deref());
+    let texts = render_texts(&attempt, &settings, config.advertise_url.as_deref());
     let DeliveryAttempt { notice, id, now, .. } = attempt;
     let input =
         RequestInput { settings: &settings, secrets: &secrets, lang: channel.lang, notice, texts: &texts, id, now };
     if channel.kind == ChannelKind::Email {
-        let (server, mail) = mail(&input).map_err(build_error)?;
+        let (server, mail) = build_mail(&input).map_err(build_error)?;
         return match send_mail(&server, &mail, &config.outgoing_allow).await {
             Ok(AcceptedMail { status, refused: refusals }) => {
                 let refusals = (!refusals.is_empty()).then(|| refusals.join("; "));
@@ -84,9 +84,9 @@ pub(super) async fn deliver(
             }
         };
     }
-    let request = request(channel.kind, &input).map_err(build_error)?;
-    let sent = send(client, channel.kind, request, now).await;
-    let status = sent.map_err(|error| retry_credentials(error, has_reference))?;
+    let request = build_request(channel.kind, &input).map_err(build_error)?;
+    let send_result = send(client, channel.kind, request, now).await;
+    let status = send_result.map_err(|error| retry_credentials(error, has_reference))?;
     Ok(Acceptance { status, refusals: None })
 }
 
@@ -99,13 +99,13 @@ fn retry_credentials(error: DeliveryError, has_reference: bool) -> DeliveryError
 }
 
 /// The channel's own texts, or the default texts if a template fails although it was valid when it was saved.
-fn texts(attempt: &DeliveryAttempt<'_>, settings: &Values, console_url: Option<&str>) -> Texts {
-    let place = (attempt.channel.lang, console_url);
-    let texts = Texts::new(attempt.notice, settings, place);
+fn render_texts(attempt: &DeliveryAttempt<'_>, settings: &Values, console_url: Option<&str>) -> Texts {
+    let lang_and_url = (attempt.channel.lang, console_url);
+    let texts = Texts::new(attempt.notice, settings, lang_and_url);
     texts
         .or_else(|error| {
             tracing::warn!(channel = attempt.channel.name, error, "the default texts are sent: a template failed");
-            Texts::new(attempt.notice, &Values::new(), place)
+            Texts::new(attempt.notice, &Values::new(), lang_and_url)
         })
         .unwrap_or_else(|body| Texts { title: String::new(), body, facts: Vec::new(), samples: Vec::new(), link: None })
 }
@@ -149,13 +149,13 @@ async fn read_beginning(mut response: Response) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn mail(input: &RequestInput<'_>) -> Result<(MailServer, Mail), String> {
-    let (security, port) = match input.value("security").unwrap_or("starttls") {
+fn build_mail(input: &RequestInput<'_>) -> Result<(MailServer, Mail), String> {
+    let (security, default_port) = match input.value("security").unwrap_or("starttls") {
         "tls" => (Security::Tls, 465),
         "none" => (Security::None, 25),
         _ => (Security::Starttls, 587),
     };
-    let port = input.value("port").and_then(|port| port.parse().ok()).unwrap_or(port);
+    let port = input.value("port").and_then(|port| port.parse().ok()).unwrap_or(default_port);
     let credentials = input.value("username").zip(input.value("password"));
     let credentials = credentials.map(|(user, password)| (user.to_owned(), password.to_owned()));
     let host = input.required("host")?.to_owned();
@@ -164,15 +164,15 @@ fn mail(input: &RequestInput<'_>) -> Result<(MailServer, Mail), String> {
         from: input.required("from")?.trim().to_owned(),
         to: input.required("to")?.split(',').map(|address| address.trim().to_owned()).collect(),
         subject: cut(&input.texts.title, SUBJECT_BYTES_MAX),
-        text: input.texts.plain(MAIL_BYTES_MAX),
-        html: html(input.texts),
+        text: input.texts.plain_text(MAIL_BYTES_MAX),
+        html: render_html(input.texts),
         id: input.id.to_owned(),
     };
     Ok((server, mail))
 }
 
 /// Renders the texts as HTML, with every value escaped.
-fn html(texts: &Texts) -> String {
+fn render_html(texts: &Texts) -> String {
     let escape = |text: &str| {
         cut(text, MAIL_BYTES_MAX).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
     };
@@ -260,7 +260,7 @@ mod tests {
             samples: vec!["</ul>".to_owned()],
             link: Some(("Open", "https://rondel.example/\"x".to_owned())),
         };
-        let html = html(&texts);
+        let html = render_html(&texts);
         for bad in ["<script>", "<img", "<b>", "</ul></li>", "/\"x"] {
             assert!(!html.contains(bad), "{html}");
         }

@@ -40,25 +40,25 @@ pub(super) struct Answer<'a> {
 pub(super) fn judge(kind: ChannelKind, answer: Answer<'_>) -> Result<(), DeliveryError> {
     let Answer { status, body, .. } = answer;
     let retry_wait = answer.retry_after.and_then(|text| read_wait(text, answer.now));
-    let error = |is_final, text: String| Err(DeliveryError { is_final, status: status.into(), text, retry_wait });
+    let refuse = |is_final, text: String| Err(DeliveryError { is_final, status: status.into(), text, retry_wait });
     if !(200..300).contains(&status) {
         let is_final = !delivery::is_temporary(status);
         let reason = one_line_excerpt(body);
         let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
-        return error(is_final, format!("it answered with status {status}{reason}"));
+        return refuse(is_final, format!("it answered with status {status}{reason}"));
     }
     match kind {
         ChannelKind::Dingtalk | ChannelKind::Wecom | ChannelKind::Feishu => match read_code(body) {
             Some((0, _)) => Ok(()),
-            Some((code, message)) => error(
+            Some((code, message)) => refuse(
                 !is_temporary(kind, code),
                 format!("it answered with code {code}: {}", one_line_excerpt(&message)),
             ),
-            None => error(false, format!("it answered with an unexpected body: {}", one_line_excerpt(body))),
+            None => refuse(false, format!("it answered with an unexpected body: {}", one_line_excerpt(body))),
         },
         // The connector answers 200 even if Teams refused the card.
         ChannelKind::Teams if body.contains("failed with error") => {
-            error(!body.contains("429"), one_line_excerpt(body))
+            refuse(!body.contains("429"), one_line_excerpt(body))
         }
         _ => Ok(()),
     }

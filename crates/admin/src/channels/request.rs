@@ -64,7 +64,7 @@ impl<'a> RequestInput<'a> {
 }
 
 /// Builds the request for a service that is called by HTTP.
-pub(super) fn request(kind: ChannelKind, input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
+pub(super) fn build_request(kind: ChannelKind, input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
     let mut request = match kind {
         ChannelKind::Email => return Err("mail is not sent by HTTP".to_owned()),
         ChannelKind::Webhook => webhook(input)?,
@@ -140,15 +140,15 @@ fn teams(input: &RequestInput<'_>) -> Value {
         (_, Severity::Critical) => "Attention",
         (_, Severity::Warning) => "Warning",
     };
-    let run = |text: &str| json!({"type": "TextRun", "text": text});
-    let block = |runs: Vec<Value>| json!({"type": "RichTextBlock", "inlines": runs});
+    let text_run = |text: &str| json!({"type": "TextRun", "text": text});
+    let text_block = |runs: Vec<Value>| json!({"type": "RichTextBlock", "inlines": runs});
     let title = json!({"type": "TextRun", "text": texts.title, "weight": "Bolder", "size": "Large", "color": color});
-    let mut body = vec![block(vec![title]), block(vec![run(&cut(&texts.body, TEAMS_TEXT_BYTES_MAX))])];
+    let mut body = vec![text_block(vec![title]), text_block(vec![text_run(&cut(&texts.body, TEAMS_TEXT_BYTES_MAX))])];
     for (label, value) in &texts.facts {
         let label = json!({"type": "TextRun", "text": format!("{label}: "), "weight": "Bolder"});
-        body.push(block(vec![label, run(value)]));
+        body.push(text_block(vec![label, text_run(value)]));
     }
-    body.extend(texts.samples.iter().map(|sample| block(vec![run(sample)])));
+    body.extend(texts.samples.iter().map(|sample| text_block(vec![text_run(sample)])));
     let mut card = json!({
         "type": "AdaptiveCard",
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
@@ -174,14 +174,15 @@ fn pagerduty(input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
         NoticeKind::Acknowledged => "acknowledge",
         _ => "trigger",
     };
-    let key = notice.incident.map_or_else(|| format!("rondel-test-{id}"), |incident| format!("rondel-{incident}"));
+    let dedup_key =
+        notice.incident.map_or_else(|| format!("rondel-test-{id}"), |incident| format!("rondel-{incident}"));
     let severity = match (notice.kind, notice.severity) {
         (NoticeKind::Test | NoticeKind::Report, _) => "info",
         (_, Severity::Critical) => "critical",
         (_, Severity::Warning) => "warning",
     };
     let details = json!({
-        "text": texts.plain(SLACK_SECTION_MAX),
+        "text": texts.plain_text(SLACK_SECTION_MAX),
         "rule": notice.rule,
         "condition": notice.condition,
         "count": notice.count,
@@ -189,7 +190,7 @@ fn pagerduty(input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
     let mut event = json!({
         "routing_key": input.required("routing_key")?,
         "event_action": action,
-        "dedup_key": key,
+        "dedup_key": dedup_key,
         "client": "Rondel",
         "payload": {
             "summary": cut_chars(&texts.title, PAGERDUTY_SUMMARY_MAX),
@@ -213,9 +214,12 @@ fn pagerduty(input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
 /// A message published as JSON, since an HTTP header cannot contain every character of a title.
 fn ntfy(input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
     let RequestInput { notice, texts, .. } = *input;
-    let priority = match (input.value("priority").and_then(|own| own.parse::<u8>().ok()), notice.kind, notice.severity)
-    {
-        (Some(own), ..) => own,
+    let priority = match (
+        input.value("priority").and_then(|own_priority| own_priority.parse::<u8>().ok()),
+        notice.kind,
+        notice.severity,
+    ) {
+        (Some(own_priority), ..) => own_priority,
         (None, NoticeKind::Resolved | NoticeKind::Acknowledged | NoticeKind::Test | NoticeKind::Report, _) => 3,
         (None, _, Severity::Critical) => 5,
         (None, _, Severity::Warning) => 4,
@@ -227,7 +231,7 @@ fn ntfy(input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
         (_, Severity::Critical) => "rotating_light",
         (_, Severity::Warning) => "warning",
     };
-    let message = Texts { link: None, ..texts.clone() }.plain(NTFY_MESSAGE_BYTES_MAX);
+    let message = Texts { link: None, ..texts.clone() }.plain_text(NTFY_MESSAGE_BYTES_MAX);
     let mut message = json!({
         "topic": input.required("topic")?,
         "title": cut(&texts.title, NTFY_TITLE_BYTES_MAX),

@@ -17,7 +17,7 @@ const FEISHU_BYTES_MAX: usize = 9_000;
 /// A text message, so that nothing is read as markup. With a signing key, the URL is signed.
 pub(super) fn dingtalk(input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
     let texts = input.texts;
-    let content = format!("{}\n{}", texts.title, texts.plain(DINGTALK_BYTES_MAX));
+    let content = format!("{}\n{}", texts.title, texts.plain_text(DINGTALK_BYTES_MAX));
     let body = json!({"msgtype": "text", "text": {"content": content}, "at": {"isAtAll": false}});
     let mut url = input.url()?;
     if let Some(key) = input.value("signing_key") {
@@ -62,7 +62,7 @@ fn without_markup(text: &str) -> String {
 pub(super) fn feishu(input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
     let texts = input.texts;
     let mut lines: Vec<Vec<serde_json::Value>> = Vec::new();
-    let message = super::texts::Texts { link: None, ..texts.clone() }.plain(FEISHU_BYTES_MAX);
+    let message = super::texts::Texts { link: None, ..texts.clone() }.plain_text(FEISHU_BYTES_MAX);
     lines.extend(message.lines().map(|line| vec![json!({"tag": "text", "text": line})]));
     if let Some((words, url)) = &texts.link {
         lines.push(vec![json!({"tag": "a", "text": words, "href": url})]);

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::deliver::{DeliveryAttempt, deliver, read_values};
 use super::judge::DeliveryError;
 use super::samples::notices;
-use super::sender::{delivery, message_id};
+use super::sender::{delivery_record, message_id};
 use super::sign::standard_signature;
 use super::texts::Texts;
 use super::url::{check_url, shown_host};
@@ -23,7 +23,7 @@ use crate::node::Node;
 use crate::store_once::store_once;
 
 /// How often saving is tried if other callers save the channel at the same time.
-const TRY_COUNT: usize = 4;
+const TRY_COUNT_MAX: usize = 4;
 
 /// The values of a channel to be saved.
 #[derive(Clone, Debug)]
@@ -112,7 +112,7 @@ pub async fn save(node: &Node, namespace: &Namespace, request: &NewChannel) -> R
     let mut try_number = 1;
     loop {
         match save_on_current(node, namespace, request).await {
-            Err(ChannelError::Conflict { .. }) if request.expected_saved_at.is_none() && try_number < TRY_COUNT => {
+            Err(ChannelError::Conflict { .. }) if request.expected_saved_at.is_none() && try_number < TRY_COUNT_MAX => {
                 try_number += 1;
             }
             result => return result,
@@ -126,13 +126,13 @@ async fn save_on_current(
     namespace: &Namespace,
     request: &NewChannel,
 ) -> Result<SavedChannel, ChannelError> {
-    let existing = find(node, namespace.id, &request.name).await?;
-    let saved_at = existing.as_ref().map_or(Timestamp::EPOCH, |existing| existing.updated_at);
+    let existing_channel = find(node, namespace.id, &request.name).await?;
+    let saved_at = existing_channel.as_ref().map_or(Timestamp::EPOCH, |channel| channel.updated_at);
     if request.expected_saved_at.is_some_and(|expected| expected != saved_at) {
         return Err(ChannelError::Conflict { saved_at });
     }
-    let mut secrets = match existing.as_ref().filter(|existing| existing.kind == request.kind) {
-        Some(existing) => read_values(&existing.secret).unwrap_or_default(),
+    let mut secrets = match existing_channel.as_ref().filter(|channel| channel.kind == request.kind) {
+        Some(channel) => read_values(&channel.secret).unwrap_or_default(),
         None => Values::new(),
     };
     secrets.extend(request.secrets.iter().map(|(name, value)| (name.clone(), value.trim().to_owned())));
@@ -146,22 +146,22 @@ async fn save_on_current(
         signing_key = Some(key);
     }
     let mut errors = find_errors(node, request, &settings, &secrets);
-    errors.extend(existing.iter().flat_map(|existing| find_moved_secrets(existing, request, &settings)));
+    errors.extend(existing_channel.iter().flat_map(|channel| find_moved_secrets(channel, request, &settings)));
     if !errors.is_empty() {
         return Err(ChannelError::Invalid(errors));
     }
     let now = node.now();
-    let text = |values: &Values| serde_json::to_string(values).unwrap_or_default();
+    let to_json = |values: &Values| serde_json::to_string(values).unwrap_or_default();
     let mut channel = Channel {
         id: ChannelId::new(node.new_id()),
         namespace: namespace.id,
         name: request.name.clone(),
         kind: request.kind,
-        settings: text(&settings),
-        secret: text(&secrets),
+        settings: to_json(&settings),
+        secret: to_json(&secrets),
         lang: request.lang,
         is_enabled: request.is_enabled,
-        created_at: existing.as_ref().map_or(now, |existing| existing.created_at),
+        created_at: existing_channel.as_ref().map_or(now, |channel| channel.created_at),
         // Each save has another instant, which serves as the version of the channel.
         updated_at: now.max(saved_at + Duration::from_millis(1)),
     };
@@ -170,7 +170,9 @@ async fn save_on_current(
         ChannelSaved::Changed(id) => (id, false),
         ChannelSaved::Conflict(saved_at) => match find(node, namespace.id, &channel.name).await? {
             // An earlier try saved it, but its answer was lost.
-            Some(stored) if stored == (Channel { id: stored.id, ..channel.clone() }) => (stored.id, existing.is_none()),
+            Some(stored) if stored == (Channel { id: stored.id, ..channel.clone() }) => {
+                (stored.id, existing_channel.is_none())
+            }
             Some(_) | None => return Err(ChannelError::Conflict { saved_at }),
         },
         ChannelSaved::Full => return Err(ChannelError::TooMany),
@@ -205,22 +207,23 @@ fn find_errors(node: &Node, request: &NewChannel, settings: &Values, secrets: &V
 /// Returns an error for each stored secret that would be sent to a different address than the one it was saved for, or with another
 /// encryption. A caller may save a channel without knowing its secrets. Without this check, such a caller could change the address to one of
 /// their own and receive the secrets, or read them on the network. References are not checked, since they are not secret.
-fn find_moved_secrets(existing: &Channel, request: &NewChannel, settings: &Values) -> Vec<FieldError> {
-    if existing.kind != request.kind {
+fn find_moved_secrets(existing_channel: &Channel, request: &NewChannel, settings: &Values) -> Vec<FieldError> {
+    if existing_channel.kind != request.kind {
         return Vec::new();
     }
-    let stored_settings = read_values(&existing.settings).unwrap_or_default();
-    let default =
+    let stored_settings = read_values(&existing_channel.settings).unwrap_or_default();
+    let default_value =
         |name: &str| fields(request.kind).iter().find(|field| field.name == name).map_or("", |field| field.default);
-    let value = |values: &Values, name: &str| {
+    let effective_value = |values: &Values, name: &str| {
         let entered_value = values.get(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
-        entered_value.unwrap_or_else(|| default(name).to_owned())
+        entered_value.unwrap_or_else(|| default_value(name).to_owned())
     };
     let fields_of_address = ["host", "port", "security", "url"];
-    let changed_field =
-        fields_of_address.into_iter().find(|name| value(&stored_settings, name) != value(settings, name));
+    let changed_field = fields_of_address
+        .into_iter()
+        .find(|name| effective_value(&stored_settings, name) != effective_value(settings, name));
     let Some(changed_field) = changed_field else { return Vec::new() };
-    let unchanged_secrets = read_values(&existing.secret).unwrap_or_default().into_iter();
+    let unchanged_secrets = read_values(&existing_channel.secret).unwrap_or_default().into_iter();
     let unchanged_secrets = unchanged_secrets
         .filter(|(name, value)| parse_reference(value).is_none() && !request.secrets.contains_key(name));
     let error = |(name, _): (String, String)| {
@@ -270,7 +273,7 @@ pub async fn test(node: &Node, namespace: &Namespace, channel: &Channel, author:
         Ok(client) => deliver(&client, &shared.config, attempt).await,
         Err(text) => Err(DeliveryError { is_final: true, status: 0, text, retry_wait: None }),
     };
-    let delivery = delivery(shared, (channel, message), (at, send_start), &result);
+    let delivery = delivery_record(shared, (channel, message), (at, send_start), &result);
     node.store().record_test(&delivery).await?;
     Ok(delivery)
 }

@@ -30,16 +30,16 @@ impl fmt::Debug for SecretSources {
 impl SecretSources {
     /// The secrets, with references replaced by their values.
     pub(super) async fn resolve(&self, secrets: &Values) -> Result<Values, String> {
-        let mut resolved = Values::new();
+        let mut resolved_secrets = Values::new();
         for (name, value) in secrets {
             let value = match parse_reference(value) {
                 None => value.clone(),
                 Some(Reference::Variable(variable)) => self.variable(variable)?,
-                Some(Reference::File(file)) => self.file(file).await?,
+                Some(Reference::File(file)) => self.read_file(file).await?,
             };
-            resolved.insert(name.clone(), value);
+            resolved_secrets.insert(name.clone(), value);
         }
-        Ok(resolved)
+        Ok(resolved_secrets)
     }
 
     fn variable(&self, name: &str) -> Result<String, String> {
@@ -51,7 +51,7 @@ impl SecretSources {
         self.variables.get(name).map(|value| value.trim().to_owned()).ok_or_else(missing_error)
     }
 
-    async fn file(&self, name: &str) -> Result<String, String> {
+    async fn read_file(&self, name: &str) -> Result<String, String> {
         let folder = self.folder.as_ref().ok_or("the server has no setting alert_secrets_dir: files cannot be read")?;
         if name.contains(['/', '\\']) || name.starts_with('.') {
             return Err(format!("{name:?} is not the name of a file in alert_secrets_dir"));

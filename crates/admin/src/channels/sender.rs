@@ -56,7 +56,7 @@ impl Background for ChannelLoop {
     }
 
     async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
-        self.senders.check()?;
+        self.senders.take_error()?;
         self.send_due(stop).await
     }
 
@@ -114,9 +114,9 @@ impl Sender {
             if self.stop.is_cancelled() || Instant::now() >= deadline || pause.is_some() {
                 break;
             }
-            let Some(delivered) = self.try_once(&channel, message).await else { break };
+            let Some(delivery_and_outcome) = self.try_once(&channel, message).await else { break };
             rondel_failpoint::pass("alert_send.sent");
-            let (delivery, outcome) = delivered;
+            let (delivery, outcome) = delivery_and_outcome;
             store.record_try(&delivery, outcome).await?;
             rondel_failpoint::pass("alert_send.recorded");
             pause = match outcome {
@@ -135,14 +135,14 @@ impl Sender {
         let result = if channel.is_enabled {
             let id = message_id(message.id);
             let attempt = DeliveryAttempt { channel, notice: &message.notice, id: &id, now: at };
-            let stop_in_send = async {
+            let end_of_grace = async {
                 self.stop.cancelled().await;
                 sleep(STOP_GRACE).await;
             };
             tokio::select! {
                 biased;
                 done = deliver(&self.client, &self.shared.config, attempt) => done,
-                () = stop_in_send => return None,
+                () = end_of_grace => return None,
             }
         } else {
             let text = "the channel is disabled".to_owned();
@@ -155,7 +155,7 @@ impl Sender {
             kind: message.notice.kind,
             try_number,
             verdict: outcome.as_str().to_owned(),
-            ..delivery(&self.shared, (channel, message.id), (at, send_start), &result)
+            ..delivery_record(&self.shared, (channel, message.id), (at, send_start), &result)
         };
         Some((delivery, outcome))
     }
@@ -196,13 +196,13 @@ pub(super) fn message_id(id: MessageId) -> String {
 }
 
 /// The record of an attempt; the caller fills in what the message was about.
-pub(super) fn delivery(
+pub(super) fn delivery_record(
     shared: &Shared,
     (channel, message): (&Channel, MessageId),
     (at, send_start): (Timestamp, Instant),
     result: &Result<Acceptance, DeliveryError>,
 ) -> Delivery {
-    let id = shared.membership.latest().ids.next(shared.clock.now());
+    let id = shared.membership.latest_lease().ids.next(shared.clock.now());
     let (status, error) = match result {
         Ok(accepted) => (accepted.status, accepted.refusals.as_deref()),
         Err(refused) => (refused.status, Some(refused.text.as_str())),

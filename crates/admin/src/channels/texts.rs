@@ -45,7 +45,7 @@ impl Texts {
         let title = render_own("title_template")?.map(|own| own.split_whitespace().collect::<Vec<_>>().join(" "));
         let title = title.unwrap_or_else(|| default_title(notice, lang));
         let body = render_own("body_template")?;
-        let is_own = body.is_some();
+        let has_own_body = body.is_some();
         let default_body = || {
             let summary = match lang {
                 Lang::En => &notice.summary_en,
@@ -59,14 +59,14 @@ impl Texts {
         Ok(Self {
             title: cut(&title, TITLE_BYTES_MAX),
             body: body.unwrap_or_else(default_body),
-            facts: if is_own { Vec::new() } else { facts(notice, lang) },
-            samples: if is_own { Vec::new() } else { samples(notice) },
+            facts: if has_own_body { Vec::new() } else { facts(notice, lang) },
+            samples: if has_own_body { Vec::new() } else { samples(notice) },
             link: url.map(|url| (lang_text(lang, "Open in Rondel", "在 Rondel 中查看"), url)),
         })
     }
 
     /// All texts except the title as plain text of at most `bytes_max` bytes; the link is never cut.
-    pub(super) fn plain(&self, bytes_max: usize) -> String {
+    pub(super) fn plain_text(&self, bytes_max: usize) -> String {
         let mut lines = vec![self.body.clone()];
         if !self.facts.is_empty() {
             lines.push(String::new());
@@ -95,7 +95,7 @@ fn page_url(console_url: &str, notice: &Notice) -> String {
 
 fn default_title(notice: &Notice, lang: Lang) -> String {
     let name = &notice.subject.name;
-    let severity = severity(notice.severity, lang);
+    let severity = severity_text(notice.severity, lang);
     match (lang, notice.kind) {
         (Lang::En, NoticeKind::Firing) => format!("[{severity}] {name}: {}", notice.rule),
         (Lang::En, NoticeKind::Resolved) => format!("[Resolved] {name}: {}", notice.rule),
@@ -131,14 +131,14 @@ fn occurrence_text(notice: &Notice, lang: Lang) -> String {
     }
 }
 
-const fn severity(severity: Severity, lang: Lang) -> &'static str {
+const fn severity_text(severity: Severity, lang: Lang) -> &'static str {
     match severity {
         Severity::Critical => lang_text(lang, "Critical", "严重"),
         Severity::Warning => lang_text(lang, "Warning", "警告"),
     }
 }
 
-const fn subject(kind: NoticeSubject, lang: Lang) -> &'static str {
+const fn subject_label(kind: NoticeSubject, lang: Lang) -> &'static str {
     match kind {
         NoticeSubject::Job => lang_text(lang, "Job", "任务"),
         NoticeSubject::App => lang_text(lang, "App", "应用"),
@@ -160,7 +160,7 @@ fn facts(notice: &Notice, lang: Lang) -> Vec<(&'static str, String)> {
         return facts;
     }
     if notice.subject.kind != NoticeSubject::Namespace {
-        facts.push((subject(notice.subject.kind, lang), notice.subject.name.clone()));
+        facts.push((subject_label(notice.subject.kind, lang), notice.subject.name.clone()));
     }
     facts.push((text("Rule", "规则"), notice.rule.clone()));
     facts.push((text("Since", "开始时间"), display_time(notice.started_at)));
@@ -212,7 +212,7 @@ mod tests {
     fn default_texts_name_the_event_its_place_and_its_start() {
         let firing = texts(NoticeKind::Firing, Lang::En, &[]).unwrap();
         assert_eq!(firing.title, "[Critical] nightly-close: nightly-close-late");
-        let plain = firing.plain(10_000);
+        let plain = firing.plain_text(10_000);
         assert_eq!(
             plain,
             "nightly-close has not succeeded by 06:00 (Europe/Berlin).\n\nNamespace: default\nJob: nightly-close\n\
@@ -221,11 +221,11 @@ mod tests {
              - 2026-03-08 07:00:00 UTC nightly-close (7399999999002): exit status 1: could not connect to ledger-db\n\n\
              Open in Rondel: https://rondel.example/n/default/alerts"
         );
-        let short = firing.plain(120);
+        let short = firing.plain_text(120);
         assert!(short.len() <= 120 && short.ends_with("…\n\nOpen in Rondel: https://rondel.example/n/default/alerts"));
         let resolved = texts(NoticeKind::Resolved, Lang::Zh, &[]).unwrap();
         assert_eq!(resolved.title, "【已恢复】nightly-close：nightly-close-late");
-        assert!(resolved.plain(10_000).contains("恢复时间: 2026-03-08 07:15:00 UTC"));
+        assert!(resolved.plain_text(10_000).contains("恢复时间: 2026-03-08 07:15:00 UTC"));
         let titles: Vec<String> =
             NoticeKind::ALL.iter().map(|kind| texts(*kind, Lang::En, &[]).unwrap().title).collect();
         let distinct: std::collections::BTreeSet<&String> = titles.iter().collect();

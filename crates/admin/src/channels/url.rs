@@ -25,7 +25,7 @@ pub(super) fn check_url(kind: ChannelKind, text: &str, allowed_addresses: &Allow
     let url = read_url(text)?;
     check_host(&url, allowed_addresses).map_err(|refused| refused.to_string())?;
     let has_query = |name: &str| url.query_pairs().any(|(key, value)| key == name && !value.is_empty());
-    let is_local = url.host_str().is_some_and(is_address);
+    let is_local = url.host_str().is_some_and(is_ip_address);
     if url.scheme() == "http" && !is_local && !matches!(kind, ChannelKind::Webhook | ChannelKind::Ntfy) {
         return Err("must begin with https://: the URL is a secret".to_owned());
     }
@@ -47,13 +47,13 @@ pub(super) fn check_url(kind: ChannelKind, text: &str, allowed_addresses: &Allow
 }
 
 /// Whether the host is an IP address. [`check_host`] has already allowed it.
-fn is_address(host: &str) -> bool {
+fn is_ip_address(host: &str) -> bool {
     host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>().is_ok()
 }
 
 /// The host of a channel's URL: the only part of it that may be shown.
-pub(super) fn shown_host(secrets: &Values) -> Option<String> {
-    let url = read_url(secrets.get("url")?).ok()?;
+pub(super) fn shown_host(values: &Values) -> Option<String> {
+    let url = read_url(values.get("url")?).ok()?;
     url.host_str().map(str::to_owned)
 }
 

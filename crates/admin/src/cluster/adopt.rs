@@ -112,7 +112,7 @@ impl AdoptLoop {
         self.start_owed_roll_calls(&lease).await?;
         let knows_all = self.shared.membership.knows_fenced_leases(self.shared.clock.now(), self.shared.config.lease);
         let Some(taken_over) = self.adopt(&lease).await? else { return Ok(0) };
-        self.free_ended_awaiting(&lease).await?;
+        self.free_ended_awaiting_runs(&lease).await?;
         self.round_count = self.round_count.wrapping_add(1);
         if self.round_count.is_multiple_of(ROUNDS_BETWEEN_SEARCHES) || self.is_interrupted || self.strays.is_sweeping()
         {
@@ -124,9 +124,9 @@ impl AdoptLoop {
                 // Runs that the sweep found before the interruption may not have got their places, so the sweep starts over.
                 self.strays.restart_sweep();
             }
-            self.call_roll_for_missing(&lease).await?;
+            self.call_roll_for_missing_runs(&lease).await?;
             while self.is_interrupted && self.strays.is_sweeping() {
-                self.call_roll_for_missing(&lease).await?;
+                self.call_roll_for_missing_runs(&lease).await?;
             }
             self.is_interrupted = false;
         }
@@ -166,7 +166,7 @@ impl AdoptLoop {
 
     /// Adopts the open runs of ended leases. The dead leases are fenced first; from then on, jobs without such runs may be claimed and fire.
     /// Whole jobs are taken over, those with the fewest runs first, so that a job that fires each second does not wait for the backlog of another
-    /// one. A run starts only once the earlier runs of its job that may have been sent are known; the retry of one goes first, even if due later.
+    /// one. A run starts only once the earlier runs of its job that may have been sent are known; a retry of such a run goes first, even if it is due later.
     ///
     /// Returns `None` if this node's lease has ended by the database's clock, which may have stepped ahead. The open runs are then unknown,
     /// and the next round tries again.
@@ -175,7 +175,7 @@ impl AdoptLoop {
         let ended_leases = self.shared.membership.leases_to_adopt(now, self.shared.config.lease);
         let dead_nodes: Vec<NodeId> = ended_leases.iter().map(|(node, _)| *node).collect();
         if !self.shared.membership.has_adopted(&ended_leases) {
-            // The fence makes this node the home of their limits, even if its answer is lost. Their open runs may have places under them.
+            // The fence makes this node the home of the dead nodes' limits, even if its answer is lost. These limits may count the nodes' open runs.
             self.has_announced = true;
             drop(self.shared.events.send(Event::Adopting(Vec::new())).await);
         }
@@ -206,7 +206,7 @@ impl AdoptLoop {
                 count += adopted_count;
             }
             taken_over += count;
-            let may_have_more = u32::try_from(jobs.len()).is_ok_and(|found| found >= limit);
+            let may_have_more = u32::try_from(jobs.len()).is_ok_and(|job_count| job_count >= limit);
             if !may_have_more || count == 0 {
                 break;
             }
@@ -248,7 +248,7 @@ impl AdoptLoop {
         shared.departing.note_returned(returned_runs, last_handover);
         let (awaiting_runs, adopted_runs): (Vec<_>, Vec<_>) =
             adopted_runs.into_iter().partition(|adopted| adopted.run.awaits_children());
-        self.place_awaiting(awaiting_runs.into_iter().map(|adopted| adopted.run).collect()).await?;
+        self.place_awaiting_runs(awaiting_runs.into_iter().map(|adopted| adopted.run).collect()).await?;
         self.restore_places(adopted_runs.iter().map(|adopted| &adopted.run)).await?;
         let (unsent_runs, maybe_sent_runs) = split_by_sent(adopted_runs);
         let lease_by_run = maybe_sent_runs.iter().map(|adopted| (adopted.run.id, adopted.from)).collect();
@@ -314,14 +314,14 @@ impl AdoptLoop {
     }
 
     /// Begins a roll call for running runs of this node that are not in its memory, because the answer to their adoption was lost.
-    async fn call_roll_for_missing(&mut self, lease: &HeldLease) -> Result<(), StoreError> {
+    async fn call_roll_for_missing_runs(&mut self, lease: &HeldLease) -> Result<(), StoreError> {
         let running_runs = self.strays.running_runs(&self.shared, lease.token).await?;
         let (awaiting_runs, missing): (Vec<Run>, Vec<Run>) = running_runs.into_iter().partition(Run::awaits_children);
         let awaiting_runs = self.shared.awaiting.admit_new(awaiting_runs);
-        let admitted: Vec<(JobId, RunId)> = awaiting_runs.iter().map(|run| (run.job, run.id)).collect();
-        if let Err(error) = self.place_awaiting(awaiting_runs).await {
+        let admitted_runs: Vec<(JobId, RunId)> = awaiting_runs.iter().map(|run| (run.job, run.id)).collect();
+        if let Err(error) = self.place_awaiting_runs(awaiting_runs).await {
             // The next sweep finds them again.
-            self.shared.awaiting.forget(admitted);
+            self.shared.awaiting.forget(admitted_runs);
             self.is_interrupted = true;
             return Err(error);
         }
@@ -334,7 +334,7 @@ impl AdoptLoop {
     }
 
     /// Gives runs that await their children a place at the gate of their job; nothing else has to be restored for them.
-    async fn place_awaiting(&self, runs: Vec<Run>) -> Result<(), StoreError> {
+    async fn place_awaiting_runs(&self, runs: Vec<Run>) -> Result<(), StoreError> {
         let shared = &self.shared;
         if runs.is_empty() {
             return Ok(());
@@ -351,7 +351,7 @@ impl AdoptLoop {
 
     /// Makes the gates free the places of runs that awaited their children and have ended. Such a run ends with its last child, which may
     /// have ended on another node.
-    async fn free_ended_awaiting(&self, lease: &HeldLease) -> Result<(), StoreError> {
+    async fn free_ended_awaiting_runs(&self, lease: &HeldLease) -> Result<(), StoreError> {
         let awaiting_runs = self.shared.awaiting.all();
         if awaiting_runs.is_empty() {
             return Ok(());
@@ -375,10 +375,10 @@ impl AdoptLoop {
     async fn call_roll(
         &mut self,
         lease: &HeldLease,
-        maybe_sent: Vec<Run>,
+        maybe_sent_runs: Vec<Run>,
         lease_by_run: HashMap<RunId, LeaseToken>,
     ) -> Result<(), StoreError> {
-        let runs = self.shared.in_memory.admit(maybe_sent);
+        let runs = self.shared.in_memory.admit(maybe_sent_runs);
         self.owed_roll_calls.push(OwedRollCall { lease: lease.token, runs, lease_by_run });
         self.start_owed_roll_calls(lease).await
     }
@@ -392,8 +392,8 @@ impl AdoptLoop {
                 continue;
             }
             // A result may have arrived since the first try. The dispatcher then keeps the run's place for its next attempt.
-            let Some(oldest) = runs.iter().map(|run| run.due_at).min() else { continue };
-            let (definitions, witnesses, leases) = match self.prepare_roll_call(&runs, oldest).await {
+            let Some(oldest_at) = runs.iter().map(|run| run.due_at).min() else { continue };
+            let (definitions, witnesses, leases) = match self.prepare_roll_call(&runs, oldest_at).await {
                 Ok(prepared) => prepared,
                 Err(error) => {
                     self.owed_roll_calls.push(OwedRollCall { lease, runs, lease_by_run });

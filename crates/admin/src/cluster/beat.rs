@@ -107,7 +107,7 @@ impl BeatLoop {
     /// Runs one beat. Logs once that the database does not answer, and once that it answers again.
     async fn beat(&mut self) -> Result<(), TickError> {
         let shared = Arc::clone(&self.shared);
-        let previous_lease = self.other_lease;
+        let previous_other_lease = self.other_lease;
         let failure = match tokio::time::timeout(ANSWER_TIMEOUT, self.renew()).await {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some((shared.store.diagnose(&error).await, chain(&error))),
@@ -121,9 +121,9 @@ impl BeatLoop {
                 shared.scan_poke.notify_one();
                 shared.adopt_poke.notify_one();
             }
-            let Some(other) = self.other_lease else { return Ok(()) };
-            let message = other.describe(&shared.config.node_name);
-            if previous_lease.is_none_or(|before| before.is_renewed != other.is_renewed) {
+            let Some(other_lease) = self.other_lease else { return Ok(()) };
+            let message = other_lease.describe(&shared.config.node_name);
+            if previous_other_lease.is_none_or(|before| before.is_renewed != other_lease.is_renewed) {
                 tracing::error!(error = message, "cannot join under a new epoch; trying again");
             }
             return Err(TickError::new(message));
@@ -146,7 +146,7 @@ impl BeatLoop {
 
     async fn renew(&mut self) -> Result<(), StoreError> {
         let shared = Arc::clone(&self.shared);
-        let Some(renewal_in_progress) = shared.membership.begin_renewal().await else { return Ok(()) };
+        let Some(renewal_guard) = shared.membership.begin_renewal().await else { return Ok(()) };
         let sent_at = shared.clock.boot_micros();
         // A lease that is to be replaced is not extended. If this node cannot take a new lease, another node adopts the runs.
         let renewal = match self.must_rejoin {
@@ -167,7 +167,7 @@ impl BeatLoop {
                 self.rejoin().await?;
             }
         }
-        drop(renewal_in_progress);
+        drop(renewal_guard);
         self.report().await?;
         let nodes = shared.store.nodes().await?;
         self.warn_of_other_strategies(&nodes);
@@ -214,7 +214,7 @@ impl BeatLoop {
         let token = shared.membership.token();
         if shared.config.claim_strategy.depends_on_load() && self.beat_count.is_multiple_of(BEATS_BETWEEN_COUNTS) {
             self.home_load = shared.store.home_loads(&[token.node], shared.clock.now()).await?.pop();
-            shared.claims.reset_gained();
+            shared.claims.reset_gains();
         }
         self.beat_count = self.beat_count.wrapping_add(1);
         let ((tried_count, lost_count), (gained_count, gained_fires)) =
@@ -278,7 +278,7 @@ impl BeatLoop {
     /// back. Runs that this node had not sent belong to another node now, or to this node's new lease.
     async fn rejoin(&mut self) -> Result<(), StoreError> {
         let shared = Arc::clone(&self.shared);
-        shared.membership.end();
+        shared.membership.end_lease();
         // The dispatcher forgets runs that wait or are in a roll call, with their places in their jobs' order. Only the adoption under the
         // next lease restores these, so this lease is not renewed any more, even if this try fails.
         let is_first_try = !std::mem::replace(&mut self.must_rejoin, true);
@@ -289,18 +289,18 @@ impl BeatLoop {
         drop(shared.tick.send(TickCommand::Clear).await);
         drop(shared.events.send(Event::LeaseLost).await);
         let sent_at = shared.clock.boot_micros();
-        let request = request(&shared.config, shared.store.as_ref());
+        let request = join_request(&shared.config, shared.store.as_ref());
         let stored_node = shared.store.nodes().await?.into_iter().find(|node| node.id == previous_lease.node);
         // An earlier try that timed out or failed midway may have taken a lease already.
         let own_lease = Some(self.joined_under.unwrap_or(previous_lease));
         // If no answer comes, this process itself may have taken the lease that the next try finds.
-        let previous_other = self.other_lease.take();
+        let previous_other_lease = self.other_lease.take();
         let waited_for_takeover = time_since(self.taken_over_since, sent_at);
         let request = JoinRequest { held: own_lease, waited_for_takeover, ..request };
         let (token, ordinal) = match shared.store.join(&request).await? {
             Join::Joined { token, ordinal } => (token, ordinal),
             Join::Living { lease_until: until, .. } => {
-                let is_renewed = previous_other.is_some_and(|before| before.is_renewed || before.until < until);
+                let is_renewed = previous_other_lease.is_some_and(|before| before.is_renewed || before.until < until);
                 self.other_lease = Some(OtherLease { until, is_renewed });
                 return Ok(());
             }
@@ -314,11 +314,11 @@ impl BeatLoop {
         self.taken_over_since = None;
         let written_until = self.written_until.take();
         self.must_rejoin = false;
-        let is_lost = match stored_node {
+        let is_history_lost = match stored_node {
             Some(node) => node.epoch < previous_lease.epoch,
             None => written_until.is_some_and(|until| shared.clock.now() < until + ROW_KEPT_FOR),
         };
-        if is_lost {
+        if is_history_lost {
             self.note_lost_history(None);
         }
         // Streams outlive a lease, but the session rows of the streams end with it. The rows are opened again before anything is sent, so that
@@ -351,7 +351,7 @@ impl OtherLease {
     }
 }
 
-fn request(config: &EngineConfig, store: &dyn Store) -> JoinRequest {
+fn join_request(config: &EngineConfig, store: &dyn Store) -> JoinRequest {
     JoinRequest {
         name: config.node_name.clone(),
         lease: config.lease,
@@ -384,14 +384,14 @@ pub enum StartError {
 /// another server is using the name. (An adopter raises the epoch of a dead node, but does not extend its lease.) After an error, a later end proves
 /// nothing: this start may have taken the lease without an answer.
 pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Membership, StartError> {
-    let mut request = request(config, store);
+    let mut request = join_request(config, store);
     let mut seen_until: Option<Timestamp> = None;
     let (mut taken_over_since, mut has_failed) = (None, false);
     let give_up_at = tokio::time::Instant::now() + START_TRIED_FOR;
     loop {
         let sent_at = config.boot.micros();
         request.waited_for_takeover = time_since(taken_over_since, sent_at);
-        let joined = match store.join(&request).await {
+        let join_result = match store.join(&request).await {
             Err(error) if error.is_transient() && tokio::time::Instant::now() < give_up_at => {
                 if !std::mem::replace(&mut has_failed, true) {
                     tracing::warn!(error = %chain(&error), "cannot take the lease of this name yet; trying again");
@@ -400,9 +400,9 @@ pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Mem
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 continue;
             }
-            joined => joined?,
+            join_result => join_result?,
         };
-        match joined {
+        match join_result {
             Join::Joined { token, ordinal } => {
                 // An executor that gets no answer from any server stops its runs long before it counts as lost. Session rows that are
                 // outdated by this much therefore do no harm.

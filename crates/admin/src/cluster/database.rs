@@ -39,9 +39,9 @@ impl DatabaseWatch {
     pub(crate) fn record_failure(&self, trouble: DatabaseTroubleKind, message: &str, now: Timestamp) -> bool {
         let mut last_trouble = self.trouble.write().unwrap_or_else(PoisonError::into_inner);
         let since = last_trouble.as_ref().map_or(now, |known| known.since);
-        let is_news = last_trouble.as_ref().is_none_or(|known| known.trouble != trouble);
+        let is_new_trouble = last_trouble.as_ref().is_none_or(|known| known.trouble != trouble);
         *last_trouble = Some(DatabaseTrouble { trouble, since, message: message.to_owned() });
-        is_news
+        is_new_trouble
     }
 
     /// Records a successful call. Returns the trouble that has ended with it.

@@ -72,7 +72,7 @@ impl DepartureBoard {
     }
 
     /// Forgets runs that were due long ago.
-    pub(crate) fn forget(&self, now: Timestamp) {
+    pub(crate) fn forget_old(&self, now: Timestamp) {
         self.lock().runs.retain(|_, (due_at, _)| *due_at + KEPT_FOR > now);
     }
 
@@ -95,9 +95,9 @@ mod tests {
         let at = Timestamp::from_secs(100);
         departing.begin_handover([(RunId::new(1), at), (RunId::new(2), at)]);
         departing.cancel_handover([RunId::new(2)]);
-        departing.forget(at + Duration::from_secs(4));
+        departing.forget_old(at + Duration::from_secs(4));
         assert_eq!((departing.has(RunId::new(1)), departing.has(RunId::new(2))), (true, false));
-        departing.forget(at + KEPT_FOR);
+        departing.forget_old(at + KEPT_FOR);
         assert!(!departing.has(RunId::new(1)));
     }
 

@@ -74,10 +74,10 @@ async fn shelve(shared: &Arc<Shared>) {
 
 /// The runs that executors have, or are about to get.
 async fn runs_in_hand(shared: &Arc<Shared>) -> Option<Vec<RunId>> {
-    let (sender, run_list) = oneshot::channel();
-    let answer = Responder::new(|runs| drop(sender.send(runs)));
-    shared.events.send(Event::ListInHand(answer)).await.ok()?;
-    run_list.await.ok()
+    let (sender, receiver) = oneshot::channel();
+    let responder = Responder::new(|runs| drop(sender.send(runs)));
+    shared.events.send(Event::ListInHand(responder)).await.ok()?;
+    receiver.await.ok()
 }
 
 /// Hands over jobs between their fires, until none is left or the time is up.
@@ -101,15 +101,15 @@ async fn hand_over_while_working(shared: &Arc<Shared>) {
 async fn wait_for_runs(shared: &Arc<Shared>, mut drained_receiver: oneshot::Receiver<()>, grace: Duration) -> bool {
     let deadline = Instant::now() + grace;
     let mut has_warned = false;
-    let mut requests_at = Instant::now();
+    let mut next_requests_at = Instant::now();
     loop {
-        if Instant::now() >= requests_at {
-            requests_at = Instant::now() + REQUESTS_PERIOD;
+        if Instant::now() >= next_requests_at {
+            next_requests_at = Instant::now() + REQUESTS_PERIOD;
             if let Err(error) = forward_end_requests(shared).await {
                 tracing::warn!(error = %chain(&error), "cannot read which runs are to end; trying again");
             }
         }
-        if let Err(error) = hand_over_rest(shared).await
+        if let Err(error) = hand_over_free_jobs(shared).await
             && !std::mem::replace(&mut has_warned, true)
         {
             tracing::warn!(error = %chain(&error), "cannot hand over jobs to other nodes; they will be taken over later");
@@ -118,7 +118,7 @@ async fn wait_for_runs(shared: &Arc<Shared>, mut drained_receiver: oneshot::Rece
         match tokio::time::timeout_at(wake_at, &mut drained_receiver).await {
             Ok(_) => {
                 // Some jobs may become free only when the last run ends.
-                hand_over_rest(shared).await.ok();
+                hand_over_free_jobs(shared).await.ok();
                 return true;
             }
             Err(_) if Instant::now() >= deadline => return false,
@@ -133,7 +133,7 @@ async fn forward_end_requests(shared: &Shared) -> Result<(), rondel_store::Store
     end_requests::forward(shared, &lease).await
 }
 
-async fn hand_over_rest(shared: &Arc<Shared>) -> Result<(), rondel_store::StoreError> {
+async fn hand_over_free_jobs(shared: &Arc<Shared>) -> Result<(), rondel_store::StoreError> {
     let Some(lease) = shared.membership.held_lease().filter(|_| moves::has_other_taker(shared)) else { return Ok(()) };
     let Some(runs_in_hand) = runs_in_hand(shared).await else { return Ok(()) };
     let runs_in_hand: HashSet<RunId> = runs_in_hand.into_iter().collect();

@@ -109,7 +109,7 @@ mod tests {
     const NAMESPACE: NamespaceId = NamespaceId::new(1);
 
     /// The number of windows known at a reading and `millis` later, when one window was planned in between.
-    async fn known_after(millis: i64) -> (usize, usize) {
+    async fn window_counts_before_and_after(millis: i64) -> (usize, usize) {
         let micros = Arc::new(AtomicI64::new(1));
         let boot = Arc::clone(&micros);
         let clock = Clock::starting_at(NOW, BootClock::Given(Arc::new(move || boot.load(Ordering::Relaxed))));
@@ -136,15 +136,15 @@ mod tests {
 
     #[tokio::test]
     async fn fires_are_claimed_by_windows_that_were_read_a_moment_ago() {
-        assert_eq!(known_after(1_000).await, (0, 0), "a reading counts for two seconds");
-        assert_eq!(known_after(2_001).await, (0, 1), "then they are read again");
+        assert_eq!(window_counts_before_and_after(1_000).await, (0, 0), "a reading counts for two seconds");
+        assert_eq!(window_counts_before_and_after(2_001).await, (0, 1), "then they are read again");
     }
 
     #[cfg(debug_assertions)]
     #[tokio::test]
     async fn old_windows_are_noticed() {
         mutant::set(Some(Mutant::OldWindows));
-        let known = known_after(2_001).await;
+        let known = window_counts_before_and_after(2_001).await;
         mutant::set(None);
         assert_eq!(known, (0, 0));
     }

@@ -99,11 +99,11 @@ impl Membership {
         if sent_at > self.renewed_at.swap(sent_at, Ordering::AcqRel) + self.cut_off_after {
             self.cut_off_until.store(sent_at, Ordering::Release);
         }
-        let margin = i64::try_from(lease.as_micros() * 9 / 10).unwrap_or(0);
-        self.lease_until.store(sent_at.saturating_add(margin), Ordering::SeqCst);
+        let usable_micros = i64::try_from(lease.as_micros() * 9 / 10).unwrap_or(0);
+        self.lease_until.store(sent_at.saturating_add(usable_micros), Ordering::SeqCst);
         // If this and [`give_back`](Self::give_back) run concurrently, the second one sees the write of the first.
         if self.is_given_back.load(Ordering::SeqCst) {
-            self.end();
+            self.end_lease();
         }
     }
 
@@ -119,14 +119,14 @@ impl Membership {
     }
 
     /// Whether this is the lease of the node, and the node has not noticed its end.
-    pub(crate) fn is_under(&self, token: LeaseToken) -> bool {
+    pub(crate) fn is_current_lease(&self, token: LeaseToken) -> bool {
         // The order of these reads matters: a new lease stores its token before it sets `lease_until` again.
         let has_ended = self.lease_until.load(Ordering::SeqCst) == 0;
         !has_ended && self.token() == token
     }
 
     /// Ends the lease for this node.
-    pub(crate) fn end(&self) {
+    pub(crate) fn end_lease(&self) {
         self.lease_until.store(0, Ordering::SeqCst);
     }
 
@@ -140,7 +140,7 @@ impl Membership {
     pub(crate) async fn give_back(&self) {
         let _renewal = self.renewal_lock.lock().await;
         self.is_given_back.store(true, Ordering::SeqCst);
-        self.end();
+        self.end_lease();
     }
 
     pub(crate) fn holds_lease(&self) -> bool {
@@ -176,16 +176,16 @@ impl Membership {
 
     /// The lease under which this node may act now; `None` if the lease has ended.
     pub(crate) fn held_lease(&self) -> Option<HeldLease> {
-        self.holds_lease().then(|| self.latest())
+        self.holds_lease().then(|| self.latest_lease())
     }
 
     /// The newest lease, whether or not it still holds.
-    pub(crate) fn latest(&self) -> HeldLease {
+    pub(crate) fn latest_lease(&self) -> HeldLease {
         self.current_lease.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn token(&self) -> LeaseToken {
-        self.latest().token
+        self.latest_lease().token
     }
 
     pub(crate) fn nodes(&self) -> Arc<Vec<Node>> {
@@ -314,8 +314,8 @@ pub(crate) fn fences(nodes: &[Node], now: Timestamp) -> Vec<LeaseToken> {
 
 /// The newest ended lease of each node: the node has taken another lease since, or an adopter of its runs has fenced it.
 pub(crate) fn ended_leases(nodes: &[Node]) -> Vec<LeaseToken> {
-    let is_second = |node: &&Node| node.epoch > 1;
-    nodes.iter().filter(is_second).map(|node| LeaseToken { node: node.id, epoch: node.epoch - 1 }).collect()
+    let has_earlier_lease = |node: &&Node| node.epoch > 1;
+    nodes.iter().filter(has_earlier_lease).map(|node| LeaseToken { node: node.id, epoch: node.epoch - 1 }).collect()
 }
 
 /// The dead nodes whose runs `own_node` takes over, with the ends of their leases. A node that is leaving or switched off takes over runs only

@@ -49,7 +49,7 @@ pub(crate) struct MoveLoop {
     next_rounds_to_skip: u32,
     pass_progress: PassProgress,
     /// The last pass that left no job misplaced: the nodes among which it distributed the jobs, and the instant of its end.
-    last_settled: (Vec<NodeId>, Timestamp),
+    last_complete_pass: (Vec<NodeId>, Timestamp),
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,7 +58,7 @@ struct RoundOutcome {
     /// How many jobs should move and did not.
     unmoved_count: usize,
     /// The last job that the round examined, if the node has more jobs.
-    next_after: Option<JobId>,
+    continue_after: Option<JobId>,
 }
 
 /// The rounds that look at all jobs of the node, up to [`ROUND_JOB_COUNT`] in each.
@@ -79,7 +79,7 @@ impl PassProgress {
         }
         self.moved_count += round.moved_count;
         self.unmoved_count += round.unmoved_count;
-        self.after_job = round.next_after;
+        self.after_job = round.continue_after;
         self.after_job.is_none().then(|| std::mem::take(self))
     }
 }
@@ -128,7 +128,7 @@ impl MoveLoop {
             rounds_to_skip: 0,
             next_rounds_to_skip: 1,
             pass_progress,
-            last_settled: (Vec::new(), Timestamp::EPOCH),
+            last_complete_pass: (Vec::new(), Timestamp::EPOCH),
         }
     }
 
@@ -136,7 +136,7 @@ impl MoveLoop {
     async fn run_round(&mut self) -> Result<u64, StoreError> {
         let shared = &self.shared;
         let now = shared.clock.now();
-        shared.departing.forget(now);
+        shared.departing.forget_old(now);
         let Some(lease) = shared.membership.held_lease() else { return Ok(0) };
         let Some(reason) = self.move_reason(now) else {
             (self.rounds_to_skip, self.next_rounds_to_skip, self.pass_progress) = (0, 1, PassProgress::default());
@@ -150,7 +150,7 @@ impl MoveLoop {
             move_next_jobs(shared, &lease, (reason, self.pass_progress.after_job), MovableRuns::NotYetDue).await?;
         let finished_pass = self.pass_progress.add(round);
         if finished_pass.is_some_and(|pass| pass.unmoved_count == 0) {
-            self.last_settled = (takers(&shared.membership.node_shares(now)), now);
+            self.last_complete_pass = (takers(&shared.membership.node_shares(now)), now);
         }
         // Jobs that are never idle need not be examined each second, so rounds are skipped if no job could move.
         match finished_pass {
@@ -173,10 +173,10 @@ impl MoveLoop {
             return Some(MoveReason::Leaves);
         }
         let is_stable = membership.takers_unchanged_for(now) >= self.shared.config.lease * 2;
-        let (strategy, (movers, at)) = (self.shared.config.claim_strategy, &self.last_settled);
-        let is_new = takers(&membership.node_shares(now)) != *movers
+        let (strategy, (movers, at)) = (self.shared.config.claim_strategy, &self.last_complete_pass);
+        let needs_new_pass = takers(&membership.node_shares(now)) != *movers
             || strategy.depends_on_load() && now.since(*at) >= HALF_LIFE;
-        (strategy.rebalances() && is_stable && is_new).then_some(MoveReason::Shares)
+        (strategy.rebalances() && is_stable && needs_new_pass).then_some(MoveReason::Shares)
     }
 }
 
@@ -195,14 +195,14 @@ pub(crate) async fn hand_over_movable_jobs(
     lease: &HeldLease,
     movable: MovableRuns<'_>,
 ) -> Result<usize, StoreError> {
-    let (mut after_job, mut left_count) = (None, 0);
+    let (mut after_job, mut unmoved_count) = (None, 0);
     loop {
         let round = move_next_jobs(shared, lease, (MoveReason::Leaves, after_job), movable).await?;
-        left_count += round.unmoved_count;
-        if round.next_after.is_none() {
-            return Ok(left_count);
+        unmoved_count += round.unmoved_count;
+        if round.continue_after.is_none() {
+            return Ok(unmoved_count);
         }
-        after_job = round.next_after;
+        after_job = round.continue_after;
     }
 }
 
@@ -236,9 +236,9 @@ async fn move_next_jobs(
     if strategy.depends_on_load() || strategy == ClaimStrategy::Default {
         count_loads(shared, &mut node_shares, now).await?;
     }
-    let share = |job: JobAtHome| JobShare { job: job.job, recent_fires: job.recent_fires.thousandths_at(now) };
-    let (jobs, next_after) = read_jobs_at_home(shared, own_node, after_job).await?;
-    let jobs: Vec<JobShare> = jobs.into_iter().map(share).collect();
+    let job_share = |job: JobAtHome| JobShare { job: job.job, recent_fires: job.recent_fires.thousandths_at(now) };
+    let (jobs, continue_after) = read_jobs_at_home(shared, own_node, after_job).await?;
+    let jobs: Vec<JobShare> = jobs.into_iter().map(job_share).collect();
     let misplaced_jobs: Vec<(JobId, NodeId)> = match reason {
         MoveReason::Shares => strategy.misplaced(own_node, &jobs, &node_shares),
         MoveReason::Leaves => {
@@ -247,9 +247,9 @@ async fn move_next_jobs(
         }
     };
     if misplaced_jobs.is_empty() {
-        return Ok(RoundOutcome { next_after, ..RoundOutcome::default() });
+        return Ok(RoundOutcome { continue_after, ..RoundOutcome::default() });
     }
-    let mut unsent_runs = read_unsent_by_job(shared, lease, movable, now).await?;
+    let mut unsent_runs = read_unsent_runs_by_job(shared, lease, movable, now).await?;
     let mut moved_count = 0;
     for batch in misplaced_jobs.chunks(BATCH_JOB_COUNT) {
         moved_count += hand_over_jobs(shared, lease, batch, &mut unsent_runs, movable).await?;
@@ -265,7 +265,7 @@ async fn move_next_jobs(
             "handed over jobs to other nodes"
         );
     }
-    Ok(RoundOutcome { moved_count, unmoved_count: misplaced_jobs.len() - moved_count, next_after })
+    Ok(RoundOutcome { moved_count, unmoved_count: misplaced_jobs.len() - moved_count, continue_after })
 }
 
 /// Hands over a batch of jobs in one transaction. Returns the number of jobs handed over.
@@ -328,7 +328,7 @@ async fn read_jobs_at_home(
     }
 }
 
-async fn read_unsent_by_job(
+async fn read_unsent_runs_by_job(
     shared: &Shared,
     lease: &HeldLease,
     movable: MovableRuns<'_>,
@@ -363,7 +363,7 @@ mod tests {
         let round = |moved, unmoved, after: Option<i64>| RoundOutcome {
             moved_count: moved,
             unmoved_count: unmoved,
-            next_after: after.map(JobId::new),
+            continue_after: after.map(JobId::new),
         };
         let mut pass = PassProgress::default();
         assert_eq!(pass.add(round(0, 0, Some(5))), None, "the jobs behind it are still to be looked at");

@@ -49,27 +49,27 @@ impl Sweep {
             self.position = SWEEP_START;
         }
         self.position = self.position.max((due_from, RunId::new(0)));
-        let mut missing = Vec::new();
+        let mut missing_ids = Vec::new();
         for _ in 0..shared.config.stray_pages {
             let page = OpenPage { status: self.status, before: due_before, after: self.position, limit };
             let keys = shared.store.open_keys(token, page).await?;
-            missing.extend(shared.in_memory.missing_runs(keys.iter().map(|(_, run)| *run)));
+            missing_ids.extend(shared.in_memory.missing_runs(keys.iter().map(|(_, run)| *run)));
             let Some(last_key) = keys.last().filter(|_| keys.len() == page_len) else {
                 self.position = SWEEP_START;
                 break;
             };
             self.position = *last_key;
-            if missing.len() >= page_len {
+            if missing_ids.len() >= page_len {
                 break;
             }
         }
-        Ok(missing)
+        Ok(missing_ids)
     }
 
-    /// The rows of the next of these runs that are not in memory.
+    /// The rows of the runs of the next pages that are not in memory.
     pub(super) async fn missing_rows(&mut self, shared: &Shared, token: LeaseToken) -> Result<Vec<Run>, StoreError> {
-        let missing = self.missing_runs(shared, token, (Timestamp::EPOCH, Timestamp::MAX)).await?;
-        let mut runs = shared.store.runs(&missing).await?;
+        let missing_ids = self.missing_runs(shared, token, (Timestamp::EPOCH, Timestamp::MAX)).await?;
+        let mut runs = shared.store.runs(&missing_ids).await?;
         runs.retain(|run| run.status == self.status && (run.node, run.node_epoch) == (token.node, token.epoch));
         Ok(runs)
     }
@@ -98,16 +98,16 @@ impl Strays {
     pub(super) async fn overdue_runs(&mut self, shared: &Shared, token: LeaseToken) -> Result<Vec<Run>, StoreError> {
         let due_before = shared.clock.now() - STRAY_AFTER;
         let recent_range = (due_before - shared.config.stray_recent, due_before);
-        let mut missing = self.recent_sweep.missing_runs(shared, token, recent_range).await?;
-        missing.extend(self.overdue_sweep.missing_runs(shared, token, (Timestamp::EPOCH, due_before)).await?);
-        missing.sort_unstable();
-        missing.dedup();
-        let mut overdue_runs = shared.store.runs(&missing).await?;
+        let mut missing_ids = self.recent_sweep.missing_runs(shared, token, recent_range).await?;
+        missing_ids.extend(self.overdue_sweep.missing_runs(shared, token, (Timestamp::EPOCH, due_before)).await?);
+        missing_ids.sort_unstable();
+        missing_ids.dedup();
+        let mut overdue_runs = shared.store.runs(&missing_ids).await?;
         let is_own = |run: &Run| (run.node, run.node_epoch) == (token.node, token.epoch);
         overdue_runs.retain(|run| run.status == RunStatus::Pending && is_own(run));
         // Memory is read after the rows: a run that came into memory meanwhile may have been marked and sent since.
-        let missing = shared.in_memory.missing_runs(overdue_runs.iter().map(|run| run.id));
-        overdue_runs.retain(|run| missing.contains(&run.id));
+        let missing_ids = shared.in_memory.missing_runs(overdue_runs.iter().map(|run| run.id));
+        overdue_runs.retain(|run| missing_ids.contains(&run.id));
         Ok(overdue_runs)
     }
 
@@ -125,8 +125,8 @@ impl Strays {
     /// so its row shows the end.
     pub(super) async fn running_runs(&mut self, shared: &Shared, token: LeaseToken) -> Result<Vec<Run>, StoreError> {
         let range = (Timestamp::EPOCH, Timestamp::MAX);
-        let missing = shared.awaiting.missing_runs(self.running_sweep.missing_runs(shared, token, range).await?);
-        let mut running_runs = shared.store.runs(&missing).await?;
+        let missing_ids = shared.awaiting.missing_runs(self.running_sweep.missing_runs(shared, token, range).await?);
+        let mut running_runs = shared.store.runs(&missing_ids).await?;
         let is_own = |run: &Run| (run.node, run.node_epoch) == (token.node, token.epoch);
         // A broadcast in progress is in no node's memory; only its shards are.
         running_runs.retain(|run| run.status == RunStatus::Running && is_own(run) && !run.is_root());

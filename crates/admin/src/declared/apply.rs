@@ -105,10 +105,10 @@ fn parse_spec(text: &str, app: &str) -> Result<JobSpec, Vec<FieldError>> {
         }
         fields.insert("app".to_owned(), Value::from(app));
     }
-    let errors = |shape_errors: Box<ShapeErrors<JobSpec>>| {
+    let field_errors = |shape_errors: Box<ShapeErrors<JobSpec>>| {
         shape_errors.errors.into_iter().map(|error| FieldError::new(error.pointer, error.message)).collect()
     };
-    shape::read(document.into()).map_err(errors)
+    shape::read(document.into()).map_err(field_errors)
 }
 
 fn other_app_message(named_app: &Value, app: &str) -> String {
@@ -119,6 +119,7 @@ fn other_app_message(named_app: &Value, app: &str) -> String {
     )
 }
 
+/// Creates a declared job, or applies its declaration to the existing job. Tries again if another caller changes the job meanwhile.
 async fn register(node: &Node, app: &App, spec: JobSpec) -> Result<(), JobError> {
     check_parents(node, app, &spec).await?;
     let mut tries_left = TRY_COUNT;
@@ -210,6 +211,7 @@ async fn store_declaration(node: &Node, record: &JobRecord, spec: &JobSpec) -> R
     Ok(())
 }
 
+/// Records that no code declares these jobs any more.
 async fn undeclare(node: &Node, app: &App, missing_jobs: impl Iterator<Item = &String>) -> Result<(), StoreError> {
     let mut ids = Vec::new();
     for name in missing_jobs {

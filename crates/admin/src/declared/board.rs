@@ -47,18 +47,18 @@ impl DeclaredSet {
     /// If a set is too large, refuses all of it: it would be confusing if only some of an executor's jobs were applied.
     pub(crate) fn new(declared: &[v1::DeclaredJob]) -> Self {
         let bytes: usize = declared.iter().map(|job| job.spec_json.len()).sum();
-        let is_too_much = declared.len() > COUNT_MAX || bytes > BYTES_MAX;
-        let refusal = is_too_much.then(|| {
+        let is_too_large = declared.len() > COUNT_MAX || bytes > BYTES_MAX;
+        let refusal = is_too_large.then(|| {
             refusal_of_all(format!(
                 "{} jobs with {bytes} bytes of JSON are declared; at most {COUNT_MAX} and {BYTES_MAX} bytes are accepted",
                 declared.len()
             ))
         });
-        let read_jobs = if is_too_much { &[] } else { declared };
+        let accepted_jobs = if is_too_large { &[] } else { declared };
         let parse = |job: &v1::DeclaredJob| {
             serde_json::from_str(&job.spec_json).unwrap_or_else(|_| serde_json::Value::String(job.spec_json.clone()))
         };
-        let specs: Vec<serde_json::Value> = read_jobs.iter().map(parse).collect();
+        let specs: Vec<serde_json::Value> = accepted_jobs.iter().map(parse).collect();
         let names = specs.iter().enumerate().map(|(index, spec)| job_label(index, spec)).collect();
         let specs = serde_json::Value::Array(specs).to_string();
         let hash = Sha256::digest(specs.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -104,25 +104,26 @@ impl BoardState {
     /// The declared set of an executor, shared with the executors of its app that declare the same. It is refused if the different sets of the
     /// app would exceed their limit.
     fn bounded_set(&self, executor: &DeclaringExecutor) -> Arc<DeclaredSet> {
-        let own = &executor.declared_set;
-        if !own.has_content() {
-            return Arc::clone(own);
+        let own_set = &executor.declared_set;
+        if !own_set.has_content() {
+            return Arc::clone(own_set);
         }
-        let is_other =
+        let is_other_of_app =
             |one: &&DeclaringExecutor| one.app == executor.app && one.session.executor != executor.session.executor;
-        let others = || self.executors.values().filter(is_other).map(|one| &one.declared_set);
-        if let Some(same) = others().find(|other| *other == own) {
-            return Arc::clone(same);
+        let other_sets = || self.executors.values().filter(is_other_of_app).map(|one| &one.declared_set);
+        if let Some(equal_set) = other_sets().find(|set| *set == own_set) {
+            return Arc::clone(equal_set);
         }
-        let different: BTreeMap<&str, usize> = others().map(|set| (set.hash.as_str(), set.specs.len())).collect();
-        let bytes = different.values().sum::<usize>() + own.specs.len();
+        let sizes_by_hash: BTreeMap<&str, usize> =
+            other_sets().map(|set| (set.hash.as_str(), set.specs.len())).collect();
+        let bytes = sizes_by_hash.values().sum::<usize>() + own_set.specs.len();
         if bytes <= APP_BYTES_MAX {
-            return Arc::clone(own);
+            return Arc::clone(own_set);
         }
         let message = format!(
             "the connected executors of the app declare {bytes} bytes of JSON in {} different sets of jobs; at most {APP_BYTES_MAX} bytes \
              are accepted; stop executors of other builds, then start this one again",
-            different.len() + 1
+            sizes_by_hash.len() + 1
         );
         Arc::new(DeclaredSet { refusal: Some(refusal_of_all(message)), ..DeclaredSet::new(&[]) })
     }
@@ -154,14 +155,14 @@ impl DeclarationBoard {
     }
 
     /// The connected executors, keyed by their apps.
-    pub(super) fn by_app(&self) -> BTreeMap<AppId, Vec<DeclaringExecutor>> {
-        let mut apps: BTreeMap<AppId, Vec<DeclaringExecutor>> = BTreeMap::new();
+    pub(super) fn executors_by_app(&self) -> BTreeMap<AppId, Vec<DeclaringExecutor>> {
+        let mut executors_by_app: BTreeMap<AppId, Vec<DeclaringExecutor>> = BTreeMap::new();
         let mut declaring_executors: Vec<DeclaringExecutor> = self.lock().executors.values().cloned().collect();
         declaring_executors.sort_by_key(|executor| executor.session.executor);
         for executor in declaring_executors {
-            apps.entry(executor.app).or_default().push(executor);
+            executors_by_app.entry(executor.app).or_default().push(executor);
         }
-        apps
+        executors_by_app
     }
 
     /// The problems of the jobs that an app's code declares.
@@ -177,18 +178,18 @@ impl DeclarationBoard {
     /// Stores the problems; returns whether they have changed.
     pub(super) fn set_problems(&self, app: AppId, problems: &[DeclarationProblem]) -> bool {
         let mut state = self.lock();
-        let is_news = state.problems.get(&app).map_or(!problems.is_empty(), |known| known != problems);
+        let has_changed = state.problems.get(&app).map_or(!problems.is_empty(), |known| known != problems);
         if problems.is_empty() {
             state.problems.remove(&app);
         } else {
             state.problems.insert(app, problems.to_vec());
         }
-        is_news
+        has_changed
     }
 }
 
 /// Sends an executor the full list of its problems.
-pub(super) fn send(session: &SessionHandle, problems: &[DeclarationProblem]) {
+pub(super) fn send_problems(session: &SessionHandle, problems: &[DeclarationProblem]) {
     let messages = problems.iter().map(|problem| v1::DeclarationProblem {
         job: problem.job.clone(),
         pointer: problem.pointer.clone(),
@@ -279,7 +280,7 @@ mod tests {
         }
         join(1, 27, 'a');
         join(2, 28, 'z');
-        let by_app = board.by_app();
+        let by_app = board.executors_by_app();
         let sets: Vec<_> = by_app[&AppId::new(1)].iter().map(|one| &one.declared_set).collect();
         let bytes: usize = sets[..26].iter().map(|set| set.specs.len()).sum();
         assert!((APP_BYTES_MAX - 2 * BYTES_MAX..=APP_BYTES_MAX).contains(&bytes), "{bytes}");

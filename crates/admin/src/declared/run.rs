@@ -68,16 +68,16 @@ impl DeclareLoop {
         if !self.node.readiness().lease_held {
             return Ok(0);
         }
-        let apps = self.node.declared().by_app();
+        let apps = self.node.declared().executors_by_app();
         let now = self.node.now();
         let (mut first_error, mut unrecorded_apps) = (None, BTreeSet::new());
         for (app, online) in &apps {
             // Executors of one build declare the same set, which is recorded once.
-            let declared_set: BTreeMap<&str, &str> = online
+            let declared_sets: BTreeMap<&str, &str> = online
                 .iter()
                 .map(|executor| (executor.declared_set.hash.as_str(), executor.declared_set.specs.as_str()))
                 .collect();
-            for (hash, specs) in declared_set {
+            for (hash, specs) in declared_sets {
                 match self.node.store().record_declared_set(*app, hash, specs, now).await {
                     Err(error) if !error.is_transient() => {
                         unrecorded_apps.insert(*app);
@@ -133,8 +133,8 @@ impl DeclareLoop {
         problems.extend(declaring_executors.iter().filter_map(|executor| executor.declared_set.refusal.clone()));
         problems.sort();
         problems.dedup();
-        let is_news = self.node.declared().set_problems(id, &problems);
-        for problem in problems.iter().filter(|_| is_news) {
+        let has_changed = self.node.declared().set_problems(id, &problems);
+        for problem in problems.iter().filter(|_| has_changed) {
             let (job, pointer, message) = (&problem.job, &problem.pointer, &problem.message);
             tracing::warn!(app = app.name, job, pointer, message, "cannot apply a declared job");
         }
@@ -147,9 +147,9 @@ impl DeclareLoop {
         // An executor that was already connected is notified of changes only, a new one of all its problems.
         for executor in declaring_executors.iter().filter(|executor| executor.declared_set.has_content()) {
             let own_problems = executor.declared_set.problems_of_executor(&problems);
-            let has_news = if was_connected(executor) { is_news } else { !own_problems.is_empty() };
+            let has_news = if was_connected(executor) { has_changed } else { !own_problems.is_empty() };
             if has_news {
-                board::send(&executor.session, &own_problems);
+                board::send_problems(&executor.session, &own_problems);
             }
         }
         Ok(true)

@@ -75,8 +75,8 @@ impl<K: Ord + Copy + Send + 'static> Senders<K> {
         }
     }
 
-    /// The store error of a sender that ended since the last call.
-    pub(crate) fn check(&mut self) -> Result<(), TickError> {
+    /// Fails with the store error of a sender that has failed since the last call.
+    pub(crate) fn take_error(&mut self) -> Result<(), TickError> {
         self.unreported_error.take().map_or(Ok(()), Err)
     }
 

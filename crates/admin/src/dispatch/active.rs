@@ -77,7 +77,7 @@ impl ActiveRun {
         self.began_at.get_or_insert(not_before_due(at, self.ready.run.due_at, now));
     }
 
-    /// Handles a step back of the clock to `now`: it was sent, and its row was read, now at the latest.
+    /// Handles a step back of the clock to `now`: neither its send nor the last look at its row is later than `now`.
     pub(crate) fn step_back(&mut self, now: Timestamp) {
         self.sent_or_chosen_at = now.min(self.sent_or_chosen_at);
         self.row_checked_at = now.min(self.row_checked_at);

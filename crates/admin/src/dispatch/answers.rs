@@ -38,7 +38,7 @@ pub(super) fn on_probe_answered(
     let now = d.now;
     d.state.executors.record_heard(executor, now);
     for job in d.state.probes.record_answer(executor, question_number, free_jobs, &mut d.state.runs) {
-        route_probed(d, job);
+        route_probed_runs(d, job);
     }
 }
 
@@ -46,11 +46,11 @@ pub(super) fn on_probe_answered(
 pub(super) fn route_overdue_probes(d: &mut Decision<'_>) {
     let now = d.now;
     for job in d.state.probes.take_expired_jobs(now) {
-        route_probed(d, job);
+        route_probed_runs(d, job);
     }
 }
 
-fn route_probed(d: &mut Decision<'_>, job: JobId) {
+fn route_probed_runs(d: &mut Decision<'_>, job: JobId) {
     let now = d.now;
     let (mut chosen_executors, mut waiting_probes) = (Vec::new(), Vec::new());
     for mut probe in d.state.probes.take(job, &mut d.state.runs) {

@@ -101,7 +101,7 @@ pub(crate) enum Measure {
     /// How many runs executors have, and how many due runs wait.
     Runs { active: usize, queued: usize },
     /// How many runs wait at gates, for limits, for executors, and for the roll call.
-    Held { gates: usize, limits: usize, parked: usize, roll_call: usize },
+    WaitingRuns { gates: usize, limits: usize, parked: usize, roll_call: usize },
     /// A fire was expanded into its shards.
     Dispatched(Arc<CompiledDefinition>, Trigger),
 }

@@ -136,7 +136,7 @@ impl IncomingResult {
         // From here on the result's lane counts the memory.
         drop(self.memory);
         let due_at = if self.attempt == run.attempt { run.due_at } else { run.fire_at };
-        let at = |at| not_before_due(at, due_at, self.received_at);
+        let bounded_instant = |at| not_before_due(at, due_at, self.received_at);
         let (silent_ms, shutting_down) = (self.silent_ms, self.is_shutting_down);
         let detail = (silent_ms.is_some() || shutting_down)
             .then(|| Box::new(ReasonDetail { silent_ms, shutting_down, ..lost_detail(Some(&executor.1)) }));
@@ -147,8 +147,8 @@ impl IncomingResult {
             outcome: self.outcome,
             policy,
             executor: Some(executor),
-            started_at: self.started_at.map(at),
-            finished_at: at(self.finished_at),
+            started_at: self.started_at.map(bounded_instant),
+            finished_at: bounded_instant(self.finished_at),
             message: self.message,
             result: self.result,
             trace: None,

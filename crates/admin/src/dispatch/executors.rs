@@ -261,8 +261,9 @@ impl Executors {
     pub(crate) fn distinct_name(&self, executor: &OnlineExecutor, predecessor: Option<ExecutorId>) -> String {
         let is_other_executor = |online: &ConnectedExecutor| {
             let id = online.session.executor;
-            let is_before = predecessor.is_some() && [Some(id), online.report.predecessor].contains(&predecessor);
-            id != executor.id && !is_before && online.name == executor.name
+            let is_of_same_directory =
+                predecessor.is_some() && [Some(id), online.report.predecessor].contains(&predecessor);
+            id != executor.id && !is_of_same_directory && online.name == executor.name
         };
         match self.executors_in_app(executor.app).any(is_other_executor) {
             true => format!("{}{NAME_SEPARATOR}{:06x}", executor.name, executor.id.get() & 0xff_ffff),
@@ -344,12 +345,12 @@ impl Executors {
 
     /// Records that its process has ended. False if that is known already, or if it is connected.
     pub(crate) fn record_process_end(&mut self, id: ExecutorId, now: Timestamp) -> bool {
-        let is_news = self.record_loss(id, now, Timestamp::MAX)
+        let is_newly_known = self.record_loss(id, now, Timestamp::MAX)
             || self.lost_executors.get_mut(&id).is_some_and(|lost| !std::mem::replace(&mut lost.has_stopped_all, true));
         if let Some(lost_executor) = self.lost_executors.get_mut(&id) {
             lost_executor.heard_at = Timestamp::MAX;
         }
-        is_news
+        is_newly_known
     }
 
     /// Watches a lost executor again if it was last heard earlier than `heard_before`. By now it must have stopped even the runs that continue

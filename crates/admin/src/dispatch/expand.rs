@@ -24,20 +24,20 @@ pub(super) fn expand_again(d: &mut Decision<'_>) {
 /// so that no other run of the job can pass in between. The periodic queries find shards that another node wrote, or that were written under
 /// another lease.
 pub(super) fn on_expanded(d: &mut Decision<'_>, row: &Run, shards: Shards) {
-    let Shards { requested_shards: asked_shards, open_shards } = shards;
+    let Shards { requested_shards, open_shards } = shards;
     let Some(root) = d.state.runs.take_expanding(row) else {
         // A later lease has taken the broadcast over, and its place at the gate with it.
-        d.forget_shards(&asked_shards);
+        d.forget_shards(&requested_shards);
         return d.forget_under_lease([(row.id, lease_of(row))]);
     };
     if root.token() != d.facts.token {
         // The lease has ended since: the broadcast's next owner finds its shards.
-        d.forget_shards(&asked_shards);
+        d.forget_shards(&requested_shards);
         d.forget_under_lease([(row.id, root.token())]);
         turns::leave_gate(d, row.id);
         return flow::offer_freed_places(d);
     }
-    let Some(open_shards) = open_shards else { return d.state.runs.wait_for_expansion(root, asked_shards) };
+    let Some(open_shards) = open_shards else { return d.state.runs.wait_for_expansion(root, requested_shards) };
     if !open_shards.is_empty() {
         let measure = Measure::Dispatched(Arc::clone(&root.definition), root.run.trigger);
         d.effects.push(Effect::Measure(measure));
@@ -49,14 +49,15 @@ pub(super) fn on_expanded(d: &mut Decision<'_>, row: &Run, shards: Shards) {
         ..ReadyRun::new(run, Arc::clone(&root.definition))
     };
     open_shards.iter().for_each(|shard| d.state.gates.open_place(&ready(shard.clone())));
-    let shard_ids: BTreeSet<RunId> = asked_shards.iter().map(|shard| shard.id).collect();
+    let shard_ids: BTreeSet<RunId> = requested_shards.iter().map(|shard| shard.id).collect();
     let lease = |run: &Run| (run.node, run.node_epoch);
     let is_unsent = |shard: &Run| shard.status == RunStatus::Pending && lease(shard) == lease(&root.run);
     let unsent_shards: Vec<Run> =
         open_shards.into_iter().filter(|shard| shard_ids.contains(&shard.id) && is_unsent(shard)).collect();
-    let stored_ids: BTreeSet<RunId> = unsent_shards.iter().map(|shard| shard.id).collect();
-    let missing_shards: Vec<Run> = asked_shards.into_iter().filter(|shard| !stored_ids.contains(&shard.id)).collect();
-    d.forget_shards(&missing_shards);
+    let unsent_ids: BTreeSet<RunId> = unsent_shards.iter().map(|shard| shard.id).collect();
+    let forgotten_shards: Vec<Run> =
+        requested_shards.into_iter().filter(|shard| !unsent_ids.contains(&shard.id)).collect();
+    d.forget_shards(&forgotten_shards);
     unsent_shards.into_iter().for_each(|shard| turns::accept_run(d, ready(shard)));
     place::forget_unsent(d, &root);
     turns::leave_gate(d, root.run.id);

@@ -28,7 +28,7 @@ pub(super) fn release(d: &mut Decision<'_>) {
         return;
     }
     while let Some((ready, timer)) = d.state.runs.take_due(now) {
-        timer_fired(d, ready, timer);
+        handle_timer(d, ready, timer);
     }
     while d.state.outbox.not_yet_due.first().is_some_and(|(at, _)| *at <= now) {
         let Some((_, run)) = d.state.outbox.not_yet_due.pop_first() else { return };
@@ -38,7 +38,7 @@ pub(super) fn release(d: &mut Decision<'_>) {
     }
 }
 
-fn timer_fired(d: &mut Decision<'_>, ready: ReadyRun, timer: Timer) {
+fn handle_timer(d: &mut Decision<'_>, ready: ReadyRun, timer: Timer) {
     let now = d.now;
     let due_at = ready.run.due_at;
     let is_held_back = is_being_adopted(d, &ready);
@@ -70,10 +70,10 @@ fn place_ungated_runs(d: &mut Decision<'_>, ready: &ReadyRun) {
         }
         ungated_jobs.insert(job);
     } else if definition.pump.is_none() && ungated_jobs.remove(&job) {
-        let active = runs.actives().map(|active| (&active.ready, Some(active.executor)));
+        let active_runs = runs.active_runs().map(|active| (&active.ready, Some(active.executor)));
         let roll_call_runs = runs.all_in_roll_call().map(|ready| (ready, ready.run.executor_id));
         let earlier_runs =
-            active.chain(roll_call_runs).filter(|(earlier, _)| earlier.run.job == job && earlier.run.id != run);
+            active_runs.chain(roll_call_runs).filter(|(earlier, _)| earlier.run.job == job && earlier.run.id != run);
         earlier_runs.for_each(|(earlier, executor)| gates.open_place_before(earlier, executor, ready));
     }
 }
@@ -81,20 +81,21 @@ fn place_ungated_runs(d: &mut Decision<'_>, ready: &ReadyRun) {
 /// Whether runs that are still to be taken over may come before this one, in its job's order or under a limit that jobs share.
 fn is_being_adopted(d: &Decision<'_>, ready: &ReadyRun) -> bool {
     let recovery = &d.state.recovery;
-    let is_of_job = recovery.adopting_jobs.contains(&ready.run.job) && !mutant::on(Mutant::NoHoldWhileAdopting);
+    let is_job_being_adopted =
+        recovery.adopting_jobs.contains(&ready.run.job) && !mutant::on(Mutant::NoHoldWhileAdopting);
     let may_share_limit = recovery.is_adopting && shares_limit(ready) && !mutant::on(Mutant::LimitsWhileAdopting);
-    is_of_job || may_share_limit
+    is_job_being_adopted || may_share_limit
 }
 
 /// Whether nothing holds the run back, so that it can get its executor before its instant. The run is then sent ahead, or it is marked
 /// shortly before its instant and sent at that instant. A run that must wait for others is examined when it is due.
 fn may_go_ahead(d: &Decision<'_>, ready: &ReadyRun) -> bool {
     let now = d.now;
-    let is_marked = ready.definition.job.delivery == Delivery::AtMostOnce;
+    let needs_mark = ready.definition.job.delivery == Delivery::AtMostOnce;
     !shadow::is_shadow(ready)
         && question(ready.definition.job.route).is_none()
         && d.state.gates.would_pass(ready)
-        && (is_marked || ahead::may_go_to_any_fit(d, ready) && switches::switch_wait(d, ready).is_none())
+        && (needs_mark || ahead::may_go_to_any_fit(d, ready) && switches::switch_wait(d, ready).is_none())
         && d.state.limits.limit_holding_back(ready, now).is_none()
         && !ready.is_missed(now)
 }
@@ -115,21 +116,21 @@ pub(super) fn start(d: &mut Decision<'_>, ready: ReadyRun) {
         place::place_or_park(d, ready);
         return offer_freed_places(d);
     }
-    let entry = d.state.gates.enter(ready, &mut d.state.runs);
-    if let Some(ready) = turns::apply_gate_decision(d, run, entry) {
+    let gate_decision = d.state.gates.enter(ready, &mut d.state.runs);
+    if let Some(ready) = turns::apply_gate_decision(d, run, gate_decision) {
         place::place_or_park(d, ready);
     }
     offer_freed_places(d);
 }
 
 /// Offers freed places to waiting runs, in the order of the work list. Only event handlers call this function: the
-/// functions that it calls add to `d.state.work` instead.
+/// functions that it calls add to `d.state.work_queue` instead.
 pub(super) fn offer_freed_places(d: &mut Decision<'_>) {
     while let Some(work) = d.state.work_queue.pop_front() {
         match work {
             Work::Start((run, executor)) => {
-                if let Some(admitted_runs) = d.state.runs.take(run) {
-                    start_next(d, admitted_runs.ready, executor);
+                if let Some(admitted_run) = d.state.runs.take(run) {
+                    start_next(d, admitted_run.ready, executor);
                 }
             }
             Work::Offer(key) => offer_limit(d, &key),
@@ -160,8 +161,8 @@ fn unless_too_late(d: &mut Decision<'_>, ready: ReadyRun) -> Option<ReadyRun> {
     if !ready.is_expired(now) {
         return Some(ready);
     }
-    let is_served = !d.state.executors.eligible_executors(&ready).is_empty();
-    if is_served && ready.is_catch_up() {
+    let has_eligible_executor = !d.state.executors.eligible_executors(&ready).is_empty();
+    if has_eligible_executor && ready.is_catch_up() {
         return Some(ReadyRun { queued_at: Some(now), ..ready });
     }
     let run_ahead = d.state.gates.ahead_of(ready.run.id);
@@ -186,9 +187,10 @@ pub(super) fn wake_limits(d: &mut Decision<'_>) {
     }
 }
 
+/// Offers the places that are free under a limit to the runs that wait for it.
 fn offer_limit(d: &mut Decision<'_>, key: &LimitKey) {
     let now = d.now;
-    while let Some(WaitingRun { ready, since: waiting_since }) = d.state.limits.next(key, now, &mut d.state.runs) {
+    while let Some(WaitingRun { ready, since: waiting_since }) = d.state.limits.take_next(key, now, &mut d.state.runs) {
         let run = ready.run.id;
         if ready.is_expired(now) {
             let waited_ms = Some(waited_ms(&ready, now));
@@ -206,14 +208,14 @@ fn offer_limit(d: &mut Decision<'_>, key: &LimitKey) {
 /// enters the gate again instead. The reason is `overlap` if an executor could have taken the run.
 pub(super) fn expire_in_order(d: &mut Decision<'_>, ready: ReadyRun, run_ahead: Option<RunId>) {
     let now = d.now;
-    let is_served = !d.state.executors.eligible_executors(&ready).is_empty();
-    if !is_served || switches::switch_wait(d, &ready).is_some() {
+    let has_eligible_executor = !d.state.executors.eligible_executors(&ready).is_empty();
+    if !has_eligible_executor || switches::switch_wait(d, &ready).is_some() {
         place::expire(d, ready);
     } else if ready.is_catch_up() {
         // Missed fires before this one still run, so its queue time starts with its turn.
         let run = ready.run.id;
-        let entry = d.state.gates.enter(ReadyRun { queued_at: Some(now), ..ready }, &mut d.state.runs);
-        let ready_run = turns::apply_gate_decision(d, run, entry);
+        let gate_decision = d.state.gates.enter(ReadyRun { queued_at: Some(now), ..ready }, &mut d.state.runs);
+        let ready_run = turns::apply_gate_decision(d, run, gate_decision);
         ready_run.into_iter().for_each(|ready| place::place_or_park(d, ready));
     } else {
         let waited_ms = Some(waited_ms(&ready, now));
@@ -230,7 +232,9 @@ pub(super) fn unpark(d: &mut Decision<'_>, app: AppId) {
         return;
     }
     let mut offer = Offer::new(d.facts.settings.refused_kinds_max);
-    while let Some(WaitingRun { ready, since: waiting_since }) = d.state.parked.next(app, &offer, &mut d.state.runs) {
+    while let Some(WaitingRun { ready, since: waiting_since }) =
+        d.state.parked.take_next(app, &offer, &mut d.state.runs)
+    {
         let run = ready.run.id;
         let returned_run = place::place(d, ready);
         offer_freed_places(d);

@@ -66,7 +66,7 @@ pub(crate) fn trigger(
         on_silence: on_silence(&definition.job).into(),
         overlap: overlap(&definition.job).into(),
         silence_max_ms: if definition.job.silent_run_blocks_others() { millis(silence_max).max(1) } else { 0 },
-        pump: definition.job.pump.as_ref().map(|pump| group(pump.limits, definition.job.next_step_policy)),
+        pump: definition.job.pump.as_ref().map(|pump| group_settings(pump.limits, definition.job.next_step_policy)),
         shard_name: shard.map_or_else(String::new, |shard| shard.name.clone()),
         shard_params: shard
             .filter(|shard| !shard.params.is_null())
@@ -77,7 +77,7 @@ pub(crate) fn trigger(
 }
 
 /// The settings of a group of a pump job.
-fn group(limits: Limits, rows: NextStepPolicy) -> v1::Pump {
+fn group_settings(limits: Limits, row_policy: NextStepPolicy) -> v1::Pump {
     v1::Pump {
         threads: limits.threads,
         fetch: limits.fetch,
@@ -86,9 +86,9 @@ fn group(limits: Limits, rows: NextStepPolicy) -> v1::Pump {
         idle_ms: millis(limits.idle),
         pause_ms: millis(limits.pause),
         hand_over_ms: millis(limits.hand_over),
-        row_retry_max: rows.retry_max,
-        row_backoff_ms: millis(rows.backoff),
-        row_backoff_max_ms: millis(rows.backoff_max),
+        row_retry_max: row_policy.retry_max,
+        row_backoff_ms: millis(row_policy.backoff),
+        row_backoff_max_ms: millis(row_policy.backoff_max),
     }
 }
 
@@ -107,7 +107,7 @@ const fn on_silence(job: &Job) -> v1::OnSilence {
     }
 }
 
-/// One message for all of an executor's triggers of this instant.
+/// The message with a batch of triggers for one executor.
 pub(crate) fn triggers(token: LeaseToken, triggers: Vec<v1::Trigger>) -> v1::server_message::Body {
     v1::server_message::Body::Triggers(v1::Triggers { node_id: token.node.get(), node_epoch: token.epoch, triggers })
 }
@@ -139,17 +139,17 @@ pub(crate) fn incoming_result(result: v1::Result, now: Timestamp) -> IncomingRes
         Status::Unspecified => Outcome::Failed { retryable: false },
     };
     let is_shutting_down = result.shutting_down;
-    let text = |text: String| (!text.is_empty()).then_some(text);
+    let non_empty = |text: String| (!text.is_empty()).then_some(text);
     let message = match status {
         Status::Unspecified => Some("the executor sent a result that this server does not know".to_owned()),
-        _ => text(result.message),
+        _ => non_empty(result.message),
     };
     IncomingResult {
         run: RunId::new(result.run_id),
         attempt: result.attempt,
         outcome,
         message,
-        result: text(result.result).map(bounded_depth),
+        result: non_empty(result.result).map(bounded_depth),
         started_at: reported_instant(result.started_at_ms, now),
         finished_at: reported_instant(result.finished_at_ms, now).unwrap_or(now),
         received_at: now,

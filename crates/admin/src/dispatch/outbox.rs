@@ -38,31 +38,31 @@ pub(super) fn flush(d: &mut Decision<'_>) {
 
 /// Splits these runs into those that may be sent to the executor now, and those that may not be sent any more, because they were taken
 /// under another lease or their mark is too old.
-pub(super) fn sendable(d: &mut Decision<'_>, executor: ExecutorId, runs: &[RunId]) -> (Vec<RunId>, Vec<RunId>) {
+pub(super) fn split_sendable(d: &mut Decision<'_>, executor: ExecutorId, runs: &[RunId]) -> (Vec<RunId>, Vec<RunId>) {
     let (state, token, now) = (&mut *d.state, d.facts.token, d.now);
-    if state.terms.len() > TERM_COUNT_MAX {
-        state.terms.clear();
+    if state.newest_terms.len() > TERM_COUNT_MAX {
+        state.newest_terms.clear();
     }
-    let (mut sendable, mut unsent_runs) = (Vec::with_capacity(runs.len()), Vec::new());
+    let (mut sendable_runs, mut unsent_runs) = (Vec::with_capacity(runs.len()), Vec::new());
     for run in runs {
         let is_placed = |active: &&mut ActiveRun| active.executor == executor && active.phase == Phase::Placed;
         let Some(active) = state.runs.active_mut(*run).filter(is_placed) else { continue };
-        if active.ready.token() == token && may_be_sent(active, now) {
+        if active.ready.token() == token && may_still_be_sent(active, now) {
             // A run that has waited here may carry an older term than a later run of its job that was sent before it.
-            let newest_term = state.terms.entry(active.ready.run.job).or_default();
+            let newest_term = state.newest_terms.entry(active.ready.run.job).or_default();
             *newest_term = active.ready.term.max(*newest_term);
             active.ready.term = *newest_term;
-            sendable.push(*run);
+            sendable_runs.push(*run);
         } else {
             unsent_runs.push(*run);
         }
     }
-    (sendable, unsent_runs)
+    (sendable_runs, unsent_runs)
 }
 
 /// Whether the run may still be sent. An at-most-once run must not be sent once its mark is older than a second: other nodes may already treat
 /// the run as one that died with this node.
-fn may_be_sent(active: &ActiveRun, now: Timestamp) -> bool {
+fn may_still_be_sent(active: &ActiveRun, now: Timestamp) -> bool {
     active.ready.definition.job.delivery == Delivery::AtLeastOnce || active.sent_or_chosen_at + MARK_VALID_FOR > now
 }
 
@@ -78,22 +78,22 @@ pub(super) fn on_sent(d: &mut Decision<'_>, executor: ExecutorId, runs: &[(RunId
 }
 
 /// Sends the runs that the store has marked: immediately, or at their instants if these have not come. The other runs are forgotten.
-pub(super) fn on_marked(d: &mut Decision<'_>, asked_runs: &[(RunId, i32)], won_runs: &[RunId]) {
+pub(super) fn on_marked(d: &mut Decision<'_>, asked_runs: &[(RunId, i32)], marked_runs: &[RunId]) {
     let now = d.now;
-    let won_runs: BTreeSet<RunId> = won_runs.iter().copied().collect();
-    let (mut unwanted_marks, mut changed_runs) = (Vec::new(), Vec::new());
+    let marked_runs: BTreeSet<RunId> = marked_runs.iter().copied().collect();
+    let (mut unwanted_marks, mut unmarked_runs) = (Vec::new(), Vec::new());
     for (run, attempt) in asked_runs {
         let is_marked_attempt =
             |active: &&mut ActiveRun| active.phase == Phase::Marking && active.ready.run.attempt == *attempt;
         let Some(active) = d.state.runs.active_mut(*run).filter(is_marked_attempt) else {
             // The run was dropped meanwhile. If it was marked, its mark is removed again.
-            unwanted_marks.extend(won_runs.get(run).map(|run| (*run, *attempt)));
+            unwanted_marks.extend(marked_runs.get(run).map(|run| (*run, *attempt)));
             continue;
         };
         let (executor, due_at) = (active.executor, active.ready.run.due_at);
-        if !won_runs.contains(run) {
+        if !marked_runs.contains(run) {
             // The run belongs to another node or is settled, or the database did not answer. The periodic queries find it if it is still open.
-            changed_runs.extend(ends::remove_from_executor(d, *run).map(|active| active.ready));
+            unmarked_runs.extend(ends::remove_from_executor(d, *run).map(|active| active.ready));
             continue;
         }
         active.phase = Phase::Placed;
@@ -103,7 +103,7 @@ pub(super) fn on_marked(d: &mut Decision<'_>, asked_runs: &[(RunId, i32)], won_r
             d.state.outbox.triggers.entry(executor).or_default().push(*run);
         }
     }
-    place::forget_and_check_rows(d, &changed_runs);
+    place::forget_and_check_rows(d, &unmarked_runs);
     flow::offer_freed_places(d);
     unmark(d, unwanted_marks);
 }
@@ -154,7 +154,7 @@ pub(super) fn drop_placed(d: &mut Decision<'_>) {
     d.state.outbox.not_yet_due.clear();
     let is_unsent = |active: &&ActiveRun| matches!(active.phase, Phase::Marking | Phase::Placed);
     let mut unsent_runs: Vec<RunId> =
-        d.state.runs.actives().filter(is_unsent).map(|active| active.ready.run.id).collect();
+        d.state.runs.active_runs().filter(is_unsent).map(|active| active.ready.run.id).collect();
     unsent_runs.sort_unstable();
     let mut marks_to_remove = Vec::new();
     for run in unsent_runs {

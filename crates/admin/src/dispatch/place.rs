@@ -83,7 +83,7 @@ pub(super) fn forget_unsent(d: &mut Decision<'_>, ready: &ReadyRun) {
 /// Ends a run whose queue timeout has passed: no executor was online for it, or none had a free slot.
 pub(super) fn expire(d: &mut Decision<'_>, mut ready: ReadyRun) {
     let (reason, detail) = waits::unserved_reason(d, &ready);
-    ready.run.trace = Some(routing::trace_of_none(d, &ready));
+    ready.run.trace = Some(routing::trace_without_executor(d, &ready));
     waits::skip(d, &ready, reason, detail);
 }
 

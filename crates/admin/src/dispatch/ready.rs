@@ -79,8 +79,8 @@ impl ReadyRun {
     /// includes that of earlier attempts that no executor received.
     pub(crate) fn with_queue_start(self, now: Timestamp) -> Self {
         let is_late = self.run.due_at + LATE_AFTER < now && !self.is_queued_in_time(now);
-        let from = if is_late { now } else { self.run.due_at }.saturating_sub(self.queued_before());
-        let queued_at = self.queued_at.unwrap_or(from);
+        let queue_start = if is_late { now } else { self.run.due_at }.saturating_sub(self.earlier_queue_time());
+        let queued_at = self.queued_at.unwrap_or(queue_start);
         let is_first_of_fire = is_late && self.run.attempt == 1 && self.run.parent.is_none();
         let lateness = self.lateness.or_else(|| {
             is_first_of_fire.then(|| lateness(self.run.due_at, self.taken_up_at.unwrap_or(now), now)).flatten()
@@ -89,7 +89,7 @@ impl ReadyRun {
     }
 
     /// How long it was queued in earlier attempts that no executor received.
-    fn queued_before(&self) -> Duration {
+    fn earlier_queue_time(&self) -> Duration {
         let is_unreceived = self.run.attempt > 1 && self.run.reason == Some(Reason::NotReceived);
         let detail = self.run.detail.as_deref().filter(|_| is_unreceived);
         Duration::from_millis(detail.and_then(|detail| detail.waited_ms).unwrap_or(0))
@@ -137,8 +137,8 @@ impl ReadyRun {
         let run = &self.run;
         // A shard belongs to its broadcast, which was judged before. A catch-up fire is a result of the policy and is not judged again. A run
         // by which a user continues a pump's run has no cause either, but it is no fire of the schedule.
-        let is_of_another_kind = matches!(run.trigger, Trigger::Misfire | Trigger::Manual | Trigger::Api);
-        let is_scheduled_fire = run.cause == 0 && !is_of_another_kind && run.parent.is_none();
+        let has_unscheduled_trigger = matches!(run.trigger, Trigger::Misfire | Trigger::Manual | Trigger::Api);
+        let is_scheduled_fire = run.cause == 0 && !has_unscheduled_trigger && run.parent.is_none();
         let is_never_sent = is_scheduled_fire && run.attempt == 1 && run.marked_at.is_none();
         let fire = UnsentFire { fire_at: run.fire_at, due_at: run.due_at };
         let is_judged = is_never_sent && !self.is_queued_in_time(now) && !mutant::on(Mutant::NoMisfireAtTick);

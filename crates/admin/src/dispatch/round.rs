@@ -16,7 +16,7 @@ use super::{expand, flow, place, switches};
 /// Maximum number of runs that are noted as running in one request.
 const NOTE_BATCH: usize = 500;
 
-pub(super) fn round(d: &mut Decision<'_>, ended_leases: &[LeaseToken]) {
+pub(super) fn run_checks(d: &mut Decision<'_>, ended_leases: &[LeaseToken]) {
     let now = d.now;
     measure_runs(d);
     switches::stop_executors(d);
@@ -24,7 +24,7 @@ pub(super) fn round(d: &mut Decision<'_>, ended_leases: &[LeaseToken]) {
     unanswered::end_silent_streams(d);
     overdue::watch_deadlines(d);
     lose::lose_again(d);
-    turns::ask_covered(d);
+    turns::store_stop_requests(d);
     expand::expand_again(d);
     d.state.limits.ask_again();
     for (ready, detail) in d.state.limits.take_expired(now, &mut d.state.runs) {
@@ -39,7 +39,7 @@ pub(super) fn round(d: &mut Decision<'_>, ended_leases: &[LeaseToken]) {
     }
     ended_leases.iter().for_each(|lease| fences::announce(d, *lease));
     silence::watch_silent_executors(d);
-    look::look_for_lost(d);
+    look::look_for_lost_executors(d);
     look::look_at_rows(d);
     roll::resolve(d);
     fences::ask_witnesses(d);
@@ -58,24 +58,24 @@ fn measure_runs(d: &mut Decision<'_>) {
     let waiting_count = d.state.parked.len() + d.state.gates.queued_count() + d.state.limits.waiting_count();
     let measure = Measure::Runs { active: d.state.runs.active_count(), queued: waiting_count };
     d.effects.push(Effect::Measure(measure));
-    let held_runs = Measure::Held {
+    let waiting_runs = Measure::WaitingRuns {
         gates: d.state.gates.queued_count(),
         limits: d.state.limits.waiting_count(),
         parked: d.state.parked.len(),
         roll_call: d.state.recovery.rollcall.len(),
     };
-    d.effects.push(Effect::Measure(held_runs));
+    d.effects.push(Effect::Measure(waiting_runs));
 }
 
 fn note_running(d: &mut Decision<'_>) {
     let now = d.now;
     let note = |active: &mut ActiveRun| {
-        let lives_long = active.phase == Phase::Sent && active.sent_or_chosen_at + NOTE_RUNNING_AFTER <= now;
-        let began_at = active.began_at.filter(|_| lives_long)?;
+        let is_long_run = active.phase == Phase::Sent && active.sent_or_chosen_at + NOTE_RUNNING_AFTER <= now;
+        let began_at = active.began_at.filter(|_| is_long_run)?;
         (active.phase, active.row_names_executor) = (Phase::Noted, true);
         Some(active.run_at_executor(began_at))
     };
-    let mut started_runs: Vec<RunAtExecutor> = d.state.runs.actives_mut().filter_map(note).collect();
+    let mut started_runs: Vec<RunAtExecutor> = d.state.runs.active_runs_mut().filter_map(note).collect();
     started_runs.sort_unstable_by_key(|in_hand| in_hand.run);
     d.effects.extend(started_runs.chunks(NOTE_BATCH).map(|batch| Effect::Store(Step::NoteRunning(batch.to_vec()))));
 }

@@ -64,7 +64,7 @@ pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_past_deadline: bool
         fit_executors.iter().copied().map(|online| online.candidate(answer(online, probe, job, now), now)).collect();
     // A broadcast goes to all.
     if job.route != Route::Broadcast {
-        avoid_silent(d, &fit_executors, &mut candidates);
+        avoid_silent_executors(d, &fit_executors, &mut candidates);
     }
     match d
         .state
@@ -86,7 +86,7 @@ pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_past_deadline: bool
 }
 
 /// Skips executors that left triggers unanswered lately, if another one is available.
-fn avoid_silent(d: &Decision<'_>, executors: &[&ConnectedExecutor], candidates: &mut [Candidate<'_>]) {
+fn avoid_silent_executors(d: &Decision<'_>, executors: &[&ConnectedExecutor], candidates: &mut [Candidate<'_>]) {
     let is_avoided = |online: &ConnectedExecutor| d.state.executors.silences.is_avoided(online.session.executor, d.now);
     if executors.iter().any(|online| online.takes_new() && !is_avoided(online)) {
         for (candidate, _) in candidates.iter_mut().zip(executors).filter(|(_, online)| is_avoided(online)) {
@@ -125,7 +125,7 @@ fn choose_for_group(
     let now = d.now;
     let mut candidates: Vec<Candidate<'_>> =
         executors.iter().map(|online| online.candidate(Answer::Missing, now)).collect();
-    avoid_silent(d, executors, &mut candidates);
+    avoid_silent_executors(d, executors, &mut candidates);
     let loads = |may_queue: bool| -> Vec<Load> {
         let load = |(online, candidate): (&&ConnectedExecutor, &Candidate<'_>)| {
             let has_room = candidate.refusal.is_none() && (may_queue || online.has_free_slot());
@@ -139,8 +139,8 @@ fn choose_for_group(
     let has_room =
         |name: &str| executors.iter().zip(&candidates).any(|(online, to)| online.name == name && to.refusal.is_none());
     let is_moving = ready.run.reason == Some(Reason::Moved) && ready.run.executor.as_deref().is_none_or(has_room);
-    let executor_with_slot = if is_moving { None } else { least_loaded(&loads(false), per_executor) };
-    match executor_with_slot.or_else(|| least_loaded(&loads(true), per_executor)) {
+    let index_with_slot = if is_moving { None } else { least_loaded(&loads(false), per_executor) };
+    match index_with_slot.or_else(|| least_loaded(&loads(true), per_executor)) {
         Some(index) => {
             let (id, name) = (executors[index].session.executor, executors[index].name.clone());
             RouteDecision::Executor(id, name, trace_of(ready, candidates, Some(index), now))
@@ -162,7 +162,7 @@ pub(super) fn assign_with_trace(
 }
 
 /// The trace of a run that no executor took.
-pub(super) fn trace_of_none(d: &Decision<'_>, ready: &ReadyRun) -> String {
+pub(super) fn trace_without_executor(d: &Decision<'_>, ready: &ReadyRun) -> String {
     let now = d.now;
     let fit_executors = d.state.executors.fit_executors(ready);
     let answer = if question_for(ready).is_some() { Answer::No } else { Answer::Missing };
@@ -222,14 +222,14 @@ fn trace_of(
     now: Timestamp,
 ) -> String {
     let (run, route) = (&ready.run, ready.definition.job.route);
-    let chosen_or_last = chosen_index.unwrap_or(usize::MAX);
+    let chosen_or_last_index = chosen_index.unwrap_or(usize::MAX);
     for (index, candidate) in candidates.iter_mut().enumerate().filter(|(index, _)| Some(*index) != chosen_index) {
-        let had_it_before = run.attempt > 1 && route != Route::Broadcast && run.only_executor.is_none();
+        let is_routed_retry = run.attempt > 1 && route != Route::Broadcast && run.only_executor.is_none();
         let refusal = match candidate.answer {
             Answer::No => Some(Refusal::Busy),
-            Answer::Missing if question_for(ready).is_some() && index < chosen_or_last => Some(Refusal::Silent),
+            Answer::Missing if question_for(ready).is_some() && index < chosen_or_last_index => Some(Refusal::Silent),
             Answer::Missing | Answer::Yes
-                if had_it_before && run.executor.as_deref() == Some(candidate.hashed_name.name()) =>
+                if is_routed_retry && run.executor.as_deref() == Some(candidate.hashed_name.name()) =>
             {
                 Some(Refusal::HadPreviousAttempt)
             }

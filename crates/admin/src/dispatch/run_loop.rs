@@ -115,12 +115,12 @@ impl DispatchLoop {
     /// Handles an event. Its items are handled one by one if the decision about one item reads state that the effects of another one change.
     fn receive(&mut self, event: Event, now: Timestamp) {
         match event {
-            Event::Settled(all) => {
-                all.into_iter().for_each(|settled_attempt| self.handle(Event::Settled(vec![settled_attempt]), now))
-            }
-            Event::RowsChecked(asked, checks) => {
+            Event::Settled(settled_attempts) => settled_attempts
+                .into_iter()
+                .for_each(|settled_attempt| self.handle(Event::Settled(vec![settled_attempt]), now)),
+            Event::RowsChecked(asked_runs, checks) => {
                 let rows: HashMap<RunId, RunCheck> = checks.into_iter().map(|check| (check.id, check)).collect();
-                for run in asked {
+                for run in asked_runs {
                     let row = rows.get(&run).cloned().into_iter().collect();
                     self.handle(Event::RowsChecked(vec![run], row), now);
                 }
@@ -180,13 +180,13 @@ impl DispatchLoop {
                 shared.awaiting.forget(dropped_runs);
             }
             Effect::EndLease => {
-                shared.membership.end();
+                shared.membership.end_lease();
                 shared.beat_poke.notify_one();
             }
             Effect::ShowOnline(executor) => shared.registry.insert(*executor),
             Effect::ShowOffline(executor) => shared.registry.remove(executor),
             Effect::ShowUnanswered(executor, unanswered) => shared.registry.set_unanswered(executor, unanswered),
-            Effect::Count(what, count) => shared.counters.add(what, count),
+            Effect::Count(counter, count) => shared.counters.add(counter, count),
             Effect::Measure(measure) => self.measure(measure),
             Effect::EndSpan(span, why) => span.end(why, now),
             Effect::AnswerStreamEnded(answer) => answer.respond(()),
@@ -204,7 +204,7 @@ impl DispatchLoop {
     }
 
     fn expand(&mut self, root: Box<Run>, executors: Vec<Option<String>>, token: LeaseToken, now: Timestamp) {
-        let ids = self.shared.membership.latest().ids;
+        let ids = self.shared.membership.latest_lease().ids;
         let shard_total = i32::try_from(executors.len()).unwrap_or(i32::MAX);
         let shards = (0..shard_total).zip(executors).map(|(index, executor)| Run {
             id: RunId::new(ids.next(now)),
@@ -235,11 +235,12 @@ impl DispatchLoop {
     /// Puts triggers on an executor's stream, each under the lease that its run was taken under.
     fn send_triggers(&mut self, executor: ExecutorId, runs: &[RunId], now: Timestamp) {
         let facts = facts(&self.shared, &self.settings, self.started_at, now);
-        let (sendable, mut unsent_runs) = outbox::sendable(&mut Decision::new(&mut self.state, facts), executor, runs);
-        let ids = self.shared.membership.latest().ids;
+        let (sendable_runs, mut unsent_runs) =
+            outbox::split_sendable(&mut Decision::new(&mut self.state, facts), executor, runs);
+        let ids = self.shared.membership.latest_lease().ids;
         let (mut messages, mut sent_triggers) =
-            (Vec::with_capacity(sendable.len()), Vec::with_capacity(sendable.len()));
-        for run in sendable {
+            (Vec::with_capacity(sendable_runs.len()), Vec::with_capacity(sendable_runs.len()));
+        for run in sendable_runs {
             let Some(active) = self.state.runs.active_mut(run) else { continue };
             let (parent, span) = self.tracer.start_dispatch(&active.ready, &active.executor_name, now);
             active.span = span;
@@ -280,15 +281,15 @@ impl DispatchLoop {
         let metrics = &self.shared.metrics;
         match measure {
             Measure::FireLateness(late) => metrics.fire_lateness.observe(late),
-            Measure::Accepted(waited) => metrics.accept_delay.observe(waited),
-            Measure::Refused(waited) => metrics.refuse_delay.observe(waited),
+            Measure::Accepted(delay) => metrics.accept_delay.observe(delay),
+            Measure::Refused(delay) => metrics.refuse_delay.observe(delay),
             Measure::Runs { active, queued } => metrics.show_runs(to_u64(active), to_u64(queued)),
-            Measure::Held { gates, limits, parked, roll_call } => {
-                let held_counts = [(&metrics.held.gates, gates), (&metrics.held.limits, limits)];
-                let held_counts = held_counts
+            Measure::WaitingRuns { gates, limits, parked, roll_call } => {
+                let waiting_counts = [(&metrics.runs_in_memory.gates, gates), (&metrics.runs_in_memory.limits, limits)];
+                let waiting_counts = waiting_counts
                     .into_iter()
-                    .chain([(&metrics.held.parked, parked), (&metrics.held.roll_call, roll_call)]);
-                held_counts.for_each(|(gauge, count)| gauge.store(to_u64(count), Ordering::Relaxed));
+                    .chain([(&metrics.runs_in_memory.parked, parked), (&metrics.runs_in_memory.roll_call, roll_call)]);
+                waiting_counts.for_each(|(gauge, count)| gauge.store(to_u64(count), Ordering::Relaxed));
             }
             Measure::Dispatched(definition, trigger) => {
                 definition.counts.count_fires(trigger, FireOutcome::Dispatched, 1)

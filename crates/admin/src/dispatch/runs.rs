@@ -57,8 +57,8 @@ pub(crate) struct Timer {
 impl Timer {
     /// The timer of a run that is not marked goes off `send_lead` before the run's instant.
     pub(crate) fn new(ready: &ReadyRun, send_lead: Duration, uptime: Duration) -> Self {
-        let is_marked = ready.definition.job.delivery == Delivery::AtMostOnce && !ready.run.is_root();
-        let send_lead = if is_marked { MARK_LEAD } else { send_lead };
+        let needs_mark = ready.definition.job.delivery == Delivery::AtMostOnce && !ready.run.is_root();
+        let send_lead = if needs_mark { MARK_LEAD } else { send_lead };
         Self { at: ready.run.due_at - send_lead, armed_at: uptime }
     }
 
@@ -297,8 +297,8 @@ impl OpenRuns {
     pub(crate) fn remove_ended(&mut self) -> Vec<RunId> {
         let mut taken_runs = std::mem::take(&mut self.taken_runs);
         taken_runs.retain(|run| {
-            let is_left = matches!(self.runs.get(run), Some(Entry::Deciding));
-            is_left && self.runs.remove(run).is_some()
+            let is_still_taken = matches!(self.runs.get(run), Some(Entry::Deciding));
+            is_still_taken && self.runs.remove(run).is_some()
         });
         taken_runs
     }
@@ -363,18 +363,18 @@ impl OpenRuns {
         if matches!(self.runs.get(&active.ready.run.id), Some(Entry::Deciding)) {
             self.runs.remove(&active.ready.run.id);
         }
-        self.put_hand(active.ready.run.id, AttemptInHand::Active(Box::new(active)));
+        self.put_in_hand(active.ready.run.id, AttemptInHand::Active(Box::new(active)));
     }
 
     /// Records in `in_hand` an attempt that an executor may have, until the roll call finds out. False if a later attempt is there.
     pub(crate) fn put_in_roll_call(&mut self, ready: ReadyRun) -> bool {
-        self.put_hand(ready.run.id, AttemptInHand::InRollCall(Box::new(ready)))
+        self.put_in_hand(ready.run.id, AttemptInHand::InRollCall(Box::new(ready)))
     }
 
-    fn put_hand(&mut self, run: RunId, attempt: AttemptInHand) -> bool {
+    fn put_in_hand(&mut self, run: RunId, attempt: AttemptInHand) -> bool {
         let is_later = self.in_hand.get(&run).is_none_or(|here| here.attempt() <= attempt.attempt());
         if is_later {
-            self.take_hand(run);
+            self.take_from_hand(run);
             if let AttemptInHand::Active(active) = &attempt {
                 self.by_executor.entry(active.executor).or_default().insert(run);
                 self.active_count += 1;
@@ -385,14 +385,14 @@ impl OpenRuns {
         is_later
     }
 
-    fn take_hand(&mut self, run: RunId) -> Option<AttemptInHand> {
+    fn take_from_hand(&mut self, run: RunId) -> Option<AttemptInHand> {
         let attempt = self.in_hand.remove(&run)?;
         self.hand_changes.push(run);
         if let AttemptInHand::Active(active) = &attempt {
             self.active_count -= 1;
-            if let Some(its) = self.by_executor.get_mut(&active.executor) {
-                its.remove(&run);
-                if its.is_empty() {
+            if let Some(runs_of_executor) = self.by_executor.get_mut(&active.executor) {
+                runs_of_executor.remove(&run);
+                if runs_of_executor.is_empty() {
                     self.by_executor.remove(&active.executor);
                 }
             }
@@ -404,7 +404,7 @@ impl OpenRuns {
     pub(crate) fn move_active(&mut self, run: RunId, executor: ExecutorId) {
         if let Some(mut active) = self.take_active(run) {
             active.executor = executor;
-            self.put_hand(run, AttemptInHand::Active(Box::new(active)));
+            self.put_in_hand(run, AttemptInHand::Active(Box::new(active)));
         }
     }
 
@@ -427,14 +427,14 @@ impl OpenRuns {
         }
     }
 
-    pub(crate) fn actives(&self) -> impl Iterator<Item = &ActiveRun> {
+    pub(crate) fn active_runs(&self) -> impl Iterator<Item = &ActiveRun> {
         self.in_hand.values().filter_map(|hand| match hand {
             AttemptInHand::Active(active) => Some(&**active),
             AttemptInHand::InRollCall(_) => None,
         })
     }
 
-    pub(crate) fn actives_mut(&mut self) -> impl Iterator<Item = &mut ActiveRun> {
+    pub(crate) fn active_runs_mut(&mut self) -> impl Iterator<Item = &mut ActiveRun> {
         self.in_hand.values_mut().filter_map(|hand| match hand {
             AttemptInHand::Active(active) => Some(&mut **active),
             AttemptInHand::InRollCall(_) => None,
@@ -447,7 +447,7 @@ impl OpenRuns {
 
     pub(crate) fn take_active(&mut self, run: RunId) -> Option<ActiveRun> {
         self.active(run)?;
-        match self.take_hand(run)? {
+        match self.take_from_hand(run)? {
             AttemptInHand::Active(active) => Some(*active),
             AttemptInHand::InRollCall(_) => None,
         }
@@ -469,7 +469,7 @@ impl OpenRuns {
 
     pub(crate) fn take_from_roll_call(&mut self, run: RunId) -> Option<ReadyRun> {
         self.in_roll_call(run)?;
-        match self.take_hand(run)? {
+        match self.take_from_hand(run)? {
             AttemptInHand::InRollCall(ready) => Some(*ready),
             AttemptInHand::Active(_) => None,
         }

@@ -26,7 +26,7 @@ pub(super) fn unless_shadow(d: &mut Decision<'_>, ready: ReadyRun) -> Option<Rea
     }
     let (ready, executor) = match is_unexpanded_root(&ready.run) {
         true => {
-            let executors = names_of_eligible(d, &ready);
+            let executors = eligible_executor_names(d, &ready);
             (ready, executors)
         }
         false => choose_executor(d, ready),
@@ -48,7 +48,7 @@ const fn is_unexpanded_root(run: &Run) -> bool {
 }
 
 /// The executors that would have got the shards.
-fn names_of_eligible(d: &Decision<'_>, ready: &ReadyRun) -> Option<String> {
+fn eligible_executor_names(d: &Decision<'_>, ready: &ReadyRun) -> Option<String> {
     let executors = d.state.executors.eligible_executors(ready);
     let names: Vec<&str> = executors.iter().map(|online| online.name.as_str()).collect();
     name_all(&names)
@@ -60,7 +60,7 @@ fn choose_executor(d: &mut Decision<'_>, ready: ReadyRun) -> (ReadyRun, Option<S
     let mut probe = Probe::new(ReadyRun { tried_at: tried_since, ..ready }, d.now);
     let (executor, trace) = match routing::choose(d, &probe, true) {
         RouteDecision::Executor(_, name, trace) => (Some(name), trace),
-        RouteDecision::Wait(_) | RouteDecision::NoExecutor => (None, routing::trace_of_none(d, &probe.ready)),
+        RouteDecision::Wait(_) | RouteDecision::NoExecutor => (None, routing::trace_without_executor(d, &probe.ready)),
     };
     probe.ready.run.trace = Some(trace);
     (probe.ready, executor)

@@ -68,8 +68,8 @@ pub(crate) fn unstarted_wait(
     now: Timestamp,
 ) -> Option<(ReasonDetail, WaitPlace)> {
     let is_accepted = active.phase == Phase::Sent && !active.is_unanswered();
-    let patience = if is_connected { QUEUED_AFTER } else { NOTE_RUNNING_AFTER };
-    if !is_accepted || active.began_at.is_some() || now < active.sent_or_chosen_at + patience {
+    let reported_within = if is_connected { QUEUED_AFTER } else { NOTE_RUNNING_AFTER };
+    if !is_accepted || active.began_at.is_some() || now < active.sent_or_chosen_at + reported_within {
         return None;
     }
     let (waits_for, kind) = match is_connected {

@@ -33,14 +33,14 @@ pub(crate) struct State {
     /// Freed places that are still to be offered to the runs that wait for them.
     pub(super) work_queue: VecDeque<Work>,
     pub(super) outbox: Outbox,
-    pub(super) pending_steps: Pending,
+    pub(super) pending_steps: PendingSteps,
     pub(super) recovery: Recovery,
     pub(super) executors: Executors,
-    /// What routers remember.
+    /// The routers' memories of their earlier choices.
     pub(super) memories: Memories,
     pub(super) deadlines: Deadlines,
     /// For each job, the newest term under which one of its runs was sent.
-    pub(super) terms: HashMap<JobId, i64>,
+    pub(super) newest_terms: HashMap<JobId, i64>,
     /// Jobs of which executors may have runs that passed no gate, because the job had none.
     pub(super) ungated_jobs: HashSet<JobId>,
     /// The waits of runs, as stored in their rows.
@@ -64,7 +64,7 @@ pub(crate) struct Outbox {
 
 /// Requests to the store that it has not answered.
 #[derive(Debug, Default)]
-pub(crate) struct Pending {
+pub(crate) struct PendingSteps {
     /// Jobs that are being handed over to another node: none of their runs is started.
     pub(super) jobs_in_handover: BTreeSet<JobId>,
     /// Runs that are asked to end because a later one takes their place.
@@ -95,7 +95,7 @@ pub(crate) struct Recovery {
     /// When executors at other nodes are sought next.
     pub(super) next_seek_at: Timestamp,
     /// The last job for which executors were sought at other nodes.
-    pub(super) last_sought: Option<JobId>,
+    pub(super) last_sought_job: Option<JobId>,
 }
 
 impl State {
@@ -108,7 +108,7 @@ impl State {
             probes: Probes::default(),
             work_queue: VecDeque::new(),
             outbox: Outbox::default(),
-            pending_steps: Pending::default(),
+            pending_steps: PendingSteps::default(),
             recovery: Recovery {
                 begun_lease: None,
                 is_adopting: false,
@@ -119,12 +119,12 @@ impl State {
                 next_look_at: now,
                 last_looked_runs: (RunId::new(0), RunId::new(0)),
                 next_seek_at: now,
-                last_sought: None,
+                last_sought_job: None,
             },
             executors: Executors::default(),
             memories: Memories::default(),
             deadlines: Deadlines::default(),
-            terms: HashMap::new(),
+            newest_terms: HashMap::new(),
             ungated_jobs: HashSet::new(),
             noted_waits: NotedWaits::default(),
             last_now: now,
@@ -146,11 +146,11 @@ impl State {
     pub(crate) fn is_drained(&self) -> bool {
         // Groups of pump jobs run without an end, so the drain does not wait for them: the next server takes them over.
         let must_end = |active: &ActiveRun| active.ready.definition.job.pump.is_none();
-        self.pending_steps.unmarking_count == 0 && !self.runs.actives().any(must_end)
+        self.pending_steps.unmarking_count == 0 && !self.runs.active_runs().any(must_end)
     }
 }
 
-/// A freed place, to be offered to the runs that wait for it. Places that become free meanwhile are added to `State::work`.
+/// A freed place, to be offered to the runs that wait for it. Places that become free meanwhile are added to `State::work_queue`.
 #[derive(Debug)]
 pub(crate) enum Work {
     /// The turn of a run has come at a gate.

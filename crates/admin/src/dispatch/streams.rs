@@ -40,13 +40,13 @@ pub(super) fn on_joined(d: &mut Decision<'_>, session: SessionHandle, executor: 
     let executor = OnlineExecutor { name, ..executor };
     let id = executor.id;
     if let Some(predecessor) = report.predecessor {
-        lose::clear_given_up(d, predecessor, &report);
+        lose::clear_lost_reasons(d, predecessor, &report);
         inherit_runs(d, predecessor, &executor, &report);
     }
-    lose::clear_given_up(d, id, &report);
-    reconcile(d, id, &report);
+    lose::clear_lost_reasons(d, id, &report);
+    lose_unreported_runs(d, id, &report);
     record_starts(d, id, &report);
-    unanswered::await_no_answers(d, id);
+    unanswered::stop_awaiting_answers(d, id);
     roll::open_reported_places(d, &executor, &report);
     // The end of the previous stream may have removed the executor from the online executors after the hello had added it.
     let silences = &d.state.executors.silences;
@@ -75,11 +75,11 @@ pub(super) fn on_lineage_grown(d: &mut Decision<'_>, session: &SessionHandle, li
 }
 
 /// An incarnation has connected again: triggers of runs that it does not report were lost in the network.
-fn reconcile(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
+fn lose_unreported_runs(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
     if mutant::on(Mutant::NoReconcile) {
         return;
     }
-    let unknown_runs = lose::sent_to(d, id, |active| {
+    let unknown_runs = lose::runs_sent_to(d, id, |active| {
         let attempt_key = (active.ready.run.id, active.ready.run.attempt);
         !report.held_runs.contains(&attempt_key) && !report.finished_runs.contains(&attempt_key)
     });
@@ -92,7 +92,7 @@ fn reconcile(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
 fn record_starts(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
     let now = d.now;
     for run in
-        lose::sent_to(d, id, |active| report.held_runs.contains(&(active.ready.run.id, active.ready.run.attempt)))
+        lose::runs_sent_to(d, id, |active| report.held_runs.contains(&(active.ready.run.id, active.ready.run.attempt)))
     {
         let Some(active) = d.state.runs.active_mut(run) else { continue };
         let StartReport::Started(at) = report.starts.get(run, active.ready.run.attempt) else { continue };
@@ -106,7 +106,7 @@ fn record_starts(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
 /// A restarted executor has proved which process was its predecessor. The results in the journal follow; all other runs died with the
 /// predecessor. Only the executor itself vouches for that proof, so the proof counts only for runs of its own app.
 fn inherit_runs(d: &mut Decision<'_>, predecessor: ExecutorId, executor: &OnlineExecutor, report: &Report) {
-    for run in lose::sent_to(d, predecessor, |active| active.ready.run.app == executor.app) {
+    for run in lose::runs_sent_to(d, predecessor, |active| active.ready.run.app == executor.app) {
         let Some(active) = d.state.runs.active(run) else { continue };
         if report.finished_runs.contains(&(run, active.ready.run.attempt)) {
             d.state.runs.move_active(run, executor.id);
@@ -121,7 +121,7 @@ pub(super) fn on_stream_ended(d: &mut Decision<'_>, id: ExecutorId, session_numb
     if d.state.executors.leave(id, session_number, now).is_none() {
         return;
     }
-    unanswered::await_no_answers(d, id);
+    unanswered::stop_awaiting_answers(d, id);
     d.effects.push(Effect::ShowOffline(id));
 }
 

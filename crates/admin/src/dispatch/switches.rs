@@ -57,7 +57,8 @@ pub(super) fn stop_apps(d: &mut Decision<'_>, apps: &[AppId]) {
     let is_running = |active: &&ActiveRun| {
         apps.contains(&active.ready.run.app) && matches!(active.phase, Phase::Sent | Phase::Noted)
     };
-    let mut runs: Vec<RunId> = d.state.runs.actives().filter(is_running).map(|active| active.ready.run.id).collect();
+    let mut runs: Vec<RunId> =
+        d.state.runs.active_runs().filter(is_running).map(|active| active.ready.run.id).collect();
     runs.sort_unstable();
     if !runs.is_empty() {
         d.step(Step::Stop(runs, APP_STOPPED));
@@ -85,7 +86,7 @@ pub(super) fn stop_executors(d: &mut Decision<'_>) {
     };
     let is_sent = |active: &&ActiveRun| matches!(active.phase, Phase::Sent | Phase::Noted);
     let is_pump = |active: &&ActiveRun| active.ready.definition.job.pump.is_some();
-    let runs_to_stop = d.state.runs.actives().filter(is_sent).filter(is_stopped).filter(|active| !is_pump(active));
+    let runs_to_stop = d.state.runs.active_runs().filter(is_sent).filter(is_stopped).filter(|active| !is_pump(active));
     let mut runs: Vec<RunId> = runs_to_stop.map(|active| active.ready.run.id).collect();
     runs.sort_unstable();
     if !runs.is_empty() {

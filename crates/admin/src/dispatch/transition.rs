@@ -44,7 +44,7 @@ fn decide(d: &mut Decision<'_>, event: Event) {
             answers::route_overdue_probes(d);
             flow::wake_limits(d);
         }
-        Event::Round(ended) => round::round(d, &ended),
+        Event::Round(ended_leases) => round::run_checks(d, &ended_leases),
         Event::Flush => {
             outbox::flush(d);
             answers::flush_questions(d);
@@ -77,14 +77,14 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         Event::Results(session, results) => verdicts::on_results(d, &session, results),
         Event::Settled(settled) => settled.into_iter().for_each(|settled| verdicts::on_settled(d, &settled)),
         Event::Expanded(root, shards) => expand::on_expanded(d, &root, shards),
-        Event::Marked(asked, won) => outbox::on_marked(d, &asked, &won),
+        Event::Marked(asked_runs, marked_runs) => outbox::on_marked(d, &asked_runs, &marked_runs),
         Event::Unmarked => {
             d.state.pending_steps.unmarking_count = d.state.pending_steps.unmarking_count.saturating_sub(1)
         }
         Event::Cancels(cancels) => verdicts::cancel_runs(d, cancels),
         Event::Drops(drops) => verdicts::drop_queued(d, drops),
         Event::CancelsElsewhere(cancels) => look::cancel_elsewhere(d, cancels),
-        Event::Covered(asked, cancels) => verdicts::on_covered(d, &asked, cancels),
+        Event::Covered(asked_runs, cancels) => verdicts::on_covered(d, &asked_runs, cancels),
         Event::StopApps(apps) => switches::stop_apps(d, &apps),
         Event::Dismiss => switches::announce_shutdown(d),
         Event::LimitHomes(lease, homes) => seek::on_limit_homes(d, lease, homes),
@@ -92,7 +92,7 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         Event::HandoverEnded(jobs) => seek::on_handover_ended(d, &jobs),
         Event::HandedOver(runs) => seek::on_handed_over(d, runs),
         Event::MaybeHandedOver(runs) => seek::on_maybe_handed_over(d, runs),
-        Event::RowsChecked(asked, checks) => look::on_rows_checked(d, &asked, &checks),
+        Event::RowsChecked(asked_runs, checks) => look::on_rows_checked(d, &asked_runs, &checks),
         Event::Awaiting(_)
         | Event::AdoptedAwaiting(_)
         | Event::AwaitingEnded(_)
@@ -104,7 +104,7 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         | Event::AllAdopted(_) => handle_open_runs(d, event),
         Event::LeaseLost => drop_unsent(d),
         Event::ListInHand(answer) => {
-            let runs = d.state.runs.actives().map(|active| active.ready.run.id).collect();
+            let runs = d.state.runs.active_runs().map(|active| active.ready.run.id).collect();
             d.effects.push(Effect::ListInHand(answer, runs));
         }
         Event::Drain(answer, grace) => {
@@ -126,11 +126,11 @@ fn handle_open_runs(d: &mut Decision<'_>, event: Event) {
     let state = &mut *d.state;
     match event {
         Event::Awaiting(runs) => {
-            let held_runs = runs
+            let runs_with_places = runs
                 .into_iter()
                 .filter(|(job, run)| state.gates.keep_for_children(*job, *run, &mut state.runs))
                 .collect();
-            d.effects.push(Effect::Await(held_runs));
+            d.effects.push(Effect::Await(runs_with_places));
         }
         Event::AdoptedAwaiting(runs) => {
             runs.iter().for_each(|ready| state.gates.open_place(ready));
@@ -189,9 +189,9 @@ fn on_step_refused(d: &mut Decision<'_>, step: Step) {
             }
         }
         Step::LastHeard(_) => d.state.pending_steps.is_looking_for_lost = false,
-        Step::HandOver(jobs, _) => seek::open_jobs(d, &jobs),
+        Step::HandOver(jobs, _) => seek::reopen_jobs(d, &jobs),
         Step::GiveLimits(limits, _) => limits.into_iter().for_each(|name| d.state.limits.count_here(name)),
-        Step::Seek(stranded) => seek::open_jobs(d, &stranded.iter().map(|ready| ready.run.job).collect()),
+        Step::Seek(stranded) => seek::reopen_jobs(d, &stranded.iter().map(|ready| ready.run.job).collect()),
         Step::NoteWaits(notes) => waits::on_wait_notes_refused(d, &notes),
         Step::NoteLeft(_)
         | Step::Cover(_)

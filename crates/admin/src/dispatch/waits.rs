@@ -103,12 +103,12 @@ fn wait_for_executor(d: &Decision<'_>, ready: &ReadyRun) -> ReasonDetail {
         }
     }
     let eligible_executors = d.state.executors.eligible_executors(ready);
-    let are_silent =
+    let all_are_silent =
         !eligible_executors.is_empty() && eligible_executors.iter().all(|online| d.state.executors.is_silent(online));
-    let is_fit = obstacles.iter().any(|obstacle| is_fit_despite(obstacle.kind))
+    let has_fit_executor = obstacles.iter().any(|obstacle| is_fit_despite(obstacle.kind))
         || !eligible_executors.is_empty() && executor_of_shard(&ready.run).is_none();
-    let is_fit = is_fit && !are_silent;
-    let waits_for = Some(if is_fit { WaitFor::Slot } else { WaitFor::Executor });
+    let has_fit_executor = has_fit_executor && !all_are_silent;
+    let waits_for = Some(if has_fit_executor { WaitFor::Slot } else { WaitFor::Executor });
     let (app, handler) = (Some(job.app.clone()), Some(job.handler.clone()));
     let only_executor = ready.run.only_executor.clone();
     ReasonDetail { waits_for, app, handler, only_executor, ..ReasonDetail::default() }.with_obstacles(obstacles)
@@ -207,15 +207,16 @@ fn waiting_runs<'d>(
         limited_waits.into_iter().map(|(key, ready)| (ready, Wait::Known(Box::new(wait_detail(key, ready)))));
     let parked_waits = d.state.parked.first_waiting_runs(|open| is_old(open.since()), count, &d.state.runs);
     let parked_waits = parked_waits.into_iter().map(|ready| (ready, Wait::Executor));
-    let unanswered_waits = d.state.runs.actives().filter_map(|active| Some((&active.ready, answer_wait(active, now)?)));
+    let unanswered_waits =
+        d.state.runs.active_runs().filter_map(|active| Some((&active.ready, answer_wait(active, now)?)));
     let unanswered_waits = unanswered_waits.map(|(ready, detail)| (ready, Wait::Known(Box::new(detail))));
-    let begin_waits = d.state.runs.actives().filter_map(|active| {
+    let begin_waits = d.state.runs.active_runs().filter_map(|active| {
         let is_connected = d.state.executors.get(active.executor).is_some();
         Some((&active.ready, Wait::Begin(Box::new(unstarted_wait(active, is_connected, now)?))))
     });
     let waits_in_hand = unanswered_waits.take(DESCRIBED_COUNT_MAX).chain(begin_waits.take(count));
-    let all_waiting = queued_waits.chain(limited_waits).chain(parked_waits).chain(waits_in_hand);
-    all_waiting.filter(|(ready, _)| is_chosen(ready)).collect()
+    let all_waits = queued_waits.chain(limited_waits).chain(parked_waits).chain(waits_in_hand);
+    all_waits.filter(|(ready, _)| is_chosen(ready)).collect()
 }
 
 /// The wait of a run: already known, or to be derived from the executors that are online.
@@ -239,6 +240,7 @@ fn describe_wait(d: &Decision<'_>, ready: &ReadyRun, wait: Wait) -> (Box<ReasonD
 
 /// The executor that the shard of a broadcast is meant for.
 fn executor_of_shard(run: &Run) -> Option<&str> {
-    let is_first = run.attempt == 1 && run.parent.is_some() && run.shard_total.is_some_and(|total| total > 1);
-    run.executor.as_deref().filter(|_| is_first)
+    let is_first_attempt_of_shard =
+        run.attempt == 1 && run.parent.is_some() && run.shard_total.is_some_and(|total| total > 1);
+    run.executor.as_deref().filter(|_| is_first_attempt_of_shard)
 }

@@ -24,7 +24,7 @@ pub(super) struct Snapshot {
     /// Each run at most once.
     pub(super) runs: Vec<RunSnapshot>,
     /// Runs that were read by their ids; those that are not in `runs` were deleted.
-    pub(super) reread: Vec<RunId>,
+    pub(super) reread_ids: Vec<RunId>,
     pub(super) jobs: Vec<SavedJob>,
     pub(super) executors: BTreeMap<ExecutorId, HeardExecutor>,
     /// Name and status of each node.
@@ -100,10 +100,10 @@ impl LastSnapshot {
 
     /// Open runs that [`runs_after`](Self::runs_after) does not cover and that are to be read again; those read longest ago come first.
     pub(super) fn runs_to_reread(&self, now: Timestamp) -> Vec<RunId> {
-        let max_recent_id = self.runs_after(now);
+        let max_old_id = self.runs_after(now);
         let is_due = |known: &TrackedRun| known.due_at <= now || known.read_at + REREAD_PERIOD <= now;
         let due_runs =
-            self.runs.range(..=max_recent_id).filter(|(_, known)| !known.state.status.is_terminal() && is_due(known));
+            self.runs.range(..=max_old_id).filter(|(_, known)| !known.state.status.is_terminal() && is_due(known));
         let mut ids: Vec<(Timestamp, RunId)> = due_runs.map(|(id, known)| (known.read_at, *id)).collect();
         ids.sort_unstable();
         ids.truncate(REREAD_COUNT_MAX);
@@ -140,21 +140,21 @@ impl LastSnapshot {
         changes.extend(gone_executors.map(|(id, heard)| Change::Executor(*id, heard.clone(), false)));
         let new_executors = snapshot.executors.iter().filter(|(id, _)| !self.executors.contains_key(id));
         changes.extend(new_executors.map(|(id, heard)| Change::Executor(*id, heard.clone(), true)));
-        let is_new = |job: &&SavedJob| self.jobs.get(&job.id) != Some(&(job.at, job.version, job.is_deleted));
-        changes.extend(snapshot.jobs.iter().filter(is_new).cloned().map(Change::Job));
+        let is_changed_job = |job: &&SavedJob| self.jobs.get(&job.id) != Some(&(job.at, job.version, job.is_deleted));
+        changes.extend(snapshot.jobs.iter().filter(is_changed_job).cloned().map(Change::Job));
         let mut runs: Vec<&RunSnapshot> = snapshot.runs.iter().collect();
         runs.sort_by_key(|run| run.id);
-        let is_new = |run: &&RunSnapshot| match self.runs.get(&run.id) {
+        let is_changed_run = |run: &&RunSnapshot| match self.runs.get(&run.id) {
             Some(known) => known.state != RowState::from(*run),
             None => !is_full,
         };
-        changes.extend(runs.into_iter().filter(is_new).cloned().map(Change::Run));
+        changes.extend(runs.into_iter().filter(is_changed_run).cloned().map(Change::Run));
         changes
     }
 
     /// Stores the new state.
     pub(super) fn apply(&mut self, snapshot: Snapshot, now: Timestamp) {
-        for id in &snapshot.reread {
+        for id in &snapshot.reread_ids {
             self.runs.remove(id);
         }
         for run in &snapshot.runs {
@@ -164,8 +164,8 @@ impl LastSnapshot {
             }
         }
         self.seen_at = Some(self.seen_at.map_or(now, |seen_at| seen_at.max(now)));
-        let max_recent_id = self.runs_after(now);
-        self.runs.retain(|id, known| *id > max_recent_id || !known.state.status.is_terminal());
+        let max_old_id = self.runs_after(now);
+        self.runs.retain(|id, known| *id > max_old_id || !known.state.status.is_terminal());
         let since = self.jobs_since(now);
         self.jobs.retain(|_, (at, ..)| *at >= since);
         self.jobs.extend(snapshot.jobs.into_iter().map(|job| (job.id, (job.at, job.version, job.is_deleted))));
@@ -224,7 +224,7 @@ mod tests {
         // An old run is read again by its id only, and is forgotten once it has ended.
         assert_eq!(last_snapshot.runs_to_reread(at(6)), [old.id]);
         let ended = RunSnapshot { status: RunStatus::Succeeded, ..old.clone() };
-        let seen = Snapshot { reread: vec![ended.id], ..runs([ended.clone()]) };
+        let seen = Snapshot { reread_ids: vec![ended.id], ..runs([ended.clone()]) };
         assert_eq!(look(&mut last_snapshot, seen, at(6)), [Change::Run(ended)]);
         assert!(last_snapshot.runs_to_reread(at(7)).is_empty() && !last_snapshot.runs.contains_key(&old.id));
     }
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(last_snapshot.runs_to_reread(at(9)), []);
         assert_eq!(last_snapshot.runs_to_reread(at(11)), [later.id]);
         // Read by its id and not found: it was deleted.
-        look(&mut last_snapshot, Snapshot { reread: vec![later.id], ..Snapshot::default() }, at(11));
+        look(&mut last_snapshot, Snapshot { reread_ids: vec![later.id], ..Snapshot::default() }, at(11));
         assert_eq!(last_snapshot.runs_to_reread(at(700)), []);
     }
 

@@ -59,8 +59,8 @@ struct State {
     /// The number of the newest event.
     last_number: u64,
     /// The instant since which no event is missing from `recent_events`.
-    since: Option<Timestamp>,
-    apps: HashMap<AppId, String>,
+    complete_since: Option<Timestamp>,
+    app_names: HashMap<AppId, String>,
     has_logged_failure: bool,
 }
 
@@ -79,7 +79,7 @@ pub struct Listener {
 pub enum ListenResult {
     /// Listening has started: from now on no event is missed.
     Begun {
-        /// The position of the start.
+        /// The position at which it starts.
         cursor: Cursor,
         /// Whether events between the requested position and this one may be missing.
         is_gap: bool,
@@ -113,7 +113,7 @@ impl Listener {
         if result != ListenResult::Nothing {
             return result;
         }
-        sleep(self.events.until_due().await).await;
+        sleep(self.events.time_until_look().await).await;
         self.take_events(store, now()).await
     }
 
@@ -128,7 +128,7 @@ impl Listener {
             if state.last_snapshot.seen_at.is_none() {
                 return ListenResult::Nothing;
             }
-            let (start_number, is_gap) = match self.cursor.map(|cursor| state.last_received(id, cursor)) {
+            let (start_number, is_gap) = match self.cursor.map(|cursor| state.last_received_number(id, cursor)) {
                 Some(Some(start_number)) => (start_number, false),
                 Some(None) => (state.last_number, true),
                 None => (state.last_number, false),
@@ -136,7 +136,7 @@ impl Listener {
             self.last_delivered = Some(start_number);
             return ListenResult::Begun { cursor: state.cursor(id, start_number), is_gap };
         };
-        let Some(events) = state.newer_than(last_number) else { return ListenResult::TooSlow };
+        let Some(events) = state.events_after(last_number) else { return ListenResult::TooSlow };
         let Some(last_event) = events.last() else { return ListenResult::Nothing };
         self.last_delivered = Some(last_event.number);
         let cursor = Cursor { watch: id, number: last_event.number, at: last_event.at };
@@ -146,7 +146,7 @@ impl Listener {
 
 impl Events {
     /// Time until the next look is due.
-    async fn until_due(&self) -> Duration {
+    async fn time_until_look(&self) -> Duration {
         let looked_at = self.state.lock().await.looked_at;
         looked_at.map_or(PERIOD, |at| PERIOD.saturating_sub(at.elapsed()))
     }
@@ -158,20 +158,20 @@ impl State {
     }
 
     /// The number of the last event that the cursor's client received; `None` if it cannot be determined.
-    fn last_received(&self, watch: i64, cursor: Cursor) -> Option<u64> {
+    fn last_received_number(&self, watch: i64, cursor: Cursor) -> Option<u64> {
         let first_number = self.recent_events.front().map_or(self.last_number + 1, |event| event.number);
         if cursor.watch == watch {
             return (cursor.number <= self.last_number && cursor.number + 1 >= first_number).then_some(cursor.number);
         }
         // A cursor of another node: events that this node saw around that time may be sent twice.
         let earliest_since = cursor.at - NODE_SKEW_MAX;
-        self.since.filter(|since| *since <= earliest_since)?;
+        self.complete_since.filter(|since| *since <= earliest_since)?;
         let later_event = self.recent_events.iter().find(|event| event.at >= earliest_since);
         Some(later_event.map_or(self.last_number, |event| event.number - 1))
     }
 
     /// The next events after a number; `None` if they are no longer kept.
-    fn newer_than(&self, last_number: u64) -> Option<Vec<Arc<Event>>> {
+    fn events_after(&self, last_number: u64) -> Option<Vec<Arc<Event>>> {
         let first_number = self.recent_events.front().map_or(self.last_number + 1, |event| event.number);
         let skipped_count = usize::try_from((last_number + 1).checked_sub(first_number)?).ok()?;
         Some(self.recent_events.iter().skip(skipped_count).take(BATCH).cloned().collect())
@@ -183,17 +183,17 @@ impl State {
         let empty_snapshot = LastSnapshot::default();
         let is_due = self.swept_at.is_none_or(|at| at.elapsed() >= SWEEP_PERIOD);
         let last_snapshot = if is_stale { &empty_snapshot } else { &self.last_snapshot };
-        let sweeps = is_due || last_snapshot.seen_at.is_none();
+        let needs_sweep = is_due || last_snapshot.seen_at.is_none();
         let read_all = async {
-            let snapshot = read(store, last_snapshot, now, sweeps).await?;
+            let snapshot = read_snapshot(store, last_snapshot, now, needs_sweep).await?;
             let changes = last_snapshot.compare(&snapshot);
-            let names = ChangeNames::read(store, &changes, &self.apps).await?;
+            let names = ChangeNames::read(store, &changes, &self.app_names).await?;
             Ok::<_, StoreError>((snapshot, changes, names))
         };
-        let read = read_all.await;
+        let read_result = read_all.await;
         self.looked_at = Some(Instant::now());
-        let (snapshot, changes, names) = match read {
-            Ok(read) => read,
+        let (snapshot, changes, names) = match read_result {
+            Ok(read_values) => read_values,
             Err(error) => {
                 if !std::mem::replace(&mut self.has_logged_failure, true) {
                     tracing::warn!(
@@ -205,16 +205,16 @@ impl State {
             }
         };
         self.has_logged_failure = false;
-        self.apps.extend(names.app_names);
-        if sweeps {
+        self.app_names.extend(names.app_names);
+        if needs_sweep {
             self.swept_at = self.looked_at;
         }
         if is_stale {
             self.last_snapshot = empty_snapshot;
-            self.since = None;
+            self.complete_since = None;
             self.record(now, None, EventKind::Gap);
         }
-        self.since = self.since.or(Some(now));
+        self.complete_since = self.complete_since.or(Some(now));
         self.last_snapshot.apply(snapshot, now);
         for change in changes {
             let kind = match change {
@@ -229,7 +229,7 @@ impl State {
                 Change::Node(name, status) => EventKind::Node { name, status },
                 Change::Gap => EventKind::Gap,
             };
-            let app = kind.place().and_then(|(_, app)| self.apps.get(&app).cloned());
+            let app = kind.place().and_then(|(_, app)| self.app_names.get(&app).cloned());
             self.record(now, app, kind);
         }
     }
@@ -240,31 +240,31 @@ impl State {
         if self.recent_events.len() > KEPT_EVENT_COUNT
             && let Some(dropped) = self.recent_events.pop_front()
         {
-            self.since = Some(dropped.at);
+            self.complete_since = Some(dropped.at);
         }
     }
 }
 
 /// Reads the rows of a look.
-async fn read(
+async fn read_snapshot(
     store: &dyn Store,
     last_snapshot: &LastSnapshot,
     now: Timestamp,
-    sweeps: bool,
+    needs_sweep: bool,
 ) -> Result<Snapshot, StoreError> {
     let nodes = store.nodes().await?;
     let mut runs: BTreeMap<RunId, RunSnapshot> = BTreeMap::new();
     let mut is_cut = false;
-    if sweeps {
+    if needs_sweep {
         for node in &nodes {
             let open_runs = store.snapshots_of_lease(node.token(), SWEEP_LIMIT).await?;
             is_cut |= may_be_cut(&open_runs, SWEEP_LIMIT);
             runs.extend(keyed_by_id(open_runs));
         }
     }
-    let reread = last_snapshot.runs_to_reread(now);
-    if !reread.is_empty() {
-        runs.extend(keyed_by_id(store.current_snapshots(&reread).await?));
+    let reread_ids = last_snapshot.runs_to_reread(now);
+    if !reread_ids.is_empty() {
+        runs.extend(keyed_by_id(store.current_snapshots(&reread_ids).await?));
     }
     let recent_runs = store.snapshots_after(last_snapshot.runs_after(now), RUN_LIMIT).await?;
     is_cut |= recent_runs.len() >= RUN_LIMIT as usize;
@@ -274,7 +274,7 @@ async fn read(
     let sessions = store.sessions(now - ONLINE_WITHIN).await?;
     let nodes = nodes.into_iter().map(|node| (node.id, (node.name.clone(), node.status(now)))).collect();
     let executors = heard_executors(store, last_snapshot, &sessions).await?;
-    Ok(Snapshot { runs: runs.into_values().collect(), reread, jobs, executors, nodes, is_cut })
+    Ok(Snapshot { runs: runs.into_values().collect(), reread_ids, jobs, executors, nodes, is_cut })
 }
 
 /// Whether open runs may be missing because at most `limit` of each status were read.
@@ -298,7 +298,7 @@ async fn heard_executors(
     let names =
         if unknown_executors.is_empty() { Vec::new() } else { store.executor_names(&unknown_executors).await? };
     let names_by_id: HashMap<_, _> = names.into_iter().map(|(id, namespace, name)| (id, (namespace, name))).collect();
-    let heard = |session: &Session| {
+    let heard_executor = |session: &Session| {
         let known_executor = last_snapshot.executor(session.executor).cloned();
         let executor = known_executor.or_else(|| {
             let (namespace, name) = names_by_id.get(&session.executor)?.clone();
@@ -306,7 +306,7 @@ async fn heard_executors(
         });
         Some((session.executor, executor?))
     };
-    Ok(open_sessions().filter_map(heard).collect())
+    Ok(open_sessions().filter_map(heard_executor).collect())
 }
 
 /// The names that are sent with changes.

@@ -93,16 +93,16 @@ pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; chars
 /// Encodes the families as text, in their order.
 pub(crate) fn encode_text(families: Vec<Family>) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Exported(families)));
+    registry.register_collector(Box::new(ExportedFamilies(families)));
     let mut text = String::new();
     text::encode(&mut text, &registry)?;
     Ok(text)
 }
 
 #[derive(Debug)]
-struct Exported(Vec<Family>);
+struct ExportedFamilies(Vec<Family>);
 
-impl Collector for Exported {
+impl Collector for ExportedFamilies {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         for Family { name, help, kind, samples } in &self.0 {
             let mut metric = encoder.encode_descriptor(name, help, None, *kind)?;
@@ -121,10 +121,10 @@ impl Collector for Exported {
 
 impl Value {
     fn encode(&self, metric: &mut MetricEncoder<'_>) -> fmt::Result {
-        type None<'a> = Option<&'a Exemplar<Labels, f64>>;
+        type NoExemplar<'a> = Option<&'a Exemplar<Labels, f64>>;
         match self {
-            Self::Counter(count) => metric.encode_counter(count, None::None),
-            Self::Seconds(seconds) => metric.encode_counter(seconds, None::None),
+            Self::Counter(count) => metric.encode_counter(count, NoExemplar::None),
+            Self::Seconds(seconds) => metric.encode_counter(seconds, NoExemplar::None),
             Self::Gauge(value) => metric.encode_gauge(value),
             Self::Histogram(HistogramSnapshot { buckets, sum_seconds, count }) => {
                 metric.encode_histogram::<Labels>(*sum_seconds, *count, buckets, None)
@@ -136,12 +136,12 @@ impl Value {
 impl EncodeLabelSet for Labels {
     fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
         for (name, value) in &self.0 {
-            let mut label = encoder.encode_label();
-            let mut key = label.encode_label_key()?;
-            EncodeLabelKey::encode(name, &mut key)?;
-            let mut text = key.encode_label_value()?;
-            EncodeLabelValue::encode(value, &mut text)?;
-            text.finish()?;
+            let mut label_encoder = encoder.encode_label();
+            let mut key_encoder = label_encoder.encode_label_key()?;
+            EncodeLabelKey::encode(name, &mut key_encoder)?;
+            let mut value_encoder = key_encoder.encode_label_value()?;
+            EncodeLabelValue::encode(value, &mut value_encoder)?;
+            value_encoder.finish()?;
         }
         Ok(())
     }

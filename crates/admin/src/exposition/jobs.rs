@@ -24,7 +24,7 @@ struct ShownJob {
     record: JobRecord,
     /// Whether the job's home is this node, or no node. Only the home sees all runs of a job, so only the home knows
     /// its newest verdict.
-    is_here: bool,
+    is_at_home: bool,
 }
 
 impl ShownJob {
@@ -46,10 +46,10 @@ pub(super) async fn families(shared: &Shared, now: Timestamp) -> Vec<Family> {
     let info = shown_jobs.iter().map(|job| {
         let spec = &job.record.spec;
         let (app, handler) = (label("app", &spec.app), label("handler", &spec.handler));
-        let own_labels = [app, handler, label("enabled", spec.enabled.to_string())];
-        (job.labels().into_iter().chain(own_labels).collect(), 1.0)
+        let info_labels = [app, handler, label("enabled", spec.enabled.to_string())];
+        (job.labels().into_iter().chain(info_labels).collect(), 1.0)
     });
-    let jobs_at_home = || shown_jobs.iter().filter(|job| job.is_here);
+    let jobs_at_home = || shown_jobs.iter().filter(|job| job.is_at_home);
     let statuses = jobs_at_home().filter_map(|job| {
         let status = label("status", job.state.last_status?.as_str());
         Some((job.labels().into_iter().chain([status]).collect(), 1.0))
@@ -102,11 +102,11 @@ async fn shown_jobs(shared: &Shared) -> Result<Vec<ShownJob>, StoreError> {
                 series.forget(state.job);
                 continue;
             };
-            let is_here = homes.get(&state.job).is_none_or(|home| *home == own_node || *home == NodeId::new(0));
-            if !is_here {
+            let is_at_home = homes.get(&state.job).is_none_or(|home| *home == own_node || *home == NodeId::new(0));
+            if !is_at_home {
                 series.reset_order_dependent(state.job);
             }
-            shown_jobs.push(ShownJob { state: state.clone(), record, is_here });
+            shown_jobs.push(ShownJob { state: state.clone(), record, is_at_home });
         }
     }
     Ok(shown_jobs)
@@ -134,7 +134,7 @@ mod tests {
     const FAILURES: &str = r#"rondel_job_consecutive_failures{namespace="default",job="j"}"#;
     const INFO: &str = r#"rondel_job_info{namespace="default",job="j""#;
 
-    async fn started(lifecycle: &Lifecycle) -> Engine {
+    async fn start_engine(lifecycle: &Lifecycle) -> Engine {
         let started = Instant::now();
         let clock = move || Timestamp::from_secs(1_800_000_000) + started.elapsed();
         let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(clock)));
@@ -171,7 +171,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn failures_are_shown_by_the_home_alone_and_series_end_with_their_job() {
         let lifecycle = Lifecycle::new();
-        let engine = started(&lifecycle).await;
+        let engine = start_engine(&lifecycle).await;
         let record = failed_job(&engine).await;
         let shown = engine.metrics().await.unwrap();
         assert!(shown.contains(&format!("{FAILURES} 1.0\n")), "{shown}");
@@ -215,7 +215,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_scrape_asks_nothing_of_a_database_in_trouble() {
         let lifecycle = Lifecycle::new();
-        let engine = started(&lifecycle).await;
+        let engine = start_engine(&lifecycle).await;
         failed_job(&engine).await;
         engine.shared().database.record_failure(DatabaseTroubleKind::Unreachable, "no answer", engine.now());
         let shown = engine.metrics().await.unwrap();

@@ -130,14 +130,14 @@ fn labelled_runs(shared: &Shared) -> Family {
 
 /// The number of open runs in memory, in total and in each place that holds some, and their maximum.
 fn memory(shared: &Shared) -> Vec<Family> {
-    let held_runs = &shared.metrics.held;
+    let runs_in_memory = &shared.metrics.runs_in_memory;
     let places = [
         ("in_memory", to_u64(shared.in_memory.len())),
-        ("ring", get(&held_runs.ring)),
-        ("gates", get(&held_runs.gates)),
-        ("limits", get(&held_runs.limits)),
-        ("parked", get(&held_runs.parked)),
-        ("roll_call", get(&held_runs.roll_call)),
+        ("ring", get(&runs_in_memory.ring)),
+        ("gates", get(&runs_in_memory.gates)),
+        ("limits", get(&runs_in_memory.limits)),
+        ("parked", get(&runs_in_memory.parked)),
+        ("roll_call", get(&runs_in_memory.roll_call)),
     ];
     let places = places.map(|(place, count)| (vec![label("place", place)], to_f64(count)));
     vec![
@@ -193,13 +193,13 @@ fn loops(shared: &Shared, now: Timestamp) -> Vec<Family> {
         .filter_map(|report| Some((loop_label(&report.name), now.since(report.ticked_at?).as_secs_f64())));
     let tick_ages: Vec<_> = tick_ages.collect();
     let durations = reports.iter().map(|report| (loop_label(&report.name), to_f64(report.took_ms) / 1_000.0));
-    let failing =
+    let failing_flags =
         reports.iter().map(|report| (loop_label(&report.name), f64::from(u8::from(report.failing_since.is_some()))));
     let failed_counts = reports.iter().map(|report| (loop_label(&report.name), report.failed_count));
     vec![
         Family::gauges("rondel_loop_last_tick_age_seconds", "Since the last tick of a loop ended", tick_ages),
         Family::gauges("rondel_loop_last_tick_seconds", "How long the last tick of a loop took", durations),
-        Family::gauges("rondel_loop_failing", "1 while the ticks of a loop fail", failing),
+        Family::gauges("rondel_loop_failing", "1 while the ticks of a loop fail", failing_flags),
         Family::counters("rondel_loop_failures", "Ticks of a loop that failed", failed_counts),
     ]
 }
@@ -349,7 +349,7 @@ mod tests {
     use crate::engine::Engine;
     use crate::lifecycle::Lifecycle;
 
-    async fn started(lifecycle: &Lifecycle) -> Engine {
+    async fn start_engine(lifecycle: &Lifecycle) -> Engine {
         let began = Instant::now();
         let micros = move || i64::try_from(began.elapsed().as_micros()).unwrap();
         let clock = move || Timestamp::from_millis(micros() / 1_000) + Duration::from_secs(1_000);
@@ -368,7 +368,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_lag_rises_while_no_fire_can_be_claimed() {
         let lifecycle = Lifecycle::new();
-        let engine = started(&lifecycle).await;
+        let engine = start_engine(&lifecycle).await;
         sleep(Duration::from_secs(20)).await;
         let lag = lag_of(&engine).await;
         assert!(lag < 5.0, "{lag}");
@@ -380,7 +380,7 @@ mod tests {
         lifecycle.hard.cancel();
 
         let lifecycle = Lifecycle::new();
-        let engine = started(&lifecycle).await;
+        let engine = start_engine(&lifecycle).await;
         engine.shared().membership.give_back().await;
         sleep(Duration::from_secs(20)).await;
         let lag = lag_of(&engine).await;

@@ -8,17 +8,21 @@ use super::family::Family;
 pub(crate) fn families() -> Vec<Family> {
     let mut families = Vec::new();
     if let Some(usage) = fs::read_to_string("/proc/self/stat").ok().as_deref().and_then(Usage::parse) {
-        let ticks = to_f64(rustix::param::clock_ticks_per_second());
-        let page = f64::from(u32::try_from(rustix::param::page_size()).unwrap_or(4_096));
-        families.push(Family::seconds("process_cpu_seconds", "Time on a processor", to_f64(usage.cpu_ticks) / ticks));
+        let ticks_per_second = to_f64(rustix::param::clock_ticks_per_second());
+        let page_bytes = f64::from(u32::try_from(rustix::param::page_size()).unwrap_or(4_096));
+        families.push(Family::seconds(
+            "process_cpu_seconds",
+            "Time on a processor",
+            to_f64(usage.cpu_ticks) / ticks_per_second,
+        ));
         families.push(Family::gauge(
             "process_resident_memory_bytes",
             "Memory that is in use",
-            to_f64(usage.resident_pages) * page,
+            to_f64(usage.resident_pages) * page_bytes,
         ));
         if let Some(booted_at) = booted_at() {
-            let at = booted_at + to_f64(usage.start_ticks) / ticks;
-            families.push(Family::gauge("process_start_time_seconds", "When the process started", at));
+            let started_at = booted_at + to_f64(usage.start_ticks) / ticks_per_second;
+            families.push(Family::gauge("process_start_time_seconds", "When the process started", started_at));
         }
     }
     if let Ok(open_files) = fs::read_dir("/proc/self/fd") {

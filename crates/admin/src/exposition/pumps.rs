@@ -23,13 +23,17 @@ pub(super) fn families(pumps: &[(Vec<Label>, Totals)], now: Timestamp) -> Vec<Fa
         let results = [("done", totals.counts.done), ("failed", totals.counts.failed)];
         results.map(|(result, count)| (with_label(labels, "result", result), u64::try_from(count).unwrap_or(0)))
     });
-    let oldest = pumps.iter().filter_map(|(labels, totals)| {
+    let oldest_row_ages = pumps.iter().filter_map(|(labels, totals)| {
         let age = now.since(totals.oldest_at?);
         Some((labels.clone(), to_f64(u64::try_from(age.as_millis()).unwrap_or(u64::MAX)) / 1_000.0))
     });
     vec![
         Family::gauges("rondel_pump_items", "Items of a pump job, by whether a group has them", items),
         Family::counters("rondel_pump_rows", "Rows of a pump job that were executed, by their result", rows),
-        Family::gauges("rondel_pump_oldest_row_age_seconds", "Since the oldest row in work was fetched", oldest),
+        Family::gauges(
+            "rondel_pump_oldest_row_age_seconds",
+            "Since the oldest row in work was fetched",
+            oldest_row_ages,
+        ),
     ]
 }

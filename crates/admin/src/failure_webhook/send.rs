@@ -49,7 +49,7 @@ impl Background for WebhookLoop {
     }
 
     async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
-        self.senders.check()?;
+        self.senders.take_error()?;
         self.send_due(stop).await
     }
 
@@ -72,21 +72,21 @@ impl WebhookLoop {
         }
         let busy_namespaces = self.senders.receivers();
         let namespace_max = u32::try_from(free_count).unwrap_or(u32::MAX);
-        let take_count = TakeOutbox {
+        let outbox_request = TakeOutbox {
             excluded_namespaces: &busy_namespaces,
             namespace_max,
             messages_per_namespace_max: MESSAGES_PER_NAMESPACE_MAX,
             hold: MESSAGE_LEASE,
         };
         let now = self.shared.clock.now();
-        let due_entries = self.shared.store.take_outbox(now, take_count).await?;
-        if due_entries.is_empty() {
+        let due_items = self.shared.store.take_outbox(now, outbox_request).await?;
+        if due_items.is_empty() {
             return Ok(0);
         }
-        let count = u64::try_from(due_entries.len()).unwrap_or(u64::MAX);
+        let count = u64::try_from(due_items.len()).unwrap_or(u64::MAX);
         let client = self.senders.client(&self.shared.config.outgoing_allow)?;
         let mut items_by_namespace: BTreeMap<NamespaceId, Vec<OutboxItem>> = BTreeMap::new();
-        for item in due_entries {
+        for item in due_items {
             items_by_namespace.entry(item.namespace).or_default().push(item);
         }
         for (namespace, items) in items_by_namespace {
@@ -153,7 +153,7 @@ impl Sender {
     async fn send(&self, webhook: &FailureWebhook, item: &OutboxItem) -> SendOutcome {
         let console_url = self.shared.config.advertise_url.as_deref();
         let item = OutboxItem { payload: with_link(&item.payload, console_url, item.run), ..item.clone() };
-        let stop_in_send = async {
+        let end_of_grace = async {
             self.stop.cancelled().await;
             sleep(STOP_GRACE).await;
         };
@@ -163,7 +163,7 @@ impl Sender {
                 Ok(()) => SendOutcome::Accepted,
                 Err(refusal) => SendOutcome::Refused(refusal),
             },
-            () = stop_in_send => SendOutcome::Interrupted,
+            () = end_of_grace => SendOutcome::Interrupted,
         }
     }
 

@@ -24,14 +24,14 @@ const PARENT_RUN_COUNT: u32 = 100;
 
 /// The state of an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum Availability {
     Taking,
     Draining,
     /// Silent since this instant.
     Silent(Timestamp),
 }
 
-impl State {
+impl Availability {
     /// Combines the states that the executor's streams to two nodes show.
     fn combine(self, other: Self) -> Self {
         match (self, other) {
@@ -100,45 +100,46 @@ impl ContextReader<'_> {
         app: AppId,
         executor_of_run: Option<Option<ExecutorId>>,
     ) -> Result<(), StoreError> {
-        let states = self.states(app).await?;
-        context.has_taker = states.values().any(|(state, _)| *state == State::Taking);
+        let states = self.executor_states(app).await?;
+        context.has_taker = states.values().any(|(state, _)| *state == Availability::Taking);
         let lost_after = self.0.lost_after();
-        let mut other_executors: Vec<ExecutorState> = Vec::new();
+        let mut unavailable_executors: Vec<ExecutorState> = Vec::new();
         // If one executor of a name takes work, the others of that name are earlier incarnations: they are not listed.
         let taking_names: BTreeSet<&String> =
-            states.values().filter(|(state, _)| *state == State::Taking).map(|(_, name)| name).collect();
+            states.values().filter(|(state, _)| *state == Availability::Taking).map(|(_, name)| name).collect();
         for (id, (state, name)) in &states {
-            let is_wanted = executor_of_run.map_or_else(|| !taking_names.contains(name), |only| only == Some(*id));
+            let is_listed = executor_of_run.map_or_else(|| !taking_names.contains(name), |only| only == Some(*id));
             let silent_since = match state {
-                State::Taking => continue,
-                State::Draining => None,
-                State::Silent(since) => Some((*since, *since + lost_after)),
+                Availability::Taking => continue,
+                Availability::Draining => None,
+                Availability::Silent(since) => Some((*since, *since + lost_after)),
             };
-            if is_wanted {
+            if is_listed {
                 let switch = self.0.executor_switch(app, name);
-                other_executors.push(ExecutorState { name: name.clone(), silent: silent_since, switch });
+                unavailable_executors.push(ExecutorState { name: name.clone(), silent: silent_since, switch });
             }
         }
-        other_executors.sort_by(|a, b| a.name.cmp(&b.name));
-        context.executors = other_executors;
+        unavailable_executors.sort_by(|a, b| a.name.cmp(&b.name));
+        context.executors = unavailable_executors;
         Ok(())
     }
 
     /// The executors of an app that this or another node has heard recently.
-    async fn states(&self, app: AppId) -> Result<BTreeMap<ExecutorId, (State, String)>, StoreError> {
+    async fn executor_states(&self, app: AppId) -> Result<BTreeMap<ExecutorId, (Availability, String)>, StoreError> {
         let now = self.0.now();
         let silent_before = now - self.0.heartbeat().saturating_mul(SILENT_HEARTBEATS);
         let state_or_silent =
-            |seen: Timestamp, otherwise| if seen < silent_before { State::Silent(seen) } else { otherwise };
+            |seen: Timestamp, otherwise| if seen < silent_before { Availability::Silent(seen) } else { otherwise };
         let mut states = BTreeMap::new();
         for online_name in self.0.online_names().into_iter().filter(|online_executor| online_executor.app == app) {
             if let Some(executor) = self.0.online_executor(online_name.id) {
                 let is_active = self.0.executor_switch(app, &executor.name) == Switch::Active;
-                let kind = if executor.is_draining || !is_active { State::Draining } else { State::Taking };
+                let kind =
+                    if executor.is_draining || !is_active { Availability::Draining } else { Availability::Taking };
                 states.insert(online_name.id, (state_or_silent(executor.last_seen_at, kind), executor.name));
             }
         }
-        let mut states_elsewhere: BTreeMap<ExecutorId, State> = BTreeMap::new();
+        let mut states_elsewhere: BTreeMap<ExecutorId, Availability> = BTreeMap::new();
         let mut sessions = self.0.store().sessions(now - self.0.lost_after()).await?;
         sessions.retain(|session| session.app == app && !states.contains_key(&session.executor));
         let left_executors: BTreeSet<ExecutorId> =
@@ -146,9 +147,9 @@ impl ContextReader<'_> {
         for session in sessions.iter().filter(|session| !left_executors.contains(&session.executor)) {
             let last_seen_at = session.last_seen_at;
             let heard_state = if session.is_open() {
-                state_or_silent(last_seen_at, State::Taking)
+                state_or_silent(last_seen_at, Availability::Taking)
             } else {
-                State::Silent(last_seen_at)
+                Availability::Silent(last_seen_at)
             };
             states_elsewhere
                 .entry(session.executor)
@@ -159,7 +160,7 @@ impl ContextReader<'_> {
         let records = self.0.store().executors_by_id(&ids, Timestamp::EPOCH).await?;
         let named_states = records.into_iter().filter_map(|record| {
             let state = match (*states_elsewhere.get(&record.id)?, self.0.executor_switch(app, &record.name)) {
-                (State::Taking, Switch::Draining | Switch::Stopped) => State::Draining,
+                (Availability::Taking, Switch::Draining | Switch::Stopped) => Availability::Draining,
                 (state, _) => state,
             };
             Some((record.id, (state, record.name)))
@@ -176,13 +177,13 @@ impl ContextReader<'_> {
         run: &Run,
         visible_apps: Option<&[AppId]>,
     ) -> Result<(), StoreError> {
-        let no_detail = ReasonDetail::default();
-        let detail = run.detail.as_deref().unwrap_or(&no_detail);
-        let runs_ahead = match detail.run {
+        let empty_detail = ReasonDetail::default();
+        let detail = run.detail.as_deref().unwrap_or(&empty_detail);
+        let run_ahead = match detail.run {
             Some(id) => self.0.store().runs(&[id]).await?.pop(),
             None => None,
         };
-        let key = limit_of(detail).or_else(|| limit_of(runs_ahead.as_ref()?.detail.as_deref()?));
+        let key = limit_key(detail).or_else(|| limit_key(run_ahead.as_ref()?.detail.as_deref()?));
         if let Some(key) = key {
             let mut holders = self.holders(run, &key).await?;
             holders.retain(|holder| holder.id != run.id);
@@ -191,7 +192,7 @@ impl ContextReader<'_> {
             context.holders = self.with_job_names(holders, visible_apps).await?;
             context.limit = Some(key);
         }
-        let runs_ahead: Vec<Run> = runs_ahead.into_iter().collect();
+        let runs_ahead: Vec<Run> = run_ahead.into_iter().collect();
         context.ahead = self.with_job_names(runs_ahead, visible_apps).await?.pop();
         Ok(())
     }
@@ -243,9 +244,9 @@ impl ContextReader<'_> {
         let mut last_run = run.clone();
         while causes.len() < CAUSE_STEP_COUNT_MAX && last_run.reason == Some(Reason::Parent) {
             let Some(parent) = self.refusing_parent(&last_run).await? else { break };
-            let is_seen = super::is_within(&parent, visible_apps);
+            let is_visible = super::is_within(&parent, visible_apps);
             let is_known = |id: RunId| id == run.id || causes.iter().any(|cause| cause.run.id == id);
-            if !is_seen || is_known(parent.id) {
+            if !is_visible || is_known(parent.id) {
                 break;
             }
             last_run = parent.clone();
@@ -271,7 +272,7 @@ impl ContextReader<'_> {
             RunQuery { job: Some(job.id), until: Some(run.fire_at), limit: PARENT_RUN_COUNT, ..RunQuery::default() };
         // The shards of a broadcast have the same cause as its row, but only the row has the verdict.
         let runs = super::whole_runs(self.0, self.0.store().list_runs(run.namespace, &query).await?).await?;
-        Ok(runs.into_iter().find(|one| one.cause == run.cause || one.id.get() == run.cause))
+        Ok(runs.into_iter().find(|other| other.cause == run.cause || other.id.get() == run.cause))
     }
 
     /// These runs, each with the name of its job if the caller may see that.
@@ -295,7 +296,7 @@ impl ContextReader<'_> {
 }
 
 /// The key of the concurrency limit for which a run waits.
-fn limit_of(detail: &ReasonDetail) -> Option<String> {
+fn limit_key(detail: &ReasonDetail) -> Option<String> {
     let limit = detail.limit.as_ref().filter(|limit| limit.kind == LimitKind::Concurrency)?;
     limit.key.clone()
 }

@@ -170,17 +170,17 @@ impl AppRows {
         now: Timestamp,
         is_online: impl Fn(ExecutorId) -> bool,
     ) -> Result<(), Status> {
-        let mut apps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let rows = apps.entry((app, token)).or_default();
+        let mut rows_by_owner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let rows = rows_by_owner.entry((app, token)).or_default();
         let row = CountedRow { bytes: row_bytes(hello) + ROW_OVERHEAD, hello_at: now };
-        let is_too_much = |rows: &HashMap<ExecutorId, CountedRow>| {
+        let exceeds_limit = |rows: &HashMap<ExecutorId, CountedRow>| {
             let other_bytes = rows.iter().filter(|(id, _)| **id != executor).map(|(_, row)| row.bytes);
             other_bytes.sum::<usize>() + row.bytes > APP_BYTES_MAX
         };
-        if is_too_much(rows) {
+        if exceeds_limit(rows) {
             rows.retain(|id, row| row.hello_at + ROW_COUNTS_FOR > now || is_online(*id));
         }
-        if is_too_much(rows) {
+        if exceeds_limit(rows) {
             let (count, kib) = (rows.len(), APP_BYTES_MAX / 1024);
             let message = format!(
                 "handlers: the {count} executors of app {:?} with this token that were started within the last hour fill the \

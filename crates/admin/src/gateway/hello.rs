@@ -34,6 +34,7 @@ pub(super) struct AdmittedExecutor {
     pub(super) hello_number: u64,
 }
 
+/// Waits for the first message of a stream, which must be a hello.
 pub(super) async fn receive(
     messages: &mut (impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Unpin),
 ) -> Result<v1::Hello, Status> {
@@ -48,6 +49,8 @@ pub(super) async fn receive(
     }
 }
 
+/// Checks whether the executor is admitted, and collects what its session needs. If the hello declares jobs of an app that does not exist,
+/// the app is created.
 pub(super) async fn check(
     shared: &Shared,
     mut hello: v1::Hello,
@@ -96,7 +99,7 @@ pub(super) async fn check(
         None if !hello.declared.is_empty() => {
             // An app is created with the first job that its executors declare, as with one that a user creates.
             let now = shared.clock.now();
-            let id = AppId::new(shared.membership.latest().ids.next(now));
+            let id = AppId::new(shared.membership.latest_lease().ids.next(now));
             let result = apps::ensure(shared.store.as_ref(), id, (namespace.id, &hello.app), now).await;
             Some(result.map_err(|error| match error {
                 AppError::TooMany => Status::failed_precondition(format!("app: {error}")),
@@ -160,9 +163,10 @@ pub(super) async fn check(
         avoided_until: None,
         hello_number: hello.hello_number,
     };
-    let refs = |refs: Vec<v1::RunRef>| refs.into_iter().map(|r| (RunId::new(r.run_id), r.attempt)).collect();
+    let attempt_keys = |refs: Vec<v1::RunRef>| refs.into_iter().map(|r| (RunId::new(r.run_id), r.attempt)).collect();
     let starts = StartReports::of(&hello.held, now);
-    let (held_runs, finished_runs, hello_number) = (refs(hello.held), refs(hello.finished), hello.hello_number);
+    let (held_runs, finished_runs, hello_number) =
+        (attempt_keys(hello.held), attempt_keys(hello.finished), hello.hello_number);
     let report = Report { held_runs, finished_runs, starts, predecessor, lineage: lineage.into() };
     Ok(AdmittedExecutor { online_executor, record, report, declared_set, process, hello_number })
 }
@@ -172,26 +176,29 @@ pub(super) async fn check(
 fn check_certificate(names: &[String], hello: &v1::Hello) -> Result<(), Status> {
     let v1::Hello { namespace, app, name, .. } = hello;
     let has_name = |wanted: &str| names.iter().any(|name| name == wanted);
-    let place = format!("{app}.{namespace}");
-    let has_app = has_name(&place) || (has_name(app) && app != name);
-    if has_name(&format!("{name}.{place}")) || has_name(&format!("*.{place}")) || (has_app && has_name(name)) {
+    let app_domain = format!("{app}.{namespace}");
+    let has_app = has_name(&app_domain) || (has_name(app) && app != name);
+    if has_name(&format!("{name}.{app_domain}")) || has_name(&format!("*.{app_domain}")) || (has_app && has_name(name))
+    {
         return Ok(());
     }
     let names_text: String = format!("{names:?}").chars().take(500).collect();
     Err(Status::permission_denied(format!(
         "the client certificate is made out to {names_text}, and not to executor {name:?} of app {app:?}: it needs the DNS name \
-         {name}.{place} or *.{place}, or both {place} and {name}"
+         {name}.{app_domain} or *.{app_domain}, or both {app_domain} and {name}"
     )))
 }
 
 /// Refuses other protocol versions: an executor that does not answer fences would block recovery until it is declared lost.
-fn check_protocol(spoken: u32) -> Result<(), Status> {
-    let advice = match spoken.cmp(&PROTOCOL) {
+fn check_protocol(protocol: u32) -> Result<(), Status> {
+    let advice = match protocol.cmp(&PROTOCOL) {
         Ordering::Equal => return Ok(()),
         Ordering::Less => "older than this server's; update the executor's SDK",
         Ordering::Greater => "newer than this server's; update the server first",
     };
-    Err(Status::failed_precondition(format!("protocol: this executor speaks version {spoken}, {advice} ({PROTOCOL})")))
+    Err(Status::failed_precondition(format!(
+        "protocol: this executor speaks version {protocol}, {advice} ({PROTOCOL})"
+    )))
 }
 
 /// Refuses an incarnation that is online: two live processes with one incarnation id would settle each other's runs. A stream with a recent
@@ -201,10 +208,11 @@ fn check_incarnation(shared: &Shared, id: ExecutorId, hello: &v1::Hello) -> Resu
     if hello.connected_nodes.contains(&shared.membership.token().node.get()) {
         return Err(Status::already_exists("the executor is connected to this server by another URL"));
     }
-    let Some(other) = shared.registry.get(id) else { return Ok(()) };
-    let is_same = other.name == hello.name && other.app_name == hello.app;
-    let heard_lately = other.last_seen_at + shared.config.heartbeat.saturating_mul(2) > shared.clock.now();
-    if is_same && !heard_lately {
+    let Some(online_executor) = shared.registry.get(id) else { return Ok(()) };
+    let is_same_executor = online_executor.name == hello.name && online_executor.app_name == hello.app;
+    let was_heard_lately =
+        online_executor.last_seen_at + shared.config.heartbeat.saturating_mul(2) > shared.clock.now();
+    if is_same_executor && !was_heard_lately {
         return Ok(());
     }
     // The message is the same for executors of every app: a token must not reveal other apps.

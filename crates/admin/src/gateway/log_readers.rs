@@ -17,23 +17,23 @@ pub struct LogReader(watch::Receiver<()>);
 
 impl LogReaders {
     pub(crate) fn follow(&self, run: RunId) -> LogReader {
-        let mut followed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        followed.retain(|_, sender| sender.receiver_count() > 0);
-        LogReader(followed.entry(run).or_insert_with(|| watch::channel(()).0).subscribe())
+        let mut senders_by_run = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        senders_by_run.retain(|_, sender| sender.receiver_count() > 0);
+        LogReader(senders_by_run.entry(run).or_insert_with(|| watch::channel(()).0).subscribe())
     }
 
     pub(crate) fn count(&self) -> usize {
-        let followed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        followed.values().map(watch::Sender::receiver_count).sum()
+        let senders_by_run = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        senders_by_run.values().map(watch::Sender::receiver_count).sum()
     }
 
     /// Wakes the readers of these logs.
     pub(super) fn poke(&self, runs: impl Iterator<Item = RunId>) {
-        let followed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if followed.is_empty() {
+        let senders_by_run = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if senders_by_run.is_empty() {
             return;
         }
-        for sender in runs.filter_map(|run| followed.get(&run)) {
+        for sender in runs.filter_map(|run| senders_by_run.get(&run)) {
             sender.send_replace(());
         }
     }

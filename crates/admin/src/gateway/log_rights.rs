@@ -92,7 +92,7 @@ impl RunFacts<'_> {
 /// The decision about a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChunkDecision {
-    Whole,
+    Accepted,
     /// The run's log is full: one line in place of the chunk reports this.
     FullNotice,
     Dropped,
@@ -102,7 +102,7 @@ pub(super) enum ChunkDecision {
 #[derive(Debug, Default)]
 pub(super) struct LogRights {
     /// When each of these attempts was last found to be allowed.
-    allowed_until: HashMap<HeldAttempt, Timestamp>,
+    allowed_at: HashMap<HeldAttempt, Timestamp>,
     /// The number of bytes that each run has logged through this node.
     bytes_by_run: HashMap<RunId, usize>,
 }
@@ -115,17 +115,19 @@ impl LogRights {
         attempts: impl Iterator<Item = &'a HeldAttempt>,
         now: Timestamp,
     ) -> Vec<HeldAttempt> {
-        if self.allowed_until.len() >= CACHED_COUNT_MAX {
-            self.allowed_until.retain(|_, at| *at + ALLOWED_FOR > now);
+        if self.allowed_at.len() >= CACHED_COUNT_MAX {
+            self.allowed_at.retain(|_, at| *at + ALLOWED_FOR > now);
         }
-        if self.allowed_until.len() >= CACHED_COUNT_MAX {
-            self.allowed_until.clear();
+        if self.allowed_at.len() >= CACHED_COUNT_MAX {
+            self.allowed_at.clear();
         }
-        let is_known = |held: &HeldAttempt| self.allowed_until.get(held).is_some_and(|at| *at + ALLOWED_FOR > now);
-        let mut unchecked: Vec<HeldAttempt> = attempts.filter(|held| !is_known(held)).copied().collect();
-        unchecked.sort_unstable();
-        unchecked.dedup();
-        unchecked
+        let is_known =
+            |held_attempt: &HeldAttempt| self.allowed_at.get(held_attempt).is_some_and(|at| *at + ALLOWED_FOR > now);
+        let mut unchecked_attempts: Vec<HeldAttempt> =
+            attempts.filter(|held_attempt| !is_known(held_attempt)).copied().collect();
+        unchecked_attempts.sort_unstable();
+        unchecked_attempts.dedup();
+        unchecked_attempts
     }
 
     /// Decides whether lines of this attempt are accepted, and caches the decision.
@@ -137,16 +139,16 @@ impl LogRights {
         now: Timestamp,
     ) -> bool {
         if facts.is_some_and(|facts| facts.may_log(app, attempt, now)) {
-            self.allowed_until.insert(attempt, now);
+            self.allowed_at.insert(attempt, now);
             return true;
         }
-        self.allowed_until.remove(&attempt);
+        self.allowed_at.remove(&attempt);
         false
     }
 
     /// Whether a chunk of this many bytes is accepted.
     pub(super) fn decide(&mut self, held_attempt: &HeldAttempt, bytes: usize) -> ChunkDecision {
-        if !self.allowed_until.contains_key(held_attempt) {
+        if !self.allowed_at.contains_key(held_attempt) {
             return ChunkDecision::Dropped;
         }
         if self.bytes_by_run.len() >= CACHED_COUNT_MAX && !self.bytes_by_run.contains_key(&held_attempt.0) {
@@ -156,7 +158,7 @@ impl LogRights {
         let bytes_before = *logged_bytes;
         *logged_bytes = bytes_before.saturating_add(bytes);
         match (bytes_before > RUN_BYTES_MAX, *logged_bytes > RUN_BYTES_MAX) {
-            (_, false) => ChunkDecision::Whole,
+            (_, false) => ChunkDecision::Accepted,
             (false, true) => ChunkDecision::FullNotice,
             (true, _) => ChunkDecision::Dropped,
         }
@@ -236,7 +238,7 @@ mod tests {
         let taken: Vec<ChunkDecision> = (0..4).map(|_| rights.decide(&held, RUN_BYTES_MAX / 2)).collect();
         assert_eq!(
             taken,
-            [ChunkDecision::Whole, ChunkDecision::Whole, ChunkDecision::FullNotice, ChunkDecision::Dropped]
+            [ChunkDecision::Accepted, ChunkDecision::Accepted, ChunkDecision::FullNotice, ChunkDecision::Dropped]
         );
         rights.check_and_cache(APP, held, None, NOW);
         assert_eq!(rights.decide(&held, 1), ChunkDecision::Dropped);
@@ -255,8 +257,8 @@ mod tests {
         for held in rights.attempts_to_check(attempts.iter(), NOW) {
             assert!(rights.check_and_cache(APP, held, Some(&facts), NOW));
         }
-        assert_eq!(attempts.map(|held| rights.decide(&held, 1)), [ChunkDecision::Whole; 2]);
-        assert!(rights.allowed_until.len() < CACHED_COUNT_MAX);
+        assert_eq!(attempts.map(|held| rights.decide(&held, 1)), [ChunkDecision::Accepted; 2]);
+        assert!(rights.allowed_at.len() < CACHED_COUNT_MAX);
     }
 
     /// Executor 8 refused the run, which then moved to another node: that node sent it to executor 7.

@@ -49,10 +49,10 @@ pub(crate) struct LogItem {
 
 /// Counts the log messages of one stream that are not durable yet.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PendingLogs(Arc<Pending>);
+pub(crate) struct PendingLogs(Arc<PendingState>);
 
 #[derive(Debug, Default)]
-struct Pending {
+struct PendingState {
     count: AtomicUsize,
     /// Notified when the count falls.
     count_decreased: Notify,
@@ -73,7 +73,7 @@ impl PendingLogs {
     /// Waits until every message counted so far is durable, up to a limit. Once a wait has reached the limit, further calls return immediately
     /// until all messages are durable, so that the heartbeats behind many results are answered in time.
     pub(super) async fn wait(&self, limit: Duration) {
-        let Pending { count, count_decreased, is_behind } = &*self.0;
+        let PendingState { count, count_decreased, is_behind } = &*self.0;
         let all_durable = async {
             loop {
                 let notified = count_decreased.notified();
@@ -92,7 +92,7 @@ impl PendingLogs {
 
 impl Drop for PendingGuard {
     fn drop(&mut self) {
-        let Pending { count, count_decreased, is_behind } = &*self.0.0;
+        let PendingState { count, count_decreased, is_behind } = &*self.0.0;
         if count.fetch_sub(1, Ordering::AcqRel) == 1 {
             is_behind.store(false, Ordering::Relaxed);
         }
@@ -118,9 +118,9 @@ impl LogItem {
     }
 
     /// Queues the message if there is room within `patience`; otherwise returns its chunks.
-    pub(super) async fn enqueue(self, queue: &LogQueue, patience: Duration) -> Result<(), Vec<LogChunk>> {
+    pub(super) async fn enqueue(self, queue: &LogQueue, wait_max: Duration) -> Result<(), Vec<LogChunk>> {
         let (source, weight) = (self.source(), self.weight());
-        queue.offer_within(patience, source, weight, self).await.map_err(|item| item.chunks)
+        queue.offer_within(wait_max, source, weight, self).await.map_err(|item| item.chunks)
     }
 }
 
@@ -197,9 +197,9 @@ impl LogLoop {
         let (_, acks) = batch.acks.entry(session.number).or_insert_with(|| (session.clone(), Vec::new()));
         for chunk in chunks {
             acks.push(log_ack(&chunk));
-            let lines: usize = chunk.lines.iter().map(|line| line.text.len() + LINE_OVERHEAD).sum();
-            match self.rights.decide(&held_attempt(&session, &chunk), lines + CHUNK_OVERHEAD) {
-                ChunkDecision::Whole => batch.chunks.push(chunk),
+            let line_bytes: usize = chunk.lines.iter().map(|line| line.text.len() + LINE_OVERHEAD).sum();
+            match self.rights.decide(&held_attempt(&session, &chunk), line_bytes + CHUNK_OVERHEAD) {
+                ChunkDecision::Accepted => batch.chunks.push(chunk),
                 ChunkDecision::FullNotice => batch.chunks.push(full_notice(&chunk)),
                 ChunkDecision::Dropped => add(&self.shared.metrics.log_lines_dropped, to_u64(chunk.lines.len())),
             }
@@ -246,12 +246,12 @@ impl LogLoop {
     /// Reads from the rows which executors hold the runs of these lines.
     async fn learn_rights(&mut self, batch: &[LogItem]) -> Result<(), StoreError> {
         let now = self.shared.clock.now();
-        let items = batch
+        let attempts_and_apps = batch
             .iter()
             .flat_map(|item| item.chunks.iter().map(|chunk| (held_attempt(&item.session, chunk), item.app)));
-        let apps: HashMap<HeldAttempt, AppId> = items.collect();
-        let unchecked = self.rights.attempts_to_check(apps.keys(), now);
-        let mut ids: Vec<RunId> = unchecked.iter().map(|(run, ..)| *run).collect();
+        let apps: HashMap<HeldAttempt, AppId> = attempts_and_apps.collect();
+        let unchecked_attempts = self.rights.attempts_to_check(apps.keys(), now);
+        let mut ids: Vec<RunId> = unchecked_attempts.iter().map(|(run, ..)| *run).collect();
         ids.dedup();
         let mut runs = HashMap::new();
         for part in ids.chunks(PART_CHUNKS_MAX) {
@@ -259,10 +259,10 @@ impl LogLoop {
             runs.extend(rows.into_iter().map(|run| (run.id, run)));
         }
         let mut runs_left = EARLIER_COUNT_MAX;
-        for held in unchecked {
-            let Some(app) = apps.get(&held) else { continue };
-            let run = runs.get(&held.0);
-            let attempts = match run.filter(|run| run.app == *app && held.1 < run.attempt && runs_left > 0) {
+        for held_attempt in unchecked_attempts {
+            let Some(app) = apps.get(&held_attempt) else { continue };
+            let run = runs.get(&held_attempt.0);
+            let attempts = match run.filter(|run| run.app == *app && held_attempt.1 < run.attempt && runs_left > 0) {
                 Some(run) => {
                     runs_left -= 1;
                     empty_if_refused(self.shared.store.attempts(run.id).await)?
@@ -270,12 +270,12 @@ impl LogLoop {
                 None => Vec::new(),
             };
             let own_node = self.shared.membership.token().node;
-            let sent_attempt = |run| self.shared.sent_runs.sent_attempt_for(run, held.2, own_node);
+            let sent_attempt = |run| self.shared.sent_runs.sent_attempt_for(run, held_attempt.2, own_node);
             let facts = run.map(|run| RunFacts { run, attempts: &attempts, sent_attempt: sent_attempt(run) });
-            if !self.rights.check_and_cache(*app, held, facts.as_ref(), now)
-                && let Some(count) = self.shared.log_limit.count("foreign logs", held.2.get())
+            if !self.rights.check_and_cache(*app, held_attempt, facts.as_ref(), now)
+                && let Some(count) = self.shared.log_limit.count("foreign logs", held_attempt.2.get())
             {
-                let (run, attempt, executor) = held;
+                let (run, attempt, executor) = held_attempt;
                 tracing::warn!(run_id = %run, attempt, executor_id = %executor, count, "an executor logs into a run that it does not have; the lines are dropped; further cases are logged once a minute");
             }
         }

@@ -9,7 +9,7 @@ use rondel_store::logs::{LogChunk, LogLine};
 
 /// Maximum number of attempts that get a mark: more than an executor runs at once.
 const ATTEMPT_COUNT_MAX: usize = 5_000;
-const NOTICE_LEVEL: &str = "warn";
+const MARK_LEVEL: &str = "warn";
 
 /// The lines that an attempt has lost since its last mark.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,11 +41,11 @@ impl LostLines {
     }
 
     /// A chunk with a mark for each attempt that has lost lines.
-    pub(super) fn notices(&self, now: Timestamp) -> Vec<LogChunk> {
+    pub(super) fn marks(&self, now: Timestamp) -> Vec<LogChunk> {
         let mark = |((run, attempt), lost): (&(RunId, i32), &LostCount)| {
             let text =
                 format!("… {} lines were dropped here: the server could not store them in time", lost.line_count);
-            let lines = vec![LogLine { at: now, level: NOTICE_LEVEL.to_owned(), text }];
+            let lines = vec![LogLine { at: now, level: MARK_LEVEL.to_owned(), text }];
             LogChunk { run: *run, attempt: *attempt, sequence: lost.sequence, lines }
         };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(mark).collect()
@@ -72,12 +72,12 @@ mod tests {
         for chunk in [chunk(1, 4, 10), chunk(2, 7, 1), chunk(1, 5, 20)] {
             assert!(lost.add(&chunk));
         }
-        let marks = lost.notices(Timestamp::from_secs(9));
+        let marks = lost.marks(Timestamp::from_secs(9));
         let found: Vec<_> = marks.iter().map(|mark| (mark.run.get(), mark.sequence, mark.lines.len())).collect();
         assert_eq!(found, [(1, 5, 1), (2, 7, 1)]);
         assert!(marks[0].lines[0].text.contains("30 lines were dropped here"), "{marks:?}");
         lost.clear();
-        assert_eq!(lost.notices(Timestamp::EPOCH), []);
+        assert_eq!(lost.marks(Timestamp::EPOCH), []);
     }
 
     #[test]

@@ -270,7 +270,7 @@ impl Gateway for GatewayService {
         let now = gateway.shared.clock.now();
         let client = request.extensions().get::<Peer>().map(|Peer(address)| *address);
         let store = gateway.shared.store.as_ref();
-        let token = gateway.shared.lookups.bearer(store, (header, client), now).await.map_err(|error| {
+        let token = gateway.shared.lookups.authenticate_bearer(store, (header, client), now).await.map_err(|error| {
             if let Some(count) = gateway.shared.log_limit.count("token check", 0) {
                 tracing::warn!(error = %rondel_core::error_chain::chain(&error), count, "cannot check an executor's token");
             }

@@ -21,8 +21,8 @@ impl RegisteredStream {
     pub(super) fn open(shared: &Arc<Shared>, online: OnlineExecutor, stream_number: u64) -> Option<Self> {
         let executor = online.id;
         let silent_since = shared.clock.now() - shared.config.heartbeat.saturating_mul(2);
-        let is_open = shared.registry.open(online, stream_number, silent_since);
-        is_open.then(|| Self { shared: Arc::clone(shared), executor, number: stream_number })
+        let was_opened = shared.registry.open(online, stream_number, silent_since);
+        was_opened.then(|| Self { shared: Arc::clone(shared), executor, number: stream_number })
     }
 }
 

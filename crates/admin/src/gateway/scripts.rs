@@ -40,8 +40,9 @@ impl ScriptReader {
     pub(super) async fn answer(&self, request: v1::ScriptRequest) {
         let Ok(_permit) = self.permits.acquire().await else { return };
         match self.read(&request).await {
-            Ok(found) => {
-                let reply = found.unwrap_or_else(|error| v1::ScriptReply { error, ..v1::ScriptReply::default() });
+            Ok(script_or_error) => {
+                let reply =
+                    script_or_error.unwrap_or_else(|error| v1::ScriptReply { error, ..v1::ScriptReply::default() });
                 let v1::ScriptRequest { run_id, attempt, with_source } = request;
                 let reply = v1::ScriptReply { run_id, attempt, with_source, ..reply };
                 self.session.send(server_message::Body::ScriptReply(reply));

@@ -46,9 +46,9 @@ use rondel_core::error_chain::chain;
 /// A stream without a message for this many heartbeats is dead.
 const SILENT_HEARTBEATS: u32 = 5;
 /// How long results wait for the logs sent before them.
-const LOG_BARRIER: Duration = Duration::from_secs(2);
+const RESULT_WAIT_MAX: Duration = Duration::from_secs(2);
 /// How long a stream waits for room for its logs.
-const LOG_PATIENCE: Duration = Duration::from_secs(2);
+const LOG_WAIT_MAX: Duration = Duration::from_secs(2);
 
 pub(super) struct Session {
     shared: Arc<Shared>,
@@ -105,7 +105,7 @@ impl Session {
         };
         // A node that takes its next lease moves the session rows of all executors in the registry to that lease. This executor may have been
         // added too late. Its row then states that the stream ended with the earlier lease, and an adopter would not ask this executor.
-        if !shared.membership.is_under(token) && !mutant::on(Mutant::StreamOfEndedLease) {
+        if !shared.membership.is_current_lease(token) && !mutant::on(Mutant::StreamOfEndedLease) {
             return Err(Status::unavailable("the server is taking a new lease; connect again"));
         }
         let stream = OutgoingStream::new(sender);
@@ -158,15 +158,15 @@ impl Session {
         // Silence is counted in timeouts, not in elapsed time: a server that was paused has yet to read the messages that came meanwhile.
         let mut silent_heartbeats = 0;
         let mut got_goodbye = false;
-        let mut recheck =
+        let mut recheck_timer =
             interval_at(Instant::now() + self.shared.config.token_recheck, self.shared.config.token_recheck);
-        recheck.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        recheck_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let message = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
                 () = self.stream.wait_until_ended() => break,
-                _ = recheck.tick() => {
+                _ = recheck_timer.tick() => {
                     if self.is_still_authorized().await {
                         continue;
                     }
@@ -224,7 +224,7 @@ impl Session {
         let Some(authorization) = self.authorization.as_deref() else { return true };
         let (store, now) = (self.shared.store.as_ref(), self.shared.clock.now());
         match tokens::authenticate(store, Some(authorization), now).await {
-            Ok(found) => found.is_some_and(|found| found.rights.allow_executor(self.namespace, Some(self.app))),
+            Ok(caller) => caller.is_some_and(|caller| caller.rights.allow_executor(self.namespace, Some(self.app))),
             Err(_) => true,
         }
     }
@@ -236,14 +236,14 @@ impl Session {
         tracing::info!(executor_id = %id, "an executor's stream ended");
         shared.declared.leave(id, handle.number);
         shared.pumps.leave(id, handle.number);
-        let (closed_sender, is_dropped) = oneshot::channel();
+        let (closed_sender, closed_receiver) = oneshot::channel();
         // The receiver waits below.
-        let answer = Responder::new(|()| {
+        let responder = Responder::new(|()| {
             closed_sender.send(()).ok();
         });
-        drop(gateway.events.send(Event::StreamEnded(id, handle.number, answer)).await);
+        drop(gateway.events.send(Event::StreamEnded(id, handle.number, responder)).await);
         // An adopter concludes from a session's end that nothing was sent later: the dispatcher drops the stream before the end is stored.
-        let is_dropped = is_dropped.await.is_ok();
+        let is_dropped = closed_receiver.await.is_ok();
         drop(registered);
         let mut unstored_end = None;
         if let Some(opened_at) = row.end().filter(|_| is_dropped) {
@@ -280,7 +280,7 @@ impl Session {
             Body::Replies(replies) => {
                 self.shared.registry.record_heard(id, now, None);
                 replies.replies.iter().for_each(|reply| self.note_progress(reply));
-                let replies: Vec<_> = replies.replies.iter().filter_map(|one_reply| reply(one_reply, now)).collect();
+                let replies: Vec<_> = replies.replies.iter().filter_map(|reply| parse_reply(reply, now)).collect();
                 if !replies.is_empty() {
                     self.notify(Event::Replies(id, replies)).await;
                 }
@@ -325,7 +325,7 @@ impl Session {
             self.shared.progress.forget(self.handle.executor, RunId::new(result.run_id));
         }
         self.queue_marks().await;
-        self.pending_logs.wait(LOG_BARRIER).await;
+        self.pending_logs.wait(RESULT_WAIT_MAX).await;
         let incoming =
             |result| IncomingResult { memory: Some(Arc::clone(&memory) as _), ..incoming_result(result, now) };
         let results = results.results.into_iter().map(incoming);
@@ -333,12 +333,12 @@ impl Session {
     }
 
     async fn take_logs(&self, logs: v1::Logs) {
-        let dropped = logs.chunks.iter().map(|chunk| chunk.dropped).fold(0, u64::saturating_add);
-        add(&self.shared.metrics.log_lines_dropped, dropped);
-        let parts: usize = logs.chunks.iter().map(|chunk| chunk.lines.len() + 1).sum();
-        let kib = charge_kib(encoded_len(&logs), parts);
+        let dropped_count = logs.chunks.iter().map(|chunk| chunk.dropped).fold(0, u64::saturating_add);
+        add(&self.shared.metrics.log_lines_dropped, dropped_count);
+        let part_count: usize = logs.chunks.iter().map(|chunk| chunk.lines.len() + 1).sum();
+        let kib = charge_kib(encoded_len(&logs), part_count);
         let now = self.shared.clock.now();
-        let chunks: Vec<LogChunk> = logs.chunks.into_iter().map(|received| chunk(received, now)).collect();
+        let chunks: Vec<LogChunk> = logs.chunks.into_iter().map(|chunk| bounded_chunk(chunk, now)).collect();
         // A chunk without lines needs only its acknowledgement, so that the executor drops it.
         let (chunks, empty): (Vec<LogChunk>, Vec<LogChunk>) =
             chunks.into_iter().partition(|chunk| !chunk.lines.is_empty());
@@ -350,9 +350,9 @@ impl Session {
             return;
         }
         // In a flood of logs, the heartbeats and results behind them wait for room once only, not once per log message.
-        let patience = if self.is_over_share.load(Relaxed) { Duration::ZERO } else { LOG_PATIENCE };
-        let is_taken = self.queue_logs(chunks, kib, patience).await;
-        self.is_over_share.store(!is_taken, Relaxed);
+        let wait_max = if self.is_over_share.load(Relaxed) { Duration::ZERO } else { LOG_WAIT_MAX };
+        let has_room = self.queue_logs(chunks, kib, wait_max).await;
+        self.is_over_share.store(!has_room, Relaxed);
     }
 
     /// Queues marks for the lines that were dropped before, if there is room now.
@@ -364,13 +364,13 @@ impl Session {
 
     /// Queues chunks for the store, behind marks for the lines that were dropped before. Returns false if there is no room; the caller then
     /// drops the chunks.
-    async fn queue_logs(&self, chunks: Vec<LogChunk>, kib: u32, patience: Duration) -> bool {
-        let mut chunks_with_marks = self.lost_lines.notices(self.shared.clock.now());
+    async fn queue_logs(&self, chunks: Vec<LogChunk>, kib: u32, wait_max: Duration) -> bool {
+        let mut chunks_with_marks = self.lost_lines.marks(self.shared.clock.now());
         let mark_count = chunks_with_marks.len();
         chunks_with_marks.extend(chunks);
         let (session, pending) = (self.handle.clone(), self.pending_logs.begin());
         let item = LogItem { chunks: chunks_with_marks, kib, app: self.app, session, pending_guard: pending };
-        match item.enqueue(&self.gateway.logs, patience).await {
+        match item.enqueue(&self.gateway.logs, wait_max).await {
             Ok(()) => {
                 self.lost_lines.clear();
                 true
@@ -449,7 +449,7 @@ async fn read_nodes(shared: &Shared) -> Result<Arc<Vec<Node>>, Status> {
 fn welcome(shared: &Shared, nodes: &[Node]) -> v1::Welcome {
     let token = shared.membership.token();
     let now = shared.clock.now();
-    let living = nodes.iter().filter(|node| node.is_living(now));
+    let living_nodes = nodes.iter().filter(|node| node.is_living(now));
     let millis = |length: Duration| u32::try_from(length.as_millis()).unwrap_or(u32::MAX);
     v1::Welcome {
         node_id: token.node.get(),
@@ -457,7 +457,7 @@ fn welcome(shared: &Shared, nodes: &[Node]) -> v1::Welcome {
         node_name: shared.config.node_name.clone(),
         server_version: shared.config.server_version.clone(),
         now_at_ms: now.as_millis(),
-        servers: living.filter_map(|node| node.advertise_url.clone()).collect(),
+        servers: living_nodes.filter_map(|node| node.advertise_url.clone()).collect(),
         heartbeat_ms: millis(shared.config.heartbeat),
         silence_ms: millis(shared.config.silence),
         fences: fences(nodes, now).into_iter().map(fence).collect(),
@@ -465,7 +465,7 @@ fn welcome(shared: &Shared, nodes: &[Node]) -> v1::Welcome {
     }
 }
 
-fn reply(reply: &v1::Reply, now: Timestamp) -> Option<(RunId, i32, Reply)> {
+fn parse_reply(reply: &v1::Reply, now: Timestamp) -> Option<(RunId, i32, Reply)> {
     use v1::reply::Kind;
     let outcome = match reply.kind() {
         Kind::Accepted => Reply::Accepted,
@@ -480,13 +480,13 @@ fn reply(reply: &v1::Reply, now: Timestamp) -> Option<(RunId, i32, Reply)> {
 }
 
 fn fence_answer(reply: v1::FenceReply, now: Timestamp) -> FenceAnswer {
-    let refs = |refs: Vec<v1::RunRef>| refs.into_iter().map(|r| (RunId::new(r.run_id), r.attempt)).collect();
+    let attempt_keys = |refs: Vec<v1::RunRef>| refs.into_iter().map(|r| (RunId::new(r.run_id), r.attempt)).collect();
     let lease = LeaseToken { node: NodeId::new(reply.node_id), epoch: reply.node_epoch };
     let starts = StartReports::of(&reply.held, now);
-    FenceAnswer { lease, held_runs: refs(reply.held), finished_runs: refs(reply.finished), starts }
+    FenceAnswer { lease, held_runs: attempt_keys(reply.held), finished_runs: attempt_keys(reply.finished), starts }
 }
 
-fn chunk(chunk: v1::LogChunk, now: Timestamp) -> LogChunk {
+fn bounded_chunk(chunk: v1::LogChunk, now: Timestamp) -> LogChunk {
     let mut lines: Vec<LogLine> = Vec::with_capacity(chunk.lines.len() + 1);
     if chunk.dropped > 0 {
         let at = log_line::line_instant(chunk.lines.first().map_or(0, |line| line.at_ms), now);

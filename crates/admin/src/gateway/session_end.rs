@@ -19,7 +19,7 @@ const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
 pub(super) async fn store_end(shared: &Shared, executor: ExecutorId, stream_end: StreamEnd) -> bool {
     let token = shared.membership.token();
     match shared.store.close_session(token, executor, stream_end).await {
-        Ok(()) => shared.is_leaving() || shared.membership.is_under(token),
+        Ok(()) => shared.is_leaving() || shared.membership.is_current_lease(token),
         Err(error) => {
             tracing::debug!(error = %chain(&error), "cannot note the end of a session");
             false

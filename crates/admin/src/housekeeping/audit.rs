@@ -7,17 +7,17 @@ use serde_json::{Value, json};
 
 use crate::node::Shared;
 
-/// Writes an entry for `removed` rows up to `extent`.
+/// Writes an entry for `removed_count` rows up to `extent`.
 pub(super) async fn write(
     shared: &Shared,
     action: &str,
     namespace: Option<&str>,
     extent: &Value,
-    removed: u64,
+    removed_count: u64,
 ) -> Result<(), StoreError> {
     let now = shared.clock.now();
     let entry = AuditEntry {
-        id: AuditId::new(shared.membership.latest().ids.next(now)),
+        id: AuditId::new(shared.membership.latest_lease().ids.next(now)),
         at: now,
         actor: shared.config.node_name.clone(),
         auth_method: AuthMethod::System,
@@ -29,7 +29,7 @@ pub(super) async fn write(
         namespace: namespace.map(str::to_owned),
         verdict: Verdict::Allowed,
         before: Some(extent.to_string()),
-        after: Some(json!({"removed": removed}).to_string()),
+        after: Some(json!({"removed": removed_count}).to_string()),
     };
     shared.store.add_audit(&entry).await
 }

@@ -22,11 +22,11 @@ pub(super) async fn remove_logs(
     deadline: Instant,
 ) -> Result<u64, StoreError> {
     // Ids increase with time: this is the id that the first run of that instant would have.
-    let first_kept = IdGen::first_at(shared.clock.now() - shared.config.log_retention);
-    let too_old = RunId::new(first_kept.saturating_sub(1));
+    let first_kept_id = IdGen::first_at(shared.clock.now() - shared.config.log_retention);
+    let last_old_run = RunId::new(first_kept_id.saturating_sub(1));
     let (mut removed_count, mut first_error) = (0, None);
     for namespace in shared.store.namespaces().await? {
-        match remove_logs_of_namespace(shared, &namespace, too_old, (stop, deadline)).await {
+        match remove_logs_of_namespace(shared, &namespace, last_old_run, (stop, deadline)).await {
             Ok(removed) => removed_count += removed,
             // The other namespaces are processed before the error is returned.
             Err(error) => first_error = first_error.or(Some(error)),
@@ -38,23 +38,23 @@ pub(super) async fn remove_logs(
 async fn remove_logs_of_namespace(
     shared: &Shared,
     namespace: &Namespace,
-    too_old: RunId,
+    last_old_run: RunId,
     (stop, deadline): (&CancellationToken, Instant),
 ) -> Result<u64, StoreError> {
     let size_cut = match shared.config.log_size_max {
         0 => None,
         bytes => shared.store.log_cut(namespace.id, bytes).await?,
     };
-    let max_run = size_cut.map_or(too_old, |cut| cut.max(too_old));
-    let removed = remove_logs_up_to(shared, namespace.id, max_run, (stop, deadline)).await?;
-    if removed > 0 {
-        tracing::info!(namespace = namespace.name, count = removed, "removed logs by age or size");
+    let max_run = size_cut.map_or(last_old_run, |cut| cut.max(last_old_run));
+    let removed_count = remove_logs_up_to(shared, namespace.id, max_run, (stop, deadline)).await?;
+    if removed_count > 0 {
+        tracing::info!(namespace = namespace.name, count = removed_count, "removed logs by age or size");
         let retention = format_duration(shared.config.log_retention);
         let size_max = shared.config.log_size_max;
         let up_to = json!({"run": max_run, "log_retention": retention, "log_size_max": size_max});
-        super::audit::write(shared, "log.remove", Some(&namespace.name), &up_to, removed).await?;
+        super::audit::write(shared, "log.remove", Some(&namespace.name), &up_to, removed_count).await?;
     }
-    Ok(removed)
+    Ok(removed_count)
 }
 
 async fn remove_logs_up_to(
@@ -64,14 +64,14 @@ async fn remove_logs_up_to(
     (stop, deadline): (&CancellationToken, Instant),
 ) -> Result<u64, StoreError> {
     let mut range = LogRange { after: RunId::new(0), up_to: max_run, now: shared.clock.now() };
-    let mut removed = 0;
+    let mut removed_count = 0;
     while !stop.is_cancelled() && Instant::now() < deadline {
         let batch_start = Instant::now();
         let removal = shared.store.remove_logs(namespace, range, BATCH_MAX).await?;
-        removed += removal.runs;
+        removed_count += removal.runs;
         let Some(last_removed) = removal.last else { break };
         range.after = last_removed;
         pause_after_batch(batch_start.elapsed(), stop).await;
     }
-    Ok(removed)
+    Ok(removed_count)
 }

@@ -90,8 +90,8 @@ pub(crate) struct HousekeepingLoop<T> {
     shared: Arc<Shared>,
     /// Period of the passes that remove runs and logs; it depends on their retention.
     purge_period: Duration,
-    batch: u32,
-    started: Instant,
+    batch_len: u32,
+    started_at: Instant,
     duty: PhantomData<T>,
 }
 
@@ -118,8 +118,8 @@ impl<T: DutyType> Background for HousekeepingLoop<T> {
 
 impl<T: DutyType> HousekeepingLoop<T> {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let purge_period = period(shared.config.retention.min(shared.config.log_retention));
-        Self { shared, purge_period, batch: BATCH_MAX, started: Instant::now(), duty: PhantomData }
+        let purge_period = pass_period(shared.config.retention.min(shared.config.log_retention));
+        Self { shared, purge_period, batch_len: BATCH_MAX, started_at: Instant::now(), duty: PhantomData }
     }
 
     /// Runs a pass if one is due. Returns the number of rows removed.
@@ -130,7 +130,7 @@ impl<T: DutyType> HousekeepingLoop<T> {
             Duty::Purge | Duty::Traces | Duty::Logs | Duty::Messages => self.purge_period,
             Duty::OldStats | Duty::Calls | Duty::Tokens | Duty::Executors | Duty::Nodes => PERIOD_MAX,
         };
-        let is_early = T::DUTY == Duty::Executors && self.started.elapsed() < SETTLE_TIME;
+        let is_early = T::DUTY == Duty::Executors && self.started_at.elapsed() < SETTLE_TIME;
         if is_early || !store.begin_pass(T::NAME, period).await? {
             return Ok(0);
         }
@@ -140,8 +140,9 @@ impl<T: DutyType> HousekeepingLoop<T> {
             Duty::OldStats => stats::forget_old(&self.shared, stop).await,
             Duty::Purge => self.purge(stop).await,
             Duty::Traces => {
-                let traces = remove_in_batches(stop, || store.forget_traces(now - retention, BATCH_MAX)).await?;
-                Ok(traces + remove_in_batches(stop, || store.forget_shadow_fires(now - retention, BATCH_MAX)).await?)
+                let trace_count = remove_in_batches(stop, || store.forget_traces(now - retention, BATCH_MAX)).await?;
+                Ok(trace_count
+                    + remove_in_batches(stop, || store.forget_shadow_fires(now - retention, BATCH_MAX)).await?)
             }
             Duty::Logs => logs::remove_logs(&self.shared, stop, Instant::now() + self.purge_period).await,
             Duty::Calls => remove_in_batches(stop, || store.forget_calls(now - CALLS_KEPT_FOR, BATCH_MAX)).await,
@@ -164,35 +165,35 @@ impl<T: DutyType> HousekeepingLoop<T> {
     async fn purge(&mut self, stop: &CancellationToken) -> Result<u64, StoreError> {
         let retention = self.shared.config.retention;
         let kept_from = self.shared.clock.now() - retention;
-        let mut removed = 0;
-        let result = self.purge_before(kept_from, &mut removed, stop).await;
-        if removed > 0 {
-            tracing::debug!(count = removed, "removed runs that are older than the retention");
+        let mut removed_count = 0;
+        let result = self.purge_before(kept_from, &mut removed_count, stop).await;
+        if removed_count > 0 {
+            tracing::debug!(count = removed_count, "removed runs that are older than the retention");
             let extent = json!({"finished_before": kept_from, "retention": format_duration(retention)});
-            audit::write(&self.shared, "run.purge", None, &extent, removed).await?;
+            audit::write(&self.shared, "run.purge", None, &extent, removed_count).await?;
         }
-        result.map(|()| removed)
+        result.map(|()| removed_count)
     }
 
     async fn purge_before(
         &mut self,
         kept_from: Timestamp,
-        removed: &mut u64,
+        removed_count: &mut u64,
         stop: &CancellationToken,
     ) -> Result<(), StoreError> {
         let deadline = Instant::now() + self.purge_period;
         let mut after = RunId::new(0);
         while !stop.is_cancelled() && Instant::now() < deadline {
             let batch_start = Instant::now();
-            let step = match self.shared.store.purge(kept_from, after, self.batch).await {
+            let step = match self.shared.store.purge(kept_from, after, self.batch_len).await {
                 Ok(step) => step,
                 Err(error) => {
-                    self.batch = (self.batch / 4).max(BATCH_MIN);
+                    self.batch_len = (self.batch_len / 4).max(BATCH_MIN);
                     return Err(error);
                 }
             };
-            self.batch = (self.batch * 2).min(BATCH_MAX);
-            *removed += step.removed_count;
+            self.batch_len = (self.batch_len * 2).min(BATCH_MAX);
+            *removed_count += step.removed_count;
             let Some(next_after) = step.next_after else { break };
             after = next_after;
             pause_after_batch(batch_start.elapsed(), stop).await;
@@ -206,21 +207,21 @@ async fn remove_in_batches<F: Future<Output = Result<u64, StoreError>> + Send>(
     stop: &CancellationToken,
     remove: impl Fn() -> F + Send,
 ) -> Result<u64, StoreError> {
-    let mut removed = 0;
+    let mut removed_count = 0;
     while !stop.is_cancelled() {
         let batch_start = Instant::now();
         let count = remove().await?;
         if count == 0 {
             break;
         }
-        removed += count;
+        removed_count += count;
         pause_after_batch(batch_start.elapsed(), stop).await;
     }
-    Ok(removed)
+    Ok(removed_count)
 }
 
 /// A tenth of the retention, but at least one second and at most ten minutes.
-fn period(retention: Duration) -> Duration {
+fn pass_period(retention: Duration) -> Duration {
     (retention / 10).clamp(PERIOD_MIN, PERIOD_MAX)
 }
 
@@ -239,7 +240,7 @@ mod tests {
 
     #[test]
     fn passes_follow_the_retention() {
-        let seconds = |retention| period(Duration::from_secs(retention)).as_secs();
+        let seconds = |retention| pass_period(Duration::from_secs(retention)).as_secs();
         assert_eq!((seconds(1), seconds(100), seconds(30 * 24 * 3600)), (1, 10, 600));
     }
 }

@@ -62,8 +62,9 @@ pub async fn of_replacement(
 ) -> Result<Descent, StoreError> {
     let replaced_ancestors = ancestors(store, replaced_token.id).await?;
     // An ancestor may have ended because it rotated itself under an older server. Its successor is the nearest valid ancestor.
-    let maker = replaced_ancestors.iter().skip(1).find(|token| token.is_valid(now)).map(|token| token.id);
-    let Some(caller) = caller else { return Ok(Descent::From(maker)) };
+    let nearest_valid_ancestor =
+        replaced_ancestors.iter().skip(1).find(|token| token.is_valid(now)).map(|token| token.id);
+    let Some(caller) = caller else { return Ok(Descent::From(nearest_valid_ancestor)) };
     let caller_ancestors = ancestors(store, caller).await?;
     let series_of_caller = caller_ancestors.first().map(|token| token.series);
     if series_of_caller == Some(replaced_token.series) {
@@ -73,7 +74,7 @@ pub async fn of_replacement(
     Ok(if has_series(&caller_ancestors, Some(replaced_token.series)) {
         Descent::Reversed
     } else if has_series(&replaced_ancestors, series_of_caller) {
-        Descent::From(maker)
+        Descent::From(nearest_valid_ancestor)
     } else if caller_ancestors.len() >= CHAIN_LEN_MAX || replaced_ancestors.len() >= CHAIN_LEN_MAX {
         Descent::TooLong
     } else {

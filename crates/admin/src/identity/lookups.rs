@@ -65,7 +65,7 @@ impl Default for Lookups {
 
 impl Lookups {
     /// Authenticates the token in an `Authorization` header: see [`tokens::authenticate`].
-    pub(crate) async fn bearer(
+    pub(crate) async fn authenticate_bearer(
         &self,
         store: &dyn Store,
         (authorization, client): (Option<&str>, Option<IpAddr>),
@@ -84,7 +84,7 @@ impl Lookups {
     }
 
     /// Authenticates a sign-in by its cookie: see [`sign_in::by_cookie`].
-    pub(crate) async fn cookie(
+    pub(crate) async fn authenticate_cookie(
         &self,
         store: &dyn Store,
         (cookie, client): (&str, Option<IpAddr>),
@@ -104,15 +104,15 @@ impl Lookups {
     }
 
     fn permits_of(&self, network: Option<IpAddr>) -> Arc<Semaphore> {
-        let mut by_address = self.permits_by_address.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(permits) = by_address.get(&network).and_then(Weak::upgrade) {
+        let mut permits_by_address = self.permits_by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(permits) = permits_by_address.get(&network).and_then(Weak::upgrade) {
             return permits;
         }
-        if by_address.len() >= ADDRESS_COUNT_MAX {
-            by_address.retain(|_, known| known.strong_count() > 0);
+        if permits_by_address.len() >= ADDRESS_COUNT_MAX {
+            permits_by_address.retain(|_, known| known.strong_count() > 0);
         }
         let new_permits = Arc::new(Semaphore::new(CONCURRENT_PER_ADDRESS_MAX));
-        by_address.insert(network, Arc::downgrade(&new_permits));
+        permits_by_address.insert(network, Arc::downgrade(&new_permits));
         new_permits
     }
 
@@ -122,10 +122,10 @@ impl Lookups {
     }
 
     fn note_unknown(&self, hash: String) {
-        let known_until = Instant::now() + UNKNOWN_PERIOD;
+        let unknown_until = Instant::now() + UNKNOWN_PERIOD;
         let mut unknown_tokens = self.unknown_tokens.lock().unwrap_or_else(PoisonError::into_inner);
         let UnknownTokens { until_by_hash, order } = &mut *unknown_tokens;
-        if until_by_hash.insert(hash.clone(), known_until).is_none() {
+        if until_by_hash.insert(hash.clone(), unknown_until).is_none() {
             order.push_back(hash);
         }
         if order.len() > UNKNOWN_COUNT_MAX

@@ -32,12 +32,12 @@ pub struct PasswordError(String);
 pub struct Passwords {
     permits: Semaphore,
     /// The hash that is used for the password of an unknown account, so that its check takes as long as for a known account.
-    decoy: OnceCell<PasswordHash>,
+    decoy_hash: OnceCell<PasswordHash>,
 }
 
 impl Default for Passwords {
     fn default() -> Self {
-        Self { permits: Semaphore::new(CONCURRENT_MAX), decoy: OnceCell::new() }
+        Self { permits: Semaphore::new(CONCURRENT_MAX), decoy_hash: OnceCell::new() }
     }
 }
 
@@ -67,8 +67,8 @@ impl Passwords {
     pub async fn hash(&self, password: &str) -> Result<PasswordHash, PasswordError> {
         let _permit = self.permits.acquire().await;
         let password = password.to_owned();
-        let hashed = tokio::task::spawn_blocking(move || hash(&password)).await;
-        hashed.map_err(|error| PasswordError(error.to_string()))?
+        let hash_result = tokio::task::spawn_blocking(move || hash(&password)).await;
+        hash_result.map_err(|error| PasswordError(error.to_string()))?
     }
 
     /// Checks a password against its stored hash. Without a stored hash the answer is false, after the same time.
@@ -76,33 +76,34 @@ impl Passwords {
     /// # Errors
     /// As those of [`Self::hash`].
     pub async fn verify(&self, password: &str, stored_hash: Option<&PasswordHash>) -> Result<bool, PasswordError> {
-        let decoy = self.decoy.get_or_try_init(|| self.hash("the password of no account")).await?;
-        let (has_stored_hash, stored_hash) = (stored_hash.is_some(), stored_hash.unwrap_or(decoy).clone());
+        let decoy_hash = self.decoy_hash.get_or_try_init(|| self.hash("the password of no account")).await?;
+        let (has_stored_hash, stored_hash) = (stored_hash.is_some(), stored_hash.unwrap_or(decoy_hash).clone());
         // Text that is too long for a password is refused without a hash computation, both for known and for unknown accounts.
         if password.len() > PASSWORD_LEN_MAX {
             return Ok(false);
         }
         let _permit = self.permits.acquire().await;
         let password = password.to_owned();
-        let is_right = tokio::task::spawn_blocking(move || verify(&password, &stored_hash)).await;
-        Ok(is_right.map_err(|error| PasswordError(error.to_string()))? && has_stored_hash)
+        let verify_result = tokio::task::spawn_blocking(move || verify(&password, &stored_hash)).await;
+        Ok(verify_result.map_err(|error| PasswordError(error.to_string()))? && has_stored_hash)
     }
 }
 
 fn hash(password: &str) -> Result<PasswordHash, PasswordError> {
     let salt: [u8; SALT_BYTES] = rand::rng().random();
     let params = Params::new(MEMORY_KIB, HASH_PASSES, 1, None).map_err(password_error)?;
-    let hashed = derive(password, phc::Salt::new(&salt).map_err(password_error)?, params)?;
-    Ok(PasswordHash::new(hashed.to_string()))
+    let derived_hash = derive(password, phc::Salt::new(&salt).map_err(password_error)?, params)?;
+    Ok(PasswordHash::new(derived_hash.to_string()))
 }
 
 fn verify(password: &str, stored_hash: &PasswordHash) -> bool {
     let Ok(stored_hash) = phc::PasswordHash::new(stored_hash.reveal()) else { return false };
     let (Some(salt), Ok(params)) = (stored_hash.salt, Params::try_from(&stored_hash)) else { return false };
     let Ok(derived_hash) = derive(password, salt, params) else { return false };
-    let is_same_way = (derived_hash.algorithm, derived_hash.version) == (stored_hash.algorithm, stored_hash.version);
+    let is_same_algorithm =
+        (derived_hash.algorithm, derived_hash.version) == (stored_hash.algorithm, stored_hash.version);
     // Outputs are compared in constant time.
-    is_same_way && derived_hash.hash.is_some() && derived_hash.hash == stored_hash.hash
+    is_same_algorithm && derived_hash.hash.is_some() && derived_hash.hash == stored_hash.hash
 }
 
 fn derive(password: &str, salt: phc::Salt, params: Params) -> Result<phc::PasswordHash, PasswordError> {

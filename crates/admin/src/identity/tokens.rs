@@ -34,12 +34,12 @@ impl Token {
     #[must_use]
     pub fn generate_for(kind: TokenKind) -> Self {
         let secret: [u8; SECRET_BYTES] = rand::rng().random();
-        let word = match kind {
+        let kind_prefix = match kind {
             TokenKind::Api => "pat",
             TokenKind::Executor => "exec",
             TokenKind::Xxl => "xxl",
         };
-        Self(format!("{TOKEN_PREFIX}{word}_{}", hex(&secret)))
+        Self(format!("{TOKEN_PREFIX}{kind_prefix}_{}", hex(&secret)))
     }
 
     /// The row that is stored for the token, still without a name, an owner or rights.

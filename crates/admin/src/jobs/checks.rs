@@ -72,7 +72,7 @@ pub(super) struct FoundCalendars {
 ///
 /// # Errors
 /// The store's.
-pub async fn calendar(
+pub async fn find_calendar(
     node: &Node,
     namespace: NamespaceId,
     name: &str,
@@ -99,11 +99,11 @@ pub(super) async fn check(
     stored_spec: Option<&JobSpec>,
 ) -> Result<CheckedDefinition, JobError> {
     let applied_calendar = match &spec.calendar {
-        Some(used) => calendar(node, namespace, &used.name).await?,
+        Some(used) => find_calendar(node, namespace, &used.name).await?,
         None => None,
     };
     let expected_calendar = match expected_calendar(&spec) {
-        Some(name) => calendar(node, namespace, name).await?,
+        Some(name) => find_calendar(node, namespace, name).await?,
         None => None,
     };
     let channels = channels_named(node, namespace, std::slice::from_ref(&spec)).await?;
@@ -147,8 +147,8 @@ pub(super) fn check_with(
     let FoundCalendars { applied_calendar, expected_calendar } = calendars;
     let expected_calendar = expected_calendar.map(|(_, calendar)| calendar);
     spec.replace_past_instants(instant_after(now), stored_spec);
-    let compiled = spec.compile_with(applied_calendar.as_ref().map(|(_, calendar)| Arc::clone(calendar)));
-    let mut errors = compiled.as_ref().err().cloned().unwrap_or_default();
+    let compile_result = spec.compile_with(applied_calendar.as_ref().map(|(_, calendar)| Arc::clone(calendar)));
+    let mut errors = compile_result.as_ref().err().cloned().unwrap_or_default();
     if let Some(calendar_use) = spec.calendar.as_ref().filter(|_| applied_calendar.is_none())
         && !errors.iter().any(|error| error.pointer == "/calendar/name")
     {
@@ -170,7 +170,7 @@ pub(super) fn check_with(
     errors.extend(pump::ignored_setting_errors(&spec, stored_spec));
     errors.extend(params::param_errors(node, namespace, &spec, stored_spec));
     errors.extend(overrides::override_errors(node, namespace, &spec, stored_spec));
-    match compiled {
+    match compile_result {
         Ok(job) if errors.is_empty() => {
             Ok(CheckedDefinition { spec, job, calendar: applied_calendar, checked_at: now })
         }
@@ -221,12 +221,12 @@ pub(crate) fn missing_channel_error<'n>(
     channel_names: impl Iterator<Item = &'n str>,
 ) -> FieldError {
     let channel_names: Vec<&str> = channel_names.collect();
-    let existing_channels = if channel_names.is_empty() {
+    let existing_text = if channel_names.is_empty() {
         "there is none".to_owned()
     } else {
         format!("there are {}", channel_names.join(", "))
     };
-    FieldError::new(pointer, format!("there is no channel {name:?}; {existing_channels}"))
+    FieldError::new(pointer, format!("there is no channel {name:?}; {existing_text}"))
 }
 
 /// The error for a channel that was deleted while the definition was checked.
@@ -244,7 +244,7 @@ pub(super) fn deleted_channel_error(expect: Option<&ExpectSpec>, name: &str) -> 
 fn hand_over_error(spec: &JobSpec, stored_spec: Option<&JobSpec>, silence: Duration) -> Option<FieldError> {
     let hand_over_of = |spec: &JobSpec| spec.pump.as_ref().map(|pump| pump.hand_over);
     let (hand_over, stops_within) = (hand_over_of(spec)?, silence + EXECUTOR_GRACE);
-    let is_wrong = hand_over <= stops_within && stored_spec.and_then(hand_over_of) != Some(hand_over);
+    let is_too_short = hand_over <= stops_within && stored_spec.and_then(hand_over_of) != Some(hand_over);
     let message = || {
         format!(
             "{} must be longer than {}: a group that hears no server may execute rows for that long ({} of silence, {} to end)",
@@ -254,7 +254,7 @@ fn hand_over_error(spec: &JobSpec, stored_spec: Option<&JobSpec>, silence: Durat
             format_duration(EXECUTOR_GRACE)
         )
     };
-    is_wrong.then(|| FieldError::new("/pump/hand_over", message()))
+    is_too_short.then(|| FieldError::new("/pump/hand_over", message()))
 }
 
 /// Errors for instants that are in the past when they are set. Instants that `stored_spec` already has are accepted.
@@ -264,14 +264,16 @@ fn past_instant_errors(
     stored_spec: Option<&JobSpec>,
 ) -> impl Iterator<Item = FieldError> {
     let stored_instants = stored_spec.map(JobSpec::once_instants).unwrap_or_default();
-    let ends = stored_spec.map(JobSpec::end_instants).unwrap_or_default();
-    let is_new = move |known: &[(String, Timestamp)], at| at <= now && !known.iter().any(|(_, before)| *before == at);
-    let once_errors =
-        spec.once_instants().into_iter().filter(move |(_, at)| is_new(&stored_instants, *at)).map(|(pointer, at)| {
+    let stored_ends = stored_spec.map(JobSpec::end_instants).unwrap_or_default();
+    let is_newly_past =
+        move |known: &[(String, Timestamp)], at| at <= now && !known.iter().any(|(_, before)| *before == at);
+    let once_errors = spec.once_instants().into_iter().filter(move |(_, at)| is_newly_past(&stored_instants, *at)).map(
+        |(pointer, at)| {
             let hint = "trigger the job to run it now, or let if_past be run";
             FieldError::new(pointer, format!("{at} is in the past; {hint}"))
-        });
-    let end_errors = spec.end_instants().into_iter().filter(move |(_, end)| is_new(&ends, *end));
+        },
+    );
+    let end_errors = spec.end_instants().into_iter().filter(move |(_, end)| is_newly_past(&stored_ends, *end));
     once_errors.chain(
         end_errors.map(|(pointer, end)| FieldError::new(pointer, format!("{end} is in the past: it would never fire"))),
     )

@@ -24,7 +24,7 @@ use rondel_store::catalog::{
     JobChange, JobCreated, JobDeleted, JobDeletion, JobRecord, JobSaved, NewJob, PinnedCalendar, QueuedDrops,
 };
 
-pub use self::checks::calendar;
+pub use self::checks::find_calendar;
 pub(crate) use self::checks::missing_channel_error;
 pub use self::overrides::{RunParams, params_of_repetition, run_params};
 pub use self::params::{JobWarning, handlers, is_offered, params_schema, warnings};
@@ -266,6 +266,7 @@ pub(crate) async fn follow_calendar(
     save(node, record, definition, Some(record.version), (None, author)).await.map(drop)
 }
 
+/// Saves a checked definition. The same transaction settles the runs that the change affects.
 async fn save(
     node: &Node,
     record: &JobRecord,
@@ -274,7 +275,7 @@ async fn save(
     (queued_policy, author): (Option<QueuedRunsPolicy>, &str),
 ) -> Result<JobRecord, JobError> {
     let app = app_of(node, record.namespace, &definition.spec, definition.checked_at).await?;
-    let compiled_before = checks::compile_newest(node, record).await?;
+    let previous_job = checks::compile_newest(node, record).await?;
     let now = node.now();
     let definition = definition.with_save_time(now, Some(&record.spec));
     let change = JobChange {
@@ -282,7 +283,7 @@ async fn save(
         expected_version,
         spec: &definition.spec,
         job: &definition.job,
-        before: &compiled_before,
+        before: &previous_job,
         calendar: definition.pinned_calendar(),
         app,
         author,
@@ -327,11 +328,11 @@ async fn catch_up_new(node: &Node, record: JobRecord) -> JobRecord {
 /// Moves a saved job to the newest version of its calendar, if the calendar was saved concurrently and that save did not see the job.
 async fn catch_up_with_calendar(node: &Node, record: JobRecord) -> Result<JobRecord, JobError> {
     let (Some(pin), Some(calendar_use)) = (record.calendar, &record.spec.calendar) else { return Ok(record) };
-    let used_calendar = calendar(node, record.namespace, &calendar_use.name).await?;
-    if used_calendar.as_ref().is_none_or(|(newest, _)| *newest == pin) {
+    let newest_calendar = find_calendar(node, record.namespace, &calendar_use.name).await?;
+    if newest_calendar.as_ref().is_none_or(|(newest, _)| *newest == pin) {
         return Ok(record);
     }
-    match follow_calendar(node, &record, used_calendar, &format!("calendar {}", calendar_use.name)).await {
+    match follow_calendar(node, &record, newest_calendar, &format!("calendar {}", calendar_use.name)).await {
         // Another caller changed the job meanwhile, and that call moves the job to the newest version of the calendar.
         Ok(()) | Err(JobError::Conflict { .. }) => {}
         Err(error) => return Err(error),
@@ -364,13 +365,14 @@ pub async fn pause(
     queued_policy: Option<QueuedRunsPolicy>,
 ) -> Result<(JobRecord, QueuedRuns), JobError> {
     let spec = JobSpec { enabled: false, ..record.spec.clone() };
-    let open_before = queued::open_runs(node, record.id).await?;
-    let paused = match record.spec.enabled {
+    let runs_open_before = queued::open_runs(node, record.id).await?;
+    let paused_record = match record.spec.enabled {
         true => change_definition(node, record, spec, Some(record.version), (queued_policy, author)).await?,
         false => record.clone(),
     };
-    let runs = queued::end_queued(node, paused.id, (Reason::Paused, queued_policy), author, open_before).await?;
-    Ok((paused, runs))
+    let runs =
+        queued::end_queued(node, paused_record.id, (Reason::Paused, queued_policy), author, runs_open_before).await?;
+    Ok((paused_record, runs))
 }
 
 /// Deletes a job. Its runs stay; those that no executor has are skipped or kept, as the caller chooses. With `detaches_followers` it is
@@ -408,7 +410,7 @@ pub async fn delete_without_wait(
 ) -> Result<bool, JobError> {
     let (now, skipped_row_id) = (node.now(), RunId::new(node.new_id()));
     let last_definition = checks::compile_newest(node, record).await.ok();
-    let deleted_at = node.shared().latest_time();
+    let latest_time = node.shared().latest_time();
     let (id, last_definition, queued_drops) =
         (record.id, last_definition.as_ref(), Some(queued_drops(node, queued_policy, author)));
     let deletion = JobDeletion {
@@ -417,7 +419,7 @@ pub async fn delete_without_wait(
         before: last_definition,
         skipped_row_id,
         now,
-        reached: deleted_at,
+        reached: latest_time,
         detaches_followers,
         drops: queued_drops,
     };

@@ -53,11 +53,11 @@ pub fn run_params(node: &Node, record: &JobRecord, overrides: &Value) -> Result<
 /// # Errors
 /// [`JobError::Invalid`], and the store's.
 pub async fn params_of_repetition(node: &Node, record: &JobRecord, run: &Run) -> Result<Option<RunParams>, JobError> {
-    let is_current = run.job_version == record.version;
-    if run.params.is_none() && is_current {
+    let is_same_version = run.job_version == record.version;
+    if run.params.is_none() && is_same_version {
         return Ok(None);
     }
-    let Some(run_spec) = spec_of(node, record, run).await? else { return Ok(None) };
+    let Some(run_spec) = spec_of_run(node, record, run).await? else { return Ok(None) };
     let spec = &record.spec;
     let is_same_code = (&run_spec.app, &run_spec.handler) == (&spec.app, &spec.handler);
     let base_params = if is_same_code { run_spec.params.clone() } else { spec.params.clone() };
@@ -69,7 +69,7 @@ pub async fn params_of_repetition(node: &Node, record: &JobRecord, run: &Run) ->
 }
 
 /// The definition from which a run was created.
-async fn spec_of(node: &Node, record: &JobRecord, run: &Run) -> Result<Option<JobSpec>, StoreError> {
+async fn spec_of_run(node: &Node, record: &JobRecord, run: &Run) -> Result<Option<JobSpec>, StoreError> {
     if run.job_version == record.version {
         return Ok(Some(record.spec.clone()));
     }
@@ -89,7 +89,7 @@ pub(super) fn override_errors(
         return Vec::new();
     }
     match jobs::params_schema(node, namespace, &spec.app, &spec.handler) {
-        Some(schema) => unknown_pointers(schema.document(), pointers),
+        Some(schema) => unknown_pointer_errors(schema.document(), pointers),
         None => Vec::new(),
     }
 }
@@ -119,20 +119,21 @@ fn repeated_params(spec: &JobSpec, base_params: Value, mut overrides: Value) -> 
 }
 
 /// Errors for pointers whose first part is not a field of the schema, if the schema allows no other fields.
-fn unknown_pointers(schema: &Value, pointers: &[String]) -> Vec<FieldError> {
+fn unknown_pointer_errors(schema: &Value, pointers: &[String]) -> Vec<FieldError> {
     let is_closed = schema["additionalProperties"] == false && schema.get("patternProperties").is_none();
     let Some(properties) = schema["properties"].as_object().filter(|_| is_closed) else { return Vec::new() };
     let first_step = |pointer: &String| {
         let name = pointer.trim_start_matches('/').split('/').next().unwrap_or_default();
         name.replace("~1", "/").replace("~0", "~")
     };
-    let unknown = pointers.iter().enumerate().filter(|(_, pointer)| !properties.contains_key(&first_step(pointer)));
+    let indexed_pointers =
+        pointers.iter().enumerate().filter(|(_, pointer)| !properties.contains_key(&first_step(pointer)));
     let error = |(index, pointer): (usize, &String)| {
         let names: Vec<&str> = properties.keys().map(String::as_str).collect();
         let message = format!("{pointer:?} is not a parameter of the handler; it has {}", names.join(", "));
         FieldError::new(format!("/overrides/{index}"), message)
     };
-    unknown.map(error).collect()
+    indexed_pointers.map(error).collect()
 }
 
 #[cfg(test)]
@@ -170,9 +171,9 @@ mod tests {
     fn pointers_are_held_against_the_schema() {
         let schema = |closed: bool| json!({"properties": {"a/b": {}, "env": {}}, "additionalProperties": !closed});
         let pointers = ["/a~1b", "/env/X", "/envy"].map(str::to_owned);
-        let found = unknown_pointers(&schema(true), &pointers);
+        let found = unknown_pointer_errors(&schema(true), &pointers);
         assert_eq!(found.iter().map(|error| error.pointer.as_str()).collect::<Vec<_>>(), ["/overrides/2"]);
         assert!(found[0].message.ends_with("it has a/b, env"), "{}", found[0].message);
-        assert!(unknown_pointers(&schema(false), &pointers).is_empty());
+        assert!(unknown_pointer_errors(&schema(false), &pointers).is_empty());
     }
 }

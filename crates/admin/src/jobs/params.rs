@@ -77,16 +77,16 @@ pub(super) fn check_params(node: &Node, namespace: NamespaceId, spec: &JobSpec, 
     if let Some(missing_script) = glue::missing_script(&spec.handler, params) {
         return vec![missing_script];
     }
-    let of_agent = agent_handlers::params_schema(&spec.handler);
+    let agent_schema = agent_handlers::params_schema(&spec.handler);
     let schema = match node.shared().registry.params_schema(namespace, &spec.app, &spec.handler) {
         Some(declared) => declared,
         // No executor with the handler is connected, but the schemas of the agent's handlers are known.
-        None => of_agent.clone().map(|document| Arc::new(ParamsSchema::new(document))),
+        None => agent_schema.clone().map(|document| Arc::new(ParamsSchema::new(document))),
     };
     let Some(schema) = schema else { return Vec::new() };
     let errors = schema.errors(params, !spec.parents().is_empty());
     // A handler of another executor may have the name of one of the agent's.
-    if errors.is_empty() && of_agent.as_ref() == Some(schema.document()) {
+    if errors.is_empty() && agent_schema.as_ref() == Some(schema.document()) {
         return agent_handlers::unusable_param(&spec.handler, params).into_iter().collect();
     }
     errors
@@ -145,9 +145,9 @@ pub(super) fn param_errors(
         None => true,
     };
     // A job without a schedule may get its parameters when it is triggered.
-    let is_given_later = spec.params.is_null() && spec.schedule.is_none() && takes_params(spec);
+    let may_be_given_later = spec.params.is_null() && spec.schedule.is_none() && takes_params(spec);
     // Parameters that are too long were refused with the rest of the definition.
-    if !has_changed || is_given_later || spec.params.to_string().len() > PARAMS_LEN_MAX {
+    if !has_changed || may_be_given_later || spec.params.to_string().len() > PARAMS_LEN_MAX {
         return Vec::new();
     }
     if let Err(message) = check_params_size(&spec.params) {

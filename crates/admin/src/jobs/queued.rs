@@ -57,15 +57,15 @@ pub(super) async fn end_queued(
     let (dropped_runs, kept_runs): (Vec<&Run>, Vec<&Run>) =
         queued_runs.into_iter().partition(|run| QueuedRunsPolicy::drops(queued_policy, reason, run.trigger));
     let count = |runs: usize| u64::try_from(runs).unwrap_or(u64::MAX);
-    let mut runs =
+    let mut run_counts =
         QueuedRuns { dropped_count: 0, kept_count: count(kept_runs.len()), running_count: count(running_runs.len()) };
     let mut ids: Vec<RunId> = dropped_runs.iter().map(|run| run.id).collect();
     if ids.is_empty() {
-        return Ok(runs);
+        return Ok(run_counts);
     }
     node.store().ask_drops(&ids, CancelRequest { by: author, reason }, asked_at).await?;
     dropped_runs.iter().for_each(|run| node.poke_cancels(run));
-    let (deadline, mut pause, mut ended_count) = (Instant::now() + config.end_queued_wait, FIRST_LOOK_DELAY, 0);
+    let (deadline, mut look_delay, mut ended_count) = (Instant::now() + config.end_queued_wait, FIRST_LOOK_DELAY, 0);
     loop {
         let rows = node.store().runs(&ids).await?;
         let is_taken = |run: &&Run| run.status == RunStatus::Running || run.executor_id.is_some();
@@ -76,13 +76,13 @@ pub(super) async fn end_queued(
         let taken_count = remaining_runs.iter().copied().filter(is_taken).count();
         if remaining_runs.len() <= taken_count || Instant::now() >= deadline {
             // Runs that an executor got meanwhile count as running; those that their owners have not ended yet count as dropped.
-            runs.running_count += count(taken_count);
-            runs.dropped_count = count(ended_count + remaining_runs.len() - taken_count);
-            return Ok(runs);
+            run_counts.running_count += count(taken_count);
+            run_counts.dropped_count = count(ended_count + remaining_runs.len() - taken_count);
+            return Ok(run_counts);
         }
         ids = remaining_runs.iter().map(|run| run.id).collect();
-        tokio::time::sleep_until((Instant::now() + pause).min(deadline)).await;
-        pause *= 2;
+        tokio::time::sleep_until((Instant::now() + look_delay).min(deadline)).await;
+        look_delay *= 2;
     }
 }
 
@@ -120,7 +120,7 @@ mod tests {
     }
 
     /// Starts the pair, with at most this many open runs in memory.
-    async fn pair(open_runs_max: usize) -> Pair {
+    async fn start_pair(open_runs_max: usize) -> Pair {
         let began = Instant::now();
         let micros = move || i64::try_from(began.elapsed().as_micros()).unwrap();
         let clock = move || Timestamp::from_millis(micros() / 1_000) + Duration::from_secs(1_000);
@@ -151,7 +151,7 @@ mod tests {
         Pair { store, servers: [first, second], record, lifecycle }
     }
 
-    async fn open(pair: &Pair) -> Vec<Trigger> {
+    async fn open_triggers(pair: &Pair) -> Vec<Trigger> {
         let open = pair.store.open_runs(pair.record.id, None, None, 1_000).await.unwrap();
         open.iter().map(|run| run.trigger).collect()
     }
@@ -159,33 +159,33 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_pause_skips_scheduled_queued_runs_of_every_server_in_memory_or_not() {
         for (server, open_runs_max) in [(0, 1_000), (1, 1_000), (0, 8), (1, 8)] {
-            let pair = pair(open_runs_max).await;
+            let pair = start_pair(open_runs_max).await;
             let engine = &pair.servers[server];
             let (paused, runs) = pause(engine, &pair.record, "li", None).await.unwrap();
             assert!(!paused.spec.enabled && runs.dropped_count >= 5, "{runs:?} by {server}");
             assert_eq!((runs.kept_count, runs.running_count), (1, 0), "{runs:?} by {server}");
             tokio::time::sleep(Duration::from_secs(3)).await;
-            assert_eq!(open(&pair).await, [Trigger::Manual]);
+            assert_eq!(open_triggers(&pair).await, [Trigger::Manual]);
             let (_, runs) = pause(engine, &paused, "li", Some(QueuedRunsPolicy::Run)).await.unwrap();
             assert_eq!((runs.dropped_count, runs.kept_count), (0, 1));
             let (_, runs) = pause(engine, &paused, "li", Some(QueuedRunsPolicy::Drop)).await.unwrap();
             assert_eq!((runs.dropped_count, runs.kept_count), (1, 0));
-            assert_eq!(open(&pair).await, []);
+            assert_eq!(open_triggers(&pair).await, []);
         }
     }
 
     /// The first pause keeps the queued runs, and so does the first deletion.
     #[tokio::test(start_paused = true)]
     async fn a_repeated_pause_or_deletion_skips_the_runs_that_the_first_one_left() {
-        let pair = pair(1_000).await;
+        let pair = start_pair(1_000).await;
         let engine = &pair.servers[1];
         let off = JobSpec { enabled: false, ..pair.record.spec.clone() };
         let by = (Some(QueuedRunsPolicy::Run), "li");
         let paused = jobs::change_definition(engine, &pair.record, off, None, by).await.unwrap();
-        assert!(open(&pair).await.len() >= 6);
+        assert!(open_triggers(&pair).await.len() >= 6);
         jobs::set_enabled(engine, &paused, false, "li").await.unwrap();
         tokio::time::sleep(Duration::from_secs(3)).await;
-        assert_eq!(open(&pair).await, [Trigger::Manual]);
+        assert_eq!(open_triggers(&pair).await, [Trigger::Manual]);
         let deletion = JobDeletion {
             id: paused.id,
             expected_version: None,
@@ -197,28 +197,28 @@ mod tests {
             drops: None,
         };
         pair.store.delete_job(deletion).await.unwrap();
-        assert_eq!(open(&pair).await, [Trigger::Manual]);
+        assert_eq!(open_triggers(&pair).await, [Trigger::Manual]);
         let runs = jobs::end_queued_of_deleted(engine, paused.id, (None, "li")).await.unwrap();
         assert_eq!(runs.dropped_count, 1);
         tokio::time::sleep(Duration::from_secs(3)).await;
-        assert_eq!(open(&pair).await, []);
+        assert_eq!(open_triggers(&pair).await, []);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_deletion_skips_all_that_is_queued_or_keeps_it_by_choice() {
         for server in [0, 1] {
-            let dropping = pair(1_000).await;
+            let dropping = start_pair(1_000).await;
             let delete = async |pair: &Pair, queued| {
                 jobs::delete(&pair.servers[server], &pair.record, None, false, (queued, "li")).await.unwrap().unwrap()
             };
             let runs = delete(&dropping, None).await;
             assert!(runs.dropped_count >= 6 && runs.kept_count == 0, "{runs:?}");
             tokio::time::sleep(Duration::from_secs(3)).await;
-            assert_eq!(open(&dropping).await, []);
-            let keeping = pair(1_000).await;
+            assert_eq!(open_triggers(&dropping).await, []);
+            let keeping = start_pair(1_000).await;
             let runs = delete(&keeping, Some(QueuedRunsPolicy::Run)).await;
             assert!(runs.kept_count >= 6 && runs.dropped_count == 0, "{runs:?}");
-            assert!(open(&keeping).await.len() >= 6);
+            assert!(open_triggers(&keeping).await.len() >= 6);
         }
     }
 }

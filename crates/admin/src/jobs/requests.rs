@@ -53,7 +53,7 @@ pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -
             }
         }
     };
-    acknowledge_repeated(node, &run).await;
+    acknowledge_repeated_run(node, &run).await;
     if run.status == RunStatus::Pending {
         node.try_put_own(vec![run.clone()]);
     }
@@ -62,7 +62,7 @@ pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -
 
 /// Acknowledges the failed run that this run repeats, since its failure needs no more attention. An error is only logged: the new run is
 /// stored, and a caller who gets an error requests another one.
-pub(super) async fn acknowledge_repeated(node: &Node, run: &Run) {
+pub(super) async fn acknowledge_repeated_run(node: &Node, run: &Run) {
     let Some(failed_run) = run.parent else { return };
     if let Err(error) = node.store().acknowledge_dead_letters(run.namespace, &[failed_run]).await {
         tracing::warn!(run = %failed_run, error = %chain(&error), "cannot acknowledge a failed run that was run again");

@@ -55,19 +55,19 @@ pub(super) fn script_errors(spec: &JobSpec, stored_spec: Option<&JobSpec>, scrip
         stored_spec.filter(|before| before.handler == spec.handler).map(params_of_runs).unwrap_or_default();
     let stored_scripts: Vec<&Value> =
         stored_params.into_iter().filter_map(|(_, params)| params.get("script")).collect();
-    let script_params = params_of_runs(spec).into_iter().filter_map(|(pointer, params)| {
+    let errors = params_of_runs(spec).into_iter().filter_map(|(pointer, params)| {
         let script = params.get("script").filter(|script| !stored_scripts.contains(script))?;
         let message = script_error(&spec.handler, params, script, scripts)?;
         Some(FieldError::new(format!("{pointer}/script"), message))
     });
-    script_params.collect()
+    errors.collect()
 }
 
 fn script_error(handler: &str, params: &Value, script: &Value, scripts: &FoundScripts) -> Option<String> {
     let Some(script_ref) = script_ref(handler, params) else {
-        let is_meant = script::LANGUAGES.contains(&handler) && script.is_object();
+        let means_script = script::LANGUAGES.contains(&handler) && script.is_object();
         let message = "names no script: use {\"name\": \"close-orders\"} for the newest version of a script, and add \"version\" for another version";
-        return is_meant.then(|| message.to_owned());
+        return means_script.then(|| message.to_owned());
     };
     match scripts.get(&script_ref) {
         None => Some(format!("there is no script {script_ref} in this namespace")),

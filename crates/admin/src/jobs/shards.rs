@@ -7,7 +7,7 @@ use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::RunQuery;
 
 use super::RunRequest;
-use super::requests::acknowledge_repeated;
+use super::requests::acknowledge_repeated_run;
 use crate::node::Node;
 use crate::store_once::store_once;
 
@@ -52,8 +52,8 @@ pub enum ShardsError {
 /// Whether a shard can be run again: it has ended without success, and its handler did not skip it.
 #[must_use]
 pub fn is_unsuccessful(shard: &Run) -> bool {
-    let is_good = shard.status == RunStatus::Succeeded || shard.reason == Some(Reason::Handler);
-    shard.status.is_terminal() && !is_good
+    let has_succeeded_or_skipped = shard.status == RunStatus::Succeeded || shard.reason == Some(Reason::Handler);
+    shard.status.is_terminal() && !has_succeeded_or_skipped
 }
 
 /// The unsuccessful shards of a run, sorted by index.
@@ -108,7 +108,7 @@ pub async fn request_failed_shards(
     if let Some(index) = renamed_shard(node, record, &failed_shards).await? {
         return Err(ShardsError::RenamedShard { index });
     }
-    let (new_fire, shards) = fire_of(node, (record, &failed_shards), &request);
+    let (new_fire, shards) = rows_of_repetition(node, (record, &failed_shards), &request);
     if let Some(trace) = request.trace {
         node.store().note_trace(new_fire.id, trace).await?;
     }
@@ -116,7 +116,7 @@ pub async fn request_failed_shards(
     let mut rows = store_once(store).await?;
     let new_fire = if rows.is_empty() { new_fire } else { rows.remove(0) };
     node.try_put_own(rows);
-    acknowledge_repeated(node, &new_fire).await;
+    acknowledge_repeated_run(node, &new_fire).await;
     Ok(new_fire)
 }
 
@@ -134,7 +134,11 @@ async fn renamed_shard(node: &Node, record: &JobRecord, failed_shards: &[Run]) -
     Ok(failed_shards.iter().map(|shard| shard.shard_index).find(is_renamed))
 }
 
-fn fire_of(node: &Node, (record, failed_shards): (&JobRecord, &[Run]), request: &RunRequest) -> (Run, Vec<Run>) {
+fn rows_of_repetition(
+    node: &Node,
+    (record, failed_shards): (&JobRecord, &[Run]),
+    request: &RunRequest,
+) -> (Run, Vec<Run>) {
     let (now, id, token) = (node.now(), node.new_id(), node.token());
     let run_job = RunJob { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
     let new_fire = Run {
@@ -154,14 +158,14 @@ fn fire_of(node: &Node, (record, failed_shards): (&JobRecord, &[Run]), request: 
         ..new_fire.clone()
     };
     let is_broadcast = record.spec.route == Route::Broadcast;
-    let shard = |of: &Run| Run {
+    let repeated_shard = |failed_shard: &Run| Run {
         id: RunId::new(node.new_id()),
-        shard_index: of.shard_index,
-        shard_total: of.shard_total,
+        shard_index: failed_shard.shard_index,
+        shard_total: failed_shard.shard_total,
         parent: Some(fire_row.id),
-        executor: of.executor.clone().filter(|_| is_broadcast),
+        executor: failed_shard.executor.clone().filter(|_| is_broadcast),
         ..new_fire.clone()
     };
-    let shards = failed_shards.iter().map(shard).collect();
+    let shards = failed_shards.iter().map(repeated_shard).collect();
     (fire_row, shards)
 }

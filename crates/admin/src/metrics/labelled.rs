@@ -91,19 +91,19 @@ impl LabelledRuns {
             return None;
         }
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        let values = self.keys.iter().zip(&mut groups.values).map(|(key, seen)| match labels.get(key) {
+        let values = self.keys.iter().zip(&mut groups.values).map(|(key, seen_values)| match labels.get(key) {
             None => String::new(),
-            Some(value) if seen.contains(value) => value.clone(),
-            Some(value) if seen.len() < VALUE_COUNT_MAX => {
-                seen.insert(value.clone());
+            Some(value) if seen_values.contains(value) => value.clone(),
+            Some(value) if seen_values.len() < VALUE_COUNT_MAX => {
+                seen_values.insert(value.clone());
                 value.clone()
             }
             Some(_) => OTHER_NAMESPACES.to_owned(),
         });
         let mut group = Group { values: values.collect(), namespace: namespace.to_owned(), app: app.to_owned() };
         if groups.groups.len() >= GROUP_COUNT_MAX && !groups.groups.contains_key(&group) {
-            let other = || OTHER_NAMESPACES.to_owned();
-            group = Group { namespace: other(), app: other(), values: vec![other(); self.keys.len()] };
+            let other_text = || OTHER_NAMESPACES.to_owned();
+            group = Group { namespace: other_text(), app: other_text(), values: vec![other_text(); self.keys.len()] };
         }
         let counts =
             groups.groups.entry(group).or_insert_with_key(|group| Arc::new(LabelledCounts::new(group.clone())));

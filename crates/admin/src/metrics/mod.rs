@@ -68,14 +68,14 @@ pub(crate) struct Metrics {
     pub(crate) runs_active: AtomicU64,
     /// The number of runs that are due and wait.
     pub(crate) runs_queued: AtomicU64,
-    pub(crate) held: HeldRuns,
+    pub(crate) runs_in_memory: RunsInMemory,
     /// When the last scan that could claim fires completed; until the first such scan, when the node started.
     scanned_at_ms: AtomicI64,
 }
 
 /// The number of open runs in each place of the node's memory.
 #[derive(Debug, Default)]
-pub(crate) struct HeldRuns {
+pub(crate) struct RunsInMemory {
     /// Waiting in the time ring.
     pub(crate) ring: AtomicU64,
     /// Waiting for earlier runs of their job, by its overlap policy.
@@ -111,7 +111,7 @@ impl Metrics {
             alerts_given_up: AtomicU64::new(0),
             runs_active: AtomicU64::new(0),
             runs_queued: AtomicU64::new(0),
-            held: HeldRuns::default(),
+            runs_in_memory: RunsInMemory::default(),
             scanned_at_ms: AtomicI64::new(now.as_millis()),
         }
     }
@@ -122,8 +122,8 @@ pub(crate) fn to_u64(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-pub(crate) fn add(counter: &AtomicU64, more: u64) {
-    counter.fetch_add(more, Ordering::Relaxed);
+pub(crate) fn add(counter: &AtomicU64, amount: u64) {
+    counter.fetch_add(amount, Ordering::Relaxed);
 }
 
 /// Data about an ended attempt that the metrics need in addition to its [`AttemptEnd`].
@@ -139,7 +139,7 @@ pub(crate) struct CountedRun {
 }
 
 impl CountedRun {
-    /// The data for a run that was never sent, as far as this node knows.
+    /// The data of a run of which no attempt was sent, as far as this node knows.
     pub(crate) fn of(run: &Run, definition: &Arc<CompiledDefinition>) -> Self {
         let is_unsent_fire = run.attempt == 1 && (run.is_root() || is_whole(run, definition));
         let is_whole_fire = run.is_root() || run.shard_total.is_none_or(|total| total <= 1);
@@ -147,8 +147,8 @@ impl CountedRun {
         Self { definition: Arc::clone(definition), is_unsent_fire, trigger, fire_at, is_whole_fire }
     }
 
-    /// The job and the planned instant of a fire that succeeded, if the job has expectations. A run among those `awaiting_runs` their children
-    /// has not succeeded yet.
+    /// The job and the planned instant of a fire that succeeded, if the job has expectations. A run that still awaits its children, one of
+    /// `awaiting_runs`, has not succeeded yet.
     pub(crate) fn expected_success(
         &self,
         end_outcome: &EndOutcome,

@@ -102,8 +102,8 @@ impl NamespaceCounts {
         self.runs[status as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn count_retry(&self, why: Reason) {
-        self.retries[why as usize].fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn count_retry(&self, reason: Reason) {
+        self.retries[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Fires that were counted, by trigger and outcome.

@@ -55,8 +55,8 @@ impl Report {
             let is_older = |known: &v1::PumpProgress| (known.epoch, known.sequence) > (item.epoch, item.sequence);
             if !self.items.get(&name).is_some_and(is_older) {
                 self.bytes += item_bytes(&item);
-                let replaced = self.items.insert(name, item);
-                self.bytes -= replaced.as_ref().map_or(0, item_bytes);
+                let replaced_item = self.items.insert(name, item);
+                self.bytes -= replaced_item.as_ref().map_or(0, item_bytes);
             }
         }
     }
@@ -83,9 +83,9 @@ struct Inbox {
 impl Inbox {
     /// Adds a report of a group; false if there is no room for it. Each app has its own room, so that no app takes that of the others.
     fn add(&mut self, job: JobId, group: (ExecutorId, Owner), report: Report) -> bool {
-        let of_app = self.bytes.get(&report.app).copied().unwrap_or_default();
-        let all: usize = self.bytes.values().sum();
-        if of_app + report.bytes > APP_BYTES_MAX || all + report.bytes > BYTES_MAX {
+        let app_bytes = self.bytes.get(&report.app).copied().unwrap_or_default();
+        let all_bytes: usize = self.bytes.values().sum();
+        if app_bytes + report.bytes > APP_BYTES_MAX || all_bytes + report.bytes > BYTES_MAX {
             return false;
         }
         let (app, before, after) = match self.reports.entry(job).or_default().entry(group) {
@@ -99,8 +99,8 @@ impl Inbox {
                 (place.get().app, before, place.get().bytes)
             }
         };
-        let of_app = self.bytes.entry(app).or_default();
-        *of_app = *of_app + after - before;
+        let app_bytes = self.bytes.entry(app).or_default();
+        *app_bytes = *app_bytes + after - before;
         true
     }
 }
@@ -111,7 +111,7 @@ pub(crate) struct PumpBoard {
     inbox: Mutex<Inbox>,
     /// Notified when something is reported or an attempt has ended.
     news: Notify,
-    shown: Mutex<ShownTotals>,
+    shown_totals: Mutex<ShownTotals>,
 }
 
 /// The totals that the metrics show for the jobs whose home is this node.
@@ -119,7 +119,7 @@ pub(crate) struct PumpBoard {
 struct ShownTotals {
     totals: BTreeMap<JobId, Totals>,
     /// The counts over the items of each job at the last look, and the counts of items that were removed since this node started.
-    last_and_removed: BTreeMap<JobId, (Counts, Counts)>,
+    last_and_removed_counts: BTreeMap<JobId, (Counts, Counts)>,
 }
 
 impl PumpBoard {
@@ -177,8 +177,8 @@ impl PumpBoard {
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         let reports = inbox.reports.remove(&job).unwrap_or_default();
         for report in reports.values() {
-            if let Some(of_app) = inbox.bytes.get_mut(&report.app) {
-                *of_app -= report.bytes;
+            if let Some(app_bytes) = inbox.bytes.get_mut(&report.app) {
+                *app_bytes -= report.bytes;
             }
         }
         reports
@@ -201,17 +201,17 @@ impl PumpBoard {
 
     /// The totals of the items of jobs whose home is this node, for metrics.
     pub(crate) fn totals(&self) -> BTreeMap<JobId, Totals> {
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner).totals.clone()
+        self.shown_totals.lock().unwrap_or_else(PoisonError::into_inner).totals.clone()
     }
 
     /// Shows these totals. The counts of removed items are added to them, because a counter must not fall when an item is removed.
     pub(super) fn show(&self, mut totals: BTreeMap<JobId, Totals>) {
-        let mut shown_totals = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        for (job, its) in &mut totals {
-            let (last_counts, removed_counts) = shown_totals.last_and_removed.entry(*job).or_default();
-            *removed_counts = removed_counts.plus(decrease(*last_counts, its.counts));
-            *last_counts = its.counts;
-            its.counts = its.counts.plus(*removed_counts);
+        let mut shown_totals = self.shown_totals.lock().unwrap_or_else(PoisonError::into_inner);
+        for (job, job_totals) in &mut totals {
+            let (last_counts, removed_counts) = shown_totals.last_and_removed_counts.entry(*job).or_default();
+            *removed_counts = removed_counts.plus(decrease(*last_counts, job_totals.counts));
+            *last_counts = job_totals.counts;
+            job_totals.counts = job_totals.counts.plus(*removed_counts);
         }
         shown_totals.totals = totals;
     }

@@ -39,12 +39,12 @@ struct GroupState {
 pub(super) struct Groups {
     by_job: BTreeMap<JobId, BTreeMap<Owner, GroupState>>,
     /// The number of the last order.
-    number: i64,
+    last_order_number: i64,
 }
 
 impl Groups {
     /// Forgets the groups of jobs that are no longer pump jobs.
-    pub(super) fn keep(&mut self, jobs: &BTreeSet<JobId>) {
+    pub(super) fn retain_jobs(&mut self, jobs: &BTreeSet<JobId>) {
         self.by_job.retain(|job, _| jobs.contains(job));
     }
 
@@ -57,7 +57,10 @@ impl Groups {
         let Some(groups) = self.by_job.get_mut(&job) else { return Vec::new() };
         let mut changes = Vec::new();
         for ((executor, owner), report) in reports {
-            let Some(group_state) = groups.get_mut(owner).filter(|seen| seen.executor == *executor) else { continue };
+            let Some(group_state) = groups.get_mut(owner).filter(|group_state| group_state.executor == *executor)
+            else {
+                continue;
+            };
             group_state.taken_order = group_state.taken_order.max(report.taken_order);
             changes.extend(report.items.values().map(|item| progress::change(*owner, item)));
         }
@@ -78,13 +81,14 @@ impl Groups {
     /// Whether this was a group of the root run when it was seen last.
     pub(super) fn is_of_root(&self, job: JobId, owner: Owner, root: RunId) -> bool {
         let group_state = self.by_job.get(&job).and_then(|groups| groups.get(&owner));
-        group_state.is_some_and(|seen| seen.root == Some(root))
+        group_state.is_some_and(|group_state| group_state.root == Some(root))
     }
 
     /// The groups of a job that this look has seen.
     pub(super) fn of(&self, job: JobId, now: Timestamp) -> Vec<Group> {
-        let groups = self.by_job.get(&job).into_iter().flatten().filter(|(_, seen)| seen.seen_at == now);
-        let mut groups: Vec<Group> = groups.map(|(owner, seen)| Group { owner: *owner, mode: seen.mode }).collect();
+        let groups = self.by_job.get(&job).into_iter().flatten().filter(|(_, group_state)| group_state.seen_at == now);
+        let mut groups: Vec<Group> =
+            groups.map(|(owner, group_state)| Group { owner: *owner, mode: group_state.mode }).collect();
         groups.sort_by_key(|group| group.owner);
         groups
     }
@@ -120,8 +124,8 @@ impl Groups {
             });
             (group_state.executor, group_state.seen_at) = (executor, snapshot.now);
             // A group that was queued when the job was paused, and began anyway, has no cancel request, but its root run has one.
-            let ends = run.cancel_by.is_some() || run.parent.is_some_and(|root| ending_roots.contains(&root));
-            group_state.mode = if ends || group_state.is_leaving {
+            let must_end = run.cancel_by.is_some() || run.parent.is_some_and(|root| ending_roots.contains(&root));
+            group_state.mode = if must_end || group_state.is_leaving {
                 GroupMode::Leaves
             } else if shared.pumps.stream(executor).is_some() {
                 GroupMode::Takes
@@ -129,24 +133,25 @@ impl Groups {
                 GroupMode::Keeps
             };
         }
-        groups.retain(|_, seen| seen.seen_at + KEPT_FOR > snapshot.now);
-        choose_leaving(groups, shared, snapshot, pump);
+        groups.retain(|_, group_state| group_state.seen_at + KEPT_FOR > snapshot.now);
+        choose_leaving_groups(groups, shared, snapshot, pump);
         Ok(())
     }
 
     /// Whether exactly `count` groups of a job work, none of them is about to leave, and each has taken its last order.
     pub(super) fn are_settled(&self, job: JobId, count: usize, now: Timestamp) -> bool {
         let groups = self.by_job.get(&job).into_iter().flat_map(BTreeMap::values);
-        let groups_in_look: Vec<&GroupState> = groups.filter(|seen| seen.seen_at == now).collect();
-        let is_settled = |seen: &&GroupState| {
-            let is_taken = seen.last_order.as_ref().is_some_and(|order| order.is_taken(seen.taken_order));
-            is_taken && !seen.is_leaving && seen.mode == GroupMode::Takes
+        let groups_in_look: Vec<&GroupState> = groups.filter(|group_state| group_state.seen_at == now).collect();
+        let is_settled = |group_state: &&GroupState| {
+            let has_taken_order =
+                group_state.last_order.as_ref().is_some_and(|order| order.is_taken(group_state.taken_order));
+            has_taken_order && !group_state.is_leaving && group_state.mode == GroupMode::Takes
         };
         groups_in_look.len() == count && groups_in_look.iter().all(is_settled)
     }
 
     /// Sends each group its order, if that is new or may have been lost.
-    pub(super) fn order(
+    pub(super) fn send_orders(
         &mut self,
         shared: &Shared,
         snapshot: &PumpSnapshot<'_>,
@@ -156,15 +161,20 @@ impl Groups {
         let now = snapshot.now;
         let Some(groups) = self.by_job.get_mut(&snapshot.record.job) else { return };
         let mut orders: BTreeMap<ExecutorId, Vec<_>> = BTreeMap::new();
-        for (owner, seen) in groups.iter_mut().filter(|(_, seen)| seen.seen_at == now) {
-            let content = OrderContent::of(*owner, items, seen.is_leaving);
-            if seen.last_order.as_ref().is_some_and(|sent| sent.makes_redundant(&content, seen.taken_order, now)) {
+        for (owner, group_state) in groups.iter_mut().filter(|(_, group_state)| group_state.seen_at == now) {
+            let content = OrderContent::of(*owner, items, group_state.is_leaving);
+            if group_state
+                .last_order
+                .as_ref()
+                .is_some_and(|sent| sent.makes_redundant(&content, group_state.taken_order, now))
+            {
                 continue;
             }
-            self.number = next_number(snapshot.record.term, self.number, seen.taken_order, now);
-            let order_number = (snapshot.record.term, self.number);
-            orders.entry(seen.executor).or_default().push(content.order(*owner, order_number, pump, items));
-            seen.last_order = Some(SentOrder::new(content, order_number, now));
+            self.last_order_number =
+                next_number(snapshot.record.term, self.last_order_number, group_state.taken_order, now);
+            let order_number = (snapshot.record.term, self.last_order_number);
+            orders.entry(group_state.executor).or_default().push(content.order(*owner, order_number, pump, items));
+            group_state.last_order = Some(SentOrder::new(content, order_number, now));
         }
         for (executor, orders) in orders {
             if let Some(stream) = shared.pumps.stream(executor) {
@@ -177,9 +187,14 @@ impl Groups {
 
 /// Makes groups leave executors that no longer take groups. Also makes one group at a time leave an executor that has at least two groups
 /// more than another one.
-fn choose_leaving(groups: &mut BTreeMap<Owner, GroupState>, shared: &Shared, snapshot: &PumpSnapshot<'_>, pump: &Pump) {
+fn choose_leaving_groups(
+    groups: &mut BTreeMap<Owner, GroupState>,
+    shared: &Shared,
+    snapshot: &PumpSnapshot<'_>,
+    pump: &Pump,
+) {
     let now = snapshot.now;
-    let executors = online(shared, snapshot);
+    let executors = capable_executors(shared, snapshot);
     let count = |groups: &BTreeMap<Owner, GroupState>, id, leaves| {
         let is_of_executor = |group_state: &&GroupState| {
             group_state.seen_at == now && group_state.executor == id && group_state.is_leaving == leaves
@@ -226,18 +241,18 @@ pub(super) fn executors(shared: &Shared, snapshot: &PumpSnapshot<'_>) -> Vec<(Ex
         let stream = shared.pumps.stream(executor.id).map(|stream| stream.number);
         (executor.id, room, is_stopped(shared, snapshot, &executor), stream)
     };
-    let mut executors: Vec<_> = online(shared, snapshot).into_iter().map(executor_row).collect();
+    let mut executors: Vec<_> = capable_executors(shared, snapshot).into_iter().map(executor_row).collect();
     executors.sort_by_key(|(id, ..)| *id);
     executors
 }
 
 fn is_stopped(shared: &Shared, snapshot: &PumpSnapshot<'_>, executor: &OnlineExecutor) -> bool {
-    shared.switches.of_executor(snapshot.compiled.app, given_name(&executor.name)) == Switch::Stopped
+    shared.switches.of_executor(snapshot.definition.app, given_name(&executor.name)) == Switch::Stopped
 }
 
 /// The executors that have the job's handler, sorted by name, and whether they take groups.
-fn online(shared: &Shared, snapshot: &PumpSnapshot<'_>) -> Vec<(OnlineExecutor, Room)> {
-    let (job, app) = (snapshot.job(), snapshot.compiled.app);
+fn capable_executors(shared: &Shared, snapshot: &PumpSnapshot<'_>) -> Vec<(OnlineExecutor, Room)> {
+    let (job, app) = (snapshot.job(), snapshot.definition.app);
     let is_app_switched_on = shared.switches.of_app(app) == Switch::Active;
     let room = |executor: &OnlineExecutor| {
         let name = given_name(&executor.name);

@@ -53,7 +53,7 @@ type RootDefinitions = BTreeMap<i64, Arc<CompiledDefinition>>;
 /// A pump job in one look.
 struct PumpSnapshot<'a> {
     record: PumpJob,
-    compiled: &'a Arc<CompiledDefinition>,
+    definition: &'a Arc<CompiledDefinition>,
     /// Whether a maintenance window of the job is under way. Also true while the windows are not known.
     is_in_maintenance: bool,
     now: Timestamp,
@@ -61,14 +61,14 @@ struct PumpSnapshot<'a> {
 
 impl PumpSnapshot<'_> {
     fn job(&self) -> &Job {
-        &self.compiled.job
+        &self.definition.job
     }
 
     fn next_step(&self, pump: &Pump, newest_root: Option<Root>, is_dry: bool) -> RootStep {
         let state = PumpJobState {
             version: self.record.version,
             saved_at: self.record.saved_at,
-            anchor: self.compiled.anchor,
+            anchor: self.definition.anchor,
             is_in_maintenance: self.is_in_maintenance,
         };
         next_step((self.job(), pump), state, newest_root, is_dry, self.now)
@@ -108,8 +108,8 @@ impl PumpLoop {
         // Groups report a change once, so reports are taken only after the jobs that they concern were read.
         let records = shared.store.pump_jobs().await?;
         let jobs: BTreeSet<JobId> = records.iter().map(|record| record.job).collect();
-        self.groups.keep(&jobs);
-        self.rests.keep(&jobs);
+        self.groups.retain_jobs(&jobs);
+        self.rests.retain_jobs(&jobs);
         if records.is_empty() {
             drop(shared.pumps.take_news());
             shared.pumps.show(BTreeMap::new());
@@ -117,41 +117,41 @@ impl PumpLoop {
         }
         let windows = shared.maintenance.fresh_windows(shared.store.as_ref(), &shared.clock).await?;
         let now = shared.clock.now();
-        let living = records.iter().filter(|record| !record.is_deleted);
-        let definitions = self.node.definitions(living.map(|record| (record.job, record.version))).await?;
+        let living_records = records.iter().filter(|record| !record.is_deleted);
+        let definitions = self.node.definitions(living_records.map(|record| (record.job, record.version))).await?;
         let (mut reports, jobs_with_ends) = shared.pumps.take_news();
         jobs_with_ends.iter().for_each(|job| self.rests.end(*job));
         let (own_node, claimable_nodes) = (self.node.token().node, shared.membership.claimable_homes(now));
-        let is_in_maintenance = |compiled: &CompiledDefinition| match &windows {
-            Some(windows) => windows.of(compiled.namespace, compiled.app, now).iter().any(|window| window.has(now)),
+        let is_in_maintenance = |definition: &CompiledDefinition| match &windows {
+            Some(windows) => windows.of(definition.namespace, definition.app, now).iter().any(|window| window.has(now)),
             None => true,
         };
-        let (mut count, mut first_error) = (0, None);
+        let (mut count, mut last_error) = (0, None);
         for record in records {
             let result = match definitions.get(&(record.job, record.version)) {
                 _ if record.is_deleted => self.end_deleted(record).await,
-                Some(compiled) if record.home == own_node => {
-                    let is_in_maintenance = is_in_maintenance(compiled);
-                    let snapshot = PumpSnapshot { record, compiled, is_in_maintenance, now };
+                Some(definition) if record.home == own_node => {
+                    let is_in_maintenance = is_in_maintenance(definition);
+                    let snapshot = PumpSnapshot { record, definition, is_in_maintenance, now };
                     let inputs = self.read_inputs(&snapshot);
                     match reports.remove(&record.job) {
                         None if self.continues_to_rest(&snapshot, &inputs) => Ok(0),
                         reports => self.handle_job(&snapshot, inputs, reports.unwrap_or_default()).await,
                     }
                 }
-                Some(compiled) if claimable_nodes.contains(&record.home) => {
-                    let is_in_maintenance = is_in_maintenance(compiled);
-                    self.begin_first(&PumpSnapshot { record, compiled, is_in_maintenance, now }).await
+                Some(definition) if claimable_nodes.contains(&record.home) => {
+                    let is_in_maintenance = is_in_maintenance(definition);
+                    self.begin_first(&PumpSnapshot { record, definition, is_in_maintenance, now }).await
                 }
                 _ => Ok(0),
             };
             match result {
                 Ok(change_count) => count += change_count,
-                Err(error) => first_error = Some(error),
+                Err(error) => last_error = Some(error),
             }
         }
         shared.pumps.show(std::mem::take(&mut self.totals));
-        first_error.map_or(Ok(count), Err)
+        last_error.map_or(Ok(count), Err)
     }
 
     fn read_inputs(&self, snapshot: &PumpSnapshot<'_>) -> PumpInputs {
@@ -199,10 +199,10 @@ impl PumpLoop {
         let open_roots: Vec<&Run> = pump_roots.iter().copied().filter(|run| !run.status.is_terminal()).collect();
         // The groups of a root run work under its definition until they end.
         let working_root = open_roots.iter().rev().find(|run| run.shard_total.is_some());
-        let compiled = working_root.and_then(|run| definitions.get(&run.job_version)).unwrap_or(snapshot.compiled);
-        let working_pump = compiled.job.pump.clone().unwrap_or_else(|| Arc::clone(&pump));
+        let definition = working_root.and_then(|run| definitions.get(&run.job_version)).unwrap_or(snapshot.definition);
+        let working_pump = definition.job.pump.clone().unwrap_or_else(|| Arc::clone(&pump));
         let (record, is_in_maintenance, now) = (snapshot.record, snapshot.is_in_maintenance, snapshot.now);
-        let working_snapshot = PumpSnapshot { record, compiled, is_in_maintenance, now };
+        let working_snapshot = PumpSnapshot { record, definition, is_in_maintenance, now };
         self.groups.read_groups(&shared, &working_snapshot, &working_pump, &open_roots).await?;
         count += self.write_late_reports(snapshot, &mut items).await?;
         let deal_settings = DealSettings {
@@ -214,25 +214,26 @@ impl PumpLoop {
         let changes = deal(&items, &self.groups.of(job, snapshot.now), deal_settings, snapshot.now);
         let changes = apply_mutants(changes, &items);
         let is_dealt = changes.is_empty() && items.values().all(|item| item.asked_at.is_none());
-        count += self.change(snapshot, &mut items, changes).await?;
-        self.groups.order(&shared, snapshot, &working_pump, &items);
+        count += self.write_changes(snapshot, &mut items, changes).await?;
+        self.groups.send_orders(&shared, snapshot, &working_pump, &items);
         let is_shown = |item: &&Item| item.owner.is_some() || pump.items.contains_key(&item.name);
         // Counters must not fall when an item is removed from the definition.
         let totals = Totals::of(items.values().filter(is_shown)).with_counts_of(items.values());
         self.totals.insert(job, totals);
-        if is_dealt && works_alike(compiled, snapshot.compiled) && self.are_settled(job, &open_roots, snapshot.now) {
+        if is_dealt && works_alike(definition, snapshot.definition) && self.are_settled(job, &open_roots, snapshot.now)
+        {
             let root = open_roots.first().or(pump_roots.first()).copied().map(roots::root);
             self.rests.begin(Rest { since: snapshot.now, inputs, root, totals });
         }
         Ok(count)
     }
 
-    /// The definitions of root runs. A run that a user triggered may go on under an earlier one while its job is paused, and a run of a version
+    /// The definitions of root runs. A run that a user triggered may go on under an earlier definition while its job is paused, and a run of a version
     /// that is no pump job goes on after each edit.
     async fn root_definitions(&self, roots: &[Run]) -> Result<RootDefinitions, StoreError> {
         let keys: BTreeSet<(JobId, i64)> = roots.iter().map(|run| (run.job, run.job_version)).collect();
         let definitions = self.node.definitions(keys).await?;
-        Ok(definitions.into_values().map(|compiled| (compiled.version, compiled)).collect())
+        Ok(definitions.into_values().map(|definition| (definition.version, definition)).collect())
     }
 
     /// Whether the open root run, if there is one, has all of its groups, and nothing is about to change.
@@ -254,7 +255,7 @@ impl PumpLoop {
         let items = self.node.store().pump_items(snapshot.record.job).await?;
         let mut items: BTreeMap<String, Item> = items.into_iter().map(|item| (item.name.clone(), item)).collect();
         let reported_changes = self.groups.reported_changes(snapshot.record.job, reports);
-        let count = self.change(snapshot, &mut items, reported_changes).await?;
+        let count = self.write_changes(snapshot, &mut items, reported_changes).await?;
         Ok((items, count))
     }
 
@@ -269,51 +270,53 @@ impl PumpLoop {
         let shared = Arc::clone(self.node.shared());
         let reports = shared.pumps.take_of(job);
         let reported_changes = self.groups.reported_changes(job, &reports);
-        let result = self.change(snapshot, items, reported_changes).await;
-        let unwritten = match result {
+        let result = self.write_changes(snapshot, items, reported_changes).await;
+        let unwritten_reports = match result {
             // An executor that connects may report before its groups are read: reports of unknown groups wait for one more look.
             Ok(_) => {
                 self.groups.unknown_reports(job, reports).into_iter().filter_map(Report::keep_for_next_look).collect()
             }
             Err(_) => reports,
         };
-        shared.pumps.put_back(BTreeMap::from([(job, unwritten)]));
+        shared.pumps.put_back(BTreeMap::from([(job, unwritten_reports)]));
         result
     }
 
     /// Writes changes of items, and applies those that were made to `items` as well.
-    async fn change(
+    async fn write_changes(
         &self,
         snapshot: &PumpSnapshot<'_>,
         items: &mut BTreeMap<String, Item>,
         changes: Vec<(String, ItemChange)>,
     ) -> Result<u64, StoreError> {
-        let mut after = items.clone();
+        let mut items_after = items.clone();
         // Reports repeat, so a change without effect is not written.
-        let changes: Vec<_> =
-            changes.into_iter().filter(|(name, change)| apply_change(&mut after, name, change, snapshot.now)).collect();
+        let changes: Vec<_> = changes
+            .into_iter()
+            .filter(|(name, change)| apply_change(&mut items_after, name, change, snapshot.now))
+            .collect();
         if changes.is_empty() {
             return Ok(0);
         }
         let (store, token) = (self.node.store(), self.node.token());
-        let changed = store.change_items(token, snapshot.record.job, &changes, snapshot.now).await?;
-        let is_all =
-            !changed.is_refused && usize::try_from(changed.applied_count).is_ok_and(|made| made == changes.len());
-        *items = if is_all {
-            after
+        let write_outcome = store.change_items(token, snapshot.record.job, &changes, snapshot.now).await?;
+        let has_applied_all = !write_outcome.is_refused
+            && usize::try_from(write_outcome.applied_count).is_ok_and(|applied_count| applied_count == changes.len());
+        *items = if has_applied_all {
+            items_after
         } else {
             // Another writer was faster: the rows have the current state.
             let items = store.pump_items(snapshot.record.job).await?;
             items.into_iter().map(|item| (item.name.clone(), item)).collect()
         };
-        Ok(changed.applied_count)
+        Ok(write_outcome.applied_count)
     }
 }
 
 /// Whether a root run is one of the pump. It is not if its version of the job is no pump job and has shards. A run whose definition cannot be
 /// read counts as one of the pump.
 fn is_of_pump(root: &Run, definitions: &RootDefinitions) -> bool {
-    definitions.get(&root.job_version).is_none_or(|compiled| compiled.job.pump.is_some())
+    definitions.get(&root.job_version).is_none_or(|definition| definition.job.pump.is_some())
 }
 
 /// Whether groups work alike under two definitions of a job. A rest knows the newest one only.
@@ -325,7 +328,7 @@ fn works_alike(earlier: &CompiledDefinition, later: &CompiledDefinition) -> bool
 
 /// Returns the changes unchanged, unless a mutant removes one of their safeguards.
 fn apply_mutants(changes: Vec<(String, ItemChange)>, items: &BTreeMap<String, Item>) -> Vec<(String, ItemChange)> {
-    let weakened = |(name, change): (String, ItemChange)| match change {
+    let weakened_change = |(name, change): (String, ItemChange)| match change {
         ItemChange::Free { .. } if mutant::on(Mutant::EndedAttemptsKeepItems) => None,
         ItemChange::AskToRelease { .. } if mutant::on(Mutant::DealtBeforeReleased) => {
             let owner = items.get(&name).and_then(|item| item.owner)?;
@@ -333,7 +336,7 @@ fn apply_mutants(changes: Vec<(String, ItemChange)>, items: &BTreeMap<String, It
         }
         change => Some((name, change)),
     };
-    changes.into_iter().filter_map(weakened).collect()
+    changes.into_iter().filter_map(weakened_change).collect()
 }
 
 /// Whether each item of the definition is owned by a group of this root run, and that group has found no rows for it. The owner is checked

@@ -18,15 +18,15 @@ pub(super) struct OrderContent {
     /// Items with their epochs, and whether the group is to release them.
     items: Vec<(String, i64, bool)>,
     /// Whether the group is to leave its executor.
-    leaves: bool,
+    must_leave: bool,
 }
 
 impl OrderContent {
-    pub(super) fn of(owner: Owner, items: &BTreeMap<String, Item>, leaves: bool) -> Self {
+    pub(super) fn of(owner: Owner, items: &BTreeMap<String, Item>, must_leave: bool) -> Self {
         let owned_items = items.values().filter(|item| item.owner == Some(owner));
         let items =
-            owned_items.map(|item| (item.name.clone(), item.epoch, item.asked_at.is_some() || leaves)).collect();
-        Self { items, leaves }
+            owned_items.map(|item| (item.name.clone(), item.epoch, item.asked_at.is_some() || must_leave)).collect();
+        Self { items, must_leave }
     }
 
     pub(super) fn order(
@@ -49,7 +49,7 @@ impl OrderContent {
             term,
             number,
             items: self.items.iter().map(item).collect(),
-            r#yield: self.leaves,
+            r#yield: self.must_leave,
         }
     }
 }
@@ -58,18 +58,18 @@ impl OrderContent {
 #[derive(Debug)]
 pub(super) struct SentOrder {
     content: OrderContent,
-    number: (i64, i64),
+    order_number: (i64, i64),
     sent_at: Timestamp,
 }
 
 impl SentOrder {
     pub(super) const fn new(content: OrderContent, order_number: (i64, i64), sent_at: Timestamp) -> Self {
-        Self { content, number: order_number, sent_at }
+        Self { content, order_number, sent_at }
     }
 
     /// Whether the group has taken exactly this order.
     pub(super) fn is_taken(&self, taken_order: (i64, i64)) -> bool {
-        taken_order == self.number
+        taken_order == self.order_number
     }
 
     /// Whether an order with this content need not be sent: it equals the order sent last, and the group has taken that order or may be about
@@ -84,8 +84,8 @@ impl SentOrder {
 /// group has taken under this term, which may come from before a restart, when the clock was ahead. It is never behind the clock, so that
 /// numbers keep rising after a restart. `taken_order` has the term and the number of the last order that the group has taken.
 pub(super) fn next_number(term: i64, last_number: i64, taken_order: (i64, i64), now: Timestamp) -> i64 {
-    let last_known = if taken_order.0 == term { last_number.max(taken_order.1) } else { last_number };
-    now.as_millis().max(last_known + 1)
+    let last_known_number = if taken_order.0 == term { last_number.max(taken_order.1) } else { last_number };
+    now.as_millis().max(last_known_number + 1)
 }
 
 /// One message for all orders to an executor.
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     fn content(epoch: i64) -> OrderContent {
-        OrderContent { items: vec![("a".to_owned(), epoch, false)], leaves: false }
+        OrderContent { items: vec![("a".to_owned(), epoch, false)], must_leave: false }
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub(super) struct Rests(BTreeMap<JobId, Rest>);
 
 impl Rests {
     /// Forgets jobs that are no longer pump jobs.
-    pub(super) fn keep(&mut self, jobs: &BTreeSet<JobId>) {
+    pub(super) fn retain_jobs(&mut self, jobs: &BTreeSet<JobId>) {
         self.0.retain(|job, _| jobs.contains(job));
     }
 
@@ -145,9 +145,9 @@ mod tests {
     #[test]
     fn a_job_that_is_gone_rests_no_more() {
         let mut rests = rests();
-        rests.keep(&BTreeSet::from([JOB]));
+        rests.retain_jobs(&BTreeSet::from([JOB]));
         assert!(rests.continue_rest(&noticed(), at(101), |_| RootStep::Stay).is_some());
-        rests.keep(&BTreeSet::new());
+        rests.retain_jobs(&BTreeSet::new());
         assert!(rests.continue_rest(&noticed(), at(101), |_| RootStep::Stay).is_none());
     }
 }

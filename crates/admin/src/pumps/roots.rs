@@ -46,7 +46,7 @@ impl PumpLoop {
         }
         let mut count = 0;
         for run in open_roots {
-            let own_pump = definitions.get(&run.job_version).and_then(|compiled| compiled.job.pump.as_deref());
+            let own_pump = definitions.get(&run.job_version).and_then(|definition| definition.job.pump.as_deref());
             let pump = own_pump.unwrap_or(pump);
             // A root run that waits behind another has no items yet.
             let is_dry = is_dry(pump, items, |owner| self.groups.is_of_root(snapshot.record.job, owner, run.id))
@@ -98,16 +98,16 @@ impl PumpLoop {
         &self,
         snapshot: &PumpSnapshot<'_>,
         fire_at: Timestamp,
-        (params, continued): (Option<String>, Option<Trigger>),
+        (params, continued_trigger): (Option<String>, Option<Trigger>),
     ) -> Result<u64, StoreError> {
         let trigger = match snapshot.job().timetable.schedules.is_empty() {
             true => Trigger::Once,
-            false => continued.unwrap_or(Trigger::Misfire),
+            false => continued_trigger.unwrap_or(Trigger::Misfire),
         };
         let (store, token) = (self.node.store(), self.node.token());
         let planned_run = |fire_at: Timestamp| {
             let id = RunId::new(self.node.new_id());
-            let run = Run::new(id, snapshot.compiled.run_job(), fire_at, trigger, (token.node, token.epoch));
+            let run = Run::new(id, snapshot.definition.run_job(), fire_at, trigger, (token.node, token.epoch));
             Run { due_at: snapshot.now.max(fire_at), params: params.clone(), ..run }.for_all_shards()
         };
         let run = planned_run(fire_at);

@@ -106,7 +106,7 @@ pub struct Handler {
 
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    online: RwLock<HashMap<ExecutorId, OnlineExecutor>>,
+    online_executors: RwLock<HashMap<ExecutorId, OnlineExecutor>>,
     /// The numbers of the streams that each executor has to this node or is opening.
     streams: Mutex<HashMap<ExecutorId, BTreeSet<u64>>>,
     pub(crate) schemas: SchemaPool,
@@ -116,7 +116,7 @@ pub(crate) struct Registry {
 impl Registry {
     /// Adds an executor, unless a newer hello of it is here: a server that was suspended reads the hellos of several streams in any order.
     pub(crate) fn insert(&self, executor: OnlineExecutor) {
-        let mut online_by_id = self.online.write().unwrap_or_else(PoisonError::into_inner);
+        let mut online_by_id = self.online_executors.write().unwrap_or_else(PoisonError::into_inner);
         if online_by_id.get(&executor.id).is_none_or(|known| known.hello_number <= executor.hello_number) {
             online_by_id.insert(executor.id, executor);
         }
@@ -133,7 +133,8 @@ impl Registry {
         let mut streams = self.streams();
         let is_in_use =
             |known: &OnlineExecutor| known.hello_number <= executor.hello_number && known.last_seen_at > silent_since;
-        if self.online.read().unwrap_or_else(PoisonError::into_inner).get(&executor.id).is_some_and(is_in_use) {
+        if self.online_executors.read().unwrap_or_else(PoisonError::into_inner).get(&executor.id).is_some_and(is_in_use)
+        {
             return false;
         }
         streams.entry(executor.id).or_default().insert(stream_number);
@@ -148,7 +149,7 @@ impl Registry {
         numbers.remove(&stream_number);
         if numbers.is_empty() {
             streams.remove(&id);
-            self.online.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+            self.online_executors.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
         }
     }
 
@@ -157,39 +158,39 @@ impl Registry {
     pub(crate) fn remove(&self, id: ExecutorId) {
         let streams = self.streams();
         if streams.get(&id).is_none_or(|numbers| numbers.len() < 2) {
-            self.online.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+            self.online_executors.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
         }
     }
 
     pub(crate) fn get(&self, id: ExecutorId) -> Option<OnlineExecutor> {
-        self.online.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+        self.online_executors.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
     pub(crate) fn is_online(&self, id: ExecutorId) -> bool {
-        self.online.read().unwrap_or_else(PoisonError::into_inner).contains_key(&id)
+        self.online_executors.read().unwrap_or_else(PoisonError::into_inner).contains_key(&id)
     }
 
     pub(crate) fn record_heard(&self, id: ExecutorId, now: Timestamp, running: Option<u32>) {
-        if let Some(executor) = self.online.write().unwrap_or_else(PoisonError::into_inner).get_mut(&id) {
+        if let Some(executor) = self.online_executors.write().unwrap_or_else(PoisonError::into_inner).get_mut(&id) {
             executor.last_seen_at = now;
             executor.running = running.unwrap_or(executor.running);
         }
     }
 
     pub(crate) fn set_draining(&self, id: ExecutorId) {
-        if let Some(executor) = self.online.write().unwrap_or_else(PoisonError::into_inner).get_mut(&id) {
+        if let Some(executor) = self.online_executors.write().unwrap_or_else(PoisonError::into_inner).get_mut(&id) {
             executor.is_draining = true;
         }
     }
 
     pub(crate) fn set_unanswered(&self, id: ExecutorId, unanswered: Option<UnansweredTriggers>) {
-        if let Some(executor) = self.online.write().unwrap_or_else(PoisonError::into_inner).get_mut(&id) {
+        if let Some(executor) = self.online_executors.write().unwrap_or_else(PoisonError::into_inner).get_mut(&id) {
             executor.unanswered = unanswered;
         }
     }
 
     pub(crate) fn heard_since(&self, since: Timestamp) -> Vec<ExecutorId> {
-        let online_by_id = self.online.read().unwrap_or_else(PoisonError::into_inner);
+        let online_by_id = self.online_executors.read().unwrap_or_else(PoisonError::into_inner);
         let mut heard_executors: Vec<_> = online_by_id
             .values()
             .filter(|executor| executor.last_seen_at >= since)
@@ -207,7 +208,7 @@ impl Registry {
         app: &str,
         handler: &str,
     ) -> Option<Option<Arc<ParamsSchema>>> {
-        let online_by_id = self.online.read().unwrap_or_else(PoisonError::into_inner);
+        let online_by_id = self.online_executors.read().unwrap_or_else(PoisonError::into_inner);
         let is_of_app = |executor: &&OnlineExecutor| executor.namespace == namespace && executor.app_name == app;
         let mut capable_executors =
             online_by_id.values().filter(is_of_app).filter(|executor| executor.takes(handler)).peekable();
@@ -218,14 +219,14 @@ impl Registry {
     /// The handlers of an app, sorted by name, with [`rondel_core::name::ANY_HANDLER`] for executors that announce none
     /// and take all. Executors may have very many handlers, so each of their lists is read once.
     pub(crate) fn handlers(&self, app: AppId) -> Vec<Handler> {
-        let online_by_id = self.online.read().unwrap_or_else(PoisonError::into_inner);
+        let online_by_id = self.online_executors.read().unwrap_or_else(PoisonError::into_inner);
         let mut capable_executors: Vec<_> =
             online_by_id.values().filter(|executor| executor.app == app && !executor.is_draining).collect();
         capable_executors.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
-        let mut by_handler: BTreeMap<&String, Vec<&OnlineExecutor>> = BTreeMap::new();
+        let mut executors_by_handler: BTreeMap<&String, Vec<&OnlineExecutor>> = BTreeMap::new();
         for taker in capable_executors {
             for name in taker.handlers.iter().collect::<BTreeSet<_>>() {
-                by_handler.entry(name).or_default().push(taker);
+                executors_by_handler.entry(name).or_default().push(taker);
             }
         }
         let handler = |(name, takers): (&String, Vec<&OnlineExecutor>)| Handler {
@@ -233,12 +234,12 @@ impl Registry {
             executors: takers.iter().map(|executor| executor.name.clone()).collect(),
             params_schema: common_schema(takers.iter().map(|executor| executor.params_schemas.get(name))),
         };
-        by_handler.into_iter().map(handler).collect()
+        executors_by_handler.into_iter().map(handler).collect()
     }
 
     /// The names of all online executors, without the rest of their hellos.
     pub(crate) fn online_names(&self) -> Vec<OnlineName> {
-        let online_by_id = self.online.read().unwrap_or_else(PoisonError::into_inner);
+        let online_by_id = self.online_executors.read().unwrap_or_else(PoisonError::into_inner);
         let name = |executor: &OnlineExecutor| OnlineName {
             id: executor.id,
             namespace: executor.namespace,
@@ -251,7 +252,7 @@ impl Registry {
 
     /// All online executors, sorted by app and name.
     pub(crate) fn all(&self) -> Vec<OnlineExecutor> {
-        let online_by_id = self.online.read().unwrap_or_else(PoisonError::into_inner);
+        let online_by_id = self.online_executors.read().unwrap_or_else(PoisonError::into_inner);
         let mut executors: Vec<_> = online_by_id.values().cloned().collect();
         executors.sort_by(|a, b| (&a.app_name, &a.name, a.id).cmp(&(&b.app_name, &b.name, b.id)));
         executors

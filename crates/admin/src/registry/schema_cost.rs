@@ -12,7 +12,7 @@ const COPY_COUNT_MAX: usize = 100_000;
 /// How deep schemas and parameters together may nest: each level takes stack.
 const DEPTH_MAX: usize = 160;
 /// How many bytes of text count as one step or copy.
-const TEXT_PER_STEP: usize = 64;
+const TEXT_BYTES_PER_STEP: usize = 64;
 /// How deep a schema itself may nest.
 const SCHEMA_DEPTH_MAX: usize = 64;
 
@@ -29,7 +29,7 @@ pub(super) enum CheckBudget {
 
 /// What the budget allows for a check of `params`.
 pub(super) fn check_budget(schema: &Value, params: &Value) -> CheckBudget {
-    let mut walk = Walk { root: schema, step_count: 0, copy_count: 0 };
+    let mut walk = CostWalk { root: schema, step_count: 0, copy_count: 0 };
     match walk.visit(schema, params, Place { is_in_choice: false, depth: 0 }) {
         Err(Exceeded) => CheckBudget::NoCheck,
         Ok(()) if walk.copy_count > COPY_COUNT_MAX => CheckBudget::ValidityOnly,
@@ -80,7 +80,7 @@ impl Place {
     }
 }
 
-struct Walk<'a> {
+struct CostWalk<'a> {
     root: &'a Value,
     /// The steps so far, up to [`STEP_COUNT_MAX`].
     step_count: usize,
@@ -88,7 +88,7 @@ struct Walk<'a> {
     copy_count: usize,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> CostWalk<'a> {
     fn visit(&mut self, schema: &'a Value, instance: &Value, place: Place) -> Result<(), Exceeded> {
         let place = Place { depth: place.depth + 1, ..place };
         if place.depth > DEPTH_MAX {
@@ -96,20 +96,20 @@ impl<'a> Walk<'a> {
         }
         let Value::Object(keywords) = schema else { return self.charge(1, instance, place) };
         self.charge(weight(keywords), instance, place)?;
-        self.in_place(keywords, instance, place)?;
+        self.visit_in_place(keywords, instance, place)?;
         if keywords.contains_key("unevaluatedProperties") || keywords.contains_key("unevaluatedItems") {
             self.visit_for_unevaluated(keywords, instance, place)?;
         }
         match instance {
-            Value::Object(fields) => self.fields(keywords, fields, place),
-            Value::Array(items) => self.items(keywords, items, place),
+            Value::Object(fields) => self.visit_fields(keywords, fields, place),
+            Value::Array(items) => self.visit_items(keywords, items, place),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
         }
     }
 
     fn charge(&mut self, weight: usize, instance: &Value, place: Place) -> Result<(), Exceeded> {
-        let text = instance.as_str().map_or(0, |text| text.len() / TEXT_PER_STEP);
-        self.step_count = self.step_count.saturating_add(weight.saturating_add(text));
+        let text_steps = instance.as_str().map_or(0, |text| text.len() / TEXT_BYTES_PER_STEP);
+        self.step_count = self.step_count.saturating_add(weight.saturating_add(text_steps));
         if self.copy_count <= COPY_COUNT_MAX {
             let size = if place.is_in_choice { size(instance) } else { 1 };
             self.step_count = self.step_count.saturating_add(size);
@@ -119,7 +119,12 @@ impl<'a> Walk<'a> {
     }
 
     /// Visits the schemas that the same value is checked against.
-    fn in_place(&mut self, keywords: &'a Map<String, Value>, instance: &Value, place: Place) -> Result<(), Exceeded> {
+    fn visit_in_place(
+        &mut self,
+        keywords: &'a Map<String, Value>,
+        instance: &Value,
+        place: Place,
+    ) -> Result<(), Exceeded> {
         for (schema, is_choice) in self.applicable_schemas(keywords, instance)? {
             self.visit(schema, instance, if is_choice { place.in_choice() } else { place })?;
         }
@@ -153,25 +158,26 @@ impl<'a> Walk<'a> {
         keywords: &'a Map<String, Value>,
         instance: &Value,
     ) -> Result<Vec<(&'a Value, bool)>, Exceeded> {
-        let mut found = Vec::new();
+        let mut found_schemas = Vec::new();
         for (keyword, value) in keywords {
             match keyword.as_str() {
-                "$ref" => found.push((self.resolve(value).ok_or(Exceeded)?, false)),
-                "anyOf" | "oneOf" => found.extend(children(value).map(|schema| (schema, true))),
-                "allOf" => found.extend(children(value).map(|schema| (schema, false))),
-                "not" | "if" | "then" | "else" => found.push((value, false)),
+                "$ref" => found_schemas.push((self.resolve(value).ok_or(Exceeded)?, false)),
+                "anyOf" | "oneOf" => found_schemas.extend(children(value).map(|schema| (schema, true))),
+                "allOf" => found_schemas.extend(children(value).map(|schema| (schema, false))),
+                "not" | "if" | "then" | "else" => found_schemas.push((value, false)),
                 "dependentSchemas" | "dependencies" => {
                     let is_present = |field: &&String| instance.get(field.as_str()).is_some();
                     let schemas = value.as_object().into_iter().flatten();
-                    found.extend(schemas.filter(|(field, _)| is_present(field)).map(|(_, schema)| (schema, false)));
+                    found_schemas
+                        .extend(schemas.filter(|(field, _)| is_present(field)).map(|(_, schema)| (schema, false)));
                 }
                 _ => {}
             }
         }
-        Ok(found)
+        Ok(found_schemas)
     }
 
-    fn fields(
+    fn visit_fields(
         &mut self,
         keywords: &'a Map<String, Value>,
         fields: &Map<String, Value>,
@@ -189,7 +195,7 @@ impl<'a> Walk<'a> {
             }
             for (pattern, schema) in keywords.get("patternProperties").and_then(Value::as_object).into_iter().flatten()
             {
-                self.charge(1 + (pattern.len() + name.len()) / TEXT_PER_STEP, &Value::Null, place)?;
+                self.charge(1 + (pattern.len() + name.len()) / TEXT_BYTES_PER_STEP, &Value::Null, place)?;
                 self.visit(schema, child, place)?;
             }
             if let Some(schema) = keywords.get("propertyNames") {
@@ -199,7 +205,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn items(&mut self, keywords: &'a Map<String, Value>, items: &[Value], place: Place) -> Result<(), Exceeded> {
+    fn visit_items(&mut self, keywords: &'a Map<String, Value>, items: &[Value], place: Place) -> Result<(), Exceeded> {
         if keywords.contains_key("uniqueItems") {
             self.charge(items.iter().map(size).sum(), &Value::Null, place)?;
         }
@@ -236,14 +242,14 @@ fn weight(keywords: &Map<String, Value>) -> usize {
     1 + keywords.iter().map(keyword_weight).sum::<usize>()
 }
 
-/// The cost of a value: 1 for each value in it, and 1 for each [`TEXT_PER_STEP`] bytes of a text, or of the keys of an object.
+/// The cost of a value: 1 for each value in it, and 1 for each [`TEXT_BYTES_PER_STEP`] bytes of a text, or of the keys of an object.
 fn size(value: &Value) -> usize {
     let text_len = match value {
         Value::String(text) => text.len(),
         Value::Object(fields) => fields.keys().map(String::len).sum(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => 0,
     };
-    1 + text_len / TEXT_PER_STEP + children(value).map(size).sum::<usize>()
+    1 + text_len / TEXT_BYTES_PER_STEP + children(value).map(size).sum::<usize>()
 }
 
 fn children(value: &Value) -> impl Iterator<Item = &Value> {

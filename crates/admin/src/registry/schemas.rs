@@ -72,20 +72,20 @@ impl ParamsSchema {
         // If the parameters of a follower are not an object, the server wraps them in one. A handler that does not fit it gets them as they
         // are.
         if is_follower && !(params.is_object() || params.is_null()) {
-            let is_good_in_object = self.errors(&serde_json::json!({"params": params}), true).is_empty();
-            return if is_good_in_object { Vec::new() } else { self.errors(params, false) };
+            let fits_in_object = self.errors(&serde_json::json!({"params": params}), true).is_empty();
+            return if fits_in_object { Vec::new() } else { self.errors(params, false) };
         }
         let mut params = params.clone();
         if let Some(fields) = params.as_object_mut().filter(|_| is_follower) {
             fields.remove(PARENTS_FIELD);
         }
-        let mut allowed = check_budget(&self.document, &params);
+        let mut budget = check_budget(&self.document, &params);
         // For a handler that expects fields, the SDK reads missing parameters as an empty object.
-        if params.is_null() && allowed != CheckBudget::NoCheck && !validator.is_valid(&params) {
+        if params.is_null() && budget != CheckBudget::NoCheck && !validator.is_valid(&params) {
             params = Value::Object(Map::new());
-            allowed = check_budget(&self.document, &params);
+            budget = check_budget(&self.document, &params);
         }
-        match allowed {
+        match budget {
             CheckBudget::AllErrors => self.errors_in_detail(validator, &params, is_follower),
             // Without the errors it is not known whether the result depends on values that are filled in later.
             CheckBudget::ValidityOnly if is_follower || has_secret(&params) || validator.is_valid(&params) => {
@@ -121,8 +121,8 @@ impl ParamsSchema {
         }
         // A pattern is matched in linear time, and nothing is fetched from elsewhere.
         let bytes_max = PATTERN_BYTES_MAX / self.pattern_count.max(1);
-        let patterns = PatternOptions::regex().size_limit(bytes_max).dfa_size_limit(bytes_max);
-        let validator = jsonschema::options().with_pattern_options(patterns).build(&self.document);
+        let pattern_options = PatternOptions::regex().size_limit(bytes_max).dfa_size_limit(bytes_max);
+        let validator = jsonschema::options().with_pattern_options(pattern_options).build(&self.document);
         validator
             .inspect_err(|error| {
                 tracing::warn!(%error, "a handler's params schema cannot be used; its params are not checked");
@@ -145,7 +145,7 @@ impl ParamsSchema {
                 unexpected.iter().map(error_at).collect()
             }
             Kind::AnyOf { context } | Kind::OneOfNotValid { context } => self.choice_errors(error, &place, context),
-            _ => vec![FieldError::new(place, sentence(error))],
+            _ => vec![FieldError::new(place, error_sentence(error))],
         }
     }
 
@@ -161,17 +161,17 @@ impl ParamsSchema {
             let is_null = |kind: &Kind| matches!(kind, Kind::Type { kind: TypeKind::Single(JsonType::Null) });
             matches!(branch.as_slice(), [only] if is_null(only.kind()) && only.instance_path() == error.instance_path())
         };
-        let fitting_branches: Vec<_> = context.iter().filter(|branch| !is_other_type(branch)).collect();
-        if let [only] = fitting_branches.as_slice() {
+        let candidate_branches: Vec<_> = context.iter().filter(|branch| !is_other_type(branch)).collect();
+        if let [only] = candidate_branches.as_slice() {
             return only.iter().flat_map(|error| self.field_errors(error)).collect();
         }
-        let branches =
-            fitting_branches.iter().filter_map(|branch| branch.first()).flat_map(|error| self.field_errors(error));
-        let relative = |error: FieldError| {
+        let branch_errors =
+            candidate_branches.iter().filter_map(|branch| branch.first()).flat_map(|error| self.field_errors(error));
+        let relative_message = |error: FieldError| {
             let rest_of_pointer = error.pointer.strip_prefix(place).unwrap_or_default();
             if rest_of_pointer.is_empty() { error.message } else { format!("{rest_of_pointer} {}", error.message) }
         };
-        let choices: Vec<_> = branches.take(ERROR_COUNT_MAX).map(relative).collect();
+        let choices: Vec<_> = branch_errors.take(ERROR_COUNT_MAX).map(relative_message).collect();
         let message = format!("{} fits none of its choices: {}", value_text(error.instance()), choices.join("; "));
         vec![FieldError::new(place, truncate(&message, MESSAGE_LEN_MAX))]
     }
@@ -211,18 +211,18 @@ impl SchemaPool {
         pools_by_app.values_mut().for_each(|pool| pool.retain(|_, schema| schema.strong_count() > 0));
         pools_by_app.retain(|_, pool| !pool.is_empty());
         let pool = pools_by_app.entry(app).or_default();
-        let mut app_left = APP_LEN_MAX.saturating_sub(pool.keys().map(String::len).sum());
+        let mut app_bytes_left = APP_LEN_MAX.saturating_sub(pool.keys().map(String::len).sum());
         for (handler, text) in infos.into_iter().filter(|(_, text)| !text.is_empty()) {
             let shared_schema = pool.get(&text).and_then(Weak::upgrade);
             let len_max =
-                SCHEMA_LEN_MAX.min(bytes_left).min(if shared_schema.is_some() { usize::MAX } else { app_left });
+                SCHEMA_LEN_MAX.min(bytes_left).min(if shared_schema.is_some() { usize::MAX } else { app_bytes_left });
             if text.len() > len_max {
                 let len = text.len();
                 tracing::warn!(executor, handler, len, len_max, "a handler's params schema is too long and ignored");
                 continue;
             }
             let is_new = shared_schema.is_none();
-            let schema = match shared_schema.map_or_else(|| read(&text), Ok) {
+            let schema = match shared_schema.map_or_else(|| parse_schema(&text), Ok) {
                 Ok(schema) => schema,
                 Err(reason) => {
                     tracing::warn!(
@@ -235,7 +235,7 @@ impl SchemaPool {
                 }
             };
             bytes_left -= text.len();
-            app_left -= if is_new { text.len() } else { 0 };
+            app_bytes_left -= if is_new { text.len() } else { 0 };
             pool.insert(text, Arc::downgrade(&schema));
             schemas_by_handler.insert(handler, schema);
         }
@@ -255,7 +255,7 @@ fn pattern_count(document: &Value) -> usize {
     }
 }
 
-fn read(text: &str) -> Result<Arc<ParamsSchema>, String> {
+fn parse_schema(text: &str) -> Result<Arc<ParamsSchema>, String> {
     match serde_json::from_str(text) {
         Ok(document @ (Value::Object(_) | Value::Bool(_))) => Ok(Arc::new(ParamsSchema::new(document))),
         Ok(_) => Err("a schema is an object or a boolean".to_owned()),
@@ -317,7 +317,7 @@ fn misses_parents(error: &ValidationError<'_>) -> bool {
 
 /// The library's message. The value in it is shortened, because the schema's expectation follows the value, and a long value would displace
 /// it.
-fn sentence(error: &ValidationError<'_>) -> String {
+fn error_sentence(error: &ValidationError<'_>) -> String {
     truncate(&error.masked_with(value_text(error.instance())).to_string(), MESSAGE_LEN_MAX)
 }
 

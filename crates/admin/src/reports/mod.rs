@@ -132,15 +132,15 @@ impl Row {
     fn finish(mut self, on_time: Duration) -> Self {
         let Verdicts { succeeded, skipped, .. } = self.verdicts;
         let counts = (succeeded, self.verdicts.failure_count(), skipped);
-        self.shares = PerMilleShares::of(counts, (&self.lateness, self.not_begun()), on_time);
+        self.shares = PerMilleShares::of(counts, (&self.lateness, self.not_begun_count()), on_time);
         self
     }
 
     /// How many of the skipped fires did not begin. A run that its handler skipped has begun, and has a duration: these are at least the
     /// durations that exceed the runs with other verdicts.
-    fn not_begun(&self) -> u64 {
-        let not_skipped = self.verdicts.total().saturating_sub(self.verdicts.skipped);
-        self.verdicts.skipped.saturating_sub(self.durations.count().saturating_sub(not_skipped))
+    fn not_begun_count(&self) -> u64 {
+        let not_skipped_count = self.verdicts.total().saturating_sub(self.verdicts.skipped);
+        self.verdicts.skipped.saturating_sub(self.durations.count().saturating_sub(not_skipped_count))
     }
 }
 

@@ -16,15 +16,15 @@ pub(super) struct Week<'a> {
 }
 
 /// A few lines: the number of runs, the shares that succeeded and that started on time, and the same for the week before.
-pub(super) fn sentence(week: &Week<'_>, lang: Lang) -> String {
-    let ran = week.this_week.filter(|row| row.verdicts.total() > 0);
-    let Some(row) = ran else {
+pub(super) fn summary_text(week: &Week<'_>, lang: Lang) -> String {
+    let row_with_runs = week.this_week.filter(|row| row.verdicts.total() > 0);
+    let Some(row) = row_with_runs else {
         return match lang {
             Lang::En => "No run was planned in this week.".to_owned(),
             Lang::Zh => "本周没有计划的运行。".to_owned(),
         };
     };
-    let mut lines = vec![counts(row, lang), shares(row, lang)];
+    let mut lines = vec![counts_text(row, lang), shares_text(row, lang)];
     if let Some(previous_row) = week.previous_week.filter(|row| row.verdicts.total() > 0) {
         let (runs, succeeded) = (previous_row.verdicts.total(), percent(previous_row.shares.succeeded));
         lines.push(match lang {
@@ -41,7 +41,7 @@ pub(super) fn sentence(week: &Week<'_>, lang: Lang) -> String {
     lines.join("\n")
 }
 
-fn counts(row: &Row, lang: Lang) -> String {
+fn counts_text(row: &Row, lang: Lang) -> String {
     let (run_count, failed_count, skipped_count) =
         (row.verdicts.total(), row.verdicts.failure_count(), row.verdicts.skipped);
     match lang {
@@ -50,7 +50,7 @@ fn counts(row: &Row, lang: Lang) -> String {
     }
 }
 
-fn shares(row: &Row, lang: Lang) -> String {
+fn shares_text(row: &Row, lang: Lang) -> String {
     let (succeeded, on_time) = (percent(row.shares.succeeded), percent(row.shares.on_time));
     match lang {
         Lang::En => format!("Succeeded: {succeeded}. On time: {on_time}."),
@@ -90,13 +90,13 @@ mod tests {
         let failures = [Failure { message: "exit status #".to_owned(), count: 5, ..Failure::default() }];
         let week = Week { this_week: Some(&this), previous_week: Some(&before), failures: &failures };
         assert_eq!(
-            sentence(&week, Lang::En),
+            summary_text(&week, Lang::En),
             "Runs: 1000. Failed: 5. Skipped: 0.\nSucceeded: 99.5 %. On time: –.\nThe week before: 10 runs, 99.5 % succeeded."
         );
-        assert!(sentence(&week, Lang::Zh).contains("成功率 99.5 %"));
+        assert!(summary_text(&week, Lang::Zh).contains("成功率 99.5 %"));
         let quiet = Week { this_week: Some(&none), previous_week: None, failures: &[] };
-        assert_eq!(sentence(&quiet, Lang::En), "No run was planned in this week.");
+        assert_eq!(summary_text(&quiet, Lang::En), "No run was planned in this week.");
         let well = Week { this_week: Some(&before), previous_week: Some(&none), failures: &[] };
-        assert!(sentence(&well, Lang::En).ends_with("No run failed."));
+        assert!(summary_text(&well, Lang::En).ends_with("No run failed."));
     }
 }

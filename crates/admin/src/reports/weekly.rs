@@ -16,7 +16,7 @@ use rondel_store::reports::{FailureQuery, ReportChange, ReportSaved, ReportWrite
 use rondel_store::rollups::PointKind;
 use tokio_util::sync::CancellationToken;
 
-use super::texts::{Week, sentence};
+use super::texts::{Week, summary_text};
 use super::{Failure, Group, Period, ReportRange, Row, failures, rows};
 use crate::background::{Background, TickError};
 use crate::jobs::missing_channel_error;
@@ -113,11 +113,11 @@ pub async fn send_now(node: &Node, namespace: NamespaceId) -> Result<SendNowResu
     let (store, now) = (node.store(), node.now());
     let Some(schedule) = store.report_schedule(namespace).await? else { return Ok(SendNowResult::NoSchedule) };
     let channel = schedule.spec.channel.clone();
-    let written = match message(node, &schedule, (now, now)).await? {
+    let written_count = match message(node, &schedule, (now, now)).await? {
         Some(message) => store.write_messages(std::slice::from_ref(&message)).await?,
         None => 0,
     };
-    Ok(if written == 1 { SendNowResult::Written(channel) } else { SendNowResult::NoChannel(channel) })
+    Ok(if written_count == 1 { SendNowResult::Written(channel) } else { SendNowResult::NoChannel(channel) })
 }
 
 /// The loop that writes due reports.
@@ -155,7 +155,7 @@ impl Background for ReportLoop {
             if stop.is_cancelled() || !self.node.shared().membership.holds_lease() {
                 break;
             }
-            match send(&self.node, &schedule, now).await {
+            match write_report(&self.node, &schedule, now).await {
                 Ok(is_written) => count += u64::from(is_written),
                 Err(error) if error.is_transient() => return Err(error.into()),
                 // A report that cannot be written delays no other.
@@ -166,7 +166,7 @@ impl Background for ReportLoop {
     }
 }
 
-async fn send(node: &Node, schedule: &ScheduledReport, now: Timestamp) -> Result<bool, StoreError> {
+async fn write_report(node: &Node, schedule: &ScheduledReport, now: Timestamp) -> Result<bool, StoreError> {
     let message = message(node, schedule, (schedule.next_at.unwrap_or(now), now)).await?;
     if message.is_none() {
         let (namespace, channel) = (schedule.namespace, &schedule.spec.channel);
@@ -215,10 +215,11 @@ async fn notice(
     let groups = [group];
     let range = |from, to| ReportRange { from, to, period: Period::Total, on_time_within: ON_TIME_DEFAULT };
     let rows_of_week = rows(node, PointKind::Namespace, &groups, range(from, to)).await?;
-    let rows_before = rows(node, PointKind::Namespace, &groups, range(before_from, from)).await?;
+    let rows_of_previous_week = rows(node, PointKind::Namespace, &groups, range(before_from, from)).await?;
     let query = FailureQuery { namespace, jobs: None, apps: None, from: first_day(from), to, limit: NAMED_COUNT };
     let failures = failures(node, query).await?;
-    let week = Week { this_week: rows_of_week.first(), previous_week: rows_before.first(), failures: &failures };
+    let week =
+        Week { this_week: rows_of_week.first(), previous_week: rows_of_previous_week.first(), failures: &failures };
     let notice = Notice {
         kind: NoticeKind::Report,
         incident: None,
@@ -227,8 +228,8 @@ async fn notice(
         namespace: name.to_owned(),
         subject: Subject { kind: NoticeSubject::Namespace, name: name.to_owned() },
         severity: Severity::Warning,
-        summary_en: sentence(&week, Lang::En),
-        summary_zh: sentence(&week, Lang::Zh),
+        summary_en: summary_text(&week, Lang::En),
+        summary_zh: summary_text(&week, Lang::Zh),
         description: String::new(),
         started_at: from,
         at: to,

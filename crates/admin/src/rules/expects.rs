@@ -37,7 +37,7 @@ impl LookContext<'_> {
         for record in
             self.due_incidents.iter().filter(|(rule, _)| is_expectation(**rule)).flat_map(|(_, records)| records)
         {
-            observed_rules.of(self.record(record.rule, record.spec.clone())).due_incidents.push(record.clone());
+            observed_rules.of(self.rule_record(record.rule, record.spec.clone())).due_incidents.push(record.clone());
         }
         findings.has_more |= is_full(checks.len(), DUE_EXPECTATIONS_MAX);
         self.look_at_due(&checks, &mut observed_rules, findings).await?;
@@ -46,13 +46,13 @@ impl LookContext<'_> {
             .values()
             .filter_map(|observed_rule| Expectations::kind_of(&observed_rule.rule.spec))
             .collect();
-        let is_open_due = open_expectations.at.is_some_and(|at| at <= self.now);
+        let is_open_runs_check_due = open_expectations.at.is_some_and(|at| at <= self.now);
         for kind in ExpectKind::ALL.iter().copied().filter(|kind| kind.is_about_open_runs()) {
-            if due_kinds.contains(&kind) || is_open_due && open_expectations.kinds.contains(&kind) {
+            if due_kinds.contains(&kind) || is_open_runs_check_due && open_expectations.kinds.contains(&kind) {
                 self.look_at_open_runs(kind, &mut observed_rules).await?;
             }
         }
-        if is_open_due {
+        if is_open_runs_check_due {
             let period = states::FAST_PERIOD.min(self.node.shared().config.alert_rules_period * 5);
             findings.open_runs_check =
                 Some(OpenRunsCheck { at: (!open_expectations.kinds.is_empty()).then(|| self.now + period) });
@@ -95,7 +95,7 @@ impl LookContext<'_> {
                     .expect_checks
                     .push(ExpectCheck { at: expect.next_check_at(kind, success_facts, self.now), ..*check });
                 if !state.is_clear() {
-                    let observed_rule = observed_rules.of(self.record(rule_id(self.namespace, &rule), rule));
+                    let observed_rule = observed_rules.of(self.rule_record(rule_id(self.namespace, &rule), rule));
                     observed_rule.observations.push(Observation {
                         subject: facts::job_subject(job),
                         state,
@@ -136,7 +136,10 @@ impl LookContext<'_> {
         };
         for (job, observation) in observations {
             if let Some(rule) = job.expect.as_ref().and_then(|expect| expect.rule(kind)) {
-                observed_rules.of(self.record(rule_id(self.namespace, &rule), rule)).observations.push(observation);
+                observed_rules
+                    .of(self.rule_record(rule_id(self.namespace, &rule), rule))
+                    .observations
+                    .push(observation);
             }
         }
         Ok(())
@@ -145,10 +148,10 @@ impl LookContext<'_> {
     async fn decide_expect(&self, observed_rule: ObservedRule, findings: &mut Findings) -> Result<(), StoreError> {
         let ObservedRule { rule, mut observations, due_incidents } = observed_rule;
         let observed_ids: BTreeSet<i64> = observations.iter().map(|observation| observation.subject.id).collect();
-        let is_old = |record: &&IncidentRecord| {
+        let is_unobserved = |record: &&IncidentRecord| {
             record.incident.subject.kind == SubjectKind::Job && !observed_ids.contains(&record.incident.subject.id)
         };
-        let unobserved_incidents: Vec<IncidentRecord> = due_incidents.iter().filter(is_old).cloned().collect();
+        let unobserved_incidents: Vec<IncidentRecord> = due_incidents.iter().filter(is_unobserved).cloned().collect();
         let kind = Expectations::kind_of(&rule.spec);
         // If the job's expectation was edited, it now belongs to another rule, and the incident of this rule ends.
         let still_expects = |record: &IncidentRecord| {
@@ -169,7 +172,7 @@ impl LookContext<'_> {
         self.decide(&rule, (observations, &due_incidents), findings).await
     }
 
-    fn record(&self, id: AlertRuleId, spec: RuleSpec) -> RuleRecord {
+    fn rule_record(&self, id: AlertRuleId, spec: RuleSpec) -> RuleRecord {
         RuleRecord {
             id,
             namespace: self.namespace,

@@ -44,8 +44,9 @@ impl<'a> JobFacts<'a> {
         (events, due_incidents): (&[AlertEvent], impl Iterator<Item = &IncidentRecord>),
     ) -> Result<Self, StoreError> {
         let (store, now) = (node.store(), node.now());
-        let rechecked = due_incidents.filter(|record| record.incident.subject.kind == SubjectKind::Job);
-        let mut ids: BTreeSet<JobId> = rechecked.map(|record| JobId::new(record.incident.subject.id)).collect();
+        let rechecked_incidents = due_incidents.filter(|record| record.incident.subject.kind == SubjectKind::Job);
+        let mut ids: BTreeSet<JobId> =
+            rechecked_incidents.map(|record| JobId::new(record.incident.subject.id)).collect();
         ids.extend(events.iter().map(|event| event.job));
         let ids: Vec<JobId> = ids.into_iter().collect();
         let jobs: BTreeMap<JobId, WatchedJob> =
@@ -98,7 +99,7 @@ impl<'a> JobFacts<'a> {
         for record in due_incidents.iter().filter(|record| record.incident.subject.kind == SubjectKind::Job) {
             events_by_job.entry(JobId::new(record.incident.subject.id)).or_default();
         }
-        let no_ends = NewestEnds::default();
+        let empty_ends = NewestEnds::default();
         let mut observations = Vec::new();
         for (id, events) in events_by_job {
             let Some(job) = self.jobs.get(&id).filter(|job| is_in_scope(&rule.spec.scope, job)) else {
@@ -113,7 +114,7 @@ impl<'a> JobFacts<'a> {
                 continue;
             };
             let runs: Vec<RunId> = events.iter().map(|event| event.run).collect();
-            let newest_ends = self.ends_by_job.get(&id).unwrap_or(&no_ends);
+            let newest_ends = self.ends_by_job.get(&id).unwrap_or(&empty_ends);
             let newest_runs = with_older(&newest_ends.runs, &events);
             let state = match judge_runs(&rule.spec.condition, &newest_runs, &runs) {
                 ConditionState::Clear if !newest_ends.show_end(&rule.spec.condition) => ConditionState::Unknown,
@@ -230,8 +231,8 @@ pub(super) async fn newest_ends(node: &Node, job: JobId, now: Timestamp) -> Resu
 
 /// The runs that have a verdict, in their order. A shard is omitted if the row of its fire is in the list too.
 fn ended_runs(runs: &[ChartRun]) -> Vec<EndedRun> {
-    let fires: BTreeSet<(RunId, Timestamp)> = runs.iter().map(|run| (run.id, run.fire_at)).collect();
-    let is_shard = |run: &ChartRun| run.parent.is_some_and(|parent| fires.contains(&(parent, run.fire_at)));
+    let fire_keys: BTreeSet<(RunId, Timestamp)> = runs.iter().map(|run| (run.id, run.fire_at)).collect();
+    let is_shard = |run: &ChartRun| run.parent.is_some_and(|parent| fire_keys.contains(&(parent, run.fire_at)));
     let ended_runs = runs.iter().filter(|run| run.status.is_terminal() && !is_shard(run));
     let ended_runs =
         ended_runs.map(|run| EndedRun { run: run.id, job: run.job, fire_at: run.fire_at, status: run.status });
@@ -243,9 +244,9 @@ pub(super) fn is_in_scope(scope: &Scope, job: &WatchedJob) -> bool {
         Scope::All => true,
         Scope::App(app) => job.app_name == *app,
         Scope::Job(name) => job.name == *name,
-        Scope::Label(label) => {
-            label.split_once('=').is_some_and(|(key, value)| job.labels.get(key).is_some_and(|its| its == value))
-        }
+        Scope::Label(label) => label
+            .split_once('=')
+            .is_some_and(|(key, value)| job.labels.get(key).is_some_and(|job_value| job_value == value)),
     }
 }
 
@@ -293,17 +294,17 @@ pub(super) async fn sweep_page(node: &Node, rule: &RuleRecord, now: Timestamp) -
     let new_progress = |at| RuleProgress { at, after: String::new(), next: None };
     let sweep = rule.progress.clone().or_else(|| last_deadline(&rule.spec, due_at, now, &is_day).map(new_progress));
     let Some(mut sweep) = sweep else {
-        let check = RuleCheck { rule: rule.id, at: next_check(&rule.spec, now, None), progress: None };
-        return Ok(SweepResult { observations: Vec::new(), rule_check: check, has_more: false });
+        let rule_check = RuleCheck { rule: rule.id, at: next_check(&rule.spec, now, None), progress: None };
+        return Ok(SweepResult { observations: Vec::new(), rule_check, has_more: false });
     };
     let (jobs, last_name) = watched_page(node, rule.namespace, &rule.spec.scope, &sweep.after).await?;
     let (observations, next_check_at) = observe_page(node, &rule.spec, &jobs, (sweep.at, now)).await?;
     sweep.next = earlier_of(sweep.next, next_check_at);
-    let check = match last_name {
+    let rule_check = match last_name {
         Some(after) => RuleCheck { rule: rule.id, at: Some(now), progress: Some(RuleProgress { after, ..sweep }) },
         None => RuleCheck { rule: rule.id, at: next_check(&rule.spec, now, sweep.next), progress: None },
     };
-    Ok(SweepResult { observations, has_more: check.progress.is_some(), rule_check: check })
+    Ok(SweepResult { observations, has_more: rule_check.progress.is_some(), rule_check })
 }
 
 /// When a rule about instants is next due. The rule is due at every deadline, even on a day that is not in its calendar, because the

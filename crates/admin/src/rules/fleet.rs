@@ -136,8 +136,8 @@ pub(super) async fn disk_low(
     let observations = nodes.iter().map(|server| {
         let is_open = is_open(server.id.get());
         let is_low = |disk: &DiskReport| judge::is_disk_low(limits, (disk.free_bytes, disk.size_bytes), is_open);
-        let has_low = |host: &HostReport| (!host.disks.is_empty()).then(|| host.disks.iter().any(is_low));
-        observe_node(server, judge_host(server, has_low, now))
+        let has_low_disk = |host: &HostReport| (!host.disks.is_empty()).then(|| host.disks.iter().any(is_low));
+        observe_node(server, judge_host(server, has_low_disk, now))
     });
     Ok(observations.collect())
 }
@@ -148,9 +148,9 @@ pub(super) async fn certificate_expiring(
     within: Duration,
     now: Timestamp,
 ) -> Result<Vec<Observation>, StoreError> {
-    let ends = |host: &HostReport| host.certificate_ends_at.map(|end| end <= now + within);
+    let ends_soon = |host: &HostReport| host.certificate_ends_at.map(|end| end <= now + within);
     let nodes = node.store().nodes().await?;
-    Ok(nodes.iter().map(|server| observe_node(server, judge_host(server, ends, now))).collect())
+    Ok(nodes.iter().map(|server| observe_node(server, judge_host(server, ends_soon, now))).collect())
 }
 
 fn observe_node(node: &cluster::Node, state: ConditionState) -> Observation {
@@ -210,8 +210,11 @@ pub(super) async fn token_expiring(
         others.is_some_and(|others| is_replaced(token, others.iter().copied()))
     };
     let ending_tokens = tokens.iter().filter(|token| {
-        let ends = token.expires_at.is_some_and(|end| end <= now + within && (end > now || is_open(token.id)));
-        ends && token.revoked_at.is_none() && is_token_of_namespace(token, (namespace, name)) && !has_successor(token)
+        let expires_soon = token.expires_at.is_some_and(|end| end <= now + within && (end > now || is_open(token.id)));
+        expires_soon
+            && token.revoked_at.is_none()
+            && is_token_of_namespace(token, (namespace, name))
+            && !has_successor(token)
     });
     let observations = ending_tokens.map(|token| Observation {
         subject: Subject { kind: SubjectKind::Token, id: token.id.get(), name: token.name.clone(), app: None },
@@ -235,7 +238,7 @@ fn is_replaced<'t>(token: &TokenRecord, others: impl IntoIterator<Item = &'t Tok
             && (newer.kind, newer.owner, &newer.name) == (token.kind, token.owner, &token.name)
             && newer.grants == token.grants
             && newer.revoked_at.is_none()
-            && newer.expires_at.is_none_or(|end| token.expires_at.is_some_and(|its| its <= end))
+            && newer.expires_at.is_none_or(|newer_end| token.expires_at.is_some_and(|end| end <= newer_end))
     })
 }
 

@@ -122,7 +122,7 @@ impl<'a> LookContext<'a> {
             due_incidents.iter().cloned().partition(|record| is_outdated(&rule.spec, record));
         // The rule is checked only after the incidents of its previous definition have ended. Otherwise the rule would report their end as a
         // recovery.
-        let is_checked = rule.check_at.is_some_and(|at| at <= self.now) && outdated_incidents.is_empty();
+        let is_check_due = rule.check_at.is_some_and(|at| at <= self.now) && outdated_incidents.is_empty();
         let mut observations: Vec<Observation> =
             outdated_incidents.iter().map(|record| unwatched_observation(&record.incident)).collect();
         findings.has_more |= !observations.is_empty();
@@ -135,12 +135,12 @@ impl<'a> LookContext<'a> {
                 ConditionKind::Events => {
                     observations.extend(self.facts.observe_events(rule, &self.events, &current_incidents))
                 }
-                ConditionKind::Instant if is_checked => {
+                ConditionKind::Instant if is_check_due => {
                     let sweep_result = facts::sweep_page(self.node, rule, self.now).await?;
                     (observations, check) = (sweep_result.observations, Some(sweep_result.rule_check));
                     findings.has_more |= sweep_result.has_more;
                 }
-                ConditionKind::Polled if is_checked => {
+                ConditionKind::Polled if is_check_due => {
                     let namespace = (self.namespace, self.namespace_name.as_str());
                     let open_incidents = self.node.store().open_incidents_of(rule.id, OPEN_INCIDENTS_MAX).await?;
                     // A state that is not known yet neither opens nor closes an incident.
@@ -148,10 +148,11 @@ impl<'a> LookContext<'a> {
                         states::observe(self.node, namespace, (&rule.spec, &open_incidents), self.now).await?
                     {
                         observations = polled;
-                        self.observe_rest(rule, &open_incidents, &mut observations).await?;
+                        self.observe_unobserved_incidents(rule, &open_incidents, &mut observations).await?;
                     }
                     let at = Some(
-                        self.now + states::period(&rule.spec.condition, self.node.shared().config.alert_rules_period),
+                        self.now
+                            + states::check_period(&rule.spec.condition, self.node.shared().config.alert_rules_period),
                     );
                     check = Some(RuleCheck { rule: rule.id, at, progress: None });
                 }
@@ -177,7 +178,7 @@ impl<'a> LookContext<'a> {
 
     /// Adds an observation for each open incident that `observations` lacks: such an incident has ended. Its end does not count as a recovery
     /// if the rule no longer watches the job, or if the server is gone.
-    async fn observe_rest(
+    async fn observe_unobserved_incidents(
         &self,
         rule: &RuleRecord,
         open_incidents: &[Incident],
@@ -225,9 +226,9 @@ impl<'a> LookContext<'a> {
             .chain(&open_incidents.group)
             .map(|incident| (incident.id, incident.clone()))
             .collect();
-        let has_open = !incidents_before.is_empty();
+        let has_open_incidents = !incidents_before.is_empty();
         let has_condition = observations.iter().any(|observation| !observation.state.is_clear());
-        if !has_open && !has_condition {
+        if !has_open_incidents && !has_condition {
             return Ok(());
         }
         let missing_channels = missing_channels(&rule.spec, &self.channels);
@@ -235,14 +236,14 @@ impl<'a> LookContext<'a> {
             RuleView { spec: &rule.spec, namespace: &self.namespace_name, missing_channels: &missing_channels };
         let mut next_id = || IncidentId::new(self.node.new_id());
         let decision = decide(rule_view, open_incidents, &observations, &self.silences, (self.now, &mut next_id));
-        let changed =
+        let changed_incidents =
             decision.incidents.into_iter().filter(|incident| incidents_before.get(&incident.id) != Some(incident));
         // If the rule no longer watches the subject, the record gets a disabled copy of the rule: the incident ended without a recovery.
         let record = |incident: Incident| {
             let enabled = rule.spec.enabled && !decision.unwatched.contains(&incident.id);
             IncidentRecord { incident, rule: rule.id, spec: RuleSpec { enabled, ..rule.spec.clone() } }
         };
-        findings.incidents.extend(changed.map(record));
+        findings.incidents.extend(changed_incidents.map(record));
         let mut drafts = decision.messages;
         self.add_former_channels(rule, &incidents_before, &mut drafts).await?;
         let place = (self.namespace, &self.channels);

@@ -41,7 +41,7 @@ const FORGET_BATCH: u32 = 500;
 /// Maximum number of batches per pass, so that looks are not delayed for long. A day's passes delete about three million incidents.
 const FORGET_BATCHES_MAX: u32 = 40;
 /// Number of jobs whose next evaluation one transaction postpones.
-const MOVE_COUNT: usize = 500;
+const POSTPONED_COUNT: usize = 500;
 /// Maximum number of looks at one namespace per tick.
 const LOOK_COUNT_MAX: u32 = 20;
 /// Maximum number of lost looks ([`look::LookResult::Lost`]) per namespace and tick.
@@ -76,13 +76,13 @@ impl RuleLoop {
         deadline: Instant,
     ) -> Result<u64, StoreError> {
         // If the time does not suffice for all, the next pass begins with the namespaces that had no turn.
-        let had_turn =
+        let had_turn_count =
             due_namespaces.partition_point(|namespace| self.last_namespace.is_some_and(|last| *namespace <= last));
-        due_namespaces.rotate_left(had_turn);
+        due_namespaces.rotate_left(had_turn_count);
         let mut turns: Vec<(NamespaceId, u32)> = due_namespaces.into_iter().map(|namespace| (namespace, 0)).collect();
         let (mut change_count, mut first_error) = (0, None);
         for _ in 0..LOOK_COUNT_MAX {
-            for (namespace, lost) in std::mem::take(&mut turns) {
+            for (namespace, lost_count) in std::mem::take(&mut turns) {
                 if stop.is_cancelled() || Instant::now() >= deadline || !self.node.shared().membership.holds_lease() {
                     return first_error.map_or(Ok(change_count), Err);
                 }
@@ -90,10 +90,10 @@ impl RuleLoop {
                 match look::evaluate_due(&self.node, namespace).await {
                     Ok(look::LookResult::Done { count, has_more }) => {
                         change_count += count;
-                        turns.extend(has_more.then_some((namespace, lost)));
+                        turns.extend(has_more.then_some((namespace, lost_count)));
                     }
                     Ok(look::LookResult::Lost) => {
-                        turns.extend((lost < LOST_LOOKS_MAX).then_some((namespace, lost + 1)))
+                        turns.extend((lost_count < LOST_LOOKS_MAX).then_some((namespace, lost_count + 1)))
                     }
                     Err(error) if error.is_transient() => return Err(error),
                     Err(error) => first_error = first_error.or(Some(error)),
@@ -106,14 +106,14 @@ impl RuleLoop {
     /// Postpones the looks at expectations of jobs that have succeeded here.
     async fn postpone_checks(&self) -> Result<(), StoreError> {
         for (namespace, succeeded) in self.node.shared().noted_successes.take() {
-            for chunk in succeeded.chunks(MOVE_COUNT) {
+            for chunk in succeeded.chunks(POSTPONED_COUNT) {
                 expects::postpone_checks(&self.node, namespace, chunk).await?;
             }
         }
         Ok(())
     }
 
-    async fn forget(&self, now: Timestamp) -> Result<u64, StoreError> {
+    async fn forget_old_incidents(&self, now: Timestamp) -> Result<u64, StoreError> {
         let store = self.node.store();
         if !store.begin_pass(FORGET_PASS, FORGET_PERIOD).await? {
             return Ok(0);
@@ -155,9 +155,9 @@ impl Background for RuleLoop {
             return Ok(0);
         }
         let deadline = Instant::now() + self.period_length().max(Duration::from_secs(1)) * 5;
-        let looked = self.look_until_done(due_namespaces, stop, deadline).await;
-        let forgotten = self.forget(now).await;
+        let look_result = self.look_until_done(due_namespaces, stop, deadline).await;
+        let forget_result = self.forget_old_incidents(now).await;
         result?;
-        Ok(looked? + forgotten?)
+        Ok(look_result? + forget_result?)
     }
 }

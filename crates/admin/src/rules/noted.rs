@@ -24,12 +24,12 @@ impl NotedSuccesses {
     /// Takes out all noted successes, keyed by their namespaces.
     pub(super) fn take(&self) -> BTreeMap<NamespaceId, Vec<(JobId, Timestamp)>> {
         let newest_by_job = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut by_namespace: BTreeMap<NamespaceId, Vec<(JobId, Timestamp)>> = BTreeMap::new();
-        let mut jobs_by_namespace: Vec<_> = newest_by_job.into_iter().collect();
-        jobs_by_namespace.sort_unstable();
-        for (job, (namespace, fire_at)) in jobs_by_namespace {
-            by_namespace.entry(namespace).or_default().push((job, fire_at));
+        let mut successes_by_namespace: BTreeMap<NamespaceId, Vec<(JobId, Timestamp)>> = BTreeMap::new();
+        let mut sorted_successes: Vec<_> = newest_by_job.into_iter().collect();
+        sorted_successes.sort_unstable();
+        for (job, (namespace, fire_at)) in sorted_successes {
+            successes_by_namespace.entry(namespace).or_default().push((job, fire_at));
         }
-        by_namespace
+        successes_by_namespace
     }
 }

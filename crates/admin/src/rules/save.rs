@@ -149,13 +149,14 @@ async fn check(node: &Node, namespace: NamespaceId, spec: &RuleSpec) -> Result<(
     let mut errors = Vec::new();
     let channels = node.store().channels(namespace).await?;
     let channel_names: Vec<&str> = channels.iter().map(|channel| channel.name.as_str()).collect();
-    let unknown = |pointer: String, name: &str| missing_channel_error(pointer, name, channel_names.iter().copied());
+    let unknown_channel_error =
+        |pointer: String, name: &str| missing_channel_error(pointer, name, channel_names.iter().copied());
     for (index, channel) in spec.channels.iter().enumerate().filter(|(_, name)| !channel_names.contains(&name.as_str()))
     {
-        errors.push(unknown(format!("/channels/{index}"), channel));
+        errors.push(unknown_channel_error(format!("/channels/{index}"), channel));
     }
     if let Some(to) = spec.escalate.as_ref().filter(|to| !channel_names.contains(&to.channel.as_str())) {
-        errors.push(unknown("/escalate/channel".to_owned(), &to.channel));
+        errors.push(unknown_channel_error("/escalate/channel".to_owned(), &to.channel));
     }
     if let Condition::NotSucceededBy { calendar: Some(calendar), .. } = &spec.condition
         && node.store().calendar(namespace, calendar).await?.is_none()
@@ -234,9 +235,9 @@ pub async fn add_silence(
         errors.push(FieldError::new("/reason", format!("at most {REASON_LEN_MAX} characters")));
     }
     let spec = &request.spec;
-    for (pointer, given) in [("/rule", &spec.rule), ("/job", &spec.job), ("/app", &spec.app)] {
-        let is_expectation = pointer == "/rule" && given.as_deref().is_some_and(expect::is_rule_name);
-        if let Some(Err(message)) = given.as_deref().filter(|_| !is_expectation).map(name::check) {
+    for (pointer, matched_name) in [("/rule", &spec.rule), ("/job", &spec.job), ("/app", &spec.app)] {
+        let is_expectation = pointer == "/rule" && matched_name.as_deref().is_some_and(expect::is_rule_name);
+        if let Some(Err(message)) = matched_name.as_deref().filter(|_| !is_expectation).map(name::check) {
             errors.push(FieldError::new(pointer, message));
         }
     }
@@ -279,11 +280,11 @@ pub async fn dry_run(node: &Node, namespace: (NamespaceId, &str), spec: &RuleSpe
     let (observations, looked_at) = match spec.condition.kind() {
         ConditionKind::Polled => (states::observe(node, namespace, (spec, &[]), now).await?.unwrap_or_default(), None),
         ConditionKind::Instant => observe_scope(node, namespace.0, spec, now).await?,
-        ConditionKind::Events => (observe_unsuccessful(node, namespace.0, spec, now).await?, None),
+        ConditionKind::Events => (observe_unsuccessful_jobs(node, namespace.0, spec, now).await?, None),
     };
-    let is_holding = |observation: &&Observation| matches!(observation.state, ConditionState::Holds { .. });
+    let holds = |observation: &&Observation| matches!(observation.state, ConditionState::Holds { .. });
     let subjects: Vec<Subject> =
-        observations.iter().filter(is_holding).map(|observation| observation.subject.clone()).collect();
+        observations.iter().filter(holds).map(|observation| observation.subject.clone()).collect();
     let count = u64::try_from(subjects.len()).unwrap_or(u64::MAX);
     let deadline = match &spec.condition {
         Condition::NotSucceededBy { time, zone, weekdays, .. } => match Deadline::parse(time, zone, weekdays) {
@@ -306,6 +307,7 @@ pub async fn dry_run(node: &Node, namespace: (NamespaceId, &str), spec: &RuleSpe
     })
 }
 
+/// The observations for the jobs in the scope of a rule, and how many jobs were checked; `None` if all were.
 async fn observe_scope(
     node: &Node,
     namespace: NamespaceId,
@@ -321,12 +323,12 @@ async fn observe_scope(
             None => return Ok((observations, None)),
         }
     }
-    let count = u64::try_from(observations.len()).unwrap_or(u64::MAX);
-    Ok((observations, Some(count)))
+    let checked_count = u64::try_from(observations.len()).unwrap_or(u64::MAX);
+    Ok((observations, Some(checked_count)))
 }
 
 /// The observations for jobs that currently fail or are skipped.
-async fn observe_unsuccessful(
+async fn observe_unsuccessful_jobs(
     node: &Node,
     namespace: NamespaceId,
     spec: &RuleSpec,

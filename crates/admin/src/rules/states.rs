@@ -39,8 +39,8 @@ const TOKEN_PERIOD: Duration = Duration::from_secs(300);
 /// How often all other conditions are checked.
 pub(super) const FAST_PERIOD: Duration = Duration::from_secs(5);
 
-/// How often a rule with this condition is checked; `period` is that of the loop.
-pub(super) fn period(condition: &Condition, period: Duration) -> Duration {
+/// How often a rule with this condition is checked by a loop with this period.
+pub(super) fn check_period(condition: &Condition, loop_period: Duration) -> Duration {
     let usual_period = match condition {
         Condition::FailureRate { .. }
         | Condition::LedgerGrowth { .. }
@@ -50,7 +50,7 @@ pub(super) fn period(condition: &Condition, period: Duration) -> Duration {
         _ => FAST_PERIOD,
     };
     // A server that looks more often than usual, as in tests, also checks these more often.
-    usual_period.min(period * 5)
+    usual_period.min(loop_period * 5)
 }
 
 /// The current observations of a rule with these open incidents. Subjects not listed do not fulfil the condition; `None` if the state is
@@ -71,7 +71,7 @@ pub(super) async fn observe(
             without_jobs(running_longer(node, namespace, (*than, bound), now).await?)
         }
         Condition::RunningLonger { than: None, times_p95 } => {
-            without_jobs(running_unusually(node, (namespace, &spec.scope), *times_p95, now).await?)
+            without_jobs(running_unusually_long(node, (namespace, &spec.scope), *times_p95, now).await?)
         }
         Condition::FailureRate { percent, window, min_runs } => {
             let subject_and_verdicts = sum_verdicts(node, (namespace, name, &spec.scope), *window, now).await?;
@@ -180,7 +180,7 @@ pub(super) async fn running_longer(
 }
 
 /// Like [`running_longer`], but the bound is a multiple of the usual duration.
-async fn running_unusually(
+async fn running_unusually_long(
     node: &Node,
     (namespace, scope): (NamespaceId, &Scope),
     times_p95: Option<u32>,

@@ -76,11 +76,12 @@ pub async fn silence_warnings(
     let warnings = |spec: &SilenceSpec| {
         let rule = spec.rule.as_ref().filter(|rule| !expect::is_rule_name(rule));
         let parts = [("job", spec.job.as_ref(), &jobs), ("app", spec.app.as_ref(), &apps), ("rule", rule, &rules)];
-        let missing_names = parts.into_iter().filter_map(|(word, given, known)| Some((word, given?, known)));
-        let missing_names = missing_names.filter(|(_, given, known)| !known.contains(*given));
+        let missing_names =
+            parts.into_iter().filter_map(|(word, matched_name, known_names)| Some((word, matched_name?, known_names)));
+        let missing_names = missing_names.filter(|(_, matched_name, known_names)| !known_names.contains(*matched_name));
         missing_names
-            .map(|(word, given, _)| {
-                format!("there is no {word} {given:?}: the silence matches nothing until there is one")
+            .map(|(word, matched_name, _)| {
+                format!("there is no {word} {matched_name:?}: the silence matches nothing until there is one")
             })
             .collect()
     };

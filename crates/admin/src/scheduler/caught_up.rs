@@ -9,7 +9,7 @@ pub(crate) struct CaughtUp {
     /// The lease, and the instant since which it has held without a gap. A gap counts as an outage of the servers.
     lease: Option<(LeaseToken, i64)>,
     /// When the last scan that claimed everything began, or the first scan under this lease, in microseconds.
-    at: i64,
+    caught_up_at: i64,
 }
 
 impl CaughtUp {
@@ -17,14 +17,14 @@ impl CaughtUp {
     pub(crate) fn begin(&mut self, token: LeaseToken, held_since: i64, now: i64) -> i64 {
         let lease = Some((token, held_since));
         if self.lease != lease {
-            *self = Self { lease, at: now };
+            *self = Self { lease, caught_up_at: now };
         }
-        if mutant::on(Mutant::LateIsMissed) { now } else { self.at }
+        if mutant::on(Mutant::LateIsMissed) { now } else { self.caught_up_at }
     }
 
     /// Records that the scan that began at `began_micros` has claimed everything.
     pub(crate) fn complete(&mut self, began_micros: i64) {
-        self.at = self.at.max(began_micros);
+        self.caught_up_at = self.caught_up_at.max(began_micros);
     }
 }
 

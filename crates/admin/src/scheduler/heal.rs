@@ -77,8 +77,8 @@ impl HealLoop {
         if !self.node.readiness().lease_held || !self.node.store().begin_pass(HEAL_PASS, PERIOD).await? {
             return Ok(counts);
         }
-        counts.stuck = self.heal_stuck().await?;
-        counts.homeless = self.free_homeless().await?;
+        counts.stuck = self.heal_stuck_jobs().await?;
+        counts.homeless = self.free_homeless_jobs().await?;
         if self.node.store().begin_pass(CALENDARS_PASS, CALENDAR_PERIOD).await? {
             counts.calendars = self.expand_calendars().await?;
         }
@@ -89,7 +89,7 @@ impl HealLoop {
         Ok(counts)
     }
 
-    async fn heal_stuck(&self) -> Result<u64, StoreError> {
+    async fn heal_stuck_jobs(&self) -> Result<u64, StoreError> {
         let store = self.node.store();
         let stuck_jobs = store.stuck_jobs(STUCK_COUNT_MAX).await?;
         let definitions = self.node.definitions(stuck_jobs.iter().map(|stuck| (stuck.job, stuck.version))).await?;
@@ -107,8 +107,8 @@ impl HealLoop {
             } else if job.timetable.delay().is_some() {
                 job.timetable.first_delayed(self.node.now())
             } else {
-                let after = self.accounted_until(stuck_job, definition.namespace).await?;
-                job.timetable.next_scan_after(definition.anchor, after)
+                let accounted_until = self.accounted_until(stuck_job, definition.namespace).await?;
+                job.timetable.next_scan_after(definition.anchor, accounted_until)
             };
             count += u64::from(store.heal_job(stuck_job, next_fire_at).await?);
         }
@@ -131,7 +131,7 @@ impl HealLoop {
         Ok(planned_ends.max().unwrap_or(edited_at).max(edited_at))
     }
 
-    async fn free_homeless(&self) -> Result<u64, StoreError> {
+    async fn free_homeless_jobs(&self) -> Result<u64, StoreError> {
         let mut count = 0;
         for _ in 0..HOMELESS_PAGE_COUNT_MAX {
             let freed_count = self.node.store().free_homeless(HOMELESS_PAGE).await?;
@@ -177,7 +177,7 @@ mod tests {
 
     const NAMESPACE: NamespaceId = NamespaceId::new(1);
 
-    async fn started(lifecycle: &Lifecycle) -> Engine {
+    async fn start_engine(lifecycle: &Lifecycle) -> Engine {
         let started = Instant::now();
         let clock = move || Timestamp::from_secs(1_800_000_000) + started.elapsed();
         let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(clock)));
@@ -187,7 +187,7 @@ mod tests {
     #[tokio::test]
     async fn a_delay_whose_run_is_gone_begins_anew() {
         let lifecycle = Lifecycle::new();
-        let engine = started(&lifecycle).await;
+        let engine = start_engine(&lifecycle).await;
         let node = engine.node();
         let spec = json!({"name": "j", "app": "a", "handler": "h", "schedule": {"delay": "1h"}});
         jobs::create(node, NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
@@ -220,7 +220,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_delay_whose_instant_had_a_fire_is_planned_again_by_the_scan() {
         let lifecycle = Lifecycle::new();
-        let engine = started(&lifecycle).await;
+        let engine = start_engine(&lifecycle).await;
         let node = engine.node();
         let spec = json!({"name": "j", "app": "a", "handler": "h", "schedule": {"delay": "3s"}});
         jobs::create(node, NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();

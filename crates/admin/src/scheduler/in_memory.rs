@@ -40,7 +40,7 @@ struct LeftInStore {
     since: Timestamp,
     owner: RunOwner,
     /// When the first of their queue timeouts passes; `EPOCH` while this is not known, so that the runs are looked at soon.
-    ends_at: Timestamp,
+    first_timeout_at: Timestamp,
 }
 
 /// Limits of one look at the jobs with runs left in the store.
@@ -135,9 +135,9 @@ impl Default for InMemory {
 }
 
 impl InMemory {
-    /// With room for about `max` runs.
-    pub(crate) fn new(max: usize) -> Self {
-        Self { contents: Mutex::default(), run_count_max: max }
+    /// With room for about `run_count_max` runs.
+    pub(crate) fn new(run_count_max: usize) -> Self {
+        Self { contents: Mutex::default(), run_count_max }
     }
 
     fn lock(&self) -> MutexGuard<'_, Contents> {
@@ -165,14 +165,20 @@ impl InMemory {
             if !contents.is_new(run) {
                 return false;
             }
-            let is_behind = contents.left_in_store.contains_key(&run.job);
-            if may_be_left(run) && (is_behind || !contents.shares.has_room(RunOwner::of(run), self.run_count_max)) {
+            let has_earlier_left = contents.left_in_store.contains_key(&run.job);
+            if may_be_left(run)
+                && (has_earlier_left || !contents.shares.has_room(RunOwner::of(run), self.run_count_max))
+            {
                 let place = UnsentPlace::before(run);
-                let (owner, ends_at) = (RunOwner::of(run), Timestamp::EPOCH);
-                let left_in_store =
-                    contents.left_in_store.entry(run.job).or_insert(LeftInStore { place, since: now, owner, ends_at });
+                let (owner, first_timeout_at) = (RunOwner::of(run), Timestamp::EPOCH);
+                let left_in_store = contents.left_in_store.entry(run.job).or_insert(LeftInStore {
+                    place,
+                    since: now,
+                    owner,
+                    first_timeout_at,
+                });
                 if place < left_in_store.place {
-                    (left_in_store.place, left_in_store.ends_at) = (place, ends_at);
+                    (left_in_store.place, left_in_store.first_timeout_at) = (place, first_timeout_at);
                 }
                 return false;
             }
@@ -209,17 +215,17 @@ impl InMemory {
         let later_jobs =
             contents.left_in_store.range((after_job.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
         let earlier_jobs = after_job.map(|after| contents.left_in_store.range(..=after)).into_iter().flatten();
-        let (mut jobs, mut last_examined) = (Vec::new(), after_job);
+        let (mut jobs, mut last_examined_job) = (Vec::new(), after_job);
         for (job, left) in later_jobs.chain(earlier_jobs).take(bounds.examined_max.max(1)) {
-            last_examined = Some(*job);
-            if left.ends_at <= now || contents.shares.has_room(left.owner, self.run_count_max) {
+            last_examined_job = Some(*job);
+            if left.first_timeout_at <= now || contents.shares.has_room(left.owner, self.run_count_max) {
                 jobs.push(*job);
                 if jobs.len() >= bounds.returned_max {
                     break;
                 }
             }
         }
-        (jobs, last_examined)
+        (jobs, last_examined_job)
     }
 
     /// The place before the first of this job's runs that are left in the store.
@@ -228,19 +234,19 @@ impl InMemory {
     }
 
     /// Takes up runs from a page of a job's runs in the store, in their order: those for which there is room, and those whose queue timeout
-    /// has passed and that are only taken up to be ended. `ends_at` computes the end of a run's queue timeout from the start of its wait;
+    /// has passed and that are only taken up to be ended. `timeout_of` computes the end of a run's queue timeout from the start of its wait;
     /// `is_last` means that no page follows. Returns the runs, and whether the whole page is in memory.
     pub(crate) fn take_up(
         &self,
         job: JobId,
         page: Vec<Run>,
-        (now, ends_at): (Timestamp, impl Fn(&Run, Timestamp) -> Timestamp),
+        (now, timeout_of): (Timestamp, impl Fn(&Run, Timestamp) -> Timestamp),
         is_last: bool,
     ) -> (Vec<Run>, bool) {
         let mut contents = self.lock();
         let Some(left_before) = contents.left_in_store.get(&job).copied() else { return (Vec::new(), true) };
         let last_place = page.last().map(UnsentPlace::of);
-        let (mut taken_up, mut first_blocked, mut first_blocked_end) = (Vec::new(), None, Timestamp::MAX);
+        let (mut taken_runs, mut first_blocked, mut first_blocked_timeout_at) = (Vec::new(), None, Timestamp::MAX);
         for run in page {
             if !contents.is_new(&run) || !may_be_left(&run) {
                 continue;
@@ -250,27 +256,27 @@ impl InMemory {
             // A fire that was missed and runs late, or a backfilled one, waits without a time limit.
             let is_catch_up = matches!(run.trigger, Trigger::Misfire | Trigger::Backfill);
             let queued_from = (!is_catch_up).then_some(run.due_at.max(left_before.since));
-            let run_ends_at = queued_from.map_or(Timestamp::MAX, |from| ends_at(&run, from));
-            let has_timed_out = run_ends_at <= now && contents.shares.may_end_one(self.run_count_max);
+            let timeout_at = queued_from.map_or(Timestamp::MAX, |from| timeout_of(&run, from));
+            let has_timed_out = timeout_at <= now && contents.shares.may_end_one(self.run_count_max);
             let has_timed_out = has_timed_out && !mutant::on(Mutant::LeftForEver);
             if has_room || has_timed_out {
                 contents.insert(&run, 0, queued_from);
-                taken_up.push(run);
+                taken_runs.push(run);
             } else {
-                first_blocked_end = first_blocked_end.min(run_ends_at);
+                first_blocked_timeout_at = first_blocked_timeout_at.min(timeout_at);
                 first_blocked.get_or_insert(UnsentPlace::before(&run));
             }
         }
         let left_after = match (first_blocked, last_place.filter(|_| !is_last)) {
-            (Some(place), _) => Some(LeftInStore { place, ends_at: first_blocked_end, ..left_before }),
-            (None, Some(place)) => Some(LeftInStore { place, ends_at: Timestamp::EPOCH, ..left_before }),
+            (Some(place), _) => Some(LeftInStore { place, first_timeout_at: first_blocked_timeout_at, ..left_before }),
+            (None, Some(place)) => Some(LeftInStore { place, first_timeout_at: Timestamp::EPOCH, ..left_before }),
             (None, None) => None,
         };
         match left_after {
-            Some(left_before) => drop(contents.left_in_store.insert(job, left_before)),
+            Some(left) => drop(contents.left_in_store.insert(job, left)),
             None => drop(contents.left_in_store.remove(&job)),
         }
-        (taken_up, first_blocked.is_none())
+        (taken_runs, first_blocked.is_none())
     }
 
     /// Adds the runs that only the store has (waiting runs, and runs left there), so that they can end, up to the limit for such runs. Returns
@@ -278,9 +284,10 @@ impl InMemory {
     pub(crate) fn admit_to_end(&self, runs: Vec<Run>) -> Vec<Run> {
         let mut contents = self.lock();
         let mut is_admitted = |run: &Run| {
-            let is_left =
+            let is_left_in_store =
                 run.status == RunStatus::Waiting || contents.left_in_store.contains_key(&run.job) && may_be_left(run);
-            let is_admitted = is_left && contents.is_new(run) && contents.shares.may_end_one(self.run_count_max);
+            let is_admitted =
+                is_left_in_store && contents.is_new(run) && contents.shares.may_end_one(self.run_count_max);
             if is_admitted {
                 contents.insert(run, 0, None);
             }

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
     use crate::dispatch::tests_support::run_due_at;
 
-    fn taken(ring: &mut Ring, second: i64) -> Vec<i64> {
+    fn millis_taken(ring: &mut Ring, second: i64) -> Vec<i64> {
         ring.take_through(second).iter().map(|run| run.due_at.as_millis()).collect()
     }
 
@@ -76,10 +76,10 @@ mod tests {
         for millis in [160_000, 100_500, 100_000, 101_000] {
             assert_eq!(ring.put(run_due_at(Timestamp::from_millis(millis))), None);
         }
-        assert_eq!(taken(&mut ring, 100), [100_000, 100_500]);
-        assert_eq!(taken(&mut ring, 101), [101_000]);
+        assert_eq!(millis_taken(&mut ring, 100), [100_000, 100_500]);
+        assert_eq!(millis_taken(&mut ring, 101), [101_000]);
         assert_eq!(ring.len(), 1);
-        assert_eq!(taken(&mut ring, 160), [160_000]);
+        assert_eq!(millis_taken(&mut ring, 160), [160_000]);
     }
 
     #[test]
@@ -88,14 +88,14 @@ mod tests {
         for second in [101, 103, 130, 159, 170] {
             assert_eq!(ring.put(run_due_at(at(second))), None);
         }
-        assert_eq!(taken(&mut ring, 165), [101_000, 103_000, 130_000, 159_000]);
-        assert_eq!(taken(&mut ring, 300), [170_000]);
+        assert_eq!(millis_taken(&mut ring, 165), [101_000, 103_000, 130_000, 159_000]);
+        assert_eq!(millis_taken(&mut ring, 300), [170_000]);
     }
 
     #[test]
     fn runs_due_in_a_taken_second_are_returned() {
         let mut ring = Ring::new(at(100));
-        assert!(taken(&mut ring, 110).is_empty());
+        assert!(millis_taken(&mut ring, 110).is_empty());
         assert!(ring.put(run_due_at(Timestamp::from_millis(110_999))).is_some());
         assert!(ring.put(run_due_at(at(111))).is_none());
     }
@@ -104,7 +104,7 @@ mod tests {
     fn a_clock_that_steps_back_fires_nothing_early() {
         let mut ring = Ring::new(at(100));
         assert_eq!(ring.put(run_due_at(at(105))), None);
-        assert!(taken(&mut ring, 40).is_empty());
-        assert_eq!(taken(&mut ring, 105), [105_000]);
+        assert!(millis_taken(&mut ring, 40).is_empty());
+        assert_eq!(millis_taken(&mut ring, 105), [105_000]);
     }
 }

@@ -40,7 +40,7 @@ const UNSETTLED_PERIOD: Duration = Duration::from_millis(200);
 pub(crate) struct ScanLoop {
     shared: Arc<Shared>,
     /// Whether too many runs were open at the last check.
-    was_full: bool,
+    had_too_many_runs: bool,
     left_to_others: LeftToOthers,
     caught_up: CaughtUp,
     /// The instant as of which this scan judges how late fires are, by the boot-time clock in microseconds.
@@ -92,11 +92,11 @@ impl Background for ScanLoop {
 
     async fn wait_until_woken(&mut self) {
         let is_unsettled = self.shared.membership.is_unsettled(self.shared.clock.now());
-        let has_left = self.shared.in_memory.left_count() > 0;
+        let has_left_jobs = self.shared.in_memory.left_count() > 0;
         tokio::select! {
             biased;
             () = self.shared.scan_poke.notified() => {}
-            () = self.wait_less_than_period(is_unsettled), if is_unsettled || has_left => {}
+            () = self.wait_less_than_period(is_unsettled), if is_unsettled || has_left_jobs => {}
         }
     }
 
@@ -104,9 +104,9 @@ impl Background for ScanLoop {
         let tick_start = Instant::now();
         let result = self.scan().await;
         self.shared.metrics.scan.observe(tick_start.elapsed());
-        let Some(claimed) = result? else { return Ok(0) };
+        let Some(claimed_count) = result? else { return Ok(0) };
         self.shared.metrics.record_scan(self.shared.clock.now());
-        Ok(claimed)
+        Ok(claimed_count)
     }
 }
 
@@ -114,7 +114,7 @@ impl ScanLoop {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self {
             shared,
-            was_full: false,
+            had_too_many_runs: false,
             left_to_others: LeftToOthers::default(),
             caught_up: CaughtUp::default(),
             judged_as_of: 0,
@@ -145,8 +145,8 @@ impl ScanLoop {
         }
         let began_at = self.shared.clock.boot_micros();
         self.judged_as_of = self.caught_up.begin(lease.token, self.shared.membership.held_since(), began_at);
-        let is_taken_up = self.take_up.take_up(&self.shared, &lease).await?;
-        if self.is_full() {
+        let has_taken_all_up = self.take_up.take_up(&self.shared, &lease).await?;
+        if self.has_too_many_runs() {
             return Ok(None);
         }
         let now = self.shared.clock.now();
@@ -158,7 +158,7 @@ impl ScanLoop {
             self.caught_up.complete(began_at);
         }
         // If fires are left over, the next scan follows immediately.
-        if !(self.is_full() || outcome.is_exhausted && is_taken_up) {
+        if !(self.has_too_many_runs() || outcome.is_exhausted && has_taken_all_up) {
             self.shared.scan_poke.notify_one();
         }
         Ok(Some(u64::try_from(outcome.job_count).unwrap_or(u64::MAX)))
@@ -179,12 +179,12 @@ impl ScanLoop {
                 return Ok(late);
             }
         }
-        let soon = self.claim_between(lease, homes, (now, claim_until), claim_budget).await?;
-        let late = self.claim_between(lease, homes, (overdue_before, just_before(now)), claim_budget).await?;
-        let waiting = self.take_waiting(lease, claim_until, claim_budget).await?;
-        let overdue = self.claim_backlog(lease, homes, overdue_before).await?;
-        let dense = self.claim_dense(lease, homes, now).await?;
-        Ok(soon.plus(late).plus(waiting).plus(overdue).plus(dense))
+        let soon_outcome = self.claim_between(lease, homes, (now, claim_until), claim_budget).await?;
+        let late_outcome = self.claim_between(lease, homes, (overdue_before, just_before(now)), claim_budget).await?;
+        let waiting_outcome = self.take_waiting(lease, claim_until, claim_budget).await?;
+        let overdue_outcome = self.claim_backlog(lease, homes, overdue_before).await?;
+        let dense_outcome = self.claim_dense(lease, homes, now).await?;
+        Ok(soon_outcome.plus(late_outcome).plus(waiting_outcome).plus(overdue_outcome).plus(dense_outcome))
     }
 
     /// Claims the fires that have been due for longer than `look_ahead`.
@@ -265,14 +265,14 @@ impl ScanLoop {
     }
 
     /// Whether as many runs are open as this node can handle. Logged once each time that this begins.
-    fn is_full(&mut self) -> bool {
+    fn has_too_many_runs(&mut self) -> bool {
         let open_count = self.shared.in_memory.len();
-        let is_full = open_count > self.open_runs_limit();
-        if is_full && !self.was_full {
+        let has_too_many_runs = open_count > self.open_runs_limit();
+        if has_too_many_runs && !self.had_too_many_runs {
             tracing::warn!(open = open_count, "too many open runs: claiming nothing until some have ended");
         }
-        self.was_full = is_full;
-        is_full
+        self.had_too_many_runs = has_too_many_runs;
+        has_too_many_runs
     }
 
     /// Claims page after page until the range is empty, the budget is used up, or none of a page's jobs can be claimed.
@@ -284,7 +284,7 @@ impl ScanLoop {
         budget: u32,
     ) -> Result<ClaimOutcome, StoreError> {
         let own_homes = [lease.token.node];
-        let (mut budget_left, mut total_won) = (budget, 0);
+        let (mut budget_left, mut won_total) = (budget, 0);
         while budget_left > 0 && self.shared.in_memory.len() <= self.open_runs_limit() {
             let homes = match scope {
                 ClaimScope::Own => &own_homes[..],
@@ -298,23 +298,23 @@ impl ScanLoop {
             self.due_count += due_jobs.len();
             let last_fire_at = due_jobs.last().map(|due| due.next_fire_at);
             let own_jobs = self.claimable_jobs(lease, scope, due_jobs);
-            let are_all_own = u32::try_from(own_jobs.len()).is_ok_and(|mine| mine == due_count);
+            let are_all_own = u32::try_from(own_jobs.len()).is_ok_and(|own_count| own_count == due_count);
             let won_count = self.claim(lease, own_jobs).await?;
-            total_won += won_count;
+            won_total += won_count;
             if due_count < range.limit || (are_all_own && won_count == 0) {
-                return Ok(ClaimOutcome { job_count: total_won, is_exhausted: true });
+                return Ok(ClaimOutcome { job_count: won_total, is_exhausted: true });
             }
             // Jobs that are left to other nodes stay in the range and would be read again, so the next page starts at the last instant of
             // this one.
             if let Some(last_fire_at) = last_fire_at.filter(|_| !are_all_own) {
                 if last_fire_at == range.from {
-                    return Ok(ClaimOutcome { job_count: total_won, is_exhausted: true });
+                    return Ok(ClaimOutcome { job_count: won_total, is_exhausted: true });
                 }
                 range.from = last_fire_at;
             }
             budget_left = budget_left.saturating_sub(due_count);
         }
-        Ok(ClaimOutcome { job_count: total_won, is_exhausted: false })
+        Ok(ClaimOutcome { job_count: won_total, is_exhausted: false })
     }
 
     /// The due jobs that this node may take.
@@ -325,7 +325,7 @@ impl ScanLoop {
                 let now = self.shared.clock.now();
                 let node_shares = self.shared.membership.node_shares(now);
                 let strategy = self.shared.config.claim_strategy;
-                self.left_to_others.pick_takeable(due_jobs, strategy, (lease.token.node, &node_shares), now)
+                self.left_to_others.pick_takeable_jobs(due_jobs, strategy, (lease.token.node, &node_shares), now)
             }
         }
     }
@@ -386,7 +386,7 @@ impl ScanLoop {
                 self.shared.claims.add(batch.len(), claim_result.jobs.len(), &gained_jobs);
             }
             let had_fire = |job: &&ClaimJob| job.awaited_run.is_some_and(|run| claim_result.existing.contains(&run));
-            let to_plan_again: Vec<DueJob> = batch.iter().filter(had_fire).map(|job| job.expected_row).collect();
+            let jobs_to_replan: Vec<DueJob> = batch.iter().filter(had_fire).map(|job| job.expected_row).collect();
             let is_won = |job: &ClaimJob| claim_result.jobs.iter().any(|(id, _)| *id == job.expected_row.job);
             let all_won = claim_result.jobs.len() == batch.len();
             let runs: Vec<Run> =
@@ -395,7 +395,7 @@ impl ScanLoop {
             // Runs that wait for their jitter are found again when they come due.
             let is_next = |run: &Run| run.status == RunStatus::Pending && !claim_result.existing.contains(&run.id);
             self.shared.put_as_of(runs.into_iter().filter(is_next).collect(), self.judged_as_of).await;
-            self.plan_delays_again(&to_plan_again, definitions).await?;
+            self.plan_delays_again(&jobs_to_replan, definitions).await?;
         }
         Ok(won_count)
     }
@@ -403,9 +403,9 @@ impl ScanLoop {
     /// Plans the next fire again for jobs with a fixed delay whose planned instant already had a fire: a pause inside a maintenance window
     /// settled that fire, or the clock stepped back. The claim then created no run whose end would plan the next fire.
     async fn plan_delays_again(&self, jobs: &[DueJob], definitions: &CompiledDefinitions) -> Result<(), StoreError> {
-        for seen in jobs {
-            let Some(definition) = definitions.get(&(seen.job, seen.version)) else { continue };
-            let stuck_job = StuckJob { job: seen.job, version: seen.version, awaited_run: None };
+        for due_job in jobs {
+            let Some(definition) = definitions.get(&(due_job.job, due_job.version)) else { continue };
+            let stuck_job = StuckJob { job: due_job.job, version: due_job.version, awaited_run: None };
             let next_fire_at = definition.job.timetable.first_delayed(self.shared.clock.now());
             self.shared.store.heal_job(stuck_job, next_fire_at).await?;
         }

@@ -22,7 +22,7 @@ pub(crate) struct LeftToOthers(HashMap<JobId, (Timestamp, Timestamp)>);
 
 impl LeftToOthers {
     /// Picks the jobs that the node `own_node` may take now from due jobs without a living home.
-    pub(crate) fn pick_takeable(
+    pub(crate) fn pick_takeable_jobs(
         &mut self,
         due_jobs: Vec<DueJob>,
         strategy: ClaimStrategy,
@@ -34,17 +34,17 @@ impl LeftToOthers {
         }
         let share = |due: &DueJob| JobShare { job: due.job, recent_fires: due.recent_fires.thousandths_at(now) };
         let jobs: Vec<JobShare> = due_jobs.iter().map(share).collect();
-        let homes = strategy.deal(&jobs, node_shares);
+        let assigned_homes = strategy.deal(&jobs, node_shares);
         due_jobs
             .into_iter()
-            .zip(homes)
-            .filter(|(due, home)| self.may_take(due.job, *home, own_node, now))
+            .zip(assigned_homes)
+            .filter(|(due, assigned_home)| self.may_take(due.job, *assigned_home, own_node, now))
             .map(|(due, _)| due)
             .collect()
     }
 
-    fn may_take(&mut self, job: JobId, current_home: Option<NodeId>, own_node: NodeId, now: Timestamp) -> bool {
-        if current_home.is_none_or(|home| home == own_node) {
+    fn may_take(&mut self, job: JobId, assigned_home: Option<NodeId>, own_node: NodeId, now: Timestamp) -> bool {
+        if assigned_home.is_none_or(|home| home == own_node) {
             self.0.remove(&job);
             return true;
         }
@@ -58,7 +58,7 @@ impl LeftToOthers {
 
     /// Forgets jobs that others have taken.
     pub(crate) fn forget_jobs_of_others(&mut self, now: Timestamp) {
-        self.0.retain(|_, (_, last)| now.since(*last) < FORGET_AFTER);
+        self.0.retain(|_, (_, last_seen_at)| now.since(*last_seen_at) < FORGET_AFTER);
     }
 }
 
@@ -74,16 +74,16 @@ pub(crate) struct ClaimCounts {
 }
 
 impl ClaimCounts {
-    pub(crate) fn add(&self, tried: usize, won: usize, gained: &[JobShare]) {
+    pub(crate) fn add(&self, tried_count: usize, won_count: usize, gained_jobs: &[JobShare]) {
         let add = |to: &AtomicU64, count: usize| to.fetch_add(u64::try_from(count).unwrap_or(0), Ordering::Relaxed);
-        add(&self.tried_count, tried);
-        add(&self.lost_count, tried.saturating_sub(won));
-        add(&self.gained_count, gained.len());
-        self.gained_fires.fetch_add(gained.iter().map(|job| job.recent_fires).sum(), Ordering::Relaxed);
+        add(&self.tried_count, tried_count);
+        add(&self.lost_count, tried_count.saturating_sub(won_count));
+        add(&self.gained_count, gained_jobs.len());
+        self.gained_fires.fetch_add(gained_jobs.iter().map(|job| job.recent_fires).sum(), Ordering::Relaxed);
     }
 
     /// Resets the gains, because this node's jobs were counted.
-    pub(crate) fn reset_gained(&self) {
+    pub(crate) fn reset_gains(&self) {
         self.gained_count.store(0, Ordering::Relaxed);
         self.gained_fires.store(0, Ordering::Relaxed);
     }
@@ -118,11 +118,12 @@ mod tests {
         }
     }
 
-    fn taken(left: &mut LeftToOthers, strategy: ClaimStrategy, this: i64, second: i64) -> Vec<i64> {
+    fn jobs_taken(left: &mut LeftToOthers, strategy: ClaimStrategy, this: i64, second: i64) -> Vec<i64> {
         let node_share = |node| NodeShare { node: NodeId::new(node), weight: 1, job_count: 0, recent_fires: 0 };
         let jobs = (1..=20).map(due).collect();
         let node_shares = [node_share(1), node_share(2)];
-        let taken = left.pick_takeable(jobs, strategy, (NodeId::new(this), &node_shares), Timestamp::from_secs(second));
+        let taken =
+            left.pick_takeable_jobs(jobs, strategy, (NodeId::new(this), &node_shares), Timestamp::from_secs(second));
         taken.iter().map(|due| due.job.get()).collect()
     }
 
@@ -130,23 +131,23 @@ mod tests {
     fn each_job_is_for_one_node_and_after_two_seconds_for_any() {
         let (mut one, mut two) = (LeftToOthers::default(), LeftToOthers::default());
         let (of_one, of_two) =
-            (taken(&mut one, ClaimStrategy::IdHash, 1, 10), taken(&mut two, ClaimStrategy::IdHash, 2, 10));
+            (jobs_taken(&mut one, ClaimStrategy::IdHash, 1, 10), jobs_taken(&mut two, ClaimStrategy::IdHash, 2, 10));
         let mut all = [of_one.clone(), of_two].concat();
         all.sort_unstable();
         assert_eq!(all, (1..=20).collect::<Vec<_>>());
-        assert_eq!(taken(&mut one, ClaimStrategy::IdHash, 1, 11), of_one);
-        assert_eq!(taken(&mut one, ClaimStrategy::IdHash, 1, 12).len(), 20);
+        assert_eq!(jobs_taken(&mut one, ClaimStrategy::IdHash, 1, 11), of_one);
+        assert_eq!(jobs_taken(&mut one, ClaimStrategy::IdHash, 1, 12).len(), 20);
     }
 
     #[test]
     fn a_taken_job_that_is_due_again_is_left_to_others_again() {
         let mut one = LeftToOthers::default();
-        let own = taken(&mut one, ClaimStrategy::IdHash, 1, 10);
+        let own = jobs_taken(&mut one, ClaimStrategy::IdHash, 1, 10);
         one.forget_jobs_of_others(Timestamp::from_secs(19));
         assert_eq!(one.0.len(), 20 - own.len());
         one.forget_jobs_of_others(Timestamp::from_secs(20));
         assert!(one.0.is_empty());
-        assert_eq!(taken(&mut one, ClaimStrategy::IdHash, 1, 40), own);
+        assert_eq!(jobs_taken(&mut one, ClaimStrategy::IdHash, 1, 40), own);
     }
 
     /// The jobs that a dead node fired each second go to the node with the least load.
@@ -160,13 +161,17 @@ mod tests {
         let node_shares = [node_share(1, 100_000), node_share(2, 1_600_000)];
         let taken = |this: i64| {
             let strategy = ClaimStrategy::LeastCount;
-            let taken =
-                LeftToOthers::default().pick_takeable(jobs.clone(), strategy, (NodeId::new(this), &node_shares), now);
+            let taken = LeftToOthers::default().pick_takeable_jobs(
+                jobs.clone(),
+                strategy,
+                (NodeId::new(this), &node_shares),
+                now,
+            );
             taken.iter().map(|due| due.job.get()).collect::<Vec<_>>()
         };
         assert_eq!((taken(1), taken(2)), (vec![1, 5], vec![2, 3, 4]));
         let later = now + rondel_core::homes::HALF_LIFE * 20;
-        let taken = LeftToOthers::default().pick_takeable(
+        let taken = LeftToOthers::default().pick_takeable_jobs(
             jobs.clone(),
             ClaimStrategy::LeastCount,
             (NodeId::new(2), &[node_share(1, 20), node_share(2, 0)]),
@@ -177,6 +182,6 @@ mod tests {
 
     #[test]
     fn with_the_default_strategy_a_node_takes_all_due_jobs() {
-        assert_eq!(taken(&mut LeftToOthers::default(), ClaimStrategy::Default, 2, 10).len(), 20);
+        assert_eq!(jobs_taken(&mut LeftToOthers::default(), ClaimStrategy::Default, 2, 10).len(), 20);
     }
 }

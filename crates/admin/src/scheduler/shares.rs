@@ -22,7 +22,7 @@ const APP_FACTOR: usize = 8;
 const NAMESPACE_FACTOR: usize = 16;
 
 /// The maximum number of runs of a job, those at executors included, in multiples of the room that is left in the reserve.
-const OPEN_FACTOR: usize = 4;
+const OPEN_RUNS_FACTOR: usize = 4;
 
 /// Runs whose queue timeout has passed have additional memory: the memory for open runs, divided by this.
 const EXPIRED_RUNS_DIVISOR: usize = 8;
@@ -62,7 +62,7 @@ struct RunCounts {
 }
 
 impl RunCounts {
-    const fn waiting(self) -> usize {
+    const fn waiting_count(self) -> usize {
         self.runs.saturating_sub(self.in_hand)
     }
 }
@@ -70,7 +70,7 @@ impl RunCounts {
 /// The counts of the runs in memory, by owner.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
-    total: usize,
+    run_count: usize,
     jobs: HashMap<JobId, RunCounts>,
     apps: HashMap<AppId, RunCounts>,
     namespaces: HashMap<NamespaceId, RunCounts>,
@@ -79,7 +79,7 @@ pub(crate) struct Shares {
 impl Shares {
     /// Counts one more run, which waits.
     pub(crate) fn add(&mut self, owner: RunOwner) {
-        self.total += 1;
+        self.run_count += 1;
         self.change(owner, |count| {
             count.runs += 1;
             count.shards += usize::from(owner.is_shard);
@@ -90,7 +90,7 @@ impl Shares {
         if mutant::on(Mutant::RoomIsKept) {
             return;
         }
-        self.total = self.total.saturating_sub(1);
+        self.run_count = self.run_count.saturating_sub(1);
         self.change(owner, |count| {
             count.runs = count.runs.saturating_sub(1);
             count.in_hand = count.in_hand.saturating_sub(usize::from(is_in_hand));
@@ -120,12 +120,12 @@ impl Shares {
         self.has_room_without(owner, max, 0)
     }
 
-    /// Like [`has_room`](Self::has_room), as if the job had `own_waiting` fewer waiting runs.
-    fn has_room_without(&self, owner: RunOwner, max: usize, own_waiting: usize) -> bool {
+    /// Like [`has_room`](Self::has_room), as if the job had `own_waiting_count` fewer waiting runs.
+    fn has_room_without(&self, owner: RunOwner, max: usize, own_waiting_count: usize) -> bool {
         if mutant::on(Mutant::NoBound) {
             return true;
         }
-        let room_left = max.saturating_sub(self.total);
+        let room_left = max.saturating_sub(self.run_count);
         if mutant::on(Mutant::NoShares) {
             return room_left > 0;
         }
@@ -133,16 +133,16 @@ impl Shares {
         let namespace = count(&self.namespaces, &owner.namespace);
         // How much of the free room the app and the namespace leave to the job.
         let share = |free: usize| {
-            let app_limit = free.saturating_mul(APP_FACTOR).saturating_sub(app.waiting());
-            let namespace_limit = free.saturating_mul(NAMESPACE_FACTOR).saturating_sub(namespace.waiting());
+            let app_limit = free.saturating_mul(APP_FACTOR).saturating_sub(app.waiting_count());
+            let namespace_limit = free.saturating_mul(NAMESPACE_FACTOR).saturating_sub(namespace.waiting_count());
             free.min(app_limit).min(namespace_limit)
         };
         let room_and_reserve = max.saturating_add(max / RESERVE_DIVISOR);
-        let reserve = room_and_reserve.saturating_sub(self.total);
-        let last_reserve = room_and_reserve.saturating_add(max / LAST_RESERVE_DIVISOR).saturating_sub(self.total);
+        let reserve = room_and_reserve.saturating_sub(self.run_count);
+        let last_reserve = room_and_reserve.saturating_add(max / LAST_RESERVE_DIVISOR).saturating_sub(self.run_count);
         let reserve_limit = share(reserve).div_ceil(FEW_RUNS_DIVISOR).min((max / FEW_RUNS_DIVISOR).max(1));
-        let waiting_count = job.waiting().saturating_sub(own_waiting);
-        let leaves_room = |free: usize| job.runs < free.saturating_mul(OPEN_FACTOR);
+        let waiting_count = job.waiting_count().saturating_sub(own_waiting_count);
+        let leaves_room = |free: usize| job.runs < free.saturating_mul(OPEN_RUNS_FACTOR);
         app.runs == 0
             || waiting_count == 0 && leaves_room(last_reserve)
             || waiting_count < share(room_left).max(reserve_limit) && leaves_room(reserve)
@@ -150,7 +150,7 @@ impl Shares {
 
     /// Whether one more run may be in memory only to end, beyond the room for open runs.
     pub(crate) const fn may_end_one(&self, max: usize) -> bool {
-        self.total <= max.saturating_add(max / EXPIRED_RUNS_DIVISOR)
+        self.run_count <= max.saturating_add(max / EXPIRED_RUNS_DIVISOR)
     }
 
     /// Whether a waiting fire of this owner may be expanded into its shards. An app without shards in memory may always have one expanded.
@@ -204,7 +204,7 @@ mod tests {
         assert!(rest[7] > 5 && rest[96] == 1 && (1_112..1_250).contains(&(750 + total)), "{rest:?}");
         assert_eq!(fill(&mut shares, owner(500, 2, 1), 1_000), 1, "another app of the namespace");
         assert!(fill(&mut shares, owner(600, 3, 2), 1_000) > 2, "another namespace");
-        assert!(shares.total < 1_375, "{}", shares.total);
+        assert!(shares.run_count < 1_375, "{}", shares.run_count);
     }
 
     #[test]
@@ -236,7 +236,7 @@ mod tests {
         for (job, app) in [(1, 1), (2, 2), (4, 3)] {
             shares.remove(owner(job, app, 1), false);
         }
-        assert_eq!((shares.total, shares.jobs.len(), shares.apps.len(), shares.namespaces.len()), (0, 0, 0, 0));
+        assert_eq!((shares.run_count, shares.jobs.len(), shares.apps.len(), shares.namespaces.len()), (0, 0, 0, 0));
     }
 
     #[test]

@@ -56,11 +56,11 @@ async fn take_up_page(shared: &Shared, lease: &HeldLease, job: JobId) -> Result<
     let is_last = u32::try_from(page.len()).is_ok_and(|len| len < limit);
     let keys = page.iter().map(|run| (run.job, run.job_version));
     let definitions = shared.definitions.load(shared.store.as_ref(), keys).await?;
-    let ends_at = |run: &Run, from: Timestamp| {
+    let queue_ends_at = |run: &Run, from: Timestamp| {
         let definition = definitions.get(&(run.job, run.job_version));
         definition.map_or(Timestamp::MAX, |definition| from + definition.job.queue_timeout)
     };
-    let (taken_up, is_whole_page) = shared.in_memory.take_up(job, page, (shared.clock.now(), ends_at), is_last);
+    let (taken_up, is_whole_page) = shared.in_memory.take_up(job, page, (shared.clock.now(), queue_ends_at), is_last);
     let has_taken = !taken_up.is_empty() || is_whole_page && !is_last;
     if !taken_up.is_empty() {
         // Sending fails only if the process is ending. The runs are durable.

@@ -90,11 +90,11 @@ impl Background for TickLoop {
 
     async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
         let tick_start = Instant::now();
-        let handed_count = self.hand_over_due().await;
+        let handed_over_count = self.hand_over_due().await;
         self.shared.metrics.tick.observe(tick_start.elapsed());
         let held_count = self.ring.len() + self.later_runs.len() + self.unread_runs.len();
-        self.shared.metrics.held.ring.store(to_u64(held_count), Ordering::Relaxed);
-        Ok(handed_count?)
+        self.shared.metrics.runs_in_memory.ring.store(to_u64(held_count), Ordering::Relaxed);
+        Ok(handed_over_count?)
     }
 }
 
@@ -144,8 +144,8 @@ impl TickLoop {
         let mut jobs: Vec<JobId> = batch.iter().map(|run| run.job).collect();
         jobs.sort_unstable();
         jobs.dedup();
-        let left_runs = self.shared.store.left_open(token, &jobs).await?;
-        Ok(batch.into_iter().partition(|run| !left_runs.contains(&run.job)))
+        let jobs_with_open_runs = self.shared.store.left_open(token, &jobs).await?;
+        Ok(batch.into_iter().partition(|run| !jobs_with_open_runs.contains(&run.job)))
     }
 
     fn next_wake(&self) -> Timestamp {
@@ -168,8 +168,8 @@ impl TickLoop {
                     let dropped_runs = [&mut self.unread_runs, &mut self.later_runs, &mut self.held_back_runs]
                         .into_iter()
                         .flat_map(std::mem::take);
-                    let dropped = self.ring.clear().into_iter().chain(dropped_runs);
-                    self.shared.in_memory.forget_under_lease(dropped.map(|run| run_and_lease(&run)));
+                    let all_dropped_runs = self.ring.clear().into_iter().chain(dropped_runs);
+                    self.shared.in_memory.forget_under_lease(all_dropped_runs.map(|run| run_and_lease(&run)));
                 }
             }
             next_command = self.commands.try_recv().ok();
@@ -185,14 +185,15 @@ impl TickLoop {
         let batch = self.refresh(batch, &checks).await?;
         let keys = batch.iter().map(|run| (run.job, run.job_version));
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
-        let traces = self.traces(&batch).await?;
+        let traces = self.trace_parents(&batch).await?;
         let (now, ahead_after) = (self.shared.clock.now(), self.shared.fires_ahead_after());
         let (mut ready, mut ended_runs, mut dropped_runs) = (Vec::new(), Vec::new(), Vec::new());
         for (lease, run) in leases.into_iter().zip(batch) {
             // A run that is left over from an earlier lease arrives here again if this lease has taken it over.
-            let is_still_its = run_and_lease(&run) == lease;
-            let check =
-                checks.get(&run.id).filter(|check| self.is_ours(check) && check.owner == lease.1 && is_still_its);
+            let has_same_lease = run_and_lease(&run) == lease;
+            let check = checks
+                .get(&run.id)
+                .filter(|check| self.is_pending_here(check) && check.owner == lease.1 && has_same_lease);
             let definition = definitions.get(&(run.job, run.job_version));
             let drop_reason = check.and_then(|check| reason_to_drop(&run, check, ahead_after));
             match (check, definition, drop_reason) {
@@ -226,18 +227,18 @@ impl TickLoop {
     }
 
     /// The trace parents of requested fires, by the run that a fire began with. Fires of schedules cost no statement.
-    async fn traces(&self, batch: &[Run]) -> Result<HashMap<RunId, TraceParent>, StoreError> {
-        let mut first_shards: Vec<RunId> =
+    async fn trace_parents(&self, batch: &[Run]) -> Result<HashMap<RunId, TraceParent>, StoreError> {
+        let mut first_runs: Vec<RunId> =
             batch.iter().filter(|run| run.cause != 0).map(|run| RunId::new(run.cause)).collect();
-        first_shards.sort_unstable();
-        first_shards.dedup();
-        if first_shards.is_empty() {
+        first_runs.sort_unstable();
+        first_runs.dedup();
+        if first_runs.is_empty() {
             return Ok(HashMap::new());
         }
-        Ok(self.shared.store.traces(&first_shards).await?.into_iter().collect())
+        Ok(self.shared.store.traces(&first_runs).await?.into_iter().collect())
     }
 
-    fn is_ours(&self, check: &RunCheck) -> bool {
+    fn is_pending_here(&self, check: &RunCheck) -> bool {
         check.status == RunStatus::Pending && check.owner == self.shared.membership.token()
     }
 

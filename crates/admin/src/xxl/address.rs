@@ -58,14 +58,17 @@ impl Address {
         let host = self.url.host_str().unwrap_or_default().trim_matches(['[', ']']);
         let port = self.url.port_or_known_default().unwrap_or_default();
         let host_and_port = format!("{host}-{port}");
-        let is_kept = |sign: char| sign.is_ascii_lowercase() || sign.is_ascii_digit() || matches!(sign, '.' | '-');
+        let is_kept = |character: char| {
+            character.is_ascii_lowercase() || character.is_ascii_digit() || matches!(character, '.' | '-')
+        };
         let is_whole = self.text == format!("http://{host}:{port}") && host_and_port.chars().all(is_kept);
         if is_whole && name::check(&host_and_port).is_ok() {
             return host_and_port;
         }
         let digest = Sha256::digest(self.text.as_bytes());
         let hash: String = digest.iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect();
-        let name: String = host_and_port.chars().map(|sign| if is_kept(sign) { sign } else { '-' }).take(60).collect();
+        let name: String =
+            host_and_port.chars().map(|character| if is_kept(character) { character } else { '-' }).take(60).collect();
         format!("x-{name}-{hash}")
     }
 }

@@ -72,9 +72,9 @@ pub async fn add_by_hand(node: &Node, app: &App, address: &str, token: &str) -> 
         );
         return Err(ByHandError::Token(sentence));
     }
-    let known_addresses = store.xxl_registered_by_hand(Some(app.id), BY_HAND_COUNT_MAX).await?;
-    let is_new = !known_addresses.iter().any(|known| known.address == address.as_str());
-    if is_new && known_addresses.len() >= usize::try_from(BY_HAND_COUNT_MAX).unwrap_or(usize::MAX) {
+    let registered_executors = store.xxl_registered_by_hand(Some(app.id), BY_HAND_COUNT_MAX).await?;
+    let is_new = !registered_executors.iter().any(|known| known.address == address.as_str());
+    if is_new && registered_executors.len() >= usize::try_from(BY_HAND_COUNT_MAX).unwrap_or(usize::MAX) {
         return Err(ByHandError::TooMany);
     }
     let mut executor = XxlExecutor {

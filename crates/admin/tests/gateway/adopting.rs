@@ -176,10 +176,10 @@ impl Heir {
     /// Starts two servers and kills the one that counts a limit of `max` runs. One of these runs is at an executor.
     async fn of_limit(max: u32) -> Self {
         let inner = store();
-        let dies = World::start_on(Arc::clone(&inner), server("a")).await;
+        let dies = World::start_on(Arc::clone(&inner), server_config("a")).await;
         let lost = Arc::new(LostFences { inner: Arc::clone(&inner), loses: AtomicBool::new(false) });
         let as_store = Arc::clone(&lost) as Arc<dyn Store>;
-        let world = World::start_behind(Arc::clone(&inner), as_store, server("b")).await;
+        let world = World::start_behind(Arc::clone(&inner), as_store, server_config("b")).await;
         let limited = |name: &str| json!({"name": name, "handler": name, "concurrency": {"key": "db", "max": max}});
         let mut line = dies.dial(Some(&dies.token), with_handler("first", hello("x", 1))).await.unwrap().beat();
         request(&dies, &create(&dies, limited("first")).await).await;
@@ -219,7 +219,7 @@ impl Heir {
 }
 
 /// The configuration of a server with a short lease.
-fn server(name: &str) -> EngineConfig {
+fn server_config(name: &str) -> EngineConfig {
     EngineConfig {
         node_name: name.to_owned(),
         lease: Duration::from_secs(1),
@@ -281,7 +281,7 @@ async fn a_shared_limit_holds_though_the_heir_restarts_after_the_fence() {
     let inner = Arc::clone(&world.store);
     world.die().await;
     let as_store = Arc::new(SlowNodes { inner: Arc::clone(&inner) }) as Arc<dyn Store>;
-    let world = World::start_behind(inner, as_store, server("b")).await;
+    let world = World::start_behind(inner, as_store, server_config("b")).await;
     let mut line = world.dial(Some(&world.token), with_handler("second", hello("z", 3))).await.unwrap().beat();
     request(&world, &second).await;
     assert!(timeout(Duration::from_secs(4), line.trigger()).await.is_err(), "the first run has the only place");

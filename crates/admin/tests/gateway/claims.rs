@@ -34,7 +34,7 @@ fn result(run_id: i64, attempt: i32, status: v1::result::Status) -> v1::Result {
 }
 
 /// The acknowledgements of these results. A result for a run that does not exist follows them: its acknowledgement comes last.
-async fn answers(line: &mut Line, results: Vec<v1::Result>) -> Vec<Kind> {
+async fn acks_of(line: &mut Line, results: Vec<v1::Result>) -> Vec<Kind> {
     line.send(Up::Results(v1::Results { results })).await;
     let last = vec![result(NO_RUN, 1, v1::result::Status::Succeeded)];
     line.send(Up::Results(v1::Results { results: last })).await;
@@ -51,7 +51,7 @@ async fn answers(line: &mut Line, results: Vec<v1::Result>) -> Vec<Kind> {
 }
 
 /// Reports a result, and checks that it is stored.
-async fn stored(line: &mut Line, result: v1::Result) {
+async fn check_stored(line: &mut Line, result: v1::Result) {
     line.send(Up::Results(v1::Results { results: vec![result] })).await;
     assert_eq!(line.ack().await.kind(), Kind::Stored);
 }
@@ -78,11 +78,11 @@ async fn attempts_that_never_began_are_not_added_to_a_run() {
     let invented = || {
         [0, -1, -2, i32::MIN, 2, 7].map(|attempt| result(trigger.run_id, attempt, v1::result::Status::Failed)).to_vec()
     };
-    assert_eq!(answers(&mut b, invented()).await, [Kind::NoSuchRun; 6]);
-    assert_eq!(answers(&mut a, invented()).await, [Kind::NoSuchRun; 6], "nor by the executor that holds the run");
+    assert_eq!(acks_of(&mut b, invented()).await, [Kind::NoSuchRun; 6]);
+    assert_eq!(acks_of(&mut a, invented()).await, [Kind::NoSuchRun; 6], "nor by the executor that holds the run");
     a.send(success_result(&trigger)).await;
     assert_eq!(a.ack().await.kind(), Kind::Stored);
-    assert_eq!(answers(&mut b, invented()).await, [Kind::NoSuchRun; 6], "nor when the run has ended");
+    assert_eq!(acks_of(&mut b, invented()).await, [Kind::NoSuchRun; 6], "nor when the run has ended");
     assert!(world.store.attempts(RunId::new(trigger.run_id)).await.unwrap().is_empty());
     world.end().await;
 }
@@ -95,7 +95,7 @@ async fn a_run_behind_a_serial_one_is_not_ended_by_an_executor_that_does_not_hav
     let behind = wait_for_run(&world, "it waits", |run| run.id.get() != trigger.run_id).await;
     for line in [&mut b, &mut a] {
         let forged = vec![result(behind.id.get(), 1, v1::result::Status::Succeeded)];
-        let answers = answers(line, forged).await;
+        let answers = acks_of(line, forged).await;
         assert!(!answers.contains(&Kind::Stored), "{answers:?}");
         assert_eq!(run(&world, behind.id.get()).await.status, RunStatus::Pending);
     }
@@ -103,7 +103,7 @@ async fn a_run_behind_a_serial_one_is_not_ended_by_an_executor_that_does_not_hav
     a.send(success_result(&trigger)).await;
     let next = a.trigger().await;
     assert_eq!(next.run_id, behind.id.get());
-    stored(&mut a, result(next.run_id, 1, v1::result::Status::Succeeded)).await;
+    check_stored(&mut a, result(next.run_id, 1, v1::result::Status::Succeeded)).await;
     world.end().await;
 }
 
@@ -111,11 +111,11 @@ async fn a_run_behind_a_serial_one_is_not_ended_by_an_executor_that_does_not_hav
 async fn a_retry_that_waits_is_not_ended_and_its_earlier_attempt_stays_as_it_was() {
     let (world, mut a, trigger, mut b) = two_executors(json!({"retry": {"max": 3, "backoff": "1h"}})).await;
     let failed = v1::Result { retryable: true, ..result(trigger.run_id, 1, v1::result::Status::Failed) };
-    stored(&mut a, failed).await;
+    check_stored(&mut a, failed).await;
     let before = world.store.attempts(RunId::new(trigger.run_id)).await.unwrap();
     let forged = [1, 2].map(|attempt| result(trigger.run_id, attempt, v1::result::Status::Succeeded)).to_vec();
     for line in [&mut b, &mut a] {
-        let answers = answers(line, forged.clone()).await;
+        let answers = acks_of(line, forged.clone()).await;
         assert!(!answers.contains(&Kind::Stored), "{answers:?}");
     }
     let waiting = run(&world, trigger.run_id).await;
@@ -135,7 +135,7 @@ async fn the_root_of_a_broadcast_and_a_skipped_run_are_not_ended_by_an_executor(
     for (id, status) in [(root.id, RunStatus::Running), (skipped.id, RunStatus::Skipped)] {
         for line in [&mut a, &mut b] {
             let forged = vec![result(id.get(), 1, v1::result::Status::Succeeded)];
-            assert_eq!(answers(line, forged).await, [Kind::NoSuchRun], "{id}");
+            assert_eq!(acks_of(line, forged).await, [Kind::NoSuchRun], "{id}");
         }
         assert_eq!(run(&world, id.get()).await.status, status);
     }
@@ -151,11 +151,11 @@ async fn an_equal_name_without_the_secret_takes_over_nothing() {
     drop(a);
     let mut thief = world.dial(Some(&world.token), hello("a", 9)).await.unwrap();
     let forged = || vec![result(trigger.run_id, 1, v1::result::Status::Succeeded)];
-    assert_eq!(answers(&mut thief, forged()).await, [Kind::NoSuchRun]);
+    assert_eq!(acks_of(&mut thief, forged()).await, [Kind::NoSuchRun]);
     wait_for_run(&world, "its row names its executor", |run| run.executor_id.is_some()).await;
-    assert_eq!(answers(&mut thief, forged()).await, [Kind::NoSuchRun]);
+    assert_eq!(acks_of(&mut thief, forged()).await, [Kind::NoSuchRun]);
     let held = vec![v1::RunRef { run_id: trigger.run_id, attempt: 1, ..v1::RunRef::default() }];
     let mut back = world.dial(Some(&world.token), v1::Hello { held, ..hello("a", 1) }).await.unwrap();
-    stored(&mut back, result(trigger.run_id, 1, v1::result::Status::Succeeded)).await;
+    check_stored(&mut back, result(trigger.run_id, 1, v1::result::Status::Succeeded)).await;
     world.end().await;
 }

@@ -15,7 +15,7 @@ use serde_json::json;
 use super::world::{LIMIT, Line, World, begun_replies, create, hello, request, runs, store, success_result};
 
 /// A node with a short lease that soon declares an executor lost.
-fn quick(name: &str) -> EngineConfig {
+fn quick_config(name: &str) -> EngineConfig {
     EngineConfig {
         node_name: name.to_owned(),
         lease: Duration::from_secs(1),
@@ -26,8 +26,8 @@ fn quick(name: &str) -> EngineConfig {
     }
 }
 
-async fn node(store: &Arc<MemStore>, name: &str) -> World {
-    World::start_on(Arc::clone(store), quick(name)).await
+async fn start_node(store: &Arc<MemStore>, name: &str) -> World {
+    World::start_on(Arc::clone(store), quick_config(name)).await
 }
 
 async fn dial(world: &World, hello: v1::Hello) -> Line {
@@ -58,7 +58,7 @@ enum Sent {
     Triggers,
 }
 
-async fn next(line: &mut Line) -> Sent {
+async fn next_sent(line: &mut Line) -> Sent {
     line.receive(|body| match body {
         Down::Fence(fence) => Some(Sent::Fence(fence)),
         Down::Triggers(_) => Some(Sent::Triggers),
@@ -72,7 +72,7 @@ async fn next(line: &mut Line) -> Sent {
 #[tokio::test]
 async fn runs_of_a_dead_node_wait_for_the_answer_to_its_fence() {
     let store = store();
-    let (a, b) = (node(&store, "a").await, node(&store, "b").await);
+    let (a, b) = (start_node(&store, "a").await, start_node(&store, "b").await);
     let job = create(&a, json!({"overlap": {"policy": "allow"}})).await;
     let (mut to_a, mut to_b) = (dial(&a, hello("e", 1)).await, dial(&b, hello("e", 1)).await);
     request(&a, &job).await;
@@ -84,7 +84,7 @@ async fn runs_of_a_dead_node_wait_for_the_answer_to_its_fence() {
     a.die().await;
     drop(to_a);
     for _ in 0..2 {
-        let Sent::Fence(fence) = next(&mut to_b).await else { panic!("a trigger before the answer") };
+        let Sent::Fence(fence) = next_sent(&mut to_b).await else { panic!("a trigger before the answer") };
         assert_eq!((fence.node_id, fence.node_epoch), (dead.node.get(), dead.epoch));
     }
     let answer = v1::FenceReply {
@@ -121,7 +121,7 @@ async fn an_executor_that_connects_after_a_fence_learns_of_it_from_any_server() 
     let config = EngineConfig { lease: 3 * seldom, beat: seldom, ..quick("b") };
     let b = World::start_on(Arc::clone(&store), config).await;
     // The node that is next in line adopts the runs of a dead node.
-    let (a, c) = (node(&store, "a").await, node(&store, "c").await);
+    let (a, c) = (start_node(&store, "a").await, start_node(&store, "c").await);
     let dead = a.engine.token();
     a.die().await;
     wait_until("the lease is fenced", async || {
@@ -143,7 +143,7 @@ async fn an_executor_that_connects_after_a_fence_learns_of_it_from_any_server() 
 #[tokio::test]
 async fn an_executor_that_another_node_hears_is_not_lost() {
     let store = store();
-    let (a, b) = (node(&store, "a").await, node(&store, "b").await);
+    let (a, b) = (start_node(&store, "a").await, start_node(&store, "b").await);
     let job = create(&a, json!({})).await;
     let (mut to_a, mut to_b) = (dial(&a, hello("e", 1)).await, dial(&b, hello("e", 1)).await);
     request(&a, &job).await;
@@ -184,7 +184,7 @@ async fn an_executor_that_another_node_hears_is_not_lost() {
 #[tokio::test]
 async fn due_runs_go_to_the_node_that_hears_an_executor() {
     let store = store();
-    let (a, b) = (node(&store, "a").await, node(&store, "b").await);
+    let (a, b) = (start_node(&store, "a").await, start_node(&store, "b").await);
     let job = create(&a, json!({})).await;
     let mut to_a = dial(&a, hello("e", 1)).await;
     request(&a, &job).await;

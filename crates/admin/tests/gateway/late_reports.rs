@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::pumps::{Worker, all_dealt, config, pump, wait_until};
+use super::pumps::{Worker, all_dealt, config, create_pump, wait_until};
 use super::world::{LIMIT, World, store};
 
 /// A store that, once armed, blocks the next look before it reads the groups.
@@ -44,7 +44,7 @@ async fn the_last_report_of_a_group_that_ends_during_a_look_counts() {
     let gate = (AtomicBool::new(false), Notify::new(), Notify::new());
     let gated = Arc::new(GatedStore { inner: Arc::clone(&inner), is_armed: gate.0, reached: gate.1, opened: gate.2 });
     let world = World::start_behind(inner, Arc::clone(&gated) as Arc<dyn Store>, config()).await;
-    let job = pump(&world, json!({"groups": 2})).await;
+    let job = create_pump(&world, json!({"groups": 2})).await;
     let worker = Worker::start(&world, "a", 1).await;
     wait_until("both groups have items", async || {
         let items = world.store.pump_items(job.id).await.unwrap();

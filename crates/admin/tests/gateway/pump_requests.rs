@@ -11,7 +11,7 @@ use rondel_store::catalog::JobRecord;
 use rondel_store::{Alerts as _, Claim as _, Cluster, MemStore, Pumps as _, Runs as _};
 use serde_json::json;
 
-use super::pumps::{Worker, all_dealt, config, pump, wait_until};
+use super::pumps::{Worker, all_dealt, config, create_pump, wait_until};
 use super::world::{NAMESPACE, World, create, runs, store};
 
 /// An open root run of a version.
@@ -23,7 +23,7 @@ async fn open_root(world: &World, version: i64) -> Option<Run> {
 #[tokio::test]
 async fn an_edit_leaves_a_planned_run_of_a_pump_and_continues_the_open_one() {
     let world = World::start_on(store(), config()).await;
-    let job = pump(&world, json!({})).await;
+    let job = create_pump(&world, json!({})).await;
     let worker = Worker::start(&world, "a", 1).await;
     wait_until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
     let at = Some(world.engine.now() + Duration::from_secs(3600));
@@ -185,7 +185,7 @@ async fn a_pump_does_not_begin_in_a_maintenance_window() {
     let record = MaintenanceRecord { window, app_name: None, reason, author, created_at: now };
     assert!(store.add_maintenance(&record).await.unwrap());
     let world = World::start_on(store, config()).await;
-    let held = pump(&world, json!({})).await;
+    let held = create_pump(&world, json!({})).await;
     let pump = json!({"items": {"count": 8}, "groups": 4, "hand_over": "11s"});
     let other = create(&world, json!({"name": "k", "app": "other", "pump": pump})).await;
     // A look handles the jobs in the order of their ids.

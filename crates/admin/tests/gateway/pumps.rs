@@ -137,7 +137,7 @@ fn answers(state: &mut WorkerState, body: Down) -> Vec<Up> {
             }
             triggers.triggers.iter().map(begun_replies).collect()
         }
-        Down::PumpOrders(orders) => orders.orders.iter().flat_map(|order| obey(state, order)).collect(),
+        Down::PumpOrders(orders) => orders.orders.iter().flat_map(|order| replies_to_order(state, order)).collect(),
         Down::Cancels(cancels) => {
             let ends = cancels.cancels.iter().filter_map(|cancel| {
                 let group = state.groups.remove(&(cancel.run_id, cancel.attempt))?;
@@ -150,7 +150,7 @@ fn answers(state: &mut WorkerState, body: Down) -> Vec<Up> {
 }
 
 /// Obeys an order, and releases requested items immediately.
-fn obey(state: &mut WorkerState, order: &v1::PumpOrder) -> Vec<Up> {
+fn replies_to_order(state: &mut WorkerState, order: &v1::PumpOrder) -> Vec<Up> {
     let key = (order.run_id, order.attempt);
     let (ignores_orders, finds_no_rows) = (state.ignores_orders, state.finds_no_rows);
     state.epochs.extend(order.items.iter().map(|item| (item.name.clone(), item.epoch)));
@@ -201,7 +201,7 @@ pub(super) fn config() -> EngineConfig {
     EngineConfig { silence: Duration::from_millis(500), ..EngineConfig::default() }
 }
 
-pub(super) async fn pump(world: &World, more: serde_json::Value) -> JobRecord {
+pub(super) async fn create_pump(world: &World, more: serde_json::Value) -> JobRecord {
     let mut pump = json!({"items": {"count": 8}, "groups": 4, "hand_over": "11s"});
     pump.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     create(world, json!({"pump": pump})).await
@@ -239,7 +239,7 @@ async fn root(world: &World) -> Run {
 #[tokio::test]
 async fn items_are_dealt_and_shared_out_anew_when_an_executor_comes_or_is_switched_off() {
     let world = World::start_on(store(), config()).await;
-    let job = pump(&world, json!({})).await;
+    let job = create_pump(&world, json!({})).await;
     let first = Worker::start(&world, "a", 1).await;
     wait_until("one executor has all", async || all_dealt(&world, &job, &[&first]).await).await;
     assert_eq!(first.group_count(), 4);
@@ -268,7 +268,7 @@ async fn items_are_dealt_and_shared_out_anew_when_an_executor_comes_or_is_switch
 #[tokio::test]
 async fn the_groups_of_a_stopped_executor_yield_though_it_is_the_only_one() {
     let world = World::start_on(store(), config()).await;
-    let job = pump(&world, json!({})).await;
+    let job = create_pump(&world, json!({})).await;
     let only = Worker::start(&world, "a", 1).await;
     wait_until("it has all", async || all_dealt(&world, &job, &[&only]).await).await;
     let switch = async |to| {
@@ -322,7 +322,7 @@ async fn a_pump_until_empty_goes_on_after_an_edit_within_its_window() {
 #[tokio::test]
 async fn an_item_that_is_not_given_back_is_fenced_and_its_owners_words_are_refused() {
     let world = World::start_on(store(), config()).await;
-    let job = pump(&world, json!({"groups": 2})).await;
+    let job = create_pump(&world, json!({"groups": 2})).await;
     let first = Worker::start(&world, "a", 1).await;
     wait_until("one executor has all", async || all_dealt(&world, &job, &[&first]).await).await;
     first.with(|state| state.ignores_orders = true);
@@ -340,7 +340,7 @@ async fn an_item_that_is_not_given_back_is_fenced_and_its_owners_words_are_refus
 async fn the_items_of_a_dead_executor_go_to_another_one() {
     let config = EngineConfig { lost_after: Duration::from_secs(2), ..config() };
     let world = World::start_on(store(), config).await;
-    let job = pump(&world, json!({})).await;
+    let job = create_pump(&world, json!({})).await;
     let (first, second) = (Worker::start(&world, "a", 1).await, Worker::start(&world, "b", 2).await);
     wait_until("all are dealt", async || all_dealt(&world, &job, &[&first, &second]).await).await;
     first.die();
@@ -355,7 +355,7 @@ async fn the_items_of_a_dead_executor_go_to_another_one() {
 #[tokio::test]
 async fn a_pump_until_empty_ends_when_all_items_are_dry_and_a_paused_one_begins_anew() {
     let world = World::start_on(store(), config()).await;
-    let job = pump(&world, json!({"until": "empty"})).await;
+    let job = create_pump(&world, json!({"until": "empty"})).await;
     let worker = Worker::start(&world, "a", 1).await;
     wait_until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
     let first = root(&world).await;
@@ -446,7 +446,7 @@ async fn another_server_goes_on_where_the_first_one_died() {
     let memory = store();
     let config = |name: &str| EngineConfig { node_name: name.to_owned(), ..config() };
     let world = World::start_on(Arc::clone(&memory), config("one")).await;
-    let job = pump(&world, json!({})).await;
+    let job = create_pump(&world, json!({})).await;
     let worker = Worker::start(&world, "a", 1).await;
     wait_until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
     let before = items(&world, &job).await;

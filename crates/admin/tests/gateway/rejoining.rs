@@ -115,7 +115,7 @@ rondel_store::delegate_store!(InterruptedStore);
 /// Steps the clock back, so that the server needs another lease. Then the server makes the calls in `turns` in this order, and those marked
 /// `true` get no answer. Waits until the server holds a lease again, at an epoch that is higher by `epochs`. Returns the last error of its
 /// beat.
-async fn interrupted(lease: Duration, turns: &[(&'static str, bool)], epochs: i64) -> String {
+async fn beat_error_after_interruptions(lease: Duration, turns: &[(&'static str, bool)], epochs: i64) -> String {
     let back_ms = Arc::new(AtomicI64::new(0));
     let inner = store_set_back_by(&back_ms);
     let store = Arc::new(InterruptedStore { inner: Arc::clone(&inner), turns: Mutex::default() });
@@ -139,7 +139,7 @@ async fn interrupted(lease: Duration, turns: &[(&'static str, bool)], epochs: i6
 #[tokio::test]
 async fn a_server_that_is_interrupted_after_it_took_a_lease_takes_the_next_one_at_once() {
     let lease = Duration::from_secs(60);
-    let error = interrupted(lease, &[("join", false), ("beat_sessions", true)], 2).await;
+    let error = beat_error_after_interruptions(lease, &[("join", false), ("beat_sessions", true)], 2).await;
     assert!(error.contains("beat_sessions"), "{error}");
 }
 
@@ -147,7 +147,7 @@ async fn a_server_that_is_interrupted_after_it_took_a_lease_takes_the_next_one_a
 /// another server's renewal.
 #[tokio::test]
 async fn leases_that_a_server_took_without_an_answer_are_not_those_of_another_server() {
-    let error = interrupted(Duration::from_secs(2), &[("join", true), ("join", true)], 3).await;
+    let error = beat_error_after_interruptions(Duration::from_secs(2), &[("join", true), ("join", true)], 3).await;
     assert!(error.contains("that this server does not act under"), "{error}");
 }
 

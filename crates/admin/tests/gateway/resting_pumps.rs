@@ -7,7 +7,7 @@ use rondel_core::homes::Switch;
 use rondel_store::{Cluster as _, MemStore, Result, Store};
 use serde_json::json;
 
-use super::pumps::{Worker, all_dealt, config, pump, wait_until};
+use super::pumps::{Worker, all_dealt, config, create_pump, wait_until};
 use super::world::{World, store};
 
 /// A store that counts the looks since a look last read rows of a pump.
@@ -40,7 +40,7 @@ async fn an_idle_pump_is_not_read_until_something_is_noticed() {
     let watched = Arc::new(WatchedStore { inner: Arc::clone(&inner), looks: AtomicI64::new(0) });
     let world = World::start_behind(inner, Arc::clone(&watched) as Arc<dyn Store>, config()).await;
     let rests = async || watched.looks.load(Ordering::SeqCst) >= 4;
-    let job = pump(&world, json!({})).await;
+    let job = create_pump(&world, json!({})).await;
     let first = Worker::start(&world, "a", 1).await;
     wait_until("one executor has all", async || all_dealt(&world, &job, &[&first]).await).await;
     wait_until("the pump rests", rests).await;

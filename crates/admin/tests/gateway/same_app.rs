@@ -151,7 +151,7 @@ async fn log_ack(line: &mut Line) {
     line.receive(|body| matches!(body, Down::LogAcks(_)).then_some(())).await;
 }
 
-async fn logged(world: &World, trigger: &v1::Trigger) -> Vec<String> {
+async fn logged_lines(world: &World, trigger: &v1::Trigger) -> Vec<String> {
     let chunks = world.store.log_chunks(RunId::new(trigger.run_id), trigger.attempt, -1, 1_000).await.unwrap();
     chunks.into_iter().flat_map(|chunk| chunk.lines).map(|line| line.text).collect()
 }
@@ -180,7 +180,7 @@ async fn log_lines_are_accepted_only_from_an_executor_that_holds_or_held_the_run
     // The run's own executor may send lines after the result, if it could not send them before.
     line.send(lines(&trigger, 1, "two")).await;
     log_ack(&mut line).await;
-    assert_eq!(logged(&world, &trigger).await, ["one", "two"]);
+    assert_eq!(logged_lines(&world, &trigger).await, ["one", "two"]);
     world.end().await;
 }
 
@@ -202,8 +202,8 @@ async fn late_lines_of_an_earlier_attempt_are_accepted() {
     log_ack(&mut line).await;
     line.send(lines(&second, 0, "of the second")).await;
     log_ack(&mut line).await;
-    assert_eq!(logged(&world, &first).await, ["of the first"]);
-    assert_eq!(logged(&world, &second).await, ["of the second"]);
+    assert_eq!(logged_lines(&world, &first).await, ["of the first"]);
+    assert_eq!(logged_lines(&world, &second).await, ["of the second"]);
     line.send(success_result(&second)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     assert!(runs(&world).await.iter().all(|run| run.status == RunStatus::Succeeded));
@@ -221,7 +221,7 @@ async fn a_run_that_logs_without_end_is_cut_off() {
         line.send(lines(&trigger, sequence, &text)).await;
         log_ack(&mut line).await;
     }
-    let logged = logged(&world, &trigger).await;
+    let logged = logged_lines(&world, &trigger).await;
     assert_eq!(logged.len(), 3 * whole + 1, "whole chunks, and one line about the rest");
     let last = &logged[3 * whole];
     assert!(last.contains("this log is full (100 MiB)"), "{}", &last[..100.min(last.len())]);

@@ -184,13 +184,13 @@ impl Node {
         let Some(token) = token.filter(|token| token.is_valid(now)) else {
             return Ok(format!("sign in: {}/sign-in", self.url()));
         };
-        let secret = sign_in::link(store, SignInOwner::Token(token.id), now).await?;
+        let secret = sign_in::create_link(store, SignInOwner::Token(token.id), now).await?;
         Ok(format!("sign in: {}/sign-in?token={}", self.url(), secret.reveal()))
     }
 
     /// A line about access: a link that creates the first account if there is none, else the address to sign in at.
     pub(crate) async fn entry_line(&self) -> Result<String, Failure> {
-        let secret = sign_in::setup_link(self.engine.store(), self.engine.now()).await?;
+        let secret = sign_in::create_setup_link(self.engine.store(), self.engine.now()).await?;
         Ok(match secret {
             Some(secret) => {
                 format!("set up: {}/set-up?token={} (makes the first account, once)", self.entry_url(), secret.reveal())

@@ -130,7 +130,7 @@ pub(crate) async fn compile<Q>(call: &Call<Q>, schedule: Value, calendar: Value)
     }
     let spec = body::from_value(document)?;
     let calendar = match &spec.calendar {
-        Some(calendar_use) => match jobs::calendar(call.engine(), call.namespace.id, &calendar_use.name).await? {
+        Some(calendar_use) => match jobs::find_calendar(call.engine(), call.namespace.id, &calendar_use.name).await? {
             Some((_, calendar)) => Some(calendar),
             None => {
                 let message = format!("there is no calendar {:?} in this namespace", calendar_use.name);

@@ -40,7 +40,7 @@ pub(super) fn routes() -> Routes {
 async fn create(call: GlobalCall) -> Result<Response, Problem> {
     let token = call.caller.token.ok_or_else(|| Problem::new(Code::Forbidden, "only a token can create links"))?;
     let now = call.engine().now();
-    let secret = sign_in::link(call.engine().store(), SignInOwner::Token(token), now).await?;
+    let secret = sign_in::create_link(call.engine().store(), SignInOwner::Token(token), now).await?;
     call.note.changed_to(&serde_json::json!({"expires_at": now + LINK_LIFETIME}));
     let path = format!("/sign-in?token={}", secret.reveal());
     json_response(StatusCode::CREATED, &LinkJson { path, expires_at: now + LINK_LIFETIME })

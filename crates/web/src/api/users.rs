@@ -343,7 +343,7 @@ pub(crate) async fn create_sign_in_link<Q>(call: &GlobalCall<Q>, name: &str) -> 
         Some(token) => SignInOwner::AccountBy(account.id, token),
         None => SignInOwner::Account(account.id),
     };
-    let secret = sign_in::link(call.engine().store(), owner, now).await?;
+    let secret = sign_in::create_link(call.engine().store(), owner, now).await?;
     Ok((format!("/sign-in?token={}", secret.reveal()), now + LINK_LIFETIME))
 }
 

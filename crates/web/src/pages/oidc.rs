@@ -125,11 +125,11 @@ fn parse_callback(uri: &Uri) -> Callback {
 /// Records a refused sign-in, and returns its problem. After too many refusals from one address, further attempts are blocked.
 async fn record_refusal(web: &Web, browser: &Browser, oidc: &Oidc, refusal: &Refusal) -> Result<Problem, Problem> {
     let (store, now) = (web.engine.store(), web.engine.now());
-    if let AttemptDecision::Blocked(until) = sign_in::count_from(store, browser.address(), now).await? {
+    if let AttemptDecision::Blocked(until) = sign_in::count_attempt_from(store, browser.address(), now).await? {
         return Err(too_many_attempts_problem(until, now));
     }
     let document_after = json!({"by": oidc.config().issuer, "refused": refusal.to_string()});
-    let name = refusal.who().unwrap_or_default();
+    let name = refusal.user_email().unwrap_or_default();
     let entry = audit_entry(web, browser, (name, AuthMethod::Anonymous), ("session.create", Verdict::Denied));
     audit::store_entry(web, &AuditEntry { after: Some(document_after.to_string()), ..entry }).await;
     Ok(Problem::new(Code::SignInRefused, refusal.to_string()))

@@ -196,7 +196,7 @@ async fn check_link(web: &Web, browser: &Browser, secret: &str) -> Result<SignIn
     let (store, now) = (web.engine.store(), web.engine.now());
     let redeemed_link = sign_in::redeem(store, secret, LinkPurpose::SignIn, now).await?;
     if redeemed_link.is_none()
-        && let AttemptDecision::Blocked(until) = sign_in::count_from(store, browser.address(), now).await?
+        && let AttemptDecision::Blocked(until) = sign_in::count_attempt_from(store, browser.address(), now).await?
     {
         return Err(too_many_attempts_problem(until, now));
     }
@@ -266,7 +266,7 @@ pub(super) async fn set_up_account(
     let (token, name, password) = (fields.get("token"), fields.get("name"), fields.raw("password"));
     let needs_first_account = !store.has_admin_account().await?;
     if !needs_first_account || !sign_in::is_link_valid(store, token, LinkPurpose::Setup, now).await? {
-        if let AttemptDecision::Blocked(until) = sign_in::count_from(store, browser.address(), now).await? {
+        if let AttemptDecision::Blocked(until) = sign_in::count_attempt_from(store, browser.address(), now).await? {
             return Err(too_many_attempts_problem(until, now));
         }
         return Err(spent_link_problem());

@@ -29,7 +29,7 @@ pub(crate) async fn signed_in<'s>(server: &'s Server, name: &str) -> Visitor<'s>
 async fn the_first_account_is_made_by_a_link_that_works_once() {
     let server = Server::start().await;
     let engine = &server.engine;
-    let secret = sign_in::setup_link(engine.store(), engine.now()).await.unwrap().unwrap();
+    let secret = sign_in::create_setup_link(engine.store(), engine.now()).await.unwrap().unwrap();
     let mut visitor = Visitor::new(&server);
     let path = format!("/set-up?token={}", secret.reveal());
     let dead = visitor.get("/set-up?token=rondel_guess").await;
@@ -49,7 +49,7 @@ async fn the_first_account_is_made_by_a_link_that_works_once() {
     assert_eq!(visitor.get("/users").await.status, 200, "the first may do everything");
     assert!(!Visitor::new(&server).get("/sign-in").await.text().contains("id=\"no-account\""), "ann can");
     assert_eq!(visitor.post("/set-up", &form("correct+horse")).await.status, 410);
-    assert!(sign_in::setup_link(engine.store(), engine.now()).await.unwrap().is_none());
+    assert!(sign_in::create_setup_link(engine.store(), engine.now()).await.unwrap().is_none());
 }
 
 #[tokio::test]

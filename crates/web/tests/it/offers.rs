@@ -123,8 +123,8 @@ async fn a_second_set_up_link_is_spent_with_the_first() {
     let server = Server::start().await;
     let (store, now) = (server.engine.store(), server.engine.now());
     // Every start of a server prints a link.
-    let first_link = sign_in::setup_link(store, now).await.unwrap().unwrap();
-    let second_link = sign_in::setup_link(store, now).await.unwrap().unwrap();
+    let first_link = sign_in::create_setup_link(store, now).await.unwrap().unwrap();
+    let second_link = sign_in::create_setup_link(store, now).await.unwrap().unwrap();
     let form = |link: &str, name: &str| format!("token={link}&name={name}&password=correct+horse");
     let mut visitor = Visitor::new(&server);
     user(&server, "bob", json!([])).await;

@@ -28,8 +28,8 @@ pub(super) fn read(text: &str) -> Result<Days, ImportError> {
 fn line_of(text: &str, position: &csv::Position) -> u64 {
     let text_after =
         usize::try_from(position.byte()).ok().and_then(|byte| text.as_bytes().get(byte..)).unwrap_or_default();
-    let skipped = text_after.iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
-    let line_ends = skipped.filter(|byte| **byte == b'\n').count();
+    let line_break_bytes = text_after.iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
+    let line_ends = line_break_bytes.filter(|byte| **byte == b'\n').count();
     position.line().saturating_add(u64::try_from(line_ends).unwrap_or_default())
 }
 

@@ -44,7 +44,7 @@ pub(super) fn read(text: &str, years: Option<(i32, i32)>) -> Result<Days, Import
     }
     for line in &lines {
         let line_error = |message: String| ImportError::Line { line: line.number, message };
-        let (name, value) = split(&line.text)
+        let (name, value) = split_property(&line.text)
             .ok_or_else(|| line_error("is not NAME:VALUE, as each line of iCalendar is".to_owned()))?;
         match (name.as_str(), &mut event) {
             ("BEGIN", None) if value.eq_ignore_ascii_case("VEVENT") => {
@@ -89,11 +89,11 @@ fn unfold(text: &str) -> Vec<Line> {
 
 /// Splits a line such as `DTSTART;VALUE=DATE:20261001`, at its first colon outside quotes, into its name, in capitals, and its value. The
 /// parameters of a date (`VALUE`, `TZID`) are ignored: the value's form shows whether it is a date.
-fn split(line: &str) -> Option<(String, &str)> {
-    let mut quoted = false;
+fn split_property(line: &str) -> Option<(String, &str)> {
+    let mut is_in_quotes = false;
     let colon = line.char_indices().find(|(_, c)| {
-        quoted ^= *c == '"';
-        *c == ':' && !quoted
+        is_in_quotes ^= *c == '"';
+        *c == ':' && !is_in_quotes
     });
     let (name_and_params, value) = line.split_at(colon?.0);
     let name = name_and_params.split_once(';').map_or(name_and_params, |(name, _)| name);
@@ -107,7 +107,7 @@ impl Event {
         match name {
             "DTSTART" => self.start = Some(parse_day(name, value)?),
             "DTEND" => self.end = Some(parse_day(name, value)?),
-            "DURATION" => self.duration = Some(parse_days(value)?),
+            "DURATION" => self.duration = Some(parse_day_count(value)?),
             "SUMMARY" => self.summary = unescape(value),
             "RRULE" if self.recurrence.is_some() => return Err("a second RRULE is not understood".to_owned()),
             "RRULE" => self.recurrence = Some(Recurrence::parse(value)?),
@@ -164,9 +164,9 @@ fn parse_day(name: &str, value: &str) -> Result<NaiveDate, String> {
 }
 
 /// Parses a duration in whole days: `P3D`, `P2W`.
-fn parse_days(value: &str) -> Result<u64, String> {
+fn parse_day_count(value: &str) -> Result<u64, String> {
     let length_text = value.trim().strip_prefix('P');
-    let parsed = length_text.and_then(|text| {
+    let day_count = length_text.and_then(|text| {
         let (digits, factor) = match (text.strip_suffix('D'), text.strip_suffix('W')) {
             (Some(digits), _) => (digits, 1),
             (None, Some(digits)) => (digits, 7),
@@ -175,7 +175,7 @@ fn parse_days(value: &str) -> Result<u64, String> {
         digits.parse::<u64>().ok()?.checked_mul(factor).filter(|days| *days <= DAY_COUNT_MAX as u64)
     });
     let excerpt: String = value.chars().take(40).collect();
-    parsed.ok_or_else(|| format!("DURATION {excerpt:?} is no number of days such as P3D or P1W"))
+    day_count.ok_or_else(|| format!("DURATION {excerpt:?} is no number of days such as P3D or P1W"))
 }
 
 fn unescape(value: &str) -> String {

@@ -48,7 +48,7 @@ impl Recurrence {
                     let day = value.parse().ok().filter(|day| (1..=31).contains(day));
                     rule.month_day = Some(day.ok_or_else(error)?);
                 }
-                "BYDAY" => rule.weekday = Some(weekday(&value).ok_or_else(error)?),
+                "BYDAY" => rule.weekday = Some(parse_weekday(&value).ok_or_else(error)?),
                 "WKST" => {}
                 _ => return Err(error()),
             }
@@ -72,7 +72,7 @@ impl Recurrence {
         let mut days_left = self.count.unwrap_or(u32::MAX);
         let mut year = start.year();
         while year <= last_year.min(YEAR_MAX) && days_left > 0 {
-            let day = self.in_year(year, start).filter(|day| *day >= start);
+            let day = self.day_in_year(year, start).filter(|day| *day >= start);
             if day.is_some_and(|day| self.until.is_some_and(|until| day > until)) {
                 break;
             }
@@ -86,7 +86,8 @@ impl Recurrence {
         Ok(start_days)
     }
 
-    fn in_year(&self, year: i32, start: NaiveDate) -> Option<NaiveDate> {
+    /// The day of this year on which the event begins; `None` if the year has no such day.
+    fn day_in_year(&self, year: i32, start: NaiveDate) -> Option<NaiveDate> {
         let month = self.month.unwrap_or(start.month());
         match self.weekday {
             None => NaiveDate::from_ymd_opt(year, month, self.month_day.unwrap_or(start.day())),
@@ -102,7 +103,7 @@ impl Recurrence {
 }
 
 /// Parses a weekday such as `4TH` or `-1MO`.
-fn weekday(text: &str) -> Option<(i32, Weekday)> {
+fn parse_weekday(text: &str) -> Option<(i32, Weekday)> {
     let (nth_text, name) = text.split_at_checked(text.len().checked_sub(2)?)?;
     let names = [
         ("MO", Weekday::Mon),

@@ -66,7 +66,7 @@ fn a_lease_that_ends_before_its_sent_runs_after_a_clock_step_is_asked_about() {
 
 /// Starts two servers whose beats are this far apart, kills the home of the job, and returns how many milliseconds after
 /// the end of the dead server's lease the job has moved to the other one.
-async fn gone_on_after(apart: Duration) -> u64 {
+async fn takeover_delay_ms(apart: Duration) -> u64 {
     let began = Instant::now();
     let micros = move || i64::try_from(began.elapsed().as_micros()).unwrap();
     let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(move || Timestamp::from_millis(micros() / 1_000))));
@@ -104,7 +104,7 @@ async fn gone_on_after(apart: Duration) -> u64 {
 #[tokio::test(start_paused = true)]
 async fn the_jobs_of_a_dead_server_continue_when_its_lease_ends() {
     for apart_ms in [0, 170, 340, 510, 680, 850] {
-        let late_ms = gone_on_after(Duration::from_millis(apart_ms)).await;
+        let late_ms = takeover_delay_ms(Duration::from_millis(apart_ms)).await;
         assert!(late_ms < 100, "beats {apart_ms} ms apart: {late_ms} ms late");
     }
 }

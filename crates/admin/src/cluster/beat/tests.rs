@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::jobs;
 use crate::lifecycle::Lifecycle;
 
-async fn until(what: &str, is_so: impl Fn() -> bool) {
+async fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
     while !is_so() {
         assert!(Instant::now() < end, "not within 20 s: {what}");
@@ -31,7 +31,7 @@ fn clocked_store() -> (Arc<dyn Store>, Arc<AtomicI64>) {
     (Arc::new(MemStore::new(Arc::new(clock))), ahead_ms)
 }
 
-fn beating_every(beat: Duration) -> EngineConfig {
+fn config_with_beat(beat: Duration) -> EngineConfig {
     EngineConfig { lease: Duration::from_secs(2), beat, ..EngineConfig::default() }
 }
 
@@ -64,7 +64,7 @@ async fn runs_of_a_dead_server_are_taken_over_and_its_next_start_keeps_its_name(
 #[tokio::test]
 async fn a_database_that_went_back_in_time_is_noticed() {
     let (store, _) = clocked_store();
-    let config = beating_every(Duration::from_millis(100));
+    let config = config_with_beat(Duration::from_millis(100));
     let lifecycle = Lifecycle::new();
     let engine = Engine::start(Arc::clone(&store), config, &lifecycle).await.unwrap();
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -73,10 +73,10 @@ async fn a_database_that_went_back_in_time_is_noticed() {
     let before = store.now().await.unwrap();
     store.release(node.token(), Timestamp::EPOCH).await.unwrap();
     let after = store.now().await.unwrap();
-    until("it has noticed", || engine.readiness().lost_history.is_some()).await;
+    wait_until("it has noticed", || engine.readiness().lost_history.is_some()).await;
     let by = engine.readiness().lost_history.unwrap().by.unwrap();
     assert!(by >= node.lease_until.since(after) && by <= node.lease_until.since(before), "{by:?} at {after}");
-    until("it goes on under the next epoch", || engine.readiness().lease_held).await;
+    wait_until("it goes on under the next epoch", || engine.readiness().lease_held).await;
     let again = store.nodes().await.unwrap().remove(0);
     assert_eq!(again.token(), LeaseToken { epoch: node.epoch + 1, ..node.token() });
     lifecycle.soft.cancel();
@@ -101,25 +101,25 @@ async fn the_diagnosis_of_a_late_answer_leaves_time_to_renew_the_lease() {
 #[tokio::test]
 async fn a_server_whose_name_another_one_has_reports_that() {
     let (store, _) = clocked_store();
-    let config = beating_every(Duration::from_millis(100));
+    let config = config_with_beat(Duration::from_millis(100));
     let lifecycle = Lifecycle::new();
     let engine = Engine::start(Arc::clone(&store), config.clone(), &lifecycle).await.unwrap();
     let other = EngineConfig { lease: Duration::from_secs(60), ..config };
     let taken = loop {
         let node = store.nodes().await.unwrap().remove(0);
         store.release(node.token(), Timestamp::EPOCH).await.unwrap();
-        if let Join::Joined { token, .. } = store.join(&request(&other, store.as_ref())).await.unwrap() {
+        if let Join::Joined { token, .. } = store.join(&join_request(&other, store.as_ref())).await.unwrap() {
             break token;
         }
     };
     let failure = || engine.loops().into_iter().find(|one| one.name == "beat" && one.failing_since.is_some());
-    until("it has noticed", || failure().is_some()).await;
+    wait_until("it has noticed", || failure().is_some()).await;
     store.renew(taken, other.lease).await.unwrap().unwrap();
     let error = || failure().and_then(|report| report.error).unwrap_or_default();
-    until("it names the cause", || error().contains("another server runs as node")).await;
+    wait_until("it names the cause", || error().contains("another server runs as node")).await;
     assert!(!engine.readiness().lease_held && engine.readiness().database.is_none());
     store.release(taken, Timestamp::EPOCH).await.unwrap();
-    until("it goes on", || engine.readiness().lease_held && failure().is_none()).await;
+    wait_until("it goes on", || engine.readiness().lease_held && failure().is_none()).await;
     lifecycle.soft.cancel();
     lifecycle.hard.cancel();
 }
@@ -128,18 +128,18 @@ async fn a_server_whose_name_another_one_has_reports_that() {
 #[tokio::test]
 async fn a_clock_that_steps_back_makes_jobs_quiet() {
     let (store, step_ms) = clocked_store();
-    let config = beating_every(Duration::from_millis(200));
+    let config = config_with_beat(Duration::from_millis(200));
     let lifecycle = Lifecycle::new();
     let engine = Engine::start(Arc::clone(&store), config, &lifecycle).await.unwrap();
     let spec = json!({"name": "j", "app": "a", "handler": "h", "schedule": {"every": "1s"}});
     let namespace = NamespaceId::new(1);
     jobs::create(&engine, namespace, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
-    until("it fires", || engine.runs_in_memory() > 0).await;
+    wait_until("it fires", || engine.runs_in_memory() > 0).await;
     assert_eq!(engine.readiness().quiet_until, None);
 
     let before = engine.now();
     step_ms.store(-60_000, Ordering::Relaxed);
-    until("it has noticed", || engine.readiness().quiet_until.is_some()).await;
+    wait_until("it has noticed", || engine.readiness().quiet_until.is_some()).await;
     let quiet_until = engine.readiness().quiet_until.unwrap();
     assert!(quiet_until >= before && quiet_until < before + Duration::from_secs(21), "{before} {quiet_until}");
     assert!(engine.now() < before && engine.readiness().lease_held);
@@ -147,7 +147,7 @@ async fn a_clock_that_steps_back_makes_jobs_quiet() {
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     assert_eq!(store.job(namespace, "j").await.unwrap().unwrap().next_fire_at, claimed, "nothing is claimed again");
     step_ms.store(0, Ordering::Relaxed);
-    until("it fires again", || engine.readiness().quiet_until.is_none()).await;
+    wait_until("it fires again", || engine.readiness().quiet_until.is_none()).await;
     lifecycle.soft.cancel();
     lifecycle.hard.cancel();
 }

@@ -23,7 +23,7 @@ fn fenced(id: i64, lease_until: i64) -> Node {
     Node { is_fenced: true, ..node(id, lease_until) }
 }
 
-fn adopted_by(nodes: &[Node], now: i64, this: i64) -> Vec<i64> {
+fn nodes_adopted_by(nodes: &[Node], now: i64, this: i64) -> Vec<i64> {
     let lease = Duration::from_secs(5);
     let over = dead_nodes_to_adopt(nodes, NodeId::new(this), Timestamp::from_secs(now), lease);
     over.iter().map(|(node, _)| node.get()).collect()
@@ -32,9 +32,9 @@ fn adopted_by(nodes: &[Node], now: i64, this: i64) -> Vec<i64> {
 #[test]
 fn each_dead_node_has_one_heir_until_two_leases_are_over() {
     let nodes = [node(1, 100), node(2, 10), node(3, 100), node(4, 10)];
-    assert_eq!((adopted_by(&nodes, 12, 3), adopted_by(&nodes, 12, 1)), (vec![2], vec![4]));
-    assert_eq!(adopted_by(&nodes, 21, 1), [2, 4]);
-    assert!(adopted_by(&nodes, 5, 1).is_empty());
+    assert_eq!((nodes_adopted_by(&nodes, 12, 3), nodes_adopted_by(&nodes, 12, 1)), (vec![2], vec![4]));
+    assert_eq!(nodes_adopted_by(&nodes, 21, 1), [2, 4]);
+    assert!(nodes_adopted_by(&nodes, 5, 1).is_empty());
 }
 
 /// The clock has stepped back to before the ends of leases that were fenced.
@@ -64,7 +64,7 @@ fn a_fenced_lease_has_ended_whatever_the_clock_shows() {
     // It is no heir either: all other nodes are leaving, and node 1 takes over the runs of node 4 at once.
     let mut leaving = node(1, 100);
     leaving.report.is_leaving = true;
-    assert_eq!(adopted_by(&[leaving, node(4, 49), fenced(5, 600)], 50, 1), [4, 5]);
+    assert_eq!(nodes_adopted_by(&[leaving, node(4, 49), fenced(5, 600)], 50, 1), [4, 5]);
 }
 
 #[test]
@@ -83,11 +83,11 @@ fn a_node_that_takes_no_jobs_adopts_only_if_no_other_node_can() {
     let mut nodes = [node(1, 100), node(2, 10), node(3, 100)];
     nodes[2].switch = Switch::Draining;
     assert_eq!(
-        (adopted_by(&nodes, 12, 1), adopted_by(&nodes, 12, 3), adopted_by(&nodes, 30, 3)),
+        (nodes_adopted_by(&nodes, 12, 1), nodes_adopted_by(&nodes, 12, 3), nodes_adopted_by(&nodes, 30, 3)),
         (vec![2], vec![], vec![])
     );
     nodes[0].report.is_leaving = true;
-    assert_eq!((adopted_by(&nodes, 12, 1), adopted_by(&nodes, 12, 3)), (vec![], vec![2]));
+    assert_eq!((nodes_adopted_by(&nodes, 12, 1), nodes_adopted_by(&nodes, 12, 3)), (vec![], vec![2]));
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn after_a_gap_of_its_own_a_node_gives_the_others_time() {
 
     let membership = Membership::new(token, 1, long_ago, lease, BootClock::Host);
     membership.set_nodes(vec![node(1, 100), node(2, 10)], now);
-    membership.end();
+    membership.end_lease();
     membership.record_new_lease(LeaseToken { epoch: 2, ..token }, 1, boot_micros(), lease);
     assert_eq!(membership.leases_to_adopt(now, lease), [], "it has another lease");
     assert!(membership.has_adopted(&[]) && !membership.has_adopted(&over));
@@ -194,7 +194,7 @@ async fn a_renewal_that_is_answered_late_does_not_bring_back_a_lease_that_was_gi
     let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
     let lease = Duration::from_secs(5);
     let membership = Membership::new(token, 1, boot_micros(), lease, BootClock::Host);
-    membership.end();
+    membership.end_lease();
     membership.record_renewal(boot_micros(), lease);
     assert!(membership.holds_lease());
     membership.give_back().await;

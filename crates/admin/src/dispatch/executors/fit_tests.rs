@@ -9,7 +9,7 @@ const AT: fn(i64) -> Timestamp = Timestamp::from_secs;
 const ONE: ExecutorId = ExecutorId::new(1);
 
 /// Executors 1 to `count`, each with four slots and the label `zone=a`.
-fn with(count: i64) -> Executors {
+fn connected_executors(count: i64) -> Executors {
     let mut executors = Executors::default();
     for id in 1..=count {
         let (session, mut online, _stream) = executor(id, 1);
@@ -24,7 +24,7 @@ fn online(executors: &mut Executors, id: i64) -> &mut ConnectedExecutor {
 }
 
 /// Why executor 1 takes no run of this job.
-fn kind(executors: &Executors, overrides: &Value) -> Option<ObstacleKind> {
+fn first_obstacle(executors: &Executors, overrides: &Value) -> Option<ObstacleKind> {
     let obstacles = executors.obstacles(&ready(1, &definition(overrides)), AT(100));
     obstacles.first().map(|obstacle| obstacle.kind)
 }
@@ -48,9 +48,9 @@ fn each_executor_that_takes_no_run_has_its_reason() {
         (|_| {}, json!({"route": "busyover"}), Some(ObstacleKind::Busy)),
     ];
     for (number, (change, job, expected)) in changes.into_iter().enumerate() {
-        let mut executors = with(1);
+        let mut executors = connected_executors(1);
         change(online(&mut executors, 1));
-        assert_eq!(kind(&executors, &job), expected, "{number}: {job}");
+        assert_eq!(first_obstacle(&executors, &job), expected, "{number}: {job}");
     }
 }
 
@@ -58,21 +58,21 @@ fn each_executor_that_takes_no_run_has_its_reason() {
 #[test]
 fn an_executor_that_leaves_triggers_unanswered_is_named_as_silent() {
     let silent = || {
-        let mut executors = with(2);
+        let mut executors = connected_executors(2);
         executors.silences.record_unanswered(ONE, AT(1), AT(2));
         executors
     };
-    assert_eq!(kind(&silent(), &json!({})), Some(ObstacleKind::Silent));
+    assert_eq!(first_obstacle(&silent(), &json!({})), Some(ObstacleKind::Silent));
     let select = json!({"select": {"labels": ["zone=b"]}});
-    assert_eq!(kind(&silent(), &select), Some(ObstacleKind::Label));
+    assert_eq!(first_obstacle(&silent(), &select), Some(ObstacleKind::Label));
     let mut executors = silent();
     online(&mut executors, 1).set_draining();
-    assert_eq!(kind(&executors, &json!({})), Some(ObstacleKind::Draining));
+    assert_eq!(first_obstacle(&executors, &json!({})), Some(ObstacleKind::Draining));
     assert!(executors.is_silent(executors.get(ONE).unwrap()));
     let two = executors.get(ExecutorId::new(2)).unwrap();
     assert!(!executors.is_silent(two));
     // Executors that are fit for the run come first.
-    let mut executors = with(2);
+    let mut executors = connected_executors(2);
     online(&mut executors, 1).set_draining();
     online(&mut executors, 2).in_flight = 8;
     let obstacles = executors.obstacles(&ready(1, &definition(&json!({}))), AT(100));
@@ -82,7 +82,7 @@ fn an_executor_that_leaves_triggers_unanswered_is_named_as_silent() {
 
 #[test]
 fn an_app_has_room_while_one_of_its_executors_has() {
-    let mut executors = with(2);
+    let mut executors = connected_executors(2);
     let app = AppId::new(1);
     assert!(executors.has_room_in(app, AT(1)) && !executors.has_room_in(AppId::new(2), AT(1)));
     online(&mut executors, 1).in_flight = 7;
@@ -97,7 +97,7 @@ fn an_app_has_room_while_one_of_its_executors_has() {
 
 #[test]
 fn only_those_that_stay_are_the_targets_of_a_broadcast() {
-    let mut executors = with(3);
+    let mut executors = connected_executors(3);
     online(&mut executors, 1).set_draining();
     online(&mut executors, 2).switch = Switch::Stopped;
     let names = |executors: &Executors, job: &Value| {
@@ -124,7 +124,7 @@ fn an_executor_for_any_handler_takes_no_groups() {
 /// A heartbeat counts the runs of all nodes.
 #[test]
 fn the_runs_of_other_nodes_count() {
-    let mut executors = with(1);
+    let mut executors = connected_executors(1);
     online(&mut executors, 1).in_flight = 2;
     executors.record_beat(ONE, 5, AT(7));
     let one = executors.get(ONE).unwrap();
@@ -137,8 +137,8 @@ fn the_runs_of_other_nodes_count() {
 }
 
 /// Executors whose streams have ended.
-fn gone(count: i64) -> Executors {
-    let mut executors = with(count);
+fn disconnected_executors(count: i64) -> Executors {
+    let mut executors = connected_executors(count);
     for id in 1..=count {
         assert!(executors.leave(ExecutorId::new(id), 1, AT(10)).is_some());
     }
@@ -147,7 +147,7 @@ fn gone(count: i64) -> Executors {
 
 #[test]
 fn lost_executors_are_remembered_for_an_hour() {
-    let mut executors = gone(3);
+    let mut executors = disconnected_executors(3);
     let ids = [1, 2, 3].map(ExecutorId::new);
     assert!(executors.record_loss(ids[0], AT(100), AT(0)) && executors.record_loss(ids[1], AT(3_699), AT(0)));
     assert!(executors.is_lost(ids[0]) && executors.is_lost(ids[1]));
@@ -159,7 +159,7 @@ fn lost_executors_are_remembered_for_an_hour() {
 #[test]
 fn a_lost_executor_has_stopped_all_once_it_can_run_nothing() {
     for (stopped_before, has_stopped_all) in [(10, false), (11, true)] {
-        let mut executors = gone(1);
+        let mut executors = disconnected_executors(1);
         executors.record_loss(ONE, AT(100), AT(stopped_before));
         assert_eq!(
             (executors.is_lost(ONE), executors.has_stopped_all(ONE)),
@@ -169,16 +169,16 @@ fn a_lost_executor_has_stopped_all_once_it_can_run_nothing() {
         assert_eq!(executors.record_process_end(ONE, AT(101)), !has_stopped_all, "it is news once");
         assert!(executors.has_stopped_all(ONE) && !executors.record_process_end(ONE, AT(102)));
     }
-    let mut executors = gone(1);
+    let mut executors = disconnected_executors(1);
     assert!(executors.record_process_end(ONE, AT(20)) && executors.has_stopped_all(ONE));
-    let mut executors = with(1);
+    let mut executors = connected_executors(1);
     assert!(!executors.record_process_end(ONE, AT(20)) && !executors.has_stopped_all(ONE), "it is connected");
 }
 
 #[test]
 fn an_executor_that_must_have_stopped_is_watched_again() {
     for (before, has_stopped_all, is_watched) in [(10, false, false), (11, false, true), (11, true, false)] {
-        let mut executors = gone(1);
+        let mut executors = disconnected_executors(1);
         executors.record_loss(ONE, AT(100), AT(0));
         if has_stopped_all {
             executors.record_process_end(ONE, AT(101));
@@ -198,7 +198,7 @@ fn an_answer_about_a_later_lease_counts_for_earlier_ones() {
         finished_runs: [(RunId::new(8), 2)].into(),
         starts: StartReports::default(),
     };
-    let mut executors = with(1);
+    let mut executors = connected_executors(1);
     assert!(!executors.record_fence_answer(ONE, 2, answer(4)), "not on its newest stream");
     assert!(executors.record_fence_answer(ONE, 1, answer(4)) && executors.record_fence_answer(ONE, 1, answer(3)));
     let one = executors.get(ONE).unwrap();

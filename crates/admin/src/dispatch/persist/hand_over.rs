@@ -33,14 +33,14 @@ impl StepLoop {
     /// Hands over the jobs of these runs to nodes with a stream to an executor that can run them.
     pub(crate) async fn seek(&self, stranded_runs: Vec<ReadyRun>) -> Result<(), StoreError> {
         let result = match self.shared.membership.held_lease() {
-            Some(lease) => self.seek_each(&lease, &stranded_runs).await,
+            Some(lease) => self.seek_homes(&lease, &stranded_runs).await,
             None => Ok(()),
         };
         self.notify(Event::HandoverEnded(stranded_runs.iter().map(|ready| ready.run.job).collect())).await;
         result
     }
 
-    async fn seek_each(&self, lease: &HeldLease, stranded_runs: &[ReadyRun]) -> Result<(), StoreError> {
+    async fn seek_homes(&self, lease: &HeldLease, stranded_runs: &[ReadyRun]) -> Result<(), StoreError> {
         let (store, now) = (&self.shared.store, self.shared.clock.now());
         let heard_since = now - self.shared.config.beat.saturating_mul(3);
         let sessions = store.sessions(heard_since).await?;

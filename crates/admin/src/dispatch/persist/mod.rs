@@ -1,4 +1,4 @@
-//! Makes the steps of the dispatcher durable: stores the shards of broadcasts, marks runs before they are sent, records which handlers have
+//! Makes the steps of the dispatcher durable: stores the shards of broadcasts, marks runs before they are sent, and records which handlers have
 //! begun. One loop performs them in order, in batches, and answers with events.
 
 mod hand_over;
@@ -80,9 +80,9 @@ impl StepLoop {
             }
             Step::NoteLeft(executor) => store.leave_sessions(executor).await,
             Step::Unmark(runs) => {
-                let unmarked = store.unmark(token, &runs).await;
+                let result = store.unmark(token, &runs).await;
                 self.notify(Event::Unmarked).await;
-                unmarked
+                result
             }
             Step::NoteRunning(runs) => {
                 let result = store.note_running(token, &runs).await;
@@ -105,7 +105,7 @@ impl StepLoop {
                 Ok(())
             }
             Step::GiveLimits(limits, to) => self.give_limits(token, &limits, to).await,
-            Step::LastHeard(executors) => self.last_heard(executors, token).await,
+            Step::LastHeard(executors) => self.find_last_heard(executors, token).await,
             Step::CheckRows(runs) => {
                 let checks = store.check_runs(&runs).await?;
                 self.notify(Event::RowsChecked(runs, checks)).await;
@@ -121,7 +121,7 @@ impl StepLoop {
             }
             Step::AskFences(requests) => store.ask_fences(&requests, self.shared.clock.now() - FENCES_KEPT_FOR).await,
             Step::AnswerFences(answers) => store.answer_fences(&answers, self.shared.clock.now()).await,
-            Step::CancelStray(runs) => self.cancel(&runs).await,
+            Step::CancelStray(runs) => self.end_cancelled(&runs).await,
             Step::DropStray(drops) => self.skip_strays(token, &drops).await,
         }
     }
@@ -161,9 +161,9 @@ impl StepLoop {
         if self.shared.store.expand(token, root.id, shards).await? {
             return Ok(shards.to_vec());
         }
-        let now = self.shared.store.runs(&[root.id]).await?;
+        let current_rows = self.shared.store.runs(&[root.id]).await?;
         let mut open_shards = Vec::new();
-        for root in &now {
+        for root in &current_rows {
             open_shards.extend(self.shared.open_shards(root).await?);
         }
         open_shards.retain(|shard| (shard.node, shard.node_epoch) == (token.node, token.epoch));
@@ -171,7 +171,7 @@ impl StepLoop {
     }
 
     /// Finds out when other nodes last heard these executors. If the database does not answer, the dispatcher asks again.
-    async fn last_heard(&self, executors: Vec<ExecutorId>, token: LeaseToken) -> Result<(), StoreError> {
+    async fn find_last_heard(&self, executors: Vec<ExecutorId>, token: LeaseToken) -> Result<(), StoreError> {
         let heard_since = self.shared.clock.now() - self.shared.config.lost_after;
         let sessions = match self.shared.store.sessions(heard_since).await {
             Ok(sessions) => sessions,
@@ -245,7 +245,7 @@ impl StepLoop {
     }
 
     /// Ends cancelled runs that are neither in the dispatcher nor at an executor. For a broadcast, requests that its shards be cancelled.
-    async fn cancel(&self, ids: &[RunId]) -> Result<(), StoreError> {
+    async fn end_cancelled(&self, ids: &[RunId]) -> Result<(), StoreError> {
         let runs = self.shared.store.runs(ids).await?;
         for root in runs.iter().filter(|run| run.is_root() && run.status == RunStatus::Running) {
             self.cancel_shards(root).await?;
@@ -253,8 +253,8 @@ impl StepLoop {
         let keys = runs.iter().map(|run| (run.job, run.job_version));
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
         let now = self.shared.clock.now();
-        let is_nowhere = |run: &&Run| run.status == RunStatus::Waiting || run.awaits_children();
-        for run in runs.iter().filter(is_nowhere) {
+        let is_only_in_store = |run: &&Run| run.status == RunStatus::Waiting || run.awaits_children();
+        for run in runs.iter().filter(is_only_in_store) {
             if let Some(definition) = definitions.get(&(run.job, run.job_version)) {
                 let message = run.cancel_by.as_deref().map(cancelled_by);
                 let attempt_end = end_of_unsent(run, definition, Outcome::Cancelled, now, message);

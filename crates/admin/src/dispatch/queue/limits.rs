@@ -117,11 +117,11 @@ impl Limits {
     /// Asks again for the unknown homes of limits that runs wait for.
     pub(crate) fn ask_again(&mut self) {
         let limits_with_waits = self.limits.iter().filter(|(_, limit)| !limit.waiting_turns.is_empty());
-        let homes = limits_with_waits.filter_map(|(key, _)| match key {
+        let unknown_homes = limits_with_waits.filter_map(|(key, _)| match key {
             LimitKey::Home(name) => Some(name.clone()),
             LimitKey::Concurrency(..) | LimitKey::Rate(..) | LimitKey::JobRate(_) => None,
         });
-        self.homes_to_ask = homes.collect();
+        self.homes_to_ask = unknown_homes.collect();
     }
 
     /// Records that this node counts the limit's runs.
@@ -150,7 +150,7 @@ impl Limits {
     }
 
     /// The other limits of the first `count` runs that wait until this limit's home is known.
-    pub(crate) fn other_limits_of_waiting(
+    pub(crate) fn other_limits_of_waiting_runs(
         &self,
         name: &LimitName,
         count: usize,
@@ -249,7 +249,7 @@ impl Limits {
     }
 
     /// Takes out the first run that waits for this limit, if the limit has room for it.
-    pub(crate) fn next(&mut self, key: &LimitKey, now: Timestamp, runs: &mut OpenRuns) -> Option<WaitingRun> {
+    pub(crate) fn take_next(&mut self, key: &LimitKey, now: Timestamp, runs: &mut OpenRuns) -> Option<WaitingRun> {
         let run = self.limits.get(key)?.waiting_turns.first()?.run;
         if self.limit_holding_back(runs.ready(run)?, now).as_ref() == Some(key) {
             return None;
@@ -285,8 +285,8 @@ impl Limits {
     /// Sets when this rate limit may admit the first of the runs that still wait for it.
     pub(crate) fn schedule_wake(&mut self, key: &LimitKey, now: Timestamp, runs: &OpenRuns) {
         let Some(limit) = self.limits.get(key) else { return };
-        let first_waiting = limit.waiting_turns.first().and_then(|turn| runs.ready(turn.run));
-        let Some((_, spec)) = first_waiting.and_then(rate_limit) else { return };
+        let first_waiting_run = limit.waiting_turns.first().and_then(|turn| runs.ready(turn.run));
+        let Some((_, spec)) = first_waiting_run.and_then(rate_limit) else { return };
         let free_at = limit.free_at(spec, now);
         self.wake_at = Some(self.wake_at.map_or(free_at, |at| at.min(free_at)));
     }
@@ -319,9 +319,9 @@ impl Limits {
             }
         }
         // The longest period that a rate limit can have.
-        let span = std::time::Duration::from_secs(24 * 3600);
+        let longest_period = std::time::Duration::from_secs(24 * 3600);
         self.limits.retain(|_, limit| {
-            let is_used = limit.start_instants.back().is_some_and(|(at, _)| *at + span > now);
+            let is_used = limit.start_instants.back().is_some_and(|(at, _)| *at + longest_period > now);
             is_used || !limit.open_runs.is_empty() || !limit.waiting_turns.is_empty()
         });
         expired_waits

@@ -49,7 +49,7 @@ struct Gate {
     /// if only some of its shards wait.
     reserved: BTreeMap<Place, usize>,
     queue: BTreeSet<(Place, RunId)>,
-    /// Whether runs were skipped because of runs that have places here. The rows of those are then checked, as if other runs waited for them.
+    /// Whether runs with places here have caused other runs to be skipped. If so, the rows of the runs with places are checked.
     has_skipped: bool,
 }
 
@@ -108,16 +108,16 @@ fn open_max(job: &Job) -> usize {
 }
 
 impl Gate {
-    /// Whether one more run may be open at this place in the order. More than `max` places may be open, because every adopted run counts as
-    /// sent until executors have answered. As long as that is so, the other shards of an open broadcast wait as well.
+    /// Whether one more run may be open at this place in the order, which the shards of a broadcast share. More than `max` places can be open,
+    /// because every adopted run counts as sent until executors have answered. Until then, the other shards of an open broadcast wait too.
     fn has_room(&self, place: Place, max: usize) -> bool {
         if self.open.contains_key(&place) {
             return self.open.len() <= max;
         }
         let places_left = max.saturating_sub(self.open.len());
-        let is_closed = |(other, _): &(&Place, &usize)| !self.open.contains_key(*other);
-        let earlier_reserved = self.reserved.range(..place).filter(is_closed);
-        places_left > 0 && earlier_reserved.take(places_left).count() < places_left
+        let has_no_open_run = |(other, _): &(&Place, &usize)| !self.open.contains_key(*other);
+        let earlier_reserved_places = self.reserved.range(..place).filter(has_no_open_run);
+        places_left > 0 && earlier_reserved_places.take(places_left).count() < places_left
     }
 
     /// The run that queued runs wait for: the first open run, or else the first reserved run.
@@ -225,7 +225,7 @@ impl Gates {
         let (place, job) = (place_at(key, &ready), &ready.definition.job);
         let gate = self.gates.entry(key).or_default();
         if gate.has_room(place, open_max(job)) {
-            self.open(key, &ready);
+            self.set_open(key, &ready);
             return GateDecision::Passed(ready);
         }
         // A run that had begun is not skipped for lack of room.
@@ -237,7 +237,7 @@ impl Gates {
                 gate.skip(ready)
             }
             OverlapPolicy::Discard | OverlapPolicy::Serial | OverlapPolicy::Allow => {
-                self.queue(key, ready, runs);
+                self.enqueue(key, ready, runs);
                 GateDecision::Queued
             }
         }
@@ -255,22 +255,22 @@ impl Gates {
         let (same_place, covered): (BTreeSet<_>, BTreeSet<_>) =
             std::mem::take(&mut gate.queue).into_iter().partition(|(other, _)| *other == place);
         gate.queue = same_place;
-        let other_runs = gate.open.keys().chain(gate.reserved.keys()).filter(|other| **other != place);
-        let covered_open: BTreeSet<RunId> = other_runs.map(|(_, id)| *id).collect();
+        let other_places = gate.open.keys().chain(gate.reserved.keys()).filter(|other| **other != place);
+        let covered_open: BTreeSet<RunId> = other_places.map(|(_, id)| *id).collect();
         let mut skipped_runs = Vec::with_capacity(covered.len());
         for (_, run) in covered {
             self.entries.remove(&run);
             skipped_runs.extend(runs.take(run).map(|open| open.ready));
         }
-        self.queue(key, ready, runs);
+        self.enqueue(key, ready, runs);
         GateDecision::ReplacesEarlier { open_runs: covered_open.into_iter().collect(), skipped_runs }
     }
 
-    fn open(&mut self, key: GateKey, ready: &ReadyRun) {
+    fn set_open(&mut self, key: GateKey, ready: &ReadyRun) {
         self.set_entry(ready.run.id, GateEntry { key, place: place_at(key, ready), state: PlaceState::Open });
     }
 
-    fn queue(&mut self, key: GateKey, ready: ReadyRun, runs: &mut OpenRuns) {
+    fn enqueue(&mut self, key: GateKey, ready: ReadyRun, runs: &mut OpenRuns) {
         let (run, place) = (ready.run.id, place_at(key, &ready));
         self.set_entry(run, GateEntry { key, place, state: PlaceState::Queued });
         // A shard has no queue timeout here: its broadcast is under way, so nothing else holds it up for long.
@@ -283,7 +283,7 @@ impl Gates {
 
     /// Sets the gate entry of a run, in place of any earlier one.
     fn set_entry(&mut self, run: RunId, entry: GateEntry) {
-        self.forget(run);
+        self.remove_entry(run);
         let gate = self.gates.entry(entry.key).or_default();
         match entry.state {
             PlaceState::Open => *gate.open.entry(entry.place).or_default() += 1,
@@ -304,7 +304,7 @@ impl Gates {
         if run.status == RunStatus::Running {
             // The run may have belonged to another node meanwhile, and may still have the place that was reserved here while it waited.
             if self.entries.get(&run.id).is_some_and(|entry| entry.state == PlaceState::Reserved) {
-                self.forget(run.id);
+                self.remove_entry(run.id);
             }
             self.open_place(ready);
         } else if run.attempt > 1 || root_of(ready).is_some() {
@@ -322,7 +322,7 @@ impl Gates {
     /// Gives an adopted run an open place at the gate of the executor that has it.
     pub(crate) fn open_place_at(&mut self, ready: &ReadyRun, executor: ExecutorId) {
         if let Some(key) = executor_gate(ready, executor).filter(|_| !self.entries.contains_key(&ready.run.id)) {
-            self.open(key, ready);
+            self.set_open(key, ready);
         }
     }
 
@@ -330,7 +330,7 @@ impl Gates {
     /// it, it awaits its children, or it is a shard whose broadcast has passed the gate.
     pub(crate) fn open_place(&mut self, ready: &ReadyRun) {
         if let Some(key) = job_gate(ready).filter(|_| !self.entries.contains_key(&ready.run.id)) {
-            self.open(key, ready);
+            self.set_open(key, ready);
         }
     }
 
@@ -403,10 +403,10 @@ impl Gates {
         if self.entries.get(&run)?.state == PlaceState::Queued {
             runs.take(run);
         }
-        self.forget(run)
+        self.remove_entry(run)
     }
 
-    fn forget(&mut self, run: RunId) -> Option<GateKey> {
+    fn remove_entry(&mut self, run: RunId) -> Option<GateKey> {
         let entry = self.entries.remove(&run)?;
         let gate = self.gates.get_mut(&entry.key)?;
         match entry.state {
@@ -431,7 +431,7 @@ impl Gates {
             }
             gate.queue.remove(&queue_entry);
             if let Some(queued_run) = runs.take(run) {
-                self.open(key, &queued_run.ready);
+                self.set_open(key, &queued_run.ready);
                 runs.put(queued_run.ready, Stage::Admitted);
                 admitted_runs.push((run, executor));
             }
@@ -467,11 +467,11 @@ impl Gates {
     /// Forgets all queued runs, and the places of the runs for which `is_kept` is false.
     pub(crate) fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) {
         self.timeouts.clear();
-        let is_gone = |(run, entry): &(&RunId, &GateEntry)| entry.state == PlaceState::Queued || !is_kept(**run);
-        let mut removed_runs: Vec<RunId> = self.entries.iter().filter(is_gone).map(|(run, _)| *run).collect();
+        let is_removed = |(run, entry): &(&RunId, &GateEntry)| entry.state == PlaceState::Queued || !is_kept(**run);
+        let mut removed_runs: Vec<RunId> = self.entries.iter().filter(is_removed).map(|(run, _)| *run).collect();
         removed_runs.sort_unstable();
         for run in removed_runs {
-            self.forget(run);
+            self.remove_entry(run);
         }
         self.kept_for_children.retain(|run| is_kept(*run));
         self.gates.retain(|_, gate| !gate.open.is_empty());

@@ -100,7 +100,7 @@ impl Offer {
     }
 
     /// Whether half of the allowed refusals have occurred: from then on the offer continues where the previous one ended.
-    const fn is_past_the_first(&self) -> bool {
+    const fn is_past_first_half(&self) -> bool {
         self.refused_count >= self.refused_kinds_max.div_ceil(2)
     }
 }
@@ -173,7 +173,7 @@ impl ParkedRuns {
     /// Takes out the app's next run to offer; `None` once one run of every kind, or of `refused_kinds_max` kinds, was [refused](Self::refuse).
     /// Half of these kinds are the first in turn; the other half follow the run at which the previous offer ended, so that each kind has its
     /// turn, however many cannot be placed.
-    pub(crate) fn next(&mut self, app: AppId, offer: &Offer, runs: &mut OpenRuns) -> Option<WaitingRun> {
+    pub(crate) fn take_next(&mut self, app: AppId, offer: &Offer, runs: &mut OpenRuns) -> Option<WaitingRun> {
         let app_queues = self.apps.get_mut(&app)?;
         if offer.refused_count >= offer.refused_kinds_max {
             app_queues.offered_up_to = offer.last_refused_turn;
@@ -181,10 +181,10 @@ impl ParkedRuns {
         }
         let resumed_turn = app_queues
             .offered_up_to
-            .filter(|_| offer.is_past_the_first() && !mutant::on(Mutant::OfferRetriesSameKinds));
+            .filter(|_| offer.is_past_first_half() && !mutant::on(Mutant::OfferRetriesSameKinds));
         let resume_after = offer.last_refused_turn.max(resumed_turn);
-        let later_jobs = (resume_after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-        let Some((turn, _)) = app_queues.heads.range(later_jobs).next() else {
+        let later_turns = (resume_after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let Some((turn, _)) = app_queues.heads.range(later_turns).next() else {
             app_queues.offered_up_to = None;
             return None;
         };
@@ -246,7 +246,7 @@ impl ParkedRuns {
         round_robin(queues, count)
     }
 
-    fn leave_job(&mut self, position: &Position) {
+    fn remove_from_job(&mut self, position: &Position) {
         let Some(queues) = self.by_job.get_mut(&position.job) else { return };
         if let Some(turns) = queues.get_mut(&position.named_executor) {
             turns.remove(&position.turn);
@@ -262,7 +262,7 @@ impl ParkedRuns {
     pub(crate) fn remove(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<WaitingRun> {
         let position = self.runs.remove(&run)?;
         self.timeouts.remove(&(position.timeout_at, run));
-        self.leave_job(&position);
+        self.remove_from_job(&position);
         let app = self.apps.get_mut(&position.app)?;
         app.remove(&position.kind, position.turn);
         if app.kinds.is_empty() {
@@ -284,7 +284,7 @@ mod tests {
 
     const APP: AppId = AppId::new(1);
 
-    fn parked(waiting: &[(i64, &Arc<CompiledDefinition>)]) -> (ParkedRuns, OpenRuns) {
+    fn parked_runs(waiting: &[(i64, &Arc<CompiledDefinition>)]) -> (ParkedRuns, OpenRuns) {
         let (mut parked, mut runs) = (ParkedRuns::default(), OpenRuns::default());
         for (second, job) in waiting {
             parked.push(WaitingRun::new(ready(*second, job), Timestamp::EPOCH), &mut runs);
@@ -293,13 +293,13 @@ mod tests {
     }
 
     /// Offers runs until `slots` are taken; returns the seconds of the runs that took them.
-    fn placed(
+    fn place_runs(
         (parked, runs): &mut (ParkedRuns, OpenRuns),
         slots: usize,
         mut fit: impl FnMut(&ReadyRun) -> bool,
     ) -> Vec<i64> {
         let (mut placed, mut offer) = (Vec::new(), Offer::new(200));
-        while let Some(waiting) = parked.next(APP, &offer, runs) {
+        while let Some(waiting) = parked.take_next(APP, &offer, runs) {
             if placed.len() < slots && fit(&waiting.ready) {
                 placed.push(waiting.ready.run.id.get() / 1_000);
             } else {
@@ -317,10 +317,10 @@ mod tests {
             definition(&json!({"priority": 9, "handler": "other"})),
         );
         let runs = [(1, &low), (5, &usual), (4, &usual), (9, &high), (3, &low), (2, &high)];
-        assert_eq!(placed(&mut parked(&runs), 6, |_| true), [2, 9, 4, 5, 1, 3]);
-        let mut some = parked(&runs);
-        assert_eq!(placed(&mut some, 2, |_| true), [2, 9]);
-        assert_eq!(placed(&mut some, 9, |_| true), [4, 5, 1, 3]);
+        assert_eq!(place_runs(&mut parked_runs(&runs), 6, |_| true), [2, 9, 4, 5, 1, 3]);
+        let mut some = parked_runs(&runs);
+        assert_eq!(place_runs(&mut some, 2, |_| true), [2, 9]);
+        assert_eq!(place_runs(&mut some, 9, |_| true), [4, 5, 1, 3]);
         let (parked, mut runs) = some;
         assert!(parked.apps().is_empty() && parked.timeouts.is_empty() && parked.runs.is_empty());
         assert_eq!(runs.drain_waiting().len(), 0);
@@ -331,9 +331,9 @@ mod tests {
         let (unserved, served) = (definition(&json!({"priority": 9, "handler": "gone"})), definition(&json!({})));
         let mut runs: Vec<(i64, &Arc<CompiledDefinition>)> = (1..=10_000).map(|second| (second, &unserved)).collect();
         runs.push((20_000, &served));
-        let mut parked = parked(&runs);
+        let mut parked = parked_runs(&runs);
         let mut offered_count = 0;
-        let taken = placed(&mut parked, 9, |ready| {
+        let taken = place_runs(&mut parked, 9, |ready| {
             offered_count += 1;
             ready.definition.job.handler != "gone"
         });
@@ -348,11 +348,11 @@ mod tests {
         let served = definition(&json!({}));
         let mut waiting: Vec<(i64, &Arc<CompiledDefinition>)> = (1..).zip(&hopeless).collect();
         waiting.push((20, &served));
-        let (mut parked, mut runs) = parked(&waiting);
+        let (mut parked, mut runs) = parked_runs(&waiting);
         (1..20).find(|_| {
             let mut offer = Offer::new(refused_kinds_max);
             let mut is_placed = false;
-            while let Some(waiting) = parked.next(APP, &offer, &mut runs) {
+            while let Some(waiting) = parked.take_next(APP, &offer, &mut runs) {
                 if waiting.ready.definition.job.handler == "h" {
                     is_placed = true;
                 } else {
@@ -382,7 +382,7 @@ mod tests {
     #[test]
     fn the_jobs_of_waiting_runs_take_turns() {
         let one = definition(&json!({}));
-        let (mut parked, mut runs) = parked(&[]);
+        let (mut parked, mut runs) = parked_runs(&[]);
         for (job, second) in [(3, 1), (3, 2), (1, 9), (1, 4), (2, 7)] {
             let mut ready = ready(second, &one);
             ready.run.job = JobId::new(job);
@@ -403,7 +403,7 @@ mod tests {
     #[test]
     fn the_runs_for_one_executor_do_not_hide_those_for_another() {
         let one = definition(&json!({}));
-        let (mut parked, mut runs) = parked(&[]);
+        let (mut parked, mut runs) = parked_runs(&[]);
         let named = [(1..=20, Some("gone")), (21..=22, Some("far")), (23..=24, None)];
         for (second, only) in named.iter().flat_map(|(seconds, only)| seconds.clone().map(move |second| (second, only)))
         {
@@ -426,7 +426,7 @@ mod tests {
     fn runs_with_equal_needs_are_of_one_kind() {
         let kinds = |overrides: &serde_json::Value, attempt: i32, change: fn(&mut ReadyRun)| {
             let job = definition(overrides);
-            let (mut parked, mut runs) = parked(&[]);
+            let (mut parked, mut runs) = parked_runs(&[]);
             for second in 1..=3 {
                 let mut ready = ready(second, &job);
                 (ready.run.job, ready.run.attempt) = (JobId::new(second), attempt);
@@ -451,7 +451,7 @@ mod tests {
     #[test]
     fn a_parked_run_is_removed_by_its_id_and_expires_at_its_queue_timeout() {
         let (short, long) = (definition(&json!({"queue_timeout": "1s"})), definition(&json!({"queue_timeout": "5s"})));
-        let (mut parked, mut runs) = parked(&[(1, &long), (2, &short), (3, &short)]);
+        let (mut parked, mut runs) = parked_runs(&[(1, &long), (2, &short), (3, &short)]);
         assert!(parked.remove(RunId::new(2_000), &mut runs).is_some());
         assert!(parked.remove(RunId::new(2_000), &mut runs).is_none());
         let seconds =
@@ -465,7 +465,7 @@ mod tests {
     #[test]
     fn some_are_looked_at_together() {
         let (one, other) = (definition(&json!({})), definition(&json!({"handler": "other"})));
-        let (parked, runs) = parked(&[(1, &one), (2, &one), (3, &one), (4, &other)]);
+        let (parked, runs) = parked_runs(&[(1, &one), (2, &one), (3, &one), (4, &other)]);
         let seconds = |some: Vec<&ReadyRun>| some.iter().map(|ready| ready.run.due_at.second()).collect::<Vec<_>>();
         assert_eq!(seconds(parked.first_waiting_runs(|_| true, 3, &runs)), [1, 4, 2], "a long queue hides no other");
         assert_eq!(
@@ -479,7 +479,7 @@ mod tests {
     #[test]
     fn a_hundred_thousand_parked_runs_cost_little() {
         let jobs = [0_u8, 5, 9].map(|priority| definition(&json!({"priority": priority})));
-        let mut parked = parked(&[]);
+        let mut parked = parked_runs(&[]);
         for number in 0..100_000_i64 {
             let job = &jobs[usize::try_from(number % 3).unwrap()];
             let waiting = WaitingRun::new(ready(1 + number * 7_919 % 100_003, job), Timestamp::from_millis(number));
@@ -489,7 +489,7 @@ mod tests {
         all.iter().take(30_000).for_each(|run| assert!(parked.0.remove(*run, &mut parked.1).is_some()));
         // A full executor frees one slot at a time.
         for _ in 0..30_000 {
-            assert_eq!(placed(&mut parked, 1, |_| true).len(), 1);
+            assert_eq!(place_runs(&mut parked, 1, |_| true).len(), 1);
         }
         assert_eq!(parked.0.take_expired(Timestamp::from_secs(200_000), &mut parked.1).len(), 40_000);
     }

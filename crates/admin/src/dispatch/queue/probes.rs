@@ -17,7 +17,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long executors are not asked about a job after none of them took its run.
 const ASK_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum number of runs that wait for answers at the same time. Further runs wait as if no executor had room.
-const OPEN_MAX: usize = 10_000;
+const WAITING_COUNT_MAX: usize = 10_000;
 
 /// A run whose router asks executors first, with their answers so far.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(crate) struct Answers {
     /// Executors that got another run of the job after they were asked about this run. Their answers are outdated.
     chosen_executors: Vec<ExecutorId>,
     /// The number of the last question that was sent before this run arrived. Only answers to later questions count for the run.
-    asked_after: i64,
+    last_question_before: i64,
 }
 
 impl Probe {
@@ -43,7 +43,7 @@ impl Probe {
             answer_deadline: now + ANSWER_TIMEOUT,
             answers: Vec::new(),
             chosen_executors: Vec::new(),
-            asked_after: 0,
+            last_question_before: 0,
         };
         Self { ready, answers }
     }
@@ -91,7 +91,7 @@ pub(crate) struct Probes {
     /// The questions that have not been answered, keyed by their numbers.
     unanswered_questions: BTreeMap<i64, PendingQuestion>,
     /// The number of the last question.
-    last_number: i64,
+    last_question_number: i64,
     /// The jobs about which executors are not asked, each with the end of its pause.
     paused_until: HashMap<JobId, Timestamp>,
 }
@@ -99,12 +99,12 @@ pub(crate) struct Probes {
 impl Probes {
     /// Whether executors are not to be asked about this job now.
     pub(crate) fn is_paused(&self, job: JobId, now: Timestamp) -> bool {
-        self.deadlines.len() >= OPEN_MAX || self.paused_until.get(&job).is_some_and(|until| *until > now)
+        self.deadlines.len() >= WAITING_COUNT_MAX || self.paused_until.get(&job).is_some_and(|until| *until > now)
     }
 
     /// Pauses questions about this job, because no executor took its run.
     pub(crate) fn pause(&mut self, job: JobId, now: Timestamp) {
-        if self.paused_until.len() >= OPEN_MAX {
+        if self.paused_until.len() >= WAITING_COUNT_MAX {
             self.paused_until.retain(|_, until| *until > now);
         }
         self.paused_until.insert(job, now + ASK_PAUSE);
@@ -116,7 +116,7 @@ impl Probes {
         for executor in executors {
             self.unsent_questions.entry(executor).or_default().insert(job);
         }
-        probe.answers.asked_after = self.last_number;
+        probe.answers.last_question_before = self.last_question_number;
         self.deadlines.push_back((probe.answers.answer_deadline, job));
         self.put_back(probe, runs);
     }
@@ -134,12 +134,12 @@ impl Probes {
         for (executor, jobs) in std::mem::take(&mut self.unsent_questions) {
             let jobs: Vec<JobId> = jobs.into_iter().collect();
             for jobs in jobs.chunks(jobs_max) {
-                self.last_number += 1;
+                self.last_question_number += 1;
                 self.unanswered_questions.insert(
-                    self.last_number,
+                    self.last_question_number,
                     PendingQuestion { executor, jobs: jobs.to_vec(), answer_deadline: now + ANSWER_TIMEOUT },
                 );
-                questions.push((executor, self.last_number, jobs.to_vec()));
+                questions.push((executor, self.last_question_number, jobs.to_vec()));
             }
         }
         questions
@@ -167,7 +167,7 @@ impl Probes {
                 let is_yes = is_online_question || free_jobs.contains(job);
                 // An answer to a question from before this run arrived does not consider the runs that were sent since.
                 if let Stage::Probing(answers) = &mut open_run.stage
-                    && answers.asked_after < question_number
+                    && answers.last_question_before < question_number
                 {
                     answers.record(executor, if is_yes { Answer::Yes } else { Answer::No });
                 }
@@ -204,28 +204,28 @@ impl Probes {
 
     /// Jobs with a probe whose deadline has passed.
     pub(crate) fn take_expired_jobs(&mut self, now: Timestamp) -> Vec<JobId> {
-        let mut ended_probes = Vec::new();
+        let mut expired_jobs = Vec::new();
         while let Some((_, job)) = self.deadlines.pop_front_if(|(until, _)| *until <= now) {
-            ended_probes.push(job);
+            expired_jobs.push(job);
         }
-        if !ended_probes.is_empty() {
+        if !expired_jobs.is_empty() {
             self.unanswered_questions.retain(|_, asked| asked.answer_deadline > now);
-            ended_probes.dedup();
+            expired_jobs.dedup();
         }
-        ended_probes
+        expired_jobs
     }
 
     /// Handles a step back of the clock to `now`: ends all pauses, and limits each deadline to the usual time from `now`.
     pub(crate) fn step_back(&mut self, now: Timestamp, runs: &mut OpenRuns) {
-        let latest = now + ANSWER_TIMEOUT;
+        let latest_deadline = now + ANSWER_TIMEOUT;
         self.paused_until.clear();
-        self.deadlines.iter_mut().for_each(|(until, _)| *until = latest.min(*until));
+        self.deadlines.iter_mut().for_each(|(until, _)| *until = latest_deadline.min(*until));
         self.unanswered_questions
             .values_mut()
-            .for_each(|asked| asked.answer_deadline = latest.min(asked.answer_deadline));
+            .for_each(|asked| asked.answer_deadline = latest_deadline.min(asked.answer_deadline));
         self.waiting_runs.values().flatten().for_each(|run| {
             if let Some(OpenRun { stage: Stage::Probing(answers), .. }) = runs.get_mut(*run) {
-                answers.answer_deadline = latest.min(answers.answer_deadline);
+                answers.answer_deadline = latest_deadline.min(answers.answer_deadline);
             }
         });
     }
@@ -268,14 +268,19 @@ mod tests {
         probes.take_questions(10, at(now)).into_iter().map(|(_, number, _)| number).collect()
     }
 
-    fn answers((probes, runs): &mut Asking) -> Vec<(Answer, Answer)> {
+    fn answers_of_a_and_b((probes, runs): &mut Asking) -> Vec<(Answer, Answer)> {
         let waiting = probes.take(JOB, runs);
         let answers = waiting.iter().map(|probe| (probe.answers.answer(A), probe.answers.answer(B))).collect();
         waiting.into_iter().for_each(|probe| probes.put_back(probe, runs));
         answers
     }
 
-    fn answered((probes, runs): &mut Asking, executor: ExecutorId, number: i64, free: &BTreeSet<JobId>) -> Vec<JobId> {
+    fn record_answer(
+        (probes, runs): &mut Asking,
+        executor: ExecutorId,
+        number: i64,
+        free: &BTreeSet<JobId>,
+    ) -> Vec<JobId> {
         probes.record_answer(executor, number, free, runs)
     }
 
@@ -283,12 +288,12 @@ mod tests {
     fn an_answer_counts_for_the_runs_that_it_is_about() {
         let (mut probes, busyover, free) = (Asking::default(), job("busyover"), BTreeSet::from([JOB]));
         let first = ask(&mut probes, &busyover, 0);
-        assert_eq!(answered(&mut probes, A, first[0], &BTreeSet::new()), [JOB]);
+        assert_eq!(record_answer(&mut probes, A, first[0], &BTreeSet::new()), [JOB]);
         let second = ask(&mut probes, &busyover, 10);
-        assert_eq!(answered(&mut probes, B, first[1], &free), [JOB]);
-        assert_eq!(answers(&mut probes), [(Answer::No, Answer::Yes), (Answer::Missing, Answer::Missing)]);
-        assert_eq!(answered(&mut probes, B, second[0], &free), [], "that was asked of A");
-        assert_eq!(answered(&mut probes, A, 99, &free), []);
+        assert_eq!(record_answer(&mut probes, B, first[1], &free), [JOB]);
+        assert_eq!(answers_of_a_and_b(&mut probes), [(Answer::No, Answer::Yes), (Answer::Missing, Answer::Missing)]);
+        assert_eq!(record_answer(&mut probes, B, second[0], &free), [], "that was asked of A");
+        assert_eq!(record_answer(&mut probes, A, 99, &free), []);
     }
 
     #[test]
@@ -298,16 +303,16 @@ mod tests {
         let mut probe = probes.0.take(JOB, &mut probes.1).pop_front().unwrap();
         probe.answers.record_taken(B);
         probes.0.put_back(probe, &mut probes.1);
-        answered(&mut probes, B, numbers[1], &free);
-        assert_eq!(answers(&mut probes), [(Answer::Missing, Answer::No)]);
+        record_answer(&mut probes, B, numbers[1], &free);
+        assert_eq!(answers_of_a_and_b(&mut probes), [(Answer::Missing, Answer::No)]);
     }
 
     #[test]
     fn any_answer_shows_that_an_executor_is_online() {
         let (mut probes, failover) = (Asking::default(), job("failover"));
         let numbers = ask(&mut probes, &failover, 0);
-        answered(&mut probes, A, numbers[0], &BTreeSet::new());
-        assert_eq!(answers(&mut probes), [(Answer::Yes, Answer::Missing)]);
+        record_answer(&mut probes, A, numbers[0], &BTreeSet::new());
+        assert_eq!(answers_of_a_and_b(&mut probes), [(Answer::Yes, Answer::Missing)]);
     }
 
     #[test]

@@ -13,8 +13,8 @@ use crate::dispatch::step::Step;
 use crate::dispatch::waits;
 
 /// Carries out the decision of a gate about a run, and returns the run if it may pass.
-pub(crate) fn apply_gate_decision(d: &mut Decision<'_>, run: RunId, entry: GateDecision) -> Option<ReadyRun> {
-    match entry {
+pub(crate) fn apply_gate_decision(d: &mut Decision<'_>, run: RunId, decision: GateDecision) -> Option<ReadyRun> {
+    match decision {
         GateDecision::Passed(ready) => Some(ready),
         GateDecision::Queued => None,
         GateDecision::Skipped { ready, run_ahead: ahead, queued_count } => {
@@ -53,7 +53,7 @@ fn make_room(d: &mut Decision<'_>, open_runs: Vec<RunId>, later_run: RunId) {
             }
         }
     }
-    ask_covered(d);
+    store_stop_requests(d);
 }
 
 fn park_again(d: &mut Decision<'_>, ready: Option<ReadyRun>) {
@@ -62,7 +62,7 @@ fn park_again(d: &mut Decision<'_>, ready: Option<ReadyRun>) {
 }
 
 /// Stores the requests to stop runs that later runs replace. Each round calls this function again until the requests are durable.
-pub(crate) fn ask_covered(d: &mut Decision<'_>) {
+pub(crate) fn store_stop_requests(d: &mut Decision<'_>) {
     if !d.state.pending_steps.covered_runs.is_empty() {
         let covered_runs = d.state.pending_steps.covered_runs.iter().copied().collect();
         d.step(Step::Cover(covered_runs));
@@ -99,8 +99,8 @@ pub(crate) fn admit(d: &mut Decision<'_>, ready: ReadyRun, executor: ExecutorId)
         false => ready,
     };
     let run = ready.run.id;
-    let entry = d.state.gates.enter_at(ready, executor, &mut d.state.runs);
-    let ready = apply_gate_decision(d, run, entry)?;
+    let decision = d.state.gates.enter_at(ready, executor, &mut d.state.runs);
+    let ready = apply_gate_decision(d, run, decision)?;
     d.state.limits.count_start(&ready, now);
     Some(ready)
 }

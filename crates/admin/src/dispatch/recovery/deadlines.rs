@@ -17,22 +17,25 @@ struct AttemptDeadline {
     attempt: i32,
     /// The deadline, by the boot-time clock in microseconds.
     at_micros: i64,
+    /// Whether the executor was asked to stop the handler because of the deadline.
     is_asked: bool,
 }
 
 /// The action for a run past its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OverdueAction {
+    /// The executor is asked to stop the handler.
     Ask,
+    /// The run ends without the executor's answer.
     GiveUp,
 }
 
 impl Deadlines {
     /// Records that the handler of this attempt began at this instant, in microseconds of the boot-time clock. The first record of an attempt
     /// counts, and replaces that of an earlier attempt.
-    pub(crate) fn record_start(&mut self, ready: &ReadyRun, at_micros: i64) {
+    pub(crate) fn record_start(&mut self, ready: &ReadyRun, start_micros: i64) {
         if let Some(timeout) = ready.definition.job.timeout {
-            let (attempt, at_micros) = (ready.run.attempt, later_by(at_micros, timeout));
+            let (attempt, at_micros) = (ready.run.attempt, later_by(start_micros, timeout));
             let new_deadline = AttemptDeadline { attempt, at_micros, is_asked: false };
             let deadline = self.0.entry(ready.run.id).or_insert(new_deadline);
             if deadline.attempt < attempt {
@@ -57,7 +60,8 @@ impl Deadlines {
         }
     }
 
-    /// The runs that are past their deadlines by `ask` or `give_up`, the `overdue_` settings of [`EngineConfig`](crate::EngineConfig).
+    /// The runs that are past their deadlines by at least `ask`, each with its attempt and the action; past `give_up`, the run is given up. They
+    /// are `overdue_ask` and `overdue_timeout` of [`EngineConfig`](crate::EngineConfig).
     pub(super) fn due_actions(
         &self,
         now_micros: i64,

@@ -101,14 +101,14 @@ impl RelayedQuestions {
         if due_executors.is_empty() {
             return Vec::new();
         }
-        let after_last = self.last_asked_at.map_or(now, |last| last + Duration::from_millis(1));
-        let at = now.max(after_last);
-        self.last_asked_at = Some(at);
+        let after_last_question = self.last_asked_at.map_or(now, |last| last + Duration::from_millis(1));
+        let asked_at = now.max(after_last_question);
+        self.last_asked_at = Some(asked_at);
         let tokens: Vec<LeaseToken> =
             leases.iter().map(|(node, epoch)| LeaseToken { node: *node, epoch: *epoch }).collect();
         let request = |executor: ExecutorId| {
-            self.inquiries.insert(executor, FenceInquiry { asked_at: at, leases: leases.clone(), answer: None });
-            FenceRequest { asker, executor, asked_at: at, leases: tokens.clone() }
+            self.inquiries.insert(executor, FenceInquiry { asked_at, leases: leases.clone(), answer: None });
+            FenceRequest { asker, executor, asked_at, leases: tokens.clone() }
         };
         due_executors.into_iter().map(request).collect()
     }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     /// Questions that executor 1 was asked through another server at second 10, about these leases.
-    fn asked(epochs: &[(i64, i64)]) -> (RelayedQuestions, FenceRequest) {
+    fn ask_executor_1(epochs: &[(i64, i64)]) -> (RelayedQuestions, FenceRequest) {
         let mut questions = RelayedQuestions::default();
         questions.begin_roll_call(AT(8_000));
         let mut requests = questions.ask(ASKER, &[ONE].into(), &leases(epochs), AT(10_000));
@@ -231,7 +231,7 @@ mod tests {
             (vec![(2, 3), (5, 1)], false),
             (vec![(5, 1)], false),
         ] {
-            let (mut questions, request) = asked(&[(2, 3)]);
+            let (mut questions, request) = ask_executor_1(&[(2, 3)]);
             let now = leases(&epochs);
             assert!(!questions.has_answered(ONE, &now), "no server has answered");
             assert!(
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn an_executor_that_is_connected_answers_for_itself() {
-        let (mut questions, request) = asked(&[(2, 3)]);
+        let (mut questions, request) = ask_executor_1(&[(2, 3)]);
         assert!(questions.record_answer(answer(&request)));
         let (session, online, _stream) = executor(1, 1);
         let mut executors = Executors::default();
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn an_answer_to_an_earlier_question_does_not_answer_the_newest() {
-        let (mut questions, request) = asked(&[(2, 3)]);
+        let (mut questions, request) = ask_executor_1(&[(2, 3)]);
         let earlier = RelayedAnswer { asked_at: AT(9_999), ..answer(&request) };
         assert!(!questions.record_answer(earlier) && !questions.has_answered(ONE, &leases(&[(2, 3)])));
         assert!(!questions.record_answer(RelayedAnswer { executor: ExecutorId::new(2), ..answer(&request) }));

@@ -22,7 +22,7 @@ pub(crate) fn announce(d: &mut Decision<'_>, lease: LeaseToken) {
 
 /// Sends fences to the executors whose answers the roll call awaits. The next round repeats a fence that got lost.
 pub(crate) fn ask_witnesses(d: &mut Decision<'_>) {
-    for (executor, leases) in d.state.recovery.rollcall.open_fences(&d.state.executors) {
+    for (executor, leases) in d.state.recovery.rollcall.unanswered_fences(&d.state.executors) {
         let Some(online) = d.state.executors.get(executor) else { continue };
         for lease in leases {
             d.effects.push(Effect::Send(online.session.clone(), Body::Fence(fence(lease))));
@@ -37,13 +37,13 @@ pub(crate) fn on_fence_answered(d: &mut Decision<'_>, executor: ExecutorId, sess
     // stored, it could also count as an answer for a lease that ends later.
     let is_announced =
         d.state.recovery.fences.get(&answer.lease.node).is_some_and(|epoch| answer.lease.epoch <= *epoch);
-    let is_relayed = d.state.recovery.relays.has_question_to(executor, answer.lease);
-    if !is_announced && !is_relayed && !d.state.recovery.rollcall.asks_about(answer.lease) {
+    let is_awaited_elsewhere = d.state.recovery.relays.has_question_to(executor, answer.lease);
+    if !is_announced && !is_awaited_elsewhere && !d.state.recovery.rollcall.asks_about(answer.lease) {
         return;
     }
-    let for_others = is_relayed.then(|| answer.clone());
+    let answer_to_relay = is_awaited_elsewhere.then(|| answer.clone());
     if d.state.executors.record_fence_answer(executor, session_number, answer) {
-        if let Some(answer) = for_others {
+        if let Some(answer) = answer_to_relay {
             relay::relay_answer(d, executor, &answer);
         }
         roll::resolve(d);

@@ -44,7 +44,7 @@ enum RowState {
 /// Asks when other nodes last heard the executors that have been silent here for too long. Rows may show executors as silent for longer
 /// than they were if the database's clock may have stepped ahead, the database was unreachable, or this server has just started and does
 /// not know whether the clock stepped before. In these cases every executor gets the full time again.
-pub(crate) fn look_for_lost(d: &mut Decision<'_>) {
+pub(crate) fn look_for_lost_executors(d: &mut Decision<'_>) {
     let now = d.now;
     let lost_after = d.facts.settings.lost_after;
     if d.facts.rows_may_be_old {
@@ -74,7 +74,7 @@ pub(crate) fn on_heard_elsewhere(
             _ if d.facts.rows_may_be_old => {}
             // It has connected since the question. If it has left again, it gets the full time again.
             _ if !d.state.executors.is_suspect(*executor, now - lost_after) => {}
-            _ if d.state.executors.record_loss(*executor, now, silence::stopped_if_heard_before(d)) => {
+            _ if d.state.executors.record_loss(*executor, now, silence::silence_cutoff(d)) => {
                 lose_executor(d, *executor)
             }
             _ => {}
@@ -87,7 +87,7 @@ pub(crate) fn on_heard_elsewhere(
 /// executor's journal, and the executor sends it after its next start.
 pub(crate) fn on_executor_shut_down(d: &mut Decision<'_>, executor: ExecutorId) {
     let now = d.now;
-    if lose::sent_to(d, executor, |_| true).is_empty() && d.state.executors.record_process_end(executor, now) {
+    if lose::runs_sent_to(d, executor, |_| true).is_empty() && d.state.executors.record_process_end(executor, now) {
         d.step(Step::NoteLeft(executor));
         roll::resolve(d);
     }
@@ -105,7 +105,7 @@ pub(crate) fn on_process_died(d: &mut Decision<'_>, executor: ExecutorId) {
 
 fn lose_executor(d: &mut Decision<'_>, executor: ExecutorId) {
     let has_stopped_all = d.state.executors.has_stopped_all(executor);
-    let runs = lose::sent_to(d, executor, |active| has_stopped_all || !silence::continues_in_silence(active));
+    let runs = lose::runs_sent_to(d, executor, |active| has_stopped_all || !silence::continues_in_silence(active));
     tracing::warn!(executor_id = %executor, count = runs.len(), "an executor is lost");
     d.count(Count::ExecutorsLost, 1);
     for run in runs {
@@ -121,7 +121,7 @@ pub(crate) fn look_at_rows(d: &mut Decision<'_>) {
         return;
     }
     d.state.recovery.next_look_at = now + LOOK_PERIOD;
-    let mut runs = if d.facts.settings.is_single_server { Vec::new() } else { runs_held_for_long(d) };
+    let mut runs = if d.facts.settings.is_single_server { Vec::new() } else { runs_to_check(d) };
     let missing_runs_ahead = d.facts.in_memory.missing_runs(d.state.gates.runs_holding_up());
     runs.extend(next_in_turn(missing_runs_ahead, &mut d.state.recovery.last_looked_runs.0, LOOK_COUNT_MAX));
     if !runs.is_empty() {
@@ -129,14 +129,15 @@ pub(crate) fn look_at_rows(d: &mut Decision<'_>) {
     }
 }
 
-fn runs_held_for_long(d: &mut Decision<'_>) -> Vec<RunId> {
+/// The runs at executors, and those in the roll call, whose rows were read the longest ago.
+fn runs_to_check(d: &mut Decision<'_>) -> Vec<RunId> {
     let now = d.now;
     let is_old = |sent_at: Timestamp| sent_at + LOOK_PERIOD <= now;
     let is_held = |phase| matches!(phase, Phase::Sent | Phase::Noted);
     let mut held_runs: Vec<(Timestamp, RunId)> = d
         .state
         .runs
-        .actives()
+        .active_runs()
         .filter(|active| is_held(active.phase) && is_old(active.sent_or_chosen_at))
         .map(|active| (active.row_checked_at, active.ready.run.id))
         .collect();
@@ -152,13 +153,13 @@ fn runs_held_for_long(d: &mut Decision<'_>) -> Vec<RunId> {
     held_runs.into_iter().map(|(_, run)| run).chain(roll_call_runs).collect()
 }
 
-/// The next `count` of these runs, which are sorted: the runs after `last_looked`, and then the runs from the first one on. Sets `last_looked`
+/// The next `count` of these runs, which are sorted: the runs after `last_looked_run`, and then the runs from the first one on. Sets `last_looked_run`
 /// to the last run that it returns.
-fn next_in_turn(mut runs: Vec<RunId>, last_looked: &mut RunId, count: usize) -> Vec<RunId> {
-    let next_index = runs.partition_point(|run| *run <= *last_looked);
+fn next_in_turn(mut runs: Vec<RunId>, last_looked_run: &mut RunId, count: usize) -> Vec<RunId> {
+    let next_index = runs.partition_point(|run| *run <= *last_looked_run);
     runs.rotate_left(next_index);
     runs.truncate(count);
-    *last_looked = runs.last().copied().unwrap_or(*last_looked);
+    *last_looked_run = runs.last().copied().unwrap_or(*last_looked_run);
     runs
 }
 
@@ -237,21 +238,21 @@ fn update_lease(d: &mut Decision<'_>, row: &RunCheck) {
 
 /// Forgets this attempt, or an earlier attempt of the run: no executor has it any more.
 pub(crate) fn forget_attempt(d: &mut Decision<'_>, run: RunId, attempt: i32) {
-    let is_past = |ready: &ReadyRun| ready.run.attempt <= attempt;
-    if d.state.runs.active(run).is_some_and(|active| is_past(&active.ready)) {
+    let is_up_to_attempt = |ready: &ReadyRun| ready.run.attempt <= attempt;
+    if d.state.runs.active(run).is_some_and(|active| is_up_to_attempt(&active.ready)) {
         ends::remove_from_executor(d, run);
         d.state.deadlines.forget(run);
     }
-    if d.state.runs.in_roll_call(run).is_some_and(is_past) {
+    if d.state.runs.in_roll_call(run).is_some_and(is_up_to_attempt) {
         d.state.recovery.rollcall.remove(run, &mut d.state.runs);
     }
 }
 
 /// Sends cancel requests to executors that are connected here; the owners of their runs may have no stream to them.
 pub(crate) fn cancel_elsewhere(d: &mut Decision<'_>, cancels: Vec<CancelElsewhere>) {
-    for asked in cancels {
-        if let Some(online) = d.state.executors.get(asked.executor) {
-            let body = cancel(asked.run, asked.attempt, &asked.by);
+    for cancel_request in cancels {
+        if let Some(online) = d.state.executors.get(cancel_request.executor) {
+            let body = cancel(cancel_request.run, cancel_request.attempt, &cancel_request.by);
             d.effects.push(Effect::Send(online.session.clone(), body));
         }
     }

@@ -13,7 +13,7 @@ use crate::dispatch::ready::{end_of_unsent, lost_detail, waited_ms};
 use crate::dispatch::waits::with_reason;
 
 /// The runs that were sent to this executor, have not ended, and satisfy `is_chosen`.
-pub(crate) fn sent_to(d: &Decision<'_>, id: ExecutorId, is_chosen: impl Fn(&ActiveRun) -> bool) -> Vec<RunId> {
+pub(crate) fn runs_sent_to(d: &Decision<'_>, id: ExecutorId, is_chosen: impl Fn(&ActiveRun) -> bool) -> Vec<RunId> {
     let is_sent = |active: &&ActiveRun| matches!(active.phase, Phase::Sent | Phase::Noted) && is_chosen(active);
     d.state.runs.of_executor(id).filter(is_sent).map(|active| active.ready.run.id).collect()
 }
@@ -38,7 +38,7 @@ pub(crate) fn lose(d: &mut Decision<'_>, run: RunId, reason: Reason) {
 /// Gives up again the runs whose ends found no room in their lanes.
 pub(crate) fn lose_again(d: &mut Decision<'_>) {
     let is_sent = |active: &&ActiveRun| matches!(active.phase, Phase::Sent | Phase::Noted);
-    let sent_runs = d.state.runs.actives().filter(is_sent);
+    let sent_runs = d.state.runs.active_runs().filter(is_sent);
     let mut lost_runs: Vec<(RunId, Reason)> =
         sent_runs.filter_map(|active| Some((active.ready.run.id, active.lost_reason?))).collect();
     lost_runs.sort_unstable_by_key(|(run, _)| *run);
@@ -48,7 +48,7 @@ pub(crate) fn lose_again(d: &mut Decision<'_>) {
 }
 
 /// Forgets that runs of this executor were given up, if it has connected again and lists them.
-pub(crate) fn clear_given_up(d: &mut Decision<'_>, executor: ExecutorId, report: &Report) {
+pub(crate) fn clear_lost_reasons(d: &mut Decision<'_>, executor: ExecutorId, report: &Report) {
     let attempt_key = |active: &ActiveRun| (active.ready.run.id, active.ready.run.attempt);
     let is_listed = |run: &(RunId, i32)| report.held_runs.contains(run) || report.finished_runs.contains(run);
     let listed_attempts: Vec<(RunId, i32)> =

@@ -20,13 +20,13 @@ use crate::dispatch::recovery::deadlines::OverdueAction;
 const DEADLINE_REQUESTER: &str = "the server, because the run's timeout has passed";
 
 pub(crate) fn watch_deadlines(d: &mut Decision<'_>) {
-    let patience = (d.facts.settings.overdue_ask, d.facts.settings.overdue_timeout);
-    for (run, attempt, what) in d.state.deadlines.due_actions(d.facts.boot_micros, patience) {
+    let overdue_times = (d.facts.settings.overdue_ask, d.facts.settings.overdue_timeout);
+    for (run, attempt, action) in d.state.deadlines.due_actions(d.facts.boot_micros, overdue_times) {
         let active = d.state.runs.active(run).filter(|active| active.ready.run.attempt == attempt);
         let Some(active) = active.filter(|active| matches!(active.phase, Phase::Sent | Phase::Noted)) else {
             continue;
         };
-        match what {
+        match action {
             OverdueAction::Ask => {
                 if let Some(online) = d.state.executors.get(active.executor) {
                     d.effects.push(Effect::Send(online.session.clone(), cancel(run, attempt, DEADLINE_REQUESTER)));

@@ -23,8 +23,8 @@ pub(crate) fn ask_elsewhere(d: &mut Decision<'_>) {
     let (now, asker) = (d.now, d.facts.token.node);
     let rollcall = &mut d.state.recovery.rollcall;
     let absent_executors = rollcall.absent_witnesses(&d.state.executors);
-    let (runs_elsewhere, leases) = rollcall.relayed_questions();
-    let requests = runs_elsewhere.ask(asker, &absent_executors, leases, now);
+    let (questions, leases) = rollcall.relayed_questions();
+    let requests = questions.ask(asker, &absent_executors, leases, now);
     if !requests.is_empty() {
         d.step(Step::AskFences(requests));
     }
@@ -49,14 +49,14 @@ pub(crate) fn relay_answer(d: &mut Decision<'_>, executor: ExecutorId, answer: &
     reported_runs.sort_unstable();
     reported_runs.dedup();
     let name = online.name.clone();
-    let answer_to = |request: FenceRequest| RelayedAnswer {
+    let relayed_answer = |request: FenceRequest| RelayedAnswer {
         asker: request.asker,
         executor,
         asked_at: request.asked_at,
         name: name.clone(),
         held: reported_runs.clone(),
     };
-    let answers: Vec<RelayedAnswer> = completed_requests.into_iter().map(answer_to).collect();
+    let answers: Vec<RelayedAnswer> = completed_requests.into_iter().map(relayed_answer).collect();
     if !answers.is_empty() {
         d.step(Step::AnswerFences(answers));
     }

@@ -34,14 +34,14 @@ pub(crate) fn call_roll(
 ) {
     let now = d.now;
     let runs = runs.into_iter().filter_map(|called| skip_if_in_hand(d, called)).collect();
-    let runs = without_settled(d, runs);
+    let runs = without_settled_runs(d, runs);
     for called in &runs {
         d.state.gates.restore(&called.ready);
         open_place_at_executor(d, &called.ready);
         if !mutant::on(Mutant::AdoptedBesideLimit) {
             d.state.limits.count_open(&called.ready);
         }
-        remember_ungated(d, &called.ready);
+        remember_ungated_job(d, &called.ready);
     }
     ended_leases.iter().for_each(|lease| fences::announce(d, *lease));
     d.state.recovery.rollcall.begin(&runs, sessions, ended_leases, &mut d.state.executors, now);
@@ -63,13 +63,13 @@ fn open_place_at_executor(d: &mut Decision<'_>, ready: &ReadyRun) {
 }
 
 /// Records that an executor may have a run that passed no gate. If an edit gave the job a gate, its next run waits for this one.
-fn remember_ungated(d: &mut Decision<'_>, ready: &ReadyRun) {
+fn remember_ungated_job(d: &mut Decision<'_>, ready: &ReadyRun) {
     if ready.definition.job.concurrency_max().is_none() {
         d.state.ungated_jobs.insert(ready.run.job);
     }
 }
 
-/// Gives the runs in the roll call that an executor's hello lists their places at its gates.
+/// For each run in the roll call: if the executor's hello lists the run, gives it its place at the executor's gate.
 pub(crate) fn open_reported_places(d: &mut Decision<'_>, executor: &OnlineExecutor, report: &Report) {
     let State { recovery, runs, gates, .. } = &mut *d.state;
     if recovery.rollcall.is_empty() {
@@ -110,7 +110,7 @@ fn skip_if_in_hand(d: &mut Decision<'_>, entry: RollCallRun) -> Option<RollCallR
 
 /// Leaves out runs whose attempt has ended since the adoption: they are not in memory any more, and a next attempt needs no roll call. Such
 /// a run keeps its place in its job's order until it is known whether there is a next attempt.
-fn without_settled(d: &mut Decision<'_>, runs: Vec<RollCallRun>) -> Vec<RollCallRun> {
+fn without_settled_runs(d: &mut Decision<'_>, runs: Vec<RollCallRun>) -> Vec<RollCallRun> {
     let is_open = |called: &RollCallRun| d.facts.in_memory.has(&called.ready.run);
     let (open_runs, settled_runs): (Vec<_>, Vec<_>) = runs.into_iter().partition(is_open);
     let settled_runs: Vec<ReadyRun> = settled_runs.into_iter().map(|called| called.ready).collect();
@@ -129,15 +129,16 @@ pub(crate) fn drop_roll_call(d: &mut Decision<'_>, lease: LeaseToken, runs: &[Ru
     d.forget_under_lease(dropped_runs.into_iter().map(|run| (run, lease)));
 }
 
+/// Ends the roll call of each run for which it is known by now which executor has the run, or that none has it.
 pub(crate) fn resolve(d: &mut Decision<'_>) {
     let now = d.now;
     if d.state.recovery.rollcall.is_empty() {
         return;
     }
-    for (run, found) in d.state.recovery.rollcall.resolve(&d.state.executors) {
+    for (run, outcome) in d.state.recovery.rollcall.resolve(&d.state.executors) {
         let Some(ready) = d.state.runs.take_from_roll_call(run) else { continue };
-        match found {
-            CallOutcome::Held(executor) => hold_at_executor(d, ready, executor),
+        match outcome {
+            CallOutcome::AtExecutor(executor) => hold_at_executor(d, ready, executor),
             // Every executor has answered that it never had the run: it was not sent, and it is late.
             CallOutcome::NoExecutor(Reason::NotReceived) if ready.is_missed(now) => {
                 ends::submit(d, end_of_missed(&ready, now), CountedRun::of_ready(&ready));
@@ -150,11 +151,11 @@ pub(crate) fn resolve(d: &mut Decision<'_>) {
 
 /// Takes answers that other servers stored.
 pub(crate) fn on_fences_relayed(d: &mut Decision<'_>, answers: Vec<RelayedAnswer>) {
-    let mut is_new = false;
+    let mut has_new_answer = false;
     for answer in answers {
-        is_new |= d.state.recovery.rollcall.relayed_questions().0.record_answer(answer);
+        has_new_answer |= d.state.recovery.rollcall.relayed_questions().0.record_answer(answer);
     }
-    if is_new {
+    if has_new_answer {
         resolve(d);
     }
 }
@@ -169,7 +170,7 @@ fn hold_at_executor(d: &mut Decision<'_>, ready: ReadyRun, executor: ExecutorId)
     let admitted_runs = d.state.gates.leave_other_executor(ready.run.id, executor, &mut d.state.runs);
     turns::queue_starts(d, admitted_runs);
     d.state.gates.open_place_at(&ready, executor);
-    remember_ungated(d, &ready);
+    remember_ungated_job(d, &ready);
     let report = d.state.executors.get(executor).map(|online| online.start_report(&ready.run));
     let (noted_at, report) = (ready.run.started_at, report.unwrap_or(StartReport::Started(None)));
     let phase = if noted_at.is_some() { Phase::Noted } else { Phase::Sent };

@@ -50,7 +50,7 @@ struct Group<'r> {
 }
 
 impl RollCallEntry {
-    fn group(&self) -> GroupKey {
+    fn group_key(&self) -> GroupKey {
         (self.witnesses.as_ptr(), self.continues_in_silence)
     }
 }
@@ -58,13 +58,14 @@ impl RollCallEntry {
 /// The result of the roll call for a run.
 #[derive(Debug)]
 pub(crate) enum CallOutcome {
-    Held(ExecutorId),
+    /// This executor has it.
+    AtExecutor(ExecutorId),
     /// No executor has it, and none will.
     NoExecutor(Reason),
 }
 
 /// Executors to be asked, each with the leases that it has to fence.
-type Unanswered = BTreeMap<ExecutorId, Vec<LeaseToken>>;
+type LeasesToFence = BTreeMap<ExecutorId, Vec<LeaseToken>>;
 
 impl RollCall {
     pub(crate) fn len(&self) -> usize {
@@ -86,14 +87,14 @@ impl RollCall {
         }
         // An answer about a lease does not count if it came before the lease was known to have ended. If no executor is asked about the lease of
         // a run, the executors answer anew about the others: an earlier answer may list the run although its executor has handed it back since.
-        let fenced_now = |node: &&NodeId| {
+        let needs_new_answer = |node: &&NodeId| {
             let concerns = |lease: LeaseToken| lease.node == **node || !self.ended_leases.contains_key(&lease.node);
             runs.iter().any(|run| run.sent_under.is_none_or(concerns))
         };
         if !runs.is_empty() {
             self.relayed_questions.begin_roll_call(now);
         }
-        executors.discard_fence_answers(&self.ended_leases.keys().filter(fenced_now).copied().collect());
+        executors.discard_fence_answers(&self.ended_leases.keys().filter(needs_new_answer).copied().collect());
         let mut witnesses_by_app: BTreeMap<AppId, Witnesses<'_>> = BTreeMap::new();
         for RollCallRun { ready, .. } in runs {
             let run = &ready.run;
@@ -116,28 +117,26 @@ impl RollCall {
                     witnesses.of(run.due_at, executors, now)
                 }
             };
-            let holds_in_silence =
+            let continues_in_silence =
                 ready.definition.job.silent_run_blocks_others() && !mutant::on(Mutant::NoHoldInSilence);
-            self.runs.insert(
-                run.id,
-                RollCallEntry { app: run.app, attempt: run.attempt, continues_in_silence: holds_in_silence, witnesses },
-            );
+            self.runs
+                .insert(run.id, RollCallEntry { app: run.app, attempt: run.attempt, continues_in_silence, witnesses });
         }
     }
 
     /// The connected executors that have still to answer, each with the leases to answer about.
-    pub(crate) fn open_fences(&self, executors: &Executors) -> Unanswered {
-        let mut open_fences = Unanswered::new();
+    pub(crate) fn unanswered_fences(&self, executors: &Executors) -> LeasesToFence {
+        let mut unanswered_fences = LeasesToFence::new();
         for Group { witnesses, .. } in self.groups() {
             for online in witnesses.iter().filter_map(|id| executors.get(*id)) {
                 let missing_leases: Vec<LeaseToken> =
                     self.leases().filter(|lease| !online.has_fenced(*lease)).collect();
                 if !missing_leases.is_empty() {
-                    open_fences.insert(online.session.executor, missing_leases);
+                    unanswered_fences.insert(online.session.executor, missing_leases);
                 }
             }
         }
-        open_fences
+        unanswered_fences
     }
 
     /// Executors that may have some of the runs, are alive as far as is known, and are not connected here.
@@ -175,10 +174,10 @@ impl RollCall {
         (executor, lineage): (ExecutorId, &[ExecutorId]),
     ) -> bool {
         let is_witness = |called: &RollCallEntry, id| called.witnesses.binary_search(id).is_ok();
-        let may_be = |called: &RollCallEntry| {
+        let may_have_run = |called: &RollCallEntry| {
             called.app == app && (is_witness(called, &executor) || lineage.iter().any(|id| is_witness(called, id)))
         };
-        self.runs.get(&run).is_some_and(may_be)
+        self.runs.get(&run).is_some_and(may_have_run)
     }
 
     /// Whether executors are asked about this lease.
@@ -201,44 +200,44 @@ impl RollCall {
 
     /// Takes out every run that an executor has, and every run whose witnesses have all answered or are lost.
     pub(crate) fn resolve(&mut self, executors: &Executors) -> Vec<(RunId, CallOutcome)> {
-        let mut ended_runs = Vec::new();
+        let mut resolved_runs = Vec::new();
         for online in executors.all() {
             let id = online.session.executor;
             let reported_runs = online.held_runs().filter(|_| self.has_answered(online));
             // Only the results in the journal remain of the executor's dead predecessor.
-            let journaled = online.report.finished_runs.iter().filter(|_| online.report.predecessor.is_some());
-            let mut attempts: Vec<_> = reported_runs.chain(journaled).copied().collect();
+            let journaled_runs = online.report.finished_runs.iter().filter(|_| online.report.predecessor.is_some());
+            let mut attempts: Vec<_> = reported_runs.chain(journaled_runs).copied().collect();
             attempts.sort_unstable();
             for (run, attempt) in attempts {
                 let is_same_attempt = |called: &RollCallEntry| called.attempt == attempt;
-                let may_be = || self.may_be_claimed(run, online.app, (id, &online.report.lineage));
-                if self.runs.get(&run).is_some_and(is_same_attempt) && may_be() {
+                let may_have_run = || self.may_be_claimed(run, online.app, (id, &online.report.lineage));
+                if self.runs.get(&run).is_some_and(is_same_attempt) && may_have_run() {
                     self.runs.remove(&run);
-                    ended_runs.push((run, CallOutcome::Held(id)));
+                    resolved_runs.push((run, CallOutcome::AtExecutor(id)));
                 }
             }
         }
-        ended_runs.extend(self.held_elsewhere(executors));
-        let group_ends: BTreeMap<GroupKey, Reason> =
+        resolved_runs.extend(self.take_runs_held_elsewhere(executors));
+        let group_reasons: BTreeMap<GroupKey, Reason> =
             self.groups().filter_map(|group| Some((group.key, self.why_no_executor(&group, executors)?))).collect();
-        if !group_ends.is_empty() {
-            let is_ended = |called: &RollCallEntry| group_ends.get(&called.group()).copied();
-            for (run, called) in self.runs.extract_if(.., |_, called| is_ended(called).is_some()) {
-                let reason = is_ended(&called).unwrap_or(Reason::NotReceived);
-                ended_runs.push((run, CallOutcome::NoExecutor(reason)));
+        if !group_reasons.is_empty() {
+            let end_reason = |called: &RollCallEntry| group_reasons.get(&called.group_key()).copied();
+            for (run, called) in self.runs.extract_if(.., |_, called| end_reason(called).is_some()) {
+                let reason = end_reason(&called).unwrap_or(Reason::NotReceived);
+                resolved_runs.push((run, CallOutcome::NoExecutor(reason)));
             }
         }
-        ended_runs
+        resolved_runs
     }
 
     /// Takes out the runs that executors have according to the answers that other servers relayed.
-    fn held_elsewhere(&mut self, executors: &Executors) -> Vec<(RunId, CallOutcome)> {
+    fn take_runs_held_elsewhere(&mut self, executors: &Executors) -> Vec<(RunId, CallOutcome)> {
         let mut held_runs = Vec::new();
-        for (id, held) in self.relayed_questions.reported_runs(&self.ended_leases, executors) {
+        for (id, reported_runs) in self.relayed_questions.reported_runs(&self.ended_leases, executors) {
             let is_held_run = |run: &RunId, called: &mut RollCallEntry| {
-                held.contains(&(*run, called.attempt)) && called.witnesses.binary_search(&id).is_ok()
+                reported_runs.contains(&(*run, called.attempt)) && called.witnesses.binary_search(&id).is_ok()
             };
-            held_runs.extend(self.runs.extract_if(.., is_held_run).map(|(run, _)| (run, CallOutcome::Held(id))));
+            held_runs.extend(self.runs.extract_if(.., is_held_run).map(|(run, _)| (run, CallOutcome::AtExecutor(id))));
         }
         held_runs
     }
@@ -254,20 +253,24 @@ impl RollCall {
     /// Each list of witnesses once, or twice if some of its runs may continue in silence and others may not.
     fn groups(&self) -> impl Iterator<Item = Group<'_>> {
         let mut seen_groups = BTreeSet::new();
-        let first_of_groups = self.runs.values().filter(move |called| seen_groups.insert(called.group()));
-        first_of_groups.map(move |called| Group { app: called.app, witnesses: &called.witnesses, key: called.group() })
+        let first_of_groups = self.runs.values().filter(move |called| seen_groups.insert(called.group_key()));
+        first_of_groups.map(move |called| Group {
+            app: called.app,
+            witnesses: &called.witnesses,
+            key: called.group_key(),
+        })
     }
 
     /// The witnesses of runs that may continue in silence.
     pub(crate) fn silent_run_witnesses(&self) -> BTreeSet<ExecutorId> {
-        let holds_in_silence = |group: &Group<'_>| group.key.1;
-        self.groups().filter(holds_in_silence).flat_map(|group| group.witnesses.iter().copied()).collect()
+        let continues_in_silence = |group: &Group<'_>| group.key.1;
+        self.groups().filter(continues_in_silence).flat_map(|group| group.witnesses.iter().copied()).collect()
     }
 
     /// Why no executor of the group has the group's runs; `None` until each executor has answered or is lost.
     fn why_no_executor(&self, group: &Group<'_>, executors: &Executors) -> Option<Reason> {
-        let Group { app, witnesses, key: (_, holds_in_silence) } = *group;
-        let is_lost = |id| if holds_in_silence { executors.has_stopped_all(id) } else { executors.is_lost(id) };
+        let Group { app, witnesses, key: (_, continues_in_silence) } = *group;
+        let is_lost = |id| if continues_in_silence { executors.has_stopped_all(id) } else { executors.is_lost(id) };
         let mut reason = Reason::NotReceived;
         for id in witnesses {
             match executors.get(*id) {
@@ -306,16 +309,16 @@ impl<'a> Witnesses<'a> {
         let count = self.sessions.partition_point(|session| session.may_have_carried(due_at));
         let sessions = self.sessions.iter().take(count);
         let witness_list = self.lists.entry(count).or_insert_with(|| {
-            let mut seen_apps = BTreeSet::new();
+            let mut witness_ids = BTreeSet::new();
             for session in sessions {
                 executors.watch(session.executor, session.last_seen_at);
                 // The executor has reported that it has no runs.
                 if session.has_left {
                     executors.record_process_end(session.executor, now);
                 }
-                seen_apps.insert(session.executor);
+                witness_ids.insert(session.executor);
             }
-            seen_apps.into_iter().collect()
+            witness_ids.into_iter().collect()
         });
         Arc::clone(witness_list)
     }

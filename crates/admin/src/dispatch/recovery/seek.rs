@@ -36,17 +36,17 @@ pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
         let ready = &open.ready;
         open.since() + SEEK_AFTER <= now && executors.eligible_executors(ready).is_empty()
     };
-    let last_sought = d.state.recovery.last_sought;
-    let first_runs = d.state.parked.first_of_jobs(last_sought, d.facts.settings.seek_jobs, &d.state.runs);
-    let mut last_sought = None;
+    let last_sought_job = d.state.recovery.last_sought_job;
+    let first_runs = d.state.parked.first_of_jobs(last_sought_job, d.facts.settings.seek_jobs, &d.state.runs);
+    let mut last_sought_job = None;
     let mut stranded_runs: Vec<ReadyRun> = Vec::new();
     for parked_run in first_runs {
-        last_sought = Some(parked_run.ready.run.job);
+        last_sought_job = Some(parked_run.ready.run.job);
         if is_stranded(parked_run) {
             stranded_runs.push(parked_run.ready.clone());
         }
     }
-    d.state.recovery.last_sought = last_sought;
+    d.state.recovery.last_sought_job = last_sought_job;
     let closed_jobs = close_jobs(d, &stranded_runs.iter().map(|ready| ready.run.job).collect());
     stranded_runs.retain(|ready| closed_jobs.contains(&ready.run.job));
     if !closed_jobs.is_empty() {
@@ -57,7 +57,7 @@ pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
 /// Closes the jobs that may move, and returns them. A job may move if no executor has, or is about to get, one of its runs. A closed job
 /// starts no run.
 pub(crate) fn close_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) -> BTreeSet<JobId> {
-    let busy_jobs: HashSet<JobId> = d.state.runs.actives().map(|active| active.ready.run.job).collect();
+    let busy_jobs: HashSet<JobId> = d.state.runs.active_runs().map(|active| active.ready.run.job).collect();
     let may_leave = |job: &&JobId| {
         !busy_jobs.contains(job) && !d.state.probes.has(**job) && !d.state.pending_steps.jobs_in_handover.contains(job)
     };
@@ -68,14 +68,14 @@ pub(crate) fn close_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) -> BTreeS
 
 /// The handover of these jobs has ended. The runs of those that stay here start at once, not only in the next round.
 pub(crate) fn on_handover_ended(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
-    open_jobs(d, jobs);
+    reopen_jobs(d, jobs);
     for app in d.state.parked.apps() {
         flow::unpark(d, app);
     }
 }
 
 /// Opens these jobs again: none of them is being handed over.
-pub(crate) fn open_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
+pub(crate) fn reopen_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
     d.state.pending_steps.jobs_in_handover.retain(|job| !jobs.contains(job));
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn on_maybe_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
 #[derive(Debug)]
 pub(crate) struct RemoteExecutors {
     /// Nodes that take jobs, other than this one, each with the executors that it hears.
-    by_node: BTreeMap<NodeId, BTreeSet<ExecutorId>>,
+    executors_by_node: BTreeMap<NodeId, BTreeSet<ExecutorId>>,
     executors: BTreeMap<ExecutorId, RemoteExecutor>,
 }
 
@@ -148,17 +148,17 @@ impl RemoteExecutors {
         records: &[ExecutorRecord],
         now: Timestamp,
     ) -> Self {
-        let is_living = |session: &&Session| {
-            let has_session =
+        let is_at_live_node = |session: &&Session| {
+            let is_live_node_of_session =
                 |node: &Node| node.id != own_node && node.takes_jobs(now) && node.token() == session.token;
-            session.is_open() && nodes.iter().any(has_session)
+            session.is_open() && nodes.iter().any(is_live_node_of_session)
         };
         let mut executors_by_node: BTreeMap<NodeId, BTreeSet<ExecutorId>> = BTreeMap::new();
-        for session in sessions.iter().filter(is_living) {
+        for session in sessions.iter().filter(is_at_live_node) {
             executors_by_node.entry(session.token.node).or_default().insert(session.executor);
         }
         Self {
-            by_node: executors_by_node,
+            executors_by_node,
             executors: records.iter().map(|record| (record.id, RemoteExecutor::of(record))).collect(),
         }
     }
@@ -174,17 +174,18 @@ impl RemoteExecutors {
                 place.insert(node);
             }
         }
-        let mut jobs: BTreeMap<NodeId, BTreeSet<JobId>> = BTreeMap::new();
+        let mut jobs_by_node: BTreeMap<NodeId, BTreeSet<JobId>> = BTreeMap::new();
         for (job, node) in homes {
-            jobs.entry(node).or_default().insert(job);
+            jobs_by_node.entry(node).or_default().insert(job);
         }
-        jobs
+        jobs_by_node
     }
 
     /// The node that hears the most executors that are fit for this run. If several nodes hear equally many, the one with the lowest id.
     fn node_for(&self, ready: &ReadyRun) -> Option<NodeId> {
         let is_fit = |id: &&ExecutorId| self.executors.get(*id).is_some_and(|executor| executor.is_fit(ready));
-        let executor_counts = self.by_node.iter().map(|(node, heard)| (heard.iter().filter(is_fit).count(), *node));
+        let executor_counts =
+            self.executors_by_node.iter().map(|(node, heard)| (heard.iter().filter(is_fit).count(), *node));
         let best_count_and_node = executor_counts
             .filter(|(count, _)| *count > 0)
             .max_by_key(|(count, node)| (*count, std::cmp::Reverse(*node)));
@@ -198,8 +199,9 @@ const HAND_OVER_BATCH: usize = 500;
 /// Applies the homes of limits. Runs under another node's limit go to that node. If that node is dead or is to keep no jobs, they wait until
 /// the limit has another home.
 ///
-/// The homes were read under `lease`. If that lease has ended, the node that took this node's runs over may have become their home since. If
-/// open runs are being taken over, this node may have become their home with runs that it does not know yet. In both cases they are read again.
+/// The homes were read under `lease`. If that lease has ended, the node that took this node's runs over may have become a limit's home since. If
+/// open runs are being taken over, this node may have become a limit's home with runs that it does not know yet. In both cases the homes are read
+/// again.
 pub(crate) fn on_limit_homes(d: &mut Decision<'_>, lease: LeaseToken, homes: Vec<(LimitName, NodeId)>) {
     if lease != d.facts.token || !d.facts.lease_holds || d.state.recovery.is_adopting {
         return;
@@ -215,7 +217,7 @@ pub(crate) fn on_limit_homes(d: &mut Decision<'_>, lease: LeaseToken, homes: Vec
         let jobs = d.state.limits.jobs_awaiting_home(&name, HAND_OVER_BATCH, &d.state.runs);
         let closed_jobs = close_jobs(d, &jobs);
         if !closed_jobs.is_empty() {
-            let other_limits = d.state.limits.other_limits_of_waiting(&name, HAND_OVER_BATCH, &d.state.runs);
+            let other_limits = d.state.limits.other_limits_of_waiting_runs(&name, HAND_OVER_BATCH, &d.state.runs);
             d.step(Step::HandOver(closed_jobs, home));
             // Otherwise the run would come back, because one node must count all of its limits.
             give_limits(d, |other| other_limits.contains(other), Some(home));

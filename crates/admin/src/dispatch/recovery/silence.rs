@@ -19,7 +19,7 @@ pub(super) fn continues_in_silence(active: &ActiveRun) -> bool {
 
 /// An executor that was last heard before this instant has stopped even the runs that continue in silence. If the rows may be outdated, the
 /// instant is so early that no executor counts as having stopped them.
-pub(super) fn stopped_if_heard_before(d: &Decision<'_>) -> Timestamp {
+pub(super) fn silence_cutoff(d: &Decision<'_>) -> Timestamp {
     match d.facts.rows_may_be_old_in_silence {
         true => Timestamp::EPOCH,
         false => d.now - d.facts.settings.continue_max,
@@ -29,11 +29,11 @@ pub(super) fn stopped_if_heard_before(d: &Decision<'_>) -> Timestamp {
 /// Some runs continue in silence at lost executors. Once such an executor must have stopped these runs too, it is watched again, because a
 /// node may have heard it since.
 pub(crate) fn watch_silent_executors(d: &mut Decision<'_>) {
-    let heard_before = stopped_if_heard_before(d);
+    let heard_before = silence_cutoff(d);
     let is_sent =
         |active: &&ActiveRun| matches!(active.phase, Phase::Sent | Phase::Noted) && continues_in_silence(active);
     let mut awaited_executors: BTreeSet<ExecutorId> = d.state.recovery.rollcall.silent_run_witnesses();
-    awaited_executors.extend(d.state.runs.actives().filter(is_sent).map(|active| active.executor));
+    awaited_executors.extend(d.state.runs.active_runs().filter(is_sent).map(|active| active.executor));
     for executor in awaited_executors {
         d.state.executors.suspect_again(executor, heard_before);
     }

@@ -32,7 +32,7 @@ pub(crate) fn answer_wait(active: &ActiveRun, now: Timestamp) -> Option<ReasonDe
 
 /// Stops waiting for answers, because the stream on which they would have come has ended: the executor's next hello, or its loss, shows
 /// what became of its runs.
-pub(crate) fn await_no_answers(d: &mut Decision<'_>, executor: ExecutorId) {
+pub(crate) fn stop_awaiting_answers(d: &mut Decision<'_>, executor: ExecutorId) {
     let runs: Vec<RunId> = d.state.runs.of_executor(executor).map(|active| active.ready.run.id).collect();
     for run in runs {
         d.state.runs.active_mut(run).into_iter().for_each(ActiveRun::record_answer);
@@ -47,7 +47,7 @@ pub(crate) fn end_silent_streams(d: &mut Decision<'_>) {
         return;
     }
     let mut unanswered_since: BTreeMap<ExecutorId, Timestamp> = BTreeMap::new();
-    for active in d.state.runs.actives().filter(|active| active.is_unanswered()) {
+    for active in d.state.runs.active_runs().filter(|active| active.is_unanswered()) {
         let Some(online) = d.state.executors.get(active.executor) else { continue };
         let beats_since_send = active.beats_at_send.map_or(0, |at_send| online.beat_count.saturating_sub(at_send));
         let is_late = active.sent_or_chosen_at + d.facts.settings.answer_within <= now;

@@ -63,20 +63,20 @@ struct Lane {
 struct CountedTexts {
     bytes: usize,
     /// The count of the lane, [`Lane::bytes`].
-    lane: Arc<AtomicUsize>,
+    lane_bytes: Arc<AtomicUsize>,
 }
 
 impl Lane {
-    fn count(&self, attempt_end: &AttemptEnd) -> CountedTexts {
+    fn count_texts(&self, attempt_end: &AttemptEnd) -> CountedTexts {
         let bytes = [&attempt_end.message, &attempt_end.result].into_iter().flatten().map(String::len).sum();
         self.bytes.fetch_add(bytes, Ordering::AcqRel);
-        CountedTexts { bytes, lane: Arc::clone(&self.bytes) }
+        CountedTexts { bytes, lane_bytes: Arc::clone(&self.bytes) }
     }
 }
 
 impl Drop for CountedTexts {
     fn drop(&mut self) {
-        self.lane.fetch_sub(self.bytes, Ordering::AcqRel);
+        self.lane_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
     }
 }
 
@@ -98,7 +98,7 @@ impl ResultLanes {
         reply_to: Option<SessionHandle>,
     ) -> bool {
         let lane = self.lane(attempt_end.job);
-        let texts = lane.count(&attempt_end);
+        let texts = lane.count_texts(&attempt_end);
         // Verdicts of the server itself have almost no text, so the byte limit of the lane does not apply to them.
         let is_too_much = reply_to.is_some() && lane.bytes.load(Ordering::Acquire) > LANE_BYTES_MAX;
         !is_too_much && lane.items.try_send(QueuedEnd { attempt_end, counted_run, reply_to, texts }).is_ok()
@@ -113,7 +113,7 @@ impl ResultLanes {
     ) {
         // A closed lane means that the process is ending. The run's row is still open, and the next lease holder finds it.
         let lane = self.lane(attempt_end.job);
-        let texts = lane.count(&attempt_end);
+        let texts = lane.count_texts(&attempt_end);
         drop(lane.items.send(QueuedEnd { attempt_end, counted_run, reply_to, texts }).await);
     }
 
@@ -189,7 +189,7 @@ impl ResultLoop {
         let Some(ends) = self.finish(&attempt_ends, stop).await else { return };
         self.shared.metrics.results_written.observe(write_start.elapsed());
         let Ends { answers: finished, released: released_runs, due_at, awaiting: awaiting_runs, ended_parents } = ends;
-        self.count(&finished);
+        self.count_outcomes(&finished);
         Self::log_ends(&attempt_ends, &finished);
         for ((attempt_end, counted_run), finished) in attempt_ends.iter().zip(&counted_runs).zip(&finished) {
             self.shared.metrics.count_end(attempt_end, counted_run, finished);
@@ -204,7 +204,7 @@ impl ResultLoop {
             self.shared.note_due(at);
         }
         self.shared.put_own(released_runs).await;
-        let open_runs: HashSet<RunId> = awaiting_runs.iter().map(|(_, run)| *run).collect();
+        let awaiting_ids: HashSet<RunId> = awaiting_runs.iter().map(|(_, run)| *run).collect();
         if !awaiting_runs.is_empty() {
             // Sent before `Settled`, which makes runs leave their gates: these runs must keep their places there.
             drop(self.events.send(Event::Awaiting(awaiting_runs)).await);
@@ -221,7 +221,7 @@ impl ResultLoop {
         }
         drop(texts);
         rondel_failpoint::pass("acknowledge.sent");
-        drop(self.events.send(Event::Settled(ends_to_report(attempt_ends, finished, &open_runs))).await);
+        drop(self.events.send(Event::Settled(ends_to_report(attempt_ends, finished, &awaiting_ids))).await);
         if !ended_parents.is_empty() {
             drop(self.events.send(Event::AwaitingEnded(ended_parents)).await);
         }
@@ -230,9 +230,9 @@ impl ResultLoop {
     /// Logs the ends of attempts at the debug level.
     fn log_ends(attempt_ends: &[AttemptEnd], end_outcomes: &[EndOutcome]) {
         for (attempt_end, end_outcome) in attempt_ends.iter().zip(end_outcomes) {
-            let EndOutcome::Stored(retry, _) = end_outcome else { continue };
+            let EndOutcome::Stored(next_step, _) = end_outcome else { continue };
             let (run_id, job_id, attempt) = (attempt_end.run, attempt_end.job, attempt_end.attempt);
-            match retry {
+            match next_step {
                 NextStep::Verdict { status, .. } => {
                     tracing::debug!(%run_id, %job_id, attempt, %status, "a run has its verdict");
                 }
@@ -243,9 +243,9 @@ impl ResultLoop {
         }
     }
 
-    fn count(&self, end_outcomes: &[EndOutcome]) {
-        for answer in end_outcomes {
-            let counter = match answer {
+    fn count_outcomes(&self, end_outcomes: &[EndOutcome]) {
+        for end_outcome in end_outcomes {
+            let counter = match end_outcome {
                 EndOutcome::Superseded => Count::ResultsSuperseded,
                 EndOutcome::Late => Count::ResultsLate,
                 EndOutcome::NoSuchRun => Count::ResultsUnknown,
@@ -274,10 +274,10 @@ impl ResultLoop {
             };
             match self.shared.store.finish(Finisher { token: lease.token, ids: &lease.ids }, batch).await {
                 Ok(ends) => {
-                    let is_all = ends.answers.len() >= batch.len();
+                    let is_all_stored = ends.answers.len() >= batch.len();
                     let has_answers = !ends.answers.is_empty();
                     ends_in_order.extend(ends);
-                    if is_all {
+                    if is_all_stored {
                         return Some(ends_in_order);
                     }
                     if has_answers {

@@ -103,8 +103,8 @@ impl Reporter {
         // A home that does not hear the executor never names it. The home is assumed not to hear it if the run has been due for long and
         // no other wait is noted.
         let waits_for = run.detail.as_ref().and_then(|detail| detail.waits_for);
-        let waits = waits_for.is_some_and(|what| what != WaitFor::Answer);
-        let is_stuck = run.status == RunStatus::Pending && !waits && run.due_at + lost_after < now;
+        let has_noted_wait = waits_for.is_some_and(|what| what != WaitFor::Answer);
+        let is_stuck = run.status == RunStatus::Pending && !has_noted_wait && run.due_at + lost_after < now;
         if !is_home && is_stuck { ResultDecision::Taken } else { ResultDecision::Deferred }
     }
 }

@@ -94,8 +94,8 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
         // another executor.
         return ResultDestination::Foreign(result);
     }
-    let is_its_app = reporter.app == active.ready.run.app;
-    if !is_its_app || !reporter.may_report_for(active.executor) {
+    let is_same_app = reporter.app == active.ready.run.app;
+    if !is_same_app || !reporter.may_report_for(active.executor) {
         return ResultDestination::Unexpected(result);
     }
     if is_unsent {

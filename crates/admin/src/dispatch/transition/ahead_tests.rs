@@ -10,7 +10,7 @@ use rondel_store::cluster::Switches;
 use serde_json::json;
 
 use super::tests::{NOTHING, plain, run};
-use super::world::{World, again, verdict};
+use super::world::{World, retry_outcome, verdict};
 use super::*;
 use crate::dispatch::ReadyRun;
 use crate::dispatch::event::{Reply, Report, Responder};
@@ -19,7 +19,7 @@ use crate::dispatch::tests_support::{definition, ready, run_due_at};
 const AHEAD: Duration = Duration::from_secs(1);
 
 /// A world with an executor of four slots that starts runs on time.
-fn on_time() -> World {
+fn world_with_punctual_executor() -> World {
     let mut world = World::new();
     world.join_with(1, 1, AHEAD, Report::default());
     world
@@ -31,7 +31,7 @@ fn job(overrides: &serde_json::Value) -> ReadyRun {
 
 #[test]
 fn a_run_that_nothing_can_change_leaves_half_a_second_ahead() {
-    let mut world = on_time();
+    let mut world = world_with_punctual_executor();
     let mut serial = job(&json!({})).due(2_400);
     serial.run.job = JobId::new(9);
     world.arrive([plain(2), serial]);
@@ -52,13 +52,13 @@ fn a_run_that_may_change_is_sent_at_its_instant() {
         json!({"rate": {"max": 9, "per": "10s"}}),
         json!({"concurrency": {"key": "k", "max": 9}}),
     ] {
-        let mut world = on_time();
+        let mut world = world_with_punctual_executor();
         world.arrive([job(&overrides)]);
         assert_eq!(world.at(1.5), NOTHING, "{overrides}");
         assert_eq!(world.at(1.999), NOTHING, "{overrides}");
         assert_eq!(world.at(2.0), ["sent to 1: 2"], "{overrides}");
     }
-    let mut world = on_time();
+    let mut world = world_with_punctual_executor();
     world.arrive([job(&json!({"delivery": "at_most_once"}))]);
     assert_eq!(world.at(1.5), NOTHING);
     assert_eq!(world.at(1.8), ["mark 2"]);
@@ -70,7 +70,7 @@ fn a_run_that_may_change_is_sent_at_its_instant() {
 /// The router may choose any executor that is fit for the run.
 #[test]
 fn every_executor_that_may_get_it_starts_it_on_time() {
-    let mut world = on_time();
+    let mut world = world_with_punctual_executor();
     world.join_with(2, 2, Duration::ZERO, Report::default());
     world.arrive([plain(2)]);
     assert_eq!(world.at(1.5), NOTHING);
@@ -86,7 +86,7 @@ fn every_executor_that_may_get_it_starts_it_on_time() {
 #[test]
 fn the_lease_holds_at_the_instant() {
     for (lease_until, is_ahead) in [(2_000, false), (2_001, true)] {
-        let mut world = on_time();
+        let mut world = world_with_punctual_executor();
         world.around.lease_until = Timestamp::from_millis(lease_until);
         world.arrive([plain(2)]);
         assert_eq!(!world.at(1.5).is_empty(), is_ahead, "{lease_until}");
@@ -98,7 +98,7 @@ fn the_lease_holds_at_the_instant() {
 /// A quarter of the slots stays free for runs that arrive before the instant.
 #[test]
 fn a_quarter_of_the_slots_is_not_given_away_ahead() {
-    let mut world = on_time();
+    let mut world = world_with_punctual_executor();
     world.arrive((0..4).map(|ms| plain(2).due(2_000 + ms)));
     assert_eq!(world.at(1.6), ["sent to 1: 2 2 2"]);
     assert_eq!(world.at(1.9), NOTHING);
@@ -108,7 +108,7 @@ fn a_quarter_of_the_slots_is_not_given_away_ahead() {
 /// The turn of a run does not come while an earlier run of its job is open or waits for its next attempt.
 #[test]
 fn a_serial_job_sends_ahead_when_the_verdict_before_is_durable() {
-    let mut world = on_time();
+    let mut world = world_with_punctual_executor();
     let serial = |second| ready(second, &definition(&json!({"queue_timeout": "60s"})));
     world.arrive([serial(1), serial(2), serial(3), serial(4)]);
     assert_eq!(world.at(0.5), ["sent to 1: 1"]);
@@ -118,7 +118,7 @@ fn a_serial_job_sends_ahead_when_the_verdict_before_is_durable() {
     assert_eq!(world.at(1.9), NOTHING, "it was looked at once, and is at its instant again");
     assert_eq!(world.at(2.0), ["sent to 1: 2"]);
     world.result(1, 2, 1);
-    world.settled(2, 1, again());
+    world.settled(2, 1, retry_outcome());
     assert_eq!(world.at(2.5), NOTHING, "the next attempt has its place");
     assert_eq!(world.at(3.0), NOTHING);
     let mut second = serial(2);
@@ -130,7 +130,7 @@ fn a_serial_job_sends_ahead_when_the_verdict_before_is_durable() {
 /// A run that came back is sent again, and never begins before its instant, because its trigger states the time until then.
 #[test]
 fn a_refusal_ahead_of_the_instant_brings_it_back() {
-    let mut world = on_time();
+    let mut world = world_with_punctual_executor();
     world.arrive([plain(2)]);
     assert_eq!(world.at(1.5), ["sent to 1: 2"]);
     world.reply(1, 2, 1, Reply::Refused(RefusedWhy::Full, None));
@@ -142,7 +142,7 @@ fn a_refusal_ahead_of_the_instant_brings_it_back() {
 
 #[test]
 fn a_trigger_that_was_lost_with_its_stream_is_known_as_lost() {
-    let mut world = on_time();
+    let mut world = world_with_punctual_executor();
     world.arrive([plain(2)]);
     assert_eq!(world.at(1.5), ["sent to 1: 2"]);
     let after = world.join_with(1, 2, AHEAD, Report::default());
@@ -152,7 +152,7 @@ fn a_trigger_that_was_lost_with_its_stream_is_known_as_lost() {
 /// A server that stops waits for the runs that it has sent ahead, as for every run that an executor has.
 #[test]
 fn a_server_that_stops_sends_nothing_more_ahead() {
-    let mut world = on_time();
+    let mut world = world_with_punctual_executor();
     world.arrive([plain(2), plain(3)]);
     assert_eq!(world.at(1.5), ["sent to 1: 2"]);
     world.on(Event::Drain(Responder::new(|()| {}), Duration::from_secs(9)));
@@ -165,7 +165,7 @@ fn a_server_that_stops_sends_nothing_more_ahead() {
 
 #[test]
 fn nothing_leaves_ahead_for_an_app_that_is_switched_off() {
-    let mut world = on_time();
+    let mut world = world_with_punctual_executor();
     let apps = [(AppId::new(1), Switch::Draining)].into();
     world.around.switches.set(Switches { apps, ..Switches::default() });
     world.arrive([plain(2)]);

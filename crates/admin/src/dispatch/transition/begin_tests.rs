@@ -8,14 +8,14 @@ use rondel_core::{ExecutorId, RunStatus, Timestamp};
 use rondel_proto::v1::RefusedWhy;
 use rondel_store::ledger::{RunAtExecutor, RunCheck, WaitPlace};
 
-use super::tests::{DEAD, NOTHING, answer, plain, roll_call_run, run, session_of, with_executors};
+use super::tests::{DEAD, NOTHING, answer, plain, roll_call_run, run, session_of, world_with_executors};
 use super::world::World;
 use super::*;
 use crate::dispatch::event::{FenceAnswer, Reply, Report, Responder};
 use crate::dispatch::starts::{Start, StartReports};
 
 /// The notes that a round at this time stores about runs at executors.
-fn noted(world: &mut World, seconds: f64) -> Vec<String> {
+fn noted_waits(world: &mut World, seconds: f64) -> Vec<String> {
     world.around.now = Timestamp::EPOCH + Duration::from_secs_f64(seconds);
     world.on(Event::Round(Vec::new())).iter().flat_map(noted_as).collect()
 }
@@ -47,22 +47,22 @@ fn started(at_ms: i64) -> Reply {
 /// After a server has lost its lease and taken a new one, the row of a run shows more than the memory from the earlier lease.
 #[test]
 fn no_wait_is_noted_of_a_run_of_an_earlier_lease() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1), plain(2)]);
     assert_eq!(world.at(2.0), ["sent to 1: 1 2"]);
-    let now = noted(&mut world, 6.0);
+    let now = noted_waits(&mut world, 6.0);
     assert!(now.iter().any(|note| note.starts_with("1 waits")), "{now:?}");
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1), plain(2)]);
     world.at(2.0);
     world.around.token.epoch += 1;
-    assert_eq!(noted(&mut world, 6.0), NOTHING);
+    assert_eq!(noted_waits(&mut world, 6.0), NOTHING);
 }
 
 /// An executor accepts more runs than it begins. A run that it has not begun waits for a slot there, and is running only from its start on.
 #[test]
 fn a_run_in_an_executors_queue_is_not_running() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1), plain(2), plain(3)]);
     assert_eq!(world.at(3.0), ["sent to 1: 1 2 3"]);
     for second in [1, 2, 3] {
@@ -70,23 +70,23 @@ fn a_run_in_an_executors_queue_is_not_running() {
     }
     world.reply(1, 1, 1, started(2_900));
     world.reply(1, 2, 1, started(1));
-    assert_eq!(noted(&mut world, 4.0), ["1 began at 2900", "2 began at 2000"], "none begins before it is due");
-    assert_eq!(noted(&mut world, 5.0), ["3 waits for a free slot on e1, named"]);
-    assert_eq!(noted(&mut world, 20.0), NOTHING);
+    assert_eq!(noted_waits(&mut world, 4.0), ["1 began at 2900", "2 began at 2000"], "none begins before it is due");
+    assert_eq!(noted_waits(&mut world, 5.0), ["3 waits for a free slot on e1, named"]);
+    assert_eq!(noted_waits(&mut world, 20.0), NOTHING);
     world.reply(1, 3, 1, started(19_400));
     world.reply(1, 3, 1, started(9_000));
-    assert_eq!(noted(&mut world, 21.0), ["3 began at 19400"], "the first report counts");
+    assert_eq!(noted_waits(&mut world, 21.0), ["3 began at 19400"], "the first report counts");
 }
 
 /// The run belonged to another node when its start was noted, so the store refused the note. Then the run came back by an adoption whose
 /// answer was lost.
 #[test]
 fn a_start_whose_note_was_refused_is_noted_again() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1)]);
     world.at(1.0);
     world.reply(1, 1, 1, started(1_000));
-    assert_eq!(noted(&mut world, 3.0), ["1 began at 1000"]);
+    assert_eq!(noted_waits(&mut world, 3.0), ["1 began at 1000"]);
     let token = world.around.token;
     let row = |has_recorded_start| RunCheck {
         id: run(1),
@@ -100,15 +100,15 @@ fn a_start_whose_note_was_refused_is_noted_again() {
         term: 1,
     };
     world.on(Event::RowsChecked(vec![run(1)], vec![row(true)]));
-    assert_eq!(noted(&mut world, 4.0), NOTHING);
+    assert_eq!(noted_waits(&mut world, 4.0), NOTHING);
     world.on(Event::RowsChecked(vec![run(1)], vec![row(false)]));
-    assert_eq!(noted(&mut world, 5.0), ["1 began at 1000"]);
+    assert_eq!(noted_waits(&mut world, 5.0), ["1 began at 1000"]);
 }
 
 /// The groups of a pump get no items before their rows state that they run.
 #[test]
 fn a_start_that_the_store_did_not_take_is_noted_again() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1)]);
     assert_eq!(world.at(1.0), ["sent to 1: 1"]);
     world.reply(1, 1, 1, Reply::Accepted);
@@ -119,10 +119,10 @@ fn a_start_that_the_store_did_not_take_is_noted_again() {
         Effect::Store(step @ Step::NoteRunning(_)) => Some(step),
         _ => None,
     });
-    assert_eq!(noted(&mut world, 5.0), NOTHING, "it is under way");
+    assert_eq!(noted_waits(&mut world, 5.0), NOTHING, "it is under way");
     world.on(Event::StepRefused(refused.unwrap()));
-    assert_eq!(noted(&mut world, 6.0), ["1 began at 1000"]);
-    assert_eq!(noted(&mut world, 7.0), NOTHING);
+    assert_eq!(noted_waits(&mut world, 6.0), ["1 began at 1000"]);
+    assert_eq!(noted_waits(&mut world, 7.0), NOTHING);
 }
 
 /// While an executor has no stream, it is not known whether its runs have begun. The next hello reports that; if an executor does not
@@ -131,12 +131,12 @@ fn a_start_that_the_store_did_not_take_is_noted_again() {
 fn a_hello_reports_which_runs_have_begun() {
     let held = |second: i64| v1::RunRef { run_id: second * 1_000, attempt: 1, ..v1::RunRef::default() };
     let refs = [v1::RunRef { not_begun: true, ..held(1) }, v1::RunRef { started_at_ms: 4_500, ..held(2) }, held(3)];
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1), plain(2), plain(3)]);
     world.at(3.0);
     world.on(Event::StreamEnded(ExecutorId::new(1), 1, Responder::new(|()| {})));
     let unknown = "for executor e1 to connect again (sent, not known to have begun), named";
-    assert_eq!(noted(&mut world, 4.0), [1, 2, 3].map(|second| format!("{second} waits {unknown}")));
+    assert_eq!(noted_waits(&mut world, 4.0), [1, 2, 3].map(|second| format!("{second} waits {unknown}")));
     world.around.now = Timestamp::from_secs(5);
     let report = Report {
         held_runs: [1, 2, 3].map(|second| (run(second), 1)).into(),
@@ -144,7 +144,10 @@ fn a_hello_reports_which_runs_have_begun() {
         ..Report::default()
     };
     assert_eq!(world.join(1, 2, report), NOTHING);
-    assert_eq!(noted(&mut world, 10.0), ["2 began at 4500", "3 began at 3000", "1 waits for a free slot on e1, named"]);
+    assert_eq!(
+        noted_waits(&mut world, 10.0),
+        ["2 began at 4500", "3 began at 3000", "1 waits for a free slot on e1, named"]
+    );
 }
 
 /// An adopted run continues as its executor reports it. When the executor hands it back, its row names no executor.
@@ -156,14 +159,14 @@ fn an_adopted_run_that_has_not_begun_is_not_running() {
         (v1::RunRef { started_at_ms: 1_700, ..held }, vec!["1 began at 1700"]),
         (held, vec!["1 began at 1000"]),
     ] {
-        let mut world = with_executors(1);
+        let mut world = world_with_executors(1);
         world.around.now = Timestamp::from_secs(2);
         let call = roll_call_run(1);
         world.around.in_memory.admit(vec![call.ready.run.clone()]);
         world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
         let answer = FenceAnswer { starts: StartReports::of(&[held], world.around.now), ..answer(&[(1, 1)]) };
         world.on(Event::FenceAnswered(ExecutorId::new(1), 1, answer));
-        assert_eq!(noted(&mut world, 10.0), expected);
+        assert_eq!(noted_waits(&mut world, 10.0), expected);
         let is_queued = held.not_begun;
         let handed_back = world.reply(1, 1, 1, Reply::Refused(RefusedWhy::Full, None));
         let is_named = is_queued || !expected.is_empty();

@@ -10,14 +10,14 @@ use rondel_store::cluster::{ExecutorSwitch, Switches};
 use rondel_store::ledger::NotedWait;
 use serde_json::json;
 
-use super::tests::{DEAD, NOTHING, plain, roll_call_run, run, session_of, with_executors};
+use super::tests::{DEAD, NOTHING, plain, roll_call_run, run, session_of, world_with_executors};
 use super::world::{World, describe, verdict};
 use super::*;
 use crate::dispatch::ReadyRun;
 use crate::dispatch::event::{Report, Responder, SessionHandle};
 use crate::dispatch::tests_support::{definition, executor, ready};
 
-fn patient(second: i64, queue_timeout: &str) -> ReadyRun {
+fn run_with_queue_timeout(second: i64, queue_timeout: &str) -> ReadyRun {
     ready(second, &definition(&json!({"queue_timeout": queue_timeout, "overlap": {"policy": "allow"}})))
 }
 
@@ -30,12 +30,12 @@ fn round(world: &mut World, seconds: f64) -> Vec<Effect> {
     world.on(Event::Round(Vec::new()))
 }
 
-fn done(effects: &[Effect]) -> Vec<String> {
+fn descriptions(effects: &[Effect]) -> Vec<String> {
     effects.iter().filter_map(describe).collect()
 }
 
 /// The waits that a round at this time stores.
-fn noted(world: &mut World, seconds: f64) -> Vec<NotedWait> {
+fn noted_waits(world: &mut World, seconds: f64) -> Vec<NotedWait> {
     let effects = round(world, seconds).into_iter();
     let notes = effects.filter_map(|effect| match effect {
         Effect::Store(Step::NoteWaits(notes)) => Some(notes),
@@ -58,7 +58,7 @@ fn switch_executor(world: &World, name: &str, switch: Switch) {
 fn a_run_past_its_queue_timeout_is_not_sent() {
     for (seconds, expected) in [(5.999, Vec::new()), (6.0, vec!["end of 1/1: Skipped(Expired)"])] {
         let mut world = World::new();
-        world.arrive([patient(1, "5s")]);
+        world.arrive([run_with_queue_timeout(1, "5s")]);
         assert_eq!(world.at(1.0), NOTHING);
         world.around.now = Timestamp::EPOCH + Duration::from_secs_f64(seconds);
         assert_eq!(world.join(1, 1, Report::default()), expected, "{seconds}");
@@ -81,12 +81,12 @@ fn a_run_that_waits_too_long_for_its_turn_ends_with_the_reason_of_its_wait() {
         (drains, "end of 2/1: Skipped(Stopped)"),
     ];
     for (happens, expected) in causes {
-        let mut world = with_executors(1);
+        let mut world = world_with_executors(1);
         world.arrive([serial(1), serial(2)]);
         assert_eq!(world.at(2.0), ["sent to 1: 1"]);
         happens(&mut world);
-        assert_eq!(done(&round(&mut world, 6.9)), NOTHING);
-        assert_eq!(done(&round(&mut world, 7.0)), [expected]);
+        assert_eq!(descriptions(&round(&mut world, 6.9)), NOTHING);
+        assert_eq!(descriptions(&round(&mut world, 7.0)), [expected]);
     }
 }
 
@@ -94,7 +94,7 @@ fn a_run_that_waits_too_long_for_its_turn_ends_with_the_reason_of_its_wait() {
 #[test]
 fn a_catch_up_fire_waits_for_its_turn_while_it_is_served() {
     for is_served in [true, false] {
-        let mut world = with_executors(1);
+        let mut world = world_with_executors(1);
         let mut late = serial(2);
         late.run.trigger = Trigger::Misfire;
         world.arrive([serial(1), late]);
@@ -103,7 +103,7 @@ fn a_catch_up_fire_waits_for_its_turn_while_it_is_served() {
             world.on(Event::StreamEnded(ExecutorId::new(1), 1, Responder::new(|()| {})));
         }
         let expected = if is_served { Vec::new() } else { vec!["end of 2/1: Skipped(NoExecutor)"] };
-        assert_eq!(done(&round(&mut world, 8.0)), expected);
+        assert_eq!(descriptions(&round(&mut world, 8.0)), expected);
     }
 }
 
@@ -126,7 +126,7 @@ fn the_first_attempt_of_a_shard_names_the_executor_that_it_is_meant_for() {
         (shard.run.shard_index, shard.run.shard_total) = (0, Some(total));
         world.arrive([shard]);
         assert_eq!(world.at(1.0), NOTHING);
-        let notes = noted(&mut world, 3.0);
+        let notes = noted_waits(&mut world, 3.0);
         let [note] = &notes[..] else { unreachable!("{attempt} {total}: {notes:?}") };
         let obstacles: Vec<_> = note.detail.obstacles.iter().map(|one| (one.executor.clone(), one.kind)).collect();
         assert_eq!((note.detail.waits_for, &obstacles), (Some(WaitFor::Executor), expected), "{attempt} {total}");
@@ -136,40 +136,40 @@ fn the_first_attempt_of_a_shard_names_the_executor_that_it_is_meant_for() {
 /// A shard waits only for the executor that it is meant for, even if another one has room.
 #[test]
 fn a_shard_waits_for_its_own_executor_whichever_other_has_room() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     let mut shard = ready(1, &definition(&json!({"route": "broadcast", "queue_timeout": "5s"})));
     (shard.run.parent, shard.run.executor) = (Some(run(90)), Some("e9".to_owned()));
     (shard.run.shard_index, shard.run.shard_total) = (1, Some(2));
     world.arrive([shard]);
     assert_eq!(world.at(1.0), NOTHING);
-    assert_eq!(done(&round(&mut world, 6.0)), ["end of 1/1: Skipped(NoExecutor)"]);
+    assert_eq!(descriptions(&round(&mut world, 6.0)), ["end of 1/1: Skipped(NoExecutor)"]);
 }
 
 /// A stored wait is left alone for five seconds, and stored again if it has changed by then.
 #[test]
 fn a_wait_that_changes_is_noted_again_after_a_while() {
     let mut world = World::new();
-    world.arrive([patient(1, "60s")]);
+    world.arrive([run_with_queue_timeout(1, "60s")]);
     world.at(1.0);
-    assert_eq!(noted(&mut world, 1.999).len(), 0, "it may be over in a moment");
-    assert_eq!(noted(&mut world, 2.0).len(), 1);
+    assert_eq!(noted_waits(&mut world, 1.999).len(), 0, "it may be over in a moment");
+    assert_eq!(noted_waits(&mut world, 2.0).len(), 1);
     switch_executor(&world, "e1", Switch::Draining);
     world.join(1, 1, Report::default());
-    assert_eq!(noted(&mut world, 6.999).len(), 0);
-    let notes = noted(&mut world, 7.0);
+    assert_eq!(noted_waits(&mut world, 6.999).len(), 0);
+    let notes = noted_waits(&mut world, 7.0);
     assert_eq!(notes.len(), 1);
     assert_eq!(notes[0].detail.obstacles.len(), 1, "the executor that drains");
-    assert_eq!(noted(&mut world, 12.0).len(), 0, "nothing has changed");
+    assert_eq!(noted_waits(&mut world, 12.0).len(), 0, "nothing has changed");
 }
 
 /// Waits that are stored already are not stored again.
 #[test]
 fn all_waits_are_noted_before_the_server_leaves() {
     let mut world = World::new();
-    world.arrive([patient(1, "60s"), patient(3, "60s")]);
+    world.arrive([run_with_queue_timeout(1, "60s"), run_with_queue_timeout(3, "60s")]);
     world.at(1.0);
     world.at(3.0);
-    assert_eq!(noted(&mut world, 3.0).len(), 1);
+    assert_eq!(noted_waits(&mut world, 3.0).len(), 1);
     let effects = world.on(Event::Drain(Responder::new(|()| {}), Duration::from_secs(1)));
     let noted = effects.iter().filter_map(|effect| match effect {
         Effect::Store(Step::NoteWaits(notes)) => Some(notes.iter().map(|note| note.run).collect::<Vec<_>>()),
@@ -184,7 +184,7 @@ fn all_waits_are_noted_before_the_server_leaves() {
 /// A run that another node is about to get is not started here.
 #[test]
 fn a_run_that_is_being_handed_over_is_not_started() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.around.departing.begin_handover([(run(1), Timestamp::from_secs(1))]);
     world.arrive([plain(1), plain(2)]);
     assert_eq!(world.at(2.0), ["sent to 1: 2"]);
@@ -194,7 +194,7 @@ fn a_run_that_is_being_handed_over_is_not_started() {
 /// The runs of a stopped app that executors have are asked to end; runs of other apps, and runs whose ends are being stored, are not.
 #[test]
 fn the_runs_of_a_stopped_app_are_asked_to_end() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     let stopped = |world: &mut World, app| {
         let effects = world.on(Event::StopApps(vec![AppId::new(app)]));
         let stops = effects.into_iter().filter_map(|effect| match effect {
@@ -216,12 +216,12 @@ fn the_runs_of_a_stopped_app_are_asked_to_end() {
 fn the_wait_of_a_run_is_reported_although_an_executor_has_room_by_now() {
     for (attempt, expected) in [(1, "end of 1/1: Skipped(NoExecutor)"), (2, "end of 1/2: Skipped(Expired)")] {
         let mut world = World::new();
-        world.arrive([patient(1, "10s")]);
+        world.arrive([run_with_queue_timeout(1, "10s")]);
         world.at(1.0);
-        let notes = noted(&mut world, 3.0);
+        let notes = noted_waits(&mut world, 3.0);
         assert_eq!(notes.len(), 1);
         if attempt == 2 {
-            let mut again = patient(1, "10s");
+            let mut again = run_with_queue_timeout(1, "10s");
             again.run.attempt = 2;
             world.arrive([again]);
             world.at(3.5);
@@ -235,7 +235,7 @@ fn the_wait_of_a_run_is_reported_although_an_executor_has_room_by_now() {
 /// known.
 #[test]
 fn the_home_of_a_limit_is_asked_for_once_all_open_runs_are_known() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.state.limits = crate::dispatch::queue::limits::Limits::new(true);
     let limited = definition(&json!({"overlap": {"policy": "allow"}, "concurrency": {"key": "db", "max": 1}}));
     let asks = |world: &mut World| {
@@ -259,11 +259,11 @@ fn the_home_of_a_limit_is_asked_for_once_all_open_runs_are_known() {
 #[test]
 fn a_noted_wait_keeps_the_rest_of_the_row() {
     let mut world = World::new();
-    let mut adopted = patient(1, "60s");
+    let mut adopted = run_with_queue_timeout(1, "60s");
     adopted.run.detail = Some(Box::new(ReasonDetail { executor: Some("e7".to_owned()), ..ReasonDetail::default() }));
     world.arrive([adopted]);
     world.at(1.0);
-    let notes = noted(&mut world, 3.0);
+    let notes = noted_waits(&mut world, 3.0);
     assert_eq!(notes.iter().map(|note| note.run).collect::<Vec<RunId>>(), [run(1)]);
     assert_eq!(notes[0].detail.waits_for, Some(WaitFor::Executor));
 }
@@ -280,7 +280,7 @@ fn a_run_whose_turn_comes_after_its_queue_timeout_ends_unless_it_catches_up() {
         (Trigger::Misfire, true, "sent to 1: 2"),
         (Trigger::Misfire, false, "end of 2/1: Skipped(NoExecutor)"),
     ] {
-        let mut world = with_executors(1);
+        let mut world = world_with_executors(1);
         let mut second = serial(2);
         second.run.trigger = trigger;
         world.arrive([serial(1), second]);
@@ -300,16 +300,16 @@ fn a_run_whose_turn_comes_after_its_queue_timeout_ends_unless_it_catches_up() {
 #[test]
 fn a_run_waits_for_a_slot_while_one_executor_answers() {
     for (silent, expected) in [(vec![], WaitFor::Slot), (vec![1], WaitFor::Slot), (vec![1, 2], WaitFor::Executor)] {
-        let mut world = with_executors(2);
+        let mut world = world_with_executors(2);
         for id in [1, 2].map(ExecutorId::new) {
             world.state.executors.get_mut(id).expect("it is online").in_flight = 8;
         }
         for id in silent.iter().copied().map(ExecutorId::new) {
             world.state.executors.silences.record_unanswered(id, Timestamp::EPOCH, Timestamp::from_secs(1));
         }
-        world.arrive([patient(1, "60s")]);
+        world.arrive([run_with_queue_timeout(1, "60s")]);
         assert_eq!(world.at(1.0), NOTHING);
-        let notes = noted(&mut world, 3.0);
+        let notes = noted_waits(&mut world, 3.0);
         assert_eq!(notes.iter().map(|note| note.detail.waits_for).collect::<Vec<_>>(), [Some(expected)], "{silent:?}");
     }
 }
@@ -317,7 +317,7 @@ fn a_run_waits_for_a_slot_while_one_executor_answers() {
 /// Only the runs of the stopped executor are asked to end. Groups of pump jobs are not: the loop of the pumps orders them to leave.
 #[test]
 fn only_the_runs_of_the_stopped_executor_are_asked_to_end() {
-    let mut world = with_executors(2);
+    let mut world = world_with_executors(2);
     switch_executor(&world, "e2", Switch::Draining);
     let group = ready(2, &definition(&json!({"pump": {"items": [{"name": "eu"}], "groups": 1}})));
     world.arrive([plain(1), group]);
@@ -337,7 +337,7 @@ fn only_the_runs_of_the_stopped_executor_are_asked_to_end() {
 /// alone, because an edit may reopen it.
 #[test]
 fn waiting_runs_are_dropped_and_runs_under_way_or_ahead_continue() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     let unserved = definition(&json!({"handler": "gone", "overlap": {"policy": "allow"}}));
     let mut planned = plain(9);
     planned.run.cause = 7;
@@ -350,7 +350,7 @@ fn waiting_runs_are_dropped_and_runs_under_way_or_ahead_continue() {
     assert!(world.state.runs.in_roll_call(run(3)).is_some());
     let drops = [1, 2, 3, 8, 9, 20].map(|second| (run(second), Reason::Paused)).to_vec();
     let effects = world.on(Event::Drops(drops));
-    assert_eq!(done(&effects), ["end of 2/1: Skipped(Paused)", "end of 9/1: Skipped(Paused)"]);
+    assert_eq!(descriptions(&effects), ["end of 2/1: Skipped(Paused)", "end of 9/1: Skipped(Paused)"]);
     let elsewhere = effects.into_iter().find_map(|effect| match effect {
         Effect::Store(Step::DropStray(runs)) => Some(runs),
         _ => None,
@@ -365,7 +365,7 @@ fn waiting_runs_are_dropped_and_runs_under_way_or_ahead_continue() {
 fn a_queued_run_that_lies_ahead_again_after_a_step_back_is_dropped() {
     let at = Timestamp::from_secs;
     for (ahead_after, expected) in [(106, vec!["end of 100/1: Skipped(Paused)"]), (50, Vec::new())] {
-        let mut world = with_executors(1);
+        let mut world = world_with_executors(1);
         (world.around.now, world.around.fires_ahead_after) = (at(50), at(ahead_after));
         world.arrive([plain(100)]);
         assert_eq!(world.described(Event::Drops(vec![(run(100), Reason::Paused)])), expected, "{ahead_after}");
@@ -375,7 +375,7 @@ fn a_queued_run_that_lies_ahead_again_after_a_step_back_is_dropped() {
 /// A run that waits for the adoption of other runs ends like any other that no executor has.
 #[test]
 fn runs_that_are_held_back_end_without_a_start() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.on(Event::Adopting(vec![JobId::new(1)]));
     world.arrive([plain(1), plain(2), plain(3)]);
     assert_eq!(world.at(3.0), NOTHING, "they are held back");
@@ -389,7 +389,7 @@ fn runs_that_are_held_back_end_without_a_start() {
 #[test]
 fn a_retry_that_waits_fills_no_queue() {
     let job = definition(&json!({"overlap": {"policy": "discard"}, "queue_timeout": "60s"}));
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     let mut again = ready(2, &job);
     again.run.attempt = 2;
     world.on(Event::Restored(vec![again.clone()]));
@@ -408,7 +408,7 @@ fn a_retry_that_waits_fills_no_queue() {
 fn a_run_without_a_place_shows_whether_the_queue_is_full() {
     for (policy, max, queue_max) in [("serial", 1, Some(1)), ("serial", 2, Some(2)), ("discard", 0, None)] {
         let job = definition(&json!({"overlap": {"policy": policy, "max": max}, "queue_timeout": "60s"}));
-        let mut world = with_executors(1);
+        let mut world = world_with_executors(1);
         world.arrive((1..=9).map(|second| ready(second, &job)));
         world.around.now = Timestamp::from_secs(9);
         let effects = world.on(Event::Wake);
@@ -457,7 +457,7 @@ fn an_executor_without_a_stream_is_not_online_because_of_an_outdated_hello() {
 /// An executor that was heard before a step back of the clock is lost after the usual time.
 #[test]
 fn a_step_back_of_the_clock_delays_the_loss_of_no_executor() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.around.now = Timestamp::from_secs(105);
     world.on(Event::StreamEnded(ExecutorId::new(1), 1, Responder::new(|()| {})));
     let asks = |world: &mut World, seconds: f64| {
@@ -470,10 +470,10 @@ fn a_step_back_of_the_clock_delays_the_loss_of_no_executor() {
 /// result.
 #[test]
 fn rows_are_read_again_after_a_step_back_of_the_clock() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.around.settings.is_single_server = false;
     world.arrive([plain(100)]);
     assert_eq!(world.at(100.0), ["sent to 1: 100"]);
     round(&mut world, 60.0);
-    assert_eq!(done(&round(&mut world, 65.0)), ["look at 100"]);
+    assert_eq!(descriptions(&round(&mut world, 65.0)), ["look at 100"]);
 }

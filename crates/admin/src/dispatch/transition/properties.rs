@@ -11,7 +11,7 @@ use rondel_proto::v1::RefusedWhy;
 use rondel_store::ledger::{EndOutcome, RunCheck};
 use serde_json::json;
 
-use super::world::{World, again, verdict};
+use super::world::{World, retry_outcome, verdict};
 use super::*;
 use crate::dispatch::ReadyRun;
 use crate::dispatch::effect::Submission;
@@ -208,7 +208,7 @@ impl Model {
             EndOutcome::Superseded
         } else if matches!(end.outcome, Outcome::Lost(_)) {
             row.attempt += 1;
-            again()
+            retry_outcome()
         } else {
             row.has_ended = true;
             verdict()

@@ -10,8 +10,8 @@ use rondel_store::LeaseToken;
 use rondel_store::ledger::{EndOutcome, FenceRequest, RelayedAnswer, RunCheck};
 use serde_json::json;
 
-use super::tests::{DEAD, NOTHING, answer, plain, roll_call_run, run, session_of, with_executors};
-use super::world::{World, again, describe, verdict};
+use super::tests::{DEAD, NOTHING, answer, plain, roll_call_run, run, session_of, world_with_executors};
+use super::world::{World, describe, retry_outcome, verdict};
 use super::*;
 use crate::dispatch::ReadyRun;
 use crate::dispatch::event::{FenceAnswer, Reply, Report, Responder, SettledAttempt, Shards};
@@ -23,13 +23,13 @@ fn serial(second: i64) -> ReadyRun {
     ready(second, &definition(&json!({"queue_timeout": "60s"})))
 }
 
-fn set(world: &mut World, seconds: f64) {
+fn set_time(world: &mut World, seconds: f64) {
     world.around.now = Timestamp::EPOCH + Duration::from_secs_f64(seconds);
 }
 
 /// Performs a round. Returns which executors it asks other nodes about, and its other effects.
 fn round(world: &mut World, seconds: f64) -> Vec<String> {
-    set(world, seconds);
+    set_time(world, seconds);
     let effects = world.on(Event::Round(Vec::new()));
     let words = effects.iter().filter_map(|effect| match effect {
         Effect::Store(Step::LastHeard(executors)) => Some(format!("who heard {executors:?}")),
@@ -60,8 +60,8 @@ fn row(second: i64, status: RunStatus, attempt: i32, owner: LeaseToken) -> RunCh
 
 #[test]
 fn other_nodes_are_asked_once_about_executors_silent_for_too_long() {
-    let mut world = with_executors(1);
-    set(&mut world, 10.0);
+    let mut world = world_with_executors(1);
+    set_time(&mut world, 10.0);
     leave(&mut world, 1);
     assert_eq!(round(&mut world, 40.0), NOTHING);
     world.around.rows_may_be_old = true;
@@ -80,11 +80,11 @@ fn other_nodes_are_asked_once_about_executors_silent_for_too_long() {
 #[test]
 fn an_executor_that_another_node_heard_within_the_time_is_not_lost() {
     for (heard_at, is_lost) in [(10_001, false), (10_000, true)] {
-        let mut world = with_executors(1);
+        let mut world = world_with_executors(1);
         world.arrive([plain(1)]);
         world.at(1.0);
         leave(&mut world, 1);
-        set(&mut world, 40.0);
+        set_time(&mut world, 40.0);
         let heard = BTreeMap::from([(ONE, Timestamp::from_millis(heard_at))]);
         let expected = if is_lost { vec!["end of 1/1: Lost(ExecutorLost)"] } else { Vec::new() };
         assert_eq!(world.described(Event::Heard(vec![ONE], heard)), expected, "{heard_at}");
@@ -95,7 +95,7 @@ fn an_executor_that_another_node_heard_within_the_time_is_not_lost() {
 /// The database took long to answer who heard the executor. It has connected in the meantime, got a run, and left again.
 #[test]
 fn an_executor_that_has_connected_since_the_question_is_not_lost() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     leave(&mut world, 1);
     assert_eq!(round(&mut world, 31.0), [format!("who heard {:?}", [ONE])]);
     world.join(1, 2, Report::default());
@@ -110,12 +110,12 @@ fn an_executor_that_has_connected_since_the_question_is_not_lost() {
 /// node may have heard the executor since.
 #[test]
 fn a_run_that_continues_in_silence_is_lost_later_than_its_executor() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     let continues = definition(&json!({"on_silence": "continue", "queue_timeout": "60s"}));
     world.arrive([ready(1, &continues), plain(2)]);
     assert_eq!(world.at(2.0), ["sent to 1: 1 2"]);
     leave(&mut world, 1);
-    set(&mut world, 40.0);
+    set_time(&mut world, 40.0);
     assert_eq!(
         world.described(Event::Heard(vec![ONE], BTreeMap::new())),
         ["end of 2/1: Lost(ExecutorLost)"],
@@ -133,12 +133,12 @@ fn a_run_that_continues_in_silence_is_lost_later_than_its_executor() {
 /// No server waits for an executor whose run has ended, whatever its job's `on_silence` is.
 #[test]
 fn an_executor_that_is_lost_without_runs_is_not_looked_at_again() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([ready(1, &definition(&json!({"on_silence": "continue", "queue_timeout": "60s"})))]);
     world.at(1.0);
     assert_eq!(world.result(1, 1, 1), ["end of 1/1: Succeeded"]);
     leave(&mut world, 1);
-    set(&mut world, 40.0);
+    set_time(&mut world, 40.0);
     assert_eq!(world.described(Event::Heard(vec![ONE], BTreeMap::new())), NOTHING);
     assert!(world.state.executors.is_lost(ONE));
     assert_eq!(round(&mut world, 200.0), NOTHING);
@@ -149,7 +149,7 @@ fn an_executor_that_is_lost_without_runs_is_not_looked_at_again() {
 #[test]
 fn a_run_in_hand_joins_the_roll_call_only_if_its_end_is_refused() {
     for (epoch, is_given_up, is_called) in [(1, false, false), (2, false, false), (1, true, false), (2, true, true)] {
-        let mut world = with_executors(1);
+        let mut world = world_with_executors(1);
         world.arrive([serial(1)]);
         assert_eq!(world.at(1.0), ["sent to 1: 1"]);
         if is_given_up {
@@ -170,7 +170,7 @@ fn a_run_in_hand_joins_the_roll_call_only_if_its_end_is_refused() {
 /// If there are other servers, the rows of runs at executors are read every five seconds, except for new runs and runs that have ended.
 #[test]
 fn the_rows_of_runs_that_executors_have_for_long_are_read() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.around.settings.is_single_server = false;
     world.arrive([plain(1), plain(2), plain(3)]);
     assert_eq!(world.at(2.0), ["sent to 1: 1 2"]);
@@ -195,7 +195,7 @@ fn the_row_of_a_run_that_is_here_may_have_gone_on() {
         (Some(row(1, RunStatus::Failed, 1, own)), false, vec!["sent to 1: 2"]),
         (Some(row(1, RunStatus::Waiting, 2, own)), false, NOTHING.to_vec()),
     ] {
-        let mut world = with_executors(1);
+        let mut world = world_with_executors(1);
         world.arrive([serial(1), serial(2)]);
         assert_eq!(world.at(2.0), ["sent to 1: 1"]);
         let checks: Vec<RunCheck> = row.clone().into_iter().collect();
@@ -212,7 +212,7 @@ fn the_row_of_a_run_that_is_here_may_have_gone_on() {
 fn a_run_whose_next_attempt_waits_in_the_store_is_forgotten() {
     let own = LeaseToken { node: NodeId::new(1), epoch: 1 };
     for (row, is_here) in [(row(1, RunStatus::Running, 1, own), true), (row(1, RunStatus::Waiting, 2, own), false)] {
-        let mut world = with_executors(1);
+        let mut world = world_with_executors(1);
         world.arrive([plain(1)]);
         world.at(1.0);
         world.on(Event::RowsChecked(vec![run(1)], vec![row]));
@@ -230,7 +230,7 @@ fn a_place_without_a_run_is_kept_by_its_row() {
         (Some(row(1, RunStatus::Running, 1, DEAD)), vec!["mark 2"]),
         (None, vec!["mark 2"]),
     ] {
-        let mut world = with_executors(1);
+        let mut world = world_with_executors(1);
         let mut open = serial(1);
         open.run.attempt = 2;
         world.on(Event::Restored(vec![open]));
@@ -246,7 +246,7 @@ fn a_place_without_a_run_is_kept_by_its_row() {
 #[test]
 fn a_row_that_has_gone_on_forgets_no_later_attempt() {
     let own = LeaseToken { node: NodeId::new(1), epoch: 1 };
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([serial(1)]);
     world.at(1.0);
     let mut second = serial(1);
@@ -264,9 +264,9 @@ fn a_row_that_has_gone_on_forgets_no_later_attempt() {
 /// A result is taken only from the executor that has the run, and refused if the run was not sent yet.
 #[test]
 fn a_result_is_taken_from_the_executor_that_has_the_run() {
-    let mut world = with_executors(2);
+    let mut world = world_with_executors(2);
     world.arrive([plain(1)]);
-    set(&mut world, 1.0);
+    set_time(&mut world, 1.0);
     world.on(Event::Wake);
     let executor = world.state.runs.active(run(1)).map(|active| active.executor.get()).expect("it is placed");
     let other = 3 - executor;
@@ -277,7 +277,7 @@ fn a_result_is_taken_from_the_executor_that_has_the_run() {
     assert_eq!(world.result(executor, 1, 1), ["end of 1/1: Succeeded"]);
     assert_eq!(world.result(executor, 1, 1), NOTHING, "it is being stored");
     // The result of a run of another app is not taken, even from the executor that has the run.
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1)]);
     world.at(1.0);
     let mut active = world.state.runs.take_active(run(1)).unwrap();
@@ -290,8 +290,8 @@ fn a_result_is_taken_from_the_executor_that_has_the_run() {
 #[test]
 fn the_end_of_an_attempt_ends_that_attempt_and_those_before() {
     for (attempt, settled, is_called) in [(1, 1, false), (1, 2, false), (2, 1, true)] {
-        let mut world = with_executors(1);
-        set(&mut world, 2.0);
+        let mut world = world_with_executors(1);
+        set_time(&mut world, 2.0);
         let mut call = roll_call_run(1);
         call.ready.run.attempt = attempt;
         world.around.in_memory.admit(vec![call.ready.run.clone()]);
@@ -302,8 +302,8 @@ fn the_end_of_an_attempt_ends_that_attempt_and_those_before() {
         assert_eq!(world.state.recovery.rollcall.len(), usize::from(is_called));
     }
     // An end that was decided under an earlier lease than the roll call ends nothing.
-    let mut world = with_executors(1);
-    set(&mut world, 2.0);
+    let mut world = world_with_executors(1);
+    set_time(&mut world, 2.0);
     let before = world.around.token;
     world.around.token.epoch = 2;
     let mut call = roll_call_run(1);
@@ -335,7 +335,7 @@ fn the_end_of_an_attempt_does_not_forget_the_next() {
 /// A stored end of a run here frees the slot of its executor once.
 #[test]
 fn a_result_that_was_judged_by_its_row_frees_the_slot() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([serial(1), serial(2)]);
     world.at(2.0);
     world.settled(1, 2, verdict());
@@ -354,8 +354,8 @@ fn a_result_that_was_judged_by_its_row_frees_the_slot() {
 #[test]
 fn an_adopted_run_is_named_as_in_its_row() {
     for (executor, expected) in [(Some(ONE), vec!["unmark 1"]), (None, Vec::new())] {
-        let mut world = with_executors(1);
-        set(&mut world, 2.0);
+        let mut world = world_with_executors(1);
+        set_time(&mut world, 2.0);
         let mut call = roll_call_run(1);
         call.ready.run.executor_id = executor;
         world.around.in_memory.admit(vec![call.ready.run.clone()]);
@@ -373,8 +373,8 @@ fn an_adopted_run_is_named_as_in_its_row() {
 /// Until the name is removed, another server that takes the run over asks only the executor that the row names.
 #[test]
 fn a_run_that_a_named_executor_hands_back_is_marked_before_another_one_gets_it() {
-    let mut world = with_executors(1);
-    set(&mut world, 2.0);
+    let mut world = world_with_executors(1);
+    set_time(&mut world, 2.0);
     let mut call = roll_call_run(1);
     call.ready.run.executor_id = Some(ONE);
     world.around.in_memory.admit(vec![call.ready.run.clone()]);
@@ -406,7 +406,7 @@ fn the_answer_of_an_executor_is_passed_on_to_the_server_that_asks() {
         let words = |one: RelayedAnswer| (one.asker.get(), one.name, one.held);
         answers.flatten().map(words).collect::<Vec<_>>()
     };
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     assert_eq!(passed_on(&mut world, &[], &[]), [], "no server asks");
     world.on(Event::FencesAsked(vec![request(7), request(8)]));
     let both = vec![(run(1), 1), (run(2), 1), (run(3), 2)];
@@ -422,7 +422,7 @@ fn the_answer_of_an_executor_is_passed_on_to_the_server_that_asks() {
 #[test]
 fn an_answer_about_a_lease_that_was_not_asked_about_is_ignored() {
     for (asks, is_taken) in [(vec![], false), (vec![DEAD], true), (vec![LeaseToken { epoch: 3, ..DEAD }], false)] {
-        let mut world = with_executors(1);
+        let mut world = world_with_executors(1);
         world.on(Event::Round(asks.clone()));
         world.on(Event::FenceAnswered(ONE, 1, answer(&[])));
         let has_fenced = world.state.executors.get(ONE).map(|online| online.has_fenced(DEAD));
@@ -437,7 +437,7 @@ fn each_ended_lease_is_announced_once() {
         let effects = world.on(Event::Round(vec![LeaseToken { epoch, ..DEAD }]));
         effects.iter().filter(|effect| matches!(effect, Effect::Send(_, Body::Fence(_)))).count()
     };
-    let mut world = with_executors(2);
+    let mut world = world_with_executors(2);
     assert_eq!([4, 4, 3, 5].map(|epoch| announced(&mut world, epoch)), [2, 0, 0, 2]);
 }
 
@@ -449,9 +449,9 @@ fn an_executor_that_shut_down_is_not_waited_for_unless_it_has_runs() {
         let effects = world.on(Event::ExecutorShutDown(ONE));
         effects.iter().filter(|effect| matches!(effect, Effect::Store(Step::NoteLeft(_)))).count()
     };
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     assert_eq!((gone(&mut world), gone(&mut world)), (1, 0));
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1)]);
     world.at(1.0);
     assert_eq!((gone(&mut world), world.state.executors.is_lost(ONE)), (0, false));
@@ -462,12 +462,12 @@ fn an_executor_that_shut_down_is_not_waited_for_unless_it_has_runs() {
 #[test]
 fn the_place_of_a_retry_is_kept_and_its_limit_is_free() {
     let limited = definition(&json!({"overlap": {"policy": "allow"}, "concurrency": {"key": "db", "max": 1}}));
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([ready(1, &limited), ready(2, &limited)]);
     assert_eq!(world.at(2.0), ["sent to 1: 1"]);
     world.result(1, 1, 1);
     assert_eq!(world.flush(), NOTHING, "its end is not durable");
-    world.settled(1, 1, again());
+    world.settled(1, 1, retry_outcome());
     assert_eq!(world.flush(), ["sent to 1: 2"]);
 }
 
@@ -488,7 +488,7 @@ fn a_broadcast_starts_the_shards_that_are_its_own() {
     let begun = Run { status: RunStatus::Running, ..begun };
     let moved = Run { node: NodeId::new(9), ..moved };
     let requested_shards = vec![own.clone(), begun.clone(), moved.clone()];
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([root.clone()]);
     assert_eq!(world.at(1.0), ["expand 1 to 1"]);
     world.around.in_memory.admit(requested_shards.clone());

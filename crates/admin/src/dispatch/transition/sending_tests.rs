@@ -9,7 +9,7 @@ use rondel_store::LeaseToken;
 use rondel_store::ledger::{EndOutcome, RunCheck};
 use serde_json::json;
 
-use super::tests::{DEAD, NOTHING, plain, run, with_executors};
+use super::tests::{DEAD, NOTHING, plain, run, world_with_executors};
 use super::world::{World, describe};
 use super::*;
 use crate::dispatch::ReadyRun;
@@ -18,7 +18,7 @@ use crate::dispatch::effect::Measure;
 use crate::dispatch::event::{Reply, Report, Responder};
 use crate::dispatch::tests_support::{definition, ready};
 
-fn once(second: i64) -> ReadyRun {
+fn at_most_once(second: i64) -> ReadyRun {
     ready(second, &definition(&json!({"overlap": {"policy": "allow"}, "delivery": "at_most_once"})))
 }
 
@@ -26,11 +26,11 @@ fn serial(second: i64) -> ReadyRun {
     ready(second, &definition(&json!({"queue_timeout": "60s"})))
 }
 
-fn set(world: &mut World, seconds: f64) {
+fn set_time(world: &mut World, seconds: f64) {
     world.around.now = Timestamp::EPOCH + Duration::from_secs_f64(seconds);
 }
 
-fn won(second: i64) -> Event {
+fn mark_won(second: i64) -> Event {
     Event::Marked(vec![(run(second), 1)], vec![run(second)])
 }
 
@@ -38,11 +38,11 @@ fn won(second: i64) -> Event {
 #[test]
 fn a_marked_run_is_sent_immediately_within_a_second() {
     for (seconds, expected) in [(1.0, "sent to 1: 1"), (1.999, "sent to 1: 1"), (2.0, "unmark 1")] {
-        let mut world = with_executors(1);
-        world.arrive([once(1)]);
+        let mut world = world_with_executors(1);
+        world.arrive([at_most_once(1)]);
         assert_eq!(world.at(1.0), ["mark 1"]);
-        set(&mut world, seconds);
-        assert_eq!(world.described(won(1)), NOTHING);
+        set_time(&mut world, seconds);
+        assert_eq!(world.described(mark_won(1)), NOTHING);
         assert_eq!(world.flush(), [expected], "{seconds}");
     }
 }
@@ -50,36 +50,36 @@ fn a_marked_run_is_sent_immediately_within_a_second() {
 /// An answer about one attempt does not count for another, and a mark that no run waits for is removed.
 #[test]
 fn a_mark_without_a_waiting_run_is_removed() {
-    let mut world = with_executors(1);
-    world.arrive([once(1)]);
+    let mut world = world_with_executors(1);
+    world.arrive([at_most_once(1)]);
     assert_eq!(world.at(1.0), ["mark 1"]);
     assert_eq!(world.described(Event::Marked(vec![(run(1), 2)], Vec::new())), NOTHING);
     assert_eq!(world.described(Event::Marked(vec![(run(1), 2)], vec![run(1)])), ["unmark 1"]);
     assert_eq!(world.flush(), NOTHING, "its own mark is not answered");
-    assert_eq!(world.described(won(1)), NOTHING);
+    assert_eq!(world.described(mark_won(1)), NOTHING);
     assert_eq!(world.flush(), ["sent to 1: 1"]);
-    assert_eq!(world.described(won(1)), ["unmark 1"], "it is sent already");
+    assert_eq!(world.described(mark_won(1)), ["unmark 1"], "it is sent already");
 }
 
 /// When the lease is lost, the marks of runs that were not sent are removed. A run without a mark needs nothing.
 #[test]
 fn the_marks_of_unsent_runs_go_with_the_lease() {
-    let mut world = with_executors(1);
-    world.arrive([once(1), once(2), plain(3)]);
+    let mut world = world_with_executors(1);
+    world.arrive([at_most_once(1), at_most_once(2), plain(3)]);
     assert_eq!(world.at(0.8), ["mark 1"]);
-    world.described(won(1));
+    world.described(mark_won(1));
     assert_eq!(world.at(0.9), NOTHING);
-    set(&mut world, 2.0);
+    set_time(&mut world, 2.0);
     world.around.lease_holds = false;
     assert_eq!(world.described(Event::LeaseLost), ["unmark 1"]);
     assert!(
         world.state.runs.active(run(1)).is_none()
             && world.state.executors.get(ExecutorId::new(1)).unwrap().in_flight == 0
     );
-    let mut world = with_executors(1);
-    world.arrive([once(1), plain(2)]);
+    let mut world = world_with_executors(1);
+    world.arrive([at_most_once(1), plain(2)]);
     assert_eq!(world.at(1.0), ["mark 1"]);
-    set(&mut world, 2.0);
+    set_time(&mut world, 2.0);
     world.on(Event::Wake);
     assert_eq!(world.described(Event::LeaseLost), NOTHING, "neither is marked");
     assert!(world.state.runs.active(run(2)).is_none());
@@ -88,7 +88,7 @@ fn the_marks_of_unsent_runs_go_with_the_lease() {
 /// A run that waited here does not carry an older term than a run of its job that was sent before it.
 #[test]
 fn each_run_carries_the_newest_term_of_its_job() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     let of_term = |second, term| ReadyRun { term, ..plain(second) };
     world.arrive([of_term(1, 3), of_term(2, 2), of_term(3, 4)]);
     world.at(3.0);
@@ -99,18 +99,18 @@ fn each_run_carries_the_newest_term_of_its_job() {
 /// The loop wakes for a scheduled run only while it has the lease under which runs may start.
 #[test]
 fn the_next_instant_is_that_of_the_first_run_under_the_lease() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     let token = Some(world.around.token);
     let earlier = token.map(|token| LeaseToken { epoch: 0, ..token });
     assert_eq!(world.state.next_instant(token), Timestamp::MAX);
-    world.arrive([plain(5), once(8)]);
+    world.arrive([plain(5), at_most_once(8)]);
     let next = |world: &World| [token, None, earlier].map(|lease| world.state.next_instant(lease).as_millis());
     let never = Timestamp::MAX.as_millis();
     assert_eq!(next(&world), [5_000, never, never]);
     world.at(5.0);
     assert_eq!(next(&world), [7_800, never, never], "it is marked first");
     assert_eq!(world.at(7.8), ["mark 8"]);
-    world.described(won(8));
+    world.described(mark_won(8));
     assert_eq!(next(&world), [8_000, never, never], "its mark is durable");
     assert_eq!(world.at(8.0), ["sent to 1: 8"]);
     assert_eq!(next(&world), [never; 3]);
@@ -119,11 +119,11 @@ fn the_next_instant_is_that_of_the_first_run_under_the_lease() {
 /// The deadlines of questions hold with or without the lease.
 #[test]
 fn the_next_instant_is_that_of_the_first_question_or_limit() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([ready(2, &definition(&json!({"route": "busyover", "overlap": {"policy": "allow"}})))]);
     world.at(2.0);
     assert_eq!(world.state.next_instant(None), Timestamp::from_millis(2_200));
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     let limited = definition(&json!({"overlap": {"policy": "allow"}, "rate": {"max": 1, "per": "10s"}}));
     world.arrive([ready(2, &limited), ready(3, &limited)]);
     assert_eq!(world.at(2.0), ["sent to 1: 2"]);
@@ -136,15 +136,15 @@ fn the_next_instant_is_that_of_the_first_question_or_limit() {
 /// A server that ends waits for the runs of executors and for the marks that it removes, but not for the groups of pump jobs.
 #[test]
 fn a_server_is_drained_once_it_waits_for_nothing() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     assert!(world.state.is_drained());
     let group = definition(&json!({"pump": {"items": [{"name": "eu"}], "groups": 1}}));
     world.arrive([ready(1, &group)]);
     assert_eq!(world.at(1.0), ["sent to 1: 1"]);
     assert!(world.state.is_drained(), "the next server takes it over");
-    world.arrive([once(2)]);
+    world.arrive([at_most_once(2)]);
     assert_eq!(world.at(2.0), ["mark 2"]);
-    world.described(won(2));
+    world.described(mark_won(2));
     assert_eq!(world.flush(), ["sent to 1: 2"]);
     assert!(!world.state.is_drained());
     assert_eq!(world.reply(1, 2, 1, Reply::Refused(RefusedWhy::Draining, None)), ["unmark 2"]);
@@ -156,7 +156,7 @@ fn a_server_is_drained_once_it_waits_for_nothing() {
 /// A draining server does not resend a run that it gets back.
 #[test]
 fn a_server_that_leaves_releases_runs_that_it_gets_back() {
-    let mut world = with_executors(2);
+    let mut world = world_with_executors(2);
     world.arrive([plain(1), plain(2)]);
     assert_eq!(world.at(2.0).len(), 2);
     let of_one = |world: &World| {
@@ -174,7 +174,7 @@ fn a_server_that_leaves_releases_runs_that_it_gets_back() {
 /// How many runs executors have and how many wait, and where.
 #[test]
 fn each_round_measures_how_many_runs_wait_and_where() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     let limited = definition(&json!({"overlap": {"policy": "allow"}, "concurrency": {"key": "db", "max": 1}}));
     let unserved = definition(&json!({"overlap": {"policy": "allow"}, "handler": "gone"}));
     world.arrive([serial(1), serial(2), serial(3)]);
@@ -197,7 +197,7 @@ fn each_round_measures_how_many_runs_wait_and_where() {
     });
     assert_eq!(counts, Some((2, 6)));
     let held = effects.iter().find_map(|effect| match effect {
-        Effect::Measure(Measure::Held { gates, limits, parked, roll_call }) => {
+        Effect::Measure(Measure::WaitingRuns { gates, limits, parked, roll_call }) => {
             Some([*gates, *limits, *parked, *roll_call])
         }
         _ => None,
@@ -209,11 +209,11 @@ fn each_round_measures_how_many_runs_wait_and_where() {
 #[test]
 fn the_lateness_of_fires_is_measured_once() {
     let measured = |change: &dyn Fn(&mut ReadyRun)| {
-        let mut world = with_executors(1);
+        let mut world = world_with_executors(1);
         let mut ready = plain(1);
         change(&mut ready);
         world.arrive([ready]);
-        set(&mut world, 1.5);
+        set_time(&mut world, 1.5);
         let effects = world.on(Event::Wake);
         effects.into_iter().find_map(|effect| match effect {
             Effect::Measure(Measure::FireLateness(late)) => Some(late.as_millis()),
@@ -231,38 +231,38 @@ fn a_stream_is_ended_after_three_heartbeats_without_an_answer() {
     for (beats, seconds, expected) in
         [(3, 10.999, Vec::new()), (2, 11.0, Vec::new()), (3, 11.0, vec!["end of stream 1"])]
     {
-        let mut world = with_executors(1);
+        let mut world = world_with_executors(1);
         world.arrive([plain(1)]);
         assert_eq!(world.at(1.0), ["sent to 1: 1"]);
         (0..beats).for_each(|_| world.beat(1));
-        set(&mut world, seconds);
+        set_time(&mut world, seconds);
         assert_eq!(world.described(Event::Round(Vec::new())), expected, "{beats} at {seconds}");
     }
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1)]);
     world.at(1.0);
     (0..3).for_each(|_| world.beat(1));
     world.state.executors.get(ExecutorId::new(1)).unwrap().session.stream.end();
-    set(&mut world, 12.0);
+    set_time(&mut world, 12.0);
     assert_eq!(world.described(Event::Round(Vec::new())), NOTHING, "the stream is ended already");
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1)]);
     world.at(1.0);
     (0..3).for_each(|_| world.beat(1));
     world.reply(1, 1, 1, Reply::Accepted);
-    set(&mut world, 12.0);
+    set_time(&mut world, 12.0);
     assert_eq!(world.described(Event::Round(Vec::new())), NOTHING, "it has answered");
 }
 
 /// The silence of an executor counts from its oldest unanswered trigger.
 #[test]
 fn the_oldest_unanswered_trigger_counts() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1), plain(3)]);
     world.at(1.0);
     world.at(3.0);
     (0..3).for_each(|_| world.beat(1));
-    set(&mut world, 20.0);
+    set_time(&mut world, 20.0);
     let effects = world.on(Event::Round(Vec::new()));
     assert_eq!(effects.iter().filter_map(describe).collect::<Vec<_>>(), ["end of stream 1"]);
     let silence = world.state.executors.silences.of(ExecutorId::new(1));
@@ -273,10 +273,10 @@ fn the_oldest_unanswered_trigger_counts() {
 #[test]
 fn a_run_that_must_wait_for_its_turn_is_not_marked_ahead() {
     let marked = definition(&json!({"queue_timeout": "60s", "delivery": "at_most_once"}));
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([ready(1, &marked), ready(3, &marked)]);
     assert_eq!(world.at(0.8), ["mark 1"]);
-    world.described(won(1));
+    world.described(mark_won(1));
     assert_eq!(world.at(1.0), ["sent to 1: 1"]);
     assert_eq!(world.at(2.8), NOTHING, "it is looked at when it is due");
     assert_eq!(world.state.gates.queued_count(), 0);
@@ -292,13 +292,13 @@ fn a_run_that_must_wait_for_its_turn_is_not_marked_ahead() {
 /// next attempt follows, so this one is not sent again.
 #[test]
 fn a_refusal_does_not_bring_back_a_run_that_was_given_up() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1)]);
     assert_eq!(world.at(1.0), ["sent to 1: 1"]);
     assert!(world.join(1, 2, Report::default()).contains(&"end of 1/1: Lost(NotReceived)".to_owned()));
     assert_eq!(world.reply(1, 1, 1, Reply::Refused(RefusedWhy::Full, Some(1))), NOTHING);
     assert!(world.state.runs.active(run(1)).is_some_and(|active| active.phase == Phase::Ending));
-    set(&mut world, 2.0);
+    set_time(&mut world, 2.0);
     world.on(Event::Round(Vec::new()));
     assert_eq!(world.flush(), NOTHING);
     world.on(Event::EndRefused(run(1), 1, Phase::Sent));
@@ -308,14 +308,14 @@ fn a_refusal_does_not_bring_back_a_run_that_was_given_up() {
 #[test]
 fn a_run_whose_loss_found_no_room_is_given_up_again_unless_its_executor_has_it() {
     for is_held in [false, true] {
-        let mut world = with_executors(1);
+        let mut world = world_with_executors(1);
         world.arrive([plain(1)]);
         assert_eq!(world.at(1.0), ["sent to 1: 1"]);
         world.join(1, 2, Report::default());
         let held = is_held.then_some((run(1), 1)).into_iter().collect();
         world.join(1, 3, Report { held_runs: held, ..Report::default() });
         world.on(Event::EndRefused(run(1), 1, Phase::Sent));
-        set(&mut world, 2.0);
+        set_time(&mut world, 2.0);
         let expected = if is_held { Vec::new() } else { vec!["end of 1/1: Lost(NotReceived)"] };
         assert_eq!(world.described(Event::Round(Vec::new())), expected, "{is_held}");
     }
@@ -325,7 +325,7 @@ fn a_run_whose_loss_found_no_room_is_given_up_again_unless_its_executor_has_it()
 /// slot back.
 #[test]
 fn an_attempt_that_has_ended_elsewhere_gives_its_slot_back() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1)]);
     assert_eq!(world.at(1.0), ["sent to 1: 1"]);
     world.on(Event::LeaseLost);
@@ -342,7 +342,7 @@ fn an_attempt_that_has_ended_elsewhere_gives_its_slot_back() {
 #[test]
 fn an_attempt_that_waits_takes_no_place_under_a_limit() {
     let limited = definition(&json!({"overlap": {"policy": "allow"}, "concurrency": {"key": "db", "max": 1}}));
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([ready(1, &limited)]);
     assert_eq!(world.at(1.0), ["sent to 1: 1"]);
     world.on(Event::LeaseLost);
@@ -360,7 +360,7 @@ fn an_attempt_that_waits_takes_no_place_under_a_limit() {
 /// After the end of the lease another server may have taken the run over and sent it. Its row shows who may report a result.
 #[test]
 fn a_result_of_a_run_that_was_not_sent_is_refused_only_under_a_lease() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1)]);
     world.around.now = Timestamp::from_secs(1);
     world.on(Event::Wake);
@@ -380,7 +380,7 @@ fn a_result_of_a_run_that_was_not_sent_is_refused_only_under_a_lease() {
 /// these leases stays in memory: if it counted as missing, it could be taken for a run that was never sent.
 #[test]
 fn a_dropped_roll_call_forgets_only_runs_that_no_executor_has() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1)]);
     assert_eq!(world.at(1.0), ["sent to 1: 1"]);
     world.on(Event::LeaseLost);
@@ -396,7 +396,7 @@ fn a_dropped_roll_call_forgets_only_runs_that_no_executor_has() {
 /// Another server has taken over a run that this one had sent under an earlier lease. The present lease holds nevertheless.
 #[test]
 fn a_run_of_an_earlier_lease_that_another_node_has_ends_no_lease() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1)]);
     assert_eq!(world.at(1.0), ["sent to 1: 1"]);
     world.on(Event::LeaseLost);

@@ -12,7 +12,7 @@ use rondel_store::cluster::Session;
 use rondel_store::ledger::{EndOutcome, RunCheck};
 use serde_json::json;
 
-use super::world::{World, again, verdict};
+use super::world::{World, retry_outcome, verdict};
 use super::*;
 use crate::dispatch::active::Phase;
 use crate::dispatch::event::{
@@ -36,12 +36,12 @@ fn serial(second: i64) -> ReadyRun {
     ready(second, &definition(&json!({"queue_timeout": "60s"})))
 }
 
-fn once(second: i64) -> ReadyRun {
+fn at_most_once(second: i64) -> ReadyRun {
     ready(second, &definition(&json!({"overlap": {"policy": "allow"}, "delivery": "at_most_once"})))
 }
 
 /// A world in which executors 1 to `count` are connected.
-pub(super) fn with_executors(count: i64) -> World {
+pub(super) fn world_with_executors(count: i64) -> World {
     let mut world = World::new();
     for id in 1..=count {
         world.join(id, id.unsigned_abs(), Report::default());
@@ -52,13 +52,13 @@ pub(super) fn with_executors(count: i64) -> World {
 /// Two fires of a serial job, then a retry of the first: the second fire never passes the run that has the place before it.
 #[test]
 fn a_serial_job_continues_only_once_the_previous_verdict_is_durable() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([serial(1), serial(2)]);
     assert_eq!(world.at(1.0), ["sent to 1: 1"]);
     assert_eq!(world.at(2.0), NOTHING);
     assert_eq!(world.result(1, 1, 1), ["end of 1/1: Succeeded"]);
     assert_eq!(world.at(3.0), NOTHING, "it is not durable yet");
-    assert_eq!(world.settled(1, 1, again()), NOTHING);
+    assert_eq!(world.settled(1, 1, retry_outcome()), NOTHING);
     assert_eq!(world.at(4.0), NOTHING, "its next attempt has its place");
     let mut second = serial(1);
     second.run.attempt = 2;
@@ -72,7 +72,7 @@ fn a_serial_job_continues_only_once_the_previous_verdict_is_durable() {
 /// Nothing is sent under a lease that does not hold; runs that were sent under it stay, and runs that were not sent are dropped with it.
 #[test]
 fn nothing_is_sent_without_the_lease() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1), plain(2), plain(3)]);
     assert_eq!(world.at(1.0), ["sent to 1: 1"]);
     world.around.now = Timestamp::from_secs(2);
@@ -94,7 +94,7 @@ fn nothing_is_sent_without_the_lease() {
 /// No new run of a serial job starts before all of its open runs are known.
 #[test]
 fn nothing_starts_before_all_open_runs_are_known() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.around.token.epoch = 2;
     let of_lease = |second| {
         let mut ready = serial(second);
@@ -141,7 +141,7 @@ pub(super) fn answer(held: &[(i64, i32)]) -> FenceAnswer {
 #[test]
 fn a_roll_call_waits_for_every_executor_that_may_have_the_run() {
     for (held_by_second, expected) in [(true, Vec::new()), (false, vec!["end of 1/1: Lost(NotReceived)"])] {
-        let mut world = with_executors(2);
+        let mut world = world_with_executors(2);
         world.around.now = Timestamp::from_secs(2);
         let call = roll_call_run(1);
         world.around.in_memory.admit(vec![call.ready.run.clone()]);
@@ -167,7 +167,7 @@ fn a_roll_call_waits_for_every_executor_that_may_have_the_run() {
 /// The row of a run that this node sent names another node: this node is wrong about its lease.
 #[test]
 fn a_run_that_another_node_has_ends_this_lease() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([serial(1), serial(2)]);
     world.at(1.0);
     assert_eq!(world.at(2.0), NOTHING);
@@ -190,8 +190,8 @@ fn a_run_that_another_node_has_ends_this_lease() {
 #[test]
 fn an_at_most_once_run_is_marked_before_it_is_sent() {
     let won = |won: &[i64]| Event::Marked(vec![(run(1), 1)], won.iter().map(|second| run(*second)).collect());
-    let mut world = with_executors(1);
-    world.arrive([once(1)]);
+    let mut world = world_with_executors(1);
+    world.arrive([at_most_once(1)]);
     assert_eq!(world.at(0.7), NOTHING);
     assert_eq!(world.at(0.8), ["mark 1"]);
     assert_eq!(world.described(won(&[1])), NOTHING);
@@ -206,8 +206,8 @@ fn an_at_most_once_run_is_marked_before_it_is_sent() {
     assert_eq!(world.described(won(&[])), ["look at 1"], "another node's, settled, or not answered");
     assert_eq!(world.flush(), NOTHING);
 
-    let mut world = with_executors(1);
-    world.arrive([once(1)]);
+    let mut world = world_with_executors(1);
+    world.arrive([at_most_once(1)]);
     assert_eq!(world.at(1.0), ["mark 1"]);
     world.around.now = Timestamp::from_millis(2_100);
     world.on(won(&[1]));
@@ -217,8 +217,8 @@ fn an_at_most_once_run_is_marked_before_it_is_sent() {
 /// A request that finds no room has no lasting effect.
 #[test]
 fn steps_without_room_leave_the_state_as_it_was() {
-    let mut world = with_executors(1);
-    world.arrive([once(1)]);
+    let mut world = world_with_executors(1);
+    world.arrive([at_most_once(1)]);
     let effects = {
         world.around.now = Timestamp::from_secs(1);
         world.on(Event::Wake);
@@ -231,7 +231,7 @@ fn steps_without_room_leave_the_state_as_it_was() {
     assert_eq!(world.described(Event::StepRefused(mark.unwrap())), ["look at 1"]);
     assert_eq!(world.flush(), NOTHING, "unmarked, it is not sent");
 
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1)]);
     world.at(1.0);
     assert_eq!(world.result(1, 1, 1), ["end of 1/1: Succeeded"]);
@@ -241,7 +241,7 @@ fn steps_without_room_leave_the_state_as_it_was() {
     let in_flight = world.state.executors.get(ExecutorId::new(1)).map(|online| online.in_flight);
     assert_eq!(in_flight, Some(0), "its slot is counted once");
 
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1)]);
     world.around.now = Timestamp::from_secs(1);
     world.on(Event::Wake);
@@ -254,7 +254,7 @@ fn steps_without_room_leave_the_state_as_it_was() {
 /// A refusal that comes a second time does not concern a later trigger of the same run.
 #[test]
 fn a_late_refusal_does_not_concern_a_later_trigger() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1)]);
     assert_eq!(world.at(1.0), ["sent to 1: 1"]);
     let first = Reply::Refused(RefusedWhy::Full, Some(1));
@@ -270,7 +270,7 @@ fn a_late_refusal_does_not_concern_a_later_trigger() {
 /// A restarted executor proves its predecessor: the journaled results follow, and the other runs are lost at once.
 #[test]
 fn a_restart_settles_its_journal_before_the_rest_is_lost() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1), plain(2)]);
     assert_eq!(world.at(2.0), ["sent to 1: 1 2"]);
     let report = Report {
@@ -291,7 +291,7 @@ fn a_restart_settles_its_journal_before_the_rest_is_lost() {
     world.on(Event::LineageGrew(executor_3, lineage.into()));
     assert_eq!(world.result(3, 1, 1), ["end of 1/1: Succeeded"]);
     // The same process connects again and does not report the run: its trigger was lost in the network.
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1)]);
     world.at(1.0);
     assert_eq!(world.join(1, 2, Report::default()), ["end of stream 1", "end of 1/1: Lost(NotReceived)"]);
@@ -319,7 +319,7 @@ fn shards_of(root: &Run, count: i32) -> Vec<Run> {
 /// The next fire waits for all of them.
 #[test]
 fn the_expansion_of_a_broadcast_is_decided_once() {
-    let mut world = with_executors(2);
+    let mut world = world_with_executors(2);
     let root = broadcast(1);
     let shards = shards_of(&root.run, 2);
     world.arrive([root.clone(), broadcast(2)]);
@@ -344,7 +344,7 @@ fn the_expansion_of_a_broadcast_is_decided_once() {
 #[test]
 fn a_broadcast_keeps_its_place_while_its_shards_are_stored() {
     for next_epoch in [1, 2] {
-        let mut world = with_executors(1);
+        let mut world = world_with_executors(1);
         let root = broadcast(1);
         let shards = shards_of(&root.run, 1);
         world.arrive([root.clone()]);
@@ -393,7 +393,7 @@ fn late_is_not_missed() {
 #[test]
 fn a_covering_run_waits_for_the_ends_that_it_asks_for() {
     let covers = definition(&json!({"overlap": {"policy": "cover"}, "queue_timeout": "60s"}));
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([ready(1, &covers), ready(2, &covers), ready(3, &covers)]);
     assert_eq!(world.at(1.0), ["sent to 1: 1"]);
     assert_eq!(world.at(2.0), ["ask to end 1"]);
@@ -409,14 +409,14 @@ fn a_covering_run_waits_for_the_ends_that_it_asks_for() {
 /// If an attempt was given up and its result arrives later, only one of these ends counts, and neither concerns the next attempt.
 #[test]
 fn a_message_about_an_earlier_attempt_does_not_concern_the_next() {
-    let mut world = with_executors(2);
+    let mut world = world_with_executors(2);
     world.arrive([serial(1), serial(2)]);
     world.at(1.0);
     world.described(Event::StreamEnded(ExecutorId::new(1), 1, Responder::new(|()| {})));
     assert_eq!(world.described(Event::Died(ExecutorId::new(1))), ["end of 1/1: Lost(ExecutorLost)"]);
     let mut second = serial(1);
     second.run.attempt = 2;
-    world.settled(1, 1, again());
+    world.settled(1, 1, retry_outcome());
     world.arrive([second]);
     assert_eq!(world.at(2.0), ["sent to 2: 1"]);
     world.join(1, 3, Report::default());
@@ -446,7 +446,7 @@ fn a_run_that_waits_in_vain_hides_nothing() {
 /// the end from the previous lease, and this refusal does not concern the run any more.
 #[test]
 fn an_end_under_the_previous_lease_does_not_concern_the_current_one() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([serial(1)]);
     world.at(1.0);
     assert_eq!(world.join(1, 2, Report::default()), ["end of stream 1", "end of 1/1: Lost(NotReceived)"]);
@@ -468,7 +468,7 @@ fn an_end_under_the_previous_lease_does_not_concern_the_current_one() {
 /// An end that finds no room leaves its run to the periodic queries.
 #[test]
 fn a_run_that_is_skipped_is_not_in_the_table() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1)]);
     let cancel = Event::Cancels(vec![(run(1), "operator".to_owned()), (run(7), "operator".to_owned())]);
     assert_eq!(world.described(cancel), ["end of 1/1: Cancelled", "cancel elsewhere 7"]);
@@ -482,7 +482,7 @@ fn a_run_that_is_skipped_is_not_in_the_table() {
 /// The database was away: no server could store whom it heard, so rows may show an executor as silent although another server hears it.
 #[test]
 fn no_executor_is_lost_by_rows_that_may_be_old() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1)]);
     world.at(1.0);
     let one = ExecutorId::new(1);

@@ -10,8 +10,8 @@ use rondel_proto::v1::RefusedWhy;
 use rondel_store::ledger::EndOutcome;
 use serde_json::json;
 
-use super::tests::{DEAD, NOTHING, answer, plain, run, session_of, with_executors};
-use super::world::{World, again, verdict};
+use super::tests::{DEAD, NOTHING, answer, plain, run, session_of, world_with_executors};
+use super::world::{World, retry_outcome, verdict};
 use super::*;
 use crate::dispatch::event::{Reply, Report, RollCallRun};
 use crate::dispatch::tests_support::{definition, ready};
@@ -76,7 +76,7 @@ fn leave_unanswered(world: &mut World, second: i64) -> Vec<String> {
 /// the queue time that is left.
 #[test]
 fn an_executor_that_answers_no_trigger_is_passed_by_until_it_answers() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1)]);
     assert_eq!(world.at(1.0), ["sent to 1: 1"]);
     assert_eq!(leave_unanswered(&mut world, 12), ["end of stream 1"]);
@@ -103,7 +103,7 @@ fn an_executor_that_answers_no_trigger_is_passed_by_until_it_answers() {
     assert_eq!(world.at(50.0).len(), 1);
     world.arrive([plain(51)]);
     world.at(51.0);
-    let is_there = |world: &World| world.state.runs.actives().any(|active| active.executor == ExecutorId::new(1));
+    let is_there = |world: &World| world.state.runs.active_runs().any(|active| active.executor == ExecutorId::new(1));
     assert!(is_there(&world), "it is tried again after its pause");
     assert!(world.state.executors.silences.of(ExecutorId::new(1)).is_some());
     for second in [50, 51] {
@@ -115,7 +115,7 @@ fn an_executor_that_answers_no_trigger_is_passed_by_until_it_answers() {
 /// If there is no other executor, the silent one still gets the runs.
 #[test]
 fn an_executor_that_answers_no_trigger_is_not_passed_by_where_it_is_the_only_one() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1)]);
     world.at(1.0);
     leave_unanswered(&mut world, 12);
@@ -151,7 +151,7 @@ fn groups_that_wait_do_not_hide_those_of_another_job() {
 fn a_run_that_awaits_its_children_keeps_its_place_though_its_end_comes_twice() {
     let serial = definition(&json!({"queue_timeout": "60s"}));
     for ends in [0, 1, 2] {
-        let mut world = with_executors(1);
+        let mut world = world_with_executors(1);
         world.arrive([ready(1, &serial), ready(2, &serial)]);
         world.at(1.0);
         assert_eq!(world.at(2.0), NOTHING, "the second waits for the first");
@@ -200,7 +200,7 @@ fn a_run_in_a_roll_call_has_its_place_at_the_executor_that_has_it() {
 fn a_run_of_an_edited_job_waits_for_the_runs_from_before() {
     for scope in ["cluster", "executor"] {
         let serial = definition(&json!({"overlap": {"policy": "serial", "scope": scope}, "queue_timeout": "60s"}));
-        let mut world = with_executors(1);
+        let mut world = world_with_executors(1);
         world.arrive([plain(1), plain(2)]);
         assert_eq!(world.at(1.0), ["sent to 1: 1"]);
         assert_eq!(world.at(2.0), ["sent to 1: 2"]);
@@ -221,7 +221,7 @@ fn a_run_of_an_edited_job_waits_for_the_runs_from_before() {
 #[test]
 fn a_retry_from_before_an_edit_keeps_its_place() {
     let serial = definition(&json!({"queue_timeout": "60s"}));
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     world.arrive([plain(1)]);
     assert_eq!(world.at(1.0), ["sent to 1: 1"]);
     let mut next = ready(2, &serial);
@@ -229,7 +229,7 @@ fn a_retry_from_before_an_edit_keeps_its_place() {
     world.arrive([next]);
     assert_eq!(world.at(2.0), NOTHING);
     world.result(1, 1, 1);
-    world.settled(1, 1, again());
+    world.settled(1, 1, retry_outcome());
     assert_eq!(world.flush(), NOTHING, "the run before it waits for its next attempt");
     let mut second = plain(1);
     second.run.attempt = 2;
@@ -245,7 +245,7 @@ fn a_retry_from_before_an_edit_keeps_its_place() {
 fn a_run_of_an_edited_job_waits_for_runs_that_an_executor_may_have() {
     for scope in ["cluster", "executor"] {
         let serial = definition(&json!({"overlap": {"policy": "serial", "scope": scope}, "queue_timeout": "60s"}));
-        let mut world = with_executors(1);
+        let mut world = world_with_executors(1);
         world.around.now = Timestamp::from_secs(2);
         let mut before = plain(1);
         (before.run.status, before.run.executor_id) = (RunStatus::Running, Some(ExecutorId::new(1)));
@@ -267,7 +267,7 @@ fn a_run_of_an_edited_job_waits_for_runs_that_an_executor_may_have() {
 /// A run that its executor refuses goes to another one at once.
 #[test]
 fn a_refused_run_does_not_wait_for_the_next_round() {
-    let mut world = with_executors(2);
+    let mut world = world_with_executors(2);
     world.arrive([plain(1)]);
     let first = if world.at(1.0) == ["sent to 1: 1"] { 1 } else { 2 };
     for why in [RefusedWhy::Full, RefusedWhy::Draining] {
@@ -286,7 +286,7 @@ fn an_executor_that_refuses_a_run_does_not_get_the_next_one_of_its_limit() {
         "route": "first", "concurrency": {"key": "db", "max": 1}, "overlap": {"policy": "allow"}, "queue_timeout": "60s",
     }));
     for why in [RefusedWhy::Full, RefusedWhy::Draining, RefusedWhy::NoHandler] {
-        let mut world = with_executors(2);
+        let mut world = world_with_executors(2);
         world.arrive([ready(1, &limited), ready(2, &limited)]);
         assert_eq!(world.at(2.0), ["sent to 1: 1"]);
         assert_eq!(world.reply(1, 1, 1, Reply::Refused(why, None)), NOTHING, "{why:?}");
@@ -333,7 +333,7 @@ fn no_run_begins_at_an_executor_that_may_have_an_earlier_one() {
 /// not known.
 #[test]
 fn a_run_that_awaits_its_children_is_forgotten_with_its_place() {
-    let mut world = with_executors(1);
+    let mut world = world_with_executors(1);
     let serial = definition(&json!({"queue_timeout": "60s"}));
     let effects = world.on(Event::AdoptedAwaiting(vec![ready(1, &serial)]));
     let is_known = |effect: &Effect| matches!(effect, Effect::Await(runs) if runs.iter().any(|(_, id)| *id == run(1)));

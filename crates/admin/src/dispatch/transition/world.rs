@@ -194,19 +194,19 @@ impl World {
         has_room: bool,
     ) -> (Vec<(RunId, i32)>, Vec<Effect>) {
         let mut decision = Decision::new(&mut self.state, self.around.facts());
-        let (sendable, mut unsent) = outbox::sendable(&mut decision, executor, runs);
+        let (sendable_runs, mut unsent) = outbox::split_sendable(&mut decision, executor, runs);
         let (mut written, mut effects) = (Vec::new(), Vec::new());
         if has_room {
             let attempt = |run: &RunId| self.state.runs.active(*run).map(|active| (*run, active.ready.run.attempt));
-            written = sendable.iter().filter_map(attempt).collect();
-            let numbered = sendable.into_iter().map(|run| {
+            written = sendable_runs.iter().filter_map(attempt).collect();
+            let numbered = sendable_runs.into_iter().map(|run| {
                 self.next_number += 1;
                 (run, self.next_number)
             });
             let sent = numbered.collect();
             effects.extend(self.on(Event::Sent(executor, sent)));
         } else {
-            unsent.extend(sendable);
+            unsent.extend(sendable_runs);
         }
         if !unsent.is_empty() {
             effects.extend(self.on(Event::NotSent(unsent)));
@@ -272,7 +272,7 @@ pub(super) fn verdict() -> EndOutcome {
     EndOutcome::Stored(NextStep::Verdict { status: RunStatus::Succeeded, reason: None }, None)
 }
 
-pub(super) fn again() -> EndOutcome {
+pub(super) fn retry_outcome() -> EndOutcome {
     let after = NextStep::Retry { due_at: Timestamp::EPOCH, reason: Reason::ExecutorLost, lost_count: 1 };
     EndOutcome::Stored(after, None)
 }

@@ -34,6 +34,7 @@ pub struct StoredUpdate {
     pub is_changed: bool,
 }
 
+/// Finds or prepares the account of a user whom the provider has authenticated, with the changes that the sign-in makes.
 pub(super) async fn resolve(
     store: &dyn Store,
     config: &OidcConfig,
@@ -178,7 +179,7 @@ mod tests {
         }
     }
 
-    async fn refused(store: &MemStore, config: &OidcConfig, identity: &Identity) -> Refusal {
+    async fn refusal_of(store: &MemStore, config: &OidcConfig, identity: &Identity) -> Refusal {
         match resolve(store, config, identity, 8, NOW).await.unwrap_err() {
             OidcError::Refused(refusal) => refusal,
             other => unreachable!("{other}"),
@@ -189,7 +190,7 @@ mod tests {
     async fn an_account_is_there_or_is_made_without_a_role() {
         let store = MemStore::new(Arc::new(|| NOW));
         let email = ann(&[]).email;
-        assert_eq!(refused(&store, &config(false, &[]), &ann(&[])).await, Refusal::NoAccount(email.clone()));
+        assert_eq!(refusal_of(&store, &config(false, &[]), &ann(&[])).await, Refusal::NoAccount(email.clone()));
         let made = resolve(&store, &config(true, &[]), &ann(&["ops"]), 7, NOW).await.unwrap();
         let stored = |is_changed| StoredUpdate { account: AccountId::new(7), is_changed };
         assert_eq!(made.clone().save(&store).await.unwrap(), stored(true));
@@ -207,9 +208,9 @@ mod tests {
         assert!(!again.is_new && again.account.id == made.account.id);
         let lock = AccountChange { disabled: Some(true), ..AccountChange::default() };
         store.change_account(made.account.id, &lock).await.unwrap();
-        assert_eq!(refused(&store, &config(true, &["ops=admin"]), &ann(&["ops"])).await, Refusal::Disabled(email));
+        assert_eq!(refusal_of(&store, &config(true, &["ops=admin"]), &ann(&["ops"])).await, Refusal::Disabled(email));
         let strange = Identity { email: "Ä@example.com".to_lowercase(), ..ann(&[]) };
-        assert!(matches!(refused(&store, &config(true, &[]), &strange).await, Refusal::NotAName(_)));
+        assert!(matches!(refusal_of(&store, &config(true, &[]), &strange).await, Refusal::NotAName(_)));
     }
 
     #[tokio::test]
@@ -223,12 +224,12 @@ mod tests {
         let password = Some(PasswordHash::new("$argon2id$".to_owned()));
         let account = Account { password, provider_linked_at: None, ..new_account(&ann(&[]), 7, NOW) };
         assert!(store.create_account(&account).await.unwrap());
-        assert_eq!(refused(&store, &config, &ann(&[])).await, Refusal::NotLinked(account.name.clone()));
+        assert_eq!(refusal_of(&store, &config, &ann(&[])).await, Refusal::NotLinked(account.name.clone()));
         let link = |link| AccountChange { provider_link: Some(link), ..AccountChange::default() };
         store.change_account(account.id, &link(ProviderLink::Since(NOW))).await.unwrap();
         assert_eq!(came().await, account.id);
         store.change_account(account.id, &link(ProviderLink::None)).await.unwrap();
-        assert_eq!(refused(&store, &config, &ann(&[])).await, Refusal::NotLinked(account.name.clone()));
+        assert_eq!(refusal_of(&store, &config, &ann(&[])).await, Refusal::NotLinked(account.name.clone()));
         // An account that signed in through the provider before it had a password can still do so after it has set one.
         store.delete_account(account.id).await.unwrap();
         assert!(store.create_account(&Account { password: None, ..account.clone() }).await.unwrap());

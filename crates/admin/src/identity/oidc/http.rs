@@ -29,16 +29,16 @@ pub(super) fn build() -> Result<Outgoing, String> {
 
 pub(super) async fn call(client: Outgoing, request: HttpRequest) -> Result<HttpResponse, HttpError> {
     let (parts, body) = request.into_parts();
-    let place = parts.uri.to_string();
-    let http_error = |error: RequestError| HttpError(format!("{place}: {}", chain(&error.without_url())));
-    let url = Url::parse(&place).map_err(|error| HttpError(format!("{place}: {error}")))?;
-    let request = client.request(parts.method, url).map_err(|refused| HttpError(format!("{place}: {refused}")))?;
+    let url_text = parts.uri.to_string();
+    let http_error = |error: RequestError| HttpError(format!("{url_text}: {}", chain(&error.without_url())));
+    let url = Url::parse(&url_text).map_err(|error| HttpError(format!("{url_text}: {error}")))?;
+    let request = client.request(parts.method, url).map_err(|refused| HttpError(format!("{url_text}: {refused}")))?;
     let request = request.headers(parts.headers).body(body).timeout(TIMEOUT);
     let mut response = request.send().await.map_err(http_error)?;
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(http_error)? {
         if body.len() + chunk.len() > LEN_MAX {
-            return Err(HttpError(format!("{place}: the answer has more than {LEN_MAX} bytes")));
+            return Err(HttpError(format!("{url_text}: the answer has more than {LEN_MAX} bytes")));
         }
         body.extend_from_slice(&chunk);
     }

@@ -66,8 +66,8 @@ impl OidcConfig {
     /// The name of the field that is wrong, and a sentence about it.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         check_url(&self.issuer).map_err(|sentence| ("issuer", sentence))?;
-        let redirect = check_url(&self.redirect_url).map_err(|sentence| ("redirect_url", sentence))?;
-        if redirect.path() != CALLBACK_PATH || redirect.query().is_some() {
+        let redirect_url = check_url(&self.redirect_url).map_err(|sentence| ("redirect_url", sentence))?;
+        if redirect_url.path() != CALLBACK_PATH || redirect_url.query().is_some() {
             return Err(("redirect_url", format!("{:?} does not end in {CALLBACK_PATH}", self.redirect_url)));
         }
         if self.client_id.is_empty() {
@@ -181,9 +181,9 @@ impl Oidc {
         next_path: &str,
         now: Timestamp,
     ) -> Result<ProviderRedirect, OidcError> {
-        let pending = PendingSignIn::begin(self.key(store, now).await?, next_path, now);
-        let url = self.provider.sign_in_url(&self.config, &pending).await?;
-        Ok(ProviderRedirect { url, cookie: pending.cookie().to_owned() })
+        let pending_sign_in = PendingSignIn::begin(self.key(store, now).await?, next_path, now);
+        let url = self.provider.sign_in_url(&self.config, &pending_sign_in).await?;
+        Ok(ProviderRedirect { url, cookie: pending_sign_in.cookie().to_owned() })
     }
 
     /// Finishes a sign-in: returns the user according to the provider, and where the browser continues. `address` is the browser's address.
@@ -194,28 +194,28 @@ impl Oidc {
         &self,
         store: &dyn Store,
         (cookie, address): (Option<&str>, Option<IpAddr>),
-        answer: &Callback,
+        callback: &Callback,
         now: Timestamp,
     ) -> Result<(Identity, String), OidcError> {
         let key = self.key(store, now).await?;
-        let pending =
+        let pending_sign_in =
             cookie.and_then(|cookie| PendingSignIn::from_cookie(key, cookie, now)).ok_or(Refusal::NotBegun)?;
-        if !pending.has_state(answer.state.as_deref().unwrap_or_default()) {
+        if !pending_sign_in.has_state(callback.state.as_deref().unwrap_or_default()) {
             return Err(Refusal::NotBegun.into());
         }
-        if answer.issuer.as_deref().is_some_and(|issuer| issuer != self.config.issuer) {
+        if callback.issuer.as_deref().is_some_and(|issuer| issuer != self.config.issuer) {
             return Err(Refusal::Token("it comes from another provider".to_owned()).into());
         }
-        if let Some(error) = &answer.error {
+        if let Some(error) = &callback.error {
             return Err(Refusal::Provider(error.chars().take(60).collect()).into());
         }
-        let code = answer.code.as_deref().ok_or(Refusal::NotBegun)?;
-        let identity = self.provider.identity(&self.config, (&pending, address), code, now).await?;
+        let code = callback.code.as_deref().ok_or(Refusal::NotBegun)?;
+        let identity = self.provider.identity(&self.config, (&pending_sign_in, address), code, now).await?;
         // The provider may accept a code twice, but a sign-in finishes only once.
-        if !sign_in::use_once(store, &pending.state(), PENDING_SIGN_IN_LIFETIME * 2, now).await? {
+        if !sign_in::use_once(store, &pending_sign_in.state(), PENDING_SIGN_IN_LIFETIME * 2, now).await? {
             return Err(Refusal::Replayed(identity.email).into());
         }
-        Ok((identity, pending.next().to_owned()))
+        Ok((identity, pending_sign_in.next_path().to_owned()))
     }
 
     /// The account of a user whom the provider has authenticated; `id` is used if the account is created.

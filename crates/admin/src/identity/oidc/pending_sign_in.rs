@@ -15,7 +15,7 @@ use crate::identity::tokens::{Token, hex};
 /// Time limit for the user at the provider.
 pub const LIFETIME: Duration = Duration::from_secs(10 * 60);
 /// Maximum difference between the clocks of two nodes: one node may begin a sign-in that another one finishes.
-const SKEW: Duration = Duration::from_secs(60);
+const CLOCK_SKEW_MAX: Duration = Duration::from_secs(60);
 /// Maximum length of a cookie; longer ones are refused.
 const COOKIE_LEN_MAX: usize = 1_024;
 
@@ -52,14 +52,14 @@ impl std::fmt::Debug for Key {
 #[derive(Clone)]
 pub(super) struct PendingSignIn {
     cookie: String,
-    next: String,
+    next_path: String,
 }
 
 impl PendingSignIn {
     pub(super) fn begin(key: &Key, next_path: &str, now: Timestamp) -> Self {
-        let encoded = BASE64_URL_SAFE_NO_PAD.encode(next_path);
-        let body = format!("{}.{}.{encoded}", Token::generate().reveal(), now.second());
-        Self { cookie: format!("{body}.{}", key.seal(&body)), next: next_path.to_owned() }
+        let encoded_path = BASE64_URL_SAFE_NO_PAD.encode(next_path);
+        let body = format!("{}.{}.{encoded_path}", Token::generate().reveal(), now.second());
+        Self { cookie: format!("{body}.{}", key.seal(&body)), next_path: next_path.to_owned() }
     }
 
     /// Reads the sign-in from a cookie; `None` unless a server with this key created it and it is not too old.
@@ -74,19 +74,19 @@ impl PendingSignIn {
         let mut parts = body.split('.');
         let (_, second, next_path) = (parts.next()?, parts.next()?, parts.next()?);
         let begun_at = Timestamp::from_secs(second.parse().ok()?);
-        if parts.next().is_some() || begun_at > now + SKEW || begun_at + LIFETIME <= now {
+        if parts.next().is_some() || begun_at > now + CLOCK_SKEW_MAX || begun_at + LIFETIME <= now {
             return None;
         }
         let next_path = String::from_utf8(BASE64_URL_SAFE_NO_PAD.decode(next_path).ok()?).ok()?;
-        Some(Self { cookie: cookie.to_owned(), next: next_path })
+        Some(Self { cookie: cookie.to_owned(), next_path })
     }
 
     pub(super) fn cookie(&self) -> &str {
         &self.cookie
     }
 
-    pub(super) fn next(&self) -> &str {
-        &self.next
+    pub(super) fn next_path(&self) -> &str {
+        &self.next_path
     }
 
     /// Whether this is the sign-in's state. Digests are compared, so that the duration does not reveal how much of the state is right.
@@ -113,7 +113,7 @@ impl PendingSignIn {
 
 impl std::fmt::Debug for PendingSignIn {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PendingSignIn").field("next", &self.next).finish_non_exhaustive()
+        f.debug_struct("PendingSignIn").field("next", &self.next_path).finish_non_exhaustive()
     }
 }
 
@@ -131,7 +131,7 @@ mod tests {
     fn a_cookie_holds_the_whole_sign_in() {
         let pending = PendingSignIn::begin(&key(), "/jobs?a=b.c", START);
         let found = PendingSignIn::from_cookie(&key(), pending.cookie(), START + Duration::from_secs(599)).unwrap();
-        assert_eq!(found.next(), "/jobs?a=b.c");
+        assert_eq!(found.next_path(), "/jobs?a=b.c");
         assert!(found.has_state(&pending.state()) && !found.has_state("") && !found.has_state(&pending.nonce()));
         let derived = [pending.state(), pending.nonce(), pending.verifier()];
         assert!(derived.iter().all(|text| text.len() == 64), "PKCE wants 43 to 128 characters");
@@ -160,7 +160,9 @@ mod tests {
             );
         }
         assert!(PendingSignIn::from_cookie(&key(), pending.cookie(), START + LIFETIME).is_none());
-        assert!(PendingSignIn::from_cookie(&key(), pending.cookie(), START.saturating_sub(SKEW * 2)).is_none());
+        assert!(
+            PendingSignIn::from_cookie(&key(), pending.cookie(), START.saturating_sub(CLOCK_SKEW_MAX * 2)).is_none()
+        );
         for bad in ["", "a.b", "a.1.", "a.1790000000.%", "a.1790000000.L2pvYnM.x", &"a".repeat(2_000)] {
             let sealed = format!("{bad}.{}", key().seal(bad));
             assert!([bad, &sealed].iter().all(|bad| PendingSignIn::from_cookie(&key(), bad, START).is_none()), "{bad}");

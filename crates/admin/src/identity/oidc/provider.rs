@@ -41,7 +41,7 @@ const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(8);
 /// How long no call is made after a failed one. Sign-ins that waited for the failed call share its error.
 const FAILED_PAUSE: Duration = Duration::from_secs(3);
 /// Maximum error of the provider's clock.
-const SKEW: Duration = Duration::from_secs(60);
+const CLOCK_SKEW_MAX: Duration = Duration::from_secs(60);
 /// Maximum length of a client secret, in bytes.
 const SECRET_LEN_MAX: usize = 4_096;
 /// Allowed signature algorithms: the asymmetric ones, whose private keys only the provider has.
@@ -134,7 +134,7 @@ impl Provider {
         };
         let claims = claims.map_err(|error| {
             tracing::warn!(error = chain(&error), "a token of the provider of sign-ins was refused");
-            Refusal::Token(sentence(&error).to_owned())
+            Refusal::Token(refusal_sentence(&error).to_owned())
         })?;
         let email = account_name(claims.email().map(|email| email.as_str()))?;
         if claims.email_verified() != Some(true) {
@@ -188,8 +188,8 @@ impl Provider {
         if let Some((metadata, _)) = cache.metadata.as_ref().filter(|(_, at)| at.elapsed() < age_max) {
             return Ok((Arc::clone(metadata), client));
         }
-        let recent = cache.last_failure.as_ref().filter(|(_, at)| at.elapsed() < FAILED_PAUSE);
-        let result = match recent {
+        let recent_failure = cache.last_failure.as_ref().filter(|(_, at)| at.elapsed() < FAILED_PAUSE);
+        let result = match recent_failure {
             Some((error, _)) => Err(error.clone()),
             None => discover(config, client.clone()).await,
         };
@@ -201,7 +201,7 @@ impl Provider {
                 Ok((metadata, client))
             }
             Err(error) => {
-                if recent.is_none() {
+                if recent_failure.is_none() {
                     tracing::warn!(issuer = config.issuer, error, "the provider of sign-ins does not answer");
                     cache.last_failure = Some((error.clone(), Instant::now()));
                 }
@@ -232,9 +232,9 @@ fn redirect_url(config: &OidcConfig) -> Result<RedirectUrl, OidcError> {
 fn auth_type(metadata: &CoreProviderMetadata) -> AuthType {
     let methods = metadata.token_endpoint_auth_methods_supported();
     let accepts = |method| methods.is_some_and(|methods| methods.contains(&method));
-    let is_only_body =
+    let accepts_body_only =
         accepts(CoreClientAuthMethod::ClientSecretPost) && !accepts(CoreClientAuthMethod::ClientSecretBasic);
-    if is_only_body { AuthType::RequestBody } else { AuthType::BasicAuth }
+    if accepts_body_only { AuthType::RequestBody } else { AuthType::BasicAuth }
 }
 
 /// Returns the claims of a token after all its checks have passed.
@@ -245,8 +245,9 @@ fn verify_token(
     nonce: &Nonce,
     now: Timestamp,
 ) -> Result<openidconnect::IdTokenClaims<OtherClaims, CoreGenderClaim>, ClaimsVerificationError> {
-    let at = |instant: Timestamp| DateTime::<Utc>::from_timestamp_millis(instant.as_millis()).unwrap_or_default();
-    let (earliest, latest) = (at(now.saturating_sub(SKEW)), at(now + SKEW));
+    let date_time =
+        |instant: Timestamp| DateTime::<Utc>::from_timestamp_millis(instant.as_millis()).unwrap_or_default();
+    let (earliest, latest) = (date_time(now.saturating_sub(CLOCK_SKEW_MAX)), date_time(now + CLOCK_SKEW_MAX));
     let client_id = ClientId::new(config.client_id.clone());
     // A public-client verifier, because it does not accept a signature that was made with the client secret.
     let verifier =
@@ -260,7 +261,7 @@ fn verify_token(
 }
 
 /// The user-facing reason why a token was refused.
-fn sentence(error: &ClaimsVerificationError) -> &'static str {
+fn refusal_sentence(error: &ClaimsVerificationError) -> &'static str {
     use SignatureVerificationError::{DisallowedAlg, NoSignature, UnsupportedAlg};
     match error {
         ClaimsVerificationError::Expired(_) => "it has expired, or clocks differ by more than a minute",
@@ -280,13 +281,13 @@ fn sentence(error: &ClaimsVerificationError) -> &'static str {
 fn account_name(email: Option<&str>) -> Result<String, Refusal> {
     match email {
         None => Err(Refusal::NoEmail),
-        Some(email) if !email.is_ascii() || !is_address(email) => Err(Refusal::NotAName(email.to_owned())),
+        Some(email) if !email.is_ascii() || !is_email_address(email) => Err(Refusal::NotAName(email.to_owned())),
         Some(email) => Ok(email.to_ascii_lowercase()),
     }
 }
 
 /// Whether a text has exactly one `@`, with text on both sides. Otherwise, it could be the name of a user who signs in by password.
-fn is_address(email: &str) -> bool {
+fn is_email_address(email: &str) -> bool {
     email
         .split_once('@')
         .is_some_and(|(local, domain)| !local.is_empty() && !domain.is_empty() && !domain.contains('@'))
@@ -303,20 +304,20 @@ fn groups(claim: Option<&Value>) -> Vec<String> {
 
 /// Reads the secret from a file.
 pub(super) fn read_secret(file: &Path) -> Result<String, String> {
-    let place = file.display();
+    let path = file.display();
     let read_file = || {
         let mut text = String::new();
         let mut secret_file = std::fs::File::open(file)?;
         let meta = secret_file.metadata()?;
         secret_file.read_to_string(&mut text).map(|_| (text, meta))
     };
-    let (text, meta) = read_file().map_err(|error: std::io::Error| format!("cannot read {place}: {error}"))?;
+    let (text, meta) = read_file().map_err(|error: std::io::Error| format!("cannot read {path}: {error}"))?;
     if let Some(fault) = exposure(meta.mode(), meta.uid()).filter(|_| meta.is_file()) {
-        return Err(format!("{place} {fault}"));
+        return Err(format!("{path} {fault}"));
     }
     match text.trim() {
         secret if (1..=SECRET_LEN_MAX).contains(&secret.len()) => Ok(secret.to_owned()),
-        secret => Err(format!("{place} has {} bytes; a secret has 1 to {SECRET_LEN_MAX}", secret.len())),
+        secret => Err(format!("{path} has {} bytes; a secret has 1 to {SECRET_LEN_MAX}", secret.len())),
     }
 }
 

@@ -50,7 +50,7 @@ pub enum Refusal {
 impl Refusal {
     /// The email address of the user who tried to sign in, if known.
     #[must_use]
-    pub fn who(&self) -> Option<&str> {
+    pub fn user_email(&self) -> Option<&str> {
         match self {
             Self::Replayed(email)
             | Self::NotVerified(email)

@@ -97,14 +97,14 @@ pub(super) async fn grants(
     Ok(grants)
 }
 
-async fn grant(store: &dyn Store, at: &RoleAt) -> Result<Option<Grant>, StoreError> {
-    let Some(namespace) = &at.namespace else { return Ok(Some(Grant::everywhere(at.role))) };
+async fn grant(store: &dyn Store, role_at: &RoleAt) -> Result<Option<Grant>, StoreError> {
+    let Some(namespace) = &role_at.namespace else { return Ok(Some(Grant::everywhere(role_at.role))) };
     let Some(namespace) = store.namespace(namespace).await? else { return Ok(None) };
-    let Some(app) = &at.app else {
-        return Ok(Some(Grant { role: at.role, namespace: Some(namespace.id), app: None }));
+    let Some(app) = &role_at.app else {
+        return Ok(Some(Grant { role: role_at.role, namespace: Some(namespace.id), app: None }));
     };
     let app = store.app(namespace.id, app).await?;
-    Ok(app.map(|app| Grant { role: at.role, namespace: Some(namespace.id), app: Some(app.id) }))
+    Ok(app.map(|app| Grant { role: role_at.role, namespace: Some(namespace.id), app: Some(app.id) }))
 }
 
 #[cfg(test)]

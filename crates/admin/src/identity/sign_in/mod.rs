@@ -81,13 +81,13 @@ pub async fn by_password(
     let account_bucket = account.as_ref().map_or_else(|| buckets.of_unknown_name(name), |account| account.id.get());
     // A user who has signed in from this address before has a separate counter. Guesses from other addresses, or by other clients behind
     // the same address, do not block this user.
-    let counts = match account.as_ref().filter(|_| is_known_address) {
+    let attempt_limits = match account.as_ref().filter(|_| is_known_address) {
         Some(account) => vec![(buckets.of_known_address(account.id, address), ACCOUNT_ATTEMPT_COUNT_MAX)],
         None => {
             vec![(buckets.of_address(address), ADDRESS_ATTEMPT_COUNT_MAX), (account_bucket, ACCOUNT_ATTEMPT_COUNT_MAX)]
         }
     };
-    for (bucket, max) in &counts {
+    for (bucket, max) in &attempt_limits {
         if let AttemptDecision::Blocked(blocked_until) = store.count_attempt(*bucket, *max, ATTEMPT_WINDOW, now).await?
         {
             return Ok(SignIn::Blocked(blocked_until));
@@ -99,7 +99,7 @@ pub async fn by_password(
     match account.filter(|_| is_right) {
         Some(account) => {
             // Only the last counter is reset: that of the account, or of the account at this known address. The address's counter stays.
-            if let Some((own_bucket, _)) = counts.last() {
+            if let Some((own_bucket, _)) = attempt_limits.last() {
                 store.forget_attempts(*own_bucket).await?;
             }
             Ok(SignIn::Welcome(Box::new(account)))
@@ -112,7 +112,7 @@ pub async fn by_password(
 ///
 /// # Errors
 /// The store's.
-pub async fn count_from(
+pub async fn count_attempt_from(
     store: &dyn Store,
     address: Option<IpAddr>,
     now: Timestamp,
@@ -263,9 +263,9 @@ pub async fn by_cookie(store: &dyn Store, cookie: &str, now: Timestamp) -> Resul
 /// # Errors
 /// The store's.
 pub async fn by_hash(store: &dyn Store, hash: &str, now: Timestamp) -> Result<Option<SignedIn>, StoreError> {
-    let sign_in = store.sign_in(hash).await?;
+    let stored_session = store.sign_in(hash).await?;
     let is_open = |session: &WebSession| session.expires_at > now && session.last_seen_at + IDLE_MAX > now;
-    let Some(session) = sign_in.filter(is_open) else { return Ok(None) };
+    let Some(session) = stored_session.filter(is_open) else { return Ok(None) };
     if !is_minter_valid(store, session.minted_by, now).await? {
         return Ok(None);
     }
@@ -308,10 +308,10 @@ pub async fn name_of(store: &dyn Store, owner: SignInOwner) -> Result<Option<Str
 }
 
 /// Whether the token that created a sign-in or link is still valid; true if no token created it.
-async fn is_minter_valid(store: &dyn Store, maker: Option<TokenId>, now: Timestamp) -> Result<bool, StoreError> {
-    let Some(maker) = maker else { return Ok(true) };
-    match store.token_by_id(maker).await? {
-        Some(maker) => Ok(principal_of(store, maker, now).await?.is_some()),
+async fn is_minter_valid(store: &dyn Store, minter: Option<TokenId>, now: Timestamp) -> Result<bool, StoreError> {
+    let Some(minter) = minter else { return Ok(true) };
+    match store.token_by_id(minter).await? {
+        Some(minter) => Ok(principal_of(store, minter, now).await?.is_some()),
         None => Ok(false),
     }
 }
@@ -331,7 +331,7 @@ pub async fn end(store: &dyn Store, cookie: &str) -> Result<(), StoreError> {
 ///
 /// # Errors
 /// The store's.
-pub async fn link(store: &dyn Store, owner: SignInOwner, now: Timestamp) -> Result<Token, StoreError> {
+pub async fn create_link(store: &dyn Store, owner: SignInOwner, now: Timestamp) -> Result<Token, StoreError> {
     let secret = Token::generate();
     let (account, token, minted_by) = owner.owner_ids();
     let (purpose, expires_at) = (LinkPurpose::SignIn, now + LINK_LIFETIME);
@@ -344,7 +344,7 @@ pub async fn link(store: &dyn Store, owner: SignInOwner, now: Timestamp) -> Resu
 ///
 /// # Errors
 /// The store's.
-pub async fn setup_link(store: &dyn Store, now: Timestamp) -> Result<Option<Token>, StoreError> {
+pub async fn create_setup_link(store: &dyn Store, now: Timestamp) -> Result<Option<Token>, StoreError> {
     if store.has_admin_account().await? {
         return Ok(None);
     }

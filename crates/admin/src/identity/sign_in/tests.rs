@@ -101,7 +101,7 @@ async fn arrivals_from_one_address_are_counted() {
     assert_eq!(count([192, 0, 2, 1], START).await, AttemptDecision::Blocked(START + ATTEMPT_WINDOW));
     assert_eq!(count([192, 0, 2, 2], START).await, AttemptDecision::Allowed);
     assert_eq!(count([192, 0, 2, 1], START + ATTEMPT_WINDOW).await, AttemptDecision::Allowed);
-    let refusals = count_from(&store, Some(IpAddr::from([192, 0, 2, 1])), START).await.unwrap();
+    let refusals = count_attempt_from(&store, Some(IpAddr::from([192, 0, 2, 1])), START).await.unwrap();
     assert_eq!(refusals, AttemptDecision::Allowed, "refusals are counted by themselves");
 }
 
@@ -157,12 +157,12 @@ async fn no_sign_in_begins_with_a_password_that_was_changed_while_it_was_checked
 #[tokio::test]
 async fn a_link_works_once_and_only_for_its_purpose() {
     let (store, _, account) = store().await;
-    let secret = link(&store, SignInOwner::Account(account.id), START).await.unwrap();
+    let secret = create_link(&store, SignInOwner::Account(account.id), START).await.unwrap();
     let secret = secret.reveal();
     assert!(redeem(&store, secret, LinkPurpose::Setup, START).await.unwrap().is_none());
     assert!(redeem(&store, secret, LinkPurpose::SignIn, START + LINK_LIFETIME).await.unwrap().is_none());
     assert!(is_link_valid(&store, secret, LinkPurpose::SignIn, START).await.unwrap());
     assert!(redeem(&store, secret, LinkPurpose::SignIn, START).await.unwrap().is_some());
     assert!(redeem(&store, secret, LinkPurpose::SignIn, START).await.unwrap().is_none());
-    assert!(setup_link(&store, START).await.unwrap().is_some(), "a viewer is no administrator");
+    assert!(create_setup_link(&store, START).await.unwrap().is_some(), "a viewer is no administrator");
 }

@@ -96,22 +96,22 @@ pub(super) async fn compare(
         if batch.is_empty() {
             break;
         }
-        for (job, work) in comparison.plan_batch(batch).await? {
-            report(job, work);
+        for (job, edit) in comparison.plan_batch(batch).await? {
+            report(job, edit);
         }
     }
-    let mut removed = BTreeSet::new();
+    let mut removed_jobs = BTreeSet::new();
     if let Some(app) = request.prune {
         let names: BTreeSet<&str> = graph_specs.iter().map(|spec| spec.name.as_str()).collect();
         let mut query = JobQuery { app: Some(app), limit: PAGE, ..JobQuery::default() };
         while let Some(page) = unlisted_jobs(node, namespace, &mut query, &names).await? {
-            removed.extend(page.iter().map(|record| record.id));
-            for (job, work) in comparison.plan_removals(page).await? {
-                report(job, work);
+            removed_jobs.extend(page.iter().map(|record| record.id));
+            for (job, edit) in comparison.plan_removals(page).await? {
+                report(job, edit);
             }
         }
     }
-    comparison.finish(graph_specs, removed).await
+    comparison.finish(graph_specs, removed_jobs).await
 }
 
 async fn calendars_named(node: &Node, namespace: NamespaceId, specs: &[JobSpec]) -> Result<Calendars, StoreError> {
@@ -119,7 +119,7 @@ async fn calendars_named(node: &Node, namespace: NamespaceId, specs: &[JobSpec])
     let names: BTreeSet<&str> = applied_names.chain(specs.iter().filter_map(checks::expected_calendar)).collect();
     let mut calendars = HashMap::new();
     for name in names {
-        calendars.insert(name.to_owned(), checks::calendar(node, namespace, name).await?);
+        calendars.insert(name.to_owned(), checks::find_calendar(node, namespace, name).await?);
     }
     Ok(calendars)
 }
@@ -197,40 +197,40 @@ impl Comparison {
             let index = batch.iter().find(|(_, spec)| spec.name == job.name).map_or(0, |(index, _)| *index);
             self.errors.push(FieldError::new(format!("/{index}/name"), UNREADABLE));
         }
-        let existing_jobs: HashMap<String, JobRecord> =
+        let records_by_name: HashMap<String, JobRecord> =
             records.into_iter().map(|record| (record.spec.name.clone(), record)).collect();
-        self.ids.extend(existing_jobs.iter().map(|(name, record)| (name.clone(), record.id)));
+        self.ids.extend(records_by_name.iter().map(|(name, record)| (name.clone(), record.id)));
         let changed_records =
-            batch.iter().filter_map(|(_, spec)| existing_jobs.get(&spec.name).filter(|record| record.spec != *spec));
+            batch.iter().filter_map(|(_, spec)| records_by_name.get(&spec.name).filter(|record| record.spec != *spec));
         let keys: Vec<DefinitionKey> = changed_records.map(|record| (record.id, record.version)).collect();
-        let compiled = self.node.definitions_once(keys).await?;
-        let existing = ExistingJobs { now: self.now, records_by_name: existing_jobs, definitions: compiled };
+        let definitions = self.node.definitions_once(keys).await?;
+        let existing_jobs = ExistingJobs { now: self.now, records_by_name, definitions };
         let (node, calendars) = (self.node.clone(), Arc::clone(&self.calendars));
         let (channels, scripts) = (Arc::clone(&self.channels), Arc::clone(&self.scripts));
         let (namespace, fires_left, is_refused) = (self.namespace, self.fires_left, !self.errors.is_empty());
-        let plan = move || {
-            plan(&node, (namespace, batch), (existing, &calendars, &channels, &scripts), (fires_left, is_refused))
+        let compute_plan = move || {
+            plan(&node, (namespace, batch), (existing_jobs, &calendars, &channels, &scripts), (fires_left, is_refused))
         };
-        let BatchPlan { jobs, errors, fires_left } = fires::compute(plan).await?;
+        let BatchPlan { jobs, errors, fires_left } = fires::compute(compute_plan).await?;
         self.errors.extend(errors);
         self.fires_left = fires_left;
         Ok(if self.errors.is_empty() { jobs } else { Vec::new() })
     }
 
     async fn plan_removals(&mut self, records: Vec<JobRecord>) -> Result<Vec<(PlannedJob, PlannedEdit)>, StoreError> {
-        let compiled =
+        let definitions =
             self.node.definitions_once(records.iter().map(|record| (record.id, record.version)).collect()).await?;
-        let existing = ExistingJobs { now: self.now, records_by_name: HashMap::new(), definitions: compiled };
+        let existing_jobs = ExistingJobs { now: self.now, records_by_name: HashMap::new(), definitions };
         let mut fires_left = self.fires_left;
-        let plan = move || {
+        let compute_plan = move || {
             let removals = records.into_iter().map(plan_removal);
-            let removals_with_fires = removals.map(|(job, work)| {
-                let fires = existing.fires(&work, &mut fires_left);
-                (PlannedJob { fires, ..job }, work)
+            let removals_with_fires = removals.map(|(job, edit)| {
+                let fires = existing_jobs.fires(&edit, &mut fires_left);
+                (PlannedJob { fires, ..job }, edit)
             });
             (removals_with_fires.collect(), fires_left)
         };
-        let (jobs, fires_left) = fires::compute(plan).await;
+        let (jobs, fires_left) = fires::compute(compute_plan).await;
         self.fires_left = fires_left;
         Ok(jobs)
     }
@@ -239,7 +239,7 @@ impl Comparison {
     async fn finish(self, graph_specs: Vec<JobSpec>, removed: BTreeSet<JobId>) -> Result<Vec<String>, ApplyError> {
         let Self { node, namespace, ids, errors, .. } = self;
         let neighbours = graph::neighbours(&node, namespace, &graph_specs, (ids, removed)).await?;
-        let check = move || {
+        let check_graph = move || {
             let mut all_errors = duplicate_name_errors(&graph_specs);
             let ordered_specs = parents_first(graph_specs.clone());
             all_errors.extend(
@@ -254,7 +254,7 @@ impl Comparison {
                 }
             }
         };
-        fires::compute(check).await
+        fires::compute(check_graph).await
     }
 }
 
@@ -262,7 +262,7 @@ impl Comparison {
 fn plan(
     node: &Node,
     (namespace, batch): (NamespaceId, Vec<(usize, JobSpec)>),
-    (existing, calendars, channels, scripts): (ExistingJobs, &Calendars, &BTreeSet<String>, &FoundScripts),
+    (existing_jobs, calendars, channels, scripts): (ExistingJobs, &Calendars, &BTreeSet<String>, &FoundScripts),
     (mut fires_left, is_refused): (u32, bool),
 ) -> Result<BatchPlan, StoreError> {
     let (mut jobs, mut errors) = (Vec::with_capacity(batch.len()), Vec::new());
@@ -273,12 +273,18 @@ fn plan(
             expected_calendar: checks::expected_calendar(&spec).and_then(calendar),
         };
         // Cloned, since a name may be in the list twice.
-        let record = existing.records_by_name.get(&spec.name).cloned();
-        match plan_job(node, (namespace, index), spec, (named_calendars, channels, scripts), (record, existing.now)) {
-            Ok((mut job, work)) => {
+        let record = existing_jobs.records_by_name.get(&spec.name).cloned();
+        match plan_job(
+            node,
+            (namespace, index),
+            spec,
+            (named_calendars, channels, scripts),
+            (record, existing_jobs.now),
+        ) {
+            Ok((mut job, edit)) => {
                 if errors.is_empty() && !is_refused {
-                    job.fires = existing.fires(&work, &mut fires_left);
-                    jobs.push((job, work));
+                    job.fires = existing_jobs.fires(&edit, &mut fires_left);
+                    jobs.push((job, edit));
                 }
             }
             Err(JobError::Store(error)) => return Err(error),
@@ -292,19 +298,19 @@ fn plan(
 }
 
 impl ExistingJobs {
-    /// The changes that the work makes to the fires of the next week.
-    fn fires(&self, work: &PlannedEdit, fires_left: &mut u32) -> Option<FireChanges> {
-        let anchored = |record: &JobRecord| {
-            let compiled = self.definitions.get(&(record.id, record.version))?;
-            Some((compiled, record.anchor))
+    /// The changes that the edit makes to the fires of the next week.
+    fn fires(&self, edit: &PlannedEdit, fires_left: &mut u32) -> Option<FireChanges> {
+        let anchored_definition = |record: &JobRecord| {
+            let definition = self.definitions.get(&(record.id, record.version))?;
+            Some((definition, record.anchor))
         };
-        let (old_job, new_job) = match work {
+        let (old_job, new_job) = match edit {
             PlannedEdit::Keep => return None,
             PlannedEdit::Create(checked) => (None, Some((&checked.job, self.now.ceil_second()))),
-            PlannedEdit::Change(both) => (anchored(&both.0), Some((&both.1.job, both.0.anchor))),
-            PlannedEdit::Remove(record) => (anchored(record), None),
+            PlannedEdit::Change(change) => (anchored_definition(&change.0), Some((&change.1.job, change.0.anchor))),
+            PlannedEdit::Remove(record) => (anchored_definition(record), None),
         };
-        let old_job = old_job.map(|(compiled, anchor)| ahead::AnchoredJob { job: &compiled.job, anchor });
+        let old_job = old_job.map(|(definition, anchor)| ahead::AnchoredJob { job: &definition.job, anchor });
         let new_job = new_job.map(|(job, anchor)| ahead::AnchoredJob { job, anchor });
         let fires = fire_changes(old_job, new_job, (self.now, self.now.saturating_add(COMPARED_AHEAD)), fires_left);
         (!fires.is_empty() || !fires.is_whole).then_some(fires)
@@ -328,11 +334,11 @@ fn plan_removal(mut record: JobRecord) -> (PlannedJob, PlannedEdit) {
 
 /// Copies of the definitions without their large parts, which do not affect the graph of jobs.
 fn graph_specs(specs: &mut [JobSpec]) -> Vec<JobSpec> {
-    let small_spec = |spec: &mut JobSpec| {
+    let without_large_parts = |spec: &mut JobSpec| {
         let (params, description) = (spec.params.take(), std::mem::take(&mut spec.description));
         let small_spec = spec.clone();
         (spec.params, spec.description) = (params, description);
         small_spec
     };
-    specs.iter_mut().map(small_spec).collect()
+    specs.iter_mut().map(without_large_parts).collect()
 }

@@ -42,12 +42,16 @@ pub(super) async fn neighbours(
         .into_iter()
         .filter(|edge| !listed_ids.contains(&edge.child) && !removed_jobs.contains(&edge.child))
         .collect();
-    let orphans = orphans(node, &edges, &removed_jobs).await?;
+    let orphans = orphan_errors(node, &edges, &removed_jobs).await?;
     Ok(Some(Neighbours { ids, edges, orphans }))
 }
 
 /// An error for each job outside the list whose parent is to be removed.
-async fn orphans(node: &Node, edges: &[Edge], removed_jobs: &BTreeSet<JobId>) -> Result<Vec<FieldError>, StoreError> {
+async fn orphan_errors(
+    node: &Node,
+    edges: &[Edge],
+    removed_jobs: &BTreeSet<JobId>,
+) -> Result<Vec<FieldError>, StoreError> {
     let lost_edges: Vec<Edge> = edges.iter().filter(|edge| removed_jobs.contains(&edge.parent)).copied().collect();
     let ids: BTreeSet<JobId> = lost_edges.iter().flat_map(|edge| [edge.child, edge.parent]).collect();
     let names: HashMap<JobId, String> =

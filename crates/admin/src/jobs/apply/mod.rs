@@ -104,7 +104,7 @@ impl ApplyPlan {
 pub async fn plan(node: &Node, request: ApplyRequest) -> Result<ApplyPlan, ApplyError> {
     let namespace = request.namespace;
     let mut jobs = Vec::with_capacity(request.specs.len());
-    let order = compare::compare(node, request, |job, work| jobs.push((job, work))).await?;
+    let order = compare::compare(node, request, |job, edit| jobs.push((job, edit))).await?;
     Ok(ApplyPlan { namespace, jobs, order })
 }
 

@@ -14,7 +14,7 @@ use crate::jobs::{self, JobError, missing_calendar_error};
 use crate::node::Node;
 use rondel_core::error_chain::chain;
 
-/// New jobs saved per call of `next`.
+/// How many new jobs one call of [`Saving::next`] saves at most.
 const CHUNK_LEN: usize = 512;
 /// Edits saved concurrently: databases flush the commits of concurrent transactions to disk together.
 const CONCURRENT_EDIT_COUNT: usize = 8;
@@ -49,28 +49,28 @@ impl ApplyPlan {
     /// Carries out the plan as `author`.
     #[must_use]
     pub fn save(self, node: Node, author: &str) -> Saving {
-        let rank: HashMap<&str, usize> =
+        let rank_by_name: HashMap<&str, usize> =
             self.order.iter().enumerate().map(|(rank, name)| (name.as_str(), rank)).collect();
-        let rank_of = |job: &PlannedJob| rank.get(job.name.as_str()).copied().unwrap_or(usize::MAX);
+        let rank_of = |job: &PlannedJob| rank_by_name.get(job.name.as_str()).copied().unwrap_or(usize::MAX);
         let mut jobs: Vec<(usize, PlannedJob, PlannedEdit)> =
-            self.jobs.into_iter().map(|(job, work)| (rank_of(&job), job, work)).collect();
+            self.jobs.into_iter().map(|(job, edit)| (rank_of(&job), job, edit)).collect();
         jobs.sort_by_key(|(rank, ..)| *rank);
         let (mut kept_jobs, mut new_jobs, mut other_edits, mut removals) =
             (Vec::new(), VecDeque::new(), VecDeque::new(), Vec::new());
-        for (_, job, work) in jobs {
-            match work {
+        for (_, job, edit) in jobs {
+            match edit {
                 PlannedEdit::Keep => kept_jobs.push(job),
                 PlannedEdit::Create(checked) => new_jobs.push_back((job, *checked)),
-                PlannedEdit::Change(_) => other_edits.push_back((job, work)),
+                PlannedEdit::Change(_) => other_edits.push_back((job, edit)),
                 PlannedEdit::Remove(record) => removals.push((job, record)),
             }
         }
         let order =
             rondel_core::declared::parents_first(removals.iter().map(|(_, record)| record.spec.clone()).collect());
-        let rank: HashMap<String, usize> =
+        let rank_by_name: HashMap<String, usize> =
             order.into_iter().enumerate().map(|(rank, spec)| (spec.name, rank)).collect();
         // Jobs are removed before their parents.
-        removals.sort_by_key(|(job, _)| std::cmp::Reverse(rank.get(&job.name).copied()));
+        removals.sort_by_key(|(job, _)| std::cmp::Reverse(rank_by_name.get(&job.name).copied()));
         other_edits.extend(removals.into_iter().map(|(job, record)| (job, PlannedEdit::Remove(record))));
         Saving {
             node,
@@ -106,8 +106,8 @@ impl Saving {
                 batch.into_iter().map(|(planned, _)| SavedJob { planned, result: Err(not_tried_error()) }).collect(),
             );
         }
-        let (planned_jobs, works): (Vec<PlannedJob>, Vec<PlannedEdit>) = batch.into_iter().unzip();
-        let results = join_all(works.into_iter().map(|work| Box::pin(self.carry_out(work)))).await;
+        let (planned_jobs, edits): (Vec<PlannedJob>, Vec<PlannedEdit>) = batch.into_iter().unzip();
+        let results = join_all(edits.into_iter().map(|edit| Box::pin(self.carry_out(edit)))).await;
         if let Some(error) = results.iter().find_map(|result| result.as_ref().err().and_then(store_error)) {
             log_store_error(error);
             self.is_broken = true;
@@ -118,8 +118,8 @@ impl Saving {
     /// The next edits that can be saved concurrently: changes of jobs without parents, otherwise a single edit.
     fn next_batch(&mut self) -> Vec<(PlannedJob, PlannedEdit)> {
         let mut batch = Vec::new();
-        while let Some((_, work)) = self.other_edits.front() {
-            let stands_alone = !may_save_concurrently(work);
+        while let Some((_, edit)) = self.other_edits.front() {
+            let stands_alone = !may_save_concurrently(edit);
             if batch.len() == CONCURRENT_EDIT_COUNT || (stands_alone && !batch.is_empty()) {
                 break;
             }
@@ -132,10 +132,10 @@ impl Saving {
     }
 
     /// Saves one edit. Does not wait for the ends of queued runs: a list may pause or remove thousands of jobs.
-    async fn carry_out(&self, work: PlannedEdit) -> Result<Option<JobRecord>, JobError> {
-        match work {
-            PlannedEdit::Change(both) => {
-                let (record, definition) = *both;
+    async fn carry_out(&self, edit: PlannedEdit) -> Result<Option<JobRecord>, JobError> {
+        match edit {
+            PlannedEdit::Change(change) => {
+                let (record, definition) = *change;
                 let choice_and_author = (None, self.author.as_str());
                 let saved_record =
                     jobs::save(&self.node, &record, definition, Some(record.version), choice_and_author).await?;
@@ -188,10 +188,10 @@ impl Saving {
         &mut self,
         chunk: Vec<CheckedDefinition>,
     ) -> Result<Vec<Result<JobRecord, JobError>>, StoreError> {
-        let (mut with_app_ids, mut refused_jobs) = (Vec::with_capacity(chunk.len()), Vec::new());
+        let (mut definitions_with_apps, mut refused_jobs) = (Vec::with_capacity(chunk.len()), Vec::new());
         for (position, checked) in chunk.into_iter().enumerate() {
-            match self.app(&checked).await {
-                Ok(app) => with_app_ids.push((app, checked)),
+            match self.app_id(&checked).await {
+                Ok(app) => definitions_with_apps.push((app, checked)),
                 Err(JobError::Store(error)) => return Err(error),
                 Err(error) => refused_jobs.push((position, error)),
             }
@@ -200,7 +200,7 @@ impl Saving {
         let new_job = |(app, checked): (AppId, CheckedDefinition)| {
             jobs::new_job(&self.node, (self.namespace, app), checked.with_save_time(now, None), &self.author, now)
         };
-        let jobs: Vec<NewJob> = with_app_ids.into_iter().map(new_job).collect();
+        let jobs: Vec<NewJob> = definitions_with_apps.into_iter().map(new_job).collect();
         let created_jobs = self.node.store().create_jobs(&jobs).await?;
         self.node.poke_scan();
         let answer = |(job, created): (NewJob, JobCreated)| match created {
@@ -220,7 +220,7 @@ impl Saving {
         Ok(answers)
     }
 
-    async fn app(&mut self, definition: &CheckedDefinition) -> Result<AppId, JobError> {
+    async fn app_id(&mut self, definition: &CheckedDefinition) -> Result<AppId, JobError> {
         if let Some(app) = self.apps.get(&definition.spec.app) {
             return Ok(*app);
         }
@@ -231,9 +231,9 @@ impl Saving {
 }
 
 /// Whether an edit can be saved in any order, because it changes no edge of the graph of jobs.
-fn may_save_concurrently(work: &PlannedEdit) -> bool {
-    match work {
-        PlannedEdit::Change(both) => both.0.spec.parents().is_empty() && both.1.spec.parents().is_empty(),
+fn may_save_concurrently(edit: &PlannedEdit) -> bool {
+    match edit {
+        PlannedEdit::Change(change) => change.0.spec.parents().is_empty() && change.1.spec.parents().is_empty(),
         PlannedEdit::Create(_) | PlannedEdit::Keep | PlannedEdit::Remove(_) => false,
     }
 }

@@ -22,7 +22,7 @@ use crate::rules::{acknowledge, dry_run, save_rule};
 
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
 
-async fn started(lifecycle: &Lifecycle) -> Engine {
+async fn start_engine(lifecycle: &Lifecycle) -> Engine {
     let started = Instant::now();
     let clock = move || Timestamp::from_secs(1_800_000_000) + started.elapsed();
     let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(clock)));
@@ -49,7 +49,7 @@ async fn no_executor(node: &Node) -> (AlertRuleId, Incident) {
 #[tokio::test]
 async fn an_edited_rule_ends_its_incidents_without_a_recovery() {
     let lifecycle = Lifecycle::new();
-    let engine = started(&lifecycle).await;
+    let engine = start_engine(&lifecycle).await;
     let node = engine.node();
     let (id, open) = no_executor(node).await;
     save_rule(node, NAMESPACE, (&rule(&json!({"failed": {}})), None), "test").await.unwrap();
@@ -64,7 +64,7 @@ async fn an_edited_rule_ends_its_incidents_without_a_recovery() {
 #[tokio::test]
 async fn an_app_whose_last_job_is_deleted_has_found_no_executor() {
     let lifecycle = Lifecycle::new();
-    let engine = started(&lifecycle).await;
+    let engine = start_engine(&lifecycle).await;
     let node = engine.node();
     let (id, open) = no_executor(node).await;
     let job = node.store().job(NAMESPACE, "j").await.unwrap().unwrap();
@@ -81,7 +81,7 @@ async fn an_app_whose_last_job_is_deleted_has_found_no_executor() {
 #[tokio::test]
 async fn the_end_of_an_incident_goes_to_the_channels_that_it_was_reported_to() {
     let lifecycle = Lifecycle::new();
-    let engine = started(&lifecycle).await;
+    let engine = start_engine(&lifecycle).await;
     let node = engine.node();
     for (id, name) in [(1, "one"), (2, "two"), (3, "three")] {
         let channel = Channel {
@@ -128,7 +128,7 @@ async fn the_end_of_an_incident_goes_to_the_channels_that_it_was_reported_to() {
 #[tokio::test]
 async fn an_acknowledgement_is_a_message_about_the_incident() {
     let lifecycle = Lifecycle::new();
-    let engine = started(&lifecycle).await;
+    let engine = start_engine(&lifecycle).await;
     let node = engine.node();
     let (_, open) = no_executor(node).await;
     assert_eq!(open.message_count, 1, "the beginning");
@@ -143,7 +143,7 @@ async fn an_acknowledgement_is_a_message_about_the_incident() {
 #[tokio::test]
 async fn the_tokens_of_the_namespace_alone_are_looked_at_and_all_of_them() {
     let lifecycle = Lifecycle::new();
-    let engine = started(&lifecycle).await;
+    let engine = start_engine(&lifecycle).await;
     let (node, soon) = (engine.node(), Some(engine.now() + Duration::from_secs(60)));
     let (own, other) = (token(1, Some(1), soon), token(2, Some(2), soon));
     let newer = (3..=600).map(|id| token(id, Some(1), None));

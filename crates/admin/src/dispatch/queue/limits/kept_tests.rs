@@ -11,11 +11,11 @@ use crate::dispatch::tests_support::{definition, ready};
 const HOUR: Duration = Duration::from_secs(3_600);
 const START: Timestamp = Timestamp::from_secs(1_000);
 
-fn rated(second: i64, per: &str) -> ReadyRun {
+fn rated_run(second: i64, per: &str) -> ReadyRun {
     ready(second, &definition(&json!({"rate": {"max": 1, "per": per}})))
 }
 
-fn of_key(second: i64) -> ReadyRun {
+fn keyed_run(second: i64) -> ReadyRun {
     ready(second, &definition(&json!({"concurrency": {"key": "db", "max": 1}})))
 }
 
@@ -23,10 +23,10 @@ fn of_key(second: i64) -> ReadyRun {
 #[test]
 fn a_start_is_remembered_for_a_day() {
     let (mut limits, mut runs) = (Limits::default(), OpenRuns::default());
-    limits.count_start(&rated(1, "24h"), START);
+    limits.count_start(&rated_run(1, "24h"), START);
     for (after, is_kept) in [(HOUR, true), (24 * HOUR - Duration::from_millis(1), true), (24 * HOUR, false)] {
         assert_eq!(limits.take_expired(START + after, &mut runs).len(), 0);
-        assert_eq!(limits.limit_holding_back(&rated(2, "24h"), START + after).is_some(), is_kept, "{after:?}");
+        assert_eq!(limits.limit_holding_back(&rated_run(2, "24h"), START + after).is_some(), is_kept, "{after:?}");
         assert_eq!(limits.limits.len(), usize::from(is_kept));
     }
 }
@@ -34,8 +34,8 @@ fn a_start_is_remembered_for_a_day() {
 /// A rate limit admits the next run exactly at the end of its period.
 #[test]
 fn a_rate_limit_is_free_when_its_period_is_over() {
-    let (mut limits, job) = (Limits::default(), rated(2, "10s"));
-    limits.count_start(&rated(1, "10s"), START);
+    let (mut limits, job) = (Limits::default(), rated_run(2, "10s"));
+    limits.count_start(&rated_run(1, "10s"), START);
     let is_free = |millis| limits.limit_holding_back(&job, START + Duration::from_millis(millis)).is_none();
     assert_eq!([9_999, 10_000].map(is_free), [false, true]);
 }
@@ -43,10 +43,10 @@ fn a_rate_limit_is_free_when_its_period_is_over() {
 #[test]
 fn a_limit_that_nothing_uses_is_forgotten() {
     let (mut limits, mut runs) = (Limits::default(), OpenRuns::default());
-    limits.count_start(&of_key(1), START);
+    limits.count_start(&keyed_run(1), START);
     limits.take_expired(START, &mut runs);
     assert_eq!(limits.limits.len(), 1, "it counts a run");
-    limits.enqueue(LimitKey::JobRate(JobId::new(1)), WaitingRun::new(rated(2, "10s"), START), START, &mut runs);
+    limits.enqueue(LimitKey::JobRate(JobId::new(1)), WaitingRun::new(rated_run(2, "10s"), START), START, &mut runs);
     limits.release(RunId::new(1_000));
     limits.take_expired(START - HOUR, &mut runs);
     assert_eq!(limits.limits.len(), 1, "a run waits for the other one");
@@ -59,9 +59,9 @@ fn a_limit_that_nothing_uses_is_forgotten() {
 #[test]
 fn a_counted_run_is_not_held_back_by_itself() {
     let mut limits = Limits::default();
-    limits.count_open(&of_key(1));
-    assert_eq!(limits.limit_holding_back(&of_key(1), START), None);
-    assert!(limits.limit_holding_back(&of_key(2), START).is_some());
+    limits.count_open(&keyed_run(1));
+    assert_eq!(limits.limit_holding_back(&keyed_run(1), START), None);
+    assert!(limits.limit_holding_back(&keyed_run(2), START).is_some());
     let sharded = definition(&json!({"shards": 2, "concurrency": {"key": "disk", "max": 1}}));
     let whole = ready(3, &sharded);
     limits.count_open(&ReadyRun { run: whole.run.clone().for_all_shards(), ..whole.clone() });
@@ -85,20 +85,20 @@ fn only_a_limit_with_a_key_is_shared() {
 /// A node that has lost its lease keeps the counts of runs that executors have, and asks again for the homes of limits.
 #[test]
 fn a_run_that_is_not_kept_does_not_count() {
-    let kept: Run = of_key(1).run;
+    let kept: Run = keyed_run(1).run;
     for (is_kept, expected) in [(true, true), (false, false)] {
         let mut limits = Limits::default();
-        limits.count_open(&of_key(1));
+        limits.count_open(&keyed_run(1));
         limits.retain(|run| is_kept && run == kept.id);
-        assert_eq!(limits.limit_holding_back(&of_key(2), START).is_some(), expected);
+        assert_eq!(limits.limit_holding_back(&keyed_run(2), START).is_some(), expected);
     }
 }
 
 /// After a step back of the clock, a start counts from the step on, not from an instant that the clock has yet to reach again.
 #[test]
 fn a_start_is_never_in_the_future() {
-    let (mut limits, job, back) = (Limits::default(), rated(2, "10s"), START - HOUR);
-    limits.count_start(&rated(1, "10s"), START);
+    let (mut limits, job, back) = (Limits::default(), rated_run(2, "10s"), START - HOUR);
+    limits.count_start(&rated_run(1, "10s"), START);
     limits.step_back(back);
     let is_free = |seconds| limits.limit_holding_back(&job, back + Duration::from_secs(seconds)).is_none();
     assert_eq!([9, 10].map(is_free), [false, true]);

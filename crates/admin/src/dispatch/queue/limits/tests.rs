@@ -28,8 +28,8 @@ fn send(limits: &mut Limits, ready: &ReadyRun, now: Timestamp, runs: &mut OpenRu
     }
 }
 
-fn next(limits: &mut Limits, key: &LimitKey, now: Timestamp, runs: &mut OpenRuns) -> Option<i64> {
-    let waiting = limits.next(key, now, runs)?;
+fn send_next(limits: &mut Limits, key: &LimitKey, now: Timestamp, runs: &mut OpenRuns) -> Option<i64> {
+    let waiting = limits.take_next(key, now, runs)?;
     assert!(send(limits, &waiting.ready, now, runs));
     Some(waiting.ready.run.id.get() / 1_000)
 }
@@ -47,10 +47,10 @@ fn runs_of_a_key_share_its_limit() {
         assert_eq!(send(&mut limits, &ready(second, definition), now, &mut runs), goes, "{second}");
     }
     let key = limits.release(RunId::new(1_000)).unwrap();
-    assert_eq!(next(&mut limits, &key, now, &mut runs), None, "two are still open, and its own limit is two");
+    assert_eq!(send_next(&mut limits, &key, now, &mut runs), None, "two are still open, and its own limit is two");
     limits.release(RunId::new(2_000));
-    assert_eq!(next(&mut limits, &key, now, &mut runs), Some(3));
-    assert_eq!(next(&mut limits, &key, now, &mut runs), None);
+    assert_eq!(send_next(&mut limits, &key, now, &mut runs), Some(3));
+    assert_eq!(send_next(&mut limits, &key, now, &mut runs), None);
     assert_eq!(limits.release(RunId::new(99_000)), None);
 }
 
@@ -71,7 +71,7 @@ fn no_span_has_more_starts_than_the_rate_allows() {
             }
         }
         for key in limits.limits_to_wake(now) {
-            while next(&mut limits, &key, now, &mut runs).is_some() {
+            while send_next(&mut limits, &key, now, &mut runs).is_some() {
                 starts.push(now.as_millis());
             }
             limits.schedule_wake(&key, now, &runs);
@@ -108,7 +108,7 @@ fn in_a_cluster_one_node_counts_a_shared_limit() {
     assert_eq!(limits.jobs_awaiting_home(&name, 1, &runs), BTreeSet::from([JobId::new(1)]));
     assert!(limits.remove(RunId::new(1_000), &mut runs).is_some(), "it went to the home");
     limits.count_here(name.clone());
-    assert_eq!(next(&mut limits, &LimitKey::Home(name), at(0), &mut runs), Some(2));
+    assert_eq!(send_next(&mut limits, &LimitKey::Home(name), at(0), &mut runs), Some(2));
     assert!(send(&mut limits, &ready(3, &definition(&json!({"rate": {"max": 9, "per": "1s"}}))), at(0), &mut runs));
     // Another node took over: this node asks again for the limit's home.
     limits.retain(|_| false);
@@ -141,7 +141,7 @@ fn runs_wait_for_a_limit_by_priority_and_instant_until_their_queue_timeout() {
     let mut order = Vec::new();
     let mut open = 1;
     while let Some(key) = limits.release(RunId::new(open * 1_000)) {
-        let Some(second) = next(&mut limits, &key, at(1), &mut runs) else { break };
+        let Some(second) = send_next(&mut limits, &key, at(1), &mut runs) else { break };
         order.push(second);
         open = second;
     }

@@ -1,5 +1,5 @@
 //! Places of runs at executors that did not get them by passing the gate: runs from before an edit that gave their job a gate, and runs that
-//! another executor has than was assumed.
+//! are at another executor than the server had assumed.
 
 use rondel_core::{ExecutorId, RunId};
 
@@ -27,8 +27,9 @@ impl Gates {
     /// while an executor had the attempt before. Returns whether there is such a place.
     pub(crate) fn open_reserved_place(&mut self, ready: &ReadyRun) -> bool {
         let is_ungated = ready.definition.job.concurrency_max().is_none();
-        let reserved = self.entries.get(&ready.run.id).copied().filter(|entry| entry.state == PlaceState::Reserved);
-        if let Some(entry) = reserved.filter(|_| is_ungated) {
+        let reserved_entry =
+            self.entries.get(&ready.run.id).copied().filter(|entry| entry.state == PlaceState::Reserved);
+        if let Some(entry) = reserved_entry.filter(|_| is_ungated) {
             self.set_entry(ready.run.id, GateEntry { state: PlaceState::Open, ..entry });
             return true;
         }

@@ -30,11 +30,11 @@ impl Gated {
     }
 }
 
-fn serial(second: i64) -> ReadyRun {
+fn serial_run(second: i64) -> ReadyRun {
     ready(second, &definition(&json!({"queue_timeout": "10s"})))
 }
 
-fn on_each(second: i64) -> ReadyRun {
+fn run_per_executor(second: i64) -> ReadyRun {
     ready(second, &definition(&json!({"overlap": {"policy": "serial", "scope": "executor"}})))
 }
 
@@ -42,9 +42,9 @@ fn on_each(second: i64) -> ReadyRun {
 #[test]
 fn a_run_with_a_place_at_an_executor_passes_there() {
     let (mut gated, at) = (Gated::default(), ExecutorId::new);
-    assert!(gated.gates.would_pass_at(&serial(1), at(7)), "its gate is that of its job");
-    assert!(gated.enter_at(on_each(1), 7) && gated.enter_at(on_each(2), 8));
-    let would = |second, executor| gated.gates.would_pass_at(&on_each(second), at(executor));
+    assert!(gated.gates.would_pass_at(&serial_run(1), at(7)), "its gate is that of its job");
+    assert!(gated.enter_at(run_per_executor(1), 7) && gated.enter_at(run_per_executor(2), 8));
+    let would = |second, executor| gated.gates.would_pass_at(&run_per_executor(second), at(executor));
     assert_eq!([would(1, 7), would(1, 8), would(2, 7), would(2, 8), would(3, 9)], [true, false, false, true, true]);
 }
 
@@ -55,7 +55,7 @@ fn no_run_passes_ahead_of_its_instant_where_others_wait() {
     let mut gated = Gated::default();
     let would = |gated: &Gated, ready: &ReadyRun| gated.gates.would_pass(ready);
     let two = definition(&json!({"overlap": {"policy": "allow", "max": 2}}));
-    assert!(would(&gated, &serial(1)) && !would(&gated, &on_each(1)));
+    assert!(would(&gated, &serial_run(1)) && !would(&gated, &run_per_executor(1)));
     assert!(would(&gated, &ready(1, &definition(&json!({"overlap": {"policy": "allow"}})))));
     assert!(gated.enter(ready(1, &two)) && would(&gated, &ready(2, &two)));
     assert!(gated.enter(ready(2, &two)) && !would(&gated, &ready(3, &two)));
@@ -68,11 +68,11 @@ fn no_run_passes_ahead_of_its_instant_where_others_wait() {
 #[test]
 fn a_place_at_another_gate_is_known() {
     let mut gated = Gated::default();
-    assert!(!gated.gates.is_at_other_gate(&serial(1)), "it has no place yet");
-    assert!(gated.enter(serial(1)) && !gated.enter(serial(2)));
-    assert!(!gated.gates.is_at_other_gate(&serial(1)) && gated.gates.is_at_other_gate(&on_each(1)));
-    assert!(gated.enter_at(on_each(1), 7), "its place at its job's gate is free");
-    assert!(gated.gates.is_at_other_gate(&serial(1)) && gated.gates.is_at_other_gate(&on_each(1)));
+    assert!(!gated.gates.is_at_other_gate(&serial_run(1)), "it has no place yet");
+    assert!(gated.enter(serial_run(1)) && !gated.enter(serial_run(2)));
+    assert!(!gated.gates.is_at_other_gate(&serial_run(1)) && gated.gates.is_at_other_gate(&run_per_executor(1)));
+    assert!(gated.enter_at(run_per_executor(1), 7), "its place at its job's gate is free");
+    assert!(gated.gates.is_at_other_gate(&serial_run(1)) && gated.gates.is_at_other_gate(&run_per_executor(1)));
 }
 
 /// Under the policy `cover`, a run that had begun before is replaced if the gate has any later run, and only then.
@@ -98,8 +98,8 @@ fn a_run_that_comes_again_is_covered_by_any_later_one() {
 #[test]
 fn only_a_queued_run_is_taken_out_with_its_place() {
     let mut gated = Gated::default();
-    assert!(gated.enter(serial(1)) && !gated.enter(serial(2)) && !gated.enter(serial(3)));
-    gated.runs.put(serial(1), Stage::Parked(Timestamp::EPOCH));
+    assert!(gated.enter(serial_run(1)) && !gated.enter(serial_run(2)) && !gated.enter(serial_run(3)));
+    gated.runs.put(serial_run(1), Stage::Parked(Timestamp::EPOCH));
     assert_eq!(gated.leave(2), NONE_PASSES);
     assert!(gated.runs.get(RunId::new(2_000)).is_none() && gated.gates.queued_count() == 1);
     assert_eq!(gated.leave(1), [3]);
@@ -110,10 +110,10 @@ fn only_a_queued_run_is_taken_out_with_its_place() {
 #[test]
 fn an_adopted_run_has_its_place_at_its_executor() {
     let (mut gated, at) = (Gated::default(), ExecutorId::new);
-    gated.gates.open_place_at(&on_each(1), at(7));
-    assert_eq!([7, 8].map(|id| gated.gates.would_pass_at(&on_each(2), at(id))), [false, true]);
-    gated.gates.open_place_at(&serial(3), at(7));
-    assert!(gated.enter(serial(4)), "its job has no gate there");
+    gated.gates.open_place_at(&run_per_executor(1), at(7));
+    assert_eq!([7, 8].map(|id| gated.gates.would_pass_at(&run_per_executor(2), at(id))), [false, true]);
+    gated.gates.open_place_at(&serial_run(3), at(7));
+    assert!(gated.enter(serial_run(4)), "its job has no gate there");
 }
 
 /// Only the shards of a fire share its place; runs that another run has caused do not.
@@ -121,7 +121,7 @@ fn an_adopted_run_has_its_place_at_its_executor() {
 fn runs_of_one_parent_that_are_no_shards_have_places_of_their_own() {
     let mut gated = Gated::default();
     let child = |second| {
-        let mut child = serial(second);
+        let mut child = serial_run(second);
         (child.run.parent, child.run.fire_at) = (Some(RunId::new(9)), Timestamp::from_secs(1));
         child
     };
@@ -132,11 +132,15 @@ fn runs_of_one_parent_that_are_no_shards_have_places_of_their_own() {
 #[test]
 fn only_a_place_at_an_executor_is_left_with_it() {
     let mut gated = Gated::default();
-    assert!(gated.enter_at(on_each(1), 7) && !gated.enter_at(on_each(2), 7) && !gated.gates.entries.is_empty());
+    assert!(
+        gated.enter_at(run_per_executor(1), 7)
+            && !gated.enter_at(run_per_executor(2), 7)
+            && !gated.gates.entries.is_empty()
+    );
     let passed = gated.gates.leave_executor(RunId::new(1_000), &mut gated.runs);
     assert_eq!(passed, [(RunId::new(2_000), Some(ExecutorId::new(7)))]);
     let mut gated = Gated::default();
-    assert!(gated.enter(serial(1)) && !gated.enter(serial(2)));
+    assert!(gated.enter(serial_run(1)) && !gated.enter(serial_run(2)));
     assert_eq!(gated.gates.leave_executor(RunId::new(1_000), &mut gated.runs), []);
 }
 
@@ -144,7 +148,7 @@ fn only_a_place_at_an_executor_is_left_with_it() {
 #[test]
 fn a_queued_run_expires_at_the_end_of_its_queue_time() {
     let mut gated = Gated::default();
-    assert!(gated.enter(serial(1)) && !gated.enter(serial(2)));
+    assert!(gated.enter(serial_run(1)) && !gated.enter(serial_run(2)));
     let expired =
         |gated: &mut Gated, millis| gated.gates.take_expired(Timestamp::from_millis(millis), &mut gated.runs).len();
     assert_eq!((expired(&mut gated, 11_999), expired(&mut gated, 12_000)), (0, 1));
@@ -164,16 +168,16 @@ fn an_open_run_has_a_place_after_an_adoption() {
         (RunStatus::Pending, 1, false),
     ] {
         let mut gated = Gated::default();
-        let mut open = serial(1);
+        let mut open = serial_run(1);
         (open.run.status, open.run.attempt) = (status, attempt);
         gated.gates.restore(&open);
-        assert_eq!(!gated.enter(serial(2)), has_place, "{status} {attempt}");
+        assert_eq!(!gated.enter(serial_run(2)), has_place, "{status} {attempt}");
     }
     // A run that has a place keeps it, even if it is restored, reserved or held again.
     let mut gated = Gated::default();
-    let mut open = serial(1);
+    let mut open = serial_run(1);
     open.run.status = RunStatus::Running;
-    assert!(gated.enter(serial(1)) && !gated.enter(serial(2)));
+    assert!(gated.enter(serial_run(1)) && !gated.enter(serial_run(2)));
     gated.gates.restore(&open);
     gated.gates.reserve(&open);
     gated.gates.open_place_at(&open, ExecutorId::new(7));
@@ -195,7 +199,10 @@ fn the_longest_queue_is_that_of_the_policy() {
 fn a_run_that_waits_for_an_executor_names_the_run_ahead_of_it_there() {
     let mut gated = Gated::default();
     for executor in 7..=9 {
-        assert!(gated.enter_at(on_each(executor), executor) && !gated.enter_at(on_each(executor + 10), executor));
+        assert!(
+            gated.enter_at(run_per_executor(executor), executor)
+                && !gated.enter_at(run_per_executor(executor + 10), executor)
+        );
     }
     let expired = gated.gates.take_expired(Timestamp::MAX, &mut gated.runs);
     let ids = expired.iter().map(|(ready, ahead)| (ready.run.id.get(), ahead.map_or(0, |run| run.get())));
@@ -215,7 +222,7 @@ fn a_run_that_waits_for_an_executor_names_the_run_ahead_of_it_there() {
 fn a_gate_with_many_queued_runs_hides_no_other() {
     let mut gated = Gated::default();
     for (job, second) in [(1, 1), (1, 2), (1, 3), (1, 4), (2, 5), (2, 6)] {
-        let mut ready = serial(second);
+        let mut ready = serial_run(second);
         ready.run.job = JobId::new(job);
         gated.enter(ready);
     }

@@ -14,7 +14,7 @@ fn overlap(policy: &str, max: u32) -> Definition {
     definition(&json!({"overlap": {"policy": policy, "max": max}}))
 }
 
-fn on_each(policy: &str, max: u32) -> Definition {
+fn overlap_per_executor(policy: &str, max: u32) -> Definition {
     definition(&json!({"overlap": {"policy": policy, "scope": "executor", "max": max}}))
 }
 
@@ -58,7 +58,7 @@ impl std::ops::DerefMut for Gated {
 
 impl Gated {
     /// Starts the runs whose turn has come.
-    fn started(&mut self, passed: Vec<AdmittedRun>) -> Vec<AdmittedRun> {
+    fn take_started(&mut self, passed: Vec<AdmittedRun>) -> Vec<AdmittedRun> {
         for (run, _) in &passed {
             let open = self.runs.take(*run).expect("a run whose turn has come is here");
             assert!(matches!(open.stage, Stage::Admitted));
@@ -68,12 +68,12 @@ impl Gated {
 
     fn leave(&mut self, run: RunId) -> Vec<AdmittedRun> {
         let passed = self.gates.leave(run, &mut self.runs);
-        self.started(passed)
+        self.take_started(passed)
     }
 
-    fn again(&mut self, run: RunId) -> Vec<AdmittedRun> {
+    fn keep_for_retry(&mut self, run: RunId) -> Vec<AdmittedRun> {
         let passed = self.gates.make_reserved(run, &mut self.runs);
-        self.started(passed)
+        self.take_started(passed)
     }
 
     /// Drops the queued runs, and returns how many there were.
@@ -91,16 +91,16 @@ fn enter_at(gates: &mut Gated, ready: ReadyRun, executor: i64) -> String {
     outcome(gates.gates.enter_at(ready, ExecutorId::new(executor), &mut gates.runs))
 }
 
-fn passed(passed: &[AdmittedRun]) -> Vec<i64> {
+fn seconds_of_passed(passed: &[AdmittedRun]) -> Vec<i64> {
     passed.iter().map(|(run, _)| run.get() / 1_000).collect()
 }
 
 fn leave(gates: &mut Gated, second: i64) -> Vec<i64> {
-    passed(&gates.leave(RunId::new(second * 1_000)))
+    seconds_of_passed(&gates.leave(RunId::new(second * 1_000)))
 }
 
-fn again(gates: &mut Gated, second: i64) -> Vec<i64> {
-    passed(&gates.again(RunId::new(second * 1_000)))
+fn keep_for_retry(gates: &mut Gated, second: i64) -> Vec<i64> {
+    seconds_of_passed(&gates.keep_for_retry(RunId::new(second * 1_000)))
 }
 
 #[test]
@@ -121,23 +121,23 @@ fn a_retry_keeps_its_place() {
     let (mut gates, serial) = (Gated::default(), overlap("serial", 0));
     assert_eq!(enter(&mut gates, ready(1, &serial)), "passed");
     assert_eq!(enter(&mut gates, ready(2, &serial)), "queued");
-    assert_eq!(again(&mut gates, 1), [] as [i64; 0]);
+    assert_eq!(keep_for_retry(&mut gates, 1), [] as [i64; 0]);
     assert_eq!(enter(&mut gates, ready(3, &serial)), "queued");
     assert_eq!(enter(&mut gates, ready(1, &serial)), "passed");
     assert_eq!(leave(&mut gates, 1), [2]);
     // Run 2 is cancelled while it waits for its next attempt: the next run need not wait any more.
-    assert_eq!(again(&mut gates, 2), [] as [i64; 0]);
+    assert_eq!(keep_for_retry(&mut gates, 2), [] as [i64; 0]);
     assert_eq!(leave(&mut gates, 2), [3]);
 }
 
 #[test]
 fn it_is_known_whose_places_are_waited_for() {
-    let (mut gates, serial, each) = (Gated::default(), overlap("serial", 0), on_each("serial", 0));
+    let (mut gates, serial, each) = (Gated::default(), overlap("serial", 0), overlap_per_executor("serial", 0));
     assert_eq!(enter(&mut gates, ready(1, &serial)), "passed");
     assert_eq!(gates.runs_holding_up(), []);
     assert_eq!(enter(&mut gates, ready(2, &serial)), "queued");
     assert_eq!(gates.runs_holding_up(), [RunId::new(1_000)]);
-    assert_eq!(again(&mut gates, 1), [] as [i64; 0]);
+    assert_eq!(keep_for_retry(&mut gates, 1), [] as [i64; 0]);
     assert_eq!(gates.runs_holding_up(), [RunId::new(1_000)], "its next attempt comes first");
     assert_eq!(leave(&mut gates, 1), [2]);
     assert_eq!(gates.runs_holding_up(), []);
@@ -152,7 +152,7 @@ fn it_is_known_whose_places_are_waited_for() {
 fn it_is_known_whose_places_cause_others_to_be_skipped() {
     let (mut gates, discard) = (Gated::default(), overlap("discard", 0));
     assert_eq!(enter(&mut gates, ready(1, &discard)), "passed");
-    assert_eq!(again(&mut gates, 1), [] as [i64; 0]);
+    assert_eq!(keep_for_retry(&mut gates, 1), [] as [i64; 0]);
     assert_eq!(gates.runs_holding_up(), []);
     assert_eq!(enter(&mut gates, ready(2, &discard)), "discarded");
     assert_eq!(gates.runs_holding_up(), [RunId::new(1_000)]);
@@ -166,7 +166,7 @@ fn a_retry_does_not_hold_up_a_run_with_room_of_its_own() {
     let (mut gates, two) = (Gated::default(), overlap("allow", 2));
     let entries: Vec<_> = (1..5).map(|second| enter(&mut gates, ready(second, &two))).collect();
     assert_eq!(entries, ["passed", "passed", "queued", "queued"]);
-    assert_eq!(again(&mut gates, 2), [] as [i64; 0]);
+    assert_eq!(keep_for_retry(&mut gates, 2), [] as [i64; 0]);
     assert_eq!(leave(&mut gates, 1), [3]);
     assert_eq!(enter(&mut gates, ready(2, &two)), "passed");
 }
@@ -190,8 +190,8 @@ fn after_a_restart_the_order_is_as_before() {
     let mut gates = Gated::default();
     (1..4).for_each(|second| gates.restore(&restored(second, RunStatus::Running, 1, &serial)));
     assert_eq!(enter(&mut gates, ready(4, &serial)), "queued");
-    assert_eq!(again(&mut gates, 3), [] as [i64; 0]);
-    assert_eq!(again(&mut gates, 1), [] as [i64; 0]);
+    assert_eq!(keep_for_retry(&mut gates, 3), [] as [i64; 0]);
+    assert_eq!(keep_for_retry(&mut gates, 1), [] as [i64; 0]);
     assert_eq!(enter(&mut gates, ready(3, &serial)), "queued");
     assert_eq!(enter(&mut gates, ready(1, &serial)), "queued");
     assert_eq!(leave(&mut gates, 2), [1]);
@@ -201,7 +201,7 @@ fn after_a_restart_the_order_is_as_before() {
     // A run that belonged to another node for a while is back, and an executor may still hold it.
     let mut gates = Gated::default();
     gates.restore(&restored(1, RunStatus::Running, 1, &serial));
-    assert_eq!(again(&mut gates, 1), [] as [i64; 0]);
+    assert_eq!(keep_for_retry(&mut gates, 1), [] as [i64; 0]);
     gates.restore(&restored(1, RunStatus::Running, 1, &serial));
     gates.reserve(&restored(1, RunStatus::Running, 1, &serial));
     gates.restore(&restored(0, RunStatus::Waiting, 2, &serial));
@@ -217,7 +217,7 @@ fn the_queue_is_bounded_and_discard_has_none() {
     let (mut gates, discard) = (Gated::default(), overlap("discard", 0));
     let entries: Vec<_> = (1..3).map(|second| enter(&mut gates, ready(second, &discard))).collect();
     assert_eq!(entries, ["passed", "discarded"]);
-    assert_eq!(again(&mut gates, 1), [] as [i64; 0]);
+    assert_eq!(keep_for_retry(&mut gates, 1), [] as [i64; 0]);
     assert_eq!(enter(&mut gates, ready(3, &discard)), "discarded");
     assert_eq!(enter(&mut gates, ready(1, &discard)), "passed");
 }
@@ -231,7 +231,7 @@ fn a_later_run_covers_the_open_one_and_those_that_wait() {
     assert_eq!(leave(&mut gates, 2), [] as [i64; 0], "the covered one had no place");
     assert_eq!(leave(&mut gates, 1), [3], "its verdict makes room");
     // A run that waits for another attempt is replaced as well.
-    assert_eq!(again(&mut gates, 3), [] as [i64; 0]);
+    assert_eq!(keep_for_retry(&mut gates, 3), [] as [i64; 0]);
     assert_eq!(enter(&mut gates, ready(4, &cover)), "covers [3] and []");
     assert_eq!(leave(&mut gates, 3), [4]);
 }
@@ -259,7 +259,7 @@ fn allow_admits_up_to_its_maximum() {
 #[test]
 fn each_executor_has_a_gate_of_its_own() {
     for (policy, expected) in [("serial", "queued"), ("discard", "discarded"), ("cover", "covers [1] and []")] {
-        let (mut gates, each) = (Gated::default(), on_each(policy, 0));
+        let (mut gates, each) = (Gated::default(), overlap_per_executor(policy, 0));
         assert_eq!(enter(&mut gates, ready(1, &each)), "passed", "the job has no gate");
         assert_eq!(enter_at(&mut gates, ready(1, &each), 7), "passed");
         assert_eq!(enter_at(&mut gates, ready(2, &each), 8), "passed");
@@ -271,11 +271,11 @@ fn each_executor_has_a_gate_of_its_own() {
         let waited = (policy != "discard").then_some((3, Some(ExecutorId::new(7))));
         assert_eq!(goes_to.collect::<Vec<_>>(), Vec::from_iter(waited));
     }
-    let (mut gates, two) = (Gated::default(), on_each("allow", 2));
+    let (mut gates, two) = (Gated::default(), overlap_per_executor("allow", 2));
     let entries: Vec<_> = (1..4).map(|second| enter_at(&mut gates, ready(second, &two), 7)).collect();
     assert_eq!(entries, ["passed", "passed", "queued"]);
     // A retry is routed again, so it holds no place at the executor.
-    assert_eq!(again(&mut gates, 1), [3]);
+    assert_eq!(keep_for_retry(&mut gates, 1), [3]);
 }
 
 fn broadcast() -> (ReadyRun, [ReadyRun; 2], Definition) {
@@ -301,7 +301,7 @@ fn a_broadcast_ends_with_its_last_shard() {
         assert_eq!(enter(&mut gates, shard.clone()), "passed");
     }
     assert_eq!(leave(&mut gates, 1), [] as [i64; 0], "it is under way by its shards");
-    assert_eq!(again(&mut gates, 10), [] as [i64; 0]);
+    assert_eq!(keep_for_retry(&mut gates, 10), [] as [i64; 0]);
     assert_eq!(leave(&mut gates, 10), [] as [i64; 0]);
     assert_eq!(leave(&mut gates, 11), [2]);
 }
@@ -333,7 +333,7 @@ fn two_broadcasts_that_may_have_been_sent_continue_one_after_the_other() {
     let [first, second] = later;
     // None of the four shards was sent.
     for second in [20, 21, 10, 11] {
-        assert_eq!(again(&mut gates, second), [] as [i64; 0]);
+        assert_eq!(keep_for_retry(&mut gates, second), [] as [i64; 0]);
     }
     assert_eq!(enter(&mut gates, first), "queued");
     assert_eq!(enter(&mut gates, one), "passed");
@@ -341,7 +341,7 @@ fn two_broadcasts_that_may_have_been_sent_continue_one_after_the_other() {
     assert_eq!(enter(&mut gates, two), "passed", "it is under way by its other shard");
     assert_eq!(leave(&mut gates, 10), [] as [i64; 0]);
     assert_eq!(leave(&mut gates, 11), [20, 21]);
-    assert_eq!(again(&mut gates, 20), [] as [i64; 0]);
+    assert_eq!(keep_for_retry(&mut gates, 20), [] as [i64; 0]);
     assert_eq!(leave(&mut gates, 21), [] as [i64; 0]);
     assert_eq!(enter(&mut gates, ready(30, &definition)), "queued", "a shard waits for another attempt");
     assert_eq!(leave(&mut gates, 20), [30]);
@@ -377,7 +377,7 @@ fn while_two_broadcasts_count_as_sent_no_shard_of_either_follows() {
     assert_eq!(enter(&mut gates, second), "queued", "an executor may hold a shard of its broadcast");
     assert_eq!(enter(&mut gates, two), "queued");
     // No executor has a shard of the later broadcast. One has a shard of the first, whose other shard passes.
-    assert_eq!(again(&mut gates, 20), [11]);
+    assert_eq!(keep_for_retry(&mut gates, 20), [11]);
     assert_eq!(leave(&mut gates, 10), [] as [i64; 0]);
     assert_eq!(leave(&mut gates, 11), [21]);
     assert_eq!(leave(&mut gates, 21), [] as [i64; 0]);
