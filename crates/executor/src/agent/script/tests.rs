@@ -71,7 +71,7 @@ fn with_text(mut params: ScriptParams) -> (ScriptParams, &'static str) {
 /// Runs a script with this host's interpreter for the language; `None` if the host has none.
 async fn run(language: &str, params: Value) -> Option<TestOutcome> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let interpreter = find_interpreters(&path, &[]).into_iter().find_interpreters(|found| found.language.name == language)?;
+    let interpreter = find_interpreters(&path, &[]).into_iter().find(|found| found.language.name == language)?;
     let handler = move |Params(params): Params<ScriptParams>, run: RunContext, cancel: Cancel, log: Log| async move {
         interpreter
             .program(with_text(params), run.shard(), tempfile::tempdir()?)?
