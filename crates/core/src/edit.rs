@@ -112,7 +112,7 @@ pub fn plan_edit(job: Option<&Job>, context: EditContext<'_>) -> EditPlan {
     };
     match job.filter(|job| job.enabled) {
         Some(job) if job.timetable.delay().is_some() => plan_delay(&mut plan, job, context),
-        enabled => plan_clock(&mut plan, enabled, context),
+        enabled_job => plan_clock(&mut plan, enabled_job, context),
     }
     let overdue_at = context.next_fire_at.filter(|at| *at <= context.now && plan.next_fire_at != Some(*at));
     if let (Some(overdue_at), Some(before)) = (overdue_at, context.before.filter(|before| before.enabled)) {
@@ -231,8 +231,7 @@ fn plan_delay(plan: &mut EditPlan, job: &Job, context: EditContext<'_>) {
         (None, _) => job.timetable.first_delayed(context.now),
     };
     // If an earlier edit ended the row of that instant as skipped, the row is opened again.
-    let is_next =
-        |row: &&FutureRow| row.status.is_terminal() && !row.is_span && Some(row.fire_at) == plan.next_fire_at;
+    let is_next = |row: &&FutureRow| row.status.is_terminal() && !row.is_span && Some(row.fire_at) == plan.next_fire_at;
     if let Some(row) = context.rows.iter().find(is_next) {
         plan.reopened_rows.push(MovedRow { id: row.id, due_at: row.due_at });
         (plan.next_fire_at, plan.awaited_run) = (None, Some(row.id));

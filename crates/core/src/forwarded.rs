@@ -47,10 +47,11 @@ impl TrustedProxies {
         if !self.contains(peer) {
             return peer;
         }
-        let by_forwarded = (!forwarded.is_empty()).then(|| self.last_hop(peer, forwarded, forwarded_node));
-        let by_list = (!x_forwarded_for.is_empty()).then(|| self.last_hop(peer, x_forwarded_for, parse_address));
-        match (by_forwarded, by_list) {
-            (Some(one), Some(other)) if one != other => peer,
+        let forwarded_client = (!forwarded.is_empty()).then(|| self.last_hop(peer, forwarded, forwarded_node));
+        let x_forwarded_for_client =
+            (!x_forwarded_for.is_empty()).then(|| self.last_hop(peer, x_forwarded_for, parse_address));
+        match (forwarded_client, x_forwarded_for_client) {
+            (Some(first_client), Some(second_client)) if first_client != second_client => peer,
             (Some(client), _) | (None, Some(client)) => client,
             (None, None) => peer,
         }

@@ -104,9 +104,9 @@ impl ClaimStrategy {
 /// its own share moves; with `hash % node_count`, nearly all jobs would move. Ids are hashed first, since they differ mostly in
 /// their time bits.
 fn home_by_hash(job: JobId, nodes: &[NodeShare], weight: impl Fn(&NodeShare) -> u32) -> Option<NodeId> {
-    let all_zero = nodes.iter().all(|share| weight(share) == 0);
+    let have_no_weight = nodes.iter().all(|share| weight(share) == 0);
     let draw = |share: &NodeShare| {
-        let weight = if all_zero { 1 } else { weight(share) };
+        let weight = if have_no_weight { 1 } else { weight(share) };
         // −weight / ln(u) for u uniform in (0, 1): each node wins jobs in proportion to its weight.
         let number = mix(mix(job.get().unsigned_abs()) ^ share.node.get().unsigned_abs());
         let uniform_number = (f64::from(u32::try_from(number >> 32).unwrap_or(0)) + 0.5) / 4_294_967_296.0;
@@ -123,9 +123,9 @@ fn homes_by_load(jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<Option<NodeId>> 
     job_order.sort_by_key(|index| (std::cmp::Reverse(jobs[*index].load()), tie_order(&jobs[*index])));
     let mut homes = vec![None; jobs.len()];
     for index in job_order {
-        if let Some(lightest) = loads.iter_mut().min() {
-            homes[index] = Some(lightest.1);
-            lightest.0 = lightest.0.saturating_add(jobs[index].load());
+        if let Some(lightest_node) = loads.iter_mut().min() {
+            homes[index] = Some(lightest_node.1);
+            lightest_node.0 = lightest_node.0.saturating_add(jobs[index].load());
         }
     }
     homes
@@ -144,13 +144,13 @@ const SLACK_COUNT: u64 = 2;
 /// The jobs that `own_node` gives away under `least_count`, each with the node that gets it.
 fn jobs_to_give_away(own_node: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<(JobId, NodeId)> {
     let Some(own_share) = nodes.iter().find(|share| share.node == own_node) else { return Vec::new() };
-    let count = u64::try_from(nodes.len()).unwrap_or(1).max(1);
-    let mean_load = nodes.iter().map(NodeShare::load).fold(0, u64::saturating_add) / count;
+    let node_count = u64::try_from(nodes.len()).unwrap_or(1).max(1);
+    let mean_load = nodes.iter().map(NodeShare::load).fold(0, u64::saturating_add) / node_count;
     let slack = (mean_load / SLACK_PART).max(SLACK_COUNT * JobShare { job: JobId::new(0), recent_fires: 0 }.load());
     if own_share.load() <= mean_load.saturating_add(slack) {
         return Vec::new();
     }
-    let mut surplus = own_share.load() - mean_load;
+    let mut surplus_load = own_share.load() - mean_load;
     let mut rooms_by_node: Vec<(u64, NodeId)> =
         nodes.iter().map(|share| (mean_load.saturating_sub(share.load()), share.node)).collect();
     // Jobs are given away in the order of their hashes. If the heaviest went first, the surplus could be a single heavy job,
@@ -160,12 +160,14 @@ fn jobs_to_give_away(own_node: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -
     let mut moves = Vec::new();
     for job in ordered_jobs {
         let load = job.load();
-        let Some(widest) = rooms_by_node.iter_mut().max().filter(|widest| load <= widest.0 && load <= surplus) else {
+        let Some(widest_room) =
+            rooms_by_node.iter_mut().max().filter(|widest_room| load <= widest_room.0 && load <= surplus_load)
+        else {
             continue;
         };
-        widest.0 -= load;
-        surplus -= load;
-        moves.push((job.job, widest.1));
+        widest_room.0 -= load;
+        surplus_load -= load;
+        moves.push((job.job, widest_room.1));
     }
     moves
 }
@@ -216,8 +218,8 @@ mod tests {
 
     #[test]
     fn nodes_without_weight_get_nothing_unless_none_has_weight() {
-        let all_zero = nodes(&[(1, 0, 0), (2, 0, 0)]);
-        let shared = shares(&ClaimStrategy::Weight.deal(&jobs(1_000), &all_zero), &all_zero);
+        let have_no_weight = nodes(&[(1, 0, 0), (2, 0, 0)]);
+        let shared = shares(&ClaimStrategy::Weight.deal(&jobs(1_000), &have_no_weight), &have_no_weight);
         assert!(shared.iter().all(|count| *count > 400), "{shared:?}");
         assert_eq!(ClaimStrategy::Weight.deal(&jobs(1), &[]), [None]);
     }

@@ -164,7 +164,7 @@ fn skip_missed_walking(
 /// Lets at most `count` fires of all these plans together run late, and skips the others. The plans are in the order of time.
 pub(crate) fn limit_late_fires(plans: &mut [MissedPlan], (count, keep): (usize, MisfireKeep)) {
     let mut count_left = count;
-    let bound = |plan: &mut MissedPlan| {
+    let limit_plan = |plan: &mut MissedPlan| {
         let kept_count = plan.catch_up.len().min(count_left);
         count_left -= kept_count;
         let dropped_fires = match keep {
@@ -177,8 +177,8 @@ pub(crate) fn limit_late_fires(plans: &mut [MissedPlan], (count, keep): (usize, 
         plan.span = join_spans(plan.span, span(&dropped_fires));
     };
     match keep {
-        MisfireKeep::Newest => plans.iter_mut().rev().for_each(bound),
-        MisfireKeep::Oldest => plans.iter_mut().for_each(bound),
+        MisfireKeep::Newest => plans.iter_mut().rev().for_each(limit_plan),
+        MisfireKeep::Oldest => plans.iter_mut().for_each(limit_plan),
     }
 }
 

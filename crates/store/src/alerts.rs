@@ -85,7 +85,8 @@ pub(crate) fn next_evaluation(
     change: &RuleChange<'_>,
 ) -> (Option<Timestamp>, Option<RuleProgress>) {
     let is_due = |rule: &&RuleRecord| {
-        let is_still_watched = rule.spec.enabled && change.spec.enabled && judge::watches_same(&rule.spec, change.spec);
+        let is_still_watched =
+            rule.spec.enabled && change.spec.enabled && judge::have_same_condition_and_scope(&rule.spec, change.spec);
         is_still_watched && rule.check_at.is_some_and(|at| at <= change.now)
     };
     match before.filter(is_due) {

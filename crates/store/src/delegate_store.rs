@@ -118,7 +118,7 @@ macro_rules! delegate_store {
             };
             use $crate::declarations::{DeclaredSetHeader, DeclaredSet};
             use $crate::ledger::{
-                Adoption, CancelOutcome, CancelElsewhere, DueJob, DueRange, FenceRequest, FoundRuns, HeldCount, HomeLoad, RunAtExecutor, JobAtHome, KeyedRun, LimitName,
+                Adoption, CancelOutcome, CancelElsewhere, DueJob, DueRange, FenceRequest, FoundRuns, ExecutorRunCount, HomeLoad, RunAtExecutor, JobAtHome, KeyedRun, LimitName,
                 MovedJobs, NotedWait, OpenPage, OrphanedJobs, RelayedAnswer, RunQuery, RunSearch, UnsentPlace, UnsentRun,
             };
             use $crate::logs::{ChunkSize, LogChunk, LogRange, RemovedLogs};
@@ -261,8 +261,8 @@ macro_rules! delegate_store {
             $crate::delegate_store!(@$wrapper, Runs {
                 fn open_keys(token: LeaseToken, page: OpenPage) -> Vec<(Timestamp, RunId)>;
                 fn list_runs(namespace: NamespaceId, query: &RunQuery) -> Vec<Run>;
-                fn count_held(namespace: NamespaceId) -> Vec<HeldCount>;
-                fn held_runs(namespace: NamespaceId, app: AppId, executor: &str, limit: u32) -> Vec<Run>;
+                fn count_running_by_executor(namespace: NamespaceId) -> Vec<ExecutorRunCount>;
+                fn running_runs_of_executor(namespace: NamespaceId, app: AppId, executor: &str, limit: u32) -> Vec<Run>;
                 fn next_fire_after(run: &Run) -> Option<Run>;
                 fn runs_below(parents: &[RunId], limit: u32) -> Vec<Run>;
                 fn planned_rows(job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Vec<Run>;
@@ -464,7 +464,7 @@ macro_rules! delegate_store {
                 fn unregister_xxl_by_hand(app: AppId, address: &str) -> bool;
                 fn xxl_registered_by_hand(app: Option<AppId>, limit: u32) -> Vec<XxlExecutor>;
                 fn xxl_executors(since: Timestamp, limit: u32) -> Vec<XxlExecutor>;
-                fn xxl_reported_executors(before: Timestamp, limit: u32) -> Vec<XxlExecutor>;
+                fn xxl_executors_with_unsettled_ends(before: Timestamp, limit: u32) -> Vec<XxlExecutor>;
                 fn send_xxl(token: LeaseToken, runs: &[NewXxlRun], now: Timestamp) -> Option<Vec<XxlRun>>;
                 fn unsettled_xxl(executor: ExecutorId, limit: u32) -> Vec<XxlRun>;
                 fn report_xxl(app: AppId, reports: &[XxlReport], now: Timestamp) -> XxlReportResults;

@@ -210,7 +210,7 @@ pub trait XxlExecutors {
     async fn xxl_executors(&self, since: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>>;
 
     /// The executors that last registered before `before` and have attempts with a known end but without a stored verdict.
-    async fn xxl_reported_executors(&self, before: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>>;
+    async fn xxl_executors_with_unsettled_ends(&self, before: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>>;
 
     /// Assigns numbers to attempts before they are sent. `None` if the lease is no longer valid: nothing may be sent then.
     async fn send_xxl(&self, token: LeaseToken, runs: &[NewXxlRun], now: Timestamp) -> Result<Option<Vec<XxlRun>>>;

@@ -215,7 +215,7 @@ pub(super) async fn postpone_checks(
             created_at: job.created_at,
         };
         for row in rows.iter().filter(|row| row.job == job.id) {
-            let next_check_at = row.at.and_then(|at| expect.postponed(row.kind, success_facts, (at, now)));
+            let next_check_at = row.at.and_then(|at| expect.postponed_check_at(row.kind, success_facts, (at, now)));
             checks.extend(next_check_at.map(|next| ExpectCheck { at: Some(next), ..*row }));
         }
     }

@@ -371,7 +371,7 @@ async fn silences(node: &Node, namespace: NamespaceId, now: Timestamp) -> Result
 /// Whether an incident began under another condition or scope than its rule has now. The incident of a group never counts as outdated: it ends
 /// with the incidents of its members.
 fn is_outdated(spec: &RuleSpec, record: &IncidentRecord) -> bool {
-    record.incident.subject.kind != SubjectKind::Group && !judge::watches_same(&record.spec, spec)
+    record.incident.subject.kind != SubjectKind::Group && !judge::have_same_condition_and_scope(&record.spec, spec)
 }
 
 /// The observation for an incident whose subject its rule no longer watches.

@@ -104,7 +104,7 @@ pub async fn runs_in_hand_are_counted_by_executor(store: &dyn Store) {
     let runs = [pending_run(store, token).await, pending_run(store, token).await, pending_run(store, token).await];
     let name = format!("läufer-{}", next_id());
     let counts = async || {
-        let counts = store.count_held(DEFAULT).await.unwrap();
+        let counts = store.count_running_by_executor(DEFAULT).await.unwrap();
         let its = counts.into_iter().filter(|held| held.executor == name);
         let mut its: Vec<_> = its.map(|held| (held.app, held.count)).collect();
         its.sort_unstable();
@@ -115,17 +115,17 @@ pub async fn runs_in_hand_are_counted_by_executor(store: &dyn Store) {
         store.note_running(token, &[at_executor(run, &name)]).await.unwrap();
         *expected.entry(run.app).or_default() += 1;
         assert_eq!(counts().await, expected.clone().into_iter().collect::<Vec<_>>());
-        let held = store.held_runs(DEFAULT, run.app, &name, 10).await.unwrap();
+        let held = store.running_runs_of_executor(DEFAULT, run.app, &name, 10).await.unwrap();
         assert!(held.iter().any(|held| held.id == run.id) && held.iter().all(|held| held.id != runs[2].id), "{held:?}");
-        assert_eq!(store.held_runs(DEFAULT, run.app, &name, 0).await.unwrap(), []);
-        assert_eq!(store.held_runs(DEFAULT, run.app, "another", 10).await.unwrap(), []);
+        assert_eq!(store.running_runs_of_executor(DEFAULT, run.app, &name, 0).await.unwrap(), []);
+        assert_eq!(store.running_runs_of_executor(DEFAULT, run.app, "another", 10).await.unwrap(), []);
     }
-    assert_eq!(store.count_held(NamespaceId::new(next_id())).await.unwrap(), []);
+    assert_eq!(store.count_running_by_executor(NamespaceId::new(next_id())).await.unwrap(), []);
     for run in &runs[..2] {
         finish_one(store, finish(run, Outcome::Succeeded)).await;
     }
     assert_eq!(counts().await, []);
-    assert_eq!(store.held_runs(DEFAULT, runs[0].app, &name, 10).await.unwrap(), []);
+    assert_eq!(store.running_runs_of_executor(DEFAULT, runs[0].app, &name, 10).await.unwrap(), []);
 }
 
 /// A pending run becomes running, and an ended run stays ended. The tick reads the states of runs.

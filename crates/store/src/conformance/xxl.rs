@@ -209,11 +209,11 @@ async fn vanished_executors_are_forgotten(store: &dyn Store, token: LeaseToken) 
     let of_open = NewXxlRun { run: open.id, ..new(base, 71, 1) };
     let sent = store.send_xxl(token, &[of_open, new(base, 71, 2)], now).await.unwrap().unwrap();
     let ids = |found: Vec<XxlExecutor>| found.iter().map(|one| one.id).collect::<Vec<_>>();
-    assert!(store.xxl_reported_executors(later, 10).await.unwrap().is_empty());
+    assert!(store.xxl_executors_with_unsettled_ends(later, 10).await.unwrap().is_empty());
     let end = XxlReport { log_id: sent[1].log_id, code: 200, message: None };
     store.report_xxl(app, &[end], now).await.unwrap();
-    assert_eq!(ids(store.xxl_reported_executors(later, 10).await.unwrap()), [id(2)]);
-    assert!(store.xxl_reported_executors(now, 10).await.unwrap().is_empty(), "it is registered");
+    assert_eq!(ids(store.xxl_executors_with_unsettled_ends(later, 10).await.unwrap()), [id(2)]);
+    assert!(store.xxl_executors_with_unsettled_ends(now, 10).await.unwrap().is_empty(), "it is registered");
     assert_eq!(store.forget_xxl(now, 10).await.unwrap(), 0);
     assert_eq!(store.forget_xxl(later, 10).await.unwrap(), 2, "an attempt and its executor");
     assert_eq!(store.unsettled_xxl(id(1), 10).await.unwrap(), sent[..1]);

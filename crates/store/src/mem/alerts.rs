@@ -58,7 +58,7 @@ impl Alerts for MemStore {
         };
         alert_rows.raise_version(change.namespace);
         alert_rows.rules.insert(record.id, record.clone());
-        if rule_before.is_some_and(|rule| !judge::watches_same(&rule.spec, change.spec)) {
+        if rule_before.is_some_and(|rule| !judge::have_same_condition_and_scope(&rule.spec, change.spec)) {
             let incidents = alert_rows.incidents.values_mut().filter(|(_, incident)| incident.rule == record.id);
             for (_, record) in incidents.filter(|(_, record)| record.incident.state == IncidentState::Firing) {
                 record.incident.check_at = Some(change.now);

@@ -68,7 +68,7 @@ impl XxlExecutors for MemStore {
         Ok(executors)
     }
 
-    async fn xxl_reported_executors(&self, before: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>> {
+    async fn xxl_executors_with_unsettled_ends(&self, before: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>> {
         let state = self.state();
         let reported_runs = state.xxl.runs.values().filter(|run| run.state == XxlRunState::Reported);
         let reporting_executors: BTreeSet<ExecutorId> = reported_runs.map(|run| run.executor).collect();

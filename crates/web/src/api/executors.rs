@@ -198,7 +198,7 @@ impl Fleet {
     pub(crate) async fn read<Q>(call: &Call<Q>) -> Result<Self, Problem> {
         let store = call.engine().store();
         let mut held_run_counts: HashMap<AppId, HashMap<String, u64>> = HashMap::new();
-        let (counts, switches) = try_join(store.count_held(call.namespace.id), store.switches()).await?;
+        let (counts, switches) = try_join(store.count_running_by_executor(call.namespace.id), store.switches()).await?;
         for held in counts {
             held_run_counts.entry(held.app).or_default().insert(held.executor, held.count);
         }

@@ -96,7 +96,7 @@ impl Claim for MemStore {
 
     async fn request_run(&self, token: LeaseToken, run: Run) -> Result<Run> {
         let mut state = self.state();
-        let owner = state.home_of(token, &run);
+        let owner = state.owner_of_new_run(token, &run);
         let run = Run { node: owner.node, node_epoch: owner.epoch, ..run };
         if state.insert(run.clone()) {
             return Ok(run);
@@ -113,7 +113,7 @@ impl Claim for MemStore {
         _now: Timestamp,
     ) -> Result<KeyedRun> {
         let mut state = self.state();
-        let owner = state.home_of(token, &run);
+        let owner = state.owner_of_new_run(token, &run);
         let run = Run { node: owner.node, node_epoch: owner.epoch, ..run };
         let job_and_key = (run.job, run.trigger_key.clone().unwrap_or_default());
         let holder = state.trigger_keys.get(&job_and_key).and_then(|id| state.runs.get(id)).cloned();
@@ -142,7 +142,7 @@ impl Claim for MemStore {
 
     async fn request_shards(&self, token: LeaseToken, root: Run, shards: Vec<Run>) -> Result<Vec<Run>> {
         let mut state = self.state();
-        let owner = state.home_of(token, &root);
+        let owner = state.owner_of_new_run(token, &root);
         let rows = std::iter::once(root).chain(shards);
         let rows: Vec<Run> = rows.map(|run| Run { node: owner.node, node_epoch: owner.epoch, ..run }).collect();
         for row in &rows {
@@ -160,7 +160,7 @@ impl State {
         Some(DueJob { job, next_fire_at, held_from, version, home, term, recent_fires })
     }
 
-    fn home_of(&mut self, token: LeaseToken, run: &Run) -> LeaseToken {
+    fn owner_of_new_run(&mut self, token: LeaseToken, run: &Run) -> LeaseToken {
         let Some(due) = self.due.get_mut(&run.job) else { return token };
         if due.home == token.node {
             return token;

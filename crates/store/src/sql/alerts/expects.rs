@@ -59,7 +59,7 @@ impl SqlStore {
         Ok(expect_checks)
     }
 
-    pub(super) async fn read_open_expects(&self, namespace: NamespaceId) -> Result<OpenRunExpectations> {
+    pub(super) async fn read_open_run_expects(&self, namespace: NamespaceId) -> Result<OpenRunExpectations> {
         let row = self.row(Query::new(&READ_OPEN_RUNS_CHECK).int(namespace.get())).await?;
         let at = row.map(|row| Reader::new(&row, "alert_space").opt_at("open_look_at_ms")).transpose()?.flatten();
         let mut kinds = Vec::new();

@@ -16,25 +16,27 @@ impl Finish for SqlStore {
     async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
         let clean_finishes: Vec<CleanFinish<'_>> = batch.iter().map(CleanFinish::new).collect();
         let mut ends = Ends { answers: Vec::with_capacity(batch.len()), ..Ends::default() };
-        let key = |part: &[CleanFinish<'_>]| part.first().map_or(0, |clean_end| clean_end.finish.run.get());
-        let rows_max = self.failed_batches.rows_max("finish", key(&clean_finishes));
+        let first_run_id =
+            |part: &[CleanFinish<'_>]| part.first().map_or(0, |clean_finish| clean_finish.finish.run.get());
+        let rows_max = self.failed_batches.rows_max("finish", first_run_id(&clean_finishes));
         let mut parts: Vec<&[CleanFinish<'_>]> = clean_finishes.chunks(rows_max).rev().collect();
         while let Some(part) = parts.pop() {
             let result =
-                transact!(self, "finish", at most rows_max, |tx| Batch::default().run(tx, finisher, part).await);
+                transact!(self, "finish", at most rows_max, |tx| Batch::default().execute(tx, finisher, part).await);
             let error = match result {
                 Ok(part_ends) => {
-                    self.failed_batches.record_success("finish", key(part));
+                    self.failed_batches.record_success("finish", first_run_id(part));
                     ends.extend(part_ends);
                     continue;
                 }
                 Err(error) => error,
             };
-            let is_data_error = matches!(failure::of(&error), Failure::Data | Failure::Duplicate);
-            let is_at_fault = is_data_error || self.is_at_fault("finish", key(part), part.len(), &error).await;
-            if part.len() == 1 && is_at_fault && (is_data_error || part[0].has_texts()) {
+            let is_data_error = matches!(failure::classify_store_error(&error), Failure::Data | Failure::Duplicate);
+            let is_unwritable =
+                is_data_error || self.record_failure("finish", first_run_id(part), part.len(), &error).await;
+            if part.len() == 1 && is_unwritable && (is_data_error || part[0].has_texts()) {
                 ends.extend(self.finish_unwritable(finisher, part[0].finish, &error).await?);
-                self.failed_batches.record_success("finish", key(part));
+                self.failed_batches.record_success("finish", first_run_id(part));
             } else if is_data_error && part.len() > 1 {
                 let (left, right) = part.split_at(part.len() / 2);
                 parts.extend([right, left]);
@@ -63,7 +65,7 @@ impl SqlStore {
             ..finish.clone()
         };
         let part = [CleanFinish::new(&failed_end)];
-        let mut ends = transact!(self, "finish_unwritable", |tx| Batch::default().run(tx, finisher, &part).await)?;
+        let mut ends = transact!(self, "finish_unwritable", |tx| Batch::default().execute(tx, finisher, &part).await)?;
         for answer in &mut ends.answers {
             if matches!(answer, EndOutcome::Stored(..) | EndOutcome::Late) {
                 *answer = EndOutcome::Unwritable;

@@ -168,10 +168,10 @@ impl SqlStore {
         let mut step = query.limit.max(1).saturating_mul(STEP_COUNT).min(STEP_COUNT_MAX);
         let mut runs: Vec<Run> = Vec::new();
         loop {
-            let end = Query::new(&FIND_END_OF_JOB).int(job.get()).int(place.fire_at).int(i64::from(step) - 1);
-            let end = self.row(end).await?;
+            let end_query = Query::new(&FIND_END_OF_JOB).int(job.get()).int(place.fire_at).int(i64::from(step) - 1);
+            let end_row = self.row(end_query).await?;
             // The step includes all runs of its last instant.
-            let from = end.map(|row| Reader::new(&row, "run").int("fire_at_ms")).transpose()?;
+            let from = end_row.map(|row| Reader::new(&row, "run").int("fire_at_ms")).transpose()?;
             let page = |statement: &'static Statement| {
                 let page = Query::new(statement).int(namespace.get()).int(job.get());
                 place.add(page.int(from.unwrap_or(i64::MIN)))
