@@ -236,14 +236,15 @@ pub(crate) fn first_checks(
     let Some(expectations) = spec.expectations() else { return Vec::new() };
     let old_expectations = before.and_then(|(spec, expect_checks)| Some((spec.expectations()?, expect_checks)));
     // A check that is due stays due if its condition is unchanged, because no evaluation has judged the passed deadline yet.
-    let due = |kind: ExpectKind| {
+    let due_check_at = |kind: ExpectKind| {
         let (_, expect_checks) = old_expectations
             .as_ref()
             .filter(|(old_expectations, _)| old_expectations.condition(kind) == expectations.condition(kind))?;
         expect_checks.iter().find(|check| check.kind == kind)?.at.filter(|at| *at <= now)
     };
-    let at = |kind: ExpectKind| due(kind).or_else(|| expectations.first_check_at(kind, now, before.is_none()));
-    expectations.kinds().map(|kind| ExpectCheck { job, kind, at: at(kind) }).collect()
+    let check_at =
+        |kind: ExpectKind| due_check_at(kind).or_else(|| expectations.first_check_at(kind, now, before.is_none()));
+    expectations.kinds().map(|kind| ExpectCheck { job, kind, at: check_at(kind) }).collect()
 }
 
 /// When a rule is evaluated next.
@@ -321,6 +322,7 @@ pub trait Alerts {
     /// Expectations of jobs that are due, the longest due first, at most `limit`.
     async fn due_expectations(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectCheck>>;
 
+    /// The checks of the expectations of these jobs.
     async fn expectations_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>>;
 
     /// The expectations that jobs of a namespace have of open runs.
@@ -401,9 +403,9 @@ impl IncidentQuery<'_> {
     /// Whether it selects this incident. Checks only the state and the app, not the namespace, the job, the ids or the limit.
     pub(crate) fn admits(&self, record: &IncidentRecord) -> bool {
         let (subject, is_open) = (&record.incident.subject, record.incident.state == IncidentState::Firing);
-        let own_app = (subject.kind == SubjectKind::App).then_some(&subject.name);
-        let app = subject.app.as_ref().or(own_app);
-        self.is_open.is_none_or(|wanted| wanted == is_open)
+        let app_of_subject = (subject.kind == SubjectKind::App).then_some(&subject.name);
+        let app = subject.app.as_ref().or(app_of_subject);
+        self.is_open.is_none_or(|must_be_open| must_be_open == is_open)
             && self.within.is_none_or(|apps| app.is_some_and(|app| apps.contains(app)))
     }
 }

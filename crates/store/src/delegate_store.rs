@@ -184,7 +184,7 @@ macro_rules! delegate_store {
                 fn link(hash: &str) -> Option<SignInLink>;
                 fn take_link(hash: &str) -> Option<SignInLink>;
                 fn count_attempt(bucket: i64, max: u32, window: Duration, now: Timestamp) -> $crate::access::AttemptDecision;
-                fn server_key(name: &str, fresh: &str, now: Timestamp) -> String;
+                fn server_key(name: &str, new_key: &str, now: Timestamp) -> String;
                 fn forget_attempts(bucket: i64) -> ();
                 fn is_known_address(account: AccountId, network: &str) -> bool;
                 fn remember_address(account: AccountId, network: &str, now: Timestamp, count_max: u32) -> ();
@@ -379,7 +379,7 @@ macro_rules! delegate_store {
                 fn delete_filter(owner: FilterOwner, list: FilteredList, name: &str) -> bool;
             } also {});
             $crate::delegate_store!(@$wrapper, RequestKeys {
-                fn begin_call(call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> CallState;
+                fn begin_call(call: KeyedCall<'_>, now: Timestamp, given_up_before: Timestamp) -> CallState;
                 fn renew_call(call: KeyedCall<'_>, now: Timestamp) -> ();
                 fn end_call(call: KeyedCall<'_>, answer: Option<&StoredAnswer>) -> ();
                 fn forget_calls(before: Timestamp, limit: u32) -> u64;
@@ -474,7 +474,7 @@ macro_rules! delegate_store {
             } also {});
             $crate::delegate_store!(@$wrapper, ShadowFires {
                 fn add_shadow_fires(namespace: NamespaceId, source: &str, fires: &[ShadowFire]) -> u64;
-                fn shadow_fires(of: (NamespaceId, &str), job: JobId, range: (Timestamp, Timestamp), limit: u32) -> Vec<OldFire>;
+                fn shadow_fires(namespace_and_source: (NamespaceId, &str), job: JobId, range: (Timestamp, Timestamp), limit: u32) -> Vec<OldFire>;
                 fn shadow_span(namespace: NamespaceId, source: &str) -> Option<ShadowSpan>;
                 fn forget_shadow_fires(before: Timestamp, limit: u32) -> u64;
             } also {});

@@ -51,11 +51,11 @@ pub(crate) struct RunRow {
     pub(crate) reason: Option<Reason>,
     /// How often an executor was lost while it had the run.
     pub(crate) lost_count: i32,
-    /// Number of earlier attempts that no executor received. Counted only if [`counts_earlier_attempts`] is true for the outcome.
+    /// Number of earlier attempts that no executor received. Counted only if [`must_count_earlier_attempts`] is true for the outcome.
     pub(crate) unreceived_count: i32,
     /// Whether it was marked as possibly sent.
     pub(crate) is_marked: bool,
-    /// Whether an earlier attempt began, or may have begun. Determined only if [`counts_earlier_attempts`] is true for the outcome.
+    /// Whether an earlier attempt began, or may have begun. Determined only if [`must_count_earlier_attempts`] is true for the outcome.
     pub(crate) may_have_begun: bool,
     /// The reason of the request to cancel it, if there is one.
     pub(crate) cancel_request_reason: Option<Reason>,
@@ -86,7 +86,7 @@ pub(crate) enum Judgement {
 }
 
 /// Whether the earlier attempts of the run must be counted before this outcome can be judged.
-pub(crate) const fn counts_earlier_attempts(outcome: Outcome) -> bool {
+pub(crate) const fn must_count_earlier_attempts(outcome: Outcome) -> bool {
     matches!(
         outcome,
         Outcome::Skipped(_) | Outcome::Failed { .. } | Outcome::TimedOut | Outcome::Silenced { has_begun: true }
@@ -153,8 +153,8 @@ fn is_correctable(row: RunRow, finish: &AttemptEnd) -> bool {
 /// Whether a result proves that a handler began. In that case the run was not skipped, whatever its row states: an edit settled the row
 /// after the run had been sent.
 fn has_begun(finish: &AttemptEnd) -> bool {
-    let has_run = matches!(finish.outcome, Outcome::Succeeded | Outcome::Failed { .. } | Outcome::TimedOut);
-    has_run && finish.executor.is_some() && finish.started_at.is_some()
+    let is_end_of_handler = matches!(finish.outcome, Outcome::Succeeded | Outcome::Failed { .. } | Outcome::TimedOut);
+    is_end_of_handler && finish.executor.is_some() && finish.started_at.is_some()
 }
 
 /// The verdict that an outcome alone implies; `None` if that is unknown.
@@ -204,8 +204,13 @@ pub(crate) fn fold_broadcast(shards: &[(RunStatus, Option<Reason>)], cancel_by: 
             return BroadcastOutcome { status, reason, message: None };
         }
     };
-    let by = cancel_by.filter(|_| status == RunStatus::Cancelled).map(|by| format!(" by {by}")).unwrap_or_default();
-    BroadcastOutcome { status, reason, message: Some(format!("{count} of {} shards {end_words}{by}", shards.len())) }
+    let by_words =
+        cancel_by.filter(|_| status == RunStatus::Cancelled).map(|caller| format!(" by {caller}")).unwrap_or_default();
+    BroadcastOutcome {
+        status,
+        reason,
+        message: Some(format!("{count} of {} shards {end_words}{by_words}", shards.len())),
+    }
 }
 
 /// The shard index and the number of shards that an unsent row has under this definition.

@@ -80,7 +80,7 @@ pub trait Stats {
 }
 
 /// If a late result replaces the verdict of a run that is at most this old, the statistics count the run again.
-pub(crate) const RECOUNT_FOR: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const RECOUNT_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CountedRun {

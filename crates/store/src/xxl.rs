@@ -120,12 +120,12 @@ impl XxlRun {
     pub(crate) fn record_end(&mut self, report: &XxlReport, now: Timestamp) -> bool {
         let is_assumed = self.code.is_some_and(|code| code < XXL_STOPPED) && report.code >= 0;
         let is_stopped = report.code == XXL_STOPPED && self.state != XxlRunState::Settled;
-        let is_new = self.state == XxlRunState::Open || is_assumed || is_stopped;
-        if is_new {
+        let replaces_end = self.state == XxlRunState::Open || is_assumed || is_stopped;
+        if replaces_end {
             (self.state, self.code, self.reported_at) = (XxlRunState::Reported, Some(report.code), Some(now));
             self.message = report.message.as_deref().map(truncate_message);
         }
-        is_new
+        replaces_end
     }
 }
 

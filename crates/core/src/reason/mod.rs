@@ -314,8 +314,7 @@ impl ReasonDetail {
     /// Replaces what the run waits for by `wait`; the parameters of the reason stay.
     #[must_use]
     pub fn with_wait(&self, wait: Self) -> Self {
-        let reason = self.clone();
-        let Self { executor, parent, parent_status, waited_ms, .. } = reason;
+        let Self { executor, parent, parent_status, waited_ms, .. } = self.clone();
         Self { executor, parent, parent_status, waited_ms: waited_ms.or(wait.waited_ms), ..wait }
     }
 

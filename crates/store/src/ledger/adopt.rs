@@ -73,11 +73,12 @@ pub(crate) fn adopted_run(run: Run, ended_at: Timestamp, last_sessions: &LastSes
 
 /// The `limit` jobs with the fewest runs. A job occurs in `counts` once for each status that its runs have.
 pub(crate) fn fewest_first(counts: impl IntoIterator<Item = (JobId, u64)>, limit: u32) -> Vec<OrphanedJob> {
-    let mut by_job: HashMap<JobId, u64> = HashMap::new();
+    let mut run_counts_by_job: HashMap<JobId, u64> = HashMap::new();
     for (job, count) in counts {
-        *by_job.entry(job).or_default() += count;
+        *run_counts_by_job.entry(job).or_default() += count;
     }
-    let mut jobs: Vec<OrphanedJob> = by_job.into_iter().map(|(id, run_count)| OrphanedJob { id, run_count }).collect();
+    let mut jobs: Vec<OrphanedJob> =
+        run_counts_by_job.into_iter().map(|(id, run_count)| OrphanedJob { id, run_count }).collect();
     jobs.sort_unstable_by_key(|job| (job.run_count, job.id));
     jobs.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     jobs

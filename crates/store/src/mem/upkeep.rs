@@ -47,7 +47,7 @@ impl Upkeep for MemStore {
         }
         removable_ids.truncate(to_usize(limit));
         for id in &removable_ids {
-            state.remove(*id);
+            state.remove_run(*id);
         }
         Ok(u64::try_from(removable_ids.len()).unwrap_or(u64::MAX))
     }
@@ -67,7 +67,7 @@ impl State {
         (is_shard && is_same_fire).then_some(broadcast.id)
     }
 
-    fn remove(&mut self, id: RunId) {
+    fn remove_run(&mut self, id: RunId) {
         self.dead_letters.remove(&id);
         self.trigger_keys.retain(|_, run| *run != id);
         if let Some(run) = self.runs.remove(&id) {

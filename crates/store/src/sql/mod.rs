@@ -306,6 +306,6 @@ fn wait_before_try(try_count: u32) -> Duration {
 }
 
 /// Whether an error means that a key exists.
-fn is_duplicate(error: &StoreError) -> bool {
+fn is_duplicate_key(error: &StoreError) -> bool {
     failure::classify_store_error(error) == Failure::Duplicate
 }

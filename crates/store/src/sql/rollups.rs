@@ -465,7 +465,7 @@ impl Tx<'_> {
             let pulse = pulse(&row)?;
             pulses.insert(pulse.job, pulse);
         }
-        let (mut saved_pulses, mut overtaken_runs) = (Vec::with_capacity(jobs.len()), Vec::new());
+        let (mut saved_pulses, mut outdated_failures) = (Vec::with_capacity(jobs.len()), Vec::new());
         for job in jobs {
             let runs = gains.pulses.get(job).map(Vec::as_slice).unwrap_or_default();
             let Some((first_run, _)) = runs.first() else { continue };
@@ -473,7 +473,8 @@ impl Tx<'_> {
             let succeeded_before = pulse.succeeded_at;
             runs.iter().for_each(|(run, before)| pulse.note(run, *before));
             succeeded_jobs.extend((pulse.succeeded_at > succeeded_before).then_some(*job));
-            overtaken_runs.extend(runs.iter().filter(|(run, _)| pulse.overtakes(run)).map(|(run, _)| run.id));
+            outdated_failures
+                .extend(runs.iter().filter(|(run, _)| pulse.is_outdated_failure(run)).map(|(run, _)| run.id));
             saved_pulses.push(pulse);
         }
         if saved_pulses.is_empty() {
@@ -485,7 +486,7 @@ impl Tx<'_> {
             query.opt_at(pulse.failing_since).int(to_i64(pulse.streak))
         });
         self.execute(query).await?;
-        self.delete_dead_letters(&overtaken_runs).await
+        self.delete_dead_letters(&outdated_failures).await
     }
 }
 

@@ -13,7 +13,7 @@ use crate::reports::is_new_failure;
 use crate::rollups::Gains;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx, transact};
-use crate::upkeep::{CountedRun, JobStat, RECOUNT_FOR};
+use crate::upkeep::{CountedRun, JobStat, RECOUNT_AGE_MAX};
 use crate::{Result, Stats};
 
 /// Number of entries that one transaction examines. An entry is a run without a final verdict. There may be millions, too many for one
@@ -85,7 +85,7 @@ impl Stats for SqlStore {
             };
             let mut tally = Tally::default();
             let (ended_count, last_entry) =
-                tx.count_ended(&mut tally, after_entry, IdGen::first_at(before - RECOUNT_FOR)).await?;
+                tx.count_ended(&mut tally, after_entry, IdGen::first_at(before - RECOUNT_AGE_MAX)).await?;
             let query = Query::new(&READ_NEXT_RUNS).int(cursor).int(IdGen::first_at(before)).int(limit.into());
             let rows = tx.rows(query).await?;
             let runs = tx.counted_runs(rows).await?;

@@ -18,17 +18,17 @@ use crate::{Claim, LeaseToken, Result};
 impl Claim for MemStore {
     async fn due_jobs(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<DueJob>> {
         let state = self.state();
-        let mut due: Vec<DueJob> = state.due.keys().filter_map(|job| state.due_job(*job)).collect();
-        due.retain(|job| homes.contains(&job.home) && (range.from..=range.to).contains(&job.next_fire_at));
-        due.sort_by_key(|job| (job.next_fire_at, job.job));
-        due.truncate(to_usize(range.limit));
-        Ok(due)
+        let mut due_jobs: Vec<DueJob> = state.due.keys().filter_map(|job| state.due_job(*job)).collect();
+        due_jobs.retain(|job| homes.contains(&job.home) && (range.from..=range.to).contains(&job.next_fire_at));
+        due_jobs.sort_by_key(|job| (job.next_fire_at, job.job));
+        due_jobs.truncate(to_usize(range.limit));
+        Ok(due_jobs)
     }
 
     async fn dense_instants(&self, homes: &[NodeId], range: DueRange, count_min: u32) -> Result<Vec<DenseInstant>> {
-        let due = self.due_jobs(homes, DueRange { limit: u32::MAX, ..range }).await?;
+        let due_jobs = self.due_jobs(homes, DueRange { limit: u32::MAX, ..range }).await?;
         let mut counts: BTreeMap<(Timestamp, NodeId), u64> = BTreeMap::new();
-        for job in due {
+        for job in due_jobs {
             *counts.entry((job.next_fire_at, job.home)).or_default() += 1;
         }
         counts.retain(|_, count| *count >= u64::from(count_min));
@@ -66,13 +66,13 @@ impl Claim for MemStore {
             let home = state.nodes.get(&job.expected_row.home).filter(|stored_node| stored_node.node.id != token.node);
             // A dead home keeps the job until it is fenced, because its node can still renew the lease. After that, its open runs must be
             // adopted first.
-            let is_in_its_name = |run: &Run, home: LeaseToken| {
+            let is_run_of_home = |run: &Run, home: LeaseToken| {
                 run.job == job.expected_row.job && run.node == home.node && run.node_epoch <= home.epoch
             };
             let keeps_jobs = |stored_node: &StoredNode| {
                 stored_node.node.is_living(now)
                     || !stored_node.node.is_fenced
-                    || !state.open_runs_where(|run| is_in_its_name(run, stored_node.lease_of_home())).is_empty()
+                    || !state.open_runs_where(|run| is_run_of_home(run, stored_node.lease_of_home())).is_empty()
             };
             if home.is_some_and(keeps_jobs) && !mutant::on(Mutant::NoUniqueKey) {
                 continue;

@@ -129,7 +129,7 @@ impl State {
     fn hand_over_job(
         &mut self,
         token: LeaseToken,
-        (job, named): (JobId, &[RunId]),
+        (job, named_runs): (JobId, &[RunId]),
         to: LeaseToken,
         now: Timestamp,
     ) -> Vec<RunId> {
@@ -137,7 +137,7 @@ impl State {
         let open_runs = self.open_runs_where(|run| run.node == token.node && run.job == job);
         let is_unsent =
             |run: &Run| run.status != RunStatus::Running && run.marked_at.is_none() && run.node_epoch == token.epoch;
-        let is_named = |run: &Run| named.contains(&run.id);
+        let is_named = |run: &Run| named_runs.contains(&run.id);
         let moving_runs: Vec<RunId> = if home == Some(token.node) {
             let may_move =
                 |run: &Run| is_named(run) && is_unsent(run) && run.shard_total.is_none_or(|total| total <= 1);

@@ -93,8 +93,9 @@ impl Runs for MemStore {
         let mut planned_runs: Vec<Run> = state.runs.values().filter(is_planned).cloned().collect();
         planned_runs.sort_by_key(|run| (run.fire_at, run.shard_index));
         let first_index = planned_runs.iter().position(|run| run.fire_at >= from).unwrap_or(planned_runs.len());
-        let reaches = |run: &Run| run.span_end_at.is_some_and(|end| end >= from);
-        let index_before = first_index.checked_sub(1).filter(|index_before| reaches(&planned_runs[*index_before]));
+        let reaches_range = |run: &Run| run.span_end_at.is_some_and(|end| end >= from);
+        let index_before =
+            first_index.checked_sub(1).filter(|index_before| reaches_range(&planned_runs[*index_before]));
         planned_runs.drain(..index_before.unwrap_or(first_index));
         planned_runs.truncate(to_usize(limit));
         Ok(planned_runs)

@@ -75,7 +75,7 @@ impl SqlStore {
 
 impl Tx<'_> {
     /// Replaces the expectations of a job that is saved now. `before` is its previous definition; `None` for a new job.
-    pub(in crate::sql) async fn write_expects(
+    pub(in crate::sql) async fn write_expect_checks(
         &mut self,
         (namespace, job): (NamespaceId, JobId),
         (before, spec): (Option<&JobSpec>, &JobSpec),

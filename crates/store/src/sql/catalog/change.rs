@@ -11,7 +11,7 @@ use crate::settle::{NO_NODE, shard_of, skipped_row};
 use crate::sql::calendars::bind_pin;
 use crate::sql::catalog::versions::NewVersion;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
-use crate::sql::{SqlStore, Tx, is_duplicate, rows, transact};
+use crate::sql::{SqlStore, Tx, is_duplicate_key, rows, transact};
 use crate::{ChangeJobs, Result, StoreError};
 
 const FIND_OTHER_JOB: Statement = Statement {
@@ -75,7 +75,7 @@ impl ChangeJobs for SqlStore {
         let result = transact!(self, "change_job", |tx| tx.change_job(&change).await);
         match result {
             // Another caller took the name between the check and the update.
-            Err(error) if is_duplicate(&error) && is_from_update_job(&error) => Ok(JobSaved::NameTaken),
+            Err(error) if is_duplicate_key(&error) && is_from_update_job(&error) => Ok(JobSaved::NameTaken),
             other => other,
         }
     }
@@ -207,7 +207,7 @@ impl Tx<'_> {
         }
         if change.spec.expect.is_some() || record.spec.expect.is_some() {
             let specs = (Some(&record.spec), change.spec);
-            self.write_expects((record.namespace, change.id), specs, change.now).await?;
+            self.write_expect_checks((record.namespace, change.id), specs, change.now).await?;
         }
         self.write_script_use((record.namespace, change.id), Some(change.spec), Some(&record.spec)).await?;
 

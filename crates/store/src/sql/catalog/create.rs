@@ -14,7 +14,7 @@ use crate::sql::calendars::bind_pin;
 use crate::sql::catalog::parents::INSERT_PARENTS;
 use crate::sql::catalog::versions::{NewVersion, json};
 use crate::sql::query::{CHUNK_MAX, Query, Statement};
-use crate::sql::{SqlStore, Tx, is_duplicate, transact};
+use crate::sql::{SqlStore, Tx, is_duplicate_key, transact};
 use crate::{CreateJobs, Result};
 
 const INSERT_JOB: Statement = Statement {
@@ -126,7 +126,7 @@ impl Tx<'_> {
             .opt_int(job.delay.map(millis));
         self.execute_all(due_query, 1).await?;
         self.write_parents(job.id, &edges).await?;
-        self.write_expects((job.namespace, job.id), (None, &job.spec), job.now).await?;
+        self.write_expect_checks((job.namespace, job.id), (None, &job.spec), job.now).await?;
         self.write_script_use((job.namespace, job.id), Some(&job.spec), None).await?;
         match self.job_by_id(job.id).await? {
             Some(record) => Ok(JobCreated::Saved(Box::new(record))),
@@ -226,7 +226,7 @@ impl Tx<'_> {
         });
         self.execute_all(insert, jobs.len()).await?;
         for job in jobs {
-            self.write_expects((job.namespace, job.id), (None, &job.spec), job.now).await?;
+            self.write_expect_checks((job.namespace, job.id), (None, &job.spec), job.now).await?;
             self.write_script_use((job.namespace, job.id), Some(&job.spec), None).await?;
         }
         Ok(())
@@ -238,7 +238,7 @@ impl SqlStore {
     async fn create_chunk(&self, jobs: &[NewJob]) -> Result<bool> {
         match transact!(self, "create_jobs", |tx| tx.create_chunk(jobs).await) {
             // Another caller took a name between the check and the insert.
-            Err(error) if is_duplicate(&error) => Ok(false),
+            Err(error) if is_duplicate_key(&error) => Ok(false),
             result => result,
         }
     }

@@ -177,7 +177,7 @@ impl<'f> Batch<'f> {
         }
         let needs_earlier_attempts = |clean_finish: &&CleanFinish<'_>| {
             let is_later = self.locked_runs.get(&clean_finish.finish.run).is_some_and(|run| run.row.attempt > 1);
-            is_later && settle::counts_earlier_attempts(clean_finish.finish.outcome)
+            is_later && settle::must_count_earlier_attempts(clean_finish.finish.outcome)
         };
         let later_attempts: Vec<RunId> =
             part.iter().filter(needs_earlier_attempts).map(|clean_finish| clean_finish.finish.run).collect();

@@ -347,7 +347,7 @@ impl SqlStore {
         let row_limit = i64::from(search.row_limit.max(1)) - 1;
         let scans_forwards = search.is_backward && from_id.is_some();
         let Some([backward_statement, forward_statement]) = index.end_statements() else {
-            let query = Query::new(&FIND_END_OF_JOB).int(index.key()).int(search.fires_to()).int(row_limit);
+            let query = Query::new(&FIND_END_OF_JOB).int(index.key()).int(search.last_fire_ms()).int(row_limit);
             let last_row = self.row(query).await?;
             if let Some(last_row) = last_row {
                 let mut columns = Reader::new(&last_row, "run");
@@ -392,7 +392,7 @@ fn query(
     if matches!(index, ScannedIndex::Dead(_)) {
         query = query.int(first).int(end);
     }
-    query = query.int(first).int(end).int(range.fires_from).int(search.fires_to()).int(since);
+    query = query.int(first).int(end).int(range.fires_from).int(search.last_fire_ms()).int(since);
     query = query.int(search.since.map_or(0, IdGen::first_at));
     let statuses = if search.statuses.is_empty() { RunStatus::ALL } else { &search.statuses };
     query = statuses.iter().cycle().take(RunStatus::ALL.len()).fold(query, |query, status| query.text(status.as_str()));
