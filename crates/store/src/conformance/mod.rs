@@ -487,8 +487,8 @@ async fn finish_all(store: &dyn Store, batch: &[AttemptEnd]) -> Vec<EndOutcome> 
     ends.answers
 }
 
-async fn finish_one(store: &dyn Store, finish: AttemptEnd) -> EndOutcome {
-    let mut answers = finish_all(store, &[finish]).await;
+async fn finish_one(store: &dyn Store, attempt_end: AttemptEnd) -> EndOutcome {
+    let mut answers = finish_all(store, &[attempt_end]).await;
     assert_eq!(answers.len(), 1);
     answers.pop().unwrap()
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rondel_core::{JobId, RunId, Timestamp};
 
 use crate::Result;
-use crate::settle::{CleanFinish, fire_after_delay};
+use crate::settle::{CleanEnd, fire_after_delay};
 use crate::sql::Tx;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 
@@ -44,10 +44,10 @@ pub(super) struct Delays {
 
 impl Delays {
     /// Locks the jobs of a batch that have a delay. Sends nothing to the database if no job has one.
-    pub(in crate::sql) async fn lock(tx: &mut Tx<'_>, part: &[CleanFinish<'_>]) -> Result<Self> {
-        let delaying_ends = part.iter().filter(|clean_finish| clean_finish.finish.policy.has_fixed_delay);
+    pub(in crate::sql) async fn lock(tx: &mut Tx<'_>, part: &[CleanEnd<'_>]) -> Result<Self> {
+        let delaying_ends = part.iter().filter(|clean_end| clean_end.end.policy.has_fixed_delay);
         let mut delays = Self::default();
-        delays.lock_jobs(tx, delaying_ends.map(|clean_finish| clean_finish.finish.job.get()).collect()).await?;
+        delays.lock_jobs(tx, delaying_ends.map(|clean_end| clean_end.end.job.get()).collect()).await?;
         Ok(delays)
     }
 

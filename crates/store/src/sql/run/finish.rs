@@ -13,7 +13,7 @@ use crate::follow::EndedRun;
 use crate::ledger::{AttemptEnd, EndOutcome, Ends, Finisher};
 use crate::outbox::may_be_reported;
 use crate::rollups::decides_failing;
-use crate::settle::{self, CleanFinish, Judgement, RunRow};
+use crate::settle::{self, CleanEnd, Judgement, RunRow};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::run::broadcast::{FireKey, ShardChange};
 use crate::sql::run::delay::Delays;
@@ -87,19 +87,19 @@ struct LockedRun {
 }
 
 impl LockedRun {
-    fn ended_run(&self, finish: &AttemptEnd, status: RunStatus) -> EndedRun {
+    fn ended_run(&self, attempt_end: &AttemptEnd, status: RunStatus) -> EndedRun {
         EndedRun {
-            run: finish.run,
+            run: attempt_end.run,
             job: JobId::new(self.key.job),
             cause: self.key.cause,
             trigger: self.trigger,
-            awaits_children: finish.policy.awaits_children && status == RunStatus::Succeeded,
+            awaits_children: attempt_end.policy.awaits_children && status == RunStatus::Succeeded,
         }
     }
 }
 
 struct Verdict<'f> {
-    clean_finish: &'f CleanFinish<'f>,
+    clean_end: &'f CleanEnd<'f>,
     status: RunStatus,
     reason: Option<Reason>,
     executor_id: Option<ExecutorId>,
@@ -120,7 +120,7 @@ struct Retry<'f> {
 }
 
 struct EndedAttempt<'f> {
-    clean_finish: &'f CleanFinish<'f>,
+    clean_end: &'f CleanEnd<'f>,
     status: RunStatus,
     reason: Option<Reason>,
     executor_id: Option<ExecutorId>,
@@ -162,10 +162,10 @@ impl<'f> Batch<'f> {
         mut self,
         tx: &mut Tx<'_>,
         finisher: Finisher<'_>,
-        part: &'f [CleanFinish<'f>],
+        part: &'f [CleanEnd<'f>],
     ) -> Result<Ends> {
         self.delays = Delays::lock(tx, part).await?;
-        let mut ids: Vec<i64> = part.iter().map(|clean_finish| clean_finish.finish.run.get()).collect();
+        let mut ids: Vec<i64> = part.iter().map(|clean_end| clean_end.end.run.get()).collect();
         ids.sort_unstable();
         ids.dedup();
         self.locked_runs.reserve(ids.len());
@@ -175,23 +175,23 @@ impl<'f> Batch<'f> {
                 self.locked_runs.insert(id, locked_run);
             }
         }
-        let needs_earlier_attempts = |clean_finish: &&CleanFinish<'_>| {
-            let is_later = self.locked_runs.get(&clean_finish.finish.run).is_some_and(|run| run.row.attempt > 1);
-            is_later && settle::must_count_earlier_attempts(clean_finish.finish.outcome)
+        let needs_earlier_attempts = |clean_end: &&CleanEnd<'_>| {
+            let is_later = self.locked_runs.get(&clean_end.end.run).is_some_and(|run| run.row.attempt > 1);
+            is_later && settle::must_count_earlier_attempts(clean_end.end.outcome)
         };
         let later_attempts: Vec<RunId> =
-            part.iter().filter(needs_earlier_attempts).map(|clean_finish| clean_finish.finish.run).collect();
+            part.iter().filter(needs_earlier_attempts).map(|clean_end| clean_end.end.run).collect();
         for EarlierAttempts { run, may_have_begun, unreceived_count } in tx.earlier_attempts(&later_attempts).await? {
             if let Some(locked_run) = self.locked_runs.get_mut(&run) {
                 (locked_run.row.may_have_begun, locked_run.row.unreceived_count) = (may_have_begun, unreceived_count);
             }
         }
-        for clean_finish in part {
+        for clean_end in part {
             // If a batch has two results of one run, the second must see the effect of the first.
-            if self.locked_runs.get(&clean_finish.finish.run).is_some_and(|locked_run| locked_run.is_dirty) {
+            if self.locked_runs.get(&clean_end.end.run).is_some_and(|locked_run| locked_run.is_dirty) {
                 self.write(tx).await?;
             }
-            self.decide(clean_finish);
+            self.decide(clean_end);
         }
         self.write(tx).await?;
         // A crash here must leave the runs open. If they had a verdict but no children, the children would never be created.
@@ -214,93 +214,93 @@ impl<'f> Batch<'f> {
         self.decided_runs.iter().filter(|(_, parent)| !is_shard(parent)).map(|(ended_run, _)| *ended_run).collect()
     }
 
-    fn decide(&mut self, clean_finish: &'f CleanFinish<'f>) {
-        let finish = clean_finish.finish;
-        let Some(locked_run) = self.locked_runs.get_mut(&finish.run) else {
+    fn decide(&mut self, clean_end: &'f CleanEnd<'f>) {
+        let end = clean_end.end;
+        let Some(locked_run) = self.locked_runs.get_mut(&end.run) else {
             self.answers.push(EndOutcome::NoSuchRun);
             return;
         };
-        let executor = || match &clean_finish.executor {
-            Some(name) => (clean_finish.executor_id, Some(name.clone())),
+        let executor = || match &clean_end.executor {
+            Some(name) => (clean_end.executor_id, Some(name.clone())),
             None => (locked_run.executor_id, locked_run.executor.clone().map(Cow::Owned)),
         };
-        match settle::judge(locked_run.row, finish) {
+        match settle::judge(locked_run.row, end) {
             Judgement::NoSuchRun => self.answers.push(EndOutcome::NoSuchRun),
             Judgement::Duplicate => {
                 if locked_run.row.awaits_children && !locked_run.row.status.is_terminal() {
-                    self.awaiting.push((JobId::new(locked_run.key.job), finish.run));
+                    self.awaiting.push((JobId::new(locked_run.key.job), end.run));
                 }
                 self.answers.push(EndOutcome::Duplicate);
             }
             Judgement::NotOwner => self.answers.push(EndOutcome::NotOwner),
             Judgement::Superseded => {
                 // The servers gave this attempt up, so only an executor knows how it ended.
-                if finish.owner.is_none() {
+                if end.owner.is_none() {
                     self.superseded_attempts.push(EndedAttempt {
-                        clean_finish,
-                        status: settle::attempt_status(finish.outcome),
+                        clean_end,
+                        status: settle::attempt_status(end.outcome),
                         reason: None,
-                        executor_id: clean_finish.executor_id,
-                        executor: clean_finish.executor.clone(),
-                        started_at: clean_finish.started_at,
+                        executor_id: clean_end.executor_id,
+                        executor: clean_end.executor.clone(),
+                        started_at: clean_end.started_at,
                     });
                 }
                 self.answers.push(EndOutcome::Superseded);
             }
             Judgement::Late(status, reason) => {
                 let (executor_id, executor) = executor();
-                let started_at = clean_finish.started_at.or(locked_run.started_at);
-                self.corrections.push(Verdict { clean_finish, status, reason, executor_id, executor, started_at });
+                let started_at = clean_end.started_at.or(locked_run.started_at);
+                self.corrections.push(Verdict { clean_end, status, reason, executor_id, executor, started_at });
                 if locked_run.row.status == RunStatus::Skipped {
                     // The edit that skipped this run did not release the runs that follow from it.
-                    let ended_run = EndedRun { awaits_children: false, ..locked_run.ended_run(finish, status) };
+                    let ended_run = EndedRun { awaits_children: false, ..locked_run.ended_run(end, status) };
                     self.decided_runs.push((ended_run, locked_run.parent.map(|parent| (parent, locked_run.key))));
-                    self.failed_or_skipped_runs.extend(may_be_reported(status).then_some(finish.run));
+                    self.failed_or_skipped_runs.extend(may_be_reported(status).then_some(end.run));
                 }
-                self.runs_no_longer_dead.extend((decides_failing(status) != Some(true)).then_some(finish.run));
+                self.runs_no_longer_dead.extend((decides_failing(status) != Some(true)).then_some(end.run));
                 (locked_run.row.status, locked_run.row.reason) = (status, reason);
                 locked_run.is_dirty = true;
-                count_shard(&mut self.broadcasts, locked_run, 0, finish);
+                count_shard(&mut self.broadcasts, locked_run, 0, end);
                 self.answers.push(EndOutcome::Late);
             }
             Judgement::Ends(next_step @ NextStep::Verdict { status, reason }) => {
                 let (executor_id, executor) = executor();
-                let started_at = clean_finish.started_at.or(locked_run.started_at);
-                self.verdicts.push(Verdict { clean_finish, status, reason, executor_id, executor, started_at });
+                let started_at = clean_end.started_at.or(locked_run.started_at);
+                self.verdicts.push(Verdict { clean_end, status, reason, executor_id, executor, started_at });
                 if locked_run.has_request {
-                    self.cancels_to_delete.push(finish.run.get());
+                    self.cancels_to_delete.push(end.run.get());
                 }
                 (locked_run.row.status, locked_run.row.reason) = (status, reason);
                 locked_run.is_dirty = true;
-                let ended_run = locked_run.ended_run(finish, status);
+                let ended_run = locked_run.ended_run(end, status);
                 self.decided_runs.push((ended_run, locked_run.parent.map(|parent| (parent, locked_run.key))));
-                count_shard(&mut self.broadcasts, locked_run, 1, finish);
-                self.delays.on_verdict(finish.run, Timestamp::from_millis(locked_run.key.fire_at), finish.finished_at);
+                count_shard(&mut self.broadcasts, locked_run, 1, end);
+                self.delays.on_verdict(end.run, Timestamp::from_millis(locked_run.key.fire_at), end.finished_at);
                 if may_be_reported(status) {
-                    self.failed_or_skipped_runs.push(finish.run);
+                    self.failed_or_skipped_runs.push(end.run);
                 }
                 self.answers.push(EndOutcome::Stored(next_step, None));
             }
             Judgement::Ends(next_step @ NextStep::Retry { due_at, reason, lost_count }) => {
                 let (executor_id, executor) = executor();
                 self.ended_attempts.push(EndedAttempt {
-                    clean_finish,
-                    status: settle::attempt_status(finish.outcome),
+                    clean_end,
+                    status: settle::attempt_status(end.outcome),
                     reason: Some(reason),
                     executor_id,
                     executor: executor.clone(),
-                    started_at: clean_finish.started_at.or(locked_run.started_at),
+                    started_at: clean_end.started_at.or(locked_run.started_at),
                 });
                 if locked_run.has_request
                     && locked_run.row.cancel_request_reason.is_none()
                     && reason != Reason::NotReceived
                 {
-                    self.cancels_to_delete.push(finish.run.get());
+                    self.cancels_to_delete.push(end.run.get());
                     locked_run.has_request = false;
                 }
-                let (run, attempt, answer) = (finish.run, finish.attempt, self.answers.len());
+                let (run, attempt, answer) = (end.run, end.attempt, self.answers.len());
                 locked_run.executor = executor.clone().map(Cow::into_owned);
-                let detail = clean_finish.detail.as_deref();
+                let detail = clean_end.detail.as_deref();
                 self.retries.push(Retry { run, attempt, due_at, reason, lost_count, executor, detail, answer });
                 locked_run.row = RunRow {
                     due_at,
@@ -311,7 +311,7 @@ impl<'f> Batch<'f> {
                     unreceived_count: locked_run.row.unreceived_count + i32::from(reason == Reason::NotReceived),
                     is_marked: false,
                     may_have_begun: locked_run.row.may_have_begun
-                        || attempt_may_have_begun(settle::attempt_status(finish.outcome), Some(reason)),
+                        || attempt_may_have_begun(settle::attempt_status(end.outcome), Some(reason)),
                     cancel_request_reason: locked_run.row.cancel_request_reason,
                     awaits_children: false,
                     is_unexpanded: locked_run.row.is_unexpanded,
@@ -328,7 +328,7 @@ impl<'f> Batch<'f> {
     async fn write(&mut self, tx: &mut Tx<'_>) -> Result<()> {
         let size = tx.size;
         let add =
-            |query, verdict: &Verdict<'_>| add_verdict(query, verdict).opt_text(verdict.clean_finish.trace.as_deref());
+            |query, verdict: &Verdict<'_>| add_verdict(query, verdict).opt_text(verdict.clean_end.trace.as_deref());
         for (query, chunk) in size.queries(&SETTLE_RUNS, &self.verdicts, add) {
             tx.execute_all(query, chunk.len()).await?;
         }
@@ -417,14 +417,14 @@ fn count_shard(
     broadcasts: &mut BTreeMap<RunId, ShardChange>,
     locked_run: &LockedRun,
     closed_count: i32,
-    finish: &AttemptEnd,
+    attempt_end: &AttemptEnd,
 ) {
     if let Some(parent) = locked_run.parent.filter(|_| locked_run.shard_index != ROOT_SHARD) {
         let new_change = ShardChange {
             key: locked_run.key,
             closed_count: 0,
             trigger: locked_run.trigger,
-            awaits_children: finish.policy.awaits_children,
+            awaits_children: attempt_end.policy.awaits_children,
         };
         let change = broadcasts.entry(parent).or_insert(new_change);
         change.closed_count += closed_count;
@@ -472,29 +472,29 @@ fn locked_run(row: &AnyRow) -> Result<(RunId, LockedRun)> {
 
 fn add_verdict(query: Query, verdict: &Verdict<'_>) -> Query {
     query
-        .int(verdict.clean_finish.finish.run.get())
-        .int(verdict.clean_finish.finish.attempt.into())
+        .int(verdict.clean_end.end.run.get())
+        .int(verdict.clean_end.end.attempt.into())
         .text(verdict.status.as_str())
         .opt_text(verdict.reason.map(Reason::as_str))
         .opt_int(verdict.executor_id.map(ExecutorId::get))
         .opt_text(verdict.executor.as_deref())
         .opt_at(verdict.started_at)
-        .at(verdict.clean_finish.finish.finished_at)
-        .opt_text(verdict.clean_finish.message.as_deref())
-        .opt_text(verdict.clean_finish.result.as_deref())
-        .opt_text(verdict.clean_finish.detail.as_deref())
+        .at(verdict.clean_end.end.finished_at)
+        .opt_text(verdict.clean_end.message.as_deref())
+        .opt_text(verdict.clean_end.result.as_deref())
+        .opt_text(verdict.clean_end.detail.as_deref())
 }
 
 fn add_attempt(query: Query, attempt: &EndedAttempt<'_>) -> Query {
     query
-        .int(attempt.clean_finish.finish.run.get())
-        .int(attempt.clean_finish.finish.attempt.into())
+        .int(attempt.clean_end.end.run.get())
+        .int(attempt.clean_end.end.attempt.into())
         .text(attempt.status.as_str())
         .opt_text(attempt.reason.map(Reason::as_str))
         .opt_int(attempt.executor_id.map(ExecutorId::get))
         .opt_text(attempt.executor.as_deref())
         .opt_at(attempt.started_at)
-        .at(attempt.clean_finish.finish.finished_at)
-        .opt_text(attempt.clean_finish.message.as_deref())
-        .opt_text(attempt.clean_finish.detail.as_deref())
+        .at(attempt.clean_end.end.finished_at)
+        .opt_text(attempt.clean_end.message.as_deref())
+        .opt_text(attempt.clean_end.detail.as_deref())
 }
