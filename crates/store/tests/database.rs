@@ -429,7 +429,7 @@ async fn a_result_that_cannot_be_written_stands_alone() {
         };
         let batch: Vec<AttemptEnd> = runs.iter().map(finish).collect();
         let ids = IdGen::new(1023);
-        let answers = store.finish(Finisher { token, ids: &ids }, &batch).await.unwrap().answers;
+        let answers = store.finish(Finisher { token, ids: &ids }, &batch).await.unwrap().outcomes;
         for (number, answer) in answers.iter().enumerate() {
             let is_unwritable = [13, 30].contains(&number);
             assert_eq!(*answer == EndOutcome::Unwritable, is_unwritable, "{number}: {answer:?}");

@@ -107,10 +107,10 @@ fn read_quartz(fields: [Token<'_>; 6], year: Option<Token<'_>>) -> Result<Compil
 }
 
 fn read_unix([minute, hour, day, month, weekday]: [Token<'_>; 5]) -> Result<CompiledExpression, CronError> {
-    let mut second = Bits::default();
-    second.insert(0);
+    let mut second_zero = Bits::default();
+    second_zero.insert(0);
     let fields = Fields {
-        seconds: second.bits_below_64(),
+        seconds: second_zero.bits_below_64(),
         minutes: UNIX[0].read(minute)?.bits_below_64(),
         hours: UNIX[1].read(hour)?.bits_below_64(),
         months: UNIX[3].read(month)?.bits_below_64(),

@@ -252,8 +252,8 @@ impl<'a> Walk<'a> {
         while let Some(at) = schedule.next_after(self.facts.anchor, cursor).filter(|at| *at <= until) {
             let next_midnight =
                 local::time_at(schedule.zone, at).date().succ_opt().map(|day| day.and_time(chrono::NaiveTime::MIN));
-            let day_ends = next_midnight.map_or(until, |midnight| just_before(local::instant(schedule.zone, midnight)));
-            cursor = day_ends.min(until).max(at);
+            let day_end = next_midnight.map_or(until, |midnight| just_before(local::instant(schedule.zone, midnight)));
+            cursor = day_end.min(until).max(at);
             let verdict = verdict_of_effect(applied, calendar_effect(schedule, applied, at));
             self.add_counted_fires(schedule, Stretch(just_before(at), cursor), verdict);
             if self.should_stop(cursor) {

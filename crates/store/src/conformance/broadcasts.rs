@@ -149,7 +149,7 @@ pub async fn shards_that_end_at_once_give_one_verdict(store: &dyn Store) {
             store.finish(finisher(token), &ends[3])
         );
         for answers in [a, b, c, d] {
-            assert_eq!(answers.unwrap().answers, [super::verdict(RunStatus::Succeeded)]);
+            assert_eq!(answers.unwrap().outcomes, [super::verdict(RunStatus::Succeeded)]);
         }
         let row = read_run(store, whole.id).await;
         assert_eq!((row.status, row.open_shards), (RunStatus::Succeeded, Some(0)));

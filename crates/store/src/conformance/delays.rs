@@ -109,10 +109,10 @@ pub async fn the_end_of_a_run_gives_the_next_fire_of_a_delay(store: &dyn Store) 
     let mut own = attempt_end(&run, Outcome::Succeeded);
     own.policy.awaits_children = true;
     let ends = finish_batch(store, token, &[own]).await;
-    assert_eq!((ends.due_at, ends.awaiting.len(), ends.released.len()), (None, 1, 1));
+    assert_eq!((ends.due_at, ends.awaiting_runs.len(), ends.released_runs.len()), (None, 1, 1));
     assert_eq!(due_job(store, &job, &[token.node]).await, None);
     let before = store.now().await.unwrap();
-    let of_child = finish(&ends.released[0], Outcome::Succeeded);
+    let of_child = finish(&ends.released_runs[0], Outcome::Succeeded);
     assert!(finish_batch(store, token, &[of_child]).await.due_at >= Some(before + DELAY));
     let next = due_job(store, &job, &[token.node]).await.unwrap().next_fire_at;
     assert!(before + DELAY <= next && next <= store.now().await.unwrap() + DELAY, "{next}");

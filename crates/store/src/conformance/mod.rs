@@ -483,8 +483,8 @@ fn finisher(token: LeaseToken) -> Finisher<'static> {
 async fn finish_all(store: &dyn Store, batch: &[AttemptEnd]) -> Vec<EndOutcome> {
     let no_node = LeaseToken { node: NodeId::new(0), epoch: 0 };
     let ends = store.finish(finisher(no_node), batch).await.unwrap();
-    assert_eq!(ends.released, []);
-    ends.answers
+    assert_eq!(ends.released_runs, []);
+    ends.outcomes
 }
 
 async fn finish_one(store: &dyn Store, attempt_end: AttemptEnd) -> EndOutcome {

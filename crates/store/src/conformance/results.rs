@@ -326,7 +326,7 @@ pub async fn results_that_arrive_twice_at_once_are_stored_once(store: &dyn Store
     }
     let reversed: Vec<_> = batch.iter().rev().cloned().collect();
     let (a, b) = tokio::join!(store.finish(finisher(token), &batch), store.finish(finisher(token), &reversed));
-    let (a, mut b) = (a.unwrap().answers, b.unwrap().answers);
+    let (a, mut b) = (a.unwrap().outcomes, b.unwrap().outcomes);
     b.reverse();
     for pair in a.into_iter().zip(b) {
         let done = verdict(RunStatus::Succeeded);

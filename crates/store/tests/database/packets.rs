@@ -152,7 +152,7 @@ async fn a_statement_carries_no_more_than_its_bytes() {
         let batch: Vec<AttemptEnd> = shards.iter().map(|shard| succeeded(shard, "r".repeat(PARAMS))).collect();
         let ids = IdGen::new(1023);
         let ends = database.store.finish(Finisher { token: database.token, ids: &ids }, &batch).await.unwrap();
-        assert_eq!(ends.answers.len(), 50);
+        assert_eq!(ends.outcomes.len(), 50);
         let largest = database.proxy.largest();
         assert!((BYTES / 2..2 * BYTES + 1_000).contains(&largest), "{largest} bytes in one packet");
         assert_eq!(database.store.runs(&[whole.id]).await.unwrap()[0].status, RunStatus::Succeeded);
@@ -191,7 +191,7 @@ async fn a_result_beyond_a_packet_does_not_hold_up_the_others() {
         let (mut answers, mut failed) = (Vec::new(), 0);
         while answers.len() < batch.len() {
             match database.store.finish(Finisher { token: database.token, ids: &ids }, &batch[answers.len()..]).await {
-                Ok(ends) => answers.extend(ends.answers),
+                Ok(ends) => answers.extend(ends.outcomes),
                 Err(_) => failed += 1,
             }
             assert!(failed < 40, "only {} results are written", answers.len());

@@ -18,11 +18,11 @@ impl Finish for MemStore {
     async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
         let now = self.now();
         let mut state = self.state();
-        let answers: Vec<EndOutcome> = batch.iter().map(|attempt_end| state.finish(attempt_end, now)).collect();
-        let stored_runs = batch.iter().zip(&answers).filter(|(_, answer)| **answer == EndOutcome::Duplicate);
-        let stored_runs = stored_runs.filter_map(|(attempt_end, _)| state.runs.get(&attempt_end.run));
+        let outcomes: Vec<EndOutcome> = batch.iter().map(|attempt_end| state.finish(attempt_end, now)).collect();
+        let duplicate_ends = batch.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == EndOutcome::Duplicate);
+        let stored_runs = duplicate_ends.filter_map(|(attempt_end, _)| state.runs.get(&attempt_end.run));
         let awaiting_runs = stored_runs.filter(|run| run.awaits_children()).map(|run| (run.job, run.id)).collect();
-        let mut ends = Ends { answers, awaiting: awaiting_runs, ..Ends::default() };
+        let mut ends = Ends { outcomes, awaiting_runs, ..Ends::default() };
         if !mutant::on(Mutant::NoFollowers) {
             state.follow_runs(finisher, &mut ends, now);
         }

@@ -56,7 +56,7 @@ impl State {
                 }
                 if self.insert(run.clone()) && !run.status.is_terminal() {
                     self.take_home(&run);
-                    ends.released.push(run);
+                    ends.released_runs.push(run);
                 }
             }
             plan.parent_updates.into_iter().for_each(|update| self.apply_parent_update(&update, ends, now));
@@ -138,7 +138,7 @@ impl State {
             run.message.clone_from(&update.message);
         }
         if !update.status.is_terminal() {
-            ends.awaiting.extend(update.is_new.then_some((update.job, update.run)));
+            ends.awaiting_runs.extend(update.is_new.then_some((update.job, update.run)));
             return;
         }
         run.finished_at = Some(now);

@@ -269,8 +269,8 @@ impl Tx<'_> {
         account: AccountId,
         kept_session: Option<SessionId>,
     ) -> Result<u64> {
-        let kept_id = kept_session.map_or(0, SessionId::get);
-        self.execute(Query::new(&DELETE_ACCOUNT_SESSIONS).int(account.get()).int(kept_id)).await
+        let kept_session_id = kept_session.map_or(0, SessionId::get);
+        self.execute(Query::new(&DELETE_ACCOUNT_SESSIONS).int(account.get()).int(kept_session_id)).await
     }
 }
 

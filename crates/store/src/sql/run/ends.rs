@@ -15,7 +15,7 @@ impl Finish for SqlStore {
     /// A result that the database refuses does not hold up the others: the batch is halved until that result is alone in its part.
     async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
         let clean_ends: Vec<CleanEnd<'_>> = batch.iter().map(CleanEnd::new).collect();
-        let mut ends = Ends { answers: Vec::with_capacity(batch.len()), ..Ends::default() };
+        let mut ends = Ends { outcomes: Vec::with_capacity(batch.len()), ..Ends::default() };
         let first_run_id = |part: &[CleanEnd<'_>]| part.first().map_or(0, |clean_end| clean_end.end.run.get());
         let rows_max = self.failed_batches.rows_max("finish", first_run_id(&clean_ends));
         let mut parts: Vec<&[CleanEnd<'_>]> = clean_ends.chunks(rows_max).rev().collect();
@@ -39,11 +39,11 @@ impl Finish for SqlStore {
             } else if is_data_error && part.len() > 1 {
                 let (left, right) = part.split_at(part.len() / 2);
                 parts.extend([right, left]);
-            } else if ends.answers.is_empty() {
+            } else if ends.outcomes.is_empty() {
                 return Err(error);
             } else {
                 // Committed ends must be returned now. A repeated call would find duplicates, and would not return what follows from them.
-                tracing::warn!(%error, answered = ends.answers.len(), of = batch.len(), "a part of a batch of results failed");
+                tracing::warn!(%error, answered = ends.outcomes.len(), of = batch.len(), "a part of a batch of results failed");
                 break;
             }
         }
@@ -70,9 +70,9 @@ impl SqlStore {
         };
         let part = [CleanEnd::new(&failed_end)];
         let mut ends = transact!(self, "finish_unwritable", |tx| Batch::default().execute(tx, finisher, &part).await)?;
-        for answer in &mut ends.answers {
-            if matches!(answer, EndOutcome::Stored(..) | EndOutcome::Late) {
-                *answer = EndOutcome::Unwritable;
+        for outcome in &mut ends.outcomes {
+            if matches!(outcome, EndOutcome::Stored(..) | EndOutcome::Late) {
+                *outcome = EndOutcome::Unwritable;
             }
         }
         Ok(ends)

@@ -116,7 +116,7 @@ struct Retry<'f> {
     executor: Option<Cow<'f, str>>,
     detail: Option<&'f str>,
     /// The index of the [`EndOutcome`] that receives the run.
-    answer: usize,
+    outcome_index: usize,
 }
 
 struct EndedAttempt<'f> {
@@ -132,7 +132,7 @@ struct EndedAttempt<'f> {
 #[derive(Default)]
 pub(super) struct Batch<'f> {
     locked_runs: HashMap<RunId, LockedRun>,
-    answers: Vec<EndOutcome>,
+    outcomes: Vec<EndOutcome>,
     verdicts: Vec<Verdict<'f>>,
     /// True verdicts from late results.
     corrections: Vec<Verdict<'f>>,
@@ -149,7 +149,7 @@ pub(super) struct Batch<'f> {
     /// Runs whose corrected verdict is not a failure. They are no longer dead letters.
     runs_no_longer_dead: Vec<RunId>,
     /// Runs whose end was stored before, and that await their children.
-    awaiting: Vec<(JobId, RunId)>,
+    awaiting_runs: Vec<(JobId, RunId)>,
     delays: Delays,
     /// Rows that got their verdict, each with the row of the broadcast of which it may be a shard.
     decided_runs: Vec<(EndedRun, Option<(RunId, FireKey)>)>,
@@ -196,15 +196,15 @@ impl<'f> Batch<'f> {
         self.write(tx).await?;
         // A crash here must leave the runs open. If they had a verdict but no children, the children would never be created.
         failpoint::pass("finish.settled");
-        let FollowResult { released, mut awaiting, ended_parents, failed_runs } =
+        let FollowResult { released_runs, mut awaiting_runs, ended_parents, failed_runs } =
             tx.follow_runs(finisher, &self.ended_runs()).await?;
-        awaiting.append(&mut self.awaiting);
+        awaiting_runs.append(&mut self.awaiting_runs);
         self.delays.adjust_for_children(tx, &awaiting, &ended_parents).await?;
         self.failed_or_skipped_runs.extend(failed_runs);
         tx.insert_failure_records(&self.failed_or_skipped_runs).await?;
         tx.delete_dead_letters(&self.runs_no_longer_dead).await?;
         let due_at = self.delays.write(tx).await?;
-        Ok(Ends { answers: self.answers, due_at, released, awaiting, ended_parents })
+        Ok(Ends { outcomes: self.outcomes, due_at, released_runs, awaiting_runs, ended_parents })
     }
 
     /// The rows that got a verdict and are not shards.
@@ -217,7 +217,7 @@ impl<'f> Batch<'f> {
     fn decide(&mut self, clean_end: &'f CleanEnd<'f>) {
         let end = clean_end.end;
         let Some(locked_run) = self.locked_runs.get_mut(&end.run) else {
-            self.answers.push(EndOutcome::NoSuchRun);
+            self.outcomes.push(EndOutcome::NoSuchRun);
             return;
         };
         let executor = || match &clean_end.executor {
@@ -225,14 +225,14 @@ impl<'f> Batch<'f> {
             None => (locked_run.executor_id, locked_run.executor.clone().map(Cow::Owned)),
         };
         match settle::judge(locked_run.row, end) {
-            Judgement::NoSuchRun => self.answers.push(EndOutcome::NoSuchRun),
+            Judgement::NoSuchRun => self.outcomes.push(EndOutcome::NoSuchRun),
             Judgement::Duplicate => {
                 if locked_run.row.awaits_children && !locked_run.row.status.is_terminal() {
-                    self.awaiting.push((JobId::new(locked_run.key.job), end.run));
+                    self.awaiting_runs.push((JobId::new(locked_run.key.job), end.run));
                 }
-                self.answers.push(EndOutcome::Duplicate);
+                self.outcomes.push(EndOutcome::Duplicate);
             }
-            Judgement::NotOwner => self.answers.push(EndOutcome::NotOwner),
+            Judgement::NotOwner => self.outcomes.push(EndOutcome::NotOwner),
             Judgement::Superseded => {
                 // The servers gave this attempt up, so only an executor knows how it ended.
                 if end.owner.is_none() {
@@ -245,7 +245,7 @@ impl<'f> Batch<'f> {
                         started_at: clean_end.started_at,
                     });
                 }
-                self.answers.push(EndOutcome::Superseded);
+                self.outcomes.push(EndOutcome::Superseded);
             }
             Judgement::Late(status, reason) => {
                 let (executor_id, executor) = executor();
@@ -261,7 +261,7 @@ impl<'f> Batch<'f> {
                 (locked_run.row.status, locked_run.row.reason) = (status, reason);
                 locked_run.is_dirty = true;
                 count_shard(&mut self.broadcasts, locked_run, 0, end);
-                self.answers.push(EndOutcome::Late);
+                self.outcomes.push(EndOutcome::Late);
             }
             Judgement::Ends(next_step @ NextStep::Verdict { status, reason }) => {
                 let (executor_id, executor) = executor();
@@ -279,7 +279,7 @@ impl<'f> Batch<'f> {
                 if may_be_reported(status) {
                     self.failed_or_skipped_runs.push(end.run);
                 }
-                self.answers.push(EndOutcome::Stored(next_step, None));
+                self.outcomes.push(EndOutcome::Stored(next_step, None));
             }
             Judgement::Ends(next_step @ NextStep::Retry { due_at, reason, lost_count }) => {
                 let (executor_id, executor) = executor();
@@ -298,10 +298,10 @@ impl<'f> Batch<'f> {
                     self.cancels_to_delete.push(end.run.get());
                     locked_run.has_request = false;
                 }
-                let (run, attempt, answer) = (end.run, end.attempt, self.answers.len());
+                let (run, attempt, outcome_index) = (end.run, end.attempt, self.outcomes.len());
                 locked_run.executor = executor.clone().map(Cow::into_owned);
                 let detail = clean_end.detail.as_deref();
-                self.retries.push(Retry { run, attempt, due_at, reason, lost_count, executor, detail, answer });
+                self.retries.push(Retry { run, attempt, due_at, reason, lost_count, executor, detail, outcome_index });
                 locked_run.row = RunRow {
                     due_at,
                     attempt: attempt + 1,
@@ -319,7 +319,7 @@ impl<'f> Batch<'f> {
                 };
                 (locked_run.executor_id, locked_run.started_at) = (None, None);
                 locked_run.is_dirty = true;
-                self.answers.push(EndOutcome::Stored(next_step, None));
+                self.outcomes.push(EndOutcome::Stored(next_step, None));
             }
         }
     }
@@ -374,7 +374,7 @@ impl<'f> Batch<'f> {
                 retried_runs.insert(run.id, run);
             }
             for retry in chunk {
-                if let EndOutcome::Stored(_, run) = &mut self.answers[retry.answer] {
+                if let EndOutcome::Stored(_, run) = &mut self.outcomes[retry.outcome_index] {
                     *run = retried_runs.remove(&retry.run).map(Box::new);
                 }
             }

@@ -69,9 +69,9 @@ const TAKE_HOMES: Statement = Statement {
 #[derive(Debug, Default)]
 pub(super) struct FollowResult {
     /// Children that were released: their runs are open.
-    pub(super) released: Vec<Run>,
+    pub(super) released_runs: Vec<Run>,
     /// Runs that now await their children.
-    pub(super) awaiting: Vec<(JobId, RunId)>,
+    pub(super) awaiting_runs: Vec<(JobId, RunId)>,
     /// Runs that awaited their children and have now ended.
     pub(super) ended_parents: Vec<(JobId, RunId)>,
     /// The runs in `ended_parents` that failed.
@@ -133,8 +133,8 @@ impl Tx<'_> {
         let (followers, updates): (Vec<_>, Vec<_>) =
             plans.into_iter().map(|plan| (plan.followers, plan.parent_updates)).unzip();
         let mut follow_result = self.write_parent_updates(updates.concat(), now).await?;
-        follow_result.released = self.insert_followers(followers.concat(), &children).await?;
-        self.take_homes(finisher.token, &follow_result.released, &candidates).await?;
+        follow_result.released_runs = self.insert_followers(followers.concat(), &children).await?;
+        self.take_homes(finisher.token, &follow_result.released_runs, &candidates).await?;
         Ok(follow_result)
     }
 
@@ -338,7 +338,7 @@ impl Tx<'_> {
         let mut follow_result = FollowResult::default();
         for update in &updates {
             match update.status.is_terminal() {
-                false if update.is_new => follow_result.awaiting.push((update.job, update.run)),
+                false if update.is_new => follow_result.awaiting_runs.push((update.job, update.run)),
                 false => {}
                 true => {
                     follow_result.ended_parents.push((update.job, update.run));

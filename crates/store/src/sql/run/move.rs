@@ -295,7 +295,7 @@ impl Tx<'_> {
         Ok(self.row(Query::new(&LOCK_TAKING_NODE).int(node).int(epoch)).await?.is_some())
     }
 
-    /// Moves jobs. Also returns the nodes that got some, with their epochs.
+    /// Moves jobs. Also returns the nodes that got any of them, with their epochs.
     async fn move_jobs(
         &mut self,
         token: LeaseToken,

@@ -242,7 +242,7 @@ impl ScannedIndex {
 struct Terms {
     /// The meaning of `ids`: 1 apps, 2 jobs, 3 jobs whose names contain a searched text, 0 none of these.
     id_kind: i64,
-    /// Ids, at least one.
+    /// Never empty, because a list in SQL has at least one value.
     ids: Vec<i64>,
     /// A `LIKE` pattern for the message of the run.
     message: String,
