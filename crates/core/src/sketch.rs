@@ -86,7 +86,7 @@ impl Sketch {
     }
 }
 
-/// As it is stored: `bucket:count`, with spaces between them.
+/// As it is stored: pairs `bucket:count`, separated by spaces.
 impl fmt::Display for Sketch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (bucket, count)) in self.counts.iter().enumerate() {

@@ -240,7 +240,7 @@ pub mod duration_text {
         serializer.serialize_str(&format_duration(*length))
     }
 
-    /// Reads `"30s"`.
+    /// Reads a duration such as `"30s"`.
     ///
     /// # Errors
     /// A text that is not a duration.

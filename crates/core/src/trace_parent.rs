@@ -139,8 +139,9 @@ mod tests {
 
     #[test]
     fn all_runs_of_a_fire_are_in_one_trace() {
-        let of = RunJob { namespace: NamespaceId::new(1), job: JobId::new(2), job_version: 1, app: AppId::new(3) };
-        let fire = |id: i64| Run::new(RunId::new(id), of, Timestamp::from_secs(60), Trigger::Cron, (NodeId::new(1), 1));
+        let run_job = RunJob { namespace: NamespaceId::new(1), job: JobId::new(2), job_version: 1, app: AppId::new(3) };
+        let fire =
+            |id: i64| Run::new(RunId::new(id), run_job, Timestamp::from_secs(60), Trigger::Cron, (NodeId::new(1), 1));
         let first = fire(9);
         let shard = Run { shard_index: 1, shard_total: Some(3), parent: Some(first.id), ..fire(10) };
         let child = Run { trigger: Trigger::Parent, cause: 9, parent: Some(first.id), ..fire(11) };

@@ -125,8 +125,8 @@ mod tests {
     use crate::{AppId, JobId, NamespaceId, NodeId, RunId, Timestamp, Trigger};
 
     fn run(detail: Option<ReasonDetail>, message: &str) -> Run {
-        let of = RunJob { namespace: NamespaceId::new(1), job: JobId::new(1), job_version: 1, app: AppId::new(1) };
-        let run = Run::new(RunId::new(1), of, Timestamp::EPOCH, Trigger::Parent, (NodeId::new(1), 1));
+        let run_job = RunJob { namespace: NamespaceId::new(1), job: JobId::new(1), job_version: 1, app: AppId::new(1) };
+        let run = Run::new(RunId::new(1), run_job, Timestamp::EPOCH, Trigger::Parent, (NodeId::new(1), 1));
         let reason = detail.is_some().then_some(Reason::Parent);
         Run { reason, detail: detail.map(Box::new), message: Some(message.to_owned()), ..run }
     }

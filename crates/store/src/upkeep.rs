@@ -116,7 +116,7 @@ impl CountedRun {
     }
 
     /// Whether it may get another verdict: its verdict is provisional, or an edit skipped it before it was due, so that a later edit can
-    /// open it again.
+    /// reopen it.
     pub(crate) fn may_change(&self) -> bool {
         let is_by_edit = matches!(self.reason, Some(Reason::Changed | Reason::Paused));
         let is_early = self.finished_at.is_some_and(|at| at < self.due_at);

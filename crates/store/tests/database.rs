@@ -362,11 +362,11 @@ async fn pending(store: &SqlStore, count: i64) -> (LeaseToken, Vec<Run>) {
         now,
     };
     assert!(matches!(store.create_job(new).await.unwrap(), JobCreated::Saved(_)));
-    let of = RunJob { namespace, job: id, job_version: 1, app };
+    let run_job = RunJob { namespace, job: id, job_version: 1, app };
     let fire_at = |number: i64| now + Duration::from_secs(u64::try_from(number).unwrap());
     let run = |number: i64| Run {
         due_at: now,
-        ..Run::new(RunId::new(100 + number), of, fire_at(number), Trigger::Cron, (token.node, token.epoch))
+        ..Run::new(RunId::new(100 + number), run_job, fire_at(number), Trigger::Cron, (token.node, token.epoch))
     };
     let runs: Vec<Run> = (0..count).map(run).collect();
     let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 9 };

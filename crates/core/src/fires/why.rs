@@ -133,7 +133,7 @@ pub fn why_never(facts: &FireInput<'_>) -> Why {
 }
 
 /// The last instant up to the present that the definitions plan or a calendar removes, and the first fire after the present.
-/// Rows are not needed.
+/// Both follow from the definitions alone, without rows.
 #[must_use]
 pub fn nearest_fires(facts: &FireInput<'_>) -> (Option<Timestamp>, Option<Timestamp>) {
     let mut steps = SEARCH_STEP_COUNT_MAX;

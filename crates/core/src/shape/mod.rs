@@ -128,7 +128,7 @@ fn schema_of<T: JsonSchema + 'static>() -> Arc<Value> {
 /// ```
 ///
 /// # Errors
-/// The sentence.
+/// The pointer with the message.
 pub fn read_with_place<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, String> {
     serde_path_to_error::deserialize(deserializer).map_err(|error: serde_path_to_error::Error<D::Error>| {
         let mut pointer = pointer_to(error.path());

@@ -391,8 +391,8 @@ fn expect_created(created: JobCreated) -> JobRecord {
 
 /// A run that the lease `token` owns, as if that lease had claimed it.
 fn run(job: &JobRecord, token: LeaseToken, fire_at: Timestamp) -> Run {
-    let of = RunJob { namespace: job.namespace, job: job.id, job_version: job.version, app: job.app };
-    Run::new(RunId::new(next_id()), of, fire_at, Trigger::Interval, (token.node, token.epoch))
+    let run_job = RunJob { namespace: job.namespace, job: job.id, job_version: job.version, app: job.app };
+    Run::new(RunId::new(next_id()), run_job, fire_at, Trigger::Interval, (token.node, token.epoch))
 }
 
 fn requested_run(job: &JobRecord, token: LeaseToken, now: Timestamp) -> Run {

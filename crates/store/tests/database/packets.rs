@@ -62,7 +62,7 @@ impl LimitedDatabase {
             now,
         };
         assert!(matches!(self.store.create_job(new).await.unwrap(), JobCreated::Saved(_)));
-        let of = RunJob { namespace, job, job_version: 1, app };
+        let run_job = RunJob { namespace, job, job_version: 1, app };
         let owner = (self.token.node, self.token.epoch);
         let run = |number: i64| Run {
             due_at: now,
@@ -70,7 +70,7 @@ impl LimitedDatabase {
             params: Some("p".repeat(PARAMS)),
             ..Run::new(
                 RunId::new(100 + number),
-                of,
+                run_job,
                 now + Duration::from_secs(number.unsigned_abs()),
                 Trigger::Cron,
                 owner,
