@@ -36,8 +36,7 @@ fn job(change: Value) -> Job {
     spec.compile_with(spec.calendar.is_some().then(workdays)).unwrap()
 }
 
-/// A calendar of working days in China: without the first week of October 2026, but with a Saturday that replaces one
-/// of its days.
+/// A calendar of working days in China: without the first week of October 2026, but with a Saturday that replaces one of its days.
 fn workdays() -> Arc<Calendar> {
     let spec: CalendarSpec = serde_json::from_value(json!({"name": "cn", "rule": {"any": [
         {"days": ["2026-10-10"]},
@@ -255,8 +254,7 @@ fn a_full_history_names_the_next_instant() {
     let facts = facts(&definitions, &rows);
     let first = fire_history(&facts, Range { from: secs(1), to: secs(9), limit: 4 });
     assert_eq!((first.entries.len(), first.next), (4, Some(secs(5))));
-    let year = Range { from: secs(10), to: secs(400 * 86_400), limit: 10 };
-    let part = fire_history(&facts, year);
+    let part = fire_history(&facts, Range { from: secs(10), to: secs(400 * 86_400), limit: 10 });
     assert_eq!((part.entries[0].count, part.next), (25_000, Some(Timestamp::from_millis(25_009_001))));
 }
 
@@ -366,9 +364,7 @@ fn the_answer_is_a_sentence() {
 fn the_reason_why_nothing_was_planned_is_given() {
     let manual = [Definition { from: secs(100), job: job(json!({})) }];
     let child = [Definition { from: secs(100), job: job(json!({"schedule": {"after": ["x", "y"]}})) }];
-    let en = |definitions: &[Definition], deleted_at, at| {
-        why(&FireInput { deleted_at, ..facts(definitions, &[]) }, secs(at)).en
-    };
+    let en = |saved: &[Definition], deleted_at, at| why(&FireInput { deleted_at, ..facts(saved, &[]) }, secs(at)).en;
     let expected =
         "Nothing was planned at 1970-01-01 00:05 UTC: the job has no schedule and runs only when it is triggered.";
     assert_eq!(en(&manual, None, 300), expected);
