@@ -116,10 +116,10 @@ mod tests {
 
     #[test]
     fn one_ipv6_network_is_one_client() {
-        let of = |text: &str| network_of(text.parse().unwrap());
-        assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::9"));
-        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
-        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        let network = |text: &str| network_of(text.parse().unwrap());
+        assert_eq!(network("2001:db8:1:2::1"), network("2001:db8:1:2:ffff::9"));
+        assert_ne!(network("2001:db8:1:2::1"), network("2001:db8:1:3::1"));
+        assert_eq!(network("::ffff:192.0.2.1"), network("192.0.2.1"));
     }
 
     #[test]

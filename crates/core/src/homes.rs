@@ -240,13 +240,13 @@ mod tests {
     #[test]
     fn counts_are_brought_level_and_then_left_alone() {
         let own = jobs(100);
-        let this = NodeId::new(1);
-        let given = ClaimStrategy::LeastCount.misplaced(this, &own, &nodes(&[(1, 1, 100), (2, 1, 0), (3, 1, 20)]));
+        let this_node = NodeId::new(1);
+        let given = ClaimStrategy::LeastCount.misplaced(this_node, &own, &nodes(&[(1, 1, 100), (2, 1, 0), (3, 1, 20)]));
         let to = |node| given.iter().filter(|(_, to)| *to == NodeId::new(node)).count();
         assert_eq!((to(2), to(3)), (40, 20));
         for counts in [[42, 40, 38], [40, 40, 40], [1, 0, 0]] {
             let nodes = nodes(&[(1, 1, counts[0]), (2, 1, counts[1]), (3, 1, counts[2])]);
-            assert_eq!(ClaimStrategy::LeastCount.misplaced(this, &own, &nodes), [], "{counts:?}");
+            assert_eq!(ClaimStrategy::LeastCount.misplaced(this_node, &own, &nodes), [], "{counts:?}");
         }
     }
 
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_job_of_each_second_and_a_thousand_of_each_year_are_dealt_by_their_fires() {
-        let this = NodeId::new(1);
+        let this_node = NodeId::new(1);
         let mut own = jobs(1_001);
         own[500].recent_fires = EACH_SECOND;
         // All jobs need a home: one node gets the busy job, the other node gets all jobs that hardly ever fire.
@@ -312,12 +312,12 @@ mod tests {
         assert_eq!(homes.iter().filter(|home| **home == alone).count(), 1);
         // One node has all jobs and another joins: the busy job stays, since it would load the other node as much.
         let (one, other) = (share_of(1, &own), share_of(2, &[]));
-        let given = ClaimStrategy::LeastCount.misplaced(this, &own, &[one, other]);
+        let given = ClaimStrategy::LeastCount.misplaced(this_node, &own, &[one, other]);
         assert_eq!(given.len(), 1_000);
         assert!(given.iter().all(|(job, to)| *job != own[500].job && *to == other.node));
         // Of two busy jobs one moves.
         own[700].recent_fires = EACH_SECOND;
-        let given = ClaimStrategy::LeastCount.misplaced(this, &own, &[share_of(1, &own), other]);
+        let given = ClaimStrategy::LeastCount.misplaced(this_node, &own, &[share_of(1, &own), other]);
         let busy = given.iter().filter(|(job, _)| [own[500].job, own[700].job].contains(job)).count();
         assert_eq!(busy, 1, "{}", given.len());
         // A new job goes to the node with the lowest load, even if that node is home to more jobs.
@@ -341,16 +341,16 @@ mod tests {
             let jobs = jobs(weights.len());
             let mut at: Vec<(i64, JobShare)> = jobs.iter().zip(&weights)
                 .map(|(job, (node, recent_fires))| (*node, JobShare { recent_fires: *recent_fires, ..*job })).collect();
-            let of = |at: &[(i64, JobShare)], node| -> Vec<JobShare> {
+            let jobs_of_node = |at: &[(i64, JobShare)], node| -> Vec<JobShare> {
                 at.iter().filter(|(home, _)| *home == node).map(|(_, job)| *job).collect()
             };
-            let nodes = |at: &[(i64, JobShare)]| -> Vec<NodeShare> { (1..5).map(|node| share_of(node, &of(at, node))).collect() };
+            let nodes = |at: &[(i64, JobShare)]| -> Vec<NodeShare> { (1..5).map(|node| share_of(node, &jobs_of_node(at, node))).collect() };
             let most = |at: &[(i64, JobShare)]| nodes(at).iter().map(NodeShare::load).max();
             let mut moved: Vec<JobId> = Vec::new();
             // The nodes give jobs away one after the other, each with the loads that it sees at that time.
             for node in [1, 2, 3, 4, 1, 2, 3, 4] {
                 let before = most(&at);
-                let given = ClaimStrategy::LeastCount.misplaced(NodeId::new(node), &of(&at, node), &nodes(&at));
+                let given = ClaimStrategy::LeastCount.misplaced(NodeId::new(node), &jobs_of_node(&at, node), &nodes(&at));
                 for (job, to) in given {
                     prop_assert!(!moved.contains(&job), "a job moved twice");
                     moved.push(job);

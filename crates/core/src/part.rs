@@ -52,9 +52,9 @@ mod tests {
         let root = one.clone().for_all_shards();
         let shard = Run { shard_index: 1, shard_total: Some(3), parent: Some(root.id), ..one.clone() };
         let only = Run { shard_total: Some(1), ..shard.clone() };
-        let of = |is_pump| [&one, &root, &shard, &only].map(|run| Part::of(run, is_pump));
-        assert_eq!(of(false), [None, Some(Part::Whole), Some(Part::Shard), None]);
-        assert_eq!(of(true)[1..], [Some(Part::Root), Some(Part::Group), Some(Part::Group)]);
+        let parts = |is_pump| [&one, &root, &shard, &only].map(|run| Part::of(run, is_pump));
+        assert_eq!(parts(false), [None, Some(Part::Whole), Some(Part::Shard), None]);
+        assert_eq!(parts(true)[1..], [Some(Part::Root), Some(Part::Group), Some(Part::Group)]);
         assert_eq!([&one, &root, &shard, &only].map(Part::may_be), [false, true, true, true]);
     }
 }

@@ -442,18 +442,18 @@ mod tests {
     #[test]
     fn a_document_of_the_same_mode_keeps_the_seam() {
         let (first, second) = ("2026-11-23T10:00:00Z", "2026-11-24T10:00:00Z");
-        let of = |mode: &str, from: Option<&str>| -> JobSpec {
+        let spec_with_mode = |mode: &str, from: Option<&str>| -> JobSpec {
             let from = from.map_or(Value::Null, Value::from);
             serde_json::from_value(json!({"name": "a", "app": "b", "handler": "c", "mode": mode, "mode_from": from}))
                 .unwrap()
         };
         let kept = |mut wanted: JobSpec| {
-            wanted.keep_mode_from(&of("shadow", Some(first)));
+            wanted.keep_mode_from(&spec_with_mode("shadow", Some(first)));
             wanted.mode_from
         };
-        assert_eq!(kept(of("shadow", None)).as_deref(), Some(first));
-        assert_eq!(kept(of("shadow", Some(second))).as_deref(), Some(second));
-        assert_eq!(kept(of("active", None)), None, "it is switched at once");
+        assert_eq!(kept(spec_with_mode("shadow", None)).as_deref(), Some(first));
+        assert_eq!(kept(spec_with_mode("shadow", Some(second))).as_deref(), Some(second));
+        assert_eq!(kept(spec_with_mode("active", None)), None, "it is switched at once");
     }
 
     #[test]

@@ -314,7 +314,7 @@ pub trait Alerts {
     async fn open_incidents(&self, rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> Result<OpenIncidents>;
 
     /// The open incidents of a rule, except groups, at most `limit`.
-    async fn open_incidents_of(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>>;
+    async fn open_incidents_of_rule(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>>;
 
     /// Incidents that are due, the longest due first, at most `limit`.
     async fn due_incidents(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<IncidentRecord>>;
@@ -323,7 +323,7 @@ pub trait Alerts {
     async fn due_expectations(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectCheck>>;
 
     /// The checks of the expectations of these jobs.
-    async fn expectations_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>>;
+    async fn expect_checks_of_jobs(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>>;
 
     /// The expectations that jobs of a namespace have of open runs.
     async fn open_run_expectations(&self, namespace: NamespaceId) -> Result<OpenRunExpectations>;

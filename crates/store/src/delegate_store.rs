@@ -224,7 +224,7 @@ macro_rules! delegate_store {
             } also { $($own_dispatch)* });
             $crate::delegate_store!(@$wrapper, Adopt {
                 fn orphaned_jobs(token: LeaseToken, dead_nodes: &[NodeId], limit: u32) -> OrphanedJobs;
-                fn left_open(token: LeaseToken, jobs: &[JobId]) -> Vec<JobId>;
+                fn jobs_open_under_earlier_leases(token: LeaseToken, jobs: &[JobId]) -> Vec<JobId>;
                 fn adopt(token: LeaseToken, dead_nodes: &[NodeId], jobs: &[JobId]) -> Adoption;
             } also {});
             $crate::delegate_store!(@$wrapper, Finish {
@@ -253,8 +253,8 @@ macro_rules! delegate_store {
                 fn move_jobs(token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> MovedJobs;
                 fn unsent_runs(token: LeaseToken, after: RunId, limit: u32) -> Vec<UnsentRun>;
                 fn unsent_runs_of_jobs(token: LeaseToken, jobs: &[JobId]) -> Vec<UnsentRun>;
-                fn jobs_at(home: NodeId, after: JobId, limit: u32) -> Vec<JobAtHome>;
-                fn homes_of(jobs: &[JobId]) -> Vec<(JobId, NodeId)>;
+                fn jobs_of_home(home: NodeId, after: JobId, limit: u32) -> Vec<JobAtHome>;
+                fn homes_of_jobs(jobs: &[JobId]) -> Vec<(JobId, NodeId)>;
                 fn home_loads(homes: &[NodeId], now: Timestamp) -> Vec<HomeLoad>;
                 fn free_jobs(token: LeaseToken, dead_node: NodeId, limit: u32) -> u64;
             } also {});
@@ -349,10 +349,10 @@ macro_rules! delegate_store {
                 fn alert_version(namespace: NamespaceId) -> Option<i64>;
                 fn alert_events(namespace: NamespaceId, limit: u32) -> Vec<AlertEvent>;
                 fn open_incidents(rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> OpenIncidents;
-                fn open_incidents_of(rule: AlertRuleId, limit: u32) -> Vec<Incident>;
+                fn open_incidents_of_rule(rule: AlertRuleId, limit: u32) -> Vec<Incident>;
                 fn due_incidents(namespace: NamespaceId, now: Timestamp, limit: u32) -> Vec<IncidentRecord>;
                 fn due_expectations(namespace: NamespaceId, now: Timestamp, limit: u32) -> Vec<ExpectCheck>;
-                fn expectations_of(jobs: &[JobId]) -> Vec<ExpectCheck>;
+                fn expect_checks_of_jobs(jobs: &[JobId]) -> Vec<ExpectCheck>;
                 fn open_run_expectations(namespace: NamespaceId) -> OpenRunExpectations;
                 fn acknowledge_dead_letters(namespace: NamespaceId, runs: &[RunId]) -> u64;
                 fn dead_letter_count(namespace: NamespaceId, limit: u32) -> u64;

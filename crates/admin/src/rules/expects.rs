@@ -205,7 +205,7 @@ pub(super) async fn postpone_checks(
     let Some(version) = store.alert_version(namespace).await? else { return Ok(()) };
     let ids: Vec<JobId> = succeeded.iter().map(|(job, _)| *job).collect();
     let newest_by_job: HashMap<JobId, Timestamp> = succeeded.iter().copied().collect();
-    let rows = store.expectations_of(&ids).await?;
+    let rows = store.expect_checks_of_jobs(&ids).await?;
     let jobs = store.watched_jobs_by_id(&ids).await?;
     let mut checks = Vec::new();
     for job in &jobs {

@@ -142,7 +142,7 @@ impl<'a> LookContext<'a> {
                 }
                 ConditionKind::Polled if is_checked => {
                     let namespace = (self.namespace, self.namespace_name.as_str());
-                    let open_incidents = self.node.store().open_incidents_of(rule.id, OPEN_INCIDENTS_MAX).await?;
+                    let open_incidents = self.node.store().open_incidents_of_rule(rule.id, OPEN_INCIDENTS_MAX).await?;
                     // A state that is not known yet neither opens nor closes an incident.
                     if let Some(polled) =
                         states::observe(self.node, namespace, (&rule.spec, &open_incidents), self.now).await?

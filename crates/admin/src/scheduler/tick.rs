@@ -143,7 +143,7 @@ impl TickLoop {
         let mut jobs: Vec<JobId> = batch.iter().map(|run| run.job).collect();
         jobs.sort_unstable();
         jobs.dedup();
-        let left_runs = self.shared.store.left_open(token, &jobs).await?;
+        let left_runs = self.shared.store.jobs_open_under_earlier_leases(token, &jobs).await?;
         Ok(batch.into_iter().partition(|run| !left_runs.contains(&run.job)))
     }
 

@@ -394,14 +394,14 @@ mod tests {
     #[test]
     fn lost_late_and_repeated_fires_are_named_and_no_others() {
         let fires = (0..10).map(|minute| own(minute * 60_000)).collect();
-        let mut there: Vec<OldFire> = (0..10).map(|minute| old(minute, minute * 60_000)).collect();
-        there[4].started_at = there[4].started_at + Duration::from_secs(20);
-        there[6].executor = "10.0.0.6-9999".to_owned();
-        there.remove(2);
-        there.push(old(90, 5 * 60_000));
-        there.push(old(91, 7 * 60_000 + 2_000));
-        there.push(old(92, 8 * 60_000 + 40_000));
-        let comparison = compare(fires, there, range(0, 600));
+        let mut old_fires: Vec<OldFire> = (0..10).map(|minute| old(minute, minute * 60_000)).collect();
+        old_fires[4].started_at = old_fires[4].started_at + Duration::from_secs(20);
+        old_fires[6].executor = "10.0.0.6-9999".to_owned();
+        old_fires.remove(2);
+        old_fires.push(old(90, 5 * 60_000));
+        old_fires.push(old(91, 7 * 60_000 + 2_000));
+        old_fires.push(old(92, 8 * 60_000 + 40_000));
+        let comparison = compare(fires, old_fires, range(0, 600));
         let expected =
             ["only_rondel 120", "old_late 240", "twice 300", "twice 420", "only_old 520", "other_executor 360"];
         assert_eq!(named(&comparison), expected);
@@ -438,10 +438,10 @@ mod tests {
     #[test]
     fn a_repetition_in_a_row_of_seconds_does_not_shift_its_neighbours() {
         let fires = (0..20).map(|second| own(second * 1_000)).collect();
-        let mut there: Vec<OldFire> = (0..20).map(|second| old(second, second * 1_000)).collect();
-        there.push(old(50, 7_000));
-        there.remove(12);
-        assert_eq!(named(&compare(fires, there, range(0, 20))), ["twice 7", "only_rondel 12"]);
+        let mut old_fires: Vec<OldFire> = (0..20).map(|second| old(second, second * 1_000)).collect();
+        old_fires.push(old(50, 7_000));
+        old_fires.remove(12);
+        assert_eq!(named(&compare(fires, old_fires, range(0, 20))), ["twice 7", "only_rondel 12"]);
     }
 
     #[test]
@@ -454,8 +454,8 @@ mod tests {
     #[test]
     fn fires_of_the_range_before_or_after_are_left_out() {
         let fires = vec![own(99_000), own(100_000), own(150_000), own(200_000)];
-        let there = vec![old(1, 99_000), old(2, 110_000), old(3, 99_000), old(4, 170_000), old(5, 200_000)];
-        let comparison = compare(fires, there, range(100, 200));
+        let old_fires = vec![old(1, 99_000), old(2, 110_000), old(3, 99_000), old(4, 170_000), old(5, 200_000)];
+        let comparison = compare(fires, old_fires, range(100, 200));
         assert_eq!(named(&comparison), ["old_late 100", "old_late 150"]);
         assert_eq!(comparison.both, 2);
     }

@@ -64,9 +64,10 @@ pub async fn many_jobs_are_created_at_once(store: &dyn Store) {
     assert_eq!(read, records);
     assert_eq!(store.child_names(records[1].id).await.unwrap(), [names[3].to_owned()]);
     let edges = store.edges(DEFAULT).await.unwrap();
-    let of = |child: JobId| edges.iter().filter(|edge| edge.child == child).map(|edge| edge.parent).collect::<Vec<_>>();
-    assert_eq!(of(records[3].id), [records[0].id, records[1].id]);
-    assert_eq!(of(records[4].id), [records[3].id]);
+    let parents_of =
+        |child: JobId| edges.iter().filter(|edge| edge.child == child).map(|edge| edge.parent).collect::<Vec<_>>();
+    assert_eq!(parents_of(records[3].id), [records[0].id, records[1].id]);
+    assert_eq!(parents_of(records[4].id), [records[3].id]);
 
     // The first has a name that is taken, the second a parent that does not exist. The third is saved.
     let taken = new_job(store, spec(names[0], json!({}))).await;
@@ -157,15 +158,18 @@ pub async fn parents_are_checked_when_saved(store: &dyn Store) {
     let edges = store.edges(DEFAULT).await.unwrap();
     assert!(edges.iter().all(|edge| edge.parent != d.id), "no job follows from it any more");
     // Its follower stays, and can be paused although it still names the parent. Another job of that name does not become its parent.
-    let left = store.job(DEFAULT, &a.spec.name).await.unwrap().unwrap();
-    assert!(matches!(change(store, &left, JobSpec { enabled: false, ..left.spec.clone() }).await, JobSaved::Saved(..)));
+    let remaining = store.job(DEFAULT, &a.spec.name).await.unwrap().unwrap();
+    assert!(matches!(
+        change(store, &remaining, JobSpec { enabled: false, ..remaining.spec.clone() }).await,
+        JobSaved::Saved(..)
+    ));
     let other = spec(&d.spec.name, json!({}));
     let other = expect_created(store.create_job(new_job(store, other).await).await.unwrap());
-    assert!(matches!(change(store, &left, left.spec.clone()).await, JobSaved::Saved(..)));
+    assert!(matches!(change(store, &remaining, remaining.spec.clone()).await, JobSaved::Saved(..)));
     assert_eq!(store.child_names(other.id).await.unwrap(), Vec::<String>::new());
-    let named_anew = JobSpec { schedule: after_all(&[&other], "either"), ..left.spec.clone() };
-    assert!(matches!(change(store, &left, named_anew).await, JobSaved::Saved(..)));
-    assert_eq!(store.child_names(other.id).await.unwrap(), [left.spec.name]);
+    let named_anew = JobSpec { schedule: after_all(&[&other], "either"), ..remaining.spec.clone() };
+    assert!(matches!(change(store, &remaining, named_anew).await, JobSaved::Saved(..)));
+    assert_eq!(store.child_names(other.id).await.unwrap(), [remaining.spec.name]);
 }
 
 /// Of two concurrent edits that would form a cycle together, one is refused, although each is valid alone.
@@ -323,14 +327,14 @@ pub async fn a_late_result_releases_nothing_twice(store: &dyn Store) {
     let on_failure = json!({"schedule": {"after": [a.spec.name], "on": "failure"}});
     let repair = child(store, "repair", &[], on_failure).await;
     let root = start(store, token, &a).await;
-    let hand = crate::ledger::RunAtExecutor {
+    let run_at_executor = crate::ledger::RunAtExecutor {
         run: root.id,
         attempt: 1,
         executor_id: rondel_core::ExecutorId::new(9),
         executor: "b".to_owned(),
         at: root.due_at,
     };
-    assert_eq!(store.mark(token, &[hand]).await.unwrap(), [root.id]);
+    assert_eq!(store.mark(token, &[run_at_executor]).await.unwrap(), [root.id]);
     let policy = NextStepPolicy { at_least_once: false, ..POLICY };
     let lost = AttemptEnd { policy, executor: None, ..finish(&root, Outcome::Lost(Reason::ExecutorLost)) };
     let ends = store.finish(finisher(token), &[lost]).await.unwrap();

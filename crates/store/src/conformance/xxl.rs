@@ -100,8 +100,8 @@ pub async fn executors_of_xxl_job_are_registered_by_hand(store: &dyn Store) {
     let third = XxlExecutor { namespace: namespace.id, ..known(6, "http://10.0.0.7:9999", "f", 160) };
     store.register_xxl_by_hand(&third, at(160)).await.unwrap();
     assert_eq!(store.delete_namespace(namespace.id).await.unwrap(), NamespaceDeleted::Done);
-    let left = store.xxl_registered_by_hand(Some(app), 10).await.unwrap();
-    assert_eq!(left, [second], "an executor goes with its namespace");
+    let remaining = store.xxl_registered_by_hand(Some(app), 10).await.unwrap();
+    assert_eq!(remaining, [second], "an executor goes with its namespace");
 }
 
 /// Numbers rise, fit into 32 bits, and are assigned only under a valid lease. A job keeps its number.
@@ -184,9 +184,9 @@ pub async fn the_first_report_of_xxl_job_counts(store: &dyn Store) {
     store.settle_xxl(&[first, 7], now).await.unwrap();
     let found = store.report_xxl(app, &[report(first, 500, None)], now).await.unwrap().runs;
     assert_eq!((found[0].state, found[0].code), (XxlRunState::Settled, Some(200)));
-    let left: Vec<i64> =
+    let remaining: Vec<i64> =
         store.unsettled_xxl(ExecutorId::new(base + 1), 10).await.unwrap().iter().map(|run| run.log_id).collect();
-    assert_eq!(left, [second]);
+    assert_eq!(remaining, [second]);
     assert_eq!(store.forget_xxl(now, 10).await.unwrap(), 0);
     let forgotten = store.forget_xxl(now + Duration::from_secs(1), 10).await.unwrap();
     assert_eq!(forgotten, 4, "three that are settled, and one whose run is not there any more");

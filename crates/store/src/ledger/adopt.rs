@@ -93,7 +93,7 @@ pub trait Adopt {
     async fn orphaned_jobs(&self, token: LeaseToken, dead_nodes: &[NodeId], limit: u32) -> Result<OrphanedJobs>;
 
     /// Those of `jobs` that have open runs under earlier leases of this node.
-    async fn left_open(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>>;
+    async fn jobs_open_under_earlier_leases(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>>;
 
     /// Takes over all open runs of these jobs that [`orphaned_jobs`](Self::orphaned_jobs) counts. If only some of a job's runs were taken,
     /// the job would have two homes. Each run is taken by an UPDATE guarded by its old owner. A pending run that was due before the old

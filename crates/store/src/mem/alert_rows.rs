@@ -36,7 +36,7 @@ impl AlertRows {
         rules
     }
 
-    pub(super) fn open_incidents_of(&self, rule: AlertRuleId) -> impl Iterator<Item = &Incident> {
+    pub(super) fn open_incidents_of_rule(&self, rule: AlertRuleId) -> impl Iterator<Item = &Incident> {
         let incidents = self.incidents.values().filter(move |(_, record)| record.rule == rule);
         incidents.map(|(_, record)| &record.incident).filter(|incident| incident.state == IncidentState::Firing)
     }

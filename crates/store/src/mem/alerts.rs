@@ -121,7 +121,7 @@ impl Alerts for MemStore {
 
     async fn open_incidents(&self, rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> Result<OpenIncidents> {
         let state = self.state();
-        let open_incidents = || state.alert_rows.open_incidents_of(rule);
+        let open_incidents = || state.alert_rows.open_incidents_of_rule(rule);
         let is_group = |incident: &&Incident| incident.subject.kind == SubjectKind::Group;
         let is_selected = |incident: &&Incident| subjects.contains(&(incident.subject.kind, incident.subject.id));
         let count = |is_member| {
@@ -137,10 +137,12 @@ impl Alerts for MemStore {
         })
     }
 
-    async fn open_incidents_of(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {
+    async fn open_incidents_of_rule(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {
         let state = self.state();
-        let incidents =
-            state.alert_rows.open_incidents_of(rule).filter(|incident| incident.subject.kind != SubjectKind::Group);
+        let incidents = state
+            .alert_rows
+            .open_incidents_of_rule(rule)
+            .filter(|incident| incident.subject.kind != SubjectKind::Group);
         Ok(incidents.take(to_usize(limit)).cloned().collect())
     }
 
@@ -166,7 +168,7 @@ impl Alerts for MemStore {
         Ok(due_checks)
     }
 
-    async fn expectations_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>> {
+    async fn expect_checks_of_jobs(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>> {
         let state = self.state();
         let expect_checks = state.alert_rows.expect_checks.values().map(|(_, check)| *check);
         Ok(expect_checks.filter(|check| jobs.contains(&check.job)).collect())

@@ -26,7 +26,7 @@ impl Adopt for MemStore {
         Ok(OrphanedJobs { jobs, fenced: fenced_nodes, is_refused: false })
     }
 
-    async fn left_open(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>> {
+    async fn jobs_open_under_earlier_leases(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>> {
         let is_of_earlier_lease =
             |run: &Run| run.node == token.node && run.node_epoch < token.epoch && jobs.contains(&run.job);
         let mut jobs: Vec<JobId> =

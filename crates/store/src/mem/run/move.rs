@@ -62,7 +62,7 @@ impl Move for MemStore {
         Ok(self.state().unsent_runs(token, |run| jobs.contains(&run.job)))
     }
 
-    async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobAtHome>> {
+    async fn jobs_of_home(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobAtHome>> {
         let state = self.state();
         let at_home = state.due.iter().filter(|(job, due)| **job > after && due.home == home);
         let mut jobs: Vec<JobAtHome> =
@@ -72,7 +72,7 @@ impl Move for MemStore {
         Ok(jobs)
     }
 
-    async fn homes_of(&self, jobs: &[JobId]) -> Result<Vec<(JobId, NodeId)>> {
+    async fn homes_of_jobs(&self, jobs: &[JobId]) -> Result<Vec<(JobId, NodeId)>> {
         let state = self.state();
         let mut homes: Vec<(JobId, NodeId)> =
             jobs.iter().filter_map(|job| Some((*job, state.due.get(job)?.home))).collect();

@@ -97,7 +97,7 @@ impl Alerts for SqlStore {
         self.read_open_incidents(rule, subjects).await
     }
 
-    async fn open_incidents_of(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {
+    async fn open_incidents_of_rule(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {
         self.read_open_incidents_of_rule(rule, limit).await
     }
 
@@ -109,7 +109,7 @@ impl Alerts for SqlStore {
         self.read_due_expectations(namespace, now, limit).await
     }
 
-    async fn expectations_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>> {
+    async fn expect_checks_of_jobs(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>> {
         self.read_expects_of(jobs).await
     }
 

@@ -113,7 +113,7 @@ impl Adopt for SqlStore {
         })
     }
 
-    async fn left_open(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>> {
+    async fn jobs_open_under_earlier_leases(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>> {
         let jobs: Vec<i64> = jobs.iter().map(|job| job.get()).collect();
         let earlier_leases = OpenRunsOfNode { node: token.node, below_epoch: token.epoch };
         let mut left_open_jobs = BTreeSet::new();

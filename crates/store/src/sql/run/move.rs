@@ -176,7 +176,7 @@ impl Move for SqlStore {
         Ok(unsent_runs)
     }
 
-    async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobAtHome>> {
+    async fn jobs_of_home(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobAtHome>> {
         let query = Query::new(&READ_JOBS_AT).int(after.get()).int(home.get()).int(limit.into());
         let job_at_home = |row: &AnyRow| {
             let mut columns = Reader::new(row, "job_due");
@@ -186,7 +186,7 @@ impl Move for SqlStore {
         self.rows(query).await?.iter().map(job_at_home).collect()
     }
 
-    async fn homes_of(&self, jobs: &[JobId]) -> Result<Vec<(JobId, NodeId)>> {
+    async fn homes_of_jobs(&self, jobs: &[JobId]) -> Result<Vec<(JobId, NodeId)>> {
         let mut homes = Vec::with_capacity(jobs.len());
         for chunk in jobs.chunks(CHUNK_MAX) {
             for row in self.rows(Query::new(&READ_HOMES).list(chunk.iter().map(|job| job.get()))).await? {
