@@ -201,8 +201,8 @@ fn duration_parts(text: &str) -> impl Iterator<Item = &str> {
     let mut remaining_text = Some(text);
     std::iter::from_fn(move || {
         let text = remaining_text?;
-        let unit = text.find(char::is_alphabetic).unwrap_or(text.len());
-        let end = text[unit..].find(|c: char| c.is_ascii_digit()).map(|digit| unit + digit);
+        let unit_start = text.find(char::is_alphabetic).unwrap_or(text.len());
+        let end = text[unit_start..].find(|c: char| c.is_ascii_digit()).map(|digit| unit_start + digit);
         remaining_text = end.map(|end| &text[end..]);
         Some(&text[..end.unwrap_or(text.len())])
     })

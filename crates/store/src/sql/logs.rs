@@ -245,8 +245,8 @@ fn logs_insert(batch: &[EncodedChunk]) -> Query {
 }
 
 fn encode(chunk: &LogChunk, namespace: Option<i64>) -> Result<EncodedChunk> {
-    let encoded = log_codec::encode(&chunk.lines);
-    let (codec, data) = encoded.map_err(|error| failure::refused("append_logs", &error.to_string()))?;
+    let encode_result = log_codec::encode(&chunk.lines);
+    let (codec, data) = encode_result.map_err(|error| failure::refused("append_logs", &error.to_string()))?;
     Ok(EncodedChunk {
         run: chunk.run.get(),
         attempt: chunk.attempt,
