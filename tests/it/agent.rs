@@ -19,9 +19,9 @@ async fn agent(server: &Server, args: &[&str]) -> Agent {
     Agent::start_with(server, "scripts", args).await
 }
 
-async fn create(api: &Api, name: &str, handler: &str, params: Value, more: Value) {
+async fn create(api: &Api, name: &str, handler: &str, params: Value, extra_fields: Value) {
     let mut job = json!({"name": name, "app": "scripts", "handler": handler, "params": params});
-    job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    job.as_object_mut().expect("an object").extend(extra_fields.as_object().expect("an object").clone());
     api.post("/api/v1/jobs", job).await.expect(201);
 }
 

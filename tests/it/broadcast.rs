@@ -100,8 +100,8 @@ async fn named_shards_get_parameters_of_their_own(db: ScratchDb) {
         json!({"name": "regions", "app": "files", "handler": "shell", "params": params, "shards": shards})
     };
     let wrong = json!([{"name": "eu"}, {"name": "us", "params": {"argv": "not a list"}}]);
-    let refused = api.post("/api/v1/jobs", definition(wrong)).await.expect(422);
-    assert_eq!(refused["errors"][0]["pointer"], "/shards/1/params/argv", "{refused}");
+    let refusal = api.post("/api/v1/jobs", definition(wrong)).await.expect(422);
+    assert_eq!(refusal["errors"][0]["pointer"], "/shards/1/params/argv", "{refusal}");
     let own = |region: &str| json!({"env": {"REGION": region}});
     let shards =
         json!([{"name": "eu", "params": own("eu-1")}, {"name": "us", "params": own("us-1")}, {"name": "rest"}]);

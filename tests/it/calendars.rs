@@ -43,8 +43,8 @@ async fn fires_are_on_the_days_on_which_the_office_is_open(db: ScratchDb) {
     let used = api.delete("/api/v1/calendars/cn").await.expect(409);
     assert!(used["detail"].as_str().is_some_and(|detail| detail.contains("opening")), "{used}");
     let bad = "BEGIN:VCALENDAR\r\nBEGIN:VEVENT\r\nSUMMARY:lunch\r\nDTSTART:20301001T120000Z\r\nEND:VEVENT\r\n";
-    let refused = import(&server, "/api/v1/calendars/cn/import?format=ics", bad).await.expect(422);
-    assert!(refused["detail"].as_str().is_some_and(|detail| detail.contains("line 4")), "{refused}");
+    let refusal = import(&server, "/api/v1/calendars/cn/import?format=ics", bad).await.expect(422);
+    assert!(refusal["detail"].as_str().is_some_and(|detail| detail.contains("line 4")), "{refusal}");
     assert_eq!(api.get("/api/v1/calendars/cn").await.expect(200)["version"], 1);
 }
 on_each_database!(fires_are_on_the_days_on_which_the_office_is_open);

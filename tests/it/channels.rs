@@ -68,8 +68,8 @@ async fn a_message_outlives_the_server_that_sends_it(db: ScratchDb) {
     write_message(&db, (first, "ops"), "firing", "It is late.");
     write_message(&db, (second, "ops"), "resolved", "It is well again.");
     server.try_restart_with(&["--failpoint", "alert_send.sent@1"]).await;
-    let ended = server.process().wait(LIMIT).await;
-    assert!(!ended.success(), "it aborted at the failpoint: {ended}");
+    let exit_status = server.process().wait(LIMIT).await;
+    assert!(!exit_status.success(), "it aborted at the failpoint: {exit_status}");
     assert_eq!((service.requests().len(), state_of(&db, first).as_str()), (1, "waiting"));
 
     server.restart().await;
@@ -175,8 +175,9 @@ async fn each_service_takes_a_test() {
     );
 
     service.answer(202, "{\"status\":\"success\"}");
-    let more = json!({"settings": {"url": service.url("/v2/enqueue")}, "secrets": {"routing_key": "R".repeat(32)}});
-    let (delivery, request) = run_test(&server, &service, "pagerduty", more).await;
+    let extra_fields =
+        json!({"settings": {"url": service.url("/v2/enqueue")}, "secrets": {"routing_key": "R".repeat(32)}});
+    let (delivery, request) = run_test(&server, &service, "pagerduty", extra_fields).await;
     sent(&delivery);
     let event = request.json();
     assert_eq!((&event["event_action"], &event["routing_key"]), (&json!("trigger"), &json!("R".repeat(32))));
@@ -204,8 +205,8 @@ async fn each_service_takes_a_test() {
     request.check_feishu_signature("secret");
     assert_eq!(request.json()["content"]["post"]["en_us"]["title"], "[Test] Rondel: feishu");
 
-    let more = json!({"settings": {"url": service.url("/")}, "secrets": {"topic": "oncall", "token": "tk_x"}});
-    let (delivery, request) = run_test(&server, &service, "ntfy", more).await;
+    let extra_fields = json!({"settings": {"url": service.url("/")}, "secrets": {"topic": "oncall", "token": "tk_x"}});
+    let (delivery, request) = run_test(&server, &service, "ntfy", extra_fields).await;
     sent(&delivery);
     let message = request.json();
     assert_eq!(

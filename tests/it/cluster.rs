@@ -41,9 +41,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 const LATE_MS: i64 = 2_000;
 
 /// An agent that is connected to both servers.
-async fn agent_of_both(one: &Server, two: &Server) -> Agent {
-    let agent = Agent::start_with(one, "files", &["--server", two.url()]).await;
-    let api = two.api();
+async fn agent_of_both(first_server: &Server, second_server: &Server) -> Agent {
+    let agent = Agent::start_with(first_server, "files", &["--server", second_server.url()]).await;
+    let api = second_server.api();
     wait_until(LIMIT, "the other server lists the agent", async || {
         let executors = api.get("/api/v1/executors").await.expect(200).to_string();
         if executors.contains(agent.name()) { Ok(()) } else { Err(executors) }
@@ -53,48 +53,48 @@ async fn agent_of_both(one: &Server, two: &Server) -> Agent {
 }
 
 /// Creates a job that fires each second; its runs write when they began.
-async fn tick(api: &Api, name: &str, journal: &Journal, more: Value) {
-    let script = format!("echo $RONDEL_JOB $RONDEL_FIRE_AT $(date +%s%3N) >> {}", starts(journal).display());
+async fn create_ticking_job(api: &Api, name: &str, journal: &Journal, extra_fields: Value) {
+    let script = format!("echo $RONDEL_JOB $RONDEL_FIRE_AT $(date +%s%3N) >> {}", starts_file(journal).display());
     let mut job = json!({
         "name": name, "app": "files", "handler": "shell", "params": journal.params(&script),
         "schedule": {"every": "1s"}, "misfire": {"policy": "all", "max": 100},
     });
-    job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    job.as_object_mut().expect("an object").extend(extra_fields.as_object().expect("an object").clone());
     api.post("/api/v1/jobs", job).await.expect(201);
 }
 
-fn starts(journal: &Journal) -> PathBuf {
+fn starts_file(journal: &Journal) -> PathBuf {
     journal.path().with_extension("starts")
 }
 
 /// How many milliseconds late each run began, and its line of the journal.
 fn lateness(journal: &Journal) -> Vec<(i64, String)> {
-    let text = std::fs::read_to_string(starts(journal)).unwrap_or_default();
+    let text = std::fs::read_to_string(starts_file(journal)).unwrap_or_default();
     let line = |line: &str| {
         let mut words = line.rsplit(' ');
-        let began: i64 = words.next()?.parse().ok()?;
-        Some((began - seconds(words.next()?) * 1000, line.to_owned()))
+        let begin_ms: i64 = words.next()?.parse().ok()?;
+        Some((begin_ms - seconds(words.next()?) * 1000, line.to_owned()))
     };
     text.lines().filter_map(line).collect()
 }
 
-async fn more_lines(journal: &Journal, count: usize) {
-    lines(journal, journal.lines().len() + count).await;
+async fn wait_for_more_lines(journal: &Journal, count: usize) {
+    wait_for_lines(journal, journal.lines().len() + count).await;
 }
 
-async fn lines(journal: &Journal, count: usize) {
+async fn wait_for_lines(journal: &Journal, count: usize) {
     wait_until(LIMIT, "more lines", async || {
-        let seen = journal.lines().len();
-        if seen >= count { Ok(()) } else { Err(format!("{seen} of {count}")) }
+        let line_count = journal.lines().len();
+        if line_count >= count { Ok(()) } else { Err(format!("{line_count} of {count}")) }
     })
     .await;
 }
 
 async fn node(api: &Api, name: &str) -> Value {
     let nodes = api.get("/api/v1/nodes").await.expect(200);
-    let found = nodes["items"].as_array().expect("items").iter().find(|node| node["name"] == name);
-    assert!(found.is_some(), "no node {name} in {nodes:#}");
-    found.cloned().unwrap_or_default()
+    let named_node = nodes["items"].as_array().expect("items").iter().find(|node| node["name"] == name);
+    assert!(named_node.is_some(), "no node {name} in {nodes:#}");
+    named_node.cloned().unwrap_or_default()
 }
 
 /// Waits until two nodes see each other, both with this strategy.
@@ -102,12 +102,13 @@ async fn wait_until_both_claim_by(api: &Api, strategy: &str) {
     wait_until(LIMIT, "they see each other", async || {
         let nodes = api.get("/api/v1/nodes").await.expect(200);
         let items = nodes["items"].as_array().expect("items").clone();
-        let both = items.len() == 2 && items.iter().all(|node| node["claim_strategy"] == strategy);
-        if both { Ok(()) } else { Err(nodes) }
+        let is_reached = items.len() == 2 && items.iter().all(|node| node["claim_strategy"] == strategy);
+        if is_reached { Ok(()) } else { Err(nodes) }
     })
     .await;
 }
 
+/// How many claims a node has tried, and how many of them it has lost.
 async fn claims(api: &Api, name: &str) -> (i64, i64) {
     let node = node(api, name).await;
     (node["claims_tried"].as_i64().expect("a number"), node["claims_lost"].as_i64().expect("a number"))
@@ -142,16 +143,16 @@ async fn check_each_fire_once(api: &Api, jobs: &[String], journal: &Journal) {
 /// Two servers with `id_hash` share the jobs, and rarely try to claim the same one.
 async fn jobs_are_shared_out_by_their_hash(db: ScratchDb) {
     let args = |name| ["--claim-strategy", "id_hash", "--node-name", name];
-    let one = Server::start_with(&db, &args("one")).await;
-    let two = Server::start_with(&db, &args("two")).await;
-    let api = one.api();
+    let first_server = Server::start_with(&db, &args("one")).await;
+    let second_server = Server::start_with(&db, &args("two")).await;
+    let api = first_server.api();
     wait_until_both_claim_by(&api, "id_hash").await;
     let journal = Journal::new();
     api.post("/api/v1/apps", json!({"name": "files"})).await.expect(201);
-    let _agent = agent_of_both(&one, &two).await;
+    let _agent = agent_of_both(&first_server, &second_server).await;
     let jobs: Vec<String> = (0..40).map(|number| format!("job-{number}")).collect();
     for job in &jobs {
-        tick(&api, job, &journal, json!({"schedule": {"every": "3s"}})).await;
+        create_ticking_job(&api, job, &journal, json!({"schedule": {"every": "3s"}})).await;
     }
     // The first server may claim the first fires before it knows of the second server. The jobs are shared again then.
     wait_until(LIMIT, "the other node has its share", async || {
@@ -159,25 +160,25 @@ async fn jobs_are_shared_out_by_their_hash(db: ScratchDb) {
         if tried >= 10 { Ok(()) } else { Err(tried) }
     })
     .await;
-    let since = |before: (i64, i64), after: (i64, i64)| (after.0 - before.0, after.1 - before.1);
+    let difference = |before: (i64, i64), after: (i64, i64)| (after.0 - before.0, after.1 - before.1);
     // While jobs move, a server may try to claim one that has just moved, and one server has more than its share. Therefore
     // the claims are counted again, over a time in which each job is claimed three times, until the shares are even and no
     // claim is lost.
-    let is_even = |one: i64, two: i64| one * 4 > one + two && two * 4 > one + two;
-    let (mut of_one, mut of_two);
+    let is_even = |first: i64, second: i64| first * 4 > first + second && second * 4 > first + second;
+    let (mut first_claims, mut second_claims);
     let end = tokio::time::Instant::now() + LIMIT;
     loop {
         let before = (claims(&api, "one").await, claims(&api, "two").await);
-        more_lines(&journal, 120).await;
+        wait_for_more_lines(&journal, 120).await;
         let after = (claims(&api, "one").await, claims(&api, "two").await);
-        (of_one, of_two) = (since(before.0, after.0), since(before.1, after.1));
-        let is_settled = of_one.1 + of_two.1 == 0 && is_even(of_one.0, of_two.0);
+        (first_claims, second_claims) = (difference(before.0, after.0), difference(before.1, after.1));
+        let is_settled = first_claims.1 + second_claims.1 == 0 && is_even(first_claims.0, second_claims.0);
         if is_settled || tokio::time::Instant::now() > end {
             break;
         }
     }
-    let (tried, lost) = (of_one.0 + of_two.0, of_one.1 + of_two.1);
-    assert!(is_even(of_one.0, of_two.0), "shared out evenly: {of_one:?} {of_two:?}");
+    let (tried, lost) = (first_claims.0 + second_claims.0, first_claims.1 + second_claims.1);
+    assert!(is_even(first_claims.0, second_claims.0), "shared out evenly: {first_claims:?} {second_claims:?}");
     let skew = node(&api, "one").await["skew_ms"].as_i64().expect("a number");
     assert!(skew.abs() < 2_000, "one machine has one clock: {skew}");
     assert!(lost * 100 < tried, "{lost} of {tried} claims were lost");
@@ -187,21 +188,21 @@ on_each_shared_database!(jobs_are_shared_out_by_their_hash);
 /// With `weight`, a node with weight 0 gets no job as long as another node can have it.
 async fn jobs_are_shared_out_by_weight(db: ScratchDb) {
     let args = |name, weight| ["--claim-strategy", "weight", "--node-name", name, "--node-weight", weight];
-    let one = Server::start_with(&db, &args("one", "0")).await;
-    let two = Server::start_with(&db, &args("two", "3")).await;
-    let api = one.api();
+    let first_server = Server::start_with(&db, &args("one", "0")).await;
+    let second_server = Server::start_with(&db, &args("two", "3")).await;
+    let api = first_server.api();
     wait_until_both_claim_by(&api, "weight").await;
     let journal = Journal::new();
     api.post("/api/v1/apps", json!({"name": "files"})).await.expect(201);
-    let _agent = agent_of_both(&one, &two).await;
+    let _agent = agent_of_both(&first_server, &second_server).await;
     let jobs: Vec<String> = (0..8).map(|number| format!("job-{number}")).collect();
     for job in &jobs {
-        tick(&api, job, &journal, json!({})).await;
+        create_ticking_job(&api, job, &journal, json!({})).await;
     }
     // The first server may claim the first fires before it knows of the second server. It gives its jobs away then.
     wait_until(LIMIT, "only the node with weight claims", async || {
         let before = (claims(&api, "one").await.0, claims(&api, "two").await.0);
-        more_lines(&journal, 40).await;
+        wait_for_more_lines(&journal, 40).await;
         let after = (claims(&api, "one").await.0, claims(&api, "two").await.0);
         if after.0 == before.0 && after.1 > before.1 { Ok(()) } else { Err((before, after)) }
     })
@@ -214,17 +215,17 @@ on_each_shared_database!(jobs_are_shared_out_by_weight);
 async fn jobs_move_to_a_node_that_joins(db: ScratchDb) {
     let witness = Witness::start();
     let args = |name| ["--claim-strategy", "least_count", "--node-name", name, "--lease", "2s", "--beat", "500ms"];
-    let one = Server::start_with(&db, &args("one")).await;
-    let api = one.api();
+    let first_server = Server::start_with(&db, &args("one")).await;
+    let api = first_server.api();
     let journal = Journal::new();
     let jobs: Vec<String> = (0..8).map(|number| format!("job-{number}")).collect();
     for job in &jobs {
-        tick(&api, job, &journal, json!({})).await;
+        create_ticking_job(&api, job, &journal, json!({})).await;
     }
-    let first = Agent::start(&one, "files").await;
-    more_lines(&journal, 16).await;
-    let two = Server::start_with(&db, &args("two")).await;
-    let _second = Agent::start(&two, "files").await;
+    let first = Agent::start(&first_server, "files").await;
+    wait_for_more_lines(&journal, 16).await;
+    let second_server = Server::start_with(&db, &args("two")).await;
+    let _second = Agent::start(&second_server, "files").await;
     wait_until(LIMIT, "the other node has its share", async || {
         let tried = claims(&api, "two").await.0;
         if tried >= 12 { Ok(()) } else { Err(tried) }
@@ -241,24 +242,24 @@ on_each_shared_database!(jobs_move_to_a_node_that_joins);
 /// Each server is stopped and started again, one after the other: no fire is late by more than two seconds.
 async fn a_rolling_restart_makes_no_fire_late(db: ScratchDb) {
     let witness = Witness::start();
-    let mut one = Server::start_with(&db, &["--node-name", "one"]).await;
-    let mut two = Server::start_with(&db, &["--node-name", "two"]).await;
+    let mut first_server = Server::start_with(&db, &["--node-name", "one"]).await;
+    let mut second_server = Server::start_with(&db, &["--node-name", "two"]).await;
     let journal = Journal::new();
     let jobs: Vec<String> = (0..10).map(|number| format!("job-{number}")).collect();
     for job in &jobs {
-        tick(&one.api(), job, &journal, json!({})).await;
+        create_ticking_job(&first_server.api(), job, &journal, json!({})).await;
     }
-    let _agent = agent_of_both(&one, &two).await;
-    more_lines(&journal, 30).await;
+    let _agent = agent_of_both(&first_server, &second_server).await;
+    wait_for_more_lines(&journal, 30).await;
     for round in 0..2 {
-        let server = if round == 0 { &mut one } else { &mut two };
+        let server = if round == 0 { &mut first_server } else { &mut second_server };
         assert!(server.stop().await.success());
-        more_lines(&journal, 30).await;
-        let server = if round == 0 { &mut one } else { &mut two };
+        wait_for_more_lines(&journal, 30).await;
+        let server = if round == 0 { &mut first_server } else { &mut second_server };
         server.restart().await;
-        more_lines(&journal, 30).await;
+        wait_for_more_lines(&journal, 30).await;
     }
-    check_each_fire_once(&one.api(), &jobs, &journal).await;
+    check_each_fire_once(&first_server.api(), &jobs, &journal).await;
     let mut late = lateness(&journal);
     late.sort_unstable();
     // Fires before the agent's start are late because they wait for the agent.
@@ -275,39 +276,43 @@ on_each_shared_database!(a_rolling_restart_makes_no_fire_late);
 /// stopped sends its executors away too.
 async fn a_node_is_drained_and_stopped_by_its_switch(db: ScratchDb) {
     let witness = Witness::start();
-    let one = Server::start_with(&db, &["--node-name", "one"]).await;
+    let first_server = Server::start_with(&db, &["--node-name", "one"]).await;
     let journal = Journal::new();
-    let api = one.api();
+    let api = first_server.api();
     let jobs: Vec<String> = (0..5).map(|number| format!("job-{number}")).collect();
     for job in &jobs {
-        tick(&api, job, &journal, json!({})).await;
+        create_ticking_job(&api, job, &journal, json!({})).await;
     }
-    let two = Server::start_with(&db, &["--node-name", "two"]).await;
-    let _agent = agent_of_both(&one, &two).await;
-    more_lines(&journal, 15).await;
-    assert!(rondel(&one, &["node", "drain", "one"]).contains("draining"));
-    assert_eq!(node(&two.api(), "one").await["state"], "draining");
+    let second_server = Server::start_with(&db, &["--node-name", "two"]).await;
+    let _agent = agent_of_both(&first_server, &second_server).await;
+    wait_for_more_lines(&journal, 15).await;
+    assert!(rondel(&first_server, &["node", "drain", "one"]).contains("draining"));
+    assert_eq!(node(&second_server.api(), "one").await["state"], "draining");
     wait_until(LIMIT, "one claims nothing and two does", async || {
         let before = claims(&api, "one").await.0;
-        let of_two = claims(&api, "two").await.0;
+        let second_claims = claims(&api, "two").await.0;
         tokio::time::sleep(Duration::from_secs(3)).await;
-        let (after, of_two_after) = (claims(&api, "one").await.0, claims(&api, "two").await.0);
-        if before == after && of_two_after > of_two { Ok(()) } else { Err((before, after, of_two, of_two_after)) }
+        let (after, second_claims_after) = (claims(&api, "one").await.0, claims(&api, "two").await.0);
+        if before == after && second_claims_after > second_claims {
+            Ok(())
+        } else {
+            Err((before, after, second_claims, second_claims_after))
+        }
     })
     .await;
     assert_eq!(api.get("/readyz").await.expect(503)["checks"]["state"], "draining");
-    assert!(rondel(&one, &["node", "stop", "one"]).contains("stopped"));
+    assert!(rondel(&first_server, &["node", "stop", "one"]).contains("stopped"));
     wait_until(LIMIT, "the executor is gone from one, and stays at two", async || {
         let at = async |server: &Server| {
             let page = server.api().get("/api/v1/executors").await.expect(200);
-            page["items"].as_array().expect("items").iter().filter(|one| one["online"] != false).count()
+            page["items"].as_array().expect("items").iter().filter(|executor| executor["online"] != false).count()
         };
-        let counts = (at(&one).await, at(&two).await);
+        let counts = (at(&first_server).await, at(&second_server).await);
         if counts.1 == 1 { Ok(()) } else { Err(counts) }
     })
     .await;
-    more_lines(&journal, 10).await;
-    assert!(rondel(&one, &["node", "activate", "one"]).contains("active"));
+    wait_for_more_lines(&journal, 10).await;
+    assert!(rondel(&first_server, &["node", "activate", "one"]).contains("active"));
     wait_until(LIMIT, "one is ready again", async || {
         let answer = api.get("/readyz").await;
         if answer.status == 200 { Ok(()) } else { Err(answer) }
@@ -332,12 +337,12 @@ async fn an_app_is_drained_and_stopped_by_its_switch(db: ScratchDb) {
     let server = Server::start(&db).await;
     let journal = Journal::new();
     let api = server.api();
-    let job = |name: &str, more: &str| json!({"name": name, "app": "files", "handler": "shell", "params": journal.params(more)});
+    let job = |name: &str, script: &str| json!({"name": name, "app": "files", "handler": "shell", "params": journal.params(script)});
     api.post("/api/v1/jobs", job("quick", "")).await.expect(201);
     api.post("/api/v1/jobs", job("slow", "sleep 60")).await.expect(201);
     let _agent = Agent::start(&server, "files").await;
     api.post("/api/v1/jobs/slow/runs", json!({})).await.expect(201);
-    lines(&journal, 1).await;
+    wait_for_lines(&journal, 1).await;
 
     assert!(rondel(&server, &["app", "drain", "files"]).contains("draining"));
     // The server sees the switch within a beat.
@@ -347,15 +352,18 @@ async fn an_app_is_drained_and_stopped_by_its_switch(db: ScratchDb) {
     assert_eq!(journal.lines().len(), 1, "nothing begins while the app drains");
     assert_eq!(api.runs("slow").await[0]["status"], "running");
     api.put("/api/v1/apps/files/state", json!({"state": "active"})).await.expect(200);
-    lines(&journal, 2).await;
+    wait_for_lines(&journal, 2).await;
 
     api.put("/api/v1/apps/files/state", json!({"state": "stopped"})).await.expect(200);
-    let ended = wait_until(LIMIT, "the running one is cancelled", async || {
+    let ended_run = wait_until(LIMIT, "the running one is cancelled", async || {
         let run = api.runs("slow").await[0].clone();
         if run["status"] == "cancelled" { Ok(run) } else { Err(run) }
     })
     .await;
-    assert!(ended["message"].as_str().is_some_and(|message| message.contains("switch of its app")), "{ended:#}");
+    assert!(
+        ended_run["message"].as_str().is_some_and(|message| message.contains("switch of its app")),
+        "{ended_run:#}"
+    );
     api.post("/api/v1/jobs/quick/runs", json!({})).await.expect(201);
     wait_until(LIMIT, "due fires are skipped", async || {
         let run = api.runs("quick").await.into_iter().max_by_key(|run| run["id"].to_string()).expect("a run");
@@ -374,14 +382,14 @@ crate::on_each_database!(an_app_is_drained_and_stopped_by_its_switch);
 
 /// The name of a living server is refused, in one sentence.
 async fn a_second_server_of_one_name_is_refused(db: ScratchDb) {
-    let _one = Server::start_with(&db, &["--node-name", "one"]).await;
+    let _first_server = Server::start_with(&db, &["--node-name", "one"]).await;
     let folder = tempfile::tempdir().expect("make a folder");
     let mut command = Command::new(binary());
     command.args(["server", "--database", db.url(), "--node-name", "one", "--listen", "127.0.0.1:0", "--data-dir"]);
     command.arg(folder.path());
     let mut second = Process::start("a second server", command);
-    let ended = second.wait(LIMIT).await;
-    assert_eq!(ended.code(), Some(1), "{}", second.last_words());
+    let exit_status = second.wait(LIMIT).await;
+    assert_eq!(exit_status.code(), Some(1), "{}", second.last_words());
     assert!(second.last_words().contains("another server is running as node \"one\""), "{}", second.last_words());
 }
 on_each_shared_database!(a_second_server_of_one_name_is_refused);

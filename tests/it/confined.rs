@@ -25,8 +25,8 @@ async fn create(api: &Api, name: &str, params: Value) {
 /// Runs the job; returns the verdict and the log as one text.
 async fn run(api: &Api, name: &str) -> (Value, String) {
     let run = trigger(api, name).await;
-    let ended = wait_for_verdict(api, &run).await;
-    (ended, log(api, &run).await.join("\n"))
+    let ended_run = wait_for_verdict(api, &run).await;
+    (ended_run, log(api, &run).await.join("\n"))
 }
 
 fn is_root() -> bool {
@@ -55,8 +55,8 @@ async fn a_run_finds_neither_token_nor_secrets_of_its_agent() {
         "env": {"DB": "{{secret.DB}}"}});
     create(&api, "use", use_it).await;
 
-    let (ended, env) = run(&api, "env").await;
-    assert_eq!(ended["status"], "succeeded", "{ended:#}");
+    let (ended_run, env) = run(&api, "env").await;
+    assert_eq!(ended_run["status"], "succeeded", "{ended_run:#}");
     assert!(env.contains("RONDEL_JOB=env") && env.contains("GREETING=hello"), "{env}");
     let (_, peeked) = run(&api, "peek").await;
     assert!(peeked.contains("looked") && peeked.contains("--allow-scripts"), "{peeked}");
@@ -65,8 +65,8 @@ async fn a_run_finds_neither_token_nor_secrets_of_its_agent() {
     }
     assert!(!env.contains("stolen"), "{env}");
     // The program can use the secret. The log masks it, both plain and encoded.
-    let (ended, used) = run(&api, "use").await;
-    assert_eq!((&ended["status"], used.as_str()), (&json!("succeeded"), "it is ***\n***"), "{ended:#}");
+    let (ended_run, used) = run(&api, "use").await;
+    assert_eq!((&ended_run["status"], used.as_str()), (&json!("succeeded"), "it is ***\n***"), "{ended_run:#}");
     agent.terminate(Duration::from_secs(30)).await;
 }
 
@@ -97,8 +97,8 @@ async fn an_agent_is_closed_to_other_processes_of_its_user() {
     let mut agent = Process::start("the agent", command);
     let peek = "id -u; for file in environ mem maps; do cat /proc/$PPID/$file | head -c 100; done; ls /proc/$PPID/fd; echo looked";
     create(&api, "peek", json!({"script": peek})).await;
-    let (ended, printed) = run(&api, "peek").await;
-    assert_eq!(ended["status"], "succeeded", "{ended:#}");
+    let (ended_run, printed) = run(&api, "peek").await;
+    assert_eq!(ended_run["status"], "succeeded", "{ended_run:#}");
     assert!(printed.contains(&NOBODY.to_string()) && printed.contains("looked"), "{printed}");
     assert_eq!(printed.lines().filter(|line| line.contains("ermission denied")).count(), 4, "{printed}");
     agent.terminate(Duration::from_secs(30)).await;
@@ -128,8 +128,8 @@ async fn another_user_runs_the_programs_and_reads_nothing_of_the_agent() {
     );
     let params = json!({"script": script, "args": "x", "env": {"GREETING": "hello", "LD_LIBRARY_PATH": "/tmp"}});
     create(&api, "who", params).await;
-    let (ended, printed) = run(&api, "who").await;
-    assert_eq!(ended["status"], "succeeded", "{ended:#} {printed}");
+    let (ended_run, printed) = run(&api, "who").await;
+    assert_eq!(ended_run["status"], "succeeded", "{ended_run:#} {printed}");
     let groups = Command::new("id").args(["-G", "nobody"]).output().expect("ask for groups");
     let lines: Vec<&str> = printed.lines().collect();
     assert!(lines.contains(&"nobody") && lines.contains(&String::from_utf8_lossy(&groups.stdout).trim()), "{printed}");
@@ -140,12 +140,15 @@ async fn another_user_runs_the_programs_and_reads_nothing_of_the_agent() {
     assert!(!printed.contains(secret.trim()) && !printed.contains("incarnation"), "{printed}");
 
     create(&api, "there", json!({"argv": ["nosuchprogram"]})).await;
-    let (ended, _) = run(&api, "there").await;
-    let message = ended["attempts"][0]["message"].as_str().unwrap_or_default();
-    assert!(message.contains("error: cannot start nosuchprogram"), "{ended:#}");
+    let (ended_run, _) = run(&api, "there").await;
+    let message = ended_run["attempts"][0]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("error: cannot start nosuchprogram"), "{ended_run:#}");
     create(&api, "inside", json!({"argv": ["pwd"], "cwd": data_dir})).await;
-    let (ended, _) = run(&api, "inside").await;
-    assert!(ended["attempts"][0]["message"].as_str().is_some_and(|text| text.contains("cannot enter")), "{ended:#}");
+    let (ended_run, _) = run(&api, "inside").await;
+    assert!(
+        ended_run["attempts"][0]["message"].as_str().is_some_and(|text| text.contains("cannot enter")),
+        "{ended_run:#}"
+    );
 
     // The agent does not start if that user could reach the agent's files.
     let open = folder.path().join("open");
@@ -156,19 +159,22 @@ async fn another_user_runs_the_programs_and_reads_nothing_of_the_agent() {
     let closed = folder.path().join("closed");
     std::fs::create_dir(&closed).expect("make a folder");
     std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).expect("close it");
-    let start = async |more: &[&str]| {
+    let start = async |extra_args: &[&str]| {
         let base = ["agent", "--server", server.url(), "--app", "files", "--token-file", &token];
-        rondel(&[&base[..], more].concat(), &[]).await
+        rondel(&[&base[..], extra_args].concat(), &[]).await
     };
     let text = |path: &Path| path.display().to_string();
-    for (more, words) in [
+    for (extra_args, words) in [
         (vec!["--run-as", "nobody", "--data-dir", &text(&open)], "can read"),
         (vec!["--run-as", "nobody", "--work-dir", &text(&closed.join("work"))], "cannot work in"),
         (vec!["--run-as", "nobody-at-all"], "there is no user \"nobody-at-all\""),
         (vec!["--run-as", "root"], "is root"),
     ] {
-        let refused = start(&more).await;
-        assert!(refused.code.is_some_and(|code| code != 0) && refused.stderr.contains(words), "{more:?}: {refused:?}");
+        let refusal = start(&extra_args).await;
+        assert!(
+            refusal.code.is_some_and(|code| code != 0) && refusal.stderr.contains(words),
+            "{extra_args:?}: {refusal:?}"
+        );
     }
 }
 
@@ -191,10 +197,10 @@ async fn an_agent_with_a_list_starts_no_other_program() {
         ("linker", json!({"argv": ["date"], "env": {"LD_PRELOAD": "/tmp/x.so"}}), "LD_PRELOAD"),
     ] {
         create(&api, name, params).await;
-        let (ended, printed) = run(&api, name).await;
-        let message = ended["attempts"][0]["message"].as_str().unwrap_or_default();
+        let (ended_run, printed) = run(&api, name).await;
+        let message = ended_run["attempts"][0]["message"].as_str().unwrap_or_default();
         let expected = if word.is_empty() { "succeeded" } else { "failed" };
-        assert!(ended["status"] == expected && message.contains(word), "{name}: {ended:#} {printed}");
+        assert!(ended_run["status"] == expected && message.contains(word), "{name}: {ended_run:#} {printed}");
     }
     let handlers = wait_until(Duration::from_secs(20), "the agent is listed", async || {
         let all = api.get("/api/v1/apps/files/handlers").await.expect(200);

@@ -27,7 +27,7 @@ async fn a_killed_server_loses_nothing(db: ScratchDb) {
         server.api().post("/api/v1/jobs", job).await.expect(201);
     }
     let _worker = worker(&server, &journal, data.path());
-    lines(&journal, 3 * JOB_COUNT).await;
+    wait_for_lines(&journal, 3 * JOB_COUNT).await;
     let pause = any_moment();
     tokio::time::sleep(pause).await;
     server.kill().await;
@@ -35,16 +35,16 @@ async fn a_killed_server_loses_nothing(db: ScratchDb) {
     std::io::stdout()
         .write_all(format!("killed {pause:?} after three lines a job\n").as_bytes())
         .expect("print the pause");
-    let before = journal.lines().len();
+    let count_before = journal.lines().len();
     tokio::time::sleep(Duration::from_secs(3)).await;
     server.restart().await;
-    lines(&journal, before + 12 * JOB_COUNT).await;
+    wait_for_lines(&journal, count_before + 12 * JOB_COUNT).await;
 
     let api = server.api();
     for number in 0..JOB_COUNT {
         api.post(&format!("/api/v1/jobs/job-{number}/pause?queued=run"), json!({})).await.expect(200);
     }
-    let mut all: Vec<Value> = Vec::new();
+    let mut all_runs: Vec<Value> = Vec::new();
     for number in 0..JOB_COUNT {
         let runs = wait_until(Duration::from_secs(60), "every run has a verdict", async || {
             let runs = api.runs(&format!("job-{number}")).await;
@@ -53,9 +53,9 @@ async fn a_killed_server_loses_nothing(db: ScratchDb) {
         })
         .await;
         check_no_hole(&runs);
-        all.extend(runs);
+        all_runs.extend(runs);
     }
-    check_against_ledger(&journal.lines(), &all);
+    check_against_ledger(&journal.lines(), &all_runs);
 }
 on_each_database!(a_killed_server_loses_nothing);
 
@@ -124,9 +124,9 @@ async fn after_a_kill_waiting_runs_are_known_to_be_unsent_and_the_others_are_not
     let mut agent = Agent::start(&server, "files").await;
     let path = |run: String| format!("/api/v1/runs/{run}");
     let first = path(trigger(&api, "serial").await);
-    let behind = path(trigger(&api, "serial").await);
+    let queued = path(trigger(&api, "serial").await);
     wait_for_run(&server, &first, "the first run is running", |run| run["status"] == "running").await;
-    wait_for_run(&server, &behind, "the next one is noted to wait", |run| run["detail"]["waits_for"] == "run").await;
+    wait_for_run(&server, &queued, "the next one is noted to wait", |run| run["detail"]["waits_for"] == "run").await;
     agent.process().signal(Signal::STOP);
     let unknown = path(trigger(&api, "other").await);
     server.kill().await;
@@ -138,11 +138,11 @@ async fn after_a_kill_waiting_runs_are_known_to_be_unsent_and_the_others_are_not
     let account = server.api().get("/api/v1/jobs/other/why").await.expect(200);
     let sentence = account["answer"]["en"].as_str().unwrap_or_default();
     assert!(sentence.contains("It is not known yet whether it began"), "{account:#}");
-    let waits = server.api().get(&behind).await.expect(200);
-    assert_eq!((&waits["status"], &waits["attempt"]), (&json!("pending"), &json!(1)), "{waits:#}");
-    assert_eq!(waits["detail"]["waits_for"], "run", "{waits:#}");
+    let queued_run = server.api().get(&queued).await.expect(200);
+    assert_eq!((&queued_run["status"], &queued_run["attempt"]), (&json!("pending"), &json!(1)), "{queued_run:#}");
+    assert_eq!(queued_run["detail"]["waits_for"], "run", "{queued_run:#}");
     agent.process().signal(Signal::CONT);
-    wait_for_run(&server, &behind, "it ran in its first attempt", |run| {
+    wait_for_run(&server, &queued, "it ran in its first attempt", |run| {
         run["status"] == "succeeded" && run["attempt"] == 1
     })
     .await;
@@ -150,15 +150,15 @@ async fn after_a_kill_waiting_runs_are_known_to_be_unsent_and_the_others_are_not
 }
 
 /// Waits until a run meets a condition, for less than the 30 s that a silent executor has.
-async fn wait_for_run(server: &Server, path: &str, what: &str, is: impl Fn(&Value) -> bool) {
-    wait_until(Duration::from_secs(20), what, async || {
+async fn wait_for_run(server: &Server, path: &str, description: &str, is_met: impl Fn(&Value) -> bool) {
+    wait_until(Duration::from_secs(20), description, async || {
         let run = server.api().get(path).await.expect(200);
-        if is(&run) { Ok(()) } else { Err(run) }
+        if is_met(&run) { Ok(()) } else { Err(run) }
     })
     .await;
 }
 
-/// A length below a second and a half that differs from run to run.
+/// A random length below a second and a half.
 fn any_moment() -> Duration {
     use std::hash::{BuildHasher as _, RandomState};
     Duration::from_millis(RandomState::new().hash_one(()) % 1500)
@@ -175,11 +175,11 @@ async fn a_claim_is_whole_or_not_at_all(db: ScratchDb) {
         "schedule": {"every": "1s"}, "misfire": {"policy": "all", "max": 100},
     });
     server.api().post("/api/v1/jobs", job).await.expect(201);
-    let ended = server.process().wait(Duration::from_secs(60)).await;
-    assert!(!ended.success(), "it aborted at the failpoint: {ended}");
+    let exit_status = server.process().wait(Duration::from_secs(60)).await;
+    assert!(!exit_status.success(), "it aborted at the failpoint: {exit_status}");
     let server = Server::start_with_data_of(server, &[]).await;
     let _agent = Agent::start(&server, "files").await;
-    lines(&journal, 12).await;
+    wait_for_lines(&journal, 12).await;
     let runs = server.api().runs("job").await;
     check_no_hole(&runs);
     check_against_ledger(&journal.lines(), &runs);
@@ -194,10 +194,10 @@ fn check_no_hole(runs: &[Value]) {
     assert!(holes.is_empty(), "no row for {holes:?}");
 }
 
-async fn lines(journal: &Journal, count: usize) {
+async fn wait_for_lines(journal: &Journal, count: usize) {
     wait_until(Duration::from_secs(90), "more lines", async || {
-        let seen = journal.lines().len();
-        if seen >= count { Ok(()) } else { Err(format!("{seen} of {count}")) }
+        let line_count = journal.lines().len();
+        if line_count >= count { Ok(()) } else { Err(format!("{line_count} of {count}")) }
     })
     .await;
 }

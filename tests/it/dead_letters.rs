@@ -33,17 +33,17 @@ async fn until_dead_are(api: &Api, expected: &BTreeSet<String>) {
 /// Runs a client command, and returns its output.
 async fn client(server: &Server, args: &[&str]) -> String {
     let token = server.token_file().display().to_string();
-    let done = rondel(&[args, &["--server", server.url(), "--token-file", &token]].concat(), &[]).await;
-    assert_eq!(done.code, Some(0), "{args:?}: {}{}", done.stdout, done.stderr);
-    format!("{}{}", done.stdout, done.stderr)
+    let output = rondel(&[args, &["--server", server.url(), "--token-file", &token]].concat(), &[]).await;
+    assert_eq!(output.code, Some(0), "{args:?}: {}{}", output.stdout, output.stderr);
+    format!("{}{}", output.stdout, output.stderr)
 }
 
 async fn a_dead_letter_is_listed_once_until_it_is_handled(db: ScratchDb) {
     let mut server = Server::start(&db).await;
-    let shell = |name: &str, script: &str, more: Value| {
+    let shell = |name: &str, script: &str, extra_fields: Value| {
         let mut job =
             json!({"name": name, "app": "files", "handler": "shell", "params": {"argv": ["sh", "-c", script]}});
-        job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        job.as_object_mut().expect("an object").extend(extra_fields.as_object().expect("an object").clone());
         job
     };
     let folder = tempfile::tempdir().expect("a folder");

@@ -57,9 +57,9 @@ fn close(cron: &str) -> Declaration {
     Declaration::new("close").cron(cron)
 }
 
-async fn until(api: &Api, what: &str, limit: Duration, holds: impl Fn(&Value) -> bool) -> Value {
-    let name = what.split(' ').next().unwrap_or_default().to_owned();
-    wait_until(limit, what, async || {
+async fn until(api: &Api, description: &str, limit: Duration, holds: impl Fn(&Value) -> bool) -> Value {
+    let name = description.split(' ').next().unwrap_or_default().to_owned();
+    wait_until(limit, description, async || {
         let job = api.get(&format!("/api/v1/jobs/{name}")).await.body;
         if holds(&job) { Ok(job) } else { Err(job) }
     })
@@ -128,8 +128,8 @@ async fn declared_jobs_follow_the_code_until_a_user_edits_them(db: ScratchDb) {
     let job = api.post("/api/v1/jobs/close/reset", json!({})).await.expect(200);
     assert_eq!((&job["schedule"]["cron"], &job["declared"]["drift"]), (&json!("0 0 5 * * ?"), &json!([])));
     assert_eq!(job["timeout"], json!(null));
-    let refused = api.post("/api/v1/jobs/taken/reset", json!({})).await;
-    assert_eq!((refused.status, &refused.body["code"]), (409, &json!("job_not_declared")));
+    let refusal = api.post("/api/v1/jobs/taken/reset", json!({})).await;
+    assert_eq!((refusal.status, &refusal.body["code"]), (409, &json!("job_not_declared")));
 
     // The other job is no longer declared: it stays active and is marked as such; declared again, it is not marked.
     let gone = |job: &Value| job["declared"]["undeclared_at"].is_string();

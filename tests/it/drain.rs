@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::journal::Journal;
 use crate::on_each_database;
 
-async fn begun(journal: &Journal) {
+async fn wait_for_begin(journal: &Journal) {
     wait_until(Duration::from_secs(20), "the run has begun", async || {
         let lines = journal.lines();
         if lines.is_empty() { Err(lines) } else { Ok(()) }
@@ -29,7 +29,7 @@ async fn an_agent_finishes_its_run(db: ScratchDb) {
     api.post("/api/v1/jobs", slow_job(&journal)).await.expect(201);
     let mut agent = Agent::start(&server, "files").await;
     api.post("/api/v1/jobs/slow/runs", json!({})).await.expect(201);
-    begun(&journal).await;
+    wait_for_begin(&journal).await;
     assert!(agent.stop().await.success());
     let runs = api.runs("slow").await;
     assert_eq!((&runs[0]["status"], &runs[0]["attempt"]), (&json!("succeeded"), &json!(1)), "{runs:#?}");
@@ -43,7 +43,7 @@ async fn a_server_waits_for_a_result(db: ScratchDb) {
     server.api().post("/api/v1/jobs", slow_job(&journal)).await.expect(201);
     let _agent = Agent::start(&server, "files").await;
     server.api().post("/api/v1/jobs/slow/runs", json!({})).await.expect(201);
-    begun(&journal).await;
+    wait_for_begin(&journal).await;
     assert!(server.stop().await.success());
     server.restart().await;
     let runs = server.api().runs("slow").await;
@@ -82,8 +82,8 @@ async fn unsent_runs_are_never_lost(db: ScratchDb) {
     // silent executor.
     wait_at_most(Duration::from_secs(25), "no run is in anybody's hands", async || {
         let runs = server.api().all("/api/v1/runs", &[]).await;
-        let held: Vec<Value> = runs.into_iter().filter(|run| run["status"] == "running").collect();
-        if held.is_empty() { Ok(()) } else { Err(held) }
+        let running: Vec<Value> = runs.into_iter().filter(|run| run["status"] == "running").collect();
+        if running.is_empty() { Ok(()) } else { Err(running) }
     })
     .await;
     let runs = wait_until(Duration::from_secs(20), "what waited goes on", async || {
@@ -91,8 +91,8 @@ async fn unsent_runs_are_never_lost(db: ScratchDb) {
         if runs.iter().any(|run| run["status"] == "pending") { Ok(runs) } else { Err(runs) }
     })
     .await;
-    let lost: Vec<&Value> = runs.iter().filter(|run| run["attempt"] != 1 || run["status"] == "unknown").collect();
-    assert!(lost.is_empty(), "{lost:#?}");
+    let lost_runs: Vec<&Value> = runs.iter().filter(|run| run["attempt"] != 1 || run["status"] == "unknown").collect();
+    assert!(lost_runs.is_empty(), "{lost_runs:#?}");
 }
 on_each_database!(unsent_runs_are_never_lost);
 
@@ -121,9 +121,9 @@ async fn runs_that_waited_in_time_are_not_missed(db: ScratchDb) {
     let _agent = Agent::start(&server, "files").await;
     wait_until(Duration::from_secs(60), "what had waited has run", async || {
         let runs = server.api().all("/api/v1/runs", &[]).await;
-        let left = |run: &Value| waiting.contains(&run["id"]) && run["status"] != "succeeded";
-        let left: Vec<Value> = runs.into_iter().filter(left).collect();
-        if left.is_empty() { Ok(()) } else { Err(left) }
+        let is_unfinished = |run: &Value| waiting.contains(&run["id"]) && run["status"] != "succeeded";
+        let unfinished_runs: Vec<Value> = runs.into_iter().filter(is_unfinished).collect();
+        if unfinished_runs.is_empty() { Ok(()) } else { Err(unfinished_runs) }
     })
     .await;
 }
@@ -159,7 +159,7 @@ async fn a_server_comes_back_to_runs_that_went_on(db: ScratchDb) {
         if runs.len() == 3 { Ok(()) } else { Err(runs) }
     })
     .await;
-    let begun = running(&server).await;
+    let running_runs = running(&server).await;
     server.kill().await;
     tokio::time::sleep(Duration::from_secs(10)).await;
     server.restart().await;
@@ -168,11 +168,12 @@ async fn a_server_comes_back_to_runs_that_went_on(db: ScratchDb) {
         if runs.iter().all(|run| run["status"] == "succeeded") { Ok(()) } else { Err(runs) }
     })
     .await;
-    for run in begun {
-        let ended = server.api().get(&format!("/api/v1/runs/{}", run["id"].as_str().expect("an id"))).await.expect(200);
+    for run in running_runs {
+        let ended_run =
+            server.api().get(&format!("/api/v1/runs/{}", run["id"].as_str().expect("an id"))).await.expect(200);
         // A run that was stopped in the silence has not failed, and has not used up a retry.
         let attempt = if run["job"] == "stops" { 2 } else { 1 };
-        assert_eq!(ended["attempt"], json!(attempt), "{ended:#}");
+        assert_eq!(ended_run["attempt"], json!(attempt), "{ended_run:#}");
     }
 }
 

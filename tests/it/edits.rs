@@ -341,8 +341,8 @@ async fn a_pause_settles_queued_runs(db: ScratchDb) {
     assert_eq!((&answer["queued"]["dropped"], &answer["queued"]["running"]), (&json!(0), &json!(1)), "{answer:#}");
     let answer = api.delete("/api/v1/jobs/gone").await.expect(200);
     assert_eq!((&answer["queued"]["dropped"], &answer["queued"]["running"]), (&json!(2), &json!(1)), "{answer:#}");
-    let refused = api.post("/api/v1/jobs/kept/pause?queued=some", json!({})).await.expect(422);
-    assert!(refused["errors"][0]["message"].as_str().is_some_and(|text| text.contains("run, drop")), "{refused:#}");
+    let refusal = api.post("/api/v1/jobs/kept/pause?queued=some", json!({})).await.expect(422);
+    assert!(refusal["errors"][0]["message"].as_str().is_some_and(|text| text.contains("run, drop")), "{refusal:#}");
     std::fs::write(&gate, "").expect("the gate opens");
     wait_until(Duration::from_secs(60), "what was kept has run", async || {
         let runs = api.runs("kept").await;

@@ -28,13 +28,16 @@ fn print(text: &str) {
 
 /// Requests this many runs of a job, from several callers.
 async fn request_runs(server: &Server, job: &'static str, count: u32) {
-    let left = Arc::new(AtomicU32::new(count));
+    let remaining_count = Arc::new(AtomicU32::new(count));
     let mut callers = JoinSet::new();
     for _ in 0..CALLER_COUNT {
-        let (api, left) = (server.api(), Arc::clone(&left));
+        let (api, remaining_count) = (server.api(), Arc::clone(&remaining_count));
         let path = format!("/api/v1/jobs/{job}/runs");
         callers.spawn(async move {
-            while left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
+            while remaining_count
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |remaining_count| remaining_count.checked_sub(1))
+                .is_ok()
+            {
                 api.post(&path, json!({})).await.expect(201);
             }
         });
@@ -80,10 +83,10 @@ async fn trigger_and_wait(
     server: &Server,
     (job, count): (&'static str, u32),
 ) -> ((i64, i64), Duration) {
-    let (from, began) = (wall_clock_ms(), Instant::now());
+    let (from, began_at) = (wall_clock_ms(), Instant::now());
     request_runs(server, job, count).await;
     wait_for_ends(db, job, count).await;
-    let took = began.elapsed();
+    let took = began_at.elapsed();
     wait_until(LIMIT, "the witness fires", async || {
         let late = lateness(db, (from, wall_clock_ms()));
         if late.0 >= 2 { Ok(()) } else { Err(late) }
@@ -112,13 +115,13 @@ async fn a_flood_of_failures_is_one_message_and_digests() {
     );
     let rule = json!({"condition": {"failed": {}}, "channels": ["ops"], "digest": "2s"});
     api.put("/api/v1/alert-rules/failed", rule).await.expect(201);
-    for (name, handler, more) in [
+    for (name, handler, extra_fields) in [
         ("good", "good", json!({"overlap": {"policy": "allow"}, "queue_timeout": "1h"})),
         ("bad", "bad", json!({"overlap": {"policy": "allow"}, "queue_timeout": "1h"})),
         ("witness", "good", json!({"schedule": {"every": "1s"}, "overlap": {"policy": "allow"}})),
     ] {
         let mut job = json!({"name": name, "app": "flooded", "handler": handler});
-        job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        job.as_object_mut().expect("an object").extend(extra_fields.as_object().expect("an object").clone());
         api.post("/api/v1/jobs", job).await.expect(201);
     }
     let (stop, stopped) = oneshot::channel::<()>();

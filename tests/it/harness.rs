@@ -29,9 +29,9 @@ async fn a_postgres_database_is_empty_and_goes_with_the_value() {
 
 #[tokio::test]
 async fn two_mysql_databases_are_two() {
-    let Some(one) = scratch(Backend::Mysql).await else { return };
-    let two = scratch(Backend::Mysql).await.expect("the server is still there");
-    assert_ne!(one.url(), two.url());
+    let Some(first_db) = scratch(Backend::Mysql).await else { return };
+    let second_db = scratch(Backend::Mysql).await.expect("the server is still there");
+    assert_ne!(first_db.url(), second_db.url());
 }
 
 /// The output of a command, if it succeeded.

@@ -22,8 +22,8 @@ fn start(name: &str, program: &str, url: &str, token_file: &Path) -> Process {
 }
 
 /// Waits until one line of stderr has all of these parts, and returns it.
-async fn line_with(process: &Process, what: &str, limit: Duration, parts: &[&str]) -> String {
-    wait_until(limit, what, async || {
+async fn line_with(process: &Process, description: &str, limit: Duration, parts: &[&str]) -> String {
+    wait_until(limit, description, async || {
         let text = process.stderr();
         let found = text.lines().find(|line| parts.iter().all(|part| line.contains(part))).map(str::to_owned);
         found.ok_or(text)

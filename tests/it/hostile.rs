@@ -52,9 +52,9 @@ impl Target {
         // slow.
         let mut took = Vec::new();
         while took.len() < 3 && took.iter().all(|took| *took >= Duration::from_secs(2)) {
-            let began = Instant::now();
+            let began_at = Instant::now();
             self.server.api().get("/api/v1/jobs").await.expect(200);
-            took.push(began.elapsed());
+            took.push(began_at.elapsed());
         }
         assert!(took.iter().any(|took| *took < Duration::from_secs(2)), "others wait: {took:?}");
         let now = rss_kib(self.server.process().id());
@@ -82,7 +82,7 @@ async fn read_to_end(stream: &mut TcpStream) -> String {
 async fn rapid_resets_cost_their_own_connection() {
     let mut target = Target::start().await;
     let mut tasks = JoinSet::new();
-    let mut refused = 0;
+    let mut refusal_count = 0;
     for _ in 0..5 {
         let mut client = target.http2(&mut tasks).await;
         for _ in 0..10_000 {
@@ -94,13 +94,13 @@ async fn rapid_resets_cost_their_own_connection() {
             match timeout(LIMIT, sent).await.expect("the server goes on") {
                 Ok((_, mut stream)) => stream.send_reset(h2::Reason::CANCEL),
                 Err(_) => {
-                    refused += 1;
+                    refusal_count += 1;
                     break;
                 }
             }
         }
     }
-    assert_eq!(refused, 5, "each connection is ended that does nothing else");
+    assert_eq!(refusal_count, 5, "each connection is ended that does nothing else");
     target.assert_unharmed().await;
 }
 
@@ -124,14 +124,14 @@ async fn slow_senders_are_let_go() {
         };
         slow.spawn(async move {
             stream.write_all(begin.as_bytes()).await.ok();
-            let began = Instant::now();
+            let began_at = Instant::now();
             let mut answer = Vec::new();
             let mut chunk = [0; 4096];
             loop {
                 match timeout(Duration::from_secs(1), stream.read(&mut chunk)).await {
                     Ok(Ok(0) | Err(_)) => break,
                     Ok(Ok(count)) => answer.extend_from_slice(&chunk[..count]),
-                    Err(_) if began.elapsed() > Duration::from_secs(40) => panic!("sender {number} is still there"),
+                    Err(_) if began_at.elapsed() > Duration::from_secs(40) => panic!("sender {number} is still there"),
                     // Sends a byte a second, to look alive.
                     Err(_) if number % 4 > 0 && stream.write_all(b"a").await.is_err() => break,
                     Err(_) => {}

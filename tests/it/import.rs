@@ -23,8 +23,8 @@ const SECRETS: [&str; 3] = ["password", "token", "access_token"];
 async fn five_hundred_jobs_of_xxl_job_are_imported_twice() {
     let Some(foreign) = scratch(Backend::Mysql).await else { return };
     schema::fill(&foreign);
-    let Some(own) = scratch(Backend::Sqlite).await else { return };
-    let server = Server::start_with(&own, &["--xxl-networks", "127.0.0.0/8"]).await;
+    let Some(own_db) = scratch(Backend::Sqlite).await else { return };
+    let server = Server::start_with(&own_db, &["--xxl-networks", "127.0.0.0/8"]).await;
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name).display().to_string();
     let (jobs, report, page, history, script) =
@@ -97,7 +97,7 @@ async fn five_hundred_jobs_of_xxl_job_are_imported_twice() {
 
     the_commands_make_the_rest(&api, &script, &client).await;
 
-    let wrong = rondel(&["import", "xxl-job", "--database", own.url(), "--time-zone", "UTC"], &[]).await;
+    let wrong = rondel(&["import", "xxl-job", "--database", own_db.url(), "--time-zone", "UTC"], &[]).await;
     assert!(wrong.code != Some(0), "{}", wrong.stderr);
     assert!(wrong.stderr.contains("mysql://USER:PASSWORD@HOST/NAME"), "{}", wrong.stderr);
 }
@@ -117,9 +117,9 @@ async fn an_import_names_the_right_that_its_account_lacks() {
     let grant = |table: &str| format!("GRANT SELECT ON {schema}.{table} TO '{reader}'@'%'");
     foreign.sql(&grant("xxl_job_registry"));
     for table in ["xxl_job_group", "xxl_job_info"] {
-        let refused = import().await;
-        assert!(refused.code == Some(1) && refused.stderr.contains(&grant(table)), "{refused:?}");
-        assert!(!refused.stderr.contains("has no table"), "{refused:?}");
+        let refusal = import().await;
+        assert!(refusal.code == Some(1) && refusal.stderr.contains(&grant(table)), "{refusal:?}");
+        assert!(!refusal.stderr.contains("has no table"), "{refusal:?}");
         foreign.sql(&grant(table));
     }
     let read = import().await;
@@ -217,8 +217,8 @@ async fn the_commands_make_the_rest(api: &Api, script: &str, client: &[(&str, &s
 /// the clock and in a zone with changes to and from summer time.
 #[tokio::test]
 async fn every_cron_fires_at_the_same_instants() {
-    let Some(own) = scratch(Backend::Sqlite).await else { return };
-    let server = Server::start(&own).await;
+    let Some(own_db) = scratch(Backend::Sqlite).await else { return };
+    let server = Server::start(&own_db).await;
     let api = server.api();
     let now = rondel_tests::wall_clock_ms().div_euclid(1000);
     let day = 86_400;

@@ -63,12 +63,12 @@ async fn xxl_job_cve_2022_43183_a_trigger_sends_no_secret_to_a_chosen_address() 
     let job = json!({"name": "j", "app": "files", "handler": "shell", "params": {"argv": ["true"]}});
     api.post("/api/v1/jobs", job).await.expect(201);
     for field in ["addressList", "address_list", "address", "executorAddress", "url", "server", "callback"] {
-        let refused = api.post("/api/v1/jobs/j/runs", json!({"params": {}, field: url})).await.expect(422);
-        assert_eq!(refused["errors"][0]["code"], "unknown_field", "{field}: {refused:#}");
+        let refusal = api.post("/api/v1/jobs/j/runs", json!({"params": {}, field: url})).await.expect(422);
+        assert_eq!(refusal["errors"][0]["code"], "unknown_field", "{field}: {refusal:#}");
     }
     // Rondel accepts only the name of a connected executor.
-    let refused = api.post("/api/v1/jobs/j/runs", json!({"params": {}, "executor": url})).await.expect(422);
-    assert_eq!(refused["errors"][0]["pointer"], "/executor", "{refused:#}");
+    let refusal = api.post("/api/v1/jobs/j/runs", json!({"params": {}, "executor": url})).await.expect(422);
+    assert_eq!(refusal["errors"][0]["pointer"], "/executor", "{refusal:#}");
     // In the parameters, the address is only a parameter, which the handler refuses. No connection is opened.
     let _agent = Agent::start(&server, "files").await;
     api.post("/api/v1/jobs/j/runs", json!({"params": {"addressList": url}})).await;
@@ -101,8 +101,8 @@ async fn xxl_job_cve_2025_7787_neither_agent_nor_server_reaches_inside() {
     }
     for host in ["127.0.0.1", "2130706433", "[::1]", "10.0.0.1", "169.254.169.254"] {
         let url = json!({"url": format!("http://{host}:{port}/")});
-        let refused = api.put("/api/v1/namespaces/default/failure-webhook", url).await.expect(422);
-        assert!(refused["errors"][0]["message"].to_string().contains("outgoing_allow"), "{host}: {refused:#}");
+        let refusal = api.put("/api/v1/namespaces/default/failure-webhook", url).await.expect(422);
+        assert!(refusal["errors"][0]["message"].to_string().contains("outgoing_allow"), "{host}: {refusal:#}");
     }
 }
 

@@ -49,8 +49,8 @@ async fn five_at_once(db: &ScratchDb) {
     let words: Vec<String> = servers.iter().map(|(server, _)| server.last_words()).collect();
     let expected = if db.backend() == Backend::Sqlite { 1 } else { 5 };
     assert_eq!(listening, expected, "{words:#?}");
-    let refused = words.iter().filter(|words| words.contains("is in use by another rondel server")).count();
-    assert_eq!(refused, 5 - expected, "{words:#?}");
+    let refusal_count = words.iter().filter(|words| words.contains("is in use by another rondel server")).count();
+    assert_eq!(refusal_count, 5 - expected, "{words:#?}");
     for (server, _) in &mut servers {
         if server.has_ended().is_none() {
             server.kill().await;
@@ -71,8 +71,8 @@ async fn a_server_that_dies_between_two_migrations_is_followed_by_one_that_goes_
     let mut before = 0;
     for count in [1, 4, 7] {
         let (mut server, _folder) = launch(&db, &["--failpoint", &format!("next_migration.begun@{count}=abort")]);
-        let ended = server.wait(LIMIT).await;
-        assert!(!ended.success(), "{}", server.last_words());
+        let exit_status = server.wait(LIMIT).await;
+        assert!(!exit_status.success(), "{}", server.last_words());
         let now: usize = applied(&db).0.parse().expect("a number");
         assert_eq!(now, before + count, "each start applies so many more");
         before = now;
@@ -151,8 +151,8 @@ async fn an_older_server_refuses_a_schema_that_is_too_new(db: ScratchDb) {
     db.sql("DELETE FROM _sqlx_migrations WHERE version = 24");
     let before = applied(&db);
     let (mut server, _folder) = launch(&db, &[]);
-    let ended = server.wait(LIMIT).await;
-    assert_eq!(ended.code(), Some(1), "{}", server.last_words());
+    let exit_status = server.wait(LIMIT).await;
+    assert_eq!(exit_status.code(), Some(1), "{}", server.last_words());
     assert!(
         server.last_words().contains("the database needs rondel 99.1.0 or newer, this is"),
         "{}",

@@ -91,14 +91,14 @@ impl Browser {
     }
 }
 
-async fn start(db: &ScratchDb, folder: &Path, issuer: &str, more: &[&str]) -> Server {
+async fn start(db: &ScratchDb, folder: &Path, issuer: &str, extra_args: &[&str]) -> Server {
     let secret = folder.join("client.secret");
     std::fs::write(&secret, format!("{CLIENT_SECRET}\n")).expect("write the secret");
     std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).expect("close it to others");
     let secret = secret.to_str().expect("a path");
     let mut args = vec!["--oidc-issuer", issuer, "--oidc-client-id", CLIENT_ID];
     args.extend(["--oidc-client-secret-file", secret, "--oidc-redirect-url", REDIRECT_URL]);
-    args.extend(more);
+    args.extend(extra_args);
     Server::start_with(db, &args).await
 }
 
@@ -137,15 +137,15 @@ async fn a_user_of_the_provider_signs_in_once() {
     assert_eq!(logged(&server).await[0], ("ann@example.com".to_owned(), "allowed".to_owned(), String::new()));
     // A client that has seen the address and has the cookie sends the same request again.
     let mut thief = Browser { cookies: before.clone(), ..Browser::new(&server) };
-    let refused = thief.get(&back).await;
-    assert!(refused.status == 403 && refused.text.contains("invalid_grant"), "{}", refused.text);
+    let refusal = thief.get(&back).await;
+    assert!(refusal.status == 403 && refusal.text.contains("invalid_grant"), "{}", refusal.text);
     provider.set_fault(Fault::TakesCodesAgain);
     let back = browser.go_to_provider().await;
     let cookies = browser.cookies.clone();
     assert_eq!(browser.get(&back).await.status, 303);
     let mut thief = Browser { cookies, ..Browser::new(&server) };
-    let refused = thief.get(&back).await;
-    assert!(refused.status == 403 && refused.text.contains("used already"), "{}", refused.text);
+    let refusal = thief.get(&back).await;
+    assert!(refusal.status == 403 && refusal.text.contains("used already"), "{}", refusal.text);
     assert!(!thief.is_signed_in().await);
     // The server fetches the new key.
     provider.rotate();
@@ -192,17 +192,17 @@ async fn other_users_are_refused_with_an_explanation() {
         provider.set_fault(fault);
         provider.set_user(claims);
         let mut browser = Browser::new(&server);
-        let refused = browser.sign_in().await;
-        assert_eq!(refused.status, 403, "{fault:?}: {}", refused.text);
-        assert!(refused.text.contains(why), "{fault:?}: {}", refused.text);
-        assert!(refused.text.contains("href=\"/sign-in\""), "there is a way back");
+        let refusal = browser.sign_in().await;
+        assert_eq!(refusal.status, 403, "{fault:?}: {}", refusal.text);
+        assert!(refusal.text.contains(why), "{fault:?}: {}", refusal.text);
+        assert!(refusal.text.contains("href=\"/sign-in\""), "there is a way back");
         if fault != Fault::None && fault != Fault::Denies {
-            assert!(refused.text.contains(token), "{}", refused.text);
+            assert!(refusal.text.contains(token), "{}", refusal.text);
         }
         assert!(browser.cookies.is_empty(), "{fault:?}: {:?}", browser.cookies);
-        let (actor, verdict, refused) = logged(&server).await.swap_remove(0);
+        let (actor, verdict, refusal) = logged(&server).await.swap_remove(0);
         assert_eq!((actor.as_str(), verdict.as_str()), (who, "denied"), "{fault:?}");
-        assert!(refused.contains(why), "{fault:?}: {refused}");
+        assert!(refusal.contains(why), "{fault:?}: {refusal}");
     }
     provider.set_fault(Fault::None);
     provider.set_user(ann());
@@ -213,8 +213,8 @@ async fn other_users_are_refused_with_an_explanation() {
     let planted = attacker.go_to_provider().await;
     for cookies in [victim.cookies.clone(), BTreeMap::new()] {
         victim.cookies = cookies;
-        let refused = victim.get(&planted).await;
-        assert!(refused.status == 403 && refused.text.contains("did not begin in this browser"), "{}", refused.text);
+        let refusal = victim.get(&planted).await;
+        assert!(refusal.status == 403 && refusal.text.contains("did not begin in this browser"), "{}", refusal.text);
     }
     // A sign-in that no server began is refused without a request to the provider.
     let (begun, seal) = attacker.cookies["rondel_oidc"].rsplit_once('.').expect("a seal");
@@ -222,8 +222,8 @@ async fn other_users_are_refused_with_an_explanation() {
     let digest = Sha256::digest(format!("rondel oidc state\n{cookie}"));
     let state: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     attacker.cookies.insert("rondel_oidc".to_owned(), cookie);
-    let refused = attacker.get(&format!("/sign-in/oidc/callback?code=made-up&state={state}")).await;
-    assert!(refused.status == 403 && refused.text.contains("did not begin in this browser"), "{}", refused.text);
+    let refusal = attacker.get(&format!("/sign-in/oidc/callback?code=made-up&state={state}")).await;
+    assert!(refusal.status == 403 && refusal.text.contains("did not begin in this browser"), "{}", refusal.text);
     let mut attacker = Browser::new(&server);
     let planted = attacker.go_to_provider().await;
     let mut other = planted.clone();
@@ -233,8 +233,8 @@ async fn other_users_are_refused_with_an_explanation() {
     // The secret is read each time: a wrong one is reported, and the right one works again.
     let secret = folder.path().join("client.secret");
     std::fs::write(&secret, "another").expect("write");
-    let refused = Browser::new(&server).sign_in().await;
-    assert!(refused.status == 403 && refused.text.contains("invalid_client"), "{}", refused.text);
+    let refusal = Browser::new(&server).sign_in().await;
+    assert!(refusal.status == 403 && refusal.text.contains("invalid_client"), "{}", refusal.text);
     std::fs::write(&secret, CLIENT_SECRET).expect("write");
     let mut browser = Browser::new(&server);
     assert_eq!(browser.sign_in().await.status, 303);
@@ -293,8 +293,8 @@ async fn a_provider_that_is_down_stops_neither_the_start_nor_passwords() {
     })
     .await;
     // Ann has a password: her name alone does not link her to the provider.
-    let refused = browser.sign_in().await;
-    assert!(refused.status == 403 && refused.text.contains("--provider-sign-in true"), "{}", refused.text);
+    let refusal = browser.sign_in().await;
+    assert!(refusal.status == 403 && refusal.text.contains("--provider-sign-in true"), "{}", refusal.text);
     server.api().patch("/api/v1/users/ann@example.com", json!({"provider_sign_in": true})).await.expect(200);
     assert_eq!(browser.sign_in().await.status, 303);
     assert!(browser.is_signed_in().await);

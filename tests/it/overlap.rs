@@ -8,20 +8,20 @@ use std::time::Duration;
 use rondel_tests::{Agent, Api, Backend, ScratchDb, Server, rondel, scratch, wait_until};
 use serde_json::{Value, json};
 
-use self::intervals::{Interval, Intervals, most_at_once, most_on_one_executor};
+use self::intervals::{Interval, Intervals, max_concurrent, max_concurrent_on_one_executor};
 use crate::on_each_database;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[expect(clippy::needless_pass_by_value, reason = "callers write them as literals")]
-fn job(name: &str, params: Value, more: Value) -> Value {
+fn job(name: &str, params: Value, extra_fields: Value) -> Value {
     let mut job = json!({"name": name, "app": "files", "handler": "shell", "params": params});
-    job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    job.as_object_mut().expect("an object").extend(extra_fields.as_object().expect("an object").clone());
     job
 }
 
 /// Creates the app for the agents, and returns the server's API.
-async fn with_app(server: &Server) -> Api {
+async fn create_app(server: &Server) -> Api {
     let api = server.api();
     api.post("/api/v1/apps", json!({"name": "files"})).await.expect(201);
     api
@@ -41,7 +41,7 @@ async fn run(api: &Api, id: &str) -> Value {
 }
 
 fn is_open(run: &Value) -> bool {
-    ["pending", "waiting", "running"].iter().any(|open| run["status"] == *open)
+    ["pending", "waiting", "running"].iter().any(|status| run["status"] == *status)
 }
 
 async fn wait_for_verdict(api: &Api, id: &str) -> Value {
@@ -65,7 +65,7 @@ async fn verdicts(api: &Api, job: &str) -> BTreeMap<String, usize> {
 
 async fn wait_for_begins(intervals: &Intervals, name: &str, count: usize) -> Vec<Interval> {
     wait_until(LIMIT, &format!("{count} begins of {name}"), async || {
-        let all = intervals.of(name);
+        let all = intervals.read(name);
         if all.len() >= count { Ok(all) } else { Err(all) }
     })
     .await
@@ -89,20 +89,21 @@ async fn start_overlapping(api: &Api, intervals: &Intervals, scope: &str) -> Vec
 
 async fn runs_of_a_job_overlap_as_its_policy_allows(db: ScratchDb) {
     let server = Server::start(&db).await;
-    let (api, intervals) = (with_app(&server).await, Intervals::new());
+    let (api, intervals) = (create_app(&server).await, Intervals::new());
     let _agents = [Agent::start(&server, "files").await, Agent::start(&server, "files").await];
     let names = start_overlapping(&api, &intervals, "cluster").await;
     for name in &names {
         wait_for_begins(&intervals, name, 4).await;
     }
-    let most = |name: &str| most_at_once(&intervals.of(name));
-    assert_eq!(most("serial-0"), 1, "{:?}", intervals.of("serial-0"));
-    assert_eq!(most("discard-0"), 1, "{:?}", intervals.of("discard-0"));
-    assert_eq!(most("cover-0"), 1, "{:?}", intervals.of("cover-0"));
-    assert_eq!(most("allow-2"), 2, "{:?}", intervals.of("allow-2"));
-    assert!(most("allow-0") > 2, "{:?}", intervals.of("allow-0"));
+    let max_of = |name: &str| max_concurrent(&intervals.read(name));
+    assert_eq!(max_of("serial-0"), 1, "{:?}", intervals.read("serial-0"));
+    assert_eq!(max_of("discard-0"), 1, "{:?}", intervals.read("discard-0"));
+    assert_eq!(max_of("cover-0"), 1, "{:?}", intervals.read("cover-0"));
+    assert_eq!(max_of("allow-2"), 2, "{:?}", intervals.read("allow-2"));
+    assert!(max_of("allow-0") > 2, "{:?}", intervals.read("allow-0"));
 
-    let begins: Vec<i64> = intervals.of("serial-0").iter().map(|one| one.run.parse().expect("an id")).collect();
+    let begins: Vec<i64> =
+        intervals.read("serial-0").iter().map(|interval| interval.run.parse().expect("an id")).collect();
     assert!(begins.is_sorted(), "serial runs keep the order of their instants: {begins:?}");
     assert!(verdicts(&api, "serial-0").await.keys().all(|verdict| !verdict.starts_with("skipped")));
     assert!(verdicts(&api, "discard-0").await["skipped overlap"] >= 2);
@@ -119,18 +120,18 @@ on_each_database!(runs_of_a_job_overlap_as_its_policy_allows);
 async fn on_each_executor_runs_overlap_as_the_policy_allows() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
     let server = Server::start(&db).await;
-    let (api, intervals) = (with_app(&server).await, Intervals::new());
+    let (api, intervals) = (create_app(&server).await, Intervals::new());
     let _agents = [Agent::start(&server, "files").await, Agent::start(&server, "files").await];
     let names = start_overlapping(&api, &intervals, "executor").await;
     for name in &names {
         wait_for_begins(&intervals, name, 6).await;
     }
-    for (name, most) in [("serial-0", 1), ("discard-0", 1), ("cover-0", 1), ("allow-2", 2)] {
-        let all = intervals.of(name);
-        assert_eq!(most_on_one_executor(&all), most, "{name}: {all:?}");
-        assert!(most_at_once(&all) > most, "{name} runs on both: {all:?}");
+    for (name, expected_max) in [("serial-0", 1), ("discard-0", 1), ("cover-0", 1), ("allow-2", 2)] {
+        let all = intervals.read(name);
+        assert_eq!(max_concurrent_on_one_executor(&all), expected_max, "{name}: {all:?}");
+        assert!(max_concurrent(&all) > expected_max, "{name} runs on both: {all:?}");
     }
-    assert!(most_on_one_executor(&intervals.of("allow-0")) >= 2);
+    assert!(max_concurrent_on_one_executor(&intervals.read("allow-0")) >= 2);
     assert!(verdicts(&api, "discard-0").await["skipped overlap"] >= 1);
     assert!(verdicts(&api, "cover-0").await["cancelled covered"] >= 1);
 }
@@ -139,15 +140,15 @@ async fn on_each_executor_runs_overlap_as_the_policy_allows() {
 async fn jobs_with_one_key_share_a_limit() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
     let server = Server::start(&db).await;
-    let (api, intervals) = (with_app(&server).await, Intervals::new());
+    let (api, intervals) = (create_app(&server).await, Intervals::new());
     let _agent = Agent::start(&server, "files").await;
     for name in ["one", "two"] {
         let params = intervals.params("shared", "sleep 2");
-        let more = json!({
+        let extra_fields = json!({
             "schedule": {"every": "1s"}, "overlap": {"policy": "allow"}, "concurrency": {"key": "disk", "max": 2},
             "queue_timeout": "3s",
         });
-        create(&api, job(name, params, more)).await;
+        create(&api, job(name, params, extra_fields)).await;
     }
     // Two runs come due each second, but the shared limit lets only one begin: the others end with a reason.
     let expired = wait_until(LIMIT, "one has waited as long as it may", async || {
@@ -160,7 +161,7 @@ async fn jobs_with_one_key_share_a_limit() {
     let message = expired["message"].as_str().expect("a message");
     assert!(message.ends_with("s for concurrency limit \"disk\" (2 at a time)"), "{message}");
     let all = wait_for_begins(&intervals, "shared", 8).await;
-    assert_eq!(most_at_once(&all), 2, "{all:?}");
+    assert_eq!(max_concurrent(&all), 2, "{all:?}");
     for name in ["one", "two"] {
         assert!(verdicts(&api, name).await.contains_key("succeeded"), "{name} gets its share");
     }
@@ -170,7 +171,7 @@ async fn jobs_with_one_key_share_a_limit() {
 async fn no_more_runs_start_than_the_rate_allows() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
     let server = Server::start(&db).await;
-    let (api, intervals) = (with_app(&server).await, Intervals::new());
+    let (api, intervals) = (create_app(&server).await, Intervals::new());
     let _agent = Agent::start(&server, "files").await;
     let allow = json!({"policy": "allow"});
     for name in ["one", "two"] {
@@ -182,28 +183,28 @@ async fn no_more_runs_start_than_the_rate_allows() {
         trigger(&api, "two").await;
     }
     let all = wait_for_begins(&intervals, "mail", 10).await;
-    let begins: Vec<i64> = all.iter().map(|one| one.begin_ms).collect();
+    let begins: Vec<i64> = all.iter().map(|interval| interval.begin_ms).collect();
     // The rate counts the instants at which runs are sent. A handler reads its own clock some milliseconds later, which
     // varies.
     assert!(begins.windows(4).all(|four| four[3] - four[0] > 2_500), "{begins:?}");
     assert!(begins[9] - begins[0] < 15_000, "and no later than need be: {begins:?}");
 
     let rate = json!({"max": 1, "per": "1h"});
-    let more = json!({"overlap": allow, "rate": rate, "queue_timeout": "1s"});
-    create(&api, job("hourly", intervals.params("hourly", "true"), more)).await;
+    let extra_fields = json!({"overlap": allow, "rate": rate, "queue_timeout": "1s"});
+    create(&api, job("hourly", intervals.params("hourly", "true"), extra_fields)).await;
     trigger(&api, "hourly").await;
     wait_for_begins(&intervals, "hourly", 1).await;
-    let late = wait_for_verdict(&api, &trigger(&api, "hourly").await).await;
-    assert_eq!((&late["status"], &late["reason"]), (&json!("skipped"), &json!("expired")));
-    let reason = late["message"].as_str().unwrap_or_default();
-    assert!(reason.ends_with("s for the job's rate limit (1 per 1 h)"), "{late:#}");
+    let expired_run = wait_for_verdict(&api, &trigger(&api, "hourly").await).await;
+    assert_eq!((&expired_run["status"], &expired_run["reason"]), (&json!("skipped"), &json!("expired")));
+    let reason = expired_run["message"].as_str().unwrap_or_default();
+    assert!(reason.ends_with("s for the job's rate limit (1 per 1 h)"), "{expired_run:#}");
 }
 
 #[tokio::test]
 async fn runs_with_a_higher_priority_go_first() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
     let server = Server::start(&db).await;
-    let (api, intervals) = (with_app(&server).await, Intervals::new());
+    let (api, intervals) = (create_app(&server).await, Intervals::new());
     let allow = json!({"policy": "allow"});
     for (name, priority) in [("low", 1), ("usual", 5), ("high", 9)] {
         let params = intervals.params("order", "true");
@@ -224,7 +225,8 @@ async fn runs_with_a_higher_priority_go_first() {
     })
     .await;
     let _agent = Agent::start_with(&server, "files", &["--slots", "1"]).await;
-    let begins: Vec<String> = wait_for_begins(&intervals, "order", 9).await.into_iter().map(|one| one.run).collect();
+    let begins: Vec<String> =
+        wait_for_begins(&intervals, "order", 9).await.into_iter().map(|interval| interval.run).collect();
     assert_eq!(begins, expected, "by priority, then in order");
 }
 
@@ -233,9 +235,9 @@ async fn runs_with_a_higher_priority_go_first() {
 async fn whatever_is_open_can_be_cancelled() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
     let server = Server::start(&db).await;
-    let (api, intervals) = (with_app(&server).await, Intervals::new());
+    let (api, intervals) = (create_app(&server).await, Intervals::new());
     let agents = [Agent::start(&server, "files").await, Agent::start(&server, "files").await];
-    let long = |more: Value| job("long", intervals.params("long", "sleep 60 & wait $!"), more);
+    let long = |extra_fields: Value| job("long", intervals.params("long", "sleep 60 & wait $!"), extra_fields);
     create(&api, long(json!({}))).await;
     create(&api, job("fails", intervals.params("fails", "exit 3"), json!({"retry": {"max": 1, "backoff": "1h"}})))
         .await;
@@ -248,11 +250,11 @@ async fn whatever_is_open_can_be_cancelled() {
     wait_for_begins(&intervals, "long", 1).await;
     let cancel = |id: &str| format!("/api/v1/runs/{id}/cancel");
     api.post(&cancel(&running), json!({"reason": "the disk is full"})).await.expect(202);
-    let ended = wait_for_verdict(&api, &running).await;
-    assert_eq!((&ended["status"], &ended["reason"]), (&json!("cancelled"), &json!("requested")));
-    assert_eq!(ended["message"], "cancelled by token:admin: the disk is full");
+    let ended_run = wait_for_verdict(&api, &running).await;
+    assert_eq!((&ended_run["status"], &ended_run["reason"]), (&json!("cancelled"), &json!("requested")));
+    assert_eq!(ended_run["message"], "cancelled by token:admin: the disk is full");
     wait_for_begins(&intervals, "long", 2).await;
-    let behind = [trigger(&api, "long").await, trigger(&api, "long").await];
+    let queued_runs = [trigger(&api, "long").await, trigger(&api, "long").await];
     let output = rondel(
         &[
             "job",
@@ -271,14 +273,14 @@ async fn whatever_is_open_can_be_cancelled() {
     )
     .await;
     assert_eq!(output.stdout.trim(), "{\"asked\":3,\"has_more\":false}", "{output:?}");
-    for id in [&queued, &behind[0], &behind[1]] {
-        let ended = wait_for_verdict(&api, id).await;
+    for id in [&queued, &queued_runs[0], &queued_runs[1]] {
+        let ended_run = wait_for_verdict(&api, id).await;
         assert_eq!(
-            (&ended["status"], &ended["message"]),
+            (&ended_run["status"], &ended_run["message"]),
             (&json!("cancelled"), &json!("cancelled by token:admin: enough"))
         );
     }
-    assert_eq!(intervals.of("long").len(), 2, "what was queued never began");
+    assert_eq!(intervals.read("long").len(), 2, "what was queued never began");
 
     // A run that waits for its next attempt in an hour, and a run that waits for an executor that never connects.
     let (retried, parked) = (trigger(&api, "fails").await, trigger(&api, "unserved").await);
@@ -289,39 +291,42 @@ async fn whatever_is_open_can_be_cancelled() {
     .await;
     for id in [&retried, &parked] {
         api.post(&cancel(id), json!({})).await.expect(202);
-        let ended = wait_for_verdict(&api, id).await;
-        assert_eq!((&ended["status"], &ended["message"]), (&json!("cancelled"), &json!("cancelled by token:admin")));
+        let ended_run = wait_for_verdict(&api, id).await;
+        assert_eq!(
+            (&ended_run["status"], &ended_run["message"]),
+            (&json!("cancelled"), &json!("cancelled by token:admin"))
+        );
     }
     // The cancelled run no longer holds up its job: the next run begins.
     trigger(&api, "fails").await;
     wait_for_begins(&intervals, "fails", 2).await;
 
     // All runs of one fire are cancelled: here a broadcast with its shards.
-    let whole = trigger(&api, "all").await;
+    let broadcast = trigger(&api, "all").await;
     wait_for_begins(&intervals, "all", agents.len()).await;
-    let fire_at = run(&api, &whole).await["fire_at"].clone();
+    let fire_at = run(&api, &broadcast).await["fire_at"].clone();
     let elsewhere = json!({"fire_at": "2020-01-01T00:00:00Z"});
     let none = api.post("/api/v1/jobs/all/cancel", elsewhere).await.expect(202);
     assert_eq!(none, json!({"asked": 0, "has_more": false}));
     let asked = api.post("/api/v1/jobs/all/cancel", json!({"fire_at": fire_at})).await.expect(202);
     assert_eq!(asked, json!({"asked": 1, "has_more": false}));
-    let ended = wait_for_verdict(&api, &whole).await;
+    let ended_run = wait_for_verdict(&api, &broadcast).await;
     assert_eq!(
-        (&ended["status"], &ended["message"]),
+        (&ended_run["status"], &ended_run["message"]),
         (&json!("cancelled"), &json!("2 of 2 shards were cancelled by token:admin"))
     );
-    let refused = api.post("/api/v1/jobs/all/cancel", json!({"fire_at": "soon"})).await.expect(422);
-    assert!(refused.to_string().contains("/fire_at"), "{refused}");
+    let refusal = api.post("/api/v1/jobs/all/cancel", json!({"fire_at": "soon"})).await.expect(422);
+    assert!(refusal.to_string().contains("/fire_at"), "{refusal}");
 }
 
 /// If the server dies, a retry that waits keeps its place before the next run, and queued runs keep their order.
 async fn the_serial_order_survives_the_server(db: ScratchDb) {
     let mut server = Server::start(&db).await;
-    let (api, intervals) = (with_app(&server).await, Intervals::new());
+    let (api, intervals) = (create_app(&server).await, Intervals::new());
     let _agent = Agent::start(&server, "files").await;
     let work = format!("test $RONDEL_ATTEMPT = 2 || test -e {}", intervals.path("well").display());
-    let more = json!({"retry": {"max": 1, "backoff": "6s"}});
-    create(&api, job("orderly", intervals.params("orderly", &work), more)).await;
+    let extra_fields = json!({"retry": {"max": 1, "backoff": "6s"}});
+    create(&api, job("orderly", intervals.params("orderly", &work), extra_fields)).await;
     let first = trigger(&api, "orderly").await;
     wait_until(LIMIT, "it waits for its second attempt", async || {
         let run = run(&api, &first).await;
@@ -329,17 +334,17 @@ async fn the_serial_order_survives_the_server(db: ScratchDb) {
     })
     .await;
     std::fs::write(intervals.path("well"), "").expect("from here on all goes well");
-    let behind = [trigger(&api, "orderly").await, trigger(&api, "orderly").await];
+    let queued_runs = [trigger(&api, "orderly").await, trigger(&api, "orderly").await];
     server.kill().await;
     server.restart().await;
     let api = server.api();
-    for id in [&first, &behind[0], &behind[1]] {
+    for id in [&first, &queued_runs[0], &queued_runs[1]] {
         assert_eq!(wait_for_verdict(&api, id).await["status"], "succeeded");
     }
-    let all = intervals.of("orderly");
-    let order: Vec<&str> = all.iter().map(|one| one.run.as_str()).collect();
-    assert_eq!(order, [&first, &first, &behind[0], &behind[1]], "{all:?}");
-    assert_eq!(most_at_once(&all), 1, "{all:?}");
+    let all = intervals.read("orderly");
+    let order: Vec<&str> = all.iter().map(|interval| interval.run.as_str()).collect();
+    assert_eq!(order, [&first, &first, &queued_runs[0], &queued_runs[1]], "{all:?}");
+    assert_eq!(max_concurrent(&all), 1, "{all:?}");
 }
 on_each_database!(the_serial_order_survives_the_server);
 
@@ -349,14 +354,14 @@ on_each_database!(the_serial_order_survives_the_server);
 async fn a_cover_survives_the_server() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
     let mut server = Server::start(&db).await;
-    let (api, intervals) = (with_app(&server).await, Intervals::new());
+    let (api, intervals) = (create_app(&server).await, Intervals::new());
     let _agent = Agent::start(&server, "files").await;
     let slow = "sleep 60 & wait $!";
     let params = intervals.params("covered", slow);
     let script =
         params["argv"][2].as_str().expect("a script").replace("trap 'exit 1' TERM", "trap 'sleep 4; exit 1' TERM");
-    let more = json!({"overlap": {"policy": "cover"}});
-    create(&api, job("covered", json!({"argv": ["sh", "-c", script]}), more)).await;
+    let extra_fields = json!({"overlap": {"policy": "cover"}});
+    create(&api, job("covered", json!({"argv": ["sh", "-c", script]}), extra_fields)).await;
     let first = trigger(&api, "covered").await;
     wait_for_begins(&intervals, "covered", 1).await;
     let second = trigger(&api, "covered").await;
@@ -368,11 +373,11 @@ async fn a_cover_survives_the_server() {
     server.kill().await;
     server.restart().await;
     let api = server.api();
-    let ended = wait_for_verdict(&api, &first).await;
-    assert_eq!((&ended["status"], &ended["reason"]), (&json!("cancelled"), &json!("covered")), "{ended:#}");
+    let ended_run = wait_for_verdict(&api, &first).await;
+    assert_eq!((&ended_run["status"], &ended_run["reason"]), (&json!("cancelled"), &json!("covered")), "{ended_run:#}");
     let all = wait_for_begins(&intervals, "covered", 2).await;
     assert_eq!(all[1].run, second);
-    assert_eq!(most_at_once(&all), 1, "{all:?}");
+    assert_eq!(max_concurrent(&all), 1, "{all:?}");
     api.post("/api/v1/jobs/covered/cancel", json!({})).await.expect(202);
     wait_for_verdict(&api, &second).await;
 }
@@ -387,11 +392,11 @@ async fn a_limit_holds_over_two_servers() {
         Server::start_with(&db, &["--node-name", "two"]).await,
     ];
     let intervals = Intervals::new();
-    let apis = [with_app(&servers[0]).await, servers[1].api()];
+    let apis = [create_app(&servers[0]).await, servers[1].api()];
     let _agent = Agent::start_with(&servers[0], "files", &["--server", servers[1].url()]).await;
     for name in ["one", "two"] {
-        let more = json!({"overlap": {"policy": "allow"}, "concurrency": {"key": "disk", "max": 1}});
-        create(&apis[0], job(name, intervals.params("shared", "sleep 0.3"), more)).await;
+        let extra_fields = json!({"overlap": {"policy": "allow"}, "concurrency": {"key": "disk", "max": 1}});
+        create(&apis[0], job(name, intervals.params("shared", "sleep 0.3"), extra_fields)).await;
     }
     let mut ids = Vec::new();
     for _ in 0..4 {
@@ -402,20 +407,20 @@ async fn a_limit_holds_over_two_servers() {
     for id in &ids {
         assert_eq!(wait_for_verdict(&apis[0], id).await["status"], "succeeded");
     }
-    let all = intervals.of("shared");
-    assert_eq!((all.len(), most_at_once(&all)), (8, 1), "{all:?}");
+    let all = intervals.read("shared");
+    assert_eq!((all.len(), max_concurrent(&all)), (8, 1), "{all:?}");
 
     // Each server is killed in turn: the one that counts is among them, and then the other one counts.
     for index in [0, 1] {
-        let before = intervals.of("shared").len();
+        let before = intervals.read("shared").len();
         servers[index].kill().await;
         let api = servers[1 - index].api();
         let ids = [trigger(&api, "one").await, trigger(&api, "two").await];
         for id in &ids {
             assert_eq!(wait_for_verdict(&api, id).await["status"], "succeeded");
         }
-        let all = intervals.of("shared");
-        assert_eq!((all.len(), most_at_once(&all)), (before + 2, 1), "{all:?}");
+        let all = intervals.read("shared");
+        assert_eq!((all.len(), max_concurrent(&all)), (before + 2, 1), "{all:?}");
         servers[index].restart().await;
     }
 }

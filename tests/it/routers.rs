@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Makes a job that runs a shell script.
-async fn job(api: &Api, name: &str, script: &str, more: Value) {
+async fn job(api: &Api, name: &str, script: &str, extra_fields: Value) {
     let mut job = json!({"name": name, "app": "crew", "handler": "shell", "params": {"argv": ["sh", "-c", script]}});
-    job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    job.as_object_mut().expect("an object").extend(extra_fields.as_object().expect("an object").clone());
     api.post("/api/v1/jobs", job).await.expect(201);
 }
 
@@ -154,9 +154,9 @@ async fn failover_skips_a_silent_executor() {
     let run = wait_for_verdict(&api, &trigger(&api, "over").await).await;
     assert_eq!((&run["status"], &run["trace"]["route"]), (&json!("succeeded"), &json!("failover")), "{run:#}");
     // On a busy machine, others may be too slow for the probe as well: the first one that answered has the run.
-    let refused = run["trace"]["refused"].as_object().expect("who was passed by");
-    assert_eq!(refused.get("e1"), Some(&json!("silent")), "{run:#}");
-    let first = ["e2", "e3", "e4", "e5"].into_iter().find(|name| !refused.contains_key(*name));
+    let refusals = run["trace"]["refused"].as_object().expect("who was passed by");
+    assert_eq!(refusals.get("e1"), Some(&json!("silent")), "{run:#}");
+    let first = ["e2", "e3", "e4", "e5"].into_iter().find(|name| !refusals.contains_key(*name));
     assert_eq!(run["executor"].as_str(), first, "{run:#}");
     agents[0].process().signal(Signal::CONT);
 }

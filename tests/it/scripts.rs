@@ -22,15 +22,15 @@ impl<'a> Cli<'a> {
     /// Runs a command, asserts its exit code, and returns its output.
     async fn script(&self, args: &[&str], code: i32) -> String {
         let place = ["--server", self.server.url(), "--token-file", &self.token];
-        let done = rondel(&[&["script"], args, &place].concat(), &[]).await;
-        assert_eq!(done.code, Some(code), "{args:?}: {done:?}");
-        if code == 0 { done.stdout } else { done.stderr }
+        let output = rondel(&[&["script"], args, &place].concat(), &[]).await;
+        assert_eq!(output.code, Some(code), "{args:?}: {output:?}");
+        if code == 0 { output.stdout } else { output.stderr }
     }
 
-    async fn push(&self, folder: &Path, text: &str, more: &[&str]) -> String {
+    async fn push(&self, folder: &Path, text: &str, extra_args: &[&str]) -> String {
         let file = folder.join("greet.sh");
         std::fs::write(&file, text).expect("write a script");
-        self.script(&[&["push", "greet", file.to_str().expect("UTF-8")], more].concat(), 0).await
+        self.script(&[&["push", "greet", file.to_str().expect("UTF-8")], extra_args].concat(), 0).await
     }
 }
 
@@ -42,16 +42,16 @@ async fn job(api: &Api, name: &str, app: &str, script: Value) {
 /// Runs a job. Returns the line of its log that names the script, and what the script printed.
 async fn printed(api: &Api, job: &str) -> (String, Vec<String>) {
     let run = trigger(api, job).await;
-    let ended = wait_for_verdict(api, &run).await;
-    assert_eq!(ended["status"], "succeeded", "{ended}");
+    let ended_run = wait_for_verdict(api, &run).await;
+    assert_eq!(ended_run["status"], "succeeded", "{ended_run}");
     let mut lines = log(api, &run).await;
     (lines.remove(0), lines)
 }
 
 async fn failure(api: &Api, job: &str) -> String {
-    let ended = wait_for_verdict(api, &trigger(api, job).await).await;
-    assert_eq!(ended["status"], "failed", "{ended}");
-    ended["message"].as_str().unwrap_or_default().to_owned()
+    let ended_run = wait_for_verdict(api, &trigger(api, job).await).await;
+    assert_eq!(ended_run["status"], "failed", "{ended_run}");
+    ended_run["message"].as_str().unwrap_or_default().to_owned()
 }
 
 #[tokio::test]
@@ -65,8 +65,8 @@ async fn jobs_run_the_newest_version_or_the_one_that_they_name() {
         api.post("/api/v1/apps", json!({"name": app})).await.expect(201);
     }
     let new = json!({"name": "early", "app": "scripts", "handler": "shell", "params": {"script": {"name": "greet"}}});
-    let refused = api.post("/api/v1/jobs", new.clone()).await.expect(422);
-    assert!(refused.to_string().contains("there is no script \\\"greet\\\""), "{refused}");
+    let refusal = api.post("/api/v1/jobs", new.clone()).await.expect(422);
+    assert!(refusal.to_string().contains("there is no script \\\"greet\\\""), "{refusal}");
 
     cli.push(folder.path(), "echo one $1\n", &["--note", "the first"]).await;
     let data_dir = data.to_str().expect("UTF-8");
@@ -173,11 +173,11 @@ async fn an_agent_with_keys_runs_scripts_signed_with_them() {
         let message = failure(&api, job).await;
         assert!(message.contains(expected), "{job}: {message}");
     }
-    for (text, more, expected) in [
+    for (text, extra_args, expected) in [
         ("echo two\n", &[][..], "is not signed"),
         ("echo three\n", &["--sign-key", &other], "not made with a key that this agent knows"),
     ] {
-        cli.push(folder.path(), text, more).await;
+        cli.push(folder.path(), text, extra_args).await;
         let message = failure(&api, "newest").await;
         assert!(message.contains(expected), "{message}");
     }

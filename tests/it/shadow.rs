@@ -28,12 +28,12 @@ async fn run(server: &Server, args: &[&str]) -> rondel_tests::Finished {
 }
 
 /// A job in shadow mode, with the number that it has in the other scheduler.
-fn shadow(number: i64, more: &Value) -> Value {
+fn shadow(number: i64, extra_fields: &Value) -> Value {
     let mut job = json!({
         "name": format!("job-{number}"), "app": "work", "handler": "shell", "mode": "shadow",
         "labels": {"xxl-job-id": number.to_string()}, "params": {"argv": ["true"]},
     });
-    job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    job.as_object_mut().expect("an object").extend(extra_fields.as_object().expect("an object").clone());
     job
 }
 
@@ -69,9 +69,9 @@ fn fault(number: i64, index: i64) -> (Option<&'static str>, &'static [i64]) {
 #[tokio::test]
 async fn a_report_names_exactly_the_faults_of_the_old_scheduler() {
     let Some(foreign) = scratch(Backend::Mysql).await else { return };
-    let Some(own) = scratch(Backend::Sqlite).await else { return };
+    let Some(own_db) = scratch(Backend::Sqlite).await else { return };
     let old = OldScheduler::new(&foreign);
-    let server = Server::start(&own).await;
+    let server = Server::start(&own_db).await;
     let api = server.api();
     let schedule = json!({"schedule": {"cron": format!("*/{PERIOD_S} * * * * ?")}});
     let jobs: Vec<Value> = (1..=JOB_COUNT).map(|number| shadow(number, &schedule)).collect();
@@ -145,8 +145,8 @@ fn every_run_names_its_executor(runs: &[Value]) {
 /// Without an executor, the shadow runs do not wait for one, and nothing follows from them.
 #[tokio::test]
 async fn shadows_without_an_executor_end_at_once_and_fire_no_children() {
-    let Some(own) = scratch(Backend::Sqlite).await else { return };
-    let server = Server::start(&own).await;
+    let Some(own_db) = scratch(Backend::Sqlite).await else { return };
+    let server = Server::start(&own_db).await;
     let api = server.api();
     let parent =
         shadow(1, &json!({"schedule": {"every": "1s"}, "queue_timeout": "1h", "notify": {"skipped": ["no_executor"]}}));
@@ -173,8 +173,8 @@ async fn shadows_without_an_executor_end_at_once_and_fire_no_children() {
 
 #[tokio::test]
 async fn wrong_reports_of_fires_are_refused_with_their_place() {
-    let Some(own) = scratch(Backend::Sqlite).await else { return };
-    let server = Server::start(&own).await;
+    let Some(own_db) = scratch(Backend::Sqlite).await else { return };
+    let server = Server::start(&own_db).await;
     let api = server.api();
     create(&server, &[shadow(1, &json!({}))]).await;
     let fire = |job: &str, id: i64| json!({"job": job, "source_id": id, "started_at": "2026-11-23T10:00:00Z"});
@@ -215,8 +215,8 @@ async fn wrong_reports_of_fires_are_refused_with_their_place() {
 /// sent much later.
 #[tokio::test]
 async fn executors_are_compared_by_their_names_and_active_stretches_are_left_out() {
-    let Some(own) = scratch(Backend::Sqlite).await else { return };
-    let server = Server::start(&own).await;
+    let Some(own_db) = scratch(Backend::Sqlite).await else { return };
+    let server = Server::start(&own_db).await;
     let api = server.api();
     let first = json!({"schedule": {"every": "1s"}, "select": {"executors": ["10.0.0.9-9999"]}});
     let broadcast = json!({"schedule": {"every": "1s"}, "route": "broadcast"});

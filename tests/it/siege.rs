@@ -95,31 +95,35 @@ impl Target {
 struct Waits(Vec<(&'static str, Duration)>);
 
 impl Waits {
-    async fn time<T>(&mut self, what: &'static str, call: impl Future<Output = T>) -> T {
-        let began = Instant::now();
+    async fn time<T>(&mut self, description: &'static str, call: impl Future<Output = T>) -> T {
+        let began_at = Instant::now();
         let answer = call.await;
-        let took = began.elapsed();
-        match self.0.iter_mut().find(|(known, _)| *known == what) {
+        let took = began_at.elapsed();
+        match self.0.iter_mut().find(|(known, _)| *known == description) {
             Some((_, longest)) => *longest = took.max(*longest),
-            None => self.0.push((what, took)),
+            None => self.0.push((description, took)),
         }
         answer
     }
 
     /// Asserts that no wait is too long. `calm` has the waits without an attack.
     fn check(&self, calm: &Self) {
-        let max = |what: &str| {
-            let calm = calm.0.iter().find(|(known, _)| *known == what).map_or(Duration::ZERO, |(_, longest)| *longest);
+        let max = |description: &str| {
+            let calm =
+                calm.0.iter().find(|(known, _)| *known == description).map_or(Duration::ZERO, |(_, longest)| *longest);
             ANSWER_MAX.max(calm * CALM_FACTOR)
         };
-        assert!(self.0.iter().all(|(what, longest)| *longest < max(what)), "{self:?}; without an attack {calm:?}");
+        assert!(
+            self.0.iter().all(|(description, longest)| *longest < max(description)),
+            "{self:?}; without an attack {calm:?}"
+        );
     }
 }
 
 /// Calls as users, probes and an executor do, for this long.
 async fn good_callers(target: &Target, stream: &mut ExecutorStream, length: Duration) -> Waits {
-    let (mut waits, began) = (Waits::default(), Instant::now());
-    while began.elapsed() < length {
+    let (mut waits, began_at) = (Waits::default(), Instant::now());
+    while began_at.elapsed() < length {
         assert_eq!(waits.time("/readyz", target.get(GOOD, "/readyz")).await, 200);
         // An account has a bounded number of sign-ins: the newest is used.
         let (status, cookie) = waits.time("sign-in", target.sign_in(GOOD)).await;
@@ -133,8 +137,8 @@ async fn good_callers(target: &Target, stream: &mut ExecutorStream, length: Dura
 
 /// The statuses that a caller with the same credentials gets at the attacker's address; 0 for a connection that ended.
 async fn neighbour(target: &Target) -> (Vec<u16>, Vec<u16>) {
-    let (mut probes, mut pages, began) = (Vec::new(), Vec::new(), Instant::now());
-    while began.elapsed() < LENGTH {
+    let (mut probes, mut pages, began_at) = (Vec::new(), Vec::new(), Instant::now());
+    while began_at.elapsed() < LENGTH {
         probes.push(target.get(ATTACKER, "/readyz").await);
         pages.push(target.get(ATTACKER, "/n/default/jobs").await);
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -201,8 +205,8 @@ async fn made_up_tokens_neither_make_a_server_unready_nor_fill_its_log() {
     let mut attack = Attack::new(&target.address, ATTACKER);
     attack.made_up_tokens(300);
     attack.wait_until_effective().await;
-    let (mut probes, began) = (Vec::new(), Instant::now());
-    while began.elapsed() < LENGTH {
+    let (mut probes, began_at) = (Vec::new(), Instant::now());
+    while began_at.elapsed() < LENGTH {
         probes.push(target.get(GOOD, "/readyz").await);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

@@ -18,9 +18,9 @@ fn program(server: &Server, app: &str, data: Option<&Path>) -> Process {
     Process::start(app, command)
 }
 
-async fn create(api: &Api, app: &str, handler: &str, more: Value) {
+async fn create(api: &Api, app: &str, handler: &str, extra_fields: Value) {
     let mut job = json!({"name": format!("{app}-{handler}"), "app": app, "handler": handler});
-    job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    job.as_object_mut().expect("an object").extend(extra_fields.as_object().expect("an object").clone());
     api.post("/api/v1/jobs", job).await.expect(201);
 }
 

@@ -26,10 +26,10 @@ pub(crate) async fn wait_for_verdict(api: &Api, run: &str) -> Value {
 async fn each_end_has_its_verdict(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();
-    let shell = |name: &str, script: &str, more: Value| {
+    let shell = |name: &str, script: &str, extra_fields: Value| {
         let mut job =
             json!({"name": name, "app": "files", "handler": "shell", "params": {"argv": ["sh", "-c", script]}});
-        job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        job.as_object_mut().expect("an object").extend(extra_fields.as_object().expect("an object").clone());
         job
     };
     let journal = Journal::new();

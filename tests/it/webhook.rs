@@ -178,9 +178,9 @@ on_each_database!(each_failed_run_is_reported_once);
 
 /// Creates the jobs of the test about skips, except the job that misses a fire.
 async fn create_skipping_jobs(api: &Api) {
-    let shell = |name: &str, app: &str, script: &str, more: Value| {
+    let shell = |name: &str, app: &str, script: &str, extra_fields: Value| {
         let mut job = json!({"name": name, "app": app, "handler": "shell", "params": {"argv": ["sh", "-c", script]}});
-        job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        job.as_object_mut().expect("an object").extend(extra_fields.as_object().expect("an object").clone());
         job
     };
     let (brief, discard) = (json!({"queue_timeout": "1s"}), json!({"policy": "discard"}));
@@ -282,10 +282,10 @@ async fn a_webhook_that_leads_inside_is_refused_by_name() {
     let mut server = Server::start(&db).await;
     let api = server.api();
     let hook = "/api/v1/namespaces/default/failure-webhook";
-    let refused = api.put(hook, json!({"url": receiver.url})).await.expect(422);
+    let refusal = api.put(hook, json!({"url": receiver.url})).await.expect(422);
     let sentence = "127.0.0.1 is a loopback address, which the setting outgoing_allow does not name";
     assert_eq!(
-        (&refused["errors"][0]["pointer"], &refused["errors"][0]["message"]),
+        (&refusal["errors"][0]["pointer"], &refusal["errors"][0]["message"]),
         (&json!("/url"), &json!(sentence))
     );
     let named = receiver.url.replace("127.0.0.1", "localhost");
@@ -345,9 +345,9 @@ async fn a_test_message_is_answered_with_the_result() {
     let test = format!("{path}:test");
     api.post(&test, json!({})).await.expect(404);
     let secret = api.put(path, json!({"url": receiver.url})).await.expect(201)["secret"].clone();
-    let refused = api.post(&test, json!({})).await.expect(200);
-    assert_eq!((&refused["is_delivered"], &refused["status"]), (&json!(false), &json!(500)), "{refused}");
-    assert!(refused["error"].as_str().unwrap().contains("500") && refused["latency_ms"].is_u64(), "{refused}");
+    let refusal = api.post(&test, json!({})).await.expect(200);
+    assert_eq!((&refusal["is_delivered"], &refusal["status"]), (&json!(false), &json!(500)), "{refusal}");
+    assert!(refusal["error"].as_str().unwrap().contains("500") && refusal["latency_ms"].is_u64(), "{refusal}");
     let taken = api.post(&test, json!({})).await.expect(200);
     assert_eq!((&taken["is_delivered"], &taken["status"], &taken["error"]), (&json!(true), &json!(200), &json!(null)));
     let calls = receiver.calls();

@@ -49,8 +49,8 @@ pub(crate) fn shell(name: &str, app: &str, script: &str) -> Value {
     json!({"name": name, "app": app, "handler": "shell", "params": {"argv": ["sh", "-c", script]}})
 }
 
-pub(crate) fn with(mut job: Value, more: &Value) -> Value {
-    job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+pub(crate) fn with(mut job: Value, extra_fields: &Value) -> Value {
+    job.as_object_mut().expect("an object").extend(extra_fields.as_object().expect("an object").clone());
     job
 }
 
@@ -261,8 +261,8 @@ async fn runs_in_an_executors_queue_are_not_running(db: ScratchDb) {
     let (started_at, freed_at) = (second_of(&begun, "started_at"), second_of(&freed, "finished_at"));
     assert!(started_at.is_some() && started_at >= freed_at, "it began when the slot was free: {begun:#} {freed:#}");
     fixture.api.post(&format!("/api/v1/runs/{second}/cancel"), json!({})).await.expect(202);
-    let ended = wait_for_verdict(&fixture.api, &second).await;
-    assert_eq!((&ended["started_at"], &ended["attempt"]), (&begun["started_at"], &json!(1)), "{ended:#}");
+    let ended_run = wait_for_verdict(&fixture.api, &second).await;
+    assert_eq!((&ended_run["started_at"], &ended_run["attempt"]), (&begun["started_at"], &json!(1)), "{ended_run:#}");
 }
 on_each_database!(runs_in_an_executors_queue_are_not_running);
 

@@ -35,8 +35,8 @@ async fn watch(worst_ms: Arc<AtomicI64>) {
         let now_ms = wall_clock_ms();
         let second_ms = (now_ms / 1_000 + 1) * 1_000;
         tokio::time::sleep(Duration::from_millis(u64::try_from(second_ms - now_ms).unwrap_or(0))).await;
-        let ended = Command::new("sh").args(["-c", "date +%s%3N"]).stdout(Stdio::null()).status().await;
-        assert!(ended.expect("sh runs").success());
+        let status = Command::new("sh").args(["-c", "date +%s%3N"]).stdout(Stdio::null()).status().await;
+        assert!(status.expect("sh runs").success());
         worst_ms.fetch_max(wall_clock_ms() - second_ms, Ordering::Relaxed);
     }
 }

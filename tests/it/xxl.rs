@@ -14,20 +14,20 @@ use rondel_tests::{Api, Backend, ScratchDb, Server, scratch, wait_until};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use self::stand_in::{DIALECTS, Dialect, StandIn, hold};
+use self::stand_in::{DIALECTS, Dialect, StandIn, hold_port};
 use crate::on_each_database;
 
 const LIMIT: Duration = Duration::from_secs(60);
 const NETWORKS: [&str; 2] = ["--xxl-networks", "127.0.0.0/8"];
 
-async fn server(db: &ScratchDb, more: &[&str]) -> Server {
-    Server::start_with(db, &[&NETWORKS, more].concat()).await
+async fn server(db: &ScratchDb, extra_args: &[&str]) -> Server {
+    Server::start_with(db, &[&NETWORKS, extra_args].concat()).await
 }
 
 /// Creates a job without a schedule, and with it the job's app.
-async fn job(api: &Api, (name, app, handler): (&str, &str, &str), more: Value) {
+async fn job(api: &Api, (name, app, handler): (&str, &str, &str), extra_fields: Value) {
     let mut job = json!({"name": name, "app": app, "handler": handler});
-    job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    job.as_object_mut().expect("an object").extend(extra_fields.as_object().expect("an object").clone());
     api.post("/api/v1/jobs", job).await.expect(201);
 }
 
@@ -41,14 +41,14 @@ async fn token(api: &Api, app: &str) -> String {
 async fn online(api: &Api, app: &str, count: usize) -> Vec<Value> {
     wait_until(LIMIT, &format!("{count} executors of {app} are online"), async || {
         let all = api.get("/api/v1/executors").await.expect(200);
-        let its: Vec<Value> = all["items"]
+        let executors: Vec<Value> = all["items"]
             .as_array()
             .expect("a list")
             .iter()
-            .filter(|one| one["app"] == app && one["status"] == "online")
+            .filter(|executor| executor["app"] == app && executor["status"] == "online")
             .cloned()
             .collect();
-        if its.len() == count { Ok(its) } else { Err(its) }
+        if executors.len() == count { Ok(executors) } else { Err(executors) }
     })
     .await
 }
@@ -65,8 +65,8 @@ async fn run_of(api: &Api, run: &str) -> Value {
 /// Waits until the run has this status, and returns the run.
 async fn wait_for_status(api: &Api, run: &str, status: &str) -> Value {
     wait_until(LIMIT, &format!("run {run} is {status}"), async || {
-        let found = run_of(api, run).await;
-        if found["status"] == status { Ok(found) } else { Err(found) }
+        let current_run = run_of(api, run).await;
+        if current_run["status"] == status { Ok(current_run) } else { Err(current_run) }
     })
     .await
 }
@@ -91,27 +91,27 @@ async fn executors_of_every_dialect_run_jobs(db: ScratchDb) {
     let api = server.api();
     for dialect in DIALECTS {
         let app = format!("{dialect:?}").to_lowercase();
-        let named = |name: &str| format!("{app}-{name}");
-        job(&api, (&named("echo"), &app, "echo"), json!({"timeout": "90s"})).await;
-        job(&api, (&named("fail"), &app, "fail"), json!({"retry": {"max": 1, "backoff": "1s"}})).await;
-        job(&api, (&named("late"), &app, "late"), json!({})).await;
-        job(&api, (&named("none"), &app, "nosuch"), json!({})).await;
-        job(&api, (&named("shell"), &app, "GLUE_SHELL"), json!({"overrides": "all"})).await;
-        job(&api, (&named("all"), &app, "echo"), json!({"route": "broadcast"})).await;
+        let job_name = |name: &str| format!("{app}-{name}");
+        job(&api, (&job_name("echo"), &app, "echo"), json!({"timeout": "90s"})).await;
+        job(&api, (&job_name("fail"), &app, "fail"), json!({"retry": {"max": 1, "backoff": "1s"}})).await;
+        job(&api, (&job_name("late"), &app, "late"), json!({})).await;
+        job(&api, (&job_name("none"), &app, "nosuch"), json!({})).await;
+        job(&api, (&job_name("shell"), &app, "GLUE_SHELL"), json!({"overrides": "all"})).await;
+        job(&api, (&job_name("all"), &app, "echo"), json!({"route": "broadcast"})).await;
         let token = token(&api, &app).await;
-        let one = StandIn::start(dialect, server.url(), (&app, &token)).await;
-        one.register().await;
-        one.register().await;
+        let executor = StandIn::start(dialect, server.url(), (&app, &token)).await;
+        executor.register().await;
+        executor.register().await;
         let listed = online(&api, &app, 1).await;
         assert!(listed[0]["name"].as_str().is_some_and(|name| name.contains("127.0.0.1")), "{listed:?}");
         let handlers = api.get(&format!("/api/v1/apps/{app}/handlers")).await.expect(200);
         assert_eq!(handlers["items"][0]["name"], "*", "it announces none: {handlers}");
 
-        let run = start(&api, &named("echo"), json!("hello \"you\" 你好")).await;
-        let ended = wait_for_status(&api, &run, "succeeded").await;
-        assert_eq!(ended["message"], "hello \"you\" 你好 0/1", "{ended:#}");
+        let run = start(&api, &job_name("echo"), json!("hello \"you\" 你好")).await;
+        let ended_run = wait_for_status(&api, &run, "succeeded").await;
+        assert_eq!(ended_run["message"], "hello \"you\" 你好 0/1", "{ended_run:#}");
         wait_for_log(&api, &run, "echo of hello \"you\" 你好\ndone").await;
-        let request = one.wait_for("run", 1).await[0].clone();
+        let request = executor.wait_for("run", 1).await[0].clone();
         let fields: BTreeSet<&str> = request.as_object().expect("an object").keys().map(String::as_str).collect();
         assert_eq!(fields.len(), 12, "{request}");
         assert_eq!(
@@ -127,40 +127,44 @@ async fn executors_of_every_dialect_run_jobs(db: ScratchDb) {
             "{request}"
         );
 
-        let failed = start(&api, &named("fail"), Value::Null).await;
-        let ended = wait_for_status(&api, &failed, "failed").await;
-        assert_eq!((&ended["message"], &ended["attempt"]), (&json!("asked to fail"), &json!(2)), "{ended:#}");
+        let failed = start(&api, &job_name("fail"), Value::Null).await;
+        let ended_run = wait_for_status(&api, &failed, "failed").await;
+        assert_eq!(
+            (&ended_run["message"], &ended_run["attempt"]),
+            (&json!("asked to fail"), &json!(2)),
+            "{ended_run:#}"
+        );
         wait_for_log(&api, &failed, "at Demo.java:7").await;
-        let sent = one.calls("run");
+        let sent = executor.calls("run");
         let ids: BTreeSet<i64> = sent.iter().filter_map(|call| call["logId"].as_i64()).collect();
         assert_eq!(ids.len(), sent.len(), "no log id is sent twice: {sent:?}");
 
-        let late = start(&api, &named("late"), Value::Null).await;
+        let late = start(&api, &job_name("late"), Value::Null).await;
         wait_for_status(&api, &late, "timed_out").await;
-        let none = start(&api, &named("none"), Value::Null).await;
-        let ended = wait_for_status(&api, &none, "failed").await;
-        assert_eq!(ended["message"], "job handler [nosuch] not found.", "{ended:#}");
-        let shell = start(&api, &named("shell"), json!({"source": "echo 1\n", "param": "p"})).await;
-        let ended = wait_for_status(&api, &shell, "succeeded").await;
-        assert_eq!(ended["message"], "echo 1 p", "{ended:#}");
-        let wrong = api.post(&format!("/api/v1/jobs/{}/runs", named("shell")), json!({"params": "echo 1"})).await;
-        let refused = wrong.expect(422);
-        let message = refused["errors"][0]["message"].as_str();
-        assert!(message.is_some_and(|text| text.starts_with("GLUE_SHELL needs")), "{refused:#}");
+        let none = start(&api, &job_name("none"), Value::Null).await;
+        let ended_run = wait_for_status(&api, &none, "failed").await;
+        assert_eq!(ended_run["message"], "job handler [nosuch] not found.", "{ended_run:#}");
+        let shell = start(&api, &job_name("shell"), json!({"source": "echo 1\n", "param": "p"})).await;
+        let ended_run = wait_for_status(&api, &shell, "succeeded").await;
+        assert_eq!(ended_run["message"], "echo 1 p", "{ended_run:#}");
+        let answer = api.post(&format!("/api/v1/jobs/{}/runs", job_name("shell")), json!({"params": "echo 1"})).await;
+        let refusal = answer.expect(422);
+        let message = refusal["errors"][0]["message"].as_str();
+        assert!(message.is_some_and(|text| text.starts_with("GLUE_SHELL needs")), "{refusal:#}");
 
-        let two = StandIn::start(dialect, server.url(), (&app, &token)).await;
-        two.register().await;
+        let second_executor = StandIn::start(dialect, server.url(), (&app, &token)).await;
+        second_executor.register().await;
         online(&api, &app, 2).await;
-        let before = (one.calls("run").len(), two.calls("run").len());
-        let all = start(&api, &named("all"), json!("x")).await;
+        let before = (executor.calls("run").len(), second_executor.calls("run").len());
+        let all = start(&api, &job_name("all"), json!("x")).await;
         wait_for_status(&api, &all, "succeeded").await;
-        let shards: BTreeSet<(i64, i64)> = [(&one, before.0), (&two, before.1)]
+        let shards: BTreeSet<(i64, i64)> = [(&executor, before.0), (&second_executor, before.1)]
             .into_iter()
-            .flat_map(|(one, before)| one.calls("run").into_iter().skip(before))
+            .flat_map(|(executor, before)| executor.calls("run").into_iter().skip(before))
             .filter_map(|call| Some((call["broadcastIndex"].as_i64()?, call["broadcastTotal"].as_i64()?)))
             .collect();
         assert_eq!(shards, BTreeSet::from([(0, 2), (1, 2)]));
-        two.sign_off().await;
+        second_executor.sign_off().await;
         online(&api, &app, 1).await;
     }
 }
@@ -174,22 +178,22 @@ async fn a_run_is_killed() {
     let api = server.api();
     job(&api, ("sleep", "demo", "sleep"), json!({})).await;
     let token = token(&api, "demo").await;
-    let one = StandIn::start(Dialect::Core34, server.url(), ("demo", &token)).await;
-    one.register().await;
+    let executor = StandIn::start(Dialect::Core34, server.url(), ("demo", &token)).await;
+    executor.register().await;
     online(&api, "demo", 1).await;
     let run = start(&api, "sleep", Value::Null).await;
-    let sent = one.wait_for("run", 1).await[0].clone();
+    let sent = executor.wait_for("run", 1).await[0].clone();
     wait_for_status(&api, &run, "running").await;
     wait_for_log(&api, &run, "sleeping").await;
     api.post(&format!("/api/v1/runs/{run}/cancel"), json!({})).await;
-    let killed = one.wait_for("kill", 1).await[0].clone();
+    let killed = executor.wait_for("kill", 1).await[0].clone();
     assert_eq!(killed["jobId"], sent["jobId"]);
-    let ended = wait_for_status(&api, &run, "cancelled").await;
-    assert_eq!(ended["attempt"], 1, "{ended:#}");
+    let ended_run = wait_for_status(&api, &run, "cancelled").await;
+    assert_eq!(ended_run["attempt"], 1, "{ended_run:#}");
     // The executor no longer has the run, so the next one starts.
     let next = start(&api, "sleep", Value::Null).await;
-    let sent = one.wait_for("run", 2).await[1].clone();
-    one.finish(sent["logId"].as_i64().expect("a log id"), 200, "good").await;
+    let sent = executor.wait_for("run", 2).await[1].clone();
+    executor.finish(sent["logId"].as_i64().expect("a log id"), 200, "good").await;
     wait_for_status(&api, &next, "succeeded").await;
 }
 
@@ -201,14 +205,14 @@ async fn the_rest_of_a_log_is_read_again() {
     let api = server.api();
     job(&api, ("echo", "demo", "echo"), json!({})).await;
     let token = token(&api, "demo").await;
-    let one = StandIn::start(Dialect::Core34, server.url(), ("demo", &token)).await;
-    one.register().await;
+    let executor = StandIn::start(Dialect::Core34, server.url(), ("demo", &token)).await;
+    executor.register().await;
     online(&api, "demo", 1).await;
-    one.break_logs(true);
+    executor.break_logs(true);
     let run = start(&api, "echo", json!("x")).await;
     wait_for_status(&api, &run, "succeeded").await;
-    one.wait_for("log", 2).await;
-    one.break_logs(false);
+    executor.wait_for("log", 2).await;
+    executor.break_logs(false);
     wait_for_log(&api, &run, "echo of x\ndone").await;
 }
 
@@ -220,28 +224,28 @@ async fn a_result_outlives_the_server(db: ScratchDb) {
     job(&api, ("sleep", "demo", "sleep"), once).await;
     job(&api, ("second", "demo", "sleep"), json!({})).await;
     let token = token(&api, "demo").await;
-    let one = StandIn::start(Dialect::Core23, server.url(), ("demo", &token)).await;
-    one.register().await;
+    let executor = StandIn::start(Dialect::Core23, server.url(), ("demo", &token)).await;
+    executor.register().await;
     online(&api, "demo", 1).await;
     let run = start(&api, "sleep", Value::Null).await;
     let second = start(&api, "second", Value::Null).await;
-    let sent = one.wait_for("run", 2).await;
+    let sent = executor.wait_for("run", 2).await;
     let log_id = |call: &Value| call["logId"].as_i64().expect("a log id");
     wait_for_status(&api, &run, "running").await;
     wait_for_status(&api, &second, "running").await;
     server.kill().await;
     // The run ends while no server runs: the executor repeats the callback until one does.
-    tokio::join!(one.finish(log_id(&sent[0]), 200, "good"), server.restart());
-    one.finish(log_id(&sent[1]), 500, "bad").await;
+    tokio::join!(executor.finish(log_id(&sent[0]), 200, "good"), server.restart());
+    executor.finish(log_id(&sent[1]), 500, "bad").await;
     let api = server.api();
     let (job_one, job_two) = (wait_for_end(&api, &run).await, wait_for_end(&api, &second).await);
     let mut verdicts = [&job_one, &job_two].map(|run| run["status"].as_str().unwrap_or_default().to_owned());
     verdicts.sort();
     assert_eq!(verdicts, ["failed", "succeeded"], "{job_one:#} {job_two:#}");
-    assert_eq!(one.calls("run").len(), 2, "nothing is sent twice");
+    assert_eq!(executor.calls("run").len(), 2, "nothing is sent twice");
     // Repeated and unknown callbacks are answered like any other.
     for log_id in [log_id(&sent[0]), 7] {
-        let answer = one.call("callback", json!([{"logId": log_id, "handleCode": 500}])).await;
+        let answer = executor.call("callback", json!([{"logId": log_id, "handleCode": 500}])).await;
         assert_eq!(answer["code"], 200, "{answer}");
     }
     assert_eq!(run_of(&api, &run).await["status"], job_one["status"]);
@@ -256,11 +260,11 @@ async fn a_run_goes_on_after_an_outage_in_which_its_executor_could_not_register(
     let api = server.api();
     job(&api, ("sleep", "demo", "sleep"), json!({})).await;
     let token = token(&api, "demo").await;
-    let one = StandIn::start(Dialect::Core34, server.url(), ("demo", &token)).await;
-    one.register().await;
+    let executor = StandIn::start(Dialect::Core34, server.url(), ("demo", &token)).await;
+    executor.register().await;
     online(&api, "demo", 1).await;
     let run = start(&api, "sleep", Value::Null).await;
-    let sent = one.wait_for("run", 1).await[0].clone();
+    let sent = executor.wait_for("run", 1).await[0].clone();
     wait_for_status(&api, &run, "running").await;
     server.kill().await;
     db.sql("UPDATE xxl_executor SET last_seen_at_ms = last_seen_at_ms - 300000");
@@ -268,22 +272,24 @@ async fn a_run_goes_on_after_an_outage_in_which_its_executor_could_not_register(
     // Longer than the server waits for executors that it does not hear.
     tokio::time::sleep(Duration::from_secs(18)).await;
     let api = server.api();
-    let found = run_of(&api, &run).await;
-    assert_eq!((&found["status"], &found["attempt"]), (&json!("running"), &json!(1)), "{found:#}");
-    one.register().await;
-    one.finish(sent["logId"].as_i64().expect("a log id"), 200, "good").await;
-    let ended = wait_for_status(&api, &run, "succeeded").await;
-    assert_eq!(ended["attempt"], 1, "{ended:#}");
-    assert_eq!(one.calls("run").len(), 1, "it is not sent again");
+    let current_run = run_of(&api, &run).await;
+    assert_eq!((&current_run["status"], &current_run["attempt"]), (&json!("running"), &json!(1)), "{current_run:#}");
+    executor.register().await;
+    executor.finish(sent["logId"].as_i64().expect("a log id"), 200, "good").await;
+    let ended_run = wait_for_status(&api, &run, "succeeded").await;
+    assert_eq!(ended_run["attempt"], 1, "{ended_run:#}");
+    assert_eq!(executor.calls("run").len(), 1, "it is not sent again");
 }
 on_each_database!(a_run_goes_on_after_an_outage_in_which_its_executor_could_not_register);
 
 async fn wait_for_end(api: &Api, run: &str) -> Value {
     wait_until(LIMIT, &format!("run {run} ends"), async || {
-        let found = run_of(api, run).await;
-        let is_over =
-            matches!(found["status"].as_str(), Some("succeeded" | "failed" | "unknown" | "cancelled" | "timed_out"));
-        if is_over { Ok(found) } else { Err(found) }
+        let current_run = run_of(api, run).await;
+        let is_over = matches!(
+            current_run["status"].as_str(),
+            Some("succeeded" | "failed" | "unknown" | "cancelled" | "timed_out")
+        );
+        if is_over { Ok(current_run) } else { Err(current_run) }
     })
     .await
 }
@@ -298,20 +304,20 @@ async fn a_run_without_a_callback_ends_as_unknown() {
         job(&api, (handler, "demo", handler), json!({})).await;
     }
     let token = token(&api, "demo").await;
-    let one = StandIn::start(Dialect::Core34, server.url(), ("demo", &token)).await;
-    one.register().await;
+    let executor = StandIn::start(Dialect::Core34, server.url(), ("demo", &token)).await;
+    executor.register().await;
     online(&api, "demo", 1).await;
     let mute = start(&api, "mute", Value::Null).await;
     let (garbled, broken) = (start(&api, "garbled", json!("g")).await, start(&api, "broken", json!("b")).await);
     assert_eq!(wait_for_status(&api, &garbled, "succeeded").await["message"], "g");
     assert_eq!(wait_for_status(&api, &broken, "succeeded").await["message"], "b");
-    let ended = wait_for_status(&api, &mute, "unknown").await;
-    let words = ended["message"].as_str().unwrap_or_default();
-    assert!(words.contains("no longer has the run, and sent no callback for 2 s"), "{ended:#}");
-    assert_eq!(one.calls("run").len(), 3, "nothing is sent twice");
+    let ended_run = wait_for_status(&api, &mute, "unknown").await;
+    let words = ended_run["message"].as_str().unwrap_or_default();
+    assert!(words.contains("no longer has the run, and sent no callback for 2 s"), "{ended_run:#}");
+    assert_eq!(executor.calls("run").len(), 3, "nothing is sent twice");
     // A callback that comes late is the verdict.
-    let sent = one.calls("run").into_iter().find(|call| call["executorHandler"] == "mute").expect("it was sent");
-    one.finish(sent["logId"].as_i64().expect("a log id"), 200, "at last").await;
+    let sent = executor.calls("run").into_iter().find(|call| call["executorHandler"] == "mute").expect("it was sent");
+    executor.finish(sent["logId"].as_i64().expect("a log id"), 200, "at last").await;
     wait_for_status(&api, &mute, "succeeded").await;
 }
 
@@ -323,27 +329,27 @@ async fn runs_go_past_an_executor_that_died() {
     let api = server.api();
     job(&api, ("echo", "demo", "echo"), json!({"route": "round"})).await;
     let token = token(&api, "demo").await;
-    let one = StandIn::start(Dialect::Go, server.url(), ("demo", &token)).await;
-    let two = StandIn::start(Dialect::Core34, server.url(), ("demo", &token)).await;
-    one.register().await;
-    two.register().await;
+    let executor = StandIn::start(Dialect::Go, server.url(), ("demo", &token)).await;
+    let second_executor = StandIn::start(Dialect::Core34, server.url(), ("demo", &token)).await;
+    executor.register().await;
+    second_executor.register().await;
     online(&api, "demo", 2).await;
-    let port = two.port();
-    two.die().await;
-    let held = hold(port);
+    let port = second_executor.port();
+    second_executor.die().await;
+    let held = hold_port(port);
     for _ in 0..4 {
         let run = start(&api, "echo", json!("x")).await;
-        let ended = wait_for_status(&api, &run, "succeeded").await;
-        assert_eq!(ended["attempt"], 1, "it was never sent to the other one: {ended:#}");
+        let ended_run = wait_for_status(&api, &run, "succeeded").await;
+        assert_eq!(ended_run["attempt"], 1, "it was never sent to the other one: {ended_run:#}");
     }
-    assert_eq!(one.calls("run").len(), 4);
+    assert_eq!(executor.calls("run").len(), 4);
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await.expect("its port");
     drop(held);
-    let two = StandIn::start_at(listener, Dialect::Core34, server.url(), ("demo", &token));
+    let second_executor = StandIn::start_at(listener, Dialect::Core34, server.url(), ("demo", &token));
     wait_until(LIMIT, "it gets runs again", async || {
         let run = start(&api, "echo", json!("x")).await;
         wait_for_status(&api, &run, "succeeded").await;
-        if two.calls("run").is_empty() { Err(two.calls("beat").len()) } else { Ok(()) }
+        if second_executor.calls("run").is_empty() { Err(second_executor.calls("beat").len()) } else { Ok(()) }
     })
     .await;
 }
@@ -356,7 +362,7 @@ async fn bad_calls_are_refused_in_words() {
     let api = server.api();
     job(&api, ("echo", "demo", "echo"), json!({})).await;
     job(&api, ("other", "other", "sleep"), json!({})).await;
-    let (own, others) = (token(&api, "demo").await, token(&api, "other").await);
+    let (own_token, other_token) = (token(&api, "demo").await, token(&api, "other").await);
     let anonymous = Api::anonymous(server.url());
     let admin = std::fs::read_to_string(server.token_file()).expect("the server wrote its token");
     let grants = json!([{"role": "executor", "namespace": "default", "app": "demo"}]);
@@ -365,8 +371,8 @@ async fn bad_calls_are_refused_in_words() {
     let gateway = gateway.as_str().expect("a secret");
     let registration =
         |app: &str, address: &str| json!({"registryGroup": "EXECUTOR", "registryKey": app, "registryValue": address});
-    let good = registration("demo", "http://127.0.0.1:9/");
-    let sent = async |method: rondel_tests::Method, (path, token): (&str, Option<&str>), body: String| {
+    let valid_registration = registration("demo", "http://127.0.0.1:9/");
+    let send_call = async |method: rondel_tests::Method, (path, token): (&str, Option<&str>), body: String| {
         let mut request = anonymous.request(method, path).header("content-type", "application/json").body(body);
         if let Some(token) = token {
             request = request.header("XXL-JOB-ACCESS-TOKEN", token);
@@ -375,78 +381,79 @@ async fn bad_calls_are_refused_in_words() {
     };
     let post = rondel_tests::Method::POST;
     for (path, token, body, words) in [
-        ("registry", None, good.to_string(), "The access token is wrong."),
-        ("registry", Some("default_token"), good.to_string(), "The access token is wrong."),
-        ("registry", Some(admin.trim()), good.to_string(), "The access token is wrong."),
+        ("registry", None, valid_registration.to_string(), "The access token is wrong."),
+        ("registry", Some("default_token"), valid_registration.to_string(), "The access token is wrong."),
+        ("registry", Some(admin.trim()), valid_registration.to_string(), "The access token is wrong."),
         (
             "registry",
             Some(gateway),
-            good.to_string(),
+            valid_registration.to_string(),
             "It is of kind executor: create one with rondel token create --kind xxl",
         ),
-        ("registry", Some(own.as_str()), String::new(), "requestBody empty"),
-        ("registry", Some(&own), "{".to_owned(), "the body is not JSON"),
+        ("registry", Some(own_token.as_str()), String::new(), "requestBody empty"),
+        ("registry", Some(&own_token), "{".to_owned(), "the body is not JSON"),
         (
             "registry",
-            Some(&own),
+            Some(&own_token),
             registration("other", "http://127.0.0.1:9/").to_string(),
             "registryKey: \"other\" is not the app",
         ),
         (
             "registry",
-            Some(&own),
+            Some(&own_token),
             registration("demo", "http://10.0.0.5:9999/").to_string(),
             "10.0.0.5 is a private address",
         ),
         (
             "registry",
-            Some(&own),
+            Some(&own_token),
             registration("demo", "http://1.1.1.1/").to_string(),
             "which the setting xxl_networks does not name",
         ),
-        ("registry", Some(&own), registration("demo", "http://169.254.169.254/").to_string(), "metadata address"),
-        ("registry", Some(&own), registration("demo", "file:///etc/passwd").to_string(), "registryValue: "),
-        ("registry", Some(&own), json!({"registryGroup": "EXECUTOR"}).to_string(), "Illegal Argument."),
-        ("callback", Some(&own), "{}".to_owned(), "callbackList"),
-        ("callback", Some(&own), r#"[{"logId":"x"}]"#.to_owned(), "callback 0: logId is not a number"),
-        ("nosuch", Some(&own), good.to_string(), "uri-mapping(nosuch) not found"),
+        ("registry", Some(&own_token), registration("demo", "http://169.254.169.254/").to_string(), "metadata address"),
+        ("registry", Some(&own_token), registration("demo", "file:///etc/passwd").to_string(), "registryValue: "),
+        ("registry", Some(&own_token), json!({"registryGroup": "EXECUTOR"}).to_string(), "Illegal Argument."),
+        ("callback", Some(&own_token), "{}".to_owned(), "callbackList"),
+        ("callback", Some(&own_token), r#"[{"logId":"x"}]"#.to_owned(), "callback 0: logId is not a number"),
+        ("nosuch", Some(&own_token), valid_registration.to_string(), "uri-mapping(nosuch) not found"),
     ] {
         for prefix in ["/xxl-job-admin/api", "/scheduler/api"] {
-            let answer = sent(post.clone(), (&format!("{prefix}/{path}"), token), body.clone()).await.expect(200);
-            let found = answer["msg"].as_str().unwrap_or_default();
-            assert!(answer["code"] == 500 && found.contains(words), "{path} {words}: {answer}");
+            let answer = send_call(post.clone(), (&format!("{prefix}/{path}"), token), body.clone()).await.expect(200);
+            let message = answer["msg"].as_str().unwrap_or_default();
+            assert!(answer["code"] == 500 && message.contains(words), "{path} {words}: {answer}");
         }
     }
     let address = server.url().trim_start_matches("http://");
     let mut stream = tokio::net::TcpStream::connect(address).await.expect("the server listens");
     let head = format!(
-        "POST /xxl-job-admin/api/callback HTTP/1.1\r\nHost: a\r\nxxl-job-access-token: {own}\r\nContent-Length: 1073741824\r\n\r\n["
+        "POST /xxl-job-admin/api/callback HTTP/1.1\r\nHost: a\r\nxxl-job-access-token: {own_token}\r\nContent-Length: 1073741824\r\n\r\n["
     );
     stream.write_all(head.as_bytes()).await.expect("the head is sent");
-    let mut refused = vec![0; 4096];
-    let len = stream.read(&mut refused).await.expect("an answer");
-    let refused = String::from_utf8_lossy(&refused[..len]).into_owned();
-    assert!(refused.contains("the body has more than 16384 KiB"), "1 GB is refused before it is read: {refused}");
+    let mut refusal = vec![0; 4096];
+    let len = stream.read(&mut refusal).await.expect("an answer");
+    let refusal = String::from_utf8_lossy(&refusal[..len]).into_owned();
+    assert!(refusal.contains("the body has more than 16384 KiB"), "1 GB is refused before it is read: {refusal}");
     for path in ["/xxl-job-admin/jobinfo/trigger", "/scheduler/jobinfo/trigger"] {
-        let moved = sent(post.clone(), (path, Some(&own)), String::new()).await.expect(410);
-        assert!(moved["msg"].as_str().is_some_and(|text| text.contains("POST /api/v1/jobs/{name}/runs")), "{moved}");
+        let answer = send_call(post.clone(), (path, Some(&own_token)), String::new()).await.expect(410);
+        assert!(answer["msg"].as_str().is_some_and(|text| text.contains("POST /api/v1/jobs/{name}/runs")), "{answer}");
     }
-    let answer = sent(rondel_tests::Method::GET, ("/xxl-job-admin/api/registry", Some(&own)), String::new()).await;
+    let answer =
+        send_call(rondel_tests::Method::GET, ("/xxl-job-admin/api/registry", Some(&own_token)), String::new()).await;
     assert!(answer.expect(200)["msg"].as_str().is_some_and(|text| text.contains("HttpMethod not support")));
     assert!(online(&api, "demo", 0).await.is_empty());
 
     // Another app's callback ends no run.
-    let one = StandIn::start(Dialect::Core34, server.url(), ("other", &others)).await;
-    one.register().await;
+    let executor = StandIn::start(Dialect::Core34, server.url(), ("other", &other_token)).await;
+    executor.register().await;
     online(&api, "other", 1).await;
     let run = start(&api, "other", Value::Null).await;
-    let log_id = one.wait_for("run", 1).await[0]["logId"].as_i64().expect("a log id");
+    let log_id = executor.wait_for("run", 1).await[0]["logId"].as_i64().expect("a log id");
     let callback = json!([{"logId": log_id, "handleCode": 500}]).to_string();
-    let answer = sent(post, ("/api/callback", Some(&own)), callback).await.expect(200);
+    let answer = send_call(post, ("/api/callback", Some(&own_token)), callback).await.expect(200);
     assert_eq!(answer["code"], 200, "{answer}");
-    one.finish(log_id, 200, "good").await;
+    executor.finish(log_id, 200, "good").await;
     wait_for_status(&api, &run, "succeeded").await;
-    assert!(one.address().starts_with("http://127.0.0.1") && one.name_part().starts_with("127.0.0.1-"));
+    assert!(executor.address().starts_with("http://127.0.0.1") && executor.name_part().starts_with("127.0.0.1-"));
 }
 
 /// Without networks, executors of XXL-JOB are not served: their paths are answered like any unknown path.

@@ -29,12 +29,10 @@ pub(crate) async fn conceal(
         named_jobs.iter().map(String::as_str).filter(|name| rondel_core::name::check(name).is_ok()).collect();
     let (mut visible_jobs, mut hidden_jobs) = (BTreeSet::new(), BTreeSet::new());
     for batch in names.chunks(BATCH) {
-        for job in node.store().jobs_named(namespace, batch).await? {
-            if visible_apps.contains(&job.app) {
-                visible_jobs.insert(job.spec.name)
-            } else {
-                hidden_jobs.insert(job.spec.name)
-            };
+        for job in node.store().listed_jobs_named(namespace, batch).await? {
+            let is_visible = visible_apps.contains(&job.app());
+            let names = if is_visible { &mut visible_jobs } else { &mut hidden_jobs };
+            names.insert(job.name().to_owned());
         }
     }
     runs.iter_mut().for_each(|run| visibility::conceal(run, &visible_jobs, &hidden_jobs));

@@ -93,7 +93,7 @@ pub struct EngineConfig {
     pub result_batch: usize,
     /// How often executors send heartbeats.
     pub heartbeat: Duration,
-    /// An executor that gets no answer from any node for this long stops the runs that must not run twice.
+    /// An executor that gets no answer from any node for this long stops the runs of jobs with `on_silence: stop`.
     pub silence: Duration,
     /// The runs of an executor that sends nothing for this long are given up. Must be longer than the sum of `silence` and a handler's
     /// grace.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use rondel_core::calendar::Rule;
+use rondel_core::edit::EDIT_CUTOFF;
 use rondel_core::homes::Switch;
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::{AppId, FieldError, Job, JobSpec, Run, RunId, Timestamp};
@@ -202,6 +203,14 @@ impl Shared {
     /// The latest time that the database's clock has shown: now, unless it stepped back.
     pub(crate) fn latest_time(&self) -> Timestamp {
         self.quiet_until().unwrap_or_else(|| self.clock.now())
+    }
+
+    /// Fires whose instants are later than this are left to edits, which withdraw them unless they may have been sent. This is now. After a step
+    /// back of the clock, edits leave alone what was due within a second of the latest time that the clock had shown. If the job is paused or
+    /// deleted, the owner of such a run drops it, also while its instant lies ahead again.
+    pub(crate) fn fires_ahead_after(&self) -> Timestamp {
+        let noted_until = Timestamp::from_millis(self.quiet_until_ms.load(Ordering::Relaxed));
+        self.clock.now().max(noted_until + EDIT_CUTOFF)
     }
 
     /// Records that a trigger of a run that is due at this instant is about to be sent.

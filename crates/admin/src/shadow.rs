@@ -9,7 +9,7 @@ use rondel_core::sketch::Step;
 use rondel_core::spec::Mode;
 use rondel_core::{AppId, JobSpec, NamespaceId, Reason, Run, RunStatus, Timestamp};
 use rondel_store::StoreError;
-use rondel_store::catalog::{JobQuery, JobRecord};
+use rondel_store::catalog::{JobQuery, JobRecord, ListedJob};
 use rondel_store::shadow::ShadowSpan;
 
 use crate::node::Node;
@@ -122,9 +122,9 @@ async fn read_page(engine: &Node, request: &ShadowRequest<'_>, after: Option<&st
         (None, None) => {
             let (within, after_name) = (request.visible_apps.clone(), after.map(str::to_owned));
             let query = JobQuery { within, after_name, limit: JOB_PAGE, ..JobQuery::default() };
-            let jobs = store.jobs(request.namespace, &query).await?;
-            let next_name = jobs.last().filter(|_| jobs.len() == page_len).map(|job| job.spec.name.clone());
-            Ok(JobPage { jobs, next_name })
+            let jobs = store.listed_jobs(request.namespace, &query).await?;
+            let next_name = jobs.last().filter(|_| jobs.len() == page_len).map(|job| job.name().to_owned());
+            Ok(JobPage { jobs: jobs.into_iter().filter_map(ListedJob::into_record).collect(), next_name })
         }
     }
 }

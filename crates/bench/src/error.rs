@@ -8,10 +8,10 @@ use rondel_store::{OpenError, StoreError};
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The database has jobs or runs, which would disturb the measurement.
-    #[error("the database is not empty: it has {found}; name an empty one, or set --reuse")]
+    #[error("the database is not empty: it has {first_item}; name an empty one, or set --reuse")]
     NotEmpty {
         /// The first job or run that was found.
-        found: String,
+        first_item: String,
     },
     /// The database could not be opened.
     #[error(transparent)]
@@ -26,10 +26,10 @@ pub enum BenchError {
     #[error(transparent)]
     Executor(#[from] ExecutorError),
     /// The operating system refused an operation.
-    #[error("cannot {doing}")]
+    #[error("cannot {operation}")]
     System {
-        /// The operation.
-        doing: &'static str,
+        /// The operation, as a verb and its object.
+        operation: &'static str,
         /// The error of the system.
         #[source]
         source: std::io::Error,
@@ -67,8 +67,8 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    pub(crate) fn system(doing: &'static str) -> impl FnOnce(std::io::Error) -> Self {
-        move |source| Self::System { doing, source }
+    pub(crate) fn system(operation: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::System { operation, source }
     }
 
     pub(crate) fn refused(message: impl Into<String>) -> Self {

@@ -17,7 +17,7 @@ use crate::BenchError;
 use crate::load::APP;
 use crate::plan::Plan;
 use crate::recorder::{HANDLER, Observations, Recorder, Window, record_start};
-use crate::test_server::TestServer;
+use crate::test_server::TestServers;
 use crate::usage::{self, Usage};
 
 /// An executor in a separate process. It gets its token and the window on standard input, and ends when the input
@@ -48,49 +48,49 @@ enum InputMessage {
 /// An error that keeps the executor from starting, or an input that is not from a bench.
 pub async fn run_executor(plan: ExecutorPlan) -> Result<String, BenchError> {
     let recorder = Recorder::default();
-    let InputMessages { token, stop } = InputMessages::listen(&recorder)?;
-    let token = token.await.map_err(|_| BenchError::failed("only `rondel bench` can start this command"))?;
+    let InputMessages { token_receiver, stop } = InputMessages::listen(&recorder)?;
+    let token = token_receiver.await.map_err(|_| BenchError::failed("only `rondel bench` can start this command"))?;
     let servers: Vec<&str> = plan.servers.iter().map(String::as_str).collect();
-    let executor = build((&servers, &token), plan.name, (plan.slots, plan.has_agent_handlers), &recorder)?;
+    let executor = build_executor((&servers, &token), plan.name, (plan.slots, plan.has_agent_handlers), &recorder)?;
     executor.run_until(stop.cancelled()).await?;
     serde_json::to_string(&recorder.observations()).map_err(|error| BenchError::failed(error.to_string()))
 }
 
-/// Messages from standard input.
+/// The messages from standard input.
 #[derive(Debug)]
 pub(crate) struct InputMessages {
-    /// Receives the token.
-    pub(crate) token: tokio::sync::oneshot::Receiver<String>,
+    /// Receives the token once it has been read.
+    pub(crate) token_receiver: tokio::sync::oneshot::Receiver<String>,
     /// Cancelled when the input ends.
     pub(crate) stop: CancellationToken,
 }
 
 impl InputMessages {
-    /// Starts to listen; windows go to the recorder.
+    /// Starts a thread that reads the messages. It passes the windows to the recorder.
     pub(crate) fn listen(recorder: &Recorder) -> Result<Self, BenchError> {
         let stop = CancellationToken::new();
-        let (token_sender, token) = tokio::sync::oneshot::channel();
-        let (listener_recorder, listener_stop) = (recorder.clone(), stop.clone());
-        let listener = std::thread::Builder::new().name("words".to_owned());
-        let listener = listener.spawn(move || listen(token_sender, &listener_recorder, &listener_stop));
-        drop(listener.map_err(BenchError::system("read standard input"))?);
-        Ok(Self { token, stop })
+        let (token_sender, token_receiver) = tokio::sync::oneshot::channel();
+        let (thread_recorder, thread_stop) = (recorder.clone(), stop.clone());
+        let thread_builder = std::thread::Builder::new().name("words".to_owned());
+        let thread = thread_builder.spawn(move || read_messages(token_sender, &thread_recorder, &thread_stop));
+        drop(thread.map_err(BenchError::system("read standard input"))?);
+        Ok(Self { token_receiver, stop })
     }
 }
 
-fn listen(token_sender: tokio::sync::oneshot::Sender<String>, recorder: &Recorder, stop: &CancellationToken) {
+fn read_messages(token_sender: tokio::sync::oneshot::Sender<String>, recorder: &Recorder, stop: &CancellationToken) {
     let mut token_sender = Some(token_sender);
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         match serde_json::from_str(&line) {
             Ok(InputMessage::Token(token)) => drop(token_sender.take().map(|sender| sender.send(token))),
-            Ok(InputMessage::Measure(window)) => recorder.measure(window),
+            Ok(InputMessage::Measure(window)) => recorder.set_window(window),
             Err(error) => tracing::warn!(%error, "standard input has an unknown message"),
         }
     }
     stop.cancel();
 }
 
-fn build(
+fn build_executor(
     (servers, token): (&[&str], &str),
     name: String,
     (slots, has_agent_handlers): (u32, bool),
@@ -107,24 +107,25 @@ fn build(
 #[derive(Debug)]
 pub(crate) enum Fleet {
     InProcess { recorder: Recorder, stop: CancellationToken, tasks: JoinSet<Result<(), BenchError>> },
-    Separate(Vec<Process>),
+    Separate(Vec<ExecutorProcess>),
 }
 
+/// The process of one executor. It ends when its standard input is closed.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(crate) struct ExecutorProcess {
     child: Child,
     stdin: Option<ChildStdin>,
 }
 
 impl Fleet {
-    pub(crate) async fn start(plan: &Plan, test_server: &TestServer) -> Result<Self, BenchError> {
+    pub(crate) async fn start(plan: &Plan, test_servers: &TestServers) -> Result<Self, BenchError> {
         let names = (0..plan.executors).map(|number| format!("bench-{number}"));
         let fleet = match &plan.executor_program {
             None => {
                 let (recorder, stop, mut tasks) = (Recorder::default(), CancellationToken::new(), JoinSet::new());
                 for name in names {
-                    let executor = build(
-                        (&test_server.urls(), test_server.token().reveal()),
+                    let executor = build_executor(
+                        (&test_servers.urls(), test_servers.token().reveal()),
                         name,
                         (plan.slots, plan.flood.is_some()),
                         &recorder,
@@ -137,19 +138,19 @@ impl Fleet {
             Some(program) => {
                 let mut processes = Vec::new();
                 for name in names {
-                    processes.push(Process::start(program, plan, test_server, &name).await?);
+                    processes.push(ExecutorProcess::start(program, plan, test_servers, &name).await?);
                 }
                 Self::Separate(processes)
             }
         };
-        test_server.wait_for_executors(usize::try_from(plan.executors).unwrap_or(usize::MAX)).await?;
+        test_servers.wait_for_executors(usize::try_from(plan.executors).unwrap_or(usize::MAX)).await?;
         Ok(fleet)
     }
 
     /// Sets the window whose starts count.
-    pub(crate) async fn measure(&mut self, window: Window) -> Result<(), BenchError> {
+    pub(crate) async fn set_window(&mut self, window: Window) -> Result<(), BenchError> {
         match self {
-            Self::InProcess { recorder, .. } => recorder.measure(window),
+            Self::InProcess { recorder, .. } => recorder.set_window(window),
             Self::Separate(processes) => {
                 for process in processes {
                     process.send(&InputMessage::Measure(window)).await?;
@@ -180,7 +181,7 @@ impl Fleet {
         }
     }
 
-    /// Ends the executors; returns what they observed.
+    /// Ends the executors. Returns the sum of what they observed.
     pub(crate) async fn end(self) -> Result<Observations, BenchError> {
         match self {
             Self::InProcess { recorder, stop, mut tasks } => {
@@ -201,11 +202,11 @@ impl Fleet {
     }
 }
 
-impl Process {
-    async fn start(program: &Path, plan: &Plan, test_server: &TestServer, name: &str) -> Result<Self, BenchError> {
+impl ExecutorProcess {
+    async fn start(program: &Path, plan: &Plan, test_servers: &TestServers, name: &str) -> Result<Self, BenchError> {
         let mut command = Command::new(program);
         command.args(["bench", "executor", "--name", name]);
-        for url in test_server.urls() {
+        for url in test_servers.urls() {
             command.args(["--server", url]);
         }
         command
@@ -218,7 +219,7 @@ impl Process {
         let mut child = command.spawn().map_err(BenchError::system("start an executor"))?;
         let stdin = child.stdin.take();
         let mut process = Self { child, stdin };
-        process.send(&InputMessage::Token(test_server.token().reveal().to_owned())).await?;
+        process.send(&InputMessage::Token(test_servers.token().reveal().to_owned())).await?;
         Ok(process)
     }
 

@@ -17,11 +17,11 @@ pub(crate) struct Histogram {
 
 impl Histogram {
     pub(crate) fn record(&mut self, micros: u64) {
-        let bucket = bucket(micros);
-        if self.buckets.len() <= bucket {
-            self.buckets.resize(bucket + 1, 0);
+        let index = bucket_index(micros);
+        if self.buckets.len() <= index {
+            self.buckets.resize(index + 1, 0);
         }
-        self.buckets[bucket] += 1;
+        self.buckets[index] += 1;
         self.count += 1;
         self.max = self.max.max(micros);
     }
@@ -45,32 +45,33 @@ impl Histogram {
         self.max
     }
 
-    /// The duration that at least `permille` thousandths of the values do not exceed, rounded up to the end of its
-    /// bucket.
+    /// The duration in microseconds that at least `permille` thousandths of the durations do not exceed, rounded up to the end of
+    /// its bucket.
     pub(crate) fn quantile(&self, permille: u64) -> u64 {
         let wanted_count = (self.count * permille).div_ceil(1_000).max(1);
         let mut seen_count = 0;
-        for (bucket, count) in self.buckets.iter().enumerate() {
+        for (index, count) in self.buckets.iter().enumerate() {
             seen_count += count;
             if seen_count >= wanted_count {
-                return highest_value(bucket).min(self.max);
+                return bucket_max(index).min(self.max);
             }
         }
         self.max
     }
 }
 
-/// Values below 128 have a bucket each; from there on, each doubling has 64 buckets.
-fn bucket(micros: u64) -> usize {
+/// The index of the bucket of a duration. Values below 128 have a bucket each; from there on, each doubling has 64 buckets.
+fn bucket_index(micros: u64) -> usize {
     let shift = (u64::BITS - micros.leading_zeros()).saturating_sub(FINE_BITS + 1);
-    let bucket = (u64::from(shift) << FINE_BITS) + (micros >> shift);
-    usize::try_from(bucket).unwrap_or(usize::MAX)
+    let index = (u64::from(shift) << FINE_BITS) + (micros >> shift);
+    usize::try_from(index).unwrap_or(usize::MAX)
 }
 
-fn highest_value(bucket: usize) -> u64 {
-    let bucket = bucket as u64;
-    let shift = (bucket >> FINE_BITS).saturating_sub(1);
-    let leading_bits = bucket - (shift << FINE_BITS);
+/// The longest duration that belongs to a bucket, in microseconds.
+fn bucket_max(index: usize) -> u64 {
+    let index = index as u64;
+    let shift = (index >> FINE_BITS).saturating_sub(1);
+    let leading_bits = index - (shift << FINE_BITS);
     ((leading_bits + 1) << shift) - 1
 }
 
@@ -80,13 +81,13 @@ mod tests {
 
     #[test]
     fn a_bucket_holds_its_values() {
-        let mut before = 0;
+        let mut previous_index = 0;
         for micros in (0..5_000).chain([1 << 20, (1 << 20) + 1, 77_777_777, 1 << 40]) {
-            let this = bucket(micros);
-            assert!(this >= before && highest_value(this) >= micros, "{micros}");
-            assert!(this == 0 || highest_value(this - 1) < micros, "{micros}");
-            assert!(highest_value(this) - micros <= micros / 64, "{micros}");
-            before = this;
+            let index = bucket_index(micros);
+            assert!(index >= previous_index && bucket_max(index) >= micros, "{micros}");
+            assert!(index == 0 || bucket_max(index - 1) < micros, "{micros}");
+            assert!(bucket_max(index) - micros <= micros / 64, "{micros}");
+            previous_index = index;
         }
     }
 

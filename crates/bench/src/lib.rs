@@ -3,10 +3,10 @@
 //!
 //! - [`run`] makes one measurement: it takes a [`Plan`] and returns a [`Report`]; `steady`, `burst` and `idle` are
 //!   the three kinds;
-//! - [`find_max`] repeats `steady` to find the highest rate that keeps within a bound;
-//! - `test_server` assembles a server as the product does, `fleet` the executors (in this process or as separate
+//! - [`find_max`] repeats `steady` to find the highest rate whose lateness stays within a bound;
+//! - `test_server` assembles the servers as the product does, `fleet` the executors (in this process or as separate
 //!   processes), `load` the jobs;
-//! - `metered` wraps the store and records what was claimed, when results became durable, and how long statements took;
+//! - `metered` wraps the store and records what was claimed, when results became durable, and how long calls took;
 //! - `recorder` is the handler, which writes to a `histogram`; `witness` is a bare timer and `probe` a bare database,
 //!   with which the figures are compared; `usage` reads the kernel's figures for processes;
 //! - `xxl` has executors of XXL-JOB's protocol, for a server in another process;

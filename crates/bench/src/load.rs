@@ -1,4 +1,4 @@
-//! Creates the jobs.
+//! Creates the jobs of a measurement, directly in the store.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use crate::recorder::HANDLER;
 
 /// The app of the jobs and of the executors that run them.
 pub(crate) const APP: &str = "bench";
-/// How many jobs are in memory at the same time.
-const CHUNK: u32 = 4_096;
+/// Maximum number of jobs that one call creates. No more jobs are in memory at the same time.
+const CHUNK_JOB_COUNT: u32 = 4_096;
 
 /// When jobs fire.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FireTimes {
-    /// Each second, from this instant on, and not after `last`.
-    EachSecond { from: Timestamp, last: Option<Timestamp> },
+    /// Each second from `first_fire` to `last_fire`, or without end.
+    EachSecond { first_fire: Timestamp, last_fire: Option<Timestamp> },
     /// Once, at this instant.
     Once(Timestamp),
     /// Each job fires once: the first one at this instant, and each further one a second later.
@@ -34,11 +34,11 @@ pub(crate) async fn check_empty(store: &SqlStore) -> Result<(), BenchError> {
     for namespace in store.namespaces().await? {
         let jobs = store.jobs(namespace.id, &JobQuery { limit: 1, ..JobQuery::default() }).await?;
         if let Some(job) = jobs.first() {
-            return Err(BenchError::NotEmpty { found: format!("job {:?}", job.spec.name) });
+            return Err(BenchError::NotEmpty { first_item: format!("job {:?}", job.spec.name) });
         }
         let runs = store.list_runs(namespace.id, &RunQuery { limit: 1, ..RunQuery::default() }).await?;
         if let Some(run) = runs.first() {
-            return Err(BenchError::NotEmpty { found: format!("run {}", run.id) });
+            return Err(BenchError::NotEmpty { first_item: format!("run {}", run.id) });
         }
     }
     Ok(())
@@ -52,7 +52,7 @@ pub(crate) async fn ensure_bench_app(store: &SqlStore, ids: &IdGen) -> Result<(N
     Ok((namespace, store.ensure_app(AppId::new(ids.next(now)), namespace, APP, now).await?.id))
 }
 
-/// Creates jobs; returns their ids, at most those of the first [`CHUNK`].
+/// Creates `count` jobs. Returns the ids of the first [`CHUNK_JOB_COUNT`] of them.
 pub(crate) async fn create(
     store: &SqlStore,
     ids: &IdGen,
@@ -62,11 +62,11 @@ pub(crate) async fn create(
 ) -> Result<Vec<JobId>, BenchError> {
     let (namespace, app) = ensure_bench_app(store, ids).await?;
     let mut created_ids = Vec::new();
-    let mut number = 0;
-    while number < count {
-        let end = count.min(number + CHUNK);
-        let mut jobs = Vec::with_capacity(usize::try_from(end - number).unwrap_or(0));
-        for number in number..end {
+    let mut chunk_start = 0;
+    while chunk_start < count {
+        let chunk_end = count.min(chunk_start + CHUNK_JOB_COUNT);
+        let mut jobs = Vec::with_capacity(usize::try_from(chunk_end - chunk_start).unwrap_or(0));
+        for number in chunk_start..chunk_end {
             let now = clock::now();
             let (spec, fire_at) = definition(prefix, number, fires)?;
             jobs.push(NewJob {
@@ -87,12 +87,12 @@ pub(crate) async fn create(
         if created_ids.is_empty() {
             created_ids.extend(jobs.iter().map(|job| job.id));
         }
-        number = end;
+        chunk_start = chunk_end;
     }
     Ok(created_ids)
 }
 
-/// Creates a job with a single run, which starts at `at` and prints as fast as it can for this long.
+/// Creates a job with a single run, which starts at `at` and prints as fast as it can until its timeout of `length`.
 pub(crate) async fn create_flood(
     store: &SqlStore,
     ids: &IdGen,
@@ -141,13 +141,13 @@ fn check_created(outcomes: &[JobCreated]) -> Result<(), BenchError> {
 
 fn definition(prefix: &str, number: u32, fires: FireTimes) -> Result<(JobSpec, Option<Timestamp>), BenchError> {
     let (schedule, fire_at) = match fires {
-        FireTimes::EachSecond { from, last: None } => (json!({"every": "1s"}), Some(from)),
-        FireTimes::EachSecond { from, last: Some(last_fire) } => {
-            (json!({"every": "1s", "end_at": last_fire}), Some(from))
+        FireTimes::EachSecond { first_fire, last_fire: None } => (json!({"every": "1s"}), Some(first_fire)),
+        FireTimes::EachSecond { first_fire, last_fire: Some(last_fire) } => {
+            (json!({"every": "1s", "end_at": last_fire}), Some(first_fire))
         }
         FireTimes::Once(fire_at) => (json!({"at": fire_at}), Some(fire_at)),
-        FireTimes::OneByOne(from) => {
-            let fire_at = Timestamp::from_secs(from.second() + i64::from(number));
+        FireTimes::OneByOne(first_fire) => {
+            let fire_at = Timestamp::from_secs(first_fire.second() + i64::from(number));
             (json!({"at": fire_at}), Some(fire_at))
         }
     };
@@ -166,8 +166,8 @@ mod tests {
     fn definitions_are_right() {
         let at = Timestamp::from_secs(4_000_000_000);
         for (fires, first) in [
-            (FireTimes::EachSecond { from: at, last: None }, Some(at)),
-            (FireTimes::EachSecond { from: at, last: Some(at) }, Some(at)),
+            (FireTimes::EachSecond { first_fire: at, last_fire: None }, Some(at)),
+            (FireTimes::EachSecond { first_fire: at, last_fire: Some(at) }, Some(at)),
             (FireTimes::Once(at), Some(at)),
             (FireTimes::OneByOne(at), Some(Timestamp::from_secs(4_000_000_009))),
         ] {

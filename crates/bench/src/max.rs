@@ -12,11 +12,11 @@ use crate::report::Report;
 use crate::steps::{measure, open, probe_unless_idle};
 use crate::usage;
 
-/// The search ends when the step to the next rate is less than the rate divided by this.
-const STEP_PART: u32 = 10;
-/// Part of the rate that must become durable within the window, in percent. The rest may be in flight at the window's beginning and
+/// The search ends when the step to the next rate is less than the highest sustained rate divided by this.
+const STEP_DIVISOR: u32 = 10;
+/// The percentage of the rate that must at least become durable within the window. The other runs may be in flight at the window's beginning and
 /// end.
-const DURABLE_PERCENT: f64 = 95.0;
+const DURABLE_PERCENT_MIN: f64 = 95.0;
 
 /// One measurement of the search.
 #[derive(Clone, Debug, Serialize)]
@@ -64,7 +64,7 @@ pub async fn find_max(plan: &Plan, bounds: Bounds, mut on_round: impl FnMut(&Rou
     let late_max_ms = bounds.late_max.as_secs_f64() * 1_000.0;
     let (mut search, mut rounds, mut stopped) = (Search::new(plan.jobs, bounds.jobs_max), Vec::new(), None);
     while let Some(jobs) = search.next_rate {
-        let plan = Plan { jobs, jobs_end: true, ..plan.clone() };
+        let plan = Plan { jobs, ends_jobs: true, ..plan.clone() };
         let report = match measure(&store, &plan, load_before.clone()).await {
             Ok(report) => report,
             // The earlier rounds remain valid. There are no further rounds, because work that is left in the database
@@ -124,7 +124,7 @@ impl Search {
             Some(lowest_failed) => self.highest_sustained.midpoint(lowest_failed),
         };
         let step = next_rate.saturating_sub(self.highest_sustained);
-        self.next_rate = (step > 0 && step >= self.highest_sustained / STEP_PART).then_some(next_rate);
+        self.next_rate = (step > 0 && step >= self.highest_sustained / STEP_DIVISOR).then_some(next_rate);
     }
 }
 
@@ -147,7 +147,7 @@ fn failure(report: &Report, late_max_ms: f64) -> Option<String> {
         return Some(format!("p99 of the start is {p99:.1} ms late"));
     }
     let durable_percent = 100.0 * report.runs_per_second / f64::from(report.jobs.max(1));
-    (durable_percent < DURABLE_PERCENT).then(|| format!("{durable_percent:.0} % of the rate became durable"))
+    (durable_percent < DURABLE_PERCENT_MIN).then(|| format!("{durable_percent:.0} % of the rate became durable"))
 }
 
 impl MaxReport {
@@ -204,15 +204,15 @@ impl Round {
 mod tests {
     use super::*;
 
-    /// The rates that a search tries on a system that keeps at most `capacity`, and what it finds.
-    fn tried(from: u32, capacity: u32) -> (Vec<u32>, u32) {
-        let (mut search, mut tried) = (Search::new(from, 1_000_000), Vec::new());
+    /// The rates that a search tries on a system that sustains at most `capacity`, and the rate that it finds.
+    fn tried_rates(first_rate: u32, capacity: u32) -> (Vec<u32>, u32) {
+        let (mut search, mut tried_rates) = (Search::new(first_rate, 1_000_000), Vec::new());
         while let Some(jobs) = search.next_rate {
-            tried.push(jobs);
-            assert!(tried.len() < 40, "{tried:?}");
+            tried_rates.push(jobs);
+            assert!(tried_rates.len() < 40, "{tried_rates:?}");
             search.record(jobs, jobs <= capacity);
         }
-        (tried, search.highest_sustained)
+        (tried_rates, search.highest_sustained)
     }
 
     #[test]
@@ -226,13 +226,16 @@ mod tests {
 
     #[test]
     fn the_highest_rate_is_found_to_a_tenth() {
-        assert_eq!(tried(1_000, 11_300), (vec![1_000, 2_000, 4_000, 8_000, 16_000, 12_000, 10_000, 11_000], 11_000));
-        assert_eq!(tried(8_000, 900).1, 875);
-        assert_eq!(tried(1_000, 0).1, 0);
-        assert_eq!(tried(1, 3), (vec![1, 2, 4, 3], 3));
-        assert_eq!(tried(1_000, u32::MAX).1, 1_000_000);
+        assert_eq!(
+            tried_rates(1_000, 11_300),
+            (vec![1_000, 2_000, 4_000, 8_000, 16_000, 12_000, 10_000, 11_000], 11_000)
+        );
+        assert_eq!(tried_rates(8_000, 900).1, 875);
+        assert_eq!(tried_rates(1_000, 0).1, 0);
+        assert_eq!(tried_rates(1, 3), (vec![1, 2, 4, 3], 3));
+        assert_eq!(tried_rates(1_000, u32::MAX).1, 1_000_000);
         for capacity in [17, 999, 1_000, 1_001, 31_999, 250_000] {
-            let (_, sustained) = tried(1_000, capacity);
+            let (_, sustained) = tried_rates(1_000, capacity);
             assert!(
                 sustained <= capacity && f64::from(sustained) * 1.2 >= f64::from(capacity),
                 "{sustained} of {capacity}"

@@ -16,9 +16,9 @@ use crate::recorder::Window;
 /// The durations of calls of one kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Timing {
-    pub(crate) calls: u64,
-    /// Rows passed to these calls, where their number is known.
-    pub(crate) rows: u64,
+    pub(crate) call_count: u64,
+    /// Rows passed to these calls; 0 where their number is not known.
+    pub(crate) row_count: u64,
     /// The sum of the durations.
     pub(crate) total: Duration,
     /// The longest duration.
@@ -63,6 +63,7 @@ impl Metrics {
     }
 }
 
+/// The store of the servers in a measurement.
 #[derive(Debug)]
 pub(crate) struct MeteredStore {
     inner: Arc<SqlStore>,
@@ -94,14 +95,20 @@ impl MeteredStore {
         self.metrics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn time<T>(&self, name: &'static str, rows: usize, call: impl Future<Output = Result<T>>) -> Result<T> {
+    /// Makes a call and counts it under this name.
+    async fn time_call<T>(
+        &self,
+        name: &'static str,
+        row_count: usize,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         let start = Instant::now();
         let result = call.await;
         let duration = start.elapsed();
         let mut metrics = self.lock();
         let timing = metrics.calls.entry(name).or_default();
-        timing.calls += 1;
-        timing.rows += rows as u64;
+        timing.call_count += 1;
+        timing.row_count += row_count as u64;
         timing.total += duration;
         timing.max = timing.max.max(duration);
         result
@@ -112,7 +119,7 @@ impl MeteredStore {
     }
 
     async fn call<T: Send>(&self, name: &'static str, call: impl Future<Output = Result<T>> + Send) -> Result<T> {
-        self.time(name, 0, call).await
+        self.time_call(name, 0, call).await
     }
 
     fn note_claimed(&self, jobs: &[ClaimJob], result: &ClaimResult) {
@@ -133,17 +140,17 @@ impl MeteredStore {
         let now = clock::now();
         let mut metrics = self.lock();
         let is_in_window = metrics.window.is_some_and(|window| window.contains(now));
-        for (finish, answer) in batch.iter().zip(outcomes) {
-            if Some(finish.job) == metrics.ignored_job {
+        for (attempt_end, outcome) in batch.iter().zip(outcomes) {
+            if Some(attempt_end.job) == metrics.ignored_job {
                 continue;
             }
-            if !matches!(answer, EndOutcome::Stored(_, None)) {
+            if !matches!(outcome, EndOutcome::Stored(_, None)) {
                 metrics.other_answers += 1;
                 continue;
             }
             metrics.stored_count += 1;
             metrics.stored_in_window += u64::from(is_in_window);
-            if let Some(fire_at) = metrics.open_runs.remove(&finish.run) {
+            if let Some(fire_at) = metrics.open_runs.remove(&attempt_end.run) {
                 let fires = metrics.fires.entry(fire_at).or_default();
                 fires.durable_count += 1;
                 let lateness_micros = u64::try_from(clock::micros_after(fire_at)).unwrap_or(0);
@@ -156,29 +163,29 @@ impl MeteredStore {
 rondel_store::delegate_store!(MeteredStore {
     Claim {
         async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<ClaimResult> {
-            let result = self.time("claim", jobs.len(), self.inner.claim(token, jobs)).await?;
+            let result = self.time_call("claim", jobs.len(), self.inner.claim(token, jobs)).await?;
             self.note_claimed(jobs, &result);
             Ok(result)
         }
     }
     Finish {
         async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
-            let ends = self.time("finish", batch.len(), self.inner.finish(finisher, batch)).await?;
+            let ends = self.time_call("finish", batch.len(), self.inner.finish(finisher, batch)).await?;
             self.note_finished(batch, &ends.outcomes);
             Ok(ends)
         }
     }
     Dispatch {
         async fn note_running(&self, token: LeaseToken, runs: &[RunAtExecutor]) -> Result<()> {
-            self.time("note_running", runs.len(), self.inner.note_running(token, runs)).await
+            self.time_call("note_running", runs.len(), self.inner.note_running(token, runs)).await
         }
     }
     Runs {
         async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>> {
-            self.time("check_runs", ids.len(), self.inner.check_runs(ids)).await
+            self.time_call("check_runs", ids.len(), self.inner.check_runs(ids)).await
         }
         async fn runs(&self, ids: &[RunId]) -> Result<Vec<Run>> {
-            self.time("runs", ids.len(), self.inner.runs(ids)).await
+            self.time_call("runs", ids.len(), self.inner.runs(ids)).await
         }
     }
 });

@@ -18,7 +18,7 @@ pub enum Mode {
     Idle,
 }
 
-/// Where an additional run prints without end while the others are measured.
+/// Where one additional run prints, without end, while the other runs are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Flood {
@@ -49,14 +49,14 @@ pub struct Plan {
     pub executors: u32,
     /// How many runs each executor takes at the same time.
     pub slots: u32,
-    /// The program that starts executors as processes of their own; `None` runs them in this process.
+    /// The program to start for each executor, as a process of its own; `None` runs the executors in this process.
     pub executor_program: Option<PathBuf>,
-    /// The first process of the database server, whose usage is counted.
+    /// The id of the first process of the database server. The usage of that process and its descendants is counted; `None` counts none.
     pub database_pid: Option<u32>,
     /// Where an additional run prints without end; `None` for no such run.
     pub flood: Option<Flood>,
     /// Whether the jobs of [`Mode::Steady`] end soon after the measurement, so that another one may follow on the same database.
-    pub jobs_end: bool,
+    pub ends_jobs: bool,
     /// How long each probe lasts; zero for no probe.
-    pub probe: Duration,
+    pub probe_time: Duration,
 }

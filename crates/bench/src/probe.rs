@@ -19,8 +19,8 @@ use crate::plan::Plan;
 use crate::report::ProbeLane;
 use crate::{BenchError, clock, usage};
 
-const BATCH: u32 = 500;
-const LANES: [u32; 2] = [1, 2];
+const BATCH_SIZE: u32 = 500;
+const LANE_COUNTS: [u32; 2] = [1, 2];
 /// How far ahead the fires of the probe are, so that no server finds them due.
 const FAR_AHEAD: Duration = Duration::from_secs(30 * 24 * 3600);
 
@@ -51,30 +51,31 @@ pub(crate) async fn probe(store: &Arc<SqlStore>, plan: &Plan) -> Result<Vec<Prob
         server_version: env!("CARGO_PKG_VERSION").to_owned(),
         may_take_over: true,
         held: None,
+        waited_for_takeover: Duration::ZERO,
     };
     let Join::Joined { token, ordinal } = store.join(&request).await? else {
         return Err(BenchError::failed("another probe is running on this database"));
     };
     let ids = Arc::new(IdGen::new(ordinal));
     let mut lanes = Vec::new();
-    for count in LANES {
-        lanes.push(with_lanes(store, &ids, token, plan, count).await?);
+    for lane_count in LANE_COUNTS {
+        lanes.push(probe_with_lanes(store, &ids, token, plan, lane_count).await?);
     }
     store.release(token, Timestamp::EPOCH).await?;
     Ok(lanes)
 }
 
-async fn with_lanes(
+async fn probe_with_lanes(
     store: &Arc<SqlStore>,
     ids: &Arc<IdGen>,
     token: LeaseToken,
     plan: &Plan,
-    count: u32,
+    lane_count: u32,
 ) -> Result<ProbeLane, BenchError> {
     let (namespace, app) = load::ensure_bench_app(store, ids).await?;
     let first_fire = (clock::now() + FAR_AHEAD).ceil_second();
     let prefix = format!("probe-{}", clock::now().as_millis());
-    let jobs = load::create(store, ids, &prefix, count * BATCH, FireTimes::Once(first_fire)).await?;
+    let jobs = load::create(store, ids, &prefix, lane_count * BATCH_SIZE, FireTimes::Once(first_fire)).await?;
     let due_jobs: Vec<DueJob> = jobs
         .into_iter()
         .map(|job| DueJob {
@@ -87,13 +88,13 @@ async fn with_lanes(
             recent_fires: RecentFires::default(),
         })
         .collect();
-    let template = template(namespace, app, token);
+    let template = run_template(namespace, app, token);
     let database_usage = plan.database_pid.map(usage::of_tree);
-    let (cpu, start) = (clock::cpu(), Instant::now());
+    let (cpu_before, start) = (clock::cpu_time(), Instant::now());
     let mut tasks = JoinSet::new();
-    for due_jobs in due_jobs.chunks(usize::try_from(BATCH).unwrap_or(1)) {
+    for due_jobs in due_jobs.chunks(usize::try_from(BATCH_SIZE).unwrap_or(1)) {
         let lane = Lane { store: Arc::clone(store), ids: Arc::clone(ids), token, due_jobs: due_jobs.to_vec() };
-        tasks.spawn(run_lane(lane, template.clone(), start + plan.probe));
+        tasks.spawn(run_lane(lane, template.clone(), start + plan.probe_time));
     }
     let mut totals = LaneTotals::default();
     while let Some(result) = tasks.join_next().await {
@@ -102,19 +103,19 @@ async fn with_lanes(
         totals.claim_time += lane_totals.claim_time;
         totals.finish_time += lane_totals.finish_time;
     }
-    let runs = f64::from(totals.batch_count * BATCH);
-    let cpu = (clock::cpu() - cpu).as_secs_f64();
+    let run_count = f64::from(totals.batch_count * BATCH_SIZE);
+    let cpu_s = (clock::cpu_time() - cpu_before).as_secs_f64();
     let database_usage =
         database_usage.zip(plan.database_pid).map(|(usage_before, pid)| usage::of_tree(pid).since(usage_before));
     let batch_ms = |total: Duration| (total / totals.batch_count.max(1)).as_secs_f64() * 1_000.0;
     Ok(ProbeLane {
-        lanes: count,
-        runs_per_second: runs / start.elapsed().as_secs_f64(),
+        lanes: lane_count,
+        runs_per_second: run_count / start.elapsed().as_secs_f64(),
         claim_ms: batch_ms(totals.claim_time),
         finish_ms: batch_ms(totals.finish_time),
-        client_cpu_s_per_1000: cpu * 1_000.0 / runs.max(1.0),
-        database_cpu_s_per_1000: database_usage.map(|usage| usage.cpu.as_secs_f64() * 1_000.0 / runs.max(1.0)),
-        database_bytes_per_run: database_usage.map(|usage| usage.written_bytes as f64 / runs.max(1.0)),
+        client_cpu_s_per_1000: cpu_s * 1_000.0 / run_count.max(1.0),
+        database_cpu_s_per_1000: database_usage.map(|usage| usage.cpu.as_secs_f64() * 1_000.0 / run_count.max(1.0)),
+        database_bytes_per_run: database_usage.map(|usage| usage.written_bytes as f64 / run_count.max(1.0)),
     })
 }
 
@@ -173,7 +174,7 @@ impl Lane {
     }
 }
 
-fn template(namespace: rondel_core::NamespaceId, app: rondel_core::AppId, token: LeaseToken) -> Run {
+fn run_template(namespace: rondel_core::NamespaceId, app: rondel_core::AppId, token: LeaseToken) -> Run {
     let run_job = RunJob { namespace, job: rondel_core::JobId::new(0), job_version: 1, app };
     Run::new(RunId::new(0), run_job, Timestamp::EPOCH, Trigger::Once, (token.node, token.epoch))
 }

@@ -62,7 +62,7 @@ struct Inner {
 pub(crate) struct Recorder(Arc<Mutex<Inner>>);
 
 impl Recorder {
-    pub(crate) fn measure(&self, window: Window) {
+    pub(crate) fn set_window(&self, window: Window) {
         self.lock().window = Some(window);
     }
 

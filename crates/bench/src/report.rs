@@ -116,7 +116,7 @@ pub struct Cpu {
     pub database_s: Option<f64>,
     /// Used by all known processes per thousand runs.
     pub per_1000_runs_s: f64,
-    /// Bytes that the server's process wrote to disk per run: SQLite's file.
+    /// Bytes that the server's process wrote to disk per run; with SQLite, most of them belong to the database's file.
     pub server_bytes_per_run: f64,
     /// Bytes that the database server wrote to disk per run.
     pub database_bytes_per_run: Option<f64>,
@@ -152,12 +152,12 @@ pub struct StoreCall {
     pub max_ms: f64,
 }
 
-/// The database alone: claims and results in batches of 500.
+/// What the database alone achieved: claims and results in batches of 500.
 #[derive(Clone, Debug, Serialize)]
 pub struct Probe {
     /// Before the measurement.
     pub before: Vec<ProbeLane>,
-    /// After it.
+    /// After the measurement.
     pub after: Vec<ProbeLane>,
     /// The best rate of all lanes, in runs per second.
     pub best: f64,
@@ -166,7 +166,7 @@ pub struct Probe {
     pub ratio: Option<f64>,
 }
 
-/// The probe with one number of lanes.
+/// What a probe with this number of lanes measured.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ProbeLane {
     /// The number of transactions at the same time.
@@ -217,52 +217,52 @@ impl Report {
     pub fn lines(&self) -> Vec<(String, String)> {
         let mut lines = Lines::default();
         let placement = if self.separate { "each a process" } else { "in the server's process" };
-        lines.row("database", &self.database);
-        lines.row("load before", &self.load_before);
-        lines.row("jobs", format!("{}, created in {:.1} s", self.jobs, self.create_s));
+        lines.add("database", &self.database);
+        lines.add("load before", &self.load_before);
+        lines.add("jobs", format!("{}, created in {:.1} s", self.jobs, self.create_s));
         if self.nodes > 1 {
             let lost_percent = 100.0 * self.claims_lost as f64 / self.claims_tried.max(1) as f64;
             let text = format!(
                 "{}; {} claims, {} lost ({lost_percent:.2} %)",
                 self.nodes, self.claims_tried, self.claims_lost
             );
-            lines.row("servers", text);
+            lines.add("servers", text);
         }
-        lines.row("executors", format!("{} with {} slots, {placement}", self.executors, self.slots));
+        lines.add("executors", format!("{} with {} slots, {placement}", self.executors, self.slots));
         match self.flood {
-            Some(Flood::Log) => lines.row("beside them", "a run that prints into its log without end"),
-            Some(Flood::Null) => lines.row("beside them", "a run that prints to /dev/null without end"),
+            Some(Flood::Log) => lines.add("beside them", "a run that prints into its log without end"),
+            Some(Flood::Null) => lines.add("beside them", "a run that prints to /dev/null without end"),
             None => {}
         }
-        lines.row("measured", format!("{:.1} s", self.seconds));
+        lines.add("measured", format!("{:.1} s", self.seconds));
         if self.mode != Mode::Idle {
             self.add_run_lines(&mut lines);
         }
-        lines.row("witness late", lateness_text(&self.witness));
+        lines.add("witness late", lateness_text(&self.witness));
         self.add_cost_lines(&mut lines);
         for call in &self.calls {
             let rows = if call.rows == 0 { String::new() } else { format!(", {} rows", call.rows) };
             let text = format!("{} calls{rows}, mean {:.2} ms, max {:.1} ms", call.calls, call.mean_ms, call.max_ms);
-            lines.row(&format!("store {}", call.name), text);
+            lines.add(&format!("store {}", call.name), text);
         }
         if let Some(probe) = &self.probe {
-            probe.row(&mut lines);
+            probe.add_lines(&mut lines);
         }
         lines.0
     }
 
     fn add_run_lines(&self, lines: &mut Lines) {
         let counts = &self.counts;
-        lines.row("runs per second", format!("{:.0}, results durable", self.runs_per_second));
-        lines.row("start late", lateness_text(&self.start_lateness));
+        lines.add("runs per second", format!("{:.0}, results durable", self.runs_per_second));
+        lines.add("start late", lateness_text(&self.start_lateness));
         let durability = &self.durability;
-        lines.row("last result durable", format!("p50 {:.1} ms, max {:.1} ms", durability.p50_ms, durability.max_ms));
+        lines.add("last result durable", format!("p50 {:.1} ms, max {:.1} ms", durability.p50_ms, durability.max_ms));
         let Counts { planned, claimed, started, durable, .. } = counts;
-        lines.row("fires", format!("{planned} planned, {claimed} claimed, {started} started, {durable} durable"));
+        lines.add("fires", format!("{planned} planned, {claimed} claimed, {started} started, {durable} durable"));
         let (started_in_all, durable_in_all) = (counts.started_in_all, counts.durable_in_all);
         let unexpected_text =
             format!("{} repeated, {} early, {} odd", counts.repeated, counts.early, counts.other_answers);
-        lines.row(
+        lines.add(
             "with warm-up and end",
             format!("{started_in_all} started, {durable_in_all} durable, {unexpected_text}"),
         );
@@ -278,24 +278,24 @@ impl Report {
         if self.mode != Mode::Idle {
             write!(text, "; {:.3} s for 1000 runs", cpu.per_1000_runs_s).ok();
         }
-        lines.row("processor", text);
+        lines.add("processor", text);
         let memory = &self.memory;
         let mut text = format!("server {:.1} MB, peak {:.1} MB", memory.server_mb, memory.server_peak_mb);
         let optional_values = [("largest executor", memory.executor_peak_mb), ("database", memory.database_mb)];
         for (name, size) in optional_values.into_iter().filter_map(|(name, size)| Some((name, size?))) {
             write!(text, ", {name} {size:.1} MB").ok();
         }
-        lines.row("memory", text);
+        lines.add("memory", text);
         if self.mode != Mode::Idle {
             let database = cpu.database_bytes_per_run.map(|bytes| format!(", database {bytes:.0}"));
             let database = database.unwrap_or_default();
-            lines.row("bytes written per run", format!("server {:.0}{database}", cpu.server_bytes_per_run));
+            lines.add("bytes written per run", format!("server {:.0}{database}", cpu.server_bytes_per_run));
         }
     }
 }
 
 impl Probe {
-    fn row(&self, lines: &mut Lines) {
+    fn add_lines(&self, lines: &mut Lines) {
         for (moment, lanes) in [("before", &self.before), ("after", &self.after)] {
             for lane in lanes {
                 let mut text = format!(
@@ -306,11 +306,11 @@ impl Probe {
                     write!(text, ", database {seconds:.3} s").ok();
                 }
                 text.push_str(" for 1000 runs");
-                lines.row(&format!("probe {moment}, lanes {}", lane.lanes), text);
+                lines.add(&format!("probe {moment}, lanes {}", lane.lanes), text);
             }
         }
         if let Some(ratio) = self.ratio {
-            lines.row("ratio to the best probe", format!("{ratio:.2}"));
+            lines.add("ratio to the best probe", format!("{ratio:.2}"));
         }
     }
 }
@@ -320,7 +320,7 @@ impl Probe {
 pub(crate) struct Lines(pub(crate) Vec<(String, String)>);
 
 impl Lines {
-    pub(crate) fn row(&mut self, name: &str, value: impl Into<String>) {
+    pub(crate) fn add(&mut self, name: &str, value: impl Into<String>) {
         self.0.push((name.to_owned(), value.into()));
     }
 }

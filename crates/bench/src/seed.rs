@@ -19,16 +19,17 @@ use serde_json::json;
 
 use crate::{BenchError, clock, load};
 
-const NODE: &str = "bench-seed";
+const NODE_NAME: &str = "bench-seed";
 const LEASE: Duration = Duration::from_secs(6 * 3_600);
+/// Ordinal of the ids of jobs, from before the node has joined and has its own.
 const ORDINAL: i64 = IdGen::ORDINAL_COUNT - 1;
 /// How far the history reaches back.
 const HISTORY_DAYS: u64 = 7;
-/// How many runs one claim writes.
+/// About how many runs one claim writes.
 const CLAIM_RUN_COUNT: usize = 2_000;
-/// How many jobs one call creates.
+/// How many jobs one call creates, at most.
 const CREATE_JOB_COUNT: usize = 2_000;
-/// How many runs one call adds to the statistics.
+/// How many runs one call adds to the statistics, at most.
 const ROLL_UP_RUN_COUNT: u32 = 1_000;
 const NAMESPACES: [&str; 3] = ["default", "staging", "tools"];
 const APPS: [&str; 6] = ["orders", "billing", "reports", "archive", "catalog", "mail"];
@@ -69,8 +70,8 @@ struct Seed {
     number: u64,
     period: Duration,
     next_fire: Timestamp,
-    /// The parent, a job of the same app, if the job has no schedule of its own.
-    parent: Option<usize>,
+    /// The index of the parent, a job of the same app, if the job has no schedule of its own.
+    parent_index: Option<usize>,
     shards: u32,
     /// Whether its own schedule fires.
     has_fires: bool,
@@ -87,20 +88,21 @@ pub async fn seed(plan: &SeedPlan) -> Result<SeedReport, BenchError> {
     load::check_empty(&store).await?;
     let ids = IdGen::new(ORDINAL);
     let now = clock::now();
-    let mut seeds = create(&store, &ids, plan, now).await?;
+    let mut seeds = create_jobs(&store, &ids, plan, now).await?;
     let request = JoinRequest {
-        name: NODE.to_owned(),
+        name: NODE_NAME.to_owned(),
         lease: LEASE,
         advertise_url: None,
         server_version: env!("CARGO_PKG_VERSION").to_owned(),
         may_take_over: true,
         held: None,
+        waited_for_takeover: Duration::ZERO,
     };
     let Join::Joined { token, ordinal } = store.join(&request).await? else {
         return Err(BenchError::failed("another seeding is running on this database"));
     };
     let ids = IdGen::new(ordinal);
-    let runs = history(&store, (&ids, token), &mut seeds, now).await?;
+    let runs = write_history(&store, (&ids, token), &mut seeds, now).await?;
     // The node leaves in order, so that no fire counts as missed.
     store.report_node(token, &NodeReport { is_leaving: true, ..NodeReport::default() }).await?;
     store.release(token, Timestamp::EPOCH).await?;
@@ -123,7 +125,7 @@ const fn mix(number: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-fn period(number: u64) -> u64 {
+fn period_minutes(number: u64) -> u64 {
     let mut remaining = mix(number) % 20;
     for (minutes, count) in PERIODS {
         if remaining < count {
@@ -136,13 +138,13 @@ fn period(number: u64) -> u64 {
 
 /// The factor by which periods are stretched, so that the history has about the wanted number of runs.
 fn period_factor(plan: &SeedPlan) -> u64 {
-    let per_day = |number: u64| 1_440 / period(number);
+    let per_day = |number: u64| 1_440 / period_minutes(number);
     let run_count: u64 = (0..u64::from(plan.jobs)).map(per_day).sum::<u64>() * HISTORY_DAYS;
     run_count.div_ceil(u64::from(plan.history.max(1))).max(1)
 }
 
-async fn create(store: &SqlStore, ids: &IdGen, plan: &SeedPlan, now: Timestamp) -> Result<Vec<Seed>, BenchError> {
-    let mut app_places = Vec::new();
+async fn create_jobs(store: &SqlStore, ids: &IdGen, plan: &SeedPlan, now: Timestamp) -> Result<Vec<Seed>, BenchError> {
+    let mut apps = Vec::new();
     for name in NAMESPACES {
         if store.namespace(name).await?.is_none() {
             let namespace = Namespace { id: NamespaceId::new(ids.next(now)), name: name.to_owned() };
@@ -152,22 +154,22 @@ async fn create(store: &SqlStore, ids: &IdGen, plan: &SeedPlan, now: Timestamp) 
         let namespace = stored_namespace.ok_or_else(|| BenchError::failed("a namespace could not be created"))?.id;
         for app in APPS {
             let id = store.ensure_app(AppId::new(ids.next(now)), namespace, app, now).await?.id;
-            app_places.push((namespace, app, id));
+            apps.push((namespace, app, id));
         }
     }
     let period_factor = period_factor(plan);
     let (mut seeds, mut jobs): (Vec<Seed>, Vec<NewJob>) = (Vec::new(), Vec::new());
     for number in 0..u64::from(plan.jobs) {
-        // Two thirds are in the first namespace.
-        let namespace = [0, 0, 0, 0, 1, 2][usize::try_from(number % 6).unwrap_or(0)];
-        let app = usize::try_from(mix(number ^ 77) % 6).unwrap_or(0);
-        let (namespace, app_name, app) = app_places[namespace * APPS.len() + app];
-        let parent = seeds.iter().rposition(|seed| seed.app == app && seed.parent.is_none());
-        let parent = parent.filter(|_| number % 17 == 16);
-        let minutes = period(number) * period_factor;
+        // Two thirds of the jobs are in the first namespace.
+        let namespace_index = [0, 0, 0, 0, 1, 2][usize::try_from(number % 6).unwrap_or(0)];
+        let app_index = usize::try_from(mix(number ^ 77) % 6).unwrap_or(0);
+        let (namespace, app_name, app) = apps[namespace_index * APPS.len() + app_index];
+        let parent_index = seeds.iter().rposition(|seed| seed.app == app && seed.parent_index.is_none());
+        let parent_index = parent_index.filter(|_| number % 17 == 16);
+        let minutes = period_minutes(number) * period_factor;
         let next_fire =
             Timestamp::from_millis(Step::Minute.floor(now).as_millis() + 60_000 * i64::try_from(minutes).unwrap_or(1));
-        let parent_name = parent.and_then(|index| jobs.get(index)).map(|job: &NewJob| job.spec.name.clone());
+        let parent_name = parent_index.and_then(|index| jobs.get(index)).map(|job: &NewJob| job.spec.name.clone());
         let spec = definition((number, app_name), minutes, parent_name)?;
         let job = JobId::new(ids.next(now));
         let created_at = now - Duration::from_secs((HISTORY_DAYS + 30) * 86_400);
@@ -179,9 +181,9 @@ async fn create(store: &SqlStore, ids: &IdGen, plan: &SeedPlan, now: Timestamp) 
             number,
             period: Duration::from_secs(minutes * 60),
             next_fire,
-            parent,
+            parent_index,
             shards: if spec.is_sharded() { 4 } else { 1 },
-            has_fires: parent.is_none() && spec.enabled,
+            has_fires: parent_index.is_none() && spec.enabled,
             term: 0,
             home: NodeId::new(0),
         });
@@ -194,7 +196,7 @@ async fn create(store: &SqlStore, ids: &IdGen, plan: &SeedPlan, now: Timestamp) 
             app,
             spec,
             anchor: next_fire,
-            // A claim needs an instant; jobs without a schedule lose it at the end.
+            // A claim needs an instant; jobs without fires of their own lose it at the end of the history.
             next_fire_at: Some(next_fire),
             author: "rondel bench".to_owned(),
             now: created_at,
@@ -230,7 +232,7 @@ fn definition((number, app): (u64, &str), minutes: u64, parent: Option<String>) 
 }
 
 /// Writes the history in the order of time, as claims of rows that already have their verdicts.
-async fn history(
+async fn write_history(
     store: &SqlStore,
     (ids, token): (&IdGen, LeaseToken),
     seeds: &mut [Seed],
@@ -238,7 +240,7 @@ async fn history(
 ) -> Result<usize, BenchError> {
     let oldest_fire = now - Duration::from_secs(HISTORY_DAYS * 86_400);
     let mut fires: Vec<(Timestamp, usize)> = Vec::new();
-    for (seed_index, seed) in seeds.iter().enumerate().filter(|(_, seed)| seed.parent.is_none()) {
+    for (seed_index, seed) in seeds.iter().enumerate().filter(|(_, seed)| seed.parent_index.is_none()) {
         let mut fire_at = seed.next_fire;
         while fire_at > oldest_fire {
             fire_at = fire_at - seed.period;
@@ -250,8 +252,8 @@ async fn history(
     fires.sort_unstable();
     let mut children: HashMap<usize, Vec<usize>> = HashMap::new();
     for (seed_index, seed) in seeds.iter().enumerate() {
-        if let Some(parent) = seed.parent {
-            children.entry(parent).or_default().push(seed_index);
+        if let Some(parent_index) = seed.parent_index {
+            children.entry(parent_index).or_default().push(seed_index);
         }
     }
     let (mut batch, mut run_count): (Vec<(usize, Run)>, usize) = (Vec::new(), 0);
@@ -266,10 +268,10 @@ async fn history(
             batch.extend(rows.into_iter().map(|run| (*child, run)));
         }
         if batch.len() >= CLAIM_RUN_COUNT {
-            run_count += write(store, token, seeds, std::mem::take(&mut batch)).await?;
+            run_count += write_runs(store, token, seeds, std::mem::take(&mut batch)).await?;
         }
     }
-    run_count += write(store, token, seeds, batch).await?;
+    run_count += write_runs(store, token, seeds, batch).await?;
     let idle_claims: Vec<ClaimJob> =
         seeds.iter().filter(|seed| !seed.has_fires).map(|seed| seed.claim(None, Vec::new())).collect();
     for chunk in idle_claims.chunks(CLAIM_RUN_COUNT) {
@@ -300,21 +302,21 @@ impl Seed {
     }
 }
 
-async fn write(
+async fn write_runs(
     store: &SqlStore,
     token: LeaseToken,
     seeds: &mut [Seed],
     batch: Vec<(usize, Run)>,
 ) -> Result<usize, BenchError> {
     let count = batch.len();
-    let mut by_job: HashMap<usize, Vec<Run>> = HashMap::new();
-    batch.into_iter().for_each(|(seed_index, run)| by_job.entry(seed_index).or_default().push(run));
-    let mut seed_indexes: Vec<usize> = by_job.keys().copied().collect();
+    let mut runs_by_seed: HashMap<usize, Vec<Run>> = HashMap::new();
+    batch.into_iter().for_each(|(seed_index, run)| runs_by_seed.entry(seed_index).or_default().push(run));
+    let mut seed_indexes: Vec<usize> = runs_by_seed.keys().copied().collect();
     seed_indexes.sort_unstable();
     let mut claims = Vec::with_capacity(seed_indexes.len());
     for seed_index in &seed_indexes {
         let seed = &seeds[*seed_index];
-        let runs = by_job.remove(seed_index).unwrap_or_default();
+        let runs = runs_by_seed.remove(seed_index).unwrap_or_default();
         claims.push(seed.claim(Some(seed.next_fire), runs));
     }
     let claim_result = store.claim(token, &claims).await?;
@@ -327,7 +329,7 @@ async fn write(
     Ok(count)
 }
 
-/// The rows of one fire.
+/// Creates the rows of one fire.
 struct Fire<'a> {
     ids: &'a IdGen,
     token: LeaseToken,
@@ -358,12 +360,10 @@ impl Fire<'_> {
     }
 
     fn run(&self, seed: &Seed, parent: Option<&Run>, (status, random): (RunStatus, u64)) -> Run {
-        let duration_base = 200 << (mix(seed.number ^ 3) % 9);
+        let base_ms = 200 << (mix(seed.number ^ 3) % 9);
         let lateness = Duration::from_millis(4 + random % 40 + if random.is_multiple_of(97) { 900 } else { 0 });
         let duration = Duration::from_millis(
-            duration_base
-                + duration_base * (random % 100) / 60
-                + if random.is_multiple_of(61) { duration_base * 4 } else { 0 },
+            base_ms + base_ms * (random % 100) / 60 + if random.is_multiple_of(61) { base_ms * 4 } else { 0 },
         );
         let started_at = self.at + lateness;
         let has_run = status != RunStatus::Skipped;
@@ -447,7 +447,7 @@ mod tests {
         for number in 0..200 {
             let parent = (number % 17 == 16).then(|| "orders.close-0001".to_owned());
             let app = APPS[usize::try_from(number % 6).unwrap()];
-            let spec = definition((number, app), period(number), parent).unwrap();
+            let spec = definition((number, app), period_minutes(number), parent).unwrap();
             assert!(spec.compile().is_ok(), "{}", spec.name);
         }
     }
@@ -458,8 +458,9 @@ mod tests {
         for (jobs, history) in [(150, 200_000), (10_000, 1_000_000)] {
             let plan = SeedPlan { database: database.clone(), jobs, history };
             let period_factor = period_factor(&plan);
-            let runs: u64 =
-                (0..u64::from(jobs)).map(|number| 1_440 * HISTORY_DAYS / (period(number) * period_factor)).sum();
+            let runs: u64 = (0..u64::from(jobs))
+                .map(|number| 1_440 * HISTORY_DAYS / (period_minutes(number) * period_factor))
+                .sum();
             assert!((u64::from(history) / 3..=u64::from(history) * 3 / 2).contains(&runs), "{runs}");
         }
     }

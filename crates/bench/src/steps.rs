@@ -15,7 +15,7 @@ use crate::plan::{Mode, Plan};
 use crate::probe::probe;
 use crate::recorder::{Observations, Window};
 use crate::report::{Counts, Cpu, Durability, Lateness, Memory, ProbeLane, Report, StoreCall};
-use crate::test_server::{Claims, TestServer};
+use crate::test_server::{ClaimCounts, TestServers};
 use crate::usage::{self, Usage};
 use crate::witness::Witness;
 use crate::{BenchError, clock};
@@ -28,7 +28,7 @@ const CREATED_PER_SECOND: u32 = 2_000;
 const DURABLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Ordinal of the ids of jobs: the highest one, which no node gets before the lower ones are taken.
 const ORDINAL: i64 = IdGen::ORDINAL_COUNT - 1;
-/// How long jobs that end with the measurement ([`Plan::jobs_end`]) keep firing after the window, so that the window contains
+/// How long jobs that end with the measurement ([`Plan::ends_jobs`]) keep firing after the window, so that the window contains
 /// the whole cost of claiming ahead.
 const EXTRA_FIRE_TIME: Duration = Duration::from_secs(5);
 /// A measurement whose jobs end counts as settled once no run has been open for this long.
@@ -36,7 +36,7 @@ const QUIET_TIME: Duration = Duration::from_secs(2);
 /// How long such a measurement waits until all its runs have a verdict.
 const SETTLED_TIMEOUT: Duration = Duration::from_secs(300);
 /// How far ahead the fires of idle jobs are planned.
-const IDLE_FROM: Duration = Duration::from_secs(5 * 365 * 24 * 3600);
+const IDLE_LEAD_TIME: Duration = Duration::from_secs(5 * 365 * 24 * 3600);
 
 /// Runs one measurement.
 ///
@@ -68,13 +68,13 @@ pub(crate) async fn open(plan: &Plan) -> Result<Arc<SqlStore>, BenchError> {
 
 /// Probes the database, unless the plan is idle or has no probe.
 pub(crate) async fn probe_unless_idle(store: &Arc<SqlStore>, plan: &Plan) -> Result<Vec<ProbeLane>, BenchError> {
-    let has_probe = plan.mode != Mode::Idle && !plan.probe.is_zero();
+    let has_probe = plan.mode != Mode::Idle && !plan.probe_time.is_zero();
     if has_probe { probe(store, plan).await } else { Ok(Vec::new()) }
 }
 
-/// The observations of the window.
+/// Everything that was measured in one window.
 #[derive(Debug)]
-struct Outcome {
+struct MeasuredWindow {
     window: Window,
     /// How long the creation of the jobs took.
     creation_time: Duration,
@@ -85,9 +85,10 @@ struct Outcome {
     metrics: Metrics,
     cost: Cost,
     memory: Memory,
-    claims: Claims,
+    claims: ClaimCounts,
 }
 
+/// The usage of all parts: in total so far, or during the window.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     server: Usage,
@@ -97,7 +98,7 @@ struct Cost {
 
 impl Cost {
     fn now(plan: &Plan, fleet: &Fleet) -> Self {
-        let server = Usage { cpu: clock::cpu(), ..usage::of(std::process::id()) };
+        let server = Usage { cpu: clock::cpu_time(), ..usage::of(std::process::id()) };
         Self { server, executors: fleet.usage(), database: plan.database_pid.map(usage::of_tree) }
     }
 
@@ -116,25 +117,33 @@ pub(crate) async fn measure(store: &Arc<SqlStore>, plan: &Plan, load_before: Str
     Ok(observe(store, plan).await?.report(plan, load_before))
 }
 
-async fn observe(store: &Arc<SqlStore>, plan: &Plan) -> Result<Outcome, BenchError> {
+/// Makes the measurement and ends its executors and servers. The servers drain before the executors end, so that the last results
+/// are stored.
+async fn observe(store: &Arc<SqlStore>, plan: &Plan) -> Result<MeasuredWindow, BenchError> {
     let metered_store = Arc::new(MeteredStore::new(Arc::clone(store)));
     let ids = IdGen::new(ORDINAL);
     // Executors are refused as long as the app does not exist.
     load::ensure_bench_app(store, &ids).await?;
     let mut creation_time = Duration::ZERO;
     if plan.mode == Mode::Idle {
-        let first_fire = (clock::now() + IDLE_FROM).ceil_second();
+        let first_fire = (clock::now() + IDLE_LEAD_TIME).ceil_second();
         creation_time = create_jobs(store, &ids, plan, FireTimes::OneByOne(first_fire)).await?;
     }
-    let test_server = TestServer::start(&metered_store, plan.nodes).await?;
-    let drive_result = drive(store, &ids, plan, &metered_store, &test_server).await;
-    let claims = test_server.claims().await?;
-    test_server.drain().await;
-    let (outcome, fleet) = drive_result?;
+    let test_servers = TestServers::start(&metered_store, plan.nodes).await?;
+    let drive_result = drive(store, &ids, plan, &metered_store, &test_servers).await;
+    let claims = test_servers.claims().await?;
+    test_servers.drain().await;
+    let (measured_window, fleet) = drive_result?;
     let observations = fleet.end().await?;
-    test_server.close().await?;
-    let creation_time = outcome.creation_time.max(creation_time);
-    Ok(Outcome { creation_time, observations, claims, metrics: metered_store.read(Clone::clone), ..outcome })
+    test_servers.close().await?;
+    let creation_time = measured_window.creation_time.max(creation_time);
+    Ok(MeasuredWindow {
+        creation_time,
+        observations,
+        claims,
+        metrics: metered_store.read(Clone::clone),
+        ..measured_window
+    })
 }
 
 /// Starts the executors, creates the jobs that are to fire, and watches.
@@ -143,9 +152,9 @@ async fn drive(
     ids: &IdGen,
     plan: &Plan,
     metered_store: &MeteredStore,
-    test_server: &TestServer,
-) -> Result<(Outcome, Fleet), BenchError> {
-    let mut fleet = Fleet::start(plan, test_server).await?;
+    test_servers: &TestServers,
+) -> Result<(MeasuredWindow, Fleet), BenchError> {
+    let mut fleet = Fleet::start(plan, test_servers).await?;
     let time_to_create = Duration::from_secs((plan.jobs / CREATED_PER_SECOND).into());
     let first_fire = (clock::now() + HEAD_START + time_to_create).ceil_second();
     let (fires, window) = match plan.mode {
@@ -153,7 +162,7 @@ async fn drive(
         Mode::Burst => (Some(FireTimes::Once(first_fire)), window(first_fire, 0, 1)),
         Mode::Steady => {
             let window = window(first_fire, plan.warm_up, plan.seconds);
-            (Some(FireTimes::EachSecond { from: first_fire, last: last_fire(plan, window) }), window)
+            (Some(FireTimes::EachSecond { first_fire, last_fire: last_fire(plan, window) }), window)
         }
     };
     if let Some(flood) = plan.flood {
@@ -165,21 +174,21 @@ async fn drive(
         Some(fires) => create_jobs(store, ids, plan, fires).await?,
         None => Duration::ZERO,
     };
-    fleet.measure(window).await?;
-    let outcome = watch(plan, metered_store, &mut fleet, window).await?;
+    fleet.set_window(window).await?;
+    let measured_window = watch(plan, metered_store, &mut fleet, window).await?;
     if let Some(last_fire_at) = last_fire(plan, window) {
         clock::sleep_until(last_fire_at).await;
         wait_until_settled(metered_store).await?;
     }
-    Ok((Outcome { creation_time, ..outcome }, fleet))
+    Ok((MeasuredWindow { creation_time, ..measured_window }, fleet))
 }
 
 /// The last instant at which the jobs fire; `None` if they do not end.
 fn last_fire(plan: &Plan, window: Window) -> Option<Timestamp> {
-    (plan.mode == Mode::Steady && plan.jobs_end).then(|| Timestamp::from_millis(window.to_ms) + EXTRA_FIRE_TIME)
+    (plan.mode == Mode::Steady && plan.ends_jobs).then(|| Timestamp::from_millis(window.to_ms) + EXTRA_FIRE_TIME)
 }
 
-/// Waits until every run has a verdict, and none is claimed any more.
+/// Waits until every run has a verdict, and no more runs are claimed.
 async fn wait_until_settled(metered_store: &MeteredStore) -> Result<(), BenchError> {
     let start = Instant::now();
     let mut quiet_since = start;
@@ -201,6 +210,7 @@ fn window(first_fire: Timestamp, warm_up: u32, seconds: u32) -> Window {
     Window::new(from, from + Duration::from_secs(seconds.into()))
 }
 
+/// Creates the jobs. Returns how long that took.
 async fn create_jobs(store: &SqlStore, ids: &IdGen, plan: &Plan, fires: FireTimes) -> Result<Duration, BenchError> {
     let start = Instant::now();
     let prefix = clock::now().as_millis().to_string();
@@ -214,7 +224,7 @@ async fn watch(
     metered_store: &MeteredStore,
     fleet: &mut Fleet,
     window: Window,
-) -> Result<Outcome, BenchError> {
+) -> Result<MeasuredWindow, BenchError> {
     let (from, to) = (Timestamp::from_millis(window.from_ms), Timestamp::from_millis(window.to_ms));
     if clock::micros_after(from) > 0 {
         return Err(BenchError::failed("creating the jobs took too long: they were due before they were created"));
@@ -224,20 +234,20 @@ async fn watch(
     usage::reset_peak();
     metered_store.begin(window);
     let (cost_before, start) = (Cost::now(plan, fleet), Instant::now());
-    let planned = planned(plan);
+    let planned_count = planned_count(plan);
     match plan.mode {
         Mode::Steady | Mode::Idle => clock::sleep_until(to).await,
-        Mode::Burst => wait_until_durable(metered_store, window, planned).await,
+        Mode::Burst => wait_until_durable(metered_store, window, planned_count).await,
     }
     let (cost, duration) = (Cost::now(plan, fleet).since(cost_before), start.elapsed());
     let memory = memory(plan, fleet);
     let witness = witness.end();
     if plan.mode == Mode::Steady {
-        wait_until_durable(metered_store, window, planned).await;
+        wait_until_durable(metered_store, window, planned_count).await;
     }
     let (creation_time, observations, metrics) = Default::default();
-    let claims = Claims::default();
-    Ok(Outcome { window, creation_time, duration, observations, witness, metrics, cost, memory, claims })
+    let claims = ClaimCounts::default();
+    Ok(MeasuredWindow { window, creation_time, duration, observations, witness, metrics, cost, memory, claims })
 }
 
 /// Waits until all fires of the window have a durable verdict, up to a limit.
@@ -259,7 +269,7 @@ fn durable_count(metered_store: &MeteredStore, window: Window) -> u64 {
     })
 }
 
-fn planned(plan: &Plan) -> u64 {
+fn planned_count(plan: &Plan) -> u64 {
     match plan.mode {
         Mode::Steady => u64::from(plan.jobs) * u64::from(plan.seconds),
         Mode::Burst => plan.jobs.into(),
@@ -278,7 +288,7 @@ fn memory(plan: &Plan, fleet: &Fleet) -> Memory {
     }
 }
 
-impl Outcome {
+impl MeasuredWindow {
     fn report(self, plan: &Plan, load_before: String) -> Report {
         let counts = self.counts(plan);
         let seconds = self.duration.as_secs_f64();
@@ -319,7 +329,7 @@ impl Outcome {
         let (claimed, durable) =
             fires.fold((0, 0), |sums, fire| (sums.0 + fire.claimed_count, sums.1 + fire.durable_count));
         Counts {
-            planned: planned(plan),
+            planned: planned_count(plan),
             claimed,
             started: self.observations.lateness.count(),
             durable,
@@ -333,18 +343,21 @@ impl Outcome {
 
     fn durability(&self) -> Durability {
         let fires = self.metrics.fires.iter().filter(|(fire_at, _)| self.window.contains(**fire_at));
-        let mut last_durable: Vec<u64> = fires.map(|(_, fires)| fires.last_durable_micros).collect();
-        last_durable.sort_unstable();
+        let mut last_durable_micros: Vec<u64> = fires.map(|(_, fires)| fires.last_durable_micros).collect();
+        last_durable_micros.sort_unstable();
         let ms = |micros: Option<&u64>| *micros.unwrap_or(&0) as f64 / 1_000.0;
-        Durability { p50_ms: ms(last_durable.get(last_durable.len() / 2)), max_ms: ms(last_durable.last()) }
+        Durability {
+            p50_ms: ms(last_durable_micros.get(last_durable_micros.len() / 2)),
+            max_ms: ms(last_durable_micros.last()),
+        }
     }
 
-    fn cpu(&self, runs: u64) -> Cpu {
+    fn cpu(&self, run_count: u64) -> Cpu {
         let Cost { server, executors, database } = self.cost;
         let seconds = |usage: Option<Usage>| usage.map(|usage| usage.cpu.as_secs_f64());
         let (server_s, executors_s, database_s) = (server.cpu.as_secs_f64(), seconds(executors), seconds(database));
         let total_seconds = server_s + executors_s.unwrap_or_default() + database_s.unwrap_or_default();
-        let per_run = |amount: f64| if runs == 0 { 0.0 } else { amount / runs as f64 };
+        let per_run = |amount: f64| if run_count == 0 { 0.0 } else { amount / run_count as f64 };
         Cpu {
             server_s,
             executors_s,
@@ -358,10 +371,10 @@ impl Outcome {
     fn calls(&self) -> Vec<StoreCall> {
         let calls = self.metrics.calls.iter().map(|(name, timing)| StoreCall {
             name,
-            calls: timing.calls,
-            rows: timing.rows,
+            calls: timing.call_count,
+            rows: timing.row_count,
             total_s: timing.total.as_secs_f64(),
-            mean_ms: timing.total.as_secs_f64() * 1_000.0 / timing.calls.max(1) as f64,
+            mean_ms: timing.total.as_secs_f64() * 1_000.0 / timing.call_count.max(1) as f64,
             max_ms: timing.max.as_secs_f64() * 1_000.0,
         });
         let mut calls: Vec<StoreCall> = calls.collect();

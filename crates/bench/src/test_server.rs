@@ -1,4 +1,4 @@
-//! A server in this process, assembled as by `rondel server`, on the metered store.
+//! The servers in this process, assembled as by `rondel server`, on the metered store.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -16,15 +16,16 @@ use crate::BenchError;
 use crate::clock;
 use crate::metered::MeteredStore;
 
-const NODE: &str = "bench";
+const NODE_NAME_PREFIX: &str = "bench";
 const DRAIN_GRACE: Duration = Duration::from_secs(10);
 const ONLINE_TIMEOUT: Duration = Duration::from_secs(30);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A bit more than the time between two beats of a server.
 const BEAT: Duration = Duration::from_millis(1_200);
 
 /// The servers of a measurement: one, or several on one database.
 #[derive(Debug)]
-pub(crate) struct TestServer {
+pub(crate) struct TestServers {
     nodes: Vec<Node>,
 }
 
@@ -39,26 +40,26 @@ struct Node {
 
 /// How often nodes tried to claim a job, and how often another node already had it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Claims {
+pub(crate) struct ClaimCounts {
     pub(crate) tried_count: u64,
     pub(crate) lost_count: u64,
 }
 
-impl TestServer {
+impl TestServers {
     pub(crate) async fn start(store: &Arc<MeteredStore>, count: u32) -> Result<Self, BenchError> {
         let mut nodes = Vec::new();
         for number in 1..=count.max(1) {
             let config = EngineConfig {
-                node_name: format!("{NODE}-{number}"),
+                node_name: format!("{NODE_NAME_PREFIX}-{number}"),
                 // Without this, several nodes would try to claim the same jobs.
                 claim_strategy: if count > 1 { ClaimStrategy::IdHash } else { ClaimStrategy::Default },
                 ..EngineConfig::default()
             };
             nodes.push(Node::start(Arc::clone(store), config).await?);
         }
-        let test_server = Self { nodes };
-        test_server.wait_for_peers().await?;
-        Ok(test_server)
+        let test_servers = Self { nodes };
+        test_servers.wait_for_peers().await?;
+        Ok(test_servers)
     }
 
     /// Waits until every node has seen the others: jobs due before that would be shared among fewer nodes.
@@ -89,10 +90,10 @@ impl TestServer {
     }
 
     /// The sums of what the nodes reported with their last beats.
-    pub(crate) async fn claims(&self) -> Result<Claims, BenchError> {
+    pub(crate) async fn claims(&self) -> Result<ClaimCounts, BenchError> {
         let nodes = self.nodes[0].engine.store().nodes().await?;
         let node_sum = |count: fn(&NodeReport) -> u64| nodes.iter().map(|node| count(&node.report)).sum();
-        Ok(Claims {
+        Ok(ClaimCounts {
             tried_count: node_sum(|report| report.claims_tried),
             lost_count: node_sum(|report| report.claims_lost),
         })

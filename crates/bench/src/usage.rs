@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::param::clock_ticks_per_second;
 
-/// What a process and its children have used so far, including ended ones.
+/// What a process and its children have used so far, including children that ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
     pub(crate) cpu: Duration,
@@ -39,13 +39,13 @@ pub(crate) fn of_tree(root: u32) -> Usage {
 
 /// The memory of a process and all its descendants, in bytes; shared pages are divided among their users.
 pub(crate) fn memory_of_tree(root: u32) -> u64 {
-    process_tree(root).iter().map(|pid| read_kilobytes(&format!("/proc/{pid}/smaps_rollup"), "Pss:")).sum()
+    process_tree(root).iter().map(|pid| read_size(&format!("/proc/{pid}/smaps_rollup"), "Pss:")).sum()
 }
 
 /// The current and the peak memory of a process, in bytes.
 pub(crate) fn memory(pid: u32) -> (u64, u64) {
     let path = format!("/proc/{pid}/status");
-    (read_kilobytes(&path, "VmRSS:"), read_kilobytes(&path, "VmHWM:"))
+    (read_size(&path, "VmRSS:"), read_size(&path, "VmHWM:"))
 }
 
 /// The name of a process; `None` if there is no such process.
@@ -67,7 +67,8 @@ pub(crate) fn load() -> String {
     text.split(' ').take(3).collect::<Vec<_>>().join(" ")
 }
 
-fn read_kilobytes(path: &str, name: &str) -> u64 {
+/// Reads the value of a line, which is in kilobytes; returns it in bytes, or 0 if there is no such line.
+fn read_size(path: &str, name: &str) -> u64 {
     let text = fs::read_to_string(path).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0) * 1024
@@ -89,6 +90,7 @@ fn read_stat(pid: u32) -> Option<Stat> {
     // The name is in parentheses and may contain anything.
     let (_, after_name) = text.rsplit_once(") ")?;
     let fields: Vec<&str> = after_name.split(' ').collect();
+    // `utime`, `stime`, `cutime` and `cstime`.
     let ticks: u64 = fields.get(11..15)?.iter().filter_map(|field| field.parse::<u64>().ok()).sum();
     let cpu = Duration::from_millis(ticks * 1_000 / clock_ticks_per_second().max(1));
     Some(Stat { parent: fields.get(1)?.parse().ok()?, cpu })

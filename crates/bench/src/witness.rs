@@ -25,8 +25,9 @@ impl Witness {
     pub(crate) fn start() -> Result<Self, BenchError> {
         let stop = Arc::new(AtomicBool::new(false));
         let thread_stop = Arc::clone(&stop);
-        let thread = std::thread::Builder::new().name("witness".to_owned());
-        let thread = thread.spawn(move || watch(&thread_stop)).map_err(BenchError::system("start the witness"))?;
+        let thread_builder = std::thread::Builder::new().name("witness".to_owned());
+        let thread =
+            thread_builder.spawn(move || watch(&thread_stop)).map_err(BenchError::system("start the witness"))?;
         Ok(Self { stop, thread })
     }
 
@@ -40,10 +41,10 @@ impl Witness {
 fn watch(stop: &AtomicBool) -> Histogram {
     let mut delays = Histogram::default();
     while !stop.load(Ordering::Relaxed) {
-        let wake_micros = (clock::micros() / PERIOD_MICROS + 1) * PERIOD_MICROS;
+        let wake_micros = (clock::now_micros() / PERIOD_MICROS + 1) * PERIOD_MICROS;
         let wake_at = Timespec { tv_sec: wake_micros / 1_000_000, tv_nsec: wake_micros % 1_000_000 * 1_000 };
         if clock_nanosleep_absolute(ClockId::Realtime, &wake_at).is_ok() {
-            delays.record(u64::try_from(clock::micros() - wake_micros).unwrap_or(0));
+            delays.record(u64::try_from(clock::now_micros() - wake_micros).unwrap_or(0));
         }
     }
     delays

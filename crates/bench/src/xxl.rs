@@ -41,9 +41,10 @@ const REGISTER_PERIOD: Duration = Duration::from_secs(30);
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Maximum number of callbacks in one request. ratch-job answers a request only after up to half a second, and an executor sends one at a
 /// time: with small batches, the executors would limit the measured rate.
-const BATCH: usize = 5_000;
+const BATCH_MAX: usize = 5_000;
 /// Maximum number of waiting callbacks of one executor.
 const WAITING_MAX: usize = 100_000;
+/// How long a request may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The header with the token that servers and executors of XXL-JOB share.
 pub(crate) const TOKEN_HEADER: &str = "XXL-JOB-ACCESS-TOKEN";
@@ -113,13 +114,15 @@ struct Summary {
 pub async fn run_xxl_executors(plan: XxlPlan) -> Result<String, BenchError> {
     let recorder = Recorder::default();
     let messages = InputMessages::listen(&recorder)?;
-    let (token, stop) =
-        (messages.token.await.map_err(|_| BenchError::failed("the first message must be a token"))?, messages.stop);
+    let (token, stop) = (
+        messages.token_receiver.await.map_err(|_| BenchError::failed("the first message must be a token"))?,
+        messages.stop,
+    );
     let base_urls = plan.servers.into_iter().map(|server| format!("{server}/xxl-job-admin")).collect();
     let target = Target { base_urls, app: APP.to_owned(), token };
     let (start_recorder, newest_seconds) = (recorder.clone(), Mutex::new(HashMap::new()));
     let mut executors =
-        XxlExecutors::start(target, plan.count, move |run| note(&start_recorder, &newest_seconds, run)).await?;
+        XxlExecutors::start(target, plan.count, move |run| note_start(&start_recorder, &newest_seconds, run)).await?;
     stop.cancelled().await;
     executors.end().await;
     let Observations { started, repeated, early, lateness } = recorder.observations();
@@ -128,7 +131,7 @@ pub async fn run_xxl_executors(plan: XxlPlan) -> Result<String, BenchError> {
 }
 
 /// Records a start; `newest_seconds` has the newest planned second of each job that was started.
-fn note(recorder: &Recorder, newest_seconds: &Mutex<HashMap<i64, i64>>, run: RunRequest) {
+fn note_start(recorder: &Recorder, newest_seconds: &Mutex<HashMap<i64, i64>>, run: RunRequest) {
     let is_repeated = {
         let mut newest_seconds = newest_seconds.lock().unwrap_or_else(PoisonError::into_inner);
         let previous_second = newest_seconds.insert(run.job_id, run.second());
@@ -137,7 +140,7 @@ fn note(recorder: &Recorder, newest_seconds: &Mutex<HashMap<i64, i64>>, run: Run
     recorder.note_now(Timestamp::from_secs(run.second()), is_repeated);
 }
 
-/// Running executors.
+/// The running executors of a process.
 pub(crate) struct XxlExecutors {
     shared: Arc<Shared>,
     addresses: Vec<String>,
@@ -159,7 +162,7 @@ impl XxlExecutors {
         let (stop, tasks) = (CancellationToken::new(), JoinSet::new());
         let mut executors = Self { shared: Arc::new(shared), addresses: Vec::new(), stop, tasks };
         for _ in 0..count {
-            let address = start(&executors.shared, &executors.stop, &mut executors.tasks).await?;
+            let address = start_executor(&executors.shared, &executors.stop, &mut executors.tasks).await?;
             executors.addresses.push(address);
         }
         Ok(executors)
@@ -171,7 +174,7 @@ impl XxlExecutors {
     }
 
     /// How many results a server has accepted so far.
-    pub(crate) fn acknowledged(&self) -> u64 {
+    pub(crate) fn acknowledged_count(&self) -> u64 {
         self.shared.acknowledged_count.load(Ordering::Relaxed)
     }
 
@@ -183,7 +186,11 @@ impl XxlExecutors {
 }
 
 /// Starts one executor: its port, its registrations, and its callbacks. Returns its address.
-async fn start(shared: &Arc<Shared>, stop: &CancellationToken, tasks: &mut JoinSet<()>) -> Result<String, BenchError> {
+async fn start_executor(
+    shared: &Arc<Shared>,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
+) -> Result<String, BenchError> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(BenchError::system("listen"))?;
     let address = listener.local_addr().map_err(BenchError::system("listen"))?;
     let address = format!("http://{address}/");
@@ -194,12 +201,12 @@ async fn start(shared: &Arc<Shared>, stop: &CancellationToken, tasks: &mut JoinS
         .route("/beat", post(answer_ok))
         .route("/idleBeat", post(answer_ok))
         .route("/kill", post(answer_ok))
-        .route("/log", post(log))
+        .route("/log", post(answer_log))
         .with_state(stub);
     let stop_requested = stop.clone().cancelled_owned();
     tasks.spawn(async move { drop(axum::serve(listener, app).with_graceful_shutdown(stop_requested).await) });
     tasks.spawn(register(Arc::clone(shared), address.clone()));
-    tasks.spawn(report(Arc::clone(shared), ends));
+    tasks.spawn(report_ends(Arc::clone(shared), ends));
     Ok(address)
 }
 
@@ -215,7 +222,7 @@ async fn answer_ok() -> axum::Json<Value> {
     answer(Value::Null)
 }
 
-async fn log() -> axum::Json<Value> {
+async fn answer_log() -> axum::Json<Value> {
     answer(json!({"content": {"fromLineNum": 1, "toLineNum": 0, "logContent": "", "isEnd": true}}))
 }
 
@@ -229,8 +236,8 @@ async fn run(State(stub): State<StubExecutor>, axum::Json(request): axum::Json<R
 }
 
 impl Shared {
-    /// Sends a request to the first server that answers with a good status, and tries again until one does. Returns whether
-    /// the answer itself was good.
+    /// Sends a request to one server after the other, until one answers with a status of success. Returns whether the body of that
+    /// answer has the code of success, too.
     async fn send(&self, path: &str, body: &Value) -> bool {
         loop {
             for base_url in &self.target.base_urls {
@@ -262,7 +269,7 @@ fn is_accepted(answer: &str) -> bool {
     serde_json::from_str::<Value>(answer).is_ok_and(|answer| answer["code"] == 200)
 }
 
-/// The body that registers an executor, and ends its registration.
+/// The body of the requests that register an executor and that end its registration.
 pub(crate) fn registration(app: &str, address: &str) -> Value {
     json!({"registryGroup": "EXECUTOR", "registryKey": app, "registryValue": address})
 }
@@ -276,9 +283,9 @@ async fn register(shared: Arc<Shared>, address: String) {
 }
 
 /// Sends one request at a time, with all runs that ended meanwhile.
-async fn report(shared: Arc<Shared>, mut ends: mpsc::Receiver<RunRequest>) {
+async fn report_ends(shared: Arc<Shared>, mut ends: mpsc::Receiver<RunRequest>) {
     let mut batch = Vec::new();
-    while ends.recv_many(&mut batch, BATCH).await > 0 {
+    while ends.recv_many(&mut batch, BATCH_MAX).await > 0 {
         let count = batch.len() as u64;
         let callbacks = batch.drain(..).map(
             |run| json!({"logId": run.log_id, "logDateTim": run.log_date_time, "handleCode": 200, "handleMsg": null}),
@@ -306,25 +313,25 @@ mod tests {
     async fn results_that_wait_are_reported_together() {
         rustls::crypto::ring::default_provider().install_default().ok();
         let counts: Arc<Mutex<Vec<usize>>> = Arc::default();
-        let noted = Arc::clone(&counts);
-        let take = move |axum::Json(callbacks): axum::Json<Vec<Value>>| {
-            noted.lock().unwrap().push(callbacks.len());
+        let handler_counts = Arc::clone(&counts);
+        let handle_callback = move |axum::Json(callbacks): axum::Json<Vec<Value>>| {
+            handler_counts.lock().unwrap().push(callbacks.len());
             answer_ok()
         };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let base_urls = vec![format!("http://{}", listener.local_addr().unwrap())];
-        let app = Router::new().route("/api/callback", post(take));
+        let app = Router::new().route("/api/callback", post(handle_callback));
         let mut server = JoinSet::new();
         server.spawn(async move { drop(axum::serve(listener, app).await) });
         let target = Target { base_urls, app: "demo".to_owned(), token: "token".to_owned() };
         let client = Client::builder().no_proxy().build().unwrap();
         let shared = Shared { target, client, on_start: Box::new(|_| ()), acknowledged_count: AtomicU64::new(0) };
-        let (shared, (ended, ends)) = (Arc::new(shared), mpsc::channel(WAITING_MAX));
+        let (shared, (end_sender, ends)) = (Arc::new(shared), mpsc::channel(WAITING_MAX));
         for log_id in 0..3_000 {
-            ended.try_send(RunRequest { job_id: 1, log_id, log_date_time: 0 }).unwrap();
+            end_sender.try_send(RunRequest { job_id: 1, log_id, log_date_time: 0 }).unwrap();
         }
-        drop(ended);
-        report(Arc::clone(&shared), ends).await;
+        drop(end_sender);
+        report_ends(Arc::clone(&shared), ends).await;
         assert_eq!(*counts.lock().unwrap(), [3_000_usize]);
         assert_eq!(shared.acknowledged_count.load(Ordering::Relaxed), 3_000);
     }

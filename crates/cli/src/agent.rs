@@ -55,7 +55,7 @@ const FILES_PER_RUN: usize = 6;
 const OTHER_FILE_COUNT_MAX: usize = 768;
 
 /// The arguments that start this program as the watcher, which cleans up after the agent.
-const CLEAN_UP_AFTER: [&str; 2] = ["agent", "clean-up-after"];
+const CLEAN_UP_ARGUMENTS: [&str; 2] = ["agent", "clean-up-after"];
 
 impl AgentArgs {
     /// Runs the agent until it is asked to stop.
@@ -125,7 +125,7 @@ async fn serve(config: AgentConfig, handover: &Handover, stop: CancellationToken
     if let Some(path) = &config.settings.ca_file {
         builder = builder.ca_file(path);
     }
-    if let Some((certificate, key)) = &config.certificate {
+    if let Some((certificate, key)) = &config.certificate_and_key {
         builder = builder.client_certificate(certificate, key);
     }
     builder = match (handover.token(), &config.settings.token_file) {
@@ -134,9 +134,9 @@ async fn serve(config: AgentConfig, handover: &Handover, stop: CancellationToken
         (None, Some(path)) => token_file::read_existing(path).map(|_| builder.token_file(path))?,
         (None, None) => return Err(Failure::refused(NO_TOKEN)),
     };
-    let handlers = handler_config(&config, handover)?;
-    let executor = agent::add_handlers(builder, &handlers)?.build()?;
-    let handler_names = agent::handlers(&handlers).join(", ");
+    let agent_config = handler_config(&config, handover)?;
+    let executor = agent::add_handlers(builder, &agent_config)?.build()?;
+    let handler_names = agent::handlers(&agent_config).join(", ");
     tracing::info!(app = config.app, name = executor.name(), servers = ?config.servers, handlers = handler_names, "agent starts");
     if std::process::id() == 1 {
         tracing::warn!(
@@ -152,8 +152,9 @@ async fn serve(config: AgentConfig, handover: &Handover, stop: CancellationToken
 fn handler_config(config: &AgentConfig, handover: &Handover) -> Result<agent::AgentConfig, Failure> {
     let run_as = config.settings.run_as.as_deref().map(|name| run_as::find_user(name, config)).transpose()?;
     // Another user cannot enter the data folder, so the working directories of that user's runs are outside of it.
-    let in_data_dir = config.settings.data_dir.as_ref().filter(|_| run_as.is_none()).map(|folder| folder.join("work"));
-    let watcher = |program: PathBuf| [program].into_iter().chain(CLEAN_UP_AFTER.map(PathBuf::from)).collect();
+    let default_work_dir =
+        config.settings.data_dir.as_ref().filter(|_| run_as.is_none()).map(|folder| folder.join("work"));
+    let watcher = |program: PathBuf| [program].into_iter().chain(CLEAN_UP_ARGUMENTS.map(PathBuf::from)).collect();
     Ok(agent::AgentConfig {
         allow_scripts: config.settings.allow_scripts,
         script_keys: config.script_keys.clone(),
@@ -163,7 +164,7 @@ fn handler_config(config: &AgentConfig, handover: &Handover) -> Result<agent::Ag
         pass_env: config.settings.pass_env.clone(),
         allow_programs: config.settings.allow_programs.clone(),
         run_as,
-        work_dir: config.settings.work_dir.clone().or(in_data_dir),
+        work_dir: config.settings.work_dir.clone().or(default_work_dir),
         without_languages: config.settings.without_languages.clone(),
         outgoing_allow: config.outgoing_allow.clone(),
         watcher: std::env::current_exe().ok().map(watcher),

@@ -68,7 +68,7 @@ enum AppCommand {
 
 #[derive(Debug, Subcommand)]
 enum AddressCommand {
-    /// List the addresses, and whether they answer
+    /// List the addresses, and whether they answer and their tokens are valid
     List {
         /// The app's name
         #[arg(value_name = "APP", add = crate::complete::app_names())]
@@ -152,7 +152,11 @@ fn row(app: &Value, _now: Timestamp) -> Vec<String> {
 }
 
 fn address_row(address: &Value, now: Timestamp) -> Vec<String> {
-    let status = if address["online"] == true { "online" } else { "offline" };
+    let status = match (address["token_ended"] == true, address["online"] == true) {
+        (true, _) => "token ended",
+        (false, true) => "online",
+        (false, false) => "offline",
+    };
     vec![
         text_of(&address["address"]),
         text_of(&address["executor"]),
@@ -162,8 +166,8 @@ fn address_row(address: &Value, now: Timestamp) -> Vec<String> {
 }
 
 fn handler_row(handler: &Value, _now: Timestamp) -> Vec<String> {
-    let executors = handler["executors"].as_array().map_or(0, Vec::len);
-    vec![text_of(&handler["name"]), executors.to_string(), params_text(&handler["params_schema"])]
+    let executor_count = handler["executors"].as_array().map_or(0, Vec::len);
+    vec![text_of(&handler["name"]), executor_count.to_string(), params_text(&handler["params_schema"])]
 }
 
 /// The fields of a schema, the required ones first and the others in brackets: `table [rows]`.

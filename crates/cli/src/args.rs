@@ -46,7 +46,8 @@ pub(crate) struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 refused input, 3 the run failed, 4 token refused, 5 not found, \
-    6 conflict, 7 wait timed out, 8 server unreachable, 10 there are changes (plan --exit-code), 130 interrupted";
+    6 conflict, 7 wait timed out, 8 server unreachable, 10 there are changes (plan --exit-code), \
+    130 and 143 ended by a signal";
 
 #[derive(Debug, Subcommand)]
 enum Command {

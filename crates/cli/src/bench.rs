@@ -138,9 +138,9 @@ fn find_max(plan: &Plan, bounds: Bounds, format: FormatArgs) -> Result<Exit, Fai
                 output::print_document(&serde_json::to_string(&report)?, format.format)
             }
             Format::Table | Format::Wide | Format::Name => {
-                let mut rounds = Table::new(&MaxReport::HEADINGS);
-                report.rows().into_iter().for_each(|row| rounds.add(row));
-                output::print_lines(&format!("{}\n\n{}", rounds.render(false), name_value_lines(report.lines())))
+                let mut round_table = Table::new(&MaxReport::HEADINGS);
+                report.rows().into_iter().for_each(|row| round_table.add(row));
+                output::print_lines(&format!("{}\n\n{}", round_table.render(false), name_value_lines(report.lines())))
             }
         }
     })
@@ -292,12 +292,12 @@ impl BenchArgs {
             slots: self.slots,
             executor_program,
             database_pid: self.database_pid,
-            jobs_end: false,
+            ends_jobs: false,
             flood: self.flood.map(|flood| match flood {
                 Flood::Log => rondel_bench::Flood::Log,
                 Flood::Null => rondel_bench::Flood::Null,
             }),
-            probe: self.probe.0,
+            probe_time: self.probe.0,
         })
     }
 }

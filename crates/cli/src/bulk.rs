@@ -51,7 +51,7 @@ pub(crate) struct Bulk<'a> {
     pub(crate) action: &'a str,
     /// The participle for messages: `paused`.
     pub(crate) participle: &'a str,
-    /// Further fields of the request.
+    /// The fields of the request beside the action and the selection.
     pub(crate) extra_fields: Value,
 }
 

@@ -79,7 +79,7 @@ struct ImportArgs {
     file: PathBuf,
     /// The kind of file; by default, the ending of the file's name decides
     #[arg(long, value_enum, value_name = "KIND")]
-    kind: Option<Kind>,
+    kind: Option<FileKind>,
     /// Whether the calendar contains these days, or the working days except these
     #[arg(long = "as", value_enum, default_value_t = As::Days, value_name = "WHAT")]
     wanted: As,
@@ -92,7 +92,7 @@ struct ImportArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Kind {
+enum FileKind {
     /// iCalendar
     Ics,
     /// Columns date, name and kind
@@ -160,8 +160,8 @@ fn definition<'t>(document: &Value, text: &'t str) -> Cow<'t, str> {
 impl ImportArgs {
     async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
         let kind = match self.kind()? {
-            Kind::Ics => "ics",
-            Kind::Csv => "csv",
+            FileKind::Ics => "ics",
+            FileKind::Csv => "csv",
         };
         let day_kind = match self.wanted {
             As::Days => "days",
@@ -177,12 +177,12 @@ impl ImportArgs {
         if self.dry_run { output::print_json(body.text()) } else { VIEW.print_row(&body, format) }
     }
 
-    fn kind(&self) -> Result<Kind, Failure> {
+    fn kind(&self) -> Result<FileKind, Failure> {
         let extension = self.file.extension().map(|extension| extension.to_ascii_lowercase());
         match (self.kind, extension.as_deref().and_then(|extension| extension.to_str())) {
             (Some(kind), _) => Ok(kind),
-            (None, Some("ics")) => Ok(Kind::Ics),
-            (None, Some("csv")) => Ok(Kind::Csv),
+            (None, Some("ics")) => Ok(FileKind::Ics),
+            (None, Some("csv")) => Ok(FileKind::Csv),
             (None, _) => {
                 let message = format!("{}: neither .ics nor .csv; set --kind", self.file.display());
                 Err(Failure::refused(message))
@@ -219,9 +219,9 @@ mod tests {
     #[test]
     fn the_kind_of_a_file_is_in_its_name() {
         let kind = |args: &[&str]| Import::try_parse_from([&["import", "c"], args].concat()).unwrap().args.kind().ok();
-        assert_eq!(kind(&["a.ics"]), Some(Kind::Ics));
-        assert_eq!(kind(&["A.CSV"]), Some(Kind::Csv));
+        assert_eq!(kind(&["a.ics"]), Some(FileKind::Ics));
+        assert_eq!(kind(&["A.CSV"]), Some(FileKind::Csv));
         assert_eq!(kind(&["-"]), None);
-        assert_eq!(kind(&["-", "--kind", "csv"]), Some(Kind::Csv));
+        assert_eq!(kind(&["-", "--kind", "csv"]), Some(FileKind::Csv));
     }
 }

@@ -32,11 +32,11 @@ pub(crate) fn local_text(at: Timestamp) -> String {
 
 /// The distance of an instant from now: `in 12s`, `3m ago`, `now`.
 pub(crate) fn relative_text(at: Timestamp, now: Timestamp) -> String {
-    let (remaining, elapsed) = (at.since(now), now.since(at));
-    if remaining >= Duration::from_secs(1) {
-        format!("in {}", rough_text(remaining))
-    } else if elapsed >= Duration::from_secs(1) {
-        format!("{} ago", rough_text(elapsed))
+    let (time_until, time_since) = (at.since(now), now.since(at));
+    if time_until >= Duration::from_secs(1) {
+        format!("in {}", rough_text(time_until))
+    } else if time_since >= Duration::from_secs(1) {
+        format!("{} ago", rough_text(time_since))
     } else {
         "now".to_owned()
     }

@@ -43,7 +43,7 @@ pub(crate) fn context_names() -> ArgValueCompleter {
 fn names_from_server(collection: &'static str, typed_text: &OsStr) -> Vec<CompletionCandidate> {
     let Some(typed_text) = typed_text.to_str() else { return Vec::new() };
     let mut names = Vec::new();
-    let request = runtime::run(async {
+    let call_result = runtime::run(async {
         let client = ClientArgs::default().client()?;
         // The lists of apps and executors have no filter.
         let query = [("q", typed_text), ("limit", COUNT_MAX)];
@@ -61,7 +61,7 @@ fn names_from_server(collection: &'static str, typed_text: &OsStr) -> Vec<Comple
         Ok(())
     });
     // The shell shows no errors of completions.
-    drop(request);
+    drop(call_result);
     names.retain(|name| name.starts_with(typed_text));
     names.into_iter().map(CompletionCandidate::new).collect()
 }

@@ -129,13 +129,13 @@ impl AddArgs {
     fn run(self, contexts: &mut Contexts) -> Result<(), Failure> {
         check_server("--url", &self.url)?;
         let token = self.token_file.as_deref().map(token_file::read_existing).transpose()?;
-        let is_forgotten = contexts.put(&self.name, Context { server: self.url, namespace: self.namespace })?;
+        let is_token_deleted = contexts.put(&self.name, Context { server: self.url, namespace: self.namespace })?;
         if self.is_used {
             contexts.select(&self.name)?;
         }
         match token {
             Some(token) => contexts.store_token(&self.name, &token)?,
-            None if is_forgotten => {
+            None if is_token_deleted => {
                 output::print_message(&format!(
                     "added {0}; the token that it had was for another server, and is deleted; rondel login --context {0} gives it a new one",
                     self.name
@@ -200,8 +200,8 @@ impl LogoutArgs {
             return Err(Failure::from_text("no context is in use"));
         };
         contexts.get(&name)?;
-        let was_stored = contexts.delete_token(&name)?;
-        output::print_message(&if was_stored {
+        let had_token = contexts.delete_token(&name)?;
+        output::print_message(&if had_token {
             format!("signed out of {name}")
         } else {
             format!("{name} has no token")
@@ -218,7 +218,7 @@ async fn read_token(server: &str) -> Result<Token, Failure> {
     } else {
         None
     };
-    let (sender, line) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     // A blocked read from a terminal cannot be cancelled. It has its own thread, because a runtime would wait for it at
     // shutdown.
     std::thread::Builder::new().name("token".to_owned()).spawn(move || {
@@ -226,9 +226,9 @@ async fn read_token(server: &str) -> Result<Token, Failure> {
         let result = std::io::stdin().lock().read_line(&mut line);
         sender.send(result.map(|_| line)).ok();
     })?;
-    let line = line.await;
+    let line_result = receiver.await;
     drop(hidden_echo);
-    token_file::parse_token(&line??).ok_or_else(|| {
+    token_file::parse_token(&line_result??).ok_or_else(|| {
         Failure::refused("the input is not a token: expected one line of at least 16 visible characters")
     })
 }

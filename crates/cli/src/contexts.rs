@@ -96,11 +96,11 @@ impl Contexts {
         let same_context = self.file.contexts.get(name).filter(|same_context| same_context.server == context.server);
         let is_same_server = same_context.is_some();
         context.namespace = context.namespace.or_else(|| same_context?.namespace.clone());
-        let is_forgotten = !is_same_server && self.delete_token(name)?;
+        let is_token_deleted = !is_same_server && self.delete_token(name)?;
         self.file.contexts.insert(name.to_owned(), context);
         self.file.current.get_or_insert_with(|| name.to_owned());
         self.write()?;
-        Ok(is_forgotten)
+        Ok(is_token_deleted)
     }
 
     /// Makes a context the one in use.
@@ -131,7 +131,7 @@ impl Contexts {
     }
 
     pub(crate) fn store_token(&self, name: &str, token: &Token) -> Result<(), Failure> {
-        write_secret(&self.token_path(name), &format!("{}\n", token.reveal()))
+        write_private_file(&self.token_path(name), &format!("{}\n", token.reveal()))
     }
 
     /// Deletes the token of a context; `false` if there was none.
@@ -146,7 +146,7 @@ impl Contexts {
 
     fn write(&self) -> Result<(), Failure> {
         let text = toml::to_string(&self.file).map_err(|error| Failure::of("cannot write the contexts", &error))?;
-        write_secret(&self.folder.join("contexts.toml"), &text)
+        write_private_file(&self.folder.join("contexts.toml"), &text)
     }
 }
 
@@ -159,7 +159,7 @@ fn folder() -> PathBuf {
 }
 
 /// Writes a file that only this user can read, and replaces the previous one atomically.
-fn write_secret(path: &Path, text: &str) -> Result<(), Failure> {
+fn write_private_file(path: &Path, text: &str) -> Result<(), Failure> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut startup_files = StartupFiles::default();
     startup_files.make_folder(folder)?;

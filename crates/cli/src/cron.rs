@@ -31,7 +31,7 @@ enum CronCommand {
     Explain(ExplainArgs),
 }
 
-/// What is asked about.
+/// The expression, and the instant after which its fires are shown.
 #[derive(Debug, Args)]
 struct ExpressionArgs {
     /// Quartz cron with 6 or 7 fields, Unix cron with 5, or a macro such as @daily
@@ -97,8 +97,8 @@ struct WarningJson<'a> {
 impl CronArgs {
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self.command {
-            CronCommand::Next(args) => next(&args),
-            CronCommand::Explain(args) => explain(&args),
+            CronCommand::Next(args) => print_next_fires(&args),
+            CronCommand::Explain(args) => print_explanation(&args),
         }
     }
 }
@@ -160,7 +160,7 @@ impl CronReport {
     }
 }
 
-fn next(args: &NextArgs) -> Result<(), Failure> {
+fn print_next_fires(args: &NextArgs) -> Result<(), Failure> {
     let report = args.query.report(usize::from(args.count))?;
     match args.format.format {
         Format::Json => output::print_lines(&serde_json::to_string(&Fires { fires: report.fires().collect() })?)?,
@@ -175,7 +175,7 @@ fn next(args: &NextArgs) -> Result<(), Failure> {
         Format::Table | Format::Wide => {
             output::print_message(&format!("{}\n{}", report.sentence, report.dialect()));
             if !report.preview.fires.is_empty() {
-                output::print_lines(&table(&report, args.format.no_headers))?;
+                output::print_lines(&fires_table(&report, args.format.no_headers))?;
             }
             report.warnings().for_each(output::print_message);
         }
@@ -183,7 +183,7 @@ fn next(args: &NextArgs) -> Result<(), Failure> {
     report.check_fires()
 }
 
-fn table(report: &CronReport, no_headers: bool) -> String {
+fn fires_table(report: &CronReport, no_headers: bool) -> String {
     let now = clock::now();
     let mut table = Table::new(&["LOCAL", "UTC", ""]);
     for at in report.fires() {
@@ -192,7 +192,7 @@ fn table(report: &CronReport, no_headers: bool) -> String {
     table.render(no_headers)
 }
 
-fn explain(args: &ExplainArgs) -> Result<(), Failure> {
+fn print_explanation(args: &ExplainArgs) -> Result<(), Failure> {
     let report = args.query.report(1)?;
     match args.format.format {
         Format::Json | Format::Jsonl | Format::Yaml => {

@@ -16,8 +16,8 @@ pub(crate) async fn delete(
     format: FormatArgs,
 ) -> Result<(), Failure> {
     let answer = client.delete(path, query).await?;
-    let queued = answer.value().ok().and_then(|answer| queued_sentence(&answer["queued"]));
-    let sentence = queued.map_or_else(|| sentence.to_owned(), |queued| format!("{sentence}; {queued}"));
+    let queued_text = answer.value().ok().and_then(|answer| queued_sentence(&answer["queued"]));
+    let sentence = queued_text.map_or_else(|| sentence.to_owned(), |queued_text| format!("{sentence}; {queued_text}"));
     match format.format {
         Format::Name => output::print_names(path.last()),
         Format::Table | Format::Wide => {

@@ -27,6 +27,12 @@ const SKEW_MAX: Duration = Duration::from_secs(2);
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Minimum free disk space for a server, in bytes.
 const DISK_MIN: u64 = 1024 * 1024 * 1024;
+/// The checks of `/readyz` that do not make a server unready, each with its remedy.
+const NOTICES: &[(&str, &str)] = &[
+    ("open_runs", "it ends by itself within seconds; if it stays, look at the loop adopt in the server's log"),
+    ("history", "compare the ledger with what your handlers wrote"),
+    ("clock", "let NTP set the clock of the database's host"),
+];
 
 /// Looks at what commands, and with --config a server, need.
 #[derive(Debug, Args)]
@@ -65,7 +71,7 @@ fn passed_check(name: &'static str, finding: impl Into<String>) -> Check {
     Check { name, verdict: Verdict::Good, finding: finding.into(), remedy: String::new() }
 }
 
-fn warning(name: &'static str, finding: impl Into<String>, remedy: impl Into<String>) -> Check {
+fn warning_check(name: &'static str, finding: impl Into<String>, remedy: impl Into<String>) -> Check {
     Check { name, verdict: Verdict::Warning, finding: finding.into(), remedy: remedy.into() }
 }
 
@@ -93,7 +99,7 @@ impl DoctorArgs {
         if self.file.is_given() {
             checks.extend(check_config(&self.file).await);
         }
-        let print_result = print(&checks, self.format);
+        let print_result = print_checks(&checks, self.format);
         let verdict = match checks.iter().filter(|check| check.verdict == Verdict::Wrong).count() {
             0 => Ok(()),
             count => Err(Failure::new(Exit::Failed, format!("{count} of {} checks failed", checks.len()))),
@@ -129,7 +135,7 @@ async fn check_server(client: &Client) -> Vec<Check> {
     } else {
         unready_check(&readiness.text)
     });
-    checks.extend(check_history(&readiness.text));
+    checks.extend(notices(&readiness.text));
     checks.extend(readiness.date.map(check_skew));
     let call = Call { method: Method::GET, path: &["nodes"], query: &[], body: None, headers: &[] };
     match client.call(call).await {
@@ -146,11 +152,12 @@ async fn check_server(client: &Client) -> Vec<Check> {
     checks
 }
 
-/// The checks of the server that failed; without them, its whole answer, such as that of a proxy.
+/// The failed checks that make the server unready; without them, its whole answer, such as that of a proxy.
 fn unready_check(answer: &str) -> Check {
     let readiness: Value = serde_json::from_str(answer).unwrap_or_default();
     let details = readiness["details"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let is_failed = |detail: &&Value| detail["ok"] == false && detail["check"] != "history";
+    let is_notice = |detail: &Value| NOTICES.iter().any(|(check, _)| detail["check"] == **check);
+    let is_failed = |detail: &&Value| detail["ok"] == false && !is_notice(detail);
     let detail_text = |detail: &Value| {
         let [check, message] = ["check", "message"].map(|field| detail[field].as_str().unwrap_or_default().to_owned());
         format!("{check}: {message}")
@@ -164,13 +171,15 @@ fn unready_check(answer: &str) -> Check {
     )
 }
 
-/// A warning if the server reports that its database went back in time.
-fn check_history(readiness: &str) -> Option<Check> {
-    let readiness: Value = serde_json::from_str(readiness).ok()?;
-    let details = readiness["details"].as_array()?;
-    let detail = details.iter().find(|detail| detail["check"] == "history" && detail["ok"] == false)?;
-    let message = detail["message"].as_str().unwrap_or_default();
-    Some(warning("history", message, "compare the ledger with what your handlers wrote"))
+/// Warnings about what the server reports although it may be ready, such as a clock of its database that stepped back: then no job fires.
+fn notices(readiness: &str) -> Vec<Check> {
+    let readiness: Value = serde_json::from_str(readiness).unwrap_or_default();
+    let details = readiness["details"].as_array().into_iter().flatten();
+    let notice = |detail: &Value| {
+        let (check, remedy) = NOTICES.iter().find(|(check, _)| detail["check"] == **check)?;
+        Some(warning_check(*check, detail["message"].as_str().unwrap_or_default(), *remedy))
+    };
+    details.filter(|detail| detail["ok"] == false).filter_map(notice).collect()
 }
 
 /// Compares the server's clock, from the answer's `Date` in whole seconds, with this machine's.
@@ -181,7 +190,7 @@ fn check_skew(server: Timestamp) -> Check {
         passed_check("clock", "within 2s of the server's")
     } else {
         let finding = format!("{} apart from the server's", clock::rough_text(difference));
-        warning("clock", finding, "times relative to now are off by that much; let NTP set both clocks")
+        warning_check("clock", finding, "times relative to now are off by that much; let NTP set both clocks")
     }
 }
 
@@ -195,10 +204,10 @@ fn check_versions(nodes: &Value) -> Check {
         [server_version] if *server_version == own_version => {
             passed_check("versions", format!("{own_version} here and there"))
         }
-        [] => warning("versions", "the server names no nodes", "is its lease held? see readiness"),
-        several => {
-            let finding = format!("{own_version} here, {} there", several.join(" and "));
-            warning("versions", finding, "use the same version on both sides")
+        [] => warning_check("versions", "the server names no nodes", "is its lease held? see readiness"),
+        versions => {
+            let finding = format!("{own_version} here, {} there", versions.join(" and "));
+            warning_check("versions", finding, "use the same version on both sides")
         }
     }
 }
@@ -250,7 +259,7 @@ async fn check_database(config: &ServerConfig) -> Check {
                 let finding = format!("there is no folder {}", folder.display());
                 // A start creates the data folder, but no other folder.
                 if folder == config.settings.data_dir {
-                    warning("database", finding, "it is made at the first start; is the path right?")
+                    warning_check("database", finding, "it is made at the first start; is the path right?")
                 } else {
                     failed_check(
                         "database",
@@ -287,8 +296,8 @@ async fn check_database(config: &ServerConfig) -> Check {
 fn socket_path(url: &reqwest::Url) -> Option<String> {
     let socket_parameter = url.query_pairs().find(|(key, _)| matches!(&**key, "host" | "socket"));
     let socket_parameter = socket_parameter.map(|(_, value)| value.into_owned());
-    let encoded = || Some(url.host_str()?.replace("%2F", "/").replace("%2f", "/"));
-    socket_parameter.or_else(encoded).filter(|path| path.starts_with('/'))
+    let encoded_host = || Some(url.host_str()?.replace("%2F", "/").replace("%2f", "/"));
+    socket_parameter.or_else(encoded_host).filter(|path| path.starts_with('/'))
 }
 
 /// The host and the port of a database server.
@@ -301,8 +310,8 @@ fn host_and_port(url: &reqwest::Url) -> (String, u16) {
     };
     let port = query_value("port").and_then(|port| port.parse().ok()).or(url.port());
     // A URL has an IPv6 address in brackets.
-    let in_url = || url.host_str().unwrap_or("localhost").trim_matches(['[', ']']).to_owned();
-    (query_value("host").unwrap_or_else(in_url), port.unwrap_or(if is_postgres { 5432 } else { 3306 }))
+    let url_host = || url.host_str().unwrap_or("localhost").trim_matches(['[', ']']).to_owned();
+    (query_value("host").unwrap_or_else(url_host), port.unwrap_or(if is_postgres { 5432 } else { 3306 }))
 }
 
 fn check_disk(folder: &Path) -> Check {
@@ -314,16 +323,16 @@ fn check_disk(folder: &Path) -> Check {
             if free_bytes >= DISK_MIN {
                 passed_check("disk", finding)
             } else {
-                warning("disk", finding, "make room, or move server.data_dir")
+                warning_check("disk", finding, "make room, or move server.data_dir")
             }
         }
         Err(error) => {
-            warning("disk", format!("{}: {error}", existing_folder.display()), "can this user enter the folder?")
+            warning_check("disk", format!("{}: {error}", existing_folder.display()), "can this user enter the folder?")
         }
     }
 }
 
-fn print(checks: &[Check], format: FormatArgs) -> Result<(), Failure> {
+fn print_checks(checks: &[Check], format: FormatArgs) -> Result<(), Failure> {
     let verdict_word = |verdict| match verdict {
         Verdict::Good => "ok",
         Verdict::Warning => "warning",
@@ -338,8 +347,8 @@ fn print(checks: &[Check], format: FormatArgs) -> Result<(), Failure> {
         }
         Format::Jsonl => output::print_lines(&values.map(|value| value.to_string()).collect::<Vec<_>>().join("\n")),
         Format::Name => {
-            let failed_checks = checks.iter().filter(|check| check.verdict != Verdict::Good);
-            output::print_names(failed_checks.map(|check| check.name))
+            let problem_checks = checks.iter().filter(|check| check.verdict != Verdict::Good);
+            output::print_names(problem_checks.map(|check| check.name))
         }
         Format::Table | Format::Wide => {
             let paint = Paint::of_stdout();
@@ -372,6 +381,19 @@ mod tests {
             {"check": "lease", "ok": true}, {"check": "switch", "ok": false, "message": "the switch of this node: draining"}]}"#;
         assert_eq!(unready_check(answer).finding, "switch: the switch of this node: draining");
         assert_eq!(unready_check("bad gateway\n").finding, "bad gateway");
+    }
+
+    #[test]
+    fn what_keeps_jobs_from_firing_on_a_ready_server_is_a_warning() {
+        let answer = r#"{"status": "ready", "details": [{"check": "lease", "ok": true}, {"check": "open_runs", "ok": true},
+            {"check": "clock", "ok": false, "message": "the database's clock stepped back; jobs are quiet until 02:00"}]}"#;
+        let warnings: Vec<_> =
+            notices(answer).into_iter().map(|check| (check.name, check.verdict, check.finding)).collect();
+        let finding = "the database's clock stepped back; jobs are quiet until 02:00".to_owned();
+        assert_eq!(warnings, [("clock", Verdict::Warning, finding)]);
+        let unready = r#"{"details": [{"check": "clock", "ok": false, "message": "c"}, {"check": "lease", "ok": false, "message": "l"}]}"#;
+        assert_eq!((unready_check(unready).finding.as_str(), notices(unready).len()), ("lease: l", 1));
+        assert!(notices("bad gateway\n").is_empty());
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl EventsArgs {
             return Err(Failure::refused("events have no names: use -o table or jsonl"));
         }
         let client = self.client.client()?;
-        let (mut cursor, mut remaining) = (None::<String>, self.count);
+        let (mut cursor, mut remaining_count) = (None::<String>, self.count);
         let mut lines = self.open(&client, None).await?;
         loop {
             let reason = loop {
@@ -61,8 +61,8 @@ impl EventsArgs {
                     "end" => break text_of(&event["data"]["reason"]),
                     kind => {
                         self.print(kind, &line, &event["data"])?;
-                        remaining = remaining.map(|remaining| remaining - 1);
-                        if remaining == Some(0) {
+                        remaining_count = remaining_count.map(|remaining_count| remaining_count - 1);
+                        if remaining_count == Some(0) {
                             return Ok(());
                         }
                     }

@@ -96,6 +96,6 @@ fn slots_text(executor: &Value) -> String {
     let slots = text_of(&executor["slots"]);
     match &executor["running"] {
         Value::Null => format!("? of {slots}"),
-        running => format!("{} of {slots}", text_of(running)),
+        running_count => format!("{} of {slots}", text_of(running_count)),
     }
 }

@@ -63,9 +63,9 @@ impl Failure {
         Self { exit, message: None, is_temporary: false }
     }
 
-    /// A failed operation: `doing` names it, and the error and its causes give the reason.
-    pub(crate) fn of(doing: impl std::fmt::Display, error: &(dyn Error + 'static)) -> Self {
-        Self::new(Exit::Failed, format!("{doing}: {}", chain_in_one_line(error)))
+    /// A failed operation: `operation` names it, and the error and its causes give the reason.
+    pub(crate) fn of(operation: impl std::fmt::Display, error: &(dyn Error + 'static)) -> Self {
+        Self::new(Exit::Failed, format!("{operation}: {}", chain_in_one_line(error)))
     }
 
     /// A failure with the general exit code, described by a sentence because no error caused it.

@@ -32,7 +32,7 @@ pub(crate) struct FormatArgs {
     #[arg(long, global = true, help_heading = HEADING)]
     pub(crate) no_headers: bool,
     /// A table's columns, with commas between them: headers, or fields such as retry.max
-    #[arg(long, global = true, value_parser = columns, value_name = "COLUMNS", help_heading = HEADING)]
+    #[arg(long, global = true, value_parser = parse_columns, value_name = "COLUMNS", help_heading = HEADING)]
     pub(crate) columns: Option<Columns>,
     /// Show times in UTC, not in the zone of this machine
     #[arg(long, global = true, help_heading = HEADING)]
@@ -43,7 +43,7 @@ pub(crate) struct FormatArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Columns(pub(crate) &'static [String]);
 
-fn columns(text: &str) -> Result<Columns, String> {
+fn parse_columns(text: &str) -> Result<Columns, String> {
     let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
     if names.iter().any(String::is_empty) {
         return Err("a name is missing between two commas".to_owned());

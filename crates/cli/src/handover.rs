@@ -72,7 +72,7 @@ impl Handover {
                  read them ({error}): give --token-file and --secrets-dir in their place"
             ))
         };
-        let file = match self.write() {
+        let file = match self.write_to_memory_file() {
             Ok(file) => file,
             Err(error) => return failure(&error),
         };
@@ -93,7 +93,7 @@ impl Handover {
         failure(&command.exec())
     }
 
-    fn write(&self) -> std::io::Result<File> {
+    fn write_to_memory_file(&self) -> std::io::Result<File> {
         let mut file = create_memory_file()?;
         file.write_all(&serde_json::to_vec(self)?)?;
         file.rewind()?;

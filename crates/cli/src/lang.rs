@@ -5,16 +5,16 @@ use std::ffi::OsString;
 use clap::{Args, ValueEnum};
 use rondel_core::words::Lang;
 
-/// The flag for it.
+/// The flag for the language.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct LangArgs {
     /// The language of sentences; by default that of the environment's locale
     #[arg(long, value_enum, value_name = "LANG")]
-    lang: Option<Choice>,
+    lang: Option<LangChoice>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Choice {
+enum LangChoice {
     /// English
     En,
     /// Chinese
@@ -25,8 +25,8 @@ impl LangArgs {
     /// The chosen language, or that of the environment.
     pub(crate) fn lang(self) -> Lang {
         match self.lang {
-            Some(Choice::En) => Lang::En,
-            Some(Choice::Zh) => Lang::Zh,
+            Some(LangChoice::En) => Lang::En,
+            Some(LangChoice::Zh) => Lang::Zh,
             None => lang_of_locale(["LC_ALL", "LC_MESSAGES", "LANG"].map(std::env::var_os)),
         }
     }

@@ -49,8 +49,8 @@ pub(crate) async fn read(
     bounds: &BoundArgs,
 ) -> Result<Body, Failure> {
     let body = read_at(client, &[collection], query, bounds).await?;
-    let is_by_default = !bounds.all && bounds.limit == LIMIT_DEFAULT;
-    if is_by_default && !COLLECTIONS_BY_TIME.contains(&collection) && body.page()?.next_cursor.is_some() {
+    let has_default_limit = !bounds.all && bounds.limit == LIMIT_DEFAULT;
+    if has_default_limit && !COLLECTIONS_BY_TIME.contains(&collection) && body.page()?.next_cursor.is_some() {
         output::print_message(&format!("the first {LIMIT_DEFAULT} are shown; --all shows the others too"));
     }
     Ok(body)
@@ -66,31 +66,33 @@ pub(crate) async fn read_at(
     read_in_pages(client, path, query, (bounds, PAGE_LEN_MAX)).await
 }
 
-/// Like [`read_at`], for a list of which one answer of the server has fewer items: at most `page_len_max`.
+/// Like [`read_at`], for a list of which the server returns fewer items at a time: at most `page_len_max`.
 pub(crate) async fn read_in_pages(
     client: &Client,
     path: &[&str],
     query: &[(&str, &str)],
     (bounds, page_len_max): (&BoundArgs, usize),
 ) -> Result<Body, Failure> {
-    let max = bounds.count_max();
-    let first_page = request_page(client, path, query, (max.min(page_len_max), None)).await?;
-    let (mut items, mut next) = parse_page(&first_page)?;
+    let count_max = bounds.count_max();
+    let first_page = request_page(client, path, query, (count_max.min(page_len_max), None)).await?;
+    let (mut items, mut next_cursor) = parse_page(&first_page)?;
+    print_unreadable(&first_page)?;
     let first_count = items.len();
-    while items.len() < max {
-        let Some(cursor) = &next else { break };
-        let count = (max - items.len()).min(page_len_max);
+    while items.len() < count_max {
+        let Some(cursor) = &next_cursor else { break };
+        let count = (count_max - items.len()).min(page_len_max);
         let body = request_page(client, path, query, (count, Some(cursor))).await?;
-        let (page_items, next_of_page) = parse_page(&body)?;
+        let (page_items, page_cursor) = parse_page(&body)?;
+        print_unreadable(&body)?;
         items.extend(page_items);
-        next = next_of_page;
+        next_cursor = page_cursor;
     }
     if items.len() == first_count {
         return Ok(first_page);
     }
     let items: Vec<_> = items.iter().map(|item| item.get()).collect();
-    let next = serde_json::to_string(&next)?;
-    Ok(Body::new(format!("{{\"items\":[{}],\"next_cursor\":{next}}}", items.join(","))))
+    let next_cursor = serde_json::to_string(&next_cursor)?;
+    Ok(Body::new(format!("{{\"items\":[{}],\"next_cursor\":{next_cursor}}}", items.join(","))))
 }
 
 /// The items of a list with or without pages; at most [`OVERVIEW_PAGES_MAX`] pages are read.
@@ -117,6 +119,14 @@ type PageItems = (Vec<Box<RawValue>>, Option<String>);
 fn parse_page(body: &Body) -> Result<PageItems, Failure> {
     let page = body.page()?;
     Ok((page.items.into_iter().map(ToOwned::to_owned).collect(), page.next_cursor))
+}
+
+/// Names the jobs on stderr that the server cannot read, because the user may take them for missing.
+fn print_unreadable(body: &Body) -> Result<(), Failure> {
+    for job in body.page()?.unreadable {
+        output::print_message(&format!("{}: {}", job.name, job.message));
+    }
+    Ok(())
 }
 
 async fn request_page(

@@ -81,12 +81,12 @@ fn loops_text(loops: &Value) -> String {
     let names: Vec<String> = failing_loops.map(|loop_status| text_of(&loop_status["name"])).collect();
     match names.as_slice() {
         [] => "ok".to_owned(),
-        [loop_status] => format!("{loop_status} fails"),
-        several => format!("{} fail", several.join(", ")),
+        [name] => format!("{name} fails"),
+        names => format!("{} fail", names.join(", ")),
     }
 }
 
-/// The status of a server. One that stopped in order is dead too, but needs no attention.
+/// The status of a server. A server that stopped in order is dead too, but needs no attention.
 pub(crate) fn status_text(node: &Value) -> String {
     let status = text_of(&node["status"]);
     if node["has_left"] == true { format!("{status} (stopped in order)") } else { status }

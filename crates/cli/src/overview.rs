@@ -142,15 +142,15 @@ fn fires_table(body: &Value, no_headers: bool) -> String {
         table.add(vec![time_text(&fire["at"], clock::now()), job, app]);
     }
     let count = body["count"].as_u64().unwrap_or(0);
-    let peak = match body["peak"]["count"].as_u64() {
-        Some(most_at_once) if most_at_once > 1 => {
-            format!("; {most_at_once} at once at {}", time_text(&body["peak"]["at"], clock::now()))
+    let peak_text = match body["peak"]["count"].as_u64() {
+        Some(peak_count) if peak_count > 1 => {
+            format!("; {peak_count} at once at {}", time_text(&body["peak"]["at"], clock::now()))
         }
         _ => String::new(),
     };
     let noun = if count == 1 { "fire" } else { "fires" };
     let cut_text = if body["is_cut"].as_bool().unwrap_or(false) { " or more" } else { "" };
-    format!("{}\n{count}{cut_text} {noun}{peak}", table.render(no_headers).trim_end())
+    format!("{}\n{count}{cut_text} {noun}{peak_text}", table.render(no_headers).trim_end())
 }
 
 #[cfg(test)]

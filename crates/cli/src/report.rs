@@ -158,7 +158,7 @@ impl ShowArgs {
         }
         match format.format {
             Format::Json | Format::Yaml | Format::Jsonl | Format::Name => VIEW.print_list(&body, format),
-            Format::Table | Format::Wide => show(&body, format),
+            Format::Table | Format::Wide => print_report(&body, format),
         }
     }
 
@@ -200,7 +200,7 @@ fn midnight(day: NaiveDate) -> String {
 }
 
 /// Prints the rows with their sum below, and then the most frequent failures.
-fn show(body: &Body, format: FormatArgs) -> Result<(), Failure> {
+fn print_report(body: &Body, format: FormatArgs) -> Result<(), Failure> {
     let report = body.value()?;
     let mut items: Vec<Value> = report["items"].as_array().cloned().unwrap_or_default();
     let mut total_row = report["total"].clone();

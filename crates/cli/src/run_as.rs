@@ -77,13 +77,13 @@ pub(crate) fn find_user(name: &str, config: &AgentConfig) -> Result<RunAs, Failu
     let groups: Vec<String> = groups.iter().map(ToString::to_string).collect();
     let ids = [("--uid", uid.to_string()), ("--gid", gid.to_string()), ("--groups", groups.join(","))];
     let ids: Vec<OsString> = ids.into_iter().flat_map(|(flag, value)| [flag.into(), value.into()]).collect();
-    let start = |word: &str| -> Vec<OsString> {
+    let start_command = |word: &str| -> Vec<OsString> {
         [program.clone().into_os_string(), "agent".into(), word.into()].into_iter().chain(ids.clone()).collect()
     };
-    let closed = own_files(config).into_iter().flat_map(|path| ["--closed".into(), path.into_os_string()]);
+    let closed_flags = own_files(config).into_iter().flat_map(|path| ["--closed".into(), path.into_os_string()]);
     Ok(RunAs {
-        launcher: start("exec-as"),
-        probe: start("probe-as").into_iter().chain(closed).chain(["--".into()]).collect(),
+        launcher: start_command("exec-as"),
+        probe: start_command("probe-as").into_iter().chain(closed_flags).chain(["--".into()]).collect(),
         uid,
         gid,
         home: user.home_dir().to_owned(),
@@ -107,7 +107,7 @@ fn groups_of(_: &str, _: &User) -> Option<Vec<u32>> {
 /// The files that belong to the agent alone: its token, its key, its secrets, and the results in its data folder.
 fn own_files(config: &AgentConfig) -> Vec<PathBuf> {
     let configured_files = [&config.settings.token_file, &config.settings.data_dir].into_iter().flatten().cloned();
-    let key = config.certificate.iter().map(|(_, key)| key.clone());
+    let key = config.certificate_and_key.iter().map(|(_, key)| key.clone());
     let secrets = config.settings.secrets_dir.iter().flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten());
     let secrets = secrets.flatten().map(|entry| entry.path()).filter(|path| path.is_file());
     let paths = configured_files.chain(key).chain(secrets);
@@ -151,14 +151,14 @@ impl ExecAs {
         if let Err(error) = std::env::set_current_dir(&self.cwd) {
             return Failure::new(Exit::CannotStart, format!("cannot enter {}: {error}", self.cwd.display()));
         }
-        let error = Command::new(program).args(arguments).env_clear().envs(variables()).exec();
+        let error = Command::new(program).args(arguments).env_clear().envs(program_variables()).exec();
         let exit = if error.kind() == ErrorKind::NotFound { Exit::NoProgram } else { Exit::CannotStart };
         Failure::new(exit, format!("cannot start {}: {error}", program.display()))
     }
 }
 
 /// The variables that the agent passed to this process for the program.
-fn variables() -> impl Iterator<Item = (OsString, OsString)> {
+fn program_variables() -> impl Iterator<Item = (OsString, OsString)> {
     std::env::vars_os().filter_map(|(name, value)| {
         let name = name.as_bytes().strip_prefix(RunAs::VARIABLE_PREFIX.as_bytes())?;
         Some((OsStr::from_bytes(name).to_owned(), value))

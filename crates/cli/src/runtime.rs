@@ -44,13 +44,13 @@ where
 
 /// Runs a client command. SIGINT ends it immediately, also while it blocks in a read from stdin.
 pub(crate) fn run(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
-    end_blocked_command()?;
+    start_interrupt_thread()?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         tokio::select! {
             result = command => result,
-            wait_for_interrupt = wait_for_interrupt() => {
-                wait_for_interrupt?;
+            interrupt_result = wait_for_interrupt() => {
+                interrupt_result?;
                 Err(Failure::silent(Exit::Interrupted))
             }
         }
@@ -58,7 +58,7 @@ pub(crate) fn run(command: impl Future<Output = Result<(), Failure>>) -> Result<
 }
 
 /// Starts a thread that ends the process after a SIGINT while the command is blocked, for example in a read from stdin.
-fn end_blocked_command() -> std::io::Result<()> {
+fn start_interrupt_thread() -> std::io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let mut interrupt = {
         let _inside = runtime.enter();

@@ -14,7 +14,7 @@ use crate::startup_files::StartupFiles;
 
 const FILE_NAME: &str = "secret.key";
 /// Maximum number of bytes read from a file with keys.
-const LEN_MAX: u64 = 64 * 1024;
+const FILE_LEN_MAX: u64 = 64 * 1024;
 
 /// The keys of this server; `None` for a cluster without configured keys.
 pub(crate) fn read_or_make(
@@ -48,15 +48,15 @@ fn read(path: &Path) -> Result<Option<String>, Failure> {
     let path_text = path.display();
     let mut text = String::new();
     let result = std::fs::File::open(path).and_then(|file| {
-        let meta = file.metadata()?;
-        file.take(LEN_MAX).read_to_string(&mut text).map(|_| meta)
+        let metadata = file.metadata()?;
+        file.take(FILE_LEN_MAX).read_to_string(&mut text).map(|_| metadata)
     });
-    let meta = match result {
-        Ok(meta) => meta,
+    let metadata = match result {
+        Ok(metadata) => metadata,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
         Err(error) => return Err(Failure::of(format!("cannot read {path_text}"), &error)),
     };
-    match exposure(meta.mode(), meta.uid()).filter(|_| meta.is_file()) {
+    match exposure(metadata.mode(), metadata.uid()).filter(|_| metadata.is_file()) {
         Some(fault) => Err(Failure::refused(format!("the key file {path_text} {fault}"))),
         None => Ok(Some(text)),
     }

@@ -9,7 +9,8 @@ use tempfile::NamedTempFile;
 
 use crate::exit::Failure;
 
-/// What this start has created so far. If it is dropped before [`StartupFiles::commit`], it removes all of that.
+/// The files and folders that this start has created so far. They are removed if this value is dropped before
+/// [`StartupFiles::commit`].
 #[derive(Debug, Default)]
 pub(crate) struct StartupFiles {
     created_paths: Vec<PathBuf>,
@@ -53,7 +54,7 @@ impl StartupFiles {
         Ok(())
     }
 
-    /// Keeps what was created, because the start has succeeded.
+    /// Keeps the files and folders, because the start has succeeded.
     pub(crate) fn commit(mut self) {
         self.created_paths.clear();
     }

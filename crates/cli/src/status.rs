@@ -20,7 +20,7 @@ use crate::{clock, output};
 
 /// The number of runs that are requested per page.
 const PAGE_LEN: &str = "200";
-/// How many runs of a kind are counted.
+/// The number of runs up to which each kind is counted.
 const COUNT_MAX: usize = 200 * OVERVIEW_PAGES_MAX;
 /// A run that has been due for longer than this and was not sent is overdue.
 const OVERDUE_AFTER: Duration = Duration::from_secs(3);
@@ -47,14 +47,14 @@ pub(crate) struct StatusArgs {
 struct StatusData {
     nodes: Vec<Value>,
     executors: Vec<Value>,
-    running: Vec<Value>,
-    waiting: Vec<Value>,
+    running_runs: Vec<Value>,
+    waiting_runs: Vec<Value>,
     /// Runs that are due, but were not sent to an executor in time.
-    overdue: Vec<Value>,
-    failed: Vec<Value>,
+    overdue_runs: Vec<Value>,
+    failed_runs: Vec<Value>,
     /// Runs that were skipped for lack of an executor or a server, because of their app's switch, or after too long a
     /// wait; the newest first.
-    skipped: Vec<Value>,
+    skipped_runs: Vec<Value>,
     /// Whether there were too many recently skipped runs to read them all.
     is_skipped_cut: bool,
 }
@@ -64,16 +64,20 @@ impl StatusArgs {
         let client = self.client.client()?;
         let runs = async |status: &str| items(&client, &["runs"], &[("status", status), ("limit", PAGE_LEN)]).await;
         let now = clock::now();
-        let skipped = runs("skipped").await?;
-        let is_skipped_cut = is_cut(&skipped, now);
+        let skipped_runs = runs("skipped").await?;
+        let is_skipped_cut = is_cut(&skipped_runs, now);
         let data = StatusData {
             nodes: items(&client, &["nodes"], &[]).await?,
             executors: items(&client, &["executors"], &[("limit", PAGE_LEN)]).await?,
-            running: runs("running").await?,
-            waiting: runs("waiting").await?,
-            overdue: pending_runs_until(&client, now).await?.into_iter().filter(|run| is_overdue(run, now)).collect(),
-            failed: newest_runs(&client, "failed,timed_out,unknown").await?,
-            skipped: skipped.into_iter().filter(|run| is_recent_skip(run, now)).collect(),
+            running_runs: runs("running").await?,
+            waiting_runs: runs("waiting").await?,
+            overdue_runs: pending_runs_until(&client, now)
+                .await?
+                .into_iter()
+                .filter(|run| is_overdue(run, now))
+                .collect(),
+            failed_runs: newest_runs(&client, "failed,timed_out,unknown").await?,
+            skipped_runs: skipped_runs.into_iter().filter(|run| is_recent_skip(run, now)).collect(),
             is_skipped_cut,
         };
         clock::set_display_in_utc(self.format.utc);
@@ -81,11 +85,20 @@ impl StatusArgs {
             Format::Table | Format::Wide => output::print_lines(&data.screen(&client, Paint::of_stdout())),
             Format::Name => output::print_names(data.nodes.iter().map(|node| text_of(&node["name"]))),
             form @ (Format::Json | Format::Jsonl | Format::Yaml) => {
-                let StatusData { nodes, executors, running, waiting, overdue, failed, skipped, .. } = data;
+                let StatusData {
+                    nodes,
+                    executors,
+                    running_runs,
+                    waiting_runs,
+                    overdue_runs,
+                    failed_runs,
+                    skipped_runs,
+                    ..
+                } = data;
                 let document = json!({
-                    "server": client.server_url(), "nodes": nodes, "executors": executors, "running": running,
-                    "waiting": waiting, "overdue": overdue, "failed": failed,
-                    "skipped": skipped,
+                    "server": client.server_url(), "nodes": nodes, "executors": executors, "running": running_runs,
+                    "waiting": waiting_runs, "overdue": overdue_runs, "failed": failed_runs,
+                    "skipped": skipped_runs,
                 });
                 output::print_document(&document.to_string(), form)
             }
@@ -102,8 +115,8 @@ async fn newest_runs(client: &Client, statuses: &str) -> Result<Vec<Value>, Fail
 /// The pending runs of fires up to this instant. Later ones are left out: servers claim fires ahead, so there may be
 /// many of them.
 pub(crate) async fn pending_runs_until(client: &Client, at: Timestamp) -> Result<Vec<Value>, Failure> {
-    let fires = format!("until:{at}");
-    items(client, &["runs"], &[("status", "pending"), ("q", &fires), ("limit", PAGE_LEN)]).await
+    let fire_filter = format!("until:{at}");
+    items(client, &["runs"], &[("status", "pending"), ("q", &fire_filter), ("limit", PAGE_LEN)]).await
 }
 
 /// Whether a pending run should have been sent by now.
@@ -146,20 +159,20 @@ impl StatusData {
             COUNT_MAX.. => format!("{COUNT_MAX} or more"),
             count => count.to_string(),
         };
-        let (running, waiting) = (count(&self.running), count(&self.waiting));
-        let overdue = match self.overdue.len() {
+        let (running_count, waiting_count) = (count(&self.running_runs), count(&self.waiting_runs));
+        let overdue_text = match self.overdue_runs.len() {
             0 => "0 overdue".to_owned(),
-            _ => paint.ink(Ink::Red, &format!("{} overdue; see rondel doctor", count(&self.overdue))),
+            _ => paint.ink(Ink::Red, &format!("{} overdue; see rondel doctor", count(&self.overdue_runs))),
         };
-        sections.push(format!("{} {running} running, {waiting} waiting, {overdue}", title("Runs")));
-        sections.push(if self.failed.is_empty() {
+        sections.push(format!("{} {running_count} running, {waiting_count} waiting, {overdue_text}", title("Runs")));
+        sections.push(if self.failed_runs.is_empty() {
             format!("{} none", title("Failed lately"))
         } else {
             format!("{}\n{}", title("Failed lately"), self.failed_lines())
         });
         let count_text =
             if self.is_skipped_cut { format!("among the newest {COUNT_MAX} skipped runs") } else { String::new() };
-        sections.push(match fire_count(&self.skipped) {
+        sections.push(match fire_count(&self.skipped_runs) {
             0 => format!("{} none {count_text}", title("Skipped lately")).trim_end().to_owned(),
             count => {
                 let span_text = if self.is_skipped_cut { count_text.as_str() } else { "in the last 24 h" };
@@ -185,9 +198,9 @@ impl StatusData {
         if self.executors.is_empty() {
             return "  none: start one with rondel agent --server URL --app NAME, or from the SDK".to_owned();
         }
-        let mut apps: BTreeMap<String, [u64; 5]> = BTreeMap::new();
+        let mut counts_by_app: BTreeMap<String, [u64; 5]> = BTreeMap::new();
         for executor in &self.executors {
-            let counts = apps.entry(text_of(&executor["app"])).or_default();
+            let counts = counts_by_app.entry(text_of(&executor["app"])).or_default();
             let status_index = match executor["status"].as_str() {
                 Some("online") => 0,
                 Some("draining") => 1,
@@ -200,7 +213,7 @@ impl StatusData {
             }
         }
         let mut table = Table::new(&["  APP", "ONLINE", "DRAINING", "OFFLINE", "BUSY"]);
-        for (app, [online_count, draining_count, offline_count, busy_slots, slots]) in apps {
+        for (app, [online_count, draining_count, offline_count, busy_slots, slots]) in counts_by_app {
             let cells = [
                 online_count.to_string(),
                 draining_count.to_string(),
@@ -214,7 +227,7 @@ impl StatusData {
 
     fn failed_lines(&self) -> String {
         let mut table = Table::new(&["  RUN", "JOB", "STATUS", "FINISHED", "MESSAGE"]);
-        for run in self.failed.iter().take(SHOWN_RUNS_MAX) {
+        for run in self.failed_runs.iter().take(SHOWN_RUNS_MAX) {
             let finished_text = time_text(&run["finished_at"], clock::now());
             let id = format!("  {}", text_of(&run["id"]));
             table.add(vec![id, text_of(&run["job"]), text_of(&run["status"]), finished_text, cells::message_text(run)]);
@@ -224,7 +237,7 @@ impl StatusData {
 
     fn skipped_lines(&self) -> String {
         let mut table = Table::new(&["  RUN", "JOB", "FIRE AT", "REASON", "MESSAGE"]);
-        for run in self.skipped.iter().take(SHOWN_RUNS_MAX) {
+        for run in self.skipped_runs.iter().take(SHOWN_RUNS_MAX) {
             let fire = time_text(&run["fire_at"], clock::now());
             let id = format!("  {}", text_of(&run["id"]));
             table.add(vec![id, text_of(&run["job"]), fire, text_of(&run["reason"]), cells::message_text(run)]);

@@ -24,7 +24,7 @@ pub(crate) fn harmless_text(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped_text)
 }
 
-/// Each line of a text made harmless.
+/// The text with each of its lines made harmless. Every line gets a line break.
 pub(crate) fn harmless_lines(text: &str) -> String {
     text.lines().map(|line| harmless_text(line) + "\n").collect()
 }

@@ -165,9 +165,9 @@ async fn token_id(client: &Client, id_or_name: &str) -> Result<String, Failure> 
                 "there is no token {id_or_name:?} that is not revoked; rondel token list --everybody shows ids and names"
             ),
         )),
-        several => Err(Failure::refused(format!(
+        ids => Err(Failure::refused(format!(
             "several tokens are called {id_or_name:?}; give one of their ids: {}",
-            several.join(", ")
+            ids.join(", ")
         ))),
     }
 }
@@ -197,7 +197,7 @@ async fn missing_apps(client: &Client, role_words: &[String]) -> Vec<String> {
         let Some((namespace, app)) = app_place.split_once('/') else { continue };
         let stored_apps = client.in_namespace(namespace).get(&["apps"], &[]).await.and_then(|body| body.value());
         let is_new = stored_apps.is_ok_and(|stored_apps| {
-            stored_apps["items"].as_array().is_some_and(|all| all.iter().all(|app_object| app_object["name"] != app))
+            stored_apps["items"].as_array().is_some_and(|apps| apps.iter().all(|app_object| app_object["name"] != app))
         });
         if is_new {
             missing_apps.push(app_place.to_owned());

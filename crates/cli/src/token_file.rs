@@ -27,11 +27,11 @@ pub(crate) fn read(path: &Path) -> Result<Option<Token>, Failure> {
     let mut text = String::new();
     let limit = LEN_MAX as u64 + 2;
     let result = std::fs::File::open(path).and_then(|file| {
-        let meta = file.metadata()?;
-        file.take(limit).read_to_string(&mut text).map(|_| meta)
+        let metadata = file.metadata()?;
+        file.take(limit).read_to_string(&mut text).map(|_| metadata)
     });
-    let meta = match result {
-        Ok(meta) => meta,
+    let metadata = match result {
+        Ok(metadata) => metadata,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
         Err(error) => return Err(Failure::of(format!("cannot read the token file {}", path.display()), &error)),
     };
@@ -47,7 +47,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<Token>, Failure> {
             "the token file {path_text} holds no token: it must be one line of {LEN_MIN} to {LEN_MAX} visible characters"
         ))
     })?;
-    match exposure(meta.mode(), meta.uid()).filter(|_| meta.is_file()) {
+    match exposure(metadata.mode(), metadata.uid()).filter(|_| metadata.is_file()) {
         Some(fault) => Err(Failure::refused(format!("the token file {path_text} {fault}"))),
         None => Ok(Some(token)),
     }

@@ -133,8 +133,10 @@ impl UserArgs {
             UserCommand::Link(NameArgs { name }) => {
                 let (url, user) = (link(&name).await?, client.get(&["users", &name], &[]).await?);
                 if user.value()?["disabled"] == true {
-                    let until = format!("rondel user change {name} --enable");
-                    output::print_message(&format!("note: {name} is locked out; the link is refused until {until}"));
+                    let enable_command = format!("rondel user change {name} --enable");
+                    output::print_message(&format!(
+                        "note: {name} is locked out; the link is refused until {enable_command}"
+                    ));
                 }
                 output::print_lines(&url)
             }

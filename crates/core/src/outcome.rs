@@ -77,7 +77,8 @@ pub enum Outcome {
     Skipped(Reason),
     /// The executor was lost while it had the run, or never received it.
     Lost(Reason),
-    /// The executor stopped the attempt because no server answered. If the handler had not begun, it never will.
+    /// The executor stopped the attempt because no server answered. If the handler had not begun, it never will; an executor that shuts down
+    /// hands such attempts back in the same way.
     Silenced {
         /// Whether the handler had begun.
         has_begun: bool,

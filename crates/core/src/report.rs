@@ -18,7 +18,7 @@ use crate::{name, sketch::Sketch};
 
 /// The longest folded message, in bytes of UTF-8.
 pub const FOLDED_BYTES_MAX: usize = 200;
-/// Maximum number of folded messages of a job that are counted separately on a day; further ones are counted together.
+/// Maximum number of folded messages of a job and app that are counted separately on a day; further ones are counted together.
 pub const FOLDED_COUNT_MAX: usize = 10;
 /// The key under which further messages are counted together.
 pub const REST_KEY: i64 = 0;

@@ -37,7 +37,6 @@ use crate::job::Job;
 use crate::labels::Labels;
 use crate::overrides::Overrides;
 use crate::pump::Pump;
-use crate::pump::compile::JobParts;
 use crate::schema::{DurationText, HANDLER_PATTERN, NAME_PATTERN};
 use crate::script::ScriptRef;
 pub use crate::shadow::Mode;
@@ -220,18 +219,7 @@ impl JobSpec {
 
     /// Checks its pump, if it has one.
     pub(crate) fn compile_pump(&self, errors: &mut Vec<FieldError>) -> Option<Pump> {
-        let parts = JobParts {
-            schedules: &self.schedules(),
-            shards: self.shards.as_ref().map(ItemsSpec::count),
-            route: self.route,
-            overlap: self.overlap,
-            delivery: self.delivery,
-            on_silence: self.on_silence,
-            timeout: self.timeout,
-            concurrency: self.concurrency.as_ref(),
-            rate: self.rate.as_ref(),
-        };
-        self.pump.as_ref()?.compile(parts, errors)
+        self.pump.as_ref()?.compile(self, errors)
     }
 
     /// What happens to missed fires. A pump that missed its start begins late, if its window is still open.

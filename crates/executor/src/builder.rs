@@ -140,7 +140,7 @@ impl Builder {
     /// PEM files of a client certificate and of its key, for servers that ask executors for one. They are read at each dial, so that a
     /// renewed certificate takes effect.
     pub fn client_certificate(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
-        self.tls_files.certificate = Some((certificate.into(), key.into()));
+        self.tls_files.certificate_and_key = Some((certificate.into(), key.into()));
         self
     }
 
@@ -318,7 +318,7 @@ impl Builder {
         self.check()?;
         let blocking_threads = self.blocking_thread_count();
         let handlers = collect_handlers(self.handlers)?;
-        let declared_jobs = collect_declared(self.declarations, &self.app)?;
+        let declared_jobs = collect_declared_jobs(self.declarations, &self.app)?;
         let servers = open_servers(&self.servers, self.token, self.tls_files)?;
         let mut setup = Setup::new(self.states, self.timing);
         setup.secrets = self.secrets;
@@ -326,14 +326,14 @@ impl Builder {
         setup.shipping = Some(Arc::new(LogShipping::default()));
         setup.blocking_permits = Arc::new(Semaphore::new(blocking_threads));
         let incarnation = identity::new_incarnation();
-        let (process, journal) = open_data_dir(self.data_dir, self.name, incarnation)?;
+        let (process_identity, journal) = open_data_dir(self.data_dir, self.name, incarnation)?;
         let identity = Identity {
             namespace: self.namespace,
             app: self.app,
-            name: process.name,
+            name: process_identity.name,
             incarnation,
-            secret: process.secret,
-            predecessor: process.predecessor,
+            secret: process_identity.secret,
+            predecessor: process_identity.predecessor,
             labels: self.labels,
             weight: self.weight,
             slots: self.slots,
@@ -359,28 +359,28 @@ impl Builder {
         let names = [("namespace", Some(&self.namespace)), ("app", Some(&self.app)), ("executor", self.name.as_ref())];
         for (field, name) in names {
             let result = name.map_or(Ok(()), |name| name::check(name));
-            result.map_err(|reason| ExecutorError::Name { what: field, reason })?;
+            result.map_err(|reason| ExecutorError::Name { setting: field, reason })?;
         }
         let counts = [("slots", self.slots == 0), ("blocking_threads", self.blocking_threads == Some(0))];
         counts
             .into_iter()
-            .try_for_each(|(field, is_zero)| if is_zero { Err(ExecutorError::Zero { what: field }) } else { Ok(()) })
+            .try_for_each(|(field, is_zero)| if is_zero { Err(ExecutorError::Zero { setting: field }) } else { Ok(()) })
     }
 }
 
 fn collect_handlers(handlers: Vec<(String, JobHandler)>) -> Result<BTreeMap<String, JobHandler>, ExecutorError> {
-    let mut by_name = BTreeMap::new();
+    let mut handlers_by_name = BTreeMap::new();
     for (handler_name, handler) in handlers {
-        name::check_handler(&handler_name).map_err(|reason| ExecutorError::Name { what: "handler", reason })?;
-        if by_name.contains_key(&handler_name) {
+        name::check_handler(&handler_name).map_err(|reason| ExecutorError::Name { setting: "handler", reason })?;
+        if handlers_by_name.contains_key(&handler_name) {
             return Err(ExecutorError::DuplicateHandler(handler_name));
         }
-        by_name.insert(handler_name, handler);
+        handlers_by_name.insert(handler_name, handler);
     }
-    Ok(by_name)
+    Ok(handlers_by_name)
 }
 
-fn collect_declared(declarations: Vec<Declaration>, app: &str) -> Result<Vec<v1::DeclaredJob>, ExecutorError> {
+fn collect_declared_jobs(declarations: Vec<Declaration>, app: &str) -> Result<Vec<v1::DeclaredJob>, ExecutorError> {
     let mut names = BTreeSet::new();
     let mut jobs = Vec::with_capacity(declarations.len());
     for declaration in declarations {

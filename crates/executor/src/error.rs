@@ -14,10 +14,10 @@ use rondel_core::error_chain::chain;
 #[non_exhaustive]
 pub enum ExecutorError {
     /// The name of a namespace, app, executor or handler is not valid.
-    #[error("{what}: {reason}")]
+    #[error("{setting}: {reason}")]
     Name {
         /// What is named: `namespace`, `app`, `executor` or `handler`.
-        what: &'static str,
+        setting: &'static str,
         /// Why the name is not valid.
         reason: String,
     },
@@ -58,10 +58,10 @@ pub enum ExecutorError {
         source: Option<tonic::transport::Error>,
     },
     /// A number that must be at least 1 is zero.
-    #[error("{what} must be at least 1")]
+    #[error("{setting} must be at least 1")]
     Zero {
         /// The name of the setting.
-        what: &'static str,
+        setting: &'static str,
     },
     /// A file with a token or a certificate cannot be read.
     #[error("cannot read {}", path.display())]
@@ -79,7 +79,7 @@ pub enum ExecutorError {
         path: PathBuf,
     },
     /// The data directory cannot be used.
-    #[error("{operation} in the data directory {}", path.display())]
+    #[error("the data directory: cannot {operation} {}", path.display())]
     DataDir {
         /// The operation that failed.
         operation: &'static str,
@@ -90,7 +90,7 @@ pub enum ExecutorError {
         source: std::io::Error,
     },
     /// The directory for the working directories of the agent's runs cannot be made.
-    #[error("make working directories in {}", path.display())]
+    #[error("cannot make working directories in {}", path.display())]
     WorkDir {
         /// The directory that cannot be made.
         path: PathBuf,
@@ -99,10 +99,10 @@ pub enum ExecutorError {
         source: std::io::Error,
     },
     /// The thread that talks to the servers cannot be started.
-    #[error("start the executor's thread")]
+    #[error("cannot start the executor's thread")]
     Thread(#[source] std::io::Error),
     /// The HTTP client of the agent's `http` handler cannot be made.
-    #[error("set up the http client")]
+    #[error("cannot set up the http client")]
     HttpClient(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
@@ -130,5 +130,8 @@ mod tests {
         let error = ExecutorError::File { path: "/etc/rondel/token".into(), source };
         assert_eq!(format!("{error:?}"), "cannot read /etc/rondel/token: no such file");
         assert_eq!(format!("{:?}", ExecutorError::NoServer), "no server is named: call .server(url)");
+        let source = std::io::Error::other("no space left");
+        let error = ExecutorError::DataDir { operation: "write", path: "/var/lib/app/state.json".into(), source };
+        assert_eq!(format!("{error:?}"), "the data directory: cannot write /var/lib/app/state.json: no space left");
     }
 }

@@ -305,20 +305,20 @@ impl Log {
 
     /// Logs a line at level `info`.
     pub fn info(&self, text: impl AsRef<str>) {
-        self.line("info", text.as_ref());
+        self.log_line("info", text.as_ref());
     }
 
     /// Logs a line at level `warn`.
     pub fn warn(&self, text: impl AsRef<str>) {
-        self.line("warn", text.as_ref());
+        self.log_line("warn", text.as_ref());
     }
 
     /// Logs a line at level `error`.
     pub fn error(&self, text: impl AsRef<str>) {
-        self.line("error", text.as_ref());
+        self.log_line("error", text.as_ref());
     }
 
-    pub(crate) fn line(&self, level: &'static str, text: &str) {
+    pub(crate) fn log_line(&self, level: &'static str, text: &str) {
         self.run.log_line(level, text);
     }
 

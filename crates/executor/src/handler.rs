@@ -191,7 +191,7 @@ struct BlockingFunction<H, Args> {
 impl<H: BlockingHandler<Args>, Args: 'static> AnyHandler for BlockingFunction<H, Args> {
     fn start(&self, run: RunContext) -> BoxFuture<'_, Ending> {
         let handler = Arc::clone(&self.handler);
-        Box::pin(run::on_blocking_thread(run, move |run| handler.call(run)))
+        Box::pin(run::run_on_blocking_thread(run, move |run| handler.call(run)))
     }
 
     fn params_schema(&self) -> Option<Schema> {

@@ -31,9 +31,9 @@ pub(crate) fn process() -> Option<HostProcess> {
 /// Load average of the last minute, per processor.
 pub(crate) fn cpu_load() -> f32 {
     let load_text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let one_minute: f32 = load_text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0.0);
-    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
-    one_minute / f32::from(u16::try_from(processors).unwrap_or(u16::MAX))
+    let one_minute_load: f32 = load_text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0.0);
+    let processor_count = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+    one_minute_load / f32::from(u16::try_from(processor_count).unwrap_or(u16::MAX))
 }
 
 /// Resident memory of this process.

@@ -36,17 +36,17 @@ impl std::fmt::Debug for Secret {
 pub(crate) fn default_name() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let suffix: String = (0..4).map(|_| char::from(b'a' + rand::random_range(0..26_u8))).collect();
-    format!("{}-{suffix}", as_name(&host))
+    format!("{}-{suffix}", to_valid_name(&host))
 }
 
 /// Replaces every character that a name cannot contain.
-fn as_name(text: &str) -> String {
+fn to_valid_name(text: &str) -> String {
     let mapped_chars = text.chars().map(|c| match c.to_ascii_lowercase() {
         c if c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_') => c,
         _ => '-',
     });
-    let truncated: String = mapped_chars.take(name::NAME_LEN_MAX - 10).collect();
-    let trimmed_name = truncated.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+    let truncated_name: String = mapped_chars.take(name::NAME_LEN_MAX - 10).collect();
+    let trimmed_name = truncated_name.trim_matches(|c: char| !c.is_ascii_alphanumeric());
     if trimmed_name.is_empty() { "executor".to_owned() } else { trimmed_name.to_owned() }
 }
 
@@ -59,11 +59,11 @@ mod tests {
         for (host, expected) in
             [("Web-01.Example.com", "web-01.example.com"), ("_ä_", "executor"), ("", "executor"), ("a b", "a-b")]
         {
-            assert_eq!(as_name(host), expected);
-            assert_eq!(name::check(&as_name(host)), Ok(()));
+            assert_eq!(to_valid_name(host), expected);
+            assert_eq!(name::check(&to_valid_name(host)), Ok(()));
         }
         assert_eq!(name::check(&default_name()), Ok(()));
-        assert_eq!(name::check(&format!("{}-abcd", as_name(&"x".repeat(300)))), Ok(()));
+        assert_eq!(name::check(&format!("{}-abcd", to_valid_name(&"x".repeat(300)))), Ok(()));
     }
 
     #[test]

@@ -121,9 +121,9 @@ impl<T, E: Into<JobError>> ResultExt<T, E> for Result<T, E> {
 
     fn terminal_if(self, is_terminal: impl FnOnce(&E) -> bool) -> Result<T, JobError> {
         self.map_err(|error| {
-            let terminal = is_terminal(&error);
+            let is_terminal_error = is_terminal(&error);
             let error: JobError = error.into();
-            let kind = if terminal { JobErrorKind::Terminal } else { error.kind };
+            let kind = if is_terminal_error { JobErrorKind::Terminal } else { error.kind };
             JobError { kind, ..error }
         })
     }

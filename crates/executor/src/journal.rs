@@ -31,7 +31,7 @@ pub(crate) struct Journal {
     state: Mutex<State>,
     results: Mutex<File>,
     /// The size of the file of results.
-    bytes: AtomicUsize,
+    results_bytes: AtomicUsize,
     /// Whether the last write failed, perhaps in the middle of a line.
     is_torn: AtomicBool,
     /// Whether a server has welcomed this incarnation, and this is not on disk yet.
@@ -104,12 +104,12 @@ impl Journal {
         write_state(dir, &state).map_err(dir_error("write", &state_path))?;
         let results_path = dir.join("results.jsonl");
         let results = read_results(&results_path).map_err(dir_error("read", &results_path))?;
-        let file = append_to(&results_path).map_err(dir_error("open", &results_path))?;
+        let file = open_for_append(&results_path).map_err(dir_error("open", &results_path))?;
         let journal = Self {
             dir: dir.to_owned(),
             state: Mutex::new(state),
             results: Mutex::new(file),
-            bytes: AtomicUsize::new(0),
+            results_bytes: AtomicUsize::new(0),
             is_torn: AtomicBool::new(false),
             is_welcome_pending: AtomicBool::new(false),
             _lock: lock_file,
@@ -121,38 +121,38 @@ impl Journal {
 
     /// Makes results durable.
     pub(crate) fn append(&self, results: &[v1::Result]) -> io::Result<()> {
-        let text = lines(results)?;
+        let text = journal_text(results)?;
         let mut file = lock(&self.results);
         if self.is_torn.load(Ordering::Relaxed) {
             // The disk was full, and the file may end with half a line: the next line must not become part of it.
             file.write_all(b"\n")?;
-            self.bytes.fetch_add(1, Ordering::Relaxed);
+            self.results_bytes.fetch_add(1, Ordering::Relaxed);
             self.is_torn.store(false, Ordering::Relaxed);
         }
         let write_result = file.write_all(&text).and_then(|()| file.sync_data());
         self.is_torn.store(write_result.is_err(), Ordering::Relaxed);
-        self.bytes.fetch_add(text.len(), Ordering::Relaxed);
+        self.results_bytes.fetch_add(text.len(), Ordering::Relaxed);
         write_result
     }
 
     /// Whether the journal should be rewritten, because few of its lines are still needed. `needed_count` is their number.
     pub(crate) fn needs_shrinking(&self, needed_count: usize) -> bool {
-        let bytes = self.bytes.load(Ordering::Relaxed);
+        let bytes = self.results_bytes.load(Ordering::Relaxed);
         bytes > 0 && (needed_count == 0 || (bytes > REWRITE_BYTES && needed_count * LINE_BYTES < bytes / 2))
     }
 
     /// Replaces all lines by these results.
     pub(crate) fn rewrite(&self, results: &[v1::Result]) -> io::Result<()> {
         let mut file = lock(&self.results);
-        let text = lines(results)?;
+        let text = journal_text(results)?;
         if text.is_empty() {
             file.set_len(0)?;
         } else {
             let path = self.dir.join("results.jsonl");
-            replace(&self.dir, &path, &text)?;
-            *file = append_to(&path)?;
+            replace_file(&self.dir, &path, &text)?;
+            *file = open_for_append(&path)?;
         }
-        self.bytes.store(text.len(), Ordering::Relaxed);
+        self.results_bytes.store(text.len(), Ordering::Relaxed);
         self.is_torn.store(false, Ordering::Relaxed);
         Ok(())
     }
@@ -211,25 +211,25 @@ fn read_state(path: &Path) -> io::Result<State> {
 
 fn write_state(dir: &Path, state: &State) -> io::Result<()> {
     let text = serde_json::to_vec(state).map_err(io::Error::other)?;
-    replace(dir, &dir.join("state.json"), &text)
+    replace_file(dir, &dir.join("state.json"), &text)
 }
 
 /// Replaces a file atomically: a crash leaves the old one or the new one.
-fn replace(dir: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
+fn replace_file(dir: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
     let temp_path = path.with_extension("new");
-    let mut file = owner_only().write(true).create(true).truncate(true).open(&temp_path)?;
+    let mut file = owner_only_options().write(true).create(true).truncate(true).open(&temp_path)?;
     file.write_all(text)?;
     file.sync_all()?;
     std::fs::rename(&temp_path, path)?;
     File::open(dir)?.sync_all()
 }
 
-fn append_to(path: &Path) -> io::Result<File> {
-    owner_only().create(true).append(true).open(path)
+fn open_for_append(path: &Path) -> io::Result<File> {
+    owner_only_options().create(true).append(true).open(path)
 }
 
 /// Options for files that only this user may read, even in a folder that another user made.
-fn owner_only() -> OpenOptions {
+fn owner_only_options() -> OpenOptions {
     let mut options = OpenOptions::new();
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
@@ -261,7 +261,7 @@ fn read_results(path: &Path) -> io::Result<Vec<v1::Result>> {
     Ok(results)
 }
 
-fn lines(results: &[v1::Result]) -> io::Result<Vec<u8>> {
+fn journal_text(results: &[v1::Result]) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     for result in results {
         serde_json::to_writer(&mut text, &Line::from(result)).map_err(io::Error::other)?;
@@ -287,6 +287,8 @@ struct Line {
     silent_ms: i64,
     #[serde(default)]
     unfinished: bool,
+    #[serde(default)]
+    shutting_down: bool,
 }
 
 impl From<&v1::Result> for Line {
@@ -303,6 +305,7 @@ impl From<&v1::Result> for Line {
             finished_at_ms: result.finished_at_ms,
             silent_ms: result.silent_ms,
             unfinished: result.unfinished,
+            shutting_down: result.shutting_down,
         }
     }
 }
@@ -322,6 +325,7 @@ impl From<Line> for v1::Result {
             silent_ms: line.silent_ms,
             unreported_ms: 0,
             unfinished: line.unfinished,
+            shutting_down: line.shutting_down,
         }
     }
 }
@@ -337,6 +341,7 @@ mod tests {
             message: "line\nbreak".to_owned(),
             silent_ms: 15_000,
             unfinished: true,
+            shutting_down: true,
             ..v1::Result::default()
         }
     }
@@ -401,7 +406,7 @@ mod tests {
         first.journal.append(&[result(1)]).unwrap();
         drop(first.journal);
         let path = dir.path().join("results.jsonl");
-        append_to(&path).unwrap().write_all(b"{\"run_id\":2,\"att").unwrap();
+        open_for_append(&path).unwrap().write_all(b"{\"run_id\":2,\"att").unwrap();
         let second = open(dir.path(), 2);
         assert_eq!(second.results, [result(1)]);
         second.journal.append(&[result(3)]).unwrap();
@@ -420,7 +425,7 @@ mod tests {
         let error = journal.append(&[result(2)]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         // The disk had room for part of the line only. Then there is room again.
-        append_to(&path).unwrap().write_all(b"{\"run_id\":2,\"att").unwrap();
+        open_for_append(&path).unwrap().write_all(b"{\"run_id\":2,\"att").unwrap();
         *lock(&journal.results) = file;
         journal.append(&[result(3)]).unwrap();
         journal.append(&[result(4)]).unwrap();

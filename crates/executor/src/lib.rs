@@ -130,7 +130,7 @@ pub use test_run::{TestOutcome, TestRun};
 /// | `parent` | `after` with one job |
 /// | `tz` | the zone of `cron`; UTC by default |
 /// | `on` | how the jobs of `after` must have ended: `success`, `failure`, `either` |
-/// | `retry`, `backoff` | the number of attempts beyond the first; the wait before each of them, `"10s"` or `"10s..5m"` |
+/// | `retry`, `backoff` | the number of attempts beyond the first; the first wait, doubled for each further one: `"10s"`, or `"10s..5m"` with a maximum |
 /// | `timeout` | how long one attempt may take |
 /// | `success_by`, `success_by_zone`, `no_success_for`, `longer_than`, `late`, `expect_channels` | expectations; a miss is an incident |
 /// | `misfire`, `overlap`, `on_silence`, `route`, `priority`, `enabled` | as in the REST API |

@@ -68,9 +68,9 @@ impl Masks {
             }
             secrets.insert(value);
         }
-        let is_encoded = |secret: &&String| (ENCODED_BYTES_MIN..=ENCODED_BYTES_MAX).contains(&secret.len());
+        let has_hidden_encodings = |secret: &&String| (ENCODED_BYTES_MIN..=ENCODED_BYTES_MAX).contains(&secret.len());
         let mut forms: BTreeSet<String> =
-            secrets.iter().filter(is_encoded).flat_map(|secret| encoded_forms(secret)).collect();
+            secrets.iter().filter(has_hidden_encodings).flat_map(|secret| encoded_forms(secret)).collect();
         forms.retain(|form| form.len() >= FORM_BYTES_MIN);
         forms.extend(secrets);
         if forms.is_empty() {

@@ -16,7 +16,7 @@ use crate::table::RunKey;
 /// How long a run waits for a reply before it asks again.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// How many times a run asks: each time another server, if there are several.
-const ASK_COUNT: u32 = 15;
+const ASK_COUNT_MAX: u32 = 15;
 
 /// The script requests of an executor.
 #[derive(Debug, Default)]
@@ -31,16 +31,16 @@ pub(crate) struct ScriptRequests {
 #[derive(Debug)]
 struct PendingRequest {
     with_source: bool,
-    answer: oneshot::Sender<ScriptReply>,
+    reply_sender: oneshot::Sender<ScriptReply>,
 }
 
 impl ScriptRequests {
     /// Asks servers for the script that the run names, and returns the reply; `None` if no server replies.
     pub(crate) async fn ask(&self, key: RunKey, with_source: bool) -> Option<ScriptReply> {
         let _guard = PendingGuard { requests: self, key };
-        for _ in 0..ASK_COUNT {
-            let (answer, receiver) = oneshot::channel();
-            lock(&self.pending_requests).insert(key, PendingRequest { with_source, answer });
+        for _ in 0..ASK_COUNT_MAX {
+            let (reply_sender, receiver) = oneshot::channel();
+            lock(&self.pending_requests).insert(key, PendingRequest { with_source, reply_sender });
             let request = ScriptRequest { run_id: key.run.get(), attempt: key.attempt, with_source };
             lock(&self.unsent_requests).push(request);
             self.wake.notify_one();
@@ -59,7 +59,7 @@ impl ScriptRequests {
             && let Some(request) = pending_requests.remove(&key)
         {
             // The run may have ended meanwhile.
-            request.answer.send(reply).ok();
+            request.reply_sender.send(reply).ok();
         }
     }
 

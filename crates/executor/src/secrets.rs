@@ -97,8 +97,8 @@ fn from_variable(name: &str) -> Option<String> {
 
 /// No separators and no leading dot: a name is never a path.
 fn is_name(name: &str) -> bool {
-    let body = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-    !name.is_empty() && name.len() <= 128 && !name.starts_with('.') && name.chars().all(body)
+    let is_name_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    !name.is_empty() && name.len() <= 128 && !name.starts_with('.') && name.chars().all(is_name_char)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::clock::ServerClock;
 use crate::engine::Silence;
 use crate::lifecycle::Lifecycle;
 use crate::log::{LogLimit, LogShipping};
-use crate::pump::Reports;
+use crate::pump::LastReports;
 use crate::scripts::ScriptRequests;
 use crate::secrets::Secrets;
 use crate::table::RunKey;
@@ -32,8 +32,8 @@ pub struct Timing {
     /// most 10 s, because another executor may get the run then. A server gives up a run 60 s after its timeout, so a
     /// run with a longer grace may overlap with its successor.
     pub cancel_grace: Duration,
-    /// The longest silence of the servers: once none has answered for this long, serial and at-most-once runs are
-    /// stopped. `None` for the servers' setting. With a longer value than theirs, these runs may overlap with their
+    /// The longest silence of the servers: once none has answered for this long, runs of jobs with `on_silence: stop`
+    /// are stopped. `None` for the servers' setting. With a longer value than theirs, these runs may overlap with their
     /// successors, unless the servers' `lost_after` is longer, too.
     pub silence_max: Option<Duration>,
     /// How long a result waits for its acknowledgement before it is sent again.
@@ -106,7 +106,7 @@ pub(crate) struct Setup {
     /// How long no server has answered.
     pub(crate) silence: Silence,
     /// The reports of groups of pump jobs.
-    pub(crate) pump_reports: Reports,
+    pub(crate) pump_reports: LastReports,
     /// The requests with which runs ask servers for scripts.
     pub(crate) script_requests: ScriptRequests,
 }
@@ -116,7 +116,7 @@ impl Setup {
         let timing = timing.bounded();
         Self {
             silence: Silence::new(timing.silence_max),
-            pump_reports: Reports::default(),
+            pump_reports: LastReports::default(),
             script_requests: ScriptRequests::default(),
             states,
             secrets: None,

@@ -37,28 +37,28 @@ pub(crate) async fn resolve(params: &str, secrets: &Secrets) -> Result<Option<Re
 }
 
 /// Collects every string value that names a secret, in document order. The keys of objects are not searched.
-fn collect_texts<'a>(value: &'a mut Value, into: &mut Vec<&'a mut String>) {
+fn collect_texts<'a>(value: &'a mut Value, texts: &mut Vec<&'a mut String>) {
     match value {
-        Value::String(text) if text.contains(PLACEHOLDER_START) => into.push(text),
-        Value::Array(items) => items.iter_mut().for_each(|item| collect_texts(item, into)),
-        Value::Object(fields) => fields.values_mut().for_each(|field| collect_texts(field, into)),
+        Value::String(text) if text.contains(PLACEHOLDER_START) => texts.push(text),
+        Value::Array(items) => items.iter_mut().for_each(|item| collect_texts(item, texts)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| collect_texts(field, texts)),
         Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
 async fn fill_secrets(text: &str, secrets: &Secrets, secret_values: &mut Vec<String>) -> Result<String, JobError> {
     let mut output = String::with_capacity(text.len());
-    let mut remaining = text;
-    while let Some(start) = remaining.find(PLACEHOLDER_START) {
-        let (text_before, text_after) = (&remaining[..start], &remaining[start + PLACEHOLDER_START.len()..]);
+    let mut remaining_text = text;
+    while let Some(start) = remaining_text.find(PLACEHOLDER_START) {
+        let (text_before, text_after) = (&remaining_text[..start], &remaining_text[start + PLACEHOLDER_START.len()..]);
         let Some(end) = text_after.find(PLACEHOLDER_END) else { break };
         let secret = secrets.get(text_after[..end].trim()).await?;
         output.push_str(text_before);
         output.push_str(&secret);
         secret_values.push(secret);
-        remaining = &text_after[end + PLACEHOLDER_END.len()..];
+        remaining_text = &text_after[end + PLACEHOLDER_END.len()..];
     }
-    output.push_str(remaining);
+    output.push_str(remaining_text);
     Ok(output)
 }
 

@@ -63,7 +63,7 @@ mod otel {
         span.set_attribute("rondel.shard.index", i64::from(shard.index));
         span.set_attribute("rondel.shard.total", i64::from(shard.total));
         if let Some(exported_parent) = parent_of(span.context().span().span_context()) {
-            run.set_exported(exported_parent);
+            run.set_exported_span(exported_parent);
         }
     }
 

@@ -26,7 +26,7 @@ use rondel_core::outgoing::{AddressRefused, AllowedAddresses};
 pub use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 pub use reqwest::{Error as RequestError, Method, RequestBuilder, Response, StatusCode, Url, header};
 
-use resolve::{Guarded, SystemResolver};
+use resolve::{GuardedResolver, SystemResolver};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -45,7 +45,7 @@ pub enum BuildError {
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Non-public addresses to which it may connect.
-    pub allowed: AllowedAddresses,
+    pub allowed_addresses: AllowedAddresses,
     /// Maximum number of redirects that are followed; with 0, a redirect is returned like any other answer.
     pub redirect_count_max: usize,
     /// The value of the `User-Agent` header.
@@ -56,7 +56,7 @@ pub struct Options {
 #[derive(Clone, Debug)]
 pub struct Outgoing {
     client: Client,
-    allowed: AllowedAddresses,
+    allowed_addresses: AllowedAddresses,
 }
 
 impl Outgoing {
@@ -73,16 +73,16 @@ impl Outgoing {
     /// # Errors
     /// [`BuildError`].
     pub fn with_resolver(options: Options, resolver: Arc<dyn Resolve>) -> Result<Self, BuildError> {
-        let Options { allowed, redirect_count_max, user_agent } = options;
+        let Options { allowed_addresses, redirect_count_max, user_agent } = options;
         let client = Client::builder()
             .tls_backend_preconfigured(tls::client_config()?)
-            .dns_resolver(Guarded::new(resolver, allowed.clone()))
-            .redirect(redirect_policy(redirect_count_max, allowed.clone()))
+            .dns_resolver(GuardedResolver::new(resolver, allowed_addresses.clone()))
+            .redirect(redirect_policy(redirect_count_max, allowed_addresses.clone()))
             .connect_timeout(CONNECT_TIMEOUT)
             .no_proxy()
             .user_agent(user_agent)
             .build()?;
-        Ok(Self { client, allowed })
+        Ok(Self { client, allowed_addresses })
     }
 
     /// Builds a request.
@@ -91,7 +91,7 @@ impl Outgoing {
     /// [`AddressRefused`] if the URL contains an address that is not allowed. The addresses of a host name are checked when the request is
     /// sent.
     pub fn request(&self, method: Method, url: Url) -> Result<RequestBuilder, AddressRefused> {
-        check_host(&url, &self.allowed)?;
+        check_host(&url, &self.allowed_addresses)?;
         Ok(self.client.request(method, url))
     }
 }
@@ -102,10 +102,10 @@ impl Outgoing {
 ///
 /// # Errors
 /// [`AddressRefused`].
-pub fn check_host(url: &Url, allowed: &AllowedAddresses) -> Result<(), AddressRefused> {
+pub fn check_host(url: &Url, allowed_addresses: &AllowedAddresses) -> Result<(), AddressRefused> {
     // The resolver never sees an IP address in a URL, so the address is checked here.
     let host = url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
-    host.parse::<IpAddr>().map_or(Ok(()), |address| allowed.check(address))
+    host.parse::<IpAddr>().map_or(Ok(()), |address| allowed_addresses.check(address))
 }
 
 /// The refusal that made a request fail, if there was one. It concerns either a resolved address or a redirect.
@@ -141,7 +141,7 @@ fn root_cause(error: &(dyn Error + 'static)) -> String {
     cause.to_string()
 }
 
-fn redirect_policy(count_max: usize, allowed: AllowedAddresses) -> Policy {
+fn redirect_policy(count_max: usize, allowed_addresses: AllowedAddresses) -> Policy {
     if count_max == 0 {
         return Policy::none();
     }
@@ -149,7 +149,7 @@ fn redirect_policy(count_max: usize, allowed: AllowedAddresses) -> Policy {
         if attempt.previous().len() > count_max {
             return attempt.error(format!("more than {count_max} redirects"));
         }
-        match check_host(attempt.url(), &allowed) {
+        match check_host(attempt.url(), &allowed_addresses) {
             Ok(()) => attempt.follow(),
             Err(refusal) => attempt.error(refusal),
         }

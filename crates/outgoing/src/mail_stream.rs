@@ -23,7 +23,7 @@ pub(crate) const ANSWERS_LEN_MAX: usize = 1024 * 1024;
 
 /// A connection whose reads fail after [`ANSWERS_LEN_MAX`] bytes.
 #[derive(Debug)]
-struct Bounded<S> {
+struct BoundedStream<S> {
     stream: S,
     peer: SocketAddr,
     /// The number of bytes that may still be read.
@@ -39,11 +39,11 @@ pub(crate) async fn connect(
 ) -> io::Result<Box<dyn AsyncTokioStream>> {
     let stream = first_answer(addresses, limit, TcpStream::connect::<SocketAddr>).await?;
     let (peer, bytes_left) = (stream.peer_addr()?, ANSWERS_LEN_MAX);
-    let Some(host) = tls_host else { return Ok(Box::new(Bounded { stream, peer, bytes_left })) };
+    let Some(host) = tls_host else { return Ok(Box::new(BoundedStream { stream, peer, bytes_left })) };
     let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
     let connector = TlsConnector::from(Arc::new(client_config().map_err(io::Error::other)?));
     let stream = connector.connect(name, stream).await?;
-    Ok(Box::new(Bounded { stream, peer, bytes_left }))
+    Ok(Box::new(BoundedStream { stream, peer, bytes_left }))
 }
 
 /// Tries the addresses one after another. Each address but the last gets an equal part of the time: an address that never answers leaves
@@ -56,16 +56,17 @@ async fn first_answer<T, F: Future<Output = io::Result<T>>>(
     let Some((last_address, other_addresses)) = addresses.split_last() else {
         return Err(io::Error::other("no address"));
     };
-    let part = u32::try_from(addresses.len()).ok().and_then(|count| limit.checked_div(count)).unwrap_or(limit);
+    let time_per_address =
+        u32::try_from(addresses.len()).ok().and_then(|count| limit.checked_div(count)).unwrap_or(limit);
     for address in other_addresses {
-        if let Ok(Ok(stream)) = timeout(part, connect(*address)).await {
+        if let Ok(Ok(stream)) = timeout(time_per_address, connect(*address)).await {
             return Ok(stream);
         }
     }
     connect(*last_address).await
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for BoundedStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let len_before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
@@ -76,7 +77,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for BoundedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
@@ -90,7 +91,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Debug + Send + Sync + Unpin> AsyncTokioStream for Bounded<S> {
+impl<S: AsyncRead + AsyncWrite + Debug + Send + Sync + Unpin> AsyncTokioStream for BoundedStream<S> {
     fn peer_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.peer)
     }

@@ -24,7 +24,7 @@ use rondel_core::outgoing::AllowedAddresses;
 use tower::Service;
 use tower::util::MapFuture;
 
-use crate::resolve::{Guarded, SystemResolver};
+use crate::resolve::{GuardedResolver, SystemResolver};
 use crate::{BuildError, CONNECT_TIMEOUT, Url, check_host, root_cause, tls};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json;charset=UTF-8");
@@ -33,13 +33,13 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json;charset=UTF
 #[derive(Clone, Debug)]
 pub struct PostClient {
     client: Client<Connector, Full<Bytes>>,
-    allowed: AllowedAddresses,
+    allowed_addresses: AllowedAddresses,
     user_agent: HeaderValue,
 }
 
 /// Makes connections, TLS included, within [`CONNECT_TIMEOUT`]. Nothing of a request is sent before its connection is made.
 type Connector = MapFuture<Https, fn(Connecting) -> Connecting>;
-type Https = HttpsConnector<HttpConnector<Names>>;
+type Https = HttpsConnector<HttpConnector<NameResolver>>;
 type Connecting = <Https as Service<Uri>>::Future;
 
 fn with_timeout(connecting: Connecting) -> Connecting {
@@ -85,11 +85,11 @@ impl PostClient {
     /// # Errors
     /// [`BuildError`].
     pub fn new(
-        allowed: AllowedAddresses,
+        allowed_addresses: AllowedAddresses,
         user_agent: &'static str,
         idle_timeout: Duration,
     ) -> Result<Self, BuildError> {
-        Self::with_resolver(allowed, user_agent, idle_timeout, Arc::new(SystemResolver))
+        Self::with_resolver(allowed_addresses, user_agent, idle_timeout, Arc::new(SystemResolver))
     }
 
     /// Like [`new`](Self::new), with another resolver; its answers are checked as well.
@@ -97,12 +97,15 @@ impl PostClient {
     /// # Errors
     /// [`BuildError`].
     pub fn with_resolver(
-        allowed: AllowedAddresses,
+        allowed_addresses: AllowedAddresses,
         user_agent: &'static str,
         idle_timeout: Duration,
         resolver: Arc<dyn Resolve>,
     ) -> Result<Self, BuildError> {
-        let mut http = HttpConnector::new_with_resolver(Names(Arc::new(Guarded::new(resolver, allowed.clone()))));
+        let mut http = HttpConnector::new_with_resolver(NameResolver(Arc::new(GuardedResolver::new(
+            resolver,
+            allowed_addresses.clone(),
+        ))));
         // The TLS connector uses this connector for both schemes, so it must accept https URLs too.
         http.enforce_http(false);
         http.set_nodelay(true);
@@ -111,7 +114,7 @@ impl PostClient {
             .pool_idle_timeout(idle_timeout)
             .pool_timer(TokioTimer::new())
             .build(MapFuture::new(https.wrap_connector(http), with_timeout as fn(Connecting) -> Connecting));
-        Ok(Self { client, allowed, user_agent: HeaderValue::from_static(user_agent) })
+        Ok(Self { client, allowed_addresses, user_agent: HeaderValue::from_static(user_agent) })
     }
 
     /// Prepares requests to URLs below this one. The addresses of a host name are checked when a request is sent.
@@ -119,7 +122,7 @@ impl PostClient {
     /// # Errors
     /// A message, if the URL contains an address that is not allowed, or if its scheme is not HTTP or HTTPS.
     pub fn target(&self, url: &Url) -> Result<Target, String> {
-        check_host(url, &self.allowed).map_err(|refusal| refusal.to_string())?;
+        check_host(url, &self.allowed_addresses).map_err(|refusal| refusal.to_string())?;
         let uri = Uri::from_str(url.as_str()).map_err(|error| error.to_string())?;
         let path = uri.path().trim_end_matches('/').to_owned();
         match (uri.scheme(), uri.authority()) {
@@ -176,21 +179,25 @@ pub struct Limits {
 }
 
 fn post_error(error: &ClientError) -> PostError {
-    let words = root_cause(error);
-    if error.is_connect() { PostError::NotSent(format!("no connection: {words}")) } else { PostError::Unclear(words) }
+    let cause_text = root_cause(error);
+    if error.is_connect() {
+        PostError::NotSent(format!("no connection: {cause_text}"))
+    } else {
+        PostError::Unclear(cause_text)
+    }
 }
 
 /// Resolves names for the connector.
 #[derive(Clone)]
-struct Names(Arc<Guarded>);
+struct NameResolver(Arc<GuardedResolver>);
 
-impl std::fmt::Debug for Names {
+impl std::fmt::Debug for NameResolver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Names")
+        f.write_str("NameResolver")
     }
 }
 
-impl Service<HostName> for Names {
+impl Service<HostName> for NameResolver {
     type Response = Addrs;
     type Error = Box<dyn Error + Send + Sync>;
     type Future = Pin<Box<dyn Future<Output = Result<Addrs, Self::Error>> + Send>>;

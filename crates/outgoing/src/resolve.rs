@@ -22,32 +22,32 @@ impl Resolve for SystemResolver {
 }
 
 /// A resolver that returns only the allowed addresses. The client connects to one of these.
-pub(crate) struct Guarded {
+pub(crate) struct GuardedResolver {
     resolver: Arc<dyn Resolve>,
-    allowed: Arc<AllowedAddresses>,
+    allowed_addresses: Arc<AllowedAddresses>,
 }
 
-impl Guarded {
-    pub(crate) fn new(resolver: Arc<dyn Resolve>, allowed: AllowedAddresses) -> Self {
-        Self { resolver, allowed: Arc::new(allowed) }
+impl GuardedResolver {
+    pub(crate) fn new(resolver: Arc<dyn Resolve>, allowed_addresses: AllowedAddresses) -> Self {
+        Self { resolver, allowed_addresses: Arc::new(allowed_addresses) }
     }
 }
 
-impl Resolve for Guarded {
+impl Resolve for GuardedResolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let (resolving, allowed) = (self.resolver.resolve(name), Arc::clone(&self.allowed));
+        let (resolving, allowed_addresses) = (self.resolver.resolve(name), Arc::clone(&self.allowed_addresses));
         Box::pin(async move {
-            let mut refused = None;
-            let mut allowed_left = Vec::new();
+            let mut last_refusal = None;
+            let mut usable_addresses = Vec::new();
             for address in resolving.await? {
-                match allowed.check(address.ip()) {
-                    Ok(()) => allowed_left.push(address),
-                    Err(refusal) => refused = Some(refusal),
+                match allowed_addresses.check(address.ip()) {
+                    Ok(()) => usable_addresses.push(address),
+                    Err(refusal) => last_refusal = Some(refusal),
                 }
             }
-            match refused {
-                Some(refusal) if allowed_left.is_empty() => Err(refusal.into()),
-                _ => Ok(Box::new(allowed_left.into_iter()) as Addrs),
+            match last_refusal {
+                Some(refusal) if usable_addresses.is_empty() => Err(refusal.into()),
+                _ => Ok(Box::new(usable_addresses.into_iter()) as Addrs),
             }
         })
     }
@@ -64,29 +64,29 @@ pub(crate) struct ResolveError {
 
 /// The allowed addresses of a host.
 #[cfg(feature = "smtp")]
-pub(crate) async fn resolve_allowed(
+pub(crate) async fn resolve_usable_addresses(
     host: &str,
     port: u16,
-    allowed: &AllowedAddresses,
+    allowed_addresses: &AllowedAddresses,
 ) -> Result<Vec<SocketAddr>, ResolveError> {
     let addresses = tokio::net::lookup_host((host, port)).await;
     let addresses = addresses
         .map_err(|error| ResolveError { is_final: false, reason: format!("no address for {host:?}: {error}") })?;
-    let mut refused = None;
-    let mut allowed_addresses = Vec::new();
+    let mut last_refusal = None;
+    let mut usable_addresses = Vec::new();
     for address in addresses {
-        match allowed.check(address.ip()) {
-            Ok(()) => allowed_addresses.push(address),
-            Err(refusal) => refused = Some(refusal),
+        match allowed_addresses.check(address.ip()) {
+            Ok(()) => usable_addresses.push(address),
+            Err(refusal) => last_refusal = Some(refusal),
         }
     }
-    match refused {
-        Some(refusal) if allowed_addresses.is_empty() => {
+    match last_refusal {
+        Some(refusal) if usable_addresses.is_empty() => {
             Err(ResolveError { is_final: true, reason: refusal.to_string() })
         }
-        _ if allowed_addresses.is_empty() => {
+        _ if usable_addresses.is_empty() => {
             Err(ResolveError { is_final: false, reason: format!("no address for {host:?}") })
         }
-        _ => Ok(allowed_addresses),
+        _ => Ok(usable_addresses),
     }
 }

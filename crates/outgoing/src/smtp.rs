@@ -15,7 +15,7 @@ use rondel_core::outgoing::AllowedAddresses;
 use tokio::time::timeout;
 
 use crate::mail_stream::connect;
-use crate::resolve::resolve_allowed;
+use crate::resolve::resolve_usable_addresses;
 
 /// How a connection is encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub struct Mail {
 /// A mail that the server accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcceptedMail {
-    /// The server's status.
+    /// The status code of the server's last reply.
     pub status: i32,
     /// The recipients that the server refused, each with the reason.
     pub refused: Vec<String>,
@@ -80,7 +80,7 @@ pub struct AcceptedMail {
 pub struct MailError {
     /// Whether further tries are useless.
     pub is_final: bool,
-    /// The server's status; 0 if it did not answer.
+    /// The status code of the server's last reply; 0 if it did not answer.
     pub status: i32,
     /// The reason.
     pub text: String,
@@ -99,10 +99,10 @@ impl MailError {
 pub async fn send_mail(
     server: &MailServer,
     mail: &Mail,
-    allowed: &AllowedAddresses,
+    allowed_addresses: &AllowedAddresses,
 ) -> Result<AcceptedMail, MailError> {
     let (envelope, message) = build(mail)?;
-    let delivery = deliver(server, &envelope, &message, allowed);
+    let delivery = deliver(server, &envelope, &message, allowed_addresses);
     match timeout(server.timeout, delivery).await {
         Ok(result) => result,
         Err(_) => Err(MailError::new(false, format!("no answer within {} s", server.timeout.as_secs()))),
@@ -111,15 +111,15 @@ pub async fn send_mail(
 
 fn build(mail: &Mail) -> Result<(Envelope, Vec<u8>), MailError> {
     let final_error = |text: String| MailError::new(true, text);
-    let address =
+    let parse_address =
         |text: &str| text.parse::<Address>().map_err(|error| final_error(format!("address {text:?}: {error}")));
-    let from = address(&mail.from)?;
+    let from = parse_address(&mail.from)?;
     let mut builder = Message::builder()
         .message_id(Some(format!("<{}@{}>", mail.id, from.domain())))
         .from(Mailbox::new(Some("Rondel".to_owned()), from))
         .subject(mail.subject.as_str());
     for recipient in &mail.to {
-        builder = builder.to(Mailbox::new(None, address(recipient)?));
+        builder = builder.to(Mailbox::new(None, parse_address(recipient)?));
     }
     let parts = MultiPart::alternative_plain_html(mail.text.clone(), mail.html.clone());
     let message = builder.multipart(parts).map_err(|error| final_error(chain_in_one_line(&error)))?;
@@ -130,9 +130,9 @@ async fn deliver(
     server: &MailServer,
     envelope: &Envelope,
     message: &[u8],
-    allowed: &AllowedAddresses,
+    allowed_addresses: &AllowedAddresses,
 ) -> Result<AcceptedMail, MailError> {
-    let addresses = resolve_allowed(&server.host, server.port, allowed)
+    let addresses = resolve_usable_addresses(&server.host, server.port, allowed_addresses)
         .await
         .map_err(|error| MailError::new(error.is_final, error.reason))?;
     let tls_host = (server.security == Security::Tls).then_some(server.host.as_str());
@@ -141,7 +141,7 @@ async fn deliver(
     let hello = envelope.from().map_or_else(ClientId::default, |from| ClientId::Domain(from.domain().to_owned()));
     let connect_result = AsyncSmtpConnection::connect_with_transport(stream, &hello).await;
     let mut connection = connect_result.map_err(|error| mail_error(&error))?;
-    let sent = async {
+    let delivery_result = async {
         if server.security == Security::Starttls {
             if !connection.server_info().supports_feature(Extension::StartTls) {
                 let text = "STARTTLS is not supported on this port of the mail server; if it expects TLS at once, set security to tls";
@@ -161,10 +161,10 @@ async fn deliver(
         }
         send_message(&mut connection, envelope, message).await
     };
-    let sent = sent.await;
+    let delivery_result = delivery_result.await;
     // By now the server has accepted or refused the mail. An error while the connection closes changes nothing.
     connection.abort().await;
-    sent
+    delivery_result
 }
 
 /// Sends the message to the recipients that the server accepts. A refused recipient does not prevent delivery to the others.
@@ -298,9 +298,9 @@ mod tests {
     async fn a_recipient_that_is_refused_for_now_is_named_as_one_without_the_mail() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (server, mail) = (server_at(&listener), mail_to(&["oncall", "late", "gone"]));
-        let allowed = AllowedAddresses::loopback();
-        let (sent, ()) = tokio::join!(send_mail(&server, &mail, &allowed), take_mail(&listener));
-        let refused = sent.unwrap().refused;
+        let allowed_addresses = AllowedAddresses::loopback();
+        let (delivery_result, ()) = tokio::join!(send_mail(&server, &mail, &allowed_addresses), take_mail(&listener));
+        let refused = delivery_result.unwrap().refused;
         assert!(refused.len() == 2 && refused[0].starts_with("late@example.com: "), "{refused:?}");
         assert!(refused[0].contains("(not tried again") && !refused[1].contains("(not tried again"), "{refused:?}");
     }
@@ -314,9 +314,10 @@ mod tests {
         ] {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let (server, mail) = (MailServer { security, credentials, ..server_at(&listener) }, mail_to(&["oncall"]));
-            let allowed = AllowedAddresses::loopback();
-            let (sent, ()) = tokio::join!(send_mail(&server, &mail, &allowed), take_mail(&listener));
-            let error = sent.unwrap_err();
+            let allowed_addresses = AllowedAddresses::loopback();
+            let (delivery_result, ()) =
+                tokio::join!(send_mail(&server, &mail, &allowed_addresses), take_mail(&listener));
+            let error = delivery_result.unwrap_err();
             assert!(error.is_final && error.text.contains(words), "{error:?}");
         }
     }
@@ -330,9 +331,9 @@ mod tests {
             client.write_all(&vec![b'2'; 4 * ANSWERS_LEN_MAX]).await.ok();
             client.read_u8().await.ok();
         };
-        let allowed = AllowedAddresses::loopback();
-        let (sent, ()) = tokio::join!(send_mail(&server, &mail, &allowed), talk);
-        let error = sent.unwrap_err();
+        let allowed_addresses = AllowedAddresses::loopback();
+        let (delivery_result, ()) = tokio::join!(send_mail(&server, &mail, &allowed_addresses), talk);
+        let error = delivery_result.unwrap_err();
         assert!(
             !error.is_final && error.text.contains("the server's answers have more than 1048576 bytes"),
             "{error:?}"

@@ -14,8 +14,8 @@ pub(crate) fn client_config() -> Result<ClientConfig, rustls::Error> {
 fn root_certificates() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     let loaded_certificates = rustls_native_certs::load_native_certs();
-    let (added, _) = roots.add_parsable_certificates(loaded_certificates.certs);
-    if added == 0 {
+    let (added_count, _) = roots.add_parsable_certificates(loaded_certificates.certs);
+    if added_count == 0 {
         roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
     }
     roots

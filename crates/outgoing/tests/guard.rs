@@ -45,11 +45,11 @@ impl Receiver {
     /// Two servers on the same port: one at `HERE`, one at `ELSEWHERE`.
     async fn pair() -> (Self, Self) {
         loop {
-            let here = TcpListener::bind(format!("{HERE}:0")).await.unwrap();
-            let port = here.local_addr().unwrap().port();
+            let local_receiver = TcpListener::bind(format!("{HERE}:0")).await.unwrap();
+            let port = local_receiver.local_addr().unwrap().port();
             // If another program uses this port at `ELSEWHERE`, the loop tries another port.
             if let Ok(elsewhere) = TcpListener::bind(format!("{ELSEWHERE}:{port}")).await {
-                return (Self::on(here, ok()), Self::on(elsewhere, ok()));
+                return (Self::on(local_receiver, ok()), Self::on(elsewhere, ok()));
             }
         }
     }
@@ -118,9 +118,9 @@ impl Resolve for Scripted {
     }
 }
 
-fn options(allowed: &[&str]) -> Options {
-    let allowed = AllowedAddresses::parse(allowed).unwrap();
-    Options { allowed, redirect_count_max: 3, user_agent: "test" }
+fn options(allowed_addresses: &[&str]) -> Options {
+    let allowed_addresses = AllowedAddresses::parse(allowed_addresses).unwrap();
+    Options { allowed_addresses, redirect_count_max: 3, user_agent: "test" }
 }
 
 async fn get(client: &Outgoing, url: &str) -> Result<Response, RequestError> {
@@ -148,16 +148,16 @@ async fn a_name_that_leads_inside_is_refused_with_address_and_setting() {
 /// The name server's answer changes after the check. The client connects to the checked address and does not resolve the name again.
 #[tokio::test]
 async fn a_name_that_is_rebound_is_connected_to_as_it_was_checked() {
-    let (here, inside) = Receiver::pair().await;
+    let (local_receiver, inside) = Receiver::pair().await;
     let resolver = Scripted::new(vec![vec![HERE], vec![ELSEWHERE]]);
     let client = Outgoing::with_resolver(options(&[HERE]), Arc::clone(&resolver) as Arc<dyn Resolve>).unwrap();
-    let url = format!("http://rebound.example:{}/", here.address.port());
+    let url = format!("http://rebound.example:{}/", local_receiver.address.port());
     assert_eq!(get(&client, &url).await.unwrap().status(), 200);
-    assert_eq!((resolver.asked(), here.count(), inside.count()), (1, 1, 0));
+    assert_eq!((resolver.asked(), local_receiver.count(), inside.count()), (1, 1, 0));
     // The next connection resolves the name again, and the new addresses are checked.
     let text = refused(get(&client, &url).await);
     assert!(text.starts_with("127.0.0.1 is a loopback address"), "{text}");
-    assert_eq!((resolver.asked(), here.count(), inside.count()), (2, 1, 0));
+    assert_eq!((resolver.asked(), local_receiver.count(), inside.count()), (2, 1, 0));
 }
 
 /// If a name has allowed and forbidden addresses, the client never tries a forbidden one, even if no allowed address answers.
@@ -184,29 +184,29 @@ async fn a_redirect_inside_is_refused() {
         (format!("http://localhost:{port}/"), ""),
         ("http://169.254.169.254/latest/meta-data/".to_owned(), "169.254.169.254"),
     ] {
-        let here = Receiver::start(&format!("{HERE}:0"), redirect(&location)).await;
+        let local_receiver = Receiver::start(&format!("{HERE}:0"), redirect(&location)).await;
         let client = Outgoing::new(options(&[HERE])).unwrap();
-        let text = refused(get(&client, &format!("http://{}/", here.address)).await);
+        let text = refused(get(&client, &format!("http://{}/", local_receiver.address)).await);
         assert!(text.starts_with(address) && text.contains("outgoing_allow"), "{location}: {text}");
-        assert_eq!((here.count(), inside.count()), (1, 0), "{location}");
+        assert_eq!((local_receiver.count(), inside.count()), (1, 0), "{location}");
     }
 }
 
 #[tokio::test]
 async fn redirects_are_followed_so_often_and_not_at_all_where_they_are_not_wanted() {
-    let here = Receiver::start(&format!("{HERE}:0"), redirect("/again")).await;
+    let local_receiver = Receiver::start(&format!("{HERE}:0"), redirect("/again")).await;
     let client = Outgoing::new(options(&[HERE])).unwrap();
-    let error = get(&client, &format!("http://{}/", here.address)).await.unwrap_err();
+    let error = get(&client, &format!("http://{}/", local_receiver.address)).await.unwrap_err();
     let cause = error.source().map(ToString::to_string);
-    assert_eq!((cause.as_deref(), here.count()), (Some("more than 3 redirects"), 4), "{error:?}");
+    assert_eq!((cause.as_deref(), local_receiver.count()), (Some("more than 3 redirects"), 4), "{error:?}");
     let client = Outgoing::new(Options { redirect_count_max: 0, ..options(&[HERE]) }).unwrap();
-    assert_eq!(get(&client, &format!("http://{}/", here.address)).await.unwrap().status(), 302);
-    assert_eq!(here.count(), 5);
+    assert_eq!(get(&client, &format!("http://{}/", local_receiver.address)).await.unwrap().status(), 302);
+    assert_eq!(local_receiver.count(), 5);
 }
 
-fn posts(allowed: &[&str], resolver: Arc<Scripted>) -> PostClient {
-    let allowed = AllowedAddresses::parse(allowed).unwrap();
-    PostClient::with_resolver(allowed, "test", Duration::from_secs(3), resolver).unwrap()
+fn posts(allowed_addresses: &[&str], resolver: Arc<Scripted>) -> PostClient {
+    let allowed_addresses = AllowedAddresses::parse(allowed_addresses).unwrap();
+    PostClient::with_resolver(allowed_addresses, "test", Duration::from_secs(3), resolver).unwrap()
 }
 
 const LIMITS: Limits = Limits { timeout: Duration::from_secs(10), len_max: 1_000 };
@@ -219,14 +219,14 @@ async fn post(client: &PostClient, url: &str, limits: Limits) -> Result<PostResp
 
 #[tokio::test]
 async fn posts_go_to_allowed_addresses_only() {
-    let (here, inside) = Receiver::pair().await;
+    let (local_receiver, inside) = Receiver::pair().await;
     let resolver = Scripted::new(vec![vec![ELSEWHERE, HERE], vec![ELSEWHERE]]);
     let client = posts(&[HERE], Arc::clone(&resolver));
-    let url = format!("http://rebound.example:{}/", here.address.port());
+    let url = format!("http://rebound.example:{}/", local_receiver.address.port());
     assert_eq!(post(&client, &url, LIMITS).await.unwrap().status, 200);
     let Err(PostError::NotSent(words)) = post(&client, &url, LIMITS).await else { panic!("it went to {ELSEWHERE}") };
     assert!(words.starts_with("no connection: 127.0.0.1 is a loopback address"), "{words}");
-    assert_eq!((resolver.asked(), here.count(), inside.count()), (2, 1, 0));
+    assert_eq!((resolver.asked(), local_receiver.count(), inside.count()), (2, 1, 0));
     for host in ["127.0.0.1", "2130706433", "0x7f.0.1", "[::ffff:127.0.0.1]", "169.254.169.254"] {
         let words = client.target(&format!("http://{host}/").parse().unwrap()).unwrap_err();
         assert!(words.contains("outgoing_allow"), "{host}: {words}");
@@ -247,9 +247,9 @@ async fn posts_have_a_length_and_follow_no_redirect() {
     {
         assert!(request.contains(&format!("\r\n{line}\r\n")), "{line} is missing in {request}");
     }
-    let here = Receiver::start(&format!("{HERE}:0"), redirect("/again")).await;
-    let answer = post(&client, &format!("http://{}/", here.address), LIMITS).await.unwrap();
-    assert_eq!((answer.status.as_u16(), here.count()), (302, 1));
+    let local_receiver = Receiver::start(&format!("{HERE}:0"), redirect("/again")).await;
+    let answer = post(&client, &format!("http://{}/", local_receiver.address), LIMITS).await.unwrap();
+    assert_eq!((answer.status.as_u16(), local_receiver.count()), (302, 1));
 }
 
 #[tokio::test]

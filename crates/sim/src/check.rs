@@ -17,7 +17,7 @@ const LISTED_MAX: usize = 5;
 
 /// Checks all rules, and returns the complaints.
 pub(crate) fn check(facts: &Facts, truth: &Truth) -> Vec<String> {
-    let found = [
+    let complaints_by_rule = [
         fires::missing_fires(facts, truth),
         fires::unscheduled_rows(facts, truth),
         fires::broken_delay_chains(facts, truth),
@@ -41,12 +41,12 @@ pub(crate) fn check(facts: &Facts, truth: &Truth) -> Vec<String> {
         results::lost_requested_runs(facts, truth),
         results::runs_without_end(facts),
     ];
-    found.into_iter().flat_map(|found| found.into_iter().take(LISTED_MAX)).collect()
+    complaints_by_rule.into_iter().flat_map(|complaints| complaints.into_iter().take(LISTED_MAX)).collect()
 }
 
 /// Checks the rules of runs that also apply to groups of pump jobs.
 pub(crate) fn check_pumps(facts: &Facts, truth: &Truth) -> Vec<String> {
-    let found = [
+    let complaints_by_rule = [
         fires::missing_fires(facts, truth),
         fires::wrong_shards(facts),
         starts::begun_early(truth),
@@ -58,5 +58,5 @@ pub(crate) fn check_pumps(facts: &Facts, truth: &Truth) -> Vec<String> {
         results::lost_results(facts, truth),
         results::runs_without_end(facts),
     ];
-    found.into_iter().flat_map(|found| found.into_iter().take(LISTED_MAX)).collect()
+    complaints_by_rule.into_iter().flat_map(|complaints| complaints.into_iter().take(LISTED_MAX)).collect()
 }

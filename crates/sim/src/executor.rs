@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rondel::pump::mailbox::Reports;
+use rondel::pump::mailbox::LastReports;
 use rondel::table::{LinkItem, RunKey, RunTable, TableLink as _, TableRun as _};
 use rondel_core::RunId;
 use rondel_core::backoff::{backoff, with_jitter};
@@ -49,7 +49,7 @@ struct Disk {
     incarnation: i64,
     /// The last earlier process that a server welcomed; 0 once a server has welcomed the newest one.
     predecessor: i64,
-    welcomed: bool,
+    is_welcomed: bool,
 }
 
 pub(crate) struct ExecutorHost {
@@ -63,7 +63,7 @@ pub(crate) struct ExecutorHost {
     /// Whether results outlive the process.
     has_disk: bool,
     disk: Mutex<Disk>,
-    starts: Mutex<i64>,
+    start_count: Mutex<i64>,
     running: Mutex<Option<Arc<Executor>>>,
 }
 
@@ -74,9 +74,9 @@ pub(crate) struct Executor {
     incarnation: i64,
     predecessor: i64,
     table: Mutex<RunTable<RunHandle, Link>>,
-    refused: RefusedFences,
+    refused_fences: RefusedFences,
     /// The reports of its groups of pump jobs.
-    reports: Reports,
+    reports: LastReports,
     /// When any server was last heard, in milliseconds since the world began.
     heard_ms: Mutex<i64>,
     /// The length of silence after which runs that must not run twice are stopped, from the last welcome.
@@ -94,8 +94,8 @@ impl ExecutorHost {
     pub(crate) fn new(world: &Arc<World>, index: usize, nodes: &[Arc<NodeHost>]) -> Arc<Self> {
         let mut rng = world.rng();
         let app = if index < world.profile.app_count { index } else { rng.index(world.profile.app_count) };
-        let drawn = u32::try_from(rng.between(1, 6)).unwrap_or(1);
-        let slots = world.profile.slots.unwrap_or(drawn);
+        let drawn_slots = u32::try_from(rng.between(1, 6)).unwrap_or(1);
+        let slots = world.profile.slots.unwrap_or(drawn_slots);
         let has_disk = rng.happens(600_000);
         drop(rng);
         Arc::new(Self {
@@ -107,7 +107,7 @@ impl ExecutorHost {
             slots,
             has_disk,
             disk: Mutex::default(),
-            starts: Mutex::default(),
+            start_count: Mutex::default(),
             running: Mutex::default(),
         })
     }
@@ -117,16 +117,16 @@ impl ExecutorHost {
         if running.as_ref().is_some_and(|executor| !executor.process.is_dead()) {
             return;
         }
-        let mut starts = lock(&self.starts);
-        *starts += 1;
-        let incarnation = *starts * 1_000 + i64::try_from(self.index).unwrap_or(0) + 1;
-        drop(starts);
+        let mut start_count = lock(&self.start_count);
+        *start_count += 1;
+        let incarnation = *start_count * 1_000 + i64::try_from(self.index).unwrap_or(0) + 1;
+        drop(start_count);
         let mut table = RunTable::new(usize::try_from(self.slots).unwrap_or(1), RESEND_AFTER, self.has_disk);
         let mut predecessor = 0;
         if self.has_disk {
             let mut disk = lock(&self.disk);
-            predecessor = if disk.welcomed { disk.incarnation } else { disk.predecessor };
-            (disk.incarnation, disk.predecessor, disk.welcomed) = (incarnation, predecessor, false);
+            predecessor = if disk.is_welcomed { disk.incarnation } else { disk.predecessor };
+            (disk.incarnation, disk.predecessor, disk.is_welcomed) = (incarnation, predecessor, false);
             disk.results.values().for_each(|result| table.outbox.restore(result.clone()));
         }
         let executor = Arc::new(Executor {
@@ -135,8 +135,8 @@ impl ExecutorHost {
             incarnation,
             predecessor,
             table: Mutex::new(table),
-            refused: RefusedFences::default(),
-            reports: Reports::default(),
+            refused_fences: RefusedFences::default(),
+            reports: LastReports::default(),
             heard_ms: Mutex::new(NEVER_HEARD_MS),
             silence_limit: Mutex::new(Duration::from_secs(15)),
             silence_count: Mutex::default(),
@@ -158,7 +158,7 @@ impl ExecutorHost {
             executor.spawn(async move { starter.begin_due_loop().await });
         }
         let reporter = Arc::clone(&executor);
-        executor.spawn(async move { reporter.report().await });
+        executor.spawn(async move { reporter.report_loop().await });
     }
 
     /// Drops the running executor. The executor and this host refer to each other, and would never be freed
@@ -181,10 +181,10 @@ impl ExecutorHost {
         executor.process.kill();
         let now = self.world.elapsed_ms();
         let mut truth = self.world.truth();
-        let of_it = |start: &&mut Start| start.incarnation == executor.incarnation && start.ended_ms.is_none();
-        truth.starts.iter_mut().filter(of_it).for_each(|start| start.ended_ms = Some(now));
+        let is_open = |start: &&mut Start| start.incarnation == executor.incarnation && start.ended_ms.is_none();
+        truth.starts.iter_mut().filter(is_open).for_each(|start| start.ended_ms = Some(now));
         drop(truth);
-        lock(&self.world.pumps).process_ended(executor.incarnation, now);
+        lock(&self.world.pumps).end_executions(executor.incarnation, now);
     }
 
     pub(crate) fn stop_for(&self, length: Duration) {
@@ -193,7 +193,7 @@ impl ExecutorHost {
         self.world.record("executor stops", executor.incarnation, || format!("for {length:?}"));
         let from = self.world.elapsed_ms();
         let length_ms = u64::try_from(length.as_millis()).unwrap_or(0);
-        self.world.truth().stops.push((executor.incarnation, from, from + length_ms));
+        self.world.truth().executor_pauses.push((executor.incarnation, from, from + length_ms));
         self.world.stop_for(&executor.process, length);
     }
 
@@ -354,13 +354,13 @@ impl Executor {
         let mut next = lock(&self.next_link);
         let id = *next;
         *next += 1;
-        let refused = Arc::clone(&self.refused);
-        let link = Arc::new(Link { id, node_id: welcome.node_id, up: up.clone(), refused });
+        let refused_fences = Arc::clone(&self.refused_fences);
+        let link = Arc::new(Link { id, node_id: welcome.node_id, up: up.clone(), refused_fences });
         self.repeat_reports(&link);
         table.add_link(&link, now());
         if self.host.has_disk {
             let mut disk = lock(&self.host.disk);
-            (disk.welcomed, disk.predecessor) = (true, 0);
+            (disk.is_welcomed, disk.predecessor) = (true, 0);
         }
         Some((link, *lock(&self.silence_count)))
     }
@@ -368,7 +368,7 @@ impl Executor {
     /// Stops each run whose limit is shorter than the present silence.
     fn stop_runs_in_silence(self: &Arc<Self>) {
         let (limit, silent) = (*lock(&self.silence_limit), self.silence_length());
-        self.stop(StopCause::Silence, |held| silence_limit(&held.trigger, limit).is_some_and(|limit| limit <= silent));
+        self.stop(StopCause::Silence, |run| silence_limit(&run.trigger, limit).is_some_and(|limit| limit <= silent));
     }
 
     /// How long no server has been heard.
@@ -408,14 +408,14 @@ impl Executor {
                     let runs: Vec<_> = triggers.triggers.iter().map(|one| (one.run_id, one.attempt)).collect();
                     format!("{} of node {} epoch {}: {runs:?}", self.host.name, triggers.node_id, triggers.node_epoch)
                 });
-                let begun = self.offer(link, triggers);
-                self.begin(begun);
+                let startable_runs = self.offer(link, triggers);
+                self.begin(startable_runs);
                 self.ahead_wake.notify_one();
             }
             Down::Cancels(cancels) => {
                 for cancel in cancels.cancels {
                     let key = RunKey::new(cancel.run_id, cancel.attempt);
-                    self.stop(StopCause::Cancelled, |held| held.key() == key);
+                    self.stop(StopCause::Cancelled, |run| run.key() == key);
                 }
             }
             Down::ResultAcks(acks) => acks.acks.iter().for_each(|ack| self.record_ack(ack)),
@@ -430,7 +430,7 @@ impl Executor {
                 link.push(LinkItem::Probe(v1::ProbeReplies { probe_id: probes.probe_id, free_job_ids }));
             }
             Down::Welcome(_) | Down::HeartbeatReply(_) | Down::LogAcks(_) | Down::Drain(_) => {}
-            Down::PumpOrders(orders) => self.pump_orders(orders),
+            Down::PumpOrders(orders) => self.pass_orders(orders),
             Down::DeclarationProblems(_) | Down::ScriptReply(_) => {}
         }
     }
@@ -438,10 +438,10 @@ impl Executor {
     /// Ignores copies of triggers that were refused before. A server that sends such a run again gives its trigger
     /// another number.
     fn offer(&self, link: &Link, mut triggers: v1::Triggers) -> Vec<RunHandle> {
-        triggers.triggers.retain(|trigger| !lock(&self.refused).contains(&trigger.fence_n));
+        triggers.triggers.retain(|trigger| !lock(&self.refused_fences).contains(&trigger.fence_n));
         let mut table = lock(&self.table);
         let origin = (triggers.node_id, triggers.node_epoch);
-        let arrival = Arrival { origin, fenced: table.fenced_epoch(origin.0) };
+        let arrival = Arrival { origin, fenced_epoch: table.fenced_epoch(origin.0) };
         table.offer(link, triggers, &arrival, now())
     }
 
@@ -469,18 +469,18 @@ impl Executor {
         });
     }
 
-    fn begin(self: &Arc<Self>, begun: Vec<RunHandle>) {
-        for held in begun {
+    fn begin(self: &Arc<Self>, runs: Vec<RunHandle>) {
+        for run in runs {
             let executor = Arc::clone(self);
-            self.spawn(async move { executor.handle(held.key()).await });
+            self.spawn(async move { executor.run_handler(run.key()).await });
         }
     }
 
-    fn stop(self: &Arc<Self>, cause: StopCause, which: impl Fn(&RunHandle) -> bool) {
-        let ended =
-            |held: &RunHandle| without_start(result(&held.trigger, stop_status(cause), self.world().now()), cause);
-        let running = lock(&self.table).stop(which, ended, now());
-        running.iter().for_each(|held| held.stop(cause));
+    fn stop(self: &Arc<Self>, cause: StopCause, is_match: impl Fn(&RunHandle) -> bool) {
+        let make_result =
+            |run: &RunHandle| without_start(result(&run.trigger, stop_status(cause), self.world().now()), cause);
+        let running = lock(&self.table).stop(is_match, make_result, now());
+        running.iter().for_each(|run| run.stop(cause));
         self.write_journal();
     }
 

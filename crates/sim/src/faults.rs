@@ -88,54 +88,56 @@ impl Plan {
     pub(crate) fn draw(rng: &mut SeededRng, profile: &Profile) -> Self {
         let mut plan = Vec::new();
         for _ in 0..profile.fault_count {
-            let at = rng.between(1_500, profile.faulty_ms);
-            if let Some(fault) = fault(rng, profile) {
-                plan.push((at, fault));
+            let at_ms = rng.between(1_500, profile.faulty_ms);
+            if let Some(fault) = draw_fault(rng, profile) {
+                plan.push((at_ms, fault));
             }
         }
-        plan.sort_by_key(|(at, _)| *at);
+        plan.sort_by_key(|(at_ms, _)| *at_ms);
         Self(plan)
     }
 
     /// Adds executors that drain.
     pub(crate) fn with_drains(mut self, seed: u64, profile: &Profile) -> Self {
         let mut rng = SeededRng::new(mix(seed ^ DRAIN_SALT));
-        let count = if profile.executor_faults && profile.fault_count > 0 { rng.below(4) } else { 0 };
+        let count = if profile.has_executor_faults && profile.fault_count > 0 { rng.below(4) } else { 0 };
         for _ in 0..count {
-            let at = rng.between(1_500, profile.faulty_ms);
+            let at_ms = rng.between(1_500, profile.faulty_ms);
             let executor = rng.index(profile.executor_count);
-            self.0.push((at, Fault::DrainExecutor { executor, back_after: length(&mut rng) }));
+            self.0.push((at_ms, Fault::DrainExecutor { executor, back_after: draw_length(&mut rng) }));
         }
-        self.0.sort_by_key(|(at, _)| *at);
+        self.0.sort_by_key(|(at_ms, _)| *at_ms);
         self
     }
 
     /// Adds deaths of the only server, which starts again within half a second each time.
     pub(crate) fn with_restarts(mut self, seed: u64, profile: &Profile) -> Self {
         let mut rng = SeededRng::new(mix(seed ^ RESTART_SALT));
-        let count = if profile.is_single_server && profile.node_faults { rng.between(1, 6) } else { 0 };
+        let count = if profile.is_single_server && profile.has_node_faults { rng.between(1, 6) } else { 0 };
         for _ in 0..count {
-            let at = rng.between(1_500, profile.faulty_ms);
-            self.0.push((at, Fault::KillNode { node: 0, back_after: rng.millis(5, 400) }));
+            let at_ms = rng.between(1_500, profile.faulty_ms);
+            self.0.push((at_ms, Fault::KillNode { node: 0, back_after: rng.millis(5, 400) }));
         }
-        self.0.sort_by_key(|(at, _)| *at);
+        self.0.sort_by_key(|(at_ms, _)| *at_ms);
         self
     }
 
     /// In some seeds, adds an outage of all servers. It is longer than the silence after which executors stop runs that
     /// must not run twice. In some of these seeds it is also longer than the silence after which they stop any run.
     pub(crate) fn with_blackout(mut self, profile: &Profile) -> Self {
-        let Some(mut rng) = profile.silences.map(|seed| SeededRng::new(mix(seed ^ BLACKOUT_SALT))) else { return self };
-        if profile.node_faults && rng.happens(200_000) {
-            let at = rng.between(1_500, profile.faulty_ms);
-            self.0.push((at, Fault::Blackout { length: rng.millis(3_000, 12_000) }));
-            self.0.sort_by_key(|(at, _)| *at);
+        let Some(mut rng) = profile.silence_seed.map(|seed| SeededRng::new(mix(seed ^ BLACKOUT_SALT))) else {
+            return self;
+        };
+        if profile.has_node_faults && rng.happens(200_000) {
+            let at_ms = rng.between(1_500, profile.faulty_ms);
+            self.0.push((at_ms, Fault::Blackout { length: rng.millis(3_000, 12_000) }));
+            self.0.sort_by_key(|(at_ms, _)| *at_ms);
         }
         self
     }
 }
 
-fn length(rng: &mut SeededRng) -> Duration {
+fn draw_length(rng: &mut SeededRng) -> Duration {
     match rng.below(4) {
         0 => rng.millis(100, 1_500),
         1 | 2 => rng.millis(1_500, 6_000),
@@ -143,7 +145,7 @@ fn length(rng: &mut SeededRng) -> Duration {
     }
 }
 
-fn directions(rng: &mut SeededRng) -> Vec<Direction> {
+fn draw_directions(rng: &mut SeededRng) -> Vec<Direction> {
     match rng.below(4) {
         0 => vec![Direction::Up],
         1 => vec![Direction::Down],
@@ -151,21 +153,21 @@ fn directions(rng: &mut SeededRng) -> Vec<Direction> {
     }
 }
 
-fn fault(rng: &mut SeededRng, profile: &Profile) -> Option<Fault> {
+fn draw_fault(rng: &mut SeededRng, profile: &Profile) -> Option<Fault> {
     let (node, executor) = (rng.index(profile.node_count), rng.index(profile.executor_count));
-    let length = length(rng);
-    let kinds = [
-        profile.node_faults,
-        profile.executor_faults,
-        profile.net_faults,
-        profile.database_faults,
-        profile.clock_faults,
+    let length = draw_length(rng);
+    let has_kind = [
+        profile.has_node_faults,
+        profile.has_executor_faults,
+        profile.has_net_faults,
+        profile.has_database_faults,
+        profile.has_clock_faults,
     ];
-    let allowed: Vec<usize> = (0..kinds.len()).filter(|kind| kinds[*kind]).collect();
-    if allowed.is_empty() {
+    let allowed_kinds: Vec<usize> = (0..has_kind.len()).filter(|kind| has_kind[*kind]).collect();
+    if allowed_kinds.is_empty() {
         return None;
     }
-    Some(match *rng.pick(&allowed) {
+    Some(match *rng.pick(&allowed_kinds) {
         0 => match rng.below(5) {
             0 | 1 => Fault::KillNode { node, back_after: length },
             2 => Fault::DrainNode { node, back_after: length },
@@ -176,8 +178,8 @@ fn fault(rng: &mut SeededRng, profile: &Profile) -> Option<Fault> {
             _ => Fault::StopExecutor { executor, length },
         },
         2 => match rng.below(3) {
-            0 => Fault::CutAll { executor, directions: directions(rng), length },
-            _ => Fault::Cut { executor, node, directions: directions(rng), length },
+            0 => Fault::CutAll { executor, directions: draw_directions(rng), length },
+            _ => Fault::Cut { executor, node, directions: draw_directions(rng), length },
         },
         3 => match rng.below(3) {
             0 => Fault::DatabaseDown { length },
@@ -203,8 +205,8 @@ pub(crate) struct Hosts {
 impl Hosts {
     /// Injects the planned faults at their times.
     pub(crate) async fn inject(self, plan: Plan) {
-        for (at, fault) in plan.0 {
-            sleep_until(self.world.began + Duration::from_millis(at)).await;
+        for (at_ms, fault) in plan.0 {
+            sleep_until(self.world.began_at + Duration::from_millis(at_ms)).await;
             self.world.record("fault", 0, || format!("{fault:?}"));
             self.apply(fault);
         }
@@ -259,7 +261,7 @@ impl Hosts {
         directions.iter().for_each(|direction| self.world.net.cut(executor, node, *direction, until));
     }
 
-    /// Restarts servers that died at a seam ([`World::seam`]), as a supervisor would.
+    /// Restarts servers that died at a seam ([`World::pass_seam`]), as a supervisor would.
     pub(crate) async fn supervise(self) {
         let mut dead_since: Vec<Option<Instant>> = vec![None; self.nodes.len()];
         loop {

@@ -30,12 +30,12 @@ pub(crate) struct Link {
     pub(crate) id: u64,
     pub(crate) node_id: i64,
     pub(crate) up: mpsc::UnboundedSender<v1::ExecutorMessage>,
-    pub(crate) refused: RefusedFences,
+    pub(crate) refused_fences: RefusedFences,
 }
 
 impl Link {
     /// Sends the goodbye of an executor that has drained.
-    pub(crate) fn goodbye(&self) {
+    pub(crate) fn send_goodbye(&self) {
         self.up.send(v1::ExecutorMessage { body: Some(Body::Goodbye(v1::Goodbye {})) }).ok();
     }
 }
@@ -58,7 +58,7 @@ impl TableLink for Link {
             let body = match item {
                 LinkItem::Reply(reply) => {
                     if reply.kind() == v1::reply::Kind::Refused {
-                        lock(&self.refused).insert(reply.fence_n);
+                        lock(&self.refused_fences).insert(reply.fence_n);
                     }
                     Body::Replies(v1::Replies { replies: vec![reply] })
                 }
@@ -86,13 +86,13 @@ pub(crate) struct HeldRun {
     /// The node that sent it, and the epoch of that node's lease.
     pub(crate) origin: (i64, i64),
     /// The highest fenced epoch of that node when the run arrived.
-    pub(crate) fenced: Option<i64>,
+    pub(crate) fenced_epoch: Option<i64>,
     /// The id of the [`Link`] on which it arrived.
     link_id: u64,
     /// When its handler began.
     pub(crate) started_at: OnceLock<Timestamp>,
-    stop: Mutex<Option<StopCause>>,
-    pub(crate) stopping: CancellationToken,
+    first_stop_cause: Mutex<Option<StopCause>>,
+    pub(crate) stop_token: CancellationToken,
     log: Arc<NoLog>,
     /// The mailbox for orders, if the run is a group of a pump job.
     pub(crate) mailbox: OrderMailbox,
@@ -109,12 +109,12 @@ impl std::ops::Deref for RunHandle {
 impl HeldRun {
     /// Stops the run; the first cause counts.
     pub(crate) fn stop(&self, cause: StopCause) {
-        lock(&self.stop).get_or_insert(cause);
-        self.stopping.cancel();
+        lock(&self.first_stop_cause).get_or_insert(cause);
+        self.stop_token.cancel();
     }
 
     pub(crate) fn stop_cause(&self) -> Option<StopCause> {
-        *lock(&self.stop)
+        *lock(&self.first_stop_cause)
     }
 }
 
@@ -185,7 +185,7 @@ pub(crate) struct Arrival {
     /// The node that sent them, and the epoch of that node's lease.
     pub(crate) origin: (i64, i64),
     /// The highest fenced epoch of that node.
-    pub(crate) fenced: Option<i64>,
+    pub(crate) fenced_epoch: Option<i64>,
 }
 
 impl Intake for Arrival {
@@ -199,11 +199,11 @@ impl Intake for Arrival {
         RunHandle(Arc::new(HeldRun {
             trigger,
             origin: self.origin,
-            fenced: self.fenced,
+            fenced_epoch: self.fenced_epoch,
             link_id,
             started_at: OnceLock::new(),
-            stop: Mutex::default(),
-            stopping: CancellationToken::new(),
+            first_stop_cause: Mutex::default(),
+            stop_token: CancellationToken::new(),
             log: Arc::new(NoLog),
             mailbox: OrderMailbox::default(),
         }))

@@ -83,8 +83,8 @@ fn mutant(name: &str) -> Result<Mutant, String> {
     if cfg!(not(debug_assertions)) {
         return Err("this build has no mutants: they are for builds with debug assertions (--profile sim)".to_owned());
     }
-    let known = Mutant::ALL.iter().find(|(known, _)| *known == name);
-    known.map(|(_, mutant)| *mutant).ok_or_else(|| format!("there is no mutant {name:?}; see --mutants"))
+    let named_mutant = Mutant::ALL.iter().find(|(known_name, _)| *known_name == name);
+    named_mutant.map(|(_, mutant)| *mutant).ok_or_else(|| format!("there is no mutant {name:?}; see --mutants"))
 }
 
 #[expect(clippy::print_stdout, reason = "a program for a terminal")]
@@ -106,51 +106,51 @@ fn report(outcome: &Outcome) {
 }
 
 fn run_seeds(args: &Args) -> ExitCode {
-    let next = AtomicU64::new(args.from);
-    let end = args.from.saturating_add(args.seeds);
-    let (failed_count, is_over, lines) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(()));
-    let began = tokio::time::Instant::now();
-    let (starts, runs, seconds) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let next_seed = AtomicU64::new(args.from);
+    let end_seed = args.from.saturating_add(args.seeds);
+    let (failed_count, must_stop, output_lock) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(()));
+    let began_at = tokio::time::Instant::now();
+    let (start_count, run_count, seconds) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..args.jobs {
             scope.spawn(|| {
                 loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= end || is_over.load(Ordering::Relaxed) {
+                    let seed = next_seed.fetch_add(1, Ordering::Relaxed);
+                    if seed >= end_seed || must_stop.load(Ordering::Relaxed) {
                         return;
                     }
                     let outcome = args.run(seed);
-                    starts.fetch_add(outcome.start_count as u64, Ordering::Relaxed);
-                    runs.fetch_add(outcome.run_count as u64, Ordering::Relaxed);
+                    start_count.fetch_add(outcome.start_count as u64, Ordering::Relaxed);
+                    run_count.fetch_add(outcome.run_count as u64, Ordering::Relaxed);
                     seconds.fetch_add(outcome.seconds, Ordering::Relaxed);
-                    let _guard = lines.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    let _guard = output_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                     if !outcome.violations.is_empty() {
                         report(&outcome);
                         if failed_count.fetch_add(1, Ordering::Relaxed) + 1 >= args.failures {
-                            is_over.store(true, Ordering::Relaxed);
+                            must_stop.store(true, Ordering::Relaxed);
                         }
                     }
-                    let done = seed - args.from + 1;
-                    if done.is_multiple_of(10_000) {
-                        print(&format!("{done} seeds, {:.0} a minute", rate(done, began.elapsed())));
+                    let done_count = seed - args.from + 1;
+                    if done_count.is_multiple_of(10_000) {
+                        print(&format!("{done_count} seeds, {:.0} a minute", rate(done_count, began_at.elapsed())));
                     }
                 }
             });
         }
     });
     let failed_count = failed_count.into_inner();
-    let done = next.into_inner().min(end) - args.from;
+    let done_count = next_seed.into_inner().min(end_seed) - args.from;
     print(&format!(
-        "{done} seeds in {:.0} s ({:.0} a minute): {} simulated hours, {} runs, {} starts; {failed_count} break a rule",
-        began.elapsed().as_secs_f64(),
-        rate(done, began.elapsed()),
+        "{done_count} seeds in {:.0} s ({:.0} a minute): {} simulated hours, {} runs, {} starts; {failed_count} break a rule",
+        began_at.elapsed().as_secs_f64(),
+        rate(done_count, began_at.elapsed()),
         seconds.into_inner() / 3600,
-        runs.into_inner(),
-        starts.into_inner(),
+        run_count.into_inner(),
+        start_count.into_inner(),
     ));
     if failed_count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn rate(done: u64, elapsed: std::time::Duration) -> f64 {
-    done as f64 * 60.0 / elapsed.as_secs_f64().max(0.001)
+fn rate(done_count: u64, elapsed: std::time::Duration) -> f64 {
+    done_count as f64 * 60.0 / elapsed.as_secs_f64().max(0.001)
 }

@@ -26,23 +26,23 @@ const LEAD: Duration = Duration::from_secs(8);
 /// Whether windows are planned before the servers start. This is necessary if fires are claimed much further ahead than
 /// a seed lasts, or if a step of the clock may exceed the lead.
 fn is_planned_first(profile: &Profile) -> bool {
-    profile.clock_faults || profile.bounds.dense_from != Bounds::usual().dense_from
+    profile.has_clock_faults || profile.bounds.dense_from != Bounds::usual().dense_from
 }
 
 /// Plans windows before any server runs.
-pub(crate) async fn plan_first(world: &Arc<World>, seed: u64, last: Timestamp) {
+pub(crate) async fn plan_first(world: &Arc<World>, seed: u64, end_max: Timestamp) {
     let mut rng = SeededRng::new(mix(seed ^ WINDOW_SALT));
     if !rng.happens(SHARE_PPM) || !is_planned_first(&world.profile) {
         return;
     }
     for _ in 0..rng.between(1, 2) {
         let starts_at = world.now() + rng.millis(1_000, 12_000);
-        plan(world, &mut rng, (starts_at, last), None).await;
+        plan_window(world, &mut rng, (starts_at, end_max), None).await;
     }
 }
 
 /// Plans windows while faults happen, as far ahead as the API lets users plan them.
-pub(crate) async fn plan_ahead(hosts: Hosts, seed: u64, last: Timestamp) {
+pub(crate) async fn plan_ahead(hosts: Hosts, seed: u64, end_max: Timestamp) {
     let world = &hosts.world;
     let mut rng = SeededRng::new(mix(seed ^ WINDOW_SALT));
     if !rng.happens(SHARE_PPM) || is_planned_first(&world.profile) {
@@ -53,25 +53,25 @@ pub(crate) async fn plan_ahead(hosts: Hosts, seed: u64, last: Timestamp) {
         let app = world.store.app(NAMESPACE, "app0").await.ok().flatten().map(|app| app.id);
         let app = app.filter(|_| rng.happens(400_000));
         let starts_at = world.latest_now() + LEAD + rng.millis(0, 4_000);
-        let Some(planned) = plan(world, &mut rng, (starts_at, last), app).await else { continue };
+        let Some(window_id) = plan_window(world, &mut rng, (starts_at, end_max), app).await else { continue };
         if rng.happens(300_000) {
-            let early = starts_at + rng.millis(0, 3_000);
+            let early_end_at = starts_at + rng.millis(0, 3_000);
             let world = Arc::clone(world);
             hosts.world.tracker.spawn(async move {
-                sleep(early.since(world.now())).await;
-                end(&world, planned).await;
+                sleep(early_end_at.since(world.now())).await;
+                end_window(&world, window_id).await;
             });
         }
     }
 }
 
-async fn plan(
+async fn plan_window(
     world: &World,
     rng: &mut SeededRng,
-    (starts_at, last): (Timestamp, Timestamp),
+    (starts_at, end_max): (Timestamp, Timestamp),
     app: Option<AppId>,
 ) -> Option<MaintenanceId> {
-    let ends_at = (starts_at + rng.millis(500, 10_000)).min(last);
+    let ends_at = (starts_at + rng.millis(500, 10_000)).min(end_max);
     let fires = *rng.pick(&[FiresInside::Skip, FiresInside::Hold]);
     if ends_at <= starts_at {
         return None;
@@ -85,7 +85,7 @@ async fn plan(
     world.store.add_maintenance(&record).await.ok().filter(|is_added| *is_added).map(|_| id)
 }
 
-async fn end(world: &World, id: MaintenanceId) {
+async fn end_window(world: &World, id: MaintenanceId) {
     let now = world.now();
     world.record("window ended", id.get(), String::new);
     world.store.end_maintenance(NAMESPACE, id, now).await.ok();

@@ -16,7 +16,7 @@ use crate::faults::Hosts;
 use crate::node::NodeHost;
 use crate::profile::{Bounds, Profile};
 use crate::rng::SeededRng;
-use crate::simulation::{Options, create, run_on_own_clock, wait_for_ends};
+use crate::simulation::{Options, create_jobs, run_on_own_clock, wait_for_ends};
 use crate::truth::Truth;
 use crate::world::World;
 
@@ -26,7 +26,7 @@ const QUEUE_TIMEOUT: Duration = Duration::from_secs(15);
 /// L1: how long after its queue time a run may take to begin or to get its verdict. In this time, a scan takes the run
 /// up, and a round ends it.
 const VERDICT_WITHIN: Duration = Duration::from_secs(4);
-/// L2: how late a healthy job may be next to sick ones. If memory is scarce, its runs wait for its own handlers and for
+/// L2: how late a healthy job may be next to sick jobs. If memory is scarce, its runs wait for its own handlers and for
 /// a scan.
 const HEALTHY_WITHIN: Duration = Duration::from_secs(7);
 /// Jobs that pile up runs.
@@ -41,7 +41,7 @@ pub struct NeighbourReport {
     /// The violations, each with the rule that is broken.
     pub violations: Vec<String>,
     /// Starts of the healthy jobs.
-    pub healthy_starts: usize,
+    pub healthy_start_count: usize,
     /// Rows of the ledger.
     pub run_count: usize,
     /// The largest number of open runs in memory at any time.
@@ -57,7 +57,7 @@ pub fn neighbours(seed: u64, options: Options) -> NeighbourReport {
 async fn run_world(seed: u64, options: Options) -> NeighbourReport {
     let mut rng = SeededRng::new(seed);
     let bounds = Bounds { open_runs_max: *rng.pick(&[40, 60]), ..Bounds::draw(&mut rng) };
-    let max = bounds.open_runs_max;
+    let open_runs_max = bounds.open_runs_max;
     let profile = Profile { app_count: 2, bounds, ..Profile::steady(2, 100) };
     let world = World::new(seed, profile, options.keeps_lines);
     let nodes = vec![NodeHost::new(&world, 0)];
@@ -65,7 +65,7 @@ async fn run_world(seed: u64, options: Options) -> NeighbourReport {
     let hosts = Hosts { world: Arc::clone(&world), nodes, executors };
     hosts.nodes.iter().for_each(NodeHost::start);
     let ends_at = world.now() + LENGTH;
-    create(&hosts, jobs(ends_at)).await;
+    create_jobs(&hosts, jobs(ends_at)).await;
     // The executor of the other app never starts.
     hosts.executors[1].start();
     let mut in_memory_max = 0;
@@ -83,7 +83,7 @@ async fn run_world(seed: u64, options: Options) -> NeighbourReport {
     report.check_healthy(&facts, &truth);
     // The engine may exceed its bound by the reserve for jobs with few runs, by runs that only end, by one run of each
     // app, and by the shards of one fire of each app.
-    let bound = max + max / 4 + max / 8 + 1 + 2 * (1 + SHARD_COUNT);
+    let bound = open_runs_max + open_runs_max / 4 + open_runs_max / 8 + 1 + 2 * (1 + SHARD_COUNT);
     if in_memory_max > bound {
         report.violations.push(format!("L3 memory: {in_memory_max} open runs in memory, {bound} at most"));
     }
@@ -91,22 +91,22 @@ async fn run_world(seed: u64, options: Options) -> NeighbourReport {
 }
 
 fn jobs(ends_at: Timestamp) -> Vec<JobSpec> {
-    let job = |name: &str, app: usize, more: Value| {
+    let job = |name: &str, app: usize, fields: Value| {
         let mut job = json!({
             "name": name, "app": format!("app{app}"), "handler": "h",
             "schedule": {"every": "1s", "end_at": ends_at.to_string()},
             "overlap": {"policy": "allow"}, "queue_timeout": format!("{}s", QUEUE_TIMEOUT.as_secs()),
         });
-        for (key, value) in more.as_object().into_iter().flatten() {
+        for (key, value) in fields.as_object().into_iter().flatten() {
             job[key] = value.clone();
         }
         serde_json::from_value(job).unwrap_or_else(|error| unreachable!("a bad job: {error}"))
     };
     let mut jobs: Vec<JobSpec> = (0..SICK_COUNT).map(|index| job(&format!("sick-{index}"), 0, json!({}))).collect();
     jobs.push(job("sick-sharded", 0, json!({"shards": SHARD_COUNT})));
-    let gone =
+    let job_without_handler =
         |index| job(&format!("sick-handler-{index}"), 1, json!({"handler": format!("gone{index}"), "priority": 9}));
-    jobs.extend((0..3).map(gone));
+    jobs.extend((0..3).map(job_without_handler));
     jobs.push(job("healthy-plain", 1, json!({})));
     jobs.push(job("healthy-sharded", 1, json!({"shards": 2})));
     jobs
@@ -114,18 +114,18 @@ fn jobs(ends_at: Timestamp) -> Vec<JobSpec> {
 
 /// L1: every run has begun, or has a verdict, soon after its queue time.
 fn late_verdicts(facts: &Facts, truth: &Truth) -> Vec<String> {
-    let mut first: BTreeMap<RunId, Timestamp> = BTreeMap::new();
+    let mut first_starts: BTreeMap<RunId, Timestamp> = BTreeMap::new();
     for start in &truth.starts {
-        first.entry(start.run).or_insert(start.at);
+        first_starts.entry(start.run).or_insert(start.began_at);
     }
     let until = |run: &Run| run.due_at + QUEUE_TIMEOUT + VERDICT_WITHIN;
     let is_late = |run: &&Run| {
-        let settled_at = first.get(&run.id).copied().or(run.finished_at);
+        let settled_at = first_starts.get(&run.id).copied().or(run.finished_at);
         run.attempt == 1 && !run.is_root() && settled_at.is_none_or(|at| at > until(run))
     };
     let describe = |run: &Run| {
-        let (began, ended) = (first.get(&run.id), run.finished_at);
-        format!("L1 in time: run {} due {}, began {began:?}, ended {ended:?}: {}", run.id, run.due_at, run.status)
+        let (began_at, ended_at) = (first_starts.get(&run.id), run.finished_at);
+        format!("L1 in time: run {} due {}, began {began_at:?}, ended {ended_at:?}: {}", run.id, run.due_at, run.status)
     };
     facts.runs.values().filter(is_late).map(describe).take(5).collect()
 }
@@ -134,16 +134,17 @@ impl NeighbourReport {
     /// L2: each fire of a healthy job begins close to its instant.
     fn check_healthy(&mut self, facts: &Facts, truth: &Truth) {
         let is_healthy = |run: &&Run| facts.jobs.get(&run.job).is_some_and(|job| job.spec.name.starts_with("healthy"));
-        let began: BTreeMap<RunId, Timestamp> = truth.starts.iter().rev().map(|start| (start.run, start.at)).collect();
+        let first_starts: BTreeMap<RunId, Timestamp> =
+            truth.starts.iter().rev().map(|start| (start.run, start.began_at)).collect();
         for run in facts.runs.values().filter(is_healthy).filter(|run| !run.is_root()) {
-            let Some(at) = began.get(&run.id) else {
+            let Some(at) = first_starts.get(&run.id) else {
                 self.violations.push(format!(
                     "L2 neighbours: run {} due {} is {} and never began",
                     run.id, run.due_at, run.status
                 ));
                 continue;
             };
-            self.healthy_starts += 1;
+            self.healthy_start_count += 1;
             if *at > run.due_at + HEALTHY_WITHIN {
                 self.violations.push(format!("L2 neighbours: run {} due {} began {at}", run.id, run.due_at));
             }

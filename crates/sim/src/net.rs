@@ -34,7 +34,7 @@ impl Net {
 
     pub(crate) fn cut(&self, executor: usize, node: usize, direction: Direction, until: Instant) {
         let slot = &mut lock(&self.cuts)[executor * self.node_count + node][direction as usize];
-        *slot = Some(slot.map_or(until, |known| known.max(until)));
+        *slot = Some(slot.map_or(until, |known_until| known_until.max(until)));
     }
 
     pub(crate) fn cut_until(&self, executor: usize, node: usize, direction: Direction) -> Option<Instant> {
@@ -56,37 +56,43 @@ pub(crate) struct Pipe {
 
 impl Pipe {
     /// Carries messages until either end is gone. Messages that are in flight when the sender ends still arrive.
-    pub(crate) async fn carry<T: Clone>(self, mut from: mpsc::UnboundedReceiver<T>, to: mpsc::UnboundedSender<T>) {
+    pub(crate) async fn carry<T: Clone>(
+        self,
+        mut receiver: mpsc::UnboundedReceiver<T>,
+        sender: mpsc::UnboundedSender<T>,
+    ) {
         let mut duplicates: VecDeque<T> = VecDeque::new();
         let mut is_first = true;
-        while let Some(message) = from.recv().await {
+        while let Some(message) = receiver.recv().await {
             self.delay().await;
             while let Some(until) = self.world.net.cut_until(self.executor, self.node, self.direction) {
-                let heals = sleep_until(until.min(Instant::now() + Duration::from_secs(1)));
+                let next_check = sleep_until(until.min(Instant::now() + Duration::from_secs(1)));
                 tokio::select! {
                     biased;
                     // The receiver is gone.
-                    () = to.closed() => return,
-                    () = heals => {}
+                    () = sender.closed() => return,
+                    () = next_check => {}
                 }
             }
-            let (twice, comes_now) = self.draw_duplicate();
-            if twice && !is_first {
+            let (is_duplicated, sends_duplicate) = self.draw_duplicate();
+            // The first message, a hello or a welcome, is never duplicated.
+            if is_duplicated && !is_first {
                 duplicates.push_back(message.clone());
             }
             is_first = false;
-            if to.send(message).is_err() {
+            if sender.send(message).is_err() {
                 return;
             }
-            if comes_now
+            if sends_duplicate
                 && let Some(message) = duplicates.pop_front()
-                && to.send(message).is_err()
+                && sender.send(message).is_err()
             {
                 return;
             }
         }
     }
 
+    /// Draws whether the message is duplicated, and whether a duplicate that waits is sent behind it.
     fn draw_duplicate(&self) -> (bool, bool) {
         let mut rng = self.world.rng();
         (self.world.is_faulty() && rng.happens(self.world.profile.duplicate_ppm), rng.happens(500_000))

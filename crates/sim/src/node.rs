@@ -22,12 +22,13 @@ pub(crate) struct NodeHost {
     pub(crate) index: usize,
     world: Arc<World>,
     /// The host's clock, with its drift.
-    boot: BootClock,
-    running: Mutex<Option<Running>>,
+    boot_clock: BootClock,
+    running_server: Mutex<Option<RunningServer>>,
 }
 
+/// The newest process of the server.
 #[derive(Clone)]
-struct Running {
+struct RunningServer {
     process: Arc<Process>,
     lifecycle: Lifecycle,
     engine: Option<Engine>,
@@ -44,42 +45,43 @@ impl NodeHost {
             let drift = i64::try_from(drift).unwrap_or(0) - i64::try_from(world.profile.drift_ppm).unwrap_or(0);
             (drift, i64::try_from(rng.between(1_000_000, 1_000_000_000)).unwrap_or(0))
         };
-        let began = world.began;
+        let began_at = world.began_at;
         let clock = move || {
-            let micros = i64::try_from(began.elapsed().as_micros()).unwrap_or(i64::MAX);
+            let micros = i64::try_from(began_at.elapsed().as_micros()).unwrap_or(i64::MAX);
             offset + micros + micros * drift / 1_000_000
         };
-        let boot = BootClock::Given(Arc::new(clock));
-        Arc::new(Self { index, world: Arc::clone(world), boot, running: Mutex::new(None) })
+        let boot_clock = BootClock::Given(Arc::new(clock));
+        Arc::new(Self { index, world: Arc::clone(world), boot_clock, running_server: Mutex::new(None) })
     }
 
     /// Starts the server, unless it is running.
     pub(crate) fn start(self: &Arc<Self>) {
-        let mut running = lock(&self.running);
-        if running.as_ref().is_some_and(|running| !running.process.is_dead()) {
+        let mut running_server = lock(&self.running_server);
+        if running_server.as_ref().is_some_and(|running_server| !running_server.process.is_dead()) {
             return;
         }
         let process = Process::new();
-        let confining = Arc::clone(&process);
-        let lifecycle = Lifecycle::with_tasks_in(Arc::new(move |task| confining.confine(task)));
-        *running = Some(Running { process: Arc::clone(&process), lifecycle: lifecycle.clone(), engine: None });
-        drop(running);
+        let task_process = Arc::clone(&process);
+        let lifecycle = Lifecycle::with_tasks_in(Arc::new(move |task| task_process.confine(task)));
+        *running_server =
+            Some(RunningServer { process: Arc::clone(&process), lifecycle: lifecycle.clone(), engine: None });
+        drop(running_server);
         let host = Arc::clone(self);
-        let main = Arc::clone(&process);
+        let main_process = Arc::clone(&process);
         self.world.record("node starts", self.number(), String::new);
-        self.world.tracker.spawn(process.confine(Box::pin(async move { host.main(main, lifecycle).await })));
+        self.world.tracker.spawn(process.confine(Box::pin(async move { host.main(main_process, lifecycle).await })));
     }
 
     async fn main(self: Arc<Self>, process: Arc<Process>, lifecycle: Lifecycle) {
         let store = SimStore { world: Arc::clone(&self.world), node: self.index, process: Arc::clone(&process) };
         let mut config = engine_config(format!("n{}", self.index), &self.world.profile);
-        config.boot = self.boot.clone();
+        config.boot = self.boot_clock.clone();
         config.advertise_url = Some(format!("sim://n{}", self.index));
         match Engine::start(Arc::new(store), config, &lifecycle).await {
             Ok(engine) => {
                 self.world.record("node runs", self.number(), || format!("{:?}", engine.token()));
-                if let Some(running) = lock(&self.running).as_mut() {
-                    running.engine = Some(engine);
+                if let Some(running_server) = lock(&self.running_server).as_mut() {
+                    running_server.engine = Some(engine);
                 }
             }
             Err(error) => {
@@ -105,72 +107,75 @@ impl NodeHost {
         i64::try_from(self.index).unwrap_or(0)
     }
 
-    /// kill -9.
+    /// Kills the process, as `kill -9` does.
     pub(crate) fn kill(&self) {
         self.world.record("node is killed", self.number(), String::new);
-        if let Some(running) = lock(&self.running).take() {
-            running.process.kill();
+        if let Some(running_server) = lock(&self.running_server).take() {
+            running_server.process.kill();
         }
     }
 
     /// SIGTERM: the server drains, and then ends.
     pub(crate) fn drain(self: &Arc<Self>, grace: Duration) {
-        let Some(running) = lock(&self.running).clone() else { return };
-        let Some(engine) = running.engine else { return };
+        let Some(running_server) = lock(&self.running_server).clone() else { return };
+        let Some(engine) = running_server.engine else { return };
         self.world.record("node drains", self.number(), String::new);
-        let process = Arc::clone(&running.process);
-        let confined = Arc::clone(&process);
+        let process = Arc::clone(&running_server.process);
+        let task_process = Arc::clone(&process);
         let task = async move {
             engine.drain(grace).await;
             process.kill();
         };
-        self.world.tracker.spawn(confined.confine(Box::pin(task)));
+        self.world.tracker.spawn(task_process.confine(Box::pin(task)));
     }
 
     /// SIGSTOP, and SIGCONT later.
     pub(crate) fn stop_for(&self, length: Duration) {
         self.world.record("node stops", self.number(), || format!("for {length:?}"));
-        if let Some(running) = lock(&self.running).as_ref() {
-            self.world.stop_for(&running.process, length);
+        if let Some(running_server) = lock(&self.running_server).as_ref() {
+            self.world.stop_for(&running_server.process, length);
         }
     }
 
     pub(crate) fn resume(&self) {
-        if let Some(running) = lock(&self.running).as_ref() {
-            running.process.resume();
+        if let Some(running_server) = lock(&self.running_server).as_ref() {
+            running_server.process.resume();
         }
     }
 
     pub(crate) fn is_dead(&self) -> bool {
-        lock(&self.running).as_ref().is_none_or(|running| running.process.is_dead())
+        lock(&self.running_server).as_ref().is_none_or(|running_server| running_server.process.is_dead())
     }
 
     /// Whether a loop of the engine ended without a stop.
     pub(crate) fn has_failed(&self) -> bool {
-        let running = lock(&self.running);
-        running.as_ref().is_some_and(|running| !running.process.is_dead() && running.lifecycle.has_failed())
+        let running_server = lock(&self.running_server);
+        running_server
+            .as_ref()
+            .is_some_and(|running_server| !running_server.process.is_dead() && running_server.lifecycle.has_failed())
     }
 
     /// The engine, if it has started and its process is running.
     pub(crate) fn engine(&self) -> Option<(Engine, Arc<Process>)> {
-        let running = lock(&self.running).clone()?;
-        let engine = running.engine.filter(|_| running.process.is_running())?;
-        Some((engine, running.process))
+        let running_server = lock(&self.running_server).clone()?;
+        let engine = running_server.engine.filter(|_| running_server.process.is_running())?;
+        Some((engine, running_server.process))
     }
 
     /// Opens a session for an executor; `None` if no server listens.
     pub(crate) fn accept(self: &Arc<Self>, executor: usize) -> Option<Stream> {
-        let running = lock(&self.running).clone().filter(|running| !running.process.is_dead())?;
-        let engine = running.engine?;
-        let (up, up_pipe) = mpsc::unbounded_channel();
+        let running_server =
+            lock(&self.running_server).clone().filter(|running_server| !running_server.process.is_dead())?;
+        let engine = running_server.engine?;
+        let (up_sender, up_pipe) = mpsc::unbounded_channel();
         let (into_node, messages) = mpsc::unbounded_channel();
         let (from_node, down_pipe) = mpsc::unbounded_channel();
-        let (into_executor, down) = mpsc::unbounded_channel();
+        let (into_executor, down_receiver) = mpsc::unbounded_channel();
         let pipe = |direction| Pipe { world: Arc::clone(&self.world), executor, node: self.index, direction };
         self.world.tracker.spawn(pipe(Direction::Up).carry(up_pipe, into_node));
         self.world.tracker.spawn(pipe(Direction::Down).carry(down_pipe, into_executor));
-        let (world, process) = (Arc::clone(&self.world), Arc::clone(&running.process));
-        let confined = Arc::clone(&process);
+        let (world, process) = (Arc::clone(&self.world), Arc::clone(&running_server.process));
+        let task_process = Arc::clone(&process);
         let task = async move {
             let messages =
                 tokio_stream::StreamExt::map(UnboundedReceiverStream::new(messages), Ok::<v1::ExecutorMessage, Status>);
@@ -185,13 +190,13 @@ impl NodeHost {
                 let Some(message) = message else { return };
                 watch::check_sent(&world, &process, &message).await;
                 // The last place at which a node can be stopped before it sends something.
-                world.seam(&process, "before a message is written").await;
+                world.pass_seam(&process, "before a message is written").await;
                 if from_node.send(message).is_err() {
                     return;
                 }
             }
         };
-        self.world.tracker.spawn(confined.confine(Box::pin(task)));
-        Some((up, down))
+        self.world.tracker.spawn(task_process.confine(Box::pin(task)));
+        Some((up_sender, down_receiver))
     }
 }

@@ -14,7 +14,7 @@ use crate::executor::ExecutorHost;
 use crate::faults::Hosts;
 use crate::node::NodeHost;
 use crate::profile::Profile;
-use crate::simulation::{Options, create, run_on_own_clock, wait_for_ends};
+use crate::simulation::{Options, create_jobs, run_on_own_clock, wait_for_ends};
 use crate::truth::Truth;
 use crate::world::World;
 
@@ -80,7 +80,7 @@ async fn run_world(scope: OutageScope, options: Options) -> OutageReport {
         }
     };
     let ends_at = world.now() + TIME_BEFORE_OUTAGE + length + TIME_AFTER_OUTAGE;
-    create(&hosts, jobs(ends_at, period, count)).await;
+    create_jobs(&hosts, jobs(ends_at, period, count)).await;
     hosts.executors.iter().for_each(ExecutorHost::start);
     sleep(TIME_BEFORE_OUTAGE).await;
     let from = world.now();
@@ -158,15 +158,16 @@ fn jobs(ends_at: Timestamp, period: Duration, count: usize) -> Vec<JobSpec> {
 impl OutageReport {
     fn check_outage(&mut self, facts: &Facts, scope: OutageScope, (from, until): (Timestamp, Timestamp)) {
         for job in facts.jobs.values() {
-            let mut words = job.spec.name.split('-').map(str::to_owned);
-            let (Some(overlap), Some(misfire)) = (words.next(), words.next()) else { continue };
+            let mut name_parts = job.spec.name.split('-').map(str::to_owned);
+            let (Some(overlap), Some(misfire)) = (name_parts.next(), name_parts.next()) else { continue };
             let is_fire = |run: &&Run| run.job == job.id && run.parent.is_none();
             let mut fires: Vec<&Run> = facts.runs.values().filter(is_fire).collect();
             fires.sort_by_key(|run| run.fire_at);
             // Runs that were open when the outage began are left out, because they end in other ways.
-            let begins = from + QUEUE_TIMEOUT + OUTAGE_MARGIN;
-            let is_inside = |run: &&&Run| run.fire_at >= begins && run.fire_at < until - QUEUE_TIMEOUT - OUTAGE_MARGIN;
-            let expected = |run: &Run| match scope {
+            let first_fire_at = from + QUEUE_TIMEOUT + OUTAGE_MARGIN;
+            let is_inside =
+                |run: &&&Run| run.fire_at >= first_fire_at && run.fire_at < until - QUEUE_TIMEOUT - OUTAGE_MARGIN;
+            let is_expected = |run: &Run| match scope {
                 OutageScope::Server => is_as_missed(&misfire, run),
                 OutageScope::Executors | OutageScope::ExecutorsWithRestart | OutageScope::StoppedServer => {
                     is_as_queued(&overlap, run, scope)
@@ -176,7 +177,7 @@ impl OutageReport {
                 let verdict = verdict_text(run);
                 let key = (overlap.clone(), misfire.clone(), verdict.clone());
                 *self.verdicts.entry(key).or_default() += run.span_count;
-                if !expected(run) {
+                if !is_expected(run) {
                     self.violations.push(format!("table: {} of {} is {verdict}", job.spec.name, run.fire_at));
                 }
             }
@@ -199,41 +200,45 @@ impl OutageReport {
         fires: &[&Run],
         (from, until): (Timestamp, Timestamp),
     ) {
-        let catch_up: Vec<&&Run> = fires.iter().filter(|run| run.trigger == Trigger::Misfire).collect();
-        let spans = fires.iter().filter(|run| run.span_count > 1).count();
-        let missed = usize::try_from((until - OUTAGE_MARGIN * 2).since(from).as_secs() / PERIOD.as_secs()).unwrap_or(0);
+        let catch_up_runs: Vec<&&Run> = fires.iter().filter(|run| run.trigger == Trigger::Misfire).collect();
+        let span_row_count = fires.iter().filter(|run| run.span_count > 1).count();
+        let missed_count =
+            usize::try_from((until - OUTAGE_MARGIN * 2).since(from).as_secs() / PERIOD.as_secs()).unwrap_or(0);
         let is_right = match misfire {
-            "skip" => catch_up.is_empty() && spans == 1,
-            "once" => catch_up.len() == 1 && spans == 1,
-            _ => catch_up.len() >= missed && spans == 0,
+            "skip" => catch_up_runs.is_empty() && span_row_count == 1,
+            "once" => catch_up_runs.len() == 1 && span_row_count == 1,
+            _ => catch_up_runs.len() >= missed_count && span_row_count == 0,
         };
-        let ran = catch_up.iter().filter(|run| has_run(run)).count();
-        let has_run = match (misfire, overlap) {
+        let ran_count = catch_up_runs.iter().filter(|run| has_run(run)).count();
+        let enough_ran = match (misfire, overlap) {
             ("skip", _) => true,
             // All of them run in the end, one after the other or side by side.
-            (_, "serial" | "allow") => ran == catch_up.len(),
-            _ => ran >= 1,
+            (_, "serial" | "allow") => ran_count == catch_up_runs.len(),
+            _ => ran_count >= 1,
         };
-        if !is_right || !has_run {
-            let ends: BTreeSet<String> = catch_up.iter().map(|run| verdict_text(run)).collect();
-            let what =
-                format!("{} caught up ({ends:?}), {ran} of them ran, {spans} spans, {missed} missed", catch_up.len());
-            self.violations.push(format!("table: {name}: {what}"));
+        if !is_right || !enough_ran {
+            let ends: BTreeSet<String> = catch_up_runs.iter().map(|run| verdict_text(run)).collect();
+            let description = format!(
+                "{} caught up ({ends:?}), {ran_count} of them ran, {span_row_count} spans, {missed_count} missed",
+                catch_up_runs.len()
+            );
+            self.violations.push(format!("table: {name}: {description}"));
         }
     }
 }
 
 /// Runs that count as lost, or as perhaps begun, although no executor ever had them.
 fn lost_without_start(facts: &Facts, truth: &Truth) -> Vec<String> {
-    let first = truth.starts.iter().filter(|start| start.attempt == 1);
-    let begun: BTreeSet<RunId> = first.map(|start| start.run).collect();
+    let first_starts = truth.starts.iter().filter(|start| start.attempt == 1);
+    let begun_runs: BTreeSet<RunId> = first_starts.map(|start| start.run).collect();
     let is_lost = |run: &&Run| run.attempt > 1 || run.status == RunStatus::Unknown;
-    let lost = facts.runs.values().filter(is_lost).filter(|run| !run.is_root() && !begun.contains(&run.id));
-    lost.map(|run| format!("lost: run {} was never sent, and is {} with attempt {}", run.id, run.status, run.attempt))
+    let lost_runs = facts.runs.values().filter(is_lost).filter(|run| !run.is_root() && !begun_runs.contains(&run.id));
+    lost_runs
+        .map(|run| format!("lost: run {} was never sent, and is {} with attempt {}", run.id, run.status, run.attempt))
         .collect()
 }
 
-/// Whether the run ran, or waited as its job's next run until a later one replaced it.
+/// Whether the run ran, or waited as its job's next run until a later run replaced it.
 fn has_run(run: &Run) -> bool {
     let is_covered = run.reason == Some(Reason::Covered);
     is_covered || matches!(run.status, RunStatus::Succeeded | RunStatus::Failed | RunStatus::TimedOut)

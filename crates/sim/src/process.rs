@@ -124,11 +124,11 @@ impl Future for ConfinedTask {
         match (phase, &mut this.task) {
             (Phase::Stopped, _) => Poll::Pending,
             (Phase::Running, Some(task)) => {
-                let polled = task.as_mut().poll(context);
-                if polled.is_ready() {
+                let poll = task.as_mut().poll(context);
+                if poll.is_ready() {
                     this.task = None;
                 }
-                polled
+                poll
             }
             (Phase::Dead, _) | (_, None) => {
                 this.task = None;
@@ -155,24 +155,24 @@ mod tests {
     async fn a_stopped_process_pauses_and_a_dead_one_is_gone() {
         let process = Process::new();
         let beats = Arc::new(AtomicU64::new(0));
-        let counted = Arc::clone(&beats);
+        let task_beats = Arc::clone(&beats);
         let task = process.confine(Box::pin(async move {
             loop {
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                counted.fetch_add(1, Ordering::Relaxed);
+                task_beats.fetch_add(1, Ordering::Relaxed);
             }
         }));
         let tracker = tokio_util::task::TaskTracker::new();
         let handle = tracker.spawn(task);
-        let pass = async |seconds: u64| {
+        let beats_after = async |seconds: u64| {
             tokio::time::sleep(Duration::from_millis(seconds * 1000 + 500)).await;
             beats.load(Ordering::Relaxed)
         };
-        assert_eq!(pass(3).await, 3);
+        assert_eq!(beats_after(3).await, 3);
         assert!(process.stop() && !process.is_running());
-        assert_eq!(pass(10).await, 3);
+        assert_eq!(beats_after(10).await, 3);
         process.resume();
-        assert_eq!(pass(2).await, 6, "what was due while it stood still comes once");
+        assert_eq!(beats_after(2).await, 6, "what was due while it stood still comes once");
         process.kill();
         handle.await.unwrap();
         assert!(process.is_dead() && beats.load(Ordering::Relaxed) == 6);

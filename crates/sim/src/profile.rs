@@ -14,17 +14,17 @@ pub(crate) struct Profile {
     pub(crate) job_count: usize,
     /// How long faults happen.
     pub(crate) faulty_ms: u64,
-    /// Faults that are planned beforehand, of any kind that the seed allows.
+    /// How many faults are planned beforehand, of any kind that the seed allows.
     pub(crate) fault_count: usize,
-    pub(crate) node_faults: bool,
-    pub(crate) executor_faults: bool,
-    pub(crate) net_faults: bool,
-    pub(crate) database_faults: bool,
-    pub(crate) clock_faults: bool,
+    pub(crate) has_node_faults: bool,
+    pub(crate) has_executor_faults: bool,
+    pub(crate) has_net_faults: bool,
+    pub(crate) has_database_faults: bool,
+    pub(crate) has_clock_faults: bool,
     /// Whether the database's clock also steps back.
     pub(crate) steps_back: bool,
     /// Whether users edit, pause, cancel and start pump jobs while faults happen.
-    pub(crate) edits: bool,
+    pub(crate) has_edits: bool,
     /// At how many of a million seams a node is stopped for a while.
     pub(crate) seam_stop_ppm: u64,
     /// At how many of a million seams a node dies.
@@ -45,29 +45,29 @@ pub(crate) struct Profile {
     pub(crate) slots: Option<u32>,
     /// The seed for the `on_silence` of jobs and for the outages of all servers. It is a separate draw, so that earlier
     /// seeds keep their other draws. `None` draws neither.
-    pub(crate) silences: Option<u64>,
-    /// The seed for the jobs in shadow mode, a separate draw like `silences`. `None` in most seeds.
-    pub(crate) shadows: Option<u64>,
-    /// The seed for the limits that jobs share, a separate draw like `silences`. `None` in seeds in which few jobs have one.
-    pub(crate) limits: Option<u64>,
+    pub(crate) silence_seed: Option<u64>,
+    /// The seed for the jobs in shadow mode, a separate draw like `silence_seed`. `None` in most seeds.
+    pub(crate) shadow_seed: Option<u64>,
+    /// The seed for the limits that jobs share, a separate draw like `silence_seed`. `None` in seeds in which few jobs have one.
+    pub(crate) limit_seed: Option<u64>,
     /// Whether executors take triggers ahead of their instants.
     pub(crate) sends_ahead: bool,
     /// Whether the database is for one server. After its death, the server restarts soon, and takes over its old
     /// lease immediately.
     pub(crate) is_single_server: bool,
     /// How many rows a page has when a server looks for open runs.
-    pub(crate) page: u32,
+    pub(crate) page_size: u32,
     pub(crate) bounds: Bounds,
 }
 
 /// Seeds above this one draw small bounds.
-const FIRST_SMALL: u64 = 100_000_000;
+const SMALL_BOUNDS_ABOVE: u64 = 100_000_000;
 /// Seeds above this one have executors that take triggers ahead of their instants.
-pub(crate) const FIRST_AHEAD: u64 = 300_000_000;
+pub(crate) const AHEAD_ABOVE: u64 = 300_000_000;
 /// Seeds above this one have one server, on a database that is made for one server.
-pub(crate) const FIRST_SINGLE: u64 = 400_000_000;
+pub(crate) const SINGLE_ABOVE: u64 = 400_000_000;
 /// Seeds above this one have several servers again, and most jobs share limits.
-pub(crate) const FIRST_LIMITED: u64 = 500_000_000;
+pub(crate) const LIMITED_ABOVE: u64 = 500_000_000;
 
 /// Settings of the engine that bound its pages and budgets, under their names there: two, three, or their usual values.
 #[derive(Clone, Debug)]
@@ -89,9 +89,9 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// The bounds of a seed. Earlier seeds keep the usual ones, because they show certain known faults with these.
+    /// The bounds of a seed. Earlier seeds keep the usual bounds, with which they show certain known faults.
     pub(crate) fn of(seed: u64) -> Self {
-        if seed > FIRST_SMALL { Self::draw(&mut SeededRng::new(seed)) } else { Self::usual() }
+        if seed > SMALL_BOUNDS_ABOVE { Self::draw(&mut SeededRng::new(seed)) } else { Self::usual() }
     }
 
     pub(crate) fn draw(rng: &mut SeededRng) -> Self {
@@ -143,8 +143,8 @@ impl Bounds {
 impl Profile {
     pub(crate) fn draw(rng: &mut SeededRng) -> Self {
         let mut has = |share: u64| rng.happens(share * 10_000);
-        let (node_faults, executor_faults, net_faults) = (has(65), has(55), has(55));
-        let (database_faults, clock_faults, steps_back, edits) = (has(40), has(20), has(30), has(40));
+        let (has_node_faults, has_executor_faults, has_net_faults) = (has(65), has(55), has(55));
+        let (has_database_faults, has_clock_faults, steps_back, has_edits) = (has(40), has(20), has(30), has(40));
         let (stops, kills, lost, errors) = (has(50), has(35), has(45), has(30));
         let (duplicates, delays, is_calm) = (has(50), has(50), has(4));
         let ppm = |on: bool, ppm: u64| if on && !is_calm { ppm } else { 0 };
@@ -155,13 +155,13 @@ impl Profile {
             job_count: usize::try_from(rng.between(2, 7)).unwrap_or(1),
             faulty_ms: rng.between(8_000, 22_000),
             fault_count: if is_calm { 0 } else { rng.index(9) },
-            node_faults,
-            executor_faults,
-            net_faults,
-            database_faults,
-            clock_faults,
+            has_node_faults,
+            has_executor_faults,
+            has_net_faults,
+            has_database_faults,
+            has_clock_faults,
             steps_back,
-            edits,
+            has_edits,
             seam_stop_ppm: ppm(stops, rng.between(200, 3_000)),
             seam_kill_ppm: ppm(kills, rng.between(100, 1_000)),
             stop_ms_max: rng.between(500, 8_000),
@@ -169,14 +169,14 @@ impl Profile {
             store_error_ppm: ppm(errors, rng.between(1_000, 30_000)),
             duplicate_ppm: ppm(duplicates, rng.between(5_000, 150_000)),
             delay_ppm: ppm(delays, rng.between(5_000, 100_000)),
-            drift_ppm: if clock_faults { 200 } else { 20 },
+            drift_ppm: if has_clock_faults { 200 } else { 20 },
             slots: None,
-            silences: None,
-            shadows: None,
-            limits: None,
+            silence_seed: None,
+            shadow_seed: None,
+            limit_seed: None,
             sends_ahead: false,
             is_single_server: false,
-            page: u32::try_from(rng.between(2, 3)).unwrap_or(2),
+            page_size: u32::try_from(rng.between(2, 3)).unwrap_or(2),
             bounds: Bounds::usual(),
         }
     }
@@ -190,13 +190,13 @@ impl Profile {
             job_count: 0,
             faulty_ms: 0,
             fault_count: 0,
-            node_faults: false,
-            executor_faults: false,
-            net_faults: false,
-            database_faults: false,
-            clock_faults: false,
+            has_node_faults: false,
+            has_executor_faults: false,
+            has_net_faults: false,
+            has_database_faults: false,
+            has_clock_faults: false,
             steps_back: false,
-            edits: false,
+            has_edits: false,
             seam_stop_ppm: 0,
             seam_kill_ppm: 0,
             stop_ms_max: 0,
@@ -206,12 +206,12 @@ impl Profile {
             delay_ppm: 0,
             drift_ppm: 0,
             slots: Some(slots),
-            silences: None,
-            shadows: None,
-            limits: None,
+            silence_seed: None,
+            shadow_seed: None,
+            limit_seed: None,
             sends_ahead: false,
             is_single_server: false,
-            page: 1_000,
+            page_size: 1_000,
             bounds: Bounds::usual(),
         }
     }
@@ -219,7 +219,8 @@ impl Profile {
     /// Whether servers run without interruption and hear all executors, so that a run that begins late has only waited
     /// for executors.
     pub(crate) const fn has_steady_servers(&self) -> bool {
-        let has_faults = self.node_faults || self.net_faults || self.database_faults || self.clock_faults;
+        let has_faults =
+            self.has_node_faults || self.has_net_faults || self.has_database_faults || self.has_clock_faults;
         let seams = self.seam_stop_ppm + self.seam_kill_ppm;
         !has_faults && seams + self.lost_answer_ppm + self.store_error_ppm + self.delay_ppm == 0
     }
@@ -228,7 +229,7 @@ impl Profile {
 /// The engine's settings. Their times are shorter than the usual ones, so that more happens in a second, but their order
 /// by length is the same.
 pub(crate) fn engine_config(node_name: String, profile: &Profile) -> EngineConfig {
-    let (page, bounds) = (profile.page, &profile.bounds);
+    let (page_size, bounds) = (profile.page_size, &profile.bounds);
     EngineConfig {
         claim_page: bounds.claim_page,
         claim_budget: bounds.claim_budget,
@@ -256,9 +257,9 @@ pub(crate) fn engine_config(node_name: String, profile: &Profile) -> EngineConfi
         whole_backlog_wait_factor: 200,
         // Shorter than the delay that the checker allows in a chain of runs.
         whole_backlog_within: Duration::from_secs(1),
-        adopt_page: page,
-        adopt_jobs_max: page,
-        stray_page: page,
+        adopt_page: page_size,
+        adopt_jobs_max: page_size,
+        stray_page: page_size,
         stray_pages: 2,
         ..EngineConfig::default()
     }

@@ -26,7 +26,7 @@ use crate::faults::{Hosts, Plan};
 use crate::node::NodeHost;
 use crate::profile::Profile;
 use crate::rng::{SeededRng, mix};
-use crate::simulation::{Options, Outcome, create, run_on_own_clock, wait_for_ends};
+use crate::simulation::{Options, Outcome, create_jobs, run_on_own_clock, wait_for_ends};
 use crate::switches;
 use crate::world::{World, lock};
 
@@ -65,10 +65,10 @@ async fn run_world(seed: u64, options: Options) -> Outcome {
     let nodes: Vec<_> = (0..profile.node_count).map(|index| NodeHost::new(&world, index)).collect();
     let executors = (0..profile.executor_count).map(|index| ExecutorHost::new(&world, index, &nodes)).collect();
     let hosts = Hosts { world: Arc::clone(&world), nodes, executors };
-    let heals_at = world.began + Duration::from_millis(profile.faulty_ms);
+    let heals_at = world.began_at + Duration::from_millis(profile.faulty_ms);
     let ends_at = world.now() + Duration::from_millis(profile.faulty_ms) + SCHEDULES_CONTINUE_FOR;
     hosts.nodes.iter().for_each(NodeHost::start);
-    let names = create(&hosts, jobs::draw(&mut rng, ends_at)).await;
+    let names = create_jobs(&hosts, jobs::draw(&mut rng, ends_at)).await;
     note_jobs_without_arrivals(&world, &names).await;
     hosts.executors.iter().for_each(ExecutorHost::start);
     world.set_faulty(true);
@@ -97,7 +97,7 @@ async fn note_jobs_without_arrivals(world: &World, names: &[String]) {
 }
 
 /// Reads the item names of the definitions that root runs used.
-async fn read_names(world: &World, facts: &Facts) {
+async fn read_item_names(world: &World, facts: &Facts) {
     let versions: BTreeSet<_> = facts.runs.values().map(|run| (run.job, run.job_version)).collect();
     let versions: Vec<_> = versions.into_iter().collect();
     for definition in world.store.definitions(&versions).await.unwrap_or_default() {
@@ -109,14 +109,14 @@ async fn read_names(world: &World, facts: &Facts) {
 
 async fn judge(seed: u64, hosts: &Hosts, ends_at: rondel_core::Timestamp) -> Outcome {
     let world = &hosts.world;
-    let failed = hosts.nodes.iter().filter(|node| node.has_failed());
-    let failed: Vec<String> =
-        failed.map(|node| format!("I7 liveness: a loop of n{} ended by itself", node.index)).collect();
+    let failed_nodes = hosts.nodes.iter().filter(|node| node.has_failed());
+    let failures: Vec<String> =
+        failed_nodes.map(|node| format!("I7 liveness: a loop of n{} ended by itself", node.index)).collect();
     let facts = Facts::read(world, ends_at).await;
-    read_names(world, &facts).await;
+    read_item_names(world, &facts).await;
     let mut truth = world.truth();
     let mut violations = std::mem::take(&mut truth.violations);
-    violations.extend(failed);
+    violations.extend(failures);
     violations.extend(crate::check::check_pumps(&facts, &truth));
     let mut pumps = lock(&world.pumps);
     violations.append(&mut pumps.violations);

@@ -14,7 +14,7 @@ use crate::executor::ExecutorHost;
 use crate::faults::Hosts;
 use crate::node::NodeHost;
 use crate::profile::Profile;
-use crate::simulation::{Options, create, run_on_own_clock, wait_for_ends};
+use crate::simulation::{Options, create_jobs, run_on_own_clock, wait_for_ends};
 use crate::truth::Truth;
 use crate::world::World;
 
@@ -48,13 +48,13 @@ async fn run_world(seed: u64, options: Options) -> RelayReport {
     let world =
         World::new(seed, Profile { node_count: 3, app_count: 2, ..Profile::steady(2, 100) }, options.keeps_lines);
     let nodes: Vec<_> = (0..3).map(|index| NodeHost::new(&world, index)).collect();
-    let reached = [Arc::clone(&nodes[0]), Arc::clone(&nodes[2])];
-    let executors: Vec<_> = (0..2).map(|index| ExecutorHost::new(&world, index, &reached)).collect();
+    let reachable_nodes = [Arc::clone(&nodes[0]), Arc::clone(&nodes[2])];
+    let executors: Vec<_> = (0..2).map(|index| ExecutorHost::new(&world, index, &reachable_nodes)).collect();
     let ends_at = world.now() + BEFORE_DEATH + AFTER_DEATH;
     // The nodes start in order: when one dies, the next live node in this order takes over.
     nodes[0].start();
-    let all = Hosts { world: Arc::clone(&world), nodes: nodes.clone(), executors: executors.clone() };
-    create(&all, jobs(ends_at)).await;
+    let all_hosts = Hosts { world: Arc::clone(&world), nodes: nodes.clone(), executors: executors.clone() };
+    create_jobs(&all_hosts, jobs(ends_at)).await;
     for node in &nodes[1..] {
         sleep(Duration::from_secs(1)).await;
         node.start();
@@ -62,14 +62,14 @@ async fn run_world(seed: u64, options: Options) -> RelayReport {
     executors.iter().for_each(ExecutorHost::start);
     sleep(BEFORE_DEATH + Duration::from_millis(seed % 10 * 317)).await;
     nodes[0].kill();
-    let left = Hosts { world: Arc::clone(&world), nodes: nodes[1..].to_vec(), executors };
-    wait_for_ends(&left, ends_at).await;
+    let remaining_hosts = Hosts { world: Arc::clone(&world), nodes: nodes[1..].to_vec(), executors };
+    wait_for_ends(&remaining_hosts, ends_at).await;
     let facts = Facts::read(&world, ends_at).await;
     let truth = world.truth();
     let mut report = RelayReport { run_count: facts.runs.len(), violations: check::check(&facts, &truth) };
     report.violations.extend(late_settlements(&facts, &truth));
     drop(truth);
-    left.executors.iter().for_each(|executor| executor.drop_running());
+    remaining_hosts.executors.iter().for_each(|executor| executor.drop_running());
     report
 }
 
@@ -93,17 +93,20 @@ fn jobs(ends_at: Timestamp) -> Vec<JobSpec> {
 
 /// Runs that neither began nor got a verdict soon after they were due.
 fn late_settlements(facts: &Facts, truth: &Truth) -> Vec<String> {
-    let mut first: BTreeMap<RunId, Timestamp> = BTreeMap::new();
+    let mut first_starts: BTreeMap<RunId, Timestamp> = BTreeMap::new();
     for start in &truth.starts {
-        first.entry(start.run).or_insert(start.at);
+        first_starts.entry(start.run).or_insert(start.began_at);
     }
     let is_late = |run: &&Run| {
-        let settled_at = first.get(&run.id).copied().or(run.finished_at);
+        let settled_at = first_starts.get(&run.id).copied().or(run.finished_at);
         run.attempt == 1 && !run.is_root() && settled_at.is_none_or(|at| at > run.due_at + SETTLED_WITHIN)
     };
     let describe = |run: &Run| {
-        let (began, ended) = (first.get(&run.id), run.finished_at);
-        format!("L1 roll call: run {} due {}, began {began:?}, ended {ended:?}: {}", run.id, run.due_at, run.status)
+        let (began_at, ended_at) = (first_starts.get(&run.id), run.finished_at);
+        format!(
+            "L1 roll call: run {} due {}, began {began_at:?}, ended {ended_at:?}: {}",
+            run.id, run.due_at, run.status
+        )
     };
     facts.runs.values().filter(is_late).map(describe).take(5).collect()
 }

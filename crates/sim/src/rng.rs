@@ -30,7 +30,7 @@ impl SeededRng {
         if end == 0 { 0 } else { number % end }
     }
 
-    /// A number from `low` to `high`.
+    /// A number from `low` to `high`, both included.
     pub(crate) const fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }

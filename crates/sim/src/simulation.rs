@@ -13,10 +13,10 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::check::{self, Facts};
 use crate::executor::ExecutorHost;
 use crate::faults::{Hosts, Plan};
-use crate::jobs::draw;
+use crate::jobs::draw_jobs;
 use crate::maintenance;
 use crate::node::NodeHost;
-use crate::profile::{Bounds, FIRST_AHEAD, FIRST_LIMITED, FIRST_SINGLE, Profile};
+use crate::profile::{AHEAD_ABOVE, Bounds, LIMITED_ABOVE, Profile, SINGLE_ABOVE};
 use crate::requests;
 use crate::rng::SeededRng;
 use crate::switches;
@@ -92,18 +92,18 @@ const fn has_shadows(seed: u64) -> bool {
 
 async fn run_world(seed: u64, options: Options) -> Outcome {
     let mut rng = SeededRng::new(seed);
-    let drawn = Profile::draw(&mut rng);
-    let is_limited = seed > FIRST_LIMITED;
-    let is_single_server = seed > FIRST_SINGLE && !is_limited;
+    let drawn_profile = Profile::draw(&mut rng);
+    let is_limited = seed > LIMITED_ABOVE;
+    let is_single_server = seed > SINGLE_ABOVE && !is_limited;
     let profile = Profile {
-        silences: Some(seed),
-        shadows: has_shadows(seed).then_some(seed),
-        limits: is_limited.then_some(seed),
+        silence_seed: Some(seed),
+        shadow_seed: has_shadows(seed).then_some(seed),
+        limit_seed: is_limited.then_some(seed),
         bounds: Bounds::of(seed),
-        sends_ahead: seed > FIRST_AHEAD,
+        sends_ahead: seed > AHEAD_ABOVE,
         is_single_server,
-        node_count: if is_single_server { 1 } else { drawn.node_count },
-        ..drawn
+        node_count: if is_single_server { 1 } else { drawn_profile.node_count },
+        ..drawn_profile
     };
     let plan = Plan::draw(&mut rng, &profile).with_blackout(&profile).with_restarts(seed, &profile);
     let world = World::new(seed, profile.clone(), options.keeps_lines);
@@ -111,13 +111,13 @@ async fn run_world(seed: u64, options: Options) -> Outcome {
     let nodes: Vec<_> = (0..profile.node_count).map(|index| NodeHost::new(&world, index)).collect();
     let executors = (0..profile.executor_count).map(|index| ExecutorHost::new(&world, index, &nodes)).collect();
     let hosts = Hosts { world: Arc::clone(&world), nodes, executors };
-    let heals_at = world.began + Duration::from_millis(profile.faulty_ms);
+    let heals_at = world.began_at + Duration::from_millis(profile.faulty_ms);
     let ends_at = world.now() + Duration::from_millis(profile.faulty_ms) + SCHEDULES_CONTINUE_FOR;
     // The last window ends while schedules still fire.
     let windows_end_at = ends_at - Duration::from_secs(1);
     maintenance::plan_first(&world, seed, windows_end_at).await;
     hosts.nodes.iter().for_each(NodeHost::start);
-    let names = create_jobs(&hosts, &mut rng, ends_at).await;
+    let names = create_drawn_jobs(&hosts, &mut rng, ends_at).await;
     hosts.executors.iter().for_each(ExecutorHost::start);
     world.set_faulty(true);
     world.tracker.spawn(hosts.clone().inject(plan));
@@ -133,13 +133,13 @@ async fn run_world(seed: u64, options: Options) -> Outcome {
     outcome
 }
 
-async fn create_jobs(hosts: &Hosts, rng: &mut SeededRng, ends_at: Timestamp) -> Vec<String> {
-    let drawn = draw(rng, &hosts.world.profile, ends_at);
-    create(hosts, drawn).await
+async fn create_drawn_jobs(hosts: &Hosts, rng: &mut SeededRng, ends_at: Timestamp) -> Vec<String> {
+    let specs = draw_jobs(rng, &hosts.world.profile, ends_at);
+    create_jobs(hosts, specs).await
 }
 
 /// Creates jobs through the first server, once it is up. Returns their names.
-pub(crate) async fn create(hosts: &Hosts, specs: Vec<JobSpec>) -> Vec<String> {
+pub(crate) async fn create_jobs(hosts: &Hosts, specs: Vec<JobSpec>) -> Vec<String> {
     let engine = loop {
         match hosts.nodes[0].engine() {
             Some((engine, _)) => break engine,
@@ -162,24 +162,25 @@ pub(crate) async fn create(hosts: &Hosts, specs: Vec<JobSpec>) -> Vec<String> {
 pub(crate) async fn wait_for_ends(hosts: &Hosts, ends_at: Timestamp) {
     let world = &hosts.world;
     // If the clock stepped back, the schedules end later.
-    let left = ends_at.since(world.now()) + Duration::from_secs(2);
-    sleep(left).await;
+    let remaining_time = ends_at.since(world.now()) + Duration::from_secs(2);
+    sleep(remaining_time).await;
     let may_heal_late = world.profile.steps_back || !world.profile.has_steady_servers();
     let query = RunQuery { limit: u32::MAX, ..RunQuery::default() };
-    let (mut quiet, mut over_count, mut gives_up_at) = (0, 0, Instant::now() + ENDS_WITHIN);
-    while quiet < 3 {
+    let (mut quiet_count, mut known_ended_count, mut gives_up_at) = (0, 0, Instant::now() + ENDS_WITHIN);
+    while quiet_count < 3 {
         sleep(Duration::from_millis(700)).await;
         let runs = world.store.list_runs(NAMESPACE, &query).await.unwrap_or_default();
-        let over = runs.iter().filter(|run| run.status.is_terminal()).count();
+        let ended_count = runs.iter().filter(|run| run.status.is_terminal()).count();
         // A job with a fixed delay may plan an instant that already had a fire: a pause inside a maintenance window
         // settled it, or the clock stepped back. The scan then plans the job again in a second transaction. If the
         // server dies before that, no further fire follows until the heal loop notices the job.
-        let stuck = if may_heal_late { stuck_count(world).await } else { 0 };
+        let stuck_job_count = if may_heal_late { stuck_count(world).await } else { 0 };
         // A server that was just leaving when the faults ended comes back some seconds later.
-        let down = hosts.nodes.iter().filter(|node| node.engine().is_none()).count();
-        quiet = if runs.len() - over + stuck + down == 0 { quiet + 1 } else { 0 };
-        if over > over_count {
-            (over_count, gives_up_at) = (over, Instant::now() + ENDS_WITHIN);
+        let down_node_count = hosts.nodes.iter().filter(|node| node.engine().is_none()).count();
+        quiet_count =
+            if runs.len() - ended_count + stuck_job_count + down_node_count == 0 { quiet_count + 1 } else { 0 };
+        if ended_count > known_ended_count {
+            (known_ended_count, gives_up_at) = (ended_count, Instant::now() + ENDS_WITHIN);
         } else if Instant::now() > gives_up_at {
             return;
         }
@@ -187,8 +188,8 @@ pub(crate) async fn wait_for_ends(hosts: &Hosts, ends_at: Timestamp) {
 }
 
 async fn stuck_count(world: &World) -> usize {
-    let stuck = world.store.stuck_jobs(100).await.unwrap_or_default();
-    stuck.iter().filter(|stuck| stuck.awaited_run.is_none()).count()
+    let stuck_jobs = world.store.stuck_jobs(100).await.unwrap_or_default();
+    stuck_jobs.iter().filter(|stuck_job| stuck_job.awaited_run.is_none()).count()
 }
 
 async fn judge(seed: u64, hosts: &Hosts, ends_at: Timestamp) -> Outcome {
@@ -198,11 +199,11 @@ async fn judge(seed: u64, hosts: &Hosts, ends_at: Timestamp) -> Outcome {
             world.truth().violate("I7 liveness", &format!("a loop of n{} ended by itself", node.index));
         }
     }
-    let stuck = world.store.stuck_jobs(100).await.unwrap_or_default();
+    let stuck_jobs = world.store.stuck_jobs(100).await.unwrap_or_default();
     let facts = Facts::read(world, ends_at).await;
     let mut truth = world.truth();
-    for stuck in stuck.iter().filter(|stuck| stuck.awaited_run.is_none()) {
-        truth.violate("I7 liveness", &format!("job {} has no next fire although it should", stuck.job));
+    for stuck_job in stuck_jobs.iter().filter(|stuck_job| stuck_job.awaited_run.is_none()) {
+        truth.violate("I7 liveness", &format!("job {} has no next fire although it should", stuck_job.job));
     }
     let mut violations = std::mem::take(&mut truth.violations);
     violations.extend(check::check(&facts, &truth));

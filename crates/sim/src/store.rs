@@ -34,30 +34,30 @@ impl SimStore {
     }
 
     async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
-        self.world.seam(&self.process, name).await;
+        self.world.pass_seam(&self.process, name).await;
         self.simulate_hop(name).await?;
-        let refused = self.world.is_faulty() && self.world.rng().happens(self.world.profile.store_error_ppm);
-        if refused {
+        let is_refused = self.world.is_faulty() && self.world.rng().happens(self.world.profile.store_error_ppm);
+        if is_refused {
             self.world.record("refused", self.number(), || name.to_owned());
             return Err(StoreError::no_answer(name));
         }
-        let before =
+        let rows_before =
             if matches!(name, "orphaned_jobs" | "adopt") { Some(OpenRows::read(&self.world).await) } else { None };
         let answer = effect.await;
-        if let Some(before) = before {
-            watch::record_adoption(&self.world, self.node, &before).await;
+        if let Some(rows_before) = rows_before {
+            watch::record_adoption(&self.world, self.node, &rows_before).await;
         }
         if self.world.trace.keeps_lines() {
             watch::show_changed_rows(&self.world).await;
         }
         self.world.record("call", self.number(), || format!("{name}{}", if answer.is_ok() { "" } else { " failed" }));
-        self.world.seam(&self.process, name).await;
+        self.world.pass_seam(&self.process, name).await;
         let simulates_hop_back = self.world.rng().happens(200_000);
         if simulates_hop_back {
             self.simulate_hop(name).await?;
         }
-        let lost = self.world.is_faulty() && self.world.rng().happens(self.world.profile.lost_answer_ppm);
-        if lost {
+        let is_lost = self.world.is_faulty() && self.world.rng().happens(self.world.profile.lost_answer_ppm);
+        if is_lost {
             self.world.record("lost answer", self.number(), || name.to_owned());
             sleep(CALL_TIMEOUT).await;
             return Err(StoreError::no_answer(name));
@@ -100,9 +100,9 @@ rondel_store::delegate_store!(SimStore {
     Claim {
         async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<ClaimResult> {
             let effect = async {
-                let claimed = self.inner().claim(token, jobs).await?;
-                watch::check_claim(&self.world, token, &claimed).await;
-                Ok(claimed)
+                let claim_result = self.inner().claim(token, jobs).await?;
+                watch::check_claim(&self.world, token, &claim_result).await;
+                Ok(claim_result)
             };
             self.call("claim", effect).await
         }
@@ -150,9 +150,9 @@ rondel_store::delegate_store!(SimStore {
             now: Timestamp,
         ) -> Result<ChangedItems> {
             let effect = async {
-                let before = self.inner().pump_items(job).await?;
+                let items_before = self.inner().pump_items(job).await?;
                 let changed = self.inner().change_items(token, job, changes, now).await?;
-                pumps::watch::check_changes(&self.world, token, (job, changes), &before).await;
+                pumps::watch::check_changes(&self.world, token, (job, changes), &items_before).await;
                 Ok(changed)
             };
             self.call("change_items", effect).await

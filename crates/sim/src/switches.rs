@@ -1,4 +1,4 @@
-//! Users switch executors off and on in some of the seeds; after the faults all are on.
+//! Users switch executors off and on in some of the seeds; after the faults all executors are on.
 
 use std::sync::Arc;
 
@@ -27,14 +27,14 @@ pub(crate) async fn switch_executors(hosts: Hosts, seed: u64) {
         sleep(rng.millis(300, 3_000)).await;
         let executor = rng.index(hosts.executors.len());
         let switch = *rng.pick(&[Switch::Draining, Switch::Draining, Switch::Stopped, Switch::Active]);
-        set(&hosts, executor, switch).await;
+        set_switch(&hosts, executor, switch).await;
     }
     for executor in 0..hosts.executors.len() {
-        set(&hosts, executor, Switch::Active).await;
+        set_switch(&hosts, executor, Switch::Active).await;
     }
 }
 
-async fn set(hosts: &Hosts, executor: usize, switch: Switch) {
+async fn set_switch(hosts: &Hosts, executor: usize, switch: Switch) {
     let (world, executor) = (&hosts.world, &hosts.executors[executor]);
     let Ok(Some(app)) = world.store.app(NAMESPACE, &executor.app).await else { return };
     world.record("executor switched", app.id.get(), || format!("{} {switch}", executor.name));

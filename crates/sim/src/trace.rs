@@ -15,13 +15,13 @@ impl Trace {
         Self { keeps_lines, state: Mutex::default() }
     }
 
-    pub(crate) fn record(&self, at_ms: u64, what: &'static str, number: i64, text: impl FnOnce() -> String) {
+    pub(crate) fn record(&self, at_ms: u64, event: &'static str, number: i64, text: impl FnOnce() -> String) {
         let mut state = lock(&self.state);
-        let name = what.bytes().fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
-        state.0 = mix(state.0 ^ at_ms.rotate_left(40) ^ name.rotate_left(20) ^ number.unsigned_abs());
+        let event_hash = event.bytes().fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+        state.0 = mix(state.0 ^ at_ms.rotate_left(40) ^ event_hash.rotate_left(20) ^ number.unsigned_abs());
         if self.keeps_lines {
             let text = text();
-            state.1.push(format!("{:>8.3} {what} {number} {text}", at_ms as f64 / 1000.0));
+            state.1.push(format!("{:>8.3} {event} {number} {text}", at_ms as f64 / 1000.0));
         }
     }
 

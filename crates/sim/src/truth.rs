@@ -21,18 +21,18 @@ pub(crate) struct Start {
     /// The node and epoch of the lease under which it was sent.
     pub(crate) origin: (i64, i64),
     /// The highest epoch of that node whose triggers this incarnation had to refuse.
-    pub(crate) fenced: Option<i64>,
+    pub(crate) fenced_epoch: Option<i64>,
     /// The fencing token that the handler got, as its term and number.
-    pub(crate) fence: (i64, i64),
+    pub(crate) fencing_token: (i64, i64),
     pub(crate) at_most_once: bool,
     /// When the handler began, by the database's clock without its steps back.
-    pub(crate) at: Timestamp,
+    pub(crate) began_at: Timestamp,
     /// Milliseconds since the world began.
     pub(crate) began_ms: u64,
     /// When it ended, in milliseconds since the world began; `None` while it runs.
     pub(crate) ended_ms: Option<u64>,
     /// How the handler ended; `None` if its process died first.
-    pub(crate) ended: Option<v1::result::Status>,
+    pub(crate) end_status: Option<v1::result::Status>,
 }
 
 /// A result that a server has acknowledged.
@@ -42,7 +42,7 @@ pub(crate) struct AckedResult {
     pub(crate) attempt: i32,
     pub(crate) status: v1::result::Status,
     pub(crate) kind: v1::result_ack::Kind,
-    /// Whether the executor stopped the run because no server answered.
+    /// Whether the executor stopped the run because no server answered, or handed it back when it drained.
     pub(crate) is_silenced: bool,
     /// Whether a group of a pump left rows that failed for good, or its last select failed.
     pub(crate) is_unfinished: bool,
@@ -77,7 +77,7 @@ pub(crate) struct Truth {
     /// Jobs with a requested change whose answer never came: the change may have been made.
     pub(crate) uncertain_jobs: Vec<JobId>,
     /// The pauses of executors: incarnation, beginning and end, in milliseconds since the world began.
-    pub(crate) stops: Vec<(i64, u64, u64)>,
+    pub(crate) executor_pauses: Vec<(i64, u64, u64)>,
     /// The planned times without any server, by the database's clock.
     pub(crate) server_outages: Vec<(Timestamp, Timestamp)>,
     /// When servers read the row of an attempt that another server may have saved, by the database's clock. With pages of two
@@ -89,10 +89,11 @@ pub(crate) struct Truth {
     pub(crate) verdicts: BTreeMap<RunId, (RunStatus, Option<Reason>, i32)>,
     /// Runs whose provisional verdict was replaced by a late result. What followed from the first verdict stays.
     pub(crate) corrected_runs: BTreeSet<RunId>,
-    /// Leases that were fenced, by their node and epoch, each with its end and the number of the node in the world that fenced it.
-    pub(crate) fenced_leases: BTreeMap<(NodeId, i64), (Timestamp, usize)>,
+    /// Leases that were fenced, by their node and epoch, each with its end, when it was fenced in milliseconds since the world began, and the
+    /// number of the node in the world that fenced it.
+    pub(crate) fenced_leases: BTreeMap<(NodeId, i64), (Timestamp, u64, usize)>,
     /// When the adoption of a lease had taken so long that another node than the one that had fenced it took over some of its runs, for the first
-    /// time. The node that fenced the lease counts the limits that jobs share, and does not know of these runs.
+    /// time; in milliseconds since the world began. The node that fenced the lease counts the limits that jobs share, and does not know of these runs.
     pub(crate) split_adoption_ms: Option<u64>,
     /// Maintenance windows, with their final ends.
     pub(crate) windows: Vec<MaintenanceWindow>,
@@ -101,7 +102,7 @@ pub(crate) struct Truth {
 }
 
 impl Truth {
-    pub(crate) fn violate(&mut self, rule: &str, what: &str) {
-        self.violations.push(format!("{rule}: {what}"));
+    pub(crate) fn violate(&mut self, rule: &str, description: &str) {
+        self.violations.push(format!("{rule}: {description}"));
     }
 }

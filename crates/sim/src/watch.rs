@@ -35,8 +35,8 @@ pub(crate) async fn show_changed_rows(world: &World) {
         rows.insert(format!("node {}", node.id), format!("epoch {}", node.epoch));
     }
     let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: ROW_COUNT_MAX };
-    for due in world.store.due_jobs(&homes, range).await.unwrap_or_default() {
-        rows.insert(format!("home of {}", due.job), format!("{} term {}", due.home, due.term));
+    for due_job in world.store.due_jobs(&homes, range).await.unwrap_or_default() {
+        rows.insert(format!("home of {}", due_job.job), format!("{} term {}", due_job.home, due_job.term));
     }
     let query = RunQuery { limit: ROW_COUNT_MAX, ..RunQuery::default() };
     for run in world.store.list_runs(NAMESPACE, &query).await.unwrap_or_default() {
@@ -58,13 +58,13 @@ pub(crate) async fn show_changed_rows(world: &World) {
         );
         rows.insert(format!("run {}", run.id), row);
     }
-    let mut known = lock(&world.rows);
+    let mut known_rows = lock(&world.rows);
     for (name, row) in &rows {
-        if known.get(name) != Some(row) {
+        if known_rows.get(name) != Some(row) {
             world.trace.add_comment(world.elapsed_ms(), &format!("  {name}: {row}"));
         }
     }
-    *known = rows;
+    *known_rows = rows;
 }
 
 /// The leases of the nodes with their ends, and the lease that owns each open run.
@@ -78,27 +78,37 @@ impl OpenRows {
         let nodes = world.store.nodes().await.unwrap_or_default();
         let query = RunQuery { limit: ROW_COUNT_MAX, ..RunQuery::default() };
         let runs = world.store.list_runs(NAMESPACE, &query).await.unwrap_or_default();
-        let open = runs.iter().filter(|run| !run.status.is_terminal());
+        let open_runs = runs.iter().filter(|run| !run.status.is_terminal());
         Self {
             leases: nodes.iter().map(|node| (node.id, (node.epoch, node.lease_until))).collect(),
-            owners: open.map(|run| (run.id, LeaseToken { node: run.node, epoch: run.node_epoch })).collect(),
+            owners: open_runs.map(|run| (run.id, LeaseToken { node: run.node, epoch: run.node_epoch })).collect(),
         }
     }
 }
 
 /// Records which leases a call of a node has fenced, and whether it has taken over runs of a lease that another node had fenced long before.
-pub(crate) async fn record_adoption(world: &World, by: usize, before: &OpenRows) {
-    let after = OpenRows::read(world).await;
+pub(crate) async fn record_adoption(world: &World, caller_index: usize, rows_before: &OpenRows) {
+    let rows_after = OpenRows::read(world).await;
     let mut truth = world.truth();
-    for (node, (epoch, ended_at)) in &before.leases {
-        if after.leases.get(node).is_some_and(|(later, _)| later > epoch) {
-            truth.fenced_leases.insert((*node, *epoch), (*ended_at, by));
+    for (node, (epoch, ended_at)) in &rows_before.leases {
+        if rows_after.leases.get(node).is_some_and(|(epoch_after, _)| epoch_after > epoch) {
+            truth.fenced_leases.insert((*node, *epoch), (*ended_at, world.elapsed_ms(), caller_index));
         }
     }
-    let moved = before.owners.iter().filter(|(run, from)| after.owners.get(run).is_some_and(|owner| owner != *from));
-    let is_split = moved.map(|(_, from)| *from).any(|from| {
-        let fenced = truth.fenced_leases.range((from.node, from.epoch)..=(from.node, i64::MAX)).next();
-        fenced.is_some_and(|(_, (ended_at, fencer))| *fencer != by && world.now() >= *ended_at + LEASE)
+    let moved_owners = rows_before
+        .owners
+        .iter()
+        .filter(|(run, old_lease)| rows_after.owners.get(run).is_some_and(|owner| owner != *old_lease));
+    let is_split = moved_owners.map(|(_, old_lease)| *old_lease).any(|old_lease| {
+        let fenced_lease =
+            truth.fenced_leases.range((old_lease.node, old_lease.epoch)..=(old_lease.node, i64::MAX)).next();
+        let is_long_ago = |ended_at: Timestamp, fenced_ms: u64| {
+            // After a step back of the clock, a server that waited for the takeover comes back before that instant.
+            world.now() >= ended_at + LEASE || u128::from(world.elapsed_ms() - fenced_ms) >= LEASE.as_millis()
+        };
+        fenced.is_some_and(|(_, (ended_at, fenced_ms, fencer))| {
+            *fencer != caller_index && is_long_ago(*ended_at, *fenced_ms)
+        })
     });
     if is_split && truth.split_adoption_ms.is_none() {
         truth.split_adoption_ms = Some(world.elapsed_ms());
@@ -106,14 +116,14 @@ pub(crate) async fn record_adoption(world: &World, by: usize, before: &OpenRows)
 }
 
 /// Checks that a claim that won anything was made under a live lease.
-pub(crate) async fn check_claim(world: &World, token: LeaseToken, claimed: &ClaimResult) {
-    if claimed.jobs.is_empty() {
+pub(crate) async fn check_claim(world: &World, token: LeaseToken, claim_result: &ClaimResult) {
+    if claim_result.jobs.is_empty() {
         return;
     }
     let nodes = world.store.nodes().await.unwrap_or_default();
     let now = world.now();
-    let holds = nodes.iter().any(|node| node.token() == token && node.is_living(now));
-    if !holds {
+    let is_live_lease = nodes.iter().any(|node| node.token() == token && node.is_living(now));
+    if !is_live_lease {
         world.truth().violate("I5 fencing", &format!("node {} claimed under a lease that has ended", token.node));
     }
 }
@@ -124,13 +134,13 @@ pub(crate) async fn check_claim(world: &World, token: LeaseToken, claimed: &Clai
 pub(crate) async fn check_sent(world: &World, process: &Process, message: &v1::ServerMessage) {
     let Some(Body::Triggers(triggers)) = &message.body else { return };
     let was_asleep = process.resumed_at().is_some_and(|at| at.elapsed() < WAKES_WITHIN);
-    if was_asleep || world.profile.clock_faults {
+    if was_asleep || world.profile.has_clock_faults {
         return;
     }
     let (nodes, now) = (world.store.nodes().await.unwrap_or_default(), world.now());
     let (id, epoch) = (triggers.node_id, triggers.node_epoch);
-    let holds = |node: &Node| (node.id.get(), node.epoch) == (id, epoch) && node.is_living(now);
-    if !nodes.iter().any(holds) {
+    let is_live_lease = |node: &Node| (node.id.get(), node.epoch) == (id, epoch) && node.is_living(now);
+    if !nodes.iter().any(is_live_lease) {
         world.truth().violate("I5 lease", &format!("node {id} sent something under epoch {epoch}, which has ended"));
     }
 }
@@ -143,21 +153,21 @@ fn may_be_reopened(status: RunStatus, reason: Option<Reason>) -> bool {
 
 /// Checks that a verdict is final, unless it was given without a report of the executor, which may come late.
 pub(crate) async fn check_verdicts(world: &World, batch: &[AttemptEnd]) {
-    let ids: Vec<RunId> = batch.iter().map(|finish| finish.run).collect();
+    let ids: Vec<RunId> = batch.iter().map(|attempt_end| attempt_end.run).collect();
     let runs = world.store.runs(&ids).await.unwrap_or_default();
     let mut truth = world.truth();
     for run in runs {
-        let known = truth.verdicts.get(&run.id).copied();
-        if let Some((status, reason, attempt)) = known
+        let known_verdict = truth.verdicts.get(&run.id).copied();
+        if let Some((status, reason, attempt)) = known_verdict
             && (status, attempt) != (run.status, run.attempt)
             && !(is_provisional(status, reason) && attempt == run.attempt)
             && !may_be_reopened(status, reason)
         {
-            let what =
+            let description =
                 format!("run {}: {status} of attempt {attempt} became {} of {}", run.id, run.status, run.attempt);
-            truth.violate("I6 verdicts are final", &what);
+            truth.violate("I6 verdicts are final", &description);
         }
-        if known.is_some_and(|(status, reason, _)| (status, reason) != (run.status, run.reason)) {
+        if known_verdict.is_some_and(|(status, reason, _)| (status, reason) != (run.status, run.reason)) {
             // If the run is a shard, the verdict of its broadcast is corrected too.
             truth.corrected_runs.extend([Some(run.id), run.parent].into_iter().flatten());
         }

@@ -38,7 +38,7 @@ pub(crate) struct Database {
 }
 
 pub(crate) struct World {
-    pub(crate) began: Instant,
+    pub(crate) began_at: Instant,
     pub(crate) profile: Profile,
     pub(crate) store: Arc<MemStore>,
     pub(crate) net: Net,
@@ -72,17 +72,17 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl World {
     pub(crate) fn new(seed: u64, profile: Profile, keeps_lines: bool) -> Arc<Self> {
-        let began = Instant::now();
+        let began_at = Instant::now();
         let step_ms = Arc::new(AtomicI64::new(0));
-        let steps = Arc::clone(&step_ms);
+        let clock_step_ms = Arc::clone(&step_ms);
         let clock = move || {
-            let now = BEGINNING + began.elapsed();
-            Timestamp::from_millis(now.as_millis() + steps.load(Ordering::Relaxed))
+            let now = BEGINNING + began_at.elapsed();
+            Timestamp::from_millis(now.as_millis() + clock_step_ms.load(Ordering::Relaxed))
         };
         let store = MemStore::new(Arc::new(clock));
-        let database = Database { down_until: began, cut_until: BTreeMap::new(), slowness: Duration::ZERO };
+        let database = Database { down_until: began_at, cut_until: BTreeMap::new(), slowness: Duration::ZERO };
         Arc::new(Self {
-            began,
+            began_at,
             store: Arc::new(if profile.is_single_server { store.of_single_server() } else { store }),
             net: Net::new(profile.node_count, profile.executor_count),
             tracker: TaskTracker::new(),
@@ -101,23 +101,23 @@ impl World {
 
     /// The database's clock.
     pub(crate) fn now(&self) -> Timestamp {
-        let now = BEGINNING + self.began.elapsed();
+        let now = BEGINNING + self.began_at.elapsed();
         Timestamp::from_millis(now.as_millis() + self.step_ms.load(Ordering::Relaxed))
     }
 
     /// Milliseconds since the world began, regardless of what clocks show.
     pub(crate) fn elapsed_ms(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(self.began_at.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     pub(crate) fn step_clock(&self, millis: i64) {
-        let stepped = self.step_ms.fetch_add(millis, Ordering::Relaxed) + millis;
-        self.step_ms_max.fetch_max(stepped, Ordering::Relaxed);
+        let new_step_ms = self.step_ms.fetch_add(millis, Ordering::Relaxed) + millis;
+        self.step_ms_max.fetch_max(new_step_ms, Ordering::Relaxed);
     }
 
     /// The database's clock without its steps back: a node may still take this for the current time.
     pub(crate) fn latest_now(&self) -> Timestamp {
-        let now = BEGINNING + self.began.elapsed();
+        let now = BEGINNING + self.began_at.elapsed();
         Timestamp::from_millis(now.as_millis() + self.step_ms_max.load(Ordering::Relaxed))
     }
 
@@ -142,12 +142,12 @@ impl World {
     }
 
     /// Records an event, for the reader of a trace and for the proof that a seed always does the same.
-    pub(crate) fn record(&self, what: &'static str, number: i64, text: impl FnOnce() -> String) {
-        self.trace.record(self.elapsed_ms(), what, number, text);
+    pub(crate) fn record(&self, event: &'static str, number: i64, text: impl FnOnce() -> String) {
+        self.trace.record(self.elapsed_ms(), event, number, text);
     }
 
-    /// A place at which a process may be stopped or die.
-    pub(crate) async fn seam(self: &Arc<Self>, process: &Arc<Process>, place: &'static str) {
+    /// Passes a seam, which is a place at which a process may be stopped or die.
+    pub(crate) async fn pass_seam(self: &Arc<Self>, process: &Arc<Process>, place: &'static str) {
         if !self.is_faulty() {
             return;
         }

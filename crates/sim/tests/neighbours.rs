@@ -17,7 +17,10 @@ fn sick_neighbours_make_no_healthy_job_late() {
         let report = neighbours(seed, Options::default());
         let violations = report.violations.iter().take(20).collect::<Vec<_>>();
         assert!(violations.is_empty(), "seed {seed}, {} in memory: {violations:#?}", report.in_memory_max);
-        assert!(report.healthy_starts > 40 && report.run_count > 150, "nothing happens in seed {seed}: {report:?}");
+        assert!(
+            report.healthy_start_count > 40 && report.run_count > 150,
+            "nothing happens in seed {seed}: {report:?}"
+        );
     }
 }
 

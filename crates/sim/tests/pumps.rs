@@ -53,8 +53,9 @@ const FIXED_SEEDS: &[u64] = &[
 
 #[test]
 fn fixed_seeds_of_pumps_stay_clean() {
-    let broken = |seed: &u64| (*seed, pumps(*seed, Options::default()).violations);
-    let broken: Vec<_> = FIXED_SEEDS.iter().map(broken).filter(|(_, violations)| !violations.is_empty()).collect();
+    let violations_of = |seed: &u64| (*seed, pumps(*seed, Options::default()).violations);
+    let broken: Vec<_> =
+        FIXED_SEEDS.iter().map(violations_of).filter(|(_, violations)| !violations.is_empty()).collect();
     assert!(broken.is_empty(), "replay with `cargo run -p rondel-sim -- --pumps --seed N --trace`: {broken:#?}");
 }
 

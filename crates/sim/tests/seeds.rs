@@ -11,9 +11,9 @@ use tokio::time::Instant;
 
 /// Runs seeds on two threads: the first `always` seeds in any case, and further ones until the time is up. Returns
 /// how many it ran.
-fn each(seeds: std::ops::Range<u64>, always: u64, look: impl Fn(&Outcome) + Sync) -> u64 {
+fn simulate_each(seeds: std::ops::Range<u64>, always: u64, check: impl Fn(&Outcome) + Sync) -> u64 {
     let (next, began) = (AtomicU64::new(seeds.start), Instant::now());
-    let done = AtomicU64::new(0);
+    let count = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -23,44 +23,44 @@ fn each(seeds: std::ops::Range<u64>, always: u64, look: impl Fn(&Outcome) + Sync
                     if seed >= seeds.end || is_over {
                         return;
                     }
-                    look(&simulate(seed, Options::default()));
-                    done.fetch_add(1, Ordering::Relaxed);
+                    check(&simulate(seed, Options::default()));
+                    count.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
     });
-    done.into_inner()
+    count.into_inner()
 }
 
 #[test]
 fn no_seed_breaks_a_rule() {
-    clean_from(1);
+    assert_clean_from(1);
 }
 
 #[test]
 fn no_seed_with_small_bounds_breaks_a_rule() {
-    clean_from(SMALL_BOUNDS_FROM);
+    assert_clean_from(SMALL_BOUNDS_FROM);
 }
 
 #[test]
 fn no_seed_that_sends_ahead_breaks_a_rule() {
-    clean_from(AHEAD_FROM);
+    assert_clean_from(AHEAD_FROM);
 }
 
 #[test]
 fn no_seed_of_a_single_server_breaks_a_rule() {
-    clean_from(SINGLE_FROM);
+    assert_clean_from(SINGLE_FROM);
 }
 
 #[test]
 fn no_seed_with_shared_limits_breaks_a_rule() {
-    clean_from(LIMITED_FROM);
+    assert_clean_from(LIMITED_FROM);
 }
 
-fn clean_from(first: u64) {
+fn assert_clean_from(first: u64) {
     let failed = Mutex::new(Vec::new());
     let (starts, runs) = (AtomicU64::new(0), AtomicU64::new(0));
-    let count = each(first..first + SEED_COUNT_MAX, SEED_COUNT_MIN, |outcome| {
+    let count = simulate_each(first..first + SEED_COUNT_MAX, SEED_COUNT_MIN, |outcome| {
         starts.fetch_add(outcome.start_count as u64, Ordering::Relaxed);
         runs.fetch_add(outcome.run_count as u64, Ordering::Relaxed);
         if !outcome.violations.is_empty() {
@@ -165,6 +165,7 @@ const FIXED_SEEDS: &[u64] = &[
     400_000_094,
     500_001_933,
     500_004_082,
+    500_055_579,
 ];
 
 #[test]
@@ -177,14 +178,18 @@ fn fixed_seeds_stay_clean() {
 
 #[test]
 fn a_seed_does_the_same_each_time() {
-    let first = Mutex::new(std::collections::BTreeMap::new());
+    let hashes_by_seed = Mutex::new(std::collections::BTreeMap::new());
     let note = |outcome: &Outcome| {
-        let known = first.lock().unwrap().insert(outcome.seed, outcome.hash);
-        assert!(known.is_none_or(|known| known == outcome.hash), "seed {} went another way", outcome.seed);
+        let known_hash = hashes_by_seed.lock().unwrap().insert(outcome.seed, outcome.hash);
+        assert!(
+            known_hash.is_none_or(|known_hash| known_hash == outcome.hash),
+            "seed {} went another way",
+            outcome.seed
+        );
     };
-    each(1..101, 100, note);
-    each(1..101, 100, note);
-    let hashes = std::mem::take(&mut *first.lock().unwrap());
+    simulate_each(1..101, 100, note);
+    simulate_each(1..101, 100, note);
+    let hashes = std::mem::take(&mut *hashes_by_seed.lock().unwrap());
     let distinct: std::collections::BTreeSet<u64> = hashes.values().copied().collect();
     assert_eq!((hashes.len(), distinct.len()), (100, 100), "each seed is a world of its own");
     // Runs of this seed once differed: after a pause, chance decided whether a node's scan had been woken or had come

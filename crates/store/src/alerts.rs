@@ -310,7 +310,8 @@ pub trait Alerts {
     /// Events that rules have not evaluated yet, the oldest runs first, at most `limit`.
     async fn alert_events(&self, namespace: NamespaceId, limit: u32) -> Result<Vec<AlertEvent>>;
 
-    /// The open incidents of a rule about these subjects, its open group, and how many incidents are open outside and inside the group.
+    /// The open incidents of a rule about these subjects, its open group, how many incidents are open outside and inside the group, and which
+    /// of the subjects the group has counted.
     async fn open_incidents(&self, rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> Result<OpenIncidents>;
 
     /// The open incidents of a rule, except groups, at most `limit`.

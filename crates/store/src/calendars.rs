@@ -32,6 +32,21 @@ pub struct CalendarRecord {
     pub updated_at: Timestamp,
 }
 
+/// A calendar in a list, without its rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CalendarOutline {
+    pub name: String,
+    pub description: String,
+    /// The number of its newest version.
+    pub version: i64,
+    /// Whether this server can read that version. If not, a newer server saved it.
+    pub is_readable: bool,
+    /// When its first version was saved.
+    pub created_at: Timestamp,
+    /// When this version was saved.
+    pub updated_at: Timestamp,
+}
+
 /// A calendar to be saved, whether it exists or not.
 #[derive(Clone, Copy, Debug)]
 pub struct CalendarChange<'a> {
@@ -83,6 +98,14 @@ pub trait Calendars {
         after_name: Option<&str>,
         limit: u32,
     ) -> Result<Vec<CalendarRecord>>;
+
+    /// Like [`calendars`](Self::calendars), for a list, with calendars that this server cannot read.
+    async fn calendar_outlines(
+        &self,
+        namespace: NamespaceId,
+        after_name: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<CalendarOutline>>;
 
     /// Saves a version of a calendar.
     async fn save_calendar(&self, change: CalendarChange<'_>) -> Result<CalendarSaved>;

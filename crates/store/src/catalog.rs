@@ -49,6 +49,74 @@ pub struct JobRecord {
     pub updated_at: Timestamp,
 }
 
+/// A job in a list.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ListedJob {
+    Readable(Box<JobRecord>),
+    /// A newer server saved its definition, and this server cannot read it.
+    Unreadable(UnreadableJob),
+}
+
+/// A job whose newest definition this server cannot read. It is listed, and cannot be changed on this server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadableJob {
+    pub id: JobId,
+    pub app: AppId,
+    pub name: String,
+    pub app_name: String,
+    pub handler: String,
+    /// The number of its definition.
+    pub version: i64,
+}
+
+impl ListedJob {
+    #[must_use]
+    pub fn id(&self) -> JobId {
+        match self {
+            Self::Readable(record) => record.id,
+            Self::Unreadable(job) => job.id,
+        }
+    }
+
+    #[must_use]
+    pub fn app(&self) -> AppId {
+        match self {
+            Self::Readable(record) => record.app,
+            Self::Unreadable(job) => job.app,
+        }
+    }
+
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Readable(record) => &record.spec.name,
+            Self::Unreadable(job) => &job.name,
+        }
+    }
+
+    /// The job with its definition; `None` if this server cannot read it.
+    #[must_use]
+    pub fn into_record(self) -> Option<JobRecord> {
+        match self {
+            Self::Readable(record) => Some(*record),
+            Self::Unreadable(_) => None,
+        }
+    }
+
+    /// Divides jobs into those that this server can read and those that it cannot. Both keep their order.
+    #[must_use]
+    pub fn split(jobs: Vec<Self>) -> (Vec<JobRecord>, Vec<UnreadableJob>) {
+        let (mut records, mut unreadable_jobs) = (Vec::with_capacity(jobs.len()), Vec::new());
+        for job in jobs {
+            match job {
+                Self::Readable(record) => records.push(*record),
+                Self::Unreadable(job) => unreadable_jobs.push(job),
+            }
+        }
+        (records, unreadable_jobs)
+    }
+}
+
 /// The version of a calendar by which a definition is planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PinnedCalendar {
@@ -301,12 +369,19 @@ pub trait Catalog {
     /// The job with this name that was deleted last.
     async fn deleted_job(&self, namespace: NamespaceId, name: &str) -> Result<Option<DeletedJob>>;
 
+    /// A page of jobs, with those that this server cannot read.
+    async fn listed_jobs(&self, namespace: NamespaceId, query: &JobQuery) -> Result<Vec<ListedJob>>;
+
+    /// Like [`listed_jobs`](Self::listed_jobs), without the jobs that this server cannot read.
     async fn jobs(&self, namespace: NamespaceId, query: &JobQuery) -> Result<Vec<JobRecord>>;
 
-    /// The jobs with these names, sorted by name; names without a job are left out.
+    /// The jobs with these names, sorted by name, with those that this server cannot read; names without a job are left out.
+    async fn listed_jobs_named(&self, namespace: NamespaceId, names: &[&str]) -> Result<Vec<ListedJob>>;
+
+    /// Like [`listed_jobs_named`](Self::listed_jobs_named), without the jobs that this server cannot read.
     async fn jobs_named(&self, namespace: NamespaceId, names: &[&str]) -> Result<Vec<JobRecord>>;
 
-    /// The jobs with these ids, without deleted ones, in the order of their ids.
+    /// The jobs with these ids, without deleted ones and those that this server cannot read, in the order of their ids.
     async fn jobs_by_id(&self, ids: &[JobId]) -> Result<Vec<JobRecord>>;
 
     /// Names of these jobs, deleted ones too.

@@ -130,10 +130,11 @@ pub struct HomeMove {
 }
 
 impl Node {
-    /// Whether its lease holds at `now`.
+    /// Whether its lease holds at `now`. A fenced lease has ended, whatever the clock shows: no process acts under the epoch that the fence
+    /// raised.
     #[must_use]
     pub fn is_living(&self, now: Timestamp) -> bool {
-        self.lease_until > now
+        !self.is_fenced && self.lease_until > now
     }
 
     /// Its status: `dead`, `leaving`, or its switch.
@@ -149,7 +150,7 @@ impl Node {
     /// Whether it may get jobs, and adopt the runs of a dead node.
     #[must_use]
     pub fn takes_jobs(&self, now: Timestamp) -> bool {
-        self.is_living(now) && !self.is_fenced && self.switch == Switch::Active && !self.report.is_leaving
+        self.is_living(now) && self.switch == Switch::Active && !self.report.is_leaving
     }
 
     /// The lease that it acts under.

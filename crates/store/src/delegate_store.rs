@@ -90,21 +90,16 @@ macro_rules! delegate_store {
             };
             use ::rondel_core::alert::{Incident, OpenIncidents, SubjectKind};
             use ::rondel_core::dense::DenseInstant;
-            use ::rondel_core::graph::Edge;
-            use ::rondel_core::homes::Switch;
-            use ::rondel_core::outcome::CancelRequest;
+            use ::rondel_core::{graph::Edge, homes::Switch, outcome::CancelRequest, request::IfOpen, run::Attempt, sketch::Step};
             use ::rondel_core::pump::{ItemChange, Item};
-            use ::rondel_core::request::IfOpen;
-            use ::rondel_core::run::Attempt;
-            use ::rondel_core::sketch::Step;
             use $crate::{LeaseToken, StoreError, DatabaseTroubleKind};
             use $crate::access::{
                 Account, AccountChange, AccountChanged, AuditEntry, AuditQuery, KeptAccess, PasswordHash, SignInLink, TokenQuery, TokenRecord, WebSession,
             };
-            use $crate::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
+            use $crate::calendars::{CalendarChange, CalendarDeleted, CalendarOutline, CalendarRecord, CalendarSaved};
             use $crate::catalog::{
-                App, Declared, Definition, DeletedJob, JobChange, JobCreated, JobDeleted, JobDeletion, JobQuery, JobRecord, JobSaved, Namespace,
-                NamespaceDeleted, NewJob, VersionRecord,
+                App, Declared, Definition, DeletedJob, JobChange, JobCreated, JobDeleted, JobDeletion, JobQuery, JobRecord, JobSaved, ListedJob,
+                Namespace, NamespaceDeleted, NewJob, VersionRecord,
             };
             use $crate::changes::{RunSnapshot, SavedJob};
             use $crate::alerts::{
@@ -131,7 +126,7 @@ macro_rules! delegate_store {
             use $crate::saved_filters::{FilterOwner, FilteredList, SavedFilter};
             use $crate::scripts::{ScriptChange, ScriptDeleted, ScriptRecord, ScriptSaved, ScriptVersion};
             use $crate::shadow::{ShadowFire, ShadowSpan};
-            use $crate::upkeep::{JobStat, StuckJob};
+            use $crate::upkeep::{JobStat, PurgeStep, StuckJob};
             use $crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlReportResults, XxlRun};
 
             $crate::delegate_store!(@$wrapper, Namespaces {
@@ -146,7 +141,9 @@ macro_rules! delegate_store {
             $crate::delegate_store!(@$wrapper, Catalog {
                 fn job(namespace: NamespaceId, name: &str) -> Option<JobRecord>;
                 fn deleted_job(namespace: NamespaceId, name: &str) -> Option<DeletedJob>;
+                fn listed_jobs(namespace: NamespaceId, query: &JobQuery) -> Vec<ListedJob>;
                 fn jobs(namespace: NamespaceId, query: &JobQuery) -> Vec<JobRecord>;
+                fn listed_jobs_named(namespace: NamespaceId, names: &[&str]) -> Vec<ListedJob>;
                 fn jobs_named(namespace: NamespaceId, names: &[&str]) -> Vec<JobRecord>;
                 fn jobs_by_id(ids: &[JobId]) -> Vec<JobRecord>;
                 fn job_names(ids: &[JobId]) -> Vec<(JobId, String)>;
@@ -400,6 +397,7 @@ macro_rules! delegate_store {
             $crate::delegate_store!(@$wrapper, Calendars {
                 fn calendar(namespace: NamespaceId, name: &str) -> Option<CalendarRecord>;
                 fn calendars(namespace: NamespaceId, after_name: Option<&str>, limit: u32) -> Vec<CalendarRecord>;
+                fn calendar_outlines(namespace: NamespaceId, after_name: Option<&str>, limit: u32) -> Vec<CalendarOutline>;
                 fn save_calendar(change: CalendarChange<'_>) -> CalendarSaved;
                 fn delete_calendar(id: CalendarId, expected_version: Option<i64>) -> CalendarDeleted;
                 fn jobs_with_outdated_calendar(limit: u32) -> Vec<JobRecord>;
@@ -423,7 +421,7 @@ macro_rules! delegate_store {
             } also {});
             $crate::delegate_store!(@$wrapper, Upkeep {
                 fn begin_pass(task: &str, period: Duration) -> bool;
-                fn purge(finished_before: Timestamp, limit: u32) -> u64;
+                fn purge(finished_before: Timestamp, after: RunId, limit: u32) -> PurgeStep;
             } also {});
             $crate::delegate_store!(@$wrapper, Heal {
                 fn stuck_jobs(limit: u32) -> Vec<StuckJob>;

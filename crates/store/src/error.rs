@@ -24,7 +24,7 @@ pub enum StoreError {
         #[source]
         source: sqlx::Error,
     },
-    /// A row contains something that no version of this program writes.
+    /// A row contains something that this version of the program does not write; a newer version may have written it.
     #[error("row {id} of table {table} has an unreadable {column}: {message}")]
     Corrupt {
         table: &'static str,

@@ -28,6 +28,8 @@ pub struct JoinRequest {
     pub may_take_over: bool,
     /// The lease of this name that the caller has held until now. The caller may take the next lease before this one has ended.
     pub held: Option<LeaseToken>,
+    /// How long the caller has been answered [`Join::BeingTakenOver`], by its own clock: the database's clock may step.
+    pub waited_for_takeover: Duration,
 }
 
 /// A renewed lease.
@@ -59,7 +61,8 @@ impl JoinRequest {
 
     /// The latest end of the lease `before` and of all leases before it. `last` is the end of `before`. `prior` is the latest end of the
     /// earlier leases; it may be later than `last` if the clock has stepped back. `None` if the lease `before` is alive, is not the
-    /// caller's own, and may not be taken over.
+    /// caller's own, and may not be taken over. A fenced lease has ended, even if the clock has stepped back to before its end; runs that
+    /// were due by that end may have been sent.
     ///
     /// A lease that is taken over counts as ended a second after `now` at the latest, although no server acts under it any more: triggers
     /// are sent ahead of their instants, so runs that are due within that second may have been sent. The server that takes the lease over
@@ -68,6 +71,7 @@ impl JoinRequest {
     pub(crate) fn latest_end(
         &self,
         before: LeaseToken,
+        is_fenced: bool,
         (last, prior): (Timestamp, Timestamp),
         now: Timestamp,
     ) -> Option<Timestamp> {
@@ -75,14 +79,14 @@ impl JoinRequest {
         let sent_ahead = if mutant::on(Mutant::TakenOverEndsAtOnce) { Duration::ZERO } else { EDIT_CUTOFF };
         // The lease was renewed at `last` less its length, so the clock has stepped back since if it is not there yet.
         let has_stepped_back = now < last - self.lease;
-        let ended_at = if is_own || has_stepped_back { last } else { last.min(now + sent_ahead) };
-        (is_own || last <= now || self.may_take_over).then(|| ended_at.max(prior))
+        let ended_at = if is_own || is_fenced || has_stepped_back { last } else { last.min(now + sent_ahead) };
+        (is_own || is_fenced || last <= now || self.may_take_over).then(|| ended_at.max(prior))
     }
 
-    /// Whether a node waits for the node that has fenced its last lease, which ended at `last`, to take over the open runs of that lease. If the
-    /// caller may take over leases, no other server runs, although the lease of another name may not have ended.
-    pub(crate) fn waits_for_takeover(&self, last: Timestamp, now: Timestamp) -> bool {
-        !self.may_take_over && now < last + self.lease * 2 && !mutant::on(Mutant::JoinsDuringTakeover)
+    /// Whether the caller still waits for the node that has fenced its last lease to take over the open runs of that lease. If the caller may
+    /// take over leases, no other server runs, although the lease of another name may not have ended.
+    pub(crate) fn waits_for_takeover(&self) -> bool {
+        !self.may_take_over && self.waited_for_takeover < self.lease * 2 && !mutant::on(Mutant::JoinsDuringTakeover)
     }
 
     /// The end of the lease that is taken at `now`, after leases that ended at `ended_at`.
@@ -129,7 +133,7 @@ pub enum Join {
     Living {
         /// The end of its lease, by the database's clock. If it is later at the next request, the node really is alive.
         lease_until: Timestamp,
-        /// The epoch of that lease, or a later one if another node has fenced it.
+        /// The epoch of that lease.
         epoch: i64,
     },
     /// Another living node has fenced the last lease of this name, and has not yet taken over all open runs of that lease. The request should be
@@ -154,10 +158,12 @@ mod tests {
             server_version: String::new(),
             may_take_over: true,
             held: None,
+            waited_for_takeover: Duration::ZERO,
         };
         let now = Timestamp::from_millis(1_000);
         let before = LeaseToken { node: NodeId::new(1), epoch: 1 };
-        let latest_end = |last| request.latest_end(before, (last, Timestamp::EPOCH), now).expect("it is taken over");
+        let latest_end =
+            |last| request.latest_end(before, false, (last, Timestamp::EPOCH), now).expect("it is taken over");
         assert_eq!(latest_end(now + lease), now + EDIT_CUTOFF, "what is due until then may have been sent");
         let soon = now + Duration::from_millis(300);
         assert_eq!([latest_end(soon), latest_end(now)], [soon, now], "nothing is sent that is due after the lease");
@@ -165,10 +171,14 @@ mod tests {
         assert_eq!(latest_end(stepped_back), stepped_back, "the clock was later when the lease was renewed");
         assert_eq!(request.lease_until(now, now + lease), now + lease - Duration::from_millis(1));
         assert_eq!(request.lease_until(now, now), now + lease);
-        assert!(!request.waits_for_takeover(now, now), "no other server runs");
+        assert!(!request.waits_for_takeover(), "no other server runs");
         let beside_others = JoinRequest { may_take_over: false, ..request };
-        assert_eq!(beside_others.latest_end(before, (now + lease, now), now), None);
-        assert_eq!([1, 2].map(|leases| beside_others.waits_for_takeover(now, now + lease * leases)), [true, false]);
+        let ahead = now + lease;
+        assert_eq!(beside_others.latest_end(before, false, (ahead, now), now), None);
+        assert_eq!(beside_others.latest_end(before, true, (ahead, ahead), now), Some(ahead), "the clock stepped back");
+        let waits =
+            |waited_for_takeover| JoinRequest { waited_for_takeover, ..beside_others.clone() }.waits_for_takeover();
+        assert_eq!([lease, lease * 2].map(waits), [true, false]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! channel in the transaction that moves its schedule on, so that it is sent once even if the server dies before or after that.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use rondel_core::report::{FOLDED_COUNT_MAX, REST_KEY, ReportSchedule, fold, fold_key};
@@ -25,7 +26,7 @@ pub const DUE_COUNT_MAX: u32 = 200;
 /// How often runs failed with one message in a range of days.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailureMessage {
-    /// The key of the message. [`REST_KEY`] stands for all messages beyond the maximum number of messages per job and day.
+    /// The key of the message. [`REST_KEY`] stands for all messages beyond the maximum number of messages per job, day and app.
     pub key: i64,
     /// The folded message; empty for [`REST_KEY`].
     pub message: String,
@@ -175,7 +176,8 @@ pub trait Reports {
     async fn write_report(&self, write: &ReportWrite<'_>) -> Result<bool>;
 }
 
-/// The key of a count: the job, the day, and the key of the message.
+/// The key of a count: the job, an instant within the first milliseconds of the day (see [`FailureGains::bounded`]), and the key of the
+/// message.
 pub(crate) type FailureKey = (JobId, Timestamp, i64);
 
 /// An addition to the count of a [`FailureKey`].
@@ -189,10 +191,10 @@ pub(crate) struct FailureGain {
     pub(crate) newest: RunId,
 }
 
-/// The additions of a batch of runs.
+/// The additions of a batch of runs, by job, day, the app of the runs, and the key of the message.
 #[derive(Debug, Default)]
 pub(crate) struct FailureGains {
-    pub(crate) gains: BTreeMap<FailureKey, FailureGain>,
+    gains: BTreeMap<(JobId, Timestamp, AppId, i64), FailureGain>,
 }
 
 /// Whether the message of a run counts. It does if the run failed, is no shard, and was not counted as a failure before.
@@ -206,7 +208,7 @@ impl FailureGains {
     pub(crate) fn add(&mut self, run: &CountedRun, message: Option<&str>) {
         let reason = || run.reason.map_or(run.status.as_str(), |reason| reason.as_str());
         let folded_message = fold(message.filter(|message| !message.trim().is_empty()).unwrap_or_else(reason));
-        let key = (run.job, Step::Day.floor(run.fire_at), fold_key(&folded_message));
+        let key = (run.job, Step::Day.floor(run.fire_at), run.app, fold_key(&folded_message));
         let gain = self.gains.entry(key).or_insert(FailureGain {
             namespace: run.namespace,
             app: run.app,
@@ -218,37 +220,49 @@ impl FailureGains {
         gain.newest = gain.newest.max(run.id);
     }
 
-    /// These additions, with at most [`FOLDED_COUNT_MAX`] messages per job and day. All other messages of a job and day are counted
-    /// together.
-    pub(crate) fn bounded(self, known_keys: &BTreeSet<FailureKey>) -> Self {
-        let mut counts: BTreeMap<(JobId, Timestamp), usize> = BTreeMap::new();
-        for (job, day, _) in known_keys.iter().filter(|(.., key)| *key != REST_KEY) {
-            *counts.entry((*job, *day)).or_default() += 1;
+    /// These additions by the keys under which they are stored, with at most [`FOLDED_COUNT_MAX`] messages per job, day and app. All other
+    /// messages are counted together. A job that moves to another app on that day has failures in both apps. Those of the first app are
+    /// stored at the beginning of the day, and those of each later app one millisecond later.
+    pub(crate) fn bounded(self, mut stored_apps: BTreeMap<FailureKey, AppId>) -> BTreeMap<FailureKey, FailureGain> {
+        let mut counts: BTreeMap<(JobId, Timestamp, AppId), usize> = BTreeMap::new();
+        for ((job, at, _), app) in stored_apps.iter().filter(|((.., key), _)| *key != REST_KEY) {
+            *counts.entry((*job, Step::Day.floor(*at), *app)).or_default() += 1;
         }
         let mut gains: BTreeMap<FailureKey, FailureGain> = BTreeMap::new();
-        for ((job, day, key), gain) in self.gains {
-            let count = counts.entry((job, day)).or_default();
-            let is_known = known_keys.contains(&(job, day, key));
+        for ((job, day, app, key), gain) in self.gains {
+            let count = counts.entry((job, day, app)).or_default();
+            let place = stored_key((job, day, key), app, &stored_apps);
+            let is_known = stored_apps.contains_key(&place);
             if is_known || *count < FOLDED_COUNT_MAX {
                 *count += usize::from(!is_known);
-                gains.insert((job, day, key), gain);
+                stored_apps.insert(place, app);
+                gains.insert(place, gain);
                 continue;
             }
-            let rest_gain = gains.entry((job, day, REST_KEY)).or_insert(FailureGain {
-                message: String::new(),
-                count: 0,
-                ..gain.clone()
-            });
+            let rest_key = stored_key((job, day, REST_KEY), app, &stored_apps);
+            stored_apps.insert(rest_key, app);
+            let rest_gain =
+                gains.entry(rest_key).or_insert(FailureGain { message: String::new(), count: 0, ..gain.clone() });
             rest_gain.count += gain.count;
             rest_gain.newest = rest_gain.newest.max(gain.newest);
         }
-        Self { gains }
+        gains
     }
 
-    /// The jobs of these additions, and their first and last day.
+    /// The jobs of these additions, the beginning of their first day, and the end of their last day.
     pub(crate) fn range(&self) -> (BTreeSet<JobId>, Timestamp, Timestamp) {
         let jobs = self.gains.keys().map(|(job, ..)| *job).collect();
-        let days = || self.gains.keys().map(|(_, day, _)| *day);
-        (jobs, days().min().unwrap_or(Timestamp::EPOCH), days().max().unwrap_or(Timestamp::EPOCH))
+        let days = || self.gains.keys().map(|(_, day, ..)| *day);
+        let last_day = days().max().unwrap_or(Timestamp::EPOCH);
+        (jobs, days().min().unwrap_or(Timestamp::EPOCH), last_day + Step::Day.length())
     }
+}
+
+/// The key for failures of an app: at the first millisecond of the day that has no failures of another app with this message.
+fn stored_key((job, day, key): FailureKey, app: AppId, stored_apps: &BTreeMap<FailureKey, AppId>) -> FailureKey {
+    let mut at = day;
+    while stored_apps.get(&(job, at, key)).is_some_and(|stored_app| *stored_app != app) {
+        at = at + Duration::from_millis(1);
+    }
+    (job, at, key)
 }

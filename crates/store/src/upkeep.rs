@@ -33,6 +33,15 @@ pub struct JobStat {
     pub duration: Duration,
 }
 
+/// The outcome of one call of [`Upkeep::purge`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PurgeStep {
+    /// Number of runs that were removed.
+    pub removed_count: u64,
+    /// The run after which the next call continues; `None` if no old run remains to be examined.
+    pub next_after: Option<RunId>,
+}
+
 #[async_trait]
 pub trait Upkeep {
     /// Begins a pass of a housekeeping task that one node performs once per period. `false` if any node began a pass less than seven tenths
@@ -41,8 +50,9 @@ pub trait Upkeep {
 
     /// Removes runs whose verdict was made before `finished_before`, the oldest first, with their attempts, logs and requests to cancel; at
     /// most `limit`. A broadcast is removed as a whole: its shards first, its own row last. The first run of a fire and the runs that
-    /// follow from it stay while one of them is open. Returns how many runs were removed; 0 means that none is left.
-    async fn purge(&self, finished_before: Timestamp, limit: u32) -> Result<u64>;
+    /// follow from it stay while one of them is open. A call examines the next runs after `after`. A pass begins after run 0 and
+    /// continues with the answer of each call, so that it reads the runs that stay only once.
+    async fn purge(&self, finished_before: Timestamp, after: RunId, limit: u32) -> Result<PurgeStep>;
 }
 
 /// Finds jobs that no scan sees although they should fire, and repairs them.

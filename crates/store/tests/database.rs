@@ -335,6 +335,7 @@ async fn join(store: &SqlStore, name: &str, lease: Duration) -> LeaseToken {
         server_version: "0.1.0".to_owned(),
         may_take_over: true,
         held: None,
+        waited_for_takeover: Duration::ZERO,
     };
     let Join::Joined { token, .. } = store.join(&request).await.unwrap() else { unreachable!() };
     token

@@ -15,7 +15,7 @@ use rondel_core::access::Permission;
 use rondel_store::access::AuthMethod;
 
 use crate::audit::{self, AuditContext, AuditNote};
-use crate::call::{Admitted, named_namespace, role_for, shown_namespace};
+use crate::call::{AdmittedCaller, named_namespace, role_for, shown_namespace};
 use crate::caller::Caller;
 use crate::limits::{APPLY_LEN_MAX, APPLY_PATH, client_address};
 use crate::pages::own_namespace::namespace_into_path;
@@ -67,8 +67,8 @@ pub(crate) async fn guard(State(gate): State<RouteGate>, request: Request, next:
         Ok(authorization) => authorization,
         Err(problem) => return problem.into_response(),
     };
-    let secret = gate.web.config.metrics_token.as_ref().filter(|_| gate.path == METRICS_PATH);
-    if secret.is_some_and(|secret| has_secret(authorization.as_deref(), secret)) {
+    let metrics_token = gate.web.config.metrics_token.as_ref().filter(|_| gate.path == METRICS_PATH);
+    if metrics_token.is_some_and(|metrics_token| has_secret(authorization.as_deref(), metrics_token)) {
         return authorize_and_handle(&gate, Caller::metrics_reader(), request, next).await;
     }
     match authenticate(&gate.web, authorization, client_address(&request)).await {
@@ -81,7 +81,7 @@ pub(crate) async fn guard(State(gate): State<RouteGate>, request: Request, next:
 pub(crate) async fn guard_page(State(gate): State<RouteGate>, request: Request, next: Next) -> Response {
     let is_safe = request.method().is_safe();
     let endpoint = gate.web.config.endpoint();
-    if !is_safe && !endpoint.is_same(request.headers(), request.uri(), request.extensions()) {
+    if !is_safe && !endpoint.is_from_own_pages(request.headers(), request.uri(), request.extensions()) {
         return cross_origin_problem(&gate.web).into_response();
     }
     let cookie = cookies::session(request.headers(), gate.web.config.tls).map(str::to_owned);
@@ -91,8 +91,12 @@ pub(crate) async fn guard_page(State(gate): State<RouteGate>, request: Request, 
         Err(problem) => return problem.into_response(),
     };
     let Some(caller) = caller else {
-        let is_whole = is_safe && !request.headers().contains_key("hx-request");
-        return if is_whole { redirect_to_sign_in(request.uri()) } else { missing_session_problem().into_response() };
+        let is_full_page = is_safe && !request.headers().contains_key("hx-request");
+        return if is_full_page {
+            redirect_to_sign_in(request.uri())
+        } else {
+            missing_session_problem().into_response()
+        };
     };
     let mut response = authorize_and_handle(&gate, caller.clone(), request, next).await;
     // The problem page shows a namespace. If the request got none before it failed, this is the one that a page at this
@@ -111,13 +115,13 @@ pub(crate) async fn guard_page(State(gate): State<RouteGate>, request: Request, 
 async fn authorize_and_handle(gate: &RouteGate, caller: Caller, request: Request, next: Next) -> Response {
     trace::name_span(request.method(), gate.path);
     let note = AuditNote::default();
-    let (mut response, counted) = match count_request(&gate.web, &caller) {
-        Ok(counted) => (admit_and_handle(gate, &caller, &note, request, next).await, counted),
-        Err((problem, counted)) => (problem.into_response(), Some(counted)),
+    let (mut response, rate_status) = match count_request(&gate.web, &caller) {
+        Ok(rate_status) => (admit_and_handle(gate, &caller, &note, request, next).await, rate_status),
+        Err((problem, rate_status)) => (problem.into_response(), Some(rate_status)),
     };
     // Only callers with the permission get rate-limit headers: to others, a refusal looks the same whether the path exists or not.
-    if let Some(counted) = counted.filter(|_| caller.may_anywhere(gate.permission)) {
-        counted.add_headers(response.headers_mut());
+    if let Some(rate_status) = rate_status.filter(|_| caller.may_anywhere(gate.permission)) {
+        rate_status.add_headers(response.headers_mut());
     }
     response.extensions_mut().insert(CalledBy {
         name: caller.name().to_owned(),
@@ -145,7 +149,7 @@ async fn admit_and_handle(
         return problem.into_response();
     }
     if !caller.may_anywhere(gate.permission) {
-        context.refused(web, caller, note).await;
+        context.store_refusal(web, caller, note).await;
         return forbidden_problem(caller, gate.permission).into_response();
     }
     let is_change = is_change(gate, &request);
@@ -158,26 +162,30 @@ async fn admit_and_handle(
     };
     let (mut request, work_share) =
         match load::with_body_and_permits(web, request, (Some(caller.key()), gate.body_len_max())).await {
-            Ok(arrived) => arrived,
+            Ok(arrived_request) => arrived_request,
             Err(problem) => return problem.into_response(),
         };
     // The permits are shared with the handler, which may continue after the client has disconnected.
     let work_share = Arc::new(work_share);
     request.extensions_mut().insert(Arc::clone(&work_share));
-    request.extensions_mut().insert(Admitted { caller: caller.clone(), needs: gate.permission, note: note.clone() });
+    request.extensions_mut().insert(AdmittedCaller {
+        caller: caller.clone(),
+        needed_permission: gate.permission,
+        note: note.clone(),
+    });
     let response = if is_change {
         match context.begin(web, caller).await {
             Err(problem) => problem.into_response(),
-            Ok(begun) => {
+            Ok(begun_entry) => {
                 let response = next.run(request).await;
-                begun.end(web, response.status(), note).await;
+                begun_entry.end(web, response.status(), note).await;
                 response
             }
         }
     } else {
         let response = next.run(request).await;
         if audit::is_refusal(response.status(), note) {
-            context.refused(web, caller, note).await;
+            context.store_refusal(web, caller, note).await;
         }
         response
     };
@@ -260,7 +268,7 @@ fn lookup_problem(web: &Web, error: LookupError, client: Option<IpAddr>) -> Prob
     }
 }
 
-/// The caller with this `Authorization` header, if the header is valid and the caller has the permission.
+/// Authenticates the sender of this `Authorization` header, counts the request against its rate limit and checks the permission.
 pub(crate) async fn admit(
     web: &Web,
     permission: Permission,

@@ -51,9 +51,11 @@ fn compression() -> CompressionLayer<impl Predicate> {
     let is_short_lived = |_: StatusCode, _: Version, _: &HeaderMap, extensions: &Extensions| {
         extensions.get::<load::LongLived>().is_none()
     };
-    let lines = NotForContentType::const_new("application/x-ndjson");
+    let is_not_json_lines = NotForContentType::const_new("application/x-ndjson");
     let level = CompressionLevel::Precise(COMPRESSION_LEVEL);
-    CompressionLayer::new().quality(level).compress_when(DefaultPredicate::new().and(lines).and(is_short_lived))
+    CompressionLayer::new()
+        .quality(level)
+        .compress_when(DefaultPredicate::new().and(is_not_json_lines).and(is_short_lived))
 }
 
 /// Every route with its access rule.

@@ -39,7 +39,8 @@ impl AuditNote {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn namespace(&self, name: &str) {
+    /// Records the namespace in which the request is handled.
+    pub(crate) fn set_namespace(&self, name: &str) {
         self.fields().namespace = Some(name.to_owned());
     }
 
@@ -128,7 +129,7 @@ impl AuditContext {
     }
 
     /// Stores an entry for a refusal, unless the limit of refusals in this period is reached.
-    pub(crate) async fn refused(self, web: &Web, caller: &Caller, note: &AuditNote) {
+    pub(crate) async fn store_refusal(self, web: &Web, caller: &Caller, note: &AuditNote) {
         if web.refusal_budget.count_refusal(caller.key()) {
             let entry = AuditEntry { namespace: note.shown_namespace(), ..self.entry(web, caller, Verdict::Denied) };
             store_entry(web, &entry).await;
@@ -221,11 +222,11 @@ pub(crate) fn action_of_request(method: &Method, path: &str) -> String {
     // In `jobs:bulk`, the part after the colon is a verb that applies to the whole collection.
     let path = path.trim_start_matches("/api/v1").trim_start_matches('/').replace(':', "/");
     let parts: Vec<&str> = path.split('/').collect();
-    let words: Vec<&str> = parts.iter().copied().filter(|part| !part.starts_with('{')).collect();
+    let fixed_parts: Vec<&str> = parts.iter().copied().filter(|part| !part.starts_with('{')).collect();
     let ends_in_parameter = parts.last().is_some_and(|last| last.starts_with('{'));
     let singular = |word: &str| word.strip_suffix('s').filter(|_| !word.ends_with("ss")).unwrap_or(word).to_owned();
-    let noun = words.first().map_or_else(|| "console".to_owned(), |word| singular(word));
-    let verb = match (method, words.get(1..).unwrap_or_default()) {
+    let noun = fixed_parts.first().map_or_else(|| "console".to_owned(), |word| singular(word));
+    let verb = match (method, fixed_parts.get(1..).unwrap_or_default()) {
         (&Method::GET, []) => "read".to_owned(),
         (&Method::GET, rest) => format!("read-{}", rest.join("-")),
         (&Method::POST, []) if !ends_in_parameter => "create".to_owned(),

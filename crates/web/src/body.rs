@@ -64,8 +64,8 @@ const BODY_REFUSALS: [Code; 3] = [Code::InvalidJson, Code::RequestTimeout, Code:
 
 impl Input for TextBody {
     fn describe(inputs: &mut HandlerInputs) {
-        let media = &["text/calendar", "text/csv", "text/plain"];
-        inputs.body = Some(RequestBodyDoc { media, schema: schema_of::<String>(), is_required: true });
+        let media_types = &["text/calendar", "text/csv", "text/plain"];
+        inputs.body = Some(RequestBodyDoc { media_types, schema: schema_of::<String>(), is_required: true });
         inputs.refusals.extend(BODY_REFUSALS);
         inputs.refusals.push(Code::InvalidBody);
     }
@@ -74,7 +74,7 @@ impl Input for TextBody {
 impl<T: JsonSchema> Input for JsonBody<T> {
     fn describe(inputs: &mut HandlerInputs) {
         inputs.body =
-            Some(RequestBodyDoc { media: &["application/json"], schema: schema_of::<T>(), is_required: true });
+            Some(RequestBodyDoc { media_types: &["application/json"], schema: schema_of::<T>(), is_required: true });
         inputs.refusals.extend(BODY_REFUSALS);
         inputs.refusals.extend([Code::UnsupportedMediaType, Code::InvalidBody]);
     }
@@ -83,8 +83,8 @@ impl<T: JsonSchema> Input for JsonBody<T> {
 impl<T: JsonSchema> Input for PatchBody<T> {
     fn describe(inputs: &mut HandlerInputs) {
         JsonBody::<T>::describe(inputs);
-        let media = &["application/json", "application/merge-patch+json"];
-        inputs.body = Some(RequestBodyDoc { media, schema: schema_of::<Patch<T>>(), is_required: true });
+        let media_types = &["application/json", "application/merge-patch+json"];
+        inputs.body = Some(RequestBodyDoc { media_types, schema: schema_of::<Patch<T>>(), is_required: true });
     }
 }
 
@@ -101,7 +101,7 @@ impl<T: JsonSchema> Input for OptionalJsonBody<T> {
     fn describe(inputs: &mut HandlerInputs) {
         JsonBody::<T>::describe(inputs);
         inputs.body =
-            Some(RequestBodyDoc { media: &["application/json"], schema: schema_of::<T>(), is_required: false });
+            Some(RequestBodyDoc { media_types: &["application/json"], schema: schema_of::<T>(), is_required: false });
     }
 }
 
@@ -120,7 +120,7 @@ impl<T> FromRequest<Web> for JsonBody<T> {
         if is_json(request.headers()) {
             Ok(Self { bytes: collect_body(request, web).await?, body_type: PhantomData })
         } else {
-            Err(undeclared_problem())
+            Err(content_type_problem())
         }
     }
 }
@@ -134,20 +134,20 @@ impl<T> FromRequest<Web> for OptionalJsonBody<T> {
         match (bytes.is_empty(), is_json) {
             (true, _) => Ok(Self { bytes: None, body_type: PhantomData }),
             (false, true) => Ok(Self { bytes: Some(bytes), body_type: PhantomData }),
-            (false, false) => Err(undeclared_problem()),
+            (false, false) => Err(content_type_problem()),
         }
     }
 }
 
-fn undeclared_problem() -> Problem {
+fn content_type_problem() -> Problem {
     Problem::new(Code::UnsupportedMediaType, "send \"Content-Type: application/json\"")
 }
 
 /// Whether the content type is `application/json`, or ends in `+json` like that of a merge patch.
 pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     let Some(value) = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()) else { return false };
-    let essence = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"))
+    let media_type = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    media_type == "application/json" || (media_type.starts_with("application/") && media_type.ends_with("+json"))
 }
 
 /// The bytes of the body. They have all arrived: the gate waits for them.
@@ -213,14 +213,14 @@ pub(crate) async fn collect_up_to(
 
 async fn read_pieces(
     mut body: Body,
-    declared: Option<usize>,
+    declared_len: Option<usize>,
     web: &Web,
     bound: BodyBound,
 ) -> Result<(Bytes, BodyShare), Problem> {
     let (tally, size) = (&web.permits.body_bytes, web.config.limits.body_size);
     // Reserves the declared length in one step, since a growing buffer leaves holes of half its size in the heap. The operating system
     // provides the memory only as bytes arrive.
-    let reserved_len = declared.filter(|_| bound.caller.is_some()).unwrap_or_default();
+    let reserved_len = declared_len.filter(|_| bound.caller.is_some()).unwrap_or_default();
     let (mut bytes, mut shares, mut counted_len) = (BytesMut::with_capacity(reserved_len), Vec::new(), 0);
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
         let Ok(data) = frame.map_err(|_| interrupted_body_problem())?.into_data() else { continue };
@@ -273,13 +273,13 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Document, Problem> {
 /// Upper bound for the number of values in a JSON text, keys included. Values are counted before parsing, since a value of two bytes
 /// takes a hundred times that in memory.
 fn value_count(bytes: &[u8]) -> usize {
-    let (mut count, mut is_text, mut is_escaped) = (1, false, false);
+    let (mut count, mut is_in_string, mut is_escaped) = (1, false, false);
     for byte in bytes {
         match byte {
             _ if is_escaped => is_escaped = false,
-            b'\\' => is_escaped = is_text,
-            b'"' => is_text = !is_text,
-            _ if is_text => {}
+            b'\\' => is_escaped = is_in_string,
+            b'"' => is_in_string = !is_in_string,
+            _ if is_in_string => {}
             b',' | b':' | b'[' => count += 1,
             b'{' => count += MAP_NODE_COUNT,
             _ => {}

@@ -30,9 +30,9 @@ const UNUSED_NAMESPACE_PARAMETER: Parameter =
 
 /// Extension of a request that has passed the gate: the caller, and the permission that the route needs.
 #[derive(Clone, Debug)]
-pub(crate) struct Admitted {
+pub(crate) struct AdmittedCaller {
     pub(crate) caller: Caller,
-    pub(crate) needs: Permission,
+    pub(crate) needed_permission: Permission,
     pub(crate) note: AuditNote,
 }
 
@@ -47,9 +47,9 @@ pub(crate) struct Call<Q = ()> {
     /// The request's span, the parent of the spans of all work that the call causes.
     pub(crate) trace: Option<TraceParent>,
     /// The permission that the route needs.
-    needs: Permission,
+    needed_permission: Permission,
     /// Whether the query named the namespace. If it did, links in the answer name it too.
-    is_explicit: bool,
+    is_namespace_in_query: bool,
 }
 
 /// A call that belongs to no namespace: about the caller, users, or the cluster. The gate's check of the permission is sufficient; a
@@ -101,17 +101,17 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for GlobalCall<Q> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
-        let Admitted { caller, note, .. } = admitted(parts)?;
+        let AdmittedCaller { caller, note, .. } = admitted_caller(parts)?;
         let mut reader = Reader::new(&parts.uri);
-        let unused_name = reader.single(UNUSED_NAMESPACE_PARAMETER);
+        let query_namespace = reader.single(UNUSED_NAMESPACE_PARAMETER);
         let query = Q::from_query(&mut reader);
         reader.finish()?;
-        Ok(Self { web: web.clone(), caller, query, note, query_namespace: unused_name })
+        Ok(Self { web: web.clone(), caller, query, note, query_namespace })
     }
 }
 
-fn admitted(parts: &Parts) -> Result<Admitted, Problem> {
-    parts.extensions.get::<Admitted>().cloned().ok_or_else(|| Problem::internal("a route has no gate"))
+fn admitted_caller(parts: &Parts) -> Result<AdmittedCaller, Problem> {
+    parts.extensions.get::<AdmittedCaller>().cloned().ok_or_else(|| Problem::internal("a route has no gate"))
 }
 
 impl<Q> Call<Q> {
@@ -123,7 +123,7 @@ impl<Q> Call<Q> {
     /// object gets `not_found`, the answer for an object that does not exist.
     pub(crate) fn check(&self, app: Option<AppId>, not_found: impl FnOnce() -> Problem) -> Result<(), Problem> {
         let is_allowed = |permission| self.caller.rights.allow(permission, self.namespace.id, app);
-        if is_allowed(self.needs) {
+        if is_allowed(self.needed_permission) {
             Ok(())
         } else if is_allowed(Permission::View) {
             Err(self.missing_role_problem(app))
@@ -135,7 +135,7 @@ impl<Q> Call<Q> {
 
     /// The refusal of a caller who may see the object, with the role that the call needs.
     fn missing_role_problem(&self, app: Option<AppId>) -> Problem {
-        let role = role_for(self.needs);
+        let role = role_for(self.needed_permission);
         let detail = if app.is_some() {
             format!("your roles let you view it, but do not allow this: it needs the role {role} for its app")
         } else {
@@ -152,7 +152,7 @@ impl<Q> Call<Q> {
         let app_id =
             if name::check(app).is_ok() { self.engine().store().app(self.namespace.id, app).await? } else { None };
         let app_id = app_id.map(|app| app.id);
-        if self.caller.rights.allow(self.needs, self.namespace.id, app_id) {
+        if self.caller.rights.allow(self.needed_permission, self.namespace.id, app_id) {
             return Ok(app_id);
         }
         self.note.set_object(app);
@@ -194,17 +194,21 @@ impl<Q> Call<Q> {
         }
         // An invalid name is not looked up: the database never gets unchecked text from a caller.
         let names: BTreeSet<&str> = names.iter().map(String::as_str).filter(|name| name::check(name).is_ok()).collect();
-        let jobs = self.engine().store().jobs_named(self.namespace.id, &names.into_iter().collect::<Vec<_>>()).await?;
-        Ok(jobs.into_iter().filter(|job| !self.may_view(job.app)).map(|job| job.spec.name).collect())
+        let names: Vec<&str> = names.into_iter().collect();
+        let jobs = self.engine().store().listed_jobs_named(self.namespace.id, &names).await?;
+        Ok(jobs.iter().filter(|job| !self.may_view(job.app())).map(|job| job.name().to_owned()).collect())
     }
 
     /// The problem for an error, limited to what the caller may see: hidden jobs are counted, not named.
     pub(crate) async fn job_problem(&self, error: JobError) -> Problem {
         match error {
             JobError::IsParent { children } => match self.hidden_jobs(&children).await {
-                Ok(hidden) => {
-                    let visible_children = children.iter().filter(|name| !hidden.contains(*name));
-                    Problem::of_parent_job(&visible_children.map(String::as_str).collect::<Vec<_>>(), hidden.len())
+                Ok(hidden_children) => {
+                    let visible_children = children.iter().filter(|name| !hidden_children.contains(*name));
+                    Problem::of_parent_job(
+                        &visible_children.map(String::as_str).collect::<Vec<_>>(),
+                        hidden_children.len(),
+                    )
                 }
                 Err(problem) => problem,
             },
@@ -243,18 +247,18 @@ impl<Q> Call<Q> {
         permission: Permission,
         names: BTreeSet<String>,
     ) -> Result<BTreeSet<String>, Problem> {
-        let mut apps_without = BTreeSet::new();
+        let mut refused_apps = BTreeSet::new();
         if self.apps_with(permission).is_none() {
-            return Ok(apps_without);
+            return Ok(refused_apps);
         }
         for name in names {
             let app = self.engine().store().app(self.namespace.id, &name).await?;
             let is_allowed = |app: AppId| self.caller.rights.allow(permission, self.namespace.id, Some(app));
             if app.is_none_or(|app| !is_allowed(app.id)) {
-                apps_without.insert(name);
+                refused_apps.insert(name);
             }
         }
-        Ok(apps_without)
+        Ok(refused_apps)
     }
 
     /// Whether the caller may see the objects of this app.
@@ -289,7 +293,7 @@ impl<Q> Call<Q> {
 
     /// `path` as a link that keeps the namespace of the request.
     pub(crate) fn link(&self, path: &str) -> String {
-        if self.is_explicit { format!("{path}?namespace={}", self.namespace.name) } else { path.to_owned() }
+        if self.is_namespace_in_query { format!("{path}?namespace={}", self.namespace.name) } else { path.to_owned() }
     }
 }
 
@@ -297,7 +301,7 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Call<Q> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
-        let Admitted { caller, needs, note } = admitted(parts)?;
+        let AdmittedCaller { caller, needed_permission, note } = admitted_caller(parts)?;
         let mut reader = Reader::new(&parts.uri);
         let namespace_name = reader.single(NAMESPACE_PARAMETER);
         let query = Q::from_query(&mut reader);
@@ -306,7 +310,7 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Call<Q> {
             Some(name) => visible_namespace(&web.engine, &caller, name).await?,
             None => namespace_of_caller(&web.engine, &caller).await?,
         };
-        note.namespace(&namespace.name);
+        note.set_namespace(&namespace.name);
         let trace = parts.extensions.get::<Trace>().and_then(|Trace(trace)| *trace);
         Ok(Self {
             web: web.clone(),
@@ -315,8 +319,8 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Call<Q> {
             query,
             note,
             trace,
-            needs,
-            is_explicit: namespace_name.is_some(),
+            needed_permission,
+            is_namespace_in_query: namespace_name.is_some(),
         })
     }
 }
@@ -393,6 +397,6 @@ pub(crate) const fn role_for(permission: Permission) -> &'static str {
 
 /// Text from the caller for use in a message: cut, quoted, and with control characters escaped.
 pub(crate) fn quoted_input(text: &str) -> String {
-    let shortened: String = text.chars().take(name::NAME_LEN_MAX).collect();
-    format!("{shortened:?}")
+    let shortened_text: String = text.chars().take(name::NAME_LEN_MAX).collect();
+    format!("{shortened_text:?}")
 }

@@ -101,4 +101,5 @@ codes! {
     TimedOut = "timed_out", 503, "The server took too long";
     ProviderUnavailable = "provider_unavailable", 503, "The provider of sign-ins does not answer";
     Unavailable = "unavailable", 503, "The database is not available";
+    Unreadable = "unreadable", 503, "A newer server saved the definition";
 }

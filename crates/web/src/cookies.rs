@@ -14,8 +14,8 @@ const fn session_name(is_tls: bool) -> &'static str {
 }
 
 pub(crate) fn read<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
-    let lines = headers.get_all(COOKIE).iter().filter_map(|line| line.to_str().ok());
-    let mut cookies = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    let header_values = headers.get_all(COOKIE).iter().filter_map(|line| line.to_str().ok());
+    let mut cookies = header_values.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
     cookies.find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 

@@ -28,9 +28,11 @@ pub(crate) struct Listing(String);
 #[derive(Serialize, Deserialize)]
 struct Cursor<T> {
     /// The digest of the listing that the cursor is for.
-    l: String,
+    #[serde(rename = "l")]
+    listing_digest: String,
     /// The position after which the list continues.
-    a: T,
+    #[serde(rename = "a")]
+    position: T,
 }
 
 impl Listing {
@@ -47,7 +49,7 @@ impl Listing {
 
     /// A cursor for the part of the list after `position`.
     pub(crate) fn cursor(&self, position: impl Serialize) -> String {
-        let cursor = Cursor { l: self.0.clone(), a: position };
+        let cursor = Cursor { listing_digest: self.0.clone(), position };
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(&cursor).unwrap_or_default())
     }
 
@@ -58,8 +60,8 @@ impl Listing {
         check: fn(&str) -> Result<(), String>,
     ) -> Result<Option<String>, Problem> {
         match cursor.map(|cursor| self.position::<String>(cursor)).transpose()? {
-            Some(after) if check(&after).is_err() => Err(invalid_cursor_problem("does not hold a name")),
-            after => Ok(after),
+            Some(name) if check(&name).is_err() => Err(invalid_cursor_problem("does not hold a name")),
+            name => Ok(name),
         }
     }
 
@@ -70,8 +72,8 @@ impl Listing {
         number_of: fn(T) -> i64,
     ) -> Result<Option<T>, Problem> {
         match cursor.map(|cursor| self.position::<T>(cursor)).transpose()? {
-            Some(after) if number_of(after) <= 0 => Err(invalid_cursor_problem("does not hold an id")),
-            after => Ok(after),
+            Some(id) if number_of(id) <= 0 => Err(invalid_cursor_problem("does not hold an id")),
+            id => Ok(id),
         }
     }
 
@@ -87,8 +89,8 @@ impl Listing {
         let Some(parsed_cursor) = parsed_cursor else {
             return Err(invalid_cursor_problem_in(name, "is not a cursor of this API"));
         };
-        if parsed_cursor.l == self.0 {
-            Ok(parsed_cursor.a)
+        if parsed_cursor.listing_digest == self.0 {
+            Ok(parsed_cursor.position)
         } else {
             Err(invalid_cursor_problem_in(name, "belongs to another list or another filter; begin without a cursor"))
         }

@@ -9,9 +9,9 @@ use tokio::time::Instant;
 use crate::limits::CallerKey;
 
 /// Maximum number of refusals of all callers that are stored within [`REFUSAL_PERIOD`]. Further refusals are only in the server's log.
-const REFUSALS_MAX: u32 = 600;
+const REFUSAL_COUNT_MAX: u32 = 600;
 /// Maximum number of refusals of one caller that are stored within [`REFUSAL_PERIOD`].
-const REFUSALS_PER_CALLER: u32 = 60;
+const REFUSAL_COUNT_MAX_PER_CALLER: u32 = 60;
 const REFUSAL_PERIOD: Duration = Duration::from_secs(60);
 
 /// Counts the refusals of the current period.
@@ -23,12 +23,12 @@ struct RefusalCounts {
     /// When the period began.
     since: Instant,
     count: u32,
-    by_caller: BTreeMap<CallerKey, u32>,
+    counts_by_caller: BTreeMap<CallerKey, u32>,
 }
 
 impl RefusalCounts {
     fn new() -> Self {
-        Self { since: Instant::now(), count: 0, by_caller: BTreeMap::new() }
+        Self { since: Instant::now(), count: 0, counts_by_caller: BTreeMap::new() }
     }
 }
 
@@ -45,12 +45,12 @@ impl RefusalAuditBudget {
         if counts.since.elapsed() >= REFUSAL_PERIOD {
             *counts = RefusalCounts::new();
         }
-        let caller_count = counts.by_caller.get(&caller).copied().unwrap_or_default();
-        if counts.count >= REFUSALS_MAX || caller_count >= REFUSALS_PER_CALLER {
+        let caller_count = counts.counts_by_caller.get(&caller).copied().unwrap_or_default();
+        if counts.count >= REFUSAL_COUNT_MAX || caller_count >= REFUSAL_COUNT_MAX_PER_CALLER {
             return false;
         }
         counts.count += 1;
-        counts.by_caller.insert(caller, caller_count + 1);
+        counts.counts_by_caller.insert(caller, caller_count + 1);
         true
     }
 }

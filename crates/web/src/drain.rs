@@ -31,12 +31,12 @@ pub(crate) struct UnreadBody(Arc<Mutex<Option<Incoming>>>);
 impl UnreadBody {
     /// Wraps the body of a request so that its unread rest can be handled. Also returns whether the client waits for `100 Continue`.
     pub(crate) fn wrap(request: Request<Incoming>) -> (Request<DrainableBody>, Self, bool) {
-        let unread = Self::default();
+        let unread_body = Self::default();
         // A client that waits for `100 Continue` never sends its body after a refusal.
         let waits_for_continue = request.headers().contains_key(EXPECT);
         (
-            request.map(|body| DrainableBody { body: Some(body), unread_body: unread.clone() }),
-            unread,
+            request.map(|body| DrainableBody { body: Some(body), unread_body: unread_body.clone() }),
+            unread_body,
             waits_for_continue,
         )
     }
@@ -44,15 +44,15 @@ impl UnreadBody {
     /// Reads and drops the rest. If it is too long, the response announces that the connection closes. The same happens if the client
     /// waits for `100 Continue`: after a refusal it never sends the rest.
     pub(crate) async fn settle<B>(self, waits_for_continue: bool, response: &mut Response<B>) {
-        let Some(body) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
-        if waits_for_continue || !is_drained(body).await {
+        let Some(unread_body) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        if waits_for_continue || !drain_rest(unread_body).await {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
     }
 }
 
 /// Reads the rest. Returns whether it was short enough and arrived in time.
-async fn is_drained(mut body: Incoming) -> bool {
+async fn drain_rest(mut body: Incoming) -> bool {
     let drain = async {
         let mut remaining_len = UNREAD_LEN_MAX;
         while body.size_hint().lower() <= remaining_len {
@@ -93,7 +93,7 @@ impl Body for DrainableBody {
 
 impl Drop for DrainableBody {
     fn drop(&mut self) {
-        let unread = self.body.take().filter(|body| !body.is_end_stream());
-        *self.unread_body.0.lock().unwrap_or_else(PoisonError::into_inner) = unread;
+        let unread_body = self.body.take().filter(|body| !body.is_end_stream());
+        *self.unread_body.0.lock().unwrap_or_else(PoisonError::into_inner) = unread_body;
     }
 }

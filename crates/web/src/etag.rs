@@ -83,10 +83,11 @@ impl FromRequestParts<Web> for IfMatch {
 
 /// The version of a tag. `None` for tags that never match: weak ones, and those that this API did not issue.
 fn parse_tag(tag: &str) -> Result<Option<i64>, Problem> {
-    let strong_tag = tag.strip_prefix("W/").unwrap_or(tag);
-    let opaque = strong_tag.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).ok_or_else(unreadable_problem)?;
-    let version = opaque.strip_prefix('v').and_then(|digits| digits.parse().ok());
-    Ok(version.filter(|_| strong_tag == tag))
+    let tag_without_prefix = tag.strip_prefix("W/").unwrap_or(tag);
+    let opaque_tag =
+        tag_without_prefix.strip_prefix('"').and_then(|text| text.strip_suffix('"')).ok_or_else(unreadable_problem)?;
+    let version = opaque_tag.strip_prefix('v').and_then(|digits| digits.parse().ok());
+    Ok(version.filter(|_| tag_without_prefix == tag))
 }
 
 fn unreadable_problem() -> Problem {

@@ -17,7 +17,7 @@ use crate::limits::client_address;
 use crate::pages;
 use crate::pages::zones::Zones;
 use crate::problem::{Problem, render};
-use crate::refused_lines::{UnloggedRequests, is_bounded};
+use crate::refused_lines::{UnloggedRequests, has_line_limit};
 use crate::state::Web;
 use crate::trace::{self, Trace};
 
@@ -37,7 +37,7 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
     let method = request.method().clone();
     let path = request.uri().path().chars().take(PATH_LEN_MAX).collect::<String>();
     let client = client_address(&request);
-    let page = pages::problem::page_context(&request);
+    let page_context = pages::problem::page_context(&request);
     let namespace = pages::own_namespace::own_namespace_of(&request);
     let zones = Zones::new(request.headers());
     request.extensions_mut().insert(RequestId(request_id.clone()));
@@ -50,8 +50,8 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
     let handle = async {
         let mut response = next.run(request).instrument(span.clone()).await;
         let problem = response.extensions_mut().remove::<Problem>();
-        match (&problem, &page) {
-            (Some(problem), Some(page)) => page.render(&mut response, problem, &request_id),
+        match (&problem, &page_context) {
+            (Some(problem), Some(page_context)) => page_context.render(&mut response, problem, &request_id),
             (Some(problem), None) => render(&mut response, problem, &request_id, &path),
             (None, _) => {}
         }
@@ -76,9 +76,9 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
     trace::record_status(&span, status);
     let response = trace::within_span(&span, response);
     report_unlogged(&web);
-    let _inside = span.enter();
+    let _span_guard = span.enter();
     let cause = problem.as_ref().and_then(Problem::cause);
-    let is_counted = (cause.is_some() || !is_probe(&path)) && is_bounded(response.status(), &caller_name);
+    let is_counted = (cause.is_some() || !is_probe(&path)) && has_line_limit(response.status(), &caller_name);
     if !is_counted || web.refused_lines.take(client, response.status()) {
         let line = RequestLine {
             method: method_for_log(&method),

@@ -54,15 +54,17 @@ pub(crate) async fn read_grants_of_user(
     engine: &Engine,
     requested_grants: &[GrantJson],
 ) -> Result<Vec<Grant>, Problem> {
-    if let Some(index) = requested_grants.iter().position(|one| one.role == Role::Executor) {
+    if let Some(index) = requested_grants.iter().position(|grant| grant.role == Role::Executor) {
         let message = "executor is a role for tokens, not for users".to_owned();
         return Err(refuse_value(&format!("/grants/{index}/role"), message));
     }
     read_grants(engine, requested_grants).await
 }
 
+/// The field of a grant that is refused, and why.
 type Refusal = (&'static str, String);
 
+/// Resolves the names in a grant. The inner result is an error if the database cannot be read.
 async fn read_grant(engine: &Engine, requested_grant: &GrantJson) -> Result<Result<Grant, Problem>, Refusal> {
     let Some(namespace) = &requested_grant.namespace else {
         if requested_grant.app.is_some() {
@@ -90,7 +92,7 @@ async fn read_grant(engine: &Engine, requested_grant: &GrantJson) -> Result<Resu
             match apps::ensure(engine.store(), id, (namespace_record.id, app), engine.now()).await {
                 Ok(app) => Ok(Some(app)),
                 Err(AppError::Store(error)) => Err(error),
-                Err(refused @ AppError::TooMany) => return Err(("app", refused.to_string())),
+                Err(error @ AppError::TooMany) => return Err(("app", error.to_string())),
             }
         }
         _ => engine.store().app(namespace_record.id, app).await,
@@ -128,12 +130,12 @@ impl GrantNames {
         let store = engine.store();
         let namespace_records = store.namespaces().await?;
         let namespaces = namespace_records.into_iter().map(|namespace| (namespace.id, namespace.name)).collect();
-        let mut with_apps: Vec<NamespaceId> =
+        let mut namespaces_with_apps: Vec<NamespaceId> =
             grants.filter(|grant| grant.app.is_some()).filter_map(|grant| grant.namespace).collect();
-        with_apps.sort_unstable();
-        with_apps.dedup();
+        namespaces_with_apps.sort_unstable();
+        namespaces_with_apps.dedup();
         let mut apps = HashMap::new();
-        for namespace in with_apps {
+        for namespace in namespaces_with_apps {
             apps.extend(store.apps(namespace).await?.into_iter().map(|app| (app.id, app.name)));
         }
         Ok(Self { namespaces, apps })
@@ -143,11 +145,11 @@ impl GrantNames {
     pub(crate) fn to_json(&self, grants: &[Grant]) -> Vec<GrantJson> {
         let namespace = |id: NamespaceId| self.namespaces.get(&id).cloned().unwrap_or_else(|| id.to_string());
         let app = |id: AppId| self.apps.get(&id).cloned().unwrap_or_else(|| id.to_string());
-        let show = |grant: &Grant| GrantJson {
+        let grant_json = |grant: &Grant| GrantJson {
             role: grant.role,
             namespace: grant.namespace.map(namespace),
             app: grant.app.map(app),
         };
-        grants.iter().map(show).collect()
+        grants.iter().map(grant_json).collect()
     }
 }

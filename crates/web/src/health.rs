@@ -26,16 +26,16 @@ pub(crate) fn routes() -> Routes {
 }
 
 #[derive(Serialize)]
-struct Ready {
+struct ReadinessJson {
     status: &'static str,
     checks: Checks,
     /// Each check with its result, for `?verbose`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    details: Option<Vec<Detail>>,
+    details: Option<Vec<CheckDetail>>,
 }
 
 #[derive(Serialize)]
-struct Detail {
+struct CheckDetail {
     check: &'static str,
     ok: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,12 +52,12 @@ struct Checks {
     /// Until when no job fires, because the database's clock stepped back.
     quiet_until: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    database_trouble: Option<Trouble>,
+    database_trouble: Option<DatabaseTrouble>,
 }
 
 /// The kind of a database problem and when it began, for `?verbose`.
 #[derive(Serialize)]
-struct Trouble {
+struct DatabaseTrouble {
     kind: &'static str,
     since: Timestamp,
 }
@@ -78,7 +78,7 @@ async fn live() -> &'static str {
 async fn ready(State(web): State<Web>, uri: Uri) -> Result<Response, Problem> {
     let state = web.engine.readiness();
     let is_verbose = uri.query().is_some_and(|query| query.split('&').any(|word| word == "verbose"));
-    let trouble = state.database.as_ref().filter(|_| is_verbose);
+    let shown_trouble = state.database.as_ref().filter(|_| is_verbose);
     let checks = Checks {
         database: state.database.is_none(),
         lease_held: state.lease_held,
@@ -86,22 +86,23 @@ async fn ready(State(web): State<Web>, uri: Uri) -> Result<Response, Problem> {
         state: state.switch.as_str(),
         quiet_until: state.quiet_until,
         // The driver's message is only in the log, since it can contain host and user names.
-        database_trouble: trouble.map(|known| Trouble { kind: known.trouble.as_str(), since: known.since }),
+        database_trouble: shown_trouble
+            .map(|database| DatabaseTrouble { kind: database.trouble.as_str(), since: database.since }),
     };
     let is_ready = checks.database && checks.lease_held && !checks.draining && state.switch == Switch::Active;
     let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let details = is_verbose.then(|| check_details(&state));
-    json_response(status, &Ready { status: if is_ready { "ready" } else { "not_ready" }, checks, details })
+    json_response(status, &ReadinessJson { status: if is_ready { "ready" } else { "not_ready" }, checks, details })
 }
 
 /// The checks, each with a message if it fails.
-fn check_details(state: &Readiness) -> Vec<Detail> {
-    let detail = |check, trouble: Option<String>| Detail { check, ok: trouble.is_none(), message: trouble };
-    let text_unless = |is_good: bool, words: &str| (!is_good).then(|| words.to_owned());
+fn check_details(state: &Readiness) -> Vec<CheckDetail> {
+    let detail = |check, message: Option<String>| CheckDetail { check, ok: message.is_none(), message };
+    let text_unless = |is_met: bool, words: &str| (!is_met).then(|| words.to_owned());
     let database = state.database.as_ref();
     let switch = format!("the switch of this node: {}", state.switch);
     vec![
-        detail("database", database.map(|known| format!("{} since {}", known.trouble.as_str(), known.since))),
+        detail("database", database.map(|database| format!("{} since {}", database.trouble.as_str(), database.since))),
         detail("lease", text_unless(state.lease_held, "this node's lease has ended and was not renewed")),
         detail(
             "open_runs",

@@ -68,7 +68,7 @@ pub(crate) async fn incident_of_answer<Q>(
 async fn find<Q>(
     call: &Call<Q>,
     job: JobId,
-    fire: (Option<UnsuccessfulFire>, Option<RunId>),
+    fire_and_run: (Option<UnsuccessfulFire>, Option<RunId>),
 ) -> Result<Option<IncidentRef>, Problem> {
     let namespace = call.namespace.id;
     // The job may have belonged to an app that the caller may not see.
@@ -82,7 +82,11 @@ async fn find<Q>(
         within: visible_app_names,
         limit: SEARCHED_INCIDENT_COUNT,
     };
-    let incidents = call.engine().store().incidents(query).await?;
-    let incident = incidents.into_iter().find(|one| judge::is_part_of(&one.spec, &one.incident, fire));
-    Ok(incident.map(|one| IncidentRef { id: one.incident.id, rule: one.spec.name, standing: one.incident.state }))
+    let incidents = Problem::unless_unreadable(call.engine().store().incidents(query).await)?;
+    let incident = incidents.into_iter().find(|record| judge::is_part_of(&record.spec, &record.incident, fire_and_run));
+    Ok(incident.map(|record| IncidentRef {
+        id: record.incident.id,
+        rule: record.spec.name,
+        standing: record.incident.state,
+    }))
 }

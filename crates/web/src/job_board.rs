@@ -14,7 +14,7 @@ use rondel_core::spec::Mode;
 use rondel_core::visibility::VisibleJobs;
 use rondel_core::{AppId, JobId, NamespaceId, Timestamp};
 use rondel_store::StoreError;
-use rondel_store::catalog::{JobQuery, JobRecord};
+use rondel_store::catalog::{JobQuery, JobRecord, ListedJob, UnreadableJob};
 use rondel_store::ledger::RunSearch;
 use rondel_store::rollups::JobActivity;
 
@@ -28,15 +28,15 @@ const JOB_COUNT_MAX: usize = 50_000;
 /// A board that does not hold all jobs is read again after this many of its jobs were deleted.
 const REFILL_COUNT: usize = 500;
 /// How many jobs are read at a time.
-const READ_COUNT: u32 = 500;
+const JOB_BATCH_COUNT: u32 = 500;
 /// Maximum number of newly saved jobs that are merged into a board. If there are more, all jobs are read again.
-const SAVED_COUNT_MAX: u32 = 500;
+const SAVED_JOB_COUNT_MAX: u32 = 500;
 /// How far before the last update to search for saved jobs: a transaction with an earlier instant may commit later.
 const SAVE_OVERLAP: Duration = Duration::from_secs(10);
 /// How long a board caches facts about runs.
 const HEALTH_PERIOD: Duration = Duration::from_secs(10);
 /// At most this many failing jobs are read, and at most this many late runs.
-const WATCHED_RUN_COUNT: u32 = 1000;
+const HEALTH_READ_COUNT_MAX: u32 = 1000;
 /// How far back late runs are searched.
 const LATE_LOOK_BACK: Duration = Duration::from_secs(3600);
 /// A run is late if it begins more than this after its planned instant.
@@ -73,6 +73,32 @@ impl From<&JobRecord> for BoardEntry {
             has_shadows: has_shadow_fires(&record.spec),
             fires_by_time: record.spec.fires_by_time(),
             labels: record.spec.labels.clone(),
+        }
+    }
+}
+
+impl From<&UnreadableJob> for BoardEntry {
+    fn from(job: &UnreadableJob) -> Self {
+        Self {
+            id: job.id,
+            name: job.name.clone(),
+            app: job.app,
+            app_name: job.app_name.clone(),
+            handler: job.handler.clone(),
+            is_enabled: true,
+            is_shadow: false,
+            has_shadows: false,
+            fires_by_time: false,
+            labels: Labels::default(),
+        }
+    }
+}
+
+impl From<&ListedJob> for BoardEntry {
+    fn from(job: &ListedJob) -> Self {
+        match job {
+            ListedJob::Readable(record) => Self::from(record.as_ref()),
+            ListedJob::Unreadable(job) => Self::from(job),
         }
     }
 }
@@ -119,7 +145,7 @@ impl JobBoards {
             let board_copy = Arc::make_mut(&mut board);
             (board_copy.health, board_copy.health_at) = (health, now);
         }
-        self.keep(namespace, &board);
+        self.cache_board(namespace, &board);
         Ok(board)
     }
 
@@ -138,12 +164,12 @@ impl JobBoards {
             let activity = Arc::new(job_states::read_activity(engine, &jobs).await?);
             let board_copy = Arc::make_mut(&mut board);
             (board_copy.activity, board_copy.activity_at) = (activity, now);
-            self.keep(namespace, &board);
+            self.cache_board(namespace, &board);
         }
         Ok(board)
     }
 
-    fn keep(&self, namespace: NamespaceId, board: &Arc<Board>) {
+    fn cache_board(&self, namespace: NamespaceId, board: &Arc<Board>) {
         let mut boards = self.lock();
         boards.retain(|(id, _)| *id != namespace);
         boards.push((namespace, Arc::clone(board)));
@@ -159,12 +185,12 @@ impl JobBoards {
 
 async fn read_board(engine: &Engine, namespace: NamespaceId, now: Timestamp) -> Result<Arc<Board>, StoreError> {
     let mut entries = BTreeMap::new();
-    let mut query = JobQuery { limit: READ_COUNT, ..JobQuery::default() };
+    let mut query = JobQuery { limit: JOB_BATCH_COUNT, ..JobQuery::default() };
     let has_all_jobs = loop {
-        let jobs = engine.store().jobs(namespace, &query).await?;
-        let is_last = jobs.len() < usize::try_from(READ_COUNT).unwrap_or(usize::MAX);
-        query.after_name = jobs.last().map(|job| job.spec.name.clone());
-        entries.extend(jobs.iter().map(|job| (job.spec.name.clone(), Arc::new(BoardEntry::from(job)))));
+        let jobs = engine.store().listed_jobs(namespace, &query).await?;
+        let is_last = jobs.len() < usize::try_from(JOB_BATCH_COUNT).unwrap_or(usize::MAX);
+        query.after_name = jobs.last().map(|job| job.name().to_owned());
+        entries.extend(jobs.iter().map(|job| (job.name().to_owned(), Arc::new(BoardEntry::from(job)))));
         if is_last || entries.len() >= JOB_COUNT_MAX {
             break is_last;
         }
@@ -193,19 +219,19 @@ async fn update_board(
         return read_board(engine, namespace, now).await;
     }
     let saved_since = board.saved_to.saturating_sub(SAVE_OVERLAP);
-    let saved_jobs = engine.store().jobs_saved(saved_since, SAVED_COUNT_MAX).await?;
-    if saved_jobs.len() >= usize::try_from(SAVED_COUNT_MAX).unwrap_or(usize::MAX) || now < board.saved_to {
+    let saved_jobs = engine.store().jobs_saved(saved_since, SAVED_JOB_COUNT_MAX).await?;
+    if saved_jobs.len() >= usize::try_from(SAVED_JOB_COUNT_MAX).unwrap_or(usize::MAX) || now < board.saved_to {
         return read_board(engine, namespace, now).await;
     }
-    let saved_here: Vec<_> = saved_jobs.into_iter().filter(|job| job.namespace == namespace).collect();
-    let names: Vec<&str> = saved_here.iter().filter(|job| !job.is_deleted).map(|job| job.name.as_str()).collect();
-    let records = if names.is_empty() { Vec::new() } else { engine.store().jobs_named(namespace, &names).await? };
-    let ids: HashSet<JobId> = saved_here.iter().map(|job| job.id).collect();
+    let saved_jobs_here: Vec<_> = saved_jobs.into_iter().filter(|job| job.namespace == namespace).collect();
+    let names: Vec<&str> = saved_jobs_here.iter().filter(|job| !job.is_deleted).map(|job| job.name.as_str()).collect();
+    let jobs = if names.is_empty() { Vec::new() } else { engine.store().listed_jobs_named(namespace, &names).await? };
+    let ids: HashSet<JobId> = saved_jobs_here.iter().map(|job| job.id).collect();
     let board_copy = Arc::make_mut(&mut board);
     if !ids.is_empty() {
         let entries = Arc::make_mut(&mut board_copy.entries);
         entries.retain(|_, entry| !ids.contains(&entry.id));
-        entries.extend(records.iter().map(|job| (job.spec.name.clone(), Arc::new(BoardEntry::from(job)))));
+        entries.extend(jobs.iter().map(|job| (job.name().to_owned(), Arc::new(BoardEntry::from(job)))));
     }
     board_copy.saved_to = now;
     Ok(board)
@@ -215,13 +241,13 @@ async fn update_board(
 async fn read_health(engine: &Engine, namespace: NamespaceId, now: Timestamp) -> Result<JobHealth, StoreError> {
     let store = engine.store();
     let mut health = JobHealth::default();
-    for pulse in store.failing_jobs(namespace, None, WATCHED_RUN_COUNT).await? {
-        health.failing_jobs.insert(pulse.job);
-        if pulse.succeeded_at.is_none() {
-            health.jobs_without_success.insert(pulse.job);
+    for outcomes in store.failing_jobs(namespace, None, HEALTH_READ_COUNT_MAX).await? {
+        health.failing_jobs.insert(outcomes.job);
+        if outcomes.succeeded_at.is_none() {
+            health.jobs_without_success.insert(outcomes.job);
         }
     }
-    let mut late_search = RunSearch::new(now, WATCHED_RUN_COUNT);
+    let mut late_search = RunSearch::new(now, HEALTH_READ_COUNT_MAX);
     late_search.since = Some(now.saturating_sub(LATE_LOOK_BACK));
     late_search.late.over = Some(rondel_core::filter::Bound { length: LATENESS_MIN, is_inclusive: true });
     health.late_jobs = store.search_runs(namespace, &late_search).await?.runs.into_iter().map(|run| run.job).collect();
@@ -288,24 +314,24 @@ impl Board {
         order: JobOrder,
         offers: &mut OfferedHandlers<'_>,
     ) -> Vec<Arc<BoardEntry>> {
-        let mut matches = Vec::new();
+        let mut matching_entries = Vec::new();
         for entry in self.entries.values() {
             if visible_apps.is_none_or(|visible_apps| visible_apps.contains(&entry.app))
                 && self.admits(filter, entry, offers)
             {
-                matches.push(Arc::clone(entry));
+                matching_entries.push(Arc::clone(entry));
             }
         }
         match order {
-            // The entries are already in the order of their names. The sort keys of the other two orders are not on the board.
+            // The entries are already in the order of their names. The sort keys of `NextFire` and `Longest` are not on the board.
             JobOrder::Name | JobOrder::NextFire | JobOrder::Longest => {}
-            JobOrder::App => matches.sort_by(|a, b| (&a.app_name, &a.name).cmp(&(&b.app_name, &b.name))),
-            JobOrder::Trouble => matches.sort_by_key(|entry| {
+            JobOrder::App => matching_entries.sort_by(|a, b| (&a.app_name, &a.name).cmp(&(&b.app_name, &b.name))),
+            JobOrder::Trouble => matching_entries.sort_by_key(|entry| {
                 let states = [JobState::NeverSucceeded, JobState::Failing, JobState::NoExecutor, JobState::Late];
                 states.iter().position(|state| self.is_in_state(*state, entry, offers)).unwrap_or(states.len())
             }),
         }
-        matches
+        matching_entries
     }
 
     /// Whether the board holds all jobs of its namespace.
@@ -315,9 +341,10 @@ impl Board {
 
     /// The names of the jobs that a shadow report can contain, sorted; `None` if the board does not hold all jobs.
     pub(crate) fn shadow_names(&self, visible_apps: Option<&[AppId]>) -> Option<Vec<String>> {
-        let shadows = self.entries.values().filter(|entry| entry.has_shadows);
-        let shadows = shadows.filter(|entry| visible_apps.is_none_or(|visible_apps| visible_apps.contains(&entry.app)));
-        self.has_all_jobs().then(|| shadows.map(|entry| entry.name.clone()).collect())
+        let shadow_entries = self.entries.values().filter(|entry| entry.has_shadows);
+        let shadow_entries =
+            shadow_entries.filter(|entry| visible_apps.is_none_or(|visible_apps| visible_apps.contains(&entry.app)));
+        self.has_all_jobs().then(|| shadow_entries.map(|entry| entry.name.clone()).collect())
     }
 
     fn admits(&self, filter: &Filter, entry: &BoardEntry, offers: &mut OfferedHandlers<'_>) -> bool {
@@ -325,16 +352,16 @@ impl Board {
             let text = text.to_lowercase();
             entry.name.contains(&text) || entry.handler.to_lowercase().contains(&text)
         };
-        let is_job = |wanted: &rondel_core::filter::Pattern| {
-            let is_part =
+        let matches_job = |wanted: &rondel_core::filter::Pattern| {
+            let is_part_of_name =
                 || wanted.is_name() && !self.entries.contains_key(&wanted.0) && entry.name.contains(&wanted.0);
-            wanted.matches(&entry.name) || is_part()
+            wanted.matches(&entry.name) || is_part_of_name()
         };
         let mut is_in = |state: &JobState| self.is_in_state(*state, entry, offers);
         (filter.states.any.is_empty() || filter.states.any.iter().any(&mut is_in))
             && !filter.states.none.iter().any(&mut is_in)
             && filter.apps.admits(|wanted| wanted.matches(&entry.app_name))
-            && filter.jobs.admits(is_job)
+            && filter.jobs.admits(matches_job)
             && labels_match(filter, &entry.labels)
             && filter.texts.iter().all(|wanted| has_text(&wanted.text) != wanted.is_not)
     }
@@ -360,7 +387,7 @@ impl Board {
     }
 
     /// The ids of the jobs whose labels match the filter.
-    pub(crate) fn ids_labelled(&self, filter: &Filter, visible_apps: Option<&[AppId]>) -> Vec<JobId> {
+    pub(crate) fn ids_with_matching_labels(&self, filter: &Filter, visible_apps: Option<&[AppId]>) -> Vec<JobId> {
         let is_visible =
             |entry: &&Arc<BoardEntry>| visible_apps.is_none_or(|visible_apps| visible_apps.contains(&entry.app));
         let matching_entries =

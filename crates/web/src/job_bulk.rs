@@ -22,7 +22,7 @@ use crate::problem::{Code, Complaint, Problem};
 /// Maximum number of jobs that one request may change.
 pub(crate) const BULK_JOB_COUNT_MAX: usize = 500;
 /// How many jobs are changed concurrently.
-const CONCURRENT_MAX: usize = 8;
+const CONCURRENT_CHANGE_COUNT_MAX: usize = 8;
 /// How often a conflicting change is tried.
 const TRY_COUNT: usize = 4;
 
@@ -45,7 +45,7 @@ pub(crate) enum JobAction {
 }
 
 impl JobAction {
-    const fn needs(self) -> Permission {
+    const fn needed_permission(self) -> Permission {
         match self {
             Self::Pause | Self::Resume | Self::Run => Permission::Operate,
             Self::Label | Self::Unlabel | Self::Delete => Permission::Edit,
@@ -163,12 +163,12 @@ pub(crate) async fn matching_jobs<Q>(call: &Call<Q>, filter: &Filter) -> Result<
 pub(crate) async fn select_matching<Q>(
     call: &Call<Q>,
     filter: &Filter,
-    (bulk, after_name): (&BulkJobAction, Option<&str>),
+    (bulk_action, after_name): (&BulkJobAction, Option<&str>),
 ) -> Result<SelectedJobs, Problem> {
     let mut entries = matching_jobs(call, filter).await?;
     entries.retain(|entry| after_name.is_none_or(|after_name| entry.name.as_str() > after_name));
-    entries.sort_by_key(|entry| bulk.is_without_effect_on(entry));
-    let has_more = entries.get(BULK_JOB_COUNT_MAX).is_some_and(|entry| !bulk.is_without_effect_on(entry));
+    entries.sort_by_key(|entry| bulk_action.is_without_effect_on(entry));
+    let has_more = entries.get(BULK_JOB_COUNT_MAX).is_some_and(|entry| !bulk_action.is_without_effect_on(entry));
     let names: Vec<String> = entries.iter().take(BULK_JOB_COUNT_MAX).map(|entry| entry.name.clone()).collect();
     let after_name = names.last().filter(|_| has_more).cloned();
     Ok(SelectedJobs { names, has_more, next_after: after_name, missing_jobs: Vec::new() })
@@ -192,7 +192,7 @@ impl JobProblem {
 
 /// The outcome for all jobs.
 #[derive(Debug, Default)]
-pub(crate) struct JobsDone {
+pub(crate) struct BulkJobsOutcome {
     pub(crate) changed: Vec<String>,
     /// How many jobs were already in the wanted state.
     pub(crate) unchanged: usize,
@@ -201,7 +201,7 @@ pub(crate) struct JobsDone {
 }
 
 /// How long one request applies an action to jobs or runs. It stops before the timeout that all requests have: with
-/// that, the answer would be lost, which lists what was done.
+/// that timeout, the answer that lists what was done would be lost.
 pub(crate) fn action_timeout<Q>(call: &Call<Q>) -> Duration {
     call.web.config.request_timeout * 2 / 3
 }
@@ -235,24 +235,24 @@ pub(crate) fn unanswered_problem() -> Problem {
 
 /// Applies the action to each job. A job that cannot be changed does not stop the others. Several jobs are changed concurrently, since
 /// each change waits for the database. Jobs are deleted one at a time, since a job cannot be deleted before the jobs that follow from it.
-pub(crate) async fn apply_to_jobs<Q>(call: &Call<Q>, bulk: &BulkJobAction, names: &[String]) -> JobsDone {
-    let mut outcome = JobsDone::default();
-    let concurrent_max = if bulk.action == JobAction::Delete { 1 } else { CONCURRENT_MAX };
+pub(crate) async fn apply_to_jobs<Q>(call: &Call<Q>, bulk_action: &BulkJobAction, names: &[String]) -> BulkJobsOutcome {
+    let mut outcome = BulkJobsOutcome::default();
+    let concurrent_max = if bulk_action.action == JobAction::Delete { 1 } else { CONCURRENT_CHANGE_COUNT_MAX };
     let mut outcomes = Vec::with_capacity(names.len());
     let started_at = Instant::now();
-    for part in names.chunks(concurrent_max) {
+    for batch in names.chunks(concurrent_max) {
         if started_at.elapsed() >= action_timeout(call) {
-            outcomes.extend(part.iter().map(|_| Err(not_reached_problem())));
+            outcomes.extend(batch.iter().map(|_| Err(not_reached_problem())));
             continue;
         }
-        let mut changes = Vec::with_capacity(part.len());
-        for name in part {
-            changes.push(within_timeout(call, started_at, Box::pin(apply_to_job(call, bulk, name))));
+        let mut changes = Vec::with_capacity(batch.len());
+        for name in batch {
+            changes.push(within_timeout(call, started_at, Box::pin(apply_to_job(call, bulk_action, name))));
         }
         outcomes.extend(join_all(changes).await);
     }
-    for (name, changed) in names.iter().zip(outcomes) {
-        match changed {
+    for (name, result) in names.iter().zip(outcomes) {
+        match result {
             Ok(ChangeOutcome::Unchanged) => outcome.unchanged += 1,
             Ok(ChangeOutcome::Changed(run)) => {
                 outcome.changed.push(name.clone());
@@ -262,8 +262,8 @@ pub(crate) async fn apply_to_jobs<Q>(call: &Call<Q>, bulk: &BulkJobAction, names
         }
     }
     call.note.changed_to(&serde_json::json!({
-        "action": bulk.action,
-        "label": bulk.label.as_ref().map(|(key, value)| format!("{key}={value}")),
+        "action": bulk_action.action,
+        "label": bulk_action.label.as_ref().map(|(key, value)| format!("{key}={value}")),
         "jobs": outcome.changed,
         "unchanged": outcome.unchanged,
         "problems": outcome.problems.len(),
@@ -276,18 +276,18 @@ enum ChangeOutcome {
     Unchanged,
 }
 
-async fn apply_to_job<Q>(call: &Call<Q>, bulk: &BulkJobAction, name: &str) -> Result<ChangeOutcome, Problem> {
+async fn apply_to_job<Q>(call: &Call<Q>, bulk_action: &BulkJobAction, name: &str) -> Result<ChangeOutcome, Problem> {
     let job_deleted = || deleted_problem(name);
     let (engine, author) = (call.engine(), call.caller.name());
     for _ in 0..TRY_COUNT {
         let record = engine.store().job(call.namespace.id, name).await?.ok_or_else(job_deleted)?;
-        if !call.caller.rights.allow(bulk.action.needs(), record.namespace, Some(record.app)) {
+        if !call.caller.rights.allow(bulk_action.action.needed_permission(), record.namespace, Some(record.app)) {
             return Err(if call.may_view(record.app) { forbidden_problem() } else { job_deleted() });
         }
-        match try_apply(call, bulk, &record, author).await {
+        match try_apply(call, bulk_action, &record, author).await {
             Err(JobError::Conflict { .. }) => {}
             Err(error) => return Err(call.job_problem(error).await),
-            Ok(changed) => return Ok(changed),
+            Ok(outcome) => return Ok(outcome),
         }
     }
     Err(Problem::new(Code::EditConflict, "the job changed under each of several tries; try again"))
@@ -295,14 +295,14 @@ async fn apply_to_job<Q>(call: &Call<Q>, bulk: &BulkJobAction, name: &str) -> Re
 
 async fn try_apply<Q>(
     call: &Call<Q>,
-    bulk: &BulkJobAction,
+    bulk_action: &BulkJobAction,
     record: &JobRecord,
     author: &str,
 ) -> Result<ChangeOutcome, JobError> {
     let engine = call.engine();
-    match bulk.action {
+    match bulk_action.action {
         JobAction::Run => {
-            let request = RunRequest { trace: call.trace, ..RunRequest::by(bulk.trigger) };
+            let request = RunRequest { trace: call.trace, ..RunRequest::by(bulk_action.trigger) };
             Ok(ChangeOutcome::Changed(Some(jobs::request_run(engine, record, request).await?.id)))
         }
         JobAction::Delete => {
@@ -311,9 +311,9 @@ async fn try_apply<Q>(
             Ok(if is_deleted { ChangeOutcome::Changed(None) } else { ChangeOutcome::Unchanged })
         }
         JobAction::Pause | JobAction::Resume | JobAction::Label | JobAction::Unlabel => {
-            let spec = bulk.edit(&record.spec);
+            let spec = bulk_action.edit(&record.spec);
             if spec == record.spec {
-                if bulk.action == JobAction::Pause {
+                if bulk_action.action == JobAction::Pause {
                     jobs::end_queued_of_paused(engine, record, author).await?;
                 }
                 return Ok(ChangeOutcome::Unchanged);

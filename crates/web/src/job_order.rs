@@ -72,9 +72,9 @@ impl JobRanks {
         order: JobOrder,
     ) -> Result<Ranks, StoreError> {
         let now = engine.now();
-        let is_this_order = |cached: &CachedRanks| cached.namespace == namespace && cached.order == order;
+        let is_of_order = |cached: &CachedRanks| cached.namespace == namespace && cached.order == order;
         let is_fresh = |cached: &&CachedRanks| {
-            is_this_order(cached) && cached.read_at <= now && cached.read_at + CACHE_LIFETIME > now
+            is_of_order(cached) && cached.read_at <= now && cached.read_at + CACHE_LIFETIME > now
         };
         if let Some(cached) = self.lock().iter().find(is_fresh) {
             return Ok(Arc::clone(&cached.ranks));
@@ -84,7 +84,7 @@ impl JobRanks {
             _ => next_fires(engine, namespace).await?,
         });
         let mut cache = self.lock();
-        cache.retain(|cached| !is_this_order(cached));
+        cache.retain(|cached| !is_of_order(cached));
         cache.push(CachedRanks { namespace, order, read_at: now, ranks: Arc::clone(&ranks) });
         if cache.len() > CACHED_COUNT_MAX {
             cache.remove(0);

@@ -26,16 +26,16 @@ use tokio::sync::oneshot;
 use tracing::{Instrument as _, Span};
 
 use crate::body::collect_within;
-use crate::call::{Admitted, quoted_input};
+use crate::call::{AdmittedCaller, quoted_input};
 use crate::parameter::Parameter;
 use crate::problem::{Code, Problem, panic_response};
 use crate::state::Web;
 
 /// The header `Idempotency-Key`, as the OpenAPI document describes it.
-pub(crate) const PARAMETER: Parameter = Parameter::pattern("Idempotency-Key", "^[!-~]{1,255}$")
+pub(crate) const KEY_PARAMETER: Parameter = Parameter::pattern("Idempotency-Key", "^[!-~]{1,255}$")
     .about("The call is executed only once: for 24 hours, the same call with the same key gets the same answer.");
 /// The codes with which a call with a key can be refused.
-pub(crate) const REFUSALS: [Code; 6] = [
+pub(crate) const KEY_REFUSALS: [Code; 6] = [
     Code::InvalidHeader,
     Code::InvalidJson,
     Code::RequestTimeout,
@@ -87,21 +87,22 @@ pub(crate) async fn refuse_key(request: Request, next: Next) -> Response {
 
 /// The key, if the request has one: quoted as in the IETF draft, or bare as most clients send it.
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
-    let invalid_key = || {
+    let invalid_key_problem = || {
         let message = format!("Idempotency-Key is one value of 1 to {KEY_LEN_MAX} visible characters");
         Problem::new(Code::InvalidHeader, message)
     };
     let mut values = headers.get_all(KEY_HEADER).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
-        return Err(invalid_key());
+        return Err(invalid_key_problem());
     }
-    let text = value.to_str().map_err(|_| invalid_key())?.trim();
-    let key = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(text);
-    let is_good = (1..=KEY_LEN_MAX).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic());
-    if is_good { Ok(Some(key.to_owned())) } else { Err(invalid_key()) }
+    let text = value.to_str().map_err(|_| invalid_key_problem())?.trim();
+    let key = text.strip_prefix('"').and_then(|unclosed_text| unclosed_text.strip_suffix('"')).unwrap_or(text);
+    let is_valid = (1..=KEY_LEN_MAX).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic());
+    if is_valid { Ok(Some(key.to_owned())) } else { Err(invalid_key_problem()) }
 }
 
+/// Makes the call of a new key. A repeated call gets the stored answer, or is refused while the first call is in progress.
 async fn run_once(web: &Web, key: String, request: Request, next: Next) -> Result<Response, Problem> {
     if request.headers().get(ACCEPT).is_some_and(|accept| accept.as_bytes() == b"application/x-ndjson") {
         let message = "an answer that is sent line by line is not stored: leave out Idempotency-Key or Accept";
@@ -111,7 +112,7 @@ async fn run_once(web: &Web, key: String, request: Request, next: Next) -> Resul
     let body = collect_within(Request::from_parts(parts.clone(), body), BODY_LEN_MAX).await?;
     let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
     // The scope is the token's id and not the `Authorization` header, since the header for one token can be written in many ways.
-    let caller = parts.extensions.get::<Admitted>().map(|admitted| &admitted.caller);
+    let caller = parts.extensions.get::<AdmittedCaller>().map(|admitted| &admitted.caller);
     let token = caller.and_then(|caller| caller.token);
     // The fingerprint contains the caller's rights: a caller who has lost a role does not get the stored answer.
     let rights = caller.map(|caller| format!("{:?}", caller.rights)).unwrap_or_default();
@@ -122,7 +123,7 @@ async fn run_once(web: &Web, key: String, request: Request, next: Next) -> Resul
     let now = web.engine.now();
     match store.begin_call(keyed_call, now, now - ABANDONED_AFTER).await? {
         CallState::New => {}
-        CallState::Answered(kept) => return Ok(replay_answer(kept)),
+        CallState::Answered(stored_answer) => return Ok(replay_answer(stored_answer)),
         CallState::InFlight => {
             let problem =
                 Problem::new(Code::KeyInFlight, "the same call is in progress; repeat it later to get its answer");
@@ -139,18 +140,18 @@ async fn run_once(web: &Web, key: String, request: Request, next: Next) -> Resul
     // disconnecting.
     let extensions = parts.extensions.clone();
     let request = Request::from_parts(parts, Body::from(body));
-    let (answer, answered) = oneshot::channel();
+    let (answer_sender, answer_receiver) = oneshot::channel();
     let task = {
         let web = web.clone();
         async move {
             let keyed_call = KeyedCall { scope: &scope, key: &key, fingerprint: &fingerprint };
             // Fails if the client has disconnected, which is fine.
-            answer.send(make_call(&web, keyed_call, request, next).await).ok();
+            answer_sender.send(make_call(&web, keyed_call, request, next).await).ok();
             drop(extensions);
         }
     };
     web.engine.spawn("keyed call", task.instrument(Span::current()));
-    answered.await.map_err(|_| Problem::internal("the task of a call with a key ended without an answer"))
+    answer_receiver.await.map_err(|_| Problem::internal("the task of a call with a key ended without an answer"))
 }
 
 /// Makes a call whose row is stored, and stores its end.
@@ -158,7 +159,7 @@ async fn make_call(web: &Web, call: KeyedCall<'_>, request: Request, next: Next)
     let store = web.engine.store();
     let answer_future = async {
         let response = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(panic_response);
-        to_stored(response).await
+        with_stored_answer(response).await
     };
     let (response, stored_answer) = with_renewal(answer_future, || store.renew_call(call, web.engine.now())).await;
     if let Err(error) = store_end(|| store.end_call(call, stored_answer.as_ref())).await {
@@ -216,9 +217,9 @@ fn digest(parts: &[&[u8]]) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The parts of an answer that are stored. Refusals are not stored: nothing was done, so the client may correct the call and repeat it.
+/// An answer, and the parts of it that are stored. Refusals are not stored: nothing was done, so the client may correct the call and repeat it.
 /// Server errors and answers that are too long are not stored either.
-async fn to_stored(response: Response) -> (Response, Option<StoredAnswer>) {
+async fn with_stored_answer(response: Response) -> (Response, Option<StoredAnswer>) {
     if !response.status().is_success() {
         return (response, None);
     }

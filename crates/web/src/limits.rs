@@ -140,11 +140,11 @@ impl<K: Ord + Copy> Tally<K> {
     /// Takes `amount` for a key, unless the key would then exceed `limit`. Dropping the share releases the amount.
     pub(crate) fn take(&self, key: K, amount: usize, limit: usize) -> Option<Share<K>> {
         let mut shares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let requested_amount = shares.get(&key).copied().unwrap_or_default().saturating_add(amount);
-        if requested_amount > limit {
+        let new_amount = shares.get(&key).copied().unwrap_or_default().saturating_add(amount);
+        if new_amount > limit {
             return None;
         }
-        shares.insert(key, requested_amount);
+        shares.insert(key, new_amount);
         Some(Share { tally: self.clone(), key, amount })
     }
 }

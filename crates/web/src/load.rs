@@ -88,8 +88,8 @@ pub(crate) async fn limit_requests(State(web): State<Web>, mut request: Request,
             .into_response()
     });
     if response.extensions().get::<LongLived>().is_none() {
-        let already_held = response.extensions_mut().remove::<ReleasedAtEnd>();
-        response.extensions_mut().insert(ReleasedAtEnd::new((request_share, already_held)));
+        let inner_shares = response.extensions_mut().remove::<ReleasedAtEnd>();
+        response.extensions_mut().insert(ReleasedAtEnd::new((request_share, inner_shares)));
     }
     response
 }
@@ -128,15 +128,15 @@ pub(crate) async fn with_body_and_permits(
         true => request,
         false => with_body(web, request, (caller, len_max)).await?,
     };
-    let overload = || {
+    let overload_problem = || {
         web.engine.note_limit_reached(Limit::Requests, &client_ip(&request));
         Problem::overloaded("too many requests at the same time; try again", 1)
     };
     let unauthenticated_permit = match caller {
         Some(_) => None,
-        None => Some(Arc::clone(&web.permits.unauthenticated).try_acquire_owned().map_err(|_| overload())?),
+        None => Some(Arc::clone(&web.permits.unauthenticated).try_acquire_owned().map_err(|_| overload_problem())?),
     };
-    let permit = Arc::clone(&web.permits.requests).try_acquire_owned().map_err(|_| overload())?;
+    let permit = Arc::clone(&web.permits.requests).try_acquire_owned().map_err(|_| overload_problem())?;
     Ok((request, (permit, unauthenticated_permit)))
 }
 
@@ -175,9 +175,9 @@ pub(crate) async fn limit_open_route(State(web): State<Web>, request: Request, n
         return next.run(request).await;
     }
     match with_body_and_permits(&web, request, (None, OPEN_BODY_LEN_MAX)).await {
-        Ok((request, work)) => {
+        Ok((request, work_permits)) => {
             let response = next.run(request).await;
-            drop(work);
+            drop(work_permits);
             response
         }
         Err(problem) => problem.into_response(),
@@ -235,7 +235,8 @@ fn grpc_unavailable() -> Response {
 /// Counts a new stream for its caller and for the server. Dropping the returned share ends this.
 pub(crate) fn take_live_share(web: &Web, kind: StreamKind, caller: CallerKey) -> Result<LiveShare, Problem> {
     let limits = &web.config.limits;
-    let (tally, noun) = (&web.permits.live, if kind == StreamKind::Events { "event streams" } else { "followed logs" });
+    let (tally, noun) =
+        (&web.permits.live_streams, if kind == StreamKind::Events { "event streams" } else { "followed logs" });
     let stream_count_max = limits.live_streams_per_caller;
     let caller_share = tally.take((kind, Some(caller)), 1, stream_count_max).ok_or_else(|| {
         web.engine.note_limit_reached(Limit::LiveStreamsPerCaller, &caller);

@@ -43,10 +43,14 @@ async fn call(State(mounted): State<Arc<dyn Mounted>>, Path(name): Path<String>,
     answer_call(&mounted, name, request).await
 }
 
-async fn not_served(State(mounted): State<Arc<dyn Mounted>>, Path(rest): Path<String>, request: Request) -> Response {
-    match name_among_slashes(&rest) {
+async fn not_served(
+    State(mounted): State<Arc<dyn Mounted>>,
+    Path(sub_path): Path<String>,
+    request: Request,
+) -> Response {
+    match name_among_slashes(&sub_path) {
         Some(name) => answer_call(&mounted, name.to_owned(), request).await,
-        None => json_response(mounted.not_served(&rest)),
+        None => json_response(mounted.not_served(&sub_path)),
     }
 }
 
@@ -73,8 +77,8 @@ async fn answer_call(mounted: &Arc<dyn Mounted>, name: String, request: Request)
 
 fn json_response((status, body): MountedAnswer) -> Response {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let json = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
-    (status, json, body).into_response()
+    let content_type = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+    (status, content_type, body).into_response()
 }
 
 #[cfg(test)]

@@ -23,8 +23,8 @@ pub(crate) async fn conceal_names<Q>(call: &Call<Q>, messages: Vec<&mut String>)
     }
     let visibility = visible_jobs(call, &names).await?;
     for message in messages {
-        if let Some(concealed) = visibility.conceal_message(message) {
-            *message = concealed;
+        if let Some(concealed_message) = visibility.conceal_message(message) {
+            *message = concealed_message;
         }
     }
     Ok(())
@@ -36,10 +36,10 @@ async fn visible_jobs<Q>(call: &Call<Q>, names: &BTreeSet<String>) -> Result<Vis
     let mut visibility = VisibleJobs::default();
     // Messages can contain any text of handlers. Text that cannot be a name is not looked up.
     let valid_names: Vec<&str> = names.iter().map(String::as_str).filter(|name| name::check(name).is_ok()).collect();
-    for job in call.engine().store().jobs_named(call.namespace.id, &valid_names).await? {
+    for job in call.engine().store().listed_jobs_named(call.namespace.id, &valid_names).await? {
         let name_set =
-            if call.may_view(job.app) { &mut visibility.visible_names } else { &mut visibility.hidden_names };
-        name_set.insert(job.spec.name);
+            if call.may_view(job.app()) { &mut visibility.visible_names } else { &mut visibility.hidden_names };
+        name_set.insert(job.name().to_owned());
     }
     if names.iter().any(|name| name.contains(NUMBER_PLACEHOLDER)) {
         let board = call.web.boards.board(call.engine(), call.namespace.id).await?;

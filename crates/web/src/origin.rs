@@ -26,8 +26,8 @@ impl Origin {
 
     /// The origin of a URL with a scheme and a host.
     pub(crate) fn of_url(url: &str) -> Option<Self> {
-        let (scheme, rest) = url.split_once("://")?;
-        let authority = rest.split(['/', '?', '#']).next()?;
+        let (scheme, url_without_scheme) = url.split_once("://")?;
+        let authority = url_without_scheme.split(['/', '?', '#']).next()?;
         let host = authority.rsplit('@').next().filter(|host| !host.is_empty())?;
         Some(Self::new(scheme, host))
     }
@@ -45,11 +45,11 @@ impl ProxiedOrigin {
     /// disagree, one of them came from the client, and neither is used.
     pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
         let last_element = |name: &HeaderName| {
-            let line = headers.get_all(name).iter().next_back()?.to_str().ok()?;
-            Some(line.rsplit(',').next().unwrap_or_default().trim())
+            let header_value = headers.get_all(name).iter().next_back()?.to_str().ok()?;
+            Some(header_value.rsplit(',').next().unwrap_or_default().trim())
         };
         let forwarded_element = last_element(&FORWARDED);
-        let pair = |wanted: &str| {
+        let forwarded_value = |wanted: &str| {
             let pairs = forwarded_element
                 .into_iter()
                 .flat_map(|forwarded_element| forwarded_element.split(';'))
@@ -58,8 +58,8 @@ impl ProxiedOrigin {
             values.next().map(|(_, value)| value.trim().trim_matches('"'))
         };
         Self {
-            host: common_value(pair("host"), last_element(&FORWARDED_HOST)),
-            scheme: common_value(pair("proto"), last_element(&FORWARDED_PROTO)),
+            host: common_value(forwarded_value("host"), last_element(&FORWARDED_HOST)),
+            scheme: common_value(forwarded_value("proto"), last_element(&FORWARDED_PROTO)),
         }
     }
 }
@@ -97,7 +97,7 @@ impl PublicEndpoint<'_> {
     }
 
     /// Whether the request comes from the pages of this server, or from a client that is not a browser.
-    pub(crate) fn is_same(self, headers: &HeaderMap, uri: &Uri, extensions: &Extensions) -> bool {
+    pub(crate) fn is_from_own_pages(self, headers: &HeaderMap, uri: &Uri, extensions: &Extensions) -> bool {
         let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
         if let Some(site) = text("sec-fetch-site") {
             return matches!(site, "same-origin" | "none");
@@ -126,7 +126,7 @@ mod tests {
     #[track_caller]
     fn check_over(is_tls: bool, headers: &[(&'static str, &'static str)], expected: bool) {
         let endpoint = PublicEndpoint { advertised_url: None, is_tls };
-        let found = endpoint.is_same(&map(headers), &Uri::from_static("/x"), &Extensions::new());
+        let found = endpoint.is_from_own_pages(&map(headers), &Uri::from_static("/x"), &Extensions::new());
         assert_eq!(found, expected, "{is_tls} {headers:?}");
     }
 
@@ -169,7 +169,7 @@ mod tests {
             let endpoint = PublicEndpoint { advertised_url: Some(url), is_tls: true };
             let headers = map(&[("origin", origin), ("host", "rebound.example.net")]);
             assert_eq!(
-                endpoint.is_same(&headers, &Uri::from_static("/x"), &Extensions::new()),
+                endpoint.is_from_own_pages(&headers, &Uri::from_static("/x"), &Extensions::new()),
                 expected,
                 "{url} {origin}"
             );
@@ -196,7 +196,11 @@ mod tests {
             let mut extensions = Extensions::new();
             extensions.insert(ProxiedOrigin::from_headers(&map(&headers)));
             let endpoint = PublicEndpoint { advertised_url: None, is_tls: false };
-            assert_eq!(endpoint.is_same(&map(&all), &Uri::from_static("/x"), &extensions), expected, "{all:?}");
+            assert_eq!(
+                endpoint.is_from_own_pages(&map(&all), &Uri::from_static("/x"), &extensions),
+                expected,
+                "{all:?}"
+            );
         }
     }
 }

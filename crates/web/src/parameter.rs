@@ -24,7 +24,7 @@ pub(crate) struct Parameter {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     pub(crate) is_required: bool,
-    kind: ParameterFormat,
+    format: ParameterFormat,
 }
 
 impl From<&'static str> for Parameter {
@@ -35,8 +35,8 @@ impl From<&'static str> for Parameter {
 }
 
 impl Parameter {
-    const fn new(name: &'static str, kind: ParameterFormat) -> Self {
-        Self { name, about: "", is_required: false, kind }
+    const fn new(name: &'static str, format: ParameterFormat) -> Self {
+        Self { name, about: "", is_required: false, format }
     }
 
     /// Any text.
@@ -102,20 +102,20 @@ impl Parameter {
 
     /// Sets the default of a number.
     pub(crate) const fn with_default(self, default: u32) -> Self {
-        match self.kind {
+        match self.format {
             ParameterFormat::Number { from, to, .. } => {
-                Self { kind: ParameterFormat::Number { from, to, default: Some(default) }, ..self }
+                Self { format: ParameterFormat::Number { from, to, default: Some(default) }, ..self }
             }
             _ => self,
         }
     }
 
     pub(crate) const fn is_cursor(&self) -> bool {
-        matches!(self.kind, ParameterFormat::Cursor)
+        matches!(self.format, ParameterFormat::Cursor)
     }
 
     pub(crate) fn schema(&self) -> Value {
-        match self.kind {
+        match self.format {
             ParameterFormat::Text => json!({"type": "string"}),
             ParameterFormat::Pattern(pattern) => json!({"type": "string", "pattern": pattern}),
             ParameterFormat::Instant => json!({"type": "string", "format": "date-time"}),

@@ -19,7 +19,7 @@ pub(crate) fn contains_parent_data(params: &Value) -> bool {
     params
         .get(PARENTS_KEY)
         .and_then(Value::as_object)
-        .is_some_and(|parents| parents.values().any(|one| parent_run(one).is_some()))
+        .is_some_and(|parents| parents.values().any(|parent| parent_run(parent).is_some()))
 }
 
 /// The parent run from which a value comes; `None` if the author of the job wrote the value.
@@ -31,11 +31,11 @@ fn parent_run(parent: &Value) -> Option<RunId> {
 /// callers who may not edit the parent's app.
 pub(crate) async fn visible_params<Q>(call: &Call<Q>, mut params: Value) -> Result<Value, Problem> {
     let Some(parents) = params.get_mut(PARENTS_KEY).and_then(Value::as_object_mut) else { return Ok(params) };
-    let apps = parent_apps(call, parents).await?;
+    let apps_by_name = parent_apps(call, parents).await?;
     let may_see_all = call.visible_apps().is_none();
     let mut visible_parents = Map::new();
     for (name, mut parent) in std::mem::take(parents) {
-        let app = apps.get(&name).copied();
+        let app = apps_by_name.get(&name).copied();
         if parent_run(&parent).is_some() {
             if !(may_see_all || app.is_some_and(|app| call.may_view(app))) {
                 continue;
@@ -55,14 +55,14 @@ pub(crate) async fn visible_params<Q>(call: &Call<Q>, mut params: Value) -> Resu
 async fn parent_apps<Q>(call: &Call<Q>, parents: &Map<String, Value>) -> Result<HashMap<String, AppId>, Problem> {
     let ids: Vec<RunId> = parents.values().filter_map(parent_run).collect();
     let runs = call.engine().store().runs(&ids).await?;
-    let runs: HashMap<RunId, AppId> =
+    let apps_by_run: HashMap<RunId, AppId> =
         runs.into_iter().filter(|run| run.namespace == call.namespace.id).map(|run| (run.id, run.app)).collect();
-    let mut apps = HashMap::new();
+    let mut apps_by_name = HashMap::new();
     let mut missing_names = Vec::new();
     for (name, parent) in parents {
-        match parent_run(parent).map(|id| runs.get(&id)) {
+        match parent_run(parent).map(|id| apps_by_run.get(&id)) {
             Some(Some(app)) => {
-                apps.insert(name.clone(), *app);
+                apps_by_name.insert(name.clone(), *app);
             }
             Some(None) if rondel_core::name::check(name).is_ok() => missing_names.push(name.as_str()),
             Some(None) | None => {}
@@ -70,7 +70,7 @@ async fn parent_apps<Q>(call: &Call<Q>, parents: &Map<String, Value>) -> Result<
     }
     if !missing_names.is_empty() {
         let jobs = call.engine().store().jobs_named(call.namespace.id, &missing_names).await?;
-        apps.extend(jobs.into_iter().map(|job| (job.spec.name, job.app)));
+        apps_by_name.extend(jobs.into_iter().map(|job| (job.spec.name, job.app)));
     }
-    Ok(apps)
+    Ok(apps_by_name)
 }

@@ -23,10 +23,10 @@ const LOG_PERIOD: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Peers {
     pub(crate) limits: HttpLimits,
-    pub(crate) trusted: TrustedProxies,
+    pub(crate) trusted_proxies: TrustedProxies,
     engine: Option<Engine>,
     connections: Mutex<ConnectionTable>,
-    authenticated: Tally<CallerKey>,
+    shares_by_caller: Tally<CallerKey>,
     /// Notified when a connection has ended.
     connection_ended: Notify,
     /// When a connection that could not be accepted was last logged.
@@ -36,9 +36,9 @@ pub(crate) struct Peers {
 #[derive(Debug, Default)]
 struct ConnectionTable {
     /// The number of the newest connection.
-    number: u64,
+    newest_number: u64,
     /// How many connections are open.
-    count: usize,
+    open_count: usize,
     /// Keyed by address and then by number: of one address, the oldest connection comes first.
     unauthenticated: BTreeMap<IpAddr, BTreeMap<u64, Connection>>,
 }
@@ -65,7 +65,7 @@ struct ConnectionState {
     /// Cancelled when the connection must close to make room.
     eviction: CancellationToken,
     /// The share of its caller's maximum number of connections; `None` while it is unauthenticated.
-    authenticated: Mutex<Option<Share<CallerKey>>>,
+    caller_share: Mutex<Option<Share<CallerKey>>>,
 }
 
 /// Counts a connection as open until it is dropped.
@@ -74,19 +74,19 @@ pub(crate) struct OpenConnection(pub(crate) Connection);
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        let Connection(inner) = &self.0;
-        let mut connections = inner.peers.lock_connections();
-        connections.count = connections.count.saturating_sub(1);
-        connections.forget(inner.network, inner.number);
-        inner.peers.connection_ended.notify_waiters();
+        let Connection(state) = &self.0;
+        let mut connections = state.peers.lock_connections();
+        connections.open_count = connections.open_count.saturating_sub(1);
+        connections.forget(state.network, state.number);
+        state.peers.connection_ended.notify_waiters();
     }
 }
 
 impl ConnectionTable {
     fn forget(&mut self, network: IpAddr, number: u64) {
-        if let Some(of_network) = self.unauthenticated.get_mut(&network) {
-            of_network.remove(&number);
-            if of_network.is_empty() {
+        if let Some(connections_of_network) = self.unauthenticated.get_mut(&network) {
+            connections_of_network.remove(&number);
+            if connections_of_network.is_empty() {
                 self.unauthenticated.remove(&network);
             }
         }
@@ -105,10 +105,11 @@ impl ConnectionTable {
     }
 
     /// The address with the most unauthenticated connections. Trusted proxies are chosen only if there is no other address.
-    fn fullest(&self, trusted_proxies: &TrustedProxies) -> Option<IpAddr> {
-        let rank =
-            |(address, own): &(&IpAddr, &BTreeMap<u64, Connection>)| (!trusted_proxies.contains(**address), own.len());
-        self.unauthenticated.iter().max_by_key(rank).map(|(address, _)| *address)
+    fn fullest_network(&self, trusted_proxies: &TrustedProxies) -> Option<IpAddr> {
+        let rank = |(network, connections): &(&IpAddr, &BTreeMap<u64, Connection>)| {
+            (!trusted_proxies.contains(**network), connections.len())
+        };
+        self.unauthenticated.iter().max_by_key(rank).map(|(network, _)| *network)
     }
 }
 
@@ -116,10 +117,10 @@ impl Peers {
     pub(crate) fn new(limits: HttpLimits, trusted_proxies: TrustedProxies, engine: Option<Engine>) -> Arc<Self> {
         Arc::new(Self {
             limits,
-            trusted: trusted_proxies,
+            trusted_proxies,
             engine,
             connections: Mutex::default(),
-            authenticated: Tally::default(),
+            shares_by_caller: Tally::default(),
             connection_ended: Notify::new(),
             logged_at: Mutex::default(),
         })
@@ -140,24 +141,24 @@ impl Peers {
         let network = network_of(address);
         let mut connections = self.lock_connections();
         let unauthenticated_count = connections.unauthenticated.get(&network).map_or(0, BTreeMap::len);
-        if unauthenticated_count >= self.limits.connections_per_address && !self.trusted.contains(address) {
+        if unauthenticated_count >= self.limits.connections_per_address && !self.trusted_proxies.contains(address) {
             self.log_limit(Limit::ConnectionsPerAddress, address);
             if !connections.evict(network) {
                 return None;
             }
         }
-        if connections.count >= self.limits.connections {
+        if connections.open_count >= self.limits.connections {
             self.log_limit(Limit::Connections, address);
-            let fullest = connections.fullest(&self.trusted)?;
-            if !connections.evict(fullest) {
+            let fullest_network = connections.fullest_network(&self.trusted_proxies)?;
+            if !connections.evict(fullest_network) {
                 return None;
             }
         }
-        connections.number += 1;
-        connections.count += 1;
+        connections.newest_number += 1;
+        connections.open_count += 1;
         let connection = Connection(Arc::new(ConnectionState {
             peers: Arc::clone(self),
-            number: connections.number,
+            number: connections.newest_number,
             network,
             busy_count: AtomicUsize::new(0),
             open_request_count: AtomicUsize::new(0),
@@ -165,7 +166,7 @@ impl Peers {
             answering_count: AtomicUsize::new(0),
             progressed_at: Mutex::new(Instant::now()),
             eviction: CancellationToken::new(),
-            authenticated: Mutex::new(None),
+            caller_share: Mutex::new(None),
         }));
         connections.unauthenticated.entry(network).or_default().insert(connection.0.number, connection.clone());
         drop(connections);
@@ -185,20 +186,20 @@ impl Peers {
 
     fn evict_fullest(&self) {
         let mut connections = self.lock_connections();
-        if let Some(fullest) = connections.fullest(&self.trusted) {
-            self.log_limit(Limit::Connections, fullest);
-            connections.evict(fullest);
+        if let Some(fullest_network) = connections.fullest_network(&self.trusted_proxies) {
+            self.log_limit(Limit::Connections, fullest_network);
+            connections.evict(fullest_network);
         }
     }
 
     /// Whether to log that a connection could not be accepted: once in every [`LOG_PERIOD`].
     pub(crate) fn may_log(&self) -> bool {
         let mut logged_at = self.logged_at.lock().unwrap_or_else(PoisonError::into_inner);
-        let may = logged_at.is_none_or(|at| at.elapsed() >= LOG_PERIOD);
-        if may {
+        let is_due = logged_at.is_none_or(|at| at.elapsed() >= LOG_PERIOD);
+        if is_due {
             *logged_at = Some(Instant::now());
         }
-        may
+        is_due
     }
 }
 
@@ -206,8 +207,8 @@ impl Connection {
     /// Counts the connection for the caller of an authenticated request from now on. If that caller already has its maximum of
     /// connections, this one remains unauthenticated.
     pub(crate) fn count_for_caller(&self, caller: CallerKey) {
-        let ConnectionState { peers, network, number, authenticated, .. } = &*self.0;
-        let mut caller_share = authenticated.lock().unwrap_or_else(PoisonError::into_inner);
+        let ConnectionState { peers, network, number, caller_share, .. } = &*self.0;
+        let mut caller_share = caller_share.lock().unwrap_or_else(PoisonError::into_inner);
         if caller_share.is_some() {
             return;
         }
@@ -215,7 +216,7 @@ impl Connection {
             CallerKey::Executor(_) => peers.limits.connections / 2,
             _ => peers.limits.connections_per_caller,
         };
-        *caller_share = peers.authenticated.take(caller, 1, connection_count_max);
+        *caller_share = peers.shares_by_caller.take(caller, 1, connection_count_max);
         if caller_share.is_some() {
             peers.lock_connections().forget(*network, *number);
         }
@@ -245,8 +246,8 @@ impl Connection {
                 0 => (StallReason::Idle, idle_timeout),
                 _ => (StallReason::Answer, write_timeout),
             };
-            let is_waited_for = stall_reason == StallReason::Idle || self.0.answering_count.load(Ordering::Relaxed) > 0;
-            if quiet_length >= timeout && is_waited_for {
+            let can_stall = stall_reason == StallReason::Idle || self.0.answering_count.load(Ordering::Relaxed) > 0;
+            if quiet_length >= timeout && can_stall {
                 return stall_reason;
             }
             let sleep_length = timeout.saturating_sub(quiet_length).min(write_timeout.min(idle_timeout));
@@ -323,8 +324,8 @@ pub(crate) struct Waiting(Option<Connection>);
 
 impl Waiting {
     pub(crate) fn new(connection: Option<&Connection>) -> Self {
-        if let Some(Connection(inner)) = connection {
-            inner.busy_count.fetch_sub(1, Ordering::Relaxed);
+        if let Some(Connection(state)) = connection {
+            state.busy_count.fetch_sub(1, Ordering::Relaxed);
         }
         Self(connection.cloned())
     }
@@ -332,8 +333,8 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if let Some(Connection(inner)) = &self.0 {
-            inner.busy_count.fetch_add(1, Ordering::Relaxed);
+        if let Some(Connection(state)) = &self.0 {
+            state.busy_count.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -388,7 +389,7 @@ mod tests {
         assert!(!executors.iter().any(is_evicted) && !is_evicted(&second));
         drop((executors, first, second));
         let connections = peers.lock_connections();
-        assert_eq!((connections.count, connections.unauthenticated.len()), (0, 0));
+        assert_eq!((connections.open_count, connections.unauthenticated.len()), (0, 0));
     }
 
     #[test]

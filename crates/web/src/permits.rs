@@ -24,7 +24,7 @@ pub(crate) struct Permits {
     /// Bytes of bodies in memory, by caller; `None` counts those of all callers.
     pub(crate) body_bytes: Tally<Option<CallerKey>>,
     /// Live streams by kind and caller; `None` counts those of all callers.
-    pub(crate) live: Tally<(StreamKind, Option<CallerKey>)>,
+    pub(crate) live_streams: Tally<(StreamKind, Option<CallerKey>)>,
     pub(crate) shares: Shares,
 }
 
@@ -48,7 +48,7 @@ impl Permits {
             bodies: Tally::default(),
             gateway: Tally::default(),
             body_bytes: Tally::default(),
-            live: Tally::default(),
+            live_streams: Tally::default(),
             shares: Shares::default(),
         }
     }
@@ -58,12 +58,12 @@ impl Permits {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shares {
     /// The permits of each caller to read from the database.
-    pub(crate) turns: Arc<Mutex<BTreeMap<CallerKey, Weak<Semaphore>>>>,
+    pub(crate) read_turns: Arc<Mutex<BTreeMap<CallerKey, Weak<Semaphore>>>>,
     /// Heavy work by kind and caller; `None` counts that of all callers.
     pub(crate) heavy_work: Tally<(HeavyWork, Option<CallerKey>)>,
-    pub(crate) apply_room: ApplyRooms,
+    pub(crate) apply_rooms: ApplyRooms,
     /// Bytes of answers that clients have not read, by caller; `None` counts those of all callers.
-    pub(crate) answers: Tally<Option<CallerKey>>,
+    pub(crate) unread_answer_bytes: Tally<Option<CallerKey>>,
 }
 
 /// Memory for the job lists of apply requests, in KiB: for all callers together, and for each caller.

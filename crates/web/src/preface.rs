@@ -11,7 +11,7 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The protocol of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Version {
+pub(crate) enum HttpVersion {
     Http1,
     Http2,
 }
@@ -27,7 +27,9 @@ pub(crate) struct PrefixedStream<S> {
 }
 
 /// Reads only as many bytes as are needed to detect the protocol.
-pub(crate) async fn sniff<S: AsyncRead + Unpin>(mut stream: S) -> io::Result<(PrefixedStream<S>, Version)> {
+pub(crate) async fn detect_version<S: AsyncRead + Unpin>(
+    mut stream: S,
+) -> io::Result<(PrefixedStream<S>, HttpVersion)> {
     let mut prefix = vec![0; HTTP2_PREFACE.len()];
     let mut filled_len = 0;
     while filled_len < prefix.len() && HTTP2_PREFACE.starts_with(&prefix[..filled_len]) {
@@ -38,7 +40,7 @@ pub(crate) async fn sniff<S: AsyncRead + Unpin>(mut stream: S) -> io::Result<(Pr
         filled_len += read_count;
     }
     prefix.truncate(filled_len);
-    let version = if prefix == HTTP2_PREFACE { Version::Http2 } else { Version::Http1 };
+    let version = if prefix == HTTP2_PREFACE { HttpVersion::Http2 } else { HttpVersion::Http1 };
     Ok((PrefixedStream { prefix, read_count: 0, stream }, version))
 }
 
@@ -89,8 +91,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for PrefixedStream<S> {
 mod tests {
     use super::*;
 
-    async fn check_sniff(input: &[u8], expected: Version) {
-        let (mut prefixed, version) = sniff(input).await.unwrap();
+    async fn check_version(input: &[u8], expected: HttpVersion) {
+        let (mut prefixed, version) = detect_version(input).await.unwrap();
         assert_eq!(version, expected, "{input:?}");
         let mut all = Vec::new();
         prefixed.read_to_end(&mut all).await.unwrap();
@@ -99,10 +101,10 @@ mod tests {
 
     #[tokio::test]
     async fn the_preface_decides_and_no_byte_is_lost() {
-        check_sniff(b"GET / HTTP/1.1\r\n\r\n", Version::Http1).await;
-        check_sniff(&[HTTP2_PREFACE, b"frames"].concat(), Version::Http2).await;
-        check_sniff(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r", Version::Http1).await;
-        check_sniff(b"P", Version::Http1).await;
-        check_sniff(b"", Version::Http1).await;
+        check_version(b"GET / HTTP/1.1\r\n\r\n", HttpVersion::Http1).await;
+        check_version(&[HTTP2_PREFACE, b"frames"].concat(), HttpVersion::Http2).await;
+        check_version(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r", HttpVersion::Http1).await;
+        check_version(b"P", HttpVersion::Http1).await;
+        check_version(b"", HttpVersion::Http1).await;
     }
 }

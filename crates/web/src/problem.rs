@@ -25,6 +25,8 @@ const COMPLAINT_CODES: [&str; 7] = [
     "repeated_parameter",
     "missing_parameter",
 ];
+/// The columns of the store with definitions. During an upgrade they may have fields that only newer servers know.
+const DEFINITION_COLUMNS: [&str; 4] = ["spec", "declared", "expanded", "rule_spec"];
 /// Maximum number of complaints in one answer.
 const COMPLAINT_COUNT_MAX: usize = 50;
 /// Maximum length of the pointer or parameter in a complaint, in characters.
@@ -213,6 +215,12 @@ impl Problem {
             Self::new(Code::Unavailable, "the database did not answer; try again")
                 .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
                 .with_cause(cause)
+        } else if matches!(error, StoreError::Corrupt { column, .. } if DEFINITION_COLUMNS.contains(column)) {
+            let detail =
+                "this server cannot read the stored definition, which a newer server saved; upgrade this server";
+            Self::new(Code::Unreadable, detail)
+                .with_header(RETRY_AFTER, HeaderValue::from_static("60"))
+                .with_cause(cause)
         } else {
             Self::internal(cause)
         }
@@ -220,6 +228,16 @@ impl Problem {
 }
 
 impl Problem {
+    /// What was read, or nothing if this server cannot read all of it, for a part of a page that must not keep the rest of the page from
+    /// being shown.
+    pub(crate) fn unless_unreadable<T, E: Into<Self>>(result: Result<Vec<T>, E>) -> Result<Vec<T>, Self> {
+        let result: Result<Vec<T>, Self> = result.map_err(Into::into);
+        match result {
+            Err(problem) if matches!(problem.code(), Code::Unreadable) => Ok(Vec::new()),
+            result => result,
+        }
+    }
+
     /// The problem of changing or deleting a job from which others follow. It names those that the caller may see, and counts the others.
     pub(crate) fn of_parent_job(visible_children: &[&str], hidden_count: usize) -> Self {
         let mut jobs: Vec<String> = visible_children.iter().map(|name| (*name).to_owned()).collect();
@@ -243,11 +261,11 @@ impl Problem {
                     .with_current_version(*version)
             }
             JobError::IsParent { children } => Self::of_parent_job(&[], children.len()),
-            JobError::KeyInUse(open) => {
-                let ending_note = if open.is_asked_to_end() { ", and is asked to end" } else { "" };
+            JobError::KeyInUse(open_run) => {
+                let ending_note = if open_run.is_asked_to_end() { ", and is asked to end" } else { "" };
                 let detail = format!(
                     "run {} of the job has this key and is {}{ending_note}; wait for its end, or replace it",
-                    open.id, open.status
+                    open_run.id, open_run.status
                 );
                 Self::new(Code::TriggerKeyInUse, detail)
             }
@@ -281,7 +299,7 @@ impl IntoResponse for Problem {
 /// An error (RFC 9457).
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Problem")]
-struct Document<'a> {
+struct ProblemDocument<'a> {
     /// `urn:rondel:problem:` and the code.
     r#type: String,
     /// What the code means.
@@ -313,13 +331,13 @@ fn code_schema(_: &mut SchemaGenerator) -> Schema {
 
 /// The schema of every error.
 pub(crate) fn schema(generator: &mut SchemaGenerator) -> Schema {
-    generator.subschema_for::<Document<'_>>()
+    generator.subschema_for::<ProblemDocument<'_>>()
 }
 
 /// Writes the body of a response that has a problem.
 pub(crate) fn render(response: &mut Response, problem: &Problem, request_id: &str, path: &str) {
     let problem_state = &problem.0;
-    let document = Document {
+    let document = ProblemDocument {
         r#type: format!("urn:rondel:problem:{}", problem_state.code.as_str()),
         title: problem_state.code.title(),
         status: problem_state.code.status(),
@@ -360,11 +378,24 @@ mod tests {
     #[tokio::test]
     async fn causes_are_not_sent() {
         let message = "no JSON".to_owned();
-        let problem = Problem::from(StoreError::Corrupt { table: "job_version", column: "spec", id: 7, message });
+        let problem = Problem::from(StoreError::Corrupt { table: "job_version", column: "version", id: 7, message });
         assert!(problem.cause().is_some_and(|cause| cause.contains("job_version")));
         let (response, text) = rendered(problem).await;
         assert_eq!(response.status(), 500);
         assert!(!text.contains("job_version") && text.contains("\"request_id\":\"id\""), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_definition_of_a_newer_server_is_named_as_such() {
+        let message = "unknown field `of_a_newer_server`".to_owned();
+        let error = StoreError::Corrupt { table: "job", column: "spec", id: 7, message };
+        let problem = Problem::from(error);
+        assert!(Problem::unless_unreadable(Err::<Vec<u8>, _>(problem.clone())).is_ok_and(|read| read.is_empty()));
+        assert!(Problem::unless_unreadable(Err::<Vec<u8>, _>(StoreError::no_answer("read"))).is_err());
+        assert!(problem.cause().is_some_and(|cause| cause.contains("of_a_newer_server")));
+        let (response, text) = rendered(problem).await;
+        assert_eq!(response.status(), 503);
+        assert!(text.contains("upgrade this server") && !text.contains("of_a_newer_server"), "{text}");
     }
 
     #[tokio::test]

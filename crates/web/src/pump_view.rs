@@ -16,7 +16,7 @@ use crate::call::Call;
 use crate::problem::Problem;
 
 /// How many of the newest root runs are searched for one with groups.
-const ROOT_COUNT: u32 = 8;
+const SEARCHED_ROOT_COUNT: u32 = 8;
 
 /// The current state of a pump job.
 #[derive(Debug)]
@@ -60,12 +60,12 @@ pub(crate) struct ItemView {
 impl PumpView {
     /// At most `limit` items in these states, beginning after the item `after_name`. An empty list of states means all.
     pub(crate) fn page(&self, after_name: Option<&str>, states: &[ItemState], limit: u32) -> Vec<&ItemView> {
-        let is_behind = |one: &&ItemView| {
-            after_name.is_none_or(|after_name| compare_names(&one.item.name, after_name) == Ordering::Greater)
+        let is_after = |view: &&ItemView| {
+            after_name.is_none_or(|after_name| compare_names(&view.item.name, after_name) == Ordering::Greater)
         };
-        let is_asked_for = |one: &&ItemView| states.is_empty() || states.contains(&one.item.state());
+        let is_asked_for = |view: &&ItemView| states.is_empty() || states.contains(&view.item.state());
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        self.items.iter().filter(is_behind).filter(is_asked_for).take(limit).collect()
+        self.items.iter().filter(is_after).filter(is_asked_for).take(limit).collect()
     }
 }
 
@@ -91,7 +91,7 @@ pub(crate) async fn read_pump<Q>(call: &Call<Q>, record: &JobRecord) -> Result<O
     let Some(pump) = job.as_ref().and_then(|job| job.pump.as_deref()) else { return Ok(None) };
     let store = call.engine().store();
     // Runs are read before items: a run that becomes the owner of an item in between is not among them, and is looked up below.
-    let mut roots = store.pump_roots(record.id, call.engine().now(), ROOT_COUNT).await?;
+    let mut roots = store.pump_roots(record.id, call.engine().now(), SEARCHED_ROOT_COUNT).await?;
     // Runs from before the job moved to its current app belong to its previous app.
     roots.retain(|run| call.may_view(run.app));
     let root = root_run(roots);
@@ -102,7 +102,7 @@ pub(crate) async fn read_pump<Q>(call: &Call<Q>, record: &JobRecord) -> Result<O
     let items = with_unsaved(store.pump_items(record.id).await?, pump, record.updated_at);
     let items = with_groups(call, items, &groups).await?;
     Ok(Some(PumpView {
-        totals: Totals::of(items.iter().map(|one| &one.item)),
+        totals: Totals::of(items.iter().map(|view| &view.item)),
         groups: with_items(groups, &items),
         root: root.map(|run| root_view(run, pump)),
         items,
@@ -144,14 +144,14 @@ fn with_unsaved(mut items: Vec<Item>, pump: &Pump, saved_at: Timestamp) -> Vec<I
 
 async fn with_groups<Q>(call: &Call<Q>, items: Vec<Item>, groups: &[Run]) -> Result<Vec<ItemView>, Problem> {
     let mut owners: HashMap<RunId, Run> = groups.iter().map(|run| (run.id, run.clone())).collect();
-    let missing_owners: BTreeSet<RunId> = items
+    let other_owners: BTreeSet<RunId> = items
         .iter()
         .filter_map(|item| item.owner)
         .map(|owner| owner.run)
         .filter(|run| !owners.contains_key(run))
         .collect();
-    if !missing_owners.is_empty() {
-        let runs = call.engine().store().runs(&missing_owners.into_iter().collect::<Vec<_>>()).await?;
+    if !other_owners.is_empty() {
+        let runs = call.engine().store().runs(&other_owners.into_iter().collect::<Vec<_>>()).await?;
         let visible_runs = runs.into_iter().filter(|run| call.may_view(run.app));
         owners.extend(visible_runs.map(|run| (run.id, run.for_reader())));
     }
@@ -164,7 +164,7 @@ async fn with_groups<Q>(call: &Call<Q>, items: Vec<Item>, groups: &[Run]) -> Res
 
 fn with_items(runs: Vec<Run>, items: &[ItemView]) -> Vec<GroupView> {
     let mut sums_by_run: BTreeMap<RunId, (u32, u64)> = BTreeMap::new();
-    for (owner, item) in items.iter().filter_map(|one| Some((one.item.owner?, &one.item))) {
+    for (owner, item) in items.iter().filter_map(|view| Some((view.item.owner?, &view.item))) {
         let (count, per_minute) = sums_by_run.entry(owner.run).or_default();
         *count += 1;
         *per_minute += u64::from(item.per_minute);

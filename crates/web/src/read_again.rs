@@ -25,7 +25,7 @@ where
             Err(problem) if problem.code() == Code::Unavailable && Instant::now() < deadline => {
                 tokio::time::sleep(RETRY_DELAY).await;
             }
-            done => return done,
+            result => return result,
         }
     }
 }

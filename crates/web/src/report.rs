@@ -32,11 +32,11 @@ const FILE_ROW_COUNT_MAX: usize = 50_000;
 /// Maximum number of failure messages in a report.
 const FAILURE_COUNT_MAX: u32 = 20;
 /// Maximum number of jobs that one report reads while searching for those that the caller may see or that have the label.
-const EXAMINED_COUNT_MAX: usize = 10_000;
+const EXAMINED_JOB_COUNT_MAX: usize = 10_000;
 /// How many jobs are read at a time.
-const READ_COUNT: u32 = 500;
+const JOB_BATCH_COUNT: u32 = 500;
 /// Maximum delay that a query may count as on time.
-const ON_TIME_MAX: Duration = DAY;
+const ON_TIME_DELAY_MAX: Duration = DAY;
 
 rondel_core::plain_word_enum! {
     /// How the runs of a report are grouped into rows.
@@ -72,7 +72,7 @@ pub(crate) struct ReportQuery {
 impl FromQuery for ReportQuery {
     fn from_query(reader: &mut Reader) -> Self {
         let on_time = |text: &str| match parse_duration(text) {
-            Ok(length) if length <= ON_TIME_MAX => Ok(length),
+            Ok(length) if length <= ON_TIME_DELAY_MAX => Ok(length),
             Ok(_) => Err(format!("{text:?} is longer than 24h")),
             Err(error) => Err(error.to_string()),
         };
@@ -140,20 +140,20 @@ struct ReportGroups {
 /// Computes a report about what the caller may see.
 pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Result<Report, Problem> {
     let range = range(query, call.engine().now())?;
-    let kind = match (query.group_by, call.visible_apps()) {
+    let point_kind = match (query.group_by, call.visible_apps()) {
         (GroupBy::Namespace, None) if query.app.is_none() => PointKind::Namespace,
         (GroupBy::Namespace | GroupBy::App, _) => PointKind::App,
         (GroupBy::Job | GroupBy::Label, _) => PointKind::Job,
     };
-    let step = if kind == PointKind::Job { Step::Day } else { Step::Hour };
+    let step = if point_kind == PointKind::Job { Step::Day } else { Step::Hour };
     let range = ReportRange { from: step.floor(range.from), ..range };
-    let group_max = POINT_COUNT_MAX / range.point_count(kind).max(1);
-    let group_max = usize::try_from(group_max).unwrap_or(usize::MAX).max(1);
+    let group_count_max = POINT_COUNT_MAX / range.point_count(point_kind).max(1);
+    let group_count_max = usize::try_from(group_count_max).unwrap_or(usize::MAX).max(1);
     let app = match &query.app {
         Some(app) => Some(find_app(call, app).await?),
         None => None,
     };
-    let group_search = find_groups(call, query, app, (kind, range, group_max));
+    let group_search = find_groups(call, query, app, (point_kind, range, group_count_max));
     let failures = async |jobs: Option<&[JobId]>| {
         let apps = visible_apps(call, app);
         let (namespace, from, to) = (call.namespace.id, range.from, range.to);
@@ -166,13 +166,14 @@ pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Resu
     let (found_groups, (rows, mut total), failures) = if query.job.is_some() || query.group_by == GroupBy::Label {
         let found_groups = group_search.await?;
         let (counts, failures) =
-            try_join(count_rows(call, kind, range, &found_groups), failures(found_groups.jobs.as_deref())).await?;
+            try_join(count_rows(call, point_kind, range, &found_groups), failures(found_groups.jobs.as_deref()))
+                .await?;
         (found_groups, counts, failures)
     } else {
         // Failures of whole apps do not need the list of jobs. They take longest to read, so they are read concurrently with the counts.
         let groups_and_counts = async {
             let found_groups = group_search.await?;
-            let counts = count_rows(call, kind, range, &found_groups).await?;
+            let counts = count_rows(call, point_kind, range, &found_groups).await?;
             Ok::<_, Problem>((found_groups, counts))
         };
         let ((found_groups, counts), failures) = try_join(groups_and_counts, failures(None)).await?;
@@ -208,18 +209,18 @@ pub(crate) async fn whole_csv<Q: Sync>(call: &Call<Q>, query: ReportQuery, cut_l
 /// The rows of the groups, and the total.
 async fn count_rows<Q>(
     call: &Call<Q>,
-    kind: PointKind,
+    point_kind: PointKind,
     range: ReportRange,
     report_groups: &ReportGroups,
 ) -> Result<(Vec<Row>, Vec<Row>), Problem> {
     let node = call.engine().node();
     let (kind_of_total, owners) = report_groups.total_owners.clone().unwrap_or_else(|| {
         let owners = report_groups.groups.iter().flat_map(|group| group.owners.iter().copied()).collect();
-        (kind, owners)
+        (point_kind, owners)
     });
     let namespace_group = [Group { name: call.namespace.name.clone(), app: None, owners }];
     let total_range = ReportRange { period: Period::Total, ..range };
-    let rows = reports::rows(node, kind, &report_groups.groups, range);
+    let rows = reports::rows(node, point_kind, &report_groups.groups, range);
     Ok(try_join(rows, reports::rows(node, kind_of_total, &namespace_group, total_range)).await?)
 }
 
@@ -240,13 +241,13 @@ fn range(query: &ReportQuery, now: Timestamp) -> Result<ReportRange, Problem> {
             format!("from {from} to {to} is more than 400 days: counts are not kept longer"),
         ));
     }
-    for (parameter, is_given, by) in
+    for (parameter, is_given, needed_grouping) in
         [("job", query.job.is_some(), GroupBy::Job), ("label", query.label.is_some(), GroupBy::Label)]
     {
-        if is_given && query.group_by != by {
+        if is_given && query.group_by != needed_grouping {
             return Err(invalid_parameter_problem(
                 parameter,
-                format!("needs by={}, and by is {}", by.as_str(), query.group_by.as_str()),
+                format!("needs by={}, and by is {}", needed_grouping.as_str(), query.group_by.as_str()),
             ));
         }
     }
@@ -264,7 +265,7 @@ async fn find_groups<Q: Sync>(
     call: &Call<Q>,
     query: &ReportQuery,
     app: Option<AppId>,
-    (kind, range, group_max): (PointKind, ReportRange, usize),
+    (point_kind, range, group_count_max): (PointKind, ReportRange, usize),
 ) -> Result<ReportGroups, Problem> {
     let store = call.engine().store();
     let apps = visible_apps(call, app);
@@ -276,30 +277,31 @@ async fn find_groups<Q: Sync>(
         GroupBy::Namespace => {
             let (_, owners) = namespace_owners(&apps);
             let group = Group { name: call.namespace.name.clone(), app: None, owners };
-            let is_cut = group.owners.len() > group_max;
+            let is_cut = group.owners.len() > group_count_max;
             Ok(ReportGroups { groups: vec![group], is_cut, ..ReportGroups::default() })
         }
         GroupBy::App => {
             let mut visible_apps = store.apps(call.namespace.id).await?;
-            visible_apps.retain(|one| call.may_view(one.id) && app.is_none_or(|app| app == one.id));
-            let is_cut = visible_apps.len() > group_max.min(usize::try_from(LIMIT_MAX).unwrap_or(usize::MAX));
-            visible_apps.truncate(group_max.min(usize::try_from(LIMIT_MAX).unwrap_or(usize::MAX)));
-            let group = |one: rondel_store::catalog::App| Group {
-                owners: vec![(one.id.get(), Timestamp::EPOCH)],
-                name: one.name,
+            visible_apps
+                .retain(|visible_app| call.may_view(visible_app.id) && app.is_none_or(|app| app == visible_app.id));
+            let is_cut = visible_apps.len() > group_count_max.min(usize::try_from(LIMIT_MAX).unwrap_or(usize::MAX));
+            visible_apps.truncate(group_count_max.min(usize::try_from(LIMIT_MAX).unwrap_or(usize::MAX)));
+            let group = |visible_app: rondel_store::catalog::App| Group {
+                owners: vec![(visible_app.id.get(), Timestamp::EPOCH)],
+                name: visible_app.name,
                 app: None,
             };
             let groups = visible_apps.into_iter().map(group).collect();
             Ok(ReportGroups { groups, total_owners: Some(namespace_owners(&apps)), is_cut, ..ReportGroups::default() })
         }
-        GroupBy::Job => job_groups(call, query, (app, range, group_max)).await.map(|report_groups| {
+        GroupBy::Job => job_groups(call, query, (app, range, group_count_max)).await.map(|report_groups| {
             let total_owners = if query.job.is_some() { None } else { Some(namespace_owners(&apps)) };
             let jobs = query.job.as_ref().map(|_| owners_of(&report_groups.groups));
             ReportGroups { total_owners, jobs, ..report_groups }
         }),
         GroupBy::Label => {
-            debug_assert_eq!(kind, PointKind::Job, "labels belong to jobs");
-            let report_groups = label_groups(call, query, (app, range, group_max)).await?;
+            debug_assert_eq!(point_kind, PointKind::Job, "labels belong to jobs");
+            let report_groups = label_groups(call, query, (app, range, group_count_max)).await?;
             let jobs = Some(owners_of(&report_groups.groups));
             Ok(ReportGroups { jobs, ..report_groups })
         }
@@ -314,18 +316,15 @@ fn owners_of(groups: &[Group]) -> Vec<JobId> {
 async fn job_groups<Q: Sync>(
     call: &Call<Q>,
     query: &ReportQuery,
-    (app, range, group_max): (Option<AppId>, ReportRange, usize),
+    (app, range, group_count_max): (Option<AppId>, ReportRange, usize),
 ) -> Result<ReportGroups, Problem> {
     let listing = Listing::new("report", (call.namespace.id, query.group_by, &query.app, range.from, query.period));
-    let mut after_name: String = match &query.cursor {
-        Some(cursor) => listing.position(cursor)?,
-        None => String::new(),
-    };
+    let mut after_name = listing.name_after(query.cursor.as_deref(), name::check)?.unwrap_or_default();
     if let Some(job) = &query.job {
         name::check(job).map_err(|message| invalid_parameter_problem("job", message))?;
         let jobs = call.engine().store().jobs_named(call.namespace.id, &[job.as_str()]).await?;
-        let is_its = |app_of: AppId| call.may_view(app_of) && app.is_none_or(|app| app == app_of);
-        let Some(record) = jobs.into_iter().find(|record| is_its(record.app)) else {
+        let is_in_scope = |app_of_job: AppId| call.may_view(app_of_job) && app.is_none_or(|app| app == app_of_job);
+        let Some(record) = jobs.into_iter().find(|record| is_in_scope(record.app)) else {
             let detail = format!("there is no job {} in namespace {}", quoted_input(job), call.namespace.name);
             return Err(Problem::new(Code::JobNotFound, detail));
         };
@@ -334,10 +333,10 @@ async fn job_groups<Q: Sync>(
             Group { name: record.spec.name, app: Some(record.spec.app), owners: vec![(record.id.get(), from_by_job)] };
         return Ok(ReportGroups { groups: vec![group], ..ReportGroups::default() });
     }
-    let limit = group_max.min(usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX));
+    let limit = group_count_max.min(usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX));
     let (mut visible_jobs, mut examined_count, mut has_more) = (Vec::new(), 0, true);
-    while has_more && visible_jobs.len() < limit && examined_count < EXAMINED_COUNT_MAX {
-        let read_count = u32::try_from(limit - visible_jobs.len()).unwrap_or(READ_COUNT).min(READ_COUNT);
+    while has_more && visible_jobs.len() < limit && examined_count < EXAMINED_JOB_COUNT_MAX {
+        let read_count = u32::try_from(limit - visible_jobs.len()).unwrap_or(JOB_BATCH_COUNT).min(JOB_BATCH_COUNT);
         let page = call.engine().store().watched_jobs(call.namespace.id, app, &after_name, read_count).await?;
         has_more = page.len() == usize::try_from(read_count).unwrap_or(usize::MAX);
         examined_count += page.len();
@@ -375,26 +374,26 @@ async fn visible_since<Q: Sync>(
 async fn label_groups<Q: Sync>(
     call: &Call<Q>,
     query: &ReportQuery,
-    (app, range, group_max): (Option<AppId>, ReportRange, usize),
+    (app, range, group_count_max): (Option<AppId>, ReportRange, usize),
 ) -> Result<ReportGroups, Problem> {
     let label = query.label.as_deref().unwrap_or_default();
     let (key, wanted_value) = label.split_once('=').map_or((label, None), |(key, value)| (key, Some(value)));
-    let (mut jobs, mut after, mut examined_count) = (Vec::new(), String::new(), 0);
+    let (mut jobs, mut after_name, mut examined_count) = (Vec::new(), String::new(), 0);
     let mut is_cut = false;
     loop {
-        let page = call.engine().store().watched_jobs(call.namespace.id, app, &after, READ_COUNT).await?;
-        let is_last = page.len() < usize::try_from(READ_COUNT).unwrap_or(usize::MAX);
+        let page = call.engine().store().watched_jobs(call.namespace.id, app, &after_name, JOB_BATCH_COUNT).await?;
+        let is_last = page.len() < usize::try_from(JOB_BATCH_COUNT).unwrap_or(usize::MAX);
         examined_count += page.len();
-        after = page.last().map_or(after, |last| last.name.clone());
+        after_name = page.last().map_or(after_name, |last| last.name.clone());
         let has_label = |job: &WatchedJob| {
             job.labels.get(key).is_some_and(|value| wanted_value.is_none_or(|wanted_value| wanted_value == value))
                 && call.may_view(job.app)
         };
         jobs.extend(page.into_iter().filter(has_label));
-        if jobs.len() > group_max {
-            jobs.truncate(group_max);
+        if jobs.len() > group_count_max {
+            jobs.truncate(group_count_max);
             is_cut = true;
-        } else if !is_last && examined_count >= EXAMINED_COUNT_MAX {
+        } else if !is_last && examined_count >= EXAMINED_JOB_COUNT_MAX {
             is_cut = true;
         }
         if is_last || is_cut {
@@ -437,9 +436,11 @@ fn csv_line(row: &Row, name: &str) -> String {
     let percent_text = |per_mille: Option<u32>| {
         per_mille.map(|per_mille| format!("{}.{}", per_mille / 10, per_mille % 10)).unwrap_or_default()
     };
-    let length = |length: Option<Duration>| length.map(|length| length.as_millis().to_string()).unwrap_or_default();
+    let millis_text =
+        |length: Option<Duration>| length.map(|length| length.as_millis().to_string()).unwrap_or_default();
     let quantiles = [&row.durations, &row.lateness].into_iter();
-    let quantiles = quantiles.flat_map(|sketch| [500, 950, 990].map(|per_mille| length(sketch.quantile(per_mille))));
+    let quantiles =
+        quantiles.flat_map(|sketch| [500, 950, 990].map(|per_mille| millis_text(sketch.quantile(per_mille))));
     let mut cells = vec![name.to_owned(), csv_cell(row.app.as_deref().unwrap_or_default()), row.at.to_string()];
     let numbers = [
         verdicts.total(),

@@ -176,14 +176,13 @@ impl Routes {
 
     /// One method router per path, behind its gates. Other methods get a 405.
     fn method_routers(self, web: &Web) -> Vec<(&'static str, MethodRouter<Web>)> {
-        let is_for_tokens = |route: &&Route| matches!(route.info.access, Access::Needs(_));
-        let for_tokens: BTreeSet<&str> =
-            self.routes.iter().filter(is_for_tokens).map(|route| route.info.path).collect();
+        let needs_token = |route: &&Route| matches!(route.info.access, Access::Needs(_));
+        let token_paths: BTreeSet<&str> = self.routes.iter().filter(needs_token).map(|route| route.info.path).collect();
         let mut paths: Vec<(&'static str, MethodRouter<Web>)> = Vec::new();
         for Route { info, handler, doc } in self.routes {
             let keyed_doc = doc.filter(|_| info.key_use() != KeyUse::Ignored);
             let handler = match keyed_doc.map(|keyed_doc| ReadInputs::new(&(keyed_doc.describe_inputs)())) {
-                Some(read) => handler.layer(from_fn_with_state(read, refuse_unread)),
+                Some(read_inputs) => handler.layer(from_fn_with_state(read_inputs, refuse_unread)),
                 None => handler,
             };
             let handler = match info.key_use() {
@@ -205,12 +204,12 @@ impl Routes {
             }
         }
         for (path, methods) in &mut paths {
-            let taken_methods = std::mem::take(methods);
-            *methods = if for_tokens.contains(*path) {
+            let path_methods = std::mem::take(methods);
+            *methods = if token_paths.contains(*path) {
                 let gate = RouteGate { web: web.clone(), permission: Permission::View, path };
-                taken_methods.fallback(wrong_method_problem.layer(from_fn_with_state(gate, guard)))
+                path_methods.fallback(wrong_method_problem.layer(from_fn_with_state(gate, guard)))
             } else {
-                taken_methods.fallback(wrong_method_problem)
+                path_methods.fallback(wrong_method_problem)
             };
         }
         paths

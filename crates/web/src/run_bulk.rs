@@ -62,7 +62,7 @@ pub(crate) struct RunProblem {
 
 /// The outcome for all runs.
 #[derive(Debug, Default)]
-pub(crate) struct RunsDone {
+pub(crate) struct BulkRunsOutcome {
     pub(crate) done_count: usize,
     pub(crate) new_runs: Vec<RunId>,
     pub(crate) problems: Vec<RunProblem>,
@@ -128,8 +128,8 @@ pub(crate) async fn apply_to_runs<Q>(
     action: RunAction,
     runs: &[Run],
     (cancel_text, trigger): (&str, Trigger),
-) -> RunsDone {
-    let mut outcome = RunsDone::default();
+) -> BulkRunsOutcome {
+    let mut outcome = BulkRunsOutcome::default();
     let started_at = Instant::now();
     for run in runs {
         let apply_result = match started_at.elapsed() < action_timeout(call) {
@@ -176,8 +176,8 @@ async fn apply_to_run<Q>(
             CancelOutcome::NotFound => Err(gone_problem()),
         },
         RunAction::Retry => {
-            let (record, again) = retry_request(call, run, trigger).await?;
-            Ok(Some(jobs::request_run(call.engine(), &record, again).await?.id))
+            let (record, run_request) = retry_request(call, run, trigger).await?;
+            Ok(Some(jobs::request_run(call.engine(), &record, run_request).await?.id))
         }
         RunAction::Acknowledge => {
             call.engine().store().acknowledge_dead_letters(run.namespace, &[run.id]).await?;

@@ -13,21 +13,21 @@ use crate::job_board::{Board, BoardEntry};
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 
-pub(crate) const FILTER: Parameter = Parameter::text("q").about(
+pub(crate) const FILTER_PARAMETER: Parameter = Parameter::text("q").about(
     "A filter, such as `status:failed app:orders since:8h duration:>5m \"refused\"`. Keys of runs: `status`, `app`, `job`, `since`, \
      `until`, `executor`, `trigger`, `duration`, `late`, `label`, `is` (`dead`). Days and times without a zone are in UTC. Other words are searched in \
      messages and in the names of jobs.",
 );
 
 /// The words for the orders of runs.
-pub(crate) const ORDERS: &[&str] = &["newest", "longest", "latest"];
+pub(crate) const ORDER_WORDS: &[&str] = &["newest", "longest", "latest"];
 
 pub(crate) fn parse_order(word: &str) -> Result<RunOrder, String> {
     match word {
         "" | "newest" => Ok(RunOrder::Newest),
         "longest" => Ok(RunOrder::Longest),
         "latest" => Ok(RunOrder::Latest),
-        _ => Err(format!("{word:?} is none of {}", ORDERS.join(", "))),
+        _ => Err(format!("{word:?} is none of {}", ORDER_WORDS.join(", "))),
     }
 }
 
@@ -45,14 +45,16 @@ pub(crate) fn parse_filter(text: &str, scope: Scope) -> Result<Filter, Problem> 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct RunPosition {
     /// The value by which the list is ordered.
-    v: i64,
-    /// The id of the run.
-    r: i64,
+    #[serde(rename = "v")]
+    value: i64,
+    #[serde(rename = "r")]
+    run_id: i64,
     /// The instant of the first page. The durations of open runs are measured up to it, so that the order stays the same on later pages.
-    n: i64,
+    #[serde(rename = "n")]
+    now_ms: i64,
     /// Whether the page ends at this position instead of beginning there.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    b: bool,
+    #[serde(rename = "b", default, skip_serializing_if = "std::ops::Not::not")]
+    is_backward: bool,
 }
 
 impl RunPosition {
@@ -62,7 +64,7 @@ impl RunPosition {
 
     /// The position for the page that ends before this run.
     pub(crate) fn before(search: &RunSearch, run: &Run) -> Self {
-        Self { b: true, ..Self::of_run(search, run) }
+        Self { is_backward: true, ..Self::of_run(search, run) }
     }
 
     /// The position from which a search that stopped early continues.
@@ -71,17 +73,17 @@ impl RunPosition {
     }
 
     fn at_place(search: &RunSearch, run_place: RunPlace) -> Self {
-        Self { v: run_place.value, r: run_place.id.get(), n: search.now.as_millis(), b: false }
+        Self { value: run_place.value, run_id: run_place.id.get(), now_ms: search.now.as_millis(), is_backward: false }
     }
 
     pub(crate) const fn is_backward(self) -> bool {
-        self.b
+        self.is_backward
     }
 
     pub(crate) fn apply(self, search: &mut RunSearch) {
-        search.from = Some(RunPlace { value: self.v, id: RunId::new(self.r) });
-        search.now = Timestamp::from_millis(self.n);
-        search.is_backward = self.b;
+        search.from = Some(RunPlace { value: self.value, id: RunId::new(self.run_id) });
+        search.now = Timestamp::from_millis(self.now_ms);
+        search.is_backward = self.is_backward;
     }
 }
 
@@ -107,14 +109,14 @@ pub(crate) async fn read_page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u
     }
     // A search within one job cannot go back beyond the run from which it was continued.
     let is_later_page = search.from.is_some_and(|from| from.id.get() < i64::MAX);
-    let (is_behind, is_ahead) = if search.is_backward { (has_more, true) } else { (is_later_page, has_more) };
-    let mut previous_position = runs.first().filter(|_| is_behind).map(|run| RunPosition::before(&search, run));
-    let mut next_position = runs.last().filter(|_| is_ahead).map(|run| RunPosition::of_run(&search, run));
+    let (has_previous, has_next) = if search.is_backward { (has_more, true) } else { (is_later_page, has_more) };
+    let mut previous_position = runs.first().filter(|_| has_previous).map(|run| RunPosition::before(&search, run));
+    let mut next_position = runs.last().filter(|_| has_next).map(|run| RunPosition::of_run(&search, run));
     let stop_position = match stopped_at {
         Some(id) if can_continue(&search) => Some(RunPosition::at(&search, id)),
         Some(id) if search.is_in_one_job() && next_position.is_none() => {
-            let last_run = call.engine().store().runs(&[id]).await?.pop();
-            last_run.map(|last_run| RunPosition::at_place(&search, RunSearch::place_below(&last_run)))
+            let stop_run = call.engine().store().runs(&[id]).await?.pop();
+            stop_run.map(|stop_run| RunPosition::at_place(&search, RunSearch::place_below(&stop_run)))
         }
         _ => None,
     };
@@ -122,7 +124,8 @@ pub(crate) async fn read_page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u
     if search.is_backward && can_continue(&search) {
         // In a backward search, the runs that were not searched are newer ones.
         searched_to = None;
-        previous_position = previous_position.or(stop_position.map(|place| RunPosition { b: true, ..place }));
+        previous_position =
+            previous_position.or(stop_position.map(|position| RunPosition { is_backward: true, ..position }));
         next_position = next_position
             .or(search.from.map(|from| RunPosition::at(&search, RunId::new(from.id.get().saturating_add(1)))));
     } else if !search.is_backward {
@@ -163,7 +166,7 @@ pub(crate) async fn build_search<Q>(
             jobs_of_terms.retain(|job| jobs_of_labels.binary_search(job).is_ok());
             Some(jobs_of_terms)
         }
-        (one, None) | (None, one) => one,
+        (jobs, None) | (None, jobs) => jobs,
     };
     search.excluded_jobs = matching_jobs(call, &filter.jobs.none, true).await?.unwrap_or_default();
     search.executors = filter.executors.clone();
@@ -197,9 +200,13 @@ pub(crate) async fn matching_apps<Q>(call: &Call<Q>, filter: &Filter) -> Result<
 }
 
 /// The jobs to which these patterns refer, in the order of their ids. A pattern refers to the job with this name or, without such a job,
-/// to all jobs whose names contain it. With `is_not` the jobs are to be excluded: a pattern is refused if the namespace has too many jobs
+/// to all jobs whose names contain it. With `is_exclusion` the jobs are to be excluded: a pattern is refused if the namespace has too many jobs
 /// to find all of them.
-async fn matching_jobs<Q>(call: &Call<Q>, patterns: &[Pattern], is_not: bool) -> Result<Option<Vec<JobId>>, Problem> {
+async fn matching_jobs<Q>(
+    call: &Call<Q>,
+    patterns: &[Pattern],
+    is_exclusion: bool,
+) -> Result<Option<Vec<JobId>>, Problem> {
     if patterns.is_empty() {
         return Ok(None);
     }
@@ -222,7 +229,7 @@ async fn matching_jobs<Q>(call: &Call<Q>, patterns: &[Pattern], is_not: bool) ->
         }
         let part = pattern.part().to_ascii_lowercase();
         if is_name_part(&part) {
-            if is_not && !read_board(call).await?.has_all_jobs() {
+            if is_exclusion && !read_board(call).await?.has_all_jobs() {
                 return Err(too_many_jobs_problem(pattern));
             }
             let mut jobs = jobs_containing(call, &part).await?;
@@ -260,7 +267,7 @@ async fn labelled_jobs<Q>(call: &Call<Q>, filter: &Filter) -> Result<Option<Vec<
     if filter.labels.is_empty() {
         return Ok(None);
     }
-    let mut labelled_jobs = read_board(call).await?.ids_labelled(filter, call.visible_apps().as_deref());
+    let mut labelled_jobs = read_board(call).await?.ids_with_matching_labels(filter, call.visible_apps().as_deref());
     labelled_jobs.sort_unstable();
     Ok(Some(labelled_jobs))
 }

@@ -17,12 +17,12 @@ const PIECE_LEN_MAX: usize = 32 * 1024;
 /// Extension of a response: permits and shares that are released when the answer has ended.
 #[derive(Clone)]
 pub(crate) struct ReleasedAtEnd {
-    _until_the_end: Arc<dyn Send + Sync>,
+    _resource: Arc<dyn Send + Sync>,
 }
 
 impl ReleasedAtEnd {
     pub(crate) fn new(resource: impl Send + Sync + 'static) -> Self {
-        Self { _until_the_end: Arc::new(resource) }
+        Self { _resource: Arc::new(resource) }
     }
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct SendingBody {
     body: Body,
     unsent: Bytes,
     request: OpenRequest,
-    _held: Option<ReleasedAtEnd>,
+    _released_at_end: Option<ReleasedAtEnd>,
 }
 
 /// The response, with a body that releases its permits and shares at its end.
@@ -43,7 +43,10 @@ pub(crate) fn release_at_end(
     request.begin_answer(is_session);
     let (mut parts, body) = response.into_parts();
     let released_at_end = parts.extensions.remove::<ReleasedAtEnd>();
-    http::Response::from_parts(parts, SendingBody { body, unsent: Bytes::new(), request, _held: released_at_end })
+    http::Response::from_parts(
+        parts,
+        SendingBody { body, unsent: Bytes::new(), request, _released_at_end: released_at_end },
+    )
 }
 
 impl HttpBody for SendingBody {
@@ -57,7 +60,7 @@ impl HttpBody for SendingBody {
             match std::task::ready!(Pin::new(&mut this.body).poll_frame(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => this.unsent = data,
-                    Err(other) => return Poll::Ready(Some(Ok(other))),
+                    Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
                 },
                 end => return Poll::Ready(end),
             }

@@ -27,7 +27,7 @@ use crate::drain::UnreadBody;
 use crate::limits::HttpLimits;
 use crate::origin::ProxiedOrigin;
 use crate::peers::{Connection, OpenConnection, OpenRequest, Peers, StallReason};
-use crate::preface::{Version, sniff};
+use crate::preface::{HttpVersion, detect_version};
 use crate::sending_body::{SendingBody, release_at_end};
 use crate::tls::Tls;
 
@@ -79,28 +79,28 @@ pub async fn serve(listener: TcpListener, app: Router, shutdown: CancellationTok
 pub async fn serve_on(listener: TcpListener, port: Port, app: Router, shutdown: CancellationToken) {
     let connections = TaskTracker::new();
     let peers = Peers::new(port.limits, port.trusted_proxies, port.engine);
-    let kill = CancellationToken::new();
-    let _kill_at_end = kill.clone().drop_guard();
+    let abort = CancellationToken::new();
+    let _abort_at_end = abort.clone().drop_guard();
     loop {
         let connection = tokio::select! {
             () = shutdown.cancelled() => break,
             connection = accept(&listener, &peers) => connection,
         };
-        let Some((stream, peer, open)) = connection else { continue };
-        let (app, shutdown, kill) = (app.clone(), shutdown.clone(), kill.clone());
+        let Some((stream, peer, open_connection)) = connection else { continue };
+        let (app, shutdown, abort) = (app.clone(), shutdown.clone(), abort.clone());
         let (peers, acceptor) = (Arc::clone(&peers), port.tls.as_deref().map(Tls::acceptor));
         connections.spawn(async move {
-            let client = ClientConnection { peer: peer.ip(), names: None, connection: open.0.clone(), peers };
+            let client = ClientConnection { peer: peer.ip(), names: None, connection: open_connection.0.clone(), peers };
             tokio::select! {
-                () = kill.cancelled() => {}
-                () = open.0.wait_for_eviction() => tracing::debug!(target: "http", %peer, "connection made room for another"),
-                ended = serve_connection(stream, client, acceptor, app, shutdown) => {
-                    if let Err(error) = ended {
+                () = abort.cancelled() => {}
+                () = open_connection.0.wait_for_eviction() => tracing::debug!(target: "http", %peer, "connection made room for another"),
+                result = serve_connection(stream, client, acceptor, app, shutdown) => {
+                    if let Err(error) = result {
                         tracing::debug!(target: "http", %peer, error, "connection ended");
                     }
                 }
             }
-            drop(open);
+            drop(open_connection);
         });
     }
     drop(listener);
@@ -108,7 +108,7 @@ pub async fn serve_on(listener: TcpListener, port: Port, app: Router, shutdown: 
     if tokio::time::timeout(DRAIN_TIMEOUT, connections.wait()).await.is_err() {
         tracing::warn!(target: "http", connection_count = connections.len(), "connections did not end in time");
     }
-    kill.cancel();
+    abort.cancel();
     connections.wait().await;
 }
 
@@ -168,23 +168,23 @@ impl ClientConnection {
 
     /// The host and scheme that the browser used for the trusted proxy; `None` without such a proxy.
     fn proxied_origin(&self, headers: &HeaderMap) -> Option<ProxiedOrigin> {
-        self.peers.trusted.contains(self.peer).then(|| ProxiedOrigin::from_headers(headers))
+        self.peers.trusted_proxies.contains(self.peer).then(|| ProxiedOrigin::from_headers(headers))
     }
 
     /// The address of a request's client. Behind a trusted proxy, the proxy's headers name it.
     fn address(&self, headers: &HeaderMap) -> Peer {
-        let lines = |name: &HeaderName| -> Vec<&str> {
+        let header_lines = |name: &HeaderName| -> Vec<&str> {
             headers.get_all(name).iter().map(|line| line.to_str().unwrap_or_default()).collect()
         };
-        if !self.peers.trusted.contains(self.peer) {
+        if !self.peers.trusted_proxies.contains(self.peer) {
             return Peer(self.peer);
         }
-        Peer(self.peers.trusted.client(self.peer, &lines(&FORWARDED), &lines(&X_FORWARDED_FOR)))
+        Peer(self.peers.trusted_proxies.client(self.peer, &header_lines(&FORWARDED), &header_lines(&X_FORWARDED_FOR)))
     }
 
     async fn answer(self, app: Router, request: Request<Incoming>) -> Response<SendingBody> {
         let open_request = OpenRequest::new(self.connection.clone());
-        let (request, rest, waits_for_continue) = UnreadBody::wrap(request);
+        let (request, unread_body, waits_for_continue) = UnreadBody::wrap(request);
         let is_http1 = request.version() < http::Version::HTTP_2;
         let mut request = request.map(Body::new);
         let is_session = request.uri().path() == SESSION_PATH;
@@ -203,7 +203,7 @@ impl ClientConnection {
             Err(never) => match never {},
         };
         if is_http1 {
-            rest.settle(waits_for_continue, &mut response).await;
+            unread_body.settle(waits_for_continue, &mut response).await;
         }
         release_at_end(response, open_request, is_session)
     }
@@ -212,7 +212,9 @@ impl ClientConnection {
 /// The DNS names in a verified certificate.
 fn certificate_names(certificate: &CertificateDer<'_>) -> PeerNames {
     let end_entity = webpki::EndEntityCert::try_from(certificate);
-    PeerNames(end_entity.map(|one| one.valid_dns_names().map(str::to_owned).collect()).unwrap_or_default())
+    PeerNames(
+        end_entity.map(|certificate| certificate.valid_dns_names().map(str::to_owned).collect()).unwrap_or_default(),
+    )
 }
 
 async fn serve_stream<S>(
@@ -224,14 +226,14 @@ async fn serve_stream<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let sniff_result = tokio::select! {
+    let detected = tokio::select! {
         () = shutdown.cancelled() => return Ok(()),
-        sniff_result = tokio::time::timeout(client.peers.limits.header_timeout, sniff(stream)) => sniff_result,
+        detected = tokio::time::timeout(client.peers.limits.header_timeout, detect_version(stream)) => detected,
     };
-    let sniff_result = sniff_result.map_err(|_| client.timeout_error("nothing was sent in time"))?;
-    let (stream, version) = sniff_result.map_err(|error| error.to_string())?;
+    let detected = detected.map_err(|_| client.timeout_error("nothing was sent in time"))?;
+    let (stream, version) = detected.map_err(|error| error.to_string())?;
     let builder = connection_builder(version, &client.peers.limits);
-    let ClientConnection { peer, connection: own, peers, .. } = client.clone();
+    let ClientConnection { peer, connection: connection_handle, peers, .. } = client.clone();
     let service = tower::service_fn(move |request| {
         let (client, app) = (client.clone(), app.clone());
         async move { Ok::<_, std::convert::Infallible>(client.answer(app, request).await) }
@@ -244,7 +246,7 @@ where
             connection.as_mut().graceful_shutdown();
             connection.await
         }
-        stalled = own.wait_for_stall() => match stalled {
+        stall_reason = connection_handle.wait_for_stall() => match stall_reason {
             StallReason::Idle => {
                 connection.as_mut().graceful_shutdown();
                 tokio::time::timeout(CLOSE_TIMEOUT, connection).await.unwrap_or(Ok(()))
@@ -258,15 +260,15 @@ where
     result.map_err(|error| {
         // The header timeout also closes kept-alive connections that send no further request, so it is reported only if there was no
         // request at all.
-        let is_late = error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_timeout);
-        if is_late && !own.has_served() {
+        let is_header_timeout = error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_timeout);
+        if is_header_timeout && !connection_handle.has_served() {
             peers.log_limit(Limit::HeaderTimeout, peer);
         }
         error.to_string()
     })
 }
 
-fn connection_builder(version: Version, limits: &HttpLimits) -> Builder<TokioExecutor> {
+fn connection_builder(version: HttpVersion, limits: &HttpLimits) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()
@@ -284,7 +286,7 @@ fn connection_builder(version: Version, limits: &HttpLimits) -> Builder<TokioExe
         .initial_connection_window_size(HTTP2_CONNECTION_WINDOW)
         .max_send_buf_size(HTTP2_SEND_BUFFER_LEN_MAX);
     match version {
-        Version::Http1 => builder.http1_only(),
-        Version::Http2 => builder.http2_only(),
+        HttpVersion::Http1 => builder.http1_only(),
+        HttpVersion::Http2 => builder.http2_only(),
     }
 }

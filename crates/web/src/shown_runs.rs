@@ -18,10 +18,10 @@ use crate::parent_params;
 use crate::problem::Problem;
 
 /// How many shards of a broadcast are shown with it.
-const SHARD_COUNT_MAX: usize = 1000;
+const SHOWN_SHARD_COUNT_MAX: usize = 1000;
 
 /// How many shards are read at a time.
-const READ_COUNT: u32 = 200;
+const SHARD_BATCH_COUNT: u32 = 200;
 
 pub(crate) async fn with_job_names<Q>(call: &Call<Q>, mut runs: Vec<Run>) -> Result<Vec<(String, Run)>, Problem> {
     call.conceal(&mut runs).await?;
@@ -120,21 +120,21 @@ pub(crate) async fn run_params<Q>(call: &Call<Q>, run: &Run) -> Result<Option<St
 }
 
 /// Maximum number of groups whose earlier attempts are read for the total of their root run.
-const GROUP_READS_MAX: usize = 200;
+const GROUP_READ_COUNT_MAX: usize = 200;
 
 /// The sum of the row counts that the groups of a pump's root run have reported at the ends of their attempts; `None` if they reported
 /// none. An attempt that was lost with its executor has reported nothing.
 pub(crate) async fn rows_of_groups<Q>(call: &Call<Q>, groups: &[Run]) -> Result<Option<Counts>, Problem> {
     let mut total: Option<Counts> = None;
-    let mut add = |message: Option<&str>| {
+    let mut add_counts = |message: Option<&str>| {
         if let Some(counts) = message.and_then(Counts::parse_message) {
             total = Some(total.unwrap_or_default().plus(counts));
         }
     };
-    groups.iter().for_each(|group| add(group.message.as_deref()));
-    for group in groups.iter().filter(|group| group.attempt > 1).take(GROUP_READS_MAX) {
+    groups.iter().for_each(|group| add_counts(group.message.as_deref()));
+    for group in groups.iter().filter(|group| group.attempt > 1).take(GROUP_READ_COUNT_MAX) {
         let earlier_attempts = call.engine().store().attempts(group.id).await?;
-        earlier_attempts.iter().for_each(|attempt| add(attempt.message.as_deref()));
+        earlier_attempts.iter().for_each(|attempt| add_counts(attempt.message.as_deref()));
     }
     Ok(total)
 }
@@ -142,11 +142,11 @@ pub(crate) async fn rows_of_groups<Q>(call: &Call<Q>, groups: &[Run]) -> Result<
 /// The shards of a broadcast, sorted by index.
 pub(crate) async fn shard_runs<Q>(call: &Call<Q>, broadcast: &Run) -> Result<Vec<Run>, Problem> {
     let mut shards = Vec::new();
-    let mut query = RunQuery { parent: Some(broadcast.id), limit: READ_COUNT, ..RunQuery::default() };
-    while shards.len() < SHARD_COUNT_MAX {
+    let mut query = RunQuery { parent: Some(broadcast.id), limit: SHARD_BATCH_COUNT, ..RunQuery::default() };
+    while shards.len() < SHOWN_SHARD_COUNT_MAX {
         let page = call.engine().store().list_runs(broadcast.namespace, &query).await?;
         query.after = page.last().map(|run| run.id);
-        let is_last = page.len() < usize::try_from(READ_COUNT).unwrap_or(usize::MAX);
+        let is_last = page.len() < usize::try_from(SHARD_BATCH_COUNT).unwrap_or(usize::MAX);
         // A repeat of the broadcast is also among its children.
         shards.extend(page.into_iter().filter(|run| run.shard_index != ROOT_SHARD && run.fire_at == broadcast.fire_at));
         if is_last {

@@ -73,7 +73,7 @@ pub struct Tls {
     config: RwLock<Arc<ServerConfig>>,
     served: ServedCertificate,
     /// The modification times and lengths of the files, taken before they were read at the start.
-    loaded: FileStamps,
+    loaded_stamps: FileStamps,
 }
 
 /// The modification time and the length of each file.
@@ -85,7 +85,7 @@ struct FileWatcher {
     /// The files from which the certificates in use were read.
     used_stamps: FileStamps,
     /// Why newer files cannot be used, as last logged.
-    error: Option<String>,
+    logged_error: Option<String>,
 }
 
 /// The result of a check of the files.
@@ -101,14 +101,14 @@ enum CheckResult<T> {
 
 impl FileWatcher {
     const fn new(used_stamps: FileStamps) -> Self {
-        Self { used_stamps, error: None }
+        Self { used_stamps, logged_error: None }
     }
 
     /// Reads the files, unless they are the ones in use. Files that cannot be used are read again at each check, since the cause may
     /// disappear without a change of the files.
     fn check<T>(&mut self, stamps: FileStamps, read_files: impl FnOnce() -> Result<T, TlsError>) -> CheckResult<T> {
         if stamps == self.used_stamps {
-            self.error = None;
+            self.logged_error = None;
             return CheckResult::Unchanged;
         }
         match read_files() {
@@ -118,7 +118,7 @@ impl FileWatcher {
             }
             Err(error) => {
                 let error = chain(&error);
-                let is_new_error = self.error.replace(error.clone()).is_none_or(|known| known != error);
+                let is_new_error = self.logged_error.replace(error.clone()).is_none_or(|logged| logged != error);
                 if is_new_error { CheckResult::Failed(error) } else { CheckResult::Unchanged }
             }
         }
@@ -135,7 +135,7 @@ impl Tls {
         let loaded_stamps = file_stamps(&files);
         let (config, certs) = read_files(&files)?;
         let served_certificate = ServedCertificate::new(certs.iter().map(|certificate| &**certificate));
-        Ok(Self { files, config: RwLock::new(config), served: served_certificate, loaded: loaded_stamps })
+        Ok(Self { files, config: RwLock::new(config), served: served_certificate, loaded_stamps })
     }
 
     /// The certificate in use. The returned handle follows each change.
@@ -151,7 +151,7 @@ impl Tls {
     /// Checks the files for changes until `stop`. New certificates apply to new connections. If they cannot be used, the old ones remain
     /// in use, the files are read again at each check, and each new reason is logged once.
     pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
-        let mut watcher = FileWatcher::new(self.loaded.clone());
+        let mut watcher = FileWatcher::new(self.loaded_stamps.clone());
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,

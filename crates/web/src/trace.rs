@@ -34,15 +34,15 @@ pub(crate) fn begin(request_id: &str, method: &Method, headers: &HeaderMap) -> (
         otel.kind = Empty,
         otel.status_code = Empty,
     );
-    let caller = incoming_parent(headers);
-    if span.set_parent(caller.map_or_else(Context::new, context_of)).is_err() {
-        return (span, Trace(caller));
+    let caller_parent = incoming_parent(headers);
+    if span.set_parent(caller_parent.map_or_else(Context::new, context_of)).is_err() {
+        return (span, Trace(caller_parent));
     }
     span.record("otel.name", method.as_str());
     span.record("otel.kind", "server");
     span.set_attribute("http.request.method", method.as_str().to_owned());
     let own_span = parent_of(span.context().span().span_context());
-    (span, Trace(own_span.or(caller)))
+    (span, Trace(own_span.or(caller_parent)))
 }
 
 /// Names the span after its route, when the route is known.

@@ -48,8 +48,11 @@ impl ReadInputs {
         let (parts, body) = request.into_parts();
         let bytes = collect_within(Request::from_parts(parts.clone(), body), usize::MAX).await?;
         let text = bytes.trim_ascii();
-        let fields = text.strip_prefix(b"{").and_then(|rest| rest.strip_suffix(b"}"));
-        if text.is_empty() || text == b"null" || fields.is_some_and(|fields| fields.trim_ascii().is_empty()) {
+        let object_fields = text.strip_prefix(b"{").and_then(|rest| rest.strip_suffix(b"}"));
+        if text.is_empty()
+            || text == b"null"
+            || object_fields.is_some_and(|object_fields| object_fields.trim_ascii().is_empty())
+        {
             return Ok(Request::from_parts(parts, Body::from(bytes)));
         }
         Err(refuse_value("", format!("this call takes no body; it has the query parameters {}", self.parameters)))
@@ -57,14 +60,14 @@ impl ReadInputs {
 }
 
 /// Layer around a change, inside its gate: the body has arrived.
-pub(crate) async fn refuse_unread(State(read): State<ReadInputs>, request: Request, next: Next) -> Response {
-    if let Err(problem) = read.check_conditions(request.headers()) {
+pub(crate) async fn refuse_unread(State(read_inputs): State<ReadInputs>, request: Request, next: Next) -> Response {
+    if let Err(problem) = read_inputs.check_conditions(request.headers()) {
         return problem.into_response();
     }
-    if read.has_body {
+    if read_inputs.has_body {
         return next.run(request).await;
     }
-    match read.without_body(request).await {
+    match read_inputs.without_body(request).await {
         Ok(request) => next.run(request).await,
         Err(problem) => problem.into_response(),
     }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -97,7 +96,7 @@ impl Bridge {
         match self.serve(kind, call).await {
             Ok(answer) => answer,
             Err(Refusal::Rejected(outcome, sentence)) => {
-                self.count((kind, outcome, 1), client, &sentence);
+                self.count_and_log((kind, outcome, 1), client, &sentence);
                 ApiAnswer::refused(&sentence)
             }
             Err(Refusal::Busy(error)) => {
@@ -122,15 +121,15 @@ impl Bridge {
         let app = self.app_of(call.token.as_deref(), call.client).await?;
         call.on_authenticated.0(app.token);
         let body_kib = call.len.map_or(BODY_KIB_MAX, |len| u32::try_from(len / 1024 + 1).unwrap_or(u32::MAX));
-        let too_long = || Refusal::Rejected(XxlOutcome::TooLong, format!("the body has more than {BODY_KIB_MAX} KiB"));
+        let too_long_refusal =
+            || Refusal::Rejected(XxlOutcome::TooLong, format!("the body has more than {BODY_KIB_MAX} KiB"));
         if body_kib > BODY_KIB_MAX {
-            return Err(too_long());
+            return Err(too_long_refusal());
         }
-        let body_permits =
-            tokio::time::timeout(STORE_TIMEOUT, Arc::clone(&self.0.body_room).acquire_many_owned(body_kib)).await;
-        let Ok(Ok(_room)) = body_permits else { return Err(Refusal::Busy(None)) };
+        let body_permits = tokio::time::timeout(STORE_TIMEOUT, self.0.body_room.take(app.id, body_kib)).await;
+        let Ok(Some(_permits)) = body_permits else { return Err(Refusal::Busy(None)) };
         let len_max = usize::try_from(body_kib).unwrap_or(usize::MAX).saturating_mul(1024);
-        let body = (call.body)(len_max).await.ok_or_else(too_long)?;
+        let body = (call.body)(len_max).await.ok_or_else(too_long_refusal)?;
         if body.is_empty() {
             return Err("invalid request, requestBody empty.".to_owned().into());
         }
@@ -147,11 +146,11 @@ impl Bridge {
     }
 
     /// Counts and logs calls that were refused or changed nothing.
-    fn count(&self, (call, outcome, count): (XxlCall, XxlOutcome, u64), client: Option<IpAddr>, reason: &str) {
+    fn count_and_log(&self, (call, outcome, count): (XxlCall, XxlOutcome, u64), client: Option<IpAddr>, reason: &str) {
         let shared = &self.0.shared;
         shared.engine.count_xxl(call, outcome, count);
         let client = client.map(|client| client.to_string()).unwrap_or_default();
-        // These are usual, because executors that got no answer repeat the call, possibly late.
+        // Such calls are usual, because executors that got no answer repeat the call, possibly late.
         let is_usual = matches!(outcome, XxlOutcome::Repeated | XxlOutcome::UnknownRun);
         let (call, outcome) = (call.as_str(), outcome.as_str());
         let Some(count) = shared.log_limit.count(&format!("{call} {outcome} {client}")) else { return };
@@ -172,11 +171,13 @@ impl Bridge {
 
     /// The app of a token, which must have the kind for XXL-JOB executors.
     async fn app_of(&self, token: Option<&str>, client: Option<IpAddr>) -> Result<App, Refusal> {
-        let wrong_token =
+        let wrong_token_refusal =
             |detail: &str| Refusal::Rejected(XxlOutcome::WrongToken, format!("The access token is wrong.{detail}"));
-        let Some(text) = token.map(str::trim).filter(|text| !text.is_empty()) else { return Err(wrong_token("")) };
+        let Some(text) = token.map(str::trim).filter(|text| !text.is_empty()) else {
+            return Err(wrong_token_refusal(""));
+        };
         let hash = Token::from_text(text).hash();
-        let look_up = async { self.app_of_token(text, client).await?.map_err(|detail| wrong_token(&detail)) };
+        let look_up = async { self.app_of_token(text, client).await?.map_err(|detail| wrong_token_refusal(&detail)) };
         self.0.tokens.app(hash, look_up).await
     }
 
@@ -282,9 +283,9 @@ impl Bridge {
             let sentence = format!("registryKey: {shown_app:?} is not the app of the token, {:?}", app.name);
             return Err(Refusal::Rejected(XxlOutcome::WrongApp, sentence));
         }
-        let forbidden_answer =
+        let forbidden_refusal =
             |sentence: String| Refusal::Rejected(XxlOutcome::ForbiddenAddress, format!("registryValue: {sentence}"));
-        allowed_address(&registration.address, &self.0.shared.config.networks).map_err(forbidden_answer)
+        allowed_address(&registration.address, &self.0.shared.config.networks).map_err(forbidden_refusal)
     }
 
     /// Stores the ends of attempts, and returns once they are durable. Unknown and repeated callbacks get the same answer as new
@@ -303,15 +304,15 @@ impl Bridge {
         }
         let results = self.store_reports(app, reports).await?;
         self.count_outcomes(app, &results.outcomes, client);
-        let mut by_executor: BTreeMap<ExecutorId, Vec<XxlRun>> = BTreeMap::new();
+        let mut runs_by_executor: BTreeMap<ExecutorId, Vec<XxlRun>> = BTreeMap::new();
         for row in results.runs {
-            by_executor.entry(row.executor).or_default().push(row);
+            runs_by_executor.entry(row.executor).or_default().push(row);
         }
         let links = self.links();
-        for (executor, rows) in by_executor {
+        for (executor, rows) in runs_by_executor {
             // If the link has no room, or there is no link, a later read of the store finds these rows.
             if let Some(link) = links.get(&executor) {
-                link.events.try_send(Event::Reported(rows)).ok();
+                link.event_sender.try_send(Event::Reported(rows)).ok();
             }
         }
         Ok(())
@@ -329,7 +330,7 @@ impl Bridge {
             (XxlReportOutcome::Unknown, XxlOutcome::UnknownRun, "no run has this logId, or its record was removed"),
         ] {
             if count_of(outcome_kind) > 0 {
-                self.count(
+                self.count_and_log(
                     (call, outcome, count_of(outcome_kind)),
                     client,
                     &format!("app {}: {description}", app.name),

@@ -13,7 +13,7 @@ use rondel_core::{AppId, ExecutorId, NamespaceId, NodeId, Run, RunId, TokenId};
 use rondel_outgoing::BuildError;
 use rondel_store::xxl::{XxlExecutor, XxlRun, XxlRunState};
 use rondel_store::{LeaseToken, StoreError};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::by_hand::{BeatOutcome, Beats};
@@ -24,6 +24,7 @@ use crate::link::{Identity, Link, LinkHandle, Presence};
 use crate::pruning::pruning_loop;
 use crate::refresh_state::{REGISTERED_FOR, RefreshState};
 use crate::registrations::Registrations;
+use crate::room::Room;
 use crate::tokens::Tokens;
 use crate::wire;
 use crate::writes::Writes;
@@ -38,9 +39,9 @@ const EXPECTED_WITHIN: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of an executor's attempts that are read to find out whether it has runs.
 const ATTEMPT_COUNT_MAX: u32 = 1_000;
 /// Why an executor registered by hand gets no runs although it answers.
-const TOKEN_ENDED: &str = "the token that it was added with has expired or was revoked; configure the executor with a new one, and add the address \
+const TOKEN_ENDED_REASON: &str = "the token that it was added with has expired or was revoked; configure the executor with a new one, and add the address \
      again with that token";
-/// Maximum total size of the bodies being read, in KiB.
+/// Maximum total size of the bodies being read, in KiB; of those for one app, half of it.
 const BODIES_KIB_MAX: usize = 64 * 1024;
 
 /// State shared by the links and the bridge.
@@ -108,7 +109,7 @@ impl Shared {
     }
 }
 
-/// The app of a token.
+/// The app that a token is for.
 #[derive(Clone, Debug)]
 pub(crate) struct App {
     pub(crate) id: AppId,
@@ -127,7 +128,7 @@ pub(crate) struct Inner {
     links: Mutex<BTreeMap<ExecutorId, LinkHandle>>,
     pub(crate) tokens: Tokens<App>,
     pub(crate) registrations: Registrations,
-    pub(crate) body_room: Arc<Semaphore>,
+    pub(crate) body_room: Room,
     pub(crate) refresh_requested: Notify,
     /// The last answers of executors registered by hand.
     beats: Mutex<Beats>,
@@ -152,7 +153,7 @@ impl Bridge {
             living_nodes: Mutex::default(),
             lifecycle: lifecycle.clone(),
         });
-        let body_room = Arc::new(Semaphore::new(BODIES_KIB_MAX));
+        let body_room = Room::new(BODIES_KIB_MAX);
         let (links, tokens, refresh_requested) = (Mutex::default(), Tokens::default(), Notify::new());
         let (registrations, beats) = (Registrations::default(), Mutex::default());
         let bridge =
@@ -161,10 +162,10 @@ impl Bridge {
         lifecycle.spawn("xxl", Until::Hard, async move {
             stop.run_until_cancelled(loop_bridge.registration_loop()).await;
         });
-        let (engine, lines) = (bridge.0.shared.engine.clone(), Arc::clone(&bridge.0.shared.log_limit));
+        let (engine, log_limit) = (bridge.0.shared.engine.clone(), Arc::clone(&bridge.0.shared.log_limit));
         let stop = lifecycle.hard.clone();
         lifecycle.spawn("xxl forget", Until::Hard, async move {
-            stop.run_until_cancelled(pruning_loop(&engine, &lines)).await;
+            stop.run_until_cancelled(pruning_loop(&engine, &log_limit)).await;
         });
         Ok(bridge)
     }
@@ -194,7 +195,7 @@ impl Bridge {
     /// Refreshes the links and, after the first refresh, finds the executors that are expected back.
     async fn refresh_and_expect(&self, state: &mut RefreshState) -> Result<(), StoreError> {
         self.refresh_links(state).await?;
-        if state.is_first() {
+        if state.is_before_first_refresh() {
             state.note_expected_executors(self.executors_with_runs().await?, Instant::now());
         }
         Ok(())
@@ -217,23 +218,29 @@ impl Bridge {
         for executor in
             known_executors.into_iter().filter(|executor| executor.last_seen_at < registered_since + REGISTERED_FOR / 3)
         {
-            let mut open_rows = engine.store().unsettled_xxl(executor.id, ATTEMPT_COUNT_MAX).await?;
-            open_rows.retain(|row| row.state == XxlRunState::Open);
-            if open_rows.is_empty() {
-                continue;
-            }
-            let run_ids: Vec<RunId> = open_rows.iter().map(|row| row.run).collect();
-            let runs = engine.store().runs(&run_ids).await?;
-            // The row of an attempt stays open if its executor was lost, so the run's status decides.
-            let is_running = |row: &XxlRun| {
-                let is_same_attempt = |run: &Run| run.id == row.run && run.attempt == row.attempt;
-                runs.iter().any(|run| is_same_attempt(run) && !run.status.is_terminal())
-            };
-            if open_rows.iter().any(is_running) {
+            if self.has_open_runs(executor.id).await? {
                 executors.push(executor);
             }
         }
         Ok(executors)
+    }
+
+    /// Whether an executor has attempts whose runs are open, according to the store.
+    async fn has_open_runs(&self, executor: ExecutorId) -> Result<bool, StoreError> {
+        let store = self.0.shared.engine.store();
+        let mut open_rows = store.unsettled_xxl(executor, ATTEMPT_COUNT_MAX).await?;
+        open_rows.retain(|row| row.state == XxlRunState::Open);
+        if open_rows.is_empty() {
+            return Ok(false);
+        }
+        let run_ids: Vec<RunId> = open_rows.iter().map(|row| row.run).collect();
+        let runs = store.runs(&run_ids).await?;
+        // The row of an attempt stays open if its executor was lost, so the run's status decides.
+        let is_running = |row: &XxlRun| {
+            let is_same_attempt = |run: &Run| run.id == row.run && run.attempt == row.attempt;
+            runs.iter().any(|run| is_same_attempt(run) && !run.status.is_terminal())
+        };
+        Ok(open_rows.iter().any(is_running))
     }
 
     /// Opens links to executors that have registered, and ends links to executors that have not registered for too long.
@@ -255,11 +262,11 @@ impl Bridge {
         {
             let registered_ids: HashSet<ExecutorId> = executors.iter().map(|executor| executor.id).collect();
             let mut links = self.links();
-            links.retain(|_, handle| !handle.events.is_closed());
+            links.retain(|_, handle| !handle.event_sender.is_closed());
             let is_gone = |id: &ExecutorId| may_expire && !registered_ids.contains(id);
             for handle in links.iter().filter(|(id, _)| is_gone(id)).map(|(_, handle)| handle) {
                 handle
-                    .presence
+                    .presence_sender
                     .send_if_modified(|presence| std::mem::replace(presence, Presence::Gone) != Presence::Gone);
             }
             for executor in executors {
@@ -272,11 +279,11 @@ impl Bridge {
                 let set_if_changed = |presence: &mut Presence| {
                     *presence != Presence::Gone && std::mem::replace(presence, new_presence) != new_presence
                 };
-                handle.presence.send_if_modified(set_if_changed);
-                handle.peer.send_if_modified(|peer| {
+                handle.presence_sender.send_if_modified(set_if_changed);
+                handle.peer_sender.send_if_modified(|peer| {
                     let has_new_token = peer.token != executor.token;
                     if has_new_token && let Ok(address) = Address::parse(&executor.address) {
-                        *peer = client.peer(&address, &executor.token);
+                        *peer = client.peer(executor.app, &address, &executor.token);
                     }
                     has_new_token
                 });
@@ -297,7 +304,7 @@ impl Bridge {
             };
             let app = known_apps.iter().find(|app| app.id == executor.app);
             if let Some(app) = app {
-                self.open(&executor, &namespace.name, &app.name);
+                self.open_link(&executor, &namespace.name, &app.name);
             }
         }
         Ok(())
@@ -326,7 +333,8 @@ impl Bridge {
             let mut beats = self.beats();
             let due_executors = beats.take_due(&executors_by_hand, now);
             for mut executor in executors_by_hand {
-                if beats.is_leaving(executor.id, now) && busy_ids.contains(&executor.id) {
+                let is_busy = busy_ids.contains(&executor.id) || beats.has_runs(executor.id);
+                if beats.is_leaving(executor.id, now) && is_busy {
                     executor.left_at = executor.left_at.or(Some(engine.now()));
                 } else if !beats.has_valid_answer(executor.id, now) {
                     continue;
@@ -341,19 +349,26 @@ impl Bridge {
             due_executors
         };
         for executor in due_executors {
-            self.call_by_hand(executor);
+            self.check_registered_by_hand(executor);
         }
         Ok(executors)
     }
 
     /// Checks whether an executor registered by hand answers.
-    fn call_by_hand(&self, executor: XxlExecutor) {
+    fn check_registered_by_hand(&self, executor: XxlExecutor) {
         let bridge = self.clone();
         let id = executor.id;
         self.0.shared.spawn(async move {
             let is_refused = bridge.refuses_callbacks(executor.app, &executor.token).await;
             let (outcome, reason) = match bridge.call_beat(&executor).await {
-                Ok(()) if is_refused => (BeatOutcome::TokenEnded, Some(format!("{}: {TOKEN_ENDED}", executor.address))),
+                Ok(()) if is_refused => {
+                    let has_runs = bridge.has_open_runs(id).await.unwrap_or_else(|error| {
+                        bridge.0.shared.log_store_failure("read attempts", &error);
+                        true
+                    });
+                    let reason = format!("{}: {TOKEN_ENDED_REASON}", executor.address);
+                    (BeatOutcome::TokenEnded { has_runs }, Some(reason))
+                }
                 Ok(()) => (BeatOutcome::Available, None),
                 Err(reason) => (BeatOutcome::NoAnswer, Some(reason)),
             };
@@ -373,7 +388,7 @@ impl Bridge {
         let shared = &self.0.shared;
         // The networks may have changed since its registration.
         let address = allowed_address(&executor.address, &shared.config.networks)?;
-        let peer = shared.client.peer(&address, &executor.token);
+        let peer = shared.client.peer(executor.app, &address, &executor.token);
         let answer =
             shared.client.ask(&peer, "beat", wire::empty_body()).await.map_err(|error| error.message().to_owned())?;
         if answer.is_success() { Ok(()) } else { Err(format!("{}: {}", executor.address, answer.message_or_code())) }
@@ -383,7 +398,7 @@ impl Bridge {
         self.0.beats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn open(&self, executor: &XxlExecutor, namespace: &str, app: &str) {
+    fn open_link(&self, executor: &XxlExecutor, namespace: &str, app: &str) {
         let Ok(address) = Address::parse(&executor.address) else { return };
         let identity = Identity {
             id: executor.id,
@@ -392,10 +407,10 @@ impl Bridge {
             app_name: app.to_owned(),
             name: address.name(),
         };
-        let peer = self.0.shared.client.peer(&address, &executor.token);
+        let peer = self.0.shared.client.peer(executor.app, &address, &executor.token);
         let (link, handle) = Link::new(&self.0.shared, identity, peer);
         if executor.left_at.is_some() {
-            handle.presence.send_replace(Presence::Leaving);
+            handle.presence_sender.send_replace(Presence::Leaving);
         }
         self.links().insert(executor.id, handle);
         let lifecycle = &self.0.shared.lifecycle;

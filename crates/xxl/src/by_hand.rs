@@ -12,12 +12,15 @@ const BEAT_PERIOD: Duration = Duration::from_secs(5);
 /// How long an answer remains valid.
 const BEAT_VALID_FOR: Duration = Duration::from_secs(30);
 
-/// What a call to an executor has shown.
+/// The outcome of a call to an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BeatOutcome {
     Available,
     /// It answers, but its token has ended: its callbacks would be refused.
-    TokenEnded,
+    TokenEnded {
+        /// Whether it has attempts of open runs, according to the store.
+        has_runs: bool,
+    },
     NoAnswer,
 }
 
@@ -28,6 +31,8 @@ struct ExecutorBeat {
     succeeded_at: Option<Instant>,
     /// When it last answered although its token had ended.
     token_ended_at: Option<Instant>,
+    /// Whether it had attempts of open runs then.
+    has_runs: bool,
     is_asking: bool,
 }
 
@@ -65,9 +70,15 @@ impl Beats {
         due_executors
     }
 
-    /// Whether its last answer is still valid.
+    /// Whether the executor's last answer is still valid.
     pub(crate) fn has_valid_answer(&self, id: ExecutorId, now: Instant) -> bool {
         self.0.get(&id).is_some_and(|beat| beat.is_available(now))
+    }
+
+    /// Whether the executor had attempts of open runs when it last answered although its token had ended. After a restart, this server has no link
+    /// that knows of them.
+    pub(crate) fn has_runs(&self, id: ExecutorId) -> bool {
+        self.0.get(&id).is_some_and(|beat| beat.has_runs)
     }
 
     /// Whether it still answers, but is not available any more because its token has ended. The runs that it has are not lost.
@@ -82,7 +93,7 @@ impl Beats {
         let was_available = beat.is_available(now);
         match outcome {
             BeatOutcome::Available => beat.succeeded_at = Some(now),
-            BeatOutcome::TokenEnded => beat.token_ended_at = Some(now),
+            BeatOutcome::TokenEnded { has_runs } => (beat.token_ended_at, beat.has_runs) = (Some(now), has_runs),
             BeatOutcome::NoAnswer => {}
         }
         outcome == BeatOutcome::Available && !was_available
@@ -123,10 +134,11 @@ mod tests {
         );
         assert!(!beats.is_leaving(id, now + BEAT_VALID_FOR), "it does not answer");
         let ended_at = now + BEAT_VALID_FOR / 2;
-        assert!(!beats.note_answer(id, BeatOutcome::TokenEnded, ended_at));
+        assert!(!beats.note_answer(id, BeatOutcome::TokenEnded { has_runs: true }, ended_at) && beats.has_runs(id));
         assert!(beats.has_valid_answer(id, ended_at) && !beats.is_leaving(id, ended_at));
         assert!(!beats.has_valid_answer(id, now + BEAT_VALID_FOR) && beats.is_leaving(id, now + BEAT_VALID_FOR));
         assert!(!beats.is_leaving(id, ended_at + BEAT_VALID_FOR));
+        assert!(!beats.note_answer(id, BeatOutcome::TokenEnded { has_runs: false }, ended_at) && !beats.has_runs(id));
         assert!(beats.take_due(&[], now).is_empty());
         assert!(!beats.note_answer(id, available, now), "it was removed meanwhile");
     }

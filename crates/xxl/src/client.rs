@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_admin::xxl::Address;
+use rondel_core::AppId;
 use rondel_outgoing::header::{HeaderName, HeaderValue};
 use rondel_outgoing::posts::{Limits, PostClient, PostError, Target};
 use rondel_outgoing::{BuildError, StatusCode};
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::config::XxlConfig;
+use crate::room::Room;
 use crate::wire::{self, Answer};
 
 const TOKEN_HEADER: HeaderName = HeaderName::from_static("xxl-job-access-token");
@@ -20,10 +21,10 @@ const RUN_TIMEOUT: Duration = Duration::from_secs(15);
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// Shorter than 5 s, after which some executors close idle connections without notice.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Maximum size of an answer, in bytes; a log may be long.
-const ANSWER_LEN_MAX: usize = 8 * 1024 * 1024;
-/// Maximum number of concurrent calls to all executors. Answers that arrive at the same time are stored in one
-/// transaction.
+/// Maximum size of an answer, in KiB; a log may be long.
+pub(crate) const ANSWER_KIB_MAX: u32 = 8 * 1024;
+/// Maximum number of concurrent calls to all executors; to those of one app, half of it. Answers that arrive at the same time are stored in
+/// one transaction.
 const CALL_COUNT_MAX: usize = 512;
 
 /// Why a call has no usable answer.
@@ -56,22 +57,22 @@ impl CallError {
 /// Calls executors.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
-    posts: PostClient,
-    permits: Arc<Semaphore>,
+    post_client: PostClient,
+    room: Arc<Room>,
 }
 
 impl Client {
     pub(crate) fn new(config: &XxlConfig) -> Result<Self, BuildError> {
-        let posts = PostClient::new(config.networks.clone().without_public(), "rondel", IDLE_TIMEOUT)?;
-        Ok(Self { posts, permits: Arc::new(Semaphore::new(CALL_COUNT_MAX)) })
+        let post_client = PostClient::new(config.networks.clone().without_public(), "rondel", IDLE_TIMEOUT)?;
+        Ok(Self { post_client, room: Arc::new(Room::new(CALL_COUNT_MAX)) })
     }
 
-    /// Prepares calls to an executor that registered with this token.
-    pub(crate) fn peer(&self, address: &Address, token: &str) -> Arc<Peer> {
-        let target = self.posts.target(address.url());
+    /// Prepares calls to an executor of this app that registered with this token.
+    pub(crate) fn peer(&self, app: AppId, address: &Address, token: &str) -> Arc<Peer> {
+        let target = self.post_client.target(address.url());
         let header = HeaderValue::from_str(token).map_err(|_| "its token cannot be sent as a header".to_owned());
         let target = target.and_then(|target| header.map(|header| (target, header)));
-        Arc::new(Peer { address: address.as_str().to_owned(), token: token.to_owned(), target })
+        Arc::new(Peer { app, address: address.as_str().to_owned(), token: token.to_owned(), target })
     }
 
     /// Asks an executor to run an attempt, unless the time in which it may begin has passed.
@@ -100,13 +101,13 @@ impl Client {
         let not_sent = |message: &str| CallError::NotSent(format!("POST {method} to {}: {message}", peer.address));
         let unclear_error = |message: &str| CallError::Unclear(format!("POST {method} to {}: {message}", peer.address));
         let (target, token) = peer.target.as_ref().map_err(|message| not_sent(message))?;
-        let Ok(_permit) = self.permits.acquire().await else { return Err(not_sent("the server is stopping")) };
+        let Some(_permits) = self.room.take(peer.app, 1).await else { return Err(not_sent("the server is stopping")) };
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             let message = format!("POST {method} to {}: the time in which the run may begin has passed", peer.address);
             return Err(CallError::TooLate(message));
         }
-        let limits = Limits { timeout, len_max: ANSWER_LEN_MAX };
-        let answer = self.posts.send(target, method, (TOKEN_HEADER, token.clone()), body, limits).await;
+        let limits = Limits { timeout, len_max: ANSWER_KIB_MAX as usize * 1024 };
+        let answer = self.post_client.send(target, method, (TOKEN_HEADER, token.clone()), body, limits).await;
         let answer = answer.map_err(|error| match &error {
             PostError::NotSent(message) => not_sent(message),
             PostError::Unclear(message) => unclear_error(message),
@@ -137,6 +138,7 @@ impl Client {
 
 /// The executor that is called.
 pub(crate) struct Peer {
+    app: AppId,
     /// Its address, without a slash at the end.
     pub(crate) address: String,
     /// The token with which it registered.
@@ -163,7 +165,7 @@ mod tests {
         let config = XxlConfig { networks, prefix: None, callback_timeout: Duration::from_secs(60) };
         let client = Client::new(&config).expect("a client");
         // Nothing listens on this port, so the host refuses a request that is sent.
-        let peer = client.peer(&Address::parse("http://127.0.0.1:1").expect("an address"), "token");
+        let peer = client.peer(AppId::new(1), &Address::parse("http://127.0.0.1:1").expect("an address"), "token");
         let now = Instant::now();
         for (begin_until, is_too_late) in [(Some(now), true), (Some(now + RUN_TIMEOUT), false), (None, false)] {
             let answer = client.run(&peer, wire::empty_body(), begin_until).await;

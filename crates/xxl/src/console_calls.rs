@@ -28,7 +28,7 @@ const EQUIVALENTS: [(&str, &str, &str); 20] = [
 ];
 
 /// How to find the name of a job by its id in XXL-JOB, which the calls to XXL-JOB's console contain.
-const NAME_OF_JOB: &str =
+const NAME_HINT: &str =
     "; GET /api/v1/jobs?q=label:xxl-job-id=17 finds the name of the job that has the id 17 in XXL-JOB";
 
 /// The answer to a call to XXL-JOB's console: it names the call to use instead.
@@ -40,7 +40,7 @@ pub(crate) fn answer(path: &str) -> ApiAnswer {
     let equivalent = EQUIVALENTS.iter().find(|(known_path, ..)| is_path_of(known_path));
     let sentence = match equivalent {
         Some((known_path, purpose, new_call)) => {
-            let hint = if new_call.contains("{name}") { NAME_OF_JOB } else { "" };
+            let hint = if new_call.contains("{name}") { NAME_HINT } else { "" };
             format!("Rondel does not serve /{known_path} of XXL-JOB ({purpose}): call {new_call}{hint}")
         }
         None => "Rondel serves only /api/registry, /api/registryRemove and /api/callback of XXL-JOB: call /api/v1 \

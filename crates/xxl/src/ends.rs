@@ -40,6 +40,7 @@ pub(crate) fn result(row: &XxlRun, started_at_ms: i64) -> v1::Result {
         silent_ms: 0,
         unreported_ms: if matches!(code, CODE_UNKNOWN | CODE_LOST) { silent_ms } else { 0 },
         unfinished: false,
+        shutting_down: false,
     }
 }
 
@@ -68,8 +69,8 @@ pub(crate) fn without_new_success(row: XxlRun, new_since: Timestamp) -> XxlRun {
     }
 }
 
-/// The exception that wraps what a Java handler throws. It has no message of its own.
-const WRAPPER: &str = "java.lang.reflect.InvocationTargetException";
+/// The exception that wraps an exception of a Java handler. It has no message of its own.
+const WRAPPER_EXCEPTION: &str = "java.lang.reflect.InvocationTargetException";
 const CAUSED_BY: &str = "Caused by: ";
 
 /// The first line of the message, shortened; of a Java stack trace also its root cause. The log has the whole text.
@@ -77,7 +78,7 @@ fn message(code: i32, text: &str) -> String {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let first_line = lines.next().unwrap_or_default();
     let mut causes = lines.filter_map(|line| line.strip_prefix(CAUSED_BY));
-    let first_line = if first_line == WRAPPER { causes.next().unwrap_or(first_line) } else { first_line };
+    let first_line = if first_line == WRAPPER_EXCEPTION { causes.next().unwrap_or(first_line) } else { first_line };
     let line = match causes.next_back() {
         Some(root_cause) => format!("{first_line}; caused by {root_cause}"),
         None => first_line.to_owned(),

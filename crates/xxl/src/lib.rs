@@ -1,7 +1,7 @@
 //! Serves unmodified XXL-JOB executors (protocol 2.2 to 3.5): to the engine, each is an executor like those that use gRPC.
 //!
 //! - `wire` reads and writes the bodies of both directions, without I/O;
-//! - `client` calls an executor: `/run`, `/beat`, `/idleBeat`, `/kill`, `/log`;
+//! - `client` calls an executor: `/run`, `/beat`, `/idleBeat`, `/kill`, `/log`; `room` bounds the calls and bodies of each app;
 //! - `api` answers calls by executors (`/api/registry`, `/api/registryRemove`, `/api/callback`); `tokens` caches the apps of their tokens,
 //!   `registrations` bounds their number;
 //! - `bridge` keeps a `link` for each registered executor, and calls `/beat` of those registered by hand (`by_hand`);
@@ -28,6 +28,7 @@ mod pruning;
 mod refresh_state;
 mod registrations;
 mod request;
+mod room;
 mod table;
 mod tokens;
 mod wire;

@@ -18,7 +18,7 @@ use rondel_proto::v1::server_message::Body as Down;
 use rondel_proto::{ITEM_COUNT_MAX, PROTOCOL, v1};
 use rondel_store::xxl::XxlRun;
 use rondel_store::{LeaseToken, StoreError};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -87,7 +87,7 @@ pub(crate) struct Identity {
 /// An event from outside the session.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// Callbacks that are stored.
+    /// Runs whose callbacks a server has stored.
     Reported(Vec<XxlRun>),
     /// The answer to the request to run an attempt, and the lease under which the attempt was accepted.
     Sent(i64, LeaseToken, Result<Answer, CallError>),
@@ -116,14 +116,16 @@ pub(crate) struct PulledPage {
     pub(crate) had_ended: bool,
     /// How the read has ended; `None` while it continues.
     pub(crate) end: Option<ReadEnd>,
+    /// The page's share of the room for pages that wait for the link; `None` without lines.
+    _room: Option<OwnedSemaphorePermit>,
 }
 
 /// The bridge's handle of a link.
 #[derive(Debug)]
 pub(crate) struct LinkHandle {
-    pub(crate) events: mpsc::Sender<Event>,
-    pub(crate) presence: watch::Sender<Presence>,
-    pub(crate) peer: watch::Sender<Arc<Peer>>,
+    pub(crate) event_sender: mpsc::Sender<Event>,
+    pub(crate) presence_sender: watch::Sender<Presence>,
+    pub(crate) peer_sender: watch::Sender<Arc<Peer>>,
     attempt_count: Arc<AtomicU32>,
 }
 
@@ -173,7 +175,7 @@ enum SessionEnd {
 
 /// A session in progress.
 struct Session {
-    to_engine: mpsc::Sender<Result<v1::ExecutorMessage, Status>>,
+    message_sender: mpsc::Sender<Result<v1::ExecutorMessage, Status>>,
     /// Stops the heartbeats when the session ends.
     _heartbeats: tokio_util::sync::DropGuard,
     run_count: Arc<AtomicU32>,
@@ -183,16 +185,16 @@ struct Session {
 impl Session {
     /// Sends a message; false if the stream has ended.
     async fn send(&self, body: Body) -> bool {
-        self.to_engine.send(Ok(v1::ExecutorMessage { body: Some(body) })).await.is_ok()
+        self.message_sender.send(Ok(v1::ExecutorMessage { body: Some(body) })).await.is_ok()
     }
 }
 
 impl Link {
     pub(crate) fn new(shared: &Arc<Shared>, identity: Identity, peer: Arc<Peer>) -> (Self, LinkHandle) {
-        let (sender, events) = mpsc::channel(EVENT_CAPACITY);
+        let (event_sender, events) = mpsc::channel(EVENT_CAPACITY);
         let (presence_sender, presence) = watch::channel(Presence::Here);
         let (peer_sender, peer) = watch::channel(peer);
-        let calls = Calls::new(shared, sender.clone(), peer);
+        let calls = Calls::new(shared, event_sender.clone(), peer);
         let attempt_count = Arc::new(AtomicU32::new(0));
         let link = Self {
             shared: Arc::clone(shared),
@@ -211,7 +213,7 @@ impl Link {
             waiting_cancels: HashMap::new(),
             was_refused: false,
         };
-        (link, LinkHandle { events: sender, presence: presence_sender, peer: peer_sender, attempt_count })
+        (link, LinkHandle { event_sender, presence_sender, peer_sender, attempt_count })
     }
 
     /// Keeps a session open until the executor is gone.
@@ -238,7 +240,7 @@ impl Link {
     async fn wait_for_return(&mut self) {
         while *self.presence.borrow() == Presence::Leaving {
             tokio::select! {
-                changed = self.presence.changed() => if changed.is_err() { return },
+                change_result = self.presence.changed() => if change_result.is_err() { return },
                 event = self.events.recv() => match event {
                     // The store has the rows, and the next session starts with them.
                     Some(Event::Reported(_)) | None => return,
@@ -260,9 +262,9 @@ impl Link {
         };
         self.table.take_back_unstored();
         self.merge_stored_attempts(rows);
-        let (to_engine, messages) = mpsc::channel(MESSAGE_CAPACITY);
+        let (message_sender, messages) = mpsc::channel(MESSAGE_CAPACITY);
         let hello = v1::ExecutorMessage { body: Some(Body::Hello(self.hello())) };
-        if to_engine.send(Ok(hello)).await.is_err() {
+        if message_sender.send(Ok(hello)).await.is_err() {
             return SessionEnd::Reopen;
         }
         let peer = self.calls.address();
@@ -287,9 +289,12 @@ impl Link {
         };
         welcome.fences.iter().for_each(|fence| self.table.fence(fence));
         let run_count = Arc::new(AtomicU32::new(0));
-        let heartbeats =
-            self.spawn_heartbeats(&to_engine, &run_count, Duration::from_millis(welcome.heartbeat_ms.max(100).into()));
-        let mut session = Session { to_engine, _heartbeats: heartbeats, run_count, is_draining: false };
+        let heartbeats = self.spawn_heartbeats(
+            &message_sender,
+            &run_count,
+            Duration::from_millis(welcome.heartbeat_ms.max(100).into()),
+        );
+        let mut session = Session { message_sender, _heartbeats: heartbeats, run_count, is_draining: false };
         let ended_ids: Vec<i64> =
             self.table.entries().filter(|entry| !entry.is_open()).map(|entry| entry.row.log_id).collect();
         if !self.deliver(&session, &ended_ids).await {
@@ -387,12 +392,13 @@ impl Link {
     /// Sends heartbeats from a separate task, so that a slow database does not end the stream.
     fn spawn_heartbeats(
         &self,
-        to_engine: &mpsc::Sender<Result<v1::ExecutorMessage, Status>>,
+        message_sender: &mpsc::Sender<Result<v1::ExecutorMessage, Status>>,
         run_count: &Arc<AtomicU32>,
         period: Duration,
     ) -> tokio_util::sync::DropGuard {
         let stop = CancellationToken::new();
-        let (heartbeat_stop, to_engine, run_count) = (stop.clone(), to_engine.downgrade(), Arc::clone(run_count));
+        let (heartbeat_stop, message_sender, run_count) =
+            (stop.clone(), message_sender.downgrade(), Arc::clone(run_count));
         self.shared.spawn(async move {
             let mut ticker = interval(period);
             ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -401,8 +407,9 @@ impl Link {
                 sequence += 1;
                 let running_count = run_count.load(Ordering::Relaxed);
                 let message = v1::Heartbeat { running: running_count, sequence, ..v1::Heartbeat::default() };
-                let Some(to_engine) = to_engine.upgrade() else { break };
-                if to_engine.send(Ok(v1::ExecutorMessage { body: Some(Body::Heartbeat(message)) })).await.is_err() {
+                let Some(message_sender) = message_sender.upgrade() else { break };
+                if message_sender.send(Ok(v1::ExecutorMessage { body: Some(Body::Heartbeat(message)) })).await.is_err()
+                {
                     break;
                 }
             }

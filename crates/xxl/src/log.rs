@@ -20,7 +20,7 @@ const CHUNK_COUNT_MAX: u32 = 10_000;
 /// The first sequence number for the lines of an end's message: higher than that of any line of the log.
 const END_MESSAGE_SEQUENCE: i64 = 1 << 42;
 /// A line break in XXL-JOB's own messages: its console shows logs as HTML. The line stays one line, so that its number stays the same.
-const BREAK: &str = "<br>";
+const LINE_BREAK: &str = "<br>";
 const OUTPUT_LEVEL: &str = "stdout";
 /// The beginning of the line that stands for the rest of a log; readers of logs recognise a gap by it.
 const REST_LINE_START: &str = "… the rest of this log";
@@ -62,7 +62,7 @@ pub(crate) fn parse_page(answer: Result<Answer, CallError>, first_line: i64) -> 
     }
 }
 
-/// The line in the place of the rest of a log that could not be read in time.
+/// The line that replaces the rest of a log, if the rest could not be read.
 pub(crate) fn unread_rest_line(reason: Option<&str>) -> String {
     match reason {
         Some(reason) => format!("{REST_LINE_START} could not be read after the end of the run: {reason}"),
@@ -73,7 +73,8 @@ pub(crate) fn unread_rest_line(reason: Option<&str>) -> String {
 /// Packs lines, the first of which has the number `first_line`, into chunks. The sequence number of a chunk is that of its first line, so that a
 /// chunk that is sent twice is stored once.
 pub(crate) fn chunks(row: &XxlRun, first_line: i64, lines: Vec<String>, at_ms: i64) -> Vec<LogChunk> {
-    let lines = lines.into_iter().map(|line| if line.contains(BREAK) { line.replace(BREAK, " ") } else { line });
+    let lines =
+        lines.into_iter().map(|line| if line.contains(LINE_BREAK) { line.replace(LINE_BREAK, " ") } else { line });
     pack(row, (NUMBERED_BY_LINE + first_line, OUTPUT_LEVEL), lines.collect(), at_ms)
 }
 
@@ -96,19 +97,19 @@ pub(crate) fn message_chunks(row: &XxlRun, lines: Vec<String>, at_ms: i64) -> Ve
 
 fn pack(row: &XxlRun, (first_sequence, level): (i64, &str), lines: Vec<String>, at_ms: i64) -> Vec<LogChunk> {
     let mut chunks: Vec<LogChunk> = Vec::new();
-    let mut len = 0;
+    let mut chunk_len = 0;
     for (sequence, mut text) in (first_sequence..).zip(lines) {
         if text.len() > LINE_LEN_MAX {
             text.truncate(text.floor_char_boundary(LINE_LEN_MAX));
             text.push('…');
         }
-        len += text.len();
+        chunk_len += text.len();
         let level = if text.starts_with(REST_LINE_START) { REST_LEVEL } else { level };
         let line = LogLine { at_ms, level: level.to_owned(), text };
-        match chunks.last_mut().filter(|chunk| chunk.lines.len() < LINE_COUNT_MAX && len <= TEXT_LEN_MAX) {
+        match chunks.last_mut().filter(|chunk| chunk.lines.len() < LINE_COUNT_MAX && chunk_len <= TEXT_LEN_MAX) {
             Some(chunk) => chunk.lines.push(line),
             None => {
-                len = line.text.len();
+                chunk_len = line.text.len();
                 let (run_id, attempt) = (row.run.get(), row.attempt);
                 chunks.push(LogChunk { run_id, attempt, sequence, lines: vec![line], dropped: 0 });
             }

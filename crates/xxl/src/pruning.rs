@@ -8,33 +8,33 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::lines::LineLimit;
 
-const PERIOD: Duration = Duration::from_secs(10);
+const PRUNING_PERIOD: Duration = Duration::from_secs(10);
 /// How long one round continues while there are old rows.
 const ROUND_MAX: Duration = Duration::from_secs(3);
 /// How long rows are kept, so that late callbacks can still be assigned.
 const KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
-const BATCH: u32 = 500;
+const BATCH_LEN: u32 = 500;
 
 /// Repeatedly removes rows that are too old.
-pub(crate) async fn pruning_loop(engine: &Engine, lines: &LineLimit) {
-    let mut ticker = interval(PERIOD);
+pub(crate) async fn pruning_loop(engine: &Engine, log_limit: &LineLimit) {
+    let mut ticker = interval(PRUNING_PERIOD);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticker.tick().await;
         let delete_before = engine.now() - KEPT_FOR;
-        if let Err(error) = repeat_while_full(|| engine.store().forget_xxl(delete_before, BATCH)).await {
-            lines.log_store_failure("forget attempts", &error);
+        if let Err(error) = repeat_while_full(|| engine.store().forget_xxl(delete_before, BATCH_LEN)).await {
+            log_limit.log_store_failure("forget attempts", &error);
         }
     }
 }
 
-/// Repeats a removal of at most [`BATCH`] rows until one removes fewer, or the time of the round has passed.
+/// Repeats a removal of at most [`BATCH_LEN`] rows until one removes fewer, or the time of the round has passed.
 async fn repeat_while_full<F>(mut remove: impl FnMut() -> F) -> Result<(), StoreError>
 where
     F: Future<Output = Result<u64, StoreError>>,
 {
     let started_at = Instant::now();
-    while remove().await? >= u64::from(BATCH) && started_at.elapsed() < ROUND_MAX {}
+    while remove().await? >= u64::from(BATCH_LEN) && started_at.elapsed() < ROUND_MAX {}
     Ok(())
 }
 

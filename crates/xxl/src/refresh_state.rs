@@ -10,7 +10,7 @@ use tokio::time::Instant;
 /// How long an executor counts as registered after its last registration: three times the usual period.
 pub(crate) const REGISTERED_FOR: Duration = Duration::from_secs(90);
 /// How often the store is read for ends that no link has reported.
-const REPORTED_PERIOD: Duration = Duration::from_secs(10);
+const REPORTING_READ_PERIOD: Duration = Duration::from_secs(10);
 
 /// The state between two refreshes of the links.
 #[derive(Debug, Default)]
@@ -44,24 +44,24 @@ impl RefreshState {
     /// Registrations that the executors made themselves are ignored here.
     pub(crate) fn by_hand_with_removed(
         &mut self,
-        by_hand: Vec<XxlExecutor>,
+        executors_by_hand: Vec<XxlExecutor>,
         now: Timestamp,
         has_attempts: impl Fn(ExecutorId) -> bool,
     ) -> Vec<XxlExecutor> {
-        let known_ids: HashSet<ExecutorId> = by_hand.iter().map(|executor| executor.id).collect();
+        let known_ids: HashSet<ExecutorId> = executors_by_hand.iter().map(|executor| executor.id).collect();
         let previous_executors = std::mem::take(&mut self.registered_by_hand).into_iter();
         let removed_executors =
             previous_executors.filter(|executor| !known_ids.contains(&executor.id) && has_attempts(executor.id));
         let removed_executors =
             removed_executors.map(|executor| XxlExecutor { left_at: executor.left_at.or(Some(now)), ..executor });
-        let by_hand = by_hand.into_iter().map(|executor| XxlExecutor { left_at: None, ..executor });
-        self.registered_by_hand = by_hand.chain(removed_executors).collect();
+        let executors_by_hand = executors_by_hand.into_iter().map(|executor| XxlExecutor { left_at: None, ..executor });
+        self.registered_by_hand = executors_by_hand.chain(removed_executors).collect();
         self.registered_by_hand.clone()
     }
 
     /// Whether the store is to be read again for ends that no link has reported.
     pub(crate) fn is_reporting_read_due(&self, now: Instant) -> bool {
-        self.reporting_read_at.is_none_or(|at| now.duration_since(at) >= REPORTED_PERIOD)
+        self.reporting_read_at.is_none_or(|at| now.duration_since(at) >= REPORTING_READ_PERIOD)
     }
 
     /// Records the executors that are no longer registered but have ends to report.
@@ -76,7 +76,7 @@ impl RefreshState {
     }
 
     /// Whether the executors that are expected back have not been determined yet.
-    pub(crate) const fn is_first(&self) -> bool {
+    pub(crate) const fn is_before_first_refresh(&self) -> bool {
         self.first_refresh_at.is_none()
     }
 
@@ -131,9 +131,9 @@ mod tests {
     #[test]
     fn an_executor_that_was_removed_leaves_once_it_has_no_attempts() {
         let (mut state, now) = (RefreshState::default(), Timestamp::from_secs(100));
-        let mut refresh = |by_hand: &[i64], busy: &[i64]| {
-            let by_hand = by_hand.iter().map(|id| executor(*id)).collect();
-            shown(&state.by_hand_with_removed(by_hand, now, |id| busy.contains(&id.get())))
+        let mut refresh = |executors_by_hand: &[i64], busy: &[i64]| {
+            let executors_by_hand = executors_by_hand.iter().map(|id| executor(*id)).collect();
+            shown(&state.by_hand_with_removed(executors_by_hand, now, |id| busy.contains(&id.get())))
         };
         assert_eq!(refresh(&[1, 2, 3], &[1, 2]), [(1, false), (2, false), (3, false)]);
         assert_eq!(refresh(&[1], &[1, 2]), [(1, false), (2, true)], "3 has no attempts");
@@ -157,7 +157,7 @@ mod tests {
         let (mut state, now) = (RefreshState::default(), Instant::now());
         assert!(state.is_reporting_read_due(now));
         state.note_reporting_executors(vec![executor(1), executor(2)], now);
-        assert!(!state.is_reporting_read_due(now) && state.is_reporting_read_due(now + REPORTED_PERIOD));
+        assert!(!state.is_reporting_read_due(now) && state.is_reporting_read_due(now + REPORTING_READ_PERIOD));
         assert_eq!(
             shown(&state.with_reporting_executors(vec![executor(1)])),
             [(1, false), (2, true)],
@@ -168,9 +168,9 @@ mod tests {
     #[tokio::test]
     async fn executors_with_runs_get_the_time_for_a_new_registration() {
         let (mut state, now) = (RefreshState::default(), Instant::now());
-        assert!(state.is_first() && state.with_expected_executors(Vec::new(), now).is_empty());
+        assert!(state.is_before_first_refresh() && state.with_expected_executors(Vec::new(), now).is_empty());
         state.note_expected_executors(vec![executor(1), executor(2)], now);
-        assert!(!state.is_first());
+        assert!(!state.is_before_first_refresh());
         let soon = now + REGISTERED_FOR / 2;
         assert_eq!(
             shown(&state.with_expected_executors(vec![executor(1)], soon)),

@@ -20,8 +20,8 @@ pub(crate) struct Registrations(Mutex<HashMap<AppId, HashMap<String, Instant>>>)
 impl Registrations {
     /// Counts a registration; `false` if the app already has its maximum of other addresses.
     pub(crate) fn admit(&self, app: AppId, address: &str, now: Instant) -> bool {
-        let mut apps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let registered_addresses = apps.entry(app).or_default();
+        let mut addresses_by_app = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let registered_addresses = addresses_by_app.entry(app).or_default();
         if !registered_addresses.contains_key(address) && registered_addresses.len() >= APP_COUNT_MAX {
             registered_addresses.retain(|_, at| now.duration_since(*at) < REGISTERED_FOR);
             if registered_addresses.len() >= APP_COUNT_MAX {

@@ -42,7 +42,7 @@ pub(crate) fn request(trigger: &Trigger, row: &XxlRun) -> Result<RunRequest, Str
         log_id: row.log_id,
         log_date_time: row.sent_at.as_millis(),
         glue_type,
-        glue_updatetime: if script.is_some() { version(&source) } else { 0 },
+        glue_updatetime: if script.is_some() { script_number(&source) } else { 0 },
         glue_source: source,
         broadcast_index: trigger.shard_index.max(0),
         broadcast_total: trigger.shard_total.max(1),
@@ -93,7 +93,7 @@ fn text_of(params: &Value) -> String {
 }
 
 /// A number that differs between scripts: executors cache compiled scripts under it.
-fn version(source: &str) -> i64 {
+fn script_number(source: &str) -> i64 {
     // FNV-1a, so that the number is the same on every server.
     let hash = source
         .bytes()

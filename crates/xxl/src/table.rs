@@ -32,7 +32,7 @@ pub(crate) enum Kill {
     Failed,
 }
 
-/// An attempt that was sent to the executor, with what the link knows of it.
+/// An attempt that was sent to the executor, with the link's knowledge of it.
 #[derive(Clone, Debug)]
 pub(crate) struct AttemptEntry {
     pub(crate) row: XxlRun,
@@ -128,7 +128,7 @@ impl AttemptEntry {
     /// `None` if nothing changed.
     pub(crate) fn stored_until(&mut self, sequence: i64) -> Option<i64> {
         let mut next_line = None;
-        while let Some((_, line)) = self.unstored_chunks.pop_front_if(|(last, _)| *last <= sequence) {
+        while let Some((_, line)) = self.unstored_chunks.pop_front_if(|(number, _)| *number <= sequence) {
             next_line = Some(line);
         }
         next_line
@@ -172,10 +172,10 @@ impl Table {
     /// Merges the stored attempts, at the start and periodically: other servers also send attempts to the executor and receive their ends.
     /// Returns the attempts that got their verdicts from another server.
     pub(crate) fn reconcile(&mut self, rows: Vec<XxlRun>, now: Instant) -> Vec<AttemptEntry> {
-        let ids: BTreeMap<i64, ()> = rows.iter().map(|row| (row.log_id, ())).collect();
-        let has_verdict = |entry: &AttemptEntry| entry.acked_at.is_none() && !ids.contains_key(&entry.row.log_id);
+        let stored_ids: BTreeMap<i64, ()> = rows.iter().map(|row| (row.log_id, ())).collect();
+        let is_settled = |entry: &AttemptEntry| entry.acked_at.is_none() && !stored_ids.contains_key(&entry.row.log_id);
         let ended_ids: Vec<i64> =
-            self.entries.values().filter(|entry| has_verdict(entry)).map(|entry| entry.row.log_id).collect();
+            self.entries.values().filter(|entry| is_settled(entry)).map(|entry| entry.row.log_id).collect();
         let ended_entries: Vec<AttemptEntry> = ended_ids.into_iter().filter_map(|log_id| self.remove(log_id)).collect();
         for row in rows {
             match self.entries.get_mut(&row.log_id) {

@@ -8,9 +8,9 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 /// How long a valid token stays cached.
-const PERIOD: Duration = Duration::from_secs(5);
+const CACHE_PERIOD: Duration = Duration::from_secs(5);
 /// Maximum number of tokens that are cached or being looked up. Beyond that, each call looks up its own.
-const COUNT_MAX: usize = 1_000;
+const TOKEN_COUNT_MAX: usize = 1_000;
 
 #[derive(Debug)]
 pub(crate) struct Tokens<A>(Mutex<HashMap<String, Arc<CacheEntry<A>>>>);
@@ -43,16 +43,16 @@ impl<A: Clone> Tokens<A> {
 
     fn entry(&self, hash: &str) -> Arc<CacheEntry<A>> {
         let now = Instant::now();
-        let is_new = |entry: &CacheEntry<A>| now.duration_since(entry.lookup_began_at) < PERIOD;
+        let is_new = |entry: &CacheEntry<A>| now.duration_since(entry.lookup_began_at) < CACHE_PERIOD;
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = entries.get(hash).filter(|entry| is_new(entry)) {
             return Arc::clone(entry);
         }
-        if entries.len() >= COUNT_MAX {
+        if entries.len() >= TOKEN_COUNT_MAX {
             entries.retain(|_, entry| is_new(entry));
         }
         let entry = Arc::new(CacheEntry { lookup_began_at: now, app: OnceCell::new() });
-        if entries.len() < COUNT_MAX {
+        if entries.len() < TOKEN_COUNT_MAX {
             entries.insert(hash.to_owned(), Arc::clone(&entry));
         }
         entry
@@ -90,7 +90,7 @@ mod tests {
             assert_eq!(found, Ok("orders"));
         }
         assert_eq!(looks.load(Ordering::Relaxed), 1);
-        tokio::time::advance(PERIOD).await;
+        tokio::time::advance(CACHE_PERIOD).await;
         assert!(call().await.is_ok());
         assert_eq!(looks.load(Ordering::Relaxed), 2, "a token that was revoked is found out");
     }
@@ -98,7 +98,7 @@ mod tests {
     #[tokio::test]
     async fn refused_tokens_take_no_place_and_are_looked_up_again() {
         let tokens = Tokens::default();
-        for number in 0..2 * COUNT_MAX {
+        for number in 0..2 * TOKEN_COUNT_MAX {
             assert!(tokens.app(number.to_string(), async { Err::<&str, _>("wrong") }).await.is_err());
         }
         assert!(tokens.0.lock().expect("a lock").is_empty());
@@ -108,9 +108,9 @@ mod tests {
     #[tokio::test]
     async fn valid_tokens_beyond_the_bound_are_accepted() {
         let tokens = Tokens::default();
-        for number in 0..2 * COUNT_MAX {
+        for number in 0..2 * TOKEN_COUNT_MAX {
             assert!(tokens.app(number.to_string(), async { Ok::<_, ()>("orders") }).await.is_ok());
         }
-        assert_eq!(tokens.0.lock().expect("a lock").len(), COUNT_MAX);
+        assert_eq!(tokens.0.lock().expect("a lock").len(), TOKEN_COUNT_MAX);
     }
 }

@@ -90,8 +90,8 @@ fn callback(item: &Value) -> Result<Callback, String> {
     let log_id = item.get("logId").and_then(integer).ok_or("logId is not a number")?;
     let result = item.get("executeResult").and_then(Value::as_object);
     // A callback without any code counts as failed, like one with an unknown code.
-    let own_code = item.get("handleCode").and_then(integer);
-    let (code, message) = match own_code {
+    let handle_code = item.get("handleCode").and_then(integer);
+    let (code, message) = match handle_code {
         Some(code) => (Some(code), text(item, "handleMsg")),
         None => (
             result.and_then(|result| result.get("code")).and_then(integer),
@@ -189,6 +189,9 @@ pub(crate) fn executor_answer(body: &[u8]) -> Result<Answer, String> {
     Ok(Answer { code: executor_code(code), message, payload: payload.cloned() })
 }
 
+/// Maximum number of lines of a log that are taken from one answer. Each line takes much more memory than its text if that is short.
+const PAGE_LINE_COUNT_MAX: usize = 50_000;
+
 /// The answer of pyxxl if it has no log file.
 const NO_LOG: &str = "No such logid logs.";
 
@@ -213,7 +216,15 @@ pub(crate) fn log_page(answer: &Answer, from_line: i64) -> LogPage {
     if to_line < from_line || content.is_empty() || content == NO_LOG {
         return empty_page;
     }
-    let lines: Vec<String> = content.split('\n').map(|line| line.trim_end_matches('\r').to_owned()).collect();
+    let mut lines: Vec<String> = Vec::new();
+    for line in content.split('\n') {
+        if lines.len() >= PAGE_LINE_COUNT_MAX {
+            // The next page begins with this line.
+            let line_count = i64::try_from(lines.len()).unwrap_or(i64::MAX);
+            return LogPage { lines, next_line: from_line.saturating_add(line_count).min(to_line.saturating_add(1)) };
+        }
+        lines.push(line.trim_end_matches('\r').to_owned());
+    }
     LogPage { lines, next_line: to_line.saturating_add(1) }
 }
 

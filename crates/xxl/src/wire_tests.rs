@@ -190,6 +190,21 @@ fn log_pages_of_every_executor_are_read() {
 }
 
 #[test]
+fn a_log_page_has_a_bounded_number_of_lines() {
+    let count = PAGE_LINE_COUNT_MAX + 10;
+    let to_line = i64::try_from(count).unwrap() + 6;
+    let page = |to_line: i64| {
+        let data = json!({"fromLineNum": 7, "toLineNum": to_line, "logContent": "\n".repeat(count)});
+        let body = json!({"code": 200, "data": data}).to_string();
+        let page = log_page(&executor_answer(body.as_bytes()).unwrap(), 7);
+        (page.lines.len(), page.next_line)
+    };
+    let next_line = i64::try_from(PAGE_LINE_COUNT_MAX).unwrap() + 7;
+    assert_eq!(page(to_line), (PAGE_LINE_COUNT_MAX, next_line), "the next page begins with the first line left out");
+    assert_eq!(page(8), (PAGE_LINE_COUNT_MAX, 9), "the executor counts fewer lines");
+}
+
+#[test]
 fn answers_to_executors_suit_all_of_them() {
     let success: Value = serde_json::from_slice(&success()).unwrap();
     assert_eq!(success, json!({"code": 200, "msg": "Success", "content": null, "data": null, "success": true}));

@@ -22,7 +22,7 @@ struct PendingWrite<I, O> {
     input: I,
     /// How many rows it writes.
     len: usize,
-    answer: oneshot::Sender<Option<O>>,
+    answer_sender: oneshot::Sender<Option<O>>,
 }
 
 type PendingSend = PendingWrite<(LeaseToken, Vec<NewXxlRun>), Vec<XxlRun>>;
@@ -32,9 +32,9 @@ type PendingSettle = PendingWrite<Vec<i64>, ()>;
 /// The senders of the queues of writes, for the callers.
 #[derive(Debug)]
 pub(crate) struct Writes {
-    sends: mpsc::Sender<PendingSend>,
-    reports: mpsc::Sender<PendingReport>,
-    settlements: mpsc::Sender<PendingSettle>,
+    send_queue: mpsc::Sender<PendingSend>,
+    report_queue: mpsc::Sender<PendingReport>,
+    settlement_queue: mpsc::Sender<PendingSettle>,
 }
 
 /// The receivers of the queues of writes, for the loops that write.
@@ -46,36 +46,34 @@ pub(crate) struct WriteReceivers {
 
 impl Writes {
     pub(crate) fn new() -> (Self, WriteReceivers) {
-        let (sends, waiting_sends) = mpsc::channel(WAITING_MAX);
-        let (reports, waiting_reports) = mpsc::channel(WAITING_MAX);
-        let (settlements, waiting_settlements) = mpsc::channel(WAITING_MAX);
-        let receivers =
-            WriteReceivers { sends: waiting_sends, reports: waiting_reports, settlements: waiting_settlements };
-        (Self { sends, reports, settlements }, receivers)
+        let (send_queue, sends) = mpsc::channel(WAITING_MAX);
+        let (report_queue, reports) = mpsc::channel(WAITING_MAX);
+        let (settlement_queue, settlements) = mpsc::channel(WAITING_MAX);
+        (Self { send_queue, report_queue, settlement_queue }, WriteReceivers { sends, reports, settlements })
     }
 
     /// Assigns numbers to attempts: see [`rondel_store::XxlExecutors::send_xxl`]. Returns no rows if the lease does not hold.
     pub(crate) async fn send(&self, token: LeaseToken, runs: Vec<NewXxlRun>) -> Option<Vec<XxlRun>> {
         let len = runs.len();
-        submit(&self.sends, (token, runs), len).await
+        submit(&self.send_queue, (token, runs), len).await
     }
 
     /// Stores ends of attempts: see [`rondel_store::XxlExecutors::report_xxl`].
     pub(crate) async fn report(&self, app: AppId, reports: Vec<XxlReport>) -> Option<XxlReportResults> {
         let len = reports.len();
-        submit(&self.reports, (app, reports), len).await
+        submit(&self.report_queue, (app, reports), len).await
     }
 
     /// Records that attempts have their verdicts, or never began; false if the store failed.
     pub(crate) async fn settle(&self, log_ids: Vec<i64>) -> bool {
         let len = log_ids.len();
-        len == 0 || submit(&self.settlements, log_ids, len).await.is_some()
+        len == 0 || submit(&self.settlement_queue, log_ids, len).await.is_some()
     }
 }
 
 async fn submit<I, O>(queue: &mpsc::Sender<PendingWrite<I, O>>, input: I, len: usize) -> Option<O> {
-    let (answer, receiver) = oneshot::channel();
-    queue.send(PendingWrite { input, len, answer }).await.ok()?;
+    let (answer_sender, receiver) = oneshot::channel();
+    queue.send(PendingWrite { input, len, answer_sender }).await.ok()?;
     receiver.await.ok().flatten()
 }
 
@@ -103,8 +101,8 @@ struct KeyedBatch<K, T, O> {
 /// Groups a batch by key, keeping the order.
 fn group_by_key<K: PartialEq, T, O>(batch: Vec<PendingWrite<(K, Vec<T>), O>>) -> Vec<KeyedBatch<K, T, O>> {
     let mut batches: Vec<KeyedBatch<K, T, O>> = Vec::new();
-    for PendingWrite { input: (key, rows), len, answer } in batch {
-        let write = PendingWrite { input: (), len, answer };
+    for PendingWrite { input: (key, rows), len, answer_sender } in batch {
+        let write = PendingWrite { input: (), len, answer_sender };
         match batches.iter_mut().find(|keyed_batch| keyed_batch.key == key) {
             Some(keyed_batch) => {
                 keyed_batch.rows.extend(rows);
@@ -118,9 +116,9 @@ fn group_by_key<K: PartialEq, T, O>(batch: Vec<PendingWrite<(K, Vec<T>), O>>) ->
 
 impl WriteReceivers {
     /// Starts the loops; they end with the process.
-    pub(crate) fn start(self, engine: &Engine, lines: &Arc<LineLimit>, lifecycle: &Lifecycle) {
+    pub(crate) fn start(self, engine: &Engine, log_limit: &Arc<LineLimit>, lifecycle: &Lifecycle) {
         let Self { sends, reports, settlements } = self;
-        let writer = || Writer { engine: engine.clone(), lines: Arc::clone(lines) };
+        let writer = || Writer { engine: engine.clone(), log_limit: Arc::clone(log_limit) };
         let spawn = |task: Pin<Box<dyn Future<Output = ()> + Send>>| {
             let stop = lifecycle.hard.clone();
             lifecycle.spawn("xxl writes", Until::Done, async move {
@@ -136,7 +134,7 @@ impl WriteReceivers {
 /// The state of the loops.
 struct Writer {
     engine: Engine,
-    lines: Arc<LineLimit>,
+    log_limit: Arc<LineLimit>,
 }
 
 impl Writer {
@@ -144,10 +142,11 @@ impl Writer {
         while let Some(batch) = gather(&mut receiver).await {
             for KeyedBatch { key: token, rows: runs, pending_writes } in group_by_key(batch) {
                 let send_result = self.engine.store().send_xxl(token, &runs, self.engine.now()).await;
-                let rows = send_result.inspect_err(|error| self.lines.log_store_failure("number attempts", error)).ok();
+                let rows =
+                    send_result.inspect_err(|error| self.log_limit.log_store_failure("number attempts", error)).ok();
                 let mut rows = rows.map(|rows| rows.unwrap_or_default().into_iter());
                 for write in pending_writes {
-                    write.answer.send(rows.as_mut().map(|rows| rows.by_ref().take(write.len).collect())).ok();
+                    write.answer_sender.send(rows.as_mut().map(|rows| rows.by_ref().take(write.len).collect())).ok();
                 }
             }
         }
@@ -158,7 +157,7 @@ impl Writer {
             for KeyedBatch { key: app, rows: reports, pending_writes } in group_by_key(batch) {
                 let results = self.engine.store().report_xxl(app, &reports, self.engine.now()).await;
                 let results =
-                    results.inspect_err(|error| self.lines.log_store_failure("store ends of attempts", error)).ok();
+                    results.inspect_err(|error| self.log_limit.log_store_failure("store ends of attempts", error)).ok();
                 let runs: HashMap<i64, &XxlRun> =
                     results.iter().flat_map(|results| &results.runs).map(|run| (run.log_id, run)).collect();
                 let mut first_row = 0;
@@ -169,7 +168,7 @@ impl Writer {
                         runs: runs_of(&reports[range.clone()], &runs),
                         outcomes: results.outcomes[range].to_vec(),
                     });
-                    write.answer.send(write_results).ok();
+                    write.answer_sender.send(write_results).ok();
                 }
             }
         }
@@ -180,9 +179,9 @@ impl Writer {
             let log_ids: Vec<i64> = batch.iter().flat_map(|write| write.input.iter().copied()).collect();
             let settle_result = self.engine.store().settle_xxl(&log_ids, self.engine.now()).await;
             let settle_result =
-                settle_result.inspect_err(|error| self.lines.log_store_failure("settle attempts", error)).ok();
+                settle_result.inspect_err(|error| self.log_limit.log_store_failure("settle attempts", error)).ok();
             for write in batch {
-                write.answer.send(settle_result).ok();
+                write.answer_sender.send(settle_result).ok();
             }
         }
     }

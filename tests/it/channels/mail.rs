@@ -55,12 +55,12 @@ asyncio.run(main())
 "#;
 
 fn openssl(folder: &Path, arguments: &str) {
-    let done = Command::new("openssl").args(arguments.split_whitespace()).current_dir(folder).output();
-    let done = done.expect("openssl is installed");
-    assert!(done.status.success(), "openssl {arguments}: {}", String::from_utf8_lossy(&done.stderr));
+    let output = Command::new("openssl").args(arguments.split_whitespace()).current_dir(folder).output();
+    let output = output.expect("openssl is installed");
+    assert!(output.status.success(), "openssl {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn certificates(folder: &Path) {
+fn make_certificates(folder: &Path) {
     let curve = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
     openssl(folder, &format!("req -x509 {curve} -keyout ca.key -out ca.pem -days 2 -subj /CN=ca"));
     openssl(folder, &format!("req {curve} -keyout server.key -out server.csr -subj /CN=server"));
@@ -76,11 +76,11 @@ struct MailServer {
     port: String,
 }
 
-async fn mail_server(python: &str, folder: &Path, way: &str) -> MailServer {
+async fn mail_server(python: &str, folder: &Path, mode: &str) -> MailServer {
     std::fs::write(folder.join("server.py"), PROGRAM).expect("a file");
     let mut command = Command::new(python);
-    command.args(["server.py", way]).current_dir(folder);
-    let process = Process::start(&format!("mail server {way}"), command);
+    command.args(["server.py", mode]).current_dir(folder);
+    let process = Process::start(&format!("mail server {mode}"), command);
     let port = wait_until(LIMIT, "the mail server listens", async || {
         let line = process.stdout();
         line.strip_prefix("port ").map(|port| port.trim().to_owned()).ok_or_else(|| process.last_words())
@@ -100,8 +100,8 @@ async fn run_test(server: &Server, settings: Value, password: Option<&str>) -> V
     let mut body = json!({"kind": "email", "settings": {"host": "127.0.0.1", "from": "rondel@example.com", "to": "oncall@example.com, boss@example.com"}});
     body["settings"].as_object_mut().expect("an object").extend(settings.as_object().expect("an object").clone());
     body["secrets"] = json!({"password": password.unwrap_or_default()});
-    let saved = api.put("/api/v1/channels/mail", body).await;
-    assert!([200, 201].contains(&saved.status), "{saved:?}");
+    let answer = api.put("/api/v1/channels/mail", body).await;
+    assert!([200, 201].contains(&answer.status), "{answer:?}");
     api.post("/api/v1/channels/mail/test", json!({})).await.expect(200)
 }
 
@@ -117,11 +117,11 @@ async fn mail_goes_by_tls_and_refusals_keep_their_reason() {
         return left_out_without("aiosmtpd", "there is no Python with aiosmtpd");
     };
     let folder = tempfile::tempdir().expect("a folder");
-    certificates(folder.path());
+    make_certificates(folder.path());
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
-    let authority = folder.path().join("ca.pem");
+    let ca_file = folder.path().join("ca.pem");
     let args = ["--outgoing-allow", "127.0.0.1", "--advertise", "https://rondel.example.com"];
-    let server = Server::start_with_variables(&db, &args, &[("SSL_CERT_FILE", &authority.to_string_lossy())]).await;
+    let server = Server::start_with_variables(&db, &args, &[("SSL_CERT_FILE", &ca_file.to_string_lossy())]).await;
 
     let starttls = mail_server(&python, folder.path(), "starttls").await;
     let login = json!({"port": starttls.port, "username": "rondel"});
@@ -161,7 +161,10 @@ async fn mail_goes_by_tls_and_refusals_keep_their_reason() {
     settings["to"] = json!("refuse@example.com, oncall@example.com, later@example.com");
     let delivery = run_test(&server, settings, None).await;
     assert_eq!((&delivery["verdict"], &delivery["status"]), (&json!("sent"), &json!(250)), "{delivery:#}");
-    let refused = delivery["error"].as_str().unwrap_or_default();
-    assert!(refused.contains("refuse@example.com: ") && refused.contains("; later@example.com: "), "{delivery:#}");
+    let refusal_text = delivery["error"].as_str().unwrap_or_default();
+    assert!(
+        refusal_text.contains("refuse@example.com: ") && refusal_text.contains("; later@example.com: "),
+        "{delivery:#}"
+    );
     assert_eq!(mails(folder.path()).pop().expect("a mail")["to"], json!(["oncall@example.com"]));
 }

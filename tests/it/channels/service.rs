@@ -40,25 +40,25 @@ impl Drop for Service {
 
 impl Service {
     pub(super) async fn start() -> Self {
-        Self::serving(true).await
+        Self::start_with(true).await
     }
 
     /// A service that accepts connections and never answers.
     pub(super) async fn never_answering() -> Self {
-        Self::serving(false).await
+        Self::start_with(false).await
     }
 
-    async fn serving(answers: bool) -> Self {
+    async fn start_with(does_answer: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let address = listener.local_addr().expect("an address").to_string();
         let recorded = Arc::new(Mutex::new(Recorded::default()));
         let shared = Arc::clone(&recorded);
         #[expect(clippy::disallowed_methods, reason = "the test ends it")]
         let server = tokio::spawn(async move {
-            let mut open = Vec::new();
+            let mut open_streams = Vec::new();
             loop {
                 let (stream, _) = listener.accept().await.expect("accept");
-                if answers { serve(stream, &shared).await } else { open.push(stream) }
+                if does_answer { serve(stream, &shared).await } else { open_streams.push(stream) }
             }
         });
         Self { address, recorded, server }
@@ -97,8 +97,8 @@ async fn serve(mut stream: TcpStream, recorded: &Mutex<Recorded>) {
     };
     let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
     let mut lines = head.lines();
-    let first = lines.next().unwrap_or_default();
-    let path = first.split(' ').nth(1).expect("a path").to_owned();
+    let request_line = lines.next().unwrap_or_default();
+    let path = request_line.split(' ').nth(1).expect("a path").to_owned();
     let header = |line: &str| line.split_once(": ").map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()));
     let headers: BTreeMap<String, String> = lines.filter_map(header).collect();
     let len: usize = headers.get("content-length").map_or(0, |len| len.parse().expect("a length"));

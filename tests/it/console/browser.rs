@@ -16,7 +16,7 @@ use tokio::net::unix::pipe::{OpenOptions, Receiver, Sender};
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A script for every page: it reports violations of the content security policy on the console of the browser.
-const WATCH: &str = "addEventListener('securitypolicyviolation', \
+const CSP_WATCH_SCRIPT: &str = "addEventListener('securitypolicyviolation', \
     event => console.error('CSP', event.violatedDirective, event.blockedURI, event.sourceFile, event.lineNumber))";
 
 /// A browser with one page.
@@ -46,8 +46,8 @@ impl Browser {
     pub(super) async fn start(program: &Path) -> Self {
         let folder = tempfile::Builder::new().prefix("rondel-browser-").tempdir().expect("make a folder");
         let [commands, answers] = ["commands", "answers"].map(|name| folder.path().join(name));
-        let made = Command::new("mkfifo").args([&commands, &answers]).status().expect("run mkfifo");
-        assert!(made.success(), "mkfifo: {made}");
+        let status = Command::new("mkfifo").args([&commands, &answers]).status().expect("run mkfifo");
+        assert!(status.success(), "mkfifo: {status}");
         // Opened for reading and writing: opening a pipe for only one of them would wait for the other side.
         let sender = OpenOptions::new().read_write(true).open_sender(&commands).expect("open a pipe");
         let receiver = OpenOptions::new().read_write(true).open_receiver(&answers).expect("open a pipe");
@@ -79,12 +79,12 @@ impl Browser {
     async fn open_page(&mut self) {
         let target = self.call("Target.createTarget", json!({"url": "about:blank"})).await;
         let attach = json!({"targetId": target["targetId"], "flatten": true});
-        let attached = self.call("Target.attachToTarget", attach).await;
-        self.session = Some(attached["sessionId"].as_str().expect("a session").to_owned());
+        let attachment = self.call("Target.attachToTarget", attach).await;
+        self.session = Some(attachment["sessionId"].as_str().expect("a session").to_owned());
         for domain in ["Page", "Runtime", "Log", "Network"] {
             self.call(&format!("{domain}.enable"), json!({})).await;
         }
-        self.call("Page.addScriptToEvaluateOnNewDocument", json!({"source": WATCH})).await;
+        self.call("Page.addScriptToEvaluateOnNewDocument", json!({"source": CSP_WATCH_SCRIPT})).await;
         self.size(1440, 900).await;
     }
 
@@ -118,7 +118,7 @@ impl Browser {
         }
         let mut bytes = message.to_string().into_bytes();
         bytes.push(0);
-        let answered = tokio::time::timeout(LIMIT, async {
+        let answer_result = tokio::time::timeout(LIMIT, async {
             self.commands.write_all(&bytes).await.expect("write to the browser");
             loop {
                 let message = self.message().await;
@@ -129,8 +129,8 @@ impl Browser {
             }
         })
         .await;
-        assert!(answered.is_ok(), "{method}: no answer within {LIMIT:?}; {}", self.process.last_words());
-        answered.unwrap_or_default()
+        assert!(answer_result.is_ok(), "{method}: no answer within {LIMIT:?}; {}", self.process.last_words());
+        answer_result.unwrap_or_default()
     }
 
     /// The next message; each ends with a zero byte.
@@ -175,17 +175,17 @@ impl Browser {
 
     /// Goes to an address and waits until the page is loaded.
     pub(super) async fn goto(&mut self, url: &str) {
-        let went = self.call("Page.navigate", json!({ "url": url })).await;
-        assert!(went["errorText"].is_null(), "{url}: {went}");
+        let navigation = self.call("Page.navigate", json!({ "url": url })).await;
+        assert!(navigation["errorText"].is_null(), "{url}: {navigation}");
         self.until("the page is loaded", "document.readyState === 'complete' && location.href !== 'about:blank'").await;
     }
 
     /// Waits until an expression is true, in the current page or in one that follows.
     pub(super) async fn until(&mut self, what: &str, expression: &str) {
         // During a navigation there may be no page that can answer.
-        let guarded = json!({"expression": format!("Boolean({expression})"), "returnByValue": true});
+        let params = json!({"expression": format!("Boolean({expression})"), "returnByValue": true});
         wait_until(LIMIT, what, async || {
-            let answer = self.answer("Runtime.evaluate", &guarded).await;
+            let answer = self.answer("Runtime.evaluate", &params).await;
             if answer["result"]["result"]["value"] == true { Ok(()) } else { Err(answer) }
         })
         .await;
@@ -238,8 +238,8 @@ impl Browser {
     }
 
     async fn picture(&mut self, path: &Path, params: Value) {
-        let shot = self.call("Page.captureScreenshot", params).await;
-        let bytes = STANDARD.decode(shot["data"].as_str().expect("a picture")).expect("base64");
+        let screenshot = self.call("Page.captureScreenshot", params).await;
+        let bytes = STANDARD.decode(screenshot["data"].as_str().expect("a picture")).expect("base64");
         std::fs::write(path, bytes).expect("write a picture");
     }
 }

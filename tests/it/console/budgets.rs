@@ -69,7 +69,7 @@ impl Visitor {
                 .get(format!("{}{path}", self.url))
                 .header(COOKIE, &self.cookie)
                 .header(ACCEPT_ENCODING, coding);
-            let began = Instant::now();
+            let began_at = Instant::now();
             let answer = request.header("accept", "text/html").send().await.expect("ask for a page");
             let status = answer.status().as_u16();
             if let (303 | 307 | 308, Some(to)) = (status, answer.headers().get(LOCATION)) {
@@ -79,7 +79,7 @@ impl Visitor {
             let is_kept =
                 answer.headers().get(CACHE_CONTROL).is_some_and(|value| value.as_bytes().ends_with(b"immutable"));
             let text = answer.bytes().await.expect("read a page").to_vec();
-            return Page { status, took: began.elapsed(), bytes: text.len(), text, is_kept };
+            return Page { status, took: began_at.elapsed(), bytes: text.len(), text, is_kept };
         }
     }
 }

@@ -131,10 +131,11 @@ async fn job_with_failures(api: &Api) -> (String, String) {
         if name.starts_with("archive.") {
             continue;
         }
-        let found = api.get(&format!("/api/v1/runs?job={name}&limit=60")).await.expect(200);
-        let runs = found["items"].as_array().cloned().unwrap_or_default();
-        let of = |status: &str| runs.iter().filter(|run| run["status"] == status).cloned().collect::<Vec<Value>>();
-        let (succeeded, failed) = (of("succeeded"), of("failed"));
+        let answer = api.get(&format!("/api/v1/runs?job={name}&limit=60")).await.expect(200);
+        let runs = answer["items"].as_array().cloned().unwrap_or_default();
+        let with_status =
+            |status: &str| runs.iter().filter(|run| run["status"] == status).cloned().collect::<Vec<Value>>();
+        let (succeeded, failed) = (with_status("succeeded"), with_status("failed"));
         if let (Some(newest), 30..) = (failed.first(), succeeded.len()) {
             let at = newest["fire_at"].as_str().unwrap_or_default().to_owned();
             let change = json!({"description": format!("{} for the shops in all countries", job["description"].as_str().unwrap_or_default()), "timeout": "20m"});
@@ -152,11 +153,11 @@ async fn keep_busy(api: &Api) -> String {
     }
     let executors = async || api.get("/api/v1/executors").await.expect(200)["items"].clone();
     wait_until(Duration::from_secs(60), "both are at work", async || {
-        let found = executors().await;
-        let all = found.as_array().cloned().unwrap_or_default();
-        let its = all.iter().filter(|one| one["app"] == "ledger");
-        let counts: Vec<u64> = its.filter_map(|one| one["run_count"].as_u64()).collect();
-        if counts.iter().sum::<u64>() >= 9 && counts.iter().all(|count| *count > 0) { Ok(()) } else { Err(found) }
+        let answer = executors().await;
+        let executor_rows = answer.as_array().cloned().unwrap_or_default();
+        let ledger_executors = executor_rows.iter().filter(|executor| executor["app"] == "ledger");
+        let counts: Vec<u64> = ledger_executors.filter_map(|executor| executor["run_count"].as_u64()).collect();
+        if counts.iter().sum::<u64>() >= 9 && counts.iter().all(|count| *count > 0) { Ok(()) } else { Err(answer) }
     })
     .await;
     let drain = json!({"state": "draining", "app": "ledger"});

@@ -16,7 +16,7 @@ pub(super) struct Hand<'a> {
     pub(super) browser: &'a mut Browser,
     is_by_keys: bool,
     /// The interactions since the start of the task.
-    done: Vec<String>,
+    steps: Vec<String>,
 }
 
 /// The keys that are pressed: a name, the code of the key, and the text that it writes.
@@ -24,8 +24,8 @@ const KEYS: [(&str, u32, &str); 4] = [("Enter", 13, "\r"), (" ", 32, " "), ("Tab
 
 /// Presses a key, with Control if `has_control`.
 pub(super) async fn press(browser: &mut Browser, key: &str, has_control: bool) {
-    let known = KEYS.iter().find(|(name, ..)| *name == key);
-    let text = match known {
+    let known_key = KEYS.iter().find(|(name, ..)| *name == key);
+    let text = match known_key {
         Some((_, _, text)) => text,
         None if key.len() == 1 && !has_control => key,
         None => "",
@@ -37,7 +37,7 @@ pub(super) async fn press(browser: &mut Browser, key: &str, has_control: bool) {
         if kind == "keyDown" {
             event["text"] = Value::from(text);
         }
-        if let Some((_, code, _)) = known {
+        if let Some((_, code, _)) = known_key {
             event["windowsVirtualKeyCode"] = Value::from(*code);
         }
         browser.call("Input.dispatchKeyEvent", event).await;
@@ -51,25 +51,25 @@ pub(super) async fn type_text(browser: &mut Browser, text: &str) {
 
 impl<'a> Hand<'a> {
     pub(super) const fn new(browser: &'a mut Browser, is_by_keys: bool) -> Self {
-        Self { browser, is_by_keys, done: Vec::new() }
+        Self { browser, is_by_keys, steps: Vec::new() }
     }
 
     /// Begins a task at an address. Earlier interactions are no longer counted.
     pub(super) async fn begin(&mut self, url: &str) {
         self.browser.goto(url).await;
-        self.done.clear();
+        self.steps.clear();
     }
 
     /// Asserts that the task took at most this many interactions, and prints them.
-    pub(super) fn took(&mut self, task: &str, count_max: usize) {
-        let mut way = String::new();
-        for (number, step) in self.done.iter().enumerate() {
-            write!(way, "{}{step}", if number == 0 { "" } else { ", " }).expect("write to a string");
+    pub(super) fn assert_took(&mut self, task: &str, count_max: usize) {
+        let mut steps_text = String::new();
+        for (number, step) in self.steps.iter().enumerate() {
+            write!(steps_text, "{}{step}", if number == 0 { "" } else { ", " }).expect("write to a string");
         }
-        let by = if self.is_by_keys { "keys" } else { "mouse" };
-        super::print(&format!("{task}, by {by}: {} of {count_max}: {way}", self.done.len()));
-        assert!(self.done.len() <= count_max, "{task}, by {by}, took {}: {way}", self.done.len());
-        self.done.clear();
+        let means = if self.is_by_keys { "keys" } else { "mouse" };
+        super::print(&format!("{task}, by {means}: {} of {count_max}: {steps_text}", self.steps.len()));
+        assert!(self.steps.len() <= count_max, "{task}, by {means}, took {}: {steps_text}", self.steps.len());
+        self.steps.clear();
     }
 
     /// Goes to a page of the navigation bar: by its link, or by `g` and its key.
@@ -77,30 +77,30 @@ impl<'a> Hand<'a> {
         if !self.is_by_keys {
             return self.follow(&format!("nav a[data-key={key}]")).await;
         }
-        self.old().await;
+        self.mark_page_as_old().await;
         for key in ["g", key] {
             press(self.browser, key, false).await;
         }
-        self.other_page(key).await;
-        self.done.push(format!("g {key}"));
+        self.wait_for_other_page(key).await;
+        self.steps.push(format!("g {key}"));
     }
 
     /// Opens the palette.
-    pub(super) async fn palette(&mut self) {
+    pub(super) async fn open_palette(&mut self) {
         press(self.browser, "k", true).await;
         self.browser.until("the palette is open", "document.querySelector('#palette').open").await;
-        self.done.push("Ctrl K".to_owned());
+        self.steps.push("Ctrl K".to_owned());
     }
 
     /// Types into the palette, and opens the hit with this address, which must be the first.
-    pub(super) async fn take(&mut self, text: &str, path: &str) {
+    pub(super) async fn open_hit(&mut self, text: &str, path: &str) {
         type_text(self.browser, text).await;
         let hit = "document.querySelector('#palette .hit.on')?.getAttribute('href')";
         self.browser.until("the palette has it first", &format!("{hit} === {}", quoted(path))).await;
-        self.old().await;
+        self.mark_page_as_old().await;
         press(self.browser, "Enter", false).await;
-        self.other_page(path).await;
-        self.done.push(format!("\"{text}\" Enter"));
+        self.wait_for_other_page(path).await;
+        self.steps.push(format!("\"{text}\" Enter"));
     }
 
     /// Clicks on an element, or reaches it by Tab and presses Enter.
@@ -109,30 +109,30 @@ impl<'a> Hand<'a> {
         if self.is_by_keys {
             press(self.browser, "Enter", false).await;
         } else {
-            self.mouse(selector).await;
+            self.click_with_mouse(selector).await;
         }
-        self.done.push(selector.to_owned());
+        self.steps.push(selector.to_owned());
     }
 
     /// Clicks on an element that leads to another page, and waits for that page.
     pub(super) async fn follow(&mut self, selector: &str) {
-        self.old().await;
+        self.mark_page_as_old().await;
         self.click(selector).await;
-        self.other_page(selector).await;
+        self.wait_for_other_page(selector).await;
     }
 
     /// Replaces the text of a field, and presses Enter, which leads to another page.
     pub(super) async fn enter(&mut self, selector: &str, text: &str) {
         self.point(selector).await;
         if !self.is_by_keys {
-            self.mouse(selector).await;
+            self.click_with_mouse(selector).await;
         }
         self.browser.eval(&format!("document.querySelector({}).select()", quoted(selector))).await;
         type_text(self.browser, text).await;
-        self.old().await;
+        self.mark_page_as_old().await;
         press(self.browser, "Enter", false).await;
-        self.other_page(selector).await;
-        self.done.push(format!("\"{text}\" Enter"));
+        self.wait_for_other_page(selector).await;
+        self.steps.push(format!("\"{text}\" Enter"));
     }
 
     /// Chooses from a list by its value.
@@ -149,14 +149,14 @@ impl<'a> Hand<'a> {
         } else {
             self.browser.fill(selector, value).await;
         }
-        self.done.push(format!("{selector}: {value}"));
+        self.steps.push(format!("{selector}: {value}"));
     }
 
-    async fn old(&mut self) {
+    async fn mark_page_as_old(&mut self) {
         self.browser.eval("window.isOld = true").await;
     }
 
-    async fn other_page(&mut self, what: &str) {
+    async fn wait_for_other_page(&mut self, what: &str) {
         let is_other = "!window.isOld && document.readyState === 'complete'";
         self.browser.until(&format!("{what} leads to another page"), is_other).await;
     }
@@ -180,12 +180,12 @@ impl<'a> Hand<'a> {
             }
             press(self.browser, "Tab", false).await;
         }
-        let active = self.browser.eval("document.activeElement.outerHTML.slice(0, 200)").await;
-        assert_eq!(active, selector, "Tab does not lead to {selector}");
+        let active_element = self.browser.eval("document.activeElement.outerHTML.slice(0, 200)").await;
+        assert_eq!(active_element, selector, "Tab does not lead to {selector}");
     }
 
     /// Clicks on the middle of an element.
-    async fn mouse(&mut self, selector: &str) {
+    async fn click_with_mouse(&mut self, selector: &str) {
         let script = format!(
             "(box => [box.left + box.width / 2, box.top + box.height / 2])(document.querySelector({}).getBoundingClientRect())",
             quoted(selector)

@@ -48,10 +48,10 @@ async fn a_log_of_60_000_lines_is_walked() {
     assert!(dev.stop().await.success());
 }
 
-async fn job(api: &Api, name: &str, script: &str, more: Value) {
+async fn job(api: &Api, name: &str, script: &str, extra_fields: Value) {
     let mut job = json!({"name": name, "app": "demo", "handler": "shell", "params": {"argv": ["sh", "-c", script]},
         "overrides": "all"});
-    for (key, value) in more.as_object().expect("an object") {
+    for (key, value) in extra_fields.as_object().expect("an object") {
         job[key] = value.clone();
     }
     api.post("/api/v1/jobs", job).await.expect(201);

@@ -91,13 +91,13 @@ impl Fixture {
 
     async fn find_why_a_run_did_not_happen(&self, hand: &mut Hand<'_>) {
         hand.begin(&self.now()).await;
-        hand.palette().await;
-        hand.take(&self.unserved, &format!("/n/default/jobs/{}", self.unserved)).await;
+        hand.open_palette().await;
+        hand.open_hit(&self.unserved, &format!("/n/default/jobs/{}", self.unserved)).await;
         hand.enter("#why [name=at]", &self.fire_at.replace('T', " ")[..16]).await;
         hand.browser
             .until("the reason is named", "document.querySelector('.answer')?.textContent.includes('no executor of')")
             .await;
-        hand.took("why a run did not happen", 3);
+        hand.assert_took("why a run did not happen", 3);
     }
 
     async fn find_failures_and_retry_them(&self, hand: &mut Hand<'_>) {
@@ -111,13 +111,13 @@ impl Fixture {
                 &format!("{rows}.length && {rows}.every(row => row.querySelector('.s-failed'))"),
             )
             .await;
-        hand.took("the failing runs of an app", 3);
+        hand.assert_took("the failing runs of an app", 3);
         hand.follow(".bulk-bar button[value=retry]").await;
         hand.follow("main form[action$='/runs:bulk'] button.primary").await;
         hand.browser
             .until("they were started again", "/started again/.test(document.querySelector('h1').textContent)")
             .await;
-        hand.took("retry all of them", 2);
+        hand.assert_took("retry all of them", 2);
     }
 
     async fn follow_a_live_log(&self, hand: &mut Hand<'_>) {
@@ -131,7 +131,7 @@ impl Fixture {
         let is_at_end =
             "(log => log.scrollHeight - log.scrollTop - log.clientHeight < 40)(document.querySelector('#log'))";
         hand.browser.until("its end is shown", is_at_end).await;
-        hand.took("follow a live log", 2);
+        hand.assert_took("follow a live log", 2);
     }
 
     async fn find_the_first_error(&self, hand: &mut Hand<'_>) {
@@ -143,7 +143,7 @@ impl Fixture {
         hand.browser.until("the first error is shown", "document.querySelector('.l.at')?.id === 'L5000'").await;
         let loaded = hand.browser.eval(LOADED).await.as_u64().unwrap_or(u64::MAX);
         assert!(loaded < LOADED_BYTES_MAX, "{loaded} bytes");
-        hand.took("the first error of 60,000 lines", 2);
+        hand.assert_took("the first error of 60,000 lines", 2);
     }
 
     async fn restore_a_version(&self, hand: &mut Hand<'_>, name: &str) {
@@ -162,7 +162,7 @@ impl Fixture {
             )
             .await;
         hand.follow("#restore").await;
-        hand.took("compare two versions and restore one", 3);
+        hand.assert_took("compare two versions and restore one", 3);
         assert_eq!(self.api.get(&format!("/api/v1/jobs/{name}")).await.expect(200)["description"], "first");
     }
 
@@ -174,7 +174,7 @@ impl Fixture {
         hand.go("j").await;
         hand.follow(".sorts a[href$='sort=app']").await;
         hand.follow(&format!("#app-{} button[value=pause]", self.app)).await;
-        hand.took("pause all jobs of an app", 3);
+        hand.assert_took("pause all jobs of an app", 3);
         assert!(count().await > before, "jobs of {} are paused", self.app);
         hand.follow("main form input[value=resume] ~ button").await;
         assert_eq!(count().await, before, "Undo takes it back");
@@ -188,19 +188,19 @@ impl Fixture {
             .await;
         let peak = hand.browser.eval("document.querySelector('#ahead .peak').textContent").await;
         assert!(text(&peak).contains("jobs fire at the same instant"), "{peak}");
-        hand.took("what fires next, and where the herd is", 1);
+        hand.assert_took("what fires next, and where the herd is", 1);
     }
 
     async fn invite_a_user(&self, hand: &mut Hand<'_>, name: &str) {
         hand.begin(&self.now()).await;
-        hand.palette().await;
-        hand.take("users", "/n/default/users").await;
+        hand.open_palette().await;
+        hand.open_hit("users", "/n/default/users").await;
         hand.choose("form.invite [name='grant.0.role']", "operator").await;
         hand.enter("form.invite [name=name]", name).await;
         hand.browser
             .until("there is a link", "document.querySelector('#made pre')?.textContent.includes('/sign-in?token=')")
             .await;
-        hand.took("invite a user with a role", 4);
+        hand.assert_took("invite a user with a role", 4);
         let user = self.api.get(&format!("/api/v1/users/{name}")).await.expect(200);
         assert_eq!(user["grants"][0]["role"], "operator", "{user}");
     }
@@ -232,7 +232,7 @@ impl Fixture {
         let words = hand.browser.eval(&format!("{left}.textContent")).await;
         assert_eq!(text(&words), "Empty: safe to stop");
         assert_eq!(hand.browser.eval("window.isTheSame").await, true, "the page was loaded again");
-        hand.took("drain an executor and watch it empty", 3);
+        hand.assert_took("drain an executor and watch it empty", 3);
         std::fs::remove_file(self.gate.path().join("go")).expect("close the gate");
         let run = self.api.get(&format!("/api/v1/runs/{run}")).await.expect(200);
         assert_eq!((&run["status"], &run["executor"]), (&json!("succeeded"), &json!(DRAINED)), "its run went on");

@@ -33,14 +33,14 @@ async fn no_made_up_call_of_any_role_breaks_the_server() {
     let Some(db) = scratch(Backend::Postgres).await else { return };
     // Without a rate limit, which would hide the answers to calls.
     let mut server = Server::start_with(&db, &["--api-rate", "0"]).await;
-    let known = furnish(&server.api()).await.to_string();
+    let known_objects = furnish(&server.api()).await.to_string();
     let document = server.api().get("/api/v1/openapi.json").await.expect(200).to_string();
-    let generated = CallGenerator { program, url: server.url().to_owned(), document, known };
+    let call_generator = CallGenerator { program, url: server.url().to_owned(), document, known_objects };
     let mut total = 0;
     // Two processes, because the program's own threads disturb each other on some versions of Python.
     for pair in tokens(&server.api(), server.token_file().as_path()).await.chunks(2) {
         let calls: JoinSet<u64> =
-            pair.iter().cloned().map(|(role, token)| generated.clone().call(role, token)).collect();
+            pair.iter().cloned().map(|(role, token)| call_generator.clone().call(role, token)).collect();
         total += calls.join_all().await.into_iter().sum::<u64>();
     }
     let memory = memory_mib(server.process().id());
@@ -55,7 +55,7 @@ struct CallGenerator {
     program: String,
     url: String,
     document: String,
-    known: String,
+    known_objects: String,
 }
 
 impl CallGenerator {
@@ -76,7 +76,10 @@ impl CallGenerator {
             command.args(["--header", &format!("Authorization: Bearer {token}")]);
         }
         let hooks = Path::new(env!("CARGO_MANIFEST_DIR")).join("it/fuzz");
-        command.env("PYTHONPATH", hooks).env("SCHEMATHESIS_HOOKS", "hooks").env("RONDEL_FUZZ_KNOWN", &self.known);
+        command
+            .env("PYTHONPATH", hooks)
+            .env("SCHEMATHESIS_HOOKS", "hooks")
+            .env("RONDEL_FUZZ_KNOWN", &self.known_objects);
         command.env("PYTHONDONTWRITEBYTECODE", "1").current_dir(folder.path()).kill_on_drop(true);
         let done = command.output().await.expect("schemathesis starts");
         let output = String::from_utf8_lossy(&done.stdout);

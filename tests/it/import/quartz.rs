@@ -83,8 +83,8 @@ async fn tables_of_quartz_are_imported_twice() {
         assert_eq!(shadow.stdout.matches("mode: shadow").count(), 2, "{shadow:?}");
         assert!(read.stderr.contains("triggers of the kind \"CAL_INT\""), "{}", read.stderr);
         assert_eq!(rondel(&import, &[]).await.stdout, read.stdout);
-        let Some(own) = scratch(Backend::Sqlite).await else { return };
-        let server = Server::start(&own).await;
+        let Some(own_db) = scratch(Backend::Sqlite).await else { return };
+        let server = Server::start(&own_db).await;
         let (folder, token) = (tempfile::tempdir().expect("a folder"), server.token_file().display().to_string());
         let jobs = folder.path().join("jobs.yaml").display().to_string();
         std::fs::write(&jobs, &read.stdout).expect("a file");

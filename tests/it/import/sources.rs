@@ -15,8 +15,8 @@ fn file(folder: &Path, name: &str, text: &str) -> String {
 
 #[tokio::test]
 async fn a_crontab_is_imported_paused_and_a_second_one_does_not_take_over_its_jobs_unseen() {
-    let Some(own) = scratch(Backend::Sqlite).await else { return };
-    let server = Server::start(&own).await;
+    let Some(own_db) = scratch(Backend::Sqlite).await else { return };
+    let server = Server::start(&own_db).await;
     let token = server.token_file().display().to_string();
     let client = [("RONDEL_SERVER", server.url()), ("RONDEL_TOKEN_FILE", token.as_str())];
     let folder = tempfile::tempdir().expect("a folder");
@@ -65,7 +65,7 @@ async fn a_crontab_is_imported_paused_and_a_second_one_does_not_take_over_its_jo
 async fn a_file_without_cron_jobs_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let service = file(folder.path(), "service.yaml", "kind: Service\n");
-    let refused = rondel(&["import", "kubernetes-cronjob", &service, "--app", "shop"], &[]).await;
-    assert!(refused.code == Some(2) && refused.stdout.is_empty(), "{refused:?}");
-    assert!(refused.stderr.contains("service.yaml: no CronJob of Kubernetes is in it"), "{refused:?}");
+    let refusal = rondel(&["import", "kubernetes-cronjob", &service, "--app", "shop"], &[]).await;
+    assert!(refusal.code == Some(2) && refusal.stdout.is_empty(), "{refusal:?}");
+    assert!(refusal.stderr.contains("service.yaml: no CronJob of Kubernetes is in it"), "{refusal:?}");
 }

@@ -150,20 +150,20 @@ async fn keys(State(endpoints): State<Endpoints>) -> Json<Value> {
     Json(json!({"keys": [{"kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": id, "x": x, "y": y}]}))
 }
 
-async fn authorize(State(endpoints): State<Endpoints>, Query(asked): Query<BTreeMap<String, String>>) -> Response {
-    let good = asked["response_type"] == "code"
-        && asked["client_id"] == CLIENT_ID
-        && asked["code_challenge_method"] == "S256"
-        && asked["scope"].split(' ').any(|scope| scope == "openid");
-    assert!(good, "{asked:?}");
+async fn authorize(State(endpoints): State<Endpoints>, Query(params): Query<BTreeMap<String, String>>) -> Response {
+    let is_valid = params["response_type"] == "code"
+        && params["client_id"] == CLIENT_ID
+        && params["code_challenge_method"] == "S256"
+        && params["scope"].split(' ').any(|scope| scope == "openid");
+    assert!(is_valid, "{params:?}");
     let mut settings = endpoints.settings();
-    let (redirect, state) = (asked["redirect_uri"].clone(), asked["state"].clone());
+    let (redirect, state) = (params["redirect_uri"].clone(), params["state"].clone());
     let answer = if settings.fault == Fault::Denies {
         "error=access_denied".to_owned()
     } else {
         settings.code_count += 1;
         let code = format!("code-{}", settings.code_count);
-        settings.codes.insert(code.clone(), asked);
+        settings.codes.insert(code.clone(), params);
         format!("code={code}")
     };
     (StatusCode::SEE_OTHER, [(LOCATION, format!("{redirect}?{answer}&state={state}&session_state=x"))]).into_response()
@@ -172,24 +172,24 @@ async fn authorize(State(endpoints): State<Endpoints>, Query(asked): Query<BTree
 async fn token(
     State(endpoints): State<Endpoints>,
     headers: HeaderMap,
-    Form(asked): Form<BTreeMap<String, String>>,
+    Form(params): Form<BTreeMap<String, String>>,
 ) -> Result<Json<Value>, (StatusCode, Json<Value>)> {
     let refuse = |error: &str| Err((StatusCode::BAD_REQUEST, Json(json!({"error": error}))));
     // Form encoding, as the standard wants it: a blank is a plus.
     let pair = BASE64_STANDARD.encode(format!("{CLIENT_ID}:{}", CLIENT_SECRET.replace(' ', "+")));
-    if headers.get(AUTHORIZATION).is_none_or(|given| given.as_bytes() != format!("Basic {pair}").as_bytes()) {
+    if headers.get(AUTHORIZATION).is_none_or(|header| header.as_bytes() != format!("Basic {pair}").as_bytes()) {
         return refuse("invalid_client");
     }
     let mut settings = endpoints.settings();
-    let kept = settings.fault == Fault::TakesCodesAgain;
-    let code = &asked["code"];
-    let found = if kept { settings.codes.get(code).cloned() } else { settings.codes.remove(code) };
-    let Some(begun) = found else { return refuse("invalid_grant") };
-    let challenge = BASE64.encode(Sha256::digest(&asked["code_verifier"]));
-    if begun["code_challenge"] != challenge || begun["redirect_uri"] != asked["redirect_uri"] {
+    let keeps_code = settings.fault == Fault::TakesCodesAgain;
+    let code = &params["code"];
+    let sign_in = if keeps_code { settings.codes.get(code).cloned() } else { settings.codes.remove(code) };
+    let Some(sign_in_params) = sign_in else { return refuse("invalid_grant") };
+    let challenge = BASE64.encode(Sha256::digest(&params["code_verifier"]));
+    if sign_in_params["code_challenge"] != challenge || sign_in_params["redirect_uri"] != params["redirect_uri"] {
         return refuse("invalid_grant");
     }
-    let token = signed(&settings, &claims(&settings, &endpoints.issuer, &begun["nonce"]));
+    let token = signed(&settings, &claims(&settings, &endpoints.issuer, &sign_in_params["nonce"]));
     Ok(Json(json!({"access_token": "of no use", "token_type": "Bearer", "expires_in": 60, "id_token": token})))
 }
 
@@ -238,5 +238,5 @@ fn signed(settings: &Settings, claims: &Value) -> String {
     format!("{text}.{signature}")
 }
 
-/// How long the server does not call a provider again that it could not reach.
+/// How long the server waits before it calls a provider again that it could not reach.
 pub(super) const RETRY_DELAY: Duration = Duration::from_secs(20);

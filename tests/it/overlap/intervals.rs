@@ -10,7 +10,7 @@ pub(crate) struct Intervals {
     folder: tempfile::TempDir,
 }
 
-/// One attempt of a run, from its begin to its end; without an end while it runs.
+/// One attempt of a run, from its beginning to its end; without an end while it runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Interval {
     pub(crate) run: String,
@@ -33,23 +33,23 @@ impl Intervals {
     /// Parameters for the agent's `shell` handler: writes its begin into the file `name`, does `work`, writes its end.
     pub(crate) fn params(&self, name: &str, work: &str) -> Value {
         let file = self.path(name);
-        let write = |what: &str| {
-            format!("echo {what} $RONDEL_RUN_ID $RONDEL_ATTEMPT $(date +%s%3N) $PPID >> {}", file.display())
+        let write = |event: &str| {
+            format!("echo {event} $RONDEL_RUN_ID $RONDEL_ATTEMPT $(date +%s%3N) $PPID >> {}", file.display())
         };
         let script = format!("trap '{}' EXIT; trap 'exit 1' TERM; {}; {work}", write("end"), write("begin"));
         json!({"argv": ["sh", "-c", script]})
     }
 
-    /// The attempts so far, in the order of their begins.
-    pub(crate) fn of(&self, name: &str) -> Vec<Interval> {
+    /// The attempts so far, in the order in which they began.
+    pub(crate) fn read(&self, name: &str) -> Vec<Interval> {
         let text = std::fs::read_to_string(self.path(name)).unwrap_or_default();
-        let complete = text.rfind('\n').map_or("", |end| &text[..end]);
+        let complete_lines = text.rfind('\n').map_or("", |end| &text[..end]);
         let mut intervals: Vec<Interval> = Vec::new();
-        for line in complete.lines() {
+        for line in complete_lines.lines() {
             let words: Vec<&str> = line.split(' ').collect();
-            let Ok([what, run, attempt, at, executor]) = <[&str; 5]>::try_from(words) else { continue };
+            let Ok([event, run, attempt, at, executor]) = <[&str; 5]>::try_from(words) else { continue };
             let (attempt, at_ms) = (attempt.parse().expect("an attempt"), at.parse().expect("an instant"));
-            match what {
+            match event {
                 "begin" => intervals.push(Interval {
                     run: run.to_owned(),
                     attempt,
@@ -58,36 +58,37 @@ impl Intervals {
                     end_ms: None,
                 }),
                 _ => {
-                    let begun = intervals.iter_mut().rev().find(|one| one.run == run && one.attempt == attempt);
-                    begun.expect("what ends has begun").end_ms = Some(at_ms);
+                    let begun_interval =
+                        intervals.iter_mut().rev().find(|interval| interval.run == run && interval.attempt == attempt);
+                    begun_interval.expect("what ends has begun").end_ms = Some(at_ms);
                 }
             }
         }
-        intervals.sort_by_key(|one| one.begin_ms);
+        intervals.sort_by_key(|interval| interval.begin_ms);
         intervals
     }
 }
 
 /// The maximum number of intervals that were open concurrently. An interval without an end counts as open until the
 /// last begin.
-pub(crate) fn most_at_once<'a>(intervals: impl IntoIterator<Item = &'a Interval>) -> usize {
+pub(crate) fn max_concurrent<'a>(intervals: impl IntoIterator<Item = &'a Interval>) -> usize {
     let mut steps: Vec<(i64, i32)> = Vec::new();
-    for one in intervals {
-        steps.push((one.begin_ms, 1));
-        steps.push((one.end_ms.unwrap_or(i64::MAX), -1));
+    for interval in intervals {
+        steps.push((interval.begin_ms, 1));
+        steps.push((interval.end_ms.unwrap_or(i64::MAX), -1));
     }
     // An end and a begin within the same millisecond do not overlap.
     steps.sort_unstable();
-    let (mut open, mut most) = (0, 0);
+    let (mut open_count, mut max_count) = (0, 0);
     for (_, step) in steps {
-        open += step;
-        most = most.max(open);
+        open_count += step;
+        max_count = max_count.max(open_count);
     }
-    usize::try_from(most).expect("more ends than begins")
+    usize::try_from(max_count).expect("more ends than begins")
 }
 
-pub(crate) fn most_on_one_executor(intervals: &[Interval]) -> usize {
-    let executors: BTreeSet<&str> = intervals.iter().map(|one| one.executor.as_str()).collect();
-    let on = |executor: &str| most_at_once(intervals.iter().filter(|one| one.executor == executor));
-    executors.into_iter().map(on).max().unwrap_or(0)
+pub(crate) fn max_concurrent_on_one_executor(intervals: &[Interval]) -> usize {
+    let executors: BTreeSet<&str> = intervals.iter().map(|interval| interval.executor.as_str()).collect();
+    let max_on = |executor: &str| max_concurrent(intervals.iter().filter(|interval| interval.executor == executor));
+    executors.into_iter().map(max_on).max().unwrap_or(0)
 }

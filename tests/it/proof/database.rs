@@ -12,14 +12,14 @@ use rondel_tests::{
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::fixture::{Journal, Worker, job, judge_all, mixed_jobs, print, server};
+use super::fixture::{Journal, Worker, create_mixed_jobs, job, judge_all, print, server};
 
 const JOB_COUNT: usize = 60;
 const LIMIT: Duration = Duration::from_secs(60);
 /// How soon scheduling continues once the database is back.
-const GOES_ON_MS: i64 = 2_000;
+const CONTINUES_WITHIN_MS: i64 = 2_000;
 /// The delay that a busy machine adds.
-const MACHINE_MS: i64 = 1_500;
+const MACHINE_DELAY_MS: i64 = 1_500;
 
 pub(super) struct Postgres {
     bin: PathBuf,
@@ -84,11 +84,11 @@ impl Postgres {
                 command.arg(self.folder.path()).args(["-c", "listen_addresses=127.0.0.1", "-c", "max_connections=50"]);
                 self.process = Some(Process::start("PostgreSQL", command));
             }
-            let ready = Command::new(self.bin.join("pg_isready"))
+            let status = Command::new(self.bin.join("pg_isready"))
                 .args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()])
                 .status()
                 .expect("run pg_isready");
-            if ready.success() { Ok(()) } else { Err(self.process.as_ref().map(Process::last_words)) }
+            if status.success() { Ok(()) } else { Err(self.process.as_ref().map(Process::last_words)) }
         })
         .await;
     }
@@ -162,15 +162,19 @@ struct Scene {
 
 impl Scene {
     /// Asserts that handlers begin again soon after an instant.
-    async fn assert_goes_on(&self, back_ms: i64, what: &str) {
-        let first = wait_until(LIMIT, &format!("scheduling goes on: {what}"), async || {
+    async fn assert_continues(&self, back_ms: i64, outage: &str) {
+        let first_begin = wait_until(LIMIT, &format!("scheduling goes on: {outage}"), async || {
             let starts = self.journal.starts();
-            let after = starts.iter().map(|start| start.begin_ms).find(|begin| *begin > back_ms);
-            after.ok_or_else(|| starts.last().cloned())
+            let next_begin = starts.iter().map(|start| start.begin_ms).find(|begin| *begin > back_ms);
+            next_begin.ok_or_else(|| starts.last().cloned())
         })
         .await;
-        print(&format!("{what}: handlers began again {} ms after the return", first - back_ms));
-        assert!(first - back_ms <= GOES_ON_MS + MACHINE_MS, "{what}: after {} ms", first - back_ms);
+        print(&format!("{outage}: handlers began again {} ms after the return", first_begin - back_ms));
+        assert!(
+            first_begin - back_ms <= CONTINUES_WITHIN_MS + MACHINE_DELAY_MS,
+            "{outage}: after {} ms",
+            first_begin - back_ms
+        );
         self.journal.wait_for_starts(2 * JOB_COUNT).await;
     }
 
@@ -178,7 +182,7 @@ impl Scene {
         self.postgres.process().kill().await;
         tokio::time::sleep(Duration::from_millis(500)).await;
         self.postgres.up().await;
-        self.assert_goes_on(wall_clock_ms(), "killed and started again").await;
+        self.assert_continues(wall_clock_ms(), "killed and started again").await;
     }
 
     async fn away(&mut self, length: Duration) {
@@ -192,7 +196,7 @@ impl Scene {
         .await;
         tokio::time::sleep_until(back_at).await;
         self.postgres.up().await;
-        self.assert_goes_on(wall_clock_ms(), &format!("away for {length:?}")).await;
+        self.assert_continues(wall_clock_ms(), &format!("away for {length:?}")).await;
     }
 
     async fn read_only(&self) {
@@ -201,7 +205,7 @@ impl Scene {
         tokio::time::sleep(Duration::from_secs(8)).await;
         self.postgres.sql("ALTER SYSTEM RESET default_transaction_read_only");
         self.postgres.sql("SELECT pg_reload_conf()");
-        self.assert_goes_on(wall_clock_ms(), "read-only for 8 s").await;
+        self.assert_continues(wall_clock_ms(), "read-only for 8 s").await;
     }
 
     async fn out_of_connections(&self) {
@@ -221,7 +225,7 @@ impl Scene {
         let asleep = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app' \
                       AND query LIKE '%pg_sleep%'";
         self.postgres.sql(asleep);
-        self.assert_goes_on(wall_clock_ms(), "out of connections for 8 s").await;
+        self.assert_continues(wall_clock_ms(), "out of connections for 8 s").await;
     }
 }
 
@@ -232,7 +236,7 @@ async fn nothing_is_lost_when_postgres_is_in_trouble() {
     let journal = Journal::new();
     let [first, second] = [server(&db, &[]).await, server(&db, &[]).await];
     let api = first.api().recording(journal.folder());
-    mixed_jobs(&api, JOB_COUNT, 40).await;
+    create_mixed_jobs(&api, JOB_COUNT, 40).await;
     let by_hand = job("by-hand", json!({}), json!({"schedule": null, "overlap": {"policy": "allow"}}));
     api.post("/api/v1/jobs", by_hand).await.expect(201);
     let _workers = [

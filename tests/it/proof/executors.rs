@@ -7,7 +7,7 @@ use rondel_tests::check::{Rules, Start};
 use rondel_tests::{Backend, ScratchDb, Server, scratch, wait_at_most, wait_until};
 use tokio::time::Instant;
 
-use super::fixture::{Chance, Journal, Worker, judge_all, mixed_jobs, print, server};
+use super::fixture::{Chance, Journal, Worker, create_mixed_jobs, judge_all, print, server};
 use super::proxy::{Cut, Proxy};
 
 const JOB_COUNT: usize = 60;
@@ -37,7 +37,7 @@ impl Scene {
         let chance = Chance::new();
         let journal = Journal::new();
         let [first, second] = [server(db, &PATIENCE).await, server(db, &PATIENCE).await];
-        mixed_jobs(&first.api(), JOB_COUNT, 100).await;
+        create_mixed_jobs(&first.api(), JOB_COUNT, 100).await;
         let proxies = [Proxy::start(first.url()).await, Proxy::start(second.url()).await];
         let urls = proxies.iter().map(|proxy| proxy.url.clone()).collect();
         let folder = journal.folder().join("victim-data");

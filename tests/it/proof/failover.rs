@@ -9,7 +9,7 @@ use rondel_tests::{Backend, ScratchDb, Signal, variable, wait_until, wall_clock_
 use serde_json::json;
 
 use super::database::{Postgres, triggers};
-use super::fixture::{Journal, Worker, job, judge_all, mixed_jobs, print, server};
+use super::fixture::{Journal, Worker, create_mixed_jobs, job, judge_all, print, server};
 use super::galera::Galera;
 use super::proxy::Proxy;
 
@@ -123,7 +123,7 @@ async fn fails_over(backend: Backend, mut cluster: impl Cluster) {
     let [first, second] = [server(&db, &[]).await, server(&db, &[]).await];
     let api = first.api().recording(journal.folder());
     let (job_count, rounds) = (number("TEST_FAILOVER_JOBS", 60), number("TEST_FAILOVERS", 2));
-    mixed_jobs(&api, job_count, 40).await;
+    create_mixed_jobs(&api, job_count, 40).await;
     let by_hand = job("by-hand", json!({}), json!({"schedule": null, "overlap": {"policy": "allow"}}));
     api.post("/api/v1/jobs", by_hand).await.expect(201);
     let _workers = [

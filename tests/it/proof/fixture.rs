@@ -34,15 +34,15 @@ impl Journal {
     }
 
     /// Saves the output of a process next to the journal of the handlers, because the next start overwrites it.
-    pub(super) fn keep_words(&self, of: &str, process: &Process) {
-        append(&self.folder.path().join(format!("{of}.log")), &process.stderr());
+    pub(super) fn keep_output(&self, name: &str, process: &Process) {
+        append(&self.folder.path().join(format!("{name}.log")), &process.stderr());
     }
 
-    pub(super) fn died(&self, pid: u32) {
+    pub(super) fn note_death(&self, pid: u32) {
         self.note(&json!({"event": "died", "pid": pid, "at_ms": wall_clock_ms()}));
     }
 
-    pub(super) fn paused(&self, pid: u32, from_ms: i64) {
+    pub(super) fn note_pause(&self, pid: u32, from_ms: i64) {
         self.note(&json!({"event": "stopped", "pid": pid, "from_ms": from_ms, "to_ms": wall_clock_ms()}));
     }
 
@@ -62,10 +62,10 @@ impl Journal {
 
     /// Waits until this many more handlers have begun.
     pub(super) async fn wait_for_starts(&self, count: usize) {
-        let before = self.start_count();
+        let count_before = self.start_count();
         wait_until(LIMIT, "handlers begin", async || {
-            let seen = self.start_count() - before;
-            if seen >= count { Ok(()) } else { Err(format!("{seen} of {count}")) }
+            let new_count = self.start_count() - count_before;
+            if new_count >= count { Ok(()) } else { Err(format!("{new_count} of {count}")) }
         })
         .await;
     }
@@ -128,13 +128,13 @@ impl Worker {
 
     /// Waits until a server lists it as online.
     pub(super) async fn wait_until_listed(&self, api: &Api) {
-        let what = format!("{} is online", self.name);
-        wait_until(LIMIT, &what, async || {
+        let description = format!("{} is online", self.name);
+        wait_until(LIMIT, &description, async || {
             let answer = api.try_answer(api.request(rondel_tests::Method::GET, "/api/v1/executors")).await;
             let Ok(answer) = answer else { return Err(format!("{answer:?}")) };
             let items = answer.body["items"].as_array().cloned().unwrap_or_default();
-            let is_it = |one: &Value| one["name"] == self.name.as_str() && one["status"] == "online";
-            if items.iter().any(is_it) { Ok(()) } else { Err(format!("{items:?}; {}", self.process.last_words())) }
+            let is_online = |executor: &Value| executor["name"] == self.name.as_str() && executor["status"] == "online";
+            if items.iter().any(is_online) { Ok(()) } else { Err(format!("{items:?}; {}", self.process.last_words())) }
         })
         .await;
     }
@@ -147,7 +147,7 @@ impl Worker {
     pub(super) async fn kill(&mut self, journal: &Journal) {
         let pid = self.process.id();
         self.process.kill().await;
-        journal.died(pid);
+        journal.note_death(pid);
     }
 
     /// Pauses the process for this long.
@@ -156,7 +156,7 @@ impl Worker {
         self.process.signal(Signal::STOP);
         tokio::time::sleep(length).await;
         self.process.signal(Signal::CONT);
-        journal.paused(self.process.id(), from);
+        journal.note_pause(self.process.id(), from);
     }
 }
 
@@ -188,21 +188,21 @@ pub(super) async fn server_with_lease(db: &ScratchDb, lease: [&str; 4], args: &[
     Server::start_with(db, &[&lease[..], &["--outgoing-allow", "127.0.0.1"], args].concat()).await
 }
 
-/// A job that fires each second, with parameters for the handler `journal`. The fields of `more` override the common
+/// A job that fires each second, with parameters for the handler `journal`. The fields of `overrides` override the common
 /// ones.
 #[expect(clippy::needless_pass_by_value, reason = "callers make them in place")]
-pub(super) fn job(name: &str, work: Value, more: Value) -> Value {
+pub(super) fn job(name: &str, work: Value, overrides: Value) -> Value {
     let mut job = json!({
         "name": name, "app": APP, "handler": "journal", "params": work, "schedule": {"every": "1s"},
         "misfire": {"policy": "all", "max": 1000},
     });
-    job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    job.as_object_mut().expect("an object").extend(overrides.as_object().expect("an object").clone());
     job
 }
 
 /// Creates serial jobs that fire each second, half of them with at-least-once delivery, the others with at-most-once
 /// delivery. Their runs take up to four steps.
-pub(super) async fn mixed_jobs(api: &Api, count: usize, step_ms: usize) {
+pub(super) async fn create_mixed_jobs(api: &Api, count: usize, step_ms: usize) {
     for number in 0..count {
         let delivery = if number % 2 == 0 { "at_least_once" } else { "at_most_once" };
         let work = json!({"sleep_ms": (number % 5) * step_ms});
@@ -247,13 +247,17 @@ pub(super) async fn judge_all(api: &Api, journal: &Journal, rules: Rules) -> Rep
 /// Waits until nothing is open.
 pub(super) async fn wait_until_settled(api: &Api) {
     wait_until(Duration::from_secs(90), "every run has a verdict", async || {
-        let open = api.all("/api/v1/runs", &[("status", "pending,waiting,running")]).await;
-        if open.is_empty() { Ok(()) } else { Err(format!("{} open: {:#?}", open.len(), &open[..open.len().min(3)])) }
+        let open_runs = api.all("/api/v1/runs", &[("status", "pending,waiting,running")]).await;
+        if open_runs.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{} open: {:#?}", open_runs.len(), &open_runs[..open_runs.len().min(3)]))
+        }
     })
     .await;
 }
 
-/// A number below `bound` that differs from run to run; `RONDEL_TEST_SEED` fixes all of them.
+/// A source of random numbers, which differ in each run of the tests unless `RONDEL_TEST_SEED` fixes them.
 #[derive(Debug)]
 pub(super) struct Chance(u64);
 
@@ -266,13 +270,13 @@ impl Chance {
         Self(seed)
     }
 
-    /// The next number: splitmix64.
+    /// The next number below `bound`, by splitmix64.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % bound.max(1)
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (bits ^ (bits >> 31)) % bound.max(1)
     }
 
     pub(super) fn millis(&mut self, bound: u64) -> Duration {
@@ -286,9 +290,9 @@ pub(super) fn rounds() -> Option<usize> {
 }
 
 /// Adds a line to the table of the long form.
-pub(super) fn record_outcome(backend: Backend, place: &str, what: &str) {
+pub(super) fn record_outcome(backend: Backend, place: &str, outcome: &str) {
     let Some(path) = variable("TEST_MATRIX_OUT") else { return };
-    append(Path::new(&path), &format!("{backend} {place} {what}\n"));
+    append(Path::new(&path), &format!("{backend} {place} {outcome}\n"));
 }
 
 /// Prints a text, which is shown if the test fails, or with `--nocapture`.

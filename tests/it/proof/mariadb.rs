@@ -8,7 +8,7 @@ use rondel_tests::check::Rules;
 use rondel_tests::{Backend, Process, ScratchDb, left_out_without, wait_until, wall_clock_ms};
 
 use super::database::free_port;
-use super::fixture::{Journal, Worker, judge_all, mixed_jobs, print, server};
+use super::fixture::{Journal, Worker, create_mixed_jobs, judge_all, print, server};
 
 const JOB_COUNT: usize = 30;
 const LIMIT: Duration = Duration::from_secs(60);
@@ -142,7 +142,7 @@ async fn jobs_go_on_when_mariadb_takes_writes_again() {
     let journal = Journal::new();
     let [first, second] = [server(&db, &[]).await, server(&db, &[]).await];
     let api = first.api().recording(journal.folder());
-    mixed_jobs(&api, JOB_COUNT, 40).await;
+    create_mixed_jobs(&api, JOB_COUNT, 40).await;
     let _workers = [
         Worker::start(&[&first, &second], "one", &journal, None, &[]).await,
         Worker::start(&[&second, &first], "two", &journal, None, &[]).await,

@@ -167,7 +167,7 @@ impl DeathSeries {
         if self.victim.process().has_ended().is_none() {
             self.victim.kill().await;
         }
-        self.journal.keep_words("victim", self.victim.process());
+        self.journal.keep_output("victim", self.victim.process());
     }
 
     /// Lets the server die at a place. Returns false if it does not reach the place; it is then killed at another one.
@@ -185,7 +185,7 @@ impl DeathSeries {
         }
         if let Some(other) = self.other.as_mut().filter(|_| is_of(OF_SURVIVORS)) {
             other.kill().await;
-            self.journal.keep_words("other", other.process());
+            self.journal.keep_output("other", other.process());
             tokio::time::sleep(BEYOND_LEASE).await;
             other.restart().await;
         }
@@ -209,7 +209,7 @@ impl DeathSeries {
         let end = tokio::time::Instant::now() + REACH;
         while tokio::time::Instant::now() < end {
             if self.worker.process.has_ended().is_some() {
-                self.journal.died(self.worker.process.id());
+                self.journal.note_death(self.worker.process.id());
                 return true;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -272,9 +272,9 @@ impl DeathSeries {
         self.journal.wait_for_starts(300).await;
         let api = self.other.as_ref().map_or_else(|| self.api.clone(), Server::api).recording(self.journal.folder());
         let report = judge_all(&api, &self.journal, Rules::default()).await;
-        self.journal.keep_words("victim", self.victim.process());
+        self.journal.keep_output("victim", self.victim.process());
         if let Some(other) = &mut self.other {
-            self.journal.keep_words("other", other.process());
+            self.journal.keep_output("other", other.process());
         }
         print(&format!("{what}: {report}"));
         report.assert_clean();

@@ -8,7 +8,7 @@ use rondel_tests::check::Rules;
 use rondel_tests::{Backend, Process, ScratchDb, binary, left_out_without, wait_until};
 
 use super::database::{Postgres, as_postgres, run};
-use super::fixture::{Journal, Worker, judge_all, mixed_jobs, print, server};
+use super::fixture::{Journal, Worker, create_mixed_jobs, judge_all, print, server};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const JOB_COUNT: usize = 30;
@@ -82,7 +82,7 @@ async fn servers_work_behind_a_pooler_that_shares_sessions() {
     let journal = Journal::new();
     let [first, mut second] = [server(&db, &[]).await, server(&db, &[]).await];
     let api = first.api().recording(journal.folder());
-    mixed_jobs(&api, JOB_COUNT, 40).await;
+    create_mixed_jobs(&api, JOB_COUNT, 40).await;
     let _workers = [
         Worker::start(&[&first, &second], "one", &journal, None, &[]).await,
         Worker::start(&[&second, &first], "two", &journal, None, &[]).await,

@@ -22,50 +22,51 @@ pub(super) enum Cut {
 #[derive(Debug)]
 pub(super) struct Proxy {
     pub(super) url: String,
-    cut: watch::Sender<Cut>,
-    target: watch::Sender<String>,
-    accepts: JoinHandle<()>,
+    cut_sender: watch::Sender<Cut>,
+    target_sender: watch::Sender<String>,
+    accept_task: JoinHandle<()>,
 }
 
 impl Proxy {
     pub(super) async fn start(server_url: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
-        let (target, targets) = watch::channel(server_url.trim_start_matches("http://").to_owned());
-        let (cut, watched) = watch::channel(Cut::Nothing);
+        let (target_sender, target_receiver) = watch::channel(server_url.trim_start_matches("http://").to_owned());
+        let (cut_sender, cut_receiver) = watch::channel(Cut::Nothing);
         #[expect(clippy::disallowed_methods, reason = "the proxy's drop ends it")]
-        let accepts = tokio::spawn(async move {
-            while let Ok((near, _)) = listener.accept().await {
-                let (target, watched) = (targets.borrow().clone(), watched.clone());
-                drop(tokio::spawn(async move { join(near, &target, watched).await }));
+        let accept_task = tokio::spawn(async move {
+            while let Ok((client_stream, _)) = listener.accept().await {
+                let (target, cut_receiver) = (target_receiver.borrow().clone(), cut_receiver.clone());
+                drop(tokio::spawn(async move { forward(client_stream, &target, cut_receiver).await }));
             }
         });
-        Self { url, cut, target, accepts }
+        Self { url, cut_sender, target_sender, accept_task }
     }
 
     /// Redirects further connections to another address. Open connections stay as they are.
     pub(super) fn redirect(&self, address: &str) {
-        self.target.send_replace(address.to_owned());
+        self.target_sender.send_replace(address.to_owned());
     }
 
     pub(super) fn cut(&self, cut: Cut) {
-        self.cut.send_replace(cut);
+        self.cut_sender.send_replace(cut);
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.accepts.abort();
+        self.accept_task.abort();
     }
 }
 
 /// Forwards both directions of a connection, until one end closes it.
-async fn join(near: TcpStream, target: &str, cut: watch::Receiver<Cut>) {
-    let Ok(far) = TcpStream::connect(target).await else { return };
-    let ((near_read, near_write), (far_read, far_write)) = (near.into_split(), far.into_split());
+async fn forward(client_stream: TcpStream, target: &str, cut: watch::Receiver<Cut>) {
+    let Ok(server_stream) = TcpStream::connect(target).await else { return };
+    let ((client_read, client_write), (server_read, server_write)) =
+        (client_stream.into_split(), server_stream.into_split());
     tokio::select! {
-        () = carry(near_read, far_write, cut.clone(), Cut::ToServer) => {}
-        () = carry(far_read, near_write, cut, Cut::ToExecutor) => {}
+        () = carry(client_read, server_write, cut.clone(), Cut::ToServer) => {}
+        () = carry(server_read, client_write, cut, Cut::ToExecutor) => {}
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rondel_tests::check::Rules;
 use rondel_tests::{Backend, Server, Signal, scratch, wait_until};
 
-use super::fixture::{Chance, Journal, Worker, judge_all, mixed_jobs, print};
+use super::fixture::{Chance, Journal, Worker, create_mixed_jobs, judge_all, print};
 
 const JOB_COUNT: usize = 100;
 /// Three leases, but much less than the time after which an executor closes the stream of a silent server (three heartbeats
@@ -45,7 +45,7 @@ async fn wakes_too_late(backend: Backend, place: Option<&str>) -> Option<Refused
         Worker::start(&[&other, &sleeper], "two", &journal, None, &[]).await,
     ];
     // Created after the workers start and through the other server: the sleeper may stop at the first fires.
-    mixed_jobs(&other.api(), JOB_COUNT, 40).await;
+    create_mixed_jobs(&other.api(), JOB_COUNT, 40).await;
     if place.is_none() {
         journal.wait_for_starts(2 * JOB_COUNT).await;
         tokio::time::sleep(chance.millis(1_500)).await;

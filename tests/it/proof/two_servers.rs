@@ -7,7 +7,7 @@ use std::time::Duration;
 use rondel_tests::check::{Lateness, Rules, Start};
 use rondel_tests::{Backend, scratch, variable, wall_clock_ms};
 
-use super::fixture::{Chance, Journal, LEASE, Worker, judge_all, mixed_jobs, print, server};
+use super::fixture::{Chance, Journal, LEASE, Worker, create_mixed_jobs, judge_all, print, server};
 
 const JOB_COUNT: usize = 500;
 /// Gives each server about half of the jobs, whichever server saw them first.
@@ -24,7 +24,7 @@ async fn one_of_two_dies(backend: Backend) {
         let Some(db) = scratch(backend).await else { return };
         let journal = Journal::new();
         let [first, second] = [server(&db, &SHARED_OUT).await, server(&db, &SHARED_OUT).await];
-        mixed_jobs(&first.api(), JOB_COUNT, 0).await;
+        create_mixed_jobs(&first.api(), JOB_COUNT, 0).await;
         let _workers = [
             Worker::start(&[&first, &second], "one", &journal, None, &[]).await,
             Worker::start(&[&second, &first], "two", &journal, None, &[]).await,

@@ -49,7 +49,7 @@ async fn servers_die_where_attempts_are_numbered_and_their_ends_are_stored() {
                 })
                 .await;
             }
-            journal.keep_words("mortal", server.process());
+            journal.keep_output("mortal", server.process());
             record_outcome(db.backend(), place, "died");
             *deaths.entry(place).or_default() += 1;
         }
@@ -62,7 +62,7 @@ async fn servers_die_where_attempts_are_numbered_and_their_ends_are_stored() {
         api.post(&format!("/api/v1/jobs/{name}/pause?queued=run"), json!({})).await.expect(200);
     }
     wait_until_settled(&api).await;
-    executor.all_is_reported().await;
+    executor.wait_until_all_reported().await;
     write_journal(&api, &db, &executor, &journal).await;
     let report = check::check(&check::collect(&api, journal.folder()).await, Rules::default());
     print(&format!("{deaths:?}: {report}"));

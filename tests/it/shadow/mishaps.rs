@@ -27,22 +27,22 @@ pub(super) struct Pair {
 impl Pair {
     pub(super) async fn start() -> Option<Self> {
         let foreign = scratch(Backend::Mysql).await?;
-        let own = scratch(Backend::Sqlite).await?;
+        let own_db = scratch(Backend::Sqlite).await?;
         let old = OldScheduler::new(&foreign);
-        let server = Server::start(&own).await;
+        let server = Server::start(&own_db).await;
         let relay = Relay::start(server.url()).await;
-        Some(Self { old, server, relay, source: foreign.url().to_owned(), _own: own, _foreign: foreign })
+        Some(Self { old, server, relay, source: foreign.url().to_owned(), _own: own_db, _foreign: foreign })
     }
 
     /// Switches jobs, whether or not an executor is online.
-    pub(super) async fn switch(&self, command: &str, jobs: &[&str], more: &[&str]) -> Switched {
+    pub(super) async fn switch(&self, command: &str, jobs: &[&str], extra_args: &[&str]) -> Switched {
         let force: &[&str] = if command == "promote" { &["--force"] } else { &[] };
-        self.command(command, jobs, &[more, force].concat()).await
+        self.command(command, jobs, &[extra_args, force].concat()).await
     }
 
-    async fn command(&self, command: &str, jobs: &[&str], more: &[&str]) -> Switched {
+    async fn command(&self, command: &str, jobs: &[&str], extra_args: &[&str]) -> Switched {
         let token = self.server.token_file().display().to_string();
-        let args = [&["shadow", command, "--source", &self.source, "-o", "json"], more, jobs].concat();
+        let args = [&["shadow", command, "--source", &self.source, "-o", "json"], extra_args, jobs].concat();
         let variables = [("RONDEL_SERVER", self.relay.url.as_str()), ("RONDEL_TOKEN_FILE", token.as_str())];
         Switched(rondel(&args, &variables).await)
     }
@@ -220,8 +220,8 @@ async fn parents_and_children_are_switched_by_one_command_and_keep_every_fire() 
         (&["job-1", "job-2"], "job-1", "its child job-2 is not switched"),
         (&["job-2", "job-3"], "job-2", "follows from job-1"),
     ] {
-        for more in [&["--yes"][..], &[]] {
-            let alone = pair.switch("promote", jobs, more).await;
+        for extra_args in [&["--yes"][..], &[]] {
+            let alone = pair.switch("promote", jobs, extra_args).await;
             assert!(alone.0.code != Some(0), "{alone:?}");
             alone.check(refused, "xxl-job", part);
         }
@@ -275,8 +275,8 @@ async fn a_job_that_nothing_would_run_here_is_not_promoted() {
     create(&pair.server, &[1, 2].map(|number| shadow(number, &schedule))).await;
     let next = now_s() + 3_600;
     pair.old.add(1..=2, 1, next);
-    for more in [&["--yes"][..], &[]] {
-        let unserved = pair.command("promote", &["job-1"], more).await;
+    for extra_args in [&["--yes"][..], &[]] {
+        let unserved = pair.command("promote", &["job-1"], extra_args).await;
         assert!(unserved.0.code != Some(0), "{unserved:?}");
         unserved.check("job-1", "xxl-job", "no executor of app work is online here");
     }

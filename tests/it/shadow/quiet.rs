@@ -53,9 +53,9 @@ async fn a_job_that_is_paused_here_and_runs_there_is_not_promoted() {
     let Some(pair) = Pair::start().await else { return };
     create(&pair.server, &[shadow(1, &json!({"schedule": {"cron": "0 0 3 * * ?"}, "enabled": false}))]).await;
     pair.old.add(1..=1, 1, now_s() + 3_600);
-    let refused = pair.switch("promote", &["job-1"], &["--yes"]).await;
-    assert!(refused.0.code == Some(1) && refused.0.stderr.contains("see RESULT of each"), "{refused:?}");
-    refused.check("job-1", "xxl-job", "is paused here, and runs in XXL-JOB");
+    let refusal = pair.switch("promote", &["job-1"], &["--yes"]).await;
+    assert!(refusal.0.code == Some(1) && refusal.0.stderr.contains("see RESULT of each"), "{refusal:?}");
+    refusal.check("job-1", "xxl-job", "is paused here, and runs in XXL-JOB");
 }
 
 #[tokio::test]
@@ -135,10 +135,10 @@ async fn an_account_that_may_only_read_switches_nothing() {
     let rehearsed = pair.switch("promote", &["job-1"], &[]).await;
     assert!(rehearsed.0.code == Some(2) && rehearsed.0.stderr.contains(&grant), "{rehearsed:?}");
     for command in ["promote", "demote"] {
-        let refused = pair.switch(command, &["job-1"], &["--yes"]).await;
-        assert!(refused.0.code == Some(1) && refused.0.stderr.contains("see RESULT of each"), "{refused:?}");
-        refused.check("job-1", "xxl-job", &grant);
-        refused.check("job-1", "xxl-job", "nothing was changed");
+        let refusal = pair.switch(command, &["job-1"], &["--yes"]).await;
+        assert!(refusal.0.code == Some(1) && refusal.0.stderr.contains("see RESULT of each"), "{refusal:?}");
+        refusal.check("job-1", "xxl-job", &grant);
+        refusal.check("job-1", "xxl-job", "nothing was changed");
     }
     pair.old.sql(&format!("DROP USER '{reader}'@'%'"));
     assert_eq!(pair.xxl_job_state(1), (true, next * 1_000));

@@ -31,26 +31,26 @@ async fn switched(server: &Server, command: &str, old: &str) -> Vec<Value> {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let args =
         [&["shadow", command, "--source", old, "--yes", "--wait", "20s", "-o", "json"], names.as_slice()].concat();
-    let done = run(server, &args).await;
-    assert!(done.code == Some(0), "{command}: {} {}", done.stdout, done.stderr);
-    let answer: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let output = run(server, &args).await;
+    assert!(output.code == Some(0), "{command}: {} {}", output.stdout, output.stderr);
+    let answer: Value = serde_json::from_str(&output.stdout).expect("JSON");
     answer["items"].as_array().expect("a list").clone()
 }
 
 #[tokio::test]
 async fn fifty_jobs_are_promoted_and_demoted_without_a_fire_lost_or_doubled() {
     let Some(foreign) = scratch(Backend::Mysql).await else { return };
-    let Some(own) = scratch(Backend::Sqlite).await else { return };
+    let Some(own_db) = scratch(Backend::Sqlite).await else { return };
     let mut old = OldScheduler::new(&foreign);
-    let server = Server::start(&own).await;
+    let server = Server::start(&own_db).await;
     let folder = tempfile::tempdir().expect("a folder");
     let journal = folder.path().join("journal");
     let script = format!("echo $RONDEL_JOB $RONDEL_FIRE_AT >> {}", journal.display());
-    let more = json!({
+    let extra_fields = json!({
         "schedule": {"cron": format!("*/{PERIOD_S} * * * * ?")}, "params": {"argv": ["sh", "-c", script]},
         "overlap": {"policy": "allow"}, "misfire": {"policy": "all", "max": 1000}, "queue_timeout": "1m",
     });
-    let mut jobs: Vec<Value> = (1..=JOB_COUNT).map(|number| shadow(number, &more)).collect();
+    let mut jobs: Vec<Value> = (1..=JOB_COUNT).map(|number| shadow(number, &extra_fields)).collect();
     let load = |number| json!({"name": format!("load-{number}"), "app": "load", "handler": "shell", "params": {"argv": ["true"]}, "schedule": {"every": "1s"}});
     jobs.extend((0..10).map(load));
     create(&server, &jobs).await;
@@ -102,9 +102,9 @@ async fn fifty_jobs_are_promoted_and_demoted_without_a_fire_lost_or_doubled() {
 #[tokio::test]
 async fn a_switch_that_died_between_its_steps_is_finished_by_the_same_command() {
     let Some(foreign) = scratch(Backend::Mysql).await else { return };
-    let Some(own) = scratch(Backend::Sqlite).await else { return };
+    let Some(own_db) = scratch(Backend::Sqlite).await else { return };
     let old = OldScheduler::new(&foreign);
-    let server = Server::start(&own).await;
+    let server = Server::start(&own_db).await;
     let schedule = json!({"schedule": {"cron": "*/2 * * * * ?"}});
     create(&server, &[shadow(1, &schedule), shadow(2, &schedule), shadow(3, &schedule)]).await;
     let past = even(wall_clock_ms() / 1_000 - 60);

@@ -19,28 +19,34 @@ const PAUSE: Duration = Duration::from_millis(20);
 const LIMIT: Duration = Duration::from_secs(30);
 
 pub(super) struct Attack {
-    to: Arc<str>,
-    from: IpAddr,
+    server_address: Arc<str>,
+    client_ip: IpAddr,
     parts: JoinSet<()>,
     /// The number of parts of the attack that have taken effect.
     effective_count: Arc<AtomicUsize>,
-    started: usize,
+    started_count: usize,
 }
 
 impl Attack {
-    pub(super) fn new(to: &str, from: IpAddr) -> Self {
-        Self { to: to.into(), from, parts: JoinSet::new(), effective_count: Arc::default(), started: 0 }
+    pub(super) fn new(server_address: &str, client_ip: IpAddr) -> Self {
+        Self {
+            server_address: server_address.into(),
+            client_ip,
+            parts: JoinSet::new(),
+            effective_count: Arc::default(),
+            started_count: 0,
+        }
     }
 
     fn spawn<F: Future<Output = ()> + Send + 'static>(&mut self, part: impl FnOnce(Arc<str>, Arc<AtomicUsize>) -> F) {
-        self.started += 1;
-        self.parts.spawn(part(Arc::clone(&self.to), Arc::clone(&self.effective_count)));
+        self.started_count += 1;
+        self.parts.spawn(part(Arc::clone(&self.server_address), Arc::clone(&self.effective_count)));
     }
 
     pub(super) async fn wait_until_effective(&self) {
         wait_until(LIMIT, "the attack is in effect", async || {
             let effective_count = self.effective_count.load(Ordering::Relaxed);
-            if effective_count >= self.started { Ok(()) } else { Err((effective_count, self.started)) }
+            if effective_count >= self.started_count { Ok(()) } else { Err((effective_count, self.started_count)) }
         })
         .await;
     }
@@ -51,23 +57,23 @@ impl Attack {
 
     /// Sends forms without their last byte, over HTTP/2. A refused form is sent again.
     pub(super) fn half_sent_bodies(&mut self, connections: usize, streams: usize) {
-        let from = self.from;
+        let client_ip = self.client_ip;
         for _ in 0..connections {
-            self.spawn(|to, effective_count| async move {
+            self.spawn(|server_address, effective_count| async move {
                 let mut is_counted = false;
                 loop {
-                    if let Some(mut client) = http2(&to, from).await {
-                        let mut held = Vec::new();
+                    if let Some(mut client) = http2(&server_address, client_ip).await {
+                        let mut open_streams = Vec::new();
                         for _ in 0..streams {
                             let request = Request::post("http://server/sign-in")
                                 .header("content-type", "application/x-www-form-urlencoded")
                                 .header("origin", "http://server");
                             let Ok(ready) = client.ready().await else { break };
                             client = ready;
-                            let sent = client.send_request(request.body(()).expect("a request"), false);
-                            let Ok((answer, mut body)) = sent else { break };
+                            let send_result = client.send_request(request.body(()).expect("a request"), false);
+                            let Ok((answer, mut body)) = send_result else { break };
                             body.send_data(Bytes::from_static(b"name=ann&pass"), false).ok();
-                            held.push((answer, body));
+                            open_streams.push((answer, body));
                         }
                         count_effective(&mut is_counted, &effective_count);
                         tokio::time::sleep(Duration::from_secs(2)).await;
@@ -80,16 +86,16 @@ impl Attack {
 
     /// Opens connections and sends nothing. Connections that the server closes are opened again.
     pub(super) fn idle_connections(&mut self, count: usize) {
-        let from = self.from;
-        self.spawn(|to, effective_count| async move {
-            let (mut held, mut is_counted) = (std::collections::VecDeque::new(), false);
+        let client_ip = self.client_ip;
+        self.spawn(|server_address, effective_count| async move {
+            let (mut open_streams, mut is_counted) = (std::collections::VecDeque::new(), false);
             loop {
-                if let Ok(stream) = connect(&to, from).await {
-                    held.push_back(stream);
+                if let Ok(stream) = connect(&server_address, client_ip).await {
+                    open_streams.push_back(stream);
                 }
-                if held.len() >= count {
+                if open_streams.len() >= count {
                     count_effective(&mut is_counted, &effective_count);
-                    held.pop_front();
+                    open_streams.pop_front();
                     tokio::time::sleep(PAUSE).await;
                 }
             }
@@ -98,15 +104,15 @@ impl Attack {
 
     /// Sends request after request on a connection, and hardly reads the answers.
     pub(super) fn slow_readers(&mut self, count: usize, path: &str, token: Option<&str>) {
-        let from = self.from;
+        let client_ip = self.client_ip;
         let bearer = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
         let request: Arc<str> = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{bearer}\r\n").repeat(16).into();
         for _ in 0..count {
             let request = Arc::clone(&request);
-            self.spawn(|to, effective_count| async move {
+            self.spawn(|server_address, effective_count| async move {
                 let mut is_counted = false;
                 loop {
-                    if let Ok(mut stream) = connect(&to, from).await {
+                    if let Ok(mut stream) = connect(&server_address, client_ip).await {
                         stream.write_all(request.as_bytes()).await.ok();
                         count_effective(&mut is_counted, &effective_count);
                         // Reads a byte now and then, until the server closes the connection.
@@ -123,12 +129,12 @@ impl Attack {
 
     /// Sends requests with made-up tokens, a new one each time, as fast as they are answered.
     pub(super) fn made_up_tokens(&mut self, connections: usize) {
-        let from = self.from;
+        let client_ip = self.client_ip;
         for connection in 0..connections {
-            self.spawn(move |to, effective_count| async move {
+            self.spawn(move |server_address, effective_count| async move {
                 let (mut is_counted, mut number) = (false, 0_u32);
                 loop {
-                    if let Ok(mut stream) = connect(&to, from).await {
+                    if let Ok(mut stream) = connect(&server_address, client_ip).await {
                         let mut answer = [0; 4096];
                         loop {
                             number += 1;
@@ -136,8 +142,8 @@ impl Attack {
                             let request = format!(
                                 "GET /api/v1/jobs HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n"
                             );
-                            let sent = stream.write_all(request.as_bytes()).await;
-                            if sent.is_err() || !matches!(stream.read(&mut answer).await, Ok(1..)) {
+                            let send_result = stream.write_all(request.as_bytes()).await;
+                            if send_result.is_err() || !matches!(stream.read(&mut answer).await, Ok(1..)) {
                                 break;
                             }
                             count_effective(&mut is_counted, &effective_count);
@@ -165,17 +171,17 @@ impl Attack {
     }
 
     fn flood(&mut self, count: usize, request: fn() -> http::request::Builder) {
-        let from = self.from;
+        let client_ip = self.client_ip;
         for _ in 0..count {
-            self.spawn(|to, effective_count| async move {
+            self.spawn(|server_address, effective_count| async move {
                 let mut is_counted = false;
                 loop {
-                    if let Some(mut client) = http2(&to, from).await {
+                    if let Some(mut client) = http2(&server_address, client_ip).await {
                         let mut number = 0_u32;
                         while let Ok(ready) = client.ready().await {
                             client = ready;
-                            let sent = client.send_request(request().body(()).expect("a request"), false);
-                            let Ok((_, mut body)) = sent else { break };
+                            let send_result = client.send_request(request().body(()).expect("a request"), false);
+                            let Ok((_, mut body)) = send_result else { break };
                             number += 1;
                             if number.is_multiple_of(2) {
                                 body.send_reset(h2::Reason::CANCEL);
@@ -200,8 +206,8 @@ fn count_effective(is_counted: &mut bool, effective_count: &AtomicUsize) {
     }
 }
 
-async fn http2(to: &str, from: IpAddr) -> Option<SendRequest<Bytes>> {
-    let (client, connection) = h2::client::handshake(connect(to, from).await.ok()?).await.ok()?;
+async fn http2(server_address: &str, client_ip: IpAddr) -> Option<SendRequest<Bytes>> {
+    let (client, connection) = h2::client::handshake(connect(server_address, client_ip).await.ok()?).await.ok()?;
     #[expect(clippy::disallowed_methods, reason = "it ends with its connection")]
     tokio::spawn(async move {
         connection.await.ok();

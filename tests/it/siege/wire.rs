@@ -16,29 +16,29 @@ const WELCOME: u8 = 1 << 3 | 2;
 const HEARTBEAT_REPLY: u8 = 2 << 3 | 2;
 
 /// A connection from a given address of this machine.
-pub(super) async fn connect(to: &str, from: IpAddr) -> std::io::Result<TcpStream> {
+pub(super) async fn connect(server_address: &str, client_ip: IpAddr) -> std::io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
-    socket.bind((from, 0).into())?;
-    socket.connect(to.parse().expect("an address")).await
+    socket.bind((client_ip, 0).into())?;
+    socket.connect(server_address.parse().expect("an address")).await
 }
 
-fn varint(mut number: u64, out: &mut Vec<u8>) {
+fn varint(mut number: u64, buffer: &mut Vec<u8>) {
     while number >= 0x80 {
-        out.push(u8::try_from(number & 0x7f).expect("seven bits") | 0x80);
+        buffer.push(u8::try_from(number & 0x7f).expect("seven bits") | 0x80);
         number >>= 7;
     }
-    out.push(u8::try_from(number).expect("seven bits"));
+    buffer.push(u8::try_from(number).expect("seven bits"));
 }
 
-fn number(field: u64, value: u64, out: &mut Vec<u8>) {
-    varint(field << 3, out);
-    varint(value, out);
+fn number(field: u64, value: u64, buffer: &mut Vec<u8>) {
+    varint(field << 3, buffer);
+    varint(value, buffer);
 }
 
-fn bytes(field: u64, value: &[u8], out: &mut Vec<u8>) {
-    varint(field << 3 | 2, out);
-    varint(u64::try_from(value.len()).expect("a length"), out);
-    out.extend_from_slice(value);
+fn bytes(field: u64, value: &[u8], buffer: &mut Vec<u8>) {
+    varint(field << 3 | 2, buffer);
+    varint(u64::try_from(value.len()).expect("a length"), buffer);
+    buffer.extend_from_slice(value);
 }
 
 /// A gRPC message without compression.
@@ -85,13 +85,13 @@ impl Drop for ExecutorStream {
 impl ExecutorStream {
     /// Sends a hello; `None` if it is refused.
     pub(super) async fn open(
-        to: &str,
-        from: IpAddr,
+        server_address: &str,
+        client_ip: IpAddr,
         token: &str,
         name: &str,
         handlers: &[(&str, &str)],
     ) -> Option<Self> {
-        let (client, connection) = h2::client::handshake(connect(to, from).await.ok()?).await.ok()?;
+        let (client, connection) = h2::client::handshake(connect(server_address, client_ip).await.ok()?).await.ok()?;
         #[expect(clippy::disallowed_methods, reason = "it ends with its connection")]
         let connection = tokio::spawn(async move {
             connection.await.ok();

@@ -65,19 +65,23 @@ impl Collector {
     /// Waits until a trace has this many spans of each name, and returns the spans of the trace.
     pub(super) async fn spans(&self, trace_id: &str, names: &[(&str, usize)]) -> Vec<Span> {
         wait_until(LIMIT, "the spans of the trace are there", async || {
-            let all = self.spans.0.lock().expect("no panic").clone();
-            let of_trace: Vec<Span> = all.iter().filter(|span| span.trace_id == trace_id).cloned().collect();
+            let all_spans = self.spans.0.lock().expect("no panic").clone();
+            let of_trace: Vec<Span> = all_spans.iter().filter(|span| span.trace_id == trace_id).cloned().collect();
             let count = |name: &str| of_trace.iter().filter(|span| span.name == name).count();
-            if names.iter().all(|(name, wanted)| count(name) == *wanted) { Ok(of_trace) } else { Err(all) }
+            if names.iter().all(|(name, count_wanted)| count(name) == *count_wanted) {
+                Ok(of_trace)
+            } else {
+                Err(all_spans)
+            }
         })
         .await
     }
 
     /// Waits for the first span of this name, in any trace.
-    pub(super) async fn first(&self, name: &str) -> Span {
+    pub(super) async fn wait_for_first(&self, name: &str) -> Span {
         wait_until(LIMIT, &format!("there is a span {name}"), async || {
-            let all = self.spans.0.lock().expect("no panic").clone();
-            all.iter().find(|span| span.name == name).cloned().ok_or(all)
+            let all_spans = self.spans.0.lock().expect("no panic").clone();
+            all_spans.iter().find(|span| span.name == name).cloned().ok_or(all_spans)
         })
         .await
     }
@@ -95,12 +99,12 @@ impl TraceService for Spans {
         &self,
         request: Request<ExportTraceServiceRequest>,
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
-        let mut known = self.0.lock().expect("no panic");
-        for exported in request.into_inner().resource_spans {
-            let resource = texts(exported.resource.map(|resource| resource.attributes).unwrap_or_default());
+        let mut spans = self.0.lock().expect("no panic");
+        for resource_spans in request.into_inner().resource_spans {
+            let resource = texts(resource_spans.resource.map(|resource| resource.attributes).unwrap_or_default());
             let service = resource.get("service.name").cloned().unwrap_or_default();
-            for span in exported.scope_spans.into_iter().flat_map(|scope| scope.spans) {
-                known.push(Span {
+            for span in resource_spans.scope_spans.into_iter().flat_map(|scope| scope.spans) {
+                spans.push(Span {
                     service: service.clone(),
                     name: span.name,
                     kind: span.kind,
@@ -123,7 +127,7 @@ fn hex(bytes: &[u8]) -> String {
 fn texts(attributes: Vec<KeyValue>) -> BTreeMap<String, String> {
     let text = |value: Option<AnyValue>| match value.and_then(|value| value.value) {
         Some(any_value::Value::StringValue(text)) => text,
-        other => format!("{other:?}"),
+        other_value => format!("{other_value:?}"),
     };
     attributes.into_iter().map(|attribute| (attribute.key, text(attribute.value))).collect()
 }

@@ -18,7 +18,7 @@ pub(super) fn about<'a>(lines: &'a [Value], words: &[&str]) -> Vec<&'a Value> {
 }
 
 /// The line with this message.
-pub(super) fn saying<'a>(lines: &[&'a Value], message: &str) -> &'a Value {
+pub(super) fn line_with_message<'a>(lines: &[&'a Value], message: &str) -> &'a Value {
     lines
         .iter()
         .find(|line| line["message"] == message)

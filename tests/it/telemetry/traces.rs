@@ -8,7 +8,7 @@ use rondel_tests::{Agent, Api, Backend, Method, Server, scratch, wait_until};
 use serde_json::{Value, json};
 
 use super::collector::{Collector, Span};
-use super::lines::{about, lines, saying};
+use super::lines::{about, line_with_message, lines};
 use crate::verdicts::wait_for_verdict;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -91,14 +91,14 @@ async fn one_trace_goes_from_the_call_to_the_script_and_each_line_has_the_runs_i
     for line in of_server.iter().chain(&of_agent) {
         assert_eq!(line["run_id"].as_str(), Some(run.as_str()), "{line:#}");
     }
-    let asked = saying(&of_server, "request");
+    let asked = line_with_message(&of_server, "request");
     assert_eq!((&asked["request_id"], &asked["trace_id"]), (&json!(REQUEST), &json!(TRACE)), "{asked:#}");
     for message in ["a run goes to an executor", "a run has its verdict"] {
-        let line = saying(&of_server, message);
+        let line = line_with_message(&of_server, message);
         assert_eq!((&line["attempt"], line["job_id"].is_string()), (&json!(1), true), "{line:#}");
     }
     for message in ["the run begins", "the run ended"] {
-        let line = saying(&of_agent, message);
+        let line = line_with_message(&of_agent, message);
         assert_eq!((&line["job"], &line["attempt"]), (&json!("trail-of-one"), &json!(1)), "{line:#}");
         assert_eq!((&line["trace_id"], &line["span_id"]), (&json!(TRACE), &json!(handled.span_id)), "{line:#}");
     }
@@ -117,7 +117,7 @@ async fn all_attempts_of_a_fire_are_in_one_trace_of_its_own() {
     });
     api.post("/api/v1/jobs", job).await.expect(201);
     let _agent = Agent::start_with(&server, "traced", &exports).await;
-    let fire = collector.first("fire fails-twice").await;
+    let fire = collector.wait_for_first("fire fails-twice").await;
     assert_eq!((fire.parent.as_str(), fire.attributes["rondel.trigger"].as_str()), ("", "interval"));
     let spans = collector.spans(&fire.trace_id, &[("fire fails-twice", 2), ("run fails-twice", 2)]).await;
     assert!(spans.iter().filter(|span| span.name == "run fails-twice").all(|span| span.is_error), "{spans:#?}");

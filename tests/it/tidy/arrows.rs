@@ -110,29 +110,32 @@ fn arrows_between_crates_are_those_of_the_table() {
         .workspace_packages()
         .into_iter()
         .map(|package| {
-            let used = package.dependencies.iter().filter(|used| used.path.is_some());
+            let dependencies = package.dependencies.iter().filter(|dependency| dependency.path.is_some());
             // A crate may use itself in tests, for an example or a macro.
-            let used = used.map(|used| used.name.as_str()).filter(|used| *used != package.name.as_str());
-            (package.name.as_str(), used.collect())
+            let dependencies = dependencies
+                .map(|dependency| dependency.name.as_str())
+                .filter(|dependency| *dependency != package.name.as_str());
+            (package.name.as_str(), dependencies.collect())
         })
         .collect();
-    let wanted: BTreeMap<_, BTreeSet<_>> =
-        ARROWS.iter().map(|(name, used)| (*name, used.iter().copied().collect())).collect();
-    assert_eq!(found, wanted, "left: the manifests; right: the table");
+    let listed: BTreeMap<_, BTreeSet<_>> =
+        ARROWS.iter().map(|(name, dependencies)| (*name, dependencies.iter().copied().collect())).collect();
+    assert_eq!(found, listed, "left: the manifests; right: the table");
 }
 
 #[test]
 fn outside_crates_are_named_only_at_home() {
     let mut strays = Vec::new();
     for package in WORKSPACE.workspace_packages() {
-        for used in &package.dependencies {
-            let home = HOMES.iter().find(|(name, _)| *name == used.name);
+        for dependency in &package.dependencies {
+            let home = HOMES.iter().find(|(name, _)| *name == dependency.name);
             if home.is_some_and(|(_, homes)| !homes.contains(&package.name.as_str())) {
-                strays.push(format!("{} names {}", package.name, used.name));
+                strays.push(format!("{} names {}", package.name, dependency.name));
             }
-            let sides = SIDES.iter().filter(|_| used.name == "tonic" && used.kind == DependencyKind::Normal);
+            let sides =
+                SIDES.iter().filter(|_| dependency.name == "tonic" && dependency.kind == DependencyKind::Normal);
             for (feature, home) in sides {
-                if used.features.iter().any(|one| one == feature) && package.name.as_str() != *home {
+                if dependency.features.iter().any(|one| one == feature) && package.name.as_str() != *home {
                     strays.push(format!("{} names tonic's {feature}", package.name));
                 }
             }
@@ -149,8 +152,8 @@ fn the_store_for_tests_is_not_in_the_shipped_binary() {
     for package in WORKSPACE.workspace_packages() {
         let is_testing = |feature: &String| feature == "testing";
         assert!(!package.features.get("default").is_some_and(|default| default.iter().any(is_testing)));
-        for used in package.dependencies.iter().filter(|used| used.name == "rondel-store") {
-            let is_on = used.kind == DependencyKind::Normal && used.features.iter().any(is_testing);
+        for dependency in package.dependencies.iter().filter(|dependency| dependency.name == "rondel-store") {
+            let is_on = dependency.kind == DependencyKind::Normal && dependency.features.iter().any(is_testing);
             let is_shipped = package.name.as_str() == "rondel-cli" || shipped.contains(package.name.as_str());
             assert!(!(is_on && is_shipped), "{} turns on the store for tests", package.name);
         }
@@ -166,8 +169,8 @@ fn the_store_for_tests_is_not_in_the_shipped_binary() {
 #[test]
 fn forbidden_crates_are_unreachable() {
     for (name, forbidden) in UNREACHABLE {
-        let reached = reach(name);
-        let found: Vec<_> = forbidden.iter().filter(|one| reached.contains(**one)).collect();
+        let reached_names = reach(name);
+        let found: Vec<_> = forbidden.iter().filter(|one| reached_names.contains(**one)).collect();
         assert!(found.is_empty(), "{name} reaches {found:?}");
     }
 }
@@ -177,16 +180,16 @@ fn forbidden_crates_are_unreachable() {
 fn reach(name: &str) -> BTreeSet<&'static str> {
     let resolve = WORKSPACE.resolve.as_ref().expect("cargo metadata resolves");
     let start = WORKSPACE.workspace_packages().into_iter().find(|package| package.name.as_str() == name);
-    let mut open = vec![&start.expect("the tables name crates that exist").id];
-    let mut reached = BTreeSet::new();
-    while let Some(id) = open.pop() {
+    let mut unvisited_ids = vec![&start.expect("the tables name crates that exist").id];
+    let mut reached_names = BTreeSet::new();
+    while let Some(id) = unvisited_ids.pop() {
         let node = resolve.nodes.iter().find(|node| node.id == *id).expect("each package has a node");
-        for used in &node.deps {
-            let normal = used.dep_kinds.iter().any(|kind| kind.kind == DependencyKind::Normal);
-            if normal && reached.insert(WORKSPACE[&used.pkg].name.as_str()) {
-                open.push(&used.pkg);
+        for dependency in &node.deps {
+            let is_normal = dependency.dep_kinds.iter().any(|kind| kind.kind == DependencyKind::Normal);
+            if is_normal && reached_names.insert(WORKSPACE[&dependency.pkg].name.as_str()) {
+                unvisited_ids.push(&dependency.pkg);
             }
         }
     }
-    reached
+    reached_names
 }

@@ -29,8 +29,9 @@ struct Module {
     file: PathBuf,
     /// The names that it imports, with their paths.
     names: BTreeMap<String, Place>,
-    /// The imported names that it re-exports. `globs` has the paths that end with `*`.
-    passed_on: BTreeSet<String>,
+    /// The imported names that it re-exports.
+    re_exports: BTreeSet<String>,
+    /// The imported paths that end with `*`.
     globs: Vec<Place>,
     /// The other paths in it.
     paths: BTreeSet<Place>,
@@ -73,8 +74,8 @@ impl Modules {
             name => {
                 let child = [from, &[name.to_owned()]].concat();
                 match module.names.get(name) {
-                    Some(behind) if behind != path => {
-                        return self.resolve(from, &[behind.as_slice(), rest].concat(), depth + 1);
+                    Some(imported_path) if imported_path != path => {
+                        return self.resolve(from, &[imported_path.as_slice(), rest].concat(), depth + 1);
                     }
                     _ if self.0.contains_key(&child) => child,
                     _ => return None,
@@ -92,8 +93,8 @@ impl Modules {
                 continue;
             }
             let module = self.0.get(&place)?;
-            if let Some(behind) = module.names.get(name).filter(|_| module.passed_on.contains(name)) {
-                let path = [behind.as_slice(), &rest[index + 1..]].concat();
+            if let Some(imported_path) = module.names.get(name).filter(|_| module.re_exports.contains(name)) {
+                let path = [imported_path.as_slice(), &rest[index + 1..]].concat();
                 return self.resolve(&place, &path, depth + 1);
             }
             return Some(Target::Item(place));
@@ -107,7 +108,7 @@ impl Modules {
         for (place, module) in &self.0 {
             let named = module.names.iter().filter(|(name, _)| {
                 let is_used = module.paths.iter().any(|path| path[0] == **name);
-                is_used || !module.passed_on.contains(*name)
+                is_used || !module.re_exports.contains(*name)
             });
             let items = named.map(|(_, path)| path).chain(&module.paths);
             let items = items.filter_map(|path| match self.resolve(place, path, 0)? {
@@ -138,10 +139,10 @@ fn parse(text: &str) -> (Module, Vec<String>) {
             "use" => {
                 let is_public = at > 0 && matches!(tokens[at - 1], "pub" | ")");
                 let end = at + tokens[at..].iter().position(|token| *token == ";").unwrap_or(0);
-                tree(&tokens[at + 1..end], &Place::new(), &mut |path, name| match name {
+                visit_tree(&tokens[at + 1..end], &Place::new(), &mut |path, name| match name {
                     "*" => module.globs.extend((!is_public).then_some(path)),
                     name => {
-                        module.passed_on.extend(is_public.then(|| name.to_owned()));
+                        module.re_exports.extend(is_public.then(|| name.to_owned()));
                         module.names.insert(name.to_owned(), path);
                     }
                 });
@@ -163,14 +164,14 @@ fn parse(text: &str) -> (Module, Vec<String>) {
 }
 
 /// Visits each path in a tree of `use`, with the name that it imports.
-fn tree(tokens: &[&str], before: &[String], found: &mut impl FnMut(Place, &str)) {
+fn visit_tree(tokens: &[&str], before: &[String], found: &mut impl FnMut(Place, &str)) {
     let mut path = before.to_vec();
     for (at, token) in tokens.iter().enumerate() {
         match *token {
             "::" => {}
             "{" => {
                 for branch in branches(&tokens[at + 1..tokens.len() - 1]) {
-                    dyn_tree(branch, &path, found);
+                    visit_tree_dyn(branch, &path, found);
                 }
                 return;
             }
@@ -185,8 +186,8 @@ fn tree(tokens: &[&str], before: &[String], found: &mut impl FnMut(Place, &str))
     }
 }
 
-fn dyn_tree(tokens: &[&str], before: &[String], mut found: &mut dyn FnMut(Place, &str)) {
-    tree(tokens, before, &mut found);
+fn visit_tree_dyn(tokens: &[&str], before: &[String], mut found: &mut dyn FnMut(Place, &str)) {
+    visit_tree(tokens, before, &mut found);
 }
 
 /// The parts of a list, at the commas outside of inner braces.
@@ -202,10 +203,10 @@ fn branches<'t, 's>(tokens: &'t [&'s str]) -> Vec<&'t [&'s str]> {
 /// The tokens without the items marked `#[cfg(test)]`.
 fn without_tests<'t>(tokens: &[&'t str]) -> Vec<&'t str> {
     const MARK: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
-    let (mut kept, mut at) = (Vec::new(), 0);
+    let (mut kept_tokens, mut at) = (Vec::new(), 0);
     while at < tokens.len() {
         if !tokens[at..].starts_with(&MARK) {
-            kept.push(tokens[at]);
+            kept_tokens.push(tokens[at]);
             at += 1;
             continue;
         }
@@ -219,7 +220,7 @@ fn without_tests<'t>(tokens: &[&'t str]) -> Vec<&'t str> {
             }
         }
     }
-    kept
+    kept_tokens
 }
 
 fn is_word(token: &str) -> bool {
@@ -310,7 +311,7 @@ fn circles<'f>(uses: &BTreeMap<&'f Path, BTreeSet<&'f Path>>) -> Vec<BTreeSet<&'
 #[test]
 fn files_form_no_large_circles() {
     let root = root();
-    let mut shown = String::new();
+    let mut report = String::new();
     for entry in std::fs::read_dir(root.join("crates")).unwrap() {
         let source = entry.unwrap().path().join("src");
         let start = ["lib.rs", "main.rs"].map(|name| source.join(name)).into_iter().find(|file| file.is_file());
@@ -319,15 +320,15 @@ fn files_form_no_large_circles() {
         let uses = modules.uses();
         for circle in circles(&uses).into_iter().filter(|circle| circle.len() > SIZE_MAX) {
             let name = |file: &Path| file.strip_prefix(root).unwrap().display().to_string();
-            shown.push_str(&format!("\na circle of {}:\n", circle.len()));
+            report.push_str(&format!("\na circle of {}:\n", circle.len()));
             for file in &circle {
                 let used: Vec<_> =
                     uses[file].iter().filter(|used| circle.contains(*used)).map(|used| name(used)).collect();
-                shown.push_str(&format!("  {} uses {}\n", name(file), used.join(", ")));
+                report.push_str(&format!("  {} uses {}\n", name(file), used.join(", ")));
             }
         }
     }
-    assert!(shown.is_empty(), "files in circles larger than {SIZE_MAX}:\n{shown}");
+    assert!(report.is_empty(), "files in circles larger than {SIZE_MAX}:\n{report}");
 }
 
 mod examples {

@@ -66,7 +66,7 @@ fn the_code_index_names_existing_code() {
     assert!(rows.len() > 100, "{} rows", rows.len());
     let mut wrong = Vec::new();
     let nouns: Vec<String> = rows.iter().map(|row| row[0].replace('`', "").to_lowercase()).collect();
-    wrong.extend(nouns.windows(2).filter(|two| two[0] >= two[1]).map(|two| format!("not in order: {two:?}")));
+    wrong.extend(nouns.windows(2).filter(|pair| pair[0] >= pair[1]).map(|pair| format!("not in order: {pair:?}")));
     for row in &rows {
         assert_eq!(row.len(), 4, "{row:?}");
         for cell in row[1..].iter().filter(|cell| **cell != "–") {
@@ -108,8 +108,8 @@ fn cargo_run_finds_its_program() {
     for document in documents(&files) {
         for command in read(document).lines().filter_map(|line| line.trim().strip_prefix("cargo run ")) {
             commands += 1;
-            let ours = command.split(" -- ").next().unwrap_or(command);
-            let found = programs(ours);
+            let cargo_options = command.split(" -- ").next().unwrap_or(command);
+            let found = programs(cargo_options);
             assert_eq!(found.len(), 1, "{}: cargo run {command}: starts one of {found:?}", document.display());
         }
     }
@@ -127,10 +127,13 @@ fn programs(options: &str) -> Vec<&str> {
     if let Some(name) = after("-p") {
         packages.retain(|package| package.name.as_str() == name);
     }
-    let chosen = packages.iter().find_map(|package| package.default_run.as_deref());
-    let wanted = after("--bin").or(chosen);
+    let default_program = packages.iter().find_map(|package| package.default_run.as_deref());
+    let wanted_program = after("--bin").or(default_program);
     let targets = packages.iter().flat_map(|package| &package.targets).filter(|target| target.is_bin());
-    targets.map(|target| target.name.as_str()).filter(|name| wanted.is_none_or(|wanted| wanted == *name)).collect()
+    targets
+        .map(|target| target.name.as_str())
+        .filter(|name| wanted_program.is_none_or(|wanted_program| wanted_program == *name))
+        .collect()
 }
 
 /// A path from the root, from the document's folder, or the end of some file's path (`scan.rs` in a crate's section).
@@ -142,14 +145,16 @@ fn exists(word: &str, document: &Path, files: &[PathBuf]) -> bool {
 }
 
 fn looks_like_a_path(word: &str) -> bool {
-    let plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "._-/".contains(c));
+    let is_plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "._-/".contains(c));
     let mut components = Path::new(word).components();
     let first = components.find_map(|component| match component {
         Component::Normal(name) => Some(name),
         Component::Prefix(_) | Component::RootDir | Component::CurDir | Component::ParentDir => None,
     });
-    let ours = first.is_some_and(|first| word.contains('/') && root().join(first).exists());
-    plain && !word.starts_with('/') && (ours || ENDINGS.iter().any(|ending| word.ends_with(ending) && word != *ending))
+    let is_ours = first.is_some_and(|first| word.contains('/') && root().join(first).exists());
+    is_plain
+        && !word.starts_with('/')
+        && (is_ours || ENDINGS.iter().any(|ending| word.ends_with(ending) && word != *ending))
 }
 
 /// The words inside backticks, without a line number at the end (`scan.rs:12`) or a leading `./`.
@@ -171,12 +176,12 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
 
 /// The text without fenced blocks, which contain examples.
 fn without_fences(text: &str) -> String {
-    let mut inside = false;
+    let mut is_inside_fence = false;
     let mut plain = String::new();
     for line in text.lines() {
         if line.trim_start().starts_with("```") {
-            inside = !inside;
-        } else if !inside {
+            is_inside_fence = !is_inside_fence;
+        } else if !is_inside_fence {
             plain.push_str(line);
             plain.push('\n');
         }

@@ -10,13 +10,13 @@ fn licences_of_all_crates_are_on_the_list() {
     let settings: toml::Table = read(Path::new(".deny.toml")).parse().expect(".deny.toml is TOML");
     let list = settings["licenses"]["allow"].as_array().expect("licenses.allow is a list");
     let allowed: BTreeSet<_> = list.iter().filter_map(toml::Value::as_str).collect();
-    let refused: Vec<_> = WORKSPACE
+    let refused_packages: Vec<_> = WORKSPACE
         .packages
         .iter()
         .filter(|package| !package.license.as_deref().is_some_and(|licence| is_allowed(licence, &allowed)))
         .map(|package| format!("{} {}: {:?}", package.name, package.version, package.license))
         .collect();
-    assert!(refused.is_empty(), "{refused:#?}");
+    assert!(refused_packages.is_empty(), "{refused_packages:#?}");
 }
 
 #[test]
@@ -31,35 +31,35 @@ fn is_allowed(expression: &str, allowed: &BTreeSet<&str>) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let words: Vec<_> = spaced.split_whitespace().collect();
     let mut rest = words.as_slice();
-    any(&mut rest, allowed) && rest.is_empty()
+    meets_any(&mut rest, allowed) && rest.is_empty()
 }
 
-fn any(words: &mut &[&str], allowed: &BTreeSet<&str>) -> bool {
-    let mut met = all(words, allowed);
+fn meets_any(words: &mut &[&str], allowed: &BTreeSet<&str>) -> bool {
+    let mut is_met = meets_all(words, allowed);
     while let ["OR", rest @ ..] = *words {
         *words = rest;
-        met |= all(words, allowed);
+        is_met |= meets_all(words, allowed);
     }
-    met
+    is_met
 }
 
-fn all(words: &mut &[&str], allowed: &BTreeSet<&str>) -> bool {
-    let mut met = one(words, allowed);
+fn meets_all(words: &mut &[&str], allowed: &BTreeSet<&str>) -> bool {
+    let mut is_met = meets_one(words, allowed);
     while let ["AND", rest @ ..] = *words {
         *words = rest;
-        met &= one(words, allowed);
+        is_met &= meets_one(words, allowed);
     }
-    met
+    is_met
 }
 
-fn one(words: &mut &[&str], allowed: &BTreeSet<&str>) -> bool {
+fn meets_one(words: &mut &[&str], allowed: &BTreeSet<&str>) -> bool {
     match *words {
         ["(", rest @ ..] => {
             *words = rest;
-            let met = any(words, allowed);
+            let is_met = meets_any(words, allowed);
             let [")", rest @ ..] = *words else { return false };
             *words = rest;
-            met
+            is_met
         }
         [licence, "WITH", exception, rest @ ..] => {
             *words = rest;

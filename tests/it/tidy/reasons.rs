@@ -1,4 +1,4 @@
-//! Every reason of the vocabulary is set somewhere, and a test produces it.
+//! Every reason of the vocabulary is set somewhere, a test produces it, and the documentation has the next step for it.
 
 use std::path::Path;
 
@@ -107,5 +107,25 @@ fn every_reason_is_set_and_has_its_test() {
         assert!(product.contains(&format!("Reason::{name}")), "{setter} does not set {name}");
         let tests = read(Path::new(file));
         assert!(tests.contains(&format!("fn {test}(")), "{file} has no {test}, the test of {name}");
+    }
+}
+
+/// The words of reasons, of waits and of obstacles, and the checks of `/readyz`.
+#[test]
+fn every_reason_and_check_has_its_next_step() {
+    let vocabulary = read(Path::new("crates/core/src/reason/mod.rs"));
+    let (vocabulary, _) = vocabulary.split_once("    LimitKind {\n").expect("the enums before the kinds of limits");
+    let words = vocabulary.lines().filter_map(|line| line.trim().split_once(" = \"")?.1.strip_suffix("\","));
+    let health = read(Path::new("crates/web/src/health.rs"));
+    let checks = health.split("detail(").skip(1);
+    let checks = checks.filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next());
+    let document = read(Path::new("docs/TROUBLESHOOTING.md"));
+    let first_cells: Vec<&str> =
+        document.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();
+    let names: Vec<&str> = words.chain(checks).collect();
+    assert!(names.len() > 40 && names.contains(&"misfire") && names.contains(&"open_runs"), "{names:?}");
+    for name in names {
+        let is_listed = first_cells.iter().any(|cell| cell.contains(&format!("`{name}`")));
+        assert!(is_listed, "docs/TROUBLESHOOTING.md has no row for {name}");
     }
 }

@@ -38,8 +38,8 @@ fn migrations_have_numbers_without_gaps() {
     assert!(numbers.iter().copied().eq(1..=u32::try_from(numbers.len()).expect("few migrations")), "{numbers:?}");
 }
 
-/// With `IF NOT EXISTS`, an index of PostgreSQL can be built before the migration, while servers run. Without it, the
-/// migration builds the index, and stops all writes to its table meanwhile.
+/// An index of PostgreSQL on an existing table is built before the migration, while servers run, and `IF NOT EXISTS` lets the migration find
+/// it. The migrations up to 0044 get these words when they are applied.
 #[test]
 fn migrations_make_indexes_that_may_exist() {
     // The last migration before this rule.
@@ -79,14 +79,15 @@ fn every_crate_inherits_the_settings_of_the_workspace() {
 /// A `select!` without `biased` chooses at random, so that a seed of the simulation would not repeat the same history.
 #[test]
 fn the_engine_does_not_choose_at_random() {
-    let mut found = Vec::new();
+    let mut complaints = Vec::new();
     for path in files().into_iter().filter(|path| path.starts_with("crates/admin/src")) {
         let text = read(&path);
         let lines: Vec<&str> = text.lines().collect();
         let is_random = |pair: &&[&str]| pair[0].contains("select! {") && pair[1].trim() != "biased;";
-        found.extend(lines.windows(2).filter(is_random).map(|pair| format!("{}: {}", path.display(), pair[1].trim())));
+        complaints
+            .extend(lines.windows(2).filter(is_random).map(|pair| format!("{}: {}", path.display(), pair[1].trim())));
     }
-    assert!(found.is_empty(), "write `biased;` first, and its branches in their order: {found:#?}");
+    assert!(complaints.is_empty(), "write `biased;` first, and its branches in their order: {complaints:#?}");
 }
 
 #[test]
@@ -106,13 +107,13 @@ fn no_source_is_longer_than_its_bound() {
 fn nothing_is_left_for_later_in_the_sources() {
     // Put together here, so that this file does not find itself.
     let words = [concat!("FIX", "ME"), concat!("to", "do!("), concat!("unimple", "mented!("), concat!("#[", "ignore")];
-    let mut found = Vec::new();
+    let mut complaints = Vec::new();
     for path in files().iter().filter(|path| path.extension().is_some_and(|ending| ending == "rs")) {
         for (index, line) in read(path).lines().enumerate() {
             if words.iter().any(|word| line.contains(word)) {
-                found.push(format!("{}:{}: {}", path.display(), index + 1, line.trim()));
+                complaints.push(format!("{}:{}: {}", path.display(), index + 1, line.trim()));
             }
         }
     }
-    assert!(found.is_empty(), "{found:#?}");
+    assert!(complaints.is_empty(), "{complaints:#?}");
 }

@@ -20,14 +20,14 @@ fn unchecked(source: &str) -> Vec<String> {
 #[test]
 fn the_state_of_runs_is_checked_on_the_rows_that_a_list_names() {
     let sources = files().into_iter().filter(|file| file.starts_with("crates/store/src/sql"));
-    let (mut found, mut count) = (Vec::new(), 0);
+    let (mut complaints, mut count) = (Vec::new(), 0);
     for file in sources.filter(|file| file.extension().is_some_and(|extension| extension == "rs")) {
         let source = std::fs::read_to_string(root().join(&file)).expect("a source");
         count += source.matches("{check}").count();
-        found.extend(unchecked(&source).into_iter().map(|condition| format!("{}: {condition}", file.display())));
+        complaints.extend(unchecked(&source).into_iter().map(|condition| format!("{}: {condition}", file.display())));
     }
     assert!(count > 10, "{count} checks were found");
-    assert!(found.is_empty(), "write {{check}}…{{end}} around the condition: {found:#?}");
+    assert!(complaints.is_empty(), "write {{check}}…{{end}} around the condition: {complaints:#?}");
 }
 
 #[test]

@@ -58,20 +58,20 @@ fn is_text(path: &Path) -> bool {
 #[test]
 fn replaced_words_do_not_return() {
     let rows = rows(TABLE);
-    let (mut found, mut used) = (Vec::new(), BTreeSet::new());
+    let (mut complaints, mut used) = (Vec::new(), BTreeSet::new());
     for path in files().into_iter().filter(|path| is_text(path)) {
         for (index, line) in read(&path).lines().enumerate() {
             for row in rows.iter().filter(|row| has(line, row.word)) {
                 if !row.excepts(&path) {
                     let (word, replacement) = (row.word, row.replacement);
-                    found.push(format!("{}:{}: {word:?}: write {replacement}", path.display(), index + 1));
+                    complaints.push(format!("{}:{}: {word:?}: write {replacement}", path.display(), index + 1));
                 }
                 let exceptions = row.exceptions.iter().filter(|exception| path.starts_with(exception));
                 used.extend(exceptions.map(|exception| (row.word, *exception)));
             }
         }
     }
-    assert!(found.is_empty(), "{found:#?}");
+    assert!(complaints.is_empty(), "{complaints:#?}");
     for row in &rows {
         for exception in &row.exceptions {
             let is_used = used.contains(&(row.word, *exception));

@@ -7,7 +7,7 @@ use rondel_tests::{Api, Backend, ScratchDb, rondel, scratch, wait_until};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use super::stand_in::{Dialect, StandIn, hold};
+use super::stand_in::{Dialect, StandIn, hold_port};
 use super::{job, online, server, start, token, wait_for_status};
 use crate::on_each_database;
 
@@ -19,8 +19,8 @@ async fn executors_by_hand_get_runs_while_they_answer(db: ScratchDb) {
     let api = server.api();
     job(&api, ("echo", "demo", "echo"), json!({})).await;
     let secret = token(&api, "demo").await;
-    let one = StandIn::start(Dialect::Go, server.url(), ("demo", &secret)).await;
-    let address = one.address().to_owned();
+    let executor = StandIn::start(Dialect::Go, server.url(), ("demo", &secret)).await;
+    let address = executor.address().to_owned();
     let added = json!({"address": format!("{address}/"), "token": secret});
     for _ in 0..2 {
         let added = api.post("/api/v1/apps/demo/addresses", added.clone()).await.expect(201);
@@ -32,7 +32,7 @@ async fn executors_by_hand_get_runs_while_they_answer(db: ScratchDb) {
     let first = &found["items"][0];
     assert_eq!((&first["executor"], &first["online"]), (&listed[0]["name"], &json!(true)), "{found}");
     assert!(first["last_registered_at"].is_null() && found["items"].as_array().is_some_and(|all| all.len() == 1));
-    assert!(!one.calls("beat").is_empty(), "it was asked before anything was sent to it");
+    assert!(!executor.calls("beat").is_empty(), "it was asked before anything was sent to it");
     let run = start(&api, "echo", json!("x")).await;
     wait_for_status(&api, &run, "succeeded").await;
 
@@ -42,11 +42,11 @@ async fn executors_by_hand_get_runs_while_they_answer(db: ScratchDb) {
     online(&api, "demo", 1).await;
     let run = start(&api, "echo", json!("y")).await;
     wait_for_status(&api, &run, "succeeded").await;
-    assert_eq!(one.calls("run").len(), 2);
+    assert_eq!(executor.calls("run").len(), 2);
 
-    let port = one.port();
-    one.die().await;
-    let held = hold(port);
+    let port = executor.port();
+    executor.die().await;
+    let held = hold_port(port);
     wait_until(LIMIT, "the server notices that it is gone", async || {
         let found = api.get("/api/v1/apps/demo/addresses").await.expect(200);
         if found["items"][0]["online"] == false { Ok(()) } else { Err(found) }
@@ -72,8 +72,8 @@ on_each_database!(executors_by_hand_get_runs_while_they_answer);
 /// The status of the executors of the app.
 async fn statuses(api: &Api) -> Vec<String> {
     let all = api.get("/api/v1/executors").await.expect(200);
-    let its = all["items"].as_array().expect("a list").iter().filter(|one| one["app"] == "demo");
-    its.filter_map(|one| one["status"].as_str().map(str::to_owned)).collect()
+    let its = all["items"].as_array().expect("a list").iter().filter(|executor| executor["app"] == "demo");
+    its.filter_map(|executor| executor["status"].as_str().map(str::to_owned)).collect()
 }
 
 /// A run continues when the address of its executor is removed. A late callback is its verdict then, too.
@@ -86,8 +86,8 @@ async fn a_removed_executor_finishes_its_runs() {
         job(&api, (handler, "demo", handler), json!({})).await;
     }
     let secret = token(&api, "demo").await;
-    let one = StandIn::start(Dialect::Core34, server.url(), ("demo", &secret)).await;
-    let address = one.address().trim_end_matches('/').to_owned();
+    let executor = StandIn::start(Dialect::Core34, server.url(), ("demo", &secret)).await;
+    let address = executor.address().trim_end_matches('/').to_owned();
     let added = json!({"address": address, "token": secret});
     api.post("/api/v1/apps/demo/addresses", added).await.expect(201);
     online(&api, "demo", 1).await;
@@ -95,7 +95,7 @@ async fn a_removed_executor_finishes_its_runs() {
     wait_for_status(&api, &mute, "unknown").await;
     let run = start(&api, "sleep", Value::Null).await;
     wait_for_status(&api, &run, "running").await;
-    let sent: Vec<i64> = one.calls("run").iter().filter_map(|call| call["logId"].as_i64()).collect();
+    let sent: Vec<i64> = executor.calls("run").iter().filter_map(|call| call["logId"].as_i64()).collect();
     assert_eq!(sent.len(), 2, "{sent:?}");
 
     let path = format!("/api/v1/apps/demo/addresses?address={}", address.replace(':', "%3A").replace('/', "%2F"));
@@ -106,16 +106,16 @@ async fn a_removed_executor_finishes_its_runs() {
     })
     .await;
     assert_eq!(left, ["draining"], "it has a run");
-    one.finish(sent[1], 200, "good").await;
-    let ended = wait_for_status(&api, &run, "succeeded").await;
-    assert_eq!(ended["attempt"], 1, "{ended:#}");
+    executor.finish(sent[1], 200, "good").await;
+    let ended_run = wait_for_status(&api, &run, "succeeded").await;
+    assert_eq!(ended_run["attempt"], 1, "{ended_run:#}");
 
     wait_until(LIMIT, "it is gone", async || {
         let found = statuses(&api).await;
         if found.iter().all(|status| status == "offline") { Ok(()) } else { Err(found) }
     })
     .await;
-    one.finish(sent[0], 200, "at last").await;
+    executor.finish(sent[0], 200, "at last").await;
     wait_for_status(&api, &mute, "succeeded").await;
 }
 
@@ -127,8 +127,8 @@ async fn an_executor_whose_token_has_ended_gets_no_runs() {
     let api = server.api();
     job(&api, ("echo", "demo", "echo"), json!({"queue_timeout": "1s"})).await;
     let secret = token(&api, "demo").await;
-    let one = StandIn::start(Dialect::Core34, server.url(), ("demo", &secret)).await;
-    let address = one.address().trim_end_matches('/').to_owned();
+    let executor = StandIn::start(Dialect::Core34, server.url(), ("demo", &secret)).await;
+    let address = executor.address().trim_end_matches('/').to_owned();
     api.post("/api/v1/apps/demo/addresses", json!({"address": address, "token": secret})).await.expect(201);
     online(&api, "demo", 1).await;
 
@@ -141,9 +141,43 @@ async fn an_executor_whose_token_has_ended_gets_no_runs() {
         if found["items"][0]["online"] == false { Ok(()) } else { Err(found) }
     })
     .await;
+    let found = api.get("/api/v1/apps/demo/addresses").await.expect(200);
+    assert_eq!(found["items"][0]["token_ended"], true, "{found}");
     let run = start(&api, "echo", json!("x")).await;
-    let ended = wait_for_status(&api, &run, "skipped").await;
-    assert_eq!((&ended["reason"], one.calls("run").len()), (&json!("no_executor"), 0), "{ended:#}");
+    let ended_run = wait_for_status(&api, &run, "skipped").await;
+    assert_eq!((&ended_run["reason"], executor.calls("run").len()), (&json!("no_executor"), 0), "{ended_run:#}");
+}
+
+/// After a restart, the server has no stream to an executor whose token has ended. The runs that it has are not sent again while it answers.
+#[tokio::test]
+async fn an_executor_whose_token_has_ended_keeps_its_runs_over_a_restart() {
+    let Some(db) = scratch(Backend::Sqlite).await else { return };
+    let mut server = server(&db, &[]).await;
+    let api = server.api();
+    job(&api, ("sleep", "demo", "sleep"), json!({"retry": {"max": 1, "backoff": "1s"}})).await;
+    let secret = token(&api, "demo").await;
+    let one = StandIn::start(Dialect::Core34, server.url(), ("demo", &secret)).await;
+    let address = one.address().trim_end_matches('/').to_owned();
+    api.post("/api/v1/apps/demo/addresses", json!({"address": address, "token": secret})).await.expect(201);
+    online(&api, "demo", 1).await;
+    let run = start(&api, "sleep", Value::Null).await;
+    wait_for_status(&api, &run, "running").await;
+    let tokens = api.get("/api/v1/tokens?all=true").await.expect(200);
+    let its = tokens["items"].as_array().expect("a list").iter().find(|token| token["kind"] == "xxl");
+    let id = its.and_then(|token| token["id"].as_str()).expect("its token");
+    api.delete(&format!("/api/v1/tokens/{id}")).await.expect(204);
+
+    server.kill().await;
+    server.restart().await;
+    let api = server.api();
+    wait_until(LIMIT, "the server has a stream to it", async || {
+        let found = statuses(&api).await;
+        if found == ["draining"] { Ok(()) } else { Err(found) }
+    })
+    .await;
+    let found = api.get(&format!("/api/v1/runs/{run}")).await.expect(200);
+    assert_eq!((&found["status"], &found["attempt"]), (&json!("running"), &json!(1)), "{found:#}");
+    assert_eq!(one.calls("run").len(), 1);
 }
 
 #[tokio::test]
@@ -171,11 +205,11 @@ async fn bad_addresses_are_refused_in_words() {
         (good, gateway, "/token", "is not a valid one of kind xxl for app demo"),
     ] {
         let body = json!({"address": address, "token": token});
-        let refused = api.post("/api/v1/apps/demo/addresses", body).await.expect(422);
-        let first = &refused["errors"][0];
+        let refusal = api.post("/api/v1/apps/demo/addresses", body).await.expect(422);
+        let first = &refusal["errors"][0];
         let message = first["message"].as_str().unwrap_or_default();
-        assert!(first["pointer"] == pointer && message.contains(words), "{address}: {refused}");
-        assert!(!refused.to_string().contains(&others) && !refused.to_string().contains(&own), "{refused}");
+        assert!(first["pointer"] == pointer && message.contains(words), "{address}: {refusal}");
+        assert!(!refusal.to_string().contains(&others) && !refusal.to_string().contains(&own), "{refusal}");
     }
     let body = json!({"address": good, "token": own});
     api.post("/api/v1/apps/nosuch/addresses", body).await.expect(404);
@@ -187,9 +221,9 @@ async fn bad_addresses_are_refused_in_words() {
     let file = file.display().to_string();
     let command = async |args: &[&str]| {
         let token = server.token_file().display().to_string();
-        let done = rondel(&[args, &["--server", server.url(), "--token-file", &token]].concat(), &[]).await;
-        assert_eq!(done.code, Some(0), "{args:?}: {}{}", done.stdout, done.stderr);
-        done.stdout
+        let output = rondel(&[args, &["--server", server.url(), "--token-file", &token]].concat(), &[]).await;
+        assert_eq!(output.code, Some(0), "{args:?}: {}{}", output.stdout, output.stderr);
+        output.stdout
     };
     command(&["app", "address", "add", "demo", good, "--executor-token-file", &file]).await;
     let listed = command(&["app", "address", "list", "demo"]).await;

@@ -38,11 +38,11 @@ async fn calls_are_counted_and_logged_once() {
         json!({"registryGroup": "EXECUTOR", "registryKey": app, "registryValue": address}).to_string()
     };
     let callback = |log_id: i64| json!([{"logId": log_id, "handleCode": 500}, {"logId": log_id, "handleCode": 500}]);
-    let one = StandIn::start(Dialect::Core34, server.url(), ("other", &others)).await;
-    one.register().await;
+    let executor = StandIn::start(Dialect::Core34, server.url(), ("other", &others)).await;
+    executor.register().await;
     online(&api, "other", 1).await;
     let run = start(&api, "other", Value::Null).await;
-    let log_id = one.wait_for("run", 1).await[0]["logId"].as_i64().expect("a log id");
+    let log_id = executor.wait_for("run", 1).await[0]["logId"].as_i64().expect("a log id");
     for _ in 0..3 {
         call("callback", "default_token", callback(log_id).to_string()).await;
     }
@@ -53,7 +53,7 @@ async fn calls_are_counted_and_logged_once() {
     call("nosuch", &own, "{}".to_owned()).await;
     call("callback", &own, callback(log_id).to_string()).await;
     call("callback", &own, callback(7).to_string()).await;
-    one.finish(log_id, 200, "good").await;
+    executor.finish(log_id, 200, "good").await;
     wait_for_status(&api, &run, "succeeded").await;
     call("callback", &others, callback(log_id).to_string()).await;
     let expected: BTreeMap<String, u64> = [

@@ -28,7 +28,7 @@ struct Executors {
 
 impl Executors {
     async fn new(api: &Api, folder: &Path, (version, app): (&str, &'static str), url: &str) -> Self {
-        for (name, handler, more) in [
+        for (name, handler, extra_fields) in [
             ("echo", "echo", json!({})),
             ("fail", "fail", json!({})),
             ("throw", "throw", json!({})),
@@ -38,7 +38,7 @@ impl Executors {
             ("short", "sleep", json!({"timeout": "1s"})),
             ("all", "echo", json!({"route": "broadcast"})),
         ] {
-            job(api, (&format!("{app}-{name}"), app, handler), more).await;
+            job(api, (&format!("{app}-{name}"), app, handler), extra_fields).await;
         }
         let place = || (tempfile::tempdir().expect("a folder"), free_port());
         let token = token(api, app).await;
@@ -67,9 +67,9 @@ impl Executors {
     /// Runs a job to its end, and checks the verdict and the message.
     async fn ends(&self, api: &Api, (job, params): (&str, Value), status: &str, words: &str) {
         let run = self.start(api, job, params).await;
-        let ended = wait_for_end(api, &run).await;
-        let message = ended["message"].as_str().unwrap_or_default();
-        assert!(ended["status"] == status && message.contains(words), "{} {job}: {ended:#}", self.app);
+        let ended_run = wait_for_end(api, &run).await;
+        let message = ended_run["message"].as_str().unwrap_or_default();
+        assert!(ended_run["status"] == status && message.contains(words), "{} {job}: {ended_run:#}", self.app);
     }
 
     /// Checks results, failures, scripts, logs, a timeout, a stop, and a broadcast to two executors.
@@ -77,8 +77,8 @@ impl Executors {
         let one = self.launch(0);
         online(api, self.app, 1).await;
         let echo = self.start(api, "echo", json!("你好 <b>&")).await;
-        let ended = wait_for_status(api, &echo, "succeeded").await;
-        assert_eq!(ended["message"], "你好 <b>& 0/1", "{} {}", self.app, one.last_words());
+        let ended_run = wait_for_status(api, &echo, "succeeded").await;
+        assert_eq!(ended_run["message"], "你好 <b>& 0/1", "{} {}", self.app, one.last_words());
         wait_for_log(api, &echo, "echo of 你好 <b>&").await;
         self.ends(api, ("fail", Value::Null), "failed", "asked to fail").await;
         let thrown = self.start(api, "throw", Value::Null).await;
@@ -109,8 +109,8 @@ impl Executors {
         wait_for_status(api, &lost, "running").await;
         process.kill().await;
         *process = self.launch(0);
-        let ended = wait_for_end(api, &lost).await;
-        assert_eq!(ended["status"], "unknown", "{} {ended:#}", self.app);
+        let ended_run = wait_for_end(api, &lost).await;
+        assert_eq!(ended_run["status"], "unknown", "{} {ended_run:#}", self.app);
         wait_until(LIMIT, "it runs again", async || {
             let run = self.start(api, "echo", json!("again")).await;
             let found = wait_for_end(api, &run).await;

@@ -65,7 +65,7 @@ async fn pyxxl_works_as_it_is() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
     let mut server = server(&db, &[]).await;
     let api = server.api();
-    for (name, handler, more) in [
+    for (name, handler, extra_fields) in [
         ("echo", "echo", json!({})),
         ("fail", "fail", json!({})),
         ("none", "nosuch", json!({})),
@@ -73,7 +73,7 @@ async fn pyxxl_works_as_it_is() {
         ("short", "sleep", json!({"timeout": "1s"})),
         ("all", "echo", json!({"route": "broadcast"})),
     ] {
-        job(&api, (name, "pyxxl", handler), more).await;
+        job(&api, (name, "pyxxl", handler), extra_fields).await;
     }
     let token = token(&api, "pyxxl").await;
     let folders = [tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder")];
@@ -86,14 +86,17 @@ async fn pyxxl_works_as_it_is() {
     assert_eq!(wait_for_status(&api, &run, "succeeded").await["message"], "你好 0/1", "{}", one.last_words());
     wait_for_log(&api, &run, "echo of 你好").await;
     let failed = start(&api, "fail", Value::Null).await;
-    let ended = wait_for_status(&api, &failed, "failed").await;
-    assert!(ended["message"].as_str().is_some_and(|text| text.contains("asked to fail")), "{ended:#}");
+    let ended_run = wait_for_status(&api, &failed, "failed").await;
+    assert!(ended_run["message"].as_str().is_some_and(|text| text.contains("asked to fail")), "{ended_run:#}");
     let none = start(&api, "none", Value::Null).await;
-    let ended = wait_for_status(&api, &none, "failed").await;
-    assert!(ended["message"].as_str().is_some_and(|text| text.contains("handler nosuch not found")), "{ended:#}");
+    let ended_run = wait_for_status(&api, &none, "failed").await;
+    assert!(
+        ended_run["message"].as_str().is_some_and(|text| text.contains("handler nosuch not found")),
+        "{ended_run:#}"
+    );
     let short = start(&api, "short", Value::Null).await;
-    let ended = wait_for_status(&api, &short, "failed").await;
-    assert!(ended["message"].as_str().is_some_and(|text| text.contains("Timeout")), "{ended:#}");
+    let ended_run = wait_for_status(&api, &short, "failed").await;
+    assert!(ended_run["message"].as_str().is_some_and(|text| text.contains("Timeout")), "{ended_run:#}");
     let sleep = start(&api, "sleep", Value::Null).await;
     wait_for_status(&api, &sleep, "running").await;
     api.post(&format!("/api/v1/runs/{sleep}/cancel"), json!({})).await;

@@ -64,7 +64,7 @@ struct Shared {
     apis: Vec<Api>,
     /// The prefix of the servers.
     prefix: &'static str,
-    seen: Mutex<Vec<Call>>,
+    received_calls: Mutex<Vec<Call>>,
     /// The log ids of the runs that have not ended, by job.
     running: Mutex<BTreeMap<i64, i64>>,
     logs: Mutex<BTreeMap<i64, Vec<String>>>,
@@ -76,7 +76,7 @@ struct Shared {
     /// Whether a request to stop a run is answered only after a server has accepted the callback about it.
     is_callback_first: Mutex<bool>,
     /// Callbacks that are being sent.
-    calls: Mutex<JoinSet<()>>,
+    callback_tasks: Mutex<JoinSet<()>>,
 }
 
 /// The executor. It runs until it is dropped.
@@ -98,8 +98,8 @@ impl StandIn {
     }
 
     /// Starts the executor with this listener, for example on the port that it had before.
-    pub(crate) fn start_at(listener: TcpListener, dialect: Dialect, server: &str, whose: (&str, &str)) -> Self {
-        Self::start_with(listener, dialect, &[server], whose)
+    pub(crate) fn start_at(listener: TcpListener, dialect: Dialect, server: &str, app_and_token: (&str, &str)) -> Self {
+        Self::start_with(listener, dialect, &[server], app_and_token)
     }
 
     /// Starts the executor with several servers. It is enough if one of them answers.
@@ -121,14 +121,14 @@ impl StandIn {
             token: token.to_owned(),
             apis: servers.iter().map(|server| Api::anonymous(server)).collect(),
             prefix: if dialect == Dialect::Core34 { "" } else { "/xxl-job-admin" },
-            seen: Mutex::default(),
+            received_calls: Mutex::default(),
             running: Mutex::default(),
             logs: Mutex::default(),
             ends: Mutex::default(),
             address,
             are_logs_broken: Mutex::default(),
             is_callback_first: Mutex::default(),
-            calls: Mutex::default(),
+            callback_tasks: Mutex::default(),
         });
         let path = if dialect == Dialect::Node { "/job/{method}" } else { "/{method}" };
         let router = Router::new().route(path, post(answer)).with_state(Arc::clone(&shared));
@@ -179,14 +179,18 @@ impl StandIn {
 
     /// The received calls of a method.
     pub(crate) fn calls(&self, method: &str) -> Vec<Value> {
-        lock(&self.shared.seen).iter().filter(|call| call.method == method).map(|call| call.body.clone()).collect()
+        lock(&self.shared.received_calls)
+            .iter()
+            .filter(|call| call.method == method)
+            .map(|call| call.body.clone())
+            .collect()
     }
 
     /// The requested runs, in the order of the requests.
     pub(crate) fn started_runs(&self) -> Vec<StartedRun> {
         let ends = lock(&self.shared.ends).clone();
-        let seen = lock(&self.shared.seen);
-        let runs = seen.iter().filter(|call| call.method == "run").filter_map(|call| {
+        let received_calls = lock(&self.shared.received_calls);
+        let runs = received_calls.iter().filter(|call| call.method == "run").filter_map(|call| {
             let log_id = call.body["logId"].as_i64()?;
             Some(StartedRun { log_id, at_ms: call.at_ms, end: ends.get(&log_id).copied() })
         });
@@ -196,7 +200,7 @@ impl StandIn {
     /// Ends a run, and calls only this one of the servers.
     pub(crate) async fn finish_at(&self, server: usize, log_id: i64, message: &str) {
         lock(&self.shared.running).retain(|_, running| *running != log_id);
-        self.shared.ended(log_id, 200);
+        self.shared.note_end(log_id, 200);
         let end = json!([{"logId": log_id, "logDateTim": 1, "handleCode": 200, "handleMsg": message}]);
         let answer = self.shared.call_at(&self.shared.apis[server], "callback", &end).await;
         assert_eq!(answer.as_ref().map(|answer| answer["code"].clone()), Ok(json!(200)), "{answer:?}");
@@ -204,7 +208,7 @@ impl StandIn {
 
     /// Adds a line to the log of a run.
     pub(crate) fn write(&self, log_id: i64, line: String) {
-        self.shared.log(log_id, line);
+        self.shared.add_log_line(log_id, line);
     }
 
     /// Sets whether requests for logs are answered with an error.
@@ -219,11 +223,11 @@ impl StandIn {
     }
 
     /// Waits until servers have accepted all callbacks.
-    pub(crate) async fn all_is_reported(&self) {
+    pub(crate) async fn wait_until_all_reported(&self) {
         wait_until(LIMIT, "all callbacks are taken", async || {
-            let mut calls = lock(&self.shared.calls);
-            while calls.try_join_next().is_some_and(|ended| ended.is_ok()) {}
-            if calls.is_empty() { Ok(()) } else { Err(calls.len()) }
+            let mut callback_tasks = lock(&self.shared.callback_tasks);
+            while callback_tasks.try_join_next().is_some_and(|result| result.is_ok()) {}
+            if callback_tasks.is_empty() { Ok(()) } else { Err(callback_tasks.len()) }
         })
         .await;
     }
@@ -240,7 +244,7 @@ impl StandIn {
     /// Ends a run.
     pub(crate) async fn finish(&self, log_id: i64, code: i64, message: &str) {
         lock(&self.shared.running).retain(|_, running| *running != log_id);
-        self.shared.ended(log_id, code);
+        self.shared.note_end(log_id, code);
         Arc::clone(&self.shared).call_back(log_id, code, message.to_owned()).await;
     }
 
@@ -251,7 +255,7 @@ impl StandIn {
 }
 
 /// Reserves a port: as long as the value lives, the kernel gives the port to no other program. Nothing listens on it.
-pub(crate) fn hold(port: u16) -> TcpSocket {
+pub(crate) fn hold_port(port: u16) -> TcpSocket {
     let socket = TcpSocket::new_v4().expect("make a socket");
     // The listeners here set this option too: only then may both be bound to one port.
     socket.set_reuseaddr(true).expect("share the port");
@@ -266,14 +270,14 @@ impl Shared {
 
     /// The answer of the first server that gives one.
     async fn call(&self, method: &str, body: &Value) -> Result<Value, String> {
-        let mut last = Err("it knows no server".to_owned());
+        let mut last_result = Err("it knows no server".to_owned());
         for api in &self.apis {
-            last = self.call_at(api, method, body).await;
-            if last.is_ok() {
+            last_result = self.call_at(api, method, body).await;
+            if last_result.is_ok() {
                 break;
             }
         }
-        last
+        last_result
     }
 
     async fn call_at(&self, api: &Api, method: &str, body: &Value) -> Result<Value, String> {
@@ -298,17 +302,17 @@ impl Shared {
             }),
         };
         let body = json!([end]);
-        let until = Instant::now() + LIMIT;
+        let deadline = Instant::now() + LIMIT;
         loop {
             match self.call("callback", &body).await {
                 Ok(answer) if answer["code"] == 200 => return,
-                seen => assert!(Instant::now() < until, "no server takes a callback: {seen:?}"),
+                result => assert!(Instant::now() < deadline, "no server takes a callback: {result:?}"),
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
-    fn good(&self, payload: &Value) -> Value {
+    fn success_answer(&self, payload: &Value) -> Value {
         match self.dialect {
             Dialect::Core34 => json!({"code": 200, "msg": "Success", "data": payload}),
             Dialect::Core22 | Dialect::Core23 => json!({"code": 200, "content": payload}),
@@ -327,11 +331,11 @@ impl Shared {
         }
     }
 
-    fn ended(&self, log_id: i64, code: i64) {
+    fn note_end(&self, log_id: i64, code: i64) {
         lock(&self.ends).insert(log_id, (wall_clock_ms(), code == 200));
     }
 
-    fn log(&self, log_id: i64, line: String) {
+    fn add_log_line(&self, log_id: i64, line: String) {
         lock(&self.logs).entry(log_id).or_default().push(line);
     }
 
@@ -341,7 +345,7 @@ impl Shared {
         let lines = logs.get(&body["logId"].as_i64().expect("a log id")).cloned().unwrap_or_default();
         let content: String = lines.iter().skip(from - 1).map(|line| format!("{line}\n")).collect();
         let to = if lines.len() < from { 0 } else { lines.len() };
-        self.good(&json!({"fromLineNum": from, "toLineNum": to, "logContent": content, "isEnd": false}))
+        self.success_answer(&json!({"fromLineNum": from, "toLineNum": to, "logContent": content, "isEnd": false}))
     }
 }
 
@@ -360,29 +364,29 @@ async fn answer(
         return json_text(&json!({"code": 500, "msg": "The access token is wrong."}));
     }
     let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    lock(&shared.seen).push(Call { method: method.clone(), body: body.clone(), at_ms: wall_clock_ms() });
+    lock(&shared.received_calls).push(Call { method: method.clone(), body: body.clone(), at_ms: wall_clock_ms() });
     let job = body["jobId"].as_i64().unwrap_or_default();
     match method.as_str() {
-        "beat" => json_text(&shared.good(&Value::Null)),
+        "beat" => json_text(&shared.success_answer(&Value::Null)),
         "idleBeat" if lock(&shared.running).contains_key(&job) => {
             json_text(&json!({"code": 500, "msg": "job thread is running or has trigger queue."}))
         }
-        "idleBeat" => json_text(&shared.good(&Value::Null)),
+        "idleBeat" => json_text(&shared.success_answer(&Value::Null)),
         "log" if *lock(&shared.are_logs_broken) => http::StatusCode::INTERNAL_SERVER_ERROR.into_response(),
         "log" => json_text(&shared.log_page(&body)),
         "kill" => {
-            let killed = lock(&shared.running).remove(&job);
-            if let Some(log_id) = killed {
-                shared.ended(log_id, 500);
+            let killed_log_id = lock(&shared.running).remove(&job);
+            if let Some(log_id) = killed_log_id {
+                shared.note_end(log_id, 500);
                 let call = Arc::clone(&shared).call_back(log_id, 500, "scheduling center kill job.".to_owned());
                 let is_callback_first = *lock(&shared.is_callback_first);
                 if is_callback_first {
                     call.await;
                 } else {
-                    lock(&shared.calls).spawn(call);
+                    lock(&shared.callback_tasks).spawn(call);
                 }
             }
-            json_text(&shared.good(&Value::Null))
+            json_text(&shared.success_answer(&Value::Null))
         }
         "run" => run(&shared, &body),
         _ => http::StatusCode::NOT_FOUND.into_response(),
@@ -393,21 +397,21 @@ fn run(shared: &Arc<Shared>, body: &Value) -> Response {
     let (log_id, job) = (body["logId"].as_i64().expect("a log id"), body["jobId"].as_i64().expect("a job id"));
     let params = body["executorParams"].as_str().expect("a text").to_owned();
     let end = |code: i64, message: String| {
-        shared.ended(log_id, code);
+        shared.note_end(log_id, code);
         let shared = Arc::clone(shared);
-        let calls = Arc::clone(&shared);
-        lock(&calls.calls).spawn(async move { shared.call_back(log_id, code, message).await });
+        let task_owner = Arc::clone(&shared);
+        lock(&task_owner.callback_tasks).spawn(async move { shared.call_back(log_id, code, message).await });
     };
     match body["executorHandler"].as_str().expect("a handler") {
         "echo" => {
-            shared.log(log_id, format!("echo of {params}"));
-            shared.log(log_id, "done".to_owned());
+            shared.add_log_line(log_id, format!("echo of {params}"));
+            shared.add_log_line(log_id, "done".to_owned());
             end(200, format!("{params} {}/{}", body["broadcastIndex"], body["broadcastTotal"]));
         }
         "fail" => end(500, "asked to fail\n\tat Demo.java:7".to_owned()),
         "late" => end(502, "job execute timeout ".to_owned()),
         "sleep" => {
-            shared.log(log_id, "sleeping".to_owned());
+            shared.add_log_line(log_id, "sleeping".to_owned());
             lock(&shared.running).insert(job, log_id);
         }
         "mute" => {}
@@ -418,15 +422,16 @@ fn run(shared: &Arc<Shared>, body: &Value) -> Response {
         }
         "broken" => {
             end(200, params);
-            let broken = tokio_stream::once(Err::<Bytes, std::io::Error>(std::io::ErrorKind::ConnectionReset.into()));
-            return Body::from_stream(broken).into_response();
+            let broken_body =
+                tokio_stream::once(Err::<Bytes, std::io::Error>(std::io::ErrorKind::ConnectionReset.into()));
+            return Body::from_stream(broken_body).into_response();
         }
         "" if body["glueType"] == "GLUE_SHELL" => {
             end(200, format!("{} {params}", body["glueSource"].as_str().expect("a script").trim()));
         }
-        other => return json_text(&shared.refusal(log_id, &format!("job handler [{other}] not found."))),
+        handler => return json_text(&shared.refusal(log_id, &format!("job handler [{handler}] not found."))),
     }
-    json_text(&shared.good(&Value::Null))
+    json_text(&shared.success_answer(&Value::Null))
 }
 
 /// Real executors label their JSON as HTML.

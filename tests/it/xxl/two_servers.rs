@@ -66,8 +66,8 @@ async fn either_server_serves_an_executor(backend: Backend) {
             }
         }
         executor.finish_at(called, log_id(&sent), "done").await;
-        let ended = wait_for_status(&two, &run, "succeeded").await;
-        assert_eq!((&ended["message"], &ended["attempt"]), (&json!("done"), &json!(1)), "{ended:#}");
+        let ended_run = wait_for_status(&two, &run, "succeeded").await;
+        assert_eq!((&ended_run["message"], &ended_run["attempt"]), (&json!("done"), &json!(1)), "{ended_run:#}");
         wait_for_log(&two, &run, &format!("line {}.", LINE_COUNT - 1)).await;
         logs.push(run);
     }
@@ -85,8 +85,8 @@ async fn either_server_serves_an_executor(backend: Backend) {
     .await;
     assert_eq!(run_of(&two, &run).await["status"], "running");
     executor.finish(log_id(&sent), 200, "after all").await;
-    let ended = wait_for_status(&two, &run, "succeeded").await;
-    assert_eq!((&ended["message"], &ended["attempt"]), (&json!("after all"), &json!(1)), "{ended:#}");
+    let ended_run = wait_for_status(&two, &run, "succeeded").await;
+    assert_eq!((&ended_run["message"], &ended_run["attempt"]), (&json!("after all"), &json!(1)), "{ended_run:#}");
     wait_for_log(&two, &run, "sleeping").await;
     for run in logs {
         let log = log_of(&two, &run).await;
@@ -102,7 +102,7 @@ async fn either_server_serves_an_executor(backend: Backend) {
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), begun.len(), "no number is sent twice");
-    tokio::time::timeout(LIMIT, executor.all_is_reported()).await.expect("its callbacks are taken");
+    tokio::time::timeout(LIMIT, executor.wait_until_all_reported()).await.expect("its callbacks are taken");
 }
 
 /// The number of requested runs of the jobs with a schedule.
@@ -213,7 +213,7 @@ async fn runs_follow_each_other_wherever_the_executor_calls(backend: Backend) {
     let executor = StandIn::start_with(listener, Dialect::Core34, &[called.url()], ("demo", &token));
     executor.register().await;
     online(&api, "demo", 1).await;
-    let began = Instant::now();
+    let began_at = Instant::now();
     let mut runs = Vec::new();
     for _ in 0..RUN_COUNT {
         runs.push(start(&api, "echo", Value::Null).await);
@@ -221,7 +221,7 @@ async fn runs_follow_each_other_wherever_the_executor_calls(backend: Backend) {
     for run in &runs {
         wait_for_status(&api, run, "succeeded").await;
     }
-    let took = began.elapsed();
+    let took = began_at.elapsed();
     assert!(took < Duration::from_secs(3) * RUN_COUNT, "{RUN_COUNT} runs took {took:?}");
 }
 
@@ -264,8 +264,8 @@ async fn a_run_of_a_server_that_stood_still_is_sent_again(backend: Backend) {
     tokio::time::sleep(Duration::from_secs(6)).await;
     sleeper.process().signal(Signal::CONT);
     let run = request.join_next().await.expect("one request").expect("it is answered");
-    let ended = wait_for_status(&api, &run, "succeeded").await;
-    assert_eq!(ended["attempt"], 2, "{ended:#}");
+    let ended_run = wait_for_status(&api, &run, "succeeded").await;
+    assert_eq!(ended_run["attempt"], 2, "{ended_run:#}");
     assert_eq!(executor.calls("run").len(), 1, "the first attempt was not sent");
 }
 

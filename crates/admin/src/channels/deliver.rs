@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::Timestamp;
-use rondel_core::channel::{ChannelKind, Values};
+use rondel_core::channel::{ChannelKind, Values, parse_reference};
 use rondel_core::error_chain::chain;
 use rondel_core::notice::{Notice, cut};
 use rondel_outgoing::smtp::{AcceptedMail, Mail, MailError, MailServer, Security, send_mail};
@@ -61,13 +61,16 @@ pub(super) async fn deliver(
     // Not final, since the operator may create the secret's file later.
     let temporary_error = |text: String| DeliveryError { is_final: false, status: 0, text, retry_wait: None };
     let sources: &SecretSources = &config.alert_secrets;
+    let has_reference = secrets.values().any(|value| parse_reference(value).is_some());
     let secrets = sources.resolve(&secrets).await.map_err(temporary_error)?;
+    // What is stored was checked when it was saved. A file may be incomplete while it is replaced, and the operator can correct it.
+    let build_error = |text: String| DeliveryError { is_final: !has_reference, status: 0, text, retry_wait: None };
     let texts = texts(&attempt, &settings, config.advertise_url.as_deref());
     let DeliveryAttempt { notice, id, now, .. } = attempt;
     let input =
         RequestInput { settings: &settings, secrets: &secrets, lang: channel.lang, notice, texts: &texts, id, now };
     if channel.kind == ChannelKind::Email {
-        let (server, mail) = mail(&input).map_err(final_error)?;
+        let (server, mail) = mail(&input).map_err(build_error)?;
         return match send_mail(&server, &mail, &config.outgoing_allow).await {
             Ok(AcceptedMail { status, refused: refusals }) => {
                 let refusals = (!refusals.is_empty()).then(|| refusals.join("; "));
@@ -77,13 +80,22 @@ pub(super) async fn deliver(
                 Ok(Acceptance { status, refusals })
             }
             Err(MailError { is_final, status, text }) => {
-                Err(DeliveryError { is_final, status, text, retry_wait: None })
+                Err(retry_credentials(DeliveryError { is_final, status, text, retry_wait: None }, has_reference))
             }
         };
     }
-    let request = request(channel.kind, &input).map_err(final_error)?;
-    let status = send(client, channel.kind, request, now).await?;
+    let request = request(channel.kind, &input).map_err(build_error)?;
+    let sent = send(client, channel.kind, request, now).await;
+    let status = sent.map_err(|error| retry_credentials(error, has_reference))?;
     Ok(Acceptance { status, refusals: None })
+}
+
+/// The error of a try. If the service refuses credentials that may come from a file or a variable, the message is tried again: the file may
+/// not have the new password yet.
+fn retry_credentials(error: DeliveryError, has_reference: bool) -> DeliveryError {
+    // The statuses of HTTP, and the codes of SMTP.
+    let is_about_credentials = matches!(error.status, 401 | 403 | 530 | 534 | 535);
+    DeliveryError { is_final: error.is_final && !(has_reference && is_about_credentials), ..error }
 }
 
 /// The channel's own texts, or the default texts if a template fails although it was valid when it was saved.
@@ -185,7 +197,59 @@ fn html(texts: &Texts) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rondel_core::outgoing::AllowedAddresses;
+    use rondel_core::words::Lang;
+    use rondel_core::{ChannelId, NamespaceId};
+
     use super::*;
+    use crate::channels::samples::notices;
+    use crate::delivery::build_client;
+
+    /// A file may be empty for a moment while it is replaced.
+    #[tokio::test]
+    async fn a_message_waits_until_the_file_of_a_secret_is_right() {
+        let folder = tempfile::tempdir().unwrap();
+        let alert_secrets = SecretSources { folder: Some(folder.path().to_owned()), ..SecretSources::default() };
+        let config = EngineConfig { alert_secrets, ..EngineConfig::default() };
+        let client = build_client(&AllowedAddresses::default()).unwrap();
+        let notice = notices().remove(0);
+        let error = async |url: &str| {
+            let channel = Channel {
+                id: ChannelId::new(1),
+                namespace: NamespaceId::new(1),
+                name: "ops".to_owned(),
+                kind: ChannelKind::Slack,
+                settings: "{}".to_owned(),
+                secret: serde_json::json!({ "url": url }).to_string(),
+                lang: Lang::En,
+                is_enabled: true,
+                created_at: Timestamp::EPOCH,
+                updated_at: Timestamp::EPOCH,
+            };
+            let attempt = DeliveryAttempt { channel: &channel, notice: &notice, id: "1", now: Timestamp::EPOCH };
+            deliver(&client, &config, attempt).await.unwrap_err()
+        };
+        for (content, words) in
+            [("\n", "file slack of alert_secrets_dir is empty"), ("hooks.slack.com", "is not a URL")]
+        {
+            std::fs::write(folder.path().join("slack"), content).unwrap();
+            let found = error("file:slack").await;
+            assert!(!found.is_final && found.text.contains(words), "{found:?}");
+        }
+        let stored = error("hooks.slack.com").await;
+        assert!(stored.is_final && stored.text.contains("is not a URL"), "{stored:?}");
+    }
+
+    #[test]
+    fn refused_credentials_of_a_file_are_tried_again() {
+        let is_final = |is_final, status, has_reference| {
+            let error = DeliveryError { is_final, status, text: String::new(), retry_wait: None };
+            retry_credentials(error, has_reference).is_final
+        };
+        assert!(!is_final(true, 401, true) && !is_final(true, 535, true), "the new password may come");
+        assert!(is_final(true, 401, false) && is_final(true, 535, false), "nothing changes them");
+        assert!(is_final(true, 404, true) && !is_final(false, 503, false));
+    }
 
     #[test]
     fn nothing_in_a_mail_is_markup() {

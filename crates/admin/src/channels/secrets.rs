@@ -60,7 +60,10 @@ impl SecretSources {
         let file = tokio::fs::File::open(folder.join(name)).await.map_err(read_error)?;
         let mut text = String::new();
         file.take(FILE_BYTES_MAX).read_to_string(&mut text).await.map_err(read_error)?;
-        Ok(text.trim().to_owned())
+        match text.trim() {
+            "" => Err(format!("file {name} of alert_secrets_dir is empty")),
+            text => Ok(text.to_owned()),
+        }
     }
 }
 

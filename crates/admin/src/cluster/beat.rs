@@ -52,6 +52,8 @@ pub(crate) struct BeatLoop {
     joined_under: Option<LeaseToken>,
     /// A lease under this node's name that prevents the node from joining again.
     other_lease: Option<OtherLease>,
+    /// Since when another node takes over the runs of this node's last lease, by the boot-time clock in microseconds.
+    taken_over_since: Option<i64>,
 }
 
 /// A lease under this node's name that this process does not act under: another server has it, or this process took it and got no answer.
@@ -98,6 +100,7 @@ impl BeatLoop {
             must_rejoin: false,
             joined_under: None,
             other_lease: None,
+            taken_over_since: None,
         }
     }
 
@@ -265,6 +268,7 @@ impl BeatLoop {
     fn observe(&self, database_now: Timestamp, sent_at: i64) {
         if let Some(back_ms) = self.shared.clock.observe(database_now, sent_at, self.shared.clock.boot_micros()) {
             let back_at = self.shared.clock.now() + Duration::from_millis(u64::try_from(back_ms).unwrap_or(0));
+            self.shared.membership.note_step_back();
             self.shared.note_quiet(back_at);
             tracing::warn!(back_ms, until = %back_at, "the database's clock stepped back; no job fires until it has caught up");
         }
@@ -291,17 +295,23 @@ impl BeatLoop {
         let own_lease = Some(self.joined_under.unwrap_or(previous_lease));
         // If no answer comes, this process itself may have taken the lease that the next try finds.
         let previous_other = self.other_lease.take();
-        let (token, ordinal) = match shared.store.join(&JoinRequest { held: own_lease, ..request }).await? {
+        let waited_for_takeover = time_since(self.taken_over_since, sent_at);
+        let request = JoinRequest { held: own_lease, waited_for_takeover, ..request };
+        let (token, ordinal) = match shared.store.join(&request).await? {
             Join::Joined { token, ordinal } => (token, ordinal),
             Join::Living { lease_until: until, .. } => {
                 let is_renewed = previous_other.is_some_and(|before| before.is_renewed || before.until < until);
                 self.other_lease = Some(OtherLease { until, is_renewed });
                 return Ok(());
             }
-            // The next beat tries again.
-            Join::BeingTakenOver => return Ok(()),
+            Join::BeingTakenOver => {
+                // The next beat tries again.
+                self.taken_over_since.get_or_insert(sent_at);
+                return Ok(());
+            }
         };
         self.joined_under = Some(token);
+        self.taken_over_since = None;
         let written_until = self.written_until.take();
         self.must_rejoin = false;
         let is_lost = match stored_node {
@@ -349,7 +359,14 @@ fn request(config: &EngineConfig, store: &dyn Store) -> JoinRequest {
         server_version: config.server_version.clone(),
         may_take_over: store.is_single_server(),
         held: None,
+        waited_for_takeover: Duration::ZERO,
     }
+}
+
+/// The time from `since` to `now`, both by the boot-time clock in microseconds; zero if it has not begun.
+fn time_since(since: Option<i64>, now: i64) -> Duration {
+    let micros = since.map_or(0, |since| now.saturating_sub(since));
+    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
 
 /// Why an engine did not start.
@@ -367,12 +384,13 @@ pub enum StartError {
 /// another server is using the name. (An adopter raises the epoch of a dead node, but does not extend its lease.) After an error, a later end proves
 /// nothing: this start may have taken the lease without an answer.
 pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Membership, StartError> {
-    let request = request(config, store);
+    let mut request = request(config, store);
     let mut seen_until: Option<Timestamp> = None;
-    let (mut is_being_taken_over, mut has_failed) = (false, false);
+    let (mut taken_over_since, mut has_failed) = (None, false);
     let give_up_at = tokio::time::Instant::now() + START_TRIED_FOR;
     loop {
         let sent_at = config.boot.micros();
+        request.waited_for_takeover = time_since(taken_over_since, sent_at);
         let joined = match store.join(&request).await {
             Err(error) if error.is_transient() && tokio::time::Instant::now() < give_up_at => {
                 if !std::mem::replace(&mut has_failed, true) {
@@ -403,12 +421,13 @@ pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Mem
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
             Join::BeingTakenOver => {
-                if !std::mem::replace(&mut is_being_taken_over, true) {
+                if taken_over_since.is_none() {
                     tracing::info!(
                         name = config.node_name,
                         "waiting until another server has taken over the open runs of this name"
                     );
                 }
+                taken_over_since.get_or_insert(sent_at);
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }

@@ -37,6 +37,8 @@ pub(crate) struct Membership {
     /// Held by the renewal in progress.
     renewal_lock: Mutex<()>,
     nodes: RwLock<Arc<Vec<Node>>>,
+    /// Whether the database's clock has stepped back since that list was read.
+    is_list_outdated: AtomicBool,
     /// Ended leases of which this node has taken over all open runs.
     adopted_leases: RwLock<Vec<EndedLease>>,
     /// Since when the lease holds without a gap, by the boot-time clock in microseconds.
@@ -50,7 +52,7 @@ pub(crate) struct Membership {
     /// When the lease was renewed after the node had been [cut off](Self::was_cut_off_within), by the boot-time clock in microseconds; 0 if it
     /// never was.
     cut_off_until: AtomicI64,
-    /// When the set of nodes that take jobs last changed, and that set.
+    /// Since when the set of nodes that take jobs is the same, and that set.
     takers: RwLock<(Timestamp, Vec<NodeId>)>,
 }
 
@@ -69,6 +71,7 @@ impl Membership {
             is_given_back: AtomicBool::new(false),
             renewal_lock: Mutex::default(),
             nodes: RwLock::default(),
+            is_list_outdated: AtomicBool::new(false),
             adopted_leases: RwLock::default(),
             held_since: AtomicI64::new(sent_at),
             had_gap: AtomicBool::new(false),
@@ -201,15 +204,22 @@ impl Membership {
         ended_leases.iter().all(|ended| adopted_leases.contains(ended))
     }
 
-    /// Stores the list of nodes, and records a change of the nodes that take jobs.
+    /// Stores the list of nodes, and records a change of the nodes that take jobs. After a step back of the clock, the instant of the last
+    /// change may lie ahead; the set then counts as the same since now.
     pub(crate) fn set_nodes(&self, nodes: Vec<Node>, now: Timestamp) {
         let takers: Vec<NodeId> = nodes.iter().filter(|node| node.takes_jobs(now)).map(|node| node.id).collect();
         let mut recorded_takers = self.takers.write().unwrap_or_else(PoisonError::into_inner);
-        if recorded_takers.1 != takers {
+        if recorded_takers.1 != takers || recorded_takers.0 > now {
             *recorded_takers = (now, takers);
         }
         drop(recorded_takers);
         *self.nodes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(nodes);
+        self.is_list_outdated.store(false, Ordering::Release);
+    }
+
+    /// Records that the database's clock has stepped back. The list of nodes may show a lease as living that was fenced since the list was read.
+    pub(crate) fn note_step_back(&self) {
+        self.is_list_outdated.store(true, Ordering::Release);
     }
 
     /// The other homes whose jobs this node may claim if the strategy assigns the jobs to it: the empty home, and dead nodes whose open
@@ -268,23 +278,26 @@ impl Membership {
         let held_for = self.boot.micros().saturating_sub(self.held_since.load(Ordering::Acquire));
         let had_gap = self.had_gap.load(Ordering::Acquire);
         if had_gap && held_for < i64::try_from(lease.as_micros()).unwrap_or(i64::MAX) {
-            let released_nodes = nodes.iter().filter(|node| node.report.is_leaving && !node.is_living(now));
-            let released_nodes: Vec<NodeId> = released_nodes.map(|node| node.id).collect();
+            let ended_nodes =
+                nodes.iter().filter(|node| node.is_fenced || node.report.is_leaving && !node.is_living(now));
+            let ended_nodes: Vec<NodeId> = ended_nodes.map(|node| node.id).collect();
             let adopted_leases = self.adopted_leases.read().unwrap_or_else(PoisonError::into_inner);
             return dead_nodes_to_adopt(&nodes, self.token().node, now, lease)
                 .into_iter()
-                .filter(|ended| released_nodes.contains(&ended.0) || adopted_leases.contains(ended))
+                .filter(|ended| ended_nodes.contains(&ended.0) || adopted_leases.contains(ended))
                 .collect();
         }
         dead_nodes_to_adopt(&nodes, self.token().node, now, lease)
     }
 
     /// Whether [`leases_to_adopt`](Self::leases_to_adopt) has all leases that this node may have fenced. It has none before the first beat, though
-    /// this node may have fenced one before it restarted. After a gap it lacks some, and the answer to a fence may have been lost.
+    /// this node may have fenced one before it restarted. After a gap it lacks some, and the answer to a fence may have been lost. After a step
+    /// back of the clock, the list of nodes from before may show a fenced lease as one that still holds.
     pub(crate) fn knows_fenced_leases(&self, now: Timestamp, lease: Duration) -> bool {
         let nodes = self.nodes();
         let dead_nodes = dead_nodes_to_adopt(&nodes, self.token().node, now, lease);
-        !nodes.is_empty() && self.leases_to_adopt(now, lease).len() == dead_nodes.len()
+        let is_outdated = self.is_list_outdated.load(Ordering::Acquire);
+        !nodes.is_empty() && !is_outdated && self.leases_to_adopt(now, lease).len() == dead_nodes.len()
     }
 }
 
@@ -326,175 +339,4 @@ fn dead_nodes_to_adopt(nodes: &[Node], own_node: NodeId, now: Timestamp, lease: 
 }
 
 #[cfg(test)]
-mod tests {
-    use rondel_store::cluster::NodeReport;
-
-    use crate::clock::boot_micros;
-
-    use super::*;
-
-    fn node(id: i64, lease_until: i64) -> Node {
-        Node {
-            id: NodeId::new(id),
-            name: format!("n{id}"),
-            epoch: 1,
-            lease_until: Timestamp::from_secs(lease_until),
-            is_fenced: false,
-            advertise_url: None,
-            server_version: String::new(),
-            started_at: Timestamp::EPOCH,
-            switch: Switch::Active,
-            report: NodeReport::default(),
-        }
-    }
-
-    fn adopted_by(nodes: &[Node], now: i64, this: i64) -> Vec<i64> {
-        let lease = Duration::from_secs(5);
-        let over = dead_nodes_to_adopt(nodes, NodeId::new(this), Timestamp::from_secs(now), lease);
-        over.iter().map(|(node, _)| node.get()).collect()
-    }
-
-    #[test]
-    fn each_dead_node_has_one_heir_until_two_leases_are_over() {
-        let nodes = [node(1, 100), node(2, 10), node(3, 100), node(4, 10)];
-        assert_eq!((adopted_by(&nodes, 12, 3), adopted_by(&nodes, 12, 1)), (vec![2], vec![4]));
-        assert_eq!(adopted_by(&nodes, 21, 1), [2, 4]);
-        assert!(adopted_by(&nodes, 5, 1).is_empty());
-    }
-
-    #[test]
-    fn a_node_that_takes_no_jobs_adopts_only_if_no_other_node_can() {
-        let mut nodes = [node(1, 100), node(2, 10), node(3, 100)];
-        nodes[2].switch = Switch::Draining;
-        assert_eq!(
-            (adopted_by(&nodes, 12, 1), adopted_by(&nodes, 12, 3), adopted_by(&nodes, 30, 3)),
-            (vec![2], vec![], vec![])
-        );
-        nodes[0].report.is_leaving = true;
-        assert_eq!((adopted_by(&nodes, 12, 1), adopted_by(&nodes, 12, 3)), (vec![], vec![2]));
-    }
-
-    #[test]
-    fn after_a_gap_of_its_own_a_node_gives_the_others_time() {
-        let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
-        let lease = Duration::from_secs(5);
-        let long_ago = boot_micros() - 60_000_000;
-        let membership = Membership::new(token, 1, long_ago, lease, BootClock::Host);
-        let now = Timestamp::from_secs(50);
-        assert!(!membership.knows_fenced_leases(now, lease), "no node is known yet");
-        membership.set_nodes(vec![node(1, 100), node(2, 10)], now);
-        let over = [(NodeId::new(2), Timestamp::from_secs(10))];
-        assert_eq!(membership.leases_to_adopt(now, lease), over);
-        assert!(membership.knows_fenced_leases(now, lease));
-        membership.record_renewal(boot_micros(), lease);
-        assert_eq!(membership.leases_to_adopt(now, lease), []);
-        assert!(!membership.knows_fenced_leases(now, lease), "it may have fenced node 2");
-        let mut left = node(2, 10);
-        left.report.is_leaving = true;
-        membership.set_nodes(vec![node(1, 100), left], now);
-        assert_eq!(membership.leases_to_adopt(now, lease), over);
-
-        let membership = Membership::new(token, 1, long_ago, lease, BootClock::Host);
-        membership.set_nodes(vec![node(1, 100), node(2, 10)], now);
-        membership.end();
-        membership.record_new_lease(LeaseToken { epoch: 2, ..token }, 1, boot_micros(), lease);
-        assert_eq!(membership.leases_to_adopt(now, lease), [], "it has another lease");
-        assert!(membership.has_adopted(&[]) && !membership.has_adopted(&over));
-        membership.note_adopted(&over);
-        assert!(membership.has_adopted(&over));
-        assert_eq!(
-            membership.leases_to_adopt(now, lease),
-            over,
-            "node 2 cannot come back under a lease that was taken over"
-        );
-    }
-
-    #[test]
-    fn rows_may_be_old_after_half_a_lease_without_the_database() {
-        let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
-        let lease = Duration::from_secs(4);
-        let micros = Arc::new(AtomicI64::new(60_000_000));
-        let given = Arc::clone(&micros);
-        let boot = BootClock::Given(Arc::new(move || given.load(Ordering::Relaxed)));
-        let membership = Membership::new(token, 1, 60_000_000, lease, boot).cut_off_after(Duration::from_secs(1));
-        membership.set_nodes(vec![node(1, 1_000), node(2, 1_000)], Timestamp::EPOCH);
-        let cut_off = |at: i64| {
-            micros.store(at * 1_000_000, Ordering::Relaxed);
-            membership.was_cut_off_within(Duration::from_secs(30))
-        };
-        assert!(!cut_off(62), "the next answer may be under way");
-        membership.record_renewal(62_000_000, lease);
-        assert!(!cut_off(64));
-        assert!(cut_off(65), "as long as no answer comes");
-        membership.record_renewal(70_000_000, lease);
-        assert!(cut_off(71), "no server has had the time to store whom it hears");
-        membership.set_nodes(vec![node(1, 1_000)], Timestamp::EPOCH);
-        assert!(!cut_off(71), "no other node hears executors");
-        membership.set_nodes(vec![node(1, 1_000), node(2, 1_000)], Timestamp::EPOCH);
-        for renewed in 36..50 {
-            membership.record_renewal(renewed * 2_000_000, lease);
-        }
-        assert!(cut_off(99));
-        membership.record_renewal(100_000_000, lease);
-        assert!(!cut_off(100));
-    }
-
-    #[test]
-    fn only_nodes_that_take_jobs_may_claim_jobs_of_others() {
-        let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
-        let membership = Membership::new(token, 1, boot_micros(), Duration::from_secs(5), BootClock::Host);
-        let now = Timestamp::from_secs(50);
-        membership.note_adopted(&[(NodeId::new(2), Timestamp::from_secs(10))]);
-        membership.set_nodes(vec![node(1, 100), node(2, 10), node(3, 10)], now);
-        assert_eq!(membership.claimable_homes(now), [NodeId::new(0), NodeId::new(2)]);
-        // Node 2 came back, and its lease ended again: the runs that it opened since were not taken over.
-        membership.set_nodes(vec![node(1, 100), node(2, 20), node(3, 10)], now);
-        assert_eq!(membership.claimable_homes(now), [NodeId::new(0)]);
-        let mut switched = node(1, 100);
-        switched.switch = Switch::Stopped;
-        membership.set_nodes(vec![switched, node(2, 10), node(3, 100)], now);
-        assert_eq!(membership.claimable_homes(now), []);
-        assert_eq!(membership.switch(), Switch::Stopped);
-        assert_eq!(
-            membership.node_shares(now).iter().map(|node_share| node_share.node).collect::<Vec<_>>(),
-            [NodeId::new(3)]
-        );
-        assert!(membership.is_unsettled(now) && membership.is_unsettled(now + Duration::from_secs(40)));
-    }
-
-    #[test]
-    fn the_next_end_is_that_of_another_living_node() {
-        let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
-        let membership = Membership::new(token, 1, boot_micros(), Duration::from_secs(5), BootClock::Host);
-        let now = Timestamp::from_secs(50);
-        membership.set_nodes(vec![node(1, 51), node(2, 50)], now);
-        assert_eq!(membership.next_lease_end(now), None);
-        membership.set_nodes(vec![node(1, 51), node(2, 50), node(3, 60), node(4, 53)], now);
-        assert_eq!(membership.next_lease_end(now), Some(Timestamp::from_secs(53)));
-    }
-
-    #[tokio::test]
-    async fn a_renewal_that_is_answered_late_does_not_bring_back_a_lease_that_was_given_back() {
-        let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
-        let lease = Duration::from_secs(5);
-        let membership = Membership::new(token, 1, boot_micros(), lease, BootClock::Host);
-        membership.end();
-        membership.record_renewal(boot_micros(), lease);
-        assert!(membership.holds_lease());
-        membership.give_back().await;
-        assert!(membership.begin_renewal().await.is_none());
-        membership.record_renewal(boot_micros(), lease);
-        membership.record_new_lease(LeaseToken { epoch: 2, ..token }, 1, boot_micros(), lease);
-        assert!(!membership.holds_lease());
-    }
-
-    #[test]
-    fn a_lease_ends_by_itself() {
-        let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
-        let long_ago = BootClock::Host.micros() - 4_600_000;
-        assert!(!Membership::new(token, 1, long_ago, Duration::from_secs(5), BootClock::Host).holds_lease());
-        assert!(
-            Membership::new(token, 1, BootClock::Host.micros(), Duration::from_secs(5), BootClock::Host).holds_lease()
-        );
-    }
-}
+mod tests;

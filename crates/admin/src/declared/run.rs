@@ -1,6 +1,6 @@
 //! The loop that records which declared sets are living, and finds the apps to apply them to.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use rondel_core::{AppId, ExecutorId, Timestamp};
@@ -62,13 +62,15 @@ impl DeclareLoop {
         Self { node, applied_states: HashMap::new() }
     }
 
-    /// Applies the declarations of the apps that changed. Returns their number.
+    /// Applies the declarations of the apps that changed. Returns their number. If the declarations of one app cannot be stored or read, the
+    /// error is returned after the other apps had their turns.
     async fn apply_changed(&mut self) -> Result<u64, StoreError> {
         if !self.node.readiness().lease_held {
             return Ok(0);
         }
         let apps = self.node.declared().by_app();
         let now = self.node.now();
+        let (mut first_error, mut unrecorded_apps) = (None, BTreeSet::new());
         for (app, online) in &apps {
             // Executors of one build declare the same set, which is recorded once.
             let declared_set: BTreeMap<&str, &str> = online
@@ -76,7 +78,13 @@ impl DeclareLoop {
                 .map(|executor| (executor.declared_set.hash.as_str(), executor.declared_set.specs.as_str()))
                 .collect();
             for (hash, specs) in declared_set {
-                self.node.store().record_declared_set(*app, hash, specs, now).await?;
+                match self.node.store().record_declared_set(*app, hash, specs, now).await {
+                    Err(error) if !error.is_transient() => {
+                        unrecorded_apps.insert(*app);
+                        first_error = first_error.or(Some(error));
+                    }
+                    result => result?,
+                }
             }
         }
         self.applied_states.retain(|app, _| apps.contains_key(app));
@@ -87,10 +95,15 @@ impl DeclareLoop {
         let living_since = now - self.node.lost_after();
         let headers = self.node.store().declared_set_headers(living_since).await?;
         let mut count = 0;
-        for (app, online) in &apps {
-            count += u64::from(self.apply_if_changed(*app, online, &headers, living_since).await?);
+        // The sets of an app that were not recorded look as if no code declared them any more.
+        for (app, online) in apps.iter().filter(|(app, _)| !unrecorded_apps.contains(*app)) {
+            match self.apply_if_changed(*app, online, &headers, living_since).await {
+                Ok(has_applied) => count += u64::from(has_applied),
+                Err(error) if error.is_transient() => return Err(error),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
         }
-        Ok(count)
+        first_error.map_or(Ok(count), Err)
     }
 
     /// Applies an app's declarations if its state changed or it had problems; returns whether it did.

@@ -18,7 +18,7 @@ pub(crate) use status::is_temporary;
 /// The client, without redirects. Built when the first message is sent: reading the host's certificates takes time and memory.
 pub(crate) fn build_client(allowed_addresses: &AllowedAddresses) -> Result<Outgoing, String> {
     let user_agent = concat!("rondel/", env!("CARGO_PKG_VERSION"));
-    let options = Options { allowed: allowed_addresses.clone(), redirect_count_max: 0, user_agent };
+    let options = Options { allowed_addresses: allowed_addresses.clone(), redirect_count_max: 0, user_agent };
     Outgoing::new(options).map_err(|error| chain(&error))
 }
 

@@ -18,6 +18,8 @@ use crate::scheduler::in_memory::InMemory;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts<'a> {
     pub(crate) now: Timestamp,
+    /// Fires whose instants are later than this are left to edits: `now`, or later after a step back of the database's clock.
+    pub(crate) fires_ahead_after: Timestamp,
     /// The boot-time clock now, in microseconds.
     pub(crate) boot_micros: i64,
     /// The boot-time clock at the epoch of the database's clock, in microseconds; usually far below zero.

@@ -117,6 +117,8 @@ pub(crate) struct IncomingResult {
     pub(crate) received_at: Timestamp,
     /// For how long no server had answered the executor, if it stopped the run for that reason.
     pub(crate) silent_ms: Option<u64>,
+    /// Whether the executor was shutting down and handed the run back.
+    pub(crate) is_shutting_down: bool,
     /// Whether a group of a pump left rows that failed for good, or its last select failed.
     pub(crate) is_unfinished: bool,
     /// The memory reserved for all results of its message, until their lanes count that memory.
@@ -135,8 +137,9 @@ impl IncomingResult {
         drop(self.memory);
         let due_at = if self.attempt == run.attempt { run.due_at } else { run.fire_at };
         let at = |at| not_before_due(at, due_at, self.received_at);
-        let silent = |silent_ms| ReasonDetail { silent_ms: Some(silent_ms), ..lost_detail(Some(&executor.1)) };
-        let detail = self.silent_ms.map(|silent_ms| Box::new(silent(silent_ms)));
+        let (silent_ms, shutting_down) = (self.silent_ms, self.is_shutting_down);
+        let detail = (silent_ms.is_some() || shutting_down)
+            .then(|| Box::new(ReasonDetail { silent_ms, shutting_down, ..lost_detail(Some(&executor.1)) }));
         AttemptEnd {
             run: self.run,
             job: run.job,

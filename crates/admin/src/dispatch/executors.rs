@@ -372,9 +372,11 @@ impl Executors {
         self.lost_executors.contains_key(&id)
     }
 
-    /// Ends the pauses of executors that reported themselves full.
-    pub(crate) fn forget_pauses(&mut self) {
+    /// Ends the pauses of executors that reported themselves full. Executors that are away count as heard now at the latest: otherwise a dead
+    /// one would not be lost before the clock has caught up.
+    pub(crate) fn step_back(&mut self, now: Timestamp) {
         self.online_executors.values_mut().for_each(|online| online.full_until = None);
+        self.last_heard_at.values_mut().for_each(|at| *at = now.min(*at));
     }
 
     /// The connected executor whose hello lists this attempt.

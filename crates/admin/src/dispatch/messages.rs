@@ -138,6 +138,7 @@ pub(crate) fn incoming_result(result: v1::Result, now: Timestamp) -> IncomingRes
         Status::Yielded => Outcome::Yielded,
         Status::Unspecified => Outcome::Failed { retryable: false },
     };
+    let is_shutting_down = result.shutting_down;
     let text = |text: String| (!text.is_empty()).then_some(text);
     let message = match status {
         Status::Unspecified => Some("the executor sent a result that this server does not know".to_owned()),
@@ -152,7 +153,8 @@ pub(crate) fn incoming_result(result: v1::Result, now: Timestamp) -> IncomingRes
         started_at: reported_instant(result.started_at_ms, now),
         finished_at: reported_instant(result.finished_at_ms, now).unwrap_or(now),
         received_at: now,
-        silent_ms: u64::try_from(result.silent_ms).ok().filter(|silent| *silent > 0),
+        silent_ms: u64::try_from(result.silent_ms).ok().filter(|silent| *silent > 0 && !is_shutting_down),
+        is_shutting_down,
         is_unfinished: result.unfinished,
         memory: None,
     }
@@ -250,6 +252,30 @@ mod tests {
         assert_eq!(outcome(true, 60_000), Outcome::Lost(Reason::ExecutorLost));
         assert_eq!(outcome(false, 60_000), Outcome::Unreported);
         assert_eq!(outcome(true, 0), Outcome::Failed { retryable: true });
+    }
+
+    /// The length of silence in such a result is for servers that do not know the other field: the executor heard servers.
+    #[test]
+    fn a_run_that_is_handed_back_at_a_shutdown_did_not_begin() {
+        let ready = ready(1_000, &definition(&json!({})));
+        for (shutting_down, silent_ms) in [(true, None), (false, Some(1))] {
+            let status = v1::result::Status::Failed.into();
+            let result = v1::Result {
+                attempt: 1,
+                status,
+                silent_ms: 1,
+                shutting_down,
+                retryable: true,
+                ..v1::Result::default()
+            };
+            let result = incoming_result(result, Timestamp::from_secs(1));
+            assert_eq!(result.outcome, Outcome::Silenced { has_begun: false });
+            let executor = (rondel_core::ExecutorId::new(1), "e1".to_owned());
+            let policy = ready.definition.job.next_step_policy;
+            let detail = result.into_attempt_end(&ready.run, policy, executor).detail.unwrap();
+            assert_eq!((detail.executor.as_deref(), detail.shutting_down), (Some("e1"), shutting_down));
+            assert_eq!(detail.silent_ms, silent_ms);
+        }
     }
 
     #[test]

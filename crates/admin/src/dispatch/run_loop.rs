@@ -304,6 +304,7 @@ fn facts<'a>(shared: &'a Shared, settings: &'a Settings, started_at: Instant, no
     };
     Facts {
         now,
+        fires_ahead_after: shared.fires_ahead_after(),
         boot_micros: shared.clock.boot_micros(),
         boot_micros_at_epoch: shared.clock.boot_micros_at(Timestamp::EPOCH),
         uptime: started_at.elapsed(),

@@ -16,7 +16,7 @@ pub(super) fn end_waits(d: &mut Decision<'_>) {
         return;
     }
     (state.recovery.next_look_at, state.recovery.next_seek_at) = (now, now);
-    state.executors.forget_pauses();
+    state.executors.step_back(now);
     state.runs.actives_mut().for_each(|active| active.step_back(now));
     state.probes.step_back(now, &mut state.runs);
     state.limits.step_back(now);

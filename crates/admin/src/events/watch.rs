@@ -376,6 +376,7 @@ mod tests {
             server_version: String::new(),
             may_take_over: false,
             held: None,
+            waited_for_takeover: Duration::ZERO,
         };
         assert!(matches!(store.join(&request).await.unwrap(), Join::Joined { .. }));
         (store, clock)

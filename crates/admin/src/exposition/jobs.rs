@@ -160,6 +160,7 @@ mod tests {
             server_version: String::new(),
             may_take_over: false,
             held: None,
+            waited_for_takeover: Duration::ZERO,
         };
         match store.join(&request).await.unwrap() {
             Join::Joined { token, .. } => token,

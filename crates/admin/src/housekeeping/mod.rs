@@ -11,8 +11,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_core::Timestamp;
 use rondel_core::time::format_duration;
+use rondel_core::{RunId, Timestamp};
 use rondel_store::StoreError;
 use serde_json::json;
 use tokio::time::Instant;
@@ -181,20 +181,20 @@ impl<T: DutyType> HousekeepingLoop<T> {
         stop: &CancellationToken,
     ) -> Result<(), StoreError> {
         let deadline = Instant::now() + self.purge_period;
+        let mut after = RunId::new(0);
         while !stop.is_cancelled() && Instant::now() < deadline {
             let batch_start = Instant::now();
-            let count = match self.shared.store.purge(kept_from, self.batch).await {
-                Ok(count) => count,
+            let step = match self.shared.store.purge(kept_from, after, self.batch).await {
+                Ok(step) => step,
                 Err(error) => {
                     self.batch = (self.batch / 4).max(BATCH_MIN);
                     return Err(error);
                 }
             };
             self.batch = (self.batch * 2).min(BATCH_MAX);
-            if count == 0 {
-                break;
-            }
-            *removed += count;
+            *removed += step.removed_count;
+            let Some(next_after) = step.next_after else { break };
+            after = next_after;
             pause_after_batch(batch_start.elapsed(), stop).await;
         }
         Ok(())

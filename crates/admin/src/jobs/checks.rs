@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::calendar::Calendar;
-use rondel_core::spec::{ExpectSpec, QUEUE_TIMEOUT_DEFAULT};
+use rondel_core::spec::ExpectSpec;
 use rondel_core::time::format_duration;
-use rondel_core::{FieldError, Job, JobSpec, NamespaceId, Timestamp, name};
+use rondel_core::{FieldError, Job, JobSpec, NamespaceId, Timestamp, name, pump};
 use rondel_store::StoreError;
 use rondel_store::catalog::{JobRecord, PinnedCalendar};
 
@@ -167,7 +167,7 @@ pub(super) fn check_with(
     errors.extend(scripts::script_errors(&spec, stored_spec, scripts));
     errors.extend(past_instant_errors(&spec, now, stored_spec));
     errors.extend(hand_over_error(&spec, stored_spec, node.shared().config.silence));
-    errors.extend(queue_timeout_error(&spec, stored_spec));
+    errors.extend(pump::ignored_setting_errors(&spec, stored_spec));
     errors.extend(params::param_errors(node, namespace, &spec, stored_spec));
     errors.extend(overrides::override_errors(node, namespace, &spec, stored_spec));
     match compiled {
@@ -257,17 +257,6 @@ fn hand_over_error(spec: &JobSpec, stored_spec: Option<&JobSpec>, silence: Durat
     is_wrong.then(|| FieldError::new("/pump/hand_over", message()))
 }
 
-/// The error for a `queue_timeout` of a pump job, which has no effect there. One that `stored_spec` already has is accepted, so that the job
-/// can still be paused.
-fn queue_timeout_error(spec: &JobSpec, stored_spec: Option<&JobSpec>) -> Option<FieldError> {
-    let timeout_of = |spec: &JobSpec| spec.pump.is_some().then_some(spec.queue_timeout);
-    let timeout = timeout_of(spec)
-        .filter(|timeout| *timeout != QUEUE_TIMEOUT_DEFAULT && stored_spec.and_then(timeout_of) != Some(*timeout));
-    timeout.map(|_| {
-        FieldError::new("/queue_timeout", "a pump job waits for executors while its window is open; leave it out")
-    })
-}
-
 /// Errors for instants that are in the past when they are set. Instants that `stored_spec` already has are accepted.
 fn past_instant_errors(
     spec: &JobSpec,
@@ -340,27 +329,6 @@ mod tests {
         assert!(refused("25s", Some("25s"), 15_000).is_none(), "it was saved under a shorter silence");
         assert!(refused("26s", None, 15_000).is_none() && refused("11s", None, 200).is_none());
         assert!(hand_over_error(&spec(&json!(null)), None, Duration::from_secs(15)).is_none());
-    }
-
-    #[test]
-    fn a_pump_job_has_no_queue_timeout_of_its_own() {
-        let job = |queue_timeout: &str, is_pump: bool| {
-            let pump = is_pump.then(|| json!({"items": {"count": 4}, "groups": 2}));
-            let spec = json!({"name": "a", "app": "b", "handler": "c", "queue_timeout": queue_timeout, "pump": pump});
-            serde_json::from_value::<JobSpec>(spec).unwrap()
-        };
-        for (given, before, is_refused) in [
-            (job("5m", true), None, true),
-            (job("5m", true), Some(job("5m", false)), true),
-            (job("5m", true), Some(job("6m", true)), true),
-            (job("5m", true), Some(job("5m", true)), false),
-            (job("1m", true), None, false),
-            (job("5m", false), None, false),
-        ] {
-            let error = queue_timeout_error(&given, before.as_ref());
-            let pointer = error.as_ref().map(|error| error.pointer.as_str());
-            assert_eq!(pointer, is_refused.then_some("/queue_timeout"), "{given:?} {before:?}");
-        }
     }
 
     #[test]

@@ -44,10 +44,11 @@ pub(super) async fn end_queued(
     open_before: Vec<Run>,
 ) -> Result<QueuedRuns, StoreError> {
     let (config, asked_at) = (&node.shared().config, node.now());
+    let ahead_after = node.shared().fires_ahead_after();
     let mut open_runs = open_runs(node, job).await?;
     let known_ids: HashSet<RunId> = open_runs.iter().map(|run| run.id).collect();
     // Runs of future fires were already settled when the definition was saved.
-    let was_queued = |run: &Run| is_queued(run) && !is_fire_ahead(run, asked_at);
+    let was_queued = |run: &Run| is_queued(run) && !is_fire_ahead(run, ahead_after);
     let was_dropped = |run: &Run| was_queued(run) && QueuedRunsPolicy::drops(queued_policy, reason, run.trigger);
     open_runs.extend(open_before.into_iter().filter(|run| !known_ids.contains(&run.id) && was_dropped(run)));
     let is_whole = |run: &&Run| run.is_root() || run.shard_total.is_none_or(|total| total <= 1);
@@ -69,7 +70,7 @@ pub(super) async fn end_queued(
         let rows = node.store().runs(&ids).await?;
         let is_taken = |run: &&Run| run.status == RunStatus::Running || run.executor_id.is_some();
         // Runs of future fires are not waited for.
-        let is_waited_for = |run: &&Run| !run.status.is_terminal() && !is_fire_ahead(run, asked_at);
+        let is_waited_for = |run: &&Run| !run.status.is_terminal() && !is_fire_ahead(run, ahead_after);
         ended_count += rows.iter().filter(|run| run.status.is_terminal() && run.reason == Some(reason)).count();
         let remaining_runs: Vec<&Run> = rows.iter().filter(is_waited_for).collect();
         let taken_count = remaining_runs.iter().copied().filter(is_taken).count();

@@ -1,6 +1,6 @@
 //! Facts about executors, servers and tokens.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use rondel_core::alert::{ConditionState, Incident, Observation, Scope, Subject, SubjectKind, judge};
@@ -200,11 +200,18 @@ pub(super) async fn token_expiring(
         let subject = (SubjectKind::Token, id.get());
         open_incidents.iter().any(|incident| (incident.subject.kind, incident.subject.id) == subject)
     };
+    // Compared with the tokens of its name only: there may be very many tokens.
+    let mut same_named: HashMap<_, Vec<&TokenRecord>> = HashMap::new();
+    for token in &tokens {
+        same_named.entry((token.owner, token.name.as_str())).or_default().push(token);
+    }
+    let has_successor = |token: &TokenRecord| {
+        let others = same_named.get(&(token.owner, token.name.as_str()));
+        others.is_some_and(|others| is_replaced(token, others.iter().copied()))
+    };
     let ending_tokens = tokens.iter().filter(|token| {
         let ends = token.expires_at.is_some_and(|end| end <= now + within && (end > now || is_open(token.id)));
-        ends && token.revoked_at.is_none()
-            && is_token_of_namespace(token, (namespace, name))
-            && !is_replaced(token, &tokens)
+        ends && token.revoked_at.is_none() && is_token_of_namespace(token, (namespace, name)) && !has_successor(token)
     });
     let observations = ending_tokens.map(|token| Observation {
         subject: Subject { kind: SubjectKind::Token, id: token.id.get(), name: token.name.clone(), app: None },
@@ -222,8 +229,8 @@ fn is_token_of_namespace(token: &TokenRecord, (namespace, name): (NamespaceId, &
 }
 
 /// Whether there is a newer token with the same name, owner and roles that ends no earlier, as a rotation creates one.
-fn is_replaced(token: &TokenRecord, all_tokens: &[TokenRecord]) -> bool {
-    all_tokens.iter().any(|newer| {
+fn is_replaced<'t>(token: &TokenRecord, others: impl IntoIterator<Item = &'t TokenRecord>) -> bool {
+    others.into_iter().any(|newer| {
         newer.id > token.id
             && (newer.kind, newer.owner, &newer.name) == (token.kind, token.owner, &token.name)
             && newer.grants == token.grants

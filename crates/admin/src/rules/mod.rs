@@ -38,6 +38,8 @@ const KEPT_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
 /// How often incidents, silences and windows older than [`KEPT_FOR`] are deleted.
 const FORGET_PERIOD: Duration = Duration::from_secs(600);
 const FORGET_BATCH: u32 = 500;
+/// Maximum number of batches per pass, so that looks are not delayed for long. A day's passes delete about three million incidents.
+const FORGET_BATCHES_MAX: u32 = 40;
 /// Number of jobs whose next evaluation one transaction postpones.
 const MOVE_COUNT: usize = 500;
 /// Maximum number of looks at one namespace per tick.
@@ -116,7 +118,15 @@ impl RuleLoop {
         if !store.begin_pass(FORGET_PASS, FORGET_PERIOD).await? {
             return Ok(0);
         }
-        store.forget_incidents(now - KEPT_FOR, FORGET_BATCH).await
+        let mut removed_count = 0;
+        for _ in 0..FORGET_BATCHES_MAX {
+            let count = store.forget_incidents(now - KEPT_FOR, FORGET_BATCH).await?;
+            removed_count += count;
+            if count < u64::from(FORGET_BATCH) {
+                break;
+            }
+        }
+        Ok(removed_count)
     }
 }
 
@@ -145,9 +155,9 @@ impl Background for RuleLoop {
             return Ok(0);
         }
         let deadline = Instant::now() + self.period_length().max(Duration::from_secs(1)) * 5;
-        let forgotten_count = self.forget(now).await?;
-        let change_count = self.look_until_done(due_namespaces, stop, deadline).await?;
+        let looked = self.look_until_done(due_namespaces, stop, deadline).await;
+        let forgotten = self.forget(now).await;
         result?;
-        Ok(forgotten_count + change_count)
+        Ok(looked? + forgotten?)
     }
 }

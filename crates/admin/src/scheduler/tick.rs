@@ -44,9 +44,10 @@ fn is_outdated(run: &Run, check: &RunCheck) -> bool {
 }
 
 /// Why the run ends without a start: its job was paused or deleted while the run was planned or queued, and no server has ended it since. A
-/// fire of the schedule whose instant is still ahead is left to edits.
-fn reason_to_drop(run: &Run, check: &RunCheck, now: Timestamp) -> Option<Reason> {
-    check.drop_for.filter(|_| !is_fire_ahead(run, now))
+/// fire of the schedule whose instant is still ahead is left to edits. An instant that lies ahead again after a step back of the clock does not
+/// count as ahead, because edits leave such a fire alone.
+fn reason_to_drop(run: &Run, check: &RunCheck, ahead_after: Timestamp) -> Option<Reason> {
+    check.drop_for.filter(|_| !is_fire_ahead(run, ahead_after))
 }
 
 pub(crate) struct TickLoop {
@@ -185,7 +186,7 @@ impl TickLoop {
         let keys = batch.iter().map(|run| (run.job, run.job_version));
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
         let traces = self.traces(&batch).await?;
-        let now = self.shared.clock.now();
+        let (now, ahead_after) = (self.shared.clock.now(), self.shared.fires_ahead_after());
         let (mut ready, mut ended_runs, mut dropped_runs) = (Vec::new(), Vec::new(), Vec::new());
         for (lease, run) in leases.into_iter().zip(batch) {
             // A run that is left over from an earlier lease arrives here again if this lease has taken it over.
@@ -193,7 +194,7 @@ impl TickLoop {
             let check =
                 checks.get(&run.id).filter(|check| self.is_ours(check) && check.owner == lease.1 && is_still_its);
             let definition = definitions.get(&(run.job, run.job_version));
-            let drop_reason = check.and_then(|check| reason_to_drop(&run, check, now));
+            let drop_reason = check.and_then(|check| reason_to_drop(&run, check, ahead_after));
             match (check, definition, drop_reason) {
                 (Some(RunCheck { cancel_by: Some(by), .. }), Some(definition), _) => {
                     let attempt_end = end_of_unsent(&run, definition, Outcome::Cancelled, now, Some(cancelled_by(by)));

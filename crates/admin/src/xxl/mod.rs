@@ -3,9 +3,11 @@
 
 mod address;
 
-use rondel_core::ExecutorId;
+use std::collections::{HashMap, HashSet};
+
 use rondel_core::access::Role;
 use rondel_core::outgoing::AllowedAddresses;
+use rondel_core::{AppId, ExecutorId, NamespaceId};
 use rondel_outgoing::check_host;
 use rondel_store::access::TokenKind;
 use rondel_store::catalog::App;
@@ -62,7 +64,7 @@ pub async fn add_by_hand(node: &Node, app: &App, address: &str, token: &str) -> 
     }
     let address = allowed_address(address, networks).map_err(ByHandError::Address)?;
     let (store, now) = (node.store(), node.now());
-    if !is_token_of(node, app, token).await? {
+    if !is_token_of(node, (app.namespace, app.id), token).await? {
         let sentence = format!(
             "the token is not a valid one of kind xxl for app {}: create one with rondel token create NAME --kind xxl --role \
              executor:NAMESPACE/{}, and configure the executor with it",
@@ -99,12 +101,34 @@ pub async fn remove_by_hand(store: &dyn Store, app: &App, address: &str) -> Resu
     store.unregister_xxl_by_hand(app.id, text).await
 }
 
-async fn is_token_of(node: &Node, app: &App, token: &str) -> Result<bool, StoreError> {
+/// Those of these executors whose token has expired or was revoked: their callbacks are refused, and they get no runs.
+///
+/// # Errors
+/// The store's.
+pub async fn with_ended_token(node: &Node, executors: &[XxlExecutor]) -> Result<HashSet<ExecutorId>, StoreError> {
+    // Many executors of an app have the same token.
+    let mut validity: HashMap<(AppId, &str), bool> = HashMap::new();
+    let mut ended = HashSet::new();
+    for executor in executors {
+        let key = (executor.app, executor.token.as_str());
+        let is_valid = match validity.get(&key) {
+            Some(is_valid) => *is_valid,
+            None => is_token_of(node, (executor.namespace, executor.app), &executor.token).await?,
+        };
+        validity.insert(key, is_valid);
+        if !is_valid {
+            ended.insert(executor.id);
+        }
+    }
+    Ok(ended)
+}
+
+async fn is_token_of(node: &Node, (namespace, app): (NamespaceId, AppId), token: &str) -> Result<bool, StoreError> {
     let (store, now) = (node.store(), node.now());
     let Some(record) = store.token(&Token::from_text(token).hash()).await? else { return Ok(false) };
     let Some(principal) = principal_of(store, record, now).await? else { return Ok(false) };
     let is_executor_grant = |grant: &rondel_core::access::Grant| {
-        grant.role == Role::Executor && grant.namespace == Some(app.namespace) && grant.app == Some(app.id)
+        grant.role == Role::Executor && grant.namespace == Some(namespace) && grant.app == Some(app)
     };
     Ok(principal.token.kind == TokenKind::Xxl && principal.rights.grants().iter().all(is_executor_grant))
 }

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rondel_admin::{Engine, EngineConfig, Lifecycle};
-use rondel_core::alert::RuleSpec;
+use rondel_core::alert::{Incident, IncidentState, RuleSpec, Subject, SubjectKind};
 use rondel_core::channel::ChannelKind;
 use rondel_core::report::ReportSchedule;
 use rondel_core::words::Lang;
-use rondel_core::{AlertRuleId, ChannelId, NamespaceId, Timestamp};
-use rondel_store::alerts::RuleChange;
+use rondel_core::{AlertRuleId, ChannelId, IncidentId, NamespaceId, Timestamp};
+use rondel_store::alerts::{AlertWrite, IncidentQuery, IncidentRecord, RuleChange};
 use rondel_store::catalog::Namespace;
 use rondel_store::channels::Channel;
 use rondel_store::reports::ReportChange;
@@ -99,6 +99,66 @@ async fn a_namespace_whose_rules_cannot_be_read_stops_no_other() {
     }
     let is_evaluated = async || known.alert_rules(TENANTS[1]).await.unwrap()[0].check_at != Some(now);
     run_until(&known, ("namespaces_with_due_alerts", "alert_rules", "alert_rules"), is_evaluated).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_old_incidents_than_a_batch_has_are_deleted_in_one_pass() {
+    let (known, now) = store_with_tenants().await;
+    let namespace = TENANTS[0];
+    let rule = json!({"name": "rule", "condition": {"no_success_for": {"length": "1h"}}});
+    let spec: RuleSpec = serde_json::from_value(rule).unwrap();
+    let (id, check_at) = (AlertRuleId::new(31), Some(now));
+    let change = RuleChange { id, namespace, expected_version: None, spec: &spec, author: "test", check_at, now };
+    known.save_alert_rule(change).await.unwrap();
+    let long_ago = now - Duration::from_secs(91 * 24 * 3600);
+    let subject = |id| Subject { kind: SubjectKind::Job, id, name: format!("job-{id}"), app: Some("app".to_owned()) };
+    let incident = |number: i64| Incident {
+        id: IncidentId::new(number),
+        subject: subject(number),
+        group: None,
+        state: IncidentState::Resolved,
+        started_at: long_ago,
+        seen_at: long_ago,
+        resolved_at: Some(long_ago),
+        count: 1,
+        reported_count: 1,
+        fired_at: Some(long_ago),
+        reported_at: Some(long_ago),
+        escalated_at: None,
+        acknowledged_by: None,
+        acknowledged_at: None,
+        message_count: 1,
+        check_at: None,
+        samples: Vec::new(),
+    };
+    let record = |number| IncidentRecord { incident: incident(number), rule: id, spec: spec.clone() };
+    let incidents: Vec<IncidentRecord> = (1..=1_200).map(record).collect();
+    let write = AlertWrite {
+        namespace,
+        version: known.alert_version(namespace).await.unwrap().unwrap(),
+        incidents: &incidents,
+        messages: &[],
+        evaluated_events: &[],
+        checks: &[],
+        expect_checks: &[],
+        open_runs_check: None,
+    };
+    assert!(known.write_alerts(&write).await.unwrap());
+    let lifecycle = Lifecycle::new();
+    let store = Arc::clone(&known) as Arc<dyn Store>;
+    let _engine = Engine::start(store, EngineConfig::default(), &lifecycle).await.unwrap();
+    let end = tokio::time::Instant::now() + LIMIT;
+    let query = IncidentQuery { namespace, is_open: None, job: None, before: None, within: None, limit: 500 };
+    loop {
+        let left = known.incidents(query).await.unwrap().len();
+        if left == 0 {
+            break;
+        }
+        assert!(tokio::time::Instant::now() < end, "{left} are left");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    lifecycle.soft.cancel();
+    lifecycle.hard.cancel();
 }
 
 #[tokio::test(start_paused = true)]

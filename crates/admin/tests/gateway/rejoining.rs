@@ -5,14 +5,15 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rondel_admin::EngineConfig;
-use rondel_core::Timestamp;
+use rondel_admin::{EngineConfig, jobs};
+use rondel_core::{RunStatus, Timestamp};
 use rondel_store::{Cluster as _, Executors as _, MemStore, Result, Store, StoreError};
+use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tonic::Code;
 
-use super::world::{LIMIT, World, hello, store};
+use super::world::{LIMIT, World, begun_replies, create, hello, runs, store, success_result};
 
 /// A store that, once armed, steps its clock back when the next session is stored, and answers only after the node has taken another lease.
 #[derive(Debug)]
@@ -210,6 +211,48 @@ async fn a_lease_that_was_given_up_is_not_renewed() {
         }
     };
     assert!(timeout(LIMIT, goes_on).await.is_ok(), "it goes on under the lease that it had given up");
+    world.die().await;
+}
+
+/// A run is queued behind another one when the clock steps back to before its instant, and then its job is paused. It does not start when the
+/// clock reaches its instant again.
+#[tokio::test]
+async fn a_pause_after_a_step_back_of_the_clock_skips_what_is_queued() {
+    let back_ms = Arc::new(AtomicI64::new(0));
+    // A step back of less than a tenth of the lease ends no lease.
+    let config =
+        EngineConfig { lease: Duration::from_secs(60), beat: Duration::from_millis(100), ..EngineConfig::default() };
+    let world = World::start_on(store_set_back_by(&back_ms), config).await;
+    let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap().beat();
+    let job = create(&world, json!({"schedule": {"every": "1s"}, "queue_timeout": "60s"})).await;
+    let first = line.trigger().await;
+    line.send(begun_replies(&first)).await;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let before = world.engine.now();
+    back_ms.store(3_000, Ordering::SeqCst);
+    let is_behind = async {
+        while world.engine.now() + Duration::from_secs(1) > before {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    assert!(timeout(LIMIT, is_behind).await.is_ok(), "the server has not seen the step");
+    // The first run ends before the clock has reached the instant of the queued one.
+    let (paused, ()) = tokio::join!(jobs::pause(&world.engine, &job, "li", None), async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        line.send(success_result(&first)).await;
+    });
+    let (_, queued_runs) = paused.unwrap();
+    assert!(queued_runs.dropped_count > 0, "{queued_runs:?}");
+    let catches_up = async {
+        while world.engine.now() < before + Duration::from_secs(2) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    assert!(timeout(LIMIT, catches_up).await.is_ok());
+    let all_runs = runs(&world).await;
+    let others = all_runs.iter().filter(|run| run.id.get() != first.run_id);
+    let others: Vec<(Timestamp, RunStatus)> = others.map(|run| (run.fire_at, run.status)).collect();
+    assert!(!others.is_empty() && others.iter().all(|(_, status)| *status == RunStatus::Skipped), "{others:?}");
     world.die().await;
 }
 

@@ -172,6 +172,7 @@ async fn other_jobs_run_while_open_runs_are_taken_over() {
         server_version: String::new(),
         may_take_over: false,
         held: None,
+        waited_for_takeover: Duration::ZERO,
     };
     let Join::Joined { token: dead, .. } = slow.inner.join(&request).await.unwrap() else { unreachable!() };
     let of = RunJob { namespace: sick.namespace, job: sick.id, job_version: sick.version, app: sick.app };

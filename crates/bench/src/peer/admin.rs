@@ -19,7 +19,7 @@ pub(crate) enum Admin {
 impl Admin {
     /// Finds out which kind the server is, unless the plan names it, and signs in.
     pub(crate) async fn sign_in(plan: &PeerPlan, urls: &PeerUrls) -> Result<Self, BenchError> {
-        let (session, user) = (Session::new()?, (plan.user.as_str(), plan.password.reveal()));
+        let (session, credentials) = (Session::new()?, (plan.user.as_str(), plan.password.reveal()));
         let version = match plan.kind {
             Some(PeerKind::Xxl) => None,
             None => RatchAdmin::version(&session, urls).await?,
@@ -29,12 +29,12 @@ impl Admin {
             }
         };
         match version {
-            Some(version) => Ok(Self::Ratch(RatchAdmin::sign_in(session, urls, version, user).await?)),
-            None => Ok(Self::Xxl(XxlAdmin::sign_in(session, &urls.base_url, user).await?)),
+            Some(version) => Ok(Self::Ratch(RatchAdmin::sign_in(session, urls, version, credentials).await?)),
+            None => Ok(Self::Xxl(XxlAdmin::sign_in(session, &urls.base_url, credentials).await?)),
         }
     }
 
-    /// The kind and version, as far as it is known.
+    /// The kind and the version, as far as they are known.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Xxl(admin) => admin.name().to_owned(),
@@ -81,7 +81,7 @@ impl Admin {
         }
     }
 
-    /// The app's jobs that the server has, or a part of them.
+    /// The ids of the app's jobs: of all, or of those on the first page.
     pub(crate) async fn jobs(&self, app: &str) -> Result<Vec<i64>, BenchError> {
         match self {
             Self::Xxl(admin) => admin.jobs(app).await,
@@ -125,7 +125,7 @@ impl Registry {
         let url = format!("{}/api/{path}", self.base_url);
         for address in addresses {
             let body = registration(&self.app, address);
-            let answer = self.session.post_json_with(&url, (TOKEN_HEADER, self.token.as_str()), &body).await?;
+            let answer = self.session.post_json_with_header(&url, (TOKEN_HEADER, self.token.as_str()), &body).await?;
             let code = answer.json().and_then(|value| value["code"].as_i64());
             match code {
                 Some(200) => {}

@@ -48,7 +48,7 @@ impl Session {
     }
 
     /// Sends JSON with one more header.
-    pub(crate) async fn post_json_with(
+    pub(crate) async fn post_json_with_header(
         &self,
         url: &str,
         header: (&'static str, &str),

@@ -43,6 +43,7 @@ use crate::{BenchError, clock};
 const LANES: usize = 8;
 /// How long the server may take until its triggers go to the executors.
 const EXECUTORS_KNOWN_TIMEOUT: Duration = Duration::from_secs(100);
+/// How often the server is asked for the executors that it knows.
 const ASK_PERIOD: Duration = Duration::from_secs(1);
 /// How long after the window its last runs may start.
 const GRACE_SECONDS: i64 = 10;
@@ -64,7 +65,7 @@ pub async fn run_peer(plan: &PeerPlan, stop: &CancellationToken) -> Result<PeerR
     let registry = Registry::new(&urls, plan.token.reveal(), &app)?;
     let mut admin = Admin::sign_in(plan, &urls).await?;
     let create_result = admin.create_app(&app).await;
-    let mut round = Round {
+    let mut measurement = Measurement {
         plan,
         admin: Arc::new(admin),
         registry,
@@ -74,10 +75,10 @@ pub async fn run_peer(plan: &PeerPlan, stop: &CancellationToken) -> Result<PeerR
         recorder: StartRecorder::default(),
     };
     let result = match create_result {
-        Ok(()) => round.measure(&urls, processes).await,
+        Ok(()) => measurement.measure(&urls, processes).await,
         Err(error) => Err(error),
     };
-    let left_behind = round.clean_up().await;
+    let left_behind = measurement.clean_up().await;
     if let (Err(_), Some(left_behind)) = (&result, &left_behind) {
         tracing::warn!("left behind: {left_behind}");
     }
@@ -85,7 +86,7 @@ pub async fn run_peer(plan: &PeerPlan, stop: &CancellationToken) -> Result<PeerR
 }
 
 /// One measurement.
-struct Round<'a> {
+struct Measurement<'a> {
     plan: &'a PeerPlan,
     admin: Arc<Admin>,
     registry: Registry,
@@ -95,7 +96,7 @@ struct Round<'a> {
     recorder: StartRecorder,
 }
 
-impl Round<'_> {
+impl Measurement<'_> {
     async fn measure(&mut self, urls: &PeerUrls, mut processes: Processes) -> Result<PeerReport, BenchError> {
         let plan = self.plan;
         let target = Target {
@@ -123,20 +124,22 @@ impl Round<'_> {
 
         let witness = Witness::start()?;
         processes.begin();
-        let (cpu, acknowledged, start) = (clock::cpu(), executors.acknowledged(), Instant::now());
+        let (cpu_before, acknowledged_before, start) =
+            (clock::cpu_time(), executors.acknowledged_count(), Instant::now());
         let watch_result = watch(&mut processes, &window, self.stop).await;
-        let (elapsed_seconds, cpu) = (start.elapsed().as_secs_f64(), clock::cpu().saturating_sub(cpu).as_secs_f64());
-        let acknowledged = executors.acknowledged() - acknowledged;
+        let (elapsed_seconds, cpu_s) =
+            (start.elapsed().as_secs_f64(), clock::cpu_time().saturating_sub(cpu_before).as_secs_f64());
+        let acknowledged = executors.acknowledged_count() - acknowledged_before;
         // The witness is ended before the errors are returned, so that its thread ends in any case.
         let witness = witness.end();
         watch_result?;
         let processes = processes.end()?;
-        wait_for_last_starts(&self.recorder, plan.planned(), &window, self.stop).await?;
+        wait_for_last_starts(&self.recorder, plan.planned_count(), &window, self.stop).await?;
 
         let (started_in_all, starts) = self.recorder.take();
         let fires = attribute_starts(starts, &jobs, &window, lead_seconds);
         let counts = PeerCounts {
-            planned: plan.planned(),
+            planned: plan.planned_count(),
             started: fires.started,
             started_late: fires.started_late,
             missing: fires.missing,
@@ -158,7 +161,7 @@ impl Round<'_> {
             start_lateness: Lateness::from(&fires.lateness),
             witness: Lateness::from(&witness),
             counts,
-            cpu: PeerCpu::new(&processes, cpu, acknowledged),
+            cpu: PeerCpu::new(&processes, cpu_s, acknowledged),
             processes,
             left_behind: None,
         })
@@ -173,19 +176,19 @@ impl Round<'_> {
     }
 
     async fn remove(&mut self) -> Result<(), BenchError> {
-        let jobs = remove_jobs(&self.admin, &self.app).await;
-        let mut registrations = Ok(());
+        let job_removal = remove_jobs(&self.admin, &self.app).await;
+        let mut unregistration = Ok(());
         if let Some(executors) = &mut self.executors {
             executors.end().await;
-            registrations = match self.registry.unregister(executors.addresses()).await {
-                // A server that refuses the token has registered none.
+            unregistration = match self.registry.unregister(executors.addresses()).await {
+                // A server that refuses the token has registered no executor.
                 Err(BenchError::Auth { .. }) => Ok(()),
-                unregistered => unregistered,
+                result => result,
             };
         }
         // This is tried even if jobs are left: XXL-JOB then refuses to remove the group.
-        let app = self.admin.remove_app(&self.app).await;
-        jobs.and(registrations).and(app)
+        let app_removal = self.admin.remove_app(&self.app).await;
+        job_removal.and(unregistration).and(app_removal)
     }
 }
 
@@ -229,8 +232,8 @@ async fn create_jobs(
         });
     }
     let mut job_ids = Vec::new();
-    while let Some(lane) = lanes.join_next().await {
-        job_ids.extend(lane.map_err(|error| BenchError::failed(format!("a lane failed: {error}")))??);
+    while let Some(lane_result) = lanes.join_next().await {
+        job_ids.extend(lane_result.map_err(|error| BenchError::failed(format!("a lane failed: {error}")))??);
     }
     Ok(job_ids)
 }
@@ -254,8 +257,8 @@ async fn change_jobs(
             Ok::<_, BenchError>(())
         });
     }
-    while let Some(lane) = lanes.join_next().await {
-        lane.map_err(|error| BenchError::failed(format!("a lane failed: {error}")))??;
+    while let Some(lane_result) = lanes.join_next().await {
+        lane_result.map_err(|error| BenchError::failed(format!("a lane failed: {error}")))??;
     }
     Ok(())
 }
@@ -277,7 +280,7 @@ async fn remove_jobs(admin: &Arc<Admin>, app: &str) -> Result<(), BenchError> {
     }
 }
 
-/// Sleeps through the window. Memory is read in the middle of seconds, where it does not disturb the fires.
+/// Sleeps through the window. Memory is read in the middle of each second, where it does not disturb the fires.
 async fn watch(processes: &mut Processes, window: &Range<i64>, stop: &CancellationToken) -> Result<(), BenchError> {
     for second in window.clone() {
         sleep_until(Timestamp::from_millis(second * 1_000 + 500), stop).await?;
@@ -294,7 +297,7 @@ async fn wait_for_last_starts(
     stop: &CancellationToken,
 ) -> Result<(), BenchError> {
     let deadline = Timestamp::from_secs(window.end + GRACE_SECONDS);
-    while (recorder.fires(window) as u64) < planned_count && clock::micros_after(deadline) < 0 {
+    while (recorder.fire_count(window) as u64) < planned_count && clock::micros_after(deadline) < 0 {
         sleep_until(clock::now() + Duration::from_millis(200), stop).await?;
     }
     Ok(())

@@ -42,7 +42,7 @@ impl fmt::Debug for PeerSecret {
     }
 }
 
-/// One measurement of an admin server that runs already.
+/// One measurement of an admin server that already runs.
 #[derive(Clone, Debug)]
 pub struct PeerPlan {
     /// The URL that executors are configured with.
@@ -57,7 +57,7 @@ pub struct PeerPlan {
     pub password: PeerSecret,
     /// The token that the server and its executors share.
     pub token: PeerSecret,
-    /// The processes whose usage is counted.
+    /// The ids of the processes whose usage is counted, each with its descendants.
     pub pids: Vec<u32>,
     /// The number of jobs, each of which fires each second.
     pub jobs: u32,
@@ -71,7 +71,7 @@ pub struct PeerPlan {
 
 impl PeerPlan {
     /// The number of fires in the window.
-    pub(crate) fn planned(&self) -> u64 {
+    pub(crate) fn planned_count(&self) -> u64 {
         u64::from(self.jobs) * u64::from(self.seconds)
     }
 
@@ -80,7 +80,7 @@ impl PeerPlan {
         if self.jobs == 0 || self.executors == 0 || self.seconds == 0 {
             return Err(BenchError::refused("--jobs, --executors and --seconds: at least one of each"));
         }
-        if self.planned() > FIRES_MAX {
+        if self.planned_count() > FIRES_MAX {
             let message = format!("--jobs times --seconds: at most {FIRES_MAX} fires can be measured");
             return Err(BenchError::refused(message));
         }
@@ -101,9 +101,9 @@ pub(crate) struct PeerUrls {
 
 impl PeerUrls {
     pub(crate) fn of(plan: &PeerPlan) -> Result<Self, BenchError> {
-        let base_url = parse("--peer-url", &plan.url)?;
+        let base_url = parse_url("--peer-url", &plan.url)?;
         let console = match &plan.console {
-            Some(text) => parse("--peer-console", text)?,
+            Some(text) => parse_url("--peer-console", text)?,
             None => {
                 let mut console = base_url.clone();
                 let port = base_url.port_or_known_default().and_then(|port| port.checked_add(CONSOLE_PORT_STEP));
@@ -121,7 +121,7 @@ impl PeerUrls {
     }
 }
 
-fn parse(flag: &str, text: &str) -> Result<Url, BenchError> {
+fn parse_url(flag: &str, text: &str) -> Result<Url, BenchError> {
     let url = Url::parse(text).map_err(|error| BenchError::refused(format!("{flag}: no URL: {error}")))?;
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
         return Err(BenchError::refused(format!(
@@ -191,12 +191,12 @@ mod tests {
         assert!(refusal.starts_with("--peer-console: "), "{refusal}");
 
         assert!(plan("http://peer").check().is_ok());
-        for bad in [
+        for bad_plan in [
             PeerPlan { jobs: 0, ..plan("http://peer") },
             PeerPlan { executors: 0, ..plan("http://peer") },
             PeerPlan { jobs: 100_000, seconds: 86_400, ..plan("http://peer") },
         ] {
-            assert!(matches!(bad.check(), Err(BenchError::Refused { .. })), "{bad:?}");
+            assert!(matches!(bad_plan.check(), Err(BenchError::Refused { .. })), "{bad_plan:?}");
         }
     }
 

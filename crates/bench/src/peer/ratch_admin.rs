@@ -169,7 +169,7 @@ fn outcome_of(mut value: Value) -> Option<Outcome> {
     Some(Outcome::Failed(value["code"].as_str().unwrap_or_default().to_owned()))
 }
 
-/// The payload of a success.
+/// The payload of an answer; an answer that is no success is an error.
 fn payload_of(answer: &Answer) -> Result<Value, BenchError> {
     match outcome(answer) {
         Some(Outcome::Done(payload)) => Ok(payload),

@@ -76,8 +76,8 @@ pub struct PeerCpu {
 }
 
 impl PeerCpu {
-    pub(crate) fn new(processes: &[PeerProcess], executors_s: f64, runs: u64) -> Self {
-        let per_1000 = |seconds: f64| if runs == 0 { 0.0 } else { seconds / runs as f64 * 1_000.0 };
+    pub(crate) fn new(processes: &[PeerProcess], executors_s: f64, run_count: u64) -> Self {
+        let per_1000 = |seconds: f64| if run_count == 0 { 0.0 } else { seconds / run_count as f64 * 1_000.0 };
         let peer_s = (!processes.is_empty()).then(|| processes.iter().map(|process| process.cpu_s).sum::<f64>());
         Self {
             peer_s,
@@ -106,25 +106,25 @@ impl PeerReport {
     #[must_use]
     pub fn lines(&self) -> Vec<(String, String)> {
         let mut lines = Lines::default();
-        lines.row("peer", format!("{} at {}", self.peer, self.url));
-        lines.row("load before", &self.load_before);
-        lines.row("jobs", format!("{}, created and started in {:.1} s", self.jobs, self.create_s));
-        lines.row("executors", format!("{} of XXL-JOB's protocol, in this process", self.executors));
-        lines.row("measured", format!("{:.1} s", self.seconds));
-        lines.row("runs per second", format!("{:.0}, results acknowledged", self.runs_per_second));
-        lines.row("start late", lateness_text(&self.start_lateness));
+        lines.add("peer", format!("{} at {}", self.peer, self.url));
+        lines.add("load before", &self.load_before);
+        lines.add("jobs", format!("{}, created and started in {:.1} s", self.jobs, self.create_s));
+        lines.add("executors", format!("{} of XXL-JOB's protocol, in this process", self.executors));
+        lines.add("measured", format!("{:.1} s", self.seconds));
+        lines.add("runs per second", format!("{:.0}, results acknowledged", self.runs_per_second));
+        lines.add("start late", lateness_text(&self.start_lateness));
         let PeerCounts { planned, started, started_late, missing, repeated, early, .. } = self.counts;
         let mut text =
             format!("{planned} planned, {started} started, {missing} missing, {repeated} repeated, {early} early");
         if started_late > 0 {
             write!(text, "; {started_late} started a second or more late").ok();
         }
-        lines.row("fires", text);
-        lines.row("with warm-up and end", format!("{} started", self.counts.started_in_all));
-        lines.row("witness late", lateness_text(&self.witness));
+        lines.add("fires", text);
+        lines.add("with warm-up and end", format!("{} started", self.counts.started_in_all));
+        lines.add("witness late", lateness_text(&self.witness));
         self.add_cost_lines(&mut lines);
         if let Some(left_behind) = &self.left_behind {
-            lines.row("left behind", left_behind);
+            lines.add("left behind", left_behind);
         }
         lines.0
     }
@@ -139,13 +139,13 @@ impl PeerReport {
         parts.push(format!("executors {:.2} s", cpu.executors_s));
         let peer = cpu.peer_per_1000_runs_s.map(|seconds| format!("peer {seconds:.3} s, ")).unwrap_or_default();
         let per_1000 = format!("{peer}executors {:.3} s for 1000 runs", cpu.executors_per_1000_runs_s);
-        lines.row("processor", format!("{}; {per_1000}", parts.join(", ")));
+        lines.add("processor", format!("{}; {per_1000}", parts.join(", ")));
         if !self.processes.is_empty() {
             let peaks = self
                 .processes
                 .iter()
                 .map(|process| format!("{} {} peak {:.1} MB", process.name, process.pid, process.peak_mb));
-            lines.row("memory", peaks.collect::<Vec<_>>().join(", "));
+            lines.add("memory", peaks.collect::<Vec<_>>().join(", "));
         }
     }
 }
@@ -181,7 +181,7 @@ mod tests {
     }
 
     fn line(report: &PeerReport, name: &str) -> Option<String> {
-        report.lines().into_iter().find(|(one, _)| one == name).map(|(_, text)| text)
+        report.lines().into_iter().find(|(line_name, _)| line_name == name).map(|(_, text)| text)
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl StartRecorder {
 
     /// Records a start that happens now.
     pub(crate) fn note(&self, run: RunRequest) {
-        let start = Start { job: run.job_id, second: run.second(), at_us: clock::micros(), log_id: run.log_id };
+        let start = Start { job: run.job_id, second: run.second(), at_us: clock::now_micros(), log_id: run.log_id };
         let mut inner = self.lock();
         inner.started_in_all += 1;
         if inner.seconds.contains(&start.second) {
@@ -49,7 +49,7 @@ impl StartRecorder {
     }
 
     /// The number of fires that have a start. A fire is a pair of a job and one of these seconds.
-    pub(crate) fn fires(&self, seconds: &Range<i64>) -> usize {
+    pub(crate) fn fire_count(&self, seconds: &Range<i64>) -> usize {
         let inner = self.lock();
         let starts = inner.starts.iter().filter(|start| seconds.contains(&start.second));
         starts.map(|start| (start.job, start.second)).collect::<HashSet<_>>().len()
@@ -83,12 +83,17 @@ pub(crate) struct FireCounts {
     pub(crate) lateness: Histogram,
 }
 
-/// Counts the fires of jobs that are due each second of the window. The starts may reach beyond the window; the `lead` seconds
+/// Counts the fires of jobs that are due each second of the window. The starts may reach beyond the window; the `lead_seconds` seconds
 /// before it are evaluated, too.
 ///
 /// Executors do not learn the second for which a run was planned. If a job has two runs in one second, one of them counts as
 /// the late run of an earlier second without a run. If there is no such second, it counts as a repetition.
-pub(crate) fn attribute_starts(mut starts: Vec<Start>, jobs: &[i64], window: &Range<i64>, lead: i64) -> FireCounts {
+pub(crate) fn attribute_starts(
+    mut starts: Vec<Start>,
+    jobs: &[i64],
+    window: &Range<i64>,
+    lead_seconds: i64,
+) -> FireCounts {
     starts.sort_unstable();
     let mut by_job: BTreeMap<i64, Vec<Start>> = jobs.iter().map(|job| (*job, Vec::new())).collect();
     for start in starts {
@@ -98,19 +103,19 @@ pub(crate) fn attribute_starts(mut starts: Vec<Start>, jobs: &[i64], window: &Ra
     }
     let mut fires = FireCounts::default();
     for starts in by_job.values() {
-        fires.add_job(starts, window, lead);
+        fires.add_job(starts, window, lead_seconds);
     }
     fires
 }
 
 impl FireCounts {
     /// Adds the fires of one job, whose starts are sorted.
-    fn add_job(&mut self, starts: &[Start], window: &Range<i64>, lead: i64) {
-        let end = starts.last().map_or(window.end, |start| window.end.max(start.second + 1));
+    fn add_job(&mut self, starts: &[Start], window: &Range<i64>, lead_seconds: i64) {
+        let end_second = starts.last().map_or(window.end, |start| window.end.max(start.second + 1));
         let (mut later_starts, mut known_runs) = (starts, HashSet::new());
         // Seconds without a start so far, in ascending order.
         let mut open_seconds: Vec<i64> = Vec::new();
-        for second in window.start - lead..end {
+        for second in window.start - lead_seconds..end_second {
             let skipped_count = later_starts.iter().take_while(|start| start.second < second).count();
             let count = later_starts[skipped_count..].iter().take_while(|start| start.second == second).count();
             let (second_starts, remaining_starts) = later_starts[skipped_count..].split_at(count);

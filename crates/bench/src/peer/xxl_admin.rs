@@ -42,7 +42,7 @@ pub(crate) struct XxlAdmin {
     session: Session,
     paths: &'static AdminPaths,
     /// The id of the job group, once the group is created.
-    group: Option<String>,
+    group_id: Option<String>,
 }
 
 impl XxlAdmin {
@@ -67,7 +67,7 @@ impl XxlAdmin {
                 return Err(BenchError::failed(format!("--peer-url: {}, without a cookie", answer.describe())));
             }
             let session = session.with_cookie(answer.cookie);
-            return Ok(Self { base_url: base_url.to_owned(), session, paths: &SINCE_3_3, group: None });
+            return Ok(Self { base_url: base_url.to_owned(), session, paths: &SINCE_3_3, group_id: None });
         }
         let found_text = unexpected_answer.map(|answer| answer.describe()).unwrap_or_default();
         Err(BenchError::failed(format!("--peer-url: found neither XXL-JOB's admin nor ratch-job: {found_text}")))
@@ -89,8 +89,8 @@ impl XxlAdmin {
             };
             envelope.check(&answer)?;
             self.paths = paths;
-            self.group = self.find_group(app).await?.and_then(|row| id_of(&row["id"]));
-            return match self.group {
+            self.group_id = self.find_group(app).await?.and_then(|row| id_of(&row["id"]));
+            return match self.group_id {
                 Some(_) => Ok(()),
                 None => {
                     Err(BenchError::failed(format!("--peer-url: the job group {app} was created, but is not listed")))
@@ -102,7 +102,7 @@ impl XxlAdmin {
 
     /// Whether triggers go to all of these executors.
     pub(crate) async fn has_executors(&self, app: &str, addresses: &[String]) -> Result<bool, BenchError> {
-        let group = self.group()?;
+        let group = self.group_id()?;
         // An update makes the server read the registrations immediately; otherwise it reads them every 30 seconds.
         let fields = [
             ("id", group),
@@ -121,7 +121,7 @@ impl XxlAdmin {
     /// Creates a stopped job; returns its id.
     pub(crate) async fn create_job(&self, name: &str) -> Result<i64, BenchError> {
         let fields = [
-            ("jobGroup", self.group()?),
+            ("jobGroup", self.group_id()?),
             ("jobDesc", name),
             ("name", name),
             ("author", "rondel"),
@@ -184,8 +184,8 @@ impl XxlAdmin {
         self.post_and_check(self.paths.remove_group, &[("ids[]", group.as_str()), ("id", group.as_str())]).await
     }
 
-    fn group(&self) -> Result<&str, BenchError> {
-        self.group.as_deref().ok_or_else(|| BenchError::failed("the job group was not created"))
+    fn group_id(&self) -> Result<&str, BenchError> {
+        self.group_id.as_deref().ok_or_else(|| BenchError::failed("the job group was not created"))
     }
 
     async fn find_group(&self, app: &str) -> Result<Option<Value>, BenchError> {

@@ -39,11 +39,13 @@ pub(crate) struct World {
     /// Whether a job is started, by its id.
     pub(crate) jobs: BTreeMap<i64, bool>,
     pub(crate) addresses: BTreeSet<String>,
+    /// How many jobs were created; the counts below are of jobs, too.
     pub(crate) created: usize,
     pub(crate) started: usize,
     pub(crate) stopped: usize,
     pub(crate) removed: usize,
-    pub(crate) calls: usize,
+    /// The number of all requests.
+    pub(crate) call_count: usize,
     /// Whether some runs of a second were sent after the next second had begun.
     pub(crate) fires_were_late: bool,
 }
@@ -72,7 +74,7 @@ pub(crate) struct FakeAdmin {
     pub(crate) dialect: Dialect,
     pub(crate) url: String,
     pub(crate) shared: Arc<Shared>,
-    /// The tasks end with it.
+    /// The tasks end when the set is dropped.
     _tasks: JoinSet<()>,
 }
 
@@ -165,7 +167,7 @@ async fn answer(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    shared.world().calls += 1;
+    shared.world().call_count += 1;
     let is_form = headers.get(CONTENT_TYPE).is_some_and(|kind| kind == "application/x-www-form-urlencoded");
     let fields = if is_form { form(&body) } else { query };
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();

@@ -11,10 +11,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::fake_admin::{Dialect, FakeAdmin, PASSWORD, TOKEN};
 
-fn plan(fake: &FakeAdmin) -> PeerPlan {
+fn plan(admin: &FakeAdmin) -> PeerPlan {
     PeerPlan {
-        url: format!("{}/xxl-job-admin/", fake.url),
-        console: (fake.dialect == Dialect::Ratch).then(|| fake.url.clone()),
+        url: format!("{}/xxl-job-admin/", admin.url),
+        console: (admin.dialect == Dialect::Ratch).then(|| admin.url.clone()),
         kind: None,
         user: "admin".to_owned(),
         password: PeerSecret::new(PASSWORD),
@@ -33,27 +33,27 @@ async fn measure(plan: &PeerPlan) -> Result<PeerReport, BenchError> {
 
 /// Asserts that nothing of the measurement is left at the server.
 #[track_caller]
-fn assert_clean(fake: &FakeAdmin) {
-    let world = fake.world();
+fn assert_clean(admin: &FakeAdmin) {
+    let world = admin.world();
     assert!(world.groups.is_empty() && world.jobs.is_empty() && world.addresses.is_empty(), "{world:?}");
 }
 
 /// Measures again if a busy machine made the server fire late, because the counts would then differ.
 async fn measure_on_time(dialect: Dialect) -> (FakeAdmin, PeerReport) {
     for _ in 0..5 {
-        let fake = FakeAdmin::start(dialect).await;
-        let report = measure(&plan(&fake)).await.expect("a report");
-        if fake.fires_were_late() {
-            assert_clean(&fake);
+        let admin = FakeAdmin::start(dialect).await;
+        let report = measure(&plan(&admin)).await.expect("a report");
+        if admin.fires_were_late() {
+            assert_clean(&admin);
             continue;
         }
-        return (fake, report);
+        return (admin, report);
     }
     unreachable!("the machine is too slow for any measurement");
 }
 
 async fn each_fire_is_counted(dialect: Dialect, name: &str) {
-    let (fake, report) = measure_on_time(dialect).await;
+    let (admin, report) = measure_on_time(dialect).await;
     assert!(report.peer.starts_with(name), "{report:?}");
     assert_eq!(report.left_behind, None);
     let counts = report.counts;
@@ -68,9 +68,9 @@ async fn each_fire_is_counted(dialect: Dialect, name: &str) {
     let lines = report.lines();
     let fires = lines.iter().find(|(name, _)| name == "fires").map(|(_, text)| text.as_str());
     assert_eq!(fires, Some("12 planned, 11 started, 1 missing, 1 repeated, 0 early"));
-    assert_clean(&fake);
+    assert_clean(&admin);
     // The jobs were created stopped, started, stopped, and removed.
-    let world = fake.world();
+    let world = admin.world();
     assert_eq!([world.created, world.started, world.stopped, world.removed], [4, 4, 4, 4], "{world:?}");
 }
 
@@ -92,11 +92,11 @@ async fn ratch_job_is_measured() {
 #[tokio::test]
 async fn a_stop_leaves_nothing_behind() {
     for dialect in [Dialect::XxlNew, Dialect::Ratch] {
-        let fake = FakeAdmin::start(dialect).await;
-        let (plan, stop) = (PeerPlan { seconds: 600, ..plan(&fake) }, CancellationToken::new());
-        let mut measured = JoinSet::new();
-        let (stopped, shared) = (stop.clone(), Arc::clone(&fake.shared));
-        measured.spawn(async move { run_peer(&plan, &stopped).await.map(|_| ()) });
+        let admin = FakeAdmin::start(dialect).await;
+        let (plan, stop) = (PeerPlan { seconds: 600, ..plan(&admin) }, CancellationToken::new());
+        let mut tasks = JoinSet::new();
+        let (task_stop, shared) = (stop.clone(), Arc::clone(&admin.shared));
+        tasks.spawn(async move { run_peer(&plan, &task_stop).await.map(|_| ()) });
         let all_start = async {
             while !shared.is_started(4) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -104,68 +104,68 @@ async fn a_stop_leaves_nothing_behind() {
         };
         tokio::time::timeout(Duration::from_secs(60), all_start).await.expect("the jobs are started");
         stop.cancel();
-        let ended = measured.join_next().await.expect("a task").expect("no panic");
-        assert!(matches!(ended, Err(BenchError::Stopped)), "{ended:?}");
-        assert_clean(&fake);
+        let result = tasks.join_next().await.expect("a task").expect("no panic");
+        assert!(matches!(result, Err(BenchError::Stopped)), "{result:?}");
+        assert_clean(&admin);
     }
 }
 
 #[tokio::test]
 async fn refusals_name_the_flag_and_the_answer() {
     for dialect in [Dialect::XxlNew, Dialect::XxlOld, Dialect::Ratch] {
-        let fake = FakeAdmin::start(dialect).await;
+        let admin = FakeAdmin::start(dialect).await;
         let password = PeerSecret::new("wrong-one");
-        let refused = measure(&PeerPlan { password, ..plan(&fake) }).await.expect_err("a refusal");
-        let text = refused.to_string();
-        assert!(matches!(refused, BenchError::Auth { .. }), "{dialect:?}: {text}");
+        let refusal = measure(&PeerPlan { password, ..plan(&admin) }).await.expect_err("a refusal");
+        let text = refusal.to_string();
+        assert!(matches!(refusal, BenchError::Auth { .. }), "{dialect:?}: {text}");
         assert!(text.contains("--peer-user or its password") && !text.contains("wrong-one"), "{text}");
 
         let token = PeerSecret::new("another-one");
-        let refused = measure(&PeerPlan { token, ..plan(&fake) }).await.expect_err("a refusal");
-        let text = refused.to_string();
+        let refusal = measure(&PeerPlan { token, ..plan(&admin) }).await.expect_err("a refusal");
+        let text = refusal.to_string();
         assert!(
             text.contains("--peer-token") && text.contains("token is wrong") && !text.contains("another-one"),
             "{text}"
         );
-        assert_clean(&fake);
+        assert_clean(&admin);
     }
 }
 
 #[tokio::test]
 async fn a_console_with_a_captcha_names_the_setting() {
-    let fake = FakeAdmin::start(Dialect::RatchWithCaptcha).await;
-    let plan = PeerPlan { console: Some(fake.url.clone()), ..plan(&fake) };
-    let refused = measure(&plan).await.expect_err("a refusal").to_string();
-    assert!(refused.contains("RATCH_CONSOLE_ENABLE_CAPTCHA=false"), "{refused}");
+    let admin = FakeAdmin::start(Dialect::RatchWithCaptcha).await;
+    let plan = PeerPlan { console: Some(admin.url.clone()), ..plan(&admin) };
+    let refusal = measure(&plan).await.expect_err("a refusal").to_string();
+    assert!(refusal.contains("RATCH_CONSOLE_ENABLE_CAPTCHA=false"), "{refusal}");
 }
 
 #[tokio::test]
 async fn other_servers_are_refused_with_their_answer() {
-    let fake = FakeAdmin::start(Dialect::WebPage).await;
-    let refused = measure(&plan(&fake)).await.expect_err("a refusal").to_string();
-    assert!(refused.starts_with("--peer-url: ") && refused.contains("<h1>Welcome</h1>"), "{refused}");
-    let refused = measure(&PeerPlan { kind: Some(PeerKind::Ratch), console: Some(fake.url.clone()), ..plan(&fake) })
+    let admin = FakeAdmin::start(Dialect::WebPage).await;
+    let refusal = measure(&plan(&admin)).await.expect_err("a refusal").to_string();
+    assert!(refusal.starts_with("--peer-url: ") && refusal.contains("<h1>Welcome</h1>"), "{refusal}");
+    let refusal = measure(&PeerPlan { kind: Some(PeerKind::Ratch), console: Some(admin.url.clone()), ..plan(&admin) })
         .await
         .expect_err("a refusal");
-    assert!(refused.to_string().starts_with("--peer-console: "), "{refused}");
+    assert!(refusal.to_string().starts_with("--peer-console: "), "{refusal}");
 
     let url = format!("{}/xxl-job-admin", FakeAdmin::closed_url().await);
-    let refused = measure(&PeerPlan { url, ..plan(&fake) }).await.expect_err("a refusal");
-    assert!(matches!(refused, BenchError::Unreachable { .. }), "{refused:?}");
-    assert!(refused.to_string().starts_with("--peer-url: cannot reach "), "{refused}");
+    let refusal = measure(&PeerPlan { url, ..plan(&admin) }).await.expect_err("a refusal");
+    assert!(matches!(refusal, BenchError::Unreachable { .. }), "{refusal:?}");
+    assert!(refusal.to_string().starts_with("--peer-url: cannot reach "), "{refusal}");
 }
 
 #[tokio::test]
 async fn bad_plans_are_refused_before_the_server_is_asked() {
-    let fake = FakeAdmin::start(Dialect::XxlNew).await;
-    for (bad, flag) in [
-        (PeerPlan { jobs: 0, ..plan(&fake) }, "--jobs"),
-        (PeerPlan { executors: 0, ..plan(&fake) }, "--executors"),
-        (PeerPlan { url: "x".to_owned(), ..plan(&fake) }, "--peer-url"),
-        (PeerPlan { pids: vec![0], ..plan(&fake) }, "--peer-pid"),
+    let admin = FakeAdmin::start(Dialect::XxlNew).await;
+    for (bad_plan, flag) in [
+        (PeerPlan { jobs: 0, ..plan(&admin) }, "--jobs"),
+        (PeerPlan { executors: 0, ..plan(&admin) }, "--executors"),
+        (PeerPlan { url: "x".to_owned(), ..plan(&admin) }, "--peer-url"),
+        (PeerPlan { pids: vec![0], ..plan(&admin) }, "--peer-pid"),
     ] {
-        let refused = measure(&bad).await.expect_err("a refusal");
-        assert!(matches!(refused, BenchError::Refused { .. }) && refused.to_string().contains(flag), "{refused}");
+        let refusal = measure(&bad_plan).await.expect_err("a refusal");
+        assert!(matches!(refusal, BenchError::Refused { .. }) && refusal.to_string().contains(flag), "{refusal}");
     }
-    assert_eq!(fake.world().calls, 0);
+    assert_eq!(admin.world().call_count, 0);
 }

@@ -112,7 +112,7 @@ impl ChannelArgs {
             ChannelCommand::Delete(args) => {
                 delete(client, &["channels", &args.name], &[], &format!("deleted {}", args.name), format).await
             }
-            ChannelCommand::Test(args) => test(client, &args.name, format).await,
+            ChannelCommand::Test(args) => send_test(client, &args.name, format).await,
             ChannelCommand::Deliveries(args) => {
                 let path = ["channels", &args.name, "deliveries"];
                 DELIVERY_VIEW.print_list(&list::read_at(client, &path, &[], &args.bounds).await?, format)
@@ -121,7 +121,7 @@ impl ChannelArgs {
     }
 }
 
-async fn test(client: &Client, name: &str, format: FormatArgs) -> Result<(), Failure> {
+async fn send_test(client: &Client, name: &str, format: FormatArgs) -> Result<(), Failure> {
     let body = client.post(&["channels", name, "test"], "{}").await?;
     let print_result = DELIVERY_VIEW.print_row(&body, format);
     let delivery = body.value()?;
@@ -182,9 +182,9 @@ impl SetArgs {
             }
             secrets.insert(field.clone(), json!(reference));
         }
-        let from_stdin = if self.url_stdin { Some("url") } else { self.secret_stdin.as_deref() };
+        let stdin_field = if self.url_stdin { Some("url") } else { self.secret_stdin.as_deref() };
         let files = self.secret_files.iter().map(|(field, file)| (field.as_str(), file.as_str()));
-        for (field, file) in files.chain(from_stdin.map(|field| (field, "-"))) {
+        for (field, file) in files.chain(stdin_field.map(|field| (field, "-"))) {
             secrets.insert(field.to_owned(), json!(read_text(Path::new(file))?.trim()));
         }
         Ok(secrets)

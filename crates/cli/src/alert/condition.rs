@@ -97,11 +97,11 @@ impl ConditionArgs {
     }
 
     fn given_condition(&self) -> Option<Value> {
-        let length = |condition_name: &str, field: &str, length: &Option<String>| {
+        let length_condition = |condition_name: &str, field: &str, length: &Option<String>| {
             length.as_ref().map(|length| json!({ condition_name: { field: length } }))
         };
-        let flag = |condition_name: &str, is_set: bool| is_set.then(|| json!({ condition_name: {} }));
-        flag("failed", self.failed)
+        let flag_condition = |condition_name: &str, is_set: bool| is_set.then(|| json!({ condition_name: {} }));
+        flag_condition("failed", self.failed)
             .or_else(|| self.failures_in_row.map(|count| json!({"failures_in_row": {"count": count}})))
             .or_else(|| {
                 let percent = Some(json!(self.failure_rate?));
@@ -110,16 +110,16 @@ impl ConditionArgs {
                 Some(json!({ "failure_rate": fields_with_value(fields) }))
             })
             .or_else(|| self.skipped.then(|| json!({ "skipped": fields_with_value([("reasons", flag_values(&self.reasons))]) })))
-            .or_else(|| length("late", "by", &self.late_by))
+            .or_else(|| length_condition("late", "by", &self.late_by))
             .or_else(|| self.deadline_condition())
-            .or_else(|| length("no_success_for", "length", &self.no_success_for))
-            .or_else(|| length("running_longer", "than", &self.running_longer))
+            .or_else(|| length_condition("no_success_for", "length", &self.no_success_for))
+            .or_else(|| length_condition("running_longer", "than", &self.running_longer))
             .or_else(|| self.running_longer_p95.map(|times| json!({"running_longer": {"times_p95": times}})))
             .or_else(|| self.no_executor.then(|| json!({ "no_executor": fields_with_value([("handler", flag_value(&self.handler))]) })))
-            .or_else(|| flag("node_lost", self.node_lost))
-            .or_else(|| length("loop_failing", "length", &self.loop_failing))
-            .or_else(|| length("token_expiring", "within", &self.token_expiring))
-            .or_else(|| length("certificate_expiring", "within", &self.certificate_expiring))
+            .or_else(|| flag_condition("node_lost", self.node_lost))
+            .or_else(|| length_condition("loop_failing", "length", &self.loop_failing))
+            .or_else(|| length_condition("token_expiring", "within", &self.token_expiring))
+            .or_else(|| length_condition("certificate_expiring", "within", &self.certificate_expiring))
             .or_else(|| self.disk_low.as_ref().and_then(|condition| serde_json::to_value(condition).ok()))
             .or_else(|| {
                 let runs = Some(json!(self.ledger_growth?));

@@ -131,7 +131,7 @@ impl RuleArgs {
 impl SetArgs {
     async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
         self.condition.check()?;
-        let (mut document, tag) = match &self.file {
+        let (mut document, etag) = match &self.file {
             Some(file) => (definition(serde_json::from_str(&read_json(file)?)?), None),
             None => stored_rule(client, &self.name).await?.unwrap_or_else(|| (json!({}), None)),
         };
@@ -147,22 +147,22 @@ impl SetArgs {
         if self.dry_run {
             document["name"] = json!(self.name);
             let path = ["alert-rules", "preview"];
-            let dry_run = self.call(client, (Method::POST, &path, &[]), document_text(&document)).await?.value()?;
+            let dry_run = self.send(client, (Method::POST, &path, &[]), document_text(&document)).await?.value()?;
             let items: Vec<Value> = dry_run["subjects"].as_array().cloned().unwrap_or_default();
             crate::output::print_message(&dry_run_text(&dry_run));
             return SUBJECT_VIEW.print_items(&items, format);
         }
         let path = ["alert-rules", self.name.as_str()];
         // With `if-match`, the server refuses the change if another user has changed the rule since it was read.
-        let headers: Vec<(&str, &str)> = tag.as_deref().map(|tag| ("if-match", tag)).into_iter().collect();
-        let answer = self.call(client, (Method::PUT, &path, &headers), document_text(&document)).await?;
+        let headers: Vec<(&str, &str)> = etag.as_deref().map(|etag| ("if-match", etag)).into_iter().collect();
+        let answer = self.send(client, (Method::PUT, &path, &headers), document_text(&document)).await?;
         VIEW.print_row(&answer, format)?;
         print_warnings(&answer.value()?);
         Ok(())
     }
 
     /// Sends a rule. A refusal names the flags that set the refused fields.
-    async fn call(
+    async fn send(
         &self,
         client: &Client,
         (method, path, headers): (Method, &[&str], &[(&str, &str)]),
@@ -228,8 +228,8 @@ async fn stored_rule(client: &Client, name: &str) -> Result<Option<(Value, Optio
         Err(refusal) if refusal.status == StatusCode::NOT_FOUND => return Ok(None),
         Err(refusal) => return Err(client.failure(&refusal)),
     };
-    let tag = rule["version"].as_i64().map(|version| format!("\"v{version}\""));
-    Ok(Some((definition(rule), tag)))
+    let etag = rule["version"].as_i64().map(|version| format!("\"v{version}\""));
+    Ok(Some((definition(rule), etag)))
 }
 
 /// A rule without the fields that the server adds.

@@ -44,7 +44,7 @@ pub(super) fn dry_run_text(dry_run: &Value) -> String {
 pub(super) fn with_flags(problem: &str) -> String {
     let Ok(mut document) = serde_json::from_str::<Value>(problem) else { return problem.to_owned() };
     for error in document["errors"].as_array_mut().into_iter().flatten() {
-        let flag = error["pointer"].as_str().and_then(flag);
+        let flag = error["pointer"].as_str().and_then(flag_for_pointer);
         if let Some(flag) = flag {
             error["pointer"] = json!(flag);
         }
@@ -53,7 +53,7 @@ pub(super) fn with_flags(problem: &str) -> String {
 }
 
 /// The flag that sets a field of the document.
-fn flag(pointer: &str) -> Option<&'static str> {
+fn flag_for_pointer(pointer: &str) -> Option<&'static str> {
     let path_parts: Vec<&str> = pointer.trim_start_matches('/').split('/').collect();
     Some(match path_parts.as_slice() {
         ["name"] => "NAME",

@@ -110,8 +110,8 @@ mod tests {
     #[test]
     fn an_end_is_needed_by_either_flag() {
         let parsed = |args: &[&str]| Silence::try_parse_from([&["silence", "add"], args].concat());
-        let refused = parsed(&["--job", "a"]).unwrap_err().to_string();
-        assert!(refused.contains("--for <DURATION>") && refused.contains("--until <INSTANT>"), "{refused}");
+        let refusal = parsed(&["--job", "a"]).unwrap_err().to_string();
+        assert!(refusal.contains("--for <DURATION>") && refusal.contains("--until <INSTANT>"), "{refusal}");
         assert!(parsed(&["--for", "8h"]).is_ok() && parsed(&["--until", "2026-12-24T18:00:00Z"]).is_ok());
         assert!(parsed(&["--for", "8h", "--until", "2026-12-24T18:00:00Z"]).is_err());
     }

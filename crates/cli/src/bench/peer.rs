@@ -13,7 +13,7 @@ use crate::input::read_text;
 use crate::token_file::env_variable;
 use crate::{output, runtime};
 
-const USER: &str = "admin";
+const USER_DEFAULT: &str = "admin";
 const PASSWORD_VARIABLE: &str = "RONDEL_PEER_PASSWORD";
 const TOKEN_VARIABLE: &str = "RONDEL_PEER_TOKEN";
 
@@ -100,7 +100,7 @@ impl PeerArgs {
                 Kind::Xxl => PeerKind::Xxl,
                 Kind::Ratch => PeerKind::Ratch,
             }),
-            user: self.peer_user.clone().unwrap_or_else(|| USER.to_owned()),
+            user: self.peer_user.clone().unwrap_or_else(|| USER_DEFAULT.to_owned()),
             password,
             // A server that needs no token accepts an empty one.
             token: token.unwrap_or_else(|| PeerSecret::new("")),
@@ -114,7 +114,7 @@ impl PeerArgs {
 }
 
 /// Reads a secret from the first line of a file, or else from an environment variable.
-fn secret(flag: &str, file: Option<&Path>, name: &str) -> Result<Option<PeerSecret>, Failure> {
+fn secret(flag: &str, file: Option<&Path>, variable_name: &str) -> Result<Option<PeerSecret>, Failure> {
     let text = match file {
         Some(path) => {
             let text = read_text(path)?;
@@ -124,9 +124,11 @@ fn secret(flag: &str, file: Option<&Path>, name: &str) -> Result<Option<PeerSecr
             }
             Some(line.to_owned())
         }
-        None => match env_variable(name).map(std::ffi::OsString::into_string) {
+        None => match env_variable(variable_name).map(std::ffi::OsString::into_string) {
             Some(Ok(text)) => Some(text),
-            Some(Err(_)) => return Err(Failure::refused(format!("the environment variable {name} is not UTF-8"))),
+            Some(Err(_)) => {
+                return Err(Failure::refused(format!("the environment variable {variable_name} is not UTF-8")));
+            }
             None => None,
         },
     };

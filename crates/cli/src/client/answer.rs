@@ -31,7 +31,7 @@ struct ProblemError {
 
 /// One error of a problem document.
 #[derive(Debug)]
-pub(crate) struct Finding {
+pub(crate) struct AnswerError {
     /// The JSON pointer into the request's body, or the name of a parameter.
     pub(crate) pointer: String,
     /// The error, as a sentence.
@@ -42,8 +42,8 @@ pub(crate) struct Finding {
     pub(crate) count: usize,
 }
 
-/// The failure for an answer other than success. `token_from` describes where the token of the call comes from.
-pub(crate) fn failure(status: StatusCode, body: &str, token_from: Option<&str>) -> Failure {
+/// The failure for an answer other than success. `token_source` describes where the token of the call comes from.
+pub(crate) fn failure(status: StatusCode, body: &str, token_source: Option<&str>) -> Failure {
     let message = match serde_json::from_str::<Problem>(body) {
         // The request id leads to the cause in the server's log.
         Ok(problem) if status.is_server_error() && !problem.request_id.is_empty() => {
@@ -52,7 +52,7 @@ pub(crate) fn failure(status: StatusCode, body: &str, token_from: Option<&str>) 
         Ok(problem) => problem_sentence(&problem),
         Err(_) => format!("the server answered {status} without a reason"),
     };
-    let hint = match (status, token_from) {
+    let hint = match (status, token_source) {
         (StatusCode::UNAUTHORIZED, None) => {
             "; no token was sent: rondel login keeps one, or give --token-file or RONDEL_TOKEN".to_owned()
         }
@@ -74,15 +74,15 @@ const fn is_temporary(status: StatusCode) -> bool {
 }
 
 /// The errors of a problem document.
-pub(crate) fn findings(text: &str) -> Vec<Finding> {
+pub(crate) fn answer_errors(text: &str) -> Vec<AnswerError> {
     let problem: Option<Problem> = serde_json::from_str(text).ok();
-    let finding = |error: ProblemError| Finding {
+    let answer_error = |error: ProblemError| AnswerError {
         pointer: error.pointer,
         message: harmless_text(&error.message).into_owned(),
         indexes: error.indexes,
         count: error.count.unwrap_or(1),
     };
-    problem.into_iter().flat_map(|problem| problem.errors).map(finding).collect()
+    problem.into_iter().flat_map(|problem| problem.errors).map(answer_error).collect()
 }
 
 fn exit_for_status(status: StatusCode) -> Exit {
@@ -96,16 +96,16 @@ fn exit_for_status(status: StatusCode) -> Exit {
 }
 
 fn problem_sentence(problem: &Problem) -> String {
-    let error = |error: &ProblemError| {
+    let error_text = |error: &ProblemError| {
         let separator = if error.pointer.is_empty() { "" } else { ": " };
         harmless_text(&format!("{}{separator}{}", error.pointer, error.message)).into_owned()
     };
     match problem.errors.as_slice() {
         [] if problem.detail.is_empty() => harmless_text(&problem.title).into_owned(),
         [] => harmless_text(&problem.detail).into_owned(),
-        [only] => error(only),
-        several => {
-            let lines: Vec<_> = several.iter().map(|problem_error| format!("  {}", error(problem_error))).collect();
+        [single_error] => error_text(single_error),
+        errors => {
+            let lines: Vec<_> = errors.iter().map(|problem_error| format!("  {}", error_text(problem_error))).collect();
             format!("{}:\n{}", harmless_text(&problem.title), lines.join("\n"))
         }
     }

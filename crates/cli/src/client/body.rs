@@ -23,6 +23,16 @@ pub(crate) struct Page<'a> {
     /// The cursor of the next page.
     #[serde(default)]
     pub(crate) next_cursor: Option<String>,
+    /// The jobs that the server cannot read.
+    #[serde(default)]
+    pub(crate) unreadable: Vec<UnreadableJob>,
+}
+
+/// A job whose definition the server cannot read, and what to do.
+#[derive(Debug, Deserialize)]
+pub(crate) struct UnreadableJob {
+    pub(crate) name: String,
+    pub(crate) message: String,
 }
 
 impl Body {
@@ -86,7 +96,7 @@ pub(crate) fn text_of(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
-        other => other.to_string(),
+        other_value => other_value.to_string(),
     }
 }
 

@@ -7,7 +7,7 @@ use rondel_core::error_chain::chain_in_one_line;
 use crate::exit::{Exit, Failure};
 
 /// The failure of a call that the server at `url` did not answer.
-pub(super) fn unreachable(url: &str, error: reqwest::Error) -> Failure {
+pub(super) fn unreachable_failure(url: &str, error: reqwest::Error) -> Failure {
     let (is_timeout, is_connect) = (error.is_timeout(), error.is_connect());
     let error = error.without_url();
     let cause = if is_connect { last_cause(&error) } else { chain_in_one_line(&error) };
@@ -54,14 +54,14 @@ fn last_cause(error: &(dyn std::error::Error + 'static)) -> String {
 /// sign in: the call has not reached the server.
 pub(super) fn check_origin(url: &str, response: &Response) -> Result<(), Failure> {
     let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
-    let (status, kind) = (response.status(), header(CONTENT_TYPE).unwrap_or_default());
+    let (status, content_type) = (response.status(), header(CONTENT_TYPE).unwrap_or_default());
     if let Some(location) = header(LOCATION).filter(|_| status.is_redirection()) {
         let sentence = format!("the server {url} redirects to {}", redirect_target(response, location));
         let hint = "redirects are not followed: name the URL of the server itself by --server, RONDEL_SERVER or \
                     rondel context add";
         return Err(Failure::new(Exit::Unreachable, format!("{sentence}; {hint}")));
     }
-    if status.is_success() && kind.starts_with("text/html") {
+    if status.is_success() && content_type.starts_with("text/html") {
         let sentence = format!("a web page was answered at {url}; is that the URL of a server of Rondel?");
         return Err(Failure::new(Exit::Unreachable, sentence));
     }

@@ -28,7 +28,7 @@ impl Lines {
     /// The next line that is not empty; `None` at the end of the answer.
     pub(crate) async fn next(&mut self) -> Result<Option<String>, Failure> {
         loop {
-            while let Some(line) = cut_line(&mut self.unread_bytes) {
+            while let Some(line) = take_line(&mut self.unread_bytes) {
                 if !line.is_empty() {
                     return Ok(Some(line));
                 }
@@ -50,11 +50,11 @@ impl Lines {
     }
 }
 
-/// Takes the first whole line out of `bytes`, without its end.
-fn cut_line(bytes: &mut Vec<u8>) -> Option<String> {
+/// Takes the first whole line out of `bytes`. Returns it without its line ending.
+fn take_line(bytes: &mut Vec<u8>) -> Option<String> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
-    let remaining = bytes.split_off(end + 1);
-    let line = std::mem::replace(bytes, remaining);
+    let remaining_bytes = bytes.split_off(end + 1);
+    let line = std::mem::replace(bytes, remaining_bytes);
     Some(String::from_utf8_lossy(&line[..end]).trim_end_matches('\r').to_owned())
 }
 
@@ -65,10 +65,10 @@ mod tests {
     #[test]
     fn lines_are_cut_where_they_end() {
         let mut bytes = b"one\r\n\ntw".to_vec();
-        assert_eq!(cut_line(&mut bytes).as_deref(), Some("one"));
-        assert_eq!(cut_line(&mut bytes).as_deref(), Some(""));
-        assert_eq!(cut_line(&mut bytes), None);
+        assert_eq!(take_line(&mut bytes).as_deref(), Some("one"));
+        assert_eq!(take_line(&mut bytes).as_deref(), Some(""));
+        assert_eq!(take_line(&mut bytes), None);
         bytes.extend_from_slice(b"o\n");
-        assert_eq!(cut_line(&mut bytes).as_deref(), Some("two"));
+        assert_eq!(take_line(&mut bytes).as_deref(), Some("two"));
     }
 }

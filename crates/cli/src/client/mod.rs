@@ -18,7 +18,7 @@ use rondel_core::Timestamp;
 
 pub(crate) use address::check_server;
 use address::{SERVER_DEFAULT, is_loopback, is_same_server};
-pub(crate) use answer::{Finding, findings};
+pub(crate) use answer::{AnswerError, answer_errors};
 pub(crate) use body::{Body, object_fields, text_of, time_text};
 pub(crate) use lines::Lines;
 
@@ -112,11 +112,11 @@ impl ClientArgs {
     /// The client for these flags and environment variables. A context named by a flag takes precedence over the variables,
     /// which may belong to another server.
     fn client_from_contexts(&self, contexts: &Contexts, variables: Self) -> Result<Client, Failure> {
-        let is_named = self.context.is_some();
+        let is_context_from_flag = self.context.is_some();
         let name = self.context.as_deref().or(variables.context.as_deref()).or(contexts.current());
         let context = name.map(|name| contexts.get(name)).transpose()?;
         let context_url = context.map(|context| context.server.as_str());
-        let named_url = self.server.as_deref().or(context_url.filter(|_| is_named));
+        let named_url = self.server.as_deref().or(context_url.filter(|_| is_context_from_flag));
         let server = named_url.or(variables.server.as_deref()).or(context_url).unwrap_or(SERVER_DEFAULT);
         let base_url = check_server("--server", server)?;
         // A context's token and namespace are only for that context's server.
@@ -124,13 +124,13 @@ impl ClientArgs {
         let stored_token = name.filter(|_| context.is_some()).map(|name| contexts.token(name)).transpose()?.flatten();
         let stored_token = stored_token.map(|token| Credential { token, source: "stored by rondel login".to_owned() });
         let token = self.token(&base_url, stored_token)?;
-        let own_namespace = context.and_then(|context| context.namespace.clone());
+        let context_namespace = context.and_then(|context| context.namespace.clone());
         let namespace = self
             .namespace
             .clone()
-            .or(own_namespace.clone().filter(|_| is_named))
+            .or(context_namespace.clone().filter(|_| is_context_from_flag))
             .or(variables.namespace)
-            .or(own_namespace);
+            .or(context_namespace);
         let ca_file = self.ca_file.clone().or(variables.ca_file);
         Self { namespace, ca_file, server: Some(server.to_owned()), ..self.clone() }.client_with_token(token)
     }
@@ -179,7 +179,7 @@ impl ClientArgs {
     /// A client with this token for `self.server`. Contexts and the environment are not consulted.
     pub(crate) fn client_with_token(&self, token: Option<Credential>) -> Result<Client, Failure> {
         let base_url = check_server("--server", self.server.as_deref().unwrap_or(SERVER_DEFAULT))?;
-        // Fails if a provider is already installed. That one serves as well.
+        // Fails if a provider is already installed. The installed provider serves as well.
         rustls::crypto::ring::default_provider().install_default().ok();
         // A redirect would turn a POST into a GET, and the success of the GET would be taken for that of the POST.
         let builder = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).redirect(Policy::none());
@@ -246,17 +246,17 @@ impl Client {
         Self { namespace: Some(namespace.to_owned()), ..self.clone() }
     }
 
-    /// GET. `path` holds the segments after `/api/v1`, so that a `/` in a name does not begin another segment.
+    /// Sends a GET. `path` holds the segments after `/api/v1`, so that a `/` in a name does not begin another segment.
     pub(crate) async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Body, Failure> {
         self.send(Method::GET, path, query, None).await
     }
 
-    /// POST with a JSON text.
+    /// Sends a POST with a JSON text.
     pub(crate) async fn post(&self, path: &[&str], body: &str) -> Result<Body, Failure> {
         self.send(Method::POST, path, &[], Some((JSON, body.to_owned()))).await
     }
 
-    /// POST of a JSON text, with a query.
+    /// Sends a POST with a JSON text and a query.
     pub(crate) async fn post_with_query(
         &self,
         path: &[&str],
@@ -352,20 +352,20 @@ impl Client {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        if let Some((kind, body)) = call.body {
+        if let Some((content_type, body)) = call.body {
             if !is_given("content-type") {
-                request = request.header("content-type", kind);
+                request = request.header("content-type", content_type);
             }
             request = request.body(body);
         }
-        let response = request.send().await.map_err(|error| self.unreachable(error))?;
+        let response = request.send().await.map_err(|error| self.unreachable_failure(error))?;
         self.check_origin(&response)?;
         let status = response.status();
-        let text = response.text().await.map_err(|error| self.unreachable(error))?;
+        let text = response.text().await.map_err(|error| self.unreachable_failure(error))?;
         Ok(if status.is_success() { Ok(Body::new(text)) } else { Err(Refusal { status, text }) })
     }
 
-    /// POST of a JSON text. The answer comes line by line.
+    /// Sends a POST with a JSON text. The answer comes line by line.
     pub(crate) async fn post_for_lines(
         &self,
         path: &[&str],
@@ -380,7 +380,7 @@ impl Client {
         let sentence = || format!("the server {} does not answer", self.server_url());
         let silence_failure = || Failure::new(Exit::Unreachable, sentence()).temporary();
         let result = tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await.map_err(|_| silence_failure())?;
-        let response = result.map_err(|error| self.unreachable(error))?;
+        let response = result.map_err(|error| self.unreachable_failure(error))?;
         self.check_origin(&response)?;
         if response.status().is_success() {
             return Ok(Ok(Lines::new(response)));
@@ -420,7 +420,7 @@ impl Client {
         Ok(url)
     }
 
-    /// GET of a path outside the API, without a token.
+    /// Sends a GET to a path outside the API, without a token.
     pub(crate) async fn get_outside_api(&self, path: &str) -> Result<PlainAnswer, Failure> {
         let mut url = self.base_url.clone();
         let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
@@ -429,12 +429,12 @@ impl Client {
         }
         url.set_query(query);
         let response =
-            self.http.get(url).timeout(ANSWER_TIMEOUT).send().await.map_err(|error| self.unreachable(error))?;
+            self.http.get(url).timeout(ANSWER_TIMEOUT).send().await.map_err(|error| self.unreachable_failure(error))?;
         self.check_origin(&response)?;
         let date = response.headers().get("date").and_then(|value| value.to_str().ok());
         let date = date.and_then(|text| chrono::DateTime::parse_from_rfc2822(text).ok());
         let (status, date) = (response.status(), date.map(|date| date.to_utc().into()));
-        let text = response.text().await.map_err(|error| self.unreachable(error))?;
+        let text = response.text().await.map_err(|error| self.unreachable_failure(error))?;
         Ok(PlainAnswer { status, date, text })
     }
 
@@ -443,8 +443,8 @@ impl Client {
         self.base_url.as_str().trim_end_matches('/')
     }
 
-    fn unreachable(&self, error: reqwest::Error) -> Failure {
-        connection::unreachable(self.server_url(), error)
+    fn unreachable_failure(&self, error: reqwest::Error) -> Failure {
+        connection::unreachable_failure(self.server_url(), error)
     }
 
     fn check_origin(&self, response: &Response) -> Result<(), Failure> {

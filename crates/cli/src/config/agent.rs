@@ -133,7 +133,7 @@ pub(crate) struct AgentConfig {
     pub(crate) servers: Vec<String>,
     pub(crate) app: String,
     pub(crate) labels: Vec<(String, String)>,
-    pub(crate) certificate: Option<(PathBuf, PathBuf)>,
+    pub(crate) certificate_and_key: Option<(PathBuf, PathBuf)>,
     pub(crate) outgoing_allow: AllowedAddresses,
     pub(crate) log_limit: LogLimit,
     pub(crate) script_keys: Vec<agent::ScriptKey>,
@@ -154,7 +154,7 @@ impl TryFrom<AgentSettings> for AgentConfig {
             servers,
             app: settings.app.clone().ok_or_else(|| bad_setting(SECTION, "app", NO_APP))?,
             labels: settings.labels.iter().flatten().map(|label| split_label(label)).collect::<Result<_, _>>()?,
-            certificate: match (settings.cert_file.clone(), settings.key_file.clone()) {
+            certificate_and_key: match (settings.cert_file.clone(), settings.key_file.clone()) {
                 (Some(certificate), Some(key)) => Some((certificate, key)),
                 (None, None) => None,
                 (Some(_), None) => {
@@ -283,8 +283,8 @@ mod tests {
             (&format!("{GOOD}secrets_dir = \"/nowhere\""), "secrets_dir"),
         ] {
             let settings: AgentSettings = toml::from_str(text).unwrap();
-            let refused = format!("{:?}", AgentConfig::try_from(settings).unwrap_err());
-            assert!(refused.contains(&format!("agent.{key}")), "{text}: {refused}");
+            let refusal = format!("{:?}", AgentConfig::try_from(settings).unwrap_err());
+            assert!(refusal.contains(&format!("agent.{key}")), "{text}: {refusal}");
         }
         let settings: AgentSettings = toml::from_str(&format!("{GOOD}labels = [\"zone=a=b\"]")).unwrap();
         assert_eq!(AgentConfig::try_from(settings).unwrap().labels, [("zone".to_owned(), "a=b".to_owned())]);

@@ -132,7 +132,7 @@ impl HttpSettings {
                 settings.connections_per_caller,
                 connections,
             )?,
-            requests_per_connection: at_least_one("requests_per_connection", settings.requests_per_connection)?,
+            requests_per_connection: checked_positive("requests_per_connection", settings.requests_per_connection)?,
             requests,
             requests_reserved: checked_reserve(settings.requests_reserved, requests)?,
             requests_per_address: checked_count("requests_per_address", settings.requests_per_address)?,
@@ -156,7 +156,7 @@ impl HttpSettings {
     }
 }
 
-fn at_least_one(key: &str, number: u32) -> Result<u32, Failure> {
+fn checked_positive(key: &str, number: u32) -> Result<u32, Failure> {
     if number == 0 {
         return Err(bad_setting(SECTION, key, "0 would admit nothing, the minimum is 1"));
     }
@@ -164,7 +164,7 @@ fn at_least_one(key: &str, number: u32) -> Result<u32, Failure> {
 }
 
 fn checked_count(key: &str, number: u32) -> Result<usize, Failure> {
-    Ok(usize::try_from(at_least_one(key, number)?).unwrap_or(usize::MAX))
+    Ok(usize::try_from(checked_positive(key, number)?).unwrap_or(usize::MAX))
 }
 
 fn checked_connection_limit(key: &str, number: u32, connections: usize) -> Result<usize, Failure> {
@@ -226,8 +226,8 @@ mod tests {
             ("write_timeout = \"5s\"", "the minimum is 20s"),
             ("read_timeout = \"5s\"", "read_timeout"),
         ] {
-            let refused = check(text).unwrap_err();
-            assert!(refused.contains(part), "{text}: {refused}");
+            let refusal = check(text).unwrap_err();
+            assert!(refusal.contains(part), "{text}: {refusal}");
         }
         let good = check("trusted_proxies = [\"10.0.0.0/8\"]\nbody_timeout = \"5s\"").unwrap();
         assert!(good.trusted_proxies.contains([10, 9, 8, 7].into()));

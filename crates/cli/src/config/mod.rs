@@ -23,5 +23,5 @@ pub(crate) use http::{HttpConfig, HttpSettings};
 pub(crate) use oidc::OidcSettings;
 pub(crate) use reference::{reference, with_defaults};
 pub(crate) use server::{DATA_DIR, ServerConfig, ServerSettings, ServerValues};
-pub(crate) use values::{Database, DatabaseParser, DurationText, Listen};
+pub(crate) use values::{Database, DatabaseParser, DurationText, ListenAddress};
 pub(crate) use variables::{report_unknown_variables, warn_of_unknown_variables};

@@ -109,8 +109,8 @@ mod tests {
             (&format!("{GOOD}group_roles = [\"ops\"]"), "GROUP=ROLE"),
             (&format!("{GOOD}secret = \"x\""), "secret"),
         ] {
-            let refused = check(text).unwrap_err();
-            assert!(refused.contains(part), "{text}: {refused}");
+            let refusal = check(text).unwrap_err();
+            assert!(refusal.contains(part), "{text}: {refusal}");
         }
         let good = check(&format!("{GOOD}group_roles = [\"ops=admin\"]")).unwrap().unwrap();
         assert_eq!((good.group_roles.len(), good.create_accounts), (1, false));

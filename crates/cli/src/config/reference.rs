@@ -14,14 +14,14 @@ use crate::exit::Failure;
 /// A config file with the default of each setting; keys without a default are commented out.
 pub(crate) fn reference() -> Result<String, Failure> {
     let mut text = String::from("# Settings of `rondel server` and `rondel agent`. Each key may be left out.\n");
-    section::<ServerSettings>(&mut text)?;
-    section::<OidcSettings>(&mut text)?;
-    section::<HttpSettings>(&mut text)?;
-    section::<AgentSettings>(&mut text)?;
+    write_section::<ServerSettings>(&mut text)?;
+    write_section::<OidcSettings>(&mut text)?;
+    write_section::<HttpSettings>(&mut text)?;
+    write_section::<AgentSettings>(&mut text)?;
     Ok(text)
 }
 
-fn section<S: Layer>(text: &mut String) -> Result<(), Failure> {
+fn write_section<S: Layer>(text: &mut String) -> Result<(), Failure> {
     let table =
         toml::Table::try_from(S::defaults()).map_err(|error| Failure::of("cannot print the defaults", &error))?;
     write!(text, "\n[{}]\n", S::SECTION)?;

@@ -19,7 +19,7 @@ use rondel_xxl::XxlConfig;
 use super::check::{self, bad_setting, to_u32};
 use super::http::HttpConfig;
 use super::layer::{Layer, settings};
-use super::values::{Database, DatabaseParser, DurationText, ExecutorCertificates, Listen, Size};
+use super::values::{Database, DatabaseParser, DurationText, ExecutorCertificates, ListenAddress, Size};
 use crate::exit::Failure;
 use crate::telemetry::{LogFormat, RATIO_DEFAULT, TelemetrySettings};
 
@@ -68,7 +68,7 @@ settings! {
         database: Database, example "\"sqlite:///var/lib/rondel/rondel.db\"";
         /// The address on which console, REST and gRPC listen; port 0 selects a free one
         #[arg(long, global = true, value_name = "ADDR", env = "RONDEL_SERVER_LISTEN")]
-        listen: Listen = Listen(SocketAddr::from(([127, 0, 0, 1], 8080)));
+        listen: ListenAddress = ListenAddress(SocketAddr::from(([127, 0, 0, 1], 8080)));
         /// The folder for data of this server that is not in the database: its name and its API token
         #[arg(long, global = true, value_name = "DIR", env = "RONDEL_SERVER_DATA_DIR")]
         data_dir: PathBuf = DATA_DIR.into();
@@ -121,7 +121,7 @@ settings! {
         /// How often executors send a heartbeat
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_HEARTBEAT")]
         heartbeat: DurationText = DurationText(EngineConfig::default().heartbeat);
-        /// How long no server may answer before an executor stops runs that must not run twice
+        /// How long no server may answer before an executor stops runs of jobs with on_silence stop
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_SILENCE")]
         silence: DurationText = DurationText(EngineConfig::default().silence);
         /// How long an executor may be silent before its runs are given up; at least the silence plus 10s for them to end
@@ -317,7 +317,7 @@ impl ServerConfig {
     }
 
     /// The settings of `rondel dev`: SQLite in the data folder, and outgoing requests to this machine allowed.
-    pub(crate) fn for_dev(data_dir: &Path, listen: Listen, insecure_http: bool) -> Result<Self, Failure> {
+    pub(crate) fn for_dev(data_dir: &Path, listen: ListenAddress, insecure_http: bool) -> Result<Self, Failure> {
         let settings = ServerSettings {
             database: Some(Database(DatabaseUrl::sqlite_file(data_dir.join("rondel.db")))),
             listen: Some(listen),
@@ -461,25 +461,25 @@ impl ServerConfig {
     /// Checks that an executor without a server stops its runs before they are given to another one.
     fn check_executors(&self) -> Result<(), Failure> {
         let ServerValues { heartbeat, silence, lost_after, continue_max, .. } = self.settings;
-        let too_short = |key, length: DurationText, min: Duration, reason: &str| {
+        let too_short_failure = |key, length: DurationText, min: Duration, reason: &str| {
             let min = DurationText(min);
             Err(bad_setting(SECTION, key, format!("{length} is too short, it must be at least {min}: {reason}")))
         };
         if heartbeat.0 < HEARTBEAT_MIN {
-            return too_short("heartbeat", heartbeat, HEARTBEAT_MIN, "more often is only noise");
+            return too_short_failure("heartbeat", heartbeat, HEARTBEAT_MIN, "more often is only noise");
         }
         let silence_min = heartbeat.0.saturating_mul(3);
         if silence.0 < silence_min {
-            return too_short("silence", silence, silence_min, &format!("three heartbeats of {heartbeat}"));
+            return too_short_failure("silence", silence, silence_min, &format!("three heartbeats of {heartbeat}"));
         }
         let lost_after_min = silence.0.saturating_add(KILL_GRACE);
         if lost_after.0 < lost_after_min {
             let reason = format!("the silence of {silence} and {} for what runs to end", DurationText(KILL_GRACE));
-            return too_short("lost_after", lost_after, lost_after_min, &reason);
+            return too_short_failure("lost_after", lost_after, lost_after_min, &reason);
         }
         if continue_max.0 < lost_after.0 {
             let reason = format!("the {lost_after} after which an executor is lost");
-            return too_short("continue_max", continue_max, lost_after.0, &reason);
+            return too_short_failure("continue_max", continue_max, lost_after.0, &reason);
         }
         if continue_max.0 > CONTINUE_MAX {
             let max_text = DurationText(CONTINUE_MAX);

@@ -63,8 +63,8 @@ fn bad_settings_are_named() {
         (&format!("{DB}otlp_endpoint = \"collector:4317\""), "otlp_endpoint"),
         (&format!("{DB}trace_ratio = 1.5"), "trace_ratio"),
     ] {
-        let refused = check(text).unwrap_err();
-        assert!(refused.contains(key), "{text}: {refused}");
+        let refusal = check(text).unwrap_err();
+        assert!(refusal.contains(key), "{text}: {refusal}");
     }
     // A proxy in front may speak TLS for a port that does not.
     check(&format!("{DB}advertise = \"https://host\"")).unwrap();

@@ -77,9 +77,9 @@ text_value!(Size);
 
 /// An address to listen on, such as `127.0.0.1:8080`; port 0 selects a free one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Listen(pub(crate) SocketAddr);
+pub(crate) struct ListenAddress(pub(crate) SocketAddr);
 
-impl FromStr for Listen {
+impl FromStr for ListenAddress {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let numeric_text = match text.strip_prefix("localhost:") {
@@ -91,13 +91,13 @@ impl FromStr for Listen {
     }
 }
 
-impl fmt::Display for Listen {
+impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-text_value!(Listen);
+text_value!(ListenAddress);
 
 /// The URL of a database. It is printed without its password.
 #[derive(Clone, PartialEq, Eq)]
@@ -146,7 +146,7 @@ impl TypedValueParser for DatabaseParser {
     }
 }
 
-/// What executors need beside a token.
+/// Which certificates executors need beside a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ExecutorCertificates {
@@ -209,10 +209,10 @@ mod tests {
 
     #[test]
     fn addresses() {
-        assert_eq!("localhost:0".parse::<Listen>().unwrap().to_string(), "127.0.0.1:0");
-        assert_eq!("[::]:8080".parse::<Listen>().unwrap().to_string(), "[::]:8080");
+        assert_eq!("localhost:0".parse::<ListenAddress>().unwrap().to_string(), "127.0.0.1:0");
+        assert_eq!("[::]:8080".parse::<ListenAddress>().unwrap().to_string(), "[::]:8080");
         for text in ["", "8080", "127.0.0.1", "127.0.0.1:99999", "host:1"] {
-            assert!(text.parse::<Listen>().is_err(), "{text}");
+            assert!(text.parse::<ListenAddress>().is_err(), "{text}");
         }
     }
 }

@@ -28,16 +28,17 @@ pub(super) fn xxl_config(settings: &ServerValues) -> Result<Option<XxlConfig>, F
         return refusal("xxl_callback_timeout", format!("{timeout} is not from {min_text} to {max_text}"));
     }
     if let Some(prefix) = &settings.xxl_prefix {
-        let is_path = |path_part: &str| {
+        let is_valid_part = |path_part: &str| {
             !path_part.is_empty()
                 && path_part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
         };
         let path_parts = prefix.strip_prefix('/').map(|path| path.trim_end_matches('/').split('/').collect::<Vec<_>>());
-        let is_own = |first_path_part: &&str| {
+        let is_reserved_part = |first_path_part: &&str| {
             matches!(*first_path_part, "api" | "n" | "static" | "sign-in" | "rondel.v1.Gateway")
         };
         if !path_parts.is_some_and(|path_parts| {
-            path_parts.iter().all(|path_part| is_path(path_part)) && !path_parts.first().is_some_and(is_own)
+            path_parts.iter().all(|path_part| is_valid_part(path_part))
+                && !path_parts.first().is_some_and(is_reserved_part)
         }) {
             return refusal("xxl_prefix", format!("{prefix:?} is not a path of its own; write it as /scheduler"));
         }

@@ -1,10 +1,10 @@
-//! The handler of `demo-hello`: an example of a handler in Rust.
+//! The handler of the job `demo-hello`: an example of a handler in Rust.
 
 use rondel::{JobError, Params, Progress, RunContext};
 use serde::{Deserialize, Serialize};
 
 /// The name of the handler.
-pub(super) const HELLO_JOB: &str = "demo.hello";
+pub(super) const HELLO_HANDLER: &str = "demo.hello";
 
 /// Parameters of the handler demo.hello.
 #[derive(Debug, Deserialize, rondel::schemars::JsonSchema)]

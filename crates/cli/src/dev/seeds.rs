@@ -54,7 +54,7 @@ fn documents(server: &str) -> [Value; 3] {
         json!({
             "name": "demo-hello",
             "app": APP,
-            "handler": demo::HELLO_JOB,
+            "handler": demo::HELLO_HANDLER,
             "description": "A handler written in Rust",
             "params": {"name": "world"},
             "schedule": {"every": "5s"},

@@ -2,22 +2,22 @@
 
 use std::path::Path;
 
-use crate::config::{DATA_DIR, Listen};
+use crate::config::{DATA_DIR, ListenAddress};
 use crate::server::Node;
 
 /// The address that commands use by default.
 const URL_DEFAULT: &str = "http://127.0.0.1:8080";
 
-pub(super) fn lines(node: &Node, sign_in: String, data_dir: &Path, listen: Listen) -> Vec<String> {
+pub(super) fn lines(node: &Node, sign_in: String, data_dir: &Path, listen: ListenAddress) -> Vec<String> {
     let program =
         std::env::args_os().next().map_or_else(|| "rondel".to_owned(), |name| name.to_string_lossy().into_owned());
     let flags = connection_flags(&node.url(), data_dir);
-    let loopback = if listen.0.ip().is_loopback() { "" } else { " (on this machine)" };
+    let loopback_note = if listen.0.ip().is_loopback() { "" } else { " (on this machine)" };
     let token_path = data_dir.join("admin.token");
     vec![
         sign_in,
         String::new(),
-        format!("  API        {}/api/v1{loopback}", node.url()),
+        format!("  API        {}/api/v1{loopback_note}", node.url()),
         format!("  API token  {}", token_path.display()),
         "  Demo jobs  demo-hello, demo-shell, demo-http".to_owned(),
         String::new(),

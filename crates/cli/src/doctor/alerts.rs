@@ -12,7 +12,7 @@ use crate::list::items;
 
 /// A report that reaches no reader.
 #[derive(Debug)]
-pub(super) struct Finding {
+pub(super) struct AlertProblem {
     /// The problem.
     pub(super) finding: String,
     /// What to do about it.
@@ -26,7 +26,7 @@ pub(super) struct Alerts {
     pub(super) channels: Vec<Value>,
     pub(super) rules: Vec<Value>,
     /// The schedule of the weekly report.
-    pub(super) report: Option<Value>,
+    pub(super) report_schedule: Option<Value>,
 }
 
 impl Alerts {
@@ -35,12 +35,12 @@ impl Alerts {
         let channels = items(client, &["channels"], &[]).await.ok()?;
         let rules = items(client, &["alert-rules"], &[]).await.ok()?;
         let call = Call { method: Method::GET, path: &["reports", "schedule"], query: &[], body: None, headers: &[] };
-        let report = client.call(call).await.ok()?.ok().and_then(|body| body.value().ok());
-        Some(Self { channels, rules, report })
+        let report_schedule = client.call(call).await.ok()?.ok().and_then(|body| body.value().ok());
+        Some(Self { channels, rules, report_schedule })
     }
 
     /// The rules, expectations and reports that name channels which do not exist.
-    pub(super) fn missing_channels(&self, jobs: &BTreeMap<String, Vec<Value>>) -> Vec<Finding> {
+    pub(super) fn missing_channels(&self, jobs: &BTreeMap<String, Vec<Value>>) -> Vec<AlertProblem> {
         let channel_names: BTreeSet<&str> =
             self.channels.iter().filter_map(|channel| channel["name"].as_str()).collect();
         let remedy = |channel: &str| {
@@ -48,7 +48,7 @@ impl Alerts {
                 "set it up with rondel alert channel set {channel} --kind KIND, or name one of rondel alert channel list"
             )
         };
-        let mut findings = Vec::new();
+        let mut problems = Vec::new();
         for rule in self.rules.iter().filter(|rule| rule["enabled"] == true) {
             let escalation = rule["escalate"].get("channel");
             let rule_channels =
@@ -56,7 +56,7 @@ impl Alerts {
             for channel in rule_channels.filter(|channel| !channel_names.contains(channel)) {
                 let finding =
                     format!("alert rule {} reports to channel {channel}, which does not exist", text_of(&rule["name"]));
-                findings.push(Finding { finding, remedy: remedy(channel) });
+                problems.push(AlertProblem { finding, remedy: remedy(channel) });
             }
         }
         let mut jobs_by_channel: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -74,36 +74,36 @@ impl Alerts {
                 "the expectations of {noun} {} are reported to channel {channel}, which does not exist",
                 first_names(&names)
             );
-            findings.push(Finding { finding, remedy: remedy(channel) });
+            problems.push(AlertProblem { finding, remedy: remedy(channel) });
         }
-        let report = self.report.as_ref().and_then(|report| report["channel"].as_str());
-        if let Some(channel) = report.filter(|channel| !channel_names.contains(channel)) {
+        let report_channel = self.report_schedule.as_ref().and_then(|report| report["channel"].as_str());
+        if let Some(channel) = report_channel.filter(|channel| !channel_names.contains(channel)) {
             let finding = format!("the weekly report is sent to channel {channel}, which does not exist");
-            findings.push(Finding { finding, remedy: remedy(channel) });
+            problems.push(AlertProblem { finding, remedy: remedy(channel) });
         }
-        findings
+        problems
     }
 
     /// The disabled channels that a rule, the expectations of a job or the weekly report names.
-    pub(super) fn disabled_channels(&self, jobs: &BTreeMap<String, Vec<Value>>) -> Vec<Finding> {
+    pub(super) fn disabled_channels(&self, jobs: &BTreeMap<String, Vec<Value>>) -> Vec<AlertProblem> {
         let rules = self.rules.iter().filter(|rule| rule["enabled"] == true);
         let expectations = jobs.values().flatten().map(|job| &job["expect"]).filter(|expect| expect.is_object());
         let is_used = |channel: &str| {
             let names = |document: &Value| {
                 let escalation = document["escalate"]["channel"].as_str();
-                let first_names = document["channels"].as_array().into_iter().flatten().filter_map(Value::as_str);
-                first_names.chain(escalation).any(|name| name == channel)
+                let named_channels = document["channels"].as_array().into_iter().flatten().filter_map(Value::as_str);
+                named_channels.chain(escalation).any(|name| name == channel)
             };
             let is_default = |expect: &Value| expect["channels"].as_array().is_none_or(Vec::is_empty);
             rules.clone().any(names)
                 || expectations.clone().any(|expect| names(expect) || is_default(expect) && channel == EXPECT_CHANNEL)
-                || self.report.as_ref().is_some_and(|report| report["channel"] == channel)
+                || self.report_schedule.as_ref().is_some_and(|report| report["channel"] == channel)
         };
         let disabled_channels = self.channels.iter().filter(|channel| channel["enabled"] == false);
         let used_names =
             disabled_channels.filter_map(|channel| channel["name"].as_str()).filter(|channel| is_used(channel));
         used_names
-            .map(|channel| Finding {
+            .map(|channel| AlertProblem {
                 finding: format!("channel {channel} is disabled: the messages of alerts for it are dropped"),
                 remedy: format!("rondel alert channel set {channel} --enable"),
             })
@@ -127,7 +127,7 @@ mod tests {
                 json!({"name": "quiet", "enabled": true, "channels": []}),
                 json!({"name": "half", "enabled": true, "channels": ["ops"], "escalate": {"channel": "gone"}}),
             ],
-            report: Some(json!({"channel": "mail"})),
+            report_schedule: Some(json!({"channel": "mail"})),
         };
         let job = |name: &str, expect: Value| json!({"name": name, "expect": expect});
         let jobs = vec![
@@ -137,9 +137,9 @@ mod tests {
             job("d", Value::Null),
         ];
         let checks = alerts.missing_channels(&BTreeMap::from([("billing".to_owned(), jobs)]));
-        let findings: Vec<&str> = checks.iter().map(|check| check.finding.as_str()).collect();
+        let problems: Vec<&str> = checks.iter().map(|check| check.finding.as_str()).collect();
         assert_eq!(
-            findings,
+            problems,
             [
                 "alert rule half reports to channel gone, which does not exist",
                 "the expectations of job c are reported to channel default, which does not exist",
@@ -167,11 +167,11 @@ mod tests {
                 json!({"name": "a", "enabled": true, "channels": ["ops"], "escalate": {"channel": "duty"}}),
                 json!({"name": "off", "enabled": false, "channels": ["old"]}),
             ],
-            report: Some(json!({"channel": "mail"})),
+            report_schedule: Some(json!({"channel": "mail"})),
         };
         let jobs = vec![json!({"name": "b", "expect": {"late": "1m"}}), json!({"name": "c", "expect": null})];
-        let findings = alerts.disabled_channels(&BTreeMap::from([("billing".to_owned(), jobs)]));
-        let remedies: Vec<&str> = findings.iter().map(|finding| finding.remedy.as_str()).collect();
+        let problems = alerts.disabled_channels(&BTreeMap::from([("billing".to_owned(), jobs)]));
+        let remedies: Vec<&str> = problems.iter().map(|problem| problem.remedy.as_str()).collect();
         let enable = ["duty", "default", "mail"].map(|name| format!("rondel alert channel set {name} --enable"));
         assert_eq!(remedies, enable);
     }

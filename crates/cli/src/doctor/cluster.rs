@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::alerts::Alerts;
 use super::jobs::Jobs;
-use super::{Check, failed_check, passed_check, warning};
+use super::{Check, failed_check, passed_check, warning_check};
 use crate::client::{Client, text_of};
 use crate::clock;
 use crate::exit::Failure;
@@ -29,7 +29,7 @@ struct ClusterState {
     jobs: BTreeMap<String, Vec<Value>>,
     /// The problems with the jobs that an app's code declares, keyed by the app's name.
     problems: BTreeMap<String, Vec<Value>>,
-    /// The channels, and what refers to them; `None` if the caller is not allowed to see the channels.
+    /// The channels, and the rules and reports that name them; `None` if the caller is not allowed to see the channels.
     alerts: Option<Alerts>,
 }
 
@@ -66,7 +66,7 @@ impl ClusterState {
     fn checks(&self, now: Timestamp) -> Vec<Check> {
         let mut checks = self.check_nodes(now);
         checks.push(self.check_executors());
-        checks.extend(self.executors.iter().filter_map(|executor| silent_executor(executor, now)));
+        checks.extend(self.executors.iter().filter_map(|executor| check_silent_executor(executor, now)));
         checks.extend(self.check_switched_apps());
         checks.extend(
             Jobs { executors: &self.executors, jobs: &self.jobs, pending_runs: &self.pending_runs }.checks(now),
@@ -75,10 +75,10 @@ impl ClusterState {
         let missing_channels = self.alerts.iter().flat_map(|alerts| alerts.missing_channels(&self.jobs));
         checks.extend(missing_channels.map(|problem| failed_check("alerts", problem.finding, problem.remedy)));
         let disabled_channels = self.alerts.iter().flat_map(|alerts| alerts.disabled_channels(&self.jobs));
-        checks.extend(disabled_channels.map(|problem| warning("alerts", problem.finding, problem.remedy)));
+        checks.extend(disabled_channels.map(|problem| warning_check("alerts", problem.finding, problem.remedy)));
         if self.apps.len() > APP_COUNT_MAX {
             let finding = format!("{APP_COUNT_MAX} of {} apps were checked", self.apps.len());
-            checks.push(warning("apps", finding, "rondel status shows the executors of all"));
+            checks.push(warning_check("apps", finding, "rondel status shows the executors of all"));
         }
         checks
     }
@@ -89,13 +89,13 @@ impl ClusterState {
             let name = text_of(&node["name"]);
             match node["status"].as_str().unwrap_or_default() {
                 "dead" if node["has_left"] == true => summaries.push(format!("{name} stopped in order")),
-                "dead" => checks.extend(dead_node(&name, node, now)),
+                "dead" => checks.extend(check_dead_node(&name, node, now)),
                 status @ ("draining" | "stopped") => {
                     let remedy = format!("rondel node activate {name}, once it may take jobs again");
-                    checks.push(warning("nodes", format!("{name} is {status} and takes no jobs"), remedy));
+                    checks.push(warning_check("nodes", format!("{name} is {status} and takes no jobs"), remedy));
                 }
-                "leaving" => checks.push(warning("nodes", format!("{name} is leaving"), "it ends by itself")),
-                _ => checks.extend(failing_loops(&name, &node["loops"], now)),
+                "leaving" => checks.push(warning_check("nodes", format!("{name} is leaving"), "it ends by itself")),
+                _ => checks.extend(check_failing_loops(&name, &node["loops"], now)),
             }
         }
         if checks.is_empty() {
@@ -110,7 +110,7 @@ impl ClusterState {
     fn check_executors(&self) -> Check {
         let count = |status: &str| self.executors.iter().filter(|executor| executor["status"] == *status).count();
         match (count("online"), count("draining")) {
-            (0, 0) => warning(
+            (0, 0) => warning_check(
                 "executors",
                 "none is online",
                 "start one: rondel agent --server URL --app NAME, or from the SDK",
@@ -118,7 +118,11 @@ impl ClusterState {
             (online_count, 0) => passed_check("executors", format!("{online_count} online")),
             (online_count, draining_count) => {
                 let finding = format!("{online_count} online, {draining_count} draining");
-                warning("executors", finding, "draining executors take no new runs; they end when theirs have ended")
+                warning_check(
+                    "executors",
+                    finding,
+                    "draining executors take no new runs; they end when theirs have ended",
+                )
             }
         }
     }
@@ -130,7 +134,7 @@ impl ClusterState {
             let effect_text =
                 if state == "stopped" { "due runs are skipped" } else { "nothing new is sent to its executors" };
             let remedy = format!("rondel app activate {name}, once it may run again");
-            warning("apps", format!("app {name} is {state}: {effect_text}"), remedy)
+            warning_check("apps", format!("app {name} is {state}: {effect_text}"), remedy)
         };
         switched_apps.map(check).collect()
     }
@@ -159,7 +163,7 @@ impl ClusterState {
 }
 
 /// An executor that sends heartbeats but answers no trigger.
-fn silent_executor(executor: &Value, now: Timestamp) -> Option<Check> {
+fn check_silent_executor(executor: &Value, now: Timestamp) -> Option<Check> {
     let unanswered_triggers =
         executor.get("unanswered_triggers").filter(|unanswered_triggers| unanswered_triggers.is_object())?;
     let (name, app) = (text_of(&executor["name"]), text_of(&executor["app"]));
@@ -169,27 +173,27 @@ fn silent_executor(executor: &Value, now: Timestamp) -> Option<Check> {
     let finding =
         format!("{name} of app {app} is connected and does not answer triggers: {count} in a row{since_text}");
     let remedy = "look at its log and restart it; until it answers, runs go to the other executors of its app first";
-    Some(warning("executors", finding, remedy))
+    Some(warning_check("executors", finding, remedy))
 }
 
 /// A server without a lease. If it is the one that answers, it is alive and cannot renew its lease.
-fn dead_node(name: &str, node: &Value, now: Timestamp) -> Vec<Check> {
+fn check_dead_node(name: &str, node: &Value, now: Timestamp) -> Vec<Check> {
     let lease_until = node["lease_until"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
     let since_text = lease_until.map(|at| format!(" since {}", clock::relative_text(at, now))).unwrap_or_default();
     if node["is_this"] != true {
         let remedy = "start it again, or look at its log; its jobs run on the other nodes";
-        return vec![warning("nodes", format!("{name} is dead{since_text}"), remedy)];
+        return vec![warning_check("nodes", format!("{name} is dead{since_text}"), remedy)];
     }
     let finding =
         format!("{name} answers, and has had no lease{since_text}: it cannot write to its database, and runs nothing");
     let remedy = "look at its database (locked, full, read-only or away) and at its log";
     let mut checks = vec![failed_check("nodes", finding, remedy)];
-    checks.extend(failing_loops(name, &node["loops"], now));
+    checks.extend(check_failing_loops(name, &node["loops"], now));
     checks
 }
 
 /// The loops of a server that no longer do their work.
-fn failing_loops(node: &str, loops: &Value, now: Timestamp) -> Vec<Check> {
+fn check_failing_loops(node: &str, loops: &Value, now: Timestamp) -> Vec<Check> {
     let loop_statuses = loops.as_array().into_iter().flatten().filter(|loop_status| loop_status["status"] == "failing");
     let to_check = |loop_status: &Value| {
         let (name, error) = (text_of(&loop_status["name"]), text_of(&loop_status["last_error"]));

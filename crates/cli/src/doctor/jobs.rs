@@ -12,7 +12,7 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::names::{NAME_COUNT_MAX, first_names};
-use super::{Check, warning};
+use super::{Check, warning_check};
 use crate::clock;
 use crate::status::is_overdue;
 
@@ -27,29 +27,30 @@ pub(super) struct Jobs<'a> {
 }
 
 /// Overdue runs, keyed by the names of their jobs.
-type Overdue<'a> = BTreeMap<&'a str, Vec<&'a Value>>;
+type OverdueRuns<'a> = BTreeMap<&'a str, Vec<&'a Value>>;
 
 /// Why no executor can run a job, and the remedy.
 type Obstacle = (String, String);
 
 impl<'a> Jobs<'a> {
     pub(super) fn checks(&self, now: Timestamp) -> Vec<Check> {
-        let mut overdue = Overdue::new();
+        let mut overdue_runs = OverdueRuns::new();
         for run in self.pending_runs.iter().filter(|run| is_overdue(run, now)) {
-            overdue.entry(run["job"].as_str().unwrap_or_default()).or_default().push(run);
+            overdue_runs.entry(run["job"].as_str().unwrap_or_default()).or_default().push(run);
         }
         let mut checks = Vec::new();
         let mut explained_jobs = BTreeSet::new();
         for (app, jobs) in self.jobs {
             let online_executors: Vec<&Value> = self.online_executors(app).collect();
             if online_executors.is_empty() {
-                checks.extend(check_unserved_app(app, jobs, &overdue));
+                checks.extend(check_unserved_app(app, jobs, &overdue_runs));
                 explained_jobs.extend(jobs.iter().filter_map(job_name));
                 continue;
             }
             let mut obstacles: BTreeMap<Obstacle, Vec<&str>> = BTreeMap::new();
             for job in jobs {
-                let Some(name) = job_name(job).filter(|name| is_scheduled(job) || overdue.contains_key(name)) else {
+                let Some(name) = job_name(job).filter(|name| is_scheduled(job) || overdue_runs.contains_key(name))
+                else {
                     continue;
                 };
                 if let Some(obstacle) = obstacle(app, job, &online_executors) {
@@ -58,11 +59,11 @@ impl<'a> Jobs<'a> {
                 }
             }
             checks.extend(
-                obstacles.into_iter().map(|(obstacle, names)| check_of_obstacle(app, &names, obstacle, &overdue)),
+                obstacles.into_iter().map(|(obstacle, names)| check_of_obstacle(app, &names, obstacle, &overdue_runs)),
             );
         }
-        overdue.retain(|job, _| !explained_jobs.contains(job));
-        checks.extend(check_overdue(&overdue, now));
+        overdue_runs.retain(|job, _| !explained_jobs.contains(job));
+        checks.extend(check_overdue(&overdue_runs, now));
         checks
     }
 
@@ -80,12 +81,12 @@ fn is_scheduled(job: &Value) -> bool {
 }
 
 /// An app that has jobs but no executor for them.
-fn check_unserved_app(app: &str, jobs: &[Value], overdue: &Overdue<'_>) -> Option<Check> {
+fn check_unserved_app(app: &str, jobs: &[Value], overdue_runs: &OverdueRuns<'_>) -> Option<Check> {
     if jobs.is_empty() {
         return None;
     }
     let scheduled_count = jobs.iter().filter(|job| is_scheduled(job)).count();
-    let late_jobs: Vec<&str> = jobs.iter().filter_map(job_name).filter(|job| overdue.contains_key(job)).collect();
+    let late_jobs: Vec<&str> = jobs.iter().filter_map(job_name).filter(|job| overdue_runs.contains_key(job)).collect();
     let mut finding = format!("app {app} has no executor online");
     finding.push_str(&match (scheduled_count, jobs.len()) {
         (0, _) if !late_jobs.is_empty() => String::new(),
@@ -93,7 +94,7 @@ fn check_unserved_app(app: &str, jobs: &[Value], overdue: &Overdue<'_>) -> Optio
         (0, count) => format!(" and {count} jobs, which are paused or run only when triggered"),
         (count, _) => format!(" and {} with a schedule", counted(count, "job")),
     });
-    let run_count = run_count(&late_jobs, overdue);
+    let run_count = run_count(&late_jobs, overdue_runs);
     if run_count > 0 {
         let wait = if run_count == 1 { "waits" } else { "wait" };
         finding.push_str(&format!(
@@ -103,7 +104,7 @@ fn check_unserved_app(app: &str, jobs: &[Value], overdue: &Overdue<'_>) -> Optio
         ));
     }
     let remedy = format!("is the app's name right? start one: rondel agent --server URL --app {app}");
-    Some(warning("apps", finding, remedy))
+    Some(warning_check("apps", finding, remedy))
 }
 
 /// Why no online executor can run the job; `None` if one can.
@@ -145,42 +146,42 @@ fn obstacle(app: &str, job: &Value, online_executors: &[&Value]) -> Option<Obsta
     Some((finding, "start such an executor, or change the job's select".to_owned()))
 }
 
-fn check_of_obstacle(app: &str, jobs: &[&str], (obstacle, remedy): Obstacle, overdue: &Overdue<'_>) -> Check {
+fn check_of_obstacle(app: &str, jobs: &[&str], (obstacle, remedy): Obstacle, overdue_runs: &OverdueRuns<'_>) -> Check {
     let noun = if jobs.len() == 1 { "job" } else { "jobs" };
     let mut finding = format!("{noun} {} of app {app} cannot run: {obstacle}", first_names(jobs));
-    let run_count = run_count(jobs, overdue);
+    let run_count = run_count(jobs, overdue_runs);
     if run_count > 0 {
         finding.push_str(&format!("; {}", counted(run_count, "overdue run")));
     }
-    warning("jobs", finding, remedy)
+    warning_check("jobs", finding, remedy)
 }
 
 /// Runs that are overdue although an executor could take them.
-fn check_overdue(overdue: &Overdue<'_>, now: Timestamp) -> Vec<Check> {
+fn check_overdue(overdue_runs: &OverdueRuns<'_>, now: Timestamp) -> Vec<Check> {
     let check = |(job, runs): (&&str, &Vec<&Value>)| {
         let oldest_due = runs.iter().filter_map(|run| run["due_at"].as_str()?.parse::<Timestamp>().ok()).min();
         let due_text = oldest_due
             .map(|oldest_due| format!(", the oldest due {}", clock::relative_text(oldest_due, now)))
             .unwrap_or_default();
         let finding = format!("job {job} has {}{due_text}", counted(runs.len(), "overdue run"));
-        warning("runs", finding, format!("rondel why {job} explains what the run waits for"))
+        warning_check("runs", finding, format!("rondel why {job} explains what the run waits for"))
     };
-    let mut checks: Vec<Check> = overdue.iter().take(NAME_COUNT_MAX).map(check).collect();
-    let other_jobs: Vec<&str> = overdue.keys().skip(NAME_COUNT_MAX).copied().collect();
+    let mut checks: Vec<Check> = overdue_runs.iter().take(NAME_COUNT_MAX).map(check).collect();
+    let other_jobs: Vec<&str> = overdue_runs.keys().skip(NAME_COUNT_MAX).copied().collect();
     if !other_jobs.is_empty() {
         let verb = if other_jobs.len() == 1 { "has" } else { "have" };
         let finding = format!(
             "{} {verb} {}",
             counted(other_jobs.len(), "more job"),
-            counted(run_count(&other_jobs, overdue), "overdue run")
+            counted(run_count(&other_jobs, overdue_runs), "overdue run")
         );
-        checks.push(warning("runs", finding, "rondel run list --status pending --all shows them"));
+        checks.push(warning_check("runs", finding, "rondel run list --status pending --all shows them"));
     }
     checks
 }
 
-fn run_count(jobs: &[&str], overdue: &Overdue<'_>) -> usize {
-    jobs.iter().filter_map(|job| overdue.get(job)).map(Vec::len).sum()
+fn run_count(jobs: &[&str], overdue_runs: &OverdueRuns<'_>) -> usize {
+    jobs.iter().filter_map(|job| overdue_runs.get(job)).map(Vec::len).sum()
 }
 
 #[cfg(test)]
@@ -204,7 +205,7 @@ mod tests {
         job
     }
 
-    fn overdue(job: &str) -> Value {
+    fn overdue_runs(job: &str) -> Value {
         json!({"job": job, "due_at": "2026-01-01T00:00:00Z"})
     }
 
@@ -225,7 +226,7 @@ mod tests {
             job("off", "report", json!({"enabled": false})),
             job("by.hand", "report", json!({"schedule": null})),
         ];
-        let findings = findings(&executors, jobs, &[overdue("gone"), json!({"job": "gone", "due_at": NOW})]);
+        let findings = findings(&executors, jobs, &[overdue_runs("gone"), json!({"job": "gone", "due_at": NOW})]);
         let texts: Vec<&str> = findings.iter().map(|(finding, _)| finding.as_str()).collect();
         assert_eq!(
             texts,
@@ -275,7 +276,11 @@ mod tests {
     fn overdue_runs_are_named_with_their_job() {
         let executors = [online_executors("w1", &["send"], &json!({}))];
         let busy = vec![job("busy", "send", json!({})), job("calm", "send", json!({}))];
-        let problems = findings(&executors, busy.clone(), &[overdue("busy"), overdue("busy"), overdue("elsewhere")]);
+        let problems = findings(
+            &executors,
+            busy.clone(),
+            &[overdue_runs("busy"), overdue_runs("busy"), overdue_runs("elsewhere")],
+        );
         let remedies: Vec<&str> = problems.iter().map(|(_, remedy)| remedy.as_str()).collect();
         assert_eq!(
             remedies,
@@ -284,7 +289,7 @@ mod tests {
         assert!(problems[0].0.starts_with("runs: job busy has 2 overdue runs, the oldest due "), "{problems:#?}");
         assert!(problems[1].0.starts_with("runs: job elsewhere has 1 overdue run, the oldest due "), "{problems:#?}");
         assert_eq!(findings(&executors, busy, &[]), []);
-        let many: Vec<Value> = (0..7).map(|index| overdue(&format!("j{index}"))).collect();
+        let many: Vec<Value> = (0..7).map(|index| overdue_runs(&format!("j{index}"))).collect();
         let problems = findings(&executors, vec![], &many);
         assert_eq!((problems.len(), problems[5].0.as_str()), (6, "runs: 2 more jobs have 2 overdue runs"));
     }
@@ -298,13 +303,13 @@ mod tests {
         };
         assert_eq!(text(jobs(&["a"]), &[]), ["apps: app billing has no executor online and 1 job with a schedule"]);
         assert_eq!(
-            text(jobs(&["a", "b"]), &[overdue("a"), overdue("b")]),
+            text(jobs(&["a", "b"]), &[overdue_runs("a"), overdue_runs("b")]),
             [
                 "apps: app billing has no executor online and 2 jobs with a schedule; 2 overdue runs of a, b wait for one"
             ]
         );
         assert_eq!(
-            text(vec![job("a", "h", json!({"schedule": null}))], &[overdue("a")]),
+            text(vec![job("a", "h", json!({"schedule": null}))], &[overdue_runs("a")]),
             ["apps: app billing has no executor online; 1 overdue run of a waits for one"]
         );
         let quiet = vec![job("a", "h", json!({"enabled": false})), job("b", "h", json!({"schedule": null}))];

@@ -74,9 +74,9 @@ enum ScanState {
     Statement,
     Quoted(u8),
     LineComment,
-    /// A comment; `star` is set after a `*`, because `*/` ends the comment.
+    /// A comment; `has_star` is set after a `*`, because `*/` ends the comment.
     Comment {
-        star: bool,
+        has_star: bool,
     },
 }
 
@@ -109,7 +109,7 @@ impl Statements<'_> {
                     }
                     b'*' if last_byte == Some(b'/') => {
                         text.pop();
-                        state = ScanState::Comment { star: false };
+                        state = ScanState::Comment { has_star: false };
                         continue;
                     }
                     _ if text.is_empty() && byte.is_ascii_whitespace() => {
@@ -135,9 +135,9 @@ impl Statements<'_> {
                     }
                     continue;
                 }
-                ScanState::Comment { star } => {
-                    let is_over = star && byte == b'/';
-                    state = if is_over { ScanState::Statement } else { ScanState::Comment { star: byte == b'*' } };
+                ScanState::Comment { has_star } => {
+                    let is_over = has_star && byte == b'/';
+                    state = if is_over { ScanState::Statement } else { ScanState::Comment { has_star: byte == b'*' } };
                     continue;
                 }
             }
@@ -244,9 +244,9 @@ impl Statement {
                 match tokens.next()? {
                     Some(Token::Sign(',')) if names.len() < COLUMN_COUNT_MAX => {}
                     Some(Token::Sign(')')) => break,
-                    unexpected => {
+                    token => {
                         return Err(unexpected_token_text(
-                            unexpected.as_ref(),
+                            token.as_ref(),
                             "a comma or a bracket behind the name of a column",
                         ));
                     }
@@ -256,7 +256,7 @@ impl Statement {
         }
         match token {
             Some(Token::Word(word)) if word.eq_ignore_ascii_case("values") => {}
-            unexpected => return Err(unexpected_token_text(unexpected.as_ref(), "VALUES")),
+            token => return Err(unexpected_token_text(token.as_ref(), "VALUES")),
         }
         let mut rows = Vec::new();
         loop {
@@ -264,8 +264,8 @@ impl Statement {
             match tokens.next()? {
                 Some(Token::Sign(',')) => {}
                 None => return Ok(Self::Insert(table, names, rows)),
-                unexpected => {
-                    return Err(unexpected_token_text(unexpected.as_ref(), "a comma or the end behind a row"));
+                token => {
+                    return Err(unexpected_token_text(token.as_ref(), "a comma or the end behind a row"));
                 }
             }
         }
@@ -357,7 +357,7 @@ impl Tokens<'_> {
                     Some('0') => text.push('\0'),
                     Some('b') => text.push('\u{8}'),
                     Some('Z') => text.push('\u{1a}'),
-                    Some(escaped) => text.push(escaped),
+                    Some(escaped_char) => text.push(escaped_char),
                     None => return Err("ends within a text".to_owned()),
                 },
                 Some(c) => text.push(c),
@@ -369,7 +369,7 @@ impl Tokens<'_> {
     fn read_word(&mut self) -> Result<String, String> {
         match self.next()? {
             Some(Token::Word(word) | Token::Name(word)) => Ok(word.to_ascii_lowercase()),
-            unexpected => Err(unexpected_token_text(unexpected.as_ref(), "a name")),
+            token => Err(unexpected_token_text(token.as_ref(), "a name")),
         }
     }
 
@@ -391,7 +391,7 @@ impl Tokens<'_> {
         let mut values = Vec::new();
         match self.next()? {
             Some(Token::Sign('(')) => {}
-            unexpected => return Err(unexpected_token_text(unexpected.as_ref(), "a bracket before a row")),
+            token => return Err(unexpected_token_text(token.as_ref(), "a bracket before a row")),
         }
         loop {
             let mut token = self.next()?;
@@ -404,19 +404,19 @@ impl Tokens<'_> {
                 // A character set before a text, such as _utf8mb4.
                 Some(Token::Word(word)) if word.starts_with('_') => match self.next()? {
                     Some(Token::Text(text)) => Some(text),
-                    unexpected => return Err(unexpected_token_text(unexpected.as_ref(), "a text")),
+                    token => return Err(unexpected_token_text(token.as_ref(), "a text")),
                 },
                 Some(Token::Word(word)) if word.starts_with(|c: char| c.is_ascii_digit()) => {
                     Some(format!("{sign}{word}"))
                 }
                 Some(Token::Text(text)) => Some(text),
-                unexpected => return Err(unexpected_token_text(unexpected.as_ref(), "NULL, a number or a text")),
+                token => return Err(unexpected_token_text(token.as_ref(), "NULL, a number or a text")),
             });
             match self.next()? {
                 Some(Token::Sign(',')) if values.len() < COLUMN_COUNT_MAX => {}
                 Some(Token::Sign(')')) => return Ok(values),
-                unexpected => {
-                    return Err(unexpected_token_text(unexpected.as_ref(), "a comma or a bracket behind a value"));
+                token => {
+                    return Err(unexpected_token_text(token.as_ref(), "a comma or a bracket behind a value"));
                 }
             }
         }

@@ -32,8 +32,8 @@ pub(super) fn read(text: &str, file: &str, app: &str, result: &mut ImportResult)
     Ok(())
 }
 
-/// Reads a cron job. If the cron jobs are of several namespaces, the name of the job includes its namespace.
-fn read_object(object: &Value, is_of_several: bool, app: &str, result: &mut ImportResult) {
+/// Reads a cron job. With `has_several_namespaces`, the name of the job includes its namespace.
+fn read_object(object: &Value, has_several_namespaces: bool, app: &str, result: &mut ImportResult) {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (name, namespace) = (text("/metadata/name"), text("/metadata/namespace"));
     let title = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
@@ -70,7 +70,7 @@ fn read_object(object: &Value, is_of_several: bool, app: &str, result: &mut Impo
         "ran in {image}: it runs where the agent is, which must have its programs (an agent in that image has)"
     ));
     let mut set_field = |field: &str, value: Value| drop(job.insert(field.to_owned(), value));
-    let slug = if is_of_several { title.replace('/', "-") } else { name.to_owned() };
+    let slug = if has_several_namespaces { title.replace('/', "-") } else { name.to_owned() };
     set_field("name", result.names.unique_name(&slug, &[&title]).into());
     set_field("app", app.into());
     set_field("handler", "shell".into());
@@ -111,34 +111,34 @@ fn read_object(object: &Value, is_of_several: bool, app: &str, result: &mut Impo
 /// `$(`.
 fn expand_variables(word: &Value, env: &Map<String, Value>, entry: &mut Entry) -> Value {
     let Some(text) = word.as_str() else { return word.clone() };
-    let (mut remaining, mut expanded) = (text, String::new());
-    while let Some(dollar_position) = remaining.find('$') {
-        expanded.push_str(&remaining[..dollar_position]);
-        let text_after = &remaining[dollar_position + 1..];
+    let (mut remaining_text, mut expanded_text) = (text, String::new());
+    while let Some(dollar_position) = remaining_text.find('$') {
+        expanded_text.push_str(&remaining_text[..dollar_position]);
+        let text_after = &remaining_text[dollar_position + 1..];
         let name = text_after.strip_prefix('(').and_then(|text_after| Some(text_after.split_once(')')?.0));
-        remaining = match name {
+        remaining_text = match name {
             _ if text_after.starts_with('$') => {
-                expanded.push('$');
+                expanded_text.push('$');
                 &text_after[1..]
             }
             Some(name) => {
                 match env.get(name).and_then(Value::as_str) {
-                    Some(value) => expanded.push_str(value),
+                    Some(value) => expanded_text.push_str(value),
                     None => {
                         entry.note_unsupported(format!("$({name}) is not in env, and stays as it is: write its value"));
-                        write!(expanded, "$({name})").ok();
+                        write!(expanded_text, "$({name})").ok();
                     }
                 }
                 &text_after[name.len() + 2..]
             }
             None => {
-                expanded.push('$');
+                expanded_text.push('$');
                 text_after
             }
         };
     }
-    expanded.push_str(remaining);
-    expanded.into()
+    expanded_text.push_str(remaining_text);
+    expanded_text.into()
 }
 
 fn note_containers(pod: &Value, job_spec: &Value, entry: &mut Entry) {
@@ -194,8 +194,9 @@ fn is_any_day(field: &str) -> bool {
 
 /// Replaces each `*` before a step with the range.
 fn with_range(field: &str, range: &str) -> String {
-    let item = |item: &str| item.strip_prefix("*/").map_or_else(|| item.to_owned(), |step| format!("{range}/{step}"));
-    field.split(',').map(item).collect::<Vec<_>>().join(",")
+    let replace_star =
+        |item: &str| item.strip_prefix("*/").map_or_else(|| item.to_owned(), |step| format!("{range}/{step}"));
+    field.split(',').map(replace_star).collect::<Vec<_>>().join(",")
 }
 
 fn retry_count(job_spec: &Value, entry: &mut Entry) -> u64 {

@@ -229,7 +229,7 @@ impl CrontabArgs {
         };
         let mut result = crontab::read(&read_text(&self.file)?, &source).map_err(Failure::refused)?;
         self.initial_state.apply(&mut result, "cron");
-        finish(&result, &source_text, &self.report)
+        write_output(&result, &source_text, &self.report)
     }
 }
 
@@ -250,7 +250,7 @@ impl KubernetesArgs {
             return Err(Failure::refused(detail));
         }
         self.initial_state.apply(&mut result, "Kubernetes");
-        finish(&result, &source_text, &self.report)
+        write_output(&result, &source_text, &self.report)
     }
 }
 
@@ -273,7 +273,7 @@ impl QuartzArgs {
         let options = quartz::ImportOptions { app: &self.app, zone: &self.time_zone, prefix, now: clock::now() };
         let mut result = quartz::convert(&tables, &options);
         self.initial_state.apply(&mut result, "Quartz");
-        finish(&result, "Quartz", &self.report)
+        write_output(&result, "Quartz", &self.report)
     }
 }
 
@@ -312,7 +312,7 @@ impl XxlJobArgs {
         if let Some(path) = &self.commands {
             std::fs::write(path, result.script()).map_err(|error| write_failure(path, &error))?;
         }
-        finish(&result, "XXL-JOB", &self.report)
+        write_output(&result, "XXL-JOB", &self.report)
     }
 }
 
@@ -342,7 +342,7 @@ fn check_zone(value: &str) -> Result<(), Failure> {
     parse_zone(value).map(drop).map_err(|error| Failure::refused(format!("--time-zone: {error}")))
 }
 
-fn finish(result: &ImportResult, source: &str, report_args: &ReportArgs) -> Result<(), Failure> {
+fn write_output(result: &ImportResult, source: &str, report_args: &ReportArgs) -> Result<(), Failure> {
     for path in &report_args.report {
         let is_page = path.extension().is_some_and(|extension| extension == "html" || extension == "htm");
         let report = if is_page { result.page(source) } else { result.json() };

@@ -48,11 +48,12 @@ impl Names {
         let stem = format!("{}{}", self.prefix, cut_slug(&slug(text), free_len));
         let hashed_names: Vec<String> =
             identities.iter().map(|identity| format!("{stem}-{:08x}", hash(identity))).collect();
-        let is_known = identities.first().is_some_and(|identity| !self.named_identities.insert((*identity).to_owned()));
-        let skipped_count = usize::from(is_known && identities.len() > 1);
+        let is_identity_taken =
+            identities.first().is_some_and(|identity| !self.named_identities.insert((*identity).to_owned()));
+        let skipped_count = usize::from(is_identity_taken && identities.len() > 1);
         let last_hashed_name = hashed_names.last().unwrap_or(&stem).clone();
-        let is_whole = text.trim().chars().count() <= free_len;
-        let plain_name = is_whole.then_some(stem);
+        let fits_whole = text.trim().chars().count() <= free_len;
+        let plain_name = fits_whole.then_some(stem);
         let numbered_names = (2_u32..).map(|number| format!("{last_hashed_name}-{number}"));
         let mut candidates =
             plain_name.into_iter().chain(hashed_names.into_iter().skip(skipped_count)).chain(numbered_names);

@@ -10,7 +10,7 @@ use crate::terminal::harmless_text;
 
 /// If more than this many jobs have the same note, the report prints it once.
 const SAME_NOTE_MAX: usize = 3;
-/// Maximum number of jobs that the line of such a note names.
+/// Maximum number of jobs that the single line of such a note names.
 const NAME_COUNT_MAX: usize = 3;
 
 /// The names of the jobs with each note, keyed by the kind and the text of the note.
@@ -25,11 +25,11 @@ impl ImportResult {
     /// Counts the entries of each kind.
     pub(super) fn counts_text(&self) -> String {
         let jobs = || self.entries.iter().filter(|entry| entry.is_job());
-        let left_out = jobs().filter(|entry| entry.is_left_out()).count();
+        let left_out_count = jobs().filter(|entry| entry.is_left_out()).count();
         let noted_count = jobs().filter(|entry| !entry.is_left_out() && !entry.notes.is_empty()).count();
-        let plain_count = jobs().count() - left_out - noted_count;
+        let unchanged_count = jobs().count() - left_out_count - noted_count;
         let mut text = format!(
-            "{}: {plain_count} as they were, {noted_count} with notes, {left_out} left out",
+            "{}: {unchanged_count} as they were, {noted_count} with notes, {left_out_count} left out",
             counted(jobs().count(), "job")
         );
         for (subject, noun) in [(Subject::Group, "group"), (Subject::User, "user")] {

@@ -15,10 +15,10 @@ use crate::terminal::harmless_text;
 /// Maximum number of retries of a definition.
 pub(super) const RETRY_MAX: u64 = 100;
 
-/// What a note reports.
+/// The kind of a note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Kind {
+pub(super) enum NoteKind {
     /// The field has another meaning in Rondel.
     Changed,
     /// Rondel has no counterpart.
@@ -28,11 +28,11 @@ pub(super) enum Kind {
 /// A remark on one job, for the user who imports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Note {
-    pub(super) kind: Kind,
+    pub(super) kind: NoteKind,
     pub(super) text: String,
 }
 
-/// What becomes of a field of the other scheduler.
+/// The outcome for a field of the other scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Outcome {
@@ -161,24 +161,24 @@ impl Entry {
     pub(super) fn class_and_word(&self, note: &Note) -> (&'static str, &'static str) {
         match note.kind {
             _ if self.is_left_out() => ("gone", "left out"),
-            Kind::Changed => ("changed", "changed"),
-            Kind::NotSupported => ("gone", "not supported"),
+            NoteKind::Changed => ("changed", "changed"),
+            NoteKind::NotSupported => ("gone", "not supported"),
         }
     }
 
     pub(super) fn note_change(&mut self, text: impl Into<String>) {
-        self.notes.push(Note { kind: Kind::Changed, text: text.into() });
+        self.notes.push(Note { kind: NoteKind::Changed, text: text.into() });
     }
 
     pub(super) fn note_unsupported(&mut self, text: impl Into<String>) {
-        self.notes.push(Note { kind: Kind::NotSupported, text: text.into() });
+        self.notes.push(Note { kind: NoteKind::NotSupported, text: text.into() });
     }
 }
 
 impl Entry {
     /// Replaces the notes by the reasons for leaving the job out: the other notes do not matter then.
     fn replace_notes(&mut self, reasons: Vec<String>) {
-        self.notes = reasons.into_iter().map(|text| Note { kind: Kind::NotSupported, text }).collect();
+        self.notes = reasons.into_iter().map(|text| Note { kind: NoteKind::NotSupported, text }).collect();
     }
 }
 
@@ -212,15 +212,15 @@ impl ImportResult {
 
     /// Puts all jobs in shadow mode, in which they send nothing.
     pub(super) fn put_in_shadow(&mut self) {
-        self.set("mode", &Value::from("shadow"));
+        self.set_in_all_jobs("mode", &Value::from("shadow"));
     }
 
     /// Writes all jobs paused, so that they fire nothing.
     pub(super) fn disable(&mut self) {
-        self.set("enabled", &Value::from(false));
+        self.set_in_all_jobs("enabled", &Value::from(false));
     }
 
-    fn set(&mut self, field: &str, value: &Value) {
+    fn set_in_all_jobs(&mut self, field: &str, value: &Value) {
         for job in self.entries.iter_mut().filter_map(|entry| entry.job.as_mut()?.as_object_mut()) {
             job.insert(field.to_owned(), value.clone());
         }

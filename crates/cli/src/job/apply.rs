@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::files::{Entry, read_all};
 use super::planned::{Item, Summary, lines_of_item};
-use crate::client::{Body, Call, Client, Finding, Refusal, findings};
+use crate::client::{AnswerError, Body, Call, Client, Refusal, answer_errors};
 use crate::exit::{Exit, Failure, output_or_verdict};
 use crate::format::{Format, FormatArgs};
 use crate::paint::Paint;
@@ -21,7 +21,7 @@ use crate::{clock, output};
 
 const APPLY_PATH: [&str; 2] = ["jobs", "apply"];
 /// How many errors are listed.
-const FINDINGS_MAX: usize = 20;
+const ERRORS_MAX: usize = 20;
 /// How many other jobs with the same error are named.
 const OTHER_JOBS_MAX: usize = 10;
 /// How many different warnings are shown.
@@ -75,13 +75,13 @@ struct ApplyReport {
 #[serde(untagged)]
 enum Line {
     End { summary: Summary },
-    Ended { ended: Ending },
+    EarlyEnd { ended: EarlyEnd },
     Job(Box<Item>),
 }
 
 /// The failure after which the rest of a list was not saved.
 #[derive(Debug, Deserialize)]
-struct Ending {
+struct EarlyEnd {
     message: String,
 }
 
@@ -108,33 +108,33 @@ fn request_body(entries: &[Entry]) -> String {
 
 /// The failure for a refusal, with places in the files instead of pointers into the list.
 fn refusal_failure(client: &Client, entries: &[Entry], refusal: &Refusal) -> Failure {
-    let refusal_findings = findings(&refusal.text);
-    if refusal.status != StatusCode::UNPROCESSABLE_ENTITY || refusal_findings.is_empty() {
+    let refusal_errors = answer_errors(&refusal.text);
+    if refusal.status != StatusCode::UNPROCESSABLE_ENTITY || refusal_errors.is_empty() {
         return client.failure(refusal);
     }
     let mut lines_shown: Vec<String> =
-        refusal_findings.iter().take(FINDINGS_MAX).map(|finding| finding_line(entries, finding)).collect();
-    if refusal_findings.len() > FINDINGS_MAX {
-        lines_shown.push(format!("and {} more", refusal_findings.len() - FINDINGS_MAX));
+        refusal_errors.iter().take(ERRORS_MAX).map(|error| error_line(entries, error)).collect();
+    if refusal_errors.len() > ERRORS_MAX {
+        lines_shown.push(format!("and {} more", refusal_errors.len() - ERRORS_MAX));
     }
     match lines_shown.as_slice() {
-        [only] => Failure::refused(format!("{only}; nothing was saved")),
-        several => Failure::refused(format!("the files are invalid; nothing was saved\n  {}", several.join("\n  "))),
+        [single_line] => Failure::refused(format!("{single_line}; nothing was saved")),
+        lines => Failure::refused(format!("the files are invalid; nothing was saved\n  {}", lines.join("\n  "))),
     }
 }
 
 /// An error with its place, `jobs.yaml:4:11: /schedule/cron: …`, and the other jobs with the same error.
-fn finding_line(entries: &[Entry], finding: &Finding) -> String {
-    let message = &finding.message;
-    let Some((place, pointer)) = locate(entries, &finding.pointer) else { return message.clone() };
+fn error_line(entries: &[Entry], error: &AnswerError) -> String {
+    let message = &error.message;
+    let Some((place, pointer)) = locate(entries, &error.pointer) else { return message.clone() };
     let mut line = format!("{place}: {pointer}{}{message}", if pointer.is_empty() { "" } else { ": " });
-    if finding.count > 1 {
-        let other_indexes = finding.indexes.iter().skip(1).take(OTHER_JOBS_MAX);
+    if error.count > 1 {
+        let other_indexes = error.indexes.iter().skip(1).take(OTHER_JOBS_MAX);
         let names = other_indexes.filter_map(|index| Some(entries.get(*index)?.label(*index))).collect::<Vec<_>>();
-        let more_text = if finding.count > names.len() + 1 { ", …" } else { "" };
+        let more_text = if error.count > names.len() + 1 { ", …" } else { "" };
         line.push_str(&format!(
             "; the same in {}: {}{more_text}",
-            counted(finding.count - 1, "other job"),
+            counted(error.count - 1, "other job"),
             harmless_text(&names.join(", "))
         ));
     }
@@ -154,7 +154,7 @@ impl PlanArgs {
         let entries = read_all(&self.files.files)?;
         let body = self.files.plan(client, &entries).await?;
         let answer: ApplyReport = parse_answer(body.text())?;
-        let print_result = print(&body, &answer, format);
+        let print_result = print_plan(&body, &answer, format);
         if matches!(format.format, Format::Table | Format::Wide) {
             match answer.summary {
                 summary if summary.has_no_changes() => {
@@ -172,7 +172,7 @@ fn parse_answer<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Failure> {
     serde_json::from_str(text).map_err(|error| Failure::of("the server's answer is not understood", &error))
 }
 
-fn print(body: &Body, answer: &ApplyReport, format: FormatArgs) -> Result<(), Failure> {
+fn print_plan(body: &Body, answer: &ApplyReport, format: FormatArgs) -> Result<(), Failure> {
     match format.format {
         Format::Json | Format::Yaml => output::print_document(body.text(), format.format),
         Format::Jsonl => {
@@ -203,7 +203,7 @@ fn print_warnings<'a>(items: impl Iterator<Item = &'a Item>) {
     for (warning, jobs) in jobs_by_warning.into_iter().take(WARNINGS_MAX) {
         let jobs = match jobs.as_slice() {
             [single_job] => (*single_job).to_owned(),
-            several => format!("{} jobs", several.len()),
+            names => format!("{} jobs", names.len()),
         };
         output::print_message(&format!("warning: {}: {}", harmless_text(&jobs), harmless_text(warning)));
     }
@@ -228,7 +228,7 @@ impl ApplyArgs {
         while let Some(text) = answer.next().await? {
             match parse_answer(&text)? {
                 Line::End { summary: sent_summary } => summary = Some(sent_summary),
-                Line::Ended { ended } => {
+                Line::EarlyEnd { ended } => {
                     drop(progress);
                     return Err(Failure::new(Exit::Failed, harmless_text(&ended.message).to_string()));
                 }

@@ -10,7 +10,7 @@ use reqwest::{Method, StatusCode};
 
 use super::files::{Entry, entries_of_yaml};
 use super::print_saved;
-use crate::client::{Body, Call, Client, Finding, findings};
+use crate::client::{AnswerError, Body, Call, Client, answer_errors};
 use crate::exit::Failure;
 use crate::format::FormatArgs;
 use crate::output;
@@ -31,7 +31,7 @@ impl EditArgs {
     pub(super) async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
         let job = client.get(&["jobs", &self.name], &[]).await?.value()?;
         let export = client.get(&["jobs", "export"], &[("name", &self.name), ("format", "yaml")]).await?;
-        let tag = format!("\"v{}\"", job["version"]);
+        let etag = format!("\"v{}\"", job["version"]);
         let folder = private_folder()?;
         let file = folder.path().join(format!("{}.yaml", self.name));
         let mut remarks = vec![format!("Job {}. What is left out has its default; see docs/API.md.", self.name)];
@@ -39,7 +39,7 @@ impl EditArgs {
         let mut text = original_text.clone();
         loop {
             write_private(&file, &with_remarks(&remarks, &text))?;
-            if let Err(failure) = edit(&file).await {
+            if let Err(failure) = run_editor(&file).await {
                 return Err(if text == original_text { failure } else { with_kept_file(failure, folder, &file) });
             }
             let edited_text = match std::fs::read_to_string(&file) {
@@ -59,7 +59,7 @@ impl EditArgs {
             }
             let errors = match entries_of_yaml(&edited_text, "the file") {
                 Err(failure) => vec![failure.message().to_owned()],
-                Ok(entries) => match self.put(client, &entries, &tag).await {
+                Ok(entries) => match self.put(client, &entries, &etag).await {
                     Ok(Ok(job)) => return print_saved(&job, format),
                     Ok(Err(errors)) => errors,
                     Err(failure) => return Err(with_kept_file(failure, folder, &file)),
@@ -70,17 +70,17 @@ impl EditArgs {
     }
 
     /// Saves the definition, or returns its errors.
-    async fn put(&self, client: &Client, entries: &[Entry], tag: &str) -> Result<Result<Body, Vec<String>>, Failure> {
+    async fn put(&self, client: &Client, entries: &[Entry], etag: &str) -> Result<Result<Body, Vec<String>>, Failure> {
         let [entry] = entries else { return Ok(Err(vec!["the file must have one job in it".to_owned()])) };
         let body = Some(("application/json", entry.value.to_string()));
-        let (path, headers) = (["jobs", &self.name], [("if-match", tag)]);
+        let (path, headers) = (["jobs", &self.name], [("if-match", etag)]);
         let answer =
             client.call(Call { method: Method::PUT, path: &path, query: &[], body, headers: &headers }).await?;
         match answer {
             Ok(job) => Ok(Ok(job)),
             Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
-                let finding_line = |finding: Finding| format!("{}: {}", finding.pointer, finding.message);
-                Ok(Err(findings(&refusal.text).into_iter().map(finding_line).collect()))
+                let error_line = |error: AnswerError| format!("{}: {}", error.pointer, error.message);
+                Ok(Err(answer_errors(&refusal.text).into_iter().map(error_line).collect()))
             }
             Err(refusal) => Err(client.failure(&refusal)),
         }
@@ -114,7 +114,7 @@ fn without_remarks(text: &str) -> String {
 }
 
 /// Opens the editor and waits for it. `VISUAL` and `EDITOR` may hold a command with arguments, so the shell parses it.
-async fn edit(file: &Path) -> Result<(), Failure> {
+async fn run_editor(file: &Path) -> Result<(), Failure> {
     let nonempty_variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let editor = nonempty_variable("VISUAL").or_else(|| nonempty_variable("EDITOR")).unwrap_or_else(|| "vi".into());
     let editor_text = editor.to_string_lossy().into_owned();

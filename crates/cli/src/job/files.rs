@@ -107,15 +107,15 @@ fn collect_files(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Resul
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
+enum FileKind {
     Json,
     Yaml,
 }
 
-fn file_kind(path: &Path) -> Option<Kind> {
+fn file_kind(path: &Path) -> Option<FileKind> {
     match path.extension()?.to_ascii_lowercase().to_str()? {
-        "json" => Some(Kind::Json),
-        "yaml" | "yml" => Some(Kind::Yaml),
+        "json" => Some(FileKind::Json),
+        "yaml" | "yml" => Some(FileKind::Yaml),
         _ => None,
     }
 }
@@ -124,7 +124,7 @@ fn read(path: &Path) -> Result<Vec<Entry>, Failure> {
     let text = read_document(path)?;
     let file = if path.as_os_str() == "-" { "stdin".to_owned() } else { path.display().to_string() };
     let is_like_json = text.trim_start().starts_with(['{', '[']);
-    if file_kind(path) == Some(Kind::Json) || (is_like_json && file_kind(path).is_none()) {
+    if file_kind(path) == Some(FileKind::Json) || (is_like_json && file_kind(path).is_none()) {
         return entries_of_json(&text, &file);
     }
     entries_of_yaml(&text, &file)
@@ -200,8 +200,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.yaml");
         std::fs::write(&path, "jobs:\n- name: a\n").unwrap();
-        let refused = read_all(&[path]).unwrap_err();
-        assert!(refused.message().contains("without `jobs` around it"), "{}", refused.message());
+        let refusal = read_all(&[path]).unwrap_err();
+        assert!(refusal.message().contains("without `jobs` around it"), "{}", refusal.message());
     }
 
     #[test]

@@ -82,11 +82,11 @@ impl ItemsArgs {
             if !is_table {
                 return VIEW.print_list(&body, format);
             }
-            let snapshot = Snapshot { view: body.value()?, at: Instant::now() };
+            let snapshot = Snapshot { answer: body.value()?, at: Instant::now() };
             if self.watch && std::io::stdout().is_terminal() {
                 output::print_lines(CLEAR_SCREEN)?;
             }
-            snapshot.print_snapshot(previous_snapshot.as_ref(), format)?;
+            snapshot.print(previous_snapshot.as_ref(), format)?;
             if !self.watch {
                 return Ok(());
             }
@@ -127,25 +127,25 @@ impl ItemsArgs {
 
 /// An answer, and when it arrived.
 struct Snapshot {
-    view: Value,
+    answer: Value,
     at: Instant,
 }
 
 impl Snapshot {
-    fn print_snapshot(&self, previous_snapshot: Option<&Self>, format: FormatArgs) -> Result<(), Failure> {
+    fn print(&self, previous_snapshot: Option<&Self>, format: FormatArgs) -> Result<(), Failure> {
         if format.columns.is_none() && !format.no_headers {
             output::print_lines(&format!("{}\n\n", self.summary_lines(previous_snapshot, Paint::of_stdout())))?;
-            if self.view["groups"].as_array().is_some_and(|groups| !groups.is_empty()) {
+            if self.answer["groups"].as_array().is_some_and(|groups| !groups.is_empty()) {
                 output::print_lines(&format!("{}\n\n", self.groups_text()))?;
             }
         }
-        let items = self.view["items"].as_array().cloned().unwrap_or_default();
+        let items = self.answer["items"].as_array().cloned().unwrap_or_default();
         match previous_snapshot {
             Some(previous_snapshot) => View { row: watch_row, headers: WATCH_HEADERS, ..VIEW }
                 .print_items(&self.with_rates(previous_snapshot), format),
             None => VIEW.print_items(&items, format),
         }?;
-        if self.view["next_cursor"].is_string() {
+        if self.answer["next_cursor"].is_string() {
             output::print_message(&format!("{} items are shown; --all shows the others too", items.len()));
         }
         Ok(())
@@ -153,10 +153,10 @@ impl Snapshot {
 
     /// A summary of the run, the items and the rows in three lines.
     fn summary_lines(&self, previous_snapshot: Option<&Self>, paint: Paint) -> String {
-        let totals = &self.view["totals"];
+        let totals = &self.answer["totals"];
         let count = |key: &str| totals[key].as_u64().unwrap_or_default();
         let rate = match previous_snapshot.and_then(|previous_snapshot| {
-            self.rate_text(&previous_snapshot.view["totals"], totals, previous_snapshot.at)
+            self.rate_text(&previous_snapshot.answer["totals"], totals, previous_snapshot.at)
         }) {
             Some(rate) => format!("{rate} a second"),
             None => format!("{} in the last minute", count("per_minute")),
@@ -165,7 +165,7 @@ impl Snapshot {
             totals["oldest_age_ms"].as_u64().map(|age| format!(", the oldest in work for {}", age_text(age)));
         let failed_text = match count("failed") {
             0 => "0 failed".to_owned(),
-            failed_text => paint.ink(Ink::Red, &format!("{failed_text} failed")),
+            failed_count => paint.ink(Ink::Red, &format!("{failed_count} failed")),
         };
         let title = |text: &str| paint.ink(Ink::Bold, text);
         [
@@ -189,7 +189,7 @@ impl Snapshot {
     }
 
     fn root_run_text(&self) -> String {
-        let (root, now) = (&self.view["root"], clock::now());
+        let (root, now) = (&self.answer["root"], clock::now());
         if root.is_null() {
             return "none yet".to_owned();
         }
@@ -209,7 +209,7 @@ impl Snapshot {
 
     fn groups_text(&self) -> String {
         let mut table = Table::new(&["GROUP", "STATUS", "EXECUTOR", "ATTEMPT", "ITEMS", "ROWS/MIN", "STARTED", "RUN"]);
-        for group in self.view["groups"].as_array().into_iter().flatten() {
+        for group in self.answer["groups"].as_array().into_iter().flatten() {
             let keys = ["status", "executor", "attempt", "item_count", "per_minute"];
             let mut cells = vec![number_of_group(&group["index"])];
             cells.extend(keys.iter().map(|key| text_of(&group[key])));
@@ -222,14 +222,14 @@ impl Snapshot {
 
     /// The items with their rows per second since the previous answer.
     fn with_rates(&self, previous_snapshot: &Self) -> Vec<Value> {
-        let items = |view: &Value| view["items"].as_array().cloned().unwrap_or_default();
+        let items = |answer: &Value| answer["items"].as_array().cloned().unwrap_or_default();
         let previous_items: HashMap<String, Value> =
-            items(&previous_snapshot.view).into_iter().map(|item| (text_of(&item["name"]), item)).collect();
-        let mut items = items(&self.view);
+            items(&previous_snapshot.answer).into_iter().map(|item| (text_of(&item["name"]), item)).collect();
+        let mut items = items(&self.answer);
         for item in &mut items {
             let rate = previous_items
                 .get(&text_of(&item["name"]))
-                .and_then(|previous_items| self.rate_text(previous_items, item, previous_snapshot.at));
+                .and_then(|previous_item| self.rate_text(previous_item, item, previous_snapshot.at));
             item["rows_per_second"] = rate.into();
         }
         items

@@ -331,7 +331,7 @@ async fn pause(client: &Client, name: &str, queued: Option<&str>, format: Format
     VIEW.print_row(&job, format)
 }
 
-/// What became of the open runs of a paused or deleted job; `None` if none was open.
+/// How many open runs of a paused or deleted job were skipped or continue; `None` if none was open.
 pub(crate) fn queued_sentence(queued: &Value) -> Option<String> {
     let count = |field: &str| queued[field].as_u64().unwrap_or_default();
     let field_texts = [("dropped", "skipped"), ("kept", "still queued"), ("running", "still running")];
@@ -416,7 +416,7 @@ fn schedule_text(value: &Value) -> String {
     let single_text = |schedule: &Value| {
         let text = |value: &Value| match value {
             Value::Array(names) => names.iter().map(text_of).collect::<Vec<_>>().join(", "),
-            other => text_of(other),
+            other_value => text_of(other_value),
         };
         let with_key = |key: &str| schedule.get(key).filter(|value| !value.is_null()).map(text);
         match (with_key("cron"), with_key("time_zone")) {
@@ -430,8 +430,8 @@ fn schedule_text(value: &Value) -> String {
         }
     };
     match value {
-        Value::Array(several) => several.iter().map(single_text).collect::<Vec<_>>().join(", "),
-        other => single_text(other),
+        Value::Array(schedules) => schedules.iter().map(single_text).collect::<Vec<_>>().join(", "),
+        schedule => single_text(schedule),
     }
 }
 

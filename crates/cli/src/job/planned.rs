@@ -1,4 +1,4 @@
-//! Prints a plan, or the outcome of one.
+//! Prints a plan, or the outcome of an apply.
 
 use std::fmt::Write as _;
 
@@ -137,14 +137,14 @@ impl Fires {
         };
         let mut text =
             format!("    fires {range_text}: {} vanish, {} appear\n", self.vanishing.count, self.appearing.count);
-        for (sign, ink, kind) in [("-", Ink::Red, &self.vanishing), ("+", Ink::Green, &self.appearing)] {
-            for at in kind.first.iter().take(SHOWN_FIRES_MAX) {
+        for (sign, ink, fire_list) in [("-", Ink::Red, &self.vanishing), ("+", Ink::Green, &self.appearing)] {
+            for at in fire_list.first.iter().take(SHOWN_FIRES_MAX) {
                 let line = paint.ink(ink, &format!("{sign} {at}"));
                 writeln!(text, "      {line} ({})", clock::relative_text(*at, now)).ok();
             }
-            let shown_count = kind.first.len().min(SHOWN_FIRES_MAX) as u64;
-            if kind.count > shown_count {
-                let line = paint.ink(ink, &format!("{sign} and {} more", kind.count - shown_count));
+            let shown_count = fire_list.first.len().min(SHOWN_FIRES_MAX) as u64;
+            if fire_list.count > shown_count {
+                let line = paint.ink(ink, &format!("{sign} and {} more", fire_list.count - shown_count));
                 writeln!(text, "      {line}").ok();
             }
         }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::client::text_of;
 use crate::clock;
 
-/// Longer messages are cut in tables.
+/// Maximum number of characters of a message in a table; a longer message is cut.
 pub(super) const MESSAGE_LEN_MAX: usize = 60;
 
 /// How long a run or attempt took, or has taken so far; empty if it has not begun.

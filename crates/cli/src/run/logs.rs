@@ -148,7 +148,7 @@ impl Log<'_> {
     /// Prints the lines written so far.
     async fn print_pages(&self) -> Result<(), Failure> {
         let mut body = self.request_page(None).await?;
-        let mut asked_cursor = None;
+        let mut requested_cursor = None;
         if !self.is_search() && self.format == Format::Json && !has_more(&body)? {
             return output::print_json(body.text());
         }
@@ -167,9 +167,9 @@ impl Log<'_> {
             match next_cursor {
                 // A page of a search may be empty although more lines follow. The search then continues, but only if
                 // the cursor is a new one.
-                Some(cursor) if count > 0 || (self.is_search() && asked_cursor.as_ref() != Some(&cursor)) => {
+                Some(cursor) if count > 0 || (self.is_search() && requested_cursor.as_ref() != Some(&cursor)) => {
                     body = self.request_page(Some(&cursor)).await?;
-                    asked_cursor = Some(cursor);
+                    requested_cursor = Some(cursor);
                 }
                 next_cursor => return self.write_document(&items, next_cursor.as_deref()),
             }
@@ -200,9 +200,9 @@ impl Log<'_> {
             };
             match end {
                 // The server stops, or the stream has reached its maximum duration.
-                End { complete: false, next_cursor: Some(next) } => {
+                End { complete: false, next_cursor: Some(cursor) } => {
                     tokio::time::sleep(RECONNECT_DELAY).await;
-                    lines = retry_while_unreachable(None, async || self.open(Some(&next)).await).await?;
+                    lines = retry_while_unreachable(None, async || self.open(Some(&cursor)).await).await?;
                 }
                 End { .. } => return Ok(()),
             }

@@ -261,12 +261,12 @@ fn status_text(run: &Value) -> String {
 /// The shard or the part of a run, counted from 1 as on the pages of the console: `1 of 2`, `all 2`, `group 1 of 2`, `root of 2`; empty
 /// if the fire has only one run.
 fn shard_text(run: &Value) -> String {
-    let kind = run["part"].as_str().filter(|kind| ["root", "group"].contains(kind));
+    let part = run["part"].as_str().filter(|part| ["root", "group"].contains(part));
     match (run["shard_index"].as_i64(), run["shard_total"].as_i64()) {
-        (_, total) if kind == Some("root") => {
+        (_, total) if part == Some("root") => {
             format!("root{}", total.map(|total| format!(" of {total}")).unwrap_or_default())
         }
-        (Some(index), Some(total)) if kind == Some("group") => format!("group {} of {total}", index + 1),
+        (Some(index), Some(total)) if part == Some("group") => format!("group {} of {total}", index + 1),
         (Some(index), Some(total)) if total > 1 && index >= 0 => format!("{} of {total}", index + 1),
         (Some(index), Some(total)) if index < 0 => format!("all {total}"),
         _ => String::new(),

@@ -25,7 +25,7 @@ const LAST_REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 /// If the run has not begun after this long, a missing executor is reported.
 const EXECUTOR_CHECK_AFTER: Duration = Duration::from_secs(3);
 
-/// Whether to wait.
+/// The flags for waiting for the verdict.
 #[derive(Debug, Args)]
 pub(crate) struct WaitArgs {
     /// Wait for the verdict; any other than succeeded ends with exit code 3
@@ -90,10 +90,10 @@ pub(crate) async fn print_or_wait(
     let mut not_running_since = Some(Instant::now());
     loop {
         let status = status_of(&body)?;
-        let now = progress_text(&body.value()?);
-        if args.watch && now != shown_text {
-            output::print_message(&now);
-            shown_text = now;
+        let current_text = progress_text(&body.value()?);
+        if args.watch && current_text != shown_text {
+            output::print_message(&current_text);
+            shown_text = current_text;
             period = POLL_MIN;
         }
         if status.is_terminal() {
@@ -101,10 +101,10 @@ pub(crate) async fn print_or_wait(
             if let Some(message) = uncut_message(&body.value()?, format.format) {
                 output::print_message(&message);
             }
-            let succeeded = status == RunStatus::Succeeded;
+            let is_success = status == RunStatus::Succeeded;
             return output_or_verdict(
                 print_result,
-                if succeeded { Ok(()) } else { Err(Failure::silent(Exit::RunFailed)) },
+                if is_success { Ok(()) } else { Err(Failure::silent(Exit::RunFailed)) },
             );
         }
         if status == RunStatus::Running {
@@ -119,16 +119,16 @@ pub(crate) async fn print_or_wait(
         tokio::time::sleep(deadline.map_or(period, |end| period.min(end - Instant::now()))).await;
         period = (period * 2).min(POLL_MAX);
         let request = retry_while_unreachable(deadline, async || client.get(&["runs", &id], &[]).await);
-        let look_result = match deadline.and_then(|deadline| deadline.checked_add(LAST_REQUEST_TIMEOUT)) {
+        let call_result = match deadline.and_then(|deadline| deadline.checked_add(LAST_REQUEST_TIMEOUT)) {
             Some(end) => tokio::time::timeout_at(end, request).await.unwrap_or_else(|_| {
                 let sentence = format!("run {id} was still {status}, and the server does not answer");
                 Err(Failure::new(Exit::TimedOut, sentence))
             }),
             None => request.await,
         };
-        body = look_result.map_err(|failure| {
-            let is_over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-            let failure = match failure.is_temporary() && is_over {
+        body = call_result.map_err(|failure| {
+            let has_timed_out = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            let failure = match failure.is_temporary() && has_timed_out {
                 true => Failure::new(Exit::TimedOut, format!("run {id} was still {status}: {}", failure.message())),
                 false => failure,
             };

@@ -55,15 +55,15 @@ pub(super) fn make_key_pair(path: &Path) -> Result<(), Failure> {
     public_path.push(".pub");
     let public_path = Path::new(&public_path);
     let mut files = StartupFiles::default();
-    files.write_secret_file(path, &pem(SECRET_LABEL, &[&SECRET_PREFIX, seed].concat()))?;
-    let public_pem = pem(PUBLIC_LABEL, &[&PUBLIC_PREFIX, key_pair.public_key().as_ref()].concat());
+    files.write_secret_file(path, &to_pem(SECRET_LABEL, &[&SECRET_PREFIX, seed].concat()))?;
+    let public_pem = to_pem(PUBLIC_LABEL, &[&PUBLIC_PREFIX, key_pair.public_key().as_ref()].concat());
     files.write_secret_file(public_path, &public_pem)?;
     files.commit();
     output::print_message(&format!("for agents: --script-key {}", public_path.display()));
     output::print_lines(public_pem.trim_end())
 }
 
-fn pem(kind: &str, der: &[u8]) -> String {
+fn to_pem(kind: &str, der: &[u8]) -> String {
     format!("-----BEGIN {kind}-----\n{}\n-----END {kind}-----\n", STANDARD.encode(der))
 }
 

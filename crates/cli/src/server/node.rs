@@ -114,7 +114,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Stores the token of the file. One that the database knows stays as it is, also if it has ended.
+    /// Stores the token of the file. A token that the database knows stays as it is, also if it has ended.
     async fn register_token(&self, file: &Path) -> Result<(), Failure> {
         let (store, now) = (self.engine.store(), self.engine.now());
         let Some(token_record) = store.token(&self.token.hash()).await? else {
@@ -147,14 +147,14 @@ impl Node {
             ..WebConfig::default()
         };
         let app = rondel_web::app(self.engine.clone(), config);
-        let closed = self.lifecycle.hard.clone();
+        let hard_stop = self.lifecycle.hard.clone();
         if let Some(tls) = &tls {
             self.lifecycle.spawn("certificates", Until::Soft, Arc::clone(tls).watch(self.lifecycle.soft.clone()));
         }
         let port =
             Port { tls, limits, trusted_proxies: self.http.trusted_proxies.clone(), engine: Some(self.engine.clone()) };
         // Executors deliver their last results while the engine drains, so the port stays open to the end.
-        self.lifecycle.spawn("web", Until::Hard, rondel_web::serve_on(listener, port, app, closed));
+        self.lifecycle.spawn("web", Until::Hard, rondel_web::serve_on(listener, port, app, hard_stop));
     }
 
     const fn scheme(&self) -> &'static str {
@@ -279,8 +279,8 @@ async fn open_store(config: &ServerConfig, startup_files: &mut StartupFiles) -> 
     // An existing database may have secrets that this start encrypts. The file with their key stays, even if the start
     // fails later.
     let mut kept_key_files = StartupFiles::default();
-    let is_old = file.is_some_and(Path::exists);
-    let key_files = if is_old { &mut kept_key_files } else { &mut *startup_files };
+    let is_existing_database = file.is_some_and(Path::exists);
+    let key_files = if is_existing_database { &mut kept_key_files } else { &mut *startup_files };
     let defaults = StoreConfig::default();
     let store_config = StoreConfig {
         url: config.database.0.clone(),
@@ -330,13 +330,14 @@ fn secret_sources(settings: &ServerValues) -> SecretSources {
 /// The disks that this server writes to, and its certificate.
 fn watched_host(config: &ServerConfig, tls: Option<&Tls>) -> WatchedHost {
     let settings = &config.settings;
-    let database = config.database.0.sqlite_path().and_then(Path::parent);
+    let database_folder = config.database.0.sqlite_path().and_then(Path::parent);
     // A file without a folder is in the folder that the server was started in.
-    let database = database.map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
+    let database_folder =
+        database_folder.map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
     // If the settings name the server and its token file, it makes no data folder, and writes nothing there.
     let data_dir = Some(settings.data_dir.as_path()).filter(|folder| folder.is_dir());
-    let database = database.filter(|folder| *folder != settings.data_dir);
-    let folders = data_dir.into_iter().chain(database).map(Path::to_owned).collect();
+    let database_folder = database_folder.filter(|folder| *folder != settings.data_dir);
+    let folders = data_dir.into_iter().chain(database_folder).map(Path::to_owned).collect();
     WatchedHost { folders, certificate: tls.map(Tls::served) }
 }
 

@@ -21,7 +21,7 @@ use crate::{clock, output};
 /// Maximum number of rows of the log in one query.
 const PAGE_LEN: u32 = 1_000;
 /// How often the log is read.
-const PERIOD: Duration = Duration::from_secs(30);
+const READ_PERIOD: Duration = Duration::from_secs(30);
 /// How often the jobs are read again. They are also read when a row may belong to a new job.
 const JOBS_PERIOD: Duration = Duration::from_secs(60);
 
@@ -86,14 +86,17 @@ impl FollowArgs {
                 database.xxl_log_before(&since_text).await.map_err(|error| jobs::database_failure(&error))?
             }
         };
-        let mut names = Names::read(client).await?;
-        let mut unknown_titles = BTreeSet::new();
-        let (mut has_read_all, mut was_warned) = (false, false);
+        let mut names = JobNames::read(client).await?;
+        let mut unknown_trigger_types = BTreeSet::new();
+        let (mut has_read_all, mut has_warned) = (false, false);
         loop {
-            match self.read_page(client, &mut database, &zone, &mut names, (&mut last_id, &mut unknown_titles)).await {
+            match self
+                .read_page(client, &mut database, &zone, &mut names, (&mut last_id, &mut unknown_trigger_types))
+                .await
+            {
                 Ok(PageResult { stored_count, is_last, newest_fire_at }) => {
                     let is_old = newest_fire_at.is_some_and(|at| at < clock::now().saturating_sub(CLOCK_BEHIND_MAX));
-                    if has_read_all && is_old && !std::mem::replace(&mut was_warned, true) {
+                    if has_read_all && is_old && !std::mem::replace(&mut has_warned, true) {
                         output::print_message(&format!(
                             "new rows of the log are hours old by --time-zone {}: is that the zone of XXL-JOB's servers?",
                             self.time_zone
@@ -121,9 +124,9 @@ impl FollowArgs {
             if self.once {
                 return Ok(());
             }
-            tokio::time::sleep(PERIOD).await;
+            tokio::time::sleep(READ_PERIOD).await;
             if clock::now().since(names.read_at) >= JOBS_PERIOD {
-                names = Names::read(client).await.unwrap_or(names);
+                names = JobNames::read(client).await.unwrap_or(names);
             }
         }
     }
@@ -134,8 +137,8 @@ impl FollowArgs {
         client: &Client,
         database: &mut XxlDatabase,
         zone: &Z,
-        names: &mut Names,
-        (last_id, unknown_titles): (&mut i64, &mut BTreeSet<String>),
+        names: &mut JobNames,
+        (last_id, unknown_trigger_types): (&mut i64, &mut BTreeSet<String>),
     ) -> Result<PageResult, Failure> {
         let rows = database.xxl_logs(*last_id, PAGE_LEN).await.map_err(|error| jobs::database_failure(&error))?;
         let now = clock::now();
@@ -151,19 +154,19 @@ impl FollowArgs {
         let settled_before = now.saturating_sub(self.settle);
         let is_settled = |row: &&LogRow| fired_at(zone, row).is_none_or(|fire_at| fire_at <= settled_before);
         let settled_rows: Vec<&LogRow> = rows.iter().take_while(is_settled).collect();
-        for title in settled_rows.iter().filter_map(|row| unknown_trigger_type(row)) {
-            if unknown_titles.len() < UNKNOWN_COUNT_MAX && unknown_titles.insert(title.clone()) {
+        for type_text in settled_rows.iter().filter_map(|row| unknown_trigger_type(row)) {
+            if unknown_trigger_types.len() < UNKNOWN_COUNT_MAX && unknown_trigger_types.insert(type_text.clone()) {
                 output::print_message(&format!(
                     "the log has runs with the trigger type {:?}, which no known version has: they count as fires of the schedule",
-                    harmless_text(&title)
+                    harmless_text(&type_text)
                 ));
             }
         }
         if settled_rows.iter().any(|row| names.may_lack(row.job, fired_at(zone, row))) {
-            *names = Names::read(client).await?;
+            *names = JobNames::read(client).await?;
         }
         let fires: Vec<Value> =
-            settled_rows.iter().filter_map(|row| fire_report(zone, &names.by_number, row)).collect();
+            settled_rows.iter().filter_map(|row| fire_report(zone, &names.names_by_number, row)).collect();
         let mut stored_count = 0;
         if !fires.is_empty() {
             let body = json!({"source": self.name, "fires": fires}).to_string();
@@ -179,21 +182,21 @@ impl FollowArgs {
 }
 
 /// The names of the jobs by their numbers in XXL-JOB, and when they were read.
-struct Names {
-    by_number: BTreeMap<i64, String>,
+struct JobNames {
+    names_by_number: BTreeMap<i64, String>,
     read_at: Timestamp,
 }
 
-impl Names {
+impl JobNames {
     async fn read(client: &Client) -> Result<Self, Failure> {
         let read_at = clock::now();
-        Ok(Self { by_number: jobs::names_by_number(client).await?, read_at })
+        Ok(Self { names_by_number: jobs::names_by_number(client).await?, read_at })
     }
 
     /// Whether the job of a row may have been imported since the names were read. If the row is much older than the
     /// names, its job was not imported when it fired.
     fn may_lack(&self, number: i64, fired_at: Option<Timestamp>) -> bool {
-        !self.by_number.contains_key(&number) && fired_at.is_some_and(|at| at + CLOCK_AHEAD_MAX > self.read_at)
+        !self.names_by_number.contains_key(&number) && fired_at.is_some_and(|at| at + CLOCK_AHEAD_MAX > self.read_at)
     }
 }
 
@@ -229,15 +232,15 @@ fn fire_report<Z: TimeZone>(zone: &Z, names: &BTreeMap<i64, String>, row: &LogRo
 /// The trigger type of a row, as XXL-JOB writes it.
 fn trigger_type(row: &LogRow) -> &str {
     let first_line = row.message.split("<br>").next().unwrap_or_default();
-    first_line.split_once(['：', ':']).map_or(first_line, |(_, title)| title).trim()
+    first_line.split_once(['：', ':']).map_or(first_line, |(_, type_text)| type_text).trim()
 }
 
 /// The trigger type of a row if it is in no known language. Such a row counts as a fire of the schedule.
 fn unknown_trigger_type(row: &LogRow) -> Option<String> {
-    let title = trigger_type(row);
+    let type_text = trigger_type(row);
     let is_known =
-        SCHEDULED_TYPES.iter().chain(&UNSCHEDULED_TYPES).any(|known_type| known_type.eq_ignore_ascii_case(title));
-    (!title.is_empty() && !is_known).then(|| title.chars().take(TRIGGER_TYPE_LEN_MAX).collect())
+        SCHEDULED_TYPES.iter().chain(&UNSCHEDULED_TYPES).any(|known_type| known_type.eq_ignore_ascii_case(type_text));
+    (!type_text.is_empty() && !is_known).then(|| type_text.chars().take(TRIGGER_TYPE_LEN_MAX).collect())
 }
 
 fn outcome_of_row(row: &LogRow) -> OldOutcome {
@@ -299,8 +302,8 @@ mod tests {
 
     #[test]
     fn names_are_read_again_for_a_job_that_may_have_been_imported_since() {
-        let names = |number: i64, read_at: &str| Names {
-            by_number: BTreeMap::from([(number, "report".to_owned())]),
+        let names = |number: i64, read_at: &str| JobNames {
+            names_by_number: BTreeMap::from([(number, "report".to_owned())]),
             read_at: read_at.parse().expect("an instant"),
         };
         let fired_at = Some("2026-11-23T02:30:00Z".parse().expect("an instant"));
@@ -316,12 +319,12 @@ mod tests {
         let sharding = |text: &str| LogRow { sharding: text.to_owned(), ..row() };
         assert!(reported(&message("Trigger Type：Cron trigger<br>x")).is_some() && reported(&message("")).is_some());
         assert!(reported(&sharding("0/3")).is_some());
-        for title in SCHEDULED_TYPES.iter().chain(&UNSCHEDULED_TYPES) {
-            let row = message(&format!("任务触发类型：{title}<br>调度机器：10.0.0.1"));
+        for type_text in SCHEDULED_TYPES.iter().chain(&UNSCHEDULED_TYPES) {
+            let row = message(&format!("任务触发类型：{type_text}<br>调度机器：10.0.0.1"));
             assert_eq!(
                 (reported(&row).is_some(), unknown_trigger_type(&row)),
-                (SCHEDULED_TYPES.contains(title), None),
-                "{title}"
+                (SCHEDULED_TYPES.contains(type_text), None),
+                "{type_text}"
             );
         }
         let other = message("Trigger Type：Lunar trigger<br>x");

@@ -80,37 +80,37 @@ impl ReportArgs {
         VIEW.print_list(&body, format)?;
         if matches!(format.format, Format::Table | Format::Wide) {
             let report = body.value()?;
-            let observed = match report["items"].as_array().is_some_and(Vec::is_empty) {
+            let source_state = match report["items"].as_array().is_some_and(Vec::is_empty) {
                 true => client.get(&["shadow", "fires"], &[("source", &source)]).await?.value()?,
                 false => Value::Null,
             };
-            output::print_message(&differences_text(&report, &observed));
+            output::print_message(&differences_text(&report, &source_state));
         }
         Ok(())
     }
 }
 
 fn row(day: &Value, _: Timestamp) -> Vec<String> {
-    let count = |key: &str| text_of(&day[key]);
+    let text = |key: &str| text_of(&day[key]);
     let length = |key: &str| format!("{} ms", text_of(&day[key]["max_ms"]));
     vec![
-        count("job"),
-        count("day").chars().take(10).collect(),
-        count("both"),
-        count("only_old"),
-        count("only_rondel"),
-        count("twice"),
-        count("old_late"),
-        count("rondel_late"),
-        count("other_executor"),
+        text("job"),
+        text("day").chars().take(10).collect(),
+        text("both"),
+        text("only_old"),
+        text("only_rondel"),
+        text("twice"),
+        text("old_late"),
+        text("rondel_late"),
+        text("other_executor"),
         length("old_lateness"),
         length("rondel_lateness"),
     ]
 }
 
-/// Why nothing was compared; `observed` is the state of the source.
-fn reason_nothing_compared(observed: &Value) -> String {
-    match observed["last_at"].as_str() {
+/// Why nothing was compared; `source_state` is the state of the source.
+fn reason_nothing_compared(source_state: &Value) -> String {
+    match source_state["last_at"].as_str() {
         None => "nothing was compared: no fires of this source are stored; rondel shadow follow stores them".to_owned(),
         Some(last_fire) => format!(
             "nothing was compared: the comparison reaches from the first to the last stored fire, which was at {last_fire}, and no job in shadow mode \
@@ -120,7 +120,7 @@ fn reason_nothing_compared(observed: &Value) -> String {
     }
 }
 
-fn differences_text(report: &Value, observed: &Value) -> String {
+fn differences_text(report: &Value, source_state: &Value) -> String {
     let days = || report["items"].as_array().into_iter().flatten();
     let lines_of_day = |day: &Value| {
         let job = text_of(&day["job"]);
@@ -134,7 +134,7 @@ fn differences_text(report: &Value, observed: &Value) -> String {
     let omitted_count: u64 = days().filter_map(|day| day["differences_more"].as_u64()).sum();
     let count = u64::try_from(all_lines.len()).unwrap_or(u64::MAX) + omitted_count;
     if days().next().is_none() {
-        return reason_nothing_compared(observed);
+        return reason_nothing_compared(source_state);
     }
     if count == 0 {
         return "no differences".to_owned();
@@ -163,7 +163,7 @@ fn sentence(difference: &Value) -> String {
                 text_of(&difference["executor"])
             )
         }
-        other => other.to_owned(),
+        unknown_kind => unknown_kind.to_owned(),
     }
 }
 

@@ -74,13 +74,13 @@ impl Export {
     where
         S: Subscriber + Send + Sync + for<'span> LookupSpan<'span>,
     {
-        let is_ours = |meta: &Metadata<'_>| {
-            let target = meta.target();
-            *meta.level() <= Level::INFO && (target.starts_with("rondel") || target == "http")
+        let is_own_span = |metadata: &Metadata<'_>| {
+            let target = metadata.target();
+            *metadata.level() <= Level::INFO && (target.starts_with("rondel") || target == "http")
         };
-        let spans = tracing_opentelemetry::layer().with_tracer(self.0.tracer("rondel")).with_location(false);
-        let spans = spans.with_threads(false).with_tracked_inactivity(false);
-        spans.with_filter(filter_fn(is_ours).with_max_level_hint(LevelFilter::INFO)).boxed()
+        let span_layer = tracing_opentelemetry::layer().with_tracer(self.0.tracer("rondel")).with_location(false);
+        let span_layer = span_layer.with_threads(false).with_tracked_inactivity(false);
+        span_layer.with_filter(filter_fn(is_own_span).with_max_level_hint(LevelFilter::INFO)).boxed()
     }
 
     pub(super) async fn end(self) {

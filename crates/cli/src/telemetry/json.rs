@@ -88,10 +88,10 @@ where
             fields.entry("trace_id").or_insert_with(|| trace_id.into());
             fields.entry("span_id").or_insert_with(|| span_id.into());
         }
-        let meta = event.metadata();
-        if let Ok(line) = json_line(meta.level().as_str(), meta.target(), fields) {
+        let metadata = event.metadata();
+        if let Ok(line) = json_line(metadata.level().as_str(), metadata.target(), fields) {
             // A failed write is ignored: a closed stderr has no reader.
-            drop(self.writer.make_writer_for(meta).write_all(&line));
+            drop(self.writer.make_writer_for(metadata).write_all(&line));
         }
     }
 }

@@ -19,7 +19,7 @@ use self::export::Export;
 use self::json::JsonLines;
 use crate::exit::Failure;
 
-/// How lines of the program's own log look.
+/// The format of the lines of the program's own log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LogFormat {
@@ -29,7 +29,7 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// What is logged and traced, and where it is sent.
+/// The settings for the log and the traces: what they contain, and where they are sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TelemetrySettings<'a> {
     /// A level, or a list of filters.
@@ -89,8 +89,9 @@ fn start_exporting(settings: TelemetrySettings<'_>, has_runs: bool) -> Result<Te
         .map(|endpoint| Export::to_collector(endpoint, settings.ratio, settings.service))
         .transpose()?;
     // Whatever the filter for stderr is, a run's log has the events of its handler from level `info` up.
-    let runs = has_runs.then(|| rondel::log_layer().with_filter(LevelFilter::INFO));
-    let registry = tracing_subscriber::registry().with(log_layer(settings.filter, settings.format)?).with(runs);
+    let run_log_layer = has_runs.then(|| rondel::log_layer().with_filter(LevelFilter::INFO));
+    let registry =
+        tracing_subscriber::registry().with(log_layer(settings.filter, settings.format)?).with(run_log_layer);
     match &export {
         // The layer itself, because an `Option` or a list of layers would not inform it of its subscriber.
         Some(export) => registry.with(export.layer()).try_init(),
@@ -123,8 +124,8 @@ where
     Ok(match format {
         LogFormat::Text => {
             let is_terminal = std::io::stderr().is_terminal();
-            let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(is_terminal);
-            lines.with_filter(filter).boxed()
+            let line_layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(is_terminal);
+            line_layer.with_filter(filter).boxed()
         }
         LogFormat::Json => JsonLines::new(std::io::stderr).with_filter(filter).boxed(),
     })

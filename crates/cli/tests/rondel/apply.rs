@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::process::Signal;
 
-use crate::process::{Ended, Program, end, rondel};
+use crate::process::{CommandOutput, Program, end, rondel};
 
 /// A server, and a folder in which commands run.
 struct Fixture {
@@ -31,11 +31,11 @@ impl Fixture {
         std::fs::write(path, text).unwrap();
     }
 
-    fn run(&self, args: &[&str]) -> Ended {
+    fn run(&self, args: &[&str]) -> CommandOutput {
         self.run_with(args, &[])
     }
 
-    fn run_with(&self, args: &[&str], variables: &[(&str, &str)]) -> Ended {
+    fn run_with(&self, args: &[&str], variables: &[(&str, &str)]) -> CommandOutput {
         let mut command = rondel();
         command.args(args).current_dir(self.folder.path()).env("RONDEL_SERVER", &self.url);
         command.env("RONDEL_TOKEN_FILE", self.folder.path().join("data/admin.token"));
@@ -200,7 +200,7 @@ fn a_context_brings_its_server_and_token() {
             .stderr(std::process::Stdio::piped());
         let mut child = command.spawn().unwrap();
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), input.as_bytes()).unwrap();
-        Ended::from(child.wait_with_output().unwrap())
+        CommandOutput::from(child.wait_with_output().unwrap())
     };
     plain(&["login"], "").refused(1, &["there is no context", "rondel context add"]);
     assert_eq!(plain(&["context", "add", "here", "--url", &fixture.url], "").code, Some(0));

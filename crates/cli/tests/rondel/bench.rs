@@ -7,9 +7,9 @@ use crate::process::run;
 
 fn measure(url: &str, more: &[&str]) -> Value {
     let args = ["bench", "--database", url, "--jobs", "20", "--slots", "50", "-o", "json"];
-    let ended = run(&[&args[..], more].concat());
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    serde_json::from_str(&ended.stdout).unwrap_or_else(|error| panic!("{error}: {}", ended.stdout))
+    let output = run(&[&args[..], more].concat());
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    serde_json::from_str(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", output.stdout))
 }
 
 /// Every run was started once, ended once, and is in the ledger.
@@ -68,12 +68,12 @@ fn the_highest_rate_is_that_of_the_best_round() {
     let folder = tempdir().expect("make a folder");
     let url = format!("sqlite://{}", folder.path().join("bench.db").display());
     let search = ["--mode", "max", "--jobs", "2", "--jobs-max", "4", "--late-max", "1m", "--probe", "0s"];
-    let ended =
+    let output =
         run(&[&["bench", "--database", &url, "--seconds", "3", "--warm-up", "1", "-o", "json"], &search[..]].concat());
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let report: Value = serde_json::from_str(&ended.stdout).expect("a report");
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    let report: Value = serde_json::from_str(&output.stdout).expect("a report");
     let rounds = report["rounds"].as_array().expect("rounds");
-    assert_eq!(ended.stderr.lines().filter(|line| line.contains(" runs per second: ")).count(), rounds.len());
+    assert_eq!(output.stderr.lines().filter(|line| line.contains(" runs per second: ")).count(), rounds.len());
     for round in rounds {
         let (jobs, measured) = (round["jobs"].as_u64().expect("a rate"), &round["report"]);
         check_counts(measured, jobs * 3);

@@ -76,8 +76,8 @@ fn the_newest_run_that_has_begun_may_be_on_a_later_page() {
             stream.get_mut().write_all(answer.as_bytes()).unwrap();
         }
     });
-    let ended = run(&["run", "logs", "--job", "a", "-o", "jsonl", "--server", &url]);
-    assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "{\"line\":\"x\"}\n"), "{}", ended.stderr);
+    let output = run(&["run", "logs", "--job", "a", "-o", "jsonl", "--server", &url]);
+    assert_eq!((output.code, output.stdout.as_str()), (Some(0), "{\"line\":\"x\"}\n"), "{}", output.stderr);
     answers.join().unwrap();
 }
 
@@ -96,8 +96,8 @@ fn headers_of_the_caller_take_the_place_of_the_own_ones() {
     });
     let headers = ["-H", "Accept: text/plain", "-H", "Content-Type: text/csv"];
     let call = ["api", "POST", "/calendars/a/import", "-d", "", "--server", &url];
-    let ended = run(&[&call[..], &headers].concat());
-    assert_eq!((ended.code, ended.stdout.trim_end()), (Some(0), "ok"), "{}", ended.stderr);
+    let output = run(&[&call[..], &headers].concat());
+    assert_eq!((output.code, output.stdout.trim_end()), (Some(0), "ok"), "{}", output.stderr);
     let head = answers.join().unwrap();
     let of = |name: &str| head.lines().filter_map(|line| line.strip_prefix(name)).collect::<Vec<_>>();
     assert_eq!(of("accept: "), ["text/plain"], "{head}");
@@ -221,9 +221,9 @@ fn a_dry_run_of_one_is_refused() {
         &["run", "retry", "7"],
     ] {
         for flags in [&["--dry-run"][..], &["--after", "x"]] {
-            let ended = run(&[command, flags, &["--yes", "--server", "http://127.0.0.1:1"]].concat());
-            assert_eq!(ended.code, Some(2), "{command:?} {flags:?}: {}", ended.stderr);
-            assert!(ended.stderr.contains(flags[0]), "{}", ended.stderr);
+            let output = run(&[command, flags, &["--yes", "--server", "http://127.0.0.1:1"]].concat());
+            assert_eq!(output.code, Some(2), "{command:?} {flags:?}: {}", output.stderr);
+            assert!(output.stderr.contains(flags[0]), "{}", output.stderr);
         }
     }
 }
@@ -266,8 +266,8 @@ fn check_requests(args: &[&str], requests: &'static [(&'static str, &'static str
             stream.get_mut().write_all(answer.as_bytes()).unwrap();
         }
     });
-    let ended = run(&[args, &["--server", url.as_str()][..]].concat());
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let output = run(&[args, &["--server", url.as_str()][..]].concat());
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
     answers.join().unwrap();
 }
 
@@ -316,7 +316,7 @@ fn a_token_file_must_hold_a_token() {
 
 #[test]
 fn the_api_document_needs_no_server() {
-    let ended = run(&["openapi"]);
-    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
-    assert!(ended.stdout == include_str!("../../../../docs/openapi.json"), "it is not docs/openapi.json");
+    let output = run(&["openapi"]);
+    assert_eq!((output.code, output.stderr.as_str()), (Some(0), ""));
+    assert!(output.stdout == include_str!("../../../../docs/openapi.json"), "it is not docs/openapi.json");
 }

@@ -6,16 +6,16 @@ use crate::process::run;
 fn fires_as_json() {
     let args =
         ["cron", "next", "0 30 9 ? * MON-FRI", "--time-zone", "Asia/Shanghai", "--after", "2026-03-06T00:00:00Z"];
-    let ended = run(&[&args[..], &["--count", "3", "-o", "json"]].concat());
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let output = run(&[&args[..], &["--count", "3", "-o", "json"]].concat());
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
     let expected = r#"{"fires":["2026-03-06T01:30:00Z","2026-03-09T01:30:00Z","2026-03-10T01:30:00Z"]}"#;
-    assert_eq!(ended.stdout, format!("{expected}\n"));
-    assert_eq!(ended.stderr, "");
+    assert_eq!(output.stdout, format!("{expected}\n"));
+    assert_eq!(output.stderr, "");
 }
 
 #[test]
 fn fires_in_a_table_show_zone_and_utc() {
-    let ended = run(&[
+    let output = run(&[
         "cron",
         "next",
         "0 0 2 * * ?",
@@ -26,32 +26,32 @@ fn fires_in_a_table_show_zone_and_utc() {
         "--count",
         "1",
     ]);
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let lines: Vec<_> = ended.stdout.lines().collect();
-    assert!(lines[0].starts_with("LOCAL") && lines.len() == 2, "{}", ended.stdout);
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    let lines: Vec<_> = output.stdout.lines().collect();
+    assert!(lines[0].starts_with("LOCAL") && lines.len() == 2, "{}", output.stdout);
     assert!(lines[1].starts_with("2026-03-07T02:00:00+08:00 CST  2026-03-06T18:00:00Z  "), "{}", lines[1]);
 }
 
 #[test]
 fn an_expression_that_never_fires_is_refused() {
-    let ended = run(&["cron", "next", "0 0 0 31 2 ?", "-o", "json"]);
-    assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), "{\"fires\":[]}\n"));
+    let output = run(&["cron", "next", "0 0 0 31 2 ?", "-o", "json"]);
+    assert_eq!((output.code, output.stdout.as_str()), (Some(2), "{\"fires\":[]}\n"));
     for command in ["next", "explain"] {
-        let ended = run(&["cron", command, "0 0 0 31 2 ?", "--after", "2026-03-06T00:00:00Z", "--lang", "en"]);
-        assert_eq!(ended.code, Some(2));
+        let output = run(&["cron", command, "0 0 0 31 2 ?", "--after", "2026-03-06T00:00:00Z", "--lang", "en"]);
+        assert_eq!(output.code, Some(2));
         let words = "error: 0 0 0 31 2 ? never fires after 2026-03-06T00:00:00Z\n";
-        assert!(ended.stderr.ends_with(words), "{}", ended.stderr);
+        assert!(output.stderr.ends_with(words), "{}", output.stderr);
     }
 }
 
 #[test]
 fn an_expression_is_explained_in_the_language_that_is_asked_for() {
-    let explain = |more: &[&str]| {
+    let explain = |extra_args: &[&str]| {
         let args =
             ["cron", "explain", "30 2 * * 1-5", "--time-zone", "Europe/Berlin", "--after", "2026-11-01T00:00:00Z"];
-        let ended = run(&[&args[..], more].concat());
-        assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
-        ended.stdout
+        let output = run(&[&args[..], extra_args].concat());
+        assert_eq!((output.code, output.stderr.as_str()), (Some(0), ""));
+        output.stdout
     };
     let en = explain(&["--lang", "en"]);
     let expected = "at 02:30, Monday to Friday (Europe/Berlin)\nread as Unix cron with 5 fields, the first being the minute \
@@ -76,14 +76,14 @@ fn the_sentence_and_the_warnings_stand_beside_the_fires() {
         "--lang",
         "en",
     ];
-    let ended = run(&args);
-    assert_eq!(ended.code, Some(0));
+    let output = run(&args);
+    assert_eq!(output.code, Some(0));
     assert!(
-        ended.stderr.starts_with("at 02:30 every day (Europe/Berlin)\nread as Quartz cron with 6 fields"),
+        output.stderr.starts_with("at 02:30 every day (Europe/Berlin)\nread as Quartz cron with 6 fields"),
         "{}",
-        ended.stderr
+        output.stderr
     );
-    assert!(ended.stderr.contains("On 2026-03-29 the clock of Europe/Berlin skips 02:30"), "{}", ended.stderr);
+    assert!(output.stderr.contains("On 2026-03-29 the clock of Europe/Berlin skips 02:30"), "{}", output.stderr);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::process::{Ended, Program, run, until};
+use crate::process::{CommandOutput, Program, run, until};
 
 const DEMO_JOBS: [&str; 3] = ["demo-hello", "demo-shell", "demo-http"];
 
@@ -24,7 +24,7 @@ impl Dev {
         Self { program, folder, url }
     }
 
-    fn command(&self, args: &[&str]) -> Ended {
+    fn command(&self, args: &[&str]) -> CommandOutput {
         let token = self.folder.path().join("data/admin.token");
         run(&[args, &["--server", &self.url, "--token-file", token.to_str().unwrap()]].concat())
     }
@@ -95,9 +95,10 @@ fn commands_change_and_show_jobs_and_runs() {
     assert!(log.stdout.contains(" hi"), "{}", log.stdout);
     let lines = "{\"argv\": [\"sh\", \"-c\", \"seq 1 20; echo ERROR broken; echo end\"]}";
     let counted = dev.command(&["job", "trigger", "once", "--params", lines, "--wait", "-o", "name"]);
-    let logs = |more: &[&str]| dev.command(&[&["run", "logs", counted.stdout.trim()], more].concat()).stdout;
-    let texts = |more: &[&str]| -> Vec<String> {
-        logs(more).lines().filter_map(|line| line.split(" stdout ").nth(1)).map(str::to_owned).collect()
+    let logs =
+        |extra_args: &[&str]| dev.command(&[&["run", "logs", counted.stdout.trim()], extra_args].concat()).stdout;
+    let texts = |extra_args: &[&str]| -> Vec<String> {
+        logs(extra_args).lines().filter_map(|line| line.split(" stdout ").nth(1)).map(str::to_owned).collect()
     };
     assert_eq!(texts(&["-f", "--tail", "2"]), ["ERROR broken", "end"]);
     assert_eq!(texts(&["--from-line", "20", "--tail", "1"]), [""; 0], "one place to begin at");

@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-use crate::process::{Ended, Program, end, rondel};
+use crate::process::{CommandOutput, Program, end, rondel};
 
 /// The jobs on the server. None of them fires while the test runs.
 const JOBS: &str = include_str!("../golden/jobs.yaml");
@@ -154,7 +154,7 @@ impl Fixture {
 
     /// The output of the command. Values that differ between runs are replaced.
     fn shown(&self, name: &str, args: &[&str]) -> String {
-        let Ended { code, stdout, stderr } = end(&mut self.command(args));
+        let CommandOutput { code, stdout, stderr } = end(&mut self.command(args));
         let mut text = format!("$ rondel {}\nexit code {}\n", args.join(" "), code.unwrap_or(-1));
         for (title, part) in [("stdout", stdout), ("stderr", stderr)] {
             if !part.is_empty() {

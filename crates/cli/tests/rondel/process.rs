@@ -25,20 +25,20 @@ pub(crate) fn rondel() -> Command {
 }
 
 /// The output of a command that ended.
-pub(crate) struct Ended {
+pub(crate) struct CommandOutput {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-impl From<Output> for Ended {
+impl From<Output> for CommandOutput {
     fn from(output: Output) -> Self {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("the output is UTF-8");
         Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
     }
 }
 
-impl Ended {
+impl CommandOutput {
     /// Asserts that it ended with this code, and one sentence on stderr that has these words.
     #[track_caller]
     pub(crate) fn refused(&self, code: i32, words: &[&str]) {
@@ -54,17 +54,17 @@ impl Ended {
 }
 
 /// Runs a command to its end.
-pub(crate) fn run(args: &[&str]) -> Ended {
+pub(crate) fn run(args: &[&str]) -> CommandOutput {
     run_in(Path::new("/"), args)
 }
 
 /// Runs a command to its end in this folder.
-pub(crate) fn run_in(folder: &Path, args: &[&str]) -> Ended {
+pub(crate) fn run_in(folder: &Path, args: &[&str]) -> CommandOutput {
     end(rondel().args(args).current_dir(folder))
 }
 
 /// Runs a command to its end with this standard input.
-pub(crate) fn run_with_input(args: &[&str], input: &str) -> Ended {
+pub(crate) fn run_with_input(args: &[&str], input: &str) -> CommandOutput {
     let mut command = rondel();
     command.args(args).current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("start the binary");
@@ -73,16 +73,16 @@ pub(crate) fn run_with_input(args: &[&str], input: &str) -> Ended {
 }
 
 /// Runs a command to its end.
-pub(crate) fn end(command: &mut Command) -> Ended {
+pub(crate) fn end(command: &mut Command) -> CommandOutput {
     command.output().expect("run the binary").into()
 }
 
 /// Waits until a condition holds.
 #[track_caller]
-pub(crate) fn until(what: &str, holds: impl Fn() -> bool) {
+pub(crate) fn until(description: &str, holds: impl Fn() -> bool) {
     let mut waited = Duration::ZERO;
     while !holds() {
-        assert!(waited < LIMIT, "not within {LIMIT:?}: {what}");
+        assert!(waited < LIMIT, "not within {LIMIT:?}: {description}");
         waited += pause();
     }
 }
@@ -118,7 +118,7 @@ impl Program {
 
     /// Waits for a value.
     #[track_caller]
-    pub(crate) fn wait_for<T>(&mut self, what: &str, mut probe: impl FnMut(&mut Self) -> Option<T>) -> T {
+    pub(crate) fn wait_for<T>(&mut self, description: &str, mut probe: impl FnMut(&mut Self) -> Option<T>) -> T {
         let mut waited = Duration::ZERO;
         loop {
             if let Some(value) = probe(self) {
@@ -126,8 +126,8 @@ impl Program {
             }
             let ended = self.child.try_wait().expect("ask for its status");
             let words = || format!("{}{}", self.output("stdout"), self.output("stderr"));
-            assert!(ended.is_none(), "ended with {ended:?} before {what}: {}", words());
-            assert!(waited < LIMIT, "not within {LIMIT:?}: {what}: {}", words());
+            assert!(ended.is_none(), "ended with {ended:?} before {description}: {}", words());
+            assert!(waited < LIMIT, "not within {LIMIT:?}: {description}: {}", words());
             waited += pause();
         }
     }

@@ -15,15 +15,15 @@ fn the_settings_that_hold_are_printed() {
     let mut command = rondel();
     command.args(["server", "check-config", "--config", "rondel.toml", "--listen", "127.0.0.1:1"]);
     command.current_dir(folder.path()).env("RONDEL_SERVER_LISTEN", "127.0.0.1:2").env("RONDEL_SERVER_LEASE", "9s");
-    let ended = end(command.env("RONDEL_SERVER_TRUSTED_PROXIES", "10.0.0.1"));
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert!(ended.stderr.contains("RONDEL_SERVER_TRUSTED_PROXIES is named like a setting"), "{}", ended.stderr);
+    let output = end(command.env("RONDEL_SERVER_TRUSTED_PROXIES", "10.0.0.1"));
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    assert!(output.stderr.contains("RONDEL_SERVER_TRUSTED_PROXIES is named like a setting"), "{}", output.stderr);
     let mut agent = rondel();
     agent.args(["agent", "check-config", "--app", "work", "--server", "http://127.0.0.1:1"]);
     let checked = end(agent.current_dir(folder.path()).env("RONDEL_AGENT_SLOT", "4"));
     assert_eq!(checked.code, Some(0), "{}", checked.stderr);
     assert!(checked.stderr.contains("RONDEL_AGENT_SLOT is named like a setting"), "{}", checked.stderr);
-    let printed: toml::Table = ended.stdout.parse().unwrap();
+    let printed: toml::Table = output.stdout.parse().unwrap();
     let server = &printed["server"];
     for (key, value) in [
         ("database", "postgres://me:***@db/rondel"),
@@ -63,10 +63,10 @@ fn bad_settings_are_refused_before_anything_is_opened() {
 #[test]
 fn a_database_url_that_is_wrong_keeps_its_password() {
     let refusal = |command: &mut std::process::Command| {
-        let ended = end(command.current_dir("/"));
-        assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""), "{}", ended.stderr);
-        assert!(!ended.stderr.contains("hunter2"), "{}", ended.stderr);
-        ended.stderr
+        let output = end(command.current_dir("/"));
+        assert_eq!((output.code, output.stdout.as_str()), (Some(2), ""), "{}", output.stderr);
+        assert!(!output.stderr.contains("hunter2"), "{}", output.stderr);
+        output.stderr
     };
     for url in ["pg://rondel:hunter2@db/rondel", "rondel:hunter2@db", "postgres:/rondel:hunter2@db/rondel"] {
         for command in ["server", "bench"] {
@@ -84,9 +84,9 @@ fn a_token_in_the_place_of_its_file_is_not_repeated() {
     let token = format!("rondel_exec_{}", "0123456789abcdef".repeat(4));
     let server = ["--server", "http://127.0.0.1:1"];
     for command in [&["job", "list"][..], &["agent", "--app", "work"]] {
-        let ended = run(&[command, &server, &["--token-file", &token]].concat());
-        ended.refused(2, &["a token file is named by its path"]);
-        assert!(!ended.stderr.contains(&token), "{}", ended.stderr);
+        let output = run(&[command, &server, &["--token-file", &token]].concat());
+        output.refused(2, &["a token file is named by its path"]);
+        assert!(!output.stderr.contains(&token), "{}", output.stderr);
     }
     let folder = tempfile::tempdir().unwrap();
     let args = ["server", "--database", "sqlite://x.db", "--listen", "127.0.0.1:0", "--admin-token-file", &token];
@@ -110,8 +110,8 @@ fn the_doctor_makes_the_checks_of_a_start() {
     let verdict = |name: &str, text: &str| {
         write(folder.path(), text);
         let args = ["doctor", "--config", "rondel.toml", "--server", "http://127.0.0.1:1", "-o", "json"];
-        let ended = run_in(folder.path(), &args);
-        let found: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+        let output = run_in(folder.path(), &args);
+        let found: serde_json::Value = serde_json::from_str(&output.stdout).unwrap();
         let check = found["checks"].as_array().unwrap().iter().find(|check| check["name"] == name).unwrap();
         let text = |key: &str| check[key].as_str().unwrap().to_owned();
         (text("verdict"), text("found"))
@@ -139,8 +139,8 @@ fn the_doctor_reads_the_variables_that_a_start_reads() {
         let mut command = rondel();
         command.args(["doctor", "--config", "rondel.toml", "--server", "http://127.0.0.1:1", "-o", "json"]);
         command.current_dir(folder.path()).env("RONDEL_SERVER_DATABASE", "sqlite://rondel.db");
-        let ended = end(command.env("RONDEL_SERVER_LEASE", lease));
-        let found: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+        let output = end(command.env("RONDEL_SERVER_LEASE", lease));
+        let found: serde_json::Value = serde_json::from_str(&output.stdout).unwrap();
         let check = found["checks"].as_array().unwrap().iter().find(|check| check["name"] == "settings").unwrap();
         format!("{} {}", check["verdict"], check["found"])
     };
@@ -153,8 +153,8 @@ fn the_doctor_reads_the_variables_that_a_start_reads() {
 #[test]
 fn the_help_is_there_and_mistakes_are_usage_errors() {
     for args in [&["--help"][..], &["server", "--help"], &["job", "create", "--help"], &["--version"], &["version"]] {
-        let ended = run(args);
-        assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{args:?}");
+        let output = run(args);
+        assert_eq!((output.code, output.stderr.as_str()), (Some(0), ""), "{args:?}");
     }
     for (program, defaults) in [
         ("server", &["[default: 127.0.0.1:8080]", "[default: ./rondel-data]", "[default: 30days]"][..]),
@@ -173,8 +173,8 @@ fn the_help_is_there_and_mistakes_are_usage_errors() {
         &["run", "list", "--limit", "0"],
         &["server", "--port", "1"],
     ] {
-        let ended = run(args);
-        assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""), "{args:?}");
+        let output = run(args);
+        assert_eq!((output.code, output.stdout.as_str()), (Some(2), ""), "{args:?}");
     }
     for shell in ["bash", "zsh", "fish"] {
         assert!(run(&["completions", shell]).stdout.contains("rondel"), "{shell}");

@@ -23,7 +23,8 @@ const RECHECK_MIN: Duration = Duration::from_secs(2);
 const RECHECK_MAX: Duration = Duration::from_secs(30);
 /// An open incident is checked again after its age divided by this, but within [`RECHECK_MIN`] and [`RECHECK_MAX`].
 const RECHECK_AGE_DIVISOR: u32 = 20;
-/// Maximum number of open incidents of a rule. For further subjects no incident is opened; the group only counts them.
+/// Maximum number of open incidents in a group. For further subjects no incident is opened. The group does not count them, because only
+/// incidents show which subjects it has counted.
 const OPEN_INCIDENTS_MAX: u64 = 10_000;
 
 word_enum! {
@@ -91,6 +92,8 @@ pub struct OpenIncidents {
     pub single_count: u64,
     /// How many incidents are in the group.
     pub member_count: u64,
+    /// The observed subjects that have or had an incident in the group, which the group has counted.
+    pub counted_subjects: BTreeSet<(SubjectKind, i64)>,
 }
 
 /// A message to send about an incident.
@@ -214,8 +217,10 @@ impl<'a> DecisionBuilder<'a> {
             group = incident.group;
         }
         if let Some(group) = group.and_then(|group| self.incidents.get_mut(&group)) {
-            // A message about a group has the number of its subjects, however often each of them fails.
-            group.count = group.count.saturating_add(u64::from(open_id.is_none()));
+            // A message about a group has the number of its subjects, however often each of them fails or recovers.
+            let subject = (observation.subject.kind, observation.subject.id);
+            let is_new = open_id.is_none() && self.open_incidents.counted_subjects.insert(subject);
+            group.count = group.count.saturating_add(u64::from(is_new));
             group.seen_at = now;
             keep_samples(&mut group.samples, &observation.samples);
         }
@@ -234,7 +239,7 @@ impl<'a> DecisionBuilder<'a> {
         self.incidents.values().find(is_match).map(|incident| incident.id)
     }
 
-    /// Opens an incident; `None` if too many are open, so that only the group counts the subject.
+    /// Opens an incident; `None` if too many are open.
     fn open_incident(
         &mut self,
         observation: &Observation,
@@ -242,13 +247,10 @@ impl<'a> DecisionBuilder<'a> {
         next_id: &mut dyn FnMut() -> IncidentId,
     ) -> Option<IncidentId> {
         let is_single = self.open_incidents.single_count < u64::from(self.rule.spec.group_over);
-        let group = (!is_single).then(|| self.open_group(since, next_id));
-        if let Some(group) = group.filter(|_| self.open_incidents.member_count >= OPEN_INCIDENTS_MAX) {
-            if let Some(group) = self.incidents.get_mut(&group) {
-                group.count = group.count.saturating_add(1);
-            }
+        if !is_single && self.open_incidents.member_count >= OPEN_INCIDENTS_MAX {
             return None;
         }
+        let group = (!is_single).then(|| self.open_group(since, next_id));
         match is_single {
             true => self.open_incidents.single_count += 1,
             false => self.open_incidents.member_count += 1,

@@ -39,9 +39,18 @@ impl World {
     fn observe(&mut self, now: i64, seen: &[(i64, ConditionState)]) -> Vec<NoticeKind> {
         let firing = || self.incidents.values().filter(|incident| incident.state == IncidentState::Firing);
         let count = |is_member| firing().filter(|one| one.group.is_some() == is_member && one.subject.id != 0).count();
+        let group = firing().find(|one| one.subject.id == 0).cloned();
+        let has_been_member =
+            |one: &&Incident| one.group.is_some() && one.group == group.as_ref().map(|group| group.id);
         let open = OpenIncidents {
+            counted_subjects: self
+                .incidents
+                .values()
+                .filter(has_been_member)
+                .map(|one| (one.subject.kind, one.subject.id))
+                .collect(),
             incidents: firing().filter(|one| one.subject.id != 0).cloned().collect(),
-            group: firing().find(|one| one.subject.id == 0).cloned(),
+            group,
             single_count: u64::try_from(count(false)).unwrap(),
             member_count: u64::try_from(count(true)).unwrap(),
         };
@@ -200,6 +209,25 @@ fn many_subjects_are_one_group() {
     assert_eq!(world.observe(90, &members[..500]), [NoticeKind::Resolved; 3]);
     assert_eq!(world.observe(95, &members), [NoticeKind::Resolved], "the last of the group");
     assert!(world.incidents.values().all(|incident| incident.state == IncidentState::Resolved));
+}
+
+#[test]
+fn a_group_counts_a_member_that_recovers_and_fails_again_once() {
+    let mut world = World::new(&json!({"group_over": 1, "digest": "1m"}));
+    let all = [1, 2, 3].map(|id| (id, holds(9, 1)));
+    assert_eq!(world.observe(10, &all), [NoticeKind::Firing; 2]);
+    for round in 0..5 {
+        let now = 20 + round * 70;
+        assert_eq!(world.observe(now, &[(3, ConditionState::Clear)]), []);
+        let again = ConditionState::HasEnded { since: at(now), new_count: 1 };
+        assert_eq!(world.observe(now + 61, &[(3, again)]), [], "the group has no new subject");
+    }
+    assert_eq!(world.observe(500, &[(4, holds(499, 1))]), [NoticeKind::Digest]);
+    assert_eq!(world.messages.last().unwrap().notice.count, 3, "jobs 2, 3 and 4");
+    let ended = [1, 2, 3, 4].map(|id| (id, ConditionState::Clear));
+    assert_eq!(world.observe(510, &ended), [NoticeKind::Resolved; 2]);
+    assert_eq!(world.observe(520, &all), [NoticeKind::Firing; 2]);
+    assert_eq!(world.messages.last().unwrap().notice.count, 2, "another group counts from the beginning");
 }
 
 #[test]

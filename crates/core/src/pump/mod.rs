@@ -6,7 +6,7 @@
 //! `hand_over` has passed ([`item`]). [`root`] decides when a root run begins and ends, [`place`] on which executors groups
 //! run, [`totals`] adds up the items' counts.
 
-pub(crate) mod compile;
+mod compile;
 pub mod deal;
 pub mod item;
 pub mod place;
@@ -16,6 +16,7 @@ pub mod totals;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+pub use self::compile::ignored_setting_errors;
 pub use self::deal::{DealSettings, Group, GroupMode, deal};
 pub use self::item::{Counts, Item, ItemChange, ItemState, Owner, Progress, apply};
 pub use self::place::{Load, Room, executor_to_unload, least_loaded};

@@ -1,6 +1,7 @@
 //! Translates messages of runs into Chinese. Executors and servers write them to the ledger in English.
 //!
-//! Only what Rondel writes itself is translated. What a handler or a program wrote stays as it is, in quotation marks.
+//! Only what Rondel writes itself is translated. What a handler or a program wrote stays as it is, in quotation marks. Messages of reports,
+//! whose numbers are [folded](crate::report::fold) into `#`, are translated too.
 
 use std::time::Duration;
 
@@ -191,11 +192,28 @@ fn translate_clause(text: &str) -> Option<String> {
 }
 
 fn length(text: &str) -> Option<String> {
-    parse_duration(text).ok().map(|length: Duration| short_length(length, Lang::Zh))
+    let exact_length = parse_duration(text).ok().map(|length: Duration| short_length(length, Lang::Zh));
+    exact_length.or_else(|| folded_length(text))
 }
 
-fn number(text: &str) -> Option<i64> {
-    text.parse().ok()
+/// A length in a folded message, such as `#m #s`.
+fn folded_length(text: &str) -> Option<String> {
+    let part_text = |part: &str| match part.strip_prefix('#')? {
+        "ms" => Some("# 毫秒"),
+        "s" => Some("# 秒"),
+        "m" => Some("# 分钟"),
+        "h" => Some("# 小时"),
+        "d" => Some("# 天"),
+        _ => None,
+    };
+    let parts: Option<Vec<&str>> = text.split(' ').map(part_text).collect();
+    parts.map(|parts| parts.join(" "))
+}
+
+/// The text of a number, also in a folded message.
+fn number(text: &str) -> Option<&str> {
+    let is_folded = text.strip_prefix('-').unwrap_or(text) == "#";
+    (is_folded || text.parse::<i64>().is_ok()).then_some(text)
 }
 
 fn quoted(text: &str) -> String {
@@ -205,6 +223,7 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::fold;
 
     #[test]
     fn messages_of_rondel_are_translated() {
@@ -242,6 +261,25 @@ mod tests {
             assert_eq!(in_chinese(message).as_deref(), Some(zh), "{message}");
         }
         assert_eq!(failed_child_text("report.send timed out").as_deref(), Some("下游任务 report.send 超时"));
+    }
+
+    #[test]
+    fn messages_of_reports_are_translated() {
+        for (message, zh) in [
+            ("timed out after 90s", "# 秒后超时"),
+            (
+                "timed out after 1m 30s; aborted because it did not stop within 5s",
+                "# 分钟 # 秒后超时；# 秒内没有停止，已强行中止",
+            ),
+            ("stopped: no server answered for 15s", "已停止：# 秒内没有服务器应答"),
+            ("2 of 4 shards failed", "# 个分片中有 # 个失败"),
+            ("exit code 3: row 7 is wrong", "退出码 #：“row # is wrong”"),
+            ("killed by signal 9", "被信号 # 终止"),
+            ("status 500, expected 200", "HTTP 状态码 #，应为 #"),
+        ] {
+            assert_eq!(in_chinese(&fold(message)).as_deref(), Some(zh), "{message}");
+        }
+        assert_eq!(in_chinese("timed out after #"), None);
     }
 
     #[test]

@@ -53,7 +53,7 @@ word_enum! {
         Retry = "retry",
         /// The executor was lost during the previous attempt.
         ExecutorLost = "executor_lost",
-        /// The trigger never reached an executor.
+        /// No executor began the previous attempt: it reached none, or the executor was shutting down or heard no server before that.
         NotReceived = "not_received",
         /// A user or a program requested it.
         Requested = "requested",
@@ -239,6 +239,9 @@ pub struct ReasonDetail {
     /// How long no server had answered the executor when it stopped the attempt, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silent_ms: Option<u64>,
+    /// Whether the executor was shutting down and handed the attempt back, before its handler began.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub shutting_down: bool,
     /// The other run: the earlier one that it waits behind, or the later one that took its place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<RunId>,
@@ -314,8 +317,9 @@ impl ReasonDetail {
     /// Replaces what the run waits for by `wait`; the parameters of the reason stay.
     #[must_use]
     pub fn with_wait(&self, wait: Self) -> Self {
-        let Self { executor, parent, parent_status, waited_ms, .. } = self.clone();
-        Self { executor, parent, parent_status, waited_ms: waited_ms.or(wait.waited_ms), ..wait }
+        let Self { executor, parent, parent_status, waited_ms, silent_ms, shutting_down, .. } = self.clone();
+        let waited_ms = waited_ms.or(wait.waited_ms);
+        Self { executor, parent, parent_status, waited_ms, silent_ms, shutting_down, ..wait }
     }
 
     fn bounded(&self) -> Self {

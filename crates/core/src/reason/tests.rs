@@ -92,6 +92,42 @@ fn an_open_run_names_its_wait() {
     assert_eq!(sentence_of(open(RunStatus::Running, None, 1), Lang::En), "");
 }
 
+/// The executor received the attempt, so it is no lost message. A later wait does not replace the reason.
+#[test]
+fn an_attempt_that_its_executor_handed_back_is_explained_by_the_executor() {
+    let executor = Some("w1".to_owned());
+    let silenced = ReasonDetail { executor: executor.clone(), silent_ms: Some(15_000), ..ReasonDetail::default() };
+    let handed_back = ReasonDetail { executor, shutting_down: true, ..ReasonDetail::default() };
+    let behind = ReasonDetail { waits_for: Some(WaitFor::Run), run: Some(RunId::new(7)), ..ReasonDetail::default() };
+    for (detail, en, zh) in [
+        (
+            handed_back,
+            "Attempt 2: executor w1 was shutting down, and the handler had not begun.",
+            "第 2 次尝试：执行器 w1 正在退出，处理器尚未开始执行。",
+        ),
+        (
+            silenced,
+            "Attempt 2: executor w1 heard no server for 15 s, and the handler had not begun.",
+            "第 2 次尝试：执行器 w1 有 15 秒收不到任何服务器的应答，处理器尚未开始执行。",
+        ),
+    ] {
+        assert_eq!(ReasonDetail::from_json(&detail.to_json().unwrap()), detail);
+        let waiting = detail.with_wait(behind.clone());
+        let facts = |detail, status| {
+            let reason = Some(Reason::NotReceived);
+            RunStatusFacts { status, reason, detail: Some(detail), attempt: 2 }
+        };
+        for (detail, status) in [(&detail, RunStatus::Running), (&waiting, RunStatus::Running)] {
+            assert_eq!(sentence(facts(detail, status), Lang::En).as_deref(), Some(en));
+            assert_eq!(sentence(facts(detail, status), Lang::Zh).as_deref(), Some(zh));
+        }
+        let waits = format!("{en} Waits behind run 7 of the job.");
+        assert_eq!(sentence(facts(&waiting, RunStatus::Waiting), Lang::En), Some(waits));
+        let attempt_words = reason_text(Reason::NotReceived, &detail, Lang::En);
+        assert!(en.ends_with(&format!(": {attempt_words}.")), "{attempt_words}");
+    }
+}
+
 #[test]
 fn no_sentence_has_a_hole_where_a_name_is_not_known() {
     let none = ReasonDetail { executor: Some(String::new()), ..ReasonDetail::default() };

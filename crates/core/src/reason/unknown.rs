@@ -1,9 +1,9 @@
-//! Clauses for runs whose end no executor reported, and for attempts that were stopped because no server answered.
+//! Clauses for runs whose end no executor reported, and for attempts that executors stopped or handed back themselves.
 
 use std::time::Duration;
 
-use super::ReasonDetail;
 use super::words::short_length;
+use super::{Reason, ReasonDetail};
 use crate::words::Lang;
 
 /// Why the outcome of a run that passed its timeout is unknown: its executor was not lost, but reported no end.
@@ -48,8 +48,40 @@ pub(crate) fn unconfirmed_cancel_text(detail: &ReasonDetail, lang: Lang) -> Stri
     }
 }
 
+/// Why an executor itself stopped an attempt or handed it back; `None` if it did neither.
+pub(super) fn given_up_text(reason: Reason, detail: &ReasonDetail, lang: Lang) -> Option<String> {
+    match reason {
+        Reason::ExecutorLost => silenced_text(detail, lang),
+        Reason::NotReceived => not_begun_text(detail, lang),
+        _ => None,
+    }
+}
+
+/// Why an executor handed back an attempt that it had received.
+fn not_begun_text(detail: &ReasonDetail, lang: Lang) -> Option<String> {
+    let name = detail.executor.as_deref().filter(|name| !name.is_empty());
+    let subject = match (name, lang) {
+        (Some(name), Lang::En) => format!("executor {name}"),
+        (None, Lang::En) => "its executor".to_owned(),
+        (Some(name), Lang::Zh) => format!("执行器 {name} "),
+        (None, Lang::Zh) => "执行器".to_owned(),
+    };
+    Some(match (detail.shutting_down, lang) {
+        (true, Lang::En) => format!("{subject} was shutting down, and the handler had not begun"),
+        (true, Lang::Zh) => format!("{subject}正在退出，处理器尚未开始执行"),
+        (false, Lang::En) => {
+            let silent_length = short_length(Duration::from_millis(detail.silent_ms?), lang);
+            format!("{subject} heard no server for {silent_length}, and the handler had not begun")
+        }
+        (false, Lang::Zh) => {
+            let silent_length = short_length(Duration::from_millis(detail.silent_ms?), lang);
+            format!("{subject}有 {silent_length}收不到任何服务器的应答，处理器尚未开始执行")
+        }
+    })
+}
+
 /// Why an executor stopped an attempt; `None` unless it did so because no server answered.
-pub(super) fn silenced_text(detail: &ReasonDetail, lang: Lang) -> Option<String> {
+fn silenced_text(detail: &ReasonDetail, lang: Lang) -> Option<String> {
     let silent_length = short_length(Duration::from_millis(detail.silent_ms?), lang);
     let name = detail.executor.as_deref().filter(|name| !name.is_empty());
     Some(match (name, lang) {

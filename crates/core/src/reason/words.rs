@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(crate) use super::outcome::outcome;
-use super::unknown::{not_sent_again_text, silenced_text, unconfirmed_cancel_text, unreported_text};
+use super::unknown::{given_up_text, not_sent_again_text, unconfirmed_cancel_text, unreported_text};
 use super::{LimitDetail, LimitKind, Obstacle, ObstacleKind, Reason, ReasonDetail, WaitFor, one_executor};
 use crate::homes::Switch;
 use crate::run::{Attempt, Run};
@@ -88,7 +88,7 @@ pub fn attempt_sentence(attempt: &Attempt, lang: Lang) -> Option<String> {
 /// Why this attempt ended, or why the run never began, as a clause for the middle of a sentence.
 #[must_use]
 pub fn reason_text(reason: Reason, detail: &ReasonDetail, lang: Lang) -> String {
-    if let Some(text) = silenced_text(detail, lang).filter(|_| reason == Reason::ExecutorLost) {
+    if let Some(text) = given_up_text(reason, detail, lang) {
         return text;
     }
     match lang {
@@ -120,7 +120,7 @@ pub fn verdict_text((status, reason): (RunStatus, Reason), detail: &ReasonDetail
 #[must_use]
 pub fn retry_text(reason: Reason, detail: &ReasonDetail, lang: Lang) -> String {
     let name = detail.executor.as_deref().filter(|name| !name.is_empty());
-    if let Some(text) = silenced_text(detail, lang).filter(|_| reason == Reason::ExecutorLost) {
+    if let Some(text) = given_up_text(reason, detail, lang) {
         return text;
     }
     match (reason, name, lang) {
@@ -159,7 +159,7 @@ fn reason_text_en(reason: Reason, detail: &ReasonDetail) -> String {
         Reason::Deleted => "the job was deleted",
         Reason::NoExecutor => return no_executor(detail, Lang::En),
         Reason::Expired => return expired_text(detail, Lang::En),
-        Reason::Retry => "it failed, and the job's retry policy gave another attempt",
+        Reason::Retry => "it failed, and the job's retry policy allows another attempt",
         Reason::ExecutorLost => {
             return name.map_or_else(
                 || "an executor that may have had it was lost before it could answer".to_owned(),
@@ -172,7 +172,7 @@ fn reason_text_en(reason: Reason, detail: &ReasonDetail) -> String {
                 |name| format!("executor {name} never received it"),
             );
         }
-        Reason::Requested => "a user or a program asked for it",
+        Reason::Requested => "a user or a program requested it",
         Reason::Parent => {
             return match (&detail.parent, detail.parent_status) {
                 (Some(parent), Some(status)) => format!("parent job {parent} ended as {status}"),

@@ -17,7 +17,7 @@ use crate::job_error::JobError;
 pub(super) const OWN_PREFIX: &str = "RONDEL_";
 
 /// Variables of the agent's environment that are passed to every run.
-const INHERITED: [&str; 9] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"];
+const INHERITED_VARIABLES: [&str; 9] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"];
 /// Variables with this prefix are passed to every run, too.
 const INHERITED_PREFIX: &str = "LC_";
 /// Inherited variables that describe the agent's own user. Runs under another user do not inherit them.
@@ -25,9 +25,10 @@ const USER_VARIABLES: [&str; 5] = ["HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"]
 /// Where programs are searched if the agent itself has no `PATH`.
 const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
 /// Prefixes of variables that make the dynamic linker, interpreters or git run code other than the program's.
-const LOADER_PREFIXES: [&str; 9] = ["BASH_FUNC_", "CORECLR_", "DYLD_", "GIT_", "LD_", "LUA_", "PERL", "PHP", "PYTHON"];
+const CODE_LOADING_PREFIXES: [&str; 9] =
+    ["BASH_FUNC_", "CORECLR_", "DYLD_", "GIT_", "LD_", "LUA_", "PERL", "PHP", "PYTHON"];
 /// Variables that make shells, interpreters and usual programs run code other than the program's.
-const LOADERS: [&str; 33] = [
+const CODE_LOADING_VARIABLES: [&str; 33] = [
     "BASHOPTS",
     "BASH_ENV",
     "BROWSER",
@@ -62,8 +63,8 @@ const LOADERS: [&str; 33] = [
     "ZDOTDIR",
     "_JAVA_OPTIONS",
 ];
-/// Variables with a prefix of [`LOADER_PREFIXES`] that run no code.
-const NON_LOADERS: [&str; 4] = ["PYTHONDONTWRITEBYTECODE", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONUTF8"];
+/// Variables with a prefix of [`CODE_LOADING_PREFIXES`] that run no code.
+const HARMLESS_VARIABLES: [&str; 4] = ["PYTHONDONTWRITEBYTECODE", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONUTF8"];
 
 /// The user of this host under which runs are started. The agent must be root.
 ///
@@ -180,12 +181,12 @@ impl Confinement {
                 "params: env: {name:?} is not the name of a variable: it contains ="
             )));
         }
-        if let Some(name) = env.keys().find(|name| self.allowed_programs.is_some() && is_loader(name)) {
+        if let Some(name) = env.keys().find(|name| self.allowed_programs.is_some() && loads_code(name)) {
             return Err(JobError::terminal(format_args!(
                 "params: env: {name} can run code other than the programs of --allow-program"
             )));
         }
-        if let Some(name) = env.keys().find(|name| self.is_signed_only && is_loader(name)) {
+        if let Some(name) = env.keys().find(|name| self.is_signed_only && loads_code(name)) {
             return Err(JobError::terminal(format_args!(
                 "params: env: {name} can run code other than the signed script (--script-key)"
             )));
@@ -211,10 +212,10 @@ impl Confinement {
     ) -> BTreeMap<OsString, OsString> {
         let is_passed = |name: &OsStr| {
             let Some(name) = name.to_str() else { return false };
-            let is_of_user = self.run_as.is_some() && USER_VARIABLES.contains(&name);
-            let is_inherited = INHERITED.contains(&name) || name.starts_with(INHERITED_PREFIX);
+            let describes_agent_user = self.run_as.is_some() && USER_VARIABLES.contains(&name);
+            let is_inherited = INHERITED_VARIABLES.contains(&name) || name.starts_with(INHERITED_PREFIX);
             let is_configured = self.pass_env.iter().any(|configured_name| configured_name == name);
-            !name.starts_with(OWN_PREFIX) && ((is_inherited && !is_of_user) || is_configured)
+            !name.starts_with(OWN_PREFIX) && ((is_inherited && !describes_agent_user) || is_configured)
         };
         let mut variables: BTreeMap<OsString, OsString> = agent_variables.filter(|(name, _)| is_passed(name)).collect();
         variables.entry("PATH".into()).or_insert_with(|| PATH_DEFAULT.into());
@@ -308,9 +309,9 @@ impl RunAs {
 }
 
 /// Whether a variable is known to make an allowed program run other code. The list cannot be complete.
-fn is_loader(name: &str) -> bool {
-    let has_prefix = LOADER_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
-    LOADERS.contains(&name) || (has_prefix && !NON_LOADERS.contains(&name))
+fn loads_code(name: &str) -> bool {
+    let has_prefix = CODE_LOADING_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    CODE_LOADING_VARIABLES.contains(&name) || (has_prefix && !HARMLESS_VARIABLES.contains(&name))
 }
 
 /// The absolute path of a program, resolved as the system would.
@@ -422,8 +423,8 @@ mod tests {
         for program in
             [text(&bad), "./bad".to_owned(), "./other-name".to_owned(), "sh".to_owned(), "/bin/sh".to_owned()]
         {
-            let refused = is_allowed(&program).unwrap_err();
-            assert!(!refused.is_retryable() && refused.message().contains("--allow-program"), "{program}: {refused:?}");
+            let refusal = is_allowed(&program).unwrap_err();
+            assert!(!refusal.is_retryable() && refusal.message().contains("--allow-program"), "{program}: {refusal:?}");
         }
         assert!(is_allowed("./missing").unwrap_err().message().contains("no such program"));
         assert!(allowing(&[]).find("sh", Path::new("/")).is_err());
@@ -462,8 +463,8 @@ mod tests {
         ] {
             let argv = ["echo", argument].map(str::to_owned);
             let env = BTreeMap::from([(name.to_owned(), value.to_owned())]);
-            let refused = Confinement::default().command(&argv, &env, BTreeMap::new(), Path::new("/")).unwrap_err();
-            assert!(!refused.is_retryable() && refused.message().starts_with(place), "{refused:?}");
+            let refusal = Confinement::default().command(&argv, &env, BTreeMap::new(), Path::new("/")).unwrap_err();
+            assert!(!refusal.is_retryable() && refusal.message().starts_with(place), "{refusal:?}");
         }
     }
 
@@ -479,8 +480,8 @@ mod tests {
         assert!(program.is_absolute() && program.ends_with("sh"), "{program:?}");
         assert!(command("no-such-program", "GREETING").unwrap_err().message().contains("no such program"));
         for name in ["PATH", "IFS", "SHELLOPTS", "PS4", "PROMPT_COMMAND", "BROWSER", "PYTHONWARNINGS", "PHPRC"] {
-            let refused = command("sh", name).unwrap_err();
-            assert!(!refused.is_retryable() && refused.message().contains(name), "{name}: {refused:?}");
+            let refusal = command("sh", name).unwrap_err();
+            assert!(!refusal.is_retryable() && refusal.message().contains(name), "{name}: {refusal:?}");
         }
     }
 }

@@ -23,15 +23,15 @@ use crate::run::RunContext;
 const PREFIX: &str = "agent-";
 /// Prefix of a folder whose lock file does not exist yet.
 const NEW_PREFIX: &str = ".new-";
-const LOCK: &str = "lock";
-const OWNER_ONLY: u32 = 0o700;
+const LOCK_FILE: &str = "lock";
+const OWNER_ONLY_MODE: u32 = 0o700;
 /// Mode of a folder that other users can enter but not list, so that each reaches only its own folders inside.
-const TRAVERSE_ONLY: u32 = 0o711;
-const SECRET_FILE: u32 = 0o600;
+const TRAVERSE_ONLY_MODE: u32 = 0o711;
+const PRIVATE_FILE_MODE: u32 = 0o600;
 
 /// The folder of this agent.
 #[derive(Debug)]
-pub(super) struct Folders {
+pub(super) struct AgentFolder {
     path: PathBuf,
     is_shared: bool,
     mode: u32,
@@ -49,7 +49,7 @@ fn own_uid() -> u32 {
     rustix::process::getuid().as_raw()
 }
 
-impl Folders {
+impl AgentFolder {
     /// Makes the agent's folder in `base_folder`, after removing those of dead agents. In a place that other users can
     /// write to (`is_shared`), one of them might have made the base folder, so it must belong to this user. `watcher` is a
     /// program that cleans up immediately if this process dies: see [`clean_up_after`]. The user `run_as` can enter the
@@ -60,7 +60,7 @@ impl Folders {
         watcher: Option<&[PathBuf]>,
         run_as: Option<&RunAs>,
     ) -> io::Result<Self> {
-        let mode = if run_as.is_some() { TRAVERSE_ONLY } else { OWNER_ONLY };
+        let mode = if run_as.is_some() { TRAVERSE_ONLY_MODE } else { OWNER_ONLY_MODE };
         let base_folder = open_base(base_folder, is_shared, mode)?;
         remove_dead_folders(&base_folder);
         let (temp_folder, lock) = new_folder(&base_folder, mode)?;
@@ -71,13 +71,13 @@ impl Folders {
         // Keeps the guard of the temporary directory from removing a path that no longer exists.
         drop(temp_folder.keep());
         let watcher = watcher.and_then(|command| start_watcher(command, &path));
-        let folders = Self { path, is_shared, mode, lock: Mutex::new(lock), watcher: Mutex::new(watcher) };
+        let agent_folder = Self { path, is_shared, mode, lock: Mutex::new(lock), watcher: Mutex::new(watcher) };
         if let Some(user) = run_as {
-            let probe_folder = builder("probe-").tempdir_in(&folders.path)?;
+            let probe_folder = builder("probe-").tempdir_in(&agent_folder.path)?;
             std::os::unix::fs::lchown(probe_folder.path(), Some(user.uid), Some(user.gid))?;
             user.probe(probe_folder.path())?;
         }
-        Ok(folders)
+        Ok(agent_folder)
     }
 
     /// Makes a working directory for one attempt, for this user only.
@@ -88,7 +88,7 @@ impl Folders {
                 self.recreate()?;
                 builder(&prefix).tempdir_in(&self.path)
             }
-            made => made,
+            result => result,
         }
     }
 
@@ -110,7 +110,7 @@ impl Folders {
     }
 }
 
-impl Drop for Folders {
+impl Drop for AgentFolder {
     fn drop(&mut self) {
         if let Err(error) = remove_all(&self.path) {
             tracing::warn!(%error, folder = %self.path.display(), "cannot remove the working directories");
@@ -124,8 +124,8 @@ impl Drop for Folders {
     }
 }
 
-/// Makes the base folder, which contains the folders of all agents, and returns its path without symbolic links. In a
-/// place that other users can write to (`is_shared`), it must belong to this user.
+/// Makes the base folder, which contains the folders of all agents, if it does not exist. Returns its path without
+/// symbolic links. In a place that other users can write to (`is_shared`), it must belong to this user.
 fn open_base(base_folder: &Path, is_shared: bool, mode: u32) -> io::Result<PathBuf> {
     std::fs::DirBuilder::new().recursive(true).mode(mode).create(base_folder)?;
     let metadata = base_folder.symlink_metadata()?;
@@ -133,7 +133,7 @@ fn open_base(base_folder: &Path, is_shared: bool, mode: u32) -> io::Result<PathB
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to another user"));
     }
     let base_folder = base_folder.canonicalize()?;
-    if is_shared && mode == TRAVERSE_ONLY {
+    if is_shared && mode == TRAVERSE_ONLY_MODE {
         // Another agent of this user may have made the base so that only this user can enter it.
         std::fs::set_permissions(&base_folder, Permissions::from_mode(mode))?;
     }
@@ -145,14 +145,18 @@ fn new_folder(base_folder: &Path, mode: u32) -> io::Result<(TempDir, File)> {
     let temp_folder = builder(NEW_PREFIX).tempdir_in(base_folder)?;
     std::fs::set_permissions(temp_folder.path(), Permissions::from_mode(mode))?;
     // A run must not be able to open the lock file: it could lock the file and keep the next agent from cleaning up.
-    let lock = File::options().write(true).create_new(true).mode(SECRET_FILE).open(temp_folder.path().join(LOCK))?;
+    let lock = File::options()
+        .write(true)
+        .create_new(true)
+        .mode(PRIVATE_FILE_MODE)
+        .open(temp_folder.path().join(LOCK_FILE))?;
     lock.lock()?;
     Ok((temp_folder, lock))
 }
 
 fn builder(prefix: &str) -> tempfile::Builder<'_, 'static> {
     let mut builder = tempfile::Builder::new();
-    builder.prefix(prefix).permissions(Permissions::from_mode(OWNER_ONLY));
+    builder.prefix(prefix).permissions(Permissions::from_mode(OWNER_ONLY_MODE));
     builder
 }
 
@@ -175,7 +179,7 @@ fn start_watcher(command: &[PathBuf], path: &Path) -> Option<Child> {
 /// The error of reading the input, or of the removal.
 pub fn clean_up_after(folder: &Path) -> io::Result<()> {
     io::copy(&mut io::stdin().lock(), &mut io::sink())?;
-    end_leftovers(folder)
+    clean_up(folder)
 }
 
 /// Removes the folders of dead agents.
@@ -185,7 +189,7 @@ fn remove_dead_folders(base_folder: &Path) {
         let path = entry.path();
         if entry.file_name().to_string_lossy().starts_with(PREFIX)
             && is_dead_folder(&path)
-            && let Err(error) = end_leftovers(&path)
+            && let Err(error) = clean_up(&path)
         {
             tracing::warn!(%error, folder = %path.display(), "cannot remove the folder of a dead agent");
         }
@@ -195,10 +199,10 @@ fn remove_dead_folders(base_folder: &Path) {
 /// Whether the path is a folder of this user whose lock is free.
 fn is_dead_folder(path: &Path) -> bool {
     let is_ours = path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == own_uid());
-    is_ours && File::open(path.join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok())
+    is_ours && File::open(path.join(LOCK_FILE)).is_ok_and(|lock| lock.try_lock().is_ok())
 }
 
-fn end_leftovers(folder: &Path) -> io::Result<()> {
+fn clean_up(folder: &Path) -> io::Result<()> {
     let count = kill_with_variable(WORK_DIR, &format!("{}/", folder.display()));
     if count > 0 {
         tracing::warn!(count, folder = %folder.display(), "ended processes that a dead agent had left running");
@@ -233,7 +237,7 @@ fn make_writable(folder: &Path) -> io::Result<()> {
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
         let mode = folder.symlink_metadata()?.permissions().mode();
-        std::fs::set_permissions(&folder, Permissions::from_mode(mode | OWNER_ONLY))?;
+        std::fs::set_permissions(&folder, Permissions::from_mode(mode | OWNER_ONLY_MODE))?;
         for entry in std::fs::read_dir(&folder)? {
             let entry = entry?;
             if entry.file_type()?.is_dir() {
@@ -258,10 +262,10 @@ mod tests {
     #[tokio::test]
     async fn folders_are_private_and_go_with_their_runs() {
         let base = tempfile::tempdir().unwrap();
-        let folders = Folders::open(base.path(), true, None, None).unwrap();
+        let folders = AgentFolder::open(base.path(), true, None, None).unwrap();
         let setup = Arc::new(Setup::new(States::default(), Timing::default()));
         let run = folders.make_work_dir(&RunContext::new(&setup, Trigger::default(), 0)).unwrap();
-        assert_eq!(run.path().metadata().unwrap().mode() & 0o777, OWNER_ONLY);
+        assert_eq!(run.path().metadata().unwrap().mode() & 0o777, OWNER_ONLY_MODE);
         let path = run.path().to_owned();
         drop(run);
         assert!(!path.exists() && folders.path.exists());
@@ -273,15 +277,15 @@ mod tests {
     async fn a_folder_that_the_host_has_removed_is_made_again() {
         let place = tempfile::tempdir().unwrap();
         let base = place.path().join("agents");
-        let folders = Folders::open(&base, true, None, None).unwrap();
+        let folders = AgentFolder::open(&base, true, None, None).unwrap();
         let setup = Arc::new(Setup::new(States::default(), Timing::default()));
         for gone in [&folders.path, &base] {
             std::fs::remove_dir_all(gone).unwrap();
             let run = folders.make_work_dir(&RunContext::new(&setup, Trigger::default(), 0)).unwrap();
             let mode = |folder: &Path| folder.metadata().unwrap().mode() & 0o777;
-            assert_eq!((mode(run.path()), mode(&folders.path)), (OWNER_ONLY, OWNER_ONLY));
-            assert!(File::open(folders.path.join(LOCK)).unwrap().try_lock().is_err(), "it is locked again");
-            let next = Folders::open(&base, true, None, None).unwrap();
+            assert_eq!((mode(run.path()), mode(&folders.path)), (OWNER_ONLY_MODE, OWNER_ONLY_MODE));
+            assert!(File::open(folders.path.join(LOCK_FILE)).unwrap().try_lock().is_err(), "it is locked again");
+            let next = AgentFolder::open(&base, true, None, None).unwrap();
             assert!(run.path().exists() && next.path.exists(), "it is not taken for that of a dead agent");
         }
     }
@@ -316,10 +320,10 @@ mod tests {
     #[tokio::test]
     async fn folders_of_dead_agents_are_removed_at_the_next_start() {
         let base = tempfile::tempdir().unwrap();
-        let living = Folders::open(base.path(), true, None, None).unwrap();
+        let living = AgentFolder::open(base.path(), true, None, None).unwrap();
         let dead = base.path().join("agent-dead");
         std::fs::create_dir_all(dead.join("run-1-1-x")).unwrap();
-        File::create(dead.join(LOCK)).unwrap();
+        File::create(dead.join(LOCK_FILE)).unwrap();
         let not_one = base.path().join("agent-without-lock");
         std::fs::create_dir(&not_one).unwrap();
         let mut left = Command::new("sleep");
@@ -331,7 +335,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
 
-        let next = Folders::open(base.path(), true, None, None).unwrap();
+        let next = AgentFolder::open(base.path(), true, None, None).unwrap();
         assert!(!dead.exists() && not_one.exists() && living.path.exists() && next.path.exists());
         assert!(!left.wait().unwrap().success());
     }

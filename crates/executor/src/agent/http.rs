@@ -26,10 +26,10 @@ const REDIRECTS_MAX: usize = 10;
 /// The header that names the trace of a request.
 const TRACE_HEADER: &str = "traceparent";
 
-/// Limit on how much of a body the log shows.
+/// How many bytes of a body the log shows, at most.
 const LOGGED_BODY_BYTES_MAX: usize = 2 * 1024;
 
-/// The longest secret.
+/// Maximum length of a secret, in bytes.
 const SECRET_BYTES_MAX: usize = 64 * 1024;
 
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
@@ -62,7 +62,7 @@ enum ExpectedStatus {
 /// The client for the URLs of the params, limited to public addresses and `allowed_addresses`.
 pub(super) fn client(allowed_addresses: AllowedAddresses) -> Result<Outgoing, ExecutorError> {
     let user_agent = concat!("rondel-agent/", env!("CARGO_PKG_VERSION"));
-    let options = Options { allowed: allowed_addresses, redirect_count_max: REDIRECTS_MAX, user_agent };
+    let options = Options { allowed_addresses, redirect_count_max: REDIRECTS_MAX, user_agent };
     Outgoing::new(options).map_err(|error| ExecutorError::HttpClient(error.into()))
 }
 
@@ -187,8 +187,8 @@ fn build_request(client: &Outgoing, params: &HttpParams) -> Result<RequestBuilde
 }
 
 fn method(params: &HttpParams) -> Result<Method, JobError> {
-    let word = params.method.as_deref().unwrap_or("GET").to_ascii_uppercase();
-    word.parse().map_err(|_| param_error("method", format_args!("{word:?} is not a method")))
+    let method_name = params.method.as_deref().unwrap_or("GET").to_ascii_uppercase();
+    method_name.parse().map_err(|_| param_error("method", format_args!("{method_name:?} is not a method")))
 }
 
 fn param_error(field: &str, reason: impl std::fmt::Display) -> JobError {

@@ -8,7 +8,7 @@ const LINE_BYTES_MAX: usize = LOGGED_MAX + 1;
 
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    partial: Vec<u8>,
+    partial_line: Vec<u8>,
     /// Whether the rest of a line that was too long is being skipped.
     is_skipping: bool,
 }
@@ -28,7 +28,7 @@ impl Lines {
 
     /// Passes on the last line, at the end of the output.
     pub(super) fn finish(mut self, mut emit: impl FnMut(&str)) {
-        if !self.partial.is_empty() {
+        if !self.partial_line.is_empty() {
             self.flush(&mut emit);
         }
     }
@@ -37,8 +37,8 @@ impl Lines {
         if self.is_skipping {
             return;
         }
-        let free_bytes = LINE_BYTES_MAX - self.partial.len();
-        self.partial.extend_from_slice(&bytes[..bytes.len().min(free_bytes)]);
+        let free_bytes = LINE_BYTES_MAX - self.partial_line.len();
+        self.partial_line.extend_from_slice(&bytes[..bytes.len().min(free_bytes)]);
         if bytes.len() > free_bytes {
             self.flush(emit);
             self.is_skipping = true;
@@ -46,9 +46,9 @@ impl Lines {
     }
 
     fn flush(&mut self, emit: &mut impl FnMut(&str)) {
-        let line = self.partial.strip_suffix(b"\r").unwrap_or(&self.partial);
+        let line = self.partial_line.strip_suffix(b"\r").unwrap_or(&self.partial_line);
         emit(&String::from_utf8_lossy(line));
-        self.partial.clear();
+        self.partial_line.clear();
     }
 }
 

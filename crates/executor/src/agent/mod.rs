@@ -30,7 +30,7 @@ use crate::secrets::Secrets;
 pub use config::AgentConfig;
 use confine::Confinement;
 pub use confine::RunAs;
-use folder::Folders;
+use folder::AgentFolder;
 pub use folder::clean_up_after;
 use program::ProgramResult;
 pub use rondel_core::outgoing::AllowedAddresses;
@@ -80,7 +80,7 @@ pub fn add_handlers(builder: Builder, config: &AgentConfig) -> Result<Builder, E
         None => secrets,
     };
     let confinement = Arc::new(Confinement::new(config));
-    let folders = open_folders(config)?;
+    let agent_folder = open_agent_folder(config)?;
     let allow_scripts = config.allow_scripts;
     let scripts = open_scripts(config)?;
     let client = http::client(config.outgoing_allow.clone())?;
@@ -90,12 +90,13 @@ pub fn add_handlers(builder: Builder, config: &AgentConfig) -> Result<Builder, E
     let mut builder = builder.secrets(secrets).handler("http", http);
     if allow_scripts {
         for interpreter in interpreters(config) {
-            builder = with_language(builder, interpreter, (&folders, &confinement, &scripts));
+            builder = with_language(builder, interpreter, (&agent_folder, &confinement, &scripts));
         }
     }
-    let builder = builder.pump_handler("pump", program_pump(&folders, &confinement));
+    let builder = builder.pump_handler("pump", program_pump(&agent_folder, &confinement));
     let shell = move |Params(params): Params<shell::ShellParams>, run: RunContext, cancel: Cancel, log: Log| {
-        let (folders, confinement, scripts) = (Arc::clone(&folders), Arc::clone(&confinement), Arc::clone(&scripts));
+        let (agent_folder, confinement, scripts) =
+            (Arc::clone(&agent_folder), Arc::clone(&confinement), Arc::clone(&scripts));
         async move {
             let mut params = params;
             let command = match params.take_command(allow_scripts)? {
@@ -108,7 +109,7 @@ pub fn add_handlers(builder: Builder, config: &AgentConfig) -> Result<Builder, E
                     shell::ResolvedCommand::Script(scripts.text(script, &run, &cancel, &log).await?)
                 }
             };
-            let folder = folders.make_work_dir(&run)?;
+            let folder = agent_folder.make_work_dir(&run)?;
             shell::program(params, command, run.shard(), folder)?.run(&confinement, run, cancel, log).await
         }
     };
@@ -129,7 +130,7 @@ pub fn handlers(config: &AgentConfig) -> Vec<&'static str> {
 fn interpreters(config: &AgentConfig) -> Vec<Interpreter> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let confinement = Confinement::new(config);
-    let mut interpreters = script::find(&path, &config.without_languages);
+    let mut interpreters = script::find_interpreters(&path, &config.without_languages);
     interpreters.retain(|interpreter| confinement.allows(interpreter.program));
     interpreters
 }
@@ -142,17 +143,18 @@ pub fn languages() -> impl Iterator<Item = &'static str> {
 fn with_language(
     builder: Builder,
     interpreter: Interpreter,
-    (folders, confinement, scripts): (&Arc<Folders>, &Arc<Confinement>, &Arc<StoredScripts>),
+    (agent_folder, confinement, scripts): (&Arc<AgentFolder>, &Arc<Confinement>, &Arc<StoredScripts>),
 ) -> Builder {
-    let (folders, confinement, scripts) = (Arc::clone(folders), Arc::clone(confinement), Arc::clone(scripts));
+    let (agent_folder, confinement, scripts) = (Arc::clone(agent_folder), Arc::clone(confinement), Arc::clone(scripts));
     let handler = move |Params(params): Params<script::ScriptParams>, run: RunContext, cancel: Cancel, log: Log| {
-        let (folders, confinement, scripts) = (Arc::clone(&folders), Arc::clone(&confinement), Arc::clone(&scripts));
+        let (agent_folder, confinement, scripts) =
+            (Arc::clone(&agent_folder), Arc::clone(&confinement), Arc::clone(&scripts));
         async move {
             let mut params = params;
             confinement.check_interpreter(params.interpreter.as_deref())?;
             let script = std::mem::replace(&mut params.script, script::Script::Text(String::new()));
             let text = scripts.text(script, &run, &cancel, &log).await?;
-            let folder = folders.make_work_dir(&run)?;
+            let folder = agent_folder.make_work_dir(&run)?;
             let result: Result<ProgramResult, JobError> =
                 interpreter.program((params, &text), run.shard(), folder)?.run(&confinement, run, cancel, log).await;
             result
@@ -161,8 +163,8 @@ fn with_language(
     builder.handler(interpreter.language.name, handler)
 }
 
-fn program_pump(folders: &Arc<Folders>, confinement: &Arc<Confinement>) -> PumpHandler<pump::ProgramPump> {
-    let pump = PumpHandler::new(pump::ProgramPump::new(folders, confinement));
+fn program_pump(agent_folder: &Arc<AgentFolder>, confinement: &Arc<Confinement>) -> PumpHandler<pump::ProgramPump> {
+    let pump = PumpHandler::new(pump::ProgramPump::new(agent_folder, confinement));
     pump.with_schema(schemars::schema_for!(pump::PumpParams))
 }
 
@@ -172,11 +174,11 @@ fn open_scripts(config: &AgentConfig) -> Result<Arc<StoredScripts>, ExecutorErro
     scripts.map(Arc::new).map_err(|source| ExecutorError::WorkDir { path: path(), source })
 }
 
-fn open_folders(config: &AgentConfig) -> Result<Arc<Folders>, ExecutorError> {
+fn open_agent_folder(config: &AgentConfig) -> Result<Arc<AgentFolder>, ExecutorError> {
     let base_folder = config.work_dir.clone().unwrap_or_else(folder::default_base_folder);
-    let folders =
-        Folders::open(&base_folder, config.work_dir.is_none(), config.watcher.as_deref(), config.run_as.as_ref());
-    folders.map(Arc::new).map_err(|source| ExecutorError::WorkDir { path: base_folder, source })
+    let agent_folder =
+        AgentFolder::open(&base_folder, config.work_dir.is_none(), config.watcher.as_deref(), config.run_as.as_ref());
+    agent_folder.map(Arc::new).map_err(|source| ExecutorError::WorkDir { path: base_folder, source })
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ pub(super) async fn copy_to_log(
 ) {
     let Some(mut pipe) = pipe else { return };
     let (buffer, lines, tail) = (vec![0; BUFFER_BYTES], Lines::default(), OutputTail::default());
-    let mut output = PipeOutput { log, level, buffer, held_bytes: 0, lines, tail, may_block: true, on_line };
+    let mut output = PipeOutput { log, level, buffer, unprocessed_bytes: 0, lines, tail, may_block: true, on_line };
     let mut turn_bytes = 0;
     loop {
         match pipe.read(&mut output.buffer).await {
@@ -59,19 +59,19 @@ pub(super) async fn copy_to_log(
 /// the program.
 pub(super) async fn capture(pipe: Option<impl AsyncRead + Unpin>, limit: CaptureLimit) -> Result<Vec<u8>, JobError> {
     let Some(mut pipe) = pipe else { return Ok(Vec::new()) };
-    let (mut output, mut buffer, mut lines) = (Vec::new(), vec![0; BUFFER_BYTES], 0);
+    let (mut output, mut buffer, mut line_count) = (Vec::new(), vec![0; BUFFER_BYTES], 0);
     loop {
         let length = pipe.read(&mut buffer).await?;
         if length == 0 {
             return Ok(output);
         }
         output.extend_from_slice(&buffer[..length]);
-        lines += count_lines(&buffer[..length]);
+        line_count += count_lines(&buffer[..length]);
         if output.len() > limit.bytes {
             let bytes = Bytes(limit.bytes as u64);
             return Err(JobError::failed(format_args!("it printed more than {bytes} and was killed")));
         }
-        if lines > limit.lines as u64 {
+        if line_count > limit.lines as u64 {
             let lines = limit.lines;
             return Err(JobError::failed(format_args!(
                 "it printed more than the requested {lines} lines and was killed"
@@ -87,7 +87,7 @@ struct PipeOutput<'a, S: FnMut(&str)> {
     level: &'static str,
     buffer: Vec<u8>,
     /// How many bytes of `buffer` were read but are not in `lines` or `tail` yet.
-    held_bytes: usize,
+    unprocessed_bytes: usize,
     lines: Lines,
     tail: OutputTail,
     /// Whether the process may be blocked until its lines can be sent.
@@ -99,22 +99,22 @@ struct PipeOutput<'a, S: FnMut(&str)> {
 impl<S: FnMut(&str)> PipeOutput<'_, S> {
     /// Logs the first `length` bytes of `self.buffer`, which were just read. While the log still keeps all lines, waits for room first.
     async fn log_bytes(&mut self, length: usize) {
-        self.held_bytes = length;
+        self.unprocessed_bytes = length;
         if !self.log.buffer().is_head_full() {
             self.wait_for_room().await;
         }
-        self.process_held_bytes();
+        self.process_buffer();
     }
 
-    fn process_held_bytes(&mut self) {
-        let bytes = &self.buffer[..std::mem::take(&mut self.held_bytes)];
+    fn process_buffer(&mut self) {
+        let bytes = &self.buffer[..std::mem::take(&mut self.unprocessed_bytes)];
         if self.log.buffer().is_head_full() {
             // The log keeps only its last lines from here on, so only the end of the output is made into lines.
             return self.tail.push(bytes);
         }
         let (log, level, on_line) = (self.log, self.level, &mut self.on_line);
         self.lines.push(bytes, |line| {
-            log.line(level, line);
+            log.log_line(level, line);
             on_line(line);
         });
     }
@@ -132,17 +132,17 @@ impl<S: FnMut(&str)> PipeOutput<'_, S> {
 
 impl<S: FnMut(&str)> Drop for PipeOutput<'_, S> {
     fn drop(&mut self) {
-        self.process_held_bytes();
+        self.process_buffer();
         let (mut lines, tail) = (std::mem::take(&mut self.lines), std::mem::take(&mut self.tail));
         let (log, level, on_line) = (self.log, self.level, &mut self.on_line);
         let mut emit = |line: &str| {
-            log.line(level, line);
+            log.log_line(level, line);
             on_line(line);
         };
         if let Some(shown_end) = tail.into_shown_end() {
             // If the log became full in the middle of a line, the rest of that line counts as left out.
             lines = Lines::default();
-            log.buffer().count_left_out(shown_end.left_out_lines, shown_end.left_out_bytes);
+            log.buffer().count_left_out(shown_end.left_out_line_count, shown_end.left_out_bytes);
             lines.push(&shown_end.bytes, &mut emit);
         }
         lines.finish(emit);
@@ -152,51 +152,52 @@ impl<S: FnMut(&str)> Drop for PipeOutput<'_, S> {
 /// The last bytes of a stream, and the number of lines and bytes dropped before them.
 #[derive(Default)]
 struct OutputTail {
-    older: Vec<u8>,
-    newer: Vec<u8>,
-    dropped_lines: u64,
+    older_part: Vec<u8>,
+    newer_part: Vec<u8>,
+    dropped_line_count: u64,
     dropped_bytes: u64,
 }
 
 struct OutputEnd {
     bytes: Vec<u8>,
-    left_out_lines: u64,
+    left_out_line_count: u64,
     left_out_bytes: u64,
 }
 
 impl OutputTail {
     fn push(&mut self, bytes: &[u8]) {
-        if self.newer.len() + bytes.len() > TAIL_BYTES {
-            let dropped_part = std::mem::replace(&mut self.older, std::mem::take(&mut self.newer));
-            self.dropped_lines += count_lines(&dropped_part);
+        if self.newer_part.len() + bytes.len() > TAIL_BYTES {
+            let dropped_part = std::mem::replace(&mut self.older_part, std::mem::take(&mut self.newer_part));
+            self.dropped_line_count += count_lines(&dropped_part);
             self.dropped_bytes += dropped_part.len() as u64;
             // The freed buffer is reused.
-            self.newer = dropped_part;
-            self.newer.clear();
+            self.newer_part = dropped_part;
+            self.newer_part.clear();
         }
-        self.newer.extend_from_slice(bytes);
+        self.newer_part.extend_from_slice(bytes);
     }
 
     /// The bytes to show; they begin with a whole line, unless a single line is longer than the tail. `None` if there
     /// are none.
     fn into_shown_end(self) -> Option<OutputEnd> {
-        let Self { mut older, newer, dropped_lines, dropped_bytes } = self;
-        older.extend_from_slice(&newer);
-        if older.is_empty() {
+        let Self { mut older_part, newer_part, dropped_line_count, dropped_bytes } = self;
+        older_part.extend_from_slice(&newer_part);
+        if older_part.is_empty() {
             return None;
         }
-        let second_line_start = older.iter().position(|byte| *byte == b'\n').map_or(older.len(), |end| end + 1);
+        let second_line_start =
+            older_part.iter().position(|byte| *byte == b'\n').map_or(older_part.len(), |end| end + 1);
         // A single endless line has no beginning to cut at, so its end is shown.
-        let cut_position = if second_line_start >= older.len() {
-            older.len().saturating_sub(TAIL_BYTES / 8)
+        let cut_position = if second_line_start >= older_part.len() {
+            older_part.len().saturating_sub(TAIL_BYTES / 8)
         } else {
             second_line_start
         };
-        let bytes = older.split_off(cut_position);
+        let bytes = older_part.split_off(cut_position);
         Some(OutputEnd {
             bytes,
-            left_out_lines: dropped_lines + count_lines(&older),
-            left_out_bytes: dropped_bytes + older.len() as u64,
+            left_out_line_count: dropped_line_count + count_lines(&older_part),
+            left_out_bytes: dropped_bytes + older_part.len() as u64,
         })
     }
 }
@@ -249,13 +250,13 @@ mod tests {
         for number in 0..count {
             tail.push(format!("line {number}\n").as_bytes());
         }
-        let kept = tail.into_shown_end().unwrap();
-        let text = String::from_utf8(kept.bytes).unwrap();
+        let kept_tail = tail.into_shown_end().unwrap();
+        let text = String::from_utf8(kept_tail.bytes).unwrap();
         let first: u64 = text.lines().next().unwrap().strip_prefix("line ").unwrap().parse().unwrap();
-        assert_eq!(first, kept.left_out_lines);
+        assert_eq!(first, kept_tail.left_out_line_count);
         assert!(text.ends_with(&format!("line {}\n", count - 1)) && text.len() <= 2 * TAIL_BYTES);
         let written: usize = (0..count).map(|number| format!("line {number}\n").len()).sum();
-        assert_eq!(kept.left_out_bytes + text.len() as u64, written as u64);
+        assert_eq!(kept_tail.left_out_bytes + text.len() as u64, written as u64);
     }
 
     #[test]
@@ -265,9 +266,9 @@ mod tests {
             tail.push(&vec![b'x'; BUFFER_BYTES]);
         }
         tail.push(b"END");
-        let kept = tail.into_shown_end().unwrap();
-        assert!(kept.bytes.ends_with(b"xEND") && kept.bytes.len() <= TAIL_BYTES);
-        assert_eq!(usize::try_from(kept.left_out_bytes).unwrap() + kept.bytes.len(), 100 * BUFFER_BYTES + 3);
+        let kept_tail = tail.into_shown_end().unwrap();
+        assert!(kept_tail.bytes.ends_with(b"xEND") && kept_tail.bytes.len() <= TAIL_BYTES);
+        assert_eq!(usize::try_from(kept_tail.left_out_bytes).unwrap() + kept_tail.bytes.len(), 100 * BUFFER_BYTES + 3);
         assert!(OutputTail::default().into_shown_end().is_none());
     }
 }

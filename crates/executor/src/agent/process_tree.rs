@@ -1,6 +1,6 @@
 //! Ends a child process together with everything that it started.
 //!
-//! Most processes are in the process group. One that left the group is found in `/proc`, by its parents or by the marker
+//! Most processes are in the process group. A process that left the group is found in `/proc`, by its parents or by the marker
 //! that every process of a run inherits in its environment. A process outside the group that has lost its parents *and*
 //! has cleaned its environment is not found. Without `/proc`, only the group is ended.
 
@@ -30,7 +30,7 @@ pub(super) struct ProcessTree {
     leader: Option<Pid>,
     environment_marker: Vec<u8>,
     /// Every process signalled so far, so that it is still recognised when its parents are gone.
-    signalled: Mutex<BTreeSet<ProcessKey>>,
+    signalled_processes: Mutex<BTreeSet<ProcessKey>>,
 }
 
 impl ProcessTree {
@@ -40,7 +40,7 @@ impl ProcessTree {
         Self {
             leader: id.and_then(Pid::from_raw),
             environment_marker: format!("{name}={value}").into_bytes(),
-            signalled: Mutex::default(),
+            signalled_processes: Mutex::default(),
         }
     }
 
@@ -59,10 +59,10 @@ impl ProcessTree {
 
     /// The living processes that belong to the run.
     fn living_members(&self, leader: Pid, processes: &[Process]) -> BTreeSet<ProcessKey> {
-        let signalled_members = lock(&self.signalled).clone();
+        let signalled_members = lock(&self.signalled_processes).clone();
         with_descendants(processes, |process| {
             process.group == leader.as_raw_pid()
-                || signalled_members.contains(&process.identity)
+                || signalled_members.contains(&process.key)
                 || process.has_variable(&self.environment_marker)
         })
     }
@@ -92,11 +92,11 @@ impl ProcessTree {
             }
             // Only the processes outside the group are signalled one by one: the group has just got the signal, and
             // many programs take a second SIGTERM as a request to end immediately, without cleaning up.
-            let ungrouped_members = outside_group(&processes, leader.as_raw_pid(), &new_members);
+            let ungrouped_members = members_outside_group(&processes, leader.as_raw_pid(), &new_members);
             ungrouped_members.for_each(|process| send_signal(process, signal));
             signalled_members.extend(new_members);
         }
-        lock(&self.signalled).extend(signalled_members);
+        lock(&self.signalled_processes).extend(signalled_members);
     }
 }
 
@@ -113,7 +113,7 @@ pub(super) fn kill_with_variable(name: &str, value_start: &str) -> usize {
     let mut signalled_processes = BTreeSet::new();
     for _ in 0..PASSES_MAX {
         let marked_processes = with_descendants(&list_processes(), |process| {
-            signalled_processes.contains(&process.identity) || process.has_variable_start(&marker)
+            signalled_processes.contains(&process.key) || process.has_variable_start(&marker)
         });
         let new_processes: Vec<ProcessKey> = marked_processes.difference(&signalled_processes).copied().collect();
         if new_processes.is_empty() {
@@ -135,16 +135,15 @@ fn send_signal(process: ProcessKey, signal: Signal) {
     }
 }
 
-/// The processes that match `is_own`, and all their descendants.
-fn with_descendants(processes: &[Process], is_own: impl Fn(&Process) -> bool) -> BTreeSet<ProcessKey> {
+/// The processes that match `is_member`, and all their descendants.
+fn with_descendants(processes: &[Process], is_member: impl Fn(&Process) -> bool) -> BTreeSet<ProcessKey> {
     let mut found_processes: BTreeMap<i32, ProcessKey> = BTreeMap::new();
-    found_processes.extend(
-        processes.iter().filter(|process| is_own(process)).map(|process| (process.identity.id, process.identity)),
-    );
+    found_processes
+        .extend(processes.iter().filter(|process| is_member(process)).map(|process| (process.key.id, process.key)));
     loop {
         let count_before = found_processes.len();
         let children = processes.iter().filter(|process| found_processes.contains_key(&process.parent));
-        let children: Vec<_> = children.map(|process| (process.identity.id, process.identity)).collect();
+        let children: Vec<_> = children.map(|process| (process.key.id, process.key)).collect();
         found_processes.extend(children);
         if found_processes.len() == count_before {
             return found_processes.into_values().collect();
@@ -153,10 +152,13 @@ fn with_descendants(processes: &[Process], is_own: impl Fn(&Process) -> bool) ->
 }
 
 /// The processes of `members` that are not in the group.
-fn outside_group(processes: &[Process], group: i32, members: &[ProcessKey]) -> impl Iterator<Item = ProcessKey> {
-    let is_in_group =
-        move |identity| processes.iter().any(|process| process.identity == identity && process.group == group);
-    members.iter().copied().filter(move |identity| !is_in_group(*identity))
+fn members_outside_group(
+    processes: &[Process],
+    group: i32,
+    members: &[ProcessKey],
+) -> impl Iterator<Item = ProcessKey> {
+    let is_in_group = move |key| processes.iter().any(|process| process.key == key && process.group == group);
+    members.iter().copied().filter(move |key| !is_in_group(*key))
 }
 
 /// Identifies one process: the system reuses its id, but not with the same start time.
@@ -169,7 +171,7 @@ struct ProcessKey {
 
 /// A process that is not a zombie.
 struct Process {
-    identity: ProcessKey,
+    key: ProcessKey,
     parent: i32,
     group: i32,
 }
@@ -186,7 +188,7 @@ impl Process {
     /// Whether `is_match` is true for a variable of the process's environment. False for processes of other users,
     /// whose environment cannot be read.
     fn has_any_variable(&self, is_match: impl Fn(&[u8]) -> bool) -> bool {
-        let environment_bytes = fs::read(format!("/proc/{}/environ", self.identity.id));
+        let environment_bytes = fs::read(format!("/proc/{}/environ", self.key.id));
         environment_bytes.is_ok_and(|environment| environment.split(|byte| *byte == 0).any(is_match))
     }
 }
@@ -206,8 +208,8 @@ fn read_process(id: i32) -> Option<Process> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
     let (parent, group) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-    let identity = ProcessKey { id, start_ticks: fields.nth(16)?.parse().ok()? };
-    (!matches!(state, "Z" | "X")).then_some(Process { identity, parent, group })
+    let key = ProcessKey { id, start_ticks: fields.nth(16)?.parse().ok()? };
+    (!matches!(state, "Z" | "X")).then_some(Process { key, parent, group })
 }
 
 #[cfg(test)]
@@ -216,18 +218,18 @@ mod tests {
 
     #[test]
     fn descendants_are_found_at_any_depth() {
-        let process = |id, parent| Process { identity: ProcessKey { id, start_ticks: 1 }, parent, group: 1 };
+        let process = |id, parent| Process { key: ProcessKey { id, start_ticks: 1 }, parent, group: 1 };
         let living = [process(5, 4), process(4, 3), process(3, 2), process(9, 1), process(2, 1)];
-        let found = with_descendants(&living, |process| process.identity.id == 3);
+        let found = with_descendants(&living, |process| process.key.id == 3);
         assert_eq!(found.into_iter().map(|found| found.id).collect::<Vec<_>>(), [3, 4, 5]);
     }
 
     #[test]
     fn processes_in_the_group_are_not_signalled_twice() {
-        let process = |id, group| Process { identity: ProcessKey { id, start_ticks: 1 }, parent: 1, group };
+        let process = |id, group| Process { key: ProcessKey { id, start_ticks: 1 }, parent: 1, group };
         let living = [process(7, 7), process(8, 7), process(9, 9)];
-        let found = living.iter().map(|process| process.identity).collect::<Vec<_>>();
-        assert_eq!(outside_group(&living, 7, &found).map(|one| one.id).collect::<Vec<_>>(), [9]);
+        let found = living.iter().map(|process| process.key).collect::<Vec<_>>();
+        assert_eq!(members_outside_group(&living, 7, &found).map(|one| one.id).collect::<Vec<_>>(), [9]);
     }
 
     #[test]

@@ -39,7 +39,7 @@ const REMOVAL_WAIT: Duration = Duration::from_secs(1);
 const DISCARDED_RUNS_MAX: usize = 256;
 static DISCARD_PERMITS: Semaphore = Semaphore::const_new(DISCARDED_RUNS_MAX);
 /// How many bytes of the output of background processes are read at a time.
-const DISCARDED_BYTES: usize = 16 * 1024;
+const DISCARD_CHUNK_BYTES: usize = 16 * 1024;
 /// The pause after each read of the output of background processes. It slows down a process that prints without end.
 const DISCARD_PAUSE: Duration = Duration::from_millis(5);
 
@@ -221,7 +221,7 @@ async fn run_child(
     };
     if !is_read_to_end {
         log.warn("processes in the background hold the output open; it is not read any further");
-        discard(run, stdout, stderr);
+        discard_output(run, stdout, stderr);
     }
     Ok(status)
 }
@@ -301,7 +301,7 @@ async fn write_stdin(stdin: Option<ChildStdin>, text: Option<String>) {
 
 /// Continues to read the output of background processes, and drops it: a process that writes to a pipe without a
 /// reader gets SIGPIPE, which ends most programs.
-fn discard(run: &RunContext, stdout: Option<ChildStdout>, stderr: Option<ChildStderr>) {
+fn discard_output(run: &RunContext, stdout: Option<ChildStdout>, stderr: Option<ChildStderr>) {
     let Ok(permit) = DISCARD_PERMITS.try_acquire() else { return };
     let hard_stop = run.setup().lifecycle.hard.clone();
     run.tracker().spawn(async move {
@@ -312,7 +312,7 @@ fn discard(run: &RunContext, stdout: Option<ChildStdout>, stderr: Option<ChildSt
 
 async fn read_to_end(pipe: Option<impl AsyncRead + Unpin>) {
     let Some(mut pipe) = pipe else { return };
-    let mut buffer = vec![0; DISCARDED_BYTES];
+    let mut buffer = vec![0; DISCARD_CHUNK_BYTES];
     while pipe.read(&mut buffer).await.is_ok_and(|length| length > 0) {
         tokio::time::sleep(DISCARD_PAUSE).await;
     }
@@ -328,7 +328,7 @@ impl RunFolder {
         self.0.as_ref().map(|folder| folder.path().display().to_string()).unwrap_or_default()
     }
 
-    /// The text without the path of this directory before the names of its files: the path is another one in each run.
+    /// The text without the path of this directory before the names of its files: the path differs in each run.
     fn shorten_paths(&self, text: &str) -> String {
         text.replace(&format!("{}/", self.marker()), "")
     }

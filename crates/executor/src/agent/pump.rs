@@ -9,7 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::confine::Confinement;
-use super::folder::Folders;
+use super::folder::AgentFolder;
 use super::program::{CaptureLimit, Program};
 use crate::extract::{FromRun as _, RawParams};
 use crate::job_error::JobError;
@@ -52,18 +52,18 @@ struct ItemLine<'a> {
 }
 
 pub(super) struct ProgramPump {
-    folders: Arc<Folders>,
+    agent_folder: Arc<AgentFolder>,
     confinement: Arc<Confinement>,
 }
 
 impl ProgramPump {
-    pub(super) fn new(folders: &Arc<Folders>, confinement: &Arc<Confinement>) -> Self {
-        Self { folders: Arc::clone(folders), confinement: Arc::clone(confinement) }
+    pub(super) fn new(agent_folder: &Arc<AgentFolder>, confinement: &Arc<Confinement>) -> Self {
+        Self { agent_folder: Arc::clone(agent_folder), confinement: Arc::clone(confinement) }
     }
 
     /// Runs the program that `take_argv` takes from the group's parameters. Returns its standard output if `capture_limit` is
     /// set, else nothing.
-    async fn call(
+    async fn run_program(
         &self,
         cx: &PumpContext,
         take_argv: impl FnOnce(&mut PumpParams) -> Vec<String>,
@@ -76,7 +76,7 @@ impl ProgramPump {
         self.confinement.check_program()?;
         let argv = take_argv(&mut params);
         let PumpParams { env, cwd, .. } = params;
-        let folder = self.folders.make_work_dir(cx.run())?;
+        let folder = self.agent_folder.make_work_dir(cx.run())?;
         let program = Program { argv, env, cwd, stdin: Some(stdin), own_env, folder };
         program.run_to_end(&self.confinement, cx.run(), &cx.log(), capture_limit).await
     }
@@ -90,8 +90,9 @@ impl Pump for ProgramPump {
         let stdin = items.iter().map(item_line).collect::<Result<String, JobError>>()?;
         let own_env = vec![("RONDEL_PUMP_LIMIT", limit.to_string())];
         let capture_limit = CaptureLimit { bytes: OUTPUT_BYTES_MAX, lines: limit };
-        let output =
-            self.call(cx, |params| std::mem::take(&mut params.select), (stdin, own_env), Some(capture_limit)).await?;
+        let output = self
+            .run_program(cx, |params| std::mem::take(&mut params.select), (stdin, own_env), Some(capture_limit))
+            .await?;
         read_rows(&output)
     }
 
@@ -103,7 +104,7 @@ impl Pump for ProgramPump {
             stdin.push('\n');
         }
         let own_env = vec![("RONDEL_PUMP_EPOCH", cx.epoch(&item).to_string()), ("RONDEL_PUMP_ITEM", item.clone())];
-        self.call(cx, |params| std::mem::take(&mut params.execute), (stdin, own_env), None).await?;
+        self.run_program(cx, |params| std::mem::take(&mut params.execute), (stdin, own_env), None).await?;
         if let Some(checkpoint) = rows.iter().rev().find_map(|row| row.checkpoint.as_ref())
             && let Err(error) = cx.checkpoint(&item, checkpoint)
         {

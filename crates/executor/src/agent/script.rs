@@ -67,8 +67,8 @@ pub(super) enum Script {
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(untagged)]
 pub(super) enum Args {
-    One(String),
-    Many(Vec<String>),
+    Text(String),
+    List(Vec<String>),
 }
 
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
@@ -87,7 +87,7 @@ pub(super) struct ScriptParams {
 }
 
 /// The interpreters found in the folders of `path`, except those of `excluded_languages`.
-pub(super) fn find(path: &std::ffi::OsStr, excluded_languages: &[String]) -> Vec<Interpreter> {
+pub(super) fn find_interpreters(path: &std::ffi::OsStr, excluded_languages: &[String]) -> Vec<Interpreter> {
     let languages = LANGUAGES.iter().filter(|language| !excluded_languages.iter().any(|name| name == language.name));
     let is_installed = |program: &str| std::env::split_paths(path).any(|folder| is_program(&folder.join(program)));
     let interpreters = languages.filter_map(|language| {
@@ -130,7 +130,7 @@ pub(super) enum Call {
 /// File names of interpreters, and the options that make them read a script without running it. These options come
 /// before all others, so that no other option makes the interpreter run anything. A check by an interpreter that is not
 /// listed is refused, because the effect of options on it is unknown.
-const CHECKS: [(&[&str], &[&str]); 4] = [
+const SYNTAX_CHECKS: [(&[&str], &[&str]); 4] = [
     (&["sh", "bash", "dash", "ash", "ksh", "zsh"], &["-n"]),
     (&["python3", "python"], &["-c", "import sys; compile(open(sys.argv[-1], 'rb').read(), sys.argv[-1], 'exec')"]),
     (&["node", "nodejs"], &["--check"]),
@@ -139,9 +139,9 @@ const CHECKS: [(&[&str], &[&str]); 4] = [
 
 fn check_options(program: &str) -> Result<&'static [&'static str], JobError> {
     let name = Path::new(program).file_name().and_then(|name| name.to_str()).unwrap_or(program);
-    let check = CHECKS.iter().find(|(programs, _)| programs.contains(&name));
+    let check = SYNTAX_CHECKS.iter().find(|(programs, _)| programs.contains(&name));
     check.map(|(_, options)| *options).ok_or_else(|| {
-        let program_names: Vec<&str> = CHECKS.iter().flat_map(|(programs, _)| programs.iter().copied()).collect();
+        let program_names: Vec<&str> = SYNTAX_CHECKS.iter().flat_map(|(programs, _)| programs.iter().copied()).collect();
         JobError::terminal(format_args!(
             "params: check: the agent does not know how {program} checks a script without running it; it knows this of {}",
             program_names.join(", ")
@@ -174,8 +174,8 @@ pub(super) fn script_argv(
     if let Call::Run(args, shard) = call {
         match args {
             None => argv.push(String::new()),
-            Some(Args::One(text)) => argv.push(text),
-            Some(Args::Many(texts)) => argv.extend(texts),
+            Some(Args::Text(text)) => argv.push(text),
+            Some(Args::List(texts)) => argv.extend(texts),
         }
         argv.extend([shard.index.to_string(), shard.total.to_string()]);
     }

@@ -7,8 +7,8 @@ use base64::engine::general_purpose::STANDARD;
 use ring::digest::{SHA256, digest};
 use ring::signature::{ED25519, UnparsedPublicKey};
 
-const BEGIN: &str = "-----BEGIN PUBLIC KEY-----";
-const END: &str = "-----END PUBLIC KEY-----";
+const PEM_BEGIN: &str = "-----BEGIN PUBLIC KEY-----";
+const PEM_END: &str = "-----END PUBLIC KEY-----";
 /// The bytes before the 32 bytes of an Ed25519 key in its DER form (RFC 8410).
 const DER_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 
@@ -33,8 +33,8 @@ impl ScriptKey {
     /// # Errors
     /// A sentence about why the text is not such a key.
     pub fn from_pem(text: &str) -> Result<Self, String> {
-        let pem_body = text.trim().strip_prefix(BEGIN).and_then(|text| text.strip_suffix(END));
-        let pem_body = pem_body.ok_or_else(|| format!("is not a public key in PEM, which begins with {BEGIN}"))?;
+        let pem_body = text.trim().strip_prefix(PEM_BEGIN).and_then(|text| text.strip_suffix(PEM_END));
+        let pem_body = pem_body.ok_or_else(|| format!("is not a public key in PEM, which begins with {PEM_BEGIN}"))?;
         let base64: String = pem_body.split_whitespace().collect();
         let der = STANDARD.decode(base64).map_err(|error| format!("is not a public key in PEM: {error}"))?;
         let key = der.strip_prefix(&DER_PREFIX).and_then(|key| key.try_into().ok());
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn a_signature_is_of_one_key_and_one_text() {
         let key = "MCowBQYDK2VwAyEAPUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=";
-        let key = ScriptKey::from_pem(&format!("{BEGIN}\n{key}\n{END}\n")).unwrap();
+        let key = ScriptKey::from_pem(&format!("{PEM_BEGIN}\n{key}\n{PEM_END}\n")).unwrap();
         let signature = "kqAJqfDUyrhyDoILX2QlQKKye1QWUD+Ps3YiI+vbadoIWsHkPhWZbkWPNhPQ8R2MOHsurrQwKu6wDSkWErsMAA==";
         let other = "k6AJqfDUyrhyDoILX2QlQKKye1QWUD+Ps3YiI+vbadoIWsHkPhWZbkWPNhPQ8R2MOHsurrQwKu6wDSkWErsMAA==";
         let tries = [("r", signature), ("s", signature), ("r", other), ("r", ""), ("r", "ä")];
@@ -84,7 +84,7 @@ mod tests {
         for text in ["", "MCow", "-----BEGIN PUBLIC KEY-----\nÄ\n-----END PUBLIC KEY-----"] {
             assert!(ScriptKey::from_pem(text).unwrap_err().contains("is not a public key"), "{text}");
         }
-        let other = format!("{BEGIN}\nMCowBQYDK2VuAyEAPUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=\n{END}");
+        let other = format!("{PEM_BEGIN}\nMCowBQYDK2VuAyEAPUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=\n{PEM_END}");
         assert_eq!(ScriptKey::from_pem(&other).unwrap_err(), "is a public key, but not an Ed25519 key");
     }
 }

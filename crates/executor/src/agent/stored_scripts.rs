@@ -154,7 +154,7 @@ enum Cache {
 #[derive(Debug, PartialEq, Eq)]
 enum CacheLookup {
     Text(String),
-    /// The cached text did not have this hash. Its file was removed.
+    /// The cached text did not have the hash under which it was stored. Its file, if it has one, was removed.
     Changed,
     Missing,
 }

@@ -1,11 +1,10 @@
-//! The drain of an executor: it accepts no more runs, lets its runs finish within the grace, stops the rest, and
-//! waits for acknowledgements.
+//! The drain of an executor: it accepts no more runs, hands back those that have not begun, lets the others finish within
+//! the grace, stops the rest, and waits for acknowledgements.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Engine;
-use super::{HeldRun, Link};
+use super::{Engine, HeldRun, Link, now, wire_result};
 use crate::run::StopCause;
 use crate::table::RunTable;
 
@@ -18,7 +17,10 @@ type Table = RunTable<HeldRun, Link>;
 impl Engine {
     pub(crate) async fn drain(self: &Arc<Self>, drain_grace: Duration) {
         let timing = &self.setup.timing;
-        self.table().drain();
+        let now_ms = self.setup.clock.now().as_millis();
+        let ended = |run: &HeldRun| wire_result(run, &StopCause::Drained.ending(None), (0, now_ms));
+        self.table().drain(ended, now());
+        self.wake_waiters();
         self.end_pumps();
         if !self.settles_within(drain_grace, |table| table.is_empty()).await {
             self.stop(&StopCause::Drained, |_| true);

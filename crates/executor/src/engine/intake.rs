@@ -93,5 +93,6 @@ pub(super) fn wire_result(
         silent_ms: ending.silent_for.map_or(0, |duration| millis(duration).max(1)),
         unreported_ms: 0,
         unfinished: ending.is_unfinished,
+        shutting_down: false,
     }
 }

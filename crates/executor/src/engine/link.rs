@@ -75,7 +75,7 @@ impl Link {
         let (mut round_bytes, mut round_lines) = (0, 0);
         for _ in 0..BATCH_MAX {
             let Some(front_item) = queue.items.front() else { break };
-            let (item_bytes, item_lines) = (bytes(front_item), lines(front_item));
+            let (item_bytes, item_lines) = (encoded_size(front_item), line_count(front_item));
             let fits_in_round =
                 round_bytes + item_bytes <= BATCH_BYTES_MAX && round_lines + item_lines <= LINE_COUNT_MAX;
             if round_bytes > 0 && !fits_in_round {
@@ -110,7 +110,7 @@ impl TableLink for Link {
         let mut queue = lock(&self.queue);
         for item in items {
             if let LinkItem::Log(_) = item {
-                queue.log_bytes += bytes(&item);
+                queue.log_bytes += encoded_size(&item);
             }
             queue.items.push_back(item);
         }
@@ -120,7 +120,7 @@ impl TableLink for Link {
 }
 
 /// The encoded size of the item.
-fn bytes(item: &LinkItem) -> usize {
+fn encoded_size(item: &LinkItem) -> usize {
     ITEM_OVERHEAD
         + match item {
             LinkItem::Reply(reply) => encoded_len(reply),
@@ -135,7 +135,7 @@ fn bytes(item: &LinkItem) -> usize {
 }
 
 /// The number of log lines in the item.
-fn lines(item: &LinkItem) -> usize {
+fn line_count(item: &LinkItem) -> usize {
     match item {
         LinkItem::Log(chunk) => chunk.lines.len(),
         _ => 0,
@@ -181,19 +181,20 @@ impl Round {
 /// Splits reports into messages within a server's limits on the items and the bytes of one message.
 fn split_reports(reports: Vec<PumpReport>) -> Vec<Vec<PumpReport>> {
     let mut messages: Vec<Vec<PumpReport>> = Vec::new();
-    let (mut items, mut bytes) = (0, 0);
+    let (mut item_count, mut message_bytes) = (0, 0);
     for report in reports {
         // A server counts each report as one more item.
         let (report_items, report_bytes) = (report.items.len() + 1, encoded_len(&report) + ITEM_OVERHEAD);
-        let fits_in_message = items + report_items <= ITEM_COUNT_MAX && bytes + report_bytes <= REPORTS_BYTES_MAX;
+        let fits_in_message =
+            item_count + report_items <= ITEM_COUNT_MAX && message_bytes + report_bytes <= REPORTS_BYTES_MAX;
         match messages.last_mut() {
             Some(last_message) if fits_in_message => {
                 last_message.push(report);
-                (items, bytes) = (items + report_items, bytes + report_bytes);
+                (item_count, message_bytes) = (item_count + report_items, message_bytes + report_bytes);
             }
             _ => {
                 messages.push(vec![report]);
-                (items, bytes) = (report_items, report_bytes);
+                (item_count, message_bytes) = (report_items, report_bytes);
             }
         }
     }

@@ -66,9 +66,9 @@ pub(crate) struct Engine {
     journal_wake: Notify,
     /// Notified when a run has ended or a result was acknowledged: a drain may be waiting for it.
     settled_wake: Notify,
-    /// Notified when a run came ahead of its instant.
+    /// Notified when a run arrived ahead of its instant.
     ahead_wake: Notify,
-    next_link: AtomicU64,
+    next_link_id: AtomicU64,
     hello_count: AtomicU64,
     /// The runtime that handlers run on: the one that the executor was started on.
     handler_runtime: OnceLock<Handle>,
@@ -100,7 +100,7 @@ impl Engine {
             journal_wake: Notify::new(),
             settled_wake: Notify::new(),
             ahead_wake: Notify::new(),
-            next_link: AtomicU64::new(1),
+            next_link_id: AtomicU64::new(1),
             hello_count: AtomicU64::new(0),
             handler_runtime: OnceLock::new(),
             logged_problems: Mutex::default(),
@@ -197,7 +197,7 @@ impl Engine {
     }
 
     /// Reports a verdict for runs that should have ended but whose handlers block their threads. Ends the tasks of these runs.
-    fn end_stuck(self: &Arc<Self>, now: Instant) {
+    fn end_stuck_runs(self: &Arc<Self>, now: Instant) {
         let mut table = self.table();
         let grace = self.setup.timing.cancel_grace + STUCK_MARGIN;
         let stuck_runs = table.take_stuck(now.into_std(), grace);
@@ -278,7 +278,7 @@ impl Engine {
             return None;
         }
         welcome.fences.iter().for_each(|fence| table.fence(fence));
-        let link = Link::new(self.next_link.fetch_add(1, Ordering::Relaxed), welcome.node_id);
+        let link = Link::new(self.next_link_id.fetch_add(1, Ordering::Relaxed), welcome.node_id);
         let link = Arc::new(link.with_silence_count(self.setup.silence.exceeded_count()));
         self.repeat_reports(&link);
         table.add_link(&link, now);

@@ -51,9 +51,9 @@ pub(crate) struct Silence {
 }
 
 impl Silence {
-    pub(crate) fn new(configured: Option<Duration>) -> Self {
+    pub(crate) fn new(configured_limit: Option<Duration>) -> Self {
         Self {
-            configured_limit: configured,
+            configured_limit,
             limit_ms: AtomicU64::new(0),
             heard_ms: AtomicU64::new(0),
             exceeded_count: AtomicU64::new(0),

@@ -64,9 +64,9 @@ impl SweepLoop {
         }
         drop(table);
         self.engine.enforce_silence_limit();
-        self.engine.end_stuck(now);
-        if let Some(handlers) = self.engine.handler_runtime.get() {
-            self.watchdog.check(handlers, &self.engine.setup.lifecycle.tracker, now);
+        self.engine.end_stuck_runs(now);
+        if let Some(handler_runtime) = self.engine.handler_runtime.get() {
+            self.watchdog.check(handler_runtime, &self.engine.setup.lifecycle.tracker, now);
         }
     }
 

@@ -9,8 +9,8 @@ use crate::journal::Journal;
 pub(crate) struct JournalLoop {
     engine: Arc<Engine>,
     journal: Arc<Journal>,
-    /// Whether results could not be written since the last batch that was. The failure is logged once, not at each batch: on
-    /// a full disk the journal can still be emptied.
+    /// Whether a write has failed since the last batch of results that was written. Only the first failure is logged, not
+    /// the one of each batch. Emptying the journal does not reset this: it is possible on a full disk, too.
     has_failed: bool,
 }
 

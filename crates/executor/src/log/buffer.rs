@@ -51,11 +51,11 @@ struct State {
     pending_lines: Vec<LogLine>,
     pending_bytes: usize,
     /// Lines dropped since the last chunk was made.
-    dropped_lines: u64,
+    dropped_line_count: u64,
     /// How many bytes the kept beginning of the log has so far; the limit bounds them.
     logged_bytes: usize,
     /// How many lines the kept beginning of the log has so far; the limit bounds them.
-    logged_lines: usize,
+    logged_line_count: usize,
     /// Whether the attempt has ended, so that no more lines are taken.
     is_closed: bool,
     /// The end of a log that has exceeded its limit.
@@ -63,9 +63,9 @@ struct State {
     chunks: VecDeque<UnackedChunk>,
     chunk_bytes: usize,
     next_sequence: i64,
-    /// The id of the stream that got the first `sent_chunks` chunks. Another stream gets all chunks again.
+    /// The id of the stream that got the first `sent_chunk_count` chunks. Another stream gets all chunks again.
     link_id: u64,
-    sent_chunks: usize,
+    sent_chunk_count: usize,
     sent_bytes: usize,
 }
 
@@ -116,7 +116,7 @@ impl RunLog {
             return tail.push(line);
         }
         let head = self.limit.head();
-        if state.logged_bytes + bytes > head.bytes || state.logged_lines >= head.lines {
+        if state.logged_bytes + bytes > head.bytes || state.logged_line_count >= head.lines {
             let mut tail = Tail::new(self.limit.tail());
             tail.push(line);
             state.tail = Some(tail);
@@ -124,15 +124,15 @@ impl RunLog {
                 "… of what follows only the end is kept, and shown when the run is over: the log of one attempt has room for {}",
                 self.limit
             );
-            let cut_line = LogLine { at_ms: at.as_millis(), level: "warn".to_owned(), text };
-            return self.append(&mut state, cut_line, LINE_OVERHEAD);
+            let cut_notice = LogLine { at_ms: at.as_millis(), level: "warn".to_owned(), text };
+            return self.append(&mut state, cut_notice, LINE_OVERHEAD);
         }
         if !self.has_room_for(&state, bytes, UNSENT_BYTES_MAX) {
-            state.dropped_lines += 1;
+            state.dropped_line_count += 1;
             return;
         }
         state.logged_bytes += bytes;
-        state.logged_lines += 1;
+        state.logged_line_count += 1;
         self.append(&mut state, line, bytes);
     }
 
@@ -196,7 +196,7 @@ impl RunLog {
 
     fn release_bytes(&self, bytes: usize) {
         if let Some(shipping) = &self.shipping {
-            shipping.take_bytes(bytes);
+            shipping.subtract_bytes(bytes);
         }
     }
 }
@@ -228,16 +228,16 @@ impl TableLog for RunLog {
         let mut state = lock(&self.state);
         state.seal(self.key);
         if state.link_id != link_id {
-            (state.link_id, state.sent_chunks, state.sent_bytes) = (link_id, 0, 0);
+            (state.link_id, state.sent_chunk_count, state.sent_bytes) = (link_id, 0, 0);
         }
         let mut chunks = Vec::new();
-        while let Some(entry) = state.chunks.get(state.sent_chunks) {
+        while let Some(entry) = state.chunks.get(state.sent_chunk_count) {
             if !flush && state.sent_bytes + entry.bytes > UNACKED_BYTES_MAX {
                 break;
             }
             chunks.push(entry.chunk.clone());
             state.sent_bytes += entry.bytes;
-            state.sent_chunks += 1;
+            state.sent_chunk_count += 1;
         }
         drop(state);
         self.room_freed.notify_waiters();
@@ -250,8 +250,8 @@ impl TableLog for RunLog {
         while state.chunks.front().is_some_and(|entry| entry.chunk.sequence <= sequence) {
             let Some(entry) = state.chunks.pop_front() else { break };
             state.chunk_bytes -= entry.bytes;
-            if state.sent_chunks > 0 {
-                state.sent_chunks -= 1;
+            if state.sent_chunk_count > 0 {
+                state.sent_chunk_count -= 1;
                 state.sent_bytes -= entry.bytes;
             }
             self.release_bytes(entry.bytes);
@@ -268,17 +268,17 @@ impl TableLog for RunLog {
     /// Whether lines or chunks are left that no stream has got.
     fn has_unsent(&self) -> bool {
         let state = lock(&self.state);
-        !state.pending_lines.is_empty() || state.sent_chunks < state.chunks.len()
+        !state.pending_lines.is_empty() || state.sent_chunk_count < state.chunks.len()
     }
 }
 
 impl Drop for RunLog {
     fn drop(&mut self) {
-        let unsent_bytes = {
+        let buffered_bytes = {
             let state = lock(&self.state);
             state.pending_bytes + state.chunk_bytes
         };
-        self.release_bytes(unsent_bytes);
+        self.release_bytes(buffered_bytes);
     }
 }
 
@@ -291,7 +291,7 @@ impl State {
     /// Makes a chunk of the pending lines. The chunk also carries the count of dropped lines; without pending lines, the
     /// count waits for the next line or for the end of the log.
     fn seal(&mut self, key: RunKey) {
-        if self.pending_lines.is_empty() && (self.dropped_lines == 0 || !self.is_closed) {
+        if self.pending_lines.is_empty() && (self.dropped_line_count == 0 || !self.is_closed) {
             return;
         }
         let chunk = LogChunk {
@@ -299,7 +299,7 @@ impl State {
             attempt: key.attempt,
             sequence: self.next_sequence,
             lines: std::mem::take(&mut self.pending_lines),
-            dropped: std::mem::take(&mut self.dropped_lines),
+            dropped: std::mem::take(&mut self.dropped_line_count),
         };
         self.next_sequence += 1;
         let bytes = std::mem::take(&mut self.pending_bytes);
@@ -356,14 +356,14 @@ mod tests {
     #[test]
     fn dropped_lines_are_counted_with_the_next_line_or_at_the_end() {
         let (log, _) = log();
-        lock(&log.state).dropped_lines = 5;
+        lock(&log.state).dropped_line_count = 5;
         assert!(log.collect(1, false).is_empty() && !log.has_unsent(), "there is no chunk without a line");
         push(&log, "a");
         let counted = |chunks: Vec<LogChunk>| -> Vec<(usize, u64)> {
             chunks.iter().map(|chunk| (chunk.lines.len(), chunk.dropped)).collect()
         };
         assert_eq!(counted(log.collect(1, false)), [(1, 5)]);
-        lock(&log.state).dropped_lines = 7;
+        lock(&log.state).dropped_line_count = 7;
         assert!(log.collect(1, false).is_empty());
         log.close();
         assert_eq!(counted(log.collect(1, false)), [(0, 7)]);

@@ -36,7 +36,7 @@ pub fn log_layer() -> LogLayer {
 impl<S: Subscriber> Layer<S> for LogLayer {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         run::with_current(|run| {
-            let mut text = Text::default();
+            let mut text = EventText::default();
             event.record(&mut text);
             run.log_line(level_word(*event.metadata().level()), &text.into_line());
         });
@@ -55,12 +55,12 @@ fn level_word(level: Level) -> &'static str {
 
 /// The message, then the other fields as `name=value`.
 #[derive(Default)]
-struct Text {
+struct EventText {
     message: String,
     fields: String,
 }
 
-impl Text {
+impl EventText {
     fn add(&mut self, field: &Field, value: fmt::Arguments<'_>) {
         let write_result = match field.name() {
             "message" => self.message.write_fmt(value),
@@ -79,7 +79,7 @@ impl Text {
     }
 }
 
-impl Visit for Text {
+impl Visit for EventText {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.add(field, format_args!("{value:?}"));
     }

@@ -49,7 +49,7 @@ impl LogShipping {
         self.buffered_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(crate) fn take_bytes(&self, bytes: usize) {
+    pub(crate) fn subtract_bytes(&self, bytes: usize) {
         self.buffered_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }

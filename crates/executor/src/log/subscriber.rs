@@ -16,11 +16,11 @@ pub(crate) fn install_if_missing() {
         return;
     }
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env_lossy();
-    let to_stderr = tracing_subscriber::fmt::layer()
+    let stderr_layer = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false);
-    let subscriber = tracing_subscriber::registry().with(filter).with(to_stderr).with(log_layer());
+    let subscriber = tracing_subscriber::registry().with(filter).with(stderr_layer).with(log_layer());
     // An error means that the program installed its own subscriber meanwhile, which then stays.
     subscriber.try_init().ok();
 }

@@ -10,36 +10,36 @@ use super::limit::{Bytes, LogLimit};
 pub(super) struct Tail {
     limit: LogLimit,
     lines: VecDeque<LogLine>,
-    bytes: usize,
-    dropped_lines: u64,
+    byte_count: usize,
+    dropped_line_count: u64,
     dropped_bytes: u64,
 }
 
 impl Tail {
     pub(super) fn new(limit: LogLimit) -> Self {
-        Self { limit, lines: VecDeque::new(), bytes: 0, dropped_lines: 0, dropped_bytes: 0 }
+        Self { limit, lines: VecDeque::new(), byte_count: 0, dropped_line_count: 0, dropped_bytes: 0 }
     }
 
     /// Adds a line and drops the oldest ones that no longer fit.
     pub(super) fn push(&mut self, line: LogLine) {
-        self.bytes += line_cost(&line.text);
+        self.byte_count += line_cost(&line.text);
         self.lines.push_back(line);
-        while self.bytes > self.limit.bytes || self.lines.len() > self.limit.lines {
+        while self.byte_count > self.limit.bytes || self.lines.len() > self.limit.lines {
             let Some(oldest_line) = self.lines.pop_front() else { break };
-            self.bytes -= line_cost(&oldest_line.text);
+            self.byte_count -= line_cost(&oldest_line.text);
             self.leave_out(1, oldest_line.text.len() as u64);
         }
     }
 
     /// Counts output that was never made into lines.
     pub(super) fn leave_out(&mut self, lines: u64, bytes: u64) {
-        self.dropped_lines += lines;
+        self.dropped_line_count += lines;
         self.dropped_bytes += bytes;
     }
 
     /// The last lines. If lines before them were left out, the first line counts those.
     pub(super) fn into_lines(self, limit: LogLimit, at_ms: i64) -> impl Iterator<Item = LogLine> {
-        let (lines, bytes) = (self.dropped_lines, Bytes(self.dropped_bytes));
+        let (lines, bytes) = (self.dropped_line_count, Bytes(self.dropped_bytes));
         let omission_line = (self.dropped_bytes > 0 || lines > 0).then(|| LogLine {
             at_ms: self.lines.front().map_or(at_ms, |line| line.at_ms),
             level: "warn".to_owned(),

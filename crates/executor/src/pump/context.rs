@@ -69,7 +69,7 @@ impl PumpContext {
         match self.run.order_mailbox() {
             Some(mailbox) => tokio::select! {
                 () = self.run.wait_until_stopped() => {}
-                () = mailbox.leaving().cancelled() => {}
+                () = mailbox.leave_token().cancelled() => {}
             },
             None => self.run.wait_until_stopped().await,
         }
@@ -79,7 +79,7 @@ impl PumpContext {
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.run.stop_cause().is_some()
-            || self.run.order_mailbox().is_some_and(|mailbox| mailbox.leaving().is_cancelled())
+            || self.run.order_mailbox().is_some_and(|mailbox| mailbox.leave_token().is_cancelled())
     }
 
     /// The log of the group's run, for lines that are not events of `tracing`.

@@ -26,12 +26,12 @@ use crate::lifecycle::{lock, wait_until};
 use crate::run::{self, RunContext, StopCause, panic_message};
 
 /// The state that the group's calls share.
-struct Shared<R> {
+struct SharedGroup<R> {
     group: Mutex<Group<R>>,
     mailbox: Arc<OrderMailbox>,
 }
 
-impl<R: Clone + Send> Checkpoints for Shared<R> {
+impl<R: Clone + Send> Checkpoints for SharedGroup<R> {
     fn store(&self, item: &str, epoch: i64, text: &str) -> Result<(), CheckpointError> {
         lock(&self.group).checkpoint(item, epoch, text)?;
         self.mailbox.wake();
@@ -51,11 +51,11 @@ struct Driver<P: Pump> {
     pump: Arc<P>,
     run: RunContext,
     limits: Limits,
-    shared: Arc<Shared<P::Row>>,
+    shared: Arc<SharedGroup<P::Row>>,
     calls: FuturesUnordered<BoxFuture<'static, ReturnedCall<P::Row>>>,
-    fetch: Option<AbortHandle>,
+    fetch_abort: Option<AbortHandle>,
     executions: BTreeMap<u64, AbortHandle>,
-    failed_selects: u64,
+    failed_select_count: u64,
     is_stopped: bool,
     is_leaving: bool,
 }
@@ -66,16 +66,16 @@ pub(super) async fn drive<P: Pump>(pump: Arc<P>, run: RunContext) -> Ending {
         return JobError::terminal("the trigger has no limits of a pump job").into();
     };
     let group = Group::new(run.key(), run.job_id().get(), limits, now());
-    let shared = Arc::new(Shared { group: Mutex::new(group), mailbox });
+    let shared = Arc::new(SharedGroup { group: Mutex::new(group), mailbox });
     let driver = Driver {
         pump,
         run,
         limits,
         shared,
         calls: FuturesUnordered::new(),
-        fetch: None,
+        fetch_abort: None,
         executions: BTreeMap::new(),
-        failed_selects: 0,
+        failed_select_count: 0,
         is_stopped: false,
         is_leaving: false,
     };
@@ -102,7 +102,7 @@ impl<P: Pump> Driver<P> {
                 // The stop is checked first, because calls that keep returning must not delay it.
                 biased;
                 () = self.run.wait_until_stopped(), if !self.is_stopped => {}
-                () = mailbox.leaving().cancelled(), if !self.is_leaving => {}
+                () = mailbox.leave_token().cancelled(), if !self.is_leaving => {}
                 () = mailbox.wait_for_wake() => {}
                 Some(returned_call) = self.calls.next(), if !self.calls.is_empty() => self.finish_call(returned_call),
                 () = wait_until(wake_at) => {}
@@ -110,7 +110,7 @@ impl<P: Pump> Driver<P> {
         }
         let mut group = self.group();
         let report = group.full_report(now());
-        let ending = ending(self.run.stop_cause(), &group, self.failed_selects);
+        let ending = ending(self.run.stop_cause(), &group, self.failed_select_count);
         drop(group);
         self.run.setup().pump_reports.publish(report);
         ending
@@ -130,7 +130,7 @@ impl<P: Pump> Driver<P> {
             match step {
                 Step::Fetch { items, limit } => self.select(items, limit),
                 Step::Execute(execution) => self.execute(execution),
-                Step::Abort(Task::Fetch) => self.fetch.iter().for_each(AbortHandle::abort),
+                Step::Abort(Task::Fetch) => self.fetch_abort.iter().for_each(AbortHandle::abort),
                 Step::Abort(Task::Execution(number)) => {
                     self.executions.get(&number).into_iter().for_each(AbortHandle::abort);
                 }
@@ -149,7 +149,7 @@ impl<P: Pump> Driver<P> {
         if self.is_test_limit_reached() {
             self.shared.mailbox.leave();
         }
-        if !self.is_leaving && self.shared.mailbox.leaving().is_cancelled() {
+        if !self.is_leaving && self.shared.mailbox.leave_token().is_cancelled() {
             self.is_leaving = true;
             self.group().stop(None);
         }
@@ -193,7 +193,7 @@ impl<P: Pump> Driver<P> {
             let row = |value| Row { item: P::item(&value), key: P::key(&value), value };
             Ok(rows.into_iter().map(row).collect())
         });
-        self.fetch = Some(handle.abort_handle());
+        self.fetch_abort = Some(handle.abort_handle());
         self.calls.push(Box::pin(async { ReturnedCall::Fetch(handle.await) }));
     }
 
@@ -226,7 +226,7 @@ impl<P: Pump> Driver<P> {
     }
 
     fn end_select(&mut self, result: CallResult<Vec<Row<P::Row>>>) {
-        self.fetch = None;
+        self.fetch_abort = None;
         let error = match result {
             Ok(Ok(rows)) => {
                 let fetched_at = self.run.setup().clock.now();
@@ -240,7 +240,7 @@ impl<P: Pump> Driver<P> {
             Err(error) if error.is_panic() => panic_message(&*error.into_panic()),
             Err(_) => return self.group().end_aborted_fetch(),
         };
-        self.failed_selects += 1;
+        self.failed_select_count += 1;
         let wait = self.group().end_failed_fetch(now());
         self.run.log_line("error", &format!("select failed: {error}; tried again in {}", format_duration(wait)));
     }

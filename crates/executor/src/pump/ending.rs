@@ -11,7 +11,7 @@ const NAMED_COUNT_MAX: usize = 10;
 
 /// The ending of a group that has released every item, with its counts. A group that ended on its own or by a drain
 /// yields: other groups continue with its items.
-pub(super) fn ending<R: Clone>(cause: Option<&StopCause>, group: &Group<R>, failed_selects: u64) -> Ending {
+pub(super) fn ending<R: Clone>(cause: Option<&StopCause>, group: &Group<R>, failed_select_count: u64) -> Ending {
     let Counts { rows, done, failed, .. } = group.total();
     let mut counts = serde_json::json!({"fetched": rows, "done": done, "failed": failed});
     let mut message = format!("fetched {rows}, done {done}, failed {failed}");
@@ -20,10 +20,10 @@ pub(super) fn ending<R: Clone>(cause: Option<&StopCause>, group: &Group<R>, fail
         counts["failed_for_good"] = failed_rows.len().into();
         message = format!("{message}; failed for good: {}", key_list(failed_rows));
     }
-    if failed_selects > 0 {
-        counts["failed_selects"] = failed_selects.into();
+    if failed_select_count > 0 {
+        counts["failed_selects"] = failed_select_count.into();
         let last_select_text = if group.has_failed_select() { ", and the last one did" } else { "" };
-        message = format!("{message}; {failed_selects} selects failed{last_select_text}");
+        message = format!("{message}; {failed_select_count} selects failed{last_select_text}");
     }
     let ending = match cause {
         None | Some(StopCause::Drained) => Ending::yielded(message),

@@ -1,5 +1,5 @@
-//! What passes between the executor's sessions and its groups: orders from servers to a group, and reports of a group
-//! to servers.
+//! The mailbox for a group's orders, and the store of the groups' last reports. Both lie between the executor's sessions,
+//! which talk to the servers, and its groups.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock};
@@ -56,7 +56,7 @@ impl OrderMailbox {
     }
 
     /// The token that is cancelled once the executor drains.
-    pub fn leaving(&self) -> &CancellationToken {
+    pub fn leave_token(&self) -> &CancellationToken {
         &self.leave_token
     }
 
@@ -82,7 +82,7 @@ impl OrderMailbox {
 /// The last report of each group, stored until a server has the result of the group's run. Each new stream gets the
 /// reports before the results, so that no server learns of a group's end before the last state of its items.
 #[derive(Debug, Default)]
-pub struct Reports {
+pub struct LastReports {
     last_reports: Mutex<BTreeMap<RunKey, LastReport>>,
     wake: Notify,
 }
@@ -93,7 +93,7 @@ struct LastReport {
     is_sent: bool,
 }
 
-impl Reports {
+impl LastReports {
     /// Stores a group's report, which replaces its previous one, and wakes the sender.
     pub fn publish(&self, report: PumpReport) {
         let key = RunKey::new(report.run_id, report.attempt);

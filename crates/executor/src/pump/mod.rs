@@ -21,5 +21,5 @@ pub use group::{CHECKPOINT_BYTES_MAX, CheckpointError};
 pub(crate) use handler::PumpHandler;
 pub use handler::{NamedPump, Pump};
 pub use item::Item;
-pub(crate) use mailbox::{OrderMailbox, Reports};
+pub(crate) use mailbox::{LastReports, OrderMailbox};
 pub use testing::{PumpOutcome, TestPump};

@@ -251,7 +251,7 @@ impl RunContext {
         &self.inner.setup.lifecycle.tracker
     }
 
-    pub(crate) fn blocking_pool(&self) -> &Arc<Semaphore> {
+    pub(crate) fn blocking_permits(&self) -> &Arc<Semaphore> {
         &self.inner.setup.blocking_permits
     }
 
@@ -272,7 +272,7 @@ impl RunContext {
     }
 
     #[cfg(feature = "opentelemetry")]
-    pub(crate) fn set_exported(&self, exported_parent: TraceParent) {
+    pub(crate) fn set_exported_span(&self, exported_parent: TraceParent) {
         self.inner.exported_span.get_or_init(|| exported_parent);
     }
 
@@ -398,7 +398,7 @@ impl RunContext {
         self.list_progress();
     }
 
-    /// Lists the run among those whose progress is sent next, if it has reported any.
+    /// Lists the run among those whose progress is sent next, if its handler has reported progress.
     pub(crate) fn list_progress(&self) {
         let cell = &self.inner.progress;
         if cell.is_reported.load(Ordering::Acquire) && !cell.is_listed.swap(true, Ordering::AcqRel) {

@@ -99,11 +99,11 @@ pub(crate) async fn run_in_scope<F: Future<Output = Ending>>(run: RunContext, fu
 }
 
 /// Runs a blocking handler on a separate thread, as soon as the pool has a free one.
-pub(crate) async fn on_blocking_thread(
+pub(crate) async fn run_on_blocking_thread(
     run: RunContext,
     call: impl FnOnce(&RunContext) -> Ending + Send + 'static,
 ) -> Ending {
-    let Ok(permit) = Arc::clone(run.blocking_pool()).acquire_owned().await else {
+    let Ok(permit) = Arc::clone(run.blocking_permits()).acquire_owned().await else {
         return Ending::new(rondel_core::RunStatus::Failed, "the pool of blocking handlers is closed", true);
     };
     let tracker = run.tracker().clone();

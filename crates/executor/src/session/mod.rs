@@ -23,7 +23,7 @@ const REMIND_PERIOD: Duration = Duration::from_secs(300);
 /// How often a server's second URL is checked again while the server is connected by another one.
 const ALIAS_PERIOD: Duration = Duration::from_secs(2);
 
-/// After this many such answers in a row, a URL whose server answers that this executor is connected already counts as
+/// If the server behind a URL answers this many times in a row that this executor is connected already, the URL counts as
 /// another URL of a connected server. By then, about 5 s have passed, and a server has given up a broken stream.
 const ALREADY_CONNECTED_COUNT_MAX: u32 = 8;
 
@@ -33,7 +33,7 @@ const ALREADY_CONNECTED_PERIOD: Duration = Duration::from_secs(30);
 
 /// Dials every configured server.
 pub(crate) fn dial_configured(engine: &Arc<Engine>) {
-    for url in engine.servers.configured() {
+    for url in engine.servers.configured_urls() {
         dial(engine, url);
     }
 }
@@ -63,22 +63,22 @@ impl Dialler {
     async fn run(mut self) {
         let engine = Arc::clone(&self.engine);
         let timing = &engine.setup.timing;
-        let (mut failed_count, mut already_there_count) = (0_u32, 0_u32);
+        let (mut failed_count, mut already_connected_count) = (0_u32, 0_u32);
         let mut connected_nodes = ConnectedNodes::default();
         while !engine.servers.drop_if_unwanted(&self.url) {
             let started_at = Instant::now();
             let session_end = stream::session(&engine, &self.url).await;
             let is_already_connected = matches!(session_end, SessionEnd::AlreadyConnected(_)) && engine.is_connected();
-            already_there_count = if is_already_connected { already_there_count.saturating_add(1) } else { 0 };
+            already_connected_count = if is_already_connected { already_connected_count.saturating_add(1) } else { 0 };
             match session_end {
                 SessionEnd::Stopped => return,
                 SessionEnd::Alias(node_id) => self.wait_while_connected(node_id).await,
                 SessionEnd::AlreadyConnected(reason) if is_already_connected => {
                     tracing::debug!(server = %self.url, reason, "already connected by another URL");
-                    let has_lost_one = connected_nodes.has_lost_one(engine.connected_nodes());
-                    let is_other_url = already_there_count >= ALREADY_CONNECTED_COUNT_MAX;
-                    if has_lost_one || is_other_url && self.wait_before_redial().await {
-                        already_there_count = 0;
+                    let has_lost_node = connected_nodes.update(engine.connected_nodes());
+                    let is_other_url = already_connected_count >= ALREADY_CONNECTED_COUNT_MAX;
+                    if has_lost_node || is_other_url && self.wait_before_redial().await {
+                        already_connected_count = 0;
                     }
                 }
                 SessionEnd::Refused(reason) | SessionEnd::AlreadyConnected(reason) => self.report_refused(reason),
@@ -150,7 +150,7 @@ struct ConnectedNodes(Vec<i64>);
 
 impl ConnectedNodes {
     /// Replaces the list. Returns whether a node of the previous list is missing: it may have been lost just before its URL was dialled again.
-    fn has_lost_one(&mut self, connected_nodes: Vec<i64>) -> bool {
+    fn update(&mut self, connected_nodes: Vec<i64>) -> bool {
         let previous_nodes = std::mem::replace(&mut self.0, connected_nodes);
         previous_nodes.iter().any(|node_id| !self.0.contains(node_id))
     }
@@ -163,7 +163,7 @@ struct ProblemLog {
 }
 
 impl ProblemLog {
-    /// The reason, if it must be reported now.
+    /// Records the problem. Returns its reason if it must be reported now.
     fn report_if_due(&mut self, reason: String, now: Instant) -> Option<String> {
         let is_known = |(last_reason, at): &(String, Instant)| *last_reason == reason && now < *at + REMIND_PERIOD;
         if self.last_report.as_ref().is_some_and(is_known) {
@@ -200,9 +200,9 @@ mod tests {
     #[test]
     fn a_server_that_was_lost_between_two_answers_is_noticed_once() {
         let mut others = ConnectedNodes::default();
-        assert!(!others.has_lost_one(vec![1, 2]) && !others.has_lost_one(vec![2, 1, 3]));
-        assert!(others.has_lost_one(vec![2, 3, 4]), "1 is missing");
-        assert!(!others.has_lost_one(vec![2, 3, 4]));
+        assert!(!others.update(vec![1, 2]) && !others.update(vec![2, 1, 3]));
+        assert!(others.update(vec![2, 3, 4]), "1 is missing");
+        assert!(!others.update(vec![2, 3, 4]));
     }
 
     #[test]

@@ -123,7 +123,7 @@ pub(crate) struct TlsFiles {
     /// Certificates to trust in addition to the well-known ones.
     pub(crate) ca: Option<PathBuf>,
     /// A client certificate and its key.
-    pub(crate) certificate: Option<(PathBuf, PathBuf)>,
+    pub(crate) certificate_and_key: Option<(PathBuf, PathBuf)>,
 }
 
 impl TlsFiles {
@@ -134,7 +134,7 @@ impl TlsFiles {
         if let Some(path) = &self.ca {
             tls = tls.ca_certificate(Certificate::from_pem(read(path)?));
         }
-        if let Some((certificate, key)) = &self.certificate {
+        if let Some((certificate, key)) = &self.certificate_and_key {
             tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
         }
         Ok(tls)
@@ -143,7 +143,7 @@ impl TlsFiles {
 
 /// The results of reading the files for TLS.
 #[derive(Default)]
-struct KnownTls {
+struct TlsState {
     /// The settings from the last read that succeeded.
     usable_config: Option<ClientTlsConfig>,
     /// Why the last read failed, if it did. A reason is logged only when it is new.
@@ -153,7 +153,7 @@ struct KnownTls {
 pub(crate) struct Servers {
     pub(crate) token: TokenSource,
     tls_files: TlsFiles,
-    tls: Mutex<KnownTls>,
+    tls: Mutex<TlsState>,
     configured_urls: BTreeSet<ServerUrl>,
     known_servers: Mutex<KnownServers>,
 }
@@ -183,7 +183,7 @@ impl Servers {
             .map(|()| servers)
     }
 
-    pub(crate) fn configured(&self) -> Vec<ServerUrl> {
+    pub(crate) fn configured_urls(&self) -> Vec<ServerUrl> {
         self.configured_urls.iter().cloned().collect()
     }
 
@@ -232,20 +232,20 @@ impl Servers {
         }
         let new_tls = self.tls_files.read();
         let new_tls = new_tls.and_then(|tls| Ok((endpoint.clone().tls_config(tls.clone()).map_err(tls_error)?, tls)));
-        let mut known_tls = lock(&self.tls);
-        match (new_tls, known_tls.usable_config.clone()) {
+        let mut tls_state = lock(&self.tls);
+        match (new_tls, tls_state.usable_config.clone()) {
             (Ok((endpoint, tls)), _) => {
-                *known_tls = KnownTls { usable_config: Some(tls), fault: None };
+                *tls_state = TlsState { usable_config: Some(tls), fault: None };
                 Ok(endpoint)
             }
             // A renewal may be under way, which replaces the certificate and the key one after the other.
-            (Err(error), Some(usable)) => {
+            (Err(error), Some(usable_config)) => {
                 let fault = chain(&error);
-                if known_tls.fault.as_ref() != Some(&fault) {
+                if tls_state.fault.as_ref() != Some(&fault) {
                     tracing::warn!("cannot use the TLS files; the last usable ones stay in use: {fault}");
-                    known_tls.fault = Some(fault);
+                    tls_state.fault = Some(fault);
                 }
-                endpoint.tls_config(usable).map_err(tls_error)
+                endpoint.tls_config(usable_config).map_err(tls_error)
             }
             (Err(error), None) => Err(error),
         }
@@ -282,7 +282,7 @@ mod tests {
         servers.set_named(&["http://a".to_owned()]);
         assert!(servers.drop_if_unwanted(&b), "no longer named");
         assert!(servers.claim(&b), "may be dialled again");
-        assert!(!servers.drop_if_unwanted(&servers.configured()[0]));
+        assert!(!servers.drop_if_unwanted(&servers.configured_urls()[0]));
     }
 
     #[test]
@@ -291,7 +291,7 @@ mod tests {
         let ca = folder.path().join("ca.pem");
         let servers = || {
             let configured = BTreeSet::from([ServerUrl::parse("https://a").unwrap()]);
-            Servers::new(configured, TokenSource::None, TlsFiles { ca: Some(ca.clone()), certificate: None })
+            Servers::new(configured, TokenSource::None, TlsFiles { ca: Some(ca.clone()), certificate_and_key: None })
         };
         assert!(matches!(servers().map(drop), Err(ExecutorError::File { .. })));
         let broken = "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";
@@ -300,7 +300,7 @@ mod tests {
         std::fs::write(&ca, "").unwrap();
         let servers = servers().unwrap();
         let dial = || {
-            servers.endpoint(&servers.configured()[0], &Timing::default()).unwrap();
+            servers.endpoint(&servers.configured_urls()[0], &Timing::default()).unwrap();
             lock(&servers.tls).fault.clone()
         };
         assert_eq!(dial(), None);
@@ -324,8 +324,8 @@ mod tests {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
             TokenSource::File(path.clone()).header().await
         };
-        let refused = header_with(0o644).await.unwrap_err();
-        assert!(refused.contains("chmod 600") && !refused.contains("hidden"), "{refused}");
+        let refusal = header_with(0o644).await.unwrap_err();
+        assert!(refusal.contains("chmod 600") && !refusal.contains("hidden"), "{refusal}");
         assert_eq!(header_with(0o600).await.unwrap().unwrap().to_str().unwrap(), "Bearer hidden");
     }
 

@@ -69,8 +69,8 @@ pub(super) async fn session(engine: &Arc<Engine>, url: &ServerUrl) -> SessionEnd
     let heartbeat = heartbeat_period(&welcome);
     let end = tokio::select! {
         () = stop.cancelled() => SessionEnd::Stopped,
-        end = read(engine, &link, &mut inbound, heartbeat) => end,
-        end = write(engine, &link, &sender, heartbeat) => end,
+        end = read_messages(engine, &link, &mut inbound, heartbeat) => end,
+        end = write_messages(engine, &link, &sender, heartbeat) => end,
     };
     if matches!(end, SessionEnd::Stopped) {
         send_goodbye(engine, &link, sender, inbound).await;
@@ -156,7 +156,7 @@ fn no_welcome_message(wait: Duration) -> String {
     format!("it accepted the connection but did not answer within {}; is a Rondel server there?", format_duration(wait))
 }
 
-/// Describes an answer that is not HTTP/2, such as that of a port that speaks TLS to a call without.
+/// Describes an answer that is not HTTP/2, such as that of a port that speaks TLS to a call without TLS.
 fn no_http2_message(url: &ServerUrl, status: &Status) -> String {
     let line = status_line(status);
     if url.is_tls() {
@@ -229,7 +229,7 @@ fn heartbeat_period(welcome: &Welcome) -> Duration {
 }
 
 /// Reads messages. A server answers every heartbeat, so a stream without messages for several periods is dead.
-async fn read(
+async fn read_messages(
     engine: &Arc<Engine>,
     link: &Link,
     inbound: &mut Streaming<ServerMessage>,
@@ -275,20 +275,20 @@ fn handle_message(engine: &Arc<Engine>, link: &Link, body: FromServer) {
     }
 }
 
-async fn write(
+async fn write_messages(
     engine: &Engine,
     link: &Link,
     sender: &mpsc::Sender<ExecutorMessage>,
     heartbeat: Duration,
 ) -> SessionEnd {
-    let mut beat = interval(heartbeat);
-    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut beat_timer = interval(heartbeat);
+    beat_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut sequence = 0;
     let mut written_at = Instant::now();
     loop {
         tokio::select! {
             biased;
-            _ = beat.tick() => {
+            _ = beat_timer.tick() => {
                 sequence += 1;
                 if sender.send(beat_message(engine, sequence)).await.is_err() {
                     return connection_closed();
@@ -316,11 +316,11 @@ fn connection_closed() -> SessionEnd {
 
 async fn write_round(link: &Link, sender: &mpsc::Sender<ExecutorMessage>) -> bool {
     for message in link.take() {
-        let reports = matches!(message.body, Some(FromExecutor::Results(_)));
+        let has_results = matches!(message.body, Some(FromExecutor::Results(_)));
         if sender.send(message).await.is_err() {
             return false;
         }
-        if reports {
+        if has_results {
             rondel_failpoint::pass("executor.reported");
         }
     }

@@ -44,7 +44,7 @@ pub struct RunTable<R: TableRun, L> {
     lost_links: BTreeMap<u64, i64>,
     is_draining: bool,
     /// Results to be written to the journal before they are sent; `None` without a journal.
-    to_journal: Option<Vec<v1::Result>>,
+    journal_queue: Option<Vec<v1::Result>>,
 }
 
 /// The answer to a trigger.
@@ -60,36 +60,36 @@ enum TriggerAnswer {
 }
 
 impl<R: TableRun, L: TableLink> RunTable<R, L> {
-    /// An empty table with this many slots. With a `journal`, results wait for [`Self::send_journaled`].
+    /// An empty table with this many slots. With `has_journal`, results wait for [`Self::send_journaled`].
     #[must_use]
-    pub fn new(slots: usize, resend_after: Duration, journal: bool) -> Self {
+    pub fn new(slots: usize, resend_after: Duration, has_journal: bool) -> Self {
         Self {
             runs: Runs::new(slots),
             outbox: Outbox::new(resend_after),
             fences: BTreeMap::new(),
             lost_links: BTreeMap::new(),
             is_draining: false,
-            to_journal: journal.then(Vec::new),
+            journal_queue: has_journal.then(Vec::new),
         }
     }
 
     /// Answers each trigger, and returns the runs to start.
     pub fn offer(&mut self, link: &L, triggers: Triggers, intake: &impl Intake<Run = R>, now: Instant) -> Vec<R> {
-        let origin = (triggers.node_id, triggers.node_epoch);
+        let lease = (triggers.node_id, triggers.node_epoch);
         for trigger in triggers.triggers {
             let key = RunKey::new(trigger.run_id, trigger.attempt);
-            match self.answer_to(key, &trigger, origin, intake) {
+            match self.answer_to(key, &trigger, lease, intake) {
                 TriggerAnswer::Accept => {
                     let begin_within = u64::try_from(trigger.begin_within_ms).ok().filter(|ms| *ms > 0);
                     let begin_until = begin_within.and_then(|ms| now.checked_add(Duration::from_millis(ms)));
                     let start_in = u64::try_from(trigger.start_in_us).ok().filter(|micros| *micros > 0);
                     let start_in = start_in.filter(|_| !mutant::on(Mutant::BeginsOnReceipt));
                     let begin_at = start_in.and_then(|micros| now.checked_add(Duration::from_micros(micros)));
-                    self.runs.accept(intake.make_run(trigger, link.id()), origin, begin_at, begin_until);
+                    self.runs.accept(intake.make_run(trigger, link.id()), lease, begin_at, begin_until);
                     link.push(LinkItem::Reply(reply(key, Kind::Accepted)));
                 }
                 TriggerAnswer::Held => link.push(LinkItem::Reply(reply(key, Kind::Accepted))),
-                TriggerAnswer::Unacked => self.outbox.deliver_by(key, link.id(), now),
+                TriggerAnswer::Unacked => self.outbox.deliver_on_link(key, link.id(), now),
                 TriggerAnswer::Done(result) => link.push(LinkItem::Result(*result)),
                 TriggerAnswer::Refuse(why) => {
                     link.push(LinkItem::Reply(Reply { fence_n: trigger.fence_n, ..refusal(key, why) }));
@@ -145,7 +145,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     }
 
     fn is_fenced(&self, node_id: i64, epoch: i64) -> bool {
-        let is_fenced = self.fenced_epoch(node_id).is_some_and(|fenced| epoch <= fenced);
+        let is_fenced = self.fenced_epoch(node_id).is_some_and(|fenced_epoch| epoch <= fenced_epoch);
         is_fenced && !mutant::on(Mutant::NoFenceOnExecutor)
     }
 
@@ -162,9 +162,10 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     /// For each stream by which runs arrived: the open stream to the same server, which is that stream itself or a
     /// later one.
     fn senders(&self) -> BTreeMap<u64, u64> {
-        let open = |node: i64| self.outbox.links().find(|link| link.node_id() == node).map(|link| link.id());
-        let later = self.lost_links.iter().filter_map(|(lost, node)| Some((*lost, open(*node)?)));
-        later.chain(self.outbox.links().map(|link| (link.id(), link.id()))).collect()
+        let open_link_id = |node: i64| self.outbox.links().find(|link| link.node_id() == node).map(|link| link.id());
+        let later_links =
+            self.lost_links.iter().filter_map(|(lost_link_id, node)| Some((*lost_link_id, open_link_id(*node)?)));
+        later_links.chain(self.outbox.links().map(|link| (link.id(), link.id()))).collect()
     }
 
     /// Sends the result of a run whose handler has returned, and frees its slot. Returns the runs to start.
@@ -198,25 +199,25 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     pub fn conclude(&mut self, run: &R, result: v1::Result, now: Instant) {
         let log = run.log();
         log.close();
-        let kept = log.has_chunks().then(|| Arc::clone(log));
-        let to_journal = self.to_journal.as_mut().map(|results| results.push(result.clone()));
-        self.outbox.add(run.key(), result, kept, run.link_id());
-        if to_journal.is_none() {
+        let unacked_log = log.has_chunks().then(|| Arc::clone(log));
+        let journal_push = self.journal_queue.as_mut().map(|results| results.push(result.clone()));
+        self.outbox.add(run.key(), result, unacked_log, run.link_id());
+        if journal_push.is_none() {
             self.outbox.deliver(run.key(), now);
         }
     }
 
     /// Takes the results to be written to the journal next.
     pub fn take_to_journal(&mut self) -> Vec<v1::Result> {
-        self.to_journal.as_mut().map(std::mem::take).unwrap_or_default()
+        self.journal_queue.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Sends results after the write to the journal. They are sent even if the disk failed, because an acknowledged
     /// result is safe on the server.
-    pub fn send_journaled(&mut self, results: &[v1::Result], on_disk: bool, now: Instant) {
+    pub fn send_journaled(&mut self, results: &[v1::Result], is_on_disk: bool, now: Instant) {
         for result in results {
             let key = RunKey::new(result.run_id, result.attempt);
-            if on_disk {
+            if is_on_disk {
                 self.outbox.mark_journaled(key);
             }
             self.outbox.deliver(key, now);
@@ -226,30 +227,41 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
 
 // Stopping.
 impl<R: TableRun, L: TableLink> RunTable<R, L> {
-    /// Ends the matching queued runs with the result that `ended` makes, and returns the matching running ones.
-    pub fn stop(&mut self, matches: impl Fn(&R) -> bool, ended: impl Fn(&R) -> v1::Result, now: Instant) -> Vec<R> {
-        for run in self.runs.remove_queued(&matches) {
-            self.conclude(&run, ended(&run), now);
+    /// Ends the matching queued runs with the result that `make_result` makes, and returns the matching running ones.
+    pub fn stop(
+        &mut self,
+        is_match: impl Fn(&R) -> bool,
+        make_result: impl Fn(&R) -> v1::Result,
+        now: Instant,
+    ) -> Vec<R> {
+        for run in self.runs.remove_queued(&is_match) {
+            self.conclude(&run, make_result(&run), now);
         }
-        self.runs.iter().filter(|run| matches(run)).cloned().collect()
+        self.runs.iter().filter(|run| is_match(run)).cloned().collect()
     }
 
-    /// Accepts no more runs, and refuses the queued ones. A run of a fenced lease may belong to any server by now, so every
-    /// server gets its refusal.
-    pub fn drain(&mut self) {
+    /// Accepts no more runs, and hands back the queued ones. A run is refused if a stream to the server that sent it is
+    /// open. If there is none, or the run's lease has been fenced, a refusal may reach no server that has the run,
+    /// because any server may have taken it over. Such a run ends with the result that `ended` makes, which is sent
+    /// until a server has stored it.
+    pub fn drain(&mut self, ended: impl Fn(&R) -> v1::Result, now: Instant) {
         self.is_draining = true;
         let senders = self.senders();
-        let fenced = self.runs.sent_under(|node_id, epoch| self.is_fenced(node_id, epoch));
+        let fenced_runs = self.runs.runs_sent_under(|node_id, epoch| self.is_fenced(node_id, epoch));
+        let mut unrefused_runs = Vec::new();
         for run in self.runs.remove_queued(|_| true) {
-            let refusal = refusal(run.key(), RefusedWhy::Draining);
-            if fenced.contains(&run.key()) {
-                self.outbox.links().for_each(|link| link.push(LinkItem::Reply(refusal)));
-            } else {
-                self.outbox.reply(senders.get(&run.link_id()).copied().unwrap_or_default(), refusal);
+            match senders.get(&run.link_id()).filter(|_| !fenced_runs.contains(&run.key())) {
+                Some(link_id) => self.outbox.reply(*link_id, refusal(run.key(), RefusedWhy::Draining)),
+                None => unrefused_runs.push(run),
             }
         }
+        // Sent before the results, because a server that has stored one sends the run again.
         for link in self.outbox.links() {
             link.push(LinkItem::Draining);
+        }
+        for run in unrefused_runs {
+            let handed_back = v1::Result { started_at_ms: 0, silent_ms: 1, shutting_down: true, ..ended(&run) };
+            self.conclude(&run, handed_back, now);
         }
     }
 
@@ -304,14 +316,14 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     /// The attempts that a hello lists: those that have not ended, and those that ended without an acknowledgement.
     #[must_use]
     pub fn inventory(&self) -> (Vec<RunRef>, Vec<RunRef>) {
-        let as_ref = |key: RunKey| RunRef { run_id: key.run.get(), attempt: key.attempt, ..RunRef::default() };
+        let to_run_ref = |key: RunKey| RunRef { run_id: key.run.get(), attempt: key.attempt, ..RunRef::default() };
         let held = |run: &R| {
             let started_at_ms = run.started_at_ms();
             let not_begun = started_at_ms.is_none();
-            RunRef { not_begun, started_at_ms: started_at_ms.unwrap_or_default(), ..as_ref(run.key()) }
+            RunRef { not_begun, started_at_ms: started_at_ms.unwrap_or_default(), ..to_run_ref(run.key()) }
         };
         let is_listed = |run: &&R| !mutant::on(Mutant::AheadIsNotListed) || !self.runs.is_ahead(run.key());
-        (self.runs.iter().filter(is_listed).map(held).collect(), self.outbox.unacked_keys().map(as_ref).collect())
+        (self.runs.iter().filter(is_listed).map(held).collect(), self.outbox.unacked_keys().map(to_run_ref).collect())
     }
 }
 
@@ -337,8 +349,8 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
 
     /// Refuses triggers of this node up to this epoch from now on.
     pub fn fence(&mut self, fence: &Fence) {
-        let fenced = self.fences.entry(fence.node_id).or_insert(fence.node_epoch);
-        *fenced = (*fenced).max(fence.node_epoch);
+        let fenced_epoch = self.fences.entry(fence.node_id).or_insert(fence.node_epoch);
+        *fenced_epoch = (*fenced_epoch).max(fence.node_epoch);
         if mutant::on(Mutant::FenceDropsAhead) {
             self.runs.drop_ahead();
         }
@@ -353,9 +365,9 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     pub fn answer_fence(&mut self, link: &L, fence: &Fence, now: Instant) {
         let (held, finished) = self.inventory();
         link.push(LinkItem::Fence(FenceReply { node_id: fence.node_id, node_epoch: fence.node_epoch, held, finished }));
-        let unacked: Vec<RunKey> = self.outbox.unacked_keys().collect();
-        for key in unacked {
-            self.outbox.deliver_by(key, link.id(), now);
+        let unacked_keys: Vec<RunKey> = self.outbox.unacked_keys().collect();
+        for key in unacked_keys {
+            self.outbox.deliver_on_link(key, link.id(), now);
         }
     }
 
@@ -373,7 +385,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     pub fn remove_link(&mut self, link_id: u64, now: Instant) -> Vec<Arc<R::Log>> {
         let node = self.outbox.links().find(|open| open.id() == link_id).map(|open| open.node_id());
         self.lost_links.extend(node.map(|node| (link_id, node)));
-        self.lost_links.retain(|lost, _| self.runs.iter().any(|run| run.link_id() == *lost));
+        self.lost_links.retain(|lost_link_id, _| self.runs.iter().any(|run| run.link_id() == *lost_link_id));
         let unacked_logs = self.outbox.remove_link(link_id, now);
         let logs = self.runs.iter().map(R::log).filter(|log| log.link_id() == link_id && log.has_chunks());
         logs.cloned().chain(unacked_logs).collect()
@@ -382,10 +394,10 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
 
 // Periodic reports.
 impl<R: TableRun, L: TableLink> RunTable<R, L> {
-    /// Reports to every server the runs that have lasted for at least `after`: the owner of a run may no longer be its
+    /// Reports to every server the runs that have lasted for at least `delay`: the owner of a run may no longer be its
     /// sender.
-    pub fn announce_started(&mut self, now: Instant, after: Duration) {
-        for run in self.runs.take_unannounced(now, after) {
+    pub fn announce_started(&mut self, now: Instant, delay: Duration) {
+        for run in self.runs.take_unannounced(now, delay) {
             for link in self.outbox.links() {
                 link.push(LinkItem::Reply(started(&run)));
             }

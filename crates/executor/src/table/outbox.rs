@@ -40,7 +40,7 @@ struct UnackedResult<G> {
     log: Option<Arc<G>>,
     /// The id of the stream that has the result, or is to get it; 0 for none.
     link_id: u64,
-    tries: u32,
+    try_count: u32,
     resend_at: Option<Instant>,
     /// Whether the result is on disk.
     is_journaled: bool,
@@ -121,7 +121,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
     /// Adds a result. [`Self::deliver`] sends it: immediately or, with a journal, after the write to it.
     pub(super) fn add(&mut self, key: RunKey, result: v1::Result, log: Option<Arc<G>>, link_id: u64) {
         let entry =
-            UnackedResult { result, log, link_id, tries: 0, resend_at: None, is_journaled: false, is_ready: false };
+            UnackedResult { result, log, link_id, try_count: 0, resend_at: None, is_journaled: false, is_ready: false };
         self.unacked_results.insert(key, entry);
     }
 
@@ -132,7 +132,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
             result,
             log: None,
             link_id: 0,
-            tries: 0,
+            try_count: 0,
             resend_at: None,
             is_journaled: true,
             is_ready: true,
@@ -161,7 +161,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
     }
 
     /// Sends the result on this stream, even if another one has it.
-    pub(super) fn deliver_by(&mut self, key: RunKey, link_id: u64, now: Instant) {
+    pub(super) fn deliver_on_link(&mut self, key: RunKey, link_id: u64, now: Instant) {
         if self.unacked_results.get(&key).is_some_and(|entry| entry.is_ready) {
             self.send(key, link_id, now);
         }
@@ -180,9 +180,9 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         };
         let chunks = entry.log.as_ref().map(|log| log.collect(link.id(), true)).unwrap_or_default();
         link.extend(chunks.into_iter().map(LinkItem::Log).chain([LinkItem::Result(entry.result.clone())]));
-        let resend_at = now + self.resend_after * (1 << entry.tries.min(DOUBLINGS_MAX));
+        let resend_at = now + self.resend_after * (1 << entry.try_count.min(DOUBLINGS_MAX));
         entry.link_id = link.id();
-        entry.tries += 1;
+        entry.try_count += 1;
         entry.resend_at = Some(resend_at);
         self.resend_queue.insert((resend_at, key));
         if mutant::on(Mutant::ForgetResultWhenSent) {
@@ -201,13 +201,13 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
                 entry.resend_at = None;
                 entry.link_id
             });
-            let next_id = self
+            let next_link_id = self
                 .links
                 .range(previous_link_id + 1..)
                 .chain(self.links.range(..previous_link_id))
                 .next()
                 .map(|(id, _)| *id);
-            self.send(key, next_id.unwrap_or(previous_link_id), now);
+            self.send(key, next_link_id.unwrap_or(previous_link_id), now);
         }
     }
 
@@ -255,7 +255,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         self.unacked_logs.contains_key(&key)
     }
 
-    /// Whether the log of an acknowledged result waits for its own acknowledgement.
+    /// Whether the log of any acknowledged result waits for its own acknowledgement.
     #[must_use]
     pub fn has_unacked_logs(&self) -> bool {
         !self.unacked_logs.is_empty()

@@ -14,7 +14,7 @@ enum Stage {
     Ahead(Instant, u64),
     /// It waits for a slot, at this place in the queue.
     Queued(u64),
-    /// It is running.
+    /// It has a slot, and its handler runs.
     Running,
 }
 
@@ -147,7 +147,7 @@ impl<R: TableRun> Runs<R> {
     }
 
     /// Queues the runs whose instant has come.
-    fn queue_due(&mut self, now: Instant) {
+    fn queue_due_runs(&mut self, now: Instant) {
         while let Some(first_entry) = self.ahead_runs.first_entry().filter(|first_entry| first_entry.key().0 <= now) {
             let key = first_entry.remove();
             let arrival = self.next_arrival();
@@ -160,7 +160,7 @@ impl<R: TableRun> Runs<R> {
 
     /// The runs that get a slot now, to be started.
     pub(super) fn take_startable(&mut self, now: Instant) -> Vec<R> {
-        self.queue_due(now);
+        self.queue_due_runs(now);
         let mut startable_runs = Vec::new();
         while self.running_count() < self.slots {
             let Some((_, key)) = self.queue.pop_first() else { break };
@@ -230,7 +230,7 @@ impl<R: TableRun> Runs<R> {
     }
 
     /// The runs that were sent under leases for which `is_fenced` is true, given the node and the epoch.
-    pub(super) fn sent_under(&self, is_fenced: impl Fn(i64, i64) -> bool) -> BTreeSet<RunKey> {
+    pub(super) fn runs_sent_under(&self, is_fenced: impl Fn(i64, i64) -> bool) -> BTreeSet<RunKey> {
         let fenced_entries = self.held_runs.iter().filter(|(_, entry)| is_fenced(entry.lease.0, entry.lease.1));
         fenced_entries.map(|(key, _)| *key).collect()
     }

@@ -12,12 +12,12 @@ use rondel_proto::v1::{Cancel, Cancels, Trigger};
 use serde_json::{Value, json};
 
 use super::fake::{FakeServer, trigger};
-use super::{LIMIT, Running, builder, quick};
+use super::{LIMIT, RunningExecutor, builder, quick};
 
-fn start(server: &FakeServer, config: &AgentConfig) -> Running {
+fn start(server: &FakeServer, config: &AgentConfig) -> RunningExecutor {
     // Processes take longer to end on a busy machine.
     let patient = Timing { cancel_grace: LIMIT, ..quick() };
-    Running::start(add_handlers(builder(server).timing(patient), config).unwrap())
+    RunningExecutor::start(add_handlers(builder(server).timing(patient), config).unwrap())
 }
 
 fn shell(run_id: i64, params: &Value) -> Trigger {
@@ -27,7 +27,7 @@ fn shell(run_id: i64, params: &Value) -> Trigger {
 #[tokio::test]
 async fn output_is_the_log_and_the_exit_code_the_result() {
     let server = FakeServer::start().await;
-    let running = start(&server, &AgentConfig { allow_scripts: true, ..AgentConfig::default() });
+    let executor = start(&server, &AgentConfig { allow_scripts: true, ..AgentConfig::default() });
     server.trigger(shell(1, &json!({"argv": ["sh", "-c", "echo out; echo err >&2"]}))).await;
     server.trigger(shell(2, &json!({"script": "echo no >&2\nexit 3"}))).await;
     let (good, bad) = (server.result(1).await, server.result(2).await);
@@ -36,18 +36,18 @@ async fn output_is_the_log_and_the_exit_code_the_result() {
     let mut lines: Vec<String> = server.log(1).into_iter().map(|line| line.level + " " + &line.text).collect();
     lines.sort();
     assert_eq!(lines, ["stderr err", "stdout out"]);
-    running.stop().await;
+    executor.stop().await;
 }
 
 #[tokio::test]
 async fn scripts_are_refused_unless_they_are_allowed() {
     let server = FakeServer::start().await;
-    let running = start(&server, &AgentConfig::default());
+    let executor = start(&server, &AgentConfig::default());
     server.trigger(shell(1, &json!({"script": "true"}))).await;
     let result = server.result(1).await;
     assert_eq!((result.status(), result.retryable), (End::Failed, false));
     assert!(result.message.contains("--allow-scripts"), "{result:?}");
-    running.stop().await;
+    executor.stop().await;
 }
 
 #[tokio::test]
@@ -56,7 +56,7 @@ async fn secrets_are_resolved_here_and_hidden() {
     std::fs::write(dir.path().join("db.password"), "correct horse\n").unwrap();
     let server = FakeServer::start().await;
     let config = AgentConfig { secrets_dir: Some(dir.path().to_owned()), ..AgentConfig::default() };
-    let running = start(&server, &config);
+    let executor = start(&server, &config);
     let command = "test \"$PW\" = 'correct horse' && echo \"pw is $PW\" && echo \"$PW\" >&2 && exit 9";
     let params = json!({"argv": ["sh", "-c", command], "env": {"PW": "{{secret.db.password}}"}});
     server.trigger(shell(1, &params)).await;
@@ -68,7 +68,7 @@ async fn secrets_are_resolved_here_and_hidden() {
         (unknown.message.as_str(), unknown.retryable),
         ("secret \"other\" is not known to this executor", false)
     );
-    running.stop().await;
+    executor.stop().await;
 }
 
 #[tokio::test]
@@ -76,7 +76,7 @@ async fn a_cancel_ends_the_whole_group() {
     let dir = tempfile::tempdir().unwrap();
     let pids = dir.path().join("pids");
     let server = FakeServer::start().await;
-    let running = start(&server, &AgentConfig::default());
+    let executor = start(&server, &AgentConfig::default());
     // A child that starts a sleeping grandchild and waits for it.
     let command = format!("sh -c 'echo $$ >> {0}; sleep 60; true' & echo $$ >> {0}; wait", pids.display());
     server.trigger(shell(1, &json!({"argv": ["sh", "-c", command]}))).await;
@@ -89,7 +89,7 @@ async fn a_cancel_ends_the_whole_group() {
     for pid in pids {
         wait_until(|| !is_alive(&pid)).await;
     }
-    running.stop().await;
+    executor.stop().await;
 }
 
 #[tokio::test]
@@ -97,12 +97,12 @@ async fn a_dropped_executor_leaves_no_process_behind() {
     let dir = tempfile::tempdir().unwrap();
     let pids = dir.path().join("pids");
     let server = FakeServer::start().await;
-    let running = start(&server, &AgentConfig::default());
+    let executor = start(&server, &AgentConfig::default());
     let command =
         format!("trap '' TERM; sh -c 'echo $$ >> {0}; sleep 60; true' & echo $$ >> {0}; wait", pids.display());
     server.trigger(shell(1, &json!({"argv": ["sh", "-c", command]}))).await;
     let pids = wait_for_pids(&pids).await;
-    running.crash().await;
+    executor.crash().await;
     for pid in pids {
         wait_until(|| !is_alive(&pid)).await;
     }

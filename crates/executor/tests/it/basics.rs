@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::fake::{EPOCH, FakeServer, NODE, trigger};
-use super::{Running, builder};
+use super::{RunningExecutor, builder};
 
 async fn double(Params(n): Params<i64>) -> Result<i64, JobError> {
     Ok(n * 2)
@@ -25,7 +25,7 @@ async fn double(Params(n): Params<i64>) -> Result<i64, JobError> {
 async fn hello_trigger_result_ack() {
     let server = FakeServer::start().await;
     let builder = builder(&server).handler("double", double).label("zone", "a").weight(3).slots(9);
-    let running = Running::start(builder);
+    let executor = RunningExecutor::start(builder);
     let hello = server.hello(0).await;
     assert_eq!((hello.namespace.as_str(), hello.app.as_str(), hello.name.as_str()), ("default", "app", "tester"));
     assert_eq!((hello.weight, hello.slots, hello.handlers.as_slice()), (3, 9, &["double".to_owned()][..]));
@@ -43,7 +43,7 @@ async fn hello_trigger_result_ack() {
     assert!(result.started_at_ms >= 1_800_000_000_000, "by the server's clock");
     assert!(result.finished_at_ms >= result.started_at_ms);
     server.reply(1, Kind::Accepted).await;
-    running.stop().await;
+    executor.stop().await;
     assert_eq!(server.count_results(1), 1, "acknowledged, so not sent again");
 }
 
@@ -59,7 +59,7 @@ async fn errors_are_failures_of_their_kind() {
         Ok(())
     }
     let server = FakeServer::start().await;
-    let running = Running::start(builder(&server).handler("fail", fail));
+    let executor = RunningExecutor::start(builder(&server).handler("fail", fail));
     for (run_id, (kind, status, message, retryable)) in [
         ("\"io\"", End::Failed, "disk on fire", true),
         ("\"terminal\"", End::Failed, "never", false),
@@ -75,7 +75,7 @@ async fn errors_are_failures_of_their_kind() {
         let result = server.result(run_id).await;
         assert_eq!((result.status(), result.message.as_str(), result.retryable), (status, message, retryable));
     }
-    running.stop().await;
+    executor.stop().await;
 }
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn a_repeated_trigger_is_answered_and_not_run() {
             }
         }
     };
-    let running = Running::start(builder(&server).handler("wait", handler));
+    let executor = RunningExecutor::start(builder(&server).handler("wait", handler));
     server.trigger_all(vec![trigger(1, "wait"), trigger(1, "wait")]).await;
     server.trigger(trigger(1, "wait")).await;
     // The run has not ended, so a repeated trigger is accepted again.
@@ -113,7 +113,7 @@ async fn a_repeated_trigger_is_answered_and_not_run() {
     server.trigger(Trigger { attempt: 2, ..trigger(1, "wait") }).await;
     server.replies_count(1, Kind::Accepted, 4).await;
     go.notify_one();
-    running.stop().await;
+    executor.stop().await;
     assert_eq!(calls.load(Ordering::SeqCst), 2);
 }
 
@@ -128,7 +128,7 @@ async fn triggers_that_cannot_run_are_refused_with_the_reason() {
             async move { go.notified().await }
         }
     };
-    let running = Running::start(builder(&server).handler("wait", handler).slots(1));
+    let executor = RunningExecutor::start(builder(&server).handler("wait", handler).slots(1));
     server.trigger(trigger(100, "missing")).await;
     assert_eq!(server.reply(100, Kind::Refused).await.refused(), RefusedWhy::NoHandler);
     // With one slot, the executor accepts five runs: one that runs, and four that wait.
@@ -152,7 +152,7 @@ async fn triggers_that_cannot_run_are_refused_with_the_reason() {
         go.notify_one();
         server.result(run_id).await;
     }
-    running.stop().await;
+    executor.stop().await;
 }
 
 /// A server may adopt runs that another server sent, so the answer to its fence lists these, too.
@@ -160,7 +160,7 @@ async fn triggers_that_cannot_run_are_refused_with_the_reason() {
 async fn a_fence_of_any_node_is_answered_with_everything() {
     let server = FakeServer::start().await;
     server.set_acks(false);
-    let running = Running::start(builder(&server).handler("double", double));
+    let executor = RunningExecutor::start(builder(&server).handler("double", double));
     server.trigger(Trigger { params: "21".to_owned(), ..trigger(1, "double") }).await;
     server.result(1).await;
     server.send(ToExecutor::Fence(Fence { node_id: NODE + 1, node_epoch: 8 })).await;
@@ -176,7 +176,7 @@ async fn a_fence_of_any_node_is_answered_with_everything() {
     server.trigger(Trigger { params: "4".to_owned(), ..trigger(2, "double") }).await;
     assert_eq!(server.result(2).await.result, "8");
     server.set_acks(true);
-    running.stop().await;
+    executor.stop().await;
 }
 
 /// A server whose protocol is older does not understand the executor's replies, so the executor ends the session and
@@ -185,14 +185,14 @@ async fn a_fence_of_any_node_is_answered_with_everything() {
 async fn an_older_server_is_left_until_it_is_newer() {
     let server = FakeServer::start().await;
     server.change_welcome(|welcome| welcome.protocol = 0);
-    let running = Running::start(builder(&server).handler("double", double));
+    let executor = RunningExecutor::start(builder(&server).handler("double", double));
     assert_eq!(server.hello(0).await.protocol, rondel_proto::PROTOCOL);
     server.hello(1).await;
     server.change_welcome(|welcome| welcome.protocol = rondel_proto::PROTOCOL);
     server.hello(2).await;
     server.trigger(Trigger { params: "4".to_owned(), ..trigger(2, "double") }).await;
     assert_eq!(server.result(2).await.result, "8");
-    running.stop().await;
+    executor.stop().await;
 }
 
 #[tokio::test]
@@ -210,7 +210,7 @@ async fn lasting_runs_are_announced_and_short_ones_are_not() {
         }
     };
     let server = FakeServer::start().await;
-    let running = Running::start(builder(&server).handler("short", double).handler("lasting", lasting));
+    let executor = RunningExecutor::start(builder(&server).handler("short", double).handler("lasting", lasting));
     server.hello(0).await;
     // On a busy machine, one of them may last long enough to be announced.
     let short_ones = 1..=5;
@@ -228,7 +228,7 @@ async fn lasting_runs_are_announced_and_short_ones_are_not() {
     assert_eq!((progress.done, progress.total), (1, 2));
     go.notify_one();
     server.result(9).await;
-    running.stop().await;
+    executor.stop().await;
     let announced = |run_id: i64| {
         server.seen().iter().any(|body| match body {
             Body::Replies(replies) => {
@@ -247,7 +247,7 @@ async fn progress_is_sent_again_to_a_server_that_comes_back() {
         cancel.cancelled().await;
     }
     let server = FakeServer::start().await;
-    let running = Running::start(builder(&server).handler("work", work));
+    let executor = RunningExecutor::start(builder(&server).handler("work", work));
     server.trigger(trigger(1, "work")).await;
     server.reply(1, Kind::Progress).await;
     server.forget_seen();
@@ -255,7 +255,7 @@ async fn progress_is_sent_again_to_a_server_that_comes_back() {
     server.hello(1).await;
     let progress = server.reply(1, Kind::Progress).await;
     assert_eq!((progress.done, progress.total), (1, 2));
-    running.crash().await;
+    executor.crash().await;
 }
 
 #[tokio::test]
@@ -268,11 +268,11 @@ async fn a_broadcast_shard_is_known_far_away_and_in_tasks() {
         Ok((index, total, shard.index, run.fencing_token().term, run.fencing_token().n))
     }
     let server = FakeServer::start().await;
-    let running = Running::start(builder(&server).handler("work", work));
+    let executor = RunningExecutor::start(builder(&server).handler("work", work));
     let sharded = Trigger { shard_index: 2, shard_total: 3, fence_term: 5, fence_n: 6, ..trigger(1, "work") };
     server.trigger(sharded).await;
     assert_eq!(server.result(1).await.result, "[2,3,2,5,6]");
-    running.stop().await;
+    executor.stop().await;
 }
 
 #[tokio::test]
@@ -282,12 +282,12 @@ async fn blocking_handlers_run_in_their_pool() {
         if numbers.is_empty() { panic!("no numbers") } else { Ok(numbers.iter().sum()) }
     }
     let server = FakeServer::start().await;
-    let running = Running::start(builder(&server).blocking_handler("sum", sum).blocking_threads(1));
+    let executor = RunningExecutor::start(builder(&server).blocking_handler("sum", sum).blocking_threads(1));
     server.trigger(Trigger { params: "[1,2,3]".to_owned(), ..trigger(1, "sum") }).await;
     server.trigger(Trigger { params: "[]".to_owned(), ..trigger(2, "sum") }).await;
     assert_eq!(server.result(1).await.result, "6");
     assert_eq!(server.result(2).await.message, "panicked: no numbers");
-    running.stop().await;
+    executor.stop().await;
 }
 
 /// When the pool had 32 threads, the 33rd handler waited for one while its timeout was already running.
@@ -302,20 +302,20 @@ async fn each_slot_has_a_thread_for_a_blocking_handler() {
         assert!(!waited.1.timed_out(), "the others wait for a thread");
     }
     let server = FakeServer::start().await;
-    let running = Running::start(builder(&server).blocking_handler("meet", meet).slots(40));
+    let executor = RunningExecutor::start(builder(&server).blocking_handler("meet", meet).slots(40));
     for run in 1..=40 {
         server.trigger(Trigger { job_id: run, ..trigger(run, "meet") }).await;
     }
     for run in 1..=40 {
         assert_eq!(server.result(run).await.message, "", "run {run}");
     }
-    running.stop().await;
+    executor.stop().await;
 }
 
 #[tokio::test]
 async fn probes_ask_for_jobs_that_are_not_here() {
     let server = FakeServer::start().await;
-    let running = Running::start(builder(&server).handler("wait", std::future::pending::<()>).slots(2));
+    let executor = RunningExecutor::start(builder(&server).handler("wait", std::future::pending::<()>).slots(2));
     server.trigger(Trigger { job_id: 5, ..trigger(1, "wait") }).await;
     server.reply(1, Kind::Accepted).await;
     server.send(ToExecutor::Probes(Probes { probe_id: 9, job_ids: vec![4, 5, 6] })).await;
@@ -326,32 +326,32 @@ async fn probes_ask_for_jobs_that_are_not_here() {
         })
         .await;
     assert_eq!(free, [4, 6]);
-    running.crash().await;
+    executor.crash().await;
 }
 
 #[tokio::test]
 async fn a_refused_hello_is_tried_again() {
     let server = FakeServer::start().await;
     server.refuse(Some(Status::failed_precondition("no app \"app\" in namespace \"default\"")));
-    let running = Running::start(builder(&server).handler("double", double));
+    let executor = RunningExecutor::start(builder(&server).handler("double", double));
     server.hello(2).await;
     server.refuse(None);
     server.trigger(Trigger { params: "1".to_owned(), ..trigger(1, "double") }).await;
     server.result(1).await;
-    running.stop().await;
+    executor.stop().await;
 }
 
 #[tokio::test]
 async fn servers_that_a_welcome_names_are_dialled_once() {
     let (first, second) = (FakeServer::start_as(1).await, FakeServer::start_as(2).await);
     first.change_welcome(|welcome| welcome.servers = vec![first.url() + "/", second.url()]);
-    let running = Running::start(builder(&first).handler("double", double));
+    let executor = RunningExecutor::start(builder(&first).handler("double", double));
     let (one, two) = (first.hello(0).await, second.hello(0).await);
     assert_eq!(one.incarnation, two.incarnation);
     second.trigger(Trigger { params: "4".to_owned(), ..trigger(1, "double") }).await;
     assert_eq!(second.result(1).await.result, "8");
     assert_eq!(first.count_results(1), 0);
-    running.stop().await;
+    executor.stop().await;
 }
 
 /// A server refuses a second stream by another URL, because runs that come on the first one may be missing in the second hello.
@@ -359,7 +359,7 @@ async fn servers_that_a_welcome_names_are_dialled_once() {
 async fn a_hello_names_the_nodes_that_have_a_stream() {
     let (first, second) = (FakeServer::start_as(1).await, FakeServer::start_as(2).await);
     second.refuse(Some(Status::unavailable("not yet")));
-    let running = Running::start(builder(&first).server(second.url()).handler("work", async || {}));
+    let executor = RunningExecutor::start(builder(&first).server(second.url()).handler("work", async || {}));
     first.trigger(trigger(1, "work")).await;
     first.result(1).await;
     // The number of hellos that the second server has had by now is not known; the executor keeps dialling it.
@@ -372,7 +372,7 @@ async fn a_hello_names_the_nodes_that_have_a_stream() {
         number += 1;
     };
     assert_eq!(named, [1]);
-    running.crash().await;
+    executor.crash().await;
 }
 
 /// A URL of a load balancer leads to a server that is connected by its own URL. Each hello costs that server several reads.
@@ -380,14 +380,14 @@ async fn a_hello_names_the_nodes_that_have_a_stream() {
 async fn another_url_of_a_connected_server_is_dialled_rarely() {
     let (first, second) = (FakeServer::start_as(1).await, FakeServer::start_as(2).await);
     second.refuse(Some(Status::already_exists("connected by another URL")));
-    let running = Running::start(builder(&first).server(second.url()).handler("double", double));
+    let executor = RunningExecutor::start(builder(&first).server(second.url()).handler("double", double));
     first.hello(0).await;
     second.hello(4).await;
     let before = second.hello_count();
     tokio::time::sleep(Duration::from_secs(2)).await;
     // A hello that was refused before the first server had welcomed the executor does not count.
     assert!(second.hello_count() <= before + 5, "{} after {before}", second.hello_count());
-    running.crash().await;
+    executor.crash().await;
 }
 
 /// A server is connected by the URL of a load balancer, and that stream is lost: the server's own URL is dialled at once, and often until
@@ -398,7 +398,7 @@ async fn another_url_is_dialled_when_a_server_is_lost() {
     let second = FakeServer::start_as(2).await;
     second.refuse(Some(Status::already_exists("connected by another URL")));
     let builder = builder(&first).server(other.url()).server(second.url()).handler("double", double);
-    let running = Running::start(builder);
+    let executor = RunningExecutor::start(builder);
     first.hello(0).await;
     other.hello(0).await;
     second.hello(4).await;
@@ -407,5 +407,5 @@ async fn another_url_is_dialled_when_a_server_is_lost() {
     first.refuse(Some(Status::unavailable("it restarts")));
     first.disconnect().await;
     tokio::time::timeout(Duration::from_secs(8), second.hello(before + 4)).await.unwrap();
-    running.crash().await;
+    executor.crash().await;
 }

@@ -5,7 +5,7 @@ use rondel::{Builder, Executor, Job, JobError, Params, Shard, TestRun};
 use serde_json::{Value, json};
 
 use super::fake::FakeServer;
-use super::{Running, builder};
+use super::{RunningExecutor, builder};
 
 /// Closes the invoices
 /// of the day.
@@ -60,13 +60,13 @@ async fn a_declared_job_is_tested_without_a_server() {
 #[tokio::test]
 async fn the_hello_carries_the_declared_jobs() {
     let server = FakeServer::start().await;
-    let running = Running::start(builder(&server).job(close_invoices).job(report));
+    let executor = RunningExecutor::start(builder(&server).job(close_invoices).job(report));
     let hello = server.hello(0).await;
     assert_eq!(hello.handlers, ["invoices.close", "report"]);
     let declared: Vec<Value> = hello.declared.iter().map(|job| serde_json::from_str(&job.spec_json).unwrap()).collect();
     assert_eq!(declared.len(), 2);
     assert_eq!((&declared[1]["app"], &declared[1]["handler"]), (&json!("app"), &json!("report")));
-    running.stop().await;
+    executor.stop().await;
 }
 
 #[test]

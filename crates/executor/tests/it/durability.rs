@@ -8,7 +8,7 @@ use rondel_proto::v1::reply::Kind;
 use tokio::sync::Notify;
 
 use super::fake::{FakeServer, trigger};
-use super::{Running, builder};
+use super::{RunningExecutor, builder};
 
 async fn quick_one() -> Result<&'static str, JobError> {
     Ok("done")
@@ -26,11 +26,11 @@ fn waits_for(go: &Arc<Notify>) -> impl Fn() -> std::pin::Pin<Box<dyn Future<Outp
 async fn an_unanswered_result_is_sent_again() {
     let server = FakeServer::start().await;
     server.set_acks(false);
-    let running = Running::start(builder(&server).handler("quick", quick_one));
+    let executor = RunningExecutor::start(builder(&server).handler("quick", quick_one));
     server.trigger(trigger(1, "quick")).await;
     server.results_count(1, 3).await;
     server.set_acks(true);
-    running.stop().await;
+    executor.stop().await;
 }
 
 #[tokio::test]
@@ -38,7 +38,7 @@ async fn a_reconnect_reports_held_runs_and_sends_results() {
     let server = FakeServer::start().await;
     server.set_acks(false);
     let go = Arc::new(Notify::new());
-    let running = Running::start(builder(&server).handler("quick", quick_one).handler("wait", waits_for(&go)));
+    let executor = RunningExecutor::start(builder(&server).handler("quick", quick_one).handler("wait", waits_for(&go)));
     server.trigger_all(vec![trigger(1, "quick"), trigger(2, "wait")]).await;
     server.result(1).await;
     server.forget_seen();
@@ -51,7 +51,7 @@ async fn a_reconnect_reports_held_runs_and_sends_results() {
     server.set_acks(true);
     go.notify_one();
     server.result(2).await;
-    running.stop().await;
+    executor.stop().await;
 }
 
 #[tokio::test]
@@ -59,7 +59,7 @@ async fn a_result_is_sent_to_another_server_when_its_own_is_gone() {
     let (first, second) = (FakeServer::start_as(1).await, FakeServer::start_as(2).await);
     let go = Arc::new(Notify::new());
     let builder = builder(&first).server(second.url()).handler("wait", waits_for(&go));
-    let running = Running::start(builder);
+    let executor = RunningExecutor::start(builder);
     second.hello(0).await;
     first.trigger(trigger(1, "wait")).await;
     first.reply(1, Kind::Accepted).await;
@@ -68,19 +68,19 @@ async fn a_result_is_sent_to_another_server_when_its_own_is_gone() {
     first.hello(1).await;
     go.notify_one();
     second.result(1).await;
-    running.stop().await;
+    executor.stop().await;
 }
 
 #[tokio::test]
 async fn a_result_that_one_server_does_not_answer_is_shown_to_another() {
     let (first, second) = (FakeServer::start_as(1).await, FakeServer::start_as(2).await);
     first.set_acks(false);
-    let running = Running::start(builder(&first).server(second.url()).handler("quick", quick_one));
+    let executor = RunningExecutor::start(builder(&first).server(second.url()).handler("quick", quick_one));
     second.hello(0).await;
     first.trigger(trigger(1, "quick")).await;
     first.result(1).await;
     second.result(1).await;
-    running.stop().await;
+    executor.stop().await;
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn after_a_crash_the_journal_proves_the_predecessor_and_brings_its_results
     let server = FakeServer::start().await;
     server.set_acks(false);
     let start = || builder(&server).handler("quick", quick_one).data_dir(dir.path());
-    let first = Running::start(start());
+    let first = RunningExecutor::start(start());
     server.trigger_all(vec![trigger(1, "quick"), trigger(2, "quick")]).await;
     server.result(1).await;
     server.result(2).await;
@@ -104,7 +104,7 @@ async fn after_a_crash_the_journal_proves_the_predecessor_and_brings_its_results
     first.crash().await;
     server.forget_seen();
     server.set_acks(true);
-    let second = Running::start_after(start).await;
+    let second = RunningExecutor::start_after(start).await;
     let hello = server.hello(1).await;
     assert_eq!(hello.predecessor, dead);
     assert_ne!(hello.incarnation, dead);
@@ -113,7 +113,7 @@ async fn after_a_crash_the_journal_proves_the_predecessor_and_brings_its_results
     assert_eq!(server.result(1).await.result, "\"done\"");
     second.stop().await;
     // All results are acknowledged, so the next process has none to report.
-    let third = Running::start_after(start).await;
+    let third = RunningExecutor::start_after(start).await;
     let hello = server.hello(2).await;
     assert!(hello.finished.is_empty() && hello.predecessor > 0, "{hello:?}");
     third.stop().await;
@@ -123,11 +123,11 @@ async fn after_a_crash_the_journal_proves_the_predecessor_and_brings_its_results
 async fn a_data_directory_in_use_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let server = FakeServer::start().await;
-    let running = Running::start(builder(&server).handler("quick", quick_one).data_dir(dir.path()));
+    let executor = RunningExecutor::start(builder(&server).handler("quick", quick_one).data_dir(dir.path()));
     server.hello(0).await;
     let second = builder(&server).data_dir(dir.path()).build();
     assert!(matches!(second, Err(ExecutorError::DataDirInUse { .. })), "{second:?}");
-    running.stop().await;
+    executor.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -144,14 +144,14 @@ async fn thousands_of_runs_are_answered_in_batches() {
 async fn thousands_of_runs() -> Duration {
     async fn noop() {}
     let server = FakeServer::start().await;
-    let running = Running::start(builder(&server).handler("noop", noop).slots(20_000));
+    let executor = RunningExecutor::start(builder(&server).handler("noop", noop).slots(20_000));
     server.hello(0).await;
     let began = tokio::time::Instant::now();
     for batch in 0..20 {
         server.trigger_all((1..=500).map(|run| trigger(batch * 500 + run, "noop")).collect()).await;
     }
     server.result(10_000).await;
-    running.stop().await;
+    executor.stop().await;
     let took = began.elapsed();
     let messages = server.seen().len();
     assert!(messages < 2_000, "{messages} messages for 20,000 items");

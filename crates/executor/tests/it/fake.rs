@@ -51,7 +51,7 @@ struct State {
     hellos: Vec<Hello>,
     seen: Vec<Body>,
     sessions: Vec<Outbound>,
-    ended: usize,
+    ended_count: usize,
 }
 
 impl Default for State {
@@ -72,7 +72,7 @@ impl Default for State {
             hellos: Vec::new(),
             seen: Vec::new(),
             sessions: Vec::new(),
-            ended: 0,
+            ended_count: 0,
         }
     }
 }
@@ -184,7 +184,7 @@ impl FakeServer {
     }
 
     pub(crate) async fn wait_for_session_end(&self) {
-        self.wait(|state| (state.ended > 0).then_some(())).await;
+        self.wait(|state| (state.ended_count > 0).then_some(())).await;
     }
 
     pub(crate) async fn result(&self, run_id: i64) -> v1::Result {
@@ -321,7 +321,7 @@ impl Shared {
     /// Closes the server's side, after the executor has closed its own.
     fn end_session(&self) {
         let mut state = self.state.lock().unwrap();
-        state.ended += 1;
+        state.ended_count += 1;
         state.sessions.clear();
         self.changed.notify_waiters();
         self.changed.notify_one();

@@ -5,7 +5,7 @@ use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::reply::Kind;
 
 use super::fake::{FakeServer, trigger};
-use super::{Running, builder};
+use super::{RunningExecutor, builder};
 
 async fn talk(log: Log) -> Result<(), JobError> {
     for n in 0..3_000 {
@@ -19,7 +19,7 @@ async fn talk(log: Log) -> Result<(), JobError> {
 #[tokio::test]
 async fn all_lines_come_before_the_result() {
     let server = FakeServer::start().await;
-    let running = Running::start(builder(&server).handler("talk", talk));
+    let executor = RunningExecutor::start(builder(&server).handler("talk", talk));
     server.trigger(trigger(1, "talk")).await;
     server.result(1).await;
     let mut lines_before = 0;
@@ -36,7 +36,7 @@ async fn all_lines_come_before_the_result() {
     assert_eq!((log[3_000].level.as_str(), log[3_000].text.as_str()), ("warn", "from a task cause=none"));
     assert_eq!((log[3_001].level.as_str(), log[3_001].text.as_str()), ("error", "the last line"));
     assert!(log[0].at_ms >= 1_800_000_000_000, "by the server's clock");
-    running.stop().await;
+    executor.stop().await;
 }
 
 #[tokio::test]
@@ -46,12 +46,12 @@ async fn lines_arrive_during_the_run() {
         tracing::info!("begun");
         std::future::pending::<()>().await;
     };
-    let running = Running::start(builder(&server).handler("talk", handler));
+    let executor = RunningExecutor::start(builder(&server).handler("talk", handler));
     server.trigger(trigger(1, "talk")).await;
     server.find(|body| matches!(body, Body::Logs(_)).then_some(())).await;
     assert_eq!(server.log(1)[0].text, "begun");
     assert_eq!(server.count_results(1), 0);
-    running.crash().await;
+    executor.crash().await;
 }
 
 #[tokio::test]
@@ -70,7 +70,7 @@ async fn unanswered_lines_go_again_on_the_next_session_before_the_result() {
             }
         }
     };
-    let running = Running::start(builder(&server).handler("talk", handler));
+    let executor = RunningExecutor::start(builder(&server).handler("talk", handler));
     server.trigger(trigger(1, "talk")).await;
     server.reply(1, Kind::Accepted).await;
     server.find(|body| matches!(body, Body::Logs(_)).then_some(())).await;
@@ -86,7 +86,7 @@ async fn unanswered_lines_go_again_on_the_next_session_before_the_result() {
     assert!(last_log_at < result_at);
     let texts: Vec<String> = server.log(1).into_iter().map(|line| line.text).collect();
     assert_eq!(texts, ["before the break", "after the break"]);
-    running.stop().await;
+    executor.stop().await;
 }
 
 #[tokio::test]
@@ -95,10 +95,10 @@ async fn a_panic_is_in_the_log() {
     let handler = || async {
         assert!(rondel::run::current().is_none(), "out of luck");
     };
-    let running = Running::start(builder(&server).handler("panic", handler));
+    let executor = RunningExecutor::start(builder(&server).handler("panic", handler));
     server.trigger(trigger(1, "panic")).await;
     assert_eq!(server.result(1).await.message, "panicked: out of luck");
     let log = server.log(1);
     assert_eq!((log[0].level.as_str(), log[0].text.as_str()), ("error", "panicked: out of luck"));
-    running.stop().await;
+    executor.stop().await;
 }

@@ -48,12 +48,12 @@ fn install_subscriber() {
 }
 
 /// An executor that runs in a task next to the test.
-struct Running {
+struct RunningExecutor {
     stop: CancellationToken,
     task: JoinSet<Result<(), ExecutorError>>,
 }
 
-impl Running {
+impl RunningExecutor {
     fn start(builder: Builder) -> Self {
         Self::start_built(builder.build().expect("a good builder"))
     }
@@ -61,22 +61,22 @@ impl Running {
     fn start_built(executor: Executor) -> Self {
         let stop = CancellationToken::new();
         let mut task = JoinSet::new();
-        let until = stop.clone().cancelled_owned();
-        task.spawn(executor.run_until(until));
+        let stop_requested = stop.clone().cancelled_owned();
+        task.spawn(executor.run_until(stop_requested));
         Self { stop, task }
     }
 
     /// Starts an executor once the previous one has released the data directory.
     async fn start_after(builder: impl Fn() -> Builder) -> Self {
-        let built = async {
+        let build_result = async {
             loop {
                 match builder().build() {
                     Err(ExecutorError::DataDirInUse { .. }) => tokio::time::sleep(Duration::from_millis(10)).await,
-                    built => break built.expect("a good builder"),
+                    build_result => break build_result.expect("a good builder"),
                 }
             }
         };
-        Self::start_built(tokio::time::timeout(LIMIT, built).await.expect("free in time"))
+        Self::start_built(tokio::time::timeout(LIMIT, build_result).await.expect("free in time"))
     }
 
     fn begin_stop(&self) {
@@ -86,8 +86,8 @@ impl Running {
     /// Drains the executor and waits for its end.
     async fn stop(mut self) {
         self.begin_stop();
-        let ended = tokio::time::timeout(LIMIT, self.task.join_next()).await.expect("ends in time");
-        ended.expect("one task").expect("no panic").expect("no error");
+        let end_result = tokio::time::timeout(LIMIT, self.task.join_next()).await.expect("ends in time");
+        end_result.expect("one task").expect("no panic").expect("no error");
     }
 
     /// Drops the executor without a drain, as a crash would.

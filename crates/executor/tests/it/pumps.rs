@@ -12,7 +12,7 @@ use rondel_proto::v1::{self, Cancel, Cancels, Fence, PumpItem, PumpOrder, PumpOr
 use serde_json::json;
 
 use super::fake::{EPOCH, FakeServer, NODE, trigger};
-use super::{Running, builder, quick};
+use super::{RunningExecutor, builder, quick};
 
 /// Rows in memory: numbers by item.
 #[derive(Clone, Default)]
@@ -93,7 +93,7 @@ async fn report(server: &FakeServer, number: i64, holds: impl Fn(&[PumpProgress]
 async fn a_group_works_gives_back_and_yields() {
     let server = FakeServer::start().await;
     let close = Close::of(&["a", "b", "c"], 12);
-    let running = Running::start(builder(&server).pump("orders.close", close.clone()));
+    let executor = RunningExecutor::start(builder(&server).pump("orders.close", close.clone()));
     assert_eq!(server.hello(0).await.handlers, ["orders.close"]);
     server.trigger(group(1)).await;
     order(&server, 1, vec![item("a", 4), item("b", 7)], false).await;
@@ -114,13 +114,13 @@ async fn a_group_works_gives_back_and_yields() {
     assert_eq!(result.result, r#"{"done":36,"failed":0,"fetched":36}"#);
     report(&server, 4, |items| items.iter().all(|item| item.released)).await;
     assert!(server.log(1).iter().any(|line| line.text == "row 11 of c"));
-    running.stop().await;
+    executor.stop().await;
 }
 
 #[tokio::test]
 async fn orders_of_a_fenced_lease_are_ignored() {
     let server = FakeServer::start().await;
-    let running = Running::start(builder(&server).named_pump::<Close>());
+    let executor = RunningExecutor::start(builder(&server).named_pump::<Close>());
     server.trigger(group(1)).await;
     server.reply(1, Kind::Accepted).await;
     order(&server, 1, vec![item("a", 1)], false).await;
@@ -130,14 +130,14 @@ async fn orders_of_a_fenced_lease_are_ignored() {
     let newer = PumpOrder { run_id: 1, attempt: 1, term: 1, number: 2, items: vec![item("a", 1)], r#yield: false };
     send(&server, EPOCH + 1, newer).await;
     report(&server, 2, |items| items.len() == 1).await;
-    running.stop().await;
+    executor.stop().await;
 }
 
 #[tokio::test]
 async fn a_new_stream_has_the_state_of_each_group_before_its_result() {
     let server = FakeServer::start().await;
     server.set_acks(false);
-    let running = Running::start(builder(&server).pump("orders.close", Close::of(&["a"], 3)));
+    let executor = RunningExecutor::start(builder(&server).pump("orders.close", Close::of(&["a"], 3)));
     server.trigger(group(1)).await;
     order(&server, 1, vec![item("a", 1)], false).await;
     report(&server, 1, |items| items[0].dry).await;
@@ -156,17 +156,17 @@ async fn a_new_stream_has_the_state_of_each_group_before_its_result() {
     let reported = place(|body| matches!(body, Body::PumpReports(all) if all.reports[0].items[0].released));
     assert!(reported < place(|body| matches!(body, Body::Results(_))), "{seen:#?}");
     server.set_acks(true);
-    running.stop().await;
+    executor.stop().await;
 }
 
 #[tokio::test]
 async fn a_drain_ends_groups_at_once() {
     let server = FakeServer::start().await;
-    let running = Running::start(builder(&server).pump("orders.close", Close::of(&["a"], 3)));
+    let executor = RunningExecutor::start(builder(&server).pump("orders.close", Close::of(&["a"], 3)));
     server.trigger(group(1)).await;
     order(&server, 1, vec![item("a", 1)], false).await;
     report(&server, 1, |items| items[0].dry).await;
-    running.stop().await;
+    executor.stop().await;
     let result = server.result(1).await;
     assert_eq!((result.status(), result.message.as_str()), (End::Yielded, "fetched 3, done 3, failed 0"));
     report(&server, 1, |items| items[0].released).await;
@@ -178,7 +178,7 @@ async fn a_cancel_leaves_rows_the_time_of_the_hand_over() {
     let server = FakeServer::start().await;
     let close = Close { open: Arc::new(Mutex::new(vec![("a".to_owned(), 999)])) };
     let timing = Timing { cancel_grace: Duration::from_millis(100), ..quick() };
-    let running = Running::start(builder(&server).timing(timing).pump("orders.close", close));
+    let executor = RunningExecutor::start(builder(&server).timing(timing).pump("orders.close", close));
     let mut group = group(1);
     group.pump.as_mut().unwrap().hand_over_ms = 2_500;
     server.trigger(group).await;
@@ -190,13 +190,13 @@ async fn a_cancel_leaves_rows_the_time_of_the_hand_over() {
     let result = server.result(1).await;
     assert_eq!((result.status(), result.message.as_str()), (End::Cancelled, "fetched 1, done 0, failed 1"));
     assert!(begun.elapsed() >= Duration::from_millis(2_200), "{:?}", begun.elapsed());
-    running.stop().await;
+    executor.stop().await;
 }
 
 #[tokio::test]
 async fn a_pump_needs_a_job_with_groups() {
     let server = FakeServer::start().await;
-    let running = Running::start(builder(&server).named_pump::<Close>().handler("plain", async || {}));
+    let executor = RunningExecutor::start(builder(&server).named_pump::<Close>().handler("plain", async || {}));
     server.trigger(trigger(1, "orders.close")).await;
     server.trigger(Trigger { handler: "plain".to_owned(), params: json!(null).to_string(), ..group(2) }).await;
     for (run_id, part) in [(1, "is a pump, but the job has no"), (2, "is not a pump, but the job has")] {
@@ -204,5 +204,5 @@ async fn a_pump_needs_a_job_with_groups() {
         assert_eq!((result.status(), result.retryable), (End::Failed, false));
         assert!(result.message.contains(part), "{result:?}");
     }
-    running.stop().await;
+    executor.stop().await;
 }

@@ -9,12 +9,12 @@ use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::reply::Kind;
 use rondel_proto::v1::result::Status as End;
 use rondel_proto::v1::server_message::Body as ToExecutor;
-use rondel_proto::v1::{self, Cancels, RefusedWhy, Trigger};
+use rondel_proto::v1::{self, Cancels, Fence, RefusedWhy, Trigger};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::fake::{FakeServer, trigger};
-use super::{Running, builder, quick};
+use super::fake::{EPOCH, FakeServer, NODE, trigger};
+use super::{RunningExecutor, builder, quick};
 
 /// Stops when asked.
 async fn responsive(cancel: Cancel) -> Result<(), JobError> {
@@ -34,8 +34,9 @@ fn cancel(run_id: i64) -> ToExecutor {
 #[tokio::test]
 async fn a_cancelled_run_names_the_user() {
     let server = FakeServer::start().await;
-    let running =
-        Running::start(builder(&server).handler("responsive", responsive).handler("unresponsive", unresponsive));
+    let executor = RunningExecutor::start(
+        builder(&server).handler("responsive", responsive).handler("unresponsive", unresponsive),
+    );
     server.trigger_all(vec![trigger(1, "responsive"), trigger(2, "unresponsive")]).await;
     server.reply(2, Kind::Started).await;
     server.send(cancel(1)).await;
@@ -44,26 +45,27 @@ async fn a_cancelled_run_names_the_user() {
     assert_eq!((responsive.status(), responsive.message.as_str()), (End::Cancelled, "cancelled by alice"));
     assert_eq!(unresponsive.status(), End::Cancelled);
     assert_eq!(unresponsive.message, "cancelled by alice; aborted because it did not stop within 300ms");
-    running.stop().await;
+    executor.stop().await;
 }
 
 #[tokio::test]
 async fn a_run_that_waits_for_a_slot_is_cancelled_without_a_start() {
     let server = FakeServer::start().await;
-    let running = Running::start(builder(&server).handler("unresponsive", unresponsive).slots(1));
+    let executor = RunningExecutor::start(builder(&server).handler("unresponsive", unresponsive).slots(1));
     server.trigger_all(vec![trigger(1, "unresponsive"), trigger(2, "unresponsive")]).await;
     server.reply(2, Kind::Accepted).await;
     server.send(cancel(2)).await;
     let result = server.result(2).await;
     assert_eq!((result.status(), result.started_at_ms), (End::Cancelled, 0));
-    running.crash().await;
+    executor.crash().await;
 }
 
 #[tokio::test]
 async fn a_run_beyond_its_time_is_stopped() {
     let server = FakeServer::start().await;
-    let running =
-        Running::start(builder(&server).handler("responsive", responsive).handler("unresponsive", unresponsive));
+    let executor = RunningExecutor::start(
+        builder(&server).handler("responsive", responsive).handler("unresponsive", unresponsive),
+    );
     let timed = |run_id, handler| Trigger { timeout_ms: 100, ..trigger(run_id, handler) };
     server.trigger_all(vec![timed(1, "responsive"), timed(2, "unresponsive")]).await;
     let (responsive, unresponsive) = (server.result(1).await, server.result(2).await);
@@ -73,7 +75,7 @@ async fn a_run_beyond_its_time_is_stopped() {
     );
     assert_eq!(unresponsive.status(), End::TimedOut);
     assert!(unresponsive.finished_at_ms - unresponsive.started_at_ms >= 400, "{unresponsive:?}");
-    running.stop().await;
+    executor.stop().await;
 }
 
 #[tokio::test]
@@ -98,11 +100,11 @@ async fn tasks_of_a_run_end_with_it() {
         }
     };
     let server = FakeServer::start().await;
-    let running = Running::start(builder(&server).handler("spawn", handler));
+    let executor = RunningExecutor::start(builder(&server).handler("spawn", handler));
     server.trigger(trigger(1, "spawn")).await;
     server.result(1).await;
     tokio::time::timeout(super::LIMIT, gone.notified()).await.unwrap();
-    running.stop().await;
+    executor.stop().await;
 }
 
 #[tokio::test]
@@ -116,29 +118,58 @@ async fn a_drain_lets_running_ones_finish_and_takes_no_more() {
         }
     };
     let server = FakeServer::start().await;
-    let running = Running::start(builder(&server).handler("work", work).slots(1));
+    let executor = RunningExecutor::start(builder(&server).handler("work", work).slots(1));
     server.trigger_all(vec![trigger(1, "work"), trigger(2, "work")]).await;
     server.reply(1, Kind::Started).await;
-    running.begin_stop();
+    executor.begin_stop();
     server.find(|body| matches!(body, Body::Draining(_)).then_some(())).await;
     // The run that waited for a slot is refused, and so is a trigger that arrives now.
     assert_eq!(server.reply(2, Kind::Refused).await.refused(), RefusedWhy::Draining);
     server.trigger(trigger(3, "work")).await;
     assert_eq!(server.reply(3, Kind::Refused).await.refused(), RefusedWhy::Draining);
     go.notify_one();
-    running.stop().await;
+    executor.stop().await;
     assert_eq!(server.result(1).await.status(), End::Succeeded);
     server.wait_for_session_end().await;
+}
+
+/// Any server may have taken over a run of a fenced lease, so a refusal might reach no server that has it.
+#[tokio::test]
+async fn a_drain_hands_waiting_runs_of_a_fenced_lease_back_by_their_results() {
+    let go = Arc::new(Notify::new());
+    let work = {
+        let go = Arc::clone(&go);
+        move || {
+            let go = Arc::clone(&go);
+            async move { go.notified().await }
+        }
+    };
+    let server = FakeServer::start().await;
+    let running = Running::start(builder(&server).handler("work", work).slots(1));
+    server.trigger_all(vec![trigger(1, "work"), trigger(2, "work")]).await;
+    server.reply(1, Kind::Started).await;
+    server.send(ToExecutor::Fence(Fence { node_id: NODE, node_epoch: EPOCH })).await;
+    server.find(|body| matches!(body, Body::FenceReply(_)).then_some(())).await;
+    server.set_acks(false);
+    running.begin_stop();
+    let handed_back = server.result(2).await;
+    assert_eq!((handed_back.status(), handed_back.started_at_ms), (End::Failed, 0));
+    assert!(handed_back.shutting_down && handed_back.message == "stopped: the executor is shutting down");
+    server.results_count(2, 2).await;
+    server.set_acks(true);
+    go.notify_one();
+    running.stop().await;
+    assert_eq!(server.result(1).await.status(), End::Succeeded);
 }
 
 #[tokio::test]
 async fn a_drain_ends_runs_that_do_not_end() {
     let server = FakeServer::start().await;
     let builder = builder(&server).handler("unresponsive", unresponsive).drain_grace(Duration::from_millis(200));
-    let running = Running::start(builder);
+    let executor = RunningExecutor::start(builder);
     server.trigger(trigger(1, "unresponsive")).await;
     server.reply(1, Kind::Started).await;
-    running.stop().await;
+    executor.stop().await;
     let result = server.result(1).await;
     assert_eq!((result.status(), result.retryable), (End::Failed, true));
     assert!(result.message.starts_with("stopped: the executor is shutting down"), "{result:?}");
@@ -153,11 +184,11 @@ async fn a_verdict_of_a_handler_that_has_not_read_the_drain_is_kept() {
     let server = FakeServer::start().await;
     let timing = Timing { cancel_grace: Duration::from_secs(60), ..quick() };
     let builder = builder(&server).handler("decide", decide).timing(timing).drain_grace(Duration::from_millis(10));
-    let running = Running::start(builder);
+    let executor = RunningExecutor::start(builder);
     let with = |run_id, params: &str| Trigger { params: params.to_owned(), ..trigger(run_id, "decide") };
     server.trigger_all(vec![with(1, "true"), with(2, "false")]).await;
     server.reply(2, Kind::Accepted).await;
-    running.stop().await;
+    executor.stop().await;
     let (skipped, failed) = (server.result(1).await, server.result(2).await);
     assert_eq!((skipped.status(), skipped.message.as_str()), (End::Skipped, "nothing to do"));
     assert_eq!((failed.status(), failed.message.as_str(), failed.retryable), (End::Failed, "no such region", false));
@@ -167,7 +198,7 @@ async fn a_verdict_of_a_handler_that_has_not_read_the_drain_is_kept() {
 async fn without_any_answer_serial_runs_stop_and_others_continue() {
     let server = FakeServer::start().await;
     let timing = Timing { silence_max: Some(Duration::from_millis(500)), ..quick() };
-    let running = Running::start(builder(&server).handler("unresponsive", unresponsive).timing(timing));
+    let executor = RunningExecutor::start(builder(&server).handler("unresponsive", unresponsive).timing(timing));
     let serial = Trigger { serial: true, ..trigger(1, "unresponsive") };
     let once = Trigger { at_most_once: true, ..trigger(2, "unresponsive") };
     server.trigger_all(vec![serial, once, trigger(3, "unresponsive")]).await;
@@ -179,7 +210,7 @@ async fn without_any_answer_serial_runs_stop_and_others_continue() {
         assert!(result.message.starts_with("stopped: no server answered for 500ms"), "{result:?}");
     }
     assert_eq!(server.count_results(3), 0);
-    running.crash().await;
+    executor.crash().await;
 }
 
 /// The job's `on_silence` takes precedence over its overlap policy.
@@ -189,7 +220,8 @@ async fn a_run_continues_without_any_answer_as_long_as_its_job_allows() {
     let server = FakeServer::start().await;
     let timing = Timing { silence_max: Some(Duration::from_millis(300)), ..quick() };
     let began = Instant::now();
-    let running = Running::start(builder(&server).handler("unresponsive", unresponsive).slots(4).timing(timing));
+    let executor =
+        RunningExecutor::start(builder(&server).handler("unresponsive", unresponsive).slots(4).timing(timing));
     let serial = |run_id| Trigger { serial: true, ..trigger(run_id, "unresponsive") };
     let goes_on =
         |run_id, silence_max_ms| Trigger { on_silence: OnSilence::Continue.into(), silence_max_ms, ..serial(run_id) };
@@ -209,7 +241,7 @@ async fn a_run_continues_without_any_answer_as_long_as_its_job_allows() {
     let result = server.result(2).await;
     assert!(result.silent_ms >= 600, "{result:?}");
     assert_eq!(server.count_results(3), 0);
-    running.crash().await;
+    executor.crash().await;
 }
 
 /// A paused process may resume when a slot becomes free, before it has noticed the silence.
@@ -230,7 +262,7 @@ async fn a_run_that_waits_for_a_slot_does_not_begin_after_too_long_a_silence() {
     // The sweep comes too late, so only the free slot makes the executor check the silence.
     let timing = Timing { silence_max: Some(silence), sweep_period: Duration::from_secs(60), ..quick() };
     let builder = builder(&server).handler("busy", busy).handler("waiting", waiting).slots(1);
-    let running = Running::start(builder.timing(timing));
+    let executor = RunningExecutor::start(builder.timing(timing));
     server.trigger_all(vec![trigger(1, "busy"), Trigger { serial: true, ..trigger(2, "waiting") }]).await;
     server.reply(2, Kind::Accepted).await;
     server.set_answers(false);
@@ -240,7 +272,7 @@ async fn a_run_that_waits_for_a_slot_does_not_begin_after_too_long_a_silence() {
     assert!(result.message.starts_with("stopped: no server answered for 300ms"), "{result:?}");
     assert!(!begun.load(Ordering::Relaxed));
     assert_eq!(result.started_at_ms, 0, "the handler has not begun, so the run may be sent again");
-    running.crash().await;
+    executor.crash().await;
 }
 
 /// A paused process may notice that its runs must stop at the moment when their handlers return. A handler that succeeded
@@ -264,7 +296,7 @@ async fn a_success_of_a_handler_that_has_not_read_the_stop_counts() {
     let timing =
         Timing { silence_max: Some(Duration::from_millis(500)), cancel_grace: Duration::from_secs(60), ..quick() };
     let builder = builder(&server).handler("unaware", unaware).handler("aware", aware);
-    let running = Running::start(builder.timing(timing));
+    let executor = RunningExecutor::start(builder.timing(timing));
     let once = |run_id, handler| Trigger { at_most_once: true, ..trigger(run_id, handler) };
     server.trigger_all(vec![once(1, "unaware"), once(2, "aware")]).await;
     server.reply(1, Kind::Started).await;
@@ -275,5 +307,5 @@ async fn a_success_of_a_handler_that_has_not_read_the_stop_counts() {
     let (unaware, aware) = (server.result(1).await, server.result(2).await);
     assert_eq!(unaware.status(), End::Succeeded, "{unaware:?}");
     assert!(aware.message.starts_with("stopped: no server answered"), "{aware:?}");
-    running.crash().await;
+    executor.crash().await;
 }

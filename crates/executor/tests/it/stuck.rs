@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::fake::{FakeServer, trigger};
-use super::{Running, builder};
+use super::{RunningExecutor, builder};
 
 /// A handler that waits for a message on this receiver blocks its thread meanwhile.
 type Gate = Arc<Mutex<mpsc::Receiver<()>>>;
@@ -81,7 +81,7 @@ async fn a_blocking_handler_that_does_not_return_gets_its_verdict_and_keeps_its_
     // Results are not sent again within the test, so a second result would come from the handler's return.
     let timing = Timing { resend_after: super::LIMIT, ..super::quick() };
     let builder = builder(&server).state(gate).blocking_handler("blocking", blocking).handler("quick", quick);
-    let running = Running::start(builder.slots(1).timing(timing));
+    let running = RunningExecutor::start(builder.slots(1).timing(timing));
     server.trigger_all(vec![Trigger { timeout_ms: 100, ..trigger(1, "blocking") }, trigger(2, "quick")]).await;
     let stuck = server.result(1).await;
     assert_eq!(stuck.status(), End::TimedOut);

@@ -469,6 +469,10 @@ pub struct Result {
     /// For a group of a pump job: whether rows that failed on their last try remained, or its last select failed.
     #[prost(bool, tag = "12")]
     pub unfinished: bool,
+    /// The executor was shutting down and hands the run back: its handler had not begun. `silent_ms` is 1 then, for servers that do not know
+    /// this field: they send the run again as well, and count no retry.
+    #[prost(bool, tag = "13")]
+    pub shutting_down: bool,
 }
 /// Nested message and enum types in `Result`.
 pub mod result {

@@ -1,4 +1,4 @@
-//! The ledger at the end of a simulation.
+//! Reads the ledger at the end of a simulation.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ impl Facts {
             jobs: jobs.into_iter().map(|job| (job.id, job)).collect(),
             ends_at,
             now_ms: world.elapsed_ms(),
-            has_clock_faults: world.profile.clock_faults,
+            has_clock_faults: world.profile.has_clock_faults,
             has_steady_servers: world.profile.has_steady_servers(),
         }
     }

@@ -28,7 +28,7 @@ fn compile_definition(record: &JobRecord) -> Option<Job> {
 
 fn was_changed(record: &JobRecord, truth: &Truth) -> bool {
     record.version > 1
-        || truth.job_switches.iter().any(|switched| switched.job == record.id)
+        || truth.job_switches.iter().any(|job_switch| job_switch.job == record.id)
         || truth.uncertain_jobs.contains(&record.id)
 }
 
@@ -39,51 +39,55 @@ fn last_change_at(facts: &Facts, record: &JobRecord, truth: &Truth) -> Option<Ti
     if truth.uncertain_jobs.contains(&record.id) || !record.spec.enabled || is_unclear {
         return None;
     }
-    let changed_at =
-        truth.job_switches.iter().filter(|switched| switched.job == record.id).map(|one| one.answered_at).max();
+    let changed_at = truth
+        .job_switches
+        .iter()
+        .filter(|job_switch| job_switch.job == record.id)
+        .map(|job_switch| job_switch.answered_at)
+        .max();
     Some(changed_at.unwrap_or(record.created_at))
 }
 
 /// I1: every instant has a row, or lies in a span that was skipped.
 pub(super) fn missing_fires(facts: &Facts, truth: &Truth) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut complaints = Vec::new();
     for record in facts.jobs.values() {
         let (Some(job), Some(since)) = (compile_definition(record), last_change_at(facts, record, truth)) else {
             continue;
         };
         let rows = schedule_rows(facts, record.id);
-        let has = |at: Timestamp| {
+        let has_row = |at: Timestamp| {
             rows.iter()
                 .any(|run| run.fire_at == at || (run.fire_at <= at && run.span_end_at.is_some_and(|end| at <= end)))
         };
-        for fire in job.timetable.fires(record.anchor, since, facts.ends_at).filter(|fire| !has(fire.at)) {
-            found.push(format!("I1 complete: {} has no row for {}", record.spec.name, fire.at));
+        for fire in job.timetable.fires(record.anchor, since, facts.ends_at).filter(|fire| !has_row(fire.at)) {
+            complaints.push(format!("I1 complete: {} has no row for {}", record.spec.name, fire.at));
         }
     }
-    found
+    complaints
 }
 
 /// I1 in the other direction: each row of a schedule is for one of its instants.
 pub(super) fn unscheduled_rows(facts: &Facts, truth: &Truth) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut complaints = Vec::new();
     for record in facts.jobs.values().filter(|record| !was_changed(record, truth)) {
         let Some(job) = compile_definition(record).filter(|job| job.timetable.delay().is_none()) else { continue };
         let fires = job.timetable.fires(record.anchor, record.created_at, facts.ends_at);
-        let planned: BTreeSet<Timestamp> = fires.map(|fire| fire.at).collect();
-        for run in schedule_rows(facts, record.id).into_iter().filter(|run| !planned.contains(&run.fire_at)) {
-            found.push(format!(
+        let planned_instants: BTreeSet<Timestamp> = fires.map(|fire| fire.at).collect();
+        for run in schedule_rows(facts, record.id).into_iter().filter(|run| !planned_instants.contains(&run.fire_at)) {
+            complaints.push(format!(
                 "I1 complete: {} has a row for {}, which no schedule has",
                 record.spec.name, run.fire_at
             ));
         }
     }
-    found
+    complaints
 }
 
 /// I7: a job with a fixed delay fires until the end. A job with a corrected verdict is left out, because its next fire
 /// counts from the verdict before the correction.
 pub(super) fn broken_delay_chains(facts: &Facts, truth: &Truth) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut complaints = Vec::new();
     for record in facts.jobs.values() {
         let (Some(job), Some(since)) = (compile_definition(record), last_change_at(facts, record, truth)) else {
             continue;
@@ -93,19 +97,22 @@ pub(super) fn broken_delay_chains(facts: &Facts, truth: &Truth) -> Vec<String> {
         if rows.iter().any(|run| truth.corrected_runs.contains(&run.id)) {
             continue;
         }
-        let last =
+        let last_end_at =
             rows.iter().filter_map(|run| run.finished_at.max(Some(run.fire_at))).max().unwrap_or(since).max(since);
         let slack = std::time::Duration::from_secs(2);
-        if last + delay + slack < facts.ends_at && !facts.has_clock_faults {
-            found.push(format!("I7 liveness: {} ended with {last}, long before {}", record.spec.name, facts.ends_at));
+        if last_end_at + delay + slack < facts.ends_at && !facts.has_clock_faults {
+            complaints.push(format!(
+                "I7 liveness: {} ended with {last_end_at}, long before {}",
+                record.spec.name, facts.ends_at
+            ));
         }
     }
-    found
+    complaints
 }
 
 /// I7: the runs that follow from a verdict exist.
 pub(super) fn missing_children(facts: &Facts) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut complaints = Vec::new();
     for child in facts.jobs.values() {
         for parent_spec in child.spec.parents() {
             let Some(parent) = facts.jobs.values().find(|job| job.spec.name == parent_spec.name) else { continue };
@@ -119,33 +126,34 @@ pub(super) fn missing_children(facts: &Facts) -> Vec<String> {
             for root in roots {
                 let has_child = facts.runs.values().any(|run| run.job == child.id && run.cause == root.id.get());
                 if !has_child {
-                    let what =
+                    let description =
                         format!("{} of {} succeeded and {} has no run", root.id, parent.spec.name, child.spec.name);
-                    found.push(format!("I7 liveness: {what}"));
+                    complaints.push(format!("I7 liveness: {description}"));
                 }
             }
         }
     }
-    found
+    complaints
 }
 
 /// I8: a sharded fire has the shards that its row names, and the verdict that follows from theirs.
 pub(super) fn wrong_shards(facts: &Facts) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut complaints = Vec::new();
     for root in facts.runs.values().filter(|run| run.shard_index == ROOT_SHARD && run.shard_total.is_some()) {
         let is_shard = |run: &&Run| run.parent == Some(root.id) && run.job == root.job && run.shard_index >= 0;
         let shards: Vec<&Run> = facts.runs.values().filter(is_shard).collect();
-        let indexes: BTreeSet<i32> = shards.iter().map(|run| run.shard_index).collect();
+        let shard_indexes: BTreeSet<i32> = shards.iter().map(|run| run.shard_index).collect();
         let total = root.shard_total.unwrap_or(0);
-        if indexes != (0..total).collect() || shards.len() != indexes.len() {
-            found.push(format!("I8 conservation: {} has {total} shards by its row and {indexes:?}", root.id));
+        if shard_indexes != (0..total).collect() || shards.len() != shard_indexes.len() {
+            complaints
+                .push(format!("I8 conservation: {} has {total} shards by its row and {shard_indexes:?}", root.id));
         }
         let verdict = fold_shards(shards.iter().map(|run| run.status));
         // If the root already had another verdict, a late result of a shard is in the shard's row only.
-        let is_late = facts.jobs.get(&root.job).is_some_and(|job| job.spec.delivery == Delivery::AtMostOnce);
-        if root.status.is_terminal() && root.status != verdict && !is_late {
-            found.push(format!("I8 conservation: {} is {}, its shards make {verdict}", root.id, root.status));
+        let may_differ = facts.jobs.get(&root.job).is_some_and(|job| job.spec.delivery == Delivery::AtMostOnce);
+        if root.status.is_terminal() && root.status != verdict && !may_differ {
+            complaints.push(format!("I8 conservation: {} is {}, its shards make {verdict}", root.id, root.status));
         }
     }
-    found
+    complaints
 }

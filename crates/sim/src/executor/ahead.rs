@@ -9,13 +9,13 @@ impl Executor {
     /// Begins the runs that were sent ahead of their instants.
     pub(super) async fn begin_due_loop(self: Arc<Self>) {
         loop {
-            let next = lock(&self.table).next_begin();
+            let next_begin = lock(&self.table).next_begin();
             tokio::select! {
                 biased;
                 () = self.ahead_wake.notified() => {}
-                () = wait_until(next) => {
-                    let begun = lock(&self.table).take_startable(now());
-                    self.begin(begun);
+                () = wait_until(next_begin) => {
+                    let startable_runs = lock(&self.table).take_startable(now());
+                    self.begin(startable_runs);
                 }
             }
         }

@@ -30,10 +30,10 @@ type Call = Pin<Box<dyn Future<Output = ReturnedCall> + Send>>;
 /// Drives one group.
 pub(super) struct Driver {
     executor: Arc<Executor>,
-    held: RunHandle,
+    run: RunHandle,
     group: Group<usize>,
     calls: Vec<Call>,
-    fetch: Option<CancellationToken>,
+    fetch_abort: Option<CancellationToken>,
     /// The executions in progress, by number, each with its index in the list of executions.
     executions: BTreeMap<u64, (CancellationToken, usize)>,
     /// The checkpoint of each item at its epoch.
@@ -49,14 +49,14 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn new(executor: &Arc<Executor>, held: RunHandle, pump: &v1::Pump) -> Self {
-        let group = Group::new(held.key(), held.trigger.job_id, Limits::from(pump), now());
+    pub(super) fn new(executor: &Arc<Executor>, run: RunHandle, pump: &v1::Pump) -> Self {
+        let group = Group::new(run.key(), run.trigger.job_id, Limits::from(pump), now());
         Self {
             executor: Arc::clone(executor),
-            held,
+            run,
             group,
             calls: Vec::new(),
-            fetch: None,
+            fetch_abort: None,
             executions: BTreeMap::new(),
             progress: BTreeMap::new(),
             ordered_epochs: BTreeMap::new(),
@@ -69,10 +69,10 @@ impl Driver {
 
     /// Runs the group until it has released every item.
     pub(super) async fn drive(mut self) -> (v1::result::Status, bool) {
-        let held = self.held.clone();
+        let run = self.run.clone();
         loop {
-            while let Some(order) = held.mailbox.take() {
-                self.order(order);
+            while let Some(order) = run.mailbox.take() {
+                self.take_order(order);
             }
             let Some(wake_at) = self.take_due_steps() else { break };
             if let Some(report) = self.group.report(now()) {
@@ -81,10 +81,10 @@ impl Driver {
             let wake_at = wake_at.into_iter().chain(self.group.report_at()).min();
             tokio::select! {
                 biased;
-                returned = next(&mut self.calls), if !self.calls.is_empty() => self.finish_call(returned),
-                () = held.mailbox.wait_for_wake() => {}
-                () = held.stopping.cancelled(), if !self.is_stopped => {}
-                () = held.mailbox.leaving().cancelled(), if !self.is_leaving => {}
+                returned = next_returned(&mut self.calls), if !self.calls.is_empty() => self.finish_call(returned),
+                () = run.mailbox.wait_for_wake() => {}
+                () = run.stop_token.cancelled(), if !self.is_stopped => {}
+                () = run.mailbox.leave_token().cancelled(), if !self.is_leaving => {}
                 () = wait_until(wake_at) => {}
             }
         }
@@ -92,19 +92,20 @@ impl Driver {
         self.publish(report);
         self.executor.send_reports();
         let is_unfinished = self.group.is_unfinished();
-        match held.stop_cause() {
+        match run.stop_cause() {
             None => (v1::result::Status::Yielded, is_unfinished),
             Some(StopCause::Cancelled) => (v1::result::Status::Cancelled, is_unfinished),
             Some(cause) => super::handler::stop_status(cause),
         }
     }
 
-    fn order(&mut self, order: v1::PumpOrder) {
+    fn take_order(&mut self, order: v1::PumpOrder) {
         let number = (order.term, order.number);
         if number > self.order_number {
             self.order_number = number;
-            let named: BTreeMap<String, i64> = order.items.iter().map(|one| (one.name.clone(), one.epoch)).collect();
-            for (name, epoch) in std::mem::replace(&mut self.ordered_epochs, named) {
+            let ordered_epochs: BTreeMap<String, i64> =
+                order.items.iter().map(|item| (item.name.clone(), item.epoch)).collect();
+            for (name, epoch) in std::mem::replace(&mut self.ordered_epochs, ordered_epochs) {
                 if self.ordered_epochs.get(&name) != Some(&epoch) {
                     self.dropped_items.insert((name, epoch));
                 }
@@ -112,21 +113,21 @@ impl Driver {
         }
         self.note_holds(&order);
         let incarnation = self.executor.incarnation;
-        self.executor.world().record("pump order", incarnation, || format!("{:?} {order:?}", self.held.trigger.run_id));
+        self.executor.world().record("pump order", incarnation, || format!("{:?} {order:?}", self.run.trigger.run_id));
         self.group.order(order, now());
     }
 
     /// Records the items that this group holds according to the order.
     fn note_holds(&self, order: &v1::PumpOrder) {
         let world = self.executor.world();
-        let owner = owner_of(self.held.key());
+        let owner = owner_of(self.run.key());
         let mut truth = lock(&world.pumps);
         for item in order.items.iter().filter(|item| !item.release) {
             let hold = Hold { epoch: item.epoch, owner };
             // The order may be late: the item may already have its next owner.
-            let known = truth.holds.entry(self.item_key(&item.name)).or_insert(hold);
-            if known.epoch <= item.epoch {
-                *known = hold;
+            let hold_in_truth = truth.holds.entry(self.item_key(&item.name)).or_insert(hold);
+            if hold_in_truth.epoch <= item.epoch {
+                *hold_in_truth = hold;
             }
         }
     }
@@ -138,13 +139,14 @@ impl Driver {
         self.executor.reports.publish(report);
     }
 
+    /// Makes all steps of the group that are due. Returns when it has another one at the latest, or `None` if it has ended.
     fn take_due_steps(&mut self) -> Option<Option<std::time::Instant>> {
         loop {
             self.apply_stop();
             match self.group.next(now()) {
                 Step::Fetch { items, limit } => self.select(&items, limit),
                 Step::Execute(execution) => self.execute(execution),
-                Step::Abort(Task::Fetch) => self.fetch.iter().for_each(CancellationToken::cancel),
+                Step::Abort(Task::Fetch) => self.fetch_abort.iter().for_each(CancellationToken::cancel),
                 Step::Abort(Task::Execution(number)) => {
                     self.executions.get(&number).into_iter().for_each(|(abort, _)| abort.cancel());
                 }
@@ -156,18 +158,18 @@ impl Driver {
 
     fn apply_stop(&mut self) {
         self.executor.enforce_silence_limit();
-        if !self.is_leaving && self.held.mailbox.leaving().is_cancelled() {
+        if !self.is_leaving && self.run.mailbox.leave_token().is_cancelled() {
             self.is_leaving = true;
             self.group.stop(None);
         }
-        if !self.is_stopped && self.held.stop_cause().is_some() {
+        if !self.is_stopped && self.run.stop_cause().is_some() {
             self.is_stopped = true;
             self.group.stop(now().checked_add(GRACE - GRACE / 10));
         }
     }
 
     fn item_key(&self, item: &str) -> ItemKey {
-        (self.held.job_id(), item.to_owned())
+        (self.run.job_id(), item.to_owned())
     }
 
     fn select(&mut self, items: &[Item], limit: usize) {
@@ -179,8 +181,8 @@ impl Driver {
             let checkpoint = item.checkpoint.parse().unwrap_or(0);
             self.progress.entry((item.name.clone(), item.epoch)).or_insert(checkpoint);
             let item_key = self.item_key(&item.name);
-            let open = truth.open_rows(&item_key, now_ms).into_iter();
-            rows.extend(open.map(|key| Row { item: item.name.clone(), key: format!("{key}"), value: key }));
+            let open_rows = truth.open_rows(&item_key, now_ms).into_iter();
+            rows.extend(open_rows.map(|key| Row { item: item.name.clone(), key: format!("{key}"), value: key }));
         }
         drop(truth);
         rows.truncate(limit);
@@ -190,7 +192,7 @@ impl Driver {
             (length, rng.happens(30_000))
         };
         let abort = CancellationToken::new();
-        self.fetch = Some(abort.clone());
+        self.fetch_abort = Some(abort.clone());
         self.calls.push(Box::pin(async move {
             tokio::select! {
                 biased;
@@ -203,15 +205,15 @@ impl Driver {
     fn execute(&mut self, execution: Execution<usize>) {
         let Execution { number, item, epoch, rows } = execution;
         self.check_start(&item, epoch);
-        let (index, length, fails) = self.note_start(&item, epoch, rows);
+        let (execution_index, length, fails) = self.note_start(&item, epoch, rows);
         let abort = CancellationToken::new();
-        self.executions.insert(number, (abort.clone(), index));
-        let last = self.executor.world().rng().millis(0, 40);
+        self.executions.insert(number, (abort.clone(), execution_index));
+        let abort_time = self.executor.world().rng().millis(0, 40);
         self.calls.push(Box::pin(async move {
             tokio::select! {
                 biased;
                 () = abort.cancelled() => {
-                    sleep(last).await;
+                    sleep(abort_time).await;
                     ReturnedCall::Execution(number, ExecutionEnd::Aborted)
                 }
                 () = sleep(length) => ReturnedCall::Execution(number, if fails { ExecutionEnd::Failed } else { ExecutionEnd::Done }),
@@ -221,42 +223,42 @@ impl Driver {
 
     /// Checks the rules that apply when the execution of a row begins.
     fn check_start(&self, item: &str, epoch: i64) {
-        let what = || {
+        let describe = || {
             format!(
                 "{} of run {} begins a row of {item} at epoch {epoch}",
-                self.executor.host.name, self.held.trigger.run_id
+                self.executor.host.name, self.run.trigger.run_id
             )
         };
         if self.dropped_items.contains(&(item.to_owned(), epoch)) {
-            lock(&self.executor.world().pumps).violate("P1 gone", &format!("{}, which was gone", what()));
+            lock(&self.executor.world().pumps).violate("P1 gone", &format!("{}, which was gone", describe()));
         }
         if self.executor.is_silence_exceeded() {
-            lock(&self.executor.world().pumps).violate("P1 silence", &format!("{} in silence", what()));
+            lock(&self.executor.world().pumps).violate("P1 silence", &format!("{} in silence", describe()));
         }
     }
 
     /// Records the start of rows. Returns the execution's index, how long it takes, and whether it fails.
-    fn note_start(&self, item: &str, epoch: i64, keys: Vec<usize>) -> (usize, Duration, bool) {
+    fn note_start(&self, item: &str, epoch: i64, row_indexes: Vec<usize>) -> (usize, Duration, bool) {
         let (world, item_key) = (self.executor.world(), self.item_key(item));
-        world.record("rows begin", self.held.trigger.run_id, || {
-            format!("{} {item} epoch {epoch}: {keys:?}", self.executor.host.name)
+        world.record("rows begin", self.run.trigger.run_id, || {
+            format!("{} {item} epoch {epoch}: {row_indexes:?}", self.executor.host.name)
         });
         let mut truth = lock(&world.pumps);
         let rows = truth.rows(&item_key);
         let (mut length, mut fails) = (Duration::ZERO, false);
-        for key in &keys {
+        for key in &row_indexes {
             let row = &mut rows[*key];
-            length += row.length + std::mem::take(&mut row.hangs);
+            length += row.length + std::mem::take(&mut row.hang_time);
             fails |= row.failures_left > 0;
             row.failures_left = row.failures_left.saturating_sub(1);
         }
         truth.executions.push(truth::Execution {
             item_key,
             epoch,
-            owner: owner_of(self.held.key()),
+            owner: owner_of(self.run.key()),
             executor: self.executor.host.index,
             incarnation: self.executor.incarnation,
-            keys,
+            row_indexes,
             began_ms: world.elapsed_ms(),
             ended_ms: None,
             is_done: false,
@@ -267,7 +269,7 @@ impl Driver {
     fn finish_call(&mut self, returned: ReturnedCall) {
         match returned {
             ReturnedCall::Fetch(result) => {
-                self.fetch = None;
+                self.fetch_abort = None;
                 match result {
                     None => self.group.end_aborted_fetch(),
                     Some(Ok(rows)) => {
@@ -279,44 +281,45 @@ impl Driver {
                     }
                 }
             }
-            ReturnedCall::Execution(number, how) => {
-                if let Some((_, index)) = self.executions.remove(&number) {
-                    self.note_end(index, how == ExecutionEnd::Done);
+            ReturnedCall::Execution(number, end) => {
+                if let Some((_, execution_index)) = self.executions.remove(&number) {
+                    self.note_end(execution_index, end == ExecutionEnd::Done);
                 }
-                self.group.end_execution(number, how, now());
+                self.group.end_execution(number, end, now());
             }
         }
     }
 
-    fn note_end(&mut self, index: usize, is_done: bool) {
+    fn note_end(&mut self, execution_index: usize, is_done: bool) {
         let world = Arc::clone(self.executor.world());
         let now_ms = world.elapsed_ms();
         let mut truth = lock(&world.pumps);
-        let execution = &mut truth.executions[index];
+        let execution = &mut truth.executions[execution_index];
         (execution.ended_ms, execution.is_done) = (Some(now_ms), is_done);
-        let (item_key, epoch, keys) = (execution.item_key.clone(), execution.epoch, execution.keys.clone());
+        let (item_key, epoch, row_indexes) =
+            (execution.item_key.clone(), execution.epoch, execution.row_indexes.clone());
         let rows = truth.rows(&item_key);
         if !is_done {
-            keys.iter().for_each(|key| rows[*key].failed_count += 1);
+            row_indexes.iter().for_each(|key| rows[*key].failed_count += 1);
             return;
         }
-        keys.iter().for_each(|key| _ = rows[*key].done_ms.get_or_insert(now_ms));
+        row_indexes.iter().for_each(|key| _ = rows[*key].done_ms.get_or_insert(now_ms));
         drop(truth);
         let progress = self.progress.entry((item_key.1.clone(), epoch)).or_default();
-        *progress += keys.len() as u64;
+        *progress += row_indexes.len() as u64;
         // If the item is no longer held, the checkpoint is refused, as it should be.
         self.group.checkpoint(&item_key.1, epoch, &progress.to_string()).ok();
     }
 }
 
 /// Waits for the next call that returns, and removes it.
-async fn next(calls: &mut Vec<Call>) -> ReturnedCall {
+async fn next_returned(calls: &mut Vec<Call>) -> ReturnedCall {
     std::future::poll_fn(|context| {
-        let ready = calls.iter_mut().enumerate().find_map(|(index, call)| match call.as_mut().poll(context) {
+        let ready_call = calls.iter_mut().enumerate().find_map(|(index, call)| match call.as_mut().poll(context) {
             std::task::Poll::Ready(returned) => Some((index, returned)),
             std::task::Poll::Pending => None,
         });
-        match ready {
+        match ready_call {
             Some((index, returned)) => {
                 drop(calls.remove(index));
                 std::task::Poll::Ready(returned)

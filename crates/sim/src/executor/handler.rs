@@ -18,17 +18,17 @@ use crate::world::lock;
 
 impl Executor {
     /// Runs the handler. Its behaviour is drawn from the run, so that it does not depend on other events.
-    pub(super) async fn handle(self: Arc<Self>, key: RunKey) {
+    pub(super) async fn run_handler(self: Arc<Self>, key: RunKey) {
         self.enforce_silence_limit();
-        let Some(held) = lock(&self.table).get(key).cloned() else { return };
-        let trigger = held.trigger.clone();
-        if let Some(cause) = held.stop_cause() {
+        let Some(run) = lock(&self.table).get(key).cloned() else { return };
+        let trigger = run.trigger.clone();
+        if let Some(cause) = run.stop_cause() {
             return self.end(key, without_start(result(&trigger, stop_status(cause), self.world().now()), cause));
         }
-        let start_index = self.note_start(&held);
+        let start_index = self.note_start(&run);
         if let Some(pump) = &trigger.pump {
-            let status = Driver::new(&self, held.clone(), pump).drive().await;
-            return self.conclude(start_index, &held, status);
+            let status = Driver::new(&self, run.clone(), pump).drive().await;
+            return self.conclude(start_index, &run, status);
         }
         let mut rng = SeededRng::new(mix(key.run.get().unsigned_abs()) ^ u64::from(key.attempt.unsigned_abs()));
         let (length, ending) = draw_outcome(&mut rng);
@@ -36,8 +36,8 @@ impl Executor {
         let is_late = deadline.is_some_and(|deadline| length > deadline);
         let status = tokio::select! {
             biased;
-            () = held.stopping.cancelled() => {
-                let cause = held.stop_cause().unwrap_or(StopCause::Cancelled);
+            () = run.stop_token.cancelled() => {
+                let cause = run.stop_cause().unwrap_or(StopCause::Cancelled);
                 sleep(GRACE.mul_f64(rng.below(100) as f64 / 100.0)).await;
                 stop_status(cause)
             }
@@ -45,22 +45,22 @@ impl Executor {
                 if is_late { stop_status(StopCause::TimedOut) } else { ending }
             }
         };
-        self.conclude(start_index, &held, status);
+        self.conclude(start_index, &run, status);
     }
 
-    fn conclude(self: &Arc<Self>, start_index: usize, held: &RunHandle, status: (v1::result::Status, bool)) {
+    fn conclude(self: &Arc<Self>, start_index: usize, run: &RunHandle, status: (v1::result::Status, bool)) {
         self.note_end(start_index, status.0);
-        let silent = held.stop_cause() == Some(StopCause::Silence) && status == stop_status(StopCause::Silence);
-        let result = result(&held.trigger, status, self.world().now());
+        let is_silenced = run.stop_cause() == Some(StopCause::Silence) && status == stop_status(StopCause::Silence);
+        let result = result(&run.trigger, status, self.world().now());
         // Only groups can be unfinished.
         let unfinished = matches!(status, (v1::result::Status::Yielded | v1::result::Status::Cancelled, true));
-        self.end(held.key(), v1::Result { silent_ms: i64::from(silent), unfinished, ..result });
+        self.end(run.key(), v1::Result { silent_ms: i64::from(is_silenced), unfinished, ..result });
     }
 
-    /// Ends a run here: frees its slot and sends its result, through the journal if there is one.
+    /// Ends a run on this executor: frees its slot and sends its result, through the journal if there is one.
     pub(super) fn end(self: &Arc<Self>, key: RunKey, result: v1::Result) {
-        let begun = lock(&self.table).finish(key, result, now());
-        self.begin(begun);
+        let next_runs = lock(&self.table).finish(key, result, now());
+        self.begin(next_runs);
         self.write_journal();
     }
 
@@ -78,10 +78,10 @@ impl Executor {
         }
     }
 
-    fn note_start(&self, held: &RunHandle) -> usize {
-        let (trigger, origin) = (&held.trigger, held.origin);
+    fn note_start(&self, run: &RunHandle) -> usize {
+        let (trigger, origin) = (&run.trigger, run.origin);
         let world = self.world();
-        held.started_at.get_or_init(|| world.now());
+        run.started_at.get_or_init(|| world.now());
         world.record("begins", trigger.run_id, || {
             format!(
                 "attempt {} of {} on {} (node {} epoch {})",
@@ -98,13 +98,13 @@ impl Executor {
             executor: self.host.index,
             incarnation: self.incarnation,
             origin,
-            fenced: held.fenced,
-            fence: (trigger.fence_term, trigger.fence_n),
+            fenced_epoch: run.fenced_epoch,
+            fencing_token: (trigger.fence_term, trigger.fence_n),
             at_most_once: trigger.at_most_once,
-            at: world.latest_now(),
+            began_at: world.latest_now(),
             began_ms: world.elapsed_ms(),
             ended_ms: None,
-            ended: None,
+            end_status: None,
         });
         truth.starts.len() - 1
     }
@@ -112,7 +112,7 @@ impl Executor {
     fn note_end(&self, start_index: usize, status: v1::result::Status) {
         let mut truth = self.world().truth();
         let start = &mut truth.starts[start_index];
-        (start.ended_ms, start.ended) = (Some(self.world().elapsed_ms()), Some(status));
+        (start.ended_ms, start.end_status) = (Some(self.world().elapsed_ms()), Some(status));
         let (run, attempt) = (start.run, start.attempt);
         drop(truth);
         self.world().record("ends", run.get(), || format!("attempt {attempt} {status:?}"));

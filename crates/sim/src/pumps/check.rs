@@ -21,7 +21,7 @@ const MOMENT: Duration = Duration::from_millis(1);
 const RESTART_MAX: Duration = Duration::from_secs(2);
 
 pub(super) fn check(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
-    let found = [
+    let complaints_by_rule = [
         wrong_owners(pumps),
         overlapping_executions(truth, pumps),
         executed_after_loss(truth, pumps),
@@ -29,11 +29,11 @@ pub(super) fn check(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<Stri
         rows_left_when_dry(facts, truth, pumps),
         unexpected_root_starts(facts),
     ];
-    found.into_iter().flat_map(|found| found.into_iter().take(LISTED_MAX)).collect()
+    complaints_by_rule.into_iter().flat_map(|complaints| complaints.into_iter().take(LISTED_MAX)).collect()
 }
 
-fn describe_execution(one: &Execution) -> String {
-    let Execution { item_key, epoch, owner, executor, began_ms, .. } = one;
+fn describe_execution(execution: &Execution) -> String {
+    let Execution { item_key, epoch, owner, executor, began_ms, .. } = execution;
     format!(
         "rows of {} at epoch {epoch} by run {} attempt {} on x{executor} at {began_ms} ms",
         item_key.1, owner.run, owner.attempt
@@ -42,37 +42,39 @@ fn describe_execution(one: &Execution) -> String {
 
 /// P1: rows of an item at an epoch are executed only by its owner at that epoch.
 fn wrong_owners(pumps: &PumpTruth) -> Vec<String> {
-    let is_wrong = |one: &&Execution| {
-        let tenure = pumps.tenures.get(&(one.item_key.clone(), one.epoch));
-        tenure.is_none_or(|tenure| tenure.owner != one.owner)
+    let is_wrong = |execution: &&Execution| {
+        let tenure = pumps.tenures.get(&(execution.item_key.clone(), execution.epoch));
+        tenure.is_none_or(|tenure| tenure.owner != execution.owner)
     };
-    let wrong = pumps.executions.iter().filter(is_wrong);
-    wrong.map(|one| format!("P1 owner: {}, which was never dealt to it", describe_execution(one))).collect()
+    let wrong_executions = pumps.executions.iter().filter(is_wrong);
+    wrong_executions
+        .map(|execution| format!("P1 owner: {}, which was never dealt to it", describe_execution(execution)))
+        .collect()
 }
 
 /// Whether the executor was paused for long between two instants.
 fn was_paused(truth: &Truth, incarnation: i64, from_ms: u64, to_ms: u64) -> bool {
-    let is_in = |(who, from, until): &(i64, u64, u64)| {
-        *who == incarnation && until - from >= LONG_STOP_MS && *from <= to_ms && *until >= from_ms
+    let is_between = |(paused_incarnation, from, until): &(i64, u64, u64)| {
+        *paused_incarnation == incarnation && until - from >= LONG_STOP_MS && *from <= to_ms && *until >= from_ms
     };
-    truth.stops.iter().any(is_in)
+    truth.executor_pauses.iter().any(is_between)
 }
 
 /// P1: executions of one item under two epochs overlap only if the older owner had been fenced, or its executor was
 /// paused and lost.
 fn overlapping_executions(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
-    let mut by_item: BTreeMap<&ItemKey, Vec<&Execution>> = BTreeMap::new();
-    for one in &pumps.executions {
-        by_item.entry(&one.item_key).or_default().push(one);
+    let mut executions_by_item: BTreeMap<&ItemKey, Vec<&Execution>> = BTreeMap::new();
+    for execution in &pumps.executions {
+        executions_by_item.entry(&execution.item_key).or_default().push(execution);
     }
-    let mut found = Vec::new();
-    for executions in by_item.values() {
+    let mut complaints = Vec::new();
+    for executions in executions_by_item.values() {
         for (index, first) in executions.iter().enumerate() {
             let end_ms = first.ended_ms.unwrap_or(u64::MAX);
             for second in executions.iter().skip(index + 1).take_while(|second| second.began_ms < end_ms) {
                 let older = if first.epoch <= second.epoch { first } else { second };
-                let lost = pumps.tenures.get(&(older.item_key.clone(), older.epoch)).and_then(|tenure| tenure.loss);
-                let is_allowed = match lost.map(|(_, how)| how) {
+                let loss = pumps.tenures.get(&(older.item_key.clone(), older.epoch)).and_then(|tenure| tenure.loss);
+                let is_allowed = match loss.map(|(_, cause)| cause) {
                     _ if first.epoch == second.epoch => {
                         first.owner == second.owner && first.incarnation == second.incarnation
                     }
@@ -81,8 +83,8 @@ fn overlapping_executions(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
                     Some(LossCause::Released) | None => false,
                 };
                 if !is_allowed {
-                    found.push(format!(
-                        "P1 overlap: {} beside {}, {lost:?}",
+                    complaints.push(format!(
+                        "P1 overlap: {} beside {}, {loss:?}",
                         describe_execution(second),
                         describe_execution(first)
                     ));
@@ -90,55 +92,61 @@ fn overlapping_executions(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
             }
         }
     }
-    found
+    complaints
 }
 
 /// P1: no execution begins at an epoch after its owner has released the item. After the owner's attempt has ended, an
 /// execution begins only if the owner's process was paused at that end.
 fn executed_after_loss(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
-    let mut found = Vec::new();
-    for one in &pumps.executions {
-        let lost = pumps.tenures.get(&(one.item_key.clone(), one.epoch)).and_then(|tenure| tenure.loss);
-        let Some((at_ms, how)) = lost.filter(|(at_ms, _)| *at_ms < one.began_ms) else { continue };
-        let is_allowed = match how {
+    let mut complaints = Vec::new();
+    for execution in &pumps.executions {
+        let loss = pumps.tenures.get(&(execution.item_key.clone(), execution.epoch)).and_then(|tenure| tenure.loss);
+        let Some((at_ms, cause)) = loss.filter(|(at_ms, _)| *at_ms < execution.began_ms) else { continue };
+        let is_allowed = match cause {
             LossCause::Fenced => true,
-            LossCause::Freed => was_paused(truth, one.incarnation, at_ms.saturating_sub(15_000), one.began_ms),
+            LossCause::Freed => {
+                was_paused(truth, execution.incarnation, at_ms.saturating_sub(15_000), execution.began_ms)
+            }
             LossCause::Released => false,
         };
         if !is_allowed {
-            found.push(format!("P1 lost: {}, which was {how:?} at {at_ms} ms", describe_execution(one)));
+            complaints.push(format!("P1 lost: {}, which was {cause:?} at {at_ms} ms", describe_execution(execution)));
         }
     }
-    found
+    complaints
 }
 
 /// P5: a row that is done does not begin again at the same epoch, and a group never executes a row twice at the same
 /// time.
 fn repeated_rows(pumps: &PumpTruth) -> Vec<String> {
-    let mut last: BTreeMap<(&ItemKey, i64, usize), &Execution> = BTreeMap::new();
-    let mut found = Vec::new();
-    for one in &pumps.executions {
-        for key in &one.keys {
-            let Some(before) = last.insert((&one.item_key, one.epoch, *key), one) else { continue };
-            if before.is_done || before.ended_ms.is_none_or(|ended_ms| ended_ms > one.began_ms) {
-                found.push(format!("P5 row: {} again: {}", key, describe_execution(one)));
+    let mut latest_executions: BTreeMap<(&ItemKey, i64, usize), &Execution> = BTreeMap::new();
+    let mut complaints = Vec::new();
+    for execution in &pumps.executions {
+        for row_index in &execution.row_indexes {
+            let Some(previous) =
+                latest_executions.insert((&execution.item_key, execution.epoch, *row_index), execution)
+            else {
+                continue;
+            };
+            if previous.is_done || previous.ended_ms.is_none_or(|ended_ms| ended_ms > execution.began_ms) {
+                complaints.push(format!("P5 row: {} again: {}", row_index, describe_execution(execution)));
             }
         }
     }
-    found
+    complaints
 }
 
 /// P5: a root run that ended as dry has executed all rows that existed before its groups began, in the items that it had until its
 /// end.
 fn rows_left_when_dry(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut complaints = Vec::new();
     let is_dry = |root: &&Run| {
         root.cancel_reason == Some(Reason::Dry) && root.shard_index == ROOT_SHARD && !facts.has_clock_faults
     };
     for root in facts.runs.values().filter(is_dry) {
         let Some(ended_ms) = root.finished_at.map(elapsed_ms) else { continue };
-        let is_of_it = |start: &&Start| facts.runs.get(&start.run).is_some_and(|run| run.parent == Some(root.id));
-        let Some(began_ms) = truth.starts.iter().filter(is_of_it).map(|start| start.began_ms).min() else { continue };
+        let is_of_root = |start: &&Start| facts.runs.get(&start.run).is_some_and(|run| run.parent == Some(root.id));
+        let Some(began_ms) = truth.starts.iter().filter(is_of_root).map(|start| start.began_ms).min() else { continue };
         for name in pumps.item_names(root.job, root.job_version) {
             let is_left = |row: &&Row| {
                 let was_there = row.arrives_ms < began_ms && row.done_ms.is_none_or(|done_ms| done_ms > ended_ms);
@@ -146,14 +154,14 @@ fn rows_left_when_dry(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<St
             };
             let count = pumps.known_rows(&(root.job, name.clone())).iter().filter(is_left).count();
             if count > 0 {
-                found.push(format!(
+                complaints.push(format!(
                     "P5 dry: root run {} ended at {ended_ms} ms, {count} rows of {name} are left",
                     root.id
                 ));
             }
         }
     }
-    found
+    complaints
 }
 
 /// P4: a root run begins at an instant of its schedule, by hand, with a new definition, or in place of an interrupted
@@ -163,39 +171,43 @@ fn unexpected_root_starts(facts: &Facts) -> Vec<String> {
     for run in facts.runs.values().filter(|run| run.shard_index == ROOT_SHARD) {
         by_job.entry(run.job).or_default().push(run);
     }
-    let mut found = Vec::new();
+    let mut complaints = Vec::new();
     for (job, mut roots) in by_job {
         roots.sort_by_key(|run| run.fire_at);
         let Some(record) = facts.jobs.get(&job) else { continue };
         let Ok(compiled) = record.spec.compile() else { continue };
-        for (place, root) in roots.iter().enumerate().filter(|(_, root)| root.cause == 0) {
+        for (index, root) in roots.iter().enumerate().filter(|(_, root)| root.cause == 0) {
             // A root run planned at the same moment, or later, may not have been known when this one began.
-            let is_known = |before: &Run| before.id.created_at() + RESTART_MAX < root.id.created_at();
-            let known_at = roots[..place].iter().rposition(|before| is_known(before));
-            let Some(last) = roots[..place].last() else { continue };
-            let may_follow = |before: &Run| was_interrupted(before) || root.job_version > before.job_version;
-            let beside = (root.fire_at - MOMENT, root.fire_at + MOMENT);
+            let is_known = |earlier_root: &Run| earlier_root.id.created_at() + RESTART_MAX < root.id.created_at();
+            let newest_known = roots[..index].iter().rposition(|earlier_root| is_known(earlier_root));
+            let Some(previous_root) = roots[..index].last() else { continue };
+            let may_follow =
+                |earlier_root: &Run| was_interrupted(earlier_root) || root.job_version > earlier_root.job_version;
+            let range = (root.fire_at - MOMENT, root.fire_at + MOMENT);
             let is_planned =
-                compiled.timetable.fires(record.anchor, beside.0, beside.1).any(|fire| fire.at == root.fire_at);
-            let follows = known_at.is_none_or(|at| roots[at..place].iter().any(|before| may_follow(before)));
-            let is_twice = roots[..place].iter().any(|other| other.cause == 0 && other.fire_at == root.fire_at);
-            if is_twice || !(is_planned || follows) {
-                let what = format!(
+                compiled.timetable.fires(record.anchor, range.0, range.1).any(|fire| fire.at == root.fire_at);
+            let is_follow_up =
+                newest_known.is_none_or(|at| roots[at..index].iter().any(|earlier_root| may_follow(earlier_root)));
+            let is_twice = roots[..index]
+                .iter()
+                .any(|earlier_root| earlier_root.cause == 0 && earlier_root.fire_at == root.fire_at);
+            if is_twice || !(is_planned || is_follow_up) {
+                let description = format!(
                     "root run {} of {} ({}, {:?}) after {} ({}, {} {:?})",
                     root.id,
                     record.spec.name,
                     root.fire_at,
                     root.trigger,
-                    last.id,
-                    last.fire_at,
-                    last.status,
-                    last.cancel_reason.or(last.reason)
+                    previous_root.id,
+                    previous_root.fire_at,
+                    previous_root.status,
+                    previous_root.cancel_reason.or(previous_root.reason)
                 );
-                found.push(format!("P4 begins again: {what}"));
+                complaints.push(format!("P4 begins again: {description}"));
             }
         }
     }
-    found
+    complaints
 }
 
 /// Whether another root run continues in place of this one.

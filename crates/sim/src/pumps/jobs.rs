@@ -64,10 +64,10 @@ fn spec(rng: &mut SeededRng, index: u64, end: Timestamp) -> JobSpec {
     serde_json::from_value(job).unwrap_or_else(|error| unreachable!("a bad draw: {error}"))
 }
 
-fn items(rng: &mut SeededRng, least: u64) -> Value {
-    let count = rng.between(least, ITEMS_MAX);
-    let first = rng.below(3);
-    (first..first + count).map(|item| json!({"name": format!("i{item}")})).collect()
+fn items(rng: &mut SeededRng, count_min: u64) -> Value {
+    let count = rng.between(count_min, ITEMS_MAX);
+    let first_number = rng.below(3);
+    (first_number..first_number + count).map(|item| json!({"name": format!("i{item}")})).collect()
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +82,7 @@ enum RequestKind {
 pub(super) async fn send_requests(hosts: Hosts, names: Vec<String>, seed: u64) {
     let world = Arc::clone(&hosts.world);
     let mut rng = SeededRng::new(mix(seed ^ REQUEST_SALT));
-    while world.is_faulty() && world.profile.edits {
+    while world.is_faulty() && world.profile.has_edits {
         sleep(rng.millis(800, 7_000)).await;
         if !world.is_faulty() {
             return;
@@ -95,21 +95,21 @@ pub(super) async fn send_requests(hosts: Hosts, names: Vec<String>, seed: u64) {
         };
         let (name, items) = (rng.pick(&names).clone(), items(&mut rng, 3));
         let Some((engine, process)) = hosts.nodes[rng.index(hosts.nodes.len())].engine() else { continue };
-        let (done, answer) = oneshot::channel();
-        let asked = Arc::clone(&world);
+        let (done_sender, done_receiver) = oneshot::channel();
+        let task_world = Arc::clone(&world);
         let task = async move {
-            perform(&asked, &engine, kind, (&name, items)).await;
-            done.send(()).ok();
+            perform(&task_world, &engine, kind, (&name, items)).await;
+            done_sender.send(()).ok();
         };
         world.tracker.spawn(process.confine(Box::pin(task)));
-        timeout(Duration::from_secs(10), answer).await.ok();
+        timeout(Duration::from_secs(10), done_receiver).await.ok();
     }
 }
 
 async fn perform(world: &World, engine: &Engine, kind: RequestKind, (name, items): (&str, Value)) {
     let Ok(Some(record)) = engine.store().job(NAMESPACE, name).await else { return };
     world.record("wish", record.id.get(), || format!("{kind:?} {name} {items}"));
-    let answer = match kind {
+    let is_done = match kind {
         RequestKind::Edit => edit(engine, &record, items).await,
         RequestKind::Switch => jobs::set_enabled(engine, &record, !record.spec.enabled, "user").await.is_ok(),
         RequestKind::Cancel => engine.cancel_runs(&record, None, "user", None).await.is_ok(),
@@ -118,7 +118,7 @@ async fn perform(world: &World, engine: &Engine, kind: RequestKind, (name, items
         }
         RequestKind::Run => false,
     };
-    world.record("wish answered", record.id.get(), || format!("{kind:?} {answer}"));
+    world.record("wish answered", record.id.get(), || format!("{kind:?} {is_done}"));
 }
 
 /// Whether the job's root runs end on their own.
@@ -138,14 +138,14 @@ async fn edit(engine: &Engine, record: &JobRecord, items: Value) -> bool {
 /// Switches a job on once all faults have ended. If it is on but its last root run was cancelled, it is switched off
 /// first.
 pub(super) async fn revive(engine: &Engine, record: &JobRecord, is_cancelled: bool) {
-    let off = match record.spec.enabled && is_cancelled {
+    let record_when_off = match record.spec.enabled && is_cancelled {
         true => jobs::set_enabled(engine, record, false, "user").await.ok(),
         false => Some(record.clone()),
     };
-    let Some(off) = off else { return };
-    let Ok(on) = jobs::set_enabled(engine, &off, true, "user").await else { return };
+    let Some(record_when_off) = record_when_off else { return };
+    let Ok(record_when_on) = jobs::set_enabled(engine, &record_when_off, true, "user").await else { return };
     // Its schedule may have ended while it was off.
-    if !record.spec.enabled && has_end(&on) && on.spec.schedule.is_some() {
-        jobs::request_run(engine, &on, RunRequest::by(Trigger::Api)).await.ok();
+    if !record.spec.enabled && has_end(&record_when_on) && record_when_on.spec.schedule.is_some() {
+        jobs::request_run(engine, &record_when_on, RunRequest::by(Trigger::Api)).await.ok();
     }
 }

@@ -20,6 +20,7 @@ use crate::world::{World, lock};
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
 /// The time in which servers start, adopt and send, in addition to the hand-over and to the loss of an executor.
 const MARGIN: Duration = Duration::from_secs(20);
+/// The silence after which servers count an executor as lost.
 const LOST_AFTER: Duration = Duration::from_secs(6);
 /// How long after the failure of the last root run the next one begins.
 const AFTER_FAILURE: Duration = Duration::from_secs(62);
@@ -27,6 +28,7 @@ const AFTER_FAILURE: Duration = Duration::from_secs(62);
 const ROWS_WITHIN: Duration = Duration::from_secs(200);
 /// Items may still change owners for this long after all rows are executed.
 const CALM_AFTER: Duration = Duration::from_secs(40);
+/// How long no item may change its owner after that.
 const CALM_FOR: Duration = Duration::from_secs(15);
 
 /// The state of a pump job, as last read from the store.
@@ -48,15 +50,15 @@ impl PumpSnapshot {
     }
 
     fn is_cancelled(&self) -> bool {
-        let asked = |run: &Run| run.cancel_reason.or(run.reason) == Some(Reason::Requested);
-        self.roots.first().is_some_and(asked)
+        let is_requested = |run: &Run| run.cancel_reason.or(run.reason) == Some(Reason::Requested);
+        self.roots.first().is_some_and(is_requested)
     }
 
     /// Switches the job on, or starts it again if its last root run was cancelled: a user's request may take effect
     /// late.
     async fn revive(&self, hosts: &Hosts) {
         let is_over = self.is_cancelled() && !self.has_open_root();
-        if let Some(engine) = engine(hosts).filter(|_| is_over || !self.record.spec.enabled) {
+        if let Some(engine) = any_engine(hosts).filter(|_| is_over || !self.record.spec.enabled) {
             revive(&engine, &self.record, is_over).await;
         }
     }
@@ -83,7 +85,7 @@ impl PumpSnapshot {
     }
 
     /// The items with rows that are not executed yet.
-    fn unfinished(&self, world: &World) -> Vec<String> {
+    fn unfinished_items(&self, world: &World) -> Vec<String> {
         let now_ms = world.elapsed_ms();
         let mut truth = lock(&world.pumps);
         let has_rows = |name: &&String| {
@@ -96,27 +98,27 @@ impl PumpSnapshot {
     }
 
     /// Whether all rows of the job must be executed in the end.
-    fn is_complete(&self, world: &World) -> bool {
+    fn requires_all_rows(&self, world: &World) -> bool {
         match self.pump.until {
             Until::Stopped => true,
             Until::Empty if self.record.spec.schedule.is_none() => true,
             // If a clock steps ahead, the schedule ends before the last rows arrive; an interrupted pump waits for its
             // next fire.
-            Until::Empty => !world.profile.clock_faults && !self.was_interrupted(),
+            Until::Empty => !world.profile.has_clock_faults && !self.was_interrupted(),
             Until::At(_) => false,
         }
     }
 }
 
 /// Any server that is up.
-fn engine(hosts: &Hosts) -> Option<Engine> {
+fn any_engine(hosts: &Hosts) -> Option<Engine> {
     hosts.nodes.iter().find_map(|node| Some(node.engine()?.0))
 }
 
 /// Waits until each pump works again, and its rows are executed.
 pub(super) async fn recover(hosts: &Hosts, names: &[String]) {
     let world = &hosts.world;
-    while engine(hosts).is_none() {
+    while any_engine(hosts).is_none() {
         sleep(LOOK_PERIOD).await;
     }
     for name in names {
@@ -131,7 +133,7 @@ pub(super) async fn recover(hosts: &Hosts, names: &[String]) {
         await_executed(hosts, name).await;
     }
     sleep(CALM_AFTER).await;
-    let before = lock(&world.pumps).deal_counts.clone();
+    let deal_counts_before = lock(&world.pumps).deal_counts.clone();
     sleep(CALM_FOR).await;
     for name in names {
         // A pump that ends on its own is left out, because its root runs may still follow one another.
@@ -139,9 +141,12 @@ pub(super) async fn recover(hosts: &Hosts, names: &[String]) {
         let Some(job) = snapshot.map(|snapshot| snapshot.record.id) else { continue };
         let mut truth = lock(&world.pumps);
         let count = |counts: &BTreeMap<_, usize>| counts.get(&job).copied().unwrap_or(0);
-        let moved = count(&truth.deal_counts) - count(&before);
-        if moved > 0 {
-            truth.violate("P2 calm", &format!("{moved} changes of items of {name} long after everything was well"));
+        let change_count = count(&truth.deal_counts) - count(&deal_counts_before);
+        if change_count > 0 {
+            truth.violate(
+                "P2 calm",
+                &format!("{change_count} changes of items of {name} long after everything was well"),
+            );
         }
     }
 }
@@ -149,13 +154,13 @@ pub(super) async fn recover(hosts: &Hosts, names: &[String]) {
 /// P2: each item of a working pump has an owner in time. Waits until this holds, or records a violation.
 async fn await_owners(hosts: &Hosts, name: &str) {
     let world = &hosts.world;
-    let began = tokio::time::Instant::now();
-    let mut works_since = began;
+    let began_at = tokio::time::Instant::now();
+    let mut works_since = began_at;
     loop {
         let Some(snapshot) = PumpSnapshot::read(world, name).await else { return };
-        let unheld = snapshot.unheld_items(world);
+        let unheld_items = snapshot.unheld_items(world);
         let is_over = snapshot.pump.until != Until::Stopped && !snapshot.has_open_root();
-        if unheld.is_empty() || is_over {
+        if unheld_items.is_empty() || is_over {
             return;
         }
         snapshot.revive(hosts).await;
@@ -163,13 +168,13 @@ async fn await_owners(hosts: &Hosts, name: &str) {
             works_since = tokio::time::Instant::now();
         }
         let limit = snapshot.pump.limits.hand_over + LOST_AFTER + MARGIN;
-        let is_late = works_since.elapsed() > limit || began.elapsed() > limit + AFTER_FAILURE;
+        let is_late = works_since.elapsed() > limit || began_at.elapsed() > limit + AFTER_FAILURE;
         if is_late {
             let root = snapshot.roots.first().map(|run| (run.id, run.status, run.reason));
-            let what = format!(
-                "{unheld:?} of {name} have no owner that works, long after everything was well; root run {root:?}"
+            let description = format!(
+                "{unheld_items:?} of {name} have no owner that works, long after everything was well; root run {root:?}"
             );
-            return lock(&world.pumps).violate("P2 owner", &what);
+            return lock(&world.pumps).violate("P2 owner", &description);
         }
         sleep(LOOK_PERIOD).await;
     }
@@ -179,23 +184,24 @@ async fn await_owners(hosts: &Hosts, name: &str) {
 /// holds, or records a violation.
 async fn await_executed(hosts: &Hosts, name: &str) {
     let world = &hosts.world;
-    let began = tokio::time::Instant::now();
+    let began_at = tokio::time::Instant::now();
     loop {
         let Some(snapshot) = PumpSnapshot::read(world, name).await else { return };
-        if !snapshot.is_complete(world) {
+        if !snapshot.requires_all_rows(world) {
             return;
         }
         snapshot.revive(hosts).await;
-        let (unfinished, newest) = (snapshot.unfinished(world), snapshot.roots.first());
-        let is_over = snapshot.pump.until == Until::Stopped || newest.is_some_and(|run| run.status.is_terminal());
-        if unfinished.is_empty() && is_over {
+        let (unfinished_items, newest_root) = (snapshot.unfinished_items(world), snapshot.roots.first());
+        let is_over = snapshot.pump.until == Until::Stopped || newest_root.is_some_and(|run| run.status.is_terminal());
+        if unfinished_items.is_empty() && is_over {
             return;
         }
-        if began.elapsed() > ROWS_WITHIN {
-            let root = newest.map(|run| (run.id, run.status, run.reason));
-            let what =
-                format!("rows of {unfinished:?} of {name} are not executed, or it did not end; root run {root:?}");
-            return lock(&world.pumps).violate("P2 rows", &what);
+        if began_at.elapsed() > ROWS_WITHIN {
+            let root = newest_root.map(|run| (run.id, run.status, run.reason));
+            let description = format!(
+                "rows of {unfinished_items:?} of {name} are not executed, or it did not end; root run {root:?}"
+            );
+            return lock(&world.pumps).violate("P2 rows", &description);
         }
         sleep(LOOK_PERIOD).await;
     }
@@ -204,18 +210,19 @@ async fn await_executed(hosts: &Hosts, name: &str) {
 /// Ends the pumps: by a pause, a cancel or a deletion.
 pub(super) async fn end(hosts: &Hosts, names: &[String], rng: &mut SeededRng) {
     for name in names {
-        let how = rng.below(3);
+        let kind = rng.below(3);
         loop {
-            let (Some(snapshot), Some(engine)) = (PumpSnapshot::read(&hosts.world, name).await, engine(hosts)) else {
+            let (Some(snapshot), Some(engine)) = (PumpSnapshot::read(&hosts.world, name).await, any_engine(hosts))
+            else {
                 break;
             };
             let record = &snapshot.record;
-            let is_done = match how {
+            let is_done = match kind {
                 // A run that was started by hand continues while its job is paused.
                 0 | 1 => {
-                    let paused = catalog::set_enabled(&engine, record, false, "user").await.is_ok();
-                    let cancels = how == 1 || snapshot.pump.until != Until::Stopped;
-                    paused && (!cancels || engine.cancel_runs(record, None, "user", None).await.is_ok())
+                    let is_paused = catalog::set_enabled(&engine, record, false, "user").await.is_ok();
+                    let needs_cancel = kind == 1 || snapshot.pump.until != Until::Stopped;
+                    is_paused && (!needs_cancel || engine.cancel_runs(record, None, "user", None).await.is_ok())
                 }
                 _ => catalog::delete(&engine, record, None, false, (None, "user")).await.is_ok(),
             };

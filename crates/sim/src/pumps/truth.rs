@@ -25,8 +25,8 @@ pub(crate) struct Row {
     pub(crate) length: Duration,
     /// Executions that fail before one succeeds.
     pub(crate) failures_left: u32,
-    /// How much longer the first execution takes.
-    pub(crate) hangs: Duration,
+    /// By how much the first execution takes longer, because it hangs.
+    pub(crate) hang_time: Duration,
     /// When an execution succeeded; `None` while none has.
     pub(crate) done_ms: Option<u64>,
     /// Executions that failed so far.
@@ -52,7 +52,7 @@ pub(crate) struct Execution {
     pub(crate) executor: usize,
     pub(crate) incarnation: i64,
     /// The indexes of the rows among those of the item.
-    pub(crate) keys: Vec<usize>,
+    pub(crate) row_indexes: Vec<usize>,
     pub(crate) began_ms: u64,
     pub(crate) ended_ms: Option<u64>,
     /// Whether the rows were done successfully.
@@ -110,20 +110,20 @@ impl PumpTruth {
         (self.seed, self.arrive_until_ms) = (mix(seed ^ ROW_SALT), arrive_until_ms);
     }
 
-    pub(crate) fn violate(&mut self, rule: &str, what: &str) {
+    pub(crate) fn violate(&mut self, rule: &str, description: &str) {
         if self.violations.len() < 50 {
-            self.violations.push(format!("{rule}: {what}"));
+            self.violations.push(format!("{rule}: {description}"));
         }
     }
 
     /// The rows of an item, drawn on first use.
     pub(crate) fn rows(&mut self, item_key: &ItemKey) -> &mut Vec<Row> {
-        let until = if self.jobs_without_arrivals.contains(&item_key.0) { 0 } else { self.arrive_until_ms };
+        let until_ms = if self.jobs_without_arrivals.contains(&item_key.0) { 0 } else { self.arrive_until_ms };
         let seed = self.seed;
         self.rows.entry(item_key.clone()).or_insert_with(|| {
-            let name = item_key.1.bytes().fold(0_u64, |sum, byte| mix(sum ^ u64::from(byte)));
-            let mut rng = SeededRng::new(mix(seed ^ mix(item_key.0.get().unsigned_abs())) ^ name);
-            (0..rng.below(16)).map(|_| row(&mut rng, until)).collect()
+            let name_hash = item_key.1.bytes().fold(0_u64, |sum, byte| mix(sum ^ u64::from(byte)));
+            let mut rng = SeededRng::new(mix(seed ^ mix(item_key.0.get().unsigned_abs())) ^ name_hash);
+            (0..rng.below(16)).map(|_| row(&mut rng, until_ms)).collect()
         })
     }
 
@@ -145,20 +145,21 @@ impl PumpTruth {
 
     /// The highest epoch under which the item ever had an owner; 0 for none.
     pub(crate) fn highest_epoch(&self, item_key: &ItemKey) -> i64 {
-        let of_it = (item_key.clone(), i64::MIN)..=(item_key.clone(), i64::MAX);
-        self.tenures.range(of_it).next_back().map_or(0, |((_, epoch), _)| *epoch)
+        let item_range = (item_key.clone(), i64::MIN)..=(item_key.clone(), i64::MAX);
+        self.tenures.range(item_range).next_back().map_or(0, |((_, epoch), _)| *epoch)
     }
 
-    pub(crate) fn owner_lost(&mut self, key: &(ItemKey, i64), at_ms: u64, how: LossCause) {
+    pub(crate) fn record_loss(&mut self, key: &(ItemKey, i64), at_ms: u64, cause: LossCause) {
         if let Some(tenure) = self.tenures.get_mut(key) {
-            tenure.loss.get_or_insert((at_ms, how));
+            tenure.loss.get_or_insert((at_ms, cause));
         }
     }
 
     /// Ends all executions of a process that has ended.
-    pub(crate) fn process_ended(&mut self, incarnation: i64, at_ms: u64) {
-        let of_it = |one: &&mut Execution| one.incarnation == incarnation && one.ended_ms.is_none();
-        self.executions.iter_mut().filter(of_it).for_each(|one| one.ended_ms = Some(at_ms));
+    pub(crate) fn end_executions(&mut self, incarnation: i64, at_ms: u64) {
+        let is_affected =
+            |execution: &&mut Execution| execution.incarnation == incarnation && execution.ended_ms.is_none();
+        self.executions.iter_mut().filter(is_affected).for_each(|execution| execution.ended_ms = Some(at_ms));
     }
 }
 
@@ -169,8 +170,8 @@ fn row(rng: &mut SeededRng, until_ms: u64) -> Row {
         _ => rng.millis(900, 3_000),
     };
     let failures_left = if rng.happens(150_000) { u32::try_from(rng.between(1, 2)).unwrap_or(1) } else { 0 };
-    let hangs = if rng.happens(40_000) { rng.millis(5_000, 25_000) } else { Duration::ZERO };
-    Row { arrives_ms: rng.between(0, until_ms), length, failures_left, hangs, done_ms: None, failed_count: 0 }
+    let hang_time = if rng.happens(40_000) { rng.millis(5_000, 25_000) } else { Duration::ZERO };
+    Row { arrives_ms: rng.between(0, until_ms), length, failures_left, hang_time, done_ms: None, failed_count: 0 }
 }
 
 /// The owner of the items of a run and attempt.

@@ -283,6 +283,25 @@ pub async fn incidents_are_found_by_each_filter(store: &dyn Store) {
     );
     while store.forget_incidents(now + SECOND, 500).await.unwrap() > 0 {}
     assert_eq!(listed(query).await, []);
+    a_group_names_the_subjects_that_it_has_counted(store).await;
+}
+
+async fn a_group_names_the_subjects_that_it_has_counted(store: &dyn Store) {
+    let namespace = new_namespace(store).await;
+    let (rule, now) = (saved_rule(store, namespace).await, store.now().await.unwrap());
+    let mut group = incident(&rule, 0, now);
+    (group.incident.subject.kind, group.incident.subject.app) = (SubjectKind::Group, None);
+    let member = |subject| {
+        let mut record = incident(&rule, subject, now);
+        record.incident.group = Some(group.incident.id);
+        record
+    };
+    let mut all = [group.clone(), member(2), member(3), incident(&rule, 1, now)];
+    (all[2].incident.state, all[2].incident.resolved_at) = (IncidentState::Resolved, Some(now));
+    assert!(write(store, &rule, alert_version(store, namespace).await, &all).await);
+    let open = store.open_incidents(rule.id, &[1, 2, 3, 4].map(|id| (SubjectKind::Job, id))).await.unwrap();
+    let counted: Vec<i64> = open.counted_subjects.into_iter().map(|(_, id)| id).collect();
+    assert_eq!(counted, [2, 3], "the second one has recovered");
 }
 
 /// A verdict leaves an event in its transaction if a rule covers such runs, and otherwise none.

@@ -17,6 +17,7 @@ pub(super) fn request(name: &str) -> JoinRequest {
         server_version: "0.1.0".to_owned(),
         may_take_over: false,
         held: None,
+        waited_for_takeover: Duration::ZERO,
     }
 }
 

@@ -333,6 +333,7 @@ async fn join(store: &dyn Store) -> LeaseToken {
         server_version: "0.1.0".to_owned(),
         may_take_over: false,
         held: None,
+        waited_for_takeover: Duration::ZERO,
     };
     match store.join(&request).await.unwrap() {
         Join::Joined { token, .. } => token,

@@ -8,8 +8,8 @@ use super::{app, join, stream_end};
 use crate::ledger::{FenceRequest, RelayedAnswer};
 use crate::{LeaseToken, Store};
 
-/// A question reaches the servers that have a stream to the executor. The first answer reaches the server that asked. A later question
-/// replaces the earlier one.
+/// A question reaches the servers that have a stream to the executor. The first answer reaches the server that asked. Another question
+/// replaces the one before.
 pub async fn fences_are_relayed_by_a_server_that_hears_the_executor(store: &dyn Store) {
     let (asker, hears, deaf) = (join(store).await, join(store).await, join(store).await);
     let start = store.now().await.unwrap();
@@ -40,8 +40,17 @@ pub async fn fences_are_relayed_by_a_server_that_hears_the_executor(store: &dyn 
 
     let again = FenceRequest { asked_at: start + Duration::from_secs(10), ..request.clone() };
     store.ask_fences(std::slice::from_ref(&again), Timestamp::EPOCH).await.unwrap();
-    store.ask_fences(&[request], Timestamp::EPOCH).await.unwrap();
+    store.ask_fences(std::slice::from_ref(&again), Timestamp::EPOCH).await.unwrap();
     assert_eq!(store.fence_answers(asker.node, start, 9).await.unwrap(), []);
+    assert_eq!(asked(hears, start).await, std::slice::from_ref(&again));
+
+    // After a step back of the clock, the next question of a server that has started again is earlier than its last one.
+    store.ask_fences(std::slice::from_ref(&request), Timestamp::EPOCH).await.unwrap();
+    assert_eq!(asked(hears, start).await, std::slice::from_ref(&request));
+    store.answer_fences(std::slice::from_ref(&answer), start).await.unwrap();
+    store.ask_fences(std::slice::from_ref(&request), Timestamp::EPOCH).await.unwrap();
+    assert_eq!(store.fence_answers(asker.node, start, 9).await.unwrap(), [answer], "asked twice, answered once");
+    store.ask_fences(std::slice::from_ref(&again), Timestamp::EPOCH).await.unwrap();
     assert_eq!(asked(hears, start).await, std::slice::from_ref(&again));
     store.close_session(hears, record.id, stream_end(opened_at)).await.unwrap();
     assert_eq!(asked(hears, start).await, [], "the stream has ended");

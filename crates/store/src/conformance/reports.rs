@@ -6,7 +6,7 @@ use rondel_core::calendar::Weekday;
 use rondel_core::notice::NoticeKind;
 use rondel_core::report::{FOLDED_COUNT_MAX, REST_KEY, ReportSchedule};
 use rondel_core::sketch::Step;
-use rondel_core::{NamespaceId, NodeId, Run, Timestamp};
+use rondel_core::{AppId, NamespaceId, NodeId, Run, Timestamp};
 
 use super::channels::{channel_in, message};
 use super::stats::roll_up;
@@ -99,6 +99,51 @@ pub async fn failures_are_counted_by_message_and_day(store: &dyn Store) {
     while forget().await > 0 {}
     assert_eq!(of_day(at, 1).await, []);
     assert_eq!(of_day(at, 2).await[0].count, 1);
+    failures_count_for_the_apps_of_their_runs(store).await;
+}
+
+/// On the day on which a job moves to another app, its failures count for the apps that their runs belonged to.
+async fn failures_count_for_the_apps_of_their_runs(store: &dyn Store) {
+    let token = join(store).await;
+    let at = Step::Day.floor(Timestamp::from_secs(1_900_000_800));
+    let job = job(store, Some(at)).await;
+    let now = store.now().await.unwrap();
+    let other = store.ensure_app(AppId::new(next_id()), job.namespace, &name("app"), now).await.unwrap().id;
+    let apps = [job.app, other, other, job.app];
+    let rows: Vec<Run> = (0..)
+        .zip(apps)
+        .map(|(offset, app)| Run { app, ..run(&job, token, at + Duration::from_secs(offset)) })
+        .collect();
+    claim(store, token, &job, rows.clone()).await;
+    let job_name = name("job");
+    let of_app = async |app: AppId| {
+        let apps = [app];
+        let to = at + Duration::from_secs(86_400);
+        let query = FailureQuery { namespace: DEFAULT, jobs: None, apps: Some(&apps), from: at, to, limit: 200 };
+        let found = store.failure_messages(&query).await.unwrap();
+        let its_count = |one: FailureMessage| one.jobs.iter().find(|(id, _)| *id == job.id).map(|(_, count)| *count);
+        found.into_iter().filter_map(its_count).collect::<Vec<_>>()
+    };
+    let end = |row: &Run| AttemptEnd { message: Some(format!("{job_name} gave up")), ..finish(row, FAILED) };
+    finish_all(store, &rows[..2].iter().map(end).collect::<Vec<_>>()).await;
+    roll_up(store).await;
+    assert_eq!((of_app(job.app).await, of_app(other).await), (vec![1], vec![1]));
+    finish_all(store, &rows[2..].iter().map(end).collect::<Vec<_>>()).await;
+    roll_up(store).await;
+    assert_eq!((of_app(job.app).await, of_app(other).await), (vec![2], vec![2]));
+    let of_job = FailureQuery {
+        namespace: DEFAULT,
+        jobs: Some(std::slice::from_ref(&job.id)),
+        apps: None,
+        from: at,
+        to: at + Duration::from_secs(1),
+        limit: 10,
+    };
+    let all = store.failure_messages(&of_job).await.unwrap();
+    let sums: Vec<_> = all.iter().map(|one| (one.count, one.job_count, one.newest)).collect();
+    assert_eq!(sums, [(4, 1, rows[3].id)]);
+    while store.forget_failure_stats(at + Duration::from_secs(1), 1).await.unwrap() > 0 {}
+    assert_eq!(store.failure_messages(&of_job).await.unwrap(), []);
 }
 
 /// A message of many jobs is counted once over all days and jobs, with the jobs that had it most often.

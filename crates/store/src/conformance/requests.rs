@@ -135,7 +135,10 @@ pub async fn a_key_is_forgotten_with_its_run(store: &dyn Store) {
     let made = store.request_keyed_run(token, run.clone(), IfOpen::Refuse, now).await.unwrap();
     assert!(matches!(made, KeyedRun::Created(_)));
     finish_all(store, &[finish(&run, Outcome::Succeeded)]).await;
-    while store.purge(old + Duration::from_secs(3_600), 100).await.unwrap() > 0 {}
+    let mut after = Some(RunId::new(0));
+    while let Some(from) = after {
+        after = store.purge(old + Duration::from_secs(3_600), from, 100).await.unwrap().next_after;
+    }
     assert_eq!(store.runs(&[run.id]).await.unwrap(), []);
     let again = keyed_run(&job, token, now, "order");
     let made = store.request_keyed_run(token, again, IfOpen::Refuse, now).await.unwrap();

@@ -23,17 +23,22 @@ async fn old(store: &dyn Store, token: LeaseToken, shard_index: i32) -> Run {
     run
 }
 
-async fn purge_all(store: &dyn Store, limit: u32) -> u64 {
+/// Makes one pass. Returns how many runs it removed, and how many calls removed none before the last one.
+async fn purge_pass(store: &dyn Store, limit: u32) -> (u64, u64) {
     let before = store.now().await.unwrap() - DAY;
-    let mut removed = 0;
-    loop {
-        let count = store.purge(before, limit).await.unwrap();
-        assert!(count <= limit.into(), "{count}");
-        removed += count;
-        if count == 0 {
-            return removed;
-        }
+    let (mut removed, mut idle_count, mut after) = (0, 0, Some(RunId::new(0)));
+    while let Some(from) = after {
+        let step = store.purge(before, from, limit).await.unwrap();
+        assert!(step.removed_count <= limit.into(), "{step:?}");
+        removed += step.removed_count;
+        idle_count += u64::from(step.removed_count == 0 && step.next_after.is_some());
+        after = step.next_after;
     }
+    (removed, idle_count)
+}
+
+async fn purge_all(store: &dyn Store, limit: u32) -> u64 {
+    purge_pass(store, limit).await.0
 }
 
 async fn existing(store: &dyn Store, ids: &[RunId]) -> Vec<RunId> {
@@ -119,11 +124,44 @@ pub async fn a_broadcast_is_removed_as_a_whole(store: &dyn Store) {
     assert_eq!(existing(store, &ids).await, ids);
     finish_one(store, finish(&shards[0], Outcome::Succeeded)).await;
     let before = store.now().await.unwrap() - DAY;
-    assert_eq!(store.purge(before, 2).await.unwrap(), 2);
+    let mut step = store.purge(before, RunId::new(0), 2).await.unwrap();
+    while step.removed_count == 0 {
+        step = store.purge(before, step.next_after.expect("runs are left"), 2).await.unwrap();
+    }
+    assert_eq!(step.removed_count, 2);
     let remaining = existing(store, &ids).await;
     assert!(remaining.len() == 4 && remaining[0] == root.id, "{remaining:?}");
     assert_eq!(purge_all(store, 2).await, 4);
     assert!(existing(store, &ids).await.is_empty());
+    runs_that_stay_are_read_once(store, token).await;
+}
+
+/// A pass reads runs that stay once, and not again for each batch of the runs after them.
+async fn runs_that_stay_are_read_once(store: &dyn Store, token: LeaseToken) {
+    // Runs of other checks.
+    let (_, stay_count) = purge_pass(store, 1).await;
+    let mut open_runs = Vec::new();
+    for _ in 0..3 {
+        let whole = old(store, token, ROOT_SHARD).await;
+        let shards = shards(&whole, 2);
+        assert!(store.expand(token, whole.id, &shards).await.unwrap());
+        finish_one(store, finish(&shards[0], Outcome::Succeeded)).await;
+        open_runs.push(shards[1].clone());
+    }
+    let mut gone = Vec::new();
+    for _ in 0..4 {
+        let run = old(store, token, 0).await;
+        finish_one(store, finish(&run, Outcome::Succeeded)).await;
+        gone.push(run.id);
+    }
+    let (removed, idle_count) = purge_pass(store, 1).await;
+    assert_eq!(removed, 4);
+    assert!(idle_count <= stay_count + 3, "the shards that have ended are examined once: {idle_count}");
+    assert!(existing(store, &gone).await.is_empty());
+    for run in &open_runs {
+        finish_one(store, finish(run, Outcome::Succeeded)).await;
+    }
+    assert_eq!(purge_all(store, 1).await, 9);
 }
 
 /// One node begins a pass per period. The next pass can begin after most of the period.

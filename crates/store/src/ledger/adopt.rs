@@ -87,9 +87,10 @@ pub(crate) fn fewest_first(counts: impl IntoIterator<Item = (JobId, u64)>, limit
 /// Takes over the open runs of dead nodes.
 #[async_trait]
 pub trait Adopt {
-    /// Fences those leases of `dead_nodes` that have ended by the database's clock. Returns at most `limit` jobs with open runs that no
-    /// living lease owns: runs of earlier epochs of this node, and runs of `dead_nodes`. Jobs with few such runs come first, so that a
-    /// job that fires each second does not wait for the backlog of another job.
+    /// Fences those leases of `dead_nodes` that have ended by the database's clock. A lease that is fenced already has ended, even if the
+    /// clock has stepped back to before its end. Returns at most `limit` jobs with open runs that no living lease owns: runs of earlier
+    /// epochs of this node, and runs of `dead_nodes`. Jobs with few such runs come first, so that a job that fires each second does not wait
+    /// for the backlog of another job.
     async fn orphaned_jobs(&self, token: LeaseToken, dead_nodes: &[NodeId], limit: u32) -> Result<OrphanedJobs>;
 
     /// Those of `jobs` that have open runs under earlier leases of this node.

@@ -33,8 +33,9 @@ pub struct RelayedAnswer {
 /// Relays fences to executors whose streams end at other servers, and relays their answers back.
 #[async_trait]
 pub trait Relay {
-    /// Stores requests. Each replaces the server's earlier request to the same executor. Removes the requests of all
-    /// servers from before `forget_before`.
+    /// Stores requests. Each replaces the server's stored request to the same executor, even one of a later instant: the clock may have
+    /// stepped back while the server started again. A request that is stored again keeps its answer. Removes the requests of all servers
+    /// from before `forget_before`.
     async fn ask_fences(&self, requests: &[FenceRequest], forget_before: Timestamp) -> Result<()>;
 
     /// Unanswered requests that other servers made since `since`, to executors that have an open stream to the node of

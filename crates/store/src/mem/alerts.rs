@@ -129,9 +129,16 @@ impl Alerts for MemStore {
                 open_incidents().filter(|incident| !is_group(incident) && incident.group.is_some() == is_member);
             u64::try_from(incidents.count()).unwrap_or(u64::MAX)
         };
+        let group = open_incidents().find(is_group).cloned();
+        let is_of_group = |incident: &&Incident| {
+            incident.group.is_some() && incident.group == group.as_ref().map(|incident| incident.id)
+        };
+        let all_incidents = state.alert_rows.incidents.values().map(|(_, record)| &record.incident);
+        let counted_incidents = all_incidents.filter(is_of_group).filter(is_selected);
         Ok(OpenIncidents {
             incidents: open_incidents().filter(|incident| !is_group(incident)).filter(is_selected).cloned().collect(),
-            group: open_incidents().find(is_group).cloned(),
+            counted_subjects: counted_incidents.map(|incident| (incident.subject.kind, incident.subject.id)).collect(),
+            group,
             single_count: count(false),
             member_count: count(true),
         })

@@ -5,7 +5,9 @@ use rondel_core::calendar::Rule;
 use rondel_core::{AppId, CalendarId, NamespaceId};
 
 use super::{MemStore, State, to_usize};
-use crate::calendars::{CALENDAR_JOB_COUNT_SHOWN, CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
+use crate::calendars::{
+    CALENDAR_JOB_COUNT_SHOWN, CalendarChange, CalendarDeleted, CalendarOutline, CalendarRecord, CalendarSaved,
+};
 use crate::catalog::{JobRecord, PinnedCalendar};
 use crate::{Calendars, Result};
 
@@ -28,6 +30,24 @@ impl Calendars for MemStore {
         calendars.sort_by(|a, b| a.spec.name.cmp(&b.spec.name));
         calendars.truncate(to_usize(limit));
         Ok(calendars)
+    }
+
+    async fn calendar_outlines(
+        &self,
+        namespace: NamespaceId,
+        after_name: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<CalendarOutline>> {
+        let calendars = self.calendars(namespace, after_name, limit).await?;
+        let outline = |calendar: CalendarRecord| CalendarOutline {
+            name: calendar.spec.name,
+            description: calendar.spec.description,
+            version: calendar.version,
+            is_readable: true,
+            created_at: calendar.created_at,
+            updated_at: calendar.updated_at,
+        };
+        Ok(calendars.into_iter().map(outline).collect())
     }
 
     async fn save_calendar(&self, change: CalendarChange<'_>) -> Result<CalendarSaved> {

@@ -38,15 +38,16 @@ impl Cluster for MemStore {
         let new_id = request.new_id(newest_id, |id| state.nodes.contains_key(&id));
         let (id, epoch, prior_lease_until) = match stored_node.as_ref().zip(lease_ends) {
             None => (new_id, request.epoch_after(LeaseToken { node: new_id, epoch: 0 }), Timestamp::EPOCH),
-            Some((node, lease_ends)) => match request.latest_end(node.token(), lease_ends, now) {
+            Some((node, lease_ends)) => match request.latest_end(node.token(), node.is_fenced, lease_ends, now) {
                 Some(_) if is_being_taken_over => return Ok(Join::BeingTakenOver),
                 Some(ended_at) => (node.id, request.epoch_after(node.token()), ended_at),
                 None => return Ok(Join::Living { lease_until: node.lease_until, epoch: node.epoch }),
             },
         };
         let other_nodes = state.nodes.values().filter(|stored_node| stored_node.node.id != id);
+        // A fenced lease keeps its ordinal until its end, as in SQL.
         let is_taken = |ordinal| {
-            other_nodes.clone().any(|stored_node| stored_node.ordinal == ordinal && stored_node.node.is_living(now))
+            other_nodes.clone().any(|stored_node| stored_node.ordinal == ordinal && stored_node.node.lease_until > now)
         };
         let ordinal =
             next_ordinal(lease_count(state.nodes.values().map(|stored_node| stored_node.node.token())), is_taken);
@@ -168,5 +169,46 @@ impl Cluster for MemStore {
         let gone_nodes: Vec<NodeId> = gone_nodes.take(to_usize(limit)).collect();
         gone_nodes.iter().for_each(|node| drop(state.nodes.remove(node)));
         Ok(u64::try_from(gone_nodes.len()).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use crate::Adopt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_fenced_lease_has_ended_even_if_the_clock_steps_back_to_before_its_end() {
+        let seconds = Arc::new(AtomicI64::new(100));
+        let given = Arc::clone(&seconds);
+        let store = MemStore::new(Arc::new(move || Timestamp::from_secs(given.load(Ordering::Relaxed))));
+        let joined = async |name: &str, lease: u64| {
+            let request = JoinRequest {
+                name: name.to_owned(),
+                lease: Duration::from_secs(lease),
+                advertise_url: None,
+                server_version: String::new(),
+                may_take_over: false,
+                held: None,
+                waited_for_takeover: Duration::ZERO,
+            };
+            let Join::Joined { token, ordinal } = store.join(&request).await.unwrap() else { unreachable!() };
+            (token, ordinal)
+        };
+        let ((dead, _), (other, ordinal)) = (joined("dead", 5).await, joined("other", 60).await);
+        seconds.store(106, Ordering::Relaxed);
+        assert_eq!(store.orphaned_jobs(other, &[dead.node], 9).await.unwrap().fenced, [dead.node]);
+        seconds.store(102, Ordering::Relaxed);
+        assert_eq!(store.orphaned_jobs(other, &[dead.node], 9).await.unwrap().fenced, [dead.node]);
+        let (again, next) = joined("dead", 5).await;
+        assert_eq!(again, LeaseToken { epoch: dead.epoch + 2, ..dead });
+        assert_ne!(next, ordinal);
+        let prior = |node: NodeId| store.state().nodes.get(&node).map(|stored_node| stored_node.prior_lease_until);
+        assert_eq!(prior(dead.node), Some(Timestamp::from_secs(105)), "runs that were due by then may have been sent");
+        assert_eq!(store.orphaned_jobs(other, &[dead.node], 9).await.unwrap().fenced, [], "it lives again");
     }
 }

@@ -109,6 +109,8 @@ struct State {
     namespaces: Vec<Namespace>,
     apps: BTreeMap<AppId, App>,
     jobs: BTreeMap<JobId, StoredJob>,
+    /// Jobs whose newest definition counts as unreadable.
+    unreadable_jobs: BTreeSet<JobId>,
     calendars: BTreeMap<CalendarId, CalendarRecord>,
     /// The rules of every version that a calendar ever had.
     calendar_rules: BTreeMap<(CalendarId, i64), Rule>,
@@ -234,7 +236,7 @@ impl State {
         let is_orphan = |run: &Run| run.node == node.id && run.node_epoch < node.epoch && !run.status.is_terminal();
         stored_node.node.is_fenced
             && is_other_living
-            && request.waits_for_takeover(node.lease_until, now)
+            && request.waits_for_takeover()
             && self.runs.values().any(is_orphan)
     }
 

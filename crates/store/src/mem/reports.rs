@@ -1,6 +1,6 @@
 //! The trait `Reports` for the store in memory.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use rondel_core::{JobId, NamespaceId, Timestamp};
@@ -141,8 +141,8 @@ impl State {
             let message = self.runs.get(&run.id).and_then(|run| run.message.clone());
             failure_gains.add(run, message.as_deref());
         }
-        let stored_keys: BTreeSet<FailureKey> = self.failures.keys().copied().collect();
-        for (key, gain) in failure_gains.bounded(&stored_keys).gains {
+        let stored_apps = self.failures.iter().map(|(key, gain)| (*key, gain.app)).collect();
+        for (key, gain) in failure_gains.bounded(stored_apps) {
             match self.failures.get_mut(&key) {
                 Some(sum) => (sum.count, sum.newest) = (sum.count + gain.count, sum.newest.max(gain.newest)),
                 None => {

@@ -8,7 +8,7 @@ use rondel_core::run::ROOT_SHARD;
 use rondel_core::{IdGen, Run, RunId, Timestamp, Trigger};
 
 use crate::mem::{MemStore, State, key, to_usize};
-use crate::upkeep::pass_gap;
+use crate::upkeep::{PurgeStep, pass_gap};
 use crate::{Result, Upkeep};
 
 #[async_trait]
@@ -24,10 +24,11 @@ impl Upkeep for MemStore {
         Ok(true)
     }
 
-    async fn purge(&self, finished_before: Timestamp, limit: u32) -> Result<u64> {
+    async fn purge(&self, finished_before: Timestamp, after: RunId, limit: u32) -> Result<PurgeStep> {
         let mut state = self.state();
         let is_old = |run: &&Run| {
-            run.id.get() < IdGen::first_at(finished_before)
+            run.id > after
+                && run.id.get() < IdGen::first_at(finished_before)
                 && run.status.is_terminal()
                 && run.fire_at < finished_before
                 && run.finished_at.unwrap_or(run.fire_at) < finished_before
@@ -45,11 +46,13 @@ impl Upkeep for MemStore {
                 removable_ids.push(run.id);
             }
         }
+        // A broadcast of which some shards remain is examined again.
+        let next_after = (removable_ids.len() > to_usize(limit)).then_some(after);
         removable_ids.truncate(to_usize(limit));
         for id in &removable_ids {
             state.remove_run(*id);
         }
-        Ok(u64::try_from(removable_ids.len()).unwrap_or(u64::MAX))
+        Ok(PurgeStep { removed_count: u64::try_from(removable_ids.len()).unwrap_or(u64::MAX), next_after })
     }
 }
 

@@ -3,14 +3,17 @@
 use async_trait::async_trait;
 use rondel_core::calendar::Rule;
 use rondel_core::{AppId, CalendarId, JobId, NamespaceId};
+use serde::Deserialize;
 use sqlx::any::AnyRow;
 
 use super::query::{Query, Reader, Statement, read_ids};
 use super::{SqlStore, Tx, failure, transact};
-use crate::calendars::{CALENDAR_JOB_COUNT_SHOWN, CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
+use crate::calendars::{
+    CALENDAR_JOB_COUNT_SHOWN, CalendarChange, CalendarDeleted, CalendarOutline, CalendarRecord, CalendarSaved,
+};
 use crate::catalog::{JobRecord, PinnedCalendar};
 use crate::settle::clean_name;
-use crate::{Calendars, Catalog, Result};
+use crate::{Calendars, Catalog, Result, StoreError};
 
 macro_rules! select_calendar {
     ($rest:literal) => {
@@ -93,6 +96,17 @@ impl Calendars for SqlStore {
         let query =
             Query::new(&LIST_CALENDARS).int(namespace.get()).text(after_name.unwrap_or_default()).int(limit.into());
         self.rows(query).await?.iter().map(calendar).collect()
+    }
+
+    async fn calendar_outlines(
+        &self,
+        namespace: NamespaceId,
+        after_name: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<CalendarOutline>> {
+        let query =
+            Query::new(&LIST_CALENDARS).int(namespace.get()).text(after_name.unwrap_or_default()).int(limit.into());
+        self.rows(query).await?.iter().map(calendar_outline).collect()
     }
 
     async fn save_calendar(&self, change: CalendarChange<'_>) -> Result<CalendarSaved> {
@@ -254,6 +268,32 @@ fn calendar(row: &AnyRow) -> Result<CalendarRecord> {
         created_at: columns.at("created_at_ms")?,
         updated_at: columns.at("updated_at_ms")?,
     })
+}
+
+/// The parts that calendars of every version have.
+#[derive(Deserialize)]
+struct NameAndDescription {
+    name: String,
+    #[serde(default)]
+    description: String,
+}
+
+fn calendar_outline(row: &AnyRow) -> Result<CalendarOutline> {
+    let is_readable = match calendar(row) {
+        Ok(_) => true,
+        // A newer server may have saved it. The other calendars are still listed.
+        Err(StoreError::Corrupt { column: "spec" | "expanded", .. }) => false,
+        Err(error) => return Err(error),
+    };
+    let mut columns = Reader::new(row, "calendar");
+    // The ids are not needed, but columns are read in their order.
+    columns.int("id")?;
+    columns.int("namespace_id")?;
+    let version = columns.int("version")?;
+    let NameAndDescription { name, description } = columns.json("spec")?;
+    columns.text("expanded")?;
+    let (created_at, updated_at) = (columns.at("created_at_ms")?, columns.at("updated_at_ms")?);
+    Ok(CalendarOutline { name, description, version, is_readable, created_at, updated_at })
 }
 
 /// The calendar version that a definition is pinned to, from its two columns.

@@ -305,13 +305,15 @@ impl Tx<'_> {
             return Ok(Join::Joined { token: LeaseToken { node: id, epoch }, ordinal });
         };
         let previous_lease = LeaseToken { node: NodeId::new(row.id), epoch: row.epoch };
-        let Some(ended_at) = request.latest_end(previous_lease, (row.lease_until, row.prior_lease_until), now) else {
+        let ends = (row.lease_until, row.prior_lease_until);
+        let Some(ended_at) = request.latest_end(previous_lease, row.is_fenced, ends, now) else {
             return Ok(Join::Living { lease_until: row.lease_until, epoch: row.epoch });
         };
-        let is_other_node_living = nodes.iter().any(|other| other.id != row.id && other.lease_until > now);
+        let is_living = |other: &JoinRow| !other.is_fenced && other.lease_until > now;
+        let is_other_node_living = nodes.iter().any(|other| other.id != row.id && is_living(other));
         if row.is_fenced
             && is_other_node_living
-            && request.waits_for_takeover(row.lease_until, now)
+            && request.waits_for_takeover()
             && self.row(Query::new(&FIND_ORPHAN).int(row.id).int(row.epoch)).await?.is_some()
         {
             return Ok(Join::BeingTakenOver);
@@ -334,6 +336,7 @@ impl Tx<'_> {
     }
 }
 
+/// The ordinal of the next lease. A fenced lease keeps its ordinal until its end by the clock: its holder may not have noticed the fence yet.
 fn free_ordinal(nodes: &[JoinRow], own_row: Option<&JoinRow>, now: Timestamp) -> i64 {
     let other_rows = nodes.iter().filter(|row| own_row.is_none_or(|own_row| own_row.id != row.id));
     let is_taken = |ordinal| other_rows.clone().any(|row| row.ordinal == ordinal && row.lease_until > now);

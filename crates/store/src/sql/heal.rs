@@ -38,10 +38,11 @@ const HEAL_JOB: Statement = Statement {
     text: "UPDATE job_due SET next_fire_at_ms = ?, is_over = ?, follows_run_id = ? WHERE job_id = ? AND version = ? \
            AND next_fire_at_ms IS NULL",
 };
-/// Finds the next home after a given one, so reading all homes takes one step per node that ever existed, however many jobs there are.
+/// Finds the next home after a given one, so reading all homes takes one step per node that ever existed, however many jobs there are. On
+/// MySQL, a home whose jobs are all idle is found too.
 pub(super) const FIND_NEXT_HOME: Statement = Statement {
     name: "next_home",
-    text: "SELECT home FROM job_due WHERE home > ? AND next_fire_at_ms IS NOT NULL ORDER BY home LIMIT 1",
+    text: "SELECT home FROM job_due WHERE home > ? {and_planned} ORDER BY home LIMIT 1",
 };
 pub(super) const READ_HOMELESS_JOBS: Statement = Statement {
     name: "read_homeless",

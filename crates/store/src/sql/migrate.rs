@@ -173,6 +173,9 @@ async fn migrate(
             tracing::info!(migration = migration.version, description = %migration.description, "migrating the database");
             if builds_indexes_first {
                 online_index::build(connection, migration.sql.as_str()).await?;
+                let migration = online_index::accept_existing(migration);
+                connection.apply(MIGRATIONS_TABLE, &migration).await.map_err(migrate_error)?;
+                continue;
             }
         }
         connection.apply(MIGRATIONS_TABLE, migration).await.map_err(migrate_error)?;

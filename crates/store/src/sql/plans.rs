@@ -179,6 +179,7 @@ async fn frequent_queries_use_an_index() {
         (&alerts::incidents::LIST_INCIDENTS, "incident_list (namespace_id=? AND id<?)"),
         (&alerts::incidents::LIST_OPEN_INCIDENTS, "incident_open (namespace_id=? AND is_open=? AND id<?)"),
         (&alerts::facts::READ_NEWEST_SUCCESSES_SINCE, "(job_id=? AND fire_at_ms>?)"),
+        (&alerts::incidents::READ_COUNTED_SUBJECTS, "incident_subject (subject_kind=? AND subject_id=? AND id>?)"),
         (&alerts::incidents::LIST_INCIDENTS_OF_GROUP, "incident_group (group_id=?)"),
         (&logs::READ_CHUNK_SIZES, "(run_id=? AND attempt=? AND sequence>?)"),
         (&logs::READ_LOG_SIZES, "COVERING INDEX run_log_size (namespace_id=? AND run_id<?)"),

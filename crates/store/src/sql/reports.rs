@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
-use rondel_core::{JobId, NamespaceId, RunId, Timestamp};
+use rondel_core::{AppId, JobId, NamespaceId, RunId, Timestamp};
 use sqlx::any::AnyRow;
 
 use super::failure;
@@ -102,7 +102,7 @@ const READ_MESSAGES: Statement =
     Statement { name: "read_messages_of_runs", text: "SELECT id, message FROM run WHERE id {in_list}" };
 const READ_FAILURE_KEYS: Statement = Statement {
     name: "read_failure_keys",
-    text: "SELECT job_id, day_at_ms, fold_key FROM failure_stat WHERE job_id {in_list} AND day_at_ms >= ? AND day_at_ms <= ?",
+    text: "SELECT job_id, day_at_ms, fold_key, app_id FROM failure_stat WHERE job_id {in_list} AND day_at_ms >= ? AND day_at_ms < ?",
 };
 const ADD_FAILURES: Statement = Statement {
     name: "add_failures",
@@ -281,22 +281,18 @@ impl Tx<'_> {
                 gains.add(run, messages.get(&run.id.get()).and_then(|message| message.as_deref()));
             }
         }
-        let (jobs, first_day, last_day) = gains.range();
+        let (jobs, from, to) = gains.range();
         let jobs: Vec<JobId> = jobs.into_iter().collect();
-        let mut known_keys = BTreeSet::new();
+        let mut stored_apps = BTreeMap::new();
         for chunk in jobs.chunks(CHUNK_MAX) {
-            let read =
-                Query::new(&READ_FAILURE_KEYS).list(chunk.iter().map(|job| job.get())).at(first_day).at(last_day);
+            let read = Query::new(&READ_FAILURE_KEYS).list(chunk.iter().map(|job| job.get())).at(from).at(to);
             for row in self.rows(read).await? {
                 let mut columns = Reader::new(&row, "failure_stat");
-                known_keys.insert((
-                    JobId::new(columns.int("job_id")?),
-                    columns.at("day_at_ms")?,
-                    columns.int("fold_key")?,
-                ));
+                let key = (JobId::new(columns.int("job_id")?), columns.at("day_at_ms")?, columns.int("fold_key")?);
+                stored_apps.insert(key, AppId::new(columns.int("app_id")?));
             }
         }
-        let gains: Vec<_> = gains.bounded(&known_keys).gains.into_iter().collect();
+        let gains: Vec<_> = gains.bounded(stored_apps).into_iter().collect();
         for chunk in gains.chunks(CHUNK_MAX) {
             let add = Query::new(&ADD_FAILURES).rows(chunk, |query, ((job, day, key), gain)| {
                 let query = query.int(job.get()).at(*day).int(*key).int(gain.namespace.get()).int(gain.app.get());

@@ -11,7 +11,7 @@ use sqlx::any::AnyRow;
 
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::{SqlStore, rows, transact};
-use crate::upkeep::pass_gap;
+use crate::upkeep::{PurgeStep, pass_gap};
 use crate::{Result, Upkeep};
 
 /// Maximum number of shards that one batch reads. It can remove fewer.
@@ -82,24 +82,27 @@ impl Upkeep for SqlStore {
         Ok(self.execute(Query::new(&TAKE_PASS).text(task).at(last_at)).await? == 1)
     }
 
-    async fn purge(&self, finished_before: Timestamp, limit: u32) -> Result<u64> {
+    async fn purge(&self, finished_before: Timestamp, after: RunId, limit: u32) -> Result<PurgeStep> {
         let limit = limit.clamp(1, u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
-        let mut after_id = 0;
-        loop {
-            let query = Query::new(&READ_OLD_RUNS)
-                .int(after_id)
-                .int(IdGen::first_at(finished_before))
-                .at(finished_before)
-                .at(finished_before)
-                .int(limit.into());
-            let old_runs = self.rows(query).await?.iter().map(old_run).collect::<Result<Vec<_>>>()?;
-            let Some(last_run) = old_runs.last() else { return Ok(0) };
-            after_id = last_run.id;
-            let removed_count = self.remove_runs(&self.removable_ids(&old_runs, limit).await?).await?;
-            if removed_count > 0 {
-                return Ok(removed_count);
-            }
-        }
+        let query = Query::new(&READ_OLD_RUNS)
+            .int(after.get())
+            .int(IdGen::first_at(finished_before))
+            .at(finished_before)
+            .at(finished_before)
+            .int(limit.into());
+        let old_runs = self.rows(query).await?.iter().map(old_run).collect::<Result<Vec<_>>>()?;
+        let (Some(first_run), Some(last_run)) = (old_runs.first(), old_runs.last()) else {
+            return Ok(PurgeStep { removed_count: 0, next_after: None });
+        };
+        let removal = self.plan_removal(&old_runs, limit).await?;
+        let removed_count = self.remove_runs(&removal.ids).await?;
+        let next_after = if removal.is_partial && removed_count > 0 {
+            // Some of these runs are left. The next call examines them again.
+            first_run.id - 1
+        } else {
+            removal.unread_after.unwrap_or(last_run.id)
+        };
+        Ok(PurgeStep { removed_count, next_after: Some(RunId::new(next_after)) })
     }
 }
 
@@ -131,7 +134,7 @@ impl OldRun {
 impl SqlStore {
     /// The rows to remove now, in order: a broadcast comes after all of its shards. A shard is not removed without its broadcast, and a run
     /// stays while its fire has an open run.
-    async fn removable_ids(&self, old_runs: &[OldRun], limit: u32) -> Result<Vec<i64>> {
+    async fn plan_removal(&self, old_runs: &[OldRun], limit: u32) -> Result<Removal> {
         let parents: Vec<i64> =
             old_runs.iter().filter(|run| !run.is_broadcast()).filter_map(|run| run.parent).collect();
         let mut broadcasts = HashMap::new();
@@ -161,8 +164,10 @@ impl SqlStore {
                 removable_ids.push(run.id);
             }
         }
-        removable_ids.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-        Ok(removable_ids)
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let is_partial = removable_ids.len() > limit || shards.unread_after.is_some();
+        removable_ids.truncate(limit);
+        Ok(Removal { ids: removable_ids, is_partial, unread_after: shards.unread_after })
     }
 
     /// The fires of these runs that have an open run, identified by their first runs. When that open run ends, its followers are planned
@@ -238,6 +243,15 @@ impl SqlStore {
             Ok(u64::try_from(count).unwrap_or(u64::MAX))
         })
     }
+}
+
+/// The part of a page of old runs that is removed now.
+struct Removal {
+    ids: Vec<i64>,
+    /// Whether further runs of the page can be removed after these.
+    is_partial: bool,
+    /// See [`Shards::unread_after`].
+    unread_after: Option<i64>,
 }
 
 /// The shards of some broadcasts that one page contains.

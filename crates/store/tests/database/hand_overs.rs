@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use rondel_core::{RunId, Timestamp};
-use rondel_store::cluster::HomeMove;
-use rondel_store::ledger::MovedJobs;
-use rondel_store::{Adopt as _, Cluster as _, LeaseToken, Move as _, Runs as _, SqlStore, StoreConfig};
+use rondel_store::cluster::{HomeMove, Join, JoinRequest};
+use rondel_store::ledger::{ClaimJob, DueRange, MovedJobs};
+use rondel_store::{Adopt as _, Claim as _, Cluster as _, LeaseToken, Move as _, Runs as _, SqlStore, StoreConfig};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 use tokio::time::timeout;
 
@@ -51,9 +51,7 @@ async fn a_fenced_server_gets_no_job_after_a_step_back_of_the_clock() {
         let dead = join(&store, "dead", Duration::from_secs(60)).await;
         store.release(dead, Timestamp::EPOCH).await.unwrap();
         assert_eq!(store.orphaned_jobs(token, &[dead.node], 10).await.unwrap().fenced, [dead.node]);
-        let step_back = "UPDATE node SET lease_until_ms = lease_until_ms + 600000, \
-                         prior_lease_until_ms = prior_lease_until_ms + 600000 WHERE name = 'dead'";
-        database.execute(step_back).await;
+        step_back(&database, "dead").await;
         let run = &runs[0];
         let moves = [HomeMove { job: run.job, runs: vec![run.id], to: dead.node }];
         let moved = store.move_jobs(token, &moves, Timestamp::EPOCH).await.unwrap();
@@ -67,4 +65,69 @@ async fn a_fenced_server_gets_no_job_after_a_step_back_of_the_clock() {
         store.close().await;
         database.end().await;
     }
+}
+
+/// The lease of a dead server was fenced, and then the database's clock stepped back to before the end of that lease. The lease has ended
+/// nevertheless: other servers get the server's runs and jobs, and the server can join again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fenced_lease_has_ended_even_if_the_clock_steps_back_to_before_its_end() {
+    for database in TestDatabase::all().await {
+        let store = SqlStore::open(&database.config).await.unwrap();
+        let (dead, runs) = pending(&store, 1).await;
+        let token = join(&store, "other", Duration::from_secs(60)).await;
+        store.release(dead, Timestamp::EPOCH).await.unwrap();
+        assert_eq!(store.orphaned_jobs(token, &[dead.node], 10).await.unwrap().fenced, [dead.node]);
+        step_back(&database, "node").await;
+        let (now, nodes) = (store.now().await.unwrap(), store.nodes().await.unwrap());
+        let fenced = nodes.iter().find(|node| node.id == dead.node).unwrap();
+        assert!(fenced.lease_until > now && !fenced.is_living(now), "{}", database.url);
+
+        let orphaned = store.orphaned_jobs(token, &[dead.node], 10).await.unwrap();
+        assert_eq!((orphaned.fenced, orphaned.jobs.len()), (vec![dead.node], 1), "{}", database.url);
+        let adopted = store.adopt(token, &[dead.node], &[runs[0].job]).await.unwrap().runs;
+        let adopted: Vec<_> =
+            adopted.iter().map(|adopted| (adopted.run.id, adopted.from, adopted.lease_ended_at)).collect();
+        assert_eq!(adopted, [(runs[0].id, dead, fenced.lease_until)], "runs due by then may have been sent");
+
+        // The job is at the dead server again, and has no open run of that server.
+        let make_idle = format!("UPDATE job_due SET home = {}, next_fire_at_ms = 7", dead.node.get());
+        database.execute(&make_idle).await;
+        let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 9 };
+        let seen = store.due_jobs(&[dead.node], range).await.unwrap()[0];
+        let claims = [ClaimJob {
+            recent_fires: seen.recent_fires,
+            expected_row: seen,
+            held_from: None,
+            next_fire_at: None,
+            runs: Vec::new(),
+            awaited_run: None,
+        }];
+        assert_eq!(store.claim(token, &claims).await.unwrap().jobs.len(), 1, "{}", database.url);
+        database.execute(&make_idle).await;
+        assert_eq!(store.free_jobs(token, dead.node, 10).await.unwrap(), 1, "{}", database.url);
+
+        let request = JoinRequest {
+            name: "node".to_owned(),
+            lease: Duration::from_secs(60),
+            advertise_url: None,
+            server_version: "0.1.0".to_owned(),
+            may_take_over: false,
+            held: None,
+            waited_for_takeover: Duration::ZERO,
+        };
+        let Join::Joined { token: again, .. } = store.join(&request).await.unwrap() else { unreachable!() };
+        assert_eq!(again, LeaseToken { epoch: dead.epoch + 2, ..dead });
+        assert_eq!(store.orphaned_jobs(token, &[dead.node], 10).await.unwrap().fenced, [], "it lives again");
+        store.close().await;
+        database.end().await;
+    }
+}
+
+/// Moves the stored ends of a server's leases ten minutes ahead, as if the database's clock had stepped back by that much.
+async fn step_back(database: &TestDatabase, name: &str) {
+    let statement = format!(
+        "UPDATE node SET lease_until_ms = lease_until_ms + 600000, prior_lease_until_ms = prior_lease_until_ms + 600000, \
+         ended_at_ms = ended_at_ms + 600000 WHERE name = '{name}'"
+    );
+    database.execute(&statement).await;
 }

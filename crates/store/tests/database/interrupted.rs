@@ -27,6 +27,7 @@ async fn a_caller_that_is_dropped_leaves_no_session_inside_a_transaction() {
             server_version: "0.1.0".to_owned(),
             may_take_over: true,
             held: None,
+            waited_for_takeover: Duration::ZERO,
         };
         assert!(store.begin_pass("before", Duration::ZERO).await.unwrap());
         tokio::time::sleep(RETURNED_WITHIN).await;

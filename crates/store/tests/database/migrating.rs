@@ -128,6 +128,41 @@ async fn an_index_is_built_beside_running_servers() {
     }
 }
 
+/// Migration 42 was written without `IF NOT EXISTS`. Its index of all unsuccessful runs is built before it all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_of_an_early_migration_is_built_beside_running_servers() {
+    const BUILDS: &str = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active' \
+                          AND pid <> pg_backend_pid() AND query LIKE '%INDEX CONCURRENTLY %run_trouble_wide%'";
+    for database in server_databases().await.filter(is_postgres) {
+        SqlStore::open(&database.config).await.unwrap().close().await;
+        database.execute("DROP INDEX run_trouble").await;
+        database.execute("CREATE INDEX run_trouble ON run (namespace_id, id) WHERE status = 'failed'").await;
+        database.execute("DELETE FROM _sqlx_migrations WHERE version = 42").await;
+        let mut holder = AnyConnection::connect(&database.url).await.unwrap();
+        let mut held = holder.begin().await.unwrap();
+        held.execute("LOCK TABLE run IN ROW EXCLUSIVE MODE").await.unwrap();
+        let others = async {
+            let limit = Instant::now() + LIMIT;
+            while database.number(BUILDS).await == 0 {
+                assert!(Instant::now() < limit, "nothing is built concurrently");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            timeout(LIMIT, database.execute("UPDATE run SET attempt = attempt")).await.unwrap();
+            held.rollback().await.unwrap();
+        };
+        let (store, ()) =
+            timeout(LIMIT, async { tokio::join!(SqlStore::open(&database.config), others) }).await.unwrap();
+        store.unwrap().close().await;
+        holder.close().await.unwrap();
+        let wide = "SELECT COUNT(*) FROM pg_indexes WHERE indexname = 'run_trouble' AND indexdef LIKE '%INCLUDE%'";
+        assert_eq!(database.number(wide).await, 1);
+        assert_eq!(database.number("SELECT COUNT(*) FROM pg_indexes WHERE indexname = 'run_trouble_wide'").await, 0);
+        // The migration is recorded with the checksum of its file.
+        SqlStore::open(&database.config).await.unwrap().close().await;
+        database.end().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_of_another_build_is_refused_by_the_number_of_its_migration() {
     for database in TestDatabase::all().await {

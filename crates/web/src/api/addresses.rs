@@ -2,7 +2,7 @@
 
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
-use rondel_admin::xxl::{Address, BY_HAND_COUNT_MAX, ByHandError, add_by_hand, remove_by_hand};
+use rondel_admin::xxl::{Address, BY_HAND_COUNT_MAX, ByHandError, add_by_hand, remove_by_hand, with_ended_token};
 use rondel_core::Timestamp;
 use rondel_core::access::Permission::{Edit, View};
 use rondel_store::catalog::App;
@@ -44,6 +44,8 @@ pub(crate) struct AddressJson {
     pub(crate) executor: String,
     /// Whether it answers this server.
     pub(crate) online: bool,
+    /// Whether its token has expired or was revoked: its callbacks are refused, and it gets no runs.
+    pub(crate) token_ended: bool,
     /// When it was registered by hand.
     pub(crate) added_at: Option<Timestamp>,
     /// When it last registered itself; null if it never did.
@@ -101,7 +103,9 @@ pub(super) fn routes() -> Routes {
 pub(crate) async fn addresses_of_app<Q>(call: &Call<Q>, name: &str) -> Result<Vec<AddressJson>, Problem> {
     let app = find_app(call, name).await?;
     let registered_addresses = call.engine().store().xxl_registered_by_hand(Some(app), BY_HAND_COUNT_MAX).await?;
-    Ok(registered_addresses.iter().map(|one| address_json(call, one)).collect())
+    let ended_ids = with_ended_token(call.engine(), &registered_addresses).await?;
+    let has_ended_token = |executor: &XxlExecutor| ended_ids.contains(&executor.id);
+    Ok(registered_addresses.iter().map(|executor| address_json(call, executor, has_ended_token(executor))).collect())
 }
 
 async fn list(call: Call, Named(name, ..): Named<path::App>) -> Result<Response, Problem> {
@@ -127,11 +131,11 @@ pub(crate) async fn register_address<Q>(
             ByHandError::Store(error) => error.into(),
             ByHandError::Token(sentence) => refuse_value("/token", sentence),
             ByHandError::Address(sentence) => refuse_value("/address", sentence),
-            refused @ (ByHandError::NotServed | ByHandError::TooMany) => refuse_value("/address", refused.to_string()),
+            error @ (ByHandError::NotServed | ByHandError::TooMany) => refuse_value("/address", error.to_string()),
         },
     )?;
     call.note.changed_to(&json!({"address": executor.address}));
-    Ok(address_json(call, &executor))
+    Ok(address_json(call, &executor, false))
 }
 
 async fn remove(call: Call<AddressQuery>, Named(name, ..): Named<path::App>) -> Result<Response, Problem> {
@@ -157,12 +161,13 @@ async fn app<Q>(call: &Call<Q>, name: &str) -> Result<App, Problem> {
     Ok(App { id, namespace: call.namespace.id, name: name.to_owned() })
 }
 
-fn address_json<Q>(call: &Call<Q>, executor: &XxlExecutor) -> AddressJson {
+fn address_json<Q>(call: &Call<Q>, executor: &XxlExecutor, token_ended: bool) -> AddressJson {
     let is_online = call.engine().online_names().iter().any(|online| online.id == executor.id);
     AddressJson {
         address: executor.address.clone(),
         executor: Address::parse(&executor.address).map(|address| address.name()).unwrap_or_default(),
         online: is_online,
+        token_ended,
         added_at: executor.by_hand_at,
         last_registered_at: Some(executor.last_seen_at).filter(|at| *at > Timestamp::EPOCH),
     }

@@ -151,7 +151,7 @@ async fn list(call: Call) -> Result<Response, Problem> {
     json_response(StatusCode::OK, &Page { items, next_cursor: None })
 }
 
-/// The rules that the caller may see. A caller who may see only some apps does not see rules about others.
+/// The rules that the caller may see. A caller who may see only some apps does not see rules about other apps.
 pub(crate) async fn visible_rules<Q>(call: &Call<Q>) -> Result<Vec<RuleRecord>, Problem> {
     let mut visible_rules = Vec::new();
     for record in call.engine().store().alert_rules(call.namespace.id).await? {
@@ -233,7 +233,8 @@ async fn delete(call: Call, Named(name, ..): Named<path::AlertRule>, if_match: I
 async fn preview(call: Call, body: JsonBody<RuleSpec>) -> Result<Response, Problem> {
     let spec = body.read()?;
     let DryRun { subjects, count, looked_at, at, deadline, warnings } = try_rule(&call, &spec).await?;
-    let subjects_json = subjects.into_iter().map(|one| SubjectJson { kind: one.kind, name: one.name, app: one.app });
+    let subjects_json =
+        subjects.into_iter().map(|subject| SubjectJson { kind: subject.kind, name: subject.name, app: subject.app });
     let body = PreviewJson {
         sentence: sentence::rule(&spec, Lang::En),
         would_fire: count > 0,

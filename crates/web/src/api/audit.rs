@@ -44,7 +44,7 @@ const NAMED_NAMESPACE_COUNT_MAX: usize = 20;
 /// Maximum length of a filter, in bytes.
 const FILTER_LEN_MAX: usize = 255;
 
-const VERDICTS: [&str; 3] = ["allowed", "denied", "failed"];
+const VERDICT_WORDS: [&str; 3] = ["allowed", "denied", "failed"];
 
 const fn filter_parameter(name: &'static str) -> Parameter {
     Parameter::pattern(name, r"^[^\u0000]{1,255}$")
@@ -71,10 +71,10 @@ impl FromQuery for ReadAudit {
                     .parsed(filter_parameter("action").about("Only this action, such as `job.change`."), text),
                 object: reader.parsed(filter_parameter("object").about("Only actions on this object."), text),
                 namespace: reader.parsed(filter_parameter("in").about("Only entries of this namespace."), text),
-                verdict: reader
-                    .parsed(Parameter::word("verdict", &VERDICTS).about("Only entries with this outcome."), |word| {
-                        word.parse::<Verdict>()
-                    }),
+                verdict: reader.parsed(
+                    Parameter::word("verdict", &VERDICT_WORDS).about("Only entries with this outcome."),
+                    |word| word.parse::<Verdict>(),
+                ),
                 from: reader.parsed(Parameter::instant("from").about("Only entries from this instant on."), instant),
                 to: reader.parsed(Parameter::instant("to").about("Only entries before this instant."), instant),
                 after: None,
@@ -93,7 +93,8 @@ pub(super) struct EntryJson<'a> {
     at: Timestamp,
     actor: &'a str,
     #[schemars(extend("enum" = ["session", "token", "executor", "system", "anonymous"]))]
-    means: &'static str,
+    #[serde(rename = "means")]
+    auth_method: &'static str,
     /// The token that the caller used: names of tokens are not unique.
     token_id: Option<TokenId>,
     address: Option<&'a str>,
@@ -101,7 +102,7 @@ pub(super) struct EntryJson<'a> {
     action: &'a str,
     object: &'a str,
     namespace: Option<&'a str>,
-    #[schemars(extend("enum" = VERDICTS))]
+    #[schemars(extend("enum" = VERDICT_WORDS))]
     verdict: &'static str,
     /// The state before the change, without secrets.
     #[schemars(with = "Option<Value>")]
@@ -118,7 +119,7 @@ impl<'a> From<&'a AuditEntry> for EntryJson<'a> {
             id: entry.id,
             at: entry.at,
             actor: &entry.actor,
-            means: entry.auth_method.as_str(),
+            auth_method: entry.auth_method.as_str(),
             token_id: entry.token,
             address: entry.address.as_deref(),
             request_id: entry.request_id.as_deref(),
@@ -161,10 +162,13 @@ pub(crate) async fn namespace_error(engine: &Engine, name: Option<&str>) -> Resu
     let Some(name) = name else { return Ok(None) };
     let namespaces = engine.store().namespaces().await?;
     let entries_of_namespace = AuditQuery { namespace: Some(name.to_owned()), limit: 1, ..AuditQuery::default() };
-    if namespaces.iter().any(|one| one.name == name) || !engine.store().audit(&entries_of_namespace).await?.is_empty() {
+    if namespaces.iter().any(|namespace| namespace.name == name)
+        || !engine.store().audit(&entries_of_namespace).await?.is_empty()
+    {
         return Ok(None);
     }
-    let names: Vec<&str> = namespaces.iter().take(NAMED_NAMESPACE_COUNT_MAX).map(|one| one.name.as_str()).collect();
+    let names: Vec<&str> =
+        namespaces.iter().take(NAMED_NAMESPACE_COUNT_MAX).map(|namespace| namespace.name.as_str()).collect();
     let names = names.join(", ");
     Ok(Some(format!("{} is neither a namespace nor in any entry; namespaces: {names}", quoted_input(name))))
 }
@@ -211,12 +215,12 @@ impl LogExport {
     async fn next_bytes(&mut self) -> Option<Bytes> {
         let query = self.query.take()?;
         match self.read_batch(&query).await {
-            Ok(found) => {
+            Ok(entries) => {
                 let line =
                     |entry: &AuditEntry| serde_json::to_string(&EntryJson::from(entry)).unwrap_or_default() + "\n";
-                let text: String = found.iter().map(line).collect();
-                let limit = next_count(found.len(), text.len());
-                self.query = found.last().map(|last| AuditQuery { after: Some(last.id), limit, ..query });
+                let text: String = entries.iter().map(line).collect();
+                let limit = next_count(entries.len(), text.len());
+                self.query = entries.last().map(|last| AuditQuery { after: Some(last.id), limit, ..query });
                 Some(text.into())
             }
             Err(problem) => {
@@ -257,11 +261,11 @@ pub(crate) fn export(call: &GlobalCall<ReadAudit>, query: AuditQuery) -> Result<
         caller: RecheckedCaller::new(call.caller.clone()),
         query: Some(AuditQuery { limit: FIRST_BATCH_COUNT, ..query }),
     };
-    let lines = unfold(export, async |mut export| {
+    let batches = unfold(export, async |mut export| {
         let bytes = export.next_bytes().await?;
         Some((Ok::<_, Infallible>(bytes), export))
     });
-    let mut response = Response::new(Body::from_stream(lines.fuse()));
+    let mut response = Response::new(Body::from_stream(batches.fuse()));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
     Ok(response)
 }

@@ -89,6 +89,9 @@ pub(super) struct CalendarItem<'a> {
     version: i64,
     created_at: Timestamp,
     updated_at: Timestamp,
+    /// What to do, if this server cannot read the calendar because a newer server saved it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unreadable: Option<String>,
 }
 
 /// A single calendar.
@@ -182,15 +185,18 @@ async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
     let listing = Listing::new("calendars", call.namespace.id);
     let after_name = listing.name_after(call.query.cursor.as_deref(), name::check)?;
     let limit = call.query.limit;
-    let mut records = call.engine().store().calendars(call.namespace.id, after_name.as_deref(), limit + 1).await?;
-    let next_cursor = cut_to_page(&mut records, limit).map(|last: &CalendarRecord| listing.cursor(&last.spec.name));
-    let items = records.iter().map(|record| CalendarItem {
-        name: &record.spec.name,
-        description: &record.spec.description,
+    let store = call.engine().store();
+    let mut outlines = store.calendar_outlines(call.namespace.id, after_name.as_deref(), limit + 1).await?;
+    let next_cursor = cut_to_page(&mut outlines, limit).map(|last| listing.cursor(&last.name));
+    let message = |version| format!("this server cannot read version {version} of the calendar; upgrade this server");
+    let items = outlines.iter().map(|outline| CalendarItem {
+        name: &outline.name,
+        description: &outline.description,
         namespace: &call.namespace.name,
-        version: record.version,
-        created_at: record.created_at,
-        updated_at: record.updated_at,
+        version: outline.version,
+        created_at: outline.created_at,
+        updated_at: outline.updated_at,
+        unreadable: (!outline.is_readable).then(|| message(outline.version)),
     });
     json_response(StatusCode::OK, &Page { items: items.collect(), next_cursor })
 }
@@ -289,14 +295,14 @@ pub(crate) fn parse_named(bytes: &[u8], name: &str) -> Result<CalendarSpec, Prob
 
 async fn save<Q>(
     call: &Call<Q>,
-    existing: Option<&CalendarRecord>,
+    existing_calendar: Option<&CalendarRecord>,
     if_match: &IfMatch,
     spec: &CalendarSpec,
 ) -> Result<Response, Problem> {
-    if let Some(record) = existing {
+    if let Some(record) = existing_calendar {
         call.note.before(&record.spec);
     }
-    let expected_version = match existing {
+    let expected_version = match existing_calendar {
         Some(record) => if_match.expected_version(record.version)?,
         None if if_match.is_given() => return Err(mismatch_problem(0)),
         None => None,
@@ -347,13 +353,13 @@ impl From<CalendarError> for Problem {
 }
 
 fn in_use_problem(calendars: &[String], jobs: &[String], job_count: u64) -> Problem {
-    let names = |kind: &str, names: &[String], count: u64| {
+    let list_text = |kind: &str, names: &[String], count: u64| {
         let name_list = names.iter().take(NAMED_COUNT_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
         let suffix = if count > u64::try_from(NAMED_COUNT_MAX).unwrap_or(0) { ", …" } else { "" };
         (count > 0).then(|| format!("{} ({name_list}{suffix})", counted(count, kind)))
     };
     let calendar_count = u64::try_from(calendars.len()).unwrap_or(u64::MAX);
     let user_lists: Vec<String> =
-        names("calendar", calendars, calendar_count).into_iter().chain(names("job", jobs, job_count)).collect();
+        list_text("calendar", calendars, calendar_count).into_iter().chain(list_text("job", jobs, job_count)).collect();
     Problem::new(Code::CalendarUsed, format!("it is used by {}; take it out of them first", user_lists.join(" and ")))
 }

@@ -217,7 +217,7 @@ async fn put(
     tagged_response(status, &outcome.channel, &ChannelJson { signing_key: outcome.signing_key, ..channel_body })
 }
 
-/// The version of a channel: each save has another instant.
+/// The version of a channel: the instant of its last save, which differs for each save.
 pub(crate) fn version(channel: &Channel) -> i64 {
     channel.updated_at.as_millis()
 }
@@ -288,11 +288,14 @@ async fn list_deliveries(call: Call<PageQuery>, Named(name, ..): Named<path::Cha
     let mut deliveries = call.engine().store().deliveries(channel.id, before_id, call.query.limit + 1).await?;
     let next_cursor = cut_to_page(&mut deliveries, call.query.limit).map(|last| listing.cursor(last.id));
     let subjects = message_subjects(&call, &deliveries).await?;
-    let show = |delivery: Delivery| {
+    let delivery_with_subject = |delivery: Delivery| {
         let subject = subjects.get(&delivery.message).cloned();
         DeliveryJson { subject, ..delivery_json(delivery) }
     };
-    json_response(StatusCode::OK, &Page { items: deliveries.into_iter().map(show).collect(), next_cursor })
+    json_response(
+        StatusCode::OK,
+        &Page { items: deliveries.into_iter().map(delivery_with_subject).collect(), next_cursor },
+    )
 }
 
 /// The subjects of the deliveries' messages, as far as the messages are still stored. A caller who may see only some apps gets `…` for

@@ -42,7 +42,7 @@ pub(super) const LAST_EVENT_PARAMETER: Parameter =
     Parameter::cursor_in("Last-Event-ID").about("The last event that was received; the stream continues after it.");
 
 rondel_core::plain_word_enum! {
-    /// The kind of an event that a listener may choose.
+    /// A kind of event; a listener may ask for some kinds only.
     Kind { Run = "run", Job = "job", Executor = "executor", Node = "node" }
 }
 
@@ -87,13 +87,12 @@ impl EventFilter {
             EventKind::Job(job) => Some(&job.name),
             EventKind::Executor { .. } | EventKind::Node { .. } | EventKind::Gap => None,
         };
-        let is_wanted = self.job.as_ref().is_none_or(|wanted| job == Some(wanted))
-            && self.app.as_ref().is_none_or(|wanted| event.app.as_ref() == Some(wanted));
-        is_wanted
-            && event
-                .kind
-                .place()
-                .is_none_or(|(place, app)| place == namespace.id && caller.rights.allow(View, place, Some(app)))
+        let is_selected = self.job.as_ref().is_none_or(|wanted_job| job == Some(wanted_job))
+            && self.app.as_ref().is_none_or(|wanted_app| event.app.as_ref() == Some(wanted_app));
+        is_selected
+            && event.kind.place().is_none_or(|(event_namespace, app)| {
+                event_namespace == namespace.id && caller.rights.allow(View, event_namespace, Some(app))
+            })
     }
 }
 
@@ -138,7 +137,7 @@ fn stream(call: Call<EventFilter>, headers: &HeaderMap, timeout: Duration) -> Re
     let format = requested_format(headers);
     let share = load::take_live_share(&call.web, StreamKind::Events, call.caller.key())?;
     let now = Instant::now();
-    let event_stream = Stream {
+    let event_stream = EventStream {
         listener: call.web.events.listen(cursor),
         ends_at: now + timeout,
         web: call.web,
@@ -148,7 +147,7 @@ fn stream(call: Call<EventFilter>, headers: &HeaderMap, timeout: Duration) -> Re
         format,
         cursor,
         last_sent_at: now,
-        is_over: false,
+        has_ended: false,
         _share: share,
     };
     let bytes = unfold(event_stream, async |mut event_stream| {
@@ -200,7 +199,7 @@ impl Format {
     }
 }
 
-struct Stream {
+struct EventStream {
     web: Web,
     caller: RecheckedCaller,
     namespace: Namespace,
@@ -211,7 +210,7 @@ struct Stream {
     cursor: Option<Cursor>,
     ends_at: Instant,
     last_sent_at: Instant,
-    is_over: bool,
+    has_ended: bool,
     _share: LiveShare,
 }
 
@@ -231,10 +230,10 @@ enum StreamEnd {
     TooSlow,
 }
 
-impl Stream {
+impl EventStream {
     /// The next piece of the stream.
     async fn next(&mut self) -> Option<Bytes> {
-        while !self.is_over {
+        while !self.has_ended {
             if let Some(end) = self.reason_to_end().await {
                 return Some(self.end(end));
             }
@@ -293,7 +292,7 @@ impl Stream {
     }
 
     fn end(&mut self, end: StreamEnd) -> Bytes {
-        self.is_over = true;
+        self.has_ended = true;
         Bytes::from(self.format.block(self.cursor, "end", &json!({ "reason": end })))
     }
 

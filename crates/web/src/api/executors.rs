@@ -163,16 +163,19 @@ pub(crate) async fn set_switch<Q>(
     let store = call.engine().store();
     let switches = store.switches().await?;
     let mut candidates = listed_executors(call, &switches, call.engine().now() - OFFLINE_LISTED_LENGTH).await?;
-    candidates.retain(|one| given_name(&one.position.1) == stable_name && app.is_none_or(|app| one.position.0 == app));
-    let apps: BTreeMap<String, AppId> = candidates.into_iter().map(|one| (one.position.0, one.app)).collect();
+    candidates.retain(|executor| {
+        given_name(&executor.position.1) == stable_name && app.is_none_or(|app| executor.position.0 == app)
+    });
+    let apps: BTreeMap<String, AppId> =
+        candidates.into_iter().map(|executor| (executor.position.0, executor.app)).collect();
     if apps.len() > 1 {
         let apps: Vec<&str> = apps.keys().map(String::as_str).collect();
         return Err(refuse_value("/app", format!("executors of {} have this name; name one app", apps.join(", "))));
     }
     let (app_name, app) = apps.into_iter().next().ok_or_else(not_found)?;
     call.check(Some(app), not_found)?;
-    let switch_before = switches.of_executor(app, stable_name).map_or(Switch::Active, |one| one.switch);
-    let switched_off_count = switches.executors.iter().filter(|one| one.app == app).count();
+    let switch_before = switches.of_executor(app, stable_name).map_or(Switch::Active, |executor| executor.switch);
+    let switched_off_count = switches.executors.iter().filter(|executor| executor.app == app).count();
     if switch_before == Switch::Active && switch != Switch::Active && switched_off_count >= SWITCH_COUNT_MAX {
         let message = format!("{SWITCH_COUNT_MAX} executors of app {app_name} are switched off, which is the most");
         return Err(refuse_value("/state", format!("{message}; activate some of them, or drain the app")));
@@ -191,34 +194,34 @@ pub(crate) async fn set_switch<Q>(
 /// The switches of executors, and how many runs each executor holds.
 pub(crate) struct Fleet {
     pub(crate) switches: Switches,
-    held_run_counts: HashMap<AppId, HashMap<String, u64>>,
+    run_counts: HashMap<AppId, HashMap<String, u64>>,
 }
 
 impl Fleet {
     pub(crate) async fn read<Q>(call: &Call<Q>) -> Result<Self, Problem> {
         let store = call.engine().store();
-        let mut held_run_counts: HashMap<AppId, HashMap<String, u64>> = HashMap::new();
+        let mut run_counts: HashMap<AppId, HashMap<String, u64>> = HashMap::new();
         let (counts, switches) = try_join(store.count_running_by_executor(call.namespace.id), store.switches()).await?;
-        for held in counts {
-            held_run_counts.entry(held.app).or_default().insert(held.executor, held.count);
+        for executor_runs in counts {
+            run_counts.entry(executor_runs.app).or_default().insert(executor_runs.executor, executor_runs.count);
         }
-        Ok(Self { switches, held_run_counts })
+        Ok(Self { switches, run_counts })
     }
 
     /// How many runs the executors of an app hold.
-    pub(crate) fn held_by_app(&self, app: AppId) -> u64 {
-        self.held_run_counts.get(&app).map_or(0, |counts| counts.values().sum())
+    pub(crate) fn run_count_of_app(&self, app: AppId) -> u64 {
+        self.run_counts.get(&app).map_or(0, |counts| counts.values().sum())
     }
 
     /// Adds the executor's switch, and the number of runs that it holds.
     fn with_switch_and_runs(&self, executor: ExecutorJson, app: AppId) -> ExecutorJson {
-        let run_counts = self.held_run_counts.get(&app);
-        let held_count = run_counts.and_then(|counts| counts.get(&executor.name)).copied().unwrap_or(0);
+        let counts_of_app = self.run_counts.get(&app);
+        let run_count = counts_of_app.and_then(|counts| counts.get(&executor.name)).copied().unwrap_or(0);
         let switch = self.switches.of_executor(app, given_name(&executor.name));
         ExecutorJson {
-            state: switch.map_or(Switch::Active, |one| one.switch).as_str(),
-            state_since: switch.map(|one| one.set_at),
-            run_count: held_count.max(executor.running.map_or(0, u64::from)),
+            state: switch.map_or(Switch::Active, |switch| switch.switch).as_str(),
+            state_since: switch.map(|switch| switch.set_at),
+            run_count: run_count.max(executor.running.map_or(0, u64::from)),
             last_seen_at: match switch {
                 Some(switch) if executor.id == NO_INCARNATION => switch.set_at,
                 _ => executor.last_seen_at,
@@ -295,8 +298,9 @@ pub(crate) async fn find<Q>(
 pub(super) async fn executor_names<Q>(call: &Call<Q>, app: &str) -> Result<Vec<String>, Problem> {
     let switches = call.engine().store().switches().await?;
     let executors = listed_executors(call, &switches, call.engine().now() - OFFLINE_LISTED_LENGTH).await?;
-    let executors_of_app = executors.iter().filter(|one| one.position.0 == app);
-    let names: BTreeSet<String> = executors_of_app.map(|one| given_name(&one.position.1).to_owned()).collect();
+    let executors_of_app = executors.iter().filter(|executor| executor.position.0 == app);
+    let names: BTreeSet<String> =
+        executors_of_app.map(|executor| given_name(&executor.position.1).to_owned()).collect();
     Ok(names.into_iter().collect())
 }
 
@@ -316,38 +320,38 @@ async fn listed_executors<Q>(
 ) -> Result<Vec<ListedExecutor>, Problem> {
     let store = call.engine().store();
     let online_executors = call.engine().online_names();
-    let is_seen = |one: &OnlineName| one.namespace == call.namespace.id && call.may_view(one.app);
+    let is_visible = |executor: &OnlineName| executor.namespace == call.namespace.id && call.may_view(executor.app);
     let mut executors: Vec<ListedExecutor> = online_executors
         .into_iter()
-        .filter(is_seen)
-        .map(|one| ListedExecutor {
-            position: (one.app_name, one.name, one.id),
-            app: one.app,
+        .filter(is_visible)
+        .map(|executor| ListedExecutor {
+            position: (executor.app_name, executor.name, executor.id),
+            app: executor.app,
             is_here: true,
             is_elsewhere: false,
         })
         .collect();
     let seen_executors = store.seen_executors(call.namespace.id, since);
     let sessions = store.sessions(call.engine().now() - REPORT_AGE_MAX);
-    let (apps, ids_elsewhere, mut seen_executors) =
+    let (apps, sessions, mut seen_executors) =
         try_join3(store.apps(call.namespace.id), sessions, seen_executors).await?;
     let apps: HashMap<AppId, String> = apps.into_iter().map(|app| (app.id, app.name)).collect();
     let ids_elsewhere: HashSet<ExecutorId> =
-        ids_elsewhere.iter().filter(|session| session.is_open()).map(|session| session.executor).collect();
-    seen_executors.retain(|one| call.may_view(one.app));
+        sessions.iter().filter(|session| session.is_open()).map(|session| session.executor).collect();
+    seen_executors.retain(|executor| call.may_view(executor.app));
     // Sorted from the newest to the oldest: each name keeps its newest incarnation. An older incarnation is listed only if it is online.
-    seen_executors.sort_by_key(|one| std::cmp::Reverse(one.last_seen_at));
-    let ids: HashSet<ExecutorId> = executors.iter().map(|one| one.position.2).collect();
+    seen_executors.sort_by_key(|executor| std::cmp::Reverse(executor.last_seen_at));
+    let ids: HashSet<ExecutorId> = executors.iter().map(|executor| executor.position.2).collect();
     let mut names: HashSet<(String, String)> =
         executors.iter().map(|ListedExecutor { position: (app, name, _), .. }| (app.clone(), name.clone())).collect();
-    for one in seen_executors {
-        let app = apps.get(&one.app).cloned().unwrap_or_else(|| one.app.to_string());
-        let is_elsewhere = ids_elsewhere.contains(&one.id);
-        let is_new_name = names.insert((app.clone(), one.name.clone()));
-        if !ids.contains(&one.id) && (is_elsewhere || is_new_name) {
+    for executor in seen_executors {
+        let app = apps.get(&executor.app).cloned().unwrap_or_else(|| executor.app.to_string());
+        let is_elsewhere = ids_elsewhere.contains(&executor.id);
+        let is_new_name = names.insert((app.clone(), executor.name.clone()));
+        if !ids.contains(&executor.id) && (is_elsewhere || is_new_name) {
             executors.push(ListedExecutor {
-                position: (app, one.name, one.id),
-                app: one.app,
+                position: (app, executor.name, executor.id),
+                app: executor.app,
                 is_here: false,
                 is_elsewhere,
             });
@@ -355,11 +359,13 @@ async fn listed_executors<Q>(
     }
     // An executor that is switched off stays in the list, so that it can be activated even long after it was last seen.
     let stable_names: HashSet<(AppId, String)> =
-        executors.iter().map(|one| (one.app, given_name(&one.position.1).to_owned())).collect();
-    for one in switches.executors.iter().filter(|one| !stable_names.contains(&(one.app, one.name.clone()))) {
-        if let Some(app) = apps.get(&one.app).filter(|_| call.may_view(one.app)) {
-            let position = (app.clone(), one.name.clone(), NO_INCARNATION);
-            executors.push(ListedExecutor { position, app: one.app, is_here: false, is_elsewhere: false });
+        executors.iter().map(|executor| (executor.app, given_name(&executor.position.1).to_owned())).collect();
+    for executor in
+        switches.executors.iter().filter(|executor| !stable_names.contains(&(executor.app, executor.name.clone())))
+    {
+        if let Some(app) = apps.get(&executor.app).filter(|_| call.may_view(executor.app)) {
+            let position = (app.clone(), executor.name.clone(), NO_INCARNATION);
+            executors.push(ListedExecutor { position, app: executor.app, is_here: false, is_elsewhere: false });
         }
     }
     Ok(executors)
@@ -383,7 +389,9 @@ impl From<OnlineExecutor> for ExecutorJson {
             state: Switch::Active.as_str(),
             state_since: None,
             run_count: 0,
-            unanswered_triggers: executor.unanswered.map(|of| UnansweredJson { count: of.count, since: of.since }),
+            unanswered_triggers: executor
+                .unanswered
+                .map(|triggers| UnansweredJson { count: triggers.count, since: triggers.since }),
         }
     }
 }

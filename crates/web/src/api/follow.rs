@@ -39,7 +39,7 @@ const SETTLE_PERIOD: Duration = Duration::from_millis(200);
 /// If no line arrives for this long, a keep-alive is sent, so that proxies do not close the connection.
 const KEEP_ALIVE_DELAY: Duration = Duration::from_secs(15);
 /// Maximum number of lines in one read of the store.
-const LINE_COUNT: usize = 500;
+const BATCH_LINE_COUNT_MAX: usize = 500;
 /// About how many bytes of text are read at a time. Each stream buffers up to this many while its client does not read.
 const PIECE_LEN: usize = 64 * 1024;
 
@@ -74,7 +74,7 @@ struct LogStream {
     last_sent_at: Instant,
     /// Whether the log has been read, or its read has been tried.
     has_begun: bool,
-    is_over: bool,
+    has_ended: bool,
     log_reader: LogReader,
     _share: LiveShare,
 }
@@ -82,7 +82,7 @@ struct LogStream {
 /// The last item of a stream.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "LogEnd")]
-struct End {
+struct LogEnd {
     complete: bool,
     status: RunStatus,
     next_cursor: Option<String>,
@@ -101,35 +101,35 @@ pub(super) fn log_response(web: &Web, caller: Caller, follow: FollowRequest) -> 
     // Subscribes before the first read, so that no line stored in between is missed.
     let log_reader = web.engine.follow_log(follow.run.id);
     let (web, caller) = (web.clone(), RecheckedCaller::new(caller));
-    let reader = LogStream {
+    let log_stream = LogStream {
         web,
         caller,
         follow,
         ends_at,
         last_sent_at: now,
         has_begun: false,
-        is_over: false,
+        has_ended: false,
         log_reader,
         _share: share,
     };
-    let mut response = Response::new(Body::from_stream(stream(reader).fuse()));
+    let mut response = Response::new(Body::from_stream(stream(log_stream).fuse()));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response.headers_mut().extend(waits_for_lines.then_some(NO_BUFFERING_HEADER));
     response.extensions_mut().insert(LongLived);
     Ok(response)
 }
 
-fn stream(reader: LogStream) -> impl Stream<Item = Result<Bytes, Infallible>> {
-    unfold(reader, async |mut reader| {
-        let bytes = reader.next_bytes().await?;
-        Some((Ok(bytes), reader))
+fn stream(log_stream: LogStream) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    unfold(log_stream, async |mut log_stream| {
+        let bytes = log_stream.next_bytes().await?;
+        Some((Ok(bytes), log_stream))
     })
 }
 
 impl LogStream {
     /// The next piece of the stream.
     async fn next_bytes(&mut self) -> Option<Bytes> {
-        while !self.is_over {
+        while !self.has_ended {
             // Each stream reads once: a client that opens it again and again while the server stops gets new lines.
             if std::mem::replace(&mut self.has_begun, true) && self.must_end() {
                 return self.end(false);
@@ -146,19 +146,19 @@ impl LogStream {
             };
             let read_result = self.read().await;
             drop(turn);
-            let (found, is_settled) = match read_result {
+            let (batch, is_settled) = match read_result {
                 Ok(read_result) => read_result,
                 Err(error) => {
                     tracing::warn!(target: "http", run_id = %self.follow.run.id, error = chain(&error), "the stream of a log was aborted");
                     return self.end(false);
                 }
             };
-            self.follow.position = found.position;
-            if !found.lines.is_empty() {
+            self.follow.position = batch.position;
+            if !batch.lines.is_empty() {
                 self.last_sent_at = Instant::now();
-                return Some(self.write(&found.lines));
+                return Some(self.lines_in_format(&batch.lines));
             }
-            if !found.is_drained {
+            if !batch.is_drained {
                 continue;
             }
             if is_settled {
@@ -193,13 +193,13 @@ impl LogStream {
         }
         let now = self.web.engine.now();
         let is_settled = lines::is_settled(&self.follow.run, self.follow.position.attempt, now);
-        let part = LogRange {
+        let range = LogRange {
             from: self.follow.position,
             line_filter: &self.follow.line_filter,
-            limit: LINE_COUNT,
+            limit: BATCH_LINE_COUNT_MAX,
             bytes_max: PIECE_LEN,
         };
-        Ok((lines::read(store, &self.follow.run, part, now).await?, is_settled))
+        Ok((lines::read(store, &self.follow.run, range, now).await?, is_settled))
     }
 
     async fn wait(&mut self) {
@@ -212,9 +212,9 @@ impl LogStream {
     }
 
     fn end(&mut self, complete: bool) -> Option<Bytes> {
-        self.is_over = true;
+        self.has_ended = true;
         let next_cursor = (!complete).then(|| self.follow.listing.cursor(self.follow.position));
-        let end_event = End { complete, status: self.follow.run.status, next_cursor };
+        let end_event = LogEnd { complete, status: self.follow.run.status, next_cursor };
         let text = serde_json::to_string(&end_event).unwrap_or_default();
         match self.follow.format {
             Format::Lines => Some(Bytes::from(text + "\n")),
@@ -232,7 +232,7 @@ impl LogStream {
         }
     }
 
-    fn write(&self, lines: &[Line]) -> Bytes {
+    fn lines_in_format(&self, lines: &[Line]) -> Bytes {
         let mut text = String::new();
         for (index, line) in lines.iter().enumerate() {
             let json = serde_json::to_string(line).unwrap_or_default();

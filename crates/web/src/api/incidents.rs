@@ -283,14 +283,14 @@ async fn acknowledge(call: Call, Named(id, ..): Named<path::Incident>) -> Result
 
 /// Acknowledges an incident and records it in the audit log.
 pub(crate) async fn acknowledge_incident<Q>(call: &Call<Q>, record: &IncidentRecord) -> Result<Incident, Problem> {
-    call.note.before(&audit_view(&record.incident));
+    call.note.before(&audited_incident(&record.incident));
     let id = record.incident.id;
     let incident = rules::acknowledge(call.engine(), call.namespace.id, id, call.caller.name()).await?;
-    call.note.changed_to(&audit_view(&incident));
+    call.note.changed_to(&audited_incident(&incident));
     Ok(incident)
 }
 
-fn audit_view(incident: &Incident) -> serde_json::Value {
+fn audited_incident(incident: &Incident) -> serde_json::Value {
     json!({"acknowledged_by": incident.acknowledged_by, "standing": incident.state})
 }
 
@@ -316,7 +316,12 @@ pub(crate) async fn find<Q>(call: &Call<Q>, id_text: &str) -> Result<IncidentRec
 fn incident_json(record: IncidentRecord, existing_channels: &BTreeSet<String>) -> IncidentJson {
     let IncidentRecord { incident, spec, .. } = record;
     let (summary, _) = sentence::incident(&spec, &incident);
-    let sample = |one: RunSample| SampleJson { run: one.run, job: one.job, fire_at: one.fire_at, message: one.message };
+    let sample = |sample: RunSample| SampleJson {
+        run: sample.run,
+        job: sample.job,
+        fire_at: sample.fire_at,
+        message: sample.message,
+    };
     IncidentJson {
         id: incident.id,
         condition: spec.condition.word(),
@@ -349,7 +354,8 @@ async fn list_silences(call: Call) -> Result<Response, Problem> {
     json_response(StatusCode::OK, &Page { items, next_cursor: None })
 }
 
-/// The silences that the caller may see. A caller who may see only some apps does not see silences about others, or of a rule about others.
+/// The silences that the caller may see. A caller who may see only some apps does not see silences of other apps, nor those of a rule about
+/// other apps.
 pub(crate) async fn visible_silences<Q>(call: &Call<Q>) -> Result<Vec<SilenceRecord>, Problem> {
     let hidden_rules = hidden_rule_names(call).await?;
     let mut visible_silences = Vec::new();
@@ -376,7 +382,7 @@ async fn add_silence(call: Call, body: JsonBody<NewSilence>) -> Result<Response,
     json_response(StatusCode::CREATED, &silence_json((silence, warnings.concat())))
 }
 
-/// The warnings for the authors of these silences, one list per silence. A hidden rule has the same one as a rule that does not exist.
+/// The warnings for the authors of these silences, one list per silence. A hidden rule gets the same warning as a rule that does not exist.
 pub(crate) async fn silence_warnings<Q>(
     call: &Call<Q>,
     silences: &[SilenceRecord],
@@ -397,7 +403,7 @@ pub(crate) async fn create_silence<Q>(call: &Call<Q>, mut request: SilenceReques
     {
         let record = call.engine().store().job(call.namespace.id, job).await?.filter(|record| record.app == app);
         let own_app = record.ok_or_else(crate::call::forbidden_problem)?.spec.app;
-        if request.spec.app.as_ref().is_some_and(|given| *given != own_app) {
+        if request.spec.app.as_ref().is_some_and(|given_app| *given_app != own_app) {
             return Err(crate::call::forbidden_problem());
         }
         request.spec.app = Some(own_app);
@@ -429,7 +435,7 @@ pub(crate) async fn end_silence_by_id<Q>(call: &Call<Q>, id_text: &str) -> Resul
         Problem::new(Code::SilenceNotFound, format!("there is no silence {} that has not ended", quoted_input(id_text)))
     };
     let id = id_text.parse::<SilenceId>().map_err(|_| not_found())?;
-    let silence = visible_silences(call).await?.into_iter().find(|one| one.id == id).ok_or_else(not_found)?;
+    let silence = visible_silences(call).await?.into_iter().find(|silence| silence.id == id).ok_or_else(not_found)?;
     call.check(silence_app(call, &silence.spec).await?, not_found)?;
     call.note.before(&audited_silence(&silence));
     Ok(rules::end_silence(call.engine(), call.namespace.id, id).await?)

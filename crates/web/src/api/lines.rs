@@ -75,10 +75,11 @@ impl LineFilter {
     }
 
     pub(super) fn matches(&self, line: &LogLine) -> bool {
-        let is_level = self.levels.is_empty() || self.levels.iter().any(|level| level.0 == line.level);
-        let is_severe = |severities: &[LineSeverity]| severities.contains(&LineSeverity::of(&line.level, &line.text));
-        is_level
-            && (self.severities.is_empty() || is_severe(&self.severities))
+        let has_level = self.levels.is_empty() || self.levels.iter().any(|level| level.0 == line.level);
+        let has_severity =
+            |severities: &[LineSeverity]| severities.contains(&LineSeverity::of(&line.level, &line.text));
+        has_level
+            && (self.severities.is_empty() || has_severity(&self.severities))
             && self.contains.as_ref().is_none_or(|text| line.text.to_lowercase().contains(text))
     }
 }
@@ -119,7 +120,7 @@ impl Position {
     /// The position before line `line` (counted from 1) of an attempt with chunks of these sizes. The end of the log if it has fewer
     /// lines.
     pub(super) fn before_line(line: u64, attempt: i32, sizes: &[ChunkSize]) -> Self {
-        let (mut seq, mut last) = (0, -1);
+        let (mut seq, mut last_sequence) = (0, -1);
         for size in sizes {
             if line <= seq + size.line_count {
                 let skip = usize::try_from(line.saturating_sub(seq + 1)).unwrap_or(usize::MAX);
@@ -127,9 +128,9 @@ impl Position {
                 return Self { attempt, chunk: size.sequence - 1, skip, seq: line.saturating_sub(1) };
             }
             seq += size.line_count;
-            last = size.sequence;
+            last_sequence = size.sequence;
         }
-        Self { attempt, chunk: last, skip: 0, seq }
+        Self { attempt, chunk: last_sequence, skip: 0, seq }
     }
 
     /// How many lines the reader has read.
@@ -139,8 +140,8 @@ impl Position {
 
     /// Whether chunks are missing between this position and `chunk`.
     fn is_before_gap(&self, chunk: &LogChunk) -> bool {
-        let last_seen = self.seq.saturating_sub(u64::try_from(self.skip).unwrap_or(u64::MAX));
-        is_gap_before(chunk.sequence, self.chunk, last_seen)
+        let line_count_before = self.seq.saturating_sub(u64::try_from(self.skip).unwrap_or(u64::MAX));
+        is_gap_before(chunk.sequence, self.chunk, line_count_before)
     }
 
     /// Whether this API can have issued this position for a run that has had `attempt_count` attempts.
@@ -170,11 +171,11 @@ pub(crate) struct LogRange<'a> {
 pub(crate) async fn read(
     store: &dyn Store,
     run: &Run,
-    part: LogRange<'_>,
+    range: LogRange<'_>,
     now: Timestamp,
 ) -> Result<Lines, StoreError> {
-    let LogRange { from, line_filter, limit, bytes_max } = part;
-    let mut searched_bytes = 0;
+    let LogRange { from, line_filter, limit, bytes_max } = range;
+    let mut searched_chunk_count = 0;
     let is_settled = is_settled(run, from.attempt, now);
     let mut page = Lines { lines: Vec::new(), position: from, is_drained: false, text_bytes: 0 };
     let mut chunk_count = 1;
@@ -193,8 +194,8 @@ pub(crate) async fn read(
             if !page.add_chunk(chunk, line_filter, (limit, bytes_max)) {
                 return Ok(page);
             }
-            searched_bytes += 1;
-            if searched_bytes >= SEARCHED_CHUNKS_MAX && !line_filter.matches_all() {
+            searched_chunk_count += 1;
+            if searched_chunk_count >= SEARCHED_CHUNKS_MAX && !line_filter.matches_all() {
                 return Ok(page);
             }
         }
@@ -226,14 +227,14 @@ impl Lines {
             if self.lines.len() >= limit {
                 return false;
             }
-            let is_wanted = line_filter.matches(&line);
+            let is_match = line_filter.matches(&line);
             let text_bytes = self.text_bytes.saturating_add(line.text.len());
-            if is_wanted && text_bytes > bytes_max && !self.lines.is_empty() {
+            if is_match && text_bytes > bytes_max && !self.lines.is_empty() {
                 return false;
             }
             self.position.skip += 1;
             self.position.seq += 1;
-            if !is_wanted {
+            if !is_match {
                 continue;
             }
             self.text_bytes = text_bytes;

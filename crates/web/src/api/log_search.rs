@@ -97,13 +97,13 @@ pub(crate) async fn search(
 ) -> Result<LogSearch, StoreError> {
     let is_settled = lines::is_settled(run, attempt, now);
     let mut result = LogSearch { complete: is_settled, ..LogSearch::default() };
-    let (mut last_sequence, mut count, mut bytes) = (-1_i64, 1, 0);
+    let (mut last_sequence, mut chunk_count, mut bytes) = (-1_i64, 1, 0);
     loop {
-        let chunks = store.log_chunks(run.id, attempt, last_sequence, count).await?;
+        let chunks = store.log_chunks(run.id, attempt, last_sequence, chunk_count).await?;
         if chunks.is_empty() {
             return Ok(result);
         }
-        count = lines::next_count(&chunks, lines::TEXT_BYTES_MAX);
+        chunk_count = lines::next_count(&chunks, lines::TEXT_BYTES_MAX);
         for chunk in chunks {
             if is_gap_before(chunk.sequence, last_sequence, result.line_count)
                 && !is_settled

@@ -55,20 +55,20 @@ impl Seek {
         let from_line = parameter("from_line", "Begins with this line.");
         let before_line = parameter("before", "Returns the lines right before this line.");
         let around_line = parameter("around", "Returns the lines on both sides of this line.");
-        let mut given_seek = None;
+        let mut seek_in_query = None;
         let mut read_parameter = |parameter, seek: fn(u64) -> Self| {
-            let is_second = given_seek.is_some();
+            let has_seek = seek_in_query.is_some();
             let line = reader.parsed(parameter, |text| match number(text)? {
-                _ if is_second => Err("give only one of tail, from_line, before and around".to_owned()),
+                _ if has_seek => Err("give only one of tail, from_line, before and around".to_owned()),
                 line => Ok(line),
             });
-            given_seek = given_seek.or(line.map(seek));
+            seek_in_query = seek_in_query.or(line.map(seek));
         };
         read_parameter(tail_count, Self::Tail);
         read_parameter(from_line, Self::From);
         read_parameter(before_line, Self::Before);
         read_parameter(around_line, Self::Around);
-        given_seek
+        seek_in_query
     }
 
     /// The first line of a page of at most `limit` lines, and the maximum number of lines of that page.
@@ -127,12 +127,12 @@ impl Extent {
         if !lines::is_settled(run, attempt, now) {
             let gap = newest_gap(&sizes);
             // A missing chunk may still arrive, so the lines after it have no final number yet and are not counted.
-            if let Some(place) = gap {
+            if let Some(gap_index) = gap {
                 let before_sequence =
-                    place.checked_sub(1).and_then(|last| sizes.get(last)).map_or(-1, |size| size.sequence);
-                let chunk_before = store.log_chunks(run.id, attempt, before_sequence, 1).await?;
-                if chunk_before.first().is_some_and(|chunk| lines::is_fresh(chunk, now)) {
-                    sizes.truncate(place);
+                    gap_index.checked_sub(1).and_then(|last| sizes.get(last)).map_or(-1, |size| size.sequence);
+                let chunk_after_gap = store.log_chunks(run.id, attempt, before_sequence, 1).await?;
+                if chunk_after_gap.first().is_some_and(|chunk| lines::is_fresh(chunk, now)) {
+                    sizes.truncate(gap_index);
                 }
             }
         }
@@ -150,9 +150,9 @@ impl Extent {
 /// The index of the last chunk that has a missing chunk before it.
 fn newest_gap(sizes: &[ChunkSize]) -> Option<usize> {
     let (mut last_sequence, mut line_count, mut newest_index) = (-1, 0, None);
-    for (place, size) in sizes.iter().enumerate() {
+    for (index, size) in sizes.iter().enumerate() {
         if is_gap_before(size.sequence, last_sequence, line_count) {
-            newest_index = Some(place);
+            newest_index = Some(index);
         }
         (last_sequence, line_count) = (size.sequence, line_count + size.line_count);
     }

@@ -28,7 +28,7 @@ const LIMIT_MAX: u32 = 5000;
 
 /// The URL's parameters for reading a log.
 #[derive(Debug)]
-pub(crate) struct ReadLog {
+pub(crate) struct LogQuery {
     after: Option<String>,
     limit: u32,
     attempt: Option<i32>,
@@ -37,7 +37,7 @@ pub(crate) struct ReadLog {
     line_filter: LineFilter,
 }
 
-impl FromQuery for ReadLog {
+impl FromQuery for LogQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
             after: reader.single(Parameter::cursor_in("after").about("`next_cursor` of the previous page.")),
@@ -98,7 +98,7 @@ pub(super) fn routes() -> Routes {
         )
 }
 
-async fn get(call: Call<ReadLog>, path: Named<path::Run>, headers: HeaderMap) -> Result<Response, Problem> {
+async fn get(call: Call<LogQuery>, path: Named<path::Run>, headers: HeaderMap) -> Result<Response, Problem> {
     let run = runs::find(&call, &path).await?;
     let listing = Listing::new("logs", run.id);
     let last_event = headers.get("last-event-id").and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty());
@@ -131,7 +131,7 @@ async fn get(call: Call<ReadLog>, path: Named<path::Run>, headers: HeaderMap) ->
 }
 
 async fn log_page(
-    call: &Call<ReadLog>,
+    call: &Call<LogQuery>,
     run: &Run,
     listing: &Listing,
     PageWindow { from, limit }: PageWindow,
@@ -165,7 +165,7 @@ pub(crate) fn chosen_attempt(attempt: Option<i32>, run: &Run) -> Result<i32, Pro
 /// The position to begin at: that of `Last-Event-ID` or of the cursor. Without either, the start of the attempt that the caller names, or
 /// of the newest attempt.
 fn start_position(
-    query: &ReadLog,
+    query: &LogQuery,
     run: &Run,
     listing: &Listing,
     last_event: Option<&str>,
@@ -177,9 +177,9 @@ fn start_position(
         (None, None) => return Ok(Position::before_first_line(attempt)),
     };
     let position = listing.position_in::<Position>(name, cursor)?;
-    let is_attempt_fitting = query.attempt.is_none_or(|attempt| attempt == position.attempt);
-    let is_good = is_attempt_fitting && position.is_plausible(run.attempt);
-    if is_good { Ok(position) } else { Err(invalid_cursor_problem_in(name, "belongs to another attempt")) }
+    let is_of_attempt = query.attempt.is_none_or(|attempt| attempt == position.attempt);
+    let is_valid = is_of_attempt && position.is_plausible(run.attempt);
+    if is_valid { Ok(position) } else { Err(invalid_cursor_problem_in(name, "belongs to another attempt")) }
 }
 
 /// The whole log of an attempt as text.
@@ -203,12 +203,12 @@ pub(crate) fn text_response<Q>(call: &Call<Q>, run: Run, attempt: i32) -> Result
 /// The format that the `Accept` header asks for; JSON if it has no known format.
 fn requested_format(headers: &HeaderMap) -> Format {
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-    let essences = accept.split(',').map(|part| part.split(';').next().unwrap_or_default().trim());
-    let format_of = |essence: &str| match essence {
+    let media_types = accept.split(',').map(|media_type| media_type.split(';').next().unwrap_or_default().trim());
+    let format_of = |media_type: &str| match media_type {
         "text/plain" => Some(Format::Text),
         "text/event-stream" => Some(Format::Events),
         "application/json" | "application/x-ndjson" => Some(Format::Lines),
         _ => None,
     };
-    essences.filter_map(format_of).next().unwrap_or(Format::Lines)
+    media_types.filter_map(format_of).next().unwrap_or(Format::Lines)
 }

@@ -110,7 +110,7 @@ pub(crate) async fn visible_windows<Q>(call: &Call<Q>) -> Result<Vec<Maintenance
     Ok(windows)
 }
 
-/// Whether the caller may see a window. Windows of the whole namespace are visible to every caller of it.
+/// Whether the caller may see a window. A window of the whole namespace is visible to every caller of that namespace.
 pub(crate) fn is_visible<Q>(call: &Call<Q>, record: &MaintenanceRecord) -> bool {
     record.window.app.is_none_or(|app| call.may_view(app))
 }
@@ -126,10 +126,10 @@ async fn add(call: Call, body: JsonBody<NewMaintenance>) -> Result<Response, Pro
     let window_end = match (ends_at, length) {
         (Some(ends_at), None) => WindowEnd::At(ends_at),
         (None, Some(length)) => {
-            let invalid_end = |error| {
+            let length_problem = |error| {
                 refuse_value("/length", format!("{} is not a length: {error}; such as 2h", quoted_input(&length)))
             };
-            WindowEnd::After(parse_duration(&length).map_err(invalid_end)?)
+            WindowEnd::After(parse_duration(&length).map_err(length_problem)?)
         }
         (Some(_), Some(_)) => return Err(refuse_value("/length", "cannot be combined with ends_at; give one of them")),
         (None, None) => return Err(refuse_value("/ends_at", "is missing; give ends_at or length")),
@@ -165,7 +165,7 @@ pub(crate) async fn add_window<Q>(
     let request = MaintenanceRequest { app, starts_at, end: window_end, fires, reason };
     let record = rules::add_maintenance(call.engine(), call.namespace.id, request, call.caller.name()).await?;
     call.note.set_object(record.window.id.to_string());
-    call.note.changed_to(&audit_view(&record));
+    call.note.changed_to(&audited_window(&record));
     Ok(record)
 }
 
@@ -186,11 +186,11 @@ pub(crate) async fn end_window<Q>(call: &Call<Q>, id_text: &str) -> Result<(), P
     windows.retain(|record| record.window.id == id && is_visible(call, record));
     let record = windows.pop().ok_or_else(not_found)?;
     call.check(record.window.app, not_found)?;
-    call.note.before(&audit_view(&record));
+    call.note.before(&audited_window(&record));
     Ok(rules::end_maintenance(call.engine(), call.namespace.id, id).await?)
 }
 
-fn audit_view(record: &MaintenanceRecord) -> serde_json::Value {
+fn audited_window(record: &MaintenanceRecord) -> serde_json::Value {
     let window = &record.window;
     json!({
         "app": record.app_name, "starts_at": window.starts_at, "ends_at": window.ends_at, "fires": window.fires,

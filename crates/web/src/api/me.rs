@@ -24,7 +24,8 @@ pub(super) struct MeJson<'a> {
     name: &'a str,
     /// How the request was authenticated: by token or by session.
     #[schemars(extend("enum" = ["session", "token", "executor"]))]
-    means: &'static str,
+    #[serde(rename = "means")]
+    auth_method: &'static str,
     /// Null for a token that belongs to the server.
     account: Option<String>,
     grants: Vec<GrantJson>,
@@ -67,7 +68,7 @@ async fn get(call: GlobalCall) -> Result<Response, Problem> {
     let namespace = shown_namespace(call.engine(), caller, None).await;
     json_response(
         StatusCode::OK,
-        &MeJson { name: caller.name(), means: caller.auth_method().as_str(), account, grants, namespace },
+        &MeJson { name: caller.name(), auth_method: caller.auth_method().as_str(), account, grants, namespace },
     )
 }
 
@@ -82,7 +83,8 @@ pub(super) struct SessionJson {
     address: String,
     user_agent: String,
     /// Whether the request was made with this sign-in.
-    is_this: bool,
+    #[serde(rename = "is_this")]
+    is_current: bool,
 }
 
 async fn list_sessions(call: GlobalCall) -> Result<Response, Problem> {
@@ -114,7 +116,7 @@ fn session_json<Q>(call: &GlobalCall<Q>, session: WebSession) -> SessionJson {
         expires_at: session.expires_at,
         address: session.address,
         user_agent: session.user_agent,
-        is_this: Some(session.id) == call.caller.session,
+        is_current: Some(session.id) == call.caller.session,
     }
 }
 

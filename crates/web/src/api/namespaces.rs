@@ -64,8 +64,9 @@ pub(super) fn routes() -> Routes {
 
 /// Lists the namespaces in which the caller may see something.
 async fn list(call: GlobalCall) -> Result<Response, Problem> {
-    let visible = visible_namespaces(call.engine(), &call.caller).await?;
-    let items = visible.into_iter().map(|namespace| NamespaceJson { id: namespace.id, name: namespace.name }).collect();
+    let namespaces = visible_namespaces(call.engine(), &call.caller).await?;
+    let items =
+        namespaces.into_iter().map(|namespace| NamespaceJson { id: namespace.id, name: namespace.name }).collect();
     json_response(StatusCode::OK, &Page { items, next_cursor: None })
 }
 

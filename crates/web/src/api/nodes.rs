@@ -36,7 +36,8 @@ pub(super) struct NodeJson {
     #[schemars(with = "Switch")]
     state: &'static str,
     /// Whether it is the server that answers this request.
-    is_this: bool,
+    #[serde(rename = "is_this")]
+    is_answering: bool,
     /// Whether it is dead because of an orderly shutdown.
     has_left: bool,
     epoch: i64,
@@ -193,19 +194,19 @@ async fn set_state(
 
 fn node_json(call: &Call, node: Node) -> NodeJson {
     let status = node.status(call.engine().now());
-    let is_this = node.name == call.engine().node_name();
+    let is_answering = node.name == call.engine().node_name();
     let report = node.report;
     // The loops of the answering node come from memory: the node's row is out of date if its beat fails, for example because the database
     // is unreachable.
-    let loops = if is_this { call.engine().loops() } else { report.loops };
+    let loops = if is_answering { call.engine().loops() } else { report.loops };
     let host = loops.iter().find_map(|report| report.host.clone()).unwrap_or_default();
     NodeJson {
         id: node.id,
         status,
         state: node.switch.as_str(),
-        is_this,
+        is_answering,
         has_left: report.is_leaving && status == "dead",
-        counters: is_this.then(|| call.engine().counters().all().collect()),
+        counters: is_answering.then(|| call.engine().counters().all().collect()),
         name: node.name,
         epoch: node.epoch,
         lease_until: node.lease_until,

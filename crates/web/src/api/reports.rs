@@ -27,7 +27,7 @@ use crate::query::{FromQuery, Reader};
 use crate::report::{GroupBy, Report, ReportQuery, csv, report, whole_csv};
 use crate::routes::Routes;
 
-const FORMATS: [&str; 2] = ["json", "csv"];
+const FORMAT_WORDS: [&str; 2] = ["json", "csv"];
 /// The last line of a CSV file if apps or jobs had to be left out.
 const CUT_LINE: &str = "Not all apps or jobs could be counted: choose a shorter range, or one app.";
 
@@ -37,19 +37,20 @@ pub(super) struct FormattedReportQuery {
     query: ReportQuery,
     is_csv: bool,
     /// Whether the query asks for a single page of the jobs.
-    is_page: bool,
+    wants_page: bool,
 }
 
 impl FromQuery for FormattedReportQuery {
     fn from_query(reader: &mut Reader) -> Self {
         let query = ReportQuery::from_query(reader);
-        let format = |word: &str| match FORMATS.contains(&word) {
+        let format = |word: &str| match FORMAT_WORDS.contains(&word) {
             true => Ok(word == "csv"),
-            false => Err(format!("{word:?} is none of {}", FORMATS.join(", "))),
+            false => Err(format!("{word:?} is none of {}", FORMAT_WORDS.join(", "))),
         };
-        let parameter = Parameter::word("format", &FORMATS).about("`csv` for the rows as a file; `json` if left out.");
-        let is_page = ["limit", "cursor"].iter().any(|name| reader.has(name));
-        Self { query, is_csv: reader.parsed(parameter, format).unwrap_or_default(), is_page }
+        let parameter =
+            Parameter::word("format", &FORMAT_WORDS).about("`csv` for the rows as a file; `json` if left out.");
+        let wants_page = ["limit", "cursor"].iter().any(|name| reader.has(name));
+        Self { query, is_csv: reader.parsed(parameter, format).unwrap_or_default(), wants_page }
     }
 }
 
@@ -96,14 +97,14 @@ struct RowJson {
     succeeded_percent: Option<f64>,
     /// The percentage of scheduled fires that began on time; fires that were skipped before they began count as late. Null without any.
     on_time_percent: Option<f64>,
-    duration_ms: LengthsJson,
-    lateness_ms: LengthsJson,
+    duration_ms: QuantilesJson,
+    lateness_ms: QuantilesJson,
 }
 
 /// The 50th, 95th and 99th percentile, exact to within 6 %; null where nothing was measured.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ReportQuantiles")]
-struct LengthsJson {
+struct QuantilesJson {
     p50: Option<u64>,
     p95: Option<u64>,
     p99: Option<u64>,
@@ -143,14 +144,15 @@ struct ScheduleJson<'a> {
 /// A report that was written just now.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "SentReport")]
-struct SentJson {
+struct SentReportJson {
     /// The channel that it is sent to; its deliveries show the outcome.
     channel: String,
 }
 
-impl From<&Sketch> for LengthsJson {
+impl From<&Sketch> for QuantilesJson {
     fn from(sketch: &Sketch) -> Self {
-        let quantile = |per_mille| sketch.quantile(per_mille).and_then(|took| u64::try_from(took.as_millis()).ok());
+        let quantile =
+            |per_mille| sketch.quantile(per_mille).and_then(|duration| u64::try_from(duration.as_millis()).ok());
         Self { p50: quantile(500), p95: quantile(950), p99: quantile(990) }
     }
 }
@@ -173,8 +175,8 @@ impl From<Row> for RowJson {
             counts: counts.into_iter().filter(|(_, count)| *count > 0).collect(),
             succeeded_percent: percent(row.shares.succeeded),
             on_time_percent: percent(row.shares.on_time),
-            duration_ms: LengthsJson::from(&row.durations),
-            lateness_ms: LengthsJson::from(&row.lateness),
+            duration_ms: QuantilesJson::from(&row.durations),
+            lateness_ms: QuantilesJson::from(&row.lateness),
             name: row.name,
             app: row.app,
         }
@@ -236,7 +238,7 @@ pub(super) fn routes() -> Routes {
                 "The report covers the seven days before today, and is sent through the channel of the schedule. The schedule \
                  does not change.",
             )
-            .json::<SentJson>(200, "The report was written, and will be sent.")
+            .json::<SentReportJson>(200, "The report was written, and will be sent.")
             .refuses(&[Code::ReportScheduleNotFound, Code::ChannelNotFound]),
         )
         .delete(
@@ -250,10 +252,10 @@ pub(super) fn routes() -> Routes {
 }
 
 async fn get(call: Call<FormattedReportQuery>) -> Result<Response, Problem> {
-    let FormattedReportQuery { query, is_csv, is_page } = &call.query;
+    let FormattedReportQuery { query, is_csv, wants_page } = &call.query;
     if *is_csv {
         // A CSV file has no cursor to continue from, so it contains the rows of all pages unless the query asks for one page.
-        let text = match is_page {
+        let text = match wants_page {
             true => csv(&report(&call, query).await?, CUT_LINE),
             false => whole_csv(&call, query.clone(), CUT_LINE).await?,
         };
@@ -319,7 +321,7 @@ async fn delete_schedule(call: Call, if_match: IfMatch) -> Result<Response, Prob
 }
 
 async fn send(call: Call) -> Result<Response, Problem> {
-    json_response(StatusCode::OK, &SentJson { channel: send_weekly_report(&call).await? })
+    json_response(StatusCode::OK, &SentReportJson { channel: send_weekly_report(&call).await? })
 }
 
 /// Sends the weekly report now, and returns its channel.

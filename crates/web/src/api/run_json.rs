@@ -219,7 +219,8 @@ pub(super) async fn run_json<Q>(call: &Call<Q>, mut run: Run) -> Result<RunJson,
     let (job_version, parent) = (run.job_version, run.parent);
     let root = run.fire_root();
     let (children, has_more_children) = run_tree::children(call, &run).await?;
-    let progress = call.engine().progress(&run).map(|at| ProgressJson { done: at.done, total: at.total });
+    let progress =
+        call.engine().progress(&run).map(|progress| ProgressJson { done: progress.done, total: progress.total });
     let (result, cancel_requested_by) = (run.result.clone(), run.cancel_by.clone());
     let (trace, only_executor, key) = (run.trace.clone(), run.only_executor.clone(), run.trigger_key.clone());
     let sentence = |lang| sentence(RunStatusFacts::of(&run), lang);

@@ -23,11 +23,11 @@ use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
-use crate::run_filter::{self, FILTER, ORDERS, RunPosition};
+use crate::run_filter::{self, FILTER_PARAMETER, ORDER_WORDS, RunPosition};
 
 /// The URL's parameters for the list of runs.
 #[derive(Debug)]
-pub(crate) struct ListRuns {
+pub(crate) struct RunListQuery {
     job: Option<String>,
     statuses: Vec<RunStatus>,
     filter: Filter,
@@ -36,14 +36,15 @@ pub(crate) struct ListRuns {
     cursor: Option<String>,
 }
 
-impl FromQuery for ListRuns {
+impl FromQuery for RunListQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        let sort = Parameter::word("sort", ORDERS).about(
+        let sort = Parameter::word("sort", ORDER_WORDS).about(
             "The order: the newest first, the longest first, or the latest first (runs that began the longest after their \
              planned instants). The last two consider only the newest 10,000 runs of the period.",
         );
         let order = reader.parsed(sort, run_filter::parse_order);
-        let filter = reader.parsed(FILTER, |text| Filter::parse(text, Scope::Runs).map_err(|error| error.to_string()));
+        let filter =
+            reader.parsed(FILTER_PARAMETER, |text| Filter::parse(text, Scope::Runs).map_err(|error| error.to_string()));
         Self {
             job: reader.single(Parameter::name("job").about("Only runs of this job, which may have been deleted.")),
             statuses: reader
@@ -87,7 +88,7 @@ pub(super) fn routes() -> Routes {
     )
 }
 
-async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
+async fn list(call: Call<RunListQuery>) -> Result<Response, Problem> {
     let query = &call.query;
     if let Some(job) = query.job.as_deref().filter(|_| query.filter.is_empty() && query.order.is_none()) {
         return runs_of_job(&call, job).await;
@@ -108,8 +109,8 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
     if let Some(name) = &query.job {
         let job = find_for_runs(&call, name).await?;
         deleted_at = job.deleted_at;
-        let is_wanted = search.jobs.as_ref().is_none_or(|jobs| jobs.contains(&job.id));
-        search.jobs = Some(is_wanted.then_some(job.id).into_iter().collect());
+        let is_selected = search.jobs.as_ref().is_none_or(|jobs| jobs.contains(&job.id));
+        search.jobs = Some(is_selected.then_some(job.id).into_iter().collect());
     }
     let position = query.cursor.as_deref().map(|cursor| listing.position::<RunPosition>(cursor)).transpose()?;
     if let Some(position) = position {
@@ -127,21 +128,21 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
         indexes.reverse();
     }
     let mut items: Vec<Option<run_json::RunItem>> = items.into_iter().map(Some).collect();
-    let mut kept_runs = Vec::new();
-    for position in indexes {
-        let Some(item) = items.get_mut(position).and_then(Option::take) else { continue };
+    let mut kept_indexes = Vec::new();
+    for index in indexes {
+        let Some(item) = items.get_mut(index).and_then(Option::take) else { continue };
         if !builder.add(&item.with_job_deleted_at(deleted_at))? {
             break;
         }
-        kept_runs.push(position);
+        kept_indexes.push(index);
     }
-    let is_cut = kept_runs.len() < ids.len();
-    let run_at = |position: Option<&usize>| position.and_then(|position| run_copies.get(*position));
+    let is_cut = kept_indexes.len() < ids.len();
+    let run_at = |index: Option<&usize>| index.and_then(|index| run_copies.get(*index));
     let (mut previous_position, mut next_position) = (page.previous_position, page.next_position);
     if is_cut && is_backward {
-        previous_position = run_at(kept_runs.last()).map(|run| RunPosition::before(&search, run));
+        previous_position = run_at(kept_indexes.last()).map(|run| RunPosition::before(&search, run));
     } else if is_cut {
-        next_position = run_at(kept_runs.last()).map(|run| RunPosition::of_run(&search, run));
+        next_position = run_at(kept_indexes.last()).map(|run| RunPosition::of_run(&search, run));
     }
     let mut items = builder.into_items();
     if is_backward {
@@ -157,7 +158,7 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
 }
 
 /// The runs of one job, in the order of its fires.
-async fn runs_of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Problem> {
+async fn runs_of_job(call: &Call<RunListQuery>, job: &str) -> Result<Response, Problem> {
     let query = &call.query;
     let listing = Listing::new("runs", (call.namespace.id, job, &query.statuses));
     let after_id = listing.id_after(query.cursor.as_deref(), RunId::get)?;

@@ -118,8 +118,8 @@ pub(crate) async fn read<Q>(call: &Call<Q>, run: Run) -> Result<FireTree, Proble
 /// The direct children of a run, at most `CHILD_COUNT_MAX`, and whether there are more.
 pub(super) async fn children<Q>(call: &Call<Q>, run: &Run) -> Result<(Vec<ChildJson>, bool), Problem> {
     let (mut runs, has_more) = children_of_runs(call, &[run.id], CHILD_COUNT_MAX).await?;
-    runs.sort_by_key(|one| one.sort_key_below(run));
-    let kinds: Vec<Link> = runs.iter().map(|one| one.link_to(run)).collect();
+    runs.sort_by_key(|child| child.sort_key_below(run));
+    let kinds: Vec<Link> = runs.iter().map(|child| child.link_to(run)).collect();
     let runs = runs.into_iter().map(Run::for_reader).collect();
     let children = kinds.into_iter().zip(run_items(call, runs).await?).map(|(kind, item)| ChildJson { kind, item });
     Ok((children.collect(), has_more))

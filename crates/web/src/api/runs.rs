@@ -141,10 +141,10 @@ async fn trigger(
     let request =
         RunRequest { params, executor, key, at, trace: call.trace, ..RunRequest::by(trigger_of_client(&headers)) };
     match jobs::request_run(call.engine(), &record, request).await {
-        Err(JobError::KeyInUse(open)) if if_open == Some(IfOpen::Keep) && !open.is_asked_to_end() => {
-            answer_open_run(&call, *open).await
+        Err(JobError::KeyInUse(open_run)) if if_open == Some(IfOpen::Keep) && !open_run.is_asked_to_end() => {
+            answer_open_run(&call, *open_run).await
         }
-        created => answer_created(&call, &created?).await,
+        result => answer_created(&call, &result?).await,
     }
 }
 
@@ -182,12 +182,12 @@ async fn retry(
 ) -> Result<Response, Problem> {
     let body = body.read()?;
     let run = find(&call, &path).await?;
-    let (record, again) = retry_request(&call, &run, trigger_of_client(&headers)).await?;
+    let (record, request) = retry_request(&call, &run, trigger_of_client(&headers)).await?;
     match body.only {
         Some(RetryOnly::Failed) => {
-            answer_created(&call, &retry_failed_shards(&call, (&record, &run), again).await?).await
+            answer_created(&call, &retry_failed_shards(&call, (&record, &run), request).await?).await
         }
-        None => create_run(&call, &record, again).await,
+        None => create_run(&call, &record, request).await,
     }
 }
 
@@ -199,7 +199,7 @@ pub(crate) async fn retry_failed_shards<Q>(
 ) -> Result<Run, Problem> {
     jobs::request_failed_shards(call.engine(), job_and_run, request).await.map_err(|error| match error {
         ShardsError::Store(error) => error.into(),
-        refused => refuse_value("/only", refused.to_string()),
+        error => refuse_value("/only", error.to_string()),
     })
 }
 
@@ -285,10 +285,10 @@ pub(crate) async fn job_of_run<Q>(call: &Call<Q>, run: &Run) -> Result<JobRecord
     };
     // The job may have been deleted, and another one created with its name.
     let record = record.filter(|record| record.id == run.job);
-    let job_deleted = || Problem::new(Code::JobDeleted, "the job of this run was deleted, it cannot run again");
-    let record = record.ok_or_else(job_deleted)?;
+    let job_deleted_problem = || Problem::new(Code::JobDeleted, "the job of this run was deleted, it cannot run again");
+    let record = record.ok_or_else(job_deleted_problem)?;
     // The job may have moved to another app since.
-    call.check(Some(record.app), job_deleted)?;
+    call.check(Some(record.app), job_deleted_problem)?;
     Ok(record)
 }
 

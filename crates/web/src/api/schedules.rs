@@ -130,10 +130,10 @@ pub(crate) async fn compile<Q>(call: &Call<Q>, schedule: Value, calendar: Value)
     }
     let spec = body::from_value(document)?;
     let calendar = match &spec.calendar {
-        Some(used) => match jobs::calendar(call.engine(), call.namespace.id, &used.name).await? {
+        Some(calendar_use) => match jobs::calendar(call.engine(), call.namespace.id, &calendar_use.name).await? {
             Some((_, calendar)) => Some(calendar),
             None => {
-                let message = format!("there is no calendar {:?} in this namespace", used.name);
+                let message = format!("there is no calendar {:?} in this namespace", calendar_use.name);
                 return Err(JobError::Invalid(vec![FieldError::new("/calendar/name", message)]).into());
             }
         },

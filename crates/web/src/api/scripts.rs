@@ -129,7 +129,7 @@ struct DiffJson {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "ScriptVersionToRestore")]
-pub(super) struct Restore {
+pub(super) struct RestoreRequest {
     #[schemars(range(min = 1))]
     version: i64,
     /// The note of the new version; if left out, it names the restored version.
@@ -267,7 +267,7 @@ async fn put(
     let existing_script = scripts::find(call.engine(), call.namespace.id, &name).await?;
     let expected_version = match &existing_script {
         Some(record) => {
-            call.note.before(&audit_view(record));
+            call.note.before(&audited_script(record));
             if_match.expected_version(record.newest.version)?
         }
         None if if_match.is_given() => return Err(mismatch_problem(0)),
@@ -283,9 +283,9 @@ async fn restore(
     call: Call,
     Named(name, ..): Named<path::Script>,
     if_match: IfMatch,
-    body: JsonBody<Restore>,
+    body: JsonBody<RestoreRequest>,
 ) -> Result<Response, Problem> {
-    let Restore { version, note } = body.read()?;
+    let RestoreRequest { version, note } = body.read()?;
     let record = find(&call, &name).await?;
     let expected_version = if_match.expected_version(record.newest.version)?;
     let saved_script = restore_version(&call, &record, (version, note), expected_version).await?;
@@ -306,7 +306,7 @@ pub(crate) async fn restore_version<Q>(
         ScriptError::NoVersion(_) => crate::body::refuse_value("/version", error.to_string()),
         error => error.into(),
     })?;
-    call.note.changed_to(&audit_view(&saved_script.record));
+    call.note.changed_to(&audited_script(&saved_script.record));
     Ok(saved_script)
 }
 
@@ -359,10 +359,11 @@ async fn list_jobs(call: Call<PageQuery>, Named(name, ..): Named<path::Script>) 
     let record = find(&call, &name).await?;
     let listing = Listing::new("script jobs", record.id);
     let after_name = listing.name_after(call.query.cursor.as_deref(), name::check)?;
-    let (limit, seen) = (call.query.limit, call.visible_apps());
+    let (limit, visible_apps) = (call.query.limit, call.visible_apps());
     let store = call.engine().store();
-    let mut jobs =
-        store.jobs_with_script(record.namespace, &name, seen.as_deref(), after_name.as_deref(), limit + 1).await?;
+    let mut jobs = store
+        .jobs_with_script(record.namespace, &name, visible_apps.as_deref(), after_name.as_deref(), limit + 1)
+        .await?;
     let next_cursor = cut_to_page(&mut jobs, limit).map(|last| listing.cursor(last));
     json_response(
         StatusCode::OK,
@@ -386,7 +387,7 @@ async fn version_in_query<Q>(
 }
 
 fn answer_saved<Q>(call: &Call<Q>, saved_script: &SavedScript, source: &str) -> Result<Response, Problem> {
-    call.note.changed_to(&audit_view(&saved_script.record));
+    call.note.changed_to(&audited_script(&saved_script.record));
     let status = if saved_script.is_new { StatusCode::CREATED } else { StatusCode::OK };
     script_response(call, status, &saved_script.record, (&saved_script.record.newest, source))
 }
@@ -411,7 +412,7 @@ pub(crate) struct AuditedScript<'a> {
     note: &'a str,
 }
 
-pub(crate) fn audit_view(record: &ScriptRecord) -> AuditedScript<'_> {
+pub(crate) fn audited_script(record: &ScriptRecord) -> AuditedScript<'_> {
     AuditedScript {
         language: &record.language,
         version: record.newest.version,
@@ -427,7 +428,7 @@ pub(crate) async fn find<Q>(call: &Call<Q>, name: &str) -> Result<ScriptRecord, 
     let not_found = || Problem::new(Code::ScriptNotFound, detail());
     let record = record.ok_or_else(not_found)?;
     call.check(None, not_found)?;
-    call.note.before(&audit_view(&record));
+    call.note.before(&audited_script(&record));
     Ok(record)
 }
 
@@ -439,8 +440,8 @@ impl From<ScriptError> for Problem {
             }
             ScriptError::Conflict { version } => mismatch_problem(version),
             ScriptError::Used { ref jobs, job_count } => {
-                let is_all = u64::try_from(jobs.len()).is_ok_and(|count| count == job_count);
-                let suffix = if is_all { "" } else { ", …" };
+                let names_all_jobs = u64::try_from(jobs.len()).is_ok_and(|count| count == job_count);
+                let suffix = if names_all_jobs { "" } else { ", …" };
                 Self::new(Code::ScriptUsed, format!("{error} ({}{suffix})", jobs.join(", ")))
             }
             error @ ScriptError::TooMany => Self::new(Code::TooManyScripts, error.to_string()),

@@ -167,20 +167,20 @@ fn source_parameter(reader: &mut Reader) -> String {
 
 fn check_source(text: &str) -> Result<(), String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    let is_fine = !text.is_empty() && text.len() <= SHADOW_SOURCE_LEN_MAX && text.chars().all(is_plain);
+    let is_valid = !text.is_empty() && text.len() <= SHADOW_SOURCE_LEN_MAX && text.chars().all(is_plain);
     let complaint = || {
         format!(
             "{} is not the name of a source: 1 to {SHADOW_SOURCE_LEN_MAX} of a-z, A-Z, 0-9, '.', '_' and '-'",
             quoted_input(text)
         )
     };
-    if is_fine { Ok(()) } else { Err(complaint()) }
+    if is_valid { Ok(()) } else { Err(complaint()) }
 }
 
 fn parse_delay(text: &str) -> Result<Duration, String> {
     let delay = parse_duration(text).map_err(|error| error.to_string())?;
-    let is_fine = (Duration::from_secs(1)..=DELAY_MAX).contains(&delay);
-    if is_fine { Ok(delay) } else { Err(format!("{} is not from 1s to 1h", quoted_input(text))) }
+    let is_valid = (Duration::from_secs(1)..=DELAY_MAX).contains(&delay);
+    if is_valid { Ok(delay) } else { Err(format!("{} is not from 1s to 1h", quoted_input(text))) }
 }
 
 /// A report, or a page of it.
@@ -240,7 +240,7 @@ pub(super) fn routes() -> Routes {
         .get(
             "/api/v1/shadow/fires",
             View,
-            list_observed,
+            get_observed_range,
             Doc::new(
                 "Get the observed range of another scheduler",
                 "When the first and the last of its reported fires were sent.",
@@ -275,7 +275,7 @@ async fn add(call: Call, body: JsonBody<NewFires>) -> Result<Response, Problem> 
     let jobs = jobs_of_fires(&call, &fires).await?;
     let mut observed_fires = Vec::with_capacity(fires.len());
     for (index, fire) in fires.into_iter().enumerate() {
-        observed_fires.push(check_fire(&call, index, fire, &jobs)?);
+        observed_fires.push(checked_fire(&call, index, fire, &jobs)?);
     }
     let stored_count = call.engine().store().add_shadow_fires(call.namespace.id, &source, &observed_fires).await?;
     json_response(StatusCode::OK, &StoredJson { stored: stored_count })
@@ -290,7 +290,12 @@ async fn jobs_of_fires(call: &Call, fires: &[NewFire]) -> Result<BTreeMap<String
     Ok(jobs.into_iter().map(|job| (job.spec.name, job.id)).collect())
 }
 
-fn check_fire(call: &Call, index: usize, fire: NewFire, jobs: &BTreeMap<String, JobId>) -> Result<ShadowFire, Problem> {
+fn checked_fire(
+    call: &Call,
+    index: usize,
+    fire: NewFire,
+    jobs: &BTreeMap<String, JobId>,
+) -> Result<ShadowFire, Problem> {
     let not_found = || {
         let detail = format!(
             "fire {index} is of the job {}, which namespace {} does not have",
@@ -316,7 +321,7 @@ fn check_fire(call: &Call, index: usize, fire: NewFire, jobs: &BTreeMap<String, 
     Ok(ShadowFire { job, fire: OldFire { source_id, due_at, started_at, executor, outcome } })
 }
 
-async fn list_observed(call: Call<SourceQuery>) -> Result<Response, Problem> {
+async fn get_observed_range(call: Call<SourceQuery>) -> Result<Response, Problem> {
     let source = call.query.source.clone();
     let span = call.engine().store().shadow_span(call.namespace.id, &source).await?;
     let source_json = SourceJson {

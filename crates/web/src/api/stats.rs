@@ -28,7 +28,7 @@ const DAY: Duration = Duration::from_secs(24 * 3_600);
 const GROUP_COUNT_MAX: usize = 100;
 /// Maximum number of jobs in the query.
 const JOB_COUNT_MAX: usize = 50;
-const GROUPS: [&str; 2] = ["app", "job"];
+const GROUP_WORDS: [&str; 2] = ["app", "job"];
 
 /// The URL's parameters for counts of runs.
 #[derive(Debug)]
@@ -43,9 +43,9 @@ pub(super) struct StatsQuery {
 
 impl FromQuery for StatsQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        let group = |word: &str| match GROUPS.contains(&word) {
+        let group = |word: &str| match GROUP_WORDS.contains(&word) {
             true => Ok(word.to_owned()),
-            false => Err(format!("{word:?} is none of {}", GROUPS.join(", "))),
+            false => Err(format!("{word:?} is none of {}", GROUP_WORDS.join(", "))),
         };
         Self {
             from: reader
@@ -60,7 +60,7 @@ impl FromQuery for StatsQuery {
             app: reader.single(Parameter::name("app").about("Only runs of this app.")),
             jobs: reader.words::<JobName>(Parameter::text("job").about("Only runs of these jobs, at most 50, separated by commas.")).into_iter().map(|JobName(name)| name).collect(),
             group: reader.parsed(
-                Parameter::word("group", &GROUPS).about("A series for each app, or for each job that `job` names; one for all if left out."),
+                Parameter::word("group", &GROUP_WORDS).about("A series for each app, or for each job that `job` names; one for all if left out."),
                 group,
             ),
         }
@@ -134,7 +134,8 @@ struct QuantilesJson {
 
 impl From<&Sketch> for QuantilesJson {
     fn from(sketch: &Sketch) -> Self {
-        let quantile = |per_mille| sketch.quantile(per_mille).and_then(|took| u64::try_from(took.as_millis()).ok());
+        let quantile =
+            |per_mille| sketch.quantile(per_mille).and_then(|duration| u64::try_from(duration.as_millis()).ok());
         Self { p50: quantile(500), p95: quantile(950), p99: quantile(990) }
     }
 }
@@ -278,8 +279,8 @@ async fn series_of_groups(
         let owners: Vec<i64> = groups.iter().map(|group| group.id).collect();
         let points = series::read_points(call, kind, &owners, range).await?;
         for group in groups {
-            let is_its = |point: &&StatPoint| point.owner == group.id && point.at >= group.from;
-            let points_of_group: Vec<StatPoint> = points.iter().filter(is_its).cloned().collect();
+            let is_of_group = |point: &&StatPoint| point.owner == group.id && point.at >= group.from;
+            let points_of_group: Vec<StatPoint> = points.iter().filter(is_of_group).cloned().collect();
             let buckets = series::buckets_of(&points_of_group, range);
             if is_grouped {
                 series_list.push(series_of(Some(group.name.clone()), &buckets));
@@ -296,8 +297,8 @@ async fn series_of_groups(
 
 fn series_of(name: Option<String>, buckets: &[Bucket]) -> SeriesJson {
     let total = BucketJson::from(&series::sum_buckets(buckets));
-    let with_runs = buckets.iter().filter(|bucket| bucket.verdicts.total() > 0);
-    SeriesJson { name, total, buckets: with_runs.map(BucketJson::from).collect() }
+    let nonempty_buckets = buckets.iter().filter(|bucket| bucket.verdicts.total() > 0);
+    SeriesJson { name, total, buckets: nonempty_buckets.map(BucketJson::from).collect() }
 }
 
 fn invalid_parameter_problem(parameter: &'static str, message: String) -> Problem {

@@ -44,8 +44,8 @@ impl FromQuery for TimelineQuery {
     fn from_query(reader: &mut Reader) -> Self {
         let part_of_name = |text: &str| {
             let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
-            let is_fine = text.len() <= name::NAME_LEN_MAX && text.chars().all(is_plain);
-            is_fine
+            let is_valid = text.len() <= name::NAME_LEN_MAX && text.chars().all(is_plain);
+            is_valid
                 .then(|| text.to_owned())
                 .ok_or_else(|| format!("{text:?} is not a part of a name: a-z, 0-9, '.', '_' and '-'"))
         };
@@ -75,12 +75,12 @@ impl FromQuery for TimelineQuery {
 
 /// The URL's parameters for the upcoming fires.
 #[derive(Debug)]
-pub(super) struct ComingQuery {
+pub(super) struct UpcomingFiresQuery {
     to: Option<Timestamp>,
     limit: u32,
 }
 
-impl FromQuery for ComingQuery {
+impl FromQuery for UpcomingFiresQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
             to: reader.parsed(
@@ -119,7 +119,8 @@ struct LaneJson {
     app: Option<String>,
     run_count: u64,
     /// Runs that failed, timed out, or have an unknown outcome.
-    trouble_count: u64,
+    #[serde(rename = "trouble_count")]
+    failure_count: u64,
     /// Whether the earlier runs of this lane are joined by hour.
     is_joined: bool,
     marks: Vec<MarkJson>,
@@ -157,7 +158,7 @@ impl From<Lane> for LaneJson {
             name: lane.name,
             app: lane.app,
             run_count: lane.run_count,
-            trouble_count: lane.trouble_count,
+            failure_count: lane.failure_count,
             is_joined: lane.is_joined,
             marks: lane.marks.into_iter().map(MarkJson::from).collect(),
             fires: lane.fires,
@@ -176,7 +177,7 @@ pub(super) struct ForecastJson {
     /// How many there are.
     count: u64,
     /// The first of them, in order.
-    items: Vec<ComingJson>,
+    items: Vec<UpcomingFireJson>,
     /// How many there are in each quarter of an hour; quarters without any are left out.
     density: Vec<DensityJson>,
     /// The instant with the most fires; null if there are no fires, or too many to compare.
@@ -188,7 +189,7 @@ pub(super) struct ForecastJson {
 /// An upcoming fire.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ComingFire")]
-struct ComingJson {
+struct UpcomingFireJson {
     at: Timestamp,
     job: String,
     app: String,
@@ -202,7 +203,7 @@ struct DensityJson {
     count: u64,
 }
 
-impl From<ComingFire> for ComingJson {
+impl From<ComingFire> for UpcomingFireJson {
     fn from(fire: ComingFire) -> Self {
         Self { at: fire.at, job: fire.name, app: fire.app }
     }
@@ -254,7 +255,7 @@ async fn get(call: Call<TimelineQuery>) -> Result<Response, Problem> {
     json_response(StatusCode::OK, &timeline_json)
 }
 
-async fn list_upcoming_fires(call: Call<ComingQuery>) -> Result<Response, Problem> {
+async fn list_upcoming_fires(call: Call<UpcomingFiresQuery>) -> Result<Response, Problem> {
     let now = call.engine().now();
     let to = call.query.to.unwrap_or(now + DAY);
     check_range(now, to, DAY)?;
@@ -267,7 +268,7 @@ async fn list_upcoming_fires(call: Call<ComingQuery>) -> Result<Response, Proble
         from: now,
         to,
         count: upcoming_fires.density.values().sum(),
-        items: upcoming_fires.fires.into_iter().map(ComingJson::from).collect(),
+        items: upcoming_fires.fires.into_iter().map(UpcomingFireJson::from).collect(),
         density: upcoming_fires.density.into_iter().map(density).collect(),
         peak: upcoming_fires.peak.map(density),
         is_cut: upcoming_fires.is_cut,

@@ -21,14 +21,14 @@ pub(super) struct TokenDescent {
     pub(super) is_same_series: bool,
     pub(super) expires_at: Option<Timestamp>,
     /// Whether the expiry is limited by that of the caller's token or of the replaced token.
-    pub(super) is_inherited: bool,
+    pub(super) is_expiry_limited: bool,
 }
 
 /// The descent of a new token. Refused if the caller asks for an expiry later than that of the caller's own token.
 pub(super) async fn descent_of_new<Q>(
     call: &GlobalCall<Q>,
     requested_expiry: Option<Timestamp>,
-    is_asked: bool,
+    is_expiry_requested: bool,
 ) -> Result<TokenDescent, Problem> {
     let Some(token) = call.caller.minting_token() else {
         return Ok(TokenDescent {
@@ -36,7 +36,7 @@ pub(super) async fn descent_of_new<Q>(
             line: None,
             is_same_series: false,
             expires_at: requested_expiry,
-            is_inherited: false,
+            is_expiry_limited: false,
         });
     };
     let ancestors = lineage::ancestors(call.engine().store(), token).await?;
@@ -44,13 +44,13 @@ pub(super) async fn descent_of_new<Q>(
         return Err(too_long_problem());
     }
     let parent = ancestors.first().ok_or_else(unauthenticated_problem)?;
-    let (line, end) = (lineage::line_of_child(parent), parent.expires_at);
-    let expires_at = earlier_of(requested_expiry, end);
-    match end {
-        Some(end) if is_asked && expires_at != requested_expiry => Err(refuse_value(
+    let (line, parent_expiry) = (lineage::line_of_child(parent), parent.expires_at);
+    let expires_at = earlier_of(requested_expiry, parent_expiry);
+    match parent_expiry {
+        Some(parent_expiry) if is_expiry_requested && expires_at != requested_expiry => Err(refuse_value(
             "/expires_in",
             format!(
-                "your own token expires at {end}, and a token that it creates cannot be valid longer; leave this field out"
+                "your own token expires at {parent_expiry}, and a token that it creates cannot be valid longer; leave this field out"
             ),
         )),
         _ => Ok(TokenDescent {
@@ -58,23 +58,23 @@ pub(super) async fn descent_of_new<Q>(
             line,
             is_same_series: false,
             expires_at,
-            is_inherited: expires_at != requested_expiry,
+            is_expiry_limited: expires_at != requested_expiry,
         }),
     }
 }
 
-/// The descent of the token that replaces `replaced`. If the caller is an account, the new token gets the lifetime of the old one, counted from
+/// The descent of the token that replaces `replaced_token`. If the caller is an account, the new token gets the lifetime of the old one, counted from
 /// now. If the caller is a token, the new one expires no later than the caller's token and the old one.
 pub(super) async fn descent_of_replacement<Q>(
     call: &GlobalCall<Q>,
-    replaced: &TokenRecord,
+    replaced_token: &TokenRecord,
     now: Timestamp,
 ) -> Result<TokenDescent, Problem> {
     let store = call.engine().store();
     let caller = call.caller.minting_token();
-    let (minted_by, is_same_series) = match lineage::of_replacement(store, replaced, caller, now).await? {
+    let (minted_by, is_same_series) = match lineage::of_replacement(store, replaced_token, caller, now).await? {
         Descent::From(token) => (token, false),
-        Descent::SameSeries => (replaced.minted_by, true),
+        Descent::SameSeries => (replaced_token.minted_by, true),
         Descent::TooLong => return Err(too_long_problem()),
         Descent::Reversed => {
             let detail = "your own token was created by this one, and cannot replace it";
@@ -82,8 +82,8 @@ pub(super) async fn descent_of_replacement<Q>(
         }
     };
     let mut expires_at = match caller {
-        Some(_) => replaced.expires_at,
-        None => replaced.expires_at.map(|end| now + end.since(replaced.created_at)),
+        Some(_) => replaced_token.expires_at,
+        None => replaced_token.expires_at.map(|end| now + end.since(replaced_token.created_at)),
     };
     let mut line = None;
     // Within a series, the token that made the old one may have ended already, so the expiry of the old token is the limit instead.
@@ -91,15 +91,16 @@ pub(super) async fn descent_of_replacement<Q>(
         let token = store.token_by_id(token).await?.ok_or_else(unauthenticated_problem)?;
         expires_at = earlier_of(expires_at, token.expires_at);
         // A caller that did not make the old token counts as the maker of the new one. The new token then joins the caller's line.
-        let is_maker = caller == minted_by && minted_by == Some(token.id) && replaced.minted_by != minted_by;
-        line = line.or_else(|| lineage::line_of_child(&token).filter(|_| is_maker && !is_same_series));
+        let made_both_tokens =
+            caller == minted_by && minted_by == Some(token.id) && replaced_token.minted_by != minted_by;
+        line = line.or_else(|| lineage::line_of_child(&token).filter(|_| made_both_tokens && !is_same_series));
     }
     Ok(TokenDescent {
         minted_by,
         line,
         is_same_series,
         expires_at,
-        is_inherited: caller.is_some() && expires_at.is_some(),
+        is_expiry_limited: caller.is_some() && expires_at.is_some(),
     })
 }
 

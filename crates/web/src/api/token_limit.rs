@@ -7,13 +7,13 @@ use crate::call::GlobalCall;
 use crate::problem::{Code, Problem};
 
 /// Maximum number of valid tokens of one account or, without an account, of one line of tokens.
-const LIVING_COUNT_MAX: u64 = 200;
+const VALID_TOKEN_COUNT_MAX: u64 = 200;
 
 /// Checks that the account may have one more token. A token without an account counts in its line: all tokens that descend from the same
 /// first token. Tokens of executors have no limit: they belong to the server, and the admins of their apps decide how many there are.
 pub(super) async fn check<Q>(call: &GlobalCall<Q>, token: &TokenRecord) -> Result<(), Problem> {
     let (store, now) = (call.engine().store(), call.engine().now());
-    let (count, whose) = match token.owner {
+    let (count, owner_text) = match token.owner {
         Some(owner) => (store.count_valid_tokens(owner, now).await?, "of this account are valid already"),
         None if token.kind.is_of_executors() => return Ok(()),
         None => {
@@ -21,10 +21,10 @@ pub(super) async fn check<Q>(call: &GlobalCall<Q>, token: &TokenRecord) -> Resul
             (count, "that descend from the same token are valid already")
         }
     };
-    if count < LIVING_COUNT_MAX {
+    if count < VALID_TOKEN_COUNT_MAX {
         return Ok(());
     }
-    let detail = format!("{LIVING_COUNT_MAX} tokens {whose}; revoke those that are not needed");
+    let detail = format!("{VALID_TOKEN_COUNT_MAX} tokens {owner_text}; revoke those that are not needed");
     Err(Problem::new(Code::TooManyTokens, detail))
 }
 

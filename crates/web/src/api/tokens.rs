@@ -39,20 +39,20 @@ const LIFETIME_DEFAULT: Duration = Duration::from_secs(90 * 24 * 3600);
 const OVERLAP_DEFAULT: Duration = Duration::from_secs(24 * 3600);
 const OVERLAP_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// How many tokens are read at a time while searching for those that the caller may manage.
-const READ_COUNT: u32 = 500;
+const TOKEN_BATCH_COUNT: u32 = 500;
 
 /// The URL's parameters for the list of tokens.
 #[derive(Debug)]
-pub(crate) struct ListTokens {
-    is_all: bool,
+pub(crate) struct TokenListQuery {
+    wants_all: bool,
     limit: u32,
     cursor: Option<String>,
 }
 
-impl FromQuery for ListTokens {
+impl FromQuery for TokenListQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
-            is_all: reader.flag(
+            wants_all: reader.flag(
                 "all",
                 "All tokens that the caller may manage, also executors' tokens and, for admins of everything, those of all owners.",
             ),
@@ -98,7 +98,7 @@ pub(crate) struct NewToken {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "TokenRotation")]
-pub(super) struct Rotate {
+pub(super) struct RotateRequest {
     /// How long the old token remains valid, such as `24h`; at most 30 days.
     #[schemars(with = "Option<DurationText>")]
     overlap: Option<String>,
@@ -200,12 +200,12 @@ pub(super) fn routes() -> Routes {
 
 /// Lists the caller's own tokens or, with `all`, all tokens that it may manage. Admins of the cluster manage all tokens, admins of a
 /// namespace or an app the tokens of its executors.
-async fn list(call: GlobalCall<ListTokens>) -> Result<Response, Problem> {
+async fn list(call: GlobalCall<TokenListQuery>) -> Result<Response, Problem> {
     let caller = &call.caller;
-    let listing = Listing::new("tokens", (call.query.is_all, caller.account));
+    let listing = Listing::new("tokens", (call.query.wants_all, caller.account));
     let after_id = listing.id_after(call.query.cursor.as_deref(), TokenId::get)?;
     let limit = call.query.limit;
-    let mut records = manageable_tokens(&call, call.query.is_all, after_id, limit).await?;
+    let mut records = manageable_tokens(&call, call.query.wants_all, after_id, limit).await?;
     let next_cursor = cut_to_page(&mut records, limit).map(|last| listing.cursor(last.id));
     let items = tokens_json(&call, &records).await?;
     json_response(StatusCode::OK, &Page { items, next_cursor })
@@ -214,22 +214,23 @@ async fn list(call: GlobalCall<ListTokens>) -> Result<Response, Problem> {
 /// The caller's own tokens, or all tokens that it may manage: more than `limit` if there are more.
 pub(crate) async fn manageable_tokens<Q>(
     call: &GlobalCall<Q>,
-    is_all: bool,
+    wants_all: bool,
     mut after_id: Option<TokenId>,
     limit: u32,
 ) -> Result<Vec<TokenRecord>, Problem> {
-    let owner = if is_all { None } else { call.caller.account };
+    let owner = if wants_all { None } else { call.caller.account };
     // A caller without an account has no tokens of its own.
-    if owner.is_none() && !is_all {
+    if owner.is_none() && !wants_all {
         return Ok(Vec::new());
     }
     let (limit, store) = (usize::try_from(limit).unwrap_or(usize::MAX), call.engine().store());
     let token_scope = if owner.is_none() { token_limit::manageable_scope(call).await? } else { None };
     let mut tokens = Vec::new();
     while tokens.len() <= limit {
-        let batch =
-            store.tokens(&TokenQuery { owner, scope: token_scope.clone(), after: after_id, limit: READ_COUNT }).await?;
-        let is_last = batch.len() < usize::try_from(READ_COUNT).unwrap_or(usize::MAX);
+        let batch = store
+            .tokens(&TokenQuery { owner, scope: token_scope.clone(), after: after_id, limit: TOKEN_BATCH_COUNT })
+            .await?;
+        let is_last = batch.len() < usize::try_from(TOKEN_BATCH_COUNT).unwrap_or(usize::MAX);
         after_id = batch.last().map(|last| last.id);
         tokens.extend(batch.into_iter().filter(|token| may_manage(&call.caller, token)));
         if is_last {
@@ -289,7 +290,7 @@ pub(crate) async fn create_token<Q>(call: &GlobalCall<Q>, new_token: NewToken) -
     let now = engine.now();
     let expires_at = parse_expiry(kind, new_token.expires_in.as_deref(), now)?;
     let descent = token_descent::descent_of_new(call, expires_at, new_token.expires_in.is_some()).await?;
-    let TokenDescent { minted_by, line, expires_at, is_inherited, .. } = descent;
+    let TokenDescent { minted_by, line, expires_at, is_expiry_limited, .. } = descent;
     let secret = Token::generate_for(kind);
     let owner = call.caller.account.filter(|_| kind == TokenKind::Api);
     let namespace = namespace.or_else(|| default_namespace(&grants));
@@ -303,7 +304,7 @@ pub(crate) async fn create_token<Q>(call: &GlobalCall<Q>, new_token: NewToken) -
     if !auth::add(engine.store(), &record).await? {
         return Err(unauthenticated_problem());
     }
-    Ok(with_secret(call, (&record, &names), (&secret, is_inherited)))
+    Ok(with_secret(call, (&record, &names), (&secret, is_expiry_limited)))
 }
 
 /// The token as the API shows it, with its secret, which is not written to the audit log. A token for executors gets a warning if the
@@ -311,11 +312,11 @@ pub(crate) async fn create_token<Q>(call: &GlobalCall<Q>, new_token: NewToken) -
 fn with_secret<Q>(
     call: &GlobalCall<Q>,
     (record, names): (&TokenRecord, &GrantNames),
-    (secret, is_inherited): (&Token, bool),
+    (secret, is_expiry_limited): (&Token, bool),
 ) -> TokenJson {
     let body = TokenJson::new(record, names);
     call.note.changed_to(&body);
-    let inherited_expiry = record.expires_at.filter(|_| is_inherited && record.kind.is_of_executors());
+    let inherited_expiry = record.expires_at.filter(|_| is_expiry_limited && record.kind.is_of_executors());
     let warning = |inherited_expiry: Timestamp| {
         format!(
             "this token expires at {inherited_expiry}, because a token made it that cannot give it a later end; its executors are refused \
@@ -326,30 +327,32 @@ fn with_secret<Q>(
     TokenJson { token: Some(secret.reveal().to_owned()), warnings, ..body }
 }
 
+/// The requested grants. Refused if they go beyond the caller's own.
 async fn covered_grants<Q>(
     call: &GlobalCall<Q>,
-    requested: &[GrantJson],
+    requested_grants: &[GrantJson],
 ) -> Result<Vec<rondel_core::access::Grant>, Problem> {
-    for grant in requested {
+    for grant in requested_grants {
         // Checked first: the answer must not reveal whether a namespace exists that the caller may not see.
         if let Some(namespace) = &grant.namespace {
             visible_namespace(call.engine(), &call.caller, namespace).await?;
         }
     }
-    let without_apps: Vec<GrantJson> = requested.iter().map(|grant| GrantJson { app: None, ..grant.clone() }).collect();
-    let without_apps = read_grants(call.engine(), &without_apps).await?;
-    if check_covered(&call.caller, &without_apps).is_err() {
+    let grants_without_apps: Vec<GrantJson> =
+        requested_grants.iter().map(|grant| GrantJson { app: None, ..grant.clone() }).collect();
+    let grants_without_apps = read_grants(call.engine(), &grants_without_apps).await?;
+    if check_covered(&call.caller, &grants_without_apps).is_err() {
         // A caller with roles only on single apps may name only existing apps.
-        for grant in requested {
-            check_known_app(call, grant).await?;
+        for grant in requested_grants {
+            check_visible_app(call, grant).await?;
         }
     }
-    let grants = read_grants(call.engine(), requested).await?;
+    let grants = read_grants(call.engine(), requested_grants).await?;
     check_covered(&call.caller, &grants)?;
     Ok(grants)
 }
 
-async fn check_known_app<Q>(call: &GlobalCall<Q>, grant: &GrantJson) -> Result<(), Problem> {
+async fn check_visible_app<Q>(call: &GlobalCall<Q>, grant: &GrantJson) -> Result<(), Problem> {
     let (Some(namespace), Some(app)) = (&grant.namespace, &grant.app) else { return Ok(()) };
     let store = call.engine().store();
     let namespace = visible_namespace(call.engine(), &call.caller, namespace).await?;
@@ -414,7 +417,7 @@ fn parse_overlap(overlap_text: Option<&str>) -> Result<Duration, Problem> {
 async fn rotate(
     call: GlobalCall,
     Named(id, ..): Named<path::Token>,
-    body: OptionalJsonBody<Rotate>,
+    body: OptionalJsonBody<RotateRequest>,
 ) -> Result<Response, Problem> {
     let replaced_token = find(&call, &id).await?;
     let overlap = parse_overlap(body.read()?.overlap.as_deref())?;
@@ -436,7 +439,7 @@ async fn replace<Q>(
     let secret = Token::generate_for(replaced_token.kind);
     let new_record = secret.record(engine.new_id(), replaced_token.kind, now);
     let descent = token_descent::descent_of_replacement(call, &replaced_token, now).await?;
-    let TokenDescent { minted_by, line, is_same_series, expires_at, is_inherited } = descent;
+    let TokenDescent { minted_by, line, is_same_series, expires_at, is_expiry_limited } = descent;
     let record = TokenRecord {
         id: new_record.id,
         hash: new_record.hash,
@@ -454,7 +457,7 @@ async fn replace<Q>(
     if !auth::rotate(engine.store(), replaced_token.id, now + overlap, &record).await? {
         return Err(Problem::new(Code::TokenOver, "the token was revoked or has expired; create a new one"));
     }
-    Ok(with_secret(call, (&record, &names), (&secret, is_inherited)))
+    Ok(with_secret(call, (&record, &names), (&secret, is_expiry_limited)))
 }
 
 async fn revoke(call: GlobalCall, Named(id, ..): Named<path::Token>) -> Result<Response, Problem> {

@@ -29,34 +29,34 @@ pub(crate) async fn checked_executor<Q>(
         let message = "a pump job's groups go to all executors that meet its conditions; leave it out, or name executors in the job's select";
         return Err(refuse(message.to_owned()));
     }
-    let (app, stable) = (record.spec.app.as_str(), given_name(name));
-    let Some((_, executor)) = find(call, stable, Some(app)).await? else {
+    let (app, stable_name) = (record.spec.app.as_str(), given_name(name));
+    let Some((_, executor)) = find(call, stable_name, Some(app)).await? else {
         return Err(refuse(unknown_executor_text(name, app, executor_names(call, app).await?)));
     };
     if executor.state != "active" {
         return Err(refuse(format!(
             "executor {} is switched to {}: activate it first, or name another one",
-            quoted_input(stable),
+            quoted_input(stable_name),
             executor.state
         )));
     }
     if executor.status == "offline" {
-        return Ok(stable.to_owned());
+        return Ok(stable_name.to_owned());
     }
     let handler = &record.spec.handler;
     if !rondel_core::name::takes_handler(executor.handlers.iter().map(String::as_str), handler) {
         return Err(refuse(format!(
             "executor {} does not have handler {}",
-            quoted_input(stable),
+            quoted_input(stable_name),
             quoted_input(handler)
         )));
     }
     // The conditions were checked when the job was saved, so they have no errors here.
-    match Select::new(&record.spec.select).unwrap_or_default().unmet_condition(stable, &executor.labels) {
-        None => Ok(stable.to_owned()),
+    match Select::new(&record.spec.select).unwrap_or_default().unmet_condition(stable_name, &executor.labels) {
+        None => Ok(stable_name.to_owned()),
         Some(_) => Err(refuse(format!(
             "executor {} does not meet the conditions of the job (select); name one that does",
-            quoted_input(stable)
+            quoted_input(stable_name)
         ))),
     }
 }

@@ -27,7 +27,7 @@ use crate::routes::Routes;
 use crate::state::Web;
 
 /// Maximum length of a display name, in characters.
-const DISPLAY_LEN_MAX: usize = 100;
+const DISPLAY_NAME_LEN_MAX: usize = 100;
 
 /// A user as the API shows it.
 #[derive(Serialize, JsonSchema)]
@@ -84,7 +84,7 @@ pub(crate) struct NewUser {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "UserChange")]
-pub(crate) struct ChangeUser {
+pub(crate) struct UserChange {
     #[serde(default)]
     pub(crate) display_name: Option<String>,
     #[serde(default)]
@@ -200,7 +200,7 @@ pub(crate) async fn create_user<Q>(call: &GlobalCall<Q>, new_user: NewUser) -> R
     let engine = call.engine();
     call.note.set_object(&new_user.name);
     name::check_account(&new_user.name).map_err(|message| refuse_value("/name", message))?;
-    let display_name = checked_display(new_user.display_name.as_deref().unwrap_or(&new_user.name))?;
+    let display_name = checked_display_name(new_user.display_name.as_deref().unwrap_or(&new_user.name))?;
     let grants = read_grants_of_user(engine, &new_user.grants).await?;
     let password = match &new_user.password {
         None => None,
@@ -234,9 +234,9 @@ pub(crate) async fn hash_password(web: &Web, password: &str, name: &str) -> Resu
     web.passwords.hash(password).await.map_err(|error| Problem::internal(error.to_string()))
 }
 
-fn checked_display(text: &str) -> Result<String, Problem> {
+fn checked_display_name(text: &str) -> Result<String, Problem> {
     let text = text.trim();
-    plain::check_line(text, DISPLAY_LEN_MAX).map_err(|message| refuse_value("/display_name", message))?;
+    plain::check_line(text, DISPLAY_NAME_LEN_MAX).map_err(|message| refuse_value("/display_name", message))?;
     Ok(text.to_owned())
 }
 
@@ -248,7 +248,7 @@ async fn get(call: GlobalCall, Named(name, ..): Named<path::User>) -> Result<Res
 async fn change(
     call: GlobalCall,
     Named(name, ..): Named<path::User>,
-    body: JsonBody<ChangeUser>,
+    body: JsonBody<UserChange>,
 ) -> Result<Response, Problem> {
     // Checked first, so that a missing user is reported before errors in the body.
     find(&call, &name).await?;
@@ -258,7 +258,7 @@ async fn change(
 pub(crate) async fn apply_change<Q>(
     call: &GlobalCall<Q>,
     name: &str,
-    request: ChangeUser,
+    request: UserChange,
 ) -> Result<UserJson, Problem> {
     let account = find(call, name).await?;
     call.note.before(&user_json(call, &account).await?);
@@ -268,7 +268,7 @@ pub(crate) async fn apply_change<Q>(
     };
     // Unchanged roles are not saved again: saving roles ends the user's sign-ins.
     let grants = grants.filter(|grants| *grants != account.grants);
-    let display_name = request.display_name.as_deref().map(checked_display).transpose()?;
+    let display_name = request.display_name.as_deref().map(checked_display_name).transpose()?;
     if request.provider_sign_in.is_some() && !call.caller.actor().may_change_sign_in_of(account.id) {
         return Err(Problem::new(Code::Forbidden, "a token cannot change how its own account signs in"));
     }

@@ -143,7 +143,7 @@ async fn delete(call: Call, Named(name, ..): Named<path::Namespace>) -> Result<R
 
 async fn test(call: Call, Named(name, ..): Named<path::Namespace>) -> Result<Response, Problem> {
     let namespace = administered_namespace(&call, &name).await?;
-    call.note.namespace(&name);
+    call.note.set_namespace(&name);
     let test_result = call
         .engine()
         .test_failure_webhook((namespace.id, &name))
@@ -157,7 +157,7 @@ async fn test(call: Call, Named(name, ..): Named<path::Namespace>) -> Result<Res
 
 /// Records the namespace and the current URL in the audit log.
 async fn audit_before(call: &Call, namespace: NamespaceId, name: &str) -> Result<(), Problem> {
-    call.note.namespace(name);
+    call.note.set_namespace(name);
     if let Some(webhook) = call.engine().store().failure_webhook(namespace).await? {
         call.note.before(&serde_json::json!({"url": webhook.url}));
     }

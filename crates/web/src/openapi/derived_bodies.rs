@@ -64,8 +64,8 @@ impl<T: JsonSchema> JsonSchema for Patch<T> {
         schema.insert("description".to_owned(), json!("A merge patch (RFC 7396): null resets a field to its default."));
         if let Some(Value::Object(properties)) = schema.get_mut("properties") {
             for property in properties.values_mut() {
-                let original = property.take();
-                *property = json!({"anyOf": [original, {"type": "null"}]});
+                let property_schema = property.take();
+                *property = json!({"anyOf": [property_schema, {"type": "null"}]});
             }
         }
         schema

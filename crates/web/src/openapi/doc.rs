@@ -77,13 +77,13 @@ impl Doc {
     }
 
     /// Adds text of this media type to the answer with status 200, for requests whose `Accept` header or parameters ask for it.
-    pub(crate) fn text(self, media: &'static str) -> Self {
-        self.answer(200, "", Some((media, BodyKind::Text)))
+    pub(crate) fn text(self, media_type: &'static str) -> Self {
+        self.answer(200, "", Some((media_type, BodyKind::Text)))
     }
 
     /// Adds an answer with text of this media type. The answer has no JSON unless that is added too.
-    pub(crate) fn stream(self, media: &'static str, about: &'static str) -> Self {
-        self.answer(200, about, Some((media, BodyKind::Text)))
+    pub(crate) fn stream(self, media_type: &'static str, about: &'static str) -> Self {
+        self.answer(200, about, Some((media_type, BodyKind::Text)))
     }
 
     /// Adds a header to the last answer.

@@ -15,7 +15,7 @@ pub(crate) const fn schema_of<T: JsonSchema>() -> SchemaOf {
 
 pub(crate) struct RequestBodyDoc {
     /// The media types that are accepted.
-    pub(crate) media: &'static [&'static str],
+    pub(crate) media_types: &'static [&'static str],
     pub(crate) schema: SchemaOf,
     pub(crate) is_required: bool,
 }

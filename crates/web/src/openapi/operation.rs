@@ -16,7 +16,7 @@ use crate::problem::Code;
 use crate::route_info::{Access, KeyUse, RouteInfo};
 
 /// The codes with which every call can be refused or fail, whatever its handler.
-const COMMON_REFUSALS: [Code; 8] = [
+const COMMON_REFUSALS: [Code; 9] = [
     Code::InvalidHeader,
     Code::Unauthenticated,
     Code::Forbidden,
@@ -25,6 +25,7 @@ const COMMON_REFUSALS: [Code; 8] = [
     Code::Overloaded,
     Code::TimedOut,
     Code::Unavailable,
+    Code::Unreadable,
 ];
 /// Statuses whose problems are the same for every operation, with the names of these responses in the document.
 const SHARED_RESPONSES: [(u16, &str); 5] =
@@ -50,8 +51,8 @@ pub(super) fn operation(info: &RouteInfo, route: &RouteDoc, schemas: &mut Schema
     let mut refusals: Vec<Code> = COMMON_REFUSALS.to_vec();
     match info.key_use() {
         KeyUse::Stored => {
-            inputs.headers.push(keyed::PARAMETER);
-            refusals.extend(keyed::REFUSALS);
+            inputs.headers.push(keyed::KEY_PARAMETER);
+            refusals.extend(keyed::KEY_REFUSALS);
         }
         KeyUse::Refused | KeyUse::Ignored => {}
     }
@@ -76,16 +77,16 @@ pub(super) fn operation(info: &RouteInfo, route: &RouteDoc, schemas: &mut Schema
     if let Some(body) = &inputs.body {
         let schema = schemas.of_request(body.schema);
         let mut content = Map::new();
-        for media in body.media {
-            let mut form = json!({"schema": schema});
-            if let Some(example) = doc.example.as_ref().filter(|_| media.ends_with("json")) {
-                form["example"] = example.clone();
+        for media_type in body.media_types {
+            let mut media_type_object = json!({"schema": schema});
+            if let Some(example) = doc.example.as_ref().filter(|_| media_type.ends_with("json")) {
+                media_type_object["example"] = example.clone();
             }
-            content.insert((*media).to_owned(), form);
+            content.insert((*media_type).to_owned(), media_type_object);
         }
         operation.insert("requestBody".to_owned(), json!({"required": body.is_required, "content": content}));
     }
-    let answers = doc.answers.iter().map(|one| (one.status.to_string(), answer_response(one, info, schemas)));
+    let answers = doc.answers.iter().map(|answer| (answer.status.to_string(), answer_response(answer, info, schemas)));
     let mut responses: Map<String, Value> = answers.collect();
     responses.extend(problem_responses(&refusals).into_iter().map(|(status, value)| (status.to_string(), value)));
     operation.insert("responses".to_owned(), Value::Object(responses));
@@ -105,7 +106,7 @@ fn operation_id(method: &Method, path: &str) -> String {
 }
 
 fn parameter_values(inputs: &HandlerInputs) -> Vec<Value> {
-    let show = |place: &str, parameter: &Parameter| {
+    let parameter_json = |place: &str, parameter: &Parameter| {
         json!({
             "name": parameter.name,
             "in": place,
@@ -114,9 +115,9 @@ fn parameter_values(inputs: &HandlerInputs) -> Vec<Value> {
             "schema": parameter.schema(),
         })
     };
-    let path = inputs.path.iter().map(|parameter| show("path", parameter));
-    let query = inputs.query.iter().map(|parameter| show("query", parameter));
-    path.chain(query).chain(inputs.headers.iter().map(|parameter| show("header", parameter))).collect()
+    let path = inputs.path.iter().map(|parameter| parameter_json("path", parameter));
+    let query = inputs.query.iter().map(|parameter| parameter_json("query", parameter));
+    path.chain(query).chain(inputs.headers.iter().map(|parameter| parameter_json("header", parameter))).collect()
 }
 
 fn answer_response(answer: &ResponseDoc, info: &RouteInfo, schemas: &mut Schemas) -> Value {
@@ -128,13 +129,13 @@ fn answer_response(answer: &ResponseDoc, info: &RouteInfo, schemas: &mut Schemas
     let mut response = json!({"description": answer.about, "headers": header_references(&names)});
     if !answer.bodies.is_empty() {
         let mut content = Map::new();
-        for (media, kind) in &answer.bodies {
+        for (media_type, kind) in &answer.bodies {
             let body = match kind {
                 BodyKind::Json(schema) => json!({"schema": schemas.of_answer(*schema)}),
                 BodyKind::Short(schema) => json!({"schema": schemas.of_request(*schema)}),
                 BodyKind::Text => json!({"schema": {"type": "string"}}),
             };
-            content.insert((*media).to_owned(), body);
+            content.insert((*media_type).to_owned(), body);
         }
         response["content"] = Value::Object(content);
     }
@@ -178,17 +179,20 @@ pub(super) fn shared_responses(problem: &Value) -> Value {
 }
 
 fn problem_responses(refusals: &[Code]) -> Vec<(u16, Value)> {
-    let mut by_status: BTreeMap<u16, Vec<Code>> = BTreeMap::new();
+    let mut codes_by_status: BTreeMap<u16, Vec<Code>> = BTreeMap::new();
     for code in Code::ALL.iter().filter(|code| refusals.contains(code)) {
-        by_status.entry(code.status()).or_default().push(*code);
+        codes_by_status.entry(code.status()).or_default().push(*code);
     }
     let problem = json!({"$ref": "#/components/schemas/Problem"});
-    let show = |(status, codes): (u16, Vec<Code>)| match SHARED_RESPONSES.iter().find(|(shared, _)| *shared == status) {
+    let response_entry = |(status, codes): (u16, Vec<Code>)| match SHARED_RESPONSES
+        .iter()
+        .find(|(shared_status, _)| *shared_status == status)
+    {
         Some((_, name)) => (status, json!({"$ref": format!("#/components/responses/{name}")})),
         None if status == 412 => (status, refusal_response(&codes, &problem, &["X-Request-Id", "ETag"])),
         None => (status, refusal_response(&codes, &problem, &["X-Request-Id"])),
     };
-    by_status.into_iter().map(show).collect()
+    codes_by_status.into_iter().map(response_entry).collect()
 }
 
 /// The response with a problem that has one of these codes.

@@ -24,7 +24,7 @@ pub(super) struct Schemas {
 /// All schemas, and the names of the schemas whose request form was renamed.
 pub(super) struct MergedSchemas {
     pub(super) schemas: Map<String, Value>,
-    names: BTreeSet<String>,
+    renamed_schemas: BTreeSet<String>,
 }
 
 impl Default for Schemas {
@@ -56,28 +56,30 @@ impl Schemas {
         let requests = self.requests.take_definitions(true);
         let mut schemas = self.answers.take_definitions(true);
         schemas.values_mut().for_each(allow_more_fields);
-        let equal_schemas = MergedSchemas { schemas: Map::new(), names: BTreeSet::new() };
+        let equal_schemas = MergedSchemas { schemas: Map::new(), renamed_schemas: BTreeSet::new() };
         let is_different = |name: &String| {
             let mut request = requests[name].clone();
             equal_schemas.apply(&mut request);
             schemas.get(name).is_some_and(|answer| *answer != request)
         };
-        let mut names: BTreeSet<String> = requests.keys().filter(|name| is_different(name)).cloned().collect();
+        let mut renamed_schemas: BTreeSet<String> =
+            requests.keys().filter(|name| is_different(name)).cloned().collect();
         // A schema also differs if it refers to a schema that differs.
         loop {
-            let is_referring = |name: &&String| !names.contains(*name) && refers_to(&requests[*name], &names);
+            let is_referring =
+                |name: &&String| !renamed_schemas.contains(*name) && refers_to(&requests[*name], &renamed_schemas);
             let referring_names: Vec<String> = requests.keys().filter(is_referring).cloned().collect();
             let referring_names: Vec<String> =
                 referring_names.into_iter().filter(|name| schemas.contains_key(name)).collect();
             if referring_names.is_empty() {
                 break;
             }
-            names.extend(referring_names);
+            renamed_schemas.extend(referring_names);
         }
-        let mut merged_schemas = MergedSchemas { schemas: Map::new(), names };
+        let mut merged_schemas = MergedSchemas { schemas: Map::new(), renamed_schemas };
         for (name, mut schema) in requests {
             merged_schemas.apply(&mut schema);
-            let name = if merged_schemas.names.contains(&name) { format!("{name}Input") } else { name };
+            let name = if merged_schemas.renamed_schemas.contains(&name) { format!("{name}Input") } else { name };
             schemas.entry(name).or_insert(schema);
         }
         merged_schemas.schemas = schemas;
@@ -93,7 +95,7 @@ impl MergedSchemas {
                 if let Some(Value::String(reference)) = map.get_mut("$ref")
                     && let Some(name) = reference.strip_prefix(REQUEST_SCHEMA_PREFIX)
                 {
-                    let suffix = if self.names.contains(name) { "Input" } else { "" };
+                    let suffix = if self.renamed_schemas.contains(name) { "Input" } else { "" };
                     *reference = format!("{SCHEMA_PREFIX}{name}{suffix}");
                 }
                 map.values_mut().for_each(|value| self.apply(value));
@@ -122,11 +124,12 @@ fn allow_more_fields(value: &mut Value) {
 fn refers_to(value: &Value, names: &BTreeSet<String>) -> bool {
     match value {
         Value::Object(map) => {
-            let is_reference = map
+            let referenced_name = map
                 .get("$ref")
                 .and_then(Value::as_str)
                 .and_then(|reference| reference.strip_prefix(REQUEST_SCHEMA_PREFIX));
-            is_reference.is_some_and(|name| names.contains(name)) || map.values().any(|value| refers_to(value, names))
+            referenced_name.is_some_and(|name| names.contains(name))
+                || map.values().any(|value| refers_to(value, names))
         }
         Value::Array(items) => items.iter().any(|item| refers_to(item, names)),
         _ => false,

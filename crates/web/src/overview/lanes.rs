@@ -27,7 +27,7 @@ const FILTERED_JOB_COUNT: u32 = 200;
 /// How many running runs are read at most to find the jobs that run now.
 const RUNNING_RUN_COUNT_MAX: u32 = 400;
 /// Maximum number of running runs in a timeline that began before its range.
-const EARLIER_COUNT_MAX: u32 = 1_000;
+const EARLIER_RUN_COUNT_MAX: u32 = 1_000;
 
 rondel_core::plain_word_enum! {
     /// What a lane of a timeline shows.
@@ -75,7 +75,7 @@ pub(crate) struct Lane {
     /// Runs in the range.
     pub(crate) run_count: u64,
     /// Runs in the range that failed, timed out, or have an unknown outcome.
-    pub(crate) trouble_count: u64,
+    pub(crate) failure_count: u64,
     pub(crate) marks: Vec<Mark>,
     /// Upcoming planned instants.
     pub(crate) fires: Vec<Timestamp>,
@@ -135,8 +135,8 @@ async fn lanes_by_job<Q: Sync>(
     let now = call.engine().now();
     let mut plans = lane_plans(call.engine().node(), &keys, (request.from, request.to), now).await?;
     // In a long range, single runs would overlap, so fewer of them are drawn.
-    let divisor = if stretch_length(request) > Step::Hour.length() { 8 } else { 1 };
-    let mark_count = (MARK_COUNT_MAX / divisor / jobs.len().max(1)).min(LANE_MARK_COUNT_MAX);
+    let mark_divisor = if stretch_length(request) > Step::Hour.length() { 8 } else { 1 };
+    let mark_count = (MARK_COUNT_MAX / mark_divisor / jobs.len().max(1)).min(LANE_MARK_COUNT_MAX);
     let mut data_by_job = read_lane_data(call, &jobs, (request, mark_count)).await?;
     let lanes = jobs.iter().map(|job| {
         let plan = plans.remove(&job.id).unwrap_or_default();
@@ -149,7 +149,7 @@ async fn lanes_by_job<Q: Sync>(
 #[derive(Debug, Default)]
 struct LaneData {
     /// Its newest runs, ordered from the newest to the oldest.
-    marks: Vec<ChartRun>,
+    runs: Vec<ChartRun>,
     /// Runs before this instant are joined.
     cut_at: Option<Timestamp>,
     /// The verdicts of the joined runs, summed up for each stretch of time.
@@ -165,22 +165,22 @@ async fn read_lane_data<Q: Sync>(
     let limit = u32::try_from(mark_count).unwrap_or(u32::MAX).saturating_add(1);
     let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
     let mut data_by_job: BTreeMap<JobId, LaneData> = BTreeMap::new();
-    for mark in call.engine().store().chart_runs(&ids, request.from, request.to, limit).await? {
-        data_by_job.entry(mark.job).or_default().marks.push(mark);
+    for run in call.engine().store().chart_runs(&ids, request.from, request.to, limit).await? {
+        data_by_job.entry(run.job).or_default().runs.push(run);
     }
     let stretch_len = stretch_length(request);
-    for LaneData { marks, cut_at, .. } in data_by_job.values_mut() {
+    for LaneData { runs, cut_at, .. } in data_by_job.values_mut() {
         // Runs up to the end of the newest joined stretch are part of the stretches, so only later ones are drawn one by one.
-        let oldest_mark = marks.last().filter(|_| marks.len() > mark_count);
-        *cut_at = oldest_mark.map(|oldest_mark| oldest_mark.fire_at.floor(stretch_len) + stretch_len);
+        let oldest_run = runs.last().filter(|_| runs.len() > mark_count);
+        *cut_at = oldest_run.map(|oldest_run| oldest_run.fire_at.floor(stretch_len) + stretch_len);
         let cut_at = *cut_at;
-        marks.retain(|mark| call.may_view(mark.app) && cut_at.is_none_or(|cut_at| mark.fire_at >= cut_at));
+        runs.retain(|run| call.may_view(run.app) && cut_at.is_none_or(|cut_at| run.fire_at >= cut_at));
     }
     let cut_at = data_by_job.values().filter_map(|lane_data| lane_data.cut_at).max().unwrap_or(request.from);
     for run in running_before(call, cut_at).await?.iter().filter(|run| ids.contains(&run.job) && !run.is_shard()) {
         let lane_data = data_by_job.entry(run.job).or_default();
         if run.fire_at < lane_data.cut_at.unwrap_or(request.from) {
-            lane_data.marks.push(ChartRun::from(run));
+            lane_data.runs.push(ChartRun::from(run));
         }
     }
     let is_joined = |job: &&JobRecord| {
@@ -196,12 +196,12 @@ async fn read_lane_data<Q: Sync>(
         // If the job moved to another app, only runs of apps that the caller sees are counted.
         let from = visible_from(call, job, request.from, request.to).await?;
         let Some(lane_data) = data_by_job.get_mut(&job.id) else { continue };
-        let is_seen = |stretch: &&StatPoint| {
+        let is_visible = |stretch: &&StatPoint| {
             stretch.owner == job.id.get()
-                && lane_data.cut_at.is_some_and(|cut| stretch.at < cut)
+                && lane_data.cut_at.is_some_and(|cut_at| stretch.at < cut_at)
                 && (from <= request.from || stretch.at >= from)
         };
-        lane_data.stretches = stretches.iter().filter(is_seen).cloned().collect();
+        lane_data.stretches = stretches.iter().filter(is_visible).cloned().collect();
     }
     Ok(data_by_job)
 }
@@ -213,7 +213,7 @@ async fn running_before<Q>(call: &Call<Q>, instant: Timestamp) -> Result<Vec<Run
         within: call.visible_apps(),
         statuses: vec![RunStatus::Running],
         after: Some(RunId::new(IdGen::first_at(instant))),
-        limit: EARLIER_COUNT_MAX,
+        limit: EARLIER_RUN_COUNT_MAX,
         ..RunQuery::default()
     };
     Ok(call.engine().store().list_runs(call.namespace.id, &query).await?)
@@ -227,29 +227,30 @@ async fn worst_jobs<Q: Sync>(
 ) -> Result<Vec<JobRecord>, Problem> {
     let (store, namespace) = (call.engine().store(), call.namespace.id);
     let visible_apps = call.visible_apps();
-    let is_all = request.contains.is_none() && request.app.is_none() && visible_apps.is_none();
+    let is_unfiltered = request.contains.is_none() && request.app.is_none() && visible_apps.is_none();
     // One job more than there are lanes shows whether there are more lanes. If a filter applies, more jobs are read, so that enough
     // remain.
-    let count = if is_all { request.lane_count + 1 } else { FILTERED_JOB_COUNT };
+    let count = if is_unfiltered { request.lane_count + 1 } else { FILTERED_JOB_COUNT };
     let job = |pulse: &NewestOutcomes| pulse.job;
     let mut candidates: Vec<JobId> = if count <= FAILING_JOB_COUNT {
-        failures.failing(call).await?.iter().map(job).collect()
+        failures.failing_jobs(call).await?.iter().map(job).collect()
     } else {
         store.failing_jobs(namespace, visible_apps.as_deref(), count).await?.iter().map(job).collect()
     };
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     if candidates.len() < count {
-        let unsuccessful = failures.read(call).await?.iter().filter(|trouble| trouble.status != RunStatus::Skipped);
-        candidates.extend(unsuccessful.map(|trouble| trouble.job));
+        let failed_runs = failures.read(call).await?.iter().filter(|runs| runs.status != RunStatus::Skipped);
+        candidates.extend(failed_runs.map(|runs| runs.job));
         let running_jobs = store.open_chart_runs(namespace, RunStatus::Running, RUNNING_RUN_COUNT_MAX).await?;
-        candidates.extend(running_jobs.iter().map(|mark| mark.job));
+        candidates.extend(running_jobs.iter().map(|run| run.job));
     }
     let mut distinct_jobs = BTreeSet::new();
     let ids: Vec<JobId> = candidates.into_iter().filter(|job| distinct_jobs.insert(*job)).take(count).collect();
-    let jobs_by_id = if is_all { store.jobs_by_id(&ids).await? } else { matching_jobs(call, request, &ids).await? };
+    let jobs_by_id =
+        if is_unfiltered { store.jobs_by_id(&ids).await? } else { matching_jobs(call, request, &ids).await? };
     let mut jobs_by_id: HashMap<JobId, JobRecord> = jobs_by_id.into_iter().map(|job| (job.id, job)).collect();
-    let is_wanted = |job: &JobRecord| call.may_view(job.app) && request.app.is_none_or(|app| app == job.app);
-    Ok(ids.iter().filter_map(|id| jobs_by_id.remove(id)).filter(is_wanted).collect())
+    let is_selected = |job: &JobRecord| call.may_view(job.app) && request.app.is_none_or(|app| app == job.app);
+    Ok(ids.iter().filter_map(|id| jobs_by_id.remove(id)).filter(is_selected).collect())
 }
 
 /// The jobs whose names contain the wanted text. Returns one job more than the timeline has lanes, or all of them if [`worst_jobs`]
@@ -266,16 +267,16 @@ async fn matching_jobs<Q>(call: &Call<Q>, request: &TimelineRequest, ids: &[JobI
 }
 
 fn job_lane(job: &JobRecord, plan: LanePlan, data: LaneData, (now, stretch_len): (Timestamp, Duration)) -> Lane {
-    let LaneData { mut marks, cut_at, stretches } = data;
+    let LaneData { mut runs, cut_at, stretches } = data;
     // A run that is claimed ahead of its instant is drawn as a planned fire until that instant.
     let claimed_instants: BTreeSet<Timestamp> =
-        marks.iter().filter(|mark| is_ahead(mark)).map(|mark| mark.fire_at).collect();
-    marks.retain(|mark| !is_ahead(mark) || mark.fire_at <= now);
-    let mark_verdicts = marks.iter().fold(Verdicts::default(), |sum, mark| sum.plus(verdict_of_run(mark)));
+        runs.iter().filter(|run| is_ahead(run)).map(|run| run.fire_at).collect();
+    runs.retain(|run| !is_ahead(run) || run.fire_at <= now);
+    let run_verdicts = runs.iter().fold(Verdicts::default(), |sum, run| sum.plus(verdicts_of_run(run)));
     let stretch_verdicts = || stretches.iter().map(|stretch| &stretch.verdicts);
     let run_count =
-        u64::try_from(marks.len()).unwrap_or(u64::MAX) + stretch_verdicts().map(Verdicts::total).sum::<u64>();
-    let trouble_count = mark_verdicts.failure_count() + stretch_verdicts().map(Verdicts::failure_count).sum::<u64>();
+        u64::try_from(runs.len()).unwrap_or(u64::MAX) + stretch_verdicts().map(Verdicts::total).sum::<u64>();
+    let failure_count = run_verdicts.failure_count() + stretch_verdicts().map(Verdicts::failure_count).sum::<u64>();
     let stretch_marks = stretches.iter().flat_map(|stretch| marks_of_stretch(stretch, stretch_len));
     let mut fires: Vec<Timestamp> = plan.fires;
     fires.extend(claimed_instants.into_iter().filter(|at| *at > now));
@@ -285,8 +286,8 @@ fn job_lane(job: &JobRecord, plan: LanePlan, data: LaneData, (now, stretch_len):
         name: job.spec.name.clone(),
         app: Some(job.spec.app.clone()),
         run_count,
-        trouble_count,
-        marks: stretch_marks.chain(marks.iter().rev().map(Mark::from)).collect(),
+        failure_count,
+        marks: stretch_marks.chain(runs.iter().rev().map(Mark::from)).collect(),
         is_joined: cut_at.is_some(),
         fires,
         removed_fires: plan.removed,
@@ -295,14 +296,14 @@ fn job_lane(job: &JobRecord, plan: LanePlan, data: LaneData, (now, stretch_len):
 }
 
 /// Whether the run is claimed or waiting, but has not begun.
-const fn is_ahead(mark: &ChartRun) -> bool {
-    matches!(mark.status, RunStatus::Pending | RunStatus::Waiting)
+const fn is_ahead(run: &ChartRun) -> bool {
+    matches!(run.status, RunStatus::Pending | RunStatus::Waiting)
 }
 
-fn verdict_of_run(mark: &ChartRun) -> Verdicts {
-    let count = u64::try_from(mark.span_count).unwrap_or(1);
+fn verdicts_of_run(run: &ChartRun) -> Verdicts {
+    let count = u64::try_from(run.span_count).unwrap_or(1);
     let no_verdicts = Verdicts::default();
-    match mark.status {
+    match run.status {
         RunStatus::Failed => Verdicts { failed: count, ..no_verdicts },
         RunStatus::TimedOut => Verdicts { timed_out: count, ..no_verdicts },
         RunStatus::Unknown => Verdicts { unknown: count, ..no_verdicts },
@@ -335,16 +336,16 @@ fn marks_of_stretch(stretch: &StatPoint, stretch_len: Duration) -> Vec<Mark> {
 }
 
 impl From<&ChartRun> for Mark {
-    fn from(mark: &ChartRun) -> Self {
-        let begun_at = mark.started_at.unwrap_or(mark.fire_at).max(mark.fire_at);
-        let to = match mark.status {
-            RunStatus::Skipped => Some(mark.span_end_at.unwrap_or(mark.fire_at)),
-            status if status.is_terminal() => Some(mark.finished_at.unwrap_or(begun_at).max(begun_at)),
+    fn from(run: &ChartRun) -> Self {
+        let begun_at = run.started_at.unwrap_or(run.fire_at).max(run.fire_at);
+        let to = match run.status {
+            RunStatus::Skipped => Some(run.span_end_at.unwrap_or(run.fire_at)),
+            status if status.is_terminal() => Some(run.finished_at.unwrap_or(begun_at).max(begun_at)),
             _ => None,
         };
-        let from = if mark.status == RunStatus::Skipped { mark.fire_at } else { begun_at };
-        let count = u64::try_from(mark.span_count).unwrap_or(1);
-        Self { from, to, status: mark.status, run: Some(mark.id), count }
+        let from = if run.status == RunStatus::Skipped { run.fire_at } else { begun_at };
+        let count = u64::try_from(run.span_count).unwrap_or(1);
+        Self { from, to, status: run.status, run: Some(run.id), count }
     }
 }
 
@@ -369,14 +370,14 @@ async fn lanes_by_app<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Ti
         Lane {
             name: app.name,
             run_count: verdict_sum.total(),
-            trouble_count: verdict_sum.failure_count(),
+            failure_count: verdict_sum.failure_count(),
             marks: stretches_of_app().flat_map(|stretch| marks_of_stretch(stretch, stretch_len)).collect(),
             is_joined: true,
             ..Lane::default()
         }
     };
     let mut lanes: Vec<Lane> = apps.into_iter().map(lane).collect();
-    lanes.sort_by_key(|lane| std::cmp::Reverse(lane.trouble_count));
+    lanes.sort_by_key(|lane| std::cmp::Reverse(lane.failure_count));
     Ok(Timeline { lanes, has_more, is_cut: false })
 }
 
@@ -387,12 +388,12 @@ async fn lanes_by_executor<Q>(call: &Call<Q>, request: &TimelineRequest) -> Resu
     let is_cut = chart_runs.len() > MARK_COUNT_MAX;
     chart_runs.truncate(MARK_COUNT_MAX);
     chart_runs.extend(running_before(call, request.from).await?.iter().map(ChartRun::from));
-    chart_runs.retain(|mark| call.may_view(mark.app) && request.app.is_none_or(|app| app == mark.app));
-    chart_runs.retain(|mark| mark.started_at.is_some());
-    let mut by_name: BTreeMap<(AppId, String), Vec<ChartRun>> = BTreeMap::new();
-    for mark in chart_runs {
-        if let Some(name) = mark.executor.clone() {
-            by_name.entry((mark.app, name)).or_default().push(mark);
+    chart_runs.retain(|run| call.may_view(run.app) && request.app.is_none_or(|app| app == run.app));
+    chart_runs.retain(|run| run.started_at.is_some());
+    let mut runs_by_executor: BTreeMap<(AppId, String), Vec<ChartRun>> = BTreeMap::new();
+    for run in chart_runs {
+        if let Some(name) = run.executor.clone() {
+            runs_by_executor.entry((run.app, name)).or_default().push(run);
         }
     }
     let apps = call.engine().store().apps(call.namespace.id).await?;
@@ -401,14 +402,14 @@ async fn lanes_by_executor<Q>(call: &Call<Q>, request: &TimelineRequest) -> Resu
         name,
         app: apps.get(&app).cloned(),
         run_count: u64::try_from(chart_runs.len()).unwrap_or(u64::MAX),
-        trouble_count: chart_runs
+        failure_count: chart_runs
             .iter()
-            .fold(Verdicts::default(), |sum, mark| sum.plus(verdict_of_run(mark)))
+            .fold(Verdicts::default(), |sum, run| sum.plus(verdicts_of_run(run)))
             .failure_count(),
         marks: chart_runs.iter().rev().map(Mark::from).collect(),
         ..Lane::default()
     };
     let lane_count = usize::try_from(request.lane_count).unwrap_or(usize::MAX);
-    let has_more = by_name.len() > lane_count;
-    Ok(Timeline { lanes: by_name.into_iter().take(lane_count).map(lane).collect(), has_more, is_cut })
+    let has_more = runs_by_executor.len() > lane_count;
+    Ok(Timeline { lanes: runs_by_executor.into_iter().take(lane_count).map(lane).collect(), has_more, is_cut })
 }

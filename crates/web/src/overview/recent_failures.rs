@@ -35,7 +35,7 @@ impl RecentFailures {
     }
 
     /// The jobs whose newest runs failed and that the caller may see, the longest streak first; at most [`FAILING_JOB_COUNT`].
-    pub(crate) async fn failing<Q: Sync>(&self, call: &Call<Q>) -> Result<&[NewestOutcomes], Problem> {
+    pub(crate) async fn failing_jobs<Q: Sync>(&self, call: &Call<Q>) -> Result<&[NewestOutcomes], Problem> {
         let visible_apps = call.visible_apps();
         let store = call.engine().store();
         let query = || store.failing_jobs(call.namespace.id, visible_apps.as_deref(), FAILING_JOB_COUNT);

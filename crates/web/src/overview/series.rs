@@ -131,8 +131,9 @@ async fn query_points<Q>(
 
 /// Adds up the points in each bucket of the range; buckets without runs are empty.
 pub(crate) fn buckets_of(points: &[StatPoint], range: BucketRange) -> Vec<Bucket> {
-    let count = usize::try_from(range.bucket_count().min(BUCKET_COUNT_MAX)).unwrap_or(0);
-    let bucket_starts = (0..count).map(|number| range.from + range.step.length() * u32::try_from(number).unwrap_or(0));
+    let bucket_count = usize::try_from(range.bucket_count().min(BUCKET_COUNT_MAX)).unwrap_or(0);
+    let bucket_starts =
+        (0..bucket_count).map(|number| range.from + range.step.length() * u32::try_from(number).unwrap_or(0));
     let mut buckets: BTreeMap<Timestamp, Bucket> = bucket_starts.map(|at| (at, Bucket::empty(at))).collect();
     for point in points {
         if let Some(bucket) = buckets.get_mut(&point.at) {
@@ -144,10 +145,10 @@ pub(crate) fn buckets_of(points: &[StatPoint], range: BucketRange) -> Vec<Bucket
 
 /// Adds the buckets of other owners in the same range.
 pub(crate) fn add_buckets(buckets: &mut [Bucket], added_buckets: &[Bucket]) {
-    for (bucket, other) in buckets.iter_mut().zip(added_buckets) {
-        bucket.verdicts = bucket.verdicts.plus(other.verdicts);
-        bucket.durations.merge(&other.durations);
-        bucket.lateness.merge(&other.lateness);
+    for (bucket, added_bucket) in buckets.iter_mut().zip(added_buckets) {
+        bucket.verdicts = bucket.verdicts.plus(added_bucket.verdicts);
+        bucket.durations.merge(&added_bucket.durations);
+        bucket.lateness.merge(&added_bucket.lateness);
     }
 }
 

@@ -47,7 +47,7 @@ struct AccountPage {
     sessions: Vec<SessionRow>,
     tokens: Vec<TokenRow>,
     /// How many valid tokens the account has. A new password revokes them unless the user keeps them.
-    living_count: u64,
+    valid_token_count: u64,
     /// The secret of the token that was just created, and its expiry if the token behind this sign-in limits it.
     new_token: Option<(String, Option<Moment>)>,
     error: Option<String>,
@@ -76,7 +76,7 @@ struct SessionRow {
     user_agent: String,
     began_at: Moment,
     seen_at: Moment,
-    is_this: bool,
+    is_current: bool,
 }
 
 struct TokenRow {
@@ -86,14 +86,14 @@ struct TokenRow {
     grants: Vec<String>,
     ends_at: Option<Moment>,
     used_at: Option<Moment>,
-    is_over: bool,
+    has_ended: bool,
 }
 
 impl TokenRow {
     fn new(token: TokenJson, now: Timestamp, t: &'static Texts) -> Self {
         Self {
             id: token.id.to_string(),
-            is_over: token.revoked_at.is_some() || token.expires_at.is_some_and(|end| end <= now),
+            has_ended: token.revoked_at.is_some() || token.expires_at.is_some_and(|end| end <= now),
             grants: token.grants.iter().map(|grant| grant_text(grant, t)).collect(),
             ends_at: token.expires_at.map(|at| Moment::new(at, now, t)),
             used_at: token.last_used_at.map(|at| Moment::new(at, now, t)),
@@ -119,11 +119,11 @@ pub(super) fn grant_line(grant: &GrantJson) -> String {
 pub(super) fn parse_grant_lines(text: &str) -> Result<Vec<GrantJson>, Problem> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).enumerate();
     let grant = |(index, line): (usize, &str)| {
-        let (role, place) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        let (role, scope_text) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         let role = role.parse().map_err(|message: String| refuse_value(&format!("/grants/{index}/role"), message))?;
-        let (namespace, app) = match place.trim().split_once('/') {
+        let (namespace, app) = match scope_text.trim().split_once('/') {
             Some((namespace, app)) => (Some(namespace), Some(app)),
-            None => (Some(place.trim()).filter(|place| !place.is_empty()), None),
+            None => (Some(scope_text.trim()).filter(|scope_text| !scope_text.is_empty()), None),
         };
         Ok(GrantJson { role, namespace: namespace.map(str::to_owned), app: app.map(str::to_owned) })
     };
@@ -159,20 +159,20 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
     };
     let token_records = tokens::own_tokens(call, PAGE_ITEM_COUNT).await?;
     let names = GrantNames::read(engine, caller.rights.grants().iter()).await?;
-    let session = |one: WebSession| SessionRow {
-        id: one.id.to_string(),
-        is_this: Some(one.id) == caller.session,
-        address: one.address,
-        user_agent: one.user_agent,
-        began_at: Moment::new(one.created_at, now, t),
-        seen_at: Moment::new(one.last_seen_at, now, t),
+    let session_row = |session: WebSession| SessionRow {
+        id: session.id.to_string(),
+        is_current: Some(session.id) == caller.session,
+        address: session.address,
+        user_agent: session.user_agent,
+        began_at: Moment::new(session.created_at, now, t),
+        seen_at: Moment::new(session.last_seen_at, now, t),
     };
-    let token = |one| TokenRow::new(one, now, t);
+    let token_row = |token| TokenRow::new(token, now, t);
     let new_token = state.new_token.and_then(|token| {
         let end = token.expires_at.filter(|_| !token.warnings.is_empty());
         Some((token.token?, end.map(|at| Moment::new(at, now, t))))
     });
-    let living_count = match &account {
+    let valid_token_count = match &account {
         Some(account) => store.count_valid_tokens(account.id, now).await?,
         None => 0,
     };
@@ -184,9 +184,9 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
         has_sign_ins: sign_in_account.is_some(),
         has_password: account.as_ref().is_some_and(|account| account.password.is_some()),
         is_admin: caller.may_anywhere(Permission::Cluster),
-        sessions: sessions.into_iter().map(session).collect(),
-        tokens: tokens::tokens_json(call, &token_records).await?.into_iter().map(token).collect(),
-        living_count,
+        sessions: sessions.into_iter().map(session_row).collect(),
+        tokens: tokens::tokens_json(call, &token_records).await?.into_iter().map(token_row).collect(),
+        valid_token_count,
         new_token,
         error: state.error,
         picker: GrantChoices::read(call, t).await?.picker(state.typed_grants),
@@ -223,8 +223,9 @@ pub(super) async fn password(
     let (account, session) = signed_in_account(&call).await?;
     let (store, now) = (call.engine().store(), call.engine().now());
     if account.password.is_some() {
-        let current = fields.raw("current");
-        let check_result = current_password::check(store, &call.web.passwords, (&account, session), current, now).await;
+        let typed_password = fields.raw("current");
+        let check_result =
+            current_password::check(store, &call.web.passwords, (&account, session), typed_password, now).await;
         match check_result.map_err(sign_in_problem)? {
             PasswordCheck::Right => {}
             PasswordCheck::Blocked(until) => return Err(too_many_attempts_problem(until, now)),
@@ -236,8 +237,8 @@ pub(super) async fn password(
             }
         }
     }
-    let hash = match hash_password(&call.web, fields.raw("password"), &account.name).await {
-        Ok(hash) => hash,
+    let password_hash = match hash_password(&call.web, fields.raw("password"), &account.name).await {
+        Ok(password_hash) => password_hash,
         Err(problem) if problem.code() == Code::Internal => return Err(problem),
         Err(problem) => {
             let error = Some(localized(prefs.lang.texts().lang(), problem.detail()).into_owned());
@@ -252,20 +253,23 @@ pub(super) async fn password(
     };
     let keep_tokens = fields.get("keep_tokens") == "1";
     users::audit_password(&call, &account, (now, keep_tokens));
-    store.set_password(account.id, &hash, KeptAccess { session: None, keeps_tokens: keep_tokens }, now).await?;
-    let agent = headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
-    let place = SignInClient { address: None, user_agent: agent.to_owned() };
-    let cookie = sign_in::begin(store, call.engine().new_id(), SignInOwner::Account(account.id), &place, now).await?;
+    store
+        .set_password(account.id, &password_hash, KeptAccess { session: None, keeps_tokens: keep_tokens }, now)
+        .await?;
+    let user_agent =
+        headers.get(http::header::USER_AGENT).and_then(|user_agent| user_agent.to_str().ok()).unwrap_or_default();
+    let client = SignInClient { address: None, user_agent: user_agent.to_owned() };
+    let cookie = sign_in::begin(store, call.engine().new_id(), SignInOwner::Account(account.id), &client, now).await?;
     let mut response = redirect_to("/account");
     add_cookie(&mut response, cookies::set_session(cookie.reveal(), SESSION_LIFETIME, call.web.config.tls));
     Ok(response)
 }
 
 pub(super) async fn end_session(call: PageCall, Named(id, ..): Named<path::SignIn>) -> Result<Response, Problem> {
-    let refused = || {
+    let lacks_rights_problem = || {
         Problem::new(Code::Forbidden, "this sign-in has fewer rights than those of its account, so it cannot end them")
     };
-    let account = account_of_sign_ins(&call).await?.ok_or_else(refused)?;
+    let account = account_of_sign_ins(&call).await?.ok_or_else(lacks_rights_problem)?;
     // Ending a sign-in twice is no error.
     if let Ok(id) = id.parse::<SessionId>() {
         audit_session(&call, account, id).await?;
@@ -274,7 +278,7 @@ pub(super) async fn end_session(call: PageCall, Named(id, ..): Named<path::SignI
     Ok(redirect_to("/account"))
 }
 
-pub(super) async fn make_token(call: PageCall, prefs: Prefs, fields: Fields) -> Result<Response, Problem> {
+pub(super) async fn submit_token(call: PageCall, prefs: Prefs, fields: Fields) -> Result<Response, Problem> {
     let token_result = create_token(&call, &fields).await;
     let typed_grants = match sent_rows(&fields) {
         Some(rows) => rows,
@@ -296,10 +300,10 @@ pub(super) async fn rotate_token(
 async fn render_new_token(
     call: &PageCall,
     prefs: Prefs,
-    created: Result<TokenJson, Problem>,
+    token_result: Result<TokenJson, Problem>,
     (mut typed_grants, form): (Vec<GrantRow>, TokenForm),
 ) -> Result<Response, Problem> {
-    match created {
+    match token_result {
         Ok(token) => {
             render_page(call, prefs, StatusCode::OK, PageState { new_token: Some(token), ..PageState::default() }).await
         }
@@ -320,7 +324,7 @@ async fn render_new_token(
 /// Why no token was created, with the label of the field that is wrong.
 fn token_error(problem: &Problem, t: &Texts) -> String {
     let complaint = problem.complaints().first();
-    let label = match complaint.and_then(|one| one.pointer.as_deref()) {
+    let label = match complaint.and_then(|complaint| complaint.pointer.as_deref()) {
         Some("/name") => t.field_name,
         Some("/expires_in") => t.token_lives,
         _ => "",
@@ -330,7 +334,7 @@ fn token_error(problem: &Problem, t: &Texts) -> String {
         Lang::En => ": ",
         Lang::Zh => "：",
     };
-    let message = complaint.map_or(problem.detail(), |one| one.message.as_str());
+    let message = complaint.map_or(problem.detail(), |complaint| complaint.message.as_str());
     format!("{} {label}{colon}{}", t.token_error_other, localized(t.lang(), message))
 }
 

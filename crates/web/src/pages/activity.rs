@@ -33,7 +33,7 @@ const JOB_ENTRY_COUNT: u32 = 20;
 const JOB_ENTRY_READ_COUNT: u32 = 60;
 /// The longest time that the call that creates a job is assumed to take. The call's entry has the instant at which the call began, so it
 /// is older than the job.
-const CREATE_CALL_MAX: Duration = Duration::from_secs(60);
+const CREATE_CALL_LENGTH_MAX: Duration = Duration::from_secs(60);
 /// The actions in the selection. Others can be entered in the page's URL.
 const ACTIONS: [&str; 41] = [
     "job.create",
@@ -191,7 +191,7 @@ struct ActivityPage {
     first_url: String,
     next_url: Option<String>,
     /// The URL of the file with all entries that match.
-    export: String,
+    export_url: String,
     is_first: bool,
     /// Whether the URL has a filter.
     is_filtered: bool,
@@ -242,7 +242,7 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
         rows: shown_entries.iter().map(|entry| formatter.row(entry)).collect(),
         first_url: page_url,
         next_url,
-        export: url_with_pairs("/activity.ndjson", &api_filters),
+        export_url: url_with_pairs("/activity.ndjson", &api_filters),
         is_first: filters.cursor.is_none(),
         is_filtered: !filters.is_empty(),
         code: AsCode::without_namespace(
@@ -262,8 +262,8 @@ pub(super) async fn export(call: GlobalCall<ReadAudit>) -> Result<Response, Prob
     check_namespace(&call).await?;
     let query = call.query.filter.clone();
     let mut response = export_of(&call, query)?;
-    let name = HeaderValue::from_static("attachment; filename=\"activity.ndjson\"");
-    response.headers_mut().insert(CONTENT_DISPOSITION, name);
+    let content_disposition = HeaderValue::from_static("attachment; filename=\"activity.ndjson\"");
+    response.headers_mut().insert(CONTENT_DISPOSITION, content_disposition);
     Ok(response)
 }
 
@@ -281,8 +281,8 @@ struct JobActivityPage {
 /// Selects the entries about this job from the entries about all objects with its name, the newest first. Entries of an earlier, deleted
 /// job are left out.
 fn entries_about_job(mut entries: Vec<AuditEntry>) -> Vec<AuditEntry> {
-    let is_end = |entry: &AuditEntry| entry.action == "job.delete" && entry.verdict == Verdict::Allowed;
-    entries.truncate(entries.iter().position(is_end).unwrap_or(entries.len()));
+    let is_deletion = |entry: &AuditEntry| entry.action == "job.delete" && entry.verdict == Verdict::Allowed;
+    entries.truncate(entries.iter().position(is_deletion).unwrap_or(entries.len()));
     entries.retain(|entry| entry.action.starts_with("job."));
     entries.truncate(JOB_ENTRY_COUNT as usize);
     entries
@@ -296,7 +296,7 @@ pub(super) async fn of_job(page: Page, Named(name, ..): Named<path::Job>) -> Res
     let query = AuditQuery {
         object: Some(name.clone()),
         namespace: Some(page.call.namespace.name.clone()),
-        from: Some(record.created_at - CREATE_CALL_MAX),
+        from: Some(record.created_at - CREATE_CALL_LENGTH_MAX),
         limit: JOB_ENTRY_READ_COUNT,
         ..AuditQuery::default()
     };

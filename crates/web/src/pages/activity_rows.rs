@@ -31,7 +31,7 @@ pub(super) struct ActivityRow {
     pub(super) auth_method: Option<&'static str>,
     pub(super) address: Option<String>,
     /// The id of the request.
-    pub(super) request: Option<String>,
+    pub(super) request_id: Option<String>,
     /// The name of the action.
     pub(super) action: String,
     /// The action in words, in the reader's language; `None` for an unknown action.
@@ -100,7 +100,7 @@ impl ActivityFormatter {
                 AuthMethod::Anonymous => Some(t.means_anonymous),
             },
             address: entry.address.clone().filter(|_| self.may_see_origin),
-            request: entry.request_id.clone().filter(|_| self.may_see_origin),
+            request_id: entry.request_id.clone().filter(|_| self.may_see_origin),
             words: action_words(t, &entry.action),
             action: entry.action.clone(),
             link: object_link(entry),
@@ -131,18 +131,18 @@ impl ActivityFormatter {
 
 /// The documents of an applied list. For each job they have the changed fields, or one word such as `created`.
 fn documents_by_job(value_before: Option<&Value>, values_after: Map<String, Value>) -> (Option<Value>, Option<Value>) {
-    let fields = |of: &Value| -> Option<Value> {
-        let fields = of["fields"].as_object().filter(|fields| !fields.is_empty())?;
-        let definitions =
+    let fields = |document: &Value| -> Option<Value> {
+        let fields = document["fields"].as_object().filter(|fields| !fields.is_empty())?;
+        let field_entry =
             |(pointer, value): (&String, &Value)| (pointer.trim_start_matches('/').replace('/', "."), value.clone());
-        Some(Value::Object(fields.iter().map(definitions).collect()))
+        Some(Value::Object(fields.iter().map(field_entry).collect()))
     };
     let (mut before_fields, mut after_fields) = (Map::new(), Map::new());
-    for (job, noted) in values_after {
+    for (job, document) in values_after {
         if let Some(fields) = value_before.and_then(|value_before| fields(&value_before[&job])) {
             before_fields.insert(job.clone(), fields);
         }
-        let shown_fields = fields(&noted).or_else(|| noted.get("action").cloned()).unwrap_or(noted);
+        let shown_fields = fields(&document).or_else(|| document.get("action").cloned()).unwrap_or(document);
         after_fields.insert(job, shown_fields);
     }
     (Some(Value::Object(before_fields)), Some(Value::Object(after_fields)))
@@ -162,12 +162,12 @@ pub(super) fn change_row(change: &Change) -> ChangeRow {
         |value: &Option<Value>| value.as_ref().is_some_and(|value| value_text(value).chars().count() > VALUE_LEN_MAX);
     let has_lines =
         |value: &Option<Value>| value.as_ref().and_then(Value::as_str).is_some_and(|text| text.contains('\n'));
-    let is_long = [&change.from, &change.to].into_iter().any(|value| is_long(value) || has_lines(value));
-    let lines = is_long.then(|| diff::changes_text(std::slice::from_ref(change)));
+    let needs_diff = [&change.from, &change.to].into_iter().any(|value| is_long(value) || has_lines(value));
+    let lines = needs_diff.then(|| diff::changes_text(std::slice::from_ref(change)));
     // The first line is left out because it repeats the name of the field.
     let lines =
         lines.map(|lines| lines.split_once('\n').map_or_else(String::new, |(_, rest)| rest.trim_end().to_owned()));
-    let inline_text = |value: &Option<Value>| value.as_ref().filter(|_| !is_long).map(value_text);
+    let inline_text = |value: &Option<Value>| value.as_ref().filter(|_| !needs_diff).map(value_text);
     ChangeRow {
         field: change.pointer.trim_start_matches('/').replace('/', "."),
         from: inline_text(&change.from),
@@ -180,7 +180,7 @@ fn value_text(value: &Value) -> String {
     match value {
         Value::Null => "–".to_owned(),
         Value::String(text) => format!("“{text}”"),
-        other => other.to_string(),
+        value => value.to_string(),
     }
 }
 

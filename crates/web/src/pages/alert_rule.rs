@@ -140,16 +140,16 @@ impl RuleForm {
             repeat: length(spec.repeat),
             digest: format_duration(spec.digest),
             group_over: spec.group_over.to_string(),
-            escalate_to: spec.escalate.as_ref().map(|to| to.channel.clone()).unwrap_or_default(),
-            escalate_after: length(spec.escalate.as_ref().map(|to| to.after)),
+            escalate_to: spec.escalate.as_ref().map(|escalation| escalation.channel.clone()).unwrap_or_default(),
+            escalate_after: length(spec.escalate.as_ref().map(|escalation| escalation.after)),
             is_enabled: spec.enabled,
             ..Self::new(None)
         };
-        form.put_condition(&spec.condition);
+        form.set_condition(&spec.condition);
         form
     }
 
-    fn put_condition(&mut self, condition: &Condition) {
+    fn set_condition(&mut self, condition: &Condition) {
         match condition {
             Condition::Failed {} | Condition::NodeLost {} => {}
             Condition::FailuresInRow { count } => self.count = count.to_string(),
@@ -308,7 +308,7 @@ impl RuleForm {
     /// The days of the week with their names, and whether each is chosen.
     fn days<'t>(&self, t: &'t Texts) -> Vec<(&'static str, &'t str, bool)> {
         let names = t.weekdays_short.split(' ');
-        let is_chosen = |day: &Weekday| self.weekdays.iter().any(|one| one == day.as_str());
+        let is_chosen = |day: &Weekday| self.weekdays.iter().any(|chosen_day| chosen_day == day.as_str());
         Weekday::ALL.iter().zip(names).map(|(day, name)| (day.as_str(), name, is_chosen(day))).collect()
     }
 }
@@ -393,8 +393,8 @@ async fn save_or_try(
     let spec = form.spec()?;
     if is_trial {
         page.call.note.mark_dry_run();
-        let run = try_rule(&page.call, &spec).await?;
-        return Ok(RuleOutcome::Tried(Box::new(RuleTrial::new(&spec, run, page.t))));
+        let dry_run = try_rule(&page.call, &spec).await?;
+        return Ok(RuleOutcome::Tried(Box::new(RuleTrial::new(&spec, dry_run, page.t))));
     }
     page.call.note.set_object(&spec.name);
     if let Some(record) = record {
@@ -412,7 +412,6 @@ async fn save_or_try(
     })
 }
 
-/// The outcome of a submitted form.
 enum RuleOutcome {
     Saved,
     SavedWithWarnings(String),
@@ -451,7 +450,8 @@ async fn render_page<Q>(
     labels.sort();
     labels.dedup();
     let apps = store.apps(namespace).await?.into_iter().filter(|app| page.call.may_view(app.id)).map(|app| app.name);
-    let calendars = store.calendars(namespace, None, SUGGESTION_COUNT).await?.into_iter().map(|one| one.spec.name);
+    let calendars =
+        store.calendar_outlines(namespace, None, SUGGESTION_COUNT).await?.into_iter().map(|record| record.name);
     let mut calendars: Vec<String> = calendars.collect();
     // A calendar that is not among those offered is added: otherwise saving the form would lose it.
     if !form.calendar.is_empty() && !calendars.contains(&form.calendar) {

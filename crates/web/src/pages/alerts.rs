@@ -48,10 +48,9 @@ pub(super) struct IncidentRow {
     pub(super) rule: String,
     pub(super) since: Moment,
     pub(super) resolved_at: Option<Moment>,
-    /// Who acknowledged it.
     pub(super) acknowledged_by: Option<String>,
     /// Whether a silence suppresses its messages.
-    pub(super) is_silent: bool,
+    pub(super) is_silenced: bool,
     /// The names of its channels, if none of them exists; the incident is then not reported.
     pub(super) missing_channels: Option<String>,
     /// The job, if the incident is about one.
@@ -102,6 +101,7 @@ struct AlertsPage {
     missing_editor_role: Option<&'static str>,
     /// Whether the caller may create silences and maintenance windows for at least one app.
     may_operate: bool,
+    /// Whether the forms must name an app, because the caller may not operate the whole namespace.
     needs_app: bool,
     open_incidents: Vec<IncidentRow>,
     resolved_incidents: Vec<IncidentRow>,
@@ -138,13 +138,13 @@ struct MissingRoleByApp {
 
 impl MissingRoleByApp {
     async fn read<Q>(page: &Page<Q>) -> Result<Self, Problem> {
-        let refusal = |app| page.missing_roles(app).operator;
-        let for_namespace = refusal(None);
+        let missing_role = |app| page.missing_roles(app).operator;
+        let for_namespace = missing_role(None);
         let apps = match for_namespace {
             None => Vec::new(),
             Some(_) => page.engine().store().apps(page.call.namespace.id).await?,
         };
-        Ok(Self { for_namespace, apps: apps.into_iter().map(|app| (app.name, refusal(Some(app.id)))).collect() })
+        Ok(Self { for_namespace, apps: apps.into_iter().map(|app| (app.name, missing_role(Some(app.id)))).collect() })
     }
 
     fn for_app(&self, app: Option<&str>) -> Option<&'static str> {
@@ -179,11 +179,11 @@ impl SilenceForm {
     }
 
     fn request(&self, length_word: &str, now: Timestamp, t: &Texts) -> Result<SilenceRequest, Problem> {
-        let hours = |count: u64| now + Duration::from_secs(count * 3600);
+        let after_hours = |count: u64| now + Duration::from_secs(count * 3600);
         let ends_at = match length_word {
-            "1h" => hours(1),
-            "8h" => hours(8),
-            "24h" => hours(24),
+            "1h" => after_hours(1),
+            "8h" => after_hours(8),
+            "24h" => after_hours(24),
             _ => zones::typed_instant(zones::clock_and_zone().1, &self.until, now)
                 .ok_or_else(|| refuse_value("/until", t.alerts_bad_until.to_owned()))?,
         };
@@ -211,7 +211,7 @@ pub(super) async fn render_page(
     let silences = incidents::visible_silences(&page.call).await?;
     let windows = crate::api::maintenance::visible_windows(&page.call).await?;
     let visible_app_names = page.call.visible_app_names().await?;
-    let query = open_query(&page.call, visible_app_names.as_deref());
+    let query = open_incident_query(&page.call, visible_app_names.as_deref());
     let mut open_records = open_incidents(&page.call, query).await?;
     open_records.sort_by_key(|record| (record.spec.severity != Severity::Critical, record.incident.started_at));
     let resolved_query = IncidentQuery { is_open: Some(false), limit: RESOLVED_INCIDENT_COUNT, ..query };
@@ -250,7 +250,7 @@ pub(super) async fn render_page(
     html(status, &template)
 }
 
-fn open_query<'a, Q>(call: &Call<Q>, within: Option<&'a [String]>) -> IncidentQuery<'a> {
+fn open_incident_query<'a, Q>(call: &Call<Q>, within: Option<&'a [String]>) -> IncidentQuery<'a> {
     let namespace = call.namespace.id;
     IncidentQuery { namespace, is_open: Some(true), job: None, before: None, within, limit: OPEN_INCIDENT_COUNT }
 }
@@ -264,7 +264,7 @@ async fn open_incidents<Q>(call: &Call<Q>, query: IncidentQuery<'_>) -> Result<V
 /// The number of open incidents, limited to as many as their page shows.
 pub(super) async fn open_incident_count<Q>(call: &Call<Q>) -> Result<usize, Problem> {
     let app_names = call.visible_app_names().await?;
-    Ok(open_incidents(call, open_query(call, app_names.as_deref())).await?.len())
+    Ok(Problem::unless_unreadable(open_incidents(call, open_incident_query(call, app_names.as_deref())).await)?.len())
 }
 
 fn incident_row(
@@ -275,7 +275,7 @@ fn incident_row(
 ) -> IncidentRow {
     let IncidentRecord { incident, spec, .. } = record;
     let (en, zh) = sentence::incident(&spec, &incident);
-    let is_silent =
+    let is_silenced =
         silences.iter().any(|silence| silence.ends_at > now && silence.spec.matches(&spec.name, &incident.subject));
     let is_job = incident.subject.kind == SubjectKind::Job;
     let app = (incident.subject.kind == SubjectKind::App).then(|| incident.subject.name.clone());
@@ -298,7 +298,7 @@ fn incident_row(
         since: Moment::new(incident.started_at, now, t),
         resolved_at: incident.resolved_at.map(|at| Moment::new(at, now, t)),
         acknowledged_by: incident.acknowledged_by,
-        is_silent,
+        is_silenced,
         missing_channels: (is_unreported && missing_channels.len() == spec.channels.len())
             .then(|| missing_channels.join(t.list_separator)),
         job: is_job.then(|| incident.subject.name.clone()),
@@ -322,7 +322,7 @@ pub(super) async fn incident_rows_of_job<Q>(page: &Page<Q>, record: &JobRecord) 
         within: visible_app_names.as_deref(),
         limit: JOB_INCIDENT_COUNT,
     };
-    let mut incidents = page.engine().store().incidents(query).await?;
+    let mut incidents = Problem::unless_unreadable(page.engine().store().incidents(query).await)?;
     if incidents.is_empty() {
         return Ok(Vec::new());
     }
@@ -435,10 +435,10 @@ fn incident_facts(record: &IncidentRecord, now: Timestamp, t: &Texts) -> Vec<(&'
         (t.incident_count(incident.subject.kind), incident.count.to_string()),
         (t.alerts_channels, channels_text(&record.spec, t)),
     ];
-    facts.extend(incident.resolved_at.map(|resolved| (t.alerts_resolved_at, instant_text(resolved))));
-    facts.extend(incident.fired_at.map(|fired| (t.alerts_fired, instant_text(fired))));
-    facts.extend(incident.escalated_at.map(|escalated| (t.alerts_escalated, instant_text(escalated))));
-    facts.extend(acknowledgement.map(|(by, when)| (t.alerts_acknowledged, format!("{by}, {}", instant_text(when)))));
+    facts.extend(incident.resolved_at.map(|resolved_at| (t.alerts_resolved_at, instant_text(resolved_at))));
+    facts.extend(incident.fired_at.map(|fired_at| (t.alerts_fired, instant_text(fired_at))));
+    facts.extend(incident.escalated_at.map(|escalated_at| (t.alerts_escalated, instant_text(escalated_at))));
+    facts.extend(acknowledgement.map(|(user, at)| (t.alerts_acknowledged, format!("{user}, {}", instant_text(at)))));
     facts
 }
 

@@ -19,11 +19,13 @@ struct TextStyle {
 /// Renders one line as HTML.
 pub(crate) fn html(line: &str) -> String {
     let mut writer =
-        Writer { html: String::with_capacity(line.len() + 16), style: TextStyle::default(), is_open: false };
+        Writer { html: String::with_capacity(line.len() + 16), style: TextStyle::default(), is_span_open: false };
     let mut unread_text = line;
     while let Some(c) = unread_text.chars().next() {
-        if let Some(after) = unread_text.strip_prefix("\u{1b}[").and_then(|tail| writer.sequence(tail)) {
-            unread_text = after;
+        if let Some(text_after) =
+            unread_text.strip_prefix("\u{1b}[").and_then(|sequence| writer.read_sequence(sequence))
+        {
+            unread_text = text_after;
         } else {
             writer.push(c);
             unread_text = &unread_text[c.len_utf8()..];
@@ -36,13 +38,13 @@ pub(crate) fn html(line: &str) -> String {
 struct Writer {
     html: String,
     style: TextStyle,
-    is_open: bool,
+    is_span_open: bool,
 }
 
 impl Writer {
     /// Reads the rest of a control sequence and returns the text after it. Applies colours and drops other sequences. `None` if it is not
     /// a complete, valid sequence.
-    fn sequence<'l>(&mut self, unread_text: &'l str) -> Option<&'l str> {
+    fn read_sequence<'l>(&mut self, unread_text: &'l str) -> Option<&'l str> {
         let bytes = unread_text.as_bytes();
         let final_index = bytes.iter().take(SEQUENCE_LEN_MAX).position(|byte| (0x40..=0x7e).contains(byte))?;
         if !bytes[..final_index].iter().all(|byte| (0x20..=0x3f).contains(byte)) {
@@ -59,9 +61,9 @@ impl Writer {
     }
 
     fn push(&mut self, c: char) {
-        if !self.is_open && self.style != TextStyle::default() {
+        if !self.is_span_open && self.style != TextStyle::default() {
             self.html.push_str(&format!("<span class=\"{}\">", self.style.classes()));
-            self.is_open = true;
+            self.is_span_open = true;
         }
         match c {
             '&' => self.html.push_str("&amp;"),
@@ -71,16 +73,16 @@ impl Writer {
             '\'' => self.html.push_str("&#39;"),
             '\t' => self.html.push('\t'),
             c => match visible_char(c) {
-                Some(shown) => self.html.push_str(&format!("<span class=\"ctl\">{shown}</span>")),
+                Some(visible_text) => self.html.push_str(&format!("<span class=\"ctl\">{visible_text}</span>")),
                 None => self.html.push(c),
             },
         }
     }
 
     fn close(&mut self) {
-        if self.is_open {
+        if self.is_span_open {
             self.html.push_str("</span>");
-            self.is_open = false;
+            self.is_span_open = false;
         }
     }
 }

@@ -52,7 +52,7 @@ struct ParameterRow {
 
 #[derive(Clone)]
 struct BodyDoc {
-    kinds: Vec<String>,
+    media_types: Vec<String>,
     fields: Vec<FieldRow>,
     example: Option<Value>,
 }
@@ -70,15 +70,15 @@ struct FieldRow {
 #[derive(Clone)]
 struct AnswerDoc {
     status: String,
-    is_good: bool,
+    is_success: bool,
     about: Vec<String>,
-    kinds: Vec<String>,
+    media_types: Vec<String>,
     fields: Vec<FieldRow>,
 }
 
 /// Splits a text at its backticks. The flag marks the parts that are code.
 pub(super) fn split_at_code(text: &str) -> impl Iterator<Item = (bool, &str)> {
-    text.split('`').enumerate().map(|(place, part)| (place % 2 == 1, part)).filter(|(_, part)| !part.is_empty())
+    text.split('`').enumerate().map(|(index, part)| (index % 2 == 1, part)).filter(|(_, part)| !part.is_empty())
 }
 
 /// The Chinese translations of the document's texts, by the English text.
@@ -88,17 +88,20 @@ const CHINESE_TEXTS: &str = include_str!("../../../../web/locales/zh-api.json");
 fn operations(document: fn() -> &'static str, lang: Lang) -> &'static [Operation] {
     static ENGLISH_OPERATIONS: OnceLock<Vec<Operation>> = OnceLock::new();
     static CHINESE_OPERATIONS: OnceLock<Vec<Operation>> = OnceLock::new();
-    let english =
+    let english_operations =
         ENGLISH_OPERATIONS.get_or_init(|| read_operations(&serde_json::from_str(document()).unwrap_or_default()));
     if lang == Lang::En {
-        return english;
+        return english_operations;
     }
     CHINESE_OPERATIONS.get_or_init(|| {
         let mut root: Value = serde_json::from_str(document()).unwrap_or_default();
         translate(&mut root, &serde_json::from_str(CHINESE_TEXTS).unwrap_or_default());
         let mut operations_in_lang = read_operations(&root);
         // Searches on the Chinese page also match the English words.
-        operations_in_lang.iter_mut().zip(english).for_each(|(one, same)| one.text.push_str(&same.text));
+        operations_in_lang
+            .iter_mut()
+            .zip(english_operations)
+            .for_each(|(operation, english_operation)| operation.text.push_str(&english_operation.text));
         operations_in_lang
     })
 }
@@ -120,8 +123,8 @@ fn translate(value: &mut Value, texts: &HashMap<String, String>) {
             for (name, field) in fields {
                 match field {
                     Value::String(text) if is_text(name) => {
-                        if let Some(translated) = texts.get(text) {
-                            text.clone_from(translated);
+                        if let Some(translation) = texts.get(text) {
+                            text.clone_from(translation);
                         }
                     }
                     _ if is_example(name) => {}
@@ -171,7 +174,7 @@ impl<'d> Document<'d> {
             summary,
             description,
             permission: text(&operation["x-permission"]),
-            parameters: parameters.map(|one| self.parameter(self.resolved(one))).collect(),
+            parameters: parameters.map(|parameter| self.parameter(self.resolved(parameter))).collect(),
             body: (!body.is_null()).then(|| self.body(body)),
             answers: answers.map(|(status, answer)| self.answer(status, self.resolved(answer))).collect(),
         }
@@ -191,7 +194,7 @@ impl<'d> Document<'d> {
         let contents = || body["content"].as_object().into_iter().flatten();
         let first_content = contents().map(|(_, content)| content).next().unwrap_or(&Value::Null);
         BodyDoc {
-            kinds: contents().map(|(kind, _)| kind.clone()).collect(),
+            media_types: contents().map(|(kind, _)| kind.clone()).collect(),
             fields: self.fields(&first_content["schema"]),
             example: contents().find_map(|(_, content)| content.get("example").cloned()),
         }
@@ -199,15 +202,15 @@ impl<'d> Document<'d> {
 
     fn answer(&self, status: &str, answer: &'d Value) -> AnswerDoc {
         let contents = || answer["content"].as_object().into_iter().flatten();
-        let is_good = status.starts_with('2');
+        let is_success = status.starts_with('2');
         let first_content = contents().map(|(_, content)| content).next().unwrap_or(&Value::Null);
         AnswerDoc {
             status: status.to_owned(),
-            is_good,
+            is_success,
             about: text(&answer["description"]).split("\n\n").map(str::to_owned).collect(),
-            kinds: contents().map(|(kind, _)| kind.clone()).collect(),
+            media_types: contents().map(|(kind, _)| kind.clone()).collect(),
             // The fields of errors are left out: all errors have the same shape.
-            fields: if is_good { self.fields(&first_content["schema"]) } else { Vec::new() },
+            fields: if is_success { self.fields(&first_content["schema"]) } else { Vec::new() },
         }
     }
 
@@ -229,7 +232,8 @@ impl<'d> Document<'d> {
                 depth,
                 name: name.clone(),
                 kind: self.kind(field),
-                is_required: required_fields.is_some_and(|names| names.iter().any(|one| one == name.as_str())),
+                is_required: required_fields
+                    .is_some_and(|names| names.iter().any(|required_name| required_name == name.as_str())),
                 about: description.unwrap_or_default().to_owned(),
             });
             if depth + 1 < DEPTH_MAX {
@@ -247,8 +251,10 @@ impl<'d> Document<'d> {
             }
             let branches = ["anyOf", "oneOf", "allOf"].into_iter().find_map(|word| schema[word].as_array());
             let branch = branches.and_then(|branches| {
-                let resolved_branches = branches.iter().map(|one| self.resolved(one));
-                resolved_branches.into_iter().find(|one| one.get("properties").is_some() || one.get("items").is_some())
+                let resolved_branches = branches.iter().map(|branch| self.resolved(branch));
+                resolved_branches
+                    .into_iter()
+                    .find(|branch| branch.get("properties").is_some() || branch.get("items").is_some())
             });
             schema = match (branch, schema.get("items")) {
                 (Some(branch), _) => branch,
@@ -270,7 +276,7 @@ impl<'d> Document<'d> {
                 .join(" | ");
         }
         if let Some(branches) = ["anyOf", "oneOf"].into_iter().find_map(|word| schema[word].as_array()) {
-            let mut kinds: Vec<String> = branches.iter().map(|one| self.kind(one)).collect();
+            let mut kinds: Vec<String> = branches.iter().map(|branch| self.kind(branch)).collect();
             kinds.dedup();
             return kinds.join(" | ");
         }
@@ -309,7 +315,7 @@ struct DocsPage {
     t: &'static Texts,
     q: String,
     groups: Vec<Group>,
-    is_nothing: bool,
+    has_no_match: bool,
     shown_operation: Option<ShownOperation>,
 }
 
@@ -357,7 +363,7 @@ pub(super) async fn page(call: GlobalCall<WithLang<DocsQuery>>, prefs: Prefs) ->
     let template = DocsPage {
         t: shell.t,
         q: q.clone(),
-        is_nothing: groups.is_empty(),
+        has_no_match: groups.is_empty(),
         groups: groups.into_iter().map(|(tag, entries)| Group { tag: tag.to_owned(), entries }).collect(),
         shown_operation: selected_operation.map(shown_operation),
         shell,

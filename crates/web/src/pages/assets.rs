@@ -74,13 +74,13 @@ pub(crate) async fn get(
     let mut assets = ASSETS.all().into_iter();
     let asset = assets.find(|asset| asset.href.strip_prefix("/static/") == Some(&file));
     let asset = asset.ok_or_else(|| Problem::new(Code::NotFound, "there is no such file"))?;
-    let headers_of = [(CONTENT_TYPE, HeaderValue::from_static(asset.content_type)), cache_forever];
+    let asset_headers = [(CONTENT_TYPE, HeaderValue::from_static(asset.content_type)), cache_forever];
     if accepts_brotli(&headers) {
-        let brotli_bytes =
+        let encoding_headers =
             [(CONTENT_ENCODING, HeaderValue::from_static("br")), (VARY, HeaderValue::from_static("accept-encoding"))];
-        return Ok((headers_of, brotli_bytes, asset.brotli_bytes).into_response());
+        return Ok((asset_headers, encoding_headers, asset.brotli_bytes).into_response());
     }
-    Ok((headers_of, asset.bytes).into_response())
+    Ok((asset_headers, asset.bytes).into_response())
 }
 
 /// Whether the client accepts brotli without a weight. For clients that send weights, the compression layer chooses the encoding.

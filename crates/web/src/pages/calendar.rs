@@ -58,7 +58,7 @@ struct CalendarPage {
     dependents: Vec<(String, String)>,
     has_more_dependents: bool,
     /// The last listed day, if it has passed in every time zone.
-    last_day: Option<NaiveDate>,
+    passed_last_day: Option<NaiveDate>,
     form: CalendarForm,
     errors: Vec<String>,
     trial: Option<CalendarTrial>,
@@ -156,7 +156,7 @@ async fn render_page<Q>(
         calendars::dependents(page.engine(), record, visible_apps.as_deref(), None, PAGE_ITEM_COUNT as usize + 1)
             .await?;
     let has_more_dependents = cut_to_page(&mut dependents, PAGE_ITEM_COUNT).is_some();
-    let address = |user| match user {
+    let url_and_name = |user| match user {
         CalendarDependent::Calendar(name) => (format!("/calendars/{name}"), name),
         CalendarDependent::Job(name) => (format!("/jobs/{name}"), name),
     };
@@ -167,9 +167,9 @@ async fn render_page<Q>(
         description: record.spec.description.clone(),
         year,
         months: month_tables(&calendar, year),
-        dependents: dependents.into_iter().map(address).collect(),
+        dependents: dependents.into_iter().map(url_and_name).collect(),
         has_more_dependents,
-        last_day: calendar.last_listed_day().filter(|day| has_passed(*day, page.engine().now())),
+        passed_last_day: calendar.last_listed_day().filter(|day| has_passed(*day, page.engine().now())),
         form,
         errors: state.errors,
         trial: state.trial,

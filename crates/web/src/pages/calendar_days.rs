@@ -107,7 +107,7 @@ impl CalendarDays {
 
     fn with_times(&self, rule: Rule) -> Rule {
         let times: Vec<String> =
-            self.times.split(['\n', ',']).map(str::trim).filter(|one| !one.is_empty()).map(str::to_owned).collect();
+            self.times.split(['\n', ',']).map(str::trim).filter(|span| !span.is_empty()).map(str::to_owned).collect();
         if times.is_empty() { rule } else { Rule::All(vec![rule, Rule::Times(times)]) }
     }
 }

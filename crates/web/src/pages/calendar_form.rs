@@ -33,14 +33,14 @@ pub(super) struct CalendarForm {
 impl CalendarForm {
     pub(super) fn new(name: &str, spec: Option<&CalendarSpec>) -> Self {
         let text = spec.map(|spec| pretty_json(&serde_json::to_value(spec).unwrap_or_default())).unwrap_or_default();
-        let owned = str::to_owned;
+        let text_of = str::to_owned;
         // The form of a new calendar begins with the fields for days, which are empty.
         let days = spec.map_or_else(|| Some(CalendarDays::default()), |spec| CalendarDays::from_rule(&spec.rule));
         Self {
-            name: owned(name),
-            format: owned(if days.is_some() { "days" } else { "json" }),
+            name: text_of(name),
+            format: text_of(if days.is_some() { "days" } else { "json" }),
             text,
-            import_as: owned("days"),
+            import_as: text_of("days"),
             years: String::new(),
             is_trial: false,
             days: days.unwrap_or_default(),
@@ -90,7 +90,8 @@ pub(super) fn error_lines(problem: &Problem, lang: Lang) -> Vec<String> {
         Some(pointer) => format!("{pointer}: {}", localized(lang, message)),
     };
     let complaints = problem.complaints().iter();
-    let messages: Vec<String> = complaints.map(|one| line(one.pointer.as_deref(), &one.message)).collect();
+    let messages: Vec<String> =
+        complaints.map(|complaint| line(complaint.pointer.as_deref(), &complaint.message)).collect();
     if messages.is_empty() { vec![localized(lang, problem.detail()).into_owned()] } else { messages }
 }
 
@@ -109,14 +110,16 @@ pub(super) struct CalendarTrial {
 pub(super) async fn try_calendar<Q>(page: &Page<Q>, spec: &CalendarSpec, year: i32) -> Result<CalendarTrial, Problem> {
     let namespace = page.call.namespace.id;
     calendars::check(page.engine(), namespace, spec).await?;
-    let mut known_parts = Vec::new();
-    for part in spec.named_calendars() {
-        if let Some(record) = calendars::find(page.engine(), namespace, part).await.map_err(CalendarError::from)? {
-            known_parts.push(CalendarSpec { rule: record.expanded_rule, ..record.spec });
+    let mut used_calendars = Vec::new();
+    for calendar_name in spec.named_calendars() {
+        if let Some(record) =
+            calendars::find(page.engine(), namespace, calendar_name).await.map_err(CalendarError::from)?
+        {
+            used_calendars.push(CalendarSpec { rule: record.expanded_rule, ..record.spec });
         }
     }
-    let find_part = |wanted: &str| known_parts.iter().find(|part| part.name == wanted).cloned();
-    let calendar = Calendar::compile(spec, find_part).map_err(CalendarError::Invalid)?;
+    let find_calendar = |name: &str| used_calendars.iter().find(|used_calendar| used_calendar.name == name).cloned();
+    let calendar = Calendar::compile(spec, find_calendar).map_err(CalendarError::Invalid)?;
     let text = pretty_json(&serde_json::to_value(spec).unwrap_or(Value::Null));
     Ok(CalendarTrial { text, months: month_tables(&calendar, year) })
 }

@@ -5,7 +5,7 @@ use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::calendars;
 use rondel_core::{Timestamp, name};
-use rondel_store::calendars::CalendarRecord;
+use rondel_store::calendars::CalendarOutline;
 
 use super::as_code::AsCode;
 use super::calendar_form::{CalendarForm, CalendarTrial, error_lines, this_year, try_calendar};
@@ -93,14 +93,15 @@ async fn render_page<Q>(
     let (namespace, now) = (page.call.namespace.id, page.engine().now());
     let listing = Listing::new("calendars page", namespace);
     let after_name = listing.name_after(cursor, name::check)?;
-    let mut records = page.engine().store().calendars(namespace, after_name.as_deref(), PAGE_ITEM_COUNT + 1).await?;
-    let next_url = cut_to_page(&mut records, PAGE_ITEM_COUNT)
-        .map(|last| format!("/calendars?{}", query_pair("cursor", &listing.cursor(&last.spec.name))));
+    let store = page.engine().store();
+    let mut outlines = store.calendar_outlines(namespace, after_name.as_deref(), PAGE_ITEM_COUNT + 1).await?;
+    let next_url = cut_to_page(&mut outlines, PAGE_ITEM_COUNT)
+        .map(|last| format!("/calendars?{}", query_pair("cursor", &listing.cursor(&last.name))));
     let template = CalendarsPage {
         shell: page.shell(Nav::Calendars),
         t: page.t,
         missing_roles: page.missing_roles(None),
-        rows: records.into_iter().map(|record| row(record, now, page.t)).collect(),
+        rows: outlines.into_iter().map(|outline| row(outline, now, page.t)).collect(),
         next_url,
         is_first: cursor.is_none(),
         form,
@@ -113,7 +114,8 @@ async fn render_page<Q>(
     html(status, &template)
 }
 
-fn row(record: CalendarRecord, now: Timestamp, t: &Texts) -> CalendarRow {
-    let CalendarRecord { spec, version, updated_at, .. } = record;
-    CalendarRow { name: spec.name, description: spec.description, version, updated_at: Moment::new(updated_at, now, t) }
+fn row(outline: CalendarOutline, now: Timestamp, t: &Texts) -> CalendarRow {
+    let CalendarOutline { name, description, version, is_readable, updated_at, .. } = outline;
+    let description = if is_readable { description } else { t.job_unreadable(version) };
+    CalendarRow { name, description, version, updated_at: Moment::new(updated_at, now, t) }
 }

@@ -21,7 +21,7 @@ pub(super) struct ChannelForm {
     pub(super) name_error: Option<String>,
     pub(super) lang: &'static str,
     pub(super) is_enabled: bool,
-    /// The version that the form shows, 0 for a new channel.
+    /// The version on which a save is based: 0 for a new channel, `None` if the form was sent without a version.
     pub(super) version: Option<i64>,
     pub(super) inputs: Vec<Input>,
     /// Errors that belong to no input.
@@ -39,7 +39,7 @@ pub(super) struct Input {
     pub(super) secret: Option<SecretState>,
     /// The words to select from.
     pub(super) choices: Vec<(&'static str, &'static str)>,
-    pub(super) is_long: bool,
+    pub(super) is_multiline: bool,
     pub(super) error: Option<String>,
 }
 
@@ -186,7 +186,7 @@ fn form_input(field: &Field, value: String, t: &Texts) -> Input {
         is_required: field.is_required,
         secret,
         choices,
-        is_long: field.name == "body_template",
+        is_multiline: field.name == "body_template",
         error: None,
     }
 }

@@ -94,7 +94,7 @@ pub(super) async fn list(page: Page) -> Result<Response, Problem> {
         last_delivery: last_deliveries
             .iter()
             .find(|delivery| delivery.channel == channel.id)
-            .map(|it| delivery_row(it, now, t)),
+            .map(|delivery| delivery_row(delivery, now, t)),
     };
     let template = ChannelsPage {
         rows: channels.iter().map(row).collect(),
@@ -181,7 +181,7 @@ struct SavedChannel {
 /// The state of the page: the outcome of its form, and the cursor of its deliveries.
 #[derive(Default)]
 struct PageState {
-    tested: Option<Delivery>,
+    test_delivery: Option<Delivery>,
     users: Vec<ChannelUse>,
     signing_key: Option<String>,
     cursor: Option<String>,
@@ -233,14 +233,14 @@ async fn save_form(page: &Page, existing_channel: Option<&Channel>, form: Channe
         page.call.note.before(&audit_document(existing_channel));
     }
     match channels::save(page.engine(), &page.call.namespace, &form.to_channel()).await {
-        Ok(saved) => {
-            page.call.note.changed_to(&audit_document(&saved.channel));
-            if saved.signing_key.is_none() {
-                return Ok(redirect_to(&format!("/alerts/channels/{}", saved.channel.name)));
+        Ok(saved_channel) => {
+            page.call.note.changed_to(&audit_document(&saved_channel.channel));
+            if saved_channel.signing_key.is_none() {
+                return Ok(redirect_to(&format!("/alerts/channels/{}", saved_channel.channel.name)));
             }
-            let form = ChannelForm::new(saved.channel.kind, Some(&saved.channel), page.t);
-            let state = PageState { signing_key: saved.signing_key, ..PageState::default() };
-            render_page(page, StatusCode::OK, Some(&saved.channel), form, state).await
+            let form = ChannelForm::new(saved_channel.channel.kind, Some(&saved_channel.channel), page.t);
+            let state = PageState { signing_key: saved_channel.signing_key, ..PageState::default() };
+            render_page(page, StatusCode::OK, Some(&saved_channel.channel), form, state).await
         }
         Err(error) => {
             let problem = Problem::from(error);
@@ -280,7 +280,7 @@ pub(super) async fn test(page: Page, Named(name, ..): Named<path::Channel>) -> R
         StatusCode::OK,
         Some(&channel),
         form,
-        PageState { tested: Some(delivery), ..PageState::default() },
+        PageState { test_delivery: Some(delivery), ..PageState::default() },
     )
     .await
 }
@@ -323,10 +323,10 @@ async fn render_page<Q>(
         let listing = Listing::new("deliveries page", channel.id);
         let before_id = state.cursor.as_deref().map(|cursor| listing.position::<DeliveryId>(cursor)).transpose()?;
         deliveries = page.engine().store().deliveries(channel.id, before_id, PAGE_ITEM_COUNT + 1).await?;
-        let address = |last: &Delivery| {
+        let page_url_after = |last: &Delivery| {
             format!("/alerts/channels/{}?{}", channel.name, query_pair("cursor", &listing.cursor(last.id)))
         };
-        next_url = cut_to_page(&mut deliveries, PAGE_ITEM_COUNT).map(address);
+        next_url = cut_to_page(&mut deliveries, PAGE_ITEM_COUNT).map(page_url_after);
     }
     let subjects = message_subjects(&page.call, &deliveries).await?;
     let saved_channel = channel.map(|channel| SavedChannel {
@@ -340,8 +340,8 @@ async fn render_page<Q>(
         channel: saved_channel,
         form,
         missing_role: missing_role(page),
-        test_delivery: state.tested.as_ref().map(|delivery| delivery_row(delivery, now, t)),
-        dependents: state.users.iter().take(CHANNEL_USE_COUNT_MAX).map(|one| user_link(one, t)).collect(),
+        test_delivery: state.test_delivery.as_ref().map(|delivery| delivery_row(delivery, now, t)),
+        dependents: state.users.iter().take(CHANNEL_USE_COUNT_MAX).map(|user| user_link(user, t)).collect(),
         has_more_dependents: state.users.len() > CHANNEL_USE_COUNT_MAX,
         signing_key: state.signing_key,
         path: channel.map(|channel| format!("/alerts/channels/{}", channel.name)).unwrap_or_default(),
@@ -375,7 +375,7 @@ fn channel_code(namespace: &str, form: &ChannelForm) -> AsCode {
     let flags = settings.iter().filter(|(name, _)| !name.ends_with("_template"));
     let flags: Vec<String> = flags
         .map(|(name, value)| super::as_code::shell_quoted(&format!("{name}={value}")))
-        .map(|it| format!(" --set {it}"))
+        .map(|argument| format!(" --set {argument}"))
         .collect();
     let secret = secrets.keys().next().map(|field| format!(" --secret-stdin {field}")).unwrap_or_default();
     let command = format!("alert channel set {name} --kind {}{}{secret}", form.kind, flags.concat());

@@ -17,12 +17,12 @@ pub(crate) const WIDTH: u32 = 10_000;
 /// Minimum width of a bar.
 const MARK_WIDTH_MIN: u32 = 36;
 /// In a lane with more runs than this, neighbouring runs with the same status are joined into one bar if they touch.
-const SINGLE_COUNT_MAX: usize = 100;
+const SINGLE_RUN_COUNT_MAX: usize = 100;
 /// In a drawing with more runs than this, touching runs are joined in every lane: thousands of links load slowly and show nothing more.
-const DRAWN_COUNT_MAX: usize = 400;
-/// In a drawing with more than [`DRAWN_COUNT_MAX`] runs, only this many of the newest runs of each lane link to their own pages. The
+const DRAWN_RUN_COUNT_MAX: usize = 400;
+/// In a drawing with more than [`DRAWN_RUN_COUNT_MAX`] runs, only this many of the newest runs of each lane link to their own pages. The
 /// others link to the list of runs, like bars of several runs.
-const LINKED_COUNT_MAX: usize = 12;
+const LINKED_RUN_COUNT_MAX: usize = 12;
 /// Minimum distance between neighbouring crosses, and between neighbouring ticks.
 const TICK_DISTANCE_MIN: u32 = 55;
 
@@ -39,7 +39,7 @@ impl Scale {
         u32::try_from(offset_ms.saturating_mul(WIDTH.into()) / total_ms).unwrap_or(WIDTH).min(WIDTH)
     }
 
-    fn has(self, at: Timestamp) -> bool {
+    fn contains(self, at: Timestamp) -> bool {
         (self.from..=self.to).contains(&at)
     }
 }
@@ -131,7 +131,7 @@ pub(crate) struct LaneRow {
     /// The number of runs, in words.
     pub(crate) runs: String,
     /// The number of runs that failed, in words; `None` if there are none.
-    pub(crate) trouble_text: Option<String>,
+    pub(crate) failure_text: Option<String>,
     pub(crate) bars: Vec<Bar>,
     /// Skipped fires.
     pub(crate) crosses: Vec<Tick>,
@@ -170,11 +170,11 @@ impl Drawing {
         (now, t): (Timestamp, &'static Texts),
     ) -> Self {
         let zone = zones::clock_and_zone().1;
-        let is_dense = lanes.iter().map(|lane| lane.marks.len()).sum::<usize>() > DRAWN_COUNT_MAX;
+        let is_dense = lanes.iter().map(|lane| lane.marks.len()).sum::<usize>() > DRAWN_RUN_COUNT_MAX;
         let renderer = LaneRenderer { scale, lane_kind, now, zone, is_dense, t };
         Self {
             axis: axis(scale),
-            now_x: scale.has(now).then(|| scale.x(now)),
+            now_x: scale.contains(now).then(|| scale.x(now)),
             rows: lanes.iter().map(|lane| renderer.row(lane)).collect(),
             from_ms: scale.from.as_millis(),
             to_ms: scale.to.as_millis(),
@@ -214,7 +214,7 @@ impl MarkShape {
     }
 
     /// The top and the height of a bar of this shape.
-    const fn place(self) -> (u32, u32) {
+    const fn y_and_height(self) -> (u32, u32) {
         match self {
             Self::Run | Self::Succeeded => (8, 14),
             Self::Trouble => (17, 5),
@@ -260,7 +260,7 @@ impl LaneRenderer {
             subtitle: lane.app.clone().filter(|_| self.lane_kind != LaneKind::App),
             href,
             runs: t.lane_runs(lane.run_count),
-            trouble_text: (lane.trouble_count > 0).then(|| t.lane_failed(lane.trouble_count)),
+            failure_text: (lane.failure_count > 0).then(|| t.lane_failed(lane.failure_count)),
             bars: self.bars(lane, lane.marks.iter().filter(|mark| !is_point(mark)).filter(is_drawn)),
             crosses: drop_close_ticks(lane.marks.iter().filter(is_point).filter(is_drawn).map(|mark| self.cross(mark))),
             fires: drop_close_ticks(lane.fires.iter().map(|at| self.tick(*at, t.verdict_planned, None))),
@@ -282,7 +282,7 @@ impl LaneRenderer {
     }
 
     fn bars<'m>(&self, lane: &Lane, marks: impl Iterator<Item = &'m Mark>) -> Vec<Bar> {
-        let is_joined = self.is_dense || lane.marks.len() > SINGLE_COUNT_MAX;
+        let is_joined = self.is_dense || lane.marks.len() > SINGLE_RUN_COUNT_MAX;
         // The third value of a piece is the right end of its bar. A run with the same status that touches this end is joined to the
         // piece.
         let mut pieces: Vec<(Mark, MarkShape, u32)> = Vec::new();
@@ -290,19 +290,19 @@ impl LaneRenderer {
             let shape = MarkShape::from_mark(mark);
             let (x, right) = self.edges(mark);
             match pieces.last_mut() {
-                Some((last, MarkShape::Run, end))
-                    if is_joined && shape == MarkShape::Run && last.status == mark.status && x <= *end + 2 =>
+                Some((last, MarkShape::Run, right_end))
+                    if is_joined && shape == MarkShape::Run && last.status == mark.status && x <= *right_end + 2 =>
                 {
                     (last.run, last.count) = (None, last.count + mark.count);
-                    last.to = last.to.zip(mark.to).map(|(one, other)| one.max(other));
-                    *end = right.max(*end);
+                    last.to = last.to.zip(mark.to).map(|(end, mark_end)| end.max(mark_end));
+                    *right_end = right.max(*right_end);
                 }
                 _ => pieces.push((mark.clone(), shape, right)),
             }
         }
         if self.is_dense {
-            let last_single = pieces.iter_mut().rev().filter(|(mark, ..)| mark.run.is_some());
-            last_single.skip(LINKED_COUNT_MAX).for_each(|(mark, ..)| mark.run = None);
+            let single_runs = pieces.iter_mut().rev().filter(|(mark, ..)| mark.run.is_some());
+            single_runs.skip(LINKED_RUN_COUNT_MAX).for_each(|(mark, ..)| mark.run = None);
         }
         pieces.iter().map(|(mark, shape, right)| self.bar(mark, (*shape, *right))).collect()
     }
@@ -323,7 +323,7 @@ impl LaneRenderer {
             Some(_) => format!("{when} · {word} · {}", length_text(end_at.since(mark.from), t)),
             None => format!("{when} · {word} · {}", t.lane_runs(mark.count)),
         };
-        let (y, height) = shape.place();
+        let (y, height) = shape.y_and_height();
         let (width, is_stretch) = (right_edge - x - gap, shape != MarkShape::Run);
         Bar { class: mark.status.as_str(), x, width, y, height, run: mark.run, is_stretch, title }
     }

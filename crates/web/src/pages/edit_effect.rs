@@ -25,7 +25,7 @@ const COMPUTED_FIRE_COUNT_MAX: u32 = 5_000;
 
 /// The upcoming fires under both definitions.
 pub(super) struct EditEffect {
-    pub(super) rows: Vec<ComingRow>,
+    pub(super) rows: Vec<UpcomingFireRow>,
     /// How many fires of the next week the edit removes.
     pub(super) vanishing_count: u64,
     /// How many fires of the next week the edit adds.
@@ -36,7 +36,7 @@ pub(super) struct EditEffect {
 }
 
 /// A fire, and which of the two definitions have it.
-pub(super) struct ComingRow {
+pub(super) struct UpcomingFireRow {
     pub(super) at: Moment,
     /// The instant on the clock of the schedule, if that is not UTC.
     pub(super) local: Option<String>,
@@ -47,7 +47,7 @@ pub(super) struct ComingRow {
 }
 
 impl EditEffect {
-    pub(super) const fn is_same(&self) -> bool {
+    pub(super) const fn has_no_effect(&self) -> bool {
         self.vanishing_count == 0 && self.appearing_count == 0
     }
 
@@ -94,7 +94,7 @@ impl EditEffect {
             (now, now + COMPARED_LENGTH),
             &mut steps,
         );
-        let row = |(at, (is_in_current, is_in_edited))| ComingRow {
+        let row = |(at, (is_in_current, is_in_edited))| UpcomingFireRow {
             at: Moment::new(at, now, t),
             local: (zone != Tz::UTC).then(|| words::instant_text(zone, at)),
             is_in_current,
@@ -113,7 +113,8 @@ impl EditEffect {
 async fn compile_job<Q>(call: &Call<Q>, spec: &JobSpec) -> Result<Job, Problem> {
     let document = |value: serde_json::Result<Value>| value.unwrap_or_default();
     let schedule = document(serde_json::to_value(&spec.schedule));
-    let calendar = spec.calendar.as_ref().map_or(Value::Null, |used| document(serde_json::to_value(used)));
+    let calendar =
+        spec.calendar.as_ref().map_or(Value::Null, |calendar_use| document(serde_json::to_value(calendar_use)));
     let mut job = compile(call, schedule, calendar).await?;
     job.enabled = spec.enabled;
     Ok(job)

@@ -45,6 +45,7 @@ struct ExecutorPage {
     page_url: String,
     row: ExecutorRow,
     held_runs: Vec<HeldRun>,
+    /// How many more runs it has.
     hidden_count: usize,
     /// The roles that the caller lacks on its app.
     missing_roles: MissingRoles,
@@ -111,18 +112,19 @@ async fn switch_executor(
     switch: Switch,
     fields: &Fields,
 ) -> Result<Response, Problem> {
-    let (executor, before) = set_switch(&page.call, (name, page.query().0.as_deref()), switch).await?;
+    let (executor, switch_before) = set_switch(&page.call, (name, page.query().0.as_deref()), switch).await?;
     let text = match switch {
         Switch::Active => page.t.toast_exec_active(name),
         Switch::Draining => page.t.toast_exec_draining(name),
         Switch::Stopped => page.t.toast_exec_stopped(name),
     };
-    let verb = match before {
+    let verb = match switch_before {
         Switch::Active => "activate",
         Switch::Draining => "drain",
         Switch::Stopped => "stop",
     };
-    let undo_url = (before != switch).then(|| format!("/executors/{name}/{verb}?{}", query_pair("app", &executor.app)));
+    let undo_url =
+        (switch_before != switch).then(|| format!("/executors/{name}/{verb}?{}", query_pair("app", &executor.app)));
     let return_url = own_path(fields.get("back")).unwrap_or("/executors");
     toast::toast_response(page, Toast { text, undo_url, link: None }, return_url)
 }

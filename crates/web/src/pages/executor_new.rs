@@ -43,6 +43,8 @@ struct NewExecutorPage {
     app: String,
     apps: Vec<String>,
     server: String,
+    /// Why the commands are not for this server, if they are for another one.
+    other_server: Option<String>,
     error: Option<String>,
     /// The command that creates the token.
     token: String,
@@ -113,9 +115,12 @@ async fn render_page<Q>(
     let error = name::check(&typed_app).err().map(|_| page.t.error_app_name.to_owned());
     // An invalid name is shown in its field, but not used in the commands.
     let app = if error.is_some() { "billing" } else { typed_app.as_str() };
-    let server = match &snippet.server {
-        Some(server) if is_plain_url(server) => server.clone(),
-        _ => own_address(page, headers).await?,
+    let own_server = own_address(page, headers).await?;
+    let (server, other_server) = match &snippet.server {
+        Some(server) if is_plain_url(server) && !is_same_url(server, &own_server) => {
+            (server.clone(), Some(page.t.add_other_server(&own_server, server)))
+        }
+        _ => (own_server, None),
     };
     let namespace = &page.call.namespace.name;
     let address = shell_quoted(&server);
@@ -148,6 +153,7 @@ async fn render_page<Q>(
         app: typed_app.clone(),
         apps,
         server,
+        other_server,
         error,
     };
     html(StatusCode::OK, &template)
@@ -160,6 +166,10 @@ fn is_plain_url(text: &str) -> bool {
     text.len() <= SERVER_LEN_MAX
         && ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme))
         && text.bytes().all(is_plain)
+}
+
+fn is_same_url(first: &str, second: &str) -> bool {
+    first.trim_end_matches('/').eq_ignore_ascii_case(second.trim_end_matches('/'))
 }
 
 /// The URL at which executors reach this server: the advertised one, else the one that the browser used.

@@ -72,15 +72,15 @@ pub(super) async fn list(page: Page<CursorQuery>) -> Result<Response, Problem> {
     let after_position = cursor.map(|cursor| listing.position::<ExecutorPosition>(cursor)).transpose()?;
     let is_first = cursor.is_none();
     let (executors, next_position) = page_of(&page.call, after_position.clone(), PAGE_ITEM_COUNT).await?;
-    let app_of = |position: &ExecutorPosition| position.0.clone();
-    let app_range = (after_position.as_ref().map(app_of), next_position.as_ref().map(app_of));
+    let app_of_position = |position: &ExecutorPosition| position.0.clone();
+    let app_range = (after_position.as_ref().map(app_of_position), next_position.as_ref().map(app_of_position));
     let next_url = next_position.map(|last| format!("/executors?{}", query_pair("cursor", &listing.cursor(last))));
     let is_empty = executors.is_empty();
-    let mut by_app: BTreeMap<String, Vec<ExecutorRow>> = BTreeMap::new();
+    let mut rows_by_app: BTreeMap<String, Vec<ExecutorRow>> = BTreeMap::new();
     for executor in executors {
-        by_app.entry(executor.app.clone()).or_default().push(executor_row(executor, None, now, t));
+        rows_by_app.entry(executor.app.clone()).or_default().push(executor_row(executor, None, now, t));
     }
-    let apps = app_rows(&page, by_app, app_range).await?;
+    let apps = app_rows(&page, rows_by_app, app_range).await?;
     let template = ExecutorsPage {
         shell: page.shell(Nav::Executors),
         page_url: page.page_url().to_owned(),
@@ -114,7 +114,7 @@ async fn node_rows<Q>(page: &Page<Q>) -> Result<Vec<NodeRow>, Problem> {
 /// page (`None` on the last page).
 async fn app_rows(
     page: &Page<CursorQuery>,
-    mut by_app: BTreeMap<String, Vec<ExecutorRow>>,
+    mut rows_by_app: BTreeMap<String, Vec<ExecutorRow>>,
     (previous_app, last_app): (Option<String>, Option<String>),
 ) -> Result<Vec<AppRow>, Problem> {
     let (engine, t) = (page.engine(), page.t);
@@ -123,13 +123,13 @@ async fn app_rows(
     let online_executors = engine.online_executors();
     let mut rows = Vec::new();
     for app in app_records.into_iter().filter(|app| page.call.may_view(app.id)) {
-        let executors = by_app.remove(&app.name).unwrap_or_default();
+        let executors = rows_by_app.remove(&app.name).unwrap_or_default();
         let state = fleet.switches.of_app(app.id);
-        let executors_of_app = || online_executors.iter().filter(|one| one.app == app.id);
+        let executors_of_app = || online_executors.iter().filter(|executor| executor.app == app.id);
         // An app whose name is outside of this range belongs to another page.
-        let is_here = previous_app.as_ref().is_none_or(|name| app.name > *name)
+        let is_on_page = previous_app.as_ref().is_none_or(|name| app.name > *name)
             && last_app.as_ref().is_none_or(|name| app.name < *name);
-        if executors.is_empty() && !(is_here && (state != Switch::Active || executors_of_app().next().is_none())) {
+        if executors.is_empty() && !(is_on_page && (state != Switch::Active || executors_of_app().next().is_none())) {
             continue;
         }
         let (class, word) = match state {
@@ -142,9 +142,9 @@ async fn app_rows(
             word,
             state: state.as_str(),
             online_count: executors_of_app().count(),
-            busy_count: executors_of_app().map(|one| one.running).sum(),
-            slots: executors_of_app().map(|one| one.slots).sum(),
-            held_count: fleet.held_by_app(app.id),
+            busy_count: executors_of_app().map(|executor| executor.running).sum(),
+            slots: executors_of_app().map(|executor| executor.slots).sum(),
+            held_count: fleet.run_count_of_app(app.id),
             missing_roles: page.missing_roles(Some(app.id)),
             name: app.name,
             rows: executors,
@@ -156,12 +156,12 @@ async fn app_rows(
 async fn declaration_problems(page: &Page<CursorQuery>) -> Result<Vec<(String, Vec<DeclarationProblem>)>, Problem> {
     let apps = page.engine().store().apps(page.call.namespace.id).await?;
     let visible_apps = apps.into_iter().filter(|app| page.call.may_view(app.id));
-    let in_words = |problem: DeclarationProblem| {
+    let localized_problem = |problem: DeclarationProblem| {
         let message = localized(page.t.lang(), &problem.message).into_owned();
         DeclarationProblem { message, ..problem }
     };
     let problems_of = |app| -> Vec<DeclarationProblem> {
-        page.engine().declaration_problems(app).into_iter().map(in_words).collect()
+        page.engine().declaration_problems(app).into_iter().map(localized_problem).collect()
     };
     let problems_of_apps = visible_apps.map(|app| (app.name, problems_of(app.id)));
     Ok(problems_of_apps.filter(|(_, problems)| !problems.is_empty()).collect())
@@ -201,7 +201,7 @@ pub(super) async fn switch_node(
     let not_found = || Problem::new(Code::NodeNotFound, format!("no node is called {}", quoted_input(&node)));
     name::check(&node).map_err(|_| not_found())?;
     let store = page.engine().store();
-    let switch_before = store.nodes().await?.into_iter().find(|one| one.name == node).map(|node| node.switch);
+    let switch_before = store.nodes().await?.into_iter().find(|record| record.name == node).map(|node| node.switch);
     page.call.note.before(&json!({"state": switch_before.map(Switch::as_str)}));
     page.call.note.changed_to(&json!({"state": switch.as_str()}));
     if !store.set_node_switch(&node, switch).await? {

@@ -14,7 +14,7 @@ use crate::query::{FromQuery, Reader};
 use crate::redirect::query_pair;
 
 /// How many names of each kind are read for the suggestions.
-const KNOWN_COUNT_MAX: usize = 200;
+const SUGGESTED_NAME_COUNT_MAX: usize = 200;
 
 #[derive(Debug)]
 pub(super) struct Chip {
@@ -64,8 +64,11 @@ impl FilterBar {
     ) -> Self {
         let terms = filter.as_ref().map(Filter::terms).unwrap_or_default();
         let url_without = |index: usize| {
-            let other_terms =
-                terms.iter().enumerate().filter(|(place, _)| *place != index).map(|(_, term)| term.as_str());
+            let other_terms = terms
+                .iter()
+                .enumerate()
+                .filter(|(other_index, _)| *other_index != index)
+                .map(|(_, term)| term.as_str());
             list_url(action, &other_terms.collect::<Vec<_>>().join(" "), &other_parameters)
         };
         let chips = terms.iter().enumerate().map(|(index, term)| Chip { term: term.clone(), href: url_without(index) });
@@ -153,16 +156,16 @@ async fn suggestions(page: &Page<SuggestQuery>, scope: Scope) -> Result<Response
     let word = text_before.rsplit(char::is_whitespace).next().unwrap_or_default().trim_start_matches('-');
     let (key, value) = word.split_once([':', '：']).unwrap_or(("", ""));
     let (store, namespace, visible_apps) = (page.engine().store(), page.call.namespace.id, page.call.visible_apps());
-    let is_seen = |app| visible_apps.as_ref().is_none_or(|visible_apps| visible_apps.contains(&app));
+    let is_visible = |app| visible_apps.as_ref().is_none_or(|visible_apps| visible_apps.contains(&app));
     let (mut apps, mut jobs, mut executors, mut labels) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     match key {
         "app" => {
             let app_records = store.apps(namespace).await?;
             apps = app_records
                 .into_iter()
-                .filter(|app| is_seen(app.id))
+                .filter(|app| is_visible(app.id))
                 .map(|app| app.name)
-                .take(KNOWN_COUNT_MAX)
+                .take(SUGGESTED_NAME_COUNT_MAX)
                 .collect();
         }
         "job" => {
@@ -171,8 +174,8 @@ async fn suggestions(page: &Page<SuggestQuery>, scope: Scope) -> Result<Response
             jobs = find_jobs(page, name_part).await?.into_iter().map(|job| job.spec.name).collect();
         }
         "label" => {
-            let app_records = find_jobs(page, None).await?;
-            labels = app_records
+            let job_records = find_jobs(page, None).await?;
+            labels = job_records
                 .iter()
                 .flat_map(|job| &job.spec.labels)
                 .map(|(key, value)| format!("{key}={value}"))
@@ -181,8 +184,8 @@ async fn suggestions(page: &Page<SuggestQuery>, scope: Scope) -> Result<Response
             labels.dedup();
         }
         "executor" => {
-            let (visible_apps, _) = crate::api::executors::page(&page.call, None, known_count_max()).await?;
-            executors = visible_apps.into_iter().map(|executor| executor.name).collect();
+            let (executor_items, _) = crate::api::executors::page(&page.call, None, suggested_name_count_max()).await?;
+            executors = executor_items.into_iter().map(|executor| executor.name).collect();
             executors.sort();
             executors.dedup();
         }
@@ -192,15 +195,15 @@ async fn suggestions(page: &Page<SuggestQuery>, scope: Scope) -> Result<Response
     html(StatusCode::OK, &Suggestions { suggestions: suggest(text, caret, scope, &names) })
 }
 
-fn known_count_max() -> u32 {
-    u32::try_from(KNOWN_COUNT_MAX).unwrap_or(u32::MAX)
+fn suggested_name_count_max() -> u32 {
+    u32::try_from(SUGGESTED_NAME_COUNT_MAX).unwrap_or(u32::MAX)
 }
 
 async fn find_jobs(
     page: &Page<SuggestQuery>,
     name_part: Option<String>,
 ) -> Result<Vec<rondel_store::catalog::JobRecord>, Problem> {
-    let limit = known_count_max();
+    let limit = suggested_name_count_max();
     let query = JobQuery { within: page.call.visible_apps(), name_contains: name_part, limit, ..JobQuery::default() };
     Ok(page.engine().store().jobs(page.call.namespace.id, &query).await?)
 }

@@ -27,7 +27,7 @@ use crate::redirect::query_pair;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// How many entries of the past the page shows.
-const PAST_COUNT: usize = 50;
+const PAST_ROW_COUNT: usize = 50;
 /// How many entries of the future the page shows.
 const UPCOMING_ROW_COUNT: usize = 25;
 /// Longer messages are cut to this length, in characters. The page of the run shows them whole.
@@ -49,8 +49,8 @@ impl FromQuery for FiresQuery {
     fn from_query(reader: &mut Reader) -> Self {
         let to = reader.parsed("to", |text| {
             let at = text.parse::<Timestamp>().map_err(|error| error.to_string())?;
-            let is_known = (Timestamp::EPOCH..Timestamp::from_secs(7_258_118_400)).contains(&at);
-            is_known.then_some(at).ok_or_else(|| format!("{at} is outside the years 1970 to 2199"))
+            let is_valid = (Timestamp::EPOCH..Timestamp::from_secs(7_258_118_400)).contains(&at);
+            is_valid.then_some(at).ok_or_else(|| format!("{at} is outside the years 1970 to 2199"))
         });
         Self { to, at: reader.single("at"), zone: reader.single("zone") }
     }
@@ -70,7 +70,8 @@ impl WhyForm {
         let zone = zone_of(spec);
         let zones = [(zone, true), (Tz::UTC, false)];
         let count = if zone == Tz::UTC { 1 } else { 2 };
-        let zones = zones.into_iter().take(count).map(|(zone, chosen)| (zone.name().to_owned(), chosen)).collect();
+        let zones =
+            zones.into_iter().take(count).map(|(zone, is_chosen)| (zone.name().to_owned(), is_chosen)).collect();
         Self { name: spec.name.clone(), at: String::new(), zones }
     }
 
@@ -81,7 +82,7 @@ impl WhyForm {
             self.zones.push((zone.to_owned(), false));
         }
         if self.zones.iter().any(|(name, _)| name == zone) {
-            self.zones.iter_mut().for_each(|(name, chosen)| *chosen = name == zone);
+            self.zones.iter_mut().for_each(|(name, is_chosen)| *is_chosen = name == zone);
         }
         self
     }
@@ -97,7 +98,7 @@ struct ShownInstant {
 
 /// A fire, or several consecutive fires with the same verdict.
 struct FireRow {
-    when: ShownInstant,
+    instant: ShownInstant,
     /// The number of fires and the last one, if there are several.
     repetition: Option<(u64, ShownInstant)>,
     class: &'static str,
@@ -109,7 +110,7 @@ struct FireRow {
 
 /// The answer to the question about an instant.
 struct InstantAnswer {
-    when: ShownInstant,
+    instant: ShownInstant,
     sentence: Vec<SentencePart>,
     class: &'static str,
     run: Option<RunId>,
@@ -150,7 +151,7 @@ struct FireFormatter<'a> {
 }
 
 impl FireFormatter<'_> {
-    fn when(&self, at: Timestamp) -> ShownInstant {
+    fn shown_instant(&self, at: Timestamp) -> ShownInstant {
         ShownInstant {
             at: Moment::new(at, self.now, self.t),
             local: (self.zone != Tz::UTC).then(|| words::instant_text(self.zone, at)),
@@ -161,21 +162,20 @@ impl FireFormatter<'_> {
     fn row(&self, entry: &Entry, messages: &HashMap<RunId, String>) -> FireRow {
         let t = self.t;
         let (class, word) = class_and_word(&entry.verdict, t);
-        let repetition = (entry.count > 1).then(|| (entry.count, self.when(entry.last)));
+        let repetition = (entry.count > 1).then(|| (entry.count, self.shown_instant(entry.last)));
         let (run, explanation) = match &entry.verdict {
             FireVerdict::Row { run, status, reason, detail, is_planned } => {
                 // The sentence for attempt 1 does not mention the attempt; the page of the run shows it.
-                let subject =
-                    RunStatusFacts { status: *status, reason: *reason, detail: detail.as_deref(), attempt: 1 };
+                let facts = RunStatusFacts { status: *status, reason: *reason, detail: detail.as_deref(), attempt: 1 };
                 let unplanned_note = (!is_planned).then(|| t.fires_unplanned.to_owned());
-                let reason_sentence = sentence(subject, t.lang()).or_else(|| messages.get(run).cloned());
+                let reason_sentence = sentence(facts, t.lang()).or_else(|| messages.get(run).cloned());
                 let sentences = reason_sentence.into_iter().chain(unplanned_note);
                 (Some(*run), sentences.collect::<Vec<_>>().join(" "))
             }
             FireVerdict::Span { run, reason, detail } => {
                 let status = RunStatus::Skipped;
-                let subject = RunStatusFacts { status, reason: *reason, detail: detail.as_deref(), attempt: 1 };
-                (Some(*run), sentence(subject, t.lang()).unwrap_or_else(|| t.fires_span.to_owned()))
+                let facts = RunStatusFacts { status, reason: *reason, detail: detail.as_deref(), attempt: 1 };
+                (Some(*run), sentence(facts, t.lang()).unwrap_or_else(|| t.fires_span.to_owned()))
             }
             FireVerdict::Calendar { calendar, day, moved_to } => {
                 let moved_note = moved_to.map(|at| t.fires_moved(words::instant_text(self.zone, at)));
@@ -191,19 +191,19 @@ impl FireFormatter<'_> {
             | FireVerdict::Removed
             | FireVerdict::Missing => (None, String::new()),
         };
-        FireRow { when: self.when(entry.first), repetition, class, word, run, explanation }
+        FireRow { instant: self.shown_instant(entry.first), repetition, class, word, run, explanation }
     }
 
     fn answer(&self, at: Timestamp, why: &Why) -> InstantAnswer {
         let verdict = why.entry.as_ref().map(|entry| &entry.verdict);
         let run = verdict.and_then(FireVerdict::run);
         InstantAnswer {
-            when: self.when(at),
+            instant: self.shown_instant(at),
             sentence: split_at_runs(&visible_text(why.sentence(self.t.lang()))),
             class: verdict.map_or("skipped", |verdict| class_and_word(verdict, self.t).0),
             run,
-            previous_fire: why.before.map(|at| self.when(at)),
-            next_fire: why.after.map(|at| self.when(at)),
+            previous_fire: why.before.map(|at| self.shown_instant(at)),
+            next_fire: why.after.map(|at| self.shown_instant(at)),
         }
     }
 }
@@ -268,8 +268,8 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
     let to = query.to.unwrap_or(now);
     let (from, history) = past_day(&page, &record, to).await?;
     let messages = failure_messages(&page, &history).await?;
-    let upcoming = Range { from: now + Duration::from_millis(1), to: now + DAY, limit: UPCOMING_ROW_COUNT };
-    let upcoming = page.engine().fires(&record, upcoming, visible_apps.as_deref()).await?;
+    let upcoming_range = Range { from: now + Duration::from_millis(1), to: now + DAY, limit: UPCOMING_ROW_COUNT };
+    let upcoming = page.engine().fires(&record, upcoming_range, visible_apps.as_deref()).await?;
     let status = if error.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let template = FiresPage {
         shell: page.shell(Nav::Jobs),
@@ -279,8 +279,8 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
         error,
         note,
         answers,
-        from: formatter.when(from),
-        to: formatter.when(to),
+        from: formatter.shown_instant(from),
+        to: formatter.shown_instant(to),
         past_rows: history.entries.iter().rev().map(|entry| formatter.row(entry, &messages)).collect(),
         upcoming_rows: upcoming.entries.iter().map(|entry| formatter.row(entry, &messages)).collect(),
         has_more: upcoming.next.is_some(),
@@ -360,7 +360,7 @@ async fn newest_entries(
             None => break,
         }
     }
-    history.entries.drain(..history.entries.len().saturating_sub(PAST_COUNT));
+    history.entries.drain(..history.entries.len().saturating_sub(PAST_ROW_COUNT));
     Ok((history.entries.first().map_or(from, |entry| entry.first), history))
 }
 
@@ -371,7 +371,7 @@ async fn read_history(
     to: Timestamp,
 ) -> Result<FireHistory, StoreError> {
     let visible_apps = page.call.visible_apps();
-    page.engine().fires(record, Range { from, to, limit: PAST_COUNT }, visible_apps.as_deref()).await
+    page.engine().fires(record, Range { from, to, limit: PAST_ROW_COUNT }, visible_apps.as_deref()).await
 }
 
 #[cfg(test)]

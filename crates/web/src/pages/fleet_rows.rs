@@ -14,7 +14,7 @@ use crate::api::executors::ExecutorJson;
 use crate::problem::Problem;
 
 /// How many runs of an executor are read at most.
-const HELD_COUNT: u32 = 1_000;
+const HELD_RUN_COUNT_MAX: u32 = 1_000;
 /// This long after a switch was set, every server obeys it, and the number of runs includes all that were sent before. It is the sum of
 /// one beat, the time until a run is stored, and one heartbeat.
 const SETTLE_DELAY: Duration = Duration::from_secs(5);
@@ -25,7 +25,7 @@ const HANDLER_COUNT: usize = 30;
 
 pub(super) struct NodeRow {
     pub(super) name: String,
-    pub(super) is_this: bool,
+    pub(super) is_answering: bool,
     pub(super) class: &'static str,
     pub(super) word: &'static str,
     pub(super) status: &'static str,
@@ -111,7 +111,7 @@ pub(super) struct HeldRun {
 
 pub(super) fn node_row(node: Node, own_loops: Option<Vec<LoopReport>>, now: Timestamp, t: &Texts) -> NodeRow {
     let status = node.status(now);
-    let is_this = own_loops.is_some();
+    let is_answering = own_loops.is_some();
     // The loops of the answering server come from memory: the server's row is out of date if its beat fails, for example because the
     // database is unreachable.
     let loops: Vec<LoopRow> =
@@ -119,7 +119,7 @@ pub(super) fn node_row(node: Node, own_loops: Option<Vec<LoopReport>>, now: Time
     let is_dead = status == "dead";
     // No lateness is shown for a dead server, whose last report is old.
     let lateness = node.report.lateness_p99_ms.filter(|_| !is_dead);
-    let failing_loops = loops.iter().filter(|one| one.is_failing).map(|one| one.name.clone()).collect();
+    let failing_loops = loops.iter().filter(|row| row.is_failing).map(|row| row.name.clone()).collect();
     let (class, word) = match status {
         "dead" if node.report.is_leaving => ("offline", t.node_left),
         "dead" => ("failed", t.node_dead),
@@ -130,7 +130,7 @@ pub(super) fn node_row(node: Node, own_loops: Option<Vec<LoopReport>>, now: Time
     };
     NodeRow {
         name: node.name,
-        is_this,
+        is_answering,
         class,
         word,
         status,
@@ -215,7 +215,7 @@ fn open_runs_text(executor: &ExecutorJson, now: Timestamp, t: &Texts) -> (Option
 /// The runs of an app that the executor with this name has, the oldest first.
 pub(super) async fn held_runs<Q>(page: &Page<Q>, app: AppId, executor: &str) -> Result<Vec<HeldRun>, Problem> {
     let (store, now, t) = (page.engine().store(), page.engine().now(), page.t);
-    let mut runs = store.running_runs_of_executor(page.call.namespace.id, app, executor, HELD_COUNT).await?;
+    let mut runs = store.running_runs_of_executor(page.call.namespace.id, app, executor, HELD_RUN_COUNT_MAX).await?;
     runs.sort_by_key(|run| run.id);
     let mut ids: Vec<_> = runs.iter().map(|run| run.job).collect();
     ids.sort_unstable();

@@ -134,9 +134,9 @@ fn find_gaps(
             _ => {
                 let (at_ms, text) = match &cause {
                     GapCause::Between => (None, t.gap_between.to_owned()),
-                    GapCause::NotRun(words) => (
+                    GapCause::NotRun(reason) => (
                         Some(entry.first.as_millis()),
-                        format!("{} · {words}", short_time_text(entry.first, now, zone)),
+                        format!("{} · {reason}", short_time_text(entry.first, now, zone)),
                     ),
                 };
                 gaps.push(Gap { from_ms: entry.first.as_millis(), to_ms: entry_end.as_millis(), at_ms, text });
@@ -152,9 +152,9 @@ fn gap_cause(entry: &Entry, t: &'static Texts) -> GapCause {
     match &entry.verdict {
         FireVerdict::Row { status: RunStatus::Skipped, reason, detail, .. }
         | FireVerdict::Span { reason, detail, .. } => {
-            let subject =
+            let facts =
                 RunStatusFacts { status: RunStatus::Skipped, reason: *reason, detail: detail.as_deref(), attempt: 1 };
-            GapCause::NotRun(sentence(subject, t.lang()).unwrap_or_else(|| word.to_owned()))
+            GapCause::NotRun(sentence(facts, t.lang()).unwrap_or_else(|| word.to_owned()))
         }
         FireVerdict::Row { .. } | FireVerdict::Planned => GapCause::Between,
         FireVerdict::Calendar { calendar, day, moved_to } => {

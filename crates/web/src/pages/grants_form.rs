@@ -21,7 +21,7 @@ pub(super) struct GrantRow {
     pub(super) role: String,
     /// `namespace`, `namespace/app`, or empty for everywhere.
     pub(super) place: String,
-    pub(super) is_wrong: bool,
+    pub(super) is_invalid: bool,
 }
 
 /// The rows, and the roles and places that they offer.
@@ -42,18 +42,18 @@ pub(super) struct GrantChoices {
 impl GrantChoices {
     pub(super) async fn read<Q>(call: &GlobalCall<Q>, t: &'static Texts) -> Result<Self, Problem> {
         let engine = call.engine();
-        let mut scopes = vec![(String::new(), t.place_everywhere.to_owned())];
+        let mut places = vec![(String::new(), t.place_everywhere.to_owned())];
         for namespace in visible_namespaces(engine, &call.caller).await? {
-            scopes.push((namespace.name.clone(), t.place_namespace(&namespace.name)));
+            places.push((namespace.name.clone(), t.place_namespace(&namespace.name)));
             let mut apps = engine.store().apps(namespace.id).await?;
             apps.retain(|app| call.caller.rights.allow(Permission::View, namespace.id, Some(app.id)));
             for app in apps {
                 let app_path = format!("{}/{}", namespace.name, app.name);
-                scopes.push((app_path.clone(), app_path));
+                places.push((app_path.clone(), app_path));
             }
         }
-        scopes.truncate(PLACE_COUNT_MAX);
-        Ok(Self { roles: role_choices(t).to_vec(), places: scopes })
+        places.truncate(PLACE_COUNT_MAX);
+        Ok(Self { roles: role_choices(t).to_vec(), places })
     }
 
     /// Leaves out the role that only tokens can have.
@@ -67,14 +67,14 @@ impl GrantChoices {
         if rows.last().is_none_or(|last| !last.role.is_empty()) {
             rows.push(GrantRow::default());
         }
-        let mut scopes = self.places.clone();
+        let mut places = self.places.clone();
         for row in &rows {
             // A selected place remains selected, even if it no longer exists or is beyond [`PLACE_COUNT_MAX`].
-            if !scopes.iter().any(|(value, _)| *value == row.place) {
-                scopes.push((row.place.clone(), row.place.clone()));
+            if !places.iter().any(|(value, _)| *value == row.place) {
+                places.push((row.place.clone(), row.place.clone()));
             }
         }
-        GrantPicker { rows, roles: self.roles.clone(), places: scopes }
+        GrantPicker { rows, roles: self.roles.clone(), places }
     }
 }
 
@@ -106,16 +106,17 @@ fn place_text(grant: &GrantJson) -> String {
 }
 
 pub(super) fn rows_of_grants(grants: &[GrantJson]) -> Vec<GrantRow> {
-    let row = |grant: &GrantJson| GrantRow { role: grant.role.to_string(), place: place_text(grant), is_wrong: false };
+    let row =
+        |grant: &GrantJson| GrantRow { role: grant.role.to_string(), place: place_text(grant), is_invalid: false };
     grants.iter().map(row).collect()
 }
 
 /// The rows of a submitted form; `None` if the form has no picker.
 pub(super) fn sent_rows(fields: &Fields) -> Option<Vec<GrantRow>> {
     let mut rows: Vec<GrantRow> = Vec::new();
-    let mut has_some = false;
+    let mut has_picker = false;
     for (name, value) in fields.with_prefix(FIELD_PREFIX) {
-        has_some = true;
+        has_picker = true;
         let Some((index, part)) = name[FIELD_PREFIX.len()..].split_once('.') else { continue };
         let Some(index) = index.parse::<usize>().ok().filter(|index| *index < ROW_COUNT_MAX) else { continue };
         if rows.len() <= index {
@@ -128,7 +129,7 @@ pub(super) fn sent_rows(fields: &Fields) -> Option<Vec<GrantRow>> {
         }
     }
     rows.retain(|row| !row.role.is_empty());
-    has_some.then_some(rows)
+    has_picker.then_some(rows)
 }
 
 /// The grants in a submitted form, from its picker or from its lines of text; `None` if it has neither.
@@ -141,12 +142,13 @@ pub(super) fn sent_grants(fields: &Fields) -> Result<Option<Vec<GrantJson>>, Pro
 /// Marks the rows to which a problem refers. Returns whether there are any.
 pub(super) fn mark_wrong_rows(rows: &mut [GrantRow], problem: &Problem) -> bool {
     let mut is_marked = false;
-    let pointers = problem.complaints().iter().filter_map(|one| one.pointer.as_deref());
+    let pointers = problem.complaints().iter().filter_map(|complaint| complaint.pointer.as_deref());
     for pointer in pointers.chain([problem.detail()]) {
-        let index =
-            pointer.strip_prefix("/grants/").and_then(|rest| rest.split(['/', ':']).next()?.parse::<usize>().ok());
+        let index = pointer
+            .strip_prefix("/grants/")
+            .and_then(|pointer_in_grants| pointer_in_grants.split(['/', ':']).next()?.parse::<usize>().ok());
         if let Some(row) = index.and_then(|index| rows.get_mut(index)) {
-            row.is_wrong = true;
+            row.is_invalid = true;
             is_marked = true;
         }
     }
@@ -182,7 +184,7 @@ mod tests {
     fn a_problem_is_shown_at_its_row() {
         let mut rows = vec![GrantRow::default(), GrantRow::default()];
         assert!(mark_wrong_rows(&mut rows, &crate::body::refuse_value("/grants/1/app", "there is no app x")));
-        assert!(!rows[0].is_wrong && rows[1].is_wrong);
+        assert!(!rows[0].is_invalid && rows[1].is_invalid);
         assert!(!mark_wrong_rows(&mut rows, &crate::body::refuse_value("/name", "is empty")));
     }
 }

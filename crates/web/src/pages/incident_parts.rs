@@ -1,4 +1,4 @@
-//! Two parts of an incident's page: its messages, and the runs that it covers.
+//! Two parts of an incident's page: its messages, and the runs in the time in which the job should have succeeded.
 
 use std::time::Duration;
 
@@ -39,13 +39,13 @@ pub(super) struct MessageRow {
 
 /// The runs in the time in which the job should have succeeded.
 pub(super) struct RunsInWindow {
-    pub(super) runs: Vec<CoveredRun>,
+    pub(super) runs: Vec<RunInWindow>,
     /// The URL of the fires in that time, which also shows fires without a run.
     pub(super) fires_url: String,
 }
 
 /// A run in the time in which the job should have succeeded.
-pub(super) struct CoveredRun {
+pub(super) struct RunInWindow {
     pub(super) id: String,
     pub(super) fire_at: Moment,
     pub(super) class: &'static str,
@@ -83,7 +83,7 @@ pub(super) async fn runs_in_window<Q>(
     record: &IncidentRecord,
 ) -> Result<Option<RunsInWindow>, Problem> {
     let (incident, t, now) = (&record.incident, page.t, page.engine().now());
-    let covered_length = match &record.spec.condition {
+    let window_length = match &record.spec.condition {
         Condition::NotSucceededBy { .. } => DAY,
         Condition::NoSuccessFor { length } => (*length).min(LOOK_BACK_MAX),
         _ => return Ok(None),
@@ -91,21 +91,21 @@ pub(super) async fn runs_in_window<Q>(
     if incident.subject.kind != SubjectKind::Job {
         return Ok(None);
     }
-    let covered_until = incident.resolved_at.unwrap_or(now);
-    let from = incident.started_at.saturating_sub(covered_length);
+    let window_end = incident.resolved_at.unwrap_or(now);
+    let from = incident.started_at.saturating_sub(window_length);
     let job = JobId::new(incident.subject.id);
-    let chart_runs = page.engine().store().chart_runs(&[job], from, covered_until, RUN_COUNT).await?;
-    let row = |mark: ChartRun| CoveredRun {
-        id: mark.id.to_string(),
-        fire_at: Moment::new(mark.fire_at, now, t),
-        class: mark.status.as_str(),
-        word: t.status(mark.status),
+    let chart_runs = page.engine().store().chart_runs(&[job], from, window_end, RUN_COUNT).await?;
+    let row = |run: ChartRun| RunInWindow {
+        id: run.id.to_string(),
+        fire_at: Moment::new(run.fire_at, now, t),
+        class: run.status.as_str(),
+        word: t.status(run.status),
     };
     let fires_url = format!("/jobs/{}/fires", incident.subject.name);
     let fires_url = match incident.resolved_at {
-        Some(covered_until) => format!("{fires_url}?{}", query_pair("to", &covered_until.to_string())),
+        Some(resolved_at) => format!("{fires_url}?{}", query_pair("to", &resolved_at.to_string())),
         None => fires_url,
     };
-    let visible_runs = chart_runs.into_iter().filter(|mark| page.call.may_view(mark.app));
+    let visible_runs = chart_runs.into_iter().filter(|run| page.call.may_view(run.app));
     Ok(Some(RunsInWindow { runs: visible_runs.map(row).collect(), fires_url }))
 }

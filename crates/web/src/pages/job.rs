@@ -58,7 +58,7 @@ struct JobPage {
     t: &'static Texts,
     missing_roles: MissingRoles,
     /// The role that the caller lacks to create an alert rule. Rules need a role on the whole namespace.
-    missing_for_rule: Option<&'static str>,
+    missing_rule_role: Option<&'static str>,
     alerts: Vec<IncidentRow>,
     name: String,
     description: String,
@@ -131,7 +131,7 @@ pub(super) async fn page(page: Page<CursorQuery>, Named(name, ..): Named<path::J
         shell: page.shell(Nav::Jobs),
         t,
         missing_roles: page.missing_roles(Some(record.app)),
-        missing_for_rule: page.missing_roles(None).editor,
+        missing_rule_role: page.missing_roles(None).editor,
         alerts: alerts::incident_rows_of_job(&page, &record).await?,
         name: spec.name.clone(),
         description: spec.description.clone(),
@@ -193,8 +193,8 @@ fn run_form(page: &Page<CursorQuery>, record: &JobRecord) -> RunForm {
 
 /// The connected executors, as suggestions. The user may enter other names; they are checked against all known executors.
 fn online_names(page: &Page<CursorQuery>, record: &JobRecord) -> Vec<String> {
-    let online_executors = page.engine().online_names().into_iter().filter(|one| one.app == record.app);
-    let names: BTreeSet<String> = online_executors.map(|one| given_name(&one.name).to_owned()).collect();
+    let online_executors = page.engine().online_names().into_iter().filter(|executor| executor.app == record.app);
+    let names: BTreeSet<String> = online_executors.map(|executor| given_name(&executor.name).to_owned()).collect();
     names.into_iter().take(SUGGESTION_COUNT_MAX).collect()
 }
 
@@ -225,8 +225,8 @@ async fn run_rows(
 
 /// A label, and the URL of the list of jobs that have it.
 fn label_link(key: &str, value: &str) -> (String, String) {
-    let pattern = LabelTest { key: key.to_owned(), value: Some(value.to_owned()) };
-    let labels = vec![LabelTerm { any: vec![pattern], is_not: false }];
+    let label_test = LabelTest { key: key.to_owned(), value: Some(value.to_owned()) };
+    let labels = vec![LabelTerm { any: vec![label_test], is_not: false }];
     let filter = Filter { labels, ..Filter::default() };
     (format!("{key}={value}"), list_url("/jobs", &filter.to_string(), &[]))
 }
@@ -309,8 +309,8 @@ async fn switch_job(page: &Page, name: &str, is_enabled: bool) -> Result<(), Pro
     for _ in 0..TRY_COUNT {
         let record = find(&page.call, name).await?;
         match jobs::set_enabled(page.engine(), &record, is_enabled, page.call.caller.name()).await {
-            Ok(changed) => {
-                page.call.note.changed_to(&changed.spec);
+            Ok(changed_record) => {
+                page.call.note.changed_to(&changed_record.spec);
                 return Ok(());
             }
             Err(JobError::Conflict { .. }) => {}
@@ -355,16 +355,16 @@ pub(super) async fn trigger(
     let at = at.map_err(|message| refuse_value("/at", message))?;
     let request = RunRequest { params, executor, key, at, trace: page.call.trace, ..RunRequest::by(Trigger::Manual) };
     let run = match jobs::request_run(page.engine(), &record, request).await {
-        Err(JobError::KeyInUse(open)) if if_open == Some(IfOpen::Keep) && !open.is_asked_to_end() => {
-            return Ok(redirect_to(&format!("/runs/{}", open.id)));
+        Err(JobError::KeyInUse(open_run)) if if_open == Some(IfOpen::Keep) && !open_run.is_asked_to_end() => {
+            return Ok(redirect_to(&format!("/runs/{}", open_run.id)));
         }
-        made => made?,
+        result => result?,
     };
     page.call.note.changed_to(&serde_json::json!({"run": run.id}));
-    let (address, at) = (format!("/runs/{}", run.id), Moment::new(run.fire_at, run.fire_at, page.t));
+    let (run_url, at) = (format!("/runs/{}", run.id), Moment::new(run.fire_at, run.fire_at, page.t));
     let is_planned = run.status == RunStatus::Waiting;
-    let run_link = Some((format!("#{name} · {}", at.time), address.clone()));
-    let return_url = own_path(fields.get("back")).map_or(address, str::to_owned);
+    let run_link = Some((format!("#{name} · {}", at.time), run_url.clone()));
+    let return_url = own_path(fields.get("back")).map_or(run_url, str::to_owned);
     toast::toast_response(
         &page,
         Toast {
@@ -381,7 +381,8 @@ fn chosen_params(page: &Page, fields: &Fields, record: &JobRecord) -> Result<Opt
     let params_json = match (params_form::from_fields(fields, &record.spec.params)?, fields.get("params")) {
         (Some(value), _) => value,
         (None, "") => return Ok(None),
-        (None, text) => serde_json::from_str(text).map_err(|error| refuse_value("/params", error.to_string()))?,
+        (None, text) => serde_json::from_str(text)
+            .map_err(|error| refuse_value("/params", page.t.error_json(error.column(), error.line())))?,
     };
     Ok(jobs::run_params(page.engine(), record, &params_json)?)
 }

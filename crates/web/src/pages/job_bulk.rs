@@ -20,7 +20,7 @@ use crate::redirect::{own_path, redirect_to};
 use crate::run_filter;
 
 /// How many names of jobs are shown.
-const SHOWN_COUNT_MAX: usize = 60;
+const SHOWN_NAME_COUNT_MAX: usize = 60;
 
 #[derive(Template)]
 #[template(path = "job_bulk.html")]
@@ -38,7 +38,7 @@ struct BulkPage {
     filter: String,
     /// How many jobs are chosen.
     count: usize,
-    /// The names that are shown, at most [`SHOWN_COUNT_MAX`].
+    /// The names that are shown, at most [`SHOWN_NAME_COUNT_MAX`].
     shown_names: Vec<String>,
     /// How many names are not shown.
     hidden_count: usize,
@@ -65,7 +65,7 @@ struct BulkPage {
 pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem> {
     let t = page.t;
     let (word, action) = parse_action(fields.get("do"))?;
-    let bulk = BulkJobAction::new(action, fields.get("label"), Trigger::Manual)?;
+    let bulk_action = BulkJobAction::new(action, fields.get("label"), Trigger::Manual)?;
     let names: Vec<String> = fields.with_prefix("job").map(|(_, name)| name.to_owned()).collect();
     let filter = fields.get("q").to_owned();
     // If no rows are chosen, the action applies to all jobs that match the filter.
@@ -79,25 +79,25 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         return Err(refuse_value("/job", message));
     }
     let after_name = fields.get("after").to_owned();
-    let selected = match is_all {
+    let selection = match is_all {
         true => {
             let filter = Filter::parse(&filter, Scope::Jobs).map_err(|error| run_filter::filter_problem(&error))?;
-            select_matching(&page.call, &filter, (&bulk, Some(after_name.as_str()))).await?
+            select_matching(&page.call, &filter, (&bulk_action, Some(after_name.as_str()))).await?
         }
         false => select_named(&page.call, &names).await?,
     };
-    let SelectedJobs { names: selected, has_more, next_after, missing_jobs } = selected;
+    let SelectedJobs { names: selected_names, has_more, next_after, missing_jobs } = selection;
     // The confirmation names the jobs that were shown, since other jobs may match by now, and the name after which the rest begins.
     let rest_after = Some(fields.get("rest")).filter(|rest_after| !rest_after.is_empty()).map(str::to_owned);
     let has_more = has_more || rest_after.is_some();
     let next_after = next_after.or(rest_after);
-    let names = if is_all { selected.clone() } else { names };
-    let count = selected.len();
+    let names = if is_all { selected_names.clone() } else { names };
+    let count = selected_names.len();
     let expected_count = fields.get("expected").parse::<usize>().ok();
     // If more jobs match than were counted, nothing is changed: the page shows the new count and asks again.
     let is_confirmed = expected_count.is_some_and(|expected_count| count <= expected_count && count > 0);
     let outcome = if is_confirmed {
-        apply_to_jobs(&page.call, &bulk, &selected).await
+        apply_to_jobs(&page.call, &bulk_action, &selected_names).await
     } else {
         page.call.note.mark_dry_run();
         Default::default()
@@ -107,8 +107,8 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         JobAction::Resume => Some("pause"),
         JobAction::Run | JobAction::Label | JobAction::Unlabel | JobAction::Delete => None,
     };
-    let shown_names = if is_confirmed { outcome.changed.clone() } else { selected };
-    let problem = |problem: JobProblem| {
+    let shown_names = if is_confirmed { outcome.changed.clone() } else { selected_names };
+    let localized_problem = |problem: JobProblem| {
         let message = localized(t.lang(), &problem.message).into_owned();
         JobProblem { message, ..problem }
     };
@@ -122,8 +122,8 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         is_all,
         filter,
         count,
-        hidden_count: shown_names.len().saturating_sub(SHOWN_COUNT_MAX),
-        shown_names: shown_names.into_iter().take(SHOWN_COUNT_MAX).collect(),
+        hidden_count: shown_names.len().saturating_sub(SHOWN_NAME_COUNT_MAX),
+        shown_names: shown_names.into_iter().take(SHOWN_NAME_COUNT_MAX).collect(),
         has_more,
         after_name,
         next_after,
@@ -131,7 +131,13 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         return_url,
         is_done: is_confirmed,
         unchanged: outcome.unchanged,
-        problems: outcome.problems.into_iter().chain(missing_jobs).take(SHOWN_COUNT_MAX).map(problem).collect(),
+        problems: outcome
+            .problems
+            .into_iter()
+            .chain(missing_jobs)
+            .take(SHOWN_NAME_COUNT_MAX)
+            .map(localized_problem)
+            .collect(),
         undo_action: undo_action.filter(|_| !outcome.changed.is_empty()),
         changed: outcome.changed,
     };

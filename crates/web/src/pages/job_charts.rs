@@ -21,16 +21,16 @@ use crate::problem::Problem;
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// How many weeks the year map has, including the current one.
-const WEEKS: u32 = 53;
+const WEEK_COUNT: u32 = 53;
 /// How many days the chart of durations has.
-const BAND_DAYS: u32 = 30;
+const BAND_DAY_COUNT: u32 = 30;
 /// The height of the chart of durations, in the units of its drawing.
 const BAND_HEIGHT: u128 = 90;
-const NEXT_COUNT: usize = 10;
+const NEXT_FIRE_COUNT: usize = 10;
 /// How far ahead fires are searched.
 const LOOK_AHEAD: Duration = Duration::from_secs(366 * 24 * 3_600);
 /// The side of a day's square in the year map, including the gap.
-const CELL: usize = 12;
+const CELL_SIZE: usize = 12;
 
 /// The charts, as a part of a page: `{{ charts|safe }}` renders it.
 #[derive(Template)]
@@ -76,30 +76,30 @@ pub(super) async fn read<Q>(
     (now, t): (Timestamp, &'static Texts),
 ) -> Result<JobCharts, Problem> {
     let day_end = Step::Day.floor(now) + DAY;
-    let year = BucketRange::new(Step::Day, day_end - DAY * (WEEKS * 7), day_end);
+    let year = BucketRange::new(Step::Day, day_end - DAY * (WEEK_COUNT * 7), day_end);
     let mut buckets = series::owner_buckets(call, PointKind::Job, &[record.id.get()], year).await?;
     // If the job moved to another app, only runs of apps that the caller sees are counted.
     let from = visible_from(call, record, year.from, year.to).await?;
     buckets.iter_mut().filter(|bucket| bucket.at < from).for_each(|bucket| *bucket = Bucket::empty(bucket.at));
     let fires =
-        next_fires(call.engine().node(), (record.id, record.version), (now, now + LOOK_AHEAD), NEXT_COUNT).await?;
+        next_fires(call.engine().node(), (record.id, record.version), (now, now + LOOK_AHEAD), NEXT_FIRE_COUNT).await?;
     let fires = record.next_fire_at.filter(|at| *at > now).into_iter().chain(fires);
     let mut fires: Vec<Timestamp> = fires.filter(|_| record.spec.enabled).collect();
     fires.sort_unstable();
     fires.dedup();
-    let next_fires: Vec<Moment> = fires.into_iter().take(NEXT_COUNT).map(|at| Moment::new(at, now, t)).collect();
-    let newest_index = buckets.len().saturating_sub(usize::try_from(BAND_DAYS).unwrap_or(0));
+    let next_fires: Vec<Moment> = fires.into_iter().take(NEXT_FIRE_COUNT).map(|at| Moment::new(at, now, t)).collect();
+    let newest_index = buckets.len().saturating_sub(usize::try_from(BAND_DAY_COUNT).unwrap_or(0));
     Ok(JobCharts {
         t,
         days: day_cells(&buckets, &record.spec.name, (now, t)),
-        width: usize::try_from(WEEKS + 1).unwrap_or(0) * CELL,
+        width: usize::try_from(WEEK_COUNT + 1).unwrap_or(0) * CELL_SIZE,
         band: duration_band(buckets.get(newest_index..).unwrap_or_default(), t),
         has_seconds: some_have_seconds(&next_fires),
         next_fires,
     })
 }
 
-/// Whether an instant of a list is not on a whole minute. Then all of the list are shown with seconds.
+/// Whether any instant of a list is not on a whole minute. If so, all of them are shown with seconds.
 fn some_have_seconds(moments: &[Moment]) -> bool {
     moments.iter().any(|moment| moment.short() == moment.time)
 }
@@ -109,16 +109,17 @@ fn day_cells(buckets: &[Bucket], job: &str, (now, t): (Timestamp, &'static Texts
     // 1970 began on a Thursday.
     let weekday = |at: Timestamp| usize::try_from((at.second() / 86_400 + 3).rem_euclid(7)).unwrap_or(0);
     let first_weekday = buckets.first().map_or(0, |bucket| weekday(bucket.at));
-    let cell = |(number, bucket): (usize, &Bucket)| {
-        let cell_index = number + first_weekday;
+    let cell = |(day_index, bucket): (usize, &Bucket)| {
+        let cell_index = day_index + first_weekday;
         let verdicts = bucket.verdicts;
         // The days are days in UTC, whatever clock the user chose.
         let (day, ..) = zones::time_parts(bucket.at, Tz::UTC);
-        let trouble = verdicts.failure_count();
-        let failure_note = if trouble > 0 { format!(" · {}", t.lane_failed(trouble)) } else { String::new() };
+        let failure_count = verdicts.failure_count();
+        let failure_note =
+            if failure_count > 0 { format!(" · {}", t.lane_failed(failure_count)) } else { String::new() };
         DayCell {
-            x: cell_index / 7 * CELL,
-            y: cell_index % 7 * CELL,
+            x: cell_index / 7 * CELL_SIZE,
+            y: cell_index % 7 * CELL_SIZE,
             class: day_class(verdicts),
             href: (verdicts.total() > 0).then(|| runs_between(bucket.at, bucket.at + DAY, Some(("job", job)))),
             title: format!("{day} · {}{failure_note}", t.lane_runs(verdicts.total())),
@@ -128,12 +129,12 @@ fn day_cells(buckets: &[Bucket], job: &str, (now, t): (Timestamp, &'static Texts
 }
 
 const fn day_class(verdicts: Verdicts) -> &'static str {
-    let (total, trouble) = (verdicts.total(), verdicts.failure_count());
-    match (total, trouble) {
+    let (total, failure_count) = (verdicts.total(), verdicts.failure_count());
+    match (total, failure_count) {
         (0, _) => "y-none",
         (_, 0) if verdicts.succeeded == 0 => "y-skip",
         (_, 0) => "y-ok",
-        (total, trouble) if trouble * 2 >= total => "y-bad",
+        (total, failure_count) if failure_count * 2 >= total => "y-bad",
         _ => "y-some",
     }
 }
@@ -145,21 +146,21 @@ fn duration_band(buckets: &[Bucket], t: &'static Texts) -> Option<DurationBand> 
         Some((day, p50, p95))
     };
     let days: Vec<(usize, Duration, Duration)> = buckets.iter().enumerate().filter_map(day_quantiles).collect();
-    let highest = days.iter().map(|(.., p95)| *p95).max()?;
+    let longest_p95 = days.iter().map(|(.., p95)| *p95).max()?;
     let (_, newest_p50, newest_p95) = days.last().copied()?;
     let width = usize::try_from(WIDTH).unwrap_or(usize::MAX);
     let x = |day: usize| day * width / buckets.len().saturating_sub(1).max(1);
-    let y = |took: Duration| BAND_HEIGHT + 3 - took.as_millis() * BAND_HEIGHT / highest.as_millis().max(1);
-    let line = |pick: fn(&(usize, Duration, Duration)) -> Duration| {
-        days.iter().map(|day| format!("{} {}", x(day.0), y(pick(day)))).collect::<Vec<_>>()
+    let y = |duration: Duration| BAND_HEIGHT + 3 - duration.as_millis() * BAND_HEIGHT / longest_p95.as_millis().max(1);
+    let points_of = |quantile: fn(&(usize, Duration, Duration)) -> Duration| {
+        days.iter().map(|day| format!("{} {}", x(day.0), y(quantile(day)))).collect::<Vec<_>>()
     };
-    let (p50, p95) = (line(|day| day.1), line(|day| day.2));
+    let (p50, p95) = (points_of(|day| day.1), points_of(|day| day.2));
     let lower_edge = p50.iter().rev();
     let area = p95.iter().chain(lower_edge).cloned().collect::<Vec<_>>().join("L");
     // A path with one point would be invisible, so it gets a short line.
     let path = |points: &[String]| match points {
-        [one] if one.starts_with("0 ") => format!("M{one}h300"),
-        [one] => format!("M{one}h-300"),
+        [point] if point.starts_with("0 ") => format!("M{point}h300"),
+        [point] => format!("M{point}h-300"),
         points => format!("M{}", points.join("L")),
     };
     Some(DurationBand {
@@ -168,7 +169,7 @@ fn duration_band(buckets: &[Bucket], t: &'static Texts) -> Option<DurationBand> 
         p95: path(&p95),
         newest_p50: length_text(newest_p50, t),
         newest_p95: length_text(newest_p95, t),
-        p95_max: length_text(highest, t),
+        p95_max: length_text(longest_p95, t),
     })
 }
 
@@ -214,7 +215,7 @@ mod tests {
         // 5 January 1970 was a Monday.
         let buckets: Vec<Bucket> = (4..13).map(|day| bucket(day, Verdicts::default(), &[])).collect();
         let cells = day_cells(&buckets, "job", (Timestamp::from_secs(20 * 86_400), t));
-        let places: Vec<(usize, usize)> = cells.iter().map(|cell| (cell.x / CELL, cell.y / CELL)).collect();
+        let places: Vec<(usize, usize)> = cells.iter().map(|cell| (cell.x / CELL_SIZE, cell.y / CELL_SIZE)).collect();
         assert_eq!((places[0], places[6], places[7]), ((0, 0), (0, 6), (1, 0)));
     }
 

@@ -45,7 +45,7 @@ struct EditPage {
     /// The whole definition, as YAML.
     definition_text: String,
     /// Whether the definition is edited as YAML.
-    definition_is_open: bool,
+    is_definition_open: bool,
     definition_errors: Vec<String>,
     /// The changes that saving would make to the definition that another caller has saved.
     conflict_changes: Vec<ChangeRow>,
@@ -66,7 +66,7 @@ struct EditInput {
 }
 
 impl EditInput {
-    fn unchanged(record: &JobRecord) -> Self {
+    fn from_record(record: &JobRecord) -> Self {
         let form = JobForm::from_spec(&record.spec);
         Self {
             form,
@@ -99,9 +99,9 @@ impl EditInput {
     /// Merges the user's changes into the definition that another caller has saved. If the version on which the form is based cannot be
     /// read, the input stays as the user typed it.
     async fn rebase(&mut self, page: &Page, record: &JobRecord, seen_version: i64) {
-        let Ok(base_document) = version_spec(&page.call, record, seen_version).await else { return };
+        let Ok(base_spec) = version_spec(&page.call, record, seen_version).await else { return };
         let document = |spec: &JobSpec| serde_json::to_value(spec).unwrap_or_default();
-        let base_document = document(&base_document);
+        let base_document = document(&base_spec);
         let Ok(edited_spec) = self.form.spec(base_document.clone(), page.t) else { return };
         let merged_document = diff::merge(&base_document, &document(&edited_spec), &document(&record.spec));
         if let Ok(spec) = from_value(merged_document)
@@ -207,12 +207,12 @@ pub(super) async fn yaml_part(page: Page, fields: Fields) -> Result<Response, Pr
 
 pub(super) async fn page(page: Page, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
-    render_page(&page, StatusCode::OK, &record, EditInput::unchanged(&record)).await
+    render_page(&page, StatusCode::OK, &record, EditInput::from_record(&record)).await
 }
 
 pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: Fields) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
-    let mut input = EditInput::unchanged(&record);
+    let mut input = EditInput::from_record(&record);
     match fields.get("definition") {
         "" => {
             input.form = JobForm::from(&fields);
@@ -234,7 +234,7 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: 
     };
     if fields.get("do") == "fields" {
         // Converts the text into fields without saving it.
-        let converted_input = EditInput { form: JobForm::from_spec(&spec), ..EditInput::unchanged(&record) };
+        let converted_input = EditInput { form: JobForm::from_spec(&spec), ..EditInput::from_record(&record) };
         return render_page(&page, StatusCode::OK, &record, converted_input).await;
     }
     if spec == record.spec {
@@ -248,7 +248,7 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: 
         }
         Err(JobError::Store(error)) => return Err(error.into()),
         Err(JobError::Conflict { version }) => input.conflict_version = Some(version),
-        Err(refused) => input.add_problem(&page.call.job_problem(refused).await, page.t),
+        Err(error) => input.add_problem(&page.call.job_problem(error).await, page.t),
     }
     render_page(&page, input.status(), &record, input).await
 }
@@ -282,7 +282,7 @@ async fn render_page(
         current_name: record.spec.name.clone(),
         version: input.conflict_version.unwrap_or(record.version),
         conflict_version: input.conflict_version,
-        definition_is_open: input.definition_text.is_some(),
+        is_definition_open: input.definition_text.is_some(),
         definition_text: input.definition_text.unwrap_or_else(|| definition_as_yaml(&record.spec)),
         definition_errors: input.definition_errors,
         conflict_changes,

@@ -7,6 +7,7 @@ use axum::response::{IntoResponse as _, Response};
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use rondel_core::filter::{Filter, Scope};
 use rondel_core::name;
+use rondel_store::catalog::ListedJob;
 
 use super::shell::Page;
 use crate::api::jobs::jobs_as_yaml;
@@ -20,7 +21,7 @@ use crate::redirect::{own_path, redirect_to};
 use crate::{run_filter, shares};
 
 /// How many jobs are read at a time.
-const READ_COUNT: usize = 50;
+const JOB_BATCH_COUNT: usize = 50;
 /// Maximum size of a file, in bytes. For larger exports there is the command, which streams.
 const FILE_LEN_MAX: usize = 8 * 1024 * 1024;
 
@@ -54,8 +55,8 @@ impl FromQuery for ChosenJobs {
         let is_all = reader.single("scope").as_deref() == Some("all") || (names.is_empty() && !filter.is_empty());
         let return_url = reader.single("back").unwrap_or_default();
         // The other fields of the list's form are accepted and ignored.
-        for other in ["do", "label"] {
-            drop(reader.single(other));
+        for ignored_field in ["do", "label"] {
+            drop(reader.single(ignored_field));
         }
         Self { names, filter, is_all, return_url }
     }
@@ -69,17 +70,16 @@ pub(super) async fn yaml(page: Page<ChosenJobs>) -> Result<Response, Problem> {
     let _share = shares::take_heavy_work_share(&call.web, HeavyWork::Export, call.caller.key())?;
     let all_names = chosen_names(&page).await?;
     let mut text = String::new();
-    for names in all_names.chunks(READ_COUNT) {
+    for names in all_names.chunks(JOB_BATCH_COUNT) {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let mut jobs = call.engine().store().jobs_named(call.namespace.id, &names).await?;
-        jobs.retain(|job| call.may_view(job.app));
-        let found_names: BTreeSet<&str> = jobs.iter().map(|job| job.spec.name.as_str()).collect();
+        let mut jobs = call.engine().store().listed_jobs_named(call.namespace.id, &names).await?;
+        jobs.retain(|job| call.may_view(job.app()));
+        let found_names: BTreeSet<&str> = jobs.iter().map(ListedJob::name).collect();
         if let Some(missing_name) = names.iter().find(|name| !found_names.contains(*name)) {
             let detail =
                 format!("there is no job {missing_name} any more, so no file was written: load the list again");
             return Err(Problem::new(Code::JobNotFound, detail));
         }
-        jobs.sort_by(|one, other| one.spec.name.cmp(&other.spec.name));
         text.push_str(&jobs_as_yaml(&jobs));
         if text.len() > FILE_LEN_MAX {
             let file_mib_max = FILE_LEN_MAX / 1024 / 1024;

@@ -179,13 +179,13 @@ impl JobForm {
                 Some(Overrides::All) => "all".to_owned(),
                 Some(Overrides::Only(pointers)) => pointers.join(" "),
             },
-            calendar: calendar.map_or_else(String::new, |used| used.name.clone()),
-            calendar_rule: calendar.map(|used| used.rule).unwrap_or_default().as_str().to_owned(),
+            calendar: calendar.map_or_else(String::new, |calendar_use| calendar_use.name.clone()),
+            calendar_rule: calendar.map(|calendar_use| calendar_use.rule).unwrap_or_default().as_str().to_owned(),
             route: spec.route.as_str().to_owned(),
             overlap: spec.overlap.policy.as_str().to_owned(),
             misfire: spec.misfire.policy.as_str().to_owned(),
             delivery: spec.delivery.as_str().to_owned(),
-            on_silence: spec.on_silence.map_or_else(String::new, |what| what.as_str().to_owned()),
+            on_silence: spec.on_silence.map_or_else(String::new, |policy| policy.as_str().to_owned()),
             timeout: duration(spec.timeout),
             retry_max: spec.retry.max.to_string(),
             retry_backoff: spec.retry.backoff.clone(),
@@ -252,14 +252,14 @@ impl JobForm {
         for field in self.leaf_fields.put(&mut document) {
             errors.add(field, t.error_number);
         }
-        if let Err(fault) = self.labels.put(&mut document) {
+        if let Err(error) = self.labels.put(&mut document) {
             errors.add(
                 "labels",
-                fault.map_or_else(|| t.labels_wrong.to_owned(), |fault| localized(t.lang(), &fault).into_owned()),
+                error.map_or_else(|| t.labels_wrong.to_owned(), |error| localized(t.lang(), &error).into_owned()),
             );
         }
-        if let Some(fault) = &self.params_fault {
-            errors.add("params", localized(t.lang(), fault));
+        if let Some(error) = &self.params_fault {
+            errors.add("params", localized(t.lang(), error));
         }
         document["params"] = json_text("params", &self.params, errors, t);
         if let Some(pump) = &self.pump {
@@ -298,7 +298,7 @@ impl JobForm {
         }
         match self.calendar_use() {
             Value::Null => drop(document.as_object_mut().map(|map| map.remove("calendar"))),
-            used => document["calendar"] = used,
+            calendar_use => document["calendar"] = calendar_use,
         }
         document
     }
@@ -370,9 +370,9 @@ impl JobForm {
             _ => field_at(pointer),
         };
         // If the field covers more than the place of the error, the message begins with the pointer to the place.
-        let is_within =
+        let covers_more =
             matches!(field, "form" | "schedule_json" | "pump") || (field == "params" && pointer != "/params");
-        let shows_pointer = is_within && !pointer.is_empty();
+        let shows_pointer = covers_more && !pointer.is_empty();
         errors.add(field, if shows_pointer { format!("{pointer}: {message}") } else { message.to_owned() });
     }
 }
@@ -389,7 +389,7 @@ fn sent_params(fields: &Fields) -> (String, Option<String>) {
         Ok(Some(Value::Null)) => (String::new(), None),
         Ok(Some(params)) => (pretty_json(&params), None),
         Err(problem) => {
-            let complaint = problem.complaints().first().map(|one| one.message.clone());
+            let complaint = problem.complaints().first().map(|complaint| complaint.message.clone());
             (params_text, Some(complaint.unwrap_or_else(|| problem.detail().to_owned())))
         }
     }

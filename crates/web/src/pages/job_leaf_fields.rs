@@ -25,14 +25,14 @@ enum ValueFormat {
 struct LeafField {
     field: &'static str,
     pointer: &'static str,
-    kind: ValueFormat,
+    format: ValueFormat,
 }
 
-const fn leaf_field(field: &'static str, pointer: &'static str, kind: ValueFormat) -> LeafField {
-    LeafField { field, pointer, kind }
+const fn leaf_field(field: &'static str, pointer: &'static str, format: ValueFormat) -> LeafField {
+    LeafField { field, pointer, format }
 }
 
-const LEAVES: [LeafField; 28] = [
+const LEAF_FIELDS: [LeafField; 28] = [
     leaf_field("misfire_max", "/misfire/max", ValueFormat::Number),
     leaf_field("misfire_keep", "/misfire/keep", ValueFormat::Text),
     leaf_field("misfire_tolerance", "/misfire/tolerance", ValueFormat::Text),
@@ -64,7 +64,7 @@ const LEAVES: [LeafField; 28] = [
 ];
 
 /// The fields that belong to a schedule. Their places are relative to the schedule.
-const SCHEDULE_LEAVES: [LeafField; 10] = [
+const SCHEDULE_LEAF_FIELDS: [LeafField; 10] = [
     leaf_field("delay", "/delay", ValueFormat::Text),
     leaf_field("after", "/after", ValueFormat::List),
     leaf_field("after_on", "/on", ValueFormat::Text),
@@ -134,16 +134,16 @@ impl LeafFields {
 
     /// The fields for which `read` returns a text.
     pub(super) fn read(mut read: impl FnMut(&'static str) -> Option<String>) -> Self {
-        let leaves = LEAVES.iter().chain(&SCHEDULE_LEAVES);
+        let leaves = LEAF_FIELDS.iter().chain(&SCHEDULE_LEAF_FIELDS);
         Self(leaves.filter_map(|leaf| Some((leaf.field, read(leaf.field)?))).collect())
     }
 
     /// The fields of a definition.
     pub(super) fn from_document(document: &Value) -> Self {
         let schedule = &document["schedule"];
-        let fields_of_job = LEAVES.iter().map(|leaf| (leaf.field, field_text(document.pointer(leaf.pointer))));
+        let fields_of_job = LEAF_FIELDS.iter().map(|leaf| (leaf.field, field_text(document.pointer(leaf.pointer))));
         let fields_of_schedule =
-            SCHEDULE_LEAVES.iter().map(|leaf| (leaf.field, field_text(schedule.pointer(leaf.pointer))));
+            SCHEDULE_LEAF_FIELDS.iter().map(|leaf| (leaf.field, field_text(schedule.pointer(leaf.pointer))));
         let mut leaf_fields = Self(fields_of_job.chain(fields_of_schedule).collect());
         if document.pointer("/notify/skipped").is_none() {
             let default_reasons = NotifySpec::default().skipped;
@@ -156,11 +156,11 @@ impl LeafFields {
     /// Writes the fields into a definition. Returns the names of number fields whose text is not a number.
     pub(super) fn put(&self, document: &mut Value) -> Vec<&'static str> {
         let mut invalid_fields = Vec::new();
-        for leaf in &LEAVES {
+        for leaf in &LEAF_FIELDS {
             if let Some(text) = self.0.get(leaf.field) {
                 // An empty list reports nothing; without the list, the default applies. So the empty list is kept.
-                let is_kept = leaf.field == NOTIFY_FIELD;
-                put_leaf(document, leaf, text, is_kept).unwrap_or_else(|()| invalid_fields.push(leaf.field));
+                let keeps_empty_list = leaf.field == NOTIFY_FIELD;
+                put_leaf(document, leaf, text, keeps_empty_list).unwrap_or_else(|()| invalid_fields.push(leaf.field));
             }
         }
         let success_by = document.pointer("/expect/success_by");
@@ -177,14 +177,14 @@ impl LeafFields {
 
     /// Writes the fields that apply to this kind of schedule into the schedule.
     pub(super) fn put_into_schedule(&self, schedule: &mut Value, kind: &str) {
-        for leaf in &SCHEDULE_LEAVES {
+        for leaf in &SCHEDULE_LEAF_FIELDS {
             let has_field = KINDS_BY_FIELD.iter().any(|(field, kinds)| *field == leaf.field && kinds.contains(&kind));
             // `jitter_by` has no effect without `jitter_max`.
-            let is_idle = match leaf.field {
+            let has_no_effect = match leaf.field {
                 "jitter_by" => self.get("jitter_max").is_empty(),
                 _ => false,
             };
-            if let Some(text) = self.0.get(leaf.field).filter(|text| has_field && !is_idle && !text.is_empty()) {
+            if let Some(text) = self.0.get(leaf.field).filter(|text| has_field && !has_no_effect && !text.is_empty()) {
                 let result = put_leaf(schedule, leaf, text, false);
                 debug_assert!(result.is_ok(), "schedules have no numbers");
             }
@@ -203,8 +203,8 @@ impl LeafFields {
         let is_of_kind = |leaf: &&LeafField| {
             KINDS_BY_FIELD.iter().any(|(field, kinds)| *field == leaf.field && kinds.contains(&kind))
         };
-        let leaves: Vec<&str> = SCHEDULE_LEAVES.iter().filter(is_of_kind).filter_map(top_key).collect();
-        schedule.keys().all(|key| kind_fields.contains(&key.as_str()) || leaves.contains(&key.as_str()))
+        let leaf_keys: Vec<&str> = SCHEDULE_LEAF_FIELDS.iter().filter(is_of_kind).filter_map(top_key).collect();
+        schedule.keys().all(|key| kind_fields.contains(&key.as_str()) || leaf_keys.contains(&key.as_str()))
     }
 }
 
@@ -213,10 +213,10 @@ pub(super) fn leaf_at(pointer: &str) -> Option<&'static str> {
     let is_at = |leaf: &&LeafField, pointer: &str| {
         pointer == leaf.pointer || pointer.starts_with(&format!("{}/", leaf.pointer))
     };
-    let leaf = LEAVES.iter().find(|leaf| is_at(leaf, pointer));
+    let leaf = LEAF_FIELDS.iter().find(|leaf| is_at(leaf, pointer));
     let schedule_leaf = || {
-        let below = pointer.strip_prefix("/schedule")?;
-        SCHEDULE_LEAVES.iter().find(|leaf| is_at(leaf, below))
+        let pointer_in_schedule = pointer.strip_prefix("/schedule")?;
+        SCHEDULE_LEAF_FIELDS.iter().find(|leaf| is_at(leaf, pointer_in_schedule))
     };
     let group = || match pointer {
         "/concurrency" => Some("concurrency_key"),
@@ -235,12 +235,12 @@ fn field_text(value: Option<&Value>) -> String {
         Some(Value::Array(items)) if items.iter().all(Value::is_string) => {
             items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")
         }
-        Some(other) => other.to_string(),
+        Some(value) => value.to_string(),
     }
 }
 
-fn put_leaf(document: &mut Value, leaf: &LeafField, text: &str, is_kept: bool) -> Result<(), ()> {
-    let value = match leaf.kind {
+fn put_leaf(document: &mut Value, leaf: &LeafField, text: &str, keeps_empty_list: bool) -> Result<(), ()> {
+    let value = match leaf.format {
         ValueFormat::Text if text.is_empty() => None,
         ValueFormat::Text => Some(Value::from(text)),
         ValueFormat::Number | ValueFormat::Shards if text.is_empty() => None,
@@ -251,7 +251,7 @@ fn put_leaf(document: &mut Value, leaf: &LeafField, text: &str, is_kept: bool) -
         }
         ValueFormat::List => {
             let items: Vec<&str> = text.split([' ', ',', '\n', '\t', '\r']).filter(|item| !item.is_empty()).collect();
-            (is_kept || !items.is_empty()).then(|| Value::from(items))
+            (keeps_empty_list || !items.is_empty()).then(|| Value::from(items))
         }
     };
     let mut keys = leaf.pointer.trim_start_matches('/').split('/').peekable();
@@ -265,14 +265,14 @@ fn put_leaf(document: &mut Value, leaf: &LeafField, text: &str, is_kept: bool) -
             }
             return Ok(());
         }
-        if map.get(key).is_none_or(|inner| !inner.is_object()) {
+        if map.get(key).is_none_or(|child| !child.is_object()) {
             if value.is_none() {
                 return Ok(());
             }
             map.insert(key.to_owned(), Value::Object(Map::new()));
         }
-        let Some(inner) = map.get_mut(key) else { return Ok(()) };
-        target = inner;
+        let Some(child) = map.get_mut(key) else { return Ok(()) };
+        target = child;
     }
     Ok(())
 }
@@ -309,12 +309,12 @@ mod tests {
             "pump",
         ];
         for field in schema["properties"].as_object().unwrap().keys() {
-            let has_leaf = LEAVES.iter().any(|leaf| leaf.pointer.split('/').nth(1) == Some(field));
+            let has_leaf = LEAF_FIELDS.iter().any(|leaf| leaf.pointer.split('/').nth(1) == Some(field));
             assert!(has_leaf || by_hand.contains(&field.as_str()), "the form has no field for {field}");
         }
         let of_schedule = &schema["$defs"]["ScheduleSpec"]["properties"];
         for field in of_schedule.as_object().unwrap().keys() {
-            let has_leaf = SCHEDULE_LEAVES.iter().any(|leaf| leaf.pointer.split('/').nth(1) == Some(field));
+            let has_leaf = SCHEDULE_LEAF_FIELDS.iter().any(|leaf| leaf.pointer.split('/').nth(1) == Some(field));
             assert!(has_leaf || ["cron", "time_zone", "every", "at"].contains(&field.as_str()), "no field for {field}");
         }
         for (group, name) in [
@@ -329,7 +329,7 @@ mod tests {
         ] {
             for field in schema["$defs"][name]["properties"].as_object().unwrap().keys() {
                 let pointer = format!("/{group}/{field}");
-                let is_known = LEAVES.iter().any(|leaf| leaf.pointer.starts_with(&pointer)) || field == "policy";
+                let is_known = LEAF_FIELDS.iter().any(|leaf| leaf.pointer.starts_with(&pointer)) || field == "policy";
                 assert!(is_known, "the form has no field for {pointer}");
             }
         }

@@ -19,7 +19,7 @@ impl JobLinks {
     pub(super) async fn read<Q>(call: &Call<Q>, record: &JobRecord, t: &Texts) -> Result<Self, Problem> {
         let parents_of_spec = record.spec.parents();
         let mut parents: Vec<_> =
-            parents_of_spec.iter().map(|one| (one.name.to_owned(), relation_text(one.on, t))).collect();
+            parents_of_spec.iter().map(|parent| (parent.name.to_owned(), relation_text(parent.on, t))).collect();
         let mut children = call.engine().store().child_names(record.id).await?;
         let names: Vec<String> = parents.iter().map(|(name, _)| name).chain(&children).cloned().collect();
         let hidden_names = call.hidden_jobs(&names).await?;

@@ -81,10 +81,10 @@ impl FieldSuggestions {
             words.truncate(SUGGESTION_COUNT_MAX);
             words
         };
-        let apps = sorted_words(executors.iter().map(|one| one.app.clone()).collect());
-        let handlers = sorted_words(executors.into_iter().flat_map(|one| one.handlers).collect());
-        let calendars = page.engine().store().calendars(page.call.namespace.id, None, CALENDAR_COUNT).await?;
-        let calendars = calendars.into_iter().map(|record| record.spec.name).collect();
+        let apps = sorted_words(executors.iter().map(|executor| executor.app.clone()).collect());
+        let handlers = sorted_words(executors.into_iter().flat_map(|executor| executor.handlers).collect());
+        let calendars = page.engine().store().calendar_outlines(page.call.namespace.id, None, CALENDAR_COUNT).await?;
+        let calendars = calendars.into_iter().map(|outline| outline.name).collect();
         Ok(Self { apps, handlers, calendars, zones: ZONES })
     }
 }
@@ -109,9 +109,9 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
             Ok(redirect_to(&format!("/jobs/{}", record.spec.name)))
         }
         Err(JobError::Store(error)) => Err(error.into()),
-        Err(refused) => {
+        Err(error) => {
             let mut errors = Errors::default();
-            sent_form.add_problem(&mut errors, &page.call.job_problem(refused).await, page.t);
+            sent_form.add_problem(&mut errors, &page.call.job_problem(error).await, page.t);
             render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, (sent_form, Some(&fields)), errors).await
         }
     }
@@ -141,13 +141,13 @@ async fn render_page(
 
 /// The URL's parameters of the preview: the fields that define the schedule.
 #[derive(Debug)]
-pub(crate) struct Preview {
+pub(crate) struct PreviewQuery {
     form: JobForm,
     /// The name of the edited job; empty for a new one.
     current_name: String,
 }
 
-impl FromQuery for Preview {
+impl FromQuery for PreviewQuery {
     fn from_query(reader: &mut Reader) -> Self {
         let mut text = |name| reader.single(name).unwrap_or_default().trim().to_owned();
         let form = JobForm {
@@ -163,8 +163,8 @@ impl FromQuery for Preview {
             ..JobForm::default()
         };
         // The other fields of this part of the form are accepted and ignored.
-        for other in ["misfire", "notify"] {
-            drop(text(other));
+        for ignored_field in ["misfire", "notify"] {
+            drop(text(ignored_field));
         }
         Self { form, current_name: text("was") }
     }
@@ -187,8 +187,8 @@ struct PreviewPart {
 }
 
 /// The next fires of a schedule, or its errors. The status is always 200, since an incomplete schedule is normal while the user types.
-pub(super) async fn preview(page: Page<Preview>) -> Result<Response, Problem> {
-    let Preview { form, current_name } = page.query();
+pub(super) async fn preview(page: Page<PreviewQuery>) -> Result<Response, Problem> {
+    let PreviewQuery { form, current_name } = page.query();
     let schedule = match form.kind.as_str() {
         "json" if !form.schedule_json.is_empty() => {
             serde_json::from_str(&form.schedule_json).map_err(|error| page.t.error_json(error.column(), error.line()))
@@ -211,7 +211,7 @@ pub(super) async fn preview(page: Page<Preview>) -> Result<Response, Problem> {
 
 /// The effect of the edit on the upcoming fires; `None` for a new job, or while the definition has errors.
 async fn edit_effect(
-    page: &Page<Preview>,
+    page: &Page<PreviewQuery>,
     current_name: &str,
     (schedule, calendar): (Value, Value),
 ) -> Option<EditEffect> {
@@ -240,7 +240,7 @@ fn preview_part(job: &Job, now: Timestamp, t: &'static Texts) -> PreviewPart {
     PreviewPart {
         t,
         words: (!schedule_texts.is_empty()).then(|| schedule_texts.join("; ")),
-        fires: preview.fires.iter().map(|one| fire(one.at)).collect(),
+        fires: preview.fires.iter().map(|upcoming_fire| fire(upcoming_fire.at)).collect(),
         warnings: warnings.map(|warning| warning.sentence(t.lang()).to_owned()).collect(),
         error: None,
         is_empty: false,

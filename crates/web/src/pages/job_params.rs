@@ -56,10 +56,10 @@ pub(super) async fn fields_with_input(
     let mut fields = params_form::param_fields(schema.document(), &params);
     // If one field is refused, `params` are those before the edit. The other fields are therefore filled in with their own input.
     for field in &mut fields {
-        if let Some((_, typed)) =
+        if let Some((_, typed_text)) =
             sent_fields.and_then(|sent_fields| sent_fields.with_prefix(&field.id).find(|(id, _)| *id == field.id))
         {
-            typed.clone_into(&mut field.value);
+            typed_text.clone_into(&mut field.value);
         }
     }
     Ok(fields)

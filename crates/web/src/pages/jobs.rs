@@ -14,7 +14,7 @@ use rondel_core::folded_state::FoldedState;
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::spec::Mode;
 use rondel_core::{JobId, Run, RunId, RunStatus, Timestamp};
-use rondel_store::catalog::JobRecord;
+use rondel_store::catalog::{JobRecord, ListedJob, UnreadableJob};
 use rondel_store::ledger::RunQuery;
 use rondel_store::rollups::ChartRun;
 use rondel_store::saved_filters::FilteredList;
@@ -37,18 +37,18 @@ use crate::query::{FromQuery, Reader};
 
 /// How many rows of a job are read. These are more than the list shows, since some rows are claimed and not due yet, and others are
 /// shards.
-const ROW_COUNT: u32 = 64;
+const READ_RUN_COUNT: u32 = 64;
 
 /// The URL's parameters for the list of jobs.
 #[derive(Debug)]
-pub(crate) struct ListJobs {
+pub(crate) struct JobListQuery {
     text: String,
     sort: &'static str,
     order: JobOrder,
     cursor: Option<String>,
 }
 
-impl FromQuery for ListJobs {
+impl FromQuery for JobListQuery {
     fn from_query(reader: &mut Reader) -> Self {
         let order = |text: &str| match text {
             "" | "name" => Ok(("", JobOrder::Name)),
@@ -64,7 +64,7 @@ impl FromQuery for ListJobs {
     }
 }
 
-impl ListJobs {
+impl JobListQuery {
     fn other_parameters(&self) -> Vec<(&'static str, String)> {
         if self.sort.is_empty() { Vec::new() } else { vec![("sort", self.sort.to_owned())] }
     }
@@ -112,6 +112,8 @@ struct JobRow {
     /// The header before the first job of an app, if the list is grouped by app.
     group: Option<AppHeader>,
     missing_roles: MissingRoles,
+    /// What to do if this server cannot read the definition; the row then shows nothing else about the job.
+    unreadable: Option<String>,
     name: String,
     app: String,
     handler: String,
@@ -134,11 +136,11 @@ struct JobRow {
 struct JobSlice {
     entries: Vec<Arc<BoardEntry>>,
     /// The job after which the previous page begins; `None` if the previous page is the first one, or if there is none.
-    previous: Option<Arc<BoardEntry>>,
+    previous_entry: Option<Arc<BoardEntry>>,
     has_more: bool,
 }
 
-pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
+pub(super) async fn list(page: Page<JobListQuery>) -> Result<Response, Problem> {
     let (query, t) = (page.query(), page.t);
     let namespace = page.call.namespace.id;
     let filter = Filter::parse(&query.text, Scope::Jobs);
@@ -166,7 +168,7 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
     let next_url = slice.entries.last().filter(|_| slice.has_more).map(url_from);
     let is_first = after_name.is_none();
     let first_url = list_url("/jobs", &text, &query.other_parameters());
-    let previous_url = match (&slice.previous, is_first) {
+    let previous_url = match (&slice.previous_entry, is_first) {
         (_, true) => None,
         (Some(entry), false) => Some(url_from(entry)),
         (None, false) => Some(first_url.clone()),
@@ -198,7 +200,7 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
         next_url,
         first_url,
         is_first,
-        missing_new_job_role: page.missing_for_new_job(),
+        missing_new_job_role: page.missing_new_job_role(),
         missing_operator_role: (!has_permission(Permission::Operate)).then_some(t.needs_operator),
         missing_editor_role: (!has_permission(Permission::Edit)).then_some(t.needs_editor),
         bulk_max: BULK_JOB_COUNT_MAX,
@@ -218,12 +220,12 @@ fn page_slice(entries: &[Arc<BoardEntry>], after_name: Option<&str>) -> JobSlice
     });
     let end = (start + limit).min(entries.len());
     let previous_entry = start.checked_sub(limit + 1).and_then(|index| entries.get(index)).cloned();
-    JobSlice { entries: entries[start..end].to_vec(), previous: previous_entry, has_more: end < entries.len() }
+    JobSlice { entries: entries[start..end].to_vec(), previous_entry, has_more: end < entries.len() }
 }
 
 /// Presets for all jobs and for each problem. Each shows how many jobs it finds together with the rest of the filter.
 fn state_presets(
-    page: &Page<ListJobs>,
+    page: &Page<JobListQuery>,
     (board, filter, visible_apps): (&Board, &Result<Filter, FilterError>, Option<&[rondel_core::AppId]>),
     offers: &mut OfferedHandlers<'_>,
 ) -> Vec<Preset> {
@@ -239,11 +241,11 @@ fn state_presets(
         is_current: chosen_states.admits_all(),
     }];
     for (state, count) in board.count_by_state(&matching_entries, offers).into_iter().filter(|(_, count)| *count > 0) {
-        let mut with_state = other_conditions.clone();
-        with_state.states.any = vec![state];
+        let mut filter_with_state = other_conditions.clone();
+        filter_with_state.states.any = vec![state];
         presets.push(Preset {
             name: format!("{} {count}", state_name(state, t)),
-            href: list_url("/jobs", &with_state.to_string(), &parameters),
+            href: list_url("/jobs", &filter_with_state.to_string(), &parameters),
             is_current: chosen_states.any == [state],
         });
     }
@@ -267,39 +269,40 @@ const fn state_name(state: JobState, t: &Texts) -> &'static str {
 
 /// The rows of a page. Definitions and runs are read from the store.
 async fn job_rows(
-    page: &Page<ListJobs>,
+    page: &Page<JobListQuery>,
     (board, all_entries): (&Board, &[Arc<BoardEntry>]),
     entries: Vec<Arc<BoardEntry>>,
     offers: &mut OfferedHandlers<'_>,
 ) -> Result<Vec<JobRow>, Problem> {
     let (call, now, t) = (&page.call, page.engine().now(), page.t);
     let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
-    let mut records = page.engine().store().jobs_named(call.namespace.id, &names).await?;
-    records.retain(|record| call.may_view(record.app));
-    let index_of = |record: &JobRecord| names.iter().position(|name| *name == record.spec.name);
-    records.sort_by_key(|record| index_of(record));
+    let mut jobs = page.engine().store().listed_jobs_named(call.namespace.id, &names).await?;
+    jobs.retain(|job| call.may_view(job.app()));
+    let (records, unreadable_jobs) = ListedJob::split(jobs);
     let ids: Vec<JobId> = records.iter().map(|record| record.id).collect();
-    let chart_runs = page.engine().store().chart_runs(&ids, Timestamp::EPOCH, Timestamp::MAX, ROW_COUNT).await?;
-    let mut marks_of: HashMap<JobId, Vec<ChartRun>> = HashMap::new();
+    let chart_runs = page.engine().store().chart_runs(&ids, Timestamp::EPOCH, Timestamp::MAX, READ_RUN_COUNT).await?;
+    let mut runs_by_job: HashMap<JobId, Vec<ChartRun>> = HashMap::new();
     chart_runs
         .into_iter()
-        .filter(|mark| call.may_view(mark.app))
-        .for_each(|mark| marks_of.entry(mark.job).or_default().push(mark));
+        .filter(|run| call.may_view(run.app))
+        .for_each(|run| runs_by_job.entry(run.job).or_default().push(run));
     let row = |(record, state): (&JobRecord, FoldedState)| {
-        let chart_runs = marks_of.remove(&record.id).unwrap_or_default();
+        let chart_runs = runs_by_job.remove(&record.id).unwrap_or_default();
         job_row((record, state), page.missing_roles(Some(record.app)), chart_runs, (now, t))
     };
     let states = job_states::job_states(page.engine(), &records).await?;
     let mut rows: Vec<JobRow> = records.iter().zip(states).map(row).collect();
+    rows.extend(unreadable_jobs.into_iter().map(|job| unreadable_row(page.missing_roles(Some(job.app)), job, t)));
+    rows.sort_by_key(|row| names.iter().position(|name| *name == row.name));
     let mut app = String::new();
     for row in &mut rows {
         let Some(entry) = entries.iter().find(|entry| entry.name == row.name) else { continue };
         // These three states are shown elsewhere in the row: by its state, by its switch, and by a tag for shadow mode.
         let is_shown_already =
-            |mark: &&JobState| matches!(mark, JobState::Failing | JobState::Paused | JobState::Shadow);
-        let state_marks = JobState::MARKS.iter().filter(|mark| !is_shown_already(mark));
-        let state_marks = state_marks.filter(|mark| board.is_in_state(**mark, entry, offers));
-        row.marks = state_marks.map(|mark| (mark.as_str(), state_name(*mark, t))).collect();
+            |state: &&JobState| matches!(state, JobState::Failing | JobState::Paused | JobState::Shadow);
+        let state_marks = JobState::MARKS.iter().filter(|state| !is_shown_already(state));
+        let state_marks = state_marks.filter(|state| board.is_in_state(**state, entry, offers));
+        row.marks = state_marks.map(|state| (state.as_str(), state_name(*state, t))).collect();
         if page.query().order == JobOrder::App && row.app != app {
             app.clone_from(&row.app);
             let entries_of_app = || all_entries.iter().filter(|entry| entry.app_name == app);
@@ -320,21 +323,22 @@ async fn job_rows(
 fn job_row(
     (record, state): (&JobRecord, FoldedState),
     missing_roles: MissingRoles,
-    mut marks: Vec<ChartRun>,
+    mut runs: Vec<ChartRun>,
     (now, t): (Timestamp, &'static Texts),
 ) -> JobRow {
     let is_claimed =
-        |mark: &&ChartRun| mark.fire_at > now && matches!(mark.status, RunStatus::Pending | RunStatus::Waiting);
-    let claimed_fire_at = marks.iter().filter(is_claimed).map(|mark| mark.fire_at).min();
+        |run: &&ChartRun| run.fire_at > now && matches!(run.status, RunStatus::Pending | RunStatus::Waiting);
+    let claimed_fire_at = runs.iter().filter(is_claimed).map(|run| run.fire_at).min();
     let next_fire_at = claimed_fire_at.into_iter().chain(record.next_fire_at).min();
-    marks.retain(|mark| mark.fire_at <= now);
-    marks.truncate(OUTCOME_COUNT);
+    runs.retain(|run| run.fire_at <= now);
+    runs.truncate(OUTCOME_COUNT);
     let schedules = schedule_text::schedule_texts(&record.spec, t);
     let texts: Vec<&str> = schedules.iter().map(|schedule| schedule.words.as_str()).collect();
     let code: Vec<&str> = schedules.iter().filter_map(|schedule| schedule.code.as_deref()).collect();
     JobRow {
         group: None,
         missing_roles,
+        unreadable: None,
         name: record.spec.name.clone(),
         app: record.spec.app.clone(),
         handler: record.spec.handler.clone(),
@@ -344,9 +348,31 @@ fn job_row(
         words: (!texts.is_empty()).then(|| texts.join(" · ")),
         code: code.join("\n"),
         next_fire: next_fire_at.map(|at| Moment::of_job(at, now, t, &record.spec)),
-        p95: p95(&marks).map(|took| length_text(took, t)),
-        outcomes: Outcomes::new(&marks, t),
+        p95: p95(&runs).map(|duration| length_text(duration, t)),
+        outcomes: Outcomes::new(&runs, t),
         state: StateWord::new(state, t),
+        marks: Vec::new(),
+    }
+}
+
+/// The row of a job whose definition this server cannot read.
+fn unreadable_row(missing_roles: MissingRoles, job: UnreadableJob, t: &'static Texts) -> JobRow {
+    JobRow {
+        group: None,
+        missing_roles,
+        unreadable: Some(t.job_unreadable(job.version)),
+        name: job.name,
+        app: job.app_name,
+        handler: job.handler,
+        is_enabled: true,
+        is_shadow: false,
+        labels: Vec::new(),
+        words: None,
+        code: String::new(),
+        next_fire: None,
+        p95: None,
+        outcomes: Outcomes::new(&[], t),
+        state: StateWord::new(FoldedState::Waiting, t),
         marks: Vec::new(),
     }
 }
@@ -376,7 +402,7 @@ impl RecentRuns {
         } else {
             let visible_apps = call.visible_apps();
             let query =
-                RunQuery { job: Some(record.id), within: visible_apps, limit: ROW_COUNT, ..RunQuery::default() };
+                RunQuery { job: Some(record.id), within: visible_apps, limit: READ_RUN_COUNT, ..RunQuery::default() };
             call.engine().store().list_runs(record.namespace, &query).await?
         };
         let is_ahead = |run: &Run| run.fire_at > now;
@@ -394,8 +420,8 @@ impl RecentRuns {
 async fn broadcasts<Q: Sync>(call: &Call<Q>, record: &JobRecord) -> Result<Vec<Run>, Problem> {
     let store = call.engine().store();
     // For a broadcast with a single shard, this also returns the shard.
-    let chart_runs = store.chart_runs(&[record.id], Timestamp::EPOCH, Timestamp::MAX, 2 * ROW_COUNT).await?;
-    let ids: Vec<RunId> = chart_runs.iter().filter(|mark| call.may_view(mark.app)).map(|mark| mark.id).collect();
+    let chart_runs = store.chart_runs(&[record.id], Timestamp::EPOCH, Timestamp::MAX, 2 * READ_RUN_COUNT).await?;
+    let ids: Vec<RunId> = chart_runs.iter().filter(|run| call.may_view(run.app)).map(|run| run.id).collect();
     let mut runs = store.runs(&ids).await?;
     runs.retain(|run| run.shard_index == ROOT_SHARD);
     runs.sort_by_key(|run| Reverse((run.fire_at, run.cause)));

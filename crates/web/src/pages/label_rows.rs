@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::form::Fields;
 
 /// Maximum number of rows that are shown. A job with that many labels is refused anyway.
-const SHOWN_COUNT_MAX: usize = 3 * LABEL_COUNT_MAX;
+const SHOWN_ROW_COUNT_MAX: usize = 3 * LABEL_COUNT_MAX;
 /// The field that is sent together with the rows. Without it, a form leaves the labels unchanged.
 const ROWS_FIELD: &str = "labels";
 const FIELD_PREFIX: &str = "label.";
@@ -64,7 +64,7 @@ impl LabelRows {
 
     /// The rows of the form, with an empty row at the end.
     pub(super) fn shown(&self) -> Vec<LabelRow> {
-        let rows = self.0.iter().flatten().take(SHOWN_COUNT_MAX).cloned();
+        let rows = self.0.iter().flatten().take(SHOWN_ROW_COUNT_MAX).cloned();
         rows.chain([LabelRow::default()]).collect()
     }
 

@@ -31,17 +31,22 @@ impl WindowForm {
         }
     }
 
-    fn span(&self, length_word: &str, now: Timestamp, t: &Texts) -> Result<(Option<Timestamp>, WindowEnd), Problem> {
+    fn start_and_end(
+        &self,
+        length_word: &str,
+        now: Timestamp,
+        t: &Texts,
+    ) -> Result<(Option<Timestamp>, WindowEnd), Problem> {
         let instant = |field: &str, text: &str| {
             zones::typed_instant(zones::clock_and_zone().1, text, now)
                 .ok_or_else(|| refuse_value(field, t.alerts_bad_until.to_owned()))
         };
         let starts_at = (!self.starts_at.is_empty()).then(|| instant("/starts_at", &self.starts_at)).transpose()?;
-        let hours = |count: u64| WindowEnd::After(Duration::from_secs(count * 3600));
+        let after_hours = |count: u64| WindowEnd::After(Duration::from_secs(count * 3600));
         let window_end = match length_word {
-            "1h" => hours(1),
-            "4h" => hours(4),
-            "8h" => hours(8),
+            "1h" => after_hours(1),
+            "4h" => after_hours(4),
+            "8h" => after_hours(8),
             _ => WindowEnd::At(instant("/ends_at", &self.until)?),
         };
         Ok((starts_at, window_end))
@@ -52,8 +57,10 @@ pub(super) async fn add(page: Page, fields: Fields) -> Result<Response, Problem>
     let form = WindowForm::from_fields(&fields);
     let app = Some(form.app.clone()).filter(|app| !app.is_empty());
     let fires = if form.holds_fires { FiresInside::Hold } else { FiresInside::Skip };
-    let outcome = match form.span(fields.get("for"), page.engine().now(), page.t) {
-        Ok(span) => maintenance::add_window(&page.call, (app, fires), span, form.reason.clone()).await.map(|_| ()),
+    let outcome = match form.start_and_end(fields.get("for"), page.engine().now(), page.t) {
+        Ok(start_and_end) => {
+            maintenance::add_window(&page.call, (app, fires), start_and_end, form.reason.clone()).await.map(|_| ())
+        }
         Err(problem) => {
             let permission = match &app {
                 Some(app) => page.call.check_app_name(app).await.map(drop),

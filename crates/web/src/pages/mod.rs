@@ -207,7 +207,7 @@ pub(crate) fn routes() -> Routes {
         .page("/account", SignedIn, account::page)
         .form("/account/password", SignedIn, account::password)
         .form("/account/sessions/{id}/end", SignedIn, account::end_session)
-        .form("/account/tokens", SignedIn, account::make_token)
+        .form("/account/tokens", SignedIn, account::submit_token)
         .form("/account/tokens/{id}/revoke", SignedIn, account::revoke_token)
         .form("/account/tokens/{id}/rotate", SignedIn, account::rotate_token)
         .page("/settings", SignedIn, settings::page)

@@ -24,17 +24,17 @@ struct NamespacesPage {
 
 /// The page to open after the choice.
 #[derive(Debug)]
-pub(super) struct Target(&'static str);
+pub(super) struct TargetQuery(&'static str);
 
-impl FromQuery for Target {
+impl FromQuery for TargetQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self(reader.single("to").as_deref().and_then(Nav::known_path).unwrap_or("/jobs"))
     }
 }
 
-pub(super) async fn list(page: Page<Target>) -> Result<Response, Problem> {
-    let visible = visible_namespaces(page.engine(), &page.call.caller).await?;
-    let names = visible.into_iter().map(|namespace| namespace.name).collect();
+pub(super) async fn list(page: Page<TargetQuery>) -> Result<Response, Problem> {
+    let namespaces = visible_namespaces(page.engine(), &page.call.caller).await?;
+    let names = namespaces.into_iter().map(|namespace| namespace.name).collect();
     let current_namespace = page.call.namespace.name.clone();
     let target_path = page.query().0;
     html(

@@ -45,7 +45,7 @@ const BAR: [NavEntry; 6] = [
 ];
 
 /// The links in the menu after the bar.
-const MORE: [NavEntry; 7] = [
+const MENU: [NavEntry; 7] = [
     entry(Nav::Reports, "/reports", 'o'),
     entry(Nav::Calendars, "/calendars", 'c'),
     entry(Nav::Scripts, "/scripts", 'p'),
@@ -61,12 +61,12 @@ impl Nav {
     }
 
     pub(crate) fn more_entries() -> impl Iterator<Item = NavEntry> {
-        MORE.into_iter()
+        MENU.into_iter()
     }
 
     /// Whether its link is in the menu, and not in the bar.
     pub(crate) fn is_in_menu(self) -> bool {
-        MORE.iter().any(|entry| entry.nav == self)
+        MENU.iter().any(|entry| entry.nav == self)
     }
 
     /// Whether only admins of the cluster may see it.
@@ -76,13 +76,13 @@ impl Nav {
 
     /// The first page of this part. The list of jobs, if the page belongs to no part.
     pub(crate) fn path(self) -> &'static str {
-        let entry = BAR.iter().chain(&MORE).find(|entry| entry.nav == self);
+        let entry = BAR.iter().chain(&MENU).find(|entry| entry.nav == self);
         entry.map_or("/jobs", |entry| entry.path)
     }
 
     /// `path`, if it is the first page of one of the parts.
     pub(crate) fn known_path(path: &str) -> Option<&'static str> {
-        BAR.iter().chain(&MORE).find(|entry| entry.path == path).map(|entry| entry.path)
+        BAR.iter().chain(&MENU).find(|entry| entry.path == path).map(|entry| entry.path)
     }
 }
 

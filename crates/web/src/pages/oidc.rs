@@ -170,8 +170,8 @@ async fn begin_change(
 }
 
 /// Stores the outcome of a change in its audit entry.
-async fn end_change(web: &Web, entry: AuditEntry, is_made: bool) {
-    let entry = if is_made { entry } else { AuditEntry { verdict: Verdict::Failed, after: None, ..entry } };
+async fn end_change(web: &Web, entry: AuditEntry, has_succeeded: bool) {
+    let entry = if has_succeeded { entry } else { AuditEntry { verdict: Verdict::Failed, after: None, ..entry } };
     audit::complete_entry(web, &entry).await;
 }
 

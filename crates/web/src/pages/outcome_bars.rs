@@ -60,10 +60,10 @@ impl OutcomeChart {
         let scale = Scale { from: range.from, to: range.to };
         let bar = |bucket: &Bucket| {
             let bucket_end = bucket.at + range.step.length();
-            let (x, right) = (scale.x(bucket.at), scale.x(bucket_end));
+            let (x, right_edge) = (scale.x(bucket.at), scale.x(bucket_end));
             OutcomeBar {
                 x,
-                width: right.saturating_sub(x).saturating_sub(16).clamp(16, WIDTH),
+                width: right_edge.saturating_sub(x).saturating_sub(16).clamp(16, WIDTH),
                 parts: bar_parts(bucket.verdicts, (count_max, failures_max)),
                 href: runs_between(bucket.at, bucket_end, None),
                 title: bar_title(bucket, now, t),
@@ -85,7 +85,9 @@ const fn count_above_axis(verdicts: Verdicts) -> u64 {
 
 /// The parts of a bar, first those above the axis from the axis up, then those below it from the axis down.
 fn bar_parts(verdicts: Verdicts, (count_max, failures_max): (u64, u64)) -> Vec<BarPart> {
-    let height = |count: u64, whole: u64, of: u64| if count == 0 { 0 } else { (count * of / whole).max(HEIGHT_MIN) };
+    let height = |count: u64, count_of_full_height: u64, full_height: u64| {
+        if count == 0 { 0 } else { (count * full_height / count_of_full_height).max(HEIGHT_MIN) }
+    };
     let mut parts = Vec::new();
     let mut y = HEIGHT_ABOVE;
     for (class, count) in

@@ -43,22 +43,22 @@ const fn mark_extent(status: RunStatus) -> (usize, usize) {
 }
 
 impl Outcomes {
-    pub(super) fn new(newest_first: &[ChartRun], t: &Texts) -> Self {
-        let shown_runs = &newest_first[..newest_first.len().min(OUTCOME_COUNT)];
+    pub(super) fn new(runs_newest_first: &[ChartRun], t: &Texts) -> Self {
+        let shown_runs = &runs_newest_first[..runs_newest_first.len().min(OUTCOME_COUNT)];
         let mut shapes = Vec::new();
         let mut words = Vec::new();
         for status in RunStatus::ALL {
-            let positions =
-                shown_runs.iter().enumerate().filter(|(_, run)| run.status == *status).map(|(place, _)| place);
-            let positions: Vec<usize> = positions.collect();
-            if positions.is_empty() {
+            let indexes =
+                shown_runs.iter().enumerate().filter(|(_, run)| run.status == *status).map(|(index, _)| index);
+            let indexes: Vec<usize> = indexes.collect();
+            if indexes.is_empty() {
                 continue;
             }
-            words.push(format!("{} {}", positions.len(), t.status(*status)));
+            words.push(format!("{} {}", indexes.len(), t.status(*status)));
             let (top, bottom) = mark_extent(*status);
             let mark =
-                |place: &usize| format!("M{} {top}v{}", (OUTCOME_COUNT - 1 - place) * RUN_WIDTH + 1, bottom - top);
-            shapes.push(OutcomeShape { class: status.as_str(), path: positions.iter().map(mark).collect() });
+                |index: &usize| format!("M{} {top}v{}", (OUTCOME_COUNT - 1 - index) * RUN_WIDTH + 1, bottom - top);
+            shapes.push(OutcomeShape { class: status.as_str(), path: indexes.iter().map(mark).collect() });
         }
         let label = if words.is_empty() { t.never.to_owned() } else { t.outcomes(words.join(", "), shown_runs.len()) };
         Self { shapes, width: OUTCOME_COUNT * RUN_WIDTH, height: HEIGHT, label }

@@ -13,7 +13,7 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, LOCATION};
 use http::{HeaderValue, Uri};
 use rondel_core::name;
 
-use crate::call::{Admitted, named_namespace, shown_namespace};
+use crate::call::{AdmittedCaller, named_namespace, shown_namespace};
 use crate::redirect::redirect_to;
 use crate::state::Web;
 
@@ -50,7 +50,7 @@ const PAGE_LEN_MAX: usize = 32 * 1024 * 1024;
 
 /// Extension of a request whose URL had the namespace in its path.
 #[derive(Clone, Copy, Debug)]
-struct InPath;
+struct NamespaceInPath;
 
 /// The namespace in the URL of a page.
 #[derive(Debug)]
@@ -59,23 +59,25 @@ pub(crate) struct OwnNamespace(String);
 /// Moves the namespace of a request from the path into the query, before the request is routed.
 pub(crate) fn namespace_into_query(mut request: Request) -> Request {
     let page_url = request.uri().path_and_query().map_or("/", |page_url| page_url.as_str());
-    if let Some(address) = in_query(page_url).and_then(|address| address.parse().ok()) {
+    if let Some(path_and_query) =
+        url_with_namespace_in_query(page_url).and_then(|path_and_query| path_and_query.parse().ok())
+    {
         let mut parts = request.uri().clone().into_parts();
-        parts.path_and_query = Some(address);
+        parts.path_and_query = Some(path_and_query);
         if let Ok(uri) = Uri::from_parts(parts) {
             *request.uri_mut() = uri;
-            request.extensions_mut().insert(InPath);
+            request.extensions_mut().insert(NamespaceInPath);
         }
     }
     request
 }
 
 /// Turns `/n/ops/jobs?q=a` into `/jobs?q=a&namespace=ops`. `None` if the path has no namespace.
-fn in_query(address: &str) -> Option<String> {
-    let (path, query) = address.split_once('?').unwrap_or((address, ""));
-    let (namespace, rest) =
+fn url_with_namespace_in_query(url: &str) -> Option<String> {
+    let (path, query) = url.split_once('?').unwrap_or((url, ""));
+    let (namespace, path_below) =
         path.strip_prefix(NAMESPACE_PREFIX)?.split_once('/').unwrap_or((&path[NAMESPACE_PREFIX.len()..], ""));
-    let path = format!("/{rest}");
+    let path = format!("/{path_below}");
     if name::check(namespace).is_err() || has_no_namespace(&path) {
         return None;
     }
@@ -86,28 +88,27 @@ fn in_query(address: &str) -> Option<String> {
 }
 
 /// Turns `/jobs?q=a&namespace=ops` into `/n/ops/jobs?q=a`. A URL that names no namespace is returned unchanged.
-pub(crate) fn namespace_into_path(address: &str) -> String {
-    let query_namespace = address
-        .split_once('?')
-        .and_then(|(_, query)| query.split('&').find_map(|pair| pair.strip_prefix("namespace=")));
+pub(crate) fn namespace_into_path(url: &str) -> String {
+    let query_namespace =
+        url.split_once('?').and_then(|(_, query)| query.split('&').find_map(|pair| pair.strip_prefix("namespace=")));
     match query_namespace.filter(|query_namespace| name::check(query_namespace).is_ok()) {
-        Some(namespace) => OwnNamespace(namespace.to_owned()).rewrite_url(address, "&"),
-        None => address.to_owned(),
+        Some(namespace) => OwnNamespace(namespace.to_owned()).rewrite_url(url, "&"),
+        None => url.to_owned(),
     }
 }
 
 /// Redirects a request for a page to the URL with the namespace in its path, unless the namespace is already there. Requests for parts of
 /// pages are not redirected.
 pub(crate) async fn redirect_to_own_namespace(State(web): State<Web>, request: Request, next: Next) -> Response {
-    let is_whole = request.method().is_safe() && !request.headers().contains_key("hx-request");
-    if is_whole
-        && request.extensions().get::<InPath>().is_none()
-        && let Some(admitted) = request.extensions().get::<Admitted>()
+    let is_full_page = request.method().is_safe() && !request.headers().contains_key("hx-request");
+    if is_full_page
+        && request.extensions().get::<NamespaceInPath>().is_none()
+        && let Some(admitted) = request.extensions().get::<AdmittedCaller>()
     {
         let query_namespace = named_namespace(request.uri());
-        let shown = shown_namespace(&web.engine, &admitted.caller, query_namespace.as_deref()).await;
+        let namespace = shown_namespace(&web.engine, &admitted.caller, query_namespace.as_deref()).await;
         let page_url = request.uri().path_and_query().map_or("/", |page_url| page_url.as_str());
-        if let Some(namespace) = shown {
+        if let Some(namespace) = namespace {
             return redirect_to(&OwnNamespace(namespace).rewrite_url(page_url, "&"));
         }
     }
@@ -122,7 +123,7 @@ pub(crate) fn own_namespace_of(request: &Request) -> Option<OwnNamespace> {
 }
 
 fn has_no_namespace(path: &str) -> bool {
-    path == "/api" || PREFIXES_WITHOUT_NAMESPACE.iter().any(|without| path.starts_with(without))
+    path == "/api" || PREFIXES_WITHOUT_NAMESPACE.iter().any(|prefix| path.starts_with(prefix))
 }
 
 impl OwnNamespace {
@@ -148,40 +149,40 @@ impl OwnNamespace {
     /// Adds the namespace to every URL in a page. Templates escape quotation marks in text and values, so everything that looks like an
     /// attribute is one.
     fn rewrite_html(&self, html: &str) -> String {
-        let (mut rewritten, mut remaining) = (String::with_capacity(html.len() + html.len() / 8), html);
-        while let Some((tag, after)) = next_tag(remaining) {
-            rewritten.push_str(&remaining[..tag.start]);
-            match &remaining[tag] {
-                tag if tag.contains("=\"/") => rewritten.push_str(&self.rewrite_tag(tag)),
-                tag => rewritten.push_str(tag),
+        let (mut rewritten_html, mut remaining_html) = (String::with_capacity(html.len() + html.len() / 8), html);
+        while let Some((tag, html_after)) = next_tag(remaining_html) {
+            rewritten_html.push_str(&remaining_html[..tag.start]);
+            match &remaining_html[tag] {
+                tag if tag.contains("=\"/") => rewritten_html.push_str(&self.rewrite_tag(tag)),
+                tag => rewritten_html.push_str(tag),
             }
-            remaining = after;
+            remaining_html = html_after;
         }
-        rewritten.push_str(remaining);
-        rewritten
+        rewritten_html.push_str(remaining_html);
+        rewritten_html
     }
 
     fn rewrite_tag(&self, tag: &str) -> String {
         URL_ATTRIBUTES.iter().fold(tag.to_owned(), |tag, attribute| {
-            let Some(place) = tag.find(attribute) else { return tag };
-            let start_index = place + attribute.len() - 1;
+            let Some(attribute_index) = tag.find(attribute) else { return tag };
+            let start_index = attribute_index + attribute.len() - 1;
             let end_index = tag[start_index..].find('"').map_or(tag.len(), |len| start_index + len);
-            let address = tag[start_index..end_index].replace("&#38;", "&amp;");
-            format!("{}{}{}", &tag[..start_index], self.rewrite_url(&address, "&amp;"), &tag[end_index..])
+            let url = tag[start_index..end_index].replace("&#38;", "&amp;");
+            format!("{}{}{}", &tag[..start_index], self.rewrite_url(&url, "&amp;"), &tag[end_index..])
         })
     }
 
     /// Adds the namespace to the path of a URL of this server. If the query names a namespace, that one is used instead. `separator` is the
     /// separator of the query.
-    fn rewrite_url(&self, address: &str, separator: &str) -> String {
-        if address.starts_with("//") || address.starts_with(NAMESPACE_PREFIX) || has_no_namespace(address) {
-            return address.to_owned();
+    fn rewrite_url(&self, url: &str, separator: &str) -> String {
+        if url.starts_with("//") || url.starts_with(NAMESPACE_PREFIX) || has_no_namespace(url) {
+            return url.to_owned();
         }
-        let (address, fragment) = address
+        let (url, fragment) = url
             .rfind('#')
-            .filter(|at| !address[..*at].ends_with('&'))
-            .map_or((address, ""), |at| address.split_at(at));
-        let (path, query) = address.split_once('?').unwrap_or((address, ""));
+            .filter(|fragment_index| !url[..*fragment_index].ends_with('&'))
+            .map_or((url, ""), |fragment_index| url.split_at(fragment_index));
+        let (path, query) = url.split_once('?').unwrap_or((url, ""));
         let query_namespace = query.split(separator).find_map(|pair| pair.strip_prefix("namespace="));
         let namespace =
             query_namespace.filter(|query_namespace| name::check(query_namespace).is_ok()).unwrap_or(&self.0);
@@ -196,8 +197,8 @@ impl OwnNamespace {
 fn next_tag(html: &str) -> Option<(std::ops::Range<usize>, &str)> {
     let start_index = html
         .match_indices('<')
-        .map(|(at, _)| at)
-        .find(|at| html[at + 1..].starts_with(|c: char| c.is_ascii_alphabetic()))?;
+        .map(|(index, _)| index)
+        .find(|index| html[index + 1..].starts_with(|c: char| c.is_ascii_alphabetic()))?;
     let end_index = start_index + html[start_index..].find('>')? + 1;
     Some((start_index..end_index, &html[end_index..]))
 }
@@ -238,7 +239,7 @@ mod tests {
             ("/jobs", None),
             ("/n/", None),
         ] {
-            assert_eq!(in_query(address).as_deref(), expected, "{address}");
+            assert_eq!(url_with_namespace_in_query(address).as_deref(), expected, "{address}");
         }
         assert_eq!(namespace_into_path("/jobs?q=a&namespace=ops"), "/n/ops/jobs?q=a");
         assert_eq!(namespace_into_path("/jobs?q=a"), "/jobs?q=a");

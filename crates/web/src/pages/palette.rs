@@ -17,7 +17,7 @@ use crate::query::{FromQuery, Reader};
 /// How many jobs are offered at most.
 const JOB_COUNT: usize = 8;
 /// How many jobs are read at most to find those whose names have every word.
-const READ_COUNT: u32 = 64;
+const READ_JOB_COUNT: u32 = 64;
 /// Maximum length of a query, in characters.
 const QUERY_LEN_MAX: usize = NAME_LEN_MAX;
 
@@ -36,7 +36,7 @@ struct PaletteEntry {
     words: String,
     /// The kind of the entry.
     kind: &'static str,
-    address: String,
+    url: String,
     /// Whether choosing the entry submits a form instead of following a link.
     is_form: bool,
     /// Why the caller may not choose the entry; `None` if the caller may.
@@ -44,8 +44,8 @@ struct PaletteEntry {
 }
 
 impl PaletteEntry {
-    fn link(label: &str, kind: &'static str, address: &str) -> Self {
-        Self { words: label.to_owned(), kind, address: address.to_owned(), is_form: false, missing_role: None }
+    fn link(label: &str, kind: &'static str, url: &str) -> Self {
+        Self { words: label.to_owned(), kind, url: url.to_owned(), is_form: false, missing_role: None }
     }
 }
 
@@ -55,7 +55,7 @@ struct PalettePage {
     shell: Shell,
     t: &'static Texts,
     query_text: String,
-    hits: Vec<PaletteEntry>,
+    entries: Vec<PaletteEntry>,
 }
 
 pub(super) async fn page(page: Page<PaletteQuery>) -> Result<Response, Problem> {
@@ -64,31 +64,31 @@ pub(super) async fn page(page: Page<PaletteQuery>) -> Result<Response, Problem> 
     let verb = Verb::from_words(&words, page.t);
     let job_words = if verb.is_some() { &words[1..] } else { &words[..] };
     let jobs = find_jobs(&page, job_words).await?;
-    let mut hits = Vec::new();
+    let mut entries = Vec::new();
     match verb {
         Some(verb) => {
             // Sentences name a run by these words.
             if matches!(verb, Verb::Run) {
-                hits.extend(find_run(&page, job_words).await?);
+                entries.extend(find_run(&page, job_words).await?);
             }
-            hits.extend(jobs.iter().map(|job| verb.to_hit(&page, job)));
+            entries.extend(jobs.iter().map(|job| verb.to_entry(&page, job)));
         }
         None => {
-            hits.extend(find_run(&page, &words).await?);
-            hits.extend(jobs.iter().map(|job| {
+            entries.extend(find_run(&page, &words).await?);
+            entries.extend(jobs.iter().map(|job| {
                 PaletteEntry::link(&job.spec.name, page.t.palette_job, &format!("/jobs/{}", job.spec.name))
             }));
             let is_admin = page.call.caller.may_anywhere(Permission::Cluster);
             let pages = page_names(page.t, is_admin).filter(|(name, path)| matches_name(name, path, &words));
-            hits.extend(pages.map(|(name, path)| PaletteEntry::link(name, page.t.palette_page, path)));
+            entries.extend(pages.map(|(name, path)| PaletteEntry::link(name, page.t.palette_page, path)));
             if let Some(job) = jobs.first() {
                 let switch = if job.spec.enabled { Verb::Pause } else { Verb::Resume };
-                hits.extend([Verb::Run, switch].map(|verb| verb.to_hit(&page, job)));
+                entries.extend([Verb::Run, switch].map(|verb| verb.to_entry(&page, job)));
             }
         }
     }
     let query_text = page.query().0.clone();
-    html(StatusCode::OK, &PalettePage { shell: page.shell(Nav::None), t: page.t, query_text, hits })
+    html(StatusCode::OK, &PalettePage { shell: page.shell(Nav::None), t: page.t, query_text, entries })
 }
 
 /// The run whose id was typed.
@@ -103,23 +103,23 @@ async fn find_run(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Option<Pa
 /// The jobs that have every word in their names.
 async fn find_jobs(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Vec<JobRecord>, Problem> {
     let is_name_char = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
-    let Some(first) = words.first().filter(|_| words.iter().all(|word| word.chars().all(is_name_char))) else {
+    let Some(first_word) = words.first().filter(|_| words.iter().all(|word| word.chars().all(is_name_char))) else {
         return Ok(Vec::new());
     };
     let (store, namespace) = (page.engine().store(), page.call.namespace.id);
-    let (visible_apps, name_contains) = (page.call.visible_apps(), Some((*first).to_owned()));
-    let query = JobQuery { app: None, within: visible_apps, name_contains, after_name: None, limit: READ_COUNT };
+    let (visible_apps, name_contains) = (page.call.visible_apps(), Some((*first_word).to_owned()));
+    let query = JobQuery { app: None, within: visible_apps, name_contains, after_name: None, limit: READ_JOB_COUNT };
     let mut jobs = store.jobs(namespace, &query).await?;
-    if jobs.len() >= usize::try_from(READ_COUNT).unwrap_or(usize::MAX) {
+    if jobs.len() >= usize::try_from(READ_JOB_COUNT).unwrap_or(usize::MAX) {
         // Jobs whose names merely contain the word can fill the page that was read, so the jobs whose names begin with it are read, too.
-        let job_of_name = store.job(namespace, first).await?.filter(|job| page.call.may_view(job.app));
-        let query = JobQuery { after_name: Some((*first).to_owned()), ..query };
+        let job_of_name = store.job(namespace, first_word).await?.filter(|job| page.call.may_view(job.app));
+        let query = JobQuery { after_name: Some((*first_word).to_owned()), ..query };
         jobs.extend(job_of_name.into_iter().chain(store.jobs(namespace, &query).await?));
     }
     jobs.retain(|job| words.iter().all(|word| job.spec.name.contains(word)));
     // Jobs whose names equal or begin with the first word come first.
     jobs.sort_by_key(|job| {
-        (job.spec.name.as_str() != *first, !job.spec.name.starts_with(first), job.spec.name.clone())
+        (job.spec.name.as_str() != *first_word, !job.spec.name.starts_with(first_word), job.spec.name.clone())
     });
     jobs.dedup_by(|a, b| a.id == b.id);
     jobs.truncate(JOB_COUNT);
@@ -158,9 +158,9 @@ rondel_core::plain_word_enum! {
 impl Verb {
     /// The verb with which the words begin, if other words follow.
     fn from_words(words: &[&str], t: &Texts) -> Option<Self> {
-        let (first_word, rest) = words.split_first()?;
+        let (first_word, other_words) = words.split_first()?;
         let is_verb = |verb: &Self| *first_word == verb.as_str() || *first_word == verb.local_word(t);
-        Self::ALL.into_iter().find(|verb| !rest.is_empty() && is_verb(verb))
+        Self::ALL.into_iter().find(|verb| !other_words.is_empty() && is_verb(verb))
     }
 
     const fn local_word(self, t: &Texts) -> &'static str {
@@ -171,7 +171,7 @@ impl Verb {
         }
     }
 
-    fn to_hit(self, page: &Page<PaletteQuery>, job: &JobRecord) -> PaletteEntry {
+    fn to_entry(self, page: &Page<PaletteQuery>, job: &JobRecord) -> PaletteEntry {
         let (t, name) = (page.t, &job.spec.name);
         let (words, path) = match self {
             Self::Run => (t.run_job(name), "runs"),
@@ -182,7 +182,7 @@ impl Verb {
         PaletteEntry {
             words,
             kind: t.palette_action,
-            address: format!("/jobs/{name}/{path}"),
+            url: format!("/jobs/{name}/{path}"),
             is_form: true,
             missing_role: (!is_allowed).then_some(t.needs_operator),
         }

@@ -57,7 +57,11 @@ pub(super) enum FieldKind {
 pub(super) fn param_fields(schema: &Value, params: &Value) -> Vec<ParamField> {
     let properties = schema["properties"].as_object().filter(|properties| properties.len() <= FIELD_COUNT_MAX);
     let Some(properties) = properties.filter(|_| params.is_null() || params.is_object()) else { return Vec::new() };
-    let is_required = |name: &str| schema["required"].as_array().is_some_and(|all| all.iter().any(|one| one == name));
+    let is_required = |name: &str| {
+        schema["required"]
+            .as_array()
+            .is_some_and(|required_names| required_names.iter().any(|required_name| required_name == name))
+    };
     let field = |(name, property): (&String, &Value)| {
         let kind = field_kind(schema, property);
         let value = params.get(name).filter(|value| !value.is_null());
@@ -83,7 +87,7 @@ pub(super) fn param_fields(schema: &Value, params: &Value) -> Vec<ParamField> {
 /// The description of the property, else that of the schema to which it refers.
 fn param_description<'a>(schema: &'a Value, property: &'a Value) -> &'a str {
     let description =
-        [property, resolve_reference(schema, property)].into_iter().find_map(|one| one["description"].as_str());
+        [property, resolve_reference(schema, property)].into_iter().find_map(|schema| schema["description"].as_str());
     description.unwrap_or_default()
 }
 
@@ -108,16 +112,16 @@ fn field_kind(schema: &Value, property: &Value) -> FieldKind {
     if is_text_or_json(schema, property) {
         return FieldKind::TextOrJson;
     }
-    let type_of = match &property["type"] {
-        Value::String(one) => Some(one.as_str()),
+    let single_type = match &property["type"] {
+        Value::String(type_name) => Some(type_name.as_str()),
         // An optional value has two types: `["integer", "null"]`.
-        Value::Array(several) => {
-            let mut other_types = several.iter().filter_map(Value::as_str).filter(|one| *one != "null");
+        Value::Array(type_names) => {
+            let mut other_types = type_names.iter().filter_map(Value::as_str).filter(|type_name| *type_name != "null");
             other_types.next().filter(|_| other_types.next().is_none())
         }
         _ => None,
     };
-    match type_of {
+    match single_type {
         Some("string") => FieldKind::Text,
         Some("integer") => FieldKind::Number("1"),
         Some("number") => FieldKind::Number("any"),
@@ -129,10 +133,14 @@ fn field_kind(schema: &Value, property: &Value) -> FieldKind {
 /// Whether the values are either texts, or objects or lists. With other types, such as numbers, the input `5` would be ambiguous.
 fn is_text_or_json(schema: &Value, property: &Value) -> bool {
     let alternatives = property["anyOf"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let types: Vec<_> =
-        alternatives.iter().map(|one| resolve_reference(schema, one)["type"].as_str().unwrap_or_default()).collect();
-    let is_known = |one: &&str| ["string", "object", "array", "null"].contains(one);
-    types.contains(&"string") && types.iter().all(is_known) && types.iter().any(|one| ["object", "array"].contains(one))
+    let types: Vec<_> = alternatives
+        .iter()
+        .map(|alternative| resolve_reference(schema, alternative)["type"].as_str().unwrap_or_default())
+        .collect();
+    let is_known = |type_name: &&str| ["string", "object", "array", "null"].contains(type_name);
+    types.contains(&"string")
+        && types.iter().all(is_known)
+        && types.iter().any(|type_name| ["object", "array"].contains(type_name))
 }
 
 /// Follows a reference. `anyOf` with one schema and null counts as a reference to that schema.
@@ -141,7 +149,7 @@ fn resolve_reference<'a>(schema: &'a Value, mut property: &'a Value) -> &'a Valu
         let reference = property["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
         let target = match (reference, property["anyOf"].as_array().map(Vec::as_slice)) {
             (Some(pointer), _) => schema.pointer(pointer),
-            (None, Some([one, null] | [null, one])) if null["type"] == "null" => Some(one),
+            (None, Some([target, null] | [null, target])) if null["type"] == "null" => Some(target),
             _ => None,
         };
         match target {
@@ -154,15 +162,15 @@ fn resolve_reference<'a>(schema: &'a Value, mut property: &'a Value) -> &'a Valu
 
 /// The values of an enumeration, given by `enum` or by `oneOf` with constants.
 fn enum_choices(property: &Value) -> Option<FieldKind> {
-    let constant = |one: &Value| one.get("const").cloned();
+    let constant = |alternative: &Value| alternative.get("const").cloned();
     let values = match (property["enum"].as_array(), property["oneOf"].as_array()) {
         (Some(values), _) => values.clone(),
-        (None, Some(several)) => several.iter().map(constant).collect::<Option<_>>()?,
+        (None, Some(alternatives)) => alternatives.iter().map(constant).collect::<Option<_>>()?,
         (None, None) => return None,
     };
     let text_of = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let is_some = |value: &&Value| !value.is_null();
-    let choices: Vec<_> = values.iter().filter(is_some).map(|value| (value.to_string(), text_of(value))).collect();
+    let is_not_null = |value: &&Value| !value.is_null();
+    let choices: Vec<_> = values.iter().filter(is_not_null).map(|value| (value.to_string(), text_of(value))).collect();
     (!choices.is_empty() && choices.len() <= CHOICE_COUNT_MAX).then_some(FieldKind::Choice(choices))
 }
 
@@ -190,11 +198,11 @@ pub(super) fn from_fields(form: &Fields, saved_params: &Value) -> Result<Option<
     let mut params = saved_params.as_object().cloned().unwrap_or_else(Map::new);
     let mut has_field = false;
     for (id, text) in form.with_prefix("param.") {
-        let (as_json, as_either) = (id.strip_prefix(JSON_PREFIX), id.strip_prefix(TEXT_OR_JSON_PREFIX));
-        let (name, value) = match (id.strip_prefix(TEXT_PREFIX), as_json.or(as_either)) {
+        let (json_name, text_or_json_name) = (id.strip_prefix(JSON_PREFIX), id.strip_prefix(TEXT_OR_JSON_PREFIX));
+        let (name, value) = match (id.strip_prefix(TEXT_PREFIX), json_name.or(text_or_json_name)) {
             (Some(name), _) => (name, Value::String(with_line_feeds(text))),
             (None, Some(name)) if text.trim().is_empty() => (name, Value::String(String::new())),
-            (None, Some(name)) if as_either.is_some() => (name, read_text_or_json(text)),
+            (None, Some(name)) if text_or_json_name.is_some() => (name, read_text_or_json(text)),
             (None, Some(name)) => {
                 let refuse = |error| refuse_value(&format!("/params/{name}"), format!("{text:?} is not JSON: {error}"));
                 (name, serde_json::from_str(text).map_err(refuse)?)
@@ -204,7 +212,7 @@ pub(super) fn from_fields(form: &Fields, saved_params: &Value) -> Result<Option<
         has_field = true;
         let is_empty = value == "";
         // If the value was empty before and is still empty, it is unchanged: null remains null.
-        let was_empty = params.get(name).is_some_and(|saved| saved.is_null() || *saved == "");
+        let was_empty = params.get(name).is_some_and(|saved_value| saved_value.is_null() || *saved_value == "");
         match is_empty {
             true if was_empty => {}
             true => drop(params.remove(name)),
@@ -212,8 +220,8 @@ pub(super) fn from_fields(form: &Fields, saved_params: &Value) -> Result<Option<
         }
     }
     // There are no parameters, neither before nor now.
-    let is_nothing = params.is_empty() && saved_params.is_null();
-    Ok(has_field.then_some(if is_nothing { Value::Null } else { Value::Object(params) }))
+    let has_no_params = params.is_empty() && saved_params.is_null();
+    Ok(has_field.then_some(if has_no_params { Value::Null } else { Value::Object(params) }))
 }
 
 #[cfg(test)]

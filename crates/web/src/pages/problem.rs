@@ -21,7 +21,7 @@ use rondel_core::words::Lang;
 pub(crate) struct ProblemPageContext {
     prefs: Prefs,
     /// The URL of the request, to return to after a preference was changed; `/` if the request was a change.
-    return_to: String,
+    return_url: String,
     /// Whether the request is for `/set-up`, where a link printed by the server creates the first account.
     is_set_up: bool,
 }
@@ -50,7 +50,7 @@ pub(crate) fn page_context(request: &Request) -> Option<ProblemPageContext> {
     is_page.then(|| ProblemPageContext {
         prefs: Prefs::new(request.uri(), request.headers()),
         is_set_up: path == "/set-up",
-        return_to: if request.method().is_safe() { request.uri().to_string() } else { "/".to_owned() },
+        return_url: if request.method().is_safe() { request.uri().to_string() } else { "/".to_owned() },
     })
 }
 
@@ -68,13 +68,13 @@ impl ProblemPageContext {
         let is_spent_set_up = self.is_set_up && problem.code() == Code::LinkSpent;
         let hint = if is_spent_set_up { t.problem_set_up_spent_hint } else { hint };
         let page = ProblemPage {
-            shell: Shell::new(self.prefs, Nav::None, user, &self.return_to),
+            shell: Shell::new(self.prefs, Nav::None, user, &self.return_url),
             t,
             status: problem.code().status(),
             title,
             hint,
             detail: localized(t.lang(), problem.detail()),
-            complaints: problem.complaints().iter().map(|one| place_and_message(one, t.lang())).collect(),
+            complaints: problem.complaints().iter().map(|complaint| place_and_message(complaint, t.lang())).collect(),
             request_id,
             shows_sign_in_help: matches!(problem.code(), Code::Unauthenticated | Code::LinkSpent) && !is_spent_set_up,
             can_sign_in_again: is_spent_set_up

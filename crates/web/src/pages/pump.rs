@@ -86,7 +86,7 @@ struct ItemRow {
 struct StateChoice {
     word: &'static str,
     href: String,
-    is_on: bool,
+    is_current: bool,
 }
 
 #[derive(Template)]
@@ -158,7 +158,7 @@ fn state_choices(name: &str, current: Option<ItemState>, t: &Texts) -> Vec<State
     let choice = |state: Option<ItemState>| StateChoice {
         word: state.map_or(t.pump_state_all, |state| class_and_word(state, t).1),
         href: items_url(name, state, None),
-        is_on: state == current,
+        is_current: state == current,
     };
     states.map(choice).collect()
 }

@@ -10,11 +10,13 @@ use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use rondel_admin::reports::{Failure, Period, Row, ScheduleError, save_schedule};
 use rondel_core::access::Permission;
 use rondel_core::calendar::Weekday;
+use rondel_core::reason::ReasonDetail;
 use rondel_core::reason::message::in_chinese;
+use rondel_core::reason::words::reason_text;
 use rondel_core::report::ReportSchedule;
 use rondel_core::sketch::{Sketch, Step};
 use rondel_core::words::Lang;
-use rondel_core::{RunStatus, Timestamp};
+use rondel_core::{Reason, RunStatus, Timestamp};
 
 use super::as_code::{AsCode, shell_quoted};
 use super::form::Fields;
@@ -71,22 +73,22 @@ impl FromQuery for ReportChoices {
 impl ReportChoices {
     fn query(&self, now: Timestamp, t: &Texts) -> Result<ReportQuery, String> {
         let non_empty = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        let in_words = |sentence: String| localized(t.lang(), &sentence).into_owned();
+        let localized_sentence = |sentence: String| localized(t.lang(), &sentence).into_owned();
         let group_by = match self.group_by.as_str() {
             "" if self.label.is_empty() => GroupBy::App,
             "" => GroupBy::Label,
-            word => word.parse::<GroupBy>().map_err(in_words)?,
+            word => word.parse::<GroupBy>().map_err(localized_sentence)?,
         };
         let period = match self.period.as_str() {
             "" => Period::default(),
-            word => word.parse::<Period>().map_err(in_words)?,
+            word => word.parse::<Period>().map_err(localized_sentence)?,
         };
         let (mut from, to) = (parse_instant(&self.from, false, t)?, parse_instant(&self.to, true, t)?);
         let days: Option<u32> = match self.days.as_str() {
             "" => None,
             text => match text.parse::<u32>() {
                 Ok(days) if (1..=DAY_COUNT_MAX).contains(&days) => Some(days),
-                _ => return Err(in_words(format!("{text:?} is not a number from 1 to {DAY_COUNT_MAX}"))),
+                _ => return Err(localized_sentence(format!("{text:?} is not a number from 1 to {DAY_COUNT_MAX}"))),
             },
         };
         if let Some(days) = days.filter(|_| from.is_none()) {
@@ -146,9 +148,9 @@ struct ShownRow {
     app: Option<String>,
     /// The day or the month.
     at: String,
-    runs: u64,
-    failed: u64,
-    skipped: u64,
+    run_count: u64,
+    failed_count: u64,
+    skipped_count: u64,
     /// The percentage of the runs that succeeded.
     succeeded_percent: String,
     /// The percentage of the scheduled fires that began on time.
@@ -205,9 +207,9 @@ struct ReportsPage {
     failures: Vec<ShownFailure>,
     is_cut: bool,
     /// Whether the range is divided into days or months.
-    in_parts: bool,
+    is_divided: bool,
     /// The URL of the report as a CSV file.
-    csv: String,
+    csv_url: String,
     next_url: Option<String>,
     schedule: Option<ShownSchedule>,
     form: ScheduleForm,
@@ -261,8 +263,8 @@ pub(super) async fn schedule(page: Page, fields: Fields) -> Result<Response, Pro
     let (time, channel) = (form.time.clone(), form.channel.clone());
     let spec = ReportSchedule { weekday: weekday.unwrap_or(Weekday::Mon), time, zone, channel };
     match save_schedule(page.engine(), namespace, (&spec, form.version), page.call.caller.name()).await {
-        Ok((saved, _)) => {
-            page.call.note.changed_to(&saved.spec);
+        Ok((saved_schedule, _)) => {
+            page.call.note.changed_to(&saved_schedule.spec);
             Ok(redirect_to("/reports#weekly"))
         }
         Err(ScheduleError::Invalid(errors)) => {
@@ -285,11 +287,11 @@ async fn render_page<Q: Sync>(
     (form, form_errors): (Option<ScheduleForm>, Vec<String>),
 ) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
-    let (mut error, mut computed, mut report_query) = (None, None, ReportQuery::default());
+    let (mut error, mut computed_report, mut report_query) = (None, None, ReportQuery::default());
     match choices.query(now, t) {
         Ok(query) => {
             match report(&page.call, &query).await {
-                Ok(report) => computed = Some(report),
+                Ok(report) => computed_report = Some(report),
                 Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => return Err(problem),
                 Err(problem) => error = Some(error_text(&problem, t)),
             }
@@ -297,7 +299,7 @@ async fn render_page<Q: Sync>(
         }
         Err(sentence) => error = Some(sentence),
     }
-    let in_parts = report_query.period != Period::Total;
+    let is_divided = report_query.period != Period::Total;
     let to_shown_row = |row: &Row| shown_row(row, (report_query.group_by, report_query.period), t);
     let store = page.engine().store();
     let schedule = store.report_schedule(page.call.namespace.id).await?;
@@ -319,22 +321,28 @@ async fn render_page<Q: Sync>(
             version: Some(0),
         },
     });
-    let next_cursor = computed.as_ref().and_then(|computed| computed.next_cursor.clone());
+    let next_cursor = computed_report.as_ref().and_then(|computed_report| computed_report.next_cursor.clone());
     let template = ReportsPage {
         group_by: report_query.group_by.as_str(),
         kinds: GroupBy::WORDS.iter().map(|word| (*word, kind_name(word, t))).collect(),
         ranges: RANGE_DAYS.iter().map(|days| (days.to_string(), t.report_days(*days))).collect(),
         periods: vec![("total", t.report_total), ("day", t.report_by_day), ("month", t.report_by_month)],
-        range: computed.as_ref().map(|computed| range_text(computed.range.from, computed.range.to)).unwrap_or_default(),
-        total: computed.as_ref().map(|computed| to_shown_row(&computed.total)),
-        rows: computed.as_ref().map(|computed| computed.rows.iter().map(to_shown_row).collect()).unwrap_or_default(),
-        failures: computed
+        range: computed_report
             .as_ref()
-            .map(|computed| computed.failures.iter().map(|one| shown_failure(one, t)).collect())
+            .map(|computed_report| range_text(computed_report.range.from, computed_report.range.to))
             .unwrap_or_default(),
-        is_cut: computed.as_ref().is_some_and(|computed| computed.is_cut),
-        in_parts,
-        csv: choices.url("/export/report.csv", &[]),
+        total: computed_report.as_ref().map(|computed_report| to_shown_row(&computed_report.total)),
+        rows: computed_report
+            .as_ref()
+            .map(|computed_report| computed_report.rows.iter().map(to_shown_row).collect())
+            .unwrap_or_default(),
+        failures: computed_report
+            .as_ref()
+            .map(|computed_report| computed_report.failures.iter().map(|failure| shown_failure(failure, t)).collect())
+            .unwrap_or_default(),
+        is_cut: computed_report.as_ref().is_some_and(|computed_report| computed_report.is_cut),
+        is_divided,
+        csv_url: choices.url("/export/report.csv", &[]),
         next_url: next_cursor.map(|cursor| choices.url("/reports", &[("cursor", &cursor)])),
         schedule: schedule.map(|saved_schedule| ShownSchedule {
             words: t.report_weekly_when(
@@ -362,7 +370,7 @@ async fn render_page<Q: Sync>(
 
 /// The error in a query, in the reader's language.
 pub(super) fn error_text(problem: &Problem, t: &Texts) -> String {
-    let message = problem.complaints().first().map_or(problem.detail(), |one| one.message.as_str());
+    let message = problem.complaints().first().map_or(problem.detail(), |complaint| complaint.message.as_str());
     localized(t.lang(), message).into_owned()
 }
 
@@ -395,8 +403,9 @@ fn range_text(from: Timestamp, to: Timestamp) -> String {
 }
 
 fn shown_row(row: &Row, (group_by, period): (GroupBy, Period), t: &Texts) -> ShownRow {
-    let quantile =
-        |sketch: &Sketch, per_mille| sketch.quantile(per_mille).map_or("–".to_owned(), |one| length_text(one, t));
+    let quantile = |sketch: &Sketch, per_mille| {
+        sketch.quantile(per_mille).map_or("–".to_owned(), |quantile| length_text(quantile, t))
+    };
     let period_start = row
         .at
         .to_utc()
@@ -411,9 +420,9 @@ fn shown_row(row: &Row, (group_by, period): (GroupBy, Period), t: &Texts) -> Sho
         href,
         app: row.app.clone(),
         at: period_start.unwrap_or_default(),
-        runs: row.verdicts.total(),
-        failed: row.verdicts.failure_count(),
-        skipped: row.verdicts.skipped,
+        run_count: row.verdicts.total(),
+        failed_count: row.verdicts.failure_count(),
+        skipped_count: row.verdicts.skipped,
         succeeded_percent: percent_text(row.shares.succeeded),
         on_time_percent: percent_text(row.shares.on_time),
         p50: quantile(&row.durations, 500),
@@ -423,22 +432,30 @@ fn shown_row(row: &Row, (group_by, period): (GroupBy, Period), t: &Texts) -> Sho
 }
 
 fn shown_failure(failure: &Failure, t: &Texts) -> ShownFailure {
-    let message = match (failure.message.as_str(), failure.message.parse::<RunStatus>()) {
-        ("", _) => t.report_other_messages.to_owned(),
-        // Runs without a message are grouped by their outcome, which is stored in place of the message.
-        (_, Ok(outcome)) => t.status(outcome).to_owned(),
-        (message, Err(_)) => {
-            let translated_message = (t.lang() == Lang::Zh).then(|| in_chinese(message)).flatten();
-            visible_text(translated_message.as_deref().unwrap_or(message))
-        }
-    };
     ShownFailure {
-        message,
+        message: failure_text(&failure.message, t),
         count: failure.count,
         more_count: failure.job_count.saturating_sub(u64::try_from(failure.jobs.len()).unwrap_or(0)),
         jobs: failure.jobs.clone(),
         newest: failure.newest.map(|run| run.to_string()),
     }
+}
+
+/// A message of failed runs in the reader's language. Runs without a message are grouped by their reason, or else by their outcome, which is
+/// stored in place of the message.
+fn failure_text(message: &str, t: &Texts) -> String {
+    if message.is_empty() {
+        return t.report_other_messages.to_owned();
+    }
+    // A reason of a single word, such as `stopped`, could also be the message of a handler.
+    if let Some(reason) = message.parse::<Reason>().ok().filter(|reason| reason.as_str().contains('_')) {
+        return reason_text(reason, &ReasonDetail::default(), t.lang());
+    }
+    if let Ok(outcome) = message.parse::<RunStatus>() {
+        return t.status(outcome).to_owned();
+    }
+    let translated_message = (t.lang() == Lang::Zh).then(|| in_chinese(message)).flatten();
+    visible_text(translated_message.as_deref().unwrap_or(message))
 }
 
 fn percent_text(per_mille: Option<u32>) -> String {
@@ -464,4 +481,25 @@ fn report_code(namespace: &str, query: &ReportQuery) -> AsCode {
         parameters.iter().map(|(key, value)| format!(" --{key} {}", shell_quoted(value))).collect();
     let path = format!("/api/v1/reports?{}", pairs.join("&"));
     AsCode::new(namespace, ("GET", &path), None, &format!("report show{}", flags.concat()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::failure_text;
+    use crate::pages::texts::Lang;
+
+    #[test]
+    fn failures_are_in_the_language_of_the_page() {
+        let (en, zh) = (Lang::En.texts(), Lang::Zh.texts());
+        let lost_en = "an executor that may have had it was lost before it could answer";
+        for (message, text_en, text_zh) in [
+            ("timed out after #s", "timed out after #s", "# 秒后超时"),
+            ("executor_lost", lost_en, "可能持有它的执行器在答复之前失联"),
+            ("failed", en.status_failed, zh.status_failed),
+            ("disk full", "disk full", "disk full"),
+            ("", en.report_other_messages, zh.report_other_messages),
+        ] {
+            assert_eq!((failure_text(message, en).as_str(), failure_text(message, zh).as_str()), (text_en, text_zh));
+        }
+    }
 }

@@ -19,14 +19,14 @@ pub(super) struct RuleTrial {
 }
 
 impl RuleTrial {
-    pub(super) fn new(spec: &RuleSpec, run: DryRun, t: &Texts) -> Self {
+    pub(super) fn new(spec: &RuleSpec, dry_run: DryRun, t: &Texts) -> Self {
         Self {
             sentence: sentence::rule(spec, t.lang()),
-            evaluation_text: evaluation_text(&run, t),
-            count: run.count,
-            subjects: run.subjects.into_iter().map(|one| one.name).collect(),
-            looked_at: run.looked_at,
-            warnings: localized_all(&run.warnings, t),
+            evaluation_text: evaluation_text(&dry_run, t),
+            count: dry_run.count,
+            subjects: dry_run.subjects.into_iter().map(|subject| subject.name).collect(),
+            looked_at: dry_run.looked_at,
+            warnings: localized_all(&dry_run.warnings, t),
         }
     }
 }
@@ -36,15 +36,16 @@ pub(super) fn localized_all(sentences: &[String], t: &Texts) -> Vec<String> {
 }
 
 /// The instant of a trial, and the instant that the rule's time of day means. Both are shown on the clock of the rule's zone.
-fn evaluation_text(run: &DryRun, t: &Texts) -> String {
-    let minute_text = |zone: &str, minute_text| deadline::minute_text(zone, minute_text).unwrap_or_default();
-    let Some(meant) = &run.deadline else {
+fn evaluation_text(dry_run: &DryRun, t: &Texts) -> String {
+    let minute_text = |zone: &str, at| deadline::minute_text(zone, at).unwrap_or_default();
+    let Some(resolved_deadline) = &dry_run.deadline else {
         let zone = zones::clock_and_zone().1.name();
-        return t.alerts_evaluated(minute_text(zone, run.at), zone);
+        return t.alerts_evaluated(minute_text(zone, dry_run.at), zone);
     };
-    let zone = meant.zone.as_str();
-    let counting_text = t.alerts_evaluated_from(minute_text(zone, run.at), minute_text(zone, meant.counts_from), zone);
-    match meant.next {
+    let zone = resolved_deadline.zone.as_str();
+    let counting_text =
+        t.alerts_evaluated_from(minute_text(zone, dry_run.at), minute_text(zone, resolved_deadline.counts_from), zone);
+    match resolved_deadline.next {
         Some(next) => format!("{counting_text} {}", t.alerts_evaluated_next(minute_text(zone, next))),
         None => counting_text,
     }
@@ -66,7 +67,7 @@ mod tests {
             counts_from: at("2026-11-21T05:00:00Z"),
             next: Some(at("2026-11-23T05:00:00Z")),
         };
-        let run = DryRun {
+        let dry_run = DryRun {
             subjects: Vec::new(),
             count: 0,
             looked_at: None,
@@ -75,12 +76,12 @@ mod tests {
             warnings: Vec::new(),
         };
         assert_eq!(
-            evaluation_text(&run, Lang::En.texts()),
+            evaluation_text(&dry_run, Lang::En.texts()),
             "Evaluated at 2026-11-22 02:00 Europe/Berlin as if that were the deadline: a success of a run planned from \
              2026-11-21 06:00 on counts. The next deadline is 2026-11-23 06:00."
         );
         assert_eq!(
-            evaluation_text(&run, Lang::Zh.texts()),
+            evaluation_text(&dry_run, Lang::Zh.texts()),
             "评估时刻：2026-11-22 02:00（Europe/Berlin），视为截止时刻；2026-11-21 06:00 起计划的运行成功才算数。 下一个截止时刻：2026-11-23 06:00。"
         );
     }

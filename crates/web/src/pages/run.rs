@@ -94,7 +94,7 @@ struct RunPage {
     progress: Option<Progress>,
     route: Option<RouteFacts>,
     /// For a row that stands for several skipped fires: their number, and the instant of the last one.
-    span: Option<(i64, Moment)>,
+    skipped_fires: Option<(i64, Moment)>,
     params: Option<String>,
     result: Option<String>,
     version: i64,
@@ -110,7 +110,7 @@ struct RunStep {
     name: String,
     at: Option<Moment>,
     /// The time since the previous step.
-    delta: Option<String>,
+    since_previous: Option<String>,
     /// The CSS class, which decides the colour of the mark.
     class: &'static str,
 }
@@ -136,14 +136,14 @@ impl RouteFacts {
     fn new(trace: &str, t: &'static Texts) -> Option<Self> {
         let trace: Trace = serde_json::from_str(trace).ok()?;
         let wait_text = |length: Duration| (!length.is_zero()).then(|| length_text(length, t));
-        let refusals = trace.refused.iter().map(|(name, why)| format!("{name} ({})", t.refusal(why))).collect();
+        let refusals = trace.refused.iter().map(|(name, refusal)| format!("{name} ({})", t.refusal(refusal))).collect();
         let joined_names = |mut names: Vec<String>, more_count: usize| {
             names.extend((more_count > 0).then(|| format!("+{more_count}")));
             (!names.is_empty()).then(|| names.join(", "))
         };
         let waits = trace.waits();
         let delay_text =
-            |because| waits.server.filter(|late| late.because == because).and_then(|late| wait_text(late.by));
+            |because| waits.server.filter(|delay| delay.because == because).and_then(|delay| wait_text(delay.by));
         Some(Self {
             route: match trace.route.as_str() {
                 CHOSEN => t.route_chosen,
@@ -206,7 +206,7 @@ pub(super) async fn page(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
         only_executor: run.only_executor.clone(),
         key: run.trigger_key.clone(),
         route: run.trace.as_deref().and_then(|trace| RouteFacts::new(trace, t)),
-        span: run.span_end_at.map(|end| (run.span_count, Moment::new(end, now, t))),
+        skipped_fires: run.span_end_at.map(|end| (run.span_count, Moment::new(end, now, t))),
         params: params.map(indent_json),
         result: run.result.clone().map(indent_json),
         version: run.job_version,
@@ -237,27 +237,27 @@ fn indent_json(text: String) -> String {
 
 /// The steps of a run: planned, due, started, finished. Steps that are still to come have no instant.
 fn run_steps(run: &Run, now: Timestamp, t: &'static Texts) -> Vec<RunStep> {
-    let is_over = run.status.is_terminal();
-    let end_class = if is_over { run.status.as_str() } else { "ahead" };
+    let has_ended = run.status.is_terminal();
+    let end_class = if has_ended { run.status.as_str() } else { "ahead" };
     // The due instant, the start and the end are those of the last attempt.
     let due_text = if run.attempt > 1 { t.step_due_again(run.attempt) } else { t.step_due.to_owned() };
     let points = [
         (t.step_planned.to_owned(), Some(run.fire_at), "done"),
         (due_text, Some(run.due_at).filter(|due_at| *due_at != run.fire_at), "done"),
         (t.step_started.to_owned(), run.started_at, if run.started_at.is_some() { "done" } else { "ahead" }),
-        (t.step_finished.to_owned(), run.finished_at.filter(|_| is_over), end_class),
+        (t.step_finished.to_owned(), run.finished_at.filter(|_| has_ended), end_class),
     ];
     let mut previous_at = None::<Timestamp>;
     let mut steps = Vec::new();
-    for (place, (name, at, class)) in points.into_iter().enumerate() {
+    for (step_index, (name, at, class)) in points.into_iter().enumerate() {
         // Leaves out a due instant that equals the planned one, and the start of a run that ended without having started.
-        if at.is_none() && (place == 1 || (place == 2 && is_over)) {
+        if at.is_none() && (step_index == 1 || (step_index == 2 && has_ended)) {
             continue;
         }
-        let delta_text =
+        let since_previous =
             at.zip(previous_at).map(|(at, previous_at)| format!("+{}", length_text(at.since(previous_at), t)));
         previous_at = at.or(previous_at);
-        steps.push(RunStep { name, at: at.map(|at| Moment::new(at, now, t)), delta: delta_text, class });
+        steps.push(RunStep { name, at: at.map(|at| Moment::new(at, now, t)), since_previous, class });
     }
     steps
 }

@@ -28,12 +28,13 @@ use crate::run_filter;
 use crate::shown_runs::{Parts, with_job_names};
 
 /// How many runs are shown before the action, and how many problems after it.
-const SHOWN_COUNT_MAX: usize = 20;
+const SHOWN_RUN_COUNT_MAX: usize = 20;
 
 /// A problem that several runs have in common.
 struct CommonProblem {
     count: usize,
     message: String,
+    /// The first of these runs.
     id: RunId,
 }
 
@@ -76,7 +77,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         "cancel" => RunAction::Cancel,
         "retry" => RunAction::Retry,
         "acknowledge" => RunAction::Acknowledge,
-        other => return Err(refuse_value("/do", format!("{other:?} is none of cancel, retry and acknowledge"))),
+        word => return Err(refuse_value("/do", format!("{word:?} is none of cancel, retry and acknowledge"))),
     };
     let ids: Vec<RunId> = fields.with_prefix("run").filter_map(|(_, id)| id.parse().ok()).collect();
     let filter = fields.get("q").to_owned();
@@ -120,7 +121,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         page.call.note.mark_dry_run();
     }
     let now = page.engine().now();
-    let shown_runs: Vec<_> = runs.into_iter().rev().take(SHOWN_COUNT_MAX).collect();
+    let shown_runs: Vec<_> = runs.into_iter().rev().take(SHOWN_RUN_COUNT_MAX).collect();
     let parts = Parts::read(&page.call, shown_runs.iter()).await?;
     let line = |(job, run): (String, Run)| RunLine::new(&run, job, parts.part_of(&run), now, t);
     let rows: Vec<RunLine> = with_job_names(&page.call, shown_runs).await?.into_iter().map(line).collect();
@@ -163,14 +164,14 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
 
 /// Groups problems by their messages, the most frequent first.
 fn group_by_message(problems: Vec<RunProblem>, lang: Lang) -> Vec<CommonProblem> {
-    let mut by_message: BTreeMap<String, (usize, RunId)> = BTreeMap::new();
+    let mut problems_by_message: BTreeMap<String, (usize, RunId)> = BTreeMap::new();
     for problem in problems {
         let message = localized(lang, &problem.message).into_owned();
-        by_message.entry(message).or_insert((0, problem.id)).0 += 1;
+        problems_by_message.entry(message).or_insert((0, problem.id)).0 += 1;
     }
     let common_problem = |(message, (count, id))| CommonProblem { count, message, id };
-    let mut common_problem: Vec<CommonProblem> = by_message.into_iter().map(common_problem).collect();
-    common_problem.sort_by_key(|one| std::cmp::Reverse(one.count));
-    common_problem.truncate(SHOWN_COUNT_MAX);
-    common_problem
+    let mut common_problems: Vec<CommonProblem> = problems_by_message.into_iter().map(common_problem).collect();
+    common_problems.sort_by_key(|problem| std::cmp::Reverse(problem.count));
+    common_problems.truncate(SHOWN_RUN_COUNT_MAX);
+    common_problems
 }

@@ -17,11 +17,11 @@ use crate::run_filter::{self, can_continue};
 use crate::shown_runs::with_job_names;
 
 /// Maximum number of runs in a file.
-const EXPORT_COUNT_MAX: usize = 10_000;
+const EXPORTED_RUN_COUNT_MAX: usize = 10_000;
 /// How many runs are read at a time.
-const READ_COUNT: u32 = 500;
+const RUN_BATCH_COUNT: u32 = 500;
 /// Maximum number of continuations of one export: a search stops after a maximum number of rows, and the export then continues it.
-const CONTINUED_COUNT_MAX: u32 = 100;
+const CONTINUATION_COUNT_MAX: u32 = 100;
 
 /// The filter of the runs to export.
 #[derive(Debug)]
@@ -37,20 +37,20 @@ pub(super) async fn csv(page: Page<ExportQuery>) -> Result<Response, Problem> {
     // With the byte order mark, spreadsheets read the file as UTF-8.
     let header_line = "\u{feff}id,job,status,planned,due,started,finished,duration_ms,late_ms,attempt,shard,trigger,executor,reason,message\r\n";
     let mut text = header_line.to_owned();
-    let mut search = search(&page).await?;
-    while let Some(runs) = next_runs(&page, &mut search).await? {
+    let mut export = begin_export(&page).await?;
+    while let Some(runs) = next_runs(&page, &mut export).await? {
         for (job, run) in with_job_names(&page.call, runs).await? {
             text.push_str(&csv_line(&job, &run));
         }
     }
-    text.extend(search.cut_note(page.t).map(|words| format!("{}\r\n", csv_cell(&words))));
+    text.extend(export.cut_note(page.t).map(|note| format!("{}\r\n", csv_cell(&note))));
     Ok(file_response(text, "text/csv; charset=utf-8", "runs.csv"))
 }
 
 pub(super) async fn json_lines(page: Page<ExportQuery>) -> Result<Response, Problem> {
     let mut text = String::new();
-    let mut search = search(&page).await?;
-    while let Some(runs) = next_runs(&page, &mut search).await? {
+    let mut export = begin_export(&page).await?;
+    while let Some(runs) = next_runs(&page, &mut export).await? {
         for item in run_json::run_items(&page.call, runs.into_iter().map(Run::for_reader).collect()).await? {
             let line = serde_json::to_string(&item)
                 .map_err(|error| Problem::internal(format!("a run cannot be written as JSON: {error}")))?;
@@ -58,7 +58,7 @@ pub(super) async fn json_lines(page: Page<ExportQuery>) -> Result<Response, Prob
             text.push('\n');
         }
     }
-    text.extend(search.cut_note(page.t).map(|words| format!("{}\n", json!({ "ended": { "message": words } }))));
+    text.extend(export.cut_note(page.t).map(|note| format!("{}\n", json!({ "ended": { "message": note } }))));
     Ok(file_response(text, "application/x-ndjson", "runs.jsonl"))
 }
 
@@ -66,9 +66,9 @@ pub(super) async fn json_lines(page: Page<ExportQuery>) -> Result<Response, Prob
 struct RunExport {
     search: RunSearch,
     /// How many more runs the file can take.
-    remaining: usize,
+    remaining_count: usize,
     /// How often the search may still be continued.
-    continued_left: u32,
+    remaining_continuations: u32,
     end: Option<ExportEnd>,
 }
 
@@ -85,33 +85,38 @@ enum ExportEnd {
 
 impl RunExport {
     const fn new(search: RunSearch) -> Self {
-        Self { search, remaining: EXPORT_COUNT_MAX, continued_left: CONTINUED_COUNT_MAX, end: None }
+        Self {
+            search,
+            remaining_count: EXPORTED_RUN_COUNT_MAX,
+            remaining_continuations: CONTINUATION_COUNT_MAX,
+            end: None,
+        }
     }
 
     /// How many runs to search for. One more than the file can take shows whether more runs match.
     fn limit(&self) -> u32 {
-        u32::try_from(self.remaining + 1).map_or(READ_COUNT, |room| room.min(READ_COUNT))
+        u32::try_from(self.remaining_count + 1).map_or(RUN_BATCH_COUNT, |count| count.min(RUN_BATCH_COUNT))
     }
 
     /// Selects the runs for the file from those that a search found. Records where the next search begins, or why the export ends.
     fn take_runs(&mut self, found_runs: FoundRuns) -> Vec<Run> {
         let FoundRuns { mut runs, stopped_at } = found_runs;
         let is_full = runs.len() >= usize::try_from(self.limit()).unwrap_or(usize::MAX);
-        if runs.len() > self.remaining {
-            runs.truncate(self.remaining);
+        if runs.len() > self.remaining_count {
+            runs.truncate(self.remaining_count);
             self.end = Some(ExportEnd::Full);
         } else if is_full {
             self.search.from = runs.last().map(|run| self.search.place(run));
         } else {
             match stopped_at {
-                Some(id) if self.continued_left > 0 && can_continue(&self.search) => {
-                    self.continued_left -= 1;
+                Some(id) if self.remaining_continuations > 0 && can_continue(&self.search) => {
+                    self.remaining_continuations -= 1;
                     self.search.from = Some(RunPlace { value: 0, id });
                 }
                 stopped_at => self.end = Some(stopped_at.map_or(ExportEnd::Complete, ExportEnd::StoppedAt)),
             }
         }
-        self.remaining -= runs.len();
+        self.remaining_count -= runs.len();
         runs
     }
 
@@ -119,13 +124,13 @@ impl RunExport {
     fn cut_note(&self, t: &Texts) -> Option<String> {
         match self.end? {
             ExportEnd::Complete => None,
-            ExportEnd::Full => Some(t.export_full(EXPORT_COUNT_MAX)),
+            ExportEnd::Full => Some(t.export_full(EXPORTED_RUN_COUNT_MAX)),
             ExportEnd::StoppedAt(id) => Some(t.export_stopped(id.created_at())),
         }
     }
 }
 
-async fn search(page: &Page<ExportQuery>) -> Result<RunExport, Problem> {
+async fn begin_export(page: &Page<ExportQuery>) -> Result<RunExport, Problem> {
     let filter = Filter::parse(&page.query().0, Scope::Runs).map_err(|error| run_filter::filter_problem(&error))?;
     let search = run_filter::build_search(&page.call, &filter, RunOrder::Newest, zones::clock_and_zone().1).await?;
     Ok(RunExport::new(search))
@@ -210,7 +215,8 @@ mod tests {
         let many = stopped(Some(vec![JobId::new(1), JobId::new(2)]), Some(id));
         assert_eq!(many.end, None);
         assert_eq!(stopped(None, None).end, Some(ExportEnd::Complete));
-        let mut endless = RunExport { continued_left: 0, ..RunExport::new(RunSearch::new(Timestamp::EPOCH, 0)) };
+        let mut endless =
+            RunExport { remaining_continuations: 0, ..RunExport::new(RunSearch::new(Timestamp::EPOCH, 0)) };
         assert_eq!(endless.take_runs(FoundRuns { runs: Vec::new(), stopped_at: Some(id) }), []);
         assert_eq!(endless.end, Some(ExportEnd::StoppedAt(id)));
     }

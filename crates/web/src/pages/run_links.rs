@@ -2,16 +2,16 @@
 
 use rondel_core::RunId;
 
-/// What stands before the id of a run in a sentence, in both languages.
+/// The words before the id of a run in a sentence, in both languages.
 const WORDS_BEFORE_ID: [&str; 3] = ["run ", "Run ", "运行 "];
-/// Ids of runs have at least as many digits. Shorter numbers after the word are counts.
+/// Minimum number of digits in the id of a run. Shorter numbers after these words are counts.
 const ID_LEN_MIN: usize = 15;
 
 /// A part of a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SentencePart {
     pub(crate) text: String,
-    /// The run whose id the text is.
+    /// The run, if the text is its id.
     pub(crate) run: Option<RunId>,
 }
 
@@ -19,23 +19,26 @@ pub(crate) struct SentencePart {
 /// caller may see it.
 pub(crate) fn split_at_runs(sentence: &str) -> Vec<SentencePart> {
     let mut pieces = Vec::new();
-    let (mut begin, mut at) = (0, 0);
-    while let Some(start) = sentence[at..].find(|c: char| c.is_ascii_digit()).map(|offset| at + offset) {
-        let end_index = sentence[start..].find(|c: char| !c.is_ascii_digit()).map_or(sentence.len(), |len| start + len);
-        if let Some(run) = named_run(&sentence[..start], &sentence[start..end_index]) {
-            pieces.push(SentencePart { text: sentence[begin..start].to_owned(), run: None });
-            pieces.push(SentencePart { text: sentence[start..end_index].to_owned(), run: Some(run) });
-            begin = end_index;
+    let (mut part_index, mut search_index) = (0, 0);
+    while let Some(start_index) =
+        sentence[search_index..].find(|c: char| c.is_ascii_digit()).map(|offset| search_index + offset)
+    {
+        let end_index =
+            sentence[start_index..].find(|c: char| !c.is_ascii_digit()).map_or(sentence.len(), |len| start_index + len);
+        if let Some(run) = named_run(&sentence[..start_index], &sentence[start_index..end_index]) {
+            pieces.push(SentencePart { text: sentence[part_index..start_index].to_owned(), run: None });
+            pieces.push(SentencePart { text: sentence[start_index..end_index].to_owned(), run: Some(run) });
+            part_index = end_index;
         }
-        at = end_index;
+        search_index = end_index;
     }
-    pieces.push(SentencePart { text: sentence[begin..].to_owned(), run: None });
+    pieces.push(SentencePart { text: sentence[part_index..].to_owned(), run: None });
     pieces.retain(|piece| !piece.text.is_empty());
     pieces
 }
 
 fn named_run(text_before: &str, digits: &str) -> Option<RunId> {
-    let is_marked = WORDS_BEFORE_ID.iter().any(|mark| text_before.ends_with(*mark));
+    let is_marked = WORDS_BEFORE_ID.iter().any(|word| text_before.ends_with(*word));
     if is_marked && digits.len() >= ID_LEN_MIN { digits.parse().ok() } else { None }
 }
 

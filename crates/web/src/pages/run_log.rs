@@ -45,14 +45,14 @@ const EXECUTOR_SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// The URL's parameters for a part of the log: where the part begins.
 #[derive(Debug)]
-pub(crate) struct LogWindow {
+pub(crate) struct LogWindowQuery {
     attempt: Option<i32>,
     after: Option<String>,
     seek: Option<Seek>,
     limit: u32,
 }
 
-impl FromQuery for LogWindow {
+impl FromQuery for LogWindowQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
             attempt: logs::attempt_parameter(reader),
@@ -126,7 +126,7 @@ struct LogLine {
 /// The log on the page of its run.
 pub(super) struct LogCard {
     /// The severities with their names.
-    pub(super) levels: [(&'static str, &'static str); 4],
+    pub(super) severities: [(&'static str, &'static str); 4],
     pub(super) part: LogPart,
     pub(super) attempt: i32,
     /// The text that was searched for; empty if none. Only a browser without the script submits the search to this page.
@@ -134,9 +134,9 @@ pub(super) struct LogCard {
     /// Why no lines are shown.
     pub(super) note: Option<String>,
     /// The line to which the link to earlier lines leads; `None` if there are none.
-    pub(super) earlier: Option<u64>,
+    pub(super) earlier_line: Option<u64>,
     /// The line to which the link to later lines leads; `None` if there are none.
-    pub(super) later: Option<u64>,
+    pub(super) later_line: Option<u64>,
 }
 
 /// The log of an attempt, as the page of its run first shows it.
@@ -162,11 +162,12 @@ pub(super) async fn log_card(page: &Page<RunPageQuery>, run: &Run, attempt: i32)
     let half_page = LINE_COUNT_AROUND as u64 / 2;
     let t = page.t;
     Ok(LogCard {
-        levels: [("error", t.log_error), ("warn", t.log_warn), ("info", t.log_info), ("debug", t.log_debug)],
+        severities: [("error", t.log_error), ("warn", t.log_warn), ("info", t.log_info), ("debug", t.log_debug)],
         attempt,
         note: empty_log_note(page, run, attempt, &log_part, is_search).await?,
-        earlier: (!is_search && log_part.first_seq > 1).then(|| log_part.first_seq.saturating_sub(half_page).max(1)),
-        later: (!is_search && log_part.last_seq < log_part.total)
+        earlier_line: (!is_search && log_part.first_seq > 1)
+            .then(|| log_part.first_seq.saturating_sub(half_page).max(1)),
+        later_line: (!is_search && log_part.last_seq < log_part.total)
             .then(|| (log_part.last_seq + half_page).min(log_part.total)),
         search: query.search.text.clone(),
         part: log_part,
@@ -174,13 +175,13 @@ pub(super) async fn log_card(page: &Page<RunPageQuery>, run: &Run, attempt: i32)
 }
 
 /// A part of the log, for the script.
-pub(super) async fn window(page: Page<LogWindow>, path: Named<path::Run>) -> Result<Response, Problem> {
+pub(super) async fn window(page: Page<LogWindowQuery>, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     let query = page.query();
     let attempt = chosen_attempt(query.attempt, &run)?;
     check_start(query.seek, query.after.is_some(), false)?;
     let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
-    let (place, total) = match &query.after {
+    let (lines_to_read, total) = match &query.after {
         Some(cursor) => {
             let position = log_listing(&run).position::<Position>(cursor)?;
             if !position.is_plausible(run.attempt) {
@@ -193,7 +194,7 @@ pub(super) async fn window(page: Page<LogWindow>, path: Named<path::Run>) -> Res
             (LinesToRead::At(extent.window(query.seek.unwrap_or(Seek::From(1)), limit)), extent.line_count)
         }
     };
-    let log_part = read_part(&page, &run, place, &LineFilter::default()).await?;
+    let log_part = read_part(&page, &run, lines_to_read, &LineFilter::default()).await?;
     html(StatusCode::OK, &LogPart { total: total.max(log_part.last_seq), ..log_part })
 }
 
@@ -209,10 +210,10 @@ pub(super) async fn search(page: Page<LogFindQuery>, path: Named<path::Run>) -> 
 pub(super) async fn text(page: Page<RunPageQuery>, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     let attempt = page.query().attempt.unwrap_or(run.attempt).min(run.attempt);
-    let name = format!("attachment; filename=\"run-{}-attempt-{attempt}.log\"", run.id);
+    let content_disposition = format!("attachment; filename=\"run-{}-attempt-{attempt}.log\"", run.id);
     let mut response = logs::text_response(&page.call, run, attempt)?;
-    if let Ok(name) = HeaderValue::from_str(&name) {
-        response.headers_mut().insert(CONTENT_DISPOSITION, name);
+    if let Ok(content_disposition) = HeaderValue::from_str(&content_disposition) {
+        response.headers_mut().insert(CONTENT_DISPOSITION, content_disposition);
     }
     Ok(response)
 }
@@ -242,8 +243,8 @@ async fn read_part<Q>(
     };
     // Checks whether the log is settled before it reads lines. Lines that arrive in between are then part of the next poll.
     let is_settled = lines::is_settled(run, from.attempt, now);
-    let part = LogRange { from, line_filter, limit, bytes_max: lines::TEXT_BYTES_MAX };
-    let log_page = lines::read(page.engine().store(), run, part, now).await?;
+    let range = LogRange { from, line_filter, limit, bytes_max: lines::TEXT_BYTES_MAX };
+    let log_page = lines::read(page.engine().store(), run, range, now).await?;
     // A run that has ended can have more last lines than fit into one part.
     let poll_cursor =
         (!is_settled || (is_new && !log_page.is_drained)).then(|| log_listing(run).cursor(log_page.position));
@@ -300,9 +301,9 @@ async fn empty_log_note(
     }
     if attempt < run.attempt || run.status.is_terminal() {
         let attempts = read_attempts(&page.call, run).await?;
-        let text = match attempts.iter().find(|one| one.attempt == attempt) {
-            Some(one) if is_unconfirmed(one) => t.log_unconfirmed,
-            Some(one) if one.started_at.is_none() => t.log_never_began,
+        let text = match attempts.iter().find(|attempt_row| attempt_row.attempt == attempt) {
+            Some(attempt_row) if is_unconfirmed(attempt_row) => t.log_unconfirmed,
+            Some(attempt_row) if attempt_row.started_at.is_none() => t.log_never_began,
             _ => t.log_silent,
         };
         return Ok(Some(text.to_owned()));

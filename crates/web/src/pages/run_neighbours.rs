@@ -42,7 +42,7 @@ pub(super) struct Comparison {
     pub(super) differences: Vec<Difference>,
     /// The names of the facts that are the same, in one line.
     pub(super) same_names: String,
-    /// The parameters of both, if they differ.
+    /// The parameters of the two runs, if they differ.
     pub(super) params: Option<(String, String)>,
 }
 
@@ -71,24 +71,27 @@ impl Neighbours {
         };
         let mut earlier_runs = store.list_runs(run.namespace, &query).await?;
         let is_full = earlier_runs.len() >= usize::try_from(SEARCHED_RUN_COUNT).unwrap_or(usize::MAX);
-        earlier_runs.retain(|one| !one.is_shard() && one.id != run.id);
+        earlier_runs.retain(|earlier_run| !earlier_run.is_shard() && earlier_run.id != run.id);
         if earlier_runs.is_empty() && is_full {
             earlier_runs = broadcasts_before(page, run).await?;
         }
         page.call.conceal(&mut earlier_runs).await?;
-        let next_broadcast = store.next_fire_after(run).await?;
-        let next_broadcast = next_broadcast.filter(|next_broadcast| {
-            page.call.check(Some(next_broadcast.app), || Problem::new(crate::problem::Code::RunNotFound, "")).is_ok()
+        let next_run = store.next_fire_after(run).await?;
+        let next_run = next_run.filter(|next_run| {
+            page.call.check(Some(next_run.app), || Problem::new(crate::problem::Code::RunNotFound, "")).is_ok()
         });
-        let neighbour = |one: &Run| Neighbour { id: one.id.to_string(), at: Moment::new(one.fire_at, now, page.t) };
-        let last_success = earlier_runs.iter().find(|one| one.status == RunStatus::Succeeded).cloned();
+        let neighbour = |earlier_run: &Run| Neighbour {
+            id: earlier_run.id.to_string(),
+            at: Moment::new(earlier_run.fire_at, now, page.t),
+        };
+        let last_success = earlier_runs.iter().find(|earlier_run| earlier_run.status == RunStatus::Succeeded).cloned();
         let comparison = match last_success.filter(|_| run.status.is_terminal()) {
             Some(last_success) => Some(Comparison::read(page, run, last_success.for_reader()).await?),
             None => None,
         };
         Ok(Self {
             previous_fire: earlier_runs.first().map(neighbour),
-            next_fire: next_broadcast.as_ref().map(neighbour),
+            next_fire: next_run.as_ref().map(neighbour),
             comparison,
         })
     }
@@ -99,18 +102,18 @@ async fn broadcasts_before<Q>(page: &Page<Q>, run: &Run) -> Result<Vec<Run>, Pro
     let store = page.engine().store();
     let after_fire = run.fire_at + Duration::from_millis(1);
     let chart_runs = store.chart_runs(&[run.job], Timestamp::EPOCH, after_fire, BROADCAST_COUNT).await?;
-    let ids: Vec<RunId> = chart_runs.iter().filter(|mark| page.call.may_view(mark.app)).map(|mark| mark.id).collect();
+    let ids: Vec<RunId> = chart_runs.iter().filter(|run| page.call.may_view(run.app)).map(|run| run.id).collect();
     let mut runs = store.runs(&ids).await?;
-    runs.retain(|one| one.is_root() && (one.fire_at, one.cause) < (run.fire_at, run.cause));
-    runs.sort_by_key(|one| Reverse((one.fire_at, one.cause)));
+    runs.retain(|broadcast| broadcast.is_root() && (broadcast.fire_at, broadcast.cause) < (run.fire_at, run.cause));
+    runs.sort_by_key(|broadcast| Reverse((broadcast.fire_at, broadcast.cause)));
     Ok(runs)
 }
 
 impl Comparison {
     async fn read<Q>(page: &Page<Q>, run: &Run, last_success: Run) -> Result<Self, Problem> {
         let (t, now) = (page.t, page.engine().now());
-        let sides = (run_params(&page.call, run).await?, run_params(&page.call, &last_success).await?);
-        let is_equal = parse_json(sides.0.as_deref()) == parse_json(sides.1.as_deref());
+        let params_of_runs = (run_params(&page.call, run).await?, run_params(&page.call, &last_success).await?);
+        let has_same_params = parse_json(params_of_runs.0.as_deref()) == parse_json(params_of_runs.1.as_deref());
         let facts = [
             Difference {
                 name: t.run_version,
@@ -131,7 +134,7 @@ impl Comparison {
         let (mut differences, same_names): (Vec<_>, Vec<_>) =
             facts.into_iter().partition(|fact| fact.own_value != fact.success_value);
         let mut same_names: Vec<&str> = same_names.iter().map(|fact| fact.name).collect();
-        if is_equal {
+        if has_same_params {
             same_names.push(t.run_params);
         }
         differences.push(Difference {
@@ -145,7 +148,7 @@ impl Comparison {
             at: Moment::new(last_success.fire_at, now, t),
             differences,
             same_names: same_names.join(t.list_comma),
-            params: (!is_equal).then(|| (readable_text(sides.0), readable_text(sides.1))),
+            params: (!has_same_params).then(|| (readable_text(params_of_runs.0), readable_text(params_of_runs.1))),
         })
     }
 }

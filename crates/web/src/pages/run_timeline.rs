@@ -18,7 +18,7 @@ use super::view::Status;
 const ATTEMPT_COUNT_MAX: usize = 20;
 /// How many shards get a row with bars. If there are more, successful shards are sorted last, and each shard beyond the limit is a small
 /// mark.
-const SHARD_COUNT_MAX: usize = 60;
+const SHARD_ROW_COUNT_MAX: usize = 60;
 /// Minimum width of a bar, in thousandths of the width.
 const WIDTH_MIN: u64 = 4;
 /// If the time in the queue is more than this many times as long as the rest, it is drawn shortened.
@@ -31,7 +31,7 @@ pub(super) struct RunTimeline {
     pub(super) rows: Vec<TimelineRow>,
     pub(super) shards: Vec<TimelineRow>,
     /// The shards without a row: the id of each run, and its tooltip.
-    pub(super) others: Vec<(String, String)>,
+    pub(super) small_shards: Vec<(String, String)>,
     /// Whether the time in the queue is drawn shortened.
     pub(super) is_cut: bool,
 }
@@ -99,8 +99,8 @@ struct DrawnAttempt<'a> {
 impl RunTimeline {
     /// Draws a run and its shards, in chronological order.
     pub(super) fn new(run: &Run, attempts: &[Attempt], shards: &[Run], now: Timestamp, t: &'static Texts) -> Self {
-        let is_over = run.status.is_terminal();
-        let is_unfinished = |attempt: &Attempt| attempt.attempt == run.attempt && !is_over;
+        let has_ended = run.status.is_terminal();
+        let is_unfinished = |attempt: &Attempt| attempt.attempt == run.attempt && !has_ended;
         let drawn_attempts: Vec<DrawnAttempt<'_>> = attempts
             .iter()
             .skip(attempts.len().saturating_sub(ATTEMPT_COUNT_MAX))
@@ -110,10 +110,10 @@ impl RunTimeline {
                 Some(DrawnAttempt { attempt, start, end: end.unwrap_or(now).max(start) })
             })
             .collect();
-        let first_start = drawn_attempts.first().map(|one| one.start);
-        let end = run.finished_at.filter(|_| is_over).unwrap_or(now);
+        let first_start = drawn_attempts.first().map(|drawn_attempt| drawn_attempt.start);
+        let end = run.finished_at.filter(|_| has_ended).unwrap_or(now);
         // The instant of the next attempt, if a retry is pending.
-        let retry_at = (!is_over && run.started_at.is_none() && run.attempt > 1).then_some(run.due_at);
+        let retry_at = (!has_ended && run.started_at.is_none() && run.attempt > 1).then_some(run.due_at);
         let to = retry_at.map_or(end, |due| due.max(end)).max(run.fire_at);
         let queued_length = first_start.unwrap_or(to).since(run.fire_at);
         let attempts_length = to.since(first_start.unwrap_or(to));
@@ -125,8 +125,8 @@ impl RunTimeline {
         if let (Some(due), Some(last)) = (retry_at, drawn_attempts.last()) {
             rows.push(pause_row(run.attempt, (last.end, due), scale, t));
         }
-        let (shards, others) = shard_rows(shards, scale, now, t);
-        Self { ticks: ticks(scale, t), rows, shards, others, is_cut }
+        let (shards, small_shards) = shard_rows(shards, scale, now, t);
+        Self { ticks: ticks(scale, t), rows, shards, small_shards, is_cut }
     }
 }
 
@@ -161,9 +161,9 @@ fn queue_row(
     let trace = run.trace.as_deref().filter(|_| run.attempt == 1);
     if let Some(trace) = trace.and_then(|trace| serde_json::from_str::<Trace>(trace).ok()) {
         let waits = trace.waits();
-        let server = waits.server.map(|late| {
-            let name = if late.because == LateBecause::Outage { t.run_waited_outage } else { t.run_waited_overload };
-            ("late", name, late.by)
+        let server = waits.server.map(|delay| {
+            let name = if delay.because == LateBecause::Outage { t.run_waited_outage } else { t.run_waited_overload };
+            ("late", name, delay.by)
         });
         let waits = [("turn", t.run_waited_turn, waits.turn), ("turn", t.run_waited_executor, waits.executor)];
         // The waits follow one another. The time in the queue that then remains is spent on sending the run to its executor.
@@ -241,19 +241,19 @@ fn shard_rows(
     t: &'static Texts,
 ) -> (Vec<TimelineRow>, Vec<(String, String)>) {
     let mut sorted_shards: Vec<&Run> = shards.iter().collect();
-    if sorted_shards.len() > SHARD_COUNT_MAX {
+    if sorted_shards.len() > SHARD_ROW_COUNT_MAX {
         // Shards that did not succeed come first.
         sorted_shards.sort_by_key(|shard| (shard.status == RunStatus::Succeeded, shard.shard_index));
     }
-    let (mut rows, mut others) = (Vec::new(), Vec::new());
+    let (mut rows, mut small_shards) = (Vec::new(), Vec::new());
     for shard in sorted_shards {
         let status = Status::new(shard.shown_status(), t);
         let executor = shard.present_executor().unwrap_or_default().to_owned();
         let end = shard.finished_at.filter(|_| shard.status.is_terminal()).unwrap_or(now);
         let length = shard.started_at.map(|start| length_text(end.since(start), t)).unwrap_or_default();
         let number = format!("{}/{}", shard.shard_index + 1, shard.shard_total.unwrap_or(1));
-        if rows.len() >= SHARD_COUNT_MAX {
-            others.push((shard.id.to_string(), format!("{number} · {} · {executor} · {length}", status.word)));
+        if rows.len() >= SHARD_ROW_COUNT_MAX {
+            small_shards.push((shard.id.to_string(), format!("{number} · {} · {executor} · {length}", status.word)));
             continue;
         }
         let bar = shard.started_at.map(|start| scale.bar((start, end.max(start)), status.class, length.clone()));
@@ -266,7 +266,7 @@ fn shard_rows(
             length,
         });
     }
-    (rows, others)
+    (rows, small_shards)
 }
 
 #[cfg(test)]

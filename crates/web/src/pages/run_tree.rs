@@ -35,7 +35,7 @@ impl RunTree {
         let (now, t) = (page.engine().now(), page.t);
         let mut tree = run_tree::read(&page.call, shown_run.clone()).await?;
         // The page already shows the shards of this run as a grid.
-        tree.branches.retain(|one| one.link != Some(Link::Shard) || one.run.parent != Some(shown_run.id));
+        tree.branches.retain(|branch| branch.link != Some(Link::Shard) || branch.run.parent != Some(shown_run.id));
         if tree.branches.len() < 2 {
             return Ok(None);
         }

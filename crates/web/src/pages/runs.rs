@@ -26,19 +26,19 @@ use crate::shown_runs::{Parts, with_job_names};
 /// The filter for failures that are not acknowledged.
 const DEAD_FILTER: &str = "is:dead";
 /// Maximum number of these failures that are counted.
-const DEAD_COUNT_MAX: u32 = 1_000;
+const DEAD_RUN_COUNT_MAX: u32 = 1_000;
 
 /// The URL's parameters for the list of runs. `job` and `status` are parameters of old links, which are still
 /// supported.
 #[derive(Debug)]
-pub(crate) struct ListRuns {
+pub(crate) struct RunListQuery {
     text: String,
     sort: String,
     order: RunOrder,
     cursor: Option<String>,
 }
 
-impl FromQuery for ListRuns {
+impl FromQuery for RunListQuery {
     fn from_query(reader: &mut Reader) -> Self {
         let statuses = |text: &str| {
             let words = text.split(',').filter(|word| !word.is_empty());
@@ -56,7 +56,7 @@ impl FromQuery for ListRuns {
     }
 }
 
-impl ListRuns {
+impl RunListQuery {
     fn filter(&self) -> Result<Filter, FilterError> {
         Filter::parse(&self.text, Scope::Runs)
     }
@@ -102,7 +102,7 @@ struct RunsPage {
     exports: [(&'static str, String); 2],
 }
 
-pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
+pub(super) async fn list(page: Page<RunListQuery>) -> Result<Response, Problem> {
     let (query, t) = (page.query(), page.t);
     let filter = query.filter();
     let bar = FilterBar::new(("/runs", "/suggest/runs"), (&query.text, &filter), query.other_parameters(), t);
@@ -178,14 +178,18 @@ const fn run_presets(t: &Texts) -> [(&'static str, &'static str); 6] {
 
 /// Adds a preset for failures that are not acknowledged, with their number. The number includes all apps, so it is not shown to callers
 /// who may see only some apps.
-async fn with_dead_preset(page: &Page<ListRuns>, mut presets: Vec<Preset>, text: &str) -> Result<Vec<Preset>, Problem> {
+async fn with_dead_preset(
+    page: &Page<RunListQuery>,
+    mut presets: Vec<Preset>,
+    text: &str,
+) -> Result<Vec<Preset>, Problem> {
     let count = match page.call.visible_apps() {
         Some(_) => 0,
-        None => page.engine().store().dead_letter_count(page.call.namespace.id, DEAD_COUNT_MAX).await?,
+        None => page.engine().store().dead_letter_count(page.call.namespace.id, DEAD_RUN_COUNT_MAX).await?,
     };
-    let name = match (count, count >= u64::from(DEAD_COUNT_MAX)) {
+    let name = match (count, count >= u64::from(DEAD_RUN_COUNT_MAX)) {
         (0, _) => page.t.preset_dead.to_owned(),
-        (_, true) => page.t.preset_dead_count(format!("{DEAD_COUNT_MAX}+")),
+        (_, true) => page.t.preset_dead_count(format!("{DEAD_RUN_COUNT_MAX}+")),
         (count, false) => page.t.preset_dead_count(count),
     };
     presets.push(Preset { name, href: list_url("/runs", DEAD_FILTER, &[]), is_current: text == DEAD_FILTER });
@@ -194,7 +198,7 @@ async fn with_dead_preset(page: &Page<ListRuns>, mut presets: Vec<Preset>, text:
 
 /// Notes about the list: that its job was deleted, and that the search ended early.
 async fn list_notes(
-    page: &Page<ListRuns>,
+    page: &Page<RunListQuery>,
     filter: Option<&Filter>,
     searched_to: Option<Timestamp>,
 ) -> Result<Vec<String>, Problem> {

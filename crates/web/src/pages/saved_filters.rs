@@ -39,7 +39,7 @@ pub(super) struct SavedBar {
     /// The URL of this page, to return to after a filter was saved or deleted.
     pub(super) return_url: String,
     /// Why the current filter cannot be saved; `None` if it can.
-    pub(super) missing_owner: Option<String>,
+    pub(super) save_refusal: Option<String>,
     pub(super) name_len_max: usize,
 }
 
@@ -52,22 +52,23 @@ impl SavedBar {
             Some(owner) => page.engine().store().saved_filters(owner).await?,
             None => Vec::new(),
         };
-        let missing_owner = match owner {
+        let save_refusal = match owner {
             None => Some(t.filter_no_owner.to_owned()),
             Some(_) if filters.len() >= SAVED_FILTER_COUNT_MAX => Some(t.filters_full(SAVED_FILTER_COUNT_MAX)),
             Some(_) => None,
         };
-        let chip = |one: SavedFilter| SavedChip {
-            href: list_url(list_path(filtered_list), &one.filter, &[]),
-            is_current: one.filter == text,
-            name: one.name,
-            filter: one.filter,
+        let chip = |saved_filter: SavedFilter| SavedChip {
+            href: list_url(list_path(filtered_list), &saved_filter.filter, &[]),
+            is_current: saved_filter.filter == text,
+            name: saved_filter.name,
+            filter: saved_filter.filter,
         };
-        let chips: Vec<SavedChip> = filters.into_iter().filter(|one| one.list == filtered_list).map(chip).collect();
+        let chips: Vec<SavedChip> =
+            filters.into_iter().filter(|saved_filter| saved_filter.list == filtered_list).map(chip).collect();
         let is_saved = chips.iter().any(|chip| chip.is_current);
         let text = if is_saved { String::new() } else { text.to_owned() };
         let (filtered_list, return_url) = (filtered_list.as_str(), page.page_url().to_owned());
-        Ok(Self { list: filtered_list, chips, text, return_url, missing_owner, name_len_max: NAME_LEN_MAX })
+        Ok(Self { list: filtered_list, chips, text, return_url, save_refusal, name_len_max: NAME_LEN_MAX })
     }
 }
 

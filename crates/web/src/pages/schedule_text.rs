@@ -14,12 +14,13 @@ pub(crate) struct ScheduleText {
 
 /// Every schedule of a job. Empty for a job that runs only when triggered.
 pub(crate) fn schedule_texts(spec: &JobSpec, t: &Texts) -> Vec<ScheduleText> {
-    let calendar = spec.calendar.as_ref().map(|used| words::calendar(&used.name, used.rule, t.lang()));
+    let calendar =
+        spec.calendar.as_ref().map(|calendar_use| words::calendar(&calendar_use.name, calendar_use.rule, t.lang()));
     let mut texts: Vec<ScheduleText> =
         schedules(spec).iter().map(|schedule| schedule_text(schedule, calendar.as_deref(), t)).collect();
-    if let Some(until) = end_text(spec, t) {
+    if let Some(end_text) = end_text(spec, t) {
         let start_text = texts.pop().unwrap_or_else(|| ScheduleText { words: t.pump_always.to_owned(), code: None });
-        texts.push(ScheduleText { words: format!("{} · {until}", start_text.words), ..start_text });
+        texts.push(ScheduleText { words: format!("{} · {end_text}", start_text.words), ..start_text });
     }
     texts
 }
@@ -28,8 +29,8 @@ pub(crate) fn schedule_texts(spec: &JobSpec, t: &Texts) -> Vec<ScheduleText> {
 pub(crate) fn schedules(spec: &JobSpec) -> &[ScheduleSpec] {
     match &spec.schedule {
         None => &[],
-        Some(OneOrMany::One(one)) => std::slice::from_ref(one),
-        Some(OneOrMany::Many(many)) => many,
+        Some(OneOrMany::One(schedule)) => std::slice::from_ref(schedule),
+        Some(OneOrMany::Many(schedules)) => schedules,
     }
 }
 

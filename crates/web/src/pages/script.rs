@@ -18,7 +18,7 @@ use super::script_try;
 use super::shell::{MissingRoles, Nav, PAGE_ITEM_COUNT, Page, Shell, html};
 use super::texts::Texts;
 use super::versions::VersionsQuery;
-use crate::api::scripts::{audit_view, diff_versions, find, parse_version, restore_version};
+use crate::api::scripts::{audited_script, diff_versions, find, parse_version, restore_version};
 use crate::cursor::cut_to_page;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
@@ -34,7 +34,7 @@ struct PageState {
     /// The version that another caller has saved since the form was loaded.
     conflict_version: Option<i64>,
     comparison: Option<Comparison>,
-    before: Option<i64>,
+    before_version: Option<i64>,
     /// The errors because of which the script could not be tried.
     try_errors: Vec<String>,
 }
@@ -94,7 +94,7 @@ pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path:
         (Some(from), to) if from != to => Some(compare(&page, &record, from, to).await?),
         _ => None,
     };
-    let state = PageState { comparison, before: query.before, ..PageState::default() };
+    let state = PageState { comparison, before_version: query.before_version, ..PageState::default() };
     let (_, source) = scripts::version_of(page.engine(), &record, newest_version).await?;
     let form = ScriptForm::new(&name, &record.language, source);
     render_page(&page, StatusCode::OK, &record, form, state).await
@@ -137,7 +137,7 @@ pub(super) async fn save(
             .await;
     let problem = match saved_script.map_err(Problem::from) {
         Ok(saved_script) => {
-            page.call.note.changed_to(&audit_view(&saved_script.record));
+            page.call.note.changed_to(&audited_script(&saved_script.record));
             return Ok(redirect_to(&format!("/scripts/{name}")));
         }
         Err(problem) => problem,
@@ -205,9 +205,9 @@ async fn render_page<Q>(
     let mut jobs =
         store.jobs_with_script(record.namespace, &name, visible_apps.as_deref(), None, PAGE_ITEM_COUNT + 1).await?;
     let has_more_jobs = cut_to_page(&mut jobs, PAGE_ITEM_COUNT).is_some();
-    let mut versions = store.script_versions(record.id, state.before, VERSION_COUNT + 1).await?;
+    let mut versions = store.script_versions(record.id, state.before_version, VERSION_COUNT + 1).await?;
     let older_than = cut_to_page(&mut versions, VERSION_COUNT).map(|last| last.version);
-    let compared_versions = state.comparison.as_ref().map(|two| (two.from, two.to));
+    let compared_versions = state.comparison.as_ref().map(|comparison| (comparison.from, comparison.to));
     let version_pair = compared_versions.unwrap_or(((newest_version - 1).max(1), newest_version));
     let template = ScriptPage {
         shell: page.shell(Nav::Scripts),

@@ -23,8 +23,9 @@ const JOB_NAME_SUFFIX: &str = ".try";
 /// The apps whose executors run scripts in this language, and which the caller may see.
 pub(super) async fn apps_for_language<Q>(page: &Page<Q>, language: &str) -> Result<Vec<String>, Problem> {
     let executors = executors::page(&page.call, None, EXECUTOR_COUNT).await?.0;
-    let capable_executors = executors.into_iter().filter(|one| one.handlers.iter().any(|handler| handler == language));
-    let mut apps: Vec<String> = capable_executors.map(|one| one.app).collect();
+    let capable_executors =
+        executors.into_iter().filter(|executor| executor.handlers.iter().any(|handler| handler == language));
+    let mut apps: Vec<String> = capable_executors.map(|executor| executor.app).collect();
     apps.sort();
     apps.dedup();
     Ok(apps)
@@ -60,14 +61,14 @@ pub(super) async fn start(page: &Page, script: &ScriptRecord, fields: &Fields) -
 async fn trial_job(page: &Page, script: &ScriptRecord, app: &str) -> Result<JobRecord, Problem> {
     let name = format!("{}{JOB_NAME_SUFFIX}", script.name);
     let (namespace, author) = (page.call.namespace.id, page.call.caller.name());
-    if let Some(existing) = page.engine().store().job(namespace, &name).await? {
-        page.call.check(Some(existing.app), forbidden_problem)?;
-        let is_same = existing.spec.app == app
-            && existing.spec.handler == script.language
-            && existing.spec.params["script"]["name"] == script.name.as_str();
-        return match is_same {
-            true => Ok(existing),
-            false => Err(Problem::new(Code::EditConflict, page.t.script_try_other(&existing.spec.app, &name))),
+    if let Some(existing_job) = page.engine().store().job(namespace, &name).await? {
+        page.call.check(Some(existing_job.app), forbidden_problem)?;
+        let is_trial_of_script = existing_job.spec.app == app
+            && existing_job.spec.handler == script.language
+            && existing_job.spec.params["script"]["name"] == script.name.as_str();
+        return match is_trial_of_script {
+            true => Ok(existing_job),
+            false => Err(Problem::new(Code::EditConflict, page.t.script_try_other(&existing_job.spec.app, &name))),
         };
     }
     let spec: JobSpec = from_value(json!({
@@ -81,6 +82,6 @@ async fn trial_job(page: &Page, script: &ScriptRecord, app: &str) -> Result<JobR
     page.call.check_definition(&spec).await?;
     match jobs::create(page.engine(), namespace, spec, author).await {
         Ok(record) => Ok(record),
-        Err(refused) => Err(page.call.job_problem(refused).await),
+        Err(error) => Err(page.call.job_problem(error).await),
     }
 }

@@ -14,7 +14,7 @@ use super::moment::Moment;
 use super::script_form::ScriptForm;
 use super::shell::{MissingRoles, Nav, PAGE_ITEM_COUNT, Page, Shell, html};
 use super::texts::Texts;
-use crate::api::scripts::audit_view;
+use crate::api::scripts::audited_script;
 use crate::call::forbidden_problem;
 use crate::cursor::{CursorQuery, Listing, cut_to_page};
 use crate::problem::{Code, Problem};
@@ -73,7 +73,7 @@ async fn create_script(page: &Page, form: &ScriptForm) -> Result<(), Problem> {
     let author = page.call.caller.name();
     let saved_script = scripts::save(page.engine(), (namespace, &form.name), &form.spec(), Some(0), author).await?;
     page.call.note.set_object(&form.name);
-    page.call.note.changed_to(&audit_view(&saved_script.record));
+    page.call.note.changed_to(&audited_script(&saved_script.record));
     Ok(())
 }
 

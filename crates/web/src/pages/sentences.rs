@@ -86,16 +86,18 @@ impl Sentence {
 
     /// The values in the gaps; `None` if the text is not this sentence.
     fn values<'t>(&self, text: &'t str) -> Option<Vec<&'t str>> {
-        let (first, others) = self.words.split_first()?;
-        let mut unread_text = text.strip_prefix(first)?;
-        let Some((last, between)) = others.split_last() else { return unread_text.is_empty().then(Vec::new) };
+        let (first_words, other_words) = self.words.split_first()?;
+        let mut unread_text = text.strip_prefix(first_words)?;
+        let Some((last_words, middle_words)) = other_words.split_last() else {
+            return unread_text.is_empty().then(Vec::new);
+        };
         let mut values = Vec::with_capacity(self.gaps.len());
-        for words in between {
+        for words in middle_words {
             let (value, after) = unread_text.split_once(words)?;
             values.push(value);
             unread_text = after;
         }
-        values.push(unread_text.strip_suffix(last)?);
+        values.push(unread_text.strip_suffix(last_words)?);
         Some(values)
     }
 }

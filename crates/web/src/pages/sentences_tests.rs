@@ -304,3 +304,19 @@ fn untranslated_and_hostile_sentences_stay_unchanged() {
     }
     assert_eq!(zh("\"{2}{1}\" is the name of \"<b>\" too"), "\"{2}{1}\" 与 \"<b>\" 重名");
 }
+
+#[test]
+fn complaints_about_scripts_files_and_queries_are_in_chinese() {
+    for (english, chinese) in [
+        ("has 5000 characters; at most 2000 are allowed", "有 5000 个字符；最多 2000 个"),
+        ("line 3: the event \"National Day\" has no DTSTART", "第 3 行：事件 \"National Day\" 没有 DTSTART"),
+        ("line 2, column 9: the document breaks off", "第 2 行，第 9 列：文档不完整"),
+        ("is not a cursor of this API", "不是此 API 的游标"),
+        (
+            "1000 tokens of this account are valid already; revoke those that are not needed",
+            "此账号已有的有效令牌达到 1000 个；请吊销不需要的令牌",
+        ),
+    ] {
+        assert_eq!(zh(english), chinese);
+    }
+}

@@ -53,14 +53,15 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
     let t = shell.t;
     let grants = call.caller.rights.grants();
     let names = crate::grants::GrantNames::read(call.engine(), grants.iter()).await?;
-    let permits = |role: Role| {
+    let permission_cells = |role: Role| {
         use Permission::{Admin, Edit, Operate, View};
         let mut cells: Vec<bool> =
             [View, Operate, Edit, Admin].into_iter().map(|permission| role.permits(permission)).collect();
         cells.push(role == Role::Executor);
         cells
     };
-    let role_permissions = |(word, name): (&str, &'static str)| (name, word.parse().map(permits).unwrap_or_default());
+    let role_permissions =
+        |(word, name): (&str, &'static str)| (name, word.parse().map(permission_cells).unwrap_or_default());
     let template = SettingsPage {
         t,
         is_admin: is_admin(&call),
@@ -98,7 +99,7 @@ struct TokenRow {
     /// The CSS class and the word of its state: valid, about to expire, or ended.
     class: &'static str,
     word: &'static str,
-    is_over: bool,
+    has_ended: bool,
 }
 
 /// Shows all tokens that the caller may manage.
@@ -115,9 +116,9 @@ pub(super) async fn tokens(call: PageCall<CursorQuery>, prefs: Prefs) -> Result<
         last_record.map(|last| format!("/settings/tokens?{}", query_pair("cursor", &listing.cursor(last.id))));
     let token_texts = tokens_json(&call, &records).await?;
     let row = |(record, token): (&TokenRecord, crate::api::tokens::TokenJson)| {
-        let is_over = !record.is_valid(now);
+        let has_ended = !record.is_valid(now);
         let ends_soon = record.expires_at.is_some_and(|end| end <= now + EXPIRY_WARNING_LENGTH);
-        let (class, word) = match (record.revoked_at.is_some(), is_over, ends_soon) {
+        let (class, word) = match (record.revoked_at.is_some(), has_ended, ends_soon) {
             (true, ..) => ("cancelled", t.token_revoked),
             (false, true, _) => ("failed", t.token_expired),
             (false, false, true) => ("timed_out", t.token_ends_soon),
@@ -139,7 +140,7 @@ pub(super) async fn tokens(call: PageCall<CursorQuery>, prefs: Prefs) -> Result<
             used_at: record.last_used_at.map(|at| Moment::new(at, now, t)),
             class,
             word,
-            is_over,
+            has_ended,
         }
     };
     let template = TokensPage {
@@ -172,7 +173,7 @@ pub(super) async fn sign_in(call: PageCall, prefs: Prefs) -> Result<Response, Pr
     let t = shell.t;
     let oidc = call.web.config.oidc.as_ref().map(|oidc| {
         let config = oidc.config();
-        let yes_or_no = |is: bool| if is { t.word_yes } else { t.word_no }.to_owned();
+        let yes_or_no = |is_set: bool| if is_set { t.word_yes } else { t.word_no }.to_owned();
         vec![
             ("oidc.issuer", t.oidc_issuer, config.issuer.clone()),
             ("oidc.client-id", t.oidc_client, config.client_id.clone()),
@@ -204,7 +205,7 @@ struct WebhookRow {
     /// The error in the input.
     error: Option<String>,
     /// The result of a test message.
-    tested: Option<String>,
+    test_text: Option<String>,
     updated_at: Option<Moment>,
     is_set: bool,
     code: AsCode,
@@ -248,7 +249,7 @@ async fn render_webhooks(page: &Page, status: StatusCode, outcome: WebhookOutcom
                 (None, None) => String::new(),
             },
             error: refused_input.map(|(_, message)| localized(t.lang(), message).into_owned()),
-            tested: test_text,
+            test_text,
             updated_at: webhook.as_ref().map(|webhook| Moment::new(webhook.updated_at, now, t)),
             is_set: webhook.is_some(),
             code: AsCode::without_namespace(("PUT", &path), Some(&body), &command),
@@ -267,7 +268,7 @@ pub(super) async fn test_webhook(page: Page, Named(name, ..): Named<path::Namesp
     if !page.call.caller.rights.allow(Permission::Admin, namespace.id, None) {
         return Err(forbidden_problem());
     }
-    page.call.note.namespace(&name);
+    page.call.note.set_namespace(&name);
     page.call.note.set_object(&name);
     let test_result = engine.test_failure_webhook((namespace.id, &name)).await?;
     let test_result = test_result.ok_or_else(|| Problem::new(Code::WebhookNotFound, t.webhooks_none))?;
@@ -295,7 +296,7 @@ pub(super) async fn set_webhook(
     if !page.call.caller.rights.allow(Permission::Admin, namespace.id, None) {
         return Err(forbidden_problem());
     }
-    page.call.note.namespace(&name);
+    page.call.note.set_namespace(&name);
     page.call.note.set_object(&name);
     let webhook_before = engine.store().failure_webhook(namespace.id).await?;
     page.call.note.before(&json!({"url": webhook_before.map(|webhook| webhook.url)}));

@@ -90,7 +90,7 @@ pub(super) async fn page(page: Page<ShadowReportQuery>) -> Result<Response, Prob
         observed_range: observed_range
             .map(|range| (Moment::new(range.first_at, now, t), Moment::new(range.last_at, now, t))),
         next_url: next_job
-            .map(|after| format!("/shadow?{}&{}", query_pair("source", &query.source), query_pair("cursor", after))),
+            .map(|cursor| format!("/shadow?{}&{}", query_pair("source", &query.source), query_pair("cursor", cursor))),
         rows: shadow_report.into_iter().flat_map(|report| report.rows).map(|row| to_day_row(row, &page)).collect(),
     };
     html(StatusCode::OK, &template)
@@ -99,10 +99,10 @@ pub(super) async fn page(page: Page<ShadowReportQuery>) -> Result<Response, Prob
 fn to_day_row(row: ShadowRow, page: &Page<ShadowReportQuery>) -> DayRow {
     let (now, t, day_report) = (page.engine().now(), page.t, row.comparison);
     let length = |ms| length_text(std::time::Duration::from_millis(ms), t);
-    let name = |one: &Difference| DifferenceRow {
-        at: Moment::new(one.at, now, t),
-        words: difference_text(one, t),
-        run: one.run.map(|run| run.to_string()),
+    let difference_row = |difference: &Difference| DifferenceRow {
+        at: Moment::new(difference.at, now, t),
+        words: difference_text(difference, t),
+        run: difference.run.map(|run| run.to_string()),
     };
     let more_count =
         day_report.differences.len().saturating_sub(DIFFERENCE_COUNT_MAX) as u64 + day_report.differences_more;
@@ -127,7 +127,7 @@ fn to_day_row(row: ShadowRow, page: &Page<ShadowReportQuery>) -> DayRow {
             length(day_report.rondel_lateness.mean_ms),
             length(day_report.rondel_lateness.max_ms)
         ),
-        differences: day_report.differences.iter().take(DIFFERENCE_COUNT_MAX).map(name).collect(),
+        differences: day_report.differences.iter().take(DIFFERENCE_COUNT_MAX).map(difference_row).collect(),
         more_count,
     }
 }

@@ -205,9 +205,9 @@ impl<Q> Page<Q> {
     }
 
     /// Why the caller may not create a job in this namespace; `None` if the caller may create one in at least one app.
-    pub(crate) fn missing_for_new_job(&self) -> Option<&'static str> {
-        let is_nowhere = self.call.apps_with(Permission::Edit).is_some_and(|apps| apps.is_empty());
-        is_nowhere.then_some(self.t.needs_editor_somewhere)
+    pub(crate) fn missing_new_job_role(&self) -> Option<&'static str> {
+        let may_edit_nowhere = self.call.apps_with(Permission::Edit).is_some_and(|apps| apps.is_empty());
+        may_edit_nowhere.then_some(self.t.needs_editor_somewhere)
     }
 
     pub(crate) const fn engine(&self) -> &Engine {
@@ -260,7 +260,8 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Page<Q> {
 
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
         let prefs = Prefs::new(&parts.uri, &parts.headers);
-        let page_url = namespace_into_path(parts.uri.path_and_query().map_or("/", |whole| whole.as_str()));
+        let page_url =
+            namespace_into_path(parts.uri.path_and_query().map_or("/", |path_and_query| path_and_query.as_str()));
         let is_at_page = parts.method.is_safe() || is_page(parts.uri.path());
         let is_part = parts.headers.contains_key("hx-request");
         let call = Call::from_request_parts(parts, web).await?;

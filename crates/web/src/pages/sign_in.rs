@@ -80,7 +80,7 @@ impl FromRequestParts<Web> for Browser {
         Ok(Self {
             client: SignInClient { address, user_agent: user_agent.to_owned() },
             request_id: parts.extensions.get::<RequestId>().map(|RequestId(id)| id.clone()),
-            is_same_origin: web.config.endpoint().is_same(&parts.headers, &parts.uri, &parts.extensions),
+            is_same_origin: web.config.endpoint().is_from_own_pages(&parts.headers, &parts.uri, &parts.extensions),
             cookie: cookies::session(&parts.headers, web.config.tls).map(str::to_owned),
         })
     }
@@ -216,14 +216,14 @@ pub(super) async fn begin_session(
     next_path: &str,
 ) -> Result<Response, Problem> {
     let (id, now) = (web.engine.new_id(), web.engine.now());
-    let set_cookie = sign_in::begin(web.engine.store(), id, owner, &browser.client, now).await?;
-    finish_sign_in(web, browser, &set_cookie, next_path).await
+    let cookie = sign_in::begin(web.engine.store(), id, owner, &browser.client, now).await?;
+    finish_sign_in(web, browser, &cookie, next_path).await
 }
 
 /// Sets the cookie of the browser's new session, and ends the session that the browser had before.
 async fn finish_sign_in(web: &Web, browser: &Browser, cookie: &Token, next_path: &str) -> Result<Response, Problem> {
-    if let Some(before) = &browser.cookie {
-        sign_in::end(web.engine.store(), before).await?;
+    if let Some(old_cookie) = &browser.cookie {
+        sign_in::end(web.engine.store(), old_cookie).await?;
     }
     let mut response = redirect_to(next_path);
     add_cookie(&mut response, cookies::set_session(cookie.reveal(), SESSION_LIFETIME, web.config.tls));
@@ -264,18 +264,20 @@ pub(super) async fn set_up_account(
     browser.check_origin(&web)?;
     let (store, now) = (web.engine.store(), web.engine.now());
     let (token, name, password) = (fields.get("token"), fields.get("name"), fields.raw("password"));
-    let is_needed = !store.has_admin_account().await?;
-    if !is_needed || !sign_in::is_link_valid(store, token, LinkPurpose::Setup, now).await? {
+    let needs_first_account = !store.has_admin_account().await?;
+    if !needs_first_account || !sign_in::is_link_valid(store, token, LinkPurpose::Setup, now).await? {
         if let AttemptDecision::Blocked(until) = sign_in::count_from(store, browser.address(), now).await? {
             return Err(too_many_attempts_problem(until, now));
         }
         return Err(spent_link_problem());
     }
     let is_taken = name::check_account(name).is_ok() && store.account_by_name(name).await?.is_some();
-    let name_taken =
+    let check_name_is_free =
         || (!is_taken).then_some(()).ok_or_else(|| format!("an account has the name {name:?}; choose another one"));
-    let complaint =
-        name::check_account(name).and_then(|()| name_taken()).and_then(|()| passwords::check(password, name)).err();
+    let complaint = name::check_account(name)
+        .and_then(|()| check_name_is_free())
+        .and_then(|()| passwords::check(password, name))
+        .err();
     if let Some(error) = complaint {
         let shell = Shell::new(prefs, Nav::None, None, &format!("/set-up?{}", query_pair("token", token)));
         let (t, token, name) = (shell.t, token.to_owned(), name.to_owned());

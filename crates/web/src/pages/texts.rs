@@ -69,7 +69,8 @@ fn parse_language_range(weighted_range: &str) -> (u16, &str) {
 fn fill_gaps(text: &str, values: &[(&str, String)]) -> String {
     let mut filled_text = String::with_capacity(text.len() + 16);
     let is_one = values.iter().any(|(key, value)| matches!(*key, "n" | "count") && value == "1");
-    let mut unread_text = text.split_once('|').map_or(text, |(one, other)| if is_one { one } else { other });
+    let mut unread_text =
+        text.split_once('|').map_or(text, |(singular, plural)| if is_one { singular } else { plural });
     while let Some((before, after)) = unread_text.split_once('{') {
         let (name, after) = after.split_once('}').unwrap_or((after, ""));
         filled_text.push_str(before);
@@ -156,7 +157,8 @@ impl Texts {
     }
 
     pub(crate) fn route(&self, route: Route) -> &'static str {
-        let route_text = self.routes().into_iter().find(|(one, _)| *one == route).map(|(_, route_text)| route_text);
+        let route_text =
+            self.routes().into_iter().find(|(known_route, _)| *known_route == route).map(|(_, route_text)| route_text);
         route_text.unwrap_or(route.as_str())
     }
 
@@ -191,7 +193,7 @@ impl Texts {
             "had_it_before" => self.refusal_had_it_before,
             "busy" => self.refusal_busy,
             "silent" => self.refusal_silent,
-            other => other,
+            _ => word,
         }
     }
 
@@ -287,6 +289,7 @@ impl Texts {
             Code::Overloaded | Code::TimedOut | Code::Unavailable | Code::RateLimited => {
                 (self.problem_busy, self.problem_busy_hint)
             }
+            Code::Unreadable => (self.problem_unreadable, self.problem_unreadable_hint),
             Code::TooManyAttempts => (self.problem_attempts, self.problem_attempts_hint),
             Code::Internal => (self.problem_internal, self.problem_internal_hint),
         }

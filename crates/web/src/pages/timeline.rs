@@ -29,11 +29,11 @@ const DAY: Duration = Duration::from_secs(24 * 3_600);
 const RANGES: [(&str, u32); 4] = [("1h", 1), ("6h", 6), ("24h", 24), ("7d", 168)];
 const RANGE_DEFAULT: usize = 2;
 /// How many lanes are shown.
-const LANE_COUNT: u32 = 24;
+const LANE_COUNT_DEFAULT: u32 = 24;
 /// How many lanes are shown if the user asks for more, with the word for this in URLs.
 const MORE_LANES: (&str, u32) = ("100", 100);
 /// How many days the table of hours shows.
-const HEAT_DAYS: u32 = 7;
+const HEAT_DAY_COUNT: u32 = 7;
 /// How many fires the forecast lists.
 const FORECAST_FIRE_COUNT: usize = 40;
 /// How much time each bar of the forecast covers.
@@ -46,7 +46,7 @@ const FORECAST_HEIGHT: u64 = 90;
 pub(crate) struct TimelineQuery {
     lane_kind: LaneKind,
     /// The index of the range in [`RANGES`].
-    zoom: usize,
+    range_index: usize,
     /// The end of the range; `None` if the range includes the current instant.
     to: Option<Timestamp>,
     /// The text that the names of the jobs must contain.
@@ -58,11 +58,11 @@ pub(crate) struct TimelineQuery {
 
 impl FromQuery for TimelineQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        let zoom = |word: &str| {
-            let zoom_index = RANGES.iter().position(|(name, _)| *name == word);
-            zoom_index.ok_or_else(|| format!("{word:?} is none of {}", RANGES.map(|(name, _)| name).join(", ")))
+        let range_index = |word: &str| {
+            let index = RANGES.iter().position(|(name, _)| *name == word);
+            index.ok_or_else(|| format!("{word:?} is none of {}", RANGES.map(|(name, _)| name).join(", ")))
         };
-        let lane_count = |word: &str| match word {
+        let wants_more_lanes = |word: &str| match word {
             "" => Ok(false),
             word if word == MORE_LANES.0 => Ok(true),
             _ => Err(format!("{word:?} is not {}", MORE_LANES.0)),
@@ -72,32 +72,32 @@ impl FromQuery for TimelineQuery {
             let is_known = (Timestamp::EPOCH..Timestamp::from_secs(7_258_118_400)).contains(&at);
             is_known.then_some(at).ok_or_else(|| format!("{at} is outside the years 1970 to 2199"))
         };
-        let part_of_name = |text: &str| {
+        let name_part = |text: &str| {
             let text = text.trim().to_ascii_lowercase();
-            let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-            let is_fine = text.len() <= name::NAME_LEN_MAX && text.chars().all(is_plain);
-            is_fine
+            let is_name_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+            let is_name_part = text.len() <= name::NAME_LEN_MAX && text.chars().all(is_name_char);
+            is_name_part
                 .then_some(text.clone())
                 .ok_or_else(|| format!("{text:?} is not a part of a name: a-z, 0-9, '.', '_' and '-'"))
         };
         Self {
             lane_kind: reader.parsed("by", str::parse).unwrap_or_default(),
-            zoom: reader.parsed("zoom", zoom).unwrap_or(RANGE_DEFAULT),
+            range_index: reader.parsed("zoom", range_index).unwrap_or(RANGE_DEFAULT),
             to: reader.parsed("to", instant),
-            contains: reader.parsed("q", part_of_name).unwrap_or_default(),
+            contains: reader.parsed("q", name_part).unwrap_or_default(),
             app: reader.single("app").filter(|app| !app.is_empty()),
-            wants_more_lanes: reader.parsed("lanes", lane_count).unwrap_or_default(),
+            wants_more_lanes: reader.parsed("lanes", wants_more_lanes).unwrap_or_default(),
         }
     }
 }
 
 impl TimelineQuery {
     const fn lane_count(&self) -> u32 {
-        if self.wants_more_lanes { MORE_LANES.1 } else { LANE_COUNT }
+        if self.wants_more_lanes { MORE_LANES.1 } else { LANE_COUNT_DEFAULT }
     }
 
     fn length(&self) -> Duration {
-        HOUR * RANGES.get(self.zoom).map_or(24, |(_, hours)| *hours)
+        HOUR * RANGES.get(self.range_index).map_or(24, |(_, hours)| *hours)
     }
 
     /// The range that is shown. If the URL has no end, a quarter of the range is in the future.
@@ -106,10 +106,10 @@ impl TimelineQuery {
         Scale { from: to.saturating_sub(self.length()).max(Timestamp::EPOCH), to }
     }
 
-    fn url(&self, lane_kind: LaneKind, zoom: usize, to: Option<Timestamp>) -> String {
+    fn url(&self, lane_kind: LaneKind, range_index: usize, to: Option<Timestamp>) -> String {
         let mut pairs = vec![
             query_pair("by", lane_kind.as_str()),
-            query_pair("zoom", RANGES.get(zoom).map_or("24h", |(name, _)| name)),
+            query_pair("zoom", RANGES.get(range_index).map_or("24h", |(name, _)| name)),
         ];
         pairs.extend(to.map(|to| query_pair("to", &to.to_string())));
         pairs.extend((!self.contains.is_empty()).then(|| query_pair("q", &self.contains)));
@@ -194,7 +194,7 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
         lane_count: query.lane_count(),
     };
     let day_end = Step::Day.floor(now) + DAY;
-    let week_range = BucketRange::new(Step::Hour, day_end - DAY * HEAT_DAYS, day_end);
+    let week_range = BucketRange::new(Step::Hour, day_end - DAY * HEAT_DAY_COUNT, day_end);
     let hours = series::namespace_verdicts(&page.call, week_range);
     let failures = RecentFailures::default();
     let (timeline, hours) = try_join(lanes::timeline(&page.call, &request, &failures), hours).await?;
@@ -202,28 +202,28 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
     let step = query.length() / 2;
     let lane_kind_option = |by: LaneKind| TimelineOption {
         word: lane_kind_name(by, t).to_owned(),
-        href: query.url(by, query.zoom, query.to),
+        href: query.url(by, query.range_index, query.to),
         is_selected: by == query.lane_kind,
     };
-    let zoom_option = |(place, (word, _)): (usize, &(&str, u32))| TimelineOption {
+    let zoom_option = |(range_index, (word, _)): (usize, &(&str, u32))| TimelineOption {
         word: (*word).to_owned(),
-        href: query.url(query.lane_kind, place, query.to),
-        is_selected: place == query.zoom,
+        href: query.url(query.lane_kind, range_index, query.to),
+        is_selected: range_index == query.range_index,
     };
     let template = TimelinePage {
         shell: page.shell(Nav::Timeline),
         t,
         lane_kinds: LaneKind::ALL.into_iter().map(lane_kind_option).collect(),
         zooms: RANGES.iter().enumerate().map(zoom_option).collect(),
-        earlier_url: query.url(query.lane_kind, query.zoom, Some(scale.to.saturating_sub(step))),
-        later_url: query.url(query.lane_kind, query.zoom, Some(scale.to + step)),
-        present_url: query.to.is_some().then(|| query.url(query.lane_kind, query.zoom, None)),
+        earlier_url: query.url(query.lane_kind, query.range_index, Some(scale.to.saturating_sub(step))),
+        later_url: query.url(query.lane_kind, query.range_index, Some(scale.to + step)),
+        present_url: query.to.is_some().then(|| query.url(query.lane_kind, query.range_index, None)),
         from: Moment::new(scale.from, now, t),
         to: Moment::new(scale.to, now, t),
         contains: query.contains.clone(),
         app: query.app.clone().unwrap_or_default(),
         by_word: query.lane_kind.as_str(),
-        zoom_word: RANGES.get(query.zoom).map_or("24h", |(word, _)| word),
+        zoom_word: RANGES.get(query.range_index).map_or("24h", |(word, _)| word),
         has_more: timeline.has_more,
         is_cut: timeline.is_cut,
         has_joined: query.lane_kind == LaneKind::Job && timeline.lanes.iter().any(|lane| lane.is_joined),
@@ -233,7 +233,7 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
         hours: (0..24).step_by(3).collect(),
         lane_max: query.lane_count(),
         more_lanes_url: (timeline.has_more && !query.wants_more_lanes).then(|| {
-            format!("{}&{}", query.url(query.lane_kind, query.zoom, query.to), query_pair("lanes", MORE_LANES.0))
+            format!("{}&{}", query.url(query.lane_kind, query.range_index, query.to), query_pair("lanes", MORE_LANES.0))
         }),
     };
     html(StatusCode::OK, &template)
@@ -275,22 +275,23 @@ const fn is_unusual(failure_count: u64, median: u64) -> bool {
 
 /// The table of hours: days in UTC with their hours, the newest day first.
 fn heat_rows(buckets: &[Bucket], now: Timestamp, t: &'static Texts) -> Vec<HeatRow> {
-    let mut counts: Vec<u64> =
-        buckets.iter().map(|bucket| bucket.verdicts.total()).filter(|count| *count > 0).collect();
-    counts.sort_unstable();
-    let median = counts.get(counts.len() / 2).copied().unwrap_or(1).max(1);
-    let usual_trouble = median_failure_count(buckets);
+    let mut run_counts: Vec<u64> =
+        buckets.iter().map(|bucket| bucket.verdicts.total()).filter(|run_count| *run_count > 0).collect();
+    run_counts.sort_unstable();
+    let median_run_count = run_counts.get(run_counts.len() / 2).copied().unwrap_or(1).max(1);
+    let usual_failure_count = median_failure_count(buckets);
     let cell = |(hour, bucket): (usize, &Bucket)| {
-        let (count, trouble) = (bucket.verdicts.total(), bucket.verdicts.failure_count());
-        let class = heat_class(count, median);
+        let (run_count, failure_count) = (bucket.verdicts.total(), bucket.verdicts.failure_count());
+        let class = heat_class(run_count, median_run_count);
         let (day, time, _) = zones::time_parts(bucket.at, Tz::UTC);
-        let failure_note = if trouble > 0 { format!(" · {}", t.lane_failed(trouble)) } else { String::new() };
+        let failure_note =
+            if failure_count > 0 { format!(" · {}", t.lane_failed(failure_count)) } else { String::new() };
         HeatCell {
             x: u32::try_from(hour).unwrap_or(0) * 30,
             class,
-            is_unusual: is_unusual(trouble, usual_trouble),
+            is_unusual: is_unusual(failure_count, usual_failure_count),
             href: runs_between(bucket.at, bucket.at + HOUR, None),
-            title: format!("{day} {} · {}{failure_note}", time.get(..5).unwrap_or_default(), t.lane_runs(count)),
+            title: format!("{day} {} · {}{failure_note}", time.get(..5).unwrap_or_default(), t.lane_runs(run_count)),
         }
     };
     let day = |hours: &[Bucket]| HeatRow {

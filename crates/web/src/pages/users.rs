@@ -15,7 +15,7 @@ use super::prefs::Prefs;
 use super::sentences::localized;
 use super::shell::{Nav, Shell, User, WithLang, html};
 use super::texts::Texts;
-use crate::api::users::{self, ChangeUser, NewPassword, NewUser, UserJson};
+use crate::api::users::{self, NewPassword, NewUser, UserChange, UserJson};
 use crate::call::GlobalCall;
 use crate::cursor::{CursorQuery, Listing, cut_to_page};
 use crate::path::{self, Named};
@@ -23,7 +23,7 @@ use crate::problem::{Code, Problem};
 use crate::redirect::{percent_encode, query_pair, redirect_to};
 
 /// How many users a page shows.
-const USER_COUNT: u32 = 200;
+const PAGE_USER_COUNT: u32 = 200;
 
 #[derive(Template)]
 #[template(path = "users.html")]
@@ -80,9 +80,9 @@ struct FormError {
 struct PageState {
     problem: Option<Problem>,
     link: Option<String>,
-    /// The refused input: of the user named `user`, or of a new user.
+    /// The refused input: of the user `user_name`, or of a new user.
     fields: Option<Fields>,
-    user: Option<String>,
+    user_name: Option<String>,
 }
 
 type PageCall = GlobalCall<WithLang<CursorQuery>>;
@@ -96,8 +96,8 @@ fn query_of(call: &PageCall) -> String {
 async fn read_page(call: &PageCall) -> Result<(Vec<UserJson>, Option<String>), Problem> {
     let listing = Listing::new("users page", ());
     let after_name = listing.name_after(call.query.0.0.as_deref(), name::check_account)?;
-    let mut accounts = users::page(call, after_name.as_deref(), USER_COUNT + 1).await?;
-    let last_account = cut_to_page(&mut accounts, USER_COUNT);
+    let mut accounts = users::page(call, after_name.as_deref(), PAGE_USER_COUNT + 1).await?;
+    let last_account = cut_to_page(&mut accounts, PAGE_USER_COUNT);
     let next_url = last_account.map(|last| format!("/users?{}", query_pair("cursor", &listing.cursor(&last.name))));
     Ok((accounts, next_url))
 }
@@ -114,10 +114,10 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
     let choices = GrantChoices::read(call, t).await?.for_users();
     let mut sent_grant_rows = state.fields.as_ref().and_then(sent_rows).unwrap_or_default();
     let is_marked = state.problem.as_ref().is_some_and(|problem| mark_wrong_rows(&mut sent_grant_rows, problem));
-    let typed_of = |field: &str| state.fields.as_ref().map(|fields| fields.get(field).to_owned()).unwrap_or_default();
-    let is_new = state.user.is_none();
+    let typed_text = |field: &str| state.fields.as_ref().map(|fields| fields.get(field).to_owned()).unwrap_or_default();
+    let is_new = state.user_name.is_none();
     let row = |user: UserJson| {
-        let is_open = state.user.as_ref() == Some(&user.name);
+        let is_open = state.user_name.as_ref() == Some(&user.name);
         let rows =
             if is_open && !sent_grant_rows.is_empty() { sent_grant_rows.clone() } else { rows_of_grants(&user.grants) };
         UserRow {
@@ -143,8 +143,8 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
         is_first: query.is_empty(),
         query,
         new_form: NewForm {
-            name: if is_new { typed_of("name") } else { String::new() },
-            display_name: if is_new { typed_of("display_name") } else { String::new() },
+            name: if is_new { typed_text("name") } else { String::new() },
+            display_name: if is_new { typed_text("display_name") } else { String::new() },
             picker: choices.picker(new_rows),
         },
         error: state.problem.map(|problem| error_of_problem(&problem, is_marked, t)),
@@ -185,7 +185,7 @@ fn change_code(user: &UserJson) -> AsCode {
 
 /// The error of a problem, in the words of this page.
 fn error_of_problem(problem: &Problem, is_marked: bool, t: &Texts) -> FormError {
-    let pointer = problem.complaints().first().and_then(|one| one.pointer.clone()).unwrap_or_default();
+    let pointer = problem.complaints().first().and_then(|complaint| complaint.pointer.clone()).unwrap_or_default();
     let (field, message) = match (problem.code(), pointer.as_str()) {
         _ if is_marked => ("grants", t.user_error_grants),
         (Code::UserExists, _) => ("name", t.user_error_taken),
@@ -206,7 +206,7 @@ async fn respond(
     call: &PageCall,
     prefs: Prefs,
     outcome: Result<(), Problem>,
-    (fields, user): (Option<Fields>, Option<String>),
+    (fields, user_name): (Option<Fields>, Option<String>),
 ) -> Result<Response, Problem> {
     match outcome {
         Ok(()) => Ok(redirect_to(&format!("/users{}", query_of(call)))),
@@ -215,7 +215,7 @@ async fn respond(
         }
         Err(problem) => {
             let status = StatusCode::from_u16(problem.code().status()).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
-            render_page(call, prefs, status, PageState { problem: Some(problem), link: None, fields, user }).await
+            render_page(call, prefs, status, PageState { problem: Some(problem), link: None, fields, user_name }).await
         }
     }
 }
@@ -256,7 +256,7 @@ pub(super) async fn change(
         Err(problem) => Err(problem),
         Ok(grants) => {
             let is_disabled = fields.get_if_sent("disabled").map(|sent| sent == "1");
-            let user_change = ChangeUser { display_name: None, disabled: is_disabled, grants, provider_sign_in: None };
+            let user_change = UserChange { display_name: None, disabled: is_disabled, grants, provider_sign_in: None };
             users::apply_change(&call, &name, user_change).await.map(drop)
         }
     };

@@ -31,19 +31,19 @@ const NAMED_FIELD_COUNT: usize = 4;
 pub(super) struct VersionsQuery {
     pub(super) from: Option<i64>,
     pub(super) to: Option<i64>,
-    pub(super) before: Option<i64>,
+    pub(super) before_version: Option<i64>,
 }
 
 impl FromQuery for VersionsQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        let version = |text: &str| match text.parse::<i64>() {
+        let parse_version = |text: &str| match text.parse::<i64>() {
             Ok(version) if (1..=i64::from(i32::MAX)).contains(&version) => Ok(version),
             _ => Err(format!("{text:?} is not the number of a version")),
         };
         Self {
-            from: reader.parsed("from", version),
-            to: reader.parsed("to", version),
-            before: reader.parsed("before", version),
+            from: reader.parsed("from", parse_version),
+            to: reader.parsed("to", parse_version),
+            before_version: reader.parsed("before", parse_version),
         }
     }
 }
@@ -88,19 +88,19 @@ pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path:
     let query = page.query();
     let to = query.to.unwrap_or(record.version);
     let from = query.from.unwrap_or_else(|| (to - 1).max(1));
-    let before_version = query.before.unwrap_or(i64::MAX);
+    let before_version = query.before_version.unwrap_or(i64::MAX);
     let versions = versions_before(&page.call, record.id, before_version, VERSION_COUNT + 1).await?;
     let older_than = (versions.len() > VERSION_COUNT).then(|| versions[VERSION_COUNT - 1].version);
     let now = page.engine().now();
-    let rows = versions.iter().enumerate().take(VERSION_COUNT).map(|(index, one)| VersionRow {
-        version: one.version,
-        author: one.author.clone(),
-        at: Moment::new(one.created_at, now, page.t),
-        summary: versions
-            .get(index + 1)
-            .map(|before_version| changes_summary(&diff::changes(&before_version.definition, &one.definition), page.t)),
-        is_from: one.version == from,
-        is_to: one.version == to,
+    let rows = versions.iter().enumerate().take(VERSION_COUNT).map(|(index, version)| VersionRow {
+        version: version.version,
+        author: version.author.clone(),
+        at: Moment::new(version.created_at, now, page.t),
+        summary: versions.get(index + 1).map(|before_version| {
+            changes_summary(&diff::changes(&before_version.definition, &version.definition), page.t)
+        }),
+        is_from: version.version == from,
+        is_to: version.version == to,
     });
     let rows = rows.collect();
     let comparison = match record.version > 1 {

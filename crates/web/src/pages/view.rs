@@ -135,10 +135,10 @@ pub(crate) fn own_message(
     lang: Lang,
 ) -> Option<String> {
     let no_detail = ReasonDetail::default();
-    let is_server = |message: &&str| {
+    let is_server_message = |message: &&str| {
         reason.is_some_and(|reason| *message == reason_text(reason, detail.unwrap_or(&no_detail), Lang::En))
     };
-    let message = message.filter(|message| !is_server(message))?;
+    let message = message.filter(|message| !is_server_message(message))?;
     let translated_message = (lang == Lang::Zh).then(|| in_chinese(message)).flatten();
     Some(visible_text(translated_message.as_deref().unwrap_or(message)))
 }
@@ -175,16 +175,16 @@ pub(crate) fn bars(newest_first: &[Run], now: Timestamp, t: &Texts) -> Vec<Bar> 
         run.started_at.map_or(0, |start| u64::try_from(end.since(start).as_millis()).unwrap_or(u64::MAX))
     };
     let shown_runs = &newest_first[..newest_first.len().min(BAR_COUNT)];
-    let longest = shown_runs.iter().map(duration_ms).max().unwrap_or(0).max(1);
-    let bar = |(place, run): (usize, &Run)| {
+    let longest_ms = shown_runs.iter().map(duration_ms).max().unwrap_or(0).max(1);
+    let bar = |(index, run): (usize, &Run)| {
         // The height is proportional to the square root of the duration, so that short runs remain distinguishable next to a long one.
-        let share = u64::isqrt(duration_ms(run).saturating_mul(10_000) / longest);
+        let share = u64::isqrt(duration_ms(run).saturating_mul(10_000) / longest_ms);
         let height = BAR_HEIGHT_MIN + (BAR_HEIGHT - BAR_HEIGHT_MIN) * share.min(100) / 100;
         let title = match run_length(run, now, t) {
             Some(length) => format!("{} · {} · {length}", run.fire_at, t.status(run.status)),
             None => format!("{} · {}", run.fire_at, t.status(run.status)),
         };
-        let x = (BAR_COUNT - 1 - place) * BAR_WIDTH;
+        let x = (BAR_COUNT - 1 - index) * BAR_WIDTH;
         Bar { id: run.id, class: run.status.as_str(), title, x, y: BAR_HEIGHT - height, height }
     };
     shown_runs.iter().enumerate().map(bar).collect()

@@ -29,13 +29,13 @@ use crate::query::{FromQuery, Reader};
 use crate::redirect::query_pair;
 
 /// How many job names the box suggests.
-const JOB_COUNT: u32 = 300;
+const SUGGESTED_JOB_COUNT: u32 = 300;
 /// If no job has the typed name, at most this many job names are searched for similar ones.
-const SEARCH_COUNT: u32 = 5_000;
+const SEARCHED_JOB_COUNT: u32 = 5_000;
 /// How many similar names are shown.
 const SIMILAR_NAME_COUNT: usize = 5;
 /// Maximum number of instants for one question: when a clock is set back, it shows a time twice.
-const ANSWER_COUNT: usize = 2;
+const ANSWER_COUNT_MAX: usize = 2;
 /// Maximum length of each text of a question, in characters. Longer texts are cut.
 const TEXT_LEN_MAX: usize = 200;
 
@@ -92,7 +92,7 @@ struct ShownInstant {
 }
 
 struct Answer {
-    when: ShownInstant,
+    instant: ShownInstant,
     class: &'static str,
     word: &'static str,
     /// The first sentence of the answer.
@@ -111,7 +111,7 @@ struct Answer {
 
 /// A condition that must be met for the job to run now.
 struct Check {
-    is_good: bool,
+    is_met: bool,
     sentence: String,
     /// The URL of the page on which to change this condition, if there is one.
     link: Option<String>,
@@ -146,14 +146,14 @@ pub(super) async fn page(page: Page<WhyQuery>) -> Result<Response, Problem> {
                 status = StatusCode::UNPROCESSABLE_ENTITY;
             }
         }
-        None if query.job.is_empty() => template.jobs = job_names(&page, JOB_COUNT).await?,
+        None if query.job.is_empty() => template.jobs = job_names(&page, SUGGESTED_JOB_COUNT).await?,
         None => {
-            let all_names = job_names(&page, SEARCH_COUNT).await?;
+            let all_names = job_names(&page, SEARCHED_JOB_COUNT).await?;
             let similar_names = near_misses(&query.job, all_names.iter().map(String::as_str), SIMILAR_NAME_COUNT);
             let link = |name: &&str| format!("{}&{}", question_url(name, None), query_pair("at", &query.at));
             template.similar_names = similar_names.iter().map(|name| ((*name).to_owned(), link(name))).collect();
             template.error = Some(t.why_no_job(&query.job));
-            template.jobs = all_names.into_iter().take(JOB_COUNT as usize).collect();
+            template.jobs = all_names.into_iter().take(SUGGESTED_JOB_COUNT as usize).collect();
             status = StatusCode::NOT_FOUND;
         }
     }
@@ -198,17 +198,17 @@ async fn fill_in_answers(page: &Page<WhyQuery>, record: &JobRecord, template: &m
             1 => None,
             _ => Some(t.why_twice(zone.name())),
         };
-        for explained_instant in instants.into_iter().take(ANSWER_COUNT) {
+        for explained_instant in instants.into_iter().take(ANSWER_COUNT_MAX) {
             answers.push(page.engine().why(record, explained_instant, visible_apps.as_deref()).await?);
         }
     }
     for why in &answers {
         let run = why.entry.as_ref().and_then(|entry| entry.verdict.run());
-        let row = match run {
+        let run_record = match run {
             Some(run) => page.engine().store().runs(&[run]).await?.pop(),
             None => None,
         };
-        let executor = row.and_then(|run| {
+        let executor = run_record.and_then(|run| {
             let name = run.present_executor()?;
             let app = if run.app == record.app { format!("?app={}", record.spec.app) } else { String::new() };
             Some((name.to_owned(), format!("/executors/{name}{app}")))
@@ -239,7 +239,7 @@ struct AnswerFormatter<'a> {
 }
 
 impl AnswerFormatter<'_> {
-    fn when(&self, at: Timestamp) -> ShownInstant {
+    fn shown_instant(&self, at: Timestamp) -> ShownInstant {
         ShownInstant {
             at: Moment::new(at, self.now, self.t),
             local: (self.zone != Tz::UTC).then(|| words::instant_text(self.zone, at)),
@@ -254,7 +254,7 @@ impl AnswerFormatter<'_> {
         let mut linked_sentences = sentences.iter().map(|sentence| split_at_runs(sentence));
         let verdict = linked_sentences.next().unwrap_or_default();
         Answer {
-            when: self.when(why.at),
+            instant: self.shown_instant(why.at),
             class,
             word,
             verdict,
@@ -262,8 +262,8 @@ impl AnswerFormatter<'_> {
             run,
             executor,
             incident: None,
-            previous_fire: why.before.map(|at| self.when(at)),
-            next_fire: why.after.map(|at| self.when(at)),
+            previous_fire: why.before.map(|at| self.shown_instant(at)),
+            next_fire: why.after.map(|at| self.shown_instant(at)),
         }
     }
 }
@@ -273,8 +273,8 @@ impl AnswerFormatter<'_> {
 fn sentences(text: &str) -> Vec<String> {
     let mut sentences = Vec::new();
     let mut start_index = 0;
-    let ends_sentence = |at: usize, mark: char| {
-        let following_text = &text[at + mark.len_utf8()..];
+    let ends_sentence = |mark_index: usize, mark: char| {
+        let following_text = &text[mark_index + mark.len_utf8()..];
         match mark {
             '。' => true,
             '.' => {
@@ -286,9 +286,9 @@ fn sentences(text: &str) -> Vec<String> {
             _ => false,
         }
     };
-    for (at, mark) in text.char_indices() {
-        if ends_sentence(at, mark) {
-            let end_index = at + mark.len_utf8();
+    for (mark_index, mark) in text.char_indices() {
+        if ends_sentence(mark_index, mark) {
+            let end_index = mark_index + mark.len_utf8();
             sentences.push(text[start_index..end_index].trim().to_owned());
             start_index = end_index;
         }
@@ -302,7 +302,7 @@ fn sentences(text: &str) -> Vec<String> {
 async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>, Problem> {
     let (t, spec) = (page.t, &record.spec);
     let mut checks = Vec::new();
-    let mut add_check = |is_good, sentence, link| checks.push(Check { is_good, sentence, link });
+    let mut add_check = |is_met, sentence, link| checks.push(Check { is_met, sentence, link });
     if !spec.enabled {
         add_check(false, t.check_paused.to_owned(), Some(format!("/jobs/{}/activity", spec.name)));
     }
@@ -321,23 +321,25 @@ async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>,
         Switch::Stopped => add_check(false, t.check_app_stopped(&spec.app), Some("/executors".to_owned())),
     }
     let mut online_executors = page.engine().online_executors();
-    online_executors.retain(|one| one.namespace == record.namespace && one.app == record.app);
+    online_executors.retain(|executor| executor.namespace == record.namespace && executor.app == record.app);
     if online_executors.is_empty() {
         add_check(false, t.check_no_executor(&spec.app), Some("/executors/new".to_owned()));
         return Ok(checks);
     }
-    for one in online_executors.iter().filter(|one| one.has_handler(&spec.handler)).take(SIMILAR_NAME_COUNT) {
-        if let Some(switch) = switches.of_executor(record.app, given_name(&one.name)) {
+    for executor in
+        online_executors.iter().filter(|executor| executor.has_handler(&spec.handler)).take(SIMILAR_NAME_COUNT)
+    {
+        if let Some(switch) = switches.of_executor(record.app, given_name(&executor.name)) {
             let sentence = match switch.switch {
-                Switch::Stopped => t.check_executor_stopped(&one.name),
-                _ => t.check_executor_draining(&one.name),
+                Switch::Stopped => t.check_executor_stopped(&executor.name),
+                _ => t.check_executor_draining(&executor.name),
             };
-            add_check(false, sentence, Some(format!("/executors/{}?app={}", one.name, spec.app)));
+            add_check(false, sentence, Some(format!("/executors/{}?app={}", executor.name, spec.app)));
         }
     }
     let handlers = jobs::handlers(page.engine(), record.app);
-    let is_wanted = |handler: &&Handler| takes_handler([handler.name.as_str()], &spec.handler);
-    match handlers.iter().find(is_wanted) {
+    let is_handler_of_job = |handler: &&Handler| takes_handler([handler.name.as_str()], &spec.handler);
+    match handlers.iter().find(is_handler_of_job) {
         Some(handler) => add_check(true, t.check_handler(joined_names(&handler.executors, t), &spec.handler), None),
         None => {
             let similar_names =
@@ -354,20 +356,22 @@ async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>,
         && !select.is_any()
     {
         // Executors without the handler do not matter if others have it: the check then looks only at those with the handler.
-        let mut capable: Vec<_> = online_executors.iter().filter(|one| one.has_handler(&spec.handler)).collect();
-        if capable.is_empty() {
-            capable = online_executors.iter().collect();
+        let mut capable_executors: Vec<_> =
+            online_executors.iter().filter(|executor| executor.has_handler(&spec.handler)).collect();
+        if capable_executors.is_empty() {
+            capable_executors = online_executors.iter().collect();
         }
-        let admitted_names = capable.iter().filter(|one| select.admits(given_name(&one.name), &one.labels));
-        let admitted_names: Vec<String> = admitted_names.map(|one| one.name.clone()).collect();
+        let admitted_names =
+            capable_executors.iter().filter(|executor| select.admits(given_name(&executor.name), &executor.labels));
+        let admitted_names: Vec<String> = admitted_names.map(|executor| executor.name.clone()).collect();
         if admitted_names.is_empty() {
-            for one in capable.into_iter().take(SIMILAR_NAME_COUNT) {
-                let labels = one.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>();
-                match select.unmet_condition(given_name(&one.name), &one.labels) {
+            for executor in capable_executors.into_iter().take(SIMILAR_NAME_COUNT) {
+                let labels = executor.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>();
+                match select.unmet_condition(given_name(&executor.name), &executor.labels) {
                     Some(UnmetCondition::Label(wanted)) => {
-                        add_check(false, t.check_label(&one.name, joined_names(&labels, t), wanted), None)
+                        add_check(false, t.check_label(&executor.name, joined_names(&labels, t), wanted), None)
                     }
-                    Some(UnmetCondition::Name) => add_check(false, t.check_name(&one.name), None),
+                    Some(UnmetCondition::Name) => add_check(false, t.check_name(&executor.name), None),
                     None => {}
                 }
             }
@@ -380,13 +384,17 @@ async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>,
 
 /// The paused jobs that the job follows from. Without a run of theirs it does not run.
 async fn paused_parents(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<String>, Problem> {
-    let mut reasons = Vec::new();
+    let mut parent_names = Vec::new();
     for parent in record.spec.parents() {
         let parent = page.engine().store().job(record.namespace, parent.name).await?;
-        reasons.extend(parent.filter(|one| !one.spec.enabled && page.call.may_view(one.app)).map(|one| one.spec.name));
+        parent_names.extend(
+            parent
+                .filter(|parent| !parent.spec.enabled && page.call.may_view(parent.app))
+                .map(|parent| parent.spec.name),
+        );
     }
-    reasons.truncate(SIMILAR_NAME_COUNT);
-    Ok(reasons)
+    parent_names.truncate(SIMILAR_NAME_COUNT);
+    Ok(parent_names)
 }
 
 /// The first few names in one text, and how many more there are.

@@ -48,7 +48,7 @@ pub(crate) struct Zones {
     /// The browser's zone; `None` until the script has reported it.
     zone_of_user: Option<Tz>,
     /// The zone of the job that the page is about.
-    job: Cell<Option<Tz>>,
+    zone_of_job: Cell<Option<Tz>>,
 }
 
 tokio::task_local! {
@@ -59,7 +59,7 @@ impl Zones {
     pub(crate) fn new(headers: &HeaderMap) -> Self {
         let clock = cookies::read(headers, CLOCK_COOKIE).and_then(Clock::from_word).unwrap_or_default();
         let zone_of_user = cookies::read(headers, ZONE_COOKIE).and_then(|zone| parse_zone(zone).ok());
-        Self { clock, zone_of_user, job: Cell::new(None) }
+        Self { clock, zone_of_user, zone_of_job: Cell::new(None) }
     }
 
     /// Runs the future of an answer, so that these zones apply to all instants in it.
@@ -72,12 +72,12 @@ impl Zones {
         ZONES.try_with(Clone::clone).unwrap_or_else(|_| Self { clock: Clock::Utc, ..Self::default() })
     }
 
-    /// The zone in which the chosen clock shows instants of a job. `job` is the zone of the job.
-    fn shown_zone(&self, job: Option<Tz>) -> Tz {
+    /// The zone in which the chosen clock shows instants of a job. `zone_of_job` is the zone of the job.
+    fn shown_zone(&self, zone_of_job: Option<Tz>) -> Tz {
         match self.clock {
             Clock::Utc => Tz::UTC,
             Clock::Mine => self.zone_of_user.unwrap_or(Tz::UTC),
-            Clock::Job => job.or(self.zone_of_user).unwrap_or(Tz::UTC),
+            Clock::Job => zone_of_job.or(self.zone_of_user).unwrap_or(Tz::UTC),
         }
     }
 }
@@ -85,7 +85,7 @@ impl Zones {
 /// Sets the job that the page is about. If the user chose the job's clock, instants are shown in its zone.
 pub(crate) fn set_job(spec: &JobSpec) {
     let zone = zone_of(spec);
-    ZONES.try_with(|zones| zones.job.set(Some(zone))).ok();
+    ZONES.try_with(|zones| zones.zone_of_job.set(Some(zone))).ok();
 }
 
 /// The zone of a job's first schedule, else UTC.
@@ -97,7 +97,7 @@ pub(crate) fn zone_of(spec: &JobSpec) -> Tz {
 /// The clock that the user chose, and the zone that this means on the current page.
 pub(crate) fn clock_and_zone() -> (Clock, Tz) {
     let zones = Zones::current();
-    (zones.clock, zones.shown_zone(zones.job.get()))
+    (zones.clock, zones.shown_zone(zones.zone_of_job.get()))
 }
 
 /// The zone in which a page about many jobs shows instants of this job.
@@ -107,7 +107,7 @@ pub(crate) fn zone_for_job(spec: &JobSpec) -> Tz {
 
 /// The zone of the job that the page is about.
 pub(crate) fn job_zone() -> Option<Tz> {
-    Zones::current().job.get()
+    Zones::current().zone_of_job.get()
 }
 
 /// The last part of a zone's name, as users write it.
@@ -128,7 +128,7 @@ pub(crate) fn time_parts(at: Timestamp, zone: Tz) -> (String, String, String) {
 pub(crate) fn in_all_zones(at: Timestamp) -> String {
     let zones = Zones::current();
     let mut shown_zones: Vec<Tz> = Vec::new();
-    for zone in [zones.job.get(), zones.zone_of_user, Some(Tz::UTC)].into_iter().flatten() {
+    for zone in [zones.zone_of_job.get(), zones.zone_of_user, Some(Tz::UTC)].into_iter().flatten() {
         if !shown_zones.contains(&zone) {
             shown_zones.push(zone);
         }

@@ -19,7 +19,7 @@ pub(crate) const NODE_COUNT_MAX: usize = 500_000;
 pub(crate) const MAP_NODE_COUNT: usize = 4;
 /// Maximum number of bytes in all scalars and keys, with aliases expanded.
 const TEXT_LEN_MAX: usize = 32 * 1024 * 1024;
-const CORE_TAGS: &str = "tag:yaml.org,2002:";
+const CORE_TAG_HANDLE: &str = "tag:yaml.org,2002:";
 
 /// An error in a text, with its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -140,13 +140,13 @@ impl Node {
         let mut node = self;
         for segment in pointer.split('/').skip(1) {
             let segment = segment.replace("~1", "/").replace("~0", "~");
-            let below = match &node.content {
+            let child = match &node.content {
                 Content::Scalar(_) => None,
                 Content::List(items) => segment.parse::<usize>().ok().and_then(|index| items.get(index)),
                 Content::Map(fields) => fields.iter().find(|(key, _)| *key == segment).map(|(_, node)| node),
             };
-            let Some(below) = below else { break };
-            node = below;
+            let Some(child) = child else { break };
+            node = child;
         }
         (node.line, node.column)
     }
@@ -293,9 +293,9 @@ fn add_child(parent: &mut OpenCollection, node: Node, at: Marker) -> Result<(), 
     match parent {
         OpenCollection::List { items, .. } => items.push(node),
         OpenCollection::Map { at: begin, fields, key, .. } => match key.take() {
-            Some((name, place)) => {
+            Some((name, key_marker)) => {
                 if !fields.add(name.clone(), node) {
-                    return Err(error_at(place, format!("{name:?} occurs twice")));
+                    return Err(error_at(key_marker, format!("{name:?} occurs twice")));
                 }
             }
             None => {
@@ -315,7 +315,7 @@ fn key_text(node: &Node, at: Marker) -> Result<String, YamlError> {
     let text = match &node.content {
         Content::Scalar(value) => match &**value {
             Value::String(text) => Some(text.clone()),
-            other @ (Value::Bool(_) | Value::Number(_)) => Some(other.to_string()),
+            scalar @ (Value::Bool(_) | Value::Number(_)) => Some(scalar.to_string()),
             Value::Null | Value::Array(_) | Value::Object(_) => None,
         },
         Content::List(_) | Content::Map(_) => None,
@@ -326,13 +326,13 @@ fn key_text(node: &Node, at: Marker) -> Result<String, YamlError> {
 /// Adds the fields of the maps that `<<` refers to. Fields of the map itself take precedence.
 fn merge_fields(mut fields: MapFields) -> Result<Vec<(String, Node)>, YamlError> {
     let Some(position) = fields.entries.iter().position(|(key, _)| key == "<<") else { return Ok(fields.entries) };
-    let (_, source) = fields.entries.remove(position);
-    for map in source.items() {
+    let (_, merge_source) = fields.entries.remove(position);
+    for map in merge_source.items() {
         let (line, column) = (map.line, map.column);
-        let Content::Map(more) = map.content else {
+        let Content::Map(merged_fields) = map.content else {
             return Err(YamlError { line, column, message: "<< expects a map, or a list of maps".to_owned() });
         };
-        for (key, node) in more.iter() {
+        for (key, node) in merged_fields.iter() {
             fields.add(key.clone(), node.clone());
         }
     }
@@ -347,7 +347,7 @@ fn scalar_value(text: String, style: TScalarStyle, tag: Option<&Tag>, at: Marker
 
 fn check_tag(tag: Option<&Tag>, at: Marker) -> Result<(), YamlError> {
     match tag {
-        Some(tag) if tag.handle != CORE_TAGS && tag.handle != "!!" => {
+        Some(tag) if tag.handle != CORE_TAG_HANDLE && tag.handle != "!!" => {
             Err(error_at(at, format!("the tag {}{} is not understood", tag.handle, tag.suffix)))
         }
         _ => Ok(()),

@@ -10,7 +10,7 @@ pub(super) fn parse_plain(text: &str) -> Result<Value, String> {
         "false" | "False" | "FALSE" => Value::Bool(false),
         ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" | "-.inf" | "-.Inf" | "-.INF" | ".nan" | ".NaN"
         | ".NAN" => return Err(format!("{text} is not a number in JSON; write \"{text}\" for the text")),
-        other => parse_number(other).map_or_else(|| Value::String(other.to_owned()), Value::Number),
+        plain_text => parse_number(plain_text).map_or_else(|| Value::String(plain_text.to_owned()), Value::Number),
     })
 }
 
@@ -47,11 +47,11 @@ fn is_float(body: &str) -> bool {
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let (integer_part, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let has_digits = !integer_part.is_empty() || !fraction.is_empty();
-    let exponent_is_good = exponent.is_none_or(|exponent| {
+    let is_exponent_valid = exponent.is_none_or(|exponent| {
         let body = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
         !body.is_empty() && digits(body)
     });
-    has_digits && digits(integer_part) && digits(fraction) && exponent_is_good
+    has_digits && digits(integer_part) && digits(fraction) && is_exponent_valid
 }
 
 #[cfg(test)]

@@ -37,8 +37,8 @@ pub fn write_value(value: &Value) -> String {
                 write_entry(&mut yaml, item, 2);
             }
         }
-        other => {
-            write_inline(&mut yaml, other, None);
+        value => {
+            write_inline(&mut yaml, value, None);
             yaml.push('\n');
         }
     }
@@ -65,9 +65,9 @@ fn write_field(yaml: &mut String, key: &str, value: &Value, indent: usize) {
                 write_entry(yaml, item, indent + 4);
             }
         }
-        other => {
+        value => {
             yaml.push(' ');
-            write_inline(yaml, other, Some(indent + 2));
+            write_inline(yaml, value, Some(indent + 2));
             yaml.push('\n');
         }
     }
@@ -84,8 +84,8 @@ fn write_entry(yaml: &mut String, value: &Value, indent: usize) {
                 write_field(yaml, key, value, indent);
             }
         }
-        other => {
-            write_inline(yaml, other, None);
+        value => {
+            write_inline(yaml, value, None);
             yaml.push('\n');
         }
     }
@@ -94,7 +94,7 @@ fn write_entry(yaml: &mut String, value: &Value, indent: usize) {
 /// Writes a value on one line. If `block` has an indentation, a text of several lines is written as a block instead.
 fn write_inline(yaml: &mut String, value: &Value, block: Option<usize>) {
     match value {
-        Value::String(it) => write_text(yaml, it, block),
+        Value::String(text) => write_text(yaml, text, block),
         Value::Array(items) => {
             yaml.push('[');
             for (index, item) in items.iter().enumerate() {

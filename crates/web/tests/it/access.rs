@@ -14,7 +14,7 @@ async fn call(server: &Server, method: &str, path: &str, token: Option<&str>) ->
     server.send(request.body(Body::from("{not json")).unwrap()).await
 }
 
-fn fill(path: &str, name: &str) -> String {
+fn path_with_names(path: &str, name: &str) -> String {
     path.replace("{name}", name).replace("{app}", name).replace("{user}", name).replace("{id}", "1")
 }
 
@@ -24,11 +24,11 @@ fn all_calls() -> Vec<(String, String)> {
     let mut calls = Vec::new();
     for route in route_table().iter().filter(|route| matches!(route.access, Access::Needs(_))) {
         for name in ["there", "nosuch", "%ff"] {
-            let path = fill(route.path, name);
+            let path = path_with_names(route.path, name);
             calls.push((route.method.to_string(), path.clone()));
             calls.push((route.method.to_string(), format!("{path}?namespace=nosuch&limit=x")));
         }
-        calls.push(("OPTIONS".to_owned(), fill(route.path, "there")));
+        calls.push(("OPTIONS".to_owned(), path_with_names(route.path, "there")));
     }
     for path in ["/api", "/api/", "/api/v1", "/api/v2/jobs", "/api/v1/jobs/there/nosuch", "/api/v1/runs/1/logs/x"] {
         calls.push(("GET".to_owned(), path.to_owned()));
@@ -104,9 +104,9 @@ async fn two_authorization_headers_are_refused() {
     let server = Server::start().await;
     for path in ["/api/v1/me", "/api/v1/nosuch"] {
         let request = server.request("GET", path).header("authorization", "Bearer rondel_other");
-        let refused = server.send(request.body(Body::empty()).unwrap()).await.expect(400);
-        assert_eq!(refused["code"], "invalid_header");
-        assert!(refused["detail"].as_str().unwrap().contains("Authorization was sent 2 times"), "{refused}");
+        let refusal = server.send(request.body(Body::empty()).unwrap()).await.expect(400);
+        assert_eq!(refusal["code"], "invalid_header");
+        assert!(refusal["detail"].as_str().unwrap().contains("Authorization was sent 2 times"), "{refusal}");
     }
     assert_eq!(server.get("/api/v1/me").await.expect(200)["namespace"], "default");
 }

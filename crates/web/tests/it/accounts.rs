@@ -141,9 +141,9 @@ async fn disabling_an_account_and_new_roles_take_effect_at_once() {
     assert_eq!(visitor.post("/sign-in", "name=ann&password=correct+horse").await.status, 401);
     let link = server.bare("POST", "/api/v1/users/ann/sign-in-link").await.expect(201);
     let (_, secret) = link["path"].as_str().unwrap().split_once('?').unwrap();
-    let refused = visitor.post("/sign-in", secret).await;
-    assert!(refused.status == 403 && !refused.headers.contains_key("set-cookie"), "{}", refused.text());
-    assert!(refused.text().contains("the user ann is locked out here"), "{}", refused.text());
+    let refusal = visitor.post("/sign-in", secret).await;
+    assert!(refusal.status == 403 && !refusal.headers.contains_key("set-cookie"), "{}", refusal.text());
+    assert!(refusal.text().contains("the user ann is locked out here"), "{}", refusal.text());
     let audit = server.get("/api/v1/audit?action=session.create&limit=1").await.expect(200);
     assert_eq!((&audit["items"][0]["actor"], &audit["items"][0]["verdict"]), (&json!("ann"), &json!("denied")));
 }
@@ -190,18 +190,18 @@ async fn the_account_page_creates_tokens_for_executors() {
 async fn tokens_are_shown_once_replaced_and_revoked() {
     let server = Server::start().await;
     let body = json!({"kind": "executor", "name": "billing", "grants": [{"role": "executor", "namespace": "default", "app": "billing"}]});
-    let made = server.with_body("POST", "/api/v1/tokens", body).await.expect(201);
-    let secret = made["token"].as_str().unwrap();
+    let created = server.with_body("POST", "/api/v1/tokens", body).await.expect(201);
+    let secret = created["token"].as_str().unwrap();
     assert!(secret.starts_with("rondel_exec_") && secret.len() == 12 + 64, "{secret}");
-    assert!(secret.starts_with(made["prefix"].as_str().unwrap()));
+    assert!(secret.starts_with(created["prefix"].as_str().unwrap()));
     let listed = server.get("/api/v1/tokens?all=true").await;
     assert!(!listed.text().contains(secret) && listed.text().contains("billing"));
-    let id = made["id"].as_str().unwrap();
+    let id = created["id"].as_str().unwrap();
     let rotated =
         server.with_body("POST", &format!("/api/v1/tokens/{id}/rotate"), json!({"overlap": "1h"})).await.expect(201);
-    assert_ne!(rotated["token"], made["token"]);
+    assert_ne!(rotated["token"], created["token"]);
     let old = server.get("/api/v1/tokens?all=true").await.expect(200);
-    let old = old["items"].as_array().unwrap().iter().find(|token| token["id"] == made["id"]).unwrap().clone();
+    let old = old["items"].as_array().unwrap().iter().find(|token| token["id"] == created["id"]).unwrap().clone();
     assert!(old["expires_at"].is_string() && old["revoked_at"].is_null());
     assert_eq!(server.bare("DELETE", &format!("/api/v1/tokens/{id}")).await.status, 204);
     assert_eq!(server.bare("DELETE", &format!("/api/v1/tokens/{id}")).await.status, 204, "twice is no fault");
@@ -211,9 +211,9 @@ async fn tokens_are_shown_once_replaced_and_revoked() {
     assert!(log.contains("billing") && !log.contains(&secret[20..]), "{log}");
     let billing = json!({"role": "executor", "namespace": "default", "app": "billing"});
     let xxl = json!({"kind": "xxl", "name": "billing-xxl", "grants": [billing]});
-    let made = server.with_body("POST", "/api/v1/tokens", xxl).await.expect(201);
-    assert!(made["kind"] == "xxl" && made["expires_at"].is_null(), "{made}");
-    assert!(made["token"].as_str().is_some_and(|text| text.starts_with("rondel_xxl_")), "{made}");
+    let created = server.with_body("POST", "/api/v1/tokens", xxl).await.expect(201);
+    assert!(created["kind"] == "xxl" && created["expires_at"].is_null(), "{created}");
+    assert!(created["token"].as_str().is_some_and(|text| text.starts_with("rondel_xxl_")), "{created}");
     for (body, pointer) in [
         (json!({"kind": "api", "name": "x", "grants": []}), "/grants"),
         (json!({"kind": "api", "name": "x", "grants": [{"role": "executor"}]}), "/grants/0/role"),
@@ -225,8 +225,8 @@ async fn tokens_are_shown_once_replaced_and_revoked() {
         (json!({"kind": "xxl", "name": "x", "grants": [billing, billing]}), "/grants"),
         (json!({"kind": "xxl", "name": "x", "grants": [billing], "declares": true}), "/declares"),
     ] {
-        let refused = server.with_body("POST", "/api/v1/tokens", body.clone()).await.expect(422);
-        assert_eq!(refused["errors"][0]["pointer"], pointer, "{body}");
+        let refusal = server.with_body("POST", "/api/v1/tokens", body.clone()).await.expect(422);
+        assert_eq!(refusal["errors"][0]["pointer"], pointer, "{body}");
     }
 }
 
@@ -237,9 +237,9 @@ async fn admins_of_a_namespace_see_the_tokens_of_its_executors_and_no_others() {
     let make = async |name: &str, role: &str, namespace: &str| {
         let kind = if role == "executor" { "executor" } else { "api" };
         let grants = json!([{"role": role, "namespace": namespace}]);
-        let made =
+        let created =
             server.with_body("POST", "/api/v1/tokens", json!({"kind": kind, "name": name, "grants": grants})).await;
-        made.expect(201)["token"].as_str().unwrap().to_owned()
+        created.expect(201)["token"].as_str().unwrap().to_owned()
     };
     make("here", "executor", "default").await;
     make("there", "executor", "elsewhere").await;
@@ -253,7 +253,7 @@ async fn admins_of_a_namespace_see_the_tokens_of_its_executors_and_no_others() {
         let request = http::Request::builder().uri("/api/v1/tokens?all=true").header("authorization", bearer);
         let listed = server.send(request.body(axum::body::Body::empty()).unwrap()).await.expect(200);
         let items = listed["items"].as_array().unwrap();
-        let names: Vec<&str> = items.iter().map(|one| one["name"].as_str().unwrap()).collect();
+        let names: Vec<&str> = items.iter().map(|item| item["name"].as_str().unwrap()).collect();
         assert_eq!(names, expected, "{role} of {namespace}");
     }
     let mut seen = 0;
@@ -280,7 +280,7 @@ async fn changes_are_audited_with_the_state_before_and_after() {
     let found = found.expect(200);
     let items = found["items"].as_array().unwrap();
     let brief: Vec<_> =
-        items.iter().map(|one| (one["action"].clone(), one["object"].clone(), one["verdict"].clone())).collect();
+        items.iter().map(|item| (item["action"].clone(), item["object"].clone(), item["verdict"].clone())).collect();
     assert_eq!(
         brief,
         [
@@ -377,8 +377,8 @@ async fn objects_that_a_token_makes_end_with_it() {
     assert_eq!(child["minted_by"], me["items"][1]["id"]);
     assert_eq!(child["expires_at"], me["items"][1]["expires_at"], "not a moment later");
     let long = json!({"kind": "api", "name": "x", "grants": [{"role": "viewer"}], "expires_in": "never"}).to_string();
-    let refused = as_token(&server, &parent, "POST", "/api/v1/tokens", &long).await.expect(422);
-    assert_eq!(refused["errors"][0]["pointer"], "/expires_in");
+    let refusal = as_token(&server, &parent, "POST", "/api/v1/tokens", &long).await.expect(422);
+    assert_eq!(refusal["errors"][0]["pointer"], "/expires_in");
     let secret = child["token"].as_str().unwrap().to_owned();
     let parents = format!("/api/v1/tokens/{}", child["minted_by"].as_str().unwrap());
     let reversed = as_token(&server, &secret, "POST", &format!("{parents}/rotate"), "").await;

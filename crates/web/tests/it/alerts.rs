@@ -16,7 +16,7 @@ use crate::harness::Server;
 use crate::one_app_role::{ScopedCaller, job};
 use crate::visitor::{Visitor, location};
 
-const EVIL: &str = "<script>alert(1)</script>";
+const HOSTILE_TEXT: &str = "<script>alert(1)</script>";
 
 /// A disabled channel without settings.
 pub(crate) async fn channel(server: &Server, kind: ChannelKind, name: &str) {
@@ -40,7 +40,7 @@ pub(crate) async fn channel(server: &Server, kind: ChannelKind, name: &str) {
 async fn incident(server: &Server, rule: &str) -> Value {
     server.job("nightly").await;
     let rule = format!("/api/v1/alert-rules/{rule}");
-    server.with_body("PUT", &rule, json!({"condition": {"failed": {}}, "description": EVIL})).await.expect(201);
+    server.with_body("PUT", &rule, json!({"condition": {"failed": {}}, "description": HOSTILE_TEXT})).await.expect(201);
     let run = server.trigger("nightly").await;
     server.finish(run, Outcome::Failed { retryable: true }).await;
     for _ in 0..300 {
@@ -60,9 +60,9 @@ async fn a_rule_is_saved_read_tried_and_deleted() {
     let rule = json!({"scope": {"job": "nightly-close"}, "channels": ["slack-oncall"], "severity": "critical",
         "condition": {"not_succeeded_by": {"time": "06:00", "zone": "Europe/Berlin"}}});
     let path = "/api/v1/alert-rules/close-by-six";
-    let made = server.with_body("PUT", path, &rule).await.expect(201);
-    assert_eq!(made["sentence"], "nightly-close has not succeeded by 06:00 Europe/Berlin");
-    assert!(made["check_at"].is_string() && made["version"] == 1, "{made}");
+    let created = server.with_body("PUT", path, &rule).await.expect(201);
+    assert_eq!(created["sentence"], "nightly-close has not succeeded by 06:00 Europe/Berlin");
+    assert!(created["check_at"].is_string() && created["version"] == 1, "{created}");
     assert_eq!(server.get("/api/v1/alert-rules").await.expect(200)["items"][0]["name"], "close-by-six");
     assert_eq!(server.with_body("PUT", path, &rule).await.expect(200)["version"], 2);
     let tried = json!({"name": "tried", "condition": {"failures_in_row": {"count": 3}}});
@@ -85,9 +85,10 @@ async fn a_wrong_rule_is_refused_with_the_field() {
         (json!({"condition": failed, "repeat": "soon"}), "/repeat"),
         (json!({"condition": {"not_succeeded_by": {"time": "6", "zone": "UTC"}}}), "/condition/not_succeeded_by/time"),
     ] {
-        let refused = server.with_body("PUT", path, &body).await.expect(422);
-        let pointers: Vec<&Value> = refused["errors"].as_array().unwrap().iter().map(|one| &one["pointer"]).collect();
-        assert_eq!(pointers, [pointer], "{body}: {refused}");
+        let refusal = server.with_body("PUT", path, &body).await.expect(422);
+        let pointers: Vec<&Value> =
+            refusal["errors"].as_array().unwrap().iter().map(|error| &error["pointer"]).collect();
+        assert_eq!(pointers, [pointer], "{body}: {refusal}");
     }
     let past = json!({"ends_at": "2020-01-01T00:00:00Z"});
     assert_eq!(
@@ -110,7 +111,7 @@ async fn an_incident_is_shown_acknowledged_and_silenced() {
         let page = visitor.get("/alerts").await.text();
         assert!(words.iter().all(|word| page.contains(word)) && page.contains("href=\"/jobs/nightly\""), "{page}");
         let own = visitor.get(&format!("/alerts/incidents/{id}")).await.text();
-        assert!(own.contains(words[1]) && own.contains("&#60;script&#62;") && !own.contains(EVIL), "{own}");
+        assert!(own.contains(words[1]) && own.contains("&#60;script&#62;") && !own.contains(HOSTILE_TEXT), "{own}");
         assert!(visitor.get("/jobs/nightly").await.text().contains(words[1]));
     }
     for path in ["/alerts", &format!("/alerts/incidents/{id}")] {
@@ -189,9 +190,9 @@ async fn missing_objects_cause_warnings() {
     let server = Server::start().await;
     let nothing = "there is no job \"nightly-cloze\": nothing can be observed until there is one";
     let rule = json!({"scope": {"job": "nightly-cloze"}, "condition": {"not_succeeded_by": {"time": "06:00", "zone": "Europe/Berlin"}}});
-    let made = server.with_body("PUT", "/api/v1/alert-rules/by-six", &rule).await.expect(201);
+    let created = server.with_body("PUT", "/api/v1/alert-rules/by-six", &rule).await.expect(201);
     let no_channel = "it names no channel: its incidents are shown in the console and sent nowhere";
-    assert_eq!(made["warnings"], json!([nothing, no_channel]));
+    assert_eq!(created["warnings"], json!([nothing, no_channel]));
     let mut tried = rule.clone();
     tried["name"] = json!("tried");
     let seen = server.with_body("POST", "/api/v1/alert-rules/preview", &tried).await.expect(200);
@@ -233,8 +234,8 @@ async fn a_disabled_channel_of_a_rule_causes_a_warning() {
     let server = Server::start().await;
     channel(&server, ChannelKind::Slack, "ops").await;
     let rule = json!({"condition": {"failed": {}}, "channels": ["ops"], "escalate": {"channel": "ops", "after": "5m"}});
-    let made = server.with_body("PUT", "/api/v1/alert-rules/failing", rule).await.expect(201);
-    assert_eq!(made["warnings"], json!(["channel \"ops\" is disabled: messages for it are dropped"]));
+    let created = server.with_body("PUT", "/api/v1/alert-rules/failing", rule).await.expect(201);
+    assert_eq!(created["warnings"], json!(["channel \"ops\" is disabled: messages for it are dropped"]));
     let mut visitor = Visitor::signed_in(&server).await;
     visitor.language = "zh";
     let page = visitor.get("/alerts/rules/failing").await.text();
@@ -306,7 +307,7 @@ async fn an_incident_without_a_channel_is_not_shown_as_reported() {
 }
 
 /// A rule about failed runs.
-async fn run_failed(server: &Server) -> (AlertRuleId, RuleSpec) {
+async fn create_failed_run_rule(server: &Server) -> (AlertRuleId, RuleSpec) {
     let spec: RuleSpec = serde_json::from_value(json!({"name": "run-failed", "condition": {"failed": {}}})).unwrap();
     let saved = rules::save_rule(&server.engine, NamespaceId::new(1), (&spec, None), "test").await.unwrap();
     (saved.record.id, spec)
@@ -360,7 +361,7 @@ async fn write(server: &Server, incidents: &[IncidentRecord]) {
 #[tokio::test]
 async fn an_incident_about_an_app_is_silenced_for_that_app_alone() {
     let server = Server::start().await;
-    let rule = run_failed(&server).await;
+    let rule = create_failed_run_rule(&server).await;
     let subject = Subject { kind: SubjectKind::App, id: 1, name: "orders".to_owned(), app: None };
     write(&server, &[firing_incident(&server, (rule.0, &rule.1), subject, None)]).await;
     let page = Visitor::signed_in(&server).await.get("/alerts").await.text();
@@ -400,8 +401,8 @@ async fn an_operator_of_one_app_acts_on_its_incidents() {
     // A hidden app is refused in the same words as one that does not exist.
     for app in [Value::Null, json!("theirs"), json!("nosuch")] {
         let all = json!({"app": app, "ends_at": server.engine.now() + Duration::from_secs(3600)});
-        let refused = scoped.ask("POST", "/api/v1/silences", all).await.expect(403);
-        let detail = refused["detail"].as_str().unwrap();
+        let refusal = scoped.ask("POST", "/api/v1/silences", all).await.expect(403);
+        let detail = refusal["detail"].as_str().unwrap();
         assert!(detail.ends_with("it needs the role operator for the whole namespace"), "{app}: {detail}");
     }
 }
@@ -443,7 +444,7 @@ async fn deliveries_name_no_job_of_another_app() {
 #[tokio::test]
 async fn the_members_of_a_group_push_no_other_incident_off_the_pages() {
     let server = Server::start().await;
-    let rule = run_failed(&server).await;
+    let rule = create_failed_run_rule(&server).await;
     let record = |kind: SubjectKind, number: i64, group: Option<IncidentId>| {
         let app = (kind == SubjectKind::Job).then(|| "app".to_owned());
         let subject = Subject { kind, id: number, name: format!("subject-{number}"), app };
@@ -472,7 +473,7 @@ async fn the_members_of_a_group_push_no_other_incident_off_the_pages() {
 async fn an_operator_of_one_app_sees_the_members_of_a_group() {
     let server = Server::start().await;
     let scoped = ScopedCaller::new(&server, "operator").await;
-    let rule = run_failed(&server).await;
+    let rule = create_failed_run_rule(&server).await;
     let record = |kind: SubjectKind, name: &str, app: Option<&str>, group: Option<IncidentId>| {
         let subject = Subject { kind, id: 0, name: name.to_owned(), app: app.map(str::to_owned) };
         firing_incident(&server, (rule.0, &rule.1), subject, group)

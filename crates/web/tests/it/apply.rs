@@ -43,9 +43,9 @@ async fn an_applied_list_needs_no_further_change() {
     let entry = server.get("/api/v1/audit?action=job.apply&limit=1").await.expect(200)["items"][0].clone();
     assert_eq!(entry["after"], json!({"dry_run": true}), "{entry:#}");
 
-    let made = apply(&server, "", jobs.clone()).await.expect(200);
-    check(&made, &[("child", "created"), ("parent", "created")]);
-    assert_eq!(made["summary"], json!({"created": 2, "changed": 0, "unchanged": 0, "removed": 0, "failed": 0}));
+    let created = apply(&server, "", jobs.clone()).await.expect(200);
+    check(&created, &[("child", "created"), ("parent", "created")]);
+    assert_eq!(created["summary"], json!({"created": 2, "changed": 0, "unchanged": 0, "removed": 0, "failed": 0}));
     assert_eq!(server.get("/api/v1/jobs/parent").await.expect(200)["children"], json!(["child"]));
     let again = apply(&server, "", jobs.clone()).await.expect(200);
     check(&again, &[("child", "unchanged"), ("parent", "unchanged")]);
@@ -64,8 +64,8 @@ async fn an_applied_list_needs_no_further_change() {
         (&json!(7), &json!(7))
     );
     assert!(parent["fires"]["vanishing"]["first"][0].as_str().unwrap().ends_with("T02:00:00Z"), "{parent}");
-    let made = apply(&server, "", changed).await.expect(200);
-    assert_eq!((&made["items"][1]["action"], &made["items"][1]["version"]), (&json!("changed"), &json!(2)));
+    let created = apply(&server, "", changed).await.expect(200);
+    assert_eq!((&created["items"][1]["action"], &created["items"][1]["version"]), (&json!("changed"), &json!(2)));
 }
 
 #[tokio::test]
@@ -171,9 +171,9 @@ async fn an_export_applied_changes_nothing() {
     let exported = server.get("/api/v1/jobs/export?app=x&format=json").await.expect(200);
     let again = apply(&server, "", exported).await.expect(200);
     assert_eq!(again["summary"]["unchanged"], 454, "{:#}", again["summary"]);
-    let one = server.get("/api/v1/jobs/export?name=c").await.expect(200);
+    let exported_job = server.get("/api/v1/jobs/export?name=c").await.expect(200);
     let c = json!([{"name": "c", "app": "x", "handler": "h", "schedule": {"after": ["a"], "on": "either"}, "retry": {"max": 3}, "enabled": false}]);
-    assert_eq!(one, c);
+    assert_eq!(exported_job, c);
     server.get("/api/v1/jobs/export?name=nosuch").await.expect(404);
     server.get("/api/v1/jobs/export?format=xml").await.expect(422);
 }

@@ -117,8 +117,8 @@ async fn a_namespace_that_never_existed_is_refused() {
     let of_deleted = server.get("/api/v1/audit?in=gone").await.expect(200);
     assert_eq!(of_deleted["items"].as_array().map(Vec::len), Some(2), "{of_deleted}");
     server.get("/api/v1/audit?in=default").await.expect(200);
-    let refused = server.get("/api/v1/audit?in=nope").await.expect(422);
-    let error = &refused["errors"][0];
+    let refusal = server.get("/api/v1/audit?in=nope").await.expect(422);
+    let error = &refusal["errors"][0];
     let message = "\"nope\" is neither a namespace nor in any entry; namespaces: default";
     assert_eq!((&error["parameter"], &error["message"]), (&json!("in"), &json!(message)));
 }
@@ -172,10 +172,10 @@ async fn changes_by_the_console_record_the_state_before_and_after() {
     let server = Server::start().await;
     let visitor = Visitor::signed_in(&server).await;
     let store = server.engine.store();
-    let made = visitor
+    let created = visitor
         .post("/jobs", "name=a&app=app&handler=h&kind=every&every=1h&retry_max=0&retry_backoff=10s&enabled=yes")
         .await;
-    assert_eq!(made.status, 303, "{}", made.text());
+    assert_eq!(created.status, 303, "{}", created.text());
     let entry = newest(store).await;
     let read = |text: &Option<String>| -> Value { serde_json::from_str(text.as_deref().unwrap_or("null")).unwrap() };
     assert_eq!(

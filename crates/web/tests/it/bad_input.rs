@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use axum::body::Body;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::stream;
 use rondel_web::{HttpLimits, WebConfig};
 use serde_json::{Value, json};
@@ -363,4 +365,32 @@ async fn markup_and_odd_texts_come_back_as_they_are() {
     assert_eq!(answer.headers["content-type"], "application/json");
     let job: Value = answer.expect(200);
     assert_eq!((&job["description"], &job["params"][text]), (&json!(text), &json!(text)));
+}
+
+/// A cursor with another position in it, as a caller could compose it.
+fn with_position(cursor: &Value, position: Value) -> String {
+    let bytes = URL_SAFE_NO_PAD.decode(cursor.as_str().unwrap()).unwrap();
+    let mut cursor: Value = serde_json::from_slice(&bytes).unwrap();
+    cursor["a"] = position;
+    URL_SAFE_NO_PAD.encode(cursor.to_string())
+}
+
+#[tokio::test]
+async fn positions_of_composed_cursors_are_checked() {
+    let server = Server::start().await;
+    for name in ["a", "b"] {
+        let job = json!({"name": name, "app": "a", "handler": "h", "schedule": {"every": "1h"}});
+        server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
+    }
+    for (path, position) in [
+        ("/api/v1/reports?by=job&limit=1", json!("a\u{0}")),
+        ("/api/v1/jobs?limit=1", json!("a\u{0}")),
+        ("/api/v1/jobs/a/fires?limit=1", json!([i64::MIN, i64::MAX])),
+        ("/api/v1/jobs/a/fires?limit=1", json!([0, 4_000_000_000_000_i64])),
+    ] {
+        let first = server.get(path).await.expect(200);
+        let cursor = with_position(&first["next_cursor"], position);
+        let problem = server.get(&format!("{path}&cursor={cursor}")).await.expect(422);
+        assert_eq!(problem["code"], "invalid_cursor", "{path}");
+    }
 }

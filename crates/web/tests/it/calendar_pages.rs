@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::harness::Server;
 use crate::visitor::{Visitor, location};
 
-const EVIL: &str = "<script>alert(1)</script>";
+const HOSTILE_TEXT: &str = "<script>alert(1)</script>";
 
 fn form(fields: &[(&str, &str)]) -> String {
     let encoded = |text: &str| text.bytes().map(|byte| format!("%{byte:02X}")).collect::<String>();
@@ -15,9 +15,9 @@ fn form(fields: &[(&str, &str)]) -> String {
 #[tokio::test]
 async fn a_year_is_shown_with_names_and_users() {
     let server = Server::start().await;
-    let rule = json!({"any": [{"days": [{"date": "2028-02-29", "name": EVIL}]}, {"all": [{"weekdays": ["mon"]},
+    let rule = json!({"any": [{"days": [{"date": "2028-02-29", "name": HOSTILE_TEXT}]}, {"all": [{"weekdays": ["mon"]},
         {"times": ["08:00-12:00"]}]}]});
-    let calendar = json!({"description": EVIL, "rule": rule});
+    let calendar = json!({"description": HOSTILE_TEXT, "rule": rule});
     server.with_body("PUT", "/api/v1/calendars/odd", calendar).await.expect(201);
     server.with_body("PUT", "/api/v1/calendars/user", json!({"rule": {"calendar": "odd"}})).await.expect(201);
     let job = json!({"name": "there", "app": "a", "handler": "h", "schedule": {"every": "1h"},
@@ -29,11 +29,11 @@ async fn a_year_is_shown_with_names_and_users() {
     {
         visitor.language = language;
         let list = visitor.get("/calendars").await.text();
-        assert!(list.contains("href=\"/calendars/odd\"") && !list.contains(EVIL), "{list}");
+        assert!(list.contains("href=\"/calendars/odd\"") && !list.contains(HOSTILE_TEXT), "{list}");
         let text = visitor.get("/calendars/odd?year=2028").await.text();
         assert!(words.iter().all(|word| text.contains(word)), "{text}");
         assert!(text.contains("href=\"/jobs/there\"") && text.contains("href=\"/calendars/user\""), "{text}");
-        assert!(text.contains("<b>2028-02-29</b> &#60;script&#62;") && !text.contains(EVIL), "{text}");
+        assert!(text.contains("<b>2028-02-29</b> &#60;script&#62;") && !text.contains(HOSTILE_TEXT), "{text}");
         assert_eq!(text.matches("<td class=\"part\"").count(), 52, "the Mondays");
         assert_eq!(text.matches("<td class=\"in named\"").count(), 1);
         assert!(!text.contains("action=\"/calendars/odd/delete\"><button"), "{text}");
@@ -41,8 +41,8 @@ async fn a_year_is_shown_with_names_and_users() {
     for (path, status) in [("/calendars/odd?year=1969", 422), ("/calendars/none", 404), ("/calendars/%3Cb%3E", 404)] {
         assert_eq!(visitor.get(path).await.status, status, "{path}");
     }
-    let refused = visitor.post("/calendars/odd/delete", "").await;
-    assert!(refused.status == 409 && refused.text().contains("仍在使用中"), "{}", refused.text());
+    let refusal = visitor.post("/calendars/odd/delete", "").await;
+    assert!(refusal.status == 409 && refusal.text().contains("仍在使用中"), "{}", refusal.text());
 }
 
 #[tokio::test]
@@ -52,9 +52,9 @@ async fn a_calendar_whose_days_have_passed_is_named_with_its_jobs() {
     server.with_body("PUT", "/api/v1/calendars/year", calendar("2001-12-31")).await.expect(201);
     let mut job = json!({"name": "j", "app": "a", "handler": "h", "schedule": {"cron": "@daily"},
         "calendar": {"name": "year"}});
-    let made = server.with_body("POST", "/api/v1/jobs", &job).await.expect(201);
+    let created = server.with_body("POST", "/api/v1/jobs", &job).await.expect(201);
     let warning = json!("its calendar year removes every fire of its schedule from now on");
-    assert!(made["warnings"].as_array().unwrap().contains(&warning), "{made}");
+    assert!(created["warnings"].as_array().unwrap().contains(&warning), "{created}");
     job["name"] = json!("k");
     let applied = server.with_body("POST", "/api/v1/jobs/apply?dry_run=true", json!([job])).await.expect(200);
     assert!(applied["items"][0]["warnings"].as_array().unwrap().contains(&warning), "{applied}");
@@ -104,7 +104,10 @@ async fn a_calendar_is_tried_made_changed_and_deleted() {
                 let answer = visitor.post(path, &sent).await;
                 assert_eq!(answer.status, 422, "{bad}");
                 let text = answer.text();
-                assert!(text.contains(nothing) && text.contains("id=\"errors\"") && !text.contains(EVIL), "{text}");
+                assert!(
+                    text.contains(nothing) && text.contains("id=\"errors\"") && !text.contains(HOSTILE_TEXT),
+                    "{text}"
+                );
             }
         }
     }

@@ -93,8 +93,8 @@ async fn a_calendar_in_use_is_not_deleted() {
     assert_eq!(users["items"], json!([{"kind": "calendar", "name": "cn-work"}]));
     // The job moves its fires by whole days, so its calendar cannot be changed to one with times of day.
     let times = json!({"rule": {"any": [{"days": ["2026-10-01"]}, {"times": ["09:00-17:00"]}]}});
-    let refused = server.with_body("PUT", "/api/v1/calendars/cn-holidays", times).await.expect(422);
-    assert!(refused["detail"].as_str().unwrap().contains("daily"), "{refused}");
+    let refusal = server.with_body("PUT", "/api/v1/calendars/cn-holidays", times).await.expect(422);
+    assert!(refusal["detail"].as_str().unwrap().contains("daily"), "{refusal}");
     server.bare("DELETE", "/api/v1/jobs/daily").await.expect(204);
     server.bare("DELETE", "/api/v1/calendars/cn-work").await.expect(204);
     server.bare("DELETE", "/api/v1/calendars/cn-holidays").await.expect(204);
@@ -168,11 +168,11 @@ async fn the_calendar_of_a_deadline_exists_and_has_whole_days() {
     let times = json!({"rule": {"times": ["09:00-17:00"]}});
     server.with_body("PUT", "/api/v1/calendars/office-hours", times).await.expect(201);
     for (calendar, part) in [("cn-holidays", "there is no calendar"), ("office-hours", "has times of day")] {
-        let refused = server.with_body("POST", "/api/v1/jobs", job(calendar)).await.expect(422);
-        assert_eq!(refused["errors"][0]["pointer"], "/expect/success_by/calendar", "{refused}");
-        assert!(refused["errors"][0]["message"].as_str().unwrap().contains(part), "{refused}");
-        let refused = server.with_body("POST", "/api/v1/jobs/apply", json!([job(calendar)])).await.expect(422);
-        assert_eq!(refused["errors"][0]["pointer"], "/0/expect/success_by/calendar", "{refused}");
+        let refusal = server.with_body("POST", "/api/v1/jobs", job(calendar)).await.expect(422);
+        assert_eq!(refusal["errors"][0]["pointer"], "/expect/success_by/calendar", "{refusal}");
+        assert!(refusal["errors"][0]["message"].as_str().unwrap().contains(part), "{refusal}");
+        let refusal = server.with_body("POST", "/api/v1/jobs/apply", json!([job(calendar)])).await.expect(422);
+        assert_eq!(refusal["errors"][0]["pointer"], "/0/expect/success_by/calendar", "{refusal}");
     }
     holidays(&server).await;
     server.with_body("POST", "/api/v1/jobs", job("cn-holidays")).await.expect(201);

@@ -25,9 +25,9 @@ fn slack() -> Value {
 async fn a_channel_is_saved_and_its_secrets_are_never_shown() {
     let server = Server::start().await;
     assert_eq!(server.get(PATH).await.expect(404)["code"], "channel_not_found");
-    let made = server.with_body("PUT", PATH, slack()).await.expect(201);
-    assert_eq!((&made["secrets"], &made["host"]), (&json!({"url": "set"}), &json!("hooks.slack.com")));
-    assert_eq!((&made["lang"], &made["enabled"], &made["settings"]), (&json!("en"), &json!(true), &json!({})));
+    let created = server.with_body("PUT", PATH, slack()).await.expect(201);
+    assert_eq!((&created["secrets"], &created["host"]), (&json!({"url": "set"}), &json!("hooks.slack.com")));
+    assert_eq!((&created["lang"], &created["enabled"], &created["settings"]), (&json!("en"), &json!(true), &json!({})));
     // A secret that the request leaves out is retained.
     let body =
         json!({"kind": "slack", "lang": "zh", "enabled": false, "settings": {"title_template": "{{ summary }}"}});
@@ -53,8 +53,8 @@ async fn a_channel_is_saved_and_its_secrets_are_never_shown() {
 async fn the_key_of_a_webhook_is_made_and_shown_once() {
     let server = Server::start().await;
     let body = json!({"kind": "webhook", "secrets": {"url": "https://example.com/alerts"}});
-    let made = server.with_body("PUT", PATH, body.clone()).await.expect(201);
-    assert!(made["signing_key"].as_str().unwrap().starts_with("whsec_"), "{made}");
+    let created = server.with_body("PUT", PATH, body.clone()).await.expect(201);
+    assert!(created["signing_key"].as_str().unwrap().starts_with("whsec_"), "{created}");
     let changed = server.with_body("PUT", PATH, body).await.expect(200);
     assert_eq!((changed.get("signing_key"), &changed["secrets"]["signing_key"]), (None, &json!("set")));
 }
@@ -154,9 +154,9 @@ async fn a_form_comes_back_with_its_input_and_then_saves() {
     let visitor = Visitor::signed_in(&server).await;
     let typed = [("kind", "email"), ("name", "mail"), ("lang", "zh"), ("enabled", "1"), ("host", "smtp.example.com")];
     let wrong = [&typed[..], &[("from", "<b>noone"), ("to", "a@b.c")]].concat();
-    let refused = visitor.post("/alerts/channels", &form(&wrong)).await;
-    assert_eq!(refused.status, 422, "{}", refused.text());
-    let text = refused.text();
+    let refusal = visitor.post("/alerts/channels", &form(&wrong)).await;
+    assert_eq!(refusal.status, 422, "{}", refusal.text());
+    let text = refusal.text();
     assert!(text.contains("id=\"error-from\"") && text.contains("value=\"smtp.example.com\""), "{text}");
     assert!(!text.contains("<b>noone") && text.contains("&#60;b&#62;noone"), "{text}");
     let right =
@@ -183,9 +183,9 @@ async fn a_form_comes_back_with_its_input_and_then_saves() {
 async fn a_used_channel_is_not_deleted() {
     let server = Server::start().await;
     let job = |channel: &str| json!({"name": "nightly-close", "app": "billing", "handler": "close", "expect": {"late": "5m", "channels": [channel]}});
-    let refused = server.with_body("POST", "/api/v1/jobs", job("ops")).await.expect(422);
-    assert_eq!(refused["errors"][0]["pointer"], "/expect/channels/0", "{refused}");
-    assert_eq!(refused["errors"][0]["message"], "there is no channel \"ops\"; there is none");
+    let refusal = server.with_body("POST", "/api/v1/jobs", job("ops")).await.expect(422);
+    assert_eq!(refusal["errors"][0]["pointer"], "/expect/channels/0", "{refusal}");
+    assert_eq!(refusal["errors"][0]["message"], "there is no channel \"ops\"; there is none");
     server.with_body("PUT", PATH, slack()).await.expect(201);
     server.with_body("POST", "/api/v1/jobs", job("ops")).await.expect(201);
     let other = server.with_body("PATCH", "/api/v1/jobs/nightly-close", json!({"expect": job("opps")["expect"]})).await;
@@ -197,11 +197,11 @@ async fn a_used_channel_is_not_deleted() {
     let weekly = json!({"weekday": "mon", "time": "08:00", "zone": "UTC", "channel": "ops"});
     server.with_body("PUT", "/api/v1/reports/schedule", weekly).await.expect(201);
 
-    let refused = server.bare("DELETE", PATH).await.expect(409);
-    assert_eq!(refused["code"], "channel_used");
+    let refusal = server.bare("DELETE", PATH).await.expect(409);
+    assert_eq!(refusal["code"], "channel_used");
     let expected = "\"ops\" is used by 1 alert rule (failures), the expectations of job nightly-close, the weekly report; \
         give them another channel first";
-    assert_eq!(refused["detail"], expected);
+    assert_eq!(refusal["detail"], expected);
     let visitor = Visitor::signed_in(&server).await;
     let page = visitor.post("/alerts/channels/ops/delete", "").await;
     assert_eq!(page.status, 409);
@@ -233,12 +233,12 @@ async fn a_rule_is_deleted_in_the_version_that_the_caller_names() {
 
 /// A store in which another caller saves a channel just before the first save.
 #[derive(Debug)]
-struct Overtaking {
+struct OvertakingStore {
     inner: MemStore,
     other: Mutex<Option<Channel>>,
 }
 
-impl Overtaking {
+impl OvertakingStore {
     fn inner(&self) -> &MemStore {
         &self.inner
     }
@@ -252,7 +252,7 @@ impl Overtaking {
     }
 }
 
-rondel_store::delegate_store!(Overtaking);
+rondel_store::delegate_store!(OvertakingStore);
 
 /// Its secrets are replaced one by one, so a secret that the request leaves out is the one that another caller has just saved.
 #[tokio::test]
@@ -270,7 +270,7 @@ async fn a_secret_that_is_saved_meanwhile_stays() {
         created_at: saved_at,
         updated_at: saved_at,
     };
-    let store = Arc::new(Overtaking { inner: MemStore::new(Arc::new(clock)), other: Mutex::new(Some(other)) });
+    let store = Arc::new(OvertakingStore { inner: MemStore::new(Arc::new(clock)), other: Mutex::new(Some(other)) });
     let server = Server::start_on(Arc::clone(&store) as Arc<dyn Store>, WebConfig::default()).await;
     let body = json!({"kind": "ntfy", "secrets": {"topic": "mine"}});
     server.with_body("PUT", PATH, body).await.expect(200);

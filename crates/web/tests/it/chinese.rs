@@ -10,7 +10,12 @@ use crate::harness::Server;
 use crate::visitor::Visitor;
 
 /// Names of products, languages and the like, which have no Chinese form.
-const NAMES: [&str; 81] = [
+const PRODUCT_NAMES: [&str; 86] = [
+    "Java",
+    "Go",
+    "Python",
+    "script",
+    "sign",
     "php",
     "powershell",
     "python",
@@ -94,7 +99,7 @@ const NAMES: [&str; 81] = [
     "ntfy",
 ];
 /// Words of the API: fields and values of definitions, keys of filters, nouns of paths, and the answers of the handler.
-const OF_THE_API: [&str; 61] = [
+const API_WORDS: [&str; 61] = [
     "LFU",
     "LRU",
     "all",
@@ -158,8 +163,8 @@ const OF_THE_API: [&str; 61] = [
     "users",
 ];
 /// Elements whose content is code or invisible.
-const CODE: [&str; 8] = ["code", "pre", "script", "textarea", "datalist", "time", "kbd", "samp"];
-const VOID: [&str; 7] = ["input", "br", "meta", "link", "img", "hr", "path"];
+const CODE_ELEMENTS: [&str; 8] = ["code", "pre", "script", "textarea", "datalist", "time", "kbd", "samp"];
+const VOID_ELEMENTS: [&str; 7] = ["input", "br", "meta", "link", "img", "hr", "path"];
 
 /// The text of a page, without code and without parts that are marked as English.
 fn text(html: &str) -> String {
@@ -170,11 +175,11 @@ fn text(html: &str) -> String {
         let (tag, after) = part.split_once('>').unwrap_or((part, ""));
         let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap_or_default().to_owned();
         if tag.starts_with('/') {
-            if let Some(place) = open.iter().rposition(|(one, _)| *one == name) {
+            if let Some(place) = open.iter().rposition(|(open_name, _)| *open_name == name) {
                 open.truncate(place);
             }
-        } else if !VOID.contains(&name.as_str()) && !tag.ends_with('/') {
-            let hides = CODE.contains(&name.as_str()) || tag.contains(" lang=\"en\"");
+        } else if !VOID_ELEMENTS.contains(&name.as_str()) && !tag.ends_with('/') {
+            let hides = CODE_ELEMENTS.contains(&name.as_str()) || tag.contains(" lang=\"en\"");
             open.push((name, hides));
         }
         let is_hidden = open.iter().any(|(_, hides)| *hides);
@@ -199,7 +204,7 @@ fn english(text: &str) -> BTreeSet<&str> {
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | '=' | '@' | ':' | '$' | '+' | '~');
     let words = text.split(|c: char| !is_part(c)).map(|word| word.trim_matches(['.', '-', ':', '/', '+']));
     let is_word = |word: &&str| word.len() > 1 && word.chars().all(|c| c.is_ascii_alphabetic());
-    words.filter(is_word).filter(|word| !NAMES.contains(word) && !OF_THE_API.contains(word)).collect()
+    words.filter(is_word).filter(|word| !PRODUCT_NAMES.contains(word) && !API_WORDS.contains(word)).collect()
 }
 
 #[tokio::test]
@@ -249,7 +254,7 @@ async fn no_page_in_chinese_holds_english() {
     let document: serde_json::Value = serde_json::from_str(rondel_web::openapi()).unwrap();
     let operations =
         document["paths"].as_object().unwrap().values().flat_map(|methods| methods.as_object().unwrap().values());
-    paths.extend(operations.filter_map(|one| Some(format!("/api-docs?op={}", one["operationId"].as_str()?))));
+    paths.extend(operations.filter_map(|item| Some(format!("/api-docs?op={}", item["operationId"].as_str()?))));
     for path in paths {
         if matches!(path.as_str(), "/live" | "/activity.ndjson" | "/openapi.json") {
             continue;

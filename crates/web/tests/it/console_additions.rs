@@ -6,7 +6,7 @@ use crate::accounts::{signed_in, user, viewer_of};
 use crate::harness::Server;
 use crate::visitor::{Visitor, location};
 
-const EVIL: &str = "<script>alert(1)</script>";
+const HOSTILE_TEXT: &str = "<script>alert(1)</script>";
 
 fn encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
@@ -32,7 +32,7 @@ async fn a_filter_is_saved_for_its_user_alone_and_deleted() {
         "{page}"
     );
     assert!(!ann.get("/runs").await.text().contains("action=\"/saved-filters\""), "nothing is there to save");
-    let answer = ann.post("/saved-filters", &save("runs", EVIL, "status:failed")).await;
+    let answer = ann.post("/saved-filters", &save("runs", HOSTILE_TEXT, "status:failed")).await;
     assert_eq!(location(&answer), "/runs?q=status:failed");
     ann.post("/saved-filters", &save("runs", "夜间", "app:orders  since:8h")).await;
     for (language, words) in [("en", "Saved filters"), ("zh", "已保存的筛选")] {
@@ -40,7 +40,7 @@ async fn a_filter_is_saved_for_its_user_alone_and_deleted() {
         let page = ann.get("/runs?q=status:failed").await.text();
         assert!(page.contains(words) && page.contains("夜间</a>"), "{page}");
         assert!(page.contains("href=\"/runs?q=app%3Aorders%20since%3A8h\""), "{page}");
-        assert!(!page.contains(EVIL) && page.contains("alert(1)"), "a name is text: {page}");
+        assert!(!page.contains(HOSTILE_TEXT) && page.contains("alert(1)"), "a name is text: {page}");
         assert!(!page.contains("action=\"/saved-filters\""), "it is saved already: {page}");
         assert!(!ann.get("/jobs").await.text().contains("夜间"), "each list has its own");
     }
@@ -55,7 +55,7 @@ async fn a_filter_is_saved_for_its_user_alone_and_deleted() {
     ] {
         assert_eq!(ann.post("/saved-filters", &save(list, name, q)).await.status, 422, "{list} {name} {q}");
     }
-    let delete = form(&[("list", "runs"), ("name", EVIL), ("back", "/runs")]);
+    let delete = form(&[("list", "runs"), ("name", HOSTILE_TEXT), ("back", "/runs")]);
     bob.post("/saved-filters/delete", &delete).await;
     assert!(ann.get("/runs").await.text().contains("alert(1)"), "nothing of another user is deleted");
     assert_eq!(location(&ann.post("/saved-filters/delete", &delete).await), "/runs");
@@ -91,7 +91,8 @@ async fn a_token_with_fewer_rights_than_its_account_has_filters_of_its_own() {
 async fn chosen_jobs_become_a_file_that_apply_takes() {
     let server = Server::start().await;
     for (name, team) in [("orders.close", "pay"), ("orders.export", "ops"), ("mail.send", "ops")] {
-        let body = json!({"name": name, "app": "a", "handler": "h", "labels": {"team": team}, "description": EVIL});
+        let body =
+            json!({"name": name, "app": "a", "handler": "h", "labels": {"team": team}, "description": HOSTILE_TEXT});
         server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
     }
     user(&server, "ann", json!([{"role": "viewer"}])).await;
@@ -125,7 +126,7 @@ async fn chosen_jobs_become_a_file_that_apply_takes() {
 #[tokio::test]
 async fn labels_are_rows_of_the_editor_and_of_its_yaml() {
     let server = Server::start().await;
-    let body = json!({"name": "there", "app": "a", "handler": "h", "labels": {"team": "pay", "tier": EVIL}});
+    let body = json!({"name": "there", "app": "a", "handler": "h", "labels": {"team": "pay", "tier": HOSTILE_TEXT}});
     server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
     let mut visitor = Visitor::signed_in(&server).await;
     let page = visitor.get("/jobs/there/edit").await.text();
@@ -137,7 +138,7 @@ async fn labels_are_rows_of_the_editor_and_of_its_yaml() {
     ] {
         assert!(page.contains(part), "{part}: {page}");
     }
-    assert!(!page.contains(EVIL), "{page}");
+    assert!(!page.contains(HOSTILE_TEXT), "{page}");
     let base = [
         ("version", "1"),
         ("name", "there"),
@@ -156,7 +157,7 @@ async fn labels_are_rows_of_the_editor_and_of_its_yaml() {
     };
     let wrong = with(&[
         ("label.0.key", "a b"),
-        ("label.0.value", EVIL),
+        ("label.0.value", HOSTILE_TEXT),
         ("label.1.key", "team"),
         ("label.1.value", "pay"),
         ("label.2.key", "team"),
@@ -170,7 +171,7 @@ async fn labels_are_rows_of_the_editor_and_of_its_yaml() {
         let page = answer.text();
         assert!(answer.status == 422 && page.contains(words) && page.contains(twice), "{page}");
         assert!(page.contains("id=\"label-fault-0\"") && page.contains("id=\"label-fault-2\""), "{page}");
-        assert!(!page.contains("id=\"label-fault-1\"") && !page.contains(EVIL), "{page}");
+        assert!(!page.contains("id=\"label-fault-1\"") && !page.contains(HOSTILE_TEXT), "{page}");
         assert!(page.contains("name=\"label.0.key\" value=\"a b\""), "what was typed is kept: {page}");
     }
     let good =
@@ -182,8 +183,8 @@ async fn labels_are_rows_of_the_editor_and_of_its_yaml() {
     assert!(code.contains("rondel job apply -f - --namespace default") && code.contains("支付 组"), "{code}");
     let code = visitor.post("/job-code", &good).await.text();
     assert!(code.contains("curl -X POST") && !code.contains("-X PUT"), "a new job: {code}");
-    let refused = visitor.post("/job-code", &wrong).await.text();
-    assert!(refused.contains("class=\"error\"") && !refused.contains("curl -X"), "{refused}");
+    let refusal = visitor.post("/job-code", &wrong).await.text();
+    assert!(refusal.contains("class=\"error\"") && !refusal.contains("curl -X"), "{refusal}");
     assert_eq!(location(&visitor.post("/jobs/there/edit", &good).await), "/jobs/there");
     let labels = |job: Value| job["labels"].clone();
     assert_eq!(labels(server.get("/api/v1/jobs/there").await.expect(200)), json!({"team": "支付 组"}));

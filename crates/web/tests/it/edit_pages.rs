@@ -5,14 +5,14 @@ use serde_json::{Value, json};
 use crate::harness::Server;
 use crate::visitor::{Visitor, location};
 
-const EVIL: &str = "<script>alert(1)</script>";
+const HOSTILE_TEXT: &str = "<script>alert(1)</script>";
 
 fn encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 
 async fn job(server: &Server, change: Value) -> Value {
-    let mut body = json!({"name": "there", "app": "a", "handler": "h", "description": EVIL, "params": {"a": EVIL},
+    let mut body = json!({"name": "there", "app": "a", "handler": "h", "description": HOSTILE_TEXT, "params": {"a": HOSTILE_TEXT},
         "shards": 3, "select": {"labels": ["ssd"]}, "misfire": {"policy": "all", "max": 7}, "priority": 8});
     body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
     server.with_body("POST", "/api/v1/jobs", body).await.expect(201)
@@ -84,12 +84,18 @@ async fn a_pump_is_made_kept_and_changed_by_the_form() {
 
     let mut sent = fields(&visitor.get("/jobs/orders/edit").await.text());
     set(&mut sent, "pump", r#"{"items": {"count": 4}, "groups": 5, "hand_over": "20s"}"#);
-    let refused = visitor.post("/jobs/orders/edit", &body(&sent)).await;
-    assert_eq!(refused.status, 422);
-    let page = refused.text();
+    let refusal = visitor.post("/jobs/orders/edit", &body(&sent)).await;
+    assert_eq!(refusal.status, 422);
+    let page = refusal.text();
     assert!(page.contains("/pump/groups: 5 groups for 4 items"), "{page}");
     assert!(page.contains("&#34;groups&#34;: 5"), "what was typed stays: {page}");
     let mut form: Vec<_> = sent.iter().filter(|(name, _)| name != "pump").cloned().collect();
+    set(&mut form, "misfire_max", "3");
+    let refused = visitor.post("/jobs/orders/edit", &body(&form)).await;
+    assert_eq!(refused.status, 422);
+    let page = refused.text();
+    assert!(page.contains("a pump job begins once after missed starts, however many there are"), "{page}");
+    set(&mut form, "misfire_max", "100");
     set(&mut form, "description", "closes them");
     location(&visitor.post("/jobs/orders/edit", &body(&form)).await);
     assert_eq!(server.get("/api/v1/jobs/orders").await.expect(200)["pump"], pump, "a form without the field");

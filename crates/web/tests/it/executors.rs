@@ -8,26 +8,27 @@ use serde_json::{Value, json};
 use crate::harness::Server;
 use crate::visitor::Visitor;
 
-const HERE: NamespaceId = NamespaceId::new(1);
+const DEFAULT_NAMESPACE: NamespaceId = NamespaceId::new(1);
 
 /// Creates the executors `a000` to `a124` of one app and `b000` to `b004` of another. This node reports that it hears them.
 async fn with_executors() -> Server {
     let server = Server::start().await;
     let (engine, now) = (&server.engine, server.engine.now());
     for (app, count) in [("a", 125), ("b", 5)] {
-        let app_id = engine.store().ensure_app(AppId::new(engine.new_id()), HERE, app, now).await.unwrap().id;
+        let app_id =
+            engine.store().ensure_app(AppId::new(engine.new_id()), DEFAULT_NAMESPACE, app, now).await.unwrap().id;
         for number in 0..count {
-            heard(&server, app_id, format!("{app}{number:03}")).await;
+            save_executor(&server, app_id, format!("{app}{number:03}")).await;
         }
     }
     server
 }
 
-async fn heard(server: &Server, app: AppId, name: String) {
+async fn save_executor(server: &Server, app: AppId, name: String) {
     let (engine, now) = (&server.engine, server.engine.now());
     let record = ExecutorRecord {
         id: ExecutorId::new(engine.new_id()),
-        namespace: HERE,
+        namespace: DEFAULT_NAMESPACE,
         app,
         name,
         predecessor: None,
@@ -44,7 +45,7 @@ async fn heard(server: &Server, app: AppId, name: String) {
 }
 
 fn names(page: &Value) -> Vec<String> {
-    page["items"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect()
+    page["items"].as_array().unwrap().iter().map(|item| item["name"].as_str().unwrap().to_owned()).collect()
 }
 
 #[tokio::test]
@@ -84,9 +85,9 @@ async fn the_page_of_the_console_has_pages_and_shows_some_handlers_of_many() {
 async fn an_executor_whose_name_another_one_has_has_a_page() {
     let server = Server::start().await;
     let (engine, now) = (&server.engine, server.engine.now());
-    let app = engine.store().ensure_app(AppId::new(engine.new_id()), HERE, "a", now).await.unwrap().id;
+    let app = engine.store().ensure_app(AppId::new(engine.new_id()), DEFAULT_NAMESPACE, "a", now).await.unwrap().id;
     for name in ["w1", "w1~00ab12"] {
-        heard(&server, app, name.to_owned()).await;
+        save_executor(&server, app, name.to_owned()).await;
     }
     let visitor = Visitor::signed_in(&server).await;
     let list = visitor.get("/executors").await.text();
@@ -105,7 +106,7 @@ async fn an_executor_whose_name_another_one_has_has_a_page() {
 async fn an_app_that_drains_is_shown_on_the_page_of_its_executors() {
     let server = with_executors().await;
     let (engine, now) = (&server.engine, server.engine.now());
-    engine.store().ensure_app(AppId::new(engine.new_id()), HERE, "aa", now).await.unwrap();
+    engine.store().ensure_app(AppId::new(engine.new_id()), DEFAULT_NAMESPACE, "aa", now).await.unwrap();
     let visitor = Visitor::signed_in(&server).await;
     assert_eq!(visitor.post("/apps/b/state", "state=draining&back=/executors").await.status, 303);
     let (mut path, mut pages) = ("/executors".to_owned(), Vec::new());
@@ -149,17 +150,17 @@ async fn executors_are_switched_by_name_and_listed_for_it() {
     assert!(!changes.is_empty(), "{audit}");
     // An executor that has not been heard from for a long time is listed because of its switch, and can be activated.
     let (engine, now) = (&server.engine, server.engine.now());
-    let app = engine.store().app(HERE, "b").await.unwrap().unwrap().id;
+    let app = engine.store().app(DEFAULT_NAMESPACE, "b").await.unwrap().unwrap().id;
     engine.store().set_executor_switch(app, "gone", Switch::Draining, now).await.unwrap();
     let listed = server.get("/api/v1/executors?limit=200").await.expect(200);
-    let gone = listed["items"].as_array().unwrap().iter().find(|one| one["name"] == "gone").expect("it is listed");
+    let gone = listed["items"].as_array().unwrap().iter().find(|item| item["name"] == "gone").expect("it is listed");
     assert_eq!((&gone["status"], &gone["state"], &gone["app"]), (&json!("offline"), &json!("draining"), &json!("b")));
     set("gone", json!({"state": "active"})).await.expect(200);
     set("gone", json!({"state": "active"})).await.expect(404);
     // If two apps have an executor with this name, the request must name the app.
     engine.store().set_executor_switch(app, "a007", Switch::Draining, now).await.unwrap();
-    let refused = set("a007", json!({"state": "stopped"})).await.expect(422);
-    assert!(refused.to_string().contains("executors of a, b have this name"), "{refused}");
+    let refusal = set("a007", json!({"state": "stopped"})).await.expect(422);
+    assert!(refusal.to_string().contains("executors of a, b have this name"), "{refusal}");
     set("a007", json!({"app": "b", "state": "active"})).await.expect(200);
 }
 
@@ -172,7 +173,7 @@ async fn the_console_drains_an_executor_with_a_countdown_and_takes_it_back() {
     assert_eq!(visitor.post("/executors/a001/drain?app=a", "back=/executors").await.status, 303);
     let text = visitor.get("/executors").await.text();
     assert!(text.contains("No run left; waiting for all servers") && text.contains("data-live-every"), "{text}");
-    let app = server.engine.store().app(HERE, "a").await.unwrap().unwrap().id;
+    let app = server.engine.store().app(DEFAULT_NAMESPACE, "a").await.unwrap().unwrap().id;
     // The switch was set some time ago, so no server can still send the executor a run.
     let store = server.engine.store();
     store.set_executor_switch(app, "a001", Switch::Active, server.engine.now()).await.unwrap();
@@ -215,7 +216,7 @@ async fn a_run_is_triggered_for_one_executor() {
     );
     assert!(complaint("<script>").await.contains("no executor \"<script>\""));
     let (engine, now) = (&server.engine, server.engine.now());
-    let app = engine.store().app(HERE, "b").await.unwrap().unwrap().id;
+    let app = engine.store().app(DEFAULT_NAMESPACE, "b").await.unwrap().unwrap().id;
     for switch in [Switch::Draining, Switch::Stopped] {
         engine.store().set_executor_switch(app, "b001", switch, now).await.unwrap();
         let expected = format!("executor \"b001\" is switched to {switch}: activate it first, or name another one");
@@ -223,12 +224,12 @@ async fn a_run_is_triggered_for_one_executor() {
     }
     let job = json!({"name": "other", "app": "b", "handler": "missing", "select": {"executors": ["b002"]}});
     server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
-    let refused = server.with_body("POST", "/api/v1/jobs/other/runs", json!({"executor": "b000"})).await.expect(422);
-    assert_eq!(refused["errors"][0]["message"], "executor \"b000\" does not have handler \"missing\"");
+    let refusal = server.with_body("POST", "/api/v1/jobs/other/runs", json!({"executor": "b000"})).await.expect(422);
+    assert_eq!(refusal["errors"][0]["message"], "executor \"b000\" does not have handler \"missing\"");
     let job = json!({"name": "picky", "app": "b", "handler": "h1", "select": {"executors": ["b002"]}});
     server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
-    let refused = server.with_body("POST", "/api/v1/jobs/picky/runs", json!({"executor": "b000"})).await.expect(422);
-    assert!(refused["errors"][0]["message"].as_str().unwrap().contains("(select)"), "{refused}");
+    let refusal = server.with_body("POST", "/api/v1/jobs/picky/runs", json!({"executor": "b000"})).await.expect(422);
+    assert!(refusal["errors"][0]["message"].as_str().unwrap().contains("(select)"), "{refusal}");
 
     // A repeat keeps the chosen executor. The console shows it, and its form accepts an executor.
     let id = run["id"].as_str().unwrap().parse().unwrap();

@@ -8,7 +8,7 @@ use crate::visitor::Visitor;
 /// The store's clock is in January 2027, so all instants in these tests are in the future.
 const NOON: &str = "2030-01-16T12:00:00Z";
 
-async fn daily(server: &Server) -> Value {
+async fn create_daily_job(server: &Server) -> Value {
     let schedule = json!({"cron": "0 0 12 * * ?"});
     let body = json!({"name": "daily", "app": "a", "handler": "h", "schedule": schedule});
     server.with_body("POST", "/api/v1/jobs", body).await.expect(201)
@@ -17,7 +17,7 @@ async fn daily(server: &Server) -> Value {
 #[tokio::test]
 async fn upcoming_fires_are_listed_in_pages() {
     let server = Server::start().await;
-    daily(&server).await;
+    create_daily_job(&server).await;
     let path = "/api/v1/jobs/daily/fires?from=2030-01-15T00:00:00Z&to=2030-01-20T00:00:00Z&limit=2";
     let mut instants = Vec::new();
     let mut page = server.get(path).await.expect(200);
@@ -35,7 +35,7 @@ async fn upcoming_fires_are_listed_in_pages() {
 #[tokio::test]
 async fn a_paused_job_is_reported_as_paused() {
     let server = Server::start().await;
-    daily(&server).await;
+    create_daily_job(&server).await;
     server.bare("POST", "/api/v1/jobs/daily/pause").await.expect(200);
     let why = server.get(&format!("/api/v1/jobs/daily/why?at={NOON}")).await.expect(200);
     assert_eq!(why["fire"]["verdict"], "paused", "{why}");
@@ -46,7 +46,7 @@ async fn a_paused_job_is_reported_as_paused() {
 #[tokio::test]
 async fn where_nothing_was_planned_the_nearest_fires_are_named() {
     let server = Server::start().await;
-    daily(&server).await;
+    create_daily_job(&server).await;
     let why = server.get("/api/v1/jobs/daily/why?at=2030-01-17T02:30:00Z").await.expect(200);
     assert_eq!(why["fire"], Value::Null);
     assert_eq!((&why["previous_fire_at"], &why["next_fire_at"]), (&json!(NOON), &json!("2030-01-17T12:00:00Z")));
@@ -55,7 +55,7 @@ async fn where_nothing_was_planned_the_nearest_fires_are_named() {
 #[tokio::test]
 async fn definitions_are_listed_from_the_newest() {
     let server = Server::start().await;
-    daily(&server).await;
+    create_daily_job(&server).await;
     for text in ["one", "two", "three"] {
         server.with_body("PATCH", "/api/v1/jobs/daily", json!({"description": text})).await.expect(200);
     }
@@ -73,7 +73,7 @@ async fn definitions_are_listed_from_the_newest() {
 #[tokio::test]
 async fn ranges_and_instants_are_checked() {
     let server = Server::start().await;
-    daily(&server).await;
+    create_daily_job(&server).await;
     for (query, parameter) in [
         ("fires?from=yesterday", "from"),
         ("fires?from=2030-01-02T00:00:00Z&to=2030-01-01T00:00:00Z", "to"),
@@ -150,7 +150,7 @@ async fn a_later_fire_hides_no_run() {
 #[tokio::test]
 async fn runs_of_a_deleted_job_are_listed() {
     let server = Server::start().await;
-    daily(&server).await;
+    create_daily_job(&server).await;
     let run = server.bare("POST", "/api/v1/jobs/daily/runs").await.expect(201);
     let deleted = server.bare("DELETE", "/api/v1/jobs/daily").await.expect(200);
     assert_eq!(deleted["queued"]["dropped"], 1, "{deleted}");
@@ -165,7 +165,7 @@ async fn runs_of_a_deleted_job_are_listed() {
         assert!(shown.contains(words) && shown.contains(run["id"].as_str().unwrap()), "{shown}");
     }
     // A new job with the name of a deleted one does not inherit its runs.
-    daily(&server).await;
+    create_daily_job(&server).await;
     let page = server.get("/api/v1/runs?job=daily").await.expect(200);
     assert_eq!(page["items"], json!([]));
     server.get("/api/v1/runs?job=unknown").await.expect(404);
@@ -204,7 +204,7 @@ async fn parameters_of_the_agents_handlers_are_judged_without_executors() {
     server.with_body("POST", "/api/v1/jobs", later).await.expect(201);
     let glue = json!({"name": "g", "app": "a", "handler": "GLUE_SHELL", "overrides": ["/source", "/param"]});
     server.with_body("POST", "/api/v1/jobs", glue).await.expect(201);
-    let refused = server.with_body("POST", "/api/v1/jobs/l/runs", json!({"params": {"argv": 7}})).await.expect(422);
-    assert_eq!(refused["errors"][0]["pointer"], "/params/argv", "{refused}");
+    let refusal = server.with_body("POST", "/api/v1/jobs/l/runs", json!({"params": {"argv": 7}})).await.expect(422);
+    assert_eq!(refusal["errors"][0]["pointer"], "/params/argv", "{refusal}");
     server.with_body("POST", "/api/v1/jobs/l/runs", json!({"params": {"argv": ["date"]}})).await.expect(201);
 }

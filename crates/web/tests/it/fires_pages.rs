@@ -7,7 +7,7 @@ use crate::visitor::Visitor;
 
 /// A job that fires at noon in Berlin, except on the days of a calendar, one of which has a hostile name. The store's clock is in January
 /// 2027.
-async fn noon(server: &Server) {
+async fn create_noon_job(server: &Server) {
     let evil = "<script>alert(1)</script>";
     let calendar = json!({"rule": {"days": [{"date": "2030-01-17", "name": evil}, "2027-01-15..2027-01-20"]}});
     server.with_body("PUT", "/api/v1/calendars/shut", calendar).await.expect(201);
@@ -19,7 +19,7 @@ async fn noon(server: &Server) {
 #[tokio::test]
 async fn why_is_asked_on_the_clock_of_the_schedule() {
     let server = Server::start().await;
-    noon(&server).await;
+    create_noon_job(&server).await;
     let mut visitor = Visitor::signed_in(&server).await;
     for (at, zone, en, zh) in [
         (
@@ -51,7 +51,7 @@ async fn why_is_asked_on_the_clock_of_the_schedule() {
 #[tokio::test]
 async fn a_question_that_makes_no_sense_is_kept_and_explained() {
     let server = Server::start().await;
-    noon(&server).await;
+    create_noon_job(&server).await;
     let visitor = Visitor::signed_in(&server).await;
     for (query, expected) in [
         ("at=02:30&zone=UTC", "not a date and time"),
@@ -76,7 +76,7 @@ async fn a_question_that_makes_no_sense_is_kept_and_explained() {
 #[tokio::test]
 async fn the_list_has_past_and_upcoming_fires() {
     let server = Server::start().await;
-    noon(&server).await;
+    create_noon_job(&server).await;
     let often = json!({"name": "often", "app": "a", "handler": "h", "schedule": {"every": "1s"}});
     server.with_body("POST", "/api/v1/jobs", often).await.expect(201);
     server.bare("POST", "/api/v1/jobs/often/pause").await.expect(200);

@@ -14,14 +14,14 @@ use crate::harness::{Answer, Server};
 use crate::visitor::{Visitor, location};
 
 /// Submits a form like the script does.
-async fn act(visitor: &Visitor<'_>, path: &str) -> Answer {
+async fn send_action(visitor: &Visitor<'_>, path: &str) -> Answer {
     let request = visitor.request("POST", path).header("hx-request", "true").header("origin", "http://here");
     let request = request.header("content-type", "application/x-www-form-urlencoded");
     visitor.server.send(request.body(Body::from("back=/jobs")).unwrap()).await
 }
 
 /// The same visitor with additional cookies.
-fn with<'s>(visitor: &Visitor<'s>, cookies: &str) -> Visitor<'s> {
+fn with_cookies<'s>(visitor: &Visitor<'s>, cookies: &str) -> Visitor<'s> {
     Visitor { server: visitor.server, cookie: format!("{}; {cookies}", visitor.cookie), language: visitor.language }
 }
 
@@ -60,21 +60,21 @@ async fn times_are_shown_on_the_clock_that_the_reader_chose() {
         ("rondel_zone=Asia/Shanghai; rondel_times=utc", "UTC"),
         ("rondel_zone=<script>", "UTC"),
     ] {
-        let page = with(&visitor, cookies).get(&path).await.text();
+        let page = with_cookies(&visitor, cookies).get(&path).await.text();
         assert!(page.contains(&format!("\">{}</time>", on(zone))), "{cookies}: {} is not in {page}", on(zone));
         assert!(
             page.contains(&format!("Times in {zone}")) && page.contains(&format!("data-zone=\"{zone}\"")),
             "{page}"
         );
     }
-    let page = with(&visitor, "rondel_zone=Asia/Shanghai; rondel_times=job").get("/jobs/there").await.text();
+    let page = with_cookies(&visitor, "rondel_zone=Asia/Shanghai; rondel_times=job").get("/jobs/there").await.text();
     assert!(page.contains("Times in America/New_York") && page.contains(">New York</button>"), "{page}");
     // The tooltip has the instant on the clock of the job, on that of the user, and in UTC.
     let title = format!("title=\"{}", on("America/New_York"));
     let title = page.split(&title).nth(1).and_then(|rest| rest.split('"').next()).unwrap();
     assert!(title.contains(&on("Asia/Shanghai")) && title.contains(&on("UTC")), "{title}");
     server.bare("POST", "/api/v1/jobs/there/resume").await.expect(200);
-    let list = with(&visitor, "rondel_zone=Asia/Shanghai; rondel_times=job").get("/jobs").await.text();
+    let list = with_cookies(&visitor, "rondel_zone=Asia/Shanghai; rondel_times=job").get("/jobs").await.text();
     assert!(list.contains("01:00</span> <span class=\"date\">New York</span>"), "{list}");
     let chosen = visitor.post("/preferences", "times=job&back=/jobs").await;
     assert!(chosen.headers["set-cookie"].to_str().unwrap().starts_with("rondel_times=job;"), "{chosen:?}");
@@ -88,16 +88,16 @@ async fn a_form_that_a_script_sent_is_answered_by_a_message_that_takes_it_back()
     server.job("there").await;
     let visitor = Visitor::signed_in(&server).await;
     for (way, words, back) in [("pause", "Paused there.", "resume"), ("resume", "Resumed there.", "pause")] {
-        let answer = act(&visitor, &format!("/n/default/jobs/there/{way}")).await;
+        let answer = send_action(&visitor, &format!("/n/default/jobs/there/{way}")).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         let form = format!("<form method=\"post\" action=\"/n/default/jobs/there/{back}\" data-act>");
         assert!(answer.text().contains(words) && answer.text().contains(&form), "{}", answer.text());
         assert!(!answer.text().contains("<html"), "a part of a page");
         assert_eq!(location(&visitor.post(&format!("/jobs/there/{way}"), "back=/jobs").await), "/jobs", "no script");
     }
-    let answer = act(&visitor, "/n/default/jobs/there/runs").await.text();
+    let answer = send_action(&visitor, "/n/default/jobs/there/runs").await.text();
     assert!(answer.contains(" href=\"/n/default/runs/") && answer.contains("#there · "), "{answer}");
-    assert_eq!(act(&visitor, "/n/default/jobs/nowhere/pause").await.status, 404);
+    assert_eq!(send_action(&visitor, "/n/default/jobs/nowhere/pause").await.status, 404);
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::harness::Server;
 use crate::visitor::Visitor;
 
-const EVIL: &str = "<script>alert(1)</script>";
+const HOSTILE_TEXT: &str = "<script>alert(1)</script>";
 
 async fn gaps(server: &Server, visitor: &Visitor<'_>, job: &str) -> Vec<Value> {
     let now = server.engine.now();
@@ -22,7 +22,7 @@ async fn gaps(server: &Server, visitor: &Visitor<'_>, job: &str) -> Vec<Value> {
 #[tokio::test]
 async fn one_request_explains_all_gaps_of_a_lane() {
     let server = Server::start().await;
-    let calendar = json!({"rule": {"days": [{"date": "2027-01-15", "name": EVIL}, "2027-01-16..2027-12-31"]}});
+    let calendar = json!({"rule": {"days": [{"date": "2027-01-15", "name": HOSTILE_TEXT}, "2027-01-16..2027-12-31"]}});
     server.with_body("PUT", "/api/v1/calendars/shut", calendar).await.expect(201);
     let job = |name: &str, more: Value| {
         let mut body = json!({"name": name, "app": "a", "handler": "h", "schedule": {"every": "1s"}});

@@ -22,13 +22,13 @@ use tower::ServiceExt as _;
 use crate::{contract, markup};
 
 /// The store's clock at the beginning of the tests: 15 January 2027, some minutes past 13:00 UTC.
-const BEGINNING: Timestamp = Timestamp::from_secs(1_800_018_300);
+const CLOCK_START: Timestamp = Timestamp::from_secs(1_800_018_300);
 
-/// The store's clock. It starts at [`BEGINNING`], however long the host has been running.
+/// The store's clock. It starts at [`CLOCK_START`], however long the host has been running.
 pub(crate) fn clock() -> Timestamp {
-    static BEGAN_MICROS: LazyLock<i64> = LazyLock::new(boot_micros);
-    let began_micros = *BEGAN_MICROS;
-    BEGINNING + Duration::from_micros(boot_micros().saturating_sub(began_micros).unsigned_abs())
+    static START_MICROS: LazyLock<i64> = LazyLock::new(boot_micros);
+    let began_micros = *START_MICROS;
+    CLOCK_START + Duration::from_micros(boot_micros().saturating_sub(began_micros).unsigned_abs())
 }
 
 /// An app on top of a running engine.

@@ -25,13 +25,13 @@ struct TestUser {
 
 async fn create_user(server: &Server, name: &str, role: &str) -> TestUser {
     let body = json!({"kind": "api", "name": name, "grants": [{"role": role}]});
-    let made = server.with_body("POST", "/api/v1/tokens", body).await.expect(201);
-    let text = |key: &str| made[key].as_str().unwrap().to_owned();
+    let created = server.with_body("POST", "/api/v1/tokens", body).await.expect(201);
+    let text = |key: &str| created[key].as_str().unwrap().to_owned();
     TestUser { id: text("id").parse().unwrap(), secret: text("token") }
 }
 
 /// Sends a request, and does not read the body of the answer.
-async fn begin(server: &Server, who: &TestUser, method: &str, path: &str, body: Option<Value>) -> Response {
+async fn send_request(server: &Server, who: &TestUser, method: &str, path: &str, body: Option<Value>) -> Response {
     let request = http::Request::builder().method(method).uri(path);
     let request = request.header("authorization", format!("Bearer {}", who.secret));
     let request = match body {
@@ -43,15 +43,15 @@ async fn begin(server: &Server, who: &TestUser, method: &str, path: &str, body: 
 }
 
 /// The next piece of a body; `None` at the end.
-async fn piece(body: &mut Body) -> Option<Result<Bytes, axum::Error>> {
+async fn next_piece(body: &mut Body) -> Option<Result<Bytes, axum::Error>> {
     let frame = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await?;
     Some(frame.map(|frame| frame.into_data().unwrap_or_default()))
 }
 
 /// The rest of a body, and whether it broke off.
-async fn rest(body: &mut Body) -> (String, bool) {
+async fn read_rest(body: &mut Body) -> (String, bool) {
     let mut text = String::new();
-    while let Some(piece) = piece(body).await {
+    while let Some(piece) = next_piece(body).await {
         match piece {
             Ok(piece) => text.push_str(&String::from_utf8_lossy(&piece)),
             Err(_) => return (text, true),
@@ -86,12 +86,12 @@ async fn a_streamed_apply_ends_with_its_token() {
         let editor = create_user(&server, &format!("editor-{is_revoked}"), "editor").await;
         let list = jobs(0, 1_200, &json!({"round": is_revoked}));
         let path = "/api/v1/jobs/apply";
-        let mut body = begin(&server, &editor, "POST", path, Some(list)).await.into_body();
-        let first = String::from_utf8(piece(&mut body).await.unwrap().unwrap().to_vec()).unwrap();
+        let mut body = send_request(&server, &editor, "POST", path, Some(list)).await.into_body();
+        let first = String::from_utf8(next_piece(&mut body).await.unwrap().unwrap().to_vec()).unwrap();
         if is_revoked {
             revoke(&server, &editor).await;
         }
-        let (text, _) = rest(&mut body).await;
+        let (text, _) = read_rest(&mut body).await;
         let lines: Vec<&str> = first.lines().chain(text.lines()).collect();
         let last: Value = serde_json::from_str(lines.last().unwrap()).unwrap();
         if is_revoked {
@@ -112,13 +112,14 @@ async fn an_export_ends_with_its_token() {
     for form in ["json", "yaml"] {
         let path = format!("/api/v1/jobs/export?format={form}");
         let viewer = create_user(&server, &format!("whole-{form}"), "viewer").await;
-        let (whole, is_broken) = rest(&mut begin(&server, &viewer, "GET", &path, None).await.into_body()).await;
+        let (whole, is_broken) =
+            read_rest(&mut send_request(&server, &viewer, "GET", &path, None).await.into_body()).await;
         assert_eq!((whole.matches("j000").count(), is_broken), (100, false));
         let viewer = create_user(&server, &format!("part-{form}"), "viewer").await;
-        let mut body = begin(&server, &viewer, "GET", &path, None).await.into_body();
-        assert!(piece(&mut body).await.unwrap().is_ok());
+        let mut body = send_request(&server, &viewer, "GET", &path, None).await.into_body();
+        assert!(next_piece(&mut body).await.unwrap().is_ok());
         revoke(&server, &viewer).await;
-        let (text, is_broken) = rest(&mut body).await;
+        let (text, is_broken) = read_rest(&mut body).await;
         assert!(is_broken && text.contains("the token or sign-in has ended"), "{text}");
         assert!(!text.contains("j000"), "no job after the end: {text}");
     }
@@ -135,9 +136,9 @@ async fn an_export_of_the_audit_log_ends_with_its_token() {
     let request = request.header("authorization", format!("Bearer {}", admin.secret));
     let response = server.app.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
     let mut body = response.into_body();
-    assert!(piece(&mut body).await.unwrap().is_ok());
+    assert!(next_piece(&mut body).await.unwrap().is_ok());
     revoke(&server, &admin).await;
-    let (text, _) = rest(&mut body).await;
+    let (text, _) = read_rest(&mut body).await;
     assert!(
         text.lines().count() == 1 && text.starts_with("{\"code\":\"unauthenticated\",\"complete\":false"),
         "{text}"
@@ -202,7 +203,7 @@ async fn exports_and_applies_are_few_at_a_time() {
     for (method, path, list) in
         [("GET", "/api/v1/jobs/export", None), ("POST", "/api/v1/jobs/apply", Some(jobs(0, 600, &json!({}))))]
     {
-        let call = async |who: &TestUser| begin(&server, who, method, path, list.clone()).await;
+        let call = async |who: &TestUser| send_request(&server, who, method, path, list.clone()).await;
         let (first, _second) = (call(&ann).await, call(&ann).await);
         assert_eq!(refusal(&call(&ann).await), (429, true), "{path}: a caller has two");
         let other = call(&bob).await;
@@ -227,11 +228,11 @@ async fn answers_that_are_not_read_are_counted() {
         create_user(&server, "bob", "viewer").await,
         create_user(&server, "eve", "viewer").await,
     ];
-    let list = async |who: &TestUser| begin(&server, who, "GET", "/api/v1/jobs?limit=200", None).await;
+    let list = async |who: &TestUser| send_request(&server, who, "GET", "/api/v1/jobs?limit=200", None).await;
     let first = list(&ann).await;
     assert_eq!(first.status(), 200);
     assert_eq!(refusal(&list(&ann).await), (429, true), "half of all is one caller's");
-    let small = begin(&server, &ann, "GET", "/api/v1/apps", None).await;
+    let small = send_request(&server, &ann, "GET", "/api/v1/apps", None).await;
     assert_eq!(small.status(), 200, "short answers are not counted");
     let (_second, _third) = (list(&bob).await, list(&eve).await);
     let fourth = create_user(&server, "dan", "viewer").await;
@@ -252,14 +253,14 @@ async fn followed_logs_are_read_in_the_turns_of_their_caller() {
     let run = server.trigger("a").await;
     let [ann, bob] = [create_user(&server, "ann", "viewer").await, create_user(&server, "bob", "viewer").await];
     let path = format!("/api/v1/runs/{run}/logs?follow=true");
-    let mut followed = begin(&server, &ann, "GET", &path, None).await.into_body();
+    let mut followed = send_request(&server, &ann, "GET", &path, None).await.into_body();
     store.hold("log_chunks");
     #[expect(clippy::disallowed_methods, reason = "the test ends it")]
-    let reader = tokio::spawn(async move { piece(&mut followed).await.is_some() });
+    let reader = tokio::spawn(async move { next_piece(&mut followed).await.is_some() });
     store.reached.notified().await;
-    let mut own = Box::pin(begin(&server, &ann, "GET", "/api/v1/apps", None));
+    let mut own = Box::pin(send_request(&server, &ann, "GET", "/api/v1/apps", None));
     assert!(tokio::time::timeout(Duration::from_millis(200), &mut own).await.is_err(), "the stream has the turn");
-    assert_eq!(begin(&server, &bob, "GET", "/api/v1/apps", None).await.status(), 200, "others have their own");
+    assert_eq!(send_request(&server, &bob, "GET", "/api/v1/apps", None).await.status(), 200, "others have their own");
     store.released.notify_one();
     assert_eq!(own.await.status(), 200, "a stream that waits for lines has no turn");
     reader.abort();

@@ -67,8 +67,8 @@ async fn dolphinscheduler_cve_2026_47340_the_webhook_of_others_is_not_read() {
     let token = async |role: &str| {
         let grants = json!([{"role": role, "namespace": "default"}]);
         let body = json!({"kind": "api", "name": format!("a-{role}"), "grants": grants});
-        let made = server.with_body("POST", "/api/v1/tokens", body).await.expect(201);
-        made["token"].as_str().unwrap().to_owned()
+        let created = server.with_body("POST", "/api/v1/tokens", body).await.expect(201);
+        created["token"].as_str().unwrap().to_owned()
     };
     let (admin, editor) = (token("admin").await, token("editor").await);
     for (bearer, namespace, status) in
@@ -101,8 +101,8 @@ async fn rundeck_cve_2021_41112_calendars_are_changed_by_editors_of_the_namespac
     server.with_body("POST", "/api/v1/apps", json!({"name": "mine"})).await.expect(201);
     let grants = json!([{"role": "admin", "namespace": "default", "app": "mine"}]);
     let body = json!({"kind": "api", "name": "scoped", "grants": grants});
-    let made = server.with_body("POST", "/api/v1/tokens", body).await.expect(201);
-    let bearer = format!("Bearer {}", made["token"].as_str().unwrap());
+    let created = server.with_body("POST", "/api/v1/tokens", body).await.expect(201);
+    let bearer = format!("Bearer {}", created["token"].as_str().unwrap());
     for (method, path) in [("PUT", ""), ("DELETE", ""), ("POST", "/import?format=csv")] {
         let request = Request::builder().method(method).uri(format!("/api/v1/calendars/cal{path}"));
         let request = request.header("authorization", &bearer).header("content-type", "application/json");
@@ -236,8 +236,8 @@ async fn temporal_cve_2023_3485_a_token_of_one_namespace_means_no_other() {
     server.with_body("POST", "/api/v1/namespaces", json!({"name": "elsewhere"})).await.expect(201);
     let grants = json!([{"role": "admin", "namespace": "elsewhere"}]);
     let body = json!({"kind": "api", "name": "scoped", "grants": grants});
-    let made = server.with_body("POST", "/api/v1/tokens", body).await.expect(201);
-    let bearer = format!("Bearer {}", made["token"].as_str().unwrap());
+    let created = server.with_body("POST", "/api/v1/tokens", body).await.expect(201);
+    let bearer = format!("Bearer {}", created["token"].as_str().unwrap());
     for (path, status) in [
         ("/api/v1/jobs/theirs", 404),
         ("/api/v1/jobs/theirs?namespace=", 404),
@@ -300,17 +300,17 @@ async fn xxl_job_cve_2020_23814_names_of_users_and_tokens_are_text() {
     let evil = "<script>alert(1)</script>\"'";
     let body = json!({"name": "eve", "display_name": evil, "password": "correct horse", "grants": [{"role": "admin"}]});
     server.with_body("POST", "/api/v1/users", body).await.expect(201);
-    let refused = server.with_body("POST", "/api/v1/users", json!({"name": evil})).await;
-    assert_eq!(refused.status, 422);
+    let refusal = server.with_body("POST", "/api/v1/users", json!({"name": evil})).await;
+    assert_eq!(refusal.status, 422);
     let page = visitor.get("/users").await.text();
     assert!(!page.contains("<script>alert") && page.contains("&#60;script&#62;"), "{page}");
     let mut eve = Visitor::new(&server);
     let entered = eve.post("/sign-in", "name=eve&password=correct+horse").await;
     assert_eq!(location(&entered), "/");
     eve.cookie = entered.headers["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
-    let made =
+    let created =
         eve.post("/account/tokens", &format!("name={}&grants=viewer", "%3Cimg+src%3Dx+onerror%3Dalert(1)%3E")).await;
-    assert!(!made.text().contains("<img src=x"), "{}", made.text());
+    assert!(!created.text().contains("<img src=x"), "{}", created.text());
     let wrong = Visitor::new(&server).post("/sign-in", "name=%22%3E%3Cscript%3E&password=x").await.text();
     assert!(!wrong.contains("\"><script>"), "{wrong}");
     // A name that looks like another one, because it reverses the direction of text.

@@ -146,13 +146,13 @@ async fn if_match_guards_every_change() {
 async fn pause_and_resume_switch_the_schedule() {
     let server = Server::start().await;
     let body = json!({"name": "a", "app": "x", "handler": "h", "schedule": {"cron": "0 0 0 1 1 ?"}});
-    let made = server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
+    let created = server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
     let paused = server.bare("POST", "/api/v1/jobs/a/pause").await.expect(200);
     assert_eq!((&paused["enabled"], &paused["next_fire_at"]), (&json!(false), &Value::Null));
     let again = server.bare("POST", "/api/v1/jobs/a/pause").await.expect(200);
     assert_eq!(again["version"], paused["version"]);
     let resumed = server.bare("POST", "/api/v1/jobs/a/resume").await.expect(200);
-    assert_eq!((&resumed["enabled"], &resumed["next_fire_at"]), (&json!(true), &made["next_fire_at"]));
+    assert_eq!((&resumed["enabled"], &resumed["next_fire_at"]), (&json!(true), &created["next_fire_at"]));
 }
 
 #[tokio::test]
@@ -218,8 +218,8 @@ async fn changes_of_an_edit_are_shown() {
     assert_eq!((&diff["from"], &diff["to"]), (&json!(1), &json!(2)));
     assert_eq!(diff["changes"][0], json!({"pointer": "/enabled", "from": true, "to": false}));
     assert!(diff["text"].as_str().unwrap().contains("  echo one\n- echo two\n+ echo 2\n"), "{diff:#}");
-    let refused = server.get(&format!("{path}?to=3")).await.expect(422);
-    assert_eq!(refused["errors"][0]["parameter"], "to");
+    let refusal = server.get(&format!("{path}?to=3")).await.expect(422);
+    assert_eq!(refusal["errors"][0]["parameter"], "to");
 }
 
 /// No version of a script is lost: more than thirty versions are listed, and each can be restored.
@@ -240,7 +240,7 @@ async fn every_version_of_a_script_is_kept_and_can_be_put_back() {
         let Some(next) = page["next_cursor"].as_str() else { break };
         path = format!("/api/v1/jobs/a/versions?cursor={next}");
     }
-    let versions: Vec<_> = listed.iter().map(|one| one["version"].as_i64().unwrap()).collect();
+    let versions: Vec<_> = listed.iter().map(|item| item["version"].as_i64().unwrap()).collect();
     assert_eq!(versions, (1..=35).rev().collect::<Vec<_>>());
     assert_eq!(listed[34]["definition"]["params"], script(1));
 

@@ -14,13 +14,13 @@ use crate::matrix::{OBJECTS, World};
 
 /// A store that loses the answers to chosen calls. The calls take effect.
 #[derive(Debug)]
-struct Losing {
+struct AnswerLosingStore {
     inner: MemStore,
     /// The names of the calls, in the order in which they are made. Each loses one answer.
     calls: Mutex<Vec<&'static str>>,
 }
 
-impl Losing {
+impl AnswerLosingStore {
     fn inner(&self) -> &MemStore {
         &self.inner
     }
@@ -36,7 +36,7 @@ impl Losing {
     }
 }
 
-rondel_store::delegate_store!(Losing);
+rondel_store::delegate_store!(AnswerLosingStore);
 
 async fn post(server: &Server, path: &str, key: &str, body: &str) -> Answer {
     let request = server.request("POST", path).header("content-type", "application/json");
@@ -72,14 +72,15 @@ async fn a_call_with_a_key_is_made_once() {
 }
 
 /// `POST` routes that only answer a question change nothing, so a key has no meaning there.
-const QUESTIONS: [&str; 5] =
+const READ_ONLY_POSTS: [&str; 5] =
     ["/api/v1/schedules/preview", "/api/v1/alert-rules/preview", "/job-code", "/job-params", "/job-yaml"];
 
 #[tokio::test]
 async fn every_route_that_changes_something_stores_a_key_or_refuses_it() {
     let world = Box::pin(World::new()).await;
-    let (mut kept, mut refused) = (0, 0);
-    let routes = route_table().into_iter().filter(|route| !route.method.is_safe() && !QUESTIONS.contains(&route.path));
+    let (mut stored_count, mut refused_count) = (0, 0);
+    let routes =
+        route_table().into_iter().filter(|route| !route.method.is_safe() && !READ_ONLY_POSTS.contains(&route.path));
     for (number, route) in routes.enumerate() {
         let things = world.create_objects("root", OBJECTS[0]).await;
         let mut answers = Vec::new();
@@ -93,15 +94,15 @@ async fn every_route_that_changes_something_stores_a_key_or_refuses_it() {
         if answers[0].status == 400 {
             assert!(answers[0].text().contains("Idempotency-Key"), "{place}");
             assert!(answers[0].text().contains(&key), "{place}");
-            refused += 1;
+            refused_count += 1;
         } else {
             let is_replayed = answers[1].headers.contains_key("idempotency-replayed");
             assert_eq!(is_replayed, answers[0].status.is_success(), "{place}");
             assert_eq!(answers[2].status, 400, "{place}: the key is read");
-            kept += 1;
+            stored_count += 1;
         }
     }
-    assert!(kept > 10 && refused > 20, "{kept} {refused}");
+    assert!(stored_count > 10 && refused_count > 20, "{stored_count} {refused_count}");
 }
 
 #[tokio::test]
@@ -150,7 +151,7 @@ async fn a_call_continues_after_its_client_hung_up() {
 /// The run, job, window, user, token, silence or channel is stored, but its client would repeat the call after an error.
 #[tokio::test]
 async fn a_run_is_created_once_though_the_database_loses_its_answer() {
-    let store = Arc::new(Losing { inner: MemStore::new(Arc::new(clock)), calls: Mutex::default() });
+    let store = Arc::new(AnswerLosingStore { inner: MemStore::new(Arc::new(clock)), calls: Mutex::default() });
     let server = Server::start_on(Arc::clone(&store) as Arc<dyn Store>, WebConfig::default()).await;
     let lose = |calls: &[&'static str]| *store.calls.lock().unwrap() = calls.to_vec();
     server.job("a").await;
@@ -179,18 +180,18 @@ async fn a_run_is_created_once_though_the_database_loses_its_answer() {
     server.with_body("POST", "/api/v1/users", json!({"name": "ann", "grants": []})).await.expect(201);
     lose(&["add_token", "rotate_token"]);
     let token = json!({"kind": "api", "name": "once", "grants": [{"role": "viewer"}]});
-    let mut made = server.with_body("POST", "/api/v1/tokens", token).await.expect(201);
+    let mut created = server.with_body("POST", "/api/v1/tokens", token).await.expect(201);
     for overlap in ["0s", "1h"] {
-        let path = format!("/api/v1/tokens/{}/rotate", made["id"].as_str().unwrap());
-        made = server.with_body("POST", &path, json!({"overlap": overlap})).await.expect(201);
-        assert!(made["token"].is_string(), "{made}");
+        let path = format!("/api/v1/tokens/{}/rotate", created["id"].as_str().unwrap());
+        created = server.with_body("POST", &path, json!({"overlap": overlap})).await.expect(201);
+        assert!(created["token"].is_string(), "{created}");
         lose(&["rotate_token"]);
     }
     let hook = json!({"kind": "webhook", "secrets": {"url": "https://example.com/hook"}});
     for status in [201, 200] {
         lose(&["save_channel"]);
-        let made = server.with_body("PUT", "/api/v1/channels/hook", &hook).await.expect(status);
-        assert_eq!(made["signing_key"].is_string(), status == 201, "{made}");
+        let created = server.with_body("PUT", "/api/v1/channels/hook", &hook).await.expect(status);
+        assert_eq!(created["signing_key"].is_string(), status == 201, "{created}");
     }
     lose(&["add_silence", "jobs_named"]);
     let ends_at = (server.engine.now() + Duration::from_secs(3_600)).to_string();
@@ -209,9 +210,9 @@ async fn a_token_that_asks_too_often_waits() {
     let left: Vec<_> = answers.iter().map(|answer| answer.headers["ratelimit"].to_str().unwrap().to_owned()).collect();
     assert_eq!(left, ["\"token\";r=2;t=0", "\"token\";r=1;t=0", "\"token\";r=0;t=0"]);
     assert_eq!(answers[0].headers["ratelimit-policy"], "\"token\";q=3;w=3");
-    let refused = server.get("/api/v1/apps").await;
-    assert_eq!(refused.headers["retry-after"], "1");
-    assert_eq!(refused.expect(429)["code"], "rate_limited");
+    let refusal = server.get("/api/v1/apps").await;
+    assert_eq!(refusal.headers["retry-after"], "1");
+    assert_eq!(refusal.expect(429)["code"], "rate_limited");
     // Unauthenticated callers are not counted, and health checks need no authentication.
     assert_eq!(server.send(http::Request::get("/api/v1/apps").body(Body::empty()).unwrap()).await.status, 401);
     assert_eq!(server.get("/livez").await.status, 200);

@@ -20,8 +20,8 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 async fn token(server: &Server, name: &str, role: &str) -> String {
     let body = json!({"kind": "api", "name": name, "grants": [{"role": role}]});
-    let made = server.with_body("POST", "/api/v1/tokens", body).await.expect(201);
-    made["token"].as_str().unwrap().to_owned()
+    let created = server.with_body("POST", "/api/v1/tokens", body).await.expect(201);
+    created["token"].as_str().unwrap().to_owned()
 }
 
 async fn get_as(server: &Server, authorization: String, path: &str) -> Answer {
@@ -93,10 +93,10 @@ async fn one_viewer_does_not_hold_all_event_streams() {
     let admin = format!("Bearer {}", server.admin.reveal());
     let (first, second, ()) = tokio::join!(listen(viewer.clone()), listen(viewer.clone()), async {
         tokio::time::sleep(Duration::from_millis(200)).await;
-        let refused = listen(viewer.clone()).await;
-        assert_eq!((refused.status.as_u16(), &refused.headers["retry-after"]), (503, &"10".parse().unwrap()));
-        let refused = refused.json();
-        assert!(refused["detail"].as_str().unwrap().contains("a caller may have 2 event streams"), "{refused}");
+        let refusal = listen(viewer.clone()).await;
+        assert_eq!((refusal.status.as_u16(), &refusal.headers["retry-after"]), (503, &"10".parse().unwrap()));
+        let refusal = refusal.json();
+        assert!(refusal["detail"].as_str().unwrap().contains("a caller may have 2 event streams"), "{refusal}");
         let (others, ()) = tokio::join!(listen(admin), async {
             tokio::time::sleep(Duration::from_millis(200)).await;
             shutdown.cancel();
@@ -160,7 +160,7 @@ fn form(headers: &str, body: &str) -> String {
 }
 
 /// A form whose last bytes are never sent.
-fn half_a_form() -> String {
+fn incomplete_form() -> String {
     let form = form("", "name=ann&password=x");
     form[..form.len() - 5].to_owned()
 }
@@ -176,7 +176,7 @@ async fn half_sent_bodies_hold_no_permit() {
         ..HttpLimits::default()
     };
     let listening = ListeningServer::start(limits, &[]).await;
-    let half = half_a_form();
+    let half = incomplete_form();
     let mut slow = Vec::new();
     for _ in 0..40 {
         slow.push(listening.connect(&half).await);
@@ -184,8 +184,8 @@ async fn half_sent_bodies_hold_no_permit() {
     // The limit of the address admits 16 requests. The others are refused, in any order.
     let mut answers: FuturesUnordered<_> = slow.iter_mut().map(read_to_end).collect();
     for _ in 0..40 - 16 {
-        let refused = answers.next().await.unwrap();
-        assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("too many bodies"), "{refused}");
+        let refusal = answers.next().await.unwrap();
+        assert!(refusal.starts_with("HTTP/1.1 503") && refusal.contains("too many bodies"), "{refusal}");
     }
     let probe = listening.call("GET /readyz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
     assert!(probe.starts_with("HTTP/1.1 200"), "{probe}");
@@ -206,7 +206,7 @@ async fn half_sent_bodies_hold_no_permit() {
 async fn a_half_sent_form_is_dropped() {
     let limits = HttpLimits { body_timeout: Duration::from_secs(1), ..HttpLimits::default() };
     let listening = ListeningServer::start(limits, &[]).await;
-    let late = listening.call(&half_a_form()).await;
+    let late = listening.call(&incomplete_form()).await;
     assert!(late.starts_with("HTTP/1.1 408"), "{late}");
     listening.stop().await;
 }

@@ -196,8 +196,8 @@ async fn the_server_searches() {
     let text = accept(&server, &format!("{path}?contains=NEEDLE"), "text/plain").await;
     assert_eq!(text.text(), "the Needle\n");
     for (query, parameter) in [("level=loud", "level"), ("contains=", "contains")] {
-        let refused = server.get(&format!("{path}?{query}")).await.expect(422);
-        assert_eq!(refused["errors"][0]["parameter"], parameter);
+        let refusal = server.get(&format!("{path}?{query}")).await.expect(422);
+        assert_eq!(refusal["errors"][0]["parameter"], parameter);
     }
 }
 
@@ -276,8 +276,8 @@ async fn a_page_begins_at_a_line_without_the_lines_before_it() {
         ("tail=0".to_owned(), "tail"),
         ("from_line=x".to_owned(), "from_line"),
     ] {
-        let refused = server.get(&format!("{path}?{query}")).await.expect(422);
-        assert_eq!(refused["errors"][0]["parameter"], parameter, "{query}");
+        let refusal = server.get(&format!("{path}?{query}")).await.expect(422);
+        assert_eq!(refusal["errors"][0]["parameter"], parameter, "{query}");
     }
 }
 

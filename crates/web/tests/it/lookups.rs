@@ -15,11 +15,11 @@ use tokio::sync::Semaphore;
 use crate::harness::{Server, clock};
 
 /// How many look-ups one address may have at the same time; must equal the engine's limit.
-const AT_ONCE_PER_ADDRESS: usize = 8;
+const CONCURRENT_LOOKUPS_PER_ADDRESS: usize = 8;
 
 /// A store in which look-ups of tokens wait for `go_on`.
 #[derive(Debug)]
-struct SlowTokens {
+struct SlowTokenStore {
     inner: MemStore,
     is_slow: AtomicBool,
     go_on: Semaphore,
@@ -30,7 +30,7 @@ struct SlowTokens {
     count: AtomicUsize,
 }
 
-impl SlowTokens {
+impl SlowTokenStore {
     fn inner(&self) -> &MemStore {
         &self.inner
     }
@@ -50,10 +50,10 @@ impl SlowTokens {
     }
 }
 
-rondel_store::delegate_store!(SlowTokens);
+rondel_store::delegate_store!(SlowTokenStore);
 
-async fn start() -> (Arc<SlowTokens>, Server) {
-    let store = Arc::new(SlowTokens {
+async fn start() -> (Arc<SlowTokenStore>, Server) {
+    let store = Arc::new(SlowTokenStore {
         inner: MemStore::new(Arc::new(clock)),
         is_slow: AtomicBool::new(false),
         go_on: Semaphore::new(0),
@@ -80,23 +80,23 @@ async fn a_flood_of_made_up_tokens_waits_for_few_look_ups() {
     let flood = join_all(tokens.iter().map(|token| status(&server, token, 1)));
     let (statuses, other) = tokio::join!(flood, async {
         // Waits until as many look-ups of the flood are in progress as the limit allows.
-        while store.under_way.load(Ordering::SeqCst) < AT_ONCE_PER_ADDRESS {
+        while store.under_way.load(Ordering::SeqCst) < CONCURRENT_LOOKUPS_PER_ADDRESS {
             tokio::task::yield_now().await;
         }
         let admin = server.admin.reveal().to_owned();
         let asked = async {
-            while store.under_way.load(Ordering::SeqCst) <= AT_ONCE_PER_ADDRESS {
+            while store.under_way.load(Ordering::SeqCst) <= CONCURRENT_LOOKUPS_PER_ADDRESS {
                 tokio::task::yield_now().await;
             }
             let most = store.most.load(Ordering::SeqCst);
-            assert_eq!(most, AT_ONCE_PER_ADDRESS + 1, "the flood has its part, and another address its own");
+            assert_eq!(most, CONCURRENT_LOOKUPS_PER_ADDRESS + 1, "the flood has its part, and another address its own");
             store.go_on.add_permits(1_000);
         };
         tokio::join!(status(&server, &admin, 2), asked).0
     });
     assert_eq!(other, 200);
     assert!(statuses.iter().all(|status| *status == 401), "{statuses:?}");
-    assert!(store.most.load(Ordering::SeqCst) <= AT_ONCE_PER_ADDRESS + 1);
+    assert!(store.most.load(Ordering::SeqCst) <= CONCURRENT_LOOKUPS_PER_ADDRESS + 1);
 }
 
 #[tokio::test]

@@ -58,5 +58,6 @@ mod schedules;
 mod script_pages;
 mod settings_pages;
 mod token_powers;
+mod unreadable;
 mod visitor;
 mod webhooks;

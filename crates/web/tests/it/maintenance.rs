@@ -9,14 +9,14 @@ use crate::harness::Server;
 use crate::visitor::{Visitor, location};
 
 const PATH: &str = "/api/v1/maintenance";
-const EVIL: &str = "<script>alert(1)</script>";
+const HOSTILE_TEXT: &str = "<script>alert(1)</script>";
 
 fn instant(value: &Value) -> Timestamp {
     value.as_str().and_then(|text| text.parse().ok()).expect("an instant")
 }
 
 /// Waits until the condition holds. The server reads windows once per second.
-async fn until(holds: impl AsyncFn() -> bool) {
+async fn wait_until(holds: impl AsyncFn() -> bool) {
     for attempt in 0.. {
         if holds().await {
             return;
@@ -31,14 +31,14 @@ async fn a_window_is_planned_listed_and_ended() {
     let server = Server::start().await;
     server.job("nightly").await;
     let before = server.engine.now();
-    let made = server.with_body("POST", PATH, json!({"length": "2h", "reason": "moving"})).await.expect(201);
-    let (starts, ends) = (instant(&made["starts_at"]), instant(&made["ends_at"]));
+    let created = server.with_body("POST", PATH, json!({"length": "2h", "reason": "moving"})).await.expect(201);
+    let (starts, ends) = (instant(&created["starts_at"]), instant(&created["ends_at"]));
     let ahead = starts.since(before);
     assert!((70..100).contains(&ahead.as_secs()), "fires are claimed up to a minute ahead: {ahead:?}");
     assert_eq!(ends.since(starts), Duration::from_secs(7200));
-    assert_eq!((&made["open"], &made["fires"], &made["app"]), (&json!(false), &json!("skip"), &Value::Null));
-    assert_eq!(server.get(PATH).await.expect(200)["items"][0], made);
-    let own = format!("{PATH}/{}", made["id"].as_str().unwrap());
+    assert_eq!((&created["open"], &created["fires"], &created["app"]), (&json!(false), &json!("skip"), &Value::Null));
+    assert_eq!(server.get(PATH).await.expect(200)["items"][0], created);
+    let own = format!("{PATH}/{}", created["id"].as_str().unwrap());
     server.bare("DELETE", &own).await.expect(204);
     server.bare("DELETE", &own).await.expect(204);
     assert_eq!(server.get(PATH).await.expect(200)["items"], json!([]));
@@ -66,10 +66,10 @@ async fn a_wrong_window_is_refused_with_the_field() {
         (json!({"length": "1h", "reason": "r", "fires": "drop"}), "/fires", "drop"),
         (json!({"length": "1h", "reason": "r", "job": "a"}), "/job", "job"),
     ] {
-        let refused = server.with_body("POST", PATH, &body).await.expect(422);
-        let error = &refused["errors"][0];
-        assert_eq!(error["pointer"], pointer, "{body}: {refused}");
-        assert!(error.to_string().contains(words), "{body}: {refused}");
+        let refusal = server.with_body("POST", PATH, &body).await.expect(422);
+        let error = &refusal["errors"][0];
+        assert_eq!(error["pointer"], pointer, "{body}: {refusal}");
+        assert!(error.to_string().contains(words), "{body}: {refusal}");
     }
     let unknown = json!({"length": "1h", "reason": "r", "app": "nowhere"});
     assert_eq!(server.with_body("POST", PATH, unknown).await.expect(404)["code"], "app_not_found");
@@ -88,9 +88,9 @@ async fn a_window_is_announced_on_every_page_in_both_languages() {
     for (language, words) in [("en", "Maintenance planned"), ("zh", "计划维护")] {
         visitor.language = language;
         for path in ["/", "/jobs", "/jobs/nightly", "/runs", "/alerts"] {
-            until(async || visitor.get(path).await.text().contains(words)).await;
+            wait_until(async || visitor.get(path).await.text().contains(words)).await;
             let page = visitor.get(path).await.text();
-            assert!(page.contains("&#60;script&#62;") && !page.contains(EVIL), "{path}: {page}");
+            assert!(page.contains("&#60;script&#62;") && !page.contains(HOSTILE_TEXT), "{path}: {page}");
         }
     }
     visitor.language = "en";
@@ -99,5 +99,5 @@ async fn a_window_is_announced_on_every_page_in_both_languages() {
     let wrong = visitor.post("/alerts/maintenance", "for=1h&reason=").await;
     assert!(wrong.status == 422 && wrong.text().contains("state why"), "{}", wrong.text());
     assert_eq!(location(&visitor.post(&format!("/alerts/maintenance/{id}/end"), "").await), "/alerts");
-    until(async || !visitor.get("/jobs").await.text().contains("Maintenance planned")).await;
+    wait_until(async || !visitor.get("/jobs").await.text().contains("Maintenance planned")).await;
 }

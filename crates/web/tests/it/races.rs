@@ -20,8 +20,8 @@ async fn a_change_is_saved_only_to_the_version_that_was_checked() {
     }
     let grants = json!([{"role": "editor", "namespace": "default", "app": "mine"}]);
     let body = json!({"kind": "api", "name": "scoped", "grants": grants});
-    let made = server.with_body("POST", "/api/v1/tokens", body).await.expect(201);
-    let bearer = format!("Bearer {}", made["token"].as_str().unwrap());
+    let created = server.with_body("POST", "/api/v1/tokens", body).await.expect(201);
+    let bearer = format!("Bearer {}", created["token"].as_str().unwrap());
     let taken = json!({"app": "mine", "handler": "taken"});
     for (method, held, body) in
         [("PUT", "change_job", &taken), ("PATCH", "change_job", &taken), ("DELETE", "delete_job", &json!(null))]

@@ -9,12 +9,12 @@ use crate::alerts::channel;
 use crate::harness::Server;
 use crate::visitor::{Visitor, location};
 
-const EVIL: &str = "<script>alert(1)</script>";
+const HOSTILE_TEXT: &str = "<script>alert(1)</script>";
 
 /// Two jobs, one with two successful runs and one with a failed run. The runs are already counted.
 async fn server_with_runs() -> Server {
     let server = Server::start().await;
-    for (name, label) in [("good", EVIL), ("bad", "=2+3")] {
+    for (name, label) in [("good", HOSTILE_TEXT), ("bad", "=2+3")] {
         let body = json!({"name": name, "app": "app", "handler": "handler", "labels": {"team": label}});
         server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
     }
@@ -42,7 +42,7 @@ async fn runs_are_reported_by_namespace_app_job_and_label() {
         ("by=app&app=app", vec![("app", 3)]),
         ("by=job", vec![("bad", 1), ("good", 2)]),
         ("by=job&job=good", vec![("good", 2)]),
-        ("by=label&label=team", vec![(EVIL, 2), ("=2+3", 1)]),
+        ("by=label&label=team", vec![(HOSTILE_TEXT, 2), ("=2+3", 1)]),
         ("by=job&period=day", vec![("bad", 1), ("good", 2)]),
         ("by=app&period=month", vec![("app", 3)]),
     ] {
@@ -83,8 +83,8 @@ async fn a_wrong_question_is_refused_with_its_parameter() {
         ("limit=501", "limit"),
         ("color=red", "color"),
     ] {
-        let refused = server.get(&format!("/api/v1/reports?{query}")).await.expect(422);
-        assert_eq!(refused["errors"][0]["parameter"], parameter, "{query}: {refused}");
+        let refusal = server.get(&format!("/api/v1/reports?{query}")).await.expect(422);
+        assert_eq!(refusal["errors"][0]["parameter"], parameter, "{query}: {refusal}");
     }
     server.get("/api/v1/reports?app=none").await.expect(404);
     server.get("/api/v1/reports?by=job&job=none").await.expect(404);
@@ -103,8 +103,8 @@ async fn a_weekly_report_is_set_changed_and_ended() {
     for (field, value) in [("time", "8"), ("zone", "Mars/Base"), ("channel", "none"), ("weekday", "someday")] {
         let mut wrong = weekly.clone();
         wrong[field] = json!(value);
-        let refused = server.with_body("PUT", path, &wrong).await.expect(422);
-        assert_eq!(refused["errors"][0]["pointer"], format!("/{field}"), "{refused}");
+        let refusal = server.with_body("PUT", path, &wrong).await.expect(422);
+        assert_eq!(refusal["errors"][0]["pointer"], format!("/{field}"), "{refusal}");
     }
     // Sends the report now, in the same way as every week. The schedule remains.
     let send = format!("{path}/send");
@@ -141,9 +141,9 @@ async fn the_weekly_report_is_changed_in_the_version_that_the_caller_read() {
     let form = |version: i64| format!("weekday=mon&time=09%3A00&zone=UTC&channel=mail&do=save&version={version}");
     assert!(visitor.get("/reports").await.text().contains("name=\"version\" value=\"0\""));
     send("PUT", Some("\"v1\""), weekly("08:00")).await.expect(412);
-    let made = send("PUT", None, weekly("08:00")).await;
-    assert_eq!(made.headers["etag"], "\"v1\"");
-    assert_eq!(made.expect(201)["version"], 1);
+    let created = send("PUT", None, weekly("08:00")).await;
+    assert_eq!(created.headers["etag"], "\"v1\"");
+    assert_eq!(created.expect(201)["version"], 1);
     assert!(visitor.get("/reports").await.text().contains("name=\"version\" value=\"1\""));
     assert_eq!(visitor.post("/reports/schedule", &form(0)).await.status, 409, "another tab has saved it first");
     send("PUT", Some("\"v1\""), weekly("10:00")).await.expect(200);
@@ -167,7 +167,10 @@ async fn the_page_shows_hostile_names_as_text_and_saves_the_weekly_report() {
         visitor.language = language;
         let page = visitor.get("/reports?by=label&label=team").await.text();
         assert!(words.iter().all(|word| page.contains(word)), "{page}");
-        assert!(page.contains("&#60;script&#62;") && !page.contains(EVIL) && !page.contains("<b>done"), "{page}");
+        assert!(
+            page.contains("&#60;script&#62;") && !page.contains(HOSTILE_TEXT) && !page.contains("<b>done"),
+            "{page}"
+        );
         for (query, shown) in [("from=soon", "soon"), ("by=foo", "label"), ("period=foo", "month"), ("days=0", "400")] {
             let wrong = visitor.get(&format!("/reports?{query}")).await.text();
             let error = wrong.split("id=\"errors\">").nth(1).and_then(|rest| rest.split("</div>").next());

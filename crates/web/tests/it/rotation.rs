@@ -12,7 +12,7 @@ use crate::visitor::{Visitor, location};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-async fn make(server: &Server, by: &str, body: Value) -> Value {
+async fn make_token(server: &Server, by: &str, body: Value) -> Value {
     as_token(server, by, "POST", "/api/v1/tokens", &body.to_string()).await.expect(201)
 }
 
@@ -21,7 +21,7 @@ async fn rotate(server: &Server, by: &str, token: &Value) -> Value {
     as_token(server, by, "POST", &path, "").await.expect(201)
 }
 
-async fn works(server: &Server, token: &Value) -> bool {
+async fn is_valid(server: &Server, token: &Value) -> bool {
     as_token(server, token["token"].as_str().unwrap(), "GET", "/api/v1/me", "").await.status == 200
 }
 
@@ -45,7 +45,7 @@ async fn a_token_that_rotates_itself_gains_no_time_and_stays_one_token() {
 /// overlap.
 async fn check_series(server: &Server, revoked: usize) {
     let admin = server.admin.reveal();
-    let first = make(server, admin, api("1h")).await;
+    let first = make_token(server, admin, api("1h")).await;
     let mut line = vec![first.clone()];
     for overlap in ["0s", "0s", "1h"] {
         let old = line.last().unwrap();
@@ -56,29 +56,29 @@ async fn check_series(server: &Server, revoked: usize) {
         assert_eq!(new["series"], first["id"]);
         line.push(new);
     }
-    let child = make(server, line[3]["token"].as_str().unwrap(), api("30m")).await;
+    let child = make_token(server, line[3]["token"].as_str().unwrap(), api("30m")).await;
     assert_eq!((&child["minted_by"], &child["series"]), (&line[3]["id"], &child["id"]));
     let path = format!("/api/v1/tokens/{}/rotate", line[3]["id"].as_str().unwrap());
     let reversed = as_token(server, child["token"].as_str().unwrap(), "POST", &path, "").await;
     assert_eq!(reversed.status, 403, "made by the series: {}", reversed.text());
-    let other = make(server, admin, api("1h")).await;
+    let other = make_token(server, admin, api("1h")).await;
     for (token, expected) in [(&line[0], false), (&line[1], false), (&line[2], true), (&line[3], true), (&child, true)]
     {
-        assert_eq!(works(server, token).await, expected, "{token}");
+        assert_eq!(is_valid(server, token).await, expected, "{token}");
     }
     let path = format!("/api/v1/tokens/{}", line[revoked]["id"].as_str().unwrap());
     assert_eq!(server.bare("DELETE", &path).await.status, 204);
     for token in line.iter().chain([&child]) {
-        assert!(!works(server, token).await, "{revoked}: {token}");
+        assert!(!is_valid(server, token).await, "{revoked}: {token}");
     }
-    assert!(works(server, &other).await);
+    assert!(is_valid(server, &other).await);
 }
 
 #[tokio::test]
 async fn a_token_gives_another_one_no_later_end() {
     let server = Server::start().await;
     let admin = server.admin.reveal();
-    let (short, long) = (make(&server, admin, api("1h")).await, make(&server, admin, api("48h")).await);
+    let (short, long) = (make_token(&server, admin, api("1h")).await, make_token(&server, admin, api("48h")).await);
     let new = rotate(&server, short["token"].as_str().unwrap(), &long).await;
     assert_eq!((end(&new), &new["minted_by"]), (end(&short), &short["id"]), "not later than the caller's own");
     let new = rotate(&server, admin, &short).await;
@@ -90,7 +90,7 @@ async fn the_last_token_of_a_chain_names_the_length_of_the_chain() {
     let server = Server::start().await;
     let body = json!({"kind": "api", "name": "one", "grants": [{"role": "viewer"}]}).to_string();
     let (mut bearer, mut count) = (server.admin.reveal().to_owned(), 1);
-    let refused = loop {
+    let refusal = loop {
         let made = as_token(&server, &bearer, "POST", "/api/v1/tokens", &body).await;
         if made.status != 201 {
             break made.expect(403);
@@ -99,7 +99,7 @@ async fn the_last_token_of_a_chain_names_the_length_of_the_chain() {
     };
     let detail =
         format!("this token is the last of a chain of {count} tokens; use one that was created in the console");
-    assert_eq!((count, &refused["detail"]), (17, &json!(detail)));
+    assert_eq!((count, &refusal["detail"]), (17, &json!(detail)));
 }
 
 #[tokio::test]
@@ -127,9 +127,9 @@ async fn a_refused_form_of_a_token_keeps_its_input() {
     user(&server, "ann", json!([{"role": "admin"}])).await;
     let ann = signed_in(&server, "ann").await;
     let form = "name=bot&kind=executor&grants=executor+default/a&expires_in=30+moons";
-    let refused = ann.post("/account/tokens", form).await;
-    assert_eq!(refused.status, 422);
-    let page = refused.text();
+    let refusal = ann.post("/account/tokens", form).await;
+    assert_eq!(refusal.status, 422);
+    let page = refusal.text();
     assert!(page.contains("<option value=\"executor\" selected>"), "{page}");
     assert!(page.contains("name=\"expires_in\" value=\"30 moons\""), "{page}");
 }
@@ -141,11 +141,11 @@ async fn making_an_executors_token_by_an_expiring_token_causes_a_warning() {
     let executors = json!({
         "kind": "executor", "name": "e", "grants": [{"role": "executor", "namespace": "default", "app": "a"}],
     });
-    let lasting = make(&server, admin, executors.clone()).await;
+    let lasting = make_token(&server, admin, executors.clone()).await;
     assert_eq!((&lasting["expires_at"], &lasting["warnings"]), (&Value::Null, &Value::Null));
-    let maker = make(&server, admin, api("1h")).await;
+    let maker = make_token(&server, admin, api("1h")).await;
     let secret = maker["token"].as_str().unwrap();
-    for made in [make(&server, secret, executors.clone()).await, rotate(&server, secret, &lasting).await] {
+    for made in [make_token(&server, secret, executors.clone()).await, rotate(&server, secret, &lasting).await] {
         let warning = made["warnings"][0].as_str().unwrap();
         assert!(warning.contains(made["expires_at"].as_str().unwrap()), "{warning}");
         assert_eq!(made["expires_at"], maker["expires_at"]);
@@ -160,7 +160,7 @@ async fn making_an_executors_token_by_an_expiring_token_causes_a_warning() {
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect(),
     );
-    assert_eq!(make(&server, secret, asked).await["warnings"], Value::Null, "it was asked for");
+    assert_eq!(make_token(&server, secret, asked).await["warnings"], Value::Null, "it was asked for");
     let listed = server.get("/api/v1/tokens?all=true").await.expect(200);
     assert!(listed["items"].as_array().unwrap().iter().all(|token| token["warnings"].is_null()));
     // The same holds in the console, after signing in with a link of that token.
@@ -181,7 +181,8 @@ async fn a_new_password_of_ones_own_ends_the_tokens_unless_they_are_kept() {
     for (keeps, form) in [(true, "&keep_tokens=1"), (false, "")] {
         let stolen = signed_in(&server, "ann").await;
         let (token, began) = viewer_of(&server, &stolen).await;
-        let child = make(&server, &token, json!({"kind": "api", "name": "c", "grants": [{"role": "viewer"}]})).await;
+        let child =
+            make_token(&server, &token, json!({"kind": "api", "name": "c", "grants": [{"role": "viewer"}]})).await;
         assert!(ann.get("/account").await.text().contains("Keep my tokens working (2)"), "it names how many there are");
         let body = format!("current=correct+horse&password=correct+horse{form}");
         let changed = ann.post("/account/password", &body).await;
@@ -190,15 +191,15 @@ async fn a_new_password_of_ones_own_ends_the_tokens_unless_they_are_kept() {
         assert_eq!(location(&stolen.get("/jobs").await), "/sign-in?next=/jobs");
         let status = if keeps { 200 } else { 401 };
         assert_eq!(as_token(&server, &token, "GET", "/api/v1/me", "").await.status, status, "{keeps}");
-        assert_eq!(works(&server, &child).await, keeps);
+        assert_eq!(is_valid(&server, &child).await, keeps);
         assert_eq!(began.get("/jobs").await.status == 200, keeps);
         let entry = server.get("/api/v1/audit?action=account.password&limit=1").await.expect(200);
         assert_eq!(entry["items"][0]["after"]["keep_tokens"], keeps);
         if keeps {
             // Removes the tokens, so that the next pass starts with the same number.
             let tokens = server.get("/api/v1/tokens?all=true").await.expect(200);
-            for one in tokens["items"].as_array().unwrap().iter().filter(|one| one["name"] == "limited") {
-                server.bare("DELETE", &format!("/api/v1/tokens/{}", one["id"].as_str().unwrap())).await;
+            for token in tokens["items"].as_array().unwrap().iter().filter(|token| token["name"] == "limited") {
+                server.bare("DELETE", &format!("/api/v1/tokens/{}", token["id"].as_str().unwrap())).await;
             }
         }
     }

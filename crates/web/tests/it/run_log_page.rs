@@ -9,7 +9,7 @@ use crate::harness::Server;
 use crate::visitor::Visitor;
 
 /// Writes a log with this many lines, in chunks of 500. Every 5,000th line is an error.
-async fn long_log(server: &Server, run: RunId, count: i64) {
+async fn write_long_log(server: &Server, run: RunId, count: i64) {
     let line = |number: i64| LogLine {
         at: Timestamp::from_secs(1_800_000_000 + number),
         level: "stdout".to_owned(),
@@ -21,7 +21,7 @@ async fn long_log(server: &Server, run: RunId, count: i64) {
     }
 }
 
-fn shown(html: &str) -> Vec<u64> {
+fn shown_line_numbers(html: &str) -> Vec<u64> {
     let ids = html.split(" id=\"L").skip(1).filter_map(|part| part.split('"').next());
     ids.map(|id| id.parse().unwrap()).collect()
 }
@@ -31,24 +31,24 @@ async fn a_long_log_opens_at_its_end_and_its_page_stays_small() {
     let server = Server::start().await;
     server.job("a").await;
     let run = server.trigger("a").await;
-    long_log(&server, run, 60_000).await;
+    write_long_log(&server, run, 60_000).await;
     server.finish(run, Outcome::Succeeded).await;
     let visitor = Visitor::signed_in(&server).await;
     let page = visitor.get(&format!("/runs/{run}")).await.text();
-    assert_eq!(shown(&page), (59_801..=60_000).collect::<Vec<_>>());
+    assert_eq!(shown_line_numbers(&page), (59_801..=60_000).collect::<Vec<_>>());
     assert!(page.len() < 80_000, "{} bytes", page.len());
     assert!(page.contains("data-first=\"59801\" data-last=\"60000\" data-total=\"60000\""), "{page}");
     // Without the script, links lead to earlier lines.
     assert!(page.contains(&format!("href=\"/runs/{run}?attempt=1&amp;line=59601#L59601\"")), "{page}");
     let page = visitor.get(&format!("/runs/{run}?line=30000")).await.text();
-    let around = shown(&page);
+    let around = shown_line_numbers(&page);
     assert!(around.len() == 400 && around.contains(&30_000), "{around:?}");
 
     let part = visitor.get(&format!("/runs/{run}/log?attempt=1&before=59801&limit=500")).await.text();
-    assert_eq!(shown(&part), (59_301..=59_800).collect::<Vec<_>>());
+    assert_eq!(shown_line_numbers(&part), (59_301..=59_800).collect::<Vec<_>>());
     assert!(part.contains("data-total=\"60000\"") && part.len() < 80_000, "{} bytes", part.len());
     let part = visitor.get(&format!("/runs/{run}/log?attempt=1&around=30000&limit=10")).await.text();
-    assert_eq!(shown(&part), (29_995..=30_004).collect::<Vec<_>>());
+    assert_eq!(shown_line_numbers(&part), (29_995..=30_004).collect::<Vec<_>>());
     assert!(part.contains("class=\"l error\" id=\"L30000\""), "{part}");
     let found = visitor.get(&format!("/runs/{run}/log/search?attempt=1&severity=error")).await.json();
     assert_eq!((&found["hits"][0], &found["severities"]["error"]), (&Value::from(5_000), &Value::from(12)));
@@ -61,19 +61,19 @@ async fn a_growing_log_sends_only_new_lines() {
     let server = Server::start().await;
     server.job("a").await;
     let run = server.trigger("a").await;
-    long_log(&server, run, 500).await;
+    write_long_log(&server, run, 500).await;
     let visitor = Visitor::signed_in(&server).await;
     let next =
         |html: &str| html.split_once("data-next=\"").and_then(|(_, rest)| rest.split('"').next()).map(str::to_owned);
     let page = visitor.get(&format!("/runs/{run}")).await.text();
     let cursor = next(&page).expect("more may come");
     let part = visitor.get(&format!("/runs/{run}/log?attempt=1&after={cursor}")).await.text();
-    assert_eq!(shown(&part), [0; 0]);
+    assert_eq!(shown_line_numbers(&part), [0; 0]);
     let lines = (0..3).map(|_| LogLine { at: server.engine.now(), level: "info".to_owned(), text: "new".to_owned() });
     let chunk = LogChunk { run, attempt: 1, sequence: 1, lines: lines.collect() };
     server.engine.store().append_logs(&[chunk]).await.unwrap();
     let part = visitor.get(&format!("/runs/{run}/log?attempt=1&after={}", next(&part).unwrap())).await.text();
-    assert_eq!(shown(&part), [501, 502, 503]);
+    assert_eq!(shown_line_numbers(&part), [501, 502, 503]);
     assert!(next(&part).is_some());
 }
 

@@ -103,9 +103,9 @@ async fn the_failed_shards_alone_run_again() {
     for (place, shard) in shards.iter().enumerate() {
         server.finish(*shard, if place == 1 { FAILED } else { Outcome::Succeeded }).await;
     }
-    let refused = retry(shards[1].to_string(), only_failed.clone()).await.expect(409);
+    let refusal = retry(shards[1].to_string(), only_failed.clone()).await.expect(409);
     let advice = format!("this is one shard of run {whole}: retry that run, all of it or only its failed shards");
-    assert!(refused.to_string().contains(&advice), "{refused}");
+    assert!(refusal.to_string().contains(&advice), "{refusal}");
     retry(whole.to_string(), json!({"only": "some"})).await.expect(422);
     let dead = async || server.get("/api/v1/runs?q=is:dead").await.expect(200)["items"].as_array().unwrap().len();
     assert_eq!(dead().await, 1);
@@ -119,8 +119,8 @@ async fn the_failed_shards_alone_run_again() {
     let id = again["id"].as_str().unwrap().to_owned();
     let over = server.get(&format!("/api/v1/runs/{id}")).await.expect(200);
     assert_eq!(over["status"], "succeeded", "it is over with its shards: {over}");
-    let refused = retry(id.clone(), only_failed.clone()).await.expect(422);
-    assert!(refused.to_string().contains("each of its shards succeeded"), "{refused}");
+    let refusal = retry(id.clone(), only_failed.clone()).await.expect(422);
+    assert!(refusal.to_string().contains("each of its shards succeeded"), "{refusal}");
     let visitor = Visitor::signed_in(&server).await;
     let page = visitor.get(&format!("/runs/{whole}")).await.text();
     assert!(page.contains("Run 1 failed shard again"), "{page}");

@@ -14,7 +14,7 @@ use crate::harness::Server;
 use crate::visitor::{Visitor, location};
 
 /// Creates a diamond of four jobs (`a` → `b`, `c` → `d`) and runs it to its end.
-async fn diamond(server: &Server) -> RunId {
+async fn run_diamond(server: &Server) -> RunId {
     for (name, after) in [("a", json!(null)), ("b", json!(["a"])), ("c", json!(["a"])), ("d", json!(["b", "c"]))] {
         let schedule = if after.is_null() { json!(null) } else { json!({ "after": after }) };
         let body = json!({"name": name, "app": "x", "handler": "h", "schedule": schedule});
@@ -28,9 +28,9 @@ async fn diamond(server: &Server) -> RunId {
     root
 }
 
-fn drawn(tree: &Value) -> Vec<(u64, &str, &str)> {
+fn drawn_branches(tree: &Value) -> Vec<(u64, &str, &str)> {
     let items = tree["items"].as_array().unwrap().iter();
-    items.map(|one| (one["depth"].as_u64().unwrap(), one["job"].as_str().unwrap(), text(&one["kind"]))).collect()
+    items.map(|item| (item["depth"].as_u64().unwrap(), item["job"].as_str().unwrap(), text(&item["kind"]))).collect()
 }
 
 fn text(value: &Value) -> &str {
@@ -40,12 +40,12 @@ fn text(value: &Value) -> &str {
 #[tokio::test]
 async fn a_fire_is_shown_as_a_tree() {
     let server = Server::start().await;
-    let root = diamond(&server).await;
+    let root = run_diamond(&server).await;
     let shown = server.get(&format!("/api/v1/runs/{root}")).await.expect(200);
     let children: Vec<_> = shown["children"].as_array().unwrap().iter().collect();
     let expected = [("b", "child", "succeeded"), ("c", "child", "succeeded")];
     let found: Vec<_> =
-        children.iter().map(|one| (text(&one["job"]), text(&one["kind"]), text(&one["status"]))).collect();
+        children.iter().map(|item| (text(&item["job"]), text(&item["kind"]), text(&item["status"]))).collect();
     assert_eq!(found, expected);
     assert_eq!((shown["root"].clone(), &shown["parent"]), (json!(root), &json!(null)));
 
@@ -55,12 +55,12 @@ async fn a_fire_is_shown_as_a_tree() {
     let expected = [(0, "a", "-"), (1, "b", "child"), (2, "d", "child"), (2, "b", "retry"), (1, "c", "child")];
     for run in [&root.to_string(), &b] {
         let tree = server.get(&format!("/api/v1/runs/{run}/tree")).await.expect(200);
-        assert_eq!(drawn(&tree), expected);
+        assert_eq!(drawn_branches(&tree), expected);
         assert_eq!((&tree["items"][2]["after"], &tree["has_more"]), (&json!(["b", "c"]), &json!(false)));
         assert_eq!(tree["items"][2]["parent"], json!(b));
     }
     let own = server.get(&format!("/api/v1/runs/{}/tree", text(&again["id"]))).await.expect(200);
-    assert_eq!(drawn(&own), [(0, "b", "-")]);
+    assert_eq!(drawn_branches(&own), [(0, "b", "-")]);
     assert_eq!(server.get("/api/v1/runs/77/tree").await.expect(404)["code"], "run_not_found");
 
     let visitor = Visitor::signed_in(&server).await;
@@ -81,8 +81,8 @@ async fn a_cancel_may_have_a_reason() {
     let run = server.trigger("a").await;
     let page = visitor.get(&format!("/runs/{run}")).await.text();
     assert!(page.contains("name=\"reason\" maxlength=\"150\""), "{page}");
-    let refused = visitor.post(&format!("/runs/{run}/cancel"), &format!("reason={}", "x".repeat(151))).await;
-    assert_eq!(refused.status, 422);
+    let refusal = visitor.post(&format!("/runs/{run}/cancel"), &format!("reason={}", "x".repeat(151))).await;
+    assert_eq!(refusal.status, 422);
     location(&visitor.post(&format!("/runs/{run}/cancel"), "reason=%20disk+%3Cfull%3E").await);
     let shown = server.get(&format!("/api/v1/runs/{run}")).await.expect(200);
     let by = text(&shown["cancel_requested_by"]);
@@ -146,8 +146,8 @@ async fn parameters_of_a_form_may_come_in_fields() {
     assert_eq!(location(&visitor.post("/jobs", &format!("{form}3")).await), "/jobs/a");
     let job = server.get("/api/v1/jobs/a").await.expect(200);
     assert_eq!(job["params"], json!({"kept": 1, "table": "t", "rows": 3}));
-    let refused = visitor.post("/jobs", &format!("{form}many")).await;
-    assert!(refused.status == 422 && refused.text().contains("id=\"error-params\""), "{}", refused.text());
+    let refusal = visitor.post("/jobs", &format!("{form}many")).await;
+    assert!(refusal.status == 422 && refusal.text().contains("id=\"error-params\""), "{}", refusal.text());
     let part = visitor.post("/job-params", form).await;
     assert!(part.status == 200 && part.text().contains("id=\"params\"") && !part.text().contains("<html"));
 }
@@ -185,7 +185,7 @@ async fn hidden_runs_are_not_in_the_tree() {
         server.send(request.body(Body::empty()).unwrap())
     };
     let tree = ask(format!("/api/v1/runs/{root}/tree")).await.expect(200);
-    assert_eq!(drawn(&tree), [(0, "a", "-"), (1, "b", "child")]);
+    assert_eq!(drawn_branches(&tree), [(0, "a", "-"), (1, "b", "child")]);
     let shown = ask(format!("/api/v1/runs/{root}")).await.expect(200);
     assert_eq!(shown["children"].as_array().map(Vec::len), Some(1), "{shown:#}");
     ask("/api/v1/apps/hidden/declaration-problems".to_owned()).await.expect(404);

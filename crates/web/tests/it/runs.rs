@@ -112,8 +112,8 @@ async fn params_sent_in_fields_make_a_run() {
     let run = location(&visitor.post("/jobs/a/runs", sent).await);
     let run = server.bare("GET", &format!("/api/v1{run}")).await.expect(200);
     assert_eq!(run["params"], json!({"table": "a\nb", "other": [true], "flag": true}));
-    let refused = visitor.post("/jobs/a/runs", "param.json.rows=many").await;
-    assert!(refused.status == 422 && refused.text().contains("/params/rows"), "{}", refused.text());
+    let refusal = visitor.post("/jobs/a/runs", "param.json.rows=many").await;
+    assert!(refusal.status == 422 && refusal.text().contains("/params/rows"), "{}", refusal.text());
 }
 
 #[tokio::test]
@@ -130,12 +130,12 @@ async fn pages_have_no_gaps() {
     let server = Server::start().await;
     server.job("a").await;
     server.job("b").await;
-    let mut made = Vec::new();
+    let mut created = Vec::new();
     for _ in 0..15 {
-        made.push(server.trigger("a").await.to_string());
+        created.push(server.trigger("a").await.to_string());
         server.trigger("b").await;
     }
-    made.reverse();
+    created.reverse();
     let mut seen = Vec::new();
     let mut path = "/api/v1/runs?job=a&limit=4".to_owned();
     loop {
@@ -148,7 +148,7 @@ async fn pages_have_no_gaps() {
         // A run that is created in the meantime belongs before the first page.
         server.trigger("a").await;
     }
-    assert_eq!(seen, made);
+    assert_eq!(seen, created);
 }
 
 #[tokio::test]
@@ -169,10 +169,10 @@ async fn a_trigger_with_a_key_is_refused_kept_or_replaced() {
     let ask = async |body: Value| server.with_body("POST", "/api/v1/jobs/a/runs", body).await;
     let first = ask(json!({"key": "order-1"})).await.expect(201);
     assert_eq!(first["key"], "order-1");
-    let refused = ask(json!({"key": "order-1"})).await.expect(409);
-    assert_eq!(refused["code"], "trigger_key_in_use");
+    let refusal = ask(json!({"key": "order-1"})).await.expect(409);
+    assert_eq!(refusal["code"], "trigger_key_in_use");
     let id = first["id"].as_str().unwrap();
-    assert!(refused["detail"].as_str().unwrap().contains(id), "{refused}");
+    assert!(refusal["detail"].as_str().unwrap().contains(id), "{refusal}");
     let kept = ask(json!({"key": "order-1", "if_open": "keep"})).await.expect(200);
     assert_eq!(kept["id"], first["id"]);
     assert_eq!(ask(json!({"key": "order-2"})).await.expect(201)["key"], "order-2");
@@ -216,8 +216,8 @@ async fn a_run_is_triggered_for_a_later_instant() {
     assert!(page.contains("Planned"), "{page}");
     let posted = visitor.post("/jobs/a/runs", "at=%2B1h").await;
     assert!(visitor.get(&location(&posted)).await.text().contains("Planned"));
-    let refused = visitor.post("/jobs/a/runs", "at=yesterday").await.text();
-    assert!(refused.contains("is not an instant"), "{refused}");
+    let refusal = visitor.post("/jobs/a/runs", "at=yesterday").await.text();
+    assert!(refusal.contains("is not an instant"), "{refusal}");
     let cancel = format!("/api/v1/runs/{}/cancel", run["id"].as_str().unwrap());
     server.bare("POST", &cancel).await.expect(202);
 }

@@ -62,8 +62,8 @@ async fn a_job_that_never_fires_is_saved_with_a_warning() {
     let server = Server::start().await;
     let job = |cron: &str| json!({"name": "j", "app": "a", "handler": "h", "schedule": {"cron": cron}});
     let never = json!("its schedule never fires from now on");
-    let made = server.with_body("POST", "/api/v1/jobs", job("0 0 0 31 2 ?")).await.expect(201);
-    assert!(made["warnings"].as_array().unwrap().contains(&never), "{made}");
+    let created = server.with_body("POST", "/api/v1/jobs", job("0 0 0 31 2 ?")).await.expect(201);
+    assert!(created["warnings"].as_array().unwrap().contains(&never), "{created}");
     let corrected = server.with_body("PUT", "/api/v1/jobs/j", job("0 0 0 28 2 ?")).await.expect(200);
     assert!(!corrected["warnings"].as_array().unwrap().contains(&never), "{corrected}");
 }

@@ -78,8 +78,8 @@ async fn webhooks_are_set_and_removed_and_tokens_listed() {
     let server = Server::start().await;
     let visitor = Visitor::signed_in(&server).await;
     let path = "/namespaces/default/failure-webhook";
-    let made = visitor.post(path, &form(&[("url", "https://alerts.example.com/x")])).await;
-    assert!(made.status == 200 && made.text().contains("shown only this once"), "{}", made.text());
+    let created = visitor.post(path, &form(&[("url", "https://alerts.example.com/x")])).await;
+    assert!(created.status == 200 && created.text().contains("shown only this once"), "{}", created.text());
     let bad = visitor.post(path, &form(&[("url", "ftp://<b>")])).await;
     assert!(bad.status == 422 && bad.text().contains("value=\"ftp://&#60;b&#62;\""), "{}", bad.text());
     assert_eq!(location(&visitor.post(path, "url=").await), "/settings/webhooks");
@@ -122,7 +122,7 @@ async fn every_option_is_a_field_and_the_yaml_keeps_in_step() {
         ("notify.handler", "1"),
     ];
     assert_eq!(location(&visitor.post("/jobs", &form(&fields)).await), "/jobs/there");
-    let made = server.get("/api/v1/jobs/there").await.expect(200);
+    let created = server.get("/api/v1/jobs/there").await.expect(200);
     for (pointer, expected) in [
         ("/schedule/dst/gap", json!("skip")),
         ("/schedule/jitter/max", json!("30s")),
@@ -136,7 +136,7 @@ async fn every_option_is_a_field_and_the_yaml_keeps_in_step() {
         ("/over", json!("children")),
         ("/notify/skipped", json!(["misfire", "handler"])),
     ] {
-        assert_eq!(made.pointer(pointer).unwrap_or(&Value::Null), &expected, "{pointer}");
+        assert_eq!(created.pointer(pointer).unwrap_or(&Value::Null), &expected, "{pointer}");
     }
     let yaml = visitor.post("/job-yaml", &form(&fields)).await.text();
     assert!(
@@ -179,11 +179,11 @@ async fn a_calendar_is_made_of_days_without_json() {
         ("do", "save"),
     ];
     assert_eq!(location(&visitor.post("/calendars", &form(&fields)).await), "/calendars/work");
-    let made = server.get("/api/v1/calendars/work").await.expect(200);
+    let created = server.get("/api/v1/calendars/work").await.expect(200);
     let rule = json!({"any": [
         {"all": [{"weekdays": ["mon", "fri"]}, {"not": {"days": [{"date": "2027-01-01", "name": "New Year"}]}}]},
         {"days": [{"date": "2027-02-27..2027-02-28", "name": "Stocktaking"}]}]});
-    assert_eq!(made["rule"], rule);
+    assert_eq!(created["rule"], rule);
     let page = visitor.get("/calendars/work").await.text();
     assert!(
         page.contains("2027-01-01 New Year") && page.contains("name=\"weekday.fri\" value=\"1\" checked"),
@@ -199,9 +199,9 @@ async fn the_api_is_searched_and_shown() {
     assert!(all.contains("/api-docs?op=post_jobs\"") && all.contains("Choose an endpoint"), "{all}");
     let found = visitor.get("/api-docs?q=pause&op=post_jobs_name_pause").await.text();
     assert!(!found.contains("op=get_tokens") && found.contains("rondel api POST"), "{found}");
-    let one = visitor.get("/api-docs?op=post_jobs").await.text();
+    let endpoint_page = visitor.get("/api-docs?op=post_jobs").await.text();
     for expected in ["Idempotency-Key", "<code>schedule</code>", "invalid_json", "curl -X POST", "report.daily"] {
-        assert!(one.contains(expected), "{expected}: {one}");
+        assert!(endpoint_page.contains(expected), "{expected}: {endpoint_page}");
     }
     assert!(visitor.get("/api-docs?q=%3Cscript%3Enothing").await.text().contains("No endpoint matches"));
 }

@@ -24,17 +24,17 @@ use crate::visitor::Visitor;
 
 /// The callers: tokens of a strong account with a role in the namespace `default`, a token with every right, and the account itself.
 const CALLERS: [(&str, Option<Grant>); 6] = [
-    ("viewer", Some(here(Role::Viewer))),
-    ("operator", Some(here(Role::Operator))),
-    ("editor", Some(here(Role::Editor))),
-    ("admin", Some(here(Role::Admin))),
-    ("everything", Some(EVERYTHING)),
+    ("viewer", Some(grant_in_default(Role::Viewer))),
+    ("operator", Some(grant_in_default(Role::Operator))),
+    ("editor", Some(grant_in_default(Role::Editor))),
+    ("admin", Some(grant_in_default(Role::Admin))),
+    ("everything", Some(ADMIN_EVERYWHERE)),
     ("account", None),
 ];
 const TARGETS: [&str; 3] = ["own", "other", "stronger"];
-const EVERYTHING: Grant = Grant::everywhere(Role::Admin);
+const ADMIN_EVERYWHERE: Grant = Grant::everywhere(Role::Admin);
 
-const fn here(role: Role) -> Grant {
+const fn grant_in_default(role: Role) -> Grant {
     Grant { role, namespace: Some(NamespaceId::new(1)), app: None }
 }
 
@@ -82,9 +82,10 @@ impl Accounts {
             assert!(store.add_token(&record).await.unwrap());
             (record.id, secret)
         };
-        let (boss, cookie) = account("boss", EVERYTHING).await;
-        let ((other, _), (root, _)) = (account("other", here(Role::Editor)).await, account("root", EVERYTHING).await);
-        let grant = grant_of_token.unwrap_or(EVERYTHING);
+        let (boss, cookie) = account("boss", ADMIN_EVERYWHERE).await;
+        let ((other, _), (root, _)) =
+            (account("other", grant_in_default(Role::Editor)).await, account("root", ADMIN_EVERYWHERE).await);
+        let grant = grant_of_token.unwrap_or(ADMIN_EVERYWHERE);
         let (caller, secret) = token(&boss, grant).await;
         let cookie = match grant_of_token {
             None => cookie,
@@ -95,8 +96,8 @@ impl Accounts {
         };
         Self {
             own_token: token(&boss, grant).await.0,
-            other_token: token(&other, here(Role::Viewer)).await.0,
-            strong_token: token(&boss, EVERYTHING).await.0,
+            other_token: token(&other, grant_in_default(Role::Viewer)).await.0,
+            strong_token: token(&boss, ADMIN_EVERYWHERE).await.0,
             caller,
             rights: Rights::new(vec![grant]),
             bearer: format!("Bearer {}", secret.reveal()),
@@ -115,7 +116,7 @@ impl Accounts {
             let found = found.as_ref();
             write!(passwords, "{} ", found.is_some_and(|found| found.password.is_some())).unwrap();
             write!(roles, "{:?} ", found.map(|found| (&found.grants, found.disabled))).unwrap();
-            let ids = store.sign_ins(account.id).await.unwrap().into_iter().map(|one| one.id.to_string());
+            let ids = store.sign_ins(account.id).await.unwrap().into_iter().map(|session| session.id.to_string());
             write!(sessions, "{:?} ", ids.collect::<BTreeSet<_>>()).unwrap();
         }
         let mut tokens = String::new();
@@ -198,11 +199,11 @@ async fn call_and_describe(
     effects.extend(marks.iter().any(|mark| text.contains(mark.as_str())).then_some("seen"));
     let place = format!("{} {} by {caller} on {target}: {} {effects:?}", route.method, route.path, answer.status);
     if let Some(grant) = grant {
-        assert!(effects.is_empty() || grant == EVERYTHING, "{place}");
+        assert!(effects.is_empty() || grant == ADMIN_EVERYWHERE, "{place}");
         let link = link_in(&text);
         // A link works only once. It is used here if the token has every right. For weaker tokens, `check_created_objects` only checks that it ends
         // with the token.
-        let signed_in = match link.filter(|_| grant == EVERYTHING) {
+        let signed_in = match link.filter(|_| grant == ADMIN_EVERYWHERE) {
             Some(link) => try_to_set_password(world, link, &place).await,
             None => None,
         };
@@ -248,13 +249,13 @@ async fn check_created_objects(
     let engine = &world.server.engine;
     let (store, now) = (engine.store(), engine.now());
     let newest = store.tokens(&TokenQuery { limit: 20, ..TokenQuery::default() }).await.unwrap();
-    let made: Vec<TokenRecord> = newest.into_iter().filter(|token| token.id > marker).collect();
-    for token in &made {
+    let created: Vec<TokenRecord> = newest.into_iter().filter(|token| token.id > marker).collect();
+    for token in &created {
         assert!(token.grants.iter().all(|grant| accounts.rights.cover(grant)), "{place}: {token:?}");
     }
     let is_gone = store.account(accounts.boss.id).await.unwrap().is_none();
     assert!(store.revoke_token(accounts.caller, now).await.unwrap() || is_gone, "{place}: its own token");
-    for token in &made {
+    for token in &created {
         let left = store.token_by_id(token.id).await.unwrap();
         assert!(left.is_none_or(|token| !token.is_valid(now)), "{place}: {token:?} outlives the token that made it");
     }

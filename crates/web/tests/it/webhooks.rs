@@ -10,16 +10,16 @@ const PATH: &str = "/api/v1/namespaces/default/failure-webhook";
 async fn the_secret_is_shown_once() {
     let server = Server::start().await;
     assert_eq!(server.get(PATH).await.expect(404)["code"], "webhook_not_found");
-    let made = server.with_body("PUT", PATH, json!({"url": "https://example.com/a"})).await.expect(201);
-    assert!(made["secret"].as_str().unwrap().starts_with("whsec_"), "{made}");
-    assert_eq!((&made["url"], &made["namespace"]), (&json!("https://example.com/a"), &json!("default")));
+    let created = server.with_body("PUT", PATH, json!({"url": "https://example.com/a"})).await.expect(201);
+    assert!(created["secret"].as_str().unwrap().starts_with("whsec_"), "{created}");
+    assert_eq!((&created["url"], &created["namespace"]), (&json!("https://example.com/a"), &json!("default")));
     let changed = server.with_body("PUT", PATH, json!({"url": "https://example.com/b"})).await.expect(200);
     assert_eq!((&changed["url"], changed.get("secret")), (&json!("https://example.com/b"), None));
     assert_eq!(server.get(PATH).await.expect(200), changed);
     server.bare("DELETE", PATH).await.expect(204);
     assert_eq!(server.bare("DELETE", PATH).await.expect(404)["code"], "webhook_not_found");
     let again = server.with_body("PUT", PATH, json!({"url": "https://example.com/a"})).await.expect(201);
-    assert_ne!(again["secret"], made["secret"]);
+    assert_ne!(again["secret"], created["secret"]);
 }
 
 #[tokio::test]

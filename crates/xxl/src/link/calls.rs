@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{Event, PulledPage};
 use crate::bridge::Shared;
-use crate::client::{CallError, Peer};
+use crate::client::{ANSWER_KIB_MAX, CallError, Peer};
 use crate::log::{self, ReadEnd};
 use crate::wire::{self, LogPage};
 
@@ -20,27 +20,36 @@ const CALL_COUNT_MAX: usize = 16;
 const PULL_COUNT_MAX: usize = 4;
 /// Maximum number of pages per read of a log.
 const PAGE_COUNT_MAX: usize = 100;
+/// Maximum size of the pages of logs that are read from one executor or wait for its link, in KiB. A slow database must not let them pile up.
+const PAGES_KIB_MAX: usize = PULL_COUNT_MAX * ANSWER_KIB_MAX as usize;
 /// Maximum number of jobs per probe.
 const PROBE_COUNT_MAX: usize = 50;
 
 #[derive(Clone, Debug)]
 pub(super) struct Calls {
     shared: Arc<Shared>,
-    events: mpsc::Sender<Event>,
+    event_sender: mpsc::Sender<Event>,
     peer: watch::Receiver<Arc<Peer>>,
     call_permits: Arc<Semaphore>,
     pull_permits: Arc<Semaphore>,
+    /// The room for pages of logs, in KiB.
+    pages_room: Arc<Semaphore>,
 }
 
 impl Calls {
-    pub(super) fn new(shared: &Arc<Shared>, events: mpsc::Sender<Event>, peer: watch::Receiver<Arc<Peer>>) -> Self {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        event_sender: mpsc::Sender<Event>,
+        peer: watch::Receiver<Arc<Peer>>,
+    ) -> Self {
         let (call_permits, pull_permits) = (Semaphore::new(CALL_COUNT_MAX), Semaphore::new(PULL_COUNT_MAX));
         Self {
             shared: Arc::clone(shared),
-            events,
+            event_sender,
             peer,
             call_permits: Arc::new(call_permits),
             pull_permits: Arc::new(pull_permits),
+            pages_room: Arc::new(Semaphore::new(PAGES_KIB_MAX)),
         }
     }
 
@@ -54,13 +63,13 @@ impl Calls {
 
     /// Runs a call; if the link is gone, its event is dropped.
     fn spawn(&self, call: impl Future<Output = Event> + Send + 'static) {
-        let (events, call_permits) = (self.events.clone(), Arc::clone(&self.call_permits));
+        let (event_sender, call_permits) = (self.event_sender.clone(), Arc::clone(&self.call_permits));
         self.shared.spawn(async move {
             let event = {
                 let Ok(_permit) = call_permits.acquire().await else { return };
                 call.await
             };
-            drop(events.send(event).await);
+            drop(event_sender.send(event).await);
         });
     }
 
@@ -123,10 +132,10 @@ impl Calls {
 
     /// Reads the new lines of a log. Unless the row states how much of the log is stored, the store is asked first.
     pub(super) fn pull(&self, row: &XxlRun, is_log_found: bool, had_ended: bool) {
-        let (client, peer, events) = (self.shared.client.clone(), self.peer(), self.events.clone());
+        let (client, peer, event_sender) = (self.shared.client.clone(), self.peer(), self.event_sender.clone());
         let (log_id, sent_at_ms, mut first_line) = (row.log_id, row.sent_at.as_millis(), row.log_line);
         let (shared, run, attempt) = (Arc::clone(&self.shared), row.run, row.attempt);
-        let pull_permits = Arc::clone(&self.pull_permits);
+        let (pull_permits, pages_room) = (Arc::clone(&self.pull_permits), Arc::clone(&self.pages_room));
         let page_count = if had_ended { PAGE_COUNT_MAX } else { 1 };
         self.shared.spawn(async move {
             let Ok(_permit) = pull_permits.acquire().await else { return };
@@ -147,12 +156,16 @@ impl Calls {
                 if read_end != ReadEnd::Paused {
                     break;
                 }
+                let Ok(mut room) = Arc::clone(&pages_room).acquire_many_owned(ANSWER_KIB_MAX).await else { return };
                 let answer = client.ask(&peer, "log", wire::log_request(log_id, sent_at_ms, first_line)).await;
                 let (page, page_end) = log::parse_page(answer, first_line);
+                let page_room = room.split(size_kib(&page));
+                drop(room);
                 if page.next_line > first_line {
-                    let pulled_page = PulledPage { log_id, first_line, page, stored_until, had_ended, end: None };
+                    let pulled_page =
+                        PulledPage { log_id, first_line, page, stored_until, had_ended, end: None, _room: page_room };
                     first_line = pulled_page.page.next_line;
-                    if events.send(Event::Pulled(pulled_page)).await.is_err() {
+                    if event_sender.send(Event::Pulled(pulled_page)).await.is_err() {
                         return;
                     }
                 }
@@ -160,7 +173,7 @@ impl Calls {
             }
             let page = LogPage { lines: Vec::new(), next_line: first_line };
             drop(
-                events
+                event_sender
                     .send(Event::Pulled(PulledPage {
                         log_id,
                         first_line,
@@ -168,9 +181,29 @@ impl Calls {
                         stored_until,
                         had_ended,
                         end: Some(read_end),
+                        _room: None,
                     }))
                     .await,
             );
         });
+    }
+}
+
+/// The memory that the lines of a page take, in KiB; at most that of the longest answer.
+fn size_kib(page: &LogPage) -> usize {
+    let bytes: usize = page.lines.iter().map(|line| line.len() + size_of::<String>()).sum();
+    (bytes / 1024 + 1).min(ANSWER_KIB_MAX as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_takes_room_for_its_lines_and_never_more_than_its_answer() {
+        let page = |lines: Vec<String>| LogPage { lines, next_line: 1 };
+        assert_eq!(size_kib(&page(Vec::new())), 1);
+        assert_eq!(size_kib(&page(vec!["x".repeat(4_096); 10])), 41);
+        assert_eq!(size_kib(&page(vec![String::new(); 1_000_000])), ANSWER_KIB_MAX as usize);
     }
 }

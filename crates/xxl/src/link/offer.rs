@@ -31,7 +31,7 @@ impl Link {
                 () if self.table.is_fenced(origin) => Some(RefusedWhy::Fenced),
                 () if session.is_draining => Some(RefusedWhy::Draining),
                 () if self.is_unreachable => Some(RefusedWhy::Full),
-                () if self.table.open_count() + accepted_triggers.len() >= slots() => Some(RefusedWhy::Full),
+                () if self.table.open_count() + accepted_triggers.len() >= slot_count() => Some(RefusedWhy::Full),
                 () => None,
             };
             match refusal_reason {
@@ -39,11 +39,11 @@ impl Link {
                 None => accepted_triggers.push(trigger),
             }
         }
-        let token = LeaseToken { node: NodeId::new(origin.0), epoch: origin.1 };
+        let lease = LeaseToken { node: NodeId::new(origin.0), epoch: origin.1 };
         let rows = if accepted_triggers.is_empty() {
             Some(Vec::new())
         } else {
-            self.assign_numbers(token, &accepted_triggers).await
+            self.assign_numbers(lease, &accepted_triggers).await
         };
         let Some(rows) = rows else { return false };
         let mut built_requests = Vec::with_capacity(rows.len());
@@ -65,7 +65,7 @@ impl Link {
         }
         for (log_id, built_request, begin_until) in built_requests {
             match built_request {
-                Ok(request) => self.send_request((log_id, token), request.body(), begin_until),
+                Ok(request) => self.send_request((log_id, lease), request.body(), begin_until),
                 Err(sentence) if !self.end(session, log_id, CODE_FAILED, &sentence).await => return false,
                 Err(_) => {}
             }
@@ -81,7 +81,7 @@ impl Link {
     }
 
     /// Has the store assign a number to each trigger: `None` if the store failed, no rows if the lease does not hold.
-    pub(super) async fn assign_numbers(&self, token: LeaseToken, triggers: &[v1::Trigger]) -> Option<Vec<XxlRun>> {
+    pub(super) async fn assign_numbers(&self, lease: LeaseToken, triggers: &[v1::Trigger]) -> Option<Vec<XxlRun>> {
         let to_new_run = |trigger: &v1::Trigger| NewXxlRun {
             run: RunId::new(trigger.run_id),
             attempt: trigger.attempt,
@@ -90,7 +90,7 @@ impl Link {
             app: self.identity.app,
         };
         let new_runs: Vec<NewXxlRun> = triggers.iter().map(to_new_run).collect();
-        self.shared.writes.send(token, new_runs).await
+        self.shared.writes.send(lease, new_runs).await
     }
 
     /// Asks the executor to stop an attempt. Every server gets the engine's request, and `/kill` names a job: a second `/kill` might
@@ -121,7 +121,7 @@ fn start_deadline(trigger: &v1::Trigger, received_at: Instant) -> Option<Instant
     received_at.checked_add(Duration::from_millis(begin_within_ms))
 }
 
-fn slots() -> usize {
+fn slot_count() -> usize {
     usize::try_from(SLOTS).unwrap_or(usize::MAX)
 }
 

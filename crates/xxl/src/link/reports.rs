@@ -151,7 +151,7 @@ impl Link {
     }
 
     pub(super) async fn on_pulled(&mut self, session: &Session, pulled_page: PulledPage) -> bool {
-        let PulledPage { log_id, first_line, page, stored_until, had_ended, end } = pulled_page;
+        let PulledPage { log_id, first_line, page, stored_until, had_ended, end, .. } = pulled_page;
         let now_ms = self.shared.engine.now().as_millis();
         let Some(entry) = self.table.get_mut(log_id) else { return true };
         if let Some(line) = stored_until {

@@ -219,7 +219,7 @@ impl StepLoop {
     }
 
     /// Ends runs that are only in the store, neither in memory nor at an executor: runs that wait for their instant, and runs without room
-    /// in memory.
+    /// in memory. An instant that lies ahead again after a step back of the clock does not count as ahead: edits leave such a run alone.
     async fn skip_strays(&self, token: LeaseToken, drops: &[(RunId, Reason)]) -> Result<(), StoreError> {
         let reasons: BTreeMap<RunId, Reason> = drops.iter().copied().collect();
         let mut runs = self.shared.store.runs(&reasons.keys().copied().collect::<Vec<_>>()).await?;
@@ -228,7 +228,10 @@ impl StepLoop {
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
         runs.retain(|run| definitions.contains_key(&(run.job, run.job_version)));
         let now = self.shared.clock.now();
-        runs.retain(|run| matches!(run.status, RunStatus::Waiting | RunStatus::Pending) && !is_fire_ahead(run, now));
+        let ahead_after = self.shared.fires_ahead_after();
+        runs.retain(|run| {
+            matches!(run.status, RunStatus::Waiting | RunStatus::Pending) && !is_fire_ahead(run, ahead_after)
+        });
         let ending_runs = self.shared.in_memory.admit_to_end(runs);
         for run in &ending_runs {
             let (Some(definition), Some(reason)) = (definitions.get(&(run.job, run.job_version)), reasons.get(&run.id))

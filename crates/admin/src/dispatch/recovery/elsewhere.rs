@@ -295,4 +295,26 @@ mod tests {
         assert_eq!(relays.take_completed(two, lease(5, 5)), [second], "a later lease covers the earlier");
         assert_eq!(relays.take_completed(ONE, lease(2, 3)), [first]);
     }
+
+    /// A question of another server is complete once each of its leases has been answered.
+    #[test]
+    fn a_relayed_question_is_answered_when_all_its_leases_are() {
+        let id = ONE;
+        let [dead, other] = [(2, 3), (5, 1)].map(|(node, epoch)| LeaseToken { node: NodeId::new(node), epoch });
+        let request = |asker| FenceRequest {
+            asker: NodeId::new(asker),
+            executor: id,
+            asked_at: Timestamp::from_secs(1),
+            leases: vec![dead, other],
+        };
+        let mut relays = Relays::default();
+        assert_eq!(relays.replace_questions(vec![request(7)]), [(id, dead), (id, other)]);
+        assert!(relays.has_question_to(id, dead) && !relays.has_question_to(id, LeaseToken { epoch: 9, ..dead }));
+        assert_eq!(relays.take_completed(id, dead), []);
+        assert_eq!(relays.replace_questions(vec![request(7), request(8)]), [(id, other), (id, dead), (id, other)]);
+        assert_eq!(relays.take_completed(id, other), [request(7)]);
+        assert_eq!(relays.take_completed(ExecutorId::new(2), dead), []);
+        assert_eq!(relays.take_completed(id, dead), [request(8)]);
+        assert_eq!(relays.replace_questions(Vec::new()), []);
+    }
 }

@@ -84,9 +84,12 @@ impl RollCall {
             let epoch = self.ended_leases.entry(lease.node).or_insert(lease.epoch);
             *epoch = lease.epoch.max(*epoch);
         }
-        // An answer about a lease does not count if it came before the lease was known to have ended.
-        let fenced_now =
-            |node: &&NodeId| runs.iter().any(|run| run.sent_under.is_none_or(|lease| lease.node == **node));
+        // An answer about a lease does not count if it came before the lease was known to have ended. If no executor is asked about the lease of
+        // a run, the executors answer anew about the others: an earlier answer may list the run although its executor has handed it back since.
+        let fenced_now = |node: &&NodeId| {
+            let concerns = |lease: LeaseToken| lease.node == **node || !self.ended_leases.contains_key(&lease.node);
+            runs.iter().any(|run| run.sent_under.is_none_or(concerns))
+        };
         if !runs.is_empty() {
             self.relayed_questions.begin_roll_call(now);
         }

@@ -259,6 +259,7 @@ mod tests {
             finished_at: now,
             received_at: now,
             silent_ms: None,
+            is_shutting_down: false,
             is_unfinished: false,
             memory: None,
         }

@@ -227,7 +227,8 @@ pub(crate) fn cancel_runs(d: &mut Decision<'_>, cancels: Vec<(RunId, String)>) {
 
 /// Ends waiting runs whose jobs were paused or deleted, each run for the given reason. Runs that an executor has, or may have, continue. A
 /// scheduled run whose planned instant is still ahead is left alone: until then, an edit may mark its row as skipped, and a later edit may
-/// open it again.
+/// open it again. An instant that lies ahead again after a step back of the clock does not count as ahead, because edits leave such a run
+/// alone, too.
 pub(crate) fn drop_queued(d: &mut Decision<'_>, requests: Vec<(RunId, Reason)>) {
     let mut stray_runs = Vec::new();
     for (run, reason) in requests {
@@ -239,7 +240,7 @@ pub(crate) fn drop_queued(d: &mut Decision<'_>, requests: Vec<(RunId, Reason)>) 
             }
             continue;
         }
-        let is_ahead = |ready: &ReadyRun| is_fire_ahead(&ready.run, d.now);
+        let is_ahead = |ready: &ReadyRun| is_fire_ahead(&ready.run, d.facts.fires_ahead_after);
         if d.state.runs.in_roll_call(run).is_some() || d.state.runs.ready(run).is_some_and(is_ahead) {
             continue;
         }

@@ -360,6 +360,18 @@ fn waiting_runs_are_dropped_and_runs_under_way_or_ahead_continue() {
     assert_eq!(world.at(8.0), ["sent to 1: 8"]);
 }
 
+/// The clock has stepped back to before the instant of a queued run. No edit settles its row, because it may have been sent.
+#[test]
+fn a_queued_run_that_lies_ahead_again_after_a_step_back_is_dropped() {
+    let at = Timestamp::from_secs;
+    for (ahead_after, expected) in [(106, vec!["end of 100/1: Skipped(Paused)"]), (50, Vec::new())] {
+        let mut world = with_executors(1);
+        (world.around.now, world.around.fires_ahead_after) = (at(50), at(ahead_after));
+        world.arrive([plain(100)]);
+        assert_eq!(world.described(Event::Drops(vec![(run(100), Reason::Paused)])), expected, "{ahead_after}");
+    }
+}
+
 /// A run that waits for the adoption of other runs ends like any other that no executor has.
 #[test]
 fn runs_that_are_held_back_end_without_a_start() {
@@ -440,6 +452,18 @@ fn an_executor_without_a_stream_is_not_online_because_of_an_outdated_hello() {
     assert!(!is_shown_offline(&mut world, 2), "its newer stream is open");
     world.on(Event::StreamEnded(ExecutorId::new(1), 1, Responder::new(|()| {})));
     assert!(is_shown_offline(&mut world, 3));
+}
+
+/// An executor that was heard before a step back of the clock is lost after the usual time.
+#[test]
+fn a_step_back_of_the_clock_delays_the_loss_of_no_executor() {
+    let mut world = with_executors(1);
+    world.around.now = Timestamp::from_secs(105);
+    world.on(Event::StreamEnded(ExecutorId::new(1), 1, Responder::new(|()| {})));
+    let asks = |world: &mut World, seconds: f64| {
+        round(world, seconds).iter().any(|effect| matches!(effect, Effect::Store(Step::LastHeard(_))))
+    };
+    assert_eq!([45.0, 75.0, 75.001].map(|seconds| asks(&mut world, seconds)), [false, false, true]);
 }
 
 /// The rows of runs that were sent before a step back of the clock are read before the clock has caught up: another server may have stored a

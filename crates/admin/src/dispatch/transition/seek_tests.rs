@@ -9,7 +9,7 @@ use rondel_store::ledger::LimitName;
 use serde_json::{Value, json};
 
 use super::tests::{DEAD, NOTHING, answer, plain, roll_call_run, run, session_of, with_executors};
-use super::world::{World, again, verdict};
+use super::world::{World, again, describe, verdict};
 use super::*;
 use crate::dispatch::ReadyRun;
 use crate::dispatch::event::{Report, RollCallRun};
@@ -335,5 +335,33 @@ fn the_answers_of_executors_that_are_elsewhere_are_asked_of_other_servers() {
         let effects = world.on(Event::Round(Vec::new()));
         let asked = effects.iter().filter(|effect| matches!(effect, Effect::Store(Step::AskFences(_)))).count();
         assert_eq!(asked, expected, "{is_single_server} {lease_holds} {is_called}");
+    }
+}
+
+/// An executor that is shutting down hands back a queued run of an ended lease by a result, because the run may belong to any server by then.
+/// This server may still be asking the executors for the run, or may have learnt from another server which of them has it.
+#[test]
+fn a_run_that_an_executor_hands_back_ends_its_attempt() {
+    for is_held in [false, true] {
+        let mut world = with_executors(1);
+        world.around.now = Timestamp::from_secs(2);
+        let call = roll_call_run(1);
+        world.around.in_memory.admit(vec![call.ready.run.clone()]);
+        world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
+        if is_held {
+            world.on(Event::FenceAnswered(ExecutorId::new(1), 1, answer(&[(1, 1)])));
+        }
+        assert_eq!(world.state.runs.in_roll_call(run(1)).is_some(), !is_held);
+        let effects = world.hand_back(1, run(1), 1);
+        let ends: Vec<String> = effects.iter().filter_map(describe).collect();
+        assert_eq!(ends, ["end of 1/1: Silenced { has_begun: false }"], "{is_held}");
+        let detail = effects.iter().find_map(|effect| match effect {
+            Effect::Finish(end) => end.attempt_end.detail.as_deref(),
+            _ => None,
+        });
+        assert_eq!(detail.map(|detail| (detail.executor.as_deref(), detail.shutting_down)), Some((Some("e1"), true)));
+        assert!(world.state.runs.in_roll_call(run(1)).is_none());
+        let answered = Event::FenceAnswered(ExecutorId::new(1), 1, answer(&[]));
+        assert_eq!(world.described(answered), NOTHING, "the attempt ends once");
     }
 }

@@ -16,6 +16,7 @@ use crate::cluster::{DepartureBoard, SwitchBoard};
 use crate::dispatch::ReadyRun;
 use crate::dispatch::decision::Settings;
 use crate::dispatch::event::{IncomingResult, Reply, Report, SessionHandle, SettledAttempt};
+use crate::dispatch::messages::incoming_result;
 use crate::dispatch::outbox;
 use crate::dispatch::tests_support::executor;
 use crate::registry::OnlineExecutor;
@@ -25,6 +26,8 @@ use crate::scheduler::in_memory::InMemory;
 #[derive(Debug)]
 pub(super) struct Around {
     pub(super) now: Timestamp,
+    /// Later than `now` after a step back of the clock.
+    pub(super) fires_ahead_after: Timestamp,
     pub(super) token: LeaseToken,
     pub(super) lease_holds: bool,
     pub(super) lease_until: Timestamp,
@@ -39,6 +42,7 @@ impl Around {
     fn facts(&self) -> Facts<'_> {
         Facts {
             now: self.now,
+            fires_ahead_after: self.now.max(self.fires_ahead_after),
             boot_micros: self.now.as_millis() * 1_000,
             boot_micros_at_epoch: 0,
             // No timer is outdated: the database's clock does not step.
@@ -85,6 +89,7 @@ impl World {
         switches.set(Switches::default());
         let around = Around {
             now: Timestamp::EPOCH,
+            fires_ahead_after: Timestamp::EPOCH,
             token,
             lease_holds: true,
             lease_until: Timestamp::MAX,
@@ -236,11 +241,20 @@ impl World {
             finished_at: self.around.now,
             received_at: self.around.now,
             silent_ms: None,
+            is_shutting_down: false,
             is_unfinished: false,
             memory: None,
         };
         let session = self.sessions[&ExecutorId::new(executor)].clone();
         self.on(Event::Results(session, vec![result]))
+    }
+
+    /// An executor that is shutting down hands back a run whose handler had not begun.
+    pub(super) fn hand_back(&mut self, executor: i64, run: RunId, attempt: i32) -> Vec<Effect> {
+        let (run_id, status) = (run.get(), v1::result::Status::Failed.into());
+        let result = v1::Result { run_id, attempt, status, silent_ms: 1, shutting_down: true, ..v1::Result::default() };
+        let session = self.sessions[&ExecutorId::new(executor)].clone();
+        self.on(Event::Results(session, vec![incoming_result(result, self.around.now)]))
     }
 
     /// Reports that the end of an attempt and its consequences are durable.

@@ -24,8 +24,7 @@ pub(super) struct HttpError(String);
 pub(super) fn build() -> Result<Outgoing, String> {
     let allowed_addresses = AllowedAddresses::parse(["0.0.0.0/0", "::/0"])?;
     let user_agent = concat!("rondel/", env!("CARGO_PKG_VERSION"));
-    Outgoing::new(Options { allowed: allowed_addresses, redirect_count_max: 0, user_agent })
-        .map_err(|error| chain(&error))
+    Outgoing::new(Options { allowed_addresses, redirect_count_max: 0, user_agent }).map_err(|error| chain(&error))
 }
 
 pub(super) async fn call(client: Outgoing, request: HttpRequest) -> Result<HttpResponse, HttpError> {

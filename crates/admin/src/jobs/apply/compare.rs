@@ -12,7 +12,7 @@ use rondel_core::diff::changes;
 use rondel_core::spec::Mode;
 use rondel_core::{FieldError, JobId, JobSpec, NamespaceId, Timestamp};
 use rondel_store::StoreError;
-use rondel_store::catalog::{JobQuery, JobRecord};
+use rondel_store::catalog::{JobQuery, JobRecord, ListedJob};
 
 use super::{Action, ApplyError, ApplyRequest, PlannedEdit, PlannedJob, duplicate_name_errors, list_index, with_index};
 use crate::definitions::{CompiledDefinitions, DefinitionKey};
@@ -33,6 +33,10 @@ const PAGE: u32 = 200;
 
 /// The calendars that the definitions of a list use; `None` for one that does not exist.
 type Calendars = HashMap<String, Option<FoundCalendar>>;
+
+/// The error for a job whose present definition this server cannot read.
+const UNREADABLE: &str =
+    "this server cannot read the present definition of the job, which a newer server saved; upgrade this server";
 
 /// A comparison in progress.
 struct Comparison {
@@ -120,16 +124,18 @@ async fn calendars_named(node: &Node, namespace: NamespaceId, specs: &[JobSpec])
     Ok(calendars)
 }
 
-/// The next page of jobs of an app that are not in the list and that no code declares; `None` at the end.
+/// The next page of jobs of an app that are not in the list and that no code declares; `None` at the end. A job that this server cannot
+/// read stays.
 async fn unlisted_jobs(
     node: &Node,
     namespace: NamespaceId,
     query: &mut JobQuery,
     names: &BTreeSet<&str>,
 ) -> Result<Option<Vec<JobRecord>>, StoreError> {
-    let mut page = node.store().jobs(namespace, query).await?;
-    let Some(last_record) = page.last() else { return Ok(None) };
-    query.after_name = Some(last_record.spec.name.clone());
+    let page = node.store().listed_jobs(namespace, query).await?;
+    let Some(last_job) = page.last() else { return Ok(None) };
+    query.after_name = Some(last_job.name().to_owned());
+    let mut page: Vec<JobRecord> = page.into_iter().filter_map(ListedJob::into_record).collect();
     let is_declared = |job: &JobRecord| job.declared.as_ref().is_some_and(|it| it.undeclared_at.is_none());
     page.retain(|job| !names.contains(job.spec.name.as_str()) && !is_declared(job));
     Ok(Some(page))
@@ -185,7 +191,12 @@ impl Comparison {
         // Text that cannot be a name is not looked up, so that unchecked text of a caller never reaches the database.
         let names: BTreeSet<&str> = batch.iter().map(|(_, spec)| spec.name.as_str()).collect();
         let names: Vec<&str> = names.into_iter().filter(|name| rondel_core::name::check(name).is_ok()).collect();
-        let records = self.node.store().jobs_named(self.namespace, &names).await?;
+        let jobs = self.node.store().listed_jobs_named(self.namespace, &names).await?;
+        let (records, unreadable_jobs) = ListedJob::split(jobs);
+        for job in unreadable_jobs {
+            let index = batch.iter().find(|(_, spec)| spec.name == job.name).map_or(0, |(index, _)| *index);
+            self.errors.push(FieldError::new(format!("/{index}/name"), UNREADABLE));
+        }
         let existing_jobs: HashMap<String, JobRecord> =
             records.into_iter().map(|record| (record.spec.name.clone(), record)).collect();
         self.ids.extend(existing_jobs.iter().map(|(name, record)| (name.clone(), record.id)));

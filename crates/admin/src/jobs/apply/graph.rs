@@ -31,13 +31,13 @@ pub(super) async fn neighbours(
     }
     let names_elsewhere = parents.difference(&listed_names).copied();
     let names_elsewhere: Vec<&str> = names_elsewhere.filter(|name| rondel_core::name::check(name).is_ok()).collect();
-    let parents_elsewhere = node.store().jobs_named(namespace, &names_elsewhere).await?;
+    let parents_elsewhere = node.store().listed_jobs_named(namespace, &names_elsewhere).await?;
     let all_edges = node.store().edges(namespace).await?;
     let listed_ids: BTreeSet<JobId> = listed_jobs.values().copied().collect();
     let id_of = |name: &str| listed_jobs.get(name).copied().unwrap_or_else(|| JobId::new(node.new_id()));
     let mut ids: HashMap<String, JobId> = listed_names.iter().map(|name| ((*name).to_owned(), id_of(name))).collect();
-    let staying_parents = parents_elsewhere.into_iter().filter(|job| !removed_jobs.contains(&job.id));
-    ids.extend(staying_parents.map(|job| (job.spec.name, job.id)));
+    let staying_parents = parents_elsewhere.iter().filter(|job| !removed_jobs.contains(&job.id()));
+    ids.extend(staying_parents.map(|job| (job.name().to_owned(), job.id())));
     let edges: Vec<Edge> = all_edges
         .into_iter()
         .filter(|edge| !listed_ids.contains(&edge.child) && !removed_jobs.contains(&edge.child))

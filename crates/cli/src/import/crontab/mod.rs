@@ -75,32 +75,32 @@ impl<'a> Line<'a> {
     /// Reads a line. The error is the reason why the line is left out, and the part of the line that the report shows.
     fn read(line: &'a str, has_user: bool) -> Result<Self, (String, &'a str)> {
         // A minus before the first field only keeps a run out of the system's log.
-        let is_field = |rest: &&str| rest.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '*' | '@'));
+        let is_field = |text: &&str| text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '*' | '@'));
         let line = line.strip_prefix('-').filter(is_field).unwrap_or(line);
-        let count = if line.starts_with('@') { 1 } else { 5 };
-        let Some((cron, rest)) = split_words(line, count) else {
+        let field_count = if line.starts_with('@') { 1 } else { 5 };
+        let Some((cron, user_and_command)) = split_words(line, field_count) else {
             return Err(("is neither NAME=value nor five fields and a command".to_owned(), line));
         };
         if cron.eq_ignore_ascii_case("@reboot") {
-            return Err(("@reboot has no instant: let the host's init system start it".to_owned(), rest));
+            return Err(("@reboot has no instant: let the host's init system start it".to_owned(), user_and_command));
         }
         if let Err(error) = CronExpr::parse(&cron) {
-            return Err((error.to_string(), rest));
+            return Err((error.to_string(), user_and_command));
         }
-        let (user, command) = match split_words(rest, 1) {
+        let (user, command) = match split_words(user_and_command, 1) {
             Some((user, command)) if has_user => (Some(user), command),
-            _ => (None, rest),
+            _ => (None, user_and_command),
         };
         if let Some(user) = user.as_deref().filter(|user| !may_be_user(user)) {
-            let why = format!(
+            let reason = format!(
                 "its user is {user:?}, which is not a name: a line has five fields of time, the user, and the command"
             );
-            return Err((why, line));
+            return Err((reason, line));
         }
-        let first = command.split_whitespace().next().unwrap_or_default();
-        if is_time_field(first) {
-            let why = format!("its command begins with {first:?}: a line has five fields of time, and not six");
-            return Err((why, line));
+        let first_word = command.split_whitespace().next().unwrap_or_default();
+        if is_time_field(first_word) {
+            let reason = format!("its command begins with {first_word:?}: a line has five fields of time, and not six");
+            return Err((reason, line));
         }
         if command.is_empty() || (has_user && user.is_none()) {
             return Err(("has no command".to_owned(), line));
@@ -129,11 +129,11 @@ fn read_line(
 ) -> Result<(), String> {
     let place = format!("line {number}");
     // A title is one line without tabs.
-    let entry = |title: &str| Entry::new(place.clone(), title.split_whitespace().collect::<Vec<_>>().join(" "));
+    let new_entry = |title: &str| Entry::new(place.clone(), title.split_whitespace().collect::<Vec<_>>().join(" "));
     let line = match Line::read(text, source.has_user) {
         Ok(line) => line,
-        Err((why, part)) => {
-            result.leave_out(entry(if part.is_empty() { text } else { part }), why);
+        Err((reason, shown_part)) => {
+            result.leave_out(new_entry(if shown_part.is_empty() { text } else { shown_part }), reason);
             return Ok(());
         }
     };
@@ -146,7 +146,7 @@ fn read_line(
     // The identity leaves out the schedule, so that a job keeps its name when its schedule changes.
     let identity = format!("{} {}", line.user.as_deref().unwrap_or_default(), line.command);
     let name = result.names.unique_name(&subject(&command), &[&identity, &format!("{identity} {}", line.cron)]);
-    let mut entry = entry(&command);
+    let mut entry = new_entry(&command);
     add_notes(&mut entry, &command, line.user.as_deref(), variables);
     let mut job = Map::new();
     for (field, value) in [
@@ -162,8 +162,8 @@ fn read_line(
     ] {
         job.insert(field.to_owned(), value);
     }
-    let sources = [("cron-user", line.user.as_deref()), ("cron-file", source.file), ("cron-host", source.executor)];
-    let labels = origin_labels(&sources.map(|(key, value)| (key, value.unwrap_or_default())));
+    let origins = [("cron-user", line.user.as_deref()), ("cron-file", source.file), ("cron-host", source.executor)];
+    let labels = origin_labels(&origins.map(|(key, value)| (key, value.unwrap_or_default())));
     if !labels.is_empty() {
         job.insert("labels".to_owned(), Value::Object(labels));
     }
@@ -199,13 +199,13 @@ fn add_notes(entry: &mut Entry, command: &str, user: Option<&str>, variables: &V
 
 impl Variables {
     fn set(&mut self, name: &str, value: &str) {
-        let some = || Some(value.to_owned()).filter(|value| !value.is_empty());
+        let nonempty_value = || Some(value.to_owned()).filter(|value| !value.is_empty());
         match name {
-            "SHELL" => self.shell = some(),
+            "SHELL" => self.shell = nonempty_value(),
             // TZ stays in `env`: by crontab(5), it is the zone of the commands and not of the schedule.
-            "CRON_TZ" => self.zone = some(),
-            "HOME" => self.home = some(),
-            "MAILTO" => self.mail_to = some(),
+            "CRON_TZ" => self.zone = nonempty_value(),
+            "HOME" => self.home = nonempty_value(),
+            "MAILTO" => self.mail_to = nonempty_value(),
             "LOGNAME" | "USER" => {}
             _ => drop(self.env.insert(name.to_owned(), value.into())),
         }
@@ -241,18 +241,18 @@ fn parse_assignment(line: &str) -> Option<(&str, &str)> {
 
 /// The first `count` words, joined by single blanks, and the rest of the line.
 fn split_words(line: &str, count: usize) -> Option<(String, &str)> {
-    let mut rest = line.trim_start();
+    let mut unread_text = line.trim_start();
     let mut words = Vec::with_capacity(count);
     for _ in 0..count {
-        let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
-        let (word, after) = rest.split_at(end);
+        let end = unread_text.find(char::is_whitespace).unwrap_or(unread_text.len());
+        let (word, text_after) = unread_text.split_at(end);
         if word.is_empty() {
             return None;
         }
         words.push(word);
-        rest = after.trim_start();
+        unread_text = text_after.trim_start();
     }
-    Some((words.join(" "), rest))
+    Some((words.join(" "), unread_text))
 }
 
 /// Splits a command from its input: cron cuts at the first `%`, reads each further one as a line break, and `\%` as
@@ -266,7 +266,7 @@ fn split_input(text: &str) -> (String, Option<String>) {
             c => Some(c),
         };
         match (part, parts.last_mut()) {
-            (Some(c), Some(last)) => last.push(c),
+            (Some(c), Some(last_part)) => last_part.push(c),
             _ => parts.push(String::new()),
         }
     }

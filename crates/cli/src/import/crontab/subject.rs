@@ -9,9 +9,9 @@ const PREPARATIONS: [&str; 24] = [
     "ulimit", "sleep", "echo", "mkdir", ".", "source", "for", "fi", "done", "}",
 ];
 
-/// What the value of an option contains.
+/// The kind of content of an option's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Inline {
+enum InlineKind {
     /// A command for a shell.
     Command,
     /// Code in another language, which gives no name.
@@ -25,7 +25,7 @@ struct Launcher {
     /// The number of arguments before the program that is started.
     argument_count: usize,
     /// The options whose value is the command or code to start.
-    inline: (&'static [&'static str], Inline),
+    inline: (&'static [&'static str], InlineKind),
     /// Whether it starts any program, and not only scripts.
     is_wrapper: bool,
 }
@@ -39,7 +39,7 @@ const fn wrapper(
         names,
         options_with_value,
         argument_count,
-        inline: (&["-c", "--command"], Inline::Command),
+        inline: (&["-c", "--command"], InlineKind::Command),
         is_wrapper: true,
     }
 }
@@ -47,12 +47,12 @@ const fn wrapper(
 const fn interpreter(
     names: &'static [&'static str],
     options_with_value: &'static [&'static str],
-    inline: (&'static [&'static str], Inline),
+    inline: (&'static [&'static str], InlineKind),
 ) -> Launcher {
     Launcher { names, options_with_value, argument_count: 0, inline, is_wrapper: false }
 }
 
-const NO_INLINE: (&[&str], Inline) = (&[], Inline::Code);
+const NO_INLINE: (&[&str], InlineKind) = (&[], InlineKind::Code);
 
 const LAUNCHERS: [Launcher; 19] = [
     // In these three, -c is an ordinary option: it contains no command.
@@ -78,13 +78,13 @@ const LAUNCHERS: [Launcher; 19] = [
     interpreter(
         &["sh", "bash", "dash", "zsh", "ksh", "ash"],
         &["-o", "+o", "-O", "--rcfile", "--init-file"],
-        (&["-c", "-lc", "-ec", "-xc", "-ic"], Inline::Command),
+        (&["-c", "-lc", "-ec", "-xc", "-ic"], InlineKind::Command),
     ),
-    interpreter(&["python", "python2", "python3"], &["-W", "-X"], (&["-c"], Inline::Code)),
-    interpreter(&["perl"], &["-I"], (&["-e", "-E"], Inline::Code)),
-    interpreter(&["php"], &["-d", "-c"], (&["-r"], Inline::Code)),
-    interpreter(&["node"], &["-r", "--require", "--import"], (&["-e", "--eval"], Inline::Code)),
-    interpreter(&["ruby"], &["-I", "-r"], (&["-e"], Inline::Code)),
+    interpreter(&["python", "python2", "python3"], &["-W", "-X"], (&["-c"], InlineKind::Code)),
+    interpreter(&["perl"], &["-I"], (&["-e", "-E"], InlineKind::Code)),
+    interpreter(&["php"], &["-d", "-c"], (&["-r"], InlineKind::Code)),
+    interpreter(&["node"], &["-r", "--require", "--import"], (&["-e", "--eval"], InlineKind::Code)),
+    interpreter(&["ruby"], &["-I", "-r"], (&["-e"], InlineKind::Code)),
     interpreter(&["java"], &["-cp", "-classpath", "--class-path", "-p", "--module-path", "--add-opens"], NO_INLINE),
 ];
 
@@ -110,32 +110,32 @@ fn program_name(mut words: &[String]) -> Option<String> {
         let Some(launcher) = LAUNCHERS.iter().find(|launcher| launcher.names.contains(&name)) else {
             return Some(name.to_owned());
         };
-        match read_launched(launcher, following_words) {
-            Launched::Words(launched_words) if launcher.is_wrapper && !launched_words.is_empty() => {
+        match read_launch_target(launcher, following_words) {
+            LaunchTarget::Words(launched_words) if launcher.is_wrapper && !launched_words.is_empty() => {
                 words = launched_words
             }
-            Launched::Words([script, ..]) => return Some(base_name(script).to_owned()),
-            Launched::Command(text) => return Some(subject(text)),
-            Launched::Words([]) => return Some(name.to_owned()),
-            Launched::Code => return None,
+            LaunchTarget::Words([script, ..]) => return Some(base_name(script).to_owned()),
+            LaunchTarget::Command(text) => return Some(subject(text)),
+            LaunchTarget::Words([]) => return Some(name.to_owned()),
+            LaunchTarget::Code => return None,
         }
     }
 }
 
-enum Launched<'a> {
+enum LaunchTarget<'a> {
     Words(&'a [String]),
     Command(&'a str),
     Code,
 }
 
-/// What a launcher launches: the words after its options and arguments, or the value of an option.
-fn read_launched<'a>(launcher: &Launcher, mut words: &'a [String]) -> Launched<'a> {
+/// The target of a launcher: the words after its options and arguments, or the value of an option.
+fn read_launch_target<'a>(launcher: &Launcher, mut words: &'a [String]) -> LaunchTarget<'a> {
     let (options, inline) = launcher.inline;
     let mut argument_count = launcher.argument_count;
     let mut takes_options = true;
     while let Some((word, following_words)) = words.split_first() {
         if let (true, Some(text)) = (options.contains(&word.as_str()), following_words.first()) {
-            return if inline == Inline::Command { Launched::Command(text) } else { Launched::Code };
+            return if inline == InlineKind::Command { LaunchTarget::Command(text) } else { LaunchTarget::Code };
         }
         if word == "--" && takes_options {
             takes_options = false;
@@ -151,7 +151,7 @@ fn read_launched<'a>(launcher: &Launcher, mut words: &'a [String]) -> Launched<'
         }
         words = following_words;
     }
-    Launched::Words(words)
+    LaunchTarget::Words(words)
 }
 
 /// The last part of a path.

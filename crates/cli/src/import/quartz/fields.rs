@@ -43,7 +43,11 @@ pub(super) fn add(source: &Source<'_>, result: &mut ImportResult) {
     draft.set_params();
     let schedule_result = draft.set_schedule();
     draft.set_policies();
-    draft.record_rest(if schedule_result.is_ok() { "has no counterpart" } else { "is left out with its trigger" });
+    draft.record_other_columns(if schedule_result.is_ok() {
+        "has no counterpart"
+    } else {
+        "is left out with its trigger"
+    });
     draft.set("enabled", draft.is_enabled);
     match schedule_result {
         Ok(()) => result.add(draft.entry, draft.job),
@@ -164,8 +168,8 @@ impl Draft<'_> {
             self.record_job("is_nonconcurrent", Kept, counterpart);
         }
         self.set("overlap", json!({"policy": policy}));
-        let recovers = self.is_set("requests_recovery");
-        let delivery = if recovers { "at_least_once" } else { "at_most_once" };
+        let requests_recovery = self.is_set("requests_recovery");
+        let delivery = if requests_recovery { "at_least_once" } else { "at_most_once" };
         self.record_job("requests_recovery", Kept, format!("delivery {delivery}"));
         self.set("delivery", delivery);
         self.record_job("is_durable", NotNeeded, "a job stays until it is deleted");
@@ -211,7 +215,7 @@ impl Draft<'_> {
     }
 
     /// Records the outcome for the columns that no other step has recorded.
-    fn record_rest(&mut self, counterpart: &str) {
+    fn record_other_columns(&mut self, counterpart: &str) {
         for row in [Some(self.source.job), self.source.trigger, self.source.timing].into_iter().flatten() {
             for (column, value) in row {
                 if !self.entry.fields.iter().any(|field| field.name == *column) {

@@ -27,31 +27,31 @@ const BYTE_COLUMNS: [&str; 2] = ["job_data", "blob_data"];
 pub(super) struct Tables {
     jobs: Vec<Row>,
     triggers: Vec<Row>,
-    crons: Vec<Row>,
-    simples: Vec<Row>,
+    cron_triggers: Vec<Row>,
+    simple_triggers: Vec<Row>,
 }
 
 impl Tables {
     pub(super) async fn read(url: &str, prefix: &str) -> Result<Self, Failure> {
-        let wrong = |error: ForeignError| Failure::of("cannot read the database of Quartz", &error);
+        let read_failure = |error: ForeignError| Failure::of("cannot read the database of Quartz", &error);
         foreign_url::check(url)?;
-        let mut database = foreign::Database::open(url, true).await.map_err(wrong)?;
+        let mut database = foreign::Database::open(url, true).await.map_err(read_failure)?;
         let (job, trigger) = (["sched_name", "job_group", "job_name"], ["sched_name", "trigger_group", "trigger_name"]);
         let mut rows = async |table: &str, key: &[&str]| {
-            database.rows(&format!("{prefix}{table}"), key, &[], &BYTE_COLUMNS).await.map_err(wrong)
+            database.rows(&format!("{prefix}{table}"), key, &[], &BYTE_COLUMNS).await.map_err(read_failure)
         };
         Ok(Self {
             jobs: rows("JOB_DETAILS", &job).await?,
             triggers: rows("TRIGGERS", &trigger).await?,
-            crons: rows("CRON_TRIGGERS", &trigger).await?,
-            simples: rows("SIMPLE_TRIGGERS", &trigger).await?,
+            cron_triggers: rows("CRON_TRIGGERS", &trigger).await?,
+            simple_triggers: rows("SIMPLE_TRIGGERS", &trigger).await?,
         })
     }
 }
 
 impl Tables {
-    fn all_mut(&mut self) -> [&mut Vec<Row>; 4] {
-        [&mut self.jobs, &mut self.triggers, &mut self.crons, &mut self.simples]
+    fn row_lists_mut(&mut self) -> [&mut Vec<Row>; 4] {
+        [&mut self.jobs, &mut self.triggers, &mut self.cron_triggers, &mut self.simple_triggers]
     }
 
     /// The schedulers that have jobs or triggers.
@@ -65,12 +65,15 @@ impl Tables {
     /// # Errors
     /// A sentence, if there is no such scheduler.
     pub(super) fn keep_only(&mut self, scheduler: &str) -> Result<(), String> {
-        let known = self.schedulers();
-        if !known.contains(scheduler) {
-            let known: Vec<&str> = known.into_iter().collect();
-            return Err(format!("{scheduler:?} has no jobs in the tables; those of {} are there", name_list(&known)));
+        let known_schedulers = self.schedulers();
+        if !known_schedulers.contains(scheduler) {
+            let known_schedulers: Vec<&str> = known_schedulers.into_iter().collect();
+            return Err(format!(
+                "{scheduler:?} has no jobs in the tables; those of {} are there",
+                name_list(&known_schedulers)
+            ));
         }
-        for rows in self.all_mut() {
+        for rows in self.row_lists_mut() {
             rows.retain(|row| row.get("sched_name").is_some_and(|name| name == scheduler));
         }
         Ok(())
@@ -104,24 +107,26 @@ fn row_key(row: &Row, column_prefix: &str) -> Key {
 /// The definitions of all triggers, and of jobs without one.
 pub(super) fn convert(tables: &Tables, options: &ImportOptions<'_>) -> ImportResult {
     let mut result = ImportResult::with_prefix(options.prefix);
-    let crons: BTreeMap<Key, &Row> = tables.crons.iter().map(|row| (row_key(row, "trigger"), row)).collect();
-    let simples: BTreeMap<Key, &Row> = tables.simples.iter().map(|row| (row_key(row, "trigger"), row)).collect();
+    let cron_triggers: BTreeMap<Key, &Row> =
+        tables.cron_triggers.iter().map(|row| (row_key(row, "trigger"), row)).collect();
+    let simple_triggers: BTreeMap<Key, &Row> =
+        tables.simple_triggers.iter().map(|row| (row_key(row, "trigger"), row)).collect();
     let mut triggers: BTreeMap<Key, Vec<&Row>> = BTreeMap::new();
     for row in &tables.triggers {
         triggers.entry(row_key(row, "job")).or_default().push(row);
     }
     for job in &tables.jobs {
-        let own = triggers.remove(&row_key(job, "job")).unwrap_or_default();
+        let job_triggers = triggers.remove(&row_key(job, "job")).unwrap_or_default();
         let is_complete = |row: &&&Row| row.get("trigger_state").is_some_and(|state| state == "COMPLETE");
-        let is_only_trigger = own.iter().filter(|row| !is_complete(row)).count() == 1;
-        let bare = fields::Source { job, trigger: None, timing: None, is_only_trigger, options };
-        if own.is_empty() {
-            fields::add(&bare, &mut result);
+        let is_only_trigger = job_triggers.iter().filter(|row| !is_complete(row)).count() == 1;
+        let source_without_trigger = fields::Source { job, trigger: None, timing: None, is_only_trigger, options };
+        if job_triggers.is_empty() {
+            fields::add(&source_without_trigger, &mut result);
         }
-        for trigger in own {
+        for trigger in job_triggers {
             let key = row_key(trigger, "trigger");
-            let timing = crons.get(&key).or_else(|| simples.get(&key)).copied();
-            fields::add(&fields::Source { trigger: Some(trigger), timing, ..bare }, &mut result);
+            let timing = cron_triggers.get(&key).or_else(|| simple_triggers.get(&key)).copied();
+            fields::add(&fields::Source { trigger: Some(trigger), timing, ..source_without_trigger }, &mut result);
         }
     }
     for row in triggers.into_values().flatten() {

@@ -87,7 +87,7 @@ fn unescape(text: &str) -> String {
                 let digits: String = chars.by_ref().take(4).collect();
                 units.push(u16::from_str_radix(&digits, 16).unwrap_or(0xfffd));
             }
-            Some(escaped) => push(&mut units, escaped),
+            Some(escaped_char) => push(&mut units, escaped_char),
             None => {}
         }
     }

@@ -14,10 +14,10 @@ enum Timing<'a> {
     /// By the expression of this row.
     Cron(&'a Row),
     Once,
-    /// Every `ms` milliseconds: `count` more times after the first fire, or without end if `count` is negative.
+    /// Every `period_ms` milliseconds: `repeat_count` more times after the first fire, or without end if `repeat_count` is negative.
     Every {
-        ms: i64,
-        count: i64,
+        period_ms: i64,
+        repeat_count: i64,
     },
 }
 
@@ -58,15 +58,16 @@ impl<'a> Draft<'a> {
         match (self.trigger_text("trigger_type").as_str(), row) {
             ("CRON", Some(row)) => Ok(Timing::Cron(row)),
             ("SIMPLE", Some(_)) => {
-                let (count, ms) = (Self::number(row, "repeat_count"), Self::number(row, "repeat_interval"));
-                if count == 0 {
+                let (repeat_count, period_ms) =
+                    (Self::number(row, "repeat_count"), Self::number(row, "repeat_interval"));
+                if repeat_count == 0 {
                     return Ok(Timing::Once);
                 }
-                if ms < 1000 || ms % 1000 != 0 {
+                if period_ms < 1000 || period_ms % 1000 != 0 {
                     self.record(row, "repeat_interval", NotSupported, "whole seconds are the shortest");
-                    return Err(format!("it fires each {ms} ms: an interval has whole seconds here"));
+                    return Err(format!("it fires each {period_ms} ms: an interval has whole seconds here"));
                 }
-                Ok(Timing::Every { ms, count })
+                Ok(Timing::Every { period_ms, repeat_count })
             }
             (kind @ ("CRON" | "SIMPLE"), None) => Err(format!("its row in {kind}_TRIGGERS is not there")),
             (unknown_kind, _) => {
@@ -79,15 +80,20 @@ impl<'a> Draft<'a> {
     /// The last instant at which the trigger may fire: its end, or the last of a number of fires.
     fn last_fire(&self, timing: Timing<'_>) -> Option<Timestamp> {
         let end = self.instant_of("end_time");
-        let Timing::Every { ms, count } = timing else { return end };
+        let Timing::Every { period_ms, repeat_count } = timing else { return end };
         let Some(start) = self.instant_of("start_time") else { return end };
         // At its end instant a simple trigger no longer fires, but a job does. If a fire falls on that instant, the
         // job's end is the fire before it.
-        let is_fire = |end: Timestamp| end.as_millis().saturating_sub(start.as_millis()) % ms == 0;
+        let is_fire = |end: Timestamp| end.as_millis().saturating_sub(start.as_millis()) % period_ms == 0;
         let end =
-            end.map(|end| if is_fire(end) { Timestamp::from_millis(end.as_millis().saturating_sub(ms)) } else { end });
-        let last_repetition = || Timestamp::from_millis(start.as_millis().saturating_add(count.saturating_mul(ms)));
-        end.into_iter().chain((count > 0).then(last_repetition)).min()
+            end.map(
+                |end| {
+                    if is_fire(end) { Timestamp::from_millis(end.as_millis().saturating_sub(period_ms)) } else { end }
+                },
+            );
+        let last_repetition =
+            || Timestamp::from_millis(start.as_millis().saturating_add(repeat_count.saturating_mul(period_ms)));
+        end.into_iter().chain((repeat_count > 0).then(last_repetition)).min()
     }
 
     /// Refuses a trigger that will not fire again: the server would refuse a whole file with such a job.
@@ -96,8 +102,8 @@ impl<'a> Draft<'a> {
             return Err("is complete in Quartz: it has fired for the last time".to_owned());
         }
         if let Timing::Once = timing {
-            let is_over = Self::number(self.source.trigger, "next_fire_time") <= 0;
-            return if is_over { Err("fires once, and has fired".to_owned()) } else { Ok(()) };
+            let has_fired = Self::number(self.source.trigger, "next_fire_time") <= 0;
+            return if has_fired { Err("fires once, and has fired".to_owned()) } else { Ok(()) };
         }
         match end {
             Some(end) if end <= self.source.options.now => Err(format!("fires no more: its end was {end}")),
@@ -120,16 +126,16 @@ impl<'a> Draft<'a> {
 
     fn simple_schedule(&mut self, timing: Timing<'_>, start: Option<Timestamp>) -> Map<String, Value> {
         let row = self.source.timing;
-        let (count, schedule) = match timing {
-            Timing::Every { ms, count } => {
-                (count, Map::from_iter([("every".to_owned(), format!("{}s", ms / 1000).into())]))
+        let (repeat_count, schedule) = match timing {
+            Timing::Every { period_ms, repeat_count } => {
+                (repeat_count, Map::from_iter([("every".to_owned(), format!("{}s", period_ms / 1000).into())]))
             }
             Timing::Cron(_) | Timing::Once => {
                 let at = start.map_or_else(String::new, |at| at.to_string());
                 (0, Map::from_iter([("at".to_owned(), at.into()), ("if_past".to_owned(), "run".into())]))
             }
         };
-        let counterpart = match count {
+        let counterpart = match repeat_count {
             0 => "schedule.at: once",
             1.. => "schedule.end_at: the instant of the last one",
             _ => "no end",
@@ -153,8 +159,8 @@ impl<'a> Draft<'a> {
     /// Records the outcome for the instant of a trigger that fires once and has not fired yet.
     fn record_once(&mut self, at: Option<Timestamp>) {
         self.record_trigger("end_time", NotNeeded, "it fires once");
-        let is_over = at.is_some_and(|at| at <= self.source.options.now);
-        match (is_over, self.is_enabled) {
+        let has_passed = at.is_some_and(|at| at <= self.source.options.now);
+        match (has_passed, self.is_enabled) {
             (false, _) => self.record_trigger("start_time", Kept, "schedule.at"),
             (true, true) => self.record_trigger(
                 "start_time",

@@ -50,8 +50,8 @@ struct Stream<'a> {
 
 impl<'a> Stream<'a> {
     fn take_bytes(&mut self, count: usize) -> Option<&'a [u8]> {
-        let (bytes, remaining) = self.unread_bytes.split_at_checked(count)?;
-        self.unread_bytes = remaining;
+        let (bytes, remaining_bytes) = self.unread_bytes.split_at_checked(count)?;
+        self.unread_bytes = remaining_bytes;
         Some(bytes)
     }
 

@@ -74,8 +74,8 @@ fn result() -> ImportResult {
             trigger("report", "months", "CAL_INT", &[]),
             trigger("gone", "lost", "CRON", &[]),
         ],
-        crons: vec![timing("nightly", &cron), timing("closed", &cron), timing("lost", &cron)],
-        simples: vec![
+        cron_triggers: vec![timing("nightly", &cron), timing("closed", &cron), timing("lost", &cron)],
+        simple_triggers: vec![
             timing("rate", &[("repeat_count", "-1"), ("repeat_interval", "30000"), ("times_triggered", "7")]),
             timing("few", &[("repeat_count", "2"), ("repeat_interval", "60000")]),
             timing("some", &[("repeat_count", "5"), ("repeat_interval", "60000")]),
@@ -149,8 +149,8 @@ fn fields_without_a_counterpart_are_in_the_report() {
 
 /// The definitions and the report of triggers of one job.
 fn read(job: Row, triggers: Vec<Row>, timings: Vec<Row>) -> ImportResult {
-    let (crons, simples) = timings.into_iter().partition(|row| row.contains_key("cron_expression"));
-    convert(&Tables { jobs: vec![job], triggers, crons, simples }, &OPTIONS)
+    let (cron_triggers, simple_triggers) = timings.into_iter().partition(|row| row.contains_key("cron_expression"));
+    convert(&Tables { jobs: vec![job], triggers, cron_triggers, simple_triggers }, &OPTIONS)
 }
 
 #[test]

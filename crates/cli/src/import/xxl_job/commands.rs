@@ -67,16 +67,16 @@ pub(super) fn add_alarms(drafts: &[JobDraft<'_>], options: ImportOptions<'_>, re
         return;
     }
     if recipients_by_alarm.len() > RULE_COUNT_MAX {
-        let left_out: Vec<&str> = recipients_by_alarm.keys().skip(RULE_COUNT_MAX).map(String::as_str).collect();
+        let omitted_names: Vec<&str> = recipients_by_alarm.keys().skip(RULE_COUNT_MAX).map(String::as_str).collect();
         result.remarks.push(format!(
             "alarm mail: {} different lists of recipients, and a namespace has at most {RULE_COUNT_MAX} rules: make fewer lists of them. The commands make \
              no rule for {}",
             recipients_by_alarm.len(),
-            left_out.join(", ")
+            omitted_names.join(", ")
         ));
     }
-    let has_room_for_both = recipients_by_alarm.len() * 2 <= RULE_COUNT_MAX;
-    if !has_room_for_both {
+    let has_room_for_both_rules = recipients_by_alarm.len() * 2 <= RULE_COUNT_MAX;
+    if !has_room_for_both_rules {
         result.remarks.push(format!(
             "alarm mail: with {} lists of recipients there is no room for rules about fires that no executor takes (skipped: no_executor), about which \
              XXL-JOB mails too: make one for all jobs, rondel alert rule set no-executor --skipped --reason no_executor --channel NAME",
@@ -101,7 +101,7 @@ pub(super) fn add_alarms(drafts: &[JobDraft<'_>], options: ImportOptions<'_>, re
         result.last_commands.push(format!(
             "rondel alert rule set {shell_name} --label xxl-alarm={shell_name} --failed --channel {shell_name}"
         ));
-        if has_room_for_both {
+        if has_room_for_both_rules {
             let (rule, condition) = (shell_quoted(&format!("{name}-no-executor")), "--skipped --reason no_executor");
             result.last_commands.push(format!(
                 "rondel alert rule set {rule} --label xxl-alarm={shell_name} {condition} --channel {shell_name}"
@@ -141,7 +141,7 @@ pub(super) fn convert_group(row: &Row, options: ImportOptions<'_>) -> Entry {
         if group_name.is_empty() { title } else { group_name },
     );
     let (app, is_manual) = (app_name(row).unwrap_or_default(), text(row, "address_type") == Some("1"));
-    let is_registered_as = group_name.trim().to_lowercase() == app;
+    let is_registered_name = group_name.trim().to_lowercase() == app;
     for (column, value) in row {
         let (outcome, counterpart) = match column.as_str() {
             "id" => (NotNeeded, "stands for the app in its jobs".to_owned()),
@@ -149,7 +149,7 @@ pub(super) fn convert_group(row: &Row, options: ImportOptions<'_>) -> Entry {
                 (NotSupported, "is empty: the jobs of this group are left out".to_owned())
             }
             "app_name" if app == group_name => (Kept, format!("app {app}")),
-            "app_name" if is_manual || is_registered_as => (Changed, format!("the app is called {app} here")),
+            "app_name" if is_manual || is_registered_name => (Changed, format!("the app is called {app} here")),
             "app_name" => (
                 Changed,
                 format!(
@@ -164,7 +164,7 @@ pub(super) fn convert_group(row: &Row, options: ImportOptions<'_>) -> Entry {
             }
             "address_list" => (NotNeeded, "executors register with Rondel themselves".to_owned()),
             "update_time" | "order" => (NotNeeded, "belongs to XXL-JOB's console".to_owned()),
-            _ => (NotSupported, NO_COLUMN.to_owned()),
+            _ => (NotSupported, UNKNOWN_COLUMN_NOTE.to_owned()),
         };
         entry.record_field(column, value, outcome, counterpart);
     }
@@ -218,7 +218,7 @@ pub(super) fn convert_user(row: &Row, context: &ImportContext<'_>) -> Entry {
             "permission" if is_admin => (NotNeeded, "an admin has all groups".to_owned()),
             "permission" if unknown_groups.is_empty() => (Kept, format!("editor of {}", apps.join(", "))),
             "permission" => (NotSupported, format!("there is no group {}", unknown_groups.join(", "))),
-            _ => (NotSupported, NO_COLUMN.to_owned()),
+            _ => (NotSupported, UNKNOWN_COLUMN_NOTE.to_owned()),
         };
         entry.record_field(column, value, outcome, counterpart);
     }
@@ -232,34 +232,36 @@ pub(super) fn convert_user(row: &Row, context: &ImportContext<'_>) -> Entry {
         true => vec![format!("admin:{namespace}")],
         false => apps.iter().map(|app| format!("editor:{namespace}/{app}")).collect(),
     };
-    let name = shell_quoted(&account);
-    let mut given_roles = String::new();
-    roles.iter().for_each(|role| write!(given_roles, " --role {}", shell_quoted(role)).unwrap_or_default());
-    entry.commands.push(format!("# Prints a link to set a password, for 15 minutes; later: rondel user link {name}"));
+    let quoted_account = shell_quoted(&account);
+    let mut role_flags = String::new();
+    roles.iter().for_each(|role| write!(role_flags, " --role {}", shell_quoted(role)).unwrap_or_default());
+    entry
+        .commands
+        .push(format!("# Prints a link to set a password, for 15 minutes; later: rondel user link {quoted_account}"));
     entry.commands.push(format!(
-        "if rondel user get {name} >/dev/null 2>&1; then echo {} >&2; else rondel user create {name}{given_roles}; fi",
+        "if rondel user get {quoted_account} >/dev/null 2>&1; then echo {} >&2; else rondel user create {quoted_account}{role_flags}; fi",
         shell_quoted(&format!(
-            "user {account} is there already and stays as it is; its rights in XXL-JOB:{given_roles}"
+            "user {account} is there already and stays as it is; its rights in XXL-JOB:{role_flags}"
         ))
     ));
     entry
 }
 
 /// The remark on the most usual block strategy: under it, runs wait for each other without a limit in XXL-JOB, but not in Rondel.
-const SERIAL_WAIT: &str = "SERIAL_EXECUTION: a run that waits for an earlier one of its job longer than queue_timeout (1m, if the job does not set it) \
+const SERIAL_WAIT_REMARK: &str = "SERIAL_EXECUTION: a run that waits for an earlier one of its job longer than queue_timeout (1m, if the job does not set it) \
      is skipped: overlap; in XXL-JOB it waits without a limit. Set queue_timeout in jobs whose runs may take longer than their period";
 
-/// What happens to an existing account of the same name.
+/// The note on an account of the same name that exists already.
 const EXISTING_ACCOUNT_NOTE: &str = "an account of this name that is there already stays as it is, with its own rights";
 
 /// The remark on a column that no version of XXL-JOB has.
-const NO_COLUMN: &str = "is no column of XXL-JOB 2.x or 3.x: of a version of your own?";
+const UNKNOWN_COLUMN_NOTE: &str = "is no column of XXL-JOB 2.x or 3.x: of a version of your own?";
 
 /// Records the columns of a row that no version of XXL-JOB has.
 pub(super) fn record_unknown_columns(row: &Row, entry: &mut Entry) {
     let known_columns: Vec<String> = entry.fields.iter().map(|field| field.name.clone()).collect();
     for (column, value) in row.iter().filter(|(column, _)| !known_columns.contains(column)) {
-        entry.record_field(column, value, NotSupported, NO_COLUMN);
+        entry.record_field(column, value, NotSupported, UNKNOWN_COLUMN_NOTE);
     }
 }
 
@@ -267,7 +269,7 @@ pub(super) fn add_remarks(tables: &Tables, result: &mut ImportResult) {
     result.remarks.extend(tables.omissions.iter().cloned());
     let is_serial = |row: &Row| text(row, "executor_block_strategy") == Some("SERIAL_EXECUTION");
     if tables.jobs.iter().any(is_serial) {
-        result.remarks.push(SERIAL_WAIT.to_owned());
+        result.remarks.push(SERIAL_WAIT_REMARK.to_owned());
     }
     result.remarks.push("not read: xxl_job_log and xxl_job_log_report (the runs of XXL-JOB stay there), xxl_job_registry (executors register anew), xxl_job_lock".to_owned());
 }

@@ -30,7 +30,7 @@ pub(in crate::import) struct ImportOptions<'a> {
     pub(in crate::import) history: Option<&'a std::path::Path>,
 }
 
-/// What the conversion of a job needs to know about all groups and jobs.
+/// The facts about all groups and jobs that the conversion of a job needs.
 pub(super) struct ImportContext<'a> {
     pub(super) options: ImportOptions<'a>,
     /// The names of apps in Rondel, keyed by the ids of their groups.

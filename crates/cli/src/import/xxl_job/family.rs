@@ -13,7 +13,7 @@ use crate::import::result::definition_errors;
 
 /// Sets the parents of children, and records the outcome for `child_jobid` and `trigger_status`.
 pub(super) fn set_parents(drafts: &mut [JobDraft<'_>], context: &ImportContext<'_>) {
-    let index: HashMap<&str, usize> = drafts.iter().enumerate().map(|(index, draft)| (draft.id, index)).collect();
+    let index_by_id: HashMap<&str, usize> = drafts.iter().enumerate().map(|(index, draft)| (draft.id, index)).collect();
     let is_accepted: Vec<bool> = drafts
         .iter()
         .map(|draft| draft.job.as_ref().is_ok_and(|job| definition_errors(&Value::Object(job.clone())).is_empty()))
@@ -22,9 +22,9 @@ pub(super) fn set_parents(drafts: &mut [JobDraft<'_>], context: &ImportContext<'
     let mut parents: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for parent in 0..drafts.len() {
         let Some(child_ids) = drafts[parent].row.get("child_jobid").cloned() else { continue };
-        let mut lines: Vec<(Outcome, String)> = Vec::new();
+        let mut link_outcomes: Vec<(Outcome, String)> = Vec::new();
         for id in child_ids.split(',').map(str::trim).filter(|id| !id.is_empty()) {
-            lines.push(match index.get(id).copied() {
+            link_outcomes.push(match index_by_id.get(id).copied() {
                 None => (NotNeeded, format!("{id}: there is no such job, and XXL-JOB skips it")),
                 Some(child) if child == parent => (NotNeeded, format!("{id}: itself, which XXL-JOB skips")),
                 Some(child) => {
@@ -49,8 +49,8 @@ pub(super) fn set_parents(drafts: &mut [JobDraft<'_>], context: &ImportContext<'
         }
         let worst_outcome = [NotSupported, Changed, Kept, NotNeeded]
             .into_iter()
-            .find(|kind| lines.iter().any(|(line_outcome, _)| line_outcome == kind));
-        let counterparts: Vec<String> = lines.into_iter().map(|(_, counterpart)| counterpart).collect();
+            .find(|outcome| link_outcomes.iter().any(|(line_outcome, _)| line_outcome == outcome));
+        let counterparts: Vec<String> = link_outcomes.into_iter().map(|(_, counterpart)| counterpart).collect();
         let counterpart = if counterparts.is_empty() { "names no job".to_owned() } else { counterparts.join("; ") };
         drafts[parent].entry.record_field("child_jobid", &child_ids, worst_outcome.unwrap_or(NotNeeded), counterpart);
     }
@@ -70,11 +70,11 @@ fn leave_out_promoted(drafts: &mut [JobDraft<'_>], parents: &BTreeMap<usize, Vec
     let mut promoted_indexes: BTreeSet<usize> =
         (0..drafts.len()).filter(|index| is_promoted(drafts[*index].row)).collect();
     loop {
-        let follows = |(child, parent_indexes): (&usize, &Vec<usize>)| {
+        let follower_of_promoted = |(child, parent_indexes): (&usize, &Vec<usize>)| {
             parent_indexes.iter().any(|parent| promoted_indexes.contains(parent)).then_some(*child)
         };
         let child_indexes: BTreeSet<usize> =
-            parents.iter().filter_map(follows).filter(|child| !promoted_indexes.contains(child)).collect();
+            parents.iter().filter_map(follower_of_promoted).filter(|child| !promoted_indexes.contains(child)).collect();
         if child_indexes.is_empty() {
             break;
         }
@@ -106,7 +106,7 @@ fn has_own_schedule(draft: &JobDraft<'_>) -> bool {
     !is_unused && draft.job.as_ref().is_ok_and(|job| job.contains_key("schedule"))
 }
 
-/// What to do about a child with a schedule.
+/// The advice for a child with a schedule.
 fn own_schedule_text(row: &Row, name: &str) -> String {
     match is_running(row) {
         true => format!(
@@ -168,13 +168,13 @@ fn set_job_parents(draft: &mut JobDraft<'_>, parent_names: &[&str]) {
 
 /// Whether `job` follows `other_job`, directly or through other jobs.
 fn is_follower_of(parents: &BTreeMap<usize, Vec<usize>>, job: usize, other_job: usize) -> bool {
-    let (mut unseen_jobs, mut seen) = (vec![job], std::collections::HashSet::new());
-    while let Some(current) = unseen_jobs.pop() {
-        if current == other_job {
+    let (mut unseen_jobs, mut seen_jobs) = (vec![job], std::collections::HashSet::new());
+    while let Some(current_job) = unseen_jobs.pop() {
+        if current_job == other_job {
             return true;
         }
-        if seen.insert(current) {
-            unseen_jobs.extend(parents.get(&current).into_iter().flatten());
+        if seen_jobs.insert(current_job) {
+            unseen_jobs.extend(parents.get(&current_job).into_iter().flatten());
         }
     }
     false

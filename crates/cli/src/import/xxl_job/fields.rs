@@ -30,8 +30,8 @@ pub(super) fn convert_row<'a>(row: &'a Row, context: &ImportContext<'_>) -> JobD
         draft.record(column, Kept, "description");
     }
     draft.set("description", title);
-    let app = set_app(&mut draft, context);
-    let handler_set = set_handler(&mut draft, context, id);
+    let app_result = set_app(&mut draft, context);
+    let handler_result = set_handler(&mut draft, context, id);
     set_labels(&mut draft, id);
     set_schedule(&mut draft, context);
     set_policies(&mut draft);
@@ -45,7 +45,7 @@ pub(super) fn convert_row<'a>(row: &'a Row, context: &ImportContext<'_>) -> JobD
     if !draft.entry.fields.iter().any(|field| field.name == "trigger_next_time") {
         draft.record("trigger_next_time", NotNeeded, "follows from the schedule");
     }
-    let job = app.and(handler_set).map(|()| draft.job);
+    let job = app_result.and(handler_result).map(|()| draft.job);
     JobDraft { id, row, entry: draft.entry, job }
 }
 
@@ -95,12 +95,12 @@ fn set_handler(draft: &mut Draft<'_>, context: &ImportContext<'_>, id: &str) -> 
     let kind = draft.text("glue_type").unwrap_or("BEAN");
     let param = draft.text("executor_param").unwrap_or_default();
     let source = draft.row.get("glue_source").cloned().unwrap_or_default();
-    let glue = ["glue_source", "glue_remark", "glue_updatetime"];
+    let glue_columns = ["glue_source", "glue_remark", "glue_updatetime"];
     if kind == "BEAN" {
         draft.record("glue_type", Kept, "handler");
         draft.record("executor_handler", Kept, "handler");
         draft.record("executor_param", Kept, "params, as a text");
-        glue.into_iter().for_each(|column| draft.record(column, NotNeeded, "a BEAN job has no script"));
+        glue_columns.into_iter().for_each(|column| draft.record(column, NotNeeded, "a BEAN job has no script"));
         draft.set("handler", draft.text("executor_handler").unwrap_or_default());
         draft.set("params", if param.is_empty() { Value::Null } else { param.into() });
         return Ok(());
@@ -108,8 +108,8 @@ fn set_handler(draft: &mut Draft<'_>, context: &ImportContext<'_>, id: &str) -> 
     draft.record("executor_handler", NotNeeded, "a script has none");
     draft.record("glue_remark", NotNeeded, "belongs to the version of the script: see xxl_job_logglue");
     draft.record("glue_updatetime", NotNeeded, "a script's version follows from its text");
-    let count = context.versions.get(id).copied().unwrap_or_default();
-    if count > 0 {
+    let version_count = context.versions.get(id).copied().unwrap_or_default();
+    if version_count > 0 {
         let (outcome, counterpart) = match context.options.history {
             Some(folder) => {
                 (Kept, format!("files in {}/{}", folder.display(), context.names.get(id).map_or("", String::as_str)))
@@ -119,7 +119,12 @@ fn set_handler(draft: &mut Draft<'_>, context: &ImportContext<'_>, id: &str) -> 
                 "a definition has the newest script; --history FOLDER writes all of them to files".to_owned(),
             ),
         };
-        draft.entry.record_field("xxl_job_logglue", &format!("versions of the script: {count}"), outcome, counterpart);
+        draft.entry.record_field(
+            "xxl_job_logglue",
+            &format!("versions of the script: {version_count}"),
+            outcome,
+            counterpart,
+        );
     }
     let handler_of_kind = match kind {
         "GLUE_SHELL" => Some("shell"),
@@ -231,7 +236,7 @@ fn set_schedule(draft: &mut Draft<'_>, context: &ImportContext<'_>) {
 /// Sets a fixed rate whose instants have the same phase as in XXL-JOB.
 fn set_rate(draft: &mut Draft<'_>, seconds: &str) {
     let mut schedule = json!({"every": format!("{seconds}s")});
-    match phase(draft.number("trigger_next_time"), seconds.parse().unwrap_or_default()) {
+    match phase_start(draft.number("trigger_next_time"), seconds.parse().unwrap_or_default()) {
         Some(start) => {
             draft.record("schedule_conf", Kept, "schedule.every");
             draft.record("trigger_next_time", Kept, "its phase is that of schedule.start_at");
@@ -248,7 +253,7 @@ fn set_rate(draft: &mut Draft<'_>, seconds: &str) {
 
 /// The first instant from [`PHASE_ORIGIN_S`] on at which a job of this rate fires. It is the same whenever the job is
 /// imported.
-fn phase(next_ms: u64, rate_seconds: u64) -> Option<Timestamp> {
+fn phase_start(next_ms: u64, rate_seconds: u64) -> Option<Timestamp> {
     // XXL-JOB fires at whole seconds.
     let phase_seconds = (next_ms / 1_000).checked_sub(PHASE_ORIGIN_S)?.checked_rem(rate_seconds)?;
     Some(Timestamp::from_secs(i64::try_from(PHASE_ORIGIN_S + phase_seconds).ok()?))
@@ -310,19 +315,19 @@ fn set_policies(draft: &mut Draft<'_>) {
     draft.record("misfire_strategy", outcome, counterpart);
     draft.set("misfire", json!({"policy": policy}));
 
-    let (timeout, retries) = (draft.number("executor_timeout"), draft.number("executor_fail_retry_count"));
+    let (timeout, retry_count) = (draft.number("executor_timeout"), draft.number("executor_fail_retry_count"));
     draft.record("executor_timeout", Kept, if timeout > 0 { "timeout" } else { "no timeout" });
     if timeout > 0 {
         draft.set("timeout", format!("{timeout}s"));
     }
-    if retries > 0 {
-        let outcome = if retries > RETRY_MAX { Changed } else { Kept };
+    if retry_count > 0 {
+        let outcome = if retry_count > RETRY_MAX { Changed } else { Kept };
         draft.record(
             "executor_fail_retry_count",
             outcome,
-            format!("retry.max {}, with 10 s between attempts", retries.min(RETRY_MAX)),
+            format!("retry.max {}, with 10 s between attempts", retry_count.min(RETRY_MAX)),
         );
-        draft.set("retry", json!({"max": retries.min(RETRY_MAX), "backoff": "10s"}));
+        draft.set("retry", json!({"max": retry_count.min(RETRY_MAX), "backoff": "10s"}));
     } else {
         // In XXL-JOB a run whose executor is lost fails, and is tried again only if retries are set.
         draft.record("executor_fail_retry_count", Kept, "no retry, and delivery at_most_once");

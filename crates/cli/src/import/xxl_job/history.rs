@@ -7,15 +7,16 @@ use std::path::Path;
 use super::tables::{Tables, text};
 use crate::import::dump::Row;
 
+/// Writes them into `folder`, and returns the number of versions.
 pub(super) fn write(tables: &Tables, names: &HashMap<&str, String>, folder: &Path) -> std::io::Result<usize> {
-    let mut jobs: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
+    let mut rows_by_job: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
     for row in &tables.versions {
         if let Some(name) = text(row, "job_id").and_then(|id| names.get(id)) {
-            jobs.entry(name).or_default().push(row);
+            rows_by_job.entry(name).or_default().push(row);
         }
     }
     let mut count = 0;
-    for (name, rows) in jobs {
+    for (name, rows) in rows_by_job {
         let folder = folder.join(name);
         std::fs::create_dir_all(&folder)?;
         let mut list = String::from("file\tsaved\tremark\n");

@@ -30,7 +30,7 @@ pub(super) fn convert(tables: &Tables, options: ImportOptions<'_>) -> ImportResu
         commands::record_unknown_columns(draft.row, &mut draft.entry);
         match draft.job {
             Ok(job) => result.add(draft.entry, job),
-            Err(why) => result.leave_out(draft.entry, why),
+            Err(reason) => result.leave_out(draft.entry, reason),
         }
     }
     tables.groups.iter().for_each(|row| result.entries.push(commands::convert_group(row, options)));

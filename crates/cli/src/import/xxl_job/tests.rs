@@ -327,8 +327,8 @@ fn alarms_and_addresses_are_lines_for_a_shell() {
                  --channel mail-a-x.org-b-x.org";
     assert!(script.contains(skips) && script.matches("alert rule set").count() == 4, "{script}");
     assert!(script.contains("is in the file xxl-job-executor-sample-xxl.token' >&2"), "{script}");
-    let refused = "--executor-token-file xxl-job-executor-sample-xxl.token || {";
-    assert!(script.matches(refused).count() == 2 && script.ends_with("\nexit \"$failed\"\n"), "{script}");
+    let refusal = "--executor-token-file xxl-job-executor-sample-xxl.token || {";
+    assert!(script.matches(refusal).count() == 2 && script.ends_with("\nexit \"$failed\"\n"), "{script}");
 }
 
 #[test]

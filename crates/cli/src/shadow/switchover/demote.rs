@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::job::{CALL_COUNT_MAX, HOLD_DELAY, Job, Switchover};
-use super::outcome::{Outcome, Outcomes, RunsIn};
+use super::outcome::{Outcome, Outcomes, RunLocation};
 use super::quiet;
 use super::relatives;
 use super::save::{Pace, Saved, save};
@@ -54,19 +54,19 @@ pub(super) async fn demote(
     let mut outcomes = Outcomes::new();
     for job in &switch.jobs {
         if let Some(reason) = refusals.get(&job.name) {
-            outcomes.insert(job.name.clone(), Outcome::unchanged(switch.runs_in(job), reason));
+            outcomes.insert(job.name.clone(), Outcome::unchanged(switch.run_location(job), reason));
         }
     }
     let is_open = |job: &&Job| !refusals.contains_key(&job.name);
-    let (mut open_jobs, quiet): (VecDeque<&Job>, VecDeque<&Job>) =
+    let (mut open_jobs, quiet_jobs): (VecDeque<&Job>, VecDeque<&Job>) =
         switch.jobs.iter().filter(is_open).filter(|job| !job.is_follower()).partition(|job| job.is_firing());
-    let numbers: Vec<i64> = open_jobs.iter().chain(&quiet).map(|job| job.number).collect();
+    let numbers: Vec<i64> = open_jobs.iter().chain(&quiet_jobs).map(|job| job.number).collect();
     let mut obstacle = why_not_writable(database, &numbers).await;
     if obstacle.is_none() {
-        obstacle = quiet::stop(switch, database, &quiet, &mut outcomes).await;
+        obstacle = quiet::stop(switch, database, &quiet_jobs, &mut outcomes).await;
     }
     while !open_jobs.is_empty() && obstacle.is_none() {
-        let batch: Vec<&Job> = open_jobs.drain(..pace.batch().min(open_jobs.len())).collect();
+        let batch: Vec<&Job> = open_jobs.drain(..pace.batch_len().min(open_jobs.len())).collect();
         let start = Instant::now();
         let seam_lead = SEAM_LEAD + pace.allowance();
         let stop_results = join_all(batch.iter().map(|job| stop_in_rondel(switch, job, seam_lead))).await;
@@ -82,8 +82,8 @@ pub(super) async fn demote(
     }
     if let Some(reason) = obstacle {
         let result = format!("nothing was changed: the database of XXL-JOB cannot be changed ({reason})");
-        for job in open_jobs.into_iter().chain(quiet) {
-            let unchanged_outcome = || Outcome::unchanged(switch.runs_in(job), &result);
+        for job in open_jobs.into_iter().chain(quiet_jobs) {
+            let unchanged_outcome = || Outcome::unchanged(switch.run_location(job), &result);
             outcomes.entry(job.name.clone()).or_insert_with(unchanged_outcome);
         }
     }
@@ -108,10 +108,10 @@ async fn stop_in_rondel<'a>(
 ) -> Result<StoppedJob<'a>, Outcome> {
     let is_running = switch.xxl_status.get(&job.number).is_some_and(|status| status.is_running);
     if job.is_shadow && is_running {
-        return Err(Outcome::done(RunsIn::XxlJob, job.mode_from, "was switched before"));
+        return Err(Outcome::done(RunLocation::XxlJob, job.mode_from, "was switched before"));
     }
     if switch.was_stopped_in_xxl_job(job) {
-        return Err(Outcome::done(RunsIn::Neither, None, STAYS_STOPPED));
+        return Err(Outcome::done(RunLocation::Neither, None, STAYS_STOPPED));
     }
     if job.is_shadow {
         // An earlier command stopped the job: its first fire is the earliest one that XXL-JOB can still run.
@@ -127,11 +127,12 @@ async fn stop_in_rondel<'a>(
                 (from > seam).then(|| format!("its fires from {seam} to {from} ran here, or on neither side"));
             with_first_fire(switch, job, (seam, seam.max(from)), gap_text).await
         }
-        Saved::Refused(failure) => {
-            Err(Outcome::unchanged(switch.runs_in(job), format!("{}; it continues to run here", failure.message())))
-        }
+        Saved::Refused(failure) => Err(Outcome::unchanged(
+            switch.run_location(job),
+            format!("{}; it continues to run here", failure.message()),
+        )),
         Saved::Unclear(failure) => Err(Outcome::half_done(
-            RunsIn::Unknown,
+            RunLocation::Unknown,
             seam,
             format!(
                 "not known whether it was stopped here at the seam ({}), and not started in XXL-JOB",
@@ -160,14 +161,14 @@ async fn with_first_fire<'a>(
         Some(planned_at) => Ok(StoppedJob { job, seam, first_fire: planned_at, gap }),
         None => {
             let result = "no longer runs here; it has no fire to start with there: start it in XXL-JOB if it is to run";
-            Err(Outcome::done(RunsIn::Neither, Some(seam), result).with_gap(gap.as_deref()))
+            Err(Outcome::done(RunLocation::Neither, Some(seam), result).with_gap(gap.as_deref()))
         }
     }
 }
 
 fn not_started_outcome(seam: Timestamp, reason: &str) -> Outcome {
     let result = format!("stopped here at the seam, and not started in XXL-JOB ({reason})");
-    Outcome::half_done(RunsIn::Neither, seam, result)
+    Outcome::half_done(RunLocation::Neither, seam, result)
 }
 
 /// Starts jobs in XXL-JOB. If its database cannot be used, returns the reason.
@@ -190,7 +191,7 @@ async fn start_in_xxl_job<'a>(
                 for stopped_job in open_jobs {
                     let result =
                         format!("stopped here at the seam, and not known whether XXL-JOB has started it ({reason})");
-                    let outcome = Outcome::half_done(RunsIn::Unknown, stopped_job.seam, result)
+                    let outcome = Outcome::half_done(RunLocation::Unknown, stopped_job.seam, result)
                         .repeatable()
                         .with_gap(stopped_job.gap.as_deref());
                     outcomes.insert(stopped_job.job.name.clone(), outcome);
@@ -214,7 +215,7 @@ async fn start_in_xxl_job<'a>(
                 Some(StartOutcome::AlreadyRunning(_)) => {
                     let gap = "its fires until the seam ran on both sides";
                     let result = "stopped here at the seam; it ran in XXL-JOB already, and continues to";
-                    Outcome::done(RunsIn::XxlJob, Some(stopped_job.seam), result).with_gap(Some(gap))
+                    Outcome::done(RunLocation::XxlJob, Some(stopped_job.seam), result).with_gap(Some(gap))
                 }
             };
             outcomes.insert(stopped_job.job.name.clone(), outcome);
@@ -226,8 +227,8 @@ async fn start_in_xxl_job<'a>(
         )
         .await;
         open_jobs = Vec::new();
-        for (job, end) in retried_jobs {
-            match end {
+        for (job, result) in retried_jobs {
+            match result {
                 Ok(stopped_job) => open_jobs.push(stopped_job),
                 Err(outcome) => drop(outcomes.insert(job.name.clone(), outcome)),
             }
@@ -261,7 +262,7 @@ fn started_outcome(switch: &Switchover<'_>, stopped_job: &StoppedJob<'_>, commit
         relatives::children_left_behind(switch, stopped_job.job).map(|text| format!("; {text}")).unwrap_or_default();
     let result = format!("runs in XXL-JOB from {first_fire} on{left_behind_text}");
     let gap = (!gap.is_empty()).then(|| gap.join("; "));
-    Outcome::done(RunsIn::XxlJob, Some(stopped_job.seam), result).with_gap(gap.as_deref())
+    Outcome::done(RunLocation::XxlJob, Some(stopped_job.seam), result).with_gap(gap.as_deref())
 }
 
 /// Puts the jobs that only follow others in shadow mode, from the last seam of their parents on.
@@ -273,13 +274,13 @@ async fn stop_children(switch: &Switchover<'_>, mut open_jobs: Vec<&Job>, outcom
     // A child may be a parent of other children.
     while !open_jobs.is_empty() {
         let names: Vec<String> = open_jobs.iter().map(|job| job.name.clone()).collect();
-        let (mut step, later_jobs): (Vec<&Job>, Vec<&Job>) =
+        let (mut current_jobs, later_jobs): (Vec<&Job>, Vec<&Job>) =
             open_jobs.into_iter().partition(|job| !job.parents.iter().any(|parent| names.contains(parent)));
         open_jobs = later_jobs;
-        if step.is_empty() {
-            step = std::mem::take(&mut open_jobs);
+        if current_jobs.is_empty() {
+            current_jobs = std::mem::take(&mut open_jobs);
         }
-        for chunk in step.chunks(CALL_COUNT_MAX) {
+        for chunk in current_jobs.chunks(CALL_COUNT_MAX) {
             let child_outcomes = join_all(chunk.iter().map(|job| demote_child(switch, job, seam, outcomes))).await;
             outcomes.extend(chunk.iter().map(|job| job.name.clone()).zip(child_outcomes));
         }
@@ -290,17 +291,17 @@ async fn demote_child(switch: &Switchover<'_>, job: &Job, seam: Timestamp, outco
     let parents = job.parents.iter().filter_map(|name| Some((name, outcomes.get(name)?)));
     if let Some((name, parent)) = parents.into_iter().find(|(_, outcome)| !outcome.is_done) {
         let result = format!("is unchanged, and runs where its parent {name} does, which was not switched");
-        let outcome = Outcome::unchanged(parent.runs_in, result);
+        let outcome = Outcome::unchanged(parent.run_location, result);
         return if parent.is_repeatable { outcome.repeatable() } else { outcome };
     }
     if job.is_shadow {
-        return Outcome::done(RunsIn::XxlJob, job.mode_from, "was switched before");
+        return Outcome::done(RunLocation::XxlJob, job.mode_from, "was switched before");
     }
     match save(switch.client, job, "shadow", seam).await {
-        Saved::HoldsFrom(_) => Outcome::done(RunsIn::XxlJob, Some(seam), "runs in XXL-JOB after its parents"),
+        Saved::HoldsFrom(_) => Outcome::done(RunLocation::XxlJob, Some(seam), "runs in XXL-JOB after its parents"),
         // The job's parents are in shadow mode in Rondel, so Rondel does not fire it.
         Saved::Refused(failure) | Saved::Unclear(failure) => Outcome::unchanged(
-            RunsIn::XxlJob,
+            RunLocation::XxlJob,
             format!("runs in XXL-JOB after its parents; its mode was not saved here ({})", failure.message()),
         )
         .repeatable(),

@@ -1,4 +1,4 @@
-//! The jobs that a command switches, in their state when it began.
+//! The jobs that a command switches, in their state when the command began.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use rondel_core::Timestamp;
 use rondel_store::foreign::xxl_job::JobStatus;
 use serde_json::Value;
 
-use super::outcome::RunsIn;
+use super::outcome::RunLocation;
 use crate::client::Client;
 use crate::shadow::jobs;
 
@@ -96,16 +96,16 @@ impl Switchover<'_> {
     }
 
     /// Where a job runs before the command changes anything.
-    pub(super) fn runs_in(&self, job: &Job) -> RunsIn {
+    pub(super) fn run_location(&self, job: &Job) -> RunLocation {
         let is_running = self.xxl_status.get(&job.number).is_some_and(|status| status.is_running);
         let fires_in_xxl_job = is_running || !job.has_schedule;
         match (job.is_shadow, fires_in_xxl_job) {
-            (true, true) => RunsIn::XxlJob,
-            (false, true) if is_running && !job.is_enabled => RunsIn::XxlJob,
-            (false, true) if is_running && !job.is_follower() => RunsIn::Both,
-            (false, false) if !job.is_enabled => RunsIn::Neither,
-            (true, false) => RunsIn::Neither,
-            (false, _) => RunsIn::Rondel,
+            (true, true) => RunLocation::XxlJob,
+            (false, true) if is_running && !job.is_enabled => RunLocation::XxlJob,
+            (false, true) if is_running && !job.is_follower() => RunLocation::Both,
+            (false, false) if !job.is_enabled => RunLocation::Neither,
+            (true, false) => RunLocation::Neither,
+            (false, _) => RunLocation::Rondel,
         }
     }
 }

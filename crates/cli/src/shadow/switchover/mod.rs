@@ -104,7 +104,7 @@ impl SwitchoverArgs {
         } else {
             plan_outcomes(direction, &switch, &refusals)
         };
-        report(&switch, &outcomes, (self.yes, format))?;
+        print_outcomes(&switch, &outcomes, (self.yes, format))?;
         if !self.yes {
             let reason = rights_failure.map(|reason| format!("; it would be refused: {reason}")).unwrap_or_default();
             return Err(Failure::refused(format!("nothing was done: add --yes to switch them{reason}")));
@@ -113,11 +113,15 @@ impl SwitchoverArgs {
     }
 }
 
-fn report(switch: &Switchover<'_>, outcomes: &Outcomes, (is_done, format): (bool, FormatArgs)) -> Result<(), Failure> {
+fn print_outcomes(
+    switch: &Switchover<'_>,
+    outcomes: &Outcomes,
+    (is_done, format): (bool, FormatArgs),
+) -> Result<(), Failure> {
     let outcome_json = |job: &Job| {
         let outcome = outcomes.get(&job.name)?;
         Some(json!({
-            "job": job.name, "seam": outcome.seam, "runs": outcome.runs_in.as_str(), "result": outcome.result,
+            "job": job.name, "seam": outcome.seam, "runs": outcome.run_location.as_str(), "result": outcome.result,
             "done": outcome.is_done, "gap": outcome.has_gap,
         }))
     };
@@ -131,7 +135,7 @@ fn report(switch: &Switchover<'_>, outcomes: &Outcomes, (is_done, format): (bool
     }
 }
 
-/// The view of what the command would do, and where each job runs now.
+/// The view of a plan: where each job runs now, and what the command would do.
 const PLAN_VIEW: View = View { name: "job", headers: &["JOB", "RUNS NOW", "RESULT"], row: planned_row };
 const VIEW: View = View { name: "job", headers: &["JOB", "SEAM", "RUNS", "RESULT"], row };
 
@@ -186,7 +190,7 @@ fn plan_outcomes(direction: Direction, switch: &Switchover<'_>, refusals: &BTree
         if is_to_switch && glue::is_script_handler(&job.handler) {
             result.push_str("; its script needs an executor in Java: check that one is online");
         }
-        outcomes.insert(job.name.clone(), Outcome::unchanged(switch.runs_in(job), result));
+        outcomes.insert(job.name.clone(), Outcome::unchanged(switch.run_location(job), result));
     }
     outcomes
 }

@@ -11,7 +11,7 @@ pub(super) type Outcomes = BTreeMap<String, Outcome>;
 
 /// Where a job runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RunsIn {
+pub(super) enum RunLocation {
     Rondel,
     XxlJob,
     Both,
@@ -19,7 +19,7 @@ pub(super) enum RunsIn {
     Unknown,
 }
 
-impl RunsIn {
+impl RunLocation {
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Rondel => "rondel",
@@ -35,7 +35,7 @@ impl RunsIn {
 pub(super) struct Outcome {
     pub(super) seam: Option<Timestamp>,
     /// Where the job runs: from the seam on, if there is one.
-    pub(super) runs_in: RunsIn,
+    pub(super) run_location: RunLocation,
     pub(super) result: String,
     /// Whether the job runs where the command was to switch it.
     pub(super) is_done: bool,
@@ -47,18 +47,18 @@ pub(super) struct Outcome {
 
 impl Outcome {
     /// The outcome for a job that runs where the command was to switch it.
-    pub(super) fn done(runs_in: RunsIn, seam: Option<Timestamp>, result: impl Into<String>) -> Self {
-        Self { seam, runs_in, result: result.into(), is_done: true, has_gap: false, is_repeatable: false }
+    pub(super) fn done(run_location: RunLocation, seam: Option<Timestamp>, result: impl Into<String>) -> Self {
+        Self { seam, run_location, result: result.into(), is_done: true, has_gap: false, is_repeatable: false }
     }
 
     /// The outcome for a job that runs where it ran before.
-    pub(super) fn unchanged(runs_in: RunsIn, result: impl Into<String>) -> Self {
-        Self { seam: None, is_done: false, ..Self::done(runs_in, None, result) }
+    pub(super) fn unchanged(run_location: RunLocation, result: impl Into<String>) -> Self {
+        Self { seam: None, is_done: false, ..Self::done(run_location, None, result) }
     }
 
     /// The outcome for a job that was changed on one side only, or may have been.
-    pub(super) fn half_done(runs_in: RunsIn, seam: Timestamp, result: impl Into<String>) -> Self {
-        Self { is_done: false, has_gap: true, ..Self::done(runs_in, Some(seam), result) }
+    pub(super) fn half_done(run_location: RunLocation, seam: Timestamp, result: impl Into<String>) -> Self {
+        Self { is_done: false, has_gap: true, ..Self::done(run_location, Some(seam), result) }
     }
 
     /// Adds that the command must be repeated.
@@ -100,7 +100,7 @@ pub(super) fn command_result(outcomes: &Outcomes) -> Result<(), Failure> {
     }
 }
 
-/// What to do about the jobs that were not switched.
+/// The advice for the jobs that were not switched.
 fn advice(outcomes: &Outcomes, unfinished_count: usize) -> String {
     let repeatable_count = outcomes.values().filter(|outcome| !outcome.is_done && outcome.is_repeatable).count();
     match repeatable_count {
@@ -121,16 +121,16 @@ mod tests {
 
     #[test]
     fn the_command_is_to_be_repeated_only_where_that_helps() {
-        let done = Outcome::done(RunsIn::Rondel, None, "runs here");
-        let refused = Outcome::unchanged(RunsIn::XxlJob, "no executor of app work is online here");
-        let unclear = Outcome::unchanged(RunsIn::Unknown, "not known").repeatable();
+        let done = Outcome::done(RunLocation::Rondel, None, "runs here");
+        let refusal = Outcome::unchanged(RunLocation::XxlJob, "no executor of app work is online here");
+        let unclear = Outcome::unchanged(RunLocation::Unknown, "not known").repeatable();
         assert_eq!(unclear.result, "not known: run the command again");
         for (outcomes, expected) in [
             (&[done.clone()][..], ""),
-            (&[done.clone(), refused.clone()], "1 of 2 jobs were not switched: see RESULT of each"),
+            (&[done.clone(), refusal.clone()], "1 of 2 jobs were not switched: see RESULT of each"),
             (&[done, unclear.clone()], "1 of 2 jobs were not switched: run the command again"),
             (
-                &[refused, unclear],
+                &[refusal, unclear],
                 "2 of 2 jobs were not switched: see RESULT of each; running the command again helps 1 of them",
             ),
         ] {

@@ -14,7 +14,7 @@ use rondel_store::foreign::xxl_job::{JobStatus, StartOutcome, StopOutcome, XxlDa
 use tokio::time::Instant;
 
 use super::job::{CALL_COUNT_MAX, Direction, HOLD_DELAY, Job, Switchover, instant_of_millis};
-use super::outcome::{Outcome, Outcomes, RunsIn};
+use super::outcome::{Outcome, Outcomes, RunLocation};
 use super::relatives;
 use super::save::{Pace, Saved, save};
 use crate::clock;
@@ -38,7 +38,7 @@ pub(super) async fn promote(
     let mut outcomes = Outcomes::new();
     for job in &switch.jobs {
         if let Some(reason) = refusals.get(&job.name) {
-            outcomes.insert(job.name.clone(), Outcome::unchanged(switch.runs_in(job), reason));
+            outcomes.insert(job.name.clone(), Outcome::unchanged(switch.run_location(job), reason));
         }
     }
     let mut open_jobs: VecDeque<&Job> =
@@ -46,7 +46,7 @@ pub(super) async fn promote(
     while !open_jobs.is_empty() {
         let mut retry_jobs = VecDeque::new();
         while !open_jobs.is_empty() {
-            let batch: Vec<&Job> = open_jobs.drain(..pace.batch().min(open_jobs.len())).collect();
+            let batch: Vec<&Job> = open_jobs.drain(..pace.batch_len().min(open_jobs.len())).collect();
             let numbers: Vec<i64> = batch.iter().map(|job| job.number).collect();
             let allowance = pace.allowance();
             let not_before = || (clock::now() + HOLD_DELAY + allowance).as_millis();
@@ -54,16 +54,16 @@ pub(super) async fn promote(
                 Ok(stop_outcomes) => stop_outcomes,
                 Err(error) => {
                     let reason = chain_in_one_line(&error);
-                    let is_known = matches!(error, ForeignError::NoLock);
+                    let has_changed_nothing = matches!(error, ForeignError::NoLock);
                     let (unclear_jobs, unlocked_jobs) =
-                        if is_known { (&[][..], &batch[..]) } else { (&batch[..], &[][..]) };
+                        if has_changed_nothing { (&[][..], &batch[..]) } else { (&batch[..], &[][..]) };
                     let unchanged_jobs = unlocked_jobs.iter().chain(&open_jobs).chain(&retry_jobs).copied();
                     outcomes.extend(unreachable_database_outcomes(
                         switch,
                         unclear_jobs,
                         unchanged_jobs,
                         &reason,
-                        !is_known,
+                        !has_changed_nothing,
                     ));
                     return with_children(switch, outcomes, &refusals);
                 }
@@ -74,16 +74,16 @@ pub(super) async fn promote(
                 .partition(|job| is_waiting && matches!(stop_outcomes.get(&job.number), Some(StopOutcome::TooNear(_))));
             retry_jobs.extend(waiting_jobs);
             let start = Instant::now();
-            let ends =
+            let promote_ends =
                 join_all(batch.iter().map(|job| promote_one(switch, job, stop_outcomes.get(&job.number), allowance)))
                     .await;
             if !batch.is_empty() {
                 pace.record_measured(start.elapsed());
             }
-            for (job, end) in batch.iter().zip(ends) {
-                let outcome = match end {
-                    End::Settled(outcome) => outcome,
-                    End::Refused(seam, failure) => start_again(database, job, seam, &failure).await,
+            for (job, promote_end) in batch.iter().zip(promote_ends) {
+                let outcome = match promote_end {
+                    PromoteEnd::Settled(outcome) => outcome,
+                    PromoteEnd::Refused(seam, failure) => start_again(database, job, seam, &failure).await,
                 };
                 outcomes.insert(job.name.clone(), outcome);
             }
@@ -130,11 +130,11 @@ fn with_children(switch: &Switchover<'_>, mut outcomes: Outcomes, refusals: &BTr
         let parents = job.parents.iter().filter_map(|name| Some((name, outcomes.get(name)?)));
         let undone_parents: Vec<(&String, &Outcome)> = parents.filter(|(_, outcome)| !outcome.is_done).collect();
         let outcome = match undone_parents.first() {
-            None if job.is_shadow => Outcome::done(RunsIn::Rondel, None, "runs here after its parents"),
-            None => Outcome::done(RunsIn::Rondel, job.mode_from, "was switched before"),
+            None if job.is_shadow => Outcome::done(RunLocation::Rondel, None, "runs here after its parents"),
+            None => Outcome::done(RunLocation::Rondel, job.mode_from, "was switched before"),
             Some((name, parent)) => {
                 let result = format!("is active here, and runs where its parent {name} does, which was not switched");
-                let outcome = Outcome::unchanged(parent.runs_in, result);
+                let outcome = Outcome::unchanged(parent.run_location, result);
                 if parent.is_repeatable { outcome.repeatable() } else { outcome }
             }
         };
@@ -152,17 +152,17 @@ fn unreachable_database_outcomes<'a>(
 ) -> Outcomes {
     let unclear_outcome_of = |job: &&Job| {
         let result = format!("not known whether XXL-JOB has stopped it ({reason}), and unchanged here");
-        (job.name.clone(), Outcome::unchanged(RunsIn::Unknown, result).repeatable())
+        (job.name.clone(), Outcome::unchanged(RunLocation::Unknown, result).repeatable())
     };
     let unchanged_outcome_of = |job: &Job| {
         let result = format!("nothing was changed: the database of XXL-JOB cannot be used ({reason})");
-        let outcome = Outcome::unchanged(switch.runs_in(job), result);
+        let outcome = Outcome::unchanged(switch.run_location(job), result);
         (job.name.clone(), if is_repeatable { outcome.repeatable() } else { outcome })
     };
     unclear_jobs.iter().map(unclear_outcome_of).chain(unchanged_jobs.map(unchanged_outcome_of)).collect()
 }
 
-enum End {
+enum PromoteEnd {
     Settled(Outcome),
     /// The job was stopped in XXL-JOB at the seam, and is certainly not saved in Rondel.
     Refused(Timestamp, Failure),
@@ -173,18 +173,21 @@ async fn promote_one(
     job: &Job,
     stop_outcome: Option<&StopOutcome>,
     allowance: Duration,
-) -> End {
+) -> PromoteEnd {
     match stop_outcome {
-        None => End::Settled(Outcome::unchanged(switch.runs_in(job), format!("XXL-JOB has no job {}", job.number))),
+        None => PromoteEnd::Settled(Outcome::unchanged(
+            switch.run_location(job),
+            format!("XXL-JOB has no job {}", job.number),
+        )),
         Some(StopOutcome::TooNear(at)) => {
-            End::Settled(Outcome::unchanged(switch.runs_in(job), too_near_text(*at, allowance)))
+            PromoteEnd::Settled(Outcome::unchanged(switch.run_location(job), too_near_text(*at, allowance)))
         }
         Some(StopOutcome::At(at)) => take_over(switch, job, seam_at(*at)).await,
         Some(StopOutcome::AlreadyStopped(status)) if !job.is_shadow => {
-            End::Settled(earlier_switch_outcome(job, *status))
+            PromoteEnd::Settled(earlier_switch_outcome(job, *status))
         }
         Some(StopOutcome::AlreadyStopped(status)) => {
-            End::Settled(take_over_stopped(switch, job, *status, allowance).await)
+            PromoteEnd::Settled(take_over_stopped(switch, job, *status, allowance).await)
         }
     }
 }
@@ -224,23 +227,23 @@ async fn mark_promoted(
 }
 
 /// Makes a job active in Rondel from the seam on, at which XXL-JOB has stopped it.
-async fn take_over(switch: &Switchover<'_>, job: &Job, seam: Timestamp) -> End {
+async fn take_over(switch: &Switchover<'_>, job: &Job, seam: Timestamp) -> PromoteEnd {
     match save(switch.client, job, "active", seam).await {
         Saved::HoldsFrom(from) => {
             let gap = (from > seam).then(|| neither_side_text(job, seam, from));
-            End::Settled(
-                Outcome::done(RunsIn::Rondel, Some(seam), "runs here from the seam on").with_gap(gap.as_deref()),
+            PromoteEnd::Settled(
+                Outcome::done(RunLocation::Rondel, Some(seam), "runs here from the seam on").with_gap(gap.as_deref()),
             )
         }
-        Saved::Refused(failure) => End::Refused(seam, failure),
-        Saved::Unclear(failure) => End::Settled(unclear_outcome(seam, &failure)),
+        Saved::Refused(failure) => PromoteEnd::Refused(seam, failure),
+        Saved::Unclear(failure) => PromoteEnd::Settled(unclear_outcome(seam, &failure)),
     }
 }
 
 fn unclear_outcome(seam: Timestamp, failure: &Failure) -> Outcome {
     let message = failure.message();
     Outcome::half_done(
-        RunsIn::Unknown,
+        RunLocation::Unknown,
         seam,
         format!(
             "stopped in XXL-JOB at the seam, and not known whether it is saved here ({message}): it runs here or nowhere"
@@ -257,16 +260,18 @@ async fn start_again(database: &mut XxlDatabase, job: &Job, seam: Timestamp, fai
         Ok(Some(StartOutcome::From(_))) => {
             let is_late = clock::now() > seam;
             let note = format!("it was started there after its fire of {seam}, which XXL-JOB has late or not at all");
-            Outcome::unchanged(RunsIn::XxlJob, format!("{message}; it continues to run there"))
+            Outcome::unchanged(RunLocation::XxlJob, format!("{message}; it continues to run there"))
                 .with_gap(is_late.then_some(&note))
         }
-        Ok(Some(_)) => Outcome::unchanged(RunsIn::XxlJob, format!("{message}; it continues to run there")),
-        Ok(None) => Outcome::half_done(RunsIn::Neither, seam, format!("{message}; XXL-JOB has no such job any more")),
+        Ok(Some(_)) => Outcome::unchanged(RunLocation::XxlJob, format!("{message}; it continues to run there")),
+        Ok(None) => {
+            Outcome::half_done(RunLocation::Neither, seam, format!("{message}; XXL-JOB has no such job any more"))
+        }
         Err(error) => {
             let reason = chain_in_one_line(error);
             let result =
                 format!("{message}; stopped in XXL-JOB at the seam, and perhaps not started again there ({reason})");
-            Outcome::half_done(RunsIn::Unknown, seam, result).repeatable()
+            Outcome::half_done(RunLocation::Unknown, seam, result).repeatable()
         }
     }
 }
@@ -286,16 +291,16 @@ async fn take_over_stopped(switch: &Switchover<'_>, job: &Job, status: JobStatus
                 Some(_) => None,
                 None => (from > seam).then(|| neither_side_text(job, seam, from)),
             };
-            let (runs, result) = match (job.is_enabled, job.has_schedule) {
-                (false, _) => (RunsIn::Neither, STAYS_PAUSED),
-                (true, true) => (RunsIn::Rondel, "was stopped in XXL-JOB; runs here from the seam on"),
-                (true, false) => (RunsIn::Rondel, "has no schedule; runs here when it is triggered"),
+            let (run_location, result) = match (job.is_enabled, job.has_schedule) {
+                (false, _) => (RunLocation::Neither, STAYS_PAUSED),
+                (true, true) => (RunLocation::Rondel, "was stopped in XXL-JOB; runs here from the seam on"),
+                (true, false) => (RunLocation::Rondel, "has no schedule; runs here when it is triggered"),
             };
-            Outcome::done(runs, Some(seam), result).with_gap(gap.as_deref())
+            Outcome::done(run_location, Some(seam), result).with_gap(gap.as_deref())
         }
         Saved::Refused(failure) => {
             let result = format!("{}; stopped in XXL-JOB, and in shadow mode here", failure.message());
-            Outcome::half_done(RunsIn::Neither, stopped_at.unwrap_or(seam), result).repeatable()
+            Outcome::half_done(RunLocation::Neither, stopped_at.unwrap_or(seam), result).repeatable()
         }
         Saved::Unclear(failure) => unclear_outcome(seam, &failure),
     }
@@ -305,9 +310,9 @@ async fn take_over_stopped(switch: &Switchover<'_>, job: &Job, status: JobStatus
 /// the command that saved it may have lost the answer.
 fn earlier_switch_outcome(job: &Job, status: JobStatus) -> Outcome {
     if !job.is_enabled {
-        return Outcome::done(RunsIn::Neither, job.mode_from, "was switched before, and is paused here");
+        return Outcome::done(RunLocation::Neither, job.mode_from, "was switched before, and is paused here");
     }
-    let outcome = Outcome::done(RunsIn::Rondel, job.mode_from, "was switched before");
+    let outcome = Outcome::done(RunLocation::Rondel, job.mode_from, "was switched before");
     let (Some(seam), Some(saved_at)) = (job.mode_from, job.updated_at) else { return outcome };
     let holds_from = saved_at + HOLD_DELAY;
     let is_late = seam_at(status.next_ms) == seam && holds_from > seam && saved_at < seam + SAME_SWITCH_WITHIN;

@@ -8,7 +8,7 @@ use rondel_core::error_chain::chain_in_one_line;
 use rondel_store::foreign::xxl_job::XxlDatabase;
 
 use super::job::{CALL_COUNT_MAX, HOLD_DELAY, Job, Switchover};
-use super::outcome::{Outcome, Outcomes, RunsIn};
+use super::outcome::{Outcome, Outcomes, RunLocation};
 use super::save::{Saved, save};
 use crate::clock;
 
@@ -50,23 +50,25 @@ pub(super) async fn stop(
 
 async fn demote_one(switch: &Switchover<'_>, job: &Job) -> Outcome {
     let is_running = switch.xxl_status.get(&job.number).is_some_and(|status| status.is_running);
-    let (runs, result) = match (is_running, job.has_schedule) {
-        (true, _) => (RunsIn::XxlJob, "runs in XXL-JOB, as before"),
-        (false, true) => (RunsIn::Neither, "is switched, and stays stopped in XXL-JOB: start it there if it is to run"),
-        (false, false) => (RunsIn::XxlJob, "has no schedule; runs in XXL-JOB when it is triggered there"),
+    let (run_location, result) = match (is_running, job.has_schedule) {
+        (true, _) => (RunLocation::XxlJob, "runs in XXL-JOB, as before"),
+        (false, true) => {
+            (RunLocation::Neither, "is switched, and stays stopped in XXL-JOB: start it there if it is to run")
+        }
+        (false, false) => (RunLocation::XxlJob, "has no schedule; runs in XXL-JOB when it is triggered there"),
     };
     if job.is_shadow {
-        return Outcome::done(runs, job.mode_from, "was switched before");
+        return Outcome::done(run_location, job.mode_from, "was switched before");
     }
     let seam = clock::now() + HOLD_DELAY;
     match save(switch.client, job, "shadow", seam).await {
-        Saved::HoldsFrom(_) => Outcome::done(runs, Some(seam), result),
+        Saved::HoldsFrom(_) => Outcome::done(run_location, Some(seam), result),
         Saved::Refused(failure) => {
-            Outcome::unchanged(switch.runs_in(job), format!("{}; it stays as it is here", failure.message()))
+            Outcome::unchanged(switch.run_location(job), format!("{}; it stays as it is here", failure.message()))
         }
         Saved::Unclear(failure) => {
             let result = format!("not known whether it is in shadow mode here ({})", failure.message());
-            Outcome::half_done(RunsIn::Unknown, seam, result).repeatable()
+            Outcome::half_done(RunLocation::Unknown, seam, result).repeatable()
         }
     }
 }

@@ -74,8 +74,8 @@ impl OnlineHandlers {
         let Some(handlers) = self.0.get(app) else {
             return Some(format!("no executor of app {app} is online here: start one first"));
         };
-        let is_taken = takes_handler(handlers.iter().map(String::as_str), &job.handler);
-        (!is_taken)
+        let has_handler = takes_handler(handlers.iter().map(String::as_str), &job.handler);
+        (!has_handler)
             .then(|| format!("no executor of app {app} that is online has the handler {}", harmless_text(&job.handler)))
     }
 }

@@ -77,9 +77,9 @@ fn own_reason(direction: Direction, switch: &Switchover<'_>, job: &Job) -> Optio
         Direction::Demote => (false, "does not run"),
     };
     let is_not_switched = |name: &&String| {
-        let is_switched_shadow =
+        let is_switched_job_shadow =
             switch.jobs.iter().find(|other_job| other_job.name == **name).map(|other_job| other_job.is_shadow);
-        is_switched_shadow.or_else(|| Some(switch.relatives.get(*name)?.is_shadow)) == Some(is_shadow)
+        is_switched_job_shadow.or_else(|| Some(switch.relatives.get(*name)?.is_shadow)) == Some(is_shadow)
     };
     let parents: Vec<&String> = job.parents.iter().filter(is_not_switched).collect();
     if job.has_schedule && !parents.is_empty() {
@@ -127,7 +127,7 @@ fn relatives_reason(direction: Direction, switch: &Switchover<'_>, job: &Job) ->
     match direction {
         Direction::Promote => {
             let imported_children = names_where(&job.children, &|relative| relative.is_shadow && relative.is_imported);
-            let own_children = names_where(&job.children, &|relative| relative.is_shadow && !relative.is_imported);
+            let rondel_children = names_where(&job.children, &|relative| relative.is_shadow && !relative.is_imported);
             let parents = parents_in_mode(true);
             if !imported_children.is_empty() {
                 Some(format!(
@@ -135,10 +135,10 @@ fn relatives_reason(direction: Direction, switch: &Switchover<'_>, job: &Job) ->
                     children_text(&imported_children),
                     if imported_children.len() == 1 { "it" } else { "them" }
                 ))
-            } else if !own_children.is_empty() {
+            } else if !rondel_children.is_empty() {
                 Some(format!(
                     "{} in shadow mode, and not of XXL-JOB: set mode: active there first",
-                    children_text(&own_children)
+                    children_text(&rondel_children)
                 ))
             } else if job.is_follower() && !parents.is_empty() {
                 Some(format!("it follows from {}, which XXL-JOB runs: name all of these too", name_list(&parents)))
@@ -168,9 +168,9 @@ pub(super) fn propagate_refusals(direction: Direction, jobs: &[Job], refusals: &
     loop {
         let mut new_refusals = BTreeMap::new();
         for job in jobs.iter().filter(|job| !refusals.contains_key(&job.name)) {
-            let is_open = |name: &&String| refusals.contains_key(*name);
-            let parent = job.parents.iter().find(is_open).filter(|_| job.is_follower());
-            let child = job.children.iter().find(is_open).filter(|_| direction == Direction::Promote);
+            let is_refused = |name: &&String| refusals.contains_key(*name);
+            let parent = job.parents.iter().find(is_refused).filter(|_| job.is_follower());
+            let child = job.children.iter().find(is_refused).filter(|_| direction == Direction::Promote);
             let reason = match (parent, child) {
                 (Some(parent), _) => format!("it follows from {parent}, which is not switched"),
                 (None, Some(child)) => format!("its child {child} is not switched"),
@@ -187,12 +187,13 @@ pub(super) fn propagate_refusals(direction: Direction, jobs: &[Job], refusals: &
 
 /// Names the children of a job that exist only in Rondel, so that XXL-JOB cannot run them.
 pub(super) fn children_left_behind(switch: &Switchover<'_>, job: &Job) -> Option<String> {
-    let is_own = |name: &&String| {
+    let exists_only_here = |name: &&String| {
         switch.relatives.get(*name).is_some_and(|relative| !relative.is_shadow && !relative.is_imported)
     };
-    let own_children: Vec<&String> = job.children.iter().filter(is_own).collect();
-    (!own_children.is_empty())
-        .then(|| format!("XXL-JOB does not have its children {}: these do not run meanwhile", name_list(&own_children)))
+    let rondel_children: Vec<&String> = job.children.iter().filter(exists_only_here).collect();
+    (!rondel_children.is_empty()).then(|| {
+        format!("XXL-JOB does not have its children {}: these do not run meanwhile", name_list(&rondel_children))
+    })
 }
 
 fn children_text(names: &[String]) -> String {

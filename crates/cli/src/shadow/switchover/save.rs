@@ -80,7 +80,7 @@ impl Default for Pace {
 
 impl Pace {
     /// How many jobs to switch in the next step: one at first, to measure the server.
-    pub(super) const fn batch(self) -> usize {
+    pub(super) const fn batch_len(self) -> usize {
         self.batch_len
     }
 
@@ -112,13 +112,13 @@ mod tests {
         let sizes: Vec<usize> = (0..6)
             .map(|_| {
                 pace.record_measured(Duration::from_millis(50));
-                pace.batch()
+                pace.batch_len()
             })
             .collect();
         assert_eq!(sizes, [2, 4, 8, 16, 20, 20]);
         assert_eq!(pace.allowance(), SAVE_TIMEOUT);
         pace.record_measured(Duration::from_secs(4));
-        assert_eq!((pace.batch(), pace.allowance()), (10, Duration::from_secs(8)));
+        assert_eq!((pace.batch_len(), pace.allowance()), (10, Duration::from_secs(8)));
         let mut slow = Pace::default();
         slow.expect_at_least(Duration::from_secs(5));
         slow.expect_at_least(Duration::from_secs(1));

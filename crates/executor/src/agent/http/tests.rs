@@ -175,6 +175,6 @@ async fn inner_addresses_are_refused_by_name_and_for_good() {
 fn an_answer_of_any_size_cannot_be_asked_for() {
     let params = |max: usize| serde_json::from_value(json!({"url": "http://a/", "max_body_bytes": max})).unwrap();
     assert_eq!(body_bytes_max(&params(MAX_BODY_BYTES_MAX)).unwrap(), MAX_BODY_BYTES_MAX);
-    let refused = body_bytes_max(&params(MAX_BODY_BYTES_MAX + 1)).unwrap_err();
-    assert_eq!(refused.message(), "params: max_body_bytes: 67108865 bytes; at most 67108864 can be requested");
+    let refusal = body_bytes_max(&params(MAX_BODY_BYTES_MAX + 1)).unwrap_err();
+    assert_eq!(refusal.message(), "params: max_body_bytes: 67108865 bytes; at most 67108864 can be requested");
 }

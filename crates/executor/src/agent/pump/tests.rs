@@ -10,9 +10,9 @@ use crate::pump::{PumpOutcome, TestPump};
 
 fn pump(config: &AgentConfig, params: &Value) -> TestPump {
     let base = config.work_dir.clone().unwrap();
-    let folders = Arc::new(Folders::open(&base, false, None, None).unwrap());
+    let agent_folder = Arc::new(AgentFolder::open(&base, false, None, None).unwrap());
     let confinement = Arc::new(Confinement::new(config));
-    TestPump::of(ProgramPump::new(&folders, &confinement)).params(params)
+    TestPump::of(ProgramPump::new(&agent_folder, &confinement)).params(params)
 }
 
 fn in_dir(dir: &Path) -> AgentConfig {

@@ -50,9 +50,9 @@ fn a_script_gets_the_arguments_that_xxl_job_passes() {
     let shard = Shard { index: 1, total: 4 };
     for (args, expected) in [
         (None, &["", "1", "4"][..]),
-        (Some(Args::One("2026-03-08 full".to_owned())), &["2026-03-08 full", "1", "4"]),
-        (Some(Args::Many(vec!["a".to_owned(), "b".to_owned()])), &["a", "b", "1", "4"]),
-        (Some(Args::Many(Vec::new())), &["1", "4"]),
+        (Some(Args::Text("2026-03-08 full".to_owned())), &["2026-03-08 full", "1", "4"]),
+        (Some(Args::List(vec!["a".to_owned(), "b".to_owned()])), &["a", "b", "1", "4"]),
+        (Some(Args::List(Vec::new())), &["1", "4"]),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let argv = script_argv(vec!["sh".to_owned()], "true", "sh", folder.path(), Call::Run(args, shard)).unwrap();

@@ -9,10 +9,10 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 /// How often a task is sent to the handlers' runtime.
-const PERIOD: Duration = Duration::from_secs(1);
+const CHECK_PERIOD: Duration = Duration::from_secs(1);
 
 /// If the task has not run after this long, every thread of that runtime is blocked.
-const BLOCKED_MIN: Duration = Duration::from_secs(2);
+const BLOCKED_AFTER: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
 pub(super) struct RuntimeWatchdog {
@@ -22,11 +22,11 @@ pub(super) struct RuntimeWatchdog {
 }
 
 impl RuntimeWatchdog {
-    pub(super) fn check(&mut self, handlers: &Handle, tracker: &TaskTracker, now: Instant) {
+    pub(super) fn check(&mut self, handler_runtime: &Handle, tracker: &TaskTracker, now: Instant) {
         if let Some((sent_at, has_answered)) = &self.pending_check {
             let elapsed = now.duration_since(*sent_at);
             if !has_answered.load(Ordering::Relaxed) {
-                if elapsed >= BLOCKED_MIN && !std::mem::replace(&mut self.has_warned, true) {
+                if elapsed >= BLOCKED_AFTER && !std::mem::replace(&mut self.has_warned, true) {
                     tracing::error!(
                         "handlers block every thread of the runtime: no other handler can continue until one of them awaits"
                     );
@@ -34,13 +34,13 @@ impl RuntimeWatchdog {
                 return;
             }
             self.has_warned = false;
-            if elapsed < PERIOD {
+            if elapsed < CHECK_PERIOD {
                 return;
             }
         }
         let has_answered = Arc::new(AtomicBool::new(false));
         let answer = Arc::clone(&has_answered);
-        tracker.spawn_on(async move { answer.store(true, Ordering::Relaxed) }, handlers);
+        tracker.spawn_on(async move { answer.store(true, Ordering::Relaxed) }, handler_runtime);
         self.pending_check = Some((now, has_answered));
     }
 }

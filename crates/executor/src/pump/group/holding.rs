@@ -88,22 +88,22 @@ impl Holding {
     }
 }
 
-/// How many slots of the length [`SLOT`] make up a minute.
+/// How many slots of the length [`SLOT_LENGTH`] make up a minute.
 const SLOT_COUNT: u64 = 12;
-const SLOTS: usize = 12;
-const SLOT: Duration = Duration::from_secs(5);
+const SLOT_ARRAY_LEN: usize = 12;
+const SLOT_LENGTH: Duration = Duration::from_secs(5);
 
 /// How many rows were done in the last minute, to within five seconds. Times count from the start of the group.
 #[derive(Debug, Default)]
 pub(super) struct Rate {
-    slots: [u64; SLOTS],
+    slots: [u64; SLOT_ARRAY_LEN],
     newest_slot: u64,
 }
 
 impl Rate {
     pub(super) fn add(&mut self, count: u64, at: Duration) {
         self.advance(at);
-        self.slots[index(self.newest_slot)] += count;
+        self.slots[slot_index(self.newest_slot)] += count;
     }
 
     pub(super) fn per_minute(&mut self, at: Duration) -> u32 {
@@ -112,15 +112,15 @@ impl Rate {
     }
 
     fn advance(&mut self, at: Duration) {
-        let slot = (at.as_secs() / SLOT.as_secs()).max(self.newest_slot);
+        let slot = (at.as_secs() / SLOT_LENGTH.as_secs()).max(self.newest_slot);
         for passed_slot in self.newest_slot + 1..=slot.min(self.newest_slot + SLOT_COUNT) {
-            self.slots[index(passed_slot)] = 0;
+            self.slots[slot_index(passed_slot)] = 0;
         }
         self.newest_slot = slot;
     }
 }
 
-fn index(slot: u64) -> usize {
+fn slot_index(slot: u64) -> usize {
     usize::try_from(slot % SLOT_COUNT).unwrap_or(0)
 }
 

@@ -12,10 +12,9 @@ const SELECT_BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// The shortest wait after a failed select, so that a database that is down is not queried without a pause.
 const SELECT_BACKOFF_MIN: Duration = Duration::from_millis(100);
 
-/// Maximum time for which a row that failed for good is ignored. If the first such time, or the time that the row was in work, multiplied by
-/// [`REST_GROWTH_MIN`] is longer, that product is the maximum.
+/// How long a row that failed for good is ignored at most, unless [`REST_GROWTH_MIN`] allows longer.
 const REST_MAX: Duration = Duration::from_secs(60);
-/// How many times longer such a time may at least become than the first one, and than the time that the row was in work before.
+/// The maximum is at least this many times the row's first such period, and the time that the row was in work.
 const REST_GROWTH_MIN: u32 = 8;
 
 /// The settings of a group.
@@ -51,22 +50,23 @@ impl Limits {
         without_a_tenth(self.hand_over)
     }
 
-    pub(super) fn row_backoff(&self, failures: u32) -> Duration {
-        backoff(self.row_backoff, self.row_backoff_max, failures)
+    pub(super) fn row_backoff(&self, failure_count: u32) -> Duration {
+        backoff(self.row_backoff, self.row_backoff_max, failure_count)
     }
 
-    /// How long a row is ignored if a select returns it after it has failed for good for the `rest_count`-th time: at first at least `wait`, the
-    /// back-off after its last failure. That time must be long enough for the next select, which may come only after `pause` and then finds
-    /// no row to execute, and for the report of it. Then it doubles. Otherwise, of several such rows one would always be in work, and the
-    /// server would never see that the pump is empty. `time_in_work` is the time from the row's select to its last failure.
+    /// How long a row is ignored if a select returns it after it has failed for good for the `rest_count`-th time. The
+    /// first period is at least `wait`, the back-off after the row's last failure. It is also long enough for the next
+    /// select, which may come only after `pause` and then finds no row to execute, and for the report of that select.
+    /// Otherwise, of several such rows one would always be in work, and the server would never see that the pump is
+    /// empty. Each further period is twice as long. `time_in_work` is the time from the row's select to its last failure.
     pub(super) fn rest_period(&self, wait: Duration, time_in_work: Duration, rest_count: u32) -> Duration {
         let first_period = wait.max(self.idle).max(self.pause + REPORT_PERIOD * 2);
         let longest_period = first_period.max(time_in_work).saturating_mul(REST_GROWTH_MIN).max(REST_MAX);
         backoff(first_period, longest_period, rest_count)
     }
 
-    pub(super) fn select_backoff(&self, failures: u32) -> Duration {
-        backoff(self.row_backoff.max(SELECT_BACKOFF_MIN), SELECT_BACKOFF_MAX, failures)
+    pub(super) fn select_backoff(&self, failure_count: u32) -> Duration {
+        backoff(self.row_backoff.max(SELECT_BACKOFF_MIN), SELECT_BACKOFF_MAX, failure_count)
     }
 }
 

@@ -128,13 +128,13 @@ pub struct Group<R> {
     /// No select begins before this instant.
     fetch_after: Option<Instant>,
     /// Failed selects since the last one that succeeded.
-    failed_fetches: u32,
-    aborts: VecDeque<Task>,
+    failed_fetch_count: u32,
+    tasks_to_abort: VecDeque<Task>,
     /// Whether the group releases all items and then ends.
     is_ending: bool,
     total: Counts,
     /// When the group was made.
-    origin: Instant,
+    created_at: Instant,
     reported_at: Option<Instant>,
     is_changed: bool,
     /// Whether the number of selects has changed since the last report. If nothing else changes, the report waits for a
@@ -159,11 +159,11 @@ impl<R: Clone> Group<R> {
             rows: RowTracker::new(),
             fetch: None,
             fetch_after: None,
-            failed_fetches: 0,
-            aborts: VecDeque::new(),
+            failed_fetch_count: 0,
+            tasks_to_abort: VecDeque::new(),
             is_ending: false,
             total: Counts::default(),
-            origin: now,
+            created_at: now,
             reported_at: None,
             is_changed: false,
             is_fetch_count_changed: false,
@@ -177,15 +177,15 @@ impl<R: Clone> Group<R> {
     /// The next step.
     pub fn next(&mut self, now: Instant) -> Step<R> {
         self.expire(now);
-        if let Some(task) = self.aborts.pop_front() {
+        if let Some(task) = self.tasks_to_abort.pop_front() {
             return Step::Abort(task);
         }
-        self.rows.wake_waiting(now);
+        self.rows.queue_due_retries(now);
         if self.has_ended() {
             return Step::Ended;
         }
         if self.rows.executing_count() < self.limits.threads
-            && let Some(execution) = self.rows.execute(self.limits.batch)
+            && let Some(execution) = self.rows.begin_execution(self.limits.batch)
         {
             return Step::Execute(execution);
         }
@@ -234,21 +234,22 @@ impl<R: Clone> Group<R> {
             return FetchCounts { foreign: rows.len(), ..FetchCounts::default() };
         }
         let is_full = rows.len() >= self.limits.fetch;
-        let mut found = FetchCounts { surplus: rows.len().saturating_sub(self.limits.fetch), ..FetchCounts::default() };
-        let mut returned = BTreeSet::new();
+        let mut counts =
+            FetchCounts { surplus: rows.len().saturating_sub(self.limits.fetch), ..FetchCounts::default() };
+        let mut returned_items = BTreeSet::new();
         self.retain_failed(&rows, &fetch, is_full);
         for row in rows.into_iter().take(self.limits.fetch) {
-            if let Some(item) = self.accept(row, &fetch, (now, fetched_at), &mut found) {
-                returned.insert(item);
+            if let Some(item) = self.accept(row, &fetch, (now, fetched_at), &mut counts) {
+                returned_items.insert(item);
             }
         }
-        self.mark_empty(&fetch, |name| !is_full && !returned.contains(name));
-        self.failed_fetches = 0;
-        let wait = if found.accepted > 0 { self.limits.pause } else { self.limits.idle };
+        self.mark_empty(&fetch, |name| !is_full && !returned_items.contains(name));
+        self.failed_fetch_count = 0;
+        let wait = if counts.accepted > 0 { self.limits.pause } else { self.limits.idle };
         self.fetch_after = now.checked_add(wait);
-        self.is_changed |= found.accepted > 0;
+        self.is_changed |= counts.accepted > 0;
         self.release_finished_items();
-        found
+        counts
     }
 
     /// Forgets rows that failed for good, if the select asked for their items, did not return them, and returned fewer
@@ -257,9 +258,10 @@ impl<R: Clone> Group<R> {
         if is_full || self.rows.failed_rows().next().is_none() {
             return;
         }
-        let there: BTreeSet<(&str, &str)> = rows.iter().map(|row| (row.item.as_str(), row.key.as_str())).collect();
-        let was_asked = |item: &String| fetch.requested_epochs.contains_key(item);
-        self.rows.retain_failed(|(item, key)| !was_asked(item) || there.contains(&(item, key)));
+        let returned_rows: BTreeSet<(&str, &str)> =
+            rows.iter().map(|row| (row.item.as_str(), row.key.as_str())).collect();
+        let was_requested = |item: &String| fetch.requested_epochs.contains_key(item);
+        self.rows.retain_failed(|(item, key)| !was_requested(item) || returned_rows.contains(&(item, key)));
     }
 
     /// Queues a row, unless it is in work already. Returns the row's item; `None` if the row rests after it failed for
@@ -269,23 +271,23 @@ impl<R: Clone> Group<R> {
         row: Row<R>,
         fetch: &Fetch,
         (now, fetched_at): (Instant, Timestamp),
-        found: &mut FetchCounts,
+        counts: &mut FetchCounts,
     ) -> Option<String> {
         let epoch = fetch.requested_epochs.get(&row.item);
         let holding = self.items.get_mut(&row.item).filter(|holding| epoch == Some(&holding.epoch));
         let Some(holding) = holding.filter(|holding| holding.phase != Phase::Released) else {
-            found.foreign += 1;
+            counts.foreign += 1;
             return None;
         };
         let row_id = (row.item.clone(), row.key.clone());
         if self.rows.is_resting(&row_id, now) {
-            found.resting += 1;
+            counts.resting += 1;
             return None;
         }
         if fetch.ended_rows.contains(&row_id) || !self.rows.queue(row, holding.epoch, (now, fetched_at)) {
-            found.in_work += 1;
+            counts.in_work += 1;
         } else {
-            found.accepted += 1;
+            counts.accepted += 1;
             holding.counts.rows += 1;
             self.total.rows += 1;
         }
@@ -296,8 +298,8 @@ impl<R: Clone> Group<R> {
     pub fn end_failed_fetch(&mut self, now: Instant) -> Duration {
         let Some(fetch) = self.fetch.take() else { return Duration::ZERO };
         self.mark_empty(&fetch, |_| false);
-        self.failed_fetches = self.failed_fetches.saturating_add(1);
-        let wait = self.limits.select_backoff(self.failed_fetches);
+        self.failed_fetch_count = self.failed_fetch_count.saturating_add(1);
+        let wait = self.limits.select_backoff(self.failed_fetch_count);
         self.fetch_after = now.checked_add(wait);
         self.release_finished_items();
         wait
@@ -319,41 +321,43 @@ impl<R: Clone> Group<R> {
     }
 
     /// Records the end of an execution. Returns the rows that failed.
-    pub fn end_execution(&mut self, number: u64, how: ExecutionEnd, now: Instant) -> Vec<Failure> {
-        let Some(ended) = self.rows.take_execution(number) else { return Vec::new() };
-        let count = u64::try_from(ended.entries.len()).unwrap_or(u64::MAX);
-        let holding = self.items.get_mut(&ended.item).filter(|holding| holding.epoch == ended.epoch);
-        let may_retry = how == ExecutionEnd::Failed && holding.as_ref().is_some_and(|held| held.phase == Phase::Held);
+    pub fn end_execution(&mut self, number: u64, end: ExecutionEnd, now: Instant) -> Vec<Failure> {
+        let Some(ended_execution) = self.rows.take_execution(number) else { return Vec::new() };
+        let count = u64::try_from(ended_execution.entries.len()).unwrap_or(u64::MAX);
+        let holding =
+            self.items.get_mut(&ended_execution.item).filter(|holding| holding.epoch == ended_execution.epoch);
+        let may_retry =
+            end == ExecutionEnd::Failed && holding.as_ref().is_some_and(|holding| holding.phase == Phase::Held);
         if let Some(holding) = holding {
             let (counts, total) = (&mut holding.counts, &mut self.total);
-            if how == ExecutionEnd::Done {
+            if end == ExecutionEnd::Done {
                 (counts.done, total.done) = (counts.done + count, total.done + count);
-                holding.rate.add(count, now.saturating_duration_since(self.origin));
+                holding.rate.add(count, now.saturating_duration_since(self.created_at));
             } else {
                 (counts.failed, total.failed) = (counts.failed + count, total.failed + count);
             }
         }
         let mut failures = Vec::new();
-        for mut entry in ended.entries {
-            let row_id = (ended.item.clone(), entry.key.clone());
-            if how == ExecutionEnd::Done {
+        for mut entry in ended_execution.entries {
+            let row_id = (ended_execution.item.clone(), entry.key.clone());
+            if end == ExecutionEnd::Done {
                 self.rows.clear_failed(&row_id);
                 self.end_row(row_id);
                 continue;
             }
-            entry.failures += 1;
-            let wait = self.limits.row_backoff(entry.failures);
-            let is_final = !may_retry || entry.failures > self.limits.row_retry_max;
+            entry.failure_count += 1;
+            let wait = self.limits.row_backoff(entry.failure_count);
+            let is_final = !may_retry || entry.failure_count > self.limits.row_retry_max;
             failures.push(Failure { key: entry.key.clone(), retry_after: (!is_final).then_some(wait) });
             if is_final {
                 if may_retry {
-                    let times = self.rows.mark_failed(&row_id);
+                    let rest_count = self.rows.mark_failed(&row_id);
                     let time_in_work = now.saturating_duration_since(entry.queued_at);
-                    self.rows.rest(row_id.clone(), now, self.limits.rest_period(wait, time_in_work, times));
+                    self.rows.rest(row_id.clone(), now, self.limits.rest_period(wait, time_in_work, rest_count));
                 }
                 self.end_row(row_id);
             } else {
-                self.rows.queue_retry(&ended.item, entry, now + wait);
+                self.rows.queue_retry(&ended_execution.item, entry, now + wait);
             }
         }
         self.is_changed = true;
@@ -399,7 +403,7 @@ impl<R: Clone> Group<R> {
     /// Whether the last select failed.
     #[must_use]
     pub fn has_failed_select(&self) -> bool {
-        self.failed_fetches > 0
+        self.failed_fetch_count > 0
     }
 
     /// Whether rows that failed for good were still there in the last select, or the last select failed.

@@ -57,8 +57,8 @@ impl<R: Clone> Group<R> {
             let Some(holding) = self.items.get_mut(&name) else { continue };
             match &mut holding.phase {
                 Phase::Aborting | Phase::Released => continue,
-                Phase::Releasing { abort_at: sooner } => {
-                    *sooner = (*sooner).into_iter().chain(abort_at).min();
+                Phase::Releasing { abort_at: earliest_abort_at } => {
+                    *earliest_abort_at = (*earliest_abort_at).into_iter().chain(abort_at).min();
                 }
                 phase @ Phase::Held => *phase = Phase::Releasing { abort_at },
             }
@@ -82,7 +82,7 @@ impl<R: Clone> Group<R> {
         if held_epoch != Some(epoch) {
             self.drop_item(&name);
             self.items.insert(name.clone(), Holding::new(epoch, params, checkpoint));
-            if self.failed_fetches == 0 {
+            if self.failed_fetch_count == 0 {
                 // The group may be waiting because its other items had no rows. The new item ends that wait.
                 self.fetch_after = None;
             }
@@ -116,7 +116,7 @@ impl<R: Clone> Group<R> {
             return;
         }
         holding.phase = Phase::Releasing { abort_at: Some(now + self.limits.abort_after()) };
-        self.rows.discard_waiting(name);
+        self.rows.discard_retries(name);
         self.releasing.insert(name.to_owned());
         self.is_changed = true;
     }
@@ -131,8 +131,8 @@ impl<R: Clone> Group<R> {
         for name in &overdue_items {
             let Some(holding) = self.items.get_mut(name) else { continue };
             holding.phase = Phase::Aborting;
-            let is_asked = |fetch: &Fetch| fetch.requested_epochs.get(name) == Some(&holding.epoch);
-            if self.fetch.as_ref().is_some_and(is_asked) {
+            let is_requested = |fetch: &Fetch| fetch.requested_epochs.get(name) == Some(&holding.epoch);
+            if self.fetch.as_ref().is_some_and(is_requested) {
                 self.abort_fetch();
             }
             self.rows.discard(name);
@@ -144,14 +144,14 @@ impl<R: Clone> Group<R> {
     }
 
     fn abort_executions(&mut self, name: &str) {
-        self.aborts.extend(self.rows.abort(name).into_iter().map(Task::Execution));
+        self.tasks_to_abort.extend(self.rows.abort(name).into_iter().map(Task::Execution));
     }
 
     fn abort_fetch(&mut self) {
         if let Some(fetch) = &mut self.fetch
             && !std::mem::replace(&mut fetch.is_aborting, true)
         {
-            self.aborts.push_back(Task::Fetch);
+            self.tasks_to_abort.push_back(Task::Fetch);
         }
     }
 
@@ -166,12 +166,12 @@ impl<R: Clone> Group<R> {
 
     /// Releases the items that have no work left.
     pub(super) fn release_finished_items(&mut self) {
-        let is_asked =
+        let is_requested =
             |name: &String, epoch| self.fetch.as_ref().is_some_and(|f| f.requested_epochs.get(name) == Some(&epoch));
         let is_free = |name: &&String| {
             let epoch = self.items.get(*name).map(|holding| holding.epoch);
             let has_no_rows = !self.rows.has_rows_of(name) || mutant::on(Mutant::ReleasedWithRowsInWork);
-            epoch.is_some_and(|epoch| !is_asked(name, epoch) && has_no_rows)
+            epoch.is_some_and(|epoch| !is_requested(name, epoch) && has_no_rows)
         };
         let free_items: Vec<String> = self.releasing.iter().filter(is_free).cloned().collect();
         for name in free_items {

@@ -28,7 +28,7 @@ impl<R: Clone> Group<R> {
     /// When the next report is due; `None` if there is nothing to report before the next event.
     #[must_use]
     pub fn report_at(&self) -> Option<Instant> {
-        let Some(reported_at) = self.reported_at else { return self.is_changed.then_some(self.origin) };
+        let Some(reported_at) = self.reported_at else { return self.is_changed.then_some(self.created_at) };
         if self.is_urgent {
             return Some(reported_at);
         }
@@ -54,7 +54,7 @@ impl<R: Clone> Group<R> {
         (self.reported_at, self.is_changed, self.is_urgent) = (Some(now), false, false);
         self.is_fetch_count_changed = false;
         let (term, number) = self.last_order.unwrap_or_default();
-        let since_origin = now.saturating_duration_since(self.origin);
+        let since_creation = now.saturating_duration_since(self.created_at);
         let oldest_fetches = self.rows.oldest_fetched_at();
         let items = self.items.iter_mut().map(|(name, item)| {
             let oldest_at = oldest_fetches.get(&(name.as_str(), item.epoch));
@@ -67,7 +67,7 @@ impl<R: Clone> Group<R> {
                 rows: counts.rows,
                 done: counts.done,
                 failed: counts.failed,
-                per_minute: item.rate.per_minute(since_origin),
+                per_minute: item.rate.per_minute(since_creation),
                 oldest_at_ms: oldest_at.map_or(0, |at| at.as_millis()),
                 dry: item.last_select_was_empty && oldest_at.is_none(),
                 checkpoint: item.checkpoint.clone(),
@@ -92,18 +92,18 @@ pub fn split(report: PumpReport) -> Vec<PumpReport> {
         return vec![report];
     }
     let mut messages = Vec::new();
-    let head = PumpReport { items: Vec::new(), ..report };
-    let head_bytes = encoded_len(&head);
-    let (mut message, mut bytes) = (head.clone(), head_bytes);
+    let header = PumpReport { items: Vec::new(), ..report };
+    let header_bytes = encoded_len(&header);
+    let (mut message, mut message_bytes) = (header.clone(), header_bytes);
     for item in report.items {
         let item_bytes = encoded_len(&item) + ITEM_OVERHEAD;
         if message.items.len() == REPORT_ITEMS_MAX
-            || (bytes + item_bytes > REPORT_BYTES_MAX && !message.items.is_empty())
+            || (message_bytes + item_bytes > REPORT_BYTES_MAX && !message.items.is_empty())
         {
-            messages.push(std::mem::replace(&mut message, head.clone()));
-            bytes = head_bytes;
+            messages.push(std::mem::replace(&mut message, header.clone()));
+            message_bytes = header_bytes;
         }
-        bytes += item_bytes;
+        message_bytes += item_bytes;
         message.items.push(item);
     }
     messages.push(message);

@@ -39,7 +39,7 @@ pub(super) struct QueuedRow<R> {
     pub(super) epoch: i64,
     pub(super) queued_at: Instant,
     fetched_at: Timestamp,
-    pub(super) failures: u32,
+    pub(super) failure_count: u32,
 }
 
 /// An execution in progress, with its rows.
@@ -113,7 +113,7 @@ impl<R: Clone> RowTracker<R> {
             return false;
         }
         let number = self.take_number();
-        self.enqueue(item, QueuedRow { number, key, value, epoch, queued_at: now, fetched_at, failures: 0 });
+        self.enqueue(item, QueuedRow { number, key, value, epoch, queued_at: now, fetched_at, failure_count: 0 });
         true
     }
 
@@ -128,7 +128,7 @@ impl<R: Clone> RowTracker<R> {
     }
 
     /// Begins to execute the oldest row, together with the next rows of its item.
-    pub(super) fn execute(&mut self, batch: usize) -> Option<Execution<R>> {
+    pub(super) fn begin_execution(&mut self, batch: usize) -> Option<Execution<R>> {
         let (_, (item, first_row)) = self.queue.first_key_value()?;
         let (item, epoch) = (item.clone(), first_row.epoch);
         let numbers: Vec<u64> = self.numbers_by_item.get(&item)?.iter().take(batch).copied().collect();
@@ -166,10 +166,10 @@ impl<R: Clone> RowTracker<R> {
                 self.keys_in_work.remove(&(item, entry.key));
             }
         }
-        self.discard_waiting(item);
+        self.discard_retries(item);
     }
 
-    pub(super) fn discard_waiting(&mut self, item: &str) {
+    pub(super) fn discard_retries(&mut self, item: &str) {
         for (_, (item, entry)) in self.retry_queue.extract_if(.., |_, (name, _)| name == item) {
             self.keys_in_work.remove(&(item, entry.key));
         }
@@ -180,7 +180,7 @@ impl<R: Clone> RowTracker<R> {
         self.retry_queue.insert((retry_at, entry.number), (item.to_owned(), entry));
     }
 
-    pub(super) fn wake_waiting(&mut self, now: Instant) {
+    pub(super) fn queue_due_retries(&mut self, now: Instant) {
         while let Some(due_row) = self.retry_queue.first_entry().filter(|entry| entry.key().0 <= now) {
             let (item, entry) = due_row.remove();
             self.enqueue(item, entry);
@@ -257,8 +257,8 @@ impl<R: Clone> RowTracker<R> {
             .values()
             .flat_map(|execution| execution.entries.iter().map(|entry| (&execution.item, entry)));
         for (item, entry) in queued_rows.chain(executing_rows) {
-            let at = oldest_fetches.entry((item.as_str(), entry.epoch)).or_insert(entry.fetched_at);
-            *at = entry.fetched_at.min(*at);
+            let oldest_fetch = oldest_fetches.entry((item.as_str(), entry.epoch)).or_insert(entry.fetched_at);
+            *oldest_fetch = entry.fetched_at.min(*oldest_fetch);
         }
         oldest_fetches
     }

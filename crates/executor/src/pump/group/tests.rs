@@ -307,8 +307,8 @@ fn a_higher_epoch_begins_anew_from_the_checkpoint_of_the_order() {
     harness.group.checkpoint("a", 1, "one").unwrap();
     harness.order(2, [PumpItem { checkpoint: "seven".to_owned(), params: "7".to_owned(), ..item("a", 2) }]);
     assert!(matches!(harness.next(), Step::Abort(Task::Execution(_))));
-    let refused = harness.group.checkpoint("a", 1, "two");
-    assert_eq!(refused, Err(CheckpointError::NotHeld { item: "a".to_owned() }));
+    let refusal = harness.group.checkpoint("a", 1, "two");
+    assert_eq!(refusal, Err(CheckpointError::NotHeld { item: "a".to_owned() }));
     harness.group.end_execution(first, ExecutionEnd::Done, harness.now);
     let item = harness.progress("a");
     assert_eq!((item.epoch, item.rows, item.done, item.checkpoint.as_str()), (2, 0, 0, "seven"));

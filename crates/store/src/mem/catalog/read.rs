@@ -4,14 +4,23 @@ use async_trait::async_trait;
 use rondel_core::graph::Edge;
 use rondel_core::{JobId, NamespaceId, Timestamp};
 
-use crate::catalog::{Definition, DeletedJob, JobQuery, JobRecord, VersionRecord};
+use crate::catalog::{Definition, DeletedJob, JobQuery, JobRecord, ListedJob, UnreadableJob, VersionRecord};
 use crate::mem::{MemStore, State, StoredVersion, to_usize};
-use crate::{Catalog, Result};
+use crate::{Catalog, Result, StoreError};
 
 #[async_trait]
 impl Catalog for MemStore {
     async fn job(&self, namespace: NamespaceId, name: &str) -> Result<Option<JobRecord>> {
-        Ok(self.state().job(namespace, name))
+        let state = self.state();
+        match state.job(namespace, name) {
+            Some(job) if state.unreadable_jobs.contains(&job.id) => Err(StoreError::Corrupt {
+                table: "job",
+                column: "spec",
+                id: job.id.get(),
+                message: "a newer server saved it".to_owned(),
+            }),
+            job => Ok(job),
+        }
     }
 
     async fn deleted_job(&self, namespace: NamespaceId, name: &str) -> Result<Option<DeletedJob>> {
@@ -23,7 +32,7 @@ impl Catalog for MemStore {
         Ok(newest_record.map(|record| DeletedJob { id: record.id, app: record.app, deleted_at: record.updated_at }))
     }
 
-    async fn jobs(&self, namespace: NamespaceId, query: &JobQuery) -> Result<Vec<JobRecord>> {
+    async fn listed_jobs(&self, namespace: NamespaceId, query: &JobQuery) -> Result<Vec<ListedJob>> {
         let state = self.state();
         let mut jobs: Vec<JobRecord> = state.living_jobs().filter(|job| job.namespace == namespace).collect();
         jobs.retain(|job| {
@@ -34,20 +43,31 @@ impl Catalog for MemStore {
         });
         jobs.sort_by(|a, b| a.spec.name.cmp(&b.spec.name));
         jobs.truncate(to_usize(query.limit));
-        Ok(jobs)
+        Ok(jobs.into_iter().map(|job| state.listed(job)).collect())
     }
 
-    async fn jobs_named(&self, namespace: NamespaceId, names: &[&str]) -> Result<Vec<JobRecord>> {
+    async fn jobs(&self, namespace: NamespaceId, query: &JobQuery) -> Result<Vec<JobRecord>> {
+        let jobs = self.listed_jobs(namespace, query).await?;
+        Ok(jobs.into_iter().filter_map(ListedJob::into_record).collect())
+    }
+
+    async fn listed_jobs_named(&self, namespace: NamespaceId, names: &[&str]) -> Result<Vec<ListedJob>> {
         let state = self.state();
         let is_wanted = |job: &JobRecord| job.namespace == namespace && names.contains(&job.spec.name.as_str());
         let mut jobs: Vec<JobRecord> = state.living_jobs().filter(is_wanted).collect();
         jobs.sort_by(|a, b| a.spec.name.cmp(&b.spec.name));
-        Ok(jobs)
+        Ok(jobs.into_iter().map(|job| state.listed(job)).collect())
+    }
+
+    async fn jobs_named(&self, namespace: NamespaceId, names: &[&str]) -> Result<Vec<JobRecord>> {
+        let jobs = self.listed_jobs_named(namespace, names).await?;
+        Ok(jobs.into_iter().filter_map(ListedJob::into_record).collect())
     }
 
     async fn jobs_by_id(&self, ids: &[JobId]) -> Result<Vec<JobRecord>> {
         let state = self.state();
-        let mut jobs: Vec<JobRecord> = state.living_jobs().filter(|job| ids.contains(&job.id)).collect();
+        let is_wanted = |job: &JobRecord| ids.contains(&job.id) && !state.unreadable_jobs.contains(&job.id);
+        let mut jobs: Vec<JobRecord> = state.living_jobs().filter(is_wanted).collect();
         jobs.sort_by_key(|job| job.id);
         Ok(jobs)
     }
@@ -65,6 +85,9 @@ impl Catalog for MemStore {
         keys.dedup();
         let find_definition = |(job, version): (JobId, i64)| {
             let stored_job = state.jobs.get(&job)?;
+            if version == stored_job.record.version && state.unreadable_jobs.contains(&job) {
+                return None;
+            }
             let stored_version = stored_job.versions.get(&version)?;
             let namespace = state.namespaces.iter().find(|namespace| namespace.id == stored_job.record.namespace)?;
             Some(Definition {
@@ -117,7 +140,28 @@ impl Catalog for MemStore {
     }
 }
 
+impl MemStore {
+    /// Makes the newest definition of a job one that this server cannot read, as if a newer server had saved it.
+    pub fn make_unreadable(&self, job: JobId) {
+        self.state().unreadable_jobs.insert(job);
+    }
+}
+
 impl State {
+    fn listed(&self, job: JobRecord) -> ListedJob {
+        if !self.unreadable_jobs.contains(&job.id) {
+            return ListedJob::Readable(Box::new(job));
+        }
+        ListedJob::Unreadable(UnreadableJob {
+            id: job.id,
+            app: job.app,
+            name: job.spec.name,
+            app_name: job.spec.app,
+            handler: job.spec.handler,
+            version: job.version,
+        })
+    }
+
     pub(in crate::mem) fn living_jobs(&self) -> impl Iterator<Item = JobRecord> {
         self.jobs.values().filter(|stored_job| !stored_job.is_deleted).map(|stored_job| JobRecord {
             next_fire_at: self.due.get(&stored_job.record.id).and_then(|due| due.held_from.or(due.next_fire_at)),

@@ -70,8 +70,7 @@ impl Claim for MemStore {
                 run.job == job.expected_row.job && run.node == home.node && run.node_epoch <= home.epoch
             };
             let keeps_jobs = |stored_node: &StoredNode| {
-                stored_node.node.is_living(now)
-                    || !stored_node.node.is_fenced
+                !stored_node.node.is_fenced
                     || !state.open_runs_where(|run| is_run_of_home(run, stored_node.lease_of_home())).is_empty()
             };
             if home.is_some_and(keeps_jobs) && !mutant::on(Mutant::NoUniqueKey) {

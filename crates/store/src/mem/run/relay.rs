@@ -17,7 +17,7 @@ impl Relay for MemStore {
             if state
                 .fence_requests
                 .get(&key)
-                .is_none_or(|(earlier_request, _)| earlier_request.asked_at < request.asked_at)
+                .is_none_or(|(stored_request, _)| stored_request.asked_at != request.asked_at)
             {
                 state.fence_requests.insert(key, (request.clone(), None));
             }

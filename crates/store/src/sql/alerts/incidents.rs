@@ -1,5 +1,7 @@
 //! The rows of incidents.
 
+use std::collections::BTreeSet;
+
 use rondel_core::alert::{Incident, IncidentState, OpenIncidents, Subject, SubjectKind};
 use rondel_core::{AlertRuleId, IncidentId, NamespaceId, Timestamp};
 use sqlx::any::AnyRow;
@@ -67,6 +69,11 @@ pub(in crate::sql) const LIST_INCIDENTS_OF_GROUP: Statement = Statement {
     name: "list_incidents_of_group",
     text: select_incident!("WHERE group_id = ? ORDER BY id DESC LIMIT ?"),
 };
+/// The incidents of a group are newer than the group. The sign prevents that the index of groups is used, which has all their incidents.
+pub(in crate::sql) const READ_COUNTED_SUBJECTS: Statement = Statement {
+    name: "read_counted_subjects",
+    text: "SELECT DISTINCT subject_id FROM incident WHERE subject_kind = ? AND subject_id {in_list} AND id > ? AND +group_id = ?",
+};
 const READ_INCIDENT: Statement =
     Statement { name: "read_incident", text: select_incident!("WHERE namespace_id = ? AND id = ?") };
 const FIND_INCIDENTS: Statement =
@@ -131,6 +138,9 @@ impl SqlStore {
             Query::new(&READ_OPEN_INCIDENTS).int(rule.get()).text(SubjectKind::Group.as_str()).list([0].into_iter());
         open_incidents.group =
             self.row(group_query).await?.map(|row| incident(&row)).transpose()?.map(|record| record.incident);
+        if let Some(group) = &open_incidents.group {
+            open_incidents.counted_subjects = self.read_counted_subjects(group.id, subjects).await?;
+        }
         if let Some(row) = self.row(Query::new(&COUNT_OPEN_INCIDENTS).int(rule.get()).int(rule.get())).await? {
             let mut columns = Reader::new(&row, "incident");
             let (single_count, total_count) = (columns.int("singles")?, columns.int("total")?);
@@ -138,6 +148,24 @@ impl SqlStore {
             open_incidents.member_count = u64::try_from(total_count - single_count).unwrap_or(0);
         }
         Ok(open_incidents)
+    }
+
+    /// Those of these subjects that have or had an incident in a group.
+    async fn read_counted_subjects(
+        &self,
+        group: IncidentId,
+        subjects: &[(SubjectKind, i64)],
+    ) -> Result<BTreeSet<(SubjectKind, i64)>> {
+        let mut counted_subjects = BTreeSet::new();
+        for kind in SubjectKind::ALL {
+            let ids: Vec<i64> = subjects.iter().filter(|subject| subject.0 == *kind).map(|subject| subject.1).collect();
+            for chunk in chunks(&ids) {
+                let query = Query::new(&READ_COUNTED_SUBJECTS).text(kind.as_str()).list(chunk.iter().copied());
+                let rows = self.rows(query.int(group.get()).int(group.get())).await?;
+                counted_subjects.extend(read_ids(&rows, "incident", "subject_id")?.into_iter().map(|id| (*kind, id)));
+            }
+        }
+        Ok(counted_subjects)
     }
 
     pub(super) async fn read_open_incidents_of_rule(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {

@@ -3,9 +3,10 @@
 use async_trait::async_trait;
 use rondel_core::graph::Edge;
 use rondel_core::{AppId, JobId, NamespaceId, Timestamp};
+use serde::Deserialize;
 use sqlx::any::AnyRow;
 
-use crate::catalog::{Definition, DeletedJob, JobQuery, JobRecord, VersionRecord};
+use crate::catalog::{Definition, DeletedJob, JobQuery, JobRecord, ListedJob, UnreadableJob, VersionRecord};
 use crate::sql::calendars::{read_pin, read_pinned_rule};
 use crate::sql::catalog::parents::{READ_CHILD_NAMES, READ_GRAPH, edge, names};
 use crate::sql::catalog::versions::declared;
@@ -97,7 +98,7 @@ impl Catalog for SqlStore {
         row.as_ref().map(deleted_job).transpose()
     }
 
-    async fn jobs(&self, namespace: NamespaceId, query: &JobQuery) -> Result<Vec<JobRecord>> {
+    async fn listed_jobs(&self, namespace: NamespaceId, query: &JobQuery) -> Result<Vec<ListedJob>> {
         let apps: Option<Vec<AppId>> = match (&query.within, query.app) {
             (None, app) => app.map(|app| vec![app]),
             (Some(within), None) => Some(within.clone()),
@@ -114,27 +115,37 @@ impl Catalog for SqlStore {
             .text(query.after_name.as_deref().unwrap_or_default())
             .text(query.name_contains.as_deref().unwrap_or_default())
             .int(query.limit.into());
-        self.rows(page).await?.iter().map(job).collect()
+        self.rows(page).await?.iter().map(listed_job).collect()
     }
 
-    async fn jobs_named(&self, namespace: NamespaceId, names: &[&str]) -> Result<Vec<JobRecord>> {
+    async fn jobs(&self, namespace: NamespaceId, query: &JobQuery) -> Result<Vec<JobRecord>> {
+        let jobs = self.listed_jobs(namespace, query).await?;
+        Ok(jobs.into_iter().filter_map(ListedJob::into_record).collect())
+    }
+
+    async fn listed_jobs_named(&self, namespace: NamespaceId, names: &[&str]) -> Result<Vec<ListedJob>> {
         let mut jobs = Vec::with_capacity(names.len());
         for chunk in names.chunks(CHUNK_MAX) {
             let query = Query::new(&READ_JOBS_NAMED).int(namespace.get()).words(chunk);
             for row in self.rows(query).await? {
-                jobs.push(job(&row)?);
+                jobs.push(listed_job(&row)?);
             }
         }
-        jobs.sort_by(|a, b| a.spec.name.cmp(&b.spec.name));
-        jobs.dedup_by(|a, b| a.id == b.id);
+        jobs.sort_by(|a, b| a.name().cmp(b.name()));
+        jobs.dedup_by(|a, b| a.id() == b.id());
         Ok(jobs)
+    }
+
+    async fn jobs_named(&self, namespace: NamespaceId, names: &[&str]) -> Result<Vec<JobRecord>> {
+        let jobs = self.listed_jobs_named(namespace, names).await?;
+        Ok(jobs.into_iter().filter_map(ListedJob::into_record).collect())
     }
 
     async fn jobs_by_id(&self, ids: &[JobId]) -> Result<Vec<JobRecord>> {
         let mut jobs = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
             for row in self.rows(Query::new(&READ_JOBS_BY_ID).list(chunk.iter().map(|id| id.get()))).await? {
-                jobs.push(job(&row)?);
+                jobs.extend(listed_job(&row)?.into_record());
             }
         }
         jobs.sort_by_key(|job| job.id);
@@ -212,6 +223,36 @@ fn job(row: &AnyRow) -> Result<JobRecord> {
         calendar: read_pin(&mut columns)?,
         declared: declared(&mut columns)?,
     })
+}
+
+/// The parts that definitions of every version have.
+#[derive(Deserialize)]
+struct DefinitionOutline {
+    name: String,
+    app: String,
+    handler: String,
+}
+
+/// A job of a list. A newer server may have saved its definition; the other jobs are still returned.
+fn listed_job(row: &AnyRow) -> Result<ListedJob> {
+    match job(row) {
+        Ok(record) => Ok(ListedJob::Readable(Box::new(record))),
+        Err(error @ StoreError::Corrupt { column: "spec" | "declared", .. }) => {
+            tracing::warn!(%error, "the definition of a job cannot be read");
+            unreadable_job(row).map(ListedJob::Unreadable)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn unreadable_job(row: &AnyRow) -> Result<UnreadableJob> {
+    let mut columns = Reader::new(row, "job");
+    let id = JobId::new(columns.int("id")?);
+    // The namespace is not needed, but columns are read in their order.
+    columns.int("namespace_id")?;
+    let (app, version) = (AppId::new(columns.int("app_id")?), columns.int("version")?);
+    let DefinitionOutline { name, app: app_name, handler } = columns.json("spec")?;
+    Ok(UnreadableJob { id, app, name, app_name, handler, version })
 }
 
 fn deleted_job(row: &AnyRow) -> Result<DeletedJob> {

@@ -63,6 +63,20 @@ fn a_batch_update_is_rendered_for_each_database() {
     );
 }
 
+/// The index of MySQL has the rows of idle jobs, which the partial index of the other databases leaves out.
+#[test]
+fn the_next_home_is_found_without_reading_idle_jobs() {
+    let find = &crate::sql::heal::FIND_NEXT_HOME;
+    let planned = |argument: &str| {
+        format!(
+            "SELECT home FROM job_due WHERE home > {argument} AND job_due.next_fire_at_ms IS NOT NULL ORDER BY home LIMIT 1"
+        )
+    };
+    check_render(Dialect::Sqlite, find, 0, &planned("?"));
+    check_render(Dialect::Postgres, find, 0, &planned("$1"));
+    check_render(Dialect::MySql, find, 0, "SELECT home FROM job_due WHERE home > ?  ORDER BY home LIMIT 1");
+}
+
 #[test]
 fn lists_and_values_grow_with_the_rows() {
     let insert = Statement { name: "insert", text: "INSERT {ignore} INTO t {values:iit} {or_ignore}" };

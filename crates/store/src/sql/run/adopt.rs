@@ -27,10 +27,11 @@ macro_rules! an_orphan {
         )
     };
 }
+/// A fenced lease has ended, even if the clock has stepped back to before its end.
 const LOCK_DEAD_NODES: Statement = Statement {
     name: "lock_dead",
     text: "SELECT id, epoch, lease_until_ms, prior_lease_until_ms, ended_at_ms FROM node WHERE id {in_list} \
-           AND lease_until_ms <= {now} ORDER BY id {for_update}",
+           AND (lease_until_ms <= {now} OR lease_until_ms = prior_lease_until_ms) ORDER BY id {for_update}",
 };
 const READ_NODE: Statement =
     Statement { name: "read_node", text: "SELECT id, prior_lease_until_ms, ended_at_ms FROM node WHERE id = ?" };

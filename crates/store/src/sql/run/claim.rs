@@ -42,7 +42,7 @@ const READ_LEASE: Statement =
 /// Finds a home that is not fenced. A node whose lease has ended may renew it until the node is fenced.
 const READ_UNFENCED_HOME: Statement = Statement {
     name: "read_unfenced_home",
-    text: "SELECT id FROM node WHERE id = ? AND (lease_until_ms > {now} OR lease_until_ms <> prior_lease_until_ms)",
+    text: "SELECT id FROM node WHERE id = ? AND lease_until_ms <> prior_lease_until_ms",
 };
 const READ_EPOCH: Statement = Statement { name: "read_epoch", text: "SELECT epoch FROM node WHERE id = ?" };
 const LOCK_DUE_JOBS: Statement = Statement {

@@ -84,8 +84,10 @@ const FREE_HOMES: Statement = Statement {
     name: "free_homes",
     text: "UPDATE job_due SET home = 0, term = term + 1 WHERE job_id {in_list} AND {check}home = ?{end}",
 };
-const READ_DEAD_NODE: Statement =
-    Statement { name: "read_dead", text: "SELECT epoch FROM node WHERE id = ? AND lease_until_ms <= {now}" };
+const READ_DEAD_NODE: Statement = Statement {
+    name: "read_dead",
+    text: "SELECT epoch FROM node WHERE id = ? AND (lease_until_ms <= {now} OR lease_until_ms = prior_lease_until_ms)",
+};
 const LOCK_DUE_ROWS: Statement = Statement {
     name: "lock_due",
     text: "SELECT job_id, home FROM job_due WHERE job_id {in_list} ORDER BY job_id {for_update}",

@@ -25,7 +25,7 @@ pub(super) struct Items {
     /// How many items were added.
     added_count: usize,
     /// How many of them are in `pieces`.
-    count: usize,
+    written_count: usize,
     /// Serialized items that wait for an item before them, by their index in the list. Items that are not in the list come last, in the
     /// order in which they were added.
     waiting_items: BTreeMap<(usize, usize), Vec<u8>>,
@@ -37,12 +37,12 @@ impl Items {
         self.summary.add(item);
         let text = serde_json::to_vec(item).unwrap_or_default();
         match item.index {
-            Some(index) if index == self.count => self.append(&text),
+            Some(index) if index == self.written_count => self.append(&text),
             index => drop(self.waiting_items.insert((index.unwrap_or(usize::MAX), self.added_count), text)),
         }
         self.added_count += 1;
         while let Some(entry) = self.waiting_items.first_entry()
-            && entry.key().0 == self.count
+            && entry.key().0 == self.written_count
         {
             let text = entry.remove();
             self.append(&text);
@@ -50,11 +50,11 @@ impl Items {
     }
 
     fn append(&mut self, text: &[u8]) {
-        if self.count > 0 {
+        if self.written_count > 0 {
             self.pieces.add(b",");
         }
         self.pieces.add(text);
-        self.count += 1;
+        self.written_count += 1;
     }
 
     pub(super) fn into_response(mut self, is_dry_run: bool) -> Response {
@@ -63,7 +63,7 @@ impl Items {
         }
         let summary = serde_json::to_string(&self.summary).unwrap_or_default();
         self.pieces.add(format!("],\"summary\":{summary}}}").as_bytes());
-        self.pieces.end();
+        self.pieces.finish_piece();
         self.pieces.put_first(format!("{{\"dry_run\":{is_dry_run},\"items\":["));
         let mut response = Response::new(Body::new(self.pieces));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -75,32 +75,32 @@ impl Items {
 #[derive(Default)]
 struct Pieces {
     /// The finished pieces that are not sent yet.
-    finished: VecDeque<Bytes>,
+    unsent_pieces: VecDeque<Bytes>,
     /// The piece to which text is still added.
-    last: Vec<u8>,
-    /// How many bytes the pieces in `finished` have.
+    open_piece: Vec<u8>,
+    /// How many bytes the pieces in `unsent_pieces` have.
     len: u64,
 }
 
 impl Pieces {
     fn add(&mut self, text: &[u8]) {
-        if self.last.len() + text.len() > self.last.capacity() {
-            self.end();
-            self.last = Vec::with_capacity(PIECE_LEN.max(text.len()));
+        if self.open_piece.len() + text.len() > self.open_piece.capacity() {
+            self.finish_piece();
+            self.open_piece = Vec::with_capacity(PIECE_LEN.max(text.len()));
         }
-        self.last.extend_from_slice(text);
+        self.open_piece.extend_from_slice(text);
     }
 
-    fn end(&mut self) {
-        if !self.last.is_empty() {
-            self.len += u64::try_from(self.last.len()).unwrap_or(u64::MAX);
-            self.finished.push_back(std::mem::take(&mut self.last).into());
+    fn finish_piece(&mut self) {
+        if !self.open_piece.is_empty() {
+            self.len += u64::try_from(self.open_piece.len()).unwrap_or(u64::MAX);
+            self.unsent_pieces.push_back(std::mem::take(&mut self.open_piece).into());
         }
     }
 
     fn put_first(&mut self, text: String) {
         self.len += u64::try_from(text.len()).unwrap_or(u64::MAX);
-        self.finished.push_front(text.into());
+        self.unsent_pieces.push_front(text.into());
     }
 }
 
@@ -109,13 +109,13 @@ impl HttpBody for Pieces {
     type Error = Infallible;
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let Some(piece) = self.finished.pop_front() else { return Poll::Ready(None) };
+        let Some(piece) = self.unsent_pieces.pop_front() else { return Poll::Ready(None) };
         self.len = self.len.saturating_sub(u64::try_from(piece.len()).unwrap_or(u64::MAX));
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.finished.is_empty()
+        self.unsent_pieces.is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -158,6 +158,6 @@ mod tests {
         for index in 0..3 {
             items.add(&item(&"n".repeat(PIECE_LEN), Some(index)));
         }
-        assert!(items.pieces.finished.len() >= 2, "{}", items.pieces.finished.len());
+        assert!(items.pieces.unsent_pieces.len() >= 2, "{}", items.pieces.unsent_pieces.len());
     }
 }

@@ -21,9 +21,9 @@ use super::applied::{ApplyReport, Item, Summary, action_word};
 use super::applied_body::Items;
 use super::body;
 use super::find::find_app;
-use super::list_errors::{ListErrors, split};
+use super::list_errors::{ListErrors, split_item_index};
 use crate::body::{collect_within, is_json, parse};
-use crate::call::{Admitted, Call, quoted_input};
+use crate::call::{AdmittedCaller, Call, quoted_input};
 use crate::limits::{APPLY_LEN_MAX, APPLY_PATH};
 use crate::openapi::{Doc, HandlerInputs, Input, Listed, RequestBodyDoc, schema_of};
 use crate::parameter::Parameter;
@@ -69,8 +69,8 @@ pub(crate) struct Documents {
 
 impl Input for Documents {
     fn describe(inputs: &mut HandlerInputs) {
-        let media = &["application/json", "application/yaml"];
-        inputs.body = Some(RequestBodyDoc { media, schema: schema_of::<Listed<JobSpec>>(), is_required: true });
+        let media_types = &["application/json", "application/yaml"];
+        inputs.body = Some(RequestBodyDoc { media_types, schema: schema_of::<Listed<JobSpec>>(), is_required: true });
         inputs.refusals.extend([Code::InvalidJson, Code::InvalidYaml, Code::RequestTimeout, Code::BodyTooLarge]);
         inputs.refusals.extend([Code::UnsupportedMediaType, Code::InvalidBody]);
     }
@@ -85,7 +85,7 @@ impl FromRequest<Web> for Documents {
             let message = "send \"Content-Type: application/json\" or \"application/yaml\"";
             return Err(Problem::new(Code::UnsupportedMediaType, message));
         }
-        let caller = request.extensions().get::<Admitted>().map(|admitted| admitted.caller.key());
+        let caller = request.extensions().get::<AdmittedCaller>().map(|admitted| admitted.caller.key());
         let share = caller.map(|caller| shares::take_heavy_work_share(web, HeavyWork::Apply, caller)).transpose()?;
         let bytes = collect_within(request, APPLY_LEN_MAX).await?;
         // Waits for room in memory, since the parsed definitions take several times the memory of their text.
@@ -116,8 +116,8 @@ fn refuse_at(pointer: &str, message: impl Into<String>) -> Problem {
 
 fn is_yaml(headers: &HeaderMap) -> bool {
     let Some(value) = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()) else { return false };
-    let essence = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    matches!(essence.as_str(), "application/yaml" | "application/x-yaml" | "text/yaml" | "text/x-yaml")
+    let media_type = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    matches!(media_type.as_str(), "application/yaml" | "application/x-yaml" | "text/yaml" | "text/x-yaml")
 }
 
 impl Documents {
@@ -132,10 +132,10 @@ impl Documents {
         };
         check_count(documents.len())?;
         for pointer in duplicates {
-            if let Some((index, below)) = split(&pointer)
+            if let Some((index, pointer_in_job)) = split_item_index(&pointer)
                 && let Some(document) = documents.get_mut(index)
             {
-                document.duplicates.push(below.to_owned());
+                document.duplicates.push(pointer_in_job.to_owned());
             }
         }
         Ok(Self { specs: read_specs(documents.into_iter(), &[])?, ..Self::default() })
@@ -193,8 +193,8 @@ fn refuse_list(errors: ListErrors, nodes: &[Node]) -> Problem {
 
 /// The line and column that a pointer into the list refers to.
 fn position_of_pointer(nodes: &[Node], pointer: &str) -> Option<(usize, usize)> {
-    let (index, below) = split(pointer)?;
-    Some(nodes.get(index)?.place(below))
+    let (index, pointer_in_job) = split_item_index(pointer)?;
+    Some(nodes.get(index)?.place(pointer_in_job))
 }
 
 pub(super) fn routes() -> Routes {
@@ -235,14 +235,14 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
     audit_plan(&call, &plan);
     let plan_len = plan.jobs().len();
     let apps = apps.into_iter().chain(plan.jobs().filter_map(|job| job.app).map(Some)).collect();
-    let applying = Applying {
+    let applying = RunningApply {
         saving: plan.save(call.engine().node().clone(), call.caller.name()),
         web: call.web.clone(),
         caller: RecheckedCaller::new(call.caller.clone()),
         namespace: call.namespace.id,
         apps,
-        total: plan_len,
-        count: 0,
+        job_count: plan_len,
+        saved_count: 0,
         _permits: std::mem::take(&mut body.permits),
     };
     if headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes() == b"application/x-ndjson") {
@@ -259,15 +259,15 @@ async fn plan_list(
     body: &Documents,
     apply_request: ApplyRequest,
 ) -> Result<Response, Problem> {
-    let (mut items, mut hidden) = (Items::default(), None);
+    let (mut items, mut refusal) = (Items::default(), None);
     let add_item = |job: PlannedJob| {
-        hidden = hidden.take().or_else(|| check_may_change_existing(call, &job).err());
+        refusal = refusal.take().or_else(|| check_may_change_existing(call, &job).err());
         items.add(&Item::planned(job));
     };
     if let Err(error) = jobs::dry_run(call.engine(), apply_request, add_item).await {
         return Err(plan_problem(call, body, error).await?);
     }
-    if let Some(problem) = hidden {
+    if let Some(problem) = refusal {
         return Err(problem);
     }
     call.note.mark_dry_run();
@@ -285,11 +285,11 @@ async fn plan_problem(call: &Call<ApplyQuery>, body: &Documents, error: ApplyErr
 
 /// Checks that the caller may change the existing job with this name, if there is one.
 fn check_may_change_existing(call: &Call<ApplyQuery>, job: &PlannedJob) -> Result<(), Problem> {
-    let already_exists = || {
+    let hidden_job_problem = || {
         let name = quoted_input(&job.name);
         Problem::new(Code::JobExists, format!("the name {name} is taken by a job that you may not see"))
     };
-    job.app.map_or(Ok(()), |app| call.check(Some(app), already_exists))
+    job.app.map_or(Ok(()), |app| call.check(Some(app), hidden_job_problem))
 }
 
 /// Records the planned changes in the audit log, field by field. The whole definitions are stored as versions of the jobs.
@@ -300,8 +300,9 @@ fn audit_plan(call: &Call<ApplyQuery>, plan: &ApplyPlan) {
     let omitted_count = changed_jobs.len().saturating_sub(AUDITED_JOB_COUNT_MAX);
     for job in changed_jobs.into_iter().take(AUDITED_JOB_COUNT_MAX) {
         let values_before: BTreeMap<&str, _> =
-            job.changes.iter().map(|one| (one.pointer.as_str(), &one.from)).collect();
-        let values_after: BTreeMap<&str, _> = job.changes.iter().map(|one| (one.pointer.as_str(), &one.to)).collect();
+            job.changes.iter().map(|change| (change.pointer.as_str(), &change.from)).collect();
+        let values_after: BTreeMap<&str, _> =
+            job.changes.iter().map(|change| (change.pointer.as_str(), &change.to)).collect();
         if let Some(version) = job.version {
             documents_before.insert(job.name.clone(), serde_json::json!({"version": version, "fields": values_before}));
         }
@@ -334,37 +335,38 @@ async fn check_apps(call: &Call<ApplyQuery>, specs: &[JobSpec]) -> Result<Vec<Op
     Ok(app_ids)
 }
 
-struct Applying {
+struct RunningApply {
     saving: Saving,
     web: Web,
     caller: RecheckedCaller,
     namespace: NamespaceId,
     /// The apps of all its jobs. `None` stands for apps that do not exist yet; they need the permission on the whole namespace.
     apps: BTreeSet<Option<AppId>>,
-    total: usize,
+    job_count: usize,
     /// How many jobs are saved so far.
-    count: usize,
+    saved_count: usize,
     _permits: (Option<HeavyWorkShare>, Option<ApplyRoom>),
 }
 
-impl Applying {
+impl RunningApply {
     /// Saves the next few jobs, if the caller still has the permission; `None` at the end.
     async fn save_next(&mut self) -> Result<Option<Vec<SavedJob>>, Problem> {
         let (namespace, apps) = (self.namespace, &self.apps);
         let may_save = |rights: &Rights| apps.iter().all(|app| rights.allow(Edit, namespace, *app));
-        if self.count < self.total
+        if self.saved_count < self.job_count
             && let Some(loss) = self.caller.access_loss_unless(&self.web, may_save).await
         {
-            let progress = format!("after {} of {} jobs: these are saved, the others are not", self.count, self.total);
+            let progress =
+                format!("after {} of {} jobs: these are saved, the others are not", self.saved_count, self.job_count);
             return Err(loss.problem(&progress));
         }
         let saved_jobs = self.saving.next().await;
-        self.count += saved_jobs.as_ref().map_or(0, Vec::len);
+        self.saved_count += saved_jobs.as_ref().map_or(0, Vec::len);
         Ok(saved_jobs)
     }
 }
 
-async fn save_all(mut applying: Applying) -> Result<Items, Problem> {
+async fn save_all(mut applying: RunningApply) -> Result<Items, Problem> {
     let mut items = Items::default();
     while let Some(saved_jobs) = applying.save_next().await? {
         saved_jobs.into_iter().for_each(|job| items.add(&Item::saved(job)));
@@ -374,7 +376,7 @@ async fn save_all(mut applying: Applying) -> Result<Items, Problem> {
 
 /// Streams the jobs as they are saved, one per line. The last line has the summary, or the reason for an early end. If the client
 /// disconnects, saving stops after the current jobs.
-fn saved_job_lines(applying: Applying) -> impl Stream<Item = Result<Bytes, Infallible>> {
+fn saved_job_lines(applying: RunningApply) -> impl Stream<Item = Result<Bytes, Infallible>> {
     unfold(Some((applying, Summary::default())), async |state| {
         let (mut applying, mut summary) = state?;
         let saved_jobs = match applying.save_next().await {

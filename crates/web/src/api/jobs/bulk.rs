@@ -14,7 +14,8 @@ use crate::api::runs::trigger_of_client;
 use crate::body::{JsonBody, refuse_value};
 use crate::call::Call;
 use crate::job_bulk::{
-    BULK_JOB_COUNT_MAX, BulkJobAction, JobAction, JobProblem, JobsDone, apply_to_jobs, select_matching, select_named,
+    BULK_JOB_COUNT_MAX, BulkJobAction, BulkJobsOutcome, JobAction, JobProblem, apply_to_jobs, select_matching,
+    select_named,
 };
 use crate::openapi::Doc;
 use crate::problem::Problem;
@@ -87,7 +88,8 @@ pub(super) fn routes() -> Routes {
 
 async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkJobs>) -> Result<Response, Problem> {
     let body = body.read()?;
-    let bulk = BulkJobAction::new(body.action, body.label.as_deref().unwrap_or_default(), trigger_of_client(&headers))?;
+    let bulk_action =
+        BulkJobAction::new(body.action, body.label.as_deref().unwrap_or_default(), trigger_of_client(&headers))?;
     let selection = match (&body.names, &body.q) {
         (Some(names), None) if names.len() > BULK_JOB_COUNT_MAX => {
             return Err(refuse_value("/names", format!("{} jobs; at most {BULK_JOB_COUNT_MAX} at once", names.len())));
@@ -98,7 +100,7 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkJobs>) -> Resul
         (Some(names), None) => select_named(&call, names).await?,
         (None, Some(q)) => {
             let filter = run_filter::parse_filter(q, Scope::Jobs).map_err(|problem| problem.in_body("q"))?;
-            let selection_result = select_matching(&call, &filter, (&bulk, body.after.as_deref())).await;
+            let selection_result = select_matching(&call, &filter, (&bulk_action, body.after.as_deref())).await;
             selection_result.map_err(|problem| problem.in_body("q"))?
         }
         _ => return Err(refuse_value("/q", "give either names or q")),
@@ -111,11 +113,11 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkJobs>) -> Resul
     let outcome = match body.dry_run {
         true => {
             call.note.mark_dry_run();
-            JobsDone { changed: selection.names, ..JobsDone::default() }
+            BulkJobsOutcome { changed: selection.names, ..BulkJobsOutcome::default() }
         }
-        false => apply_to_jobs(&call, &bulk, &selection.names).await,
+        false => apply_to_jobs(&call, &bulk_action, &selection.names).await,
     };
-    let JobsDone { changed: jobs, unchanged, runs, mut problems } = outcome;
+    let BulkJobsOutcome { changed: jobs, unchanged, runs, mut problems } = outcome;
     problems.extend(selection.missing_jobs);
     let (has_more, next_after) = (selection.has_more, selection.next_after);
     json_response(

@@ -52,7 +52,7 @@ pub(super) async fn save_edit<Q>(
             call.check_definition(&spec).await?;
         }
         match jobs::change(call.engine(), &record, spec, Some(record.version), call.caller.name()).await {
-            Ok(changed) => return Ok(changed),
+            Ok(changed_record) => return Ok(changed_record),
             Err(JobError::Conflict { .. }) if !if_match.is_given() => {}
             Err(error) => return Err(edit_problem(call, error).await),
         }

@@ -10,12 +10,15 @@ use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use rondel_core::access::Permission::View;
 use rondel_core::access::{PermittedApps, Rights};
+use rondel_core::document::Document;
 use rondel_core::error_chain::chain;
 use rondel_core::{AppId, JobSpec, NamespaceId};
 use rondel_store::StoreError;
-use rondel_store::catalog::{JobQuery, JobRecord};
+use rondel_store::catalog::{JobQuery, ListedJob};
+use serde_json::json;
 
 use super::find::{find, find_app};
+use super::list::unreadable_message;
 use crate::call::Call;
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
@@ -55,7 +58,7 @@ impl FromQuery for ExportQuery {
         let format = |text: &str| match text {
             "json" => Ok(Format::Json),
             "yaml" => Ok(Format::Yaml),
-            other => Err(format!("{other:?} is neither json nor yaml")),
+            word => Err(format!("{word:?} is neither json nor yaml")),
         };
         Self {
             app: reader.single(Parameter::name("app").about("Only jobs of this app.")),
@@ -75,10 +78,10 @@ struct Exporter {
     app: Option<AppId>,
     format: Format,
     /// Maximum number of jobs in the next page.
-    page: u32,
+    page_job_count_max: u32,
     after_name: Option<String>,
     has_begun: bool,
-    is_over: bool,
+    has_ended: bool,
 }
 
 pub(super) fn routes() -> Routes {
@@ -88,7 +91,8 @@ pub(super) fn routes() -> Routes {
         get,
         Doc::new(
             "Export jobs",
-            "The jobs as a list that `apply` accepts unchanged. Fields that have their default are left out.",
+            "The jobs as a list that `apply` accepts unchanged. Fields that have their default are left out. A job whose definition this \
+             server cannot read has `unreadable` in place of its other fields, and `apply` refuses it.",
         )
         .short::<Vec<JobSpec>>(200, "The jobs by name.")
         .yaml::<Vec<JobSpec>>()
@@ -104,7 +108,8 @@ async fn get(call: Call<ExportQuery>) -> Result<Response, Problem> {
     let format = call.query.format;
     if let Some(name) = &call.query.name {
         let record = find(&call, name).await?;
-        return Ok(export_response(format, Body::from(format.document(&[record]))));
+        let job = ListedJob::Readable(Box::new(record));
+        return Ok(export_response(format, Body::from(format.document(&[job]))));
     }
     let mut exporter = Exporter {
         web: call.web.clone(),
@@ -113,24 +118,24 @@ async fn get(call: Call<ExportQuery>) -> Result<Response, Problem> {
         namespace: call.namespace.id,
         app,
         format,
-        page: FIRST_PAGE_JOB_COUNT,
+        page_job_count_max: FIRST_PAGE_JOB_COUNT,
         after_name: None,
         has_begun: false,
-        is_over: false,
+        has_ended: false,
     };
     // Reads the first page before the answer begins, so that a failure of the database is still answered with a problem.
-    let first_page = exporter.page().await?;
+    let first_page = exporter.read_page().await?;
     // The stream is fused because compression polls it once more after its end.
     Ok(export_response(format, Body::from_stream(stream(exporter, first_page).fuse())))
 }
 
 fn export_response(format: Format, body: Body) -> Response {
     let mut response = Response::new(body);
-    let kind = match format {
+    let content_type = match format {
         Format::Json => "application/json",
         Format::Yaml => "application/yaml",
     };
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }
 
@@ -145,10 +150,10 @@ impl Format {
         }
     }
 
-    fn document(self, records: &[JobRecord]) -> String {
+    fn document(self, jobs: &[ListedJob]) -> String {
         match self {
-            Self::Json => jobs_as_json(records, true, true),
-            Self::Yaml => jobs_as_yaml(records),
+            Self::Json => jobs_as_json(jobs, true, true),
+            Self::Yaml => jobs_as_yaml(jobs),
         }
     }
 }
@@ -156,17 +161,17 @@ impl Format {
 /// Streams the pages. An export that fails sends the reason and then breaks the connection, so that the client cannot mistake it for
 /// complete.
 fn stream(exporter: Exporter, first_page: Bytes) -> impl Stream<Item = Result<Bytes, io::Error>> {
-    unfold((exporter, Some(Ok(first_page))), async |(mut exporter, ready)| {
-        if let Some(ready) = ready {
-            return Some((ready, (exporter, None)));
+    unfold((exporter, Some(Ok(first_page))), async |(mut exporter, ready_piece)| {
+        if let Some(ready_piece) = ready_piece {
+            return Some((ready_piece, (exporter, None)));
         }
-        if exporter.is_over {
+        if exporter.has_ended {
             return None;
         }
         match exporter.next_page().await {
             Ok(page) => Some((Ok(page), (exporter, None))),
             Err(problem) => {
-                exporter.is_over = true;
+                exporter.has_ended = true;
                 let reason = exporter.format.incomplete_end(&problem);
                 Some((Ok(reason), (exporter, Some(Err(io::Error::other("the export broke off"))))))
             }
@@ -186,13 +191,13 @@ impl Exporter {
             return Err(loss.problem("so the export ends here"));
         }
         let _turn = shares::wait_for_turn(&self.web, self.caller.caller().key()).await?;
-        self.page().await.map_err(|error| {
+        self.read_page().await.map_err(|error| {
             tracing::warn!(target: "http", error = chain(&error), "the export of jobs was aborted");
             Problem::new(Code::Unavailable, "the database did not answer, so the export ends here")
         })
     }
 
-    async fn page(&mut self) -> Result<Bytes, StoreError> {
+    async fn read_page(&mut self) -> Result<Bytes, StoreError> {
         let permitted_apps = match self.caller.caller().rights.permitted_apps(View, self.namespace) {
             PermittedApps::All => None,
             PermittedApps::Apps(apps) => Some(apps.into_iter().collect()),
@@ -201,20 +206,20 @@ impl Exporter {
             app: self.app,
             within: permitted_apps,
             after_name: self.after_name.take(),
-            limit: self.page,
+            limit: self.page_job_count_max,
             ..JobQuery::default()
         };
-        let records = self.web.engine.store().jobs(self.namespace, &query).await?;
-        self.is_over = records.len() < usize::try_from(self.page).unwrap_or(usize::MAX);
-        self.after_name = records.last().map(|record| record.spec.name.clone());
+        let jobs = self.web.engine.store().listed_jobs(self.namespace, &query).await?;
+        self.has_ended = jobs.len() < usize::try_from(self.page_job_count_max).unwrap_or(usize::MAX);
+        self.after_name = jobs.last().map(|job| job.name().to_owned());
         let is_first = !std::mem::replace(&mut self.has_begun, true);
         let text = match self.format {
-            Format::Json => jobs_as_json(&records, is_first, self.is_over),
+            Format::Json => jobs_as_json(&jobs, is_first, self.has_ended),
             // Only an export without any jobs writes an empty list.
-            Format::Yaml if records.is_empty() && !is_first => String::new(),
-            Format::Yaml => jobs_as_yaml(&records),
+            Format::Yaml if jobs.is_empty() && !is_first => String::new(),
+            Format::Yaml => jobs_as_yaml(&jobs),
         };
-        self.page = next_page_count(records.len(), text.len());
+        self.page_job_count_max = next_page_count(jobs.len(), text.len());
         Ok(text.into())
     }
 }
@@ -225,11 +230,11 @@ fn next_page_count(count: usize, len: usize) -> u32 {
     u32::try_from(count).unwrap_or(PAGE_JOB_COUNT_MAX).clamp(1, PAGE_JOB_COUNT_MAX)
 }
 
-fn jobs_as_json(records: &[JobRecord], is_first: bool, is_last: bool) -> String {
+fn jobs_as_json(jobs: &[ListedJob], is_first: bool, is_last: bool) -> String {
     let mut text = if is_first { "[".to_owned() } else { String::new() };
-    for (index, record) in records.iter().enumerate() {
+    for (index, job) in jobs.iter().enumerate() {
         text.push_str(if is_first && index == 0 { "\n" } else { ",\n" });
-        text.push_str(&serde_json::to_string(&record.spec.document()).unwrap_or_default());
+        text.push_str(&serde_json::to_string(&document(job)).unwrap_or_default());
     }
     if is_last {
         text.push_str("\n]\n");
@@ -238,9 +243,25 @@ fn jobs_as_json(records: &[JobRecord], is_first: bool, is_last: bool) -> String 
 }
 
 /// The jobs as a YAML list that `apply` accepts.
-pub(crate) fn jobs_as_yaml(records: &[JobRecord]) -> String {
-    let documents: Vec<_> = records.iter().map(|record| record.spec.document()).collect();
+pub(crate) fn jobs_as_yaml(jobs: &[ListedJob]) -> String {
+    let documents: Vec<_> = jobs.iter().map(document).collect();
     let items: Vec<Vec<_>> =
         documents.iter().map(|document| document.fields.iter().map(|(name, value)| (*name, value)).collect()).collect();
     yaml::write(&items)
+}
+
+/// The entry of a job. A job that this server cannot read has an entry that `apply` refuses: without an entry, a list that is applied with
+/// `prune` would remove the job.
+fn document(job: &ListedJob) -> Document {
+    match job {
+        ListedJob::Readable(record) => record.spec.document(),
+        ListedJob::Unreadable(job) => Document {
+            fields: vec![
+                ("name", json!(job.name)),
+                ("app", json!(job.app_name)),
+                ("handler", json!(job.handler)),
+                ("unreadable", json!(unreadable_message(job))),
+            ],
+        },
+    }
 }

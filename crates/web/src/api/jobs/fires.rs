@@ -22,7 +22,7 @@ use crate::api::page::Page;
 use crate::api::page_builder::PageBuilder;
 use crate::api::schedules::Sentence;
 use crate::call::Call;
-use crate::cursor::Listing;
+use crate::cursor::{Listing, invalid_cursor_problem};
 use crate::incident_of_fire::{self, IncidentRef};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
@@ -38,7 +38,7 @@ const VERSION_LIMIT_DEFAULT: u32 = 20;
 /// Maximum number of versions on a page. It is small, since a version can have parameters and a calendar of some hundred kilobytes.
 const VERSION_LIMIT_MAX: u32 = 50;
 /// Maximum number of versions read to find those before a given one: many may have been saved at the same instant.
-const SAME_INSTANT_MAX: usize = 1_000;
+const READ_VERSION_COUNT_MAX: usize = 1_000;
 
 /// The range of a list of fires.
 #[derive(Debug)]
@@ -161,10 +161,12 @@ impl From<Entry> for EntryJson {
         let verdict = entry.verdict.code();
         let (mut run, mut reason, mut detail, mut calendar, mut is_planned) = (None, None, None, None, true);
         match entry.verdict {
-            FireVerdict::Row { run: id, reason: why, detail: more, is_planned: planned, .. } => {
-                (run, reason, detail, is_planned) = (Some(id), why, more, planned);
+            FireVerdict::Row { run: id, reason: why, detail: reason_detail, is_planned: planned, .. } => {
+                (run, reason, detail, is_planned) = (Some(id), why, reason_detail, planned);
             }
-            FireVerdict::Span { run: id, reason: why, detail: more } => (run, reason, detail) = (Some(id), why, more),
+            FireVerdict::Span { run: id, reason: why, detail: reason_detail } => {
+                (run, reason, detail) = (Some(id), why, reason_detail)
+            }
             FireVerdict::Calendar { calendar: name, day, moved_to } => {
                 calendar = Some(CalendarJson { name, day, moved_to });
             }
@@ -229,7 +231,12 @@ async fn list(call: Call<FiresQuery>, Named(name, ..): Named<path::Job>) -> Resu
     let (from, to) = match &query.cursor {
         Some(cursor) => {
             let (from, to) = listing.position::<(i64, i64)>(cursor)?;
-            (Timestamp::from_millis(from), Timestamp::from_millis(to))
+            let (from, to) = (Timestamp::from_millis(from), Timestamp::from_millis(to));
+            // A caller can compose a cursor. Its range is limited as that of a query.
+            if parse_instant(&from.to_string()).is_err() || to.since(from) > fires::RANGE_MAX {
+                return Err(invalid_cursor_problem("does not hold a range of fires"));
+            }
+            (from, to)
         }
         None => query_range(query, call.engine().now())?,
     };
@@ -348,27 +355,28 @@ async fn list_versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::J
         call.query.cursor.as_deref().map(|cursor| listing.position::<(i64, i64)>(cursor)).transpose()?;
     let (before_version, to) =
         after_version.map_or((i64::MAX, Timestamp::MAX), |(version, at)| (version, Timestamp::from_millis(at)));
-    let (mut page, mut last) = (PageBuilder::new(call.query.limit), (before_version, to));
+    let (mut page, mut last_position) = (PageBuilder::new(call.query.limit), (before_version, to));
     let mut is_first = call.query.cursor.is_none();
     while let Some(count) = page.next_row_count() {
         let count = usize::try_from(count).unwrap_or(usize::MAX);
-        let mut records = older_versions(&call, record.id, last, count + 1).await?;
+        let mut records = older_versions(&call, record.id, last_position, count + 1).await?;
         let has_more = records.len() > count;
         records.truncate(count);
         let versions = versions_for_caller(&call, records).await?;
-        for (place, version) in versions {
+        for (position, version) in versions {
             if let Some(version) = version
                 && !page.add(&version)?
             {
-                return page.answer((!is_first).then(|| listing.cursor((last.0, last.1.as_millis()))));
+                return page
+                    .answer((!is_first).then(|| listing.cursor((last_position.0, last_position.1.as_millis()))));
             }
-            (last, is_first) = (place, false);
+            (last_position, is_first) = (position, false);
         }
         if !has_more {
             return page.answer(None);
         }
     }
-    page.answer(Some(listing.cursor((last.0, last.1.as_millis()))))
+    page.answer(Some(listing.cursor((last_position.0, last_position.1.as_millis()))))
 }
 
 /// The newest `count` versions before the version `before_version`, the newest first. The store selects versions by when they were saved, so it
@@ -385,7 +393,7 @@ async fn older_versions<Q>(
         let mut records = call.engine().store().versions(job, Timestamp::EPOCH, to, limit).await?;
         let is_last_page = records.len() < read_count;
         records.retain(|version| version.version < before_version);
-        if is_last_page || records.len() >= count || read_count >= SAME_INSTANT_MAX {
+        if is_last_page || records.len() >= count || read_count >= READ_VERSION_COUNT_MAX {
             records.truncate(count);
             return Ok(records);
         }
@@ -401,16 +409,17 @@ async fn versions_for_caller<Q>(
     records: Vec<VersionRecord>,
 ) -> Result<Vec<((i64, Timestamp), Option<VersionJson>)>, Problem> {
     let apps: BTreeSet<String> = records.iter().map(|version| version.spec.app.clone()).collect();
-    let (hidden, guarded) = (call.hidden_apps(apps.clone()).await?, call.apps_without(Permission::Edit, apps).await?);
-    let show = |version: VersionRecord| {
+    let (hidden_apps, uneditable_apps) =
+        (call.hidden_apps(apps.clone()).await?, call.apps_without(Permission::Edit, apps).await?);
+    let version_for_caller = |version: VersionRecord| {
         let position = (version.version, version.created_at);
-        if hidden.contains(&version.spec.app) {
+        if hidden_apps.contains(&version.spec.app) {
             return (position, None);
         }
         let definition = serde_json::to_value(&version.spec).unwrap_or_default();
-        let definition = if guarded.contains(&version.spec.app) { for_viewer(definition) } else { definition };
+        let definition = if uneditable_apps.contains(&version.spec.app) { for_viewer(definition) } else { definition };
         let VersionRecord { version, author, created_at, .. } = version;
         (position, Some(VersionJson { version, author, created_at, definition }))
     };
-    Ok(records.into_iter().map(show).collect())
+    Ok(records.into_iter().map(version_for_caller).collect())
 }

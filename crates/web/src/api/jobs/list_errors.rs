@@ -44,9 +44,9 @@ impl ListErrors {
 
     /// Adds an error whose pointer begins with the item's index in the list. An error whose pointer has no index is added unchanged.
     pub(super) fn add_located(&mut self, complaint: Complaint) {
-        match complaint.pointer.as_deref().and_then(split) {
-            Some((index, below)) => {
-                let pointer = Some(below.to_owned());
+        match complaint.pointer.as_deref().and_then(split_item_index) {
+            Some((index, pointer_in_item)) => {
+                let pointer = Some(pointer_in_item.to_owned());
                 self.add(index, vec![Complaint { pointer, ..complaint }], 1);
             }
             None => {
@@ -56,11 +56,11 @@ impl ListErrors {
         }
     }
 
-    /// The refusal. Each error has its line and column if `place_of` knows them.
-    pub(super) fn into_problem(self, place_of: impl Fn(&str) -> Option<(usize, usize)>) -> Problem {
+    /// The refusal. Each error has its line and column if `position_of` knows them.
+    pub(super) fn into_problem(self, position_of: impl Fn(&str) -> Option<(usize, usize)>) -> Problem {
         let mut complaints = self.complaints;
         for complaint in &mut complaints {
-            if let Some((line, column)) = complaint.pointer.as_deref().and_then(&place_of) {
+            if let Some((line, column)) = complaint.pointer.as_deref().and_then(&position_of) {
                 complaint.message.push_str(&format!(" (line {line}, column {column})"));
             }
         }
@@ -69,7 +69,7 @@ impl ListErrors {
 }
 
 /// Splits a pointer that begins with the index of an item into this index and the pointer within the item.
-pub(super) fn split(pointer: &str) -> Option<(usize, &str)> {
+pub(super) fn split_item_index(pointer: &str) -> Option<(usize, &str)> {
     let without_slash = pointer.strip_prefix('/')?;
     let index_end = without_slash.find('/').unwrap_or(without_slash.len());
     Some((without_slash[..index_end].parse().ok()?, &without_slash[index_end..]))

@@ -30,7 +30,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const DAYS_MAX: u32 = 92;
 
 /// How many versions of a job are read at a time.
-const VERSION_COUNT: u32 = 50;
+const VERSION_BATCH_COUNT: u32 = 50;
 
 /// The range of hours that a query asks for.
 #[derive(Debug)]
@@ -98,25 +98,25 @@ pub(crate) async fn visible_from<Q>(
     if call.visible_apps().is_none() {
         return Ok(from);
     }
-    let version_end = to;
+    let range_end = to;
     // When the next newer version was saved; the loop reads versions from the newest to the oldest.
     let mut next_began_at = None;
     loop {
-        let versions = call.engine().store().versions(record.id, from, to, VERSION_COUNT).await?;
+        let versions = call.engine().store().versions(record.id, from, to, VERSION_BATCH_COUNT).await?;
         let hidden_apps = call.hidden_apps(versions.iter().map(|version| version.spec.app.clone()).collect()).await?;
         for version in &versions {
             if hidden_apps.contains(&version.spec.app) {
-                return Ok(next_began_at.map_or(version_end, |at: Timestamp| next_hour(at).max(from)));
+                return Ok(next_began_at.map_or(range_end, |at: Timestamp| next_hour(at).max(from)));
             }
             next_began_at = Some(version.created_at);
         }
-        let is_last_page = versions.len() < usize::try_from(VERSION_COUNT).unwrap_or(usize::MAX);
+        let is_last_page = versions.len() < usize::try_from(VERSION_BATCH_COUNT).unwrap_or(usize::MAX);
         match versions.last() {
             _ if is_last_page => return Ok(from),
             Some(last) if last.created_at < to => to = last.created_at,
             // More versions than fit into one page were saved at the same instant, so earlier versions cannot be read. Their counts are
             // not shown.
-            _ => return Ok(next_began_at.map_or(version_end, next_hour).max(from)),
+            _ => return Ok(next_began_at.map_or(range_end, next_hour).max(from)),
         }
     }
 }
@@ -152,17 +152,17 @@ fn hourly_counts(stats: &[JobStat]) -> Vec<HourJson> {
         hours.entry(stat.hour).or_default().push(stat);
     }
     let hour = |(hour, stats): (Timestamp, Vec<&JobStat>)| {
-        let is_executed =
+        let was_executed =
             |stat: &&&JobStat| matches!(stat.status, RunStatus::Succeeded | RunStatus::Failed | RunStatus::TimedOut);
-        let ran_count: u64 = stats.iter().filter(is_executed).map(|stat| stat.run_count).sum();
-        let duration_sum: u128 = stats.iter().filter(is_executed).map(|stat| stat.duration.as_millis()).sum();
+        let executed_count: u64 = stats.iter().filter(was_executed).map(|stat| stat.run_count).sum();
+        let duration_sum: u128 = stats.iter().filter(was_executed).map(|stat| stat.duration.as_millis()).sum();
         HourJson {
             hour,
             run_count: stats.iter().map(|stat| stat.run_count).sum(),
             counts: stats.iter().map(|stat| (stat.status.as_str(), stat.run_count)).collect(),
             mean_duration_ms: u64::try_from(duration_sum)
                 .ok()
-                .and_then(|duration_sum| duration_sum.checked_div(ran_count)),
+                .and_then(|duration_sum| duration_sum.checked_div(executed_count)),
         }
     };
     hours.into_iter().map(hour).collect()

@@ -51,8 +51,8 @@ async fn pause(
         let record = find(&call, &name).await?;
         if_match.expected_version(record.version)?;
         match jobs::pause(call.engine(), &record, call.caller.name(), call.query.queued).await {
-            Ok((paused, runs)) => {
-                return job_response_with_queued(&call, StatusCode::OK, &paused, (None, Some(runs.into()))).await;
+            Ok((paused_job, runs)) => {
+                return job_response_with_queued(&call, StatusCode::OK, &paused_job, (None, Some(runs.into()))).await;
             }
             Err(JobError::Conflict { .. }) if !if_match.is_given() => {}
             Err(error) => return Err(edit_problem(&call, error).await),

@@ -125,7 +125,7 @@ pub(crate) async fn diff_versions<Q>(
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "VersionToRestore")]
-pub(super) struct Restore {
+pub(super) struct RestoreRequest {
     #[schemars(range(min = 1))]
     version: i64,
 }
@@ -135,7 +135,7 @@ async fn restore(
     call: Call,
     Named(name, ..): Named<path::Job>,
     if_match: IfMatch,
-    body: JsonBody<Restore>,
+    body: JsonBody<RestoreRequest>,
 ) -> Result<Response, Problem> {
     let request = body.read()?;
     let record = restore_version(&call, &name, &if_match, request.version).await?;

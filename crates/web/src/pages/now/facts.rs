@@ -27,7 +27,7 @@ use crate::overview::series::{self, BucketRange};
 use crate::problem::Problem;
 
 /// How many jobs of each kind are read at most.
-const JOB_COUNT: u32 = 40;
+const JOB_COUNT_MAX: u32 = 40;
 /// Maximum number of open runs of each status that are counted.
 const OPEN_RUN_COUNT_MAX: u32 = 2_000;
 /// How many jobs with long-running runs are read at most.
@@ -35,9 +35,9 @@ const LONG_RUNNING_JOB_COUNT_MAX: u32 = 400;
 /// How many of these runs, the oldest first, are compared with the usual durations of their jobs.
 const COMPARED_RUN_COUNT: usize = 100;
 /// Maximum number of executors that are counted.
-const EXECUTOR_COUNT: u32 = 500;
+const EXECUTOR_COUNT_MAX: u32 = 500;
 /// How many tokens are read at a time, the newest first.
-const TOKEN_COUNT: u32 = 200;
+const TOKEN_BATCH_COUNT: u32 = 200;
 /// Maximum number of these reads. One may not suffice: tokens that end soon are rarely among the newest.
 const TOKEN_READS_MAX: usize = 10;
 /// How far back lateness is measured.
@@ -83,26 +83,31 @@ pub(crate) async fn read<Q: Sync>(
 ) -> Result<SystemState, Problem> {
     let (engine, now) = (call.engine(), call.engine().now());
     let nodes = async { engine.store().nodes().await.map_err(Problem::from) };
-    let idle_jobs = async { Ok(engine.store().idle_jobs(call.namespace.id, now - PAUSED_FOR, JOB_COUNT).await?) };
-    let problems = try_join5(
+    let idle_jobs = async { Ok(engine.store().idle_jobs(call.namespace.id, now - PAUSED_FOR, JOB_COUNT_MAX).await?) };
+    let fact_reads = try_join5(
         failures.read(call),
-        failures.failing(call),
+        failures.failing_jobs(call),
         idle_jobs,
         token_ends(call, now),
         lateness_p99(call, now),
     );
     let health = try_join(read_health(call, now), longest_running(call, now));
-    let ((mut health, under_way), nodes, (troubled, pulses, idle_jobs, tokens, lateness)) =
-        try_join3(health, nodes, problems).await?;
+    let ((mut health, longest_runs), nodes, (unsuccessful_runs, newest_outcomes, idle_jobs, tokens, lateness)) =
+        try_join3(health, nodes, fact_reads).await?;
     health.count_nodes(&nodes, (engine.token().node, now));
     health.lateness = lateness;
-    let skipped_without_executor = skipped_without_executor(troubled);
-    let ids = pulses.iter().map(|pulse| pulse.job).chain(skipped_without_executor.iter().map(|trouble| trouble.job));
-    let ids = ids.chain(under_way.iter().map(|run| run.job)).chain(idle_jobs.iter().map(|(job, ..)| *job));
+    let skipped_without_executor = skipped_without_executor(unsuccessful_runs);
+    let ids = newest_outcomes
+        .iter()
+        .map(|outcomes| outcomes.job)
+        .chain(skipped_without_executor.iter().map(|unsuccessful| unsuccessful.job));
+    let ids = ids.chain(longest_runs.iter().map(|run| run.job)).chain(idle_jobs.iter().map(|(job, ..)| *job));
     let jobs = JobsById::read(call, ids).await?;
-    let (failing, under_way) =
-        try_join(failing_jobs(call, (pulses, troubled), (&jobs, lang)), under_way_runs(call, &under_way, (&jobs, now)))
-            .await?;
+    let (failing, under_way) = try_join(
+        failing_jobs(call, (newest_outcomes, unsuccessful_runs), (&jobs, lang)),
+        runs_under_way(call, &longest_runs, (&jobs, now)),
+    )
+    .await?;
     let facts = AttentionFacts {
         failing,
         without_executor: jobs_without_executor(call, &skipped_without_executor, &jobs).await?,
@@ -139,17 +144,17 @@ async fn read_health<Q: Sync>(call: &Call<Q>, now: Timestamp) -> Result<Health, 
     let open_runs = |status| read_open_runs(call, status);
     let runs = try_join3(open_runs(RunStatus::Running), open_runs(RunStatus::Pending), open_runs(RunStatus::Waiting));
     let ((executors, _), (running, pending, waiting), next_fire_at) =
-        try_join3(executors::page(call, None, EXECUTOR_COUNT), runs, next_fire(call, now)).await?;
-    let online_executors = || executors.iter().filter(|one| one.status != "offline");
-    let is_due = |mark: &&ChartRun| mark.fire_at <= now;
-    let due_count = pending.marks.iter().chain(&waiting.marks).filter(is_due).count();
+        try_join3(executors::page(call, None, EXECUTOR_COUNT_MAX), runs, next_fire(call, now)).await?;
+    let online_executors = || executors.iter().filter(|executor| executor.status != "offline");
+    let is_due = |run: &&ChartRun| run.fire_at <= now;
+    let due_count = pending.runs.iter().chain(&waiting.runs).filter(is_due).count();
     Ok(Health {
         executor_count: executors.len(),
         online_count: online_executors().count(),
-        slot_count: online_executors().map(|one| u64::from(one.slots)).sum(),
-        held_run_count: online_executors().filter_map(|one| one.running).map(u64::from).sum(),
+        slot_count: online_executors().map(|executor| u64::from(executor.slots)).sum(),
+        held_run_count: online_executors().filter_map(|executor| executor.running).map(u64::from).sum(),
         queue_count: count_text(due_count, pending.is_cut || waiting.is_cut),
-        running_count: count_text(running.marks.len(), running.is_cut),
+        running_count: count_text(running.runs.len(), running.is_cut),
         next_fire_at,
         ..Health::default()
     })
@@ -157,7 +162,7 @@ async fn read_health<Q: Sync>(call: &Call<Q>, now: Timestamp) -> Result<Health, 
 
 /// The next fire of a job that the caller may see. Jobs that the caller may not see may fire earlier.
 async fn next_fire<Q>(call: &Call<Q>, now: Timestamp) -> Result<Option<Timestamp>, Problem> {
-    for limit in [JOB_COUNT, COMING_JOB_COUNT_MAX] {
+    for limit in [JOB_COUNT_MAX, COMING_JOB_COUNT_MAX] {
         let coming_jobs = call.engine().store().coming_jobs(call.namespace.id, now + LOOK_AHEAD, limit).await?;
         let next_fire_at = coming_jobs.iter().find(|job| call.may_view(job.app)).map(|job| job.next_fire_at);
         if next_fire_at.is_some() || coming_jobs.len() < usize::try_from(limit).unwrap_or(usize::MAX) {
@@ -183,7 +188,7 @@ impl Health {
 
 /// The open runs that were read.
 struct OpenRuns {
-    marks: Vec<ChartRun>,
+    runs: Vec<ChartRun>,
     /// Whether there are more open runs.
     is_cut: bool,
 }
@@ -194,8 +199,8 @@ async fn read_open_runs<Q: Sync>(call: &Call<Q>, status: RunStatus) -> Result<Op
     let count = usize::try_from(OPEN_RUN_COUNT_MAX).unwrap_or(usize::MAX);
     let is_cut = chart_runs.len() > count;
     chart_runs.truncate(count);
-    chart_runs.retain(|mark| call.may_view(mark.app));
-    Ok(OpenRuns { marks: chart_runs, is_cut })
+    chart_runs.retain(|run| call.may_view(run.app));
+    Ok(OpenRuns { runs: chart_runs, is_cut })
 }
 
 /// The 99th percentile of the lateness within [`LATENESS_LOOK_BACK`].
@@ -218,18 +223,19 @@ impl JobsById {
 
 async fn failing_jobs<Q>(
     call: &Call<Q>,
-    (pulses, unsuccessful): (&[NewestOutcomes], &[UnsuccessfulRuns]),
+    (newest_outcomes, unsuccessful_runs): (&[NewestOutcomes], &[UnsuccessfulRuns]),
     (jobs, lang): (&JobsById, Lang),
 ) -> Result<Vec<FailingJob>, Problem> {
-    let is_enabled = |pulse: &&NewestOutcomes| jobs.0.get(&pulse.job).is_some_and(|job| job.spec.enabled);
-    let pulses: Vec<&NewestOutcomes> = pulses.iter().filter(is_enabled).collect();
-    let is_failure = |trouble: &&UnsuccessfulRuns| trouble.status != RunStatus::Skipped;
+    let is_enabled = |outcomes: &&NewestOutcomes| jobs.0.get(&outcomes.job).is_some_and(|job| job.spec.enabled);
+    let newest_outcomes: Vec<&NewestOutcomes> = newest_outcomes.iter().filter(is_enabled).collect();
+    let is_failure = |runs_of_status: &&UnsuccessfulRuns| runs_of_status.status != RunStatus::Skipped;
     let mut newest_run_by_job: BTreeMap<JobId, RunId> = BTreeMap::new();
-    for trouble in unsuccessful.iter().filter(is_failure) {
-        let run = newest_run_by_job.entry(trouble.job).or_insert(trouble.newest);
-        *run = trouble.newest.max(*run);
+    for runs_of_status in unsuccessful_runs.iter().filter(is_failure) {
+        let run = newest_run_by_job.entry(runs_of_status.job).or_insert(runs_of_status.newest);
+        *run = runs_of_status.newest.max(*run);
     }
-    let ids: Vec<RunId> = pulses.iter().filter_map(|pulse| newest_run_by_job.get(&pulse.job)).copied().collect();
+    let ids: Vec<RunId> =
+        newest_outcomes.iter().filter_map(|outcomes| newest_run_by_job.get(&outcomes.job)).copied().collect();
     let mut runs = call.engine().store().runs(&ids).await?;
     runs.retain(|run| call.may_view(run.app));
     call.conceal(&mut runs).await?;
@@ -237,22 +243,22 @@ async fn failing_jobs<Q>(
         let run = runs.iter().find(|run| run.job == job)?;
         own_message(run.message.as_deref(), run.reason, run.detail.as_deref(), lang)
     };
-    let failing_job = |pulse: &&NewestOutcomes| {
+    let failing_job = |outcomes: &&NewestOutcomes| {
         Some(FailingJob {
-            job: jobs.0.get(&pulse.job)?.spec.name.clone(),
-            streak: pulse.streak,
-            since: pulse.failing_since?,
-            succeeded_at: pulse.succeeded_at,
-            message: message(pulse.job),
+            job: jobs.0.get(&outcomes.job)?.spec.name.clone(),
+            streak: outcomes.streak,
+            since: outcomes.failing_since?,
+            succeeded_at: outcomes.succeeded_at,
+            message: message(outcomes.job),
         })
     };
-    Ok(pulses.iter().filter_map(failing_job).collect())
+    Ok(newest_outcomes.iter().filter_map(failing_job).collect())
 }
 
 /// The jobs whose fires were skipped because there was no executor.
-fn skipped_without_executor(unsuccessful: &[UnsuccessfulRuns]) -> Vec<&UnsuccessfulRuns> {
-    let job_count_max = usize::try_from(JOB_COUNT).unwrap_or(usize::MAX);
-    unsuccessful.iter().filter(|trouble| trouble.had_no_executor).take(job_count_max).collect()
+fn skipped_without_executor(unsuccessful_runs: &[UnsuccessfulRuns]) -> Vec<&UnsuccessfulRuns> {
+    let job_count_max = usize::try_from(JOB_COUNT_MAX).unwrap_or(usize::MAX);
+    unsuccessful_runs.iter().filter(|runs| runs.had_no_executor).take(job_count_max).collect()
 }
 
 /// The jobs that still have no executor: no executor offers the handler, or none of those that do may get the job's runs.
@@ -264,23 +270,24 @@ async fn jobs_without_executor<Q>(
     if skipped_without_executor.is_empty() {
         return Ok(Vec::new());
     }
-    let (online, switches) = (call.engine().online_executors(), call.engine().store().switches().await?);
-    let handlerless_job = |trouble: &&UnsuccessfulRuns| {
-        let job = jobs.0.get(&trouble.job)?;
+    let (online_executors, switches) = (call.engine().online_executors(), call.engine().store().switches().await?);
+    let job_without_executor = |runs: &&UnsuccessfulRuns| {
+        let job = jobs.0.get(&runs.job)?;
         let select = Select::new(&job.spec.select).unwrap_or_default();
-        let takes_new = |one: &OnlineExecutor| {
-            let switch = switches.of_executor(one.app, given_name(&one.name));
-            !one.is_draining && switch.is_none_or(|set| set.switch == Switch::Active)
+        let takes_new_runs = |executor: &OnlineExecutor| {
+            let switch = switches.of_executor(executor.app, given_name(&executor.name));
+            !executor.is_draining && switch.is_none_or(|switch| switch.switch == Switch::Active)
         };
-        let has_handler = |one: &&OnlineExecutor| one.app == job.app && one.has_handler(&job.spec.handler);
-        let mut offering_executors = online.iter().filter(has_handler).peekable();
+        let has_handler =
+            |executor: &&OnlineExecutor| executor.app == job.app && executor.has_handler(&job.spec.handler);
+        let mut offering_executors = online_executors.iter().filter(has_handler).peekable();
         let is_offered = offering_executors.peek().is_some();
-        let is_served =
-            offering_executors.any(|one| takes_new(one) && select.admits(given_name(&one.name), &one.labels));
-        let (job, handler, count) = (job.spec.name.clone(), job.spec.handler.clone(), trouble.count);
+        let is_served = offering_executors
+            .any(|executor| takes_new_runs(executor) && select.admits(given_name(&executor.name), &executor.labels));
+        let (job, handler, count) = (job.spec.name.clone(), job.spec.handler.clone(), runs.count);
         (!is_served).then_some(JobWithoutExecutor { job, handler, is_offered, count })
     };
-    Ok(skipped_without_executor.iter().filter_map(handlerless_job).collect())
+    Ok(skipped_without_executor.iter().filter_map(job_without_executor).collect())
 }
 
 /// The runs that have been running longest, one per job. They are read in the order of the instants at which they were due, so that the old
@@ -296,7 +303,7 @@ async fn longest_running<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<Run>, 
         limit: LONG_RUNNING_JOB_COUNT_MAX,
     };
     let store = call.engine().store();
-    let ids: Vec<RunId> = store.open_jobs(query).await?.iter().map(|open| open.run).collect();
+    let ids: Vec<RunId> = store.open_jobs(query).await?.iter().map(|open_job| open_job.run).collect();
     let mut running_runs = store.runs(&ids).await?;
     running_runs.retain(|run| call.may_view(run.app) && run.status == RunStatus::Running && run.started_at.is_some());
     running_runs.sort_by_key(|run| run.started_at);
@@ -305,7 +312,7 @@ async fn longest_running<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<Run>, 
 }
 
 /// The running runs, with the usual durations of their jobs.
-async fn under_way_runs<Q>(
+async fn runs_under_way<Q>(
     call: &Call<Q>,
     running_runs: &[Run],
     (jobs, now): (&JobsById, Timestamp),
@@ -318,18 +325,18 @@ async fn under_way_runs<Q>(
     points.iter().for_each(|point| durations_by_job.entry(point.owner).or_default().merge(&point.durations));
     let long_run = |run: &Run| {
         let job = jobs.0.get(&run.job)?.spec.name.clone();
-        let durations_by_job = durations_by_job.get(&run.job.get()).and_then(|durations| durations.quantile(950));
-        Some(RunUnderWay { run: run.id, job, since: run.started_at?, usual: durations_by_job })
+        let usual_duration = durations_by_job.get(&run.job.get()).and_then(|durations| durations.quantile(950));
+        Some(RunUnderWay { run: run.id, job, since: run.started_at?, usual: usual_duration })
     };
     Ok(running_runs.iter().filter_map(long_run).collect())
 }
 
 fn paused_jobs(idle_jobs: &[(JobId, i64, Timestamp)], jobs: &JobsById) -> Vec<(String, Timestamp)> {
-    let since = |(job, _, at): &(JobId, i64, Timestamp)| {
+    let paused_job = |(job, _, at): &(JobId, i64, Timestamp)| {
         let job = jobs.0.get(job).filter(|job| !job.spec.enabled)?;
         Some((job.spec.name.clone(), *at))
     };
-    idle_jobs.iter().filter_map(since).collect()
+    idle_jobs.iter().filter_map(paused_job).collect()
 }
 
 /// The names and ends of tokens: of all tokens for an admin of the cluster, of their own tokens for other callers, as far as these may
@@ -340,12 +347,12 @@ async fn token_ends<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<(String, Ti
         return Ok(Vec::new());
     }
     let owner = call.caller.account.filter(|_| !is_admin);
-    let (mut ends, mut after) = (Vec::new(), None);
+    let (mut ends, mut after_id) = (Vec::new(), None);
     for _ in 0..TOKEN_READS_MAX {
-        let query = TokenQuery { owner, after, limit: TOKEN_COUNT, ..TokenQuery::default() };
+        let query = TokenQuery { owner, after: after_id, limit: TOKEN_BATCH_COUNT, ..TokenQuery::default() };
         let tokens = call.engine().store().tokens(&query).await?;
-        let is_last = tokens.len() < usize::try_from(TOKEN_COUNT).unwrap_or(usize::MAX);
-        after = tokens.last().map(|token| token.id);
+        let is_last = tokens.len() < usize::try_from(TOKEN_BATCH_COUNT).unwrap_or(usize::MAX);
+        after_id = tokens.last().map(|token| token.id);
         let valid_tokens = tokens.into_iter().filter(|token| token.is_valid(now) && may_manage(&call.caller, token));
         ends.extend(valid_tokens.filter_map(|token| Some((token.name, token.expires_at?))));
         if is_last {

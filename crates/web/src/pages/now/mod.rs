@@ -104,9 +104,9 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
     let health = health_row(system_state.health, &system_state.facts, (now, t));
     let findings = list_findings(system_state.facts, now);
     let more_count = findings.len().saturating_sub(FINDING_COUNT_MAX);
-    let first_job = JobQuery { within: page.call.visible_apps(), limit: 1, ..JobQuery::default() };
-    let is_new =
-        chart.total.total() == 0 && page.engine().store().jobs(page.call.namespace.id, &first_job).await?.is_empty();
+    let first_job_query = JobQuery { within: page.call.visible_apps(), limit: 1, ..JobQuery::default() };
+    let is_new = chart.total.total() == 0
+        && page.engine().store().listed_jobs(page.call.namespace.id, &first_job_query).await?.is_empty();
     let template = NowPage {
         shell: page.shell(Nav::Now),
         t,
@@ -133,8 +133,8 @@ fn health_row(
     (now, t): (Timestamp, &'static Texts),
 ) -> HealthRow {
     let is_late = health.lateness.is_some_and(|lateness| lateness > LATENESS_OBJECTIVE);
-    let is_bad = !facts.lost_nodes.is_empty() || !facts.failing_loops.is_empty() || health.living_count == 0;
-    let (class, word) = match (is_bad, is_late) {
+    let has_failure = !facts.lost_nodes.is_empty() || !facts.failing_loops.is_empty() || health.living_count == 0;
+    let (class, word) = match (has_failure, is_late) {
         (true, _) => ("bad", t.now_trouble),
         (false, true) => ("late", t.now_slow),
         (false, false) => ("ok", t.now_healthy),
@@ -167,8 +167,8 @@ fn finding_row(finding: &Finding, now: Timestamp, t: &'static Texts) -> FindingR
                 (Some(_), count) => t.now_fails(count, since(failing.since)),
             };
             let sentence = [Some(sentence), failing.message.clone()].into_iter().flatten();
-            let runs = query_pair("q", &format!("job:{} status:failed,timed_out,unknown", failing.job));
-            (failing.job.clone(), format!("/runs?{runs}"), sentence.collect::<Vec<_>>().join(" · "))
+            let run_query = query_pair("q", &format!("job:{} status:failed,timed_out,unknown", failing.job));
+            (failing.job.clone(), format!("/runs?{run_query}"), sentence.collect::<Vec<_>>().join(" · "))
         }
         Finding::NoExecutor(without_executor) => {
             let text = match without_executor.is_offered {

@@ -2,13 +2,14 @@ use rondel_store::ledger::{FenceRequest, RelayedAnswer};
 use serde_json::json;
 
 use super::*;
-use crate::dispatch::recovery::elsewhere::Relays;
 use crate::dispatch::tests_support::{definition, executor, ready};
 use crate::dispatch::{FenceAnswer, Report, StartReports};
 use crate::registry::OnlineExecutor;
 
 const DEAD: LeaseToken = LeaseToken { node: NodeId::new(2), epoch: 3 };
 const OTHER: LeaseToken = LeaseToken { node: NodeId::new(5), epoch: 1 };
+/// A lease that no executor is asked about.
+const UNASKED: LeaseToken = LeaseToken { node: NodeId::new(6), epoch: 1 };
 
 #[test]
 fn every_executor_that_had_a_stream_is_asked_about_all_leases() {
@@ -350,27 +351,6 @@ fn an_executor_that_is_not_connected_answers_by_way_of_another_server() {
     assert_eq!(rollcall.name_elsewhere(ExecutorId::new(2)), Some("two"));
 }
 
-/// A question of another server is complete once each of its leases has been answered.
-#[test]
-fn a_relayed_question_is_answered_when_all_its_leases_are() {
-    let id = ExecutorId::new(1);
-    let request = |asker| FenceRequest {
-        asker: NodeId::new(asker),
-        executor: id,
-        asked_at: Timestamp::from_secs(1),
-        leases: vec![DEAD, OTHER],
-    };
-    let mut relays = Relays::default();
-    assert_eq!(relays.replace_questions(vec![request(7)]), [(id, DEAD), (id, OTHER)]);
-    assert!(relays.has_question_to(id, DEAD) && !relays.has_question_to(id, LeaseToken { epoch: 9, ..DEAD }));
-    assert_eq!(relays.take_completed(id, DEAD), []);
-    assert_eq!(relays.replace_questions(vec![request(7), request(8)]), [(id, OTHER), (id, DEAD), (id, OTHER)]);
-    assert_eq!(relays.take_completed(id, OTHER), [request(7)]);
-    assert_eq!(relays.take_completed(ExecutorId::new(2), DEAD), []);
-    assert_eq!(relays.take_completed(id, DEAD), [request(8)]);
-    assert_eq!(relays.replace_questions(Vec::new()), []);
-}
-
 /// An answer to a fence proves nothing if it came before the lease was known to have ended. This holds for each node that runs came from.
 #[test]
 fn a_roll_call_asks_again_about_the_leases_of_all_its_runs() {
@@ -387,6 +367,7 @@ fn a_roll_call_asks_again_about_the_leases_of_all_its_runs() {
         ([Some(DEAD), Some(OTHER)], vec![DEAD, OTHER]),
         ([Some(DEAD), Some(DEAD)], vec![DEAD]),
         ([Some(DEAD), None], vec![DEAD, OTHER]),
+        ([Some(DEAD), Some(UNASKED)], vec![DEAD, OTHER]),
     ] {
         let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
         join(&mut executors, 1, 1, Report::default());
