@@ -200,8 +200,7 @@ pub async fn a_decision_is_written_from_the_newest_version_alone(store: &dyn Sto
     assert_eq!(due_at().await, Some(saved_at), "the rule watches something else");
 }
 
-/// Members of a group are counted separately. After an incident is resolved, its subject may get a new one, and the resolved one stays in
-/// the history.
+/// Members of a group are counted separately. After an incident is resolved, its subject may get a new one, and the resolved one stays in the history.
 pub async fn incidents_are_found_by_each_filter(store: &dyn Store) {
     let namespace = new_namespace(store).await;
     let rule = saved_rule(store, namespace).await;
@@ -217,10 +216,8 @@ pub async fn incidents_are_found_by_each_filter(store: &dyn Store) {
     let open = store.open_incidents(rule.id, &[]).await.unwrap();
     assert_eq!((open.single_count, open.member_count, open.incidents.len()), (1, 1, 0));
     assert_eq!(open.group, Some(group.incident.clone()));
-    assert_eq!(
-        store.open_incidents_of_rule(rule.id, 10).await.unwrap(),
-        [member.incident.clone(), single.incident.clone()]
-    );
+    let members_and_single = store.open_incidents_of_rule(rule.id, 10).await.unwrap();
+    assert_eq!(members_and_single, [member.incident.clone(), single.incident.clone()]);
     assert!(!store.namespaces_with_due_alerts(now).await.unwrap().contains(&namespace));
     assert!(store.namespaces_with_due_alerts(now + SECOND).await.unwrap().contains(&namespace));
     let due = store.due_incidents(namespace, now + SECOND, 10).await.unwrap();

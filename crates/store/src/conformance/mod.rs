@@ -489,9 +489,8 @@ async fn finish_all(store: &dyn Store, batch: &[AttemptEnd]) -> Vec<EndOutcome> 
 }
 
 async fn finish_one(store: &dyn Store, attempt_end: AttemptEnd) -> EndOutcome {
-    let mut answers = finish_all(store, &[attempt_end]).await;
-    assert_eq!(answers.len(), 1);
-    answers.pop().unwrap()
+    let [outcome]: [EndOutcome; 1] = finish_all(store, &[attempt_end]).await.try_into().unwrap();
+    outcome
 }
 
 fn verdict(status: RunStatus) -> EndOutcome {
