@@ -171,7 +171,7 @@ rondel_store::delegate_store!(MeteredStore {
     Finish {
         async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
             let ends = self.time_call("finish", batch.len(), self.inner.finish(finisher, batch)).await?;
-            self.note_finished(batch, &ends.answers);
+            self.note_finished(batch, &ends.outcomes);
             Ok(ends)
         }
     }

@@ -276,13 +276,13 @@ impl Rights {
 
     /// Whether these rights include all that a grant gives: a caller cannot grant more than it has.
     #[must_use]
-    pub fn cover(&self, wanted: &Grant) -> bool {
+    pub fn cover(&self, wanted_grant: &Grant) -> bool {
         self.each_list_permits(|grants| {
             grants.iter().any(|own_grant| {
-                let covers_namespace = own_grant.namespace.is_none() || own_grant.namespace == wanted.namespace;
-                own_grant.role.covers(wanted.role)
+                let covers_namespace = own_grant.namespace.is_none() || own_grant.namespace == wanted_grant.namespace;
+                own_grant.role.covers(wanted_grant.role)
                     && covers_namespace
-                    && (own_grant.app.is_none() || own_grant.app == wanted.app)
+                    && (own_grant.app.is_none() || own_grant.app == wanted_grant.app)
             })
         })
     }
@@ -391,15 +391,16 @@ mod tests {
     #[test]
     fn no_caller_grants_more_than_it_has() {
         let editor = grant(Role::Editor, Some(HERE), None);
-        let wanted = |role, namespace, app| Grant { role, namespace, app };
-        assert!(editor.cover(&wanted(Role::Viewer, Some(HERE), Some(APP))));
-        assert!(editor.cover(&wanted(Role::Editor, Some(HERE), None)));
-        assert!(!editor.cover(&wanted(Role::Admin, Some(HERE), None)));
+        let wanted_grant = |role, namespace, app| Grant { role, namespace, app };
+        assert!(editor.cover(&wanted_grant(Role::Viewer, Some(HERE), Some(APP))));
+        assert!(editor.cover(&wanted_grant(Role::Editor, Some(HERE), None)));
+        assert!(!editor.cover(&wanted_grant(Role::Admin, Some(HERE), None)));
         assert!(
-            !editor.cover(&wanted(Role::Viewer, None, None)) && !editor.cover(&wanted(Role::Viewer, Some(THERE), None))
+            !editor.cover(&wanted_grant(Role::Viewer, None, None))
+                && !editor.cover(&wanted_grant(Role::Viewer, Some(THERE), None))
         );
-        assert!(!editor.cover(&wanted(Role::Executor, Some(HERE), Some(APP))));
-        assert!(grant(Role::Admin, Some(HERE), Some(APP)).cover(&wanted(Role::Executor, Some(HERE), Some(APP))));
+        assert!(!editor.cover(&wanted_grant(Role::Executor, Some(HERE), Some(APP))));
+        assert!(grant(Role::Admin, Some(HERE), Some(APP)).cover(&wanted_grant(Role::Executor, Some(HERE), Some(APP))));
     }
 
     fn any_grant() -> impl Strategy<Value = Grant> {
@@ -438,9 +439,9 @@ mod tests {
 
         /// A grant that the giver's rights cover permits nothing beyond these rights.
         #[test]
-        fn a_covered_grant_is_no_more(own in proptest::collection::vec(any_grant(), 0..4), wanted in any_grant()) {
-            let (giver, given) = (Rights::new(own), Rights::new(vec![wanted]));
-            if giver.cover(&wanted) {
+        fn a_covered_grant_is_no_more(own in proptest::collection::vec(any_grant(), 0..4), wanted_grant in any_grant()) {
+            let (giver, given) = (Rights::new(own), Rights::new(vec![wanted_grant]));
+            if giver.cover(&wanted_grant) {
                 for permission in [Permission::View, Permission::Operate, Permission::Edit, Permission::Admin] {
                     for (namespace, app) in [(HERE, Some(APP)), (HERE, Some(OTHER)), (THERE, Some(APP)), (HERE, None)] {
                         prop_assert!(!given.allow(permission, namespace, app) || giver.allow(permission, namespace, app));

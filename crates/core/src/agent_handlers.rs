@@ -60,7 +60,7 @@ pub fn missing_param(handler: &str, params: &Value) -> Option<FieldError> {
 /// The error in `params` that fit the schema of a handler of the agent, but that the agent refuses in every run; `None` if there is none.
 #[must_use]
 pub fn unusable_param(handler: &str, params: &Value) -> Option<FieldError> {
-    HANDLERS.iter().find(|(name, needed)| *name == handler && needed.contains(&"script"))?;
+    HANDLERS.iter().find(|(name, param_names)| *name == handler && param_names.contains(&"script"))?;
     let is_given = |name: &str| params.get(name).is_some_and(|value| !value.is_null());
     let error = |name: &str, message: &str| Some(FieldError::new(format!("/params/{name}"), message));
     if is_given("argv") {
@@ -68,8 +68,9 @@ pub fn unusable_param(handler: &str, params: &Value) -> Option<FieldError> {
             return error("argv", "cannot be combined with script: give either argv or script");
         }
         let is_checked = params.get("check").and_then(Value::as_bool).unwrap_or_default();
-        let of_script = [("interpreter", is_given("interpreter")), ("args", is_given("args")), ("check", is_checked)];
-        if let Some((name, _)) = of_script.into_iter().find(|(_, is_there)| *is_there) {
+        let script_fields =
+            [("interpreter", is_given("interpreter")), ("args", is_given("args")), ("check", is_checked)];
+        if let Some((name, _)) = script_fields.into_iter().find(|(_, is_set)| *is_set) {
             return error(name, "applies to script, not to argv");
         }
     }

@@ -233,9 +233,10 @@ impl Calendar {
         let local_time = |day: NaiveDate, minute: u32| {
             NaiveTime::from_hms_opt(minute / 60, minute % 60, 0).map(|time| day.and_time(time))
         };
-        let next = self.edges.iter().find(|edge| **edge > minute).and_then(|edge| local_time(local.date(), *edge));
+        let next_today =
+            self.edges.iter().find(|edge| **edge > minute).and_then(|edge| local_time(local.date(), *edge));
         let midnight = local.date().succ_opt().unwrap_or(NaiveDate::MAX).and_time(NaiveTime::MIN);
-        next.unwrap_or(midnight)
+        next_today.unwrap_or(midnight)
     }
 }
 
@@ -249,7 +250,7 @@ impl CalendarSpec {
             match rule {
                 _ if depth > DEPTH_MAX => Rule::Any(Vec::new()),
                 Rule::Calendar(name) => find_calendar(name)
-                    .map_or(Rule::Any(Vec::new()), |part| expand(&part.rule, find_calendar, depth + 1)),
+                    .map_or(Rule::Any(Vec::new()), |spec| expand(&spec.rule, find_calendar, depth + 1)),
                 Rule::All(rules) => Rule::All(expand_all(rules)),
                 Rule::Any(rules) => Rule::Any(expand_all(rules)),
                 Rule::Not(rule) => Rule::Not(Box::new(expand(rule, find_calendar, depth + 1))),
@@ -262,19 +263,19 @@ impl CalendarSpec {
     /// The calendars that its rules name.
     #[must_use]
     pub fn named_calendars(&self) -> Vec<&str> {
-        fn collect_names<'a>(rule: &'a Rule, parts: &mut Vec<&'a str>) {
+        fn collect_names<'a>(rule: &'a Rule, names: &mut Vec<&'a str>) {
             match rule {
-                Rule::Calendar(name) => parts.push(name),
-                Rule::All(rules) | Rule::Any(rules) => rules.iter().for_each(|rule| collect_names(rule, parts)),
-                Rule::Not(rule) => collect_names(rule, parts),
+                Rule::Calendar(name) => names.push(name),
+                Rule::All(rules) | Rule::Any(rules) => rules.iter().for_each(|rule| collect_names(rule, names)),
+                Rule::Not(rule) => collect_names(rule, names),
                 Rule::Days(_) | Rule::Weekdays(_) | Rule::Times(_) => {}
             }
         }
-        let mut parts = Vec::new();
-        collect_names(&self.rule, &mut parts);
-        parts.sort_unstable();
-        parts.dedup();
-        parts
+        let mut names = Vec::new();
+        collect_names(&self.rule, &mut names);
+        names.sort_unstable();
+        names.dedup();
+        names
     }
 }
 
@@ -316,11 +317,11 @@ impl Compiler<'_> {
     }
 
     fn compile_rules(&mut self, rules: &[Rule], pointer: &str, depth: usize) -> Vec<CompiledRule> {
-        let mut compiled = Vec::with_capacity(rules.len().min(RULE_COUNT_MAX));
+        let mut compiled_rules = Vec::with_capacity(rules.len().min(RULE_COUNT_MAX));
         for (index, rule) in rules.iter().enumerate().take(RULE_COUNT_MAX + 1) {
-            compiled.push(self.compile_rule(rule, &format!("{pointer}/{index}"), depth + 1));
+            compiled_rules.push(self.compile_rule(rule, &format!("{pointer}/{index}"), depth + 1));
         }
-        compiled
+        compiled_rules
     }
 
     fn compile_named(&mut self, name: &str, pointer: &str, depth: usize) -> CompiledRule {
@@ -329,21 +330,21 @@ impl Compiler<'_> {
             let path = format!("{} -> {name}", self.path.join(" -> "));
             return self.refuse(pointer, format!("makes a cycle: {path}"));
         }
-        let Some(part) = (self.find_calendar)(name) else {
+        let Some(named_spec) = (self.find_calendar)(name) else {
             return self.refuse(pointer, format!("there is no calendar {name:?} in this namespace"));
         };
         self.path.push(name.to_owned());
         let error_count_before = self.errors.len();
-        let compiled = self.compile_rule(&part.rule, &pointer, depth + 1);
+        let compiled_rule = self.compile_rule(&named_spec.rule, &pointer, depth + 1);
         for error in &mut self.errors[error_count_before..] {
             error.pointer.clone_from(&pointer);
         }
         self.path.pop();
-        compiled
+        compiled_rule
     }
 
     fn compile_days(&mut self, days: &[Day], pointer: &str) -> CompiledRule {
-        let mut set = BTreeMap::new();
+        let mut names_by_day = BTreeMap::new();
         for (index, day) in days.iter().enumerate() {
             let (date, name) = match day {
                 Day::Date(date) => (date, None),
@@ -363,10 +364,10 @@ impl Compiler<'_> {
                 if self.day_count > DAY_COUNT_MAX {
                     return self.refuse(pointer, format!("more than {DAY_COUNT_MAX} days are listed"));
                 }
-                set.insert(day, name.cloned());
+                names_by_day.insert(day, name.cloned());
             }
         }
-        CompiledRule::Days(set)
+        CompiledRule::Days(names_by_day)
     }
 
     fn compile_times(&mut self, times: &[String], pointer: &str) -> CompiledRule {

@@ -55,10 +55,10 @@ pub struct EffectiveDeclarations {
 /// ```
 #[must_use]
 pub fn effective_declarations(sets: &[DeclaredJobs], living_since: Timestamp) -> EffectiveDeclarations {
-    let mut first_seen: BTreeMap<(&str, &str), Timestamp> = BTreeMap::new();
+    let mut first_seen_by_declaration: BTreeMap<(&str, &str), Timestamp> = BTreeMap::new();
     for set in sets {
         for (name, text) in &set.jobs {
-            let first_seen_at = first_seen.entry((name, text)).or_insert(set.first_seen_at);
+            let first_seen_at = first_seen_by_declaration.entry((name, text)).or_insert(set.first_seen_at);
             *first_seen_at = (*first_seen_at).min(set.first_seen_at);
         }
     }
@@ -66,18 +66,18 @@ pub fn effective_declarations(sets: &[DeclaredJobs], living_since: Timestamp) ->
     if living_sets.is_empty() {
         return EffectiveDeclarations::default();
     }
-    let mut youngest_marks: BTreeMap<&str, (Timestamp, &str)> = BTreeMap::new();
+    let mut youngest_declarations: BTreeMap<&str, (Timestamp, &str)> = BTreeMap::new();
     for (name, text) in living_sets.iter().flat_map(|set| &set.jobs) {
         // Of two declarations with the same age, every node must choose the same one: the greater text.
-        let age_and_text = (first_seen[&(name.as_str(), text.as_str())], text.as_str());
-        let youngest_mark = youngest_marks.entry(name).or_insert(age_and_text);
-        *youngest_mark = (*youngest_mark).max(age_and_text);
+        let first_seen_and_text = (first_seen_by_declaration[&(name.as_str(), text.as_str())], text.as_str());
+        let youngest_declaration = youngest_declarations.entry(name).or_insert(first_seen_and_text);
+        *youngest_declaration = (*youngest_declaration).max(first_seen_and_text);
     }
     let gone_names =
-        sets.iter().flat_map(|set| set.jobs.keys()).filter(|name| !youngest_marks.contains_key(name.as_str()));
+        sets.iter().flat_map(|set| set.jobs.keys()).filter(|name| !youngest_declarations.contains_key(name.as_str()));
     EffectiveDeclarations {
         gone: gone_names.cloned().collect(),
-        jobs: youngest_marks.into_iter().map(|(name, (_, text))| (name.to_owned(), text.to_owned())).collect(),
+        jobs: youngest_declarations.into_iter().map(|(name, (_, text))| (name.to_owned(), text.to_owned())).collect(),
     }
 }
 

@@ -9,8 +9,8 @@ use crate::field_error::child_pointer;
 /// shown as one block.
 const PAIRS_MAX: usize = 4_000_000;
 
-/// Unchanged lines that are shown around changed ones.
-const CONTEXT: usize = 3;
+/// Number of unchanged lines that are shown before and after a changed one.
+const CONTEXT_LINE_COUNT: usize = 3;
 
 /// A field that differs between two documents.
 #[derive(Clone, Debug, PartialEq)]
@@ -125,7 +125,7 @@ enum Line<'a> {
 fn add_lines(output: &mut String, from: &str, to: &str) {
     let lines = compare_lines(&from.lines().collect::<Vec<_>>(), &to.lines().collect::<Vec<_>>());
     let is_near = |index: usize| {
-        let context_lines = index.saturating_sub(CONTEXT)..lines.len().min(index + CONTEXT + 1);
+        let context_lines = index.saturating_sub(CONTEXT_LINE_COUNT)..lines.len().min(index + CONTEXT_LINE_COUNT + 1);
         lines[context_lines].iter().any(|line| !matches!(line, Line::Unchanged(_)))
     };
     let mut has_skipped = false;
@@ -150,9 +150,10 @@ fn add_lines(output: &mut String, from: &str, to: &str) {
 /// beginning and their common end is one block.
 fn compare_lines<'a>(from: &[&'a str], to: &[&'a str]) -> Vec<Line<'a>> {
     let head_len = from.iter().zip(to).take_while(|(a, b)| a == b).count();
-    let (from_rest, to_rest) = (&from[head_len..], &to[head_len..]);
-    let tail_len = from_rest.iter().rev().zip(to_rest.iter().rev()).take_while(|(a, b)| a == b).count();
-    let (old_middle, new_middle) = (&from_rest[..from_rest.len() - tail_len], &to_rest[..to_rest.len() - tail_len]);
+    let (from_after_head, to_after_head) = (&from[head_len..], &to[head_len..]);
+    let tail_len = from_after_head.iter().rev().zip(to_after_head.iter().rev()).take_while(|(a, b)| a == b).count();
+    let (old_middle, new_middle) =
+        (&from_after_head[..from_after_head.len() - tail_len], &to_after_head[..to_after_head.len() - tail_len]);
     let mut lines: Vec<Line<'a>> = from[..head_len].iter().map(|line| Line::Unchanged(line)).collect();
     if old_middle.len().saturating_mul(new_middle.len()) > PAIRS_MAX {
         lines.extend(
@@ -161,12 +162,12 @@ fn compare_lines<'a>(from: &[&'a str], to: &[&'a str]) -> Vec<Line<'a>> {
     } else {
         add_edits(old_middle, new_middle, &mut lines);
     }
-    lines.extend(from_rest[old_middle.len()..].iter().map(|line| Line::Unchanged(line)));
+    lines.extend(from_after_head[old_middle.len()..].iter().map(|line| Line::Unchanged(line)));
     lines
 }
 
 fn add_edits<'a>(old_lines: &[&'a str], new_lines: &[&'a str], lines: &mut Vec<Line<'a>>) {
-    // common[i][j]: the length of the longest common subsequence of `old[i..]` and `new[j..]`.
+    // common_lengths[i * width + j]: the length of the longest common subsequence of `old_lines[i..]` and `new_lines[j..]`.
     let width = new_lines.len() + 1;
     let mut common_lengths = vec![0_u32; (old_lines.len() + 1) * width];
     for i in (0..old_lines.len()).rev() {
@@ -252,9 +253,9 @@ mod tests {
     /// The length of the longest common subsequence, found by brute force.
     fn common(from: &[&str], to: &[&str]) -> usize {
         match (from, to) {
-            ([a, from_rest @ ..], [b, to_rest @ ..]) => {
-                let both = if a == b { 1 + common(from_rest, to_rest) } else { 0 };
-                both.max(common(from_rest, to)).max(common(from, to_rest))
+            ([a, from_after_head @ ..], [b, to_after_head @ ..]) => {
+                let both = if a == b { 1 + common(from_after_head, to_after_head) } else { 0 };
+                both.max(common(from_after_head, to)).max(common(from, to_after_head))
             }
             _ => 0,
         }

@@ -112,7 +112,7 @@ pub fn plan_edit(job: Option<&Job>, context: EditContext<'_>) -> EditPlan {
     };
     match job.filter(|job| job.enabled) {
         Some(job) if job.timetable.delay().is_some() => plan_delay(&mut plan, job, context),
-        enabled => plan_clock(&mut plan, enabled, context),
+        enabled_job => plan_clock(&mut plan, enabled_job, context),
     }
     let overdue_at = context.next_fire_at.filter(|at| *at <= context.now && plan.next_fire_at != Some(*at));
     if let (Some(overdue_at), Some(before)) = (overdue_at, context.before.filter(|before| before.enabled)) {

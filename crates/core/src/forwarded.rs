@@ -47,10 +47,11 @@ impl TrustedProxies {
         if !self.contains(peer) {
             return peer;
         }
-        let by_forwarded = (!forwarded.is_empty()).then(|| self.last_hop(peer, forwarded, forwarded_node));
-        let by_list = (!x_forwarded_for.is_empty()).then(|| self.last_hop(peer, x_forwarded_for, parse_address));
-        match (by_forwarded, by_list) {
-            (Some(one), Some(other)) if one != other => peer,
+        let forwarded_client = (!forwarded.is_empty()).then(|| self.last_hop(peer, forwarded, forwarded_node));
+        let x_forwarded_for_client =
+            (!x_forwarded_for.is_empty()).then(|| self.last_hop(peer, x_forwarded_for, parse_address));
+        match (forwarded_client, x_forwarded_for_client) {
+            (Some(first_client), Some(second_client)) if first_client != second_client => peer,
             (Some(client), _) | (None, Some(client)) => client,
             (None, None) => peer,
         }
@@ -115,10 +116,10 @@ mod tests {
 
     #[test]
     fn one_ipv6_network_is_one_client() {
-        let of = |text: &str| network_of(text.parse().unwrap());
-        assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::9"));
-        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
-        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        let network = |text: &str| network_of(text.parse().unwrap());
+        assert_eq!(network("2001:db8:1:2::1"), network("2001:db8:1:2:ffff::9"));
+        assert_ne!(network("2001:db8:1:2::1"), network("2001:db8:1:3::1"));
+        assert_eq!(network("::ffff:192.0.2.1"), network("192.0.2.1"));
     }
 
     #[test]

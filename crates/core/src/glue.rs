@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::field_error::FieldError;
 
-/// These handlers, named like the GLUE types of XXL-JOB.
+/// The names of these handlers, which are the GLUE types of XXL-JOB.
 pub const HANDLERS: [&str; 7] =
     ["GLUE_GROOVY", "GLUE_SHELL", "GLUE_PYTHON", "GLUE_PYTHON2", "GLUE_NODEJS", "GLUE_PHP", "GLUE_POWERSHELL"];
 /// The pointer to the script in the parameters.

@@ -96,8 +96,8 @@ impl Graph {
         }
         let chains = Chains::of(self, &sorted_jobs);
         let too_deep_job = jobs.iter().find(|job| chains.chain_len_above(**job) > DEPTH_MAX);
-        let part = || jobs.iter().rev().find(|job| chains.chain_len_through(**job) > DEPTH_MAX);
-        match (too_deep_job, too_deep_job.is_none().then(part).flatten()) {
+        let too_deep_part = || jobs.iter().rev().find(|job| chains.chain_len_through(**job) > DEPTH_MAX);
+        match (too_deep_job, too_deep_job.is_none().then(too_deep_part).flatten()) {
             (Some(job), _) => Err(BadGraph::TooDeep(chains.longest_chain_to(*job))),
             (None, Some(job)) => Err(BadGraph::TooDeep(chains.longest_chain_through(*job))),
             (None, None) => Ok(()),
@@ -107,12 +107,12 @@ impl Graph {
     /// A job and all jobs that follow from it, directly or indirectly.
     #[must_use]
     pub fn with_followers(&self, root: JobId) -> BTreeSet<JobId> {
-        let mut reached = BTreeSet::from([root]);
+        let mut reached_jobs = BTreeSet::from([root]);
         let mut jobs_to_visit = vec![root];
         while let Some(job) = jobs_to_visit.pop() {
-            jobs_to_visit.extend(self.children_of(job).filter(|child| reached.insert(*child)));
+            jobs_to_visit.extend(self.children_of(job).filter(|child| reached_jobs.insert(*child)));
         }
-        reached
+        reached_jobs
     }
 
     /// The jobs that follow directly from a job, in the order of their ids.
@@ -159,9 +159,9 @@ impl Graph {
             .collect();
         let mut sorted_jobs: Vec<JobId> =
             self.children.keys().filter(|job| !open_parent_counts.contains_key(job)).copied().collect();
-        let (mut next, mut step_count) = (0, 0);
-        while let Some(job) = sorted_jobs.get(next).copied() {
-            next += 1;
+        let (mut next_index, mut step_count) = (0, 0);
+        while let Some(job) = sorted_jobs.get(next_index).copied() {
+            next_index += 1;
             for child in self.children_of(job) {
                 step_count += 1;
                 let Some(count) = open_parent_counts.get_mut(&child) else { continue };
@@ -189,8 +189,8 @@ impl Graph {
         let mut cycle = path_up.split_off(start);
         cycle.reverse();
         let rank: BTreeMap<JobId, usize> = job_order.iter().enumerate().map(|(rank, job)| (*job, rank + 1)).collect();
-        let last_sorted = (0..cycle.len()).max_by_key(|at| cycle.get(*at).and_then(|job| rank.get(job)));
-        cycle.rotate_left(last_sorted.unwrap_or_default());
+        let last_saved_index = (0..cycle.len()).max_by_key(|at| cycle.get(*at).and_then(|job| rank.get(job)));
+        cycle.rotate_left(last_saved_index.unwrap_or_default());
         cycle.last().copied().into_iter().chain(cycle).collect()
     }
 }
@@ -215,23 +215,25 @@ struct Chains {
 impl Chains {
     fn of(graph: &Graph, sorted_jobs: &[JobId]) -> Self {
         let mut chains = Self { chains_above: BTreeMap::new(), chains_below: BTreeMap::new(), step_count: 0 };
-        let longest_chain = |ends: &BTreeMap<JobId, (usize, Option<JobId>)>, next: &mut dyn Iterator<Item = JobId>| {
-            let lengths_and_jobs = next.map(|other| (ends.get(&other).map_or(1, |(len, _)| *len), other));
+        let longest_chain = |chains_so_far: &BTreeMap<JobId, (usize, Option<JobId>)>,
+                             neighbours: &mut dyn Iterator<Item = JobId>| {
+            let lengths_and_neighbours =
+                neighbours.map(|neighbour| (chains_so_far.get(&neighbour).map_or(1, |(len, _)| *len), neighbour));
             let (mut longest, mut count) = ((0, None), 0);
-            for (len, other) in lengths_and_jobs {
+            for (len, neighbour) in lengths_and_neighbours {
                 count += 1;
-                longest = if len >= longest.0 { (len, Some(other)) } else { longest };
+                longest = if len >= longest.0 { (len, Some(neighbour)) } else { longest };
             }
             ((longest.0 + 1, longest.1), count)
         };
         for job in sorted_jobs {
-            let (end, count) = longest_chain(&chains.chains_above, &mut graph.parents_of(*job));
-            chains.chains_above.insert(*job, end);
+            let (chain, count) = longest_chain(&chains.chains_above, &mut graph.parents_of(*job));
+            chains.chains_above.insert(*job, chain);
             chains.step_count += count;
         }
         for job in sorted_jobs.iter().rev() {
-            let (end, count) = longest_chain(&chains.chains_below, &mut graph.children_of(*job));
-            chains.chains_below.insert(*job, end);
+            let (chain, count) = longest_chain(&chains.chains_below, &mut graph.children_of(*job));
+            chains.chains_below.insert(*job, chain);
             chains.step_count += count;
         }
         chains
@@ -260,8 +262,8 @@ impl Chains {
     }
 }
 
-fn follow_chain(ends: &BTreeMap<JobId, (usize, Option<JobId>)>, job: JobId) -> Vec<JobId> {
-    std::iter::successors(Some(job), |job| ends.get(job).and_then(|(_, next)| *next)).collect()
+fn follow_chain(chains: &BTreeMap<JobId, (usize, Option<JobId>)>, job: JobId) -> Vec<JobId> {
+    std::iter::successors(Some(job), |job| chains.get(job).and_then(|(_, next)| *next)).collect()
 }
 
 /// The state of a job in a fire.

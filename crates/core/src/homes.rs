@@ -104,9 +104,9 @@ impl ClaimStrategy {
 /// its own share moves; with `hash % node_count`, nearly all jobs would move. Ids are hashed first, since they differ mostly in
 /// their time bits.
 fn home_by_hash(job: JobId, nodes: &[NodeShare], weight: impl Fn(&NodeShare) -> u32) -> Option<NodeId> {
-    let all_zero = nodes.iter().all(|share| weight(share) == 0);
+    let have_no_weight = nodes.iter().all(|share| weight(share) == 0);
     let draw = |share: &NodeShare| {
-        let weight = if all_zero { 1 } else { weight(share) };
+        let weight = if have_no_weight { 1 } else { weight(share) };
         // −weight / ln(u) for u uniform in (0, 1): each node wins jobs in proportion to its weight.
         let number = mix(mix(job.get().unsigned_abs()) ^ share.node.get().unsigned_abs());
         let uniform_number = (f64::from(u32::try_from(number >> 32).unwrap_or(0)) + 0.5) / 4_294_967_296.0;
@@ -123,9 +123,9 @@ fn homes_by_load(jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<Option<NodeId>> 
     job_order.sort_by_key(|index| (std::cmp::Reverse(jobs[*index].load()), tie_order(&jobs[*index])));
     let mut homes = vec![None; jobs.len()];
     for index in job_order {
-        if let Some(lightest) = loads.iter_mut().min() {
-            homes[index] = Some(lightest.1);
-            lightest.0 = lightest.0.saturating_add(jobs[index].load());
+        if let Some(lightest_node) = loads.iter_mut().min() {
+            homes[index] = Some(lightest_node.1);
+            lightest_node.0 = lightest_node.0.saturating_add(jobs[index].load());
         }
     }
     homes
@@ -144,13 +144,13 @@ const SLACK_COUNT: u64 = 2;
 /// The jobs that `own_node` gives away under `least_count`, each with the node that gets it.
 fn jobs_to_give_away(own_node: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<(JobId, NodeId)> {
     let Some(own_share) = nodes.iter().find(|share| share.node == own_node) else { return Vec::new() };
-    let count = u64::try_from(nodes.len()).unwrap_or(1).max(1);
-    let mean_load = nodes.iter().map(NodeShare::load).fold(0, u64::saturating_add) / count;
+    let node_count = u64::try_from(nodes.len()).unwrap_or(1).max(1);
+    let mean_load = nodes.iter().map(NodeShare::load).fold(0, u64::saturating_add) / node_count;
     let slack = (mean_load / SLACK_PART).max(SLACK_COUNT * JobShare { job: JobId::new(0), recent_fires: 0 }.load());
     if own_share.load() <= mean_load.saturating_add(slack) {
         return Vec::new();
     }
-    let mut surplus = own_share.load() - mean_load;
+    let mut surplus_load = own_share.load() - mean_load;
     let mut rooms_by_node: Vec<(u64, NodeId)> =
         nodes.iter().map(|share| (mean_load.saturating_sub(share.load()), share.node)).collect();
     // Jobs are given away in the order of their hashes. If the heaviest went first, the surplus could be a single heavy job,
@@ -160,12 +160,14 @@ fn jobs_to_give_away(own_node: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -
     let mut moves = Vec::new();
     for job in ordered_jobs {
         let load = job.load();
-        let Some(widest) = rooms_by_node.iter_mut().max().filter(|widest| load <= widest.0 && load <= surplus) else {
+        let Some(widest_room) =
+            rooms_by_node.iter_mut().max().filter(|widest_room| load <= widest_room.0 && load <= surplus_load)
+        else {
             continue;
         };
-        widest.0 -= load;
-        surplus -= load;
-        moves.push((job.job, widest.1));
+        widest_room.0 -= load;
+        surplus_load -= load;
+        moves.push((job.job, widest_room.1));
     }
     moves
 }
@@ -216,8 +218,8 @@ mod tests {
 
     #[test]
     fn nodes_without_weight_get_nothing_unless_none_has_weight() {
-        let all_zero = nodes(&[(1, 0, 0), (2, 0, 0)]);
-        let shared = shares(&ClaimStrategy::Weight.deal(&jobs(1_000), &all_zero), &all_zero);
+        let have_no_weight = nodes(&[(1, 0, 0), (2, 0, 0)]);
+        let shared = shares(&ClaimStrategy::Weight.deal(&jobs(1_000), &have_no_weight), &have_no_weight);
         assert!(shared.iter().all(|count| *count > 400), "{shared:?}");
         assert_eq!(ClaimStrategy::Weight.deal(&jobs(1), &[]), [None]);
     }
@@ -238,13 +240,13 @@ mod tests {
     #[test]
     fn counts_are_brought_level_and_then_left_alone() {
         let own = jobs(100);
-        let this = NodeId::new(1);
-        let given = ClaimStrategy::LeastCount.misplaced(this, &own, &nodes(&[(1, 1, 100), (2, 1, 0), (3, 1, 20)]));
+        let this_node = NodeId::new(1);
+        let given = ClaimStrategy::LeastCount.misplaced(this_node, &own, &nodes(&[(1, 1, 100), (2, 1, 0), (3, 1, 20)]));
         let to = |node| given.iter().filter(|(_, to)| *to == NodeId::new(node)).count();
         assert_eq!((to(2), to(3)), (40, 20));
         for counts in [[42, 40, 38], [40, 40, 40], [1, 0, 0]] {
             let nodes = nodes(&[(1, 1, counts[0]), (2, 1, counts[1]), (3, 1, counts[2])]);
-            assert_eq!(ClaimStrategy::LeastCount.misplaced(this, &own, &nodes), [], "{counts:?}");
+            assert_eq!(ClaimStrategy::LeastCount.misplaced(this_node, &own, &nodes), [], "{counts:?}");
         }
     }
 
@@ -301,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_job_of_each_second_and_a_thousand_of_each_year_are_dealt_by_their_fires() {
-        let this = NodeId::new(1);
+        let this_node = NodeId::new(1);
         let mut own = jobs(1_001);
         own[500].recent_fires = EACH_SECOND;
         // All jobs need a home: one node gets the busy job, the other node gets all jobs that hardly ever fire.
@@ -310,12 +312,12 @@ mod tests {
         assert_eq!(homes.iter().filter(|home| **home == alone).count(), 1);
         // One node has all jobs and another joins: the busy job stays, since it would load the other node as much.
         let (one, other) = (share_of(1, &own), share_of(2, &[]));
-        let given = ClaimStrategy::LeastCount.misplaced(this, &own, &[one, other]);
+        let given = ClaimStrategy::LeastCount.misplaced(this_node, &own, &[one, other]);
         assert_eq!(given.len(), 1_000);
         assert!(given.iter().all(|(job, to)| *job != own[500].job && *to == other.node));
         // Of two busy jobs one moves.
         own[700].recent_fires = EACH_SECOND;
-        let given = ClaimStrategy::LeastCount.misplaced(this, &own, &[share_of(1, &own), other]);
+        let given = ClaimStrategy::LeastCount.misplaced(this_node, &own, &[share_of(1, &own), other]);
         let busy = given.iter().filter(|(job, _)| [own[500].job, own[700].job].contains(job)).count();
         assert_eq!(busy, 1, "{}", given.len());
         // A new job goes to the node with the lowest load, even if that node is home to more jobs.
@@ -339,16 +341,16 @@ mod tests {
             let jobs = jobs(weights.len());
             let mut at: Vec<(i64, JobShare)> = jobs.iter().zip(&weights)
                 .map(|(job, (node, recent_fires))| (*node, JobShare { recent_fires: *recent_fires, ..*job })).collect();
-            let of = |at: &[(i64, JobShare)], node| -> Vec<JobShare> {
+            let jobs_of_node = |at: &[(i64, JobShare)], node| -> Vec<JobShare> {
                 at.iter().filter(|(home, _)| *home == node).map(|(_, job)| *job).collect()
             };
-            let nodes = |at: &[(i64, JobShare)]| -> Vec<NodeShare> { (1..5).map(|node| share_of(node, &of(at, node))).collect() };
+            let nodes = |at: &[(i64, JobShare)]| -> Vec<NodeShare> { (1..5).map(|node| share_of(node, &jobs_of_node(at, node))).collect() };
             let most = |at: &[(i64, JobShare)]| nodes(at).iter().map(NodeShare::load).max();
             let mut moved: Vec<JobId> = Vec::new();
             // The nodes give jobs away one after the other, each with the loads that it sees at that time.
             for node in [1, 2, 3, 4, 1, 2, 3, 4] {
                 let before = most(&at);
-                let given = ClaimStrategy::LeastCount.misplaced(NodeId::new(node), &of(&at, node), &nodes(&at));
+                let given = ClaimStrategy::LeastCount.misplaced(NodeId::new(node), &jobs_of_node(&at, node), &nodes(&at));
                 for (job, to) in given {
                     prop_assert!(!moved.contains(&job), "a job moved twice");
                     moved.push(job);

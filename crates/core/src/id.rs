@@ -143,7 +143,7 @@ impl RunId {
 #[derive(Debug)]
 pub struct IdGen {
     ordinal: i64,
-    last: std::sync::atomic::AtomicI64,
+    last_id: std::sync::atomic::AtomicI64,
 }
 
 const SEQUENCE_BITS: u32 = 12;
@@ -158,14 +158,14 @@ impl IdGen {
     /// A generator for the node with this ordinal (taken modulo [`Self::ORDINAL_COUNT`]).
     #[must_use]
     pub const fn new(ordinal: i64) -> Self {
-        Self { ordinal: ordinal.rem_euclid(Self::ORDINAL_COUNT), last: std::sync::atomic::AtomicI64::new(0) }
+        Self { ordinal: ordinal.rem_euclid(Self::ORDINAL_COUNT), last_id: std::sync::atomic::AtomicI64::new(0) }
     }
 
     /// A generator with the given ordinal that continues from this one: its ids are greater, whatever the clock shows.
     #[must_use]
     pub fn continued_as(&self, ordinal: i64) -> Self {
-        let last_id = self.last.load(std::sync::atomic::Ordering::Relaxed);
-        Self { last: std::sync::atomic::AtomicI64::new(last_id), ..Self::new(ordinal) }
+        let last_id = self.last_id.load(std::sync::atomic::Ordering::Relaxed);
+        Self { last_id: std::sync::atomic::AtomicI64::new(last_id), ..Self::new(ordinal) }
     }
 
     /// The least id that any generator makes at `at` or later; ids that were made before are smaller.
@@ -181,7 +181,7 @@ impl IdGen {
         // (milliseconds, sequence) as one rising number; the ordinal is put between them only in the id that is returned.
         let id_min = (now.as_millis() - ID_EPOCH_MS).max(0) << SEQUENCE_BITS;
         let step = |last_id: i64| Some(id_min.max(last_id + 1));
-        let last_id = self.last.fetch_update(Relaxed, Relaxed, step).unwrap_or_default();
+        let last_id = self.last_id.fetch_update(Relaxed, Relaxed, step).unwrap_or_default();
         let sequence_id = id_min.max(last_id + 1);
         let (millis, sequence) = (sequence_id >> SEQUENCE_BITS, sequence_id & ((1 << SEQUENCE_BITS) - 1));
         (millis << (SEQUENCE_BITS + ORDINAL_BITS)) | (self.ordinal << SEQUENCE_BITS) | sequence

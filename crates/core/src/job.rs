@@ -134,7 +134,7 @@ impl Job {
         if !errors.is_empty() {
             return Err(errors);
         }
-        let timetable_delays = timetable.delay().is_some();
+        let has_fixed_delay = timetable.delay().is_some();
         Ok(Self {
             name: spec.name.clone(),
             app: spec.app.clone(),
@@ -161,7 +161,7 @@ impl Job {
                 backoff: waits.0,
                 backoff_max: waits.1,
                 at_least_once: spec.delivery == Delivery::AtLeastOnce,
-                has_fixed_delay: timetable_delays,
+                has_fixed_delay,
                 awaits_children: spec.over == RunEnd::Children,
                 is_pump: pump.is_some(),
             },
@@ -187,14 +187,14 @@ impl Job {
     /// The parameters of a shard's run, as JSON text: those of its fire (`run_params`, else the job's), with those of the shard merged in.
     #[must_use]
     pub fn params_of(&self, run_params: Option<&str>, shard: i32) -> String {
-        let of_fire = run_params.unwrap_or(&self.params);
+        let fire_params = run_params.unwrap_or(&self.params);
         match self.shard(shard).map(|shard| &shard.params).filter(|params| !params.is_null()) {
-            Some(of_shard) => {
+            Some(shard_params) => {
                 // Parameters that cannot be parsed were never checked, and count as none.
-                let of_fire = serde_json::from_str(of_fire).unwrap_or_default();
-                with_params_of_shard(of_fire, of_shard).to_string()
+                let fire_params = serde_json::from_str(fire_params).unwrap_or_default();
+                with_params_of_shard(fire_params, shard_params).to_string()
             }
-            None => of_fire.to_owned(),
+            None => fire_params.to_owned(),
         }
     }
 
@@ -250,8 +250,8 @@ fn check_names(spec: &JobSpec, errors: &mut Vec<FieldError>) {
         ("/app", name::check(&spec.app)),
         ("/handler", name::check_handler(&spec.handler)),
     ];
-    for (pointer, check) in checks {
-        if let Err(message) = check {
+    for (pointer, check_result) in checks {
+        if let Err(message) = check_result {
             errors.push(FieldError::new(pointer, message));
         }
     }

@@ -26,9 +26,9 @@ pub type Labels = BTreeMap<String, String>;
 /// # Errors
 /// A sentence with what is allowed.
 pub fn check_key(key: &str) -> Result<(), String> {
-    let is_first = key.starts_with(|c: char| c.is_ascii_alphanumeric());
+    let has_valid_start = key.starts_with(|c: char| c.is_ascii_alphanumeric());
     let is_allowed_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '/' | '-');
-    if is_first && key.len() <= LABEL_KEY_LEN_MAX && key.chars().all(is_allowed_char) {
+    if has_valid_start && key.len() <= LABEL_KEY_LEN_MAX && key.chars().all(is_allowed_char) {
         return Ok(());
     }
     Err(format!(

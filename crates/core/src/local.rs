@@ -16,12 +16,12 @@ pub(crate) fn time_at(zone: Tz, at: Timestamp) -> NaiveDateTime {
 /// back in between to times before that of `at`, returns `at`: facts about the local times from `at` to `edge` need not hold
 /// for those earlier times.
 pub(crate) fn last_before(zone: Tz, at: Timestamp, edge: NaiveDateTime) -> Timestamp {
-    let last_local = just_before(instant(zone, edge)).max(at);
+    let last_before_edge = just_before(instant(zone, edge)).max(at);
     let last_millis =
         zone.from_local_datetime(&time_at(zone, at)).latest().map(|last_instant| last_instant.timestamp_millis());
-    let is_set_back =
-        last_millis.is_some_and(|last_millis| at.as_millis() < last_millis && last_millis <= last_local.as_millis());
-    if is_set_back { at } else { last_local }
+    let is_set_back = last_millis
+        .is_some_and(|last_millis| at.as_millis() < last_millis && last_millis <= last_before_edge.as_millis());
+    if is_set_back { at } else { last_before_edge }
 }
 
 /// The instant of a local time: the first one if the zone's clock shows it twice, and the first one after the gap if it never does.

@@ -75,26 +75,32 @@ fn line_start(text: &str) -> String {
 /// A level named near the beginning: as a word in capitals, in brackets, before a colon, or as a field `level`.
 fn named_severity(start_text: &str) -> Option<LineSeverity> {
     let mut count = 0;
-    let mut was_level = false;
-    let mut rest = start_text;
-    while let Some(start) = rest.find(|c: char| c.is_ascii_alphabetic()) {
-        let char_before = rest[..start].chars().next_back();
-        let len = rest[start..].find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len() - start);
-        let (word, tail) = rest[start..].split_at(len);
-        let after = tail.chars().next();
+    let mut follows_level_key = false;
+    let mut remaining_text = start_text;
+    while let Some(start) = remaining_text.find(|c: char| c.is_ascii_alphabetic()) {
+        let char_before = remaining_text[..start].chars().next_back();
+        let len = remaining_text[start..]
+            .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .unwrap_or(remaining_text.len() - start);
+        let (word, text_after_word) = remaining_text[start..].split_at(len);
+        let char_after = text_after_word.chars().next();
         let is_marked = word.chars().all(|c| c.is_ascii_uppercase())
-            || matches!((char_before, after), (Some('['), Some(']')) | (Some('<'), Some('>')) | (Some('('), Some(')')))
-            || (matches!(after, Some(':' | '[')) && count < 3)
-            || was_level;
+            || matches!(
+                (char_before, char_after),
+                (Some('['), Some(']')) | (Some('<'), Some('>')) | (Some('('), Some(')'))
+            )
+            || (matches!(char_after, Some(':' | '[')) && count < 3)
+            || follows_level_key;
         if let Some(severity) = severity_of_word(word).filter(|_| is_marked) {
             return Some(severity);
         }
-        was_level = word.eq_ignore_ascii_case("level") || word.eq_ignore_ascii_case("severity") || word == "lvl";
+        follows_level_key =
+            word.eq_ignore_ascii_case("level") || word.eq_ignore_ascii_case("severity") || word == "lvl";
         count += 1;
         if count >= WORD_COUNT_MAX {
             return None;
         }
-        rest = tail;
+        remaining_text = text_after_word;
     }
     None
 }
@@ -118,10 +124,10 @@ fn stack_trace_severity(start_text: &str) -> Option<LineSeverity> {
             .any(|start| start_text.starts_with(start));
     let is_panic = start_text.starts_with("thread '") && start_text.contains("panicked at");
     let name = start_text.split([':', ' ']).next().unwrap_or_default();
-    let is_named = (name.ends_with("Error") || name.ends_with("Exception"))
+    let names_error = (name.ends_with("Error") || name.ends_with("Exception"))
         && name.len() < start_text.len()
         && name.starts_with(|c: char| c.is_ascii_alphabetic());
-    (is_start || is_panic || is_named).then_some(LineSeverity::Error)
+    (is_start || is_panic || names_error).then_some(LineSeverity::Error)
 }
 
 /// The severity of a line on stderr, by the words in it; `None` if they name no error and no warning.
@@ -215,14 +221,14 @@ pub fn translate(level: &str, text: &str, lang: Lang) -> Option<String> {
 }
 
 /// Why the rest of a log of an XXL-JOB executor is missing, in Chinese.
-fn rest_of_xxl_log(rest: &str) -> Option<String> {
-    if let Some(rest_after_sentence) = rest.strip_prefix("is too long to be read: it is on the executor.") {
+fn rest_of_xxl_log(rest_text: &str) -> Option<String> {
+    if let Some(rest_after_sentence) = rest_text.strip_prefix("is too long to be read: it is on the executor.") {
         return Some(format!("… 日志的其余部分太长，无法读取，仍在执行器上。{}", rest_after_sentence.trim_start()));
     }
-    if let Some(reason) = rest.strip_prefix("could not be read after the end of the run: ") {
+    if let Some(reason) = rest_text.strip_prefix("could not be read after the end of the run: ") {
         return Some(format!("… 运行结束后无法读取日志的其余部分：{reason}"));
     }
-    let is_late = rest == "was not read in time after the end of the run: it is on the executor";
+    let is_late = rest_text == "was not read in time after the end of the run: it is on the executor";
     is_late.then(|| "… 运行结束后未能及时读取日志的其余部分，仍在执行器上".to_owned())
 }
 

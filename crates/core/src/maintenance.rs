@@ -83,9 +83,9 @@ pub fn plan_within(
 ) -> Plan {
     let all_windows = windows;
     // A hold window that has ended does not count: the misfire policy decides about its fires anyway.
-    let counts = |window: &&MaintenanceWindow| window.fires == FiresInside::Skip || window.ends_at > look_ahead.now;
-    let in_effect: Vec<&MaintenanceWindow> = all_windows.iter().filter(counts).collect();
-    let windows_at = |at: Timestamp| in_effect.iter().filter(move |window| window.has(at));
+    let is_counted = |window: &&MaintenanceWindow| window.fires == FiresInside::Skip || window.ends_at > look_ahead.now;
+    let windows_in_effect: Vec<&MaintenanceWindow> = all_windows.iter().filter(is_counted).collect();
+    let windows_at = |at: Timestamp| windows_in_effect.iter().filter(move |window| window.has(at));
     let next_fire_at = cursor.next_fire_at;
     if let Some(end) = windows_at(next_fire_at).map(|window| window.ends_at).max() {
         let end = end.min(look_ahead.now.max(next_fire_at) + REPLAN_WITHIN);
@@ -97,7 +97,7 @@ pub fn plan_within(
             return hold_until(cursor, end);
         }
         let hold_starts =
-            in_effect.iter().filter(|window| window.fires == FiresInside::Hold).map(|window| window.starts_at);
+            windows_in_effect.iter().filter(|window| window.fires == FiresInside::Hold).map(|window| window.starts_at);
         let end = hold_starts.filter(|starts_at| *starts_at > next_fire_at).fold(end, std::cmp::min);
         return skip_until(job, anchor, (next_fire_at, end));
     }
@@ -113,9 +113,9 @@ pub fn plan_within(
             None => hold_until(cursor, end),
         };
     }
-    let next_begin =
-        in_effect.iter().map(|window| window.starts_at).filter(|starts_at| *starts_at > next_fire_at).min();
-    plan_before(job, (id, anchor), next_fire_at, look_ahead, next_begin)
+    let next_window_start =
+        windows_in_effect.iter().map(|window| window.starts_at).filter(|starts_at| *starts_at > next_fire_at).min();
+    plan_before(job, (id, anchor), next_fire_at, look_ahead, next_window_start)
 }
 
 /// The first instant from `from` on at which fires are skipped rather than held. Fires missed before a window are held until its end; when
@@ -124,14 +124,14 @@ fn first_skipped(windows: &[MaintenanceWindow], from: Timestamp) -> Option<Times
     let (skipping_windows, holding_windows): (Vec<_>, Vec<_>) =
         windows.iter().partition(|window| window.fires == FiresInside::Skip);
     let end_of_holds = |mut at: Timestamp| {
-        while let Some(hold) = holding_windows.iter().find(|hold| hold.has(at)) {
-            at = hold.ends_at;
+        while let Some(holding_window) = holding_windows.iter().find(|window| window.has(at)) {
+            at = holding_window.ends_at;
         }
         at
     };
-    let first =
+    let first_instant_inside =
         |window: &&MaintenanceWindow| Some(end_of_holds(window.starts_at.max(from))).filter(|at| window.has(*at));
-    skipping_windows.iter().filter_map(first).min()
+    skipping_windows.iter().filter_map(first_instant_inside).min()
 }
 
 /// The instant until which fires are skipped by the window in effect at `at`: a skipping window ends, or a holding one begins.
@@ -165,30 +165,30 @@ fn decide_held_fires(
     windows: &[MaintenanceWindow],
 ) -> Plan {
     let policy = catch_up_limit(job);
-    let (mut parts, mut from, mut next_unskipped, mut is_open) = (Vec::new(), from, None, false);
+    let (mut missed_plans, mut from, mut next_unskipped, mut has_more_held_fires) = (Vec::new(), from, None, false);
     while from < end && next_unskipped.is_none() {
         let (to, catch_up_limit) = match first_skipped(windows, from) {
             Some(at) if at == from => (skipped_until(windows, from).min(end), (0, MisfireKeep::Newest)),
             next => (next.map_or(end, |at| at.min(end)), policy),
         };
-        let part = skip_missed(&job.timetable, anchor, from, to, catch_up_limit);
-        (from, next_unskipped, is_open) =
-            (to, part.next_missed, part.next_missed.is_some() && catch_up_limit == policy);
-        parts.push(part);
+        let missed_plan = skip_missed(&job.timetable, anchor, from, to, catch_up_limit);
+        (from, next_unskipped, has_more_held_fires) =
+            (to, missed_plan.next_missed, missed_plan.next_missed.is_some() && catch_up_limit == policy);
+        missed_plans.push(missed_plan);
     }
     // The policy is applied to all held fires together, even if a skipping window lies between them. If more held fires are
     // left to the next plan and the policy keeps the newest, no fire of this plan is among the newest.
     let (count, keep) = policy;
-    let count = if is_open && keep == MisfireKeep::Newest { 0 } else { count };
-    limit_late_fires(&mut parts, (count, keep));
+    let count = if has_more_held_fires && keep == MisfireKeep::Newest { 0 } else { count };
+    limit_late_fires(&mut missed_plans, (count, keep));
     let next = next_unskipped.or_else(|| job.timetable.next_scan_after(anchor, just_before(end)));
     let mut plan = Plan { next, ..Plan::default() };
-    for part in parts {
-        for fire in part.catch_up {
+    for missed_plan in missed_plans {
+        for fire in missed_plan.catch_up {
             let due_at = plan.fires.last().map_or(end, |last| last.due_at + Duration::from_millis(1));
             plan.fires.push(PlannedFire { fire_at: fire.at, due_at, trigger: Trigger::Misfire });
         }
-        plan.skipped_in_window.extend(part.span);
+        plan.skipped_in_window.extend(missed_plan.span);
     }
     plan
 }

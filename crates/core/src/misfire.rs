@@ -164,7 +164,7 @@ fn skip_missed_walking(
 /// Lets at most `count` fires of all these plans together run late, and skips the others. The plans are in the order of time.
 pub(crate) fn limit_late_fires(plans: &mut [MissedPlan], (count, keep): (usize, MisfireKeep)) {
     let mut count_left = count;
-    let bound = |plan: &mut MissedPlan| {
+    let limit_plan = |plan: &mut MissedPlan| {
         let kept_count = plan.catch_up.len().min(count_left);
         count_left -= kept_count;
         let dropped_fires = match keep {
@@ -177,8 +177,8 @@ pub(crate) fn limit_late_fires(plans: &mut [MissedPlan], (count, keep): (usize, 
         plan.span = join_spans(plan.span, span(&dropped_fires));
     };
     match keep {
-        MisfireKeep::Newest => plans.iter_mut().rev().for_each(bound),
-        MisfireKeep::Oldest => plans.iter_mut().for_each(bound),
+        MisfireKeep::Newest => plans.iter_mut().rev().for_each(limit_plan),
+        MisfireKeep::Oldest => plans.iter_mut().for_each(limit_plan),
     }
 }
 
@@ -300,7 +300,7 @@ mod tests {
     fn a_span_has_an_end_when_it_is_more_than_one_fire() {
         let job = serde_json::from_value::<JobSpec>(json!({"name": "a", "app": "b", "handler": "c"}));
         let job = job.unwrap().compile().unwrap();
-        let of = RunJob {
+        let run_job = RunJob {
             namespace: crate::NamespaceId::new(1),
             job: crate::JobId::new(1),
             job_version: 1,
@@ -309,7 +309,7 @@ mod tests {
         for (count, end) in [(1, None), (2, Some(20))] {
             let (first, last) = (Timestamp::from_secs(10), Timestamp::from_secs(20));
             let span = MissedSpan { first, last, count, trigger: Trigger::Cron };
-            let row = span.row(RunId::new(1), of, &job, Reason::Misfire, (NodeId::new(1), 1), first);
+            let row = span.row(RunId::new(1), run_job, &job, Reason::Misfire, (NodeId::new(1), 1), first);
             assert_eq!((row.span_end_at, row.span_count), (end.map(Timestamp::from_secs), count));
         }
     }

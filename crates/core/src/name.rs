@@ -16,9 +16,9 @@ const RESERVED: [&str; 9] = ["apply", "export", "preview", "search", "bulk", "ne
 /// assert!(rondel_core::name::check("Orders").is_err());
 /// ```
 pub fn check(name: &str) -> Result<(), String> {
-    let body = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
-    let starts_well = name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
-    if !starts_well || name.len() > NAME_LEN_MAX || !name.chars().all(body) {
+    let is_name_char = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
+    let has_valid_start = name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
+    if !has_valid_start || name.len() > NAME_LEN_MAX || !name.chars().all(is_name_char) {
         return Err(format!(
             "{name:?} is not a name: 1 to {NAME_LEN_MAX} of a-z, 0-9, '.', '_' and '-', beginning with a letter or digit"
         ));
@@ -39,9 +39,10 @@ pub fn check(name: &str) -> Result<(), String> {
 /// assert!(rondel_core::name::check_account("Ann").is_err());
 /// ```
 pub fn check_account(name: &str) -> Result<(), String> {
-    let body = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-' | '+' | '@');
-    let starts_well = name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
-    if starts_well && name.len() <= NAME_LEN_MAX && name.chars().all(body) {
+    let is_name_char =
+        |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-' | '+' | '@');
+    let has_valid_start = name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
+    if has_valid_start && name.len() <= NAME_LEN_MAX && name.chars().all(is_name_char) {
         return Ok(());
     }
     Err(format!(
@@ -55,8 +56,8 @@ pub fn check_account(name: &str) -> Result<(), String> {
 /// # Errors
 /// A sentence with what is allowed.
 pub fn check_handler(name: &str) -> Result<(), String> {
-    let body = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':');
-    if name.is_empty() || name.len() > NAME_LEN_MAX || !name.chars().all(body) {
+    let is_name_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':');
+    if name.is_empty() || name.len() > NAME_LEN_MAX || !name.chars().all(is_name_char) {
         return Err(format!(
             "{name:?} is not a handler's name: 1 to {NAME_LEN_MAX} of a-z, A-Z, 0-9, '.', '_', '-' and ':'"
         ));
@@ -68,7 +69,7 @@ pub fn check_handler(name: &str) -> Result<(), String> {
 /// name.
 pub const ANY_HANDLER: &str = "*";
 
-/// Whether an executor with these handlers takes a run of the handler `wanted`.
+/// Whether an executor with these handlers takes a run of the handler `wanted_handler`.
 ///
 /// ```
 /// use rondel_core::name::{ANY_HANDLER, takes_handler};
@@ -76,8 +77,8 @@ pub const ANY_HANDLER: &str = "*";
 /// assert!(takes_handler(["a", "b"], "b") && takes_handler([ANY_HANDLER], "b"));
 /// assert!(!takes_handler(["a"], "b"));
 /// ```
-pub fn takes_handler<'a>(handlers: impl IntoIterator<Item = &'a str>, wanted: &str) -> bool {
-    handlers.into_iter().any(|handler| handler == wanted || handler == ANY_HANDLER)
+pub fn takes_handler<'a>(handlers: impl IntoIterator<Item = &'a str>, wanted_handler: &str) -> bool {
+    handlers.into_iter().any(|handler| handler == wanted_handler || handler == ANY_HANDLER)
 }
 
 #[cfg(test)]

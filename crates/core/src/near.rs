@@ -14,15 +14,16 @@ use strsim::osa_distance;
 /// ```
 #[must_use]
 pub fn near_misses<'n>(wanted: &str, names: impl IntoIterator<Item = &'n str>, max: usize) -> Vec<&'n str> {
-    let lower = wanted.to_lowercase();
-    let distance_max = (lower.chars().count() / 4).max(1);
-    let ranked = |name: &'n str| {
-        let other = name.to_lowercase();
-        let distance = osa_distance(&lower, &other);
-        let is_part = lower.len() >= 2 && (other.contains(&lower) || lower.contains(&other));
+    let lower_wanted = wanted.to_lowercase();
+    let distance_max = (lower_wanted.chars().count() / 4).max(1);
+    let rank = |name: &'n str| {
+        let lower_name = name.to_lowercase();
+        let distance = osa_distance(&lower_wanted, &lower_name);
+        let is_part =
+            lower_wanted.len() >= 2 && (lower_name.contains(&lower_wanted) || lower_wanted.contains(&lower_name));
         (distance <= distance_max || is_part).then_some((distance > distance_max, distance, name))
     };
-    let mut ranked_names: Vec<_> = names.into_iter().filter(|name| *name != wanted).filter_map(ranked).collect();
+    let mut ranked_names: Vec<_> = names.into_iter().filter(|name| *name != wanted).filter_map(rank).collect();
     ranked_names.sort_unstable();
     ranked_names.dedup();
     ranked_names.into_iter().take(max).map(|(_, _, name)| name).collect()

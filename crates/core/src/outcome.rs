@@ -240,8 +240,8 @@ fn next_retry(
     // Attempts whose executor was lost, or that no executor received, do not count against the job's own retries.
     let uncounted_attempts = facts.lost_count.saturating_add(facts.unreceived_count);
     let failed_count = u32::try_from(facts.attempt.saturating_sub(uncounted_attempts)).unwrap_or(0).max(1);
-    let is_over = !policy.is_pump && (!retryable || failed_count > policy.retry_max);
-    if is_over || facts.cancel_request_reason.is_some() {
+    let has_no_retry_left = !policy.is_pump && (!retryable || failed_count > policy.retry_max);
+    if has_no_retry_left || facts.cancel_request_reason.is_some() {
         return None;
     }
     let wait = multiply(backoff(policy.backoff, policy.backoff_max, failed_count), 0.9 + 0.2 * jitter.clamp(0.0, 1.0));
@@ -280,11 +280,11 @@ fn decide_after_loss(policy: NextStepPolicy, facts: AttemptFacts, reason: Reason
         return NextStep::Verdict { status: RunStatus::Unknown, reason: Some(reason) };
     }
     // A run that no executor received cannot have crashed one: it is sent again without being counted.
-    let died_count = facts.lost_count.saturating_add(i32::from(reason != Reason::NotReceived));
-    if !policy.is_pump && (died_count > LOST_RETRY_MAX || facts.attempt >= UNRECEIVED_ATTEMPT_MAX) {
+    let lost_count = facts.lost_count.saturating_add(i32::from(reason != Reason::NotReceived));
+    if !policy.is_pump && (lost_count > LOST_RETRY_MAX || facts.attempt >= UNRECEIVED_ATTEMPT_MAX) {
         return NextStep::Verdict { status: RunStatus::Failed, reason: Some(reason) };
     }
-    NextStep::Retry { due_at: now, reason, lost_count: died_count }
+    NextStep::Retry { due_at: now, reason, lost_count }
 }
 
 /// Whether a verdict was given without the executor's report; a late result replaces such a verdict.

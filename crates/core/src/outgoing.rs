@@ -134,8 +134,8 @@ pub fn kind(address: IpAddr) -> AddressKind {
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => AddressKind::Unspecified,
         IpAddr::V6(v6) => {
             let special_kind = SPECIAL_V6.iter().find(|(network, _)| network.contains(&v6)).map(|(_, kind)| *kind);
-            let other = if GLOBAL_V6.contains(&v6) { AddressKind::Public } else { AddressKind::Reserved };
-            special_kind.unwrap_or(other)
+            let default_kind = if GLOBAL_V6.contains(&v6) { AddressKind::Public } else { AddressKind::Reserved };
+            special_kind.unwrap_or(default_kind)
         }
     }
 }
@@ -166,7 +166,7 @@ pub struct AddressRefused {
 pub struct AllowedAddresses {
     networks: Vec<IpNet>,
     /// Whether public addresses must be named too.
-    only_named: bool,
+    allows_only_named: bool,
 }
 
 impl AllowedAddresses {
@@ -174,13 +174,13 @@ impl AllowedAddresses {
     #[must_use]
     pub fn loopback() -> Self {
         let networks = vec![IpNet::V4(v4(127, 0, 0, 0, 8)), IpNet::V6(Ipv6Net::from(Ipv6Addr::LOCALHOST))];
-        Self { networks, only_named: false }
+        Self { networks, allows_only_named: false }
     }
 
     /// Allows only the named networks, not even other public addresses: for executors that a server dials.
     #[must_use]
     pub fn without_public(self) -> Self {
-        Self { only_named: true, ..self }
+        Self { allows_only_named: true, ..self }
     }
 
     /// Whether no network is named.
@@ -195,7 +195,7 @@ impl AllowedAddresses {
     /// A sentence about the first text that is neither.
     pub fn parse<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Result<Self, String> {
         let networks = texts.into_iter().map(|text| parse_network(text.as_ref())).collect::<Result<_, _>>()?;
-        Ok(Self { networks, only_named: false })
+        Ok(Self { networks, allows_only_named: false })
     }
 
     /// Whether requests may go to an address. A cloud's metadata address must be listed explicitly: a network that contains it does not allow
@@ -205,17 +205,17 @@ impl AllowedAddresses {
     /// [`AddressRefused`].
     pub fn check(&self, address: IpAddr) -> Result<(), AddressRefused> {
         let kind = kind(address);
-        let (canonical, effective) = (address.to_canonical(), effective_address(address));
-        let names = |network: &IpNet| {
+        let (canonical_address, effective) = (address.to_canonical(), effective_address(address));
+        let allows = |network: &IpNet| {
             let is_single = network.prefix_len() == network.max_prefix_len();
-            (network.contains(&canonical) || network.contains(&effective))
+            (network.contains(&canonical_address) || network.contains(&effective))
                 && (kind != AddressKind::Metadata || is_single)
         };
-        if (kind == AddressKind::Public && !self.only_named) || self.networks.iter().any(names) {
+        if (kind == AddressKind::Public && !self.allows_only_named) || self.networks.iter().any(allows) {
             return Ok(());
         }
-        let setting = if self.only_named { XXL_SETTING } else { SETTING };
-        Err(AddressRefused { address: canonical, kind, setting })
+        let setting = if self.allows_only_named { XXL_SETTING } else { SETTING };
+        Err(AddressRefused { address: canonical_address, kind, setting })
     }
 }
 

@@ -98,7 +98,7 @@ impl Overrides {
     }
 
     fn reaches_below(&self, pointer: &str) -> bool {
-        matches!(self, Self::Only(allowed) if allowed.iter().any(|inner| is_at_or_below(inner, pointer)))
+        matches!(self, Self::Only(allowed_pointers) if allowed_pointers.iter().any(|allowed_pointer| is_at_or_below(allowed_pointer, pointer)))
     }
 
     /// The parameters of one run: those of the job, with the caller's values for the parameters that may be replaced. The caller can leave
@@ -126,7 +126,7 @@ impl Overrides {
         pointer: &str,
         job_params: Option<&Value>,
         given_params: Option<&Value>,
-        refused: &mut Vec<String>,
+        refused_pointers: &mut Vec<String>,
     ) -> Option<Value> {
         if self.covers(pointer) {
             return given_params.cloned();
@@ -135,20 +135,20 @@ impl Overrides {
             (Some(Value::Array(job_items)), Some(Value::Array(items))) if job_items.len() == items.len() => {
                 let item_pairs = job_items.iter().zip(items).enumerate();
                 let element = |(index, (job_params, given_params)): (usize, (&Value, &Value))| {
-                    self.merge_at(&format!("{pointer}/{index}"), Some(job_params), Some(given_params), refused)
+                    self.merge_at(&format!("{pointer}/{index}"), Some(job_params), Some(given_params), refused_pointers)
                 };
                 Some(Value::Array(item_pairs.filter_map(element).collect()))
             }
             (job_params, given_params) if job_params == given_params => job_params.cloned(),
             (Some(Value::Object(_)) | Some(Value::Null) | None, Some(Value::Object(fields))) if !fields.is_empty() => {
-                self.merge_fields(pointer, job_params, Some(fields), refused)
+                self.merge_fields(pointer, job_params, Some(fields), refused_pointers)
             }
             (Some(Value::Object(_)), None | Some(Value::Object(_))) => {
-                self.merge_fields(pointer, job_params, None, refused)
+                self.merge_fields(pointer, job_params, None, refused_pointers)
             }
             (Some(Value::Null), Some(Value::Object(_))) | (_, None) => job_params.cloned(),
             _ => {
-                refused.push(pointer.to_owned());
+                refused_pointers.push(pointer.to_owned());
                 job_params.cloned()
             }
         }
@@ -159,7 +159,7 @@ impl Overrides {
         pointer: &str,
         job_params: Option<&Value>,
         given_fields: Option<&Map<String, Value>>,
-        refused: &mut Vec<String>,
+        refused_pointers: &mut Vec<String>,
     ) -> Option<Value> {
         let job_fields = job_params.and_then(Value::as_object);
         let names: BTreeSet<&String> = job_fields.into_iter().chain(given_fields).flat_map(Map::keys).collect();
@@ -167,7 +167,9 @@ impl Overrides {
         for name in names {
             let (job_params, given_params) =
                 (job_fields.and_then(|fields| fields.get(name)), given_fields.and_then(|fields| fields.get(name)));
-            if let Some(value) = self.merge_at(&child_pointer(pointer, name), job_params, given_params, refused) {
+            if let Some(value) =
+                self.merge_at(&child_pointer(pointer, name), job_params, given_params, refused_pointers)
+            {
                 merged_fields.insert(name.clone(), value);
             }
         }
@@ -230,20 +232,21 @@ fn has_bad_escape(pointer: &str) -> bool {
     pointer.split('~').skip(1).any(|rest| !rest.starts_with(['0', '1']))
 }
 
-/// Refuses secrets that the run's parameters (`merged`) name and the job's own do not, because the executor would resolve
+/// Refuses secrets that the run's parameters (`merged_params`) name and the job's own do not, because the executor would resolve
 /// them for any caller.
-fn foreign_secrets(job_params: &Value, merged: &Value) -> Vec<FieldError> {
+fn foreign_secrets(job_params: &Value, merged_params: &Value) -> Vec<FieldError> {
     let job_secret_names: BTreeSet<&str> =
         strings_with_pointers(job_params).iter().flat_map(|(_, text)| secret_names(text)).collect();
-    let merged_strings = strings_with_pointers(merged);
-    let uses = merged_strings.iter().flat_map(|(pointer, text)| secret_names(text).map(move |name| (pointer, name)));
+    let merged_strings = strings_with_pointers(merged_params);
+    let secret_uses =
+        merged_strings.iter().flat_map(|(pointer, text)| secret_names(text).map(move |name| (pointer, name)));
     let refuse = |(pointer, name): (&String, &str)| {
         let message = format!(
             "names the secret {name:?}, which the job's own parameters do not name: parameters of one run bring no secrets"
         );
         FieldError::new(format!("/params{pointer}"), message)
     };
-    uses.filter(|(_, name)| !job_secret_names.contains(name)).map(refuse).collect()
+    secret_uses.filter(|(_, name)| !job_secret_names.contains(name)).map(refuse).collect()
 }
 
 /// Every string with its pointer.

@@ -47,14 +47,14 @@ mod tests {
 
     #[test]
     fn a_run_is_a_fire_or_a_part_of_one() {
-        let of = RunJob { namespace: NamespaceId::new(1), job: JobId::new(2), job_version: 1, app: AppId::new(3) };
-        let one = Run::new(RunId::new(4), of, Timestamp::from_secs(60), Trigger::Cron, (NodeId::new(1), 1));
+        let run_job = RunJob { namespace: NamespaceId::new(1), job: JobId::new(2), job_version: 1, app: AppId::new(3) };
+        let one = Run::new(RunId::new(4), run_job, Timestamp::from_secs(60), Trigger::Cron, (NodeId::new(1), 1));
         let root = one.clone().for_all_shards();
         let shard = Run { shard_index: 1, shard_total: Some(3), parent: Some(root.id), ..one.clone() };
         let only = Run { shard_total: Some(1), ..shard.clone() };
-        let of = |is_pump| [&one, &root, &shard, &only].map(|run| Part::of(run, is_pump));
-        assert_eq!(of(false), [None, Some(Part::Whole), Some(Part::Shard), None]);
-        assert_eq!(of(true)[1..], [Some(Part::Root), Some(Part::Group), Some(Part::Group)]);
+        let parts = |is_pump| [&one, &root, &shard, &only].map(|run| Part::of(run, is_pump));
+        assert_eq!(parts(false), [None, Some(Part::Whole), Some(Part::Shard), None]);
+        assert_eq!(parts(true)[1..], [Some(Part::Root), Some(Part::Group), Some(Part::Group)]);
         assert_eq!([&one, &root, &shard, &only].map(Part::may_be), [false, true, true, true]);
     }
 }

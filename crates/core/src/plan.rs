@@ -133,14 +133,14 @@ pub fn span_between(job: &Job, anchor: Timestamp, from: Timestamp, through: Time
     let mut next_from = Some(from);
     while let Some(from) = next_from {
         let after_through = Timestamp::from_millis(through.as_millis() + 1);
-        let part = skip_missed(&job.timetable, anchor, from, after_through, (0, MisfireKeep::Newest));
-        total_span = match (total_span, part.span) {
-            (Some(total_span), Some(part)) => {
-                Some(MissedSpan { last: part.last, count: total_span.count + part.count, ..total_span })
+        let missed_plan = skip_missed(&job.timetable, anchor, from, after_through, (0, MisfireKeep::Newest));
+        total_span = match (total_span, missed_plan.span) {
+            (Some(total_span), Some(span)) => {
+                Some(MissedSpan { last: span.last, count: total_span.count + span.count, ..total_span })
             }
-            (total_span, part) => total_span.or(part),
+            (total_span, span) => total_span.or(span),
         };
-        next_from = part.next_missed;
+        next_from = missed_plan.next_missed;
     }
     total_span
 }

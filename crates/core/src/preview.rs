@@ -128,9 +128,9 @@ pub fn preview(request: PreviewRequest<'_>) -> Preview {
         .take(count)
         .map(|fire| PreviewFire { at: fire.at, local: local_text(zone, fire.at) })
         .collect();
-    let is_over = if count == 0 { never_fires(&request) } else { fires.is_empty() };
+    let has_no_fire = if count == 0 { never_fires(&request) } else { fires.is_empty() };
     let mut warnings = Vec::new();
-    if is_over && request.timetable.schedules.iter().any(fires_by_clock) {
+    if has_no_fire && request.timetable.schedules.iter().any(fires_by_clock) {
         warnings.push(never_warning(zone, &request));
     }
     warnings.extend(frequency_warning(&request));
@@ -211,7 +211,7 @@ fn clock_warning(zone: Tz, ClockChange { at, local, effect }: ClockChange) -> Wa
         }
         ClockEffect::Both => (WarningCode::ClockRepeats, "it fires both times".to_owned(), "两次都触发".to_owned()),
     };
-    let (does, shows) = match code {
+    let (effect_en, effect_zh) = match code {
         WarningCode::ClockSkips => (format!("skips {time}"), format!("跳过 {time}")),
         _ => (format!("shows {time} twice"), format!("两次显示 {time}")),
     };
@@ -219,8 +219,8 @@ fn clock_warning(zone: Tz, ClockChange { at, local, effect }: ClockChange) -> Wa
     Warning {
         code,
         at: Some(at),
-        en: format!("On {date} the clock of {name} {does}: {en}."),
-        zh: format!("{date}，{name} 的时钟{shows}：{zh}。"),
+        en: format!("On {date} the clock of {name} {effect_en}: {en}."),
+        zh: format!("{date}，{name} 的时钟{effect_zh}：{zh}。"),
     }
 }
 
@@ -235,9 +235,9 @@ fn calendar_warnings(request: &PreviewRequest<'_>) -> Vec<Warning> {
     let until = request.after + CALENDAR_AHEAD;
     let (mut warnings, mut cursor) = (Vec::new(), request.after);
     for _ in 0..CALENDAR_STEPS_MAX {
-        let uncalendared_fire =
+        let fire_without_calendar =
             request.timetable.next_without_calendar(request.anchor, cursor).filter(|(at, _)| *at <= until);
-        let Some((at, schedule)) = uncalendared_fire.filter(|_| warnings.len() < CALENDAR_COUNT_MAX) else { break };
+        let Some((at, schedule)) = fire_without_calendar.filter(|_| warnings.len() < CALENDAR_COUNT_MAX) else { break };
         let local = local::time_at(schedule.zone, at);
         cursor = if keeps_fire_at(applied, local) {
             local::last_before(schedule.zone, at, applied.calendar.next_edge(local))

@@ -102,13 +102,13 @@ impl PerMilleShares {
     /// that were skipped; and from the lateness of all that began, with the number of skipped fires that did not begin.
     #[must_use]
     pub fn of(
-        (succeeded, trouble, skipped): (u64, u64, u64),
-        (lateness, not_begun): (&Sketch, u64),
+        (succeeded_count, failed_count, skipped_count): (u64, u64, u64),
+        (lateness, not_begun_count): (&Sketch, u64),
         bound: Duration,
     ) -> Self {
         Self {
-            succeeded: per_mille(succeeded, succeeded + trouble + skipped),
-            on_time: per_mille(lateness.count_within(bound), lateness.count() + not_begun),
+            succeeded: per_mille(succeeded_count, succeeded_count + failed_count + skipped_count),
+            on_time: per_mille(lateness.count_within(bound), lateness.count() + not_begun_count),
         }
     }
 }
@@ -130,62 +130,62 @@ fn per_mille(part: u64, total: u64) -> Option<u32> {
 /// ```
 #[must_use]
 pub fn fold(message: &str) -> String {
-    let mut folded = String::with_capacity(message.len().min(FOLDED_BYTES_MAX * 2));
+    let mut folded_message = String::with_capacity(message.len().min(FOLDED_BYTES_MAX * 2));
     let message = &message[..message.floor_char_boundary(READ_BYTES_MAX)];
     let words = message.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
     for (index, word) in words.enumerate() {
         if index > 0 {
-            folded.push(' ');
+            folded_message.push(' ');
         }
-        fold_word(word, &mut folded);
+        fold_word(word, &mut folded_message);
     }
-    cut(&folded, FOLDED_BYTES_MAX)
+    cut(&folded_message, FOLDED_BYTES_MAX)
 }
 
 /// The key of a folded message: the same on all servers, and never [`REST_KEY`].
 #[must_use]
-pub fn fold_key(folded: &str) -> i64 {
+pub fn fold_key(folded_message: &str) -> i64 {
     // FNV-1a.
-    let hash = folded
+    let hash = folded_message
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     i64::try_from(hash >> 1).unwrap_or(1).max(1)
 }
 
-fn fold_word(word: &str, folded: &mut String) {
+fn fold_word(word: &str, folded_message: &mut String) {
     if !word.bytes().any(|byte| byte.is_ascii_digit()) {
-        folded.push_str(word);
+        folded_message.push_str(word);
         return;
     }
-    let mut rest = word;
-    let mut after_value = false;
-    while let Some(first_char) = rest.chars().next() {
-        let length = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
+    let mut remaining_text = word;
+    let mut follows_value = false;
+    while let Some(first_char) = remaining_text.chars().next() {
+        let length = remaining_text.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(remaining_text.len());
         if length == 0 {
             // A character that joins two numbers (of a date, a time, an address or an id) belongs to them.
-            let is_joiner = after_value && matches!(first_char, '-' | ':' | '.' | '+' | ',');
-            let (_, tail) = rest.split_at(first_char.len_utf8());
-            let token_end = tail.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(tail.len());
-            let next_token = &tail[..token_end];
+            let is_joiner = follows_value && matches!(first_char, '-' | ':' | '.' | '+' | ',');
+            let (_, text_after) = remaining_text.split_at(first_char.len_utf8());
+            let token_end = text_after.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(text_after.len());
+            let next_token = &text_after[..token_end];
             if !(is_joiner && (is_value(next_token) || next_token.starts_with(|c: char| c.is_ascii_digit()))) {
-                folded.push(first_char);
-                after_value = false;
+                folded_message.push(first_char);
+                follows_value = false;
             }
-            rest = tail;
+            remaining_text = text_after;
             continue;
         }
-        let (token, tail) = rest.split_at(length);
+        let (token, text_after) = remaining_text.split_at(length);
         if is_value(token) {
-            if !after_value {
-                folded.push(PLACEHOLDER);
+            if !follows_value {
+                folded_message.push(PLACEHOLDER);
             }
-            after_value = true;
+            follows_value = true;
         } else {
-            fold_digits(token, folded);
+            fold_digits(token, folded_message);
             // A value ends with its unit, as `3.5s` does.
-            after_value = false;
+            follows_value = false;
         }
-        rest = tail;
+        remaining_text = text_after;
     }
 }
 
@@ -194,22 +194,22 @@ fn is_value(token: &str) -> bool {
     let has_digit = token.bytes().any(|byte| byte.is_ascii_digit());
     let is_hex = token.bytes().all(|byte| byte.is_ascii_hexdigit());
     let is_number = token.bytes().all(|byte| byte.is_ascii_digit());
-    let is_clock = token.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'T' | b'Z'));
+    let is_instant_part = token.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'T' | b'Z'));
     let is_hex_number = token.strip_prefix("0x").is_some_and(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
-    has_digit && (is_number || is_clock || is_hex_number || is_hex && token.len() >= 4)
+    has_digit && (is_number || is_instant_part || is_hex_number || is_hex && token.len() >= 4)
 }
 
 /// Replaces the digits within a word: `node7` becomes `node#`.
-fn fold_digits(token: &str, folded: &mut String) {
-    let mut was_digit = false;
+fn fold_digits(token: &str, folded_message: &mut String) {
+    let mut follows_digit = false;
     for c in token.chars() {
         let is_digit = c.is_ascii_digit();
         if !is_digit {
-            folded.push(c);
-        } else if !was_digit && !folded.ends_with(PLACEHOLDER) {
-            folded.push(PLACEHOLDER);
+            folded_message.push(c);
+        } else if !follows_digit && !folded_message.ends_with(PLACEHOLDER) {
+            folded_message.push(PLACEHOLDER);
         }
-        was_digit = is_digit;
+        follows_digit = is_digit;
     }
 }
 

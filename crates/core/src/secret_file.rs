@@ -3,7 +3,7 @@
 /// Permissions of all other users.
 const OTHER_USERS_BITS: u32 = 0o007;
 /// The group's permissions to write and to execute.
-const GROUP_CHANGES: u32 = 0o030;
+const GROUP_WRITE_EXECUTE_BITS: u32 = 0o030;
 const GROUP_BITS: u32 = 0o070;
 const ROOT: u32 = 0;
 
@@ -20,8 +20,8 @@ const ROOT: u32 = 0;
 /// ```
 #[must_use]
 pub fn exposure(mode: u32, owner: u32) -> Option<String> {
-    let group_reads_roots = owner == ROOT && mode & GROUP_CHANGES == 0;
-    if mode & OTHER_USERS_BITS == 0 && (mode & GROUP_BITS == 0 || group_reads_roots) {
+    let group_may_read = owner == ROOT && mode & GROUP_WRITE_EXECUTE_BITS == 0;
+    if mode & OTHER_USERS_BITS == 0 && (mode & GROUP_BITS == 0 || group_may_read) {
         return None;
     }
     let mode = mode & 0o777;

@@ -117,8 +117,8 @@ impl Condition {
     fn holds(&self, labels: &BTreeMap<String, String>) -> bool {
         let value = labels.get(&self.key);
         match &self.test {
-            ConditionTest::Is(expected) => value == Some(expected),
-            ConditionTest::IsNot(unwanted) => value != Some(unwanted),
+            ConditionTest::Is(expected_value) => value == Some(expected_value),
+            ConditionTest::IsNot(excluded_value) => value != Some(excluded_value),
             ConditionTest::Has => value.is_some(),
             ConditionTest::HasNot => value.is_none(),
         }
@@ -126,20 +126,20 @@ impl Condition {
 }
 
 fn condition(text: &str) -> Option<Condition> {
-    let part = |text: &str| {
-        let body = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
-        let is_valid = !text.is_empty() && text.len() <= PART_LEN_MAX && text.chars().all(body);
+    let valid_part = |text: &str| {
+        let is_part_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
+        let is_valid = !text.is_empty() && text.len() <= PART_LEN_MAX && text.chars().all(is_part_char);
         is_valid.then(|| text.to_owned())
     };
     if let Some((key, value)) = text.split_once("!=") {
-        return Some(Condition { key: part(key)?, test: ConditionTest::IsNot(part(value)?) });
+        return Some(Condition { key: valid_part(key)?, test: ConditionTest::IsNot(valid_part(value)?) });
     }
     if let Some((key, value)) = text.split_once('=') {
-        return Some(Condition { key: part(key)?, test: ConditionTest::Is(part(value)?) });
+        return Some(Condition { key: valid_part(key)?, test: ConditionTest::Is(valid_part(value)?) });
     }
     match text.strip_prefix('!') {
-        Some(key) => Some(Condition { key: part(key)?, test: ConditionTest::HasNot }),
-        None => Some(Condition { key: part(text)?, test: ConditionTest::Has }),
+        Some(key) => Some(Condition { key: valid_part(key)?, test: ConditionTest::HasNot }),
+        None => Some(Condition { key: valid_part(text)?, test: ConditionTest::Has }),
     }
 }
 

@@ -79,8 +79,8 @@ impl ModeFrom {
     /// ```
     #[must_use]
     pub fn is_shadow_run(self, trigger: Trigger, fire_at: Timestamp) -> bool {
-        let is_asked_for = matches!(trigger, Trigger::Manual | Trigger::Api);
-        self.is_shadow_at(fire_at) && !(is_asked_for && self.mode == Mode::Active)
+        let is_requested = matches!(trigger, Trigger::Manual | Trigger::Api);
+        self.is_shadow_at(fire_at) && !(is_requested && self.mode == Mode::Active)
     }
 }
 

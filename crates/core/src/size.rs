@@ -7,11 +7,11 @@ const UNITS: [(&str, u32); 5] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 
 /// # Errors
 /// A sentence with the text and an example.
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    let parsed = UNITS.iter().find_map(|(unit, shift)| {
+    let parsed_size = UNITS.iter().find_map(|(unit, shift)| {
         let number: u64 = text.trim().strip_suffix(unit)?.trim().parse().ok()?;
         number.checked_mul(1 << shift)
     });
-    parsed.ok_or_else(|| {
+    parsed_size.ok_or_else(|| {
         let shown_text: String = text.chars().take(40).collect();
         format!("{shown_text:?} is not a size such as 64KiB, 10MiB or 5GiB")
     })

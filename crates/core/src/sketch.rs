@@ -86,12 +86,12 @@ impl Sketch {
     }
 }
 
-/// As it is stored: `bucket:count`, with spaces between them.
+/// As it is stored: pairs `bucket:count`, separated by spaces.
 impl fmt::Display for Sketch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (bucket, count)) in self.counts.iter().enumerate() {
-            let gap = if index == 0 { "" } else { " " };
-            write!(f, "{gap}{bucket}:{count}")?;
+            let separator = if index == 0 { "" } else { " " };
+            write!(f, "{separator}{bucket}:{count}")?;
         }
         Ok(())
     }
@@ -132,8 +132,8 @@ fn bucket_middle(bucket: u32) -> u64 {
         return u64::from(bucket);
     }
     let shift = (octave - 1).min(u64::BITS - BITS - 2);
-    let from = ((1 << BITS) + offset) << shift;
-    from + (1 << shift) / 2
+    let bucket_start = ((1 << BITS) + offset) << shift;
+    bucket_start + (1 << shift) / 2
 }
 
 crate::plain_word_enum! {

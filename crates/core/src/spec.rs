@@ -286,8 +286,8 @@ impl JobSpec {
     /// The time zone of its expectations.
     pub(crate) fn expect_zone(&self) -> &str {
         let own_zone = self.expect.as_ref().and_then(|expect| expect.success_by.as_ref()?.zone.as_deref());
-        let of_cron = || self.schedules().into_iter().find_map(|(_, schedule)| schedule.time_zone.as_deref());
-        own_zone.or_else(of_cron).unwrap_or("UTC")
+        let cron_zone = || self.schedules().into_iter().find_map(|(_, schedule)| schedule.time_zone.as_deref());
+        own_zone.or_else(cron_zone).unwrap_or("UTC")
     }
 
     /// The instants of its `at` schedules, each with its pointer. Only the server can compare them with the present.
@@ -326,9 +326,9 @@ impl JobSpec {
     /// ([`IfPast::Run`]), so that a document that is applied again does not run them again. Each instant is kept for one schedule, whatever
     /// its position in the list.
     pub fn keep_run_instants(&mut self, before: &Self, now: Timestamp) {
-        let of_before =
+        let old_instants =
             before.schedules().into_iter().filter_map(|(_, schedule)| Some((run_instant(schedule)?, schedule)));
-        let mut known_instants: Vec<(Timestamp, &ScheduleSpec)> = of_before.filter(|(at, _)| *at <= now).collect();
+        let mut known_instants: Vec<(Timestamp, &ScheduleSpec)> = old_instants.filter(|(at, _)| *at <= now).collect();
         let mut moved_instants: Vec<(Timestamp, &mut ScheduleSpec)> = Vec::new();
         for schedule in self.schedules_mut() {
             let Some(instant) = run_instant(schedule) else { continue };
@@ -430,18 +430,18 @@ mod tests {
     #[test]
     fn a_document_of_the_same_mode_keeps_the_seam() {
         let (first, second) = ("2026-11-23T10:00:00Z", "2026-11-24T10:00:00Z");
-        let of = |mode: &str, from: Option<&str>| -> JobSpec {
+        let spec_with_mode = |mode: &str, from: Option<&str>| -> JobSpec {
             let from = from.map_or(Value::Null, Value::from);
             serde_json::from_value(json!({"name": "a", "app": "b", "handler": "c", "mode": mode, "mode_from": from}))
                 .unwrap()
         };
         let kept = |mut wanted: JobSpec| {
-            wanted.keep_mode_from(&of("shadow", Some(first)));
+            wanted.keep_mode_from(&spec_with_mode("shadow", Some(first)));
             wanted.mode_from
         };
-        assert_eq!(kept(of("shadow", None)).as_deref(), Some(first));
-        assert_eq!(kept(of("shadow", Some(second))).as_deref(), Some(second));
-        assert_eq!(kept(of("active", None)), None, "it is switched at once");
+        assert_eq!(kept(spec_with_mode("shadow", None)).as_deref(), Some(first));
+        assert_eq!(kept(spec_with_mode("shadow", Some(second))).as_deref(), Some(second));
+        assert_eq!(kept(spec_with_mode("active", None)), None, "it is switched at once");
     }
 
     #[test]

@@ -198,12 +198,12 @@ pub fn parse_duration(text: &str) -> Result<Duration, TimeError> {
 
 /// The numbers of a duration, each with its unit: `"1h"` and `"30m"` for `"1h30m"`. Each part ends before the first digit after a letter.
 fn duration_parts(text: &str) -> impl Iterator<Item = &str> {
-    let mut rest = Some(text);
+    let mut remaining_text = Some(text);
     std::iter::from_fn(move || {
-        let text = rest?;
-        let unit = text.find(char::is_alphabetic).unwrap_or(text.len());
-        let end = text[unit..].find(|c: char| c.is_ascii_digit()).map(|digit| unit + digit);
-        rest = end.map(|end| &text[end..]);
+        let text = remaining_text?;
+        let unit_start = text.find(char::is_alphabetic).unwrap_or(text.len());
+        let end = text[unit_start..].find(|c: char| c.is_ascii_digit()).map(|digit| unit_start + digit);
+        remaining_text = end.map(|end| &text[end..]);
         Some(&text[..end.unwrap_or(text.len())])
     })
 }
@@ -214,16 +214,16 @@ fn duration_parts(text: &str) -> impl Iterator<Item = &str> {
 pub fn format_duration(length: Duration) -> String {
     const DAY: u64 = 24 * 3600;
     let days = length.as_secs() / DAY;
-    let within_day = length - Duration::from_secs(days * DAY);
+    let length_within_day = length - Duration::from_secs(days * DAY);
     let days_text = match days {
-        0 => return humantime::format_duration(within_day).to_string().replace(' ', ""),
+        0 => return humantime::format_duration(length_within_day).to_string().replace(' ', ""),
         1 => "1day".to_owned(),
         _ => format!("{days}days"),
     };
-    if within_day.is_zero() {
+    if length_within_day.is_zero() {
         days_text
     } else {
-        days_text + &humantime::format_duration(within_day).to_string().replace(' ', "")
+        days_text + &humantime::format_duration(length_within_day).to_string().replace(' ', "")
     }
 }
 
@@ -240,7 +240,7 @@ pub mod duration_text {
         serializer.serialize_str(&format_duration(*length))
     }
 
-    /// Reads `"30s"`.
+    /// Reads a duration such as `"30s"`.
     ///
     /// # Errors
     /// A text that is not a duration.

@@ -131,8 +131,8 @@ impl Timetable {
 
     /// The first instant after `after` at which the schedules alone would fire, with the schedule that does.
     pub(crate) fn next_without_calendar(&self, anchor: Timestamp, after: Timestamp) -> Option<(Timestamp, &Schedule)> {
-        let next = |schedule| Schedule::next_after(schedule, anchor, after).map(|at| (at, schedule));
-        self.schedules.iter().filter_map(next).min_by_key(|(at, _)| *at)
+        let next_fire = |schedule| Schedule::next_after(schedule, anchor, after).map(|at| (at, schedule));
+        self.schedules.iter().filter_map(next_fire).min_by_key(|(at, _)| *at)
     }
 
     /// The delay of a job that fires a fixed time after the end of its previous run. Such a job has no other schedule.
@@ -148,8 +148,8 @@ impl Timetable {
     #[must_use]
     pub fn first_delayed(&self, now: Timestamp) -> Option<Timestamp> {
         let schedule = self.schedules.iter().find(|schedule| matches!(schedule.kind, Kind::Delay(_)))?;
-        let first_end = (now + self.delay()?).max(schedule.start.unwrap_or(now));
-        schedule.end.is_none_or(|end| first_end <= end).then_some(first_end)
+        let first_fire_at = (now + self.delay()?).max(schedule.start.unwrap_or(now));
+        schedule.end.is_none_or(|end| first_fire_at <= end).then_some(first_fire_at)
     }
 
     /// The jobs that this one follows: it runs when they end.

@@ -67,20 +67,20 @@ impl FromStr for TraceParent {
 
     /// Later versions may have more fields after those of this one; the version `ff` is invalid.
     fn from_str(text: &str) -> Result<Self, String> {
-        let refuse = || format!("{text:?} is not a traceparent such as 00-<32 hex digits>-<16 hex digits>-01");
+        let format_error = || format!("{text:?} is not a traceparent such as 00-<32 hex digits>-<16 hex digits>-01");
         let is_hex = |part: &str, len: usize| {
             part.len() == len && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
         };
         let mut parts = text.split('-');
-        let mut part = |len: usize| parts.next().filter(|part| is_hex(part, len)).ok_or_else(refuse);
+        let mut part = |len: usize| parts.next().filter(|part| is_hex(part, len)).ok_or_else(format_error);
         let (version, trace_id, span_id, flags) = (part(2)?, part(32)?, part(16)?, part(2)?);
         if version == "ff" || (version == VERSION && parts.next().is_some()) {
-            return Err(refuse());
+            return Err(format_error());
         }
-        let trace_id = u128::from_str_radix(trace_id, 16).map_err(|_| refuse())?;
-        let span_id = u64::from_str_radix(span_id, 16).map_err(|_| refuse())?;
-        let flags = u8::from_str_radix(flags, 16).map_err(|_| refuse())?;
-        Self::new(trace_id, span_id, flags & SAMPLED != 0).ok_or_else(refuse)
+        let trace_id = u128::from_str_radix(trace_id, 16).map_err(|_| format_error())?;
+        let span_id = u64::from_str_radix(span_id, 16).map_err(|_| format_error())?;
+        let flags = u8::from_str_radix(flags, 16).map_err(|_| format_error())?;
+        Self::new(trace_id, span_id, flags & SAMPLED != 0).ok_or_else(format_error)
     }
 }
 
@@ -88,7 +88,7 @@ impl FromStr for TraceParent {
 /// every shard and every run that follows from it is in one trace, whichever node sends it.
 #[must_use]
 pub fn trace_id(run: &Run) -> u128 {
-    let first_run = first_of_fire(run);
+    let first_run = first_run_of_fire(run);
     let mut hash = Md5::new();
     hash.update(b"rondel.fire");
     hash.update(first_run.get().to_be_bytes());
@@ -98,7 +98,7 @@ pub fn trace_id(run: &Run) -> u128 {
 
 /// The run that a fire began with. The other runs of the fire have its id as their cause or, if the schedule made the fire, as their
 /// parent.
-fn first_of_fire(run: &Run) -> RunId {
+fn first_run_of_fire(run: &Run) -> RunId {
     match run.cause {
         0 => run.parent.unwrap_or(run.id),
         cause => RunId::new(cause),
@@ -139,8 +139,9 @@ mod tests {
 
     #[test]
     fn all_runs_of_a_fire_are_in_one_trace() {
-        let of = RunJob { namespace: NamespaceId::new(1), job: JobId::new(2), job_version: 1, app: AppId::new(3) };
-        let fire = |id: i64| Run::new(RunId::new(id), of, Timestamp::from_secs(60), Trigger::Cron, (NodeId::new(1), 1));
+        let run_job = RunJob { namespace: NamespaceId::new(1), job: JobId::new(2), job_version: 1, app: AppId::new(3) };
+        let fire =
+            |id: i64| Run::new(RunId::new(id), run_job, Timestamp::from_secs(60), Trigger::Cron, (NodeId::new(1), 1));
         let first = fire(9);
         let shard = Run { shard_index: 1, shard_total: Some(3), parent: Some(first.id), ..fire(10) };
         let child = Run { trigger: Trigger::Parent, cause: 9, parent: Some(first.id), ..fire(11) };

@@ -119,8 +119,9 @@ mod tests {
     use crate::time::Timestamp;
 
     fn run(id: i64, job: i64, trigger: Trigger) -> Run {
-        let of = RunJob { namespace: NamespaceId::new(1), job: JobId::new(job), job_version: 1, app: AppId::new(1) };
-        Run::new(RunId::new(id), of, Timestamp::from_secs(60), trigger, (NodeId::new(1), 1))
+        let run_job =
+            RunJob { namespace: NamespaceId::new(1), job: JobId::new(job), job_version: 1, app: AppId::new(1) };
+        Run::new(RunId::new(id), run_job, Timestamp::from_secs(60), trigger, (NodeId::new(1), 1))
     }
 
     fn child(id: i64, job: i64, parent: i64) -> Run {

@@ -11,8 +11,8 @@ use crate::words::Lang;
 /// Shown in place of the name of a hidden job.
 const A_CHILD: &str = "a child";
 /// The texts before and after the name of a parent, in the message of a run that was skipped because of that parent.
-const PARENT: &str = "parent job ";
-const ENDED_AS: &str = "ended as ";
+const PARENT_PREFIX: &str = "parent job ";
+const ENDED_AS_PREFIX: &str = "ended as ";
 const DID_NOT_END: &str = "did not end as the definition wants";
 const END_WORDS: [(RunStatus, &str); 6] = [
     (RunStatus::Succeeded, "succeeded"),
@@ -46,9 +46,9 @@ fn child_named_in(message: &str) -> Option<(&str, &str)> {
 
 /// The job that a message about a parent names.
 fn parent_in(message: &str) -> Option<&str> {
-    let (name, end) = message.strip_prefix(PARENT)?.split_once(' ')?;
+    let (name, end) = message.strip_prefix(PARENT_PREFIX)?.split_once(' ')?;
     let is_status = |status: &str| status.parse::<RunStatus>().is_ok();
-    (end == DID_NOT_END || end.strip_prefix(ENDED_AS).is_some_and(is_status)).then_some(name)
+    (end == DID_NOT_END || end.strip_prefix(ENDED_AS_PREFIX).is_some_and(is_status)).then_some(name)
 }
 
 /// The job that a message is about, if the server wrote the message about another job than the run's own.
@@ -125,8 +125,8 @@ mod tests {
     use crate::{AppId, JobId, NamespaceId, NodeId, RunId, Timestamp, Trigger};
 
     fn run(detail: Option<ReasonDetail>, message: &str) -> Run {
-        let of = RunJob { namespace: NamespaceId::new(1), job: JobId::new(1), job_version: 1, app: AppId::new(1) };
-        let run = Run::new(RunId::new(1), of, Timestamp::EPOCH, Trigger::Parent, (NodeId::new(1), 1));
+        let run_job = RunJob { namespace: NamespaceId::new(1), job: JobId::new(1), job_version: 1, app: AppId::new(1) };
+        let run = Run::new(RunId::new(1), run_job, Timestamp::EPOCH, Trigger::Parent, (NodeId::new(1), 1));
         let reason = detail.is_some().then_some(Reason::Parent);
         Run { reason, detail: detail.map(Box::new), message: Some(message.to_owned()), ..run }
     }

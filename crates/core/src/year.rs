@@ -57,15 +57,15 @@ pub fn year(calendar: &Calendar, year: i32) -> Vec<YearDay> {
 
 fn part_of_day(calendar: &Calendar, day: NaiveDate) -> DayPart {
     let mut at = day.and_time(NaiveTime::MIN);
-    let begins_in = calendar.has(at);
+    let is_start_inside = calendar.has(at);
     // Membership changes only at edges, so it is enough to check these.
     while at.date() == day {
-        if calendar.has(at) != begins_in {
+        if calendar.has(at) != is_start_inside {
             return DayPart::Some;
         }
         at = calendar.next_edge(at);
     }
-    if begins_in { DayPart::Whole } else { DayPart::Nothing }
+    if is_start_inside { DayPart::Whole } else { DayPart::Nothing }
 }
 
 #[cfg(test)]

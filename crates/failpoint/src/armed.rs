@@ -10,10 +10,10 @@ use crate::{ArmError, Injected, points};
 
 /// Whether any failpoint is armed: checked first at each failpoint.
 static ANY_ARMED: AtomicBool = AtomicBool::new(false);
-static ARMED: Mutex<Vec<Armed>> = Mutex::new(Vec::new());
+static ARMED: Mutex<Vec<ArmedFailpoint>> = Mutex::new(Vec::new());
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Armed {
+struct ArmedFailpoint {
     name: String,
     /// How often the failpoint must still be reached until it acts.
     remaining_count: u32,
@@ -35,7 +35,7 @@ pub(crate) fn arm(text: &str) -> Result<(), ArmError> {
     Ok(())
 }
 
-fn parse(text: &str) -> Result<Armed, ArmError> {
+fn parse(text: &str) -> Result<ArmedFailpoint, ArmError> {
     let (name_and_count, action) = text.split_once('=').unwrap_or((text, "abort"));
     let (name, count) = name_and_count.split_once('@').unwrap_or((name_and_count, "1"));
     if !points::server().chain(points::executor()).any(|point| point == name) {
@@ -55,12 +55,12 @@ fn parse(text: &str) -> Result<Armed, ArmError> {
         Some(("pause", millis)) => Action::Pause(Duration::from_millis(millis.parse().map_err(|_| refusal())?)),
         _ => return Err(refusal()),
     };
-    Ok(Armed { name: name.to_owned(), remaining_count, action })
+    Ok(ArmedFailpoint { name: name.to_owned(), remaining_count, action })
 }
 
 pub(crate) fn pass(name: &str) {
     if ANY_ARMED.load(Ordering::Acquire)
-        && let Some(action) = take_due_action(|armed| armed == name)
+        && let Some(action) = take_due_action(|armed_name| armed_name == name)
     {
         // Only failpoints of transactions can be armed with an error, and transactions use `try_pass`.
         perform_action(name, action).ok();
@@ -71,15 +71,15 @@ pub(crate) fn try_pass(operation: &str, step: &str) -> Result<(), Injected> {
     if !ANY_ARMED.load(Ordering::Acquire) {
         return Ok(());
     }
-    let is_match = |armed: &str| armed.split_once('.') == Some((operation, step));
+    let is_match = |armed_name: &str| armed_name.split_once('.') == Some((operation, step));
     take_due_action(is_match).map_or(Ok(()), |action| perform_action(&format!("{operation}.{step}"), action))
 }
 
 /// The action that is due when this failpoint is reached.
 fn take_due_action(is_match: impl Fn(&str) -> bool) -> Option<Action> {
-    let mut armed = ARMED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut armed_failpoints = ARMED.lock().unwrap_or_else(PoisonError::into_inner);
     let mut due_action = None;
-    armed.retain_mut(|armed| {
+    armed_failpoints.retain_mut(|armed| {
         if !is_match(&armed.name) {
             return true;
         }
@@ -99,8 +99,8 @@ fn perform_action(name: &str, action: Action) -> Result<(), Injected> {
         Action::Abort => std::process::abort(),
         Action::Stop => {
             let id = std::process::id().to_string();
-            let result = Command::new("kill").args(["-STOP", &id]).stdin(Stdio::null()).status();
-            debug_assert!(result.is_ok(), "kill is not installed");
+            let kill_result = Command::new("kill").args(["-STOP", &id]).stdin(Stdio::null()).status();
+            debug_assert!(kill_result.is_ok(), "kill is not installed");
             // The signal may reach another thread first. This thread sleeps, so that it does not pass the failpoint in the
             // meantime. It need not know how long the stop lasts.
             pause(Duration::from_secs(1));
@@ -122,7 +122,8 @@ mod tests {
 
     #[test]
     fn an_armed_failpoint_is_read_whole_or_refused() {
-        let armed = |name: &str, left, action| Ok(Armed { name: name.to_owned(), remaining_count: left, action });
+        let armed =
+            |name: &str, left, action| Ok(ArmedFailpoint { name: name.to_owned(), remaining_count: left, action });
         for (text, expected) in [
             ("claim.moved", armed("claim.moved", 1, Action::Abort)),
             ("claim.moved@3", armed("claim.moved", 3, Action::Abort)),

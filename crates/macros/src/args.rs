@@ -105,7 +105,7 @@ impl Parse for Args {
             }
         }
         for named_arg in Punctuated::<NamedArg, Token![,]>::parse_terminated(input)? {
-            let arg = Arg::new(kind(&named_arg.name)?, named_arg.value)?;
+            let arg = Arg::new(find_kind(&named_arg.name)?, named_arg.value)?;
             if let Some(same_arg) = args.iter().find(|same_arg| same_arg.kind.path == arg.kind.path) {
                 let message = match same_arg.kind.name {
                     name if name == arg.kind.name => format!("`{name}` is given twice"),
@@ -132,7 +132,7 @@ impl Parse for NamedArg {
     }
 }
 
-fn kind(name: &Ident) -> syn::Result<&'static ArgKind> {
+fn find_kind(name: &Ident) -> syn::Result<&'static ArgKind> {
     ARG_KINDS.iter().find(|kind| name == kind.name).ok_or_else(|| {
         let known_names: Vec<String> = ARG_KINDS.iter().map(|kind| format!("`{}`", kind.name)).collect();
         syn::Error::new(

@@ -30,13 +30,13 @@ fn emit(args: &Args, name: &str, mut function: ItemFn) -> TokenStream {
     let ident = std::mem::replace(&mut function.sig.ident, format_ident!("call"));
     let (docs, attributes): (Vec<_>, Vec<_>) = function.attrs.drain(..).partition(|attr| attr.path().is_ident("doc"));
     let visibility = &function.vis;
-    let mut calls: Vec<TokenStream> = args.0.iter().filter_map(method_call).collect();
+    let mut method_calls: Vec<TokenStream> = args.0.iter().filter_map(method_call).collect();
     if let Some(text) = description(&docs) {
-        calls.insert(0, quote!(.description(#text)));
+        method_calls.insert(0, quote!(.description(#text)));
     }
-    let kind = if function.sig.asyncness.is_some() { format_ident!("of") } else { format_ident!("of_blocking") };
+    let constructor = if function.sig.asyncness.is_some() { format_ident!("of") } else { format_ident!("of_blocking") };
     // An error about a function that is not a handler points at the function's name.
-    let handler = quote_spanned!(ident.span()=> ::rondel::JobHandler::#kind(Self::call));
+    let handler = quote_spanned!(ident.span()=> ::rondel::JobHandler::#constructor(Self::call));
     quote! {
         #(#docs)*
         #[allow(non_camel_case_types, reason = "it is called like the function")]
@@ -51,7 +51,7 @@ fn emit(args: &Args, name: &str, mut function: ItemFn) -> TokenStream {
 
         impl ::rondel::Job for #ident {
             fn declaration(&self) -> ::rondel::Declaration {
-                ::rondel::Declaration::new(#name) #(#calls)*
+                ::rondel::Declaration::new(#name) #(#method_calls)*
             }
 
             fn handler(&self) -> ::rondel::JobHandler {
@@ -77,14 +77,14 @@ fn method_call(arg: &Arg) -> Option<TokenStream> {
 /// The first paragraph of the doc comment, in one line: the job's description in the console. It is cut to the length that
 /// servers take.
 fn description(docs: &[Attribute]) -> Option<String> {
-    let text = |attr: &Attribute| match &attr.meta {
+    let doc_text = |attr: &Attribute| match &attr.meta {
         Meta::NameValue(pair) => match &pair.value {
             Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => Some(text.value()),
             _ => None,
         },
         Meta::Path(_) | Meta::List(_) => None,
     };
-    let texts: Vec<String> = docs.iter().filter_map(text).collect();
+    let texts: Vec<String> = docs.iter().filter_map(doc_text).collect();
     let lines = texts.iter().flat_map(|text| text.split('\n').enumerate().map(|(index, line)| plain_line(index, line)));
     let lines: Vec<&str> = lines.skip_while(|line| line.is_empty()).take_while(|line| !line.is_empty()).collect();
     (!lines.is_empty()).then(|| cut(&lines.join(" "), DESCRIPTION_LEN_MAX))

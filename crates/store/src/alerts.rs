@@ -85,7 +85,8 @@ pub(crate) fn next_evaluation(
     change: &RuleChange<'_>,
 ) -> (Option<Timestamp>, Option<RuleProgress>) {
     let is_due = |rule: &&RuleRecord| {
-        let is_still_watched = rule.spec.enabled && change.spec.enabled && judge::watches_same(&rule.spec, change.spec);
+        let is_still_watched =
+            rule.spec.enabled && change.spec.enabled && judge::have_same_condition_and_scope(&rule.spec, change.spec);
         is_still_watched && rule.check_at.is_some_and(|at| at <= change.now)
     };
     match before.filter(is_due) {
@@ -235,14 +236,15 @@ pub(crate) fn first_checks(
     let Some(expectations) = spec.expectations() else { return Vec::new() };
     let old_expectations = before.and_then(|(spec, expect_checks)| Some((spec.expectations()?, expect_checks)));
     // A check that is due stays due if its condition is unchanged, because no evaluation has judged the passed deadline yet.
-    let due = |kind: ExpectKind| {
+    let due_check_at = |kind: ExpectKind| {
         let (_, expect_checks) = old_expectations
             .as_ref()
             .filter(|(old_expectations, _)| old_expectations.condition(kind) == expectations.condition(kind))?;
         expect_checks.iter().find(|check| check.kind == kind)?.at.filter(|at| *at <= now)
     };
-    let at = |kind: ExpectKind| due(kind).or_else(|| expectations.first_check_at(kind, now, before.is_none()));
-    expectations.kinds().map(|kind| ExpectCheck { job, kind, at: at(kind) }).collect()
+    let check_at =
+        |kind: ExpectKind| due_check_at(kind).or_else(|| expectations.first_check_at(kind, now, before.is_none()));
+    expectations.kinds().map(|kind| ExpectCheck { job, kind, at: check_at(kind) }).collect()
 }
 
 /// When a rule is evaluated next.
@@ -313,7 +315,7 @@ pub trait Alerts {
     async fn open_incidents(&self, rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> Result<OpenIncidents>;
 
     /// The open incidents of a rule, except groups, at most `limit`.
-    async fn open_incidents_of(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>>;
+    async fn open_incidents_of_rule(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>>;
 
     /// Incidents that are due, the longest due first, at most `limit`.
     async fn due_incidents(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<IncidentRecord>>;
@@ -321,7 +323,8 @@ pub trait Alerts {
     /// Expectations of jobs that are due, the longest due first, at most `limit`.
     async fn due_expectations(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectCheck>>;
 
-    async fn expectations_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>>;
+    /// The checks of the expectations of these jobs.
+    async fn expect_checks_of_jobs(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>>;
 
     /// The expectations that jobs of a namespace have of open runs.
     async fn open_run_expectations(&self, namespace: NamespaceId) -> Result<OpenRunExpectations>;
@@ -401,9 +404,9 @@ impl IncidentQuery<'_> {
     /// Whether it selects this incident. Checks only the state and the app, not the namespace, the job, the ids or the limit.
     pub(crate) fn admits(&self, record: &IncidentRecord) -> bool {
         let (subject, is_open) = (&record.incident.subject, record.incident.state == IncidentState::Firing);
-        let own_app = (subject.kind == SubjectKind::App).then_some(&subject.name);
-        let app = subject.app.as_ref().or(own_app);
-        self.is_open.is_none_or(|wanted| wanted == is_open)
+        let app_of_subject = (subject.kind == SubjectKind::App).then_some(&subject.name);
+        let app = subject.app.as_ref().or(app_of_subject);
+        self.is_open.is_none_or(|must_be_open| must_be_open == is_open)
             && self.within.is_none_or(|apps| app.is_some_and(|app| apps.contains(app)))
     }
 }

@@ -211,7 +211,7 @@ pub struct SeenExecutor {
 /// A stream between a node and an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// The lease of the node at the one end of the stream.
+    /// The lease of the node at one end of the stream.
     pub token: LeaseToken,
     /// The executor at the other end.
     pub executor: ExecutorId,

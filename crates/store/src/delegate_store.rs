@@ -113,7 +113,7 @@ macro_rules! delegate_store {
             };
             use $crate::declarations::{DeclaredSetHeader, DeclaredSet};
             use $crate::ledger::{
-                Adoption, CancelOutcome, CancelElsewhere, DueJob, DueRange, FenceRequest, FoundRuns, HeldCount, HomeLoad, RunAtExecutor, JobAtHome, KeyedRun, LimitName,
+                Adoption, CancelOutcome, CancelElsewhere, DueJob, DueRange, FenceRequest, FoundRuns, ExecutorRunCount, HomeLoad, RunAtExecutor, JobAtHome, KeyedRun, LimitName,
                 MovedJobs, NotedWait, OpenPage, OrphanedJobs, RelayedAnswer, RunQuery, RunSearch, UnsentPlace, UnsentRun,
             };
             use $crate::logs::{ChunkSize, LogChunk, LogRange, RemovedLogs};
@@ -181,7 +181,7 @@ macro_rules! delegate_store {
                 fn link(hash: &str) -> Option<SignInLink>;
                 fn take_link(hash: &str) -> Option<SignInLink>;
                 fn count_attempt(bucket: i64, max: u32, window: Duration, now: Timestamp) -> $crate::access::AttemptDecision;
-                fn server_key(name: &str, fresh: &str, now: Timestamp) -> String;
+                fn server_key(name: &str, new_key: &str, now: Timestamp) -> String;
                 fn forget_attempts(bucket: i64) -> ();
                 fn is_known_address(account: AccountId, network: &str) -> bool;
                 fn remember_address(account: AccountId, network: &str, now: Timestamp, count_max: u32) -> ();
@@ -221,7 +221,7 @@ macro_rules! delegate_store {
             } also { $($own_dispatch)* });
             $crate::delegate_store!(@$wrapper, Adopt {
                 fn orphaned_jobs(token: LeaseToken, dead_nodes: &[NodeId], limit: u32) -> OrphanedJobs;
-                fn left_open(token: LeaseToken, jobs: &[JobId]) -> Vec<JobId>;
+                fn jobs_open_under_earlier_leases(token: LeaseToken, jobs: &[JobId]) -> Vec<JobId>;
                 fn adopt(token: LeaseToken, dead_nodes: &[NodeId], jobs: &[JobId]) -> Adoption;
             } also {});
             $crate::delegate_store!(@$wrapper, Finish {
@@ -250,16 +250,16 @@ macro_rules! delegate_store {
                 fn move_jobs(token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> MovedJobs;
                 fn unsent_runs(token: LeaseToken, after: RunId, limit: u32) -> Vec<UnsentRun>;
                 fn unsent_runs_of_jobs(token: LeaseToken, jobs: &[JobId]) -> Vec<UnsentRun>;
-                fn jobs_at(home: NodeId, after: JobId, limit: u32) -> Vec<JobAtHome>;
-                fn homes_of(jobs: &[JobId]) -> Vec<(JobId, NodeId)>;
+                fn jobs_of_home(home: NodeId, after: JobId, limit: u32) -> Vec<JobAtHome>;
+                fn homes_of_jobs(jobs: &[JobId]) -> Vec<(JobId, NodeId)>;
                 fn home_loads(homes: &[NodeId], now: Timestamp) -> Vec<HomeLoad>;
                 fn free_jobs(token: LeaseToken, dead_node: NodeId, limit: u32) -> u64;
             } also {});
             $crate::delegate_store!(@$wrapper, Runs {
                 fn open_keys(token: LeaseToken, page: OpenPage) -> Vec<(Timestamp, RunId)>;
                 fn list_runs(namespace: NamespaceId, query: &RunQuery) -> Vec<Run>;
-                fn count_held(namespace: NamespaceId) -> Vec<HeldCount>;
-                fn held_runs(namespace: NamespaceId, app: AppId, executor: &str, limit: u32) -> Vec<Run>;
+                fn count_running_by_executor(namespace: NamespaceId) -> Vec<ExecutorRunCount>;
+                fn running_runs_of_executor(namespace: NamespaceId, app: AppId, executor: &str, limit: u32) -> Vec<Run>;
                 fn next_fire_after(run: &Run) -> Option<Run>;
                 fn runs_below(parents: &[RunId], limit: u32) -> Vec<Run>;
                 fn planned_rows(job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Vec<Run>;
@@ -346,10 +346,10 @@ macro_rules! delegate_store {
                 fn alert_version(namespace: NamespaceId) -> Option<i64>;
                 fn alert_events(namespace: NamespaceId, limit: u32) -> Vec<AlertEvent>;
                 fn open_incidents(rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> OpenIncidents;
-                fn open_incidents_of(rule: AlertRuleId, limit: u32) -> Vec<Incident>;
+                fn open_incidents_of_rule(rule: AlertRuleId, limit: u32) -> Vec<Incident>;
                 fn due_incidents(namespace: NamespaceId, now: Timestamp, limit: u32) -> Vec<IncidentRecord>;
                 fn due_expectations(namespace: NamespaceId, now: Timestamp, limit: u32) -> Vec<ExpectCheck>;
-                fn expectations_of(jobs: &[JobId]) -> Vec<ExpectCheck>;
+                fn expect_checks_of_jobs(jobs: &[JobId]) -> Vec<ExpectCheck>;
                 fn open_run_expectations(namespace: NamespaceId) -> OpenRunExpectations;
                 fn acknowledge_dead_letters(namespace: NamespaceId, runs: &[RunId]) -> u64;
                 fn dead_letter_count(namespace: NamespaceId, limit: u32) -> u64;
@@ -376,7 +376,7 @@ macro_rules! delegate_store {
                 fn delete_filter(owner: FilterOwner, list: FilteredList, name: &str) -> bool;
             } also {});
             $crate::delegate_store!(@$wrapper, RequestKeys {
-                fn begin_call(call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> CallState;
+                fn begin_call(call: KeyedCall<'_>, now: Timestamp, given_up_before: Timestamp) -> CallState;
                 fn renew_call(call: KeyedCall<'_>, now: Timestamp) -> ();
                 fn end_call(call: KeyedCall<'_>, answer: Option<&StoredAnswer>) -> ();
                 fn forget_calls(before: Timestamp, limit: u32) -> u64;
@@ -462,7 +462,7 @@ macro_rules! delegate_store {
                 fn unregister_xxl_by_hand(app: AppId, address: &str) -> bool;
                 fn xxl_registered_by_hand(app: Option<AppId>, limit: u32) -> Vec<XxlExecutor>;
                 fn xxl_executors(since: Timestamp, limit: u32) -> Vec<XxlExecutor>;
-                fn xxl_reported_executors(before: Timestamp, limit: u32) -> Vec<XxlExecutor>;
+                fn xxl_executors_with_unsettled_ends(before: Timestamp, limit: u32) -> Vec<XxlExecutor>;
                 fn send_xxl(token: LeaseToken, runs: &[NewXxlRun], now: Timestamp) -> Option<Vec<XxlRun>>;
                 fn unsettled_xxl(executor: ExecutorId, limit: u32) -> Vec<XxlRun>;
                 fn report_xxl(app: AppId, reports: &[XxlReport], now: Timestamp) -> XxlReportResults;
@@ -472,7 +472,7 @@ macro_rules! delegate_store {
             } also {});
             $crate::delegate_store!(@$wrapper, ShadowFires {
                 fn add_shadow_fires(namespace: NamespaceId, source: &str, fires: &[ShadowFire]) -> u64;
-                fn shadow_fires(of: (NamespaceId, &str), job: JobId, range: (Timestamp, Timestamp), limit: u32) -> Vec<OldFire>;
+                fn shadow_fires(namespace_and_source: (NamespaceId, &str), job: JobId, range: (Timestamp, Timestamp), limit: u32) -> Vec<OldFire>;
                 fn shadow_span(namespace: NamespaceId, source: &str) -> Option<ShadowSpan>;
                 fn forget_shadow_fires(before: Timestamp, limit: u32) -> u64;
             } also {});

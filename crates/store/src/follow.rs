@@ -157,7 +157,7 @@ impl FireFacts<'_> {
             .filter(|ended_run| ended_run.awaits_children)
             .map(|ended_run| ended_run.run)
             .collect();
-        let state = |member: &Member| {
+        let job_state = |member: &Member| {
             let awaits_children = match member.status {
                 RunStatus::Succeeded => awaiting_runs.contains(&member.run),
                 status => status == RunStatus::Running && member.open_children.is_some(),
@@ -170,7 +170,7 @@ impl FireFacts<'_> {
                 }
             }
         };
-        self.members.iter().map(|(job, member)| (*job, state(member))).collect()
+        self.members.iter().map(|(job, member)| (*job, job_state(member))).collect()
     }
 
     /// The plan. `children` are the jobs that have no run in this fire yet.
@@ -184,20 +184,20 @@ impl FireFacts<'_> {
             if ready_children.is_empty() {
                 break;
             }
-            for (job, start) in ready_children {
+            for (job, child_start) in ready_children {
                 let Some(child) = children.get(&job) else { continue };
-                let run = self.run(job, child, RunId::new(ids.next(now)), now);
-                let run = match start {
+                let run = self.new_run(job, child, RunId::new(ids.next(now)), now);
+                let run = match child_start {
                     ChildStart::Runs if child.spec.enabled => run,
                     ChildStart::Runs => skipped_run(run, Reason::Paused, ReasonDetail::default(), now),
                     ChildStart::Refused(parent) => {
-                        let detail = self.refusal(parent, &fire, children);
+                        let detail = self.refusal_detail(parent, &fire, children);
                         skipped_run(run, refusal_reason(&fire, parent), detail, now)
                     }
                 };
                 let verdict = run.status.is_terminal().then_some((run.status, run.reason));
                 let parents: Vec<RunId> =
-                    fire.parents_of(job).filter_map(|parent| self.run_of(parent, &followers_by_job)).collect();
+                    fire.parents_of(job).filter_map(|parent| self.run_of_job(parent, &followers_by_job)).collect();
                 fire.set(job, JobInFire { end_status: verdict.map(|(status, _)| status), verdict });
                 let run = Run { parent: parents.first().copied(), ..run };
                 followers_by_job.insert(job, Follower { run, parents });
@@ -209,19 +209,19 @@ impl FireFacts<'_> {
         }
     }
 
-    fn run_of(&self, job: JobId, followers: &BTreeMap<JobId, Follower>) -> Option<RunId> {
+    fn run_of_job(&self, job: JobId, followers: &BTreeMap<JobId, Follower>) -> Option<RunId> {
         let stored_run = self.members.get(&job).map(|member| member.run);
         stored_run.or_else(|| followers.get(&job).map(|follower| follower.run.id))
     }
 
-    fn refusal(&self, parent: JobId, fire: &FireGraph<'_>, children: &BTreeMap<JobId, Child>) -> ReasonDetail {
+    fn refusal_detail(&self, parent: JobId, fire: &FireGraph<'_>, children: &BTreeMap<JobId, Child>) -> ReasonDetail {
         let stored_name = self.members.get(&parent).map(|member| member.name.as_str());
         let name = stored_name.or_else(|| children.get(&parent).map(|child| child.spec.name.as_str()));
         let parent_status = fire.state_of(parent).and_then(|state| state.end_status);
         ReasonDetail { parent: name.map(str::to_owned), parent_status, ..ReasonDetail::default() }
     }
 
-    fn run(&self, job: JobId, child: &Child, id: RunId, now: Timestamp) -> Run {
+    fn new_run(&self, job: JobId, child: &Child, id: RunId, now: Timestamp) -> Run {
         let run_job = RunJob { namespace: child.namespace, job, job_version: child.version, app: child.app };
         let owner = (child.owner.node, child.owner.epoch);
         let run = Run {

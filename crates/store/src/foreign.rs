@@ -13,8 +13,8 @@ const ROW_COUNT_MAX: usize = 200_000;
 const PAGE_LEN: usize = 1_000;
 
 /// The forms of addresses that are expected.
-const MYSQL: &str = "mysql://USER:PASSWORD@HOST/NAME";
-const POSTGRES: &str = "postgres://USER:PASSWORD@HOST/NAME";
+const MYSQL_FORM: &str = "mysql://USER:PASSWORD@HOST/NAME";
+const POSTGRES_FORM: &str = "postgres://USER:PASSWORD@HOST/NAME";
 
 /// Why a table was not read.
 #[derive(Debug, thiserror::Error)]
@@ -86,7 +86,10 @@ impl Database {
         let has_user = url.split('?').next().is_some_and(|address| address.contains('@'));
         if jdbc.is_some() && !has_user && matches!(scheme, "mysql" | "mariadb" | "postgresql") {
             let shown_url = format!("jdbc:{} without a user", shown_address(scheme));
-            return Err(ForeignError::Address(shown_url, if scheme == "postgresql" { POSTGRES } else { MYSQL }));
+            return Err(ForeignError::Address(
+                shown_url,
+                if scheme == "postgresql" { POSTGRES_FORM } else { MYSQL_FORM },
+            ));
         }
         match scheme {
             "mysql" | "mariadb" => Ok(Self::MySql(url.parse::<MySqlConnectOptions>()?.connect().await?)),
@@ -97,11 +100,11 @@ impl Database {
                 let expected_form = "mysql://USER:PASSWORD@HOST/NAME or postgres://USER:PASSWORD@HOST/NAME";
                 Err(ForeignError::Address(shown_address(scheme), expected_form))
             }
-            _ => Err(ForeignError::Address(shown_address(scheme), MYSQL)),
+            _ => Err(ForeignError::Address(shown_address(scheme), MYSQL_FORM)),
         }
     }
 
-    /// All rows of a table as text, in the order of `key`: all columns except `excluded_columns`, and the columns in `bytes` as hexadecimal
+    /// All rows of a table as text, in the order of `key`: all columns except `excluded_columns`, and the columns in `binary_columns` as hexadecimal
     /// digits. MySQL uses the name of the table as given. PostgreSQL uses it in lower case, and looks for it in the schemas of the search
     /// path.
     ///
@@ -112,32 +115,34 @@ impl Database {
         table: &str,
         key: &[&str],
         excluded_columns: &[&str],
-        bytes: &[&str],
+        binary_columns: &[&str],
     ) -> Result<Vec<ForeignRow>, ForeignError> {
         let table_columns = self.columns(table).await?;
-        let find = |wanted: &str| table_columns.iter().find(|name| name.eq_ignore_ascii_case(wanted));
-        let Some(key) = key.iter().map(|column| find(column).cloned()).collect::<Option<Vec<String>>>() else {
-            return Err(self.why_missing(table, &key.join(", ")).await?);
+        let find_column = |wanted: &str| table_columns.iter().find(|name| name.eq_ignore_ascii_case(wanted));
+        let Some(key) = key.iter().map(|column| find_column(column).cloned()).collect::<Option<Vec<String>>>() else {
+            return Err(self.missing_table_error(table, &key.join(", ")).await?);
         };
         let known_columns: Vec<&String> = table_columns
             .iter()
-            .filter(|name| !excluded_columns.iter().any(|left_out| name.eq_ignore_ascii_case(left_out)))
+            .filter(|name| !excluded_columns.iter().any(|excluded_column| name.eq_ignore_ascii_case(excluded_column)))
             .collect();
         let table_name = if matches!(self, Self::Postgres(_)) { table.to_ascii_lowercase() } else { table.to_owned() };
         let comma_separated = |columns: &mut dyn Iterator<Item = String>| columns.collect::<Vec<_>>().join(", ");
-        let selected_columns =
-            comma_separated(&mut known_columns.iter().map(|name| {
-                self.text(name, bytes.iter().any(|binary_column| name.eq_ignore_ascii_case(binary_column)))
-            }));
+        let selected_columns = comma_separated(&mut known_columns.iter().map(|name| {
+            self.column_expression(
+                name,
+                binary_columns.iter().any(|binary_column| name.eq_ignore_ascii_case(binary_column)),
+            )
+        }));
         let order_columns = comma_separated(&mut key.iter().map(|name| self.quoted(name)));
-        let from = self.quoted(&table_name);
+        let quoted_table = self.quoted(&table_name);
         let mut rows: Vec<ForeignRow> = Vec::new();
         // The tables of definitions are small, so OFFSET is fast enough. It also needs no comparison of keys.
         loop {
             let offset = rows.len();
             // These names come from the database itself or are constants of this program, and they are quoted.
             let text = format!(
-                "SELECT {selected_columns} FROM {from} ORDER BY {order_columns} LIMIT {PAGE_LEN} OFFSET {offset}"
+                "SELECT {selected_columns} FROM {quoted_table} ORDER BY {order_columns} LIMIT {PAGE_LEN} OFFSET {offset}"
             );
             let page = self.page(&text, known_columns.len()).await?;
             let is_last = page.len() < PAGE_LEN;
@@ -155,7 +160,7 @@ impl Database {
     }
 
     /// Why the columns of a table were not found: MySQL does not list the columns of a table that the account may not read.
-    async fn why_missing(&mut self, table: &str, key: &str) -> Result<ForeignError, ForeignError> {
+    async fn missing_table_error(&mut self, table: &str, key: &str) -> Result<ForeignError, ForeignError> {
         let missing_table = ForeignError::NoTable(table.to_owned(), key.to_owned());
         let text = format!("SELECT 1 FROM {} LIMIT 0", self.quoted(table));
         let Self::MySql(connection) = self else { return Ok(missing_table) };
@@ -194,7 +199,7 @@ impl Database {
 
     /// The SQL that selects a column as text, or its bytes as hexadecimal digits. PostgreSQL's text form of bytes already is `\x` and
     /// hexadecimal digits.
-    fn text(&self, name: &str, is_bytes: bool) -> String {
+    fn column_expression(&self, name: &str, is_bytes: bool) -> String {
         match self {
             Self::MySql(_) if is_bytes => format!("HEX({})", self.quoted(name)),
             Self::MySql(_) => format!("CAST({} AS CHAR)", self.quoted(name)),
@@ -202,17 +207,17 @@ impl Database {
         }
     }
 
-    async fn page(&mut self, text: &str, count: usize) -> Result<Vec<Vec<Option<String>>>, ForeignError> {
+    async fn page(&mut self, text: &str, column_count: usize) -> Result<Vec<Vec<Option<String>>>, ForeignError> {
         let mut page = Vec::new();
         match self {
             Self::MySql(connection) => {
                 for row in sqlx::query(AssertSqlSafe(text.to_owned())).fetch_all(connection).await? {
-                    page.push((0..count).map(|index| row.try_get(index)).collect::<Result<_, _>>()?);
+                    page.push((0..column_count).map(|index| row.try_get(index)).collect::<Result<_, _>>()?);
                 }
             }
             Self::Postgres(connection) => {
                 for row in sqlx::query(AssertSqlSafe(text.to_owned())).fetch_all(connection).await? {
-                    page.push((0..count).map(|index| row.try_get(index)).collect::<Result<_, _>>()?);
+                    page.push((0..column_count).map(|index| row.try_get(index)).collect::<Result<_, _>>()?);
                 }
             }
         }
@@ -221,11 +226,11 @@ impl Database {
 }
 
 /// MySQL's errors for an account that may not use a table, or a column of it.
-const DENIED: [u16; 2] = [1142, 1143];
+const DENIED_ERRORS: [u16; 2] = [1142, 1143];
 
 fn is_denied(error: &sqlx::Error) -> bool {
     let mysql_error = error.as_database_error().and_then(|error| error.try_downcast_ref::<MySqlDatabaseError>());
-    mysql_error.is_some_and(|error| DENIED.contains(&error.number()))
+    mysql_error.is_some_and(|error| DENIED_ERRORS.contains(&error.number()))
 }
 
 /// The name of the database, and the account in the form that a GRANT statement needs.

@@ -105,8 +105,8 @@ pub(crate) fn distinct_end(until: Timestamp, prior: Timestamp) -> Timestamp {
 /// The ordinal of the next lease, after `lease_count` leases: the next in turn that no living node has. A restarted node does not keep its
 /// ordinal: if the database's clock has stepped back since, the node would make ids that exist already.
 pub(crate) fn next_ordinal(lease_count: i64, is_taken: impl Fn(i64) -> bool) -> i64 {
-    let in_turn = |step: i64| lease_count.wrapping_add(step).rem_euclid(IdGen::ORDINAL_COUNT);
-    (0..IdGen::ORDINAL_COUNT).map(in_turn).find(|ordinal| !is_taken(*ordinal)).unwrap_or_default()
+    let ordinal_in_turn = |step: i64| lease_count.wrapping_add(step).rem_euclid(IdGen::ORDINAL_COUNT);
+    (0..IdGen::ORDINAL_COUNT).map(ordinal_in_turn).find(|ordinal| !is_taken(*ordinal)).unwrap_or_default()
 }
 
 /// Number of leases that these nodes have taken, plus one for each removed node. Ids are consecutive and the newest node is never removed,

@@ -10,7 +10,7 @@ use rondel_core::Timestamp;
 use crate::logs::LogLine;
 
 /// Smallest size of a chunk that is compressed, in bytes.
-const COMPRESS_FROM: usize = 512;
+const COMPRESSED_LEN_MIN: usize = 512;
 /// Maximum size of a chunk after it is decompressed, in bytes of text, because a few stored kilobytes can decompress to any size. The
 /// chunks that the gateway accepts are smaller, even after their text is escaped.
 const PLAIN_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -24,7 +24,7 @@ pub(crate) fn encode(lines: &[LogLine]) -> std::io::Result<(&'static str, Vec<u8
         serde_json::to_writer(&mut plain_bytes, &(line.at.as_millis(), &line.level, &line.text))?;
         plain_bytes.push(b'\n');
     }
-    if plain_bytes.len() < COMPRESS_FROM {
+    if plain_bytes.len() < COMPRESSED_LEN_MIN {
         return Ok((PLAIN, plain_bytes));
     }
     let mut encoder = DeflateEncoder::new(Vec::with_capacity(plain_bytes.len() / 4), Compression::fast());
@@ -34,10 +34,10 @@ pub(crate) fn encode(lines: &[LogLine]) -> std::io::Result<(&'static str, Vec<u8
 
 /// Decodes what [`encode`] wrote. A chunk that is too large yields its first lines, and a line that reports the cut.
 pub(crate) fn decode(codec: &str, data: &[u8]) -> std::io::Result<Vec<LogLine>> {
-    let (mut plain_bytes, max) = (Vec::new(), PLAIN_BYTES_MAX as u64 + 1);
+    let (mut plain_bytes, read_len_max) = (Vec::new(), PLAIN_BYTES_MAX as u64 + 1);
     match codec {
-        PLAIN => data.take(max).read_to_end(&mut plain_bytes)?,
-        DEFLATE => DeflateDecoder::new(data).take(max).read_to_end(&mut plain_bytes)?,
+        PLAIN => data.take(read_len_max).read_to_end(&mut plain_bytes)?,
+        DEFLATE => DeflateDecoder::new(data).take(read_len_max).read_to_end(&mut plain_bytes)?,
         other => return Err(std::io::Error::other(format!("{other:?} is not a codec"))),
     };
     let is_cut = plain_bytes.len() > PLAIN_BYTES_MAX;
@@ -45,11 +45,11 @@ pub(crate) fn decode(codec: &str, data: &[u8]) -> std::io::Result<Vec<LogLine>> 
         let end = plain_bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
         plain_bytes.truncate(end);
     }
-    let line = |line: &[u8]| {
+    let parse_line = |line: &[u8]| {
         let (at, level, text): (i64, String, String) = serde_json::from_slice(line)?;
         Ok(LogLine { at: Timestamp::from_millis(at), level, text })
     };
-    let lines = plain_bytes.split(|byte| *byte == b'\n').filter(|part| !part.is_empty()).map(line);
+    let lines = plain_bytes.split(|byte| *byte == b'\n').filter(|part| !part.is_empty()).map(parse_line);
     let mut lines: Vec<LogLine> = lines.collect::<std::io::Result<_>>()?;
     if is_cut {
         let at = lines.last().map_or(Timestamp::EPOCH, |line| line.at);

@@ -107,10 +107,10 @@ pub(crate) fn reports_skip(spec: &str, reason: Reason) -> bool {
     /// The part of a definition that is needed here. A whole definition may have parameters and schedules of many kilobytes.
     #[derive(Default, Deserialize)]
     #[serde(default)]
-    struct Part {
+    struct NotifyPart {
         notify: NotifySpec,
     }
-    serde_json::from_str::<Part>(spec).unwrap_or_default().notify.skipped.contains(&reason)
+    serde_json::from_str::<NotifyPart>(spec).unwrap_or_default().notify.skipped.contains(&reason)
 }
 
 pub(crate) const fn is_failure(status: RunStatus) -> bool {
@@ -146,7 +146,7 @@ impl RunMessage {
 
     /// The body of the message, as JSON.
     pub(crate) fn payload(&self, now: Timestamp) -> String {
-        let subject = RunStatusFacts {
+        let status_facts = RunStatusFacts {
             status: self.status,
             reason: self.reason,
             detail: self.detail.as_deref(),
@@ -160,7 +160,7 @@ impl RunMessage {
             "status": self.status,
             "reason": self.reason,
             "detail": self.detail,
-            "why": sentence(subject, Lang::En),
+            "why": sentence(status_facts, Lang::En),
             "attempt": self.attempt,
             "trigger": self.trigger,
             "fire_at": self.fire_at,

@@ -32,7 +32,7 @@ pub(crate) fn check(
     ids: &HashMap<String, JobId>,
     edges: Vec<Edge>,
 ) -> Result<Vec<Edge>, ParentError> {
-    let parents = resolve(job, spec, ids)?;
+    let parents = resolve_parents(job, spec, ids)?;
     Graph::new(edges).replace(job, &parents).map_err(ParentError::Graph)?;
     Ok(parents.into_iter().map(|(parent, on)| Edge { child: job, parent, on }).collect())
 }
@@ -44,19 +44,23 @@ pub(crate) fn check_all<'a>(
     mut ids: HashMap<String, JobId>,
     edges: Vec<Edge>,
 ) -> Option<Vec<Edge>> {
-    let (mut graph, mut added, mut new) = (Graph::new(edges), Vec::new(), Vec::new());
+    let (mut graph, mut added_edges, mut new_jobs) = (Graph::new(edges), Vec::new(), Vec::new());
     for (job, spec) in jobs {
-        let parents = resolve(job, spec, &ids).ok()?;
-        added.extend(parents.into_iter().map(|(parent, on)| Edge { child: job, parent, on }));
+        let parents = resolve_parents(job, spec, &ids).ok()?;
+        added_edges.extend(parents.into_iter().map(|(parent, on)| Edge { child: job, parent, on }));
         ids.insert(spec.name.clone(), job);
-        new.push(job);
+        new_jobs.push(job);
     }
-    added.iter().for_each(|edge| graph.add(*edge));
-    graph.check(&new).ok()?;
-    Some(added)
+    added_edges.iter().for_each(|edge| graph.add(*edge));
+    graph.check(&new_jobs).ok()?;
+    Some(added_edges)
 }
 
-fn resolve(job: JobId, spec: &JobSpec, ids: &HashMap<String, JobId>) -> Result<Vec<(JobId, AfterWhat)>, ParentError> {
+fn resolve_parents(
+    job: JobId,
+    spec: &JobSpec,
+    ids: &HashMap<String, JobId>,
+) -> Result<Vec<(JobId, AfterWhat)>, ParentError> {
     let mut parents: Vec<(JobId, AfterWhat)> = Vec::new();
     let mut missing_errors = Vec::new();
     for parent in spec.parents() {
@@ -85,7 +89,7 @@ impl ParentError {
     pub(crate) fn errors(&self, job: JobId, spec: &JobSpec, names: &HashMap<JobId, String>) -> Vec<FieldError> {
         let name = |id: &JobId| if *id == job { Some(spec.name.as_str()) } else { names.get(id).map(String::as_str) };
         let path = self.path().iter().map(|id| name(id).unwrap_or("?")).collect::<Vec<_>>();
-        let jobs = || path.iter().map(|name| (*name).to_owned()).collect();
+        let job_names = || path.iter().map(|name| (*name).to_owned()).collect();
         let pointer = |parent: Option<&str>| {
             let parent_spec = spec.parents().into_iter().find(|parent_spec| Some(parent_spec.name) == parent);
             parent_spec.map_or_else(|| "/schedule".to_owned(), |parent_spec| parent_spec.pointer)
@@ -94,16 +98,16 @@ impl ParentError {
             Self::Missing(errors) => errors.clone(),
             Self::Graph(BadGraph::Cycle(_)) => {
                 let error = FieldError::new(pointer(path.first().copied()), "would run after itself");
-                vec![error.with_jobs(jobs())]
+                vec![error.with_jobs(job_names())]
             }
             Self::Graph(BadGraph::TooDeep(_)) => {
-                let at = path.iter().position(|name| *name == spec.name);
-                let parent = at.and_then(|at| path.get(at.checked_sub(1)?));
+                let own_index = path.iter().position(|name| *name == spec.name);
+                let parent = own_index.and_then(|own_index| path.get(own_index.checked_sub(1)?));
                 let message = format!(
                     "makes a chain of {} jobs, of which at most {DEPTH_MAX} may follow from each other",
                     path.len()
                 );
-                vec![FieldError::new(pointer(parent.copied()), message).with_jobs(jobs())]
+                vec![FieldError::new(pointer(parent.copied()), message).with_jobs(job_names())]
             }
         }
     }

@@ -98,10 +98,10 @@ pub fn apply_change(items: &mut BTreeMap<String, Item>, name: &str, change: &Ite
 
 /// Splits the changes into parts of at most `items_max` items. The changes of one item stay in one part, in order.
 pub(crate) fn split_by_item(changes: &[(String, ItemChange)], items_max: usize) -> Vec<Vec<&(String, ItemChange)>> {
-    let mut by_name: BTreeMap<&str, Vec<&(String, ItemChange)>> = BTreeMap::new();
+    let mut changes_by_name: BTreeMap<&str, Vec<&(String, ItemChange)>> = BTreeMap::new();
     for change in changes {
-        by_name.entry(&change.0).or_default().push(change);
+        changes_by_name.entry(&change.0).or_default().push(change);
     }
-    let groups: Vec<_> = by_name.into_values().collect();
+    let groups: Vec<_> = changes_by_name.into_values().collect();
     groups.chunks(items_max).map(|part| part.iter().flatten().copied().collect()).collect()
 }

@@ -43,9 +43,9 @@ impl FailureMessage {
     /// Whether `jobs` is final: it has all jobs, or it has [`MESSAGE_JOB_COUNT_MAX`] jobs with at least `unread_max` runs each. No job that
     /// was not read has more than `unread_max` runs.
     pub(crate) fn has_final_jobs(&self, unread_max: u64) -> bool {
-        let count = usize::try_from(MESSAGE_JOB_COUNT_MAX).unwrap_or(usize::MAX);
+        let job_count_max = usize::try_from(MESSAGE_JOB_COUNT_MAX).unwrap_or(usize::MAX);
         let is_whole = u64::try_from(self.jobs.len()).unwrap_or(u64::MAX) >= self.job_count;
-        is_whole || (self.jobs.len() >= count && self.jobs.last().is_some_and(|(_, last)| *last >= unread_max))
+        is_whole || (self.jobs.len() >= job_count_max && self.jobs.last().is_some_and(|(_, last)| *last >= unread_max))
     }
 
     /// Adds these jobs, and keeps those with the most runs.
@@ -207,12 +207,12 @@ impl FailureGains {
     /// Counts a failure by its message. Without a message its reason counts instead, and without a reason its verdict.
     pub(crate) fn add(&mut self, run: &CountedRun, message: Option<&str>) {
         let reason = || run.reason.map_or(run.status.as_str(), |reason| reason.as_str());
-        let folded = fold(message.filter(|message| !message.trim().is_empty()).unwrap_or_else(reason));
-        let key = (run.job, Step::Day.floor(run.fire_at), run.app, fold_key(&folded));
+        let folded_message = fold(message.filter(|message| !message.trim().is_empty()).unwrap_or_else(reason));
+        let key = (run.job, Step::Day.floor(run.fire_at), run.app, fold_key(&folded_message));
         let gain = self.gains.entry(key).or_insert(FailureGain {
             namespace: run.namespace,
             app: run.app,
-            message: folded,
+            message: folded_message,
             count: 0,
             newest: run.id,
         });

@@ -164,7 +164,7 @@ impl NewestOutcomes {
     /// Takes the verdict of a run into account; `before` is the verdict of this run that was taken into account earlier. Verdicts arrive
     /// only approximately in the order in which runs ended, so a success that was planned before the newest failure does not end a streak.
     pub(crate) fn note(&mut self, run: &CountedRun, before: Option<RunStatus>) {
-        let is_counted = before.and_then(decides_failing) == Some(true);
+        let was_counted = before.and_then(decides_failing) == Some(true);
         match run.status {
             RunStatus::Succeeded => {
                 self.succeeded_at = self.succeeded_at.max(Some(run.fire_at));
@@ -176,7 +176,7 @@ impl NewestOutcomes {
                 self.failed_at = self.failed_at.max(Some(run.fire_at));
                 if self.succeeded_at.is_none_or(|succeeded_at| succeeded_at <= run.fire_at) {
                     let since = self.failing_since.map_or(run.fire_at, |since| since.min(run.fire_at));
-                    let increment = u64::from(!is_counted);
+                    let increment = u64::from(!was_counted);
                     (self.failing_since, self.streak) = (Some(since), self.streak.saturating_add(increment));
                 }
             }
@@ -190,7 +190,7 @@ impl NewestOutcomes {
     }
 
     /// Whether this run failed, and a run that was planned later has succeeded.
-    pub(crate) fn overtakes(&self, run: &CountedRun) -> bool {
+    pub(crate) fn is_outdated_failure(&self, run: &CountedRun) -> bool {
         decides_failing(run.status) == Some(true) && self.succeeded_at.is_some_and(|at| run.fire_at < at)
     }
 }

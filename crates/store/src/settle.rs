@@ -51,11 +51,11 @@ pub(crate) struct RunRow {
     pub(crate) reason: Option<Reason>,
     /// How often an executor was lost while it had the run.
     pub(crate) lost_count: i32,
-    /// Number of earlier attempts that no executor received. Counted only if [`counts_earlier_attempts`] is true for the outcome.
+    /// Number of earlier attempts that no executor received. Counted only if [`must_count_earlier_attempts`] is true for the outcome.
     pub(crate) unreceived_count: i32,
     /// Whether it was marked as possibly sent.
     pub(crate) is_marked: bool,
-    /// Whether an earlier attempt began, or may have begun. Determined only if [`counts_earlier_attempts`] is true for the outcome.
+    /// Whether an earlier attempt began, or may have begun. Determined only if [`must_count_earlier_attempts`] is true for the outcome.
     pub(crate) may_have_begun: bool,
     /// The reason of the request to cancel it, if there is one.
     pub(crate) cancel_request_reason: Option<Reason>,
@@ -86,27 +86,27 @@ pub(crate) enum Judgement {
 }
 
 /// Whether the earlier attempts of the run must be counted before this outcome can be judged.
-pub(crate) const fn counts_earlier_attempts(outcome: Outcome) -> bool {
+pub(crate) const fn must_count_earlier_attempts(outcome: Outcome) -> bool {
     matches!(
         outcome,
         Outcome::Skipped(_) | Outcome::Failed { .. } | Outcome::TimedOut | Outcome::Silenced { has_begun: true }
     )
 }
 
-pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
-    if !(1..=row.attempt).contains(&finish.attempt) {
+pub(crate) fn judge(row: RunRow, attempt_end: &AttemptEnd) -> Judgement {
+    if !(1..=row.attempt).contains(&attempt_end.attempt) {
         return Judgement::NoSuchRun;
     }
-    if finish.attempt < row.attempt && !mutant::on(Mutant::AnyAttemptEnds) {
+    if attempt_end.attempt < row.attempt && !mutant::on(Mutant::AnyAttemptEnds) {
         return Judgement::Superseded;
     }
-    if !row.status.is_terminal() && finish.owner.is_some_and(|owner| owner != row.owner) {
+    if !row.status.is_terminal() && attempt_end.owner.is_some_and(|owner| owner != row.owner) {
         return Judgement::NotOwner;
     }
-    if is_correctable(row, finish) {
+    if is_correctable(row, attempt_end) {
         // Only the report of an executor shows the true verdict.
-        let is_silenced = matches!(finish.outcome, Outcome::Silenced { .. });
-        return match true_verdict(finish.outcome).filter(|_| finish.owner.is_none()) {
+        let is_silenced = matches!(attempt_end.outcome, Outcome::Silenced { .. });
+        return match true_verdict(attempt_end.outcome).filter(|_| attempt_end.owner.is_none()) {
             Some((RunStatus::Failed, _)) if row.cancel_request_reason.is_some() && is_silenced => {
                 Judgement::Late(RunStatus::Cancelled, row.cancel_request_reason)
             }
@@ -119,7 +119,7 @@ pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
     }
     // A run that awaits its children already has its result. Only a cancel can end it earlier.
     let is_over = row.status.is_terminal() && !mutant::on(Mutant::LateResultOverwrites);
-    if is_over || (row.awaits_children && finish.outcome != Outcome::Cancelled) {
+    if is_over || (row.awaits_children && attempt_end.outcome != Outcome::Cancelled) {
         return Judgement::Duplicate;
     }
     let facts = AttemptFacts {
@@ -129,10 +129,11 @@ pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
         is_marked: row.is_marked,
         may_have_begun: row.may_have_begun,
         cancel_request_reason: row.cancel_request_reason,
-        is_unfinished: finish.is_unfinished && !mutant::on(Mutant::UnfinishedSucceeds),
+        is_unfinished: attempt_end.is_unfinished && !mutant::on(Mutant::UnfinishedSucceeds),
         is_unexpanded: row.is_unexpanded,
     };
-    let mut next_step = decide_next(finish.policy, facts, finish.outcome, finish.finished_at, finish.jitter);
+    let mut next_step =
+        decide_next(attempt_end.policy, facts, attempt_end.outcome, attempt_end.finished_at, attempt_end.jitter);
     if let NextStep::Retry { due_at, .. } = &mut next_step {
         // The next attempt starts no earlier than the due instant of this one. If the clock has stepped back, an attempt can be lost before
         // it is due. A run that a maintenance window held back is due when the window has ended.
@@ -142,19 +143,20 @@ pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
 }
 
 /// Whether the executor's report of the same attempt replaces the verdict in the row.
-fn is_correctable(row: RunRow, finish: &AttemptEnd) -> bool {
+fn is_correctable(row: RunRow, attempt_end: &AttemptEnd) -> bool {
     match row.status {
         RunStatus::Unknown => true,
-        RunStatus::Skipped => has_begun(finish),
+        RunStatus::Skipped => has_begun(attempt_end),
         status => is_provisional(status, row.reason) && !mutant::on(Mutant::LostVerdictIsFinal),
     }
 }
 
 /// Whether a result proves that a handler began. In that case the run was not skipped, whatever its row states: an edit settled the row
 /// after the run had been sent.
-fn has_begun(finish: &AttemptEnd) -> bool {
-    let has_run = matches!(finish.outcome, Outcome::Succeeded | Outcome::Failed { .. } | Outcome::TimedOut);
-    has_run && finish.executor.is_some() && finish.started_at.is_some()
+fn has_begun(attempt_end: &AttemptEnd) -> bool {
+    let is_end_of_handler =
+        matches!(attempt_end.outcome, Outcome::Succeeded | Outcome::Failed { .. } | Outcome::TimedOut);
+    is_end_of_handler && attempt_end.executor.is_some() && attempt_end.started_at.is_some()
 }
 
 /// The verdict that an outcome alone implies; `None` if that is unknown.
@@ -204,8 +206,13 @@ pub(crate) fn fold_broadcast(shards: &[(RunStatus, Option<Reason>)], cancel_by: 
             return BroadcastOutcome { status, reason, message: None };
         }
     };
-    let by = cancel_by.filter(|_| status == RunStatus::Cancelled).map(|by| format!(" by {by}")).unwrap_or_default();
-    BroadcastOutcome { status, reason, message: Some(format!("{count} of {} shards {end_words}{by}", shards.len())) }
+    let by_words =
+        cancel_by.filter(|_| status == RunStatus::Cancelled).map(|caller| format!(" by {caller}")).unwrap_or_default();
+    BroadcastOutcome {
+        status,
+        reason,
+        message: Some(format!("{count} of {} shards {end_words}{by_words}", shards.len())),
+    }
 }
 
 /// The shard index and the number of shards that an unsent row has under this definition.
@@ -250,8 +257,8 @@ pub(crate) fn queued_to_drop(mut open_runs: Vec<Run>, reason: Reason, drops: Que
 
 /// An end of an attempt whose texts every database can store.
 #[derive(Clone, Debug)]
-pub(crate) struct CleanFinish<'f> {
-    pub(crate) finish: &'f AttemptEnd,
+pub(crate) struct CleanEnd<'f> {
+    pub(crate) end: &'f AttemptEnd,
     pub(crate) executor_id: Option<ExecutorId>,
     pub(crate) executor: Option<Cow<'f, str>>,
     pub(crate) started_at: Option<Timestamp>,
@@ -262,17 +269,17 @@ pub(crate) struct CleanFinish<'f> {
     pub(crate) detail: Option<String>,
 }
 
-impl<'f> CleanFinish<'f> {
-    pub(crate) fn new(finish: &'f AttemptEnd) -> Self {
+impl<'f> CleanEnd<'f> {
+    pub(crate) fn new(attempt_end: &'f AttemptEnd) -> Self {
         Self {
-            finish,
-            executor_id: finish.executor.as_ref().map(|(id, _)| *id),
-            executor: finish.executor.as_ref().map(|(_, name)| clean_name(name)),
-            started_at: finish.started_at,
-            message: finish.message.as_deref().map(|text| clean_text(text, MESSAGE_LEN_MAX)),
-            result: finish.result.as_deref().map(|text| clean_text(text, RESULT_LEN_MAX)),
-            trace: finish.trace.as_deref().map(|text| clean_text(text, TRACE_LEN_MAX)),
-            detail: finish.detail.as_deref().and_then(ReasonDetail::to_json),
+            end: attempt_end,
+            executor_id: attempt_end.executor.as_ref().map(|(id, _)| *id),
+            executor: attempt_end.executor.as_ref().map(|(_, name)| clean_name(name)),
+            started_at: attempt_end.started_at,
+            message: attempt_end.message.as_deref().map(|text| clean_text(text, MESSAGE_LEN_MAX)),
+            result: attempt_end.result.as_deref().map(|text| clean_text(text, RESULT_LEN_MAX)),
+            trace: attempt_end.trace.as_deref().map(|text| clean_text(text, TRACE_LEN_MAX)),
+            detail: attempt_end.detail.as_deref().and_then(ReasonDetail::to_json),
         }
     }
 
@@ -338,7 +345,7 @@ mod tests {
             awaits_children: false,
             is_pump: false,
         };
-        let finish = |outcome, began: bool| AttemptEnd {
+        let attempt_end = |outcome, began: bool| AttemptEnd {
             run: RunId::new(1),
             job: rondel_core::JobId::new(1),
             attempt: 1,
@@ -363,7 +370,7 @@ mod tests {
             (RunStatus::Skipped, Outcome::Cancelled, true, Judgement::Duplicate),
             (RunStatus::Succeeded, failed, true, Judgement::Duplicate),
         ] {
-            assert_eq!(judge(row(status), &finish(outcome, began)), expected, "{status:?} {outcome:?} {began}");
+            assert_eq!(judge(row(status), &attempt_end(outcome, began)), expected, "{status:?} {outcome:?} {began}");
         }
         // The servers gave the run up because its executor was lost. That executor's report replaces the verdict.
         let (lost, asked) = (Some(Reason::ExecutorLost), Some(Reason::Covered));
@@ -377,14 +384,14 @@ mod tests {
             (RunStatus::Failed, None, Outcome::Succeeded, Judgement::Duplicate),
         ] {
             let given_up = RunRow { reason, cancel_request_reason: asked, ..row(status) };
-            assert_eq!(judge(given_up, &finish(outcome, true)), expected, "{status:?} {reason:?} {outcome:?}");
-            let by_server = AttemptEnd { owner: Some(given_up.owner), ..finish(outcome, true) };
+            assert_eq!(judge(given_up, &attempt_end(outcome, true)), expected, "{status:?} {reason:?} {outcome:?}");
+            let by_server = AttemptEnd { owner: Some(given_up.owner), ..attempt_end(outcome, true) };
             assert_eq!(judge(given_up, &by_server), Judgement::Duplicate, "{status:?} {reason:?} {outcome:?}");
         }
         // An attempt was lost before its instant, because the clock has stepped back since.
         let ahead = RunRow { due_at: Timestamp::from_secs(100), ..row(RunStatus::Running) };
         let again = NextStep::Retry { due_at: ahead.due_at, reason: Reason::NotReceived, lost_count: 0 };
-        let lost = finish(Outcome::Lost(Reason::NotReceived), false);
+        let lost = attempt_end(Outcome::Lost(Reason::NotReceived), false);
         assert_eq!(judge(ahead, &lost), Judgement::Ends(again));
     }
 

@@ -39,12 +39,12 @@ pub(crate) struct LastSessions(BTreeMap<AppId, Session>);
 
 impl LastSessions {
     pub(crate) fn of(sessions: impl IntoIterator<Item = Session>) -> Self {
-        let end = |session: &Session| session.ended_at.unwrap_or(Timestamp::MAX);
+        let end_of = |session: &Session| session.ended_at.unwrap_or(Timestamp::MAX);
         let mut last_sessions: BTreeMap<AppId, Session> = BTreeMap::new();
         for session in sessions {
-            let newest = last_sessions.entry(session.app).or_insert(session);
-            if end(&session) > end(newest) {
-                *newest = session;
+            let last_session = last_sessions.entry(session.app).or_insert(session);
+            if end_of(&session) > end_of(last_session) {
+                *last_session = session;
             }
         }
         Self(last_sessions)

@@ -1,3 +1,5 @@
+//! The switches of apps and executors.
+
 use rondel_core::homes::Switch;
 use rondel_core::{AppId, Timestamp};
 

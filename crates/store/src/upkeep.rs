@@ -90,7 +90,7 @@ pub trait Stats {
 }
 
 /// If a late result replaces the verdict of a run that is at most this old, the statistics count the run again.
-pub(crate) const RECOUNT_FOR: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const RECOUNT_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CountedRun {
@@ -126,7 +126,7 @@ impl CountedRun {
     }
 
     /// Whether it may get another verdict: its verdict is provisional, or an edit skipped it before it was due, so that a later edit can
-    /// open it again.
+    /// reopen it.
     pub(crate) fn may_change(&self) -> bool {
         let is_by_edit = matches!(self.reason, Some(Reason::Changed | Reason::Paused));
         let is_early = self.finished_at.is_some_and(|at| at < self.due_at);

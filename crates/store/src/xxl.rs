@@ -120,12 +120,12 @@ impl XxlRun {
     pub(crate) fn record_end(&mut self, report: &XxlReport, now: Timestamp) -> bool {
         let is_assumed = self.code.is_some_and(|code| code < XXL_STOPPED) && report.code >= 0;
         let is_stopped = report.code == XXL_STOPPED && self.state != XxlRunState::Settled;
-        let is_new = self.state == XxlRunState::Open || is_assumed || is_stopped;
-        if is_new {
+        let replaces_end = self.state == XxlRunState::Open || is_assumed || is_stopped;
+        if replaces_end {
             (self.state, self.code, self.reported_at) = (XxlRunState::Reported, Some(report.code), Some(now));
             self.message = report.message.as_deref().map(truncate_message);
         }
-        is_new
+        replaces_end
     }
 }
 
@@ -210,7 +210,7 @@ pub trait XxlExecutors {
     async fn xxl_executors(&self, since: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>>;
 
     /// The executors that last registered before `before` and have attempts with a known end but without a stored verdict.
-    async fn xxl_reported_executors(&self, before: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>>;
+    async fn xxl_executors_with_unsettled_ends(&self, before: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>>;
 
     /// Assigns numbers to attempts before they are sent. `None` if the lease is no longer valid: nothing may be sent then.
     async fn send_xxl(&self, token: LeaseToken, runs: &[NewXxlRun], now: Timestamp) -> Result<Option<Vec<XxlRun>>>;

@@ -363,18 +363,18 @@ async fn pending(store: &SqlStore, count: i64) -> (LeaseToken, Vec<Run>) {
         now,
     };
     assert!(matches!(store.create_job(new).await.unwrap(), JobCreated::Saved(_)));
-    let of = RunJob { namespace, job: id, job_version: 1, app };
+    let run_job = RunJob { namespace, job: id, job_version: 1, app };
     let fire_at = |number: i64| now + Duration::from_secs(u64::try_from(number).unwrap());
     let run = |number: i64| Run {
         due_at: now,
-        ..Run::new(RunId::new(100 + number), of, fire_at(number), Trigger::Cron, (token.node, token.epoch))
+        ..Run::new(RunId::new(100 + number), run_job, fire_at(number), Trigger::Cron, (token.node, token.epoch))
     };
     let runs: Vec<Run> = (0..count).map(run).collect();
     let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 9 };
-    let seen = store.due_jobs(&[NodeId::new(0)], range).await.unwrap()[0];
+    let seen_row = store.due_jobs(&[NodeId::new(0)], range).await.unwrap()[0];
     let claims = [ClaimJob {
-        recent_fires: seen.recent_fires,
-        expected_row: seen,
+        recent_fires: seen_row.recent_fires,
+        expected_row: seen_row,
         held_from: None,
         next_fire_at: None,
         runs: runs.clone(),
@@ -430,7 +430,7 @@ async fn a_result_that_cannot_be_written_stands_alone() {
         };
         let batch: Vec<AttemptEnd> = runs.iter().map(finish).collect();
         let ids = IdGen::new(1023);
-        let answers = store.finish(Finisher { token, ids: &ids }, &batch).await.unwrap().answers;
+        let answers = store.finish(Finisher { token, ids: &ids }, &batch).await.unwrap().outcomes;
         for (number, answer) in answers.iter().enumerate() {
             let is_unwritable = [13, 30].contains(&number);
             assert_eq!(*answer == EndOutcome::Unwritable, is_unwritable, "{number}: {answer:?}");
@@ -453,22 +453,22 @@ async fn a_job_without_its_next_fire_is_found_and_healed() {
         assert_eq!(store.stuck_jobs(9).await.unwrap(), []);
         database.execute("UPDATE job_due SET is_over = 0").await;
         let job = JobId::new(1);
-        let seen = StuckJob { job, version: 1, awaited_run: None };
-        assert_eq!(store.stuck_jobs(9).await.unwrap(), [seen]);
-        assert!(store.heal_job(seen, None).await.unwrap(), "it rightly has none");
+        let seen_job = StuckJob { job, version: 1, awaited_run: None };
+        assert_eq!(store.stuck_jobs(9).await.unwrap(), [seen_job]);
+        assert!(store.heal_job(seen_job, None).await.unwrap(), "it rightly has none");
         assert_eq!(store.stuck_jobs(9).await.unwrap(), []);
 
         // A job that waits for an open run is not given a next fire, because the end of that run sets it.
         database.execute(&format!("UPDATE job_due SET is_over = 0, follows_run_id = {}", runs[0].id)).await;
-        let waits = StuckJob { awaited_run: Some(runs[0].id), ..seen };
+        let waits = StuckJob { awaited_run: Some(runs[0].id), ..seen_job };
         assert_eq!(store.stuck_jobs(9).await.unwrap(), [waits]);
-        assert!(!store.heal_job(seen, None).await.unwrap());
+        assert!(!store.heal_job(seen_job, None).await.unwrap());
         assert!(store.heal_job(waits, None).await.unwrap());
         assert_eq!(store.stuck_jobs(9).await.unwrap(), []);
 
         database.execute("UPDATE job_due SET is_over = 0, follows_run_id = NULL").await;
         let next = Timestamp::from_secs(2_000_000_000);
-        assert!(store.heal_job(seen, Some(next)).await.unwrap());
+        assert!(store.heal_job(seen_job, Some(next)).await.unwrap());
         let range = DueRange { from: next, to: next, limit: 9 };
         assert_eq!(store.due_jobs(&[token.node], range).await.unwrap().len(), 1);
         store.close().await;

@@ -252,7 +252,7 @@ impl Bridge {
         let executors = self.with_registered_by_hand(state, registered_executors).await?;
         if state.is_reporting_read_due(Instant::now()) {
             let reporting_executors =
-                engine.store().xxl_reported_executors(registered_since, EXECUTOR_COUNT_MAX).await?;
+                engine.store().xxl_executors_with_unsettled_ends(registered_since, EXECUTOR_COUNT_MAX).await?;
             state.note_reporting_executors(reporting_executors, Instant::now());
         }
         let executors = state.with_expected_executors(state.with_reporting_executors(executors), Instant::now());

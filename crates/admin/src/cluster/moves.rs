@@ -318,7 +318,7 @@ async fn read_jobs_at_home(
 ) -> Result<(Vec<JobAtHome>, Option<JobId>), StoreError> {
     let (mut jobs, mut after_job) = (Vec::new(), after_job.unwrap_or(JobId::new(0)));
     loop {
-        let page = shared.store.jobs_at(home, after_job, PAGE_LEN).await?;
+        let page = shared.store.jobs_of_home(home, after_job, PAGE_LEN).await?;
         let is_last = page.len() < usize::try_from(PAGE_LEN).unwrap_or(usize::MAX);
         after_job = page.last().map_or(after_job, |job| job.job);
         jobs.extend(page);

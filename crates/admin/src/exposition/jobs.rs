@@ -96,7 +96,7 @@ async fn shown_jobs(shared: &Shared) -> Result<Vec<ShownJob>, StoreError> {
         let ids: Vec<JobId> = chunk.iter().map(|state| state.job).collect();
         let records = shared.store.jobs_by_id(&ids).await?;
         let mut records: HashMap<JobId, JobRecord> = records.into_iter().map(|record| (record.id, record)).collect();
-        let homes: HashMap<JobId, NodeId> = shared.store.homes_of(&ids).await?.into_iter().collect();
+        let homes: HashMap<JobId, NodeId> = shared.store.homes_of_jobs(&ids).await?.into_iter().collect();
         for state in chunk {
             let Some(record) = records.remove(&state.job) else {
                 series.forget(state.job);

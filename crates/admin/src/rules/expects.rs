@@ -208,7 +208,7 @@ pub(super) async fn postpone_checks(
     let Some(version) = store.alert_version(namespace).await? else { return Ok(()) };
     let ids: Vec<JobId> = succeeded.iter().map(|(job, _)| *job).collect();
     let newest_by_job: HashMap<JobId, Timestamp> = succeeded.iter().copied().collect();
-    let rows = store.expectations_of(&ids).await?;
+    let rows = store.expect_checks_of_jobs(&ids).await?;
     let jobs = store.watched_jobs_by_id(&ids).await?;
     let mut checks = Vec::new();
     for job in &jobs {
@@ -218,7 +218,7 @@ pub(super) async fn postpone_checks(
             created_at: job.created_at,
         };
         for row in rows.iter().filter(|row| row.job == job.id) {
-            let next_check_at = row.at.and_then(|at| expect.postponed(row.kind, success_facts, (at, now)));
+            let next_check_at = row.at.and_then(|at| expect.postponed_check_at(row.kind, success_facts, (at, now)));
             checks.extend(next_check_at.map(|next| ExpectCheck { at: Some(next), ..*row }));
         }
     }

@@ -142,7 +142,7 @@ impl<'a> LookContext<'a> {
                 }
                 ConditionKind::Polled if is_check_due => {
                     let namespace = (self.namespace, self.namespace_name.as_str());
-                    let open_incidents = self.node.store().open_incidents_of(rule.id, OPEN_INCIDENTS_MAX).await?;
+                    let open_incidents = self.node.store().open_incidents_of_rule(rule.id, OPEN_INCIDENTS_MAX).await?;
                     // A state that is not known yet neither opens nor closes an incident.
                     if let Some(polled) =
                         states::observe(self.node, namespace, (&rule.spec, &open_incidents), self.now).await?
@@ -372,7 +372,7 @@ async fn silences(node: &Node, namespace: NamespaceId, now: Timestamp) -> Result
 /// Whether an incident began under another condition or scope than its rule has now. The incident of a group never counts as outdated: it ends
 /// with the incidents of its members.
 fn is_outdated(spec: &RuleSpec, record: &IncidentRecord) -> bool {
-    record.incident.subject.kind != SubjectKind::Group && !judge::watches_same(&record.spec, spec)
+    record.incident.subject.kind != SubjectKind::Group && !judge::have_same_condition_and_scope(&record.spec, spec)
 }
 
 /// The observation for an incident whose subject its rule no longer watches.

@@ -144,7 +144,7 @@ impl TickLoop {
         let mut jobs: Vec<JobId> = batch.iter().map(|run| run.job).collect();
         jobs.sort_unstable();
         jobs.dedup();
-        let jobs_with_open_runs = self.shared.store.left_open(token, &jobs).await?;
+        let jobs_with_open_runs = self.shared.store.jobs_open_under_earlier_leases(token, &jobs).await?;
         Ok(batch.into_iter().partition(|run| !jobs_with_open_runs.contains(&run.job)))
     }
 

@@ -185,7 +185,7 @@ impl<'a> DecisionBuilder<'a> {
     }
 
     fn observe(&mut self, observation: &Observation, next_id: &mut dyn FnMut() -> IncidentId) {
-        let (since, new_count, is_over) = match observation.state {
+        let (since, new_count, has_ended) = match observation.state {
             ConditionState::Holds { since, new_count } => (since, new_count, false),
             ConditionState::HasEnded { since, new_count } => (since, new_count, true),
             ConditionState::Clear | ConditionState::Unwatched => {
@@ -224,7 +224,7 @@ impl<'a> DecisionBuilder<'a> {
             group.seen_at = now;
             keep_samples(&mut group.samples, &observation.samples);
         }
-        if is_over {
+        if has_ended {
             self.resolve(id);
         }
     }
@@ -349,9 +349,14 @@ impl<'a> DecisionBuilder<'a> {
     /// When the incident is reported to the escalation channel; `None` if the rule has no such channel, or the incident was
     /// reported there already. An incident that could not be reported to the other channels escalates too.
     fn escalates_at(&self, incident: &Incident) -> Option<Timestamp> {
-        let to = self.rule.spec.escalate.as_ref().filter(|to| !self.rule.missing_channels.contains(&to.channel))?;
+        let escalation = self
+            .rule
+            .spec
+            .escalate
+            .as_ref()
+            .filter(|escalation| !self.rule.missing_channels.contains(&escalation.channel))?;
         let from = incident.fired_at.unwrap_or(incident.started_at).max(incident.started_at);
-        incident.escalated_at.is_none().then(|| from + to.after)
+        incident.escalated_at.is_none().then(|| from + escalation.after)
     }
 
     /// Whether messages can reach at least one channel. A rule without channels is for the console only, which counts as a channel.
@@ -363,7 +368,7 @@ impl<'a> DecisionBuilder<'a> {
     fn add_messages(&mut self, incident: &mut Incident, kind: NoticeKind) {
         let spec = self.rule.spec;
         incident.message_count += 1;
-        let escalation_channel = spec.escalate.iter().map(|to| &to.channel);
+        let escalation_channel = spec.escalate.iter().map(|escalation| &escalation.channel);
         let channels: Vec<&String> = match kind {
             NoticeKind::Escalated => escalation_channel.collect(),
             NoticeKind::Resolved | NoticeKind::Acknowledged if incident.escalated_at.is_some() => {
@@ -381,10 +386,10 @@ impl<'a> DecisionBuilder<'a> {
         // describes the beginning.
         let state = if kind == NoticeKind::Resolved { IncidentState::Resolved } else { IncidentState::Firing };
         let notice = notice(rule, &Incident { state, ..incident.clone() }, kind, self.now);
-        let mut sent: Vec<&String> = Vec::new();
+        let mut sent_channels: Vec<&String> = Vec::new();
         for channel in channels {
-            if !sent.contains(&channel) && !self.rule.missing_channels.contains(channel) {
-                sent.push(channel);
+            if !sent_channels.contains(&channel) && !self.rule.missing_channels.contains(channel) {
+                sent_channels.push(channel);
                 let (channel, notice) = (channel.clone(), notice.clone());
                 self.messages.push(MessageDraft {
                     incident: incident.id,
@@ -398,10 +403,11 @@ impl<'a> DecisionBuilder<'a> {
 
     /// Whether the incident's messages are held back. The first message of a group is held back while all of its members are silenced.
     fn is_silent(&self, incident: &Incident) -> bool {
-        let is_audible =
+        let is_unsilenced_member =
             |member: &Incident| member.group == Some(incident.id) && self.silenced_until(&member.subject).is_none();
-        let waits = incident.subject.kind == SubjectKind::Group && incident.fired_at.is_none();
-        self.silenced_until(&incident.subject).is_some() || waits && !self.incidents.values().any(is_audible)
+        let is_unreported_group = incident.subject.kind == SubjectKind::Group && incident.fired_at.is_none();
+        self.silenced_until(&incident.subject).is_some()
+            || is_unreported_group && !self.incidents.values().any(is_unsilenced_member)
     }
 
     fn silenced_until(&self, subject: &Subject) -> Option<Timestamp> {

@@ -126,17 +126,17 @@ impl Expectations {
         }
     }
 
-    /// Whether the condition of an expectation holds, for a check that was due at `look_at`.
+    /// Whether the condition of an expectation holds, for a check that was due at `check_at`.
     #[must_use]
     pub fn judge(
         &self,
         kind: ExpectKind,
         success: SuccessFacts,
-        (look_at, now): (Timestamp, Timestamp),
+        (check_at, now): (Timestamp, Timestamp),
         is_day: impl Fn(NaiveDate) -> bool,
     ) -> ConditionState {
         match kind {
-            ExpectKind::SuccessBy => self.judge_deadline(success, (look_at, now), is_day),
+            ExpectKind::SuccessBy => self.judge_deadline(success, (check_at, now), is_day),
             ExpectKind::NoSuccessFor => {
                 let length = self.spec.no_success_for.unwrap_or(Duration::MAX);
                 judge::overdue(Some(success.newest.unwrap_or(success.created_at)), length, now)
@@ -148,15 +148,15 @@ impl Expectations {
     fn judge_deadline(
         &self,
         success: SuccessFacts,
-        (look_at, now): (Timestamp, Timestamp),
+        (check_at, now): (Timestamp, Timestamp),
         is_day: impl Fn(NaiveDate) -> bool,
     ) -> ConditionState {
         let Some(deadline) = self.deadline() else { return ConditionState::Clear };
-        let before_look = look_at - Duration::from_millis(1);
+        let before_check = check_at - Duration::from_millis(1);
         let (mut last_deadline, mut count) = (None, 0);
         while count < DEADLINE_COUNT_MAX
             && let Some(deadline_at) = deadline
-                .next_after(last_deadline.unwrap_or(before_look), &is_day)
+                .next_after(last_deadline.unwrap_or(before_check), &is_day)
                 .filter(|deadline_at| *deadline_at <= now)
         {
             (last_deadline, count) = (Some(deadline_at), count + 1);
@@ -186,8 +186,8 @@ impl Expectations {
             }
             ExpectKind::NoSuccessFor => {
                 let length = self.spec.no_success_for?;
-                let due = success.newest.unwrap_or(success.created_at).saturating_add(length);
-                Some(if due > now { due } else { now + length })
+                let due_at = success.newest.unwrap_or(success.created_at).saturating_add(length);
+                Some(if due_at > now { due_at } else { now + length })
             }
             ExpectKind::LongerThan | ExpectKind::Late => None,
         }
@@ -196,26 +196,26 @@ impl Expectations {
     /// If a success postpones the next check, the instant to which the check moves; `None` if it stays where it is. A check
     /// that is due already is not moved, because it has yet to judge its deadline.
     #[must_use]
-    pub fn postponed(
+    pub fn postponed_check_at(
         &self,
         kind: ExpectKind,
         success: SuccessFacts,
-        (look_at, now): (Timestamp, Timestamp),
+        (check_at, now): (Timestamp, Timestamp),
     ) -> Option<Timestamp> {
-        let from = self.counts_from(kind, look_at, now).filter(|_| look_at > now)?;
+        let from = self.counts_from(kind, check_at, now).filter(|_| check_at > now)?;
         success.newest.filter(|newest| *newest >= from)?;
         let next_check = self.next_check_at(kind, success, now)?;
         // Moving the check costs a write. That is always worth it for a deadline at a time of day. For a length of
         // time, it is worth it only if the wait more than doubles.
-        let is_worth_moving = kind == ExpectKind::SuccessBy || look_at.since(now) * 2 < next_check.since(now);
-        (next_check > look_at && is_worth_moving).then_some(next_check)
+        let is_worth_moving = kind == ExpectKind::SuccessBy || check_at.since(now) * 2 < next_check.since(now);
+        (next_check > check_at && is_worth_moving).then_some(next_check)
     }
 
-    /// The earliest planned instant of a run whose success counts, for a check that was due at `look_at`.
+    /// The earliest planned instant of a run whose success counts, for a check that was due at `check_at`.
     #[must_use]
-    pub fn counts_from(&self, kind: ExpectKind, look_at: Timestamp, now: Timestamp) -> Option<Timestamp> {
+    pub fn counts_from(&self, kind: ExpectKind, check_at: Timestamp, now: Timestamp) -> Option<Timestamp> {
         match kind {
-            ExpectKind::SuccessBy => Some(self.deadline()?.counts_from(look_at)),
+            ExpectKind::SuccessBy => Some(self.deadline()?.counts_from(check_at)),
             ExpectKind::NoSuccessFor => Some(now - self.spec.no_success_for?),
             ExpectKind::LongerThan | ExpectKind::Late => None,
         }

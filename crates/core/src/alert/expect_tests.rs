@@ -121,7 +121,7 @@ fn a_success_postpones_a_check_that_it_counts_for_and_that_is_not_due() {
     let six = by(&json!({"time": "06:00"}));
     let (today, tomorrow) = ("2026-01-05T06:00:00Z", Some("2026-01-06T06:00:00Z"));
     let check = |expected: &Expectations, kind, newest, (look_at, now): (&str, &str), next: Option<&str>| {
-        let found = expected.postponed(kind, known(Some(newest)), (instant(look_at), instant(now)));
+        let found = expected.postponed_check_at(kind, known(Some(newest)), (instant(look_at), instant(now)));
         assert_eq!(found, next.map(instant), "{newest} at {now}");
     };
     let deadline = |newest, now, next| check(&six, ExpectKind::SuccessBy, newest, (today, now), next);

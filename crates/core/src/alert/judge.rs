@@ -79,18 +79,18 @@ impl EndedRun {
 /// that a disk whose free space goes up and down around the bound is reported once.
 #[must_use]
 pub fn is_disk_low(bound: (Option<u32>, Option<u64>), (free, size): (u64, u64), is_open: bool) -> bool {
-    let bytes = match bound {
+    let size_bound = match bound {
         (Some(percent), _) => u128::from(size) * u128::from(percent) / 100,
         (None, bytes) => u128::from(bytes.unwrap_or(0)),
     };
-    let bound = if is_open { bytes * 11 / 10 } else { bytes };
-    u128::from(free) < bound
+    let required_free = if is_open { size_bound * 11 / 10 } else { size_bound };
+    u128::from(free) < required_free
 }
 
 /// Whether two versions of a rule watch the same condition in the same scope. If so, open incidents of one version belong to
 /// the other too.
 #[must_use]
-pub fn watches_same(rule: &RuleSpec, other_rule: &RuleSpec) -> bool {
+pub fn have_same_condition_and_scope(rule: &RuleSpec, other_rule: &RuleSpec) -> bool {
     rule.condition == other_rule.condition && rule.scope == other_rule.scope
 }
 
@@ -130,7 +130,7 @@ pub fn is_part_of(
     };
     let is_named = run.is_some_and(|run| incident.samples.iter().any(|sample| sample.run == run));
     let lasts_until = incident.resolved_at.unwrap_or(Timestamp::MAX);
-    let counts = |fire: &UnsuccessfulFire| match &spec.condition {
+    let is_counted = |fire: &UnsuccessfulFire| match &spec.condition {
         Condition::Failed {} | Condition::FailuresInRow { .. } | Condition::FailureRate { .. } => fire.is_failure,
         // Fires without a run, such as those of a paused job, have no reason, and rules do not count them.
         Condition::Skipped { reasons } => {
@@ -139,7 +139,7 @@ pub fn is_part_of(
         _ => true,
     };
     let incident_range = incident.started_at - look_back..=lasts_until;
-    is_named || fire.filter(counts).is_some_and(|fire| incident_range.contains(&fire.at))
+    is_named || fire.filter(is_counted).is_some_and(|fire| incident_range.contains(&fire.at))
 }
 
 /// Whether at least `bound` runs were planned.
@@ -157,7 +157,7 @@ pub fn failures_in_row(count: u32, newest_runs: &[EndedRun], events: &[RunId]) -
     let mut is_newest = true;
     let mut best_streak = ConditionState::Clear;
     let mut streak: Vec<&EndedRun> = Vec::new();
-    let mut end = |streak: &mut Vec<&EndedRun>, is_newest: bool| {
+    let mut end_streak = |streak: &mut Vec<&EndedRun>, is_newest: bool| {
         let streak_min = usize::try_from(count).unwrap_or(usize::MAX);
         let new_event_count = streak.iter().filter(|run| events.contains(&run.run)).count();
         // If the streak was too short at the last check, all of its failures are new to the rule.
@@ -168,8 +168,8 @@ pub fn failures_in_row(count: u32, newest_runs: &[EndedRun], events: &[RunId]) -
         };
         let new_count = u64::try_from(new_count).unwrap_or(u64::MAX);
         let is_long_enough = streak.len() >= streak_min;
-        if let Some(first) = streak.last().filter(|_| is_long_enough && best_streak.is_clear()) {
-            let since = first.fire_at;
+        if let Some(first_failure) = streak.last().filter(|_| is_long_enough && best_streak.is_clear()) {
+            let since = first_failure.fire_at;
             match is_newest {
                 true => best_streak = ConditionState::Holds { since, new_count },
                 false if new_count > 0 => best_streak = ConditionState::HasEnded { since, new_count },
@@ -182,11 +182,11 @@ pub fn failures_in_row(count: u32, newest_runs: &[EndedRun], events: &[RunId]) -
         if run.is_failure() {
             streak.push(run);
         } else {
-            end(&mut streak, is_newest);
+            end_streak(&mut streak, is_newest);
             is_newest = false;
         }
     }
-    end(&mut streak, is_newest);
+    end_streak(&mut streak, is_newest);
     best_streak
 }
 
@@ -195,9 +195,9 @@ pub fn failures_in_row(count: u32, newest_runs: &[EndedRun], events: &[RunId]) -
 pub fn skipped(newest_runs: &[EndedRun], events: &[RunId]) -> ConditionState {
     let skip = newest_runs.iter().find(|run| run.status == RunStatus::Skipped);
     let since = skip.map(|run| run.fire_at);
-    let is_over = newest_runs.first().is_some_and(|run| run.status != RunStatus::Skipped);
+    let has_ended = newest_runs.first().is_some_and(|run| run.status != RunStatus::Skipped);
     let new_count = u64::try_from(events.len()).unwrap_or(u64::MAX);
-    match (since, is_over) {
+    match (since, has_ended) {
         (Some(since), false) => ConditionState::Holds { since, new_count },
         (Some(since), true) if new_count > 0 => ConditionState::HasEnded { since, new_count },
         _ => ConditionState::Clear,
@@ -206,9 +206,14 @@ pub fn skipped(newest_runs: &[EndedRun], events: &[RunId]) -> ConditionState {
 
 /// Whether at least `percent` % of the runs failed, and there are at least `min_runs` runs.
 #[must_use]
-pub fn failure_rate(percent: u32, min_runs: u64, (troubled, total): (u64, u64), since: Timestamp) -> ConditionState {
-    let is_over = u128::from(troubled) * 100 >= u128::from(percent) * u128::from(total);
-    match troubled > 0 && total >= min_runs && is_over {
+pub fn failure_rate(
+    percent: u32,
+    min_runs: u64,
+    (failed_count, run_count): (u64, u64),
+    since: Timestamp,
+) -> ConditionState {
+    let is_at_bound = u128::from(failed_count) * 100 >= u128::from(percent) * u128::from(run_count);
+    match failed_count > 0 && run_count >= min_runs && is_at_bound {
         true => ConditionState::Holds { since, new_count: 0 },
         false => ConditionState::Clear,
     }
@@ -218,15 +223,15 @@ pub fn failure_rate(percent: u32, min_runs: u64, (troubled, total): (u64, u64), 
 #[must_use]
 pub fn overdue(from: Option<Timestamp>, length: Duration, now: Timestamp) -> ConditionState {
     match from.map(|from| from.saturating_add(length)) {
-        Some(due) if due <= now => ConditionState::Holds { since: due, new_count: 0 },
+        Some(due_at) if due_at <= now => ConditionState::Holds { since: due_at, new_count: 0 },
         _ => ConditionState::Clear,
     }
 }
 
 /// Whether a deadline that has passed was missed: no run that was planned at `counts_from` or later has succeeded.
 #[must_use]
-pub fn missed_deadline(deadline: Timestamp, counts_from: Timestamp, succeeded: Option<Timestamp>) -> ConditionState {
-    match succeeded.is_some_and(|at| at >= counts_from) {
+pub fn missed_deadline(deadline: Timestamp, counts_from: Timestamp, succeeded_at: Option<Timestamp>) -> ConditionState {
+    match succeeded_at.is_some_and(|at| at >= counts_from) {
         true => ConditionState::Clear,
         false => ConditionState::Holds { since: deadline, new_count: 0 },
     }

@@ -351,7 +351,7 @@ impl RuleSpec {
     }
 
     fn check_scope(&self, errors: &mut Vec<FieldError>) {
-        let check = match &self.scope {
+        let check_result = match &self.scope {
             Scope::All => Ok(()),
             Scope::App(app) => name::check(app).map_err(|message| ("/scope/app", message)),
             Scope::Job(job) => name::check(job).map_err(|message| ("/scope/job", message)),
@@ -361,7 +361,7 @@ impl RuleSpec {
             }
             .map_err(|message| ("/scope/label", message)),
         };
-        if let Err((pointer, message)) = check {
+        if let Err((pointer, message)) = check_result {
             errors.push(FieldError::new(pointer, message));
         }
         let word = self.condition.word();
@@ -475,7 +475,7 @@ impl RuleSpec {
         let lengths = [
             ("/repeat", self.repeat),
             ("/digest", Some(self.digest)),
-            ("/escalate/after", self.escalate.as_ref().map(|to| to.after)),
+            ("/escalate/after", self.escalate.as_ref().map(|escalation| escalation.after)),
         ];
         for (pointer, length) in lengths {
             if let Some(length) = length.filter(|length| !(DIGEST_MIN..=LENGTH_MAX).contains(length)) {
@@ -488,13 +488,13 @@ impl RuleSpec {
             errors
                 .push(FieldError::new("/group_over", format!("{} is not from 1 to {GROUP_OVER_MAX}", self.group_over)));
         }
-        if let Some(Err(message)) = self.escalate.as_ref().map(|to| name::check(&to.channel)) {
+        if let Some(Err(message)) = self.escalate.as_ref().map(|escalation| name::check(&escalation.channel)) {
             errors.push(FieldError::new("/escalate/channel", message));
         }
     }
 
     /// The names of its channels; the channel that incidents escalate to comes last.
     pub fn channel_names(&self) -> impl Iterator<Item = &str> {
-        self.channels.iter().chain(self.escalate.iter().map(|to| &to.channel)).map(String::as_str)
+        self.channels.iter().chain(self.escalate.iter().map(|escalation| &escalation.channel)).map(String::as_str)
     }
 }

@@ -39,21 +39,21 @@ pub fn rule(spec: &RuleSpec, lang: Lang) -> String {
         (Scope::Label(label), Lang::Zh) => format!("带标签 {label} 的任一任务"),
         (Scope::Job(job), _) => job.clone(),
     };
-    let event_text = condition(&spec.condition, lang);
+    let condition_text = condition(&spec.condition, lang);
     match lang {
-        _ if subject.is_empty() => event_text,
-        Lang::En => format!("{subject} {event_text}"),
+        _ if subject.is_empty() => condition_text,
+        Lang::En => format!("{subject} {condition_text}"),
         Lang::Zh => {
-            format!("{subject}{}{event_text}", if subject.ends_with(|c: char| c.is_ascii()) { " " } else { "" })
+            format!("{subject}{}{condition_text}", if subject.ends_with(|c: char| c.is_ascii()) { " " } else { "" })
         }
     }
 }
 
-fn scope_words(condition: &Condition, of_apps: &str, together: &str, each: &str) -> String {
+fn scope_words(condition: &Condition, app_words: &str, all_words: &str, each_job_words: &str) -> String {
     match condition {
-        Condition::NoExecutor { .. } => of_apps,
-        Condition::FailureRate { .. } | Condition::LedgerGrowth { .. } => together,
-        _ => each,
+        Condition::NoExecutor { .. } => app_words,
+        Condition::FailureRate { .. } | Condition::LedgerGrowth { .. } => all_words,
+        _ => each_job_words,
     }
     .to_owned()
 }
@@ -86,7 +86,9 @@ fn english_text(condition: &Condition) -> String {
             let days = days_text(weekdays, calendar.as_deref(), Lang::En);
             format!("has not succeeded by {time} {zone}{days}")
         }
-        Condition::NoSuccessFor { length: since } => format!("has not succeeded for {}", length(*since, Lang::En)),
+        Condition::NoSuccessFor { length: duration } => {
+            format!("has not succeeded for {}", length(*duration, Lang::En))
+        }
         Condition::RunningLonger { than: Some(than), .. } => {
             format!("has been running for longer than {}", length(*than, Lang::En))
         }
@@ -96,8 +98,8 @@ fn english_text(condition: &Condition) -> String {
         Condition::NoExecutor { handler: None } => "has no executor".to_owned(),
         Condition::NoExecutor { handler: Some(handler) } => format!("has no executor with handler {handler}"),
         Condition::NodeLost {} => "a server was lost".to_owned(),
-        Condition::LoopFailing { length: since } => {
-            format!("a loop of a server has been failing for {}", length(*since, Lang::En))
+        Condition::LoopFailing { length: duration } => {
+            format!("a loop of a server has been failing for {}", length(*duration, Lang::En))
         }
         Condition::TokenExpiring { within } => format!("a token ends within {}", length(*within, Lang::En)),
         Condition::CertificateExpiring { within } => {
@@ -132,14 +134,14 @@ fn chinese_text(condition: &Condition) -> String {
             let days = days_text(weekdays, calendar.as_deref(), Lang::Zh);
             format!("在 {time}（{zone}{days}）前没有成功")
         }
-        Condition::NoSuccessFor { length: since } => format!("已有{}没有成功", length(*since, Lang::Zh)),
+        Condition::NoSuccessFor { length: duration } => format!("已有{}没有成功", length(*duration, Lang::Zh)),
         Condition::RunningLonger { than: Some(than), .. } => format!("已运行超过{}", length(*than, Lang::Zh)),
         Condition::RunningLonger { times_p95, .. } => format!("已运行超过 {} × p95", times_p95.unwrap_or(1)),
         Condition::NoExecutor { handler: None } => "没有执行器".to_owned(),
         Condition::NoExecutor { handler: Some(handler) } => format!("没有带处理器 {handler} 的执行器"),
         Condition::NodeLost {} => "有服务器失联".to_owned(),
-        Condition::LoopFailing { length: since } => {
-            format!("服务器的某个循环已持续失败{}", length(*since, Lang::Zh))
+        Condition::LoopFailing { length: duration } => {
+            format!("服务器的某个循环已持续失败{}", length(*duration, Lang::Zh))
         }
         Condition::TokenExpiring { within } => format!("有令牌将在{}内到期", length(*within, Lang::Zh)),
         Condition::CertificateExpiring { within } => format!("TLS 证书将在{}内到期", length(*within, Lang::Zh)),

@@ -77,6 +77,6 @@ fn skipped_times_fire_by_the_rule() {
 
 #[test]
 fn an_expression_has_a_length() {
-    let of = |len: usize| CronExpr::parse(&format!("0 0 0 * * ?{}", " ".repeat(len - 11))).is_ok();
-    assert!(of(EXPRESSION_LENGTH_MAX) && !of(EXPRESSION_LENGTH_MAX + 1));
+    let can_be_read = |len: usize| CronExpr::parse(&format!("0 0 0 * * ?{}", " ".repeat(len - 11))).is_ok();
+    assert!(can_be_read(EXPRESSION_LENGTH_MAX) && !can_be_read(EXPRESSION_LENGTH_MAX + 1));
 }

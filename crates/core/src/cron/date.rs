@@ -21,11 +21,11 @@ impl Date {
     /// application to calendar algorithms": years begin in March, so that the length of February does not matter.
     pub(super) fn of_epoch_day(epoch_day: i32) -> Option<Self> {
         let quarter_days = u32::try_from(epoch_day.checked_add(TO_EPOCH)?).ok()?.checked_mul(4)? + 3;
-        let (century, of_century) = (quarter_days / CYCLE, quarter_days % CYCLE / 4);
-        let scaled_days = 2_939_745 * u64::from(4 * of_century + 3);
+        let (century, day_of_century) = (quarter_days / CYCLE, quarter_days % CYCLE / 4);
+        let scaled_days = 2_939_745 * u64::from(4 * day_of_century + 3);
         let (year_of_century, fraction) = (scaled_days >> 32, scaled_days & u64::from(u32::MAX));
-        let of_year = u32::try_from(fraction / 2_939_745 / 4).ok()?;
-        let months = 2_141 * of_year + 197_913;
+        let day_of_year = u32::try_from(fraction / 2_939_745 / 4).ok()?;
+        let months = 2_141 * day_of_year + 197_913;
         let (month, day) = (months >> 16, (months & 0xFFFF) / 2_141 + 1);
         let year = i32::try_from(100 * century).ok()? + i32::try_from(year_of_century).ok()?;
         let (year, month) = if month > 12 { (year + 1, month - 12) } else { (year, month) };

@@ -65,15 +65,15 @@ impl DayRule {
     /// The days of a date's month that fire, as bits 1 to 31.
     pub(super) fn in_month_of(&self, date: Date) -> u64 {
         let length = month_length(date.year, date.month);
-        let within = ALL_DAYS & ((1 << (length + 1)) - 1);
+        let valid_days = ALL_DAYS & ((1 << (length + 1)) - 1);
         if let Self::Both { days, weekdays: ALL_WEEKDAYS } = *self {
-            return days & within;
+            return days & valid_days;
         }
         let month = Month { first: date.first_weekday(), length };
         let day_bit = |day: u32| if (1..=length).contains(&day) { 1 << day } else { 0 };
         match *self {
-            Self::Both { days, weekdays } => days & month.on(weekdays) & within,
-            Self::Either { days, weekdays } => (days | month.on(weekdays)) & within,
+            Self::Both { days, weekdays } => days & month.days_on(weekdays) & valid_days,
+            Self::Either { days, weekdays } => (days | month.days_on(weekdays)) & valid_days,
             Self::Last { days_before_last } => day_bit(length.saturating_sub(days_before_last)),
             Self::LastNearest { days_before_last } => day_bit(month.nearest(length.saturating_sub(days_before_last))),
             Self::Nearest { day } => day_bit(month.nearest(day)),
@@ -95,7 +95,7 @@ impl Month {
     }
 
     /// The bits of all days with one of these weekdays. Some bits beyond the month's end are set too.
-    fn on(&self, weekdays: u64) -> u64 {
+    fn days_on(&self, weekdays: u64) -> u64 {
         let from_the_first = (weekdays >> self.first | weekdays << (7 - self.first)) & ALL_WEEKDAYS;
         (from_the_first * WEEKS) << 1
     }
@@ -132,8 +132,8 @@ fn read_day_of_month(spec: &FieldSpec, token: Token<'_>) -> Result<DayRule, Cron
     if uppercase.contains(',') {
         return Err(token.refuse(CronField::DayOfMonth, "a single L, L-n, LW or nW, which cannot be part of a list"));
     }
-    if let Some(rest) = uppercase.strip_prefix('L') {
-        return read_last_day(rest).ok_or_else(|| {
+    if let Some(text_after_l) = uppercase.strip_prefix('L') {
+        return read_last_day(text_after_l).ok_or_else(|| {
             token.refuse(CronField::DayOfMonth, "L, LW, L-n or L-nW, where n is a number from 0 to 30")
         });
     }
@@ -145,14 +145,15 @@ fn read_day_of_month(spec: &FieldSpec, token: Token<'_>) -> Result<DayRule, Cron
 }
 
 /// Reads the text after an `L` in the day-of-month field.
-fn read_last_day(rest: &str) -> Option<DayRule> {
-    let (rest, nearest) = rest.strip_suffix('W').map_or((rest, false), |rest| (rest, true));
-    let days_before_last = match rest.strip_prefix('-') {
+fn read_last_day(text_after_l: &str) -> Option<DayRule> {
+    let (text_after_l, is_nearest) =
+        text_after_l.strip_suffix('W').map_or((text_after_l, false), |text_after_l| (text_after_l, true));
+    let days_before_last = match text_after_l.strip_prefix('-') {
         Some(number) => Token::of_text(number).number().filter(|days| *days <= 30)?,
-        None if rest.is_empty() => 0,
+        None if text_after_l.is_empty() => 0,
         None => return None,
     };
-    Some(if nearest { DayRule::LastNearest { days_before_last } } else { DayRule::Last { days_before_last } })
+    Some(if is_nearest { DayRule::LastNearest { days_before_last } } else { DayRule::Last { days_before_last } })
 }
 
 fn read_day_of_week(spec: &FieldSpec, token: Token<'_>) -> Result<DayRule, CronError> {

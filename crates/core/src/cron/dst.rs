@@ -132,10 +132,12 @@ pub(super) fn next_after(fields: &Fields, zone: Tz, rule: ResolvedRule, after: T
             return Some(Timestamp::from_secs(view.start));
         }
         match fields.at_or_after(view.first_time.max(from + view.offset)) {
-            Some(found) if found < view.end_time => return Some(Timestamp::from_secs(found - view.offset)),
+            Some(local_fire) if local_fire < view.end_time => {
+                return Some(Timestamp::from_secs(local_fire - view.offset));
+            }
             // The next span repeats earlier wall-clock times, so a match there may come first.
             _ if view.ends_in_fold => index += 1,
-            Some(found) => index = spans.index_at(found - OFFSET_BOUND).max(index + 1),
+            Some(local_fire) => index = spans.index_at(local_fire - OFFSET_BOUND).max(index + 1),
             None => return None,
         }
     }
@@ -201,14 +203,14 @@ impl SpanView {
     fn new(spans: &[Span], index: usize, rule: ResolvedRule) -> Self {
         let Span { start, offset } = spans[index];
         let offset_before = index.checked_sub(1).map_or(offset, |index| spans[index].offset);
-        let (end, after) =
+        let (end, offset_after) =
             spans.get(index + 1).map_or((SEARCH_TO + OFFSET_BOUND, offset), |next| (next.start, next.offset));
-        let (starts_in_fold, ends_in_fold) = (offset_before > offset, after < offset);
+        let (starts_in_fold, ends_in_fold) = (offset_before > offset, offset_after < offset);
         Self {
             start,
             offset,
             first_time: start + if starts_in_fold && !rule.fires_second { offset_before } else { offset },
-            end_time: end + if ends_in_fold && !rule.fires_first { after } else { offset },
+            end_time: end + if ends_in_fold && !rule.fires_first { offset_after } else { offset },
             gap: (offset_before < offset && rule.fires_after_gap).then_some(start + offset_before),
             starts_in_fold,
             ends_in_fold,

@@ -20,14 +20,14 @@ pub(crate) struct Bits([u64; 4]);
 
 impl Bits {
     pub(super) fn insert(&mut self, value: u32) {
-        let (word, bit) = Self::place(value);
+        let (word, bit) = Self::word_and_bit(value);
         if let Some(word) = self.0.get_mut(word) {
             *word |= 1 << bit;
         }
     }
 
     pub(crate) fn contains(self, value: u32) -> bool {
-        let (word, bit) = Self::place(value);
+        let (word, bit) = Self::word_and_bit(value);
         self.0.get(word).is_some_and(|word| word & (1 << bit) != 0)
     }
 
@@ -36,7 +36,7 @@ impl Bits {
         self.0[0]
     }
 
-    fn place(value: u32) -> (usize, u32) {
+    fn word_and_bit(value: u32) -> (usize, u32) {
         (usize::try_from(value / 64).unwrap_or(usize::MAX), value % 64)
     }
 }
@@ -183,8 +183,8 @@ impl FieldSpec {
         if token.text == "*" || token.number().is_some() {
             return self.read_items(token);
         }
-        let numbered_otherwise = self.dialect == FieldDialect::Unix && self.field == CronField::DayOfWeek;
-        if !numbered_otherwise && let Some(values) = cron_crate::read(self.field, token.text) {
+        let has_other_numbers = self.dialect == FieldDialect::Unix && self.field == CronField::DayOfWeek;
+        if !has_other_numbers && let Some(values) = cron_crate::read(self.field, token.text) {
             let mut bits = Bits::default();
             values.into_iter().for_each(|value| self.insert(&mut bits, value));
             return Ok(bits);

@@ -22,7 +22,7 @@ const MACROS: [(&str, &str); 7] = [
 const MACRO_NAMES: &str = "@hourly, @daily, @midnight, @weekly, @monthly, @yearly and @annually";
 
 /// A compiled expression, without its text.
-struct Compiled {
+struct CompiledExpression {
     dialect: Dialect,
     hour_form: HourForm,
     fields: Fields,
@@ -67,27 +67,29 @@ fn fields_of(text: &str) -> Result<Vec<Token<'_>>, CronError> {
 /// The error for a wrong number of fields. It points at the first field too many, or at all of the text if there are too few.
 fn wrong_count(text: &str, fields: &[Token<'_>], allowed: &str) -> CronError {
     let count = fields.len();
-    let at = fields.get(7).copied().unwrap_or(Token::of_text(text));
-    at.refuse(CronField::Expression, format!("{allowed}; it has {count}"))
+    let wrong_token = fields.get(7).copied().unwrap_or(Token::of_text(text));
+    wrong_token.refuse(CronField::Expression, format!("{allowed}; it has {count}"))
 }
 
-fn to_expression(text: &str, Compiled { dialect, hour_form, fields }: Compiled) -> CronExpr {
+fn to_expression(text: &str, CompiledExpression { dialect, hour_form, fields }: CompiledExpression) -> CronExpr {
     CronExpr { source: text.to_owned(), dialect, hour_form, fields }
 }
 
-fn read_macro(name: Token<'_>) -> Result<Compiled, CronError> {
+fn read_macro(name: Token<'_>) -> Result<CompiledExpression, CronError> {
     let macro_and_expression = MACROS.iter().find(|(macro_name, _)| macro_name.eq_ignore_ascii_case(name.text));
-    let Some((_, meaning)) = macro_and_expression else { return Err(name.refuse(CronField::Expression, MACRO_NAMES)) };
-    match Token::of_text(meaning).fields().as_slice() {
+    let Some((_, expanded_text)) = macro_and_expression else {
+        return Err(name.refuse(CronField::Expression, MACRO_NAMES));
+    };
+    match Token::of_text(expanded_text).fields().as_slice() {
         &[minute, hour, day, month, weekday] => {
             let compiled = read_unix([minute, hour, day, month, weekday])?;
-            Ok(Compiled { dialect: Dialect::Macro, ..compiled })
+            Ok(CompiledExpression { dialect: Dialect::Macro, ..compiled })
         }
         _ => Err(name.refuse(CronField::Expression, MACRO_NAMES)),
     }
 }
 
-fn read_quartz(fields: [Token<'_>; 6], year: Option<Token<'_>>) -> Result<Compiled, CronError> {
+fn read_quartz(fields: [Token<'_>; 6], year: Option<Token<'_>>) -> Result<CompiledExpression, CronError> {
     let [second, minute, hour, day, month, weekday] = fields;
     let specs = &QUARTZ;
     let seconds = specs[0].read(second)?.bits_below_64();
@@ -97,25 +99,25 @@ fn read_quartz(fields: [Token<'_>; 6], year: Option<Token<'_>>) -> Result<Compil
     let days = DayRule::read_quartz([&specs[3], &specs[5]], [day, weekday])?;
     let years = specs[6].read(year.unwrap_or(Token::of_text("*")))?;
     let dialect = if year.is_some() { Dialect::Quartz7 } else { Dialect::Quartz6 };
-    Ok(Compiled {
+    Ok(CompiledExpression {
         dialect,
         hour_form: hour_form(hour),
         fields: Fields { seconds, minutes, hours, months, days, years },
     })
 }
 
-fn read_unix([minute, hour, day, month, weekday]: [Token<'_>; 5]) -> Result<Compiled, CronError> {
-    let mut second = Bits::default();
-    second.insert(0);
+fn read_unix([minute, hour, day, month, weekday]: [Token<'_>; 5]) -> Result<CompiledExpression, CronError> {
+    let mut second_zero = Bits::default();
+    second_zero.insert(0);
     let fields = Fields {
-        seconds: second.bits_below_64(),
+        seconds: second_zero.bits_below_64(),
         minutes: UNIX[0].read(minute)?.bits_below_64(),
         hours: UNIX[1].read(hour)?.bits_below_64(),
         months: UNIX[3].read(month)?.bits_below_64(),
         days: DayRule::read_unix([&UNIX[2], &UNIX[4]], [day, weekday])?,
         years: QUARTZ[6].read(Token::of_text("*"))?,
     };
-    Ok(Compiled { dialect: Dialect::Unix5, hour_form: hour_form(hour), fields })
+    Ok(CompiledExpression { dialect: Dialect::Unix5, hour_form: hour_form(hour), fields })
 }
 
 fn hour_form(hour: Token<'_>) -> HourForm {

@@ -85,8 +85,8 @@ impl Spans {
 
     /// The index of the span that an instant lies in.
     pub(super) fn index_at(&self, at: UtcSeconds) -> usize {
-        let stretch = usize::try_from((at - SPANS_FROM) >> HINT_BITS).unwrap_or(0);
-        let mut index = self.index_hints.get(stretch).or(self.index_hints.last()).copied().unwrap_or(0);
+        let stretch_index = usize::try_from((at - SPANS_FROM) >> HINT_BITS).unwrap_or(0);
+        let mut index = self.index_hints.get(stretch_index).or(self.index_hints.last()).copied().unwrap_or(0);
         while self.spans.get(index + 1).is_some_and(|next| next.start <= at) {
             index += 1;
         }

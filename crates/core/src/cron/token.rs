@@ -41,8 +41,8 @@ impl<'a> Token<'a> {
 
     /// The value of a piece made of digits only. A number that is too large becomes `u32::MAX`, which no field accepts.
     pub(super) fn number(self) -> Option<u32> {
-        let digits = !self.text.is_empty() && self.text.bytes().all(|byte| byte.is_ascii_digit());
-        digits.then(|| self.text.parse().unwrap_or(u32::MAX))
+        let is_number = !self.text.is_empty() && self.text.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then(|| self.text.parse().unwrap_or(u32::MAX))
     }
 
     pub(super) fn refuse(self, field: CronField, allowed: impl Into<String>) -> CronError {

@@ -25,9 +25,9 @@ pub(super) fn cut_document(document: Value, len_max: usize) -> Value {
     while let Some((field_len, key)) =
         fields_by_length.pop().filter(|(field_len, _)| left_len > len_max && *field_len > SHORT_LEN)
     {
-        let short = note(field_len);
-        left_len = left_len - field_len + json_len(&short);
-        fields.insert(key.clone(), short);
+        let left_out_note = note(field_len);
+        left_len = left_len - field_len + json_len(&left_out_note);
+        fields.insert(key.clone(), left_out_note);
         cut_keys.push(key);
     }
     if left_len > len_max {
@@ -108,8 +108,8 @@ mod tests {
         let kept = cut_document(json!({"name": "a", "app": "b", "params": {"x": "y".repeat(100)}}), 80);
         assert_eq!(kept, json!({"name": "a", "app": "b", "params": {"left_out_bytes": 108}}));
         assert_eq!(cut_document(json!(["x".repeat(100)]), 80), json!({"left_out_bytes": 104}));
-        let short = json!({"a": 1});
-        assert_eq!(cut_document(short.clone(), 80), short);
+        let left_out_note = json!({"a": 1});
+        assert_eq!(cut_document(left_out_note.clone(), 80), left_out_note);
     }
 
     #[test]
@@ -127,8 +127,11 @@ mod tests {
             json!({"a": {"left_out_bytes": 52}, "b": {"left_out_bytes": 62}})
         );
         // A field of 40 bytes is not replaced by a note, which would save little.
-        let short = two(38, 60);
-        assert_eq!(cut_document(short.clone(), 70), json!({"a": "x".repeat(38), "left_out_bytes": json_len(&short)}));
+        let left_out_note = two(38, 60);
+        assert_eq!(
+            cut_document(left_out_note.clone(), 70),
+            json!({"a": "x".repeat(38), "left_out_bytes": json_len(&left_out_note)})
+        );
         assert_eq!(cut_document(two(39, 60), 70), json!({"a": {"left_out_bytes": 41}, "b": {"left_out_bytes": 62}}));
         let notes = json_len(&json!({"a": {"left_out_bytes": 52}, "b": {"left_out_bytes": 62}}));
         assert_eq!(cut_document(two(50, 60), notes - 1), json!({"left_out_bytes": 125}));

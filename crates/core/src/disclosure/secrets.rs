@@ -88,37 +88,39 @@ fn text_without_secrets(text: &str) -> String {
 /// `curl --token X https://h` is shown as `curl --token ***`. If the value is more than one plain word, the rest of the line is
 /// hidden too, because only the program knows where a quoted or escaped value ends.
 fn line_without_secrets(line: &str) -> String {
-    let end = line.strip_suffix('\n').map_or("", |_| "\n");
+    let line_end = line.strip_suffix('\n').map_or("", |_| "\n");
     let mut shown_line = String::with_capacity(line.len());
-    let mut rest = line.trim_end_matches('\n');
-    while let Some(word_len) = rest.find(char::is_whitespace).or((!rest.is_empty()).then_some(rest.len())) {
-        let (word, after) = rest.split_at(word_len);
-        let blank_len = after.find(|c: char| !c.is_whitespace()).unwrap_or(after.len());
-        let (space, after) = after.split_at(blank_len);
+    let mut remaining_text = line.trim_end_matches('\n');
+    while let Some(word_len) =
+        remaining_text.find(char::is_whitespace).or((!remaining_text.is_empty()).then_some(remaining_text.len()))
+    {
+        let (word, text_after) = remaining_text.split_at(word_len);
+        let blank_len = text_after.find(|c: char| !c.is_whitespace()).unwrap_or(text_after.len());
+        let (space, text_after) = text_after.split_at(blank_len);
         if let Some((name, value)) = split_assignment(word) {
             shown_line.extend([name, HIDDEN]);
             if value.contains(QUOTES) {
-                return shown_line + end;
+                return shown_line + line_end;
             }
             shown_line.push_str(space);
-            rest = after;
+            remaining_text = text_after;
         } else if is_secret_flag(word) || is_secret_header(word) {
             shown_line.extend([word, space]);
-            if after.is_empty() {
-                return shown_line + end;
+            if text_after.is_empty() {
+                return shown_line + line_end;
             }
             shown_line.push_str(HIDDEN);
-            let value_len = after.find(char::is_whitespace).unwrap_or(after.len());
-            if is_secret_header(word) || after[..value_len].contains(QUOTES) {
-                return shown_line + end;
+            let value_len = text_after.find(char::is_whitespace).unwrap_or(text_after.len());
+            if is_secret_header(word) || text_after[..value_len].contains(QUOTES) {
+                return shown_line + line_end;
             }
-            rest = &after[value_len..];
+            remaining_text = &text_after[value_len..];
         } else {
             shown_line.extend([word, space]);
-            rest = after;
+            remaining_text = text_after;
         }
     }
-    shown_line + end
+    shown_line + line_end
 }
 
 const QUOTES: [char; 4] = ['"', '\'', '\\', '`'];

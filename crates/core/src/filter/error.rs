@@ -19,7 +19,7 @@ pub enum FilterProblem {
     /// It has too many characters.
     TooLong,
     /// It has too many terms.
-    TooMany,
+    TooManyTerms,
     ControlCharacter,
     /// A word that is almost a key.
     Key {
@@ -76,7 +76,7 @@ impl std::error::Error for FilterError {}
 fn english_text(problem: &FilterProblem) -> String {
     match problem {
         FilterProblem::TooLong => format!("the filter is longer than {FILTER_LEN_MAX} characters"),
-        FilterProblem::TooMany => format!("the filter has more than {TERM_COUNT_MAX} terms"),
+        FilterProblem::TooManyTerms => format!("the filter has more than {TERM_COUNT_MAX} terms"),
         FilterProblem::ControlCharacter => "control characters cannot be searched for; leave them out".to_owned(),
         FilterProblem::Key { key, meant_key } => {
             format!("there is no filter {key:?}; write {meant_key}:… or, to search for the text, put it in quotes")
@@ -102,7 +102,7 @@ fn english_text(problem: &FilterProblem) -> String {
 fn chinese_text(problem: &FilterProblem) -> String {
     match problem {
         FilterProblem::TooLong => format!("筛选条件超过 {FILTER_LEN_MAX} 个字符"),
-        FilterProblem::TooMany => format!("筛选条件超过 {TERM_COUNT_MAX} 项"),
+        FilterProblem::TooManyTerms => format!("筛选条件超过 {TERM_COUNT_MAX} 项"),
         FilterProblem::ControlCharacter => "不能搜索控制字符，请去掉".to_owned(),
         FilterProblem::Key { key, meant_key } => {
             format!("没有筛选项“{key}”；请写 {meant_key}:…，若要搜索这段文字请加引号")

@@ -38,15 +38,15 @@ pub(super) fn tokens(text: &str) -> Vec<Token> {
         let is_not = text_chars[at] == '-' && text_chars.get(at + 1).is_some_and(|next| !next.is_whitespace());
         let start = at + usize::from(is_not);
         at = start;
-        let (mut chars, mut quoted) = (Vec::new(), false);
-        while at < text_chars.len() && (quoted || !text_chars[at].is_whitespace()) {
+        let (mut chars, mut is_quoted) = (Vec::new(), false);
+        while at < text_chars.len() && (is_quoted || !text_chars[at].is_whitespace()) {
             match text_chars[at] {
-                '"' => quoted = !quoted,
-                '\\' if quoted && matches!(text_chars.get(at + 1), Some('"' | '\\')) => {
+                '"' => is_quoted = !is_quoted,
+                '\\' if is_quoted && matches!(text_chars.get(at + 1), Some('"' | '\\')) => {
                     at += 1;
                     chars.push((text_chars[at], true));
                 }
-                c => chars.push((c, quoted)),
+                c => chars.push((c, is_quoted)),
             }
             at += 1;
         }
@@ -58,17 +58,18 @@ pub(super) fn tokens(text: &str) -> Vec<Token> {
 impl Token {
     /// The text before the first colon, if it can be a key.
     pub(super) fn key(&self) -> Option<String> {
-        let colon = self.chars.iter().position(|(c, quoted)| !quoted && is_colon(*c))?;
+        let colon = self.chars.iter().position(|(c, is_quoted)| !is_quoted && is_colon(*c))?;
         let key = &self.chars[..colon];
-        let is_key = !key.is_empty() && key.iter().all(|(c, quoted)| !quoted && (c.is_ascii_alphabetic() || *c == '_'));
+        let is_key =
+            !key.is_empty() && key.iter().all(|(c, is_quoted)| !is_quoted && (c.is_ascii_alphabetic() || *c == '_'));
         is_key.then(|| key.iter().map(|(c, _)| c.to_ascii_lowercase()).collect())
     }
 
     /// The text after the colon, split at its commas.
     pub(super) fn values(&self) -> Vec<String> {
-        let colon = self.chars.iter().position(|(c, quoted)| !quoted && is_colon(*c)).unwrap_or(0);
+        let colon = self.chars.iter().position(|(c, is_quoted)| !is_quoted && is_colon(*c)).unwrap_or(0);
         let parts = self.chars.get(colon + 1..).unwrap_or_default();
-        let parts = parts.split(|(c, quoted)| !quoted && matches!(c, ',' | '，'));
+        let parts = parts.split(|(c, is_quoted)| !is_quoted && matches!(c, ',' | '，'));
         parts.map(|part| part.iter().map(|(c, _)| c).collect::<String>()).filter(|part| !part.is_empty()).collect()
     }
 
@@ -76,8 +77,8 @@ impl Token {
         self.chars.iter().map(|(c, _)| c).collect()
     }
 
-    fn refuse(&self, from: usize, problem: FilterProblem) -> FilterError {
-        let column = (self.start + from).min(self.end.saturating_sub(1));
+    fn refuse(&self, offset: usize, problem: FilterProblem) -> FilterError {
+        let column = (self.start + offset).min(self.end.saturating_sub(1));
         FilterError { column: column + 1, length: (self.end - column).max(1), problem }
     }
 }
@@ -94,7 +95,7 @@ pub(super) fn parse(text: &str, scope: Scope) -> Result<Filter, FilterError> {
     let mut filter = Filter::default();
     for (index, token) in tokens(text).iter().enumerate() {
         if index >= TERM_COUNT_MAX {
-            return Err(token.refuse(0, FilterProblem::TooMany));
+            return Err(token.refuse(0, FilterProblem::TooManyTerms));
         }
         let key = token.key();
         match key.as_deref().map(|key| (key, key.parse::<Key>().ok())) {
@@ -118,7 +119,7 @@ pub(super) fn parse(text: &str, scope: Scope) -> Result<Filter, FilterError> {
 
 fn add_term(filter: &mut Filter, token: &Token, (key, scope): (Key, Scope)) -> Result<(), FilterError> {
     let values = token.values();
-    let from = key.as_str().len() + 1;
+    let value_offset = key.as_str().len() + 1;
     if values.is_empty() {
         return Err(token.refuse(0, FilterProblem::NoValue(key)));
     }
@@ -148,7 +149,7 @@ fn add_term(filter: &mut Filter, token: &Token, (key, scope): (Key, Scope)) -> R
                     None => LabelTest { key: value.clone(), value: None },
                 };
                 if test.key.is_empty() || test.value.as_deref() == Some("") {
-                    return Err(token.refuse(from, FilterProblem::Label(value)));
+                    return Err(token.refuse(value_offset, FilterProblem::Label(value)));
                 }
                 push_new(&mut any, test);
             }
@@ -166,7 +167,7 @@ fn push_new<T: PartialEq>(values: &mut Vec<T>, value: T) {
 }
 
 fn add_words<T: FromStr + PartialEq>(
-    choice: &mut ValueCondition<T>,
+    condition: &mut ValueCondition<T>,
     token: &Token,
     key: Key,
     known_words: &'static [&'static str],
@@ -175,7 +176,7 @@ fn add_words<T: FromStr + PartialEq>(
     for value in token.values() {
         let word = value.to_ascii_lowercase().replace('-', "_");
         match word.parse() {
-            Ok(word) => push_new(if token.is_not { &mut choice.none } else { &mut choice.any }, word),
+            Ok(word) => push_new(if token.is_not { &mut condition.none } else { &mut condition.any }, word),
             Err(_) => {
                 let meant_word = nearest_word(&word, known_words.iter().map(|word| (*word, *word)));
                 let length = value.chars().count();
@@ -189,8 +190,8 @@ fn add_words<T: FromStr + PartialEq>(
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "every kind of value is added in the same way")]
-fn add_names(choice: &mut ValueCondition<Pattern>, token: &Token, values: Vec<String>) -> Result<(), FilterError> {
-    let names = if token.is_not { &mut choice.none } else { &mut choice.any };
+fn add_names(condition: &mut ValueCondition<Pattern>, token: &Token, values: Vec<String>) -> Result<(), FilterError> {
+    let names = if token.is_not { &mut condition.none } else { &mut condition.any };
     values.into_iter().for_each(|value| push_new(names, Pattern(value)));
     Ok(())
 }
@@ -223,7 +224,7 @@ fn set_lengths(range: &mut LengthRange, token: &Token, key: Key) -> Result<(), F
 
 /// The known word that differs from `word` only by a typing error: by one letter for short words, by two for long ones.
 fn nearest_word<T>(word: &str, known_words: impl Iterator<Item = (T, &'static str)>) -> Option<T> {
-    let distances = known_words.map(|(value, other)| (distance(word, other), value, other));
+    let distances = known_words.map(|(value, known_word)| (distance(word, known_word), value, known_word));
     let nearest = distances.min_by_key(|(distance, ..)| *distance)?;
     let distance_max = if nearest.2.len() <= 4 { 1 } else { 2 };
     (nearest.0 <= distance_max && word.len() >= 3).then_some(nearest.1)

@@ -73,11 +73,11 @@ pub fn suggest(text: &str, at: usize, scope: Scope, names: &Names<'_>) -> Vec<Su
             .collect();
     };
     let values_text = word.chars().skip(key.as_str().len() + 1).collect::<String>();
-    let (chosen_values, last) = match values_text.rsplit_once([',', '，']) {
+    let (chosen_values, last_value_text) = match values_text.rsplit_once([',', '，']) {
         Some((chosen_values, last_value)) => (format!("{chosen_values},"), last_value),
         None => (String::new(), values_text.as_str()),
     };
-    let last_value = last.trim_matches('"').to_lowercase();
+    let last_value = last_value_text.trim_matches('"').to_lowercase();
     let mut values = values((key, scope), names);
     values.retain(|value| value.to_lowercase().contains(&last_value) && *value != last_value);
     // Values that begin with the text come first.

@@ -64,7 +64,7 @@ fn errors_point_at_their_place() {
     let long = "x".repeat(FILTER_LEN_MAX + 1);
     assert_eq!(Filter::parse(&long, Scope::Runs).unwrap_err().problem, FilterProblem::TooLong);
     let many = "x ".repeat(TERM_COUNT_MAX + 1);
-    assert_eq!(Filter::parse(&many, Scope::Runs).unwrap_err().problem, FilterProblem::TooMany);
+    assert_eq!(Filter::parse(&many, Scope::Runs).unwrap_err().problem, FilterProblem::TooManyTerms);
 }
 
 #[test]

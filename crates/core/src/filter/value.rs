@@ -34,9 +34,9 @@ impl Pattern {
     /// Whether it matches a name.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
-        let Some((first, rest)) = self.0.split_once('*') else { return self.0 == name };
+        let Some((first, after_star)) = self.0.split_once('*') else { return self.0 == name };
         let Some(mut remaining_name) = name.strip_prefix(first) else { return false };
-        let Some((middle, last)) = rest.rsplit_once('*') else { return remaining_name.ends_with(rest) };
+        let Some((middle, last)) = after_star.rsplit_once('*') else { return remaining_name.ends_with(after_star) };
         for part in middle.split('*') {
             let Some(at) = remaining_name.find(part) else { return false };
             remaining_name = &remaining_name[at + part.len()..];
@@ -96,8 +96,8 @@ impl InstantBound {
         if let Ok(date) = NaiveDate::parse_from_str(text, "%Y-%m-%d") {
             return in_years(date).then_some(Self::Day(date));
         }
-        let local = ["%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"];
-        let local = local.iter().find_map(|format| NaiveDateTime::parse_from_str(text, format).ok())?;
+        let formats = ["%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"];
+        let local = formats.iter().find_map(|format| NaiveDateTime::parse_from_str(text, format).ok())?;
         in_years(local.date()).then_some(Self::Local(local))
     }
 
@@ -197,15 +197,15 @@ impl LengthRange {
 
 /// Reads `90s`, `1h30m`, `250ms`, `7d`.
 pub(super) fn length(text: &str) -> Option<Duration> {
-    let (mut rest, mut sum) = (text, 0_u64);
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
-        let number = rest[..digits].parse::<u64>().ok()?;
-        rest = &rest[digits..];
-        let unit_len = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
-        let (_, unit) = UNITS.iter().find(|(unit, _)| *unit == &rest[..unit_len])?;
+    let (mut remaining_text, mut sum) = (text, 0_u64);
+    while !remaining_text.is_empty() {
+        let digit_count = remaining_text.find(|c: char| !c.is_ascii_digit())?;
+        let number = remaining_text[..digit_count].parse::<u64>().ok()?;
+        remaining_text = &remaining_text[digit_count..];
+        let unit_len = remaining_text.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(remaining_text.len());
+        let (_, unit) = UNITS.iter().find(|(unit, _)| *unit == &remaining_text[..unit_len])?;
         sum = number.checked_mul(*unit).and_then(|part| sum.checked_add(part))?;
-        rest = &rest[unit_len..];
+        remaining_text = &remaining_text[unit_len..];
     }
     (!text.is_empty() && sum <= LENGTH_MAX_MS).then(|| Duration::from_millis(sum))
 }

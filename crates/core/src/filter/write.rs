@@ -30,8 +30,8 @@ pub(super) fn terms(filter: &Filter) -> Vec<String> {
     terms
 }
 
-fn push_values<T>(terms: &mut Vec<String>, key: Key, choice: &ValueCondition<T>, write: impl Fn(&T) -> String) {
-    for (negation, values) in [("", &choice.any), ("-", &choice.none)] {
+fn push_values<T>(terms: &mut Vec<String>, key: Key, condition: &ValueCondition<T>, write: impl Fn(&T) -> String) {
+    for (negation, values) in [("", &condition.any), ("-", &condition.none)] {
         if !values.is_empty() {
             let values: Vec<String> = values.iter().map(&write).collect();
             terms.push(format!("{negation}{key}:{}", values.join(",")));
@@ -64,8 +64,8 @@ fn label_term(term: &LabelTerm) -> String {
         Some(value) => quoted(&format!("{}={value}", test.key)),
         None => quoted(&test.key),
     };
-    let any: Vec<String> = term.any.iter().map(test_text).collect();
-    format!("{}label:{}", if term.is_not { "-" } else { "" }, any.join(","))
+    let test_texts: Vec<String> = term.any.iter().map(test_text).collect();
+    format!("{}label:{}", if term.is_not { "-" } else { "" }, test_texts.join(","))
 }
 
 fn text_term(text: &Text) -> String {

@@ -18,51 +18,54 @@ pub(super) fn last_begun_attempt<'a>(attempts: &'a [Attempt], row: &Run) -> Opti
 
 /// What became of the attempt that began, and why the present one did not begin.
 pub(super) fn attempt_not_begun_sentence(
-    begun: &Attempt,
+    begun_attempt: &Attempt,
     row: &Run,
     reason_text: &Bilingual,
     instant_text: impl Fn(Timestamp) -> String,
 ) -> Bilingual {
-    let (ran, number) = (ran_text(begun, instant_text), row.attempt);
+    let (earlier_text, number) = (ran_text(begun_attempt, instant_text), row.attempt);
     bilingual(
-        format!("{}; attempt {number} did not begin: {}.", ran.0, reason_text.0),
-        format!("{}；第 {number} 次尝试没有开始：{}。", ran.1, reason_text.1),
+        format!("{}; attempt {number} did not begin: {}.", earlier_text.0, reason_text.0),
+        format!("{}；第 {number} 次尝试没有开始：{}。", earlier_text.1, reason_text.1),
     )
 }
 
 /// The answer for a run that was asked to end, but whose executor never reported its end.
 pub(super) fn unconfirmed_cancel_sentence(
     row: Option<&Run>,
-    by: &Bilingual,
-    on: &Bilingual,
+    actor_text: &Bilingual,
+    executor_text: &Bilingual,
     instant_text: impl Fn(Timestamp) -> String,
 ) -> Bilingual {
     let no_detail = ReasonDetail::default();
     let detail = row.and_then(|row| row.detail.as_deref()).unwrap_or(&no_detail);
     let reason_text = bilingual(unconfirmed_cancel_text(detail, Lang::En), unconfirmed_cancel_text(detail, Lang::Zh));
     let start_text = match row.and_then(|row| row.started_at).map(instant_text) {
-        Some(at) => bilingual(format!("It ran at {at}{}", on.0), format!("已于 {at} 执行{}", on.1)),
-        None => bilingual(format!("It may have run{}", on.0), format!("可能执行过{}", on.1)),
+        Some(at) => {
+            bilingual(format!("It ran at {at}{}", executor_text.0), format!("已于 {at} 执行{}", executor_text.1))
+        }
+        None => bilingual(format!("It may have run{}", executor_text.0), format!("可能执行过{}", executor_text.1)),
     };
     bilingual(
         format!(
             "{}, and a cancel was requested{}: {}. A late report replaces this verdict.",
-            start_text.0, by.0, reason_text.0
+            start_text.0, actor_text.0, reason_text.0
         ),
-        format!("{}，已请求取消{}：{}。迟到的报告会更正这一结论。", start_text.1, by.1, reason_text.1),
+        format!("{}，已请求取消{}：{}。迟到的报告会更正这一结论。", start_text.1, actor_text.1, reason_text.1),
     )
 }
 
 fn ran_text(attempt: &Attempt, instant_text: impl Fn(Timestamp) -> String) -> Bilingual {
-    let (number, on) = (attempt.attempt, executor_clause(attempt.executor.as_deref()));
+    let (number, executor_text) = (attempt.attempt, executor_clause(attempt.executor.as_deref()));
     let start_text = match attempt.started_at.map(instant_text) {
         Some(at) => bilingual(
-            format!("Attempt {number} ran at {at}{}", on.0),
-            format!("第 {number} 次尝试已于 {at} 执行{}", on.1),
+            format!("Attempt {number} ran at {at}{}", executor_text.0),
+            format!("第 {number} 次尝试已于 {at} 执行{}", executor_text.1),
         ),
-        None => {
-            bilingual(format!("Attempt {number} may have run{}", on.0), format!("第 {number} 次尝试可能执行过{}", on.1))
-        }
+        None => bilingual(
+            format!("Attempt {number} may have run{}", executor_text.0),
+            format!("第 {number} 次尝试可能执行过{}", executor_text.1),
+        ),
     };
     let end_text = match attempt.status {
         RunStatus::Failed => (" and failed", "，失败"),

@@ -237,12 +237,12 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
     /// What the run ahead is doing.
     fn run_ahead_sentence(&self) -> Option<Bilingual> {
         let ahead = self.context.ahead.as_ref()?;
-        let (run, on) = (&ahead.run, ahead.executor_clause());
+        let (run, executor_text) = (&ahead.run, ahead.executor_clause());
         let id = run.id;
         if let Some(since) = run.started_at.filter(|_| run.status == RunStatus::Running).map(&self.instant_text) {
             return Some(bilingual(
-                format!("Run {id} has been running since {since}{}.", on.0),
-                format!("运行 {id} 自 {since} 起一直在执行{}。", on.1),
+                format!("Run {id} has been running since {since}{}.", executor_text.0),
+                format!("运行 {id} 自 {since} 起一直在执行{}。", executor_text.1),
             ));
         }
         if run.status.is_terminal() {
@@ -255,8 +255,8 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
                 format!("运行 {id} 正在等待第 {number} 次尝试，将于 {at} 到期。"),
             ));
         }
-        let waits = |lang| run.detail.as_deref().and_then(|detail| waits_for(detail, lang));
-        let (en, zh) = waits(Lang::En).zip(waits(Lang::Zh))?;
+        let wait_text = |lang| run.detail.as_deref().and_then(|detail| waits_for(detail, lang));
+        let (en, zh) = wait_text(Lang::En).zip(wait_text(Lang::Zh))?;
         let since = (self.instant_text)(run.due_at);
         Some(bilingual(
             format!("Run {id} itself has been due since {since}, and waits {en}."),
@@ -268,9 +268,12 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
         let AnswerContext { holders, holders_more, limit, .. } = self.context;
         let key = limit.as_ref().filter(|_| !holders.is_empty())?;
         let describe = |holder: &OtherRun| {
-            let (name, on) = (holder.name(), holder.executor_clause());
+            let (name, executor_text) = (holder.name(), holder.executor_clause());
             let since = (self.instant_text)(holder.run.started_at.unwrap_or(holder.run.due_at));
-            bilingual(format!("{}{} since {since}", name.0, on.0), format!("{}{}，自 {since} 起", name.1, on.1))
+            bilingual(
+                format!("{}{} since {since}", name.0, executor_text.0),
+                format!("{}{}，自 {since} 起", name.1, executor_text.1),
+            )
         };
         let (mut en, mut zh): (Vec<String>, Vec<String>) = holders.iter().map(describe).unzip();
         if *holders_more > 0 {

@@ -51,8 +51,8 @@ fn wait_text(WaitTimes { server, turn, executor }: WaitTimes, detail: Option<&Re
         );
     }
     let turn = turn + server.map_or(Duration::ZERO, |lateness| lateness.by);
-    let for_what = |lang| detail.and_then(|detail| waits_for(detail, lang));
-    if let Some((en, zh)) = for_what(Lang::En).zip(for_what(Lang::Zh)) {
+    let wait_words = |lang| detail.and_then(|detail| waits_for(detail, lang));
+    if let Some((en, zh)) = wait_words(Lang::En).zip(wait_words(Lang::Zh)) {
         let is_before_routing = detail.is_some_and(|detail| matches!(detail.waits_for, Some(WaitFor::Run)));
         let length = if is_before_routing { turn } else { executor };
         let length = if length < WAIT_FROM { turn + executor } else { length };

@@ -142,23 +142,29 @@ impl<'a> SentenceWriter<'a> {
 
     fn open_sentence(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
         let due_at = row.map_or(self.at, |row| row.due_at);
-        let due = self.instant_text(due_at);
-        let retry = retry_reason_text(row, reason);
+        let due_text = self.instant_text(due_at);
+        let retry_text = retry_reason_text(row, reason);
         if due_at > self.facts.now && row.is_some_and(|row| self.is_shadow(row.trigger)) {
-            return shadow_mode_text(&due);
+            return shadow_mode_text(&due_text);
         }
         if due_at > self.facts.now {
-            return bilingual(format!("It will run at {due}{}.", retry.0), format!("将在 {due} 执行{}。", retry.1));
+            return bilingual(
+                format!("It will run at {due_text}{}.", retry_text.0),
+                format!("将在 {due_text} 执行{}。", retry_text.1),
+            );
         }
         let waits = |lang| row.and_then(|row| row.detail.as_deref()).and_then(|detail| waits_for(detail, lang));
-        let for_what = waits(Lang::En).zip(waits(Lang::Zh));
-        let for_what = for_what.or_else(|| self.run_in_context(row)?.default_wait());
-        let (en, zh) = for_what.unwrap_or_else(|| bilingual("for its turn or for an executor", "轮到它或有执行器"));
-        let waited = self.facts.now.since(due_at);
-        let (long_en, long_zh) = (short_length(waited, Lang::En), short_length(waited, Lang::Zh));
+        let wait_words = waits(Lang::En).zip(waits(Lang::Zh));
+        let wait_words = wait_words.or_else(|| self.run_in_context(row)?.default_wait());
+        let (en, zh) = wait_words.unwrap_or_else(|| bilingual("for its turn or for an executor", "轮到它或有执行器"));
+        let waiting_time = self.facts.now.since(due_at);
+        let (long_en, long_zh) = (short_length(waiting_time, Lang::En), short_length(waiting_time, Lang::Zh));
         bilingual(
-            format!("It has not begun yet: it has been due for {long_en}, since {due}, and waits {en}{}.", retry.0),
-            format!("尚未开始：{due} 已到期 {long_zh}，正在{}{}。", wait_zh(&zh), retry.1),
+            format!(
+                "It has not begun yet: it has been due for {long_en}, since {due_text}, and waits {en}{}.",
+                retry_text.0
+            ),
+            format!("尚未开始：{due_text} 已到期 {long_zh}，正在{}{}。", wait_zh(&zh), retry_text.1),
         )
     }
 
@@ -265,15 +271,17 @@ impl<'a> SentenceWriter<'a> {
     }
 
     fn cancelled_sentence(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
-        let by = row.and_then(|row| row.cancel_by.as_deref());
-        let by = by.map_or_else(empty_text, |actor| bilingual(format!(" by {actor}"), format!("（操作人 {actor}）")));
+        let actor_text = row.and_then(|row| row.cancel_by.as_deref());
+        let actor_text = actor_text
+            .map_or_else(empty_text, |actor| bilingual(format!(" by {actor}"), format!("（操作人 {actor}）")));
         if reason == Some(Reason::ExecutorLost) {
-            return unconfirmed_cancel_sentence(row, &by, &executor_clause_of(row), |at| self.instant_text(at));
+            return unconfirmed_cancel_sentence(row, &actor_text, &executor_clause_of(row), |at| self.instant_text(at));
         }
         let reason = reason.filter(|reason| *reason != Reason::Requested);
         let reason_clause = reason_clause(row, reason);
-        let (en, zh) = reason_clause
-            .unwrap_or_else(|| bilingual(format!("it was cancelled{}", by.0), format!("已被取消{}", by.1)));
+        let (en, zh) = reason_clause.unwrap_or_else(|| {
+            bilingual(format!("it was cancelled{}", actor_text.0), format!("已被取消{}", actor_text.1))
+        });
         if row.is_some_and(|row| row.started_at.is_some()) {
             let (executor_text, start_text) = (executor_clause_of(row), self.start_text(row));
             return match reason {
@@ -282,8 +290,8 @@ impl<'a> SentenceWriter<'a> {
                     format!("已于 {start_text} 执行{}，后被取消：{zh}。", executor_text.1),
                 ),
                 None => bilingual(
-                    format!("It ran at {start_text}{} and was cancelled{}.", executor_text.0, by.0),
-                    format!("已于 {start_text} 执行{}，后被取消{}。", executor_text.1, by.1),
+                    format!("It ran at {start_text}{} and was cancelled{}.", executor_text.0, actor_text.0),
+                    format!("已于 {start_text} 执行{}，后被取消{}。", executor_text.1, actor_text.1),
                 ),
             };
         }
@@ -310,11 +318,11 @@ impl<'a> SentenceWriter<'a> {
         let at = self.instant_text(self.at);
         let first_known = self.facts.definitions.first().map(|definition| definition.from);
         let (mut en, mut zh) = match (self.facts.deleted_at, first_known) {
-            (Some(deleted), _) if self.at > deleted => {
-                let deleted = self.instant_text(deleted);
+            (Some(deleted_at), _) if self.at > deleted_at => {
+                let deleted_text = self.instant_text(deleted_at);
                 bilingual(
-                    format!("Nothing was planned at {at}: the job was deleted at {deleted}"),
-                    format!("{at} 没有安排：任务已于 {deleted} 删除"),
+                    format!("Nothing was planned at {at}: the job was deleted at {deleted_text}"),
+                    format!("{at} 没有安排：任务已于 {deleted_text} 删除"),
                 )
             }
             (_, Some(first_known)) if self.at <= first_known => {
@@ -394,23 +402,23 @@ fn cause_clause(row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)
     if status == RunStatus::Succeeded {
         return empty_text();
     }
-    if let Some(beyond) =
+    if let Some(overrun_text) =
         message.filter(|_| status == RunStatus::TimedOut && reason.is_none()).and_then(text_after_timed_out)
     {
-        return beyond;
+        return overrun_text;
     }
     let no_detail = ReasonDetail::default();
     let detail = row.and_then(|row| row.detail.as_deref()).unwrap_or(&no_detail);
-    let in_both = |words: &dyn Fn(Lang) -> Option<String>| words(Lang::En).zip(words(Lang::Zh));
+    let in_both_languages = |words: &dyn Fn(Lang) -> Option<String>| words(Lang::En).zip(words(Lang::Zh));
     // A pump that failed at its end has a cause of its own, which is not the reason of the end.
     let is_failed_pump = status == RunStatus::Failed && reason.is_some_and(Reason::ends_window);
     let end_text = match reason {
         _ if status != RunStatus::Unknown && !is_failed_pump => None,
-        Some(reason) => in_both(&|lang| Some(verdict_text((status, reason), detail, lang))),
-        None => in_both(&|lang| unreported_text(detail, lang)),
+        Some(reason) => in_both_languages(&|lang| Some(verdict_text((status, reason), detail, lang))),
+        None => in_both_languages(&|lang| unreported_text(detail, lang)),
     };
-    let child = message.filter(|_| row.is_some_and(|row| row.open_children.is_some())).and_then(failed_child_text);
-    let chinese = |text| child.unwrap_or_else(|| translate(text, Lang::Zh));
+    let child_text = message.filter(|_| row.is_some_and(|row| row.open_children.is_some())).and_then(failed_child_text);
+    let chinese = |text| child_text.unwrap_or_else(|| translate(text, Lang::Zh));
     let cause =
         end_text.or_else(|| reason_clause(row, reason)).or_else(|| message.map(|text| bilingual(text, chinese(text))));
     cause.map_or_else(empty_text, |(en, zh)| bilingual(format!(": {en}"), format!("：{zh}")))

@@ -36,8 +36,7 @@ fn job(change: Value) -> Job {
     spec.compile_with(spec.calendar.is_some().then(workdays)).unwrap()
 }
 
-/// A calendar of working days in China: without the first week of October 2026, but with a Saturday that replaces one
-/// of its days.
+/// A calendar of working days in China: without the first week of October 2026, but with a Saturday that replaces one of its days.
 fn workdays() -> Arc<Calendar> {
     let spec: CalendarSpec = serde_json::from_value(json!({"name": "cn", "rule": {"any": [
         {"days": ["2026-10-10"]},
@@ -51,8 +50,8 @@ fn workdays() -> Arc<Calendar> {
 }
 
 fn row(id: i64, fire_at: Timestamp, status: RunStatus, reason: Option<Reason>) -> Run {
-    let of = RunJob { namespace: NamespaceId::new(1), job: JobId::new(1), job_version: 1, app: AppId::new(1) };
-    Run { status, reason, ..Run::new(RunId::new(id), of, fire_at, Trigger::Cron, (NodeId::new(1), 1)) }
+    let run_job = RunJob { namespace: NamespaceId::new(1), job: JobId::new(1), job_version: 1, app: AppId::new(1) };
+    Run { status, reason, ..Run::new(RunId::new(id), run_job, fire_at, Trigger::Cron, (NodeId::new(1), 1)) }
 }
 
 fn done(id: i64, fire_at: Timestamp) -> Run {
@@ -104,7 +103,7 @@ fn entries_of(facts: &FireInput<'_>, from: Timestamp, to: Timestamp) -> Vec<Stri
 
 #[test]
 fn each_state_of_a_fire_is_listed() {
-    let held = [Definition { from: Timestamp::EPOCH, job: job(json!({"schedule": {"every": "10s"}})) }];
+    let definitions = [Definition { from: Timestamp::EPOCH, job: job(json!({"schedule": {"every": "10s"}})) }];
     let rows = [
         done(1, secs(30)),
         row(2, secs(40), RunStatus::Failed, None),
@@ -113,7 +112,8 @@ fn each_state_of_a_fire_is_listed() {
         row(4, secs(105), RunStatus::Skipped, Some(Reason::Changed)),
         row(5, secs(110), RunStatus::Pending, None),
     ];
-    let facts = FireInput { now: secs(101), next_fire_at: Some(secs(100)), kept_from: secs(25), ..facts(&held, &rows) };
+    let facts =
+        FireInput { now: secs(101), next_fire_at: Some(secs(100)), kept_from: secs(25), ..facts(&definitions, &rows) };
     let expected = [
         "00:00:10Z removed",
         "00:00:20Z removed",
@@ -133,13 +133,13 @@ fn each_state_of_a_fire_is_listed() {
 #[test]
 fn definitions_hold_from_the_instant_after_they_were_saved() {
     let definition = |from, change| Definition { from: secs(from), job: job(change) };
-    let held = [
+    let definitions = [
         definition(5, json!({"schedule": {"every": "10s"}})),
         definition(30, json!({"schedule": {"every": "10s"}, "enabled": false})),
         definition(55, json!({"schedule": {"every": "20s"}})),
     ];
     let rows: Vec<Run> = [10, 20, 30, 60].into_iter().map(|second| done(second, secs(second))).collect();
-    let facts = FireInput { deleted_at: Some(secs(85)), ..facts(&held, &rows) };
+    let facts = FireInput { deleted_at: Some(secs(85)), ..facts(&definitions, &rows) };
     let expected = [
         "00:00:10Z succeeded #10",
         "00:00:20Z succeeded #20",
@@ -155,7 +155,7 @@ fn definitions_hold_from_the_instant_after_they_were_saved() {
 #[test]
 fn long_stretches_are_one_entry_however_long() {
     let paused = json!({"schedule": {"cron": "* * * * * ?"}, "enabled": false});
-    let held = [Definition { from: Timestamp::EPOCH, job: job(paused) }];
+    let definitions = [Definition { from: Timestamp::EPOCH, job: job(paused) }];
     let rows = [span(7, secs(100_001), secs(200_000), 100_000)];
     let expected = [
         "00:00:01Z+99999x100000 paused",
@@ -163,14 +163,14 @@ fn long_stretches_are_one_entry_however_long() {
         "1970-01-03T07:33:21Z paused",
     ];
     assert_eq!(
-        entries_of(&facts(&held, &rows), secs(1), secs(200_001))
+        entries_of(&facts(&definitions, &rows), secs(1), secs(200_001))
             .iter()
             .map(|entry| entry.replace("1970-01-01T", ""))
             .collect::<Vec<_>>(),
         expected
     );
     let inside = ["1970-01-02T03:53:20Z+600x601 skipped #7"];
-    assert_eq!(entries_of(&facts(&held, &rows), secs(100_400), secs(101_000)), inside);
+    assert_eq!(entries_of(&facts(&definitions, &rows), secs(100_400), secs(101_000)), inside);
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn a_calendar_names_its_days() {
     };
     let (from, to) = (at("10-07T00:00:00"), at("10-12T00:00:00"));
     let now = at("10-01T00:00:00");
-    let held = only("only");
+    let definitions = only("only");
     let expected = [
         "10-07T01:00:00Z calendar National Day",
         "10-08T01:00:00Z planned",
@@ -190,8 +190,8 @@ fn a_calendar_names_its_days() {
         "10-10T01:00:00Z planned",
         "10-11T01:00:00Z calendar -",
     ];
-    assert_eq!(entries_of(&FireInput { now, ..facts(&held, &[]) }, from, to), expected);
-    let held = only("next");
+    assert_eq!(entries_of(&FireInput { now, ..facts(&definitions, &[]) }, from, to), expected);
+    let definitions = only("next");
     let expected = [
         "10-07T01:00:00Z calendar National Day to 10-08T01:00:00Z",
         "10-08T01:00:00Z planned",
@@ -199,7 +199,7 @@ fn a_calendar_names_its_days() {
         "10-10T01:00:00Z planned",
         "10-11T01:00:00Z calendar - to 10-12T01:00:00Z",
     ];
-    assert_eq!(entries_of(&FireInput { now, ..facts(&held, &[]) }, from, to), expected);
+    assert_eq!(entries_of(&FireInput { now, ..facts(&definitions, &[]) }, from, to), expected);
 }
 
 #[test]
@@ -209,25 +209,25 @@ fn a_calendar_that_removes_every_fire_is_named() {
         [Definition { from: at("10-12T00:00:00"), job: job(json!({"schedule": schedule, "calendar": {"name": "cn"}})) }]
     };
     let now = at("10-12T01:00:00");
-    let held = weekly("SUN");
-    let facts = FireInput { now, ..facts(&held, &[]) };
+    let definitions = weekly("SUN");
+    let facts = FireInput { now, ..facts(&definitions, &[]) };
     assert_eq!(nearest_fires(&facts), (None, None));
     let answer = why_never(&facts);
     assert_eq!(answer.en, "It has not run so far: the calendar \"cn\" removes every fire of the schedule.");
     assert_eq!(answer.zh, "至今没有执行过：日历 \"cn\" 排除了调度的所有触发。");
     let then = why(&facts, now);
     assert!(then.en.contains("the calendar \"cn\" removes every fire of the schedule"), "{}", then.en);
-    let held = weekly("MON");
-    let open = why(&FireInput { definitions: &held, ..facts }, now);
+    let definitions = weekly("MON");
+    let open = why(&FireInput { definitions: &definitions, ..facts }, now);
     assert!(!open.en.contains("removes") && open.after.is_some(), "{}", open.en);
 }
 
 #[test]
 fn a_closed_day_of_a_one_second_job_is_one_entry() {
     let schedule = json!({"cron": "* * * * * ?", "time_zone": "Asia/Shanghai"});
-    let held =
+    let definitions =
         [Definition { from: Timestamp::EPOCH, job: job(json!({"schedule": schedule, "calendar": {"name": "cn"}})) }];
-    let facts = FireInput { now: at("10-01T00:00:00"), ..facts(&held, &[]) };
+    let facts = FireInput { now: at("10-01T00:00:00"), ..facts(&definitions, &[]) };
     let expected = [
         "10-06T16:00:00Z+86399x86400 calendar National Day",
         "10-07T16:00:00Z+259199x259200 planned",
@@ -239,22 +239,22 @@ fn a_closed_day_of_a_one_second_job_is_one_entry() {
 
 #[test]
 fn a_delay_has_its_rows_and_its_next_fire() {
-    let held = [Definition { from: Timestamp::EPOCH, job: job(json!({"schedule": {"delay": "20s"}})) }];
+    let definitions = [Definition { from: Timestamp::EPOCH, job: job(json!({"schedule": {"delay": "20s"}})) }];
     let rows = [done(1, Timestamp::from_millis(30_020))];
-    let facts = FireInput { now: secs(40), next_fire_at: Some(Timestamp::from_millis(52_500)), ..facts(&held, &rows) };
+    let facts =
+        FireInput { now: secs(40), next_fire_at: Some(Timestamp::from_millis(52_500)), ..facts(&definitions, &rows) };
     assert_eq!(entries_of(&facts, secs(0), secs(100)), ["00:00:30.020Z succeeded #1", "00:00:52.500Z planned"]);
 }
 
 #[test]
 fn a_full_history_names_the_next_instant() {
-    let held =
+    let definitions =
         [Definition { from: Timestamp::EPOCH, job: job(json!({"schedule": [{"every": "1s"}, {"every": "2s"}]})) }];
     let rows: Vec<Run> = (1..=9).map(|second| done(second, secs(second))).collect();
-    let facts = facts(&held, &rows);
+    let facts = facts(&definitions, &rows);
     let first = fire_history(&facts, Range { from: secs(1), to: secs(9), limit: 4 });
     assert_eq!((first.entries.len(), first.next), (4, Some(secs(5))));
-    let year = Range { from: secs(10), to: secs(400 * 86_400), limit: 10 };
-    let part = fire_history(&facts, year);
+    let part = fire_history(&facts, Range { from: secs(10), to: secs(400 * 86_400), limit: 10 });
     assert_eq!((part.entries[0].count, part.next), (25_000, Some(Timestamp::from_millis(25_009_001))));
 }
 
@@ -268,7 +268,7 @@ fn check_why(facts: &FireInput<'_>, at: Timestamp, en: &str, zh: &str) {
 #[test]
 fn the_answer_has_the_message_in_its_language_and_the_outcome_once() {
     let schedule = json!({"cron": "0 30 2 * * ?", "time_zone": "UTC"});
-    let held = [Definition { from: at("06-01T00:00:00"), job: job(json!({"schedule": schedule})) }];
+    let definitions = [Definition { from: at("06-01T00:00:00"), job: job(json!({"schedule": schedule})) }];
     let night = |day| at(&format!("06-{day:02}T02:30:00"));
     let ended =
         |day: i64, status, message: &str| Run { message: Some(message.to_owned()), status, ..done(day, night(day)) };
@@ -279,7 +279,7 @@ fn the_answer_has_the_message_in_its_language_and_the_outcome_once() {
         Run { open_children: Some(0), ..ended(5, RunStatus::Failed, "report.send timed out") },
         ended(6, RunStatus::TimedOut, "2 of 4 shards timed out"),
     ];
-    let facts = FireInput { now: at("06-09T12:00:00"), next_fire_at: Some(night(9)), ..facts(&held, &rows) };
+    let facts = FireInput { now: at("06-09T12:00:00"), next_fire_at: Some(night(9)), ..facts(&definitions, &rows) };
     for (day, en, zh) in [
         (2, "timed out after 2s.", "，超时：时限为 2 秒。"),
         (
@@ -301,7 +301,7 @@ fn the_answer_has_the_message_in_its_language_and_the_outcome_once() {
 #[test]
 fn the_answer_is_a_sentence() {
     let schedule = json!({"cron": "0 30 2 * * ?", "time_zone": "Europe/Berlin"});
-    let held = [Definition { from: at("06-01T00:00:00"), job: job(json!({"schedule": schedule})) }];
+    let definitions = [Definition { from: at("06-01T00:00:00"), job: job(json!({"schedule": schedule})) }];
     let night = |day| at(&format!("06-{day:02}T00:30:00"));
     let rows = [
         done(2, night(2)),
@@ -310,7 +310,7 @@ fn the_answer_is_a_sentence() {
         span(5, night(5), night(7), 3),
         Run { cancel_by: Some("li".to_owned()), ..row(8, night(8), RunStatus::Cancelled, None) },
     ];
-    let facts = FireInput { now: at("06-09T12:00:00"), next_fire_at: Some(night(9)), ..facts(&held, &rows) };
+    let facts = FireInput { now: at("06-09T12:00:00"), next_fire_at: Some(night(9)), ..facts(&definitions, &rows) };
     check_why(
         &facts,
         night(2),
@@ -364,7 +364,7 @@ fn the_answer_is_a_sentence() {
 fn the_reason_why_nothing_was_planned_is_given() {
     let manual = [Definition { from: secs(100), job: job(json!({})) }];
     let child = [Definition { from: secs(100), job: job(json!({"schedule": {"after": ["x", "y"]}})) }];
-    let en = |held: &[Definition], deleted_at, at| why(&FireInput { deleted_at, ..facts(held, &[]) }, secs(at)).en;
+    let en = |saved: &[Definition], deleted_at, at| why(&FireInput { deleted_at, ..facts(saved, &[]) }, secs(at)).en;
     let expected =
         "Nothing was planned at 1970-01-01 00:05 UTC: the job has no schedule and runs only when it is triggered.";
     assert_eq!(en(&manual, None, 300), expected);
@@ -461,7 +461,7 @@ proptest! {
 #[test]
 fn lateness_is_explained_by_the_wait() {
     use crate::reason::{Obstacle, ObstacleKind, ReasonDetail, WaitFor};
-    let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let definitions = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
     let full = Obstacle { executor: "w1".to_owned(), kind: ObstacleKind::Full, condition: None };
     let detail = ReasonDetail { waits_for: Some(WaitFor::Slot), ..ReasonDetail::default() }.with_obstacles([full]);
     let trace = r#"{"route":"round","of":["w1"],"waited":{"executor":38000}}"#;
@@ -472,7 +472,7 @@ fn lateness_is_explained_by_the_wait() {
         ..done(1, secs(60))
     };
     let rows = [late, Run { started_at: Some(secs(159)), trace: None, ..done(2, secs(120)) }];
-    let facts = facts(&held, &rows);
+    let facts = facts(&definitions, &rows);
     check_why(
         &facts,
         secs(60),
@@ -486,15 +486,15 @@ fn lateness_is_explained_by_the_wait() {
 #[test]
 fn the_search_for_the_nearest_fires_is_bounded() {
     let crons: Vec<Value> = (0..20).map(|_| json!({"cron": "* * * * * ?"})).collect();
-    let held = [Definition { from: secs(1_000_000), job: job(json!({"schedule": crons})) }];
+    let definitions = [Definition { from: secs(1_000_000), job: job(json!({"schedule": crons})) }];
     let deleted_at = secs(1_500_000);
-    let gone = FireInput { deleted_at: Some(deleted_at), now: secs(2_000_000), ..facts(&held, &[]) };
+    let gone = FireInput { deleted_at: Some(deleted_at), now: secs(2_000_000), ..facts(&definitions, &[]) };
     let answer = why(&gone, Timestamp::from_millis(1_600_000_500));
     assert_eq!((answer.before, answer.after), (Some(deleted_at), None));
     let ahead = why(&gone, secs(100));
     assert_eq!((ahead.before, ahead.after), (None, Some(secs(1_000_001))));
     assert_eq!(
-        nearest_fires(&FireInput { now: secs(1_200_000), ..facts(&held, &[]) }),
+        nearest_fires(&FireInput { now: secs(1_200_000), ..facts(&definitions, &[]) }),
         (Some(secs(1_200_000)), Some(secs(1_200_001)))
     );
 }

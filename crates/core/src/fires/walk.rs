@@ -60,7 +60,7 @@ pub(super) struct Walk<'a> {
     steps: usize,
     steps_max: usize,
     /// Whether the walk ends at the first fire.
-    is_first_wanted: bool,
+    stops_at_first_fire: bool,
     has_fire: bool,
     /// The instant at which the walk stopped early; everything before it is described.
     stopped_at: Option<Timestamp>,
@@ -81,7 +81,7 @@ impl<'a> Walk<'a> {
             fold: HistoryFold::new(range.limit.min(ENTRY_COUNT_MAX)),
             steps: 0,
             steps_max: STEP_COUNT_MAX,
-            is_first_wanted: false,
+            stops_at_first_fire: false,
             has_fire: false,
             stopped_at: (to < range.to).then(|| next_millisecond(to)),
         }
@@ -94,7 +94,7 @@ impl<'a> Walk<'a> {
 
     /// Ends the walk at the first fire.
     pub(super) fn until_first_fire(self) -> Self {
-        Self { is_first_wanted: true, ..self }
+        Self { stops_at_first_fire: true, ..self }
     }
 
     pub(super) fn run(mut self) -> FireHistory {
@@ -146,7 +146,7 @@ impl<'a> Walk<'a> {
         let row = self.rows.binary_search_by_key(&until, |row| row.fire_at).ok().and_then(|index| self.rows.get(index));
         if let Some(row) = row.copied() {
             let verdict =
-                FireVerdict::of_run(row, definition.is_some_and(|definition| self.has_planned(definition, row)));
+                FireVerdict::of_run(row, definition.is_some_and(|definition| self.plans_row(definition, row)));
             return self.push(Stretch(until, until), 1, verdict, std::iter::once(until));
         }
         let Some(definition) = definition else { return };
@@ -169,7 +169,7 @@ impl<'a> Walk<'a> {
         self.facts.definitions.iter().rfind(|definition| job_exists && definition.from < until)
     }
 
-    fn has_planned(&self, definition: &Definition, row: &Run) -> bool {
+    fn plans_row(&self, definition: &Definition, row: &Run) -> bool {
         let table = &definition.job.timetable;
         // A pump begins when it is saved, and again after an edit or a failure, at instants that no schedule has.
         let begins_by_itself = definition.job.pump.is_some();
@@ -252,8 +252,8 @@ impl<'a> Walk<'a> {
         while let Some(at) = schedule.next_after(self.facts.anchor, cursor).filter(|at| *at <= until) {
             let next_midnight =
                 local::time_at(schedule.zone, at).date().succ_opt().map(|day| day.and_time(chrono::NaiveTime::MIN));
-            let day_ends = next_midnight.map_or(until, |midnight| just_before(local::instant(schedule.zone, midnight)));
-            cursor = day_ends.min(until).max(at);
+            let day_end = next_midnight.map_or(until, |midnight| just_before(local::instant(schedule.zone, midnight)));
+            cursor = day_end.min(until).max(at);
             let verdict = verdict_of_effect(applied, calendar_effect(schedule, applied, at));
             self.add_counted_fires(schedule, Stretch(just_before(at), cursor), verdict);
             if self.should_stop(cursor) {
@@ -266,14 +266,14 @@ impl<'a> Walk<'a> {
     fn add_fires_one_by_one(&mut self, definition: &Definition, Stretch(from, until): Stretch, verdict: &FireVerdict) {
         let (table, anchor) = (&definition.job.timetable, self.facts.anchor);
         let next_fire = |after| table.next_until(anchor, after, until).map(|fire| fire.at);
-        let next_uncalendared = |after| table.next_without_calendar(anchor, after).filter(|(at, _)| *at <= until);
+        let next_without_calendar = |after| table.next_without_calendar(anchor, after).filter(|(at, _)| *at <= until);
         let mut fire = next_fire(from);
-        let mut uncalendared = table.calendar.as_ref().and_then(|_| next_uncalendared(from));
+        let mut fire_without_calendar = table.calendar.as_ref().and_then(|_| next_without_calendar(from));
         // Each step asks every schedule for its next instant, and with a calendar also for the next one without the calendar.
         let steps_per_fire = table.schedules.len().max(1) * (1 + usize::from(table.calendar.is_some()));
-        while let Some(at) = fire.into_iter().chain(uncalendared.map(|(at, _)| at)).min() {
+        while let Some(at) = fire.into_iter().chain(fire_without_calendar.map(|(at, _)| at)).min() {
             self.steps += steps_per_fire;
-            let verdict_at = match (&table.calendar, uncalendared) {
+            let verdict_at = match (&table.calendar, fire_without_calendar) {
                 _ if fire == Some(at) => verdict.clone(),
                 (Some(applied), Some((_, schedule))) => {
                     verdict_of_effect(applied, calendar_effect(schedule, applied, at))
@@ -284,8 +284,8 @@ impl<'a> Walk<'a> {
             if fire == Some(at) {
                 fire = next_fire(at);
             }
-            if uncalendared.is_some_and(|(other, _)| other == at) {
-                uncalendared = next_uncalendared(at);
+            if fire_without_calendar.is_some_and(|(uncalendared_at, _)| uncalendared_at == at) {
+                fire_without_calendar = next_without_calendar(at);
             }
             if self.should_stop(at) {
                 return;
@@ -302,7 +302,7 @@ impl<'a> Walk<'a> {
     }
 
     fn has_enough(&self) -> bool {
-        self.is_first_wanted && self.has_fire
+        self.stops_at_first_fire && self.has_fire
     }
 
     fn push(

@@ -133,7 +133,7 @@ pub fn why_never(facts: &FireInput<'_>) -> Why {
 }
 
 /// The last instant up to the present that the definitions plan or a calendar removes, and the first fire after the present.
-/// Rows are not needed.
+/// Both follow from the definitions alone, without rows.
 #[must_use]
 pub fn nearest_fires(facts: &FireInput<'_>) -> (Option<Timestamp>, Option<Timestamp>) {
     let mut steps = SEARCH_STEP_COUNT_MAX;
@@ -161,8 +161,8 @@ fn nearest_before(
             if from > to {
                 break;
             }
-            if let Some(entry) = last_entry(facts, (from, to), is_counted, steps) {
-                return Some(entry);
+            if let Some(fire) = last_fire_in(facts, (from, to), is_counted, steps) {
+                return Some(fire);
             }
             to = just_before(from);
         }
@@ -171,20 +171,20 @@ fn nearest_before(
     None
 }
 
-fn last_entry(
+fn last_fire_in(
     facts: &FireInput<'_>,
     (mut from, to): (Timestamp, Timestamp),
     is_counted: fn(&FireVerdict) -> bool,
     steps: &mut usize,
 ) -> Option<Timestamp> {
-    let mut last_entry = None;
+    let mut last_fire = None;
     while *steps > 0 {
         let range = Range { from, to, limit: usize::MAX };
         let FireHistory { entries, next } = Walk::new(facts, range).with_steps_max(steps).run_within(steps);
-        last_entry = entries.iter().rfind(|entry| is_counted(&entry.verdict)).map(|entry| entry.last).or(last_entry);
+        last_fire = entries.iter().rfind(|entry| is_counted(&entry.verdict)).map(|entry| entry.last).or(last_fire);
         match next.filter(|next| *next > from && *next <= to) {
             Some(next) => from = next,
-            None => return last_entry,
+            None => return last_fire,
         }
     }
     // The steps are used up, so the fire that was found need not be the last one.

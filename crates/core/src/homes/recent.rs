@@ -25,7 +25,7 @@ pub const DECAY_WHOLE: u64 = 256;
 
 /// The load that each job has in addition to its recent fires, in thousandths of a fire. Because of it, the jobs that
 /// seldom fire are spread evenly over the nodes, too.
-const IDLE_JOB: u64 = 10;
+const IDLE_JOB_LOAD: u64 = 10;
 
 /// A decaying count of fires.
 ///
@@ -89,7 +89,7 @@ pub struct JobShare {
 
 impl JobShare {
     pub(super) const fn load(&self) -> u64 {
-        self.recent_fires + IDLE_JOB
+        self.recent_fires + IDLE_JOB_LOAD
     }
 }
 
@@ -107,7 +107,7 @@ pub struct NodeShare {
 
 impl NodeShare {
     pub(super) const fn load(&self) -> u64 {
-        self.recent_fires.saturating_add(IDLE_JOB.saturating_mul(self.job_count))
+        self.recent_fires.saturating_add(IDLE_JOB_LOAD.saturating_mul(self.job_count))
     }
 }
 

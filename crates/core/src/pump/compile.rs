@@ -186,8 +186,8 @@ impl PumpSpec {
         if !(1..=self.fetch.max(1)).contains(&self.batch) {
             refuse("batch", format!("{} rows; 1 to {}, which one select may return", self.batch, self.fetch));
         }
-        let (shortest, hour) = (Duration::from_millis(10), Duration::from_secs(3600));
-        if self.idle < shortest || self.idle > hour {
+        let (idle_min, hour) = (Duration::from_millis(10), Duration::from_secs(3600));
+        if self.idle < idle_min || self.idle > hour {
             refuse("idle", "is outside 10ms to 1h".to_owned());
         }
         if self.pause > hour {
@@ -210,8 +210,8 @@ impl PumpSpec {
             None => Some(Until::Stopped),
             Some(UntilSpec::Word(UntilWord::Empty)) => Some(Until::Empty),
             Some(UntilSpec::Cron(end)) => {
-                let of_start = || schedules.iter().find_map(|(_, schedule)| schedule.time_zone.clone());
-                let time_zone = end.time_zone.clone().or_else(of_start);
+                let start_zone = || schedules.iter().find_map(|(_, schedule)| schedule.time_zone.clone());
+                let time_zone = end.time_zone.clone().or_else(start_zone);
                 if let Some(Err(error)) = time_zone.as_deref().map(parse_zone) {
                     errors.push(FieldError::new("/pump/until/time_zone", error.to_string()));
                     return None;

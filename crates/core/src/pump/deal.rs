@@ -56,7 +56,7 @@ pub fn deal(
     now: Timestamp,
 ) -> Vec<(String, ItemChange)> {
     let mut changes = Vec::new();
-    let by_owner: HashMap<Owner, usize> =
+    let group_indexes: HashMap<Owner, usize> =
         groups.iter().enumerate().map(|(index, group)| (group.owner, index)).collect();
     let mut kept_names: Vec<Vec<&str>> = vec![Vec::new(); groups.len()];
     let mut free_items: Vec<(&str, i64)> = Vec::new();
@@ -65,11 +65,11 @@ pub fn deal(
         free_items.push((name, 0));
     }
     for (name, item) in items {
-        let is_wanted = settings.names.contains_key(name);
+        let is_defined = settings.names.contains_key(name);
         let mut change = |change| changes.push((name.clone(), change));
         let epoch = match item.owner {
             None => Some(item.epoch),
-            Some(owner) => match by_owner.get(&owner) {
+            Some(owner) => match group_indexes.get(&owner) {
                 None => {
                     change(ItemChange::Free { owner });
                     Some(item.epoch)
@@ -79,7 +79,7 @@ pub fn deal(
                     Some(item.epoch + 1)
                 }
                 Some(_) if item.asked_at.is_some() => None,
-                Some(index) if groups[*index].mode != GroupMode::Leaves && is_wanted => {
+                Some(index) if groups[*index].mode != GroupMode::Leaves && is_defined => {
                     kept_names[*index].push(name);
                     None
                 }
@@ -90,7 +90,7 @@ pub fn deal(
             },
         };
         match epoch {
-            Some(epoch) if is_wanted => free_items.push((name, epoch)),
+            Some(epoch) if is_defined => free_items.push((name, epoch)),
             // `updated_at` alone does not suffice: in a pump that has not run for long, it was old already when the definition
             // lost the item.
             Some(_) if item.owner.is_none() && now >= item.updated_at.max(settings.saved_at) + REMOVED_AFTER => {
@@ -105,14 +105,14 @@ pub fn deal(
             changes.push(((*name).to_owned(), ItemChange::AskToRelease { epoch: items[*name].epoch }));
         }
     }
-    let mut room =
+    let mut rooms =
         quotas.iter().zip(&kept_names).map(|(quota, names)| quota.saturating_sub(names.len())).collect::<Vec<_>>();
     let mut next_index = 0;
     for (name, epoch) in free_items {
         // The groups get items in turn, so that the first groups do not get all of their items long before the last ones.
-        let Some(step) = (0..groups.len()).find(|step| room[(next_index + step) % groups.len()] > 0) else { break };
+        let Some(step) = (0..groups.len()).find(|step| rooms[(next_index + step) % groups.len()] > 0) else { break };
         let index = (next_index + step) % groups.len();
-        room[index] -= 1;
+        rooms[index] -= 1;
         next_index = index + 1;
         changes.push((name.to_owned(), ItemChange::Deal { epoch, to: groups[index].owner }));
     }
@@ -121,15 +121,15 @@ pub fn deal(
 
 /// How many items each group gets. The groups that have the most get the remainder, so that the fewest items move.
 fn quotas(groups: &[Group], kept_names: &[Vec<&str>], settings: DealSettings<'_>) -> Vec<usize> {
-    let of_mode = |mode| (0..groups.len()).filter(move |index| groups[*index].mode == mode);
-    let mut takers: Vec<usize> = of_mode(GroupMode::Takes).collect();
+    let indexes_of_mode = |mode| (0..groups.len()).filter(move |index| groups[*index].mode == mode);
+    let mut takers: Vec<usize> = indexes_of_mode(GroupMode::Takes).collect();
     let mut quotas = vec![0; groups.len()];
-    of_mode(GroupMode::Keeps).for_each(|index| quotas[index] = kept_names[index].len());
+    indexes_of_mode(GroupMode::Keeps).for_each(|index| quotas[index] = kept_names[index].len());
     if takers.is_empty() {
         return quotas;
     }
-    let count = settings.names.len() - quotas.iter().sum::<usize>();
-    let (per_taker, remainder) = (count / takers.len(), count % takers.len());
+    let item_count = settings.names.len() - quotas.iter().sum::<usize>();
+    let (per_taker, remainder) = (item_count / takers.len(), item_count % takers.len());
     let per_group = settings.per_group.map_or(usize::MAX, |per_group| usize::try_from(per_group).unwrap_or(usize::MAX));
     takers.sort_by_key(|index| std::cmp::Reverse(kept_names[*index].len()));
     for (rank, index) in takers.into_iter().enumerate() {

@@ -32,19 +32,21 @@ pub enum Room {
 #[must_use]
 pub fn least_loaded(loads: &[Load], per_executor: Option<u32>) -> Option<usize> {
     let has_room = |load: &Load| load.room == Room::Open && per_executor.is_none_or(|max| load.groups < max);
-    let with_room = loads.iter().enumerate().filter(|(_, load)| has_room(load));
-    with_room.min_by_key(|(_, load)| load.groups).map(|(index, _)| index)
+    let loads_with_room = loads.iter().enumerate().filter(|(_, load)| has_room(load));
+    loads_with_room.min_by_key(|(_, load)| load.groups).map(|(index, _)| index)
 }
 
 /// The executor from which one group moves to another executor: one that is off, or the one with the most groups if another has at least
 /// two fewer. `None` if no group needs to move, or no other executor has room.
 #[must_use]
 pub fn executor_to_unload(loads: &[Load], per_executor: Option<u32>) -> Option<usize> {
-    let to = least_loaded(loads, per_executor)?;
-    let with_groups = || loads.iter().enumerate().filter(|(index, load)| *index != to && load.groups > 0);
-    let leaving_executor = with_groups().find(|(_, load)| load.room == Room::Off);
-    let fullest_executor =
-        with_groups().filter(|(_, load)| load.groups >= loads[to].groups + 2).max_by_key(|(_, load)| load.groups);
+    let target_index = least_loaded(loads, per_executor)?;
+    let loads_with_groups =
+        || loads.iter().enumerate().filter(|(index, load)| *index != target_index && load.groups > 0);
+    let leaving_executor = loads_with_groups().find(|(_, load)| load.room == Room::Off);
+    let fullest_executor = loads_with_groups()
+        .filter(|(_, load)| load.groups >= loads[target_index].groups + 2)
+        .max_by_key(|(_, load)| load.groups);
     leaving_executor.or(fullest_executor).map(|(index, _)| index)
 }
 

@@ -53,7 +53,7 @@ impl Root {
     }
 
     /// Whether an edit or a pause ended it.
-    const fn was_edited(self) -> bool {
+    const fn was_ended_by_edit(self) -> bool {
         matches!(self.reason, Some(Reason::Paused | Reason::Changed))
     }
 }
@@ -107,7 +107,7 @@ pub fn next_step(
 #[must_use]
 pub fn trigger_of_continued(pump: &Pump, roots: &[Root], now: Timestamp) -> Option<Trigger> {
     let is_open = |root: &&Root| pump.until.end_of(root.fire_at).is_none_or(|end| now < end);
-    let mut interrupted_roots = roots.iter().take_while(|root| root.was_edited()).filter(is_open);
+    let mut interrupted_roots = roots.iter().take_while(|root| root.was_ended_by_edit()).filter(is_open);
     if interrupted_roots.any(|root| root.is_by_schedule()) {
         return None;
     }
@@ -140,11 +140,11 @@ fn begin_root(job: &Job, pump: &Pump, state: PumpJobState, newest_root: Option<R
     let Some(root) = newest_root else { return RootStep::Begin(start) };
     if root.fire_at < start {
         // Without a schedule, the edit that interrupted the run also opened a new window.
-        let is_same_window = job.timetable.schedules.is_empty() && root.was_edited();
+        let is_same_window = job.timetable.schedules.is_empty() && root.was_ended_by_edit();
         return if is_same_window { RootStep::Continue(start) } else { RootStep::Begin(start) };
     }
     let has_rested =
-        root.was_edited() || root.finished_at.is_none_or(|finished_at| now >= finished_at + WAIT_AFTER_FAILURE);
+        root.was_ended_by_edit() || root.finished_at.is_none_or(|finished_at| now >= finished_at + WAIT_AFTER_FAILURE);
     if was_interrupted(root) && has_rested {
         RootStep::Continue(now.max(root.fire_at + Duration::from_millis(1)))
     } else {
@@ -155,7 +155,7 @@ fn begin_root(job: &Job, pump: &Pump, state: PumpJobState, newest_root: Option<R
 /// Whether a run ended although its window was open and no user wanted it to end.
 fn was_interrupted(root: Root) -> bool {
     let is_final = root.reason.is_some_and(|reason| FINAL_REASONS.contains(&reason));
-    !is_final && (root.status != RunStatus::Succeeded || root.was_edited())
+    !is_final && (root.status != RunStatus::Succeeded || root.was_ended_by_edit())
 }
 
 /// The start of a window that an edit or a pause interrupted, and that is still open although the schedule does not open it
@@ -164,7 +164,7 @@ fn interrupted_window_start(job: &Job, pump: &Pump, newest_root: Root, now: Time
     let ends_empty = !job.timetable.schedules.is_empty() && pump.until == Until::Empty;
     let is_by_hand =
         !newest_root.is_by_schedule() && pump.until.end_of(newest_root.fire_at).is_some_and(|end| now < end);
-    (newest_root.was_edited() && (ends_empty || is_by_hand)).then_some(newest_root.fire_at)
+    (newest_root.was_ended_by_edit() && (ends_empty || is_by_hand)).then_some(newest_root.fire_at)
 }
 
 /// Start of the window that is open now; `None` if none is.

@@ -109,19 +109,19 @@ fn translate_stop(message: &str) -> Option<String> {
     if message == "cancelled by the server, because the run's timeout has passed" {
         return Some("运行超时，被服务器取消".to_owned());
     }
-    let by = message.strip_prefix("cancelled by ")?;
-    Some(match by.split_once(": ") {
-        Some((by, reason)) => format!("被 {by} 取消：{}", quoted(reason)),
-        None => format!("被 {by} 取消"),
+    let actor_text = message.strip_prefix("cancelled by ")?;
+    Some(match actor_text.split_once(": ") {
+        Some((actor_text, reason)) => format!("被 {actor_text} 取消：{}", quoted(reason)),
+        None => format!("被 {actor_text} 取消"),
     })
 }
 
 /// Translates messages such as `2 of 4 shards failed`.
 fn translate_shards(message: &str) -> Option<String> {
-    let (count, rest) = message.split_once(" of ")?;
-    let (total, end) = rest.split_once(" shards ")?;
+    let (count, text_after_count) = message.split_once(" of ")?;
+    let (total, ending) = text_after_count.split_once(" shards ")?;
     let (count, total) = (number(count)?, number(total)?);
-    let end = match end.split_once(" by ").map_or(end, |(end, _)| end) {
+    let ending = match ending.split_once(" by ").map_or(ending, |(ending, _)| ending) {
         "failed" => "失败",
         "timed out" => "超时",
         "were cancelled" => "被取消",
@@ -129,7 +129,7 @@ fn translate_shards(message: &str) -> Option<String> {
         "were skipped" => "被跳过",
         _ => return None,
     };
-    Some(format!("{total} 个分片中有 {count} 个{end}"))
+    Some(format!("{total} 个分片中有 {count} 个{ending}"))
 }
 
 /// Translates why the agent could not start a program or read an answer.
@@ -164,10 +164,10 @@ fn translate_program_end(message: &str) -> Option<String> {
         format!("被信号 {signal} 终止")
     } else if program_end == "ended without an exit code" || program_end == "panicked" {
         translate_fixed_message(program_end)?
-    } else if let Some((status, wanted)) =
+    } else if let Some((status, expected_text)) =
         program_end.strip_prefix("status ").and_then(|rest| rest.split_once(", expected "))
     {
-        format!("HTTP 状态码 {}，应为 {}", number(status)?, wanted.replace(" or ", " 或 "))
+        format!("HTTP 状态码 {}，应为 {}", number(status)?, expected_text.replace(" or ", " 或 "))
     } else {
         return None;
     };

@@ -317,8 +317,7 @@ impl ReasonDetail {
     /// Replaces what the run waits for by `wait`; the parameters of the reason stay.
     #[must_use]
     pub fn with_wait(&self, wait: Self) -> Self {
-        let reason = self.clone();
-        let Self { executor, parent, parent_status, waited_ms, silent_ms, shutting_down, .. } = reason;
+        let Self { executor, parent, parent_status, waited_ms, silent_ms, shutting_down, .. } = self.clone();
         let waited_ms = waited_ms.or(wait.waited_ms);
         Self { executor, parent, parent_status, waited_ms, silent_ms, shutting_down, ..wait }
     }

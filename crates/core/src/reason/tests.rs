@@ -209,12 +209,16 @@ fn a_length_is_written_in_its_two_largest_units() {
 
 #[test]
 fn the_first_attempt_has_no_number() {
-    let of = |attempt, lang| {
+    let attempt_sentence = |attempt, lang| {
         let subject = RunStatusFacts { status: RunStatus::Waiting, reason: Some(Reason::Retry), detail: None, attempt };
         sentence(subject, lang).unwrap()
     };
-    assert!(!of(1, Lang::En).contains("Attempt") && of(2, Lang::En).starts_with("Attempt 2: "));
-    assert!(!of(1, Lang::Zh).starts_with("第") && of(2, Lang::Zh).starts_with("第 2 次尝试："));
+    assert!(
+        !attempt_sentence(1, Lang::En).contains("Attempt") && attempt_sentence(2, Lang::En).starts_with("Attempt 2: ")
+    );
+    assert!(
+        !attempt_sentence(1, Lang::Zh).starts_with("第") && attempt_sentence(2, Lang::Zh).starts_with("第 2 次尝试：")
+    );
 }
 
 #[test]
@@ -230,14 +234,14 @@ fn a_detail_is_cut_at_its_bounds() {
 
 #[test]
 fn a_stored_detail_is_as_long_as_its_bound_and_no_longer() {
-    let of = |len: usize| {
+    let detail_json = |len: usize| {
         let condition = Some("c".repeat(len));
         let obstacles = (0..OBSTACLE_COUNT_MAX)
             .map(|n| Obstacle { condition: condition.clone(), ..obstacle(&format!("w{n}"), ObstacleKind::Full) });
         ReasonDetail::default().with_obstacles(obstacles).to_json().unwrap()
     };
     for len in 0..200 {
-        let text = of(len);
+        let text = detail_json(len);
         assert!(text.len() <= DETAIL_LEN_MAX, "{}", text.len());
         let read = ReasonDetail::from_json(&text);
         assert_eq!(read.obstacles.len() + read.obstacles_more, OBSTACLE_COUNT_MAX);

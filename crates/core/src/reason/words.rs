@@ -68,10 +68,10 @@ pub fn sentence(facts: RunStatusFacts<'_>, lang: Lang) -> Option<String> {
             Lang::Zh => format!("{reason_text}。"),
         });
     }
-    let waits = waits_for(detail, lang).filter(|_| facts.status != RunStatus::Running);
-    parts.extend(waits.map(|waits| match lang {
-        Lang::En => format!("Waits {waits}."),
-        Lang::Zh => format!("正在{}。", wait_zh(&waits)),
+    let wait_text = waits_for(detail, lang).filter(|_| facts.status != RunStatus::Running);
+    parts.extend(wait_text.map(|wait_text| match lang {
+        Lang::En => format!("Waits {wait_text}."),
+        Lang::Zh => format!("正在{}。", wait_zh(&wait_text)),
     }));
     (!parts.is_empty()).then(|| parts.join(in_lang(lang, " ", "")))
 }
@@ -352,10 +352,10 @@ fn no_executor(detail: &ReasonDetail, lang: Lang) -> String {
 
 fn expired_text(detail: &ReasonDetail, lang: Lang) -> String {
     let waited = waited_text(detail, lang);
-    let waits = waits_for(detail, lang);
-    match (waits, lang) {
-        (Some(waits), Lang::En) => format!("it waited{} {waits}", waited.replacen(" for", "", 1)),
-        (Some(waits), Lang::Zh) => format!("{waited}一直在{}", wait_zh(&waits)),
+    let wait_text = waits_for(detail, lang);
+    match (wait_text, lang) {
+        (Some(wait_text), Lang::En) => format!("it waited{} {wait_text}", waited.replacen(" for", "", 1)),
+        (Some(wait_text), Lang::Zh) => format!("{waited}一直在{}", wait_zh(&wait_text)),
         (None, Lang::En) => format!("no slot was free{waited}"),
         (None, Lang::Zh) => format!("{waited}没有空闲槽位"),
     }
@@ -474,11 +474,11 @@ pub fn short_length(length: Duration, lang: Lang) -> String {
         (seconds / 60 % 60, "min", "分钟"),
         (seconds % 60, "s", "秒"),
     ];
-    let first = parts.iter().position(|(count, ..)| *count > 0);
-    let Some(first) = first else {
+    let first_index = parts.iter().position(|(count, ..)| *count > 0);
+    let Some(first_index) = first_index else {
         return format!("{} {}", length.as_millis(), in_lang(lang, "ms", "毫秒"));
     };
-    let units = parts.iter().skip(first).take(2).filter(|(count, ..)| *count > 0);
+    let units = parts.iter().skip(first_index).take(2).filter(|(count, ..)| *count > 0);
     units.map(|(count, en, zh)| format!("{count} {}", in_lang(lang, en, zh))).collect::<Vec<_>>().join(" ")
 }
 

@@ -11,9 +11,12 @@ use super::memory::Memory;
 use super::request::{Choice, RouteRequest};
 
 pub(super) fn pick(request: &RouteRequest<'_>, _: &mut Memory) -> Choice {
-    let job = request.hash_key.map_or_else(|| request.job.to_string(), str::to_owned);
-    let key = if request.shards > 1 { format!("{job}-{}", request.shard) } else { job };
-    let at = hash_points::hash(&key);
+    let job_key = request.hash_key.map_or_else(|| request.job.to_string(), str::to_owned);
+    let key = if request.shards > 1 { format!("{job_key}-{}", request.shard) } else { job_key };
+    let key_hash = hash_points::hash(&key);
     // If two executors share a point, the later one in the list has it, as if it had been put on the ring last.
-    request.open().min_by_key(|index| (request.candidates[*index].hashed_name.distance(at), usize::MAX - index)).into()
+    request
+        .open()
+        .min_by_key(|index| (request.candidates[*index].hashed_name.distance(key_hash), usize::MAX - index))
+        .into()
 }

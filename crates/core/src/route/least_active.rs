@@ -5,6 +5,6 @@ use super::memory::Memory;
 use super::request::{Choice, RouteRequest};
 
 pub(super) fn pick(request: &RouteRequest<'_>, _: &mut Memory) -> Choice {
-    let active = |index: usize| u64::try_from(request.candidates[index].active).unwrap_or(u64::MAX);
-    request.least(active).into()
+    let run_count = |index: usize| u64::try_from(request.candidates[index].active).unwrap_or(u64::MAX);
+    request.least(run_count).into()
 }

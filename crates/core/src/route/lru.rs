@@ -10,7 +10,7 @@ pub(super) fn pick(request: &RouteRequest<'_>, memory: &mut Memory) -> Choice {
     let Some(index) = request.least(|index| u64::from(last_uses[index].1)) else { return Choice::NoExecutor };
     let newest_use = last_uses.iter().map(|(_, at)| *at).max().unwrap_or(0);
     match newest_use.checked_add(1) {
-        Some(now) => last_uses[index].1 = now,
+        Some(next_use) => last_uses[index].1 = next_use,
         None => last_uses.iter_mut().for_each(|(_, at)| *at = 0),
     }
     Choice::Take(index)

@@ -14,7 +14,7 @@ const ENTRY_MAX: usize = 1_000_000;
 /// The memories of all jobs of a node.
 #[derive(Debug, Default)]
 pub struct Memories {
-    by_job: HashMap<JobId, Memory>,
+    memories_by_job: HashMap<JobId, Memory>,
     entry_count: usize,
 }
 
@@ -27,10 +27,10 @@ impl Memories {
         if self.entry_count > ENTRY_MAX {
             *self = Self::default();
         }
-        let memory = self.by_job.entry(request.job).or_default();
-        let count_before = memory.entry_count();
+        let memory = self.memories_by_job.entry(request.job).or_default();
+        let entry_count_before = memory.entry_count();
         let choice = pick(route, request, memory);
-        self.entry_count = self.entry_count - count_before + memory.entry_count();
+        self.entry_count = self.entry_count - entry_count_before + memory.entry_count();
         choice
     }
 }
@@ -47,7 +47,7 @@ mod tests {
         let mut memories = Memories::default();
         for job in 0..1_200 {
             let _ = memories.pick(Route::Lfu, &RouteRequest { job: JobId::new(job), ..request(&online) });
-            let kept: usize = memories.by_job.values().map(Memory::entry_count).sum();
+            let kept: usize = memories.memories_by_job.values().map(Memory::entry_count).sum();
             assert_eq!(memories.entry_count, kept);
             assert!(kept <= ENTRY_MAX + 1_001, "{kept}");
         }
@@ -60,11 +60,11 @@ mod tests {
         let online = candidates(&all_points);
         let mut memories = Memories::default();
         let _ = memories.pick(Route::Lfu, &request(&online));
-        assert_eq!((memories.entry_count, memories.by_job.len()), (4, 1));
+        assert_eq!((memories.entry_count, memories.memories_by_job.len()), (4, 1));
         memories.entry_count = ENTRY_MAX;
         let _ = memories.pick(Route::Round, &RouteRequest { job: JobId::new(2), ..request(&online) });
-        assert_eq!((memories.entry_count, memories.by_job.len()), (ENTRY_MAX + 1, 2));
+        assert_eq!((memories.entry_count, memories.memories_by_job.len()), (ENTRY_MAX + 1, 2));
         let _ = memories.pick(Route::Round, &RouteRequest { job: JobId::new(3), ..request(&online) });
-        assert_eq!((memories.entry_count, memories.by_job.len()), (1, 1));
+        assert_eq!((memories.entry_count, memories.memories_by_job.len()), (1, 1));
     }
 }

@@ -64,8 +64,8 @@ impl Memory {
             let staying_entries =
                 candidates.iter().filter_map(|candidate| known_uses.get_key_value(&candidate.hashed_name.key()));
             let staying_uses: Vec<(u64, u32)> = staying_entries.map(|(key, use_value)| (*key, *use_value)).collect();
-            let start = newcomer(&KnownUses(&staying_uses));
-            let key_and_use = |key| (key, known_uses.get(&key).copied().unwrap_or(start));
+            let newcomer_use = newcomer(&KnownUses(&staying_uses));
+            let key_and_use = |key| (key, known_uses.get(&key).copied().unwrap_or(newcomer_use));
             self.uses = candidates.iter().map(|candidate| key_and_use(candidate.hashed_name.key())).collect();
         }
         &mut self.uses

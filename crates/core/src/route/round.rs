@@ -7,8 +7,8 @@ use super::request::{Choice, RouteRequest};
 pub(super) fn pick(request: &RouteRequest<'_>, memory: &mut Memory) -> Choice {
     let count = request.candidates.len();
     let turn = usize::try_from(memory.turn().unwrap_or(request.draw)).unwrap_or(0);
-    let in_turn = |step: &usize| request.candidates[turn.wrapping_add(*step) % count].refusal.is_none();
-    let Some(step) = (0..count).find(in_turn) else { return Choice::NoExecutor };
+    let is_open_at = |step: &usize| request.candidates[turn.wrapping_add(*step) % count].refusal.is_none();
+    let Some(step) = (0..count).find(is_open_at) else { return Choice::NoExecutor };
     let index = turn.wrapping_add(step) % count;
     memory.set_turn(u32::try_from(index + 1).unwrap_or(0));
     Choice::Take(index)

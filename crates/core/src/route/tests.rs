@@ -177,12 +177,12 @@ fn few_jobs_move_when_an_executor_leaves_and_none_of_the_others_jobs() {
         let all_points = all_points(count);
         let online = candidates(&all_points);
         let picks = |online: &[Candidate<'_>]| -> Vec<String> {
-            let of = |job| match once(Route::ConsistentHash, &RouteRequest { job: JobId::new(job), ..request(online) })
-            {
-                Choice::Take(index) => online[index].hashed_name.name().to_owned(),
-                other => panic!("{other:?}"),
-            };
-            (1..=JOBS).map(of).collect()
+            let executor_of_job =
+                |job| match once(Route::ConsistentHash, &RouteRequest { job: JobId::new(job), ..request(online) }) {
+                    Choice::Take(index) => online[index].hashed_name.name().to_owned(),
+                    other => panic!("{other:?}"),
+                };
+            (1..=JOBS).map(executor_of_job).collect()
         };
         let before = picks(&online);
         for gone in 0..count {

@@ -310,19 +310,19 @@ mod tests {
     #[test]
     fn waits_of_zero_are_not_written() {
         let all_points = [HashPoints::new("a")];
-        let of = |turn, executor| {
+        let trace_text = |turn, executor| {
             let (turn, executor) = (Duration::from_millis(turn), Duration::from_millis(executor));
             let waited = WaitTimes { turn, executor, ..WaitTimes::default() };
             text("first", &candidates(&all_points), waited)
         };
-        assert!(!of(0, 0).contains("waited"));
-        assert!(of(0, 1).ends_with(r#""waited":{"executor":1}}"#), "{}", of(0, 1));
-        assert!(of(1, 0).ends_with(r#""waited":{"turn":1}}"#), "{}", of(1, 0));
+        assert!(!trace_text(0, 0).contains("waited"));
+        assert!(trace_text(0, 1).ends_with(r#""waited":{"executor":1}}"#), "{}", trace_text(0, 1));
+        assert!(trace_text(1, 0).ends_with(r#""waited":{"turn":1}}"#), "{}", trace_text(1, 0));
         let late = Lateness { because: LateBecause::Overload, by: Duration::from_secs(2) };
         let waited = WaitTimes { server: Some(late), ..WaitTimes::default() };
         let text = text("first", &candidates(&all_points), waited);
         assert!(text.ends_with(r#""waited":{"overload":2000}}"#), "{text}");
         assert_eq!(serde_json::from_str::<Trace>(&text).unwrap().waits(), waited);
-        assert!(!of(1, 0).contains("_more"));
+        assert!(!trace_text(1, 0).contains("_more"));
     }
 }

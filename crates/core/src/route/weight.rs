@@ -12,8 +12,8 @@ pub(super) fn pick(request: &RouteRequest<'_>, _: &mut Memory) -> Choice {
     }
     let mut weight_left = (u128::from(request.random_number()) * total_weight) >> 32;
     let chosen_index = request.open().find(|index| match weight_left.checked_sub(weight(*index)) {
-        Some(rest) => {
-            weight_left = rest;
+        Some(remaining_weight) => {
+            weight_left = remaining_weight;
             false
         }
         None => true,

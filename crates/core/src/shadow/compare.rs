@@ -194,15 +194,15 @@ pub fn compare(mut own_fires: Vec<RondelFire>, mut old_fires: Vec<OldFire>, rang
     old_fires.sort_by_key(|fire| (fire.at(), fire.source_id));
     let match_distance = same_fire_within(&own_fires);
     let mut pair_indexes: Vec<Option<usize>> = vec![None; own_fires.len()];
-    let mut unmatched = Vec::new();
+    let mut unmatched_indexes = Vec::new();
     for (index, fire) in old_fires.iter().enumerate() {
         match nearest_unpaired(&own_fires, &pair_indexes, fire.at(), match_distance) {
             Some(own_index) => pair_indexes[own_index] = Some(index),
-            None => unmatched.push(index),
+            None => unmatched_indexes.push(index),
         }
     }
     let mut builder = ComparisonBuilder::default();
-    for index in unmatched {
+    for index in unmatched_indexes {
         let fire = &old_fires[index];
         let index_before =
             own_fires.partition_point(|own_fire| own_fire.fire_at <= fire.at() + match_distance).checked_sub(1);
@@ -252,11 +252,14 @@ fn nearest_unpaired(
     at: Timestamp,
     match_distance: Duration,
 ) -> Option<usize> {
-    let first_near = own_fires.partition_point(|fire| fire.fire_at < at - match_distance);
-    let near_count = own_fires[first_near..].iter().take_while(|fire| fire.fire_at <= at + match_distance).count();
+    let first_near_index = own_fires.partition_point(|fire| fire.fire_at < at - match_distance);
+    let near_count =
+        own_fires[first_near_index..].iter().take_while(|fire| fire.fire_at <= at + match_distance).count();
     let distance =
         |own_index: &usize| own_fires[*own_index].fire_at.since(at).max(at.since(own_fires[*own_index].fire_at));
-    (first_near..first_near + near_count).filter(|own_index| pair_indexes[*own_index].is_none()).min_by_key(distance)
+    (first_near_index..first_near_index + near_count)
+        .filter(|own_index| pair_indexes[*own_index].is_none())
+        .min_by_key(distance)
 }
 
 #[derive(Default)]
@@ -272,16 +275,16 @@ impl ComparisonBuilder {
     fn add_pair(&mut self, own_fire: &RondelFire, old_fire: &OldFire, late_from: Duration) {
         let comparison = &mut self.comparison;
         comparison.both += 1;
-        let (own_late, old_late) = (
+        let (own_lateness, old_lateness) = (
             own_fire.sent_at.map_or(Duration::ZERO, |at| at.since(own_fire.fire_at)),
             old_fire.started_at.since(own_fire.fire_at),
         );
-        self.own_lateness_sum += own_late;
-        self.old_lateness_sum += old_late;
+        self.own_lateness_sum += own_lateness;
+        self.old_lateness_sum += old_lateness;
         let raise_max =
             |lateness: &mut LatenessStats, length| lateness.max_ms = lateness.max_ms.max(milliseconds(length));
-        raise_max(&mut comparison.rondel_lateness, own_late);
-        raise_max(&mut comparison.old_lateness, old_late);
+        raise_max(&mut comparison.rondel_lateness, own_lateness);
+        raise_max(&mut comparison.old_lateness, old_lateness);
         if is_other_executor(own_fire.executor.as_deref(), &old_fire.executor) {
             comparison.other_executor += 1;
             comparison.differences.push(Difference {
@@ -290,24 +293,24 @@ impl ComparisonBuilder {
                 ..Difference::of(DifferenceKind::OtherExecutor, own_fire.fire_at, Some(own_fire), Some(old_fire))
             });
         }
-        if old_late >= late_from {
+        if old_lateness >= late_from {
             self.comparison.old_late += 1;
             self.add_difference(
                 DifferenceKind::OldLate,
                 own_fire.fire_at,
                 Some(own_fire),
                 Some(old_fire),
-                Some(old_late),
+                Some(old_lateness),
             );
         }
-        if own_late >= late_from {
+        if own_lateness >= late_from {
             self.comparison.rondel_late += 1;
             self.add_difference(
                 DifferenceKind::RondelLate,
                 own_fire.fire_at,
                 Some(own_fire),
                 Some(old_fire),
-                Some(own_late),
+                Some(own_lateness),
             );
         }
     }
@@ -342,7 +345,7 @@ impl ComparisonBuilder {
 
 /// Maximum number of executors that [`name_all`] names.
 const NAMED_MAX: usize = 10;
-const MORE: &str = "and ";
+const MORE_PREFIX: &str = "and ";
 
 /// The executors that would have had the shards of a run, in one text.
 #[must_use]
@@ -351,14 +354,14 @@ pub fn name_all(names: &[&str]) -> Option<String> {
     match names.len() {
         0 => None,
         1..=NAMED_MAX => Some(listed_names),
-        count => Some(format!("{listed_names}, {MORE}{} more", count - NAMED_MAX)),
+        count => Some(format!("{listed_names}, {MORE_PREFIX}{} more", count - NAMED_MAX)),
     }
 }
 
 /// Whether the other scheduler chose an executor that is not among those chosen here. `old_executor` is its name in Rondel.
 fn is_other_executor(own_executor: Option<&str>, old_executor: &str) -> bool {
     let names = own_executor.unwrap_or_default();
-    let is_same_executor = |name: &str| name == old_executor || name.starts_with(MORE);
+    let is_same_executor = |name: &str| name == old_executor || name.starts_with(MORE_PREFIX);
     !names.is_empty() && !old_executor.is_empty() && !names.split(", ").any(is_same_executor)
 }
 
@@ -391,14 +394,14 @@ mod tests {
     #[test]
     fn lost_late_and_repeated_fires_are_named_and_no_others() {
         let fires = (0..10).map(|minute| own(minute * 60_000)).collect();
-        let mut there: Vec<OldFire> = (0..10).map(|minute| old(minute, minute * 60_000)).collect();
-        there[4].started_at = there[4].started_at + Duration::from_secs(20);
-        there[6].executor = "10.0.0.6-9999".to_owned();
-        there.remove(2);
-        there.push(old(90, 5 * 60_000));
-        there.push(old(91, 7 * 60_000 + 2_000));
-        there.push(old(92, 8 * 60_000 + 40_000));
-        let comparison = compare(fires, there, range(0, 600));
+        let mut old_fires: Vec<OldFire> = (0..10).map(|minute| old(minute, minute * 60_000)).collect();
+        old_fires[4].started_at = old_fires[4].started_at + Duration::from_secs(20);
+        old_fires[6].executor = "10.0.0.6-9999".to_owned();
+        old_fires.remove(2);
+        old_fires.push(old(90, 5 * 60_000));
+        old_fires.push(old(91, 7 * 60_000 + 2_000));
+        old_fires.push(old(92, 8 * 60_000 + 40_000));
+        let comparison = compare(fires, old_fires, range(0, 600));
         let expected =
             ["only_rondel 120", "old_late 240", "twice 300", "twice 420", "only_old 520", "other_executor 360"];
         assert_eq!(named(&comparison), expected);
@@ -435,10 +438,10 @@ mod tests {
     #[test]
     fn a_repetition_in_a_row_of_seconds_does_not_shift_its_neighbours() {
         let fires = (0..20).map(|second| own(second * 1_000)).collect();
-        let mut there: Vec<OldFire> = (0..20).map(|second| old(second, second * 1_000)).collect();
-        there.push(old(50, 7_000));
-        there.remove(12);
-        assert_eq!(named(&compare(fires, there, range(0, 20))), ["twice 7", "only_rondel 12"]);
+        let mut old_fires: Vec<OldFire> = (0..20).map(|second| old(second, second * 1_000)).collect();
+        old_fires.push(old(50, 7_000));
+        old_fires.remove(12);
+        assert_eq!(named(&compare(fires, old_fires, range(0, 20))), ["twice 7", "only_rondel 12"]);
     }
 
     #[test]
@@ -451,8 +454,8 @@ mod tests {
     #[test]
     fn fires_of_the_range_before_or_after_are_left_out() {
         let fires = vec![own(99_000), own(100_000), own(150_000), own(200_000)];
-        let there = vec![old(1, 99_000), old(2, 110_000), old(3, 99_000), old(4, 170_000), old(5, 200_000)];
-        let comparison = compare(fires, there, range(100, 200));
+        let old_fires = vec![old(1, 99_000), old(2, 110_000), old(3, 99_000), old(4, 170_000), old(5, 200_000)];
+        let comparison = compare(fires, old_fires, range(100, 200));
         assert_eq!(named(&comparison), ["old_late 100", "old_late 150"]);
         assert_eq!(comparison.both, 2);
     }

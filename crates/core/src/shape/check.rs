@@ -11,10 +11,10 @@ use crate::time::{Timestamp, parse_duration};
 
 /// How many letters of a suggested word may differ.
 const DISTANCE_MAX: usize = 2;
-/// Maximum nesting depth of a stand-in.
-const STAND_IN_DEPTH_MAX: usize = 8;
+/// Maximum nesting depth of a placeholder.
+const PLACEHOLDER_DEPTH_MAX: usize = 8;
 
-/// Collects errors, and replaces wrong values in the document by stand-ins.
+/// Collects errors, and replaces wrong values in the document by placeholders.
 pub(super) struct Checker<'s> {
     root: &'s Value,
     duplicates: &'s [String],
@@ -32,7 +32,7 @@ impl<'s> Checker<'s> {
         (self.errors, self.error_count)
     }
 
-    /// Whether the value fits. Values inside of it that were replaced by stand-ins do not count.
+    /// Whether the value fits. Values inside of it that were replaced by placeholders do not count.
     pub(super) fn check(&mut self, schema: &'s Value, value: &mut Value) -> bool {
         let schema = resolve(self.root, schema);
         if !admits(self.root, schema, value) {
@@ -64,10 +64,10 @@ impl<'s> Checker<'s> {
                 true
             }
             Value::Array(items) => {
-                if let Some(of_item) = schema.get("items") {
+                if let Some(item_schema) = schema.get("items") {
                     for (index, item) in items.iter_mut().enumerate() {
-                        if !self.within(&index.to_string(), |checker| checker.check(of_item, item)) {
-                            *item = placeholder_value(self.root, of_item, 0);
+                        if !self.within(&index.to_string(), |checker| checker.check(item_schema, item)) {
+                            *item = placeholder_value(self.root, item_schema, 0);
                         }
                     }
                 }
@@ -107,13 +107,13 @@ impl<'s> Checker<'s> {
     /// Checks the value against the branch of an `anyOf` or `oneOf` that its author meant. If that branch is not clear,
     /// the value passes here, and deserialization decides.
     fn check_choice(&mut self, branches: &'s [Value], value: &mut Value) -> bool {
-        let mut admitting_branches = branches.iter().filter(|branch| admits(self.root, branch, value));
-        if let (Some(only_branch), None) = (admitting_branches.next(), admitting_branches.next()) {
+        let mut branch_iter = branches.iter().filter(|branch| admits(self.root, branch, value));
+        if let (Some(only_branch), None) = (branch_iter.next(), branch_iter.next()) {
             return self.check(only_branch, value);
         }
-        let admitting = branches.iter().filter(|branch| admits(self.root, branch, value));
+        let admitting_branches = branches.iter().filter(|branch| admits(self.root, branch, value));
         let tags_and_schemas: Option<Vec<(&str, &Value)>> =
-            admitting.map(|branch| tag_field(resolve(self.root, branch))).collect();
+            admitting_branches.map(|branch| tag_field(resolve(self.root, branch))).collect();
         let (Some(tags_and_schemas), Value::Object(fields)) = (tags_and_schemas, value) else { return true };
         let names: Vec<&str> = tags_and_schemas.iter().map(|(name, _)| *name).collect();
         let mut keys = fields.iter_mut();
@@ -132,10 +132,10 @@ impl<'s> Checker<'s> {
 
     fn check_fields(&mut self, schema: &'s Value, fields: &mut Map<String, Value>) {
         let Some(Value::Object(properties)) = schema.get("properties") else {
-            if let Some(of_value @ Value::Object(_)) = schema.get("additionalProperties") {
+            if let Some(value_schema @ Value::Object(_)) = schema.get("additionalProperties") {
                 for (key, value) in fields.iter_mut() {
-                    if !self.within(key, |checker| checker.check(of_value, value)) {
-                        *value = placeholder_value(self.root, of_value, 0);
+                    if !self.within(key, |checker| checker.check(value_schema, value)) {
+                        *value = placeholder_value(self.root, value_schema, 0);
                     }
                 }
             }
@@ -158,18 +158,18 @@ impl<'s> Checker<'s> {
             .filter_map(|key| properties.get_key_value(key.as_str()?))
             .filter(|(key, _)| !fields.contains_key(*key))
             .collect();
-        for (key, of_field) in missing_fields {
-            let message = format!("required field {key:?} is missing; expected {}", expected(self.root, of_field));
+        for (key, field_schema) in missing_fields {
+            let message = format!("required field {key:?} is missing; expected {}", expected(self.root, field_schema));
             self.within(key, |checker| checker.refuse(ErrorKind::MissingField, message));
-            fields.insert(key.clone(), placeholder_value(self.root, of_field, 0));
+            fields.insert(key.clone(), placeholder_value(self.root, field_schema, 0));
         }
-        for (key, of_field) in properties {
+        for (key, field_schema) in properties {
             let Some(value) = fields.get_mut(key) else { continue };
-            if self.within(key, |checker| checker.check(of_field, value)) {
+            if self.within(key, |checker| checker.check(field_schema, value)) {
                 continue;
             }
             if required.iter().any(|name| name == key) {
-                *value = placeholder_value(self.root, of_field, 0);
+                *value = placeholder_value(self.root, field_schema, 0);
             } else {
                 fields.remove(key);
             }
@@ -241,7 +241,7 @@ fn placeholder_value(root: &Value, schema: &Value, depth: usize) -> Value {
     if let Some(word) = allowed_words(root, schema).first() {
         return json!(word);
     }
-    if depth == STAND_IN_DEPTH_MAX {
+    if depth == PLACEHOLDER_DEPTH_MAX {
         return Value::Null;
     }
     if let Some(branches) = branches(schema) {
@@ -262,8 +262,8 @@ fn placeholder_value(root: &Value, schema: &Value, depth: usize) -> Value {
             let required = schema.get("required").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
             let field = |name: &Value| {
                 let name = name.as_str()?;
-                let of_field = schema.get("properties")?.get(name)?;
-                Some((name.to_owned(), placeholder_value(root, of_field, depth + 1)))
+                let field_schema = schema.get("properties")?.get(name)?;
+                Some((name.to_owned(), placeholder_value(root, field_schema, depth + 1)))
             };
             required.iter().filter_map(field).collect::<Map<_, _>>().into()
         }

@@ -3,7 +3,7 @@
 //!
 //! The shape is the JSON schema that the type derives for the API's description. serde alone stops at the first error and
 //! accepts an array for an object. Names, ranges and dependencies between fields are not checked here: a document that has
-//! errors is repaired with stand-ins, so that the caller can check the rest of it and report everything in one answer.
+//! errors is repaired with placeholders, so that the caller can check the rest of it and report everything in one answer.
 
 mod check;
 mod document;
@@ -58,7 +58,7 @@ pub struct ShapeErrors<T> {
     pub errors: Vec<ShapeError>,
     /// The number of all errors, including those that are not kept.
     pub count: usize,
-    /// The document with stand-ins for wrong and missing values, if it can be deserialized as a `T`. For further checks only.
+    /// The document with placeholders for wrong and missing values, if it can be deserialized as a `T`. For further checks only.
     pub repaired: Option<T>,
 }
 
@@ -128,7 +128,7 @@ fn schema_of<T: JsonSchema + 'static>() -> Arc<Value> {
 /// ```
 ///
 /// # Errors
-/// The sentence.
+/// The pointer with the message.
 pub fn read_with_place<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, String> {
     serde_path_to_error::deserialize(deserializer).map_err(|error: serde_path_to_error::Error<D::Error>| {
         let mut pointer = pointer_to(error.path());
@@ -168,8 +168,8 @@ fn from_serde_error(error: &serde_path_to_error::Error<serde_json::Error>) -> Sh
 
 /// serde's message, or a general one if the message names Rust types.
 fn readable_message(message: &str) -> String {
-    let names_type = ["struct ", "enum ", "variant ", "tuple ", "unit ", "newtype "];
-    if names_type.iter().any(|word| message.contains(word)) {
+    let type_words = ["struct ", "enum ", "variant ", "tuple ", "unit ", "newtype "];
+    if type_words.iter().any(|word| message.contains(word)) {
         return "does not have the expected form; see the description of the API for it".to_owned();
     }
     message.to_owned()

@@ -51,15 +51,15 @@ pub(crate) fn check_named(items: &[ItemSpec], (pointer, what): (&str, NamedKind)
 /// use rondel_core::spec::with_params_of_shard;
 /// use serde_json::json;
 ///
-/// let of_fire = json!({"day": "today", "schema": "main"});
-/// assert_eq!(with_params_of_shard(of_fire.clone(), &json!({"schema": "us"})), json!({"day": "today", "schema": "us"}));
-/// assert_eq!(with_params_of_shard(of_fire.clone(), &json!(7)), json!(7));
-/// assert_eq!(with_params_of_shard(of_fire.clone(), &json!(null)), of_fire);
+/// let fire_params = json!({"day": "today", "schema": "main"});
+/// assert_eq!(with_params_of_shard(fire_params.clone(), &json!({"schema": "us"})), json!({"day": "today", "schema": "us"}));
+/// assert_eq!(with_params_of_shard(fire_params.clone(), &json!(7)), json!(7));
+/// assert_eq!(with_params_of_shard(fire_params.clone(), &json!(null)), fire_params);
 /// ```
 #[must_use]
-pub fn with_params_of_shard(of_fire: Value, of_shard: &Value) -> Value {
-    match (of_fire, of_shard) {
-        (of_fire, Value::Null) => of_fire,
+pub fn with_params_of_shard(fire_params: Value, shard_params: &Value) -> Value {
+    match (fire_params, shard_params) {
+        (fire_params, Value::Null) => fire_params,
         (Value::Object(mut fields), Value::Object(shard_fields)) => {
             fields.extend(shard_fields.clone());
             Value::Object(fields)

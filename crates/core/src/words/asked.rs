@@ -31,11 +31,11 @@ const DAYS: [(&str, u64); 6] = [("today", 0), ("yesterday", 1), ("今天", 0), (
 #[must_use]
 pub fn asked_instants(zone: Tz, text: &str, now: Timestamp) -> Option<Vec<Timestamp>> {
     let text = text.trim();
-    let lower = text.to_lowercase();
-    if matches!(lower.as_str(), "now" | "现在") {
+    let lower_text = text.to_lowercase();
+    if matches!(lower_text.as_str(), "now" | "现在") {
         return Some(vec![now]);
     }
-    if let Some(at) = parse_ago(&lower, now) {
+    if let Some(at) = parse_ago(&lower_text, now) {
         return Some(vec![at]);
     }
     // A text with an offset is an instant; one without is a time on the clock of the zone.
@@ -44,11 +44,11 @@ pub fn asked_instants(zone: Tz, text: &str, now: Timestamp) -> Option<Vec<Timest
     {
         return is_in_range(at).then(|| vec![at]);
     }
-    let clock = local::time_at(zone, now);
-    if let Some(time) = time_of_day(&lower) {
-        return last_shown(zone, time, (clock, now));
+    let local_now = local::time_at(zone, now);
+    if let Some(time) = time_of_day(&lower_text) {
+        return last_shown(zone, time, (local_now, now));
     }
-    instants_showing(zone, day_and_time(&lower, clock.date()).or_else(|| date_and_time(text))?)
+    instants_showing(zone, day_and_time(&lower_text, local_now.date()).or_else(|| date_and_time(text))?)
 }
 
 /// The instants at which the clock shows this local time.
@@ -79,9 +79,9 @@ fn day_and_time(text: &str, today: NaiveDate) -> Option<NaiveDateTime> {
 }
 
 /// `02:30`: its last occurrence that is not in the future.
-fn last_shown(zone: Tz, time: NaiveTime, (clock, now): (NaiveDateTime, Timestamp)) -> Option<Vec<Timestamp>> {
-    let today = clock.date().and_time(time);
-    if today <= clock {
+fn last_shown(zone: Tz, time: NaiveTime, (local_now, now): (NaiveDateTime, Timestamp)) -> Option<Vec<Timestamp>> {
+    let today = local_now.date().and_time(time);
+    if today <= local_now {
         return instants_showing(zone, today);
     }
     // If the clock was set back, it may have shown this time already, and show it again later.

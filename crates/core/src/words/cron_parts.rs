@@ -85,8 +85,8 @@ impl TimeOfDay {
 impl Days {
     fn of(rule: &DayRule) -> Self {
         let from_monday = |weekday: u32| (weekday + 6) % 7;
-        let of_month = |days: u64| Shape::of(&members(days & ALL_DAYS), 1, 31);
-        let of_week = |weekdays: u64| {
+        let month_days_shape = |days: u64| Shape::of(&members(days & ALL_DAYS), 1, 31);
+        let weekdays_shape = |weekdays: u64| {
             let mut days: Vec<u32> = members(weekdays & ALL_WEEKDAYS).into_iter().map(from_monday).collect();
             days.sort_unstable();
             match Shape::of_cycle(&days, 0, 6) {
@@ -95,13 +95,13 @@ impl Days {
             }
         };
         match *rule {
-            DayRule::Both { days, weekdays } => match (of_month(days), of_week(weekdays)) {
+            DayRule::Both { days, weekdays } => match (month_days_shape(days), weekdays_shape(weekdays)) {
                 (Shape::All, Shape::All) => Self::Every,
                 (Shape::All, weekdays) => Self::OfWeek(weekdays),
                 (days, Shape::All) => Self::OfMonth(days),
                 (days, weekdays) => Self::Both(days, weekdays),
             },
-            DayRule::Either { days, weekdays } => match (of_month(days), of_week(weekdays)) {
+            DayRule::Either { days, weekdays } => match (month_days_shape(days), weekdays_shape(weekdays)) {
                 (Shape::All, _) | (_, Shape::All) => Self::Every,
                 (days, weekdays) => Self::Either(days, weekdays),
             },

@@ -44,7 +44,7 @@ fn is_range_of_weekdays(days: &Days) -> bool {
 }
 
 fn pace_text(seconds: &Shape, minutes: &Shape, hours: &Shape) -> String {
-    if let (Some(minute), Some(second)) = (minutes.one(), seconds.one())
+    if let (Some(minute), Some(second)) = (minutes.only_number(), seconds.only_number())
         && let Some(hourly_text) = hourly_text(hours, minute, second)
     {
         return hourly_text;
@@ -78,7 +78,7 @@ fn hourly_text(hours: &Shape, minute: u32, second: u32) -> Option<String> {
 }
 
 fn within_hour_text(seconds: &Shape, minutes: &Shape) -> String {
-    let at_second = match seconds.one() {
+    let at_second = match seconds.only_number() {
         Some(0) => String::new(),
         Some(second) => format!(" at second {second}"),
         None => return seconds_in_minutes_text(seconds, minutes),
@@ -86,8 +86,8 @@ fn within_hour_text(seconds: &Shape, minutes: &Shape) -> String {
     match minutes {
         Shape::All => format!("every minute{at_second}"),
         Shape::Step { from, step, wraps_around: true, .. } => {
-            let start = if *from == 0 { String::new() } else { format!(" from minute {from}") };
-            format!("every {step} minutes{start}{at_second}")
+            let start_text = if *from == 0 { String::new() } else { format!(" from minute {from}") };
+            format!("every {step} minutes{start_text}{at_second}")
         }
         other => format!("{}{at_second}", units_text(other, "minute", "hour")),
     }
@@ -97,8 +97,8 @@ fn seconds_in_minutes_text(seconds: &Shape, minutes: &Shape) -> String {
     let seconds_text = match seconds {
         Shape::All => "every second".to_owned(),
         Shape::Step { from, step, wraps_around: true, .. } => {
-            let start = if *from == 0 { String::new() } else { format!(" from second {from}") };
-            format!("every {step} seconds{start}")
+            let start_text = if *from == 0 { String::new() } else { format!(" from second {from}") };
+            format!("every {step} seconds{start_text}")
         }
         other => units_text(other, "second", "minute"),
     };
@@ -108,8 +108,8 @@ fn seconds_in_minutes_text(seconds: &Shape, minutes: &Shape) -> String {
             format!("{seconds_text}, in every {} minute from {from} to {to} of each hour", ordinal(*step))
         }
         Shape::Ranges(ranges) => {
-            let unit = if minutes.one().is_some() { "minute" } else { "minutes" };
-            format!("{seconds_text}, in {unit} {} of each hour", numbers(ranges))
+            let unit = if minutes.only_number().is_some() { "minute" } else { "minutes" };
+            format!("{seconds_text}, in {unit} {} of each hour", numbers_text(ranges))
         }
     }
 }
@@ -122,8 +122,8 @@ fn units_text(shape: &Shape, unit: &str, larger_unit: &str) -> String {
             format!("every {step} {unit}s from {unit} {from} to {to} of each {larger_unit}")
         }
         Shape::Ranges(ranges) => {
-            let plural_s = if shape.one().is_some() { "" } else { "s" };
-            format!("at {unit}{plural_s} {} of each {larger_unit}", numbers(ranges))
+            let plural_s = if shape.only_number().is_some() { "" } else { "s" };
+            format!("at {unit}{plural_s} {} of each {larger_unit}", numbers_text(ranges))
         }
     }
 }
@@ -134,13 +134,13 @@ fn hours_text(hours: &Shape) -> String {
         Shape::Step { from, to, step, .. } => format!(", in every {} hour from {from} to {to}", ordinal(*step)),
         Shape::Ranges(ranges) => match ranges.as_slice() {
             [(from, to)] => format!(" from {} to {}", time_text(*from, 0, 0), time_text(*to, 59, 0)),
-            _ => format!(", in the hours {}", numbers(ranges)),
+            _ => format!(", in the hours {}", numbers_text(ranges)),
         },
     }
 }
 
 fn days_text(parts: &Parts, is_clock: bool) -> String {
-    let months = months(&parts.months);
+    let months = months_text(&parts.months);
     let of_months = months.as_ref().map_or("of each month".to_owned(), |months| format!("of {months}"));
     let in_months = months.as_ref().map_or(String::new(), |months| format!(" in {months}"));
     match &parts.days {
@@ -152,20 +152,20 @@ fn days_text(parts: &Parts, is_clock: bool) -> String {
         Days::OfMonth(days) => days_of_month_text(days, &parts.months, &of_months),
         Days::OfWeek(weekdays) => format!("{}{in_months}", weekdays_text(weekdays)),
         Days::Both(days, weekdays) => {
-            let days = days_of_month_text(days, &parts.months, &of_months);
-            format!("{days} where it is {}", weekday_list(weekdays, " or "))
+            let month_days = days_of_month_text(days, &parts.months, &of_months);
+            format!("{month_days} where it is {}", weekday_list(weekdays, " or "))
         }
         Days::Either(days, weekdays) => {
-            let days = days_of_month_text(days, &parts.months, &of_months);
-            format!("{days} and also on {}{in_months}", weekday_list(weekdays, " and "))
+            let month_days = days_of_month_text(days, &parts.months, &of_months);
+            format!("{month_days} and also on {}{in_months}", weekday_list(weekdays, " and "))
         }
         Days::Last { days_before_last: 0 } => format!("on the last day {of_months}"),
         Days::Last { days_before_last } => {
-            format!("{} before the last day {of_months}", count_of_days(*days_before_last))
+            format!("{} before the last day {of_months}", day_count_text(*days_before_last))
         }
         Days::LastNearest { days_before_last: 0 } => format!("on the last weekday {of_months}"),
         Days::LastNearest { days_before_last } => {
-            format!("on the weekday nearest to {} before the last day {of_months}", count_of_days(*days_before_last))
+            format!("on the weekday nearest to {} before the last day {of_months}", day_count_text(*days_before_last))
         }
         Days::Nearest { day } => format!("on the weekday nearest to day {day} {of_months}"),
         Days::LastOf { weekday } => format!("on the last {} {of_months}", weekday_name(*weekday)),
@@ -178,14 +178,14 @@ fn days_text(parts: &Parts, is_clock: bool) -> String {
 }
 
 fn days_of_month_text(days: &Shape, months: &Shape, of_months: &str) -> String {
-    match (days, days.one(), months.one()) {
+    match (days, days.only_number(), months.only_number()) {
         (_, Some(day), Some(month)) => format!("on {day} {}", month_name(month)),
         (_, Some(day @ 29..), None) if *months == Shape::All => format!("on day {day} of each month that has one"),
         (_, Some(day), None) => format!("on day {day} {of_months}"),
         (Shape::Step { from, to, step, .. }, ..) => {
             format!("on every {} day from {from} to {to} {of_months}", ordinal(*step))
         }
-        (Shape::Ranges(ranges), ..) => format!("on days {} {of_months}", numbers(ranges)),
+        (Shape::Ranges(ranges), ..) => format!("on days {} {of_months}", numbers_text(ranges)),
         (Shape::All, ..) => format!("on every day {of_months}"),
     }
 }
@@ -201,14 +201,14 @@ fn weekdays_text(weekdays: &Shape) -> String {
     }
 }
 
-fn weekday_list(weekdays: &Shape, and: &str) -> String {
+fn weekday_list(weekdays: &Shape, last_separator: &str) -> String {
     match weekdays {
-        Shape::Ranges(ranges) => join_words(&range_words(ranges, weekday_name, " to "), ", ", and),
+        Shape::Ranges(ranges) => join_words(&range_words(ranges, weekday_name, " to "), ", ", last_separator),
         Shape::All | Shape::Step { .. } => "any day".to_owned(),
     }
 }
 
-fn months(months: &Shape) -> Option<String> {
+fn months_text(months: &Shape) -> Option<String> {
     match months {
         Shape::Ranges(ranges) => Some(join_words(&range_words(ranges, month_name, " to "), ", ", " and ")),
         Shape::All | Shape::Step { .. } => None,
@@ -223,28 +223,28 @@ fn years_text(years: &Shape) -> String {
         Shape::Step { from, to, step, .. } => format!(", every {step} years from {from} to {to}"),
         Shape::Ranges(ranges) => match ranges.as_slice() {
             [(from, to)] if *to == last_year && from < to => format!(", from {from} on"),
-            _ => format!(", in {}", numbers(ranges)),
+            _ => format!(", in {}", numbers_text(ranges)),
         },
     }
 }
 
-fn numbers(ranges: &[(u32, u32)]) -> String {
+fn numbers_text(ranges: &[(u32, u32)]) -> String {
     join_words(&range_words(ranges, |number| number.to_string(), " to "), ", ", " and ")
 }
 
 fn month_name(month: u32) -> String {
-    name(&MONTHS, month.saturating_sub(1))
+    name_at(&MONTHS, month.saturating_sub(1))
 }
 
 fn weekday_name(weekday: u32) -> String {
-    name(&WEEKDAYS, weekday)
+    name_at(&WEEKDAYS, weekday)
 }
 
-fn name(names: &[&str], index: u32) -> String {
+fn name_at(names: &[&str], index: u32) -> String {
     usize::try_from(index).ok().and_then(|index| names.get(index)).copied().unwrap_or_default().to_owned()
 }
 
-fn count_of_days(count: u32) -> String {
+fn day_count_text(count: u32) -> String {
     if count == 1 { "1 day".to_owned() } else { format!("{count} days") }
 }
 

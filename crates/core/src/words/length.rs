@@ -23,7 +23,7 @@ pub fn length(length: Duration, lang: Lang) -> String {
         (seconds % 60, "second", "秒"),
         (u64::from(length.subsec_millis()), "millisecond", "毫秒"),
     ];
-    let units: Vec<String> = parts
+    let unit_texts: Vec<String> = parts
         .into_iter()
         .filter(|(count, ..)| *count > 0)
         .map(|(count, en, zh)| match lang {
@@ -32,10 +32,10 @@ pub fn length(length: Duration, lang: Lang) -> String {
             Lang::Zh => format!("{count}{zh}"),
         })
         .collect();
-    match (units.is_empty(), lang) {
+    match (unit_texts.is_empty(), lang) {
         (true, Lang::En) => "0 seconds".to_owned(),
         (true, Lang::Zh) => "0秒".to_owned(),
-        (false, Lang::En) => units.join(" "),
-        (false, Lang::Zh) => units.concat(),
+        (false, Lang::En) => unit_texts.join(" "),
+        (false, Lang::Zh) => unit_texts.concat(),
     }
 }

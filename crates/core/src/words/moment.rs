@@ -59,12 +59,12 @@ pub fn instants(zone: Tz, text: &str) -> Option<Vec<Timestamp>> {
     let parse = |format| NaiveDateTime::parse_from_str(text, format).ok();
     let local = parse("%Y-%m-%dT%H:%M").or_else(|| parse("%Y-%m-%dT%H:%M:%S%.f"))?;
     let to_timestamp = |at: chrono::DateTime<Tz>| Timestamp::from_millis(at.timestamp_millis());
-    let instant = match zone.from_local_datetime(&local) {
+    let found_instants = match zone.from_local_datetime(&local) {
         LocalResult::Single(at) => vec![to_timestamp(at)],
         LocalResult::Ambiguous(first, second) => vec![to_timestamp(first), to_timestamp(second)],
         LocalResult::None => Vec::new(),
     };
     let printable_range = Timestamp::EPOCH..Timestamp::from_secs(7_258_118_400);
-    let is_known = printable_range.contains(&Timestamp::from_millis(local.and_utc().timestamp_millis()));
-    (is_known && instant.iter().all(|at| printable_range.contains(at))).then_some(instant)
+    let is_in_range = printable_range.contains(&Timestamp::from_millis(local.and_utc().timestamp_millis()));
+    (is_in_range && found_instants.iter().all(|at| printable_range.contains(at))).then_some(found_instants)
 }

@@ -22,12 +22,12 @@ use crate::timetable::Timetable;
 /// ```
 #[must_use]
 pub fn schedule(schedule: &Schedule, lang: Lang) -> String {
-    let mut parts = vec![instants(schedule, lang)];
+    let mut parts = vec![instants_text(schedule, lang)];
     parts.extend(bound_texts(schedule, lang));
     if let Kind::Cron { dst, .. } = &schedule.kind {
-        parts.extend(clock_changes(*dst, lang));
+        parts.extend(clock_change_texts(*dst, lang));
     }
-    parts.extend(schedule.jitter.map(|jitter| jitter_words(jitter, lang)));
+    parts.extend(schedule.jitter.map(|jitter| jitter_text(jitter, lang)));
     parts.join(match lang {
         Lang::En => "; ",
         Lang::Zh => "；",
@@ -71,22 +71,22 @@ pub fn calendar(name: &str, rule: CalendarRule, lang: Lang) -> String {
     }
 }
 
-fn instants(schedule: &Schedule, lang: Lang) -> String {
+fn instants_text(schedule: &Schedule, lang: Lang) -> String {
     let zone = schedule.zone;
     match (&schedule.kind, lang) {
         (Kind::Cron { expr, .. }, Lang::En) => format!("{} ({})", cron(expr, lang), zone.name()),
         (Kind::Cron { expr, .. }, Lang::Zh) => format!("{}（{}）", cron(expr, lang), zone.name()),
-        (Kind::Every(period), _) => every(*period, lang),
+        (Kind::Every(period), _) => every_text(*period, lang),
         (Kind::Delay(delay), Lang::En) => format!("{} after the end of the run before", length(*delay, lang)),
         (Kind::Delay(delay), Lang::Zh) => format!("上一次执行结束后{}", length(*delay, lang)),
         (Kind::At(at), Lang::En) => format!("once at {}", instant_text(zone, *at)),
         (Kind::At(at), Lang::Zh) => format!("单次：{}", instant_text(zone, *at)),
-        (Kind::After(after), Lang::En) => after_en(after),
-        (Kind::After(after), Lang::Zh) => after_zh(after),
+        (Kind::After(after), Lang::En) => after_text_en(after),
+        (Kind::After(after), Lang::Zh) => after_text_zh(after),
     }
 }
 
-fn every(period: Duration, lang: Lang) -> String {
+fn every_text(period: Duration, lang: Lang) -> String {
     let text = length(period, lang);
     match lang {
         // `every 1 minute` is written `every minute`, if it has no other unit.
@@ -98,7 +98,7 @@ fn every(period: Duration, lang: Lang) -> String {
     }
 }
 
-fn after_en(After { parents, on }: &After) -> String {
+fn after_text_en(After { parents, on }: &After) -> String {
     let names = super::shape::join_words(parents, ", ", " and ");
     let verb = if parents.len() == 1 { "has" } else { "have" };
     let end_words = match on {
@@ -109,7 +109,7 @@ fn after_en(After { parents, on }: &After) -> String {
     format!("after {names} {verb} {end_words}")
 }
 
-fn after_zh(After { parents, on }: &After) -> String {
+fn after_text_zh(After { parents, on }: &After) -> String {
     let all_word = if parents.len() == 1 { "" } else { "都" };
     let end_words = match on {
         AfterWhat::Success => "成功",
@@ -123,20 +123,20 @@ fn bound_texts(schedule: &Schedule, lang: Lang) -> Vec<String> {
     let (start, end) = (schedule.start, schedule.end);
     let text_of = |at| instant_text(schedule.zone, at);
     let is_counted = matches!(schedule.kind, Kind::Every(_));
-    let start = start.map(text_of).map(|at| match lang {
+    let start_text = start.map(text_of).map(|at| match lang {
         Lang::En if is_counted => format!("counted from {at}"),
         Lang::En => format!("not before {at}"),
         Lang::Zh if is_counted => format!("从 {at} 起计"),
         Lang::Zh => format!("不早于 {at}"),
     });
-    let end = end.map(text_of).map(|at| match lang {
+    let end_text = end.map(text_of).map(|at| match lang {
         Lang::En => format!("not after {at}"),
         Lang::Zh => format!("不晚于 {at}"),
     });
-    start.into_iter().chain(end).collect()
+    start_text.into_iter().chain(end_text).collect()
 }
 
-fn clock_changes(dst: DstRule, lang: Lang) -> Vec<String> {
+fn clock_change_texts(dst: DstRule, lang: Lang) -> Vec<String> {
     let gap = match dst.gap {
         Gap::Auto => None,
         Gap::NextValid => {
@@ -157,12 +157,12 @@ fn clock_changes(dst: DstRule, lang: Lang) -> Vec<String> {
     gap.into_iter().chain(overlap).map(describe).collect()
 }
 
-fn jitter_words(jitter: Jitter, lang: Lang) -> String {
-    let max = length(jitter.max(), lang);
+fn jitter_text(jitter: Jitter, lang: Lang) -> String {
+    let max_text = length(jitter.max(), lang);
     match (lang, jitter.by()) {
-        (Lang::En, JitterBy::Job) => format!("runs start up to {max} later, always by the same length"),
-        (Lang::En, JitterBy::Fire) => format!("runs start up to {max} later, each by a length of its own"),
-        (Lang::Zh, JitterBy::Job) => format!("推迟至多{max}开始，每次推迟相同"),
-        (Lang::Zh, JitterBy::Fire) => format!("推迟至多{max}开始，每次推迟不同"),
+        (Lang::En, JitterBy::Job) => format!("runs start up to {max_text} later, always by the same length"),
+        (Lang::En, JitterBy::Fire) => format!("runs start up to {max_text} later, each by a length of its own"),
+        (Lang::Zh, JitterBy::Job) => format!("推迟至多{max_text}开始，每次推迟相同"),
+        (Lang::Zh, JitterBy::Fire) => format!("推迟至多{max_text}开始，每次推迟不同"),
     }
 }

@@ -58,7 +58,7 @@ impl Shape {
     }
 
     /// The number, if there is only one.
-    pub(super) fn one(&self) -> Option<u32> {
+    pub(super) fn only_number(&self) -> Option<u32> {
         match self {
             Self::Ranges(ranges) => match ranges.as_slice() {
                 [(from, to)] if from == to => Some(*from),

@@ -20,7 +20,7 @@ pub(super) fn sentence(parts: &Parts) -> String {
 }
 
 fn pace_text(seconds: &Shape, minutes: &Shape, hours: &Shape) -> String {
-    if let (Some(minute), Some(second)) = (minutes.one(), seconds.one())
+    if let (Some(minute), Some(second)) = (minutes.only_number(), seconds.only_number())
         && let Some(hourly_text) = hourly_text(hours, minute, second)
     {
         return hourly_text;
@@ -54,7 +54,7 @@ fn hourly_text(hours: &Shape, minute: u32, second: u32) -> Option<String> {
 }
 
 fn within_hour_text(seconds: &Shape, minutes: &Shape) -> String {
-    let at_second = match seconds.one() {
+    let at_second = match seconds.only_number() {
         Some(0) => String::new(),
         Some(second) => format!("的第{second}秒"),
         None => return seconds_in_minutes_text(seconds, minutes),
@@ -62,8 +62,8 @@ fn within_hour_text(seconds: &Shape, minutes: &Shape) -> String {
     match minutes {
         Shape::All => format!("每分钟{at_second}"),
         Shape::Step { from, step, wraps_around: true, .. } => {
-            let start = if *from == 0 { String::new() } else { format!("从第{from}分起") };
-            format!("{start}每{step}分钟{at_second}")
+            let start_text = if *from == 0 { String::new() } else { format!("从第{from}分起") };
+            format!("{start_text}每{step}分钟{at_second}")
         }
         other => format!("{}{at_second}", units_text(other, ("小时", "分", "分钟"))),
     }
@@ -73,8 +73,8 @@ fn seconds_in_minutes_text(seconds: &Shape, minutes: &Shape) -> String {
     let seconds_text = match seconds {
         Shape::All => "每秒".to_owned(),
         Shape::Step { from, step, wraps_around: true, .. } => {
-            let start = if *from == 0 { String::new() } else { format!("从第{from}秒起") };
-            format!("{start}每{step}秒")
+            let start_text = if *from == 0 { String::new() } else { format!("从第{from}秒起") };
+            format!("{start_text}每{step}秒")
         }
         other => units_text(other, ("分钟", "秒", "秒")),
     };
@@ -83,16 +83,18 @@ fn seconds_in_minutes_text(seconds: &Shape, minutes: &Shape) -> String {
         Shape::Step { from, to, step, .. } => {
             format!("每小时第{from}分至第{to}分每隔{step}分的那一分钟内，{seconds_text}")
         }
-        Shape::Ranges(ranges) => format!("每小时的第{}分内，{seconds_text}", numbers(ranges)),
+        Shape::Ranges(ranges) => format!("每小时的第{}分内，{seconds_text}", numbers_text(ranges)),
     }
 }
 
 /// `每小时的第5、10至20分`
-fn units_text(shape: &Shape, (larger_unit, unit, length): (&str, &str, &str)) -> String {
+fn units_text(shape: &Shape, (larger_unit, unit, length_unit): (&str, &str, &str)) -> String {
     match shape {
-        Shape::All => format!("每{length}"),
-        Shape::Step { from, to, step, .. } => format!("每{larger_unit}第{from}{unit}至第{to}{unit}每{step}{length}"),
-        Shape::Ranges(ranges) => format!("每{larger_unit}的第{}{unit}", numbers(ranges)),
+        Shape::All => format!("每{length_unit}"),
+        Shape::Step { from, to, step, .. } => {
+            format!("每{larger_unit}第{from}{unit}至第{to}{unit}每{step}{length_unit}")
+        }
+        Shape::Ranges(ranges) => format!("每{larger_unit}的第{}{unit}", numbers_text(ranges)),
     }
 }
 
@@ -102,13 +104,13 @@ fn hours_text(hours: &Shape) -> String {
         Shape::Step { from, to, step, .. } => format!("{from}点至{to}点每隔{step}小时的那一小时内，"),
         Shape::Ranges(ranges) => match ranges.as_slice() {
             [(from, to)] => format!("{}至{} ", time_text(*from, 0, 0), time_text(*to, 59, 0)),
-            _ => format!("{}点内，", numbers(ranges)),
+            _ => format!("{}点内，", numbers_text(ranges)),
         },
     }
 }
 
 fn days_text(parts: &Parts, is_clock: bool) -> String {
-    let months = months(&parts.months);
+    let months = months_text(&parts.months);
     let each_month = months.as_ref().map_or("每月".to_owned(), |months| format!("{months}的"));
     let of_months = months.as_ref().map_or(String::new(), |months| format!("{months}的"));
     match &parts.days {
@@ -139,12 +141,12 @@ fn days_text(parts: &Parts, is_clock: bool) -> String {
 }
 
 fn days_of_month_text(days: &Shape, months: &Shape, each_month: &str) -> String {
-    let day = |day: u32| format!("{day}日");
-    match (days, days.one(), months.one()) {
+    let day_text = |day: u32| format!("{day}日");
+    match (days, days.only_number(), months.only_number()) {
         (_, Some(day), Some(month)) => format!("{month}月{day}日"),
         (Shape::Step { from, to, step, .. }, ..) => format!("{each_month}{from}日至{to}日每{step}天"),
         (Shape::Ranges(ranges), ..) => {
-            format!("{each_month}{}", join_words(&range_words(ranges, day, "至"), "、", "和"))
+            format!("{each_month}{}", join_words(&range_words(ranges, day_text, "至"), "、", "和"))
         }
         (Shape::All, ..) => format!("{each_month}每天"),
     }
@@ -167,7 +169,7 @@ fn weekday_list(weekdays: &Shape) -> String {
     }
 }
 
-fn months(months: &Shape) -> Option<String> {
+fn months_text(months: &Shape) -> Option<String> {
     match months {
         Shape::Ranges(ranges) => Some(join_words(&range_words(ranges, |month| format!("{month}月"), "至"), "、", "和")),
         Shape::All | Shape::Step { .. } => None,
@@ -176,19 +178,19 @@ fn months(months: &Shape) -> Option<String> {
 
 fn years_text(years: &Shape) -> String {
     let last_year = LAST_YEAR.unsigned_abs();
-    let year = |year: u32| format!("{year}年");
+    let year_text = |year: u32| format!("{year}年");
     match years {
         Shape::All => String::new(),
         Shape::Step { from, to, step, .. } if to + step > last_year => format!("自{from}年起每{step}年，"),
         Shape::Step { from, to, step, .. } => format!("{from}年至{to}年每{step}年，"),
         Shape::Ranges(ranges) => match ranges.as_slice() {
             [(from, to)] if *to == last_year && from < to => format!("自{from}年起，"),
-            _ => format!("{}，", join_words(&range_words(ranges, year, "至"), "、", "和")),
+            _ => format!("{}，", join_words(&range_words(ranges, year_text, "至"), "、", "和")),
         },
     }
 }
 
-fn numbers(ranges: &[(u32, u32)]) -> String {
+fn numbers_text(ranges: &[(u32, u32)]) -> String {
     join_words(&range_words(ranges, |number| number.to_string(), "至"), "、", "和")
 }
 

@@ -79,7 +79,7 @@ pub enum ProviderLink {
 
 impl ProviderLink {
     /// When the account was linked.
-    pub(crate) const fn at(self) -> Option<Timestamp> {
+    pub(crate) const fn linked_at(self) -> Option<Timestamp> {
         match self {
             Self::Since(at) => Some(at),
             Self::None => None,

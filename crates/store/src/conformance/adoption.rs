@@ -123,11 +123,14 @@ pub async fn an_unmarked_run_with_a_recorded_wait_was_not_sent(store: &dyn Store
     for adopted in &adopted {
         assert_eq!(read_run(store, adopted.run.id).await, adopted.run);
     }
-    let hands = [super::dispatch::at_executor(&rows[4], "one")];
-    store.note_running(heir, &hands).await.unwrap();
+    let runs_at_executors = [super::dispatch::at_executor(&rows[4], "one")];
+    store.note_running(heir, &runs_at_executors).await.unwrap();
     let held = read_run(store, rows[4].id).await;
     assert_eq!((held.executor.as_deref(), held.awaits_roll_call()), (Some("one"), false));
-    store.note_running(heir, &[RunAtExecutor { at: at + Duration::from_secs(999), ..hands[0].clone() }]).await.unwrap();
+    store
+        .note_running(heir, &[RunAtExecutor { at: at + Duration::from_secs(999), ..runs_at_executors[0].clone() }])
+        .await
+        .unwrap();
     assert_eq!(read_run(store, rows[4].id).await, held, "it is noted once");
 }
 
@@ -210,11 +213,11 @@ pub async fn jobs_are_adopted_whole(store: &dyn Store) {
     assert_eq!(ids(store.adopt(other, &[dead.node], &jobs[..1]).await.unwrap()), rows[0]);
     let back = join_after_wait(store, &request).await;
     assert_eq!(ids(store.adopt(other, &[dead.node], &jobs).await.unwrap()), []);
-    assert_eq!(store.left_open(back, &jobs).await.unwrap(), jobs[1..]);
-    assert_eq!(store.left_open(back, &jobs[..1]).await.unwrap(), []);
+    assert_eq!(store.jobs_open_under_earlier_leases(back, &jobs).await.unwrap(), jobs[1..]);
+    assert_eq!(store.jobs_open_under_earlier_leases(back, &jobs[..1]).await.unwrap(), []);
     assert_eq!(found(back, 2).await, counts[1..]);
     assert_eq!(ids(store.adopt(back, &[], &jobs).await.unwrap()), rows[1]);
-    assert_eq!(store.left_open(back, &jobs).await.unwrap(), []);
+    assert_eq!(store.jobs_open_under_earlier_leases(back, &jobs).await.unwrap(), []);
 }
 
 /// The node of this name waits while another node may still take over its runs, and joins once it has waited for two leases.

@@ -155,17 +155,17 @@ async fn check_that_a_due_check_stays(store: &dyn Store) {
 pub async fn a_decision_is_written_from_the_newest_version_alone(store: &dyn Store) {
     let namespace = new_namespace(store).await;
     let rule = saved_rule(store, namespace).await;
-    let (now, seen) = (store.now().await.unwrap(), alert_version(store, namespace).await);
+    let (now, version) = (store.now().await.unwrap(), alert_version(store, namespace).await);
     let first = incident(&rule, 1, now);
-    assert!(write(store, &rule, seen, std::slice::from_ref(&first)).await);
-    assert!(!write(store, &rule, seen, &[incident(&rule, 1, now)]).await, "another server's decision");
+    assert!(write(store, &rule, version, std::slice::from_ref(&first)).await);
+    assert!(!write(store, &rule, version, &[incident(&rule, 1, now)]).await, "another server's decision");
     let open = store.open_incidents(rule.id, &[(SubjectKind::Job, 1), (SubjectKind::Job, 2)]).await.unwrap();
     assert_eq!((open.incidents, open.single_count, open.member_count), (vec![first.incident.clone()], 1, 0));
 
-    let seen = alert_version(store, namespace).await;
+    let version = alert_version(store, namespace).await;
     assert!(store.acknowledge_incident(namespace, first.incident.id, "ann", now).await.unwrap());
     assert!(!store.acknowledge_incident(namespace, first.incident.id, "bob", now).await.unwrap());
-    assert!(!write(store, &rule, seen, std::slice::from_ref(&first)).await, "it would undo the acknowledgement");
+    assert!(!write(store, &rule, version, std::slice::from_ref(&first)).await, "it would undo the acknowledgement");
     let found = store.incident(namespace, first.incident.id).await.unwrap().unwrap();
     assert_eq!(found.incident.acknowledged_by.as_deref(), Some("ann"));
 
@@ -174,10 +174,10 @@ pub async fn a_decision_is_written_from_the_newest_version_alone(store: &dyn Sto
         at: Some(now + SECOND * 9),
         progress: Some(RuleProgress { at: now, after: "job".to_owned(), next: None }),
     };
-    let seen = alert_version(store, namespace).await;
+    let version = alert_version(store, namespace).await;
     let checks = AlertWrite {
         namespace,
-        version: seen,
+        version,
         incidents: &[],
         messages: &[],
         evaluated_events: &[],
@@ -200,8 +200,7 @@ pub async fn a_decision_is_written_from_the_newest_version_alone(store: &dyn Sto
     assert_eq!(due_at().await, Some(saved_at), "the rule watches something else");
 }
 
-/// Members of a group are counted separately. After an incident is resolved, its subject may get a new one, and the resolved one stays in
-/// the history.
+/// Members of a group are counted separately. After an incident is resolved, its subject may get a new one, and the resolved one stays in the history.
 pub async fn incidents_are_found_by_each_filter(store: &dyn Store) {
     let namespace = new_namespace(store).await;
     let rule = saved_rule(store, namespace).await;
@@ -217,7 +216,8 @@ pub async fn incidents_are_found_by_each_filter(store: &dyn Store) {
     let open = store.open_incidents(rule.id, &[]).await.unwrap();
     assert_eq!((open.single_count, open.member_count, open.incidents.len()), (1, 1, 0));
     assert_eq!(open.group, Some(group.incident.clone()));
-    assert_eq!(store.open_incidents_of(rule.id, 10).await.unwrap(), [member.incident.clone(), single.incident.clone()]);
+    let members_and_single = store.open_incidents_of_rule(rule.id, 10).await.unwrap();
+    assert_eq!(members_and_single, [member.incident.clone(), single.incident.clone()]);
     assert!(!store.namespaces_with_due_alerts(now).await.unwrap().contains(&namespace));
     assert!(store.namespaces_with_due_alerts(now + SECOND).await.unwrap().contains(&namespace));
     let due = store.due_incidents(namespace, now + SECOND, 10).await.unwrap();
@@ -228,8 +228,8 @@ pub async fn incidents_are_found_by_each_filter(store: &dyn Store) {
     (single.incident.state, single.incident.resolved_at) = (IncidentState::Resolved, Some(now));
     single.incident.check_at = None;
     let again = incident(&rule, 1, now);
-    let seen = alert_version(store, namespace).await;
-    assert!(write(store, &rule, seen, &[single.clone(), again.clone()]).await, "one open incident for a subject");
+    let version = alert_version(store, namespace).await;
+    assert!(write(store, &rule, version, &[single.clone(), again.clone()]).await, "one open incident for a subject");
     let query = IncidentQuery { namespace, is_open: None, job: None, before: None, within: None, limit: 10 };
     let listed = async |query: IncidentQuery<'_>| -> Vec<IncidentId> {
         store.incidents(query).await.unwrap().into_iter().map(|record| record.incident.id).collect()
@@ -317,13 +317,13 @@ pub async fn verdicts_leave_events_where_a_rule_waits_for_them(store: &dyn Store
     for shard in &shards {
         finish_one(store, finish(shard, FAILED)).await;
     }
-    let whole = shards[0].parent.unwrap();
+    let root_id = shards[0].parent.unwrap();
     let (one, only) = expanded_broadcast(store, token, 1).await;
     finish_one(store, finish(&only[0], FAILED)).await;
-    let ids = [before.id, fails.id, well.id, whole, shards[0].id, shards[1].id, one.id, only[0].id];
+    let ids = [before.id, fails.id, well.id, root_id, shards[0].id, shards[1].id, one.id, only[0].id];
     let events = store.alert_events(DEFAULT, 500).await.unwrap();
     let mut runs: Vec<RunId> = events.iter().map(|event| event.run).filter(|run| ids.contains(run)).collect();
-    let mut expected = vec![fails.id, whole, one.id];
+    let mut expected = vec![fails.id, root_id, one.id];
     runs.sort_unstable();
     expected.sort_unstable();
     assert_eq!(runs, expected);
@@ -377,17 +377,17 @@ pub async fn watched_jobs_are_read_in_pages(store: &dyn Store) {
     let since = |at| store.newest_successes_since(&jobs, at);
     assert_eq!(since(well.fire_at).await.unwrap(), [(well.job, well.fire_at)]);
     assert_eq!(since(well.fire_at + SECOND).await.unwrap(), []);
-    let (whole, shards) = expanded_broadcast(store, token, 2).await;
+    let (root, shards) = expanded_broadcast(store, token, 2).await;
     finish_all(store, &[finish(&shards[0], Outcome::Succeeded), finish(&shards[1], FAILED)]).await;
     assert_eq!(
-        store.newest_successes_since(&[whole.job], whole.fire_at).await.unwrap(),
+        store.newest_successes_since(&[root.job], root.fire_at).await.unwrap(),
         [],
         "a shard is not its broadcast"
     );
-    let (whole, shards) = expanded_broadcast(store, token, 1).await;
+    let (root, shards) = expanded_broadcast(store, token, 1).await;
     finish_one(store, finish(&shards[0], Outcome::Succeeded)).await;
-    let found = store.newest_successes_since(&[whole.job], whole.fire_at).await.unwrap();
-    assert_eq!(found, [(whole.job, whole.fire_at)]);
+    let found = store.newest_successes_since(&[root.job], root.fire_at).await.unwrap();
+    assert_eq!(found, [(root.job, root.fire_at)]);
 }
 
 /// The checks of a job's expectations are created and removed with the job's definition. A decision sets when they are next due.
@@ -410,7 +410,7 @@ pub async fn expectations_are_looked_at_by_their_definition(store: &dyn Store) {
     };
     let job = super::expect_created(store.create_job(new.clone()).await.unwrap());
     let now = store.now().await.unwrap();
-    let expect_checks = store.expectations_of(&[job.id, JobId::new(1)]).await.unwrap();
+    let expect_checks = store.expect_checks_of_jobs(&[job.id, JobId::new(1)]).await.unwrap();
     let kinds: Vec<ExpectKind> = expect_checks.iter().map(|check| check.kind).collect();
     assert_eq!(kinds, [ExpectKind::NoSuccessFor, ExpectKind::Late]);
     assert_eq!(expect_checks[1].at, None);
@@ -429,26 +429,26 @@ pub async fn expectations_are_looked_at_by_their_definition(store: &dyn Store) {
         open_runs_check,
     };
     let due = [ExpectCheck { at: Some(now), ..expect_checks[0] }];
-    let seen = alert_version(store, namespace).await;
-    assert!(store.write_alerts(&write(seen, &due, Some(OpenRunsCheck { at: None }))).await.unwrap());
+    let version = alert_version(store, namespace).await;
+    assert!(store.write_alerts(&write(version, &due, Some(OpenRunsCheck { at: None }))).await.unwrap());
     assert_eq!(store.due_expectations(namespace, now, 10).await.unwrap(), due);
     assert_eq!(store.open_run_expectations(namespace).await.unwrap(), OpenRunExpectations::default());
     assert!(store.namespaces_with_due_alerts(now).await.unwrap().contains(&namespace));
     assert!(store.watched_jobs_by_id(&[job.id]).await.unwrap()[0].expect.is_some());
     let later = [ExpectCheck { at: Some(now + SECOND), ..expect_checks[0] }];
-    let seen = alert_version(store, namespace).await;
-    assert!(store.write_alerts(&write(seen, &later, None)).await.unwrap());
+    let version = alert_version(store, namespace).await;
+    assert!(store.write_alerts(&write(version, &later, None)).await.unwrap());
     assert_eq!(store.due_expectations(namespace, now, 10).await.unwrap(), []);
     assert!(!store.namespaces_with_due_alerts(now).await.unwrap().contains(&namespace));
 
     // A decision that was made before the job was deleted is not written.
-    let seen = alert_version(store, namespace).await;
+    let version = alert_version(store, namespace).await;
     assert_eq!(delete(store, job.id, None, now).await, JobDeleted::Done);
-    assert!(!store.write_alerts(&write(seen, &[], None)).await.unwrap());
+    assert!(!store.write_alerts(&write(version, &[], None)).await.unwrap());
     let all = json!({"no_success_for": "1h", "late": "1m", "longer_than": "1h"});
     let three = NewJob { id: JobId::new(next_id()), spec: spec(&name("job"), json!({"expect": all})), ..new };
     let job = super::expect_created(store.create_job(three).await.unwrap());
-    assert_eq!(store.expectations_of(&[job.id]).await.unwrap().len(), 3);
+    assert_eq!(store.expect_checks_of_jobs(&[job.id]).await.unwrap().len(), 3);
 }
 
 /// A save of a job between a deadline and its check leaves the check due, unless the save changes the deadline.
@@ -457,7 +457,7 @@ pub async fn a_save_leaves_the_check_of_a_passed_deadline_due(store: &dyn Store)
         spec(name, json!({"expect": {"success_by": {"time": time}, "severity": severity}}))
     };
     let job = job_with(store, daily(&name("job"), "06:00", "warning"), None).await;
-    let check = async || store.expectations_of(&[job.id]).await.unwrap()[0].at.unwrap();
+    let check = async || store.expect_checks_of_jobs(&[job.id]).await.unwrap()[0].at.unwrap();
     let passed = check().await;
     let save = async |time: &str, severity: &str, now: Timestamp| {
         let spec = daily(&job.spec.name, time, severity);
@@ -491,10 +491,10 @@ pub async fn a_failure_is_dead_until_it_is_acknowledged(store: &dyn Store) {
     assert_eq!(store.acknowledge_dead_letters(DEFAULT, &[run.id, good.id]).await.unwrap(), 1);
     assert_eq!(dead(&search).await, []);
     assert_eq!(store.acknowledge_dead_letters(DEFAULT, &[run.id]).await.unwrap(), 0);
-    let (whole, only) = expanded_broadcast(store, token, 1).await;
+    let (root, only) = expanded_broadcast(store, token, 1).await;
     finish_one(store, finish(&only[0], FAILED)).await;
-    search.jobs = Some(vec![whole.job]);
-    assert_eq!(dead(&search).await, [whole.id]);
+    search.jobs = Some(vec![root.job]);
+    assert_eq!(dead(&search).await, [root.id]);
     super::stats::failures_are_dead_until_a_later_success(store, token).await;
     super::results::a_report_of_success_ends_a_dead_letter(store, token).await;
 }

@@ -15,9 +15,9 @@ use crate::{LeaseToken, Store};
 async fn broadcast(store: &dyn Store, token: LeaseToken) -> Run {
     let at = store.now().await.unwrap().ceil_second();
     let job = job(store, Some(at)).await;
-    let whole = Run { shard_index: ROOT_SHARD, shard_total: None, ..run(&job, token, at) };
-    claim(store, token, &job, vec![whole.clone()]).await;
-    whole
+    let root = Run { shard_index: ROOT_SHARD, shard_total: None, ..run(&job, token, at) };
+    claim(store, token, &job, vec![root.clone()]).await;
+    root
 }
 
 /// Creates a broadcast of a job under this limit, and does not expand it.
@@ -25,80 +25,80 @@ pub(super) async fn limited_broadcast(store: &dyn Store, token: LeaseToken, key:
     let at = store.now().await.unwrap().ceil_second();
     let change = serde_json::json!({"schedule": {"every": "1s"}, "concurrency": {"key": key, "max": 1}});
     let job = super::job_with(store, super::spec(&super::name("job"), change), Some(at)).await;
-    let whole = Run { shard_index: ROOT_SHARD, shard_total: None, ..run(&job, token, at) };
-    claim(store, token, &job, vec![whole]).await;
+    let root = Run { shard_index: ROOT_SHARD, shard_total: None, ..run(&job, token, at) };
+    claim(store, token, &job, vec![root]).await;
 }
 
-pub(super) fn shards(whole: &Run, total: i32) -> Vec<Run> {
+pub(super) fn shards(root: &Run, total: i32) -> Vec<Run> {
     let shard = |index| Run {
         id: RunId::new(next_id()),
         shard_index: index,
         shard_total: Some(total),
-        parent: Some(whole.id),
+        parent: Some(root.id),
         executor: Some(format!("executor-{index}")),
-        ..whole.clone()
+        ..root.clone()
     };
     (0..total).map(shard).collect()
 }
 
 pub(super) async fn expanded_broadcast(store: &dyn Store, token: LeaseToken, total: i32) -> (Run, Vec<Run>) {
-    let whole = broadcast(store, token).await;
-    let shards = shards(&whole, total);
-    assert!(store.expand(token, whole.id, &shards).await.unwrap());
-    (whole, shards)
+    let root = broadcast(store, token).await;
+    let shards = shards(&root, total);
+    assert!(store.expand(token, root.id, &shards).await.unwrap());
+    (root, shards)
 }
 
 /// The number of shards of the first expansion stays, and a later expansion is refused.
 pub async fn a_broadcast_is_expanded_once(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
-    let whole = broadcast(store, token).await;
-    let (three, four) = (shards(&whole, 3), shards(&whole, 4));
-    assert!(!store.expand(other, whole.id, &three).await.unwrap(), "not the owner");
+    let root = broadcast(store, token).await;
+    let (three, four) = (shards(&root, 3), shards(&root, 4));
+    assert!(!store.expand(other, root.id, &three).await.unwrap(), "not the owner");
     assert!(!store.expand(token, RunId::new(next_id()), &three).await.unwrap());
-    let (a, b) = tokio::join!(store.expand(token, whole.id, &three), store.expand(token, whole.id, &four));
+    let (a, b) = tokio::join!(store.expand(token, root.id, &three), store.expand(token, root.id, &four));
     let (a, b) = (a.unwrap(), b.unwrap());
     assert!(a != b, "{a} {b}");
     let (won, total) = if a { (three, 3) } else { (four, 4) };
-    let row = read_run(store, whole.id).await;
+    let row = read_run(store, root.id).await;
     assert_eq!((row.shard_total, row.open_shards, row.status), (Some(total), Some(total), RunStatus::Running));
     for shard in &won {
         assert_eq!(read_run(store, shard.id).await, *shard);
     }
-    let query = RunQuery { parent: Some(whole.id), limit: 10, ..RunQuery::default() };
-    let mut found = store.list_runs(whole.namespace, &query).await.unwrap();
+    let query = RunQuery { parent: Some(root.id), limit: 10, ..RunQuery::default() };
+    let mut found = store.list_runs(root.namespace, &query).await.unwrap();
     found.reverse();
     assert_eq!(found, won);
-    assert!(!store.expand(token, whole.id, &shards(&whole, 5)).await.unwrap());
+    assert!(!store.expand(token, root.id, &shards(&root, 5)).await.unwrap());
 }
 
 /// The verdict of a broadcast is the worst verdict of its shards, and its message counts the shards with that verdict. A shard that is
 /// retried stays open.
 pub async fn the_last_shard_gives_the_verdict(store: &dyn Store) {
     let token = join(store).await;
-    let (whole, shards) = expanded_broadcast(store, token, 3).await;
-    store.ask_cancel(whole.id, CancelRequest::requested("x"), whole.due_at).await.unwrap();
+    let (root, shards) = expanded_broadcast(store, token, 3).await;
+    store.ask_cancel(root.id, CancelRequest::requested("x"), root.due_at).await.unwrap();
     let mut retried = finish(&shards[1], FAILED);
     retried.policy.retry_max = 1;
     let batch = [finish(&shards[0], FAILED), retried.clone(), finish(&shards[0], FAILED)];
     finish_all(store, &batch).await;
-    let row = read_run(store, whole.id).await;
+    let row = read_run(store, root.id).await;
     assert_eq!((row.status, row.open_shards), (RunStatus::Running, Some(2)));
     retried.attempt = 2;
     finish_all(store, &[finish(&shards[2], Outcome::Succeeded), retried]).await;
-    let row = read_run(store, whole.id).await;
+    let row = read_run(store, root.id).await;
     assert_eq!((row.status, row.open_shards), (RunStatus::Failed, Some(0)));
     assert_eq!(row.message.as_deref(), Some("2 of 3 shards failed"));
-    assert_eq!(row.finished_at, Some(whole.due_at + Duration::from_millis(105)));
+    assert_eq!(row.finished_at, Some(root.due_at + Duration::from_millis(105)));
     assert_eq!(store.cancels(token).await.unwrap(), []);
 
-    let (whole, shards) = expanded_broadcast(store, token, 2).await;
+    let (root, shards) = expanded_broadcast(store, token, 2).await;
     let batch: Vec<_> = shards.iter().map(|shard| finish(shard, Outcome::Succeeded)).collect();
     finish_all(store, &batch).await;
-    let row = read_run(store, whole.id).await;
+    let row = read_run(store, root.id).await;
     assert_eq!((row.status, row.message, row.open_shards), (RunStatus::Succeeded, None, Some(0)));
 
     // A late result of a shard corrects the verdict of the broadcast.
-    let (whole, shards) = expanded_broadcast(store, token, 1).await;
+    let (root, shards) = expanded_broadcast(store, token, 1).await;
     let mut lost = finish(&shards[0], Outcome::Lost(rondel_core::Reason::ExecutorLost));
     lost.policy.at_least_once = false;
     store
@@ -109,30 +109,30 @@ pub async fn the_last_shard_gives_the_verdict(store: &dyn Store) {
                 attempt: 1,
                 executor_id: rondel_core::ExecutorId::new(1),
                 executor: "e".to_owned(),
-                at: whole.due_at,
+                at: root.due_at,
             }],
         )
         .await
         .unwrap();
     finish_all(store, &[lost]).await;
-    assert_eq!(read_run(store, whole.id).await.status, RunStatus::Unknown);
+    assert_eq!(read_run(store, root.id).await.status, RunStatus::Unknown);
     assert_eq!(finish_one(store, finish(&shards[0], Outcome::Succeeded)).await, EndOutcome::Late);
-    assert_eq!(read_run(store, whole.id).await.status, RunStatus::Succeeded);
+    assert_eq!(read_run(store, root.id).await.status, RunStatus::Succeeded);
     check_that_one_shard_counts_once(store, token).await;
 }
 
 /// Checks that a broadcast to one executor counts as one run.
 async fn check_that_one_shard_counts_once(store: &dyn Store, token: LeaseToken) {
-    let (whole, shards) = expanded_broadcast(store, token, 1).await;
+    let (root, shards) = expanded_broadcast(store, token, 1).await;
     finish_one(store, finish(&shards[0], FAILED)).await;
     roll_up(store).await;
-    let stats = store.job_stats(whole.job, Timestamp::EPOCH, Timestamp::MAX).await.unwrap();
+    let stats = store.job_stats(root.job, Timestamp::EPOCH, Timestamp::MAX).await.unwrap();
     assert_eq!(stats.iter().map(|stat| (stat.status, stat.run_count)).collect::<Vec<_>>(), [(RunStatus::Failed, 1)]);
-    let mut runs = store.chart_runs(&[whole.job], Timestamp::EPOCH, Timestamp::MAX, 10).await.unwrap();
+    let mut runs = store.chart_runs(&[root.job], Timestamp::EPOCH, Timestamp::MAX, 10).await.unwrap();
     runs.sort_by_key(|run| run.id);
     assert_eq!(
         runs.iter().map(|run| (run.id, run.parent)).collect::<Vec<_>>(),
-        [(whole.id, None), (shards[0].id, Some(whole.id))]
+        [(root.id, None), (shards[0].id, Some(root.id))]
     );
 }
 
@@ -140,7 +140,7 @@ async fn check_that_one_shard_counts_once(store: &dyn Store, token: LeaseToken) 
 pub async fn shards_that_end_at_once_give_one_verdict(store: &dyn Store) {
     let token = join(store).await;
     for _ in 0..5 {
-        let (whole, shards) = expanded_broadcast(store, token, 4).await;
+        let (root, shards) = expanded_broadcast(store, token, 4).await;
         let ends: Vec<_> = shards.iter().map(|shard| [finish(shard, Outcome::Succeeded)]).collect();
         let (a, b, c, d) = tokio::join!(
             store.finish(finisher(token), &ends[0]),
@@ -149,9 +149,9 @@ pub async fn shards_that_end_at_once_give_one_verdict(store: &dyn Store) {
             store.finish(finisher(token), &ends[3])
         );
         for answers in [a, b, c, d] {
-            assert_eq!(answers.unwrap().answers, [super::verdict(RunStatus::Succeeded)]);
+            assert_eq!(answers.unwrap().outcomes, [super::verdict(RunStatus::Succeeded)]);
         }
-        let row = read_run(store, whole.id).await;
+        let row = read_run(store, root.id).await;
         assert_eq!((row.status, row.open_shards), (RunStatus::Succeeded, Some(0)));
     }
 }
@@ -159,33 +159,33 @@ pub async fn shards_that_end_at_once_give_one_verdict(store: &dyn Store) {
 /// A retry by hand has the broadcast as its parent, but does not count as one of its shards.
 pub async fn a_retry_by_hand_is_not_a_shard(store: &dyn Store) {
     let token = join(store).await;
-    let (whole, shards) = expanded_broadcast(store, token, 2).await;
+    let (root, shards) = expanded_broadcast(store, token, 2).await;
     let id = RunId::new(next_id());
-    let again = Run { id, cause: id.get(), parent: Some(whole.id), ..shards[1].clone() };
+    let again = Run { id, cause: id.get(), parent: Some(root.id), ..shards[1].clone() };
     let again = store.request_run(token, again).await.unwrap();
     finish_all(store, &[finish(&again, Outcome::Succeeded)]).await;
-    assert_eq!(read_run(store, whole.id).await.open_shards, Some(2));
+    assert_eq!(read_run(store, root.id).await.open_shards, Some(2));
     finish_all(store, &[finish(&shards[0], Outcome::Succeeded), finish(&shards[1], FAILED)]).await;
-    assert_eq!(read_run(store, whole.id).await.message.as_deref(), Some("1 of 2 shards failed"));
+    assert_eq!(read_run(store, root.id).await.message.as_deref(), Some("1 of 2 shards failed"));
 }
 
 /// Some shards of a fire run again. The new fire is already expanded: it has only these shards, with their old numbers, and ends with them.
 pub async fn a_fire_may_be_of_some_shards(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
-    let (whole, shards) = expanded_broadcast(store, token, 5).await;
+    let (root, shards) = expanded_broadcast(store, token, 5).await;
     let id = RunId::new(next_id());
     let again = Run {
         id,
         cause: id.get(),
-        parent: Some(whole.id),
+        parent: Some(root.id),
         shard_total: Some(2),
         open_shards: Some(2),
         status: RunStatus::Running,
-        started_at: Some(whole.due_at),
-        ..whole.clone()
+        started_at: Some(root.due_at),
+        ..root.clone()
     };
-    let of = |shard: &Run| Run { id: RunId::new(next_id()), cause: id.get(), parent: Some(id), ..shard.clone() };
-    let wanted = vec![of(&shards[1]), of(&shards[4])];
+    let rerun_of = |shard: &Run| Run { id: RunId::new(next_id()), cause: id.get(), parent: Some(id), ..shard.clone() };
+    let wanted = vec![rerun_of(&shards[1]), rerun_of(&shards[4])];
     let rows = store.request_shards(other, again.clone(), wanted.clone()).await.unwrap();
     assert_eq!(rows.iter().map(|row| row.id).collect::<Vec<_>>(), [id, wanted[0].id, wanted[1].id]);
     for (row, asked) in rows.iter().zip([&again, &wanted[0], &wanted[1]]) {
@@ -194,10 +194,7 @@ pub async fn a_fire_may_be_of_some_shards(store: &dyn Store) {
     }
     assert_eq!(store.request_shards(other, again, wanted.clone()).await.unwrap(), rows, "once more changes nothing");
     finish_all(store, &[finish(&rows[1], Outcome::Succeeded)]).await;
-    assert_eq!(
-        (read_run(store, id).await.open_shards, read_run(store, whole.id).await.open_shards),
-        (Some(1), Some(5))
-    );
+    assert_eq!((read_run(store, id).await.open_shards, read_run(store, root.id).await.open_shards), (Some(1), Some(5)));
     finish_all(store, &[finish(&rows[2], FAILED)]).await;
     let row = read_run(store, id).await;
     assert_eq!((row.status, row.message.as_deref()), (RunStatus::Failed, Some("1 of 2 shards failed")));

@@ -40,11 +40,14 @@ pub async fn changes_are_read_as_they_stand(store: &dyn Store) {
     delete(store, deleted.id, None, at).await;
     let found = store.jobs_saved(start, 1_000).await.unwrap();
     assert!(found.windows(2).all(|pair| (pair[0].at, pair[0].id) < (pair[1].at, pair[1].id)));
-    let of = |id| found.iter().find(|job| job.id == id).unwrap();
-    let seen = of(first.id);
-    assert_eq!((seen.version, seen.name.as_str(), seen.is_deleted), (edited.version, first.spec.name.as_str(), false));
-    assert_eq!((seen.namespace, seen.app, seen.at), (DEFAULT, first.app, at));
-    assert!(of(deleted.id).is_deleted);
+    let saved_job = |id| found.iter().find(|job| job.id == id).unwrap();
+    let first_saved_job = saved_job(first.id);
+    assert_eq!(
+        (first_saved_job.version, first_saved_job.name.as_str(), first_saved_job.is_deleted),
+        (edited.version, first.spec.name.as_str(), false)
+    );
+    assert_eq!((first_saved_job.namespace, first_saved_job.app, first_saved_job.at), (DEFAULT, first.app, at));
+    assert!(saved_job(deleted.id).is_deleted);
     assert_eq!(store.jobs_saved(start, 1).await.unwrap(), found[..1]);
     assert_eq!(store.jobs_saved(Timestamp::MAX, 10).await.unwrap(), []);
 

@@ -111,10 +111,10 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     let (a, b) = (join(store).await, join(store).await);
     let at = store.now().await.unwrap().ceil_second();
     let job = job(store, Some(at)).await;
-    let seen = due_job(store, &job, &[NO_HOME]).await.unwrap();
+    let seen_row = due_job(store, &job, &[NO_HOME]).await.unwrap();
     let claim_of = |token: LeaseToken| ClaimJob {
-        recent_fires: seen.recent_fires,
-        expected_row: seen,
+        recent_fires: seen_row.recent_fires,
+        expected_row: seen_row,
         held_from: None,
         next_fire_at: Some(at + Duration::from_secs(2)),
         runs: vec![run(&job, token, at), run(&job, token, at + Duration::from_secs(1))],
@@ -137,8 +137,8 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     // The row as it was seen is now outdated for the winner, too. A claim by the same home keeps the term, and a new home raises it.
     assert_eq!(store.claim(winner, &[claim_of(winner)]).await.unwrap(), ClaimResult::default());
     let again = |seen: DueJob| ClaimJob {
-        recent_fires: seen.recent_fires,
-        expected_row: seen,
+        recent_fires: seen_row.recent_fires,
+        expected_row: seen_row,
         held_from: None,
         next_fire_at: Some(at + Duration::from_secs(3)),
         runs: vec![],
@@ -191,11 +191,11 @@ pub async fn a_claim_needs_its_lease(store: &dyn Store) {
     let token = join(store).await;
     let at = store.now().await.unwrap().ceil_second();
     let job = job(store, Some(at)).await;
-    let seen = due_job(store, &job, &[NO_HOME]).await.unwrap();
+    let seen_row = due_job(store, &job, &[NO_HOME]).await.unwrap();
     let row = run(&job, token, at);
     let claims = [ClaimJob {
-        recent_fires: seen.recent_fires,
-        expected_row: seen,
+        recent_fires: seen_row.recent_fires,
+        expected_row: seen_row,
         held_from: None,
         next_fire_at: None,
         runs: vec![row.clone()],
@@ -206,7 +206,7 @@ pub async fn a_claim_needs_its_lease(store: &dyn Store) {
     assert_eq!(store.claim(old, &claims).await.unwrap(), refused);
     store.release(token, Timestamp::EPOCH).await.unwrap();
     assert_eq!(store.claim(token, &claims).await.unwrap(), refused);
-    assert_eq!(due_job(store, &job, &[NO_HOME]).await, Some(seen));
+    assert_eq!(due_job(store, &job, &[NO_HOME]).await, Some(seen_row));
     assert_eq!(store.runs(&[row.id]).await.unwrap(), []);
     assert_eq!(store.claim(join(store).await, &[]).await.unwrap(), ClaimResult::default());
 }

@@ -145,19 +145,25 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     let dead = joined().await;
     let start = store.now().await.unwrap();
     let record = executor(app(store).await, start);
-    let of = |sessions: Vec<crate::cluster::Session>| -> Vec<_> {
+    let sessions_of_executor = |sessions: Vec<crate::cluster::Session>| -> Vec<_> {
         sessions.into_iter().filter(|session| session.executor == record.id).collect()
     };
     let opened_at = store.open_session(dead, &record, None).await.unwrap().unwrap();
     let later = start + LEASE / 2;
-    assert_eq!(of(store.sessions(later).await.unwrap()), []);
-    let [open] = of(store.sessions_that_may_have_carried(later).await.unwrap())[..] else { unreachable!("one") };
+    assert_eq!(sessions_of_executor(store.sessions(later).await.unwrap()), []);
+    let [open] = sessions_of_executor(store.sessions_that_may_have_carried(later).await.unwrap())[..] else {
+        unreachable!("one")
+    };
     assert!(open.is_open() && open.token == dead && open.last_seen_at > later);
-    assert_eq!(of(store.sessions_that_may_have_carried(start).await.unwrap()), [open], "once, as heard last");
-    assert_eq!(of(store.sessions_that_may_have_carried(start + LEASE * 2).await.unwrap()), []);
+    assert_eq!(
+        sessions_of_executor(store.sessions_that_may_have_carried(start).await.unwrap()),
+        [open],
+        "once, as heard last"
+    );
+    assert_eq!(sessions_of_executor(store.sessions_that_may_have_carried(start + LEASE * 2).await.unwrap()), []);
     store.close_session(dead, record.id, stream_end(opened_at)).await.unwrap();
-    assert_eq!(of(store.sessions_that_may_have_carried(later).await.unwrap()), [], "it is closed");
-    assert_eq!(of(store.sessions_that_may_have_carried(start).await.unwrap()).len(), 1);
+    assert_eq!(sessions_of_executor(store.sessions_that_may_have_carried(later).await.unwrap()), [], "it is closed");
+    assert_eq!(sessions_of_executor(store.sessions_that_may_have_carried(start).await.unwrap()).len(), 1);
 
     assert!(store.open_session(dead, &record, None).await.unwrap().is_some());
     tokio::time::sleep(Duration::from_millis(10)).await;
@@ -166,14 +172,14 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     store.release(dead, Timestamp::EPOCH).await.unwrap();
     assert_eq!(super::adopt_all(store, other, &[dead.node]).await.0.fenced, [dead.node]);
     assert_eq!(
-        of(store.sessions_that_may_have_carried(middle).await.unwrap()).len(),
+        sessions_of_executor(store.sessions_that_may_have_carried(middle).await.unwrap()).len(),
         1,
         "until the end of the lease that was fenced"
     );
-    assert_eq!(of(store.sessions_that_may_have_carried(later + LEASE).await.unwrap()), []);
+    assert_eq!(sessions_of_executor(store.sessions_that_may_have_carried(later + LEASE).await.unwrap()), []);
     let next = joined().await;
     assert_eq!(
-        of(store.sessions_that_may_have_carried(middle).await.unwrap()).len(),
+        sessions_of_executor(store.sessions_that_may_have_carried(middle).await.unwrap()).len(),
         1,
         "its epoch is not the fenced one's"
     );
@@ -184,9 +190,13 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     store.release(next, Timestamp::EPOCH).await.unwrap();
     for _ in 0..2 {
         let next = joined().await;
-        assert_eq!(of(store.sessions_that_may_have_carried(middle).await.unwrap()).len(), 1, "{next:?}");
         assert_eq!(
-            of(store.sessions_that_may_have_carried(later + LEASE).await.unwrap()),
+            sessions_of_executor(store.sessions_that_may_have_carried(middle).await.unwrap()).len(),
+            1,
+            "{next:?}"
+        );
+        assert_eq!(
+            sessions_of_executor(store.sessions_that_may_have_carried(later + LEASE).await.unwrap()),
             [],
             "no longer for {next:?}"
         );
@@ -194,7 +204,9 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     }
     let process = HostProcess { boot_id: u128::MAX, pid_namespace: u64::MAX, pid: i32::MAX, started_ticks: u64::MAX };
     let opened_at = store.open_session(other, &record, Some(process)).await.unwrap().unwrap();
-    let with_process = |sessions| of(sessions).into_iter().filter(|session| session.process == Some(process)).count();
+    let with_process = |sessions| {
+        sessions_of_executor(sessions).into_iter().filter(|session| session.process == Some(process)).count()
+    };
     assert_eq!(with_process(store.sessions_that_may_have_carried(Timestamp::EPOCH).await.unwrap()), 1);
     assert_eq!(with_process(store.sessions(Timestamp::EPOCH).await.unwrap()), 1);
     tokio::time::sleep(Duration::from_millis(10)).await;
@@ -205,9 +217,17 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     store.release(other, Timestamp::EPOCH).await.unwrap();
     let third = join(store).await;
     assert_eq!(super::adopt_all(store, third, &[other.node]).await.0.fenced, [other.node]);
-    assert_eq!(of(store.sessions_that_may_have_carried(closing).await.unwrap()).len(), 1, "until the stream ended");
-    assert_eq!(of(store.sessions_that_may_have_carried(after).await.unwrap()), [], "not until the lease did");
-    assert_eq!(of(store.sessions(closing).await.unwrap()), [], "heard last when it was noted");
+    assert_eq!(
+        sessions_of_executor(store.sessions_that_may_have_carried(closing).await.unwrap()).len(),
+        1,
+        "until the stream ended"
+    );
+    assert_eq!(
+        sessions_of_executor(store.sessions_that_may_have_carried(after).await.unwrap()),
+        [],
+        "not until the lease did"
+    );
+    assert_eq!(sessions_of_executor(store.sessions(closing).await.unwrap()), [], "heard last when it was noted");
 }
 
 /// The end of an older stream does not end a newer stream of the same executor. A session ends no earlier than the time that its node's
@@ -291,16 +311,16 @@ pub async fn sessions_record_which_node_hears_which_executor(store: &dyn Store) 
     store.close_session(a, record.id, stream_end(at_a)).await.unwrap();
     store.close_session(LeaseToken { epoch: 9, ..b }, record.id, stream_end(at_b)).await.unwrap();
 
-    let of = |sessions: Vec<crate::cluster::Session>| -> Vec<_> {
+    let sessions_of_executor = |sessions: Vec<crate::cluster::Session>| -> Vec<_> {
         sessions.into_iter().filter(|session| session.executor == record.id).collect()
     };
-    let all = of(store.sessions(start).await.unwrap());
+    let all = sessions_of_executor(store.sessions(start).await.unwrap());
     assert_eq!(
         all.iter().map(|session| (session.token, session.is_open())).collect::<Vec<_>>(),
         [(a, false), (b, true)]
     );
     assert_eq!(all[1].app, record.app);
-    let heard = of(store.sessions(middle).await.unwrap());
+    let heard = sessions_of_executor(store.sessions(middle).await.unwrap());
     assert_eq!(heard.len(), 1);
     assert_eq!(heard[0].token, b);
 
@@ -324,7 +344,7 @@ pub async fn sessions_record_which_node_hears_which_executor(store: &dyn Store) 
     let (next, end) = (LeaseToken { epoch: b.epoch + 1, ..b }, store.now().await.unwrap());
     store.beat_sessions(next, &[record.id]).await.unwrap();
     store.beat_sessions(b, &[record.id]).await.unwrap();
-    let heard = of(store.sessions(end).await.unwrap());
+    let heard = sessions_of_executor(store.sessions(end).await.unwrap());
     assert_eq!(heard.iter().map(|session| (session.token, session.is_open())).collect::<Vec<_>>(), [(next, true)]);
 }
 

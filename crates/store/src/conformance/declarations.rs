@@ -36,6 +36,6 @@ pub async fn declared_sets_are_as_old_as_first_seen(store: &dyn Store) {
     store.forget_declared_set(&sets[1].header).await.unwrap();
     assert_eq!(store.declared_sets(app).await.unwrap().len(), 2);
     store.forget_declared_set(&headers[0]).await.unwrap();
-    let left = store.declared_sets(app).await.unwrap();
-    assert_eq!(left.iter().map(|set| &set.header.hash).collect::<Vec<_>>(), [&new]);
+    let remaining = store.declared_sets(app).await.unwrap();
+    assert_eq!(remaining.iter().map(|set| &set.header.hash).collect::<Vec<_>>(), [&new]);
 }

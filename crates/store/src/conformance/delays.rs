@@ -39,10 +39,10 @@ pub(super) async fn delayed_job(store: &dyn Store, next_fire_at: Timestamp) -> J
 
 /// Claims the due fire. The end of its run sets the next fire.
 pub(super) async fn claim_followed(store: &dyn Store, token: LeaseToken, job: &JobRecord, run: Run) -> Run {
-    let seen = due_job(store, job, &[rondel_core::NodeId::new(0), token.node]).await.unwrap();
+    let seen_row = due_job(store, job, &[rondel_core::NodeId::new(0), token.node]).await.unwrap();
     let claim = ClaimJob {
-        recent_fires: seen.recent_fires,
-        expected_row: seen,
+        recent_fires: seen_row.recent_fires,
+        expected_row: seen_row,
         held_from: None,
         next_fire_at: None,
         awaited_run: Some(run.id),
@@ -109,10 +109,10 @@ pub async fn the_end_of_a_run_gives_the_next_fire_of_a_delay(store: &dyn Store) 
     let mut own = attempt_end(&run, Outcome::Succeeded);
     own.policy.awaits_children = true;
     let ends = finish_batch(store, token, &[own]).await;
-    assert_eq!((ends.due_at, ends.awaiting.len(), ends.released.len()), (None, 1, 1));
+    assert_eq!((ends.due_at, ends.awaiting_runs.len(), ends.released_runs.len()), (None, 1, 1));
     assert_eq!(due_job(store, &job, &[token.node]).await, None);
     let before = store.now().await.unwrap();
-    let of_child = finish(&ends.released[0], Outcome::Succeeded);
+    let of_child = finish(&ends.released_runs[0], Outcome::Succeeded);
     assert!(finish_batch(store, token, &[of_child]).await.due_at >= Some(before + DELAY));
     let next = due_job(store, &job, &[token.node]).await.unwrap().next_fire_at;
     assert!(before + DELAY <= next && next <= store.now().await.unwrap() + DELAY, "{next}");
@@ -137,18 +137,18 @@ pub async fn a_delay_counts_by_the_clock_of_the_database(store: &dyn Store) {
 /// The end of the last shard of a broadcast sets the next fire. A broadcast without shards sets it with its own verdict.
 pub async fn the_last_shard_gives_the_next_fire_of_a_delay(store: &dyn Store) {
     let token = join(store).await;
-    let (job, whole) = claimed_delayed_run(store, token, ROOT_SHARD).await;
-    let shards = shards(&whole, 3);
-    assert!(store.expand(token, whole.id, &shards).await.unwrap());
+    let (job, root) = claimed_delayed_run(store, token, ROOT_SHARD).await;
+    let shards = shards(&root, 3);
+    assert!(store.expand(token, root.id, &shards).await.unwrap());
     let ends: Vec<AttemptEnd> = shards.iter().map(|shard| attempt_end(shard, Outcome::Succeeded)).collect();
     assert!(finish_batch(store, token, &ends[..2]).await.due_at.is_none());
     assert_eq!(due_job(store, &job, &[token.node]).await, None);
     assert!(finish_batch(store, token, &ends[2..]).await.due_at.is_some());
     assert_eq!(due_job(store, &job, &[token.node]).await.unwrap().next_fire_at, ends[2].finished_at + DELAY);
 
-    let (job, whole) = claimed_delayed_run(store, token, ROOT_SHARD).await;
+    let (job, root) = claimed_delayed_run(store, token, ROOT_SHARD).await;
     assert!(
-        finish_batch(store, token, &[attempt_end(&whole, Outcome::Skipped(Reason::NoExecutor))]).await.due_at.is_some()
+        finish_batch(store, token, &[attempt_end(&root, Outcome::Skipped(Reason::NoExecutor))]).await.due_at.is_some()
     );
     assert!(due_job(store, &job, &[token.node]).await.is_some());
 }

@@ -66,12 +66,12 @@ pub(super) async fn open_keys(store: &dyn Store, token: LeaseToken, status: RunS
 pub async fn marks_are_won_once(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
     let (first, second) = (pending_run(store, token).await, pending_run(store, token).await);
-    let hands = [at_executor(&first, "a"), at_executor(&second, "a")];
-    assert_eq!(store.mark(other, &hands).await.unwrap(), []);
+    let runs_at_executors = [at_executor(&first, "a"), at_executor(&second, "a")];
+    assert_eq!(store.mark(other, &runs_at_executors).await.unwrap(), []);
     assert_eq!(store.mark(token, &[]).await.unwrap(), []);
-    let later = RunAtExecutor { attempt: 2, ..hands[0].clone() };
+    let later = RunAtExecutor { attempt: 2, ..runs_at_executors[0].clone() };
     assert_eq!(store.mark(token, &[later]).await.unwrap(), []);
-    let (a, b) = tokio::join!(store.mark(token, &hands), store.mark(token, &hands));
+    let (a, b) = tokio::join!(store.mark(token, &runs_at_executors), store.mark(token, &runs_at_executors));
     let mut won = [a.unwrap(), b.unwrap()].concat();
     won.sort_unstable();
     assert_eq!(won, [first.id, second.id]);
@@ -84,14 +84,14 @@ pub async fn marks_are_won_once(store: &dyn Store) {
     assert!(read_run(store, first.id).await.marked_at.is_some());
     store.unmark(token, &[(first.id, 1), (RunId::new(next_id()), 1)]).await.unwrap();
     assert_eq!(read_run(store, first.id).await, first);
-    assert_eq!(store.mark(token, &hands).await.unwrap(), [first.id]);
+    assert_eq!(store.mark(token, &runs_at_executors).await.unwrap(), [first.id]);
     // The executor accepted the run, kept it in its queue, and returned it before it began.
-    store.note_running(token, &hands[..1]).await.unwrap();
+    store.note_running(token, &runs_at_executors[..1]).await.unwrap();
     assert_eq!(read_run(store, first.id).await.status, RunStatus::Running);
     store.unmark(token, &[(first.id, 1)]).await.unwrap();
     assert_eq!(read_run(store, first.id).await, first);
     // The same without a mark, as for an `at_least_once` job.
-    store.note_running(token, &hands[..1]).await.unwrap();
+    store.note_running(token, &runs_at_executors[..1]).await.unwrap();
     store.unmark(token, &[(first.id, 2)]).await.unwrap();
     assert_eq!(read_run(store, first.id).await.executor.as_deref(), Some("a"));
     store.unmark(token, &[(first.id, 1)]).await.unwrap();
@@ -104,7 +104,7 @@ pub async fn runs_in_hand_are_counted_by_executor(store: &dyn Store) {
     let runs = [pending_run(store, token).await, pending_run(store, token).await, pending_run(store, token).await];
     let name = format!("läufer-{}", next_id());
     let counts = async || {
-        let counts = store.count_held(DEFAULT).await.unwrap();
+        let counts = store.count_running_by_executor(DEFAULT).await.unwrap();
         let its = counts.into_iter().filter(|held| held.executor == name);
         let mut its: Vec<_> = its.map(|held| (held.app, held.count)).collect();
         its.sort_unstable();
@@ -115,17 +115,17 @@ pub async fn runs_in_hand_are_counted_by_executor(store: &dyn Store) {
         store.note_running(token, &[at_executor(run, &name)]).await.unwrap();
         *expected.entry(run.app).or_default() += 1;
         assert_eq!(counts().await, expected.clone().into_iter().collect::<Vec<_>>());
-        let held = store.held_runs(DEFAULT, run.app, &name, 10).await.unwrap();
+        let held = store.running_runs_of_executor(DEFAULT, run.app, &name, 10).await.unwrap();
         assert!(held.iter().any(|held| held.id == run.id) && held.iter().all(|held| held.id != runs[2].id), "{held:?}");
-        assert_eq!(store.held_runs(DEFAULT, run.app, &name, 0).await.unwrap(), []);
-        assert_eq!(store.held_runs(DEFAULT, run.app, "another", 10).await.unwrap(), []);
+        assert_eq!(store.running_runs_of_executor(DEFAULT, run.app, &name, 0).await.unwrap(), []);
+        assert_eq!(store.running_runs_of_executor(DEFAULT, run.app, "another", 10).await.unwrap(), []);
     }
-    assert_eq!(store.count_held(NamespaceId::new(next_id())).await.unwrap(), []);
+    assert_eq!(store.count_running_by_executor(NamespaceId::new(next_id())).await.unwrap(), []);
     for run in &runs[..2] {
         finish_one(store, finish(run, Outcome::Succeeded)).await;
     }
     assert_eq!(counts().await, []);
-    assert_eq!(store.held_runs(DEFAULT, runs[0].app, &name, 10).await.unwrap(), []);
+    assert_eq!(store.running_runs_of_executor(DEFAULT, runs[0].app, &name, 10).await.unwrap(), []);
 }
 
 /// A pending run becomes running, and an ended run stays ended. The tick reads the states of runs.
@@ -133,11 +133,11 @@ pub async fn running_is_noted_for_pending_runs(store: &dyn Store) {
     let token = join(store).await;
     let (first, second) = (pending_run(store, token).await, pending_run(store, token).await);
     finish_one(store, finish(&second, Outcome::Succeeded)).await;
-    let hands = [at_executor(&first, "läufer"), at_executor(&second, "b")];
-    store.note_running(LeaseToken { epoch: 9, ..token }, &hands).await.unwrap();
+    let runs_at_executors = [at_executor(&first, "läufer"), at_executor(&second, "b")];
+    store.note_running(LeaseToken { epoch: 9, ..token }, &runs_at_executors).await.unwrap();
     assert_eq!(read_run(store, first.id).await, first);
     assert!(!store.check_runs(&[first.id]).await.unwrap()[0].has_recorded_start);
-    store.note_running(token, &hands).await.unwrap();
+    store.note_running(token, &runs_at_executors).await.unwrap();
     store.note_running(token, &[]).await.unwrap();
     let running = read_run(store, first.id).await;
     assert_eq!((running.status, running.executor.as_deref()), (RunStatus::Running, Some("läufer")));
@@ -174,10 +174,10 @@ pub async fn a_run_in_an_executors_queue_has_not_begun(store: &dyn Store) {
         let (run, detail, place) = (run.id, Box::new(detail.clone()), WaitPlace::Executor(hand));
         NotedWait { run, attempt, detail, place }
     };
-    let hand = at_executor(&run, "läufer");
-    let both = [wait(&run, 1, Some(hand.clone())), wait(&shard, 1, None)];
+    let run_at_executor = at_executor(&run, "läufer");
+    let both = [wait(&run, 1, Some(run_at_executor.clone())), wait(&shard, 1, None)];
     store.note_waits(LeaseToken { epoch: 9, ..token }, &both).await.unwrap();
-    store.note_waits(token, &[wait(&run, 2, Some(hand.clone()))]).await.unwrap();
+    store.note_waits(token, &[wait(&run, 2, Some(run_at_executor.clone()))]).await.unwrap();
     assert_eq!((read_run(store, run.id).await, read_run(store, shard.id).await), (run.clone(), shard.clone()));
     store.note_waits(token, &both).await.unwrap();
     let named = Run {
@@ -207,7 +207,7 @@ pub async fn a_run_in_an_executors_queue_has_not_begun(store: &dyn Store) {
     let states = begun.each_ref().map(|run| (run.status, run.started_at, run.executor.as_deref()));
     assert_eq!(states, [&run, &shard].map(|run| (RunStatus::Running, Some(run.due_at), Some("läufer"))));
     store.note_waits(other, &both).await.unwrap();
-    let later = RunAtExecutor { at: run.due_at + Duration::from_secs(9), ..hand };
+    let later = RunAtExecutor { at: run.due_at + Duration::from_secs(9), ..run_at_executor };
     store.note_running(other, &[later]).await.unwrap();
     assert_eq!([read_run(store, run.id).await, read_run(store, shard.id).await], begun);
 }
@@ -289,12 +289,12 @@ pub async fn a_covered_run_has_that_reason(store: &dyn Store) {
         let ended = read_run(store, run.id).await;
         assert_eq!((ended.status, ended.reason), (RunStatus::Cancelled, Some(reason)));
     }
-    let (whole, shards) = expanded_broadcast(store, token, 2).await;
-    store.ask_cancels(&[whole.id, shards[0].id, shards[1].id], CancelRequest::LATER_RUN, now).await.unwrap();
+    let (root, shards) = expanded_broadcast(store, token, 2).await;
+    store.ask_cancels(&[root.id, shards[0].id, shards[1].id], CancelRequest::LATER_RUN, now).await.unwrap();
     finish_one(store, finish(&shards[0], Outcome::Cancelled)).await;
-    assert_eq!(read_run(store, whole.id).await.reason, None);
+    assert_eq!(read_run(store, root.id).await.reason, None);
     finish_one(store, finish(&shards[1], Outcome::Cancelled)).await;
-    let ended = read_run(store, whole.id).await;
+    let ended = read_run(store, root.id).await;
     assert_eq!((ended.status, ended.reason), (RunStatus::Cancelled, Some(Reason::Covered)));
     assert_eq!(ended.message, Some(format!("2 of 2 shards were cancelled by {}", CancelRequest::LATER_RUN.by)));
     assert_eq!(store.cancels(token).await.unwrap(), []);

@@ -139,8 +139,8 @@ pub async fn an_edit_keeps_settles_and_reopens(store: &dyn Store) {
     assert_eq!(statuses(store, &rows).await, expected);
     let next = rows[3].fire_at + Duration::from_secs(2);
     assert_eq!((record.next_fire_at, record.anchor), (Some(next), job.anchor));
-    let seen = due_job(store, &job, &[token.node]).await.unwrap();
-    assert_eq!((seen.next_fire_at, seen.version, seen.home), (next, 2, token.node));
+    let seen_row = due_job(store, &job, &[token.node]).await.unwrap();
+    assert_eq!((seen_row.next_fire_at, seen_row.version, seen_row.home), (next, 2, token.node));
     assert_eq!(read_run(store, rows[0].id).await.finished_at, Some(now));
 
     let paused = JobSpec { enabled: false, ..every_two };
@@ -250,12 +250,12 @@ pub async fn a_run_that_is_reopened_at_a_dead_home_is_adopted(store: &dyn Store)
     assert_eq!(super::adopt_all(store, other, &[token.node]).await.1, [], "nothing of it is open");
     let (record, reopened) = expect_saved(change(store, job.id, &job.spec, None, now).await);
     assert_eq!((record.version, reopened.len()), (3, 4));
-    let seen = due_job(store, &record, &[token.node]).await.unwrap();
+    let seen_row = due_job(store, &record, &[token.node]).await.unwrap();
     let jobs = [ClaimJob {
-        recent_fires: seen.recent_fires,
-        expected_row: seen,
+        recent_fires: seen_row.recent_fires,
+        expected_row: seen_row,
         held_from: None,
-        next_fire_at: Some(seen.next_fire_at),
+        next_fire_at: Some(seen_row.next_fire_at),
         runs: Vec::new(),
         awaited_run: None,
     }];
@@ -269,14 +269,14 @@ pub async fn a_run_that_is_reopened_at_a_dead_home_is_adopted(store: &dyn Store)
 /// An unsent row becomes a broadcast, and later an unsharded run again. A marked row may have been sent and stays unchanged.
 pub async fn a_change_of_route_moves_unsent_rows(store: &dyn Store) {
     let (token, job, rows, now) = with_four_rows(store).await;
-    let hand = crate::ledger::RunAtExecutor {
+    let run_at_executor = crate::ledger::RunAtExecutor {
         run: rows[0].id,
         attempt: 1,
         executor_id: rondel_core::ExecutorId::new(1),
         executor: "e".to_owned(),
         at: now,
     };
-    assert_eq!(store.mark(token, &[hand]).await.unwrap(), [rows[0].id]);
+    assert_eq!(store.mark(token, &[run_at_executor]).await.unwrap(), [rows[0].id]);
     let broadcast = JobSpec { route: rondel_core::Route::Broadcast, ..job.spec.clone() };
     expect_saved(change(store, job.id, &broadcast, None, now).await);
     let shard = |run: Run| (run.shard_index, run.shard_total, run.job_version);

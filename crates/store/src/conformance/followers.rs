@@ -64,9 +64,10 @@ pub async fn many_jobs_are_created_at_once(store: &dyn Store) {
     assert_eq!(read, records);
     assert_eq!(store.child_names(records[1].id).await.unwrap(), [names[3].to_owned()]);
     let edges = store.edges(DEFAULT).await.unwrap();
-    let of = |child: JobId| edges.iter().filter(|edge| edge.child == child).map(|edge| edge.parent).collect::<Vec<_>>();
-    assert_eq!(of(records[3].id), [records[0].id, records[1].id]);
-    assert_eq!(of(records[4].id), [records[3].id]);
+    let parents_of =
+        |child: JobId| edges.iter().filter(|edge| edge.child == child).map(|edge| edge.parent).collect::<Vec<_>>();
+    assert_eq!(parents_of(records[3].id), [records[0].id, records[1].id]);
+    assert_eq!(parents_of(records[4].id), [records[3].id]);
 
     // The first has a name that is taken, the second a parent that does not exist. The third is saved.
     let taken = new_job(store, spec(names[0], json!({}))).await;
@@ -157,15 +158,18 @@ pub async fn parents_are_checked_when_saved(store: &dyn Store) {
     let edges = store.edges(DEFAULT).await.unwrap();
     assert!(edges.iter().all(|edge| edge.parent != d.id), "no job follows from it any more");
     // Its follower stays, and can be paused although it still names the parent. Another job of that name does not become its parent.
-    let left = store.job(DEFAULT, &a.spec.name).await.unwrap().unwrap();
-    assert!(matches!(change(store, &left, JobSpec { enabled: false, ..left.spec.clone() }).await, JobSaved::Saved(..)));
+    let remaining = store.job(DEFAULT, &a.spec.name).await.unwrap().unwrap();
+    assert!(matches!(
+        change(store, &remaining, JobSpec { enabled: false, ..remaining.spec.clone() }).await,
+        JobSaved::Saved(..)
+    ));
     let other = spec(&d.spec.name, json!({}));
     let other = expect_created(store.create_job(new_job(store, other).await).await.unwrap());
-    assert!(matches!(change(store, &left, left.spec.clone()).await, JobSaved::Saved(..)));
+    assert!(matches!(change(store, &remaining, remaining.spec.clone()).await, JobSaved::Saved(..)));
     assert_eq!(store.child_names(other.id).await.unwrap(), Vec::<String>::new());
-    let named_anew = JobSpec { schedule: after_all(&[&other], "either"), ..left.spec.clone() };
-    assert!(matches!(change(store, &left, named_anew).await, JobSaved::Saved(..)));
-    assert_eq!(store.child_names(other.id).await.unwrap(), [left.spec.name]);
+    let named_anew = JobSpec { schedule: after_all(&[&other], "either"), ..remaining.spec.clone() };
+    assert!(matches!(change(store, &remaining, named_anew).await, JobSaved::Saved(..)));
+    assert_eq!(store.child_names(other.id).await.unwrap(), [remaining.spec.name]);
 }
 
 /// Of two concurrent edits that would form a cycle together, one is refused, although each is valid alone.
@@ -213,7 +217,7 @@ pub async fn no_child_is_due_before_the_instant_of_its_fire(store: &dyn Store) {
     child(store, "b", &[&a], json!({})).await;
     let later = store.now().await.unwrap().ceil_second() + Duration::from_secs(60);
     let root = store.request_run(token, requested_run(&a, token, later)).await.unwrap();
-    let released = end_run(store, token, &root, Outcome::Succeeded).await.released;
+    let released = end_run(store, token, &root, Outcome::Succeeded).await.released_runs;
     assert_eq!(released.iter().map(|run| (run.fire_at, run.due_at)).collect::<Vec<_>>(), [(later, later)]);
 }
 
@@ -222,7 +226,7 @@ pub async fn the_last_of_a_diamond_runs_once(store: &dyn Store) {
     let token = join(store).await;
     let [a, b, c, d] = diamond(store).await;
     let root = start(store, token, &a).await;
-    let middle = end_run(store, token, &root, Outcome::Succeeded).await.released;
+    let middle = end_run(store, token, &root, Outcome::Succeeded).await.released_runs;
     assert_eq!(middle.len(), 2);
     let (of_b, of_c) = (of(&middle, &b), of(&middle, &c));
     for run in [of_b, of_c] {
@@ -235,8 +239,8 @@ pub async fn the_last_of_a_diamond_runs_once(store: &dyn Store) {
     let parent = json!({"run_id": root.id.to_string(), "status": "succeeded", "result": result, "params": {"day": 7}});
     assert_eq!(params, json!({"params": 3, "parents": {a.spec.name.clone(): parent}}));
 
-    assert_eq!(end_run(store, token, of_b, Outcome::Succeeded).await.released, []);
-    let last = end_run(store, token, of_c, Outcome::Succeeded).await.released;
+    assert_eq!(end_run(store, token, of_b, Outcome::Succeeded).await.released_runs, []);
+    let last = end_run(store, token, of_c, Outcome::Succeeded).await.released_runs;
     assert_eq!(last.len(), 1);
     let params: Value = serde_json::from_str(last[0].params.as_deref().unwrap()).unwrap();
     assert_eq!((last[0].job, &params["own"]), (d.id, &json!(true)));
@@ -249,12 +253,12 @@ pub async fn the_last_of_a_diamond_runs_once(store: &dyn Store) {
     // The same results are stored a second time and release nothing.
     for run in [&root, of_b, of_c] {
         let again = end_run(store, token, run, Outcome::Succeeded).await;
-        assert_eq!((again.answers, again.released), (vec![EndOutcome::Duplicate], Vec::new()));
+        assert_eq!((again.outcomes, again.released_runs), (vec![EndOutcome::Duplicate], Vec::new()));
     }
-    assert_eq!(end_run(store, token, &last[0], Outcome::Succeeded).await.released, []);
+    assert_eq!(end_run(store, token, &last[0], Outcome::Succeeded).await.released_runs, []);
     // Another trigger starts another fire.
     let second = start(store, token, &a).await;
-    assert_eq!(end_run(store, token, &second, Outcome::Succeeded).await.released.len(), 2);
+    assert_eq!(end_run(store, token, &second, Outcome::Succeeded).await.released_runs.len(), 2);
 }
 
 /// Two callers end the two parents at the same time: exactly one of them releases the child.
@@ -263,12 +267,12 @@ pub async fn parents_that_end_at_once_release_one_child(store: &dyn Store) {
     let [a, b, c, d] = diamond(store).await;
     for _ in 0..10 {
         let root = start(store, token, &a).await;
-        let middle = end_run(store, token, &root, Outcome::Succeeded).await.released;
+        let middle = end_run(store, token, &root, Outcome::Succeeded).await.released_runs;
         let (of_b, of_c) = tokio::join!(
             end_run(store, token, of(&middle, &b), Outcome::Succeeded),
             end_run(store, token, of(&middle, &c), Outcome::Succeeded)
         );
-        let released: Vec<Run> = of_b.released.into_iter().chain(of_c.released).collect();
+        let released: Vec<Run> = of_b.released_runs.into_iter().chain(of_c.released_runs).collect();
         assert_eq!(released.len(), 1);
         assert_eq!(run_in_fire(store, &root, &d).await.map(|run| run.id), Some(released[0].id));
     }
@@ -284,8 +288,8 @@ pub async fn children_that_were_not_meant_are_skipped(store: &dyn Store) {
     let after_paused = child(store, "after-paused", &[&paused], json!({})).await;
 
     let root = start(store, token, &a).await;
-    let middle = end_run(store, token, &root, Outcome::Succeeded).await.released;
-    let released = end_run(store, token, of(&middle, &b), FAILED).await.released;
+    let middle = end_run(store, token, &root, Outcome::Succeeded).await.released_runs;
+    let released = end_run(store, token, of(&middle, &b), FAILED).await.released_runs;
     assert_eq!(released.iter().map(|run| run.job).collect::<Vec<_>>(), [repair.id]);
     let skipped = async |job: &JobRecord| {
         let run = run_in_fire(store, &root, job).await.unwrap();
@@ -294,15 +298,15 @@ pub async fn children_that_were_not_meant_are_skipped(store: &dyn Store) {
     let refused = (RunStatus::Skipped, Some(Reason::Parent), format!("parent job {} ended as failed", b.spec.name));
     assert_eq!(skipped(&paused).await, refused);
     assert_eq!(run_in_fire(store, &root, &d).await, None, "one of its parents is open");
-    assert_eq!(end_run(store, token, of(&middle, &c), Outcome::Succeeded).await.released, []);
+    assert_eq!(end_run(store, token, of(&middle, &c), Outcome::Succeeded).await.released_runs, []);
     assert_eq!(skipped(&d).await, refused);
     let after_skip =
         (RunStatus::Skipped, Some(Reason::Parent), format!("parent job {} ended as skipped", paused.spec.name));
     assert_eq!(skipped(&after_paused).await, after_skip);
 
     let root = start(store, token, &a).await;
-    let middle = end_run(store, token, &root, Outcome::Succeeded).await.released;
-    assert_eq!(end_run(store, token, of(&middle, &b), Outcome::Succeeded).await.released, []);
+    let middle = end_run(store, token, &root, Outcome::Succeeded).await.released_runs;
+    assert_eq!(end_run(store, token, of(&middle, &b), Outcome::Succeeded).await.released_runs, []);
     let run = run_in_fire(store, &root, &paused).await.unwrap();
     assert_eq!((run.status, run.reason), (RunStatus::Skipped, Some(Reason::Paused)));
     let run = run_in_fire(store, &root, &repair).await.unwrap();
@@ -310,7 +314,7 @@ pub async fn children_that_were_not_meant_are_skipped(store: &dyn Store) {
 
     // A cancelled run is neither a success nor a failure.
     let root = start(store, token, &a).await;
-    assert_eq!(end_run(store, token, &root, Outcome::Cancelled).await.released, []);
+    assert_eq!(end_run(store, token, &root, Outcome::Cancelled).await.released_runs, []);
     for job in [&b, &c, &d, &repair, &after_paused] {
         assert_eq!(run_in_fire(store, &root, job).await.unwrap().reason, Some(Reason::Parent));
     }
@@ -323,20 +327,20 @@ pub async fn a_late_result_releases_nothing_twice(store: &dyn Store) {
     let on_failure = json!({"schedule": {"after": [a.spec.name], "on": "failure"}});
     let repair = child(store, "repair", &[], on_failure).await;
     let root = start(store, token, &a).await;
-    let hand = crate::ledger::RunAtExecutor {
+    let run_at_executor = crate::ledger::RunAtExecutor {
         run: root.id,
         attempt: 1,
         executor_id: rondel_core::ExecutorId::new(9),
         executor: "b".to_owned(),
         at: root.due_at,
     };
-    assert_eq!(store.mark(token, &[hand]).await.unwrap(), [root.id]);
+    assert_eq!(store.mark(token, &[run_at_executor]).await.unwrap(), [root.id]);
     let policy = NextStepPolicy { at_least_once: false, ..POLICY };
     let lost = AttemptEnd { policy, executor: None, ..finish(&root, Outcome::Lost(Reason::ExecutorLost)) };
     let ends = store.finish(finisher(token), &[lost]).await.unwrap();
-    assert_eq!(ends.released.iter().map(|run| run.job).collect::<Vec<_>>(), [repair.id]);
+    assert_eq!(ends.released_runs.iter().map(|run| run.job).collect::<Vec<_>>(), [repair.id]);
     let late = end_run(store, token, &root, Outcome::Succeeded).await;
-    assert_eq!((late.answers, late.released), (vec![EndOutcome::Late], Vec::new()));
+    assert_eq!((late.outcomes, late.released_runs), (vec![EndOutcome::Late], Vec::new()));
     assert!(run_in_fire(store, &root, &repair).await.is_some());
 }
 
@@ -352,10 +356,10 @@ pub async fn a_skipped_run_that_ran_releases_its_children(store: &dyn Store) {
     assert_eq!(run_in_fire(store, &rows[0], &next).await, None);
     for (row, outcome, follower) in [(&rows[0], Outcome::Succeeded, &next), (&rows[1], FAILED, &repair)] {
         let late = end_run(store, token, row, outcome).await;
-        assert_eq!(late.answers, [EndOutcome::Late]);
-        assert_eq!(late.released.iter().map(|run| run.job).collect::<Vec<_>>(), [follower.id]);
+        assert_eq!(late.outcomes, [EndOutcome::Late]);
+        assert_eq!(late.released_runs.iter().map(|run| run.job).collect::<Vec<_>>(), [follower.id]);
         let again = end_run(store, token, row, outcome).await;
-        assert_eq!((again.answers, again.released), (vec![EndOutcome::Duplicate], Vec::new()));
+        assert_eq!((again.outcomes, again.released_runs), (vec![EndOutcome::Duplicate], Vec::new()));
     }
 }
 
@@ -378,17 +382,17 @@ pub async fn a_run_may_end_with_its_children(store: &dyn Store) {
     for outcome in [Outcome::Succeeded, FAILED] {
         let root = start(store, token, &a).await;
         let first = ends(&root, Outcome::Succeeded).await;
-        assert_eq!(first.awaiting, [(a.id, root.id)]);
+        assert_eq!(first.awaiting_runs, [(a.id, root.id)]);
         assert_eq!(state(root.id).await, awaiting);
         assert_eq!(read_run(store, root.id).await.result.as_deref(), Some("1"));
         let again = ends(&root, Outcome::Succeeded).await;
-        assert_eq!((again.answers, again.awaiting), (vec![EndOutcome::Duplicate], vec![(a.id, root.id)]));
-        let second = ends(of(&first.released, &b), Outcome::Succeeded).await;
-        assert_eq!((second.awaiting.len(), state(root.id).await), (1, awaiting.clone()));
-        let third = end_run(store, token, of(&second.released, &c), outcome).await;
+        assert_eq!((again.outcomes, again.awaiting_runs), (vec![EndOutcome::Duplicate], vec![(a.id, root.id)]));
+        let second = ends(of(&first.released_runs, &b), Outcome::Succeeded).await;
+        assert_eq!((second.awaiting_runs.len(), state(root.id).await), (1, awaiting.clone()));
+        let third = end_run(store, token, of(&second.released_runs, &c), outcome).await;
         let mut ended_parents = third.ended_parents;
         ended_parents.sort_unstable();
-        let mut expected = vec![(a.id, root.id), (b.id, first.released[0].id)];
+        let mut expected = vec![(a.id, root.id), (b.id, first.released_runs[0].id)];
         expected.sort_unstable();
         assert_eq!(ended_parents, expected);
         let (status, message) = match outcome {
@@ -397,7 +401,7 @@ pub async fn a_run_may_end_with_its_children(store: &dyn Store) {
         };
         assert_eq!(state(root.id).await, (status, Some(0), message));
         let again = ends(&root, Outcome::Succeeded).await;
-        assert_eq!((again.answers, again.awaiting), (vec![EndOutcome::Duplicate], vec![]));
+        assert_eq!((again.outcomes, again.awaiting_runs), (vec![EndOutcome::Duplicate], vec![]));
     }
     // If the run itself fails, it ends immediately. A cancel also ends a run that awaits its children.
     let root = start(store, token, &a).await;
@@ -422,10 +426,10 @@ pub async fn a_run_may_end_with_its_children(store: &dyn Store) {
     let root = start(store, token, &a).await;
     let first = ends(&root, Outcome::Succeeded).await;
     expect_saved(change(store, &b, JobSpec { schedule: None, ..b.spec.clone() }).await);
-    let of_b = of(&first.released, &b);
+    let of_b = of(&first.released_runs, &b);
     let second = ends(of_b, Outcome::Succeeded).await;
-    assert_eq!((second.awaiting, state(of_b.id).await), (vec![(b.id, of_b.id)], awaiting));
-    let third = end_run(store, token, of(&second.released, &c), FAILED).await;
+    assert_eq!((second.awaiting_runs, state(of_b.id).await), (vec![(b.id, of_b.id)], awaiting));
+    let third = end_run(store, token, of(&second.released_runs, &c), FAILED).await;
     assert!(third.ended_parents.contains(&(b.id, of_b.id)), "{:?}", third.ended_parents);
     assert_eq!(state(of_b.id).await, (RunStatus::Failed, Some(0), Some(format!("{} failed", c.spec.name))));
 }

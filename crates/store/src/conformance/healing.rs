@@ -25,24 +25,24 @@ pub async fn a_job_whose_run_has_ended_is_healed(store: &dyn Store) {
     let job = delayed_job(store, at).await;
     let run = claim_followed(store, token, &job, run(&job, token, at)).await;
     assert_eq!(stuck_job(store, &job).await, None, "it waits for its run");
-    let seen = StuckJob { job: job.id, version: 1, awaited_run: None };
-    assert!(!store.heal_job(seen, Some(next)).await.unwrap(), "its run is open");
-    assert!(!store.heal_job(StuckJob { awaited_run: Some(run.id), ..seen }, Some(next)).await.unwrap());
+    let seen_job = StuckJob { job: job.id, version: 1, awaited_run: None };
+    assert!(!store.heal_job(seen_job, Some(next)).await.unwrap(), "its run is open");
+    assert!(!store.heal_job(StuckJob { awaited_run: Some(run.id), ..seen_job }, Some(next)).await.unwrap());
     finish_all(store, &[finish(&run, Outcome::Succeeded)]).await;
-    assert_eq!(stuck_job(store, &job).await, Some(seen));
-    assert!(!store.heal_job(StuckJob { version: 2, ..seen }, Some(next)).await.unwrap(), "it was edited");
-    let (first, second) = tokio::join!(store.heal_job(seen, Some(next)), store.heal_job(seen, Some(next)));
+    assert_eq!(stuck_job(store, &job).await, Some(seen_job));
+    assert!(!store.heal_job(StuckJob { version: 2, ..seen_job }, Some(next)).await.unwrap(), "it was edited");
+    let (first, second) = tokio::join!(store.heal_job(seen_job, Some(next)), store.heal_job(seen_job, Some(next)));
     assert!(first.unwrap() != second.unwrap(), "one of two heals it");
     assert_eq!(due_job(store, &job, &[token.node]).await.unwrap().next_fire_at, next);
     assert_eq!(stuck_job(store, &job).await, None);
-    assert!(!store.heal_job(seen, None).await.unwrap());
+    assert!(!store.heal_job(seen_job, None).await.unwrap());
 
     // The job waits for the end of a run that does not exist, and has no further fire.
     let job = delayed_job(store, at).await;
-    let seen = due_job(store, &job, &[NodeId::new(0)]).await.unwrap();
+    let seen_row = due_job(store, &job, &[NodeId::new(0)]).await.unwrap();
     let claim = ClaimJob {
-        recent_fires: seen.recent_fires,
-        expected_row: seen,
+        recent_fires: seen_row.recent_fires,
+        expected_row: seen_row,
         held_from: None,
         next_fire_at: None,
         awaited_run: Some(RunId::new(next_id())),
@@ -61,10 +61,10 @@ pub async fn a_completed_job_is_not_stuck(store: &dyn Store) {
     let at = store.now().await.unwrap().ceil_second();
     let never = job(store, None).await;
     let last = job(store, Some(at)).await;
-    let seen = due_job(store, &last, &[NodeId::new(0)]).await.unwrap();
+    let seen_row = due_job(store, &last, &[NodeId::new(0)]).await.unwrap();
     let claim = ClaimJob {
-        recent_fires: seen.recent_fires,
-        expected_row: seen,
+        recent_fires: seen_row.recent_fires,
+        expected_row: seen_row,
         held_from: None,
         next_fire_at: None,
         awaited_run: None,
@@ -72,9 +72,9 @@ pub async fn a_completed_job_is_not_stuck(store: &dyn Store) {
     };
     store.claim(token, &[claim]).await.unwrap();
     assert_eq!((stuck_job(store, &never).await, stuck_job(store, &last).await), (None, None));
-    let seen = StuckJob { job: never.id, version: 1, awaited_run: None };
-    assert!(!store.heal_job(seen, Some(at)).await.unwrap());
-    assert!(!store.heal_job(StuckJob { job: JobId::new(next_id()), ..seen }, Some(at)).await.unwrap());
+    let seen_job = StuckJob { job: never.id, version: 1, awaited_run: None };
+    assert!(!store.heal_job(seen_job, Some(at)).await.unwrap());
+    assert!(!store.heal_job(StuckJob { job: JobId::new(next_id()), ..seen_job }, Some(at)).await.unwrap());
 }
 
 /// Jobs of a removed node are freed for all nodes. Jobs of any other node, dead or alive, keep their home.
@@ -84,11 +84,11 @@ pub async fn homeless_jobs_are_freed(store: &dyn Store) {
     let mut jobs = Vec::new();
     for (token, next) in [(known, Some(at)), (dead, Some(at)), (forgotten, None), (forgotten, None)] {
         let job = delayed_job(store, at).await;
-        let seen = due_job(store, &job, &[NodeId::new(0)]).await.unwrap();
+        let seen_row = due_job(store, &job, &[NodeId::new(0)]).await.unwrap();
         let awaited_run = next.is_none().then(|| RunId::new(next_id()));
         let claim = ClaimJob {
-            recent_fires: seen.recent_fires,
-            expected_row: seen,
+            recent_fires: seen_row.recent_fires,
+            expected_row: seen_row,
             held_from: None,
             next_fire_at: next,
             awaited_run,
@@ -104,8 +104,8 @@ pub async fn homeless_jobs_are_freed(store: &dyn Store) {
     while store.forget_nodes(now, 100).await.unwrap() > 0 {}
     assert_eq!(store.free_homeless(10).await.unwrap(), 0);
     for job in &jobs[2..] {
-        let seen = stuck_job(store, job).await.unwrap();
-        assert!(store.heal_job(seen, Some(at)).await.unwrap());
+        let seen_job = stuck_job(store, job).await.unwrap();
+        assert!(store.heal_job(seen_job, Some(at)).await.unwrap());
     }
     assert_eq!(store.free_homeless(1).await.unwrap(), 1);
     assert_eq!(store.free_homeless(10).await.unwrap(), 1);
@@ -140,10 +140,10 @@ pub async fn planned_rows_are_those_of_the_schedule(store: &dyn Store) {
         span_count: 11,
         ..run(&job, token, at(10))
     };
-    let whole = Run { shard_index: ROOT_SHARD, shard_total: None, ..run(&job, token, at(40)) };
-    let rows = [span, run(&job, token, at(30)), whole.clone(), run(&job, token, at(50))];
+    let root = Run { shard_index: ROOT_SHARD, shard_total: None, ..run(&job, token, at(40)) };
+    let rows = [span, run(&job, token, at(30)), root.clone(), run(&job, token, at(50))];
     claim(store, token, &job, rows.to_vec()).await;
-    assert!(store.expand(token, whole.id, &super::broadcasts::shards(&whole, 2)).await.unwrap());
+    assert!(store.expand(token, root.id, &super::broadcasts::shards(&root, 2)).await.unwrap());
     let by_hand = requested_run(&job, token, at(35));
     store.request_run(token, by_hand).await.unwrap();
 

@@ -94,7 +94,7 @@ pub async fn switches_stay_as_they_are_set(store: &dyn Store) {
 pub async fn executors_are_switched_by_name(store: &dyn Store) {
     let (one, other) = (AppId::new(next_id()), AppId::new(next_id()));
     let at = Timestamp::from_secs;
-    let of = async |app: AppId, name: &str| {
+    let switch_of = async |app: AppId, name: &str| {
         let found = store.switches().await.unwrap().of_executor(app, name).cloned();
         found.map(|found| (found.switch, found.set_at))
     };
@@ -105,12 +105,12 @@ pub async fn executors_are_switched_by_name(store: &dyn Store) {
         (Switch::Stopped, 4, Some((Switch::Stopped, at(4)))),
     ] {
         store.set_executor_switch(one, "läufer", switch, at(set_at)).await.unwrap();
-        assert_eq!(of(one, "läufer").await, expected);
+        assert_eq!(switch_of(one, "läufer").await, expected);
     }
     store.set_executor_switch(other, "Läufer", Switch::Draining, at(5)).await.unwrap();
     store.set_executor_switch(other, "läufer", Switch::Draining, at(6)).await.unwrap();
     store.set_executor_switch(one, "läufer", Switch::Active, at(7)).await.unwrap();
-    assert_eq!(of(one, "läufer").await, None);
+    assert_eq!(switch_of(one, "läufer").await, None);
     let names: Vec<(AppId, String)> =
         store.switches().await.unwrap().executors.into_iter().map(|switch| (switch.app, switch.name)).collect();
     assert!(names.is_sorted(), "{names:?}");
@@ -193,7 +193,7 @@ pub async fn jobs_move_with_their_unsent_runs(store: &dyn Store) {
     let home = due_job(store, &goes, &[to.node]).await.unwrap();
     assert_eq!((home.home, home.term), (to.node, 2));
     let listed = async |after: JobId| {
-        let listed = store.jobs_at(to.node, after, 10).await.unwrap();
+        let listed = store.jobs_of_home(to.node, after, 10).await.unwrap();
         listed.into_iter().map(|one| one.job).collect::<Vec<_>>()
     };
     assert_eq!(listed(JobId::new(0)).await, jobs);
@@ -214,11 +214,11 @@ pub async fn jobs_carry_the_count_of_their_fires(store: &dyn Store) {
     let (busy, idle) = (job(store, Some(at)).await, job(store, Some(at)).await);
     let recent_fires = RecentFires { thousandths: 866_001, counted_at: at };
     for (job, recent_fires) in [(&busy, recent_fires), (&idle, RecentFires::default())] {
-        let seen = due_job(store, job, &[NodeId::new(0)]).await.unwrap();
-        assert_eq!(seen.recent_fires, RecentFires::default(), "a new job has fired never");
+        let seen_row = due_job(store, job, &[NodeId::new(0)]).await.unwrap();
+        assert_eq!(seen_row.recent_fires, RecentFires::default(), "a new job has fired never");
         let next_fire_at = Some(at + Duration::from_secs(1));
         let claim = ClaimJob {
-            expected_row: seen,
+            expected_row: seen_row,
             held_from: None,
             recent_fires,
             next_fire_at,
@@ -243,8 +243,11 @@ pub async fn jobs_carry_the_count_of_their_fires(store: &dyn Store) {
     let mut homes = [(busy.id, to.node), (idle.id, token.node), (fresh.id, NodeId::new(0))];
     homes.sort_unstable();
     let unknown = JobId::new(next_id());
-    assert_eq!(store.homes_of(&[fresh.id, unknown, idle.id, busy.id]).await.unwrap(), homes);
-    assert_eq!(store.jobs_at(to.node, JobId::new(0), 10).await.unwrap(), [JobAtHome { job: busy.id, recent_fires }]);
+    assert_eq!(store.homes_of_jobs(&[fresh.id, unknown, idle.id, busy.id]).await.unwrap(), homes);
+    assert_eq!(
+        store.jobs_of_home(to.node, JobId::new(0), 10).await.unwrap(),
+        [JobAtHome { job: busy.id, recent_fires }]
+    );
     assert_eq!(store.home_loads(&[NodeId::new(next_id())], at).await.unwrap(), []);
 }
 
@@ -287,8 +290,8 @@ pub async fn nodes_are_forgotten(store: &dyn Store) {
     assert_eq!(store.forget_nodes(Timestamp::from_secs(1), 100).await.unwrap(), 0);
     assert!(is_there(gone).await);
     while store.forget_nodes(now, 100).await.unwrap() > 0 {}
-    let left = [is_there(gone).await, is_there(owner).await, is_there(home).await, is_there(newest).await];
-    assert_eq!(left, [false, true, true, true]);
+    let remaining = [is_there(gone).await, is_there(owner).await, is_there(home).await, is_there(newest).await];
+    assert_eq!(remaining, [false, true, true, true]);
     finish_all(store, &[finish(&row, Outcome::Succeeded)]).await;
     let next = join(store).await;
     assert!(next.node > newest.node);

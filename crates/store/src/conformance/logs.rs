@@ -72,9 +72,12 @@ pub async fn old_logs_are_removed_by_size_and_leave_a_line(store: &dyn Store) {
         after = last;
     }
     assert_eq!((removed, after), (1, runs[1].id), "the open one is skipped");
-    let left = store.log_chunks(runs[0].id, 1, -1, 10).await.unwrap();
-    assert_eq!(left.len(), 1);
-    assert_eq!((left[0].sequence, left[0].lines[0].text.as_str()), (0, "… 2 lines were removed by the log retention"));
+    let remaining = store.log_chunks(runs[0].id, 1, -1, 10).await.unwrap();
+    assert_eq!(remaining.len(), 1);
+    assert_eq!(
+        (remaining[0].sequence, remaining[0].lines[0].text.as_str()),
+        (0, "… 2 lines were removed by the log retention")
+    );
     for run in &runs[1..] {
         assert_eq!(store.log_chunks(run.id, 1, -1, 10).await.unwrap().len(), 2);
     }

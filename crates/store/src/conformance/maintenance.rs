@@ -46,8 +46,8 @@ pub async fn a_window_is_read_as_it_was_planned(store: &dyn Store) {
     assert!(store.end_maintenance(namespace, open.window.id, later + HOUR / 2).await.unwrap(), "again");
     assert!(store.end_maintenance(namespace, ahead.window.id, later).await.unwrap());
     assert!(!store.end_maintenance(namespace, MaintenanceId::new(next_id()), later).await.unwrap(), "there is none");
-    let left = store.maintenance(Some(namespace), now).await.unwrap();
-    let spans = left.iter().map(|one| (one.window.id, one.window.starts_at, one.window.ends_at));
+    let remaining = store.maintenance(Some(namespace), now).await.unwrap();
+    let spans = remaining.iter().map(|one| (one.window.id, one.window.starts_at, one.window.ends_at));
     let mut ended = vec![(open.window.id, now, later), (ahead.window.id, later, later)];
     ended.sort_unstable_by_key(|one| one.0);
     assert_eq!(spans.collect::<Vec<_>>(), ended, "what had not begun is empty");
@@ -56,8 +56,8 @@ pub async fn a_window_is_read_as_it_was_planned(store: &dyn Store) {
     old.window.ends_at = now;
     assert!(store.add_maintenance(&old).await.unwrap());
     while store.forget_incidents(now + Duration::from_millis(1), 100).await.unwrap() > 0 {}
-    let left = store.maintenance(Some(namespace), now - HOUR).await.unwrap();
-    assert_eq!(left.len(), 2, "what ended long ago is removed: {left:?}");
+    let remaining = store.maintenance(Some(namespace), now - HOUR).await.unwrap();
+    assert_eq!(remaining.len(), 2, "what ended long ago is removed: {remaining:?}");
 }
 
 /// A namespace has a maximum number of windows that have not ended.
@@ -97,12 +97,12 @@ pub async fn a_fire_that_is_held_back_is_the_next_fire(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let first = now.ceil_second();
     let job = job(store, Some(first)).await;
-    let seen = due_job(store, &job, &[NodeId::new(0)]).await.unwrap();
-    assert_eq!((seen.next_fire_at, seen.held_from), (first, None));
+    let seen_row = due_job(store, &job, &[NodeId::new(0)]).await.unwrap();
+    assert_eq!((seen_row.next_fire_at, seen_row.held_from), (first, None));
     let look_at = first + Duration::from_secs(60);
     let hold = ClaimJob {
-        recent_fires: seen.recent_fires,
-        expected_row: seen,
+        recent_fires: seen_row.recent_fires,
+        expected_row: seen_row,
         next_fire_at: Some(look_at),
         held_from: Some(first),
         runs: Vec::new(),

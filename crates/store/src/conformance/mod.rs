@@ -392,8 +392,8 @@ fn expect_created(created: JobCreated) -> JobRecord {
 
 /// A run that the lease `token` owns, as if that lease had claimed it.
 fn run(job: &JobRecord, token: LeaseToken, fire_at: Timestamp) -> Run {
-    let of = RunJob { namespace: job.namespace, job: job.id, job_version: job.version, app: job.app };
-    Run::new(RunId::new(next_id()), of, fire_at, Trigger::Interval, (token.node, token.epoch))
+    let run_job = RunJob { namespace: job.namespace, job: job.id, job_version: job.version, app: job.app };
+    Run::new(RunId::new(next_id()), run_job, fire_at, Trigger::Interval, (token.node, token.epoch))
 }
 
 fn requested_run(job: &JobRecord, token: LeaseToken, now: Timestamp) -> Run {
@@ -484,14 +484,13 @@ fn finisher(token: LeaseToken) -> Finisher<'static> {
 async fn finish_all(store: &dyn Store, batch: &[AttemptEnd]) -> Vec<EndOutcome> {
     let no_node = LeaseToken { node: NodeId::new(0), epoch: 0 };
     let ends = store.finish(finisher(no_node), batch).await.unwrap();
-    assert_eq!(ends.released, []);
-    ends.answers
+    assert_eq!(ends.released_runs, []);
+    ends.outcomes
 }
 
-async fn finish_one(store: &dyn Store, finish: AttemptEnd) -> EndOutcome {
-    let mut answers = finish_all(store, &[finish]).await;
-    assert_eq!(answers.len(), 1);
-    answers.pop().unwrap()
+async fn finish_one(store: &dyn Store, attempt_end: AttemptEnd) -> EndOutcome {
+    let [outcome]: [EndOutcome; 1] = finish_all(store, &[attempt_end]).await.try_into().unwrap();
+    outcome
 }
 
 fn verdict(status: RunStatus) -> EndOutcome {

@@ -76,7 +76,7 @@ pub async fn a_failed_run_is_reported_once(store: &dyn Store) {
     ];
     finish_all(store, &batch).await;
     let (_, shards) = expanded_broadcast(store, token, 2).await;
-    let whole = shards[0].parent.unwrap();
+    let root_id = shards[0].parent.unwrap();
     for shard in &shards {
         finish_one(store, finish(shard, FAILED)).await;
     }
@@ -88,14 +88,14 @@ pub async fn a_failed_run_is_reported_once(store: &dyn Store) {
         timed_out.id,
         cancelled.id,
         lost.id,
-        whole,
+        root_id,
         shards[0].id,
         shards[1].id,
     ];
     let taken = take(store, due_instant(store).await, &ids).await;
     let mut runs: Vec<RunId> = taken.iter().filter_map(|item| item.run).collect();
     runs.sort_unstable();
-    let mut expected = vec![fails.id, timed_out.id, lost.id, whole];
+    let mut expected = vec![fails.id, timed_out.id, lost.id, root_id];
     expected.sort_unstable();
     assert_eq!(runs, expected);
     let item = taken.iter().find(|item| item.run == Some(fails.id)).unwrap();

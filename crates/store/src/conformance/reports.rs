@@ -94,8 +94,8 @@ pub async fn failures_are_counted_by_message_and_day(store: &dyn Store) {
     let forget = async || store.forget_failure_stats(at + Duration::from_secs(1), 1).await.unwrap();
     assert!(forget().await > 0);
     let both = [job.id, other.id];
-    let left = store.failure_messages(&FailureQuery { jobs: Some(&both), ..query(at, 1) }).await.unwrap();
-    assert!(!left.is_empty(), "not those of all jobs");
+    let remaining = store.failure_messages(&FailureQuery { jobs: Some(&both), ..query(at, 1) }).await.unwrap();
+    assert!(!remaining.is_empty(), "not those of all jobs");
     while forget().await > 0 {}
     assert_eq!(of_day(at, 1).await, []);
     assert_eq!(of_day(at, 2).await[0].count, 1);

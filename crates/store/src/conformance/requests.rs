@@ -33,10 +33,10 @@ pub async fn a_run_keeps_the_executor_that_its_caller_named(store: &dyn Store) {
     let again = read_run(store, asked.id).await;
     assert_eq!((again.attempt, again.only_executor.as_deref()), (2, Some("w-2")));
 
-    let whole = named(Run { shard_index: ROOT_SHARD, shard_total: None, ..requested_run(&job, dead, now) });
-    store.request_run(dead, whole.clone()).await.unwrap();
-    let shards = shards(&whole, 2);
-    assert!(store.expand(dead, whole.id, &shards).await.unwrap());
+    let root = named(Run { shard_index: ROOT_SHARD, shard_total: None, ..requested_run(&job, dead, now) });
+    store.request_run(dead, root.clone()).await.unwrap();
+    let shards = shards(&root, 2);
+    assert!(store.expand(dead, root.id, &shards).await.unwrap());
     for shard in &shards {
         assert_eq!(read_run(store, shard.id).await.only_executor, only);
     }

@@ -46,14 +46,14 @@ pub async fn a_result_is_stored_once(store: &dyn Store) {
 
     // An end that names neither an executor nor a start keeps the stored ones.
     let run = pending_run(store, token).await;
-    let hand = RunAtExecutor {
+    let run_at_executor = RunAtExecutor {
         run: run.id,
         attempt: 1,
         executor_id: ExecutorId::new(9),
         executor: "b".to_owned(),
         at: run.due_at,
     };
-    store.note_running(token, &[hand]).await.unwrap();
+    store.note_running(token, &[run_at_executor]).await.unwrap();
     let end = AttemptEnd { executor: None, started_at: None, ..finish(&run, Outcome::Cancelled) };
     finish_one(store, end).await;
     let stored = read_run(store, run.id).await;
@@ -194,14 +194,14 @@ pub async fn results_of_other_attempts_are_kept_beside(store: &dyn Store) {
 pub async fn an_unknown_verdict_becomes_the_true_one(store: &dyn Store) {
     let token = join(store).await;
     let run = pending_run(store, token).await;
-    let hand = RunAtExecutor {
+    let run_at_executor = RunAtExecutor {
         run: run.id,
         attempt: 1,
         executor_id: ExecutorId::new(77),
         executor: "executor-a".to_owned(),
         at: run.due_at,
     };
-    store.mark(token, &[hand]).await.unwrap();
+    store.mark(token, &[run_at_executor]).await.unwrap();
     let mut lost = AttemptEnd { executor: None, ..finish(&run, Outcome::Lost(Reason::ExecutorLost)) };
     lost.policy.at_least_once = false;
     let after = NextStep::Verdict { status: RunStatus::Unknown, reason: Some(Reason::ExecutorLost) };
@@ -218,8 +218,8 @@ pub async fn an_unknown_verdict_becomes_the_true_one(store: &dyn Store) {
 /// A run whose end was unknown turns out to have succeeded, and so does the broadcast of which it is a shard.
 pub(super) async fn a_report_of_success_ends_a_dead_letter(store: &dyn Store, token: LeaseToken) {
     let run = pending_run(store, token).await;
-    let (whole, shards) = expanded_broadcast(store, token, 1).await;
-    for (run, listed) in [(&run, &run), (&shards[0], &whole)] {
+    let (root, shards) = expanded_broadcast(store, token, 1).await;
+    for (run, listed) in [(&run, &run), (&shards[0], &root)] {
         store.mark(token, &[at_executor(run, "one")]).await.unwrap();
         let mut lost = finish(run, Outcome::Lost(Reason::ExecutorLost));
         lost.policy.at_least_once = false;
@@ -326,7 +326,7 @@ pub async fn results_that_arrive_twice_at_once_are_stored_once(store: &dyn Store
     }
     let reversed: Vec<_> = batch.iter().rev().cloned().collect();
     let (a, b) = tokio::join!(store.finish(finisher(token), &batch), store.finish(finisher(token), &reversed));
-    let (a, mut b) = (a.unwrap().answers, b.unwrap().answers);
+    let (a, mut b) = (a.unwrap().outcomes, b.unwrap().outcomes);
     b.reverse();
     for pair in a.into_iter().zip(b) {
         let done = verdict(RunStatus::Succeeded);

@@ -171,10 +171,10 @@ pub async fn activity_is_read_of_runs_and_schedule(store: &dyn Store) {
     let at = Timestamp::from_secs(1_900_000_800);
     let (job, idle) = (job(store, Some(at)).await, job(store, Some(at)).await);
     let rows: Vec<Run> = (0..3).map(|number| run(&job, token, at + Duration::from_secs(number * 60))).collect();
-    let seen = due_job(store, &job, &[NodeId::new(0), token.node]).await.unwrap();
+    let seen_row = due_job(store, &job, &[NodeId::new(0), token.node]).await.unwrap();
     let last = ClaimJob {
-        recent_fires: seen.recent_fires,
-        expected_row: seen,
+        recent_fires: seen_row.recent_fires,
+        expected_row: seen_row,
         held_from: None,
         next_fire_at: None,
         awaited_run: None,

@@ -77,15 +77,15 @@ pub async fn runs_are_found_by_all_that_a_search_names(store: &dyn Store) {
     let any = || RunSearch::new(now, 100);
     let text = |text: &str| RunText { text: text.to_owned(), ..RunText::default() };
     let over = |millis| Bound { length: Duration::from_millis(millis), is_inclusive: true };
-    let of = |jobs: &[&JobRecord]| Some(jobs.iter().map(|job| job.id).collect());
+    let ids_of = |jobs: &[&JobRecord]| Some(jobs.iter().map(|job| job.id).collect());
     let named = |name: &str| ValueCondition { any: vec![Pattern(name.to_owned())], none: Vec::new() };
-    let both = || RunSearch { jobs: of(&[&first, &second]), ..any() };
+    let both = || RunSearch { jobs: ids_of(&[&first, &second]), ..any() };
     let hidden =
         || Some(Arc::new(VisibleJobs { hidden_names: BTreeSet::from(["vault".to_owned()]), ..VisibleJobs::default() }));
     let searches = [
         (any(), None),
         (both(), Some(40)),
-        (RunSearch { jobs: of(&[&second]), ..any() }, Some(20)),
+        (RunSearch { jobs: ids_of(&[&second]), ..any() }, Some(20)),
         (RunSearch { excluded_jobs: vec![first.id], ..both() }, Some(20)),
         (RunSearch { jobs: Some(Vec::new()), ..any() }, Some(0)),
         (RunSearch { apps: Some(vec![second.app]), ..both() }, None),

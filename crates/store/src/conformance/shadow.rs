@@ -46,8 +46,8 @@ pub async fn observed_fires_are_kept_once_and_removed_by_age(store: &dyn Store) 
     let before = at(1_011);
     assert!(store.forget_shadow_fires(before, 5).await.unwrap() >= 5);
     while store.forget_shadow_fires(before, 5).await.unwrap() > 0 {}
-    let left =
+    let remaining =
         store.shadow_fires((space, "old"), JobId::new(8), (at(0), before + Duration::from_secs(1)), 9).await.unwrap();
-    assert_eq!(left.iter().map(|fire| fire.source_id).collect::<Vec<_>>(), [11]);
+    assert_eq!(remaining.iter().map(|fire| fire.source_id).collect::<Vec<_>>(), [11]);
     store.forget_shadow_fires(Timestamp::MAX, 10_000).await.unwrap();
 }

@@ -139,8 +139,8 @@ pub async fn runs_are_counted_by_hour(store: &dyn Store) {
     };
     assert!(of_hour(job.id).await + of_hour(other.id).await > 0, "not the counts of all jobs");
     while forget().await > 0 {}
-    let left = store.job_stats(job.id, Timestamp::EPOCH, Timestamp::MAX).await.unwrap();
-    assert_eq!(left, from_second);
+    let remaining = store.job_stats(job.id, Timestamp::EPOCH, Timestamp::MAX).await.unwrap();
+    assert_eq!(remaining, from_second);
 }
 
 /// Sums are added once, whatever the number of sums in a batch.

@@ -113,10 +113,10 @@ async fn fires_stay_while_they_are_open(store: &dyn Store, token: LeaseToken) {
 pub async fn a_broadcast_is_removed_as_a_whole(store: &dyn Store) {
     let token = join(store).await;
     purge_all(store, 500).await;
-    let whole = old(store, token, ROOT_SHARD).await;
-    let shards = shards(&whole, 5);
-    assert!(store.expand(token, whole.id, &shards).await.unwrap());
-    let ids: Vec<RunId> = std::iter::once(whole.id).chain(shards.iter().map(|shard| shard.id)).collect();
+    let root = old(store, token, ROOT_SHARD).await;
+    let shards = shards(&root, 5);
+    assert!(store.expand(token, root.id, &shards).await.unwrap());
+    let ids: Vec<RunId> = std::iter::once(root.id).chain(shards.iter().map(|shard| shard.id)).collect();
     for shard in &shards[1..] {
         finish_one(store, finish(shard, Outcome::Succeeded)).await;
     }
@@ -129,8 +129,8 @@ pub async fn a_broadcast_is_removed_as_a_whole(store: &dyn Store) {
         step = store.purge(before, step.next_after.expect("runs are left"), 2).await.unwrap();
     }
     assert_eq!(step.removed_count, 2);
-    let left = existing(store, &ids).await;
-    assert!(left.len() == 4 && left[0] == whole.id, "{left:?}");
+    let remaining = existing(store, &ids).await;
+    assert!(remaining.len() == 4 && remaining[0] == root.id, "{remaining:?}");
     assert_eq!(purge_all(store, 2).await, 4);
     assert!(existing(store, &ids).await.is_empty());
     runs_that_stay_are_read_once(store, token).await;

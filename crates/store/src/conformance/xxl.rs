@@ -100,8 +100,8 @@ pub async fn executors_of_xxl_job_are_registered_by_hand(store: &dyn Store) {
     let third = XxlExecutor { namespace: namespace.id, ..known(6, "http://10.0.0.7:9999", "f", 160) };
     store.register_xxl_by_hand(&third, at(160)).await.unwrap();
     assert_eq!(store.delete_namespace(namespace.id).await.unwrap(), NamespaceDeleted::Done);
-    let left = store.xxl_registered_by_hand(Some(app), 10).await.unwrap();
-    assert_eq!(left, [second], "an executor goes with its namespace");
+    let remaining = store.xxl_registered_by_hand(Some(app), 10).await.unwrap();
+    assert_eq!(remaining, [second], "an executor goes with its namespace");
 }
 
 /// Numbers rise, fit into 32 bits, and are assigned only under a valid lease. A job keeps its number.
@@ -184,9 +184,9 @@ pub async fn the_first_report_of_xxl_job_counts(store: &dyn Store) {
     store.settle_xxl(&[first, 7], now).await.unwrap();
     let found = store.report_xxl(app, &[report(first, 500, None)], now).await.unwrap().runs;
     assert_eq!((found[0].state, found[0].code), (XxlRunState::Settled, Some(200)));
-    let left: Vec<i64> =
+    let remaining: Vec<i64> =
         store.unsettled_xxl(ExecutorId::new(base + 1), 10).await.unwrap().iter().map(|run| run.log_id).collect();
-    assert_eq!(left, [second]);
+    assert_eq!(remaining, [second]);
     assert_eq!(store.forget_xxl(now, 10).await.unwrap(), 0);
     let forgotten = store.forget_xxl(now + Duration::from_secs(1), 10).await.unwrap();
     assert_eq!(forgotten, 4, "three that are settled, and one whose run is not there any more");
@@ -209,11 +209,11 @@ async fn vanished_executors_are_forgotten(store: &dyn Store, token: LeaseToken) 
     let of_open = NewXxlRun { run: open.id, ..new(base, 71, 1) };
     let sent = store.send_xxl(token, &[of_open, new(base, 71, 2)], now).await.unwrap().unwrap();
     let ids = |found: Vec<XxlExecutor>| found.iter().map(|one| one.id).collect::<Vec<_>>();
-    assert!(store.xxl_reported_executors(later, 10).await.unwrap().is_empty());
+    assert!(store.xxl_executors_with_unsettled_ends(later, 10).await.unwrap().is_empty());
     let end = XxlReport { log_id: sent[1].log_id, code: 200, message: None };
     store.report_xxl(app, &[end], now).await.unwrap();
-    assert_eq!(ids(store.xxl_reported_executors(later, 10).await.unwrap()), [id(2)]);
-    assert!(store.xxl_reported_executors(now, 10).await.unwrap().is_empty(), "it is registered");
+    assert_eq!(ids(store.xxl_executors_with_unsettled_ends(later, 10).await.unwrap()), [id(2)]);
+    assert!(store.xxl_executors_with_unsettled_ends(now, 10).await.unwrap().is_empty(), "it is registered");
     assert_eq!(store.forget_xxl(now, 10).await.unwrap(), 0);
     assert_eq!(store.forget_xxl(later, 10).await.unwrap(), 2, "an attempt and its executor");
     assert_eq!(store.unsettled_xxl(id(1), 10).await.unwrap(), sent[..1]);

@@ -75,7 +75,7 @@ impl XxlDatabase {
     pub async fn open(url: &str) -> Result<Self, ForeignError> {
         match Database::connect(url, false).await? {
             Database::MySql(connection) => Ok(Self(connection)),
-            Database::Postgres(_) => Err(ForeignError::Address("postgres://…".to_owned(), super::MYSQL)),
+            Database::Postgres(_) => Err(ForeignError::Address("postgres://…".to_owned(), super::MYSQL_FORM)),
         }
     }
 
@@ -89,7 +89,7 @@ impl XxlDatabase {
                     COALESCE(executor_sharding_param, ''), CAST(trigger_code AS SIGNED), CAST(handle_code AS SIGNED), \
                     COALESCE(SUBSTRING(trigger_msg, 1, 200), '') FROM xxl_job_log WHERE id > ? ORDER BY id LIMIT ?";
         let rows = sqlx::query(text).bind(after).bind(limit).fetch_all(&mut self.0).await?;
-        let read = |row: &sqlx::mysql::MySqlRow| -> Result<LogRow, sqlx::Error> {
+        let read_row = |row: &sqlx::mysql::MySqlRow| -> Result<LogRow, sqlx::Error> {
             Ok(LogRow {
                 id: row.try_get(0)?,
                 job: row.try_get(1)?,
@@ -101,7 +101,7 @@ impl XxlDatabase {
                 message: row.try_get(7)?,
             })
         };
-        Ok(rows.iter().map(read).collect::<Result<_, _>>()?)
+        Ok(rows.iter().map(read_row).collect::<Result<_, _>>()?)
     }
 
     /// The highest number in `xxl_job_log`; 0 if it is empty.
@@ -148,10 +148,10 @@ impl XxlDatabase {
             placeholders(jobs.len())
         );
         let query = jobs.iter().fold(sqlx::query(AssertSqlSafe(text)), |query, job| query.bind(job));
-        let read = |row: &sqlx::mysql::MySqlRow| -> Result<(i64, XxlHandler), sqlx::Error> {
+        let read_row = |row: &sqlx::mysql::MySqlRow| -> Result<(i64, XxlHandler), sqlx::Error> {
             Ok((row.try_get(0)?, XxlHandler { kind: row.try_get(1)?, name: row.try_get(2)? }))
         };
-        Ok(query.fetch_all(&mut self.0).await?.iter().map(read).collect::<Result<_, _>>()?)
+        Ok(query.fetch_all(&mut self.0).await?.iter().map(read_row).collect::<Result<_, _>>()?)
     }
 
     /// Stops each job from its next instant on, if that instant is `not_before` or later. `not_before` is called once the lock of XXL-JOB's
@@ -196,7 +196,7 @@ impl XxlDatabase {
     /// [`ForeignError::Denied`] if it may not, and [`ForeignError::Database`].
     pub async fn xxl_check_rights(&mut self) -> Result<(), ForeignError> {
         let mut denied_grants = Vec::new();
-        for (table, text) in RIGHTS {
+        for (table, text) in RIGHT_CHECKS {
             match sqlx::query(text).execute(&mut self.0).await {
                 Ok(_) => {}
                 Err(error) if is_denied(&error) => denied_grants.push(table),
@@ -271,8 +271,8 @@ impl XxlDatabase {
     ) -> Result<BTreeMap<i64, StartOutcome>, ForeignError> {
         let mut transaction = self.0.begin().await?;
         lock_scheduler(&mut transaction).await?;
-        let numbers: Vec<i64> = jobs.iter().map(|(job, _)| *job).collect();
-        let current_jobs = read_jobs(&mut transaction, &numbers, " FOR UPDATE").await?;
+        let job_ids: Vec<i64> = jobs.iter().map(|(job, _)| *job).collect();
+        let current_jobs = read_jobs(&mut transaction, &job_ids, " FOR UPDATE").await?;
         let not_before = not_before();
         let start_outcome = |(job, next_ms): &(i64, i64)| {
             let start_outcome = match current_jobs.get(job)? {
@@ -283,11 +283,11 @@ impl XxlDatabase {
             Some((*job, start_outcome))
         };
         let outcomes: BTreeMap<i64, StartOutcome> = jobs.iter().filter_map(start_outcome).collect();
-        let from = |(job, outcome): (&i64, &StartOutcome)| match outcome {
+        let job_and_start = |(job, outcome): (&i64, &StartOutcome)| match outcome {
             StartOutcome::From(next_ms) => Some((*job, *next_ms)),
             StartOutcome::TooLate | StartOutcome::AlreadyRunning(_) => None,
         };
-        let starts: Vec<(i64, i64)> = outcomes.iter().filter_map(from).collect();
+        let starts: Vec<(i64, i64)> = outcomes.iter().filter_map(job_and_start).collect();
         if !starts.is_empty() {
             let text = format!(
                 "UPDATE xxl_job_info SET trigger_status = 1, trigger_last_time = 0, trigger_next_time = CASE id{} END WHERE id IN ({})",
@@ -306,7 +306,7 @@ impl XxlDatabase {
 
 /// The tables that are changed or locked when jobs are stopped and started, each with a statement that needs the same rights and finds no
 /// row.
-const RIGHTS: [(&str, &str); 2] = [
+const RIGHT_CHECKS: [(&str, &str); 2] = [
     (
         "xxl_job_info",
         "UPDATE xxl_job_info SET trigger_status = trigger_status, trigger_last_time = trigger_last_time, \
@@ -332,7 +332,7 @@ async fn lock_scheduler(connection: &mut MySqlConnection) -> Result<(), ForeignE
 async fn read_jobs(
     connection: &mut MySqlConnection,
     jobs: &[i64],
-    lock: &str,
+    lock_clause: &str,
 ) -> Result<BTreeMap<i64, JobStatus>, sqlx::Error> {
     if jobs.is_empty() {
         return Ok(BTreeMap::new());
@@ -340,16 +340,16 @@ async fn read_jobs(
     let placeholders = placeholders(jobs.len());
     let text = format!(
         "SELECT CAST(id AS SIGNED), CAST(trigger_status AS SIGNED), CAST(COALESCE(trigger_next_time, 0) AS SIGNED) \
-         FROM xxl_job_info WHERE id IN ({placeholders}) ORDER BY id{lock}"
+         FROM xxl_job_info WHERE id IN ({placeholders}) ORDER BY id{lock_clause}"
     );
     let mut query = sqlx::query(AssertSqlSafe(text));
     for job in jobs {
         query = query.bind(job);
     }
     let rows = query.fetch_all(connection).await?;
-    let read = |row: &sqlx::mysql::MySqlRow| -> Result<(i64, JobStatus), sqlx::Error> {
+    let read_row = |row: &sqlx::mysql::MySqlRow| -> Result<(i64, JobStatus), sqlx::Error> {
         let status: i64 = row.try_get(1)?;
         Ok((row.try_get(0)?, JobStatus { is_running: status == 1, next_ms: row.try_get(2)? }))
     };
-    rows.iter().map(read).collect()
+    rows.iter().map(read_row).collect()
 }

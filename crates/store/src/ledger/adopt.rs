@@ -73,11 +73,12 @@ pub(crate) fn adopted_run(run: Run, ended_at: Timestamp, last_sessions: &LastSes
 
 /// The `limit` jobs with the fewest runs. A job occurs in `counts` once for each status that its runs have.
 pub(crate) fn fewest_first(counts: impl IntoIterator<Item = (JobId, u64)>, limit: u32) -> Vec<OrphanedJob> {
-    let mut by_job: HashMap<JobId, u64> = HashMap::new();
+    let mut run_counts_by_job: HashMap<JobId, u64> = HashMap::new();
     for (job, count) in counts {
-        *by_job.entry(job).or_default() += count;
+        *run_counts_by_job.entry(job).or_default() += count;
     }
-    let mut jobs: Vec<OrphanedJob> = by_job.into_iter().map(|(id, run_count)| OrphanedJob { id, run_count }).collect();
+    let mut jobs: Vec<OrphanedJob> =
+        run_counts_by_job.into_iter().map(|(id, run_count)| OrphanedJob { id, run_count }).collect();
     jobs.sort_unstable_by_key(|job| (job.run_count, job.id));
     jobs.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     jobs
@@ -93,7 +94,7 @@ pub trait Adopt {
     async fn orphaned_jobs(&self, token: LeaseToken, dead_nodes: &[NodeId], limit: u32) -> Result<OrphanedJobs>;
 
     /// Those of `jobs` that have open runs under earlier leases of this node.
-    async fn left_open(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>>;
+    async fn jobs_open_under_earlier_leases(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>>;
 
     /// Takes over all open runs of these jobs that [`orphaned_jobs`](Self::orphaned_jobs) counts. If only some of a job's runs were taken,
     /// the job would have two homes. Each run is taken by an UPDATE guarded by its old owner. A pending run that was due before the old

@@ -75,14 +75,14 @@ pub struct Finisher<'a> {
 pub struct Ends {
     /// One outcome for each end, in the order of the ends. If a later part of the batch failed, that part was not
     /// written, and its outcomes are missing.
-    pub answers: Vec<EndOutcome>,
+    pub outcomes: Vec<EndOutcome>,
     /// Open runs that follow from the ends: children that were released. Their homes must be notified.
-    pub released: Vec<Run>,
+    pub released_runs: Vec<Run>,
     /// The earliest next fire that one of the ends set for a job with a fixed delay. The scan must read due jobs by then.
     pub due_at: Option<Timestamp>,
     /// Runs that succeeded and await their children, and therefore stay open. This includes runs whose end was stored before, because the
     /// answer to that call may have been lost or may have gone to another server.
-    pub awaiting: Vec<(JobId, RunId)>,
+    pub awaiting_runs: Vec<(JobId, RunId)>,
     /// Runs that awaited their children and have now ended.
     pub ended_parents: Vec<(JobId, RunId)>,
 }
@@ -90,10 +90,10 @@ pub struct Ends {
 impl Ends {
     /// Adds the outcome of the next part of the batch.
     pub fn extend(&mut self, part: Self) {
-        self.answers.extend(part.answers);
-        self.released.extend(part.released);
+        self.outcomes.extend(part.outcomes);
+        self.released_runs.extend(part.released_runs);
         self.due_at = self.due_at.into_iter().chain(part.due_at).min();
-        self.awaiting.extend(part.awaiting);
+        self.awaiting_runs.extend(part.awaiting_runs);
         self.ended_parents.extend(part.ended_parents);
     }
 }

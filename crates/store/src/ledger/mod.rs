@@ -18,7 +18,7 @@ pub use self::dispatch::{Dispatch, NotedWait, RunAtExecutor, WaitPlace};
 pub use self::finish::{AttemptEnd, EndOutcome, Ends, Finish, Finisher};
 pub use self::limits::{LimitName, Limits};
 pub use self::r#move::{HomeLoad, JobAtHome, Move, MovedJobs, UnsentRun};
-pub use self::read::{ATTEMPT_COUNT_MAX, HeldCount, OpenPage, RunCheck, RunQuery, Runs};
+pub use self::read::{ATTEMPT_COUNT_MAX, ExecutorRunCount, OpenPage, RunCheck, RunQuery, Runs};
 pub use self::relay::{FenceRequest, Relay, RelayedAnswer};
 pub use self::search::{FoundRuns, RunOrder, RunPlace, RunSearch, RunText, SEARCHED_COUNT_MAX, SearchRuns, lateness};
 

@@ -64,11 +64,11 @@ pub trait Move {
     async fn unsent_runs_of_jobs(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<UnsentRun>>;
 
     /// Jobs whose home is this node, with ids above `after`, sorted by id, at most `limit`.
-    async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobAtHome>>;
+    async fn jobs_of_home(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobAtHome>>;
 
     /// The homes of these jobs, sorted by the jobs' ids; a job without a home has the node 0, and a deleted job is left
     /// out.
-    async fn homes_of(&self, jobs: &[JobId]) -> Result<Vec<(JobId, NodeId)>>;
+    async fn homes_of_jobs(&self, jobs: &[JobId]) -> Result<Vec<(JobId, NodeId)>>;
 
     /// The loads of these nodes as homes, as of `now`. Nodes that are the home of no job are left out.
     async fn home_loads(&self, homes: &[NodeId], now: Timestamp) -> Result<Vec<HomeLoad>>;

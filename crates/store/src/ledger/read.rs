@@ -61,7 +61,7 @@ pub struct RunQuery {
 
 /// Number of runs that an executor has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeldCount {
+pub struct ExecutorRunCount {
     pub app: AppId,
     pub executor: String,
     pub count: u64,
@@ -84,10 +84,16 @@ pub trait Runs {
 
     /// Number of runs of a namespace that each executor has, sorted by the executor's app and name, as far as the store
     /// knows: a run that was sent within the last second or two is not counted.
-    async fn count_held(&self, namespace: NamespaceId) -> Result<Vec<HeldCount>>;
+    async fn count_running_by_executor(&self, namespace: NamespaceId) -> Result<Vec<ExecutorRunCount>>;
 
     /// The runs of an app that the executor with this name has, as far as the store knows. At most `limit`.
-    async fn held_runs(&self, namespace: NamespaceId, app: AppId, executor: &str, limit: u32) -> Result<Vec<Run>>;
+    async fn running_runs_of_executor(
+        &self,
+        namespace: NamespaceId,
+        app: AppId,
+        executor: &str,
+        limit: u32,
+    ) -> Result<Vec<Run>>;
 
     /// The job's next fire after this one: the run with the next planned instant, or the next request for the same instant. A broadcast is
     /// represented by the row for all its shards.

@@ -167,7 +167,7 @@ impl RunSearch {
     }
 
     /// The planned instant in milliseconds up to which the search looks.
-    pub(crate) fn fires_to(&self) -> i64 {
+    pub(crate) fn last_fire_ms(&self) -> i64 {
         let until = self.until.map_or(i64::MAX, Timestamp::as_millis);
         match self.from {
             Some(from) if from.value != 0 && self.is_in_one_job() => until.min(from.value),
@@ -194,7 +194,7 @@ impl RunSearch {
     pub fn admits(&self, run: &Run) -> bool {
         let is_within = |(from, to): (i64, i64), value: i64| (from..=to).contains(&value);
         let (first, end) = self.ids();
-        let late_enough = |since: Timestamp| {
+        let is_since = |since: Timestamp| {
             run.id.get() >= first && (run.fire_at >= since || run.id.get() >= IdGen::first_at(since))
         };
         (self.statuses.is_empty() || self.statuses.contains(&run.status))
@@ -202,9 +202,9 @@ impl RunSearch {
             && self.apps.as_ref().is_none_or(|apps| apps.contains(&run.app))
             && self.jobs.as_ref().is_none_or(|jobs| jobs.binary_search(&run.job).is_ok())
             && self.excluded_jobs.binary_search(&run.job).is_err()
-            && self.executors.admits(|wanted| run.executor.as_deref().is_some_and(|name| wanted.matches(name)))
-            && self.since.is_none_or(late_enough)
-            && run.fire_at.as_millis() <= self.fires_to()
+            && self.executors.admits(|pattern| run.executor.as_deref().is_some_and(|name| pattern.matches(name)))
+            && self.since.is_none_or(is_since)
+            && run.fire_at.as_millis() <= self.last_fire_ms()
             && run.id.get() < end
             && is_within(millis_of(self.duration), self.duration_ms(run))
             && is_within(millis_of(self.late), late_ms(run))

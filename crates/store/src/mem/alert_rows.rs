@@ -36,7 +36,7 @@ impl AlertRows {
         rules
     }
 
-    pub(super) fn open_incidents_of(&self, rule: AlertRuleId) -> impl Iterator<Item = &Incident> {
+    pub(super) fn open_incidents_of_rule(&self, rule: AlertRuleId) -> impl Iterator<Item = &Incident> {
         let incidents = self.incidents.values().filter(move |(_, record)| record.rule == rule);
         incidents.map(|(_, record)| &record.incident).filter(|incident| incident.state == IncidentState::Firing)
     }
@@ -46,7 +46,7 @@ impl AlertRows {
         query: &IncidentQuery<'_>,
         is_wanted: fn(&IncidentRecord) -> bool,
     ) -> Vec<IncidentRecord> {
-        let is_asked = |record: &&IncidentRecord| {
+        let is_selected = |record: &&IncidentRecord| {
             let subject = &record.incident.subject;
             let is_of_job = |job: JobId| subject.kind == SubjectKind::Job && subject.id == job.get();
             query.before.is_none_or(|before| record.incident.id < before)
@@ -56,11 +56,11 @@ impl AlertRows {
         };
         let incidents = self.incidents.values().rev().filter(|(namespace, _)| *namespace == query.namespace);
         let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
-        incidents.map(|(_, record)| record).filter(is_asked).take(limit).cloned().collect()
+        incidents.map(|(_, record)| record).filter(is_selected).take(limit).cloned().collect()
     }
 
     /// Replaces the expectations of a job that is saved or deleted now. `before` is its previous definition; `None` for a new job.
-    pub(super) fn write_expects(
+    pub(super) fn write_expect_checks(
         &mut self,
         (namespace, job): (NamespaceId, JobId),
         (before, spec): (Option<&JobSpec>, Option<&JobSpec>),

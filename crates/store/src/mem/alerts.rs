@@ -58,7 +58,7 @@ impl Alerts for MemStore {
         };
         alert_rows.raise_version(change.namespace);
         alert_rows.rules.insert(record.id, record.clone());
-        if rule_before.is_some_and(|rule| !judge::watches_same(&rule.spec, change.spec)) {
+        if rule_before.is_some_and(|rule| !judge::have_same_condition_and_scope(&rule.spec, change.spec)) {
             let incidents = alert_rows.incidents.values_mut().filter(|(_, incident)| incident.rule == record.id);
             for (_, record) in incidents.filter(|(_, record)| record.incident.state == IncidentState::Firing) {
                 record.incident.check_at = Some(change.now);
@@ -96,15 +96,15 @@ impl Alerts for MemStore {
     async fn namespaces_with_due_alerts(&self, now: Timestamp) -> Result<Vec<NamespaceId>> {
         let alert_rows = &self.state().alert_rows;
         let is_due = |namespace: &NamespaceId| {
-            let is_over = |at: Option<Timestamp>| at.is_some_and(|at| at <= now);
+            let has_passed = |at: Option<Timestamp>| at.is_some_and(|at| at <= now);
             alert_rows.events.values().any(|(owner, _)| owner == namespace)
-                || alert_rows.rules.values().any(|rule| rule.namespace == *namespace && is_over(rule.check_at))
+                || alert_rows.rules.values().any(|rule| rule.namespace == *namespace && has_passed(rule.check_at))
                 || alert_rows
                     .incidents
                     .values()
-                    .any(|(owner, record)| owner == namespace && is_over(record.incident.check_at))
-                || alert_rows.expect_checks.values().any(|(owner, check)| owner == namespace && is_over(check.at))
-                || is_over(alert_rows.open_runs_checks.get(namespace).copied())
+                    .any(|(owner, record)| owner == namespace && has_passed(record.incident.check_at))
+                || alert_rows.expect_checks.values().any(|(owner, check)| owner == namespace && has_passed(check.at))
+                || has_passed(alert_rows.open_runs_checks.get(namespace).copied())
         };
         Ok(alert_rows.versions.keys().copied().filter(is_due).collect())
     }
@@ -121,9 +121,9 @@ impl Alerts for MemStore {
 
     async fn open_incidents(&self, rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> Result<OpenIncidents> {
         let state = self.state();
-        let open_incidents = || state.alert_rows.open_incidents_of(rule);
+        let open_incidents = || state.alert_rows.open_incidents_of_rule(rule);
         let is_group = |incident: &&Incident| incident.subject.kind == SubjectKind::Group;
-        let is_asked = |incident: &&Incident| subjects.contains(&(incident.subject.kind, incident.subject.id));
+        let is_selected = |incident: &&Incident| subjects.contains(&(incident.subject.kind, incident.subject.id));
         let count = |is_member| {
             let incidents =
                 open_incidents().filter(|incident| !is_group(incident) && incident.group.is_some() == is_member);
@@ -134,9 +134,9 @@ impl Alerts for MemStore {
             incident.group.is_some() && incident.group == group.as_ref().map(|incident| incident.id)
         };
         let all_incidents = state.alert_rows.incidents.values().map(|(_, record)| &record.incident);
-        let counted_incidents = all_incidents.filter(is_of_group).filter(is_asked);
+        let counted_incidents = all_incidents.filter(is_of_group).filter(is_selected);
         Ok(OpenIncidents {
-            incidents: open_incidents().filter(|incident| !is_group(incident)).filter(is_asked).cloned().collect(),
+            incidents: open_incidents().filter(|incident| !is_group(incident)).filter(is_selected).cloned().collect(),
             counted_subjects: counted_incidents.map(|incident| (incident.subject.kind, incident.subject.id)).collect(),
             group,
             single_count: count(false),
@@ -144,10 +144,12 @@ impl Alerts for MemStore {
         })
     }
 
-    async fn open_incidents_of(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {
+    async fn open_incidents_of_rule(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {
         let state = self.state();
-        let incidents =
-            state.alert_rows.open_incidents_of(rule).filter(|incident| incident.subject.kind != SubjectKind::Group);
+        let incidents = state
+            .alert_rows
+            .open_incidents_of_rule(rule)
+            .filter(|incident| incident.subject.kind != SubjectKind::Group);
         Ok(incidents.take(to_usize(limit)).cloned().collect())
     }
 
@@ -156,24 +158,24 @@ impl Alerts for MemStore {
         let is_due = |(owner, record): &&(NamespaceId, IncidentRecord)| {
             *owner == namespace && record.incident.check_at.is_some_and(|at| at <= now)
         };
-        let mut due: Vec<IncidentRecord> =
+        let mut due_records: Vec<IncidentRecord> =
             state.alert_rows.incidents.values().filter(is_due).map(|(_, record)| record.clone()).collect();
-        due.sort_by_key(|record| record.incident.check_at);
-        due.truncate(to_usize(limit));
-        Ok(due)
+        due_records.sort_by_key(|record| record.incident.check_at);
+        due_records.truncate(to_usize(limit));
+        Ok(due_records)
     }
 
     async fn due_expectations(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectCheck>> {
         let state = self.state();
         let checks =
             state.alert_rows.expect_checks.values().filter(|(owner, _)| *owner == namespace).map(|(_, check)| *check);
-        let mut due: Vec<ExpectCheck> = checks.filter(|check| check.at.is_some_and(|at| at <= now)).collect();
-        due.sort_by_key(|check| check.at);
-        due.truncate(to_usize(limit));
-        Ok(due)
+        let mut due_checks: Vec<ExpectCheck> = checks.filter(|check| check.at.is_some_and(|at| at <= now)).collect();
+        due_checks.sort_by_key(|check| check.at);
+        due_checks.truncate(to_usize(limit));
+        Ok(due_checks)
     }
 
-    async fn expectations_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>> {
+    async fn expect_checks_of_jobs(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>> {
         let state = self.state();
         let expect_checks = state.alert_rows.expect_checks.values().map(|(_, check)| *check);
         Ok(expect_checks.filter(|check| jobs.contains(&check.job)).collect())
@@ -217,7 +219,7 @@ impl Alerts for MemStore {
         }
         alert_rows.events.retain(|run, _| !write.evaluated_events.contains(run));
         write.messages.iter().for_each(|message| {
-            state.channel_rows.write(message);
+            state.channel_rows.write_message(message);
         });
         Ok(true)
     }
@@ -271,11 +273,11 @@ impl Alerts for MemStore {
     }
 
     async fn add_silence(&self, silence: &SilenceRecord) -> Result<bool> {
-        let open = self.silences(silence.namespace, silence.created_at).await?;
-        if open.iter().any(|known| known.id == silence.id) {
+        let open_silences = self.silences(silence.namespace, silence.created_at).await?;
+        if open_silences.iter().any(|known| known.id == silence.id) {
             return Ok(true);
         }
-        if open.len() >= to_usize(SILENCE_COUNT_MAX) {
+        if open_silences.len() >= to_usize(SILENCE_COUNT_MAX) {
             return Ok(false);
         }
         let alert_rows = &mut self.state().alert_rows;
@@ -344,10 +346,10 @@ impl Alerts for MemStore {
             incidents.filter(|incident| incident.resolved_at.is_some_and(|at| at < before)).map(|incident| incident.id);
         let old_ids: Vec<IncidentId> = old_ids.take(to_usize(limit)).collect();
         alert_rows.incidents.retain(|id, _| !old_ids.contains(id));
-        let count = alert_rows.silences.len() + alert_rows.windows.len();
+        let count_before = alert_rows.silences.len() + alert_rows.windows.len();
         alert_rows.silences.retain(|_, silence| silence.ends_at >= before);
         alert_rows.windows.retain(|_, record| record.window.ends_at >= before);
-        Ok(u64::try_from(old_ids.len() + count - alert_rows.silences.len() - alert_rows.windows.len())
+        Ok(u64::try_from(old_ids.len() + count_before - alert_rows.silences.len() - alert_rows.windows.len())
             .unwrap_or(u64::MAX))
     }
 
@@ -359,7 +361,7 @@ impl Alerts for MemStore {
         limit: u32,
     ) -> Result<Vec<WatchedJob>> {
         let state = self.state();
-        let is_asked = |job: &&StoredJob| {
+        let is_selected = |job: &&StoredJob| {
             let record = &job.record;
             !job.is_deleted
                 && record.namespace == namespace
@@ -367,7 +369,7 @@ impl Alerts for MemStore {
                 && record.spec.name.as_str() > after_name
         };
         let mut jobs: Vec<WatchedJob> =
-            state.jobs.values().filter(is_asked).map(|job| state.watched_job(job)).collect();
+            state.jobs.values().filter(is_selected).map(|job| state.watched_job(job)).collect();
         jobs.sort_by(|a, b| a.name.cmp(&b.name));
         jobs.truncate(to_usize(limit));
         Ok(jobs)
@@ -381,9 +383,9 @@ impl Alerts for MemStore {
 
     async fn acknowledge_dead_letters(&self, namespace: NamespaceId, runs: &[RunId]) -> Result<u64> {
         let mut state = self.state();
-        let count = state.dead_letters.len();
+        let count_before = state.dead_letters.len();
         state.dead_letters.retain(|run, (owner, ..)| *owner != namespace || !runs.contains(run));
-        Ok(u64::try_from(count - state.dead_letters.len()).unwrap_or(u64::MAX))
+        Ok(u64::try_from(count_before - state.dead_letters.len()).unwrap_or(u64::MAX))
     }
 
     async fn dead_letter_count(&self, namespace: NamespaceId, limit: u32) -> Result<u64> {
@@ -395,9 +397,9 @@ impl Alerts for MemStore {
     async fn newest_successes_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>> {
         let state = self.state();
         let mut newest_successes: BTreeMap<JobId, Timestamp> = BTreeMap::new();
-        let is_good =
+        let is_success =
             |run: &&Run| run.status == RunStatus::Succeeded && run.reason != Some(Reason::Moved) && is_not_shard(run);
-        let successful_runs = state.runs.values().filter(is_good).filter(|run| run.fire_at >= since);
+        let successful_runs = state.runs.values().filter(is_success).filter(|run| run.fire_at >= since);
         for run in successful_runs.filter(|run| jobs.contains(&run.job)) {
             let at = newest_successes.entry(run.job).or_insert(run.fire_at);
             *at = run.fire_at.max(*at);
@@ -415,10 +417,10 @@ impl State {
         if is_failure && !is_shard {
             self.dead_letters.insert(id, (run.namespace, run.job, run.fire_at));
         }
-        let watches = |rule: &RuleRecord| {
+        let covers_run = |rule: &RuleRecord| {
             rule.namespace == run.namespace && rule.spec.enabled && rule.spec.condition.kind() == ConditionKind::Events
         };
-        if is_shard || !self.alert_rows.rules.values().any(watches) {
+        if is_shard || !self.alert_rows.rules.values().any(covers_run) {
             return;
         }
         let event = AlertEvent {

@@ -90,11 +90,11 @@ impl Calendars for MemStore {
 
     async fn jobs_with_outdated_calendar(&self, limit: u32) -> Result<Vec<JobRecord>> {
         let state = self.state();
-        let is_behind = |job: &JobRecord| {
+        let is_outdated = |job: &JobRecord| {
             job.calendar
                 .is_some_and(|pin| state.calendars.get(&pin.id).is_some_and(|calendar| pin.version < calendar.version))
         };
-        Ok(state.living_jobs().filter(is_behind).take(to_usize(limit)).collect())
+        Ok(state.living_jobs().filter(is_outdated).take(to_usize(limit)).collect())
     }
 
     async fn jobs_with_calendar(

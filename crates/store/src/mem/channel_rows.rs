@@ -41,14 +41,14 @@ impl StoredMessage {
 
 impl ChannelRows {
     pub(super) fn remove_namespace(&mut self, namespace: NamespaceId) {
-        let names = self.channels.values().filter(|(channel, _)| channel.namespace == namespace);
-        let ids: Vec<ChannelId> = names.map(|(channel, _)| channel.id).collect();
+        let channels_of_namespace = self.channels.values().filter(|(channel, _)| channel.namespace == namespace);
+        let ids: Vec<ChannelId> = channels_of_namespace.map(|(channel, _)| channel.id).collect();
         for id in ids {
-            self.remove(id);
+            self.remove_channel(id);
         }
     }
 
-    pub(super) fn remove(&mut self, id: ChannelId) {
+    pub(super) fn remove_channel(&mut self, id: ChannelId) {
         self.channels.remove(&id);
         self.messages.retain(|_, stored_message| stored_message.message.channel != id);
         self.deliveries.retain(|_, delivery| delivery.channel != id);
@@ -59,7 +59,7 @@ impl ChannelRows {
         channels.find(|channel| channel.namespace == namespace && channel.name == name)
     }
 
-    pub(super) fn write(&mut self, message: &NewMessage) -> bool {
+    pub(super) fn write_message(&mut self, message: &NewMessage) -> bool {
         let key = |message: &NewMessage| (message.incident, message.channel, message.notice.kind, message.number);
         let is_stored = self.messages.values().any(|stored_message| key(&stored_message.message) == key(message));
         if is_stored || !self.channels.contains_key(&message.channel) {
@@ -74,7 +74,7 @@ impl ChannelRows {
 
     /// The due messages of a channel that do not wait for an earlier message of their incident. The message that has been due longest comes
     /// first.
-    pub(super) fn due(&self, channel: ChannelId, now: Timestamp, limit: usize) -> Vec<WaitingMessage> {
+    pub(super) fn due_messages(&self, channel: ChannelId, now: Timestamp, limit: usize) -> Vec<WaitingMessage> {
         let waiting_messages = || {
             self.messages
                 .values()

@@ -22,10 +22,10 @@ impl Channels for MemStore {
     async fn channels(&self, namespace: NamespaceId) -> Result<Vec<Channel>> {
         let state = self.state();
         let channels = state.channel_rows.channels.values().map(|(channel, _)| channel);
-        let mut of_namespace: Vec<Channel> =
+        let mut channels_of_namespace: Vec<Channel> =
             channels.filter(|channel| channel.namespace == namespace).cloned().collect();
-        of_namespace.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(of_namespace)
+        channels_of_namespace.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(channels_of_namespace)
     }
 
     async fn save_channel(&self, channel: &Channel, expected: Option<Timestamp>) -> Result<ChannelSaved> {
@@ -46,8 +46,9 @@ impl Channels for MemStore {
             }
             return Ok(ChannelSaved::Changed(id));
         }
-        let of_it = state.channel_rows.channels.values().filter(|(other, _)| other.namespace == channel.namespace);
-        if of_it.count() >= to_usize(CHANNEL_COUNT_MAX) {
+        let channels_of_namespace =
+            state.channel_rows.channels.values().filter(|(other, _)| other.namespace == channel.namespace);
+        if channels_of_namespace.count() >= to_usize(CHANNEL_COUNT_MAX) {
             return Ok(ChannelSaved::Full);
         }
         let no_lease = Lease { held_by: NodeId::new(0), held_until: Timestamp::EPOCH };
@@ -72,39 +73,41 @@ impl Channels for MemStore {
         if !uses.is_empty() {
             return Ok(ChannelDeleted::Used(uses));
         }
-        state.channel_rows.remove(id);
+        state.channel_rows.remove_channel(id);
         Ok(ChannelDeleted::Deleted)
     }
 
     async fn write_messages(&self, messages: &[NewMessage]) -> Result<u64> {
         let mut state = self.state();
-        let written_count = messages.iter().filter(|message| state.channel_rows.write(message)).count();
+        let written_count = messages.iter().filter(|message| state.channel_rows.write_message(message)).count();
         Ok(u64::try_from(written_count).unwrap_or(u64::MAX))
     }
 
     async fn lease_channels(&self, lease: LeaseChannels<'_>) -> Result<Vec<LeasedChannel>> {
         let mut state = self.state();
-        let alerts = &mut state.channel_rows;
-        let mut due: BTreeMap<ChannelId, Timestamp> = BTreeMap::new();
+        let channel_rows = &mut state.channel_rows;
+        let mut first_due_by_channel: BTreeMap<ChannelId, Timestamp> = BTreeMap::new();
         for stored_message in
-            alerts.messages.values().filter(|message| message.is_waiting && message.next_try_at <= lease.now)
+            channel_rows.messages.values().filter(|message| message.is_waiting && message.next_try_at <= lease.now)
         {
-            let first_due_at = due.entry(stored_message.message.channel).or_insert(stored_message.next_try_at);
+            let first_due_at =
+                first_due_by_channel.entry(stored_message.message.channel).or_insert(stored_message.next_try_at);
             *first_due_at = stored_message.next_try_at.min(*first_due_at);
         }
-        let mut due: Vec<(Timestamp, ChannelId)> =
-            due.into_iter().map(|(id, first_due_at)| (first_due_at, id)).collect();
-        due.sort_unstable();
+        let mut due_channels: Vec<(Timestamp, ChannelId)> =
+            first_due_by_channel.into_iter().map(|(id, first_due_at)| (first_due_at, id)).collect();
+        due_channels.sort_unstable();
         let is_free =
             |channel_lease: &Lease| channel_lease.held_until <= lease.now || channel_lease.held_by == lease.node;
-        due.retain(|(_, id)| !lease.excluded_channels.contains(id));
-        due.retain(|(_, id)| alerts.channels.get(id).is_some_and(|(_, channel_lease)| is_free(channel_lease)));
-        due.truncate(to_usize(lease.channel_max));
+        due_channels.retain(|(_, id)| !lease.excluded_channels.contains(id));
+        due_channels
+            .retain(|(_, id)| channel_rows.channels.get(id).is_some_and(|(_, channel_lease)| is_free(channel_lease)));
+        due_channels.truncate(to_usize(lease.channel_max));
         let held_until = lease.now + lease.hold;
         let mut leased_channels = Vec::new();
-        for (_, id) in due {
-            let messages = alerts.due(id, lease.now, to_usize(lease.messages_per_channel_max));
-            if let Some((channel, channel_lease)) = alerts.channels.get_mut(&id) {
+        for (_, id) in due_channels {
+            let messages = channel_rows.due_messages(id, lease.now, to_usize(lease.messages_per_channel_max));
+            if let Some((channel, channel_lease)) = channel_rows.channels.get_mut(&id) {
                 *channel_lease = Lease { held_by: lease.node, held_until };
                 leased_channels.push(LeasedChannel { channel: channel.clone(), held_until, messages });
             }
@@ -147,24 +150,24 @@ impl Channels for MemStore {
 
     async fn deliveries(&self, channel: ChannelId, before: Option<DeliveryId>, limit: u32) -> Result<Vec<Delivery>> {
         let state = self.state();
-        let is_asked =
+        let is_selected =
             |delivery: &&Delivery| delivery.channel == channel && before.is_none_or(|before| delivery.id < before);
-        Ok(state.channel_rows.deliveries.values().rev().filter(is_asked).take(to_usize(limit)).cloned().collect())
+        Ok(state.channel_rows.deliveries.values().rev().filter(is_selected).take(to_usize(limit)).cloned().collect())
     }
 
     async fn incident_messages(&self, incident: IncidentId, limit: u32) -> Result<Vec<IncidentMessage>> {
         let state = self.state();
-        let alerts = &state.channel_rows;
-        let messages = alerts
+        let channel_rows = &state.channel_rows;
+        let messages = channel_rows
             .messages
             .values()
             .rev()
             .filter(|stored_message| stored_message.message.incident == incident)
             .take(to_usize(limit));
         let incident_message = |stored_message: &StoredMessage| {
-            let (channel, _) = alerts.channels.get(&stored_message.message.channel)?;
+            let (channel, _) = channel_rows.channels.get(&stored_message.message.channel)?;
             let last_delivery =
-                alerts.deliveries.values().rev().find(|delivery| delivery.message == stored_message.message.id);
+                channel_rows.deliveries.values().rev().find(|delivery| delivery.message == stored_message.message.id);
             Some(IncidentMessage {
                 id: stored_message.message.id,
                 channel: channel.name.clone(),
@@ -190,9 +193,10 @@ impl Channels for MemStore {
 
     async fn last_deliveries(&self, namespace: NamespaceId) -> Result<Vec<Delivery>> {
         let state = self.state();
-        let alerts = &state.channel_rows;
-        let channels = alerts.channels.values().filter(|(channel, _)| channel.namespace == namespace);
-        let last_delivery = |id| alerts.deliveries.values().rev().find(|delivery| delivery.channel == id).cloned();
+        let channel_rows = &state.channel_rows;
+        let channels = channel_rows.channels.values().filter(|(channel, _)| channel.namespace == namespace);
+        let last_delivery =
+            |id| channel_rows.deliveries.values().rev().find(|delivery| delivery.channel == id).cloned();
         Ok(channels.filter_map(|(channel, _)| last_delivery(channel.id)).collect())
     }
 
@@ -207,20 +211,20 @@ impl Channels for MemStore {
                 && stored_message.message.id.get() < first_kept_id
                 && !is_open(stored_message.message.incident)
         };
-        let messages: Vec<MessageId> = state
+        let old_message_ids: Vec<MessageId> = state
             .channel_rows
             .messages
             .values()
             .filter(|stored_message| is_old(stored_message))
             .map(|stored_message| stored_message.message.id)
             .collect();
-        let deliveries: Vec<DeliveryId> =
+        let old_delivery_ids: Vec<DeliveryId> =
             state.channel_rows.deliveries.keys().copied().filter(|id| id.get() < first_kept_id).collect();
         let mut removed_count = 0;
-        for id in messages.into_iter().take(to_usize(limit)) {
+        for id in old_message_ids.into_iter().take(to_usize(limit)) {
             removed_count += u64::from(state.channel_rows.messages.remove(&id).is_some());
         }
-        for id in deliveries.into_iter().take(to_usize(limit)) {
+        for id in old_delivery_ids.into_iter().take(to_usize(limit)) {
             removed_count += u64::from(state.channel_rows.deliveries.remove(&id).is_some());
         }
         Ok(removed_count)

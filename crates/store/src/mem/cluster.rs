@@ -30,15 +30,15 @@ impl Cluster for MemStore {
         let stored_node = state.nodes.values().find(|stored_node| stored_node.node.name == name);
         let is_being_taken_over =
             stored_node.is_some_and(|stored_node| state.is_being_taken_over(stored_node, request, now));
-        let ends = stored_node
+        let lease_ends = stored_node
             .map(|stored_node| (stored_node.node.lease_until, stored_node.prior_lease_until.max(stored_node.ended_at)));
         let fenced_until = stored_node.map_or(Timestamp::EPOCH, |stored_node| stored_node.ended_at);
         let stored_node = stored_node.map(|stored_node| stored_node.node.clone());
         let newest_id = state.nodes.keys().last().map_or(0, |node| node.get());
-        let new = request.new_id(newest_id, |id| state.nodes.contains_key(&id));
-        let (id, epoch, prior_lease_until) = match stored_node.as_ref().zip(ends) {
-            None => (new, request.epoch_after(LeaseToken { node: new, epoch: 0 }), Timestamp::EPOCH),
-            Some((node, ends)) => match request.latest_end(node.token(), node.is_fenced, ends, now) {
+        let new_id = request.new_id(newest_id, |id| state.nodes.contains_key(&id));
+        let (id, epoch, prior_lease_until) = match stored_node.as_ref().zip(lease_ends) {
+            None => (new_id, request.epoch_after(LeaseToken { node: new_id, epoch: 0 }), Timestamp::EPOCH),
+            Some((node, lease_ends)) => match request.latest_end(node.token(), node.is_fenced, lease_ends, now) {
                 Some(_) if is_being_taken_over => return Ok(Join::BeingTakenOver),
                 Some(ended_at) => (node.id, request.epoch_after(node.token()), ended_at),
                 None => return Ok(Join::Living { lease_until: node.lease_until, epoch: node.epoch }),
@@ -140,15 +140,12 @@ impl Cluster for MemStore {
 
     async fn switches(&self) -> Result<Switches> {
         let state = self.state();
-        let executor = |((app, name), (switch, set_at)): (&(AppId, String), &(Switch, Timestamp))| ExecutorSwitch {
-            app: *app,
-            name: name.clone(),
-            switch: *switch,
-            set_at: *set_at,
+        let to_executor_switch = |((app, name), (switch, set_at)): (&(AppId, String), &(Switch, Timestamp))| {
+            ExecutorSwitch { app: *app, name: name.clone(), switch: *switch, set_at: *set_at }
         };
         Ok(Switches {
             apps: state.app_switches.iter().map(|(app, switch)| (*app, *switch)).collect(),
-            executors: state.executor_switches.iter().map(executor).collect(),
+            executors: state.executor_switches.iter().map(to_executor_switch).collect(),
         })
     }
 

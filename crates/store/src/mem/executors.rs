@@ -78,8 +78,8 @@ impl Executors for MemStore {
 
     async fn leave_sessions(&self, executor: ExecutorId) -> Result<()> {
         let mut state = self.state();
-        let its_sessions = state.sessions.values_mut().filter(|session| session.executor == executor);
-        its_sessions.for_each(|session| session.has_left = true);
+        let sessions_of_executor = state.sessions.values_mut().filter(|session| session.executor == executor);
+        sessions_of_executor.for_each(|session| session.has_left = true);
         Ok(())
     }
 
@@ -90,12 +90,12 @@ impl Executors for MemStore {
 
     async fn sessions_that_may_have_carried(&self, since: Timestamp) -> Result<Vec<Session>> {
         let state = self.state();
-        let until_its_end = |session: &Session| {
+        let extended_to_end = |session: &Session| {
             let stored_node = state.nodes.get(&session.token.node);
             let end = session.ended_at.or(stored_node.map(|stored_node| stored_node.node.lease_until));
             Session { last_seen_at: session.last_seen_at.max(end.unwrap_or(session.last_seen_at)), ..*session }
         };
-        let session_ends = state.sessions.values().map(until_its_end);
+        let session_ends = state.sessions.values().map(extended_to_end);
         Ok(session_ends.filter(|session| session.last_seen_at >= since).collect())
     }
 
@@ -151,13 +151,13 @@ impl Executors for MemStore {
 impl MemStore {
     fn executors_seen(&self, since: Timestamp, is_wanted: impl Fn(&ExecutorRecord) -> bool) -> Vec<ExecutorRecord> {
         let state = self.state();
-        let seen = |executor: &ExecutorRecord| {
+        let with_last_seen_at = |executor: &ExecutorRecord| {
             let sessions = state.sessions.values().filter(|session| session.executor == executor.id);
             let last_seen_at = sessions.map(|session| session.last_seen_at).max().filter(|at| *at >= since)?;
             Some(ExecutorRecord { last_seen_at, ..executor.clone() })
         };
         let wanted_executors = state.executors.values().filter(|executor| is_wanted(executor));
-        let mut executors: Vec<ExecutorRecord> = wanted_executors.filter_map(seen).collect();
+        let mut executors: Vec<ExecutorRecord> = wanted_executors.filter_map(with_last_seen_at).collect();
         executors.sort_by(|a, b| (a.app, &a.name, a.id).cmp(&(b.app, &b.name, b.id)));
         executors
     }

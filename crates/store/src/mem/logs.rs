@@ -32,21 +32,21 @@ impl Logs for MemStore {
 
     async fn log_chunks(&self, run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Result<Vec<LogChunk>> {
         let state = self.state();
-        let from = (run, attempt, after_sequence.saturating_add(1));
-        let chunks = state.logs.range(from..=(run, attempt, i64::MAX)).take(to_usize(limit));
-        let chunk = |(&(run, attempt, sequence), stored_chunk): (&ChunkKey, &StoredChunk)| LogChunk {
+        let first_key = (run, attempt, after_sequence.saturating_add(1));
+        let chunks = state.logs.range(first_key..=(run, attempt, i64::MAX)).take(to_usize(limit));
+        let to_chunk = |(&(run, attempt, sequence), stored_chunk): (&ChunkKey, &StoredChunk)| LogChunk {
             run,
             attempt,
             sequence,
             lines: stored_chunk.lines.clone(),
         };
-        Ok(chunks.map(chunk).collect())
+        Ok(chunks.map(to_chunk).collect())
     }
 
     async fn log_sizes(&self, run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Result<Vec<ChunkSize>> {
         let state = self.state();
-        let from = (run, attempt, after_sequence.saturating_add(1));
-        let chunks = state.logs.range(from..=(run, attempt, i64::MAX)).take(to_usize(limit));
+        let first_key = (run, attempt, after_sequence.saturating_add(1));
+        let chunks = state.logs.range(first_key..=(run, attempt, i64::MAX)).take(to_usize(limit));
         let sizes = chunks
             .map(|(key, stored_chunk)| ChunkSize { sequence: key.2, line_count: stored_chunk.lines.len() as u64 });
         Ok(sizes.collect())
@@ -54,13 +54,13 @@ impl Logs for MemStore {
 
     async fn log_cut(&self, namespace: NamespaceId, bytes: u64) -> Result<Option<RunId>> {
         let state = self.state();
-        let mut room = bytes;
+        let mut bytes_left = bytes;
         for ((run, ..), stored_chunk) in state.logs.iter().rev() {
             let Some((_, byte_count)) = stored_chunk.counted_size.filter(|(owner, _)| *owner == namespace) else {
                 continue;
             };
-            match room.checked_sub(byte_count) {
-                Some(room_left) => room = room_left,
+            match bytes_left.checked_sub(byte_count) {
+                Some(bytes_left_after) => bytes_left = bytes_left_after,
                 None => return Ok(Some(*run)),
             }
         }
@@ -69,12 +69,12 @@ impl Logs for MemStore {
 
     async fn remove_logs(&self, namespace: NamespaceId, range: LogRange, limit: u32) -> Result<RemovedLogs> {
         let mut state = self.state();
-        let is_meant = |(key, stored_chunk): &(&ChunkKey, &StoredChunk)| {
+        let is_selected = |(key, stored_chunk): &(&ChunkKey, &StoredChunk)| {
             key.0 > range.after
                 && key.0 <= range.up_to
                 && stored_chunk.counted_size.is_some_and(|(owner, _)| owner == namespace)
         };
-        let mut ids: Vec<RunId> = state.logs.iter().filter(is_meant).map(|(key, _)| key.0).collect();
+        let mut ids: Vec<RunId> = state.logs.iter().filter(is_selected).map(|(key, _)| key.0).collect();
         ids.dedup();
         ids.truncate(to_usize(limit));
         let last_run = ids.last().copied();

@@ -32,12 +32,12 @@ impl Outbox for MemStore {
     async fn take_outbox(&self, now: Timestamp, take: TakeOutbox<'_>) -> Result<Vec<OutboxItem>> {
         let mut state = self.state();
         let is_due = |item: &&OutboxItem| item.held_until <= now && !take.excluded_namespaces.contains(&item.namespace);
-        let mut due: Vec<(Timestamp, OutboxId, NamespaceId)> =
+        let mut due_items: Vec<(Timestamp, OutboxId, NamespaceId)> =
             state.outbox.values().filter(is_due).map(|item| (item.held_until, item.id, item.namespace)).collect();
-        due.sort_unstable();
+        due_items.sort_unstable();
         let mut counts: BTreeMap<NamespaceId, u32> = BTreeMap::new();
         let mut taken_items: Vec<OutboxItem> = Vec::new();
-        for (_, id, namespace) in due {
+        for (_, id, namespace) in due_items {
             let has_turn = counts.contains_key(&namespace) || counts.len() < to_usize(take.namespace_max);
             let count = if has_turn { counts.entry(namespace).or_default() } else { continue };
             if let Some(item) = state.outbox.get_mut(&id).filter(|_| *count < take.messages_per_namespace_max) {

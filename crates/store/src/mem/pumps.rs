@@ -15,7 +15,7 @@ use crate::{Pumps, Result};
 impl Pumps for MemStore {
     async fn pump_jobs(&self) -> Result<Vec<PumpJob>> {
         let state = self.state();
-        let job = |job: &JobId| {
+        let to_pump_job = |job: &JobId| {
             let stored_job = state.jobs.get(job)?;
             let (record, due) = (&stored_job.record, state.due.get(job).filter(|_| !stored_job.is_deleted));
             Some(PumpJob {
@@ -27,7 +27,7 @@ impl Pumps for MemStore {
                 is_deleted: stored_job.is_deleted,
             })
         };
-        Ok(state.pumps.iter().filter_map(job).collect())
+        Ok(state.pumps.iter().filter_map(to_pump_job).collect())
     }
 
     async fn pump_roots(&self, job: JobId, now: Timestamp, limit: u32) -> Result<Vec<Run>> {

@@ -20,14 +20,14 @@ impl Reports for MemStore {
         let present_app = |job: &JobId| state.jobs.get(job).map(|stored| stored.record.app);
         let mut messages: BTreeMap<i64, (FailureMessage, BTreeMap<JobId, u64>)> = BTreeMap::new();
         for ((job, day, key), gain) in &state.failures {
-            let is_asked = gain.namespace == query.namespace
+            let is_selected = gain.namespace == query.namespace
                 && (query.from..query.to).contains(day)
                 && match (query.jobs, query.apps) {
                     (Some(jobs), None) => jobs.contains(job),
                     (Some(jobs), Some(_)) => jobs.contains(job) && present_app(job) == Some(gain.app),
                     (None, apps) => apps.is_none_or(|apps| apps.contains(&gain.app)),
                 };
-            if !is_asked {
+            if !is_selected {
                 continue;
             }
             let (sum, jobs) = messages.entry(*key).or_insert_with(|| {
@@ -112,10 +112,10 @@ impl Reports for MemStore {
     async fn due_reports(&self, now: Timestamp, limit: u32) -> Result<Vec<ScheduledReport>> {
         let state = self.state();
         let is_due = |report: &&ScheduledReport| report.next_at.is_some_and(|at| at <= now);
-        let mut due: Vec<ScheduledReport> = state.report_schedules.values().filter(is_due).cloned().collect();
-        due.sort_by_key(|report| (report.next_at, report.namespace));
-        due.truncate(to_usize(limit.min(DUE_COUNT_MAX)));
-        Ok(due)
+        let mut due_schedules: Vec<ScheduledReport> = state.report_schedules.values().filter(is_due).cloned().collect();
+        due_schedules.sort_by_key(|report| (report.next_at, report.namespace));
+        due_schedules.truncate(to_usize(limit.min(DUE_COUNT_MAX)));
+        Ok(due_schedules)
     }
 
     async fn write_report(&self, write: &ReportWrite<'_>) -> Result<bool> {

@@ -18,14 +18,14 @@ use crate::{Result, Rollups};
 impl Rollups for MemStore {
     async fn points(&self, query: &PointQuery<'_>) -> Result<Vec<StatPoint>> {
         let state = self.state();
-        let is_asked = |(owner, kind, step, at): &(i64, PointKind, Step, Timestamp)| {
+        let is_selected = |(owner, kind, step, at): &(i64, PointKind, Step, Timestamp)| {
             query.owners.contains(owner)
                 && *kind == query.kind
                 && *step == query.step
                 && (query.from..query.to).contains(at)
         };
         let mut points: Vec<StatPoint> =
-            state.points.iter().filter(|(key, _)| is_asked(key)).map(|(_, point)| point.clone()).collect();
+            state.points.iter().filter(|(key, _)| is_selected(key)).map(|(_, point)| point.clone()).collect();
         points.sort_by_key(|point| (point.owner, point.at));
         if query.detail != PointDetail::Whole {
             points.iter_mut().for_each(|point| (point.durations, point.lateness) = Default::default());
@@ -88,12 +88,13 @@ impl Rollups for MemStore {
             let is_success_or_open = run.status == RunStatus::Succeeded || !run.status.is_terminal();
             run.namespace == namespace && !is_success_or_open
         };
-        let newest =
+        let newest_runs =
             state.runs.range(since..).rev().map(|(_, run)| run).filter(is_unsuccessful).take(to_usize(row_count));
         let mut counts_by_key: BTreeMap<(JobId, RunStatus, bool), (u64, RunId)> = BTreeMap::new();
-        for run in newest.filter(|run| run.status != RunStatus::Cancelled) {
-            let had_none = run.status == RunStatus::Skipped && run.reason == Some(Reason::NoExecutor);
-            let (count, newest_run) = counts_by_key.entry((run.job, run.status, had_none)).or_insert((0, run.id));
+        for run in newest_runs.filter(|run| run.status != RunStatus::Cancelled) {
+            let had_no_executor = run.status == RunStatus::Skipped && run.reason == Some(Reason::NoExecutor);
+            let (count, newest_run) =
+                counts_by_key.entry((run.job, run.status, had_no_executor)).or_insert((0, run.id));
             (*count, *newest_run) = (*count + 1, run.id.max(*newest_run));
         }
         let unsuccessful_runs = |((job, status, had_no_executor), (count, newest))| UnsuccessfulRuns {
@@ -141,7 +142,7 @@ impl Rollups for MemStore {
         let state = self.state();
         let has_own_plan = |run: &Run| !matches!(run.trigger, Trigger::Parent | Trigger::Backfill | Trigger::Misfire);
         let planned_at = |run: &Run| if has_own_plan(run) { run.fire_at } else { run.due_at };
-        let is_asked = |run: &&Run| {
+        let is_selected = |run: &&Run| {
             run.namespace == query.namespace
                 && run.status == query.status
                 && run.due_at <= query.due_by
@@ -151,7 +152,7 @@ impl Rollups for MemStore {
                 && is_not_shard(run)
         };
         let mut jobs: BTreeMap<JobId, OpenJob> = BTreeMap::new();
-        for run in state.runs.values().filter(is_asked) {
+        for run in state.runs.values().filter(is_selected) {
             let Run { job, id, started_at, .. } = *run;
             let fire_at = planned_at(run);
             let open_job = jobs.entry(job).or_insert(OpenJob { job, run: id, fire_at, started_at });

@@ -1,3 +1,5 @@
+//! The rows of scripts in memory.
+
 use std::collections::BTreeMap;
 
 use rondel_core::{NamespaceId, ScriptId, Timestamp};
@@ -13,7 +15,7 @@ pub(super) struct StoredScript {
 }
 
 impl StoredScript {
-    pub(super) fn newest(&self) -> i64 {
+    pub(super) fn newest_version(&self) -> i64 {
         self.versions.keys().next_back().copied().unwrap_or(0)
     }
 

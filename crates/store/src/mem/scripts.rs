@@ -21,8 +21,11 @@ impl Scripts for MemStore {
     async fn scripts(&self, namespace: NamespaceId, after_name: Option<&str>, limit: u32) -> Result<Vec<ScriptRecord>> {
         let state = self.state();
         let scripts = state.scripts.iter().filter(|((owner, _), _)| *owner == namespace);
-        let after = scripts.filter(|((_, name), _)| after_name.is_none_or(|after| name.as_str() > after));
-        Ok(after.filter_map(|((_, name), script)| script.record((namespace, name))).take(to_usize(limit)).collect())
+        let later_scripts = scripts.filter(|((_, name), _)| after_name.is_none_or(|after| name.as_str() > after));
+        Ok(later_scripts
+            .filter_map(|((_, name), script)| script.record((namespace, name)))
+            .take(to_usize(limit))
+            .collect())
     }
 
     async fn script_version(&self, id: ScriptId, version: i64) -> Result<Option<(ScriptVersion, String)>> {
@@ -41,24 +44,24 @@ impl Scripts for MemStore {
         let mut state = self.state();
         let key = (change.namespace, change.name.to_owned());
         let script_before = state.scripts.get(&key);
-        let newest_version = script_before.map_or(0, StoredScript::newest);
+        let newest_version = script_before.map_or(0, StoredScript::newest_version);
         if change.expected_version.is_some_and(|expected| expected != newest_version) {
             return Ok(ScriptSaved::Conflict(newest_version));
         }
         if let Some(other) = script_before.filter(|script| script.language != change.spec.language) {
             return Ok(ScriptSaved::OtherLanguage(other.language.clone()));
         }
-        let named_versions: Vec<i64> = state.versions_named(change.namespace, change.name);
+        let used_versions: Vec<i64> = state.versions_used_by_jobs(change.namespace, change.name);
         let script = state.scripts.entry(key).or_insert_with(|| StoredScript {
             id: change.id,
             language: change.spec.language.clone(),
             created_at: change.now,
             versions: BTreeMap::new(),
         });
-        let version = version(&change, newest_version + 1);
+        let version = new_version(&change, newest_version + 1);
         script.versions.insert(version.version, (version, change.spec.source.clone()));
-        let oldest_kept = newest_version + 1 - i64::from(change.kept_count);
-        script.versions.retain(|version, _| *version > oldest_kept || named_versions.contains(version));
+        let last_removed_version = newest_version + 1 - i64::from(change.kept_count);
+        script.versions.retain(|version, _| *version > last_removed_version || used_versions.contains(version));
         let record = state.script_record(change.namespace, change.name);
         let Some(record) = record else { return Ok(ScriptSaved::Conflict(0)) };
         Ok(if newest_version == 0 { ScriptSaved::Created(record) } else { ScriptSaved::Changed(record) })
@@ -73,8 +76,8 @@ impl Scripts for MemStore {
         let mut state = self.state();
         let key = (namespace, name.to_owned());
         let Some(script) = state.scripts.get(&key) else { return Ok(ScriptDeleted::NotFound) };
-        if expected_version.is_some_and(|expected| expected != script.newest()) {
-            return Ok(ScriptDeleted::Conflict(script.newest()));
+        if expected_version.is_some_and(|expected| expected != script.newest_version()) {
+            return Ok(ScriptDeleted::Conflict(script.newest_version()));
         }
         let mut job_names = state.job_names_of_script(namespace, name, None);
         if !job_names.is_empty() {
@@ -101,7 +104,7 @@ impl Scripts for MemStore {
     }
 }
 
-fn version(change: &ScriptChange<'_>, version: i64) -> ScriptVersion {
+fn new_version(change: &ScriptChange<'_>, version: i64) -> ScriptVersion {
     ScriptVersion {
         version,
         hash: change.hash.to_owned(),
@@ -132,7 +135,7 @@ impl State {
     }
 
     /// The versions of a script to which jobs refer.
-    fn versions_named(&self, namespace: NamespaceId, name: &str) -> Vec<i64> {
+    fn versions_used_by_jobs(&self, namespace: NamespaceId, name: &str) -> Vec<i64> {
         let scripts = self.living_jobs().filter(|job| job.namespace == namespace).filter_map(|job| job.spec.script());
         scripts.filter(|script| script.name == name).filter_map(|script| script.version).collect()
     }

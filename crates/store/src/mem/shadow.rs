@@ -31,13 +31,16 @@ impl ShadowFires for MemStore {
         limit: u32,
     ) -> Result<Vec<OldFire>> {
         let state = self.state();
-        let is_asked = |shadow_fire: &&ShadowFire| {
+        let is_selected = |shadow_fire: &&ShadowFire| {
             shadow_fire.job == job && from <= shadow_fire.fire.started_at && shadow_fire.fire.started_at < to
         };
-        let of_source = state.shadow_fires.iter().filter(|((space, name, _), _)| *space == namespace && name == source);
-        let mut old_fires: Vec<OldFire> = of_source
+        let fires_of_source = state
+            .shadow_fires
+            .iter()
+            .filter(|((fire_namespace, name, _), _)| *fire_namespace == namespace && name == source);
+        let mut old_fires: Vec<OldFire> = fires_of_source
             .map(|(_, shadow_fire)| shadow_fire)
-            .filter(is_asked)
+            .filter(is_selected)
             .map(|shadow_fire| shadow_fire.fire.clone())
             .collect();
         old_fires.sort_by_key(|fire| (fire.started_at, fire.source_id));
@@ -47,10 +50,12 @@ impl ShadowFires for MemStore {
 
     async fn shadow_span(&self, namespace: NamespaceId, source: &str) -> Result<Option<ShadowSpan>> {
         let state = self.state();
-        let mut of_source =
-            state.shadow_fires.iter().filter(|((space, name, _), _)| *space == namespace && name == source);
-        let Some((_, first_fire)) = of_source.next() else { return Ok(None) };
-        let last_fire = &of_source.next_back().map_or(first_fire, |(_, last_fire)| last_fire).fire;
+        let mut fires_of_source = state
+            .shadow_fires
+            .iter()
+            .filter(|((fire_namespace, name, _), _)| *fire_namespace == namespace && name == source);
+        let Some((_, first_fire)) = fires_of_source.next() else { return Ok(None) };
+        let last_fire = &fires_of_source.next_back().map_or(first_fire, |(_, last_fire)| last_fire).fire;
         let span = ShadowSpan {
             first_at: first_fire.fire.started_at,
             last_at: last_fire.started_at,
@@ -67,8 +72,8 @@ impl ShadowFires for MemStore {
         old_instants.sort_unstable();
         old_instants.truncate(to_usize(limit));
         let Some(last_removed) = old_instants.last().copied() else { return Ok(0) };
-        let count = state.shadow_fires.len();
+        let count_before = state.shadow_fires.len();
         state.shadow_fires.retain(|_, shadow_fire| shadow_fire.fire.started_at > last_removed);
-        Ok((count - state.shadow_fires.len()) as u64)
+        Ok((count_before - state.shadow_fires.len()) as u64)
     }
 }

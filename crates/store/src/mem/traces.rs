@@ -20,9 +20,9 @@ impl Traces for MemStore {
 
     async fn forget_traces(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let mut state = self.state();
-        let first_kept = RunId::new(IdGen::first_at(before));
+        let first_kept_run = RunId::new(IdGen::first_at(before));
         let old_runs: Vec<RunId> =
-            state.traces.range(..first_kept).map(|(run, _)| *run).take(to_usize(limit)).collect();
+            state.traces.range(..first_kept_run).map(|(run, _)| *run).take(to_usize(limit)).collect();
         for run in &old_runs {
             state.traces.remove(run);
         }

@@ -50,7 +50,7 @@ impl Upkeep for MemStore {
         let next_after = (removable_ids.len() > to_usize(limit)).then_some(after);
         removable_ids.truncate(to_usize(limit));
         for id in &removable_ids {
-            state.remove(*id);
+            state.remove_run(*id);
         }
         Ok(PurgeStep { removed_count: u64::try_from(removable_ids.len()).unwrap_or(u64::MAX), next_after })
     }
@@ -70,7 +70,7 @@ impl State {
         (is_shard && is_same_fire).then_some(broadcast.id)
     }
 
-    fn remove(&mut self, id: RunId) {
+    fn remove_run(&mut self, id: RunId) {
         self.dead_letters.remove(&id);
         self.trigger_keys.retain(|_, run| *run != id);
         if let Some(run) = self.runs.remove(&id) {

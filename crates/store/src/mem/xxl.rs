@@ -15,9 +15,10 @@ impl XxlExecutors for MemStore {
     async fn register_xxl(&self, executor: &XxlExecutor) -> Result<ExecutorId> {
         let mut state = self.state();
         let key = (executor.app, executor.address.clone());
-        let stored = state.xxl.executors.entry(key).or_insert_with(|| executor.clone());
-        (stored.token, stored.last_seen_at, stored.left_at) = (executor.token.clone(), executor.last_seen_at, None);
-        Ok(stored.id)
+        let stored_executor = state.xxl.executors.entry(key).or_insert_with(|| executor.clone());
+        (stored_executor.token, stored_executor.last_seen_at, stored_executor.left_at) =
+            (executor.token.clone(), executor.last_seen_at, None);
+        Ok(stored_executor.id)
     }
 
     async fn unregister_xxl(&self, app: AppId, address: &str, now: Timestamp) -> Result<bool> {
@@ -31,9 +32,9 @@ impl XxlExecutors for MemStore {
         let mut state = self.state();
         let key = (executor.app, executor.address.clone());
         let unseen_executor = || XxlExecutor { last_seen_at: Timestamp::EPOCH, ..executor.clone() };
-        let stored = state.xxl.executors.entry(key).or_insert_with(unseen_executor);
-        (stored.token, stored.by_hand_at) = (executor.token.clone(), Some(now));
-        Ok(stored.id)
+        let stored_executor = state.xxl.executors.entry(key).or_insert_with(unseen_executor);
+        (stored_executor.token, stored_executor.by_hand_at) = (executor.token.clone(), Some(now));
+        Ok(stored_executor.id)
     }
 
     async fn unregister_xxl_by_hand(&self, app: AppId, address: &str) -> Result<bool> {
@@ -68,7 +69,7 @@ impl XxlExecutors for MemStore {
         Ok(executors)
     }
 
-    async fn xxl_reported_executors(&self, before: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>> {
+    async fn xxl_executors_with_unsettled_ends(&self, before: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>> {
         let state = self.state();
         let reported_runs = state.xxl.runs.values().filter(|run| run.state == XxlRunState::Reported);
         let reporting_executors: BTreeSet<ExecutorId> = reported_runs.map(|run| run.executor).collect();
@@ -81,21 +82,21 @@ impl XxlExecutors for MemStore {
     }
 
     async fn send_xxl(&self, token: LeaseToken, runs: &[NewXxlRun], now: Timestamp) -> Result<Option<Vec<XxlRun>>> {
-        let now_here = self.now();
+        let store_now = self.now();
         let mut state = self.state();
-        if !state.holds(token, now_here) {
+        if !state.holds(token, store_now) {
             return Ok(None);
         }
         let mut numbered_runs = Vec::with_capacity(runs.len());
         for run in runs {
-            let number = state.xxl.job_number(run.job);
+            let job_number = state.xxl.job_number(run.job);
             state.xxl.last_log_id = state.xxl.last_log_id.max(LAST_UNASSIGNED_NUMBER) + 1;
             let row = XxlRun {
                 log_id: state.xxl.last_log_id,
                 run: run.run,
                 attempt: run.attempt,
                 job: run.job,
-                number,
+                number: job_number,
                 executor: run.executor,
                 app: run.app,
                 node: token.node,

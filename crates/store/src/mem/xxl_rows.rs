@@ -1,3 +1,5 @@
+//! The rows of executors that speak XXL-JOB's protocol, in memory.
+
 use std::collections::BTreeMap;
 
 use rondel_core::{AppId, JobId};

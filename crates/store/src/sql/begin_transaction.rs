@@ -32,8 +32,8 @@ impl Future for BeginTransaction {
     type Output = BeginResult;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<BeginResult> {
-        let Some(work) = &mut self.0 else { return Poll::Pending };
-        let poll_result = work.as_mut().poll(context);
+        let Some(begin_future) = &mut self.0 else { return Poll::Pending };
+        let poll_result = begin_future.as_mut().poll(context);
         if poll_result.is_ready() {
             self.0 = None;
         }
@@ -45,8 +45,8 @@ impl Drop for BeginTransaction {
     fn drop(&mut self) {
         // Like the pool's own tasks, this task is not registered with the process's task tracker: it ends within the limit, and closing the
         // pool waits for it.
-        if let (Some(work), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
-            drop(runtime.spawn(timeout(BEGIN_TIMEOUT, work)));
+        if let (Some(begin_future), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            drop(runtime.spawn(timeout(BEGIN_TIMEOUT, begin_future)));
         }
     }
 }

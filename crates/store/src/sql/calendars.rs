@@ -122,8 +122,8 @@ impl Calendars for SqlStore {
             let query = jobs_that_use(id, None, CALENDAR_JOB_COUNT_SHOWN);
             let job_names = tx.rows(query).await?.iter().map(job_name).collect::<Result<Vec<_>>>()?;
             if !job_names.is_empty() {
-                let count = tx.row(Query::new(&COUNT_JOBS).int(id.get())).await?;
-                let count = count.map(|row| Reader::new(&row, "job").int("count")).transpose()?;
+                let count_row = tx.row(Query::new(&COUNT_JOBS).int(id.get())).await?;
+                let count = count_row.map(|row| Reader::new(&row, "job").int("count")).transpose()?;
                 return Ok(CalendarDeleted::Used(
                     job_names,
                     count.and_then(|n| u64::try_from(n).ok()).unwrap_or_default(),
@@ -186,10 +186,10 @@ impl Tx<'_> {
     }
 
     async fn save_calendar(&mut self, change: CalendarChange<'_>) -> Result<CalendarSaved> {
-        let by_name = || {
+        let lock_query = || {
             Query::new(&LOCK_CALENDAR_BY_NAME).int(change.namespace.get()).text(clean_name(&change.spec.name).as_ref())
         };
-        let mut row = self.row(by_name()).await?;
+        let mut row = self.row(lock_query()).await?;
         if row.is_none() {
             if change.expected_version.is_some_and(|expected| expected != 0) {
                 return Ok(CalendarSaved::Conflict(0));
@@ -204,7 +204,7 @@ impl Tx<'_> {
                 return Ok(CalendarSaved::Created(Box::new(self.add_version(change, change.id, 1, change.now).await?)));
             }
             // Another caller inserted it first.
-            row = self.row(by_name()).await?;
+            row = self.row(lock_query()).await?;
         }
         let Some(row) = row else { return Err(failure::unexpected_count("insert_calendar", 1, 0)) };
         let mut columns = Reader::new(&row, "calendar");

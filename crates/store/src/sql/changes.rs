@@ -21,7 +21,7 @@ macro_rules! select_snapshot {
 
 pub(super) const READ_RUNS_AFTER: Statement =
     Statement { name: "read_runs_after", text: select_snapshot!("WHERE id > ? ORDER BY id LIMIT ?") };
-pub(super) const READ_RUNS_NOW: Statement =
+pub(super) const READ_CURRENT_RUNS: Statement =
     Statement { name: "read_runs_now", text: select_snapshot!("WHERE id {in_list}") };
 pub(super) const READ_RUNS_OF_LEASE: Statement = Statement {
     name: "read_runs_of_lease",
@@ -47,7 +47,7 @@ impl Changes for SqlStore {
     async fn current_snapshots(&self, ids: &[RunId]) -> Result<Vec<RunSnapshot>> {
         let mut run_snapshots = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
-            let query = Query::new(&READ_RUNS_NOW).list(chunk.iter().map(|id| id.get()));
+            let query = Query::new(&READ_CURRENT_RUNS).list(chunk.iter().map(|id| id.get()));
             run_snapshots.append(&mut snapshots(&self.rows(query).await?)?);
         }
         Ok(run_snapshots)

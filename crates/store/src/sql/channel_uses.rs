@@ -41,7 +41,7 @@ pub(super) const LIST_EXPECTING_JOBS: Statement = Statement {
 };
 
 impl Tx<'_> {
-    /// All that use a channel, at most one more than [`CHANNEL_USE_COUNT_MAX`]. The caller has locked the channel.
+    /// The rules, jobs and reports that use a channel, at most one more than [`CHANNEL_USE_COUNT_MAX`]. The caller has locked the channel.
     pub(super) async fn channel_uses(&mut self, namespace: NamespaceId, name: &str) -> Result<Vec<ChannelUse>> {
         let mut uses = BTreeSet::new();
         for row in self.rows(Query::new(&READ_RULES).int(namespace.get()).int(RULE_COUNT_MAX.into())).await? {
@@ -63,33 +63,37 @@ impl Tx<'_> {
             if uses.len() > CHANNEL_USE_COUNT_MAX {
                 break;
             }
-            self.expecting_jobs(namespace, *kind, (name, &mut uses)).await?;
+            self.add_expecting_jobs(namespace, *kind, (name, &mut uses)).await?;
         }
         Ok(uses.into_iter().take(CHANNEL_USE_COUNT_MAX + 1).collect())
     }
 
-    async fn expecting_jobs(
+    async fn add_expecting_jobs(
         &mut self,
         namespace: NamespaceId,
         kind: ExpectKind,
-        (name, users): (&str, &mut BTreeSet<ChannelUse>),
+        (name, uses): (&str, &mut BTreeSet<ChannelUse>),
     ) -> Result<()> {
         // Expectations without channels use the channel of this name.
-        let text = if name == EXPECT_CHANNEL { "%".to_owned() } else { format!("%\"{name}\"%") };
-        let mut after = 0;
+        let spec_pattern = if name == EXPECT_CHANNEL { "%".to_owned() } else { format!("%\"{name}\"%") };
+        let mut after_id = 0;
         loop {
-            let page = Query::new(&LIST_EXPECTING_JOBS).int(namespace.get()).text(kind.as_str()).int(after).text(&text);
+            let page = Query::new(&LIST_EXPECTING_JOBS)
+                .int(namespace.get())
+                .text(kind.as_str())
+                .int(after_id)
+                .text(&spec_pattern);
             let rows = self.rows(page.int(i64::try_from(PAGE_LEN).unwrap_or(i64::MAX))).await?;
             for row in &rows {
                 let mut columns = Reader::new(row, "job_version");
-                after = columns.int("id")?;
+                after_id = columns.int("id")?;
                 let spec: JobSpec = columns.json("spec")?;
                 let expect = spec.expect.as_deref();
                 if expect.is_some_and(|expect| expect.channel_names().iter().any(|channel| channel == name)) {
-                    users.insert(ChannelUse::Job(spec.name));
+                    uses.insert(ChannelUse::Job(spec.name));
                 }
             }
-            if rows.len() < PAGE_LEN || users.len() > CHANNEL_USE_COUNT_MAX {
+            if rows.len() < PAGE_LEN || uses.len() > CHANNEL_USE_COUNT_MAX {
                 return Ok(());
             }
         }
@@ -144,6 +148,6 @@ impl Tx<'_> {
 }
 
 fn new_channels<'s>(spec: &'s JobSpec, before: Option<&'s JobSpec>) -> Option<impl Iterator<Item = (usize, &'s str)>> {
-    let expect_before: Option<&ExpectSpec> = before.and_then(|expect_before| expect_before.expect.as_deref());
+    let expect_before: Option<&ExpectSpec> = before.and_then(|spec_before| spec_before.expect.as_deref());
     Some(spec.expect.as_deref()?.new_channels(expect_before))
 }

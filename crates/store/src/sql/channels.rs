@@ -67,7 +67,7 @@ const INSERT_MESSAGES: Statement = Statement {
     text: "INSERT {ignore} INTO alert_message (id, namespace_id, channel_id, incident_id, kind, number, notice, state, \
            try_count, next_try_at_ms, created_at_ms) {values:iiiitittiii} {or_ignore}",
 };
-pub(super) const FIND_ANY_MESSAGE: Statement = Statement {
+pub(super) const FIND_DUE_MESSAGE: Statement = Statement {
     name: "find_any_message",
     text: "SELECT id FROM alert_message WHERE state = 'waiting' AND next_try_at_ms <= ? LIMIT 1",
 };
@@ -89,7 +89,7 @@ const FREE_CHANNEL: Statement = Statement {
     name: "free_channel",
     text: "UPDATE alert_channel SET held_by = 0, held_until_ms = ? WHERE id = ? AND held_until_ms = ?",
 };
-/// A message waits for the earlier messages of its incident.
+/// A message waits for the earlier messages of its incident to the same channel.
 pub(super) const READ_DUE_MESSAGES: Statement = Statement {
     name: "read_due_messages",
     text: "SELECT id, incident_id, notice, try_count, created_at_ms FROM alert_message WHERE channel_id = ? \
@@ -97,7 +97,7 @@ pub(super) const READ_DUE_MESSAGES: Statement = Statement {
            WHERE earlier.incident_id = alert_message.incident_id AND earlier.channel_id = alert_message.channel_id \
            AND earlier.state = 'waiting' AND earlier.id < alert_message.id) ORDER BY next_try_at_ms, id LIMIT ?",
 };
-const FINISH_MESSAGE: Statement = Statement {
+const RECORD_TRY: Statement = Statement {
     name: "record_try",
     text: "UPDATE alert_message SET state = ?, try_count = ?, next_try_at_ms = ? \
            WHERE id = ? AND state = 'waiting' AND try_count = ?",
@@ -111,7 +111,7 @@ pub(super) const LIST_DELIVERIES: Statement = Statement {
     name: "list_deliveries",
     text: select_delivery!("WHERE channel_id = ? AND id < ? ORDER BY id DESC LIMIT ?"),
 };
-const LAST_DELIVERIES: Statement = Statement {
+const READ_LAST_DELIVERIES: Statement = Statement {
     name: "last_deliveries",
     text: select_delivery!(
         "WHERE id IN (SELECT (SELECT MAX(latest.id) FROM alert_delivery latest \
@@ -165,19 +165,20 @@ impl Channels for SqlStore {
 
     async fn lease_channels(&self, lease: LeaseChannels<'_>) -> Result<Vec<LeasedChannel>> {
         // Usually no message is due. This check finds that out without a transaction.
-        if self.row(Query::new(&FIND_ANY_MESSAGE).at(lease.now)).await?.is_none() {
+        if self.row(Query::new(&FIND_DUE_MESSAGE).at(lease.now)).await?.is_none() {
             return Ok(Vec::new());
         }
         let limit = lease.channel_max.min(LEASE_COUNT_MAX);
         let max = usize::try_from(LEASE_COUNT_MAX).unwrap_or(usize::MAX);
         // No channel has this id. It is in the list because a list needs at least one.
-        let mut ids = vec![0];
-        ids.extend(lease.excluded_channels.iter().take(max).map(|channel| channel.get()));
-        let find_due = Query::new(&FIND_DUE_CHANNELS).at(lease.now).int(lease.node.get()).list(ids.into_iter());
-        let find_due = find_due.at(lease.now).int(limit.into());
+        let mut excluded_ids = vec![0];
+        excluded_ids.extend(lease.excluded_channels.iter().take(max).map(|channel| channel.get()));
+        let due_query =
+            Query::new(&FIND_DUE_CHANNELS).at(lease.now).int(lease.node.get()).list(excluded_ids.into_iter());
+        let due_query = due_query.at(lease.now).int(limit.into());
         let held_until = lease.now + lease.hold;
         let mut leased_channels = Vec::new();
-        for id in read_ids(&self.rows(find_due).await?, "alert_channel", "id")? {
+        for id in read_ids(&self.rows(due_query).await?, "alert_channel", "id")? {
             let node = lease.node.get();
             let query = Query::new(&LEASE_CHANNEL).int(node).at(held_until).int(id).at(lease.now).int(node);
             if self.execute(query).await? == 0 {
@@ -208,20 +209,20 @@ impl Channels for SqlStore {
         };
         let try_number = i64::from(delivery.try_number);
         transact!(self, "record_try", |tx| {
-            let update = Query::new(&FINISH_MESSAGE)
+            let update = Query::new(&RECORD_TRY)
                 .text(state)
                 .int(try_number)
                 .at(next_try_at)
                 .int(delivery.message.get())
                 .int(try_number.saturating_sub(1));
             let is_changed = tx.execute(update).await? == 1;
-            tx.execute(insert_delivery(delivery)).await?;
+            tx.execute(delivery_insert(delivery)).await?;
             Ok(is_changed)
         })
     }
 
     async fn record_test(&self, delivery: &Delivery) -> Result<()> {
-        self.execute(insert_delivery(delivery)).await?;
+        self.execute(delivery_insert(delivery)).await?;
         Ok(())
     }
 
@@ -241,7 +242,7 @@ impl Channels for SqlStore {
     }
 
     async fn last_deliveries(&self, namespace: NamespaceId) -> Result<Vec<Delivery>> {
-        self.rows(Query::new(&LAST_DELIVERIES).int(namespace.get())).await?.iter().map(delivery).collect()
+        self.rows(Query::new(&READ_LAST_DELIVERIES).int(namespace.get())).await?.iter().map(delivery).collect()
     }
 
     async fn forget_messages(&self, before: Timestamp, limit: u32) -> Result<u64> {
@@ -255,8 +256,8 @@ impl Tx<'_> {
         let mut written_count = 0;
         for chunk in messages.chunks(CHUNK_MAX) {
             let channel_ids: BTreeSet<i64> = chunk.iter().map(|message| message.channel.get()).collect();
-            let existing_ids = self.rows(Query::new(&FIND_CHANNELS).list(channel_ids.into_iter())).await?;
-            let existing_ids: BTreeSet<i64> = read_ids(&existing_ids, "alert_channel", "id")?.into_iter().collect();
+            let channel_rows = self.rows(Query::new(&FIND_CHANNELS).list(channel_ids.into_iter())).await?;
+            let existing_ids: BTreeSet<i64> = read_ids(&channel_rows, "alert_channel", "id")?.into_iter().collect();
             let chunk: Vec<(&NewMessage, String)> = chunk
                 .iter()
                 .filter(|message| existing_ids.contains(&message.channel.get()))
@@ -308,8 +309,9 @@ impl Tx<'_> {
             self.execute_all(update, 1).await?;
             return Ok(ChannelSaved::Changed(id));
         }
-        let count = self.row(Query::new(&COUNT_CHANNELS).int(namespace)).await?;
-        let count = count.map(|row| Reader::new(&row, "alert_channel").int("count")).transpose()?.unwrap_or_default();
+        let count_row = self.row(Query::new(&COUNT_CHANNELS).int(namespace)).await?;
+        let count =
+            count_row.map(|row| Reader::new(&row, "alert_channel").int("count")).transpose()?.unwrap_or_default();
         if count >= i64::from(CHANNEL_COUNT_MAX) {
             return Ok(ChannelSaved::Full);
         }
@@ -387,8 +389,8 @@ impl SqlStore {
                 message: format!("the secret of the alert channel {name} cannot be read: {reason}"),
             })?;
             if self.sealer.is_stale(&secret) {
-                let resealed = self.seal_channel(id, &plain_secret).map_err(seal_error)?;
-                let update = Query::new(&SEAL_CHANNEL).text(&resealed).int(id.get()).text(&secret);
+                let resealed_secret = self.seal_channel(id, &plain_secret).map_err(seal_error)?;
+                let update = Query::new(&SEAL_CHANNEL).text(&resealed_secret).int(id.get()).text(&secret);
                 self.execute(update).await.map_err(seal_error)?;
             }
         }
@@ -419,7 +421,7 @@ fn waiting_message(row: &AnyRow) -> Result<WaitingMessage> {
     })
 }
 
-fn insert_delivery(delivery: &Delivery) -> Query {
+fn delivery_insert(delivery: &Delivery) -> Query {
     Query::new(&INSERT_DELIVERY)
         .int(delivery.id.get())
         .int(delivery.channel.get())

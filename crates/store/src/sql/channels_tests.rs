@@ -9,7 +9,7 @@ use rondel_core::{ChannelId, IncidentId, MessageId, NamespaceId, NodeId, Timesta
 
 use super::super::SqlStore;
 use super::super::message_removal::FIND_MESSAGES_OF_CHANNEL;
-use super::{DELETE_CHANNEL, FIND_ANY_MESSAGE, Query, SEAL_CHANNEL};
+use super::{DELETE_CHANNEL, FIND_DUE_MESSAGE, Query, SEAL_CHANNEL};
 use crate::channels::{Channel, ChannelDeleted, LeaseChannels, NewMessage};
 use crate::{Channels as _, DatabaseUrl, StoreConfig};
 
@@ -94,9 +94,9 @@ async fn a_message_that_waits_for_a_deleted_channel_is_removed_with_age() {
     save(&store, 2, "kept").await;
     assert_eq!(store.execute(Query::new(&DELETE_CHANNEL).int(1)).await.unwrap(), 1);
     assert_eq!(store.forget_messages(NOW, 500).await.unwrap(), 1);
-    assert!(store.row(Query::new(&FIND_ANY_MESSAGE).at(NOW)).await.unwrap().is_some(), "the other channel exists");
+    assert!(store.row(Query::new(&FIND_DUE_MESSAGE).at(NOW)).await.unwrap().is_some(), "the other channel exists");
     assert_eq!(store.delete_channel(NAMESPACE, "kept", None).await.unwrap(), ChannelDeleted::Deleted);
-    assert!(store.row(Query::new(&FIND_ANY_MESSAGE).at(NOW)).await.unwrap().is_none());
+    assert!(store.row(Query::new(&FIND_DUE_MESSAGE).at(NOW)).await.unwrap().is_none());
     store.close().await;
 }
 

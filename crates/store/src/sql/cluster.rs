@@ -65,7 +65,7 @@ const WRITE_REPORT: Statement = Statement {
     text: "UPDATE node SET is_leaving = ?, claim_strategy = ?, weight = ?, job_count = ?, recent_fires = ?, skew_ms = ?, claims_tried = ?, \
            claims_lost = ?, refused_count = ?, lateness_p99_ms = ?, loops = ? WHERE id = ? AND epoch = ?",
 };
-const READ_NODE_NAME: Statement = Statement { name: "read_node_name", text: "SELECT id FROM node WHERE name = ?" };
+const READ_NODE_ID: Statement = Statement { name: "read_node_name", text: "SELECT id FROM node WHERE name = ?" };
 const SET_NODE_SWITCH: Statement =
     Statement { name: "set_node_switch", text: "UPDATE node SET state = ? WHERE id = ?" };
 const READ_APP_ID: Statement = Statement { name: "read_app_id", text: "SELECT id FROM app WHERE id = ?" };
@@ -124,8 +124,8 @@ impl Cluster for SqlStore {
         };
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let idle_count: u32 = pools.iter().map(|pool| count(pool.num_idle())).sum();
-        let size: u32 = pools.iter().map(|pool| pool.size()).sum();
-        Some(Connections { busy: size.saturating_sub(idle_count), idle: idle_count })
+        let connection_count: u32 = pools.iter().map(|pool| pool.size()).sum();
+        Some(Connections { busy: connection_count.saturating_sub(idle_count), idle: idle_count })
     }
 
     async fn diagnose(&self, error: &StoreError) -> DatabaseTroubleKind {
@@ -138,8 +138,8 @@ impl Cluster for SqlStore {
 
     async fn renew(&self, token: LeaseToken, lease: Duration) -> Result<Option<Renewal>> {
         // The clock is read before the new end is written, so the lease ends too early rather than too late.
-        let read = Query::new(&READ_LEASE).int(token.node.get()).int(token.epoch);
-        let Some(row) = self.row(read).await? else { return Ok(None) };
+        let lease_query = Query::new(&READ_LEASE).int(token.node.get()).int(token.epoch);
+        let Some(row) = self.row(lease_query).await? else { return Ok(None) };
         let mut columns = Reader::new(&row, "node");
         let (now, previous_until) = (columns.at("now")?, columns.at("lease_until_ms")?);
         let until = distinct_end(now + lease, columns.at("prior_lease_until_ms")?);
@@ -150,8 +150,8 @@ impl Cluster for SqlStore {
     }
 
     async fn release(&self, token: LeaseToken, reached: Timestamp) -> Result<()> {
-        let read = Query::new(&READ_LEASE).int(token.node.get()).int(token.epoch);
-        let Some(row) = self.row(read).await? else { return Ok(()) };
+        let lease_query = Query::new(&READ_LEASE).int(token.node.get()).int(token.epoch);
+        let Some(row) = self.row(lease_query).await? else { return Ok(()) };
         let mut columns = Reader::new(&row, "node");
         let now = columns.at("now")?;
         columns.at("lease_until_ms")?;
@@ -186,7 +186,7 @@ impl Cluster for SqlStore {
     }
 
     async fn set_node_switch(&self, name: &str, switch: Switch) -> Result<bool> {
-        let Some(row) = self.row(Query::new(&READ_NODE_NAME).text(name)).await? else { return Ok(false) };
+        let Some(row) = self.row(Query::new(&READ_NODE_ID).text(name)).await? else { return Ok(false) };
         let id = Reader::new(&row, "node").int("id")?;
         // The node exists, so the number of rows that the UPDATE changes does not matter.
         self.execute(Query::new(&SET_NODE_SWITCH).text(switch.as_str()).int(id)).await?;
@@ -310,9 +310,9 @@ impl Tx<'_> {
             return Ok(Join::Living { lease_until: row.lease_until, epoch: row.epoch });
         };
         let is_living = |other: &JoinRow| !other.is_fenced && other.lease_until > now;
-        let is_other_living = nodes.iter().any(|other| other.id != row.id && is_living(other));
+        let is_other_node_living = nodes.iter().any(|other| other.id != row.id && is_living(other));
         if row.is_fenced
-            && is_other_living
+            && is_other_node_living
             && request.waits_for_takeover()
             && self.row(Query::new(&FIND_ORPHAN).int(row.id).int(row.epoch)).await?.is_some()
         {

@@ -12,7 +12,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 use tokio::time::{Instant, timeout_at};
 
 use super::query::{Query, Reader, Statement, read_ids};
-use super::session::{LISTED_MAX, is_read_only};
+use super::session::{LISTED_CONNECTION_MAX, is_read_only};
 use super::{Dialect, SqlStore, failure};
 use crate::{DatabaseTroubleKind, LeaseToken, Result, StoreError};
 
@@ -54,17 +54,17 @@ impl SqlStore {
 
 /// Opens a connection and sends a statement, both within [`PROBE_TIMEOUT`].
 async fn probe(options: &AnyConnectOptions, dialect: Dialect) -> DatabaseTroubleKind {
-    let end = Instant::now() + PROBE_TIMEOUT;
-    let mut connection = match timeout_at(end, AnyConnection::connect_with(options)).await {
+    let deadline = Instant::now() + PROBE_TIMEOUT;
+    let mut connection = match timeout_at(deadline, AnyConnection::connect_with(options)).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => return failure::trouble_kind(&error),
         Err(_) => return DatabaseTroubleKind::Unreachable,
     };
     // A pooler opens a connection although the database behind it does not answer. The statement then waits in the pooler.
-    let Ok(is_read_only) = timeout_at(end, is_read_only(&mut connection, dialect)).await else {
+    let Ok(is_read_only) = timeout_at(deadline, is_read_only(&mut connection, dialect)).await else {
         return DatabaseTroubleKind::Slow;
     };
-    drop(timeout_at(end, connection.close()).await);
+    drop(timeout_at(deadline, connection.close()).await);
     if is_read_only.unwrap_or(false) { DatabaseTroubleKind::ReadOnly } else { DatabaseTroubleKind::Connections }
 }
 
@@ -115,7 +115,7 @@ impl SqlStore {
 
 /// The ids in the list of a row.
 fn listed_ids(list: &str) -> impl Iterator<Item = i64> {
-    list.split(',').filter_map(|id| id.parse().ok()).take(LISTED_MAX)
+    list.split(',').filter_map(|id| id.parse().ok()).take(LISTED_CONNECTION_MAX)
 }
 
 #[cfg(test)]

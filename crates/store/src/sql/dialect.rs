@@ -75,7 +75,7 @@ impl Dialect {
 
     /// The condition for stuck rows of `job_due`. MySQL has no partial indexes, so its table has a column that the other databases do not
     /// need.
-    fn is_stuck(self) -> &'static str {
+    fn stuck_condition(self) -> &'static str {
         match self {
             Self::Sqlite | Self::Postgres => "job_due.next_fire_at_ms IS NULL AND job_due.is_over = 0",
             Self::MySql => "job_due.is_stuck = 1",
@@ -83,7 +83,7 @@ impl Dialect {
     }
 
     /// The condition for rows of `job_due` that will not be due again.
-    fn is_idle(self) -> &'static str {
+    fn idle_condition(self) -> &'static str {
         match self {
             Self::Sqlite | Self::Postgres => "job_due.next_fire_at_ms IS NULL AND job_due.is_over = 1",
             Self::MySql => "job_due.is_idle = 1",
@@ -197,14 +197,14 @@ impl Dialect {
     /// The statement in the SQL of this database, for a query with `row_count` rows.
     pub(super) fn render(self, statement: &Statement, row_count: usize) -> String {
         let sql = String::with_capacity(statement.text.len());
-        let mut writer = Writer { dialect: self, sql, arguments: 0, first_column: 0 };
+        let mut writer = Writer { dialect: self, sql, argument_count: 0, first_column: 0 };
         let mut remaining_text = statement.text;
-        while let Some(at) = remaining_text.find(['?', '{']) {
-            writer.sql.push_str(&remaining_text[..at]);
-            remaining_text = &remaining_text[at..];
-            if let Some(after) = remaining_text.strip_prefix('?') {
+        while let Some(mark_start) = remaining_text.find(['?', '{']) {
+            writer.sql.push_str(&remaining_text[..mark_start]);
+            remaining_text = &remaining_text[mark_start..];
+            if let Some(text_after) = remaining_text.strip_prefix('?') {
                 writer.push_argument();
-                remaining_text = after;
+                remaining_text = text_after;
                 continue;
             }
             let end = remaining_text.find('}').expect("a mark in a statement ends with a brace");
@@ -220,19 +220,19 @@ struct Writer {
     dialect: Dialect,
     sql: String,
     /// Number of arguments so far.
-    arguments: usize,
-    /// The number of the argument with the first column of the rows.
+    argument_count: usize,
+    /// Position, counted from 1, of the argument that holds the first column of the batch.
     first_column: usize,
 }
 
 impl Writer {
     fn push_argument(&mut self) {
-        self.arguments += 1;
+        self.argument_count += 1;
         match self.dialect {
             Dialect::Sqlite | Dialect::MySql => self.sql.push('?'),
             Dialect::Postgres => {
                 self.sql.push('$');
-                self.sql.push_str(&self.arguments.to_string());
+                self.sql.push_str(&self.argument_count.to_string());
             }
         }
     }
@@ -263,7 +263,7 @@ impl Writer {
     }
 
     fn push_arrays(&mut self, types: &str) {
-        self.first_column = self.arguments + 1;
+        self.first_column = self.argument_count + 1;
         for (column, kind) in types.chars().enumerate() {
             self.sql.push_str(if column == 0 { "unnest(" } else { ", " });
             self.push_array(kind);
@@ -285,8 +285,8 @@ impl Writer {
                 "skip_locked" => self.sql.push_str(dialect.skip_locked()),
                 "ignore" => self.sql.push_str(dialect.ignore().0),
                 "or_ignore" => self.sql.push_str(dialect.ignore().1),
-                "is_stuck" => self.sql.push_str(dialect.is_stuck()),
-                "is_idle" => self.sql.push_str(dialect.is_idle()),
+                "is_stuck" => self.sql.push_str(dialect.stuck_condition()),
+                "is_idle" => self.sql.push_str(dialect.idle_condition()),
                 "and_planned" => self.sql.push_str(dialect.and_planned()),
                 "instr" => self.sql.push_str(dialect.instr()),
                 "bigint" => self.sql.push_str(dialect.bigint()),
@@ -294,8 +294,8 @@ impl Writer {
                 "check" => self.sql.push_str(dialect.check().0),
                 "end" => self.sql.push_str(dialect.check().1),
                 "in_list" if dialect.sends_arrays() => {
-                    self.arguments += 1;
-                    self.push_is_any_of(self.arguments);
+                    self.argument_count += 1;
+                    self.push_is_any_of(self.argument_count);
                 }
                 "in_list" => {
                     self.sql.push_str("IN (");
@@ -374,7 +374,7 @@ impl RenderedStatements {
                 let columns = columns(&arguments[start..end], row_count);
                 arguments.splice(start..end, columns);
             } else if may_repeat_rows(statement) {
-                text_row_count = pad(&mut arguments, start..end, row_count);
+                text_row_count = pad_rows(&mut arguments, start..end, row_count);
             } else {
                 text_row_count = row_count;
             }
@@ -406,7 +406,7 @@ fn may_repeat_rows(statement: &Statement) -> bool {
 
 /// Fills up the rows to a power of two, so that few different texts are prepared on each connection. Repeats the smallest row, so the
 /// statement becomes at most twice as large. Used only for statements that [`may_repeat_rows`] allows. Returns the number of rows.
-fn pad(arguments: &mut Vec<Argument>, rows: std::ops::Range<usize>, row_count: usize) -> usize {
+fn pad_rows(arguments: &mut Vec<Argument>, rows: std::ops::Range<usize>, row_count: usize) -> usize {
     let width = rows.len() / row_count;
     let padded_count = row_count.next_power_of_two();
     if padded_count == row_count {
@@ -468,16 +468,16 @@ fn push_element(text: &mut String, value: &Argument) {
 
 fn bind(arguments: Vec<Argument>) -> AnyArguments {
     const ENCODES: &str = "integers, text and bytes can always be encoded";
-    let mut bound = AnyArguments::default();
-    bound.reserve(arguments.len(), 0);
+    let mut bound_arguments = AnyArguments::default();
+    bound_arguments.reserve(arguments.len(), 0);
     for argument in arguments {
         match argument {
-            Argument::Int(value) => bound.add(value).expect(ENCODES),
-            Argument::Text(value) => bound.add(value).expect(ENCODES),
-            Argument::Bytes(value) => bound.add(value).expect(ENCODES),
+            Argument::Int(value) => bound_arguments.add(value).expect(ENCODES),
+            Argument::Text(value) => bound_arguments.add(value).expect(ENCODES),
+            Argument::Bytes(value) => bound_arguments.add(value).expect(ENCODES),
         }
     }
-    bound
+    bound_arguments
 }
 
 #[cfg(test)]

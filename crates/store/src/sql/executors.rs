@@ -148,7 +148,7 @@ impl Executors for SqlStore {
         let process = process.map(|process| process.to_string());
         transact!(self, "open_session", |tx| {
             let now = tx.now().await?;
-            if tx.execute(insert_executor(executor)).await? == 0 && tx.execute(update_executor(executor)).await? == 0 {
+            if tx.execute(executor_insert(executor)).await? == 0 && tx.execute(executor_update(executor)).await? == 0 {
                 return Ok(None);
             }
             let insert = Query::new(&INSERT_SESSION)
@@ -257,23 +257,23 @@ impl Executors for SqlStore {
 
     async fn forget_executors(&self, seen_before: Timestamp, limit: u32) -> Result<u64> {
         let limit = limit.clamp(1, u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
-        let sessions = read_ids(
+        let session_executor_ids = read_ids(
             &self.rows(Query::new(&READ_OLD_SESSIONS).at(seen_before).int(limit.into())).await?,
             "executor",
             "id",
         )?;
         let mut removed_count = 0;
-        if !sessions.is_empty() {
-            let query = Query::new(&DELETE_OLD_SESSIONS).list(sessions.into_iter()).at(seen_before);
+        if !session_executor_ids.is_empty() {
+            let query = Query::new(&DELETE_OLD_SESSIONS).list(session_executor_ids.into_iter()).at(seen_before);
             removed_count += self.execute(query).await?;
         }
-        let executors = read_ids(
+        let executor_ids = read_ids(
             &self.rows(Query::new(&READ_OLD_EXECUTORS).at(seen_before).int(limit.into())).await?,
             "executor",
             "id",
         )?;
-        if !executors.is_empty() {
-            removed_count += self.execute(Query::new(&DELETE_OLD_EXECUTORS).list(executors.into_iter())).await?;
+        if !executor_ids.is_empty() {
+            removed_count += self.execute(Query::new(&DELETE_OLD_EXECUTORS).list(executor_ids.into_iter())).await?;
         }
         Ok(removed_count)
     }
@@ -303,7 +303,7 @@ impl Tx<'_> {
     }
 }
 
-fn insert_executor(executor: &ExecutorRecord) -> Query {
+fn executor_insert(executor: &ExecutorRecord) -> Query {
     Query::new(&INSERT_EXECUTOR)
         .int(executor.id.get())
         .int(executor.namespace.get())
@@ -316,12 +316,12 @@ fn insert_executor(executor: &ExecutorRecord) -> Query {
         .int(executor.slots.into())
         .text(&executor.handlers)
         .at(executor.first_seen_at)
-        // The schemas of the parameters: none are stored yet.
+        // No schemas of parameters are stored.
         .text("{}")
         .opt_text(executor.secret_hash.as_deref())
 }
 
-fn update_executor(executor: &ExecutorRecord) -> Query {
+fn executor_update(executor: &ExecutorRecord) -> Query {
     Query::new(&UPDATE_EXECUTOR)
         .text(&clean_name(&executor.name))
         .opt_int(executor.predecessor.map(ExecutorId::get))

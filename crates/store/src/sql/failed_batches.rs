@@ -45,23 +45,24 @@ impl FailedBatches {
     }
 
     /// Maximum number of rows in one transaction, and in one statement, of this batch.
-    pub(super) fn rows_max(&self, operation: &'static str, first: i64) -> usize {
-        self.lock().get(&(operation, first)).map_or(usize::MAX, |batch| batch.rows_max)
+    pub(super) fn rows_max(&self, operation: &'static str, first_row_id: i64) -> usize {
+        self.lock().get(&(operation, first_row_id)).map_or(usize::MAX, |batch| batch.rows_max)
     }
 
-    pub(super) fn record_success(&self, operation: &'static str, first: i64) {
-        self.lock().remove(&(operation, first));
+    pub(super) fn record_success(&self, operation: &'static str, first_row_id: i64) {
+        self.lock().remove(&(operation, first_row_id));
     }
 
     /// Counts a failure of a batch of `row_count` rows. Returns how often the batch has failed with a single row; 0 while it has several
     /// rows.
-    fn count_failure(&self, operation: &'static str, first: i64, row_count: usize) -> u32 {
+    fn count_failure(&self, operation: &'static str, first_row_id: i64, row_count: usize) -> u32 {
         let mut batches = self.lock();
         // A batch that is in the list takes no further room, and keeps its count.
-        if batches.len() >= FAILED_BATCH_MAX && !batches.contains_key(&(operation, first)) {
+        if batches.len() >= FAILED_BATCH_MAX && !batches.contains_key(&(operation, first_row_id)) {
             batches.pop_first();
         }
-        let batch = batches.entry((operation, first)).or_insert(FailedBatch { rows_max: row_count, failed_count: 0 });
+        let batch =
+            batches.entry((operation, first_row_id)).or_insert(FailedBatch { rows_max: row_count, failed_count: 0 });
         batch.rows_max = batch.rows_max.min(row_count);
         batch.failed_count = batch.failed_count.saturating_add(1);
         if batch.rows_max <= 1 {
@@ -83,29 +84,29 @@ impl FailedBatches {
 impl SqlStore {
     /// Counts a failure of a batch, which is identified by its first row. Returns `true` if that is its only row, and this row ends the
     /// connection each time although the database answers. Such a row can never be written.
-    pub(super) async fn is_at_fault(
+    pub(super) async fn record_failure(
         &self,
         operation: &'static str,
-        first: i64,
+        first_row_id: i64,
         row_count: usize,
         error: &StoreError,
     ) -> bool {
-        if !failure::may_be_the_batch(error) || !self.is_database_answering().await {
+        if !failure::may_be_caused_by_batch(error) || !self.is_database_answering().await {
             return false;
         }
         // A single row must fail twice as often as a batch before it is blamed, because the database may break every connection for a
         // while.
-        let single_row_failure_count = self.failed_batches.count_failure(operation, first, row_count);
+        let single_row_failure_count = self.failed_batches.count_failure(operation, first_row_id, row_count);
         failure::ends_connection(error) && single_row_failure_count >= self.failed_batches.halve_after.saturating_mul(2)
     }
 
     /// Whether the database answers a short statement. This also updates the known packet limit.
     async fn is_database_answering(&self) -> bool {
-        let answers = async {
+        let ping = async {
             self.row(Query::new(&PING)).await?;
             self.read_packet_max().await
         };
-        matches!(tokio::time::timeout(PROBE_TIMEOUT, answers).await, Ok(Ok(())))
+        matches!(tokio::time::timeout(PROBE_TIMEOUT, ping).await, Ok(Ok(())))
     }
 
     /// Reads the largest packet that the database accepts. A statement stays below a quarter of that: rows are filled up to a power of two,
@@ -148,8 +149,8 @@ mod tests {
     #[test]
     fn a_batch_keeps_its_count_in_a_full_list() {
         let failed_batches = FailedBatches::new(2);
-        for first in (0..).take(FAILED_BATCH_MAX) {
-            assert_eq!(failed_batches.count_failure("finish", first, 5), 0);
+        for first_row_id in (0..).take(FAILED_BATCH_MAX) {
+            assert_eq!(failed_batches.count_failure("finish", first_row_id, 5), 0);
         }
         for _ in 0..2 {
             assert_eq!(failed_batches.count_failure("claim", 7, 8), 0);

@@ -34,7 +34,7 @@ pub(super) fn unexpected_count(operation: &'static str, expected: usize, found: 
 }
 
 /// The kind of an error that [`store_error`] has made.
-pub(super) fn of(error: &StoreError) -> Failure {
+pub(super) fn classify_store_error(error: &StoreError) -> Failure {
     match error {
         StoreError::Unavailable { source, .. } | StoreError::Query { source, .. } => classify(source),
         StoreError::Corrupt { .. } => Failure::Statement,
@@ -69,7 +69,7 @@ pub(super) fn classify(error: &Error) -> Failure {
 }
 
 /// Whether a batch may have failed because of its size: the connection broke, or the batch took too long.
-pub(super) fn may_be_the_batch(error: &StoreError) -> bool {
+pub(super) fn may_be_caused_by_batch(error: &StoreError) -> bool {
     let (StoreError::Unavailable { source, .. } | StoreError::Query { source, .. }) = error else { return false };
     ends_connection(error)
         || matches!(trouble_kind(source), DatabaseTroubleKind::Unreachable | DatabaseTroubleKind::Slow)

@@ -48,7 +48,7 @@ pub(super) const READ_HOMELESS_JOBS: Statement = Statement {
     name: "read_homeless",
     text: "SELECT job_id FROM job_due WHERE home = ? AND next_fire_at_ms IS NOT NULL ORDER BY next_fire_at_ms LIMIT ?",
 };
-const IS_NODE: Statement = Statement { name: "is_node", text: "SELECT id FROM node WHERE id = ?" };
+const FIND_NODE: Statement = Statement { name: "is_node", text: "SELECT id FROM node WHERE id = ?" };
 const LOCK_HOMELESS_JOBS: Statement = Statement {
     name: "lock_homeless",
     text: "SELECT job_id FROM job_due WHERE job_id {in_list} AND {check}home = ?{end} ORDER BY job_id {skip_locked}",
@@ -62,7 +62,7 @@ const FREE_JOBS: Statement = Statement {
 impl Heal for SqlStore {
     async fn stuck_jobs(&self, limit: u32) -> Result<Vec<StuckJob>> {
         // Outdated statistics can lead to query plans so slow that jobs hang, so the statistics are checked first.
-        if let Err(error) = self.analyze_outgrown().await {
+        if let Err(error) = self.analyze_outgrown_tables().await {
             tracing::debug!(%error, "cannot check the statistics of the tables");
         }
         self.read_stuck_jobs(limit).await
@@ -70,7 +70,7 @@ impl Heal for SqlStore {
 
     async fn heal_job(&self, stuck_job: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool> {
         transact!(self, "heal_job", |tx| {
-            if !tx.is_stuck(stuck_job).await? {
+            if !tx.lock_if_stuck(stuck_job).await? {
                 return Ok(false);
             }
             let awaited_run = stuck_job.awaited_run.filter(|_| next_fire_at.is_none());
@@ -94,7 +94,7 @@ impl Heal for SqlStore {
         {
             home = Reader::new(&row, "job_due").int("home")?;
             // This check comes after the home was read. Ids are never assigned twice, so a node that is missing here will not return.
-            if self.row(Query::new(&IS_NODE).int(home)).await?.is_some() {
+            if self.row(Query::new(&FIND_NODE).int(home)).await?.is_some() {
                 continue;
             }
             let count = self.free_home(home, remaining_limit).await?;
@@ -118,7 +118,7 @@ impl SqlStore {
             if stuck_jobs.len() >= limit {
                 break;
             }
-            let is_last = self.read_unfollowed_jobs(&mut stuck_jobs).await?;
+            let is_last = self.add_jobs_with_ended_awaited_run(&mut stuck_jobs).await?;
             if is_last {
                 break;
             }
@@ -132,42 +132,42 @@ impl SqlStore {
 
     /// Reads one page of the jobs that wait for the end of a run, and adds those whose run has ended or was removed. Returns whether it was
     /// the last page.
-    async fn read_unfollowed_jobs(&self, stuck: &mut Vec<StuckJob>) -> Result<bool> {
-        let after = self.heal_cursor.load(Ordering::Relaxed);
-        let page = i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX);
-        let mut followed = HashMap::new();
+    async fn add_jobs_with_ended_awaited_run(&self, stuck_jobs: &mut Vec<StuckJob>) -> Result<bool> {
+        let after_id = self.heal_cursor.load(Ordering::Relaxed);
+        let page_len = i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX);
+        let mut jobs_by_awaited_run = HashMap::new();
         let mut last_id = 0;
-        for row in self.rows(Query::new(&READ_AWAITED_RUNS).int(after).int(page)).await? {
+        for row in self.rows(Query::new(&READ_AWAITED_RUNS).int(after_id).int(page_len)).await? {
             let mut columns = Reader::new(&row, "job_due");
             let (job, version) = (JobId::new(columns.int("job_id")?), columns.int("version")?);
             last_id = columns.int("follows_run_id")?;
-            followed.insert(last_id, StuckJob { job, version, awaited_run: None });
+            jobs_by_awaited_run.insert(last_id, StuckJob { job, version, awaited_run: None });
         }
-        let is_last = followed.len() < CHUNK_MAX;
+        let is_last = jobs_by_awaited_run.len() < CHUNK_MAX;
         self.heal_cursor.store(if is_last { 0 } else { last_id }, Ordering::Relaxed);
-        if followed.is_empty() {
+        if jobs_by_awaited_run.is_empty() {
             return Ok(true);
         }
-        for row in self.rows(Query::new(&FIND_OPEN_RUNS).list(followed.keys().copied())).await? {
-            followed.remove(&Reader::new(&row, "run").int("id")?);
+        for row in self.rows(Query::new(&FIND_OPEN_RUNS).list(jobs_by_awaited_run.keys().copied())).await? {
+            jobs_by_awaited_run.remove(&Reader::new(&row, "run").int("id")?);
         }
-        let mut stuck_jobs: Vec<StuckJob> = followed.into_values().collect();
-        stuck_jobs.sort_by_key(|stuck_job| stuck_job.job);
-        stuck.append(&mut stuck_jobs);
+        let mut new_stuck_jobs: Vec<StuckJob> = jobs_by_awaited_run.into_values().collect();
+        new_stuck_jobs.sort_by_key(|stuck_job| stuck_job.job);
+        stuck_jobs.append(&mut new_stuck_jobs);
         Ok(is_last)
     }
 
     async fn free_home(&self, home: i64, limit: u32) -> Result<u32> {
-        let jobs = read_ids(
+        let job_ids = read_ids(
             &self.rows(Query::new(&READ_HOMELESS_JOBS).int(home).int(limit.into())).await?,
             "job_due",
             "job_id",
         )?;
-        if jobs.is_empty() {
+        if job_ids.is_empty() {
             return Ok(0);
         }
         transact!(self, "free_homeless", |tx| {
-            let lock = Query::new(&LOCK_HOMELESS_JOBS).list(jobs.iter().copied()).int(home);
+            let lock = Query::new(&LOCK_HOMELESS_JOBS).list(job_ids.iter().copied()).int(home);
             let locked_ids = read_ids(&tx.rows(lock).await?, "job_due", "job_id")?;
             if locked_ids.is_empty() {
                 return Ok(0);
@@ -181,7 +181,7 @@ impl SqlStore {
 
 impl Tx<'_> {
     /// Locks a job. Returns whether it is still stuck and unchanged.
-    async fn is_stuck(&mut self, stuck_job: StuckJob) -> Result<bool> {
+    async fn lock_if_stuck(&mut self, stuck_job: StuckJob) -> Result<bool> {
         let Some(row) = self.row(Query::new(&LOCK_STUCK_JOB).int(stuck_job.job.get())).await? else { return Ok(false) };
         let mut columns = Reader::new(&row, "job_due");
         columns.int("job_id")?;
@@ -191,7 +191,7 @@ impl Tx<'_> {
             Some(run) => self.is_open(run).await?.then_some(run),
             None => None,
         };
-        let is_held_up = awaited_run.is_some() && open_run.is_none();
-        Ok(version == stuck_job.version && open_run == stuck_job.awaited_run && (!is_over || is_held_up))
+        let awaited_run_has_ended = awaited_run.is_some() && open_run.is_none();
+        Ok(version == stuck_job.version && open_run == stuck_job.awaited_run && (!is_over || awaited_run_has_ended))
     }
 }

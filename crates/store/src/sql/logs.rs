@@ -63,13 +63,13 @@ const DELETE_CHUNKS: Statement =
     Statement { name: "delete_chunks", text: "DELETE FROM run_log WHERE run_id {in_list}" };
 
 /// Number of chunks whose sizes one statement adds up.
-const SIZE_PAGE: u32 = 20_000;
+const SIZE_PAGE_LEN: u32 = 20_000;
 
 /// The logs that one transaction removes may be this many times as large as the values of one statement, unless they are of a single run.
 const REMOVED_STATEMENT_COUNT: usize = 16;
 
 /// A chunk as it is stored.
-struct Encoded {
+struct EncodedChunk {
     run: i64,
     attempt: i32,
     sequence: i64,
@@ -86,27 +86,27 @@ impl Logs for SqlStore {
         let mut ids: Vec<i64> = chunks.iter().map(|chunk| chunk.run.get()).collect();
         ids.sort_unstable();
         ids.dedup();
-        let mut run_rows = HashMap::with_capacity(ids.len());
-        for part in ids.chunks(CHUNK_MAX) {
-            for row in self.rows(Query::new(&FIND_RUNS).list(part.iter().copied())).await? {
+        let mut namespaces_by_run = HashMap::with_capacity(ids.len());
+        for id_chunk in ids.chunks(CHUNK_MAX) {
+            for row in self.rows(Query::new(&FIND_RUNS).list(id_chunk.iter().copied())).await? {
                 let mut columns = Reader::new(&row, "run");
-                run_rows.insert(columns.int("id")?, columns.int("namespace_id")?);
+                namespaces_by_run.insert(columns.int("id")?, columns.int("namespace_id")?);
             }
         }
-        let mut part: Vec<Encoded> = Vec::new();
+        let mut batch: Vec<EncodedChunk> = Vec::new();
         let (mut bytes, bytes_max) = (0, BYTES_MAX.min(self.statement_size().bytes));
         for chunk in chunks {
-            let Some(namespace) = run_rows.get(&chunk.run.get()) else { continue };
+            let Some(namespace) = namespaces_by_run.get(&chunk.run.get()) else { continue };
             let encoded = encode(chunk, Some(*namespace))?;
-            if !part.is_empty() && (part.len() == CHUNK_MAX || bytes + encoded.data.len() > bytes_max) {
-                self.insert_logs(&part).await?;
-                part.clear();
+            if !batch.is_empty() && (batch.len() == CHUNK_MAX || bytes + encoded.data.len() > bytes_max) {
+                self.insert_logs(&batch).await?;
+                batch.clear();
                 bytes = 0;
             }
             bytes += encoded.data.len();
-            part.push(encoded);
+            batch.push(encoded);
         }
-        if part.is_empty() { Ok(()) } else { self.insert_logs(&part).await }
+        if batch.is_empty() { Ok(()) } else { self.insert_logs(&batch).await }
     }
 
     async fn log_chunks(&self, run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Result<Vec<LogChunk>> {
@@ -140,21 +140,21 @@ impl Logs for SqlStore {
     }
 
     async fn log_cut(&self, namespace: NamespaceId, bytes: u64) -> Result<Option<RunId>> {
-        let mut room = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let mut remaining_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         let mut before_run = i64::MAX;
         loop {
-            let query = Query::new(&SUM_LOG_SIZES).int(namespace.get()).int(before_run).int(SIZE_PAGE.into());
+            let query = Query::new(&SUM_LOG_SIZES).int(namespace.get()).int(before_run).int(SIZE_PAGE_LEN.into());
             let Some(row) = self.row(query).await? else { return Ok(None) };
             let mut columns = Reader::new(&row, "run_log");
             let (first_run, sum) = (columns.int("run_id")?, columns.int("byte_count")?);
             if first_run == 0 {
                 return Ok(None);
             }
-            if sum > room {
-                return self.find_cut(namespace, before_run, room).await;
+            if sum > remaining_bytes {
+                return self.find_cut(namespace, before_run, remaining_bytes).await;
             }
             // If the page cuts the chunks of its first run, the remaining chunks are not counted. These are a few in twenty thousand.
-            room -= sum;
+            remaining_bytes -= sum;
             before_run = first_run;
         }
     }
@@ -163,13 +163,13 @@ impl Logs for SqlStore {
         let limit = limit.clamp(1, u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
         let query = Query::new(&READ_LOGGED_RUNS).int(namespace.get()).int(range.after.get()).int(range.up_to.get());
         let bytes_max = self.statement_size().bytes.saturating_mul(REMOVED_STATEMENT_COUNT);
-        let mut room = i64::try_from(bytes_max).unwrap_or(i64::MAX);
+        let mut remaining_bytes = i64::try_from(bytes_max).unwrap_or(i64::MAX);
         let mut ids: Vec<i64> = Vec::new();
         for row in self.rows(query.int(limit.into())).await? {
             let mut columns = Reader::new(&row, "run_log");
             let id = columns.int("run_id")?;
-            room = room.saturating_sub(columns.int("byte_count")?);
-            if room < 0 && !ids.is_empty() {
+            remaining_bytes = remaining_bytes.saturating_sub(columns.int("byte_count")?);
+            if remaining_bytes < 0 && !ids.is_empty() {
                 break;
             }
             ids.push(id);
@@ -189,43 +189,48 @@ impl SqlStore {
             if locked_ids.is_empty() {
                 return Ok(0);
             }
-            let mut mark_chunks = Vec::new();
+            let mut removal_chunks = Vec::new();
             for row in tx.rows(Query::new(&COUNT_LINES).list(locked_ids.iter().copied())).await? {
                 let mut columns = Reader::new(&row, "run_log");
                 let (run, attempt) = (RunId::new(columns.int("run_id")?), columns.int32("attempt")?);
                 let lines = vec![removed_line(columns.int("line_count")?, range.now)];
-                mark_chunks.push(encode(&LogChunk { run, attempt, sequence: 0, lines }, None)?);
+                removal_chunks.push(encode(&LogChunk { run, attempt, sequence: 0, lines }, None)?);
             }
             let count = locked_ids.len();
             tx.execute(Query::new(&DELETE_CHUNKS).list(locked_ids.into_iter())).await?;
-            for part in mark_chunks.chunks(CHUNK_MAX) {
-                tx.execute(insert(part)).await?;
+            for batch in removal_chunks.chunks(CHUNK_MAX) {
+                tx.execute(logs_insert(batch)).await?;
             }
             Ok(u64::try_from(count).unwrap_or(u64::MAX))
         })
     }
 
-    /// Finds the run whose log exceeds `room`, in bytes, in the page of chunks before the run `before`.
-    async fn find_cut(&self, namespace: NamespaceId, before: i64, mut room: i64) -> Result<Option<RunId>> {
-        let query = Query::new(&READ_LOG_SIZES).int(namespace.get()).int(before).int(SIZE_PAGE.into());
+    /// Finds the run whose log exceeds `remaining_bytes`, in the page of chunks before `before_run`.
+    async fn find_cut(
+        &self,
+        namespace: NamespaceId,
+        before_run: i64,
+        mut remaining_bytes: i64,
+    ) -> Result<Option<RunId>> {
+        let query = Query::new(&READ_LOG_SIZES).int(namespace.get()).int(before_run).int(SIZE_PAGE_LEN.into());
         for row in self.rows(query).await? {
             let mut columns = Reader::new(&row, "run_log");
             let run = columns.int("run_id")?;
-            room -= columns.int("byte_count")?;
-            if room < 0 {
+            remaining_bytes -= columns.int("byte_count")?;
+            if remaining_bytes < 0 {
                 return Ok(Some(RunId::new(run)));
             }
         }
         Ok(None)
     }
 
-    async fn insert_logs(&self, part: &[Encoded]) -> Result<()> {
-        transact!(self, "append_logs", |tx| tx.execute(insert(part)).await.map(|_| ()))
+    async fn insert_logs(&self, batch: &[EncodedChunk]) -> Result<()> {
+        transact!(self, "append_logs", |tx| tx.execute(logs_insert(batch)).await.map(|_| ()))
     }
 }
 
-fn insert(part: &[Encoded]) -> Query {
-    Query::new(&INSERT_LOGS).rows(part, |query, chunk| {
+fn logs_insert(batch: &[EncodedChunk]) -> Query {
+    Query::new(&INSERT_LOGS).rows(batch, |query, chunk| {
         query
             .int(chunk.run)
             .int(chunk.attempt.into())
@@ -239,10 +244,10 @@ fn insert(part: &[Encoded]) -> Query {
     })
 }
 
-fn encode(chunk: &LogChunk, namespace: Option<i64>) -> Result<Encoded> {
-    let encoded = log_codec::encode(&chunk.lines);
-    let (codec, data) = encoded.map_err(|error| failure::refused("append_logs", &error.to_string()))?;
-    Ok(Encoded {
+fn encode(chunk: &LogChunk, namespace: Option<i64>) -> Result<EncodedChunk> {
+    let encode_result = log_codec::encode(&chunk.lines);
+    let (codec, data) = encode_result.map_err(|error| failure::refused("append_logs", &error.to_string()))?;
+    Ok(EncodedChunk {
         run: chunk.run.get(),
         attempt: chunk.attempt,
         sequence: chunk.sequence,

@@ -54,13 +54,13 @@ impl SqlStore {
     }
 
     async fn remove_rows_of(&self, channel: ChannelId) -> Result<()> {
-        let page = i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX);
+        let page_len = i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX);
         for (find, delete, table) in [
             (&FIND_MESSAGES_OF_CHANNEL, &DELETE_MESSAGES, "alert_message"),
             (&FIND_DELIVERIES_OF_CHANNEL, &DELETE_DELIVERIES, "alert_delivery"),
         ] {
             loop {
-                let rows = self.rows(Query::new(find).int(channel.get()).int(page)).await?;
+                let rows = self.rows(Query::new(find).int(channel.get()).int(page_len)).await?;
                 let ids = read_ids(&rows, table, "id")?;
                 if ids.is_empty() {
                     break;

@@ -93,12 +93,12 @@ async fn try_once(
         };
         connection.execute(settings).await.map_err(OpenError::Migrate)?;
         lock(connection, lock_statement, config.migration_wait).await?;
-        let migrated = migrate(connection, (dialect, dialect == Dialect::Postgres), &config.server_version).await;
+        let migrate_result = migrate(connection, (dialect, dialect == Dialect::Postgres), &config.server_version).await;
         // PostgreSQL releases the lock with the session, which ends with the migration.
         if dialect == Dialect::MySql {
             connection.execute(UNLOCK_MYSQL).await.map_err(OpenError::Migrate)?;
         }
-        return migrated;
+        return migrate_result;
     }
     let mut tx = connection.begin().await.map_err(OpenError::Migrate)?;
     for statement in [DEALLOCATE_POSTGRES, SETTINGS_TRANSACTION_POSTGRES] {
@@ -112,8 +112,8 @@ async fn try_once(
 
 /// Waits until no other server migrates this database.
 async fn lock(connection: &mut AnyConnection, statement: &'static str, wait: Duration) -> Result<(), OpenError> {
-    let checks = wait.as_millis() / CHECK_PERIOD.as_millis();
-    for check in 0..=checks {
+    let check_count = wait.as_millis() / CHECK_PERIOD.as_millis();
+    for check in 0..=check_count {
         let row = connection.fetch_one(statement).await.map_err(OpenError::Migrate)?;
         let lock_result: Option<i64> = row.try_get(0).map_err(OpenError::Migrate)?;
         if lock_result == Some(1) {
@@ -154,12 +154,12 @@ async fn migrate(
     if !checksums.is_empty() {
         check_compatible(connection, server_version).await?;
     }
-    let newest = checksums.keys().next_back().copied();
-    let newest_known = migrations.iter().map(|migration| migration.version).max();
-    if newest > newest_known {
+    let newest_applied_version = checksums.keys().next_back().copied();
+    let newest_known_version = migrations.iter().map(|migration| migration.version).max();
+    if newest_applied_version > newest_known_version {
         tracing::warn!(
-            schema = newest,
-            known = newest_known,
+            schema = newest_applied_version,
+            known = newest_known_version,
             "the schema of the database is newer than this server, but still supports servers of this version"
         );
     }

@@ -102,21 +102,21 @@ macro_rules! transact {
         transact!($store, $operation, at most usize::MAX, |$tx| $work)
     };
     ($store:expr, $operation:literal, at most $rows:expr, |$tx:ident| $work:expr) => {{
-        let mut tries = $crate::sql::Tries::new($operation);
+        let mut try_counter = $crate::sql::TryCounter::new($operation);
         loop {
             // No `return` or `?` here: the calling function may have to count the failure.
-            let mut begun = match $store.begin($operation).await {
-                Ok(begun) => begun,
+            let mut transaction = match $store.begin($operation).await {
+                Ok(transaction) => transaction,
                 Err(error) => break Err(error),
             };
-            begun.size.rows = begun.size.rows.min($rows);
-            let done: $crate::Result<_> = {
-                let $tx = &mut begun;
+            transaction.size.rows = transaction.size.rows.min($rows);
+            let work_result: $crate::Result<_> = {
+                let $tx = &mut transaction;
                 async { $work }.await
             };
-            match begun.end(done).await {
+            match transaction.end(work_result).await {
                 Ok(value) => break Ok(value),
-                Err(error) => match tries.wait_for_next_try(error).await {
+                Err(error) => match try_counter.wait_for_next_try(error).await {
                     Some(error) => break Err(error),
                     None => continue,
                 },
@@ -130,19 +130,19 @@ use transact;
 const TRY_MAX: u32 = 5;
 
 /// Counts the tries of a transaction.
-struct Tries {
+struct TryCounter {
     operation: &'static str,
     count: u32,
 }
 
-impl Tries {
+impl TryCounter {
     fn new(operation: &'static str) -> Self {
         Self { operation, count: 1 }
     }
 
     /// Waits briefly before the next try. Returns the error if no try is left.
     async fn wait_for_next_try(&mut self, error: StoreError) -> Option<StoreError> {
-        if failure::of(&error) != Failure::Contention || self.count == TRY_MAX {
+        if failure::classify_store_error(&error) != Failure::Contention || self.count == TRY_MAX {
             return Some(error);
         }
         let (operation, tries) = (self.operation, self.count);
@@ -263,11 +263,11 @@ impl Tx<'_> {
     /// Executes a statement that must write `expected` rows, which this transaction has locked.
     async fn execute_all(&mut self, query: Query, expected: usize) -> Result<()> {
         let operation = query.statement.name;
-        let changed_rows = self.execute(query).await?;
-        if usize::try_from(changed_rows).is_ok_and(|changed_rows| changed_rows == expected) {
+        let changed_count = self.execute(query).await?;
+        if usize::try_from(changed_count).is_ok_and(|changed_count| changed_count == expected) {
             return Ok(());
         }
-        Err(failure::unexpected_count(operation, expected, changed_rows))
+        Err(failure::unexpected_count(operation, expected, changed_count))
     }
 
     /// Commits the transaction, or rolls it back.
@@ -277,8 +277,8 @@ impl Tx<'_> {
             Ok(value) => {
                 rondel_failpoint::try_pass(operation, "written")
                     .map_err(|injected| injected_error(operation, injected))?;
-                let committed = store.pools.commit(&pools, inner.commit()).await;
-                committed.map_err(|source| store.to_store_error(operation, source))?;
+                let commit_result = store.pools.commit(&pools, inner.commit()).await;
+                commit_result.map_err(|source| store.to_store_error(operation, source))?;
                 rondel_failpoint::try_pass(operation, "committed")
                     .map_err(|injected| injected_error(operation, injected))?;
                 Ok(value)
@@ -300,12 +300,12 @@ fn injected_error(operation: &'static str, _: rondel_failpoint::Injected) -> Sto
 }
 
 /// The wait before the next try: 5 to 10 ms, doubled for each try after the first.
-fn wait_before_try(tries: u32) -> Duration {
-    let spread = RandomState::new().build_hasher().finish() % 5;
-    Duration::from_millis(5 + spread) * 2_u32.pow(tries.min(6) - 1)
+fn wait_before_try(try_count: u32) -> Duration {
+    let jitter_ms = RandomState::new().build_hasher().finish() % 5;
+    Duration::from_millis(5 + jitter_ms) * 2_u32.pow(try_count.min(6) - 1)
 }
 
 /// Whether an error means that a key exists.
-fn is_duplicate(error: &StoreError) -> bool {
-    failure::of(error) == Failure::Duplicate
+fn is_duplicate_key(error: &StoreError) -> bool {
+    failure::classify_store_error(error) == Failure::Duplicate
 }

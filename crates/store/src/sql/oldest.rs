@@ -34,8 +34,8 @@ impl SqlStore {
             // The page contains all rows before its last instant.
             removed_count += self.execute(add_owner(Query::new(remove_before)).int(last_at)).await?;
         }
-        let at_last = keys.into_iter().filter(|(at, _)| *at == last_at);
-        let mut owners: Vec<i64> = at_last.map(|(_, owner)| owner).collect();
+        let last_keys = keys.into_iter().filter(|(at, _)| *at == last_at);
+        let mut owners: Vec<i64> = last_keys.map(|(_, owner)| owner).collect();
         owners.sort_unstable();
         owners.dedup();
         for chunk in owners.chunks(CHUNK_MAX) {

@@ -15,8 +15,8 @@ use crate::OpenError;
 const CREATE_INDEX: &str = "CREATE INDEX ";
 const UNLESS_IT_EXISTS: &str = "IF NOT EXISTS ";
 /// A concurrent build waits for all transactions that began before it. No statement waits for the build, so its timeout may be long.
-const WAIT_FOR_TRANSACTIONS: &str = "SET lock_timeout = '60s'";
-const WAIT_FOR_TABLES: &str = "SET lock_timeout = '2s'";
+const SET_LONG_LOCK_TIMEOUT: &str = "SET lock_timeout = '60s'";
+const SET_SHORT_LOCK_TIMEOUT: &str = "SET lock_timeout = '2s'";
 
 /// An index that a migration makes.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,11 +34,11 @@ pub(super) async fn build(connection: &mut AnyConnection, migration: &str) -> Re
     let text = without_comments(migration);
     for index in indexes(&text) {
         tracing::info!(index = index.name, "building an index while servers are running");
-        connection.execute(WAIT_FOR_TRANSACTIONS).await.map_err(OpenError::Migrate)?;
+        connection.execute(SET_LONG_LOCK_TIMEOUT).await.map_err(OpenError::Migrate)?;
         drop_half_built(connection, index.name).await?;
         let statement = format!("CREATE INDEX CONCURRENTLY IF NOT EXISTS {} {}", index.name, index.definition);
         let result = connection.execute(AssertSqlSafe(statement)).await;
-        connection.execute(WAIT_FOR_TABLES).await.map_err(OpenError::Migrate)?;
+        connection.execute(SET_SHORT_LOCK_TIMEOUT).await.map_err(OpenError::Migrate)?;
         match result {
             Ok(_) => {}
             Err(source) if failure::classify(&source) == Failure::Contention => {
@@ -72,13 +72,13 @@ pub(super) fn accept_existing(migration: &Migration) -> Migration {
 
 /// Drops an index that an interrupted build left incomplete. No statement uses such an index.
 async fn drop_half_built(connection: &mut AnyConnection, name: &str) -> Result<(), OpenError> {
-    let is_half_built = format!(
+    let count_statement = format!(
         "SELECT CAST(COUNT(*) AS BIGINT) FROM pg_index WHERE indexrelid = to_regclass('{name}') AND NOT indisvalid"
     );
-    let row = connection.fetch_one(AssertSqlSafe(is_half_built)).await.map_err(OpenError::Migrate)?;
+    let row = connection.fetch_one(AssertSqlSafe(count_statement)).await.map_err(OpenError::Migrate)?;
     if row.try_get::<i64, _>(0).map_err(OpenError::Migrate)? > 0 {
-        let drop = format!("DROP INDEX CONCURRENTLY {name}");
-        connection.execute(AssertSqlSafe(drop)).await.map_err(OpenError::Migrate)?;
+        let drop_statement = format!("DROP INDEX CONCURRENTLY {name}");
+        connection.execute(AssertSqlSafe(drop_statement)).await.map_err(OpenError::Migrate)?;
     }
     Ok(())
 }

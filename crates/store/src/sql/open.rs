@@ -37,14 +37,14 @@ impl SqlStore {
         let are_shared = match url.shares_sessions() {
             Some(are_shared) => are_shared,
             None if dialect == Dialect::Postgres => {
-                let shared = are_sessions_shared(&mut connection, &options, config.connect_timeout).await;
-                shared.map_err(|source| connect_error(&url, source))?
+                let detection_result = are_sessions_shared(&mut connection, &options, config.connect_timeout).await;
+                detection_result.map_err(|source| connect_error(&url, source))?
             }
             None => false,
         };
         let lists_connections = lists_connections(&mut connection, dialect, config).await?;
-        let migrated = migrate::run(&mut connection, (dialect, are_shared), config).await;
-        migrated.map_err(|error| migrate_error(&url, error))?;
+        let migrate_result = migrate::run(&mut connection, (dialect, are_shared), config).await;
+        migrate_result.map_err(|error| migrate_error(&url, error))?;
         connection.close().await.map_err(OpenError::Migrate)?;
         if are_shared {
             tracing::info!("a pooler gives each transaction another session; settings apply to one transaction only");
@@ -56,9 +56,9 @@ impl SqlStore {
             Dialect::Sqlite => (1, config.pool_size.saturating_sub(1).clamp(1, SQLITE_READERS_MAX)),
             Dialect::Postgres | Dialect::MySql => (config.pool_size.max(1), 0),
         };
-        let limit = Some(config.statement_timeout).filter(|_| dialect != Dialect::Sqlite);
+        let statement_timeout = Some(config.statement_timeout).filter(|_| dialect != Dialect::Sqlite);
         let store = Self {
-            pools: LivePools::open((sessions.clone(), options), sizes, limit),
+            pools: LivePools::open((sessions.clone(), options), sizes, statement_timeout),
             statements: RenderedStatements::new(dialect),
             heal_cursor: AtomicI64::new(0),
             recount_cursor: AtomicI64::new(0),
@@ -131,18 +131,18 @@ async fn connect(
 fn connect_error(url: &DatabaseUrl, source: sqlx::Error) -> OpenError {
     match url.sqlite_path() {
         Some(path) => OpenError::File { path: path_text(path), source: std::io::Error::other(source) },
-        None => refused(url, &source).unwrap_or_else(|| OpenError::Unreachable { url: url.to_string(), source }),
+        None => refused_error(url, &source).unwrap_or_else(|| OpenError::Unreachable { url: url.to_string(), source }),
     }
 }
 
 /// An error that the operator of a new installation can fix. The message states how.
-fn refused(url: &DatabaseUrl, error: &sqlx::Error) -> Option<OpenError> {
+fn refused_error(url: &DatabaseUrl, error: &sqlx::Error) -> Option<OpenError> {
     let sqlx::Error::Database(database) = error else { return None };
     let hint = failure::hint(error)?.to_owned();
     Some(OpenError::Refused { url: url.to_string(), reason: database.message().to_owned(), hint })
 }
 
-/// Like [`refused`], for a database whose user may connect, but not create tables.
+/// Like [`refused_error`], for a database whose user may connect, but not create tables.
 fn migrate_error(url: &DatabaseUrl, error: OpenError) -> OpenError {
     let OpenError::Migrate(sqlx::Error::Database(database)) = &error else { return error };
     if !failure::is_forbidden(database.as_ref()) {
@@ -150,11 +150,12 @@ fn migrate_error(url: &DatabaseUrl, error: OpenError) -> OpenError {
     }
     let (user, name) = url.user_and_name();
     let (user, name) = (user.unwrap_or("USER"), name.unwrap_or("DATABASE"));
-    let cure = match url.dialect() {
+    let grant_statement = match url.dialect() {
         Dialect::Postgres => format!("ALTER DATABASE \"{name}\" OWNER TO \"{user}\""),
         Dialect::MySql | Dialect::Sqlite => format!("GRANT ALL ON `{name}`.* TO '{user}'"),
     };
-    let hint = format!("user {user} may not create tables in database {name}; run as its administrator: {cure}");
+    let hint =
+        format!("user {user} may not create tables in database {name}; run as its administrator: {grant_statement}");
     OpenError::Refused { url: url.to_string(), reason: database.message().to_owned(), hint }
 }
 
@@ -171,7 +172,7 @@ fn with_absolute_path(url: &DatabaseUrl) -> Result<DatabaseUrl, OpenError> {
 /// Takes the lock that reserves the file for this server. The lock lives as long as the returned file.
 fn lock_file(path: &Path) -> Result<File, OpenError> {
     let file_error = |path: &Path, source| OpenError::File { path: path_text(path), source };
-    let open_file = |path: &Path| owner_only().open(path).map_err(|source| file_error(path, source));
+    let open_file = |path: &Path| owner_only_options().open(path).map_err(|source| file_error(path, source));
     let path_beside = |suffix: &str| {
         let mut name = path.as_os_str().to_owned();
         name.push(suffix);
@@ -193,7 +194,7 @@ fn lock_file(path: &Path) -> Result<File, OpenError> {
 }
 
 /// Opens a file for reading and writing. A missing file is created with access for its owner only.
-fn owner_only() -> OpenOptions {
+fn owner_only_options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
     #[cfg(unix)]

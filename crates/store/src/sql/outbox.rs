@@ -60,7 +60,7 @@ const INSERT_OUTBOX: Statement = Statement {
     text: "INSERT {ignore} INTO outbox (id, namespace_id, kind, run_id, payload, attempt_count, due_at_ms, \
            created_at_ms) {values:iititiii} {or_ignore}",
 };
-pub(super) const FIND_ANY_OUTBOX: Statement =
+pub(super) const FIND_ANY_DUE_OUTBOX: Statement =
     Statement { name: "find_any_outbox", text: "SELECT id FROM outbox WHERE due_at_ms <= ? LIMIT 1" };
 /// Takes one index lookup per namespace, even if many of its messages wait.
 pub(super) const FIND_DUE_NAMESPACES: Statement = Statement {
@@ -118,7 +118,7 @@ impl Outbox for SqlStore {
 
     async fn take_outbox(&self, now: Timestamp, take: TakeOutbox<'_>) -> Result<Vec<OutboxItem>> {
         // Usually no message is due. This check finds that out without a transaction.
-        if self.row(Query::new(&FIND_ANY_OUTBOX).at(now)).await?.is_none() {
+        if self.row(Query::new(&FIND_ANY_DUE_OUTBOX).at(now)).await?.is_none() {
             return Ok(Vec::new());
         }
         let mut due_ids = Vec::new();
@@ -182,10 +182,10 @@ impl Tx<'_> {
         Ok(())
     }
 
-    async fn take_outbox(&mut self, due: &[i64], now: Timestamp, hold: Duration) -> Result<Vec<OutboxItem>> {
-        let mut taken_items = Vec::with_capacity(due.len());
+    async fn take_outbox(&mut self, due_ids: &[i64], now: Timestamp, hold: Duration) -> Result<Vec<OutboxItem>> {
+        let mut taken_items = Vec::with_capacity(due_ids.len());
         let held_until = now + hold;
-        for row in self.rows(Query::new(&LOCK_OUTBOX).list(due.iter().copied()).at(now)).await? {
+        for row in self.rows(Query::new(&LOCK_OUTBOX).list(due_ids.iter().copied()).at(now)).await? {
             let mut columns = Reader::new(&row, "outbox");
             taken_items.push(OutboxItem {
                 id: OutboxId::new(columns.int("id")?),
@@ -249,13 +249,13 @@ impl SqlStore {
         let mut columns = Reader::new(row, "failure_webhook");
         let mut open_column = |column: SealedColumn| {
             let sealed_text = columns.text(column.as_str())?;
-            let corrupt = |message| StoreError::Corrupt {
+            let corrupt_error = |message| StoreError::Corrupt {
                 table: "failure_webhook",
                 column: column.as_str(),
                 id: namespace.get(),
                 message,
             };
-            self.sealer.open(&column.seal_context(namespace), &sealed_text).map_err(corrupt)
+            self.sealer.open(&column.seal_context(namespace), &sealed_text).map_err(corrupt_error)
         };
         Ok(FailureWebhook {
             url: open_column(SealedColumn::Url)?,
@@ -335,9 +335,9 @@ fn run_message(row: &AnyRow) -> Result<Option<(RunMessage, Timestamp)>> {
     message.span = span_end_at.map(|last_at| (last_at, span_count));
     message.app_name = columns.text("name")?;
     let spec = columns.opt_text("spec")?.unwrap_or_default();
-    let is_wanted = is_failure(message.status) || message.reason.is_some_and(|reason| reports_skip(&spec, reason));
+    let is_reported = is_failure(message.status) || message.reason.is_some_and(|reason| reports_skip(&spec, reason));
     let now = columns.at("now")?;
-    Ok(is_wanted.then_some((message, now)))
+    Ok(is_reported.then_some((message, now)))
 }
 
 #[cfg(test)]

@@ -30,8 +30,8 @@ impl Pools {
     async fn until_replaced<T>(&self, work: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
         let mut replacements = self.is_replaced.subscribe();
         tokio::select! {
-            done = work => done,
-            _ = replacements.wait_for(|is_replaced| *is_replaced) => Err(no_answer()),
+            result = work => result,
+            _ = replacements.wait_for(|is_replaced| *is_replaced) => Err(no_answer_error()),
         }
     }
 }
@@ -44,7 +44,7 @@ pub(super) struct LivePools {
     /// The number of sessions that write, and of other sessions that read; the latter is 0 if the same sessions do both.
     sizes: (u32, u32),
     /// Maximum time until the answer to a statement; `None` if the database is a file.
-    answer_within: Option<Duration>,
+    answer_timeout: Option<Duration>,
 }
 
 impl fmt::Debug for LivePools {
@@ -61,8 +61,8 @@ impl LivePools {
         statement_timeout: Option<Duration>,
     ) -> Self {
         let current_pools = RwLock::new(Arc::new(pools(&sessions, &options, sizes)));
-        let answer_within = statement_timeout.map(|timeout| timeout + ANSWER_MARGIN);
-        Self { current: current_pools, sessions, options, sizes, answer_within }
+        let answer_timeout = statement_timeout.map(|timeout| timeout + ANSWER_MARGIN);
+        Self { current: current_pools, sessions, options, sizes, answer_timeout }
     }
 
     pub(super) fn current_pools(&self) -> Arc<Pools> {
@@ -75,12 +75,12 @@ impl LivePools {
         pools: &Arc<Pools>,
         work: impl Future<Output = sqlx::Result<T>>,
     ) -> sqlx::Result<T> {
-        let Some(limit) = self.answer_within else { return work.await };
+        let Some(limit) = self.answer_timeout else { return work.await };
         match timeout(limit, pools.until_replaced(work)).await {
             Ok(result) => result,
             Err(_) => {
                 self.replace(pools, limit);
-                Err(no_answer())
+                Err(no_answer_error())
             }
         }
     }
@@ -91,7 +91,7 @@ impl LivePools {
         pools: &Arc<Pools>,
         work: impl Future<Output = sqlx::Result<()>>,
     ) -> sqlx::Result<()> {
-        if self.answer_within.is_none() { work.await } else { pools.until_replaced(work).await }
+        if self.answer_timeout.is_none() { work.await } else { pools.until_replaced(work).await }
     }
 
     /// Replaces these pools, which do not answer, by new ones, if they are still in use.
@@ -121,6 +121,6 @@ fn pools(sessions: &Sessions, options: &AnyConnectOptions, (write_size, read_siz
 }
 
 /// The error of a statement whose sessions were given up, as if its connection had broken.
-fn no_answer() -> sqlx::Error {
+fn no_answer_error() -> sqlx::Error {
     sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, "the database does not answer"))
 }

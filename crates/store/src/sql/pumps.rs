@@ -106,8 +106,8 @@ impl Pumps for SqlStore {
     }
 
     async fn pump_roots(&self, job: JobId, now: Timestamp, limit: u32) -> Result<Vec<Run>> {
-        let newest_roots = Query::new(&READ_PUMP_ROOTS).int(job.get()).at(now).int(limit.into());
-        let mut roots = rows::runs(&self.rows(newest_roots).await?)?;
+        let newest_roots_query = Query::new(&READ_PUMP_ROOTS).int(job.get()).at(now).int(limit.into());
+        let mut roots = rows::runs(&self.rows(newest_roots_query).await?)?;
         if roots.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
             let query = Query::new(&READ_OPEN_PUMP_ROOTS).int(job.get()).int(OPEN_ROOTS_MAX.into());
             let open_roots = rows::runs(&self.rows(query).await?)?;
@@ -155,7 +155,7 @@ impl Pumps for SqlStore {
 
 impl Tx<'_> {
     /// Records that jobs are pump jobs.
-    pub(in crate::sql) async fn note_pumps(&mut self, jobs: &[JobId]) -> Result<()> {
+    pub(in crate::sql) async fn insert_pump_jobs(&mut self, jobs: &[JobId]) -> Result<()> {
         for chunk in jobs.chunks(ITEMS_MAX) {
             self.execute(Query::new(&INSERT_PUMP_JOBS).rows(chunk, |query, job| query.int(job.get()))).await?;
         }
@@ -174,23 +174,24 @@ impl Tx<'_> {
         changes: &[&(String, ItemChange)],
         now: Timestamp,
     ) -> Result<Option<u64>> {
-        let home = Query::new(&LOCK_HOME_UNDER_LEASE).int(job.get()).int(token.node.get()).int(token.epoch);
-        if self.row(home).await?.is_none() {
+        let home_query = Query::new(&LOCK_HOME_UNDER_LEASE).int(job.get()).int(token.node.get()).int(token.epoch);
+        if self.row(home_query).await?.is_none() {
             return Ok(None);
         }
         let names: BTreeSet<&str> = changes.iter().map(|(name, _)| name.as_str()).collect();
         let names: Vec<&str> = names.into_iter().collect();
-        let locked_items = self.rows(Query::new(&LOCK_ITEMS).int(job.get()).words(&names)).await?;
-        let old_items = locked_items.iter().map(item).collect::<Result<Vec<Item>>>()?;
+        let locked_rows = self.rows(Query::new(&LOCK_ITEMS).int(job.get()).words(&names)).await?;
+        let old_items = locked_rows.iter().map(item).collect::<Result<Vec<Item>>>()?;
         let items_before: BTreeMap<String, Item> =
             old_items.into_iter().map(|item| (item.name.clone(), item)).collect();
-        let mut after = items_before.clone();
-        let applied_count = changes.iter().filter(|(name, change)| apply_change(&mut after, name, change, now)).count();
-        for name in items_before.keys().filter(|name| !after.contains_key(*name)) {
+        let mut items_after = items_before.clone();
+        let applied_count =
+            changes.iter().filter(|(name, change)| apply_change(&mut items_after, name, change, now)).count();
+        for name in items_before.keys().filter(|name| !items_after.contains_key(*name)) {
             self.execute_all(Query::new(&DELETE_ITEM).int(job.get()).text(name), 1).await?;
         }
         let changed_items: Vec<&Item> =
-            after.values().filter(|item| items_before.get(&item.name) != Some(item)).collect();
+            items_after.values().filter(|item| items_before.get(&item.name) != Some(item)).collect();
         let size = self.size;
         for (write, _) in size.queries(&WRITE_ITEMS, &changed_items, |query, item| add_item(query.int(job.get()), item))
         {

@@ -16,6 +16,7 @@ pub(super) const CHUNK_MAX: usize = 512;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StatementSize {
+    /// Maximum number of rows.
     pub(super) rows: usize,
     /// Maximum size of the arguments, in bytes. A row that is larger is sent alone.
     pub(super) bytes: usize,

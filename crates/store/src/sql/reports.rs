@@ -163,22 +163,22 @@ impl Reports for SqlStore {
         let mut messages_by_key: BTreeMap<i64, FailureMessage> = BTreeMap::new();
         let pair_limit = limit.saturating_mul(PAIRS_PER_MESSAGE).min(PAIR_COUNT_MAX);
         // Maximum number of runs of a pair that was not read.
-        let mut unread_max = 0;
+        let mut unread_run_count_max = 0;
         for part_query in queries {
             let part_query = part_query.at(query.from).at(query.to).at(query.from).at(query.to).int(limit.into());
-            let (mut pair_count, mut rarest) = (0, u64::MAX);
+            let (mut pair_count, mut run_count_min) = (0, u64::MAX);
             for row in self.rows(part_query.int(pair_limit.into())).await? {
                 if let Some(run_count) = add_row(&mut messages_by_key, &row)? {
-                    (pair_count, rarest) = (pair_count + 1, rarest.min(run_count));
+                    (pair_count, run_count_min) = (pair_count + 1, run_count_min.min(run_count));
                 }
             }
             if pair_count >= pair_limit {
-                unread_max = unread_max.max(rarest);
+                unread_run_count_max = unread_run_count_max.max(run_count_min);
             }
         }
         messages_by_key.retain(|_, message| message.job_count > 0);
         let mut messages = most_frequent(messages_by_key.into_values().collect(), query.limit);
-        for message in messages.iter_mut().filter(|message| !message.has_final_jobs(unread_max)) {
+        for message in messages.iter_mut().filter(|message| !message.has_final_jobs(unread_run_count_max)) {
             message.jobs.clear();
             for read in failing_with_queries(query) {
                 let read = read.at(query.from).at(query.to).int(message.key).int(MESSAGE_JOB_COUNT_MAX.into());
@@ -338,9 +338,9 @@ fn add_row(messages: &mut BTreeMap<i64, FailureMessage>, row: &AnyRow) -> Result
     let (key, job) = (columns.int("fold_key")?, JobId::new(columns.int("job_id")?));
     let (run_count, job_count) = (count(columns.int("run_count")?), count(columns.int("job_count")?));
     let newest_run = RunId::new(columns.int("newest_run_id")?);
-    let new =
+    let new_message =
         || FailureMessage { key, message: String::new(), count: 0, job_count: 0, jobs: Vec::new(), newest: newest_run };
-    let message = messages.entry(key).or_insert_with(new);
+    let message = messages.entry(key).or_insert_with(new_message);
     if job_count == 0 {
         message.name_jobs([(job, run_count)]);
         return Ok(Some(run_count));

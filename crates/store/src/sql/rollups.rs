@@ -232,12 +232,12 @@ impl Rollups for SqlStore {
     async fn points(&self, query: &PointQuery<'_>) -> Result<Vec<StatPoint>> {
         let mut points = Vec::new();
         for chunk in query.owners.chunks(CHUNK_MAX) {
-            let of_verdicts = verdicts as fn(&mut Reader<'_>) -> Result<StatPoint>;
+            let read_verdicts = verdicts as fn(&mut Reader<'_>) -> Result<StatPoint>;
             let (read, read_point) = match query.detail {
                 PointDetail::Whole => (Query::new(&READ_POINTS), point as fn(&mut Reader<'_>) -> Result<StatPoint>),
-                PointDetail::Verdicts => (Query::new(&READ_VERDICTS), of_verdicts),
+                PointDetail::Verdicts => (Query::new(&READ_VERDICTS), read_verdicts),
                 PointDetail::VerdictsPer(length) => {
-                    (Query::new(&READ_SUMMED_VERDICTS).int(millis(length).max(1)), of_verdicts)
+                    (Query::new(&READ_SUMMED_VERDICTS).int(millis(length).max(1)), read_verdicts)
                 }
             };
             let read = read.list(chunk.iter().copied()).text(query.kind.as_str());
@@ -296,7 +296,7 @@ impl Rollups for SqlStore {
 
     async fn chart_runs(&self, jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<ChartRun>> {
         if jobs.len() > 1 && self.statements.dialect().has_lateral() {
-            return self.chart_runs_of_each(jobs, from, to, limit).await;
+            return self.chart_runs_of_each_job(jobs, from, to, limit).await;
         }
         let read =
             |job: &JobId| self.rows(Query::new(&READ_CHART_RUNS).int(job.get()).at(from).at(to).int(limit.into()));
@@ -327,8 +327,8 @@ impl Rollups for SqlStore {
     async fn open_jobs(&self, query: OpenQuery) -> Result<Vec<OpenJob>> {
         let attempt_max = if query.first_attempts_only { 1 } else { i32::MAX };
         let mut jobs: HashMap<JobId, OpenJob> = HashMap::new();
-        for lease in self.rows(Query::new(&READ_LEASES)).await? {
-            let mut columns = Reader::new(&lease, "node");
+        for lease_row in self.rows(Query::new(&READ_LEASES)).await? {
+            let mut columns = Reader::new(&lease_row, "node");
             let (node, epoch) = (columns.int("id")?, columns.int("epoch")?);
             for statement in [&READ_OPEN_JOBS, &READ_LEFT_OPEN_JOBS] {
                 let read = Query::new(statement).int(node).int(epoch).text(query.status.as_str()).at(query.due_by);
@@ -387,7 +387,7 @@ impl Rollups for SqlStore {
 }
 
 impl SqlStore {
-    async fn chart_runs_of_each(
+    async fn chart_runs_of_each_job(
         &self,
         jobs: &[JobId],
         from: Timestamp,
@@ -421,11 +421,11 @@ impl Tx<'_> {
             self.add_points(chunk).await?;
         }
         let jobs: Vec<JobId> = gains.pulses.keys().copied().collect();
-        let mut succeeded = Vec::new();
+        let mut succeeded_jobs = Vec::new();
         for chunk in jobs.chunks(CHUNK_MAX) {
-            self.add_pulses(gains, chunk, &mut succeeded).await?;
+            self.add_pulses(gains, chunk, &mut succeeded_jobs).await?;
         }
-        Ok(succeeded)
+        Ok(succeeded_jobs)
     }
 
     async fn add_points(&mut self, chunk: &[(&PointKey, &Gain)]) -> Result<()> {
@@ -459,21 +459,22 @@ impl Tx<'_> {
         Ok(())
     }
 
-    async fn add_pulses(&mut self, gains: &Gains, jobs: &[JobId], succeeded: &mut Vec<JobId>) -> Result<()> {
+    async fn add_pulses(&mut self, gains: &Gains, jobs: &[JobId], succeeded_jobs: &mut Vec<JobId>) -> Result<()> {
         let mut pulses: HashMap<JobId, NewestOutcomes> = HashMap::new();
         for row in self.rows(Query::new(&READ_PULSES).list(jobs.iter().map(|job| job.get()))).await? {
             let pulse = pulse(&row)?;
             pulses.insert(pulse.job, pulse);
         }
-        let (mut saved_pulses, mut overtaken) = (Vec::with_capacity(jobs.len()), Vec::new());
+        let (mut saved_pulses, mut outdated_failures) = (Vec::with_capacity(jobs.len()), Vec::new());
         for job in jobs {
             let runs = gains.pulses.get(job).map(Vec::as_slice).unwrap_or_default();
             let Some((first_run, _)) = runs.first() else { continue };
             let mut pulse = pulses.remove(job).unwrap_or(NewestOutcomes::of(first_run));
             let succeeded_before = pulse.succeeded_at;
             runs.iter().for_each(|(run, before)| pulse.note(run, *before));
-            succeeded.extend((pulse.succeeded_at > succeeded_before).then_some(*job));
-            overtaken.extend(runs.iter().filter(|(run, _)| pulse.overtakes(run)).map(|(run, _)| run.id));
+            succeeded_jobs.extend((pulse.succeeded_at > succeeded_before).then_some(*job));
+            outdated_failures
+                .extend(runs.iter().filter(|(run, _)| pulse.is_outdated_failure(run)).map(|(run, _)| run.id));
             saved_pulses.push(pulse);
         }
         if saved_pulses.is_empty() {
@@ -485,7 +486,7 @@ impl Tx<'_> {
             query.opt_at(pulse.failing_since).int(to_i64(pulse.streak))
         });
         self.execute(query).await?;
-        self.delete_dead_letters(&overtaken).await
+        self.delete_dead_letters(&outdated_failures).await
     }
 }
 

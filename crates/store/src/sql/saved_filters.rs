@@ -45,9 +45,9 @@ impl SavedFilters for SqlStore {
 
     async fn save_filter(&self, owner: FilterOwner, filter: &SavedFilter, now: Timestamp) -> Result<bool> {
         for _ in 0..TRY_COUNT {
-            let slots = self.filters_with_slots(owner).await?;
+            let slotted_filters = self.filters_with_slots(owner).await?;
             let list_word = filter.list.as_str();
-            if slots
+            if slotted_filters
                 .iter()
                 .any(|(_, saved_filter)| saved_filter.list == filter.list && saved_filter.name == filter.name)
             {
@@ -55,7 +55,7 @@ impl SavedFilters for SqlStore {
                 self.execute(update.int(owner.id()).text(list_word).text(&filter.name)).await?;
                 return Ok(true);
             }
-            let taken_slots: BTreeSet<i64> = slots.iter().map(|(slot, _)| *slot).collect();
+            let taken_slots: BTreeSet<i64> = slotted_filters.iter().map(|(slot, _)| *slot).collect();
             let count_max = i64::try_from(SAVED_FILTER_COUNT_MAX).unwrap_or(i64::MAX);
             let Some(slot) = (0..count_max).find(|slot| !taken_slots.contains(slot)) else { return Ok(false) };
             let insert = Query::new(&INSERT_FILTER).int(owner.id()).int(slot).text(list_word).text(&filter.name);

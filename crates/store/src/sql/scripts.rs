@@ -141,8 +141,8 @@ impl Scripts for SqlStore {
             let query = jobs_that_use(namespace, name, None).int(SCRIPT_JOB_COUNT_SHOWN.into());
             let job_names = tx.rows(query).await?.iter().map(job_name).collect::<Result<Vec<_>>>()?;
             if !job_names.is_empty() {
-                let count = tx.row(Query::new(&COUNT_SCRIPT_JOBS).int(namespace.get()).text(name)).await?;
-                let count = count.map(|row| Reader::new(&row, "script_use").int("count")).transpose()?;
+                let count_row = tx.row(Query::new(&COUNT_SCRIPT_JOBS).int(namespace.get()).text(name)).await?;
+                let count = count_row.map(|row| Reader::new(&row, "script_use").int("count")).transpose()?;
                 let count = count.and_then(|count| u64::try_from(count).ok()).unwrap_or_default();
                 return Ok(ScriptDeleted::Used(job_names, count));
             }
@@ -253,13 +253,13 @@ impl Tx<'_> {
         namespace: NamespaceId,
         specs: impl Iterator<Item = (&'s JobSpec, Option<&'s JobSpec>)> + Send,
     ) -> Result<Option<ScriptRef>> {
-        let mut wanted_scripts: BTreeSet<(ScriptRef, bool)> = BTreeSet::new();
+        let mut used_scripts: BTreeSet<(ScriptRef, bool)> = BTreeSet::new();
         for (spec, spec_before) in specs {
             let Some(script_ref) = spec.script() else { continue };
             let is_new = spec_before.and_then(JobSpec::script).as_ref() != Some(&script_ref);
-            wanted_scripts.insert((script_ref, is_new));
+            used_scripts.insert((script_ref, is_new));
         }
-        for (script_ref, is_new) in wanted_scripts {
+        for (script_ref, is_new) in used_scripts {
             let locked_script = self.lock_script(namespace, &script_ref.name).await?;
             let has_version = match (&locked_script, script_ref.version) {
                 (None, _) => false,

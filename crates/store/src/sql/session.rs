@@ -28,7 +28,7 @@ const POOLER_TRIES: u32 = 3;
 
 /// Maximum number of sessions that a row lists. This is more than a pool has, because new sessions are listed before all old ones have
 /// ended.
-pub(super) const LISTED_MAX: usize = 200;
+pub(super) const LISTED_CONNECTION_MAX: usize = 200;
 
 /// The sessions that this store has opened, the newest last.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ pub(super) struct OwnConnections(Mutex<VecDeque<i64>>);
 impl OwnConnections {
     pub(super) fn add(&self, id: i64) {
         let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if ids.len() == LISTED_MAX {
+        if ids.len() == LISTED_CONNECTION_MAX {
             ids.pop_front();
         }
         ids.push_back(id);
@@ -68,9 +68,9 @@ impl LastReadOnly {
     }
 
     /// Whether a session of this age must be replaced, because it may lead to a database that accepts no writes.
-    fn is_stale(&self, age: Duration, recheck: Duration) -> bool {
+    fn is_stale(&self, age: Duration, recheck_age: Duration) -> bool {
         let connected_ms = millis(self.since.elapsed()).saturating_sub(millis(age));
-        age >= recheck && connected_ms <= self.at_ms.load(Ordering::Relaxed)
+        age >= recheck_age && connected_ms <= self.at_ms.load(Ordering::Relaxed)
     }
 }
 
@@ -95,8 +95,8 @@ pub(super) struct Sessions {
 impl Sessions {
     pub(super) fn new(dialect: Dialect, (are_shared, lists_connections): (bool, bool), config: &StoreConfig) -> Self {
         let (begin_text, settings) = if are_shared {
-            let local = postgres_settings(config).into_iter().map(|setting| format!("; SET LOCAL {setting}"));
-            let begin_text = "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned() + &local.collect::<String>();
+            let local_settings = postgres_settings(config).into_iter().map(|setting| format!("; SET LOCAL {setting}"));
+            let begin_text = "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned() + &local_settings.collect::<String>();
             (begin_text, Vec::new())
         } else {
             (dialect.begin().to_owned(), settings(dialect, config))
@@ -115,7 +115,7 @@ impl Sessions {
     }
 
     pub(super) fn pool(&self, size: u32) -> AnyPoolOptions {
-        let (read_only, recheck) = (Arc::clone(&self.read_only), self.read_only_recheck);
+        let (read_only, recheck_age) = (Arc::clone(&self.read_only), self.read_only_recheck);
         let is_sqlite = self.dialect == Dialect::Sqlite;
         let (is_mysql, release_timeout) = (self.dialect == Dialect::MySql, self.release_timeout);
         let sessions = self.clone();
@@ -127,19 +127,19 @@ impl Sessions {
             // A round trip per use would cost too much, and a connection that was just used is alive.
             .test_before_acquire(false)
             .before_acquire(move |connection, meta| {
-                let is_stale = read_only.is_stale(meta.age, recheck);
+                let is_stale = read_only.is_stale(meta.age, recheck_age);
                 // If the disk is full or fails, SQLite rolls back the transaction. The driver does not notice that, and begins no other
                 // transaction in this session.
-                let is_left_inside = is_sqlite && connection.is_in_transaction();
+                let is_in_old_transaction = is_sqlite && connection.is_in_transaction();
                 Box::pin(async move {
-                    if is_stale || is_left_inside {
+                    if is_stale || is_in_old_transaction {
                         return Ok(false);
                     }
                     if meta.idle_for <= PING_AFTER {
                         return Ok(true);
                     }
                     match timeout(PING_TIMEOUT, connection.ping()).await {
-                        Ok(answered) => answered.map(|()| true),
+                        Ok(ping_result) => ping_result.map(|()| true),
                         // The pool tries another session.
                         Err(_) => Ok(false),
                     }
@@ -153,7 +153,7 @@ impl Sessions {
                         return Ok(true);
                     }
                     match timeout(release_timeout, connection.ping()).await {
-                        Ok(answered) => answered.map(|()| true),
+                        Ok(ping_result) => ping_result.map(|()| true),
                         Err(elapsed) => Err(sqlx::Error::Io(elapsed.into())),
                     }
                 })
@@ -208,25 +208,27 @@ async fn wait_for_galera(connection: &mut AnyConnection) -> Result<(), sqlx::Err
 /// Whether a pooler in front of PostgreSQL gives each transaction another session. If it does, a second connection gets the session that
 /// the first one has just used.
 pub(super) async fn are_sessions_shared(
-    first: &mut AnyConnection,
+    first_connection: &mut AnyConnection,
     options: &AnyConnectOptions,
-    limit: Duration,
+    answer_timeout: Duration,
 ) -> Result<bool, sqlx::Error> {
     for _ in 0..POOLER_TRIES {
-        let id_before = session_id(first).await?;
-        let Ok(second) = timeout(limit, AnyConnection::connect_with(options)).await else { return Ok(true) };
-        let mut second = second?;
-        second.execute("BEGIN").await?;
-        let Ok(second_id) = timeout(limit, session_id(&mut second)).await else { return Ok(true) };
+        let id_before = session_id(first_connection).await?;
+        let Ok(second_connection) = timeout(answer_timeout, AnyConnection::connect_with(options)).await else {
+            return Ok(true);
+        };
+        let mut second_connection = second_connection?;
+        second_connection.execute("BEGIN").await?;
+        let Ok(second_id) = timeout(answer_timeout, session_id(&mut second_connection)).await else { return Ok(true) };
         // While the second connection uses its session, the first gets another one, or waits if the pooler has no other.
-        let after = timeout(limit, session_id(first)).await;
-        second.execute("ROLLBACK").await?;
-        second.close().await?;
-        let after = match after {
-            Ok(after) => after?,
+        let id_after = timeout(answer_timeout, session_id(first_connection)).await;
+        second_connection.execute("ROLLBACK").await?;
+        second_connection.close().await?;
+        let id_after = match id_after {
+            Ok(id_after) => id_after?,
             Err(_) => return Ok(true),
         };
-        if id_before == second_id? || id_before != after {
+        if id_before == second_id? || id_before != id_after {
             return Ok(true);
         }
     }

@@ -23,11 +23,11 @@ pub(super) const LIST_FIRES: Statement = Statement {
            WHERE job_id = ? AND started_at_ms >= ? AND started_at_ms < ? AND namespace_id = ? AND source = ? \
            ORDER BY started_at_ms, source_id LIMIT ?",
 };
-pub(super) const FIRST_FIRE: Statement = Statement {
+pub(super) const READ_FIRST_FIRE: Statement = Statement {
     name: "first_shadow_fire",
     text: "SELECT source_id, started_at_ms FROM shadow_fire WHERE namespace_id = ? AND source = ? ORDER BY source_id LIMIT 1",
 };
-pub(super) const LAST_FIRE: Statement = Statement {
+pub(super) const READ_LAST_FIRE: Statement = Statement {
     name: "last_shadow_fire",
     text: "SELECT source_id, started_at_ms FROM shadow_fire WHERE namespace_id = ? AND source = ? ORDER BY source_id DESC LIMIT 1",
 };
@@ -43,7 +43,7 @@ const INSERT_ROWS_MAX: usize = 100;
 #[async_trait]
 impl ShadowFires for SqlStore {
     async fn add_shadow_fires(&self, namespace: NamespaceId, source: &str, fires: &[ShadowFire]) -> Result<u64> {
-        let mut added = 0;
+        let mut added_count = 0;
         for chunk in fires.chunks(INSERT_ROWS_MAX) {
             let insert = Query::new(&INSERT_FIRES).rows(chunk, |query, ShadowFire { job, fire }| {
                 let executor: String = without_nul(&fire.executor).chars().take(SHADOW_EXECUTOR_LEN_MAX).collect();
@@ -57,9 +57,9 @@ impl ShadowFires for SqlStore {
                     .text(&executor)
                     .text(fire.outcome.as_str())
             });
-            added += self.execute(insert).await?;
+            added_count += self.execute(insert).await?;
         }
-        Ok(added)
+        Ok(added_count)
     }
 
     async fn shadow_fires(
@@ -75,7 +75,7 @@ impl ShadowFires for SqlStore {
 
     async fn shadow_span(&self, namespace: NamespaceId, source: &str) -> Result<Option<ShadowSpan>> {
         let mut ends = Vec::new();
-        for statement in [&FIRST_FIRE, &LAST_FIRE] {
+        for statement in [&READ_FIRST_FIRE, &READ_LAST_FIRE] {
             let Some(row) = self.row(Query::new(statement).int(namespace.get()).text(source)).await? else {
                 return Ok(None);
             };

@@ -13,12 +13,12 @@ use crate::reports::is_new_failure;
 use crate::rollups::Gains;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx, transact};
-use crate::upkeep::{CountedRun, JobStat, RECOUNT_FOR};
+use crate::upkeep::{CountedRun, JobStat, RECOUNT_AGE_MAX};
 use crate::{Result, Stats};
 
 /// Number of entries that one transaction examines. An entry is a run without a final verdict. There may be millions, too many for one
 /// transaction.
-const ENTRY_COUNT: usize = 4 * CHUNK_MAX;
+const ENTRY_COUNT_MAX: usize = 4 * CHUNK_MAX;
 
 const INSERT_CURSOR: Statement = Statement {
     name: "insert_stat_cursor",
@@ -76,31 +76,31 @@ pub(super) const DELETE_STATS_AT: Statement =
 impl Stats for SqlStore {
     async fn roll_up(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let limit = limit.max(1);
-        let after = self.recount_cursor.load(Ordering::Relaxed);
-        let (count, next_entry, newly_succeeded) = transact!(self, "roll_up", |tx| {
+        let after_entry = self.recount_cursor.load(Ordering::Relaxed);
+        let (count, last_entry, newly_succeeded_jobs) = transact!(self, "roll_up", |tx| {
             tx.execute(Query::new(&INSERT_CURSOR)).await?;
             let cursor = match tx.row(Query::new(&LOCK_CURSOR)).await? {
                 Some(row) => Reader::new(&row, "run_stat_cursor").int("run_id")?,
                 None => 0,
             };
             let mut tally = Tally::default();
-            let (ended_count, next_entry) =
-                tx.count_ended(&mut tally, after, IdGen::first_at(before - RECOUNT_FOR)).await?;
+            let (ended_count, last_entry) =
+                tx.count_ended(&mut tally, after_entry, IdGen::first_at(before - RECOUNT_AGE_MAX)).await?;
             let query = Query::new(&READ_NEXT_RUNS).int(cursor).int(IdGen::first_at(before)).int(limit.into());
             let rows = tx.rows(query).await?;
             let runs = tx.counted_runs(rows).await?;
             tx.count_next_runs(&mut tally, &runs).await?;
             tx.add_stats(&tally).await?;
-            let newly_succeeded = tx.add_gains(&tally.gains).await?;
+            let newly_succeeded_jobs = tx.add_gains(&tally.gains).await?;
             tx.add_failures(&tally.failed_runs).await?;
             if let Some(last_run) = runs.last() {
                 tx.execute_all(Query::new(&MOVE_CURSOR).int(last_run.id.get()), 1).await?;
             }
-            Ok((u64::try_from(runs.len() + ended_count).unwrap_or(u64::MAX), next_entry, newly_succeeded))
+            Ok((u64::try_from(runs.len() + ended_count).unwrap_or(u64::MAX), last_entry, newly_succeeded_jobs))
         })?;
-        self.recount_cursor.store(next_entry.unwrap_or(0), Ordering::Relaxed);
-        self.remove_overtaken(&newly_succeeded).await?;
-        Ok(count + u64::from(next_entry.is_some()))
+        self.recount_cursor.store(last_entry.unwrap_or(0), Ordering::Relaxed);
+        self.remove_overtaken_dead_letters(&newly_succeeded_jobs).await?;
+        Ok(count + u64::from(last_entry.is_some()))
     }
 
     async fn job_stats(&self, job: JobId, from: Timestamp, to: Timestamp) -> Result<Vec<JobStat>> {
@@ -139,32 +139,37 @@ impl Tally {
         sum.1 += sign * millis(stat.duration);
     }
 
-    /// Adds a run that now has a verdict. `before` is the verdict under which it was counted earlier; `None` if it was not counted.
-    fn recount(&mut self, run: &CountedRun, before: Option<RunStatus>) {
+    /// Adds a run that now has a verdict. `counted_as` is the verdict under which it was counted earlier; `None` if it was not counted.
+    fn recount(&mut self, run: &CountedRun, counted_as: Option<RunStatus>) {
         let Some(stat) = run.job_stat() else { return };
-        if let Some(old_status) = before {
+        if let Some(old_status) = counted_as {
             self.add(run.job, JobStat { status: old_status, duration: Duration::ZERO, ..stat }, -1);
         }
         self.add(run.job, stat, 1);
-        self.gains.add(run, before);
-        self.failed_runs.extend(Some(*run).filter(|run| is_new_failure(run, before)));
+        self.gains.add(run, counted_as);
+        self.failed_runs.extend(Some(*run).filter(|run| is_new_failure(run, counted_as)));
     }
 }
 
 impl Tx<'_> {
-    /// Examines one page of the entries after `after`. Counts the runs that were open when the cursor passed them, or whose verdict has
+    /// Examines one page of the entries after `after_entry`. Counts the runs that were open when the cursor passed them, or whose verdict has
     /// changed since. Deletes the entries of runs that were removed or cannot change any more; a run that is counted with a verdict that
     /// may change keeps its entry. Verdicts of ended runs with ids below `recount_from` no longer change. Returns how many runs were
     /// counted, and the last entry of the page unless it was the last page.
-    async fn count_ended(&mut self, tally: &mut Tally, after: i64, recount_from: i64) -> Result<(usize, Option<i64>)> {
-        let limit = i64::try_from(ENTRY_COUNT).unwrap_or(i64::MAX);
+    async fn count_ended(
+        &mut self,
+        tally: &mut Tally,
+        after_entry: i64,
+        recount_from: i64,
+    ) -> Result<(usize, Option<i64>)> {
+        let limit = i64::try_from(ENTRY_COUNT_MAX).unwrap_or(i64::MAX);
         let mut entries: Vec<(i64, Option<RunStatus>)> = Vec::new();
-        for row in self.rows(Query::new(&READ_OPEN_ENTRIES).int(after).int(limit)).await? {
+        for row in self.rows(Query::new(&READ_OPEN_ENTRIES).int(after_entry).int(limit)).await? {
             let mut columns = Reader::new(&row, "run_stat_open");
             entries.push((columns.int("run_id")?, columns.opt_word("counted_as")?));
         }
-        let last_entry = entries.last().filter(|_| entries.len() == ENTRY_COUNT).map(|(run, _)| *run);
-        let (mut count, mut done_ids, mut changeable) = (0, Vec::new(), Vec::new());
+        let last_entry = entries.last().filter(|_| entries.len() == ENTRY_COUNT_MAX).map(|(run, _)| *run);
+        let (mut count, mut deleted_ids, mut changeable_entries) = (0, Vec::new(), Vec::new());
         for chunk in entries.chunks(CHUNK_MAX) {
             let rows = self.rows(Query::new(&READ_COUNTED_RUNS).list(chunk.iter().map(|(run, _)| *run))).await?;
             let runs = self.counted_runs(rows).await?;
@@ -175,18 +180,20 @@ impl Tx<'_> {
                     Some(run) => {
                         tally.recount(&run, *counted_as);
                         count += 1;
-                        done_ids.push(*id);
-                        changeable.extend(run.may_change().then_some((*id, Some(run.status))));
+                        deleted_ids.push(*id);
+                        changeable_entries.extend(run.may_change().then_some((*id, Some(run.status))));
                     }
-                    None if run.is_none_or(|run| run.status.is_terminal() && *id < recount_from) => done_ids.push(*id),
+                    None if run.is_none_or(|run| run.status.is_terminal() && *id < recount_from) => {
+                        deleted_ids.push(*id)
+                    }
                     None => {}
                 }
             }
         }
-        for chunk in done_ids.chunks(CHUNK_MAX) {
+        for chunk in deleted_ids.chunks(CHUNK_MAX) {
             self.execute(Query::new(&DELETE_OPEN_ENTRIES).list(chunk.iter().copied())).await?;
         }
-        self.insert_open_entries(&changeable).await?;
+        self.insert_open_entries(&changeable_entries).await?;
         Ok((count, last_entry))
     }
 
@@ -204,21 +211,21 @@ impl Tx<'_> {
     /// except that its parent is the broadcast's row.
     async fn counted_runs(&mut self, rows: Vec<AnyRow>) -> Result<Vec<CountedRun>> {
         let runs = rows.into_iter().map(|row| counted_run(&row)).collect::<Result<Vec<_>>>()?;
-        let parents: BTreeSet<i64> = runs.iter().filter_map(|(_, parent)| *parent).collect();
-        let parents: Vec<i64> = parents.into_iter().collect();
+        let parent_ids: BTreeSet<i64> = runs.iter().filter_map(|(_, parent)| *parent).collect();
+        let parent_ids: Vec<i64> = parent_ids.into_iter().collect();
         let mut roots = BTreeSet::new();
-        for chunk in parents.chunks(CHUNK_MAX) {
+        for chunk in parent_ids.chunks(CHUNK_MAX) {
             for row in self.rows(Query::new(&READ_ROOTS).list(chunk.iter().copied())).await? {
                 let mut columns = Reader::new(&row, "run");
                 let (id, job) = (columns.int("id")?, JobId::new(columns.int("job_id")?));
                 roots.insert((id, job, columns.at("fire_at_ms")?, columns.int("cause")?));
             }
         }
-        let counted_run = |(run, parent): (CountedRun, Option<i64>)| {
+        let with_is_shard = |(run, parent): (CountedRun, Option<i64>)| {
             let root = parent.map(|parent| (parent, run.job, run.fire_at, run.cause));
             CountedRun { is_shard: run.is_shard || root.is_some_and(|root| roots.contains(&root)), ..run }
         };
-        Ok(runs.into_iter().map(counted_run).collect())
+        Ok(runs.into_iter().map(with_is_shard).collect())
     }
 
     async fn count_next_runs(&mut self, tally: &mut Tally, runs: &[CountedRun]) -> Result<()> {
@@ -256,7 +263,7 @@ fn counted_run(row: &AnyRow) -> Result<(CountedRun, Option<i64>)> {
     let (id, job) = (RunId::new(columns.int("id")?), JobId::new(columns.int("job_id")?));
     let (fire_at, status) = (columns.at("fire_at_ms")?, columns.word("status")?);
     let reason = columns.opt_word("reason")?;
-    let (index, total) = (columns.int("shard_index")?, columns.opt_int("shard_total")?);
+    let (shard_index, shard_total) = (columns.int("shard_index")?, columns.opt_int("shard_total")?);
     let (started_at, finished_at) = (columns.opt_at("started_at_ms")?, columns.opt_at("finished_at_ms")?);
     let span_count = columns.int("span_count")?;
     let run = CountedRun {
@@ -270,11 +277,11 @@ fn counted_run(row: &AnyRow) -> Result<(CountedRun, Option<i64>)> {
         fire_at,
         status,
         reason,
-        is_shard: index >= 0 && total.is_some_and(|total| total > 1),
+        is_shard: shard_index >= 0 && shard_total.is_some_and(|total| total > 1),
         started_at,
         finished_at,
         span_count,
     };
     let parent = columns.opt_int("parent_id")?;
-    Ok((run, parent.filter(|_| index >= 0 && !run.is_shard)))
+    Ok((run, parent.filter(|_| shard_index >= 0 && !run.is_shard)))
 }

@@ -15,7 +15,7 @@ use crate::upkeep::{PurgeStep, pass_gap};
 use crate::{Result, Upkeep};
 
 /// Maximum number of shards that one batch reads. It can remove fewer.
-const SHARD_PAGE: u32 = 2_000;
+const SHARD_PAGE_LEN: u32 = 2_000;
 
 const READ_PASS: Statement =
     Statement { name: "read_pass", text: "SELECT last_at_ms, {now} FROM housekeeping_pass WHERE task = ?" };
@@ -148,12 +148,12 @@ impl SqlStore {
         let is_shard = |run: &OldRun| {
             !run.is_broadcast() && run.parent.and_then(|parent| broadcasts.get(&parent)) == Some(&(true, run.key))
         };
-        let roots: Vec<&OldRun> = old_runs.iter().filter(|run| !is_shard(run)).collect();
-        let open_fires = self.open_fires(&roots).await?;
+        let runs_without_shards: Vec<&OldRun> = old_runs.iter().filter(|run| !is_shard(run)).collect();
+        let open_fires = self.open_fires(&runs_without_shards).await?;
         let shards =
             self.shards_of(old_runs.iter().filter(|run| run.is_broadcast()).map(|run| run.id).collect()).await?;
         let mut removable_ids = Vec::with_capacity(old_runs.len());
-        for run in roots.into_iter().filter(|run| !open_fires.contains(&run.root())) {
+        for run in runs_without_shards.into_iter().filter(|run| !open_fires.contains(&run.root())) {
             if shards.open_broadcasts.contains(&run.id)
                 || shards.unread_after.is_some_and(|from| run.is_broadcast() && run.id > from)
             {
@@ -174,9 +174,9 @@ impl SqlStore {
     /// from all runs of the fire. Without the first run nothing would follow, and a job whose run was removed would run again.
     async fn open_fires(&self, runs: &[&OldRun]) -> Result<BTreeSet<i64>> {
         let mut open_roots = BTreeSet::new();
-        let other_roots: BTreeSet<i64> = runs.iter().filter(|run| run.is_follower()).map(|run| run.root()).collect();
-        let other_roots: Vec<i64> = other_roots.into_iter().collect();
-        for chunk in other_roots.chunks(CHUNK_MAX) {
+        let follower_roots: BTreeSet<i64> = runs.iter().filter(|run| run.is_follower()).map(|run| run.root()).collect();
+        let follower_roots: Vec<i64> = follower_roots.into_iter().collect();
+        for chunk in follower_roots.chunks(CHUNK_MAX) {
             let rows = self.rows(Query::new(&READ_OPEN_ROOTS).list(chunk.iter().copied())).await?;
             open_roots.extend(read_ids(&rows, "run", "id")?);
         }
@@ -208,8 +208,8 @@ impl SqlStore {
         if broadcasts.is_empty() {
             return Ok(shards);
         }
-        let rows = self.rows(Query::new(&READ_SHARDS).list(broadcasts.into_iter()).int(SHARD_PAGE.into())).await?;
-        let is_full = u32::try_from(rows.len()).unwrap_or(u32::MAX) >= SHARD_PAGE;
+        let rows = self.rows(Query::new(&READ_SHARDS).list(broadcasts.into_iter()).int(SHARD_PAGE_LEN.into())).await?;
+        let is_full = u32::try_from(rows.len()).unwrap_or(u32::MAX) >= SHARD_PAGE_LEN;
         for row in &rows {
             let mut columns = Reader::new(row, "run");
             let (broadcast, id) = (columns.int("id")?, columns.int("id")?);

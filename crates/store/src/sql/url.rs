@@ -81,11 +81,11 @@ impl FromStr for DatabaseUrl {
     type Err = OpenError;
 
     fn from_str(text: &str) -> Result<Self, OpenError> {
-        let unknown = || OpenError::Url { url: without_password(text) };
-        let (scheme, after_scheme) = text.split_once(':').ok_or_else(unknown)?;
-        let server = |dialect, name: &str| {
+        let unknown_error = || OpenError::Url { url: without_password(text) };
+        let (scheme, after_scheme) = text.split_once(':').ok_or_else(unknown_error)?;
+        let server_url = |dialect, name: &str| {
             let authority =
-                after_scheme.strip_prefix("//").filter(|authority| !authority.is_empty()).ok_or_else(unknown)?;
+                after_scheme.strip_prefix("//").filter(|authority| !authority.is_empty()).ok_or_else(unknown_error)?;
             if has_unencoded_password(authority) {
                 return Err(OpenError::Unencoded { url: without_password(text) });
             }
@@ -100,13 +100,13 @@ impl FromStr for DatabaseUrl {
                 let path = path.split('?').next().unwrap_or_default();
                 // A database in memory would be a separate one for each connection.
                 if path.is_empty() || path.contains(":memory:") {
-                    return Err(unknown());
+                    return Err(unknown_error());
                 }
                 Ok(Self::sqlite_file(percent_decode(path)))
             }
-            "postgres" | "postgresql" => server(Dialect::Postgres, "postgres"),
-            "mysql" | "mariadb" => server(Dialect::MySql, "mysql"),
-            _ => Err(unknown()),
+            "postgres" | "postgresql" => server_url(Dialect::Postgres, "postgres"),
+            "mysql" | "mariadb" => server_url(Dialect::MySql, "mysql"),
+            _ => Err(unknown_error()),
         }
     }
 }
@@ -142,10 +142,10 @@ fn has_unencoded_password(address: &str) -> bool {
 fn without_password(url: &str) -> String {
     let start = url.find("://").map_or(0, |at| at + 3);
     // Where a password in the query ends is not known if it has an @ or #: it may have an & too.
-    if let Some((key, value)) = query_password(url)
-        && url[value..].contains(['@', '#'])
+    if let Some((key_start, value_start)) = query_password(url)
+        && url[value_start..].contains(['@', '#'])
     {
-        return format!("{}{}***", without_password(&url[..key]), &url[key..value]);
+        return format!("{}{}***", without_password(&url[..key_start]), &url[key_start..value_start]);
     }
     // A password may contain characters that are not encoded, so the last @ of the whole address ends it.
     let shown_url = match url[start..].rfind('@').map(|at| start + at) {
@@ -169,11 +169,11 @@ fn without_password(url: &str) -> String {
 
 /// Where the key and the value of the first password in a URL's query begin.
 fn query_password(url: &str) -> Option<(usize, usize)> {
-    let mut key = url.find('?')? + 1;
-    for pair in url[key..].split('&') {
+    let mut key_start = url.find('?')? + 1;
+    for pair in url[key_start..].split('&') {
         match pair.split_once('=') {
-            Some((name, _)) if is_password(name) => return Some((key, key + name.len() + 1)),
-            _ => key += pair.len() + 1,
+            Some((name, _)) if is_password(name) => return Some((key_start, key_start + name.len() + 1)),
+            _ => key_start += pair.len() + 1,
         }
     }
     None
@@ -195,29 +195,29 @@ fn mask_non_numeric_port(url: &str, start: usize) -> String {
 }
 
 fn percent_encode(path: &str) -> String {
-    let mut encoded = String::with_capacity(path.len());
+    let mut encoded_path = String::with_capacity(path.len());
     for byte in path.bytes() {
         match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'_' | b'-' => encoded.push(char::from(byte)),
-            _ => encoded.push_str(&format!("%{byte:02X}")),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'_' | b'-' => encoded_path.push(char::from(byte)),
+            _ => encoded_path.push_str(&format!("%{byte:02X}")),
         }
     }
-    encoded
+    encoded_path
 }
 
 fn percent_decode(path: &str) -> String {
     let mut bytes = Vec::with_capacity(path.len());
-    let mut rest = path.as_bytes();
-    while let Some((first, tail)) = rest.split_first() {
+    let mut remaining_bytes = path.as_bytes();
+    while let Some((first, tail)) = remaining_bytes.split_first() {
         let hex = tail.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
         match (first, hex.and_then(|hex| u8::from_str_radix(hex, 16).ok())) {
             (b'%', Some(byte)) => {
                 bytes.push(byte);
-                rest = &tail[2..];
+                remaining_bytes = &tail[2..];
             }
             _ => {
                 bytes.push(*first);
-                rest = tail;
+                remaining_bytes = tail;
             }
         }
     }

@@ -79,7 +79,7 @@ pub(super) const LIST_EXECUTORS: Statement = Statement {
     text: select_executor!("WHERE last_seen_at_ms >= ? ORDER BY last_seen_at_ms DESC LIMIT ?"),
 };
 /// The statement contains `state < 2` because that is the condition of the partial index.
-pub(super) const LIST_REPORTED_EXECUTORS: Statement = Statement {
+pub(super) const LIST_EXECUTORS_WITH_UNSETTLED_ENDS: Statement = Statement {
     name: "list_reported_xxl",
     text: select_executor!(
         "WHERE last_seen_at_ms < ? AND EXISTS (SELECT 1 FROM xxl_run WHERE xxl_run.executor_id = xxl_executor.id \
@@ -129,7 +129,7 @@ pub(super) const FIND_OLD_RUNS: Statement = Statement {
     text: "SELECT log_id FROM xxl_run WHERE state = 2 AND reported_at_ms < ? ORDER BY reported_at_ms LIMIT ?",
 };
 /// If an executor vanished, its attempts are never settled. A run that is no longer in the table has ended.
-pub(super) const FIND_LEFT_RUNS: Statement = Statement {
+pub(super) const FIND_ABANDONED_RUNS: Statement = Statement {
     name: "find_left_xxl_runs",
     text: "SELECT log_id FROM xxl_run WHERE state < 2 AND sent_at_ms < ? AND NOT EXISTS (SELECT 1 FROM run \
            WHERE run.id = xxl_run.run_id AND run.status IN ('pending', 'waiting', 'running')) LIMIT ?",
@@ -195,16 +195,16 @@ impl XxlExecutors for SqlStore {
         Ok(self.readable_xxl_executors(&self.rows(Query::new(&LIST_EXECUTORS).at(since).int(limit.into())).await?))
     }
 
-    async fn xxl_reported_executors(&self, before: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>> {
+    async fn xxl_executors_with_unsettled_ends(&self, before: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>> {
         Ok(self.readable_xxl_executors(
-            &self.rows(Query::new(&LIST_REPORTED_EXECUTORS).at(before).int(limit.into())).await?,
+            &self.rows(Query::new(&LIST_EXECUTORS_WITH_UNSETTLED_ENDS).at(before).int(limit.into())).await?,
         ))
     }
 
     async fn send_xxl(&self, token: LeaseToken, runs: &[NewXxlRun], now: Timestamp) -> Result<Option<Vec<XxlRun>>> {
         transact!(self, "send_xxl", |tx| {
-            let lease = tx.row(Query::new(&LOCK_LEASE).int(token.node.get()).int(token.epoch)).await?;
-            match lease {
+            let lease_row = tx.row(Query::new(&LOCK_LEASE).int(token.node.get()).int(token.epoch)).await?;
+            match lease_row {
                 None => Ok(None),
                 Some(_) => tx.number_xxl_runs(token.node, runs, now).await.map(Some),
             }
@@ -226,11 +226,11 @@ impl XxlExecutors for SqlStore {
                 let mut runs = runs.collect::<Result<BTreeMap<i64, XxlRun>>>()?;
                 let outcomes = apply_reports(app, chunk, &mut runs, now);
                 runs.retain(|_, run| run.app == app);
-                let is_new = |report: &XxlReport, outcome: XxlReportOutcome| {
+                let accepted_id = |report: &XxlReport, outcome: XxlReportOutcome| {
                     (outcome == XxlReportOutcome::Accepted).then_some(report.log_id)
                 };
                 let changed_ids: BTreeSet<i64> =
-                    chunk.iter().zip(&outcomes).filter_map(|(report, outcome)| is_new(report, *outcome)).collect();
+                    chunk.iter().zip(&outcomes).filter_map(|(report, outcome)| accepted_id(report, *outcome)).collect();
                 tx.write_xxl_ends(runs.values().filter(|run| changed_ids.contains(&run.log_id)), now).await?;
                 results.outcomes.extend(outcomes);
                 results.runs.extend(runs.into_values());
@@ -253,7 +253,7 @@ impl XxlExecutors for SqlStore {
     async fn forget_xxl(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let limit = i64::from(limit).min(i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX));
         let mut count = 0;
-        for find_statement in [&FIND_OLD_RUNS, &FIND_LEFT_RUNS] {
+        for find_statement in [&FIND_OLD_RUNS, &FIND_ABANDONED_RUNS] {
             let rows = self.rows(Query::new(find_statement).at(before).int(limit)).await?;
             let ids = read_ids(&rows, "xxl_run", "log_id")?;
             if !ids.is_empty() {
@@ -419,11 +419,11 @@ impl Tx<'_> {
         jobs.retain(|job| !numbers.contains_key(job));
         if !jobs.is_empty() {
             let first_number = self.take_xxl_numbers("job", jobs.len()).await?;
-            let new: Vec<(JobId, i64)> = jobs.into_iter().zip(first_number..).collect();
-            let insert =
-                Query::new(&INSERT_NUMBERS).rows(&new, |query, (job, number)| query.int(job.get()).int(*number));
-            self.execute_all(insert, new.len()).await?;
-            for (job, number) in new {
+            let new_numbers: Vec<(JobId, i64)> = jobs.into_iter().zip(first_number..).collect();
+            let insert = Query::new(&INSERT_NUMBERS)
+                .rows(&new_numbers, |query, (job, number)| query.int(job.get()).int(*number));
+            self.execute_all(insert, new_numbers.len()).await?;
+            for (job, number) in new_numbers {
                 let number =
                     i32::try_from(number).map_err(|_| failure::refused("send_xxl", "no number is left for a job"))?;
                 numbers.insert(job, number);

@@ -16,19 +16,19 @@ async fn a_claim_whose_rows_are_refused_leaves_the_job_due() {
         let (token, runs) = pending(&store, 1).await;
         database.execute("UPDATE job_due SET next_fire_at_ms = 7").await;
         let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 9 };
-        let seen = store.due_jobs(&[token.node], range).await.unwrap()[0];
+        let seen_row = store.due_jobs(&[token.node], range).await.unwrap()[0];
         // Another run has this id. The fire must not be lost because of that.
         let twin = Run { fire_at: Timestamp::from_millis(7), ..runs[0].clone() };
         let claims = [ClaimJob {
-            recent_fires: seen.recent_fires,
-            expected_row: seen,
+            recent_fires: seen_row.recent_fires,
+            expected_row: seen_row,
             held_from: None,
             next_fire_at: None,
             runs: vec![twin],
             awaited_run: None,
         }];
         assert!(store.claim(token, &claims).await.unwrap().jobs.is_empty());
-        assert_eq!(store.due_jobs(&[token.node], range).await.unwrap(), [seen]);
+        assert_eq!(store.due_jobs(&[token.node], range).await.unwrap(), [seen_row]);
         store.close().await;
         database.end().await;
     }
@@ -60,31 +60,31 @@ async fn a_claim_whose_rows_are_refused_lets_the_others_of_its_batch_pass() {
         }
         database.execute("UPDATE job_due SET next_fire_at_ms = 7").await;
         let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 9 };
-        let mut seen = store.due_jobs(&[token.node, NodeId::new(0)], range).await.unwrap();
-        seen.sort_by_key(|due| due.job);
+        let mut seen_rows = store.due_jobs(&[token.node, NodeId::new(0)], range).await.unwrap();
+        seen_rows.sort_by_key(|due| due.job);
         let claim = |due: &DueJob| {
             // The run of the second job gets the id of an existing run.
             let id = if due.job == JobId::new(2) { runs[0].id } else { RunId::new(1_000 + due.job.get()) };
             let run = Run { id, job: due.job, fire_at: Timestamp::from_millis(7), ..runs[0].clone() };
-            let (seen, recent_fires) = (*due, due.recent_fires);
+            let (seen_row, recent_fires) = (*due, due.recent_fires);
             ClaimJob {
                 recent_fires,
-                expected_row: seen,
+                expected_row: seen_row,
                 held_from: None,
                 next_fire_at: None,
                 runs: vec![run],
                 awaited_run: None,
             }
         };
-        let claims: Vec<ClaimJob> = seen.iter().map(claim).collect();
+        let claims: Vec<ClaimJob> = seen_rows.iter().map(claim).collect();
         let mut won = BTreeSet::new();
         // From the next try on, a batch that failed is halved.
         for _ in 0..3 {
             won.extend(store.claim(token, &claims).await.unwrap().jobs.into_iter().map(|(job, _)| job));
         }
         assert_eq!(won, BTreeSet::from([JobId::new(1), JobId::new(3)]), "{}", database.url);
-        let left = store.due_jobs(&[token.node, NodeId::new(0)], range).await.unwrap();
-        assert_eq!(left.iter().map(|due| due.job).collect::<Vec<_>>(), [JobId::new(2)]);
+        let remaining = store.due_jobs(&[token.node, NodeId::new(0)], range).await.unwrap();
+        assert_eq!(remaining.iter().map(|due| due.job).collect::<Vec<_>>(), [JobId::new(2)]);
         store.close().await;
         database.end().await;
     }

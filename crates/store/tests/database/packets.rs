@@ -62,7 +62,7 @@ impl LimitedDatabase {
             now,
         };
         assert!(matches!(self.store.create_job(new).await.unwrap(), JobCreated::Saved(_)));
-        let of = RunJob { namespace, job, job_version: 1, app };
+        let run_job = RunJob { namespace, job, job_version: 1, app };
         let owner = (self.token.node, self.token.epoch);
         let run = |number: i64| Run {
             due_at: now,
@@ -70,7 +70,7 @@ impl LimitedDatabase {
             params: Some("p".repeat(PARAMS)),
             ..Run::new(
                 RunId::new(100 + number),
-                of,
+                run_job,
                 now + Duration::from_secs(number.unsigned_abs()),
                 Trigger::Cron,
                 owner,
@@ -79,10 +79,10 @@ impl LimitedDatabase {
         let whole = |run: Run| if shard_index == ROOT_SHARD { run.for_all_shards() } else { run };
         let runs: Vec<Run> = (0..count).map(run).map(whole).collect();
         let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 9 };
-        let seen = self.store.due_jobs(&[NodeId::new(0)], range).await.unwrap()[0];
+        let seen_row = self.store.due_jobs(&[NodeId::new(0)], range).await.unwrap()[0];
         let claims = [ClaimJob {
-            recent_fires: seen.recent_fires,
-            expected_row: seen,
+            recent_fires: seen_row.recent_fires,
+            expected_row: seen_row,
             held_from: None,
             next_fire_at: None,
             runs: runs.clone(),
@@ -146,16 +146,16 @@ async fn a_statement_carries_no_more_than_its_bytes() {
         // The statements that create the tables have packets of up to this size.
         let before = database.proxy.largest();
         assert!(before < 2 * BYTES, "{before}");
-        let whole = &database.claim(9, ROOT_SHARD).await[0];
-        let shards = shards(whole, 50);
-        assert!(database.store.expand(database.token, whole.id, &shards).await.unwrap());
+        let root = &database.claim(9, ROOT_SHARD).await[0];
+        let shards = shards(root, 50);
+        assert!(database.store.expand(database.token, root.id, &shards).await.unwrap());
         let batch: Vec<AttemptEnd> = shards.iter().map(|shard| succeeded(shard, "r".repeat(PARAMS))).collect();
         let ids = IdGen::new(1023);
         let ends = database.store.finish(Finisher { token: database.token, ids: &ids }, &batch).await.unwrap();
-        assert_eq!(ends.answers.len(), 50);
+        assert_eq!(ends.outcomes.len(), 50);
         let largest = database.proxy.largest();
         assert!((BYTES / 2..2 * BYTES + 1_000).contains(&largest), "{largest} bytes in one packet");
-        assert_eq!(database.store.runs(&[whole.id]).await.unwrap()[0].status, RunStatus::Succeeded);
+        assert_eq!(database.store.runs(&[root.id]).await.unwrap()[0].status, RunStatus::Succeeded);
         database.end().await;
     }
 }
@@ -164,11 +164,11 @@ async fn a_statement_carries_no_more_than_its_bytes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn shards_beyond_a_packet_that_nothing_names_are_written_in_smaller_statements() {
     for database in LimitedDatabase::all(&StoreConfig::default()).await {
-        let whole = &database.claim(1, ROOT_SHARD).await[0];
-        let shards = shards(whole, 40);
+        let root = &database.claim(1, ROOT_SHARD).await[0];
+        let shards = shards(root, 40);
         database.proxy.limit(2 * PARAMS);
         let mut failed = 0;
-        while !database.store.expand(database.token, whole.id, &shards).await.is_ok_and(|is_first| is_first) {
+        while !database.store.expand(database.token, root.id, &shards).await.is_ok_and(|is_first| is_first) {
             failed += 1;
             assert!(failed < 20, "the shards are not written");
         }
@@ -191,7 +191,7 @@ async fn a_result_beyond_a_packet_does_not_hold_up_the_others() {
         let (mut answers, mut failed) = (Vec::new(), 0);
         while answers.len() < batch.len() {
             match database.store.finish(Finisher { token: database.token, ids: &ids }, &batch[answers.len()..]).await {
-                Ok(ends) => answers.extend(ends.answers),
+                Ok(ends) => answers.extend(ends.outcomes),
                 Err(_) => failed += 1,
             }
             assert!(failed < 40, "only {} results are written", answers.len());

@@ -51,7 +51,7 @@ async fn a_job_is_adopted_without_a_walk_of_all_that_is_open() {
             [orphaned.jobs[0].id, JobId::new(7)].into_iter().chain((1_001..1_400).map(JobId::new)).collect();
         let adopted = store.adopt(token, &[dead.node], &jobs).await.unwrap();
         assert_eq!(adopted.runs.len(), 101);
-        assert_eq!(store.left_open(token, &[JobId::new(8)]).await.unwrap(), []);
+        assert_eq!(store.jobs_open_under_earlier_leases(token, &[JobId::new(8)]).await.unwrap(), []);
 
         // Stores a verdict while the table has as many other unsuccessful runs, which the statistics do not show.
         database.execute("INSERT INTO alert_space (namespace_id, version, watches_runs) VALUES (1, 1, 1)").await;

@@ -201,7 +201,7 @@ impl Fleet {
     pub(crate) async fn read<Q>(call: &Call<Q>) -> Result<Self, Problem> {
         let store = call.engine().store();
         let mut run_counts: HashMap<AppId, HashMap<String, u64>> = HashMap::new();
-        let (counts, switches) = try_join(store.count_held(call.namespace.id), store.switches()).await?;
+        let (counts, switches) = try_join(store.count_running_by_executor(call.namespace.id), store.switches()).await?;
         for executor_runs in counts {
             run_counts.entry(executor_runs.app).or_default().insert(executor_runs.executor, executor_runs.count);
         }

@@ -215,7 +215,7 @@ fn open_runs_text(executor: &ExecutorJson, now: Timestamp, t: &Texts) -> (Option
 /// The runs of an app that the executor with this name has, the oldest first.
 pub(super) async fn held_runs<Q>(page: &Page<Q>, app: AppId, executor: &str) -> Result<Vec<HeldRun>, Problem> {
     let (store, now, t) = (page.engine().store(), page.engine().now(), page.t);
-    let mut runs = store.held_runs(page.call.namespace.id, app, executor, HELD_RUN_COUNT_MAX).await?;
+    let mut runs = store.running_runs_of_executor(page.call.namespace.id, app, executor, HELD_RUN_COUNT_MAX).await?;
     runs.sort_by_key(|run| run.id);
     let mut ids: Vec<_> = runs.iter().map(|run| run.job).collect();
     ids.sort_unstable();

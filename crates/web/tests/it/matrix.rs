@@ -284,7 +284,7 @@ async fn alerts(engine: &rondel_admin::Engine, namespace: NamespaceId, job: &Job
         app: Some(job.spec.app.clone()),
     };
     let open = OpenIncidents {
-        incidents: store.open_incidents_of(saved.record.id, 10).await.unwrap(),
+        incidents: store.open_incidents_of_rule(saved.record.id, 10).await.unwrap(),
         ..OpenIncidents::default()
     };
     let seen = Observation { subject, state: ConditionState::Holds { since: now, new_count: 1 }, samples: Vec::new() };

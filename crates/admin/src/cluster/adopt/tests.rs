@@ -89,7 +89,7 @@ async fn takeover_delay_ms(apart: Duration) -> u64 {
     let of_dead = |nodes: Vec<Node>| nodes.into_iter().find(|node| node.name == "dies").unwrap();
     let lease_until = of_dead(store.nodes().await.unwrap()).lease_until;
     let limit = Instant::now() + Duration::from_secs(30);
-    let is_claimed = async || store.jobs_at(heir.node, JobId::new(0), 1).await.unwrap().len() == 1;
+    let is_claimed = async || store.jobs_of_home(heir.node, JobId::new(0), 1).await.unwrap().len() == 1;
     while !is_claimed().await {
         assert!(Instant::now() < limit, "not claimed within 30 s");
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -188,7 +188,7 @@ impl ResultLoop {
         let write_start = Instant::now();
         let Some(ends) = self.finish(&attempt_ends, stop).await else { return };
         self.shared.metrics.results_written.observe(write_start.elapsed());
-        let Ends { answers: finished, released: released_runs, due_at, awaiting: awaiting_runs, ended_parents } = ends;
+        let Ends { outcomes: finished, released_runs, due_at, awaiting_runs, ended_parents } = ends;
         self.count_outcomes(&finished);
         Self::log_ends(&attempt_ends, &finished);
         for ((attempt_end, counted_run), finished) in attempt_ends.iter().zip(&counted_runs).zip(&finished) {
@@ -262,7 +262,7 @@ impl ResultLoop {
         let mut failed_count = 0_u32;
         let mut ends_in_order = Ends::default();
         loop {
-            let batch = &batch[ends_in_order.answers.len()..];
+            let batch = &batch[ends_in_order.outcomes.len()..];
             // Without a lease nothing is written, and nothing acknowledged: the results wait here and with the executors.
             let Some(lease) = self.shared.membership.held_lease() else {
                 tokio::select! {
@@ -274,8 +274,8 @@ impl ResultLoop {
             };
             match self.shared.store.finish(Finisher { token: lease.token, ids: &lease.ids }, batch).await {
                 Ok(ends) => {
-                    let is_all_stored = ends.answers.len() >= batch.len();
-                    let has_answers = !ends.answers.is_empty();
+                    let is_all_stored = ends.outcomes.len() >= batch.len();
+                    let has_answers = !ends.outcomes.is_empty();
                     ends_in_order.extend(ends);
                     if is_all_stored {
                         return Some(ends_in_order);

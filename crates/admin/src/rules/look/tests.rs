@@ -43,7 +43,7 @@ async fn no_executor(node: &Node) -> (AlertRuleId, Incident) {
     let saved = save_rule(node, NAMESPACE, (&rule(&json!({"no_executor": {}})), None), "test").await.unwrap();
     assert_eq!(evaluate_due(node, NAMESPACE).await.unwrap(), LookResult::Done { count: 1, has_more: false });
     let rule = saved.record.id;
-    (rule, node.store().open_incidents_of(rule, 10).await.unwrap().remove(0))
+    (rule, node.store().open_incidents_of_rule(rule, 10).await.unwrap().remove(0))
 }
 
 #[tokio::test]
@@ -54,7 +54,7 @@ async fn an_edited_rule_ends_its_incidents_without_a_recovery() {
     let (id, open) = no_executor(node).await;
     save_rule(node, NAMESPACE, (&rule(&json!({"failed": {}})), None), "test").await.unwrap();
     assert_eq!(evaluate_due(node, NAMESPACE).await.unwrap(), LookResult::Done { count: 1, has_more: true });
-    assert_eq!(node.store().open_incidents_of(id, 10).await.unwrap(), []);
+    assert_eq!(node.store().open_incidents_of_rule(id, 10).await.unwrap(), []);
     let ended = node.store().incident(NAMESPACE, open.id).await.unwrap().unwrap();
     assert!(!ended.spec.enabled, "no recovery was seen");
     lifecycle.soft.cancel();
@@ -71,7 +71,7 @@ async fn an_app_whose_last_job_is_deleted_has_found_no_executor() {
     jobs::delete(node, &job, None, false, (None, "test")).await.unwrap();
     save_rule(node, NAMESPACE, (&rule(&json!({"no_executor": {}})), None), "test").await.unwrap();
     assert_eq!(evaluate_due(node, NAMESPACE).await.unwrap(), LookResult::Done { count: 1, has_more: false });
-    assert_eq!(node.store().open_incidents_of(id, 10).await.unwrap(), []);
+    assert_eq!(node.store().open_incidents_of_rule(id, 10).await.unwrap(), []);
     let ended = node.store().incident(NAMESPACE, open.id).await.unwrap().unwrap();
     assert!(!ended.spec.enabled, "no recovery was seen");
     lifecycle.soft.cancel();
@@ -108,7 +108,7 @@ async fn the_end_of_an_incident_goes_to_the_channels_that_it_was_reported_to() {
         saved.record.id
     };
     let id = save(&["one", "three"], None).await;
-    let open = node.store().open_incidents_of(id, 10).await.unwrap().remove(0);
+    let open = node.store().open_incidents_of_rule(id, 10).await.unwrap().remove(0);
     jobs::delete(node, &job, None, false, (None, "test")).await.unwrap();
     // The incident ends before it escalates.
     let escalate = Escalation { channel: "three".to_owned(), after: Duration::from_secs(1800) };

@@ -122,12 +122,13 @@ fn the_wait_in_the_executors_queue_is_named() {
 
 #[test]
 fn a_cancel_that_no_executor_confirmed_is_described_as_one() {
-    let held = [Definition { from: at("06-01T00:00:00"), job: job(json!({"schedule": {"cron": "0 30 2 * * ?"}})) }];
+    let definitions =
+        [Definition { from: at("06-01T00:00:00"), job: job(json!({"schedule": {"cron": "0 30 2 * * ?"}})) }];
     let night = at("06-08T02:30:00");
     let lost = Run { status: RunStatus::Cancelled, reason: Some(Reason::ExecutorLost), ..done(8, night) };
     let rows = [Run { cancel_by: Some("li".to_owned()), ..lost }];
     check_why(
-        &facts(&held, &rows),
+        &facts(&definitions, &rows),
         night,
         "It ran at 2026-06-08 02:30:00.004 UTC on w-1, and a cancel was requested by li: its executor was lost before it \
          reported how the run ended. A late report replaces this verdict.",

@@ -7,9 +7,9 @@ use crate::reason::{LimitDetail, LimitKind, ReasonDetail, WaitFor};
 
 /// The answer about a run with this context, 90 s after it was due.
 fn answer(run: &Run, context: &AnswerContext) -> (String, String) {
-    let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let definitions = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
     let rows = [run.clone()];
-    let facts = FireInput { context: Some(context), now: secs(150), rows: &rows, ..facts(&held, &rows) };
+    let facts = FireInput { context: Some(context), now: secs(150), rows: &rows, ..facts(&definitions, &rows) };
     let Why { en, zh, .. } = why_run(&facts, &rows[0]);
     (en, zh)
 }
@@ -131,10 +131,11 @@ fn a_server_that_leaves_is_switched_off_or_came_late_is_named() {
 fn holders_of_a_limit_and_the_run_ahead_are_named() {
     let pending = row(1, secs(60), RunStatus::Pending, None);
     let holders = vec![other(7, "o.long", |run| run), OtherRun { job: None, ..other(8, "secret", |run| run) }];
-    let held = AnswerContext { limit: Some("db".to_owned()), holders, holders_more: 3, ..AnswerContext::default() };
+    let held_limit =
+        AnswerContext { limit: Some("db".to_owned()), holders, holders_more: 3, ..AnswerContext::default() };
     check_ends(
         &with_detail(pending.clone(), limit()),
-        &held,
+        &held_limit,
         (
             "Limit \"db\" is held by run 7 of job o.long on l2 since 1970-01-01 00:00:10 UTC; a run of a job that you may not see \
              since 1970-01-01 00:00:10 UTC; 3 more.",
@@ -145,7 +146,7 @@ fn holders_of_a_limit_and_the_run_ahead_are_named() {
     let behind = ReasonDetail { waits_for: Some(WaitFor::Run), run: Some(RunId::new(6)), ..ReasonDetail::default() };
     let behind = with_detail(pending, behind);
     let waits = |run: Run| with_detail(Run { started_at: None, status: RunStatus::Pending, ..run }, limit());
-    let ahead = AnswerContext { ahead: Some(other(6, "a", waits)), ..held.clone() };
+    let ahead = AnswerContext { ahead: Some(other(6, "a", waits)), ..held_limit.clone() };
     let (en, zh) = answer(&behind, &ahead);
     let (wanted, wanted_zh) = (
         "Run 6 itself has been due since 1970-01-01 00:00:09 UTC, and waits for concurrency limit \"db\" (1 at a time). Limit",
@@ -184,8 +185,8 @@ fn a_server_without_a_lease_is_named() {
         "{zh}"
     );
 
-    let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
-    let facts = FireInput { now: secs(150), next_fire_at: Some(secs(120)), ..facts(&held, &[]) };
+    let definitions = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let facts = FireInput { now: secs(150), next_fire_at: Some(secs(120)), ..facts(&definitions, &[]) };
     let due = why(&FireInput { context: Some(&context), ..facts }, secs(120));
     assert!(due.en.contains("so far. No server holds a lease: that of server n1 ended at 1970-01-01 00:01:30 UTC."));
     assert!(due.zh.contains("没有服务器持有租约：服务器 n1 的租约已于 1970-01-01 00:01:30 UTC 结束。"), "{}", due.zh);

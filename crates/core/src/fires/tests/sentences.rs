@@ -10,8 +10,8 @@ fn sentence_of(facts: &FireInput<'_>, row: &Run) -> String {
 
 #[test]
 fn a_row_is_described_at_the_bounds() {
-    let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
-    let facts = FireInput { now: secs(120), ..facts(&held, &[]) };
+    let definitions = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let facts = FireInput { now: secs(120), ..facts(&definitions, &[]) };
     let pending = |due| Run { due_at: secs(due), ..row(1, secs(60), RunStatus::Pending, None) };
     assert!(sentence_of(&facts, &pending(120)).starts_with("It has not begun yet: it has been due for 0 ms"));
     assert_eq!(sentence_of(&facts, &pending(121)), "It will run at 1970-01-01 00:02:01 UTC.");
@@ -35,8 +35,8 @@ fn a_row_is_described_at_the_bounds() {
 #[test]
 fn waits_from_half_a_second_are_reported() {
     use crate::reason::{ReasonDetail, WaitFor};
-    let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
-    let facts = facts(&held, &[]);
+    let definitions = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let facts = facts(&definitions, &[]);
     let waited = |turn: u32, executor: u32, waits_for: Option<WaitFor>| {
         let trace = format!(r#"{{"route":"round","of":["w1"],"waited":{{"turn":{turn},"executor":{executor}}}}}"#);
         let detail =
@@ -62,8 +62,8 @@ fn waits_from_half_a_second_are_reported() {
 
 #[test]
 fn a_late_server_is_named_with_the_reason() {
-    let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
-    let facts = facts(&held, &[]);
+    let definitions = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let facts = facts(&definitions, &[]);
     let late = |waited: &str| {
         let trace = format!(r#"{{"route":"round","of":["w1"],"waited":{{{waited}}}}}"#);
         let row = Run { started_at: Some(secs(80)), trace: Some(trace), ..done(1, secs(60)) };
@@ -80,8 +80,8 @@ fn a_late_server_is_named_with_the_reason() {
 
 #[test]
 fn a_run_that_did_not_begin_is_not_described_as_run() {
-    let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
-    let facts = facts(&held, &[]);
+    let definitions = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let facts = facts(&definitions, &[]);
     let unbegun = |status| sentence_of(&facts, &row(1, secs(60), status, None));
     assert_eq!(unbegun(RunStatus::Failed), "It did not run: failed.");
     assert_eq!(unbegun(RunStatus::TimedOut), "It did not run: timed out.");
@@ -101,8 +101,8 @@ fn a_run_that_did_not_begin_is_not_described_as_run() {
 
 #[test]
 fn a_handler_gives_its_own_reason_and_others_do_not() {
-    let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
-    let facts = facts(&held, &[]);
+    let definitions = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let facts = facts(&definitions, &[]);
     let skipped = |reason| {
         let message = Some("nothing to do".to_owned());
         sentence_of(&facts, &Run { message, ..row(1, secs(60), RunStatus::Skipped, Some(reason)) })
@@ -113,16 +113,16 @@ fn a_handler_gives_its_own_reason_and_others_do_not() {
 
 #[test]
 fn a_span_of_one_fire_is_described_as_one_fire() {
-    let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
-    let facts = facts(&held, &[]);
+    let definitions = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let facts = facts(&definitions, &[]);
     let text = |count| sentence_of(&facts, &span(1, secs(60), secs(120), count));
     assert!(!text(1).contains("The same holds") && text(2).contains("all 2 fires from"));
 }
 
 #[test]
 fn the_nearest_fires_of_an_empty_instant_are_named() {
-    let held = [Definition { from: secs(30), job: job(json!({"schedule": {"every": "1m"}})) }];
-    let facts = FireInput { now: secs(150), next_fire_at: Some(secs(180)), ..facts(&held, &[]) };
+    let definitions = [Definition { from: secs(30), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let facts = FireInput { now: secs(150), next_fire_at: Some(secs(180)), ..facts(&definitions, &[]) };
     let between = why(&facts, secs(61));
     assert_eq!((between.entry, between.before, between.after), (None, Some(secs(60)), Some(secs(120))));
     assert!(between.en.starts_with("Nothing was planned at 1970-01-01 00:01:01 UTC"), "{}", between.en);
@@ -145,8 +145,8 @@ fn the_nearest_fires_of_an_empty_instant_are_named() {
 #[test]
 fn a_pause_is_described_in_the_tense_of_its_instant() {
     let paused = job(json!({"schedule": {"every": "1m"}, "enabled": false}));
-    let held = [Definition { from: secs(0), job: paused }];
-    let facts = FireInput { now: secs(120), ..facts(&held, &[]) };
+    let definitions = [Definition { from: secs(0), job: paused }];
+    let facts = FireInput { now: secs(120), ..facts(&definitions, &[]) };
     assert_eq!(why(&facts, secs(120)).en, "It did not run: the job was paused.");
     assert_eq!(why(&facts, secs(180)).en, "It will not run at 1970-01-01 00:03 UTC: the job is paused.");
 }
@@ -154,9 +154,9 @@ fn a_pause_is_described_in_the_tense_of_its_instant() {
 #[test]
 fn the_zone_is_that_of_the_definition_that_held() {
     let zoned = |zone: &str| job(json!({"schedule": {"cron": "0 * * * * ?", "time_zone": zone}}));
-    let held =
+    let definitions =
         [Definition { from: secs(0), job: zoned("UTC") }, Definition { from: secs(60), job: zoned("Asia/Shanghai") }];
-    let facts = facts(&held, &[]);
+    let facts = facts(&definitions, &[]);
     let at = |second| sentence_of(&facts, &done(1, secs(second)));
     assert!(at(60).contains("00:01:00.004 UTC"), "the fire of the change is that of the old definition: {}", at(60));
     assert!(at(120).contains("08:02"), "{}", at(120));
@@ -164,8 +164,9 @@ fn the_zone_is_that_of_the_definition_that_held() {
 
 #[test]
 fn records_that_were_removed_begin_before_the_first_that_is_kept() {
-    let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
-    let facts = FireInput { kept_from: secs(60), now: secs(600), next_fire_at: Some(secs(120)), ..facts(&held, &[]) };
+    let definitions = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let facts =
+        FireInput { kept_from: secs(60), now: secs(600), next_fire_at: Some(secs(120)), ..facts(&definitions, &[]) };
     assert_eq!(entries_of(&facts, secs(0), secs(120)), ["00:01:00Z missing", "00:02:00Z undecided"]);
     let later = FireInput { kept_from: secs(61), ..facts };
     assert_eq!(entries_of(&later, secs(0), secs(119)), ["00:01:00Z removed"]);
@@ -192,9 +193,9 @@ fn a_run_near_an_instant_is_found_by_its_fire_or_its_begin() {
     assert_eq!((near(&asked_for, 40_627), near(&asked_for, 250_501)), (None, None), "a minute at most");
     let planned = [run(3, 0, 600_000, Some(639_000))];
     assert_eq!((near(&planned, 639_400), near(&planned, 610_000)), (Some(3), None));
-    let held = [Definition { from: secs(0), job: job(json!({})) }];
+    let definitions = [Definition { from: secs(0), job: job(json!({})) }];
     let rows = [run(1, 7, 100_628, Some(100_700))];
-    let facts = facts(&held, &rows);
+    let facts = facts(&definitions, &rows);
     let answer = why_run(&facts, &rows[0]).with_subject(AnswerSubject::NearRun(Trigger::Api), &facts);
     let (en, zh) =
         ("Run of 1970-01-01 00:01:40.628 UTC, triggered through the API: It ran at", "的运行（通过 API 触发）：已于");
@@ -204,7 +205,7 @@ fn a_run_near_an_instant_is_found_by_its_fire_or_its_begin() {
 #[test]
 fn an_unknown_outcome_has_the_reason_that_is_true() {
     use crate::reason::ReasonDetail;
-    let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let definitions = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
     let unknown = |reason, detail| {
         let (executor, started_at) = (Some("w1".to_owned()), Some(secs(60)));
         let detail = Some(Box::new(ReasonDetail { executor: executor.clone(), ..detail }));
@@ -212,7 +213,7 @@ fn an_unknown_outcome_has_the_reason_that_is_true() {
     };
     let both = |row: Run| {
         let rows = [row.clone()];
-        let why = why_run(&FireInput { rows: &rows, ..facts(&held, &[]) }, &row);
+        let why = why_run(&FireInput { rows: &rows, ..facts(&definitions, &[]) }, &row);
         (why.en, why.zh)
     };
     let (en, zh) = both(unknown(Some(Reason::NotReceived), ReasonDetail::default()));
@@ -242,8 +243,8 @@ fn a_pump_plans_the_instants_at_which_it_begins() {
     let plain = [Definition { from: secs(0), job: job(json!({})) }];
     let root = Run { trigger: Trigger::Once, ..done(1, secs(61)) };
     let rows = [root];
-    for (held, is_planned) in [(&without, true), (&within, true), (&plain, false)] {
-        let facts = FireInput { rows: &rows, ..facts(held, &[]) };
+    for (definitions, is_planned) in [(&without, true), (&within, true), (&plain, false)] {
+        let facts = FireInput { rows: &rows, ..facts(definitions, &[]) };
         let entries = fire_history(&facts, Range { from: secs(60), to: secs(62), limit: 9 }).entries;
         assert!(
             matches!(&entries[0].verdict, FireVerdict::Row { is_planned: planned, .. } if *planned == is_planned),
@@ -252,7 +253,7 @@ fn a_pump_plans_the_instants_at_which_it_begins() {
         let why = why(&facts, secs(61));
         assert_eq!(why.en.contains("does not plan this instant"), !is_planned, "{}", why.en);
     }
-    let never = |held| why_never(&facts(held, &[])).en;
+    let never = |definitions| why_never(&facts(definitions, &[])).en;
     assert!(never(&without).contains("it begins when it is saved or resumed"), "{}", never(&without));
     assert!(never(&plain).contains("runs only when it is triggered"), "{}", never(&plain));
 }
@@ -290,8 +291,8 @@ fn a_fire_that_a_calendar_takes_is_not_over_while_it_is_ahead() {
     ] {
         let schedule = json!({"cron": "0 0 9 * * ?", "time_zone": "Asia/Shanghai"});
         let job = job(json!({"schedule": schedule, "calendar": {"name": "cn", "rule": rule}}));
-        let held = [Definition { from: Timestamp::EPOCH, job }];
-        let why = why(&FireInput { now, ..facts(&held, &[]) }, fire_at);
+        let definitions = [Definition { from: Timestamp::EPOCH, job }];
+        let why = why(&FireInput { now, ..facts(&definitions, &[]) }, fire_at);
         assert_eq!((why.en.as_str(), why.zh.as_str()), (en, zh), "{rule} at {now}");
     }
 }
@@ -299,8 +300,8 @@ fn a_fire_that_a_calendar_takes_is_not_over_while_it_is_ahead() {
 #[test]
 fn future_fires_in_shadow_mode_do_not_run() {
     let shadow = json!({"schedule": {"every": "1m"}, "mode": "shadow"});
-    let held = [Definition { from: secs(0), job: job(shadow) }];
-    let facts = FireInput { now: secs(90), next_fire_at: Some(secs(180)), ..facts(&held, &[]) };
+    let definitions = [Definition { from: secs(0), job: job(shadow) }];
+    let facts = FireInput { now: secs(90), next_fire_at: Some(secs(180)), ..facts(&definitions, &[]) };
     let planned = why(&facts, secs(180));
     assert_eq!(planned.en, "It will not run at 1970-01-01 00:03 UTC: the job is in shadow mode.");
     assert_eq!(planned.zh, "1970-01-01 00:03 UTC 不会执行：任务处于影子模式。");
@@ -310,8 +311,8 @@ fn future_fires_in_shadow_mode_do_not_run() {
 
 #[test]
 fn a_pump_that_failed_at_its_end_names_the_rows_that_were_left() {
-    let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
-    let facts = facts(&held, &[]);
+    let definitions = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let facts = facts(&definitions, &[]);
     let ended = |reason| Run { status: RunStatus::Failed, reason: Some(reason), ..done(1, secs(60)) };
     assert_eq!(
         sentence_of(&facts, &ended(Reason::Dry)),

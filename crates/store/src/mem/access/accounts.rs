@@ -56,7 +56,7 @@ impl Accounts for MemStore {
         }
         account.disabled = change.disabled.unwrap_or(account.disabled);
         if let Some(link) = change.provider_link {
-            account.provider_linked_at = link.at();
+            account.provider_linked_at = link.linked_at();
         }
         if let Some(grants) = &change.grants {
             account.grants = sorted_grants(grants);

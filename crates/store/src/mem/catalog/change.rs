@@ -46,7 +46,7 @@ impl ChangeJobs for MemStore {
         if let Some(edges) = new_edges {
             state.write_parents(change.id, edges);
         }
-        Ok(state.change(&record, &change, read_at))
+        Ok(state.apply_change(&record, &change, read_at))
     }
 
     async fn delete_job(&self, deletion: JobDeletion<'_>) -> Result<JobDeleted> {
@@ -72,7 +72,7 @@ impl ChangeJobs for MemStore {
         }
         state.due.remove(&id);
         state.pump_items.remove(&id);
-        state.alert_rows.write_expects((record.namespace, id), (Some(&record.spec), None), now);
+        state.alert_rows.write_expect_checks((record.namespace, id), (Some(&record.spec), None), now);
         if let Some(stored_job) = state.jobs.get_mut(&id) {
             stored_job.is_deleted = true;
             stored_job.record.updated_at = now;
@@ -126,14 +126,14 @@ impl State {
             let is_not_shard = run.shard_index == 0 || run.shard_index == ROOT_SHARD;
             run.job == job && run.cause == 0 && run.parent.is_none() && run.attempt == 1 && is_not_shard
         };
-        let row = |run: &Run| FutureRow {
+        let to_future_row = |run: &Run| FutureRow {
             id: run.id,
             fire_at: run.fire_at,
             due_at: run.due_at,
             status: run.status,
             is_span: run.node == NO_NODE,
         };
-        self.runs.values().filter(is_own).filter(is_ahead).filter(is_unsent).map(row).collect()
+        self.runs.values().filter(is_own).filter(is_ahead).filter(is_unsent).map(to_future_row).collect()
     }
 
     pub(in crate::mem) fn skip_rows(&mut self, runs: &[RunId], reason: Reason, now: Timestamp) {
@@ -152,7 +152,7 @@ impl State {
         self.runs.insert(row.id, row);
     }
 
-    pub(in crate::mem) fn change(
+    pub(in crate::mem) fn apply_change(
         &mut self,
         record: &JobRecord,
         change: &JobChange<'_>,
@@ -175,7 +175,7 @@ impl State {
         }
         let reopened_runs = self.reopen_rows(change.id, &plan);
         let specs = (Some(&record.spec), Some(change.spec));
-        self.alert_rows.write_expects((record.namespace, change.id), specs, change.now);
+        self.alert_rows.write_expect_checks((record.namespace, change.id), specs, change.now);
         if let Some(due) = self.due.get_mut(&change.id) {
             (due.next_fire_at, due.version) = (plan.next_fire_at, version);
             (due.is_over, due.awaited_run) = (plan.next_fire_at.is_none(), plan.awaited_run);

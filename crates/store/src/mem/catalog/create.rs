@@ -65,7 +65,7 @@ impl State {
             created_at: job.now,
             updated_at: job.now,
         };
-        self.alert_rows.write_expects((record.namespace, record.id), (None, Some(&record.spec)), job.now);
+        self.alert_rows.write_expect_checks((record.namespace, record.id), (None, Some(&record.spec)), job.now);
         let version = StoredVersion {
             app: record.app,
             spec: record.spec.clone(),

@@ -25,9 +25,9 @@ impl Catalog for MemStore {
 
     async fn deleted_job(&self, namespace: NamespaceId, name: &str) -> Result<Option<DeletedJob>> {
         let state = self.state();
-        let deleted =
+        let deleted_jobs =
             state.jobs.values().filter(|stored_job| stored_job.is_deleted).map(|stored_job| &stored_job.record);
-        let deleted_records = deleted.filter(|record| record.namespace == namespace && record.spec.name == name);
+        let deleted_records = deleted_jobs.filter(|record| record.namespace == namespace && record.spec.name == name);
         let newest_record = deleted_records.max_by_key(|record| (record.updated_at, record.id));
         Ok(newest_record.map(|record| DeletedJob { id: record.id, app: record.app, deleted_at: record.updated_at }))
     }
@@ -74,8 +74,8 @@ impl Catalog for MemStore {
 
     async fn job_names(&self, ids: &[JobId]) -> Result<Vec<(JobId, String)>> {
         let state = self.state();
-        let name = |id: &JobId| Some((*id, state.jobs.get(id)?.record.spec.name.clone()));
-        Ok(ids.iter().filter_map(name).collect())
+        let id_and_name = |id: &JobId| Some((*id, state.jobs.get(id)?.record.spec.name.clone()));
+        Ok(ids.iter().filter_map(id_and_name).collect())
     }
 
     async fn definitions(&self, keys: &[(JobId, i64)]) -> Result<Vec<Definition>> {
@@ -83,7 +83,7 @@ impl Catalog for MemStore {
         let mut keys = keys.to_vec();
         keys.sort_unstable();
         keys.dedup();
-        let definition = |(job, version): (JobId, i64)| {
+        let find_definition = |(job, version): (JobId, i64)| {
             let stored_job = state.jobs.get(&job)?;
             if version == stored_job.record.version && state.unreadable_jobs.contains(&job) {
                 return None;
@@ -101,7 +101,7 @@ impl Catalog for MemStore {
                 calendar: state.pinned_rule(stored_version.calendar),
             })
         };
-        Ok(keys.into_iter().filter_map(definition).collect())
+        Ok(keys.into_iter().filter_map(find_definition).collect())
     }
 
     async fn versions(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<VersionRecord>> {
@@ -121,14 +121,14 @@ impl Catalog for MemStore {
             .range(first_version..)
             .rev()
             .filter(|(_, stored_version)| stored_version.created_at <= to);
-        let record = |(version, stored_version): (&i64, &StoredVersion)| VersionRecord {
+        let to_record = |(version, stored_version): (&i64, &StoredVersion)| VersionRecord {
             version: *version,
             spec: stored_version.spec.clone(),
             calendar: state.pinned_rule(stored_version.calendar),
             author: stored_version.author.clone(),
             created_at: stored_version.created_at,
         };
-        Ok(versions.take(to_usize(limit)).map(record).collect())
+        Ok(versions.take(to_usize(limit)).map(to_record).collect())
     }
 
     async fn edges(&self, namespace: NamespaceId) -> Result<Vec<Edge>> {

@@ -26,9 +26,11 @@ impl Adopt for MemStore {
         Ok(OrphanedJobs { jobs, fenced: fenced_nodes, is_refused: false })
     }
 
-    async fn left_open(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>> {
-        let of_earlier = |run: &Run| run.node == token.node && run.node_epoch < token.epoch && jobs.contains(&run.job);
-        let mut jobs: Vec<JobId> = self.state().open_runs_where(of_earlier).iter().map(|run| run.job).collect();
+    async fn jobs_open_under_earlier_leases(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>> {
+        let is_of_earlier_lease =
+            |run: &Run| run.node == token.node && run.node_epoch < token.epoch && jobs.contains(&run.job);
+        let mut jobs: Vec<JobId> =
+            self.state().open_runs_where(is_of_earlier_lease).iter().map(|run| run.job).collect();
         jobs.sort_unstable();
         jobs.dedup();
         Ok(jobs)
@@ -93,7 +95,7 @@ impl State {
         let mut adopted_runs = Vec::with_capacity(orphans.len());
         for run in orphans {
             let Some((_, _, ended_at)) = lease_of(&run, ended_leases) else { continue };
-            let from = LeaseToken { node: run.node, epoch: run.node_epoch };
+            let old_lease = LeaseToken { node: run.node, epoch: run.node_epoch };
             if let Some(due) = self.due.get_mut(&run.job)
                 && due.home != token.node
                 && ended_leases.iter().any(|(node, ..)| *node == due.home)
@@ -107,7 +109,7 @@ impl State {
             };
             let run = Run { node: token.node, node_epoch: token.epoch, ..run };
             self.runs.insert(run.id, run.clone());
-            adopted_runs.push(Adopted { run, from, lease_ended_at: *ended_at });
+            adopted_runs.push(Adopted { run, from: old_lease, lease_ended_at: *ended_at });
         }
         adopted_runs
     }

@@ -11,8 +11,8 @@ use crate::settle;
 
 impl State {
     /// Counts down the open shards of a shard's broadcast. The last shard decides the verdict of the broadcast.
-    pub(super) fn count_shards(&mut self, finish: &AttemptEnd, closed_count: i32, now: Timestamp) {
-        let Some(shard) = self.runs.get(&finish.run).filter(|run| run.shard_index != ROOT_SHARD).cloned() else {
+    pub(super) fn count_shards(&mut self, attempt_end: &AttemptEnd, closed_count: i32, now: Timestamp) {
+        let Some(shard) = self.runs.get(&attempt_end.run).filter(|run| run.shard_index != ROOT_SHARD).cloned() else {
             return;
         };
         let is_sibling = |run: &&Run| (run.job, run.fire_at, run.cause) == (shard.job, shard.fire_at, shard.cause);
@@ -33,7 +33,7 @@ impl State {
             self.cancels.remove(&id);
             if is_first {
                 self.add_message(id, now);
-                self.note_ended_run(id, finish.policy.awaits_children);
+                self.note_ended_run(id, attempt_end.policy.awaits_children);
             } else if decides_failing(outcome.status) != Some(true) {
                 self.dead_letters.remove(&id);
             }

@@ -61,8 +61,8 @@ impl Cancel for MemStore {
     async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>> {
         let mut state = self.state();
         let run_ids: Vec<RunId> = state.cancels.iter().copied().collect();
-        let run_and_canceller = |id: RunId| state.own_open_run(token, id)?.cancel_by.clone().map(|by| (id, by));
-        Ok(run_ids.into_iter().filter_map(run_and_canceller).collect())
+        let with_canceller = |id: RunId| state.own_open_run(token, id)?.cancel_by.clone().map(|by| (id, by));
+        Ok(run_ids.into_iter().filter_map(with_canceller).collect())
     }
 
     async fn cancels_elsewhere(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<CancelElsewhere>> {
@@ -85,11 +85,11 @@ impl Cancel for MemStore {
         app: Option<AppId>,
         limit: u32,
     ) -> Result<Vec<Run>> {
-        let is_asked_for = |run: &Run| {
+        let is_selected = |run: &Run| {
             run.job == job && fire_at.is_none_or(|at| run.fire_at == at) && app.is_none_or(|app| run.app == app)
         };
-        let may_be_asked = |run: &Run| CancelRequest::requested("").replaces(run.cancel_request_reason());
-        let mut open_runs = self.state().open_runs_where(|run| is_asked_for(run) && may_be_asked(run));
+        let may_be_requested = |run: &Run| CancelRequest::requested("").replaces(run.cancel_request_reason());
+        let mut open_runs = self.state().open_runs_where(|run| is_selected(run) && may_be_requested(run));
         open_runs.sort_by_key(|run| run.id);
         open_runs.truncate(to_usize(limit));
         Ok(open_runs)

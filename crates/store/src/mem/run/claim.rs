@@ -18,17 +18,17 @@ use crate::{Claim, LeaseToken, Result};
 impl Claim for MemStore {
     async fn due_jobs(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<DueJob>> {
         let state = self.state();
-        let mut due: Vec<DueJob> = state.due.keys().filter_map(|job| state.due_job(*job)).collect();
-        due.retain(|job| homes.contains(&job.home) && (range.from..=range.to).contains(&job.next_fire_at));
-        due.sort_by_key(|job| (job.next_fire_at, job.job));
-        due.truncate(to_usize(range.limit));
-        Ok(due)
+        let mut due_jobs: Vec<DueJob> = state.due.keys().filter_map(|job| state.due_job(*job)).collect();
+        due_jobs.retain(|job| homes.contains(&job.home) && (range.from..=range.to).contains(&job.next_fire_at));
+        due_jobs.sort_by_key(|job| (job.next_fire_at, job.job));
+        due_jobs.truncate(to_usize(range.limit));
+        Ok(due_jobs)
     }
 
     async fn dense_instants(&self, homes: &[NodeId], range: DueRange, count_min: u32) -> Result<Vec<DenseInstant>> {
-        let due = self.due_jobs(homes, DueRange { limit: u32::MAX, ..range }).await?;
+        let due_jobs = self.due_jobs(homes, DueRange { limit: u32::MAX, ..range }).await?;
         let mut counts: BTreeMap<(Timestamp, NodeId), u64> = BTreeMap::new();
-        for job in due {
+        for job in due_jobs {
             *counts.entry((job.next_fire_at, job.home)).or_default() += 1;
         }
         counts.retain(|_, count| *count >= u64::from(count_min));
@@ -66,12 +66,12 @@ impl Claim for MemStore {
             let home = state.nodes.get(&job.expected_row.home).filter(|stored_node| stored_node.node.id != token.node);
             // A dead home keeps the job until it is fenced, because its node can still renew the lease. After that, its open runs must be
             // adopted first.
-            let is_in_its_name = |run: &Run, home: LeaseToken| {
+            let is_run_of_home = |run: &Run, home: LeaseToken| {
                 run.job == job.expected_row.job && run.node == home.node && run.node_epoch <= home.epoch
             };
             let keeps_jobs = |stored_node: &StoredNode| {
                 !stored_node.node.is_fenced
-                    || !state.open_runs_where(|run| is_in_its_name(run, stored_node.lease_of_home())).is_empty()
+                    || !state.open_runs_where(|run| is_run_of_home(run, stored_node.lease_of_home())).is_empty()
             };
             if home.is_some_and(keeps_jobs) && !mutant::on(Mutant::NoUniqueKey) {
                 continue;
@@ -95,7 +95,7 @@ impl Claim for MemStore {
 
     async fn request_run(&self, token: LeaseToken, run: Run) -> Result<Run> {
         let mut state = self.state();
-        let owner = state.home_of(token, &run);
+        let owner = state.owner_of_new_run(token, &run);
         let run = Run { node: owner.node, node_epoch: owner.epoch, ..run };
         if state.insert(run.clone()) {
             return Ok(run);
@@ -112,7 +112,7 @@ impl Claim for MemStore {
         _now: Timestamp,
     ) -> Result<KeyedRun> {
         let mut state = self.state();
-        let owner = state.home_of(token, &run);
+        let owner = state.owner_of_new_run(token, &run);
         let run = Run { node: owner.node, node_epoch: owner.epoch, ..run };
         let job_and_key = (run.job, run.trigger_key.clone().unwrap_or_default());
         let holder = state.trigger_keys.get(&job_and_key).and_then(|id| state.runs.get(id)).cloned();
@@ -141,7 +141,7 @@ impl Claim for MemStore {
 
     async fn request_shards(&self, token: LeaseToken, root: Run, shards: Vec<Run>) -> Result<Vec<Run>> {
         let mut state = self.state();
-        let owner = state.home_of(token, &root);
+        let owner = state.owner_of_new_run(token, &root);
         let rows = std::iter::once(root).chain(shards);
         let rows: Vec<Run> = rows.map(|run| Run { node: owner.node, node_epoch: owner.epoch, ..run }).collect();
         for row in &rows {
@@ -159,7 +159,7 @@ impl State {
         Some(DueJob { job, next_fire_at, held_from, version, home, term, recent_fires })
     }
 
-    fn home_of(&mut self, token: LeaseToken, run: &Run) -> LeaseToken {
+    fn owner_of_new_run(&mut self, token: LeaseToken, run: &Run) -> LeaseToken {
         let Some(due) = self.due.get_mut(&run.job) else { return token };
         if due.home == token.node {
             return token;

@@ -51,9 +51,9 @@ impl Dispatch for MemStore {
     async fn unmark(&self, token: LeaseToken, runs: &[(RunId, i32)]) -> Result<()> {
         let mut state = self.state();
         for (id, attempt) in runs {
-            let is_held = |run: &&mut Run| matches!(run.status, RunStatus::Pending | RunStatus::Running);
+            let may_be_held = |run: &&mut Run| matches!(run.status, RunStatus::Pending | RunStatus::Running);
             let is_at_executor = |run: &&mut Run| run.attempt == *attempt && run.executor_id.is_some();
-            if let Some(run) = state.own_open_run(token, *id).filter(is_held).filter(is_at_executor) {
+            if let Some(run) = state.own_open_run(token, *id).filter(may_be_held).filter(is_at_executor) {
                 (run.executor, run.executor_id, run.marked_at) = (None, None, None);
                 (run.status, run.started_at) = (RunStatus::Pending, None);
             }
@@ -121,8 +121,9 @@ impl Dispatch for MemStore {
         let shard_total = i32::try_from(shards.len()).unwrap_or(i32::MAX);
         let Some(broadcast) = state.own_open_run(token, run) else { return Ok(false) };
         let is_unexpanded = broadcast.shard_index == ROOT_SHARD && broadcast.shard_total.is_none();
-        let may_be = is_unexpanded && broadcast.status == RunStatus::Pending || mutant::on(Mutant::ExpandTwice);
-        if !may_be || shard_total == 0 {
+        let may_be_expanded =
+            is_unexpanded && broadcast.status == RunStatus::Pending || mutant::on(Mutant::ExpandTwice);
+        if !may_be_expanded || shard_total == 0 {
             return Ok(false);
         }
         (broadcast.shard_total, broadcast.open_shards) = (Some(shard_total), Some(shard_total));
@@ -141,8 +142,8 @@ impl State {
 
     /// A run of this lease and in this attempt that is pending, or that was adopted as running without a recorded start.
     fn run_not_begun(&mut self, token: LeaseToken, id: RunId, attempt: i32) -> Option<&mut Run> {
-        let may_be = |run: &Run| matches!(run.status, RunStatus::Pending | RunStatus::Running);
-        let is_new = |run: &Run| run.started_at.is_none() && run.open_children.is_none();
-        self.own_open_run(token, id).filter(|run| may_be(run) && is_new(run) && run.attempt == attempt)
+        let is_undecided = |run: &Run| matches!(run.status, RunStatus::Pending | RunStatus::Running);
+        let has_not_begun = |run: &Run| run.started_at.is_none() && run.open_children.is_none();
+        self.own_open_run(token, id).filter(|run| is_undecided(run) && has_not_begun(run) && run.attempt == attempt)
     }
 }

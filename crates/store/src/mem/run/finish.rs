@@ -10,7 +10,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 use crate::ledger::{AttemptEnd, EndOutcome, Ends, Finisher};
 use crate::mem::{MemStore, State};
 use crate::rollups::decides_failing;
-use crate::settle::{self, CleanFinish, Judgement, RunRow};
+use crate::settle::{self, CleanEnd, Judgement, RunRow};
 use crate::{Finish, LeaseToken, Result};
 
 #[async_trait]
@@ -18,17 +18,18 @@ impl Finish for MemStore {
     async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
         let now = self.now();
         let mut state = self.state();
-        let answers: Vec<EndOutcome> = batch.iter().map(|finish| state.finish(finish, now)).collect();
-        let stored_runs = batch.iter().zip(&answers).filter(|(_, answer)| **answer == EndOutcome::Duplicate);
-        let stored_runs = stored_runs.filter_map(|(finish, _)| state.runs.get(&finish.run));
+        let outcomes: Vec<EndOutcome> = batch.iter().map(|attempt_end| state.finish(attempt_end, now)).collect();
+        let duplicate_ends = batch.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == EndOutcome::Duplicate);
+        let stored_runs = duplicate_ends.filter_map(|(attempt_end, _)| state.runs.get(&attempt_end.run));
         let awaiting_runs = stored_runs.filter(|run| run.awaits_children()).map(|run| (run.job, run.id)).collect();
-        let mut ends = Ends { answers, awaiting: awaiting_runs, ..Ends::default() };
+        let mut ends = Ends { outcomes, awaiting_runs, ..Ends::default() };
         if !mutant::on(Mutant::NoFollowers) {
             state.follow_runs(finisher, &mut ends, now);
         }
         // Includes the jobs whose runs awaited their children and have ended now. A run that still awaits its children has not ended, and
         // sets no next fire.
-        let delaying = batch.iter().filter(|finish| finish.policy.has_fixed_delay).map(|finish| finish.job);
+        let delaying =
+            batch.iter().filter(|attempt_end| attempt_end.policy.has_fixed_delay).map(|attempt_end| attempt_end.job);
         let jobs: Vec<JobId> = delaying.chain(ends.ended_parents.iter().map(|(job, _)| *job)).collect();
         ends.due_at = jobs.into_iter().filter_map(|job| state.set_delayed_fire(job, now)).min();
         Ok(ends)
@@ -36,9 +37,9 @@ impl Finish for MemStore {
 }
 
 impl State {
-    pub(in crate::mem) fn finish(&mut self, finish: &AttemptEnd, now: Timestamp) -> EndOutcome {
-        let clean_end = CleanFinish::new(finish);
-        let Some(run) = self.runs.get(&finish.run) else { return EndOutcome::NoSuchRun };
+    pub(in crate::mem) fn finish(&mut self, attempt_end: &AttemptEnd, now: Timestamp) -> EndOutcome {
+        let clean_end = CleanEnd::new(attempt_end);
+        let Some(run) = self.runs.get(&attempt_end.run) else { return EndOutcome::NoSuchRun };
         let row = RunRow {
             due_at: run.due_at,
             attempt: run.attempt,
@@ -53,13 +54,13 @@ impl State {
             is_unexpanded: run.is_root() && run.shard_total.is_none(),
             owner: LeaseToken { node: run.node, epoch: run.node_epoch },
         };
-        match settle::judge(row, finish) {
+        match settle::judge(row, attempt_end) {
             Judgement::NoSuchRun => EndOutcome::NoSuchRun,
             Judgement::Duplicate => EndOutcome::Duplicate,
             Judgement::NotOwner => EndOutcome::NotOwner,
             Judgement::Superseded => {
                 // The servers gave this attempt up, so only an executor knows how it ended.
-                if finish.owner.is_none() {
+                if attempt_end.owner.is_none() {
                     self.keep_superseded(&clean_end);
                 }
                 EndOutcome::Superseded
@@ -67,23 +68,23 @@ impl State {
             Judgement::Late(status, reason) => {
                 let (trace, was_skipped) = (run.trace.clone(), run.status == RunStatus::Skipped);
                 self.end(&clean_end, status, reason);
-                self.runs.entry(finish.run).and_modify(|run| run.trace = trace);
+                self.runs.entry(attempt_end.run).and_modify(|run| run.trace = trace);
                 if decides_failing(status) != Some(true) {
-                    self.dead_letters.remove(&finish.run);
+                    self.dead_letters.remove(&attempt_end.run);
                 }
                 if was_skipped {
                     // The edit that skipped this run did not release the runs that follow from it.
-                    self.add_message(finish.run, now);
-                    self.note_ended_run(finish.run, false);
+                    self.add_message(attempt_end.run, now);
+                    self.note_ended_run(attempt_end.run, false);
                 }
-                self.count_shards(finish, 0, now);
+                self.count_shards(attempt_end, 0, now);
                 EndOutcome::Late
             }
             Judgement::Ends(next_step @ NextStep::Verdict { status, reason }) => {
                 self.end(&clean_end, status, reason);
-                self.add_message(finish.run, now);
-                self.note_ended_run(finish.run, finish.policy.awaits_children);
-                self.count_shards(finish, 1, now);
+                self.add_message(attempt_end.run, now);
+                self.note_ended_run(attempt_end.run, attempt_end.policy.awaits_children);
+                self.count_shards(attempt_end, 1, now);
                 EndOutcome::Stored(next_step, None)
             }
             Judgement::Ends(next_step @ NextStep::Retry { due_at, reason, lost_count }) => {
@@ -102,15 +103,15 @@ impl State {
         i32::try_from(unreceived_attempts.count()).unwrap_or(i32::MAX)
     }
 
-    pub(in crate::mem) fn end(&mut self, clean_end: &CleanFinish<'_>, status: RunStatus, reason: Option<Reason>) {
-        self.cancels.remove(&clean_end.finish.run);
-        let Some(run) = self.runs.get_mut(&clean_end.finish.run) else { return };
+    pub(in crate::mem) fn end(&mut self, clean_end: &CleanEnd<'_>, status: RunStatus, reason: Option<Reason>) {
+        self.cancels.remove(&clean_end.end.run);
+        let Some(run) = self.runs.get_mut(&clean_end.end.run) else { return };
         (run.status, run.reason) = (status, reason);
         if let Some(name) = &clean_end.executor {
             (run.executor, run.executor_id) = (Some(name.clone().into_owned()), clean_end.executor_id);
         }
         run.started_at = clean_end.started_at.or(run.started_at);
-        run.finished_at = Some(clean_end.finish.finished_at);
+        run.finished_at = Some(clean_end.end.finished_at);
         run.message = clean_end.message.clone().map(std::borrow::Cow::into_owned);
         // A run that is cancelled while it awaits its children keeps the result of its handler.
         run.result = clean_end.result.clone().map(std::borrow::Cow::into_owned).or(run.result.take());
@@ -120,22 +121,22 @@ impl State {
 
     fn write_retry(
         &mut self,
-        clean_end: &CleanFinish<'_>,
+        clean_end: &CleanEnd<'_>,
         due_at: Timestamp,
         reason: Reason,
         lost_count: i32,
     ) -> Option<Run> {
-        let run = self.runs.get_mut(&clean_end.finish.run)?;
+        let run = self.runs.get_mut(&clean_end.end.run)?;
         let executor = clean_end.executor.clone().map(std::borrow::Cow::into_owned);
         let executor_id = if executor.is_some() { clean_end.executor_id } else { run.executor_id };
         let ended_attempt = Attempt {
             attempt: run.attempt,
-            status: settle::attempt_status(clean_end.finish.outcome),
+            status: settle::attempt_status(clean_end.end.outcome),
             reason: Some(reason),
             executor: executor.or(run.executor.take()),
             executor_id,
             started_at: clean_end.started_at.or(run.started_at),
-            finished_at: Some(clean_end.finish.finished_at),
+            finished_at: Some(clean_end.end.finished_at),
             message: clean_end.message.clone().map(std::borrow::Cow::into_owned),
             detail: detail_of(clean_end),
         };
@@ -156,19 +157,19 @@ impl State {
         Some(run.clone())
     }
 
-    fn keep_superseded(&mut self, clean_end: &CleanFinish<'_>) {
+    fn keep_superseded(&mut self, clean_end: &CleanEnd<'_>) {
         let superseded_attempt = Attempt {
-            attempt: clean_end.finish.attempt,
-            status: settle::attempt_status(clean_end.finish.outcome),
+            attempt: clean_end.end.attempt,
+            status: settle::attempt_status(clean_end.end.outcome),
             reason: None,
             executor: clean_end.executor.clone().map(std::borrow::Cow::into_owned),
             executor_id: clean_end.executor_id,
             started_at: clean_end.started_at,
-            finished_at: Some(clean_end.finish.finished_at),
+            finished_at: Some(clean_end.end.finished_at),
             message: clean_end.message.clone().map(std::borrow::Cow::into_owned),
             detail: detail_of(clean_end),
         };
-        let stored_attempt = self.attempts.get_mut(&(clean_end.finish.run, clean_end.finish.attempt));
+        let stored_attempt = self.attempts.get_mut(&(clean_end.end.run, clean_end.end.attempt));
         if let Some(stored_attempt) =
             stored_attempt.filter(|stored_attempt| stored_attempt.status == RunStatus::Unknown)
         {
@@ -179,6 +180,6 @@ impl State {
 }
 
 /// The detail as it is read back from its stored text.
-fn detail_of(clean_end: &CleanFinish<'_>) -> Option<Box<ReasonDetail>> {
+fn detail_of(clean_end: &CleanEnd<'_>) -> Option<Box<ReasonDetail>> {
     clean_end.detail.as_deref().map(|text| Box::new(ReasonDetail::from_json(text)))
 }

@@ -24,12 +24,12 @@ impl State {
     pub(in crate::mem) fn follow_runs(&mut self, finisher: Finisher<'_>, ends: &mut Ends, now: Timestamp) {
         let ended_runs = std::mem::take(&mut self.ended_runs);
         let graph = Graph::new(self.parents.iter().copied());
-        let is_parent: BTreeSet<JobId> = self.parents.iter().map(|edge| edge.parent).collect();
+        let parent_jobs: BTreeSet<JobId> = self.parents.iter().map(|edge| edge.parent).collect();
         let created_at_by_job =
             self.jobs.iter().map(|(job, stored_job)| (*job, stored_job.record.created_at)).collect();
-        let has_fire =
-            |ended_run: &&EndedRun| ended_run.trigger == Trigger::Parent || is_parent.contains(&ended_run.job);
-        let roots: BTreeSet<RunId> = ended_runs.iter().filter(has_fire).map(EndedRun::root).collect();
+        let may_have_followers =
+            |ended_run: &&EndedRun| ended_run.trigger == Trigger::Parent || parent_jobs.contains(&ended_run.job);
+        let roots: BTreeSet<RunId> = ended_runs.iter().filter(may_have_followers).map(EndedRun::root).collect();
         for root in roots {
             let Some(run) = self.runs.get(&root) else { continue };
             let root = Root { run: root, job: run.job, fire_at: run.fire_at, due_at: run.due_at };
@@ -56,10 +56,10 @@ impl State {
                 }
                 if self.insert(run.clone()) && !run.status.is_terminal() {
                     self.take_home(&run);
-                    ends.released.push(run);
+                    ends.released_runs.push(run);
                 }
             }
-            plan.parent_updates.into_iter().for_each(|update| self.fold(&update, ends, now));
+            plan.parent_updates.into_iter().for_each(|update| self.apply_parent_update(&update, ends, now));
         }
     }
 
@@ -78,7 +78,7 @@ impl State {
     }
 
     fn members(&self, root: &Root, graph: &Graph, detached_jobs: &BTreeSet<JobId>) -> BTreeMap<JobId, Member> {
-        let member = |run: &Run| Member {
+        let to_member = |run: &Run| Member {
             run: run.id,
             name: self.jobs.get(&run.job).map(|stored_job| stored_job.record.spec.name.clone()).unwrap_or_default(),
             status: run.status,
@@ -86,10 +86,11 @@ impl State {
             open_children: run.open_children,
         };
         let job_and_member = |job: JobId| {
-            let at =
+            let run_of_shard =
                 |shard| self.keys.get(&(job, root.fire_at, root.run.get(), shard)).and_then(|id| self.runs.get(id));
-            let run = if job == root.job { self.runs.get(&root.run) } else { at(-1).or_else(|| at(0)) };
-            Some((job, member(run?)))
+            let run =
+                if job == root.job { self.runs.get(&root.run) } else { run_of_shard(-1).or_else(|| run_of_shard(0)) };
+            Some((job, to_member(run?)))
         };
         jobs_below(graph, root.job, detached_jobs).into_iter().filter_map(job_and_member).collect()
     }
@@ -130,14 +131,14 @@ impl State {
         }
     }
 
-    pub(super) fn fold(&mut self, update: &ParentUpdate, ends: &mut Ends, now: Timestamp) {
+    pub(super) fn apply_parent_update(&mut self, update: &ParentUpdate, ends: &mut Ends, now: Timestamp) {
         let Some(run) = self.runs.get_mut(&update.run) else { return };
         (run.status, run.open_children) = (update.status, Some(update.open_children));
         if update.message.is_some() {
             run.message.clone_from(&update.message);
         }
         if !update.status.is_terminal() {
-            ends.awaiting.extend(update.is_new.then_some((update.job, update.run)));
+            ends.awaiting_runs.extend(update.is_new.then_some((update.job, update.run)));
             return;
         }
         run.finished_at = Some(now);

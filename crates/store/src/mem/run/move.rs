@@ -62,7 +62,7 @@ impl Move for MemStore {
         Ok(self.state().unsent_runs(token, |run| jobs.contains(&run.job)))
     }
 
-    async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobAtHome>> {
+    async fn jobs_of_home(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobAtHome>> {
         let state = self.state();
         let at_home = state.due.iter().filter(|(job, due)| **job > after && due.home == home);
         let mut jobs: Vec<JobAtHome> =
@@ -72,7 +72,7 @@ impl Move for MemStore {
         Ok(jobs)
     }
 
-    async fn homes_of(&self, jobs: &[JobId]) -> Result<Vec<(JobId, NodeId)>> {
+    async fn homes_of_jobs(&self, jobs: &[JobId]) -> Result<Vec<(JobId, NodeId)>> {
         let state = self.state();
         let mut homes: Vec<(JobId, NodeId)> =
             jobs.iter().filter_map(|job| Some((*job, state.due.get(job)?.home))).collect();
@@ -129,7 +129,7 @@ impl State {
     fn hand_over_job(
         &mut self,
         token: LeaseToken,
-        (job, named): (JobId, &[RunId]),
+        (job, named_runs): (JobId, &[RunId]),
         to: LeaseToken,
         now: Timestamp,
     ) -> Vec<RunId> {
@@ -137,7 +137,7 @@ impl State {
         let open_runs = self.open_runs_where(|run| run.node == token.node && run.job == job);
         let is_unsent =
             |run: &Run| run.status != RunStatus::Running && run.marked_at.is_none() && run.node_epoch == token.epoch;
-        let is_named = |run: &Run| named.contains(&run.id);
+        let is_named = |run: &Run| named_runs.contains(&run.id);
         let moving_runs: Vec<RunId> = if home == Some(token.node) {
             let may_move =
                 |run: &Run| is_named(run) && is_unsent(run) && run.shard_total.is_none_or(|total| total <= 1);

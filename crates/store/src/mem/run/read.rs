@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use rondel_core::run::{Attempt, ROOT_SHARD};
 use rondel_core::{AppId, JobId, NamespaceId, Run, RunId, RunStatus, Timestamp};
 
-use crate::ledger::{ATTEMPT_COUNT_MAX, HeldCount, OpenPage, RunCheck, RunQuery};
+use crate::ledger::{ATTEMPT_COUNT_MAX, ExecutorRunCount, OpenPage, RunCheck, RunQuery};
 use crate::mem::{MemStore, State, key, to_usize};
 use crate::{LeaseToken, Result, Runs};
 
@@ -52,7 +52,7 @@ impl Runs for MemStore {
         Ok(self.state().runs.values().filter(is_child).take(to_usize(limit)).cloned().collect())
     }
 
-    async fn count_held(&self, namespace: NamespaceId) -> Result<Vec<HeldCount>> {
+    async fn count_running_by_executor(&self, namespace: NamespaceId) -> Result<Vec<ExecutorRunCount>> {
         let state = self.state();
         let mut counts: BTreeMap<(AppId, String), u64> = BTreeMap::new();
         let is_held = |run: &&Run| run.namespace == namespace && run.status == RunStatus::Running;
@@ -61,11 +61,17 @@ impl Runs for MemStore {
                 *counts.entry((run.app, executor.clone())).or_default() += 1;
             }
         }
-        let held_counts = counts.into_iter().map(|((app, executor), count)| HeldCount { app, executor, count });
+        let held_counts = counts.into_iter().map(|((app, executor), count)| ExecutorRunCount { app, executor, count });
         Ok(held_counts.collect())
     }
 
-    async fn held_runs(&self, namespace: NamespaceId, app: AppId, executor: &str, limit: u32) -> Result<Vec<Run>> {
+    async fn running_runs_of_executor(
+        &self,
+        namespace: NamespaceId,
+        app: AppId,
+        executor: &str,
+        limit: u32,
+    ) -> Result<Vec<Run>> {
         let state = self.state();
         let is_held = |run: &&Run| {
             (run.namespace, run.app, run.status) == (namespace, app, RunStatus::Running)
@@ -87,8 +93,9 @@ impl Runs for MemStore {
         let mut planned_runs: Vec<Run> = state.runs.values().filter(is_planned).cloned().collect();
         planned_runs.sort_by_key(|run| (run.fire_at, run.shard_index));
         let first_index = planned_runs.iter().position(|run| run.fire_at >= from).unwrap_or(planned_runs.len());
-        let reaches = |run: &Run| run.span_end_at.is_some_and(|end| end >= from);
-        let index_before = first_index.checked_sub(1).filter(|index_before| reaches(&planned_runs[*index_before]));
+        let reaches_range = |run: &Run| run.span_end_at.is_some_and(|end| end >= from);
+        let index_before =
+            first_index.checked_sub(1).filter(|index_before| reaches_range(&planned_runs[*index_before]));
         planned_runs.drain(..index_before.unwrap_or(first_index));
         planned_runs.truncate(to_usize(limit));
         Ok(planned_runs)

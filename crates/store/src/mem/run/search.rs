@@ -11,7 +11,7 @@ use crate::{Result, SearchRuns};
 impl SearchRuns for MemStore {
     async fn search_runs(&self, namespace: NamespaceId, search: &RunSearch) -> Result<FoundRuns> {
         let state = self.state();
-        let is_behind = |run: &Run| {
+        let is_past_place = |run: &Run| {
             search.from.is_none_or(|from| {
                 let place = search.place(run);
                 if search.is_backward { place > from } else { place < from }
@@ -20,7 +20,7 @@ impl SearchRuns for MemStore {
         let matches = |run: &&Run| {
             run.namespace == namespace && {
                 let is_dead = || state.dead_letters.contains_key(&run.id);
-                search.admits(run) && is_behind(run) && (!search.is_dead || is_dead())
+                search.admits(run) && is_past_place(run) && (!search.is_dead || is_dead())
             }
         };
         let mut runs: Vec<Run> = state.runs.values().filter(matches).cloned().collect();

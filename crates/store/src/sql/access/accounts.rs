@@ -272,7 +272,7 @@ impl Tx<'_> {
             self.execute(Query::new(&UPDATE_ACCOUNT_DISABLED).int(disabled.into()).int(id.get())).await?;
         }
         if let Some(link) = change.provider_link {
-            self.execute(Query::new(&UPDATE_PROVIDER_LINK).opt_at(link.at()).int(id.get())).await?;
+            self.execute(Query::new(&UPDATE_PROVIDER_LINK).opt_at(link.linked_at()).int(id.get())).await?;
         }
         if let Some(grants) = &change.grants {
             self.delete_grants(Subject::Account, id.get()).await?;

@@ -97,10 +97,11 @@ impl Tx<'_> {
     }
 
     /// Moves everything that a token created to the token that replaces it. The new token may itself descend from the old one.
-    pub(super) async fn move_access(&mut self, old_token: TokenId, new: TokenId) -> Result<()> {
-        self.execute(Query::new(&MOVE_MINTED_TOKENS).int(new.get()).int(old_token.get()).int(new.get())).await?;
+    pub(super) async fn move_access(&mut self, old_token: TokenId, new_token: TokenId) -> Result<()> {
+        self.execute(Query::new(&MOVE_MINTED_TOKENS).int(new_token.get()).int(old_token.get()).int(new_token.get()))
+            .await?;
         for statement in &MOVE_SIGN_INS_AND_LINKS {
-            self.execute(Query::new(statement).int(new.get()).int(old_token.get())).await?;
+            self.execute(Query::new(statement).int(new_token.get()).int(old_token.get())).await?;
         }
         Ok(())
     }
@@ -118,14 +119,14 @@ impl Tx<'_> {
     /// Takes ended tokens out of the chains of creators, before they are removed: a token that one of them created then counts as created
     /// by the creator of the ended token.
     pub(super) async fn splice_out(&mut self, dead_ids: &[i64]) -> Result<()> {
-        let parents = self.rows(Query::new(&READ_CREATORS).list(dead_ids.iter().copied())).await?;
-        let parents = parents.iter().map(token_and_creator).collect::<Result<BTreeMap<_, _>>>()?;
+        let creator_rows = self.rows(Query::new(&READ_CREATORS).list(dead_ids.iter().copied())).await?;
+        let creators = creator_rows.iter().map(token_and_creator).collect::<Result<BTreeMap<_, _>>>()?;
         let minted_rows = self.rows(Query::new(&READ_MINTED_TOKENS).list(dead_ids.iter().copied())).await?;
         for row in &minted_rows {
             let (token, mut ancestor) = token_and_creator(row)?;
             // The loop ends, because each step leads to an older token.
-            while let Some(parent) = ancestor.and_then(|ancestor| parents.get(&ancestor)) {
-                ancestor = *parent;
+            while let Some(creator) = ancestor.and_then(|ancestor| creators.get(&ancestor)) {
+                ancestor = *creator;
             }
             self.set_minted_by(token, ancestor).await?;
         }
@@ -141,15 +142,15 @@ impl Tx<'_> {
     /// These tokens with their series, the tokens that those created with their series, and so on. A series is read in
     /// one step, whatever its length.
     async fn family(&mut self, roots: BTreeSet<i64>) -> Result<Vec<i64>> {
-        let (mut family, mut newest_ids, mut known_series) = (roots.clone(), roots, BTreeSet::new());
-        while !newest_ids.is_empty() {
-            let parents: Vec<i64> = std::mem::take(&mut newest_ids).into_iter().collect();
+        let (mut family, mut unexpanded_ids, mut known_series) = (roots.clone(), roots, BTreeSet::new());
+        while !unexpanded_ids.is_empty() {
+            let parents: Vec<i64> = std::mem::take(&mut unexpanded_ids).into_iter().collect();
             for chunk in parents.chunks(CHUNK_MAX) {
-                let series = self.rows(Query::new(&READ_SERIES).list(chunk.iter().copied())).await?;
-                let series: Vec<i64> = ids(&series)?.into_iter().filter(|id| known_series.insert(*id)).collect();
+                let series_rows = self.rows(Query::new(&READ_SERIES).list(chunk.iter().copied())).await?;
+                let series: Vec<i64> = ids(&series_rows)?.into_iter().filter(|id| known_series.insert(*id)).collect();
                 let minted_rows = self.rows(Query::new(&LOCK_MINTED_TOKENS).list(chunk.iter().copied())).await?;
                 let new_family_ids = self.locked_series(&series).await?.into_iter().chain(ids(&minted_rows)?);
-                newest_ids.extend(new_family_ids.filter(|id| family.insert(*id)));
+                unexpanded_ids.extend(new_family_ids.filter(|id| family.insert(*id)));
             }
         }
         Ok(family.into_iter().collect())

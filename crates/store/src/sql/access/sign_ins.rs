@@ -38,11 +38,11 @@ const DELETE_IDLE_SESSIONS: Statement =
     Statement { name: "delete_idle_sessions", text: "DELETE FROM web_session WHERE last_seen_at_ms < ?" };
 const DELETE_OLD_SESSIONS: Statement =
     Statement { name: "delete_old_sessions", text: "DELETE FROM web_session WHERE expires_at_ms <= ?" };
-const READ_IDS_OF_ACCOUNT: Statement = Statement {
+const READ_SESSION_IDS_OF_ACCOUNT: Statement = Statement {
     name: "read_ids_of_account",
     text: "SELECT id FROM web_session WHERE account_id = ? ORDER BY id DESC {for_update}",
 };
-const READ_IDS_OF_TOKEN: Statement = Statement {
+const READ_SESSION_IDS_OF_TOKEN: Statement = Statement {
     name: "read_ids_of_token",
     text: "SELECT id FROM web_session WHERE token_id = ? ORDER BY id DESC {for_update}",
 };
@@ -181,7 +181,7 @@ impl SignIns for SqlStore {
     async fn count_attempt(&self, bucket: i64, max: u32, window: Duration, now: Timestamp) -> Result<AttemptDecision> {
         let window_start = now.saturating_sub(window);
         transact!(self, "count_attempt", |tx| {
-            let count = || {
+            let count_query = || {
                 let max = i64::from(max);
                 Query::new(&COUNT_ATTEMPT)
                     .at(window_start)
@@ -191,11 +191,11 @@ impl SignIns for SqlStore {
                     .int(max)
                     .at(window_start)
             };
-            if tx.execute(count()).await? == 1 {
+            if tx.execute(count_query()).await? == 1 {
                 return Ok(AttemptDecision::Allowed);
             }
             tx.execute(Query::new(&INSERT_ATTEMPT).int(bucket).at(now)).await?;
-            if tx.execute(count()).await? == 1 {
+            if tx.execute(count_query()).await? == 1 {
                 return Ok(AttemptDecision::Allowed);
             }
             let since = match tx.row(Query::new(&READ_ATTEMPT).int(bucket)).await? {
@@ -207,12 +207,12 @@ impl SignIns for SqlStore {
     }
 
     async fn server_key(&self, name: &str, new_key: &str, now: Timestamp) -> Result<String> {
-        let read = || Query::new(&READ_KEY).text(name);
-        if let Some(row) = self.row(read()).await? {
+        let read_query = || Query::new(&READ_KEY).text(name);
+        if let Some(row) = self.row(read_query()).await? {
             return Reader::new(&row, "server_key").text("secret");
         }
         self.execute(Query::new(&INSERT_KEY).text(name).text(new_key).at(now)).await?;
-        let row = self.row(read()).await?;
+        let row = self.row(read_query()).await?;
         row.map_or_else(|| Ok(new_key.to_owned()), |row| Reader::new(&row, "server_key").text("secret"))
     }
 
@@ -243,13 +243,13 @@ impl SignIns for SqlStore {
 impl Tx<'_> {
     /// Ends the oldest sign-ins of the account or token of a new sign-in, so that at most `count_max` remain including the new one.
     async fn make_room(&mut self, session: &WebSession, count_max: u32) -> Result<()> {
-        let ids = match (session.account, session.token) {
-            (Some(account), _) => Query::new(&READ_IDS_OF_ACCOUNT).int(account.get()),
-            (None, Some(token)) => Query::new(&READ_IDS_OF_TOKEN).int(token.get()),
+        let id_query = match (session.account, session.token) {
+            (Some(account), _) => Query::new(&READ_SESSION_IDS_OF_ACCOUNT).int(account.get()),
+            (None, Some(token)) => Query::new(&READ_SESSION_IDS_OF_TOKEN).int(token.get()),
             (None, None) => return Ok(()),
         };
         let mut ids = self
-            .rows(ids)
+            .rows(id_query)
             .await?
             .iter()
             .map(|row| Reader::new(row, "web_session").int("id"))
@@ -269,8 +269,8 @@ impl Tx<'_> {
         account: AccountId,
         kept_session: Option<SessionId>,
     ) -> Result<u64> {
-        let kept_id = kept_session.map_or(0, SessionId::get);
-        self.execute(Query::new(&DELETE_ACCOUNT_SESSIONS).int(account.get()).int(kept_id)).await
+        let kept_session_id = kept_session.map_or(0, SessionId::get);
+        self.execute(Query::new(&DELETE_ACCOUNT_SESSIONS).int(account.get()).int(kept_session_id)).await
     }
 }
 

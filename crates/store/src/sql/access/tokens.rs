@@ -56,7 +56,7 @@ const READ_DEAD_TOKENS: Statement = Statement {
     text: "SELECT id FROM api_token WHERE (revoked_at_ms < ? OR expires_at_ms < ?) \
            AND NOT (owner_id IS NULL AND kind = 'api' AND name = 'admin') ORDER BY id LIMIT ?",
 };
-const DELETE_DEAD: [Statement; 4] = [
+const DELETE_DEAD_TOKENS: [Statement; 4] = [
     Statement {
         name: "delete_dead_grants",
         text: "DELETE FROM role_grant WHERE subject_kind = 'token' AND subject_id {in_list}",
@@ -134,7 +134,7 @@ impl Tokens for SqlStore {
         transact!(self, "forget_tokens", |tx| {
             let mut count = 0;
             tx.splice_out(&dead_ids).await?;
-            for statement in &DELETE_DEAD {
+            for statement in &DELETE_DEAD_TOKENS {
                 count = tx.execute(Query::new(statement).list(dead_ids.iter().copied())).await?;
             }
             tx.execute(Query::new(&DELETE_ORPHANED_FILTERS)).await?;

@@ -54,15 +54,15 @@ impl SqlStore {
     }
 
     /// Removes the failures of these jobs that are older than a success. There can be hundreds of thousands, too many for one statement.
-    pub(in crate::sql) async fn remove_overtaken(&self, jobs: &[JobId]) -> Result<()> {
+    pub(in crate::sql) async fn remove_overtaken_dead_letters(&self, jobs: &[JobId]) -> Result<()> {
         for chunk in chunks(jobs) {
             loop {
                 let find_query = Query::new(&FIND_OVERTAKEN_DEAD_LETTERS).list(chunk.iter().map(|job| job.get()));
                 let find_query = find_query.int(i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX));
-                let dead_ids = read_ids(&self.rows(find_query).await?, "dead_letter", "run_id")?;
-                let is_last = dead_ids.len() < CHUNK_MAX;
-                if !dead_ids.is_empty() {
-                    self.execute(Query::new(&DELETE_DEAD_LETTERS).list(dead_ids.into_iter())).await?;
+                let run_ids = read_ids(&self.rows(find_query).await?, "dead_letter", "run_id")?;
+                let is_last = run_ids.len() < CHUNK_MAX;
+                if !run_ids.is_empty() {
+                    self.execute(Query::new(&DELETE_DEAD_LETTERS).list(run_ids.into_iter())).await?;
                 }
                 if is_last {
                     break;

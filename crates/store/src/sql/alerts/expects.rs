@@ -59,7 +59,7 @@ impl SqlStore {
         Ok(expect_checks)
     }
 
-    pub(super) async fn read_open_expects(&self, namespace: NamespaceId) -> Result<OpenRunExpectations> {
+    pub(super) async fn read_open_run_expects(&self, namespace: NamespaceId) -> Result<OpenRunExpectations> {
         let row = self.row(Query::new(&READ_OPEN_RUNS_CHECK).int(namespace.get())).await?;
         let at = row.map(|row| Reader::new(&row, "alert_space").opt_at("open_look_at_ms")).transpose()?.flatten();
         let mut kinds = Vec::new();
@@ -75,7 +75,7 @@ impl SqlStore {
 
 impl Tx<'_> {
     /// Replaces the expectations of a job that is saved now. `before` is its previous definition; `None` for a new job.
-    pub(in crate::sql) async fn write_expects(
+    pub(in crate::sql) async fn write_expect_checks(
         &mut self,
         (namespace, job): (NamespaceId, JobId),
         (before, spec): (Option<&JobSpec>, &JobSpec),

@@ -132,7 +132,7 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// Leaves an event for each of these runs that failed or was skipped, if a rule of its namespace covers such runs.
+    /// Inserts an alert event for each of these runs that failed or was skipped, if its namespace has a rule about events.
     pub(in crate::sql) async fn insert_alert_events(&mut self, runs: &[RunId]) -> Result<()> {
         for chunk in chunks(runs) {
             let rows = self.rows(Query::new(&READ_NEW_EVENTS).list(chunk.iter().map(|run| run.get()))).await?;
@@ -166,7 +166,7 @@ impl Tx<'_> {
 fn watched_job(row: &AnyRow) -> Result<WatchedJob> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
-    struct Part {
+    struct LabelsPart {
         labels: BTreeMap<String, String>,
     }
     let mut columns = Reader::new(row, "job");
@@ -174,7 +174,7 @@ fn watched_job(row: &AnyRow) -> Result<WatchedJob> {
     let (app, app_name) = (AppId::new(columns.int("app_id")?), columns.text("name")?);
     let spec = columns.text("spec")?;
     let labels = match spec.contains("\"labels\"") {
-        true => serde_json::from_str::<Part>(&spec).unwrap_or_default().labels,
+        true => serde_json::from_str::<LabelsPart>(&spec).unwrap_or_default().labels,
         false => BTreeMap::new(),
     };
     let expect = match spec.contains("\"expect\"") {

@@ -113,7 +113,7 @@ const DELETE_SILENCES: Statement =
 
 /// To fill a filtered page, this many rows are read for each row of the page. Some rows do not match the filter, and with this factor one
 /// statement usually fills the page.
-const WITHIN_FACTOR: i64 = 10;
+const ROWS_READ_PER_RECORD: i64 = 10;
 
 impl SqlStore {
     pub(super) async fn read_open_incidents(
@@ -134,18 +134,18 @@ impl SqlStore {
         }
         open_incidents.incidents.sort_by_key(|incident| incident.id);
         open_incidents.incidents.dedup_by_key(|incident| incident.id);
-        let group =
+        let group_query =
             Query::new(&READ_OPEN_INCIDENTS).int(rule.get()).text(SubjectKind::Group.as_str()).list([0].into_iter());
         open_incidents.group =
-            self.row(group).await?.map(|row| incident(&row)).transpose()?.map(|record| record.incident);
+            self.row(group_query).await?.map(|row| incident(&row)).transpose()?.map(|record| record.incident);
         if let Some(group) = &open_incidents.group {
             open_incidents.counted_subjects = self.read_counted_subjects(group.id, subjects).await?;
         }
         if let Some(row) = self.row(Query::new(&COUNT_OPEN_INCIDENTS).int(rule.get()).int(rule.get())).await? {
             let mut columns = Reader::new(&row, "incident");
-            let (singles, total) = (columns.int("singles")?, columns.int("total")?);
-            open_incidents.single_count = u64::try_from(singles).unwrap_or(0);
-            open_incidents.member_count = u64::try_from(total - singles).unwrap_or(0);
+            let (single_count, total_count) = (columns.int("singles")?, columns.int("total")?);
+            open_incidents.single_count = u64::try_from(single_count).unwrap_or(0);
+            open_incidents.member_count = u64::try_from(total_count - single_count).unwrap_or(0);
         }
         Ok(open_incidents)
     }
@@ -198,7 +198,7 @@ impl SqlStore {
         };
         let limit = query.limit.min(PAGE_MAX);
         let is_filtered = query.within.is_some() || query.is_open.is_some();
-        let row_count = i64::from(limit) * if is_filtered { WITHIN_FACTOR } else { 1 };
+        let row_count = i64::from(limit) * if is_filtered { ROWS_READ_PER_RECORD } else { 1 };
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut records = Vec::new();
         // A short page means to the caller that there are no more incidents, so rows are read until the page is full or none remain.

@@ -36,11 +36,11 @@ const INSERT_SPACE: Statement = Statement {
     name: "insert_alert_space",
     text: "INSERT {ignore} INTO alert_space (namespace_id, version, watches_runs) VALUES (?, 0, 0) {or_ignore}",
 };
-const RAISE_SPACE: Statement = Statement {
+const RAISE_SPACE_VERSION: Statement = Statement {
     name: "raise_alert_space",
     text: "UPDATE alert_space SET version = version + 1 WHERE namespace_id = ?",
 };
-const RAISE_SPACE_FROM: Statement = Statement {
+const RAISE_SPACE_VERSION_FROM: Statement = Statement {
     name: "raise_alert_space_from",
     text: "UPDATE alert_space SET version = version + 1 WHERE namespace_id = ? AND version = ?",
 };
@@ -97,7 +97,7 @@ impl Alerts for SqlStore {
         self.read_open_incidents(rule, subjects).await
     }
 
-    async fn open_incidents_of(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {
+    async fn open_incidents_of_rule(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {
         self.read_open_incidents_of_rule(rule, limit).await
     }
 
@@ -109,12 +109,12 @@ impl Alerts for SqlStore {
         self.read_due_expectations(namespace, now, limit).await
     }
 
-    async fn expectations_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>> {
+    async fn expect_checks_of_jobs(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>> {
         self.read_expects_of(jobs).await
     }
 
     async fn open_run_expectations(&self, namespace: NamespaceId) -> Result<OpenRunExpectations> {
-        self.read_open_expects(namespace).await
+        self.read_open_run_expects(namespace).await
     }
 
     async fn write_alerts(&self, write: &AlertWrite<'_>) -> Result<bool> {
@@ -257,11 +257,11 @@ impl Tx<'_> {
     /// until the transaction ends.
     pub(in crate::sql) async fn raise_alert_version(&mut self, namespace: NamespaceId) -> Result<()> {
         self.execute(Query::new(&INSERT_SPACE).int(namespace.get())).await?;
-        self.execute_all(Query::new(&RAISE_SPACE).int(namespace.get()), 1).await
+        self.execute_all(Query::new(&RAISE_SPACE_VERSION).int(namespace.get()), 1).await
     }
 
     async fn raise_alert_version_from(&mut self, namespace: NamespaceId, version: i64) -> Result<bool> {
-        Ok(self.execute(Query::new(&RAISE_SPACE_FROM).int(namespace.get()).int(version)).await? == 1)
+        Ok(self.execute(Query::new(&RAISE_SPACE_VERSION_FROM).int(namespace.get()).int(version)).await? == 1)
     }
 }
 

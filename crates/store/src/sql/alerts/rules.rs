@@ -38,7 +38,7 @@ const WAKE_INCIDENTS: Statement = Statement {
     name: "wake_incidents",
     text: "UPDATE incident SET act_at_ms = ? WHERE namespace_id = ? AND is_open = 1 AND rule_id = ?",
 };
-const SET_WATCHES: Statement =
+const SET_WATCHES_RUNS: Statement =
     Statement { name: "set_watches_runs", text: "UPDATE alert_space SET watches_runs = ? WHERE namespace_id = ?" };
 const SET_CHECK: Statement =
     Statement { name: "set_rule_check", text: "UPDATE alert_rule SET check_at_ms = ?, sweep = ? WHERE id = ?" };
@@ -91,11 +91,11 @@ impl Tx<'_> {
             let update = update.opt_at(record.check_at).opt_text(progress.as_deref());
             self.execute_all(update.int(record.id.get()).int(version), 1).await?;
         }
-        if rule_before.is_some_and(|rule| !judge::watches_same(&rule.spec, change.spec)) {
+        if rule_before.is_some_and(|rule| !judge::have_same_condition_and_scope(&rule.spec, change.spec)) {
             let wake = Query::new(&WAKE_INCIDENTS).at(change.now).int(change.namespace.get()).int(record.id.get());
             self.execute(wake).await?;
         }
-        self.set_watches(change.namespace).await?;
+        self.set_watches_runs(change.namespace).await?;
         let record = Box::new(record);
         Ok(if version == 0 { RuleSaved::Created(record) } else { RuleSaved::Changed(record) })
     }
@@ -118,7 +118,7 @@ impl Tx<'_> {
         let close = Query::new(&CLOSE_INCIDENTS).at(now).text(&spec).int(namespace.get()).int(rule.id.get());
         self.execute(close).await?;
         self.execute_all(Query::new(&DELETE_RULE).int(rule.id.get()), 1).await?;
-        self.set_watches(namespace).await?;
+        self.set_watches_runs(namespace).await?;
         Ok(RuleDeleted::Deleted)
     }
 
@@ -136,12 +136,13 @@ impl Tx<'_> {
         self.rows(query).await?.iter().map(rule).collect()
     }
 
-    /// Sets whether verdicts leave alert events from now on. They do if an enabled rule of the namespace is about
+    /// Sets whether alert events are inserted from now on for verdicts in the namespace. They are if one of its enabled rules is about
     /// events.
-    async fn set_watches(&mut self, namespace: NamespaceId) -> Result<()> {
+    async fn set_watches_runs(&mut self, namespace: NamespaceId) -> Result<()> {
         let rules = self.alert_rules(namespace).await?;
-        let watches = rules.iter().any(|rule| rule.spec.enabled && rule.spec.condition.kind() == ConditionKind::Events);
-        self.execute(Query::new(&SET_WATCHES).int(i64::from(watches)).int(namespace.get())).await?;
+        let watches_runs =
+            rules.iter().any(|rule| rule.spec.enabled && rule.spec.condition.kind() == ConditionKind::Events);
+        self.execute(Query::new(&SET_WATCHES_RUNS).int(i64::from(watches_runs)).int(namespace.get())).await?;
         Ok(())
     }
 }

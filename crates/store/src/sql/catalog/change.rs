@@ -11,7 +11,7 @@ use crate::settle::{NO_NODE, shard_of, skipped_row};
 use crate::sql::calendars::bind_pin;
 use crate::sql::catalog::versions::NewVersion;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
-use crate::sql::{SqlStore, Tx, is_duplicate, rows, transact};
+use crate::sql::{SqlStore, Tx, is_duplicate_key, rows, transact};
 use crate::{ChangeJobs, Result, StoreError};
 
 const FIND_OTHER_JOB: Statement = Statement {
@@ -75,7 +75,7 @@ impl ChangeJobs for SqlStore {
         let result = transact!(self, "change_job", |tx| tx.change_job(&change).await);
         match result {
             // Another caller took the name between the check and the update.
-            Err(error) if is_duplicate(&error) && names_a_job(&error) => Ok(JobSaved::NameTaken),
+            Err(error) if is_duplicate_key(&error) && is_from_update_job(&error) => Ok(JobSaved::NameTaken),
             other => other,
         }
     }
@@ -86,7 +86,7 @@ impl ChangeJobs for SqlStore {
         transact!(self, "delete_job", |tx| {
             let Some(record) = tx.job_by_id(id).await? else { return Ok(JobDeleted::NotFound) };
             tx.lock_graph(record.namespace).await?;
-            let Some((record, due)) = tx.lock_job(id).await? else { return Ok(JobDeleted::NotFound) };
+            let Some((record, due_row)) = tx.lock_job(id).await? else { return Ok(JobDeleted::NotFound) };
             if expected_version.is_some_and(|version| version != record.version) {
                 return Ok(JobDeleted::Conflict(record.version));
             }
@@ -104,7 +104,7 @@ impl ChangeJobs for SqlStore {
             }
             tx.write_script_use((record.namespace, id), None, Some(&record.spec)).await?;
             let instants = Instants { now, checked_at: now, reached };
-            let plan = tx.plan(&record, due, (None, before), instants).await?;
+            let plan = tx.plan(&record, due_row, (None, before), instants).await?;
             tx.skip_rows(&plan.skipped_rows, plan.reason, now).await?;
             tx.write_skipped_row(&record, before, &plan, skipped_row_id, now).await?;
             if let Some(drops) = drops {
@@ -118,7 +118,7 @@ impl ChangeJobs for SqlStore {
     }
 }
 
-fn names_a_job(error: &StoreError) -> bool {
+fn is_from_update_job(error: &StoreError) -> bool {
     matches!(error, StoreError::Query { operation: "update_job", .. })
 }
 
@@ -167,14 +167,14 @@ impl Tx<'_> {
         if names_parents || change.spec.name != record.spec.name {
             self.lock_graph(record.namespace).await?;
         }
-        let Some((record, due)) = self.lock_job(change.id).await? else { return Ok(JobSaved::NotFound) };
+        let Some((record, due_row)) = self.lock_job(change.id).await? else { return Ok(JobSaved::NotFound) };
         if change.expected_version.is_some_and(|version| version != record.version) {
             return Ok(JobSaved::Conflict(record.version));
         }
         if change.spec.name != record.spec.name {
-            let other =
+            let other_job_query =
                 Query::new(&FIND_OTHER_JOB).int(record.namespace.get()).text(&change.spec.name).int(change.id.get());
-            if self.row(other).await?.is_some() {
+            if self.row(other_job_query).await?.is_some() {
                 return Ok(JobSaved::NameTaken);
             }
             let children = self.child_names(change.id).await?;
@@ -207,18 +207,18 @@ impl Tx<'_> {
         }
         if change.spec.expect.is_some() || record.spec.expect.is_some() {
             let specs = (Some(&record.spec), change.spec);
-            self.write_expects((record.namespace, change.id), specs, change.now).await?;
+            self.write_expect_checks((record.namespace, change.id), specs, change.now).await?;
         }
         self.write_script_use((record.namespace, change.id), Some(change.spec), Some(&record.spec)).await?;
 
         let instants = Instants { now: change.now, checked_at: change.checked_at, reached: change.reached };
-        let plan = self.plan(&record, due, (Some(change.job), Some(change.before)), instants).await?;
+        let plan = self.plan(&record, due_row, (Some(change.job), Some(change.before)), instants).await?;
         self.skip_rows(&plan.skipped_rows, plan.reason, change.now).await?;
         self.write_skipped_row(&record, Some(change.before), &plan, change.skipped_row_id, change.now).await?;
         self.move_rows(&KEEP_FUTURE_RUNS, &plan.kept_rows, change, version).await?;
         self.move_rows(&REOPEN_FUTURE_RUNS, &plan.reopened_rows, change, version).await?;
         let reopened_ids: Vec<RunId> = plan.reopened_rows.iter().map(|row| row.id).collect();
-        self.hand_to_home(&reopened_ids, due.home).await?;
+        self.hand_to_home(&reopened_ids, due_row.home).await?;
         let delay = change.job.timetable.delay().filter(|_| change.job.enabled);
         let update = Query::new(&UPDATE_DUE_ROW)
             .opt_at(plan.next_fire_at)
@@ -232,7 +232,7 @@ impl Tx<'_> {
             self.drop_queued(change.id, Reason::Paused, drops, change.now).await?;
         }
 
-        let mut reopened_runs = self.runs_of(&reopened_ids).await?;
+        let mut reopened_runs = self.runs_by_id(&reopened_ids).await?;
         reopened_runs.sort_by_key(|run| (run.due_at, run.id));
         match self.job_by_id(change.id).await? {
             Some(saved_job) => Ok(JobSaved::Saved(Box::new(saved_job), reopened_runs)),
@@ -260,7 +260,7 @@ impl Tx<'_> {
     async fn plan(
         &mut self,
         record: &JobRecord,
-        due: DueRowLock,
+        due_row: DueRowLock,
         (after, before): (Option<&Job>, Option<&Job>),
         Instants { now, checked_at, reached }: Instants,
     ) -> Result<EditPlan> {
@@ -287,7 +287,7 @@ impl Tx<'_> {
             rows: &future_rows,
             before,
             next_fire_at: record.next_fire_at,
-            awaited_run: due.awaited_run,
+            awaited_run: due_row.awaited_run,
         };
         Ok(plan_edit(after, context))
     }
@@ -348,7 +348,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    async fn runs_of(&mut self, ids: &[RunId]) -> Result<Vec<Run>> {
+    async fn runs_by_id(&mut self, ids: &[RunId]) -> Result<Vec<Run>> {
         let mut runs = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
             let rows = self.rows(Query::new(&rows::READ_RUNS).list(chunk.iter().map(|run| run.get()))).await?;

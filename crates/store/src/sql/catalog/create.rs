@@ -14,7 +14,7 @@ use crate::sql::calendars::bind_pin;
 use crate::sql::catalog::parents::INSERT_PARENTS;
 use crate::sql::catalog::versions::{NewVersion, json};
 use crate::sql::query::{CHUNK_MAX, Query, Statement};
-use crate::sql::{SqlStore, Tx, is_duplicate, transact};
+use crate::sql::{SqlStore, Tx, is_duplicate_key, transact};
 use crate::{CreateJobs, Result};
 
 const INSERT_JOB: Statement = Statement {
@@ -64,7 +64,7 @@ impl CreateJobs for SqlStore {
                 if remaining_jobs.len() >= JOB_CHUNK_MAX { JOB_CHUNK_MAX } else { 1 << remaining_jobs.len().ilog2() };
             let (chunk, tail) = remaining_jobs.split_at(count);
             if self.create_chunk(chunk).await? {
-                outcomes.extend(chunk.iter().map(saved));
+                outcomes.extend(chunk.iter().map(created_job));
             } else {
                 // One of these jobs cannot be created. Creating each separately finds out which.
                 for job in chunk {
@@ -119,14 +119,14 @@ impl Tx<'_> {
             now: job.now,
         })
         .await?;
-        let due = Query::new(&INSERT_DUE_ROW)
+        let due_query = Query::new(&INSERT_DUE_ROW)
             .int(job.id.get())
             .opt_at(job.next_fire_at)
             .int(job.next_fire_at.is_none().into())
             .opt_int(job.delay.map(millis));
-        self.execute_all(due, 1).await?;
+        self.execute_all(due_query, 1).await?;
         self.write_parents(job.id, &edges).await?;
-        self.write_expects((job.namespace, job.id), (None, &job.spec), job.now).await?;
+        self.write_expect_checks((job.namespace, job.id), (None, &job.spec), job.now).await?;
         self.write_script_use((job.namespace, job.id), Some(&job.spec), None).await?;
         match self.job_by_id(job.id).await? {
             Some(record) => Ok(JobCreated::Saved(Box::new(record))),
@@ -167,9 +167,10 @@ impl Tx<'_> {
             }
         }
         self.insert_jobs(jobs).await?;
-        for edges in edges.chunks(JOB_CHUNK_MAX) {
-            let insert = Query::new(&INSERT_PARENTS)
-                .rows(edges, |query, edge| query.int(edge.child.get()).int(edge.parent.get()).text(edge.on.as_str()));
+        for edge_chunk in edges.chunks(JOB_CHUNK_MAX) {
+            let insert = Query::new(&INSERT_PARENTS).rows(edge_chunk, |query, edge| {
+                query.int(edge.child.get()).int(edge.parent.get()).text(edge.on.as_str())
+            });
             self.execute(insert).await?;
         }
         Ok(true)
@@ -179,7 +180,7 @@ impl Tx<'_> {
     /// a parent is refused.
     async fn edges_of(&mut self, namespace: NamespaceId, jobs: &[&NewJob]) -> Result<Option<Vec<Edge>>> {
         let mut names: Vec<&str> = jobs.iter().map(|job| job.spec.name.as_str()).collect();
-        if !self.ids_of(namespace, &names).await?.is_empty() {
+        if !self.job_ids_by_name(namespace, &names).await?.is_empty() {
             return Ok(None);
         }
         if jobs.iter().all(|job| job.spec.parents().is_empty()) {
@@ -188,7 +189,7 @@ impl Tx<'_> {
         names.clear();
         let parents = jobs.iter().flat_map(|job| job.spec.parents());
         names.extend(parents.map(|parent| parent.name).collect::<BTreeSet<_>>());
-        let ids = self.ids_of(namespace, &names).await?;
+        let ids = self.job_ids_by_name(namespace, &names).await?;
         let edges = self.edges(namespace).await?;
         Ok(check_all(jobs.iter().map(|job| (job.id, &job.spec)), ids, edges))
     }
@@ -200,32 +201,32 @@ impl Tx<'_> {
         }
         type Document<'d> = (&'d NewJob, String, Option<String>);
         let size = self.size;
-        let add = |query: Query, (job, _, declared_json): &Document<'_>| {
+        let add_job = |query: Query, (job, _, declared_json): &Document<'_>| {
             let row = query.int(job.id.get()).int(job.namespace.get()).text(&job.spec.name).int(job.app.get()).int(1);
             let row = row.at(job.anchor).at(job.now).at(job.now);
             let row = row.opt_text(declared_json.as_deref()).opt_at(declared_json.is_some().then_some(job.now));
             bind_pin(row, job.calendar)
         };
-        for (insert, chunk) in size.queries(&INSERT_JOBS, &documents, add) {
+        for (insert, chunk) in size.queries(&INSERT_JOBS, &documents, add_job) {
             self.execute_all(insert, chunk.len()).await?;
         }
-        let add = |query: Query, (job, spec, _): &Document<'_>| {
+        let add_version = |query: Query, (job, spec, _): &Document<'_>| {
             let row = query.int(job.id.get()).int(1).int(job.app.get()).text(spec).text(&clean_name(&job.author));
             bind_pin(row.at(job.now), job.calendar)
         };
-        for (insert, chunk) in size.queries(&INSERT_VERSIONS, &documents, add) {
+        for (insert, chunk) in size.queries(&INSERT_VERSIONS, &documents, add_version) {
             self.execute_all(insert, chunk.len()).await?;
         }
         let pumps: Vec<JobId> = jobs.iter().filter(|job| job.spec.pump.is_some()).map(|job| job.id).collect();
-        self.note_pumps(&pumps).await?;
+        self.insert_pump_jobs(&pumps).await?;
         let insert = Query::new(&INSERT_DUE_ROWS).rows(jobs, |query, job| {
             let (next_fire_at, delay_ms) = (job.next_fire_at, job.delay.map(millis));
-            let due = query.int(job.id.get()).opt_at(next_fire_at).int(next_fire_at.is_none().into());
-            due.opt_int(delay_ms).int(1).int(0).int(0)
+            let due_query = query.int(job.id.get()).opt_at(next_fire_at).int(next_fire_at.is_none().into());
+            due_query.opt_int(delay_ms).int(1).int(0).int(0)
         });
         self.execute_all(insert, jobs.len()).await?;
         for job in jobs {
-            self.write_expects((job.namespace, job.id), (None, &job.spec), job.now).await?;
+            self.write_expect_checks((job.namespace, job.id), (None, &job.spec), job.now).await?;
             self.write_script_use((job.namespace, job.id), Some(&job.spec), None).await?;
         }
         Ok(())
@@ -237,13 +238,13 @@ impl SqlStore {
     async fn create_chunk(&self, jobs: &[NewJob]) -> Result<bool> {
         match transact!(self, "create_jobs", |tx| tx.create_chunk(jobs).await) {
             // Another caller took a name between the check and the insert.
-            Err(error) if is_duplicate(&error) => Ok(false),
+            Err(error) if is_duplicate_key(&error) => Ok(false),
             result => result,
         }
     }
 }
 
-fn saved(job: &NewJob) -> JobCreated {
+fn created_job(job: &NewJob) -> JobCreated {
     let to_declared = |spec| Declared { spec, declared_at: job.now, undeclared_at: None };
     JobCreated::Saved(Box::new(JobRecord {
         id: job.id,

@@ -29,38 +29,39 @@ const INSERT_NAMESPACE: Statement = Statement {
 };
 pub(in crate::sql) const LOCK_NAMESPACE: Statement =
     Statement { name: "lock_namespace", text: "SELECT id FROM namespace WHERE id = ? {for_update}" };
-const FIND_JOB_OF: Statement =
+const FIND_JOB_OF_NAMESPACE: Statement =
     Statement { name: "find_job_of", text: "SELECT id FROM job WHERE namespace_id = ? LIMIT 1" };
-const FIND_CALENDAR_OF: Statement =
+const FIND_CALENDAR_OF_NAMESPACE: Statement =
     Statement { name: "find_calendar_of", text: "SELECT id FROM calendar WHERE namespace_id = ? LIMIT 1" };
-const FIND_SCRIPT_OF: Statement =
+const FIND_SCRIPT_OF_NAMESPACE: Statement =
     Statement { name: "find_script_of", text: "SELECT id FROM script WHERE namespace_id = ? LIMIT 1" };
-const DELETE_APPS: Statement = Statement { name: "delete_apps_of", text: "DELETE FROM app WHERE namespace_id = ?" };
-const DELETE_WEBHOOKS_OF: Statement =
+const DELETE_APPS_OF_NAMESPACE: Statement =
+    Statement { name: "delete_apps_of", text: "DELETE FROM app WHERE namespace_id = ?" };
+const DELETE_WEBHOOKS_OF_NAMESPACE: Statement =
     Statement { name: "delete_webhooks_of", text: "DELETE FROM failure_webhook WHERE namespace_id = ?" };
-const DELETE_OUTBOX_OF: Statement =
+const DELETE_OUTBOX_OF_NAMESPACE: Statement =
     Statement { name: "delete_outbox_of", text: "DELETE FROM outbox WHERE namespace_id = ?" };
-const FIND_CHANNELS_OF: Statement =
+const FIND_CHANNELS_OF_NAMESPACE: Statement =
     Statement { name: "find_channels_of", text: "SELECT id FROM alert_channel WHERE namespace_id = ?" };
-const DELETE_CHANNELS_OF: Statement =
+const DELETE_CHANNELS_OF_NAMESPACE: Statement =
     Statement { name: "delete_channels_of", text: "DELETE FROM alert_channel WHERE namespace_id = ?" };
-const DELETE_RULES_OF: Statement =
+const DELETE_RULES_OF_NAMESPACE: Statement =
     Statement { name: "delete_alert_rules_of", text: "DELETE FROM alert_rule WHERE namespace_id = ?" };
-const DELETE_INCIDENTS_OF: Statement =
+const DELETE_INCIDENTS_OF_NAMESPACE: Statement =
     Statement { name: "delete_incidents_of", text: "DELETE FROM incident WHERE namespace_id = ?" };
-const DELETE_SILENCES_OF: Statement =
+const DELETE_SILENCES_OF_NAMESPACE: Statement =
     Statement { name: "delete_silences_of", text: "DELETE FROM silence WHERE namespace_id = ?" };
-const DELETE_MAINTENANCE_OF: Statement =
+const DELETE_MAINTENANCE_OF_NAMESPACE: Statement =
     Statement { name: "delete_maintenance_of", text: "DELETE FROM maintenance WHERE namespace_id = ?" };
-const DELETE_EVENTS_OF: Statement =
+const DELETE_EVENTS_OF_NAMESPACE: Statement =
     Statement { name: "delete_alert_events_of", text: "DELETE FROM alert_event WHERE namespace_id = ?" };
-const DELETE_REPORT_OF: Statement =
+const DELETE_REPORT_OF_NAMESPACE: Statement =
     Statement { name: "delete_report_schedule_of", text: "DELETE FROM report_schedule WHERE namespace_id = ?" };
-const DELETE_SPACE_OF: Statement =
+const DELETE_SPACE_OF_NAMESPACE: Statement =
     Statement { name: "delete_alert_space_of", text: "DELETE FROM alert_space WHERE namespace_id = ?" };
-const DELETE_DEAD_LETTERS_OF: Statement =
+const DELETE_DEAD_LETTERS_OF_NAMESPACE: Statement =
     Statement { name: "delete_dead_letters_of", text: "DELETE FROM dead_letter WHERE namespace_id = ?" };
-const DELETE_XXL_EXECUTORS_OF: Statement =
+const DELETE_XXL_EXECUTORS_OF_NAMESPACE: Statement =
     Statement { name: "delete_xxl_executors_of", text: "DELETE FROM xxl_executor WHERE namespace_id = ?" };
 const DELETE_GRANTS_IN_NAMESPACE: Statement =
     Statement { name: "delete_grants_at", text: "DELETE FROM role_grant WHERE namespace_id = ?" };
@@ -86,28 +87,28 @@ impl Namespaces for SqlStore {
             if tx.row(Query::new(&LOCK_NAMESPACE).int(id.get())).await?.is_none() {
                 return Ok((NamespaceDeleted::NotFound, Vec::new()));
             }
-            for statement in [&FIND_JOB_OF, &FIND_CALENDAR_OF, &FIND_SCRIPT_OF] {
+            for statement in [&FIND_JOB_OF_NAMESPACE, &FIND_CALENDAR_OF_NAMESPACE, &FIND_SCRIPT_OF_NAMESPACE] {
                 if tx.row(Query::new(statement).int(id.get())).await?.is_some() {
                     return Ok((NamespaceDeleted::Used, Vec::new()));
                 }
             }
-            let channels = tx.rows(Query::new(&FIND_CHANNELS_OF).int(id.get())).await?;
+            let channel_rows = tx.rows(Query::new(&FIND_CHANNELS_OF_NAMESPACE).int(id.get())).await?;
             let channels: Vec<ChannelId> =
-                read_ids(&channels, "alert_channel", "id")?.into_iter().map(ChannelId::new).collect();
+                read_ids(&channel_rows, "alert_channel", "id")?.into_iter().map(ChannelId::new).collect();
             let statements = [
-                &DELETE_APPS,
-                &DELETE_WEBHOOKS_OF,
-                &DELETE_OUTBOX_OF,
-                &DELETE_CHANNELS_OF,
-                &DELETE_RULES_OF,
-                &DELETE_INCIDENTS_OF,
-                &DELETE_SILENCES_OF,
-                &DELETE_MAINTENANCE_OF,
-                &DELETE_EVENTS_OF,
-                &DELETE_REPORT_OF,
-                &DELETE_SPACE_OF,
-                &DELETE_DEAD_LETTERS_OF,
-                &DELETE_XXL_EXECUTORS_OF,
+                &DELETE_APPS_OF_NAMESPACE,
+                &DELETE_WEBHOOKS_OF_NAMESPACE,
+                &DELETE_OUTBOX_OF_NAMESPACE,
+                &DELETE_CHANNELS_OF_NAMESPACE,
+                &DELETE_RULES_OF_NAMESPACE,
+                &DELETE_INCIDENTS_OF_NAMESPACE,
+                &DELETE_SILENCES_OF_NAMESPACE,
+                &DELETE_MAINTENANCE_OF_NAMESPACE,
+                &DELETE_EVENTS_OF_NAMESPACE,
+                &DELETE_REPORT_OF_NAMESPACE,
+                &DELETE_SPACE_OF_NAMESPACE,
+                &DELETE_DEAD_LETTERS_OF_NAMESPACE,
+                &DELETE_XXL_EXECUTORS_OF_NAMESPACE,
                 &DELETE_GRANTS_IN_NAMESPACE,
                 &DELETE_NAMESPACE,
             ];

@@ -45,9 +45,13 @@ impl Tx<'_> {
         self.row(Query::new(&LOCK_NAMESPACE).int(namespace.get())).await.map(drop)
     }
 
-    pub(super) async fn ids_of(&mut self, namespace: NamespaceId, words: &[&str]) -> Result<HashMap<String, JobId>> {
+    pub(super) async fn job_ids_by_name(
+        &mut self,
+        namespace: NamespaceId,
+        names: &[&str],
+    ) -> Result<HashMap<String, JobId>> {
         let mut ids = HashMap::new();
-        for chunk in words.chunks(CHUNK_MAX) {
+        for chunk in names.chunks(CHUNK_MAX) {
             for row in self.rows(Query::new(&FIND_JOBS).int(namespace.get()).words(chunk)).await? {
                 let mut columns = Reader::new(&row, "job");
                 let id = JobId::new(columns.int("id")?);
@@ -72,8 +76,8 @@ impl Tx<'_> {
         if parents.is_empty() {
             return Ok(Ok(Vec::new()));
         }
-        let words: Vec<&str> = parents.iter().map(|parent| parent.name).collect();
-        let ids = self.ids_of(namespace, &words).await?;
+        let parent_names: Vec<&str> = parents.iter().map(|parent| parent.name).collect();
+        let ids = self.job_ids_by_name(namespace, &parent_names).await?;
         let edges = self.edges(namespace).await?;
         let error = match check(job, spec, &ids, edges) {
             Ok(edges) => return Ok(Ok(edges)),

@@ -95,7 +95,7 @@ impl Catalog for SqlStore {
 
     async fn deleted_job(&self, namespace: NamespaceId, name: &str) -> Result<Option<DeletedJob>> {
         let row = self.row(Query::new(&READ_DELETED_JOB).int(namespace.get()).text(name)).await?;
-        row.as_ref().map(deleted_job_of).transpose()
+        row.as_ref().map(deleted_job).transpose()
     }
 
     async fn listed_jobs(&self, namespace: NamespaceId, query: &JobQuery) -> Result<Vec<ListedJob>> {
@@ -255,7 +255,7 @@ fn unreadable_job(row: &AnyRow) -> Result<UnreadableJob> {
     Ok(UnreadableJob { id, app, name, app_name, handler, version })
 }
 
-fn deleted_job_of(row: &AnyRow) -> Result<DeletedJob> {
+fn deleted_job(row: &AnyRow) -> Result<DeletedJob> {
     let mut columns = Reader::new(row, "job");
     Ok(DeletedJob {
         id: JobId::new(columns.int("id")?),

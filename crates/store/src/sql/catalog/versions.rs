@@ -27,17 +27,17 @@ pub(super) struct NewVersion<'a> {
 }
 
 impl Tx<'_> {
-    pub(super) async fn insert_version(&mut self, new: NewVersion<'_>) -> Result<()> {
+    pub(super) async fn insert_version(&mut self, new_version: NewVersion<'_>) -> Result<()> {
         let insert = Query::new(&INSERT_VERSION)
-            .int(new.job.get())
-            .int(new.version)
-            .int(new.app.get())
-            .text(&json(new.spec)?)
-            .text(&clean_name(new.author))
-            .at(new.now);
-        self.execute_all(bind_pin(insert, new.calendar), 1).await?;
-        if new.spec.pump.is_some() {
-            self.note_pumps(&[new.job]).await?;
+            .int(new_version.job.get())
+            .int(new_version.version)
+            .int(new_version.app.get())
+            .text(&json(new_version.spec)?)
+            .text(&clean_name(new_version.author))
+            .at(new_version.now);
+        self.execute_all(bind_pin(insert, new_version.calendar), 1).await?;
+        if new_version.spec.pump.is_some() {
+            self.insert_pump_jobs(&[new_version.job]).await?;
         }
         Ok(())
     }

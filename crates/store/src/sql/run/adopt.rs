@@ -114,11 +114,11 @@ impl Adopt for SqlStore {
         })
     }
 
-    async fn left_open(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>> {
+    async fn jobs_open_under_earlier_leases(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>> {
         let jobs: Vec<i64> = jobs.iter().map(|job| job.get()).collect();
         let earlier_leases = OpenRunsOfNode { node: token.node, below_epoch: token.epoch };
         let mut left_open_jobs = BTreeSet::new();
-        for query in earlier_leases.have_jobs(self.statements.dialect(), &jobs) {
+        for query in earlier_leases.job_queries(self.statements.dialect(), &jobs) {
             left_open_jobs.extend(read_ids(&self.rows(query).await?, "run", "job_id")?.into_iter().map(JobId::new));
         }
         Ok(left_open_jobs.into_iter().collect())
@@ -241,7 +241,7 @@ impl Tx<'_> {
         let mut orphans = Vec::new();
         for (node, lease) in ended_leases {
             let open_runs = OpenRunsOfNode { node: *node, below_epoch: lease.epoch };
-            for query in open_runs.of_jobs(self.store.statements.dialect(), jobs) {
+            for query in open_runs.run_queries(self.store.statements.dialect(), jobs) {
                 self.read_orphans(query, &mut orphans).await?;
             }
         }
@@ -278,8 +278,8 @@ impl Tx<'_> {
         homes: &BTreeMap<i64, NodeId>,
         ended_leases: &BTreeMap<NodeId, EndedLease>,
     ) -> Result<()> {
-        let is_over = |home: &NodeId| *home != token.node && ended_leases.contains_key(home);
-        let jobs_and_homes = jobs.iter().filter_map(|job| Some((*job, homes.get(job).copied().filter(is_over)?)));
+        let is_dead_node = |home: &NodeId| *home != token.node && ended_leases.contains_key(home);
+        let jobs_and_homes = jobs.iter().filter_map(|job| Some((*job, homes.get(job).copied().filter(is_dead_node)?)));
         let jobs_and_homes: Vec<(i64, NodeId)> = jobs_and_homes.collect();
         for chunk in jobs_and_homes.chunks(CHUNK_MAX) {
             let query = Query::new(&MOVE_HOMES)
@@ -312,14 +312,14 @@ impl Tx<'_> {
         &mut self,
         token: LeaseToken,
         ids: &[i64],
-        (ended, last_sessions): (&BTreeMap<NodeId, EndedLease>, &LastSessions),
+        (ended_leases, last_sessions): (&BTreeMap<NodeId, EndedLease>, &LastSessions),
     ) -> Result<Vec<Adopted>> {
         let mut take_over_rows: Vec<(RunId, LeaseToken, RunStatus, Option<String>)> = Vec::with_capacity(ids.len());
         let mut adopted_runs = Vec::with_capacity(ids.len());
         for row in self.rows(Query::new(&LOCK_ORPHANS).list(ids.iter().copied())).await? {
             let run = rows::run(&row)?;
             let from = LeaseToken { node: run.node, epoch: run.node_epoch };
-            let Some(lease) = ended.get(&from.node).filter(|lease| from.epoch < lease.epoch) else { continue };
+            let Some(lease) = ended_leases.get(&from.node).filter(|lease| from.epoch < lease.epoch) else { continue };
             let run = Run {
                 node: token.node,
                 node_epoch: token.epoch,

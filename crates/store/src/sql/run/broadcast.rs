@@ -37,7 +37,7 @@ pub(super) struct FireKey {
 }
 
 /// A change of a broadcast's shards: `closed_count` shards have ended. 0 means that a shard that had already ended has another verdict now.
-pub(super) struct ShardCount {
+pub(super) struct ShardChange {
     pub(super) key: FireKey,
     pub(super) closed_count: i32,
     pub(super) trigger: Trigger,
@@ -66,7 +66,7 @@ pub(super) struct Broadcast {
     is_corrected: bool,
     trigger: Trigger,
     awaits_children: bool,
-    pub(super) folded: Option<DerivedVerdict>,
+    pub(super) derived_verdict: Option<DerivedVerdict>,
 }
 
 /// Set when the verdict of a broadcast was derived from the verdicts of its shards.
@@ -92,7 +92,7 @@ impl Broadcast {
     }
 
     fn fold(&mut self, shards: &[ShardEnd]) {
-        self.folded = Some(DerivedVerdict { is_first: !self.status.is_terminal() });
+        self.derived_verdict = Some(DerivedVerdict { is_first: !self.status.is_terminal() });
         self.finished_at = shards.iter().filter_map(|(_, finished_at)| *finished_at).max();
         let verdicts: Vec<_> = shards.iter().map(|(verdict, _)| *verdict).collect();
         let outcome = settle::fold_broadcast(&verdicts, self.cancel_by.as_deref());
@@ -103,8 +103,8 @@ impl Broadcast {
 impl Tx<'_> {
     /// Counts down the open shards of broadcasts, and decides the verdict of each broadcast whose last shard has ended.
     /// Returns the broadcasts.
-    pub(super) async fn count_shards(&mut self, counts: &[(RunId, ShardCount)]) -> Result<Vec<Broadcast>> {
-        let mut broadcasts = self.lock_broadcasts(counts).await?;
+    pub(super) async fn count_shards(&mut self, changes: &[(RunId, ShardChange)]) -> Result<Vec<Broadcast>> {
+        let mut broadcasts = self.lock_broadcasts(changes).await?;
         let ended_ids: Vec<i64> = broadcasts.iter().filter(|row| row.must_fold()).map(|row| row.id.get()).collect();
         if !ended_ids.is_empty() {
             let mut shards = self.read_shards(&ended_ids).await?;
@@ -128,10 +128,10 @@ impl Tx<'_> {
     }
 
     /// Locks these broadcasts, and returns them with their open shards counted down.
-    async fn lock_broadcasts(&mut self, counts: &[(RunId, ShardCount)]) -> Result<Vec<Broadcast>> {
-        let by_id: HashMap<RunId, &ShardCount> = counts.iter().map(|(id, count)| (*id, count)).collect();
-        let mut broadcasts = Vec::with_capacity(counts.len());
-        for row in self.rows(Query::new(&LOCK_BROADCASTS).list(counts.iter().map(|(id, _)| id.get()))).await? {
+    async fn lock_broadcasts(&mut self, changes: &[(RunId, ShardChange)]) -> Result<Vec<Broadcast>> {
+        let changes_by_id: HashMap<RunId, &ShardChange> = changes.iter().map(|(id, change)| (*id, change)).collect();
+        let mut broadcasts = Vec::with_capacity(changes.len());
+        for row in self.rows(Query::new(&LOCK_BROADCASTS).list(changes.iter().map(|(id, _)| id.get()))).await? {
             let mut columns = Reader::new(&row, "run");
             let mut broadcast = Broadcast {
                 id: RunId::new(columns.int("id")?),
@@ -151,14 +151,14 @@ impl Tx<'_> {
                 is_corrected: false,
                 trigger: Trigger::Parent,
                 awaits_children: false,
-                folded: None,
+                derived_verdict: None,
             };
             broadcast.has_request = broadcast.cancel_by.is_some() || columns.opt_text("cancel_reason")?.is_some();
             // A run that follows from a broadcast without being its shard, such as a retry by hand, has another key.
-            if let Some(count) = by_id.get(&broadcast.id).filter(|count| count.key == broadcast.key) {
-                broadcast.open_shards = (broadcast.open_shards - count.closed_count).max(0);
-                broadcast.is_corrected = count.closed_count == 0;
-                (broadcast.trigger, broadcast.awaits_children) = (count.trigger, count.awaits_children);
+            if let Some(change) = changes_by_id.get(&broadcast.id).filter(|change| change.key == broadcast.key) {
+                broadcast.open_shards = (broadcast.open_shards - change.closed_count).max(0);
+                broadcast.is_corrected = change.closed_count == 0;
+                (broadcast.trigger, broadcast.awaits_children) = (change.trigger, change.awaits_children);
                 broadcasts.push(broadcast);
             }
         }

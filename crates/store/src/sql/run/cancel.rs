@@ -47,7 +47,7 @@ pub(in crate::sql) const READ_CANCELS_ELSEWHERE: Statement = Statement {
            AND run.status IN ('pending', 'running') \
            AND run.executor_id IS NOT NULL AND run.cancel_by IS NOT NULL ORDER BY run_cancel.run_id LIMIT ?",
 };
-const LOCK_OPEN_RUN: Statement = Statement {
+const LOCK_OPEN_RUNS: Statement = Statement {
     name: "lock_open",
     text: "SELECT id, cancel_by, cancel_reason FROM run WHERE id {in_list} AND {check}status IN ('pending', 'waiting', 'running'){end} \
            ORDER BY id {for_update}",
@@ -66,7 +66,7 @@ macro_rules! may_be_asked {
         "(cancel_by IS NULL OR cancel_reason IN ('window_over', 'dry', 'paused', 'changed'))"
     };
 }
-const READ_OWNERS: Statement = Statement { name: "read_owners", text: "SELECT id FROM node ORDER BY id" };
+const READ_NODE_IDS: Statement = Statement { name: "read_owners", text: "SELECT id FROM node ORDER BY id" };
 /// Reads the runs of one node, because the index of open runs by job begins with the node. Runs of ended leases are read as well, because
 /// their adoption may take a while.
 pub(in crate::sql) const READ_OPEN_RUNS: Statement = Statement {
@@ -119,7 +119,7 @@ impl Cancel for SqlStore {
         for chunk in ids.chunks(CHUNK_MAX) {
             asked_count += transact!(self, "ask_cancels", |tx| {
                 let mut new_ids = Vec::with_capacity(chunk.len());
-                let open_rows = tx.rows(Query::new(&LOCK_OPEN_RUN).list(chunk.iter().copied())).await?;
+                let open_rows = tx.rows(Query::new(&LOCK_OPEN_RUNS).list(chunk.iter().copied())).await?;
                 for row in &open_rows {
                     let mut columns = Reader::new(row, "run");
                     let id = columns.int("id")?;
@@ -202,7 +202,7 @@ impl Cancel for SqlStore {
             return rows::runs(&self.rows(query).await?);
         }
         let mut open_runs = Vec::new();
-        for row in self.rows(Query::new(&READ_OWNERS)).await? {
+        for row in self.rows(Query::new(&READ_NODE_IDS)).await? {
             let node = Reader::new(&row, "node").int("id")?;
             let query = Query::new(&READ_OPEN_RUNS).int(node).int(job.get()).int(app).int(app).int(limit.into());
             open_runs.append(&mut rows::runs(&self.rows(query).await?)?);
@@ -224,7 +224,7 @@ impl Tx<'_> {
         now: Timestamp,
     ) -> Result<()> {
         let mut open_runs = Vec::new();
-        for row in self.rows(Query::new(&READ_OWNERS)).await? {
+        for row in self.rows(Query::new(&READ_NODE_IDS)).await? {
             let node = Reader::new(&row, "node").int("id")?;
             let query = Query::new(&READ_OPEN_RUNS).int(node).int(job.get()).int(0).int(0);
             open_runs.append(&mut rows::runs(&self.rows(query.int(drops.limit.into())).await?)?);
@@ -240,7 +240,7 @@ impl Tx<'_> {
     async fn note_drops(&mut self, runs: &[i64], request: CancelRequest<'_>, now: Timestamp) -> Result<()> {
         let (by, reason) = (clean_name(request.by), request.reason);
         let mut new_ids = Vec::with_capacity(runs.len());
-        for row in self.rows(Query::new(&LOCK_OPEN_RUN).list(runs.iter().copied())).await? {
+        for row in self.rows(Query::new(&LOCK_OPEN_RUNS).list(runs.iter().copied())).await? {
             let mut columns = Reader::new(&row, "run");
             let id = columns.int("id")?;
             if columns.opt_text("cancel_by")?.is_none() {

@@ -25,7 +25,7 @@ pub(in crate::sql) const READ_DUE_JOBS: Statement = Statement {
            WHERE home = ? AND next_fire_at_ms >= ? AND next_fire_at_ms <= ? ORDER BY next_fire_at_ms LIMIT ?",
 };
 /// Which of some nodes have a job in a range. Takes one index lookup per node, because the inner statement has a limit.
-pub(in crate::sql) const FIND_HOMES_WITH_DUE: Statement = Statement {
+pub(in crate::sql) const FIND_HOMES_WITH_DUE_JOBS: Statement = Statement {
     name: "find_homes_with_due",
     text: "SELECT found.id FROM (SELECT node.id, (SELECT job_due.next_fire_at_ms FROM job_due WHERE job_due.home = node.id \
            AND job_due.next_fire_at_ms >= ? ORDER BY job_due.next_fire_at_ms LIMIT 1) AS first_ms \
@@ -106,7 +106,7 @@ impl Claim for SqlStore {
     async fn due_jobs(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<DueJob>> {
         let mut due_jobs = Vec::new();
         // One statement per home. Each is a range scan of the index that stops at the limit.
-        for home in self.homes_with_due(homes, range).await? {
+        for home in self.homes_with_due_jobs(homes, range).await? {
             let query = Query::new(&READ_DUE_JOBS).int(home.get()).at(range.from).at(range.to).int(range.limit.into());
             for row in self.rows(query).await? {
                 due_jobs.push(due_job(&row)?);
@@ -119,7 +119,7 @@ impl Claim for SqlStore {
 
     async fn dense_instants(&self, homes: &[NodeId], range: DueRange, count_min: u32) -> Result<Vec<DenseInstant>> {
         let mut instants = Vec::new();
-        for home in self.homes_with_due(homes, range).await? {
+        for home in self.homes_with_due_jobs(homes, range).await? {
             let query = Query::new(&READ_DENSE_INSTANTS).int(home.get()).at(range.from).at(range.to);
             for row in self.rows(query.int(count_min.into()).int(range.limit.into())).await? {
                 let mut columns = Reader::new(&row, "job_due");
@@ -133,23 +133,24 @@ impl Claim for SqlStore {
     /// A job whose rows the database refuses does not hold up the other jobs: the batch is halved until that job is alone in its part.
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<ClaimResult> {
         let mut result = ClaimResult::default();
-        let key = |part: &[ClaimJob]| part.first().map_or(0, |job| job.expected_row.job.get());
-        let rows_max = self.failed_batches.rows_max("claim", key(jobs));
+        let first_job_id = |part: &[ClaimJob]| part.first().map_or(0, |job| job.expected_row.job.get());
+        let rows_max = self.failed_batches.rows_max("claim", first_job_id(jobs));
         let mut parts: Vec<&[ClaimJob]> = jobs.chunks(rows_max).rev().collect();
         while let Some(part) = parts.pop() {
             let error = match transact!(self, "claim", at most rows_max, |tx| claim(tx, token, part).await) {
-                Ok(won) => {
-                    self.failed_batches.record_success("claim", key(part));
-                    result.jobs.extend(won.jobs);
-                    result.existing.extend(won.existing);
-                    result.is_refused |= won.is_refused;
+                Ok(part_result) => {
+                    self.failed_batches.record_success("claim", first_job_id(part));
+                    result.jobs.extend(part_result.jobs);
+                    result.existing.extend(part_result.existing);
+                    result.is_refused |= part_result.is_refused;
                     continue;
                 }
                 Err(error) => error,
             };
-            let is_data_error = matches!(failure::of(&error), Failure::Data | Failure::Duplicate);
-            let is_at_fault = is_data_error || self.is_at_fault("claim", key(part), part.len(), &error).await;
-            if is_at_fault && part.len() == 1 {
+            let is_data_error = matches!(failure::classify_store_error(&error), Failure::Data | Failure::Duplicate);
+            let is_unwritable =
+                is_data_error || self.record_failure("claim", first_job_id(part), part.len(), &error).await;
+            if is_unwritable && part.len() == 1 {
                 tracing::error!(job = %part[0].expected_row.job, %error, "the runs of a job cannot be written");
             } else if is_data_error {
                 let (left, right) = part.split_at(part.len() / 2);
@@ -180,7 +181,7 @@ impl Claim for SqlStore {
 
     async fn request_run(&self, token: LeaseToken, run: Run) -> Result<Run> {
         transact!(self, "request_run", |tx| {
-            let owner = tx.home_of(token, run.job).await?;
+            let owner = tx.lock_owner_of_new_run(token, run.job).await?;
             let run = Run { node: owner.node, node_epoch: owner.epoch, ..run.clone() };
             let insert = Query::new(&rows::INSERT_RUNS).rows(&[&run], |query, run| rows::add_run(query, run));
             if tx.execute(insert).await? == 1 {
@@ -207,7 +208,7 @@ impl Claim for SqlStore {
     ) -> Result<KeyedRun> {
         let name = run.trigger_key.as_deref().unwrap_or_default();
         transact!(self, "request_run", |tx| {
-            let owner = tx.home_of(token, run.job).await?;
+            let owner = tx.lock_owner_of_new_run(token, run.job).await?;
             let holder = tx.key_holder(run.job, name).await?;
             if let Some(holder) = holder.as_ref().filter(|holder| holder.id == run.id) {
                 // An earlier try inserted the run, but its answer was lost.
@@ -239,7 +240,7 @@ impl Claim for SqlStore {
 
     async fn request_shards(&self, token: LeaseToken, root: Run, shards: Vec<Run>) -> Result<Vec<Run>> {
         transact!(self, "request_run", |tx| {
-            let owner = tx.home_of(token, root.job).await?;
+            let owner = tx.lock_owner_of_new_run(token, root.job).await?;
             let with_owner = |run: &Run| Run { node: owner.node, node_epoch: owner.epoch, ..run.clone() };
             let rows: Vec<Run> = std::iter::once(&root).chain(&shards).map(with_owner).collect();
             // The cause of these rows is the id of the new root run, so rows that exist already were inserted by an earlier try.
@@ -251,19 +252,19 @@ impl Claim for SqlStore {
 
 impl SqlStore {
     /// The homes that may have jobs in a range. Nodes stay in the table for weeks after they died, and nearly all of them have no jobs.
-    async fn homes_with_due(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<NodeId>> {
+    async fn homes_with_due_jobs(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<NodeId>> {
         if homes.len() <= SINGLE_READ_HOMES_MAX {
             return Ok(homes.to_vec());
         }
         // A job without a home has the home 0, which is no node.
-        let (mut homes_with_due, nodes): (Vec<NodeId>, Vec<NodeId>) =
+        let (mut homes_with_due_jobs, nodes): (Vec<NodeId>, Vec<NodeId>) =
             homes.iter().copied().partition(|home| home.get() == 0);
         for chunk in nodes.chunks(CHUNK_MAX) {
-            let query = Query::new(&FIND_HOMES_WITH_DUE).at(range.from).list(chunk.iter().map(|home| home.get()));
+            let query = Query::new(&FIND_HOMES_WITH_DUE_JOBS).at(range.from).list(chunk.iter().map(|home| home.get()));
             let ids = read_ids(&self.rows(query.at(range.to)).await?, "node", "id")?;
-            homes_with_due.extend(ids.into_iter().map(NodeId::new));
+            homes_with_due_jobs.extend(ids.into_iter().map(NodeId::new));
         }
-        Ok(homes_with_due)
+        Ok(homes_with_due_jobs)
     }
 }
 
@@ -273,8 +274,8 @@ impl Tx<'_> {
         let Some(row) = self.row(Query::new(&LOCK_TRIGGER_KEY).int(job.get()).text(name)).await? else {
             return Ok(None);
         };
-        let holder = Reader::new(&row, "trigger_key").int("run_id")?;
-        let row = self.row(Query::new(&rows::LOCK_RUN).int(holder)).await?;
+        let holder_id = Reader::new(&row, "trigger_key").int("run_id")?;
+        let row = self.row(Query::new(&rows::LOCK_RUN).int(holder_id)).await?;
         row.as_ref().map(rows::run).transpose()
     }
 
@@ -294,24 +295,25 @@ impl Tx<'_> {
 
     /// The jobs with open runs of another node that is fenced. They are not claimed, because the adoption of these runs also moves the job.
     async fn jobs_left_open(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<JobId>> {
-        let mut by_home: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
+        let mut jobs_by_home: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
         for due_row in jobs
             .iter()
             .map(|job| job.expected_row)
-            .filter(|due_job| due_job.home != token.node && due_job.home.get() != 0)
+            .filter(|due_row| due_row.home != token.node && due_row.home.get() != 0)
         {
-            by_home.entry(due_row.home.get()).or_default().push(due_row.job.get());
+            jobs_by_home.entry(due_row.home.get()).or_default().push(due_row.job.get());
         }
-        let mut jobs_with_open = HashSet::new();
-        for (home, jobs) in by_home {
+        let mut jobs_with_open_runs = HashSet::new();
+        for (home, jobs) in jobs_by_home {
             let Some(row) = self.row(Query::new(&READ_EPOCH).int(home)).await? else { continue };
             let open_runs =
                 OpenRunsOfNode { node: NodeId::new(home), below_epoch: Reader::new(&row, "node").int("epoch")? };
-            for query in open_runs.have_jobs(self.store.statements.dialect(), &jobs) {
-                jobs_with_open.extend(read_ids(&self.rows(query).await?, "run", "job_id")?.into_iter().map(JobId::new));
+            for query in open_runs.job_queries(self.store.statements.dialect(), &jobs) {
+                jobs_with_open_runs
+                    .extend(read_ids(&self.rows(query).await?, "run", "job_id")?.into_iter().map(JobId::new));
             }
         }
-        Ok(jobs_with_open)
+        Ok(jobs_with_open_runs)
     }
 
     /// Whether the lease is valid, by the database's clock.
@@ -330,7 +332,7 @@ impl Tx<'_> {
 
     /// The lease that owns a new run of the job: that of its home, even if the home is dead, because the run is then adopted with the job's
     /// other open runs. A job without a home gets `token`'s node as its home.
-    async fn home_of(&mut self, token: LeaseToken, job: JobId) -> Result<LeaseToken> {
+    async fn lock_owner_of_new_run(&mut self, token: LeaseToken, job: JobId) -> Result<LeaseToken> {
         let Some(row) = self.row(Query::new(&rows::LOCK_HOME).int(job.get())).await? else {
             // A deleted job has no home.
             return Ok(token);
@@ -391,13 +393,13 @@ impl Tx<'_> {
         let query = Query::new(&FIND_RUN_KEYS).rows(&missing_runs, |query, run| {
             query.int(run.job.get()).at(run.fire_at).int(run.cause).int(run.shard_index.into())
         });
-        let mut keys = HashSet::new();
+        let mut found_ids = HashSet::new();
         for row in self.rows(query).await? {
-            keys.insert(Reader::new(&row, "run").int("id")?);
+            found_ids.insert(Reader::new(&row, "run").int("id")?);
         }
         let missing_keys: HashSet<_> =
             missing_runs.iter().map(|run| (run.job, run.fire_at, run.cause, run.shard_index)).collect();
-        if keys.len() != missing_keys.len() {
+        if found_ids.len() != missing_keys.len() {
             return Err(failure::refused("insert_runs", "a row was not inserted although its key is free"));
         }
         existing_ids.extend(missing_runs.iter().map(|run| run.id));
@@ -424,8 +426,8 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
     }
     let unfenced_homes = tx.unfenced_homes(token, &won_jobs).await?;
     won_jobs.retain(|job| !unfenced_homes.contains(&job.expected_row.home));
-    let ids_left_open = tx.jobs_left_open(token, &won_jobs).await?;
-    won_jobs.retain(|job| !ids_left_open.contains(&job.expected_row.job));
+    let jobs_left_open = tx.jobs_left_open(token, &won_jobs).await?;
+    won_jobs.retain(|job| !jobs_left_open.contains(&job.expected_row.job));
     failpoint::pass("claim.locked");
     let mut result = ClaimResult::default();
     let term = |job: &ClaimJob| job.expected_row.term + i64::from(job.expected_row.home != token.node);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rondel_core::{JobId, RunId, Timestamp};
 
 use crate::Result;
-use crate::settle::{CleanFinish, fire_after_delay};
+use crate::settle::{CleanEnd, fire_after_delay};
 use crate::sql::Tx;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 
@@ -36,23 +36,23 @@ struct DelayedJob {
 /// The jobs with a fixed delay in a batch, and their new next fires.
 #[derive(Default)]
 pub(super) struct Delays {
-    /// Keyed by the run whose end sets the job's next fire.
-    followed_runs: HashMap<RunId, DelayedJob>,
+    /// The jobs by the run whose end sets their next fire.
+    jobs_by_awaited_run: HashMap<RunId, DelayedJob>,
     /// The runs that set the next fires, with their jobs and these fires.
     moves: Vec<(RunId, i64, Option<Timestamp>)>,
 }
 
 impl Delays {
     /// Locks the jobs of a batch that have a delay. Sends nothing to the database if no job has one.
-    pub(in crate::sql) async fn lock(tx: &mut Tx<'_>, part: &[CleanFinish<'_>]) -> Result<Self> {
-        let delaying = part.iter().filter(|clean_end| clean_end.finish.policy.has_fixed_delay);
+    pub(in crate::sql) async fn lock(tx: &mut Tx<'_>, part: &[CleanEnd<'_>]) -> Result<Self> {
+        let delaying_ends = part.iter().filter(|clean_end| clean_end.end.policy.has_fixed_delay);
         let mut delays = Self::default();
-        delays.read(tx, delaying.map(|clean_end| clean_end.finish.job.get()).collect()).await?;
+        delays.lock_jobs(tx, delaying_ends.map(|clean_end| clean_end.end.job.get()).collect()).await?;
         Ok(delays)
     }
 
     /// Locks those of these jobs that wait for the end of a run.
-    async fn read(&mut self, tx: &mut Tx<'_>, mut jobs: Vec<i64>) -> Result<()> {
+    async fn lock_jobs(&mut self, tx: &mut Tx<'_>, mut jobs: Vec<i64>) -> Result<()> {
         jobs.sort_unstable();
         jobs.dedup();
         for chunk in jobs.chunks(CHUNK_MAX) {
@@ -63,32 +63,32 @@ impl Delays {
                 let delay = columns.opt_int("delay_ms")?.and_then(|millis| u64::try_from(millis).ok());
                 let delay = delay.map(Duration::from_millis);
                 let (defined_at, now) = (columns.at("updated_at_ms")?, columns.at("now")?);
-                self.followed_runs.insert(run, DelayedJob { job, delay, defined_at, now });
+                self.jobs_by_awaited_run.insert(run, DelayedJob { job, delay, defined_at, now });
             }
         }
         Ok(())
     }
 
     /// Records that a run has its verdict.
-    pub(in crate::sql) fn end(&mut self, run: RunId, fire_at: Timestamp, finished_at: Timestamp) {
-        let Some(DelayedJob { job, delay, defined_at, now }) = self.followed_runs.remove(&run) else { return };
+    pub(in crate::sql) fn on_verdict(&mut self, run: RunId, fire_at: Timestamp, finished_at: Timestamp) {
+        let Some(DelayedJob { job, delay, defined_at, now }) = self.jobs_by_awaited_run.remove(&run) else { return };
         let next_fire_at = delay.map(|delay| fire_after_delay((fire_at, finished_at), (delay, defined_at), now));
         self.moves.push((run, job, next_fire_at));
     }
 
     /// Leaves out the runs that await their children, and adds those whose last child has just ended.
-    pub(in crate::sql) async fn fold(
+    pub(in crate::sql) async fn adjust_for_children(
         &mut self,
         tx: &mut Tx<'_>,
         awaiting_runs: &[(JobId, RunId)],
         ended_parents: &[(JobId, RunId)],
     ) -> Result<()> {
         self.moves.retain(|(run, ..)| !awaiting_runs.iter().any(|(_, awaiting_run)| awaiting_run == run));
-        self.read(tx, ended_parents.iter().map(|(job, _)| job.get()).collect()).await?;
+        self.lock_jobs(tx, ended_parents.iter().map(|(job, _)| job.get()).collect()).await?;
         for (_, run) in ended_parents {
             let is_known = self.moves.iter().any(|(moved_run, ..)| moved_run == run);
-            if let Some(now) = self.followed_runs.get(run).filter(|_| !is_known).map(|job| job.now) {
-                self.end(*run, now, now);
+            if let Some(now) = self.jobs_by_awaited_run.get(run).filter(|_| !is_known).map(|job| job.now) {
+                self.on_verdict(*run, now, now);
             }
         }
         Ok(())

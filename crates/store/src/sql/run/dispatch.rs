@@ -24,7 +24,7 @@ pub(in crate::sql) const LOCK_WAITING_RUNS: Statement = Statement {
          AND status = 'waiting' AND due_at_ms <= ? ORDER BY due_at_ms LIMIT ? {skip_locked}"
     ),
 };
-const WAKE_WAITING: Statement = Statement {
+const WAKE_WAITING_RUNS: Statement = Statement {
     name: "wake_waiting",
     text: "UPDATE run SET status = 'pending' WHERE id {in_list} AND {check}status = 'waiting'{end}",
 };
@@ -56,7 +56,7 @@ pub(in crate::sql) const READ_OWN_PENDING_RUNS: Statement = Statement {
            AND status IN ('pending', 'waiting', 'running') AND status = 'pending' \
            AND due_at_ms >= ? AND (due_at_ms > ? OR id > ?) ORDER BY due_at_ms, id LIMIT ?",
 };
-/// The executor of a shard, or of the previous attempt, is kept. (MySQL assigns in the order of the text, so the mark comes last.)
+/// The executor of a shard, or of the previous attempt, is kept. (MySQL assigns in the order of the text, so `marked_at_ms` comes last.)
 const SHELVE_RUNS: Statement = Statement {
     name: "shelve_runs",
     text: concat!(
@@ -110,7 +110,7 @@ impl Dispatch for SqlStore {
             let mut runs = rows::runs(&tx.rows(query).await?)?;
             for chunk in runs.chunks(CHUNK_MAX) {
                 let ids = chunk.iter().map(|run| run.id.get());
-                tx.execute_all(Query::new(&WAKE_WAITING).list(ids), chunk.len()).await?;
+                tx.execute_all(Query::new(&WAKE_WAITING_RUNS).list(ids), chunk.len()).await?;
             }
             for run in &mut runs {
                 run.status = RunStatus::Pending;
@@ -124,8 +124,8 @@ impl Dispatch for SqlStore {
             return Ok(Vec::new());
         }
         transact!(self, "mark", |tx| {
-            let marked_runs = tx.lock_own_runs(&LOCK_OWN_PENDING_RUNS, token, runs, |marked| !marked).await?;
-            tx.write_in_hand(&MARK_RUNS, &marked_runs).await?;
+            let marked_runs = tx.lock_own_runs(&LOCK_OWN_PENDING_RUNS, token, runs, |is_marked| !is_marked).await?;
+            tx.write_executors(&MARK_RUNS, &marked_runs).await?;
             Ok(marked_runs.iter().map(|run| run.run).collect())
         })
     }
@@ -139,14 +139,14 @@ impl Dispatch for SqlStore {
         }
         transact!(self, "unmark", |tx| {
             for chunk in ids.chunks(CHUNK_MAX) {
-                let mut held_ids = Vec::with_capacity(chunk.len());
+                let mut locked_ids = Vec::with_capacity(chunk.len());
                 for (id, attempt, _) in tx.lock_own_open_runs(&LOCK_OWN_RUNS_IN_HAND, token, chunk).await? {
                     if attempts.get(&id) == Some(&attempt) {
-                        held_ids.push(id);
+                        locked_ids.push(id);
                     }
                 }
-                if !held_ids.is_empty() {
-                    tx.execute_all(Query::new(&UNMARK_RUNS).list(held_ids.iter().copied()), held_ids.len()).await?;
+                if !locked_ids.is_empty() {
+                    tx.execute_all(Query::new(&UNMARK_RUNS).list(locked_ids.iter().copied()), locked_ids.len()).await?;
                 }
             }
             Ok(())
@@ -154,22 +154,22 @@ impl Dispatch for SqlStore {
     }
 
     async fn shelve(&self, token: LeaseToken, in_hand: &[RunId]) -> Result<u64> {
-        let in_hand: HashSet<i64> = in_hand.iter().map(|run| run.get()).collect();
-        let wait = wait_of_unsent().to_json();
-        let page = i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX);
-        let (mut after, mut count) = ((Timestamp::EPOCH, 0), 0);
+        let in_hand_ids: HashSet<i64> = in_hand.iter().map(|run| run.get()).collect();
+        let wait_json = wait_of_unsent().to_json();
+        let page_len = i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX);
+        let (mut after_row, mut shelved_count) = ((Timestamp::EPOCH, 0), 0);
         loop {
-            let (due_at, id) = after;
+            let (due_at, id) = after_row;
             let query = Query::new(&READ_OWN_PENDING_RUNS).int(token.node.get()).int(token.epoch);
-            let rows = self.rows(query.at(due_at).at(due_at).int(id).int(page)).await?;
-            let Some(last_row) = rows.last() else { return Ok(count) };
+            let rows = self.rows(query.at(due_at).at(due_at).int(id).int(page_len)).await?;
+            let Some(last_row) = rows.last() else { return Ok(shelved_count) };
             let mut columns = Reader::new(last_row, "run");
-            after = (columns.at("due_at_ms")?, columns.int("id")?);
+            after_row = (columns.at("due_at_ms")?, columns.int("id")?);
             let mut ids = read_ids(&rows, "run", "id")?;
-            ids.retain(|id| !in_hand.contains(id));
+            ids.retain(|id| !in_hand_ids.contains(id));
             if !ids.is_empty() {
-                let query = Query::new(&SHELVE_RUNS).opt_text(wait.as_deref()).list(ids.iter().copied());
-                count += self.execute(query.int(token.node.get()).int(token.epoch)).await?;
+                let query = Query::new(&SHELVE_RUNS).opt_text(wait_json.as_deref()).list(ids.iter().copied());
+                shelved_count += self.execute(query.int(token.node.get()).int(token.epoch)).await?;
             }
         }
     }
@@ -180,7 +180,7 @@ impl Dispatch for SqlStore {
         }
         transact!(self, "note_running", |tx| {
             let own_runs = tx.lock_own_runs(&LOCK_OWN_RUNS_NOT_BEGUN, token, runs, |_| true).await?;
-            tx.write_in_hand(&NOTE_RUNNING, &own_runs).await
+            tx.write_executors(&NOTE_RUNNING, &own_runs).await
         })
     }
 
@@ -188,11 +188,11 @@ impl Dispatch for SqlStore {
         if waits.is_empty() {
             return Ok(());
         }
-        let (queued, not_sent): (Vec<&NotedWait>, Vec<&NotedWait>) =
+        let (queued_waits, unsent_waits): (Vec<&NotedWait>, Vec<&NotedWait>) =
             waits.iter().partition(|wait| matches!(wait.place, WaitPlace::Executor(_)));
         transact!(self, "note_waits", |tx| {
-            tx.note_waits(token, &not_sent, &LOCK_OWN_PENDING_RUNS, &NOTE_WAITS).await?;
-            tx.note_waits(token, &queued, &LOCK_OWN_RUNS_NOT_BEGUN, &NOTE_QUEUED).await
+            tx.note_waits(token, &unsent_waits, &LOCK_OWN_PENDING_RUNS, &NOTE_WAITS).await?;
+            tx.note_waits(token, &queued_waits, &LOCK_OWN_RUNS_NOT_BEGUN, &NOTE_QUEUED).await
         })
     }
 
@@ -222,7 +222,7 @@ impl Dispatch for SqlStore {
         match &expand_result {
             Ok(_) => self.failed_batches.record_success("expand", run.get()),
             // Either all shards are written or none, so a failure makes the statements smaller, but not the transaction.
-            Err(error) => drop(self.is_at_fault("expand", run.get(), shards.len(), error).await),
+            Err(error) => drop(self.record_failure("expand", run.get(), shards.len(), error).await),
         }
         expand_result
     }
@@ -256,44 +256,46 @@ impl Tx<'_> {
         runs: &'r [RunAtExecutor],
         is_eligible: impl Fn(bool) -> bool,
     ) -> Result<Vec<&'r RunAtExecutor>> {
-        let by_id: HashMap<i64, &RunAtExecutor> = runs.iter().map(|run| (run.run.get(), run)).collect();
-        let mut ids: Vec<i64> = by_id.keys().copied().collect();
+        let runs_by_id: HashMap<i64, &RunAtExecutor> = runs.iter().map(|run| (run.run.get(), run)).collect();
+        let mut ids: Vec<i64> = runs_by_id.keys().copied().collect();
         ids.sort_unstable();
         let mut won_runs = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
-            for (id, attempt, marked) in self.lock_own_open_runs(statement, token, chunk).await? {
-                won_runs.extend(by_id.get(&id).filter(|run| run.attempt == attempt && is_eligible(marked)));
+            for (id, attempt, is_marked) in self.lock_own_open_runs(statement, token, chunk).await? {
+                won_runs.extend(runs_by_id.get(&id).filter(|run| run.attempt == attempt && is_eligible(is_marked)));
             }
         }
         Ok(won_runs)
     }
 
-    /// Writes the waits of the runs that the statement `lock` locks. All of these runs wait in the same kind of place.
+    /// Writes the waits of the runs that the statement `lock_statement` locks. All of these runs wait in the same kind of place.
     async fn note_waits(
         &mut self,
         token: LeaseToken,
         waits: &[&NotedWait],
-        lock: &'static Statement,
-        write: &'static Statement,
+        lock_statement: &'static Statement,
+        write_statement: &'static Statement,
     ) -> Result<()> {
-        let by_id: HashMap<i64, &NotedWait> = waits.iter().map(|wait| (wait.run.get(), *wait)).collect();
-        let mut ids: Vec<i64> = by_id.keys().copied().collect();
+        let waits_by_id: HashMap<i64, &NotedWait> = waits.iter().map(|wait| (wait.run.get(), *wait)).collect();
+        let mut ids: Vec<i64> = waits_by_id.keys().copied().collect();
         ids.sort_unstable();
         for chunk in ids.chunks(CHUNK_MAX) {
-            let own_runs = self.lock_own_open_runs(lock, token, chunk).await?;
+            let own_runs = self.lock_own_open_runs(lock_statement, token, chunk).await?;
             let is_same_attempt = |wait: &&NotedWait, attempt: i32| wait.attempt == attempt;
             let own_waits: Vec<&NotedWait> = own_runs
                 .into_iter()
-                .filter_map(|(id, attempt, _)| by_id.get(&id).copied().filter(|wait| is_same_attempt(wait, attempt)))
+                .filter_map(|(id, attempt, _)| {
+                    waits_by_id.get(&id).copied().filter(|wait| is_same_attempt(wait, attempt))
+                })
                 .collect();
-            for (query, _) in self.size.queries(write, &own_waits, |query, wait| wait_row(query, wait)) {
+            for (query, _) in self.size.queries(write_statement, &own_waits, |query, wait| add_wait(query, wait)) {
                 self.execute(query).await?;
             }
         }
         Ok(())
     }
 
-    async fn write_in_hand(&mut self, statement: &'static Statement, runs: &[&RunAtExecutor]) -> Result<()> {
+    async fn write_executors(&mut self, statement: &'static Statement, runs: &[&RunAtExecutor]) -> Result<()> {
         for chunk in runs.chunks(CHUNK_MAX) {
             let query = Query::new(statement).rows(chunk, |query, run| {
                 let name = clean_name(&run.executor);
@@ -306,7 +308,7 @@ impl Tx<'_> {
 }
 
 /// Adds the columns of a waiting run, which depend on its place.
-fn wait_row(query: Query, wait: &NotedWait) -> Query {
+fn add_wait(query: Query, wait: &NotedWait) -> Query {
     let query = query.int(wait.run.get());
     let query = match &wait.place {
         WaitPlace::Server => query,

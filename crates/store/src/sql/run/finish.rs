@@ -13,9 +13,9 @@ use crate::follow::EndedRun;
 use crate::ledger::{AttemptEnd, EndOutcome, Ends, Finisher};
 use crate::outbox::may_be_reported;
 use crate::rollups::decides_failing;
-use crate::settle::{self, CleanFinish, Judgement, RunRow};
+use crate::settle::{self, CleanEnd, Judgement, RunRow};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
-use crate::sql::run::broadcast::{FireKey, ShardCount};
+use crate::sql::run::broadcast::{FireKey, ShardChange};
 use crate::sql::run::delay::Delays;
 use crate::sql::run::follow::FollowResult;
 use crate::sql::run::read::EarlierAttempts;
@@ -87,19 +87,19 @@ struct LockedRun {
 }
 
 impl LockedRun {
-    fn ended_run(&self, finish: &AttemptEnd, status: RunStatus) -> EndedRun {
+    fn ended_run(&self, attempt_end: &AttemptEnd, status: RunStatus) -> EndedRun {
         EndedRun {
-            run: finish.run,
+            run: attempt_end.run,
             job: JobId::new(self.key.job),
             cause: self.key.cause,
             trigger: self.trigger,
-            awaits_children: finish.policy.awaits_children && status == RunStatus::Succeeded,
+            awaits_children: attempt_end.policy.awaits_children && status == RunStatus::Succeeded,
         }
     }
 }
 
 struct Verdict<'f> {
-    finish: &'f CleanFinish<'f>,
+    clean_end: &'f CleanEnd<'f>,
     status: RunStatus,
     reason: Option<Reason>,
     executor_id: Option<ExecutorId>,
@@ -116,11 +116,11 @@ struct Retry<'f> {
     executor: Option<Cow<'f, str>>,
     detail: Option<&'f str>,
     /// The index of the [`EndOutcome`] that receives the run.
-    answer: usize,
+    outcome_index: usize,
 }
 
 struct EndedAttempt<'f> {
-    finish: &'f CleanFinish<'f>,
+    clean_end: &'f CleanEnd<'f>,
     status: RunStatus,
     reason: Option<Reason>,
     executor_id: Option<ExecutorId>,
@@ -131,8 +131,8 @@ struct EndedAttempt<'f> {
 /// A batch of results, and the changes that are collected for it.
 #[derive(Default)]
 pub(super) struct Batch<'f> {
-    locked: HashMap<RunId, LockedRun>,
-    answers: Vec<EndOutcome>,
+    locked_runs: HashMap<RunId, LockedRun>,
+    outcomes: Vec<EndOutcome>,
     verdicts: Vec<Verdict<'f>>,
     /// True verdicts from late results.
     corrections: Vec<Verdict<'f>>,
@@ -142,53 +142,53 @@ pub(super) struct Batch<'f> {
     /// Results of attempts that were given up earlier.
     superseded_attempts: Vec<EndedAttempt<'f>>,
     /// Ended runs whose rows in `run_cancel` are deleted.
-    cancels: Vec<i64>,
-    broadcasts: BTreeMap<RunId, ShardCount>,
+    cancels_to_delete: Vec<i64>,
+    broadcasts: BTreeMap<RunId, ShardChange>,
     /// Runs that failed or were skipped. Some of these are reported.
     failed_or_skipped_runs: Vec<RunId>,
     /// Runs whose corrected verdict is not a failure. They are no longer dead letters.
     runs_no_longer_dead: Vec<RunId>,
     /// Runs whose end was stored before, and that await their children.
-    awaiting: Vec<(JobId, RunId)>,
+    awaiting_runs: Vec<(JobId, RunId)>,
     delays: Delays,
     /// Rows that got their verdict, each with the row of the broadcast of which it may be a shard.
     decided_runs: Vec<(EndedRun, Option<(RunId, FireKey)>)>,
-    /// Broadcasts whose shards were counted.
     counted_broadcasts: HashSet<(RunId, FireKey)>,
 }
 
 impl<'f> Batch<'f> {
-    pub(super) async fn run(
+    /// Locks the runs of the batch, decides what each result means, and writes the decisions and everything that follows from them.
+    pub(super) async fn execute(
         mut self,
         tx: &mut Tx<'_>,
         finisher: Finisher<'_>,
-        part: &'f [CleanFinish<'f>],
+        part: &'f [CleanEnd<'f>],
     ) -> Result<Ends> {
         self.delays = Delays::lock(tx, part).await?;
-        let mut ids: Vec<i64> = part.iter().map(|clean_end| clean_end.finish.run.get()).collect();
+        let mut ids: Vec<i64> = part.iter().map(|clean_end| clean_end.end.run.get()).collect();
         ids.sort_unstable();
         ids.dedup();
-        self.locked.reserve(ids.len());
+        self.locked_runs.reserve(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
             for row in tx.rows(Query::new(&LOCK_RUNS).list(chunk.iter().copied())).await? {
                 let (id, locked_run) = locked_run(&row)?;
-                self.locked.insert(id, locked_run);
+                self.locked_runs.insert(id, locked_run);
             }
         }
-        let counts_earlier = |clean_end: &&CleanFinish<'_>| {
-            let is_later = self.locked.get(&clean_end.finish.run).is_some_and(|locked_run| locked_run.row.attempt > 1);
-            is_later && settle::counts_earlier_attempts(clean_end.finish.outcome)
+        let needs_earlier_attempts = |clean_end: &&CleanEnd<'_>| {
+            let is_later = self.locked_runs.get(&clean_end.end.run).is_some_and(|run| run.row.attempt > 1);
+            is_later && settle::must_count_earlier_attempts(clean_end.end.outcome)
         };
         let later_attempts: Vec<RunId> =
-            part.iter().filter(counts_earlier).map(|clean_end| clean_end.finish.run).collect();
+            part.iter().filter(needs_earlier_attempts).map(|clean_end| clean_end.end.run).collect();
         for EarlierAttempts { run, may_have_begun, unreceived_count } in tx.earlier_attempts(&later_attempts).await? {
-            if let Some(locked_run) = self.locked.get_mut(&run) {
+            if let Some(locked_run) = self.locked_runs.get_mut(&run) {
                 (locked_run.row.may_have_begun, locked_run.row.unreceived_count) = (may_have_begun, unreceived_count);
             }
         }
         for clean_end in part {
             // If a batch has two results of one run, the second must see the effect of the first.
-            if self.locked.get(&clean_end.finish.run).is_some_and(|locked_run| locked_run.is_dirty) {
+            if self.locked_runs.get(&clean_end.end.run).is_some_and(|locked_run| locked_run.is_dirty) {
                 self.write(tx).await?;
             }
             self.decide(clean_end);
@@ -196,15 +196,15 @@ impl<'f> Batch<'f> {
         self.write(tx).await?;
         // A crash here must leave the runs open. If they had a verdict but no children, the children would never be created.
         failpoint::pass("finish.settled");
-        let FollowResult { released, mut awaiting, ended_parents, failed_runs } =
+        let FollowResult { released_runs, mut awaiting_runs, ended_parents, failed_runs } =
             tx.follow_runs(finisher, &self.ended_runs()).await?;
-        awaiting.append(&mut self.awaiting);
-        self.delays.fold(tx, &awaiting, &ended_parents).await?;
+        awaiting_runs.append(&mut self.awaiting_runs);
+        self.delays.adjust_for_children(tx, &awaiting, &ended_parents).await?;
         self.failed_or_skipped_runs.extend(failed_runs);
         tx.insert_failure_records(&self.failed_or_skipped_runs).await?;
         tx.delete_dead_letters(&self.runs_no_longer_dead).await?;
         let due_at = self.delays.write(tx).await?;
-        Ok(Ends { answers: self.answers, due_at, released, awaiting, ended_parents })
+        Ok(Ends { outcomes: self.outcomes, due_at, released_runs, awaiting_runs, ended_parents })
     }
 
     /// The rows that got a verdict and are not shards.
@@ -214,78 +214,78 @@ impl<'f> Batch<'f> {
         self.decided_runs.iter().filter(|(_, parent)| !is_shard(parent)).map(|(ended_run, _)| *ended_run).collect()
     }
 
-    fn decide(&mut self, clean_end: &'f CleanFinish<'f>) {
-        let finish = clean_end.finish;
-        let Some(locked_run) = self.locked.get_mut(&finish.run) else {
-            self.answers.push(EndOutcome::NoSuchRun);
+    fn decide(&mut self, clean_end: &'f CleanEnd<'f>) {
+        let end = clean_end.end;
+        let Some(locked_run) = self.locked_runs.get_mut(&end.run) else {
+            self.outcomes.push(EndOutcome::NoSuchRun);
             return;
         };
         let executor = || match &clean_end.executor {
             Some(name) => (clean_end.executor_id, Some(name.clone())),
             None => (locked_run.executor_id, locked_run.executor.clone().map(Cow::Owned)),
         };
-        match settle::judge(locked_run.row, finish) {
-            Judgement::NoSuchRun => self.answers.push(EndOutcome::NoSuchRun),
+        match settle::judge(locked_run.row, end) {
+            Judgement::NoSuchRun => self.outcomes.push(EndOutcome::NoSuchRun),
             Judgement::Duplicate => {
                 if locked_run.row.awaits_children && !locked_run.row.status.is_terminal() {
-                    self.awaiting.push((JobId::new(locked_run.key.job), finish.run));
+                    self.awaiting_runs.push((JobId::new(locked_run.key.job), end.run));
                 }
-                self.answers.push(EndOutcome::Duplicate);
+                self.outcomes.push(EndOutcome::Duplicate);
             }
-            Judgement::NotOwner => self.answers.push(EndOutcome::NotOwner),
+            Judgement::NotOwner => self.outcomes.push(EndOutcome::NotOwner),
             Judgement::Superseded => {
                 // The servers gave this attempt up, so only an executor knows how it ended.
-                if finish.owner.is_none() {
+                if end.owner.is_none() {
                     self.superseded_attempts.push(EndedAttempt {
-                        finish: clean_end,
-                        status: settle::attempt_status(finish.outcome),
+                        clean_end,
+                        status: settle::attempt_status(end.outcome),
                         reason: None,
                         executor_id: clean_end.executor_id,
                         executor: clean_end.executor.clone(),
                         started_at: clean_end.started_at,
                     });
                 }
-                self.answers.push(EndOutcome::Superseded);
+                self.outcomes.push(EndOutcome::Superseded);
             }
             Judgement::Late(status, reason) => {
                 let (executor_id, executor) = executor();
                 let started_at = clean_end.started_at.or(locked_run.started_at);
-                self.corrections.push(Verdict { finish: clean_end, status, reason, executor_id, executor, started_at });
+                self.corrections.push(Verdict { clean_end, status, reason, executor_id, executor, started_at });
                 if locked_run.row.status == RunStatus::Skipped {
                     // The edit that skipped this run did not release the runs that follow from it.
-                    let ended_run = EndedRun { awaits_children: false, ..locked_run.ended_run(finish, status) };
+                    let ended_run = EndedRun { awaits_children: false, ..locked_run.ended_run(end, status) };
                     self.decided_runs.push((ended_run, locked_run.parent.map(|parent| (parent, locked_run.key))));
-                    self.failed_or_skipped_runs.extend(may_be_reported(status).then_some(finish.run));
+                    self.failed_or_skipped_runs.extend(may_be_reported(status).then_some(end.run));
                 }
-                self.runs_no_longer_dead.extend((decides_failing(status) != Some(true)).then_some(finish.run));
+                self.runs_no_longer_dead.extend((decides_failing(status) != Some(true)).then_some(end.run));
                 (locked_run.row.status, locked_run.row.reason) = (status, reason);
                 locked_run.is_dirty = true;
-                count_shard(&mut self.broadcasts, locked_run, 0, finish);
-                self.answers.push(EndOutcome::Late);
+                count_shard(&mut self.broadcasts, locked_run, 0, end);
+                self.outcomes.push(EndOutcome::Late);
             }
             Judgement::Ends(next_step @ NextStep::Verdict { status, reason }) => {
                 let (executor_id, executor) = executor();
                 let started_at = clean_end.started_at.or(locked_run.started_at);
-                self.verdicts.push(Verdict { finish: clean_end, status, reason, executor_id, executor, started_at });
+                self.verdicts.push(Verdict { clean_end, status, reason, executor_id, executor, started_at });
                 if locked_run.has_request {
-                    self.cancels.push(finish.run.get());
+                    self.cancels_to_delete.push(end.run.get());
                 }
                 (locked_run.row.status, locked_run.row.reason) = (status, reason);
                 locked_run.is_dirty = true;
-                let ended_run = locked_run.ended_run(finish, status);
+                let ended_run = locked_run.ended_run(end, status);
                 self.decided_runs.push((ended_run, locked_run.parent.map(|parent| (parent, locked_run.key))));
-                count_shard(&mut self.broadcasts, locked_run, 1, finish);
-                self.delays.end(finish.run, Timestamp::from_millis(locked_run.key.fire_at), finish.finished_at);
+                count_shard(&mut self.broadcasts, locked_run, 1, end);
+                self.delays.on_verdict(end.run, Timestamp::from_millis(locked_run.key.fire_at), end.finished_at);
                 if may_be_reported(status) {
-                    self.failed_or_skipped_runs.push(finish.run);
+                    self.failed_or_skipped_runs.push(end.run);
                 }
-                self.answers.push(EndOutcome::Stored(next_step, None));
+                self.outcomes.push(EndOutcome::Stored(next_step, None));
             }
             Judgement::Ends(next_step @ NextStep::Retry { due_at, reason, lost_count }) => {
                 let (executor_id, executor) = executor();
                 self.ended_attempts.push(EndedAttempt {
-                    finish: clean_end,
-                    status: settle::attempt_status(finish.outcome),
+                    clean_end,
+                    status: settle::attempt_status(end.outcome),
                     reason: Some(reason),
                     executor_id,
                     executor: executor.clone(),
@@ -295,13 +295,13 @@ impl<'f> Batch<'f> {
                     && locked_run.row.cancel_request_reason.is_none()
                     && reason != Reason::NotReceived
                 {
-                    self.cancels.push(finish.run.get());
+                    self.cancels_to_delete.push(end.run.get());
                     locked_run.has_request = false;
                 }
-                let (run, attempt, answer) = (finish.run, finish.attempt, self.answers.len());
+                let (run, attempt, outcome_index) = (end.run, end.attempt, self.outcomes.len());
                 locked_run.executor = executor.clone().map(Cow::into_owned);
                 let detail = clean_end.detail.as_deref();
-                self.retries.push(Retry { run, attempt, due_at, reason, lost_count, executor, detail, answer });
+                self.retries.push(Retry { run, attempt, due_at, reason, lost_count, executor, detail, outcome_index });
                 locked_run.row = RunRow {
                     due_at,
                     attempt: attempt + 1,
@@ -311,7 +311,7 @@ impl<'f> Batch<'f> {
                     unreceived_count: locked_run.row.unreceived_count + i32::from(reason == Reason::NotReceived),
                     is_marked: false,
                     may_have_begun: locked_run.row.may_have_begun
-                        || attempt_may_have_begun(settle::attempt_status(finish.outcome), Some(reason)),
+                        || attempt_may_have_begun(settle::attempt_status(end.outcome), Some(reason)),
                     cancel_request_reason: locked_run.row.cancel_request_reason,
                     awaits_children: false,
                     is_unexpanded: locked_run.row.is_unexpanded,
@@ -319,7 +319,7 @@ impl<'f> Batch<'f> {
                 };
                 (locked_run.executor_id, locked_run.started_at) = (None, None);
                 locked_run.is_dirty = true;
-                self.answers.push(EndOutcome::Stored(next_step, None));
+                self.outcomes.push(EndOutcome::Stored(next_step, None));
             }
         }
     }
@@ -327,7 +327,8 @@ impl<'f> Batch<'f> {
     /// Writes the collected changes.
     async fn write(&mut self, tx: &mut Tx<'_>) -> Result<()> {
         let size = tx.size;
-        let add = |query, verdict: &Verdict<'_>| add_verdict(query, verdict).opt_text(verdict.finish.trace.as_deref());
+        let add =
+            |query, verdict: &Verdict<'_>| add_verdict(query, verdict).opt_text(verdict.clean_end.trace.as_deref());
         for (query, chunk) in size.queries(&SETTLE_RUNS, &self.verdicts, add) {
             tx.execute_all(query, chunk.len()).await?;
         }
@@ -346,10 +347,10 @@ impl<'f> Batch<'f> {
         self.superseded_attempts.clear();
         self.write_retries(tx).await?;
         self.write_broadcasts(tx).await?;
-        for chunk in self.cancels.chunks(CHUNK_MAX) {
+        for chunk in self.cancels_to_delete.chunks(CHUNK_MAX) {
             tx.execute(Query::new(&rows::DELETE_CANCELS).list(chunk.iter().copied())).await?;
         }
-        self.cancels.clear();
+        self.cancels_to_delete.clear();
         Ok(())
     }
 
@@ -367,14 +368,14 @@ impl<'f> Batch<'f> {
         for (query, chunk) in tx.size.queries(&RETRY_RUNS, &self.retries, add) {
             tx.execute_all(query, chunk.len()).await?;
             let query = Query::new(&rows::READ_RUNS).list(chunk.iter().map(|retry| retry.run.get()));
-            let mut retries_by_run: HashMap<RunId, _> = HashMap::with_capacity(chunk.len());
+            let mut retried_runs: HashMap<RunId, _> = HashMap::with_capacity(chunk.len());
             for row in tx.rows(query).await? {
                 let run = rows::run(&row)?;
-                retries_by_run.insert(run.id, run);
+                retried_runs.insert(run.id, run);
             }
             for retry in chunk {
-                if let EndOutcome::Stored(_, run) = &mut self.answers[retry.answer] {
-                    *run = retries_by_run.remove(&retry.run).map(Box::new);
+                if let EndOutcome::Stored(_, run) = &mut self.outcomes[retry.outcome_index] {
+                    *run = retried_runs.remove(&retry.run).map(Box::new);
                 }
             }
         }
@@ -384,27 +385,27 @@ impl<'f> Batch<'f> {
 
     /// Counts down the open shards of broadcasts, and decides the verdict of each broadcast whose last shard has ended.
     async fn write_broadcasts(&mut self, tx: &mut Tx<'_>) -> Result<()> {
-        let counts: Vec<(RunId, ShardCount)> = std::mem::take(&mut self.broadcasts).into_iter().collect();
-        for chunk in counts.chunks(CHUNK_MAX) {
+        let changes: Vec<(RunId, ShardChange)> = std::mem::take(&mut self.broadcasts).into_iter().collect();
+        for chunk in changes.chunks(CHUNK_MAX) {
             for broadcast in tx.count_shards(chunk).await? {
                 self.counted_broadcasts.insert((broadcast.id, broadcast.key));
-                if let Some(locked_run) = self.locked.get_mut(&broadcast.id) {
+                if let Some(locked_run) = self.locked_runs.get_mut(&broadcast.id) {
                     (locked_run.row.status, locked_run.row.reason) = (broadcast.status, broadcast.reason);
                 }
-                let Some(folded) = &broadcast.folded else { continue };
-                if folded.is_first {
+                let Some(derived_verdict) = &broadcast.derived_verdict else { continue };
+                if derived_verdict.is_first {
                     self.decided_runs.push((broadcast.ended_run(), None));
                 }
-                if folded.is_first && may_be_reported(broadcast.status) {
+                if derived_verdict.is_first && may_be_reported(broadcast.status) {
                     self.failed_or_skipped_runs.push(broadcast.id);
                 }
-                if !folded.is_first && decides_failing(broadcast.status) != Some(true) {
+                if !derived_verdict.is_first && decides_failing(broadcast.status) != Some(true) {
                     self.runs_no_longer_dead.push(broadcast.id);
                 }
                 let finished_at = broadcast.finished_at.unwrap_or(Timestamp::MAX);
-                self.delays.end(broadcast.id, Timestamp::from_millis(broadcast.key.fire_at), finished_at);
+                self.delays.on_verdict(broadcast.id, Timestamp::from_millis(broadcast.key.fire_at), finished_at);
                 if broadcast.has_request {
-                    self.cancels.push(broadcast.id.get());
+                    self.cancels_to_delete.push(broadcast.id.get());
                 }
             }
         }
@@ -413,20 +414,20 @@ impl<'f> Batch<'f> {
 }
 
 fn count_shard(
-    broadcasts: &mut BTreeMap<RunId, ShardCount>,
+    broadcasts: &mut BTreeMap<RunId, ShardChange>,
     locked_run: &LockedRun,
     closed_count: i32,
-    finish: &AttemptEnd,
+    attempt_end: &AttemptEnd,
 ) {
     if let Some(parent) = locked_run.parent.filter(|_| locked_run.shard_index != ROOT_SHARD) {
-        let new = ShardCount {
+        let new_change = ShardChange {
             key: locked_run.key,
             closed_count: 0,
             trigger: locked_run.trigger,
-            awaits_children: finish.policy.awaits_children,
+            awaits_children: attempt_end.policy.awaits_children,
         };
-        let count = broadcasts.entry(parent).or_insert(new);
-        count.closed_count += closed_count;
+        let change = broadcasts.entry(parent).or_insert(new_change);
+        change.closed_count += closed_count;
     }
 }
 
@@ -471,29 +472,29 @@ fn locked_run(row: &AnyRow) -> Result<(RunId, LockedRun)> {
 
 fn add_verdict(query: Query, verdict: &Verdict<'_>) -> Query {
     query
-        .int(verdict.finish.finish.run.get())
-        .int(verdict.finish.finish.attempt.into())
+        .int(verdict.clean_end.end.run.get())
+        .int(verdict.clean_end.end.attempt.into())
         .text(verdict.status.as_str())
         .opt_text(verdict.reason.map(Reason::as_str))
         .opt_int(verdict.executor_id.map(ExecutorId::get))
         .opt_text(verdict.executor.as_deref())
         .opt_at(verdict.started_at)
-        .at(verdict.finish.finish.finished_at)
-        .opt_text(verdict.finish.message.as_deref())
-        .opt_text(verdict.finish.result.as_deref())
-        .opt_text(verdict.finish.detail.as_deref())
+        .at(verdict.clean_end.end.finished_at)
+        .opt_text(verdict.clean_end.message.as_deref())
+        .opt_text(verdict.clean_end.result.as_deref())
+        .opt_text(verdict.clean_end.detail.as_deref())
 }
 
 fn add_attempt(query: Query, attempt: &EndedAttempt<'_>) -> Query {
     query
-        .int(attempt.finish.finish.run.get())
-        .int(attempt.finish.finish.attempt.into())
+        .int(attempt.clean_end.end.run.get())
+        .int(attempt.clean_end.end.attempt.into())
         .text(attempt.status.as_str())
         .opt_text(attempt.reason.map(Reason::as_str))
         .opt_int(attempt.executor_id.map(ExecutorId::get))
         .opt_text(attempt.executor.as_deref())
         .opt_at(attempt.started_at)
-        .at(attempt.finish.finish.finished_at)
-        .opt_text(attempt.finish.message.as_deref())
-        .opt_text(attempt.finish.detail.as_deref())
+        .at(attempt.clean_end.end.finished_at)
+        .opt_text(attempt.clean_end.message.as_deref())
+        .opt_text(attempt.clean_end.detail.as_deref())
 }

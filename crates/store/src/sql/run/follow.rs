@@ -69,9 +69,9 @@ const TAKE_HOMES: Statement = Statement {
 #[derive(Debug, Default)]
 pub(super) struct FollowResult {
     /// Children that were released: their runs are open.
-    pub(super) released: Vec<Run>,
+    pub(super) released_runs: Vec<Run>,
     /// Runs that now await their children.
-    pub(super) awaiting: Vec<(JobId, RunId)>,
+    pub(super) awaiting_runs: Vec<(JobId, RunId)>,
     /// Runs that awaited their children and have now ended.
     pub(super) ended_parents: Vec<(JobId, RunId)>,
     /// The runs in `ended_parents` that failed.
@@ -105,10 +105,11 @@ impl Tx<'_> {
         }
         let Roots { roots, mut members, now } = self.lock_roots(&ended_runs).await?;
         let root_jobs: BTreeSet<JobId> = roots.iter().map(|root| root.job).collect();
-        let (mut graph, mut created) = self.read_graph_below(root_jobs.clone()).await?;
+        let (mut graph, mut created_at_by_job) = self.read_graph_below(root_jobs.clone()).await?;
         let detached_jobs = self.read_jobs_above(detached(&graph, &roots, &ended_runs)).await?;
         if !detached_jobs.is_empty() {
-            (graph, created) = self.read_graph_below(root_jobs.union(&detached_jobs).copied().collect()).await?;
+            (graph, created_at_by_job) =
+                self.read_graph_below(root_jobs.union(&detached_jobs).copied().collect()).await?;
         }
         let mut stored_members = self.read_members(&roots, &graph, &detached_jobs).await?;
         let mut facts: Vec<FireFacts<'_>> = Vec::with_capacity(roots.len());
@@ -119,7 +120,7 @@ impl Tx<'_> {
             facts.push(FireFacts {
                 root,
                 graph: &graph,
-                created_at_by_job: &created,
+                created_at_by_job: &created_at_by_job,
                 members: root_members,
                 ended_runs: runs_of_root,
             });
@@ -131,10 +132,10 @@ impl Tx<'_> {
         let plans: Vec<FirePlan> = facts.iter().map(|facts| facts.plan(&children, finisher.ids, now)).collect();
         let (followers, updates): (Vec<_>, Vec<_>) =
             plans.into_iter().map(|plan| (plan.followers, plan.parent_updates)).unzip();
-        let mut followed = self.write_parent_updates(updates.concat(), now).await?;
-        followed.released = self.insert_followers(followers.concat(), &children).await?;
-        self.take_homes(finisher.token, &followed.released, &candidates).await?;
-        Ok(followed)
+        let mut follow_result = self.write_parent_updates(updates.concat(), now).await?;
+        follow_result.released_runs = self.insert_followers(followers.concat(), &children).await?;
+        self.take_homes(finisher.token, &follow_result.released_runs, &candidates).await?;
+        Ok(follow_result)
     }
 
     /// The ended runs whose job has children, or whose fire has a run that may await them.
@@ -142,13 +143,14 @@ impl Tx<'_> {
         let mut jobs: Vec<i64> = ended_runs.iter().map(|ended_run| ended_run.job.get()).collect();
         jobs.sort_unstable();
         jobs.dedup();
-        let mut parents = BTreeSet::new();
+        let mut parent_jobs = BTreeSet::new();
         for chunk in jobs.chunks(CHUNK_MAX) {
             for row in self.rows(Query::new(&FIND_PARENTS).list(chunk.iter().copied())).await? {
-                parents.insert(JobId::new(Reader::new(&row, "job_parent").int("parent_id")?));
+                parent_jobs.insert(JobId::new(Reader::new(&row, "job_parent").int("parent_id")?));
             }
         }
-        let has_fire = |ended_run: &&EndedRun| ended_run.trigger == Trigger::Parent || parents.contains(&ended_run.job);
+        let has_fire =
+            |ended_run: &&EndedRun| ended_run.trigger == Trigger::Parent || parent_jobs.contains(&ended_run.job);
         Ok(ended_runs.iter().filter(has_fire).copied().collect())
     }
 
@@ -184,21 +186,21 @@ impl Tx<'_> {
     /// The jobs of these runs' parents, grandparents and so on in their fires, except the roots.
     async fn read_jobs_above(&mut self, runs: Vec<RunId>) -> Result<BTreeSet<JobId>> {
         let mut jobs = BTreeSet::new();
-        let mut run_level: Vec<i64> = runs.into_iter().map(RunId::get).collect();
+        let mut level_runs: Vec<i64> = runs.into_iter().map(RunId::get).collect();
         for _ in 0..DEPTH_MAX {
-            let mut jobs_above = BTreeSet::new();
-            for chunk in run_level.chunks(CHUNK_MAX) {
+            let mut runs_above = BTreeSet::new();
+            for chunk in level_runs.chunks(CHUNK_MAX) {
                 for row in self.rows(Query::new(&READ_RUNS_ABOVE).list(chunk.iter().copied())).await? {
                     let mut columns = Reader::new(&row, "run");
                     columns.int("id")?;
                     jobs.insert(JobId::new(columns.int("job_id")?));
-                    jobs_above.extend(columns.opt_int("parent_id")?);
+                    runs_above.extend(columns.opt_int("parent_id")?);
                 }
             }
-            if jobs_above.is_empty() {
+            if runs_above.is_empty() {
                 break;
             }
-            run_level = jobs_above.into_iter().collect();
+            level_runs = runs_above.into_iter().collect();
         }
         Ok(jobs)
     }
@@ -208,7 +210,7 @@ impl Tx<'_> {
         &mut self,
         mut level_jobs: BTreeSet<JobId>,
     ) -> Result<(Graph, BTreeMap<JobId, Timestamp>)> {
-        let (mut graph, mut created) = (Graph::default(), BTreeMap::new());
+        let (mut graph, mut created_at_by_job) = (Graph::default(), BTreeMap::new());
         let mut seen_jobs = level_jobs.clone();
         for _ in 0..DEPTH_MAX {
             let mut next_level = BTreeSet::new();
@@ -218,7 +220,7 @@ impl Tx<'_> {
                     let mut columns = Reader::new(&row, "job_parent");
                     let (child, parent) = (JobId::new(columns.int("child_id")?), JobId::new(columns.int("parent_id")?));
                     graph.add(Edge { child, parent, on: columns.word("on_what")? });
-                    created.insert(child, columns.at("created_at_ms")?);
+                    created_at_by_job.insert(child, columns.at("created_at_ms")?);
                     if seen_jobs.insert(child) {
                         next_level.insert(child);
                     }
@@ -229,7 +231,7 @@ impl Tx<'_> {
             }
             level_jobs = next_level;
         }
-        Ok((graph, created))
+        Ok((graph, created_at_by_job))
     }
 
     /// The rows of these fires, by root and job. A broadcast is represented by the row for all its shards.
@@ -333,14 +335,14 @@ impl Tx<'_> {
     }
 
     async fn write_parent_updates(&mut self, updates: Vec<ParentUpdate>, now: Timestamp) -> Result<FollowResult> {
-        let mut effects = FollowResult::default();
+        let mut follow_result = FollowResult::default();
         for update in &updates {
             match update.status.is_terminal() {
-                false if update.is_new => effects.awaiting.push((update.job, update.run)),
+                false if update.is_new => follow_result.awaiting_runs.push((update.job, update.run)),
                 false => {}
                 true => {
-                    effects.ended_parents.push((update.job, update.run));
-                    effects.failed_runs.extend(is_failure(update.status).then_some(update.run));
+                    follow_result.ended_parents.push((update.job, update.run));
+                    follow_result.failed_runs.extend(is_failure(update.status).then_some(update.run));
                 }
             }
         }
@@ -355,11 +357,11 @@ impl Tx<'_> {
             });
             self.execute_all(query, chunk.len()).await?;
         }
-        for chunk in effects.ended_parents.chunks(CHUNK_MAX) {
+        for chunk in follow_result.ended_parents.chunks(CHUNK_MAX) {
             let ids = chunk.iter().map(|(_, run)| run.get());
             self.execute(Query::new(&rows::DELETE_CANCELS).list(ids)).await?;
         }
-        Ok(effects)
+        Ok(follow_result)
     }
 
     /// Inserts the planned runs. Returns the open ones. An existing row stays unchanged.
@@ -379,8 +381,8 @@ impl Tx<'_> {
         }
         let runs: Vec<&Run> = followers.iter().map(|follower| &follower.run).collect();
         let existing_ids = self.insert_runs(&runs).await?;
-        let new = followers.into_iter().map(|follower| follower.run).filter(|run| !existing_ids.contains(&run.id));
-        Ok(new.filter(|run| !run.status.is_terminal()).collect())
+        let new_runs = followers.into_iter().map(|follower| follower.run).filter(|run| !existing_ids.contains(&run.id));
+        Ok(new_runs.filter(|run| !run.status.is_terminal()).collect())
     }
 
     async fn read_parent_results(&mut self, runs: Vec<i64>) -> Result<HashMap<RunId, ParentResult>> {

@@ -168,13 +168,13 @@ impl SqlStore {
         let mut step = query.limit.max(1).saturating_mul(STEP_COUNT).min(STEP_COUNT_MAX);
         let mut runs: Vec<Run> = Vec::new();
         loop {
-            let end = Query::new(&FIND_END_OF_JOB).int(job.get()).int(place.fire_at).int(i64::from(step) - 1);
-            let end = self.row(end).await?;
+            let end_query = Query::new(&FIND_END_OF_JOB).int(job.get()).int(place.fire_at).int(i64::from(step) - 1);
+            let end_row = self.row(end_query).await?;
             // The step includes all runs of its last instant.
-            let from = end.map(|row| Reader::new(&row, "run").int("fire_at_ms")).transpose()?;
+            let from_ms = end_row.map(|row| Reader::new(&row, "run").int("fire_at_ms")).transpose()?;
             let page = |statement: &'static Statement| {
                 let page = Query::new(statement).int(namespace.get()).int(job.get());
-                place.add(page.int(from.unwrap_or(i64::MIN)))
+                place.add(page.int(from_ms.unwrap_or(i64::MIN)))
             };
             let page = match &query.within {
                 None => bind_statuses(page(&LIST_RUNS_OF_JOB_BY_STATUS), &query.statuses),
@@ -182,8 +182,8 @@ impl SqlStore {
                     .list(apps.iter().map(|app| app.get())),
             };
             runs.append(&mut rows::runs(&self.rows(page.int(query.limit.into())).await?)?);
-            let Some(from) = from.filter(|_| runs.len() < limit) else { break };
-            place = FirePlace::before(from.saturating_sub(1));
+            let Some(from_ms) = from_ms.filter(|_| runs.len() < limit) else { break };
+            place = FirePlace::before(from_ms.saturating_sub(1));
             step = step.saturating_mul(4).min(STEP_COUNT_MAX);
         }
         runs.truncate(limit);

@@ -54,7 +54,7 @@ const LOCK_TAKING_NODE: Statement = Statement {
     text: "SELECT epoch FROM node WHERE id = ? AND epoch = ? AND lease_until_ms > {now} AND lease_until_ms <> prior_lease_until_ms \
            AND state = 'active' AND is_leaving = 0 {for_update}",
 };
-const LOCK_MOVING_RUNS: Statement = Statement {
+const LOCK_MOVING_JOBS: Statement = Statement {
     name: "lock_moving",
     text: "SELECT job_id FROM job_due WHERE job_id {in_list} AND {check}home = ?{end} ORDER BY job_id {skip_locked}",
 };
@@ -92,7 +92,7 @@ const LOCK_DUE_ROWS: Statement = Statement {
     name: "lock_due",
     text: "SELECT job_id, home FROM job_due WHERE job_id {in_list} ORDER BY job_id {for_update}",
 };
-const READ_JOBS: Statement =
+const READ_JOBS_OF_RUNS: Statement =
     Statement { name: "read_jobs_of_runs", text: "SELECT id, job_id FROM run WHERE id {in_list} ORDER BY id" };
 const LOCK_UNSENT_RUNS: Statement = Statement {
     name: "lock_unsent",
@@ -103,16 +103,16 @@ const LOCK_UNSENT_RUNS: Statement = Statement {
 #[async_trait]
 impl Move for SqlStore {
     async fn hand_over(&self, token: LeaseToken, runs: &[RunId], to: NodeId) -> Result<Vec<RunId>> {
-        let mut by_job: BTreeMap<i64, BTreeSet<i64>> = BTreeMap::new();
+        let mut runs_by_job: BTreeMap<i64, BTreeSet<i64>> = BTreeMap::new();
         for chunk in runs.chunks(CHUNK_MAX) {
-            for row in self.rows(Query::new(&READ_JOBS).list(chunk.iter().map(|run| run.get()))).await? {
+            for row in self.rows(Query::new(&READ_JOBS_OF_RUNS).list(chunk.iter().map(|run| run.get()))).await? {
                 let mut columns = Reader::new(&row, "run");
                 let id = columns.int("id")?;
-                by_job.entry(columns.int("job_id")?).or_default().insert(id);
+                runs_by_job.entry(columns.int("job_id")?).or_default().insert(id);
             }
         }
-        let jobs: Vec<(i64, BTreeSet<i64>)> = by_job.into_iter().collect();
-        let mut handed_over = Vec::with_capacity(runs.len());
+        let jobs: Vec<(i64, BTreeSet<i64>)> = runs_by_job.into_iter().collect();
+        let mut handed_over_runs = Vec::with_capacity(runs.len());
         for chunk in jobs.chunks(CHUNK_MAX) {
             let mut has_taker = true;
             let part = transact!(self, "hand_over", |tx| {
@@ -123,11 +123,11 @@ impl Move for SqlStore {
             });
             match part {
                 Err(_) if !has_taker => break,
-                part => handed_over.extend(part?),
+                part => handed_over_runs.extend(part?),
             }
         }
-        handed_over.sort_unstable();
-        Ok(handed_over)
+        handed_over_runs.sort_unstable();
+        Ok(handed_over_runs)
     }
 
     async fn move_jobs(&self, token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> Result<MovedJobs> {
@@ -165,7 +165,7 @@ impl Move for SqlStore {
         let jobs: Vec<i64> = jobs.iter().map(|job| job.get()).collect();
         let (mut open_ids, mut unsent_runs) = (BTreeSet::new(), Vec::new());
         for query in
-            (OpenRunsOfNode { node: token.node, below_epoch: i64::MAX }).of_jobs(self.statements.dialect(), &jobs)
+            (OpenRunsOfNode { node: token.node, below_epoch: i64::MAX }).run_queries(self.statements.dialect(), &jobs)
         {
             open_ids.extend(read_ids(&self.rows(query).await?, "run", "id")?);
         }
@@ -178,17 +178,17 @@ impl Move for SqlStore {
         Ok(unsent_runs)
     }
 
-    async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobAtHome>> {
+    async fn jobs_of_home(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobAtHome>> {
         let query = Query::new(&READ_JOBS_AT).int(after.get()).int(home.get()).int(limit.into());
-        let job = |row: &AnyRow| {
+        let job_at_home = |row: &AnyRow| {
             let mut columns = Reader::new(row, "job_due");
             let job = JobId::new(columns.int("job_id")?);
             Ok(JobAtHome { job, recent_fires: recent_fires(&mut columns)? })
         };
-        self.rows(query).await?.iter().map(job).collect()
+        self.rows(query).await?.iter().map(job_at_home).collect()
     }
 
-    async fn homes_of(&self, jobs: &[JobId]) -> Result<Vec<(JobId, NodeId)>> {
+    async fn homes_of_jobs(&self, jobs: &[JobId]) -> Result<Vec<(JobId, NodeId)>> {
         let mut homes = Vec::with_capacity(jobs.len());
         for chunk in jobs.chunks(CHUNK_MAX) {
             for row in self.rows(Query::new(&READ_HOMES).list(chunk.iter().map(|job| job.get()))).await? {
@@ -232,10 +232,10 @@ impl Move for SqlStore {
             if !is_dead || !tx.is_lease_valid(token).await? {
                 return Ok(0);
             }
-            let locked_jobs = tx.lock_moving_runs(&jobs, dead_node).await?;
+            let locked_jobs = tx.lock_moving_jobs(&jobs, dead_node).await?;
             // If a late commit under the dead epoch adds a run, the job moves when that run is adopted.
             let busy_jobs: HashSet<i64> =
-                tx.open_of_jobs(&locked_jobs, dead_node).await?.into_iter().map(|run| run.job).collect();
+                tx.lock_open_runs_of_jobs(&locked_jobs, dead_node).await?.into_iter().map(|run| run.job).collect();
             let idle_jobs: Vec<i64> = locked_jobs.into_iter().filter(|job| !busy_jobs.contains(job)).collect();
             if idle_jobs.is_empty() {
                 return Ok(0);
@@ -297,7 +297,7 @@ impl Tx<'_> {
         Ok(self.row(Query::new(&LOCK_TAKING_NODE).int(node).int(epoch)).await?.is_some())
     }
 
-    /// Moves jobs. Also returns the nodes that got some, with their epochs.
+    /// Moves jobs. Also returns the nodes that got any of them, with their epochs.
     async fn move_jobs(
         &mut self,
         token: LeaseToken,
@@ -314,11 +314,11 @@ impl Tx<'_> {
             takers.extend(self.epoch_of_taker(to).await?.map(|epoch| (to, epoch)));
         }
         let jobs: Vec<i64> = targets.iter().filter(|(_, to)| takers.contains_key(to)).map(|(job, _)| *job).collect();
-        let locked_jobs = self.lock_moving_runs(&jobs, token.node).await?;
+        let locked_jobs = self.lock_moving_jobs(&jobs, token.node).await?;
         let run_ids: HashSet<i64> = moves.iter().flat_map(|job_move| &job_move.runs).map(|run| run.get()).collect();
         let mut runs: HashMap<i64, Vec<i64>> = HashMap::new();
         let mut staying_jobs = HashSet::new();
-        for run in self.open_of_jobs(&locked_jobs, token.node).await? {
+        for run in self.lock_open_runs_of_jobs(&locked_jobs, token.node).await? {
             if run_ids.contains(&run.id) && run.may_move(token, not_before) {
                 runs.entry(run.job).or_default().push(run.id);
             } else {
@@ -342,21 +342,22 @@ impl Tx<'_> {
         Ok((moved_jobs, takers))
     }
 
-    async fn lock_moving_runs(&mut self, jobs: &[i64], home: NodeId) -> Result<Vec<i64>> {
+    async fn lock_moving_jobs(&mut self, jobs: &[i64], home: NodeId) -> Result<Vec<i64>> {
         let mut locked_ids = Vec::with_capacity(jobs.len());
         for chunk in jobs.chunks(CHUNK_MAX) {
             let mut chunk = chunk.to_vec();
             chunk.sort_unstable();
-            let query = Query::new(&LOCK_MOVING_RUNS).list(chunk.into_iter()).int(home.get());
+            let query = Query::new(&LOCK_MOVING_JOBS).list(chunk.into_iter()).int(home.get());
             locked_ids.extend(read_ids(&self.rows(query).await?, "job_due", "job_id")?);
         }
         Ok(locked_ids)
     }
 
     /// Locks the open runs of these jobs that a node owns. The jobs' rows are locked, so the jobs get no further runs until the commit.
-    async fn open_of_jobs(&mut self, jobs: &[i64], node: NodeId) -> Result<Vec<OpenRun>> {
+    async fn lock_open_runs_of_jobs(&mut self, jobs: &[i64], node: NodeId) -> Result<Vec<OpenRun>> {
         let mut ids = BTreeSet::new();
-        for query in (OpenRunsOfNode { node, below_epoch: i64::MAX }).of_jobs(self.store.statements.dialect(), jobs) {
+        for query in (OpenRunsOfNode { node, below_epoch: i64::MAX }).run_queries(self.store.statements.dialect(), jobs)
+        {
             ids.extend(read_ids(&self.rows(query).await?, "run", "id")?);
         }
         let (ids, mut open_runs) = (Vec::from_iter(ids), Vec::new());
@@ -375,31 +376,31 @@ impl Tx<'_> {
         jobs: &[(i64, BTreeSet<i64>)],
         to: (NodeId, i64),
     ) -> Result<Vec<RunId>> {
-        let (mut own_ids, mut joining) = (Vec::new(), Vec::new());
+        let (mut own_jobs, mut joining_jobs) = (Vec::new(), Vec::new());
         for row in self.rows(Query::new(&LOCK_DUE_ROWS).list(jobs.iter().map(|(job, _)| *job))).await? {
             let mut columns = Reader::new(&row, "job_due");
             let (job, home) = (columns.int("job_id")?, columns.int("home")?);
             if home == token.node.get() {
-                own_ids.push(job);
+                own_jobs.push(job);
             } else if home == to.0.get() {
-                joining.push(job);
+                joining_jobs.push(job);
             }
         }
         let run_ids: BTreeSet<i64> = jobs.iter().flat_map(|(_, runs)| runs).copied().collect();
-        let mut moving_runs = self.lock_unsent_runs(token, jobs, &joining).await?;
+        let mut moving_runs = self.lock_unsent_runs(token, jobs, &joining_jobs).await?;
         let mut staying_jobs = HashSet::new();
         let mut open_runs = Vec::new();
-        for run in self.open_of_jobs(&own_ids, token.node).await? {
+        for run in self.lock_open_runs_of_jobs(&own_jobs, token.node).await? {
             if run_ids.contains(&run.id) && run.is_unsent(token) && !run.is_shard {
                 open_runs.push((run.job, run.id));
             } else {
                 staying_jobs.insert(run.job);
             }
         }
-        own_ids.retain(|job| !staying_jobs.contains(job));
-        if !own_ids.is_empty() {
-            let query = Query::new(&MOVE_JOBS).int(to.0.get()).list(own_ids.iter().copied()).int(token.node.get());
-            self.execute_all(query, own_ids.len()).await?;
+        own_jobs.retain(|job| !staying_jobs.contains(job));
+        if !own_jobs.is_empty() {
+            let query = Query::new(&MOVE_JOBS).int(to.0.get()).list(own_jobs.iter().copied()).int(token.node.get());
+            self.execute_all(query, own_jobs.len()).await?;
         }
         moving_runs.extend(open_runs.into_iter().filter(|(job, _)| !staying_jobs.contains(job)).map(|(_, run)| run));
         moving_runs.sort_unstable();
@@ -417,14 +418,14 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Locks those of these runs that were not sent and whose jobs are in `joining`: these jobs already have the other node as their home.
+    /// Locks those of these runs that were not sent and whose jobs are in `joining_jobs`: these jobs already have the other node as their home.
     async fn lock_unsent_runs(
         &mut self,
         token: LeaseToken,
         jobs: &[(i64, BTreeSet<i64>)],
-        joining: &[i64],
+        joining_jobs: &[i64],
     ) -> Result<Vec<i64>> {
-        let runs = jobs.iter().filter(|(job, _)| joining.contains(job)).flat_map(|(_, runs)| runs).copied();
+        let runs = jobs.iter().filter(|(job, _)| joining_jobs.contains(job)).flat_map(|(_, runs)| runs).copied();
         let mut runs: Vec<i64> = runs.collect();
         runs.sort_unstable();
         let mut unsent_ids = Vec::with_capacity(runs.len());

@@ -44,12 +44,12 @@ pub(in crate::sql) struct OpenRunsOfNode {
 
 impl OpenRunsOfNode {
     /// Queries that return the `id`, `job_id` and `due_at_ms` of these open runs, for some jobs.
-    pub(in crate::sql) fn of_jobs(self, dialect: Dialect, jobs: &[i64]) -> Vec<Query> {
+    pub(in crate::sql) fn run_queries(self, dialect: Dialect, jobs: &[i64]) -> Vec<Query> {
         self.queries((&READ_OPEN_RUNS_OF_JOBS, &READ_OPEN_RUNS_OF_EACH_JOB), dialect, jobs)
     }
 
     /// Queries that return the `job_id` of those jobs that have such an open run. A job may be returned more than once.
-    pub(in crate::sql) fn have_jobs(self, dialect: Dialect, jobs: &[i64]) -> Vec<Query> {
+    pub(in crate::sql) fn job_queries(self, dialect: Dialect, jobs: &[i64]) -> Vec<Query> {
         self.queries((&READ_JOBS_WITH_OPEN_RUNS, &READ_EACH_JOB_WITH_OPEN_RUNS), dialect, jobs)
     }
 
@@ -60,16 +60,17 @@ impl OpenRunsOfNode {
         jobs: &[i64],
     ) -> Vec<Query> {
         let Self { node, below_epoch } = self;
-        let of_all = |chunk: &[i64]| Query::new(of_all).int(node.get()).int(below_epoch).list(chunk.iter().copied());
-        let of_each = |chunk: &[i64], status: RunStatus| {
+        let query_of_all =
+            |chunk: &[i64]| Query::new(of_all).int(node.get()).int(below_epoch).list(chunk.iter().copied());
+        let query_of_each = |chunk: &[i64], status: RunStatus| {
             let rows = Query::new(of_each).rows(chunk, |query, job| query.int(*job));
             rows.int(node.get()).text(status.as_str()).int(below_epoch)
         };
         let queries = jobs.chunks(CHUNK_MAX).flat_map(|chunk| {
             if dialect.has_lateral() {
-                OPEN_STATUSES.iter().map(|status| of_each(chunk, *status)).collect::<Vec<Query>>()
+                OPEN_STATUSES.iter().map(|status| query_of_each(chunk, *status)).collect::<Vec<Query>>()
             } else {
-                vec![of_all(chunk)]
+                vec![query_of_all(chunk)]
             }
         });
         queries.collect()

@@ -6,7 +6,7 @@ use rondel_core::run::Attempt;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
 use sqlx::any::AnyRow;
 
-use crate::ledger::{ATTEMPT_COUNT_MAX, HeldCount, OpenPage, RunCheck, RunQuery};
+use crate::ledger::{ATTEMPT_COUNT_MAX, ExecutorRunCount, OpenPage, RunCheck, RunQuery};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::rows::{self, run_columns};
 use crate::sql::{Dialect, SqlStore, Tx};
@@ -19,7 +19,7 @@ pub(in crate::sql) const READ_CHECKS: Statement = Statement {
            WHERE run.id {in_list}",
 };
 pub(in crate::sql) const COUNT_HELD_RUNS: Statement = Statement {
-    name: "count_held",
+    name: "count_running_by_executor",
     text: "SELECT app_id, executor, COUNT(*) AS held_count FROM run \
            WHERE namespace_id = ? AND status = 'running' AND executor IS NOT NULL GROUP BY app_id, executor",
 };
@@ -191,12 +191,12 @@ impl Tx<'_> {
 #[async_trait]
 impl Runs for SqlStore {
     async fn runs(&self, ids: &[RunId]) -> Result<Vec<Run>> {
-        let mut attempts = Vec::with_capacity(ids.len());
+        let mut runs = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
             let rows = self.rows(Query::new(&rows::READ_RUNS).list(chunk.iter().map(|id| id.get()))).await?;
-            attempts.append(&mut rows::runs(&rows)?);
+            runs.append(&mut rows::runs(&rows)?);
         }
-        Ok(attempts)
+        Ok(runs)
     }
 
     async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>> {
@@ -257,11 +257,11 @@ impl Runs for SqlStore {
         rows::runs(&self.rows(page).await?)
     }
 
-    async fn count_held(&self, namespace: NamespaceId) -> Result<Vec<HeldCount>> {
+    async fn count_running_by_executor(&self, namespace: NamespaceId) -> Result<Vec<ExecutorRunCount>> {
         let rows = self.rows(Query::new(&COUNT_HELD_RUNS).int(namespace.get())).await?;
         let held_count = |row: &AnyRow| {
             let mut columns = Reader::new(row, "run");
-            Ok(HeldCount {
+            Ok(ExecutorRunCount {
                 app: AppId::new(columns.int("app_id")?),
                 executor: columns.text("executor")?,
                 count: u64::try_from(columns.int("held_count")?).unwrap_or(0),
@@ -270,7 +270,13 @@ impl Runs for SqlStore {
         rows.iter().map(held_count).collect()
     }
 
-    async fn held_runs(&self, namespace: NamespaceId, app: AppId, executor: &str, limit: u32) -> Result<Vec<Run>> {
+    async fn running_runs_of_executor(
+        &self,
+        namespace: NamespaceId,
+        app: AppId,
+        executor: &str,
+        limit: u32,
+    ) -> Result<Vec<Run>> {
         let query = Query::new(&LIST_HELD_RUNS).int(namespace.get()).int(app.get()).text(executor).int(limit.into());
         rows::runs(&self.rows(query).await?)
     }

@@ -48,8 +48,8 @@ impl Relay for SqlStore {
             let (asker, executor) = (request.asker.get(), request.executor.get());
             self.execute(Query::new(&DELETE_REQUEST).int(asker).int(executor).at(request.asked_at)).await?;
             let leases: Vec<(i64, i64)> = request.leases.iter().map(|lease| (lease.node.get(), lease.epoch)).collect();
-            let leases = json("ask_fences", &leases)?;
-            self.execute(Query::new(&INSERT_REQUEST).int(asker).int(executor).at(request.asked_at).text(&leases))
+            let leases_json = json("ask_fences", &leases)?;
+            self.execute(Query::new(&INSERT_REQUEST).int(asker).int(executor).at(request.asked_at).text(&leases_json))
                 .await?;
         }
         Ok(())

@@ -47,14 +47,15 @@ impl SqlStore {
         let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
         let before_id = query.after.map_or(i64::MAX, RunId::get);
         let near_count = query.limit.max(1).saturating_mul(NEAR_COUNT).min(NEAR_COUNT_MAX);
-        let end = self
+        let end_row = self
             .row(Query::new(&FIND_END_OF_OPEN_RUNS[0]).int(namespace.get()).int(before_id).int(near_count.into()))
             .await?;
-        let end = end.map(|row| Reader::new(&row, "run").int("id")).transpose()?;
-        let page = Query::new(&LIST_RUNNING_RUNS_NEAR).int(namespace.get()).int(end.unwrap_or(i64::MIN)).int(before_id);
+        let end_id = end_row.map(|row| Reader::new(&row, "run").int("id")).transpose()?;
+        let page =
+            Query::new(&LIST_RUNNING_RUNS_NEAR).int(namespace.get()).int(end_id.unwrap_or(i64::MIN)).int(before_id);
         let page = page.int(is_within).list(apps.iter().copied()).int(query.limit.into());
         let running_runs = rows::runs(&self.rows(page).await?)?;
-        if end.is_none() || running_runs.len() >= limit {
+        if end_id.is_none() || running_runs.len() >= limit {
             return Ok(running_runs);
         }
         let page = Query::new(&LIST_RUNNING_RUNS).int(namespace.get()).int(before_id).int(is_within);

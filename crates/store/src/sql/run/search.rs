@@ -1,5 +1,5 @@
 //! Searching runs. A statement scans a bounded part of one index, and leaves out most of the runs that do not match. [`RunSearch::admits`]
-//! checks the rest.
+//! checks each run that is read.
 
 use async_trait::async_trait;
 use rondel_core::filter::Pattern;
@@ -184,7 +184,7 @@ enum ScannedIndex {
 struct SearchRange {
     /// The first id is included, the second is not.
     ids: (i64, i64),
-    /// Only from this planned instant on.
+    /// The first planned instant that is read, in milliseconds.
     fires_from: i64,
     /// The run at which the bound ends the scan; `None` if the scan ends before the bound.
     stopped_at: Option<RunId>,
@@ -242,7 +242,7 @@ impl ScannedIndex {
 struct Terms {
     /// The meaning of `ids`: 1 apps, 2 jobs, 3 jobs whose names contain a searched text, 0 none of these.
     id_kind: i64,
-    /// Ids, at least one.
+    /// Never empty, because a list in SQL has at least one value.
     ids: Vec<i64>,
     /// A `LIKE` pattern for the message of the run.
     message: String,
@@ -302,10 +302,10 @@ impl SearchRuns for SqlStore {
         let limit = usize::try_from(search.limit).unwrap_or(usize::MAX);
         let (mut runs, mut from, mut count) = (Vec::new(), search.from, search.limit.max(1));
         while runs.len() < limit {
-            let read = rows::runs(&self.rows(query(index, &range, search, (&terms, from, count))).await?)?;
-            let is_last_page = read.len() < usize::try_from(count).unwrap_or(usize::MAX);
-            from = read.last().map(|run| search.place(run)).or(from);
-            runs.extend(read.into_iter().filter(|run| run.namespace == namespace && search.admits(run)));
+            let read_runs = rows::runs(&self.rows(query(index, &range, search, (&terms, from, count))).await?)?;
+            let is_last_page = read_runs.len() < usize::try_from(count).unwrap_or(usize::MAX);
+            from = read_runs.last().map(|run| search.place(run)).or(from);
+            runs.extend(read_runs.into_iter().filter(|run| run.namespace == namespace && search.admits(run)));
             if is_last_page {
                 break;
             }
@@ -329,25 +329,25 @@ impl SqlStore {
         else {
             return Ok(index);
         };
-        let of_job = ScannedIndex::Job(job.get());
-        let is_within_bound = self.search_range(of_job, search).await?.stopped_at.is_none();
-        Ok(if is_within_bound { of_job } else { index })
+        let job_index = ScannedIndex::Job(job.get());
+        let is_within_bound = self.search_range(job_index, search).await?.stopped_at.is_none();
+        Ok(if is_within_bound { job_index } else { index })
     }
 
     /// The part of the index that a search reads: the range that it selects, limited by the bound.
     async fn search_range(&self, index: ScannedIndex, search: &RunSearch) -> Result<SearchRange> {
         let (first, end) = search.ids();
-        let by_id = search.from.filter(|_| search.order == RunOrder::Newest).map(|from| from.id.get());
-        let ids = match (by_id, search.is_backward) {
+        let from_id = search.from.filter(|_| search.order == RunOrder::Newest).map(|from| from.id.get());
+        let ids = match (from_id, search.is_backward) {
             (None, _) => (first, end),
             (Some(id), false) => (first, end.min(id)),
             (Some(id), true) => (first.max(id.saturating_add(1)), end),
         };
         let mut range = SearchRange { ids, fires_from: i64::MIN, stopped_at: None };
         let row_limit = i64::from(search.row_limit.max(1)) - 1;
-        let goes_up = search.is_backward && by_id.is_some();
-        let Some([down, up]) = index.end_statements() else {
-            let query = Query::new(&FIND_END_OF_JOB).int(index.key()).int(search.fires_to()).int(row_limit);
+        let scans_forwards = search.is_backward && from_id.is_some();
+        let Some([backward_statement, forward_statement]) = index.end_statements() else {
+            let query = Query::new(&FIND_END_OF_JOB).int(index.key()).int(search.last_fire_ms()).int(row_limit);
             let last_row = self.row(query).await?;
             if let Some(last_row) = last_row {
                 let mut columns = Reader::new(&last_row, "run");
@@ -356,16 +356,16 @@ impl SqlStore {
             }
             return Ok(range);
         };
-        let end_query = match goes_up {
-            true => Query::new(up).int(index.key()).int(ids.0 - 1).int(row_limit),
-            false => Query::new(down).int(index.key()).int(ids.1).int(row_limit),
+        let end_query = match scans_forwards {
+            true => Query::new(forward_statement).int(index.key()).int(ids.0 - 1).int(row_limit),
+            false => Query::new(backward_statement).int(index.key()).int(ids.1).int(row_limit),
         };
         let Some(last_row) = self.row(end_query).await? else { return Ok(range) };
         let last_id = Reader::new(&last_row, "run").int("id")?;
-        if goes_up && last_id < ids.1 {
+        if scans_forwards && last_id < ids.1 {
             range.ids.1 = last_id.saturating_add(1);
             range.stopped_at = Some(RunId::new(last_id));
-        } else if !goes_up && last_id > ids.0 {
+        } else if !scans_forwards && last_id > ids.0 {
             range.ids.0 = last_id;
             range.stopped_at = Some(RunId::new(last_id));
         }
@@ -392,12 +392,12 @@ fn query(
     if matches!(index, ScannedIndex::Dead(_)) {
         query = query.int(first).int(end);
     }
-    query = query.int(first).int(end).int(range.fires_from).int(search.fires_to()).int(since);
+    query = query.int(first).int(end).int(range.fires_from).int(search.last_fire_ms()).int(since);
     query = query.int(search.since.map_or(0, IdGen::first_at));
     let statuses = if search.statuses.is_empty() { RunStatus::ALL } else { &search.statuses };
-    query = statuses.iter().cycle().take(RunStatus::ALL.len()).fold(query, |query, word| query.text(word.as_str()));
+    query = statuses.iter().cycle().take(RunStatus::ALL.len()).fold(query, |query, status| query.text(status.as_str()));
     let triggers = if search.triggers.is_empty() { Trigger::ALL } else { &search.triggers };
-    query = triggers.iter().cycle().take(Trigger::ALL.len()).fold(query, |query, word| query.text(word.as_str()));
+    query = triggers.iter().cycle().take(Trigger::ALL.len()).fold(query, |query, trigger| query.text(trigger.as_str()));
     let (duration_range, lateness_range) = (millis_of(search.duration), millis_of(search.late));
     query = query
         .at(search.now)
