@@ -31,7 +31,10 @@ fn only_interpreters_that_are_there_are_offered() {
     let host = host(&["python", "nodejs", "pwsh"]);
     fs::write(host.path().join("php"), "not a program").unwrap();
     let path = host.path().as_os_str();
-    assert_eq!(names(&find_interpreters(path, &[])), [("python", "python"), ("node", "nodejs"), ("powershell", "pwsh")]);
+    assert_eq!(
+        names(&find_interpreters(path, &[])),
+        [("python", "python"), ("node", "nodejs"), ("powershell", "pwsh")]
+    );
     assert_eq!(names(&find_interpreters(path, &["node".to_owned()])), [("python", "python"), ("powershell", "pwsh")]);
     assert!(find_interpreters(OsStr::new("/nowhere"), &[]).is_empty());
 }
