@@ -177,7 +177,7 @@ fn notices(readiness: &str) -> Vec<Check> {
     let details = readiness["details"].as_array().into_iter().flatten();
     let notice = |detail: &Value| {
         let (check, remedy) = NOTICES.iter().find(|(check, _)| detail["check"] == **check)?;
-        Some(warning_check(check, detail["message"].as_str().unwrap_or_default(), remedy))
+        Some(warning_check(check, detail["message"].as_str().unwrap_or_default(), *remedy))
     };
     details.filter(|detail| detail["ok"] == false).filter_map(notice).collect()
 }

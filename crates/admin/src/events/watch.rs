@@ -463,7 +463,7 @@ mod tests {
             let run = Run::new(id, of, fire_at, Trigger::Manual, (token.node, token.epoch));
             assert_eq!(store.request_run(token, run).await.unwrap().id, id);
         };
-        let is_cut = async || read(&store, &LastSnapshot::default(), now, true).await.unwrap().is_cut;
+        let is_cut = async || read_snapshot(&store, &LastSnapshot::default(), now, true).await.unwrap().is_cut;
         for number in 1..SWEEP_LIMIT {
             add(number).await;
         }

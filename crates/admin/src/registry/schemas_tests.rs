@@ -180,7 +180,7 @@ fn patterns_share_one_bound() {
 
 #[test]
 fn a_schema_counts_only_if_all_executors_have_it() {
-    let schema = |text| read(text).unwrap();
+    let schema = |text| parse_schema(text).unwrap();
     let (one, same, other) = (schema(r#"{"a":1,"b":2}"#), schema(r#"{ "b": 2, "a": 1 }"#), schema("{}"));
     let is_agreed = |schemas: &[Option<&Arc<ParamsSchema>>]| common_schema(schemas.iter().copied()).is_some();
     assert!(is_agreed(&[Some(&one)]) && is_agreed(&[Some(&one), Some(&same), Some(&one)]));

@@ -118,7 +118,7 @@ async fn runs_of_a_dead_node_wait_for_the_answer_to_its_fence() {
 async fn an_executor_that_connects_after_a_fence_learns_of_it_from_any_server() {
     let store = store();
     let seldom = Duration::from_secs(600);
-    let config = EngineConfig { lease: 3 * seldom, beat: seldom, ..quick("b") };
+    let config = EngineConfig { lease: 3 * seldom, beat: seldom, ..quick_config("b") };
     let b = World::start_on(Arc::clone(&store), config).await;
     // The node that is next in line adopts the runs of a dead node.
     let (a, c) = (start_node(&store, "a").await, start_node(&store, "c").await);

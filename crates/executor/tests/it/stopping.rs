@@ -145,7 +145,7 @@ async fn a_drain_hands_waiting_runs_of_a_fenced_lease_back_by_their_results() {
         }
     };
     let server = FakeServer::start().await;
-    let running = Running::start(builder(&server).handler("work", work).slots(1));
+    let running = RunningExecutor::start(builder(&server).handler("work", work).slots(1));
     server.trigger_all(vec![trigger(1, "work"), trigger(2, "work")]).await;
     server.reply(1, Kind::Started).await;
     server.send(ToExecutor::Fence(Fence { node_id: NODE, node_epoch: EPOCH })).await;

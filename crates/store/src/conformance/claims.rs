@@ -136,7 +136,7 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
 
     // The row as it was seen is now outdated for the winner, too. A claim by the same home keeps the term, and a new home raises it.
     assert_eq!(store.claim(winner, &[claim_of(winner)]).await.unwrap(), ClaimResult::default());
-    let again = |seen: DueJob| ClaimJob {
+    let again = |seen_row: DueJob| ClaimJob {
         recent_fires: seen_row.recent_fires,
         expected_row: seen_row,
         held_from: None,

@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(failure_of_mysql(1615), Failure::Unavailable, "prepared statement needs to be re-prepared");
         let closed = Error::Protocol("expected to read 5 bytes, got 0 bytes at EOF".to_owned());
         assert_eq!(classify(&closed), Failure::Unavailable, "a proxy without a database behind it");
-        assert_eq!(of(&unexpected_count("finish", 2, 3)), Failure::Statement);
+        assert_eq!(classify_store_error(&unexpected_count("finish", 2, 3)), Failure::Statement);
         assert_eq!(
             (failure_of_postgres("42601"), failure_of_mysql(1064)),
             (Failure::Statement, Failure::Statement),

@@ -199,7 +199,7 @@ impl<'f> Batch<'f> {
         let FollowResult { released_runs, mut awaiting_runs, ended_parents, failed_runs } =
             tx.follow_runs(finisher, &self.ended_runs()).await?;
         awaiting_runs.append(&mut self.awaiting_runs);
-        self.delays.adjust_for_children(tx, &awaiting, &ended_parents).await?;
+        self.delays.adjust_for_children(tx, &awaiting_runs, &ended_parents).await?;
         self.failed_or_skipped_runs.extend(failed_runs);
         tx.insert_failure_records(&self.failed_or_skipped_runs).await?;
         tx.delete_dead_letters(&self.runs_no_longer_dead).await?;

@@ -152,7 +152,7 @@ fn a_queued_run_expires_at_the_end_of_its_queue_time() {
     let expired =
         |gated: &mut Gated, millis| gated.gates.take_expired(Timestamp::from_millis(millis), &mut gated.runs).len();
     assert_eq!((expired(&mut gated, 11_999), expired(&mut gated, 12_000)), (0, 1));
-    assert!(!gated.enter(ReadyRun { queued_at: Some(Timestamp::from_secs(20)), ..serial(2) }));
+    assert!(!gated.enter(ReadyRun { queued_at: Some(Timestamp::from_secs(20)), ..serial_run(2) }));
     assert_eq!((expired(&mut gated, 29_999), expired(&mut gated, 30_000)), (0, 1));
     assert_eq!(gated.leave(1), NONE_PASSES);
 }
