@@ -41,7 +41,7 @@ async fn a_server_renews_its_lease_while_it_gets_a_job() {
     }
 }
 
-/// The lease of a dead server was fenced, and then the database's clock stepped back to before the end of that lease. Nobody holds the epoch
+/// The lease of a dead server was fenced, and then the database's clock stepped back to before the end of that lease. No server holds the epoch
 /// that the fence raised, so no server would take over what was handed to it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fenced_server_gets_no_job_after_a_step_back_of_the_clock() {

@@ -70,6 +70,7 @@ mod prefs;
 pub(crate) mod problem;
 mod pump;
 mod pump_facts;
+mod report_failures;
 mod reports;
 mod rule_errors;
 mod rule_trial;

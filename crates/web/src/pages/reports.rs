@@ -7,24 +7,20 @@ use askama::Template;
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
-use rondel_admin::reports::{Failure, Period, Row, ScheduleError, save_schedule};
+use rondel_admin::reports::{Period, Row, ScheduleError, save_schedule};
+use rondel_core::Timestamp;
 use rondel_core::access::Permission;
 use rondel_core::calendar::Weekday;
-use rondel_core::reason::ReasonDetail;
-use rondel_core::reason::message::in_chinese;
-use rondel_core::reason::words::reason_text;
 use rondel_core::report::ReportSchedule;
 use rondel_core::sketch::{Sketch, Step};
-use rondel_core::words::Lang;
-use rondel_core::{Reason, RunStatus, Timestamp};
 
 use super::as_code::{AsCode, shell_quoted};
 use super::form::Fields;
 use super::moment::{Moment, length_text};
+use super::report_failures::ShownFailure;
 use super::sentences::localized;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
-use super::view::visible_text;
 use super::zones;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
@@ -161,16 +157,6 @@ struct ShownRow {
     p95: String,
     /// The 99th percentile of the lateness.
     lateness: String,
-}
-
-struct ShownFailure {
-    message: String,
-    count: u64,
-    jobs: Vec<String>,
-    /// How many jobs are not named.
-    more_count: u64,
-    /// The id of the newest of these runs; it may have been removed.
-    newest: Option<String>,
 }
 
 struct ShownSchedule {
@@ -338,7 +324,7 @@ async fn render_page<Q: Sync>(
             .unwrap_or_default(),
         failures: computed_report
             .as_ref()
-            .map(|computed_report| computed_report.failures.iter().map(|failure| shown_failure(failure, t)).collect())
+            .map(|computed_report| computed_report.failures.iter().map(|failure| ShownFailure::new(failure, t)).collect())
             .unwrap_or_default(),
         is_cut: computed_report.as_ref().is_some_and(|computed_report| computed_report.is_cut),
         is_divided,
@@ -431,33 +417,6 @@ fn shown_row(row: &Row, (group_by, period): (GroupBy, Period), t: &Texts) -> Sho
     }
 }
 
-fn shown_failure(failure: &Failure, t: &Texts) -> ShownFailure {
-    ShownFailure {
-        message: failure_text(&failure.message, t),
-        count: failure.count,
-        more_count: failure.job_count.saturating_sub(u64::try_from(failure.jobs.len()).unwrap_or(0)),
-        jobs: failure.jobs.clone(),
-        newest: failure.newest.map(|run| run.to_string()),
-    }
-}
-
-/// A message of failed runs in the reader's language. Runs without a message are grouped by their reason, or else by their outcome, which is
-/// stored in place of the message.
-fn failure_text(message: &str, t: &Texts) -> String {
-    if message.is_empty() {
-        return t.report_other_messages.to_owned();
-    }
-    // A reason of a single word, such as `stopped`, could also be the message of a handler.
-    if let Some(reason) = message.parse::<Reason>().ok().filter(|reason| reason.as_str().contains('_')) {
-        return reason_text(reason, &ReasonDetail::default(), t.lang());
-    }
-    if let Ok(outcome) = message.parse::<RunStatus>() {
-        return t.status(outcome).to_owned();
-    }
-    let translated_message = (t.lang() == Lang::Zh).then(|| in_chinese(message)).flatten();
-    visible_text(translated_message.as_deref().unwrap_or(message))
-}
-
 fn percent_text(per_mille: Option<u32>) -> String {
     per_mille.map_or_else(|| "–".to_owned(), |share| format!("{}.{} %", share / 10, share % 10))
 }
@@ -481,25 +440,4 @@ fn report_code(namespace: &str, query: &ReportQuery) -> AsCode {
         parameters.iter().map(|(key, value)| format!(" --{key} {}", shell_quoted(value))).collect();
     let path = format!("/api/v1/reports?{}", pairs.join("&"));
     AsCode::new(namespace, ("GET", &path), None, &format!("report show{}", flags.concat()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::failure_text;
-    use crate::pages::texts::Lang;
-
-    #[test]
-    fn failures_are_in_the_language_of_the_page() {
-        let (en, zh) = (Lang::En.texts(), Lang::Zh.texts());
-        let lost_en = "an executor that may have had it was lost before it could answer";
-        for (message, text_en, text_zh) in [
-            ("timed out after #s", "timed out after #s", "# 秒后超时"),
-            ("executor_lost", lost_en, "可能持有它的执行器在答复之前失联"),
-            ("failed", en.status_failed, zh.status_failed),
-            ("disk full", "disk full", "disk full"),
-            ("", en.report_other_messages, zh.report_other_messages),
-        ] {
-            assert_eq!((failure_text(message, en).as_str(), failure_text(message, zh).as_str()), (text_en, text_zh));
-        }
-    }
 }
