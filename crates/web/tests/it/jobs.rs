@@ -95,7 +95,7 @@ async fn an_instant_in_the_past_runs_once_though_two_calls_meet() {
     };
     for (name, method, path, body, read) in [
         ("a", "PUT", "/api/v1/jobs/a", once("a"), "job"),
-        ("b", "POST", "/api/v1/jobs/apply", json!([once("b")]), "jobs_named"),
+        ("b", "POST", "/api/v1/jobs/apply", json!([once("b")]), "listed_jobs_named"),
     ] {
         server.job(name).await;
         store.hold(read);

@@ -386,19 +386,19 @@ fn the_leases_that_are_asked_about_are_those_that_have_ended() {
 /// A report of another attempt does not count for the attempt in the roll call.
 #[test]
 fn another_attempt_is_not_the_one_that_is_called_for() {
-    let mut executors = Executors::default();
-    let mut rollcall = begun_roll_call(&mut executors);
-    join(&mut executors, 1, 1, Report::default());
-    let answer = |attempt| FenceAnswer {
-        lease: DEAD,
-        held_runs: [(RunId::new(99_000), attempt)].into(),
-        finished_runs: [].into(),
-        starts: StartReports::default(),
-    };
-    executors.record_fence_answer(ExecutorId::new(1), 1, answer(2));
-    assert_eq!(outcome(&mut rollcall, &executors), "not yet");
-    executors.record_fence_answer(ExecutorId::new(1), 1, answer(1));
-    assert_eq!(outcome(&mut rollcall, &executors), "held by 1");
+    for (attempt, expected) in [(2, "not yet"), (1, "held by 1")] {
+        let mut executors = Executors::default();
+        let mut rollcall = begun_roll_call(&mut executors);
+        join(&mut executors, 1, 1, Report::default());
+        let answer = FenceAnswer {
+            lease: DEAD,
+            held_runs: [(RunId::new(99_000), attempt)].into(),
+            finished_runs: [].into(),
+            starts: StartReports::default(),
+        };
+        executors.record_fence_answer(ExecutorId::new(1), 1, answer);
+        assert_eq!(outcome(&mut rollcall, &executors), expected);
+    }
 }
 
 /// A run that executor 1 or 2 may have can be claimed by both, and by a successor of either, but by no executor of another app.
