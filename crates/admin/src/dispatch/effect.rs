@@ -51,6 +51,8 @@ pub(crate) enum Effect {
     /// Show an executor as online, under this name.
     ShowOnline(Box<OnlineExecutor>),
     ShowOffline(ExecutorId),
+    /// Show that an executor shuts down and takes no new runs.
+    ShowDraining(ExecutorId),
     /// Show that an executor leaves triggers unanswered; `None` if it answers again.
     ShowUnanswered(ExecutorId, Option<UnansweredTriggers>),
     Count(Count, usize),

@@ -185,6 +185,7 @@ impl DispatchLoop {
             }
             Effect::ShowOnline(executor) => shared.registry.insert(*executor),
             Effect::ShowOffline(executor) => shared.registry.remove(executor),
+            Effect::ShowDraining(executor) => shared.registry.set_draining(executor),
             Effect::ShowUnanswered(executor, unanswered) => shared.registry.set_unanswered(executor, unanswered),
             Effect::Count(counter, count) => shared.counters.add(counter, count),
             Effect::Measure(measure) => self.measure(measure),

@@ -71,6 +71,7 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         Event::Draining(executor) => {
             if let Some(online) = d.state.executors.get_mut(executor) {
                 online.set_draining();
+                d.effects.push(Effect::ShowDraining(executor));
             }
         }
         Event::Replies(executor, replies) => streams::on_replied(d, executor, replies),

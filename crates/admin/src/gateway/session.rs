@@ -290,10 +290,7 @@ impl Session {
                 self.take_results(results, now).await;
             }
             Body::Logs(logs) => self.take_logs(logs).await,
-            Body::Draining(_) => {
-                self.shared.registry.set_draining(id);
-                self.notify(Event::Draining(id)).await;
-            }
+            Body::Draining(_) => self.notify(Event::Draining(id)).await,
             Body::ProbeReplies(replies) => {
                 self.shared.registry.record_heard(id, now, None);
                 let free_jobs = replies.free_job_ids.into_iter().map(rondel_core::JobId::new).collect();

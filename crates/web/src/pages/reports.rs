@@ -324,7 +324,9 @@ async fn render_page<Q: Sync>(
             .unwrap_or_default(),
         failures: computed_report
             .as_ref()
-            .map(|computed_report| computed_report.failures.iter().map(|failure| ShownFailure::new(failure, t)).collect())
+            .map(|computed_report| {
+                computed_report.failures.iter().map(|failure| ShownFailure::new(failure, t)).collect()
+            })
             .unwrap_or_default(),
         is_cut: computed_report.as_ref().is_some_and(|computed_report| computed_report.is_cut),
         is_divided,

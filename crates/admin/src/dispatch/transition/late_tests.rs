@@ -477,3 +477,15 @@ fn rows_are_read_again_after_a_step_back_of_the_clock() {
     round(&mut world, 60.0);
     assert_eq!(descriptions(&round(&mut world, 65.0)), ["look at 100"]);
 }
+
+/// An executor can shut down immediately after its hello. It is shown as online first, and as draining afterwards.
+#[test]
+fn an_executor_is_shown_as_draining_by_the_dispatcher() {
+    let mut world = World::new();
+    let is_shown = |effects: &[Effect]| {
+        effects.iter().any(|effect| matches!(effect, Effect::ShowDraining(id) if *id == ExecutorId::new(1)))
+    };
+    assert!(!is_shown(&world.on(Event::Draining(ExecutorId::new(1)))), "it has no stream here");
+    world.join_with_hello(1, (1, 1), Report::default());
+    assert!(is_shown(&world.on(Event::Draining(ExecutorId::new(1)))));
+}
