@@ -16,7 +16,7 @@ const CAUGHT: &[(&str, u64, &str)] = &[
     ("no_fence_row", 92, "I4 no overlap"),
     ("no_unique_key", 4, "I4 no overlap"),
     ("adopt_without_epoch", 70, "I5 lease"),
-    ("adopt_in_parts", 4, "I4 no overlap"),
+    ("adopt_in_parts", 18, "I4 no overlap"),
     ("claim_without_lease", 62, "I5 fencing"),
     ("claim_without_rows", 1, "I1 complete"),
     ("due_means_unsent", 4, "I1 verdicts"),
@@ -51,7 +51,7 @@ const CAUGHT: &[(&str, u64, &str)] = &[
     ("taken_over_ends_at_once", 400000639, "I3 no duplicate"),
     ("no_limit", 500000002, "I16 limits"),
     ("adopted_beside_limit", 500000005, "I16 limits"),
-    ("joins_during_takeover", 500006886, "I16 limits"),
+    ("joins_during_takeover", 500035843, "I16 limits"),
 ];
 
 /// Mutants that no seed has shown so far, each with the test that fails without the safeguard.
