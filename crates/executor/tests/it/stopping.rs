@@ -1,5 +1,6 @@
 //! Timeouts, cancels, silence and the drain.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -107,16 +108,19 @@ async fn tasks_of_a_run_end_with_it() {
     executor.stop().await;
 }
 
+/// A handler that returns once it is notified.
+fn work_until(go: &Arc<Notify>) -> impl Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + use<> {
+    let go = Arc::clone(go);
+    move || {
+        let go = Arc::clone(&go);
+        Box::pin(async move { go.notified().await })
+    }
+}
+
 #[tokio::test]
 async fn a_drain_lets_running_ones_finish_and_takes_no_more() {
     let go = Arc::new(Notify::new());
-    let work = {
-        let go = Arc::clone(&go);
-        move || {
-            let go = Arc::clone(&go);
-            async move { go.notified().await }
-        }
-    };
+    let work = work_until(&go);
     let server = FakeServer::start().await;
     let executor = RunningExecutor::start(builder(&server).handler("work", work).slots(1));
     server.trigger_all(vec![trigger(1, "work"), trigger(2, "work")]).await;
@@ -137,28 +141,22 @@ async fn a_drain_lets_running_ones_finish_and_takes_no_more() {
 #[tokio::test]
 async fn a_drain_hands_waiting_runs_of_a_fenced_lease_back_by_their_results() {
     let go = Arc::new(Notify::new());
-    let work = {
-        let go = Arc::clone(&go);
-        move || {
-            let go = Arc::clone(&go);
-            async move { go.notified().await }
-        }
-    };
+    let work = work_until(&go);
     let server = FakeServer::start().await;
-    let running = RunningExecutor::start(builder(&server).handler("work", work).slots(1));
+    let executor = RunningExecutor::start(builder(&server).handler("work", work).slots(1));
     server.trigger_all(vec![trigger(1, "work"), trigger(2, "work")]).await;
     server.reply(1, Kind::Started).await;
     server.send(ToExecutor::Fence(Fence { node_id: NODE, node_epoch: EPOCH })).await;
     server.find(|body| matches!(body, Body::FenceReply(_)).then_some(())).await;
     server.set_acks(false);
-    running.begin_stop();
+    executor.begin_stop();
     let handed_back = server.result(2).await;
     assert_eq!((handed_back.status(), handed_back.started_at_ms), (End::Failed, 0));
     assert!(handed_back.shutting_down && handed_back.message == "stopped: the executor is shutting down");
     server.results_count(2, 2).await;
     server.set_acks(true);
     go.notify_one();
-    running.stop().await;
+    executor.stop().await;
     assert_eq!(server.result(1).await.status(), End::Succeeded);
 }
 
