@@ -157,6 +157,8 @@ mutants! {
     AdoptedBesideLimit = "adopted_beside_limit",
     /// A server joins again although another one has not yet taken over all runs of its last lease, and takes over the rest itself.
     JoinsDuringTakeover = "joins_during_takeover",
+    /// A server takes over runs of a lease that another living server has fenced, which has the limits of these runs.
+    HeirBesideFencer = "heir_beside_fencer",
     /// Runs under a limit start while open runs of another server are being taken over, which may be under the same limit.
     LimitsWhileAdopting = "limits_while_adopting",
     /// Fires are claimed under maintenance windows that may have been read long ago.

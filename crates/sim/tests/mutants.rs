@@ -52,6 +52,7 @@ const CAUGHT: &[(&str, u64, &str)] = &[
     ("no_limit", 500000002, "I16 limits"),
     ("adopted_beside_limit", 500000005, "I16 limits"),
     ("joins_during_takeover", 500035843, "I16 limits"),
+    ("heir_beside_fencer", 160211043, "I16 limits"),
 ];
 
 /// Mutants that no seed has shown so far, each with the test that fails without the safeguard.

@@ -34,6 +34,9 @@ pub struct Node {
     pub lease_until: Timestamp,
     /// Whether another node has fenced its last lease: it is dead, even if the clock has stepped back to before the end of that lease.
     pub is_fenced: bool,
+    /// The node that fenced that lease, and so became the home of its limits. `None` if the lease is not fenced, or if a server of an earlier
+    /// version fenced it.
+    pub fenced_by: Option<NodeId>,
     /// Where executors reach it.
     pub advertise_url: Option<String>,
     /// Version of its program.

@@ -113,7 +113,7 @@ macro_rules! delegate_store {
             };
             use $crate::declarations::{DeclaredSetHeader, DeclaredSet};
             use $crate::ledger::{
-                Adoption, CancelOutcome, CancelElsewhere, DueJob, DueRange, FenceRequest, FoundRuns, ExecutorRunCount, HomeLoad, RunAtExecutor, JobAtHome, KeyedRun, LimitName,
+                Adoption, CancelOutcome, CancelElsewhere, DeadNode, DueJob, DueRange, FenceRequest, FoundRuns, ExecutorRunCount, HomeLoad, RunAtExecutor, JobAtHome, KeyedRun, LimitName,
                 MovedJobs, NotedWait, OpenPage, OrphanedJobs, RelayedAnswer, RunQuery, RunSearch, UnsentPlace, UnsentRun,
             };
             use $crate::logs::{ChunkSize, LogChunk, LogRange, RemovedLogs};
@@ -220,9 +220,9 @@ macro_rules! delegate_store {
                 fn expand(token: LeaseToken, run: RunId, shards: &[Run]) -> bool;
             } also { $($own_dispatch)* });
             $crate::delegate_store!(@$wrapper, Adopt {
-                fn orphaned_jobs(token: LeaseToken, dead_nodes: &[NodeId], limit: u32) -> OrphanedJobs;
+                fn orphaned_jobs(token: LeaseToken, dead_nodes: &[DeadNode], limit: u32) -> OrphanedJobs;
                 fn jobs_open_under_earlier_leases(token: LeaseToken, jobs: &[JobId]) -> Vec<JobId>;
-                fn adopt(token: LeaseToken, dead_nodes: &[NodeId], jobs: &[JobId]) -> Adoption;
+                fn adopt(token: LeaseToken, dead_nodes: &[DeadNode], jobs: &[JobId]) -> Adoption;
             } also {});
             $crate::delegate_store!(@$wrapper, Finish {
             } also { $($own_finish)* });

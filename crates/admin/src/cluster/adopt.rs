@@ -9,13 +9,14 @@ use std::time::Duration;
 use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::cluster::{Node, Session};
-use rondel_store::ledger::{Adopted, Adoption, OrphanedJob, OrphanedJobs};
+use rondel_store::ledger::{Adoption, DeadNode, OrphanedJobs};
 use rondel_store::{LeaseToken, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::background::{Background, TickError};
+use crate::cluster::orphans::{batch_jobs, split_by_sent};
 use crate::cluster::strays::{Strays, Sweep};
-use crate::cluster::{EndedLease, HeldLease, end_requests, ended_leases};
+use crate::cluster::{EndedLease, HeldLease, LeaseToAdopt, end_requests, ended_leases};
 use crate::definitions::CompiledDefinitions;
 use crate::dispatch::{Event, ReadyRun, RollCallRun};
 use crate::host_process;
@@ -41,6 +42,8 @@ pub(crate) struct AdoptLoop {
     round_count: u32,
     /// The lease for which the dispatcher was notified that all earlier open runs are adopted.
     adopted_under: Option<LeaseToken>,
+    /// Leases that this node tried to fence without an answer. It may have fenced them and so have the limits of their nodes.
+    unanswered_fences: Vec<LeaseToAdopt>,
     /// Whether the dispatcher was notified that runs are being taken over.
     has_announced: bool,
     /// Whether the answer to an adoption may have been lost; if so, this round looks for running runs that are not in memory.
@@ -89,6 +92,7 @@ impl AdoptLoop {
             shared,
             round_count: 0,
             adopted_under: None,
+            unanswered_fences: Vec::new(),
             has_announced: false,
             is_interrupted: false,
             owed_roll_calls: Vec::new(),
@@ -172,8 +176,13 @@ impl AdoptLoop {
     /// and the next round tries again.
     async fn adopt(&mut self, lease: &HeldLease) -> Result<Option<u64>, StoreError> {
         let now = self.shared.clock.now();
-        let ended_leases = self.shared.membership.leases_to_adopt(now, self.shared.config.lease);
-        let dead_nodes: Vec<NodeId> = ended_leases.iter().map(|(node, _)| *node).collect();
+        let leases_to_adopt = self.leases_to_adopt(now);
+        let ended_leases: Vec<EndedLease> = leases_to_adopt.iter().map(|to_adopt| to_adopt.lease).collect();
+        let dead_nodes: Vec<DeadNode> = leases_to_adopt
+            .iter()
+            .map(|to_adopt| DeadNode { id: to_adopt.lease.0, fenced_by: to_adopt.fenced_by })
+            .collect();
+        self.unanswered_fences = leases_to_adopt;
         if !self.shared.membership.has_adopted(&ended_leases) {
             // The fence makes this node the home of the dead nodes' limits, even if its answer is lost. These limits may count the nodes' open runs.
             self.has_announced = true;
@@ -187,6 +196,7 @@ impl AdoptLoop {
             if is_refused {
                 return Ok(None);
             }
+            self.unanswered_fences.clear();
             if !jobs.is_empty() {
                 self.has_announced = true;
                 self.shared.note_adopting();
@@ -194,7 +204,8 @@ impl AdoptLoop {
                 drop(self.shared.events.send(Event::Adopting(ids)).await);
             }
             if std::mem::take(&mut is_first) {
-                // A node that still lives by the database's clock was not fenced, so it does not count as adopted.
+                // A node that still lives by the database's clock was not fenced, so it does not count as adopted. Neither does one that is
+                // left to another fencer.
                 let fenced_leases: Vec<EndedLease> =
                     ended_leases.iter().filter(|(node, _)| fenced_leases.contains(node)).copied().collect();
                 self.shared.membership.note_adopted(&fenced_leases);
@@ -211,8 +222,20 @@ impl AdoptLoop {
                 break;
             }
         }
-        self.free_jobs(lease, &dead_nodes).await?;
+        self.free_jobs(lease, ended_leases.iter().map(|(node, _)| *node)).await?;
         Ok(Some(taken_over))
+    }
+
+    /// The ended leases whose runs this node takes over now.
+    fn leases_to_adopt(&mut self, now: Timestamp) -> Vec<LeaseToAdopt> {
+        let membership = &self.shared.membership;
+        let mut leases = membership.leases_to_adopt(now, self.shared.config.lease);
+        for unanswered in membership.still_ended(std::mem::take(&mut self.unanswered_fences), now) {
+            if leases.iter().all(|to_adopt| to_adopt.lease != unanswered.lease) {
+                leases.push(unanswered);
+            }
+        }
+        leases
     }
 
     /// Lets runs start. The first page of the jobs that have runs under ended leases has been announced; nearly always this page has all of
@@ -229,7 +252,7 @@ impl AdoptLoop {
     async fn adopt_jobs(
         &mut self,
         lease: &HeldLease,
-        (dead_nodes, jobs): (&[NodeId], &[JobId]),
+        (dead_nodes, jobs): (&[DeadNode], &[JobId]),
     ) -> Result<Option<u64>, StoreError> {
         let shared = Arc::clone(&self.shared);
         // The flags stay set if anything below fails, because the answer to a commit may then be lost.
@@ -262,13 +285,13 @@ impl AdoptLoop {
 
     /// If the claim strategy rebalances, those jobs of the dead nodes that have no open run lose their home, so that every node can claim
     /// them. Otherwise this node claims these jobs as they come due.
-    async fn free_jobs(&self, lease: &HeldLease, dead_nodes: &[NodeId]) -> Result<(), StoreError> {
+    async fn free_jobs(&self, lease: &HeldLease, dead_nodes: impl Iterator<Item = NodeId>) -> Result<(), StoreError> {
         if !self.shared.config.claim_strategy.rebalances() {
             return Ok(());
         }
         for node in dead_nodes {
             for _ in 0..FREE_BATCH_COUNT_MAX {
-                let freed_count = self.shared.store.free_jobs(lease.token, *node, FREE_BATCH).await?;
+                let freed_count = self.shared.store.free_jobs(lease.token, node, FREE_BATCH).await?;
                 if freed_count < u64::from(FREE_BATCH) {
                     break;
                 }
@@ -466,34 +489,6 @@ fn leases_that_sent(mut nodes: Vec<Node>, sessions: &[Session], due_at: Timestam
         |node: &Node| sessions.iter().any(|session| session.token.node == node.id && session.may_have_carried(due_at));
     nodes.retain(|node| node.lease_until >= due_at || has_stream(node));
     ended_leases(&nodes)
-}
-
-/// Divides jobs into batches of at most `page` runs; a job with more runs gets its own batch. Each batch is taken over in one transaction.
-fn batch_jobs(jobs: &[OrphanedJob], page: u32) -> Vec<Vec<JobId>> {
-    let (mut batches, mut room_left) = (Vec::<Vec<JobId>>::new(), 0);
-    for job in jobs {
-        match batches.last_mut().filter(|_| job.run_count <= room_left) {
-            Some(batch) => batch.push(job.id),
-            None => {
-                batches.push(vec![job.id]);
-                room_left = u64::from(page);
-            }
-        }
-        room_left = room_left.saturating_sub(job.run_count);
-    }
-    batches
-}
-
-/// Splits adopted runs into those that cannot have been sent and those that may have been. Leaves out waiting runs, which the scan finds,
-/// and the rows of broadcasts in progress, whose shards are listed instead.
-fn split_by_sent(adopted_runs: Vec<Adopted>) -> (Vec<Run>, Vec<Adopted>) {
-    let open_runs = adopted_runs.into_iter().filter(|adopted| match adopted.run.status {
-        RunStatus::Pending => true,
-        status => status == RunStatus::Running && !adopted.run.is_root(),
-    });
-    let (unsent_runs, maybe_sent_runs): (Vec<_>, Vec<_>) =
-        open_runs.partition(|adopted| adopted.run.status == RunStatus::Pending);
-    (unsent_runs.into_iter().map(|adopted| adopted.run).collect(), maybe_sent_runs)
 }
 
 #[cfg(test)]

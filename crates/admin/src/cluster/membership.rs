@@ -59,6 +59,14 @@ pub(crate) struct Membership {
 /// An ended lease: its node, and when it ended. If the node renews the lease after all, or takes another one, that lease has a later end.
 pub(crate) type EndedLease = (NodeId, Timestamp);
 
+/// An ended lease whose runs this node takes over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LeaseToAdopt {
+    pub(crate) lease: EndedLease,
+    /// The node that had fenced it when the list of nodes was read.
+    pub(crate) fenced_by: Option<NodeId>,
+}
+
 /// For this long after a change of the nodes that take jobs, jobs and runs may be in transfer between nodes.
 const UNSETTLED_FOR: Duration = Duration::from_secs(30);
 
@@ -270,10 +278,10 @@ impl Membership {
         self.nodes().iter().find(|node| node.id == own_node).map_or(Switch::Active, |node| node.switch)
     }
 
-    /// Dead nodes whose runs this node takes over now: the nodes for which this node is the next living one by id, and all nodes that have
-    /// been dead for two leases. After a gap in this node's own lease (the database was away, or the node slept) the other nodes first get the
+    /// Dead nodes whose runs this node takes over now: the nodes that it has fenced, the unfenced ones for which it is the next living node by
+    /// id, and all nodes that have been dead for two leases. After a gap in this node's own lease (the database was away, or the node slept) the other nodes first get the
     /// time of a lease to come back, because they may have been cut off too. Leases that are fenced already do not come back.
-    pub(crate) fn leases_to_adopt(&self, now: Timestamp, lease: Duration) -> Vec<EndedLease> {
+    pub(crate) fn leases_to_adopt(&self, now: Timestamp, lease: Duration) -> Vec<LeaseToAdopt> {
         let nodes = self.nodes();
         let held_for = self.boot.micros().saturating_sub(self.held_since.load(Ordering::Acquire));
         let had_gap = self.had_gap.load(Ordering::Acquire);
@@ -284,10 +292,20 @@ impl Membership {
             let adopted_leases = self.adopted_leases.read().unwrap_or_else(PoisonError::into_inner);
             return dead_nodes_to_adopt(&nodes, self.token().node, now, lease)
                 .into_iter()
-                .filter(|ended| ended_nodes.contains(&ended.0) || adopted_leases.contains(ended))
+                .filter(|to_adopt| ended_nodes.contains(&to_adopt.lease.0) || adopted_leases.contains(&to_adopt.lease))
                 .collect();
         }
         dead_nodes_to_adopt(&nodes, self.token().node, now, lease)
+    }
+
+    /// Those of these leases that have still ended, as far as is known here: their nodes were not seen to renew them or to take others.
+    pub(crate) fn still_ended(&self, leases: Vec<LeaseToAdopt>, now: Timestamp) -> Vec<LeaseToAdopt> {
+        let nodes = self.nodes();
+        let has_ended = |to_adopt: &LeaseToAdopt| {
+            !mutant::on(Mutant::HeirBesideFencer)
+                && nodes.iter().any(|node| (node.id, node.lease_until) == to_adopt.lease && !node.is_living(now))
+        };
+        leases.into_iter().filter(has_ended).collect()
     }
 
     /// Whether [`leases_to_adopt`](Self::leases_to_adopt) has all leases that this node may have fenced. It has none before the first beat, though
@@ -318,24 +336,38 @@ pub(crate) fn ended_leases(nodes: &[Node]) -> Vec<LeaseToken> {
     nodes.iter().filter(has_earlier_lease).map(|node| LeaseToken { node: node.id, epoch: node.epoch - 1 }).collect()
 }
 
-/// The dead nodes whose runs `own_node` takes over, with the ends of their leases. A node that is leaving or switched off takes over runs only
-/// if no other node can.
-fn dead_nodes_to_adopt(nodes: &[Node], own_node: NodeId, now: Timestamp, lease: Duration) -> Vec<EndedLease> {
+/// The ended leases whose runs `own_node` takes over. A node that is leaving or switched off takes over runs only if no other node can, or if
+/// it has fenced their lease: the limits of the dead node are at the node that has fenced it, which must know the runs under them.
+fn dead_nodes_to_adopt(nodes: &[Node], own_node: NodeId, now: Timestamp, lease: Duration) -> Vec<LeaseToAdopt> {
     let ids = |may: &dyn Fn(&Node) -> bool| -> Vec<NodeId> {
         nodes.iter().filter(|node| may(node)).map(|node| node.id).collect()
     };
     let takers = ids(&|node| node.takes_jobs(now));
     let adopters = if takers.is_empty() { ids(&|node| node.is_living(now)) } else { takers };
-    if !adopters.contains(&own_node) {
-        return Vec::new();
-    }
-    let adopter = |dead: NodeId| adopters.iter().copied().find(|id| *id > dead).or(adopters.first().copied());
-    let adopts_here = |node: &&Node| {
-        node.id != own_node
-            && !node.is_living(now)
-            && (adopter(node.id) == Some(own_node) || now > node.lease_until + lease.saturating_mul(2))
+    let next_adopter = |dead: NodeId| adopters.iter().copied().find(|id| *id > dead).or(adopters.first().copied());
+    let adopts_here = |dead: &&Node| {
+        let is_late = now > dead.lease_until + lease.saturating_mul(2) && adopters.contains(&own_node);
+        let last_fencer = last_fencer(nodes, dead);
+        let adopter = if last_fencer.is_living(now) { Some(last_fencer.id) } else { next_adopter(last_fencer.id) };
+        dead.id != own_node && !dead.is_living(now) && (adopter == Some(own_node) || is_late)
     };
-    nodes.iter().filter(adopts_here).map(|node| (node.id, node.lease_until)).collect()
+    nodes
+        .iter()
+        .filter(adopts_here)
+        .map(|dead| LeaseToAdopt { lease: (dead.id, dead.lease_until), fenced_by: dead.fenced_by })
+        .collect()
+}
+
+/// The node that has the limits of this dead node: the one that fenced it, or the one that fenced that one, and so on.
+fn last_fencer<'a>(nodes: &'a [Node], dead: &'a Node) -> &'a Node {
+    let mut node = dead;
+    // A chain of fencers is at most as long as the list, and has no circle unless servers of an earlier version wrote it.
+    for _ in 0..nodes.len() {
+        let fenced_by = node.fenced_by.filter(|_| !mutant::on(Mutant::HeirBesideFencer));
+        let Some(fencer) = fenced_by.and_then(|id| nodes.iter().find(|other| other.id == id)) else { break };
+        node = fencer;
+    }
+    node
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ pub(crate) mod leave;
 mod maintenance;
 mod membership;
 mod moves;
+mod orphans;
 mod strays;
 mod switches;
 
@@ -19,6 +20,6 @@ pub(crate) use database::DatabaseWatch;
 pub use database::{DatabaseTrouble, LostHistory};
 pub(crate) use departing::DepartureBoard;
 pub(crate) use maintenance::MaintenanceBoard;
-pub(crate) use membership::{EndedLease, HeldLease, Membership, ended_leases, fences};
+pub(crate) use membership::{EndedLease, HeldLease, LeaseToAdopt, Membership, ended_leases, fences};
 pub(crate) use moves::MoveLoop;
 pub(crate) use switches::SwitchBoard;

@@ -397,6 +397,7 @@ mod tests {
             epoch: 1,
             lease_until: Timestamp::from_secs(lease_until),
             is_fenced: false,
+            fenced_by: None,
             advertise_url: None,
             server_version: String::new(),
             started_at: Timestamp::EPOCH,

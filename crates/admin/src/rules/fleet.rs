@@ -283,6 +283,7 @@ pub(super) mod tests {
             epoch: 1,
             lease_until,
             is_fenced: false,
+            fenced_by: None,
             advertise_url: None,
             server_version: String::new(),
             started_at: Timestamp::EPOCH,

@@ -2,15 +2,26 @@
 
 use std::time::Duration;
 
+use rondel_core::homes::Switch;
 use rondel_core::outcome::Outcome;
 use rondel_core::reason::{ReasonDetail, WaitFor};
-use rondel_core::{AppId, Run, RunStatus, Timestamp};
+use rondel_core::{AppId, JobId, NodeId, Run, RunStatus, Timestamp};
 
 use super::dispatch::open_keys;
-use super::{LEASE, claim, due_job, finish, finish_all, job, join, read_run, run};
+use super::{DEFAULT, LEASE, claim, due_job, finish, finish_all, job, join, read_run, run};
 use crate::cluster::{Join, JoinRequest};
-use crate::ledger::{Adoption, NotedWait, OrphanedJob, OrphanedJobs, RunAtExecutor, WaitPlace};
+use crate::ledger::{
+    Adopted, Adoption, DeadNode, LimitName, NotedWait, OrphanedJob, OrphanedJobs, RunAtExecutor, WaitPlace,
+};
 use crate::{LeaseToken, Store};
+
+/// Adopts all open runs under leases that have ended.
+pub(super) async fn adopt_all(store: &dyn Store, token: LeaseToken, dead: &[NodeId]) -> (OrphanedJobs, Vec<Adopted>) {
+    let dead: Vec<DeadNode> = dead.iter().copied().map(DeadNode::from).collect();
+    let orphaned = store.orphaned_jobs(token, &dead, 100_000).await.unwrap();
+    let jobs: Vec<JobId> = orphaned.jobs.iter().map(|job| job.id).collect();
+    (orphaned, store.adopt(token, &dead, &jobs).await.unwrap().runs)
+}
 
 /// Of two nodes that adopt concurrently, one gets the dead node's open runs of a job, and the job with them. A living node's runs stay.
 pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
@@ -26,7 +37,7 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
     let other = super::pending_run(store, living).await;
     super::open_stream(store, dead).await;
 
-    let nodes = [dead.node, living.node];
+    let nodes = [dead.node.into(), living.node.into()];
     let orphaned = async |token| store.orphaned_jobs(token, &nodes, 10).await.unwrap();
     assert_eq!(orphaned(a).await, OrphanedJobs::default(), "no node is dead");
     assert_eq!(store.adopt(a, &nodes, &[job.id]).await.unwrap(), Adoption::default(), "no node is dead");
@@ -50,7 +61,7 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
     for _ in 0..5 {
         let other = join(store).await;
         store.release(other, Timestamp::EPOCH).await.unwrap();
-        many.push(other.node);
+        many.push(other.node.into());
     }
     let found = store.orphaned_jobs(a, &many, 10).await.unwrap();
     assert_eq!((&found.jobs, found.fenced.len()), (&expected.jobs, 6));
@@ -107,7 +118,7 @@ pub async fn an_unmarked_run_with_a_recorded_wait_was_not_sent(store: &dyn Store
     store.note_waits(dead, &waits).await.unwrap();
     store.mark(dead, &[super::dispatch::at_executor(&rows[2], "one")]).await.unwrap();
     store.release(dead, Timestamp::EPOCH).await.unwrap();
-    let adopted = super::adopt_all(store, heir, &[dead.node]).await.1;
+    let adopted = adopt_all(store, heir, &[dead.node]).await.1;
     let found =
         adopted.iter().map(|adopted| (adopted.run.status, adopted.run.waits_for(), adopted.run.awaits_roll_call()));
     let (unsent, called) = (RunStatus::Pending, (RunStatus::Running, Some(WaitFor::RollCall), true));
@@ -138,8 +149,7 @@ pub async fn an_unmarked_run_with_a_recorded_wait_was_not_sent(store: &dyn Store
 pub async fn a_run_that_no_executor_could_receive_was_not_sent(store: &dyn Store) {
     let (dead, heir) = (join(store).await, join(store).await);
     let start = store.now().await.unwrap();
-    let app =
-        store.ensure_app(AppId::new(super::next_id()), super::DEFAULT, &super::name("app"), start).await.unwrap().id;
+    let app = store.ensure_app(AppId::new(super::next_id()), DEFAULT, &super::name("app"), start).await.unwrap().id;
     let second = Duration::from_secs(1);
     let at = start.ceil_second() - second * 20;
     let job = job(store, Some(at)).await;
@@ -155,7 +165,7 @@ pub async fn a_run_that_no_executor_could_receive_was_not_sent(store: &dyn Store
     let reached = rows[3].due_at + second;
     store.release(dead, reached).await.unwrap();
     loop {
-        let adopted = super::adopt_all(store, heir, &[dead.node]).await.1;
+        let adopted = adopt_all(store, heir, &[dead.node]).await.1;
         if !adopted.is_empty() {
             let found: Vec<_> = adopted.iter().map(|adopted| adopted.run.status).collect();
             let called = RunStatus::Running;
@@ -178,7 +188,7 @@ pub async fn runs_due_soon_after_a_takeover_may_have_been_sent_ahead(store: &dyn
     claim(store, dead, &job, rows.to_vec()).await;
     let taking = JoinRequest { may_take_over: true, ..request };
     let Join::Joined { token: next, .. } = store.join(&taking).await.unwrap() else { unreachable!() };
-    let adopted = super::adopt_all(store, next, &[]).await.1;
+    let adopted = adopt_all(store, next, &[]).await.1;
     let found: Vec<_> = adopted.iter().map(|adopted| (adopted.run.due_at, adopted.run.status)).collect();
     assert_eq!(found, [(rows[0].due_at, RunStatus::Running), (rows[1].due_at, RunStatus::Pending)]);
 }
@@ -205,14 +215,14 @@ pub async fn jobs_are_adopted_whole(store: &dyn Store) {
     store.release(dead, Timestamp::EPOCH).await.unwrap();
     let ids = |adoption: Adoption| adoption.runs.iter().map(|adopted| adopted.run.id).collect::<Vec<_>>();
     let found = async |token, limit| {
-        let found = store.orphaned_jobs(token, &[dead.node], limit).await.unwrap().jobs;
+        let found = store.orphaned_jobs(token, &[dead.node.into()], limit).await.unwrap().jobs;
         found.into_iter().map(|job| (job.id, job.run_count)).collect::<Vec<_>>()
     };
     let counts = [(jobs[0], 3), (jobs[1], 4)];
     assert_eq!((found(other, 1).await, found(other, 2).await), (counts[..1].to_vec(), counts.to_vec()));
-    assert_eq!(ids(store.adopt(other, &[dead.node], &jobs[..1]).await.unwrap()), rows[0]);
+    assert_eq!(ids(store.adopt(other, &[dead.node.into()], &jobs[..1]).await.unwrap()), rows[0]);
     let back = join_after_wait(store, &request).await;
-    assert_eq!(ids(store.adopt(other, &[dead.node], &jobs).await.unwrap()), []);
+    assert_eq!(ids(store.adopt(other, &[dead.node.into()], &jobs).await.unwrap()), []);
     assert_eq!(store.jobs_open_under_earlier_leases(back, &jobs).await.unwrap(), jobs[1..]);
     assert_eq!(store.jobs_open_under_earlier_leases(back, &jobs[..1]).await.unwrap(), []);
     assert_eq!(found(back, 2).await, counts[1..]);
@@ -246,10 +256,45 @@ pub async fn the_latest_end_of_a_lease_counts(store: &dyn Store) {
     let second = joined(&shorter).await;
     store.release(second, Timestamp::EPOCH).await.unwrap();
     let third = joined(&request).await;
-    let mut adopted = super::adopt_all(store, third, &[]).await.1;
+    let mut adopted = adopt_all(store, third, &[]).await.1;
     adopted.sort_by_key(|adopted| adopted.run.due_at);
     let found: Vec<_> = adopted.iter().map(|adopted| (adopted.run.id, adopted.run.status)).collect();
     assert_eq!(found, [(sent.id, RunStatus::Running), (ahead.id, RunStatus::Pending)]);
+}
+
+/// The fence moves the limits of the dead node to the fencer. Its runs go to the same node: another one takes them over only if it knows that
+/// they are late, or if it takes over those of the fencer, too.
+pub async fn a_fenced_lease_is_left_to_its_fencer(store: &dyn Store) {
+    let (dead, fencer, heir) = (join(store).await, join(store).await, join(store).await);
+    let limit = [LimitName { namespace: DEFAULT, key: super::name("limit") }];
+    assert_eq!(store.limit_homes(dead, &limit).await.unwrap(), [dead.node]);
+    let row = super::pending_run(store, dead).await;
+    store.release(dead, Timestamp::EPOCH).await.unwrap();
+    let unfenced = [DeadNode::from(dead.node)];
+    assert_eq!(store.orphaned_jobs(fencer, &unfenced, 10).await.unwrap().fenced, [dead.node]);
+    let node = async |token: LeaseToken| super::homes::node(store, token.node).await;
+    let (fenced, living) = (node(dead).await, node(fencer).await);
+    assert_eq!((fenced.is_fenced, fenced.fenced_by, living.fenced_by), (true, Some(fencer.node), None));
+
+    let known = DeadNode { id: dead.node, fenced_by: Some(fencer.node) };
+    for seen in [&unfenced[..], &[fencer.node.into(), known]] {
+        assert_eq!(store.orphaned_jobs(heir, seen, 10).await.unwrap(), OrphanedJobs::default());
+        assert_eq!(store.adopt(heir, seen, &[row.job]).await.unwrap(), Adoption::default());
+    }
+    assert_eq!(store.orphaned_jobs(heir, &[known], 10).await.unwrap().fenced, [dead.node], "they are late");
+    store.set_node_switch(&living.name, Switch::Draining).await.unwrap();
+    let home = async |asks: LeaseToken| store.limit_homes(asks, &limit).await.unwrap()[0];
+    assert_eq!((home(fencer).await, home(heir).await), (fencer.node, fencer.node), "it will take over the run");
+
+    // The fencer dies, too.
+    store.release(fencer, Timestamp::EPOCH).await.unwrap();
+    let both = store.orphaned_jobs(heir, &[fencer.node.into(), known], 10).await.unwrap();
+    let mut expected = vec![dead.node, fencer.node];
+    expected.sort_unstable();
+    assert_eq!((both.fenced, home(heir).await), (expected, heir.node));
+    let adopted = store.adopt(heir, &[fencer.node.into(), known], &[row.job]).await.unwrap().runs;
+    assert_eq!(adopted.iter().map(|adopted| adopted.run.id).collect::<Vec<_>>(), [row.id]);
+    assert_eq!(node(dead).await.fenced_by, Some(fencer.node));
 }
 
 /// Adoption fences the dead lease first. The old owner finds its epoch outdated, and adopts its remaining rows after it has joined again.
@@ -264,10 +309,10 @@ pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
     store.release(sleeper, Timestamp::EPOCH).await.unwrap();
     assert!(store.renew(sleeper, LEASE).await.unwrap().is_some(), "it is not fenced");
     store.release(sleeper, Timestamp::EPOCH).await.unwrap();
-    let adopted = super::adopt_all(store, other, &[sleeper.node]).await.1;
+    let adopted = adopt_all(store, other, &[sleeper.node]).await.1;
     assert_eq!(adopted.iter().map(|adopted| adopted.run.id).collect::<Vec<_>>(), [row.id]);
     assert_eq!(store.renew(sleeper, LEASE).await.unwrap(), None);
-    assert_eq!(super::adopt_all(store, other, &[sleeper.node]).await.1, []);
+    assert_eq!(adopt_all(store, other, &[sleeper.node]).await.1, []);
 
     // A run is inserted for the dead epoch after the adoption. The next search for orphans finds it.
     let late = Run { id: rondel_core::RunId::new(super::next_id()), cause: 7, ..over.clone() };
@@ -275,7 +320,7 @@ pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
     assert_eq!((late.node, late.node_epoch), (sleeper.node, sleeper.epoch));
     let back = join_after_wait(store, &request).await;
     assert!(back.epoch > sleeper.epoch);
-    let own = super::adopt_all(store, back, &[]).await.1;
+    let own = adopt_all(store, back, &[]).await.1;
     assert_eq!(own.iter().map(|adopted| adopted.from).collect::<Vec<_>>(), [sleeper]);
     assert!(own[0].lease_ended_at < store.now().await.unwrap() + Duration::from_millis(1));
 }

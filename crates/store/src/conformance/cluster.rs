@@ -130,7 +130,7 @@ async fn a_lease_that_ends_with_the_one_before_is_fenced(store: &dyn Store) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let other = join(store).await;
-    let orphaned = store.orphaned_jobs(other, &[first.node], 10).await.unwrap();
+    let orphaned = store.orphaned_jobs(other, &[first.node.into()], 10).await.unwrap();
     assert_eq!((orphaned.fenced, node().await.epoch), (vec![first.node], second.epoch + 1));
 }
 
@@ -170,7 +170,7 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     let middle = store.now().await.unwrap();
     tokio::time::sleep(Duration::from_millis(10)).await;
     store.release(dead, Timestamp::EPOCH).await.unwrap();
-    assert_eq!(super::adopt_all(store, other, &[dead.node]).await.0.fenced, [dead.node]);
+    assert_eq!(super::adoption::adopt_all(store, other, &[dead.node]).await.0.fenced, [dead.node]);
     assert_eq!(
         sessions_of_executor(store.sessions_that_may_have_carried(middle).await.unwrap()).len(),
         1,
@@ -216,7 +216,7 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     let after = store.now().await.unwrap();
     store.release(other, Timestamp::EPOCH).await.unwrap();
     let third = join(store).await;
-    assert_eq!(super::adopt_all(store, third, &[other.node]).await.0.fenced, [other.node]);
+    assert_eq!(super::adoption::adopt_all(store, third, &[other.node]).await.0.fenced, [other.node]);
     assert_eq!(
         sessions_of_executor(store.sessions_that_may_have_carried(closing).await.unwrap()).len(),
         1,

@@ -57,7 +57,7 @@ use rondel_core::{
 
 use crate::catalog::{JobCreated, JobRecord, NewJob};
 use crate::cluster::{Join, JoinRequest, StreamEnd};
-use crate::ledger::{Adopted, AttemptEnd, ClaimJob, ClaimResult, DueJob, DueRange, EndOutcome, Finisher, OrphanedJobs};
+use crate::ledger::{AttemptEnd, ClaimJob, ClaimResult, DueJob, DueRange, EndOutcome, Finisher};
 use crate::{LeaseToken, Store};
 
 pub use self::access::*;
@@ -253,6 +253,7 @@ macro_rules! for_each_conformance_check {
             jobs_are_adopted_whole,
             the_latest_end_of_a_lease_counts,
             a_fenced_node_cannot_renew,
+            a_fenced_lease_is_left_to_its_fencer,
             nodes_report_their_state,
             switches_stay_as_they_are_set,
             executors_are_switched_by_name,
@@ -399,13 +400,6 @@ fn run(job: &JobRecord, token: LeaseToken, fire_at: Timestamp) -> Run {
 fn requested_run(job: &JobRecord, token: LeaseToken, now: Timestamp) -> Run {
     let run = run(job, token, now);
     Run { cause: run.id.get(), trigger: Trigger::Api, ..run }
-}
-
-/// Adopts all open runs under leases that have ended.
-async fn adopt_all(store: &dyn Store, token: LeaseToken, dead: &[NodeId]) -> (OrphanedJobs, Vec<Adopted>) {
-    let orphaned = store.orphaned_jobs(token, dead, 100_000).await.unwrap();
-    let jobs: Vec<JobId> = orphaned.jobs.iter().map(|job| job.id).collect();
-    (orphaned, store.adopt(token, dead, &jobs).await.unwrap().runs)
 }
 
 /// Gives this node a stream to an executor of the jobs' app, so that due runs may have been sent.

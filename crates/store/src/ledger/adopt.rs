@@ -10,6 +10,35 @@ use crate::cluster::LeaseToken;
 use crate::error::Result;
 use crate::streams::LastSessions;
 
+/// A node whose lease seems to have ended, as the node that wants to adopt its runs has read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeadNode {
+    pub id: NodeId,
+    /// Which node had fenced the lease by then. A lease that another node has fenced since is left to that node, because the limits of the
+    /// dead node are there.
+    pub fenced_by: Option<NodeId>,
+}
+
+impl From<NodeId> for DeadNode {
+    /// A node that was not fenced yet.
+    fn from(id: NodeId) -> Self {
+        Self { id, fenced_by: None }
+    }
+}
+
+impl DeadNode {
+    /// Whether `own_node` leaves the runs of this node to another one. `fenced_by` is the node that has fenced its lease by now, and
+    /// `is_living` says whether a node among those to be adopted lives after all.
+    pub(crate) fn is_left_to_fencer(
+        &self,
+        own_node: NodeId,
+        fenced_by: Option<NodeId>,
+        is_living: impl Fn(NodeId) -> bool,
+    ) -> bool {
+        fenced_by.is_some_and(|fencer| fencer != own_node && (self.fenced_by != Some(fencer) || is_living(fencer)))
+    }
+}
+
 /// An open run that this node took over from a lease that has ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adopted {
@@ -34,7 +63,7 @@ pub struct OrphanedJob {
 pub struct OrphanedJobs {
     /// Jobs with open runs under leases that have ended, those with the fewest such runs first.
     pub jobs: Vec<OrphanedJob>,
-    /// The dead nodes whose leases have ended and are fenced. Nothing new is stored under these leases, except runs that another node
+    /// The dead nodes whose leases have ended and are fenced, except those that are left to another fencer. Nothing new is stored under these leases, except runs that another node
     /// inserts in the name of a job's home.
     pub fenced: Vec<NodeId>,
     /// This node's own lease is no longer valid: nothing was read.
@@ -88,10 +117,11 @@ pub(crate) fn fewest_first(counts: impl IntoIterator<Item = (JobId, u64)>, limit
 #[async_trait]
 pub trait Adopt {
     /// Fences those leases of `dead_nodes` that have ended by the database's clock. A lease that is fenced already has ended, even if the
-    /// clock has stepped back to before its end. Returns at most `limit` jobs with open runs that no living lease owns: runs of earlier
+    /// clock has stepped back to before its end. The limits of the dead nodes get this node as their home, and the runs must go to the same
+    /// node: a lease that another node has fenced since `dead_nodes` were read is left to that node. Returns at most `limit` jobs with open runs that no living lease owns: runs of earlier
     /// epochs of this node, and runs of `dead_nodes`. Jobs with few such runs come first, so that a job that fires each second does not wait
     /// for the backlog of another job.
-    async fn orphaned_jobs(&self, token: LeaseToken, dead_nodes: &[NodeId], limit: u32) -> Result<OrphanedJobs>;
+    async fn orphaned_jobs(&self, token: LeaseToken, dead_nodes: &[DeadNode], limit: u32) -> Result<OrphanedJobs>;
 
     /// Those of `jobs` that have open runs under earlier leases of this node.
     async fn jobs_open_under_earlier_leases(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>>;
@@ -100,5 +130,5 @@ pub trait Adopt {
     /// the job would have two homes. Each run is taken by an UPDATE guarded by its old owner. A pending run that was due before the old
     /// lease ended may have been sent, unless its row states what it waits for and has no mark, or all streams of its app had ended before
     /// its instant. A run that may have been sent becomes `running`, so that it does not count as unsent, and waits for the roll call.
-    async fn adopt(&self, token: LeaseToken, dead_nodes: &[NodeId], jobs: &[JobId]) -> Result<Adoption>;
+    async fn adopt(&self, token: LeaseToken, dead_nodes: &[DeadNode], jobs: &[JobId]) -> Result<Adoption>;
 }

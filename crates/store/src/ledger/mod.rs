@@ -11,7 +11,7 @@ mod read;
 mod relay;
 mod search;
 
-pub use self::adopt::{Adopt, Adopted, Adoption, OrphanedJob, OrphanedJobs};
+pub use self::adopt::{Adopt, Adopted, Adoption, DeadNode, OrphanedJob, OrphanedJobs};
 pub use self::cancel::{Cancel, CancelElsewhere, CancelOutcome};
 pub use self::claim::{Claim, ClaimJob, ClaimResult, DueJob, DueRange, KeyedRun, UnsentPlace};
 pub use self::dispatch::{Dispatch, NotedWait, RunAtExecutor, WaitPlace};

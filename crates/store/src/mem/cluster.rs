@@ -57,6 +57,7 @@ impl Cluster for MemStore {
             epoch,
             lease_until: request.lease_until(now, prior_lease_until),
             is_fenced: false,
+            fenced_by: None,
             advertise_url: request.advertise_url.clone(),
             server_version: request.server_version.clone(),
             started_at: now,
@@ -201,14 +202,14 @@ mod tests {
         };
         let ((dead, _), (other, ordinal)) = (joined("dead", 5).await, joined("other", 60).await);
         seconds.store(106, Ordering::Relaxed);
-        assert_eq!(store.orphaned_jobs(other, &[dead.node], 9).await.unwrap().fenced, [dead.node]);
+        assert_eq!(store.orphaned_jobs(other, &[dead.node.into()], 9).await.unwrap().fenced, [dead.node]);
         seconds.store(102, Ordering::Relaxed);
-        assert_eq!(store.orphaned_jobs(other, &[dead.node], 9).await.unwrap().fenced, [dead.node]);
+        assert_eq!(store.orphaned_jobs(other, &[dead.node.into()], 9).await.unwrap().fenced, [dead.node]);
         let (again, next) = joined("dead", 5).await;
         assert_eq!(again, LeaseToken { epoch: dead.epoch + 2, ..dead });
         assert_ne!(next, ordinal);
         let prior = |node: NodeId| store.state().nodes.get(&node).map(|stored_node| stored_node.prior_lease_until);
         assert_eq!(prior(dead.node), Some(Timestamp::from_secs(105)), "runs that were due by then may have been sent");
-        assert_eq!(store.orphaned_jobs(other, &[dead.node], 9).await.unwrap().fenced, [], "it lives again");
+        assert_eq!(store.orphaned_jobs(other, &[dead.node.into()], 9).await.unwrap().fenced, [], "it lives again");
     }
 }

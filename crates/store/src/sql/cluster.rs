@@ -28,7 +28,7 @@ const LOCK_JOINS: Statement =
     Statement { name: "lock_joins", text: "SELECT id FROM schema_compat WHERE id = 1 {for_update}" };
 const READ_NODES: Statement = Statement {
     name: "read_nodes",
-    text: "SELECT id, name, epoch, lease_until_ms, prior_lease_until_ms, advertise_url, server_version, started_at_ms, state, is_leaving, \
+    text: "SELECT id, name, epoch, lease_until_ms, prior_lease_until_ms, fenced_by, advertise_url, server_version, started_at_ms, state, is_leaving, \
            claim_strategy, weight, job_count, recent_fires, skew_ms, claims_tried, claims_lost, refused_count, \
            lateness_p99_ms, loops FROM node ORDER BY id",
 };
@@ -355,12 +355,15 @@ fn node(row: &AnyRow) -> Result<Node> {
     let mut columns = Reader::new(row, "node");
     let (id, name, epoch) = (NodeId::new(columns.int("id")?), columns.text("name")?, columns.int("epoch")?);
     let lease_until = columns.at("lease_until_ms")?;
+    let is_fenced = columns.at("prior_lease_until_ms")? == lease_until;
+    let fenced_by = Some(NodeId::new(columns.int("fenced_by")?)).filter(|fencer| is_fenced && fencer.get() != 0);
     Ok(Node {
         id,
         name,
         epoch,
         lease_until,
-        is_fenced: columns.at("prior_lease_until_ms")? == lease_until,
+        is_fenced,
+        fenced_by,
         advertise_url: columns.opt_text("advertise_url")?,
         server_version: columns.text("server_version")?,
         started_at: columns.at("started_at_ms")?,

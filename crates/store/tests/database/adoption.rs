@@ -22,7 +22,7 @@ async fn shards_that_are_stored_during_an_adoption_are_taken_over_with_their_bro
         database.execute(&format!("UPDATE run SET shard_index = -1, shard_total = NULL WHERE id = {root}")).await;
         let heir = join(&store, "heir", Duration::from_secs(600)).await;
         store.release(dead, Timestamp::EPOCH).await.unwrap();
-        let orphaned = store.orphaned_jobs(heir, &[dead.node], 10).await.unwrap();
+        let orphaned = store.orphaned_jobs(heir, &[dead.node.into()], 10).await.unwrap();
         assert_eq!(orphaned.jobs.len(), 1, "{}", database.url);
 
         // The dead server's transaction is still open while the other one adopts.
@@ -43,7 +43,7 @@ async fn shards_that_are_stored_during_an_adoption_are_taken_over_with_their_bro
             tokio::time::sleep(Duration::from_millis(500)).await;
             transaction.commit().await.unwrap();
         };
-        let (nodes, jobs) = ([dead.node], [runs[0].job]);
+        let (nodes, jobs) = ([dead.node.into()], [runs[0].job]);
         let (adopted, ()) = tokio::join!(store.adopt(heir, &nodes, &jobs), commit);
         let mut adopted: Vec<RunId> = adopted.unwrap().runs.iter().map(|adopted| adopted.run.id).collect();
         adopted.sort_unstable();

@@ -50,7 +50,7 @@ async fn a_fenced_server_gets_no_job_after_a_step_back_of_the_clock() {
         let (token, runs) = pending(&store, 1).await;
         let dead = join(&store, "dead", Duration::from_secs(60)).await;
         store.release(dead, Timestamp::EPOCH).await.unwrap();
-        assert_eq!(store.orphaned_jobs(token, &[dead.node], 10).await.unwrap().fenced, [dead.node]);
+        assert_eq!(store.orphaned_jobs(token, &[dead.node.into()], 10).await.unwrap().fenced, [dead.node]);
         step_back(&database, "dead").await;
         let run = &runs[0];
         let moves = [HomeMove { job: run.job, runs: vec![run.id], to: dead.node }];
@@ -76,15 +76,15 @@ async fn a_fenced_lease_has_ended_even_if_the_clock_steps_back_to_before_its_end
         let (dead, runs) = pending(&store, 1).await;
         let token = join(&store, "other", Duration::from_secs(60)).await;
         store.release(dead, Timestamp::EPOCH).await.unwrap();
-        assert_eq!(store.orphaned_jobs(token, &[dead.node], 10).await.unwrap().fenced, [dead.node]);
+        assert_eq!(store.orphaned_jobs(token, &[dead.node.into()], 10).await.unwrap().fenced, [dead.node]);
         step_back(&database, "node").await;
         let (now, nodes) = (store.now().await.unwrap(), store.nodes().await.unwrap());
         let fenced = nodes.iter().find(|node| node.id == dead.node).unwrap();
         assert!(fenced.lease_until > now && !fenced.is_living(now), "{}", database.url);
 
-        let orphaned = store.orphaned_jobs(token, &[dead.node], 10).await.unwrap();
+        let orphaned = store.orphaned_jobs(token, &[dead.node.into()], 10).await.unwrap();
         assert_eq!((orphaned.fenced, orphaned.jobs.len()), (vec![dead.node], 1), "{}", database.url);
-        let adopted = store.adopt(token, &[dead.node], &[runs[0].job]).await.unwrap().runs;
+        let adopted = store.adopt(token, &[dead.node.into()], &[runs[0].job]).await.unwrap().runs;
         let adopted: Vec<_> =
             adopted.iter().map(|adopted| (adopted.run.id, adopted.from, adopted.lease_ended_at)).collect();
         assert_eq!(adopted, [(runs[0].id, dead, fenced.lease_until)], "runs due by then may have been sent");
@@ -117,7 +117,7 @@ async fn a_fenced_lease_has_ended_even_if_the_clock_steps_back_to_before_its_end
         };
         let Join::Joined { token: again, .. } = store.join(&request).await.unwrap() else { unreachable!() };
         assert_eq!(again, LeaseToken { epoch: dead.epoch + 2, ..dead });
-        assert_eq!(store.orphaned_jobs(token, &[dead.node], 10).await.unwrap().fenced, [], "it lives again");
+        assert_eq!(store.orphaned_jobs(token, &[dead.node.into()], 10).await.unwrap().fenced, [], "it lives again");
         store.close().await;
         database.end().await;
     }

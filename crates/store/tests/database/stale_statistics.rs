@@ -44,12 +44,12 @@ async fn a_job_is_adopted_without_a_walk_of_all_that_is_open() {
 
         store.release(dead, Timestamp::EPOCH).await.unwrap();
         let token = join(&store, "other", Duration::from_secs(60)).await;
-        let orphaned = store.orphaned_jobs(token, &[dead.node], 1).await.unwrap();
+        let orphaned = store.orphaned_jobs(token, &[dead.node.into()], 1).await.unwrap();
         assert_eq!(orphaned.jobs[0].run_count, 1, "the job with the fewest runs comes first");
         // Most jobs of a page have few runs. Here they have none.
         let jobs: Vec<JobId> =
             [orphaned.jobs[0].id, JobId::new(7)].into_iter().chain((1_001..1_400).map(JobId::new)).collect();
-        let adopted = store.adopt(token, &[dead.node], &jobs).await.unwrap();
+        let adopted = store.adopt(token, &[dead.node.into()], &jobs).await.unwrap();
         assert_eq!(adopted.runs.len(), 101);
         assert_eq!(store.jobs_open_under_earlier_leases(token, &[JobId::new(8)]).await.unwrap(), []);
 

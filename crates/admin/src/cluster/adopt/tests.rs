@@ -1,6 +1,7 @@
 use rondel_core::homes::Switch;
 use rondel_core::{AppId, ExecutorId, NamespaceId};
 use rondel_store::cluster::NodeReport;
+use rondel_store::ledger::OrphanedJob;
 use rondel_store::{MemStore, Store};
 use serde_json::json;
 use tokio::time::Instant;
@@ -38,6 +39,7 @@ fn a_lease_that_ends_before_its_sent_runs_after_a_clock_step_is_asked_about() {
         epoch,
         lease_until,
         is_fenced: false,
+        fenced_by: None,
         advertise_url: None,
         server_version: String::new(),
         started_at: at(1),

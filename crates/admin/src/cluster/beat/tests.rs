@@ -53,7 +53,7 @@ async fn runs_of_a_dead_server_are_taken_over_and_its_next_start_keeps_its_name(
     tokio::pin!(starts);
     assert!(tokio::time::timeout(Duration::from_millis(300), &mut starts).await.is_err(), "its lease holds");
     clock_ms.fetch_add(6_000, Ordering::Relaxed);
-    store.orphaned_jobs(other, &[dead.node], 10).await.unwrap();
+    store.orphaned_jobs(other, &[dead.node.into()], 10).await.unwrap();
     clock_ms.fetch_sub(4_000, Ordering::Relaxed);
     assert_eq!(starts.await.unwrap().token(), LeaseToken { epoch: dead.epoch + 2, ..dead });
 }

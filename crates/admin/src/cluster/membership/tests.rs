@@ -11,6 +11,7 @@ fn node(id: i64, lease_until: i64) -> Node {
         epoch: 1,
         lease_until: Timestamp::from_secs(lease_until),
         is_fenced: false,
+        fenced_by: None,
         advertise_url: None,
         server_version: String::new(),
         started_at: Timestamp::EPOCH,
@@ -26,7 +27,56 @@ fn fenced(id: i64, lease_until: i64) -> Node {
 fn nodes_adopted_by(nodes: &[Node], now: i64, this: i64) -> Vec<i64> {
     let lease = Duration::from_secs(5);
     let over = dead_nodes_to_adopt(nodes, NodeId::new(this), Timestamp::from_secs(now), lease);
-    over.iter().map(|(node, _)| node.get()).collect()
+    over.iter().map(|to_adopt| to_adopt.lease.0.get()).collect()
+}
+
+fn ended_leases(membership: &Membership, now: Timestamp, lease: Duration) -> Vec<EndedLease> {
+    membership.leases_to_adopt(now, lease).iter().map(|to_adopt| to_adopt.lease).collect()
+}
+
+fn fenced_by(fencer: i64, dead: Node) -> Node {
+    Node { is_fenced: true, fenced_by: Some(NodeId::new(fencer)), ..dead }
+}
+
+/// The fence moves the limits of the dead node to its fencer. Only the node that has the runs under a limit can count them.
+#[test]
+fn the_runs_of_a_fenced_lease_go_to_the_node_that_got_its_limits() {
+    let adopters = |nodes: &[Node], now| -> Vec<(i64, Vec<i64>)> {
+        nodes
+            .iter()
+            .map(|node| (node.id.get(), nodes_adopted_by(nodes, now, node.id.get())))
+            .filter(|(_, dead)| !dead.is_empty())
+            .collect()
+    };
+    // Node 3 came back after node 1 had fenced node 2.
+    let mut nodes = [node(1, 100), fenced_by(1, node(2, 10)), node(3, 100), node(4, 100)];
+    assert_eq!(adopters(&nodes, 12), [(1, vec![2])]);
+    nodes[0].report.is_leaving = true;
+    assert_eq!(adopters(&nodes, 12), [(1, vec![2])], "it has fenced node 2, and lives");
+    assert_eq!(adopters(&nodes, 21), [(1, vec![2]), (3, vec![2]), (4, vec![2])], "two leases are over");
+    // Node 1 has died too: its heir gets its limits, and with them those of node 2.
+    nodes[0].lease_until = Timestamp::from_secs(11);
+    nodes[1] = fenced_by(1, node(2, 11));
+    nodes[2].lease_until = Timestamp::from_secs(11);
+    assert_eq!(adopters(&nodes, 12), [(4, vec![1, 2, 3])]);
+    let chain = [node(1, 11), fenced_by(4, node(2, 11)), node(3, 100), fenced_by(1, node(4, 11)), node(5, 100)];
+    assert_eq!(adopters(&chain, 12), [(3, vec![1, 2, 4])], "the last fencer is node 1");
+    let circle = [fenced_by(2, node(1, 11)), fenced_by(1, node(2, 11)), node(3, 100)];
+    assert_eq!(adopters(&circle, 12), [(3, vec![1, 2])]);
+    let unknown = [node(1, 100), fenced_by(9, node(2, 11)), node(3, 100), fenced(4, 11)];
+    assert_eq!(adopters(&unknown, 12), [(1, vec![4]), (3, vec![2])]);
+}
+
+#[test]
+fn a_fence_without_an_answer_is_tried_again_while_its_lease_has_ended() {
+    let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
+    let membership = Membership::new(token, 1, boot_micros(), Duration::from_secs(5), BootClock::Host);
+    let now = Timestamp::from_secs(12);
+    let tried =
+        [2, 3, 4, 5].map(|id| LeaseToAdopt { lease: (NodeId::new(id), Timestamp::from_secs(10)), fenced_by: None });
+    let nodes = vec![node(1, 100), node(2, 10), node(3, 100), node(4, 11)];
+    membership.set_nodes(nodes, now);
+    assert_eq!(membership.still_ended(tried.to_vec(), now), tried[..1], "3 lives, 4 had another lease, 5 is gone");
 }
 
 #[test]
@@ -48,7 +98,7 @@ fn a_fenced_lease_has_ended_whatever_the_clock_shows() {
     membership.note_step_back();
     assert!(!membership.knows_fenced_leases(now, lease), "node 2 may be fenced since");
     membership.set_nodes(vec![node(1, 1_000), fenced(2, 600)], now);
-    assert_eq!(membership.leases_to_adopt(now, lease), [(NodeId::new(2), end)]);
+    assert_eq!(ended_leases(&membership, now, lease), [(NodeId::new(2), end)]);
     assert!(membership.knows_fenced_leases(now, lease));
     let later = now + UNSETTLED_FOR;
     assert!(!membership.is_unsettled(later), "node 2 does not leave, it is dead");
@@ -59,7 +109,7 @@ fn a_fenced_lease_has_ended_whatever_the_clock_shows() {
     // After a gap in its own lease, this node does not wait for node 2 to come back.
     membership.note_adopted(&[]);
     membership.record_new_lease(LeaseToken { epoch: 2, ..token }, 1, boot_micros(), lease);
-    assert_eq!(membership.leases_to_adopt(now, lease), [(NodeId::new(2), end)]);
+    assert_eq!(ended_leases(&membership, now, lease), [(NodeId::new(2), end)]);
 
     // It is no heir either: all other nodes are leaving, and node 1 takes over the runs of node 4 at once.
     let mut leaving = node(1, 100);
@@ -100,26 +150,26 @@ fn after_a_gap_of_its_own_a_node_gives_the_others_time() {
     assert!(!membership.knows_fenced_leases(now, lease), "no node is known yet");
     membership.set_nodes(vec![node(1, 100), node(2, 10)], now);
     let over = [(NodeId::new(2), Timestamp::from_secs(10))];
-    assert_eq!(membership.leases_to_adopt(now, lease), over);
+    assert_eq!(ended_leases(&membership, now, lease), over);
     assert!(membership.knows_fenced_leases(now, lease));
     membership.record_renewal(boot_micros(), lease);
-    assert_eq!(membership.leases_to_adopt(now, lease), []);
+    assert_eq!(ended_leases(&membership, now, lease), []);
     assert!(!membership.knows_fenced_leases(now, lease), "it may have fenced node 2");
     let mut left = node(2, 10);
     left.report.is_leaving = true;
     membership.set_nodes(vec![node(1, 100), left], now);
-    assert_eq!(membership.leases_to_adopt(now, lease), over);
+    assert_eq!(ended_leases(&membership, now, lease), over);
 
     let membership = Membership::new(token, 1, long_ago, lease, BootClock::Host);
     membership.set_nodes(vec![node(1, 100), node(2, 10)], now);
     membership.end_lease();
     membership.record_new_lease(LeaseToken { epoch: 2, ..token }, 1, boot_micros(), lease);
-    assert_eq!(membership.leases_to_adopt(now, lease), [], "it has another lease");
+    assert_eq!(ended_leases(&membership, now, lease), [], "it has another lease");
     assert!(membership.has_adopted(&[]) && !membership.has_adopted(&over));
     membership.note_adopted(&over);
     assert!(membership.has_adopted(&over));
     assert_eq!(
-        membership.leases_to_adopt(now, lease),
+        ended_leases(&membership, now, lease),
         over,
         "node 2 cannot come back under a lease that was taken over"
     );

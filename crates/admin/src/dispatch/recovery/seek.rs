@@ -225,8 +225,12 @@ pub(crate) fn on_limit_homes(d: &mut Decision<'_>, lease: LeaseToken, homes: Vec
     }
 }
 
-/// Gives the chosen limits to node `new_home`, or to the next node that asks. A limit that still counts a run stays here.
+/// Gives the chosen limits to node `new_home`, or to the next node that asks. A limit that still counts a run stays here, and all limits stay
+/// while open runs are being taken over, because some of these may be under the limits.
 pub(crate) fn give_limits(d: &mut Decision<'_>, is_chosen: impl Fn(&LimitName) -> bool, new_home: Option<NodeId>) {
+    if d.state.recovery.is_adopting {
+        return;
+    }
     let given_limits = d.state.limits.give_away(is_chosen);
     if !given_limits.is_empty() {
         d.step(Step::GiveLimits(given_limits, new_home));
@@ -252,6 +256,7 @@ mod tests {
             epoch,
             lease_until: Timestamp::from_secs(lease_until),
             is_fenced: false,
+            fenced_by: None,
             advertise_url: None,
             server_version: String::new(),
             started_at: Timestamp::EPOCH,

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use rondel_core::{JobId, NodeId, Run, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
-use crate::ledger::{self, Adopted, Adoption, OrphanedJobs, fewest_first};
+use crate::ledger::{self, Adopted, Adoption, DeadNode, OrphanedJobs, fewest_first};
 use crate::mem::{MemStore, State};
 use crate::streams::LastSessions;
 use crate::{Adopt, LeaseToken, Result};
@@ -14,7 +14,7 @@ type EndedLeases = (NodeId, i64, Timestamp);
 
 #[async_trait]
 impl Adopt for MemStore {
-    async fn orphaned_jobs(&self, token: LeaseToken, dead_nodes: &[NodeId], limit: u32) -> Result<OrphanedJobs> {
+    async fn orphaned_jobs(&self, token: LeaseToken, dead_nodes: &[DeadNode], limit: u32) -> Result<OrphanedJobs> {
         let now = self.now();
         let mut state = self.state();
         if !state.holds(token, now) {
@@ -36,7 +36,7 @@ impl Adopt for MemStore {
         Ok(jobs)
     }
 
-    async fn adopt(&self, token: LeaseToken, dead_nodes: &[NodeId], jobs: &[JobId]) -> Result<Adoption> {
+    async fn adopt(&self, token: LeaseToken, dead_nodes: &[DeadNode], jobs: &[JobId]) -> Result<Adoption> {
         let now = self.now();
         let mut state = self.state();
         if !state.holds(token, now) {
@@ -49,9 +49,19 @@ impl Adopt for MemStore {
 
 impl State {
     /// Fences the dead nodes. Returns the leases that have ended: earlier ones of this node, and all of the dead nodes.
-    fn fence_nodes(&mut self, token: LeaseToken, dead_nodes: &[NodeId], now: Timestamp) -> Vec<EndedLeases> {
+    fn fence_nodes(&mut self, token: LeaseToken, dead_nodes: &[DeadNode], now: Timestamp) -> Vec<EndedLeases> {
         let mut ended_leases = Vec::new();
-        for node in dead_nodes.iter().filter(|node| **node != token.node) {
+        let is_left_to_fencer = |dead_node: &DeadNode| {
+            let fenced_by = self.nodes.get(&dead_node.id).and_then(|stored_node| stored_node.node.fenced_by);
+            let is_living = |id| {
+                let stored_node = self.nodes.get(&id);
+                dead_nodes.iter().any(|node| node.id == id)
+                    && stored_node.is_some_and(|stored_node| stored_node.node.is_living(now))
+            };
+            dead_node.is_left_to_fencer(token.node, fenced_by, is_living)
+        };
+        let ids: Vec<NodeId> = dead_nodes.iter().filter(|node| !is_left_to_fencer(node)).map(|node| node.id).collect();
+        for node in ids.iter().filter(|id| **id != token.node) {
             let Some(dead_node) = self
                 .nodes
                 .get_mut(node)
@@ -67,6 +77,7 @@ impl State {
             if !dead_node.node.is_fenced {
                 dead_node.node.epoch += 1;
                 dead_node.node.is_fenced = true;
+                dead_node.node.fenced_by = Some(token.node);
                 dead_node.ended_at =
                     dead_node.node.lease_until.max(dead_node.prior_lease_until).max(dead_node.ended_at);
                 dead_node.prior_lease_until = dead_node.node.lease_until;

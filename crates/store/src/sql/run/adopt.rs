@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use async_trait::async_trait;
 use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 
-use crate::ledger::{self, Adopted, Adoption, OrphanedJobs, fewest_first};
+use crate::ledger::{self, Adopted, Adoption, DeadNode, OrphanedJobs, fewest_first};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
 use crate::sql::run::open_runs::{OPEN_STATUSES, OpenRunsOfNode};
@@ -30,7 +30,7 @@ macro_rules! an_orphan {
 /// A fenced lease has ended, even if the clock has stepped back to before its end.
 const LOCK_DEAD_NODES: Statement = Statement {
     name: "lock_dead",
-    text: "SELECT id, epoch, lease_until_ms, prior_lease_until_ms, ended_at_ms FROM node WHERE id {in_list} \
+    text: "SELECT id, epoch, lease_until_ms, prior_lease_until_ms, fenced_by, ended_at_ms FROM node WHERE id {in_list} \
            AND (lease_until_ms <= {now} OR lease_until_ms = prior_lease_until_ms) ORDER BY id {for_update}",
 };
 const READ_NODE: Statement =
@@ -38,7 +38,8 @@ const READ_NODE: Statement =
 /// The fence: a node that acts under the old epoch finds that its epoch is no longer current.
 const FENCE_NODE: Statement = Statement {
     name: "fence_node",
-    text: "UPDATE node SET epoch = epoch + 1, prior_lease_until_ms = lease_until_ms, ended_at_ms = ? WHERE id = ? AND epoch = ?",
+    text: "UPDATE node SET epoch = epoch + 1, prior_lease_until_ms = lease_until_ms, ended_at_ms = ?, fenced_by = ? \
+           WHERE id = ? AND epoch = ?",
 };
 /// Whether a node has any orphan. Nearly always there is none, and the index by job cannot show that quickly.
 pub(in crate::sql) const FIND_ORPHAN: Statement = Statement {
@@ -99,9 +100,18 @@ struct EndedLease {
     ended_at: Timestamp,
 }
 
+/// A dead node whose row is locked.
+#[derive(Clone, Copy, Debug)]
+struct LockedNode {
+    lease: EndedLease,
+    is_fenced: bool,
+    /// The node that fenced the lease, if that is known.
+    fenced_by: Option<NodeId>,
+}
+
 #[async_trait]
 impl Adopt for SqlStore {
-    async fn orphaned_jobs(&self, token: LeaseToken, dead_nodes: &[NodeId], limit: u32) -> Result<OrphanedJobs> {
+    async fn orphaned_jobs(&self, token: LeaseToken, dead_nodes: &[DeadNode], limit: u32) -> Result<OrphanedJobs> {
         transact!(self, "fence", |tx| {
             if !tx.is_lease_valid(token).await? {
                 return Ok(OrphanedJobs { is_refused: true, ..OrphanedJobs::default() });
@@ -124,7 +134,7 @@ impl Adopt for SqlStore {
         Ok(left_open_jobs.into_iter().collect())
     }
 
-    async fn adopt(&self, token: LeaseToken, dead_nodes: &[NodeId], jobs: &[JobId]) -> Result<Adoption> {
+    async fn adopt(&self, token: LeaseToken, dead_nodes: &[DeadNode], jobs: &[JobId]) -> Result<Adoption> {
         let mut jobs: Vec<i64> = jobs.iter().map(|job| job.get()).collect();
         jobs.sort_unstable();
         jobs.dedup();
@@ -162,8 +172,13 @@ struct Orphan {
 }
 
 impl Tx<'_> {
-    /// Fences the dead nodes. Returns the leases that have ended: earlier ones of this node, and all of the dead nodes.
-    async fn fence_nodes(&mut self, token: LeaseToken, dead_nodes: &[NodeId]) -> Result<BTreeMap<NodeId, EndedLease>> {
+    /// Fences the dead nodes, except those that are left to another fencer. Returns the leases that have ended: earlier ones of this node, and
+    /// all of the dead nodes.
+    async fn fence_nodes(
+        &mut self,
+        token: LeaseToken,
+        dead_nodes: &[DeadNode],
+    ) -> Result<BTreeMap<NodeId, EndedLease>> {
         let mut ended_leases = BTreeMap::new();
         if let Some(row) = self.row(Query::new(&READ_NODE).int(token.node.get())).await? {
             let mut columns = Reader::new(&row, "node");
@@ -171,26 +186,46 @@ impl Tx<'_> {
             let ended_at = columns.at("prior_lease_until_ms")?.max(columns.at("ended_at_ms")?);
             ended_leases.insert(token.node, EndedLease { epoch: token.epoch, ended_at });
         }
-        let mut ids: Vec<i64> = dead_nodes.iter().filter(|node| **node != token.node).map(|node| node.get()).collect();
-        ids.sort_unstable();
-        ids.dedup();
+        let dead_by_id: BTreeMap<NodeId, &DeadNode> =
+            dead_nodes.iter().filter(|node| node.id != token.node).map(|node| (node.id, node)).collect();
+        let locked_nodes = self.lock_dead_nodes(&dead_by_id).await?;
+        for (node, locked_node) in &locked_nodes {
+            let fenced_by = locked_node.fenced_by;
+            let is_living = |id: NodeId| dead_by_id.contains_key(&id) && !locked_nodes.contains_key(&id);
+            if dead_by_id.get(node).is_none_or(|dead| dead.is_left_to_fencer(token.node, fenced_by, is_living)) {
+                continue;
+            }
+            let EndedLease { mut epoch, ended_at } = locked_node.lease;
+            if !locked_node.is_fenced {
+                let query = Query::new(&FENCE_NODE).at(ended_at).int(token.node.get()).int(node.get()).int(epoch);
+                self.execute_all(query, 1).await?;
+                self.end_sessions(LeaseToken { node: *node, epoch }, ended_at).await?;
+                epoch += 1;
+            }
+            ended_leases.insert(*node, EndedLease { epoch, ended_at });
+        }
+        Ok(ended_leases)
+    }
+
+    /// Locks the rows of those nodes whose leases have ended by the database's clock, or are fenced.
+    async fn lock_dead_nodes(&mut self, nodes: &BTreeMap<NodeId, &DeadNode>) -> Result<BTreeMap<NodeId, LockedNode>> {
+        let ids: Vec<i64> = nodes.keys().map(|node| node.get()).collect();
+        let mut locked_nodes = BTreeMap::new();
         for chunk in ids.chunks(CHUNK_MAX) {
             for row in self.rows(Query::new(&LOCK_DEAD_NODES).list(chunk.iter().copied())).await? {
                 let mut columns = Reader::new(&row, "node");
                 let node = NodeId::new(columns.int("id")?);
-                let mut epoch = columns.int("epoch")?;
+                let epoch = columns.int("epoch")?;
                 let (lease_until, prior_until) = (columns.at("lease_until_ms")?, columns.at("prior_lease_until_ms")?);
+                let fenced_by = NodeId::new(columns.int("fenced_by")?);
+                let is_fenced = prior_until == lease_until;
                 let ended_at = lease_until.max(prior_until).max(columns.at("ended_at_ms")?);
-                if prior_until != lease_until {
-                    let query = Query::new(&FENCE_NODE).at(ended_at).int(node.get()).int(epoch);
-                    self.execute_all(query, 1).await?;
-                    self.end_sessions(LeaseToken { node, epoch }, ended_at).await?;
-                    epoch += 1;
-                }
-                ended_leases.insert(node, EndedLease { epoch, ended_at });
+                let fenced_by = Some(fenced_by).filter(|fencer| is_fenced && fencer.get() != 0);
+                let lease = EndedLease { epoch, ended_at };
+                locked_nodes.insert(node, LockedNode { lease, is_fenced, fenced_by });
             }
         }
-        Ok(ended_leases)
+        Ok(locked_nodes)
     }
 
     /// The nodes that have orphans. Nodes stay in the table for weeks after they died, and nearly all of them have no orphans.

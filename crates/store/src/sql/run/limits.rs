@@ -16,12 +16,16 @@ const INSERT_LIMIT: Statement = Statement {
     name: "insert_limit",
     text: "INSERT {ignore} INTO limit_home (namespace_id, limit_key, home) VALUES (?, ?, ?) {or_ignore}",
 };
-/// Takes a limit from a node that should keep no jobs and has no open run, because such a node counts nothing.
+/// Takes a limit from a node that should keep no jobs and has no open run, because such a node counts nothing. The node may have fenced a dead
+/// one, and then takes over its open runs.
 const TAKE_LIMIT: Statement = Statement {
     name: "take_limit",
     text: "UPDATE limit_home SET home = ? WHERE namespace_id = ? AND limit_key = ? AND home = ? \
            AND EXISTS (SELECT 1 FROM node WHERE node.id = limit_home.home AND (node.state <> 'active' OR node.is_leaving = 1)) \
            AND NOT EXISTS (SELECT 1 FROM run WHERE run.node_id = limit_home.home \
+           AND run.status IN ('pending', 'waiting', 'running')) \
+           AND NOT EXISTS (SELECT 1 FROM node JOIN run ON run.node_id = node.id AND run.node_epoch < node.epoch \
+           WHERE node.fenced_by = limit_home.home AND node.lease_until_ms = node.prior_lease_until_ms \
            AND run.status IN ('pending', 'waiting', 'running'))",
 };
 const MOVE_LIMITS: Statement =
